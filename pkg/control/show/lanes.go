@@ -79,7 +79,7 @@ func underlayText(s *Stats) string {
 		return none + ", the interface is down"
 	}
 	u := s.Underlay
-	text := "udp" + joinFeatures(feature{"GSO", u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
+	text := "udp" + joinFeatures(feature{gsoText(&u), u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
 		feature{"filter", u.Filter})
 	if w := s.Path; w != nil && w.Path == config.UnderlayXDP {
 		text = fmt.Sprintf("xdp on %s, %s, %s; ", w.Device, w.How, count(uint64(w.Lanes), "lane")) + text
@@ -88,6 +88,14 @@ func underlayText(s *Stats) string {
 		text += " (" + s.Path.Reason + ")"
 	}
 	return text
+}
+
+// gsoText returns text such as "GSO (not to 2 destinations)".
+func gsoText(u *UnderlayFeatures) string {
+	if u.DestinationsWithoutGSO == 0 {
+		return "GSO"
+	}
+	return fmt.Sprintf("GSO (not to %s)", count(uint64(u.DestinationsWithoutGSO), "destination"))
 }
 
 // receiveCPUsText returns text such as "0-3 on eth0", or "(none)" with the reason.

@@ -32,12 +32,14 @@ type TUNFeatures struct {
 
 // UnderlayFeatures are the features of the underlay's UDP sockets.
 type UnderlayFeatures struct {
-	GSO    bool `json:"gso"`
-	GRO    bool `json:"gro"`
-	IPv4   bool `json:"ipv4"`
-	IPv6   bool `json:"ipv6"`
-	Select bool `json:"select"`
-	Filter bool `json:"filter"`
+	GSO bool `json:"gso"`
+	// DestinationsWithoutGSO is the number of addresses to which a device refused GSO lately.
+	DestinationsWithoutGSO int  `json:"destinations_without_gso"`
+	GRO                    bool `json:"gro"`
+	IPv4                   bool `json:"ipv4"`
+	IPv6                   bool `json:"ipv6"`
+	Select                 bool `json:"select"`
+	Filter                 bool `json:"filter"`
 }
 
 // LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.

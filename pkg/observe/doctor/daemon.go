@@ -106,7 +106,10 @@ func laneError(way *config.UnderlayReport, fallback string) string {
 func evaluateFastUDP(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	found := fmt.Sprintf("GSO %s, GRO %s", onOff(s.Underlay.GSO), onOff(s.Underlay.GRO))
 	kernel := f.Kernel.UDP
-	switch {
+	switch n := s.Underlay.DestinationsWithoutGSO; {
+	case n > 0:
+		r.warn(name, fmt.Sprintf("%s, GSO refused to destinations: %d. Their device returned EIO: no transmit checksums, or IPsec", found, n),
+			strings.TrimSuffix(checksumsOn(f.NICs), "\n"))
 	case s.Underlay.GSO && s.Underlay.GRO:
 		r.ok(name, "%s", found)
 	case kernel.Err == nil && (kernel.Value.GSO && !s.Underlay.GSO || kernel.Value.GRO && !s.Underlay.GRO):

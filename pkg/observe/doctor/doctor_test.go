@@ -347,6 +347,7 @@ func fastCases() []faultCase {
 		{"fast-rx-cpus", way(enough), OK, "none: enough queues", ""},
 		{"fast-rx-cpus", way(refused), Warning, "although 3 is configured: another's program", "rx-cpus off"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "returned EIO", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
+		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, GSO refused to destinations: 2", "ethtool -K eth0 tx on"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {
 			f.Kernel.UDP = facts.Known(underlay.Features{GSO: true})
 		}), Warning, "GRO off: not supported by the kernel", "udp-gro"},

@@ -78,7 +78,7 @@ func newFake() *fakeDevice {
 		stats: device.Stats{
 			Cipher: "avx512", Workers: 2,
 			Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
-			Underlay: underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
+			Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 			Stats: engine.Stats{
 				Lanes: []engine.LaneStats{fakeLane(1), fakeLane(2)},
 				Slow: engine.LaneStats{
