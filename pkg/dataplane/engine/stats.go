@@ -35,9 +35,11 @@ type LaneStats struct {
 	TxWorkers workpool.Stats `json:"tx_workers"` // jobs submitted to workers
 	RxWorkers workpool.Stats `json:"rx_workers"`
 	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
-	TxRunSizes RunSizes          `json:"tx_run_sizes"`
-	RxRunSizes RunSizes          `json:"rx_run_sizes"`
-	Drops      map[string]uint64 `json:"drops"`
+	TxRunSizes RunSizes `json:"tx_run_sizes"`
+	RxRunSizes RunSizes `json:"rx_run_sizes"`
+	// SocketDrops counts the buffers that the kernel dropped at the lane's socket. Drops has an estimate of the packets in them.
+	SocketDrops uint64            `json:"socket_drops"`
+	Drops       map[string]uint64 `json:"drops"`
 }
 
 // Stats returns a snapshot; it is consistent per counter, not across counters.

@@ -32,6 +32,7 @@ func (s *LaneStats) add(o *LaneStats) {
 		{&s.RxRuns, o.RxRuns},
 		{&s.TxMarks, o.TxMarks},
 		{&s.RxMarks, o.RxMarks},
+		{&s.SocketDrops, o.SocketDrops},
 		{&s.TxWorkers.Submitted, o.TxWorkers.Submitted},
 		{&s.TxWorkers.Done, o.TxWorkers.Done},
 		{&s.TxWorkers.ByLane, o.TxWorkers.ByLane},

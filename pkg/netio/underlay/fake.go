@@ -206,12 +206,14 @@ func (f *Fake) Features() Features {
 }
 
 // SocketDrops implements Counter. It counts elements beyond a lane's capacity.
-func (f *Fake) SocketDrops(lanes []uint64) (sources uint64) {
+func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {
-		lanes[i] = f.lanes[i].lost.Load()
+		n := f.lanes[i].lost.Load()
+		lanes[i] = SocketDrops{n, n}
 	}
-	return f.secondary.lost.Load()
+	n := f.secondary.lost.Load()
+	return SocketDrops{n, n}
 }
 
 // Close implements Port.

@@ -153,8 +153,9 @@ func TestFakeCountsDrops(t *testing.T) {
 	for b.Lane(0).TryRecv(rx) > 0 {
 		received++
 	}
-	lanes := make([]uint64, 3)
-	if sources := b.SocketDrops(lanes); received == sent || lanes[0] != uint64(sent-received) || lanes[1]+lanes[2]+sources != 0 {
+	lanes := make([]underlay.SocketDrops, 3)
+	lost, none := uint64(sent-received), underlay.SocketDrops{}
+	if sources := b.SocketDrops(lanes); lost == 0 || lanes[0] != (underlay.SocketDrops{Buffers: lost, Datagrams: lost}) || lanes[1] != none || lanes[2] != none || sources != none {
 		t.Errorf("%d of %d received, %v and %d of the sources dropped", received, sent, lanes, sources)
 	}
 }

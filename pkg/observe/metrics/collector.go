@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
-	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
 // Options selects optional metrics. The zero Options are the default.
@@ -123,13 +122,13 @@ func (s *scrape) lanes() {
 		l := &s.Stats.Lanes[i]
 		name := strconv.Itoa(i)
 		s.lane(name, l, sum(l.Drops))
-		s.count(laneSocketDropped, l.Drops[drop.RXSocket.String()], name)
+		s.count(laneSocketDropped, l.SocketDrops, name)
 		s.workers(name, l)
 		tx.Add(&l.TxRunSizes)
 		rx.Add(&l.RxRunSizes)
 	}
 	slow := &s.Stats.Slow
-	s.count(laneSocketDropped, slow.Drops[drop.RXSocket.String()], slowLane)
+	s.count(laneSocketDropped, slow.SocketDrops, slowLane)
 	s.lane(slowLane, slow, sum(slow.Drops)+sum(s.Stats.Drops))
 	tx.Add(&slow.TxRunSizes)
 	rx.Add(&slow.RxRunSizes)

@@ -109,9 +109,10 @@ func fakeLane(n uint64) engine.LaneStats {
 	return engine.LaneStats{
 		TxPackets: 100 * n, TxBytes: 140_000 * n, TxTrains: 30 * n, TxRuns: 20 * n,
 		RxPackets: 200 * n, RxBytes: 280_000 * n, RxTrains: 60 * n, RxRuns: 40 * n,
-		TxRunSizes: engine.RunSizes{Runs: [8]uint64{10 * n, 2 * n, n, n, n, 5 * n, 0, 0}, Messages: 100 * n},
-		RxRunSizes: engine.RunSizes{Runs: [8]uint64{30 * n, 0, 0, 0, 0, 0, 9 * n, n}, Messages: 900 * n},
-		TxWorkers:  workpool.Stats{Submitted: 10 * n, Done: 7 * n, ByLane: 2 * n, BackOffs: 1},
-		Drops:      map[string]uint64{"rx_replay": 3 * n, "tx_send_error": 10, "rx_socket": 4 * n},
+		TxRunSizes:  engine.RunSizes{Runs: [8]uint64{10 * n, 2 * n, n, n, n, 5 * n, 0, 0}, Messages: 100 * n},
+		RxRunSizes:  engine.RunSizes{Runs: [8]uint64{30 * n, 0, 0, 0, 0, 0, 9 * n, n}, Messages: 900 * n},
+		TxWorkers:   workpool.Stats{Submitted: 10 * n, Done: 7 * n, ByLane: 2 * n, BackOffs: 1},
+		Drops:       map[string]uint64{"rx_replay": 3 * n, "tx_send_error": 10, "rx_socket": 40 * n},
+		SocketDrops: 4 * n,
 	}
 }

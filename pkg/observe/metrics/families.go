@@ -123,7 +123,7 @@ var definitions = [familyCount]definition{
 	laneReceiveRuns:     {"ropewalk_lane_receive_runs_total", counter, "Messages and runs of messages (UDP_GRO) received from the UDP socket.", "interface lane"},
 	laneMarks:           {"ropewalk_lane_congestion_marks_total", counter, "Inner packets that this host marked with ECN CE because their flow waited in the transmit or receive queue for too long. A flow that cannot be marked loses a packet instead, with reason tx_congestion or rx_congestion.", "interface lane direction"},
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},
-	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Datagrams that the kernel dropped at the lane's socket; a run coalesced by GRO counts as one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include them, with reason rx_socket.", "interface lane"},
+	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Buffers that the kernel dropped at the lane's socket; a run coalesced by GRO is one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include an estimate of the messages in them, with reason rx_socket.", "interface lane"},
 	udpWithoutGSO:       {"ropewalk_udp_destinations_without_gso", gauge, "Destination addresses to which the kernel refused UDP_SEGMENT in the last two minutes, because of a device without transmit checksums or IPsec. Runs to them are sent as single datagrams.", "interface"},
 	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages per run passed between the lanes and their UDP sockets; a single message is a run of 1.", "interface direction"},
 
@@ -131,7 +131,7 @@ var definitions = [familyCount]definition{
 	workerCompleted: {"ropewalk_worker_jobs_completed_total", counter, "Submitted jobs that were completed, by a worker or by the lane itself.", "interface lane direction by"},
 	workerBackoffs:  {"ropewalk_worker_backoffs_total", counter, "Times that a lane paused submitting jobs because the workers did not speed it up.", "interface lane direction"},
 
-	dropped: {"ropewalk_dropped_packets_total", counter, "Packets dropped, by reason; docs/metrics.md explains each.", "interface stage reason"},
+	dropped: {"ropewalk_dropped_packets_total", counter, "Packets dropped, by reason; docs/metrics.md explains each. Reason rx_socket is an estimate.", "interface stage reason"},
 
 	underlayInfo: {"ropewalk_underlay_info", gauge, "Configured mode (auto, udp, xdp) and current path (udp, xdp) of data messages, with the device and the AF_XDP bind mode (zerocopy, copy); always 1.", "interface mode path device xdp_mode"},
 	xdpLanes:     {"ropewalk_xdp_lanes", gauge, "Lanes with a working AF_XDP socket.", "interface"},

@@ -22,8 +22,8 @@ func (d *Device) trafficStats() engine.Stats {
 // its methods.
 type socketDrops struct {
 	mu      sync.Mutex
-	closed  []uint64 // drops of closed ports, by lane
-	sources uint64   // drops of closed ports at their sources
+	closed  []underlay.SocketDrops // of closed ports, by lane
+	sources underlay.SocketDrops   // of closed ports at their sources
 	port    underlay.Counter
 }
 
@@ -37,15 +37,16 @@ func (s *socketDrops) setPort(port underlay.Port, lanes int) {
 }
 
 // sum returns the drops of each lane, and those of all sources. The caller holds mu.
-func (s *socketDrops) sum(lanes int) (each []uint64, sources uint64) {
-	each = make([]uint64, lanes)
+func (s *socketDrops) sum(lanes int) (each []underlay.SocketDrops, sources underlay.SocketDrops) {
+	each = make([]underlay.SocketDrops, lanes)
 	if s.port != nil {
 		sources = s.port.SocketDrops(each)
 	}
 	for i := range min(lanes, len(s.closed)) {
-		each[i] += s.closed[i]
+		each[i].Add(s.closed[i])
 	}
-	return each, sources + s.sources
+	sources.Add(s.sources)
+	return each, sources
 }
 
 // addTo adds the drops of each lane to that lane, and those of the sources, which have no lane, to Slow.
@@ -53,14 +54,16 @@ func (s *socketDrops) addTo(stats *engine.Stats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	each, sources := s.sum(len(stats.Lanes))
-	reason := drop.RXSocket.String()
-	for i, n := range each {
-		if n > 0 {
-			stats.Lanes[i].Drops[reason] += n
-		}
+	for i := range each {
+		addSocketDrops(&stats.Lanes[i], each[i])
 	}
-	if sources > 0 {
-		stats.Slow.Drops[reason] += sources
+	addSocketDrops(&stats.Slow, sources)
+}
+
+func addSocketDrops(to *engine.LaneStats, n underlay.SocketDrops) {
+	to.SocketDrops += n.Buffers
+	if n.Datagrams > 0 {
+		to.Drops[drop.RXSocket.String()] += n.Datagrams
 	}
 }
 

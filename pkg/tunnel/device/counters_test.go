@@ -11,16 +11,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// losing has discarded so much in front of its lanes, and a hundred times as much in front of its sources.
+// losing has discarded so many buffers in front of its lanes, and a hundred times as many in front of its sources, each of ten datagrams.
 type losing struct {
 	underlay.Port
 	lanes []uint64
 }
 
-func (c *losing) SocketDrops(lanes []uint64) (sources uint64) {
+func (c *losing) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
-	for i := range copy(lanes, c.lanes) {
-		sources += 100 * lanes[i]
+	for i, n := range c.lanes {
+		lanes[i] = underlay.SocketDrops{Buffers: n, Datagrams: 10 * n}
+		sources.Add(underlay.SocketDrops{Buffers: 100 * n, Datagrams: 1000 * n})
 	}
 	return sources
 }
@@ -45,11 +46,11 @@ func TestSocketDropsSurvivePortChange(t *testing.T) {
 		stats := engine.Stats{Lanes: []engine.LaneStats{{Drops: map[string]uint64{"rx_auth": 5}}, {Drops: map[string]uint64{}}}}
 		stats.Slow.Drops = map[string]uint64{}
 		s.addTo(&stats)
-		got := []map[string]uint64{stats.Lanes[0].Drops, stats.Lanes[1].Drops, stats.Slow.Drops}
-		want := []map[string]uint64{{"rx_auth": 5}, {}, {}}
+		got := []engine.LaneStats{stats.Lanes[0], stats.Lanes[1], stats.Slow}
+		want := []engine.LaneStats{{Drops: map[string]uint64{"rx_auth": 5}}, {Drops: map[string]uint64{}}, {Drops: map[string]uint64{}}}
 		for i, n := range []uint64{step.lanes[0], step.lanes[1], step.slow} {
 			if n > 0 {
-				want[i]["rx_socket"] = n
+				want[i].SocketDrops, want[i].Drops["rx_socket"] = n, 10*n
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -90,6 +90,7 @@ func inherit(c *Config) (*Port, error) {
 	if err := p.inheritSources(c.Sockets); err != nil {
 		return nil, errors.Join(err, p.secondary.close())
 	}
+	p.drops.read(p.sockets, p.received) // those of the former owner, which it has estimated
 	p.openControlGroup()
 	return p, nil
 }

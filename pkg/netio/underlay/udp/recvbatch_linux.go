@@ -3,6 +3,8 @@
 package udp
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -18,6 +20,8 @@ type recvBatch struct {
 	iovs     [maxRecvBatch]unix.Iovec
 	names    [maxRecvBatch]sockaddr
 	controls [maxRecvBatch][rxControlSize]byte
+	// elements and messages count what was received. The messages of an element are those that the kernel coalesced.
+	elements, messages atomic.Uint64
 }
 
 func newRecvBatch() *recvBatch {
@@ -57,6 +61,7 @@ func (b *recvBatch) prepare(rx []underlay.Datagrams) []message {
 
 // unpack fills all of rx from the received messages.
 func (b *recvBatch) unpack(rx []underlay.Datagrams) {
+	messages := len(rx)
 	for i := range rx {
 		d, m := &rx[i], &b.msgs[i]
 		d.N = min(int(m.size), len(d.Buf))
@@ -66,5 +71,10 @@ func (b *recvBatch) unpack(rx []underlay.Datagrams) {
 		d.From.Dst, d.From.Scope = parseSockaddr(b.names[i][:min(int(m.hdr.Namelen), len(b.names[i]))])
 		parseControl(b.controls[i][:min(int(m.hdr.Controllen), len(b.controls[i]))], d)
 		b.rearm(i)
+		if d.SegSize > 0 && d.SegSize < d.N {
+			messages += (d.N - 1) / d.SegSize
+		}
 	}
+	b.elements.Add(uint64(len(rx)))
+	b.messages.Add(uint64(messages))
 }

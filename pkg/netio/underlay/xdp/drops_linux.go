@@ -9,14 +9,15 @@ var _ underlay.Counter = (*Port)(nil)
 // SocketDrops implements underlay.Counter for both sockets of each lane. It adds the drops of the AF_XDP socket (no
 // free frame, or a full ring) to those of the UDP socket, if the UDP port counts them. In zero-copy mode, drops for
 // lack of a frame are among the device's own drops.
-func (p *Port) SocketDrops(lanes []uint64) (sources uint64) {
+func (p *Port) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
 	if c, ok := p.udp.(underlay.Counter); ok {
 		sources = c.SocketDrops(lanes)
 	}
 	s := p.Status()
 	for i := range min(len(lanes), len(s.Lanes)) {
-		lanes[i] += s.Lanes[i].Socket.RxDropped + s.Lanes[i].Socket.RxRingFull
+		n := s.Lanes[i].Socket.RxDropped + s.Lanes[i].Socket.RxRingFull
+		lanes[i].Add(underlay.SocketDrops{Buffers: n, Datagrams: n})
 	}
 	return sources
 }

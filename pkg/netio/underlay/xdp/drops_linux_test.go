@@ -5,6 +5,7 @@ package xdp
 import (
 	"testing"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -16,11 +17,11 @@ func TestDropsForLackOfFramesAreCounted(t *testing.T) {
 	s.drain()
 	to := s.endpoint(0, s.port, false)
 	drops := func() uint64 {
-		lanes := []uint64{7, 7}
-		if sources := s.port.SocketDrops(lanes); sources != 0 || lanes[1] != 0 {
-			t.Errorf("%d drops at sources, %d at a missing lane", sources, lanes[1])
+		lanes := []underlay.SocketDrops{{Buffers: 7}, {Buffers: 7}}
+		if sources := s.port.SocketDrops(lanes); sources.Buffers != 0 || lanes[1].Buffers != 0 || lanes[0].Datagrams != lanes[0].Buffers {
+			t.Errorf("%v drops at sources, %v at the lane, %v at a missing lane", sources, lanes[0], lanes[1])
 		}
-		return lanes[0]
+		return lanes[0].Buffers
 	}
 	before, sent := drops(), uint64(0)
 	expect.Eventually(t, "drops", func() bool {
