@@ -238,9 +238,9 @@ func TestTrainsPassLinkWhole(t *testing.T) {
 	conn, err := in.Accept()
 	expect.NoError(t, err)
 	defer conn.Close()
-	data := make([]byte, 1<<20)
-	go func() { _, _ = out.Write(data) }()
-	_, err = io.ReadFull(conn, data)
+	const size = 1 << 20
+	go func() { _, _ = out.Write(make([]byte, size)) }()
+	_, err = io.ReadFull(conn, make([]byte, size))
 	expect.NoError(t, err)
 	expect.NoError(t, capture.Stop())
 	if longest < 10_000 {
