@@ -18,8 +18,9 @@ import (
 const (
 	txTarget   = 5 * time.Millisecond // CoDel's defaults (RFC 8289, section 4)
 	txInterval = 100 * time.Millisecond
-	// txFlows is the number of buckets for inner flows, as in Linux.
-	txFlows = 1024
+	// txFlows is the number of flows that may wait, as in Linux. A flow takes the first free place of txProbes.
+	txFlows  = 1024
+	txProbes = 32
 	// txElements bounds the number of trains.
 	txElements = 2048
 	// maxTXQueue and minTXQueue bound the memory of a lane's queue in bytes. txQueueTotal is that of all lanes, if it allows minTXQueue
@@ -37,11 +38,18 @@ type sendBuffer struct{ source, group int }
 // txElement is one train that waits.
 type txElement struct {
 	peer     *Peer
-	to       sendBuffer
+	source   int
 	train    []byte // with its virtio-net header
 	buffer   *buffer
 	segments int
 	skip     int // packets at its start that were dropped
+}
+
+// waitingFlow identifies an inner flow with trains in the queue. Flows never share a place: one whose send buffer is full would stop the
+// other.
+type waitingFlow struct {
+	peer *Peer
+	hash uint32
 }
 
 // heldRun is a run that a full send buffer refused after it was sealed. It has its nonce counters already, so it must leave before the
@@ -55,7 +63,8 @@ type heldRun struct {
 
 // txQueue is the transmit queue of one lane.
 type txQueue struct {
-	*fqcodel.Queue[txElement] // nil until it is needed
+	*fqcodel.Queue[txElement]               // nil until it is needed
+	flows                     []waitingFlow // by place in Queue, valid while that has a backlog
 	limit                     int
 	buffers                   bufferSet
 	held                      []*heldRun // in order of sending
@@ -73,8 +82,28 @@ func (q *txQueue) active() bool { return len(q.full) > 0 || q.Queue != nil && q.
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (q *txQueue) isFull(b sendBuffer) bool { return slices.Contains(q.full, b) }
 
-// blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps for the send
-// group that p has just left.
+// place returns the place of a flow in the queue, and whether it has trains there; -1 if it has none and all places are taken.
+func (q *txQueue) place(f waitingFlow) (at int, waits bool) {
+	if q.Len() == 0 {
+		return int(f.hash % txFlows), false
+	}
+	at = -1
+	for i := range uint32(txProbes) {
+		place := (f.hash + i) % txFlows
+		switch {
+		case q.Backlog(place) == 0:
+			if at < 0 {
+				at = int(place)
+			}
+		case q.flows[place] == f:
+			return int(place), true
+		}
+	}
+	return at, false
+}
+
+// blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps by that of the
+// send group which p has just left.
 func (q *txQueue) blocks(p *Peer, to sendBuffer) bool {
 	return q.isFull(to) || slices.ContainsFunc(q.held, func(h *heldRun) bool { return h.meta.peer == p && h.run.Source == to.source })
 }
@@ -85,7 +114,7 @@ func newTXQueue(t *transmitter) *fqcodel.Queue[txElement] {
 		Params: fqcodel.Params{Target: txTarget, Interval: txInterval, MTU: rxMTU},
 		Flows:  txFlows, Quantum: rxFlowQuantum, Elements: txElements, Bytes: t.queue.limit,
 		Signal:  t.signal,
-		Blocked: func(e *txElement) bool { return t.queue.blocks(e.peer, e.to) },
+		Blocked: func(e *txElement) bool { return t.queue.blocks(e.peer, sendBuffer{e.source, e.peer.sendGroup()}) },
 	})
 }
 
@@ -109,12 +138,17 @@ func (t *transmitter) read() (int, error) {
 // if neither is so.
 func (t *transmitter) wait(p *Peer, train []byte) bool {
 	q := &t.queue
-	to, hash := sendBuffer{t.chooseSource(p), p.sendGroup()}, t.train.FlowHash()
-	if !q.blocks(p, to) && (q.Queue == nil || q.Backlog(hash) == 0) {
-		return false
-	}
 	if q.Queue == nil {
-		q.Queue = newTXQueue(t)
+		q.Queue, q.flows = newTXQueue(t), make([]waitingFlow, txFlows)
+	}
+	source, f := t.chooseSource(p), waitingFlow{p, t.train.FlowHash()}
+	place, waits := q.place(f)
+	switch {
+	case !waits && !q.blocks(p, sendBuffer{source, p.sendGroup()}):
+		return false
+	case place < 0:
+		t.dropForPeer(p, drop.TXQueueFull, t.train.Segments())
+		return true
 	}
 	for q.Full() || q.buffers.used >= q.limit {
 		e, ok := q.PopFattest()
@@ -125,9 +159,10 @@ func (t *transmitter) wait(p *Peer, train []byte) bool {
 		q.buffers.release(e.buffer)
 		q.buffers.recycle()
 	}
-	e := txElement{peer: p, to: to, buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
+	e := txElement{peer: p, source: source, buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
-	q.Push(hash, e, len(train), t.now)
+	q.flows[place] = f
+	q.Push(uint32(place), e, len(train), t.now)
 	p.SlowPath.SendBufferFull()
 	return true
 }
@@ -172,6 +207,9 @@ func (t *transmitter) sendQueued() {
 	}
 	t.flush()
 	q.buffers.recycle()
+	if q.Len() == 0 {
+		clear(q.flows) // removed peers are not kept
+	}
 	if q.marks > 0 {
 		t.lane.stats.txMarks.Add(uint64(q.marks))
 		q.marks = 0
@@ -194,7 +232,7 @@ func (t *transmitter) sendElement(e *txElement, slot []byte) {
 	case !keys.Usable(t.now):
 		t.stageTrain(e.peer, train)
 	default:
-		t.enqueue(slot, e.peer, keys, e.to.source, e.skip)
+		t.enqueue(slot, e.peer, keys, e.source, e.skip)
 	}
 }
 
@@ -205,6 +243,7 @@ func (t *transmitter) retry() {
 	q.full, q.fds = q.full[:0], q.fds[:0]
 	q.runs = q.runs[:0]
 	for _, h := range q.held {
+		h.run.Group = h.meta.peer.sendGroup() // it may have left the group that is full
 		q.runs = append(q.runs, h.run)
 	}
 	conn := t.lane.conn.Load()

@@ -268,9 +268,9 @@ func TestLargestTrainWaits(t *testing.T) {
 	}
 }
 
-// TestSendGroupChangeKeepsOrder gives the peer another send group while the former one's buffer is full.
-func TestSendGroupChangeKeepsOrder(t *testing.T) {
-	r, b := slowRig(t, 0)
+// TestSendGroupChangeMovesWhatWaits gives the peer another send group while the former one's buffer is full, and stays so.
+func TestSendGroupChangeMovesWhatWaits(t *testing.T) {
+	r, _ := slowRig(t, 0)
 	f := flow.Flow{Ends: out4}
 	var want [][]byte
 	send := func(train []byte) {
@@ -278,14 +278,39 @@ func TestSendGroupChangeKeepsOrder(t *testing.T) {
 		r.transmit(train)
 	}
 	send(f.Train(4, 1000)) // held
+	send(f.Train(5, 1000)) // in the queue
 	r.peer.SendGroup.Store(1)
 	send(f.Train(3, 1000))
-	r.pass(time.Millisecond)
 	if sent := len(r.conn.taken()); sent != 0 {
 		t.Fatalf("%d runs were sent before older ones", sent)
 	}
-	b.room = 1
 	r.pass(time.Millisecond)
 	send(f.Next(100))
+	r.pass(time.Millisecond)
 	samePackets(t, unpadded(t, r.sent()), want)
+}
+
+// TestFlowsThatWaitShareNoPlace has flows to a blocked peer in all places but a few, and one to another peer.
+func TestFlowsThatWaitShareNoPlace(t *testing.T) {
+	r, _ := slowRig(t, 0)
+	other, _ := r.newPeer("10.0.0.3/32")
+	keys, _ := r.newSession(other, true)
+	other.Current.Store(keys)
+	other.SendGroup.Store(1)
+	for port := range uint16(2 * txFlows) {
+		f := flow.Flow{Ends: out4}
+		f.Src = netip.AddrPortFrom(f.Src.Addr(), 1000+port)
+		r.transmit(f.Next(8))
+	}
+	if r.drops(drop.TXQueueFull) == 0 || r.tx.queue.Len() < txFlows/2 {
+		t.Errorf("%d flows wait, %d packets were dropped, want half of all places taken, and drops", r.tx.queue.Len(), r.drops(drop.TXQueueFull))
+	}
+	for port := range uint16(200) {
+		f := flow.Flow{Ends: out4}
+		f.Src, f.Dst = netip.AddrPortFrom(f.Src.Addr(), 1000+port), netip.MustParseAddrPort("10.0.0.3:2000")
+		r.transmit(f.Next(8))
+	}
+	if got := other.Packets().Tx; got != 200 {
+		t.Errorf("%d packets were sent to the other peer, want 200", got)
+	}
 }
