@@ -188,6 +188,10 @@ func (l *portLane) TryRecv([]underlay.Datagrams) int { return 0 }
 // Send implements underlay.Lane.
 func (l *portLane) SendFD(*underlay.Run) int { return -1 }
 
+func (l *portLane) BeginWait() bool { return true }
+
+func (l *portLane) EndWait() {}
+
 func (l *portLane) Send(runs []underlay.Run) int {
 	for i := range runs {
 		runs[i].Err = nil

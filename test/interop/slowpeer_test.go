@@ -39,13 +39,14 @@ func (h *host) throttle(t *testing.T, device string) {
 	t.Helper()
 	d, err := h.nl.LinkByName(device)
 	expect.NoError(t, err)
-	err = h.nl.QdiscAdd(&netlink.Tbf{
+	q := &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: d.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       1000, Buffer: netlink.Xmittime(1000, 4000), Limit: 1 << 30,
-	})
-	if err != nil {
+	}
+	if err := h.nl.QdiscAdd(q); err != nil {
 		t.Skipf("needs the tbf qdisc: %v", err)
 	}
+	t.Cleanup(func() { expect.NoError(t, h.nl.QdiscDel(q)) }) // packets that wait would hold the namespace for an hour
 }
 
 // TestStandingDeviceStopsNoOtherPeer fills all queues in front of a device that sends nothing for minutes. Data of the other peer, a new

@@ -67,6 +67,7 @@ type traffic struct {
 	rxPackets, txPackets atomic.Uint64
 	rxDrops, txDrops     atomic.Uint64
 	enqueued             atomic.Uint64 // the flush that sends the last packet enqueued for the peer, by the lane's number
+	group                int           // the send group of the runs that the lane sends now; its transmitter's
 }
 
 // laneTraffic is the traffic of one lane, on cache lines of its own.

@@ -13,7 +13,6 @@ type runMeta struct {
 	peer     *Peer
 	keys     *session.Keypair
 	source   int  // the source of the port from which the run is sent
-	group    int  // its send group
 	segSize  int  // bytes of each message but the last
 	segments int  // messages
 	bytes    int  // of all messages
@@ -127,7 +126,7 @@ func (b *txBatch) pushRun(m *runMeta) {
 		b.parts = append(b.parts, b.pending.buffers[i].bytes)
 	}
 	b.runs = append(b.runs, underlay.Run{
-		To: m.peer.Endpoint.Load(), Source: m.source, Group: m.group, Parts: b.parts[from:], SegSize: m.segSize, Segments: m.segments,
+		To: m.peer.Endpoint.Load(), Source: m.source, Parts: b.parts[from:], SegSize: m.segSize, Segments: m.segments,
 		ECN: m.ecn,
 	})
 	b.meta = append(b.meta, m)

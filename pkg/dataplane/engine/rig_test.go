@@ -210,9 +210,11 @@ type recorder struct {
 	silent bool
 	fail   func(*underlay.Run) error
 	mu     sync.Mutex
-	runs   [][][]byte // handleDatagrams of each
-	count  int        // messages
-	sends  int        // calls of Send
+	runs   [][][]byte // datagrams of each
+	from   []int      // source of each
+	closed bool
+	count  int // messages
+	sends  int // calls of Send
 }
 
 // Send implements underlay.Lane.
@@ -240,7 +242,7 @@ func (c *recorder) Send(runs []underlay.Run) (failed int) {
 		if len(run) != r.Segments {
 			c.tb.Errorf("run of %d datagrams declares %d", len(run), r.Segments)
 		}
-		c.runs = append(c.runs, run)
+		c.runs, c.from = append(c.runs, run), append(c.from, r.Source)
 	}
 	return failed
 }
@@ -248,11 +250,17 @@ func (c *recorder) Send(runs []underlay.Run) (failed int) {
 // SendFD implements underlay.Lane.
 func (c *recorder) SendFD(*underlay.Run) int { return -1 }
 
+// BeginWait implements underlay.Lane.
+func (c *recorder) BeginWait() bool { return !c.closed }
+
+// EndWait implements underlay.Lane.
+func (c *recorder) EndWait() {}
+
 func (c *recorder) taken() [][][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	runs := c.runs
-	c.runs = nil
+	c.runs, c.from = nil, nil
 	return runs
 }
 

@@ -58,9 +58,10 @@ func (t *transmitter) send(b *txBatch) {
 	if conn := t.lane.conn.Load(); conn == nil {
 		t.dropRuns(b, drop.TXDown)
 	} else {
-		t.holdFull(*conn, b)
+		t.setGroups(b)
+		t.holdFull(conn, b)
 		if len(b.runs) > 0 && (*conn).Send(b.runs) > 0 {
-			t.handleFailed(*conn, b)
+			t.handleFailed(conn, b)
 		}
 	}
 	t.countSent(b.meta)
@@ -119,7 +120,7 @@ func rekeyDue(keys *session.Keypair, now int64, receiving bool) bool {
 
 // handleFailed removes the runs that Send could not send: it holds those for which a send buffer has no room, and counts the others as
 // drops.
-func (t *transmitter) handleFailed(conn underlay.Lane, b *txBatch) {
+func (t *transmitter) handleFailed(conn *underlay.Lane, b *txBatch) {
 	kept := 0
 	for i := range b.runs {
 		r, m := &b.runs[i], b.meta[i]

@@ -113,23 +113,32 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
 		return
 	}
-	if t.queue.active() && t.wait(p, train) {
+	keys := p.Current.Load()
+	usable, active := keys.Usable(t.now), t.queue.active()
+	if !usable && !active {
+		t.stageTrain(p, train)
 		return
 	}
-	if keys := p.Current.Load(); keys.Usable(t.now) {
-		t.enqueue(slot, p, keys, t.chooseSource(p), 0)
-	} else {
+	source := t.chooseSource(p)
+	switch {
+	case active && t.wait(p, source, train):
+	case usable:
+		t.enqueue(slot, p, keys, source, 0)
+	default:
 		t.stageTrain(p, train)
 	}
 }
 
 // stageTrain stages the parsed train until there is a session with p.
-func (t *transmitter) stageTrain(p *Peer, train []byte) {
+func (t *transmitter) stageTrain(p *Peer, train []byte) { t.stagePackets(p, train, t.train.Segments()) }
+
+// stagePackets stages a train of n packets, which is the parsed one or part of it.
+func (t *transmitter) stagePackets(p *Peer, train []byte, n int) {
 	if t.pendingFor(p) {
 		t.flush() // keeps the order
 	}
 	t.stage(p)
-	p.SlowPath.Stage(train, t.train.Segments())
+	p.SlowPath.Stage(train, n)
 }
 
 // pendingFor reports whether packets to p may wait to be sent by this lane.
@@ -188,7 +197,7 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	m := t.pending.last(source)
 	if m == nil || !m.accepts(p, keys, ecn, len(msg)) {
 		m = t.pending.open(source)
-		m.peer, m.keys, m.ecn, m.segSize, m.group = p, keys, ecn, len(msg), p.sendGroup()
+		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
 	}
 	t.pending.add(m, msg)
 	m.segments++
@@ -217,7 +226,7 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := t.pending.open(source)
 		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
-		m.inner, m.closed, m.layout, m.group = (count-1)*segLen+last, true, l, p.sendGroup()
+		m.inner, m.closed, m.layout = (count-1)*segLen+last, true, l
 		m.ecn = packet.ECNOf(dst[wire.DataHeaderLen:]).Outer() // all packets of a train have one
 		if first == skip {
 			m.trains = 1

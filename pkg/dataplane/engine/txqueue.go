@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -18,7 +17,8 @@ import (
 const (
 	txTarget   = 5 * time.Millisecond // CoDel's defaults (RFC 8289, section 4)
 	txInterval = 100 * time.Millisecond
-	// txFlows is the number of flows that may wait, as in Linux. A flow takes the first free place of txProbes.
+	// txFlows is the number of flows that may wait, as in Linux. A flow takes the first free place of txProbes, or one that
+	// another flow has to leave.
 	txFlows  = 1024
 	txProbes = 32
 	// txElements bounds the number of trains.
@@ -52,15 +52,6 @@ type waitingFlow struct {
 	hash uint32
 }
 
-// heldRun is a run that a full send buffer refused after it was sealed. It has its nonce counters already, so it must leave before the
-// trains that wait for that send buffer.
-type heldRun struct {
-	run    underlay.Run
-	parts  [1][]byte // of run
-	meta   runMeta
-	buffer *buffer
-}
-
 // txQueue is the transmit queue of one lane.
 type txQueue struct {
 	*fqcodel.Queue[txElement]               // nil until it is needed
@@ -69,6 +60,7 @@ type txQueue struct {
 	buffers                   bufferSet
 	held                      []*heldRun // in order of sending
 	full                      []sendBuffer
+	conn                      *underlay.Lane // whose send buffers they are
 	fds                       []int32        // to wait for
 	runs                      []underlay.Run // of held, during a retry
 	sent                      []*runMeta     // those of them that were sent
@@ -82,30 +74,53 @@ func (q *txQueue) active() bool { return len(q.full) > 0 || q.Queue != nil && q.
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (q *txQueue) isFull(b sendBuffer) bool { return slices.Contains(q.full, b) }
 
-// place returns the place of a flow in the queue, and whether it has trains there; -1 if it has none and all places are taken.
-func (q *txQueue) place(f waitingFlow) (at int, waits bool) {
+// place returns the place of a flow in the queue, and whether it has trains there. If all places that it may take are taken, it is that of
+// the flow that has to make room: the one with most bytes, among those of the same peer if there are any.
+func (q *txQueue) place(f waitingFlow) (at uint32, waits bool) {
+	at = f.hash % txFlows
 	if q.Len() == 0 {
-		return int(f.hash % txFlows), false
+		return at, false
 	}
-	at = -1
 	for i := range uint32(txProbes) {
 		place := (f.hash + i) % txFlows
-		switch {
-		case q.Backlog(place) == 0:
-			if at < 0 {
-				at = int(place)
-			}
-		case q.flows[place] == f:
-			return int(place), true
+		if q.Backlog(place) > 0 && q.flows[place] == f {
+			return place, true
+		}
+		if q.better(place, at, f.peer) {
+			at = place
 		}
 	}
 	return at, false
 }
 
-// blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps by that of the
-// send group which p has just left.
-func (q *txQueue) blocks(p *Peer, to sendBuffer) bool {
-	return q.isFull(to) || slices.ContainsFunc(q.held, func(h *heldRun) bool { return h.meta.peer == p && h.run.Source == to.source })
+// better reports whether a flow to p should take place a rather than b: a free one, or else the one whose loss is fairest.
+func (q *txQueue) better(a, b uint32, p *Peer) bool {
+	backlogA, backlogB := q.Backlog(a), q.Backlog(b)
+	switch ownA, ownB := q.flows[a].peer == p, q.flows[b].peer == p; {
+	case backlogA == 0 || backlogB == 0:
+		return backlogB > 0
+	case ownA != ownB:
+		return ownA
+	}
+	return backlogA > backlogB
+}
+
+// clear drops the trains of the flow at a place.
+func (t *transmitter) clearPlace(place uint32) {
+	for {
+		e, ok := t.queue.PopFlow(place)
+		if !ok {
+			return
+		}
+		t.dropElement(&e)
+	}
+}
+
+// dropElement drops a train for which the queue has no room.
+func (t *transmitter) dropElement(e *txElement) {
+	t.dropForPeer(e.peer, drop.TXQueueFull, e.segments-e.skip)
+	t.queue.buffers.release(e.buffer)
+	t.queue.buffers.recycle()
 }
 
 // newTXQueue returns the FQ-CoDel queue of a transmitter.
@@ -126,8 +141,12 @@ func (t *transmitter) read() (int, error) {
 		return t.lane.queue.Read(t.bufs, t.sizes)
 	case len(q.full) == 0 || q.Queue != nil && q.Ready():
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+	case q.conn != t.lane.conn.Load() || !(*q.conn).BeginWait(): // the port was closed
+		q.retried = 0
+		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
 	}
 	n, err := t.lane.queue.ReadOr(t.bufs, t.sizes, q.fds)
+	(*q.conn).EndWait()
 	if n == 0 {
 		q.retried = 0
 	}
@@ -136,33 +155,30 @@ func (t *transmitter) read() (int, error) {
 
 // wait moves the parsed train to p to the queue if its send buffer is full, or older trains of its flow are in the queue. It returns false
 // if neither is so.
-func (t *transmitter) wait(p *Peer, train []byte) bool {
+func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
 	q := &t.queue
 	if q.Queue == nil {
 		q.Queue, q.flows = newTXQueue(t), make([]waitingFlow, txFlows)
 	}
-	source, f := t.chooseSource(p), waitingFlow{p, t.train.FlowHash()}
+	f := waitingFlow{p, t.train.FlowHash()}
 	place, waits := q.place(f)
-	switch {
-	case !waits && !q.blocks(p, sendBuffer{source, p.sendGroup()}):
-		return false
-	case place < 0:
-		t.dropForPeer(p, drop.TXQueueFull, t.train.Segments())
-		return true
+	if !waits {
+		if !q.blocks(p, sendBuffer{source, p.sendGroup()}) {
+			return false
+		}
+		t.clearPlace(place)
 	}
 	for q.Full() || q.buffers.used >= q.limit {
 		e, ok := q.PopFattest()
 		if !ok {
 			break
 		}
-		t.dropForPeer(e.peer, drop.TXQueueFull, e.segments-e.skip)
-		q.buffers.release(e.buffer)
-		q.buffers.recycle()
+		t.dropElement(&e)
 	}
 	e := txElement{peer: p, source: source, buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
 	q.flows[place] = f
-	q.Push(uint32(place), e, len(train), t.now)
+	q.Push(place, e, len(train), t.now)
 	p.SlowPath.SendBufferFull()
 	return true
 }
@@ -229,109 +245,26 @@ func (t *transmitter) sendElement(e *txElement, slot []byte) {
 	switch {
 	case e.peer.Endpoint.Load() == nil:
 		t.dropForPeer(e.peer, drop.TXNoEndpoint, e.segments-e.skip)
-	case !keys.Usable(t.now):
+	case keys.Usable(t.now):
+		t.enqueue(slot, e.peer, keys, e.source, e.skip)
+	case e.skip == 0:
 		t.stageTrain(e.peer, train)
 	default:
-		t.enqueue(slot, e.peer, keys, e.source, e.skip)
+		t.stageRest(e)
 	}
 }
 
-// retry sends the held runs again, in order, and makes the queue try all flows.
-func (t *transmitter) retry() {
-	q := &t.queue
-	q.retried = t.now
-	q.full, q.fds = q.full[:0], q.fds[:0]
-	q.runs = q.runs[:0]
-	for _, h := range q.held {
-		h.run.Group = h.meta.peer.sendGroup() // it may have left the group that is full
-		q.runs = append(q.runs, h.run)
-	}
-	conn := t.lane.conn.Load()
-	if conn != nil && len(q.runs) > 0 {
-		(*conn).Send(q.runs)
-	}
-	kept := 0
-	for i, h := range q.held {
-		r := &q.runs[i]
-		switch {
-		case conn == nil:
-			t.dropForPeer(h.meta.peer, drop.TXDown, h.run.Segments)
-		case errors.Is(r.Err, underlay.ErrSendBufferFull):
-			h.advance(r.Sent)
-			q.noteFull(*conn, &h.run)
-			q.held[kept] = h
-			kept++
-			continue
-		case r.Err != nil:
-			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
-		default:
-			q.sent = append(q.sent, &h.meta)
+// stageRest stages the packets of e that were not dropped, one by one.
+func (t *transmitter) stageRest(e *txElement) {
+	stride := offload.VnetHdrLen + t.train.SegmentLen()
+	rest := make([]byte, (e.segments-e.skip)*stride) // with virtio-net headers of zero: nothing is left to do to the packets
+	t.train.Split(rest, stride, offload.VnetHdrLen, e.skip, e.segments-e.skip)
+	for i := e.skip; i < e.segments; i++ {
+		n := t.train.SegmentLen()
+		if i == e.segments-1 {
+			n = t.train.LastLen()
 		}
-		q.buffers.release(h.buffer)
+		t.stagePackets(e.peer, rest[:offload.VnetHdrLen+n], 1)
+		rest = rest[min(stride, len(rest)):]
 	}
-	t.countSent(q.sent)
-	q.keepHeld(kept)
-}
-
-// keepHeld keeps the first n held runs, and makes the queue try all flows.
-func (q *txQueue) keepHeld(n int) {
-	clear(q.held[n:])
-	clear(q.runs)
-	clear(q.sent)
-	q.held, q.sent = q.held[:n], q.sent[:0]
-	q.buffers.recycle()
-	if q.Queue != nil {
-		q.Resume()
-	}
-}
-
-// hold keeps a run that a full send buffer refused.
-func (t *transmitter) hold(conn underlay.Lane, r *underlay.Run, m *runMeta) {
-	q := &t.queue
-	q.noteFull(conn, r)
-	h := &heldRun{run: *r, meta: *m, buffer: q.buffers.take(m.bytes)}
-	n := 0
-	for _, part := range r.Parts {
-		n += copy(h.buffer.bytes[n:], part)
-	}
-	h.parts[0] = h.buffer.bytes[:n]
-	h.run.Parts = h.parts[:]
-	h.advance(r.Sent)
-	q.held = append(q.held, h)
-	m.peer.SlowPath.SendBufferFull()
-}
-
-// noteFull records that the send buffer of r is full.
-func (q *txQueue) noteFull(conn underlay.Lane, r *underlay.Run) {
-	b := sendBuffer{r.Source, r.Group}
-	if q.isFull(b) {
-		return
-	}
-	q.full = append(q.full, b)
-	q.fds = append(q.fds, int32(conn.SendFD(r)))
-}
-
-// advance takes the first n datagrams, which were sent, off the run.
-func (h *heldRun) advance(n int) {
-	h.parts[0] = h.parts[0][n*h.run.SegSize:]
-	h.run.Segments -= n
-	h.run.Sent = 0
-}
-
-// holdFull holds the runs of b whose send buffers are known to be full.
-func (t *transmitter) holdFull(conn underlay.Lane, b *txBatch) {
-	if len(t.queue.full) == 0 {
-		return
-	}
-	kept := 0
-	for i := range b.runs {
-		if t.queue.isFull(sendBuffer{b.runs[i].Source, b.runs[i].Group}) {
-			b.runs[i].Sent = 0
-			t.hold(conn, &b.runs[i], b.meta[i])
-			continue
-		}
-		b.runs[kept], b.meta[kept] = b.runs[i], b.meta[i]
-		kept++
-	}
-	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
 }

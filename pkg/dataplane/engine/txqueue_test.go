@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -67,6 +68,9 @@ func TestFullSendBufferLosesAndReordersNothing(t *testing.T) {
 	if n := r.allDrops(); n != 0 {
 		t.Errorf("%d packets were dropped", n)
 	}
+	if counted := r.peer.Packets().Tx; counted != uint64(len(want)) {
+		t.Errorf("%d packets are counted as sent, want %d", counted, len(want))
+	}
 	if r.tx.queue.active() || r.tx.queue.buffers.used != 0 {
 		t.Errorf("the queue is not empty: %d bytes of buffers are used", r.tx.queue.buffers.used)
 	}
@@ -129,6 +133,137 @@ func TestPartlySentRunContinues(t *testing.T) {
 		got = append(got, r.open(msg))
 	}
 	samePackets(t, unpadded(t, got), packets)
+	if counted := r.peer.Packets().Tx; counted != 20 {
+		t.Errorf("%d packets are counted as sent, want 20", counted)
+	}
+}
+
+// TestPartlySentRunCountsBothParts loses the port before the second part is sent.
+func TestPartlySentRunCountsBothParts(t *testing.T) {
+	r := newRig(t)
+	r.conn.fail = func(run *underlay.Run) error {
+		run.Sent = 4
+		return underlay.ErrSendBufferFull
+	}
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Train(10, 500))
+	r.tx.lane.conn.Store(nil)
+	r.pass(time.Millisecond)
+	if got := r.peer.Packets(); got.Tx != 4 || got.TxDrops != 6 {
+		t.Errorf("%d packets are counted as sent and %d as dropped, want 4 and 6", got.Tx, got.TxDrops)
+	}
+}
+
+// TestLaterRunsOfTrainWaitForFirst refuses the first run of a train, and would take the second.
+func TestLaterRunsOfTrainWaitForFirst(t *testing.T) {
+	r := newRig(t)
+	refusals := 2
+	r.conn.fail = func(*underlay.Run) error {
+		if refusals > 0 {
+			refusals--
+			return underlay.ErrSendBufferFull
+		}
+		return nil
+	}
+	f := flow.Flow{Ends: out4}
+	trains := [][]byte{f.Train(43, 1400), f.Train(43, 1400), f.Train(100, 600)} // the last needs the arena twice
+	r.transmit(trains...)
+	if refusals > 0 || len(r.conn.taken()) > 0 {
+		t.Fatalf("runs were sent before older ones")
+	}
+	r.pass(time.Millisecond)
+	samePackets(t, unpadded(t, r.sent()), packetsOf(t, trains...))
+}
+
+// TestWaitingTrainsLeaveFromTheirSource has a flow on a source of its own.
+func TestWaitingTrainsLeaveFromTheirSource(t *testing.T) {
+	r, b := slowRig(t, 0)
+	r.peer.Spread.Store(NewSpread([]uint8{3, 4}))
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Train(3, 1000))
+	for range 3 {
+		r.transmit(f.Train(3, 1000))
+	}
+	b.room = 100
+	r.pass(time.Millisecond)
+	if len(r.conn.from) != 4 || r.conn.from[0] < 3 || slices.Min(r.conn.from) != slices.Max(r.conn.from) {
+		t.Errorf("the runs left from sources %v, want one of 3 and 4 for all", r.conn.from)
+	}
+}
+
+func TestFullSendBufferIsRetriedOncePerMillisecond(t *testing.T) {
+	r, _ := slowRig(t, 0)
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Next(100))
+	r.pass(time.Millisecond)
+	before := r.conn.sends
+	for range 10 {
+		r.pass(0)
+	}
+	if r.conn.sends != before {
+		t.Errorf("%d retries in no time", r.conn.sends-before)
+	}
+	r.pass(time.Millisecond)
+	if r.conn.sends != before+1 {
+		t.Errorf("%d retries after a millisecond, want 1", r.conn.sends-before)
+	}
+}
+
+// countingQueue counts the calls of its Queue, and is empty.
+type countingQueue struct {
+	tun.Queue
+	reads, readOrs, tries int
+}
+
+func (q *countingQueue) Read([][]byte, []int) (int, error)            { q.reads++; return 0, nil }
+func (q *countingQueue) ReadOr([][]byte, []int, []int32) (int, error) { q.readOrs++; return 0, nil }
+func (q *countingQueue) TryRead([][]byte, []int) int                  { q.tries++; return 0 }
+
+// TestLaneWaitsForTUNAndSendBuffer checks how the TUN queue is read in each state of the transmit queue.
+func TestLaneWaitsForTUNAndSendBuffer(t *testing.T) {
+	r, b := slowRig(t, 0)
+	q := &countingQueue{}
+	r.tx.lane.queue = q
+	read := func(state string, want countingQueue) {
+		t.Helper()
+		*q = countingQueue{}
+		if _, err := r.tx.read(); err != nil || *q != want {
+			t.Errorf("%s: %+v, %v, want %+v", state, *q, err, want)
+		}
+	}
+	read("nothing waits", countingQueue{reads: 1})
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Next(100)) // held
+	read("a run is held", countingQueue{readOrs: 1})
+	r.transmit(f.Next(100)) // waits
+	read("a flow is yet to be tried", countingQueue{tries: 1})
+	r.pass(0)
+	read("the flow is blocked", countingQueue{readOrs: 1})
+	r.conn.closed = true
+	read("the port is closed", countingQueue{tries: 1})
+	r.conn.closed, b.room = false, 100
+	r.pass(0) // at once, because reading has ended without a train
+	if sent := len(r.sent()); sent != 2 {
+		t.Errorf("%d packets were sent, want 2", sent)
+	}
+	read("nothing waits", countingQueue{reads: 1})
+}
+
+func TestLaneDoesNotWaitForFormerPort(t *testing.T) {
+	r, _ := slowRig(t, 0)
+	q := &countingQueue{}
+	r.tx.lane.queue = q
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Next(100))
+	next := underlay.Lane(&recorder{tb: t})
+	r.tx.lane.conn.Store(&next)
+	if _, err := r.tx.read(); err != nil || q.tries != 1 {
+		t.Errorf("%+v, %v, want one try", *q, err)
+	}
+	r.pass(0)
+	if got := next.(*recorder).count; got != 1 {
+		t.Errorf("%d packets were sent by the new port, want 1", got)
+	}
 }
 
 // standingTX lets a queue stand for a second, while the send buffer takes one train in 10 ms and two arrive. It returns the packets sent.
@@ -185,6 +320,28 @@ func TestStandingTransmitQueueDropsSinglePackets(t *testing.T) {
 	}
 	if got := r.peer.Packets().TxDrops; got != uint64(dropped) {
 		t.Errorf("%d drops are counted for the peer, want %d", got, dropped)
+	}
+}
+
+// TestDroppedSinglePacketsFreeTheirBuffers lets CoDel empty elements.
+func TestDroppedSinglePacketsFreeTheirBuffers(t *testing.T) {
+	r, b := slowRig(t, 0)
+	f := flow.Flow{Ends: out6}
+	for range 100 {
+		for range 2 * underlay.MaxRunSegments { // two runs, of which one leaves
+			single := f.Next(1000)
+			setECN(single, packet.NotECT)
+			r.transmit(single)
+		}
+		b.room = 1
+		r.pass(10 * time.Millisecond)
+	}
+	b.room = 1 << 30
+	for r.tx.queue.active() {
+		r.pass(10 * time.Millisecond)
+	}
+	if dropped, used := r.drops(drop.TXCongestion), r.tx.queue.buffers.used; dropped == 0 || used != 0 {
+		t.Errorf("%d packets were dropped, and %d bytes of buffers are used by an empty queue", dropped, used)
 	}
 }
 
@@ -251,6 +408,16 @@ func TestExpiredSessionStagesWhatWaits(t *testing.T) {
 	}
 }
 
+// TestExpiredSessionStagesNoDroppedPackets ends the session after CoDel has dropped the first packets of a train.
+func TestExpiredSessionStagesNoDroppedPackets(t *testing.T) {
+	r := newRig(t)
+	f := flow.Flow{Ends: out4}
+	train := f.Train(5, 1000)
+	r.peer.Current.Store(nil)
+	r.tx.sendElement(&txElement{peer: r.peer, train: train, segments: 5, skip: 2}, r.tx.slots[0])
+	samePackets(t, packetsOf(t, r.owner.staged...), packetsOf(t, train)[2:])
+}
+
 func TestLargestTrainWaits(t *testing.T) {
 	r, b := slowRig(t, 0)
 	f := flow.Flow{Ends: out4}
@@ -268,26 +435,104 @@ func TestLargestTrainWaits(t *testing.T) {
 	}
 }
 
-// TestSendGroupChangeMovesWhatWaits gives the peer another send group while the former one's buffer is full, and stays so.
+// TestSendGroupChangeMovesWhatWaits gives the peer another send group while the former one's buffer is full, and stays so. A run is held
+// then, alone or with trains that wait.
 func TestSendGroupChangeMovesWhatWaits(t *testing.T) {
-	r, _ := slowRig(t, 0)
+	for _, waiting := range []int{0, 1} {
+		r, _ := slowRig(t, 0)
+		f := flow.Flow{Ends: out4}
+		var want [][]byte
+		send := func(train []byte) {
+			want = append(want, packetsOf(t, train)...)
+			r.transmit(train)
+		}
+		send(f.Train(4, 1000)) // held
+		for range waiting {
+			send(f.Train(5, 1000))
+		}
+		r.peer.SendGroup.Store(1)
+		send(f.Train(3, 1000))
+		if sent := len(r.conn.taken()); sent != 0 {
+			t.Fatalf("%d trains wait: %d runs were sent before older ones", waiting, sent)
+		}
+		r.pass(time.Millisecond)
+		send(f.Next(100))
+		r.pass(time.Millisecond)
+		samePackets(t, unpadded(t, r.sent()), want)
+	}
+}
+
+// TestSendGroupChangeWithinBatchKeepsOrder gives the peer another send group between two trains of one batch.
+func TestSendGroupChangeWithinBatchKeepsOrder(t *testing.T) {
+	r, b := slowRig(t, 0)
 	f := flow.Flow{Ends: out4}
-	var want [][]byte
-	send := func(train []byte) {
-		want = append(want, packetsOf(t, train)...)
-		r.transmit(train)
+	trains := [][]byte{f.Train(3, 1000), f.Train(3, 1000)}
+	r.tx.now, r.tx.mtu = r.now, DefaultMTU
+	for i, train := range trains {
+		r.tx.addTrain(r.tx.slots[i], copy(r.tx.bufs[i], train))
+		r.peer.SendGroup.Store(1)
 	}
-	send(f.Train(4, 1000)) // held
-	send(f.Train(5, 1000)) // in the queue
-	r.peer.SendGroup.Store(1)
-	send(f.Train(3, 1000))
-	if sent := len(r.conn.taken()); sent != 0 {
-		t.Fatalf("%d runs were sent before older ones", sent)
+	r.tx.flush()
+	b.room = 100
+	r.pass(time.Millisecond)
+	samePackets(t, unpadded(t, r.sent()), packetsOf(t, trains...))
+}
+
+// TestTrainsOfWaitingPeerCountOnceForTheirSource compares the load of a source with that of a lane without a queue.
+func TestTrainsOfWaitingPeerCountOnceForTheirSource(t *testing.T) {
+	load := func(active bool) (bytes int) {
+		r, _ := slowRig(t, 0)
+		other, _ := r.newPeer("10.0.0.3/32")
+		keys, _ := r.newSession(other, true)
+		other.Current.Store(keys)
+		other.SendGroup.Store(1)
+		other.Spread.Store(NewSpread([]uint8{1}))
+		if active {
+			r.transmit((&flow.Flow{Ends: out4}).Next(100))
+		}
+		f := flow.Flow{Ends: out4, ID: 1}
+		f.Dst = netip.MustParseAddrPort("10.0.0.3:2000")
+		r.transmit(f.Next(1000))
+		loads := other.Spread.Load().loads
+		return int(loads.Bytes(0, r.now))
 	}
-	r.pass(time.Millisecond)
-	send(f.Next(100))
-	r.pass(time.Millisecond)
-	samePackets(t, unpadded(t, r.sent()), want)
+	if idle, active := load(false), load(true); idle == 0 || active != idle {
+		t.Errorf("a packet counts %d bytes beside a queue, %d without", active, idle)
+	}
+}
+
+// TestNewFlowTakesPlaceOfItsPeersLargest fills all places that a flow may take with flows of two peers.
+func TestNewFlowTakesPlaceOfItsPeersLargest(t *testing.T) {
+	r, _ := slowRig(t, 0)
+	q := &r.tx.queue
+	mine, others := r.peer, &Peer{}
+	r.transmit((&flow.Flow{Ends: out4}).Next(100)) // the buffer is full from here on
+	r.transmit((&flow.Flow{Ends: out4}).Next(100)) // creates the queue
+	push := func(p *Peer, hash uint32, bytes int) {
+		at, _ := q.place(waitingFlow{p, hash})
+		q.flows[at] = waitingFlow{p, hash}
+		q.Push(at, txElement{peer: p, segments: 1, buffer: q.buffers.take(bytes)}, bytes, r.now)
+	}
+	first := q.flows[slices.IndexFunc(q.flows, func(f waitingFlow) bool { return f.peer != nil })].hash + 2*txProbes
+	for i := range uint32(txProbes) {
+		p, bytes := others, 9000
+		if i%2 == 1 {
+			p, bytes = mine, 100+int(i)
+		}
+		push(p, first+i*txFlows, bytes)
+	}
+	at, waits := q.place(waitingFlow{mine, first - txFlows})
+	if got := q.Backlog(at); waits || got != 100+txProbes-1 {
+		t.Errorf("the flow takes a place with %d bytes, want the largest of its peer, %d", got, 100+txProbes-1)
+	}
+	if at, _ = q.place(waitingFlow{&Peer{}, first - txFlows}); q.Backlog(at) != 9000 {
+		t.Errorf("the flow of a third peer takes a place with %d bytes, want 9000", q.Backlog(at))
+	}
+	drops := r.drops(drop.TXQueueFull)
+	r.tx.clearPlace(at)
+	if q.Backlog(at) != 0 || r.drops(drop.TXQueueFull) != drops+1 {
+		t.Errorf("%d bytes are left of the flow that makes room, %d packets were dropped", q.Backlog(at), r.drops(drop.TXQueueFull)-drops)
+	}
 }
 
 // TestFlowsThatWaitShareNoPlace has flows to a blocked peer in all places but a few, and one to another peer.

@@ -187,7 +187,12 @@ func (q *Queue[T]) PopFattest() (value T, ok bool) {
 			fattest = i
 		}
 	}
-	n := q.unlink(int32(fattest))
+	return q.PopFlow(uint32(fattest))
+}
+
+// PopFlow removes the oldest element of the flow with that hash; ok is false if it has none.
+func (q *Queue[T]) PopFlow(hash uint32) (value T, ok bool) {
+	n := q.unlink(int32(hash & uint32(len(q.flows)-1)))
 	if n == none {
 		return value, false
 	}

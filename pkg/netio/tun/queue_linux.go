@@ -20,10 +20,13 @@ type queue struct {
 	deleted  chan<- struct{} // gets a token when the interface was deleted
 	busyPoll bool
 	reading  fdguard.Guard
-	readOr   [2 + MaxReadFDs]unix.PollFd
-	writing  fdguard.Guard
-	readErr  error // for the next Read: it occurred after trains that had to be returned
-	vector   vector
+	readOr   struct {
+		fds     [2 + MaxReadFDs]unix.PollFd
+		timeout int // in milliseconds
+	}
+	writing fdguard.Guard
+	readErr error // for the next Read: it occurred after trains that had to be returned
+	vector  vector
 
 	inject struct {
 		mu      sync.Mutex
@@ -39,7 +42,7 @@ var _ Queue = (*queue)(nil)
 
 func newQueue(fd, stop int, deleted chan<- struct{}, busyPoll bool) *queue {
 	q := &queue{fd: fd, stop: stop, deleted: deleted, busyPoll: busyPoll, reading: fdguard.New(), writing: fdguard.New()}
-	q.inject.writing = fdguard.New()
+	q.inject.writing, q.readOr.timeout = fdguard.New(), readOrTimeout
 	return q
 }
 
@@ -71,8 +74,12 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 	return 0, nil
 }
 
-// readOrTimeout ends ReadOr in milliseconds: a socket that another goroutine closes does not wake it.
-const readOrTimeout = 100
+const (
+	// readOrTimeout ends ReadOr in milliseconds: a socket may be handed over to another process, which does not wake it.
+	readOrTimeout = 100
+	// manyFDsTimeout is that with more descriptors than it can wait for.
+	manyFDsTimeout = 1
+)
 
 // ReadOr implements Queue.
 func (q *queue) ReadOr(bufs [][]byte, sizes []int, writable []int32) (n int, err error) {
@@ -86,11 +93,14 @@ func (q *queue) ReadOr(bufs [][]byte, sizes []int, writable []int32) (n int, err
 	if err, q.readErr = q.readErr, nil; err != nil {
 		return 0, q.closedIfDeleted(err)
 	}
-	fds := append(q.readOr[:0], unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}, unix.PollFd{Fd: int32(q.stop), Events: unix.POLLIN})
+	fds, timeout := append(q.readOr.fds[:0], unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}, unix.PollFd{Fd: int32(q.stop), Events: unix.POLLIN}), q.readOr.timeout
+	if len(writable) > MaxReadFDs {
+		timeout = manyFDsTimeout
+	}
 	for _, fd := range writable[:min(len(writable), MaxReadFDs)] {
 		fds = append(fds, unix.PollFd{Fd: fd, Events: unix.POLLOUT})
 	}
-	if _, err := unix.Poll(fds, readOrTimeout); err != nil && !errors.Is(err, unix.EINTR) {
+	if _, err := unix.Poll(fds, timeout); err != nil && !errors.Is(err, unix.EINTR) {
 		return 0, err
 	}
 	if err := q.pollResult(fds); err != nil {

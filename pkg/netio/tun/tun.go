@@ -34,8 +34,8 @@ type Queue interface {
 	// train larger than 4 KiB also ends it, because that is worth sending at once. Read returns os.ErrClosed once the
 	// device is closed or deleted.
 	Read(bufs [][]byte, sizes []int) (int, error)
-	// ReadOr is Read that also returns, with 0, when one of the given descriptors becomes writable, and now and then. It
-	// takes at most MaxReadFDs of them, and ignores negative ones.
+	// ReadOr is Read that also returns, with 0, when one of the given descriptors becomes writable, and now and then: often
+	// if there are more than MaxReadFDs, of which it ignores the rest. It ignores negative ones.
 	ReadOr(bufs [][]byte, sizes []int, writable []int32) (int, error)
 	// TryRead is Read without waiting, for the same goroutine. It returns 0 when the queue is empty. The next Read
 	// returns its errors.

@@ -99,6 +99,12 @@ func (l *fakeLane) Send(runs []Run) (failed int) {
 // SendFD implements Lane. A fake has no send buffer.
 func (l *fakeLane) SendFD(*Run) int { return -1 }
 
+// BeginWait implements Lane.
+func (l *fakeLane) BeginWait() bool { return true }
+
+// EndWait implements Lane.
+func (l *fakeLane) EndWait() {}
+
 func (l *fakeLane) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -103,8 +103,13 @@ type Lane interface {
 	// call. After Close all runs fail with net.ErrClosed.
 	Send(runs []Run) (failed int)
 	// SendFD returns a descriptor that becomes writable (POLLOUT) when the send buffer that had no room for r has some
-	// again, -1 if there is none to wait for. It is valid until the Port is closed.
+	// again, -1 if there is none to wait for. It is valid between BeginWait and EndWait.
 	SendFD(r *Run) int
+	// BeginWait keeps the descriptors of SendFD open until EndWait, for the goroutine that calls Send. It returns false once
+	// the Port is closed. Close makes them writable, and waits for EndWait.
+	BeginWait() bool
+	// EndWait ends what BeginWait began.
+	EndWait()
 }
 
 // Port is one bound UDP port, shared by all lanes. It may also be a Selector.

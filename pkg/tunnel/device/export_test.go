@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -106,3 +107,13 @@ func (p *Peer) Occupy() (letGo func()) {
 func (p *Peer) Sessions() (current, unconfirmed *session.Keypair) {
 	return p.engine.Current.Load(), p.engine.Unconfirmed.Load()
 }
+
+// BetweenPorts calls f while a port is being replaced by another.
+func (d *Device) BetweenPorts(port underlay.Port, f func()) {
+	d.closeSources()
+	f()
+	d.groups.reset(port)
+}
+
+// SendGroup returns the send group of data messages to the peer.
+func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }

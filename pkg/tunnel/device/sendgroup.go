@@ -26,26 +26,26 @@ func (s *sendGroups) reset(port underlay.Port) {
 	s.port, s.given = port, 0
 }
 
-// next returns the group of the next peer. When all are in use, it begins again with group 1. Without another group it is group 0.
-func (s *sendGroups) next() int {
+// next returns the group of the next peer; ok is false while there is no port. When all groups are in use, it begins again with group 1. If
+// a group cannot be opened, it is group 0.
+func (s *sendGroups) next() (group int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.port == nil {
-		return 0
+		return 0, false
 	}
-	group := 0
 	if s.given > 0 {
 		group = 1 + (s.given-1)%(underlay.MaxGroups-1)
 	}
 	s.given++
 	if group == 0 {
-		return 0
+		return 0, true
 	}
 	if err := s.port.OpenGroup(group); err != nil {
 		s.log.Warn("opening a send group failed, a slow network device may delay other peers", "group", group, "error", err)
-		return 0
+		return 0, true
 	}
-	return group
+	return group, true
 }
 
 // SendBufferFull implements engine.SlowPath. It matters once for each port.
@@ -57,7 +57,17 @@ func (p *Peer) SendBufferFull() {
 
 // chooseSendGroup gives the peer its send group. Messages that were sent in group 0 are in the queue of a network device by then. Unless
 // that has a queue for each socket (the fq qdisc), no flow is reordered.
-func (p *Peer) chooseSendGroup() { p.engine.SendGroup.Store(int32(p.dev.groups.next())) }
+func (p *Peer) chooseSendGroup() {
+	if !p.requests.sendGroup.Load() { // it was for the former port
+		return
+	}
+	group, ok := p.dev.groups.next()
+	if !ok {
+		p.requests.sendGroup.Store(false)
+		return
+	}
+	p.engine.SendGroup.Store(int32(group))
+}
 
 // resetSendGroup returns the peer to group 0, which is the only one of a new port.
 func (p *Peer) resetSendGroup() {

@@ -98,6 +98,13 @@ func (l *lane) SendFD(r *underlay.Run) int {
 	return l.tx.socketOf(r)
 }
 
+// BeginWait implements underlay.Lane. Close shuts the sockets down, so a poll for them returns (POLLHUP); only that of a port whose
+// sockets are kept goes on until its timeout.
+func (l *lane) BeginWait() bool { return l.sending.Enter() }
+
+// EndWait implements underlay.Lane.
+func (l *lane) EndWait() { l.sending.Leave() }
+
 // Send implements underlay.Lane.
 func (l *lane) Send(runs []underlay.Run) (failed int) {
 	if !l.sending.Enter() {

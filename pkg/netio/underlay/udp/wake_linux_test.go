@@ -52,3 +52,38 @@ func TestCloseWakesBlockedReceiver(t *testing.T) {
 		}
 	}
 }
+
+// TestCloseEndsWaitForSendBuffer polls a full send buffer without a timeout. A poll that goes on would keep the port bound.
+func TestCloseEndsWaitForSendBuffer(t *testing.T) {
+	for group := range 2 {
+		t.Run(fmt.Sprint("group ", group), func(t *testing.T) {
+			slowLoopback(t)
+			p := open(t, Config{SendBuffer: 20000})
+			expect.NoError(t, p.OpenGroup(1))
+			to := loopback(p, false)
+			lane := p.Lane(0)
+			full := []underlay.Run{small(&to, 0, group)}
+			for lane.Send(full) == 0 {
+			}
+			tid, result := make(chan int), make(chan error, 1)
+			go func() {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				if !lane.BeginWait() {
+					t.Error("the port is closed already")
+				}
+				tid <- unix.Gettid()
+				_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(lane.SendFD(&full[0])), Events: unix.POLLOUT}}, nil, nil)
+				lane.EndWait()
+				result <- err
+			}()
+			awaitSyscall(t, <-tid, unix.SYS_PPOLL)
+			expect.NoError(t, p.Close())
+			expect.NoError(t, <-result)
+			if lane.BeginWait() {
+				t.Error("a closed port can be waited for")
+			}
+			open(t, Config{Port: p.LocalPort()})
+		})
+	}
+}

@@ -83,6 +83,12 @@ func (l *lane) recv(rx []underlay.Datagrams) (n int, err error) {
 // SendFD implements underlay.Lane. AF_XDP never returns ErrSendBufferFull.
 func (l *lane) SendFD(r *underlay.Run) int { return l.udp.SendFD(r) }
 
+// BeginWait implements underlay.Lane.
+func (l *lane) BeginWait() bool { return l.udp.BeginWait() }
+
+// EndWait implements underlay.Lane.
+func (l *lane) EndWait() { l.udp.EndWait() }
+
 // TryRecv implements underlay.Lane.
 func (l *lane) TryRecv(rx []underlay.Datagrams) (n int) {
 	if len(rx) == 0 || !l.receiving.Enter() {
