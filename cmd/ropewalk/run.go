@@ -53,7 +53,7 @@ func newRunCmd() *cobra.Command {
 	}
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "number of lanes, each with a TUN queue, threads and a socket (default: one per CPU)")
 	cmd.Flags().IntVar(&o.nice, "nice", daemon.LaneNice,
-		"increment of the nice value of the lanes' threads; a negative one runs them before\napplications, as the kernel's network stack does")
+		"increment of the nice value of the lanes' threads; a negative one runs them before\napplications, as the kernel's network stack does, except while they carry\nmainly single datagrams")
 	cmd.Flags().Var(&o.workers, "workers",
 		"worker threads that encrypt and decrypt for lanes whose flow exceeds one core; 0: none\n"+
 			"(auto: one per CPU beyond two, at most 4; unused while no core is idle)")

@@ -157,7 +157,10 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 	device := tun.NewFake(tun.FakeConfig{Queues: 4})
 	e := New(Config{
 		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
-		OnLoopStart: func(string) { runtime.LockOSThread() },
+		OnLoopStart: func(string) func(bool) {
+			runtime.LockOSThread()
+			return nil
+		},
 	})
 	before := threads()
 	const cycles = 20
@@ -181,10 +184,11 @@ func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	device := tun.NewFake(tun.FakeConfig{Queues: 2})
 	e := New(Config{
 		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
-		OnLoopStart: func(loop string) {
+		OnLoopStart: func(loop string) func(bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun[loop]++
+			return nil
 		},
 	})
 	e.Start()

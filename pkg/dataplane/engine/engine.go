@@ -29,8 +29,10 @@ type Config struct {
 	Control Control
 	Clock   Clock
 	Rand    io.Reader // draws receiver indices
-	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0", "rx0".
-	OnLoopStart func(loop string)
+	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0", "rx0". The goroutine calls what it
+	// returns, if that is not nil, whenever its load changes: with true if it consists of single datagrams, for which applications
+	// need more CPU time than the lane, and with false if it consists of trains again.
+	OnLoopStart func(loop string) (yield func(bool))
 	// Pool has the workers that seal and open trains for busy lanes; nil for none. It must outlive the lanes.
 	Pool *workpool.Pool
 }
@@ -76,17 +78,17 @@ func (e *Engine) Lanes() int { return len(e.lanes) }
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
 		e.tx.Go(func() {
-			e.loopStarted("tx", l)
-			l.transmit()
+			l.transmit(e.loopStarted("tx", l))
 		})
 	}
 }
 
 // loopStarted calls Config.OnLoopStart for one goroutine of a lane.
-func (e *Engine) loopStarted(direction string, l *lane) {
-	if e.cfg.OnLoopStart != nil {
-		e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
+func (e *Engine) loopStarted(direction string, l *lane) (yield func(bool)) {
+	if e.cfg.OnLoopStart == nil {
+		return nil
 	}
+	return e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
 }
 
 // Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted.
@@ -109,8 +111,7 @@ func (e *Engine) Attach(port underlay.Port) error {
 		conn := port.Lane(i)
 		l.conn.Store(&conn)
 		e.rx.Go(func() {
-			e.loopStarted("rx", l)
-			l.receive(conn)
+			l.receive(conn, e.loopStarted("rx", l))
 		})
 	}
 	e.rx.Go(func() { newReceiver(e.slow.lane, secondarySlots).run(port.SecondaryPorts(), nil) })

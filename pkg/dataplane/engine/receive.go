@@ -49,6 +49,7 @@ type receiver struct {
 	merged  int // bytes in merger
 	marks   int // messages marked as congested
 	sizes   RunSizes
+	load    workload
 }
 
 // newReceiver returns a receiver that receives n elements at a time.
@@ -69,7 +70,11 @@ func newReceiver(l *lane, n int) *receiver {
 }
 
 // receive moves packets from the underlay to the TUN queue until conn is closed.
-func (l *lane) receive(conn underlay.Lane) { newReceiver(l, rxSlots).run(conn, conn.TryRecv) }
+func (l *lane) receive(conn underlay.Lane, yield func(bool)) {
+	r := newReceiver(l, rxSlots)
+	r.load.yield = yield
+	r.run(conn, conn.TryRecv)
+}
 
 // run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
 func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
@@ -122,6 +127,7 @@ func (r *receiver) handleReceived(n int) {
 func (r *receiver) publish() {
 	r.lane.stats.rx.add(r.packets, r.bytes, r.trains, r.runs)
 	r.lane.stats.rx.sizes.publish(&r.sizes)
+	r.load.note(r.packets, 0, r.trains, r.now)
 	if r.marks > 0 {
 		r.lane.stats.rxMarks.Add(uint64(r.marks))
 	}
@@ -284,6 +290,9 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, e *element, checksumOK b
 		return false
 	}
 	r.packets++
+	if isDatagram(plain) {
+		r.load.datagrams++
+	}
 	r.bytes += n
 	r.merged += n
 	if checksumOK {

@@ -42,6 +42,7 @@ type transmitter struct {
 	flows    *spread.Flows
 	flushes  uint64 // number of the next flush, from 1
 	queue    txQueue
+	load     workload
 	holds    bool // runs that a full send buffer refuses are kept, not dropped
 }
 
@@ -61,8 +62,9 @@ func newTransmitter(l *lane, n int) *transmitter {
 }
 
 // transmit moves trains from the TUN queue to the underlay until the queue is closed.
-func (l *lane) transmit() {
+func (l *lane) transmit(yield func(bool)) {
 	t := newTransmitter(l, txSlots)
+	t.load.yield = yield
 	for {
 		n, err := t.read()
 		switch {
@@ -96,6 +98,7 @@ func (t *transmitter) addTrains(n int) {
 	for i := range n {
 		t.addTrain(t.slots[i], t.sizes[i])
 	}
+	t.load.note(0, 0, n, t.now)
 }
 
 // addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch.
@@ -103,6 +106,10 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 	train := slot[headroom : headroom+n]
 	if !t.parse(train) {
 		return
+	}
+	t.load.packets += t.train.Segments()
+	if isDatagram(train[offload.VnetHdrLen:]) {
+		t.load.datagrams += t.train.Segments()
 	}
 	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
 	switch {

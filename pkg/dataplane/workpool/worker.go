@@ -45,7 +45,7 @@ type worker struct {
 
 // run serves job rings until the pool stops.
 func (w *worker) run() {
-	_ = thread.Lock(w.name, thread.Options{Batch: true}) // best effort: a failure costs time, which the backoff policy notices
+	_, _ = thread.Lock(w.name, thread.Options{Batch: true}) // best effort: a failure costs time, which the backoff policy notices
 	for !w.pool.stopping.Load() {
 		if r := w.ring.Load(); r != nil {
 			w.serve(r)

@@ -31,36 +31,63 @@ type Options struct {
 	Nice int
 }
 
+// Thread is a thread that Lock has locked. Its methods belong to the locked goroutine.
+type Thread struct {
+	own, yielding *unix.SchedAttr // nil if the policy was inherited, or Lock has failed
+}
+
 // Lock locks the calling goroutine to its thread for the rest of its life; the thread ends with the goroutine. It sets
 // the thread's name, of which the kernel keeps 15 bytes, and its scheduling parameters. A policy other than
 // SCHED_NORMAL was inherited by the process and stays as it is. After an error the goroutine is locked nevertheless.
-func Lock(name string, o Options) error {
+func Lock(name string, o Options) (Thread, error) {
 	runtime.LockOSThread()
 	if err := setName(name); err != nil {
-		return fmt.Errorf("naming the thread %s: %w", name, err)
+		return Thread{}, fmt.Errorf("naming the thread %s: %w", name, err)
 	}
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
-		return fmt.Errorf("reading the scheduling attributes of thread %s: %w", name, err)
+		return Thread{}, fmt.Errorf("reading the scheduling attributes of thread %s: %w", name, err)
 	}
 	if attr.Policy != unix.SCHED_NORMAL {
-		return nil
+		return Thread{}, nil
 	}
+	usual := *attr
 	if o.Batch {
 		attr.Policy = unix.SCHED_BATCH
 	}
 	attr.Runtime = uint64(max(o.Slice.Nanoseconds(), 0))
-	before := attr.Nice
-	attr.Nice = int32(max(int(before)+o.Nice, minNice))
+	attr.Nice = int32(max(int(usual.Nice)+o.Nice, minNice))
 	err = unix.SchedSetAttr(0, attr, 0)
-	if errors.Is(err, unix.EPERM) && attr.Nice < before {
-		attr.Nice = before
+	if errors.Is(err, unix.EPERM) && attr.Nice < usual.Nice {
+		attr.Nice = usual.Nice
 		if err = unix.SchedSetAttr(0, attr, 0); err == nil {
-			return ErrNice
+			err = ErrNice
 		}
 	}
+	if err != nil && !errors.Is(err, ErrNice) {
+		return Thread{}, fmt.Errorf("setting the scheduling attributes of thread %s: %w", name, err)
+	}
+	usual.Policy, usual.Runtime, usual.Nice = unix.SCHED_BATCH, 0, max(usual.Nice, attr.Nice)
+	return Thread{own: attr, yielding: &usual}, err
+}
+
+// Yield lets applications run before the thread, or restores the parameters of Lock. A thread that yields has the nice value from before
+// Lock, unless that of Lock is higher, the kernel's time slice, and the policy SCHED_BATCH: it preempts nobody when it wakes. To restore a
+// nice value may fail as in Lock; the thread goes on to yield then.
+func (t Thread) Yield(yield bool) error {
+	attr := t.own
+	if yield {
+		attr = t.yielding
+	}
+	if attr == nil {
+		return nil
+	}
+	err := unix.SchedSetAttr(0, attr, 0)
+	if errors.Is(err, unix.EPERM) {
+		return ErrNice
+	}
 	if err != nil {
-		return fmt.Errorf("setting the scheduling attributes of thread %s: %w", name, err)
+		return fmt.Errorf("setting the scheduling attributes of a thread: %w", err)
 	}
 	return nil
 }

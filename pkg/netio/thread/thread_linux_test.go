@@ -31,7 +31,7 @@ func TestLockSetsNameAndSliceAndKeepsNice(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := Lock("rw-test-of-a-long-name", Options{Slice: 300 * time.Microsecond}); err != nil {
+		if _, err := Lock("rw-test-of-a-long-name", Options{Slice: 300 * time.Microsecond}); err != nil {
 			t.Error(err)
 			return
 		}
@@ -64,7 +64,7 @@ func TestBatchSetsSchedBatch(t *testing.T) {
 			t.Logf("not from policy %d (%v)", before.Policy, err)
 			return
 		}
-		if err := Lock("rw-test", Options{Batch: true}); err != nil {
+		if _, err := Lock("rw-test", Options{Batch: true}); err != nil {
 			t.Error(err)
 			return
 		}
@@ -78,7 +78,7 @@ func TestThreadEndsWithItsGoroutine(t *testing.T) {
 	var owned int
 	inThread(func() {
 		owned = unix.Gettid()
-		if err := Lock("rw-test", Options{Slice: MinSlice}); err != nil {
+		if _, err := Lock("rw-test", Options{Slice: MinSlice}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -93,7 +93,7 @@ func TestThreadEndsWithItsGoroutine(t *testing.T) {
 
 func TestNameWithNULIsRejected(t *testing.T) {
 	inThread(func() {
-		if err := Lock("a\x00b", Options{}); err == nil {
+		if _, err := Lock("a\x00b", Options{}); err == nil {
 			t.Error("no error")
 		}
 	})
@@ -108,7 +108,7 @@ func TestNiceIsAddedToCurrentValue(t *testing.T) {
 				return
 			}
 			want := min(int(before.Nice)+add, 19)
-			err = Lock("rw-test", Options{Nice: add})
+			_, err = Lock("rw-test", Options{Nice: add})
 			after, _ := unix.SchedGetAttr(0, 0)
 			if err != nil || int(after.Nice) != want {
 				t.Errorf("got %d and %d is %d (%v), want %d", before.Nice, add, after.Nice, err, want)
@@ -137,12 +137,73 @@ func TestMissingNicePermissionKeepsOtherSettings(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if err := Lock("rw-test", Options{Slice: 300 * time.Microsecond, Nice: -5}); !errors.Is(err, ErrNice) {
+		if _, err := Lock("rw-test", Options{Slice: 300 * time.Microsecond, Nice: -5}); !errors.Is(err, ErrNice) {
 			t.Errorf("got error %v, want %v", err, ErrNice)
 		}
 		after, err := unix.SchedGetAttr(0, 0)
 		if err != nil || after.Nice != before.Nice || before.Runtime != 0 && after.Runtime != 300_000 {
 			t.Errorf("nice %d, slice %d ns (%v)", after.Nice, after.Runtime, err)
+		}
+	})
+}
+
+func TestYieldAndBack(t *testing.T) {
+	for _, nice := range []int{0, 1, -1} { // the last needs permission
+		inThread(func() {
+			runtime.LockOSThread()
+			usual, err := unix.SchedGetAttr(0, 0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			thread, err := Lock("rw-test", Options{Slice: 300 * time.Microsecond, Nice: nice})
+			own, _ := unix.SchedGetAttr(0, 0)
+			if err != nil || own.Policy != unix.SCHED_NORMAL {
+				t.Logf("skipped: nice %d, policy %d: %v", nice, own.Policy, err)
+				return
+			}
+			for _, yield := range []bool{true, true, false} {
+				want := *own
+				if yield {
+					want.Policy, want.Nice = unix.SCHED_BATCH, usual.Nice+int32(max(nice, 0))
+				}
+				if err := thread.Yield(yield); err != nil {
+					t.Error(err)
+				}
+				got, err := unix.SchedGetAttr(0, 0)
+				if err != nil || got.Policy != want.Policy || got.Nice != want.Nice || !yield && got.Runtime != want.Runtime ||
+					yield && own.Runtime > 0 && got.Runtime == own.Runtime {
+					t.Errorf("yield %v: %+v (%v), want %+v with the kernel's slice if it yields", yield, got, err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestThreadWithInheritedPolicyKeepsIt(t *testing.T) {
+	inThread(func() {
+		runtime.LockOSThread()
+		inherited, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		inherited.Policy = unix.SCHED_BATCH
+		if err := unix.SchedSetAttr(0, inherited, 0); err != nil {
+			t.Error(err)
+			return
+		}
+		thread, err := Lock("rw-test", Options{Slice: MinSlice, Nice: 1})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, yield := range []bool{true, false} {
+			if err := thread.Yield(yield); err != nil {
+				t.Error(err)
+			}
+			if got, err := unix.SchedGetAttr(0, 0); err != nil || got.Policy != unix.SCHED_BATCH || got.Nice != inherited.Nice {
+				t.Errorf("yield %v: %+v (%v), want %+v", yield, got, err, inherited)
+			}
 		}
 	})
 }
@@ -155,7 +216,7 @@ func TestZeroSliceIsKernelDefault(t *testing.T) {
 			return
 		}
 		for _, slice := range []time.Duration{MinSlice, 0, MinSlice, -1} {
-			if err := Lock("rw-test", Options{Slice: slice}); err != nil {
+			if _, err := Lock("rw-test", Options{Slice: slice}); err != nil {
 				t.Error(err)
 				return
 			}

@@ -36,15 +36,19 @@ func attachSteer(t tun.Device) error {
 }
 
 // ownThread returns a function that locks a lane's loop to its thread. It names the thread for perf and top, and sets a short time slice
-// and the nice value.
-func ownThread(log *slog.Logger, nice int) func(loop string) {
+// and the nice value, except while the loop yields to applications.
+func ownThread(log *slog.Logger, nice int) func(loop string) (yield func(bool)) {
 	var once sync.Once
-	return func(loop string) {
-		err := thread.Lock("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
+	check := func(err error) {
 		if err != nil {
 			once.Do(func() {
 				log.Warn("setting thread scheduling failed, lanes run with defaults", "nice", nice, "error", err)
 			})
 		}
+	}
+	return func(loop string) func(bool) {
+		t, err := thread.Lock("rw-"+loop, thread.Options{Slice: thread.MinSlice, Nice: nice})
+		check(err)
+		return func(yield bool) { check(t.Yield(yield)) }
 	}
 }

@@ -45,12 +45,12 @@ type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
 	Log         *slog.Logger
-	Plan        Planner           // makes port plans for peers; nil for none
-	Rand        io.Reader         // crypto/rand when nil
-	Wall        func() time.Time  // time.Now when nil; used for TAI64N and the time of the last handshake
-	Clock       engine.Clock      // engine.NewClock() when nil
-	OnLoopStart func(loop string) // engine.Config.OnLoopStart
-	Pool        *workpool.Pool    // workers that help busy lanes; nil for none. It must outlive the device
+	Plan        Planner                      // makes port plans for peers; nil for none
+	Rand        io.Reader                    // crypto/rand when nil
+	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
+	Clock       engine.Clock                 // engine.NewClock() when nil
+	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
+	Pool        *workpool.Pool               // workers that help busy lanes; nil for none. It must outlive the device
 }
 
 // Device is one interface.

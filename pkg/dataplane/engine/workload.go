@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+const (
+	// workloadInterval is the time in nanoseconds after which a loop judges what it carries.
+	workloadInterval = int64(10 * time.Millisecond)
+	// minWorkload is the least number of packets in an interval for which the judgement may change: 5,000 a second. With fewer no
+	// application starves.
+	minWorkload = 50
+	// smallTrain is the number of packets per train below which datagrams are not carried in trains: the cost of a train is then that
+	// of its packets at the application.
+	smallTrain = 16
+)
+
+// workload is what one loop of a lane has carried lately. A thread that runs before applications is good for trains, of which one costs its
+// application one system call. Single datagrams cost the application more than the lane, and at a high rate it would never run: the
+// datagrams that the lane has carried are lost in its socket.
+type workload struct {
+	packets, datagrams, trains int // of this interval
+	since                      int64
+	yielding                   bool
+	yield                      func(bool) // Config.OnLoopStart; nil for none
+}
+
+// note counts packets, of which so many belong to no TCP connection, in trains, and tells yield when the workload has changed.
+func (w *workload) note(packets, datagrams, trains int, now int64) {
+	w.packets += packets
+	w.datagrams += datagrams
+	w.trains += trains
+	if w.yield == nil || now-w.since < workloadInterval {
+		return
+	}
+	if y := 2*w.datagrams > w.trains && w.packets < smallTrain*w.trains; w.packets >= minWorkload && y != w.yielding {
+		w.yielding = y
+		w.yield(y)
+	}
+	w.packets, w.datagrams, w.trains, w.since = 0, 0, 0, now
+}
+
+// isDatagram reports whether an IP packet belongs to no TCP connection. It does not look behind IPv6 extension headers.
+func isDatagram(ip []byte) bool {
+	if packet.VersionOf(ip) == packet.Version4 {
+		return packet.IPv4(ip).Protocol() != packet.TCP
+	}
+	return packet.IPv6(ip).NextHeader() != packet.TCP
+}
