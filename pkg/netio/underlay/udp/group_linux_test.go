@@ -66,6 +66,33 @@ func TestFullSendBufferRefusesOnlyItsRuns(t *testing.T) {
 	}
 }
 
+// TestRefusalWithoutSourceAddressWaitsForItsSocket sends from an address that the host has lost. Its source's own socket, which takes the
+// place of the group's, is full.
+func TestRefusalWithoutSourceAddressWaitsForItsSocket(t *testing.T) {
+	slowLoopback(t)
+	p := open(t, Config{SendBuffer: 20000})
+	expect.NoError(t, p.OpenGroup(1))
+	to := loopback(p, false)
+	lost := to
+	lost.Src = netip.MustParseAddr("192.0.2.9")
+	lane := p.Lane(0)
+	full := []underlay.Run{small(&to, 0, 0)}
+	for lane.Send(full) == 0 {
+	}
+	runs := []underlay.Run{small(&to, 0, 1), small(&lost, 0, 1), small(&to, 0, 1)}
+	if failed := lane.Send(runs); failed != 2 || !errors.Is(runs[1].Err, underlay.ErrSendBufferFull) || !errors.Is(runs[2].Err, underlay.ErrSendBufferFull) {
+		t.Errorf("%d runs failed, with %v and %v; want the second and third, for a full send buffer", failed, runs[1].Err, runs[2].Err)
+	}
+	for i := range runs[1:] {
+		if writable(t, lane.SendFD(&runs[1+i])) {
+			t.Errorf("run %d: the descriptor to wait for is writable", 1+i)
+		}
+	}
+	if lane.Send(runs[:1]) != 0 || !writable(t, lane.SendFD(&runs[0])) {
+		t.Errorf("in a later call the group's own send buffer has no room: %v", runs[0].Err)
+	}
+}
+
 // TestGroupsLookAlikeOnTheWire sends in every group from every source: addresses and ports are those of group 0, and the port receives
 // on its lanes what it received before.
 func TestGroupsLookAlikeOnTheWire(t *testing.T) {

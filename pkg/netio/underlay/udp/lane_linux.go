@@ -90,12 +90,16 @@ func (l *lane) TryRecv(rx []underlay.Datagrams) int {
 // FD returns the lane's socket. It is readable when TryRecv has something, or the port is closed without Keep.
 func (l *lane) FD() int { return l.fd }
 
-// SendFD implements underlay.Lane.
+// SendFD implements underlay.Lane. It is the socket that refused r in the last call of Send.
 func (l *lane) SendFD(r *underlay.Run) int {
 	if r.Check() != nil || r.Source >= l.port.sources.Len() {
 		return -1
 	}
-	return l.tx.socketOf(r)
+	fd := l.tx.socketOf(r)
+	if full := l.tx.fullSocket(fd); full >= 0 {
+		return full
+	}
+	return fd
 }
 
 // BeginWait implements underlay.Lane. Close shuts the sockets down, so a poll for them returns (POLLHUP); only that of a port whose

@@ -5,7 +5,6 @@ package udp
 import (
 	"fmt"
 	"net"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -22,12 +21,15 @@ type sender struct {
 	out     sendBatch // messages of one socket at a time
 	// stalled are sockets that have refused a message, and have accepted none since.
 	stalled []int
-	full    []int      // sockets that have refused a message of this call, because their send buffers are full
+	full    []refusal  // of this call, because of full send buffers
 	paths   *pathTable // limits of the paths at this call, nil for none
 	// resend holds the datagrams of a run whose UDP GSO send failed, while out is still in use.
 	resend   sendBatch
 	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 }
+
+// refusal is a socket that takes no more messages of this call, and the socket whose send buffer is full: it, or that of its source.
+type refusal struct{ out, full int }
 
 func newSender(p *Port, fd, messages int) *sender {
 	return &sender{
@@ -67,7 +69,7 @@ func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) error {
 		s.flush(&s.out, runs)
 		s.outFD = fd
 	}
-	if slices.Contains(s.full, fd) {
+	if s.refuses(fd) {
 		return underlay.ErrSendBufferFull
 	}
 	return nil
@@ -150,21 +152,16 @@ func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 // buffer is full.
 func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 	for i := 0; i < b.count; {
-		if slices.Contains(s.full, s.outFD) {
+		if s.refuses(s.outFD) {
 			b.refuse(i, runs)
 			break
 		}
-		n, errno := s.sendmmsg(s.outFD, b.msgs[i:b.count])
+		n, errno := s.transmit(s.outFD, b.msgs[i:b.count])
 		switch {
 		case errno == 0 && n > 0:
-			if len(s.stalled) > 0 {
-				s.accepted()
-			}
 			b.noteSent(i, n, runs)
 			i += n
-		case errno == unix.EINTR:
 		case errno == unix.EAGAIN:
-			s.refused()
 		default:
 			r := &runs[b.origins[i].run]
 			if err := s.retry(b, i, runs, errno); err != nil && r.Err == nil {
@@ -174,6 +171,33 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 		}
 	}
 	b.reset()
+}
+
+// transmit sends messages from a socket, and notes whether its send buffer is full.
+func (s *sender) transmit(fd int, msgs []message) (n int, errno unix.Errno) {
+	for errno = unix.EINTR; errno == unix.EINTR; {
+		n, errno = s.sendmmsg(fd, msgs)
+	}
+	switch {
+	case errno == unix.EAGAIN:
+		s.refused(fd)
+	case errno == 0 && len(s.stalled) > 0:
+		s.accepted(fd)
+	}
+	return n, errno
+}
+
+// refuses reports whether a socket takes no more messages of this call.
+func (s *sender) refuses(fd int) bool { return s.fullSocket(fd) >= 0 }
+
+// fullSocket returns the socket whose send buffer has refused a message that was to leave from the given one, -1 for none.
+func (s *sender) fullSocket(fd int) int {
+	for _, r := range s.full {
+		if r.out == fd {
+			return r.full
+		}
+	}
+	return -1
 }
 
 // refuse marks the runs of message i and all behind it as refused.
@@ -201,7 +225,8 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		return net.ErrClosed
 	}
 	if isSourceError(errno) && b.dropSource(i) {
-		if errno = s.sendOne(b, i, &runs[b.origins[i].run]); errno == 0 {
+		fd := s.sourceSocket(runs[b.origins[i].run].Source) // the group's is bound to an address
+		if _, errno = s.transmit(fd, b.msgs[i:i+1]); errno == 0 {
 			return nil
 		}
 	}
@@ -209,22 +234,10 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		s.sendSingly(runs, b.origins[i].run, errno)
 		return nil
 	}
-	switch errno {
-	case unix.EAGAIN:
-		s.refused()
-	case unix.EMSGSIZE:
+	if errno == unix.EMSGSIZE {
 		s.noteTooBig(&b.msgs[i].hdr, &runs[b.origins[i].run])
 	}
 	return errnoError(errno)
-}
-
-// sendOne sends message i of b, which belongs to r, alone. It uses the source's socket, which is bound to no address.
-func (s *sender) sendOne(b *sendBatch, i int, r *underlay.Run) unix.Errno {
-	for {
-		if _, errno := s.sendmmsg(s.sourceSocket(r.Source), b.msgs[i:i+1]); errno != unix.EINTR {
-			return errno
-		}
-	}
 }
 
 // errFamily is the error for an IPv6 endpoint on a host without IPv6.

@@ -81,19 +81,19 @@ func setSendBuffer(fd, bytes int) {
 	}
 }
 
-// refused notes that the present socket's send buffer is full.
-func (s *sender) refused() {
-	s.full = append(s.full, s.outFD)
-	if !slices.Contains(s.stalled, s.outFD) {
-		s.stalled = append(s.stalled, s.outFD)
-		s.port.limits.full(s.outFD)
+// refused notes that the send buffer of a socket is full: the present one, or its source's.
+func (s *sender) refused(fd int) {
+	s.full = append(s.full, refusal{out: s.outFD, full: fd})
+	if !slices.Contains(s.stalled, fd) {
+		s.stalled = append(s.stalled, fd)
+		s.port.limits.full(fd)
 	}
 }
 
-// accepted notes that the present socket took a message.
-func (s *sender) accepted() {
-	if i := slices.Index(s.stalled, s.outFD); i >= 0 {
+// accepted notes that a socket took a message.
+func (s *sender) accepted(fd int) {
+	if i := slices.Index(s.stalled, fd); i >= 0 {
 		s.stalled = slices.Delete(s.stalled, i, i+1)
-		s.port.limits.room(s.outFD)
+		s.port.limits.room(fd)
 	}
 }
