@@ -51,16 +51,25 @@ func (p *Port) OpenGroup(group int) error {
 	return nil
 }
 
-// controlGroup is the group of SendTo and SendRun: handshakes and keepalives find room in its send buffer when the lanes have none. Only the canonical port has
-// a socket in it.
+// controlGroup is the group of SendTo and SendRun: handshakes, keepalives and packets that waited for a session find room in its send buffer
+// when the lanes have none. Only the canonical port has a socket in it.
 const controlGroup = underlay.MaxGroups
+
+// controlSendBuffer is the send buffer of the control group in bytes. Nobody sends again what it refuses, and 1 MiB may have waited for a
+// session. The kernel doubles the size, and charges the memory of packets (truesize): 1.6 times that of full ones, also after a network
+// device had to segment their train.
+const controlSendBuffer = 2 << 20
 
 // openControlGroup opens the control group. Without it lane 0's socket takes its place.
 func (p *Port) openControlGroup() {
 	g := new(sendGroup)
-	if p.addToGroup(g, controlGroup, 0) == nil {
-		p.groups[controlGroup].Store(g)
+	if p.addToGroup(g, controlGroup, 0) != nil {
+		return
 	}
+	for fd := range g.sockets {
+		setSendBuffer(fd, controlSendBuffer)
+	}
+	p.groups[controlGroup].Store(g)
 }
 
 // addToGroups adds a new source to all open groups. Where that fails the source uses its own socket.

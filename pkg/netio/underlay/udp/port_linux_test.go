@@ -348,7 +348,7 @@ func TestFullSendBufferDoesNotDelayControlMessages(t *testing.T) {
 	datagram := make([]byte, 1000)
 	var err error
 	for sent := 0; err == nil; sent++ {
-		if sent == 1000 {
+		if sent == 10_000 {
 			t.Fatal("the send buffer never fills")
 		}
 		err = a.SendTo(&to, datagram)

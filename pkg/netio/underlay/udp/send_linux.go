@@ -15,7 +15,7 @@ import (
 type sender struct {
 	port *Port
 	fd   int
-	// control is set for messages in the control group.
+	// control is set for messages in the control group, which is outside the limits of send buffers.
 	control bool
 	outFD   int       // the socket of out: fd, or another source's
 	out     sendBatch // messages of one socket at a time

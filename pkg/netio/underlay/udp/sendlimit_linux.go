@@ -81,10 +81,11 @@ func setSendBuffer(fd, bytes int) {
 	}
 }
 
-// refused notes that the send buffer of a socket is full: the present one, or its source's.
+// refused notes that the send buffer of a socket is full: the present one, or its source's. Control messages do not change its size: they
+// say little about the rate of the device, and other goroutines send them.
 func (s *sender) refused(fd int) {
 	s.full = append(s.full, refusal{out: s.outFD, full: fd})
-	if !slices.Contains(s.stalled, fd) {
+	if !s.control && !slices.Contains(s.stalled, fd) {
 		s.stalled = append(s.stalled, fd)
 		s.port.limits.full(fd)
 	}
