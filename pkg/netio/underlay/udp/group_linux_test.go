@@ -66,6 +66,21 @@ func TestFullSendBufferRefusesOnlyItsRuns(t *testing.T) {
 	}
 }
 
+// TestSourceOpenedAfterGroupHasItsSendBuffer fills the source's own.
+func TestSourceOpenedAfterGroupHasItsSendBuffer(t *testing.T) {
+	slowLoopback(t)
+	p := open(t, Config{SendBuffer: 20000})
+	expect.NoError(t, p.OpenGroup(1))
+	to, source, lane := loopback(p, false), openSource(t, p), p.Lane(0)
+	full := []underlay.Run{small(&to, source, 0)}
+	for lane.Send(full) == 0 {
+	}
+	runs := []underlay.Run{small(&to, source, 1)}
+	if lane.Send(runs) != 0 || lane.SendFD(&runs[0]) == lane.SendFD(&full[0]) {
+		t.Errorf("sending in group 1: %v", runs[0].Err)
+	}
+}
+
 // TestRefusalWithoutSourceAddressWaitsForItsSocket sends from an address that the host has lost. Its source's own socket, which takes the
 // place of the group's, is full.
 func TestRefusalWithoutSourceAddressWaitsForItsSocket(t *testing.T) {

@@ -5,6 +5,9 @@ package udp
 import (
 	"testing"
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // device empties a send buffer at a rate, in bytes per second, and reports refusals and room to the limits.
@@ -43,4 +46,23 @@ func TestRoomWithoutRefusalChangesNothing(t *testing.T) {
 	l := newSendLimits(1 << 20)
 	l.set = func(int, int) { t.Error("a send buffer was resized") }
 	l.room(7)
+}
+
+// TestSendBufferGrowsBehindFastDevice fills a send buffer, which then has room at once by the clock of its limits.
+func TestSendBufferGrowsBehindFastDevice(t *testing.T) {
+	remove := slowLoopback(t)
+	p := open(t, Config{})
+	now, sizes := time.Unix(1, 0), map[int]int{}
+	p.limits.now = func() time.Time { return now }
+	p.limits.set = func(fd, bytes int) { sizes[fd] = bytes }
+	to, lane := loopback(p, false), p.Lane(0)
+	runs := []underlay.Run{small(&to, 0, 0)}
+	for lane.Send(runs) == 0 {
+	}
+	fd := lane.SendFD(&runs[0])
+	remove()
+	expect.Eventually(t, "the send buffer has room", func() bool { return writable(t, fd) })
+	if failed := lane.Send(runs); failed != 0 || len(sizes) != 1 || sizes[fd] != 2*firstSendBuffer {
+		t.Errorf("sending failed with %v; the sizes of send buffers are %v, want twice the first, %d", runs[0].Err, sizes, firstSendBuffer)
+	}
 }
