@@ -178,10 +178,3 @@ func (s *sender) sendSingly(runs []underlay.Run, i int, errno unix.Errno) {
 		s.paths = s.port.paths.add(r.To, r.SegSize, unlimited)
 	}
 }
-
-// noteTooBig notes that a datagram of r was refused for its size.
-func (s *sender) noteTooBig(h *unix.Msghdr, r *underlay.Run) {
-	if h.Iov != nil && h.Iovlen == 1 {
-		s.paths = s.port.paths.add(r.To, unlimited, int(h.Iov.Len))
-	}
-}

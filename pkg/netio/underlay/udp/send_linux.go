@@ -175,7 +175,8 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 
 // transmit sends messages from a socket, and notes whether its send buffer is full.
 func (s *sender) transmit(fd int, msgs []message) (n int, errno unix.Errno) {
-	for errno = unix.EINTR; errno == unix.EINTR; {
+	n, errno = s.sendmmsg(fd, msgs)
+	for errno == unix.EINTR || errno == unix.ENOBUFS && s.enlarge(fd, &msgs[0].hdr) {
 		n, errno = s.sendmmsg(fd, msgs)
 	}
 	switch {
@@ -234,8 +235,8 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		s.sendSingly(runs, b.origins[i].run, errno)
 		return nil
 	}
-	if errno == unix.EMSGSIZE {
-		s.noteTooBig(&b.msgs[i].hdr, &runs[b.origins[i].run])
+	if n := datagramLen(&b.msgs[i].hdr); errno == unix.EMSGSIZE && n > 0 {
+		s.paths = s.port.paths.add(runs[b.origins[i].run].To, unlimited, n)
 	}
 	return errnoError(errno)
 }

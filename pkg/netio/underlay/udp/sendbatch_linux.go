@@ -91,6 +91,14 @@ func (b *sendBatch) add(part []byte) {
 	h.SetIovlen(int(h.Iovlen) + 1)
 }
 
+// datagramLen returns the size of a datagram, which has one part (underlay.Run.Check), or that of a train's first part.
+func datagramLen(h *unix.Msghdr) int {
+	if h.Iov == nil {
+		return 0
+	}
+	return int(h.Iov.Len)
+}
+
 func (b *sendBatch) setControl(i, from, to int) {
 	h := &b.msgs[i].hdr
 	h.Control = nil

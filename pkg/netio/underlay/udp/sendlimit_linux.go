@@ -15,8 +15,14 @@ const (
 	sendDelay = 20 * time.Millisecond
 	// firstSendBuffer is the limit of a new socket in bytes. Each time it is full for less than sendDelay it doubles.
 	firstSendBuffer = 64 << 10
-	// minSendBuffer is the smallest limit of a send buffer in bytes. A run enters a buffer that is not full even if it does not fit.
+	// minSendBuffer is the smallest limit of a send buffer in bytes. A train, or a datagram in one piece, enters a buffer that is not full even
+	// if it does not fit.
 	minSendBuffer = 8 << 10
+	// fragmentCharge is the limit that a datagram in fragments needs, in multiples of its size. Fragments behind the first are refused
+	// (ENOBUFS) when the socket has twice its limit in use (__ip_append_data in net/ipv4/ip_output.c), and the first when it has the limit.
+	// The kernel doubles the limit, so this is enough for fragments whose memory (truesize) is four times their payload. With an MTU of 576 or
+	// more it is 2.7 times that at most.
+	fragmentCharge = 2
 )
 
 // sendLimits adapts the sizes of send buffers to the rates at which network devices empty them. A buffer that absorbs the bursts of a fast
@@ -32,6 +38,7 @@ type sendLimits struct {
 // sendLimit is the state of one socket.
 type sendLimit struct {
 	bytes   int
+	least   int       // for the largest datagram that was refused with ENOBUFS
 	refused time.Time // when the buffer was found full; zero while it is not
 }
 
@@ -46,14 +53,34 @@ func firstLimit(largest int) int { return min(largest, firstSendBuffer) }
 func (l *sendLimits) full(fd int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s := l.of(fd); s.refused.IsZero() {
+		s.refused = l.now()
+	}
+}
+
+// of returns the state of a socket. The caller holds mu.
+func (l *sendLimits) of(fd int) *sendLimit {
 	s := l.sockets[fd]
 	if s == nil {
 		s = &sendLimit{bytes: firstLimit(l.largest)}
 		l.sockets[fd] = s
 	}
-	if s.refused.IsZero() {
-		s.refused = l.now()
+	return s
+}
+
+// fit makes room for the fragments of a datagram of n bytes, which a socket has refused with ENOBUFS. It returns false if there was room: the
+// kernel had no memory.
+func (l *sendLimits) fit(fd, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.of(fd)
+	s.least = max(s.least, fragmentCharge*n)
+	if s.bytes >= s.least {
+		return false
 	}
+	s.bytes = s.least
+	l.set(fd, s.bytes)
+	return true
 }
 
 // room notes that a socket accepts messages again: at least half of its buffer was sent meanwhile.
@@ -67,7 +94,7 @@ func (l *sendLimits) room(fd int) {
 	took := max(l.now().Sub(s.refused), time.Microsecond)
 	s.refused = time.Time{}
 	wanted := int(float64(s.bytes) / 2 * float64(sendDelay) / float64(took))
-	wanted = min(max(wanted, s.bytes/2, minSendBuffer), s.bytes*2, l.largest)
+	wanted = max(min(max(wanted, s.bytes/2, minSendBuffer), s.bytes*2, l.largest), s.least)
 	if wanted != s.bytes {
 		s.bytes = wanted
 		l.set(fd, wanted)
@@ -97,4 +124,9 @@ func (s *sender) accepted(fd int) {
 		s.stalled = slices.Delete(s.stalled, i, i+1)
 		s.port.limits.room(fd)
 	}
+}
+
+// enlarge makes room for the fragments of a datagram in a socket's send buffer. It returns false if there was room.
+func (s *sender) enlarge(fd int, h *unix.Msghdr) bool {
+	return !s.control && s.port.limits.fit(fd, datagramLen(h))
 }
