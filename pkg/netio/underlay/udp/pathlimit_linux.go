@@ -3,7 +3,6 @@
 package udp
 
 import (
-	"maps"
 	"math"
 	"net/netip"
 	"sync"
@@ -19,7 +18,7 @@ const (
 	// pathLifetime is the time after which a limit is forgotten: the route may have changed, or the path MTU have grown. If it has not,
 	// that costs the refused system calls of one batch.
 	pathLifetime = 2 * time.Minute
-	// maxPaths is the maximum number of destinations with a limit. Those of others are not remembered.
+	// maxPaths is the maximum number of destinations with a limit. A further one takes the place of that whose limits end first.
 	maxPaths = 256
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried for any: the device that refuses it then
 	// carries most of the traffic.
@@ -36,36 +35,86 @@ type destination struct {
 
 // pathLimit describes what the kernel has refused to send to a destination.
 type pathLimit struct {
-	train    int // the smallest size in bytes of the datagrams of refused trains; 1 if the device cannot do UDP GSO
-	datagram int // the smallest size in bytes of refused datagrams
-	until    time.Time
+	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO
+	datagram sizeLimit // of single datagrams
 }
+
+// sizeLimit is the smallest size that was refused.
+type sizeLimit struct {
+	bytes int
+	until time.Time
+}
+
+var noLimit = pathLimit{sizeLimit{bytes: unlimited}, sizeLimit{bytes: unlimited}}
 
 // refuses reports whether a run of such datagrams cannot be sent at once.
 func (l *pathLimit) refuses(size, segments int) bool {
-	return size >= l.datagram || segments > 1 && size >= l.train
+	return size >= l.datagram.bytes || segments > 1 && size >= l.train.bytes
 }
 
-// pathTable is an immutable snapshot of the limits.
+// at returns the limits that have not ended.
+func (l pathLimit) at(now time.Time) pathLimit {
+	for _, s := range []*sizeLimit{&l.train, &l.datagram} {
+		if !now.Before(s.until) {
+			*s = sizeLimit{bytes: unlimited}
+		}
+	}
+	return l
+}
+
+// until returns when the last of the limits ends.
+func (l *pathLimit) until() time.Time {
+	if l.train.until.After(l.datagram.until) {
+		return l.train.until
+	}
+	return l.datagram.until
+}
+
+// note lowers the limit to a refused size.
+func (l *sizeLimit) note(bytes int, until time.Time) {
+	if bytes < l.bytes {
+		*l = sizeLimit{bytes, until}
+	}
+}
+
+// lower takes over a smaller size and an earlier end.
+func (l *sizeLimit) lower(o sizeLimit) {
+	l.bytes = min(l.bytes, o.bytes)
+	if l.until.IsZero() || !o.until.IsZero() && o.until.Before(l.until) {
+		l.until = o.until
+	}
+}
+
+// pathTable is an immutable snapshot of the limits, of which some may have ended.
 type pathTable struct {
 	limits     map[destination]pathLimit
+	least      pathLimit // the smallest sizes, and the earliest ends
 	withoutGSO int       // destinations without UDP GSO
-	next       time.Time // the earliest end of a limit
 }
 
-// limit returns the limit of a destination. A nil table has none.
-func (t *pathTable) limit(to *underlay.Endpoint) (pathLimit, bool) {
+// limit returns the limits of a destination.
+func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 	if t == nil {
-		return pathLimit{unlimited, unlimited, time.Time{}}, false
+		return noLimit
 	}
 	l, ok := t.limits[destination{to.Dst.Addr(), to.Scope}]
 	if !ok {
-		l.train, l.datagram = unlimited, unlimited
+		l = noLimit
 	}
 	if t.withoutGSO >= maxPathsWithoutGSO {
-		l.train, ok = 1, true
+		l.train.bytes = 1
 	}
-	return l, ok
+	return l
+}
+
+// refuses reports whether a limit applies to a run. Runs below all limits cost no lookup.
+func (t *pathTable) refuses(r *underlay.Run) bool {
+	size := datagramSize(r)
+	if t == nil || !t.least.refuses(size, r.Segments) {
+		return false
+	}
+	l := t.limit(r.To)
+	return l.refuses(size, r.Segments)
 }
 
 // pathLimits holds the limits of a Port, for all of its senders. While there is none, reading costs one atomic load.
@@ -82,7 +131,7 @@ func (p *pathLimits) current() *pathTable {
 		return nil
 	}
 	now := p.now()
-	if now.Before(t.next) {
+	if l := t.least.at(now); l == t.least {
 		return t
 	}
 	p.mu.Lock()
@@ -102,38 +151,49 @@ func (p *pathLimits) withoutGSO() int {
 func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.table.Load()
-	if l, known := t.limit(to); known && train >= l.train && datagram >= l.datagram {
-		return t
-	}
 	now := p.now()
 	return p.replace(now, func(limits map[destination]pathLimit) {
 		key := destination{to.Dst.Addr(), to.Scope}
 		l, known := limits[key]
-		switch {
-		case known:
-			train, datagram = min(train, l.train), min(datagram, l.datagram)
-		case len(limits) >= maxPaths:
-			return
+		if !known {
+			l = noLimit
 		}
-		limits[key] = pathLimit{train, datagram, now.Add(pathLifetime)}
+		if !known && len(limits) >= maxPaths {
+			delete(limits, endsFirst(limits))
+		}
+		l.train.note(train, now.Add(pathLifetime))
+		l.datagram.note(datagram, now.Add(pathLifetime))
+		limits[key] = l
 	})
+}
+
+// endsFirst returns the destination whose limits end before those of all others.
+func endsFirst(limits map[destination]pathLimit) (first destination) {
+	var until time.Time
+	for d, l := range limits {
+		if end := l.until(); until.IsZero() || end.Before(until) {
+			first, until = d, end
+		}
+	}
+	return first
 }
 
 // replace stores and returns the limits that have not ended, after a change. The caller holds mu.
 func (p *pathLimits) replace(now time.Time, change func(limits map[destination]pathLimit)) *pathTable {
-	next := &pathTable{limits: map[destination]pathLimit{}}
+	next := &pathTable{limits: map[destination]pathLimit{}, least: noLimit}
 	if t := p.table.Load(); t != nil {
-		next.limits = maps.Clone(t.limits)
+		for d, l := range t.limits {
+			if l = l.at(now); l != noLimit {
+				next.limits[d] = l
+			}
+		}
 	}
-	maps.DeleteFunc(next.limits, func(_ destination, l pathLimit) bool { return !now.Before(l.until) })
 	change(next.limits)
 	for _, l := range next.limits {
-		if l.train == 1 {
+		next.least.train.lower(l.train)
+		next.least.datagram.lower(l.datagram)
+		if l.train.bytes == 1 {
 			next.withoutGSO++
-		}
-		if next.next.IsZero() || l.until.Before(next.next) {
-			next.next = l.until
 		}
 	}
 	if len(next.limits) == 0 {
@@ -143,12 +203,18 @@ func (p *pathLimits) replace(now time.Time, change func(limits map[destination]p
 	return next
 }
 
-// queueLimited adds the datagrams of run i, as far as their path takes them, and reports true, if a limit of the path applies to them.
+// queueLimited adds the datagrams of run i, as far as their path takes them, and reports true, if a limit of the path applies to them. Only
+// then it reads the clock, once per call of Send: the limit may have ended.
 func (s *sender) queueLimited(runs []underlay.Run, i int) bool {
 	r := &runs[i]
-	l, ok := s.paths.limit(r.To)
-	if !ok || !l.refuses(datagramSize(r), r.Segments) {
+	if !s.paths.refuses(r) {
 		return false
+	}
+	if !s.pathsChecked {
+		s.paths, s.pathsChecked = s.port.paths.current(), true
+		if !s.paths.refuses(r) {
+			return false
+		}
 	}
 	s.queueSingly(&s.out, runs, i)
 	return true

@@ -96,15 +96,73 @@ func TestManyRefusalsRevokeGSOUntilTheyEnd(t *testing.T) {
 	}
 }
 
-func TestPathLimitsAreBounded(t *testing.T) {
-	var p pathLimits
-	now := time.Now()
-	p.now = func() time.Time { return now }
-	for i := range 2 * maxPaths {
-		p.add(&underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 9)}, 1400, unlimited)
+// limitsAt returns limits with a clock that the test moves, and the endpoint of 10.0.x.y.
+func limitsAt() (p *pathLimits, now *time.Time, to func(n int) *underlay.Endpoint) {
+	now = new(time.Now())
+	p = &pathLimits{now: func() time.Time { return *now }}
+	return p, now, func(n int) *underlay.Endpoint {
+		return &underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), 9)}
 	}
-	if n := len(p.current().limits); n != maxPaths {
+}
+
+func TestFullTableForgetsTheLimitThatEndsFirst(t *testing.T) {
+	p, now, to := limitsAt()
+	for i := range maxPaths {
+		p.add(to(i), 1400, unlimited)
+		*now = now.Add(time.Millisecond)
+	}
+	p.add(to(0), unlimited, 9000) // ends later than those of destination 1
+	for i := range 3 {
+		p.add(to(maxPaths+i), 1400, unlimited)
+	}
+	table := p.current()
+	if n := len(table.limits); n != maxPaths {
 		t.Errorf("got %d limits, want %d", n, maxPaths)
+	}
+	for i := range maxPaths + 3 {
+		l := table.limit(to(i))
+		if known, want := l != noLimit, i < 1 || i > 3; known != want {
+			t.Errorf("destination %d: has a limit: %v, want %v", i, known, want)
+		}
+	}
+}
+
+func TestEachLimitEndsByItself(t *testing.T) {
+	p, now, to := limitsAt()
+	for _, step := range []struct {
+		train, datagram         int // added
+		wantTrain, wantDatagram int
+	}{
+		{1400, unlimited, 1400, unlimited},
+		{unlimited, 9000, 1400, 9000},
+		{unlimited, 8000, 1400, 8000},
+		{unlimited, 8500, 1400, 8000},
+		{unlimited, unlimited, unlimited, 8000}, // two minutes after the first
+		{unlimited, unlimited, unlimited, 8000},
+		{1300, unlimited, 1300, unlimited},
+	} {
+		if step.train != unlimited || step.datagram != unlimited {
+			p.add(to(1), step.train, step.datagram)
+		}
+		if l := p.current().limit(to(1)); l.train.bytes != step.wantTrain || l.datagram.bytes != step.wantDatagram {
+			t.Errorf("after %+v: limits %d and %d", step, l.train.bytes, l.datagram.bytes)
+		}
+		*now = now.Add(pathLifetime / 4)
+	}
+}
+
+// TestLimitCostsOthersNoClockRead sends to a destination without a limit, and to one with a limit.
+func TestLimitCostsOthersNoClockRead(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
+	p, l, now := limitedLane(t, k)
+	sendOnce(t, l, k, runTo(2, 3, 'x'))
+	reads := 0
+	p.paths.now = func() time.Time { reads++; return *now }
+	if sendOnce(t, l, k, runTo(1, 3, 'a'), runTo(2, 1, 'b'), runTo(1, 1, 'c')); reads != 0 {
+		t.Errorf("%d clock reads without a limited run, want 0", reads)
+	}
+	if sendOnce(t, l, k, runTo(2, 3, 'x'), runTo(1, 3, 'a'), runTo(2, 3, 'x')); reads != 1 {
+		t.Errorf("%d clock reads for two limited runs, want 1", reads)
 	}
 }
 

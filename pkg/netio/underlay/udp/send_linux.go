@@ -23,6 +23,8 @@ type sender struct {
 	stalled []int
 	full    []refusal  // of this call, because of full send buffers
 	paths   *pathTable // limits of the paths at this call, nil for none
+	// pathsChecked is set if none of them has ended.
+	pathsChecked bool
 	// resend holds the datagrams of a run whose UDP GSO send failed, while out is still in use.
 	resend   sendBatch
 	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
@@ -39,7 +41,7 @@ func newSender(p *Port, fd, messages int) *sender {
 
 func (s *sender) send(runs []underlay.Run) (failed int) {
 	s.full = s.full[:0]
-	s.paths = s.port.paths.current()
+	s.paths, s.pathsChecked = s.port.paths.table.Load(), false
 	for i := range runs {
 		r := &runs[i]
 		r.Sent = 0
@@ -130,9 +132,9 @@ func (s *sender) originOf(runs []underlay.Run, i int) origin {
 // queueSingly adds the datagrams of run i to b, but for those that are too large for their path.
 func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 	r := &runs[i]
-	l, _ := s.paths.limit(r.To)
+	l := s.paths.limit(r.To)
 	for datagram := range r.Datagrams {
-		if len(datagram) >= l.datagram {
+		if len(datagram) >= l.datagram.bytes {
 			r.Err = underlay.ErrTooBig
 			continue
 		}
