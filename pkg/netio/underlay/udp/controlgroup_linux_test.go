@@ -4,6 +4,7 @@ package udp
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -60,5 +61,20 @@ func TestFullControlSendBufferKeepsItsSize(t *testing.T) {
 	expect.NoError(t, p.SendTo(&to, make([]byte, 1400)))
 	if n := len(p.limits.sockets); size() != before || n != 0 {
 		t.Errorf("the send buffer has %d bytes, before %d; %d sockets have limits, want none", size(), before, n)
+	}
+}
+
+// TestFullLaneRefusesNoControlMessage fills the send buffer of lane 0.
+func TestFullLaneRefusesNoControlMessage(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) {
+			slowLoopback(t)
+			p := open(t, Config{SendBuffer: 20000})
+			to, lane := loopback(p, v6), p.Lane(0)
+			full := []underlay.Run{small(&to, 0, 0)}
+			for lane.Send(full) == 0 {
+			}
+			expect.NoError(t, p.SendTo(&to, make([]byte, 148)))
+		})
 	}
 }

@@ -60,8 +60,11 @@ const controlGroup = underlay.MaxGroups
 // device had to segment their train.
 const controlSendBuffer = 2 << 20
 
-// openControlGroup opens the control group. Without it lane 0's socket takes its place.
+// openControlGroup opens the control group, and what all groups need. Without it lane 0's socket takes its place.
 func (p *Port) openControlGroup() {
+	if p.family == unix.AF_INET6 {
+		p.routed.open(&p.config)
+	}
 	g := new(sendGroup)
 	if p.addToGroup(g, controlGroup, 0) != nil {
 		return
@@ -139,18 +142,29 @@ func (g *sendGroup) sockets(yield func(fd int) bool) {
 	}
 }
 
-// groupSocket returns the descriptor from which a run leaves in a group, -1 for that of its source. An IPv6 datagram without a source
-// address would leave with that of the group.
-func (p *Port) groupSocket(r *underlay.Run, group int) int {
-	if group == 0 || r.To.Dst.Addr().Is6() && !r.To.Src.Is6() {
-		return -1
+// groupSocket returns the descriptor from which a run leaves in a group, and the source address that goes with its messages. The descriptor
+// is -1 if that of its source takes its place: the group has no socket, or there is no source address.
+func (p *Port) groupSocket(r *underlay.Run, group int) (fd int, from netip.Addr) {
+	fd = -1
+	if g := p.groups[group].Load(); g != nil {
+		fd = int(g.fds[r.Source].Load()) - 1
 	}
-	g := p.groups[group].Load()
-	if g == nil {
-		return -1
+	if fd >= 0 {
+		from = p.groupSource(r.To)
 	}
-	return int(g.fds[r.Source].Load()) - 1
+	if !from.IsValid() {
+		return -1, from
+	}
+	return fd, from
 }
 
-// anySource is the source address that leaves the choice to routing, for sockets that are bound to one.
-var anySource = netip.IPv4Unspecified()
+// groupSource returns the source address of messages that leave from a group's socket, which would otherwise be that of the socket.
+func (p *Port) groupSource(to *underlay.Endpoint) netip.Addr {
+	switch ipv4 := to.Dst.Addr().Is4(); {
+	case to.Src.IsValid() && ipv4 == to.Src.Is4():
+		return to.Src
+	case ipv4:
+		return netip.IPv4Unspecified() // leaves it to routing
+	}
+	return p.routed.source(to)
+}

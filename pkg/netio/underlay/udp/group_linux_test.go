@@ -29,9 +29,16 @@ func writable(t *testing.T, fd int) bool {
 
 // TestFullSendBufferRefusesOnlyItsRuns fills the send buffer of the canonical port in group 0.
 func TestFullSendBufferRefusesOnlyItsRuns(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) { expectOnlyFullBufferRefuses(t, v6) })
+	}
+}
+
+func expectOnlyFullBufferRefuses(t *testing.T, v6 bool) {
+	t.Helper()
 	remove := slowLoopback(t)
 	p := open(t, Config{SendBuffer: 20000})
-	to := loopback(p, false)
+	to := loopback(p, v6)
 	before := openSource(t, p)
 	expect.NoError(t, p.OpenGroup(1))
 	after := openSource(t, p)

@@ -95,7 +95,7 @@ func (l *lane) SendFD(r *underlay.Run) int {
 	if r.Check() != nil || r.Source >= l.port.sources.Len() {
 		return -1
 	}
-	fd := l.tx.socketOf(r)
+	fd, _ := l.tx.socketOf(r)
 	if full := l.tx.fullSocket(fd); full >= 0 {
 		return full
 	}

@@ -203,21 +203,17 @@ func (p *pathLimits) replace(now time.Time, change func(limits map[destination]p
 	return next
 }
 
-// queueLimited adds the datagrams of run i, as far as their path takes them, and reports true, if a limit of the path applies to them. Only
-// then it reads the clock, once per call of Send: the limit may have ended.
-func (s *sender) queueLimited(runs []underlay.Run, i int) bool {
-	r := &runs[i]
-	if !s.paths.refuses(r) {
+// limited reports whether a limit of its path applies to a run. Only then it reads the clock, once per call of Send: the limit may have
+// ended.
+func (s *sender) limited(r *underlay.Run) bool {
+	if s.paths == nil || !s.paths.refuses(r) {
 		return false
 	}
-	if !s.pathsChecked {
-		s.paths, s.pathsChecked = s.port.paths.current(), true
-		if !s.paths.refuses(r) {
-			return false
-		}
+	if s.pathsChecked {
+		return true
 	}
-	s.queueSingly(&s.out, runs, i)
-	return true
+	s.paths, s.pathsChecked = s.port.paths.current(), true
+	return s.paths.refuses(r)
 }
 
 // datagramSize returns the size of the datagrams of r, of which the last may be smaller.
@@ -231,11 +227,12 @@ func datagramSize(r *underlay.Run) (n int) {
 	return n
 }
 
-// sendSingly sends the datagrams of run i, whose train was refused, and notes the limit. EINVAL has many reasons: the train was one if
+// sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. EINVAL has many reasons: the train was one if
 // the kernel accepts the datagrams.
-func (s *sender) sendSingly(runs []underlay.Run, i int, errno unix.Errno) {
-	r := &runs[i]
-	s.queueSingly(&s.resend, runs, i)
+func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
+	r := &runs[o.run]
+	o.segment = 0
+	s.queueSingly(&s.resend, runs, o)
 	s.flush(&s.resend, runs) // records each error
 	switch {
 	case errno == unix.EIO:

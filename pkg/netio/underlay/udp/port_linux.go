@@ -28,6 +28,7 @@ type Port struct {
 	secondary *secondaryPorts
 	sources   *underlay.Sources                           // a handle is a descriptor; source 0 has none, because each lane has its own socket
 	groups    [controlGroup + 1]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
+	routed    routedSources
 
 	closed  atomic.Bool
 	closing sync.Once
@@ -101,7 +102,7 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 		maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
-	p.paths.now = time.Now
+	p.paths.now, p.routed.fd = time.Now, -1
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
 	}
@@ -171,7 +172,7 @@ func (p *Port) SetMark(mark uint32) error {
 			return err
 		}
 	}
-	return nil
+	return p.routed.setMark(mark)
 }
 
 // sockets yields the descriptors of all lanes, sources and send groups.
@@ -222,7 +223,7 @@ func (p *Port) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.readLastDrops(kept)
-	errs := []error{p.secondary.close()}
+	errs := []error{p.secondary.close(), p.routed.close()}
 	for fd := range p.sockets {
 		if err := unix.Close(fd); err != nil {
 			errs = append(errs, fmt.Errorf("closing a UDP socket: %w", err))

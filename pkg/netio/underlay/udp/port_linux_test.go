@@ -385,11 +385,11 @@ func TestIPv6EndpointFailsOnIPv4Port(t *testing.T) {
 func TestMarkIsSetOnEveryLaneAndSource(t *testing.T) {
 	requireNamespace(t)
 	p := open(t, Config{Lanes: 3, Mark: 7})
-	sockets := 3 + 1 // the control group
+	sockets := 3 + 1 + 1 // the control group, and the socket that asks routing
 	check := func(want uint32) {
 		t.Helper()
 		seen := 0
-		for fd := range p.sockets {
+		for _, fd := range append(slices.Collect(p.sockets), p.routed.fd) {
 			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK); uint32(got) != want || err != nil {
 				t.Errorf("socket %d has mark %d, %v; want %d", seen, got, err, want)
 			}

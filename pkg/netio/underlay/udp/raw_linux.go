@@ -41,6 +41,13 @@ func readDrops(fd int) (uint32, unix.Errno) {
 	return words[memInfoDrops], errno
 }
 
+// disconnect makes a connected UDP socket forget its addresses (connect(2) to AF_UNSPEC).
+func disconnect(fd int) unix.Errno {
+	unspec := [1]unix.RawSockaddr{{Family: unix.AF_UNSPEC}}
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspec[0])), unsafe.Sizeof(unspec[0]))
+	return errno
+}
+
 // sendmmsg sends msgs in order and returns how many were sent. It does not wait: EAGAIN means that the send buffer is full.
 // An error concerns the first message: if a later one fails, the kernel returns the count and drops the error.
 func sendmmsg(fd int, msgs []message) (int, unix.Errno) {

@@ -5,6 +5,7 @@ package udp
 import (
 	"fmt"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -45,11 +46,12 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
 		r.Sent = 0
+		o := origin{run: i, ecn: r.ECN}
 		if r.Err = r.Check(); r.Err == nil {
-			r.Err = s.selectSource(runs, r)
+			o.from, r.Err = s.selectSource(runs, r)
 		}
 		if r.Err == nil {
-			s.queue(runs, i)
+			s.queue(runs, o)
 		}
 	}
 	s.flush(&s.out, runs)
@@ -61,32 +63,36 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	return failed
 }
 
-// selectSource flushes if the run's socket differs from the current one.
-func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) error {
+// selectSource flushes if the run's socket differs from the current one. It returns the source address of the run.
+func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) (from netip.Addr, err error) {
 	if r.Source >= s.port.sources.Len() {
-		return underlay.ErrBadRun
+		return from, underlay.ErrBadRun
 	}
-	fd := s.socketOf(r)
+	fd, from := s.socketOf(r)
 	if fd != s.outFD {
 		s.flush(&s.out, runs)
 		s.outFD = fd
 	}
 	if s.refuses(fd) {
-		return underlay.ErrSendBufferFull
+		return from, underlay.ErrSendBufferFull
 	}
-	return nil
+	return from, nil
 }
 
-// socketOf returns the socket from which a run leaves.
-func (s *sender) socketOf(r *underlay.Run) int {
+// socketOf returns the socket from which a run leaves, and the source address that goes with its messages.
+func (s *sender) socketOf(r *underlay.Run) (fd int, from netip.Addr) {
 	group := r.Group
 	if s.control {
 		group = controlGroup
 	}
-	if fd := s.port.groupSocket(r, group); fd >= 0 {
-		return fd
+	if fd, from = s.port.groupSocket(r, group); fd >= 0 {
+		return fd, from
 	}
-	return s.sourceSocket(r.Source)
+	fd, from = s.sourceSocket(r.Source), netip.Addr{}
+	if src := r.To.Src; src.Is4() == r.To.Dst.Addr().Is4() { // ignore one of the other family
+		from = src
+	}
+	return fd, from
 }
 
 // sourceSocket returns the socket of an open source.
@@ -97,20 +103,16 @@ func (s *sender) sourceSocket(source int) int {
 	return s.port.sources.Handle(source)
 }
 
-// queue adds run i as one message if UDP_SEGMENT works, else as one message per datagram.
-func (s *sender) queue(runs []underlay.Run, i int) {
-	r := &runs[i]
-	if s.paths != nil && s.queueLimited(runs, i) {
-		return
-	}
-	if r.Segments > 1 && !s.port.gso {
-		s.queueSingly(&s.out, runs, i)
+// queue adds the run of o as one message if UDP_SEGMENT works, else as one message per datagram.
+func (s *sender) queue(runs []underlay.Run, o origin) {
+	r := &runs[o.run]
+	if s.limited(r) || r.Segments > 1 && !s.port.gso {
+		s.queueSingly(&s.out, runs, o)
 		return
 	}
 	if !s.out.fits(len(r.Parts)) {
 		s.flush(&s.out, runs)
 	}
-	o := s.originOf(runs, i)
 	if r.Segments > 1 {
 		o.segment = r.SegSize
 	}
@@ -123,15 +125,9 @@ func (s *sender) queue(runs []underlay.Run, i int) {
 	}
 }
 
-// originOf returns the origin of a message of run i, which leaves from outFD.
-func (s *sender) originOf(runs []underlay.Run, i int) origin {
-	r := &runs[i]
-	return origin{run: i, ecn: r.ECN, bound: s.outFD != s.sourceSocket(r.Source)}
-}
-
-// queueSingly adds the datagrams of run i to b, but for those that are too large for their path.
-func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
-	r := &runs[i]
+// queueSingly adds the datagrams of the run of o to b, but for those that are too large for their path.
+func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, o origin) {
+	r := &runs[o.run]
 	l := s.paths.limit(r.To)
 	for datagram := range r.Datagrams {
 		if len(datagram) >= l.datagram.bytes {
@@ -142,7 +138,7 @@ func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, i int) {
 			s.flush(b, runs)
 		}
 		b.singly = true
-		if !b.start(s.port.family, r.To, s.originOf(runs, i)) {
+		if !b.start(s.port.family, r.To, o) {
 			r.Err = errFamily
 			return
 		}
@@ -234,7 +230,7 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		}
 	}
 	if isSegmentationError(errno) && b.origins[i].segment > 0 {
-		s.sendSingly(runs, b.origins[i].run, errno)
+		s.sendSingly(runs, b.origins[i], errno)
 		return nil
 	}
 	if n := datagramLen(&b.msgs[i].hdr); errno == unix.EMSGSIZE && n > 0 {

@@ -3,6 +3,8 @@
 package udp
 
 import (
+	"net/netip"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -30,7 +32,7 @@ type origin struct {
 	source  int // length of the pktinfo at its start, 0 without one
 	segment int // UDP_SEGMENT, 0 for a single datagram
 	ecn     packet.ECN
-	bound   bool // the socket is that of a send group, bound to an address that no host has
+	from    netip.Addr // the source address, invalid to leave it to routing
 }
 
 // newSendBatch allocates room for n messages, and for the parts of at least one run.
@@ -56,12 +58,7 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	if h.Namelen == 0 {
 		return false
 	}
-	switch ipv4 := to.Dst.Addr().Is4(); {
-	case ipv4 == to.Src.Is4(): // ignore a source of the other family
-		o.source = putSource(b.controls[i][:], to.Src, to.Scope)
-	case ipv4 && o.bound: // without a source, 0.0.0.0 leaves it to routing; for IPv6 groupSocket returns none
-		o.source = putSource(b.controls[i][:], anySource, 0)
-	}
+	o.source = putSource(b.controls[i][:], o.from, to.Scope)
 	n := o.source
 	if o.segment > 0 {
 		n += putSegmentSize(b.controls[i][n:], o.segment)
