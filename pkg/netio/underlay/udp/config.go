@@ -20,7 +20,7 @@ type Config struct {
 	Mark uint32
 	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without CAP_NET_ADMIN the kernel
 	// caps them at net.core.rmem_max and wmem_max. A send buffer begins smaller, and follows the rate of the network
-	// device up to SendBuffer.
+	// device up to SendBuffer, or further if a datagram in fragments needs it. That of SendTo and SendRun has a fixed size.
 	ReceiveBuffer int
 	SendBuffer    int
 	// NoGSO and NoGRO disable UDP_SEGMENT and UDP_GRO even where the kernel supports them.

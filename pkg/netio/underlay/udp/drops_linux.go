@@ -39,7 +39,8 @@ func (r receiveCount) messagesIn(n uint64) uint64 {
 	return max(n, uint64(math.Round(float64(n)*float64(r.messages)/float64(r.elements))))
 }
 
-// dropCounters are the counters of a Port's sockets, in the order of Port.sockets: lanes, then sources.
+// dropCounters are the counters of a Port's sockets, in the order of Port.sockets: lanes, then sources, then send groups. A new source moves
+// those of the groups, which are zero: nothing arrives there.
 type dropCounters struct {
 	mu       sync.Mutex
 	counters []dropCounter

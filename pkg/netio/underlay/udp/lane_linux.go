@@ -26,9 +26,9 @@ type lane struct {
 
 var _ underlay.Lane = (*lane)(nil)
 
-func newLane(p *Port, fd int, linger bool) *lane {
+func newLane(p *Port, fd int, busyPoll bool) *lane {
 	return &lane{
-		port: p, fd: fd, busyPoll: linger, receiving: fdguard.New(), sending: fdguard.New(),
+		port: p, fd: fd, busyPoll: busyPoll, receiving: fdguard.New(), sending: fdguard.New(),
 		rx: newRecvBatch(), tx: newSender(p, fd, maxSendBatch),
 	}
 }

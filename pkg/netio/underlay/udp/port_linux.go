@@ -39,10 +39,10 @@ type Port struct {
 	sendNow       func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 	drops         dropCounters
 	socketsClosed bool
-	// opening is held by OpenSource, by SetMark (the next source gets its mark), by SetSelection, and by Close to end
-	// them.
+	// opening is held by OpenSource and OpenGroup, by SetMark (the next socket gets its mark), by SetSelection, and by Close
+	// to end them.
 	opening         sync.Mutex
-	config          Config // of the next source
+	config          Config // of the next source, and of send groups
 	maxInstructions int    // limit of the next selection program
 
 	kept                 bool               // Keep has duplicated the sockets: Close does not shut them down
@@ -157,7 +157,7 @@ func (p *Port) withSingleSender(send func(*singleSender) error) error {
 	return send(l)
 }
 
-// SetMark implements underlay.Port. After an error some lanes and sources may have the new mark.
+// SetMark implements underlay.Port. After an error some sockets may have the new mark.
 func (p *Port) SetMark(mark uint32) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -204,9 +204,10 @@ func (p *Port) Close() (err error) {
 	return err
 }
 
-// close first makes every blocked system call return. On an unconnected UDP socket shutdown(2) returns ENOTCONN, but
-// wakes receivers and senders. Kept sockets must not be shut down, because that would affect their next owner; a
-// blocked sender then returns when there is room. Descriptors are closed once no goroutine can use them.
+// close first makes every blocked system call return: sends never block, but receivers do, and polls for room in a send buffer
+// (Lane.BeginWait). On an unconnected UDP socket shutdown(2) returns ENOTCONN, but wakes both. Kept sockets must not be shut down, because
+// that would affect their next owner: a poll then returns when there is room, or at its timeout. Descriptors are closed once no goroutine
+// can use them.
 func (p *Port) close() error {
 	kept := p.markClosed()
 	if !kept {

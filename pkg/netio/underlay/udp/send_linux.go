@@ -18,7 +18,7 @@ type sender struct {
 	fd   int
 	// control is set for messages in the control group, which is outside the limits of send buffers.
 	control bool
-	outFD   int       // the socket of out: fd, or another source's
+	outFD   int       // the socket of out: fd, another source's, or a send group's
 	out     sendBatch // messages of one socket at a time
 	// stalled are sockets that have refused a message, and have accepted none since.
 	stalled []int

@@ -52,8 +52,8 @@ func (s *Sockets) Close() error {
 	return errors.Join(errs...)
 }
 
-// Keep returns duplicates of the sockets. A later Close then leaves the sockets bound, with the datagrams in their
-// buffers. Keep makes OpenSource, SetSelection and SetMark fail. Errors are net.ErrClosed and a lack of descriptors;
+// Keep returns duplicates of the sockets, but for those of send groups. A later Close then leaves them bound, with the datagrams in their
+// buffers. Keep makes OpenSource, OpenGroup, SetSelection and SetMark fail. Errors are net.ErrClosed and a lack of descriptors;
 // after the latter the Port is unchanged.
 func (p *Port) Keep() (s *Sockets, err error) {
 	p.opening.Lock()
