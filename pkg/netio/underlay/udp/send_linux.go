@@ -20,7 +20,7 @@ type sender struct {
 	control bool
 	outFD   int       // the socket of out: fd, another source's, or a send group's
 	out     sendBatch // messages of one socket at a time
-	// stalled are sockets that have refused a message, and have accepted none since.
+	// stalled are sockets that have refused a message, until room reports that they have room again.
 	stalled []int
 	full    []refusal  // of this call, because of full send buffers
 	paths   *pathTable // limits of the paths at this call, nil for none
@@ -173,6 +173,7 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 
 // transmit sends messages from a socket, and notes whether its send buffer is full.
 func (s *sender) transmit(fd int, msgs []message) (n int, errno unix.Errno) {
+	half := len(s.stalled) > 0 && s.halfEmpty(fd)
 	n, errno = s.sendmmsg(fd, msgs)
 	for errno == unix.EINTR || errno == unix.ENOBUFS && s.enlarge(fd, &msgs[0].hdr) {
 		n, errno = s.sendmmsg(fd, msgs)
@@ -181,7 +182,7 @@ func (s *sender) transmit(fd int, msgs []message) (n int, errno unix.Errno) {
 	case errno == unix.EAGAIN:
 		s.refused(fd)
 	case errno == 0 && len(s.stalled) > 0:
-		s.accepted(fd)
+		s.accepted(fd, half)
 	}
 	return n, errno
 }

@@ -39,7 +39,7 @@ type sendLimits struct {
 type sendLimit struct {
 	bytes   int
 	least   int       // for the largest datagram that was refused with ENOBUFS
-	refused time.Time // when the buffer was found full; zero while it is not
+	refused time.Time // when the buffer was found full; zero once it has room
 }
 
 func newSendLimits(largest int) sendLimits {
@@ -83,15 +83,19 @@ func (l *sendLimits) fit(fd, n int) bool {
 	return true
 }
 
-// room notes that a socket accepts messages again: at least half of its buffer was sent meanwhile.
-func (l *sendLimits) room(fd int) {
+// room notes that a socket accepts messages again, and reports whether that says something about the rate of the device: half of the buffer
+// was sent meanwhile, or it was never found half empty for sendDelay.
+func (l *sendLimits) room(fd int, half bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.sockets[fd]
 	if s == nil || s.refused.IsZero() {
-		return
+		return true
 	}
 	took := max(l.now().Sub(s.refused), time.Microsecond)
+	if !half && took < sendDelay {
+		return false
+	}
 	s.refused = time.Time{}
 	wanted := int(float64(s.bytes) / 2 * float64(sendDelay) / float64(took))
 	wanted = max(min(max(wanted, s.bytes/2, minSendBuffer), s.bytes*2, l.largest), s.least)
@@ -99,6 +103,7 @@ func (l *sendLimits) room(fd int) {
 		s.bytes = wanted
 		l.set(fd, wanted)
 	}
+	return true
 }
 
 // setSendBuffer sets the size of a send buffer, as far as the kernel allows.
@@ -118,11 +123,21 @@ func (s *sender) refused(fd int) {
 	}
 }
 
-// accepted notes that a socket took a message.
-func (s *sender) accepted(fd int) {
-	if i := slices.Index(s.stalled, fd); i >= 0 {
+// halfEmpty reports whether a socket that refused a message has half of its send buffer free. Only then the kernel calls it writable, but it
+// accepts messages as soon as there is any room.
+func (s *sender) halfEmpty(fd int) bool {
+	if !slices.Contains(s.stalled, fd) {
+		return false
+	}
+	fds := [...]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(fds[:], 0)
+	return n > 0 && err == nil
+}
+
+// accepted notes that a socket took a message, and whether half of its send buffer was free before.
+func (s *sender) accepted(fd int, half bool) {
+	if i := slices.Index(s.stalled, fd); i >= 0 && s.port.limits.room(fd, half) {
 		s.stalled = slices.Delete(s.stalled, i, i+1)
-		s.port.limits.room(fd)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -20,7 +22,7 @@ func device(l *sendLimits, now *time.Time, rate float64, rounds int) (limit int)
 	for range rounds {
 		l.full(7)
 		*now = now.Add(time.Duration(float64(limit) / 2 / rate * float64(time.Second)))
-		l.room(7)
+		l.room(7, true)
 	}
 	return limit
 }
@@ -45,7 +47,7 @@ func TestSendBufferFollowsRateOfDevice(t *testing.T) {
 func TestRoomWithoutRefusalChangesNothing(t *testing.T) {
 	l := newSendLimits(1 << 20)
 	l.set = func(int, int) { t.Error("a send buffer was resized") }
-	l.room(7)
+	l.room(7, true)
 }
 
 func TestSendBufferKeepsRoomForFragments(t *testing.T) {
@@ -78,5 +80,30 @@ func TestSendBufferGrowsBehindFastDevice(t *testing.T) {
 	expect.Eventually(t, "the send buffer has room", func() bool { return writable(t, fd) })
 	if failed := lane.Send(runs); failed != 0 || len(sizes) != 1 || sizes[fd] != 2*firstSendBuffer {
 		t.Errorf("sending failed with %v; the sizes of send buffers are %v, want twice the first, %d", runs[0].Err, sizes, firstSendBuffer)
+	}
+}
+
+// TestLittleRoomDoesNotEnlargeSendBuffer makes a full socket accept one datagram after the other, as if the device had sent one of many.
+func TestLittleRoomDoesNotEnlargeSendBuffer(t *testing.T) {
+	slowLoopback(t)
+	p := open(t, Config{})
+	now, size := time.Unix(1, 0), firstSendBuffer
+	p.limits.now = func() time.Time { return now }
+	p.limits.set = func(_, bytes int) { size = bytes }
+	to, lane := loopback(p, false), p.lanes[0]
+	runs := []underlay.Run{small(&to, 0, 0)}
+	for lane.Send(runs) == 0 {
+	}
+	lane.tx.sendmmsg = func(_ int, msgs []message) (int, unix.Errno) { return len(msgs), 0 }
+	for range 3 {
+		lane.Send(runs)
+		if runs[0].Err != nil || size != firstSendBuffer {
+			t.Errorf("the send buffer has %d bytes, want %d; sending failed with %v", size, firstSendBuffer, runs[0].Err)
+		}
+		now = now.Add(sendDelay / 3)
+	}
+	now = now.Add(sendDelay)
+	if lane.Send(runs); size != firstSendBuffer/2 {
+		t.Errorf("after a long time the send buffer has %d bytes, want %d", size, firstSendBuffer/2)
 	}
 }
