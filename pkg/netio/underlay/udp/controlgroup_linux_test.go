@@ -18,9 +18,9 @@ func TestStagedTrainsFitControlSendBuffer(t *testing.T) {
 	const segments, size = 45, 1452
 	for name, c := range map[string]Config{"trains": {}, "single datagrams": {NoGSO: true}, "small data buffers": {SendBuffer: 20000}} {
 		t.Run(name, func(t *testing.T) {
-			slowLoopback(t)
+			slowDevice(t)
 			p := open(t, c)
-			to := loopback(p, false)
+			to := behindSlowDevice(false)
 			r := underlay.Run{To: &to, Parts: [][]byte{make([]byte, segments*size)}, SegSize: size, Segments: segments}
 			refused, sent := 0, 0
 			for ; sent < 1<<20; sent += segments * size {
@@ -37,9 +37,9 @@ func TestStagedTrainsFitControlSendBuffer(t *testing.T) {
 
 // TestFullControlSendBufferKeepsItsSize fills it, and sends again when there is room.
 func TestFullControlSendBufferKeepsItsSize(t *testing.T) {
-	remove := slowLoopback(t)
+	remove := slowDevice(t)
 	p := open(t, Config{})
-	to := loopback(p, false)
+	to := behindSlowDevice(false)
 	var fd int
 	for fd = range p.groups[controlGroup].Load().sockets {
 	}
@@ -68,9 +68,9 @@ func TestFullControlSendBufferKeepsItsSize(t *testing.T) {
 func TestFullLaneRefusesNoControlMessage(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) {
-			slowLoopback(t)
+			slowDevice(t)
 			p := open(t, Config{SendBuffer: 20000})
-			to, lane := loopback(p, v6), p.Lane(0)
+			to, lane := behindSlowDevice(v6), p.Lane(0)
 			full := []underlay.Run{small(&to, 0, 0)}
 			for lane.Send(full) == 0 {
 			}

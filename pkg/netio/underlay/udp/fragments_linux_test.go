@@ -30,12 +30,12 @@ func TestSmallSendBufferPassesLargestDatagrams(t *testing.T) {
 
 func expectLargestPasses(t *testing.T, mtu int, v6 bool, segments, before int) {
 	t.Helper()
-	slowLoopback(t)
+	slowDevice(t)
 	lo, err := netlink.LinkByName("lo")
 	expect.NoError(t, err)
 	expect.NoError(t, netlink.LinkSetMTU(lo, mtu))
 	p := open(t, Config{SendBuffer: minSendBuffer})
-	to, lane := loopback(p, v6), p.Lane(0)
+	to, lane := behindSlowDevice(v6), p.Lane(0)
 	for range before {
 		runs := []underlay.Run{small(&to, 0, 0)}
 		runs[0].Parts[0] = runs[0].Parts[0][:1200]

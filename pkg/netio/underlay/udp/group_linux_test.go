@@ -36,9 +36,9 @@ func TestFullSendBufferRefusesOnlyItsRuns(t *testing.T) {
 
 func expectOnlyFullBufferRefuses(t *testing.T, v6 bool) {
 	t.Helper()
-	remove := slowLoopback(t)
+	remove := slowDevice(t)
 	p := open(t, Config{SendBuffer: 20000})
-	to := loopback(p, v6)
+	to := behindSlowDevice(v6)
 	before := openSource(t, p)
 	expect.NoError(t, p.OpenGroup(1))
 	after := openSource(t, p)
@@ -75,10 +75,10 @@ func expectOnlyFullBufferRefuses(t *testing.T, v6 bool) {
 
 // TestSourceOpenedAfterGroupHasItsSendBuffer fills the source's own.
 func TestSourceOpenedAfterGroupHasItsSendBuffer(t *testing.T) {
-	slowLoopback(t)
+	slowDevice(t)
 	p := open(t, Config{SendBuffer: 20000})
 	expect.NoError(t, p.OpenGroup(1))
-	to, source, lane := loopback(p, false), openSource(t, p), p.Lane(0)
+	to, source, lane := behindSlowDevice(false), openSource(t, p), p.Lane(0)
 	full := []underlay.Run{small(&to, source, 0)}
 	for lane.Send(full) == 0 {
 	}
@@ -91,10 +91,10 @@ func TestSourceOpenedAfterGroupHasItsSendBuffer(t *testing.T) {
 // TestRefusalWithoutSourceAddressWaitsForItsSocket sends from an address that the host has lost. Its source's own socket, which takes the
 // place of the group's, is full.
 func TestRefusalWithoutSourceAddressWaitsForItsSocket(t *testing.T) {
-	slowLoopback(t)
+	slowDevice(t)
 	p := open(t, Config{SendBuffer: 20000})
 	expect.NoError(t, p.OpenGroup(1))
-	to := loopback(p, false)
+	to := behindSlowDevice(false)
 	lost := to
 	lost.Src = netip.MustParseAddr("192.0.2.9")
 	lane := p.Lane(0)

@@ -342,9 +342,9 @@ func TestUnreachableRunDoesNotStopOthers(t *testing.T) {
 // TestFullSendBufferDoesNotDelayControlMessages sends through a device that takes minutes for what the socket buffers. Callers of SendTo
 // and SendRun hold a peer's lock.
 func TestFullSendBufferDoesNotDelayControlMessages(t *testing.T) {
-	slowLoopback(t)
+	slowDevice(t)
 	a := open(t, Config{SendBuffer: 1})
-	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("127.0.0.1:9"), Src: netip.MustParseAddr("127.0.0.1")}
+	to := behindSlowDevice(false)
 	datagram := make([]byte, 1000)
 	var err error
 	for sent := 0; err == nil; sent++ {

@@ -66,12 +66,12 @@ func TestSendBufferKeepsRoomForFragments(t *testing.T) {
 
 // TestSendBufferGrowsBehindFastDevice fills a send buffer, which then has room at once by the clock of its limits.
 func TestSendBufferGrowsBehindFastDevice(t *testing.T) {
-	remove := slowLoopback(t)
+	remove := slowDevice(t)
 	p := open(t, Config{})
 	now, sizes := time.Unix(1, 0), map[int]int{}
 	p.limits.now = func() time.Time { return now }
 	p.limits.set = func(fd, bytes int) { sizes[fd] = bytes }
-	to, lane := loopback(p, false), p.Lane(0)
+	to, lane := behindSlowDevice(false), p.Lane(0)
 	runs := []underlay.Run{small(&to, 0, 0)}
 	for lane.Send(runs) == 0 {
 	}
@@ -85,12 +85,12 @@ func TestSendBufferGrowsBehindFastDevice(t *testing.T) {
 
 // TestLittleRoomDoesNotEnlargeSendBuffer makes a full socket accept one datagram after the other, as if the device had sent one of many.
 func TestLittleRoomDoesNotEnlargeSendBuffer(t *testing.T) {
-	slowLoopback(t)
+	slowDevice(t)
 	p := open(t, Config{})
 	now, size := time.Unix(1, 0), firstSendBuffer
 	p.limits.now = func() time.Time { return now }
 	p.limits.set = func(_, bytes int) { size = bytes }
-	to, lane := loopback(p, false), p.lanes[0]
+	to, lane := behindSlowDevice(false), p.lanes[0]
 	runs := []underlay.Run{small(&to, 0, 0)}
 	for lane.Send(runs) == 0 {
 	}

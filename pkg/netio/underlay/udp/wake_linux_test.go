@@ -57,10 +57,10 @@ func TestCloseWakesBlockedReceiver(t *testing.T) {
 func TestCloseEndsWaitForSendBuffer(t *testing.T) {
 	for group := range 2 {
 		t.Run(fmt.Sprint("group ", group), func(t *testing.T) {
-			slowLoopback(t)
+			slowDevice(t)
 			p := open(t, Config{SendBuffer: 20000})
 			expect.NoError(t, p.OpenGroup(1))
-			to := loopback(p, false)
+			to := behindSlowDevice(false)
 			lane := p.Lane(0)
 			full := []underlay.Run{small(&to, 0, group)}
 			for lane.Send(full) == 0 {
