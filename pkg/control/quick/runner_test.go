@@ -264,7 +264,7 @@ func TestUpReportsPortInUse(t *testing.T) {
 		h.Daemon = fakeCommand(fakeTaken, h.Sockets)
 		before := h.snapshot()
 		err := h.Up(t.Context(), h.open("wg0", text))
-		want := "opening UDP port " + port + ": configuring interface wg0: address already in use; free this port, or set another ListenPort"
+		want := "opening listen port " + port + ": configuring interface wg0: address already in use; free this port, or set another ListenPort"
 		if !errors.Is(err, syscall.EADDRINUSE) || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

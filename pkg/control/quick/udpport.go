@@ -61,7 +61,7 @@ func retryPort(c *uapi.Client) error {
 		return err
 	}
 	if err := c.Configure(config.Device{ListenPort: &st.ListenPort}); err != nil {
-		return fmt.Errorf("opening UDP port %d: %w%s", st.ListenPort, err, portHint(err))
+		return fmt.Errorf("opening listen port %d: %w%s", st.ListenPort, err, portHint(err))
 	}
 	return nil
 }

@@ -43,7 +43,8 @@ type Config struct {
 	NoUSO bool
 	// BusyPoll lets Read busy-poll while traffic flows (package busypoll).
 	BusyPoll bool
-	// Log receives a message when Open waits for a name; nil disables it.
+	// Log receives a message when Open waits for a name, and at level debug when it cannot find the interface's namespace. nil disables
+	// it.
 	Log *slog.Logger
 	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
 	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no

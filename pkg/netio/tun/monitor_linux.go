@@ -49,9 +49,15 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 	}
 	m := newMonitor(fd, deleted)
 	m.link = l
-	if at, err := m.locate(); err == nil {
+	// On an error (Linux before 5.2, or no privilege) origin stays empty: a return of the interface to its first namespace is not
+	// recognised.
+	at, err := m.locate()
+	switch {
+	case err == nil:
 		m.origin = at.id
 		at.close()
+	case c.Log != nil:
+		c.Log.Debug("finding the interface's namespace failed, its return from another namespace is not recognised", "interface", name, "error", err)
 	}
 	m.send(l.state)
 	m.start()

@@ -3,10 +3,13 @@
 package tun
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,6 +136,24 @@ func TestMonitorPollsWhenSubscribingFails(t *testing.T) {
 	expect.NoError(t, opened.Close())
 	if !m.polling {
 		t.Error("no events arrive, and the monitor does not poll")
+	}
+}
+
+// TestMonitorLogsUnknownNamespace: a file that is not a TUN queue fails as every queue does before Linux 5.2.
+func TestMonitorLogsUnknownNamespace(t *testing.T) {
+	twoNamespaces(t)
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "rw0"}, PeerName: "rw1"}
+	expect.NoError(t, netlink.LinkAdd(link))
+	file, err := os.Open(os.DevNull)
+	expect.NoError(t, err)
+	defer file.Close()
+	var log bytes.Buffer
+	level := &slog.HandlerOptions{Level: slog.LevelDebug}
+	m, err := startMonitor(int(file.Fd()), nil, "rw0", &Config{MTU: 1420, QueueLen: 1000, Log: slog.New(slog.NewTextHandler(&log, level))})
+	expect.NoError(t, err)
+	m.close()
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace failed") || !strings.Contains(got, "interface=rw0") {
+		t.Errorf("got log %q, want one line about rw0's namespace", got)
 	}
 }
 

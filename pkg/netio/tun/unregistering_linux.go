@@ -44,7 +44,7 @@ func attachFirstWithRetry(c *Config, proc fs.FS) (fd int, name string, err error
 				return fd, name, err
 			}
 		} else if !logged && c.Log != nil {
-			c.Log.Info("interface name in use without a visible live owner, waiting for it to be unregistered", "interface", c.Name)
+			c.Log.Info("interface name is in use, but no process seems to own it: waiting for the kernel to remove it", "interface", c.Name, "timeout", unregisterTimeout)
 			logged = true
 		}
 		time.Sleep(pause)

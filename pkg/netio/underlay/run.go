@@ -11,7 +11,8 @@ import (
 var ErrTooBig = errors.New("datagram too big")
 
 // ErrSendBufferFull is the error of sending while the network device has yet to send what is in the send buffer.
-var ErrSendBufferFull = errors.New("send buffer is full")
+// Lanes with a transmit queue keep the run and retry. The slow path drops its message.
+var ErrSendBufferFull = errors.New("the UDP socket's send buffer is full")
 
 // ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source or group, more than MaxRunSegments, or parts
 // that do not add up to Segments datagrams of SegSize.

@@ -43,6 +43,7 @@ type Port struct {
 	log    *slog.Logger
 	device string
 	port   uint16
+	lanes  int
 
 	counters programCounters // sums over the current program and all earlier ones
 
@@ -81,7 +82,7 @@ var (
 // Open returns a port that uses UDP until it is guarded (underlay.Guard), and the chosen path from then on. It belongs
 // to the calling thread's network namespace. Errors are those of xdp.Open; after them the caller still owns Config.UDP.
 func Open(c Config) (*Port, error) {
-	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), mode: c.Mode, receiveCPUs: c.ReceiveCPUs, mark: c.Mark}
+	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), lanes: c.UDP.Lanes(), mode: c.Mode, receiveCPUs: c.ReceiveCPUs, mark: c.Mark}
 	p.peerRegistry = newPeerRegistry(p.reconsider)
 	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, Mark: c.Mark, BusyPoll: c.BusyPoll})
 	if err != nil {
@@ -210,24 +211,20 @@ func (p *Port) decide() (now choice, s cpuSelection, f facts, check bool) {
 // onLanesChanged implements xdp.Config.Changed. It logs the effect of the choice.
 func (p *Port) onLanesChanged(ready int, why error) {
 	p.mu.Lock()
-	withoutSockets, cpus := p.binding.NoSockets, p.programCPUs
+	device, withoutSockets, cpus := p.binding.Device, p.binding.NoSockets, p.programCPUs
 	p.mu.Unlock()
 	switch {
 	case withoutSockets && why != nil:
 		p.log.Warn(logNotSpread, "reason", why)
-		return
 	case withoutSockets:
 		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(cpus))
-		return
 	case ready == 0:
-		p.log.Warn("AF_XDP unavailable, using UDP sockets", "reason", why)
-		return
+		p.log.Warn("AF_XDP unavailable, using UDP sockets", "device", device, "reason", why)
+	case why != nil:
+		p.log.Warn("AF_XDP partly unavailable, using UDP sockets for the rest", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
+	default:
+		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}
-	args := []any{"lanes", ready}
-	if why != nil {
-		args = append(args, "error", why)
-	}
-	p.log.Info("data messages use AF_XDP", args...)
 }
 
 // logChoice logs the choice. The caller holds mu.

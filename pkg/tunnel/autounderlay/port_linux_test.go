@@ -3,7 +3,9 @@
 package autounderlay
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -15,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -39,6 +42,26 @@ func (s *testNet) listeners() (n int) {
 		return err
 	}))
 	return n
+}
+
+func TestLaneChangeLogMatchesReadyLanes(t *testing.T) {
+	why := errors.New("lane 3: no queue")
+	for _, c := range []struct {
+		ready int
+		why   error
+		want  string
+	}{
+		{4, nil, `level=INFO msg="data messages use AF_XDP" device=eth0 lanes=4`},
+		{3, why, `level=WARN msg="AF_XDP partly unavailable, using UDP sockets for the rest" device=eth0 lanes=3 of=4 reason="lane 3: no queue"`},
+		{0, why, `level=WARN msg="AF_XDP unavailable, using UDP sockets" device=eth0 reason="lane 3: no queue"`},
+	} {
+		var log bytes.Buffer
+		p := &Port{log: slog.New(slog.NewTextHandler(&log, nil)), lanes: 4, binding: xdp.Binding{Device: "eth0"}}
+		p.onLanesChanged(c.ready, c.why)
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
+			t.Errorf("%d lanes ready: got log %q, want %q", c.ready, got, c.want)
+		}
+	}
 }
 
 func TestXDPIsUsedOnceGuarded(t *testing.T) {

@@ -98,7 +98,7 @@ func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
 		return drop.TXDown
 	}
 	if err := port.SendTo(to, msg); err != nil {
-		d.log.Debug("sending handshake message failed", "endpoint", to.Dst, "error", err)
+		d.log.Debug("sending handshake message failed, dropping it", "endpoint", to.Dst, "error", err)
 		if errors.Is(err, underlay.ErrSendBufferFull) {
 			return drop.TXSendBuffer
 		}

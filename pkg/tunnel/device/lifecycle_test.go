@@ -3,13 +3,21 @@
 package device_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -46,6 +54,43 @@ func TestDownClosesPort(t *testing.T) {
 	h := lan.Host(t, 1, devicetest.Options{})
 	down(h)
 	takePort(t, lan, 1, devicetest.ListenPort)
+}
+
+// unclosable is a port whose Close fails.
+type unclosable struct{ underlay.Port }
+
+func (u unclosable) Close() error { return errors.Join(u.Port.Close(), syscall.EIO) }
+
+func TestPortFailuresAreLoggedWithNextStep(t *testing.T) {
+	var log bytes.Buffer
+	lan := underlay.NewNetwork(nil)
+	v4, v6 := devicetest.Addresses(1)
+	opening := syscall.ENOBUFS // the next error of OpenPort
+	d := device.New(device.Config{
+		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.NewTextHandler(&log, nil)),
+		OpenPort: func(o device.PortOptions) (underlay.Port, error) {
+			if opening != 0 {
+				return nil, opening
+			}
+			p, err := lan.Open(v4, v6, o.Port, o.Lanes)
+			return unclosable{p}, err
+		},
+	})
+	t.Cleanup(d.Shut)
+	first, second := uint16(4242), uint16(4243)
+	apply(t, d, config.Device{ListenPort: &first})
+	d.Follow(tun.Event{Up: true, MTU: 1420})
+	opening = 0
+	apply(t, d, config.Device{ListenPort: &first})
+	apply(t, d, config.Device{ListenPort: &second})
+	for _, want := range []string{
+		`port=4242 hint="see the error; set the listen port again to retry" error="opening listen port 4242: no buffer space available"`,
+		`msg="closing the previous listen port failed, continuing with the new one" old=4242 new=4243 error="closing port: input/output error"`,
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("got log %q, want %q", log.String(), want)
+		}
+	}
 }
 
 // TestCloseLeavesNothingBehind: synctest does not let a bubble end while a goroutine of it is left.

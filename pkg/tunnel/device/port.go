@@ -28,7 +28,7 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 	switch {
 	case ev.Up && !d.up:
 		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
-			d.log.Error("opening UDP port failed, interface cannot send or receive", "port", d.listenPort, "hint", portHint(err), "error", err)
+			d.log.Error("opening listen port failed, interface cannot send or receive", "port", d.listenPort, "hint", portHint(err), "error", err)
 		}
 	case !ev.Up && d.up:
 		d.down()
@@ -44,7 +44,7 @@ func portHint(err error) string {
 	case errors.Is(err, syscall.EMFILE):
 		return "raise the limit of open files (ulimit -n)"
 	}
-	return "set the listen port again to retry"
+	return "see the error; set the listen port again to retry"
 }
 
 // bringUp opens the port and starts all peers. The caller holds mu.
@@ -69,7 +69,7 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("opening UDP port %d: %w", port, err)
+		return nil, fmt.Errorf("opening listen port %d: %w", port, err)
 	}
 	return p, nil
 }
@@ -78,7 +78,7 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 func (d *Device) attachPort(port underlay.Port) error {
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing old UDP port failed", "error", err)
+		d.log.Warn("closing the previous listen port failed, continuing with the new one", "old", d.listenPort, "new", port.LocalPort(), "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 	d.resetGuard(port)
@@ -107,7 +107,7 @@ func (d *Device) down() {
 	d.resetGuard(nil)
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing UDP port failed", "error", err)
+		d.log.Warn("closing listen port failed", "port", d.listenPort, "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 }

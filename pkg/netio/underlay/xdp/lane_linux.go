@@ -80,7 +80,8 @@ func (l *lane) recv(rx []underlay.Datagrams) (n int, err error) {
 	return n, err
 }
 
-// SendFD implements underlay.Lane. AF_XDP never returns ErrSendBufferFull.
+// SendFD implements underlay.Lane. Frames in the AF_XDP rings never fail with ErrSendBufferFull; runs sent through the UDP
+// socket may.
 func (l *lane) SendFD(r *underlay.Run) int { return l.udp.SendFD(r) }
 
 // BeginWait implements underlay.Lane.

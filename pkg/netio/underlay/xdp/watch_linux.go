@@ -56,7 +56,7 @@ func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, 
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
-		return nil, fmt.Errorf("subscribing to changes of the network: %w", err)
+		return nil, fmt.Errorf("subscribing to link, address, route and rule changes (netlink): %w", err)
 	}
 	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
 	w.listen(ctx, socket, w.record)
