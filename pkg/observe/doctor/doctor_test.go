@@ -205,6 +205,8 @@ func hostCases() []faultCase {
 	absent := func(key string) func(*facts.Facts) {
 		return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
 	}
+	vlan := func(f *facts.Facts) { f.Underlay = []string{"eth0.5"} } // above eth0
+	bond := func(f *facts.Facts) { f.Underlay, f.NICs = []string{"bond0"}, append(f.NICs, f.NICs[0]) }
 	strict := both(sysctl(facts.RPFilter("eth0"), "1"), func(f *facts.Facts) { f.Tunnels[0].Mark = 51820 })
 	return []faultCase{
 		{"socket-buffers", both(noCaps, sysctl(facts.RmemMax, "212992")), Warning, "212992", "net.core.rmem_max=16777216"},
@@ -220,7 +222,11 @@ func hostCases() []faultCase {
 		{"forward-trains", bigTCP("eth1"), OK, "forwarding is off", ""},
 		{"rp-filter", sysctl(facts.RPFilter("wg0"), "1"), Warning, "strict on wg0", "sysctl -w net.ipv4.conf.wg0.rp_filter=2"},
 		{"rp-filter", both(sysctl(facts.RPFilterAll(), "2"), sysctl(facts.RPFilter("wg0"), "1")), OK, "no relevant device", ""},
-		{"src-valid-mark", strict, Failed, "underlay of wg0", "sysctl -w net.ipv4.conf.all.src_valid_mark=1"},
+		{"rp-filter", both(func(f *facts.Facts) { f.Underlay = []string{"eth0", "eth1"} }, sysctl(facts.RPFilter("eth1"), "1")), Warning, "strict on eth1", "eth1.rp_filter=2"},
+		{"rp-filter", both(bond, sysctl(facts.RPFilter("eth0"), "1")), OK, "no relevant device", ""},
+		{"src-valid-mark", both(strict, vlan), OK, "no rp_filter", ""},
+		{"src-valid-mark", both(both(strict, vlan), sysctl(facts.RPFilter("eth0.5"), "1")), Failed, "strict on eth0.5: packets from peers of wg0", "sysctl -w net.ipv4.conf.all.src_valid_mark=1"},
+		{"src-valid-mark", strict, Failed, "strict on eth0: packets from peers of wg0", "sysctl -w net.ipv4.conf.all.src_valid_mark=1"},
 		{"src-valid-mark", both(strict, sysctl(facts.SrcValidMark, "1")), OK, "on", ""},
 		{"src-valid-mark", both(strict, sysctl(facts.RPFilter("eth0"), "2")), OK, "no rp_filter", ""},
 		{"conntrack", sysctl(facts.ConntrackCount, "800"), Warning, "800 of 1000", "nf_conntrack_max=2000"},

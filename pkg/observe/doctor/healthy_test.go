@@ -44,7 +44,7 @@ func healthy() *facts.Facts {
 			Idle:      facts.Known([]facts.IdleState{{Name: "POLL"}, {Name: "C1", Latency: 2 * time.Microsecond}}),
 			Latency:   facts.Known(2000 * time.Second), Nodes: facts.Known([]int{0}),
 		},
-		NICs: []facts.NIC{healthyNIC()}, Sysctls: sysctls,
+		Underlay: []string{"eth0"}, NICs: []facts.NIC{healthyNIC()}, Sysctls: sysctls,
 		LocalPorts: facts.Known(hostnet.LocalPorts{Range: spread.Ports{First: 32768, Last: 60999}}),
 		Irqbalance: facts.Known(false),
 		Sockets:    facts.Known([]facts.Socket{{Addr: netip.MustParseAddrPort("[::]:51820"), Inode: 7, PID: 42, Process: "ropewalk"}}),

@@ -150,9 +150,14 @@ func evaluateBigTCP(f *facts.Facts, r *recorder) {
 
 const rpStrict = "1"
 
-// strict reports whether a device's rp_filter is strict. The kernel uses the greater of the device's value and that of all.
-func strict(f *facts.Facts, device string) bool {
-	return max(f.Sysctls[facts.RPFilter(device)].Value, f.Sysctls[facts.RPFilterAll()].Value) == rpStrict
+// strict returns the devices whose rp_filter is strict. The kernel uses the greater of the device's value and that of all.
+func strict(f *facts.Facts, devices []string) (found []string) {
+	for _, device := range devices {
+		if max(f.Sysctls[facts.RPFilter(device)].Value, f.Sysctls[facts.RPFilterAll()].Value) == rpStrict {
+			found = append(found, device)
+		}
+	}
+	return found
 }
 
 func evaluateRPFilter(f *facts.Facts, r *recorder) {
@@ -160,18 +165,13 @@ func evaluateRPFilter(f *facts.Facts, r *recorder) {
 		r.unknown("", err)
 		return
 	}
-	var found []string
+	var tunnels []string
 	for _, t := range f.Tunnels {
-		if strict(f, t.Name) {
-			found = append(found, t.Name)
-		}
+		tunnels = append(tunnels, t.Name)
 	}
-	if several := len(f.NICs) > 1; several {
-		for _, n := range f.NICs {
-			if strict(f, n.Name) {
-				found = append(found, n.Name)
-			}
-		}
+	found := strict(f, tunnels)
+	if len(f.Underlay) > 1 {
+		found = append(found, strict(f, f.Underlay)...)
 	}
 	if len(found) == 0 {
 		r.ok("", "no relevant device is strict")
@@ -192,17 +192,18 @@ func evaluateSrcValidMark(f *facts.Facts, r *recorder) {
 			marked = append(marked, t.Name)
 		}
 	}
-	isStrict := slices.ContainsFunc(f.NICs, func(n facts.NIC) bool { return strict(f, n.Name) })
+	devices := strict(f, f.Underlay)
 	switch {
 	case value.Err != nil:
 		r.unknown("", value.Err)
 	case len(marked) == 0:
 		r.ok("", "no tunnel has a firewall mark")
-	case value.Value == "0" && isStrict:
-		r.fail("", "off, with strict rp_filter on the underlay of "+strings.Join(marked, ", "), "",
+	case value.Value == "0" && len(devices) > 0:
+		r.fail("", fmt.Sprintf("src_valid_mark is 0 and rp_filter is strict on %s: packets from peers of %s (with fwmark) may be dropped",
+			strings.Join(devices, ", "), strings.Join(marked, ", ")), "",
 			Change{Kind: Sysctl, Target: facts.SrcValidMark, Before: "0", After: "1"})
 	case value.Value == "0":
-		r.ok("", "off, and no rp_filter is strict")
+		r.ok("", "src_valid_mark is 0, and no rp_filter is strict")
 	default:
 		r.ok("", "on")
 	}

@@ -36,6 +36,9 @@ type Facts struct {
 	Kernel  Kernel
 	Process Process
 	CPU     CPU
+	// Underlay are the devices of the default routes and of the routes to peers. Outer packets arrive from them.
+	Underlay []string
+	// NICs are the same devices, but with the lower devices of stacked ones in their place.
 	NICs    []NIC
 	Sysctls map[string]Result[string] // by path below /proc/sys
 	// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind no port.

@@ -56,6 +56,9 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 			devices = append(devices, candidate{name, "given by --device", true})
 		}
 	}
+	for _, c := range devices {
+		f.Underlay = append(f.Underlay, c.device)
+	}
 	if f.NICs, err = s.nics(devices); err != nil {
 		return nil, err
 	}
@@ -115,8 +118,8 @@ func sysctls(f *Facts) []string {
 		BPFJIT, Backlog, RmemMax, WmemMax, Forward4, Forward6, SrcValidMark, ReservedPorts, ConntrackCount, ConntrackMax,
 		RPFilterAll(),
 	}
-	for _, n := range f.NICs {
-		keys = append(keys, RPFilter(n.Name))
+	for _, device := range f.Underlay {
+		keys = append(keys, RPFilter(device))
 	}
 	for _, t := range f.Tunnels {
 		keys = append(keys, RPFilter(t.Name))

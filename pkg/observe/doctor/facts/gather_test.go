@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -131,6 +132,9 @@ func TestGatherReadsLowerDevicesOfBridge(t *testing.T) {
 	f := gather(t, Options{Pre: true, Devices: []string{"br0"}})
 	if len(f.NICs) != 1 || f.NICs[0].Name != "uplink" || !strings.Contains(f.NICs[0].Why, "below br0") {
 		t.Errorf("got %+v, want length 1", f.NICs)
+	}
+	if got := f.Sysctls[RPFilter("br0")]; !slices.Equal(f.Underlay, []string{"br0"}) || got.Value == "" || got.Err != nil {
+		t.Errorf("got underlay %v, rp_filter of br0 %+v, want br0, and a value", f.Underlay, got)
 	}
 }
 
