@@ -65,16 +65,21 @@ type Change struct {
 // does not reload the programs.
 func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	cfg, log := options.Config, options.Log
-	done := make(chan struct{})
+	subscription, stop := context.WithCancel(ctx)
 	updates := make(chan netlink.LinkUpdate, 64)
-	err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{
-		ErrorCallback: func(err error) { log.Debug("link updates lost, polling instead", "error", err) },
+	err := netlink.LinkSubscribeWithOptions(updates, subscription.Done(), netlink.LinkSubscribeOptions{
+		ErrorCallback: func(err error) {
+			if subscription.Err() == nil { // closing the socket is an error, too
+				log.Debug("link subscription failed, relying on polling", "device", cfg.Device, "error", err)
+			}
+		},
 	})
 	if err != nil {
+		stop()
 		return fmt.Errorf("subscribing to link updates: %w", err)
 	}
 	defer func() {
-		close(done)
+		stop()
 		for range updates { // unblock the subscriber, until it closes the channel
 		}
 	}()

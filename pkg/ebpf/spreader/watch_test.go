@@ -47,7 +47,7 @@ func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffe
 	done := make(chan error, 1)
 	go func() {
 		done <- s.lab.Do(func() error {
-			return s.host.Watch(ctx, s.config(), slog.New(slog.NewTextHandler(log, nil)), func(r Report) { out <- r })
+			return s.host.Watch(ctx, s.config(), slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(r Report) { out <- r })
 		})
 	}()
 	stop = sync.OnceFunc(func() {
@@ -112,6 +112,16 @@ func TestWatchRepairsReturnedDevice(t *testing.T) {
 	}
 	if st := r.here.status(); st.Spread.State != "attached" || len(st.Problems) > 0 {
 		t.Errorf("got status %+v, want Spread.State \"attached\", no Problems", st)
+	}
+}
+
+func TestStoppedWatchLogsNoSubscriptionFailure(t *testing.T) {
+	r := newRig(t)
+	reports, log, stop := r.here.watch(time.Hour)
+	r.next(reports)
+	stop()
+	if log.has("subscription") {
+		t.Errorf("got log %s, want nothing about the subscription", log.b.String())
 	}
 }
 
