@@ -41,7 +41,7 @@ func execAgent(args ...string) error {
 		return err
 	}
 	err = syscall.Exec(path, append([]string{agentBinary}, args...), os.Environ())
-	return fmt.Errorf("running %s: %w", path, err)
+	return fmt.Errorf("starting %s: %w", path, err)
 }
 
 func findAgent() (string, error) {

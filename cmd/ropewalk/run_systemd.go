@@ -46,7 +46,7 @@ func notifiesService() bool { return os.Getenv(startedByUp) != "" || isService()
 // sdNotify sends a message to the service manager. Without a service manager it does nothing.
 func sdNotify(log *slog.Logger, message string) {
 	if _, err := daemon.SdNotify(false, message); err != nil {
-		log.Warn("notifying the service manager failed", "error", err)
+		log.Warn("notifying the service manager failed, it may stop or restart this service", "notification", message, "error", err)
 	}
 }
 

@@ -24,7 +24,8 @@ func (a *Agent) restorePersisted() {
 	removeTemporaryFiles(a.cfg.KeyDir)
 	saved, err := loadPersistedState(a.cfg.KeyDir)
 	if err != nil {
-		a.cfg.Log.Warn("loading saved state failed, waiting for the API", "error", err)
+		a.cfg.Log.Warn("loading saved state failed: tunnel and routes are not restored until the API answers",
+			"file", filepath.Join(a.cfg.KeyDir, stateFile), "error", err)
 	}
 	if saved.Name != "" && saved.Name != a.cfg.Node {
 		a.cfg.Log.Info("discarding saved state: it belongs to another node", "node", saved.Name)

@@ -35,7 +35,7 @@ const (
 func (a *Agent) advance(e event) {
 	next := a.state.next(e)
 	if next != a.state {
-		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String())
+		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String(), "source", next.source())
 	}
 	a.state = next
 }
@@ -55,6 +55,20 @@ func (s state) next(e event) state {
 		return stateHolding
 	default:
 		return s
+	}
+}
+
+// source names the source of the desired state, for logs.
+func (s state) source() string {
+	switch s {
+	case stateSyncing, stateResumed:
+		return "saved state"
+	case stateReconciling:
+		return "cluster"
+	case stateHolding:
+		return "last state"
+	default:
+		return "none"
 	}
 }
 

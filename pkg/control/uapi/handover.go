@@ -31,7 +31,7 @@ func (s *Server) handover(lines *lineReader, conn net.Conn) error {
 	}
 	c, ok := conn.(*net.UnixConn)
 	if !ok || s.Handover == nil || lines.r.Buffered() > 0 {
-		return &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support handover")}
+		return &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("handover is not supported by this process")}
 	}
 	if err := checkUser(c); err != nil {
 		return err
@@ -52,11 +52,11 @@ func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) 
 	case err != nil:
 		return nil, err
 	case !ok || key != "path" || !filepath.IsAbs(value):
-		return nil, &Error{Errno: unix.EINVAL, Err: errors.New("want path= and an absolute path")}
+		return nil, &Error{Errno: unix.EINVAL, Err: errors.New("upgrade=1: the next line must be path= and an absolute path")}
 	}
 	c, ok := conn.(*net.UnixConn)
 	if !ok || s.Upgrade == nil {
-		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this daemon does not support upgrades")}
+		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("upgrade is not supported by this process: only `ropewalk run` supports it")}
 	}
 	if err := checkUser(c); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func checkUser(c *net.UnixConn) error {
 	case err != nil:
 		return wrapHandler(err)
 	case peer.Uid != 0 && int(peer.Uid) != os.Geteuid():
-		return &Error{Errno: unix.EPERM, Err: fmt.Errorf("not permitted for user %d", peer.Uid)}
+		return &Error{Errno: unix.EPERM, Err: fmt.Errorf("only root and user %d (the daemon's) may request an upgrade or handover, not user %d", os.Geteuid(), peer.Uid)}
 	}
 	return nil
 }

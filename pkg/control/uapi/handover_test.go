@@ -3,6 +3,7 @@
 package uapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -205,6 +207,38 @@ func TestUnsupportedUpgradeAndHandoverAreRefused(t *testing.T) {
 	var first [9]byte
 	if _, err := io.ReadFull(conn, first[:]); err != nil || !errors.Is(ParseRefusal(first[:]), syscall.EOPNOTSUPP) {
 		t.Errorf("got %q, error %v, want no error", first, err)
+	}
+}
+
+func TestFailedRequestIsLoggedWithItsOperation(t *testing.T) {
+	d := Dir(t.TempDir())
+	l, err := d.Listen("wgt0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	s := &Server{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx, l) }()
+	upgrading := dialed(t, d)
+	relative, absolute := upgrading.Upgrade("new"), upgrading.Upgrade("/new")
+	conn, err := dialed(t, d).RequestHandover()
+	if err == nil {
+		_, err = io.ReadFull(conn, make([]byte, 1)) // the answer follows the log line
+	}
+	cancel()
+	if err := errors.Join(err, <-served); err != nil || relative == nil || absolute == nil {
+		t.Fatalf("got error %v, upgrades %v, %v, want errors of the upgrades only", err, relative, absolute)
+	}
+	for _, want := range []string{
+		"operation=upgrade error=\"upgrade=1: the next line must be path= and an absolute path",
+		"operation=upgrade error=\"upgrade is not supported by this process: only `ropewalk run` supports it",
+		"operation=handover error=\"handover is not supported by this process",
+	} {
+		if want = "request on the control socket failed\" " + want; !strings.Contains(log.String(), want) {
+			t.Errorf("got log %s, want %s in it", log.String(), want)
+		}
 	}
 }
 

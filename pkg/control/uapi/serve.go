@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,7 +137,7 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 		return nil, false, nil
 	}
 	if err != nil {
-		s.logger().Warn("refusing configuration request", "operation", knownOp(op), "error", err)
+		s.logger().Warn("request on the control socket failed", "operation", knownOp(op), "error", err)
 		body = nil
 	}
 	return appendReply(body, errnoOf(err)), !isFatal(err), replied
@@ -153,11 +154,13 @@ func isFatal(err error) bool {
 	return ok && e.fatal
 }
 
-// knownOp replaces unknown operations, which might be keys, in the log.
+// knownOp replaces unknown operations, which might be keys, in the log. It omits the value of the others, and gives a handover its name.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats, opLog, opHandover, opUpgrade:
-		return op
+	case opGet, opSet, opStats, opLog, opUpgrade:
+		return strings.TrimSuffix(op, "=1")
+	case opHandover:
+		return "handover"
 	}
 	return "unknown"
 }

@@ -3,7 +3,6 @@
 package netlab
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -23,8 +22,18 @@ func NewRSS(queues int) *RSS {
 // checkRSS returns an error if a cable does not support r: for a hash other than plain Toeplitz, and for an indirection table
 // that has an invalid queue or whose length is not a power of two.
 func checkRSS(r *RSS, queues int) error {
-	if r.Function != spread.Toeplitz || r.Transform != spread.Plain || r.UDP4 != spread.FourTuple || r.UDP6 != spread.FourTuple {
-		return errors.New("a cable supports only the Toeplitz hash of addresses and ports")
+	for _, setting := range []struct {
+		supported bool
+		other     string
+	}{
+		{r.Function == spread.Toeplitz, "another hash function"},
+		{r.Transform == spread.Plain, "a transformation of the fields"},
+		{r.UDP4 == spread.FourTuple, "other fields for IPv4"},
+		{r.UDP6 == spread.FourTuple, "other fields for IPv6"},
+	} {
+		if !setting.supported {
+			return fmt.Errorf("a cable supports only the plain Toeplitz hash of addresses and ports for UDP over IPv4 and IPv6, got %s", setting.other)
+		}
 	}
 	if n := len(r.Indirection); n == 0 || n&(n-1) != 0 {
 		return fmt.Errorf("the indirection table has %d entries, want a power of two", n)
