@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 
 /*
- * classify (XDP): runs in front of an engine's receiver and decides for each packet to the listen port:
+ * classify (XDP): runs in front of ropewalk's receiver. It decides for each packet to the listen port:
  *
  * - A data message goes to the AF_XDP socket of its receive queue.
- * - Without such a socket, it goes to the CPU of its flow if a cpumap is configured, else up the stack.
+ * - Without such a socket, or if the frame does not fit it, it goes to the CPU of its flow if a cpumap is configured,
+ *   else up the stack.
  * - Handshakes, cookie replies and keepalives go up the stack.
- * - Initiations beyond the rate limits are dropped (ratelimit.h), at any of the tunnel's ports.
+ * - Initiations beyond the rate limits are dropped (ratelimit.h).
  * - With check_indices, data messages with an unknown receiver index are dropped.
+ *
+ * Of packets to the lane ports it handles only initiations, with the same rate limits.
  *
  * The program handles only packets to an address of this host, which Go reads from the kernel. The same
  * device may forward other hosts' WireGuard traffic to the same port.
@@ -25,8 +28,8 @@
  * the checks above, or that tag. A corrupted source remains: it becomes the peer's endpoint (WireGuard paper, section
  * 2.1) until the peer's next message. Any attacker could do the same by forwarding a message from another address.
  *
- * Firewalls, packet taps and rp_filter do not see these messages. They do see the handshake, and without a handshake
- * there is no session.
+ * Firewalls, packet taps and rp_filter do not see messages given to a socket. They do see the handshake, and without a
+ * handshake there is no session.
  */
 
 #include "include/classify_maps.h"
@@ -58,7 +61,7 @@ INLINE int fits_socket(struct xdp_md *xdp, const struct outer *o, u32 len)
 
 /*
  * Returns the CPU of an outer flow. Adjacent source ports, as lanes have them, get adjacent entries of cpu_table. The
- * hash of the address gives each peer another first entry.
+ * hash of the address chooses the first entry, so that peers usually start at different ones.
  */
 INLINE u32 choose_cpu(const struct outer *o)
 {
@@ -93,7 +96,7 @@ INLINE int is_checksum_partial(const struct outer *o)
 	return o->udp->checksum.raw == sum;
 }
 
-/* Returns whether no peer can have the source address. The stack drops these packets where it checks for them. */
+/* Returns whether no peer can have the source address. They go to the stack, which drops most of them. */
 INLINE int is_martian(const struct outer *o)
 {
 	u32 first;

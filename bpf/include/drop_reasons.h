@@ -57,7 +57,7 @@ enum drop_reason {
 	/* the queue of received packets that are not decrypted yet */
 	DROP_RX_QUEUE_FULL,         // the receive queue was full: dropped from the flow with the most bytes in it
 	DROP_RX_CONGESTION,         // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
-	DROP_TX_SEND_BUFFER,        // a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
+	DROP_TX_SEND_BUFFER,        // a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
 	DROP_TX_QUEUE_FULL,         // the transmit queue was full: dropped from the flow with the most bytes in it
 	DROP_TX_CONGESTION,         // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	DROP_REASONS,

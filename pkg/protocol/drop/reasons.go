@@ -47,7 +47,7 @@ const (
 	RXSocket                       // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
 	RXQueueFull                    // the receive queue was full: dropped from the flow with the most bytes in it
 	RXCongestion                   // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
-	TXSendBuffer                   // a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
+	TXSendBuffer                   // a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
 	TXQueueFull                    // the transmit queue was full: dropped from the flow with the most bytes in it
 	TXCongestion                   // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 
@@ -148,7 +148,7 @@ var helps = [Count]string{
 	"dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong",
 	"the receive queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal",
-	"a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it",
+	"a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it",
 	"the transmit queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal",
 }
