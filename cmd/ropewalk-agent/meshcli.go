@@ -133,5 +133,5 @@ func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
 func useColor(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
-	return show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
+	return show.UseColor(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
 }

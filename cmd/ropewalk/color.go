@@ -14,5 +14,5 @@ func colored(out io.Writer) bool { return colorMode(isTerminal(out)) }
 
 // colorMode is colored for an output that is already known to be a terminal or not.
 func colorMode(terminal bool) bool {
-	return show.ColorMode(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
+	return show.UseColor(os.Getenv("WG_COLOR_MODE"), os.Getenv("NO_COLOR") != "", terminal)
 }

@@ -2,9 +2,9 @@
 
 // Package ebpf groups the packages of the eBPF programs in bpf/ and of their attachment.
 //
-//   - programs: the compiled programs (steer, spread, gather, classify), their maps and settings
+//   - programs: the compiled programs (steer, spread with its counterpart gather, classify), their maps and settings
 //   - hook: attaches and pins a program to tc, tcx or XDP
-//   - spreader: spread and gather in front of a WireGuard that ropewalk does not run
+//   - spreader: spreads and gathers the packets of a WireGuard tunnel of another implementation, such as the kernel's
 //
-// Packages here know no running tunnel. They import protocol and netio. Begin with spreader.Host, or with bpf/spread.bpf.c.
+// Packages here do not import the data plane or the tunnel. They import protocol and netio. Begin with spreader.Host, or with bpf/spread.bpf.c.
 package ebpf

@@ -10,17 +10,20 @@ import (
 
 // Options control the output.
 type Options struct {
-	Color    bool                      // ANSI colours, in the pretty form only; see ColorMode
-	Lanes    bool                      // lanes and spread, after wg(8)'s fields, in the pretty form and JSON
-	Stats    map[string]*Stats         // for Lanes: the daemon's counters by device name; may lack devices
-	ShowKeys bool                      // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
-	Now      time.Time                 // the present time, for "ago"
-	ZoneName func(index uint32) string // returns the name of an interface; nil or "" prints the index
+	Color bool // ANSI colours, in the pretty form only; see UseColor
+	// Lanes prints the lanes of the device, and the source ports over which each peer's flows are spread: after wg(8)'s fields, in the
+	// pretty form and JSON.
+	Lanes    bool
+	Stats    map[string]*Stats // for Lanes: the daemon's counters by device name; may lack devices
+	ShowKeys bool              // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
+	Now      time.Time         // the present time, for "ago"
+	// ZoneName names the interface of a link-local endpoint's zone. If it is nil or returns "", the index is printed.
+	ZoneName func(index uint32) string
 }
 
-// ColorMode reports whether to print colours, as wg(8) does. mode is the value of WG_COLOR_MODE: "always" or "never". With any
+// UseColor reports whether to print colours, by the rules of wg(8). mode is the value of WG_COLOR_MODE: "always" or "never". With any
 // other value, there are colours on a terminal, unless NO_COLOR is set (noColor, https://no-color.org).
-func ColorMode(mode string, noColor, terminal bool) bool {
+func UseColor(mode string, noColor, terminal bool) bool {
 	switch mode {
 	case "always":
 		return true

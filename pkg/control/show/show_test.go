@@ -92,8 +92,8 @@ func TestColorFollowsModeThenNoColorThenTerminal(t *testing.T) {
 		{"", true, true, false},
 		{"nonsense", false, true, true},
 	} {
-		if got := show.ColorMode(tc.mode, tc.noColor, tc.terminal); got != tc.want {
-			t.Errorf("ColorMode(%q, %v, %v) = %v", tc.mode, tc.noColor, tc.terminal, got)
+		if got := show.UseColor(tc.mode, tc.noColor, tc.terminal); got != tc.want {
+			t.Errorf("UseColor(%q, %v, %v) = %v", tc.mode, tc.noColor, tc.terminal, got)
 		}
 	}
 }
