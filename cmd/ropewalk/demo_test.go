@@ -95,7 +95,8 @@ func serveReference(t *testing.T, ctx context.Context, iface string, exiting boo
 	<-ctx.Done()
 }
 
-// demoWith returns options whose daemon is this binary. It skips the test without privileges.
+// demoWith returns options whose daemon is this binary. Its kind is "ropewalk", "reference" (wireguard-go) or "exiting" (wireguard-go that
+// ends after readsBeforeExit reads). It skips the test without privileges.
 func demoWith(t *testing.T, kind string) demoOptions {
 	t.Helper()
 	lab, err := netlab.New("probe")
@@ -176,7 +177,7 @@ func TestDemoCleansUpWhenInterrupted(t *testing.T) {
 	out := &cancelOn{text: "TCP", cancel: cancel}
 	err := demoMain(ctx, out, o)
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("got error %v, want %v", err, context.Canceled)
+		t.Errorf("got error %v, want %v, and one containing \"interrupted\"", err, context.Canceled)
 	}
 }
 
@@ -198,12 +199,12 @@ func TestDemoReportsDaemonThatEnds(t *testing.T) {
 	o.seconds = 3600
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
 	if err == nil || !strings.Contains(err.Error(), "exited unexpectedly") {
-		t.Errorf("got error %v, want an error", err)
+		t.Errorf("got error %v, want one containing \"exited unexpectedly\"", err)
 	}
 }
 
 func TestDemoShowsOutputOfFailedDaemon(t *testing.T) {
-	o := demoWith(t, "reference")
+	o := demoWith(t, "reference") // o.daemon replaces it
 	script := filepath.Join(t.TempDir(), "daemon")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\necho no such luck >&2\nexit 4\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -211,7 +212,7 @@ func TestDemoShowsOutputOfFailedDaemon(t *testing.T) {
 	o.daemon = script
 	err := demoMain(t.Context(), &bytes.Buffer{}, o)
 	if err == nil || !strings.Contains(err.Error(), "no such luck") || !strings.Contains(err.Error(), "exit status 4") {
-		t.Errorf("got error %v, want an error", err)
+		t.Errorf("got error %v, want one containing \"no such luck\" and \"exit status 4\"", err)
 	}
 }
 

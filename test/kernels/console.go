@@ -18,6 +18,10 @@ const (
 	faultOops        // a kernel bug, which a busy host cannot cause
 )
 
+func (f fault) String() string {
+	return [...]string{faultNone: "none", faultStall: "stall", faultOops: "oops"}[f]
+}
+
 // kernelMessage is one line of the kernel log, classified.
 type kernelMessage struct {
 	fault     fault

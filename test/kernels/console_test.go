@@ -18,7 +18,7 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"[   40.514845] watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [udp:239]", stall, 0, 22 * time.Second},
 		{"[  376.686741] watchdog: BUG: soft lockup - CPU#13 stuck for 339s! [kworker/u4:1:25]", stall, 13, 339 * time.Second},
 		{"unfinished [   40.514845] watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [x:1]", stall, 1, 22 * time.Second},
-		{"[    1.000000] watchdog: BUG: soft lockup - CPU#1 stuck for 99999999999999999999s!", stall, -1, 0},
+		{"[    1.000000] watchdog: BUG: soft lockup - CPU#1 stuck for 99999999999999999999s!", stall, -1, 0}, // the number overflows: neither value is taken
 		{"[    9.000000] NMI watchdog: Watchdog detected hard LOCKUP on cpu 1", stall, -1, 0},
 		{"[  215.382126] rcu: INFO: rcu_preempt self-detected stall on CPU", stall, -1, 0},
 		{"[  472.013195] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:", stall, -1, 0},
@@ -38,18 +38,18 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"[   12.000001] BUG: scheduling while atomic: udp/239/0x00000101", oops, -1, 0},
 		{"log of a test [   12.000001] Oops: 0002 [#1] PREEMPT SMP", oops, -1, 0},
 
-		{"[   12.000001] WARNING: CPU: 1 PID: 77 at net/core/dev.c:1", faultNone, -1, 0},
+		{"[   12.000001] WARNING: CPU: 1 PID: 77 at net/core/dev.c:1", faultNone, -1, 0}, // not fatal: the kernel continues after a WARNING
 		{"[   12.000001] RIP: 0010:__alloc_skb+0x1d/0x450", faultNone, -1, 0},
 		{"[   12.000001] traps: x[1] general protection fault ip:1 sp:2 error:0", faultNone, -1, 0},
 		{"[  515.365600] reboot: Power down", faultNone, -1, 0},
 		{"Oops: printed by a test", faultNone, -1, 0},
 		{"    x_test.go:1: watchdog: BUG: soft lockup - CPU#0 stuck for 22s!", faultNone, -1, 0},
-		{"[   12.000001] Oops: \x16--- PASS: TestX (0.10s)", faultNone, -1, 0},
+		{"[   12.000001] Oops: \x16--- PASS: TestX (0.10s)", faultNone, -1, 0}, // go test's result line (\x16--- ), which may quote the kernel
 		{"", faultNone, -1, 0},
 	} {
 		c := parseKernelMessage(tc.line)
 		if c.fault != tc.fault || c.processor != tc.processor || c.stuck != tc.stuck {
-			t.Errorf("%q: fault %d, processor %d, stuck for %s; want %d, %d, %s",
+			t.Errorf("%q: fault %s, processor %d, stuck for %s; want %s, %d, %s",
 				tc.line, c.fault, c.processor, c.stuck, tc.fault, tc.processor, tc.stuck)
 		}
 	}

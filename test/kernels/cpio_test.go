@@ -4,7 +4,7 @@ package kernels
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -57,10 +57,10 @@ func TestArchiveEntriesAreFourByteAligned(t *testing.T) {
 	if len(b)%4 != 0 {
 		t.Errorf("the archive has %d bytes", len(b))
 	}
-	for at, seen := 0, 0; seen < 10; seen++ {
+	for at, seen := 0, 0; seen < 10; seen++ { // 9 entries and the trailer
 		i := bytes.Index(b[at:], []byte("070701"))
 		if i < 0 {
-			t.Fatalf("found %d entries, want 10", seen)
+			t.Fatalf("found %d headers, want those of 9 entries and the trailer", seen)
 		}
 		if at += i; at%4 != 0 {
 			t.Errorf("entry %d starts at %d", seen, at)
@@ -69,14 +69,18 @@ func TestArchiveEntriesAreFourByteAligned(t *testing.T) {
 	}
 }
 
-type brokenWriter struct{}
+// brokenWriter returns another error for each write.
+type brokenWriter struct{ writes int }
 
-func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+func (w *brokenWriter) Write([]byte) (int, error) {
+	w.writes++
+	return 0, fmt.Errorf("write %d: disk full", w.writes)
+}
 
 func TestArchiveReportsFirstWriteError(t *testing.T) {
-	c := newCPIOWriter(brokenWriter{})
+	c := newCPIOWriter(&brokenWriter{})
 	c.File("x", 0o644, []byte("y"))
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("Close() = %v", err)
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "write 1: disk full") {
+		t.Errorf("got error %v, want that of write 1", err)
 	}
 }

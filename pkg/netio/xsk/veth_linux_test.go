@@ -22,9 +22,9 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// TestAllSentFramesArrive sends over both queues of a veth at once, and tracks the owner of every frame on both
+// TestFramesArriveInOrder sends over two pairs of queues at once (modes.pairs), and tracks the owner of every frame on both
 // ends.
-func TestAllSentFramesArrive(t *testing.T) {
+func TestFramesArriveInOrder(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			l := newLink(t, 3)
@@ -48,7 +48,7 @@ func TestAllSentFramesArrive(t *testing.T) {
 
 // exchange sends windows of frames of all sizes, in batches of all sizes. In generic mode a veth passes frames by the
 // per-CPU backlog, which the whole machine shares and which drops when full. Then lossy is set: frames may be missing,
-// and the end of a window is sent until it arrives.
+// and further frames are sent until one numbered at or after the window's end arrives.
 func exchange(t *testing.T, l *vethPair, from, to *Socket, seed uint64, lossy bool) {
 	const windows = 200
 	x := &exchanger{t: t, l: l, from: from, to: to, left: newOracle(64, 128), right: newOracle(128, 64)}
@@ -137,7 +137,7 @@ func newOracle(rx, tx uint64) oracle {
 	return o
 }
 
-// reserved also records completed frames: only those can be reserved again.
+// reserved moves frames to the user. A frame still at "tx kernel" counts as completed, as Reserve returns only free frames.
 func (o oracle) reserved(t *testing.T, descs []Desc) {
 	t.Helper()
 	for _, d := range descs {
@@ -172,8 +172,8 @@ func TestPacketsDroppedWithoutFrameAreCounted(t *testing.T) {
 	checkFramesAre(t, to, Frames{RxUser: 64, TxFree: 64})
 }
 
-// TestCloseUnderTrafficReleasesEverything closes and reopens the receiving end, and finally closes the sending one, under
-// traffic. Each new Socket finds its queue still held by the last.
+// TestCloseUnderTrafficReleasesEverything closes and reopens the receiving end under traffic, and finally closes the sending
+// one, with frames in flight. Each new Socket finds its queue still held by the last.
 func TestCloseUnderTrafficReleasesEverything(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
@@ -247,13 +247,13 @@ func TestSocketResumesAfterDeviceDown(t *testing.T) {
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	from, to := l.ends[0].open(t, Config{}), l.ends[1].open(t, Config{})
 	expect.NoError(t, from.Check())
-	set := func(up func(netlink.Link) error) {
+	set := func(change func(netlink.Link) error) {
 		expect.NoError(t, l.ends[0].host.Do(func() error {
 			device, err := netlink.LinkByIndex(l.ends[0].index)
 			if err != nil {
 				return err
 			}
-			return up(device)
+			return change(device)
 		}))
 	}
 	set(netlink.LinkSetDown)
@@ -402,8 +402,8 @@ func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
 		}
-		if err != nil || string(got[:n]) != "the checksum is whole" {
-			t.Errorf("got received %q, error %v, want no error", got[:n], err)
+		if want := "the checksum is whole"; err != nil || string(got[:n]) != want {
+			t.Errorf("received %q, error %v, want %q, no error", got[:n], err, want)
 		}
 		return
 	}
@@ -440,7 +440,7 @@ func onesSum(sum uint32, b []byte) uint16 {
 	return uint16(sum)
 }
 
-func TestBusyPollingDrivesTheDevice(t *testing.T) {
+func TestFramesArriveWithBusyPolling(t *testing.T) {
 	l := newLink(t, 1)
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	c := Config{BusyPoll: 20 * time.Microsecond, BusyPollBudget: 64, RxFrames: 64, TxFrames: 128}
@@ -493,8 +493,8 @@ func TestProbeReportsVeth(t *testing.T) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skipf("needs Linux 6.3: %v", err)
 	}
-	if err != nil || c.ZeroCopy || c.TxChecksum {
-		t.Errorf("got %+v, error %v, want no error", c, err)
+	if err != nil || c.ZeroCopy || c.TxChecksum { // Capabilities.TxChecksum is for zero-copy; copy mode always has it
+		t.Errorf("got %+v, error %v, want ZeroCopy and TxChecksum false, no error", c, err)
 	}
 	if _, err := l.ends[0].probe(1 << 30); !errors.Is(err, ErrGone) {
 		t.Errorf("a missing device: got error %v, want %v", err, ErrGone)
@@ -502,6 +502,6 @@ func TestProbeReportsVeth(t *testing.T) {
 	l.redirect(t, 1, link.XDPDriverMode, 0)
 	c, err = l.ends[0].probe(l.ends[0].index)
 	if err != nil || !c.Native {
-		t.Errorf("with a program at the other end: got %+v, error %v, want no error", c, err)
+		t.Errorf("with a program at the other end: got %+v, error %v, want Native true, no error", c, err)
 	}
 }

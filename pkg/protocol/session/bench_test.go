@@ -12,14 +12,14 @@ import (
 	"github.com/ropewalk/ropewalk/test/cost"
 )
 
-// load is what is sealed or opened at once: a number of trains of one layout.
+// load is sealed or opened at once: trains of one layout.
 type load struct {
 	name   string
 	trains int
 	layout Layout
 }
 
-var loads = []load{
+var loads = []load{ // layouts: segments, plaintext bytes, those of the last, MTU
 	{"train of 45x1420B", 1, NewLayout(45, 1420, 1420, 1420)},
 	{"train of 64x64B", 1, NewLayout(64, 64, 64, 1420)},
 	{"64 single 64B", 64, NewLayout(1, 64, 64, 1420)},
