@@ -126,7 +126,7 @@ func (r *remote) open(msg []byte) []byte {
 	if out[0].Drop != drop.None {
 		r.tb.Errorf("a message of %d bytes does not open: got %v, want %v", len(msg), out[0].Drop, drop.None)
 	}
-	return out[0].Plain
+	return out[0].Padded
 }
 
 // putAll puts elements into each queue, by reference.

@@ -39,7 +39,7 @@ func (a *openJob) Run(s *session.Scratch) {
 	n := a.keys.DecryptTrain(s, a.now, a.train(), a.SegSize, a.opened[:maxOpenMessages])
 	a.opened, a.checksumOK = a.opened[:n], 0
 	for i := range a.opened {
-		plain := a.opened[i].Plain
+		plain := a.opened[i].Padded
 		if n, ok := packet.Length(plain); ok && offload.ChecksumsOK(plain[:n]) {
 			a.checksumOK |= 1 << i
 		}

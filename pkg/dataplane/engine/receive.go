@@ -246,18 +246,18 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			refused++
 			continue
 		}
-		authentic += len(m.Plain) + wire.DataOverhead
+		authentic += len(m.Padded) + wire.DataOverhead
 		switch {
-		case len(m.Plain) == 0:
-		case wire.IsHello(m.Plain):
+		case len(m.Padded) == 0:
+		case wire.IsHello(m.Padded):
 			hello = true
-			if why := s.Peer.SlowPath.Hello(m.Plain, e.From); why != drop.None {
+			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++
 			}
 		default:
 			data = true
-			if !r.deliverPacket(m.Plain, s.Peer, e, checksumOK>>i&1 != 0) {
+			if !r.deliverPacket(m.Padded, s.Peer, e, checksumOK>>i&1 != 0) {
 				rejected++
 			}
 		}

@@ -137,7 +137,7 @@ func (r *rig) open(msg []byte) []byte {
 	if out[0].Drop != drop.None {
 		r.tb.Fatalf("message of %d bytes does not open: got %v, want %v", len(msg), out[0].Drop, drop.None)
 	}
-	return out[0].Plain
+	return out[0].Padded
 }
 
 // seal returns data messages from the peer, back to back; all plaintexts but the last have one size.

@@ -71,7 +71,7 @@ func BenchmarkOpen(b *testing.B) {
 				}
 			}
 			m.Report()
-			if last := out[len(out)-1]; last.Drop != drop.None || wire.DataOverhead+len(last.Plain) != l.layout.Stride() {
+			if last := out[len(out)-1]; last.Drop != drop.None || wire.DataOverhead+len(last.Padded) != l.layout.Stride() {
 				b.Fatal(last.Drop)
 			}
 		})

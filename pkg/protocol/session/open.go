@@ -10,9 +10,9 @@ import (
 
 // Message is the result of opening one received data message.
 type Message struct {
-	// Plain is the decrypted packet with its padding, a slice of the opened buffer; empty for a keepalive, nil for a
+	// Padded is the decrypted packet with its padding, a slice of the opened buffer; empty for a keepalive, nil for a
 	// dropped message.
-	Plain []byte
+	Padded []byte
 	// Drop is None, or the reason to drop the message.
 	Drop drop.Reason
 }
@@ -102,7 +102,7 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 			continue
 		}
 		end := len(m.Text) - chachapoly.TagLen
-		o.Plain = m.Text[:end:end]
+		o.Padded = m.Text[:end:end]
 	}
 	return buf
 }

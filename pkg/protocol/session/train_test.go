@@ -84,8 +84,8 @@ func TestSealedTrainOpensToItsPlaintexts(t *testing.T) {
 				t.Fatalf("layout %+v: got %d messages, want %d", l, len(out), l.Segments)
 			}
 			for i, m := range out {
-				if m.Drop != drop.None || !bytes.Equal(m.Plain, plain[i]) {
-					t.Fatalf("layout %+v, message %d: got drop reason %v, %d bytes, want none, %d", l, i, m.Drop, len(m.Plain), len(plain[i]))
+				if m.Drop != drop.None || !bytes.Equal(m.Padded, plain[i]) {
+					t.Fatalf("layout %+v, message %d: got drop reason %v, %d bytes, want none, %d", l, i, m.Drop, len(m.Padded), len(plain[i]))
 				}
 			}
 		}
@@ -183,7 +183,7 @@ func TestFirstOfTwoEqualTrainsIsAccepted(t *testing.T) {
 		if i == 3 {
 			fresh, other, why = other, fresh, drop.RXAuth
 		}
-		if fresh.Drop != drop.None || !bytes.Equal(fresh.Plain, plain[i]) || other.Drop != why || other.Plain != nil {
+		if fresh.Drop != drop.None || !bytes.Equal(fresh.Padded, plain[i]) || other.Drop != why || other.Padded != nil {
 			t.Errorf("message %d: got drop reasons %v and %v, want %v for one and none for the other", i, out[0][i].Drop, out[1][i].Drop, why)
 		}
 	}
@@ -207,8 +207,8 @@ func TestOpenTrainReportsEachMessageSeparately(t *testing.T) {
 		if got != want[i] {
 			t.Errorf("message %d: got drop reason %v, want %v", i, got, want[i])
 		}
-		if (out[i].Plain != nil) != (got == drop.None) {
-			t.Errorf("message %d, drop reason %v: got plaintext %v, want it only without a drop reason", i, got, out[i].Plain != nil)
+		if (out[i].Padded != nil) != (got == drop.None) {
+			t.Errorf("message %d, drop reason %v: got plaintext %v, want it only without a drop reason", i, got, out[i].Padded != nil)
 		}
 	}
 }
@@ -351,7 +351,7 @@ func FuzzOpenTrain(f *testing.F) {
 		}
 		data = bytes.Clone(data)
 		for _, m := range open(b, data, segSize) {
-			if m.Drop != drop.None && m.Plain != nil {
+			if m.Drop != drop.None && m.Padded != nil {
 				t.Errorf("got plaintext of a message with drop reason %v, want none", m.Drop)
 			}
 		}
@@ -382,7 +382,7 @@ func TestRandomTrainsSurviveTheRoundTrip(t *testing.T) {
 			t.Fatalf("layout %+v: got %d bytes, want %d", l, len(train), l.Size())
 		}
 		for i, m := range open(b, train, l.Stride()) {
-			if m.Drop != drop.None || !bytes.Equal(m.Plain, want[i]) {
+			if m.Drop != drop.None || !bytes.Equal(m.Padded, want[i]) {
 				t.Fatalf("layout %+v, message %d: got drop reason %v or wrong plaintext", l, i, m.Drop)
 			}
 		}
@@ -408,7 +408,7 @@ func TestSealEachMatchesSealTrain(t *testing.T) {
 			all = append(all, msg...)
 		}
 		for i, m := range open(b, all, wire.DataOverhead+plain) {
-			if m.Drop != drop.None || len(m.Plain) != plain || m.Plain[0] != byte(i) {
+			if m.Drop != drop.None || len(m.Padded) != plain || m.Padded[0] != byte(i) {
 				t.Fatalf("message %d of %d: got drop reason %v or wrong plaintext", i, count, m.Drop)
 			}
 		}
