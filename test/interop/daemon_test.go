@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -41,11 +43,9 @@ func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, sto
 	d.cmd.Env = append(os.Environ(), env...)
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	expect.NoError(t, h.do(d.cmd.Start))
-	go func() {
-		d.err = d.cmd.Wait()
-		close(d.exited)
-	}()
+	started := make(chan error)
+	go d.run(started)
+	expect.NoError(t, <-started)
 	t.Cleanup(func() {
 		if t.Failed() {
 			_ = d.end(unix.SIGQUIT) // the Go runtime prints all stacks
@@ -58,6 +58,23 @@ func launch(t *testing.T, h *host, env []string, argv ...string) (d *daemon, sto
 		}
 		return d.end(unix.SIGTERM)
 	}
+}
+
+// run starts the daemon in its host, and waits for it. The kernel kills the daemon when the thread that started it ends (Pdeathsig), so this
+// is a thread of its own. It is never unlocked, and ends with the daemon.
+func (d *daemon) run(started chan<- error) {
+	runtime.LockOSThread()
+	if err := netns.Set(d.host.ns); err != nil {
+		started <- fmt.Errorf("entering host %s: %w", d.host.name, err)
+		return
+	}
+	if err := d.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	d.err = d.cmd.Wait()
+	close(d.exited)
 }
 
 func (d *daemon) String() string { return d.cmd.Path + " on host " + d.host.name }
