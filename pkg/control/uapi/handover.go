@@ -199,19 +199,23 @@ func (l *Listener) Own() error {
 
 // pause makes Accept wait.
 type pause struct {
-	mu   sync.Mutex
-	done chan struct{} // closed by Resume; nil while Accept is not paused
+	mu        sync.Mutex
+	done      chan struct{} // closed by Resume; nil while Accept is not paused
+	accepting sync.Mutex    // held while Accept may return a client
 }
 
-// Pause makes Accept wait until Resume. New clients wait in the listen queue, for Resume or for another process that accepts from the
-// same socket (Dir.ListenFD). An Accept under way may still return one client.
+// Pause makes Accept wait until Resume. Clients that connect after Pause wait in the listen queue, for Resume or for another process that
+// accepts from the same socket (Dir.ListenFD).
 func (l *Listener) Pause() error {
 	l.pause.mu.Lock()
 	defer l.pause.mu.Unlock()
 	if l.pause.done == nil {
 		l.pause.done = make(chan struct{})
 	}
-	return l.SetDeadline(time.Unix(1, 0))
+	err := l.SetDeadline(time.Unix(1, 0))
+	l.pause.accepting.Lock() // waits for an Accept that has passed its check of the deadline
+	defer l.pause.accepting.Unlock()
+	return err
 }
 
 // Resume undoes Pause.
@@ -230,7 +234,9 @@ func (l *Listener) Resume() error {
 // Accept implements net.Listener. It waits while the Listener is paused.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
+		l.pause.accepting.Lock()
 		conn, err := l.UnixListener.Accept()
+		l.pause.accepting.Unlock()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}
