@@ -3,8 +3,8 @@
 package interop
 
 import (
-	"net"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -17,57 +17,67 @@ import (
 // Ethernet segment.
 func nicAddresses() []string { return []string{"02:00:00:00:00:01", "02:00:00:00:00:02"} }
 
-// findNICs returns the two NICs. It skips the test on machines without them.
-func findNICs(t *testing.T) (nics []netlink.Link) {
+// requireNICs skips the test on machines without the two NICs.
+func requireNICs(t *testing.T) {
 	t.Helper()
 	requireTUN(t)
 	if os.Getenv("ROPEWALK_INTEROP_NICS") == "" {
 		t.Skip("needs two NICs for this test alone (make test-kernels has them)")
 	}
-	list, err := net.Interfaces()
+	links, err := netlink.LinkList()
 	expect.NoError(t, err)
-	for _, want := range nicAddresses() {
-		for _, i := range list {
-			if i.HardwareAddr.String() == want {
-				l, err := netlink.LinkByIndex(i.Index)
-				expect.NoError(t, err)
-				nics = append(nics, l)
-			}
+	for _, address := range nicAddresses() {
+		if findNIC(links, address) == nil {
+			t.Skipf("this machine has no NIC %s: the harness could not create it", address)
 		}
 	}
-	if len(nics) != len(nicAddresses()) {
-		t.Skipf("this machine has %d NICs, want 2: the harness could not create them", len(nics))
-	}
-	return nics
 }
 
-// attachNIC moves a NIC into a host, where it replaces the cable, and moves it back when the test ends.
-func (h *host) attachNIC(t *testing.T, nic netlink.Link) {
+// findNIC returns the NIC with a MAC address, or nil.
+func findNIC(links []netlink.Link, address string) netlink.Link {
+	at := slices.IndexFunc(links, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == address })
+	if at < 0 {
+		return nil
+	}
+	return links[at]
+}
+
+// attachNIC moves a NIC into a host, where it replaces the cable, and moves it back when the test ends. In each namespace the
+// NIC gets another index if a device of a concurrent test has its present one.
+func (h *host) attachNIC(t *testing.T, address string) {
 	t.Helper()
 	if l, err := h.nl.LinkByName(cable); err == nil {
 		expect.NoError(t, h.nl.LinkDel(l))
 	}
-	home, name := unix.Getpid(), nic.Attrs().Name
-	expect.NoError(t, netlink.LinkSetNsFd(nic, int(h.ns)))
+	links, err := netlink.LinkList()
+	expect.NoError(t, err)
+	outside := findNIC(links, address)
+	if outside == nil {
+		t.Fatalf("the NIC %s has not returned from the test before", address)
+	}
+	expect.NoError(t, netlink.LinkSetNsFd(outside, int(h.ns)))
+	links, err = h.nl.LinkList()
+	expect.NoError(t, err)
+	nic := findNIC(links, address)
 	expect.NoError(t, h.nl.LinkSetName(nic, cable))
 	t.Cleanup(func() {
 		expect.NoError(t, h.nl.LinkSetDown(nic))
-		expect.NoError(t, h.nl.LinkSetName(nic, name))
-		expect.NoError(t, h.nl.LinkSetNsPid(nic, home))
+		expect.NoError(t, h.nl.LinkSetName(nic, outside.Attrs().Name))
+		expect.NoError(t, h.nl.LinkSetNsPid(nic, unix.Getpid()))
 	})
 	expect.NoError(t, h.setUp(cable))
 }
 
 // TestXDPUsesEveryQueueOfNIC tests features that veth lacks: a driver with hardware queues, and zero-copy if the driver supports it.
 func TestXDPUsesEveryQueueOfNIC(t *testing.T) {
-	nics := findNICs(t)
+	requireNICs(t)
 	for _, p := range []pairing{{ropewalkXDP, ropewalkXDP}, {ropewalkXDP, inKernel}} {
 		t.Run(p.String(), func(t *testing.T) {
 			p.left.need(t)
 			p.right.need(t)
 			l := newLab(t, p, false)
 			for i, x := range l.both() {
-				x.host.attachNIC(t, nics[i])
+				x.host.attachNIC(t, nicAddresses()[i])
 				expect.NoError(t, x.host.addAddress(cable, l.outer[x]))
 			}
 			l.startOverXDP(t)
