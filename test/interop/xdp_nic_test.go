@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netns"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -55,6 +55,9 @@ func (h *host) attachNIC(t *testing.T, address string) {
 	if outside == nil {
 		t.Fatalf("the NIC %s has not returned from the test before", address)
 	}
+	home, err := netns.Get() // the process's main thread may be in another one, so its PID does not name it
+	expect.NoError(t, err)
+	t.Cleanup(func() { _ = home.Close() })
 	expect.NoError(t, netlink.LinkSetNsFd(outside, int(h.ns)))
 	links, err = h.nl.LinkList()
 	expect.NoError(t, err)
@@ -63,7 +66,7 @@ func (h *host) attachNIC(t *testing.T, address string) {
 	t.Cleanup(func() {
 		expect.NoError(t, h.nl.LinkSetDown(nic))
 		expect.NoError(t, h.nl.LinkSetName(nic, outside.Attrs().Name))
-		expect.NoError(t, h.nl.LinkSetNsPid(nic, unix.Getpid()))
+		expect.NoError(t, h.nl.LinkSetNsFd(nic, int(home)))
 	})
 	expect.NoError(t, h.setUp(cable))
 }
