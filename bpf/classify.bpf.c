@@ -8,7 +8,8 @@
  *   else up the stack.
  * - Handshakes, cookie replies and keepalives go up the stack.
  * - Initiations beyond the rate limits are dropped (ratelimit.h).
- * - With check_indices, data messages with an unknown receiver index are dropped.
+ * - With check_indices, data messages with an unknown receiver index are dropped if they come from a peer's endpoint. From
+ *   elsewhere they go up the stack: they may be for another WireGuard, to which this host translates the listen port (NAT).
  *
  * Of packets to the lane ports it handles only initiations, with the same rate limits.
  *
@@ -107,13 +108,25 @@ INLINE int is_martian(const struct outer *o)
 	return first == 0 || first == 127 || first >= 224;
 }
 
+/* Handles a data message that is for none of this host's sessions. */
+INLINE int unknown_index(const struct outer *o)
+{
+	struct endpoint source = {};
+
+	outer_src(o, source.address.words);
+	source.port = o->udp->ports.src;
+	if (bpf_map_lookup_elem(&endpoints, &source))
+		return drop(DROP_RX_UNKNOWN_INDEX);
+	return pass(CLASSIFY_UNKNOWN_INDEX);
+}
+
 INLINE int classify_data(struct xdp_md *xdp, const struct outer *o, u32 index)
 {
 	u32 len = host16(o->udp->len);
 	int fits;
 
 	if (check_indices && !bpf_map_lookup_elem(&indices, &index))
-		return drop(DROP_RX_UNKNOWN_INDEX);
+		return unknown_index(o);
 	if (len == sizeof(*o->udp) + KEEPALIVE_LEN)
 		return pass(CLASSIFY_KEEPALIVE);
 	if ((s32)len != o->ip_room)

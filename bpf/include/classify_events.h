@@ -18,6 +18,7 @@ enum classify_event {
 	CLASSIFY_FRAGMENT,         // IP fragments passed to the kernel; only first fragments have ports and are counted
 	CLASSIFY_MALFORMED,        // packets passed to the kernel: the UDP length is invalid
 	CLASSIFY_MARTIAN,          // data messages passed to the kernel: no peer can have their source address
+	CLASSIFY_UNKNOWN_INDEX,    // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
 	CLASSIFY_CHECKSUM_PARTIAL, // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
 	CLASSIFY_EVENTS,
 };

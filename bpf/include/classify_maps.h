@@ -26,7 +26,7 @@ volatile const u32 max_frame = 0xffffffff;
 /* Whether sockets accept frames of several buffers. The program then needs Linux 5.18. */
 volatile const u8 multi_buffer;
 
-/* Whether the receiver index of a data message must be in the indices map. */
+/* Whether only data messages with a receiver index of the indices map go to sockets and to the cpumap. */
 volatile const u8 check_indices;
 
 /* The CPUs of flows whose receive queue has no socket, and the number of valid entries; 0: no cpumap. */
@@ -97,6 +97,22 @@ struct {
 	TYPE(key, struct address);
 	TYPE(value, u64);
 } peer_sources SEC(".maps");
+
+/* A UDP endpoint. IPv4 addresses are mapped into IPv6. */
+struct endpoint {
+	struct address address;
+	be16 port;
+	u16 unused;
+};
+
+/* The peers' endpoints: the configured ones, and the sources of their last authenticated messages. */
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	UINT(max_entries, CLASSIFY_SOURCES);
+	TYPE(key, struct endpoint);
+	TYPE(value, u8);
+} endpoints SEC(".maps");
 
 /* Rate limits that many sources share on one CPU. */
 enum {

@@ -59,7 +59,7 @@ func BenchmarkClassify(b *testing.B) {
 			}
 			if bb.known {
 				expect.NoError(b, c.AddIndex(binary.LittleEndian.Uint32(message(4, 96)[4:])))
-				expect.NoError(b, c.AddPeerSource(netip.MustParseAddrPort(them4).Addr()))
+				expect.NoError(b, c.AddPeerSource(netip.MustParseAddrPort(them4)))
 			}
 			repeatRun(b, c.program, bb.in)
 		})

@@ -23,13 +23,23 @@ type classifyAddress struct {
 
 type classifyCounters struct {
 	_      structs.HostLayout
-	Events [12]uint64
+	Events [13]uint64
 	Drops  [46]uint64
 }
 
 type classifyCpuLimits struct {
 	_   structs.HostLayout
 	Tat [3]uint64
+}
+
+type classifyEndpoint struct {
+	_       structs.HostLayout
+	Address classifyAddress
+	Port    struct {
+		_   structs.HostLayout
+		Raw uint16
+	}
+	Unused uint16
 }
 
 // Names of all BPF objects in the ELF.
@@ -40,6 +50,7 @@ const (
 	classifyMapCounters        = "counters"
 	classifyMapCpuLimits       = "cpu_limits"
 	classifyMapCpus            = "cpus"
+	classifyMapEndpoints       = "endpoints"
 	classifyMapIndices         = "indices"
 	classifyMapPeerSources     = "peer_sources"
 	classifyMapSources         = "sources"
@@ -113,6 +124,7 @@ type classifyMapSpecs struct {
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	CpuLimits   *ebpf.MapSpec `ebpf:"cpu_limits"`
 	Cpus        *ebpf.MapSpec `ebpf:"cpus"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Indices     *ebpf.MapSpec `ebpf:"indices"`
 	PeerSources *ebpf.MapSpec `ebpf:"peer_sources"`
 	Sources     *ebpf.MapSpec `ebpf:"sources"`
@@ -162,6 +174,7 @@ type classifyMaps struct {
 	Counters    *ebpf.Map `ebpf:"counters"`
 	CpuLimits   *ebpf.Map `ebpf:"cpu_limits"`
 	Cpus        *ebpf.Map `ebpf:"cpus"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Indices     *ebpf.Map `ebpf:"indices"`
 	PeerSources *ebpf.Map `ebpf:"peer_sources"`
 	Sources     *ebpf.Map `ebpf:"sources"`
@@ -174,6 +187,7 @@ func (m *classifyMaps) Close() error {
 		m.Counters,
 		m.CpuLimits,
 		m.Cpus,
+		m.Endpoints,
 		m.Indices,
 		m.PeerSources,
 		m.Sources,

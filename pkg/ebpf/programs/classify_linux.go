@@ -30,7 +30,9 @@ type ClassifyOptions struct {
 	// MultiBuffer is set if the sockets accept frames of several buffers (XDP_USE_SG, Linux 6.6). Otherwise such frames go
 	// up the stack.
 	MultiBuffer bool
-	// CheckIndices drops data messages and keepalives whose receiver index was not added (drop.RXUnknownIndex).
+	// CheckIndices handles data messages and keepalives whose receiver index was not added apart: those from a peer's
+	// endpoint are dropped (drop.RXUnknownIndex), and all others go up the stack, since netfilter may have to translate them
+	// for another WireGuard behind this host (NAT).
 	CheckIndices bool
 	// SourceLimit limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
 	SourceLimit RateLimit
@@ -66,9 +68,10 @@ type Classify struct {
 	usesCPUMap bool
 	link       *hook.UnpinnedLink
 
-	mu         sync.Mutex
-	addresses  map[netip.Addr]struct{}
-	sourceRefs map[classifyAddress]int // how often each was added
+	mu           sync.Mutex
+	addresses    map[netip.Addr]struct{}
+	sourceRefs   map[classifyAddress]int // how often each was added
+	endpointRefs map[classifyEndpoint]int
 }
 
 // LoadClassify loads the program. It needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and before Linux 5.11
@@ -91,7 +94,7 @@ func LoadClassify(o ClassifyOptions) (*Classify, error) {
 	}
 	c := &Classify{
 		program: objects.Classify, maps: objects.classifyMaps, usesCPUMap: len(o.CPUs) > 0,
-		addresses: map[netip.Addr]struct{}{}, sourceRefs: map[classifyAddress]int{},
+		addresses: map[netip.Addr]struct{}{}, sourceRefs: map[classifyAddress]int{}, endpointRefs: map[classifyEndpoint]int{},
 	}
 	if err := c.addCPUs(o.CPUs); err != nil {
 		return nil, errors.Join(err, c.Close())

@@ -176,9 +176,10 @@ func TestMultiBufferFramesGoToMultiBufferSockets(t *testing.T) {
 	}
 }
 
-func TestUnknownReceiverIndicesAreDropped(t *testing.T) {
+func TestUnknownReceiverIndicesFromPeersAreDropped(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{CheckIndices: true})
 	defer unix.Close(addSocket(t, c, 0))
+	expect.NoError(t, c.AddPeerSource(netip.MustParseAddrPort(them4)))
 	to := func(index uint32, size int) []byte {
 		return toHost(false, withPayload(set(message(4, size), 4, binary.LittleEndian.AppendUint32(nil, index)...)))
 	}
@@ -198,6 +199,27 @@ func TestUnknownReceiverIndicesAreDropped(t *testing.T) {
 	})
 	expect.NoError(t, errors.Join(c.RemoveIndex(0), c.RemoveIndex(0)))
 	checkRows(t, c, []classifyRow{{"gone", to(0, 96), xdpDrop, unknown}})
+}
+
+// TestUnknownReceiverIndicesFromElsewhereGoToStack: the host may masquerade another WireGuard behind it, whose own peer may
+// have the address of one of this host's peers.
+func TestUnknownReceiverIndicesFromElsewhereGoToStack(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{CheckIndices: true})
+	defer unix.Close(addSocket(t, c, 0))
+	for _, at := range []string{them4, them6} {
+		expect.NoError(t, c.AddPeerSource(endpoint(at)))
+	}
+	const passed = "unknown_index"
+	checkRows(t, c, []classifyRow{
+		{"another address", data("192.0.2.77:51820", us4).bytes(), xdpPass, passed},
+		{"another port of a peer's address", data(netip.AddrPortFrom(endpoint(them4).Addr(), 7).String(), us4).bytes(), xdpPass, passed},
+		{"another IPv6 address of the peer's /64", data(netip.AddrPortFrom(endpoint(them6).Addr().Next(), endpoint(them6).Port()).String(), us6).bytes(), xdpPass, passed},
+		{"a keepalive", data("192.0.2.77:51820", us4).with(withPayload(message(4, 32))).bytes(), xdpPass, passed},
+		{"a peer", toHost(false, unchanged), xdpDrop, "rx_unknown_index"},
+		{"an IPv6 peer", toHost(true, unchanged), xdpDrop, "rx_unknown_index"},
+	})
+	expect.NoError(t, c.RemovePeerSource(endpoint(them4)))
+	checkRows(t, c, []classifyRow{{"a removed peer", toHost(false, unchanged), xdpPass, passed}})
 }
 
 func TestFullIndexMapReturnsErrFull(t *testing.T) {

@@ -3,8 +3,11 @@
 package programs
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
@@ -89,36 +92,61 @@ func (c *Classify) RemoveIndex(index uint32) error {
 	return nil
 }
 
-// AddPeerSource adds the address of a peer's configured endpoint, or of its last authenticated message. Its initiations do not
-// use TotalLimit, and other sources cannot evict its SourceLimit. Peers may share an address or an IPv6 /64: each
-// AddPeerSource needs one RemovePeerSource. If there are too many, errors.Is(err, ErrFull), and the peer's initiations are limited
-// like those of unknown sources.
-func (c *Classify) AddPeerSource(address netip.Addr) error {
+// AddPeerSource adds a peer's configured endpoint, or the source of its last authenticated message. Initiations from its
+// address do not use TotalLimit, and other sources cannot evict its SourceLimit. Data messages from the endpoint to an
+// unknown index are dropped. Peers may share an endpoint, an address or an IPv6 /64: each AddPeerSource needs one
+// RemovePeerSource. If there are too many, errors.Is(err, ErrFull), and the peer is treated like an unknown source.
+func (c *Classify) AddPeerSource(endpoint netip.AddrPort) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := limitKey(address)
-	if c.sourceRefs[key] == 0 {
-		if err := explainPutError(c.maps.PeerSources.Put(key, uint64(0))); err != nil {
-			return fmt.Errorf("adding the peer source %v: %w", address, err)
-		}
+	err := errors.Join(
+		addRef(c.maps.PeerSources, c.sourceRefs, limitKey(endpoint.Addr()), uint64(0)),
+		addRef(c.maps.Endpoints, c.endpointRefs, endpointKey(endpoint), present),
+	)
+	if err != nil {
+		return fmt.Errorf("adding the peer source %v: %w", endpoint, err)
 	}
-	c.sourceRefs[key]++
 	return nil
 }
 
 // RemovePeerSource reverts one AddPeerSource. It returns nil if there was none.
-func (c *Classify) RemovePeerSource(address netip.Addr) error {
+func (c *Classify) RemovePeerSource(endpoint netip.AddrPort) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := limitKey(address)
-	if c.sourceRefs[key] > 1 {
-		c.sourceRefs[key]--
+	err := errors.Join(
+		removeRef(c.maps.PeerSources, c.sourceRefs, limitKey(endpoint.Addr())),
+		removeRef(c.maps.Endpoints, c.endpointRefs, endpointKey(endpoint)),
+	)
+	if err != nil {
+		return fmt.Errorf("removing the peer source %v: %w", endpoint, err)
+	}
+	return nil
+}
+
+// addRef counts one more reference to a key of the map. The first one adds it, with that value.
+func addRef[K comparable](m *ebpf.Map, refs map[K]int, key K, value any) error {
+	if refs[key] == 0 {
+		if err := explainPutError(m.Put(key, value)); err != nil {
+			return err
+		}
+	}
+	refs[key]++
+	return nil
+}
+
+// removeRef counts one reference less, unless there is none. The last one removes the key.
+func removeRef[K comparable](m *ebpf.Map, refs map[K]int, key K) error {
+	switch refs[key] {
+	case 0:
 		return nil
+	case 1:
+		if err := ignoreNotExist(m.Delete(key)); err != nil {
+			return err
+		}
+		delete(refs, key)
+	default:
+		refs[key]--
 	}
-	if err := ignoreNotExist(c.maps.PeerSources.Delete(key)); err != nil {
-		return fmt.Errorf("removing the peer source %v: %w", address, err)
-	}
-	delete(c.sourceRefs, key)
 	return nil
 }
 
@@ -150,6 +178,12 @@ func addressKey(a netip.Addr) (key classifyAddress) {
 	for i, w := range addressWords(a) {
 		key.Words[i].Raw = w
 	}
+	return key
+}
+
+func endpointKey(e netip.AddrPort) classifyEndpoint {
+	key := classifyEndpoint{Address: addressKey(e.Addr())}
+	key.Port.Raw = networkOrder(e.Port())
 	return key
 }
 

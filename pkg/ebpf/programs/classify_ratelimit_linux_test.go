@@ -66,8 +66,8 @@ func TestFloodFromOneSourceConsumesNoTotalLimit(t *testing.T) {
 func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(3), TotalLimit: limitOf(10)})
-	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
-	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("2001:db8::1")))
+	expect.NoError(t, c.AddPeerSource(peerAt("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(peerAt("2001:db8::1")))
 	r := rand.New(rand.NewPCG(3, 4))
 	for i := range 200 {
 		verdict, counts, _ := classify(t, c, initiationFrom(fmt.Sprintf("10.%d.%d.%d", r.IntN(256), r.IntN(256), r.IntN(256))))
@@ -83,7 +83,7 @@ func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 		admitRow("the stranger with its cookie", stranger.with(withPayload(withMAC2())).bytes()),
 		admitRow("the last of a known peer", initiationFrom("192.0.2.1")),
 	})
-	expect.NoError(t, c.RemovePeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.RemovePeerSource(peerAt("192.0.2.1")))
 	checkRows(t, c, []classifyRow{dropRow("no longer known", initiationFrom("192.0.2.1"), totalLimit)})
 }
 
@@ -92,7 +92,7 @@ func TestPeersPassDuringSpoofedSourceFlood(t *testing.T) {
 func TestSpoofedPeerSourceFallsBackToSharedLimit(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(3), TotalLimit: limitOf(4)})
-	expect.NoError(t, errors.Join(c.AddPeerSource(netip.MustParseAddr("192.0.2.1")), c.AddPeerSource(netip.MustParseAddr("192.0.2.2"))))
+	expect.NoError(t, errors.Join(c.AddPeerSource(peerAt("192.0.2.1")), c.AddPeerSource(peerAt("192.0.2.2"))))
 	flood, other := initiationFrom("192.0.2.1"), initiationFrom("192.0.2.2")
 	var rows []classifyRow
 	for range 3 + 4 {
@@ -107,7 +107,7 @@ func TestSpoofedPeerSourceFallsBackToSharedLimit(t *testing.T) {
 
 func TestPeerSourceLimitHoldsWithoutTotalLimit(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(1)})
-	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(peerAt("192.0.2.1")))
 	checkRows(t, c, []classifyRow{
 		admitRow("first", initiationFrom("192.0.2.1")), dropRow("second", initiationFrom("192.0.2.1"), sourceLimit),
 	})
@@ -117,7 +117,7 @@ func TestPeerSourceLimitHoldsWithoutTotalLimit(t *testing.T) {
 func TestPeerSourceWithoutLimitIsNeverDropped(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{TotalLimit: limitOf(1)})
-	expect.NoError(t, c.AddPeerSource(netip.MustParseAddr("192.0.2.1")))
+	expect.NoError(t, c.AddPeerSource(peerAt("192.0.2.1")))
 	in := initiationFrom("192.0.2.1")
 	expect.NoError(t, c.maps.PeerSources.Put(limitKey(netip.MustParseAddr("192.0.2.1")), uint64(1)<<62))
 	checkRows(t, c, []classifyRow{admitRow("first", in), admitRow("second", in), admitRow("third", in)})
@@ -126,18 +126,20 @@ func TestPeerSourceWithoutLimitIsNeverDropped(t *testing.T) {
 func TestPeerSourceRemovedWithItsLastPeer(t *testing.T) {
 	pinToCPU(t)
 	c := newClassify(t, ClassifyOptions{TotalLimit: limitOf(1)})
-	one, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+	one, other := peerAt("2001:db8::1"), peerAt("2001:db8::2")
 	expect.NoError(t, errors.Join(c.AddPeerSource(one), c.AddPeerSource(other)))
 	checkRows(t, c, []classifyRow{admitRow("the CPU's only token", initiationFrom("192.0.2.1")), admitRow("known", initiationFrom("2001:db8::3"))})
 	expect.NoError(t, c.RemovePeerSource(one))
 	checkRows(t, c, []classifyRow{admitRow("still known", initiationFrom("2001:db8::3"))})
-	expect.NoError(t, errors.Join(c.RemovePeerSource(other), c.RemovePeerSource(other), c.RemovePeerSource(netip.Addr{})))
+	expect.NoError(t, errors.Join(c.RemovePeerSource(other), c.RemovePeerSource(other), c.RemovePeerSource(netip.AddrPort{})))
 	checkRows(t, c, []classifyRow{dropRow("no longer", initiationFrom("2001:db8::3"), totalLimit)})
 }
 
 func TestFullPeerSourceMapReturnsErrFull(t *testing.T) {
 	c := newClassify(t, ClassifyOptions{})
-	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+	address := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 1)
+	}
 	for i := range ClassifySources {
 		expect.NoError(t, c.AddPeerSource(address(i)))
 	}

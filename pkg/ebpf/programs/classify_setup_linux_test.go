@@ -136,9 +136,14 @@ func initiation() []byte { return set(message(1, 148), 132, make([]byte, 16)...)
 
 func withMAC2() []byte { return set(initiation(), 147, 1) }
 
+// peerAt returns the endpoint from which initiationFrom's initiation comes.
+func peerAt(address string) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(address), 1)
+}
+
 // initiationFrom returns an initiation from that address.
 func initiationFrom(address string) []byte {
-	d := data(netip.AddrPortFrom(netip.MustParseAddr(address), 1).String(), us4)
+	d := data(peerAt(address).String(), us4)
 	if netip.MustParseAddr(address).Is6() {
 		d.dst = us6
 	}

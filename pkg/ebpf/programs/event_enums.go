@@ -67,6 +67,7 @@ const (
 	ClassifyFragment                             // IP fragments passed to the kernel; only first fragments have ports and are counted
 	ClassifyMalformed                            // packets passed to the kernel: the UDP length is invalid
 	ClassifyMartian                              // data messages passed to the kernel: no peer can have their source address
+	ClassifyUnknownIndex                         // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
 	ClassifyChecksumPartial                      // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
 
 	// ClassifyEventCount is the number of events.
@@ -85,6 +86,7 @@ var classifyEventNames = [ClassifyEventCount]string{
 	"fragment",
 	"malformed",
 	"martian",
+	"unknown_index",
 	"checksum_partial",
 }
 
@@ -100,5 +102,6 @@ var classifyEventHelps = [ClassifyEventCount]string{
 	"IP fragments passed to the kernel; only first fragments have ports and are counted",
 	"packets passed to the kernel: the UDP length is invalid",
 	"data messages passed to the kernel: no peer can have their source address",
+	"data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint",
 	"data messages passed to the kernel instead of a cpumap: their checksum is left to the device",
 }

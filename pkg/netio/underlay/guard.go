@@ -8,14 +8,14 @@ import "net/netip"
 // works on a best-effort basis: it admits packets for entries that did not fit its tables. Any goroutine may call its
 // methods. Each costs one system call at most.
 type Guard interface {
-	// AddIndex registers a receiver index, before any peer can learn it. Once the Port is guarded, data messages to an
-	// unknown index are dropped (drop.RXUnknownIndex). RemoveIndex undoes it.
+	// AddIndex registers a receiver index, before any peer can learn it. Once the Port is guarded, data messages from a
+	// registered endpoint to an unknown index are dropped (drop.RXUnknownIndex). RemoveIndex undoes it.
 	AddIndex(index uint32)
 	RemoveIndex(index uint32)
-	// AddSource registers a peer's address. Handshakes of unknown senders then cannot use up the rate limit of that
-	// address. Peers may share an address: one RemoveSource undoes one AddSource.
-	AddSource(address netip.Addr)
-	RemoveSource(address netip.Addr)
+	// AddSource registers a peer's endpoint. Handshakes of unknown senders then cannot use up the rate limit of its
+	// address. Peers may share an endpoint: one RemoveSource undoes one AddSource.
+	AddSource(endpoint netip.AddrPort)
+	RemoveSource(endpoint netip.AddrPort)
 	// SetGuarded is called when all indices are registered that peers may know. Nothing is dropped before.
 	SetGuarded()
 }

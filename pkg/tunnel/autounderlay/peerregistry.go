@@ -3,7 +3,6 @@
 package autounderlay
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,24 +18,24 @@ const maxCheckedIndices = programs.ClassifyIndices * 3 / 4
 type classifier interface {
 	AddIndex(index uint32) error
 	RemoveIndex(index uint32) error
-	AddSource(address netip.Addr) error
-	RemoveSource(address netip.Addr) error
+	AddSource(endpoint netip.AddrPort) error
+	RemoveSource(endpoint netip.AddrPort) error
 }
 
-// peerRegistry stores the peers' indices and addresses that the device has reported. It implements underlay.Guard for
+// peerRegistry stores the peers' indices and endpoints that the device has reported. It implements underlay.Guard for
 // the Port, but for SetGuarded.
 type peerRegistry struct {
 	mu             sync.Mutex
 	complete       bool // the device has reported everything
 	tooManyIndices bool // there were more than maxCheckedIndices
 	indices        map[uint32]struct{}
-	sources        map[netip.Addr]int
+	sources        map[netip.AddrPort]int
 	classifier     classifier // nil: none
-	changed        func()     // called when peers' addresses or the number of indices change
+	changed        func()     // called when peers' endpoints or the number of indices change
 }
 
 func newPeerRegistry(changed func()) *peerRegistry {
-	return &peerRegistry{indices: map[uint32]struct{}{}, sources: map[netip.Addr]int{}, changed: changed}
+	return &peerRegistry{indices: map[uint32]struct{}{}, sources: map[netip.AddrPort]int{}, changed: changed}
 }
 
 // AddIndex implements underlay.Guard.
@@ -64,30 +63,30 @@ func (reg *peerRegistry) RemoveIndex(index uint32) {
 }
 
 // AddSource implements underlay.Guard.
-func (reg *peerRegistry) AddSource(address netip.Addr) {
+func (reg *peerRegistry) AddSource(endpoint netip.AddrPort) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	if reg.sources[address]++; reg.sources[address] == 1 {
+	if reg.sources[endpoint]++; reg.sources[endpoint] == 1 {
 		reg.changed()
 	}
 	if reg.classifier != nil {
-		_ = reg.classifier.AddSource(address) // if the map is full, the peer counts as unknown
+		_ = reg.classifier.AddSource(endpoint) // if the map is full, the peer counts as unknown
 	}
 }
 
 // RemoveSource implements underlay.Guard.
-func (reg *peerRegistry) RemoveSource(address netip.Addr) {
+func (reg *peerRegistry) RemoveSource(endpoint netip.AddrPort) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	if reg.sources[address] == 0 {
+	if reg.sources[endpoint] == 0 {
 		return
 	}
-	if reg.sources[address]--; reg.sources[address] == 0 {
-		delete(reg.sources, address)
+	if reg.sources[endpoint]--; reg.sources[endpoint] == 0 {
+		delete(reg.sources, endpoint)
 		reg.changed()
 	}
 	if reg.classifier != nil {
-		_ = reg.classifier.RemoveSource(address)
+		_ = reg.classifier.RemoveSource(endpoint)
 	}
 }
 
@@ -110,9 +109,9 @@ func (reg *peerRegistry) setClassifier(r classifier) {
 	for index := range reg.indices {
 		_ = r.AddIndex(index)
 	}
-	for address, n := range reg.sources {
+	for endpoint, n := range reg.sources {
 		for range n {
-			_ = r.AddSource(address)
+			_ = r.AddSource(endpoint)
 		}
 	}
 }
@@ -123,7 +122,11 @@ func (reg *peerRegistry) state(most int) (ready, check bool, peers []netip.Addr)
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if reg.complete && most > 0 {
-		peers = slices.SortedFunc(maps.Keys(reg.sources), netip.Addr.Compare)
+		for endpoint := range reg.sources {
+			peers = append(peers, endpoint.Addr())
+		}
+		slices.SortFunc(peers, netip.Addr.Compare)
+		peers = slices.Compact(peers)
 	}
 	return reg.complete, !reg.tooManyIndices, peers[:min(len(peers), most)]
 }

@@ -15,12 +15,12 @@ import (
 // this.
 type fakeClassifier struct {
 	indices map[uint32]bool
-	sources map[netip.Addr]int
+	sources map[netip.AddrPort]int
 	room    int // for indices
 }
 
 func newFakeClassifier() *fakeClassifier {
-	return &fakeClassifier{indices: map[uint32]bool{}, sources: map[netip.Addr]int{}, room: 1 << 20}
+	return &fakeClassifier{indices: map[uint32]bool{}, sources: map[netip.AddrPort]int{}, room: 1 << 20}
 }
 
 var errFull = errors.New("full")
@@ -38,12 +38,12 @@ func (l *fakeClassifier) RemoveIndex(i uint32) error {
 	return nil
 }
 
-func (l *fakeClassifier) AddSource(a netip.Addr) error {
+func (l *fakeClassifier) AddSource(a netip.AddrPort) error {
 	l.sources[a]++
 	return nil
 }
 
-func (l *fakeClassifier) RemoveSource(a netip.Addr) error {
+func (l *fakeClassifier) RemoveSource(a netip.AddrPort) error {
 	if l.sources[a]--; l.sources[a] <= 0 {
 		delete(l.sources, a)
 	}
@@ -60,39 +60,41 @@ func (reg *peerRegistry) matches(l *fakeClassifier) bool {
 
 func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
 
+func endpointAt(n byte) netip.AddrPort { return netip.AddrPortFrom(addr(n), 51820) }
+
 func TestNewClassifierGetsPastAndFuturePeers(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	k.AddIndex(1)
 	k.AddIndex(1) // as a device may do that has just got its port
 	k.AddIndex(2)
-	k.AddSource(addr(1))
-	k.AddSource(addr(1))
-	k.AddSource(addr(2))
+	k.AddSource(endpointAt(1))
+	k.AddSource(endpointAt(1))
+	k.AddSource(endpointAt(2))
 	first := newFakeClassifier()
 	k.setClassifier(first)
-	if !k.matches(first) || len(first.indices) != 2 || first.sources[addr(1)] != 2 {
+	if !k.matches(first) || len(first.indices) != 2 || first.sources[endpointAt(1)] != 2 {
 		t.Fatalf("initially: %+v", first)
 	}
 	k.AddIndex(3)
 	k.RemoveIndex(1)
 	k.RemoveIndex(9)
-	k.RemoveSource(addr(1))
-	k.RemoveSource(addr(2))
-	k.RemoveSource(addr(2)) // one removal too many
-	k.RemoveSource(addr(9))
-	k.AddSource(addr(3))
+	k.RemoveSource(endpointAt(1))
+	k.RemoveSource(endpointAt(2))
+	k.RemoveSource(endpointAt(2)) // one removal too many
+	k.RemoveSource(endpointAt(9))
+	k.AddSource(endpointAt(3))
 	if !k.matches(first) || len(first.indices) != 2 || len(first.sources) != 2 {
 		t.Fatalf("later: %+v", first)
 	}
 	k.setClassifier(nil)
 	k.AddIndex(4)
-	k.RemoveSource(addr(1))
-	if first.indices[4] || first.sources[addr(1)] != 1 {
+	k.RemoveSource(endpointAt(1))
+	if first.indices[4] || first.sources[endpointAt(1)] != 1 {
 		t.Errorf("the removed classifier got updates: %+v", first)
 	}
 	second := newFakeClassifier()
 	k.setClassifier(second)
-	if !k.matches(second) || !second.indices[4] || second.sources[addr(1)] != 0 {
+	if !k.matches(second) || !second.indices[4] || second.sources[endpointAt(1)] != 0 {
 		t.Errorf("the next classifier: %+v", second)
 	}
 }
@@ -101,17 +103,17 @@ func TestNewPeerAddressTriggersChange(t *testing.T) {
 	changes := 0
 	k := newPeerRegistry(func() { changes++ })
 	for i, test := range []struct {
-		do   func(netip.Addr)
-		a    netip.Addr
+		do   func(netip.AddrPort)
+		a    netip.AddrPort
 		want int
 	}{
-		{k.AddSource, addr(1), 1},
-		{k.AddSource, addr(1), 1},
-		{k.AddSource, addr(2), 2},
-		{k.RemoveSource, addr(1), 2},
-		{k.RemoveSource, addr(1), 3},
-		{k.RemoveSource, addr(1), 3},
-		{func(netip.Addr) { k.SetGuarded() }, addr(0), 4},
+		{k.AddSource, endpointAt(1), 1},
+		{k.AddSource, endpointAt(1), 1},
+		{k.AddSource, endpointAt(2), 2},
+		{k.RemoveSource, endpointAt(1), 2},
+		{k.RemoveSource, endpointAt(1), 3},
+		{k.RemoveSource, endpointAt(1), 3},
+		{func(netip.AddrPort) { k.SetGuarded() }, endpointAt(0), 4},
 	} {
 		if test.do(test.a); changes != test.want {
 			t.Errorf("step %d: got %d changes, want %d", i, changes, test.want)
@@ -122,7 +124,8 @@ func TestNewPeerAddressTriggersChange(t *testing.T) {
 func TestPeersAreReturnedOnlyOnceGuarded(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	for _, n := range []byte{3, 1, 2} {
-		k.AddSource(addr(n))
+		k.AddSource(endpointAt(n))
+		k.AddSource(netip.AddrPortFrom(addr(n), 51821)) // a second peer at the same address
 	}
 	if ready, _, peers := k.state(2); ready || len(peers) != 0 {
 		t.Errorf("before: got %v, %v, want false, length 0", ready, peers)
@@ -163,7 +166,7 @@ func TestClassifierIsCompleteUnderConcurrentChanges(t *testing.T) {
 	for u := range uint32(4) {
 		users.Go(func() {
 			for i := range uint32(2000) {
-				index, a := u<<16|i%50, addr(byte(i%7))
+				index, a := u<<16|i%50, endpointAt(byte(i%7))
 				k.AddIndex(index)
 				k.AddSource(a)
 				if i%3 != 0 {

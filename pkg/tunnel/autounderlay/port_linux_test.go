@@ -106,7 +106,7 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 		t.Errorf("closed: %+v", r)
 	}
 	s.port.AddIndex(5) // by callers that do not know of the Close yet
-	s.port.RemoveSource(farAt.Addr())
+	s.port.RemoveSource(farEndpoint)
 	s.port.SetMode(byUDP)
 }
 
@@ -129,7 +129,7 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 		t.Errorf("counters decreased from %+v to %+v", before, r)
 	}
 	s.awaitMessage("a message through UDP")
-	s.port.AddSource(hereAt.Addr()) // triggers a new choice
+	s.port.AddSource(hereEndpoint) // triggers a new choice
 	s.port.SetMode(byUDP)
 	s.await("release after the new choice", released)
 	s.port.SetMode(byXDP)
@@ -306,7 +306,7 @@ func TestSecondPortCannotUseSameDevice(t *testing.T) {
 	s := newXDPTestNet(t)
 	first := s.attached(s.dev)
 	second := s.another(byXDP, "", slog.DiscardHandler)
-	second.AddSource(farAt.Addr())
+	second.AddSource(farEndpoint)
 	second.SetGuarded()
 	s.await("the reason", func() bool {
 		r := second.Report()
@@ -436,7 +436,7 @@ func TestCloseRacesWithOtherCalls(t *testing.T) {
 	s := newTestNet(t)
 	for range 5 {
 		p := s.another(byXDP, "", slog.DiscardHandler)
-		p.AddSource(farAt.Addr())
+		p.AddSource(farEndpoint)
 		p.SetGuarded()
 		stop := make(chan struct{})
 		var users sync.WaitGroup
@@ -449,9 +449,9 @@ func TestCloseRacesWithOtherCalls(t *testing.T) {
 					default:
 					}
 					p.AddIndex(i)
-					p.AddSource(addr(byte(i)))
+					p.AddSource(endpointAt(byte(i)))
 					p.RemoveIndex(i)
-					p.RemoveSource(addr(byte(i)))
+					p.RemoveSource(endpointAt(byte(i)))
 					p.Report()
 					if i%64 == 0 {
 						p.SetMode([]config.UnderlayMode{byXDP, byUDP}[i/64%2])

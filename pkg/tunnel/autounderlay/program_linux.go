@@ -67,12 +67,12 @@ func (p *program) RemoveIndex(index uint32) error {
 	return p.withOpen(func() error { return p.Classify.RemoveIndex(index) })
 }
 
-func (p *program) AddSource(a netip.Addr) error {
-	return p.withOpen(func() error { return p.AddPeerSource(a) })
+func (p *program) AddSource(endpoint netip.AddrPort) error {
+	return p.withOpen(func() error { return p.AddPeerSource(endpoint) })
 }
 
-func (p *program) RemoveSource(a netip.Addr) error {
-	return p.withOpen(func() error { return p.RemovePeerSource(a) })
+func (p *program) RemoveSource(endpoint netip.AddrPort) error {
+	return p.withOpen(func() error { return p.RemovePeerSource(endpoint) })
 }
 
 // withOpen calls f unless the program is closed. Close waits until f returns.

@@ -47,6 +47,9 @@ var (
 	hereAt = netip.MustParsePrefix("192.0.2.1/24")
 	farAt  = netip.MustParsePrefix("192.0.2.2/24")
 	index  = uint32(0x1badcafe)
+
+	hereEndpoint = netip.AddrPortFrom(hereAt.Addr(), 51820)
+	farEndpoint  = netip.AddrPortFrom(farAt.Addr(), 51820)
 )
 
 func newTestNet(t *testing.T) *testNet {
@@ -54,7 +57,7 @@ func newTestNet(t *testing.T) *testNet {
 	s := newLab(t)
 	s.dev = s.cable(hereAt, farAt)
 	expect.NoError(t, s.far.Do(func() (err error) {
-		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(farAt.Addr(), 0)))
+		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(farEndpoint))
 		return err
 	}))
 	t.Cleanup(func() { s.peer.Close() })
@@ -115,7 +118,7 @@ func (s *testNet) openUDP() *udp.Port {
 func (s *testNet) open(mode config.UnderlayMode, device string, log slog.Handler) {
 	s.Helper()
 	s.port = s.another(mode, device, log)
-	s.port.AddSource(farAt.Addr())
+	s.port.AddSource(farEndpoint)
 	s.port.AddIndex(index)
 	s.got = s.listen(s.port)
 }
@@ -189,7 +192,7 @@ func (s *testNet) awaitMessage(what string) {
 }
 
 func (s *testNet) endpoint() *underlay.Endpoint {
-	return &underlay.Endpoint{Dst: netip.AddrPortFrom(farAt.Addr(), s.peer.LocalAddr().(*net.UDPAddr).AddrPort().Port())}
+	return &underlay.Endpoint{Dst: farEndpoint}
 }
 
 // send sends a message through the first lane.

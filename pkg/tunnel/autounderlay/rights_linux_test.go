@@ -99,7 +99,7 @@ func runChild(t *testing.T) {
 	expect.NoError(t, err)
 	p, err := Open(Config{UDP: u, Mode: byXDP, Log: slog.New(slog.DiscardHandler)})
 	expect.NoError(t, err)
-	p.AddSource(farAt.Addr())
+	p.AddSource(farEndpoint)
 	p.SetGuarded()
 	stays := os.Getenv(childKeepsPortOpen) != ""
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {

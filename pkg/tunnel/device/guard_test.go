@@ -29,14 +29,14 @@ type lot struct {
 	current *guarded
 	ready   bool
 	indices map[uint32]int
-	sources map[netip.Addr]int
+	sources map[netip.AddrPort]int
 	refused int // data messages to an index that was not known
 }
 
 func (l *lot) wrap(p underlay.Port) underlay.Port {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[netip.Addr]int{}
+	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[netip.AddrPort]int{}
 	l.current = &guarded{p.(*underlay.Fake), l}
 	return l.current
 }
@@ -64,9 +64,9 @@ func (g *guarded) AddIndex(i uint32) { g.lot.do(g, func() { g.lot.indices[i]++ }
 
 func (g *guarded) RemoveIndex(i uint32) { g.lot.do(g, func() { delete(g.lot.indices, i) }) }
 
-func (g *guarded) AddSource(a netip.Addr) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
+func (g *guarded) AddSource(a netip.AddrPort) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
 
-func (g *guarded) RemoveSource(a netip.Addr) {
+func (g *guarded) RemoveSource(a netip.AddrPort) {
 	g.lot.do(g, func() {
 		if g.lot.sources[a]--; g.lot.sources[a] == 0 {
 			delete(g.lot.sources, a)
@@ -77,11 +77,11 @@ func (g *guarded) RemoveSource(a netip.Addr) {
 func (g *guarded) SetGuarded() { g.lot.do(g, func() { g.lot.ready = true }) }
 
 // sourcesAre tells whether these are all, each as often as it stands there.
-func (l *lot) sourcesAre(want ...netip.Addr) func() bool {
+func (l *lot) sourcesAre(want ...netip.AddrPort) func() bool {
 	return func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		count := map[netip.Addr]int{}
+		count := map[netip.AddrPort]int{}
 		for _, a := range want {
 			count[a]++
 		}
@@ -142,7 +142,7 @@ func TestGuardFollowsPeerAddresses(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		h := lan.Host(t, 1, devicetest.Options{WrapPort: guard.wrap})
 		second, third := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
-		at2, at3 := second.Outside(false).Addr(), third.Outside(false).Addr()
+		at2, at3 := second.Outside(false), third.Outside(false)
 		unknown := second.AsPeer(false)
 		unknown.Endpoint = nil
 		h.Apply(config.Device{Peers: []config.Peer{unknown}})

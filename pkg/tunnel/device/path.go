@@ -15,7 +15,7 @@ import (
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
 // all fields but roamLog.
 type pathState struct {
-	guardedAddr   netip.Addr        // the peer's address as the port's guard knows it; the zero Addr for none
+	guarded       netip.AddrPort    // the peer's endpoint as the port's guard knows it; the zero AddrPort for none
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
@@ -70,26 +70,26 @@ func (d *Device) refuseIndex(index uint32) {
 	}
 }
 
-// updateGuard replaces the peer's address in the guard by the present one. The caller holds mu.
+// updateGuard replaces the peer's endpoint in the guard by the present one. The caller holds mu.
 func (p *Peer) updateGuard() {
-	var now netip.Addr
+	var now netip.AddrPort
 	if to := p.engine.Endpoint.Load(); to != nil {
-		now = to.Dst.Addr()
+		now = to.Dst
 	}
-	p.setGuardedAddr(now)
+	p.setGuarded(now)
 }
 
-// setGuardedAddr replaces the peer's address in the guard; the zero Addr is none. The caller holds mu.
-func (p *Peer) setGuardedAddr(now netip.Addr) {
+// setGuarded replaces the peer's endpoint in the guard; the zero AddrPort is none. The caller holds mu.
+func (p *Peer) setGuarded(now netip.AddrPort) {
 	g := p.dev.guard.Load()
-	if g == nil || now == p.path.guardedAddr {
+	if g == nil || now == p.path.guarded {
 		return
 	}
 	if now.IsValid() {
 		g.AddSource(now)
 	}
-	if p.path.guardedAddr.IsValid() {
-		g.RemoveSource(p.path.guardedAddr)
+	if p.path.guarded.IsValid() {
+		g.RemoveSource(p.path.guarded)
 	}
-	p.path.guardedAddr = now
+	p.path.guarded = now
 }

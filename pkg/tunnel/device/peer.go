@@ -208,5 +208,5 @@ func (p *Peer) stop() {
 	p.endAttempt()
 	p.dropStaged()
 	p.timers.initiateAt = 0
-	p.setGuardedAddr(netip.Addr{})
+	p.setGuarded(netip.AddrPort{})
 }

@@ -124,7 +124,7 @@ func (d *Device) resetGuard(port underlay.Port) {
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
-		p.path.guardedAddr = netip.Addr{} // it was in the old port's guard
+		p.path.guarded = netip.AddrPort{} // it was in the old port's guard
 		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
 			if b != nil {
 				d.admitIndex(b.index)
