@@ -94,7 +94,7 @@ func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
 		return cfg, err
 	}
 	if cfg.API, err = o.server.config(); err != nil {
-		return cfg, fmt.Errorf("finding the API server: %w", err)
+		return cfg, fmt.Errorf("configuring access to the API server: %w", err)
 	}
 	cfg.API.UserAgent = "ropewalk-agent/" + version
 	cfg.Mode, cfg.Log, cfg.Version = mesh.Mode(o.mode), log, version
@@ -129,7 +129,7 @@ func serve(ctx context.Context, at string, c agent.Content) error {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
 	if err != nil {
-		return fmt.Errorf("listening for probes: %w", err)
+		return fmt.Errorf("listening for health checks and metrics: %w", err)
 	}
 	go func() {
 		if err := agent.Serve(ctx, l, c); err != nil {

@@ -60,7 +60,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	}
 	o.cfg.Log, o.cfg.Version = log, version
 	if o.cfg.API, err = o.server.config(); err != nil && !errors.Is(err, rest.ErrNotInCluster) {
-		return fmt.Errorf("finding the API server: %w", err)
+		return fmt.Errorf("reading the pod's credentials for the API server: %w", err)
 	}
 	if o.cfg.API != nil {
 		o.cfg.API.UserAgent = "ropewalk-agent/" + version

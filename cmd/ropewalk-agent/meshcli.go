@@ -59,7 +59,7 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 		return nil, fmt.Errorf("the API server at %s did not answer within %s", cfg.Host, o.Timeout)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the cluster at %s: %w", cfg.Host, err)
+		return nil, fmt.Errorf("reading the objects of the cluster at %s: %w", cfg.Host, err)
 	}
 	cluster.Name = name
 	m := view.Build(cluster)
@@ -84,8 +84,10 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 		return nil, "", errors.New("no kubeconfig found: use --kubeconfig or KUBECONFIG, or run where kubectl works")
 	case errors.Is(err, os.ErrNotExist):
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
-	case err != nil:
+	case clientcmd.IsContextNotFound(err):
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists the contexts)", err)
+	case err != nil:
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	cfg.UserAgent = "ropewalk-mesh/" + version
 	cfg.QPS, cfg.Burst = 50, 50 // a list takes several pages

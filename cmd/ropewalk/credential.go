@@ -32,7 +32,7 @@ func useCredential(dir string, f *conffile.File) error {
 	case f.Interface.SaveConfig:
 		return fmt.Errorf("the credential %s cannot be used with SaveConfig = true, which would write the key into the file", privateKeyCredential)
 	case f.Interface.PrivateKey != nil && *f.Interface.PrivateKey != key:
-		return fmt.Errorf("PrivateKey in the file differs from the credential %s: remove one of them", privateKeyCredential)
+		return fmt.Errorf("PrivateKey in the configuration file differs from the systemd credential %s: remove one of them", privateKeyCredential)
 	}
 	f.Interface.PrivateKey = &key
 	return nil

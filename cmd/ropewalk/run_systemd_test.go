@@ -147,7 +147,7 @@ func TestPrivateKeyCredentialIsUsedAndNeverSaved(t *testing.T) {
 		"none and no key in the file": {file: "-"},
 		"one":                         {file: key.Base64() + "\n", want: &key},
 		"the same key in the file":    {file: key.Base64(), in: conffile.Interface{PrivateKey: &key}, want: &key},
-		"another key in the file":     {file: key.Base64(), in: conffile.Interface{PrivateKey: &other}, err: "differs from the credential"},
+		"another key in the file":     {file: key.Base64(), in: conffile.Interface{PrivateKey: &other}, err: "differs from the systemd credential"},
 		"with SaveConfig":             {file: key.Base64(), in: conffile.Interface{SaveConfig: true}, err: "SaveConfig"},
 		"an empty file":               {file: "", err: "is empty"},
 		"an invalid key":              {file: key.Base64()[1:], err: "one base64 key"},

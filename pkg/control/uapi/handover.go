@@ -160,7 +160,7 @@ func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	ul, ok := l.(*net.UnixListener)
 	if !ok || ul.Addr().String() != path {
 		_ = l.Close()
-		return nil, fmt.Errorf("listening on %s: the descriptor is another socket", path)
+		return nil, fmt.Errorf("the socket from the old daemon is not the control socket %s but %s", path, l.Addr())
 	}
 	ul.SetUnlinkOnClose(false)
 	id, err := os.Lstat(path)

@@ -195,14 +195,14 @@ func replacePin(p *ebpf.Program, pin string) error {
 	}
 	clone, err := p.Clone() // p belongs to the caller, and Pin would record the path in it
 	if err != nil {
-		return fmt.Errorf("pinning a program: %w", err)
+		return fmt.Errorf("duplicating the file descriptor of the eBPF program to pin at %s: %w", pin, err)
 	}
 	defer clone.Close()
 	if err := clone.Pin(next); err != nil {
-		return fmt.Errorf("pinning a program at %s: %w", next, err)
+		return fmt.Errorf("pinning the eBPF program at %s: %w", next, err)
 	}
 	if err := os.Rename(next, pin); err != nil {
-		return errors.Join(fmt.Errorf("pinning a program: %w", err), removePin(next))
+		return errors.Join(fmt.Errorf("replacing the pin %s of the eBPF program: %w", pin, err), removePin(next))
 	}
 	return nil
 }

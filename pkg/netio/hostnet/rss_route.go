@@ -67,7 +67,7 @@ func (f rssFinder) index(index, depth int) (RSS, error) {
 		err = ErrNoLink
 	}
 	if err != nil {
-		return RSS{}, fmt.Errorf("finding link %d: %w", index, err)
+		return RSS{}, fmt.Errorf("finding the network device with index %d: %w", index, err)
 	}
 	return f.link(l, depth)
 }

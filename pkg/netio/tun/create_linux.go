@@ -69,7 +69,7 @@ func explainAttach(name string, exclusive bool, err error) error {
 // Checksum offload is required: without it a sender's UDP_SEGMENT into the interface fails with EIO.
 func setOffloads(fd int, c *Config) (Features, error) {
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.VnetHdrLen); err != nil {
-		return Features{}, fmt.Errorf("setting the virtio-net header size: %w", err)
+		return Features{}, fmt.Errorf("setting the virtio-net header size (TUNSETVNETHDRSZ): %w", err)
 	}
 	const tso = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 	const uso = unix.TUN_F_USO4 | unix.TUN_F_USO6

@@ -57,7 +57,7 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 		m.origin = at.id
 		at.close()
 	case c.Log != nil:
-		c.Log.Debug("finding the interface's namespace failed, its return from another namespace is not recognised", "interface", name, "error", err)
+		c.Log.Debug("interface's network namespace unknown, its return from another namespace is not recognised", "interface", name, "error", err)
 	}
 	m.send(l.state)
 	m.start()
@@ -237,7 +237,7 @@ func (l *location) close() { _ = l.ns.Close() }
 func (m *monitor) locate() (*location, error) {
 	fd, err := unix.IoctlRetInt(m.fd, unix.TUNGETDEVNETNS)
 	if err != nil {
-		return nil, fmt.Errorf("querying the interface's namespace: %w", err)
+		return nil, fmt.Errorf("querying the interface's network namespace (TUNGETDEVNETNS): %w", err)
 	}
 	ns := netns.NsHandle(fd)
 	request, err := unix.NewIfreq("")

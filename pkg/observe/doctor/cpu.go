@@ -83,6 +83,8 @@ func evaluateIdle(f *facts.Facts, r *recorder) {
 	allowed, held := time.Duration(1<<62), ""
 	if l := f.CPU.Latency; l.Err == nil {
 		allowed = l.Value
+	} else {
+		held = fmt.Sprintf(", limit unknown (%v)", l.Err)
 	}
 	usable := slices.DeleteFunc(slices.Clone(states.Value), func(s facts.IdleState) bool { return s.Off })
 	if slices.ContainsFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed }) {

@@ -77,7 +77,7 @@ func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	devices, err := c.source(ctx)
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("reading the status of spread devices: %w", err))
+		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("reading the status of the spread programs (`ropewalk spread status`): %w", err))
 		return
 	}
 	for i := range devices {

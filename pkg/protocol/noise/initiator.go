@@ -42,7 +42,7 @@ func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Ti
 
 	shared, ok := exchange(ephemeral, (*[KeySize]byte)(&i.remote.public))
 	if !ok {
-		return fmt.Errorf("creating an initiation: %w", ErrLowOrder)
+		return fmt.Errorf("the peer's public key is invalid: %w", ErrLowOrder)
 	}
 	key := state.mixKeyForCipher(shared[:])
 	state.seal(msg.Static(), &key, i.remote.local.public[:])
