@@ -137,6 +137,12 @@ func renderSpreadHook(b *strings.Builder, s term.Style, name string, h spreader.
 	if h.Reason != "" {
 		fmt.Fprintf(b, "          %s\n", s.Faint(h.Reason))
 	}
+	for _, n := range h.Before {
+		fmt.Fprintf(b, "          runs after %s\n", printable(n))
+	}
+	for _, n := range h.After {
+		fmt.Fprintf(b, "          runs before %s\n", printable(n))
+	}
 }
 
 func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatus) {

@@ -99,7 +99,10 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 func TestSpreadStatusIsRendered(t *testing.T) {
 	st := spreader.DeviceStatus{
 		Device: "eth0",
-		Spread: spreader.HookStatus{State: "attached", Kind: "tcx", Program: 17, Name: "spread", Reason: "so it is"},
+		Spread: spreader.HookStatus{
+			State: "attached", Kind: "tcx", Program: 17, Name: "spread", Reason: "so it is",
+			Before: []string{"program 3 (other, tcx)"}, After: []string{"filter cil_to_netdev-eth0 (priority 1)"},
+		},
 		Gather: spreader.HookStatus{State: "detached", Kind: "none", Reason: "asked for"},
 		Tunnels: []spreader.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []spreader.PeerStatus{
 			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", Lanes: []spreader.LaneStatus{
@@ -116,6 +119,8 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 eth0
   spread  attached by tcx, program 17 (spread)
           so it is
+          runs after program 3 (other, tcx)
+          runs before filter cil_to_netdev-eth0 (priority 1)
   gather  none
           asked for
   ✗ the link is gone: attach again

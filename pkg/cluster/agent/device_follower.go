@@ -23,6 +23,7 @@ type deviceFollower struct {
 	changes      chan spreader.Change
 	done         chan struct{}
 	repairs      atomic.Int64 // since the last takeRepairs
+	gatherBehind atomic.Bool  // another program may accept packets before the gather program sees them
 	reportCount  atomic.Int64
 }
 
@@ -52,6 +53,7 @@ func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config,
 }
 
 func (f *deviceFollower) logReport(r spreader.Report) {
+	f.gatherBehind.Store(len(r.GatherBehind) > 0)
 	f.log.Info("spreading", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
 		"peers", len(r.Peers), "gather_only", len(r.GatherOnly), "spread", r.Spread, "gather", r.Gather)
 	for _, warning := range r.Warnings {
@@ -85,8 +87,12 @@ func (f *deviceFollower) change(ctx context.Context, cfg spreader.Config) error 
 	return nil
 }
 
-// gatheringPeers returns how many peers of a Config are gathered from with its ports.
+// gatheringPeers returns how many peers of a Config are gathered from with its ports: none while another program may accept
+// their packets first.
 func (f *deviceFollower) gatheringPeers(cfg spreader.Config) (n int) {
+	if f.gatherBehind.Load() {
+		return 0
+	}
 	for at, ports := range cfg.PeerPortRanges {
 		if f.applied.PeerPortRanges[at] == ports {
 			n++

@@ -33,6 +33,21 @@ func TestFailedChangeKeepsExistingPeers(t *testing.T) {
 	}
 }
 
+// TestGatherBehindAnotherProgramIsNotAnnounced: packets that the other program accepts are not gathered.
+func TestGatherBehindAnotherProgramIsNotAnnounced(t *testing.T) {
+	cfg := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
+	w := &deviceFollower{applied: cfg, log: slog.New(slog.DiscardHandler)}
+	for _, c := range []struct {
+		behind []string
+		want   int
+	}{{nil, 1}, {[]string{"filter u32 (priority 1)"}, 0}, {nil, 1}} {
+		w.logReport(spreader.Report{GatherBehind: c.behind})
+		if n := w.gatheringPeers(cfg); n != c.want {
+			t.Errorf("behind %q: got %d peers, want %d", c.behind, n, c.want)
+		}
+	}
+}
+
 func TestRepeatedWarningIsLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	w := &deviceFollower{log: slog.New(slog.NewTextHandler(&log, nil))}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -15,9 +16,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// priority is the priority of all filters of this package. It precedes those that tc assigns by default (from 49152 down),
-// and differs from the small numbers that people and other programs choose.
-const priority = 71
+// handles are the handles of this package's filters. Other programs choose small ones, such as 1. There are two, so that a
+// filter can be added in front of others before the present one is removed: of several filters with one priority the newest
+// runs first (cls_bpf_change of Linux).
+var handles = [...]uint32{0x7277, 0x7278}
 
 // filter is a program attached by a filter on a clsact qdisc.
 type filter struct{ program *ebpf.Program }
@@ -77,19 +79,22 @@ func (f *filter) locate(h Hook) (Hook, *netlink.BpfFilter, error) {
 }
 
 func (f *filter) replace(h Hook, p *ebpf.Program) error {
-	return h.putFilter(p, f.program)
-}
-
-// detach keeps a filter that another program put in this one's place.
-func (f *filter) detach(h Hook) error {
-	h, there, err := f.locate(h)
+	there, err := h.findFilter()
 	if err != nil {
 		return err
 	}
-	if there != nil && there.Name == h.Name {
-		if err := netlink.FilterDel(there); err != nil && !isGone(err) {
-			return fmt.Errorf("removing the %s filter: %w", h.AttachPoint, err)
-		}
+	return h.putFilter(p, f.program, place{there.Priority, there.Handle})
+}
+
+func (f *filter) moveToFront(h Hook, p *ebpf.Program) error { return h.addFilter(p, f.program) }
+
+func (f *filter) detach(h Hook) error {
+	h, _, err := f.locate(h)
+	if err != nil {
+		return err
+	}
+	if err := h.deleteFilters(); err != nil {
+		return err
 	}
 	if err := removePin(h.Pin); err != nil {
 		return err
@@ -105,30 +110,76 @@ func (h Hook) removeUnpinnedFilter() error {
 	if there, err := h.qdisc(); err != nil || there != "clsact" {
 		return err
 	}
-	lost, err := h.findFilter()
-	if err != nil {
+	if err := h.deleteFilters(); err != nil {
 		return err
-	}
-	if lost != nil && lost.Name == h.Name {
-		if err := netlink.FilterDel(lost); err != nil && !isGone(err) {
-			return fmt.Errorf("removing the %s filter: %w", h.AttachPoint, err)
-		}
 	}
 	return h.removeQdisc()
 }
 
-// findFilter returns the filter with this hook's priority and handle, or nil.
+// place is the priority and the handle of a filter.
+type place struct {
+	priority uint16
+	handle   uint32
+}
+
+// deleteFilters removes the filters with this hook's name, but for those at the places kept.
+func (h Hook) deleteFilters(kept ...place) error {
+	own, err := h.ownFilters()
+	for _, f := range own {
+		if slices.Contains(kept, place{f.Priority, f.Handle}) {
+			continue
+		}
+		if err := netlink.FilterDel(f); err != nil && !isGone(err) {
+			return fmt.Errorf("removing the %s filter: %w", h.AttachPoint, err)
+		}
+	}
+	return err
+}
+
+// findFilter returns the filter with this hook's name, or nil.
 func (h Hook) findFilter() (*netlink.BpfFilter, error) {
+	own, err := h.ownFilters()
+	if len(own) == 0 {
+		return nil, err
+	}
+	return own[0], nil
+}
+
+// ownFilters returns the filters with this hook's name in the order in which they run. There is more than one only if a process
+// was killed while it replaced one.
+func (h Hook) ownFilters() (own []*netlink.BpfFilter, err error) {
 	if h.Device == 0 {
 		return nil, nil
 	}
 	filters, err := listFilters(h.Device, h.parent())
 	for _, f := range filters {
-		if b, ok := f.(*netlink.BpfFilter); ok && b.Priority == priority && b.Handle == h.Handle {
-			return b, nil
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == h.Name {
+			own = append(own, b)
 		}
 	}
-	return nil, err
+	return own, err
+}
+
+// freePlace returns a place in front of all filters that a filter can precede, or a BusyError.
+func (h Hook) freePlace() (place, error) {
+	filters, err := listFilters(h.Device, h.parent())
+	if err != nil {
+		return place{}, err
+	}
+	priority := bestPriority(filters)
+	taken := map[uint32]*netlink.BpfFilter{}
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Priority == priority {
+			taken[b.Handle] = b
+		}
+	}
+	for _, handle := range handles {
+		if taken[handle] == nil {
+			return place{priority, handle}, nil
+		}
+	}
+	other := taken[handles[0]]
+	return place{}, &BusyError{Device: h.Device, AttachPoint: h.AttachPoint, Program: ebpf.ProgramID(other.Id), Name: other.Name}
 }
 
 func (h Hook) parent() uint32 {
@@ -142,27 +193,42 @@ func (h Hook) createFilter(p *ebpf.Program) error {
 	if err := h.ensureQdisc(p); err != nil {
 		return err
 	}
-	there, err := h.findFilter()
-	if err == nil && there != nil && there.Name != h.Name {
-		id := ebpf.ProgramID(there.Id)
-		err = &BusyError{Device: h.Device, AttachPoint: h.AttachPoint, Program: id, Name: there.Name}
-	}
+	err := h.addFilter(p, nil)
 	if err == nil {
-		err = h.putFilter(p, nil)
+		return nil
 	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.AttachPoint, err), h.removeQdisc())
-	}
-	return nil
+	return errors.Join(fmt.Errorf("attaching to the %s hook (clsact): %w", h.AttachPoint, err), h.removeQdisc())
 }
 
-// putFilter pins the program, in place of the pinned one if that is not nil, and then adds or atomically replaces the filter
-// (cls_bpf_change). On failure it restores the pin.
-func (h Hook) putFilter(p, pinned *ebpf.Program) error {
+// addFilter adds the filter in front of all others, and then removes the present one, also one without a pin, as a process
+// leaves it that is killed before it can pin it. pinned is that of putFilter.
+func (h Hook) addFilter(p, pinned *ebpf.Program) error {
+	own, err := h.ownFilters()
+	if err != nil {
+		return err
+	}
+	if len(own) > 1 { // both handles may be in use
+		if err := h.deleteFilters(place{own[0].Priority, own[0].Handle}); err != nil {
+			return err
+		}
+	}
+	at, err := h.freePlace()
+	if err != nil {
+		return err
+	}
+	if err := h.putFilter(p, pinned, at); err != nil {
+		return err
+	}
+	return h.deleteFilters(at)
+}
+
+// putFilter pins the program, in place of the pinned one if that is not nil, and then adds the filter at that place or
+// atomically replaces it (cls_bpf_change). On failure it restores the pin.
+func (h Hook) putFilter(p, pinned *ebpf.Program, at place) error {
 	if err := replacePin(p, h.Pin); err != nil {
 		return err
 	}
-	f := h.filter()
+	f := h.filter(at)
 	f.Fd = p.FD()
 	err := netlink.FilterReplace(f)
 	if err == nil {
@@ -178,10 +244,10 @@ func (h Hook) putFilter(p, pinned *ebpf.Program) error {
 	return errors.Join(err, replacePin(pinned, h.Pin))
 }
 
-func (h Hook) filter() *netlink.BpfFilter {
+func (h Hook) filter(at place) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: h.Device, Parent: h.parent(), Handle: h.Handle, Priority: priority, Protocol: unix.ETH_P_ALL,
+			LinkIndex: h.Device, Parent: h.parent(), Handle: at.handle, Priority: at.priority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: -1, Name: h.Name, DirectAction: true,
 	}

@@ -34,8 +34,8 @@ func TestQdiscStaysWhileOtherFiltersUseIt(t *testing.T) {
 	h := r.hook(Egress, Clsact)
 	c := r.counter(Ingress, unspec)
 	expect.NoError(r, h.Attach(r.counter(Egress, unspec).Program))
-	other := r.hook(Ingress, Clsact).filter()
-	other.Fd, other.Handle, other.Priority = c.FD(), 1, 1
+	other := r.hook(Ingress, Clsact).filter(place{1, 1})
+	other.Fd, other.Name = c.FD(), "foreign"
 	expect.NoError(r, netlink.FilterAdd(other))
 	expect.NoError(r, h.Detach())
 	if !r.hasQdisc() {
@@ -63,26 +63,27 @@ func TestForeignFilterIsKept(t *testing.T) {
 	h := r.hook(Egress, Clsact)
 	other, mine := r.counter(Egress, unspec), r.counter(Egress, unspec)
 	expect.NoError(r, netlink.QdiscAdd(h.clsact()))
-	put := func() {
-		f := h.filter()
-		f.Fd, f.Name = other.FD(), "foreign"
-		expect.NoError(r, netlink.FilterReplace(f))
+	for _, handle := range handles {
+		r.putForeign(h, other, "foreign", 1, handle)
 	}
-	put()
 	err := h.Attach(mine.Program)
 	busy, ok := errors.AsType[*BusyError](err)
 	if !ok || busy.Name != "foreign" || busy.Program != r.id(other) || len(r.pins()) > 0 {
 		r.Errorf("%v, pins %q", err, r.pins())
 	}
-	expect.NoError(r, netlink.FilterDel(h.filter()))
+	expect.NoError(r, netlink.FilterDel(h.filter(place{1, handles[0]})))
 	expect.NoError(r, h.Attach(mine.Program))
-	put()
+	r.putForeign(h, other, h.Name, 1, handles[0]) // as another program that has the same name
 	if st := r.state(h); st.State != Replaced || st.Other != r.id(other) {
 		r.Errorf("got status %+v, want State %v, Other %v", st, Replaced, r.id(other))
 	}
+	r.putForeign(h, other, "foreign", 1, handles[0])
+	if st := r.state(h); st.State != Defunct {
+		r.Errorf("got status %+v, want State %v", st, Defunct)
+	}
 	expect.NoError(r, h.Detach())
-	if f, err := h.findFilter(); err != nil || f == nil || f.Name != "foreign" {
-		r.Errorf("got %v, error %v, want non-nil, no error", f, err)
+	if left, err := h.filters(); err != nil || len(left) != 2 || left[0].Name != "foreign" || left[1].Name != "foreign" {
+		r.Errorf("got %v, error %v, want the two foreign filters", left, err)
 	}
 }
 

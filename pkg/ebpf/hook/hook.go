@@ -13,8 +13,9 @@ import (
 // AttachPoint is the point in a device's packet path at which a program runs.
 type AttachPoint uint8
 
-// The attach points. At Egress and Ingress (tc) the program runs before all others, since any other may end the processing
-// (TC_ACT_OK does). It must return TC_ACT_UNSPEC so that the others run too.
+// The attach points. At Egress and Ingress (tc) the program is attached in front of all others, since any other may end the
+// processing (TC_ACT_OK does). It must return TC_ACT_UNSPEC so that the others run too. Another program may later be attached
+// in front of it: Order reports that, and the next Attach moves the program to the front again.
 const (
 	Egress AttachPoint = iota + 1
 	Ingress
@@ -57,10 +58,8 @@ type Hook struct {
 	// QdiscPin is the path of a pin that records that this package added the device's clsact qdisc. All hooks of a device
 	// share it.
 	QdiscPin string
-	// Name and Handle identify the filter of Clsact. Filters with another name are kept, even with this package's priority.
-	// Handle must not be zero.
-	Name   string
-	Handle uint32
+	// Name identifies the filter of Clsact. Filters with another name are kept.
+	Name string
 }
 
 // State is the state of a hook.
@@ -99,7 +98,8 @@ type Status struct {
 }
 
 // Attach attaches the program. A program that is already attached by this hook is replaced atomically: every packet is
-// handled by exactly one of them. If the hook's state is Defunct, OnOtherDevice or Replaced, it is detached first. The
+// handled by exactly one of them. If another program has come in front of it, the new one is attached in front of that before
+// the old one is detached: in between, packets may be handled by both. If the hook's state is Defunct, OnOtherDevice or Replaced, it is detached first. The
 // program may be closed afterwards.
 //
 // Errors wrap a *BusyError if another program occupies the attach point, and ebpf.ErrNotSupported if the kernel does not
@@ -121,10 +121,17 @@ func (h Hook) Attach(p *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	if st.State == Attached && h.acceptsKind(st.Kind) {
-		return held.replace(h, p)
+	if st.State != Attached || !h.acceptsKind(st.Kind) {
+		return h.reattach(held, st, p)
 	}
-	return h.reattach(held, st, p)
+	inFront, err := h.InFront()
+	if err != nil {
+		return err
+	}
+	if !inFront {
+		return held.moveToFront(h, p)
+	}
+	return held.replace(h, p)
 }
 
 // reattach detaches the present program and attaches the new one. If that fails, it attaches the old program again, for
@@ -202,6 +209,7 @@ func (h Hook) create(p *ebpf.Program) error {
 type attachment interface {
 	status(h Hook) (Status, error)
 	replace(h Hook, p *ebpf.Program) error
+	moveToFront(h Hook, p *ebpf.Program) error
 	detach(h Hook) error
 	close()
 }

@@ -66,6 +66,23 @@ func (l *xdpOrTCXLink) replace(h Hook, p *ebpf.Program) error {
 	return nil
 }
 
+// moveToFront attaches the program in front of all others, and then detaches the present one.
+func (l *xdpOrTCXLink) moveToFront(h Hook, p *ebpf.Program) error {
+	next := h
+	next.Pin += "_next"
+	if err := removePin(next.Pin); err != nil {
+		return err
+	}
+	if err := next.createTCX(p); err != nil {
+		return err
+	}
+	if err := os.Rename(next.Pin, h.Pin); err != nil {
+		return errors.Join(fmt.Errorf("replacing the pin %s of the %s link: %w", h.Pin, h.AttachPoint, err), next.Detach())
+	}
+	_ = l.link.Detach()
+	return nil
+}
+
 // detach detaches before it closes, so that the program is off when it returns.
 func (l *xdpOrTCXLink) detach(h Hook) error {
 	// If the device is gone, Detach fails with one of several errors, and there is nothing to detach.
@@ -86,13 +103,16 @@ func (h Hook) pinLink(l link.Link) error {
 }
 
 func (h Hook) createTCX(p *ebpf.Program) error {
-	at := ebpf.AttachTCXEgress
-	if h.AttachPoint == Ingress {
-		at = ebpf.AttachTCXIngress
-	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: h.Device, Program: p, Attach: at, Anchor: link.Head()})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: h.Device, Program: p, Attach: h.tcxType(), Anchor: link.Head()})
 	if err != nil {
 		return fmt.Errorf("attaching to the %s hook (tcx): %w", h.AttachPoint, err)
 	}
 	return h.pinLink(l)
+}
+
+func (h Hook) tcxType() ebpf.AttachType {
+	if h.AttachPoint == Ingress {
+		return ebpf.AttachTCXIngress
+	}
+	return ebpf.AttachTCXEgress
 }

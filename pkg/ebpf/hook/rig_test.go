@@ -71,7 +71,7 @@ func (r *rig) unplug() {
 func (r *rig) hook(point AttachPoint, kind Kind) Hook {
 	r.Helper()
 	return Hook{
-		Device: r.device, AttachPoint: point, Kind: kind, Name: "test_" + point.String(), Handle: 7,
+		Device: r.device, AttachPoint: point, Kind: kind, Name: "test_" + point.String(),
 		Pin: filepath.Join(r.fs, point.String()), QdiscPin: filepath.Join(r.fs, "clsact"),
 	}
 }

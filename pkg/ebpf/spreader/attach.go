@@ -35,9 +35,12 @@ type Report struct {
 	// Skipped are peers that are not configured. A later Attach, or Watch, may add them.
 	Skipped []SkippedPeer `json:"skipped,omitempty"`
 	// Spread and Gather are the kinds of the hooks, such as "tcx". Gather is "none" if no gather program is attached.
-	Spread   string   `json:"spread"`
-	Gather   string   `json:"gather"`
-	Warnings []string `json:"warnings,omitempty"`
+	Spread string `json:"spread"`
+	Gather string `json:"gather"`
+	// SpreadBehind and GatherBehind are the programs that run before these, and may end the processing of a packet.
+	SpreadBehind []string `json:"spread_behind,omitempty"`
+	GatherBehind []string `json:"gather_behind,omitempty"`
+	Warnings     []string `json:"warnings,omitempty"`
 }
 
 // SkippedPeer is a peer that is neither spread to nor gathered from.
@@ -304,17 +307,10 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 		if err := c.step(p.point.String()); err != nil {
 			return err
 		}
-		kind, err := c.attach(p.point, p.program)
-		if err != nil {
+		if err := c.attach(p.point, p.program); err != nil {
 			return err
 		}
-		if p.point == hook.Egress {
-			c.plan.report.Spread = kind
-		} else {
-			c.plan.report.Gather = kind
-		}
 	}
-	c.plan.report.Gather = orNone(c.plan.report.Gather)
 	if err := c.step("detach"); err != nil {
 		return err
 	}
@@ -326,30 +322,23 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 	return nil
 }
 
-func orNone(s string) string {
-	if s == "" {
-		return "none"
-	}
-	return s
-}
-
 func (c *change) hook(point hook.AttachPoint) hook.Hook {
 	return c.pins.hook(c.plan.cfg.Device, c.plan.index, point, c.host.kind)
 }
 
 // attach attaches one program. Its rollback restores the previous one.
-func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) (kind string, err error) {
+func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) error {
 	h := c.hook(point)
 	before, err := h.Status()
 	if err != nil {
-		return "", err
+		return err
 	}
 	var old *ebpf.Program
 	if before.State == hook.Attached {
 		// The old program is freed once it is replaced, unless this process opens it, which needs CAP_SYS_ADMIN. Without that
 		// the new program stays if a later step fails. It does the same as the old one, with the same maps.
 		if old, err = ebpf.NewProgramFromID(before.Program); err != nil && !errors.Is(err, os.ErrPermission) {
-			return "", fmt.Errorf("opening the present program: %w", err)
+			return fmt.Errorf("opening the present program: %w", err)
 		}
 	}
 	c.onFailure(func() error {
@@ -365,10 +354,10 @@ func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) (kind string, e
 	})
 	if err := h.Attach(p); err != nil {
 		if point == hook.XDP {
-			return "", fmt.Errorf("%w; to gather with tc instead, use --gather tc", err)
+			return fmt.Errorf("%w; to gather with tc instead, use --gather tc", err)
 		}
-		return "", err
+		return err
 	}
-	now, err := h.Status()
-	return now.Kind.String(), err
+	_, err = c.plan.reportHook(h)
+	return err
 }

@@ -78,9 +78,6 @@ const (
 // state returns the directory in which a device's maps are pinned.
 func (p pins) state(device string) string { return filepath.Join(p.device(device), statePin) }
 
-// filterHandle is the handle of this package's clsact filters.
-const filterHandle = 1
-
 // hook returns a hook of a device. Index 0 stands for a device that is gone.
 func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
 	name := "ropewalk_gather"
@@ -92,7 +89,7 @@ func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.K
 	}
 	dir := p.device(device)
 	return hook.Hook{
-		Device: index, AttachPoint: point, Kind: kind, Name: name, Handle: filterHandle,
+		Device: index, AttachPoint: point, Kind: kind, Name: name,
 		Pin: filepath.Join(dir, point.String()), QdiscPin: filepath.Join(dir, qdiscPin),
 	}
 }

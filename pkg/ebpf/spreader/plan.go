@@ -37,7 +37,7 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port}}
+	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
 	if err := pl.findDevice(p, known); err != nil {
 		return nil, err
 	}

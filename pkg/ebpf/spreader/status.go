@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -42,6 +43,10 @@ type HookStatus struct {
 	Program uint32 `json:"program,omitempty"`
 	Name    string `json:"name,omitempty"` // the program's
 	Reason  string `json:"reason"`         // for this kind
+	// Before and After are the programs that run before and after it at the same attach point, in order. One that runs before may
+	// end the processing of a packet.
+	Before []string `json:"before,omitempty"`
+	After  []string `json:"after,omitempty"`
 }
 
 // Counter is one event counter (programs.Event).
@@ -150,21 +155,42 @@ func (p pins) hookStatus(st *DeviceStatus, index int) {
 		st.problem("the spread hook cannot be read: %v", err)
 	} else {
 		st.Spread = hookStatusOf(egress, whySpread(egress.Kind))
+		st.readOrder(&st.Spread, p.hook(st.Device, index, hook.Egress, hook.Best))
 		if egress.State == hook.Detached {
 			st.problem("spread is not attached: attach again, or detach")
 		}
 	}
-	_, gather, gatherErr := p.gatherHook(st.Device, index)
+	point, gather, gatherErr := p.gatherHook(st.Device, index)
 	if gatherErr != nil {
 		st.problem("the gather hook cannot be read: %v", gatherErr)
 	} else {
 		st.Gather = hookStatusOf(gather, whyGather(gather.Kind))
+		st.readOrder(&st.Gather, p.hook(st.Device, index, point, hook.Best))
 	}
 	if index == 0 {
 		st.nameProblem(cmp.Or(egress.Device, gather.Device))
 	}
 	st.hookProblem("spread", egress, index)
 	st.hookProblem("gather", gather, index)
+}
+
+// readOrder reads what runs before and after a hook's program.
+func (s *DeviceStatus) readOrder(st *HookStatus, h hook.Hook) {
+	before, after, err := h.Order()
+	if err != nil {
+		s.problem("the order of the programs at %s cannot be read: %v", h.AttachPoint, err)
+		return
+	}
+	st.Before, st.After = neighbourNames(before), neighbourNames(after)
+	if len(before) == 0 {
+		return
+	}
+	if inFront, err := h.InFront(); err == nil && !inFront {
+		s.problem("%s has come in front at %s and may end the processing of packets: attach again to run before it, or keep "+
+			"`ropewalk spread attach --watch` running", strings.Join(st.Before, ", "), h.AttachPoint)
+		return
+	}
+	s.problem("%s", behindText(h.AttachPoint, st.Before))
 }
 
 // nameProblem reports a device that no longer exists under its name. now is the index that it has now, or 0.
@@ -188,7 +214,7 @@ func hookStatusOf(s hook.Status, why string) HookStatus {
 func whySpread(k hook.Kind) string {
 	switch k {
 	case hook.TCX:
-		return "the kernel has tcx: the program runs first at egress, and others run after it"
+		return "the kernel has tcx (Linux 6.6)"
 	case hook.Clsact:
 		return "the kernel has no tcx (Linux 6.6): the program is a filter on a clsact qdisc"
 	}

@@ -10,12 +10,15 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 const (
@@ -84,8 +87,11 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 		}
 	}()
 	w := &watcher{
-		host: h, cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
+		host: h, filters: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
 		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts)},
+	}
+	if err := w.watchFilters(subscription); err != nil {
+		return err
 	}
 	r, err := h.attach(ctx, cfg, w.history)
 	if err != nil {
@@ -102,6 +108,8 @@ type watcher struct {
 	log           *slog.Logger
 	attached      func(Report)
 	changes       <-chan Change
+	filters       chan struct{} // gets a token when a filter of the device has changed
+	index         atomic.Int64  // the device's, as of the last change or poll
 	history       history
 	lastError     string        // the last logged error
 	interval      time.Duration // the shortest time between two polls
@@ -125,9 +133,15 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			case !ok:
 				updates, w.noLinkUpdates, w.wait = nil, true, w.interval
 				timer.Reset(w.wait)
-			case burst == nil && u.Attrs().Name == w.cfg.Device:
-				burst = time.After(linkDebounce)
+			case u.Attrs().Name == w.cfg.Device:
+				w.index.Store(int64(u.Attrs().Index))
+				if burst == nil {
+					burst = time.After(linkDebounce)
+				}
 			}
+		case <-w.filters:
+			w.reconcile(ctx)
+			timer.Reset(w.wait)
 		case c := <-w.changes:
 			if w.change(ctx, c) {
 				timer.Reset(w.wait)
@@ -141,6 +155,18 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			timer.Reset(w.wait)
 		}
 	}
+}
+
+// watchFilters reports changes of the device's filters: other programs remove those of ropewalk (Cilium's agent, all of a
+// direction when it starts), or add theirs in front.
+func (w *watcher) watchFilters(ctx context.Context) error {
+	w.index.Store(int64(deviceIndex(w.cfg.Device)))
+	return hostnet.WatchFilters(ctx, func(index int) bool { return int64(index) == w.index.Load() }, func() {
+		select {
+		case w.filters <- struct{}{}:
+		default:
+		}
+	})
 }
 
 // change replaces the Config unless it is invalid, and reconciles with it.
@@ -247,26 +273,68 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	return reconcileResult{pl.report, changed, pl.traffic}, err
 }
 
-// checkAttached returns errNotAttached unless all configured hooks are attached. It fills in the report.
+// checkAttached returns errNotAttached unless all configured hooks are attached, in front of all programs that they can precede. It
+// fills in the report.
 func (pl *plan) checkAttached(p pins) error {
 	gather := hook.Ingress
 	if pl.cfg.Gather == GatherXDP {
 		gather = hook.XDP
 	}
-	spread, err := p.hook(pl.cfg.Device, pl.index, hook.Egress, hook.Best).Status()
-	if err != nil {
-		return err
-	}
-	gathers, err := p.hook(pl.cfg.Device, pl.index, gather, hook.Best).Status()
-	if err != nil {
-		return err
-	}
-	pl.report.Spread, pl.report.Gather = spread.Kind.String(), gathers.Kind.String()
+	points := []hook.AttachPoint{hook.Egress, gather}
 	if pl.cfg.Gather == GatherNone {
-		pl.report.Gather = "none"
+		points = points[:1]
 	}
-	if spread.State != hook.Attached || (gathers.State != hook.Attached && pl.cfg.Gather != GatherNone) {
-		return errNotAttached
+	for _, point := range points {
+		h := p.hook(pl.cfg.Device, pl.index, point, hook.Best)
+		state, err := pl.reportHook(h)
+		if err != nil {
+			return err
+		}
+		inFront, err := h.InFront()
+		if err != nil {
+			return err
+		}
+		if state != hook.Attached || !inFront {
+			return errNotAttached
+		}
 	}
 	return nil
+}
+
+// reportHook adds a hook to the report.
+func (pl *plan) reportHook(h hook.Hook) (hook.State, error) {
+	st, err := h.Status()
+	if err != nil {
+		return st.State, err
+	}
+	before, _, err := h.Order()
+	if err != nil {
+		return st.State, err
+	}
+	behind := neighbourNames(before)
+	if h.AttachPoint == hook.Egress {
+		pl.report.Spread, pl.report.SpreadBehind = st.Kind.String(), behind
+	} else {
+		pl.report.Gather, pl.report.GatherBehind = st.Kind.String(), behind
+	}
+	if len(behind) > 0 {
+		pl.warn("%s", behindText(h.AttachPoint, behind))
+	}
+	return st.State, nil
+}
+
+func neighbourNames(list []hook.Neighbour) (names []string) {
+	for _, n := range list {
+		names = append(names, n.String())
+	}
+	return names
+}
+
+// behindText describes the effect of programs that run before that of an attach point.
+func behindText(point hook.AttachPoint, behind []string) string {
+	effect := "the packets that it accepts are not spread"
+	if point != hook.Egress {
+		effect = "the packets that it accepts are not gathered"
+	}
+	return fmt.Sprintf("%s runs first at %s and cannot be preceded: if it ends the processing (TC_ACT_OK), %s", strings.Join(behind, ", "), point, effect)
 }

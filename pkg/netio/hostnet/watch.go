@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -30,27 +32,46 @@ func WatchRoutes(ctx context.Context, changed func()) error {
 	if err != nil {
 		return fmt.Errorf("subscribing to route changes: %w", err)
 	}
-	context.AfterFunc(ctx, socket.Close) // wakes Receive
-	watch(ctx, changed, func() ([]syscall.NetlinkMessage, error) {
-		messages, _, err := socket.Receive()
-		return messages, err
-	})
+	watchSocket(ctx, socket, isRouteChange, changed)
 	return nil
 }
 
+// WatchFilters calls changed after filters of a device's clsact qdisc, or the qdisc itself, have changed: added, replaced or
+// removed by any process. It calls isDevice with the index of each changed device, from another goroutine than changed.
+// Otherwise it is like WatchRoutes. The kernel sends no notification about tcx programs.
+func WatchFilters(ctx context.Context, isDevice func(index int) bool, changed func()) error {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	if err != nil {
+		return fmt.Errorf("subscribing to filter changes: %w", err)
+	}
+	watchSocket(ctx, socket, func(kind uint16, data []byte) bool {
+		index, ok := filterDevice(kind, data)
+		return ok && isDevice(index)
+	}, changed)
+	return nil
+}
+
+func watchSocket(ctx context.Context, socket *nl.NetlinkSocket, relevant func(kind uint16, data []byte) bool, changed func()) {
+	context.AfterFunc(ctx, socket.Close) // wakes Receive
+	watch(ctx, changed, relevant, func() ([]syscall.NetlinkMessage, error) {
+		messages, _, err := socket.Receive()
+		return messages, err
+	})
+}
+
 // watch reads and reports in separate goroutines, so that changed cannot delay the reading.
-func watch(ctx context.Context, changed func(), receive func() ([]syscall.NetlinkMessage, error)) {
+func watch(ctx context.Context, changed func(), relevant func(kind uint16, data []byte) bool, receive func() ([]syscall.NetlinkMessage, error)) {
 	pending := make(chan struct{}, 1)
-	go readChanges(ctx, pending, receive)
+	go readChanges(ctx, pending, relevant, receive)
 	go reportChanges(ctx, pending, changed)
 }
 
 // readChanges puts a token into pending when something changed. After an error, above all ENOBUFS (overrun), a change
 // may have been missed. The pause keeps a permanent error from using a whole core.
-func readChanges(ctx context.Context, pending chan<- struct{}, receive func() ([]syscall.NetlinkMessage, error)) {
+func readChanges(ctx context.Context, pending chan<- struct{}, relevant func(kind uint16, data []byte) bool, receive func() ([]syscall.NetlinkMessage, error)) {
 	for ctx.Err() == nil {
 		messages, err := receive()
-		if err != nil || anyRelevant(messages) {
+		if err != nil || slices.ContainsFunc(messages, func(m syscall.NetlinkMessage) bool { return relevant(m.Header.Type, m.Data) }) {
 			select {
 			case pending <- struct{}{}:
 			default:
@@ -92,19 +113,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func anyRelevant(messages []syscall.NetlinkMessage) bool {
-	for i := range messages {
-		if isRelevant(messages[i].Header.Type, messages[i].Data) {
-			return true
-		}
-	}
-	return false
-}
-
-// isRelevant reports whether an rtnetlink message is about a change that WatchRoutes reports. A new address is not:
+// isRouteChange reports whether an rtnetlink message is about a change that WatchRoutes reports. A new address is not:
 // it comes with a route, and each router advertisement repeats it. Cloned routes are cached by the kernel from
 // traffic.
-func isRelevant(kind uint16, data []byte) bool {
+func isRouteChange(kind uint16, data []byte) bool {
 	switch kind {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return len(data) >= unix.SizeofRtMsg && // struct rtmsg: rtm_flags
@@ -117,4 +129,19 @@ func isRelevant(kind uint16, data []byte) bool {
 			binary.NativeEndian.Uint32(data[12:])&unix.IFF_UP != 0
 	}
 	return false
+}
+
+// filterDevice returns the index of the device that an rtnetlink message about a filter or a clsact qdisc concerns.
+func filterDevice(kind uint16, data []byte) (index int, ok bool) {
+	if len(data) < nl.SizeofTcMsg {
+		return 0, false
+	}
+	m := nl.DeserializeTcMsg(data)
+	switch kind {
+	case unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
+		return int(m.Ifindex), true
+	case unix.RTM_NEWQDISC, unix.RTM_DELQDISC:
+		return int(m.Ifindex), m.Parent == netlink.HANDLE_CLSACT
+	}
+	return 0, false
 }

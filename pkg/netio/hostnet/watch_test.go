@@ -52,7 +52,7 @@ func TestOnlyPathChangesAreRelevant(t *testing.T) {
 		"link truncated":         {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWLINK}, Data: make([]byte, 15)}, false},
 		"anything else":          {syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWNEIGH}}, false},
 	} {
-		if got := anyRelevant([]syscall.NetlinkMessage{c.message}); got != c.want {
+		if got := isRouteChange(c.message.Header.Type, c.message.Data); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
@@ -62,7 +62,10 @@ func FuzzRouteMessages(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWROUTE), routeMessage(0, 0).Data)
 	f.Add(uint16(unix.RTM_NEWLINK), linkMessage(0, 0, 1).Data)
 	f.Add(uint16(unix.RTM_DELADDR), []byte{})
-	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) { isRelevant(kind, data) })
+	f.Fuzz(func(_ *testing.T, kind uint16, data []byte) {
+		isRouteChange(kind, data)
+		filterDevice(kind, data)
+	})
 }
 
 // arrival is one result of a simulated socket.
@@ -77,7 +80,7 @@ func scripted(t *testing.T, changed func()) (arrivals chan<- arrival, calls func
 	ch := make(chan arrival)
 	n := 0
 	ctx, cancel := context.WithCancel(t.Context())
-	watch(ctx, func() { n++; changed() }, func() ([]syscall.NetlinkMessage, error) {
+	watch(ctx, func() { n++; changed() }, isRouteChange, func() ([]syscall.NetlinkMessage, error) {
 		select {
 		case <-ctx.Done():
 			return nil, net.ErrClosed
@@ -145,6 +148,57 @@ func TestChangesDuringCallbackAreReported(t *testing.T) {
 			t.Errorf("got %d calls, want 2", n)
 		}
 	})
+}
+
+func TestFilterChangesOfOneDeviceAreReported(t *testing.T) {
+	enterNamespace(t)
+	addVeth(t, "here", "there")
+	here, err := netlink.LinkByName("here")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := make(changes, 1000)
+	isHere := func(index int) bool { return index == here.Attrs().Index }
+	if err := WatchFilters(t.Context(), isHere, func() { c <- struct{}{} }); err != nil {
+		t.Fatal(err)
+	}
+	filter := clsactFilter(here.Attrs().Index)
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"qdisc added", func() error { return netlink.QdiscAdd(clsact(here.Attrs().Index)) }},
+		{"filter added", func() error { return netlink.FilterAdd(filter) }},
+		{"filter removed", func() error { return netlink.FilterDel(filter) }},
+		{"qdisc removed", func() error { return netlink.QdiscDel(clsact(here.Attrs().Index)) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Skipf("%s: needs clsact and u32 filters: %v", step.what, err)
+		}
+		c.await(t, step.what)
+	}
+	there, err := netlink.LinkByName("there")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.QdiscAdd(clsact(there.Attrs().Index)); err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.QdiscAdd(clsact(here.Attrs().Index)); err != nil {
+		t.Fatal(err)
+	}
+	c.await(t, "the second change, and not the other device's")
+	if len(c) != 0 {
+		t.Error("a change of the other device was reported")
+	}
+}
+
+func clsact(device int) netlink.Qdisc {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: device, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+}
+
+func clsactFilter(device int) netlink.Filter {
+	return &netlink.U32{FilterAttrs: netlink.FilterAttrs{LinkIndex: device, Parent: netlink.HANDLE_MIN_EGRESS, Priority: 1, Protocol: unix.ETH_P_IP}}
 }
 
 // changes receives a token for each call of a watch.
