@@ -6,7 +6,7 @@
  * spread (tc egress): sets the source port of each data message to its flow's lane port. Handshakes and keepalives
  * keep the listen port.
  *
- * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h.
+ * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
  * All three let every packet continue.
  */
@@ -15,6 +15,7 @@
 #include "include/parse.h"
 #include "include/restore.h"
 #include "include/rewrite.h"
+#include "include/toobig.h"
 #include "include/wireguard.h"
 
 INLINE u32 datagram_count(const struct __sk_buff *skb)
@@ -52,16 +53,44 @@ INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 	return flow ^ flow >> 16;
 }
 
+/*
+ * How long messages to a peer are not spread after one has left in fragments, in nanoseconds. NICs and routers hash fragments
+ * by their addresses alone: beside them, smaller messages of a flow that had a lane port would take another queue or path.
+ */
+#define FRAGMENTED_HOLD 10000000000ULL
+
+/* Notes that a message to the packet's peer leaves in fragments. */
+INLINE void note_fragment(const struct outer *o)
+{
+	struct peer *peer = find_peer(o);
+
+	if (peer)
+		peer->fragmented = bpf_ktime_get_ns() >> TICK_SHIFT;
+	count(EVENT_EGRESS_FRAGMENT, 1);
+}
+
 INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
 {
+	u32 key = 0, lanes = peer->lanes, flow = take_flow(skb, mark_mask);
+	const struct settings *all = bpf_map_lookup_elem(&settings, &key);
 	struct udp_header old = *o->udp;
 	struct ports new = old.ports;
-	u32 lanes = peer->lanes;
+	u64 now = bpf_ktime_get_ns();
 
-	if (lanes == 0 || lanes > SPREAD_LANES)
+	if (!all || lanes == 0 || lanes > SPREAD_LANES)
 		return;
-	new.src = peer->ports[choose_lane(peer, lanes, take_flow(skb, mark_mask), skb->len) & (SPREAD_LANES - 1)];
-	if (!replace_ports(skb, o->udp_offset, old, new, BPF_F_INVALIDATE_HASH)) {
+	if (all->paused || peer->paused) {
+		count(EVENT_PAUSED, datagram_count(skb));
+		return;
+	}
+	if (peer->fragmented && (now >> TICK_SHIFT) - peer->fragmented < FRAGMENTED_HOLD >> TICK_SHIFT) {
+		count(EVENT_FRAGMENTED_PEER, datagram_count(skb));
+		return;
+	}
+	new.src = peer->ports[choose_lane(peer, lanes, flow, skb->len, now, all->flowlet_gap) & (SPREAD_LANES - 1)];
+	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
+	 * it is the same for all flows of the socket. */
+	if (!replace_ports(skb, o->udp_offset, old, new, mark_mask ? BPF_F_INVALIDATE_HASH : 0)) {
 		count(EVENT_EGRESS_ERROR, 1);
 		return;
 	}
@@ -85,7 +114,7 @@ int spread(struct __sk_buff *skb)
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {
-		count(EVENT_EGRESS_FRAGMENT, 1);
+		note_fragment(&o);
 	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
 		count(EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
@@ -105,8 +134,12 @@ int gather_tc(struct __sk_buff *skb)
 	struct udp_header old;
 	struct ports new;
 
+	enum parse_result found = parse_skb(skb, l2, &o);
+
+	if (found == ICMPV6_FOUND)
+		restore_quoted_tc(skb, o.udp_offset);
 	/* A driver that records no queue has only one: count its packets for queue 0. */
-	if (parse_skb(skb, l2, &o) != UDP_FOUND ||
+	if (found != UDP_FOUND ||
 	    !restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new))
 		return TCX_NEXT;
 	old = *o.udp;
@@ -125,7 +158,11 @@ int gather_xdp(struct xdp_md *xdp)
 	struct udp_header *udp;
 	struct ports old, new;
 
-	if (parse_outer(data, end, l2, &o) != UDP_FOUND || !restored_ports(&o, xdp->rx_queue_index, 1, &new))
+	enum parse_result found = parse_outer(data, end, l2, &o);
+
+	if (found == ICMPV6_FOUND)
+		restore_quoted_xdp(data, end, o.udp_offset);
+	if (found != UDP_FOUND || !restored_ports(&o, xdp->rx_queue_index, 1, &new))
 		return XDP_PASS;
 	udp = o.udp;
 	old = udp->ports;

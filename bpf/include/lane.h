@@ -58,12 +58,12 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 	return start < lanes ? start : start - lanes;
 }
 
-/* Returns the lane for a packet of that flow and size, and updates flow and load. lanes is at least 1. */
-INLINE u32 choose_lane(struct peer *peer, u32 lanes, u32 flow, u64 bytes)
+/* Returns the lane for a packet of that flow and size, and updates flow and load. lanes is at least 1, now in nanoseconds. */
+INLINE u32 choose_lane(struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
 	u64 *entry = bpf_map_lookup_elem(&flows, &key), *load, packed;
-	u64 now = bpf_ktime_get_ns(), tick = now >> TICK_SHIFT, epoch = (now >> EPOCH_SHIFT) & EPOCH_MASK;
+	u64 tick = now >> TICK_SHIFT, epoch = (now >> EPOCH_SHIFT) & EPOCH_MASK;
 
 	if (!entry)
 		return 0;

@@ -58,6 +58,7 @@ enum parse_result {
 	NOT_UDP,           /* not UDP over IP */
 	HEADERS_NONLINEAR, /* the headers may continue behind data_end, in the packet's non-linear part */
 	UDP_FOUND,         /* the pointers of struct outer can be read */
+	ICMPV6_FOUND,      /* an ICMPv6 message begins at udp_offset */
 };
 
 INLINE enum parse_result parse_udp(void *data, void *end, struct outer *o)
@@ -115,6 +116,8 @@ INLINE enum parse_result parse_ipv6(void *data, void *end, struct outer *o)
 		return parse_udp(data, end, o);
 	case PROTO_FRAGMENT:
 		return parse_ipv6_fragment(data, end, o);
+	case PROTO_ICMPV6:
+		return ICMPV6_FOUND;
 	}
 	return NOT_UDP;
 }

@@ -21,8 +21,18 @@ enum {
 /* Whether packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnel devices do not. */
 volatile const u8 l2 = 1;
 
-/* The flowlet gap: how long a flow must be silent before it may change its lane, in ticks of 1,024 ns. */
-volatile const u64 flowlet_gap = 488281;
+struct settings {
+	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks of 1,024 ns */
+	u32 paused;	 /* messages keep the listen port */
+	u32 unused;
+};
+
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct settings);
+} settings SEC(".maps");
 
 /* The tunnel to which a UDP port of this host belongs. */
 struct local_port {
@@ -51,6 +61,9 @@ struct peer {
 	be16 ports[SPREAD_LANES];
 	u32 first; /* the lane, modulo lanes, that wins among equally loaded ones */
 	u64 loads[SPREAD_LANES]; /* packed, see lane.h */
+	u64 fragmented; /* tick at which a message to the peer last left in fragments; 0: never */
+	u32 paused;	/* messages to the peer keep the listen port */
+	u32 unused;
 };
 
 struct {

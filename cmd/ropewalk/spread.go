@@ -16,6 +16,7 @@ func newSpreadCmd() *cobra.Command {
 			"It does not work through a NAT. `ropewalk run` spreads by itself and needs no `ropewalk spread`.",
 		Example: "  ropewalk spread attach eth0 --port 51820\n  ropewalk spread status\n  ropewalk spread detach eth0",
 	})
-	cmd.AddCommand(newSpreadAttachCmd(), newSpreadStatusCmd(), newSpreadDetachCmd(), newSpreadPlanCmd())
+	cmd.AddCommand(newSpreadAttachCmd(), newSpreadStatusCmd(), newSpreadDetachCmd(), newSpreadPauseCmd(true), newSpreadPauseCmd(false),
+		newSpreadPlanCmd())
 	return cmd
 }

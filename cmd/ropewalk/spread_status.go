@@ -98,6 +98,9 @@ func renderSpreadDevice(b *strings.Builder, s term.Style, d spreader.DeviceStatu
 	fmt.Fprintf(b, "%s\n", s.Bold(printable(d.Device)))
 	renderSpreadHook(b, s, "spread", d.Spread)
 	renderSpreadHook(b, s, "gather", d.Gather)
+	if d.Paused {
+		fmt.Fprintf(b, "  %s  messages keep the listen port until `ropewalk spread resume %s`\n", s.Bad("paused"), printable(d.Device))
+	}
 	for _, p := range d.Problems {
 		fmt.Fprintf(b, "  %s %s\n", s.Bad("✗"), printable(p))
 	}
@@ -148,7 +151,11 @@ func renderSpreadHook(b *strings.Builder, s term.Style, name string, h spreader.
 func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatus) {
 	fmt.Fprintf(b, "\n  %s  UDP port %d, source ports in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
-		fmt.Fprintf(b, "    peer %s, gathered from %s\n", p.Endpoint, p.Gather)
+		paused := ""
+		if p.Paused {
+			paused = ", " + s.Bad("paused")
+		}
+		fmt.Fprintf(b, "    peer %s, gathered from %s%s\n", p.Endpoint, p.Gather, paused)
 		var most float64
 		for _, l := range p.Lanes {
 			most = max(most, l.Share)

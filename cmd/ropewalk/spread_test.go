@@ -84,6 +84,8 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 		{"attach lo --port 1 --peer fe80::1%eth7", "its zone names another device"},
 		{"detach", "accepts 1 arg(s)"},
 		{"status a b", "accepts at most 1 arg(s)"},
+		{"pause", "accepts 1 arg(s)"},
+		{"resume eth0 --peer here", `--peer "here": not an IP address`},
 	} {
 		_, _, err := runSpread(strings.Fields(tt.args)...)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || exitCode(err) != exitUsage {
@@ -108,11 +110,12 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", Lanes: []spreader.LaneStatus{
 				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
 			}},
-			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Lanes: []spreader.LaneStatus{{Port: 61000}}},
+			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Paused: true, Lanes: []spreader.LaneStatus{{Port: 61000}}},
 		}}},
 		Counters: []spreader.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
 		Queues:   []uint64{10, 0, 30},
 		Problems: []string{"the link is gone: attach again"},
+		Paused:   true,
 	}
 	got := renderSpread([]spreader.DeviceStatus{st}, "", term.Style{})
 	want := strings.TrimPrefix(`
@@ -123,6 +126,7 @@ eth0
           runs before filter cil_to_netdev-eth0 (priority 1)
   gather  none
           asked for
+  paused  messages keep the listen port until `+"`ropewalk spread resume eth0`"+`
   ✗ the link is gone: attach again
 
   wg0  UDP port 51820, source ports in 61000-61002
@@ -130,7 +134,7 @@ eth0
       61000 ████████████████████████████████████████  50.0%
       61001 ████████████████████                      25.0%
       61002 ████████████████████                      25.0%
-    peer [2001:db8::7]:51820, gathered from 61000-61999
+    peer [2001:db8::7]:51820, gathered from 61000-61999, paused
       no recent traffic on its 1 source port
 
   received datagrams by queue

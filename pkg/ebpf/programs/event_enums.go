@@ -17,6 +17,9 @@ const (
 	EventIngressFragment               // incoming IP fragments left unchanged; only first fragments have ports and are counted
 	EventIngressMalformed              // incoming packets left unchanged: the UDP length is invalid
 	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
+	EventPacketTooBig                  // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
+	EventFragmentedPeer                // data messages not spread: others to this peer left in fragments, which have no ports to hash
+	EventPaused                        // data messages not spread: spread is paused for the device or the peer
 
 	// EventCount is the number of events.
 	EventCount = iota
@@ -36,6 +39,9 @@ var eventNames = [EventCount]string{
 	"ingress_fragment",
 	"ingress_malformed",
 	"ingress_error",
+	"packet_too_big",
+	"fragmented_peer",
+	"paused",
 }
 
 var eventHelps = [EventCount]string{
@@ -52,6 +58,9 @@ var eventHelps = [EventCount]string{
 	"incoming IP fragments left unchanged; only first fragments have ports and are counted",
 	"incoming packets left unchanged: the UDP length is invalid",
 	"datagrams left unchanged: the kernel had no memory to rewrite them",
+	"Packet Too Big messages about a lane port of this host, whose quoted source port was restored",
+	"data messages not spread: others to this peer left in fragments, which have no ports to hash",
+	"data messages not spread: spread is paused for the device or the peer",
 }
 
 // The events of classify_events.h, in the order of the C enum.

@@ -34,6 +34,8 @@ type Peer struct {
 	// First is the index of the lane, modulo the number of lanes, that wins among equally loaded ones, followed by the next
 	// ones. Hosts that send to the same peer should use different values.
 	First uint32
+	// Paused: messages to the peer keep the listen port (SetPeerPaused). SetPeers ignores it.
+	Paused bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -152,7 +154,7 @@ func (s *State) Peers() ([]Peer, error) {
 	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
-		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First}
+		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
 		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
 		}

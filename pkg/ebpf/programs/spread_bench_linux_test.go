@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -25,19 +26,20 @@ func BenchmarkSpread(b *testing.B) {
 		lanes int
 		gap   time.Duration
 	}{
-		{"not UDP", set(udp, 14+9, 6), 16, 0},
-		{"UDP of others", udp, 16, 0},
-		{"v6 UDP of others", data(from(us6, 51819), them6).bytes(), 16, 0},
-		{"handshake", data(us4, them4).with(func(d *datagram) { d.payload = message(1, 148) }).bytes(), 16, 0},
-		{"keepalive", data(us4, them4).with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), 16, 0},
-		{"data to no peer", data(us4, from(them4, 1)).bytes(), 16, 0},
+		{"not UDP", set(udp, 14+9, 6), 16, spread.DefaultGap},
+		{"UDP of others", udp, 16, spread.DefaultGap},
+		{"v6 UDP of others", data(from(us6, 51819), them6).bytes(), 16, spread.DefaultGap},
+		{"handshake", data(us4, them4).with(func(d *datagram) { d.payload = message(1, 148) }).bytes(), 16, spread.DefaultGap},
+		{"keepalive", data(us4, them4).with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), 16, spread.DefaultGap},
+		{"data to no peer", data(us4, from(them4, 1)).bytes(), 16, spread.DefaultGap},
 		{"data of a known flow", data(us4, them4).bytes(), 16, time.Hour},
 		{"v6 data of a known flow", data(us6, them6).bytes(), 16, time.Hour},
 		{"data of a new flow, 16 lanes", data(us4, them4).bytes(), 16, time.Nanosecond},
 		{"data of a new flow, 64 lanes", data(us4, them4).bytes(), 64, time.Nanosecond},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			s := newSpread(b, SpreadOptions{L2: true, Gap: bb.gap})
+			s := newSpread(b, SpreadOptions{L2: true})
+			expect.NoError(b, s.SetGap(bb.gap))
 			expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xff}))
 			for _, peer := range []string{them4, them6} {
 				key, value := peerKey(51820, netip.MustParseAddrPort(peer)), spreadPeer{Lanes: uint32(bb.lanes)}

@@ -15,7 +15,7 @@ import (
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [13]uint64
+	Events [16]uint64
 }
 
 type spreadLocalPort struct {
@@ -35,8 +35,11 @@ type spreadPeer struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	First uint32
-	Loads [64]uint64
+	First      uint32
+	Loads      [64]uint64
+	Fragmented uint64
+	Paused     uint32
+	Unused     uint32
 }
 
 type spreadPeerKey struct {
@@ -53,6 +56,13 @@ type spreadPeerKey struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
+}
+
+type spreadSettings struct {
+	_          structs.HostLayout
+	FlowletGap uint64
+	Paused     uint32
+	Unused     uint32
 }
 
 type spreadSource struct {
@@ -88,11 +98,11 @@ const (
 	spreadMapLocalPorts = "local_ports"
 	spreadMapPeers      = "peers"
 	spreadMapQueues     = "queues"
+	spreadMapSettings   = "settings"
 	spreadMapSources    = "sources"
 	spreadProgGatherTc  = "gather_tc"
 	spreadProgGatherXdp = "gather_xdp"
 	spreadProgSpread    = "spread"
-	spreadVarFlowletGap = "flowlet_gap"
 	spreadVarL2         = "l2"
 )
 
@@ -152,6 +162,7 @@ type spreadMapSpecs struct {
 	LocalPorts *ebpf.MapSpec `ebpf:"local_ports"`
 	Peers      *ebpf.MapSpec `ebpf:"peers"`
 	Queues     *ebpf.MapSpec `ebpf:"queues"`
+	Settings   *ebpf.MapSpec `ebpf:"settings"`
 	Sources    *ebpf.MapSpec `ebpf:"sources"`
 }
 
@@ -159,8 +170,7 @@ type spreadMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadVariableSpecs struct {
-	FlowletGap *ebpf.VariableSpec `ebpf:"flowlet_gap"`
-	L2         *ebpf.VariableSpec `ebpf:"l2"`
+	L2 *ebpf.VariableSpec `ebpf:"l2"`
 }
 
 // spreadObjects contains all objects after they have been loaded into the kernel.
@@ -188,6 +198,7 @@ type spreadMaps struct {
 	LocalPorts *ebpf.Map `ebpf:"local_ports"`
 	Peers      *ebpf.Map `ebpf:"peers"`
 	Queues     *ebpf.Map `ebpf:"queues"`
+	Settings   *ebpf.Map `ebpf:"settings"`
 	Sources    *ebpf.Map `ebpf:"sources"`
 }
 
@@ -198,6 +209,7 @@ func (m *spreadMaps) Close() error {
 		m.LocalPorts,
 		m.Peers,
 		m.Queues,
+		m.Settings,
 		m.Sources,
 	)
 }
@@ -206,8 +218,7 @@ func (m *spreadMaps) Close() error {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadVariables struct {
-	FlowletGap *ebpf.Variable `ebpf:"flowlet_gap"`
-	L2         *ebpf.Variable `ebpf:"l2"`
+	L2 *ebpf.Variable `ebpf:"l2"`
 }
 
 // spreadPrograms contains all programs after they have been loaded into the kernel.

@@ -27,7 +27,8 @@ const first = 77
 
 func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *laneModel {
 	t.Helper()
-	s := loadSpreadFor(t, SpreadOptions{L2: true, Gap: gap})
+	s := loadSpreadFor(t, SpreadOptions{L2: true})
+	expect.NoError(t, s.SetGap(gap))
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
 	c := &laneModel{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
 	for _, endpoint := range peers {
@@ -167,7 +168,8 @@ func TestFewMarkBitsSelectAllLanes(t *testing.T) {
 
 // With all entries of the table in use, each flow keeps its lane.
 func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
-	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
+	s := newSpread(t, SpreadOptions{L2: true})
+	expect.NoError(t, s.SetGap(time.Hour))
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	var lanes []uint16
 	for i := range uint16(64) {
@@ -195,7 +197,8 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 
 // A lane of a flow entry beyond the peer's present lanes wraps around.
 func TestLaneBeyondPeerLanesWraps(t *testing.T) {
-	s := newSpread(t, SpreadOptions{L2: true, Gap: time.Hour})
+	s := newSpread(t, SpreadOptions{L2: true})
+	expect.NoError(t, s.SetGap(time.Hour))
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
 	in := data(us4, them4).bytes()

@@ -5,24 +5,15 @@ package programs
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
-
-// tickShift converts nanoseconds to the program's ticks (bpf/include/lane.h).
-const tickShift = 10
 
 // SpreadOptions configures a Spread for one device.
 type SpreadOptions struct {
 	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
 	L2 bool
-	// Gap is the flowlet gap: how long a flow must be silent before it may change its lane. Zero means spread.DefaultGap. It
-	// must exceed the difference between the delays of any two lanes, or a flow that changes its lane is reordered.
-	Gap time.Duration
 	// PinDir is the directory in a BPF file system where the maps are pinned. It is created if needed. Pinned maps outlive
 	// the process, and the next LoadSpread reuses them. Empty: the maps end with the programs. Maps of another layout are
 	// kept: a version of ropewalk with another layout begins with empty maps beside them.
@@ -55,22 +46,20 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
 		return nil, explainLoadError("spread", err)
 	}
-	return &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}, nil
+	s := &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}
+	if err := s.setDefaultGap(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // spreadSpec returns the programs and maps with their configuration filled in.
 func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
-	if o.Gap < 0 {
-		return nil, fmt.Errorf("loading the eBPF program spread: invalid flowlet gap %v", o.Gap)
-	}
-	if o.Gap == 0 {
-		o.Gap = spread.DefaultGap
-	}
 	spec, err := loadSpread()
 	if err != nil {
 		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
 	}
-	if err := errors.Join(spec.Variables[spreadVarL2].Set(o.L2), spec.Variables[spreadVarFlowletGap].Set(uint64(o.Gap)>>tickShift)); err != nil {
+	if err := spec.Variables[spreadVarL2].Set(o.L2); err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program spread: %w", err)
 	}
 	if o.PinDir != "" {

@@ -242,7 +242,8 @@ func (s *network) checkDelivery(c *net.UDPConn) {
 // spreadFrom loads spread for left and attaches it at egress.
 func (s *network) spreadFrom(lanes ...uint16) *Spread {
 	s.t.Helper()
-	spread := loadSpreadFor(s.t, SpreadOptions{L2: true, Gap: time.Hour})
+	spread := loadSpreadFor(s.t, SpreadOptions{L2: true})
+	expect.NoError(s.t, spread.SetGap(time.Hour))
 	expect.NoError(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, ends := range networkAddrs {
 		expect.NoError(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
@@ -277,10 +278,11 @@ func TestSpreadKeepsTrainsAndPartialChecksumsValid(t *testing.T) {
 	}
 }
 
-// The program after spread runs too, and sees a packet whose old hash is invalidated.
-func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
+// The program after spread runs too, and sees the inner flow's hash, for fq_codel and the transmit queue. If marks hold the flow, the
+// hash of the one socket is invalidated.
+func TestSpreadContinuesToNextProgramWithHash(t *testing.T) {
 	s := newNetwork(t)
-	s.spreadFrom(61234)
+	spread := s.spreadFrom(61234)
 	hash, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	expect.NoError(t, err)
 	defer hash.Close()
@@ -297,14 +299,22 @@ func TestSpreadContinuesToNextProgramWithNewHash(t *testing.T) {
 	s.attach(s.left, s.out, next, ebpf.AttachTCXEgress)
 	ends := networkAddrs["v4"]
 	s.listen(ends[1])
-	for kind, zero := range map[byte]bool{4: true, 1: false} {
-		_, err = s.dial(ends).Write(message(kind, 148))
+	for _, c := range []struct {
+		kind     byte
+		markMask uint32
+		zero     bool
+	}{{4, 0, false}, {1, 0, false}, {4, 0xff, true}, {1, 0xff, false}} {
+		tunnels, err := spread.Tunnels()
+		expect.NoError(t, err)
+		tunnels[0].MarkMask = c.markMask
+		expect.NoError(t, spread.SetTunnel(tunnels[0]))
+		_, err = s.dial(ends).Write(message(c.kind, 148))
 		expect.NoError(t, err)
 		s.receive()
 		var seen uint32
 		expect.NoError(t, hash.Lookup(uint32(0), &seen))
-		if seen == 0 != zero {
-			t.Errorf("type %d: hash %#x", kind, seen)
+		if seen == 0 != c.zero {
+			t.Errorf("type %d, mark mask %#x: got hash %#x, want zero %v", c.kind, c.markMask, seen, c.zero)
 		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
@@ -185,15 +184,19 @@ func TestPinnedStateOutlivesProcess(t *testing.T) {
 	if _, err := OpenState(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing pinned: got error %v, want %v", err, os.ErrNotExist)
 	}
-	old := newSpread(t, SpreadOptions{L2: true, PinDir: dir, Gap: time.Hour})
+	old := newSpread(t, SpreadOptions{L2: true, PinDir: dir})
+	expect.NoError(t, old.SetGap(time.Hour))
 	in := data(us4, them4).bytes()
 	runTC(t, old.Egress(), in, skb{})
 	before := counters(t, old)
 
-	next := loadSpreadFor(t, SpreadOptions{L2: true, PinDir: dir, Gap: time.Hour})
+	next := loadSpreadFor(t, SpreadOptions{L2: true, PinDir: dir})
 	runTC(t, next.Egress(), in, skb{})
 	if got := counted(t, next, before); got[EventSpread] != 1 || got[EventFlowNew] != 0 {
 		t.Errorf("the next version counted %v", got)
+	}
+	if gap, err := next.Gap(); err != nil || gap < time.Hour {
+		t.Errorf("the next version has gap %v, error %v, want %v", gap, err, time.Hour)
 	}
 	state, err := OpenState(dir)
 	expect.NoError(t, err)
@@ -257,63 +260,47 @@ func TestMapLayoutMatchesItsNumber(t *testing.T) {
 	for name, m := range stateSpecs(spec) {
 		got = append(got, fmt.Sprintf("%s %v key %d %v value %d %v max %d flags %d", name, m.Type, m.KeySize, m.Key, m.ValueSize, m.Value, m.MaxEntries, m.Flags))
 	}
-	for _, name := range []string{spreadVarFlowletGap, spreadVarL2} {
-		v := spec.Variables[name]
-		got = append(got, fmt.Sprintf("%s %d bytes at %d of %s", name, v.Size(), v.Offset, v.SectionName))
-	}
 	slices.Sort(got)
 	want := []string{
-		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 104 Struct:"counters"[fields=1 fieldNames=[events]] max 1 flags 0`,
-		"flowlet_gap 8 bytes at 8 of .rodata",
+		`counters PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 128 Struct:"counters"[fields=1 fieldNames=[events]] max 1 flags 0`,
 		`flows Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 65536 flags 0`,
-		"l2 1 bytes at 0 of .rodata",
 		`local_ports Array key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Struct:"local_port"[fields=3 fieldNames=[listen_port unused mark_mask]] max 65536 flags 0`,
-		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 648 Struct:"peer"[fields=4 fieldNames=[lanes ports first loads]] max 16384 flags 1`,
+		`peers Hash key 20 Struct:"peer_key"[fields=3 fieldNames=[address port listen_port]] value 664 Struct:"peer"[fields=7 fieldNames=[lanes ports first loads fragmented ...]] max 16384 flags 1`,
 		`queues PerCPUArray key 4 Typedef:"u32"[Int:"unsigned int"] value 8 Typedef:"u64"[Int:"unsigned long long"] max 256 flags 0`,
+		`settings Array key 4 Typedef:"u32"[Int:"unsigned int"] value 16 Struct:"settings"[fields=3 fieldNames=[flowlet_gap paused unused]] max 1 flags 0`,
 		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 8 Struct:"source"[fields=4 fieldNames=[endpoint_port first last unused]] max 16384 flags 1`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" || layout != 1 {
+	if diff := cmp.Diff(want, got); diff != "" || layout != 2 {
 		t.Errorf("layout %d (-want +got):\n%s", layout, diff)
 	}
 }
 
 func TestSpreadLoadsInEveryConfiguration(t *testing.T) {
 	for _, l2 := range []bool{false, true} {
-		for _, gap := range []time.Duration{0, time.Nanosecond, time.Microsecond, time.Hour, 1<<63 - 1} {
-			loadSpreadFor(t, SpreadOptions{L2: l2, Gap: gap})
-		}
-	}
-	if _, err := LoadSpread(SpreadOptions{Gap: -1}); err == nil || !strings.Contains(err.Error(), "invalid flowlet gap -1ns") {
-		t.Errorf("negative gap: got error %v, want an error", err)
+		loadSpreadFor(t, SpreadOptions{L2: l2})
 	}
 }
 
-func TestProgramFlowletGapReadsLoadedProgram(t *testing.T) {
-	for _, gap := range []time.Duration{time.Millisecond, 300 * time.Millisecond, spread.DefaultGap, time.Minute} {
-		s := loadSpreadFor(t, SpreadOptions{Gap: gap})
-		info, err := s.Egress().Info()
-		expect.NoError(t, err)
-		id, _ := info.ID()
-		got, err := ProgramFlowletGap(id)
-		expect.NoError(t, err)
-		if got < gap || got>>tickShift != gap>>tickShift {
-			t.Errorf("got %v, want %v", got, gap)
+// TestSettingsKeepTheirValues reads and writes them without CAP_SYS_ADMIN, which reading a program's variables would need.
+func TestSettingsKeepTheirValues(t *testing.T) {
+	s := loadSpreadFor(t, SpreadOptions{})
+	if gap, err := s.Gap(); err != nil || gap>>tickShift != spread.DefaultGap>>tickShift {
+		t.Errorf("new: got %v, error %v, want %v", gap, err, spread.DefaultGap)
+	}
+	for _, gap := range []time.Duration{time.Nanosecond, time.Millisecond, 300 * time.Millisecond, time.Minute, time.Hour, 1<<63 - 1} {
+		expect.NoError(t, s.SetGap(gap))
+		got, err := s.Gap()
+		if err != nil || got < gap || got>>tickShift != gap>>tickShift {
+			t.Errorf("got %v, error %v, want %v", got, err, gap)
 		}
 	}
-}
-
-func TestProgramFlowletGapOfOtherVersionIsZero(t *testing.T) {
-	loadSpreadFor(t, SpreadOptions{})
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-	})
-	expect.NoError(t, err)
-	defer p.Close()
-	info, err := p.Info()
-	expect.NoError(t, err)
-	id, _ := info.ID()
-	if gap, err := ProgramFlowletGap(id); gap != 0 || err != nil {
-		t.Errorf("got %v, error %v, want 0, no error", gap, err)
+	if err := s.SetGap(0); err == nil || !strings.Contains(err.Error(), "invalid duration 0s") {
+		t.Errorf("no gap: got error %v, want an error", err)
+	}
+	expect.NoError(t, s.SetPaused(true))
+	expect.NoError(t, s.SetGap(time.Minute))
+	if paused, err := s.Paused(); !paused || err != nil {
+		t.Errorf("got paused %v, error %v, want true", paused, err)
 	}
 }
 

@@ -161,7 +161,7 @@ func (c *change) load() (*programs.Spread, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		c.onFailure(func() error { return programs.RemoveState(dir) })
 	}
-	return programs.LoadSpread(programs.SpreadOptions{L2: c.plan.ethernet, Gap: c.plan.cfg.Gap, PinDir: dir})
+	return programs.LoadSpread(programs.SpreadOptions{L2: c.plan.ethernet, PinDir: dir})
 }
 
 // writeState writes the plan's tunnel and peers to the maps.
@@ -174,18 +174,26 @@ func (c *change) writeState(s *programs.State) error {
 	if err != nil {
 		return err
 	}
+	gap, err := s.Gap()
+	if err != nil {
+		return err
+	}
 	c.onFailure(func() error { // opens the state again, since s may be closed by then
 		s, err := programs.OpenState(dir)
 		if err != nil {
 			return err
 		}
 		defer s.Close()
+		err = s.SetGap(gap)
 		if before == nil {
-			return s.RemoveTunnel(c.plan.cfg.Port)
+			return errors.Join(err, s.RemoveTunnel(c.plan.cfg.Port))
 		}
-		_, err = syncTunnel(s, *before, peers)
-		return err
+		_, syncErr := syncTunnel(s, *before, peers)
+		return errors.Join(err, syncErr)
 	})
+	if err := s.SetGap(c.plan.cfg.Gap); err != nil {
+		return err
+	}
 	_, err = syncTunnel(s, c.plan.tunnel, c.plan.peers)
 	return err
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
@@ -293,9 +292,19 @@ func TestGatherCanBeChanged(t *testing.T) {
 // gap returns the flowlet gap of a device's programs.
 func (s *side) gap() (gap time.Duration) {
 	s.r.Helper()
-	var err error
-	gap, err = programs.ProgramFlowletGap(ebpf.ProgramID(s.status().Spread.Program))
-	expect.NoError(s.r, err)
+	s.do(func() error {
+		p, err := pinsIn(s.host.FS)
+		if err != nil {
+			return err
+		}
+		state, err := programs.OpenState(p.state(s.device))
+		if err != nil {
+			return err
+		}
+		defer state.Close()
+		gap, err = state.Gap()
+		return err
+	})
 	return gap.Truncate(time.Millisecond)
 }
 

@@ -145,7 +145,15 @@ func (p pins) currentSettings(device string, index int) (gather Gather, gap time
 	default:
 		gather = GatherTC
 	}
-	gap, err = programs.ProgramFlowletGap(egress.Program)
+	s, err := programs.OpenState(p.state(device))
+	if errors.Is(err, fs.ErrNotExist) {
+		return gather, 0, nil
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	defer s.Close()
+	gap, err = s.Gap()
 	return gather, gap, err
 }
 

@@ -94,13 +94,10 @@ func newRig(t *testing.T) *rig {
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
-	r := &rig{T: t, lab: lab, fs: t.TempDir()}
+	r := &rig{T: t, lab: lab}
 	expect.NoError(r, err)
 	t.Cleanup(func() { expect.NoError(r, lab.Close()) })
-	if err := unix.Mount("bpf", r.fs, "bpf", 0, ""); err != nil {
-		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
-	}
-	t.Cleanup(func() { expect.NoError(r, unix.Unmount(r.fs, unix.MNT_DETACH)) })
+	r.fs = mountBPFFS(t)
 	r.here, r.there = r.side("here", hereAddr), r.side("there", thereAddr)
 	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
 	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))

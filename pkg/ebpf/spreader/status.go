@@ -23,7 +23,9 @@ type DeviceStatus struct {
 	Device string     `json:"device"`
 	Spread HookStatus `json:"spread"`
 	// Gather is the ingress or XDP hook.
-	Gather  HookStatus     `json:"gather"`
+	Gather HookStatus `json:"gather"`
+	// Paused: messages to all peers keep the listen port (SetPaused).
+	Paused  bool           `json:"paused"`
 	Tunnels []TunnelStatus `json:"tunnels"`
 	// Counters holds the device's event counters in a fixed order, including zeros.
 	Counters []Counter `json:"counters"`
@@ -69,6 +71,7 @@ type TunnelStatus struct {
 type PeerStatus struct {
 	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
 	Gather   string         `json:"gather"`   // the range of ports that it may spread over
+	Paused   bool           `json:"paused"`   // messages to it keep the listen port
 	Lanes    []LaneStatus   `json:"lanes"`
 }
 
@@ -142,7 +145,9 @@ func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpO
 		return st
 	}
 	defer s.Close()
-	if err := errors.Join(st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
+	var pausedErr error
+	st.Paused, pausedErr = s.Paused()
+	if err := errors.Join(pausedErr, st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
 		st.problem("the pinned maps cannot be read: %v", err)
 	}
 	return st
@@ -311,7 +316,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 }
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
-	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Lanes: []LaneStatus{}}
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Lanes: []LaneStatus{}}
 	loads, err := state.Loads(p)
 	if err != nil {
 		return st, err

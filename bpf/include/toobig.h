@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_TOOBIG_H
+#define ROPEWALK_TOOBIG_H
+
+#include "rewrite.h"
+#include "spread_maps.h"
+
+/*
+ * ICMPv6 Packet Too Big about messages that were spread. The message quotes the packet with its lane port, by which the
+ * kernel finds no socket, and would not learn the path MTU. So the quoted source port becomes the listen port again. IPv4
+ * has no such case: the kernel's WireGuard does not set Don't Fragment.
+ */
+
+enum {
+	ICMPV6_PACKET_TOO_BIG = 2,
+};
+
+/* RFC 4443, section 3.2, about a packet without extension headers. */
+struct packet_too_big {
+	u8 type;
+	u8 code;
+	be16 checksum; /* covers the quoted packet, too */
+	be32 mtu;
+	struct ipv6_header quoted;
+	struct ports ports;
+};
+
+/* Computes the ports with which the quoted packet left WireGuard. Returns whether they differ from the quoted ones. */
+INLINE int quoted_ports(const struct packet_too_big *m, struct ports *new)
+{
+	struct peer_key key = {.port = m->ports.dst};
+	struct local_port *local;
+
+	if (m->type != ICMPV6_PACKET_TOO_BIG || m->quoted.next_header != PROTO_UDP)
+		return 0;
+	local = find_local_port(m->ports.src);
+	if (!local || local->listen_port.raw == m->ports.src.raw)
+		return 0;
+	key.listen_port = local->listen_port;
+	__builtin_memcpy(key.address, m->quoted.dst, sizeof(key.address));
+	if (!bpf_map_lookup_elem(&peers, &key))
+		return 0;
+	*new = m->ports;
+	new->src = key.listen_port;
+	return 1;
+}
+
+INLINE void restore_quoted_tc(struct __sk_buff *skb, u32 icmp_offset)
+{
+	struct packet_too_big m;
+	struct ports new;
+
+	if (bpf_skb_load_bytes(skb, icmp_offset, &m, sizeof(m)) || !quoted_ports(&m, &new))
+		return;
+	if (bpf_skb_store_bytes(skb, icmp_offset + __builtin_offsetof(struct packet_too_big, ports), &new, sizeof(new), 0)) {
+		count(EVENT_INGRESS_ERROR, 1);
+		return;
+	}
+	bpf_l4_csum_replace(skb, icmp_offset + __builtin_offsetof(struct packet_too_big, checksum), port_pair(m.ports),
+			    port_pair(new), sizeof(new));
+	count(EVENT_PACKET_TOO_BIG, 1);
+}
+
+INLINE void restore_quoted_xdp(void *data, void *end, u32 icmp_offset)
+{
+	struct packet_too_big *m = data + icmp_offset;
+	struct ports new;
+
+	if ((void *)(m + 1) > end || !quoted_ports(m, &new))
+		return;
+	m->checksum.raw = update_checksum(m->checksum.raw, port_pair(m->ports), port_pair(new));
+	m->ports = new;
+	count(EVENT_PACKET_TOO_BIG, 1);
+}
+
+#endif

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// sentFrom returns the source port with which a data message leaves, and the counts, without those of flows.
+func sentFrom(t *testing.T, s *Spread, in []byte) (port uint16, counts map[Event]uint64) {
+	t.Helper()
+	before := counters(t, s)
+	out, _, _ := runTC(t, s.Egress(), in, skb{})
+	counts = counted(t, s, before)
+	delete(counts, EventFlowNew)
+	return sourcePort(out), counts
+}
+
+// TestPausedMessagesKeepListenPort pauses all peers and one peer. Gather goes on.
+func TestPausedMessagesKeepListenPort(t *testing.T) {
+	s := newSpread(t, SpreadOptions{L2: true})
+	to4, to6 := data(us4, them4).bytes(), data(us6, them6).bytes()
+	for _, c := range []struct {
+		name         string
+		pause        func(bool) error
+		want4, want6 uint16
+	}{
+		{"all", s.SetPaused, 51820, 51820},
+		{"one peer", func(on bool) error { return s.SetPeerPaused(51820, endpoint(them4), on) }, 51820, lane},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			expect.NoError(t, c.pause(true))
+			port4, counts := sentFrom(t, s, to4)
+			port6, _ := sentFrom(t, s, to6)
+			if port4 != c.want4 || port6 != c.want6 || !maps.Equal(counts, once(EventPaused)) {
+				t.Errorf("paused: got ports %d and %d, counts %v, want %d, %d, paused", port4, port6, counts, c.want4, c.want6)
+			}
+			out, _, _ := runTC(t, s.Ingress(), data(from(them4, gathers), us4).bytes(), skb{})
+			if port := sourcePort(out); port != endpoint(them4).Port() {
+				t.Errorf("gather: got port %d, want %d", port, endpoint(them4).Port())
+			}
+			expect.NoError(t, c.pause(false))
+			if port, _ := sentFrom(t, s, to4); port != lane {
+				t.Errorf("resumed: got port %d, want %d", port, lane)
+			}
+		})
+	}
+}
+
+func TestPausedPeerStaysSoWhenItChanges(t *testing.T) {
+	s := newSpread(t, SpreadOptions{L2: true})
+	expect.NoError(t, s.SetPeerPaused(51820, endpoint(them4), true))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61007}}))
+	peers, err := s.Peers()
+	expect.NoError(t, err)
+	if len(peers) != 2 || !peers[0].Paused || peers[1].Paused {
+		t.Errorf("got %+v, want the first peer paused", peers)
+	}
+	if err := s.SetPeerPaused(51820, netip.MustParseAddrPort("192.0.2.99:1"), true); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("no such peer: got error %v, want %v", err, ebpf.ErrKeyNotExist)
+	}
+}
+
+// TestMessagesBesideFragmentsKeepListenPort: fragments have no ports to hash, so their flow's other messages would take another
+// path.
+func TestMessagesBesideFragmentsKeepListenPort(t *testing.T) {
+	s := newSpread(t, SpreadOptions{L2: true})
+	to4, to6 := data(us4, them4).bytes(), data(us6, them6).bytes()
+	if port, _ := sentFrom(t, s, to4); port != lane {
+		t.Errorf("before: got port %d, want %d", port, lane)
+	}
+	fragment := set(to4, 14+6, 0x20, 0)
+	if port, counts := sentFrom(t, s, fragment); port != 51820 || !maps.Equal(counts, once(EventEgressFragment)) {
+		t.Errorf("a fragment: got port %d, counts %v", port, counts)
+	}
+	if port, counts := sentFrom(t, s, to4); port != 51820 || !maps.Equal(counts, once(EventFragmentedPeer)) {
+		t.Errorf("after the fragment: got port %d, counts %v, want 51820, once %v", port, counts, EventFragmentedPeer)
+	}
+	if port, _ := sentFrom(t, s, to6); port != lane {
+		t.Errorf("another peer: got port %d, want %d", port, lane)
+	}
+	key, value := peerKey(51820, endpoint(them4)), spreadPeer{}
+	expect.NoError(t, s.maps.Peers.Lookup(&key, &value))
+	value.Fragmented -= min(value.Fragmented, 10_000_000_000>>tickShift+1) // as 10 s later
+	expect.NoError(t, s.maps.Peers.Put(&key, &value))
+	if port, _ := sentFrom(t, s, to4); port != lane {
+		t.Errorf("10 s later: got port %d, want %d", port, lane)
+	}
+}
+
+// tooBig returns a Packet Too Big message from a router about a packet.
+func tooBig(to string, packetTooBig []byte) []byte {
+	icmp := slices.Concat([]byte{2, 0, 0, 0, 0, 0, 5, 0}, packetTooBig[:min(len(packetTooBig), 1232)])
+	ip := ipv6(packet.ICMPv6, len(icmp))
+	copy(ip[8:], slices.Concat(netip.MustParseAddr("2001:db8:9::9").AsSlice(), endpoint(to).Addr().AsSlice()))
+	copy(ip[40:], icmp)
+	setICMPv6Checksum(ip)
+	return slices.Concat(ethernet(uint16(packet.EtherTypeIPv6)), ip)
+}
+
+// setICMPv6Checksum sets the checksum (RFC 4443, section 2.3).
+func setICMPv6Checksum(ip []byte) {
+	icmp := ip[40:]
+	icmp[2], icmp[3] = 0, 0
+	sum := uint32(packet.ICMPv6) + uint32(len(icmp))
+	for _, part := range [][]byte{ip[8:40], icmp} {
+		for i, b := range part {
+			sum += uint32(b) << (8 * (1 - i%2))
+		}
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	icmp[2], icmp[3] = byte(^sum>>8), byte(^sum)
+}
+
+// TestPacketTooBigQuotesListenPort: the kernel finds the socket of the path MTU by the quoted ports.
+func TestPacketTooBigQuotesListenPort(t *testing.T) {
+	s := newGather(t)
+	about := func(src, dst string) []byte { return tooBig(us6, data(src, dst).bytes()[14:]) }
+	sent := data(from(us6, lane), them6).bytes()[14:]
+	tcp := set(sent, 6, byte(packet.TCP))
+	eachGather(t, s, func(t *testing.T, run func([]byte, skb) ([]byte, bool)) {
+		for _, c := range []struct {
+			name     string
+			in, want []byte
+		}{
+			{"about a lane port", about(from(us6, lane), them6), about(us6, them6)},
+			{"about the last lane port", about(from(us6, 61999), them6), about(us6, them6)},
+			{"about the listen port", about(us6, them6), nil},
+			{"about another port", about(from(us6, 51819), them6), nil},
+			{"about another peer", about(from(us6, lane), "[2001:db8:2::3]:51821"), nil},
+			{"about a peer's other port", about(from(us6, lane), from(them6, 9)), nil},
+			{"about TCP", tooBig(us6, tcp), nil},
+			{"truncated behind the quoted addresses", tooBig(us6, sent[:42]), nil},
+			{"another type", set(about(from(us6, lane), them6), 14+40, 1), nil},
+		} {
+			before := counters(t, s)
+			out, refused := run(c.in, skb{})
+			want, counts := c.want, once(EventPacketTooBig)
+			if want == nil {
+				want, counts = c.in, once()
+			} else {
+				copy(want[len(want)-104+6:], c.in[len(c.in)-104+6:][:2]) // the quoted UDP checksum stays
+				setICMPv6Checksum(want[14:])
+			}
+			if refused || !bytes.Equal(out, want) {
+				t.Errorf("%s: refused %v\n% x\n% x, want\n% x", c.name, refused, c.in, out, want)
+			}
+			if got := counted(t, s, before); !maps.Equal(got, counts) {
+				t.Errorf("%s: counted %v, want %v", c.name, got, counts)
+			}
+		}
+	})
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// TestPathMTUOverIPv6IsLearned has a router with a smaller MTU behind it. Its Packet Too Big quotes a lane port, from which no
+// socket sent.
+func TestPathMTUOverIPv6IsLearned(t *testing.T) {
+	for _, gather := range []Gather{GatherTC, GatherXDP} {
+		t.Run(string(gather), func(t *testing.T) {
+			lab, hosts := netlabtest.Hosts(t, "pmtu", "here", "router", "there")
+			here, router, there := hosts[0], hosts[1], hosts[2]
+			prefix := netip.MustParsePrefix
+			near, err := lab.Cable(here, router, netlab.CableConfig{
+				MTU: 1500, AddrsA: []netip.Prefix{prefix("2001:db8:a::1/64")}, AddrsB: []netip.Prefix{prefix("2001:db8:a::2/64")},
+			})
+			expect.NoError(t, err)
+			_, err = lab.Cable(router, there, netlab.CableConfig{
+				MTU: 1400, AddrsA: []netip.Prefix{prefix("2001:db8:b::2/64")}, AddrsB: []netip.Prefix{prefix("2001:db8:b::1/64")},
+			})
+			expect.NoError(t, err)
+			expect.NoError(t, errors.Join(router.Forward(), here.RouteVia(prefix("::/0"), netip.MustParseAddr("2001:db8:a::2")),
+				there.RouteVia(prefix("::/0"), netip.MustParseAddr("2001:db8:b::2"))))
+
+			to := netip.MustParseAddrPort("[2001:db8:b::1]:51820")
+			sender := listenAsWireGuard(t, here, netip.MustParseAddrPort("[2001:db8:a::1]:51820"))
+			receiver := listenAsWireGuard(t, there, to)
+			finder := &fakeFinder{}
+			finder.set(wg(to.String()))
+			host := &Host{FS: mountBPFFS(t), Tunnels: finder}
+			expect.NoError(t, here.Do(func() error {
+				_, err := host.Attach(t.Context(), Config{Device: near.DeviceA, Port: port, Gather: gather})
+				return err
+			}))
+
+			large := append(message(1, 1), make([]byte, 1440-96)...)
+			buf := make([]byte, 2048)
+			expect.Eventually(t, "a message above the path MTU arrives", func() bool {
+				_, err := sender.WriteToUDPAddrPort(large, to)
+				expect.NoError(t, err)
+				expect.NoError(t, receiver.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+				n, _, err := receiver.ReadFromUDPAddrPort(buf)
+				return err == nil && n == len(large)
+			})
+			expect.NoError(t, here.Do(func() error {
+				st, err := host.Status(t.Context(), near.DeviceA)
+				if err != nil || len(st) != 1 || !slices.ContainsFunc(st[0].Counters, func(c Counter) bool { return c.Name == "packet_too_big" && c.Count > 0 }) {
+					t.Errorf("got status %+v, error %v, want packet_too_big counted", st, err)
+				}
+				return errors.Join(err, host.Detach(t.Context(), near.DeviceA, 0))
+			}))
+		})
+	}
+}
+
+// listenAsWireGuard opens a socket that sends messages of any size, and fragments those above the known path MTU, as the kernel's
+// WireGuard does (ignore_df).
+func listenAsWireGuard(t *testing.T, h *netlab.Host, at netip.AddrPort) (c *net.UDPConn) {
+	t.Helper()
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		ctlErr := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT)
+		})
+		return errors.Join(err, ctlErr)
+	}}
+	expect.NoError(t, h.Do(func() error {
+		p, err := config.ListenPacket(context.Background(), "udp6", at.String())
+		if err == nil {
+			c = p.(*net.UDPConn)
+		}
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// mountBPFFS mounts a BPF file system until the test ends.
+func mountBPFFS(t *testing.T) (path string) {
+	t.Helper()
+	path = t.TempDir()
+	if err := unix.Mount("bpf", path, "bpf", 0, ""); err != nil {
+		t.Skipf("needs root and a kernel with a BPF file system: %v", err)
+	}
+	t.Cleanup(func() { expect.NoError(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	return path
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+// ErrNotAttached is returned by SetPaused for a device without the programs.
+var ErrNotAttached = errors.New("spread is not attached")
+
+// SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
+// SetPaused or Detach. The programs stay attached, and gather goes on. With a valid address it concerns the peers at that address
+// alone; a peer whose address changes is no longer paused. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
+	p, unlock, err := h.openMounted(ctx)
+	if err == nil {
+		defer unlock()
+		err = p.setPaused(device, peer, paused)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w (ropewalk spread attach %s)", ErrNotAttached, device)
+	}
+	if err != nil {
+		return fmt.Errorf("pausing or resuming spread on %s: %w", device, err)
+	}
+	return nil
+}
+
+func (p pins) setPaused(device string, peer netip.Addr, paused bool) error {
+	s, err := programs.OpenState(p.state(device))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if !peer.IsValid() {
+		return s.SetPaused(paused)
+	}
+	peers, err := s.Peers()
+	if err != nil {
+		return err
+	}
+	found := false
+	for i := range peers {
+		if peers[i].Endpoint.Addr() != peer.Unmap().WithZone("") {
+			continue
+		}
+		found = true
+		if err := s.SetPeerPaused(peers[i].Tunnel, peers[i].Endpoint, paused); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return fmt.Errorf("no peer has the address %s (`ropewalk spread status %s` lists them)", peer, device)
+	}
+	return nil
+}
