@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
@@ -453,4 +454,40 @@ func TestRenamedDeviceIsNotAttachedTwice(t *testing.T) {
 		r.here.detach(0)
 		r.here.clean()
 	})
+}
+
+// withoutSysAdmin runs f on this thread without CAP_SYS_ADMIN, as the systemd unit runs.
+func withoutSysAdmin(t *testing.T, f func() error) error {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all [2]unix.CapUserData
+	expect.NoError(t, unix.Capget(&header, &all[0]))
+	less := all
+	less[0].Effective &^= 1 << unix.CAP_SYS_ADMIN
+	expect.NoError(t, unix.Capset(&header, &less[0]))
+	defer func() { expect.NoError(t, unix.Capset(&header, &all[0])) }()
+	return f()
+}
+
+func TestAttachAndStatusNeedNoSysAdmin(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	for _, gap := range []time.Duration{7 * time.Millisecond, 0, 9 * time.Millisecond, 0} {
+		cfg.Gap = gap
+		r.here.do(func() error {
+			return withoutSysAdmin(t, func() error {
+				if _, err := r.here.host.Attach(t.Context(), cfg); err != nil {
+					return err
+				}
+				st, err := r.here.host.Status(t.Context(), r.here.device)
+				if err == nil && (len(st) != 1 || len(st[0].Problems) > 0) {
+					t.Errorf("got status %+v, want one device without Problems", st)
+				}
+				return err
+			})
+		})
+	}
+	if got := r.here.gap(); got != 9*time.Millisecond {
+		t.Errorf("got gap %s, want that of the attach before", got)
+	}
 }
