@@ -70,6 +70,9 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 	if r.Transform == spread.Plain && omitsTransform(r.Driver, release) {
 		r.Transform = spread.SymmetricORXOR
 	}
+	if MisreportsHash(r.Driver) {
+		r.Function = spread.OtherFunction
+	}
 	return r, nil
 }
 
@@ -170,6 +173,11 @@ func omitsTransform(driver, release string) bool {
 	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
 	return driver == "mlx5_core" && err == nil && (major < 6 || major == 6 && minor < 15)
 }
+
+// MisreportsHash reports whether a driver reports a Toeplitz hash that differs from the NIC's. ENA hashes with the bytes of the key
+// reversed, and with an initial value that depends on the instance's generation; its driver reports neither (amzn-drivers issue
+// 169, ena_reorder_rss_hash_key of DPDK).
+func MisreportsHash(driver string) bool { return driver == "ena" }
 
 // struct ethtool_rxnfc: the command, the flow type, and as its data a mask of hashed fields.
 const (

@@ -161,6 +161,21 @@ func TestUnreportedMellanoxTransformIsKnown(t *testing.T) {
 	}
 }
 
+// TestMisreportedHashIsNotPlannedFor: a port plan for another hash leaves queues idle.
+func TestMisreportedHashIsNotPlannedFor(t *testing.T) {
+	for driver, want := range map[string]error{"ena": spread.ErrUnknownHash, "ice": nil} {
+		n := goodNIC()
+		n.driver = driver
+		r, err := readRSS("eth7", n.call, "6.12.0")
+		if err == nil {
+			_, err = spread.Plan(&r.RSS, netip.MustParseAddr("10.0.3.17"), netip.MustParseAddrPort("10.0.9.4:51820"), spread.DefaultPorts, 0)
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("%s: got error %v, want %v", driver, err, want)
+		}
+	}
+}
+
 func TestInconsistentDriverIsRejected(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(*fakeNIC)

@@ -193,6 +193,8 @@ func evaluateRSS(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	case queues < have:
 		r.warn(n.Name, fmt.Sprintf("the RSS indirection table uses %d of %d queues", queues, have),
 			fmt.Sprintf("ethtool -X %s equal %d", quote(n.Name), have))
+	case hostnet.MisreportsHash(rss.Driver):
+		r.ok(n.Name, "the %s driver reports another RSS hash than the NIC's: peers spread towards this host without a port plan", rss.Driver)
 	case rss.Function != spread.Toeplitz:
 		r.warn(n.Name, "the RSS hash function is not Toeplitz: peers spread towards this host without a port plan",
 			fmt.Sprintf("ethtool -X %s hfunc toeplitz", quote(n.Name)))
