@@ -111,6 +111,11 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("counting CPUs: %w", err)
+	}
+	spec.Maps[classifyMapSources].MaxEntries = lruEntries(cpus)
 	sourceInterval, sourceTolerance, sourceErr := o.SourceLimit.gcra()
 	totalInterval, totalTolerance, totalErr := o.TotalLimit.gcra()
 	if err := errors.Join(sourceErr, totalErr); err != nil {
@@ -138,6 +143,13 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	}
 	return spec, nil
 }
+
+// lruEntriesPerCPU is eight times the number of free entries that each CPU takes out of an LRU map in advance (LOCAL_FREE_TARGET of
+// Linux): with fewer, CPUs evict each other's entries long before the map is full.
+const lruEntriesPerCPU = 1024
+
+// lruEntries returns the size of the LRU map of sources.
+func lruEntries(cpus int) uint32 { return uint32(max(ClassifySources, lruEntriesPerCPU*cpus)) }
 
 func (o ClassifyOptions) check() error {
 	switch {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -133,6 +134,20 @@ func TestPeerSourceRemovedWithItsLastPeer(t *testing.T) {
 	checkRows(t, c, []classifyRow{admitRow("still known", initiationFrom("2001:db8::3"))})
 	expect.NoError(t, errors.Join(c.RemovePeerSource(other), c.RemovePeerSource(other), c.RemovePeerSource(netip.AddrPort{})))
 	checkRows(t, c, []classifyRow{dropRow("no longer", initiationFrom("2001:db8::3"), totalLimit)})
+}
+
+func TestSourceMapGrowsWithCPUs(t *testing.T) {
+	for cpus, want := range map[int]uint32{1: 16384, 16: 16384, 128: 131072} {
+		if got := lruEntries(cpus); got != want {
+			t.Errorf("%d CPUs: got %d entries, want %d", cpus, got, want)
+		}
+	}
+	spec, err := classifySpec(ClassifyOptions{ListenPort: 1})
+	expect.NoError(t, err)
+	cpus, err := ebpf.PossibleCPU()
+	if n := spec.Maps[classifyMapSources].MaxEntries; err != nil || n != lruEntries(cpus) {
+		t.Errorf("got %d entries, error %v, want %d", n, err, lruEntries(cpus))
+	}
 }
 
 func TestFullPeerSourceMapReturnsErrFull(t *testing.T) {
