@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
@@ -77,6 +78,8 @@ type Config struct {
 	// NoChecksumOffload computes UDP checksums in software, even where the device, or the kernel for it, would compute
 	// them.
 	NoChecksumOffload bool
+	// reviewInterval is the time between two reviews, for tests; 0: defaultReviewInterval.
+	reviewInterval time.Duration
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
 }

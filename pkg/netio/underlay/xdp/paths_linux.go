@@ -2,7 +2,10 @@
 
 package xdp
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // resolve resolves the paths of targets, and publishes changes to the lanes.
 func (sup *supervisor) resolve(targets []target, era int) {
@@ -40,13 +43,17 @@ func (sup *supervisor) resolveAgain(to target, p *path) *path {
 	return sup.resolver.resolve(to)
 }
 
-// targetsBehind returns the targets whose next hop is one of these neighbours.
-func (sup *supervisor) targetsBehind(hops map[hop]struct{}) (list []target) {
+// targetsBehind returns the targets whose next hop is one of these neighbours, or whose address is one of those.
+func (sup *supervisor) targetsBehind(hops map[hop]struct{}, addresses map[netip.Addr]struct{}) (list []target) {
 	for _, to := range sup.port.table.targets() {
-		if p := sup.port.table.get(to); p != nil {
-			if _, ok := hops[p.hop]; ok {
-				list = append(list, to)
-			}
+		p := sup.port.table.get(to)
+		if p == nil {
+			continue
+		}
+		_, behind := hops[p.hop]
+		_, at := addresses[to.dst]
+		if behind || at {
+			list = append(list, to)
 		}
 	}
 	return list
@@ -88,7 +95,7 @@ func (sup *supervisor) review(now time.Time, era int) {
 	}
 	sup.reviewAt = time.Time{}
 	if len(used) > 0 {
-		sup.reviewAt = now.Add(reviewInterval)
+		sup.reviewAt = now.Add(sup.reviewInterval())
 	}
 }
 

@@ -3,9 +3,11 @@
 package xdp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,9 +20,9 @@ const (
 	// minChangeInterval is the minimum time between two reactions to network changes or Reconsider. The first reaction
 	// is immediate.
 	minChangeInterval = 100 * time.Millisecond
-	// reviewInterval is the time between two reviews of the paths in use. Reviews find changes that the kernel does not
-	// announce, such as learned path MTUs, and confirm neighbours.
-	reviewInterval = 10 * time.Second
+	// defaultReviewInterval is the time between two reviews of the paths in use. Reviews find changes that the kernel does not
+	// announce, such as expired path MTUs, and confirm neighbours.
+	defaultReviewInterval = 10 * time.Second
 	// maxIdleReviews is the number of reviews after which an unused path is deleted.
 	maxIdleReviews = 30
 )
@@ -225,7 +227,7 @@ func (sup *supervisor) setMark(mark uint32) {
 
 // runOnce does all work that is pending.
 func (sup *supervisor) runOnce(now time.Time) {
-	changed, hops := sup.takeChanges()
+	changed, hops, tooBig := sup.takeChanges()
 	requested := sup.reconsidering.Swap(false)
 	sup.pending = sup.pending || changed || requested
 	follow := sup.pending && !now.Before(sup.followAt)
@@ -244,23 +246,28 @@ func (sup *supervisor) runOnce(now time.Time) {
 		sup.resolve(sup.port.table.targets(), era)
 	case sup.reviewDue(now):
 		sup.review(now, era)
-	case len(hops) > 0:
-		unresolved = append(unresolved, sup.targetsBehind(hops)...)
+	case len(hops) > 0 || len(tooBig) > 0:
+		unresolved = append(unresolved, sup.targetsBehind(hops, tooBig)...)
 		fallthrough
 	default:
 		sup.resolve(unresolved, era)
 	}
 	if sup.reviewAt.IsZero() && sup.inUse() {
-		sup.reviewAt = now.Add(reviewInterval)
+		sup.reviewAt = now.Add(sup.reviewInterval())
 	}
 }
 
+func (sup *supervisor) reviewInterval() time.Duration {
+	return cmp.Or(sup.config.reviewInterval, defaultReviewInterval)
+}
+
 // takeChanges returns the changes since the last call.
-func (sup *supervisor) takeChanges() (changed bool, hops map[hop]struct{}) {
+func (sup *supervisor) takeChanges() (changed bool, hops map[hop]struct{}, tooBig map[netip.Addr]struct{}) {
 	if sup.watcher == nil {
-		return false, nil
+		return false, nil, nil
 	}
-	return sup.watcher.takeChanges()
+	changed, hops = sup.watcher.takeChanges()
+	return changed, hops, sup.watcher.takeTooBig()
 }
 
 // nextDeadline returns the time of the next run, or zero if none is scheduled.

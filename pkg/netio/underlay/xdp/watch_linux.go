@@ -22,16 +22,17 @@ type hop struct {
 	addr   netip.Addr
 }
 
-// watcher subscribes to the kernel's messages about links, addresses, routes, rules, neighbours and queues. It stores
-// only that something changed; the supervisor then queries the present state.
+// watcher subscribes to the kernel's messages about links, addresses, routes, rules, neighbours and queues, and reads Packet Too Big
+// messages. It stores only that something changed; the supervisor then queries the present state.
 type watcher struct {
 	wake          chan struct{}
 	subscriptions subscriptions
 
 	mu       sync.Mutex
 	watched  map[hop]struct{}
-	hops     map[hop]struct{} // watched neighbours that changed
-	changed  bool             // anything other than a neighbour changed
+	hops     map[hop]struct{}        // watched neighbours that changed
+	changed  bool                    // anything other than a neighbour changed
+	tooBig   map[netip.Addr]struct{} // destinations of which a path MTU may have been learned
 	finished sync.WaitGroup
 }
 
@@ -58,8 +59,13 @@ func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, 
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to link, address, route and rule changes (netlink): %w", err)
 	}
-	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}}
+	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}, tooBig: map[netip.Addr]struct{}{}}
 	w.listen(ctx, socket, w.record)
+	if c.neighbours {
+		if tooBig, err := openTooBig(); err == nil {
+			w.listenTooBig(ctx, tooBig)
+		} // without it, learned path MTUs are noticed at the next review
+	}
 	if c.queues {
 		if queues, err := subscribeQueues(); err == nil {
 			w.listen(ctx, queues, w.recordQueues)

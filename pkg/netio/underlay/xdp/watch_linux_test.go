@@ -135,24 +135,24 @@ func TestIdlePortHasNoTimer(t *testing.T) {
 	p.table.find(to)
 	now := k.followAt.AddDate(2000, 0, 0)
 	k.runOnce(now)
-	if k.nextDeadline() != now.Add(reviewInterval) {
+	if k.nextDeadline() != now.Add(defaultReviewInterval) {
 		t.Errorf("the next review of a path in use is at %v", k.nextDeadline())
 	}
-	now = now.Add(reviewInterval)
+	now = now.Add(defaultReviewInterval)
 	k.runOnce(now)
-	if k.nextDeadline() != now.Add(reviewInterval) {
+	if k.nextDeadline() != now.Add(defaultReviewInterval) {
 		t.Errorf("the next review of a used path is at %v", k.nextDeadline())
 	}
-	now = now.Add(reviewInterval)
+	now = now.Add(defaultReviewInterval)
 	k.runOnce(now)
 	if !k.nextDeadline().IsZero() {
 		t.Errorf("the next review of an unused path is at %v", k.nextDeadline())
 	}
 	for range maxIdleReviews {
 		p.table.find(targetOf(endpointOf("192.0.2.2"))).used.Store(true)
-		now = now.Add(reviewInterval)
+		now = now.Add(defaultReviewInterval)
 		k.runOnce(now) // records the use
-		now = now.Add(reviewInterval)
+		now = now.Add(defaultReviewInterval)
 		k.runOnce(now)
 	}
 	if p.table.get(to) != nil {
