@@ -11,6 +11,7 @@
  * All three let every packet continue.
  */
 
+#include "include/answers.h"
 #include "include/lane.h"
 #include "include/parse.h"
 #include "include/restore.h"
@@ -87,6 +88,10 @@ INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_ma
 		count(EVENT_FRAGMENTED_PEER, datagram_count(skb));
 		return;
 	}
+	if (all->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
+		count(EVENT_UNANSWERED, datagram_count(skb));
+		return;
+	}
 	new.src = peer->ports[choose_lane(peer, lanes, flow, skb->len, now, all->flowlet_gap) & (SPREAD_LANES - 1)];
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
 	 * it is the same for all flows of the socket. */
@@ -133,14 +138,20 @@ int gather_tc(struct __sk_buff *skb)
 	struct outer o;
 	struct udp_header old;
 	struct ports new;
-
+	struct sender from;
 	enum parse_result found = parse_skb(skb, l2, &o);
+	int changed;
+	u32 type;
 
 	if (found == ICMPV6_FOUND)
 		restore_quoted_tc(skb, o.udp_offset);
+	if (found != UDP_FOUND)
+		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
-	if (found != UDP_FOUND ||
-	    !restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new))
+	changed = restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
+	if (is_note_due(from.source) && !bpf_skb_load_bytes(skb, o.udp_offset + sizeof(*o.udp), &type, sizeof(type)))
+		note_heard(from.source, &o, type, from.listen_port);
+	if (!changed)
 		return TCX_NEXT;
 	old = *o.udp;
 	if (replace_ports(skb, o.udp_offset, old, new, 0))
@@ -157,14 +168,20 @@ int gather_xdp(struct xdp_md *xdp)
 	struct outer o;
 	struct udp_header *udp;
 	struct ports old, new;
-
+	struct sender from;
 	enum parse_result found = parse_outer(data, end, l2, &o);
+	int changed;
 
 	if (found == ICMPV6_FOUND)
 		restore_quoted_xdp(data, end, o.udp_offset);
-	if (found != UDP_FOUND || !restored_ports(&o, xdp->rx_queue_index, 1, &new))
+	if (found != UDP_FOUND)
 		return XDP_PASS;
+	changed = restored_ports(&o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
+	if (is_note_due(from.source) && (void *)(udp + 1) + sizeof(struct message) <= end)
+		note_heard(from.source, &o, ((struct message *)(udp + 1))->type, from.listen_port);
+	if (!changed)
+		return XDP_PASS;
 	old = udp->ports;
 	udp->ports = new;
 	if (udp->checksum.raw)

@@ -133,6 +133,9 @@ static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
 /* Moves the first len bytes into the linear part, between data and data_end. Linux 4.9. */
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
 
+/* Returns the kernel's 64-bit jiffies. Linux 5.5. */
+static u64 (*const bpf_jiffies64)(void) = (void *)118;
+
 /*
  * Redirects the packet to the socket, CPU or device that the map has at that key, and returns XDP_REDIRECT. If the map
  * has none, it returns the action in the lower bits of flags. Linux 5.3.

@@ -11,7 +11,7 @@
  */
 
 /* Returns the lane ports of the peer at the packet's source address, or null. */
-INLINE const struct source *find_source(const struct outer *o, be16 listen_port)
+INLINE struct source *find_source(const struct outer *o, be16 listen_port)
 {
 	struct source_key key = {.listen_port = listen_port};
 
@@ -28,13 +28,20 @@ INLINE int from_endpoint(const struct outer *o, be16 listen_port)
 	return bpf_map_lookup_elem(&peers, &key) != 0;
 }
 
+/* The sender of a packet to a tunnel. */
+struct sender {
+	struct source *source; /* or null */
+	be16 listen_port;
+};
+
 /* Computes the packet's ports after restoration. Returns whether they differ from its present ports. */
-INLINE int restored_ports(const struct outer *o, u32 queue, u32 datagrams, struct ports *new)
+INLINE int restored_ports(const struct outer *o, u32 queue, u32 datagrams, struct ports *new, struct sender *from)
 {
 	struct local_port *local = find_local_port(o->udp->ports.dst);
-	const struct source *source;
+	struct source *source;
 	be16 listen_port;
 
+	from->source = 0;
 	if (!local)
 		return 0;
 	count_queue(queue, datagrams);
@@ -45,6 +52,8 @@ INLINE int restored_ports(const struct outer *o, u32 queue, u32 datagrams, struc
 	listen_port = local->listen_port;
 	*new = o->udp->ports;
 	source = find_source(o, listen_port);
+	from->source = source;
+	from->listen_port = listen_port;
 	if (source && source->first <= host16(new->src) && host16(new->src) <= source->last)
 		new->src = source->endpoint_port;
 	if (new->dst.raw != listen_port.raw &&

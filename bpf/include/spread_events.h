@@ -23,6 +23,7 @@ enum spread_event {
 	EVENT_INGRESS_ERROR,     // datagrams left unchanged: the kernel had no memory to rewrite them
 	EVENT_PACKET_TOO_BIG,    // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EVENT_FRAGMENTED_PEER,   // data messages not spread: others to this peer left in fragments, which have no ports to hash
+	EVENT_UNANSWERED,        // data messages not spread: the peer did not answer what it got from lane ports
 	EVENT_PAUSED,            // data messages not spread: spread is paused for the device or the peer
 	SPREAD_EVENTS,
 };

@@ -24,7 +24,7 @@ volatile const u8 l2 = 1;
 struct settings {
 	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks of 1,024 ns */
 	u32 paused;	 /* messages keep the listen port */
-	u32 unused;
+	u32 gather;	 /* a gather program is attached, which notes the peers' answers */
 };
 
 struct {
@@ -56,6 +56,16 @@ struct peer_key {
 	be16 listen_port; /* of the tunnel on this host */
 };
 
+/* Whether a peer answers what it gets from lane ports (answers.h). All but the counts are ticks. */
+struct answers {
+	u64 heard;	/* when the last data message of the peer was noted */
+	u64 sent;	/* of the last spread message */
+	u64 unanswered; /* of the first spread message since the peer was heard; 0: none */
+	u64 held;	/* until when messages keep the listen port; 0: they do not */
+	u32 messages;	/* spread since unanswered */
+	u32 failures;	/* holds in a row */
+};
+
 struct peer {
 	u32 lanes; /* number of valid ports; 0: messages to this peer are not spread */
 	be16 ports[SPREAD_LANES];
@@ -63,7 +73,8 @@ struct peer {
 	u64 loads[SPREAD_LANES]; /* packed, see lane.h */
 	u64 fragmented; /* tick at which a message to the peer last left in fragments; 0: never */
 	u32 paused;	/* messages to the peer keep the listen port */
-	u32 unused;
+	u32 noted;	/* gather notes the peer's messages in heard */
+	struct answers answers;
 };
 
 struct {
@@ -86,6 +97,7 @@ struct source {
 	u16 first; /* of the lane ports, in host order */
 	u16 last;
 	u16 unused;
+	u64 noted; /* jiffies when the peer was last noted as heard */
 };
 
 struct {

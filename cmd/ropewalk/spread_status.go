@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -152,8 +153,11 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 	fmt.Fprintf(b, "\n  %s  UDP port %d, source ports in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
 	for _, p := range t.Peers {
 		paused := ""
-		if p.Paused {
+		switch {
+		case p.Paused:
 			paused = ", " + s.Bad("paused")
+		case p.HeldSeconds > 0:
+			paused = ", " + s.Bad(fmt.Sprintf("unanswered, paused for %v", time.Duration(p.HeldSeconds)*time.Second))
 		}
 		fmt.Fprintf(b, "    peer %s, gathered from %s%s\n", p.Endpoint, p.Gather, paused)
 		var most float64

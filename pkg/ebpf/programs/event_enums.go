@@ -19,6 +19,7 @@ const (
 	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
 	EventPacketTooBig                  // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EventFragmentedPeer                // data messages not spread: others to this peer left in fragments, which have no ports to hash
+	EventUnanswered                    // data messages not spread: the peer did not answer what it got from lane ports
 	EventPaused                        // data messages not spread: spread is paused for the device or the peer
 
 	// EventCount is the number of events.
@@ -41,6 +42,7 @@ var eventNames = [EventCount]string{
 	"ingress_error",
 	"packet_too_big",
 	"fragmented_peer",
+	"unanswered",
 	"paused",
 }
 
@@ -60,6 +62,7 @@ var eventHelps = [EventCount]string{
 	"datagrams left unchanged: the kernel had no memory to rewrite them",
 	"Packet Too Big messages about a lane port of this host, whose quoted source port was restored",
 	"data messages not spread: others to this peer left in fragments, which have no ports to hash",
+	"data messages not spread: the peer did not answer what it got from lane ports",
 	"data messages not spread: spread is paused for the device or the peer",
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -36,6 +37,9 @@ type Peer struct {
 	First uint32
 	// Paused: messages to the peer keep the listen port (SetPeerPaused). SetPeers ignores it.
 	Paused bool
+	// HeldFor is the time for which messages to the peer keep the listen port, since it did not answer what it got from lane ports.
+	// SetPeers ignores it.
+	HeldFor time.Duration
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -80,7 +84,7 @@ func (s *State) putPeer(p *Peer) error {
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
-	value.Lanes, value.First = uint32(len(p.Lanes)), p.First
+	value.Lanes, value.First, value.Noted = uint32(len(p.Lanes)), p.First, flag(p.Gather != spread.Ports{})
 	for i, lane := range p.Lanes {
 		value.Ports[i].Raw = networkOrder(lane)
 	}
@@ -113,6 +117,7 @@ func (s *State) putSource(r *peerTable, p *Peer) error {
 	}
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
+	value.Noted = r.sources[key].Noted
 	if r.sources[key] == value {
 		return nil
 	}
@@ -152,9 +157,14 @@ func (s *State) Peers() ([]Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing peers: %w", err)
 	}
+	now, err := ticks()
+	if err != nil {
+		return nil, fmt.Errorf("listing peers: %w", err)
+	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
+		p.HeldFor = time.Duration(max(0, int64(value.Answers.Held)-now)) << tickShift
 		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
 		}

@@ -15,7 +15,7 @@ import (
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [16]uint64
+	Events [17]uint64
 }
 
 type spreadLocalPort struct {
@@ -39,7 +39,16 @@ type spreadPeer struct {
 	Loads      [64]uint64
 	Fragmented uint64
 	Paused     uint32
-	Unused     uint32
+	Noted      uint32
+	Answers    struct {
+		_          structs.HostLayout
+		Heard      uint64
+		Sent       uint64
+		Unanswered uint64
+		Held       uint64
+		Messages   uint32
+		Failures   uint32
+	}
 }
 
 type spreadPeerKey struct {
@@ -62,7 +71,7 @@ type spreadSettings struct {
 	_          structs.HostLayout
 	FlowletGap uint64
 	Paused     uint32
-	Unused     uint32
+	Gather     uint32
 }
 
 type spreadSource struct {
@@ -74,6 +83,7 @@ type spreadSource struct {
 	First  uint16
 	Last   uint16
 	Unused uint16
+	Noted  uint64
 }
 
 type spreadSourceKey struct {

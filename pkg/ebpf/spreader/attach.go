@@ -327,7 +327,7 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 			return err
 		}
 	}
-	return nil
+	return s.SetGather(c.plan.cfg.Gather != GatherNone)
 }
 
 func (c *change) hook(point hook.AttachPoint) hook.Hook {

@@ -17,7 +17,7 @@ var ErrNotAttached = errors.New("spread is not attached")
 
 // SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
 // SetPaused or Detach. The programs stay attached, and gather goes on. With a valid address it concerns the peers at that address
-// alone; a peer whose address changes is no longer paused. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+// alone; a peer whose address changes is no longer paused. To resume also ends PeerStatus.HeldSeconds. errors.Is(err, ErrNotAttached) if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
@@ -39,22 +39,26 @@ func (p pins) setPaused(device string, peer netip.Addr, paused bool) error {
 		return err
 	}
 	defer s.Close()
-	if !peer.IsValid() {
-		return s.SetPaused(paused)
-	}
 	peers, err := s.Peers()
 	if err != nil {
 		return err
 	}
 	found := false
 	for i := range peers {
-		if peers[i].Endpoint.Addr() != peer.Unmap().WithZone("") {
-			continue
+		p := &peers[i]
+		switch {
+		case peer.IsValid() && p.Endpoint.Addr() == peer.Unmap().WithZone(""):
+			found = true
+			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, paused)
+		case !peer.IsValid() && !paused && p.HeldFor > 0:
+			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold
 		}
-		found = true
-		if err := s.SetPeerPaused(peers[i].Tunnel, peers[i].Endpoint, paused); err != nil {
+		if err != nil {
 			return err
 		}
+	}
+	if !peer.IsValid() {
+		return s.SetPaused(paused)
 	}
 	if !found {
 		return fmt.Errorf("no peer has the address %s (`ropewalk spread status %s` lists them)", peer, device)

@@ -3,11 +3,16 @@
 package spreader
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -63,4 +68,63 @@ func TestPauseNeedsSomethingToPause(t *testing.T) {
 		t.Errorf("no such peer: got error %v, want an error", err)
 	}
 	expect.NoError(t, try(netip.MustParseAddr("::ffff:192.0.2.2")))
+}
+
+// hold makes the programs of a side believe that its peers do not answer.
+func (s *side) hold() {
+	s.r.Helper()
+	const heldOffset = 688 // of answers.held in struct peer
+	s.do(func() error {
+		p, err := pinsIn(s.host.FS)
+		if err != nil {
+			return err
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(p.state(s.device), "state-2", "peers"), nil)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		var now unix.Timespec
+		expect.NoError(s.r, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
+		for entries := m.Iterate(); entries.Next(&key, &value); {
+			binary.NativeEndian.PutUint64(value[heldOffset:], uint64(now.Nano()+int64(10*time.Minute))>>10)
+			expect.NoError(s.r, m.Put(key, value))
+		}
+		return nil
+	})
+}
+
+// TestUnansweredPeersAreReportedUntilResumed also repeats the attach, which must not resume anything.
+func TestUnansweredPeersAreReportedUntilResumed(t *testing.T) {
+	r := newRig(t)
+	r.here.attach(r.here.config())
+	r.here.hold()
+	r.here.attach(r.here.config())
+	if ports := r.portsSeen(); !ports[port] || len(ports) != 1 {
+		t.Errorf("held: got ports %v, want %d alone", ports, port)
+	}
+	st := r.here.status()
+	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") || st.Tunnels[0].Peers[0].HeldSeconds < 500 {
+		t.Errorf("held: got status %+v, want a problem", st)
+	}
+	r.here.pause(netip.Addr{}, false)
+	if ports := r.portsSeen(); ports[port] || len(ports) != flows {
+		t.Errorf("resumed: got ports %v, want %d different ones", ports, flows)
+	}
+	if st := r.here.status(); len(st.Problems) != 0 {
+		t.Errorf("resumed: got status %+v, want no problem", st)
+	}
+}
+
+// TestSilentPeerIsHeldOnlyWithGather: without gather nothing can tell whether peers answer.
+func TestSilentPeerIsHeldOnlyWithGather(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.Gather = GatherNone
+	r.here.attach(cfg)
+	r.here.hold()
+	if ports := r.portsSeen(); ports[port] || len(ports) != flows {
+		t.Errorf("got ports %v, want %d different ones", ports, flows)
+	}
 }

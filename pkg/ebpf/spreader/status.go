@@ -72,7 +72,9 @@ type PeerStatus struct {
 	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
 	Gather   string         `json:"gather"`   // the range of ports that it may spread over
 	Paused   bool           `json:"paused"`   // messages to it keep the listen port
-	Lanes    []LaneStatus   `json:"lanes"`
+	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
+	HeldSeconds float64      `json:"held_seconds,omitempty"`
+	Lanes       []LaneStatus `json:"lanes"`
 }
 
 // LaneStatus is one lane towards a peer.
@@ -280,6 +282,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
 		}
+		s.checkAnswers(ts)
 		s.Tunnels = append(s.Tunnels, ts)
 		if i >= 0 {
 			s.checkMoved(ts, tunnels[i])
@@ -302,6 +305,17 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 	return nil
 }
 
+// checkAnswers reports peers that do not answer what they get from lane ports.
+func (s *DeviceStatus) checkAnswers(ts TunnelStatus) {
+	silent := slices.DeleteFunc(slices.Clone(ts.Peers), func(p PeerStatus) bool { return p.HeldSeconds == 0 })
+	if len(silent) == 0 {
+		return
+	}
+	s.problem("%d peers of port %d, the first at %s, did not answer messages from source ports %s, which now keep port %d for a while: a "+
+		"firewall on the path may admit only replies to port %d; once it admits the others, `ropewalk spread resume %s` tries again",
+		len(silent), ts.Port, silent[0].Endpoint, ts.Ports, ts.Port, ts.Port, s.Device)
+}
+
 // checkMoved reports peers whose present endpoint is not configured.
 func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 	known := make(map[netip.Addr]bool, len(ts.Peers)) // a map, since there may be thousands of both
@@ -316,7 +330,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 }
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
-	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Lanes: []LaneStatus{}}
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(), Lanes: []LaneStatus{}}
 	loads, err := state.Loads(p)
 	if err != nil {
 		return st, err
