@@ -275,7 +275,7 @@ func (p *Peer) configure(c *config.Peer) {
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
-		if old := p.engine.Endpoint.Swap(to); old != nil && old.Dst != to.Dst {
+		if p.configureEndpoint(to) {
 			p.renewHello(true)
 		}
 		if p.running {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -13,18 +14,43 @@ import (
 )
 
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
-// all fields but roamLog.
+// all fields but replaced and roamLog.
 type pathState struct {
 	guarded       netip.AddrPort    // the peer's endpoint as the port's guard knows it; the zero AddrPort for none
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
+	replaced      atomic.Pointer[replacedEndpoint]
 	roamLog       rate
 }
 
-// moveEndpoint sets the peer's endpoint. It needs no lock.
+// replacedEndpoint is an endpoint in whose place the configuration has set another one. Messages that are on their way from there
+// must not bring it back.
+type replacedEndpoint struct {
+	dst   netip.AddrPort
+	until int64 // by Device.clock
+}
+
+// replacedHold is the time for which messages from a replaced endpoint do not move the peer: longer than any round trip, and than
+// a hello waits for a worker.
+const replacedHold = int64(time.Second)
+
+// configureEndpoint sets the peer's endpoint as configured, and reports whether its address or port is another one.
+func (p *Peer) configureEndpoint(to *underlay.Endpoint) (moved bool) {
+	old := p.engine.Endpoint.Load()
+	if moved = old != nil && old.Dst != to.Dst; moved {
+		p.path.replaced.Store(&replacedEndpoint{old.Dst, p.dev.clock() + replacedHold})
+	}
+	p.engine.Endpoint.Store(to)
+	return moved
+}
+
+// moveEndpoint sets the peer's endpoint to the source of an authenticated message. It needs no lock.
 func (p *Peer) moveEndpoint(to underlay.Endpoint) {
-	old := p.engine.Endpoint.Swap(&to)
+	old, ok := p.swapEndpoint(&to)
+	if !ok {
+		return
+	}
 	if old == nil || old.Dst != to.Dst {
 		level := slog.LevelInfo
 		if old == nil || !p.path.roamLog.allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
@@ -35,6 +61,25 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 	if old != nil && old.Dst != to.Dst {
 		p.post(taskRoamed)
 	}
+}
+
+// swapEndpoint sets the peer's endpoint, unless the configuration has just replaced it, also while swapEndpoint runs.
+func (p *Peer) swapEndpoint(to *underlay.Endpoint) (old *underlay.Endpoint, ok bool) {
+	for {
+		old = p.engine.Endpoint.Load()
+		if p.isReplaced(to.Dst) {
+			return old, false
+		}
+		if p.engine.Endpoint.CompareAndSwap(old, to) {
+			return old, true
+		}
+	}
+}
+
+// isReplaced reports whether the configuration has just set another endpoint in place of this one. It needs no lock.
+func (p *Peer) isReplaced(dst netip.AddrPort) bool {
+	r := p.path.replaced.Load()
+	return r != nil && r.dst == dst && p.dev.clock() < r.until
 }
 
 // RoutesChanged clears the local address on which each peer last reached us: the address may be gone, or no longer the best.

@@ -4,6 +4,7 @@ package device_test
 
 import (
 	"crypto/rand"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,6 +43,30 @@ func TestEndpointFollowsDataKeepalivesAndHandshakes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestConfiguredEndpointOutlivesMessagesUnderWay has the peer send from the former endpoint while the configuration sets another
+// one. A peer that stays there is followed again a second later.
+func TestConfiguredEndpointOutlivesMessagesUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		carries(t, b, a, false, 100)
+		endpoint := func() netip.AddrPort { return a.PeerStatus(b).Endpoint.AddrPort }
+		for range 2 { // twice within a second
+			a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &config.Endpoint{AddrPort: b.Outside(true)}}}})
+			carries(t, b, a, false, 100)
+			if at := endpoint(); at != b.Outside(true) {
+				t.Errorf("messages under way moved the endpoint to %v, want %v", at, b.Outside(true))
+			}
+		}
+		time.Sleep(time.Second)
+		b.Apply(config.Device{Peers: []config.Peer{{PublicKey: a.Public(), Endpoint: &config.Endpoint{AddrPort: a.Outside(false)}}}})
+		carries(t, b, a, false, 100)
+		if at := endpoint(); at != b.Outside(false) {
+			t.Errorf("a second later: the endpoint is %v, want %v", at, b.Outside(false))
+		}
+	})
 }
 
 // TestEndpointFollowsTheResponse has the responder move before it answers.
