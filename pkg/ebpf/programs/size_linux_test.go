@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// TestProgramsStaySmall bounds the instructions of each program, which every packet of a device may pass. A larger bound needs a
+// reason in the commit that raises it.
+func TestProgramsStaySmall(t *testing.T) {
+	bounds := map[string]int{"spread": 1150, "gather_tc": 1050, "gather_xdp": 560, "classify": 1060, "steer": 280}
+	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSpread, loadClassify, loadSteer} {
+		spec, err := load()
+		expect.NoError(t, err)
+		for name, p := range spec.Programs {
+			if n := len(p.Instructions); n > bounds[name] {
+				t.Errorf("%s has %d instructions, want at most %d", name, n, bounds[name])
+			}
+		}
+	}
+}
