@@ -60,6 +60,7 @@ func (t *transmitter) retry() {
 			kept++
 			continue
 		case r.Err != nil:
+			t.advance(h, r.Sent)
 			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
 		default:
 			q.sent = append(q.sent, &h.meta)
@@ -78,6 +79,9 @@ func (t *transmitter) resend(conn *underlay.Lane) {
 		t.noteGroup(h.meta.peer)
 	}
 	for _, h := range q.held {
+		if to := h.meta.peer.Endpoint.Load(); to != nil {
+			h.run.To = to // the peer may have roamed since
+		}
 		q.runs = append(q.runs, h.run)
 		q.runs[len(q.runs)-1].Group = h.meta.peer.trafficOf(t.lane.index).group
 	}
@@ -125,13 +129,19 @@ func (q *txQueue) noteFull(conn *underlay.Lane, r *underlay.Run) {
 	q.fds = append(q.fds, int32((*conn).SendFD(r)))
 }
 
+// part returns the first n datagrams of a run, which were sent. All but the last of the run have the same size.
+func (m *runMeta) part(n int) runMeta {
+	sent := *m
+	sent.segments, sent.bytes, sent.inner, sent.trains = n, n*m.segSize, m.inner*n/m.segments, 0
+	return sent
+}
+
 // advance takes the first n datagrams, which were sent, off the run, and counts them.
 func (t *transmitter) advance(h *heldRun, n int) {
 	if n == 0 {
 		return
 	}
-	sent := h.meta
-	sent.segments, sent.bytes, sent.inner, sent.trains = n, n*h.run.SegSize, h.meta.inner*n/h.meta.segments, 0
+	sent := h.meta.part(n)
 	t.countSent([]*runMeta{&sent})
 	h.meta.segments, h.meta.bytes, h.meta.inner = h.meta.segments-n, h.meta.bytes-sent.bytes, h.meta.inner-sent.inner
 	h.parts[0] = h.parts[0][sent.bytes:]

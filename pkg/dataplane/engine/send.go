@@ -131,7 +131,11 @@ func (t *transmitter) handleFailed(conn *underlay.Lane, b *txBatch) {
 		case t.holds && errors.Is(r.Err, underlay.ErrSendBufferFull):
 			t.hold(conn, r, m)
 		default:
-			t.dropForPeer(m.peer, sendDropReason(r.Err), r.Segments)
+			if r.Sent > 0 {
+				sent := m.part(r.Sent)
+				t.countSent([]*runMeta{&sent})
+			}
+			t.dropForPeer(m.peer, sendDropReason(r.Err), r.Segments-r.Sent)
 		}
 	}
 	b.runs, b.meta = b.runs[:kept], b.meta[:kept]

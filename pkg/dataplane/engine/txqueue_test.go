@@ -154,6 +154,52 @@ func TestPartlySentRunCountsBothParts(t *testing.T) {
 	}
 }
 
+// TestPartlySentRunWithErrorCountsBothParts: some of its datagrams are too large for their path.
+func TestPartlySentRunWithErrorCountsBothParts(t *testing.T) {
+	for name, held := range map[string]bool{"at once": false, "when it is sent again": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.conn.fail = func(run *underlay.Run) error {
+				if held {
+					held = false
+					return underlay.ErrSendBufferFull
+				}
+				run.Sent = 4
+				return underlay.ErrTooBig
+			}
+			f := flow.Flow{Ends: out4}
+			r.transmit(f.Train(10, 500))
+			r.pass(time.Millisecond)
+			if got := r.peer.Packets(); got.Tx != 4 || got.TxDrops != 6 {
+				t.Errorf("%d packets are counted as sent and %d as dropped, want 4 and 6", got.Tx, got.TxDrops)
+			}
+		})
+	}
+}
+
+// TestHeldRunFollowsItsPeer: the peer roams while a run waits for room.
+func TestHeldRunFollowsItsPeer(t *testing.T) {
+	r := newRig(t)
+	refuse := true
+	var to []netip.AddrPort
+	r.conn.fail = func(run *underlay.Run) error {
+		if refuse {
+			return underlay.ErrSendBufferFull
+		}
+		to = append(to, run.To.Dst)
+		return nil
+	}
+	f := flow.Flow{Ends: out4}
+	r.transmit(f.Train(10, 500))
+	moved := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.77:4242")}
+	r.peer.Endpoint.Store(&moved)
+	refuse = false
+	r.pass(time.Millisecond)
+	if !slices.Equal(to, []netip.AddrPort{moved.Dst}) {
+		t.Errorf("the held run went to %v, want %v", to, moved.Dst)
+	}
+}
+
 // TestLaterRunsOfTrainWaitForFirst refuses the first run of a train, and would take the second.
 func TestLaterRunsOfTrainWaitForFirst(t *testing.T) {
 	r := newRig(t)

@@ -139,7 +139,7 @@ type Port interface {
 	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. Any goroutine may call it. It
 	// does not wait for room in a send buffer: the error is ErrSendBufferFull then.
 	SendTo(to *Endpoint, datagram []byte) error
-	// SendRun sends one run without a lane, and returns the error that Lane.Send would set as its Err, or
+	// SendRun sends one run without a lane, sets its Sent, and returns the error that Lane.Send would set as its Err, or
 	// ErrSendBufferFull: it does not wait. Any goroutine may call it. Runs of one caller leave in order.
 	SendRun(r *Run) error
 	// SetMark sets SO_MARK for everything that is sent from now on, from every source; 0 removes it.

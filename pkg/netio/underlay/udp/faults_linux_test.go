@@ -112,6 +112,30 @@ func TestLostSourceIsRetriedOnceWithoutIt(t *testing.T) {
 	}
 }
 
+// TestDatagramsWithoutLostSourceAreCounted sends a run singly, since the path takes no trains, and without its source address, until
+// the send buffer is full: the engine must not send the same nonce counters again.
+func TestDatagramsWithoutLostSourceAreCounted(t *testing.T) {
+	left, full := 3, false
+	k := &faultyKernel{verdict: func(_ []byte, train, source bool) unix.Errno {
+		switch {
+		case train:
+			return unix.EIO
+		case source:
+			return unix.EINVAL
+		case left == 0:
+			full = true
+			return unix.EAGAIN
+		}
+		left--
+		return 0
+	}}
+	_, l := faultyLane(t, k)
+	runs := []underlay.Run{run(5, 'a')}
+	if failed := l.Send(runs); failed != 1 || !full || !errors.Is(runs[0].Err, underlay.ErrSendBufferFull) || runs[0].Sent != 3 {
+		t.Errorf("got %d failed, error %v, %d datagrams sent, want 1, %v, 3", failed, runs[0].Err, runs[0].Sent, underlay.ErrSendBufferFull)
+	}
+}
+
 func TestErrorsStayWithTheirRun(t *testing.T) {
 	for _, c := range []struct {
 		errno unix.Errno

@@ -21,9 +21,9 @@ type sendGroup struct {
 	fds [1 + underlay.MaxSources]atomic.Int32 // by source: the descriptor, plus 1; 0 for none
 }
 
-// groupAddress returns the address to which a send group is bound, which is reserved (RFC 1112, section 4). An IPv6 socket that is bound
-// to an IPv6 address could not send to IPv4.
-func groupAddress(group int) netip.Addr { return netip.AddrFrom4([4]byte{240, 0, 0, byte(group)}) }
+// groupAddress returns the address to which a send group is bound, which is reserved (RFC 1112, section 4). Clouds give lower addresses of
+// that block to nodes. An IPv6 socket that is bound to an IPv6 address could not send to IPv4.
+func groupAddress(group int) netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, byte(group)}) }
 
 // OpenGroup implements underlay.Port. It allows other sockets of the same user to join the ports (SO_REUSEPORT).
 func (p *Port) OpenGroup(group int) error {
@@ -97,10 +97,23 @@ func (p *Port) addToGroup(g *sendGroup, group, source int) error {
 	if err != nil {
 		return err
 	}
-	if err := checkDescriptorReserve(s.fd); err != nil {
+	if err := errors.Join(checkDescriptorReserve(s.fd), checkNamespace(s.fd, main)); err != nil {
 		return errors.Join(err, unix.Close(s.fd))
 	}
 	g.fds[source].Store(int32(s.fd) + 1)
+	return nil
+}
+
+// errOtherNamespace means that the calling thread is in another network namespace than the port.
+var errOtherNamespace = errors.New("the port is in another network namespace")
+
+// checkNamespace returns errOtherNamespace for sockets of two network namespaces (SO_NETNS_COOKIE, Linux 5.14; nil before).
+func checkNamespace(a, b int) error {
+	cookieA, errA := unix.GetsockoptUint64(a, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	cookieB, errB := unix.GetsockoptUint64(b, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if errA == nil && errB == nil && cookieA != cookieB {
+		return errOtherNamespace
+	}
 	return nil
 }
 

@@ -192,6 +192,19 @@ func TestRefusedRunCountsWhatHasLeft(t *testing.T) {
 	}
 }
 
+// TestOpenGroupRejectsAnotherNamespace: its socket would send there.
+func TestOpenGroupRejectsAnotherNamespace(t *testing.T) {
+	requireNamespace(t)
+	p := open(t, Config{})
+	if _, err := unix.GetsockoptUint64(p.lanes[0].fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err != nil {
+		t.Skipf("needs SO_NETNS_COOKIE (Linux 5.14): %v", err)
+	}
+	requireNamespace(t)
+	if err := p.OpenGroup(1); !errors.Is(err, errOtherNamespace) {
+		t.Errorf("got error %v, want %v", err, errOtherNamespace)
+	}
+}
+
 func TestOpenGroupRejectsNumbersOutsideItsRange(t *testing.T) {
 	p := open(t, Config{})
 	for _, group := range []int{-1, 0, underlay.MaxGroups} {

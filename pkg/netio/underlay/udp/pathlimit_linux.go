@@ -18,7 +18,7 @@ const (
 	// pathLifetime is the time after which a limit is forgotten: the route may have changed, or the path MTU have grown. If it has not,
 	// that costs the refused system calls of one batch.
 	pathLifetime = 2 * time.Minute
-	// maxPaths is the maximum number of destinations with a limit. A further one takes the place of that whose limits end first.
+	// maxPaths is the maximum number of destinations with a limit. Each train to a further one costs a refused system call.
 	maxPaths = 256
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried for any: the device that refuses it then
 	// carries most of the traffic.
@@ -60,14 +60,6 @@ func (l pathLimit) at(now time.Time) pathLimit {
 		}
 	}
 	return l
-}
-
-// until returns when the last of the limits ends.
-func (l *pathLimit) until() time.Time {
-	if l.train.until.After(l.datagram.until) {
-		return l.train.until
-	}
-	return l.datagram.until
 }
 
 // note lowers the limit to a refused size.
@@ -151,15 +143,14 @@ func (p *pathLimits) withoutGSO() int {
 func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now := p.now()
+	now, key := p.now(), destination{to.Dst.Addr(), to.Scope}
+	if t := p.table.Load(); t != nil && t.isFull(key, now) {
+		return t
+	}
 	return p.replace(now, func(limits map[destination]pathLimit) {
-		key := destination{to.Dst.Addr(), to.Scope}
 		l, known := limits[key]
 		if !known {
 			l = noLimit
-		}
-		if !known && len(limits) >= maxPaths {
-			delete(limits, endsFirst(limits))
 		}
 		l.train.note(train, now.Add(pathLifetime))
 		l.datagram.note(datagram, now.Add(pathLifetime))
@@ -167,15 +158,18 @@ func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable 
 	})
 }
 
-// endsFirst returns the destination whose limits end before those of all others.
-func endsFirst(limits map[destination]pathLimit) (first destination) {
-	var until time.Time
-	for d, l := range limits {
-		if end := l.until(); until.IsZero() || end.Before(until) {
-			first, until = d, end
+// isFull reports whether there is no room for a destination. To take another one's place would cost more, again and again, than a refused
+// system call.
+func (t *pathTable) isFull(key destination, now time.Time) bool {
+	if _, known := t.limits[key]; known || len(t.limits) < maxPaths {
+		return false
+	}
+	for _, l := range t.limits {
+		if l.at(now) == noLimit {
+			return false
 		}
 	}
-	return first
+	return true
 }
 
 // replace stores and returns the limits that have not ended, after a change. The caller holds mu.
@@ -232,6 +226,9 @@ func datagramSize(r *underlay.Run) (n int) {
 func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
 	r := &runs[o.run]
 	o.segment = 0
+	if o.source == 0 {
+		o.from = netip.Addr{} // it was invalid, or dropped with the train
+	}
 	s.queueSingly(&s.resend, runs, o)
 	s.flush(&s.resend, runs) // records each error
 	switch {

@@ -105,23 +105,23 @@ func limitsAt() (p *pathLimits, now *time.Time, to func(n int) *underlay.Endpoin
 	}
 }
 
-func TestFullTableForgetsTheLimitThatEndsFirst(t *testing.T) {
+func TestFullTableKeepsItsLimitsUntilOneEnds(t *testing.T) {
 	p, now, to := limitsAt()
 	for i := range maxPaths {
 		p.add(to(i), 1400, unlimited)
 		*now = now.Add(time.Millisecond)
 	}
-	p.add(to(0), unlimited, 9000) // ends later than those of destination 1
-	for i := range 3 {
-		p.add(to(maxPaths+i), 1400, unlimited)
+	before := p.current()
+	if after := p.add(to(maxPaths), 1400, unlimited); after != before || len(after.limits) != maxPaths {
+		t.Errorf("a further destination changed the full table")
 	}
-	table := p.current()
-	if n := len(table.limits); n != maxPaths {
-		t.Errorf("got %d limits, want %d", n, maxPaths)
+	if l := p.add(to(0), unlimited, 9000).limit(to(0)); l.train.bytes != 1400 || l.datagram.bytes != 9000 {
+		t.Errorf("a known destination: got %+v, want both limits", l)
 	}
-	for i := range maxPaths + 3 {
-		l := table.limit(to(i))
-		if known, want := l != noLimit, i < 1 || i > 3; known != want {
+	*now = now.Add(pathLifetime - maxPaths*time.Millisecond + 1500*time.Microsecond) // that of the second one has ended
+	table := p.add(to(maxPaths), 1400, unlimited)
+	for i, want := range map[int]bool{0: true, 1: false, 2: true, maxPaths - 1: true, maxPaths: true} {
+		if known := table.limit(to(i)) != noLimit; known != want {
 			t.Errorf("destination %d: has a limit: %v, want %v", i, known, want)
 		}
 	}

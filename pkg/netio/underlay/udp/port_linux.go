@@ -143,7 +143,7 @@ func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 
 // SendRun implements underlay.Port. It uses the source's socket, or that of SendTo.
 func (p *Port) SendRun(r *underlay.Run) error {
-	return p.withSingleSender(func(l *singleSender) error { return l.send(*r) })
+	return p.withSingleSender(func(l *singleSender) error { return l.send(r) })
 }
 
 func (p *Port) withSingleSender(send func(*singleSender) error) error {

@@ -215,7 +215,9 @@ func (b *sendBatch) noteSent(i, n int, runs []underlay.Run) {
 		return
 	}
 	for _, o := range b.origins[i : i+n] {
-		runs[o.run].Sent++
+		if o.segment == 0 {
+			runs[o.run].Sent++
+		}
 	}
 }
 
@@ -227,6 +229,7 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 	if isSourceError(errno) && b.dropSource(i) {
 		fd := s.sourceSocket(runs[b.origins[i].run].Source) // the group's is bound to an address
 		if _, errno = s.transmit(fd, b.msgs[i:i+1]); errno == 0 {
+			b.noteSent(i, 1, runs)
 			return nil
 		}
 	}

@@ -19,14 +19,16 @@ func newSingleSender(p *Port) *singleSender {
 
 func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {
 	l.parts[0] = datagram
-	err := l.send(underlay.Run{To: to, Parts: l.parts[:], SegSize: len(datagram), Segments: 1})
+	err := l.send(&underlay.Run{To: to, Parts: l.parts[:], SegSize: len(datagram), Segments: 1})
 	l.parts[0] = nil
 	return err
 }
 
-func (l *singleSender) send(r underlay.Run) error {
-	l.runs[0] = r
+// send sends a run, and sets its Sent.
+func (l *singleSender) send(r *underlay.Run) error {
+	l.runs[0] = *r
 	l.sender.send(l.runs[:])
+	r.Sent = l.runs[0].Sent
 	err := l.runs[0].Err
 	l.runs[0] = underlay.Run{}
 	return err
