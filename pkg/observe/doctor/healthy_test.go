@@ -23,7 +23,7 @@ var errHidden = errors.New("it is hidden")
 func healthy() *facts.Facts {
 	sysctls := map[string]facts.Result[string]{}
 	for key, value := range map[string]string{
-		facts.BPFJIT: "1", facts.Backlog: "3000", facts.RmemMax: "16777216", facts.WmemMax: "1048576", facts.Forward4: "0",
+		facts.BPFJIT: "1", facts.Backlog: "3000", facts.RmemMax: "16777216", facts.WmemMax: "2097152", facts.Forward4: "0",
 		facts.Forward6: "0", facts.SrcValidMark: "0", facts.ReservedPorts: "", facts.ConntrackCount: "10",
 		facts.ConntrackMax: "1000", facts.RPFilterAll(): "0", facts.RPFilter("eth0"): "2", facts.RPFilter("wg0"): "0",
 	} {

@@ -47,7 +47,7 @@ func hostChecks() []Check {
 // The smallest net.core.rmem_max and wmem_max, in bytes: the socket buffers that the engine requests.
 const (
 	minRmem = 16 << 20
-	minWmem = 1 << 20
+	minWmem = 2 << 20
 )
 
 func evaluateBuffers(f *facts.Facts, r *recorder) {

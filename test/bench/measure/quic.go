@@ -3,6 +3,7 @@
 package measure
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -40,9 +41,11 @@ func (l *Lab) quic(ctx context.Context, d time.Duration, reverse bool) (float64,
 	to := netip.AddrPortFrom(l.Addrs(l.B)[0], quicPort)
 	cmd := l.A.App.Command(ctx, l.QUIC, "client", "--seconds", strconv.FormatFloat(d.Seconds(), 'f', -1, 64),
 		"--reverse="+strconv.FormatBool(reverse), to.String())
-	out, err := cmd.CombinedOutput()
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	out, err := cmd.Output()
 	if err != nil {
-		return 0, fmt.Errorf("running QUIC traffic: %w: %s", err, out)
+		return 0, fmt.Errorf("running QUIC traffic: %w: %s%s", err, out, log.Bytes())
 	}
 	var result struct {
 		BitsPerSecond float64 `json:"bits_per_second"`
