@@ -72,6 +72,7 @@ func (l *lane) transmit(yield func(bool)) {
 			t.sendBatch(n)
 			t.sendQueued()
 		case errors.Is(err, os.ErrClosed):
+			t.drain()
 			return
 		default: // a packet that virtio-net cannot describe must not stop the lane
 			t.drop(drop.TXTUNRead, 1)
@@ -86,7 +87,7 @@ const errorPause = time.Millisecond
 // sendBatch sends the first n trains read. If workers may help, it also sends the trains that have arrived meanwhile.
 func (t *transmitter) sendBatch(n int) {
 	t.addTrains(n)
-	for t.readMore() {
+	for !t.retryDue() && t.readMore() {
 	}
 	t.flush()
 }

@@ -199,6 +199,34 @@ func (t *transmitter) signal(e *txElement) (empty bool) {
 	return true
 }
 
+// retryDue reports whether sendQueued has been due for some time.
+func (t *transmitter) retryDue() bool { return t.queue.active() && t.now-t.queue.retried >= txRetry }
+
+// drainRetries is the number of retries, txRetry apart, of a lane that ends and has trains that wait.
+const drainRetries = 100
+
+// drain sends what waits, and drops what finds no room in time: the interface goes, or a successor reads it from now on.
+func (t *transmitter) drain() {
+	q := &t.queue
+	for retries := 0; q.active() && retries < drainRetries; {
+		q.retried = 0
+		if t.sendQueued(); len(q.full) > 0 {
+			retries++
+			time.Sleep(time.Duration(txRetry))
+		}
+	}
+	for _, h := range q.held {
+		t.dropForPeer(h.meta.peer, drop.TXDown, h.run.Segments)
+	}
+	for q.Queue != nil {
+		e, ok := q.PopFattest()
+		if !ok {
+			break
+		}
+		t.dropForPeer(e.peer, drop.TXDown, e.segments-e.skip)
+	}
+}
+
 // sendQueued sends what waits for send buffers that have room now.
 func (t *transmitter) sendQueued() {
 	q := &t.queue

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -197,6 +198,60 @@ func TestHeldRunFollowsItsPeer(t *testing.T) {
 	r.pass(time.Millisecond)
 	if !slices.Equal(to, []netip.AddrPort{moved.Dst}) {
 		t.Errorf("the held run went to %v, want %v", to, moved.Dst)
+	}
+}
+
+// TestEndingLaneSendsWhatWaits: a successor reads the interface from then on, and knows nothing of what has been read before.
+func TestEndingLaneSendsWhatWaits(t *testing.T) {
+	for name, c := range map[string]struct{ refusals, sent int }{
+		"there is room soon": {5, 60}, "there is none": {1 << 30, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.conn.fail = func(*underlay.Run) error {
+				if c.refusals--; c.refusals >= 0 {
+					return underlay.ErrSendBufferFull
+				}
+				return nil
+			}
+			f := flow.Flow{Ends: out4}
+			for range 6 { // one run is held, and the others are in the queue
+				r.transmit(f.Train(10, 500))
+			}
+			r.tx.drain()
+			if got := r.peer.Packets(); int(got.Tx) != c.sent || int(got.TxDrops) != 60-c.sent {
+				t.Errorf("%d packets are counted as sent and %d as dropped, want %d and %d", got.Tx, got.TxDrops, c.sent, 60-c.sent)
+			}
+		})
+	}
+}
+
+// TestBusyLaneWithWorkersRetriesWhatWaits has a TUN queue full of trains to one peer, which the lane reads ahead for its workers, while
+// a run to another peer is held.
+func TestBusyLaneWithWorkersRetriesWhatWaits(t *testing.T) {
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
+	other, _ := r.newPeer("10.0.0.3/32")
+	otherKeys, _ := r.newSession(other, true)
+	other.Current.Store(otherKeys)
+	other.SendGroup.Store(1) // a send buffer of its own
+	waits, elephant := flow.Flow{Ends: flow.Ends{Src: out4.Src, Dst: netip.MustParseAddrPort("10.0.0.3:7")}}, flow.Flow{Ends: out4}
+	r.conn.fail = func(run *underlay.Run) error {
+		r.now += txRetry / 4 // time passes while the lane sends
+		if run.Segments == 3 {
+			return underlay.ErrSendBufferFull
+		}
+		return nil
+	}
+	r.transmit(waits.Train(3, 500))
+	const trains = 3000
+	for range trains {
+		if err := r.tun.Inject(0, elephant.Train(40, 1300)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.tx.sendBatch(r.tx.lane.queue.TryRead(r.tx.bufs, r.tx.sizes))
+	if sent := r.peer.Packets().Tx / 40; sent == 0 || sent > 16 || !r.tx.retryDue() {
+		t.Errorf("the lane has sent %d of %d trains before it tries the held run again", sent, trains)
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 const (
 	// workloadInterval is the time in nanoseconds after which a loop judges what it carries.
 	workloadInterval = int64(10 * time.Millisecond)
-	// minWorkload is the least number of packets in an interval for which the judgement may change: 5,000 a second. With fewer no
-	// application starves.
+	// minWorkload is the least number of packets per workloadInterval that are judged: 5,000 a second. With fewer no application
+	// starves.
 	minWorkload = 50
+	// workloadHold is the time in nanoseconds for which a judgement holds while there is less to judge.
+	workloadHold = int64(time.Second)
 	// smallTrain is the number of packets per train below which datagrams are not carried in trains: the cost of a train is then that
 	// of its packets at the application.
 	smallTrain = 16
@@ -23,8 +25,8 @@ const (
 // application one system call. Single datagrams cost the application more than the lane, and at a high rate it would never run: the
 // datagrams that the lane has carried are lost in its socket.
 type workload struct {
-	packets, datagrams, trains int // of this interval
-	since                      int64
+	packets, datagrams, trains int   // of this interval
+	since, judged              int64 // begin of this interval, time of the last judgement
 	yielding                   bool
 	yield                      func(bool) // Config.OnLoopStart; nil for none
 }
@@ -37,11 +39,20 @@ func (w *workload) note(packets, datagrams, trains int, now int64) {
 	if w.yield == nil || now-w.since < workloadInterval {
 		return
 	}
-	if y := 2*w.datagrams > w.trains && w.packets < smallTrain*w.trains; w.packets >= minWorkload && y != w.yielding {
+	if y := w.judge(now); y != w.yielding {
 		w.yielding = y
 		w.yield(y)
 	}
 	w.packets, w.datagrams, w.trains, w.since = 0, 0, 0, now
+}
+
+// judge reports whether to yield.
+func (w *workload) judge(now int64) bool {
+	if int64(w.packets)*workloadInterval < minWorkload*(now-w.since) {
+		return w.yielding && now-w.judged < workloadHold
+	}
+	w.judged = now
+	return 2*w.datagrams > w.trains && w.packets < smallTrain*w.trains
 }
 
 // isDatagram reports whether an IP packet belongs to no TCP connection. It does not look behind IPv6 extension headers.

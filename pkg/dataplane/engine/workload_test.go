@@ -32,7 +32,7 @@ func TestLoopYieldsToReceiversOfDatagrams(t *testing.T) {
 		{"single datagrams", datagrams(1), 100, true},
 		{"too little to judge", streams(1), 10, true},
 		{"single packets of TCP", streams(1), 100, false},
-		{"short trains of datagrams", datagrams(4), 20, true},
+		{"short trains of datagrams", datagrams(4), 30, true},
 		{"long trains of datagrams", datagrams(40), 10, false},
 		{"few datagrams", datagrams(1), 10, false},
 	} {
@@ -51,6 +51,32 @@ func TestLoopYieldsToReceiversOfDatagrams(t *testing.T) {
 				t.Errorf("%s: the sender yields: %v, the receiver yields: %v, want %v", load.name, sending, receiving, load.yields)
 			}
 		}
+	}
+}
+
+// TestLoopYieldsForASecondWithoutDatagrams carries too little to judge after a burst of datagrams: one datagram each 20 ms, or TCP.
+func TestLoopYieldsForASecondWithoutDatagrams(t *testing.T) {
+	for name, train := range map[string]func() []byte{
+		"datagrams": func() []byte { return flow.WithVnetHeader(out4.UDP(make([]byte, 100))) },
+		"TCP":       func() []byte { return (&flow.Flow{Ends: out4}).Train(1, 100) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			yields := false
+			r.tx.load.yield = func(y bool) { yields = y }
+			r.now += workloadInterval
+			r.transmit() // ends an interval
+			for range 100 {
+				r.transmit(flow.WithVnetHeader(out4.UDP(make([]byte, 100))))
+			}
+			for passed := int64(0); passed < 2*workloadHold; passed += 2 * workloadInterval {
+				r.now += 2 * workloadInterval
+				r.transmit(train())
+				if want := passed < workloadHold; yields != want {
+					t.Fatalf("%v after the burst: the loop yields: %v, want %v", time.Duration(passed), yields, want)
+				}
+			}
+		})
 	}
 }
 

@@ -158,9 +158,15 @@ func TestYieldAndBack(t *testing.T) {
 			}
 			thread, err := Lock("rw-test", Options{Slice: 300 * time.Microsecond, Nice: nice})
 			own, _ := unix.SchedGetAttr(0, 0)
-			if err != nil || own.Policy != unix.SCHED_NORMAL {
-				t.Logf("skipped: nice %d, policy %d: %v", nice, own.Policy, err)
+			if nice < 0 && errors.Is(err, ErrNice) {
 				return
+			}
+			if err != nil || usual.Policy == unix.SCHED_NORMAL && own.Policy != unix.SCHED_NORMAL {
+				t.Errorf("nice %d: got policy %d, error %v, want %d", nice, own.Policy, err, unix.SCHED_NORMAL)
+				return
+			}
+			if usual.Policy != unix.SCHED_NORMAL {
+				return // as the test was started
 			}
 			for _, yield := range []bool{true, true, false} {
 				want := *own

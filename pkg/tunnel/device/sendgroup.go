@@ -14,19 +14,20 @@ import (
 type sendGroups struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	port  underlay.Port // nil while there is none
-	given int           // peers that have asked
+	mu     sync.Mutex
+	port   underlay.Port // nil while there is none
+	given  int           // peers that have asked
+	failed bool          // a group of this port could not be opened
 }
 
 // reset begins anew with another port, nil for none.
 func (s *sendGroups) reset(port underlay.Port) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.port, s.given = port, 0
+	s.port, s.given, s.failed = port, 0, false
 }
 
-// next returns the group of the next peer; ok is false while there is no port. When all groups are in use, it begins again with group 1. If
+// next returns the group of the next peer; ok is false while there is no port. When all groups are in use, it begins again with group 1. Once
 // a group cannot be opened, it is group 0.
 func (s *sendGroups) next() (group int, ok bool) {
 	s.mu.Lock()
@@ -38,10 +39,11 @@ func (s *sendGroups) next() (group int, ok bool) {
 		group = 1 + (s.given-1)%(underlay.MaxGroups-1)
 	}
 	s.given++
-	if group == 0 {
+	if group == 0 || s.failed {
 		return 0, true
 	}
 	if err := s.port.OpenGroup(group); err != nil {
+		s.failed = true // the next one would fail, too
 		s.log.Warn("opening a send group failed, a slow network device may delay other peers", "group", group, "error", err)
 		return 0, true
 	}
