@@ -44,7 +44,7 @@ func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, no
 				return probeSettleTime, "", nil
 			}
 			return 0, "", m.switchKey()
-		default:
+		default: // RotationAnnounce, too: reconcile publishes the next key in its status
 			return 0, "", nil
 		}
 	}
@@ -85,8 +85,8 @@ func (m *meshReconciler) switchKey() error {
 	return m.ensureKey()
 }
 
-// ensureKey configures the current key if the engine has another one: the engine must answer to the published key. Peers are
-// added anew, because the sessions of another key do not carry over. A handshake with each peer follows: it makes the peer
+// ensureKey configures the current key if the engine has a different one: the engine must answer to the published key. Peers are
+// added anew, because sessions made with a different key do not carry over. A handshake with each peer follows: it makes the peer
 // move this node's allowed IPs to the new key.
 func (m *meshReconciler) ensureKey() error {
 	st := m.engine.Status()

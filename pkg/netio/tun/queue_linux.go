@@ -75,9 +75,10 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 }
 
 const (
-	// readOrTimeout ends ReadOr in milliseconds: a socket may be handed over to another process, which does not wake it.
+	// readOrTimeout limits the wait of ReadOr, in milliseconds. Closing a port wakes ReadOr, except when its sockets are kept for
+	// another process.
 	readOrTimeout = 100
-	// manyFDsTimeout is that with more descriptors than it can wait for.
+	// manyFDsTimeout takes its place if there are more descriptors than MaxReadFDs: ReadOr does not wait for the others.
 	manyFDsTimeout = 1
 )
 

@@ -131,7 +131,7 @@ func (s *Socket) readStats() (Stats, error) {
 	stats := Stats{
 		Received: s.rx.received.Load(), Sent: s.tx.sent.Load(), Completed: s.tx.completed.Load(),
 		Rejected: s.tx.rejected.Load(), FrameOwnershipErrors: s.rx.frameOwnershipErrors.Load() + s.tx.frameOwnershipErrors.Load(),
-		TxRefused: s.tx.refused.Load() + s.tx.dropped.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
+		TxRefused: s.tx.refused.Load() + s.tx.refusedByKick.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
 	}
 	var k unix.XDPStatistics // counters unknown to an older kernel stay zero
 	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_STATISTICS, statistics(&k)); err != nil {

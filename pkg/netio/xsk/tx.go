@@ -22,8 +22,9 @@ type tx struct {
 
 	reserved, released, sent, completed, rejected, frameOwnershipErrors, refused, wakes atomic.Uint64
 
-	// dropped counts like refused, but for KickTx, which several goroutines may call.
-	dropped atomic.Uint64
+	// refusedByKick counts, like refused, frames that the device dropped instead of sending (EBUSY), as KickTx saw it, which several
+	// goroutines may call. refused has those that WakeTx saw.
+	refusedByKick atomic.Uint64
 }
 
 // start puts all frames on the free list, the lowest address on top.

@@ -100,7 +100,7 @@ func (s *Socket) KickTx() error {
 		errno := s.sys.send(s.fd)
 		switch {
 		case errno == unix.EBUSY: // as in wakeTxOnce
-			s.tx.dropped.Add(1)
+			s.tx.refusedByKick.Add(1)
 		case !isTransient(errno):
 			return stateError("sendto", errno)
 		}

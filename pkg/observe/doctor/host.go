@@ -39,7 +39,7 @@ func hostChecks() []Check {
 			"a port that another socket holds cannot be used for spread").fixable(),
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
 			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
-		check("mtu", "tunnel MTU against the path MTU to each peer", evaluateMTUChain,
+		check("mtu", "tunnel MTU against the path MTU to each peer", evaluatePathMTU,
 			"outer packets above the path MTU are fragmented, which costs more than all offloads gain").needsTunnel(),
 	}
 }

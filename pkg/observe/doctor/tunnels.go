@@ -105,7 +105,7 @@ const (
 	overheadIPv6 = 40 + 8 + 32
 )
 
-func evaluateMTUChain(f *facts.Facts, r *recorder) {
+func evaluatePathMTU(f *facts.Facts, r *recorder) {
 	for _, t := range f.Tunnels {
 		least, found := 0, ""
 		for _, p := range t.Peers {

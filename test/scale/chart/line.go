@@ -12,11 +12,11 @@ import (
 
 // Series is one line of a figure.
 type Series struct {
-	// Name stands in the legend, unless it is empty.
+	// Name is shown in the legend, unless it is empty.
 	Name string
 	// Points are joined in their order.
 	Points plotter.XYs
-	// Dashed is for a model or a bound.
+	// Dashed draws a dashed line, for a model or a bound.
 	Dashed bool
 }
 
@@ -45,7 +45,7 @@ func Line(c Chart, x, y Axis, series ...Series) ([]byte, error) {
 	return c.render(p, legend, 390)
 }
 
-// lineMark is a piece of the line with its marker.
+// lineMark is the symbol of a series in the legend: a piece of its line with its marker.
 type lineMark struct {
 	line   *plotter.Line
 	points *plotter.Scatter

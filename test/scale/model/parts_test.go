@@ -54,8 +54,8 @@ func TestQueueIsFIFO(t *testing.T) {
 	}
 }
 
-// TestLineServesWaitersInOrder lets three cores acquire a line at the same time.
-func TestLineServesWaitersInOrder(t *testing.T) {
+// TestCacheLineServesWaitersInOrder lets three cores acquire a cache line at the same time.
+func TestCacheLineServesWaitersInOrder(t *testing.T) {
 	var cal eventQueue
 	m := newMachine(&cal, 3)
 	l := &cacheLine{queue: &cal, uncontended: 10}
@@ -121,7 +121,7 @@ func TestPortPlanCoversEachQueueOnce(t *testing.T) {
 	}
 }
 
-func TestKernelsChoiceUsesAllLanes(t *testing.T) {
+func TestReuseportHashUsesAllLanes(t *testing.T) {
 	c := sampleConfig(4)
 	c.Spread, c.LaneByHash = LeastLoaded, true
 	s, err := newSim(c)
@@ -233,7 +233,7 @@ func TestNoCoreIdlesWhileAThreadIsReady(t *testing.T) {
 	}
 }
 
-func TestIdleReceiverBlocksSender(t *testing.T) {
+func TestSlowReceiverBlocksSender(t *testing.T) {
 	c := sampleConfig(4)
 	c.Elephants, c.Window = 1, 1<<20
 	c.Costs[AppReceive] = Cost{Element: 400_000}

@@ -15,8 +15,8 @@ type element struct {
 	train       Train
 	number      uint64 // in its flow, from 1
 	ackedBytes  int    // bytes that it acknowledges; 0 for data
-	dataEntered int64  // of an acknowledgement: when the acknowledged data entered
-	entered     int64
+	dataEntered int64  // of an acknowledgement: when the acknowledged data entered the sender's TUN queue
+	entered     int64  // when it entered the sender's TUN queue
 	port        int
 	location    location
 }
@@ -47,7 +47,7 @@ const (
 	drops
 )
 
-// String names it.
+// String returns the name for reports.
 func (d Drop) String() string { return [...]string{"tun", "link", "nic", "socket"}[d] }
 
 // sim is the state of a run.
@@ -165,7 +165,8 @@ func (s *sim) move(p *element, to location) {
 	s.at[to] += int64(p.train.Bytes)
 }
 
-// drop drops an element. The sender detects the loss of data after lossDelay. A lost acknowledgement is replaced by the next one.
+// drop drops an element. The sender detects the loss of data after lossDelay. A lost acknowledgement takes effect
+// after lossDelay, as if the next one took its place.
 func (s *sim) drop(p *element, d Drop) {
 	if p.ackedBytes > 0 {
 		s.after(lossDelay, func() { p.flow.onAck(p) })

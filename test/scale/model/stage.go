@@ -12,7 +12,7 @@ import (
 	"math"
 )
 
-// Stage is one stage in the processing of a train, in order.
+// Stage is one step in the processing of a train. The constants are in the order of processing.
 type Stage int
 
 const (
@@ -22,7 +22,7 @@ const (
 	TUNRead
 	// Split is parsing, checksums and the copy into separate packets.
 	Split
-	// Seal is encryption, without waiting for the counter.
+	// Seal is encryption, without the wait for the session's nonce counter.
 	Seal
 	// Send is sendmsg up to the NIC's ring.
 	Send
@@ -30,7 +30,7 @@ const (
 	Softirq
 	// Receive is the receiving lane's recvmmsg.
 	Receive
-	// Open is decryption, without the replay window.
+	// Open is decryption, without the update of the replay window.
 	Open
 	// Merge joins packets into a train.
 	Merge
@@ -101,7 +101,7 @@ func (c Costs) MarshalJSON() ([]byte, error) {
 	return json.Marshal(m)
 }
 
-// UnmarshalJSON implements json.Unmarshaler. Every stage must be there, with costs that are none below zero.
+// UnmarshalJSON implements json.Unmarshaler. Every stage must be present, and no cost may be negative.
 func (c *Costs) UnmarshalJSON(b []byte) error {
 	var m map[string]Cost
 	if err := json.Unmarshal(b, &m); err != nil {
