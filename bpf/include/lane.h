@@ -48,6 +48,9 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 {
 	u64 start = peer->first % lanes, best = LOAD_MASK << LANE_BITS | LANE_MASK;
 
+	/* Hides the range from the compiler, which would else omit the first comparison below. The verifier of Linux 5.10 needs it: it
+	 * forgets the range of a number on the stack. */
+	__asm__ volatile("" : "+r"(lanes));
 	for (u32 i = 0; i < SPREAD_LANES && i < lanes; i++) {
 		u64 distance = i - start + (lanes & less_mask(i, start));
 		u64 candidate = decayed(peer->loads[i], epoch) << LANE_BITS | distance;
