@@ -3,12 +3,11 @@
 package xsk
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,6 +29,7 @@ type Capabilities struct {
 // Constants of linux/netdev.h.
 const (
 	netdevFamily        = "netdev"
+	netdevVersion       = 1
 	netdevDevGet        = 1
 	netdevIfindex       = 1
 	netdevXDPFeatures   = 3
@@ -47,79 +47,68 @@ const (
 // Probe queries the capabilities of a device, by its index in the network namespace of the calling thread. The error
 // satisfies errors.Is(err, errors.ErrUnsupported) before Linux 6.3, and errors.Is(err, ErrGone) for a missing device.
 func Probe(ifindex int) (Capabilities, error) {
-	family, err := netlink.GenlFamilyGet(netdevFamily)
-	if errors.Is(err, unix.ENOENT) {
-		err = fmt.Errorf("%w (%w)", errors.ErrUnsupported, err)
-	}
-	if err != nil {
-		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, err)
-	}
-	request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	request.AddRawData(devGetRequest(ifindex))
-	messages, err := request.Execute(unix.NETLINK_GENERIC, 0)
-	if errors.Is(err, unix.ENODEV) {
-		err = fmt.Errorf("%w (%w)", ErrGone, err)
-	}
+	messages, err := requestDevice(ifindex)
 	if err != nil {
 		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, err)
 	}
 	if len(messages) != 1 {
-		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, errMalformedReply)
+		return Capabilities{}, fmt.Errorf("probing device %d: got %d netdev replies, want 1", ifindex, len(messages))
 	}
-	return parseCapabilities(messages[0])
+	return parseCapabilities(messages[0].Data)
 }
 
-// devGetRequest returns a generic netlink header and one attribute. nl.Genlmsg is two bytes long and would be sent
-// with two bytes of adjacent memory, which the kernel sometimes rejects.
-func devGetRequest(ifindex int) []byte {
-	b := []byte{netdevDevGet, 1, 0, 0}
-	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
-	b = binary.NativeEndian.AppendUint16(b, netdevIfindex)
-	return binary.NativeEndian.AppendUint32(b, uint32(ifindex))
+func requestDevice(ifindex int) ([]genetlink.Message, error) {
+	conn, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	family, err := conn.GetFamily(netdevFamily)
+	if errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w (%w)", errors.ErrUnsupported, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	request := netlink.NewAttributeEncoder()
+	request.Uint32(netdevIfindex, uint32(ifindex))
+	data, err := request.Encode()
+	if err != nil {
+		return nil, err
+	}
+	header := genetlink.Header{Command: netdevDevGet, Version: netdevVersion}
+	messages, err := conn.Execute(genetlink.Message{Header: header, Data: data}, family.ID, netlink.Request|netlink.Acknowledge)
+	if errors.Is(err, unix.ENODEV) {
+		err = fmt.Errorf("%w (%w)", ErrGone, err)
+	}
+	return messages, err
 }
 
-// parseCapabilities parses the reply: a generic netlink header and attributes. nl.ParseRouteAttr panics on a last
-// attribute without padding.
-func parseCapabilities(message []byte) (c Capabilities, err error) {
-	if len(message) < nl.SizeofGenlmsg {
-		return c, errMalformedReply
+// parseCapabilities parses the attributes of a reply.
+func parseCapabilities(attributes []byte) (c Capabilities, err error) {
+	d, err := netlink.NewAttributeDecoder(attributes)
+	if err == nil {
+		for d.Next() {
+			c.set(d)
+		}
+		err = d.Err()
 	}
-	for rest := message[nl.SizeofGenlmsg:]; len(rest) > 0; {
-		if len(rest) < unix.SizeofNlAttr {
-			return Capabilities{}, errMalformedReply
-		}
-		length := int(binary.NativeEndian.Uint16(rest))
-		if length < unix.SizeofNlAttr || length > len(rest) {
-			return Capabilities{}, errMalformedReply
-		}
-		c.set(binary.NativeEndian.Uint16(rest[2:]), attributeValue(rest[unix.SizeofNlAttr:length]))
-		rest = rest[min(len(rest), (length+3)&^3):]
+	if err != nil {
+		return Capabilities{}, fmt.Errorf("malformed netdev reply: %w", err)
 	}
 	return c, nil
 }
 
-var errMalformedReply = errors.New("malformed netdev reply from the kernel")
-
-func (c *Capabilities) set(attribute uint16, v uint64) {
-	switch attribute {
+func (c *Capabilities) set(d *netlink.AttributeDecoder) {
+	switch d.Type() {
 	case netdevXDPFeatures:
+		v := d.Uint64()
 		c.Native = v&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
 		c.ZeroCopy = c.Native && v&xdpZeroCopy != 0
 		c.RxFragments = v&xdpRxSG != 0
 	case netdevZCMaxSegments:
-		c.MaxFragments = int(v & 0xffff)
+		c.MaxFragments = int(d.Uint32() & 0xffff)
 	case netdevXSKFeatures:
-		c.TxChecksum = v&xskTxChecksum != 0
+		c.TxChecksum = d.Uint64()&xskTxChecksum != 0
 	}
-}
-
-// attributeValue reads an unsigned attribute of 4 or 8 bytes. It returns zero for any other length.
-func attributeValue(b []byte) uint64 {
-	switch len(b) {
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(b))
-	case 8:
-		return binary.NativeEndian.Uint64(b)
-	}
-	return 0
 }

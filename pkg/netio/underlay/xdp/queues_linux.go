@@ -8,7 +8,7 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
+	"github.com/mdlayher/genetlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +17,7 @@ import (
 // announce changes of the number of a device's queues. Kernels without CONFIG_ETHTOOL_NETLINK do not announce them at
 // all.
 func subscribeQueues() (*nl.NetlinkSocket, error) {
-	family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
+	family, err := ethtoolFamily()
 	if err != nil {
 		return nil, fmt.Errorf("looking up ethtool's netlink family: %w", err)
 	}
@@ -32,10 +32,19 @@ func subscribeQueues() (*nl.NetlinkSocket, error) {
 	return socket, nil
 }
 
+func ethtoolFamily() (genetlink.Family, error) {
+	conn, err := genetlink.Dial(nil)
+	if err != nil {
+		return genetlink.Family{}, err
+	}
+	defer conn.Close()
+	return conn.GetFamily(unix.ETHTOOL_GENL_NAME)
+}
+
 // joinMonitor subscribes a socket to ethtool's monitor group. nl.Subscribe supports only groups up to 32, and the
 // numbers of generic netlink groups can be higher.
-func joinMonitor(socket *nl.NetlinkSocket, family *netlink.GenlFamily) error {
-	i := slices.IndexFunc(family.Groups, func(g netlink.GenlMulticastGroup) bool { return g.Name == unix.ETHTOOL_MCGRP_MONITOR_NAME })
+func joinMonitor(socket *nl.NetlinkSocket, family genetlink.Family) error {
+	i := slices.IndexFunc(family.Groups, func(g genetlink.MulticastGroup) bool { return g.Name == unix.ETHTOOL_MCGRP_MONITOR_NAME })
 	if i < 0 {
 		return errors.ErrUnsupported
 	}

@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -42,12 +41,12 @@ func TestOnlyChannelMessagesAreRecorded(t *testing.T) {
 func (p *pair) setQueues(end, rx, tx int) error {
 	index := p.indexOf(end, p.devs[end])
 	return p.hosts[end].Do(func() error {
-		family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
+		family, err := ethtoolFamily()
 		if err != nil {
 			return err
 		}
-		request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
 		header := attr(unix.ETHTOOL_A_CHANNELS_HEADER|unix.NLA_F_NESTED, attr(unix.ETHTOOL_A_HEADER_DEV_INDEX, number(index)))
+		request := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
 		request.AddRawData(slices.Concat(
 			[]byte{unix.ETHTOOL_MSG_CHANNELS_SET, 1, 0, 0}, header,
 			attr(unix.ETHTOOL_A_CHANNELS_RX_COUNT, number(rx)), attr(unix.ETHTOOL_A_CHANNELS_TX_COUNT, number(tx)),

@@ -3,12 +3,10 @@
 package host
 
 import (
-	"encoding/binary"
 	"net"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/sys/unix"
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 )
@@ -35,36 +33,40 @@ func queueStats(device string) map[int]*top.QueueCounters {
 	if err != nil {
 		return nil
 	}
-	family, err := netlink.GenlFamilyGet("netdev")
-	if err != nil {
-		return nil
-	}
-	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_DUMP)
-	req.AddData(genericHeader{cmdQstatsGet, 1})
-	req.AddData(nl.NewRtAttr(qstatsScope, nl.Uint32Attr(scopeQueue)))
-	messages, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	messages, err := dumpQueueStats()
 	if err != nil {
 		return nil
 	}
 	queues := map[int]*top.QueueCounters{}
 	for _, m := range messages { // of all devices: not every kernel can filter by device
-		addQueueStats(queues, link.Index, m)
+		addQueueStats(queues, link.Index, m.Data)
 	}
 	return queues
 }
 
-// genericHeader is struct genlmsghdr: command, version, and two reserved bytes that must be 0. nl.Genlmsg does not always clear them.
-type genericHeader [nl.SizeofGenlmsg]byte
+func dumpQueueStats() ([]genetlink.Message, error) {
+	conn, err := genetlink.Dial(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	family, err := conn.GetFamily("netdev")
+	if err != nil {
+		return nil, err
+	}
+	request := netlink.NewAttributeEncoder()
+	request.Uint32(qstatsScope, scopeQueue)
+	data, err := request.Encode()
+	if err != nil {
+		return nil, err
+	}
+	header := genetlink.Header{Command: cmdQstatsGet, Version: 1}
+	return conn.Execute(genetlink.Message{Header: header, Data: data}, family.ID, netlink.Request|netlink.Dump)
+}
 
-// Len implements nl.NetlinkRequestData.
-func (genericHeader) Len() int { return nl.SizeofGenlmsg }
-
-// Serialize implements nl.NetlinkRequestData.
-func (h genericHeader) Serialize() []byte { return h[:] }
-
-// addQueueStats reads one message, a generic netlink header and attributes, if it is about a queue of the device.
+// addQueueStats reads the attributes of one message if it is about a queue of the device.
 func addQueueStats(queues map[int]*top.QueueCounters, device int, message []byte) {
-	values := attributes(message[min(nl.SizeofGenlmsg, len(message)):])
+	values := integers(message)
 	queue, known := values[qstatsQueueID]
 	if !known || queue >= maxQueue || values[qstatsIfindex] != uint64(device) {
 		return
@@ -79,29 +81,20 @@ func addQueueStats(queues map[int]*top.QueueCounters, device int, message []byte
 	q.Tx = top.PacketCounters{Packets: values[qstatsTxPackets], Bytes: values[qstatsTxBytes], Known: counts}
 }
 
-// attributes returns the integer attributes. Each begins with its length, without the padding to 4 bytes, and its type.
-func attributes(b []byte) map[uint16]uint64 {
+// integers returns the attributes that are integers of 4 or 8 bytes, which are the two lengths of a netlink uint.
+func integers(attributes []byte) map[uint16]uint64 {
 	values := map[uint16]uint64{}
-	for len(b) >= unix.SizeofNlAttr {
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < unix.SizeofNlAttr || length > len(b) {
-			break
+	d, err := netlink.NewAttributeDecoder(attributes)
+	if err != nil {
+		return values
+	}
+	for d.Next() {
+		switch len(d.Bytes()) {
+		case 4:
+			values[d.Type()] = uint64(d.Uint32())
+		case 8:
+			values[d.Type()] = d.Uint64()
 		}
-		if v, ok := number(b[unix.SizeofNlAttr:length]); ok {
-			values[binary.NativeEndian.Uint16(b[2:])&nl.NLA_TYPE_MASK] = v
-		}
-		b = b[min((length+3)&^3, len(b)):]
 	}
 	return values
-}
-
-// number reads a netlink uint of 4 or 8 bytes.
-func number(b []byte) (uint64, bool) {
-	switch len(b) {
-	case 4:
-		return uint64(binary.NativeEndian.Uint32(b)), true
-	case 8:
-		return binary.NativeEndian.Uint64(b), true
-	}
-	return 0, false
 }
