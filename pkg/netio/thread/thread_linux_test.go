@@ -171,7 +171,7 @@ func TestYieldAndBack(t *testing.T) {
 			for _, yield := range []bool{true, true, false} {
 				want := *own
 				if yield {
-					want.Policy, want.Nice = unix.SCHED_BATCH, usual.Nice+int32(max(nice, 0))
+					want.Policy, want.Nice = unix.SCHED_BATCH, min(usual.Nice+int32(max(nice, 0)), 19)
 				}
 				if err := thread.Yield(yield); err != nil {
 					t.Error(err)
