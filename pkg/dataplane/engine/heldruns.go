@@ -17,6 +17,7 @@ type heldRun struct {
 	parts  [1][]byte // of run
 	meta   runMeta
 	buffer *buffer
+	conn   *underlay.Lane // that has the run's source
 }
 
 // blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps by that of the
@@ -63,6 +64,7 @@ func (t *transmitter) retry() {
 			t.advance(h, r.Sent)
 			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
 		default:
+			q.left[h.run.Source] = t.now
 			q.sent = append(q.sent, &h.meta)
 		}
 		q.buffers.release(h.buffer)
@@ -79,6 +81,7 @@ func (t *transmitter) resend(conn *underlay.Lane) {
 		t.noteGroup(h.meta.peer)
 	}
 	for _, h := range q.held {
+		h.run.Source, h.conn = sourceOn(conn, h.conn, h.run.Source), conn
 		if to := h.meta.peer.Endpoint.Load(); to != nil {
 			h.run.To = to // the peer may have roamed since
 		}
@@ -106,7 +109,7 @@ func (q *txQueue) keepHeld(n int) {
 func (t *transmitter) hold(conn *underlay.Lane, r *underlay.Run, m *runMeta) {
 	q := &t.queue
 	q.noteFull(conn, r)
-	h := &heldRun{run: *r, meta: *m, buffer: q.buffers.take(m.bytes)}
+	h := &heldRun{run: *r, meta: *m, conn: conn, buffer: q.buffers.take(m.bytes)}
 	n := 0
 	for _, part := range r.Parts {
 		n += copy(h.buffer.bytes[n:], part)

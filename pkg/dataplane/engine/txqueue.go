@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // The transmit queue of a lane holds the trains for which a send buffer has no room. The lane goes on to send to all other send buffers.
@@ -39,7 +40,8 @@ type sendBuffer struct{ source, group int }
 type txElement struct {
 	peer     *Peer
 	source   int
-	train    []byte // with its virtio-net header
+	conn     *underlay.Lane // that has the source
+	train    []byte         // with its virtio-net header
 	buffer   *buffer
 	segments int
 	skip     int // packets at its start that were dropped
@@ -60,12 +62,13 @@ type txQueue struct {
 	buffers                   bufferSet
 	held                      []*heldRun // in order of sending
 	full                      []sendBuffer
-	conn                      *underlay.Lane // whose send buffers they are
-	fds                       []int32        // to wait for
-	runs                      []underlay.Run // of held, during a retry
-	sent                      []*runMeta     // those of them that were sent
-	retried                   int64          // time of the last retry
-	marks                     int            // packets marked as congested
+	conn                      *underlay.Lane                 // whose send buffers they are
+	fds                       []int32                        // to wait for
+	runs                      []underlay.Run                 // of held, during a retry
+	sent                      []*runMeta                     // those of them that were sent
+	retried                   int64                          // time of the last retry
+	left                      [underlay.MaxSources + 1]int64 // by source: the last time at which anything left that had waited for it
+	marks                     int                            // packets marked as congested
 }
 
 // active reports whether any send buffer is full, or trains wait.
@@ -73,6 +76,29 @@ func (q *txQueue) active() bool { return len(q.full) > 0 || q.Queue != nil && q.
 
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (q *txQueue) isFull(b sendBuffer) bool { return slices.Contains(q.full, b) }
+
+// delays reports whether older packets of a flow wait for the send buffers of a source, or left them less than a flowlet gap ago. Then the
+// flow has not paused, however long ago its last packet was read.
+func (q *txQueue) delays(f waitingFlow, source int, now int64) bool {
+	switch {
+	case q.conn == nil: // no send buffer was ever full
+		return false
+	case now-q.left[source] < int64(spread.DefaultGap), q.blocks(f.peer, sendBuffer{source, f.peer.sendGroup()}):
+		return true
+	case q.Queue == nil:
+		return false
+	}
+	_, waits := q.place(f)
+	return waits
+}
+
+// sourceOn returns the source of what waits, once it leaves by conn: another port has other sources.
+func sourceOn(conn, waited *underlay.Lane, source int) int {
+	if conn != waited {
+		return 0
+	}
+	return source
+}
 
 // place returns the place of a flow in the queue, and whether it has trains there. If all places that it may take are taken, it is that of
 // the flow that has to make room: the one with most bytes, among those of the same peer if there are any.
@@ -175,7 +201,7 @@ func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
 		}
 		t.dropElement(&e)
 	}
-	e := txElement{peer: p, source: source, buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
+	e := txElement{peer: p, source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
 	q.flows[place] = f
 	q.Push(place, e, len(train), t.now)
@@ -274,7 +300,8 @@ func (t *transmitter) sendElement(e *txElement, slot []byte) {
 	case e.peer.Endpoint.Load() == nil:
 		t.dropForPeer(e.peer, drop.TXNoEndpoint, e.segments-e.skip)
 	case keys.Usable(t.now):
-		t.enqueue(slot, e.peer, keys, e.source, e.skip)
+		t.queue.left[e.source] = t.now
+		t.enqueue(slot, e.peer, keys, sourceOn(t.lane.conn.Load(), e.conn, e.source), e.skip)
 	case e.skip == 0:
 		t.stageTrain(e.peer, train)
 	default:
