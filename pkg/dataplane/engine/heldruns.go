@@ -43,7 +43,7 @@ func (t *transmitter) setGroups(b *txBatch) {
 // retry sends the held runs again, in order, and makes the queue try all flows.
 func (t *transmitter) retry() {
 	q := &t.queue
-	q.retried = t.now
+	q.retried, q.waited, q.vain = t.now, false, q.waited && len(q.held) > 0
 	q.full, q.fds = q.full[:0], q.fds[:0]
 	conn := t.lane.conn.Load()
 	t.resend(conn)
@@ -56,6 +56,7 @@ func (t *transmitter) retry() {
 		case errors.Is(r.Err, underlay.ErrSendBufferFull):
 			h.run.Group = r.Group
 			t.advance(h, r.Sent)
+			q.vain = q.vain && r.Sent == 0
 			q.noteFull(conn, r)
 			q.held[kept] = h
 			kept++
@@ -64,7 +65,7 @@ func (t *transmitter) retry() {
 			t.advance(h, r.Sent)
 			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
 		default:
-			q.left[h.run.Source] = t.now
+			q.vain, q.left[h.run.Source] = false, t.now
 			q.sent = append(q.sent, &h.meta)
 		}
 		q.buffers.release(h.buffer)

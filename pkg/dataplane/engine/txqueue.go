@@ -67,6 +67,8 @@ type txQueue struct {
 	runs                      []underlay.Run                 // of held, during a retry
 	sent                      []*runMeta                     // those of them that were sent
 	retried                   int64                          // time of the last retry
+	waited                    bool                           // since the last retry, for room
+	vain                      bool                           // the kernel called a send buffer writable, and still refused all: for example a route that IPsec does not permit yet
 	left                      [underlay.MaxSources + 1]int64 // by source: the last time at which anything left that had waited for it
 	marks                     int                            // packets marked as congested
 }
@@ -167,6 +169,10 @@ func (t *transmitter) read() (int, error) {
 		return t.lane.queue.Read(t.bufs, t.sizes)
 	case len(q.full) == 0 || q.Queue != nil && q.Ready():
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+	case q.vain:
+		q.vain, q.retried = false, 0
+		time.Sleep(time.Duration(txRetry))
+		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
 	case q.conn != t.lane.conn.Load() || !(*q.conn).BeginWait(): // the port was closed
 		q.retried = 0
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
@@ -174,7 +180,7 @@ func (t *transmitter) read() (int, error) {
 	n, err := t.lane.queue.ReadOr(t.bufs, t.sizes, q.fds)
 	(*q.conn).EndWait()
 	if n == 0 {
-		q.retried = 0
+		q.retried, q.waited = 0, true
 	}
 	return n, err
 }

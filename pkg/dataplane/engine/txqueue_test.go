@@ -387,6 +387,7 @@ func TestLaneWaitsForTUNAndSendBuffer(t *testing.T) {
 	r.transmit(f.Next(100)) // waits
 	read("a flow is yet to be tried", countingQueue{tries: 1})
 	r.pass(0)
+	read("waiting for room was in vain", countingQueue{tries: 1})
 	read("the flow is blocked", countingQueue{readOrs: 1})
 	r.conn.closed = true
 	read("the port is closed", countingQueue{tries: 1})
