@@ -67,15 +67,28 @@ func newest() string { return matrix[len(matrix)-1].name }
 // enough to run on all kernels.
 func slowSteps() map[string][]string {
 	return map[string][]string{
-		"programs": {oldest(), newest()},
-		"hook":     {oldest(), newest()},
+		"programs": append(pinnedSeries(), oldest(), newest()),
+		"hook":     append(pinnedSeries(), oldest(), newest()),
 		"spreader": {newest()},
 	}
 }
 
-// omitted reports whether a kernel does not run a step.
+// pinnedSeries returns the kernels of Ubuntu.
+func pinnedSeries() (names []string) {
+	for _, s := range matrix {
+		if s.isPinned() {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// omitted reports whether a kernel does not run a step. Those of Ubuntu run only slow ones.
 func omitted(kernel, step string) bool {
 	on, ok := slowSteps()[step]
+	if slices.Contains(pinnedSeries(), kernel) {
+		return !slices.Contains(on, kernel)
+	}
 	return ok && !slices.Contains(on, kernel)
 }
 
