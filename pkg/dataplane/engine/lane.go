@@ -42,6 +42,7 @@ type laneCounters struct {
 	txMarks atomic.Uint64 // packets marked as congested by this host
 	rxMarks atomic.Uint64
 	drops   drop.Counters
+	icmp    icmpCounters
 }
 
 // directionCounters counts one direction of a lane. Trains are counted at the TUN, and runs at the underlay.

@@ -192,5 +192,13 @@ func (t *Train) SegmentLen() int {
 // LastLen is the length in bytes of the last inner packet.
 func (t *Train) LastLen() int { return len(t.pkt) - (t.segments-1)*t.segSize }
 
+// Version is the IP version of all packets of the train.
+func (t *Train) Version() packet.Version { return packet.VersionOf(t.pkt) }
+
+// Fragmentable reports whether routers may fragment the packets of the train: IPv4 without DF.
+func (t *Train) Fragmentable() bool {
+	return t.Version() == packet.Version4 && !packet.IPv4(t.pkt).DontFragment()
+}
+
 // Destination is the destination address of all packets of the train.
 func (t *Train) Destination() netip.Addr { return packet.Destination(t.pkt) }
