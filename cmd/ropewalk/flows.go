@@ -30,16 +30,18 @@ type flowsFlags struct {
 func newFlowsCmd() *cobra.Command {
 	var o flowsFlags
 	cmd := &cobra.Command{
-		Use:   "flows [INTERFACE]",
+		Use:   "flows [INTERFACE | DEVICE]",
 		Short: "Show the busiest inner flows, with lane, source port, rate and drops",
 		Long: "flows shows the busiest flows inside a tunnel in each direction: protocol, addresses and ports, peer, lane, the source port\n" +
 			"of the messages that carry them, rates during the interval, age, and the marks and drops of the lane's queue. INTERFACE may be\n" +
 			"omitted if only one interface is served.\n" +
 			"The daemon counts flows from the first request to ten seconds after the last one: ages are at most as old. Each lane has\n" +
-			"entries for 256 flows in each direction, and every flow with more than 1/256 of its traffic has one.",
+			"entries for 256 flows in each direction, and every flow with more than 1/256 of its traffic has one.\n" +
+			"For a DEVICE of `ropewalk spread attach`, whose packets are encrypted already, flows shows the load and the number of flows of\n" +
+			"each source port, and the rates of the counters. --json has the flows' hashes. --peer is the beginning of an endpoint there.",
 		Example:           "  ropewalk flows wg0\n  ropewalk flows wg0 --sort drops --limit 5 --watch\n  ropewalk flows wg0 --json | jq '.flows[].source'",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
-		ValidArgsFunction: completeInterface,
+		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, socketDir(), args)
 		},
@@ -49,7 +51,7 @@ func newFlowsCmd() *cobra.Command {
 	cmd.Flags().DurationVar(&o.interval, "interval", time.Second, "time over which rates are measured")
 	cmd.Flags().StringVar(&o.order, "sort", "rate", "`order`: "+strings.Join(top.FlowOrders(), ", "))
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "largest number of flows, 0 for all")
-	cmd.Flags().StringVar(&o.peer, "peer", "", "only flows of the peer whose public `key` begins so")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "only flows of peers whose public `key` begins so")
 	completeFlag(cmd, "sort", top.FlowOrders()...)
 	return cmd
 }
@@ -89,12 +91,18 @@ func (o *flowsFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error 
 	if err != nil {
 		return err
 	}
-	return withDaemon(dir, name, func(c *uapi.Client) error {
-		if err := o.checkPeer(c, name); err != nil {
-			return err
+	client, err := dialDaemon(dir, name)
+	if err != nil {
+		if exitCode(err) == exitUnreachable && len(args) > 0 {
+			return o.device(cmd.Context(), cmd.OutOrStdout(), name, err)
 		}
-		return o.repeat(cmd.Context(), cmd.OutOrStdout(), c, name)
-	})
+		return err
+	}
+	defer client.Close()
+	if err := o.checkPeer(client, name); err != nil {
+		return err
+	}
+	return o.repeat(cmd.Context(), cmd.OutOrStdout(), client, name)
 }
 
 // checkPeer returns an error if no peer has the key of --peer.
@@ -121,13 +129,8 @@ func (o *flowsFlags) repeat(ctx context.Context, out io.Writer, c *uapi.Client, 
 		return err
 	}
 	for {
-		select {
-		case <-ctx.Done():
-			if o.watch {
-				return nil
-			}
-			return context.Cause(ctx)
-		case <-time.After(o.interval):
+		if err := pause(ctx, o.interval); err != nil {
+			return o.interrupted(err)
 		}
 		now := new(device.FlowReport)
 		if err := readFlows(c, name, now); err != nil {

@@ -8,13 +8,17 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // growingFlows reports three flows that send 1, 2 and 3 million bytes per second.
@@ -117,5 +121,44 @@ func TestFlowsNeedsDaemonThatCounts(t *testing.T) {
 	_, err = runFlows(t.Context(), flowsFlags{peer: "BBBB"}, serveFlows(t, growingFlows()))
 	if err == nil || exitCode(err) != exitError {
 		t.Errorf("unknown peer: got error %v, want exit code %d", err, exitError)
+	}
+}
+
+// deviceFlowsAfter is a device after n seconds, with two flows to one peer.
+func deviceFlowsAfter(n uint64) *spreader.DeviceFlows {
+	peer := spreader.PeerStatus{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Lanes: []spreader.LaneStatus{
+		{Port: 61000, Load: 1000, Share: 0.25}, {Port: 61001, Load: 3000, Share: 0.75},
+	}}
+	return &spreader.DeviceFlows{
+		DeviceStatus: spreader.DeviceStatus{
+			Device: "eth0", Queues: []uint64{n * 600, n * 400},
+			Tunnels: []spreader.TunnelStatus{{
+				Name: "wg0", Port: 51820, Peers: []spreader.PeerStatus{peer}, Interface: &spreader.InterfaceCounters{RxPackets: n * 990},
+			}},
+			Counters: []spreader.Counter{{Name: "spread", Count: n * 2000, Help: "data messages"}, {Name: "gather", Help: "datagrams"}},
+		},
+		At:    time.Unix(int64(n), 0),
+		Flows: []spreader.Flow{{Hash: "00a1", Lane: 1}, {Hash: "7f00", Lane: 3}},
+	}
+}
+
+func TestFlowsOfDeviceMatchGoldenFile(t *testing.T) {
+	var text, limited, document bytes.Buffer
+	for out, o := range map[*bytes.Buffer]flowsFlags{&text: {}, &limited: {limit: 1}, &document: {json: true}} {
+		if err := o.printDevice(out, deviceFlowsAfter(1), deviceFlowsAfter(3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden.Check(t, "testdata/flows-device.golden", text.String()+"\n"+limited.String()+"\n"+document.String())
+}
+
+func TestRefusedDatagramsNeedCountersOfAllTunnels(t *testing.T) {
+	before, now := deviceFlowsAfter(1), deviceFlowsAfter(2)
+	now.Tunnels = append(now.Tunnels, spreader.TunnelStatus{Name: "wg1"})
+	if got := refusedBetween(before, now, 1); got != nil {
+		t.Errorf("a tunnel without counters: got %+v, want nil", got)
+	}
+	if got := refusedBetween(before, deviceFlowsAfter(1), 1); got != nil {
+		t.Errorf("nothing arrived: got %+v, want nil", got)
 	}
 }

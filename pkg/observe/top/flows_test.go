@@ -73,7 +73,8 @@ func TestCompareFlowsComputesRates(t *testing.T) {
 
 func TestSortFlowsOrdersRows(t *testing.T) {
 	flows := []InnerFlow{
-		{FlowID: device.FlowID{Source: "a"}, ByteRate: 1, Age: 3}, {FlowID: device.FlowID{Source: "b"}, ByteRate: 2, Drops: 7},
+		{FlowID: device.FlowID{Source: "a"}, ByteRate: 1, Age: 3},
+		{FlowID: device.FlowID{Source: "b"}, ByteRate: 2, Drops: 7},
 		{FlowID: device.FlowID{Source: "c"}, ByteRate: 2, DropRate: 1},
 	}
 	for order, want := range map[string]string{"rate": "bca", "age": "abc", "drops": "cba"} {
