@@ -55,7 +55,7 @@ func (h *Host) Flows(ctx context.Context, device string) (*DeviceFlows, error) {
 }
 
 // InterfaceCounters are counters of an in-kernel WireGuard's interface. The kernel counts no replays: wg_packet_rx_poll drops them with a
-// debug message alone (drivers/net/wireguard/receive.c), as it drops messages that fail to decrypt.
+// debug message alone (drivers/net/wireguard/receive.c), and messages that fail to decrypt with none.
 type InterfaceCounters struct {
 	RxPackets      uint64 `json:"rx_packets"` // accepted messages, also handshakes and keepalives
 	RxErrors       uint64 `json:"rx_errors"`
