@@ -53,6 +53,12 @@ func newFlowsCmd() *cobra.Command {
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "largest number of flows, 0 for all")
 	cmd.Flags().StringVar(&o.peer, "peer", "", "only flows of peers whose public `key` begins so")
 	completeFlag(cmd, "sort", top.FlowOrders()...)
+	_ = cmd.RegisterFlagCompletionFunc("peer", func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, noFiles
+		}
+		return peerKeys(args[0]), noFiles
+	})
 	return cmd
 }
 

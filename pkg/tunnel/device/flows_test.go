@@ -3,6 +3,7 @@
 package device_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -50,5 +51,37 @@ func checkFlow(t *testing.T, r device.FlowReport, want device.Flow) {
 	got.First, got.Last, got.Bytes = 0, 0, 0
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestFlowsAreReadWhileLanesCarryTraffic has two readers of the flows of four lanes. Nothing is lost or reordered, and no counter is too
+// high.
+func TestFlowsAreReadWhileLanesCarryTraffic(t *testing.T) {
+	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 4, Depth: 4096})
+	talkOnAnyLane(t, a, b)
+	load := devicetest.NewLoad(t, a, b, 8)
+	done := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 2 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					a.Flows()
+				}
+			}
+		})
+	}
+	load.Run(200)
+	close(done)
+	readers.Wait()
+	sums := map[string]uint64{}
+	for _, f := range a.Flows().Flows {
+		sums[f.Direction] += f.Packets
+	}
+	if n := load.Packets(); len(sums) != 2 || sums["tx"]+sums["rx"] > n {
+		t.Errorf("of %d packets, %d were counted as sent and %d as received", n, sums["tx"], sums["rx"])
 	}
 }
