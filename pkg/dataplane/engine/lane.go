@@ -21,6 +21,8 @@ type lane struct {
 	queue  tun.Queue
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
 	stats  laneCounters
+	// The flow tables of each direction, while flows are observed.
+	txFlows, rxFlows flowSlot
 	// Jobs of each direction that workers may run.
 	sealJobs, openJobs *workpool.JobRing
 }

@@ -127,6 +127,7 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		return
 	}
 	source := t.chooseSource(p)
+	t.noteFlow(p, source)
 	switch {
 	case active && t.wait(p, source, train):
 	case usable:

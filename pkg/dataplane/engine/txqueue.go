@@ -147,6 +147,7 @@ func (t *transmitter) clearPlace(place uint32) {
 // dropElement drops a train for which the queue has no room.
 func (t *transmitter) dropElement(e *txElement) {
 	t.dropForPeer(e.peer, drop.TXQueueFull, e.segments-e.skip)
+	t.noteQueued(e, 0, e.segments-e.skip)
 	t.queue.buffers.release(e.buffer)
 	t.queue.buffers.recycle()
 }
@@ -221,9 +222,11 @@ func (t *transmitter) signal(e *txElement) (empty bool) {
 	if ip := e.train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
 		packet.SetCE(ip)
 		t.queue.marks += e.segments - e.skip
+		t.noteQueued(e, e.segments-e.skip, 0)
 		return false
 	}
 	t.dropForPeer(e.peer, drop.TXCongestion, 1)
+	t.noteQueued(e, 0, 1)
 	if e.skip++; e.skip < e.segments {
 		return false
 	}

@@ -33,6 +33,9 @@ func (t *Train) Len() int { return len(t.pkt) }
 // FlowHash returns packet.FlowHash of the parsed packet.
 func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
 
+// Flow returns packet.FlowOf of the parsed packet.
+func (t *Train) Flow() packet.Flow { return packet.FlowOf(t.pkt) }
+
 // Parse parses a packet read from the TUN device: the decoded virtio-net header and the packet behind it, to which
 // the Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and
 // those in h must match them. If Parse returns a reason other than drop.None, the Train must not be used.
