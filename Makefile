@@ -89,6 +89,7 @@ check: need-go ## format, vet, lint, layers, language and known vulnerabilities
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
 	$(GOLANGCI) run --allow-parallel-runners ./...
+	@set -e; for dir in test/bench/quic test/flannel; do (set -x; cd $$dir; $(GO) vet ./...; $(GOLANGCI) run --allow-parallel-runners ./...); done
 	$(GO) vet -tags docs ./cmd/ropewalk
 	$(GO) test ./test/language
 	@$(MAKE) --no-print-directory vulncheck
@@ -126,7 +127,7 @@ fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 
 .PHONY: bench-smoke
 bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none rots
-	cd test/bench/quic && $(GO) vet ./... && $(GOLANGCI) run --allow-parallel-runners ./... && $(GO) test -count=1 ./...
+	cd test/bench/quic && $(GO) test -count=1 ./...
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare ./test/bench
 
 # The stages of the path, in the order in which packets go out and come in.
