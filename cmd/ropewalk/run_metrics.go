@@ -122,11 +122,11 @@ func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 			return true
 		}
 		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
-			s.log.Error("serving metrics failed, running without metrics", "error", err)
+			s.log.Error("serving metrics failed, no metrics or health checks until restart", "error", err)
 			return false
 		}
 		if attempt == 1 {
-			s.log.Info("metrics address in use, waiting for it", "address", s.config.Addr)
+			s.log.Info("metrics address in use, waiting for the old daemon to release it", "address", s.config.Addr)
 		}
 		select {
 		case <-ctx.Done():
@@ -161,7 +161,7 @@ func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 			s.logAddress()
 		}
 		if err := s.server.Serve(ctx, c); err != nil {
-			s.log.Error("metrics server failed, continuing without", "error", err)
+			s.log.Error("serving metrics failed, no metrics or health checks until restart", "error", err)
 		}
 	}()
 }

@@ -26,7 +26,7 @@ func notifyReady(ctx context.Context, log *slog.Logger, name string) (notifyStop
 	}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("reading the watchdog timeout failed, watchdog notifications are off", "error", err)
+		log.Warn("reading the service manager's watchdog timeout failed, sending it no watchdog notifications", "error", err)
 	}
 	if timeout > 0 {
 		w := watchdog{
@@ -67,7 +67,7 @@ func (w *watchdog) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			w.log.Error("health check failed, not notifying the watchdog", "error", err)
+			w.log.Error("health check failed, the service manager restarts this daemon unless a later check passes before the watchdog timeout", "error", err)
 		default:
 			w.notify()
 		}

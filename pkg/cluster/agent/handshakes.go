@@ -54,9 +54,11 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *han
 			pause := handshakeInterval
 			if err := q.step(e, batch); err != nil {
 				if !q.lastFailed {
-					log.Warn("triggering handshakes failed, retrying", "peers", len(q.peers), "error", err)
+					log.Warn("starting handshakes with peers failed, retrying every second", "peers_left", len(q.peers), "error", err)
 				}
 				q.lastFailed, pause = true, keepaliveDuration
+			} else {
+				q.lastFailed = false
 			}
 			select {
 			case <-ctx.Done():

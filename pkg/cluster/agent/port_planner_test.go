@@ -129,7 +129,7 @@ func TestPlanFailureIsLoggedOnce(t *testing.T) {
 		log.Reset()
 		nic.err = step.err
 		planOf(p, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
-		if got := log.String(); strings.Contains(got, "planning ports failed") != (step.want != "") || !strings.Contains(got, step.want) {
+		if got := log.String(); strings.Contains(got, "computing a port plan failed") != (step.want != "") || !strings.Contains(got, step.want) {
 			t.Errorf("%s: got %q, want %q", step.name, got, step.want)
 		}
 	}

@@ -73,7 +73,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	err := netlink.LinkSubscribeWithOptions(updates, subscription.Done(), netlink.LinkSubscribeOptions{
 		ErrorCallback: func(err error) {
 			if subscription.Err() == nil { // closing the socket is an error, too
-				log.Debug("link subscription failed, relying on polling", "device", cfg.Device, "error", err)
+				log.Debug("receiving link events failed, checking the device periodically instead", "device", cfg.Device, "error", err)
 			}
 		},
 	})
@@ -200,10 +200,10 @@ func (w *watcher) reconcile(ctx context.Context) {
 	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.lastError:
 		w.lastError = err.Error()
-		w.log.Warn("reconciling spread failed, retrying", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
+		w.log.Warn("restoring spread on a device failed, retrying until it succeeds", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
 	case err == nil:
 		if w.lastError != "" {
-			w.log.Info("reconciling spread succeeded after failures", "device", w.cfg.Device, "port", w.cfg.Port)
+			w.log.Info("restoring spread on a device succeeded after failures", "device", w.cfg.Device, "port", w.cfg.Port)
 		}
 		w.lastError = ""
 		if found.changed {

@@ -221,7 +221,7 @@ func (p *Port) onLanesChanged(ready int, why error) {
 	case ready == 0:
 		p.log.Warn("AF_XDP unavailable, using UDP sockets", "device", device, "reason", why)
 	case why != nil:
-		p.log.Warn("AF_XDP partly unavailable, using UDP sockets for the rest", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
+		p.log.Warn("AF_XDP works for some lanes only, the others use UDP sockets", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
 	default:
 		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}

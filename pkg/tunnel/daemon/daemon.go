@@ -77,7 +77,7 @@ func (d *Daemon) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
-		d.log.Warn("watching routes failed, peers keep their source address when routes change", "error", err)
+		d.log.Warn("watching routes failed, source addresses of peers are not updated when routes change", "error", err)
 	}
 	if err := watchClock(ctx, func() { d.current().ClockJumped() }); err != nil {
 		d.log.Warn("watching the clock failed, keys may be erased late after a suspend", "error", err)
@@ -163,7 +163,7 @@ func (d *Daemon) Close() {
 	d.stopWatchers()
 	d.current().Close()
 	if err := d.closeInherited(); err != nil {
-		d.log.Debug("closing unused sockets failed", "error", err)
+		d.log.Debug("closing inherited sockets failed while shutting down", "error", err)
 	}
 	_ = d.listener.Close() // Serve has closed it already, if it was called
 	d.pool.Close()         // after the device, whose lanes use it

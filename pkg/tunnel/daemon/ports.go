@@ -54,7 +54,7 @@ func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 		if err == nil {
 			return u, nil
 		}
-		p.log.Warn("using inherited sockets failed, opening new ones", "error", errors.Join(err, s.Close()))
+		p.log.Warn("using the sockets of the old daemon failed, opening new ones", "error", errors.Join(err, s.Close()))
 		c.Sockets = nil
 	}
 	return udp.Open(c)
@@ -112,11 +112,11 @@ func receiveBuffer(lanes int) int {
 func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
 	local, err := hostnet.ReadLocalPorts()
 	if err != nil {
-		log.Debug("reading the local port range failed, not checking the spread ports", "error", err)
+		log.Debug("reading the local port range failed, not checking whether spread ports overlap it", "error", err)
 		return
 	}
 	if overlap := local.EphemeralRange(ports.All()); overlap.Len() > 0 {
-		log.Warn("spread ports overlap the local port range, ports in use are skipped",
+		log.Warn("spread ports overlap the local port range, other programs may take them",
 			"spread_ports", ports, "local_port_range", local.Range, "reserve", local.ReserveCommand(overlap))
 	}
 }

@@ -59,7 +59,7 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err 
 		return nil, fmt.Errorf("upgrading %s: another upgrade is under way: %w", d.Name(), syscall.EBUSY)
 	}
 	defer d.upgradeMu.Unlock()
-	d.log.Info("starting successor", "program", path)
+	d.log.Info("starting the new daemon for an upgrade", "program", path)
 	successor, err := d.o.StartSuccessor(path, d.Name())
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", path, err)
@@ -136,7 +136,7 @@ func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 		return err
 	}
 	if err := c.Await(handover.Take, handover.Timeout); err != nil {
-		d.log.Warn("handover not accepted, keeping the tunnel", "error", err)
+		d.log.Warn("handover not accepted by the new daemon, the tunnel was not interrupted", "error", err)
 		return nil
 	}
 	d.stopAndSend(c)
@@ -150,11 +150,11 @@ func (d *Daemon) stopAndSend(c handover.Conn) {
 	defer d.mu.Unlock()
 	stopped, err := d.stopTunnel()
 	if stopped == nil {
-		d.log.Warn("stopping the tunnel for handover failed, keeping it", "error", err)
+		d.log.Warn("preparing the handover failed, nothing was stopped or handed over", "error", err)
 		return
 	}
 	if err := d.send(c, stopped); err != nil {
-		d.log.Warn("handover failed, this daemon keeps the tunnel and handshakes again", "error", err)
+		d.log.Warn("handover failed, restarting the tunnel here with new handshakes", "error", err)
 		d.restartTunnel(stopped)
 		return
 	}
@@ -219,7 +219,7 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.Await(handover.Started, handover.Timeout); handover.IsClosed(err) {
 		return fmt.Errorf("waiting for the successor to start the tunnel: %w", err)
 	} else if err != nil {
-		d.log.Warn("successor has the tunnel but did not confirm that it runs", "error", err)
+		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs", "error", err)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
-		d.log.Error("restarting the tunnel failed, ending", "error", err)
+		d.log.Error("restarting the tunnel failed, this daemon ends", "error", err)
 		_ = stopped.CloseFDs()
 		d.finish()
 		return
@@ -248,12 +248,13 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	_ = d.listener.Resume() // fails for a closed listener, which ends the Daemon anyway
 	d.tunnel = t
 	t.Start()
+	d.log.Info("tunnel restarted after a failed handover", "interface", stopped.Name)
 	go d.finishWith(t.Device)
 }
 
 // ownSocket makes this process the owner of the control socket, so that `ropewalk down` waits for this process to end.
 func (d *Daemon) ownSocket() {
 	if err := d.listener.Own(); err != nil && !errors.Is(err, net.ErrClosed) {
-		d.log.Warn("owning the control socket failed, clients see another process as its owner", "error", err)
+		d.log.Warn("recording this process as owner of the control socket failed, ropewalk down may wait for another process", "error", err)
 	}
 }

@@ -52,7 +52,9 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	}
 	d.start()
 	if err := c.Send(handover.Started); err != nil {
-		d.log.Debug("reporting the started tunnel to the predecessor failed", "error", err)
+		d.log.Warn("confirming the takeover to the old daemon failed, this daemon serves the tunnel", "error", err)
+		// If the connection ended now, the old daemon would believe that this one has ended, and restart the tunnel. It stops waiting first.
+		_ = c.Await(handover.Started, handover.Timeout+handover.Timeout/2)
 	}
 	steer(d.log, d.tunnel.tun) // with this version's program
 	return nil

@@ -142,7 +142,7 @@ func (d *Device) configureListen(listen *uint16, mark uint32) error {
 		return nil
 	case listen == nil && d.linkUp:
 		if err := d.bringUp(d.listenPort, mark); err != nil {
-			d.log.Warn("opening listen port failed again, interface cannot send or receive", "port", d.listenPort, "error", err)
+			d.logPortFailure(err)
 		}
 		return nil
 	case listen == nil:

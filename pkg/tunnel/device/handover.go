@@ -26,7 +26,7 @@ func (d *Device) Leave() (*State, error) {
 	d.mu.Unlock()
 	if k, ok := d.cfg.TUN.(tun.HandoverDevice); ok {
 		if err := k.StopReading(); err != nil {
-			d.log.Warn("stopping TUN reads failed, packets may be lost during the handover", "error", err)
+			d.log.Warn("stopping reads from the TUN device failed, packets may be lost during the handover", "error", err)
 		} else {
 			d.engine.Wait()
 		}

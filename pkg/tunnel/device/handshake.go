@@ -203,7 +203,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	p.sendHandshake(msg[:], now)
 	p.armTimer(now)
 	p.dev.handshakeCounts.answered.Add(1)
-	p.dev.log.Debug("handshake answered", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.dev.log.Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
 // createResponse writes the response and returns its session. On error it returns the part that must be released, or nil.
@@ -340,12 +340,12 @@ func (p *Peer) sendInitiation(now int64) {
 	b, err := p.createInitiation(&msg, now)
 	p.handshake.attempt = b
 	if err != nil {
-		p.dev.log.Error("creating handshake initiation failed", "peer", p.key, "error", err)
+		p.dev.log.Error("creating handshake initiation failed, trying again when there is traffic for the peer", "peer", p.key, "error", err)
 		p.endAttempt()
 		return
 	}
 	p.dev.handshakeCounts.initiated.Add(1)
-	p.dev.log.Debug("handshake initiated", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.dev.log.Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	p.sendHandshake(msg[:], now)
 	p.timers.InitiationSent(now, p.dev.jitter())
 }

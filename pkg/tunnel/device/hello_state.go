@@ -64,7 +64,7 @@ const (
 func (e helloEvent) String() string {
 	return [helloEvents]string{
 		"reset", "renew", "initiated", "confirmed", "query", "last query", "received all", "received part", "received reset",
-		"timeout", "session expired",
+		"timeout", "session keys erased, no new handshake in 9 minutes",
 	}[e]
 }
 

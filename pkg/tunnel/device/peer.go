@@ -148,14 +148,14 @@ func (p *Peer) confirmSession(now int64) {
 // runTimerActions runs the actions that the timers request. The caller holds mu.
 func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
-		p.dev.log.Info("session expired", "peer", p.key, "last_handshake", p.handshake.completedAt)
+		p.dev.log.Info("session keys erased, no new handshake in 9 minutes", "peer", p.key, "last_handshake", p.handshake.completedAt)
 		p.eraseSessions()
 		p.endAttempt()
 		p.handshake.cookies = nil
 	}
 	if a.Has(peer.GiveUp) {
 		p.dev.handshakeCounts.gaveUp.Add(1)
-		p.dev.log.Info("handshake timed out, giving up until there is traffic", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
+		p.dev.log.Info("handshake not answered, trying again when there is traffic for the peer", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
 	}

@@ -28,7 +28,7 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 	switch {
 	case ev.Up && !d.up:
 		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
-			d.log.Error("opening listen port failed, interface cannot send or receive", "port", d.listenPort, "hint", portHint(err), "error", err)
+			d.logPortFailure(err)
 		}
 	case !ev.Up && d.up:
 		d.down()
@@ -36,11 +36,17 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 	}
 }
 
+// logPortFailure logs that the interface is up without a port.
+func (d *Device) logPortFailure(err error) {
+	d.log.Error("opening listen port failed, no traffic until it is set again or the link goes down and up",
+		"port", d.listenPort, "hint", portHint(err), "error", err)
+}
+
 // portHint returns advice for an error in opening the port.
 func portHint(err error) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "free this port, or set another listen port"
+		return "free this port and set it again, or set another listen port"
 	case errors.Is(err, syscall.EMFILE):
 		return "raise the limit of open files (ulimit -n)"
 	}
