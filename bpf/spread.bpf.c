@@ -8,10 +8,11 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three let every packet continue.
+ * All three let every packet continue, except that gather_tc takes the echo's datagrams (echo.h).
  */
 
 #include "include/answers.h"
+#include "include/echo.h"
 #include "include/lane.h"
 #include "include/parse.h"
 #include "include/restore.h"
@@ -72,7 +73,7 @@ INLINE void note_fragment(const struct outer *o)
 
 INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
 {
-	u32 key = 0, lanes = peer->lanes, flow = take_flow(skb, mark_mask);
+	u32 key = 0, lanes = peer->lanes, lane, flow = take_flow(skb, mark_mask);
 	const struct settings *all = bpf_map_lookup_elem(&settings, &key);
 	struct udp_header old = *o->udp;
 	struct ports new = old.ports;
@@ -92,7 +93,12 @@ INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_ma
 		count(EVENT_UNANSWERED, datagram_count(skb));
 		return;
 	}
-	new.src = peer->ports[choose_lane(peer, lanes, flow, skb->len, now, all->flowlet_gap) & (SPREAD_LANES - 1)];
+	lane = choose_lane(peer, lanes, flow, skb->len, now, all->flowlet_gap) & (SPREAD_LANES - 1);
+	new.src = peer->ports[lane];
+	if (is_fallen(skb, &peer->echo, lane, old.ports.src, new.src, now)) {
+		count(EVENT_LANE_UNANSWERED, datagram_count(skb));
+		return;
+	}
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
 	 * it is the same for all flows of the socket. */
 	if (!replace_ports(skb, o->udp_offset, old, new, mark_mask ? BPF_F_INVALIDATE_HASH : 0)) {
@@ -124,6 +130,8 @@ int spread(struct __sk_buff *skb)
 		count(EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
 		peer = find_peer(&o);
+		if (peer && is_probe_clone(skb))
+			return become_probe(skb, &peer->echo, &o);
 		if (peer)
 			spread_message(skb, peer, local->mark_mask, &o);
 		else
@@ -140,7 +148,7 @@ int gather_tc(struct __sk_buff *skb)
 	struct ports new;
 	struct sender from;
 	enum parse_result found = parse_skb(skb, l2, &o);
-	int changed;
+	int changed, verdict;
 	u32 type;
 
 	if (found == ICMPV6_FOUND)
@@ -149,6 +157,11 @@ int gather_tc(struct __sk_buff *skb)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
 	changed = restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
+	if (from.source && host16(o.udp->len) == sizeof(struct echo_datagram)) {
+		verdict = take_echo(skb, &o, from.source, from.listen_port);
+		if (verdict != TCX_NEXT)
+			return verdict;
+	}
 	if (is_note_due(from.source) && !bpf_skb_load_bytes(skb, o.udp_offset + sizeof(*o.udp), &type, sizeof(type)))
 		note_heard(from.source, &o, type, from.listen_port);
 	if (!changed)

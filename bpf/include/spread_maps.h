@@ -3,6 +3,7 @@
 #define ROPEWALK_SPREAD_MAPS_H
 
 #include "bpf.h"
+#include "echo_maps.h"
 #include "spread_events.h"
 
 /*
@@ -75,6 +76,7 @@ struct peer {
 	u32 paused;	/* messages to the peer keep the listen port */
 	u32 noted;	/* gather notes the peer's messages in heard */
 	struct answers answers;
+	struct echo echo;
 };
 
 struct {

@@ -15,7 +15,34 @@ import (
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [17]uint64
+	Events [23]uint64
+}
+
+type spreadEcho struct {
+	_    structs.HostLayout
+	Send struct {
+		_ structs.HostLayout
+		K [2]uint64
+	}
+	Receive struct {
+		_ structs.HostLayout
+		K [2]uint64
+	}
+	RoundAt  uint64
+	On       uint32
+	Round    uint32
+	Answered uint32
+	Answers  uint32
+	Lanes    [64]spreadLaneEcho
+}
+
+type spreadLaneEcho struct {
+	_        structs.HostLayout
+	Round    uint32
+	Sent     uint32
+	Answered uint32
+	Judged   uint32
+	Fallen   uint32
 }
 
 type spreadLocalPort struct {
@@ -49,6 +76,7 @@ type spreadPeer struct {
 		Messages   uint32
 		Failures   uint32
 	}
+	Echo spreadEcho
 }
 
 type spreadPeerKey struct {

@@ -73,8 +73,12 @@ type PeerStatus struct {
 	Gather   string         `json:"gather"`   // the range of ports that it may spread over
 	Paused   bool           `json:"paused"`   // messages to it keep the listen port
 	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
-	HeldSeconds float64      `json:"held_seconds,omitempty"`
-	Lanes       []LaneStatus `json:"lanes"`
+	HeldSeconds float64 `json:"held_seconds,omitempty"`
+	// EchoAnswered: the peer answers probes from the listen port. Fallen are the lane ports from which it does not: their messages keep
+	// the listen port.
+	EchoAnswered bool         `json:"echo_answered"`
+	Fallen       []uint16     `json:"fallen,omitempty"`
+	Lanes        []LaneStatus `json:"lanes"`
 }
 
 // LaneStatus is one lane towards a peer.
@@ -330,7 +334,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 }
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
-	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(), Lanes: []LaneStatus{}}
+	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(), EchoAnswered: p.EchoAnswered, Fallen: p.Fallen, Lanes: []LaneStatus{}}
 	loads, err := state.Loads(p)
 	if err != nil {
 		return st, err
