@@ -59,7 +59,7 @@ test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu
 	GOARCH=arm64 $(GO) test -count=1 -short -timeout 30m -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
 
 .PHONY: test-kernels
-test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2
+test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2, and eBPF on 5.15 and 6.8
 	$(GO) test -tags kernels -count=1 -parallel 2 -timeout 70m -v ./test/kernels # two pairs of machines, each 25 minutes at most; the rest is fetching and building
 
 .PHONY: test-kube
@@ -89,6 +89,7 @@ check: need-go ## format, vet, lint, layers, language and known vulnerabilities
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
 	$(GOLANGCI) run --allow-parallel-runners ./...
+	@set -e; for dir in test/bench/quic test/flannel; do (set -x; cd $$dir; $(GO) vet ./...; $(GOLANGCI) run --allow-parallel-runners ./...); done
 	$(GO) vet -tags docs ./cmd/ropewalk
 	$(GO) test ./test/language
 	@$(MAKE) --no-print-directory vulncheck
@@ -126,7 +127,7 @@ fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 
 .PHONY: bench-smoke
 bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none rots
-	cd test/bench/quic && $(GO) vet ./... && $(GOLANGCI) run --allow-parallel-runners ./... && $(GO) test -count=1 ./...
+	cd test/bench/quic && $(GO) test -count=1 ./...
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare ./test/bench
 
 # The stages of the path, in the order in which packets go out and come in.
@@ -312,4 +313,4 @@ deps-generate:
 
 .PHONY: deps-kernels
 deps-kernels:
-	$(call apt_install,qemu-system-x86 busybox-static xz-utils dpkg nftables iproute2 wireguard-tools)
+	$(call apt_install,qemu-system-x86 busybox-static xz-utils zstd dpkg nftables iproute2 wireguard-tools)

@@ -72,6 +72,14 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	return &m, nil
 }
 
+// contextsCommand returns the command that lists the contexts of a kubeconfig, "" for kubectl's default.
+func contextsCommand(file string) string {
+	if file == "" {
+		return "kubectl config get-contexts"
+	}
+	return "kubectl --kubeconfig " + file + " config get-contexts"
+}
+
 // kubeconfig finds the cluster as kubectl does. name is the kubeconfig's context.
 func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -85,7 +93,7 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	case clientcmd.IsContextNotFound(err):
-		return nil, "", fmt.Errorf("reading the kubeconfig: %w (kubectl config get-contexts lists the contexts)", err)
+		return nil, "", fmt.Errorf("reading the kubeconfig: %w (%s lists the contexts)", err, contextsCommand(o.Kubeconfig))
 	case err != nil:
 		return nil, "", fmt.Errorf("reading the kubeconfig: %w", err)
 	}

@@ -118,7 +118,7 @@ func (o benchOptions) checkJSON() error {
 		return nil
 	}
 	if st, err := os.Stat(o.json); err == nil && st.IsDir() {
-		return fmt.Errorf("--json %s: is a directory", o.json)
+		return fmt.Errorf("--json %s: want a file, not a directory", o.json)
 	}
 	if st, err := os.Stat(filepath.Dir(o.json)); err != nil || !st.IsDir() {
 		return fmt.Errorf("--json %s: no such directory: %s", o.json, filepath.Dir(o.json))

@@ -63,7 +63,7 @@ func (o demoOptions) check() error {
 		return fmt.Errorf("--queues %d: want 1 to %d", o.queues, demo.MaxQueues)
 	}
 	if len(strings.Fields(o.daemon)) == 0 {
-		return errors.New("--daemon: is empty: want a command")
+		return errors.New("--daemon: want a command")
 	}
 	return nil
 }

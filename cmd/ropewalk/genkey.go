@@ -34,7 +34,7 @@ func newGenkeyCmd() *cobra.Command {
 // printKey prints a key. It returns an error if that fails, for example on a full disk.
 func printKey(w io.Writer, base64 string) error {
 	if _, err := fmt.Fprintln(w, base64); err != nil {
-		return fmt.Errorf("writing the key: %w", err)
+		return fmt.Errorf("writing the key to standard output: %w", err)
 	}
 	return nil
 }

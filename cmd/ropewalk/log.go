@@ -49,6 +49,10 @@ func logLevel(out io.Writer, dir uapi.Dir, name, level string) error {
 		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) {
 			return fmt.Errorf("the daemon of %s is not ropewalk, or too old for this command: %w", name, err)
 		}
+		if errors.Is(err, syscall.EOPNOTSUPP) {
+			return fmt.Errorf("the program that runs %s has no log level that can be read or changed at run time "+
+				"(if it is ropewalk-agent, use its --log-level): %w", name, err)
+		}
 		return err
 	})
 }

@@ -63,7 +63,7 @@ func newRootCmd() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
 	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
-	addGroup(root, "Configuration, as wg(8) does:", newShowCmd(), newTopCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
+	addGroup(root, "Configuration, as wg(8) does:", newShowCmd(), newTopCmd(), newFlowsCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "Host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())
 	addGroup(root, "Kubernetes:", newAgentCmd(), newMeshCmd())

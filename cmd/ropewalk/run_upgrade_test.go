@@ -32,7 +32,7 @@ func TestUpgradeErrorNamesDaemonThatServes(t *testing.T) {
 	for want, err := range map[string]error{
 		"the old daemon of wg0 continues": &uapi.Error{Errno: syscall.ETIMEDOUT},
 		"restart it instead":              &uapi.Error{Errno: syscall.EPROTO},
-		"is upgraded with the agent":      &uapi.Error{Errno: syscall.EOPNOTSUPP},
+		"upgrade the agent":               &uapi.Error{Errno: syscall.EOPNOTSUPP},
 		"has just been replaced":          fmt.Errorf("upgrading: %w", &uapi.Error{Errno: syscall.ENODEV}),
 		"may still complete":              late,
 		other.Error():                     other,

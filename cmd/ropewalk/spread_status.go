@@ -151,6 +151,7 @@ func renderSpreadHook(b *strings.Builder, s term.Style, name string, h spreader.
 
 func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatus) {
 	fmt.Fprintf(b, "\n  %s  UDP port %d, source ports in %s\n", s.Bold(printable(t.Name)), t.Port, t.Ports)
+	renderInterfaceErrors(b, s, t.Interface)
 	for _, p := range t.Peers {
 		paused := ""
 		switch {
@@ -173,6 +174,15 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.Bar(bar), 100*l.Share)
 		}
 	}
+}
+
+// renderInterfaceErrors shows what the WireGuard behind gather has refused, if anything.
+func renderInterfaceErrors(b *strings.Builder, s term.Style, c *spreader.InterfaceCounters) {
+	if c == nil || c.RxErrors+c.RxDropped == 0 {
+		return
+	}
+	fmt.Fprintf(b, "    %s\n", s.Bad(fmt.Sprintf("its WireGuard: %s rx_errors (%s frame, %s length), %s rx_dropped",
+		term.Thousands(c.RxErrors), term.Thousands(c.RxFrameErrors), term.Thousands(c.RxLengthErrors), term.Thousands(c.RxDropped))))
 }
 
 func renderSpreadQueues(b *strings.Builder, s term.Style, queues []uint64) {

@@ -111,7 +111,7 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
 			}},
 			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Paused: true, Lanes: []spreader.LaneStatus{{Port: 61000}}},
-		}}},
+		}, Interface: &spreader.InterfaceCounters{RxPackets: 5, RxErrors: 1234, RxFrameErrors: 1230, RxLengthErrors: 4, RxDropped: 2}}},
 		Counters: []spreader.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
 		Queues:   []uint64{10, 0, 30},
 		Problems: []string{"the link is gone: attach again"},
@@ -130,6 +130,7 @@ eth0
   ✗ the link is gone: attach again
 
   wg0  UDP port 51820, source ports in 61000-61002
+    its WireGuard: 1,234 rx_errors (1,230 frame, 4 length), 2 rx_dropped
     peer 192.0.2.7:51820, gathered from 61000-61999
       61000 ████████████████████████████████████████  50.0%
       61001 ████████████████████                      25.0%

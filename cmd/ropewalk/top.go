@@ -38,7 +38,7 @@ func newTopCmd() *cobra.Command {
 		Long: "top shows live rates of peers, lanes, the queues of the NIC that reaches the peers, and cores. It also shows packets per\n" +
 			"train, messages per system call, drops by reason, and the busiest lane, queue and core. It queries the daemon once per\n" +
 			"interval. INTERFACE may be omitted if only one interface is served.\n" +
-			"Keys: q quit, tab or 1 to 5 view, s sort, r reverse, space pause, + and - interval, ? help.\n" +
+			"Keys: q quit, tab or 1 to 6 view, s sort, r reverse, space pause, + and - interval, ? help.\n" +
 			"--once prints the rates of one interval as text, --json as JSON. NO_COLOR turns colours off.",
 		Example:           "  ropewalk top\n  ropewalk top wg0 --view lanes\n  ropewalk top wg0 --json | jq .balance",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
@@ -137,8 +137,9 @@ func topInterface(dir uapi.Dir, args []string) (string, error) {
 }
 
 // one prints the rates of one interval.
-func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (top.Sample, error), options top.Options) error {
-	before, err := sample()
+func (o *topFlags) one(ctx context.Context, out io.Writer, sample func(bool) (top.Sample, error), options top.Options) error {
+	flows := options.View == top.Flows
+	before, err := sample(flows)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (o *topFlags) one(ctx context.Context, out io.Writer, sample func() (top.Sa
 		return context.Cause(ctx)
 	case <-time.After(o.interval):
 	}
-	now, err := sample()
+	now, err := sample(flows)
 	if err != nil {
 		return err
 	}
@@ -173,12 +174,12 @@ type topSource struct {
 	client *uapi.Client
 }
 
-func (t *topSource) sample() (top.Sample, error) {
+func (t *topSource) sample(flows bool) (top.Sample, error) {
 	client, err := t.connection()
 	if err != nil {
 		return top.Sample{}, err
 	}
-	s, err := t.query(client)
+	s, err := t.query(client, flows)
 	if err != nil {
 		t.close() // the next sample connects again
 	}
@@ -194,7 +195,8 @@ func (t *topSource) connection() (client *uapi.Client, err error) {
 	return t.client, err
 }
 
-func (t *topSource) query(client *uapi.Client) (top.Sample, error) {
+// query asks for flows only where they are shown: the daemon counts them while it is asked.
+func (t *topSource) query(client *uapi.Client, flows bool) (top.Sample, error) {
 	status, err := client.Status()
 	if err != nil {
 		return top.Sample{}, err
@@ -206,7 +208,14 @@ func (t *topSource) query(client *uapi.Client) (top.Sample, error) {
 	if stats.Interface == "" {
 		return top.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not report lanes", t.name)
 	}
-	return t.machine.Sample(&status, stats), nil
+	s := t.machine.Sample(&status, stats)
+	if flows {
+		s.Flows = new(device.FlowReport)
+		if err := readFlows(client, t.name, s.Flows); err != nil {
+			return top.Sample{}, err
+		}
+	}
+	return s, nil
 }
 
 func (t *topSource) close() {

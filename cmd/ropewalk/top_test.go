@@ -149,7 +149,7 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := topFlags{interval: time.Minute}
-	err := o.one(ctx, io.Discard, func() (top.Sample, error) { return top.Sample{}, nil }, top.Options{})
+	err := o.one(ctx, io.Discard, func(bool) (top.Sample, error) { return top.Sample{}, nil }, top.Options{})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
@@ -159,14 +159,14 @@ func TestTopReconnectsToReplacedDaemon(t *testing.T) {
 	dir := serveTop(t, "wg0", &topHandler{})
 	s := &topSource{dir: dir, name: "wg0", machine: host.New()}
 	defer s.close()
-	if _, err := s.sample(); err != nil {
+	if _, err := s.sample(false); err != nil {
 		t.Fatal(err)
 	}
 	s.client.Close() // as if its daemon had ended
-	if _, err := s.sample(); err == nil {
+	if _, err := s.sample(false); err == nil {
 		t.Fatal("a closed connection answers")
 	}
-	if _, err := s.sample(); err != nil {
+	if _, err := s.sample(false); err != nil {
 		t.Errorf("the next sample: %v", err)
 	}
 }

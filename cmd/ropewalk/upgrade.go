@@ -52,7 +52,7 @@ func upgradeError(name string, err error) error {
 	case errors.Is(e, syscall.EPROTO):
 		return fmt.Errorf("the daemon of %s is not ropewalk, or too old for an upgrade: restart it instead: %w", name, e)
 	case errors.Is(e, syscall.EOPNOTSUPP):
-		return fmt.Errorf("the daemon of %s cannot replace itself (a tunnel of ropewalk-agent is upgraded with the agent): %w", name, e)
+		return fmt.Errorf("the program that runs %s has no upgrade: only ropewalk run does (if it is ropewalk-agent, upgrade the agent): %w", name, e)
 	case errors.Is(e, syscall.ENODEV):
 		return fmt.Errorf("the daemon of %s has just been replaced by another one: run upgrade again if that is not this program: %w", name, e)
 	}

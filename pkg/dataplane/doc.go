@@ -4,6 +4,7 @@
 //
 //   - engine: lanes; each carries trains between a TUN queue and an underlay lane, one goroutine per direction
 //   - fqcodel: the queue of received trains in front of a lane: fair between flows, short for each
+//   - heavyhitter: a table of the flows with most traffic, for `ropewalk flows`
 //   - workpool: workers that seal and open trains for a lane whose flow needs more than one core
 //
 // Nothing here allocates, locks or reads a clock per packet. Lanes know neither configuration nor handshakes: they call

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kernels runs test binaries on other Linux kernels. It fetches Debian's kernels from the mirror that the host
-// already uses. It builds an initramfs with a static init, the required kernel modules and the static test binaries, boots it
+// already uses, and two kernels of Ubuntu, by their checksums, from Ubuntu's archive. It builds an initramfs with a static init, the required kernel modules and the static test binaries, boots it
 // under QEMU's software emulation (TCG), and parses the test results from the console.
 //
 // An emulated machine on a busy host sometimes stalls: its kernel reports a stall and no test makes progress, or even init's

@@ -30,12 +30,17 @@ func (f *fetcher) Fetch(ctx context.Context, list []series) (map[string]*unpacke
 			missing = append(missing, s)
 		}
 	}
-	if len(missing) == 0 {
-		return got, failed
+	var names []string
+	var err error
+	if mirrored := slices.DeleteFunc(slices.Clone(missing), series.isPinned); len(mirrored) > 0 {
+		names, err = f.availablePackages(ctx, mirrored)
 	}
-	names, err := f.availablePackages(ctx, missing)
 	for _, s := range missing {
-		k, ferr := f.fetchOne(ctx, s, names, err)
+		fetch := func() (*unpacked, error) { return f.fetchOne(ctx, s, names, err) }
+		if s.isPinned() {
+			fetch = func() (*unpacked, error) { return f.fetchPinned(ctx, s) }
+		}
+		k, ferr := fetch()
 		if ferr != nil {
 			failed[s.name] = ferr
 			continue
@@ -90,13 +95,21 @@ func (f *fetcher) fetchOne(ctx context.Context, s series, names []string, listEr
 		return nil, fmt.Errorf("kernel %s: the mirror has no %s%s in %s; choose others with KERNELS=",
 			s.name, strings.Join(s.packages, "*, "), s.release, strings.Join(s.suites, ", "))
 	}
+	f.logf("fetching Linux %s", release)
+	return f.replace(ctx, s, func(tmp string) error { return f.download(ctx, tmp, s.packageNames(release)) })
+}
+
+// replace puts the kernel whose packages download saves into the cache.
+func (f *fetcher) replace(ctx context.Context, s series, download func(dir string) error) (*unpacked, error) {
 	tmp, err := os.MkdirTemp(f.cache, s.name+".part-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(tmp)
-	f.logf("fetching Linux %s", release)
-	if err := f.unpack(ctx, tmp, s.packageNames(release)); err != nil {
+	if err := download(tmp); err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", s.name, err)
+	}
+	if err := f.unpack(ctx, tmp); err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", s.name, err)
 	}
 	if err := os.RemoveAll(f.dir(s)); err != nil {
@@ -108,13 +121,22 @@ func (f *fetcher) fetchOne(ctx context.Context, s series, names []string, listEr
 	return openUnpacked(s, f.dir(s))
 }
 
-func (f *fetcher) unpack(ctx context.Context, dir string, packages []string) error {
+// download saves packages of the mirror in dir.
+func (f *fetcher) download(ctx context.Context, dir string, packages []string) error {
 	if out, err := f.apt(ctx, dir, "apt-get", append([]string{"download"}, packages...)...); err != nil {
 		return fmt.Errorf("downloading %s: %w\n%s", strings.Join(packages, ", "), err, out)
 	}
-	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
-	if err != nil || len(debs) != len(packages) {
+	if debs, err := filepath.Glob(filepath.Join(dir, "*.deb")); err != nil || len(debs) != len(packages) {
 		return fmt.Errorf("downloading %s: got %d files", strings.Join(packages, ", "), len(debs))
+	}
+	return nil
+}
+
+// unpack unpacks the packages in dir into its directory root.
+func (f *fetcher) unpack(ctx context.Context, dir string) error {
+	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil {
+		return err
 	}
 	for _, deb := range debs {
 		out, err := exec.CommandContext(ctx, "dpkg-deb", "--extract", deb, filepath.Join(dir, "root")).CombinedOutput()

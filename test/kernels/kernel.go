@@ -12,21 +12,34 @@ import (
 	"strings"
 )
 
-// series is a kernel series as Debian ships it.
+// series is a kernel series as Debian ships it, or one kernel of Ubuntu.
 type series struct {
 	name   string
 	suites []string // Debian suites that have it
 	// packages are the prefixes of the package names before the release. All of these packages make up one kernel.
 	packages []string
 	release  *regexp.Regexp
+	// pinned are the packages of a kernel of Ubuntu instead, which not every machine can fetch. It runs only the slow steps: whether the
+	// eBPF programs load and attach.
+	pinned []pinnedPackage
 }
 
 // matrix is the list of tested series. Since 7.0 Debian ships the image and the modules in separate packages.
 var matrix = []series{
-	{"5.10", []string{"bullseye", "bullseye-security"}, []string{"linux-image-"}, releases(`5\.10\.[0-9]+-[0-9]+`)},
-	{"6.1", []string{"bookworm", "bookworm-security"}, []string{"linux-image-"}, releases(`6\.1\.[0-9]+-[0-9]+`)},
-	{"6.12", []string{"trixie", "trixie-security"}, []string{"linux-image-"}, releases(`6\.12\.[0-9]+\+deb[0-9]+`)},
-	{"7.2", []string{"sid"}, []string{"linux-binary-", "linux-modules-"}, releases(`7\.2(\.[0-9]+)?\+deb[0-9]+`)},
+	debian("5.10", releases(`5\.10\.[0-9]+-[0-9]+`), "bullseye", "bullseye-security"),
+	{name: "5.15", pinned: jammy},
+	debian("6.1", releases(`6\.1\.[0-9]+-[0-9]+`), "bookworm", "bookworm-security"),
+	{name: "6.8", pinned: noble},
+	debian("6.12", releases(`6\.12\.[0-9]+\+deb[0-9]+`), "trixie", "trixie-security"),
+	{
+		name: "7.2", suites: []string{"sid"}, packages: []string{"linux-binary-", "linux-modules-"},
+		release: releases(`7\.2(\.[0-9]+)?\+deb[0-9]+`),
+	},
+}
+
+// debian returns a series whose image and modules are in one package.
+func debian(name string, release *regexp.Regexp, suites ...string) series {
+	return series{name: name, suites: suites, packages: []string{"linux-image-"}, release: release}
 }
 
 // releases returns a pattern for releases of cloud kernels. They boot fastest and include WireGuard, tun, veth and netem.

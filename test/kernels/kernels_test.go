@@ -52,7 +52,11 @@ func TestKernels(t *testing.T) {
 			for _, s := range group.series {
 				t.Run(s.name, func(t *testing.T) {
 					t.Parallel()
-					if err := failures[s.name]; err != nil {
+					err := failures[s.name]
+					if errors.Is(err, errUnreachable) && os.Getenv("KERNELS") == "" {
+						t.Skipf("this machine cannot fetch the kernel: %v", err)
+					}
+					if err != nil {
 						t.Fatal(err)
 					}
 					m.run(t, kernels[s.name])

@@ -21,6 +21,7 @@ var tools = []tool{
 	{"qemu-system-x86_64", "qemu-system-x86"},
 	{"busybox", "busybox-static"},
 	{"xz", "xz-utils"},
+	{"zstd", "zstd"},
 	{"nft", "nftables"},
 	{"ip", "iproute2"},
 	{"wg", "wireguard-tools"},

@@ -129,12 +129,16 @@ func dependencyOrder(wanted []string, read func(name string) (data []byte, deps 
 	return out, nil
 }
 
-// readModule returns a module's ELF file. It runs xz(1), because the standard library has no decoder.
+// readModule returns a module's ELF file. It runs xz(1) or zstd(1), because the standard library has no decoders.
 func readModule(path string) ([]byte, error) {
-	if strings.HasSuffix(path, ".ko") {
+	tool := "xz"
+	switch filepath.Ext(path) {
+	case ".ko":
 		return os.ReadFile(path)
+	case ".zst":
+		tool = "zstd"
 	}
-	out, err := exec.Command("xz", "-dc", path).Output()
+	out, err := exec.Command(tool, "-dc", path).Output()
 	if err != nil {
 		return nil, fmt.Errorf("decompressing %s: %w", path, err)
 	}
@@ -177,7 +181,7 @@ func parseModinfo(info []byte) []string {
 
 // moduleName returns the name of the module in a file such as kernel/net/cls_bpf.ko.xz.
 func moduleName(path string) (string, bool) {
-	base := strings.TrimSuffix(filepath.Base(path), ".xz")
+	base := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(path), ".xz"), ".zst")
 	name, ok := strings.CutSuffix(base, ".ko")
 	return canonical(name), ok
 }

@@ -79,7 +79,7 @@ func TestTailDropsControlCharacters(t *testing.T) {
 
 func TestMissingToolsAreNamedByPackage(t *testing.T) {
 	nothing := func(string) (string, error) { return "", errors.New("not found") }
-	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "nftables", "iproute2", "wireguard-tools", "dpkg", "apt", "golang-go"}
+	want := []string{"qemu-system-x86", "busybox-static", "xz-utils", "zstd", "nftables", "iproute2", "wireguard-tools", "dpkg", "apt", "golang-go"}
 	if d := cmp.Diff(want, missingTools(nothing)); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}

@@ -26,7 +26,7 @@ func counted() device.Stats {
 	lane := engine.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
 		TxWorkers: workpool.Stats{Submitted: 9, Done: 8, ByLane: 1, BackOffs: 2}, RxWorkers: workpool.Stats{Submitted: 3, Done: 2},
-		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, drop.RXSocket.String(): 20}, SocketDrops: 2,
+		ICMPErrors: 6, ICMPLimited: 7, Drops: map[string]uint64{"replay": 5, "bad_tag": 1, drop.RXSocket.String(): 20}, SocketDrops: 2,
 	}
 	return device.Stats{
 		Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true},
@@ -63,7 +63,7 @@ func TestStatsDecodesDaemonStatistics(t *testing.T) {
 	lane := show.LaneStats{
 		TxPackets: 1, TxBytes: 2000, TxTrains: 3, TxRuns: 4, RxPackets: 5, RxBytes: 6 << 20, RxTrains: 7, RxRuns: 8,
 		TxWorkers: show.WorkerStats{Submitted: 9, Done: 8, ByLane: 1, BackOffs: 2}, RxWorkers: show.WorkerStats{Submitted: 3, Done: 2},
-		Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 20}, SocketDrops: 2,
+		ICMPErrors: 6, ICMPLimited: 7, Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 20}, SocketDrops: 2,
 	}
 	want := &show.Stats{
 		Up: true, TUN: show.TUNFeatures{TSO: true, USO: true, Steer: true},

@@ -44,18 +44,20 @@ type UnderlayFeatures struct {
 
 // LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.
 type LaneStats struct {
-	TxPackets uint64      `json:"tx_packets"`
-	TxBytes   uint64      `json:"tx_bytes"`
-	TxTrains  uint64      `json:"tx_trains"`
-	TxRuns    uint64      `json:"tx_runs"`
-	RxPackets uint64      `json:"rx_packets"`
-	RxBytes   uint64      `json:"rx_bytes"`
-	RxTrains  uint64      `json:"rx_trains"`
-	RxRuns    uint64      `json:"rx_runs"`
-	TxMarks   uint64      `json:"tx_marks"`
-	RxMarks   uint64      `json:"rx_marks"`
-	TxWorkers WorkerStats `json:"tx_workers"`
-	RxWorkers WorkerStats `json:"rx_workers"`
+	TxPackets   uint64      `json:"tx_packets"`
+	TxBytes     uint64      `json:"tx_bytes"`
+	TxTrains    uint64      `json:"tx_trains"`
+	TxRuns      uint64      `json:"tx_runs"`
+	RxPackets   uint64      `json:"rx_packets"`
+	RxBytes     uint64      `json:"rx_bytes"`
+	RxTrains    uint64      `json:"rx_trains"`
+	RxRuns      uint64      `json:"rx_runs"`
+	TxMarks     uint64      `json:"tx_marks"`
+	RxMarks     uint64      `json:"rx_marks"`
+	ICMPErrors  uint64      `json:"icmp_errors"`
+	ICMPLimited uint64      `json:"icmp_limited"`
+	TxWorkers   WorkerStats `json:"tx_workers"`
+	RxWorkers   WorkerStats `json:"rx_workers"`
 	// SocketDrops counts buffers; reason rx_socket in Drops estimates the packets in them.
 	SocketDrops uint64            `json:"socket_drops"`
 	Drops       map[string]uint64 `json:"drops"`

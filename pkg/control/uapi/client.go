@@ -89,22 +89,34 @@ func (c *Client) Configure(dev config.Device) error {
 // Stats requests the device's statistics and stores them in into, as json.Unmarshal does. Only ropewalk's daemon has this
 // operation: others close the connection.
 func (c *Client) Stats(into any) error {
-	err := c.send([]byte(opStats + "\n\n"))
-	var raw []byte
-	if err == nil {
-		raw, err = c.readStats()
-	}
-	if err == nil {
-		err = json.Unmarshal(raw, into)
-	}
-	if err != nil {
+	if err := c.requestJSON(opStats, into); err != nil {
 		return fmt.Errorf("reading the statistics of interface %s: %w", c.name, err)
 	}
 	return nil
 }
 
-// readStats reads a line of JSON and the reply after it, or only the reply if the daemon refuses.
-func (c *Client) readStats() ([]byte, error) {
+// Flows requests the device's busiest flows and stores them in into, as json.Unmarshal does. The device counts flows from the first
+// request on. See Stats.
+func (c *Client) Flows(into any) error {
+	if err := c.requestJSON(opFlows, into); err != nil {
+		return fmt.Errorf("reading the flows of interface %s: %w", c.name, err)
+	}
+	return nil
+}
+
+func (c *Client) requestJSON(op string, into any) error {
+	if err := c.send([]byte(op + "\n\n")); err != nil {
+		return err
+	}
+	raw, err := c.readJSON()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// readJSON reads a line of JSON and the reply after it, or only the reply if the daemon refuses.
+func (c *Client) readJSON() ([]byte, error) {
 	raw, err := c.lines.longLine()
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@
 // ropewalk adds operations and keys that stock tools never send:
 //
 //   - stats=1: one line of JSON.
+//   - flows=1: one line of JSON with the busiest flows, which the daemon counts from the first request to some seconds after the last.
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
 //   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "underlay" (auto, udp or xdp)

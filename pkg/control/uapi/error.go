@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 	case e.Err != nil:
 		b.WriteString(e.Err.Error())
 	case e.Errno == errnoUnknown:
-		b.WriteString("the device refused the operation")
+		b.WriteString("the daemon reported an error without a reason")
 	default:
 		b.WriteString(e.Errno.Error())
 	}

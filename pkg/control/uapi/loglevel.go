@@ -61,7 +61,7 @@ func LevelName(level slog.Level) string {
 // log implements the log operation: it changes the log level if the request has one, and answers with the level.
 func (s *Server) log(lines *lineReader) ([]byte, error) {
 	if s.Level == nil {
-		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("the log level cannot be changed")})
+		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this program has no log level of its own: only ropewalk run does")})
 	}
 	key, value, ok, err := lines.pair()
 	if err == nil && ok {

@@ -29,6 +29,8 @@ type Server struct {
 	// not take it. An error is sent as the answer, so Handover must not have written anything then. The connection stays the
 	// Server's. nil: the operation is not supported.
 	Handover func(*net.UnixConn) error
+	// Flows returns the busiest flows, for json.Marshal. nil: the operation is not supported.
+	Flows func() any
 	// Upgrade starts the program at path as the successor of this process. It returns when the successor has the device or has failed,
 	// at the latest soon after the end of ctx, which is Serve's. The Server calls replied once the client has its answer. nil: the
 	// operation is not supported.
@@ -157,7 +159,7 @@ func isFatal(err error) bool {
 // knownOp replaces unknown operations, which might be keys, in the log. It omits the value of the others, and gives a handover its name.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats, opLog, opUpgrade:
+	case opGet, opSet, opStats, opLog, opFlows, opUpgrade:
 		return strings.TrimSuffix(op, "=1")
 	case opHandover:
 		return "handover"
@@ -173,7 +175,9 @@ func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 	case opSet:
 		return nil, s.set(lines)
 	case opStats:
-		return s.stats(lines)
+		return marshal(lines, s.Handler.Stats)
+	case opFlows:
+		return s.flows(lines)
 	case opLog:
 		return s.log(lines)
 	}
@@ -204,11 +208,19 @@ func (s *Server) get(lines *lineReader) ([]byte, error) {
 	return b.Bytes(), wrapHandler(err)
 }
 
-func (s *Server) stats(lines *lineReader) ([]byte, error) {
+func (s *Server) flows(lines *lineReader) ([]byte, error) {
+	if s.Flows == nil {
+		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this device counts no flows")})
+	}
+	return marshal(lines, s.Flows)
+}
+
+// marshal answers with a line of JSON.
+func marshal(lines *lineReader, value func() any) ([]byte, error) {
 	if err := readEnd(lines); err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(s.Handler.Stats())
+	b, err := json.Marshal(value())
 	return append(b, '\n'), wrapHandler(err)
 }
 

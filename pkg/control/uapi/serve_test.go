@@ -323,13 +323,14 @@ func TestServeRetriesWhenOutOfDescriptors(t *testing.T) {
 
 func FuzzRequests(f *testing.F) {
 	f.Add("get=1\n\nset=1\nlisten_port=x\n\nstats=1\n\n")
+	f.Add("flows=1\n\nflows=1\nx\n\n")
 	f.Add("set=1\npublic_key=00\n\n\n")
 	f.Add("log=1\n\nlog=1\nlevel=debug\n\nlog=1\nlevel=loud\n\nlog=1\nx\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
 		done := make(chan error)
-		s := uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar)}
+		s := uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar), Flows: func() any { return nil }}
 		go func() { done <- s.Serve(ctx, l) }()
 		client, server := net.Pipe()
 		l <- server

@@ -38,6 +38,7 @@ const (
 	opSet   = "set=1"
 	opStats = "stats=1"
 	opLog   = "log=1"
+	opFlows = "flows=1"
 
 	opHandover = "takeover=1" // the value is part of the handover protocol: daemons of other releases use it
 	opUpgrade  = "upgrade=1"

@@ -27,9 +27,20 @@ func batches(ends flow.Ends) map[string][][]byte {
 	}
 }
 
-func TestTransmitAllocatesNothing(t *testing.T) {
+func TestTransmitAllocatesNothing(t *testing.T) { forEachObserved(t, transmitAllocatesNothing) }
+
+// forEachObserved runs a test with and without counting of flows.
+func forEachObserved(t *testing.T, test func(t *testing.T, observe func(*rig))) {
+	t.Helper()
+	t.Run("unobserved", func(t *testing.T) { test(t, func(*rig) {}) })
+	t.Run("observed", func(t *testing.T) { test(t, func(r *rig) { _, _ = r.engine.Flows() }) })
+}
+
+func transmitAllocatesNothing(t *testing.T, observe func(*rig)) {
+	t.Helper()
 	for name, elements := range batches(out4) {
 		r := newRig(t)
+		observe(r)
 		r.conn.silent = true
 		r.transmit(elements...)
 		if n := testing.AllocsPerRun(50, func() { r.transmit(elements...) }); n != 0 {
@@ -41,9 +52,13 @@ func TestTransmitAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestReceiveAllocatesNothing(t *testing.T) {
+func TestReceiveAllocatesNothing(t *testing.T) { forEachObserved(t, receiveAllocatesNothing) }
+
+func receiveAllocatesNothing(t *testing.T, observe func(*rig)) {
+	t.Helper()
 	for name, elements := range batches(in4) {
 		r := newRig(t)
+		observe(r)
 		packets := packetsOf(t, elements...)
 		if name == "tiny segments" {
 			packets = packets[:64]

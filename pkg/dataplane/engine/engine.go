@@ -46,6 +46,7 @@ type Engine struct {
 	// SlowDrops counts the drops outside the lanes, in handshakes and staging.
 	SlowDrops drop.Counters
 	slow      slowLane
+	flows     flowObserver
 	before    *Stats // counters of a previous engine; nil for none
 
 	mu       sync.Mutex // serialises Attach and Detach

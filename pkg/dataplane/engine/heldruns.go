@@ -17,6 +17,7 @@ type heldRun struct {
 	parts  [1][]byte // of run
 	meta   runMeta
 	buffer *buffer
+	conn   *underlay.Lane // that has the run's source
 }
 
 // blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps by that of the
@@ -42,7 +43,7 @@ func (t *transmitter) setGroups(b *txBatch) {
 // retry sends the held runs again, in order, and makes the queue try all flows.
 func (t *transmitter) retry() {
 	q := &t.queue
-	q.retried = t.now
+	q.retried, q.waited, q.vain = t.now, false, q.waited && len(q.held) > 0
 	q.full, q.fds = q.full[:0], q.fds[:0]
 	conn := t.lane.conn.Load()
 	t.resend(conn)
@@ -55,6 +56,7 @@ func (t *transmitter) retry() {
 		case errors.Is(r.Err, underlay.ErrSendBufferFull):
 			h.run.Group = r.Group
 			t.advance(h, r.Sent)
+			q.vain = q.vain && r.Sent == 0
 			q.noteFull(conn, r)
 			q.held[kept] = h
 			kept++
@@ -63,6 +65,7 @@ func (t *transmitter) retry() {
 			t.advance(h, r.Sent)
 			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
 		default:
+			q.vain, q.left[h.run.Source] = false, t.now
 			q.sent = append(q.sent, &h.meta)
 		}
 		q.buffers.release(h.buffer)
@@ -79,6 +82,7 @@ func (t *transmitter) resend(conn *underlay.Lane) {
 		t.noteGroup(h.meta.peer)
 	}
 	for _, h := range q.held {
+		h.run.Source, h.conn = sourceOn(conn, h.conn, h.run.Source), conn
 		if to := h.meta.peer.Endpoint.Load(); to != nil {
 			h.run.To = to // the peer may have roamed since
 		}
@@ -106,7 +110,7 @@ func (q *txQueue) keepHeld(n int) {
 func (t *transmitter) hold(conn *underlay.Lane, r *underlay.Run, m *runMeta) {
 	q := &t.queue
 	q.noteFull(conn, r)
-	h := &heldRun{run: *r, meta: *m, buffer: q.buffers.take(m.bytes)}
+	h := &heldRun{run: *r, meta: *m, conn: conn, buffer: q.buffers.take(m.bytes)}
 	n := 0
 	for _, part := range r.Parts {
 		n += copy(h.buffer.bytes[n:], part)

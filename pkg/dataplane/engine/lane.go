@@ -21,6 +21,8 @@ type lane struct {
 	queue  tun.Queue
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
 	stats  laneCounters
+	// The flow tables of each direction, while flows are observed.
+	txFlows, rxFlows flowSlot
 	// Jobs of each direction that workers may run.
 	sealJobs, openJobs *workpool.JobRing
 }
@@ -42,6 +44,7 @@ type laneCounters struct {
 	txMarks atomic.Uint64 // packets marked as congested by this host
 	rxMarks atomic.Uint64
 	drops   drop.Counters
+	icmp    icmpCounters
 }
 
 // directionCounters counts one direction of a lane. Trains are counted at the TUN, and runs at the underlay.

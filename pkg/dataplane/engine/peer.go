@@ -55,7 +55,8 @@ type Peer struct {
 	// SendGroup is the send group of the port (underlay.Port.OpenGroup) in which data messages to the peer leave.
 	SendGroup atomic.Int32
 	// Heard reports whether an authentic message has come from one of them.
-	Heard atomic.Bool
+	Heard   atomic.Bool
+	pathMTU atomic.Int32 // see SetPathMTU; noPathMTU for none
 
 	slow    traffic                       // outside the lanes
 	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
@@ -78,7 +79,9 @@ type laneTraffic struct {
 
 // NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.
 func (e *Engine) NewPeer(slow SlowPath) *Peer {
-	return &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+	p := &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+	p.SetPathMTU(0)
+	return p
 }
 
 func (p *Peer) sendGroup() int { return int(p.SendGroup.Load()) }

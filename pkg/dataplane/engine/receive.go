@@ -36,6 +36,7 @@ type receiver struct {
 	in      []underlay.Datagrams // of the last receive call
 	buffers []*buffer            // of in
 	queue   rxQueue
+	flows   *flowTable // while messages of a run are delivered and flows are observed
 	opened  []session.Message
 	scratch session.Scratch
 	merger  *offload.Merger
@@ -238,6 +239,7 @@ func lastCounter(run []byte, size int, opened []session.Message) uint64 {
 // deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet
 // in message i are correct.
 func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, e *element) {
+	r.flows = r.lane.rxFlows.take()
 	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
@@ -262,6 +264,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			}
 		}
 	}
+	r.lane.rxFlows.put(r.flows)
 	count := s.Peer.trafficOf(r.lane.index)
 	if refused+rejected > 0 {
 		count.rxDrops.Add(uint64(refused + rejected))
@@ -285,7 +288,11 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, e *element, checksumOK b
 		r.drop(drop.RXInnerSpoofed, 1)
 		return false
 	}
-	if !r.mark(plain, e) {
+	delivered := r.mark(plain, e)
+	if r.flows != nil {
+		r.noteFlow(plain, p, e, delivered)
+	}
+	if !delivered {
 		r.drop(drop.RXCongestion, 1)
 		return false
 	}

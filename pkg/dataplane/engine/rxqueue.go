@@ -102,6 +102,7 @@ func (r *receiver) admit(i int) {
 			break
 		}
 		r.drop(drop.RXQueueFull, e.messages())
+		r.noteUnopened(&e, e.messages(), len(e.train()))
 		q.messages -= e.messages()
 		q.forget(&e)
 		q.buffers.recycle()
@@ -152,6 +153,7 @@ func (r *receiver) signal(e *element) (empty bool) {
 		return false
 	}
 	r.drop(drop.RXCongestion, 1)
+	r.noteUnopened(e, 1, min(e.SegSize, len(train)))
 	r.queue.messages--
 	e.skip += e.SegSize
 	if e.skip < e.N {

@@ -37,10 +37,13 @@ func (s *Spread) Sources() []uint8 { return s.sources }
 // chooseSource returns the source for the parsed train to p.
 func (t *transmitter) chooseSource(p *Peer) int {
 	s := p.Spread.Load()
-	switch {
-	case s == nil || t.flows == nil:
+	if s == nil || t.flows == nil {
 		return 0
-	case s.loads == nil:
+	}
+	if hash := t.train.FlowHash(); t.queue.delays(waitingFlow{p, hash}, t.flows.Lane(hash), t.now) {
+		t.flows.Keep(hash, t.now)
+	}
+	if s.loads == nil {
 		t.flows.Note(t.train.FlowHash(), t.now)
 		return 0
 	}

@@ -22,18 +22,22 @@ type Stats struct {
 // LaneStats is a snapshot of one lane. Bytes count inner packets. A train is one read or write of the TUN, of one or more
 // packets. A run is one GSO send or one coalesced receive at the underlay, of one or more messages.
 type LaneStats struct {
-	TxPackets uint64         `json:"tx_packets"`
-	TxBytes   uint64         `json:"tx_bytes"`
-	TxTrains  uint64         `json:"tx_trains"`
-	TxRuns    uint64         `json:"tx_runs"`
-	RxPackets uint64         `json:"rx_packets"`
-	RxBytes   uint64         `json:"rx_bytes"`
-	RxTrains  uint64         `json:"rx_trains"`
-	RxRuns    uint64         `json:"rx_runs"`
-	TxMarks   uint64         `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
-	RxMarks   uint64         `json:"rx_marks"`
-	TxWorkers workpool.Stats `json:"tx_workers"` // jobs submitted to workers
-	RxWorkers workpool.Stats `json:"rx_workers"`
+	TxPackets uint64 `json:"tx_packets"`
+	TxBytes   uint64 `json:"tx_bytes"`
+	TxTrains  uint64 `json:"tx_trains"`
+	TxRuns    uint64 `json:"tx_runs"`
+	RxPackets uint64 `json:"rx_packets"`
+	RxBytes   uint64 `json:"rx_bytes"`
+	RxTrains  uint64 `json:"rx_trains"`
+	RxRuns    uint64 `json:"rx_runs"`
+	// ICMPErrors counts the ICMP errors sent to senders of packets that cannot be delivered, and ICMPLimited those that were not, by
+	// the rate limit.
+	ICMPErrors  uint64         `json:"icmp_errors"`
+	ICMPLimited uint64         `json:"icmp_limited"`
+	TxMarks     uint64         `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
+	RxMarks     uint64         `json:"rx_marks"`
+	TxWorkers   workpool.Stats `json:"tx_workers"` // jobs submitted to workers
+	RxWorkers   workpool.Stats `json:"rx_workers"`
 	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
 	TxRunSizes RunSizes `json:"tx_run_sizes"`
 	RxRunSizes RunSizes `json:"rx_run_sizes"`
@@ -60,8 +64,9 @@ func (l *lane) snapshot() LaneStats {
 	return LaneStats{
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
-		TxMarks:   l.stats.txMarks.Load(),
-		RxMarks:   l.stats.rxMarks.Load(),
+		TxMarks:    l.stats.txMarks.Load(),
+		RxMarks:    l.stats.rxMarks.Load(),
+		ICMPErrors: l.stats.icmp.sent.Load(), ICMPLimited: l.stats.icmp.limited.Load(),
 		TxWorkers: l.sealJobs.Stats(), RxWorkers: l.openJobs.Stats(),
 		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),
 		Drops: dropMap(&l.stats.drops),

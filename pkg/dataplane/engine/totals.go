@@ -32,6 +32,8 @@ func (s *LaneStats) add(o *LaneStats) {
 		{&s.RxRuns, o.RxRuns},
 		{&s.TxMarks, o.TxMarks},
 		{&s.RxMarks, o.RxMarks},
+		{&s.ICMPErrors, o.ICMPErrors},
+		{&s.ICMPLimited, o.ICMPLimited},
 		{&s.SocketDrops, o.SocketDrops},
 		{&s.TxWorkers.Submitted, o.TxWorkers.Submitted},
 		{&s.TxWorkers.Done, o.TxWorkers.Done},

@@ -44,6 +44,9 @@ type transmitter struct {
 	queue    txQueue
 	load     workload
 	holds    bool // runs that a full send buffer refuses are kept, not dropped
+	icmp     icmpErrors
+	// scratchPacket holds one packet that exceeds a path MTU or cannot be delivered; nil until there is one.
+	scratchPacket []byte
 }
 
 // newTransmitter returns a transmitter that reads up to n trains at a time.
@@ -113,12 +116,8 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		t.load.datagrams += t.train.Segments()
 	}
 	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
-	switch {
-	case p == nil:
-		t.drop(drop.TXNoPeer, t.train.Segments())
-		return
-	case p.Endpoint.Load() == nil:
-		t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
+	if p == nil || p.Endpoint.Load() == nil {
+		t.refuse(p)
 		return
 	}
 	keys := p.Current.Load()
@@ -128,6 +127,7 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		return
 	}
 	source := t.chooseSource(p)
+	t.noteFlow(p, source)
 	switch {
 	case active && t.wait(p, source, train):
 	case usable:
@@ -170,7 +170,11 @@ func (t *transmitter) parse(train []byte) bool {
 // enqueue appends the parsed train, which is in slot if it is a single packet, to the messages to p under keys, without the first skip
 // packets.
 func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair, source, skip int) {
-	t.enqueueMessages(slot, p, keys, source, skip)
+	if limit := p.pathLimit(); t.train.SegmentLen() > limit {
+		t.enqueueOversize(slot, p, keys, source, skip, limit)
+	} else {
+		t.enqueueMessages(slot, p, keys, source, skip)
+	}
 	p.trafficOf(t.lane.index).enqueued.Store(t.flushes)
 }
 
@@ -191,7 +195,7 @@ func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypai
 // enqueueSingle appends one plaintext of n bytes, which has room for header and tag in its slot. It returns the run of the
 // message, nil if it is too large to send.
 func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.Keypair, source int) *runMeta {
-	padded := wire.PaddedLen(n, t.mtu)
+	padded := wire.PaddedLen(n, t.paddingLimit(p))
 	msg := slot[:wire.DataOverhead+padded]
 	if len(msg) > underlay.MaxDatagramRun {
 		t.dropForPeer(p, drop.TXTooBig, 1)
@@ -217,8 +221,8 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 // enqueueTrain splits a train, without the first skip packets, into packets in the arena, and appends them as one run, or more if they do
 // not fit.
 func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip int) {
-	segments, segLen := t.train.Segments(), t.train.SegmentLen()
-	stride := wire.DataOverhead + wire.PaddedLen(segLen, t.mtu)
+	segments, segLen, mtu := t.train.Segments(), t.train.SegmentLen(), t.paddingLimit(p)
+	stride := wire.DataOverhead + wire.PaddedLen(segLen, mtu)
 	perRun := min(underlay.MaxRunSegments, underlay.MaxDatagramRun/stride)
 	if perRun == 0 {
 		t.dropForPeer(p, drop.TXTooBig, segments-skip)
@@ -229,7 +233,7 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 		if first+count == segments {
 			last = t.train.LastLen()
 		}
-		l := session.NewLayout(count, segLen, last, t.mtu)
+		l := session.NewLayout(count, segLen, last, mtu)
 		dst := t.allocate(l.Size())
 		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := t.pending.open(source)

@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // The transmit queue of a lane holds the trains for which a send buffer has no room. The lane goes on to send to all other send buffers.
@@ -39,7 +40,8 @@ type sendBuffer struct{ source, group int }
 type txElement struct {
 	peer     *Peer
 	source   int
-	train    []byte // with its virtio-net header
+	conn     *underlay.Lane // that has the source
+	train    []byte         // with its virtio-net header
 	buffer   *buffer
 	segments int
 	skip     int // packets at its start that were dropped
@@ -60,12 +62,15 @@ type txQueue struct {
 	buffers                   bufferSet
 	held                      []*heldRun // in order of sending
 	full                      []sendBuffer
-	conn                      *underlay.Lane // whose send buffers they are
-	fds                       []int32        // to wait for
-	runs                      []underlay.Run // of held, during a retry
-	sent                      []*runMeta     // those of them that were sent
-	retried                   int64          // time of the last retry
-	marks                     int            // packets marked as congested
+	conn                      *underlay.Lane                 // whose send buffers they are
+	fds                       []int32                        // to wait for
+	runs                      []underlay.Run                 // of held, during a retry
+	sent                      []*runMeta                     // those of them that were sent
+	retried                   int64                          // time of the last retry
+	waited                    bool                           // since the last retry, for room
+	vain                      bool                           // the kernel called a send buffer writable, and still refused all: for example a route that IPsec does not permit yet
+	left                      [underlay.MaxSources + 1]int64 // by source: the last time at which anything left that had waited for it
+	marks                     int                            // packets marked as congested
 }
 
 // active reports whether any send buffer is full, or trains wait.
@@ -73,6 +78,29 @@ func (q *txQueue) active() bool { return len(q.full) > 0 || q.Queue != nil && q.
 
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (q *txQueue) isFull(b sendBuffer) bool { return slices.Contains(q.full, b) }
+
+// delays reports whether older packets of a flow wait for the send buffers of a source, or left them less than a flowlet gap ago. Then the
+// flow has not paused, however long ago its last packet was read.
+func (q *txQueue) delays(f waitingFlow, source int, now int64) bool {
+	switch {
+	case q.conn == nil: // no send buffer was ever full
+		return false
+	case now-q.left[source] < int64(spread.DefaultGap), q.blocks(f.peer, sendBuffer{source, f.peer.sendGroup()}):
+		return true
+	case q.Queue == nil:
+		return false
+	}
+	_, waits := q.place(f)
+	return waits
+}
+
+// sourceOn returns the source of what waits, once it leaves by conn: another port has other sources.
+func sourceOn(conn, waited *underlay.Lane, source int) int {
+	if conn != waited {
+		return 0
+	}
+	return source
+}
 
 // place returns the place of a flow in the queue, and whether it has trains there. If all places that it may take are taken, it is that of
 // the flow that has to make room: the one with most bytes, among those of the same peer if there are any.
@@ -119,6 +147,7 @@ func (t *transmitter) clearPlace(place uint32) {
 // dropElement drops a train for which the queue has no room.
 func (t *transmitter) dropElement(e *txElement) {
 	t.dropForPeer(e.peer, drop.TXQueueFull, e.segments-e.skip)
+	t.noteQueued(e, 0, e.segments-e.skip)
 	t.queue.buffers.release(e.buffer)
 	t.queue.buffers.recycle()
 }
@@ -141,6 +170,10 @@ func (t *transmitter) read() (int, error) {
 		return t.lane.queue.Read(t.bufs, t.sizes)
 	case len(q.full) == 0 || q.Queue != nil && q.Ready():
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+	case q.vain:
+		q.vain, q.retried = false, 0
+		time.Sleep(time.Duration(txRetry))
+		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
 	case q.conn != t.lane.conn.Load() || !(*q.conn).BeginWait(): // the port was closed
 		q.retried = 0
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
@@ -148,7 +181,7 @@ func (t *transmitter) read() (int, error) {
 	n, err := t.lane.queue.ReadOr(t.bufs, t.sizes, q.fds)
 	(*q.conn).EndWait()
 	if n == 0 {
-		q.retried = 0
+		q.retried, q.waited = 0, true
 	}
 	return n, err
 }
@@ -175,7 +208,7 @@ func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
 		}
 		t.dropElement(&e)
 	}
-	e := txElement{peer: p, source: source, buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
+	e := txElement{peer: p, source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
 	q.flows[place] = f
 	q.Push(place, e, len(train), t.now)
@@ -189,9 +222,11 @@ func (t *transmitter) signal(e *txElement) (empty bool) {
 	if ip := e.train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
 		packet.SetCE(ip)
 		t.queue.marks += e.segments - e.skip
+		t.noteQueued(e, e.segments-e.skip, 0)
 		return false
 	}
 	t.dropForPeer(e.peer, drop.TXCongestion, 1)
+	t.noteQueued(e, 0, 1)
 	if e.skip++; e.skip < e.segments {
 		return false
 	}
@@ -274,7 +309,8 @@ func (t *transmitter) sendElement(e *txElement, slot []byte) {
 	case e.peer.Endpoint.Load() == nil:
 		t.dropForPeer(e.peer, drop.TXNoEndpoint, e.segments-e.skip)
 	case keys.Usable(t.now):
-		t.enqueue(slot, e.peer, keys, e.source, e.skip)
+		t.queue.left[e.source] = t.now
+		t.enqueue(slot, e.peer, keys, sourceOn(t.lane.conn.Load(), e.conn, e.source), e.skip)
 	case e.skip == 0:
 		t.stageTrain(e.peer, train)
 	default:

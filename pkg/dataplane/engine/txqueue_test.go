@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
@@ -292,6 +293,53 @@ func TestWaitingTrainsLeaveFromTheirSource(t *testing.T) {
 	}
 }
 
+// TestFlowWithWaitingTrainsKeepsItsSource: a flow pauses for longer than the flowlet gap while its trains wait, and for less after they have
+// left. Another source would be idle.
+func TestFlowWithWaitingTrainsKeepsItsSource(t *testing.T) {
+	for name, trains := range map[string]int{"a held run": 1, "a held run and trains in the queue": 4} {
+		t.Run(name, func(t *testing.T) {
+			r, b := slowRig(t, 0)
+			r.peer.Spread.Store(NewSpread([]uint8{3, 4}))
+			f := flow.Flow{Ends: out4}
+			for range trains {
+				r.transmit(f.Train(3, 1000))
+			}
+			r.pass(2 * spread.DefaultGap)
+			r.transmit(f.Train(3, 1000))
+			b.room = 100
+			r.pass(time.Millisecond)
+			r.pass(spread.DefaultGap - time.Millisecond)
+			r.transmit(f.Train(3, 1000))
+			first := r.conn.from[0]
+			if len(r.conn.from) != trains+2 || slices.Min(r.conn.from) != first || slices.Max(r.conn.from) != first {
+				t.Fatalf("the runs left from sources %v, want %d times the same", r.conn.from, trains+2)
+			}
+			r.pass(spread.DefaultGap)
+			r.transmit(f.Train(3, 1000))
+			if last := r.conn.from[trains+2]; last == first {
+				t.Errorf("after a pause the flow still leaves from source %d", last)
+			}
+		})
+	}
+}
+
+// TestWaitingTrainsLeaveAnotherPortFromItsCanonicalSource: the listen port changes while trains wait.
+func TestWaitingTrainsLeaveAnotherPortFromItsCanonicalSource(t *testing.T) {
+	r, b := slowRig(t, 0)
+	r.peer.Spread.Store(NewSpread([]uint8{3, 4}))
+	f := flow.Flow{Ends: out4}
+	for range 4 {
+		r.transmit(f.Train(3, 1000))
+	}
+	port := *r.tx.lane.conn.Load()
+	r.tx.lane.conn.Store(&port)
+	b.room = 100
+	r.pass(time.Millisecond)
+	if want := []int{0, 0, 0, 0}; !slices.Equal(r.conn.from, want) {
+		t.Errorf("the runs left from sources %v, want %v", r.conn.from, want)
+	}
+}
+
 func TestFullSendBufferIsRetriedOncePerMillisecond(t *testing.T) {
 	r, _ := slowRig(t, 0)
 	f := flow.Flow{Ends: out4}
@@ -339,6 +387,7 @@ func TestLaneWaitsForTUNAndSendBuffer(t *testing.T) {
 	r.transmit(f.Next(100)) // waits
 	read("a flow is yet to be tried", countingQueue{tries: 1})
 	r.pass(0)
+	read("waiting for room was in vain", countingQueue{tries: 1})
 	read("the flow is blocked", countingQueue{readOrs: 1})
 	r.conn.closed = true
 	read("the port is closed", countingQueue{tries: 1})

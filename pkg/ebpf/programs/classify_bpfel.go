@@ -24,7 +24,7 @@ type classifyAddress struct {
 type classifyCounters struct {
 	_      structs.HostLayout
 	Events [13]uint64
-	Drops  [46]uint64
+	Drops  [47]uint64
 }
 
 type classifyCpuLimits struct {

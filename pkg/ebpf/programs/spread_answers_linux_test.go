@@ -21,7 +21,12 @@ func newAnswering(t *testing.T) *answering {
 	t.Helper()
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGather(true))
-	return &answering{s, t}
+	a := &answering{s, t}
+	key, value := a.peer()
+	value.Answers.Heard = 1 // before the machine started, once aged
+	expect.NoError(t, a.maps.Peers.Put(&key, &value))
+	a.age(time.Minute)
+	return a
 }
 
 func (a *answering) peer() (key spreadPeerKey, value spreadPeer) {
@@ -31,19 +36,21 @@ func (a *answering) peer() (key spreadPeerKey, value spreadPeer) {
 	return key, value
 }
 
-// age makes all that the programs have recorded older.
+// age makes all that the programs have recorded older, also than the machine: their arithmetic wraps around.
 func (a *answering) age(by time.Duration) {
 	a.t.Helper()
 	key, value := a.peer()
 	ticks := uint64(by) >> tickShift
 	for _, at := range []*uint64{&value.Answers.Heard, &value.Answers.Sent, &value.Answers.Unanswered, &value.Answers.Held} {
-		*at -= min(*at, ticks)
+		if *at != 0 { // 0 is never
+			*at -= ticks
+		}
 	}
 	expect.NoError(a.t, a.maps.Peers.Put(&key, &value))
 	source := sourceKey(51820, endpoint(them4).Addr())
 	var noted spreadSource
 	expect.NoError(a.t, a.maps.Sources.Lookup(&source, &noted))
-	noted.Noted -= min(noted.Noted, uint64(by/time.Millisecond)) // at 1,000 jiffies per second at most
+	noted.Noted -= uint64(by / time.Millisecond) // at 1,000 jiffies per second at most
 	expect.NoError(a.t, a.maps.Sources.Put(&source, &noted))
 }
 

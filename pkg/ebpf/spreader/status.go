@@ -65,6 +65,8 @@ type TunnelStatus struct {
 	Ports string       `json:"ports"` // the range that its lanes are in
 	Mark  uint32       `json:"mark,omitempty"`
 	Peers []PeerStatus `json:"peers"`
+	// Interface has counters of an in-kernel WireGuard, nil for another tunnel.
+	Interface *InterfaceCounters `json:"interface,omitempty"`
 }
 
 // PeerStatus is one peer of a tunnel.
@@ -276,7 +278,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		ts := TunnelStatus{Name: unknownName, Port: t.Port, Ports: portSpan(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
 		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
 		if _, bound := owners[t.Port]; i >= 0 {
-			ts.Name = tunnels[i].Name
+			ts.Name, ts.Interface = tunnels[i].Name, readInterface(tunnels[i].Name)
 		} else if !bound {
 			s.problem("no tunnel in this network namespace listens on UDP port %d", t.Port)
 		}

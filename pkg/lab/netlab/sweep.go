@@ -91,7 +91,7 @@ func release(lock *os.File) error {
 // removeNamespace kills the processes and deletes the devices in a named namespace, then removes the namespace.
 func removeNamespace(name string) error {
 	if strings.ContainsRune(name, '/') {
-		return fmt.Errorf("removing namespace %q: the name contains a slash", name)
+		return fmt.Errorf("removing network namespace %q: the name contains a slash", name)
 	}
 	path := filepath.Join(netnsDir, name)
 	if mounted(path) {

@@ -18,7 +18,7 @@ const persistentAlias = "ropewalk: persistent"
 // The reasons for which an existing interface is neither reused nor removed.
 var (
 	errNotReusable = errors.New("not a persistent interface of ropewalk")
-	errInUse       = errors.New("another process uses the interface")
+	errInUse       = errors.New("the interface is in use")
 )
 
 // attachFirst creates the interface with its first queue, or reuses a persistent one.
@@ -53,7 +53,7 @@ func findPersistent(name string, queues int) (netlink.Link, error) {
 	case !ok, t.Mode != netlink.TUNTAP_MODE_TUN, t.NonPersist, t.Attrs().Alias != persistentAlias, t.Flags&flags == 0:
 		return nil, fmt.Errorf("%w: %w", errNotReusable, syscall.EBUSY)
 	case t.Queues > queues:
-		return nil, fmt.Errorf("%w: %w", errInUse, syscall.EBUSY)
+		return nil, fmt.Errorf("%w: %d of its queues are open, probably in another process: %w", errInUse, t.Queues-queues, syscall.EBUSY)
 	}
 	return l, nil
 }

@@ -115,9 +115,11 @@ func (s *scrape) handshakes() {
 // slowLane is the label of packets that are processed outside the lanes.
 const slowLane = "slow"
 
-// lanes emits the counters of each lane, and the sizes of runs over all lanes.
+// lanes emits the counters of each lane, and the sizes of runs and the ICMP errors over all lanes.
 func (s *scrape) lanes() {
 	var tx, rx engine.RunSizes
+	slow := &s.Stats.Slow
+	errors, limited := slow.ICMPErrors, slow.ICMPLimited
 	for i := range s.Stats.Lanes {
 		l := &s.Stats.Lanes[i]
 		name := strconv.Itoa(i)
@@ -126,8 +128,11 @@ func (s *scrape) lanes() {
 		s.workers(name, l)
 		tx.Add(&l.TxRunSizes)
 		rx.Add(&l.RxRunSizes)
+		errors += l.ICMPErrors
+		limited += l.ICMPLimited
 	}
-	slow := &s.Stats.Slow
+	s.count(icmpErrors, errors, "sent")
+	s.count(icmpErrors, limited, "limited")
 	s.count(laneSocketDropped, slow.SocketDrops, slowLane)
 	s.lane(slowLane, slow, sum(slow.Drops)+sum(s.Stats.Drops))
 	tx.Add(&slow.TxRunSizes)

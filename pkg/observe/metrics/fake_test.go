@@ -114,5 +114,6 @@ func fakeLane(n uint64) engine.LaneStats {
 		TxWorkers:   workpool.Stats{Submitted: 10 * n, Done: 7 * n, ByLane: 2 * n, BackOffs: 1},
 		Drops:       map[string]uint64{"rx_replay": 3 * n, "tx_send_error": 10, "rx_socket": 40 * n},
 		SocketDrops: 4 * n,
+		ICMPErrors:  6 * n, ICMPLimited: n,
 	}
 }

@@ -44,6 +44,7 @@ const (
 	laneReceiveTrains
 	laneReceiveRuns
 	laneMarks
+	icmpErrors
 	laneDropped
 	laneSocketDropped
 	udpWithoutGSO
@@ -122,6 +123,7 @@ var definitions = [familyCount]definition{
 	laneReceiveTrains:   {"ropewalk_lane_receive_trains_total", counter, "Packets and trains (GRO) written to the TUN device.", "interface lane"},
 	laneReceiveRuns:     {"ropewalk_lane_receive_runs_total", counter, "Messages and runs of messages (UDP_GRO) received from the UDP socket.", "interface lane"},
 	laneMarks:           {"ropewalk_lane_congestion_marks_total", counter, "Inner packets that this host marked with ECN CE because their flow waited in the transmit or receive queue for too long. A flow that cannot be marked loses a packet instead, with reason tx_congestion or rx_congestion.", "interface lane direction"},
+	icmpErrors:          {"ropewalk_icmp_errors_total", counter, "ICMP errors for packets from this host or behind it that are too big for the path to the peer, or that have no peer or endpoint: sent to their senders, or limited by the rate of 1,000 a second and lane.", "interface result"},
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},
 	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Buffers that the kernel dropped at the lane's socket; a run coalesced by GRO is one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include an estimate of the messages in them, with reason rx_socket.", "interface lane"},
 	udpWithoutGSO:       {"ropewalk_udp_destinations_without_gso", gauge, "Destination addresses to which the kernel refused UDP_SEGMENT in the last two minutes, because of a device without transmit checksums or IPsec. Runs to them are sent as single datagrams.", "interface"},

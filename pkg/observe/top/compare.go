@@ -31,6 +31,9 @@ func Compare(before, now *Sample) *Frame {
 	}
 	f.addTotals()
 	f.Balance = f.balances()
+	if now.Flows != nil {
+		f.Flows = CompareFlows(before.Flows, now.Flows)
+	}
 	return f
 }
 

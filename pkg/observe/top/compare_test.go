@@ -24,7 +24,7 @@ func start() time.Time { return time.Unix(1_800_000_000, 0).UTC() }
 
 // tunnel returns a sample after n seconds of constant traffic.
 func tunnel(n uint64, lanes, peers int) Sample {
-	s := Sample{At: start().Add(time.Duration(n) * time.Second), Interface: "wg0", PublicKey: "self", ListenPort: 51820}
+	s := Sample{At: start().Add(time.Duration(n) * time.Second), Interface: "wg0", PublicKey: "self", ListenPort: 51820, Flows: flowsAfter(n)}
 	s.Stats = device.Stats{Up: true, Stats: engine.Stats{Drops: map[string]uint64{"hs_replay": n}}}
 	s.Stats.TUN.TSO, s.Stats.TUN.USO, s.Stats.Underlay.GSO, s.Stats.Underlay.GRO = true, true, true, true
 	for i := range uint64(lanes) {

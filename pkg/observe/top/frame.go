@@ -26,6 +26,8 @@ type Frame struct {
 	Cores     []Core   `json:"cores"`
 	Drops     []Drop   `json:"drops"` // nonzero ones, highest rate first
 	Balance   Balances `json:"balance"`
+	// Flows are the busiest inner flows, if the sample has them.
+	Flows []InnerFlow `json:"flows,omitempty"`
 }
 
 // Flow is the traffic of one direction. A train is one packet or GSO super-packet at the TUN device. A batch is one send or

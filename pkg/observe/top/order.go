@@ -12,7 +12,7 @@ type Order uint8
 
 // The orders.
 const (
-	ByDefault  Order = iota // peers by traffic, other rows by number
+	ByDefault  Order = iota // peers and flows by traffic, other rows by number
 	ByRate                  // highest traffic or load first
 	ByReceived              // most received first
 	BySent                  // most sent first
@@ -31,13 +31,12 @@ func (o Order) Next() Order { return (o + 1) % orderCount }
 // Sort sorts the rows of all tables except drops. Ties are broken by name, so that rows do not jump.
 func (f *Frame) Sort(o Order, reverse bool) {
 	slices.SortStableFunc(f.Peers, func(a, b Peer) int {
-		by := o
-		if o == ByDefault {
-			by = ByRate
-		}
-		return cmp.Or(reverseIf(by.compare(peerKeys(&a), peerKeys(&b)), reverse), cmp.Compare(a.PublicKey, b.PublicKey))
+		return cmp.Or(reverseIf(cmp.Or(o, ByRate).compare(peerKeys(&a), peerKeys(&b)), reverse), cmp.Compare(a.PublicKey, b.PublicKey))
 	})
 	slices.SortStableFunc(f.Lanes, func(a, b Lane) int { return reverseIf(o.compare(laneKeys(&a), laneKeys(&b)), reverse) })
+	slices.SortStableFunc(f.Flows, func(a, b InnerFlow) int {
+		return cmp.Or(reverseIf(cmp.Or(o, ByRate).compare(flowKeys(&a), flowKeys(&b)), reverse), a.compareID(&b))
+	})
 	slices.SortStableFunc(f.Queues, func(a, b Queue) int { return reverseIf(o.compare(queueKeys(&a), queueKeys(&b)), reverse) })
 	slices.SortStableFunc(f.Cores, func(a, b Core) int { return reverseIf(o.compare(coreKeys(&a), coreKeys(&b)), reverse) })
 }
@@ -71,6 +70,16 @@ func (o Order) compare(a, b keys) int {
 
 func peerKeys(p *Peer) keys {
 	return keys{rate: p.Rate(), received: p.RxRate, sent: p.TxRate, name: p.PublicKey}
+}
+
+func flowKeys(f *InnerFlow) keys {
+	k := keys{rate: f.ByteRate, name: f.Source}
+	if f.Direction == "rx" {
+		k.received = f.ByteRate
+	} else {
+		k.sent = f.ByteRate
+	}
+	return k
 }
 
 func laneKeys(l *Lane) keys {

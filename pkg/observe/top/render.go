@@ -17,11 +17,12 @@ const (
 	Lanes
 	Queues // and cores
 	Drops
+	Flows
 	Help
 )
 
 // Views returns the names of the views with data, without Help.
-func Views() []string { return []string{"overview", "peers", "lanes", "queues", "drops"} }
+func Views() []string { return []string{"overview", "peers", "lanes", "queues", "drops", "flows"} }
 
 // String returns the name.
 func (v View) String() string { return append(Views(), "help")[min(v, Help)] }
@@ -123,6 +124,8 @@ func (r *renderer) body(height int) []line {
 		tables = []*table{r.queues(), r.cores()}
 	case Drops:
 		tables = []*table{r.drops()}
+	case Flows:
+		tables = []*table{flowTable(r.frame.Flows, r.Options)}
 	default:
 		return help()
 	}
@@ -240,7 +243,7 @@ func help() []line {
 }
 
 const helpText = `
-1-5, tab   overview, peers, lanes, queues and CPUs, drops
+1-6, tab   overview, peers, lanes, queues and CPUs, drops, flows
 s          sort by traffic, rx, tx, name
 r          reverse the order
 up, down   scroll, also pgup, pgdown, home

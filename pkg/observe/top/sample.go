@@ -18,6 +18,7 @@ type Sample struct {
 	Peers      []PeerCounters
 	Stats      device.Stats
 	Host       HostCounters
+	Flows      *device.FlowReport // nil unless they are shown: asking for them makes the daemon count them
 }
 
 // PeerCounters holds identity and counters of one peer.

@@ -50,6 +50,7 @@ const (
 	TXSendBuffer                   // a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
 	TXQueueFull                    // the transmit queue was full: dropped from the flow with the most bytes in it
 	TXCongestion                   // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
+	TXPacketTooBig                 // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -102,6 +103,7 @@ var names = [Count]string{
 	"tx_send_buffer",
 	"tx_queue_full",
 	"tx_congestion",
+	"tx_packet_too_big",
 }
 
 var helps = [Count]string{
@@ -151,4 +153,5 @@ var helps = [Count]string{
 	"a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it",
 	"the transmit queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal",
+	"the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size",
 }

@@ -33,6 +33,9 @@ func (t *Train) Len() int { return len(t.pkt) }
 // FlowHash returns packet.FlowHash of the parsed packet.
 func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
 
+// Flow returns packet.FlowOf of the parsed packet.
+func (t *Train) Flow() packet.Flow { return packet.FlowOf(t.pkt) }
+
 // Parse parses a packet read from the TUN device: the decoded virtio-net header and the packet behind it, to which
 // the Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and
 // those in h must match them. If Parse returns a reason other than drop.None, the Train must not be used.
@@ -191,6 +194,14 @@ func (t *Train) SegmentLen() int {
 
 // LastLen is the length in bytes of the last inner packet.
 func (t *Train) LastLen() int { return len(t.pkt) - (t.segments-1)*t.segSize }
+
+// Version is the IP version of all packets of the train.
+func (t *Train) Version() packet.Version { return packet.VersionOf(t.pkt) }
+
+// Fragmentable reports whether routers may fragment the packets of the train: IPv4 without DF.
+func (t *Train) Fragmentable() bool {
+	return t.Version() == packet.Version4 && !packet.IPv4(t.pkt).DontFragment()
+}
 
 // Destination is the destination address of all packets of the train.
 func (t *Train) Destination() netip.Addr { return packet.Destination(t.pkt) }

@@ -64,6 +64,16 @@ func (f *Flows) Note(hash uint32, now int64) {
 	}
 }
 
+// Lane returns the lane of the flow's last packet, Canonical if there was none.
+func (f *Flows) Lane(hash uint32) int { return int(f.entries[hash>>f.shift] & laneMask) }
+
+// Keep keeps the flow, if there was one, on its lane as if it had sent a packet now: older packets may still wait to be sent.
+func (f *Flows) Keep(hash uint32, now int64) {
+	if entry := &f.entries[hash>>f.shift]; *entry != 0 {
+		*entry = uint64(now>>tickShift)<<laneBits | *entry&laneMask
+	}
+}
+
 // paused reports whether a flow with that entry may take another lane.
 func (f *Flows) paused(entry uint64, tick int64) bool {
 	return entry == 0 || tick-int64(entry>>laneBits) >= f.gap

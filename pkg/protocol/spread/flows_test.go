@@ -94,6 +94,23 @@ func (t *twins) step(tb testing.TB, peer int, hash uint32, pause time.Duration, 
 	}
 }
 
+func TestKeptFlowDoesNotPause(t *testing.T) {
+	flows, loads, now := NewFlows(8, DefaultGap), NewLoads(4, 0), int64(1<<40)
+	flows.Keep(7, now) // unknown: nothing to keep
+	first := flows.Choose(loads, 7, now, 1000)
+	for range 3 {
+		now += int64(2 * DefaultGap)
+		flows.Keep(7, now)
+		if got := flows.Choose(loads, 7, now, 1000); got != first || flows.Lane(7) != first {
+			t.Fatalf("got lane %d, and Lane %d, want %d", got, flows.Lane(7), first)
+		}
+	}
+	now += int64(DefaultGap)
+	if got := flows.Choose(loads, 7, now, 1000); got == first {
+		t.Errorf("after a pause the flow is still on lane %d", got)
+	}
+}
+
 func TestFlowsMatchReference(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, log2 := range []int{1, 5, 16, 18} {

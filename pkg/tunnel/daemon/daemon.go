@@ -125,6 +125,9 @@ func (d *Daemon) Configure(c config.Device) error {
 // Stats implements uapi.Handler with a device.Stats.
 func (d *Daemon) Stats() any { return d.current().Stats() }
 
+// flows returns a device.FlowReport.
+func (d *Daemon) flows() any { return d.current().Flows() }
+
 // Done is closed when the tunnel has ended: by Close, by deletion of the interface, or by a handover.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
@@ -140,7 +143,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover}
+	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover, Flows: d.flows}
 	if d.o.StartSuccessor != nil {
 		s.Upgrade = d.upgrade
 	}

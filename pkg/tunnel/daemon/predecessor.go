@@ -31,7 +31,7 @@ type Successor struct {
 const upgradeTimeout = 30 * time.Second
 
 // errSuccessorExited is the error for a successor that exits while the tunnel is still here.
-var errSuccessorExited = errors.New("the new daemon exited before it had the tunnel")
+var errSuccessorExited = errors.New("the new daemon exited before it took over the tunnel, which stays with the old one")
 
 // successorExited adds the exit error of the successor, if it has one.
 func successorExited(exit error) error {

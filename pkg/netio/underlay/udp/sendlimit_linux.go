@@ -39,6 +39,7 @@ type sendLimits struct {
 type sendLimit struct {
 	bytes   int
 	least   int       // for the largest datagram that was refused with ENOBUFS
+	until   time.Time // when least ends: such datagrams may have stopped
 	refused time.Time // when the buffer was found full; zero once it has room
 }
 
@@ -74,7 +75,7 @@ func (l *sendLimits) fit(fd, n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.of(fd)
-	s.least = max(s.least, fragmentCharge*n)
+	s.least, s.until = max(s.least, fragmentCharge*n), l.now().Add(pathLifetime)
 	if s.bytes >= s.least {
 		return false
 	}
@@ -92,11 +93,15 @@ func (l *sendLimits) room(fd int, half bool) bool {
 	if s == nil || s.refused.IsZero() {
 		return true
 	}
-	took := max(l.now().Sub(s.refused), time.Microsecond)
+	now := l.now()
+	took := max(now.Sub(s.refused), time.Microsecond)
 	if !half && took < sendDelay {
 		return false
 	}
 	s.refused = time.Time{}
+	if !now.Before(s.until) {
+		s.least = 0
+	}
 	wanted := int(float64(s.bytes) / 2 * float64(sendDelay) / float64(took))
 	wanted = max(min(max(wanted, s.bytes/2, minSendBuffer), s.bytes*2, l.largest), s.least)
 	if wanted != s.bytes {

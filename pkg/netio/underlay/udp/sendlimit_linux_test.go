@@ -54,13 +54,17 @@ func TestSendBufferKeepsRoomForFragments(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newSendLimits(1 << 20)
 	l.now = func() time.Time { return now }
-	device(&l, &now, 1e3/8, 20)
+	device(&l, &now, 1e6/8, 20)
 	const size = 32 << 10
 	if l.set = func(int, int) {}; !l.fit(7, size) || l.fit(7, size) {
 		t.Error("a small send buffer must be enlarged once for a large datagram")
 	}
-	if got := device(&l, &now, 1e3/8, 20); got != fragmentCharge*size {
+	if got := device(&l, &now, 1e6/8, 20); got != fragmentCharge*size {
 		t.Errorf("behind a slow device the send buffer shrank to %d bytes, want %d", got, fragmentCharge*size)
+	}
+	now = now.Add(pathLifetime)
+	if got := device(&l, &now, 1e6/8, 20); got != minSendBuffer {
+		t.Errorf("long after the last large datagram the send buffer has %d bytes, want %d", got, minSendBuffer)
 	}
 }
 

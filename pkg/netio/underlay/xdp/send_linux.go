@@ -28,11 +28,14 @@ type sender struct {
 	descs  [underlay.MaxRunSegments]xsk.Desc
 	// queued is set while submitted frames still need a system call to be sent.
 	queued bool
-	// full is set once the UDP socket has refused a run of the current call. It is not asked again in this call, to keep the order.
-	full bool
+	// full are the send buffers of UDP sockets that have refused a run of the current call. They get no more in this call, to keep the order.
+	full []sendBuffer
 
 	sent, viaUDP, tooLong, lost counter
 }
+
+// sendBuffer identifies the UDP socket of a source in a send group.
+type sendBuffer struct{ source, group int }
 
 // newSender returns the sender of one of so many lanes. The lanes' IPv4 identifications interleave. Without DF, no two
 // packets to one destination may share an identification while fragments can be in flight (RFC 6864, section 4.3).
@@ -44,7 +47,7 @@ func newSender(p *Port, index, lanes int) *sender {
 
 // send sends runs in order, each through the lane socket or the UDP socket.
 func (s *sender) send(l *lane, c *laneSocket, runs []underlay.Run) (failed int) {
-	s.full = false
+	s.full = s.full[:0]
 	first := 0 // first of the runs that wait for the UDP socket
 	for i := range runs {
 		r := &runs[i]
@@ -104,15 +107,28 @@ func (s *sender) sendUDP(l *lane, c *laneSocket, runs []underlay.Run) (failed in
 		return 0
 	}
 	s.flush(c)
-	if s.full {
-		for i := range runs {
-			runs[i].Err, runs[i].Sent = underlay.ErrSendBufferFull, 0
+	first := 0
+	for i := range runs {
+		if r := &runs[i]; slices.Contains(s.full, sendBuffer{r.Source, r.Group}) {
+			failed += 1 + s.passUDP(l, runs[first:i])
+			r.Err, r.Sent = underlay.ErrSendBufferFull, 0
+			first = i + 1
 		}
-		return len(runs)
+	}
+	return failed + s.passUDP(l, runs[first:])
+}
+
+// passUDP passes runs to the UDP socket, and notes the send buffers that are full.
+func (s *sender) passUDP(l *lane, runs []underlay.Run) (failed int) {
+	if len(runs) == 0 {
+		return 0
 	}
 	s.viaUDP.add(len(runs))
-	if failed = l.udp.Send(runs); failed > 0 {
-		s.full = slices.ContainsFunc(runs, func(r underlay.Run) bool { return errors.Is(r.Err, underlay.ErrSendBufferFull) })
+	failed = l.udp.Send(runs)
+	for i := 0; i < len(runs) && failed > 0; i++ {
+		if r := &runs[i]; errors.Is(r.Err, underlay.ErrSendBufferFull) {
+			s.full = append(s.full, sendBuffer{r.Source, r.Group})
+		}
 	}
 	return failed
 }

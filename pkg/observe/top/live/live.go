@@ -23,8 +23,8 @@ const (
 // Config configures the terminal view.
 type Config struct {
 	// Sample is called by one goroutine at a time. If it fails, the error is shown with the previous frame, and Sample is
-	// called again after the interval.
-	Sample   func() (top.Sample, error)
+	// called again after the interval. Only samples for the view of flows need them.
+	Sample   func(flows bool) (top.Sample, error)
 	Interval time.Duration // between samples
 	Options  top.Options   // initial options; the terminal sets the size
 	In       io.Reader
@@ -35,7 +35,7 @@ type Config struct {
 // Run shows samples until the user quits or ctx ends, and restores the terminal. It returns at once if the first sample
 // fails.
 func Run(ctx context.Context, c Config) error {
-	first, err := c.Sample()
+	first, err := c.Sample(c.Options.View == top.Flows)
 	if err != nil {
 		return err
 	}

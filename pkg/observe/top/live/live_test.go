@@ -33,7 +33,7 @@ func sampleAt(n int) top.Sample {
 func fresh(t *testing.T) *model {
 	t.Helper()
 	n := 1
-	m := newModel(Config{Sample: func() (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: time.Second}, sampleAt(1))
+	m := newModel(Config{Sample: func(bool) (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: time.Second}, sampleAt(1))
 	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
 	m.Update(m.sample())
 	return m
@@ -69,12 +69,14 @@ func TestKeysMatchHelp(t *testing.T) {
 		{"tab", "peers"},
 		{"tab tab", "lanes"},
 		{"right right right right", "drops"},
-		{"tab tab tab tab tab", "overview"},
+		{"tab tab tab tab tab", "flows"},
+		{"tab tab tab tab tab tab", "overview"},
 		{"1", "overview"},
 		{"2", "peers"},
 		{"3", "MESSAGES PER BATCH"},
 		{"4", "queues"},
 		{"5", "no drops"},
+		{"6", "no flows"},
 		{"?", "this help"},
 		{"h", "this help"},
 		{"3 ? ?", "lanes  1.0 s"},
@@ -240,7 +242,7 @@ func TestRunEndsWithContext(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Sample: func() (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: MinInterval, In: in, Out: out, Env: []string{"TERM=xterm"},
+			Sample: func(bool) (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: MinInterval, In: in, Out: out, Env: []string{"TERM=xterm"},
 		})
 	}()
 	<-out.seen
@@ -255,7 +257,7 @@ func TestRunEndsWithContext(t *testing.T) {
 
 func TestRunFailsWhenFirstSampleFails(t *testing.T) {
 	want := errors.New("nobody")
-	err := Run(t.Context(), Config{Sample: func() (top.Sample, error) { return top.Sample{}, want }})
+	err := Run(t.Context(), Config{Sample: func(bool) (top.Sample, error) { return top.Sample{}, want }})
 	if !errors.Is(err, want) {
 		t.Errorf("got error %v, want %v", err, want)
 	}

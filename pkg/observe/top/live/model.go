@@ -4,6 +4,7 @@ package live
 
 import (
 	"strings"
+	"sync/atomic"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -22,7 +23,8 @@ type sampleDue struct{}
 
 // model is the bubbletea model. Update changes it in place: one goroutine uses it.
 type model struct {
-	take     func() (top.Sample, error)
+	take     func(flows bool) (top.Sample, error)
+	flows    atomic.Bool // flows are shown; read by sample
 	interval time.Duration
 	options  top.Options
 	reverse  bool
@@ -34,6 +36,7 @@ type model struct {
 func newModel(c Config, first top.Sample) *model {
 	m := &model{take: c.Sample, interval: clampInterval(c.Interval), options: c.Options, last: first}
 	m.options.Keys = true
+	m.flows.Store(m.options.View == top.Flows)
 	m.show(top.Compare(&top.Sample{}, &first))
 	return m
 }
@@ -57,7 +60,7 @@ func scheduleSample(d time.Duration) tea.Cmd {
 
 // sample takes a sample, in another goroutine than the one that handles keys.
 func (m *model) sample() tea.Msg {
-	s, err := m.take()
+	s, err := m.take(m.flows.Load())
 	return sampled{s, err}
 }
 
@@ -122,7 +125,7 @@ func (m *model) navigate(key string) {
 	switch key {
 	case "tab", "right":
 		m.next()
-	case "1", "2", "3", "4", "5":
+	case "1", "2", "3", "4", "5", "6":
 		m.showScreen(top.View(key[0] - '1'))
 	case "?", "h":
 		m.help()
@@ -133,7 +136,10 @@ func (m *model) navigate(key string) {
 	}
 }
 
-func (m *model) showScreen(v top.View) { m.options.View, m.options.Scroll = v%top.Help, 0 }
+func (m *model) showScreen(v top.View) {
+	m.options.View, m.options.Scroll = v%top.Help, 0
+	m.flows.Store(m.options.View == top.Flows)
+}
 
 // next shows the next view, or closes help.
 func (m *model) next() {

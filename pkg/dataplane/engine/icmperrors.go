@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+)
+
+// Each lane limits its ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4, rule f) as Linux limits those of a
+// host: 1,000 a second after a burst of 50 (icmp_msgs_per_sec, icmp_msgs_burst).
+const (
+	icmpInterval = int64(time.Millisecond)
+	icmpBurst    = 50
+)
+
+// hostUnreachable is the MTU that stands for another error: Host Unreachable.
+const hostUnreachable = 0
+
+// icmpErrors writes the ICMP errors of one transmitter to the TUN.
+type icmpErrors struct {
+	tokens int64
+	filled int64     // time up to which tokens were added
+	parts  [1][]byte // a virtio-net header of zeros and an error; nil until the first
+}
+
+// icmpCounters counts the ICMP errors of a lane.
+type icmpCounters struct{ sent, limited atomic.Uint64 }
+
+// ready reports whether an error may be sent now.
+func (e *icmpErrors) ready(now int64) bool {
+	if n := (now - e.filled) / icmpInterval; n > 0 {
+		e.tokens = min(e.tokens+n, icmpBurst)
+		e.filled += n * icmpInterval
+	}
+	return e.tokens > 0
+}
+
+// answer sends the sender of packet i of t's parsed train a Packet Too Big with that mtu, or hostUnreachable. It sends none
+// where a router must not. A train gets one error.
+func (e *icmpErrors) answer(t *transmitter, i, mtu int) {
+	if !e.ready(t.now) {
+		t.lane.stats.icmp.limited.Add(1)
+		return
+	}
+	ip := t.segment(i)
+	if !packet.AllowsICMPError(ip) {
+		return
+	}
+	e.tokens--
+	if err := t.lane.queue.Inject(e.write(ip, mtu)); err != nil {
+		t.drop(drop.RXTUNWrite, 1)
+		return
+	}
+	t.lane.stats.icmp.sent.Add(1)
+}
+
+// write returns the error about ip as buffers for the TUN.
+func (e *icmpErrors) write(ip []byte, mtu int) [][]byte {
+	const header = offload.VnetHdrLen
+	if e.parts[0] == nil {
+		e.parts[0] = make([]byte, header+packet.MaxICMPError)
+	}
+	dst := e.parts[0][:header+packet.MaxICMPError]
+	n := 0
+	if mtu == hostUnreachable {
+		n = packet.WriteHostUnreachable(dst[header:], ip)
+	} else {
+		n = packet.WritePacketTooBig(dst[header:], ip, mtu)
+	}
+	e.parts[0] = dst[:header+n]
+	return e.parts[:]
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// noPathMTU is the limit of a peer without one: no packet is larger.
+const noPathMTU = math.MaxInt32
+
+// SetPathMTU sets the size in bytes of the largest inner packet that fits in one message to the peer; 0 for no limit. Larger
+// IPv4 packets without DF are fragmented. All others are dropped, and their senders get an ICMP error that says the size.
+// Padding does not exceed the limit. It is at least IPv4's minimum, and IPv6 packets of up to 1280 bytes are always sent:
+// an IPv6 link must carry them (RFC 8200, section 5). Any goroutine may call it at any time.
+func (p *Peer) SetPathMTU(limit int) {
+	if limit <= 0 {
+		limit = noPathMTU
+	}
+	p.pathMTU.Store(int32(min(max(limit, packet.IPv4MinMTU), noPathMTU)))
+}
+
+// pathLimit returns the size in bytes of the largest inner packet to the peer.
+func (p *Peer) pathLimit() int { return int(p.pathMTU.Load()) }
+
+// paddingLimit returns the plaintext length in bytes that padding of packets to p must not exceed: like the in-kernel
+// WireGuard (calculate_skb_padding), the path MTU if that is less than the TUN's.
+func (t *transmitter) paddingLimit(p *Peer) int { return min(t.mtu, p.pathLimit()) }
+
+// enqueueOversize handles the parsed train, without the first skip packets, whose packets exceed the limit of p.
+func (t *transmitter) enqueueOversize(slot []byte, p *Peer, keys *session.Keypair, source, skip, limit int) {
+	switch {
+	case t.train.Fragmentable():
+		t.enqueueFragments(p, keys, source, skip, limit)
+	case t.train.Version() == packet.Version6 && t.train.SegmentLen() <= packet.IPv6MinMTU:
+		t.enqueueMessages(slot, p, keys, source, skip)
+	default:
+		t.icmp.answer(t, skip, limit)
+		t.dropForPeer(p, drop.TXPacketTooBig, t.train.Segments()-skip)
+	}
+}
+
+// enqueueFragments appends the packets of the parsed IPv4 train, without the first skip, in fragments of at most limit
+// bytes each.
+func (t *transmitter) enqueueFragments(p *Peer, keys *session.Keypair, source, skip, limit int) {
+	for i := skip; i < t.train.Segments(); i++ {
+		ip := t.segment(i)
+		size := len(ip) - packet.IPv4(ip).HeaderLen()
+		for at := 0; at < size; {
+			// One message is added to each allocated slot, so a flush, which empties the arena, comes before both.
+			slot := t.allocate(wire.DataOverhead + min(len(ip), limit) + wire.PaddingMultiple)
+			n, next := packet.WriteFragment(slot[wire.DataHeaderLen:], ip, at, min(len(ip), limit))
+			if m := t.enqueueSingle(slot, n, p, keys, source); m != nil {
+				m.inner += n
+				if i == skip && at == 0 {
+					m.trains++
+				}
+			}
+			at = next
+		}
+	}
+}
+
+// segment returns packet i of the parsed train, complete and valid until the next call.
+func (t *transmitter) segment(i int) []byte {
+	if t.scratchPacket == nil {
+		t.scratchPacket = make([]byte, packet.MaxLen)
+	}
+	t.train.Split(t.scratchPacket, packet.MaxLen, 0, i, 1)
+	n := t.train.SegmentLen()
+	if i == t.train.Segments()-1 {
+		n = t.train.LastLen()
+	}
+	return t.scratchPacket[:n]
+}
+
+// refuse drops the parsed train, for which there is no peer or no endpoint, and answers it like the in-kernel WireGuard.
+func (t *transmitter) refuse(p *Peer) {
+	t.icmp.answer(t, 0, hostUnreachable)
+	if p == nil {
+		t.drop(drop.TXNoPeer, t.train.Segments())
+		return
+	}
+	t.dropForPeer(p, drop.TXNoEndpoint, t.train.Segments())
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// laneBits is the size of the lane in a flow entry (LANE_BITS of bpf/include/lane.h).
+const laneBits = 8
+
+// ActiveFlow is an entry of the flow table that was used within the gap. Flows whose hashes have the same upper bits share one.
+type ActiveFlow struct {
+	Hash uint16 // the upper 16 bits of the inner flow's hash
+	Lane int    // towards a peer with fewer lanes: modulo their number
+	Idle time.Duration
+}
+
+// ActiveFlows returns the flows that have sent within the flowlet gap. It reads the whole table, 512 KiB.
+func (s *State) ActiveFlows() ([]ActiveFlow, error) {
+	now, err := ticks()
+	if err != nil {
+		return nil, fmt.Errorf("listing flows: %w", err)
+	}
+	all, err := s.settings()
+	if err != nil {
+		return nil, fmt.Errorf("listing flows: %w", err)
+	}
+	size := int(s.maps.Flows.MaxEntries())
+	keys, values := make([]uint32, size), make([]uint64, size)
+	var cursor ebpf.MapBatchCursor
+	n, err := s.maps.Flows.BatchLookup(&cursor, keys, values, nil)
+	if ignoreNotExist(err) != nil {
+		return nil, fmt.Errorf("reading the eBPF map of flows: %w", err)
+	}
+	var flows []ActiveFlow
+	for i, entry := range values[:n] {
+		idle := max(now-int64(entry>>laneBits), 0) // packets pass meanwhile
+		if entry != 0 && idle < int64(all.FlowletGap) {
+			flows = append(flows, ActiveFlow{
+				Hash: uint16(keys[i]), Lane: int(entry & (1<<laneBits - 1)), Idle: time.Duration(idle) << tickShift,
+			})
+		}
+	}
+	return flows, nil
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+func TestDeviceHasItsActiveFlows(t *testing.T) {
+	r := newRig(t)
+	flowsOf := func() (f *DeviceFlows) {
+		r.here.do(func() (err error) {
+			f, err = r.here.host.Flows(t.Context(), r.here.device)
+			return err
+		})
+		return f
+	}
+	if f := flowsOf(); f != nil {
+		t.Errorf("nothing is attached: got %+v, want nil", f)
+	}
+	cfg := r.here.config()
+	cfg.Gap = time.Minute
+	r.here.attach(cfg)
+	receiver := r.there.socket(port, 0)
+	if f := flowsOf(); f == nil || len(f.Flows) != 0 || len(f.Tunnels) != 1 {
+		t.Fatalf("before traffic: got %+v, want no flows", f)
+	}
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(thereAddr, port))
+	for flow := range 2 {
+		_, err := r.here.socket(port, 1+flow).WriteToUDP(message(flow, 1), to)
+		expect.NoError(t, err)
+		r.receive(receiver)
+	}
+	f := flowsOf()
+	if len(f.Flows) != 2 || f.Flows[0].Hash == f.Flows[1].Hash || f.Flows[0].Lane == f.Flows[1].Lane {
+		t.Errorf("got %+v, want 2 flows on 2 lanes", f.Flows)
+	}
+	if f.Tunnels[0].Interface != nil {
+		t.Errorf("a tunnel that is not the kernel's: got %+v, want nil", f.Tunnels[0].Interface)
+	}
+}

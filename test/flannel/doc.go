@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package flannel tests `ropewalk spread attach` in front of flannel's wireguard backend, as it is in a cluster: two nodes, whose tunnel is
+// created and configured by flannel's own code, and a pod on each. It is a module of its own, because nothing else needs flannel.
+//
+// The test needs in-kernel WireGuard. `make test-kernels` runs it in a virtual machine.
+package flannel
