@@ -43,4 +43,33 @@ INLINE u16 update_checksum(u16 checksum, u32 from, u32 to)
 	return checksum ? checksum : 0xffff;
 }
 
+/* Returns the sum over a UDP pseudo-header (RFC 768, RFC 8200, section 8.1). The bits that map IPv4 into IPv6 add a zero. */
+INLINE u32 pseudo_header_sum(const struct outer *o)
+{
+	u64 sum = o->udp->len.raw + (PROTO_UDP << 8);
+	be32 src[4] = {}, dst[4] = {};
+
+	outer_src(o, src);
+	outer_dst(o, dst);
+	for (int i = 0; i < 4; i++)
+		sum += (u64)src[i].raw + dst[i].raw;
+	for (int i = 0; i < 3; i++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/*
+ * Replaces the ports of a received datagram. Returns 0 if there was no memory to make the header writable. A checksum that covers
+ * only the pseudo-header (CHECKSUM_PARTIAL) equals its sum and must stay, so one that equals it is left to the kernel, which knows.
+ * All others are updated here, which saves a helper call.
+ */
+INLINE int restore_ports(struct __sk_buff *skb, const struct outer *o, struct udp_header header, struct ports new)
+{
+	if (!header.checksum.raw || header.checksum.raw == pseudo_header_sum(o))
+		return replace_ports(skb, o->udp_offset, header, new, 0);
+	header.checksum.raw = update_checksum(header.checksum.raw, port_pair(header.ports), port_pair(new));
+	header.ports = new;
+	return !bpf_skb_store_bytes(skb, o->udp_offset, &header, sizeof(header), 0);
+}
+
 #endif
