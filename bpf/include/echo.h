@@ -38,14 +38,14 @@ INLINE int is_probe_clone(const struct __sk_buff *skb)
 }
 
 /* Sends a clone of the message through this program, which makes it a probe. Invalidates all pointers into the packet. */
-INLINE void send_probe(struct __sk_buff *skb, be16 port, u32 lane)
+INLINE void send_probe(struct counters *all, struct __sk_buff *skb, be16 port, u32 lane)
 {
 	skb->cb[0] = ECHO_CB0;
 	skb->cb[1] = ECHO_CB1;
 	skb->cb[2] = port.raw;
 	skb->cb[3] = lane;
 	if (bpf_clone_redirect(skb, skb->ifindex, 0))
-		count(EVENT_ECHO_ERROR, 1);
+		count(all, EVENT_ECHO_ERROR, 1);
 	skb->cb[0] = 0;
 }
 
@@ -67,15 +67,15 @@ INLINE int is_lost(const struct echo *e, const struct lane_echo *l)
 	return lost != 0;
 }
 
-INLINE void begin_round(struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
+INLINE void begin_round(struct counters *all, struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
 {
 	e->round_at = now;
 	e->round++;
 	e->answered <<= 1;
-	send_probe(skb, listen_port, ECHO_LISTEN_PORT);
+	send_probe(all, skb, listen_port, ECHO_LISTEN_PORT);
 }
 
-INLINE void probe_lane(struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
+INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
 {
 	u32 rounds = e->round - l->round;
 
@@ -84,11 +84,11 @@ INLINE void probe_lane(struct __sk_buff *skb, const struct echo *e, struct lane_
 	l->sent = aged(l->sent, rounds) | 1;
 	l->answered = aged(l->answered, rounds);
 	l->round = e->round;
-	send_probe(skb, port, lane);
+	send_probe(all, skb, port, lane);
 }
 
 /* Probes the lane of a message if that is due. Returns whether the message should keep the listen port. */
-INLINE int is_fallen(struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
+INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
 {
 	struct lane_echo *l;
 
@@ -98,10 +98,10 @@ INLINE int is_fallen(struct __sk_buff *skb, struct echo *e, u32 lane, be16 liste
 	__asm__ volatile("" : "+r"(lane));
 	lane &= SPREAD_LANES - 1;
 	l = &e->lanes[lane];
-	if (now - e->round_at >= ECHO_ROUND)
-		begin_round(skb, e, listen_port, now);
+	if ((s64)(now - e->round_at) >= (s64)ECHO_ROUND)
+		begin_round(all, skb, e, listen_port, now);
 	if (l->round != e->round)
-		probe_lane(skb, e, l, port, lane);
+		probe_lane(all, skb, e, l, port, lane);
 	if (l->judged != e->answers) {
 		l->judged = e->answers;
 		l->fallen |= is_lost(e, l);
@@ -160,9 +160,9 @@ INLINE int answer_probe(struct __sk_buff *skb, const struct outer *o, struct pee
 }
 
 /* Handles a datagram of a peer with the length of an echo. Returns the verdict. */
-INLINE int take_echo(struct __sk_buff *skb, const struct outer *o, const struct source *source, be16 listen_port)
+INLINE int take_echo(struct counters *all, struct __sk_buff *skb, const struct outer *o, be16 endpoint_port, be16 listen_port)
 {
-	struct peer_key key = {.port = source->endpoint_port, .listen_port = listen_port};
+	struct peer_key key = {.port = endpoint_port, .listen_port = listen_port};
 	struct echo_datagram d;
 	struct peer *peer;
 	int probe;
@@ -176,22 +176,22 @@ INLINE int take_echo(struct __sk_buff *skb, const struct outer *o, const struct 
 	probe = d.message.kind == ECHO_PROBE;
 	if (d.message.mac == echo_mac(probe ? &peer->echo.receive : &peer->echo.send, &d.message)) {
 		if (probe && answer_probe(skb, o, peer, &d, key.port)) {
-			count(EVENT_ECHO_REPLY, 1);
+			count(all, EVENT_ECHO_REPLY, 1);
 			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
 			bpf_redirect(skb->ifindex, 0);
 			return TCX_REDIRECT;
 		}
 		if (d.message.kind == ECHO_ANSWER && d.udp.ports.src.raw == key.port.raw && record_answer(peer, &d.message, listen_port)) {
-			count(EVENT_ECHO_ANSWER, 1);
+			count(all, EVENT_ECHO_ANSWER, 1);
 			return TCX_DROP;
 		}
 	}
-	count(EVENT_ECHO_BAD, 1);
+	count(all, EVENT_ECHO_BAD, 1);
 	return TCX_DROP;
 }
 
 /* Makes a probe of a data message's clone. Returns the verdict. */
-INLINE int become_probe(struct __sk_buff *skb, const struct echo *e, const struct outer *o)
+INLINE int become_probe(struct counters *all, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
 {
 	struct echo_datagram d = {
 		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
@@ -202,10 +202,10 @@ INLINE int become_probe(struct __sk_buff *skb, const struct echo *e, const struc
 	d.message.time = bpf_ktime_get_ns();
 	d.message.mac = echo_mac(&e->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {
-		count(EVENT_ECHO_ERROR, 1);
+		count(all, EVENT_ECHO_ERROR, 1);
 		return TCX_DROP;
 	}
-	count(EVENT_ECHO_PROBE, 1);
+	count(all, EVENT_ECHO_PROBE, 1);
 	return TCX_NEXT;
 }
 

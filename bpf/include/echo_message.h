@@ -77,27 +77,6 @@ INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram
 	return 1;
 }
 
-/* Returns a sum of 16-bit words, folded into one. */
-INLINE u16 folded(u64 sum)
-{
-	for (int i = 0; i < 4; i++)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
-/* Returns the sum of the pseudo-header of a datagram of that length (RFC 768; RFC 8200, section 8.1). */
-INLINE u64 pseudo_sum(const struct outer *o, be16 len)
-{
-	u64 sum = __builtin_bswap16(PROTO_UDP) + (u64)len.raw;
-
-	if (o->v4)
-		return sum + o->v4->src.raw + o->v4->dst.raw;
-	if (o->v6)
-		for (int i = 0; i < 2; i++)
-			sum += (o->v6->src[i].raw >> 32) + (u32)o->v6->src[i].raw + (o->v6->dst[i].raw >> 32) + (u32)o->v6->dst[i].raw;
-	return sum;
-}
-
 /*
  * Returns whether the checksum covers only the pseudo-header (CHECKSUM_PARTIAL). bpf_l4_csum_replace leaves it alone then, and
  * changes it otherwise. It is to be replaced afterwards.
@@ -123,7 +102,7 @@ INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct 
 {
 	u32 udp = o->udp_offset, ip = ip_offset(o), checksum = udp + __builtin_offsetof(struct udp_header, checksum);
 	be16 was = o->udp->checksum, from = o->v4 ? o->v4->total_len : new->udp.len, to = new->udp.len;
-	u64 sum = pseudo_sum(o, to);
+	u64 sum = pseudo_header_sum(o, to);
 	int v4 = o->v4 != 0;
 
 	if (v4)
