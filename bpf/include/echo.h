@@ -20,6 +20,8 @@
 
 /* The length of a round in nanoseconds. A round begins with a message. */
 #define ECHO_ROUND 250000000ULL
+/* Until the peer has answered for the first time. It may have no echo, so its lanes have no probes either. */
+#define ECHO_FIRST_ROUND 1000000000ULL
 /* A fallen lane has a probe in every fourth round. */
 #define ECHO_FALLEN_ROUNDS 4
 /* Later answers do not count. */
@@ -98,9 +100,9 @@ INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e
 	__asm__ volatile("" : "+r"(lane));
 	lane &= SPREAD_LANES - 1;
 	l = &e->lanes[lane];
-	if ((s64)(now - e->round_at) >= (s64)ECHO_ROUND)
+	if ((s64)(now - e->round_at) >= (s64)(e->answers ? ECHO_ROUND : ECHO_FIRST_ROUND))
 		begin_round(all, skb, e, listen_port, now);
-	if (l->round != e->round)
+	if (e->answers && l->round != e->round)
 		probe_lane(all, skb, e, l, port, lane);
 	if (l->judged != e->answers) {
 		l->judged = e->answers;

@@ -254,6 +254,7 @@ func TestForgedEchoIsCountedAndDropped(t *testing.T) {
 	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
 	canonical := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
 	e.answer(listenLane)
+	e.same() // the lane's first probe
 	for name, c := range map[string]struct {
 		from string
 		sent []byte
@@ -331,7 +332,7 @@ func TestLanesStaySpread(t *testing.T) {
 		"a peer without echo":       {func(int) bool { return false }, func(int) bool { return false }},
 		"outage of both":            {func(r int) bool { return r < 3 || r > 20 }, func(r int) bool { return r < 3 || r > 20 }},
 		"all answered":              {func(int) bool { return true }, func(int) bool { return true }},
-		"only lane answered":        {func(int) bool { return false }, func(int) bool { return true }},
+		"only lane answered":        {func(r int) bool { return r == 0 }, func(int) bool { return true }},
 		"listen port lost in turns": {func(r int) bool { return r%2 == 0 }, func(r int) bool { return r%2 == 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -341,6 +342,7 @@ func TestLanesStaySpread(t *testing.T) {
 				if c.listen(round) {
 					e.answer(listenLane)
 				}
+				e.want("after the answer", e.same(), lane) // lanes have probes as soon as the peer has answered one
 				if c.lane(round) {
 					e.answer(0)
 				}
@@ -354,6 +356,8 @@ func TestLanesStaySpread(t *testing.T) {
 func TestDelayedAnswersKeepLane(t *testing.T) {
 	e := newEchoing(t)
 	const delay = 6
+	e.step()
+	e.answer(listenLane)
 	for round := range uint32(40) {
 		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
 		if round < delay {
@@ -387,6 +391,23 @@ func TestPausedSpreadSendsNoProbes(t *testing.T) {
 	e.want("paused", e.step(), 51820)
 	if got := e.state(); got.Round != before.Round {
 		t.Errorf("got round %d, want %d", got.Round, before.Round)
+	}
+}
+
+// TestPeerThatNeverAnsweredHasFewProbes: it may have no echo.
+func TestPeerThatNeverAnsweredHasFewProbes(t *testing.T) {
+	e := newEchoing(t)
+	e.step()
+	e.change(func(s *spreadEcho) { s.RoundAt -= uint64(300 * time.Millisecond) })
+	before := e.state().Round
+	e.same()
+	if got := e.state(); got.Round != before || got.Lanes[0].Sent != 0 {
+		t.Errorf("never answered: got round %d and %#x sent, want round %d and no probe of a lane", got.Round, got.Lanes[0].Sent, before)
+	}
+	e.answer(listenLane)
+	e.same()
+	if got := e.state(); got.Round != before+1 || got.Lanes[0].Sent != 1 {
+		t.Errorf("answered: got round %d and %#x sent, want round %d and a probe of the lane", got.Round, got.Lanes[0].Sent, before+1)
 	}
 }
 
