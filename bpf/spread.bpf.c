@@ -8,10 +8,11 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three let every packet continue.
+ * All three let every packet continue, except that gather_tc takes the echo's datagrams (echo.h).
  */
 
 #include "include/answers.h"
+#include "include/echo.h"
 #include "include/lane.h"
 #include "include/parse.h"
 #include "include/restore.h"
@@ -24,13 +25,23 @@ INLINE u32 datagram_count(const struct __sk_buff *skb)
 	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
+/* Reads the message's type. Returns whether there is one. */
+INLINE int load_type(struct __sk_buff *skb, const struct outer *o, u32 *type)
+{
+	const struct message *m = (const struct message *)(o->udp + 1);
+
+	if ((void *)(m + 1) > (void *)(long)skb->data_end)
+		return !bpf_skb_load_bytes(skb, o->udp_offset + sizeof(*o->udp), type, sizeof(*type));
+	*type = m->type;
+	return 1;
+}
+
 /* Returns whether the packet is a data message that carries an inner packet, or a train of such messages. */
 INLINE int is_data(struct __sk_buff *skb, const struct outer *o, u32 len)
 {
 	u32 type, message = skb->gso_size ? skb->gso_size : len;
 
-	return message > KEEPALIVE_LEN &&
-	       !bpf_skb_load_bytes(skb, o->udp_offset + sizeof(*o->udp), &type, sizeof(type)) && type == DATA_MESSAGE;
+	return message > KEEPALIVE_LEN && load_type(skb, o, &type) && type == DATA_MESSAGE;
 }
 
 INLINE struct peer *find_peer(const struct outer *o)
@@ -61,73 +72,81 @@ INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 #define FRAGMENTED_HOLD 10000000000ULL
 
 /* Notes that a message to the packet's peer leaves in fragments. */
-INLINE void note_fragment(const struct outer *o)
+INLINE void note_fragment(struct counters *all, const struct outer *o)
 {
 	struct peer *peer = find_peer(o);
 
 	if (peer)
-		peer->fragmented = bpf_ktime_get_ns() >> TICK_SHIFT;
-	count(EVENT_EGRESS_FRAGMENT, 1);
+		peer->fragmented = monotonic() >> TICK_SHIFT;
+	count(all, EVENT_EGRESS_FRAGMENT, 1);
 }
 
-INLINE void spread_message(struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
+INLINE void spread_message(struct counters *all, struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
 {
-	u32 key = 0, lanes = peer->lanes, flow = take_flow(skb, mark_mask);
-	const struct settings *all = bpf_map_lookup_elem(&settings, &key);
+	u32 key = 0, lanes = peer->lanes, lane, flow = take_flow(skb, mark_mask);
+	const struct settings *set = bpf_map_lookup_elem(&settings, &key);
 	struct udp_header old = *o->udp;
 	struct ports new = old.ports;
-	u64 now = bpf_ktime_get_ns();
+	u64 now = monotonic();
 
-	if (!all || lanes == 0 || lanes > SPREAD_LANES)
+	if (!set || lanes == 0 || lanes > SPREAD_LANES)
 		return;
-	if (all->paused || peer->paused) {
-		count(EVENT_PAUSED, datagram_count(skb));
-		return;
-	}
-	if (peer->fragmented && (now >> TICK_SHIFT) - peer->fragmented < FRAGMENTED_HOLD >> TICK_SHIFT) {
-		count(EVENT_FRAGMENTED_PEER, datagram_count(skb));
+	if (set->paused || peer->paused) {
+		count(all, EVENT_PAUSED, datagram_count(skb));
 		return;
 	}
-	if (all->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
-		count(EVENT_UNANSWERED, datagram_count(skb));
+	if (peer->fragmented && (s64)((now >> TICK_SHIFT) - peer->fragmented) < (s64)(FRAGMENTED_HOLD >> TICK_SHIFT)) {
+		count(all, EVENT_FRAGMENTED_PEER, datagram_count(skb));
 		return;
 	}
-	new.src = peer->ports[choose_lane(peer, lanes, flow, skb->len, now, all->flowlet_gap) & (SPREAD_LANES - 1)];
+	if (set->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
+		count(all, EVENT_UNANSWERED, datagram_count(skb));
+		return;
+	}
+	lane = choose_lane(all, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
+	new.src = peer->ports[lane];
+	if (is_fallen(all, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
+		count(all, EVENT_LANE_UNANSWERED, datagram_count(skb));
+		return;
+	}
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
 	 * it is the same for all flows of the socket. */
 	if (!replace_ports(skb, o->udp_offset, old, new, mark_mask ? BPF_F_INVALIDATE_HASH : 0)) {
-		count(EVENT_EGRESS_ERROR, 1);
+		count(all, EVENT_EGRESS_ERROR, 1);
 		return;
 	}
-	count(EVENT_SPREAD, datagram_count(skb));
+	count(all, EVENT_SPREAD, datagram_count(skb));
 	if (skb->gso_size)
-		count(EVENT_SPREAD_TRAIN, 1);
+		count(all, EVENT_SPREAD_TRAIN, 1);
 }
 
 SEC("tc")
 int spread(struct __sk_buff *skb)
 {
+	struct counters *all = find_counters();
 	struct local_port *local;
 	struct outer o;
 	struct peer *peer;
 	u32 len;
 
-	if (parse_skb(skb, l2, &o) != UDP_FOUND)
+	if (!all || parse_skb(skb, l2, &o) != UDP_FOUND)
 		return TCX_NEXT;
 	local = find_local_port(o.udp->ports.src);
 	if (!local || local->listen_port.raw != o.udp->ports.src.raw)
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {
-		note_fragment(&o);
+		note_fragment(all, &o);
 	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
-		count(EVENT_EGRESS_MALFORMED, 1);
+		count(all, EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
 		peer = find_peer(&o);
+		if (peer && is_probe_clone(skb))
+			return become_probe(all, skb, &peer->echo, &o);
 		if (peer)
-			spread_message(skb, peer, local->mark_mask, &o);
+			spread_message(all, skb, peer, local->mark_mask, &o);
 		else
-			count(EVENT_NO_PEER, datagram_count(skb));
+			count(all, EVENT_NO_PEER, datagram_count(skb));
 	}
 	return TCX_NEXT;
 }
@@ -135,35 +154,42 @@ int spread(struct __sk_buff *skb)
 SEC("tc")
 int gather_tc(struct __sk_buff *skb)
 {
+	struct counters *all = find_counters();
 	struct outer o;
 	struct udp_header old;
 	struct ports new;
 	struct sender from;
 	enum parse_result found = parse_skb(skb, l2, &o);
-	int changed;
+	int changed, verdict;
 	u32 type;
 
-	if (found == ICMPV6_FOUND)
-		restore_quoted_tc(skb, o.udp_offset);
-	if (found != UDP_FOUND)
+	if (all && found == ICMPV6_FOUND)
+		restore_quoted_tc(all, skb, o.udp_offset);
+	if (!all || found != UDP_FOUND)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
-	changed = restored_ports(&o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
+	changed = restored_ports(all, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
+	if (from.endpoint_port.raw && host16(o.udp->len) == sizeof(struct echo_datagram)) {
+		verdict = take_echo(all, skb, &o, from.endpoint_port, from.listen_port);
+		if (verdict != TCX_NEXT)
+			return verdict;
+	}
 	if (is_note_due(from.source) && !bpf_skb_load_bytes(skb, o.udp_offset + sizeof(*o.udp), &type, sizeof(type)))
 		note_heard(from.source, &o, type, from.listen_port);
 	if (!changed)
 		return TCX_NEXT;
 	old = *o.udp;
-	if (replace_ports(skb, o.udp_offset, old, new, 0))
-		count_restored(old.ports, new, datagram_count(skb));
+	if (restore_ports(skb, &o, old, new))
+		count_restored(all, old.ports, new, datagram_count(skb));
 	else
-		count(EVENT_INGRESS_ERROR, 1);
+		count(all, EVENT_INGRESS_ERROR, 1);
 	return TCX_NEXT;
 }
 
 SEC("xdp")
 int gather_xdp(struct xdp_md *xdp)
 {
+	struct counters *all = find_counters();
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
 	struct udp_header *udp;
@@ -172,11 +198,11 @@ int gather_xdp(struct xdp_md *xdp)
 	enum parse_result found = parse_outer(data, end, l2, &o);
 	int changed;
 
-	if (found == ICMPV6_FOUND)
-		restore_quoted_xdp(data, end, o.udp_offset);
-	if (found != UDP_FOUND)
+	if (all && found == ICMPV6_FOUND)
+		restore_quoted_xdp(all, data, end, o.udp_offset);
+	if (!all || found != UDP_FOUND)
 		return XDP_PASS;
-	changed = restored_ports(&o, xdp->rx_queue_index, 1, &new, &from);
+	changed = restored_ports(all, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
 	if (is_note_due(from.source) && (void *)(udp + 1) + sizeof(struct message) <= end)
 		note_heard(from.source, &o, ((struct message *)(udp + 1))->type, from.listen_port);
@@ -186,7 +212,7 @@ int gather_xdp(struct xdp_md *xdp)
 	udp->ports = new;
 	if (udp->checksum.raw)
 		udp->checksum.raw = update_checksum(udp->checksum.raw, port_pair(old), port_pair(new));
-	count_restored(old, new, 1);
+	count_restored(all, old, new, 1);
 	return XDP_PASS;
 }
 

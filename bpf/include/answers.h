@@ -37,14 +37,14 @@ INLINE int is_unanswered(struct answers *a, u64 tick)
 	if ((s64)(a->held - tick) > 0)
 		return 1;
 	a->sent = tick;
-	if (!a->unanswered || tick - sent > SENDER_PAUSE || (s64)(a->heard + NOTE_SLACK - a->unanswered) >= 0) {
+	if (!a->unanswered || (s64)(tick - sent) > (s64)SENDER_PAUSE || (s64)(a->heard + NOTE_SLACK - a->unanswered) >= 0) {
 		if (a->heard && (s64)(a->heard - a->held) > 0)
 			a->failures = 0;
 		a->unanswered = tick;
 		a->messages = 0;
 		return 0;
 	}
-	if (++a->messages < ANSWER_MESSAGES || tick - a->unanswered < ANSWER_TIMEOUT)
+	if (++a->messages < ANSWER_MESSAGES || (s64)(tick - a->unanswered) < (s64)ANSWER_TIMEOUT)
 		return 0;
 	a->held = tick + (ANSWER_HOLD << (failures < ANSWER_MAX_SHIFT ? failures : ANSWER_MAX_SHIFT));
 	a->failures = failures + 1;
@@ -70,7 +70,7 @@ INLINE void note_heard(struct source *source, const struct outer *o, u32 type, b
 	outer_src(o, key.address);
 	peer = bpf_map_lookup_elem(&peers, &key);
 	if (peer)
-		peer->answers.heard = bpf_ktime_get_ns() >> TICK_SHIFT;
+		peer->answers.heard = monotonic() >> TICK_SHIFT;
 }
 
 #endif

@@ -68,7 +68,12 @@ struct __sk_buff {
 	u32 pkt_type;
 	u32 mark;
 	u32 queue_mapping; /* on ingress the receive queue plus one; 0: not recorded by the driver */
-	u32 unused[15];
+	u32 unused[6];
+	u32 ifindex;
+	u32 tc_index;
+	u32 cb[5]; /* scratch, which clones inherit */
+	u32 hash;
+	u32 tc_classid;
 	u32 data;
 	u32 data_end;
 	u32 more[20];
@@ -77,6 +82,7 @@ struct __sk_buff {
 	u32 gso_size; /* of a train: the payload bytes of each segment but the last. Linux 5.7 */
 };
 
+_Static_assert(__builtin_offsetof(struct __sk_buff, cb) == 48, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "include/uapi/linux/bpf.h");
@@ -92,6 +98,8 @@ struct xdp_md {
 /* Return codes of tc and XDP programs. TCX_NEXT equals TC_ACT_UNSPEC. */
 enum {
 	TCX_NEXT = -1,
+	TCX_DROP = 2,
+	TCX_REDIRECT = 7,
 	XDP_DROP = 1,
 	XDP_PASS = 2,
 	XDP_REDIRECT = 4,
@@ -123,6 +131,21 @@ static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, u32 offset, cons
  * of flags hold the size of from and to.
  */
 static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
+
+/* Updates an IPv4 header's checksum after a replacement. The low bits of flags hold the size of from and to. */
+static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, u32 offset, u64 from, u64 to, u64 flags) = (void *)10;
+
+/* Sends a clone of the packet through a device. Invalidates all pointers into the packet. Linux 4.2. */
+static long (*const bpf_clone_redirect)(struct __sk_buff *skb, u32 ifindex, u64 flags) = (void *)13;
+
+/* Returns the verdict that sends the packet through a device. Linux 4.4. */
+static long (*const bpf_redirect)(u32 ifindex, u64 flags) = (void *)23;
+
+/* Returns the difference of the Internet checksums of two buffers, for bpf_l4_csum_replace. Linux 4.6. */
+static s64 (*const bpf_csum_diff)(be32 *from, u32 from_size, be32 *to, u32 to_size, u32 seed) = (void *)28;
+
+/* Sets the packet's length, and makes a train one packet. Invalidates all pointers into the packet. Linux 4.9. */
+static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
 
 /* Copies len bytes at offset from the start of the packet: either all of them, or none and an error. Linux 4.5. */
 static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to, u32 len) = (void *)26;

@@ -62,7 +62,7 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 }
 
 /* Returns the lane for a packet of that flow and size, and updates flow and load. lanes is at least 1, now in nanoseconds. */
-INLINE u32 choose_lane(struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
+INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
 	u64 *entry = bpf_map_lookup_elem(&flows, &key), *load, packed;
@@ -74,7 +74,7 @@ INLINE u32 choose_lane(struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 no
 	if (packed && (s64)(tick - (packed >> LANE_BITS)) < (s64)flowlet_gap) {
 		lane = packed & LANE_MASK;
 	} else {
-		count(packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
+		count(all, packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
 		lane = least_loaded(peer, lanes, epoch);
 	}
 	/*

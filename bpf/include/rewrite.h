@@ -43,4 +43,42 @@ INLINE u16 update_checksum(u16 checksum, u32 from, u32 to)
 	return checksum ? checksum : 0xffff;
 }
 
+/* Returns a sum of 16-bit words, folded into one. */
+INLINE u16 folded(u64 sum)
+{
+	for (int i = 0; i < 4; i++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+/*
+ * Returns the sum over the pseudo-header of a datagram of that length (RFC 768; RFC 8200, section 8.1). The bits that map IPv4 into
+ * IPv6 add a zero.
+ */
+INLINE u64 pseudo_header_sum(const struct outer *o, be16 len)
+{
+	u64 sum = len.raw + (PROTO_UDP << 8);
+	be32 src[4] = {}, dst[4] = {};
+
+	outer_src(o, src);
+	outer_dst(o, dst);
+	for (int i = 0; i < 4; i++)
+		sum += (u64)src[i].raw + dst[i].raw;
+	return sum;
+}
+
+/*
+ * Replaces the ports of a received datagram. Returns 0 if there was no memory to make the header writable. A checksum that covers
+ * only the pseudo-header (CHECKSUM_PARTIAL) equals its sum and must stay, so one that equals it is left to the kernel, which knows.
+ * All others are updated here, which saves a helper call.
+ */
+INLINE int restore_ports(struct __sk_buff *skb, const struct outer *o, struct udp_header header, struct ports new)
+{
+	if (!header.checksum.raw || header.checksum.raw == folded(pseudo_header_sum(o, header.len)))
+		return replace_ports(skb, o->udp_offset, header, new, 0);
+	header.checksum.raw = update_checksum(header.checksum.raw, port_pair(header.ports), port_pair(new));
+	header.ports = new;
+	return !bpf_skb_store_bytes(skb, o->udp_offset, &header, sizeof(header), 0);
+}
+
 #endif

@@ -25,6 +25,12 @@ enum spread_event {
 	EVENT_FRAGMENTED_PEER,   // data messages not spread: others to this peer left in fragments, which have no ports to hash
 	EVENT_UNANSWERED,        // data messages not spread: the peer did not answer what it got from lane ports
 	EVENT_PAUSED,            // data messages not spread: spread is paused for the device or the peer
+	EVENT_ECHO_PROBE,        // probes sent to peers, from the listen port or a lane port
+	EVENT_ECHO_ANSWER,       // answers of peers to these probes
+	EVENT_ECHO_REPLY,        // probes of peers that were answered
+	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
+	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
+	EVENT_LANE_UNANSWERED,   // data messages not spread: the peer answers probes from the listen port, and none from their lane port
 	SPREAD_EVENTS,
 };
 

@@ -3,6 +3,7 @@
 #define ROPEWALK_SPREAD_MAPS_H
 
 #include "bpf.h"
+#include "echo_maps.h"
 #include "spread_events.h"
 
 /*
@@ -75,6 +76,7 @@ struct peer {
 	u32 paused;	/* messages to the peer keep the listen port */
 	u32 noted;	/* gather notes the peer's messages in heard */
 	struct answers answers;
+	struct echo echo;
 };
 
 struct {
@@ -116,8 +118,22 @@ struct {
 	TYPE(value, u64);
 } flows SEC(".maps");
 
+/* The lane ports of an address from which a CPU received, as of that jiffy. */
+struct recent_source {
+	u64 jiffies;
+	be32 address[4];
+	be16 listen_port;
+	be16 endpoint_port;
+	u16 first;
+	u16 last; /* below first: the address has no lane ports */
+};
+
+#define RECENT_BITS 3
+
+/* What each CPU has of its own. Programs look it up once. */
 struct counters {
 	u64 events[SPREAD_EVENTS];
+	struct recent_source recent[1 << RECENT_BITS]; /* by address */
 };
 
 struct {
@@ -144,13 +160,39 @@ INLINE struct local_port *find_local_port(be16 port)
 	return found && found->listen_port.raw ? found : 0;
 }
 
-INLINE void count(enum spread_event event, u64 n)
+/* Returns this CPU's counters. The map always has them, but the verifier wants to see a check for null. */
+INLINE struct counters *find_counters(void)
 {
 	u32 key = 0;
-	struct counters *all = bpf_map_lookup_elem(&counters, &key);
 
-	if (all)
-		all->events[event] += n;
+	return bpf_map_lookup_elem(&counters, &key);
+}
+
+INLINE void count(struct counters *all, enum spread_event event, u64 n)
+{
+	all->events[event] += n;
+}
+
+/* The clock as of a jiffy. All CPUs share it, so that none works with an older time than another. */
+struct {
+	u64 jiffies;
+	u64 now;
+} clock;
+
+/*
+ * Returns CLOCK_MONOTONIC in nanoseconds, at most one jiffy old. Reading the clock costs as much as a lookup in a hash table, and
+ * jiffies are a load from memory. Two CPUs that begin a jiffy together may differ by the time between them, so users compare
+ * times as signed numbers.
+ */
+INLINE u64 monotonic(void)
+{
+	u64 jiffies = bpf_jiffies64();
+
+	if (clock.jiffies != jiffies) {
+		clock.now = bpf_ktime_get_ns();
+		clock.jiffies = jiffies;
+	}
+	return clock.now;
 }
 
 INLINE void count_queue(u32 queue, u64 n)

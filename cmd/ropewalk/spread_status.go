@@ -159,6 +159,10 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			paused = ", " + s.Bad("paused")
 		case p.HeldSeconds > 0:
 			paused = ", " + s.Bad(fmt.Sprintf("unanswered, paused for %v", time.Duration(p.HeldSeconds)*time.Second))
+		case len(p.Fallen) > 0:
+			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Fallen), countOf(len(p.Lanes), "source port")))
+		case p.EchoAnswered:
+			paused = ", answers probes"
 		}
 		fmt.Fprintf(b, "    peer %s, gathered from %s%s\n", p.Endpoint, p.Gather, paused)
 		var most float64

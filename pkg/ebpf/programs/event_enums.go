@@ -21,6 +21,12 @@ const (
 	EventFragmentedPeer                // data messages not spread: others to this peer left in fragments, which have no ports to hash
 	EventUnanswered                    // data messages not spread: the peer did not answer what it got from lane ports
 	EventPaused                        // data messages not spread: spread is paused for the device or the peer
+	EventEchoProbe                     // probes sent to peers, from the listen port or a lane port
+	EventEchoAnswer                    // answers of peers to these probes
+	EventEchoReply                     // probes of peers that were answered
+	EventEchoBad                       // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
+	EventEchoError                     // probes and answers not sent: the kernel had no memory, or the device refused them
+	EventLaneUnanswered                // data messages not spread: the peer answers probes from the listen port, and none from their lane port
 
 	// EventCount is the number of events.
 	EventCount = iota
@@ -44,6 +50,12 @@ var eventNames = [EventCount]string{
 	"fragmented_peer",
 	"unanswered",
 	"paused",
+	"echo_probe",
+	"echo_answer",
+	"echo_reply",
+	"echo_bad",
+	"echo_error",
+	"lane_unanswered",
 }
 
 var eventHelps = [EventCount]string{
@@ -64,6 +76,12 @@ var eventHelps = [EventCount]string{
 	"data messages not spread: others to this peer left in fragments, which have no ports to hash",
 	"data messages not spread: the peer did not answer what it got from lane ports",
 	"data messages not spread: spread is paused for the device or the peer",
+	"probes sent to peers, from the listen port or a lane port",
+	"answers of peers to these probes",
+	"probes of peers that were answered",
+	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
+	"probes and answers not sent: the kernel had no memory, or the device refused them",
+	"data messages not spread: the peer answers probes from the listen port, and none from their lane port",
 }
 
 // The events of classify_events.h, in the order of the C enum.

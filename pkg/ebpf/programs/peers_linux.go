@@ -40,6 +40,12 @@ type Peer struct {
 	// HeldFor is the time for which messages to the peer keep the listen port, since it did not answer what it got from lane ports.
 	// SetPeers ignores it.
 	HeldFor time.Duration
+	// Echo holds the keys of the echo with the peer, which tells whether the path admits the lane ports. It needs Gather in tc.
+	Echo EchoKeys
+	// EchoAnswered: the peer has answered a probe from the listen port. Fallen are the lane ports whose probes it does not answer, so
+	// that their messages keep the listen port. SetPeers ignores both.
+	EchoAnswered bool
+	Fallen       []uint16
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -84,10 +90,9 @@ func (s *State) putPeer(p *Peer) error {
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
-	value.Lanes, value.First, value.Noted = uint32(len(p.Lanes)), p.First, flag(p.Gather != spread.Ports{})
-	for i, lane := range p.Lanes {
-		value.Ports[i].Raw = networkOrder(lane)
-	}
+	value.First, value.Noted = p.First, flag(p.Gather != spread.Ports{})
+	value.Echo.setKeys(p.Echo)
+	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
 }
 
@@ -164,6 +169,7 @@ func (s *State) Peers() ([]Peer, error) {
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
+		p.Echo, p.EchoAnswered, p.Fallen = value.Echo.keys(), value.Echo.Answers != 0, value.fallenLanes()
 		p.HeldFor = time.Duration(max(0, int64(value.Answers.Held)-now)) << tickShift
 		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))

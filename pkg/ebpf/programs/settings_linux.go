@@ -66,7 +66,7 @@ func ticks() (int64, error) {
 }
 
 // SetPeerPaused is SetPaused for one peer; peers that are paused stay so when SetPeers changes them.
-// It also ends HeldFor. If there is no such peer,
+// It also ends HeldFor and clears Fallen. If there is no such peer,
 // errors.Is(err, ebpf.ErrKeyNotExist).
 func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused bool) error {
 	key := peerKey(tunnel, endpoint)
@@ -74,6 +74,7 @@ func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused boo
 	err := s.maps.Peers.Lookup(&key, &value)
 	if err == nil {
 		value.Paused, value.Answers = flag(paused), spreadPeer{}.Answers
+		value.Echo.clear()
 		err = s.maps.Peers.Put(&key, &value)
 	}
 	if err != nil {

@@ -52,6 +52,18 @@ func (a *answering) age(by time.Duration) {
 	expect.NoError(a.t, a.maps.Sources.Lookup(&source, &noted))
 	noted.Noted -= uint64(by / time.Millisecond) // at 1,000 jiffies per second at most
 	expect.NoError(a.t, a.maps.Sources.Put(&source, &noted))
+	a.forgetRecentSources()
+}
+
+// forgetRecentSources is the passing of a jiffy.
+func (a *answering) forgetRecentSources() {
+	a.t.Helper()
+	var cpus []spreadCounters
+	expect.NoError(a.t, a.maps.Counters.Lookup(uint32(0), &cpus))
+	for i := range cpus {
+		cpus[i].Recent = spreadCounters{}.Recent
+	}
+	expect.NoError(a.t, a.maps.Counters.Put(uint32(0), cpus))
 }
 
 // send sends messages over a time, and returns the source port of the last one.

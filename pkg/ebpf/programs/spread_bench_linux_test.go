@@ -3,6 +3,7 @@
 package programs
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -53,6 +54,28 @@ func BenchmarkSpread(b *testing.B) {
 	}
 }
 
+// BenchmarkSpreadFlows measures the cost of a message when one flow sends all of them, and when each is of another flow than the last,
+// by the kernel's run-time statistics. System calls between the runs make both higher than in BenchmarkSpread.
+func BenchmarkSpreadFlows(b *testing.B) {
+	s := newSpread(b, SpreadOptions{L2: true})
+	expect.NoError(b, s.SetGap(time.Hour))
+	expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
+	expect.NoError(b, s.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(61000, 61015)}))
+	in := data(us4, them4).bytes()
+	for _, flows := range []uint32{1, 100000} {
+		each := func() {
+			for i := range uint32(100000) {
+				_, err := s.Egress().Run(&ebpf.RunOptions{Data: in, Context: skb{skbMark: i%flows + 1}})
+				expect.NoError(b, err)
+			}
+		}
+		b.Run(fmt.Sprint(flows), func(b *testing.B) {
+			each() // afterwards all flows have a lane
+			b.ReportMetric(statistics(b, s.Egress(), each), "ns/packet")
+		})
+	}
+}
+
 // BenchmarkEmptyProgram measures the overhead, to be subtracted from the others.
 func BenchmarkEmptyProgram(b *testing.B) {
 	loadSpreadFor(b, SpreadOptions{})
@@ -66,20 +89,35 @@ func BenchmarkEmptyProgram(b *testing.B) {
 	}
 }
 
-// Gather does not change a packet twice. Its cost is therefore measured over single runs, by the kernel's run-time
-// statistics. The overhead of single runs is corrected by a packet that is passed unchanged.
+// Each run gets the packet that the previous one changed. In the last case the host therefore has two tunnels, and each listens at the
+// other's lane port, so that the packet's ports change in every run.
 func BenchmarkGather(b *testing.B) {
 	s := newGather(b)
 	for name, p := range map[string]*ebpf.Program{"tc": s.Ingress(), "xdp": s.XDP()} {
 		udp := data(them4, from(us4, 51819)).bytes()
-		pass := set(udp, 14+9, 6)
-		b.Run(name+"/not UDP", func(b *testing.B) { repeatRun(b, p, pass) })
+		b.Run(name+"/not UDP", func(b *testing.B) { repeatRun(b, p, set(udp, 14+9, 6)) })
 		b.Run(name+"/UDP of others", func(b *testing.B) { repeatRun(b, p, udp) })
 		b.Run(name+"/from the canonical port", func(b *testing.B) { repeatRun(b, p, data(them4, us4).bytes()) })
-		b.Run(name+"/from a lane port", func(b *testing.B) {
-			single := singleRuns(b, p, data(from(them4, gathers), us4).bytes()) - singleRuns(b, p, pass)
-			b.ReportMetric(single+repeatRun(b, p, pass), "ns/packet")
-		})
+	}
+	swapPorts(b, s)
+	for name, p := range map[string]*ebpf.Program{"tc": s.Ingress(), "xdp": s.XDP()} {
+		b.Run(name+"/from a lane port", func(b *testing.B) { repeatRun(b, p, data(from(them4, 61000), us4).bytes()) })
+		b.Run(name+"/v6 from a lane port", func(b *testing.B) { repeatRun(b, p, data(from(them6, 61000), us6).bytes()) })
+	}
+}
+
+// swapPorts makes gather change source port 61000 into 61001 and port 51820 into 51821, and back.
+func swapPorts(b *testing.B, s *Spread) {
+	b.Helper()
+	for i, other := range []uint16{1, 0} {
+		port, own, to := uint32(51820+i), spreadLocalPort{}, 51820+other
+		own.ListenPort.Raw = networkOrder(to)
+		expect.NoError(b, s.maps.LocalPorts.Put(&port, &own))
+		for _, peer := range []string{them4, them6} {
+			key, value := sourceKey(to, endpoint(peer).Addr()), spreadSource{First: 61000 + uint16(i), Last: 61000 + uint16(i)}
+			value.EndpointPort.Raw = networkOrder(61000 + other)
+			expect.NoError(b, s.maps.Sources.Put(&key, &value))
+		}
 	}
 }
 
@@ -97,6 +135,18 @@ func repeatRun(b *testing.B, p *ebpf.Program, in []byte) float64 {
 // singleRuns returns the cost of a packet over single runs.
 func singleRuns(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	b.Helper()
+	return statistics(b, p, func() {
+		for range 20000 {
+			if _, err := p.Run(&ebpf.RunOptions{Data: in}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+// statistics returns the mean time that a program took while f ran it, in nanoseconds.
+func statistics(b *testing.B, p *ebpf.Program, f func()) float64 {
+	b.Helper()
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		b.Skipf("needs BPF_ENABLE_STATS: %v", err)
@@ -104,11 +154,7 @@ func singleRuns(b *testing.B, p *ebpf.Program, in []byte) float64 {
 	defer stats.Close()
 	before, err := p.Stats()
 	expect.NoError(b, err)
-	for range 20000 {
-		if _, err := p.Run(&ebpf.RunOptions{Data: in}); err != nil {
-			b.Fatal(err)
-		}
-	}
+	f()
 	after, err := p.Stats()
 	expect.NoError(b, err)
 	return float64(after.Runtime-before.Runtime) / float64(after.RunCount-before.RunCount)

@@ -15,7 +15,52 @@ import (
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [17]uint64
+	Events [23]uint64
+	Recent [8]struct {
+		_       structs.HostLayout
+		Jiffies uint64
+		Address [4]struct {
+			_   structs.HostLayout
+			Raw uint32
+		}
+		ListenPort struct {
+			_   structs.HostLayout
+			Raw uint16
+		}
+		EndpointPort struct {
+			_   structs.HostLayout
+			Raw uint16
+		}
+		First uint16
+		Last  uint16
+	}
+}
+
+type spreadEcho struct {
+	_    structs.HostLayout
+	Send struct {
+		_ structs.HostLayout
+		K [2]uint64
+	}
+	Receive struct {
+		_ structs.HostLayout
+		K [2]uint64
+	}
+	RoundAt  uint64
+	On       uint32
+	Round    uint32
+	Answered uint32
+	Answers  uint32
+	Lanes    [64]spreadLaneEcho
+}
+
+type spreadLaneEcho struct {
+	_        structs.HostLayout
+	Round    uint32
+	Sent     uint32
+	Answered uint32
+	Judged   uint32
+	Fallen   uint32
 }
 
 type spreadLocalPort struct {
@@ -49,6 +94,7 @@ type spreadPeer struct {
 		Messages   uint32
 		Failures   uint32
 	}
+	Echo spreadEcho
 }
 
 type spreadPeerKey struct {
@@ -113,6 +159,7 @@ const (
 	spreadProgGatherTc  = "gather_tc"
 	spreadProgGatherXdp = "gather_xdp"
 	spreadProgSpread    = "spread"
+	spreadVarClock      = "clock"
 	spreadVarL2         = "l2"
 )
 
@@ -180,7 +227,8 @@ type spreadMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadVariableSpecs struct {
-	L2 *ebpf.VariableSpec `ebpf:"l2"`
+	Clock *ebpf.VariableSpec `ebpf:"clock"`
+	L2    *ebpf.VariableSpec `ebpf:"l2"`
 }
 
 // spreadObjects contains all objects after they have been loaded into the kernel.
@@ -228,7 +276,8 @@ func (m *spreadMaps) Close() error {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadVariables struct {
-	L2 *ebpf.Variable `ebpf:"l2"`
+	Clock *ebpf.Variable `ebpf:"clock"`
+	L2    *ebpf.Variable `ebpf:"l2"`
 }
 
 // spreadPrograms contains all programs after they have been loaded into the kernel.

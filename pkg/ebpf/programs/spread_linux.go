@@ -73,7 +73,8 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 // Egress is the spread program for tc egress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
 func (s *Spread) Egress() *ebpf.Program { return s.egress }
 
-// Ingress is the gather program for tc ingress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
+// Ingress is the gather program for tc ingress: tcx, or clsact in direct-action mode. It returns TCX_NEXT, and takes
+// the echo's datagrams: it drops them, or redirects its answers.
 func (s *Spread) Ingress() *ebpf.Program { return s.ingress }
 
 // XDP is the gather program for XDP, to be used instead of Ingress. It always returns XDP_PASS. It needs a device whose

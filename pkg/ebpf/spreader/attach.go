@@ -292,7 +292,7 @@ func sameTunnel(a, b programs.Tunnel) bool {
 }
 
 func samePeer(a, b programs.Peer) bool {
-	return a.Endpoint == b.Endpoint && a.Gather == b.Gather && slices.Equal(a.Lanes, b.Lanes)
+	return a.Endpoint == b.Endpoint && a.Echo == b.Echo && a.Gather == b.Gather && slices.Equal(a.Lanes, b.Lanes)
 }
 
 // attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.

@@ -17,7 +17,7 @@ var ErrNotAttached = errors.New("spread is not attached")
 
 // SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
 // SetPaused or Detach. The programs stay attached, and gather goes on. With a valid address it concerns the peers at that address
-// alone; a peer whose address changes is no longer paused. To resume also ends PeerStatus.HeldSeconds. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+// alone; a peer whose address changes is no longer paused. To resume also ends PeerStatus.HeldSeconds and clears PeerStatus.Fallen. errors.Is(err, ErrNotAttached) if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
@@ -50,8 +50,8 @@ func (p pins) setPaused(device string, peer netip.Addr, paused bool) error {
 		case peer.IsValid() && p.Endpoint.Addr() == peer.Unmap().WithZone(""):
 			found = true
 			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, paused)
-		case !peer.IsValid() && !paused && p.HeldFor > 0:
-			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold
+		case !peer.IsValid() && !paused && (p.HeldFor > 0 || len(p.Fallen) > 0):
+			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold, and lets lanes rise
 		}
 		if err != nil {
 			return err

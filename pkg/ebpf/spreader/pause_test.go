@@ -79,7 +79,7 @@ func (s *side) hold() {
 		if err != nil {
 			return err
 		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(p.state(s.device), "state-2", "peers"), nil)
+		m, err := ebpf.LoadPinnedMap(filepath.Join(p.state(s.device), "state-3", "peers"), nil)
 		if err != nil {
 			return err
 		}

@@ -322,8 +322,9 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	})
 	endpoints = sorted(endpoints)
 	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
+	secrets := pl.echoSecrets(t)
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
-		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)})
+		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e), Echo: known.echoKeys.of(secrets[e.Addr()])})
 	}
 }
 
@@ -370,6 +371,7 @@ type history struct {
 	// remoteAddresses are addresses that are not local to this host, kept over calls; may be nil.
 	remoteAddresses map[netip.Addr]bool
 	sharedPorts     *sharedPorts // kept over calls; may be nil
+	echoKeys        echoKeys     // kept over calls; may be nil
 }
 
 // canonicalEndpoint returns a peer's endpoint with its canonical port. The tunnel may have last received from a lane port of

@@ -90,6 +90,16 @@ func wg(endpoints ...string) Tunnel {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
+	r := newUnpluggedRig(t)
+	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
+	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
+	r.plug()
+	return r
+}
+
+// newUnpluggedRig returns a rig without a cable.
+func newUnpluggedRig(t *testing.T) *rig {
+	t.Helper()
 	lab, err := netlab.New("spreader")
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
@@ -99,9 +109,6 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { expect.NoError(r, lab.Close()) })
 	r.fs = mountBPFFS(t)
 	r.here, r.there = r.side("here", hereAddr), r.side("there", thereAddr)
-	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
-	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
-	r.plug()
 	return r
 }
 

@@ -75,8 +75,12 @@ type PeerStatus struct {
 	Gather   string         `json:"gather"`   // the range of ports that it may spread over
 	Paused   bool           `json:"paused"`   // messages to it keep the listen port
 	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
-	HeldSeconds float64      `json:"held_seconds,omitempty"`
-	Lanes       []LaneStatus `json:"lanes"`
+	HeldSeconds float64 `json:"held_seconds,omitempty"`
+	// EchoAnswered: the peer answers probes from the listen port. Fallen are the lane ports from which it does not: their messages keep
+	// the listen port.
+	EchoAnswered bool         `json:"echo_answered"`
+	Fallen       []uint16     `json:"fallen,omitempty"`
+	Lanes        []LaneStatus `json:"lanes"`
 }
 
 // LaneStatus is one lane towards a peer.
@@ -285,6 +289,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
 		}
 		s.checkAnswers(ts)
+		s.checkLanes(ts)
 		s.Tunnels = append(s.Tunnels, ts)
 		if i >= 0 {
 			s.checkMoved(ts, tunnels[i])
@@ -318,6 +323,17 @@ func (s *DeviceStatus) checkAnswers(ts TunnelStatus) {
 		len(silent), ts.Port, silent[0].Endpoint, ts.Ports, ts.Port, ts.Port, s.Device)
 }
 
+// checkLanes reports lane ports that the path to a peer does not admit, as the echo shows.
+func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
+	for _, p := range ts.Peers {
+		if len(p.Fallen) > 0 {
+			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+
+				"or block some ports; flows of these ports keep port %d until a probe gets through", p.Endpoint, len(p.Fallen), len(p.Lanes),
+				p.Fallen[0], ts.Port, ts.Port)
+		}
+	}
+}
+
 // checkMoved reports peers whose present endpoint is not configured.
 func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 	known := make(map[netip.Addr]bool, len(ts.Peers)) // a map, since there may be thousands of both
@@ -332,7 +348,10 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 }
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
-	st := PeerStatus{Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(), Lanes: []LaneStatus{}}
+	st := PeerStatus{
+		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(),
+		EchoAnswered: p.EchoAnswered, Fallen: p.Fallen, Lanes: []LaneStatus{},
+	}
 	loads, err := state.Loads(p)
 	if err != nil {
 		return st, err

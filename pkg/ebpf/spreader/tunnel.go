@@ -37,6 +37,8 @@ type TunnelPeer struct {
 	Key string // public, base64
 	// Endpoint is the peer's endpoint; invalid if it has none.
 	Endpoint netip.AddrPort
+	// Secrets derive the keys of the echo with the peer; zero if unknown.
+	Secrets EchoSecrets
 }
 
 // Finder finds the tunnels in the network namespace of the calling thread.
@@ -89,7 +91,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 		Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace, FwMark: uint32(d.FirewallMark),
 	}
 	for _, p := range d.Peers {
-		peer := TunnelPeer{Key: p.PublicKey.String()}
+		peer := TunnelPeer{Key: p.PublicKey.String(), Secrets: NewEchoSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey)}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())

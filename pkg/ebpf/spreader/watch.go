@@ -88,7 +88,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, filters: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts)},
+		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}},
 	}
 	if err := w.watchFilters(subscription); err != nil {
 		return err

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_ECHO_H
+#define ROPEWALK_ECHO_H
+
+#include "echo_message.h"
+#include "lane.h"
+
+/*
+ * Whether the path admits a lane port. While messages are spread, probes leave from the listen port and from each lane port in
+ * use, once per round. The peer's gather program answers each from its listen port to the prober's listen port, which every
+ * stateful firewall admits. So the answers differ only by the port from which the probe came.
+ *
+ * A lane falls, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round counts only if
+ * its probe from the listen port was answered, and one of a later round too: no outage of both, and no delay, makes a lane
+ * fall. A fallen lane rises with the next answer. A peer that never answers makes no lane fall.
+ *
+ * To make a probe, a data message is cloned to its own device, and shortened when it passes this program again, ahead of the
+ * message. If that fails, the probe is lost and the message is not.
+ */
+
+/* The length of a round in nanoseconds. A round begins with a message. */
+#define ECHO_ROUND 250000000ULL
+/* Until the peer has answered for the first time. It may have no echo, so its lanes have no probes either. */
+#define ECHO_FIRST_ROUND 1000000000ULL
+/* A fallen lane has a probe in every fourth round. */
+#define ECHO_FALLEN_ROUNDS 4
+/* Later answers do not count. */
+#define ECHO_TIMEOUT 10000000000ULL
+#define ECHO_MASK_BITS 32
+
+/* In skb->cb of a clone: all of them, beside the port and the lane. */
+enum {
+	ECHO_CB0 = 0x5f2c81d7,
+	ECHO_CB1 = 0x9b03e64a,
+};
+
+INLINE int is_probe_clone(const struct __sk_buff *skb)
+{
+	return skb->cb[0] == ECHO_CB0 && skb->cb[1] == ECHO_CB1;
+}
+
+/* Sends a clone of the message through this program, which makes it a probe. Invalidates all pointers into the packet. */
+INLINE void send_probe(struct counters *all, struct __sk_buff *skb, be16 port, u32 lane)
+{
+	skb->cb[0] = ECHO_CB0;
+	skb->cb[1] = ECHO_CB1;
+	skb->cb[2] = port.raw;
+	skb->cb[3] = lane;
+	if (bpf_clone_redirect(skb, skb->ifindex, 0))
+		count(all, EVENT_ECHO_ERROR, 1);
+	skb->cb[0] = 0;
+}
+
+/* Returns the later part of a mask after that many rounds. */
+INLINE u32 aged(u32 mask, u32 rounds)
+{
+	return rounds < ECHO_MASK_BITS ? mask << rounds : 0;
+}
+
+/* Returns whether the lane lost three probes in a row. Its masks are of the present round. */
+INLINE int is_lost(const struct echo *e, const struct lane_echo *l)
+{
+	u32 earlier = e->answered & (e->answered - 1);	   /* all but the last answered round */
+	u32 since = (l->answered & (0 - l->answered)) - 1; /* the rounds after the lane's last answer */
+	u32 lost = l->sent & earlier & since;
+
+	lost &= lost - 1;
+	lost &= lost - 1;
+	return lost != 0;
+}
+
+INLINE void begin_round(struct counters *all, struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
+{
+	e->round_at = now;
+	e->round++;
+	e->answered <<= 1;
+	send_probe(all, skb, listen_port, ECHO_LISTEN_PORT);
+}
+
+INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
+{
+	u32 rounds = e->round - l->round;
+
+	if (l->fallen && rounds < ECHO_FALLEN_ROUNDS)
+		return;
+	l->sent = aged(l->sent, rounds) | 1;
+	l->answered = aged(l->answered, rounds);
+	l->round = e->round;
+	send_probe(all, skb, port, lane);
+}
+
+/* Probes the lane of a message if that is due. Returns whether the message should keep the listen port. */
+INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
+{
+	struct lane_echo *l;
+
+	if (!e->on)
+		return 0;
+	/* Linux 5.10 forgets the range of a number on the stack, but not that of a pointer. */
+	__asm__ volatile("" : "+r"(lane));
+	lane &= SPREAD_LANES - 1;
+	l = &e->lanes[lane];
+	if ((s64)(now - e->round_at) >= (s64)(e->answers ? ECHO_ROUND : ECHO_FIRST_ROUND))
+		begin_round(all, skb, e, listen_port, now);
+	if (e->answers && l->round != e->round)
+		probe_lane(all, skb, e, l, port, lane);
+	if (l->judged != e->answers) {
+		l->judged = e->answers;
+		l->fallen |= is_lost(e, l);
+	}
+	return l->fallen;
+}
+
+/* Returns the bit of a round in a mask whose bit 0 is of the round now; 0: it is too old. */
+INLINE u32 round_bit(u32 now, u32 round)
+{
+	return now - round < ECHO_MASK_BITS ? 1U << (now - round) : 0;
+}
+
+/* Records the answer to a probe that is outstanding. Returns whether it is. */
+INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 listen_port)
+{
+	struct echo *e = &peer->echo;
+	struct lane_echo *l;
+	u32 bit, lane = m->lane;
+
+	if (bpf_ktime_get_ns() - m->time > ECHO_TIMEOUT)
+		return 0;
+	if (lane == ECHO_LISTEN_PORT) {
+		bit = round_bit(e->round, m->round);
+		if (!bit || e->answered & bit || m->port.raw != listen_port.raw)
+			return 0;
+		e->answered |= bit;
+		e->answers++;
+		return 1;
+	}
+	__asm__ volatile("" : "+r"(lane));
+	if (lane >= SPREAD_LANES || peer->ports[lane].raw != m->port.raw)
+		return 0;
+	l = &e->lanes[lane];
+	bit = round_bit(l->round, m->round);
+	if (!(l->sent & bit & ~l->answered))
+		return 0;
+	l->answered |= bit;
+	l->fallen = 0;
+	return 1;
+}
+
+/* Makes the answer of a probe: from the listen port to the peer's. Returns 0 if the probe has no answer. */
+INLINE int answer_probe(struct __sk_buff *skb, const struct outer *o, struct peer *peer, struct echo_datagram *d, be16 to)
+{
+	struct echo_datagram old = *d;
+	u32 udp = o->udp_offset;
+
+	if (d->message.port.raw != d->udp.ports.src.raw) /* a NAT */
+		return 0;
+	d->udp.ports.src = d->udp.ports.dst;
+	d->udp.ports.dst = to;
+	d->message.kind = ECHO_ANSWER;
+	d->message.mac = echo_mac(&peer->echo.receive, &d->message);
+	return swap_addresses(skb, o) && replace_datagram(skb, udp, &old, d);
+}
+
+/* Handles a datagram of a peer with the length of an echo. Returns the verdict. */
+INLINE int take_echo(struct counters *all, struct __sk_buff *skb, const struct outer *o, be16 endpoint_port, be16 listen_port)
+{
+	struct peer_key key = {.port = endpoint_port, .listen_port = listen_port};
+	struct echo_datagram d;
+	struct peer *peer;
+	int probe;
+
+	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || d.message.magic != ECHO_MAGIC)
+		return TCX_NEXT;
+	outer_src(o, key.address);
+	peer = bpf_map_lookup_elem(&peers, &key);
+	if (!peer || !peer->echo.on)
+		return TCX_NEXT;
+	probe = d.message.kind == ECHO_PROBE;
+	if (d.message.mac == echo_mac(probe ? &peer->echo.receive : &peer->echo.send, &d.message)) {
+		if (probe && answer_probe(skb, o, peer, &d, key.port)) {
+			count(all, EVENT_ECHO_REPLY, 1);
+			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
+			bpf_redirect(skb->ifindex, 0);
+			return TCX_REDIRECT;
+		}
+		if (d.message.kind == ECHO_ANSWER && d.udp.ports.src.raw == key.port.raw && record_answer(peer, &d.message, listen_port)) {
+			count(all, EVENT_ECHO_ANSWER, 1);
+			return TCX_DROP;
+		}
+	}
+	count(all, EVENT_ECHO_BAD, 1);
+	return TCX_DROP;
+}
+
+/* Makes a probe of a data message's clone. Returns the verdict. */
+INLINE int become_probe(struct counters *all, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
+{
+	struct echo_datagram d = {
+		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
+		.message = {.magic = ECHO_MAGIC, .lane = skb->cb[3], .kind = ECHO_PROBE, .port = {skb->cb[2]}, .round = e->round},
+	};
+
+	skb->cb[0] = 0;
+	d.message.time = bpf_ktime_get_ns();
+	d.message.mac = echo_mac(&e->send, &d.message);
+	if (!resize_datagram(skb, o, &d)) {
+		count(all, EVENT_ECHO_ERROR, 1);
+		return TCX_DROP;
+	}
+	count(all, EVENT_ECHO_PROBE, 1);
+	return TCX_NEXT;
+}
+
+#endif

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+#ifndef ROPEWALK_ECHO_MESSAGE_H
+#define ROPEWALK_ECHO_MESSAGE_H
+
+#include "echo_maps.h"
+#include "rewrite.h"
+#include "spread_maps.h"
+
+/* The datagrams of the echo (echo.h), and how packets become them. */
+
+/* No WireGuard message begins with these bytes, "rwe" and a version, or has the length of an echo. */
+#define ECHO_MAGIC 0x01657772
+
+enum {
+	ECHO_PROBE = 1,
+	ECHO_ANSWER = 2,
+	ECHO_LISTEN_PORT = 0xff, /* as a lane: the probe came from the listen port */
+};
+
+struct echo_message {
+	u32 magic;
+	u8 lane;
+	u8 kind;
+	be16 port; /* from which the probe was sent */
+	u32 round;
+	u32 unused;
+	u64 time; /* of the prober, in nanoseconds */
+	u64 reserved;
+	u64 mac; /* SipHash-2-4 of all before it */
+};
+
+struct echo_datagram {
+	struct udp_header udp;
+	struct echo_message message;
+};
+
+_Static_assert(__builtin_offsetof(struct echo_message, mac) == 32, "siphash() hashes 32 bytes");
+
+INLINE u64 echo_mac(const struct siphash_key *key, const struct echo_message *m)
+{
+	return siphash(key, (const u64 *)m);
+}
+
+/* Swaps two neighbouring fields of the packet. Returns whether they could be written. */
+#define SWAP(skb, at, size)                                                                                                            \
+	({                                                                                                                             \
+		u8 both[2 * (size)];                                                                                                   \
+		!(bpf_skb_load_bytes(skb, at, both, sizeof(both)) || bpf_skb_store_bytes(skb, at, both + (size), size, 0) ||           \
+		  bpf_skb_store_bytes(skb, (at) + (size), both, size, 0));                                                             \
+	})
+
+/* Returns the offset of the IP header. A packet that is no fragment has no IPv6 extension header. */
+INLINE u32 ip_offset(const struct outer *o)
+{
+	return o->udp_offset - (o->v4 ? (o->v4->version_ihl & 0x0f) * 4 : (u32)sizeof(*o->v6));
+}
+
+/* Swaps the addresses, which changes no checksum: an answer goes to where its probe came from. */
+INLINE int swap_addresses(struct __sk_buff *skb, const struct outer *o)
+{
+	u32 ip = ip_offset(o);
+	int swapped = o->v4 ? SWAP(skb, ip + __builtin_offsetof(struct ipv4_header, src), 4) :
+			      SWAP(skb, ip + __builtin_offsetof(struct ipv6_header, src), 16);
+
+	return swapped && (!l2 || SWAP(skb, 0, 6));
+}
+
+/* Replaces a datagram by one of the same length. Returns whether it could be written. */
+INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram *old, struct echo_datagram *new)
+{
+	u32 checksum = udp + __builtin_offsetof(struct udp_header, checksum);
+	s64 difference = bpf_csum_diff((be32 *)old, sizeof(*old), (be32 *)new, sizeof(*new), 0);
+
+	if (bpf_skb_store_bytes(skb, udp, new, sizeof(*new), 0))
+		return 0;
+	bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_MARK_MANGLED_0);
+	return 1;
+}
+
+/*
+ * Returns whether the checksum covers only the pseudo-header (CHECKSUM_PARTIAL). bpf_l4_csum_replace leaves it alone then, and
+ * changes it otherwise. It is to be replaced afterwards.
+ */
+INLINE int is_partial(struct __sk_buff *skb, u32 at, be16 checksum)
+{
+	u16 after;
+
+	return !bpf_l4_csum_replace(skb, at, 0, 1, 0) && !bpf_skb_load_bytes(skb, at, &after, sizeof(after)) && after == checksum.raw;
+}
+
+/* Writes the length of an IP packet. Returns whether it could be written. */
+INLINE int set_ip_length(struct __sk_buff *skb, u32 at, int v4, be16 from, be16 to)
+{
+	if (!v4)
+		return !bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct ipv6_header, payload_len), &to, sizeof(to), 0);
+	return !bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct ipv4_header, checksum), from.raw, to.raw, sizeof(to)) &&
+	       !bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct ipv4_header, total_len), &to, sizeof(to), 0);
+}
+
+/* Replaces the packet's datagram by another one, of any length. Returns whether it could be written. */
+INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct echo_datagram *new)
+{
+	u32 udp = o->udp_offset, ip = ip_offset(o), checksum = udp + __builtin_offsetof(struct udp_header, checksum);
+	be16 was = o->udp->checksum, from = o->v4 ? o->v4->total_len : new->udp.len, to = new->udp.len;
+	u64 sum = pseudo_header_sum(o, to);
+	int v4 = o->v4 != 0;
+
+	if (v4)
+		to.raw = __builtin_bswap16(udp - ip + sizeof(*new));
+	if (bpf_skb_change_tail(skb, udp + sizeof(*new), 0))
+		return 0;
+	if (is_partial(skb, checksum, was)) {
+		new->udp.checksum.raw = folded(sum);
+	} else {
+		sum += bpf_csum_diff(0, 0, (be32 *)new, sizeof(*new), 0);
+		new->udp.checksum.raw = ~folded(sum);
+		if (!new->udp.checksum.raw)
+			new->udp.checksum.raw = 0xffff;
+	}
+	return !bpf_skb_store_bytes(skb, udp, new, sizeof(*new), 0) && set_ip_length(skb, ip, v4, from, to);
+}
+
+#endif

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package programs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+const (
+	echoLen    = 40
+	listenLane = 0xff
+	probeKind  = 1
+	answerKind = 2
+
+	tcDrop     = 2
+	tcRedirect = 7
+)
+
+var (
+	ourKey   = [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	theirKey = [16]byte{1: 7, 15: 9}
+)
+
+// siphash is SipHash-2-4.
+func siphash(key [16]byte, b []byte) uint64 {
+	k0, k1 := binary.LittleEndian.Uint64(key[:]), binary.LittleEndian.Uint64(key[8:])
+	v0, v1, v2, v3 := k0^0x736f6d6570736575, k1^0x646f72616e646f6d, k0^0x6c7967656e657261, k1^0x7465646279746573
+	rounds := func(n int) {
+		for range n {
+			v0, v2 = v0+v1, v2+v3
+			v1, v3 = bits.RotateLeft64(v1, 13)^v0, bits.RotateLeft64(v3, 16)^v2
+			v0 = bits.RotateLeft64(v0, 32)
+			v2, v0 = v2+v1, v0+v3
+			v1, v3 = bits.RotateLeft64(v1, 17)^v2, bits.RotateLeft64(v3, 21)^v0
+			v2 = bits.RotateLeft64(v2, 32)
+		}
+	}
+	padded := append(slices.Clone(b), make([]byte, 8-len(b)%8)...)
+	padded[len(padded)-1] = byte(len(b))
+	for ; len(padded) > 0; padded = padded[8:] {
+		m := binary.LittleEndian.Uint64(padded)
+		v3 ^= m
+		rounds(2)
+		v0 ^= m
+	}
+	v2 ^= 0xff
+	rounds(4)
+	return v0 ^ v1 ^ v2 ^ v3
+}
+
+// TestSipHashMatchesPublishedVectors checks the reference of the other tests: messages 00, 01, ... under the key 00 to 0f, from the
+// appendix of the paper and from the authors' vectors.
+func TestSipHashMatchesPublishedVectors(t *testing.T) {
+	for n, want := range map[int]uint64{0: 0x726fdb47dd0e0e31, 8: 0x93f5f5799a932462, 15: 0xa129ca6149be45e5, 31: 0x32d892fad841c342, 32: 0x7127512f72f27cce} {
+		var b []byte
+		for i := range n {
+			b = append(b, byte(i))
+		}
+		if got := siphash(ourKey, b); got != want {
+			t.Errorf("%d bytes: got %#x, want %#x", n, got, want)
+		}
+	}
+}
+
+// echo is a message of the echo, without its MAC.
+type echo struct {
+	lane, kind byte
+	port       uint16
+	round      uint32
+	time       uint64
+}
+
+func (e echo) bytes(key [16]byte) []byte {
+	b := append([]byte("rwe\x01"), e.lane, e.kind)
+	b = binary.BigEndian.AppendUint16(b, e.port)
+	b = binary.LittleEndian.AppendUint32(b, e.round)
+	b = append(b, 0, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, e.time)
+	b = append(b, make([]byte, 8)...)
+	return binary.LittleEndian.AppendUint64(b, siphash(key, b))
+}
+
+func parseEcho(t *testing.T, b []byte, key [16]byte) echo {
+	t.Helper()
+	if len(b) != echoLen {
+		t.Fatalf("got %d bytes, want %d", len(b), echoLen)
+	}
+	e := echo{b[4], b[5], binary.BigEndian.Uint16(b[6:]), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])}
+	if !bytes.Equal(b, e.bytes(key)) {
+		t.Fatalf("got %x, want %x", b, e.bytes(key))
+	}
+	return e
+}
+
+// echoing is a Spread whose peers at them4 and them6 have keys, and that has sent probes.
+type echoing struct{ answering }
+
+func newEchoing(t *testing.T) *echoing {
+	t.Helper()
+	a := &echoing{*newAnswering(t)}
+	peers, err := a.Peers()
+	expect.NoError(t, err)
+	for i := range peers {
+		peers[i].Echo = NewEchoKeys(ourKey, theirKey)
+	}
+	expect.NoError(t, a.SetPeers(peers))
+	return a
+}
+
+func (e *echoing) change(f func(s *spreadEcho)) {
+	e.t.Helper()
+	key, value := e.peer()
+	f(&value.Echo)
+	expect.NoError(e.t, e.maps.Peers.Put(&key, &value))
+}
+
+func (e *echoing) state() spreadEcho {
+	e.t.Helper()
+	_, value := e.peer()
+	return value.Echo
+}
+
+// step sends a message in a round of its own, and returns its source port.
+func (e *echoing) step() uint16 {
+	e.t.Helper()
+	e.change(func(s *spreadEcho) { s.RoundAt = 0 })
+	return e.same()
+}
+
+// same sends a message in the present round.
+func (e *echoing) same() uint16 {
+	e.t.Helper()
+	port, _ := sentFrom(e.t, e.Spread, data(us4, them4).bytes())
+	return port
+}
+
+// now returns the clock of the programs.
+func now(t *testing.T) uint64 {
+	t.Helper()
+	n, err := ticks()
+	expect.NoError(t, err)
+	return uint64(n) << tickShift
+}
+
+// receive has gather see a packet, and returns its verdict, the packet afterwards and the counters that changed.
+func (e *echoing) receive(d datagram) (verdict uint32, out []byte, events map[Event]uint64) {
+	e.t.Helper()
+	in, before := d.bytes(), counters(e.t, e.Spread)
+	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
+	verdict, err := e.Ingress().Run(o)
+	expect.NoError(e.t, err)
+	return verdict, o.DataOut, counted(e.t, e.Spread, before)
+}
+
+// answer delivers the answer to the probe of a lane in the present round.
+func (e *echoing) answer(lane byte) {
+	e.t.Helper()
+	m := echo{lane: lane, kind: answerKind, port: 61005, round: e.state().Round, time: now(e.t)}
+	if lane == listenLane {
+		m.port = 51820
+	}
+	verdict, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)})
+	if verdict != tcDrop || !maps.Equal(events, once(EventEchoAnswer)) {
+		e.t.Fatalf("got verdict %#x, events %v, want the answer accepted", verdict, events)
+	}
+}
+
+// probeClone returns the context of a message's clone that becomes a probe.
+func probeClone(port uint16, lane uint32) (c skb) {
+	copy(c[48/4:], []uint32{0x5f2c81d7, 0x9b03e64a, uint32(networkOrder(port)), lane})
+	return c
+}
+
+// withIPChecksum returns a packet with the checksum of its IPv4 header.
+func withIPChecksum(d datagram) []byte {
+	b := d.bytes()
+	ip := b[14+4*len(d.tags):]
+	if ip[0]>>4 != 4 {
+		return b
+	}
+	sum := uint32(0)
+	for i := range int(ip[0]&15) * 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[2*i:]))
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum&0xffff+sum>>16))
+	return b
+}
+
+// TestMessageCloneBecomesProbe has clones of all kinds of messages. The packets of BPF_PROG_TEST_RUN have no partial checksums.
+func TestMessageCloneBecomesProbe(t *testing.T) {
+	e := newEchoing(t)
+	for name, d := range map[string]datagram{
+		"IPv4": data(us4, them4), "IPv6": data(us6, them6),
+		"without checksum": data(us4, them4).with(func(d *datagram) { d.checksum = none }),
+		"with options":     data(us4, them4).with(func(d *datagram) { d.options = 3 }),
+		"with VLAN tag":    data(us4, them4).with(func(d *datagram) { d.tags = []uint16{0x8100} }),
+		"long":             data(us4, them4).with(func(d *datagram) { d.payload = message(4, 1400) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := counters(t, e.Spread)
+			out, _, refused := runTC(t, e.Egress(), withIPChecksum(d), probeClone(61005, 0))
+			if refused {
+				t.Skip("the kernel refuses the packet")
+			}
+			m := parseEcho(t, out[len(out)-echoLen:], ourKey)
+			if m.lane != 0 || m.kind != probeKind || m.port != 61005 {
+				t.Errorf("got %+v", m)
+			}
+			want := d.with(func(d *datagram) { d.payload, d.src, d.checksum = out[len(out)-echoLen:], from(d.src, 61005), whole })
+			if !bytes.Equal(out, withIPChecksum(want)) {
+				t.Errorf("got\n%x, want\n%x", out, withIPChecksum(want))
+			}
+			if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventEchoProbe)) {
+				t.Errorf("counted %v", got)
+			}
+		})
+	}
+}
+
+// TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port.
+func TestProbeIsTurnedAround(t *testing.T) {
+	e := newEchoing(t)
+	for _, ends := range [][2]string{{us4, them4}, {us6, them6}} {
+		for _, port := range []uint16{51821, gathers} {
+			m := echo{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
+			verdict, out, events := e.receive(datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey)})
+			m.kind = answerKind
+			want := datagram{src: ends[0], dst: ends[1], payload: m.bytes(theirKey)}.bytes()
+			if verdict != tcRedirect || !bytes.Equal(out, want) || !maps.Equal(events, once(EventEchoReply)) {
+				t.Errorf("%v: got verdict %#x, events %v\n%x, want\n%x", port, verdict, events, out, want)
+			}
+		}
+	}
+}
+
+// TestForgedEchoIsCountedAndDropped: an attacker can replay and forge, and knows no key.
+func TestForgedEchoIsCountedAndDropped(t *testing.T) {
+	e := newEchoing(t)
+	e.step()
+	s, at := e.state(), now(t)
+	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
+	canonical := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
+	e.answer(listenLane)
+	e.same() // the lane's first probe
+	for name, c := range map[string]struct {
+		from string
+		sent []byte
+		want uint32
+	}{
+		"answer with another key":    {them4, good.bytes(theirKey), tcDrop},
+		"probe with another key":     {them4, echo{kind: probeKind, port: 51821}.bytes(ourKey), tcDrop},
+		"replayed answer":            {them4, canonical.bytes(ourKey), tcDrop},
+		"reflected probe":            {them4, echo{lane: listenLane, kind: probeKind, port: 51821, round: s.Round, time: at}.bytes(ourKey), tcDrop},
+		"answer of a later round":    {them4, echo{0, answerKind, lane, s.Round + 1, at}.bytes(ourKey), tcDrop},
+		"answer of an early round":   {them4, echo{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},
+		"late answer":                {them4, echo{0, answerKind, lane, s.Round, at - uint64(11*time.Second)}.bytes(ourKey), tcDrop},
+		"answer for another port":    {them4, echo{0, answerKind, lane + 1, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer for an unused lane":  {them4, echo{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer from a lane port":    {from(them4, gathers), good.bytes(ourKey), tcDrop},
+		"probe through a NAT":        {from(them4, gathers), echo{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
+		"neither probe nor answer":   {them4, echo{kind: 3}.bytes(ourKey), tcDrop},
+		"answer from a third host":   {"203.0.113.9:51821", good.bytes(ourKey), tcxNext},
+		"something of that length":   {them4, make([]byte, echoLen), tcxNext},
+		"data message of that range": {them4, message(4, echoLen), tcxNext},
+	} {
+		t.Run(name, func(t *testing.T) {
+			verdict, _, events := e.receive(datagram{src: c.from, dst: us4, payload: c.sent})
+			want := map[Event]uint64{}
+			if c.want == tcDrop {
+				want = once(EventEchoBad)
+			}
+			if verdict != c.want || !maps.Equal(events, want) {
+				t.Errorf("got verdict %#x, events %v, want %#x, %v", verdict, events, c.want, want)
+			}
+		})
+	}
+	if got := e.state(); got.Lanes[0].Answered != 0 || got.Answers != 1 {
+		t.Errorf("an invalid answer counted: %+v, lane %+v", got.Answers, got.Lanes[0])
+	}
+	e.answer(0) // the valid one
+}
+
+// TestLaneFallsAfterThreeLostProbes: the listen port's probes are answered, the lane's are not.
+func TestLaneFallsAfterThreeLostProbes(t *testing.T) {
+	e := newEchoing(t)
+	for round := range 4 {
+		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
+		e.answer(listenLane)
+		if round < 3 {
+			e.want("within the round", e.same(), lane)
+		}
+	}
+	before := counters(t, e.Spread)
+	e.want("three lost", e.same(), 51820)
+	if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventLaneUnanswered)) {
+		t.Errorf("counted %v", got)
+	}
+	peers, err := e.Peers()
+	expect.NoError(t, err)
+	if p := peers[0]; !p.EchoAnswered || !slices.Equal(p.Fallen, []uint16{lane}) || peers[1].EchoAnswered || peers[1].Fallen != nil {
+		t.Errorf("got %+v", peers)
+	}
+	for range 4 { // until its next probe
+		e.want("fallen", e.step(), 51820)
+		e.answer(listenLane)
+	}
+	e.answer(0)
+	e.want("answered", e.same(), lane)
+	for range 3 {
+		e.want("afterwards", e.step(), lane)
+		e.answer(listenLane)
+	}
+}
+
+// TestLanesStaySpread has cases in which lanes must not fall.
+func TestLanesStaySpread(t *testing.T) {
+	for name, c := range map[string]struct{ listen, lane func(round int) bool }{
+		"two of three lost":         {func(int) bool { return true }, func(r int) bool { return r%3 == 2 }},
+		"a peer without echo":       {func(int) bool { return false }, func(int) bool { return false }},
+		"outage of both":            {func(r int) bool { return r < 3 || r > 20 }, func(r int) bool { return r < 3 || r > 20 }},
+		"all answered":              {func(int) bool { return true }, func(int) bool { return true }},
+		"only lane answered":        {func(r int) bool { return r == 0 }, func(int) bool { return true }},
+		"listen port lost in turns": {func(r int) bool { return r%2 == 0 }, func(r int) bool { return r%2 == 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEchoing(t)
+			for round := range 40 {
+				e.want(fmt.Sprintf("round %d", round), e.step(), lane)
+				if c.listen(round) {
+					e.answer(listenLane)
+				}
+				e.want("after the answer", e.same(), lane) // lanes have probes as soon as the peer has answered one
+				if c.lane(round) {
+					e.answer(0)
+				}
+				e.want("later in the round", e.same(), lane)
+			}
+		})
+	}
+}
+
+// TestDelayedAnswersKeepLane has a path whose round trip takes six rounds.
+func TestDelayedAnswersKeepLane(t *testing.T) {
+	e := newEchoing(t)
+	const delay = 6
+	e.step()
+	e.answer(listenLane)
+	for round := range uint32(40) {
+		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
+		if round < delay {
+			continue
+		}
+		sent := e.state().Round - delay
+		for _, m := range []echo{{listenLane, answerKind, 51820, sent, now(t)}, {0, answerKind, lane, sent, now(t)}} {
+			if _, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)}); events[EventEchoAnswer] != 1 {
+				t.Fatalf("counted %v", events)
+			}
+			e.want("between the answers", e.same(), lane)
+		}
+	}
+}
+
+func TestResumeLetsLanesRise(t *testing.T) {
+	e := newEchoing(t)
+	for range 5 {
+		e.step()
+		e.answer(listenLane)
+	}
+	e.want("fallen", e.same(), 51820)
+	expect.NoError(t, e.SetPeerPaused(51820, endpoint(them4), false))
+	e.want("resumed", e.same(), lane)
+}
+
+func TestPausedSpreadSendsNoProbes(t *testing.T) {
+	e := newEchoing(t)
+	expect.NoError(t, e.SetPaused(true))
+	before := e.state()
+	e.want("paused", e.step(), 51820)
+	if got := e.state(); got.Round != before.Round {
+		t.Errorf("got round %d, want %d", got.Round, before.Round)
+	}
+}
+
+// TestPeerThatNeverAnsweredHasFewProbes: it may have no echo.
+func TestPeerThatNeverAnsweredHasFewProbes(t *testing.T) {
+	e := newEchoing(t)
+	e.step()
+	e.change(func(s *spreadEcho) { s.RoundAt -= uint64(300 * time.Millisecond) })
+	before := e.state().Round
+	e.same()
+	if got := e.state(); got.Round != before || got.Lanes[0].Sent != 0 {
+		t.Errorf("never answered: got round %d and %#x sent, want round %d and no probe of a lane", got.Round, got.Lanes[0].Sent, before)
+	}
+	e.answer(listenLane)
+	e.same()
+	if got := e.state(); got.Round != before+1 || got.Lanes[0].Sent != 1 {
+		t.Errorf("answered: got round %d and %#x sent, want round %d and a probe of the lane", got.Round, got.Lanes[0].Sent, before+1)
+	}
+}
+
+func TestPeerWithoutKeysHasNoEcho(t *testing.T) {
+	a := &echoing{*newAnswering(t)}
+	before := a.state()
+	a.want("without keys", a.step(), lane)
+	if got := a.state(); got.Round != before.Round || got.On != 0 {
+		t.Errorf("got %+v", got)
+	}
+	verdict, _, events := a.receive(datagram{src: them4, dst: us4, payload: echo{kind: probeKind, port: 51821}.bytes(theirKey)})
+	if verdict != tcxNext || len(events) != 0 {
+		t.Errorf("got verdict %#x, events %v, want none", verdict, events)
+	}
+}
+
+func TestEchoKeysAreRedacted(t *testing.T) {
+	k := NewEchoKeys(ourKey, theirKey)
+	text, err := json.Marshal(Peer{Echo: k}.Echo)
+	expect.NoError(t, err)
+	for _, got := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", Peer{Echo: k}.Echo), fmt.Sprintf("%#v", k), fmt.Sprintf("%x", k), string(text)} {
+		if got != "(redacted)" && got != `"(redacted)"` {
+			t.Errorf("got %q", got)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"bytes"
+	"crypto/ecdh"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/crypto/blake2s"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+)
+
+// EchoSecrets are the keys of WireGuard from which both ends derive the keys of the echo. It redacts itself.
+type EchoSecrets struct {
+	private, public, preshared [32]byte
+}
+
+// NewEchoSecrets takes this host's private key, the peer's public key, and their preshared key, which may be zero.
+func NewEchoSecrets(private, public, preshared [32]byte) EchoSecrets {
+	return EchoSecrets{private, public, preshared}
+}
+
+// Format implements fmt.Formatter, for every verb.
+func (EchoSecrets) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)")) }
+
+// MarshalText keeps the keys out of JSON and of logs.
+func (EchoSecrets) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
+
+// echoLabel separates the echo's keys from all others that are derived from the same secrets.
+const echoLabel = "ropewalk spread echo v1"
+
+// keys returns the keys of the echo, or none if the private key is unknown. Each end uses its own key for its probes, so that none can
+// be sent back to its prober.
+func (s EchoSecrets) keys() programs.EchoKeys {
+	private, err := ecdh.X25519().NewPrivateKey(s.private[:])
+	if err != nil || s.private == [32]byte{} {
+		return programs.EchoKeys{}
+	}
+	public, err := ecdh.X25519().NewPublicKey(s.public[:])
+	if err != nil {
+		return programs.EchoKeys{}
+	}
+	shared, err := private.ECDH(public)
+	if err != nil { // a point of low order
+		return programs.EchoKeys{}
+	}
+	derived := blake2s.Sum256(bytes.Join([][]byte{[]byte(echoLabel), shared, s.preshared[:]}, nil))
+	send, receive := [16]byte(derived[:16]), [16]byte(derived[16:])
+	if bytes.Compare(private.PublicKey().Bytes(), s.public[:]) > 0 {
+		send, receive = receive, send
+	}
+	return programs.NewEchoKeys(send, receive)
+}
+
+// echoKeys holds keys that were derived before: thousands take a noticeable time.
+type echoKeys map[EchoSecrets]programs.EchoKeys
+
+func (k echoKeys) of(s EchoSecrets) programs.EchoKeys {
+	if s == (EchoSecrets{}) {
+		return programs.EchoKeys{}
+	}
+	keys, ok := k[s]
+	if !ok {
+		keys = s.keys()
+		if k != nil {
+			k[s] = keys
+		}
+	}
+	return keys
+}
+
+// echoSecrets returns the secrets of the tunnel's peers that have an address of their own. Only gather on tc ingress answers.
+func (pl *plan) echoSecrets(t *Tunnel) map[netip.Addr]EchoSecrets {
+	if t == nil || pl.cfg.Gather == GatherXDP || pl.cfg.Gather == GatherNone {
+		return nil
+	}
+	all := make(map[netip.Addr]EchoSecrets, len(t.Peers))
+	for _, p := range t.Peers {
+		address := p.Endpoint.Addr()
+		if _, shared := all[address]; shared {
+			all[address] = EchoSecrets{}
+			continue
+		}
+		all[address] = p.Secrets
+	}
+	return all
+}

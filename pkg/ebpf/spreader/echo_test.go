@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"context"
+	"crypto/ecdh"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// echoRig is a rig whose hosts know each other's keys, with a router between them.
+type echoRig struct {
+	*rig
+	router   *netlab.Host
+	inward   string // the router's device towards here
+	senders  []*net.UDPConn
+	receiver *net.UDPConn
+}
+
+func newEchoRig(t *testing.T) *echoRig {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skipf("needs nft(8): %v", err)
+	}
+	e := &echoRig{rig: newUnpluggedRig(t)}
+	e.there.addr = netip.MustParseAddr("198.51.100.2")
+	router, err := e.lab.Host("router")
+	expect.NoError(t, err)
+	expect.NoError(t, router.Forward())
+	e.router = router
+	e.inward = e.plugInto(e.here, "192.0.2.254/24")
+	e.plugInto(e.there, "198.51.100.254/24")
+	e.exchangeKeys()
+	e.here.attach(e.here.config())
+	e.there.attach(e.there.config())
+	for flow := range flows {
+		e.senders = append(e.senders, e.here.socket(port, flow+1))
+	}
+	e.receiver = e.there.socket(port, 0)
+	return e
+}
+
+// plugInto connects a host with the router, which has that address. It returns the router's device.
+func (e *echoRig) plugInto(s *side, router string) string {
+	e.Helper()
+	gateway := netip.MustParsePrefix(router)
+	c, err := e.lab.Cable(s.lab, e.router, netlab.CableConfig{
+		Queues: 4, AddrsA: []netip.Prefix{netip.PrefixFrom(s.addr, 24)}, AddrsB: []netip.Prefix{gateway},
+	})
+	expect.NoError(e, err)
+	s.rename(c.DeviceA)
+	expect.NoError(e, s.lab.RouteVia(netip.MustParsePrefix("0.0.0.0/0"), gateway.Addr()))
+	return c.DeviceB
+}
+
+// exchangeKeys gives the tunnels keys, as WireGuard would have them.
+func (e *echoRig) exchangeKeys() {
+	e.Helper()
+	here, there, preshared := newKey(e), newKey(e), [32]byte{1}
+	to := func(s *side, own, peer *ecdh.PrivateKey) Tunnel {
+		t := wg(netip.AddrPortFrom(s.addr, port).String())
+		t.Peers[0].Secrets = NewEchoSecrets([32]byte(own.Bytes()), [32]byte(peer.PublicKey().Bytes()), preshared)
+		return t
+	}
+	e.here.finder.set(to(e.there, here, there))
+	e.there.finder.set(to(e.here, there, here))
+}
+
+func newKey(tb testing.TB) *ecdh.PrivateKey {
+	tb.Helper()
+	key, err := ecdh.X25519().GenerateKey(rand.Reader)
+	expect.NoError(tb, err)
+	return key
+}
+
+// nft runs nftables commands in the router.
+func (e *echoRig) nft(commands string) {
+	e.Helper()
+	cmd := e.router.Command(context.Background(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		e.Fatalf("nft: %v\n%s", err, out)
+	}
+}
+
+// arrivals sends a message of each flow, and returns the flows that arrive.
+func (e *echoRig) arrivals() map[int]bool {
+	e.Helper()
+	for flow, c := range e.senders {
+		_, err := c.WriteToUDPAddrPort(message(flow, 0), netip.AddrPortFrom(e.there.addr, port))
+		expect.NoError(e, err)
+	}
+	arrived, buf := map[int]bool{}, make([]byte, 2048)
+	expect.NoError(e, e.receiver.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	for {
+		n, from, err := e.receiver.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return arrived
+		}
+		if n != 96 || from != netip.AddrPortFrom(hereAddr, port) {
+			e.Fatalf("received %d bytes from %v, want a data message from port %d", n, from, port)
+		}
+		arrived[int(buf[16])] = true
+	}
+}
+
+func (e *echoRig) peer() PeerStatus {
+	e.Helper()
+	return e.here.status().Tunnels[0].Peers[0]
+}
+
+// awaitFlows sends until all flows arrive and the peer's status is as wanted.
+func (e *echoRig) awaitFlows(what string, want func(PeerStatus) bool) {
+	e.Helper()
+	expect.EventuallyNoError(e, what, func() error {
+		arrived := slices.Sorted(maps.Keys(e.arrivals()))
+		if p := e.peer(); len(arrived) != flows || !want(p) {
+			return fmt.Errorf("flows %v arrive, status %+v", arrived, p)
+		}
+		return nil
+	})
+}
+
+func isSpread(p PeerStatus) bool { return p.EchoAnswered && len(p.Fallen) == 0 }
+
+// TestLanesFollowStatefulFirewall has a firewall that admits only replies: none, then one, then none again. The messages take lane ports
+// only while it is not there.
+func TestLanesFollowStatefulFirewall(t *testing.T) {
+	e := newEchoRig(t)
+	e.awaitFlows("without a firewall", isSpread)
+	expect.NoError(t, e.router.AcceptRepliesOnly(e.inward))
+	_, err := e.receiver.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(hereAddr, port)) // the connection that is admitted
+	expect.NoError(t, err)
+	e.awaitFlows("behind the firewall", func(p PeerStatus) bool {
+		return p.EchoAnswered && len(p.Fallen) > 0 && p.HeldSeconds == 0
+	})
+	st := e.here.status()
+	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") {
+		t.Errorf("got problems %q, want one about a firewall", st.Problems)
+	}
+	e.nft("flush ruleset")
+	e.awaitFlows("without the firewall again", isSpread)
+	if st := e.here.status(); len(st.Problems) != 0 {
+		t.Errorf("got problems %q, want none", st.Problems)
+	}
+}
+
+// TestBlockedLaneFallsAlone has a path that drops what comes from one lane port.
+func TestBlockedLaneFallsAlone(t *testing.T) {
+	e := newEchoRig(t)
+	e.awaitFlows("without a firewall", isSpread)
+	lanes := e.peer().Lanes
+	blocked := slices.MaxFunc(lanes, func(a, b LaneStatus) int { return int(1e9 * (a.Share - b.Share)) }).Port
+	e.nft(fmt.Sprintf("table inet block { chain forward { type filter hook forward priority 0; udp sport %d drop; }; }", blocked))
+	e.awaitFlows("with the port blocked", func(p PeerStatus) bool { return slices.Equal(p.Fallen, []uint16{blocked}) })
+}
+
+// TestPeerWithoutGatherStaysSpread: it answers no probe, and drops them as WireGuard does.
+func TestPeerWithoutGatherStaysSpread(t *testing.T) {
+	e := newEchoRig(t)
+	e.there.detach(0)
+	probes, buf := 0, make([]byte, 2048)
+	for n := range 5 * flows {
+		_, err := e.senders[n%flows].WriteToUDPAddrPort(message(n%flows, n), netip.AddrPortFrom(e.there.addr, port))
+		expect.NoError(t, err)
+		expect.NoError(t, e.receiver.SetReadDeadline(time.Now().Add(20*time.Second)))
+		for size := 0; size != 96; {
+			var from netip.AddrPort
+			size, from, err = e.receiver.ReadFromUDPAddrPort(buf)
+			expect.NoError(t, err)
+			if size != 96 {
+				probes++
+			}
+			if (size == 96) == (from.Port() == port) {
+				t.Fatalf("received %d bytes from port %d, want data from lane ports and probes from the listen port alone", size, from.Port())
+			}
+		}
+	}
+	if p := e.peer(); p.EchoAnswered || len(p.Fallen) != 0 || probes == 0 {
+		t.Errorf("got status %+v after %d probes, want no answer and no fallen lane", p, probes)
+	}
+}
+
+// TestEchoKeysFitBothEnds: each end's key for sending is the other's for receiving, and every secret matters.
+func TestEchoKeysFitBothEnds(t *testing.T) {
+	a, b, preshared := newKey(t), newKey(t), [32]byte{1}
+	public := func(k *ecdh.PrivateKey) [32]byte { return [32]byte(k.PublicKey().Bytes()) }
+	here := NewEchoSecrets([32]byte(a.Bytes()), public(b), preshared).keys()
+	there := NewEchoSecrets([32]byte(b.Bytes()), public(a), preshared).keys()
+	if here.Swapped() != there || here == there || here == (programs.EchoKeys{}) {
+		t.Error("the keys of both ends do not fit")
+	}
+	if NewEchoSecrets([32]byte(a.Bytes()), public(b), [32]byte{2}).keys() == here {
+		t.Error("another preshared key makes the same keys")
+	}
+	for name, s := range map[string]EchoSecrets{
+		"no private key":     NewEchoSecrets([32]byte{}, public(b), preshared),
+		"low-order public":   NewEchoSecrets([32]byte(a.Bytes()), [32]byte{}, preshared),
+		"nothing":            {},
+		"low-order public 1": NewEchoSecrets([32]byte(a.Bytes()), [32]byte{1}, preshared),
+	} {
+		if s.keys() != (programs.EchoKeys{}) {
+			t.Errorf("%s: got keys, want none", name)
+		}
+	}
+}
