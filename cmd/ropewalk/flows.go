@@ -104,11 +104,12 @@ func (o *flowsFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error 
 		}
 		return err
 	}
-	defer client.Close()
+	r := flowReader{dir: dir, name: name, client: client}
+	defer func() { r.client.Close() }()
 	if err := o.checkPeer(client, name); err != nil {
 		return err
 	}
-	return o.repeat(cmd.Context(), cmd.OutOrStdout(), client, name)
+	return o.repeat(cmd.Context(), cmd.OutOrStdout(), &r)
 }
 
 // checkPeer returns an error if no peer has the key of --peer.
@@ -129,17 +130,22 @@ func (o *flowsFlags) checkPeer(c *uapi.Client, name string) error {
 }
 
 // repeat prints the flows of one interval, or of each.
-func (o *flowsFlags) repeat(ctx context.Context, out io.Writer, c *uapi.Client, name string) error {
-	before := new(device.FlowReport)
-	if err := readFlows(c, name, before); err != nil {
+func (o *flowsFlags) repeat(ctx context.Context, out io.Writer, r *flowReader) error {
+	before, err := r.read()
+	if err != nil {
 		return err
 	}
 	for {
 		if err := pause(ctx, o.interval); err != nil {
 			return o.interrupted(err)
 		}
-		now := new(device.FlowReport)
-		if err := readFlows(c, name, now); err != nil {
+		now, err := r.read()
+		if err != nil && o.watch {
+			if before, err = r.readAgain(ctx); err == nil {
+				continue
+			}
+		}
+		if err != nil {
 			return err
 		}
 		if err := o.print(out, before, now); err != nil || !o.watch {
@@ -172,6 +178,18 @@ func (o *flowsFlags) print(out io.Writer, before, now *device.FlowReport) error 
 	return err
 }
 
+// flowReader reads the flows of an interface from its daemon.
+type flowReader struct {
+	dir    uapi.Dir
+	name   string
+	client *uapi.Client
+}
+
+func (r *flowReader) read() (*device.FlowReport, error) {
+	report := new(device.FlowReport)
+	return report, readFlows(r.client, r.name, report)
+}
+
 // readFlows requests the flows of an interface.
 func readFlows(c *uapi.Client, name string, into *device.FlowReport) error {
 	err := c.Flows(into)
@@ -181,4 +199,29 @@ func readFlows(c *uapi.Client, name string, into *device.FlowReport) error {
 		}
 	}
 	return err
+}
+
+// redialAttempts and redialInterval are for a daemon that is replaced or restarted.
+const (
+	redialAttempts = 50
+	redialInterval = 100 * time.Millisecond
+)
+
+// readAgain reads from the daemon that has the interface now, after a failure.
+func (r *flowReader) readAgain(ctx context.Context) (report *device.FlowReport, err error) {
+	for range redialAttempts {
+		if err := pause(ctx, redialInterval); err != nil {
+			return nil, err
+		}
+		var client *uapi.Client
+		if client, err = dialDaemon(r.dir, r.name); err != nil {
+			continue
+		}
+		r.client.Close()
+		r.client = client
+		if report, err = r.read(); err == nil {
+			return report, nil
+		}
+	}
+	return nil, err
 }

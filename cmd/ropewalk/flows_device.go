@@ -67,6 +67,8 @@ func (o *flowsFlags) device(ctx context.Context, out io.Writer, name string, not
 		return notServed
 	case o.order != "rate":
 		return usageError{fmt.Errorf("--sort %s: the ports of a device have rates only", o.order)}
+	case o.peer != "" && len(portLoads(before, o.peer)) == 0:
+		return fmt.Errorf("no peer of %s has an endpoint that begins with %q", name, o.peer)
 	}
 	for {
 		if err := pause(ctx, o.interval); err != nil {

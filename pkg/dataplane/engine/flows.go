@@ -34,10 +34,10 @@ type flowID struct {
 
 // FlowCounters counts one flow while its table has an entry for it.
 type FlowCounters struct {
-	Packets uint64
-	Bytes   uint64 // of inner packets
+	Packets uint64 // delivered, or sent to the peer
+	Bytes   uint64 // of these
 	Marks   uint64 // packets marked as congested (ECN CE) by this host
-	Drops   uint64 // packets dropped by the lane's queue
+	Drops   uint64 // packets dropped by the lane's queue, or because they exceed the path MTU
 	First   int64  // of the engine's clock, when the flow was first seen
 	Last    int64
 	Source  int    // sent flows: the source of the port that they last left from
@@ -162,17 +162,29 @@ func countFlow(t *flowTable, hash uint32, id flowID, bytes int, now int64) *Flow
 	return c
 }
 
-// noteFlow counts the parsed train to p while flows are observed.
-func (t *transmitter) noteFlow(p *Peer, source int) {
+// noteFlow counts the parsed train to p, without the first skip packets, while flows are observed.
+func (t *transmitter) noteFlow(p *Peer, source, skip int) {
 	table := t.lane.txFlows.take()
 	if table == nil {
 		return
 	}
-	n := t.train.Segments()
+	n := t.train.Segments() - skip
 	bytes := (n-1)*t.train.SegmentLen() + t.train.LastLen()
 	c := countFlow(table, t.train.FlowHash(), flowID{peer: p, Flow: t.train.Flow()}, bytes, t.now)
 	c.Packets += uint64(n)
 	c.Bytes += uint64(bytes)
+	c.Source = source
+	t.lane.txFlows.put(table)
+}
+
+// noteRefused is noteFlow for a train that is dropped.
+func (t *transmitter) noteRefused(p *Peer, source, skip int) {
+	table := t.lane.txFlows.take()
+	if table == nil {
+		return
+	}
+	c := countFlow(table, t.train.FlowHash(), flowID{peer: p, Flow: t.train.Flow()}, 0, t.now)
+	c.Drops += uint64(t.train.Segments() - skip)
 	c.Source = source
 	t.lane.txFlows.put(table)
 }

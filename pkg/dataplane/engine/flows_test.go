@@ -72,6 +72,21 @@ func TestFlowsHaveMarksAndDropsOfTransmitQueue(t *testing.T) {
 		if len(flows) != 1 || sum.Marks != want.Marks || sum.Drops != want.Drops || want.Marks+want.Drops == 0 {
 			t.Errorf("ECN %d: got %+v, want 1 flow with %d marks and %d drops", ecn, flows, want.Marks, want.Drops)
 		}
+		if sent := r.engine.Stats().Lanes[0].TxPackets; len(flows) == 1 && (flows[0].Packets != sent || sent == 0) {
+			t.Errorf("ECN %d: the flow has %d packets, the lane sent %d", ecn, flows[0].Packets, sent)
+		}
+	}
+}
+
+func TestOversizePacketsAreDropsOfTheirFlow(t *testing.T) {
+	r := newRig(t)
+	r.peer.SetPathMTU(1000)
+	_, _ = r.engine.Flows()
+	r.transmit(flow.WithVnetHeader(out4.UDP(make([]byte, 1300))))
+	r.transmit(withoutDF(flow.WithVnetHeader(out4.UDP(make([]byte, 1300)))))
+	flows, sum := r.observed()
+	if len(flows) != 1 || flows[0].Packets != 1 || flows[0].Bytes != 1328 || sum.Drops != 1 {
+		t.Errorf("got %+v, want 1 flow with 1 packet of 1328 bytes and 1 drop", flows)
 	}
 }
 
@@ -116,10 +131,12 @@ func TestCountingEndsAfterLastRequest(t *testing.T) {
 	if r.tx.lane.txFlows.table.Load() == nil {
 		t.Error("counting ended early")
 	}
+	run, size := r.seal(in4.TCP(0, make([]byte, 100)))
+	r.receive(run, size)
 	r.now++
 	r.engine.endFlows()
-	if r.tx.lane.txFlows.table.Load() != nil || r.tx.lane.rxFlows.table.Load() != nil {
-		t.Error("counting did not end")
+	if r.tx.lane.txFlows.table.Load() != nil || r.tx.lane.rxFlows.table.Load() != nil || r.rx.flows != nil {
+		t.Error("counting did not end, or a lane keeps the addresses of flows")
 	}
 	if flows, since := r.engine.Flows(); len(flows) != 0 || since != r.now {
 		t.Errorf("got %d flows since %d, want none since %d", len(flows), since, r.now)

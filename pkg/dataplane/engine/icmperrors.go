@@ -12,7 +12,9 @@ import (
 )
 
 // Each lane limits its ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4, rule f) as Linux limits those of a
-// host: 1,000 a second after a burst of 50 (icmp_msgs_per_sec, icmp_msgs_burst).
+// host: 1,000 a second after a burst of 50 (icmp_msgs_per_sec, icmp_msgs_burst). As in Linux (icmpv4_mask_allow in net/ipv4/icmp.c,
+// icmpv6_mask_allow in net/ipv6/icmp.c) those of path MTU discovery have no limit: a sender that ignores them would take them from others,
+// whose connections would hang. They are no larger than the packets that they answer.
 const (
 	icmpInterval = int64(time.Millisecond)
 	icmpBurst    = 50
@@ -31,27 +33,30 @@ type icmpErrors struct {
 // icmpCounters counts the ICMP errors of a lane.
 type icmpCounters struct{ sent, limited atomic.Uint64 }
 
-// ready reports whether an error may be sent now.
-func (e *icmpErrors) ready(now int64) bool {
+// take takes a token. It reports whether there was one.
+func (e *icmpErrors) take(now int64) bool {
 	if n := (now - e.filled) / icmpInterval; n > 0 {
 		e.tokens = min(e.tokens+n, icmpBurst)
 		e.filled += n * icmpInterval
 	}
-	return e.tokens > 0
+	if e.tokens == 0 {
+		return false
+	}
+	e.tokens--
+	return true
 }
 
 // answer sends the sender of packet i of t's parsed train a Packet Too Big with that mtu, or hostUnreachable. It sends none
 // where a router must not. A train gets one error.
 func (e *icmpErrors) answer(t *transmitter, i, mtu int) {
-	if !e.ready(t.now) {
-		t.lane.stats.icmp.limited.Add(1)
-		return
-	}
 	ip := t.segment(i)
 	if !packet.AllowsICMPError(ip) {
 		return
 	}
-	e.tokens--
+	if mtu == hostUnreachable && !e.take(t.now) {
+		t.lane.stats.icmp.limited.Add(1)
+		return
+	}
 	if err := t.lane.queue.Inject(e.write(ip, mtu)); err != nil {
 		t.drop(drop.RXTUNWrite, 1)
 		return

@@ -42,12 +42,14 @@ func (t *transmitter) enqueueOversize(slot []byte, p *Peer, keys *session.Keypai
 	default:
 		t.icmp.answer(t, skip, limit)
 		t.dropForPeer(p, drop.TXPacketTooBig, t.train.Segments()-skip)
+		t.noteRefused(p, source, skip)
 	}
 }
 
 // enqueueFragments appends the packets of the parsed IPv4 train, without the first skip, in fragments of at most limit
 // bytes each.
 func (t *transmitter) enqueueFragments(p *Peer, keys *session.Keypair, source, skip, limit int) {
+	t.noteFlow(p, source, skip)
 	for i := skip; i < t.train.Segments(); i++ {
 		ip := t.segment(i)
 		size := len(ip) - packet.IPv4(ip).HeaderLen()

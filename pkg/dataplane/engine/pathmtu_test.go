@@ -241,9 +241,10 @@ func TestUndeliverablePacketIsAnsweredWithHostUnreachable(t *testing.T) {
 	}
 }
 
-func TestICMPErrorsAreLimitedAndCounted(t *testing.T) {
+// TestHostUnreachableIsLimited: packets that are never answered do not count as limited, and Packet Too Big has no limit.
+func TestHostUnreachableIsLimited(t *testing.T) {
 	r := newRig(t)
-	r.peer.SetPathMTU(1000)
+	endpoint := r.peer.Endpoint.Swap(nil)
 	train := flow.WithVnetHeader(out4.UDP(make([]byte, 1300)))
 	const packets = 3 * icmpBurst
 	for range packets {
@@ -259,9 +260,19 @@ func TestICMPErrorsAreLimitedAndCounted(t *testing.T) {
 	if n := len(r.icmpErrors()); n != 10 {
 		t.Errorf("after 10 ms: got %d errors, want 10", n)
 	}
+	broadcast := flow.Ends{Src: netip.MustParseAddrPort("255.255.255.255:1"), Dst: out4.Dst}
+	r.transmit(flow.WithVnetHeader(broadcast.UDP(nil)))
 	s := r.engine.Stats().Lanes[0]
-	if s.ICMPErrors != icmpBurst+10 || s.ICMPLimited != 2*packets-s.ICMPErrors || r.drops(drop.TXPacketTooBig) != 2*packets {
-		t.Errorf("got %d sent, %d limited, %d drops", s.ICMPErrors, s.ICMPLimited, r.drops(drop.TXPacketTooBig))
+	if s.ICMPErrors != icmpBurst+10 || s.ICMPLimited != 2*packets-s.ICMPErrors {
+		t.Errorf("got %d sent, %d limited", s.ICMPErrors, s.ICMPLimited)
+	}
+	r.peer.Endpoint.Store(endpoint)
+	r.peer.SetPathMTU(1000)
+	for range packets {
+		r.transmit(train)
+	}
+	if n := len(r.icmpErrors()); n != packets || r.drops(drop.TXPacketTooBig) != packets {
+		t.Errorf("got %d Packet Too Big and %d drops, want %d of each", n, r.drops(drop.TXPacketTooBig), packets)
 	}
 }
 

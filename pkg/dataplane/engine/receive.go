@@ -265,6 +265,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		}
 	}
 	r.lane.rxFlows.put(r.flows)
+	r.flows = nil // the lane may be idle for long, and the table has addresses of users
 	count := s.Peer.trafficOf(r.lane.index)
 	if refused+rejected > 0 {
 		count.rxDrops.Add(uint64(refused + rejected))

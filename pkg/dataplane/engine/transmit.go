@@ -127,7 +127,6 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 		return
 	}
 	source := t.chooseSource(p)
-	t.noteFlow(p, source)
 	switch {
 	case active && t.wait(p, source, train):
 	case usable:
@@ -180,6 +179,7 @@ func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair, sourc
 
 // enqueueMessages appends the messages of the parsed train. It flushes when there is no room for all.
 func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypair, source, skip int) {
+	t.noteFlow(p, source, skip)
 	if t.train.Segments() > 1 {
 		t.enqueueTrain(p, keys, source, skip)
 		return

@@ -33,7 +33,8 @@ const (
 
 // AllowsICMPError reports whether a router may answer a packet, for which Length returned ok, with an ICMP error (RFC
 // 1812, section 4.3.2.7; RFC 4443, section 2.4, rule e): never an ICMP error, a fragment other than the first, or a
-// packet from or to other than a single host. The broadcast addresses of subnets are not known here.
+// packet from or to other than a single host. The broadcast addresses of subnets are not known here. RFC 4443 would allow Packet Too
+// Big about a packet to a multicast group, but such an error would have the group for its source (WritePacketTooBig).
 func AllowsICMPError(ip []byte) bool {
 	src, dst := Source(ip), Destination(ip)
 	if src.IsUnspecified() || src.IsLoopback() || src.IsMulticast() || dst.IsMulticast() || dst.IsUnspecified() {
@@ -68,22 +69,40 @@ func allowsICMPv4Error(h IPv4) bool {
 	return false
 }
 
+// allowsICMPv6Error follows all extension headers, also those inside a first fragment, since an ICMP error may be behind them.
 func allowsICMPv6Error(ip []byte) bool {
-	t, ok := FindTransport(ip)
-	if !ok {
-		return false
-	}
-	if t.Protocol == Fragment {
-		const offsetMask = 0xfff8
-		if len(ip)-t.Offset < 8 || be16(ip[t.Offset+2:t.Offset+4])&offsetMask != 0 {
-			return false
+	const offsetMask = 0xfff8
+	protocol, at := IPv6(ip).NextHeader(), IPv6HeaderLen
+	for range maxExtensions {
+		if len(ip)-at < 8 {
+			return protocol != ICMPv6 && !isExtension(protocol)
 		}
-		t.Protocol, t.Offset = Protocol(ip[t.Offset]), t.Offset+8
+		header, size := ip[at:], 8
+		switch protocol {
+		case HopByHop, Routing, DestOptions:
+			size += 8 * int(header[1])
+		case AuthenticationHeader:
+			size += 4 * int(header[1])
+		case Fragment:
+			if be16(header[2:4])&offsetMask != 0 {
+				return false
+			}
+		case ICMPv6:
+			return header[0] >= icmp6Informational && header[0] != icmp6Redirect
+		default:
+			return true
+		}
+		protocol, at = Protocol(header[0]), min(at+size, len(ip))
 	}
-	if t.Protocol != ICMPv6 {
+	return false
+}
+
+func isExtension(p Protocol) bool {
+	switch p {
+	case HopByHop, Routing, DestOptions, AuthenticationHeader, Fragment:
 		return true
 	}
-	return t.Offset < len(ip) && ip[t.Offset] >= icmp6Informational && ip[t.Offset] != icmp6Redirect
+	return false
 }
 
 // WritePacketTooBig writes to dst the ICMP error for ip, which exceeds the mtu in bytes of the next hop: Fragmentation

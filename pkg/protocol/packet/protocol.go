@@ -16,16 +16,17 @@ type Protocol uint8
 
 // The protocols that this package parses, and the IPv6 extension headers.
 const (
-	HopByHop    Protocol = 0
-	ICMP        Protocol = 1
-	TCP         Protocol = 6
-	UDP         Protocol = 17
-	Routing     Protocol = 43
-	Fragment    Protocol = 44
-	ICMPv6      Protocol = 58
-	NoNext      Protocol = 59
-	DestOptions Protocol = 60
-	SCTP        Protocol = 132
+	HopByHop             Protocol = 0
+	ICMP                 Protocol = 1
+	TCP                  Protocol = 6
+	UDP                  Protocol = 17
+	Routing              Protocol = 43
+	Fragment             Protocol = 44
+	AuthenticationHeader Protocol = 51
+	ICMPv6               Protocol = 58
+	NoNext               Protocol = 59
+	DestOptions          Protocol = 60
+	SCTP                 Protocol = 132
 )
 
 // hasPorts reports whether the protocol's header starts with a source and a destination port.
