@@ -74,7 +74,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if err := agent.Cleanup(ctx, o.cfg); err != nil {
 		return err
 	}
-	log.Info("cleanup done", "node", o.cfg.Node)
+	log.Info("cleanup completed, the agent's interfaces and programs are removed from the node", "node", o.cfg.Node)
 	if o.stay {
 		stay(ctx, log, &stats)
 	}
@@ -84,6 +84,6 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 // stay reports ready until ctx ends.
 func stay(ctx context.Context, log *slog.Logger, stats *agent.Stats) {
 	stats.Ready.Store(true)
-	log.Info("keeping the process running until it is stopped")
+	log.Info("cleanup completed, waiting to be stopped")
 	<-ctx.Done()
 }

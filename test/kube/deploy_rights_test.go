@@ -115,7 +115,7 @@ func (n *node) cleanUp(bpf string, args ...string) {
 	n.l.Helper()
 	c := n.run(kustomized("cleanup"), bpf, args...)
 	expect.EventuallyNoError(n.l, "the cleanup to finish", func() error {
-		if !strings.Contains(c.log.String(), "cleanup done") {
+		if !strings.Contains(c.log.String(), "cleanup completed") {
 			return errors.New(c.log.String())
 		}
 		return nil

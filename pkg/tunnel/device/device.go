@@ -161,7 +161,7 @@ func (d *Device) Close() {
 	d.mu.Unlock()
 	if first {
 		if err := d.cfg.TUN.Close(); err != nil {
-			d.log.Warn("closing TUN device failed", "error", err)
+			d.log.Warn("closing the TUN device failed, the interface may not be deleted", "error", err)
 		}
 		if !started {
 			close(d.done)
@@ -184,7 +184,7 @@ func (d *Device) supervise() {
 	}
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Debug("closing TUN device failed", "error", err)
+		d.log.Debug("closing the TUN device failed while shutting down", "error", err)
 	}
 	d.engine.Wait()
 	close(d.stop)

@@ -33,7 +33,7 @@ func (d *Device) Leave() (*State, error) {
 	}
 	d.drain()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Warn("closing TUN device failed", "error", err)
+		d.log.Warn("closing the TUN device failed during the handover, continuing", "error", err)
 	}
 	<-d.done
 	return d.saveState(), nil
@@ -48,7 +48,7 @@ func (d *Device) drain() {
 	}
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing UDP port failed", "error", err)
+		d.log.Warn("closing the listen port failed during the handover, continuing", "error", err)
 	}
 	d.down()
 }
