@@ -5,6 +5,7 @@ package hostnet
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -17,7 +18,8 @@ import (
 // RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
 // the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. For a
 // VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if all hash in the
-// same way. For a bridge it is that of the ports that have RSS, on the same condition. If the peer's packets arrive
+// same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is
+// that of its VF. If the peer's packets arrive
 // on another device, a port plan made from this is no worse than none.
 //
 // Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
@@ -83,6 +85,23 @@ func (f rssFinder) link(l netlink.Link, depth int) (RSS, error) {
 		return f.members(l, depth, false)
 	case "bridge":
 		return f.members(l, depth, true)
+	case "device":
+		return f.device(l)
+	}
+	return f.read(l.Attrs().Name)
+}
+
+// device reads the VF in place of its netvsc device, which is the VF's master and receives through it (Linux,
+// drivers/net/hyperv/netvsc_drv.c, netvsc_vf_join).
+func (f rssFinder) device(l netlink.Link) (RSS, error) {
+	links, err := Dump(f.list)
+	if err != nil {
+		return RSS{}, fmt.Errorf("listing the VFs of %s: %w", l.Attrs().Name, err)
+	}
+	for _, vf := range links {
+		if a := vf.Attrs(); vf.Type() == "device" && a.MasterIndex == l.Attrs().Index && a.Index != l.Attrs().Index && a.Flags&net.FlagUp != 0 {
+			return f.read(a.Name)
+		}
 	}
 	return f.read(l.Attrs().Name)
 }

@@ -5,6 +5,7 @@ package hostnet
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -315,6 +316,18 @@ func hostOf(links ...netlink.Link) rssFinder {
 			return nil, unix.ENODEV
 		},
 		list: func() ([]netlink.Link, error) { return links, nil },
+	}
+}
+
+// TestNetvscIsReadFromItsActiveVF: packets arrive through the VF only while it is up.
+func TestNetvscIsReadFromItsActiveVF(t *testing.T) {
+	for flags, want := range map[net.Flags]string{net.FlagUp: "eth1", 0: "eth0"} {
+		vf := attrs("eth1", 2, 0, 1)
+		vf.Flags = flags
+		r, err := hostOf(&netlink.Device{LinkAttrs: attrs("eth0", 1, 0, 0)}, &netlink.Device{LinkAttrs: vf}).index(1, rssDepth)
+		if err != nil || r.Device != want {
+			t.Errorf("flags %v: read %s (%v), want %s", flags, r.Device, err, want)
+		}
 	}
 }
 
