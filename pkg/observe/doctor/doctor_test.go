@@ -128,6 +128,7 @@ func nicCases() []faultCase {
 		{"nic-coalescing", nic(func(n *facts.NIC) { n.Coalescing.Value = hostnet.Coalescing{RX: 8 * time.Microsecond} }), OK, "8µs", ""},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Indirection = spread.EqualIndirection(2) }), Warning, "2 of 4 queues", "ethtool -X eth0 equal 4"},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Function = spread.OtherFunction }), Warning, "not Toeplitz", "hfunc toeplitz"},
+		{"nic-driver", nic(func(n *facts.NIC) { n.Driver.Value = "ena" }), OK, "for each 5-tuple", ""},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Driver, n.RSS.Value.Function = "ena", spread.OtherFunction }), OK, "without a port plan", ""},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS.Value.Transform = spread.OtherTransform }), Warning, "transforms", "ethtool -X eth0 xfrm none"},
 		{"nic-rss", nic(func(n *facts.NIC) { n.RSS = noRSS }), Warning, "does not report", "none"},

@@ -73,6 +73,9 @@ func evaluateDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	if n.Speed > 0 && !n.Virtual { // a virtual device reports an arbitrary speed
 		name += fmt.Sprintf(", %g Gbit/s", float64(n.Speed)/1000)
 	}
+	if n.Driver.Value == "ena" { // "Amazon EC2 instance network bandwidth"
+		name += ", 5 Gbit/s for each 5-tuple outside a cluster placement group"
+	}
 	can := n.XDPDriver
 	switch {
 	case can.Err != nil && !errors.Is(can.Err, errors.ErrUnsupported):
