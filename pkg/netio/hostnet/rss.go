@@ -73,6 +73,9 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 	if MisreportsHash(r.Driver) {
 		r.Function = spread.OtherFunction
 	}
+	if r.Driver == NetvscDriver { // which reports the fields of its transmit hash
+		r.UDP4, r.UDP6 = spread.AddressesOnly, spread.AddressesOnly
+	}
 	return r, nil
 }
 
@@ -176,8 +179,12 @@ func omitsTransform(driver, release string) bool {
 
 // MisreportsHash reports whether a driver reports a Toeplitz hash that differs from the NIC's. ENA hashes with the bytes of the key
 // reversed, and with an initial value that depends on the instance's generation; its driver reports neither (amzn-drivers issue
-// 169, ena_reorder_rss_hash_key of DPDK).
-func MisreportsHash(driver string) bool { return driver == "ena" }
+// 169, ena_reorder_rss_hash_key of DPDK). Hyper-V hashes UDP by addresses alone (rndis_set_rss_param_msg in
+// drivers/net/hyperv/rndis_filter.c), and its driver reports what it hashes for the choice of a transmit queue.
+func MisreportsHash(driver string) bool { return driver == "ena" || driver == NetvscDriver }
+
+// NetvscDriver is the name of Hyper-V's paravirtual network driver. With accelerated networking packets arrive through a VF instead.
+const NetvscDriver = "hv_netvsc"
 
 // struct ethtool_rxnfc: the command, the flow type, and as its data a mask of hashed fields.
 const (

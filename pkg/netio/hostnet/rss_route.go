@@ -18,9 +18,8 @@ import (
 // RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
 // the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. For a
 // VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if all hash in the
-// same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is
-// that of its VF. If the peer's packets arrive
-// on another device, a port plan made from this is no worse than none.
+// same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is that of its VF, if that is up. If the peer's packets
+// arrive on another device, a port plan made from this is no worse than none.
 //
 // Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
 // device is deleted meanwhile; or the kernel's error when there is no route.
@@ -29,7 +28,7 @@ func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
 	if err != nil {
 		return RSS{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
 	}
-	return rssFinder{read: ReadRSS, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
+	return rssFinder{read: ReadRSS, driver: Driver, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
 }
 
 // routeLink returns the index of the link by which packets to the peer leave.
@@ -56,6 +55,7 @@ func routeLink(local, peer netip.Addr, mark uint32) (int, error) {
 // rssFinder follows stacked links down to the devices that have queues.
 type rssFinder struct {
 	read    func(device string) (RSS, error)
+	driver  func(device string) (string, error)
 	byIndex func(int) (netlink.Link, error)
 	list    func() ([]netlink.Link, error)
 }
@@ -91,19 +91,31 @@ func (f rssFinder) link(l netlink.Link, depth int) (RSS, error) {
 	return f.read(l.Attrs().Name)
 }
 
-// device reads the VF in place of its netvsc device, which is the VF's master and receives through it (Linux,
-// drivers/net/hyperv/netvsc_drv.c, netvsc_vf_join).
+// device reads a NIC, or the VF in place of its netvsc device.
 func (f rssFinder) device(l netlink.Link) (RSS, error) {
+	name := l.Attrs().Name
+	if driver, err := f.driver(name); err != nil || driver != NetvscDriver {
+		return f.read(name)
+	}
 	links, err := Dump(f.list)
 	if err != nil {
-		return RSS{}, fmt.Errorf("listing the VFs of %s: %w", l.Attrs().Name, err)
+		return RSS{}, fmt.Errorf("listing the VFs of %s: %w", name, err)
 	}
-	for _, vf := range links {
-		if a := vf.Attrs(); vf.Type() == "device" && a.MasterIndex == l.Attrs().Index && a.Index != l.Attrs().Index && a.Flags&net.FlagUp != 0 {
-			return f.read(a.Name)
+	if vf := activeVF(l, links); vf != "" {
+		name = vf
+	}
+	return f.read(name)
+}
+
+// activeVF returns the VF through which a netvsc device receives, "" if there is none. The device is the VF's master
+// (netvsc_vf_join in drivers/net/hyperv/netvsc_drv.c), and the data path follows the VF's state (netvsc_vf_changed).
+func activeVF(netvsc netlink.Link, links []netlink.Link) string {
+	for _, l := range links {
+		if a := l.Attrs(); l.Type() == "device" && a.MasterIndex == netvsc.Attrs().Index && a.Flags&net.FlagUp != 0 {
+			return a.Name
 		}
 	}
-	return f.read(l.Attrs().Name)
+	return ""
 }
 
 func (f rssFinder) lower(l netlink.Link, depth int) (RSS, error) {

@@ -164,7 +164,7 @@ func TestUnreportedMellanoxTransformIsKnown(t *testing.T) {
 
 // TestMisreportedHashIsNotPlannedFor: a port plan for another hash leaves queues idle.
 func TestMisreportedHashIsNotPlannedFor(t *testing.T) {
-	for driver, want := range map[string]error{"ena": spread.ErrUnknownHash, "ice": nil} {
+	for driver, want := range map[string]error{"ena": spread.ErrUnknownHash, NetvscDriver: spread.ErrUnknownHash, "ice": nil} {
 		n := goodNIC()
 		n.driver = driver
 		r, err := readRSS("eth7", n.call, "6.12.0")
@@ -307,6 +307,12 @@ func hostOf(links ...netlink.Link) rssFinder {
 			}
 			return r, nil
 		},
+		driver: func(device string) (string, error) {
+			if device == "hv0" {
+				return NetvscDriver, nil
+			}
+			return "mlx5_core", nil
+		},
 		byIndex: func(index int) (netlink.Link, error) {
 			for _, l := range links {
 				if l.Attrs().Index == index {
@@ -319,14 +325,18 @@ func hostOf(links ...netlink.Link) rssFinder {
 	}
 }
 
-// TestNetvscIsReadFromItsActiveVF: packets arrive through the VF only while it is up.
+// TestNetvscIsReadFromItsActiveVF: packets arrive through the VF only while it is up. Other drivers' devices have no VF below them.
 func TestNetvscIsReadFromItsActiveVF(t *testing.T) {
-	for flags, want := range map[net.Flags]string{net.FlagUp: "eth1", 0: "eth0"} {
+	for _, tt := range []struct {
+		master string
+		flags  net.Flags
+		want   string
+	}{{"hv0", net.FlagUp, "eth1"}, {"hv0", 0, "hv0"}, {"eth0", net.FlagUp, "eth0"}} {
 		vf := attrs("eth1", 2, 0, 1)
-		vf.Flags = flags
-		r, err := hostOf(&netlink.Device{LinkAttrs: attrs("eth0", 1, 0, 0)}, &netlink.Device{LinkAttrs: vf}).index(1, rssDepth)
-		if err != nil || r.Device != want {
-			t.Errorf("flags %v: read %s (%v), want %s", flags, r.Device, err, want)
+		vf.Flags = tt.flags
+		r, err := hostOf(&netlink.Device{LinkAttrs: attrs(tt.master, 1, 0, 0)}, &netlink.Device{LinkAttrs: vf}).index(1, rssDepth)
+		if err != nil || r.Device != tt.want {
+			t.Errorf("%s, VF with flags %v: read %s (%v), want %s", tt.master, tt.flags, r.Device, err, tt.want)
 		}
 	}
 }

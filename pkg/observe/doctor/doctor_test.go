@@ -137,6 +137,7 @@ func nicCases() []faultCase {
 		{"nic-udp-hash", nic(func(n *facts.NIC) { n.RSS.Value.UDP6 = spread.OtherFields }), Warning, "udp6", "ethtool -N eth0 rx-flow-hash udp6 sdfn"},
 		{"nic-udp-hash", both(nic(one), nic(func(n *facts.NIC) { n.RSS.Value.UDP4 = spread.AddressesOnly })), OK, "one receive queue", ""},
 		{"nic-udp-hash", nic(func(n *facts.NIC) { n.RSS = noRSS }), OK, "does not report", ""},
+		{"nic-udp-hash", nic(func(n *facts.NIC) { n.RSS.Value.Driver = hostnet.NetvscDriver }), Warning, "Hyper-V", "accelerated networking"},
 		{"nic-gro", sysctl(facts.Forward4, "1"), Warning, "rx-udp-gro-forwarding off", "ethtool -K eth0 rx-udp-gro-forwarding on"},
 		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = hostnet.Feature{On: true} }), Warning, "rx-gro-list on", "ethtool -K eth0 rx-gro-list off"},
 		{"nic-gro", nic(func(n *facts.NIC) { n.Features.Value[featureList] = hostnet.Feature{On: true, Fixed: true} }), OK, "rx-gro-list on", ""},

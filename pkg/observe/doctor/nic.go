@@ -73,8 +73,8 @@ func evaluateDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	if n.Speed > 0 && !n.Virtual { // a virtual device reports an arbitrary speed
 		name += fmt.Sprintf(", %g Gbit/s", float64(n.Speed)/1000)
 	}
-	if n.Driver.Value == "ena" { // "Amazon EC2 instance network bandwidth"
-		name += ", 5 Gbit/s for each 5-tuple outside a cluster placement group"
+	if n.Driver.Value == "ena" { // AWS, "Amazon EC2 instance network bandwidth"
+		name += ", at most 5 Gbit/s for each 5-tuple outside a cluster placement group"
 	}
 	can := n.XDPDriver
 	switch {
@@ -219,6 +219,10 @@ func evaluateUDPHash(_ *facts.Facts, n *facts.NIC, r *recorder) {
 		return
 	case receiveQueues(n) == 1:
 		r.ok(n.Name, "one receive queue: the hash has no effect")
+		return
+	case n.RSS.Value.Driver == hostnet.NetvscDriver:
+		r.warn(n.Name, "Hyper-V hashes received UDP by IP addresses only, whatever the driver reports: spread has no effect here",
+			"enable accelerated networking (SR-IOV) for the virtual machine's interface; otherwise see nic-rps")
 		return
 	}
 	var changes []Change
