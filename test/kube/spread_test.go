@@ -161,6 +161,17 @@ func spreads(from, to *node) error {
 	return nil
 }
 
+// answer sends a data message to a node that has sent some, which would take the listen port after 25 s of silence.
+func (n *node) answer(to *node) {
+	n.l.Helper()
+	m := make([]byte, 96)
+	m[0] = 4
+	_, err := n.tunnelSocket.WriteToUDPAddrPort(m, netip.AddrPortFrom(to.addr, port))
+	expect.NoError(n.l, errors.Join(err, to.tunnelSocket.SetReadDeadline(time.Now().Add(patience))))
+	_, _, err = to.tunnelSocket.ReadFromUDPAddrPort(m)
+	expect.NoError(n.l, err)
+}
+
 func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 2)
@@ -186,8 +197,9 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the canonical port
 				t.Fatalf("%s, during the restart: %v", what, err)
 			}
+			b.answer(a)
 			for _, n := range l.nodes {
-				if !strings.Contains(n.agent.log.String(), "msg=spreading") {
+				if !strings.Contains(n.agent.log.String(), `msg="spread attached"`) {
 					return errors.New(n.name + " has not")
 				}
 			}
