@@ -131,6 +131,9 @@ func (e *Engine) endFlows() {
 	o := &e.flows
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if !o.active {
+		return
+	}
 	if left := o.until - e.cfg.Clock(); left > 0 {
 		time.AfterFunc(time.Duration(left), e.endFlows)
 		return
