@@ -8,7 +8,7 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three let every packet continue, except that gather_tc takes the echo's datagrams (echo.h).
+ * All three let every packet continue, except that the gather programs take the echo's datagrams (echo.h).
  */
 
 #include "include/answers.h"
@@ -170,7 +170,7 @@ int gather_tc(struct __sk_buff *skb)
 	/* A driver that records no queue has only one: count its packets for queue 0. */
 	changed = restored_ports(all, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
 	if (from.endpoint_port.raw && host16(o.udp->len) == sizeof(struct echo_datagram)) {
-		verdict = take_echo(all, skb, &o, from.endpoint_port, from.listen_port);
+		verdict = take_echo_tc(all, skb, &o, &from);
 		if (verdict != TCX_NEXT)
 			return verdict;
 	}
@@ -196,7 +196,7 @@ int gather_xdp(struct xdp_md *xdp)
 	struct ports old, new;
 	struct sender from;
 	enum parse_result found = parse_outer(data, end, l2, &o);
-	int changed;
+	int changed, verdict;
 
 	if (all && found == ICMPV6_FOUND)
 		restore_quoted_xdp(all, data, end, o.udp_offset);
@@ -204,6 +204,11 @@ int gather_xdp(struct xdp_md *xdp)
 		return XDP_PASS;
 	changed = restored_ports(all, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
+	if (from.endpoint_port.raw && host16(udp->len) == sizeof(struct echo_datagram)) {
+		verdict = take_echo_xdp(all, data, end, &o, &from);
+		if (verdict != XDP_PASS)
+			return verdict;
+	}
 	if (is_note_due(from.source) && (void *)(udp + 1) + sizeof(struct message) <= end)
 		note_heard(from.source, &o, ((struct message *)(udp + 1))->type, from.listen_port);
 	if (!changed)

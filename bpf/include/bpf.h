@@ -102,6 +102,7 @@ enum {
 	TCX_REDIRECT = 7,
 	XDP_DROP = 1,
 	XDP_PASS = 2,
+	XDP_TX = 3,
 	XDP_REDIRECT = 4,
 };
 

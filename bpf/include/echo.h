@@ -4,6 +4,7 @@
 
 #include "echo_message.h"
 #include "lane.h"
+#include "restore.h"
 
 /*
  * Whether the path admits a lane port. While messages are spread, probes leave from the listen port and from each lane port in
@@ -146,50 +147,96 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 	return 1;
 }
 
-/* Makes the answer of a probe: from the listen port to the peer's. Returns 0 if the probe has no answer. */
-INLINE int answer_probe(struct __sk_buff *skb, const struct outer *o, struct peer *peer, struct echo_datagram *d, be16 to)
-{
-	struct echo_datagram old = *d;
-	u32 udp = o->udp_offset;
+enum echo_verdict {
+	ECHO_NONE,  /* no datagram of the echo: the packet goes on */
+	ECHO_REPLY, /* it became an answer, to be sent to where it came from */
+	ECHO_DONE,  /* to be dropped */
+};
 
-	if (d->message.port.raw != d->udp.ports.src.raw) /* a NAT */
-		return 0;
-	d->udp.ports.src = d->udp.ports.dst;
-	d->udp.ports.dst = to;
-	d->message.kind = ECHO_ANSWER;
-	d->message.mac = echo_mac(&peer->echo.receive, &d->message);
-	return swap_addresses(skb, o) && replace_datagram(skb, udp, &old, d);
+/* Returns whether a datagram with the length of an echo is one. */
+INLINE int is_echo(const struct echo_datagram *d)
+{
+	return d->message.magic == ECHO_MAGIC;
 }
 
-/* Handles a datagram of a peer with the length of an echo. Returns the verdict. */
-INLINE int take_echo(struct counters *all, struct __sk_buff *skb, const struct outer *o, be16 endpoint_port, be16 listen_port)
+/* Handles a datagram of a peer: makes the answer of a probe, from the listen port to the peer's, or takes an answer. */
+INLINE enum echo_verdict take_echo(struct counters *all, const struct outer *o, struct echo_datagram *d, const struct sender *from)
 {
-	struct peer_key key = {.port = endpoint_port, .listen_port = listen_port};
-	struct echo_datagram d;
+	struct peer_key key = {.port = from->endpoint_port, .listen_port = from->listen_port};
+	struct echo_message *m = &d->message;
 	struct peer *peer;
 	int probe;
 
-	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || d.message.magic != ECHO_MAGIC)
-		return TCX_NEXT;
 	outer_src(o, key.address);
 	peer = bpf_map_lookup_elem(&peers, &key);
 	if (!peer || !peer->echo.on)
+		return ECHO_NONE;
+	probe = m->kind == ECHO_PROBE;
+	if (m->mac == echo_mac(probe ? &peer->echo.receive : &peer->echo.send, m)) {
+		if (probe && m->port.raw == d->udp.ports.src.raw) { /* else there is a NAT */
+			d->udp.ports.src = d->udp.ports.dst;
+			d->udp.ports.dst = key.port;
+			m->kind = ECHO_ANSWER;
+			m->mac = echo_mac(&peer->echo.receive, m);
+			return ECHO_REPLY;
+		}
+		if (m->kind == ECHO_ANSWER && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
+			count(all, EVENT_ECHO_ANSWER, 1);
+			return ECHO_DONE;
+		}
+	}
+	count(all, EVENT_ECHO_BAD, 1);
+	return ECHO_DONE;
+}
+
+/* Handles a received datagram with the length of an echo. Returns the verdict. */
+INLINE int take_echo_tc(struct counters *all, struct __sk_buff *skb, const struct outer *o, const struct sender *from)
+{
+	struct echo_datagram d, old;
+
+	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || !is_echo(&d))
 		return TCX_NEXT;
-	probe = d.message.kind == ECHO_PROBE;
-	if (d.message.mac == echo_mac(probe ? &peer->echo.receive : &peer->echo.send, &d.message)) {
-		if (probe && answer_probe(skb, o, peer, &d, key.port)) {
+	old = d;
+	switch (take_echo(all, o, &d, from)) {
+	case ECHO_NONE:
+		return TCX_NEXT;
+	case ECHO_REPLY:
+		if (swap_addresses(skb, o) && replace_datagram(skb, o->udp_offset, &old, &d)) {
 			count(all, EVENT_ECHO_REPLY, 1);
 			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
 			bpf_redirect(skb->ifindex, 0);
 			return TCX_REDIRECT;
 		}
-		if (d.message.kind == ECHO_ANSWER && d.udp.ports.src.raw == key.port.raw && record_answer(peer, &d.message, listen_port)) {
-			count(all, EVENT_ECHO_ANSWER, 1);
-			return TCX_DROP;
-		}
+		count(all, EVENT_ECHO_ERROR, 1);
+		break;
+	case ECHO_DONE:
+		break;
 	}
-	count(all, EVENT_ECHO_BAD, 1);
 	return TCX_DROP;
+}
+
+/* Like take_echo_tc. An answer leaves from the queue on which its probe arrived, if the driver can send so. */
+INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const struct outer *o, const struct sender *from)
+{
+	struct echo_datagram d, *packet = (struct echo_datagram *)o->udp;
+
+	if ((void *)(packet + 1) > end || !is_echo(packet))
+		return XDP_PASS;
+	d = *packet;
+	switch (take_echo(all, o, &d, from)) {
+	case ECHO_NONE:
+		return XDP_PASS;
+	case ECHO_REPLY:
+		if (d.udp.checksum.raw)
+			set_checksum(o, &d);
+		*packet = d;
+		swap_addresses_xdp(data, o);
+		count(all, EVENT_ECHO_REPLY, 1);
+		return XDP_TX;
+	case ECHO_DONE:
+		break;
+	}
+	return XDP_DROP;
 }
 
 /* Makes a probe of a data message's clone. Returns the verdict. */

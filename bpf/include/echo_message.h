@@ -65,6 +65,44 @@ INLINE int swap_addresses(struct __sk_buff *skb, const struct outer *o)
 	return swapped && (!l2 || SWAP(skb, 0, 6));
 }
 
+/* Like swap_addresses, for XDP. The headers are within the packet. */
+INLINE void swap_addresses_xdp(void *data, const struct outer *o)
+{
+	struct {
+		u8 dst[6], src[6];
+	} *mac = data, old_mac;
+	struct ipv4_header *v4 = (struct ipv4_header *)o->v4;
+	struct ipv6_header *v6 = (struct ipv6_header *)o->v6;
+	be32 old[4];
+
+	if (v4) {
+		old[0] = v4->src;
+		v4->src = v4->dst;
+		v4->dst = old[0];
+	} else if (v6) {
+		__builtin_memcpy(old, v6->src, sizeof(old));
+		__builtin_memcpy(v6->src, v6->dst, sizeof(old));
+		__builtin_memcpy(v6->dst, old, sizeof(old));
+	}
+	if (l2) {
+		__builtin_memcpy(&old_mac, mac, sizeof(old_mac));
+		__builtin_memcpy(mac->dst, old_mac.src, sizeof(old_mac.src));
+		__builtin_memcpy(mac->src, old_mac.dst, sizeof(old_mac.dst));
+	}
+}
+
+/*
+ * Sets the checksum of a datagram between the addresses of a packet, in whichever direction. It is computed anew: XDP_TX drops the
+ * state of a packet whose checksum covers only the pseudo-header (CHECKSUM_PARTIAL), as on a veth.
+ */
+INLINE void set_checksum(const struct outer *o, struct echo_datagram *d)
+{
+	d->udp.checksum.raw = 0;
+	d->udp.checksum.raw = ~folded(pseudo_header_sum(o, d->udp.len) + (u32)bpf_csum_diff(0, 0, (be32 *)d, sizeof(*d), 0));
+	if (!d->udp.checksum.raw)
+		d->udp.checksum.raw = 0xffff;
+}
+
 /* Replaces a datagram by one of the same length. Returns whether it could be written. */
 INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram *old, struct echo_datagram *new)
 {

@@ -25,9 +25,19 @@ type deviceFlowsDocument struct {
 	Device  string            `json:"device"`
 	Seconds float64           `json:"seconds"` // over which rates were measured
 	Flows   []spreader.Flow   `json:"flows"`
+	Peers   []peerRate        `json:"peers"`
 	Ports   []portLoad        `json:"ports"`
 	Rates   []counterRate     `json:"rates"`
 	Refused *refusedDatagrams `json:"refused,omitempty"`
+}
+
+// peerRate is the traffic of one peer, as its WireGuard counts it.
+type peerRate struct {
+	Tunnel    string         `json:"tunnel"`
+	Peer      netip.AddrPort `json:"peer"`
+	PublicKey string         `json:"public_key"`
+	Received  float64        `json:"received_bytes_per_second"`
+	Sent      float64        `json:"sent_bytes_per_second"`
 }
 
 // portLoad is one source port towards one peer.
@@ -91,12 +101,12 @@ func (o *flowsFlags) device(ctx context.Context, out io.Writer, name string, not
 func (o *flowsFlags) printDevice(out io.Writer, before, now *spreader.DeviceFlows) error {
 	seconds := now.At.Sub(before.At).Seconds()
 	d := deviceFlowsDocument{
-		header: headerOf("SpreadFlows"), Device: now.Device, Seconds: seconds, Flows: now.Flows, Ports: portLoads(now, o.peer),
+		header: headerOf("SpreadFlows"), Device: now.Device, Seconds: seconds, Flows: now.Flows, Peers: peerRates(before, now, o.peer, seconds), Ports: portLoads(now, o.peer),
 		Rates: counterRates(before, now, seconds), Refused: refusedBetween(before, now, seconds),
 	}
 	found := len(d.Ports)
 	if o.limit > 0 {
-		d.Ports = d.Ports[:min(found, o.limit)]
+		d.Ports, d.Peers = d.Ports[:min(found, o.limit)], d.Peers[:min(len(d.Peers), o.limit)]
 	}
 	if o.json {
 		return writeJSON(out, d)
@@ -107,6 +117,32 @@ func (o *flowsFlags) printDevice(out io.Writer, before, now *spreader.DeviceFlow
 	}
 	_, err := io.WriteString(out, text)
 	return err
+}
+
+// peerRates returns the peers whose endpoint begins with a text and that exchange messages, the busiest first.
+func peerRates(before, now *spreader.DeviceFlows, peer string, seconds float64) []peerRate {
+	was := map[string]spreader.PeerStatus{}
+	for _, t := range before.Tunnels {
+		for _, p := range t.Peers {
+			was[t.Name+p.PublicKey] = p
+		}
+	}
+	rates := []peerRate{}
+	for _, t := range now.Tunnels {
+		for _, p := range t.Peers {
+			old, known := was[t.Name+p.PublicKey]
+			if !known || p.PublicKey == "" || !strings.HasPrefix(p.Endpoint.String(), peer) {
+				continue
+			}
+			received, sent := p.ReceivedBytes-old.ReceivedBytes, p.SentBytes-old.SentBytes
+			if p.ReceivedBytes < old.ReceivedBytes || p.SentBytes < old.SentBytes || received+sent == 0 {
+				continue // idle, or configured anew
+			}
+			rates = append(rates, peerRate{t.Name, p.Endpoint, p.PublicKey, float64(received) / seconds, float64(sent) / seconds})
+		}
+	}
+	slices.SortStableFunc(rates, func(a, b peerRate) int { return cmp.Compare(b.Received+b.Sent, a.Received+a.Sent) })
+	return rates
 }
 
 // portLoads returns the ports of the peers whose endpoint begins with a text, the busiest first.
@@ -186,6 +222,7 @@ func sumOf(counts []uint64) (sum uint64) {
 func renderDeviceFlows(d *deviceFlowsDocument, found int, s term.Style) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s  %s sending\n\n", s.Bold(printable(d.Device)), countOf(len(d.Flows), "flow"))
+	renderPeerRates(&b, d.Peers)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TUNNEL\tPEER\tPORT\tFLOWS\tRECENT BYTES\tSHARE")
 	for _, p := range d.Ports {
@@ -210,6 +247,20 @@ func renderDeviceFlows(d *deviceFlowsDocument, found int, s term.Style) string {
 			s.Faint("datagrams that WireGuard did not accept: replays, forged or stale ones (or on their way)"))
 	}
 	return b.String()
+}
+
+// renderPeerRates writes the table of peers, nothing if all are idle.
+func renderPeerRates(b *strings.Builder, rates []peerRate) {
+	if len(rates) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TUNNEL\tPEER\tPUBLIC KEY\tRECEIVED\tSENT")
+	for _, r := range rates {
+		fmt.Fprintf(w, "%s\t%v\t%s\t%s\t%s\n", printable(r.Tunnel), r.Peer, r.PublicKey, term.BitRate(8*r.Received), term.BitRate(8*r.Sent))
+	}
+	_ = w.Flush()
+	b.WriteByte('\n')
 }
 
 // pause waits, or returns the cause of the end of ctx.

@@ -126,9 +126,12 @@ func TestFlowsNeedsDaemonThatCounts(t *testing.T) {
 
 // deviceFlowsAfter is a device after n seconds, with two flows to one peer.
 func deviceFlowsAfter(n uint64) *spreader.DeviceFlows {
-	peer := spreader.PeerStatus{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Lanes: []spreader.LaneStatus{
+	peer := spreader.PeerStatus{
+		Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), PublicKey: "BBBB", ReceivedBytes: n * 1e6, SentBytes: n * 3e6,
+	}
+	peer.Lanes = []spreader.LaneStatus{
 		{Port: 61000, Load: 1000, Share: 0.25}, {Port: 61001, Load: 3000, Share: 0.75},
-	}}
+	}
 	return &spreader.DeviceFlows{
 		DeviceStatus: spreader.DeviceStatus{
 			Device: "eth0", Queues: []uint64{n * 600, n * 400},

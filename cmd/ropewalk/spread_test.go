@@ -65,7 +65,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 
 func TestSpreadRejectsInvalidFlags(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"attach", "accepts 1 arg(s)"},
+		{"attach", "missing argument: DEVICE"},
 		{"attach lo --port x", "invalid argument"},
 		{"attach lo", "name it with --port"},
 		{"attach lo --port 1 --peer here", `--peer: "here": want an IP address`},
@@ -82,9 +82,9 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 		{"attach lo --port 1 --gap 0", "want 1ms to 1m"},
 		{"attach lo --port 1 --peer 255.255.255.255", "is not a valid peer address"},
 		{"attach lo --port 1 --peer fe80::1%eth7", "its zone names another device"},
-		{"detach", "accepts 1 arg(s)"},
-		{"status a b", "accepts at most 1 arg(s)"},
-		{"pause", "accepts 1 arg(s)"},
+		{"detach", "missing argument: DEVICE"},
+		{"status a b", "unexpected argument \"b\""},
+		{"pause", "missing argument: DEVICE"},
 		{"resume eth0 --peer here", `--peer "here": not an IP address`},
 	} {
 		_, _, err := runSpread(strings.Fields(tt.args)...)

@@ -41,6 +41,7 @@ type side struct {
 	key    wgtypes.Key
 	outer  netip.Prefix
 	inner  netip.Prefix
+	inner6 netip.Addr // see wantInner6
 }
 
 // lab is the test network of two sides. The left one sends.

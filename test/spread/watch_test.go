@@ -49,7 +49,7 @@ func (w *watch) take(p netlab.Packet) {
 	defer w.mu.Unlock()
 	flow, n, ok := flowOf(m.length)
 	if !ok {
-		if m.length >= primes[0]*sizeUnit { // else a keepalive or a hello
+		if m.length >= primes[0]*sizeUnit && m.length != probeSize { // else a keepalive or a hello
 			w.mixed[m.port]++
 		}
 		return
@@ -69,6 +69,9 @@ type message struct {
 }
 
 const etherLen = 14
+
+// probeSize is the size in bytes of the engine's probes of a path MTU that suffices for the tunnel's of 1420.
+const probeSize = 32 + 1420
 
 func parseMessage(p netlab.Packet) (m message, ok bool) {
 	b := p.Data

@@ -105,11 +105,14 @@ func parseEcho(t *testing.T, b []byte, key [16]byte) echo {
 }
 
 // echoing is a Spread whose peers at them4 and them6 have keys, and that has sent probes.
-type echoing struct{ answering }
+type echoing struct {
+	answering
+	xdp bool // gather by XDP
+}
 
 func newEchoing(t *testing.T) *echoing {
 	t.Helper()
-	a := &echoing{*newAnswering(t)}
+	a := &echoing{answering: *newAnswering(t)}
 	peers, err := a.Peers()
 	expect.NoError(t, err)
 	for i := range peers {
@@ -154,13 +157,30 @@ func now(t *testing.T) uint64 {
 	return uint64(n) << tickShift
 }
 
-// receive has gather see a packet, and returns its verdict, the packet afterwards and the counters that changed.
+// eachEcho runs a test with gather by tc and by XDP.
+func eachEcho(t *testing.T, f func(t *testing.T, e *echoing)) {
+	t.Run("tc", func(t *testing.T) { f(t, newEchoing(t)) })
+	t.Run("XDP", func(t *testing.T) {
+		e := newEchoing(t)
+		e.xdp = true
+		f(t, e)
+	})
+}
+
+// receive has gather see a packet, and returns its verdict, as of tc, the packet afterwards and the counters that changed.
 func (e *echoing) receive(d datagram) (verdict uint32, out []byte, events map[Event]uint64) {
 	e.t.Helper()
-	in, before := d.bytes(), counters(e.t, e.Spread)
+	in, before := withIPChecksum(d), counters(e.t, e.Spread)
 	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
-	verdict, err := e.Ingress().Run(o)
+	program := e.Ingress()
+	if e.xdp {
+		program = e.XDP()
+	}
+	verdict, err := program.Run(o)
 	expect.NoError(e.t, err)
+	if e.xdp {
+		verdict = map[uint32]uint32{1: tcDrop, xdpPass: tcxNext, 3: tcRedirect}[verdict]
+	}
 	return verdict, o.DataOut, counted(e.t, e.Spread, before)
 }
 
@@ -232,23 +252,40 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 
 // TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port.
 func TestProbeIsTurnedAround(t *testing.T) {
-	e := newEchoing(t)
-	for _, ends := range [][2]string{{us4, them4}, {us6, them6}} {
-		for _, port := range []uint16{51821, gathers} {
-			m := echo{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
-			verdict, out, events := e.receive(datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey)})
-			m.kind = answerKind
-			want := datagram{src: ends[0], dst: ends[1], payload: m.bytes(theirKey)}.bytes()
-			if verdict != tcRedirect || !bytes.Equal(out, want) || !maps.Equal(events, once(EventEchoReply)) {
-				t.Errorf("%v: got verdict %#x, events %v\n%x, want\n%x", port, verdict, events, out, want)
+	changes := map[string]func(d *datagram){
+		"plain":            func(*datagram) {},
+		"without checksum": func(d *datagram) { d.checksum = none },
+		"with options":     func(d *datagram) { d.options = 3 },
+		"with VLAN tag":    func(d *datagram) { d.tags = []uint16{0x8100} },
+	}
+	eachEcho(t, func(t *testing.T, e *echoing) {
+		for name, change := range changes {
+			for _, ends := range [][2]string{{us4, them4}, {us6, them6}} {
+				if name == "with options" && ends[0] == us6 {
+					continue // they are IPv4's
+				}
+				for _, port := range []uint16{51821, gathers} {
+					m := echo{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
+					probe := datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey)}.with(change)
+					verdict, out, events := e.receive(probe)
+					m.kind = answerKind
+					answer := datagram{src: ends[0], dst: ends[1], payload: m.bytes(theirKey)}.with(change)
+					want := withIPChecksum(answer)
+					if verdict != tcRedirect || !bytes.Equal(out, want) || !maps.Equal(events, once(EventEchoReply)) {
+						t.Errorf("%s, %v to %s: got verdict %#x, events %v\n%x, want\n%x", name, port, ends[0], verdict, events, out, want)
+					}
+				}
 			}
 		}
-	}
+	})
 }
 
 // TestForgedEchoIsCountedAndDropped: an attacker can replay and forge, and knows no key.
 func TestForgedEchoIsCountedAndDropped(t *testing.T) {
-	e := newEchoing(t)
+	eachEcho(t, rejectsForgedEcho)
+}
+
+func rejectsForgedEcho(t *testing.T, e *echoing) {
 	e.step()
 	s, at := e.state(), now(t)
 	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
@@ -412,7 +449,7 @@ func TestPeerThatNeverAnsweredHasFewProbes(t *testing.T) {
 }
 
 func TestPeerWithoutKeysHasNoEcho(t *testing.T) {
-	a := &echoing{*newAnswering(t)}
+	a := &echoing{answering: *newAnswering(t)}
 	before := a.state()
 	a.want("without keys", a.step(), lane)
 	if got := a.state(); got.Round != before.Round || got.On != 0 {

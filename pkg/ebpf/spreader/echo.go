@@ -72,9 +72,9 @@ func (k echoKeys) of(s EchoSecrets) programs.EchoKeys {
 	return keys
 }
 
-// echoSecrets returns the secrets of the tunnel's peers that have an address of their own. Only gather on tc ingress answers.
+// echoSecrets returns the secrets of the tunnel's peers that have an address of their own. Only gather answers.
 func (pl *plan) echoSecrets(t *Tunnel) map[netip.Addr]EchoSecrets {
-	if t == nil || pl.cfg.Gather == GatherXDP || pl.cfg.Gather == GatherNone {
+	if t == nil || pl.cfg.Gather == GatherNone {
 		return nil
 	}
 	all := make(map[netip.Addr]EchoSecrets, len(t.Peers))

@@ -16,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -30,7 +34,7 @@ type echoRig struct {
 	receiver *net.UDPConn
 }
 
-func newEchoRig(t *testing.T) *echoRig {
+func newEchoRig(t *testing.T, gather Gather) *echoRig {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("needs nft(8): %v", err)
@@ -42,10 +46,16 @@ func newEchoRig(t *testing.T) *echoRig {
 	expect.NoError(t, router.Forward())
 	e.router = router
 	e.inward = e.plugInto(e.here, "192.0.2.254/24")
-	e.plugInto(e.there, "198.51.100.254/24")
+	outward := e.plugInto(e.there, "198.51.100.254/24")
 	e.exchangeKeys()
-	e.here.attach(e.here.config())
-	e.there.attach(e.there.config())
+	for s, device := range map[*side]string{e.here: e.inward, e.there: outward} {
+		if gather == GatherXDP {
+			e.passXDP(device)
+		}
+		cfg := s.config()
+		cfg.Gather = gather
+		s.attach(cfg)
+	}
 	for flow := range flows {
 		e.senders = append(e.senders, e.here.socket(port, flow+1))
 	}
@@ -64,6 +74,31 @@ func (e *echoRig) plugInto(s *side, router string) string {
 	s.rename(c.DeviceA)
 	expect.NoError(e, s.lab.RouteVia(netip.MustParsePrefix("0.0.0.0/0"), gateway.Addr()))
 	return c.DeviceB
+}
+
+// passXDP attaches an XDP program to a device of the router. Without one at its other end, a veth keeps what is sent by XDP_TX
+// (veth_xdp_flush in drivers/net/veth.c).
+func (e *echoRig) passXDP(device string) {
+	e.Helper()
+	expect.NoError(e, e.router.Do(func() error {
+		pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.XDP, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+		})
+		if err != nil {
+			return err
+		}
+		e.Cleanup(func() { expect.NoError(e, pass.Close()) })
+		at, err := net.InterfaceByName(device)
+		if err != nil {
+			return err
+		}
+		l, err := link.AttachXDP(link.XDPOptions{Program: pass, Interface: at.Index, Flags: link.XDPDriverMode})
+		if err != nil {
+			return err
+		}
+		e.Cleanup(func() { expect.NoError(e, l.Close()) })
+		return nil
+	}))
 }
 
 // exchangeKeys gives the tunnels keys, as WireGuard would have them.
@@ -139,7 +174,12 @@ func isSpread(p PeerStatus) bool { return p.EchoAnswered && len(p.Fallen) == 0 }
 // TestLanesFollowStatefulFirewall has a firewall that admits only replies: none, then one, then none again. The messages take lane ports
 // only while it is not there.
 func TestLanesFollowStatefulFirewall(t *testing.T) {
-	e := newEchoRig(t)
+	for _, gather := range []Gather{GatherTC, GatherXDP} {
+		t.Run(string(gather), func(t *testing.T) { lanesFollowStatefulFirewall(t, newEchoRig(t, gather)) })
+	}
+}
+
+func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 	e.awaitFlows("without a firewall", isSpread)
 	expect.NoError(t, e.router.AcceptRepliesOnly(e.inward))
 	_, err := e.receiver.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(hereAddr, port)) // the connection that is admitted
@@ -160,7 +200,7 @@ func TestLanesFollowStatefulFirewall(t *testing.T) {
 
 // TestBlockedLaneFallsAlone has a path that drops what comes from one lane port.
 func TestBlockedLaneFallsAlone(t *testing.T) {
-	e := newEchoRig(t)
+	e := newEchoRig(t, GatherAuto)
 	e.awaitFlows("without a firewall", isSpread)
 	lanes := e.peer().Lanes
 	blocked := slices.MaxFunc(lanes, func(a, b LaneStatus) int { return int(1e9 * (a.Share - b.Share)) }).Port
@@ -170,7 +210,7 @@ func TestBlockedLaneFallsAlone(t *testing.T) {
 
 // TestPeerWithoutGatherStaysSpread: it answers no probe, and drops them as WireGuard does.
 func TestPeerWithoutGatherStaysSpread(t *testing.T) {
-	e := newEchoRig(t)
+	e := newEchoRig(t, GatherAuto)
 	e.there.detach(0)
 	probes, buf := 0, make([]byte, 2048)
 	for n := range 5 * flows {

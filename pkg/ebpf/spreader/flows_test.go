@@ -40,6 +40,12 @@ func TestDeviceHasItsActiveFlows(t *testing.T) {
 	if len(f.Flows) != 2 || f.Flows[0].Hash == f.Flows[1].Hash || f.Flows[0].Lane == f.Flows[1].Lane {
 		t.Errorf("got %+v, want 2 flows on 2 lanes", f.Flows)
 	}
+	counting := wg(netip.AddrPortFrom(thereAddr, port).String())
+	counting.Peers[0].ReceivedBytes, counting.Peers[0].SentBytes = 5, 7
+	r.here.finder.set(counting)
+	if p := flowsOf().Tunnels[0].Peers[0]; p.PublicKey != counting.Peers[0].Key || p.ReceivedBytes != 5 || p.SentBytes != 7 {
+		t.Errorf("got %+v, want what the tunnel counts", p)
+	}
 	if f.Tunnels[0].Interface != nil {
 		t.Errorf("a tunnel that is not the kernel's: got %+v, want nil", f.Tunnels[0].Interface)
 	}

@@ -28,7 +28,7 @@ type plan struct {
 	tunnel   programs.Tunnel
 	peers    []programs.Peer
 	report   Report
-	traffic  int64 // Tunnel.Traffic, 0 if unknown
+	traffic  uint64 // Tunnel.traffic, 0 if unknown
 }
 
 // plan makes all decisions and changes nothing.
@@ -175,7 +175,7 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 			"its packets are sent", found.Name, pl.cfg.Port)
 	}
 	if found != nil {
-		pl.traffic = found.Traffic
+		pl.traffic = found.traffic()
 	}
 	pl.choosePeers(found, known)
 	return nil

@@ -72,8 +72,12 @@ type TunnelStatus struct {
 // PeerStatus is one peer of a tunnel.
 type PeerStatus struct {
 	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
-	Gather   string         `json:"gather"`   // the range of ports that it may spread over
-	Paused   bool           `json:"paused"`   // messages to it keep the listen port
+	// PublicKey, ReceivedBytes and SentBytes are the tunnel's, empty and 0 if it has no peer with this address.
+	PublicKey     string `json:"public_key,omitempty"`
+	ReceivedBytes uint64 `json:"received_bytes"`
+	SentBytes     uint64 `json:"sent_bytes"`
+	Gather        string `json:"gather"` // the range of ports that it may spread over
+	Paused        bool   `json:"paused"` // messages to it keep the listen port
 	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
 	HeldSeconds float64 `json:"held_seconds,omitempty"`
 	// EchoAnswered: the peer answers probes from the listen port. Fallen are the lane ports from which it does not: their messages keep
@@ -285,6 +289,9 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		if err := ts.readPeers(state, peers); err != nil {
 			return err
 		}
+		if i >= 0 {
+			ts.readTraffic(&tunnels[i])
+		}
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
 		}
@@ -310,6 +317,19 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 		t.Peers = append(t.Peers, peer)
 	}
 	return nil
+}
+
+// readTraffic takes over what the tunnel counts.
+func (t *TunnelStatus) readTraffic(from *Tunnel) {
+	byAddress := map[netip.Addr]*TunnelPeer{}
+	for i := range from.Peers {
+		byAddress[from.Peers[i].Endpoint.Addr()] = &from.Peers[i]
+	}
+	for i := range t.Peers {
+		if p := byAddress[t.Peers[i].Endpoint.Addr()]; p != nil {
+			t.Peers[i].PublicKey, t.Peers[i].ReceivedBytes, t.Peers[i].SentBytes = p.Key, p.ReceivedBytes, p.SentBytes
+		}
+	}
 }
 
 // checkAnswers reports peers that do not answer what they get from lane ports.

@@ -28,8 +28,14 @@ type Tunnel struct {
 	// FwMark is the mark of its datagrams (SO_MARK), for routing rules; 0 for none.
 	FwMark uint32
 	Peers  []TunnelPeer
-	// Traffic is the number of bytes exchanged with its present peers.
-	Traffic int64
+}
+
+// traffic returns the number of bytes exchanged with the present peers.
+func (t *Tunnel) traffic() (sum uint64) {
+	for i := range t.Peers {
+		sum += t.Peers[i].ReceivedBytes + t.Peers[i].SentBytes
+	}
+	return sum
 }
 
 // TunnelPeer is a peer of a Tunnel.
@@ -37,6 +43,8 @@ type TunnelPeer struct {
 	Key string // public, base64
 	// Endpoint is the peer's endpoint; invalid if it has none.
 	Endpoint netip.AddrPort
+	// ReceivedBytes and SentBytes are the tunnel's counters of the peer.
+	ReceivedBytes, SentBytes uint64
 	// Secrets derive the keys of the echo with the peer; zero if unknown.
 	Secrets EchoSecrets
 }
@@ -91,13 +99,15 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 		Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace, FwMark: uint32(d.FirewallMark),
 	}
 	for _, p := range d.Peers {
-		peer := TunnelPeer{Key: p.PublicKey.String(), Secrets: NewEchoSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey)}
+		peer := TunnelPeer{
+			Key: p.PublicKey.String(), Secrets: NewEchoSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey),
+			ReceivedBytes: uint64(p.ReceiveBytes), SentBytes: uint64(p.TransmitBytes),
+		}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
 			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
 		}
 		t.Peers = append(t.Peers, peer)
-		t.Traffic += p.ReceiveBytes + p.TransmitBytes
 	}
 	return t
 }

@@ -115,7 +115,7 @@ type watcher struct {
 	interval      time.Duration // the shortest time between two polls
 	wait          time.Duration // until the next poll
 	noLinkUpdates bool          // the link subscription ended
-	traffic       int64         // of the tunnel, at the last poll
+	traffic       uint64        // of the tunnel, at the last poll
 }
 
 func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
@@ -214,8 +214,8 @@ func (w *watcher) reconcile(ctx context.Context) {
 
 // schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. The first
 // packets after a longer pause may then be unspread for longer.
-func (w *watcher) schedule(traffic int64, busy bool) {
-	used := traffic-w.traffic < 0 || traffic-w.traffic > idleBytes
+func (w *watcher) schedule(traffic uint64, busy bool) {
+	used := traffic < w.traffic || traffic-w.traffic > idleBytes
 	w.traffic = traffic
 	if busy || used || w.noLinkUpdates {
 		w.wait = w.interval
@@ -228,7 +228,7 @@ func (w *watcher) schedule(traffic int64, busy bool) {
 type reconcileResult struct {
 	report  Report
 	changed bool
-	traffic int64 // Tunnel.Traffic, 0 if unknown
+	traffic uint64 // Tunnel.traffic, 0 if unknown
 }
 
 // reconcile updates the maps, and calls attach only if a program is not attached.

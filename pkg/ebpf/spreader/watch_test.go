@@ -171,7 +171,7 @@ func TestWatchBacksOffOnIdleTunnel(t *testing.T) {
 	w := &watcher{interval: time.Second, wait: time.Second}
 	for _, step := range []struct {
 		name    string
-		traffic int64
+		traffic uint64
 		busy    bool
 		want    time.Duration
 	}{
