@@ -148,6 +148,8 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return []string{"auto", "udp", "xdp"}, noFiles
 	case "rx-cpus":
 		return []string{"off", "auto"}, noFiles
+	case "outer-fragments":
+		return []string{"off", "on"}, noFiles
 	case "persistent-keepalive", "fwmark":
 		return []string{"off"}, noFiles
 	}

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,6 +22,8 @@ type underlayFlags struct {
 	mode   config.UnderlayMode
 	device string
 	cpus   config.ReceiveCPUs
+	// fragments permits fragments of outer packets.
+	fragments config.OuterFragments
 }
 
 // check rejects combinations that are not possible.
@@ -28,6 +32,18 @@ func (u *underlayFlags) check() error {
 		return usageError{fmt.Errorf("--rx-cpus %v: %w", u.cpus, err)}
 	}
 	return nil
+}
+
+// warn logs names and numbers that this host does not have. They may appear later.
+func (u *underlayFlags) warn(log *slog.Logger) {
+	if u.device != "" {
+		if _, err := net.InterfaceByName(u.device); err != nil {
+			log.Warn("underlay device does not exist, AF_XDP is used once it does", "device", u.device)
+		}
+	}
+	if absent := absentCPUs(u.cpus.List); len(absent) > 0 {
+		log.Warn("receive CPUs do not exist, received packets are not distributed to any CPU of the list", "cpus", config.FormatCPUs(absent))
+	}
 }
 
 func (u *underlayFlags) add(cmd *cobra.Command) {
@@ -39,6 +55,9 @@ func (u *underlayFlags) add(cmd *cobra.Command) {
 	cmd.Flags().TextVar(&u.cpus, "rx-cpus", config.ReceiveCPUs{},
 		"CPUs over which an XDP cpumap spreads received UDP packets by source port:\n`off|auto|LIST`, such as 0-3,8 (not with --underlay xdp)")
 	completeFlag(cmd, "rx-cpus", "off", "auto")
+	cmd.Flags().TextVar(&u.fragments, "outer-fragments", config.OuterFragments(false),
+		"whether messages that exceed the path MTU may leave in fragments: `off|on`\n(off fits inner packets to the path, by fragments or ICMP errors)")
+	completeFlag(cmd, "outer-fragments", "off", "on")
 }
 
 // explainUnderlay adds the reason if the daemon rejected dev because of its underlay and rx-cpus: the daemon returns only EINVAL.

@@ -133,6 +133,8 @@ func (p *port) LocalPort() uint16                 { return p.side.peer.Port() }
 func (p *port) Source(int) uint16                 { return p.LocalPort() }
 func (p *port) SecondaryPorts() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
 func (p *port) SetMark(uint32) error              { return nil }
+func (p *port) SetFragments(bool) error           { return nil }
+func (p *port) RoutesChanged()                    {}
 func (p *port) Features() underlay.Features {
 	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
 }

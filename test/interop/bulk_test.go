@@ -44,6 +44,7 @@ func (b bulk) carry() error {
 	}
 	defer ln.Close()
 	results := make(chan error, 2*b.streams)
+	var transfers []func() error // they begin when all are connected: halfway may take the network away
 	addr := netip.AddrPortFrom(b.to.inner(b.v6), uint16(ln.Addr().(*net.TCPAddr).Port))
 	for i := range b.streams {
 		// One after the other, so that connections are accepted in the order in which they are dialled.
@@ -62,8 +63,11 @@ func (b bulk) carry() error {
 		if i > 0 {
 			halfway = nil
 		}
-		go func() { results <- transfer(client, up, down, halfway) }()
-		go func() { results <- transfer(server, down, up, nil) }()
+		transfers = append(transfers,
+			func() error { return transfer(client, up, down, halfway) }, func() error { return transfer(server, down, up, nil) })
+	}
+	for _, transfer := range transfers {
+		go func() { results <- transfer() }()
 	}
 	for range 2 * b.streams {
 		err = errors.Join(err, <-results)

@@ -46,6 +46,9 @@ type peerJSON struct {
 	TransmitBytes    uint64             `json:"transmit_bytes"`
 	KeepaliveSeconds uint16             `json:"persistent_keepalive_seconds"` // 0 for off
 	Spread           *config.PeerSpread `json:"spread,omitempty"`             // with Options.Lanes only
+	PathMTU          *config.PathMTU    `json:"path_mtu,omitempty"`           // with Options.Lanes only
+	// FailingHandshake describes the handshakes with a peer that does not answer.
+	FailingHandshake *config.PeerHandshake `json:"failing_handshake,omitempty"`
 }
 
 type lanesJSON struct {
@@ -100,8 +103,14 @@ func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
 	}
 	for _, p := range byHandshake(st.Peers) {
 		peer := opt.peerJSON(&p)
+		if p.Handshake.Failing() {
+			peer.FailingHandshake = &p.Handshake
+		}
 		if j.lanesJSON != nil {
 			peer.Spread = &p.Spread
+			if p.PathMTU != (config.PathMTU{}) {
+				peer.PathMTU = &p.PathMTU
+			}
 		}
 		j.Peers = append(j.Peers, peer)
 	}

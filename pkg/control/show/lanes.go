@@ -80,7 +80,7 @@ func underlayText(s *Stats) string {
 	}
 	u := s.Underlay
 	text := "udp" + joinFeatures(feature{gsoText(&u), u.GSO}, feature{"GRO", u.GRO}, feature{"IPv4", u.IPv4}, feature{"IPv6", u.IPv6},
-		feature{"filter", u.Filter})
+		feature{"filter", u.Filter}, feature{"Don't Fragment", u.DontFragment})
 	if w := s.Path; w != nil && w.Path == config.UnderlayXDP {
 		text = fmt.Sprintf("xdp on %s, %s, %s; ", w.Device, w.How, count(uint64(w.Lanes), "lane")) + text
 	}

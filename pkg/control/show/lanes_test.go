@@ -24,6 +24,14 @@ func spreading() config.Status {
 	} {
 		st.Peers[i].Spread = s
 	}
+	for i, m := range []config.PathMTU{
+		{Bytes: 1480, State: config.PathMTUConfirmed, Probes: config.ProbeCounts{Sent: 1, Answered: 1}},
+		{Bytes: 1280, InnerBytes: 1200, State: config.PathMTUSearching, Probes: config.ProbeCounts{Sent: 9, Answered: 4, Refused: 1}},
+		{Bytes: 1500, State: config.PathMTURoute},
+		{Bytes: 1400, InnerBytes: 1328, State: config.PathMTUICMP},
+	} {
+		st.Peers[i].PathMTU = m
+	}
 	return st
 }
 
@@ -49,7 +57,7 @@ func TestLanesAreShownOnlyWithOptionsLanes(t *testing.T) {
 	opt.Lanes = true
 	var kept []string
 	for line := range strings.Lines(pretty(t, opt, spreading())) {
-		if !strings.HasPrefix(line, "  spread: ") && !strings.HasPrefix(line, "  lanes: ") {
+		if !strings.HasPrefix(line, "  spread: ") && !strings.HasPrefix(line, "  path mtu: ") && !strings.HasPrefix(line, "  lanes: ") {
 			kept = append(kept, line)
 		}
 	}

@@ -93,8 +93,14 @@ func (p *printer) device(st *config.Status) {
 	}
 	for _, peer := range byHandshake(st.Peers) {
 		p.peer(&peer)
+		if text := peer.Handshake.String(); text != "" {
+			p.field("handshake", text)
+		}
 		if showLanes {
 			p.field("spread", peerSpreadText(peer.Spread))
+			if text := peer.PathMTU.String(); text != "" {
+				p.field("path mtu", text)
+			}
 		}
 	}
 }

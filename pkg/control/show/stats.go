@@ -10,17 +10,20 @@ import (
 
 // Stats is the part of the daemon's stats answer that is shown. Members that the daemon does not send are zero.
 type Stats struct {
-	Up        bool                   `json:"up"`
-	TUN       TUNFeatures            `json:"tun"`
-	Underlay  UnderlayFeatures       `json:"underlay"`
-	Path      *config.UnderlayReport `json:"path"`
-	Lanes     []LaneStats            `json:"lanes"`
-	Slow      LaneStats              `json:"slow"`  // packets outside the lanes' fast path
-	Drops     map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
-	Spread    *config.SpreadReport   `json:"spread"`
-	Selection *Selection             `json:"selection"`
-	Cipher    string                 `json:"cipher"`  // "" if the daemon does not send it
-	Workers   *int                   `json:"workers"` // nil if the daemon does not send it
+	Up       bool                   `json:"up"`
+	TUN      TUNFeatures            `json:"tun"`
+	Underlay UnderlayFeatures       `json:"underlay"`
+	Path     *config.UnderlayReport `json:"path"`
+	Lanes    []LaneStats            `json:"lanes"`
+	Slow     LaneStats              `json:"slow"`  // packets outside the lanes' fast path
+	Drops    map[string]uint64      `json:"drops"` // by reason, without the lanes' drops
+	Spread   *config.SpreadReport   `json:"spread"`
+	PathMTU  config.PathMTUReport   `json:"path_mtu"`
+	// FailingHandshakes has the peers that do not answer.
+	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
+	Selection         *Selection             `json:"selection"`
+	Cipher            string                 `json:"cipher"`  // "" if the daemon does not send it
+	Workers           *int                   `json:"workers"` // nil if the daemon does not send it
 }
 
 // TUNFeatures are the offloads of the interface.
@@ -40,6 +43,7 @@ type UnderlayFeatures struct {
 	IPv6                   bool `json:"ipv6"`
 	Select                 bool `json:"select"`
 	Filter                 bool `json:"filter"`
+	DontFragment           bool `json:"dont_fragment"`
 }
 
 // LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.

@@ -3,6 +3,7 @@
 package uapi
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -31,6 +32,9 @@ func zoneIndex(zone string) (uint32, error) {
 		return uint32(n), nil
 	}
 	ifi, err := net.InterfaceByName(zone)
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err // without "route ip+net"
+	}
 	if err != nil {
 		return 0, fmt.Errorf("looking up zone %q: %w", zone, err)
 	}

@@ -95,6 +95,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
 	case keyReceiveCPUs:
 		p.dev.ReceiveCPUs, err = parsed(value, config.ParseReceiveCPUs)
+	case keyFragments:
+		p.dev.OuterFragments, err = parsed(value, config.ParseOuterFragments)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
@@ -204,6 +206,9 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.ReceiveCPUs != nil {
 		writeLine(b, keyReceiveCPUs, dev.ReceiveCPUs.String())
+	}
+	if dev.OuterFragments != nil {
+		writeLine(b, keyFragments, dev.OuterFragments.String())
 	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {

@@ -50,4 +50,5 @@ const (
 	keySpreadPorts = "spread_ports"
 	keyUnderlay    = "underlay"
 	keyReceiveCPUs = "rx_cpus"
+	keyFragments   = "outer_fragments"
 )

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // heldRun is a run that a full send buffer refused after it was sealed. It has its nonce counters already, so it must leave before the
@@ -30,13 +31,14 @@ func (q *txQueue) blocks(p *Peer, to sendBuffer) bool {
 // later messages would overtake those that a full send buffer of the former group refuses.
 func (t *transmitter) noteGroup(p *Peer) { p.trafficOf(t.lane.index).group = p.sendGroup() }
 
-// setGroups sets the send groups of the runs of b.
+// setGroups sets the send groups of the runs of b, and lets those be fragmented that must be sent although they exceed the path MTU.
 func (t *transmitter) setGroups(b *txBatch) {
 	for _, m := range b.meta {
 		t.noteGroup(m.peer)
 	}
 	for i, m := range b.meta {
 		b.runs[i].Group = m.peer.trafficOf(t.lane.index).group
+		b.runs[i].MayFragment = m.segSize > m.peer.pathLimit()+wire.DataOverhead
 	}
 }
 
@@ -63,7 +65,7 @@ func (t *transmitter) retry() {
 			continue
 		case r.Err != nil:
 			t.advance(h, r.Sent)
-			t.dropForPeer(h.meta.peer, sendDropReason(r.Err), h.run.Segments)
+			t.dropUnsent(&h.meta, r.Err, h.run.Segments)
 		default:
 			q.vain, q.left[h.run.Source] = false, t.now
 			q.sent = append(q.sent, &h.meta)

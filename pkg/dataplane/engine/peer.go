@@ -26,9 +26,11 @@ type SlowPath interface {
 	Roam(from underlay.Endpoint)
 	// SendBufferFull reports that data to the peer waits for a send buffer, which other peers may use, too.
 	SendBufferFull()
+	// TooBig reports that the host refused to send a message to the peer, of so many bytes, because of its size.
+	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// SendHello takes a plaintext for which wire.IsHello holds, and which is valid only during the call.
+	// Hello takes a plaintext for which wire.IsControl holds, a hello or a path MTU probe, and which is valid only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 

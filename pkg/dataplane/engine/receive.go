@@ -251,7 +251,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		authentic += len(m.Padded) + wire.DataOverhead
 		switch {
 		case len(m.Padded) == 0:
-		case wire.IsHello(m.Padded):
+		case wire.IsControl(m.Padded):
 			hello = true
 			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
 				r.drop(why, 1)

@@ -271,6 +271,7 @@ type owner struct {
 	rekeys    int
 	roams     []underlay.Endpoint
 	heard     int
+	tooBig    int
 	full      int
 	hellos    [][]byte
 	refusal   drop.Reason // of hellos
@@ -286,6 +287,7 @@ func (o *owner) Stage(element []byte, _ int) {
 func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirmed, keys) }
 func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
+func (o *owner) TooBig(int)                    { o.tooBig++ }
 func (o *owner) OnHeard()                      { o.heard++ }
 func (o *owner) SendBufferFull()               { o.full++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {

@@ -135,10 +135,18 @@ func (t *transmitter) handleFailed(conn *underlay.Lane, b *txBatch) {
 				sent := m.part(r.Sent)
 				t.countSent([]*runMeta{&sent})
 			}
-			t.dropForPeer(m.peer, sendDropReason(r.Err), r.Segments-r.Sent)
+			t.dropUnsent(m, r.Err, r.Segments-r.Sent)
 		}
 	}
 	b.runs, b.meta = b.runs[:kept], b.meta[:kept]
+}
+
+// dropUnsent counts messages of a run that Send could not send, and reports their size if that is the reason.
+func (t *transmitter) dropUnsent(m *runMeta, err error, messages int) {
+	t.dropForPeer(m.peer, sendDropReason(err), messages)
+	if errors.Is(err, underlay.ErrTooBig) {
+		m.peer.SlowPath.TooBig(m.segSize)
+	}
 }
 
 // sendDropReason returns the drop reason for an error of Send.

@@ -20,8 +20,10 @@ type Link struct {
 	Name  string
 	Kind  string // IFLA_INFO_KIND, such as "wireguard"; "device" for links without one
 	Index int
-	MTU   int // bytes
-	Up    bool
+	// Master is the index of the bridge or bond that the link is a port of; 0: none.
+	Master int
+	MTU    int // bytes
+	Up     bool
 }
 
 // Links lists all links.
@@ -145,5 +147,5 @@ func find(name string) (netlink.Link, error) {
 
 func linkOf(l netlink.Link) Link {
 	a := l.Attrs()
-	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, Master: a.MasterIndex, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
 }

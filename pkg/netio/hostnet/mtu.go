@@ -29,6 +29,45 @@ func PathMTU(dst netip.Addr, scope uint32) (int, error) {
 	return routeMTU(&routes[0])
 }
 
+// RouteMTU returns the MTU (bytes) of the route from a local address to a destination for packets with a mark: the one that is
+// configured, or else the smallest of the links, and over IPv6 no more than router advertisements permit. It takes no notice of path
+// MTUs that the kernel has learned from ICMP, which anybody can forge. The zero src, or one that the host does not have, leaves the
+// address to routing. scope is the interface index of a link-local destination, else 0.
+func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
+	o := netlink.RouteGetOptions{OifIndex: int(scope), Mark: mark, FIBMatch: true}
+	to := dst.WithZone("").AsSlice()
+	var routes []netlink.Route
+	err := error(unix.EINVAL)
+	if src.IsValid() && src.Is4() == dst.Is4() {
+		from := o
+		from.SrcAddr = src.WithZone("").AsSlice()
+		routes, err = netlink.RouteGetWithOptions(to, &from)
+	}
+	if err != nil {
+		routes, err = netlink.RouteGetWithOptions(to, &o)
+	}
+	if err == nil && len(routes) == 0 {
+		err = ErrNoRoute
+	}
+	if err != nil {
+		return 0, fmt.Errorf("looking up the route to %s: %w", dst, err)
+	}
+	mtu, err := routeMTU(&routes[0])
+	if err != nil || dst.Is4() {
+		return mtu, err
+	}
+	for _, index := range nextHopLinks(&routes[0]) {
+		l, err := netlink.LinkByIndex(index)
+		if err != nil {
+			return 0, fmt.Errorf("finding the link of a route: %w", err)
+		}
+		if n := IPv6MTU(l.Attrs().Name); n > 0 {
+			mtu = min(mtu, n)
+		}
+	}
+	return mtu, nil
+}
+
 // DefaultRouteMTU returns the MTU (bytes) of the best IPv4 default route in the main table, or of the best IPv6 one
 // if there is no IPv4 one. Without any, the error is ErrNoRoute.
 func DefaultRouteMTU() (int, error) {
@@ -57,15 +96,8 @@ func routeMTU(r *netlink.Route) (int, error) {
 	if r.MTU > 0 {
 		return r.MTU, nil
 	}
-	indexes := []int{r.LinkIndex}
-	if len(r.MultiPath) > 0 {
-		indexes = indexes[:0]
-		for _, hop := range r.MultiPath {
-			indexes = append(indexes, hop.LinkIndex)
-		}
-	}
 	mtu := 0
-	for _, index := range indexes {
+	for _, index := range nextHopLinks(r) {
 		l, err := netlink.LinkByIndex(index)
 		if err != nil {
 			return 0, fmt.Errorf("finding the link of a route: %w", err)
@@ -75,4 +107,16 @@ func routeMTU(r *netlink.Route) (int, error) {
 		}
 	}
 	return mtu, nil
+}
+
+// nextHopLinks returns the interface indexes of a route's next hops.
+func nextHopLinks(r *netlink.Route) []int {
+	if len(r.MultiPath) == 0 {
+		return []int{r.LinkIndex}
+	}
+	indexes := make([]int, len(r.MultiPath))
+	for i, hop := range r.MultiPath {
+		indexes[i] = hop.LinkIndex
+	}
+	return indexes
 }

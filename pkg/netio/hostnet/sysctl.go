@@ -6,7 +6,25 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strconv"
 )
+
+// Sysctl reads a number below /proc/sys/net, such as "ipv4/ip_default_ttl", in the thread's network namespace. It returns 0 on errors.
+func Sysctl(name string) int {
+	b, err := os.ReadFile("/proc/sys/net/" + name)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(string(bytes.TrimSpace(b)))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// IPv6MTU returns the MTU (bytes) for IPv6 packets through a device, in the thread's network namespace: that of the device, or the
+// smaller one of a router advertisement (RFC 4861, section 4.6.4). It returns 0 if it is unknown.
+func IPv6MTU(device string) int { return Sysctl("ipv6/conf/" + device + "/mtu") }
 
 // srcValidMark makes reverse path filtering consider a packet's mark (Linux's ip-sysctl documentation,
 // src_valid_mark).

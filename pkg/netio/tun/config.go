@@ -68,12 +68,12 @@ func (c Config) complete() (Config, error) {
 	if c.MTU < minMTU || c.MTU > maxMTU {
 		return c, fmt.Errorf("MTU %d is out of range: a TUN device allows %d to %d", c.MTU, minMTU, maxMTU)
 	}
-	return c, checkName(c.Name)
+	return c, CheckName(c.Name)
 }
 
-// checkName applies the kernel's rules for interface names (dev_valid_name, devinet_sysctl_register). The kernel
-// itself only returns EINVAL.
-func checkName(name string) error {
+// CheckName returns an error for names that the kernel refuses for interfaces (dev_valid_name, devinet_sysctl_register), itself only with
+// EINVAL. One "%d" stands for a number that the kernel chooses. A valid name is that of a file in a directory.
+func CheckName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
 		return fmt.Errorf("interface name %q is invalid", name)

@@ -42,7 +42,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("rw%d")
 	f.Add("a:b")
 	f.Fuzz(func(t *testing.T, name string) {
-		if checkName(name) == nil && (name == "" || len(name) > 15 || strings.ContainsAny(name, "/: \n\x00")) {
+		if CheckName(name) == nil && (name == "" || len(name) > 15 || strings.ContainsAny(name, "/: \n\x00")) {
 			t.Fatalf("%q was accepted", name)
 		}
 	})

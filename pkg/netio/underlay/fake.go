@@ -106,7 +106,9 @@ type Fake struct {
 	sources   *Sources
 	opening   sync.Mutex // held by OpenSource, and by Close to end it
 	mark      atomic.Uint32
-	closed    atomic.Bool
+	// dontFragment is the inverse of what SetFragments has set.
+	dontFragment atomic.Bool
+	closed       atomic.Bool
 	// selection is the active one; nil if there is none.
 	selection atomic.Pointer[Selection]
 }
@@ -173,8 +175,17 @@ func (f *Fake) SetMark(mark uint32) error {
 	return nil
 }
 
+// RoutesChanged implements Port.
+func (f *Fake) RoutesChanged() {}
+
 // Mark returns the mark that was set last.
 func (f *Fake) Mark() uint32 { return f.mark.Load() }
+
+// SetFragments implements Port. The network drops or passes datagrams of any size.
+func (f *Fake) SetFragments(permitted bool) error {
+	f.dontFragment.Store(!permitted)
+	return nil
+}
 
 // SetSelection implements Selector. There is room for every plan.
 func (f *Fake) SetSelection(s *Selection) (plans int, err error) {
@@ -202,7 +213,7 @@ func (f *Fake) Selection() Selection {
 
 // Features implements Port. A Fake has all features but Filter.
 func (f *Fake) Features() Features {
-	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil}
+	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil, DontFragment: f.dontFragment.Load()}
 }
 
 // SocketDrops implements Counter. It counts elements beyond a lane's capacity.

@@ -70,6 +70,13 @@ type Run struct {
 	// Group is the number of the send group, 0 <= Group < MaxGroups: runs of one source in different groups have
 	// different send buffers if OpenGroup has opened them. The wire does not show the group.
 	Group int
+	// DontFragment sends the run's only datagram in one packet that neither this host nor a router fragments, whatever path
+	// MTU the host has learned. It is for probes of the path MTU, and only SendRun accepts it. Err is ErrTooBig if the network
+	// device cannot carry the datagram.
+	DontFragment bool
+	// MayFragment lets this host and routers fragment the run's datagrams, whatever SetFragments says. It is for packets that must
+	// also pass on a path that is too small for them.
+	MayFragment bool
 	// ECN is the ECN field of all the run's outer headers. Their DSCP is always 0, because it would reveal information
 	// about the inner packets.
 	ECN packet.ECN
@@ -136,7 +143,7 @@ type Port interface {
 	SecondaryPorts() Receiver
 	// Source returns the UDP port of a source: LocalPort for 0, and 0 if it is not open.
 	Source(source int) uint16
-	// SendTo sends one datagram, for handshakes, cookies and keepalives, with ECN zero. Any goroutine may call it. It
+	// SendTo sends one handshake or cookie message, with the DSCP AF41 and ECN zero. Any goroutine may call it. It
 	// does not wait for room in a send buffer: the error is ErrSendBufferFull then.
 	SendTo(to *Endpoint, datagram []byte) error
 	// SendRun sends one run without a lane, sets its Sent, and returns the error that Lane.Send would set as its Err, or
@@ -144,6 +151,13 @@ type Port interface {
 	SendRun(r *Run) error
 	// SetMark sets SO_MARK for everything that is sent from now on, from every source; 0 removes it.
 	SetMark(mark uint32) error
+	// SetFragments permits this host and routers to fragment all datagrams that are sent from now on, or forbids it, from every
+	// source. Forbidden, they leave with Don't Fragment, whatever path MTU the host has learned: Err is ErrTooBig only for those
+	// that the network device cannot carry. Features says the effect: fragments stay permitted if nothing would report that a
+	// datagram was too big for a router.
+	SetFragments(permitted bool) error
+	// RoutesChanged discards the sizes that the host has refused. Call it when the host's routes or links changed.
+	RoutesChanged()
 	// Features returns the capabilities that were found at Open, as far as the kernel has not refused them since.
 	Features() Features
 	// Close wakes all callers that block in Recv. It returns after the sockets are closed.
@@ -164,4 +178,6 @@ type Features struct {
 	Select bool
 	// Filter: trains of handshake initiations, which only a flood produces, are dropped before the socket buffer.
 	Filter bool
+	// DontFragment: datagrams leave with Don't Fragment (SetFragments).
+	DontFragment bool `json:"dont_fragment"`
 }

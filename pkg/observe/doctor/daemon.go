@@ -33,6 +33,10 @@ func fastChecks() []Check {
 			"workers let several CPUs encrypt and decrypt one flow that exceeds one core"),
 		checkDaemons("fast-spread", "number of peers with spread active", evaluateFastSpread,
 			"without spread the peer's NIC sees all flows as one flow"),
+		checkDaemons("handshakes", "peers that do not answer handshake initiations", evaluateHandshakes,
+			"without a handshake there is no session, and packets for the peer are dropped"),
+		checkDaemons("path-mtu", "path MTU to each peer, by probes between two ropewalks (RFC 8899), the route, and ICMP errors", evaluateProbedMTU,
+			"larger inner packets are fragmented or answered with ICMP, and their sender must lower its packet size"),
 		checkDaemons("fast-cipher", "ChaCha20-Poly1305 implementation in use", evaluateFastCipher,
 			"encryption and decryption take most of a lane's CPU time"),
 	}
@@ -191,6 +195,29 @@ func evaluateFastWorkers(f *facts.Facts, name string, s *facts.Stats, r *recorde
 	}
 }
 
+// evaluateHandshakes reports the peers that do not answer, errors of this host first.
+func evaluateHandshakes(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	failing := s.FailingHandshakes
+	if len(failing) == 0 {
+		r.ok(name, "no peer leaves initiations unanswered")
+		return
+	}
+	keys := slices.Sorted(maps.Keys(failing))
+	worst := keys[0]
+	for _, key := range keys {
+		if failing[key].Error != "" {
+			worst = key
+			break
+		}
+	}
+	advice := "at the peer: is its interface up, does it have this host's public key, and does a firewall admit UDP to its listen port? " +
+		"Here: is the PublicKey the peer's, and its Endpoint right?"
+	if failing[worst].Error != "" {
+		advice = "ip route get ADDRESS, with the address of the endpoint in `ropewalk show " + quote(name) + "`; a firewall on this host may also refuse to send"
+	}
+	r.warn(name, fmt.Sprintf("%d of %d peers do not answer: peer %s, %s", len(failing), max(len(s.Spread.Peers), len(failing)), worst, failing[worst]), advice)
+}
+
 func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	peers, active, why := s.Spread.Peers, 0, ""
 	for _, key := range slices.Sorted(maps.Keys(peers)) {
@@ -199,6 +226,10 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		} else if why == "" {
 			why = peers[key].Reason
 		}
+	}
+	if len(peers) > 0 && len(s.FailingHandshakes) == len(peers) {
+		r.ok(name, "no peer has a session, see handshakes")
+		return
 	}
 	found := fmt.Sprintf("active for %d of %d peers", active, len(peers))
 	if why != "" {
@@ -211,6 +242,41 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		r.warn(name, found, "run ropewalk on the peer without a NAT in between; `ropewalk show "+quote(name)+" --lanes` lists the reasons")
 	default:
 		r.ok(name, "%s", found)
+	}
+}
+
+// evaluateProbedMTU reports the peer with the smallest path MTU.
+func evaluateProbedMTU(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	confirmed, known, silent, small := 0, 0, 0, 0
+	var least config.PathMTU
+	for _, p := range s.PathMTU {
+		switch p.State {
+		case config.PathMTUConfirmed:
+			confirmed++
+		case config.PathMTURoute, config.PathMTUHost, config.PathMTUICMP:
+			known++
+		case config.PathMTUUnreachable:
+			silent++
+		}
+		if p.InnerBytes > 0 {
+			small++
+			if least.InnerBytes == 0 || p.InnerBytes < least.InnerBytes {
+				least = p
+			}
+		}
+	}
+	switch {
+	case least.TooSmallForIPv6():
+		r.warn(name, fmt.Sprintf("%d bytes to one peer: too small for IPv6 inside, whose packets of 1280 bytes leave in fragments", least.Bytes),
+			"raise the MTU of the path to 1340 bytes or more (IPv6 outside: 1360)")
+	case small > 0:
+		r.warn(name, fmt.Sprintf("smaller than the tunnel's MTU needs for %d of %d peers, the least is %d bytes", small, len(s.PathMTU), least.Bytes),
+			fmt.Sprintf("ip link set dev %s mtu %d", quote(name), least.InnerBytes))
+	case silent > 0:
+		r.warn(name, fmt.Sprintf("no probe of any size is answered by %d of %d peers", silent, len(s.PathMTU)),
+			"look for a firewall on the path that drops UDP with Don't Fragment")
+	default:
+		r.ok(name, "confirmed by probes for %d of %d peers, taken from the route or an ICMP error for %d", confirmed, len(s.PathMTU), known)
 	}
 }
 

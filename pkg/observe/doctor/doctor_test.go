@@ -323,6 +323,19 @@ func tunnelCases() []faultCase {
 	}
 }
 
+// probed gives the tunnel a peer with that path MTU.
+func probed(p config.PathMTU) func(*facts.Facts) {
+	return stats(func(s *facts.Stats) { s.PathMTU = config.PathMTUReport{"k1": p} })
+}
+
+// failing gives the tunnel a single peer that does not answer.
+func failing(h config.PeerHandshake) func(*facts.Facts) {
+	return stats(func(s *facts.Stats) {
+		s.Spread.Peers = map[string]config.PeerSpread{"AAAA": {Reason: "there is no session yet"}}
+		s.FailingHandshakes = config.HandshakeReport{"AAAA": h}
+	})
+}
+
 func fastCases() []faultCase {
 	workers := func(submitted, done uint64) func(*facts.Facts) {
 		return stats(func(s *facts.Stats) { s.Lanes[1].TxWorkers = workpool.Stats{Submitted: submitted, Done: done} })
@@ -374,6 +387,17 @@ func fastCases() []faultCase {
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff }), Warning, "disabled by configuration", "--spread auto"},
 		{"fast-spread", peer(config.PeerSpread{Reason: "the peer is behind a NAT"}), Warning, "0 of 1 peers; first reason: the peer is behind a NAT", "--lanes"},
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Peers = nil }), OK, "0 of 0", ""},
+		{"handshakes", failing(config.PeerHandshake{Unanswered: 6}), Warning, "1 of 1 peers do not answer: peer AAAA, 6 initiations unanswered", "public key"},
+		{
+			"handshakes", failing(config.PeerHandshake{Unanswered: 3, Error: "network is unreachable"}), Warning,
+			"could not be sent: network is unreachable", "ip route get",
+		},
+		{"fast-spread", failing(config.PeerHandshake{Unanswered: 3}), OK, "see handshakes", ""},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1480}), OK, "confirmed by probes for 1 of 1 peers", ""},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTUSearching, Bytes: 1400, InnerBytes: 1328}), Warning, "the least is 1400 bytes", "ip link set dev wg0 mtu 1328"},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1300, InnerBytes: 1232}), Warning, "too small for IPv6", "1340 bytes"},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTURoute, Bytes: 1500}), OK, "from the route or an ICMP error for 1", ""},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTUUnreachable}), Warning, "no probe of any size", "firewall"},
 		{"fast-cipher", stats(func(s *facts.Stats) { s.Cipher = "generic" }), Warning, "one packet at a time", "cpu-cipher"},
 		{"fast-cipher", stats(func(s *facts.Stats) { s.Cipher = "" }), OK, "assuming the daemon has this version", ""},
 	}

@@ -40,7 +40,7 @@ func hostChecks() []Check {
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
 			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
 		check("mtu", "tunnel MTU against the path MTU to each peer", evaluatePathMTU,
-			"outer packets above the path MTU are fragmented, which costs more than all offloads gain").needsTunnel(),
+			"inner packets that do not fit the path are fragmented or refused with ICMP errors, which costs more than all offloads gain").needsTunnel(),
 	}
 }
 

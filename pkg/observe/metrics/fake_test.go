@@ -70,14 +70,16 @@ func fakePeer(n int, ago time.Duration) config.PeerStatus {
 func newFake() *fakeDevice {
 	spread := fakePeer(3, 90*time.Second)
 	spread.Keepalive, spread.Spread = 25, config.PeerSpread{Active: true, Ports: 16}
+	spread.PathMTU = config.PathMTU{Bytes: 1480, State: config.PathMTUConfirmed}
 	return &fakeDevice{
 		status: config.Status{
 			Name: "wg0", PrivateKey: testPrivateKey, PublicKey: fakeKey(0), ListenPort: 51820, Lanes: 2,
 			Peers: []config.PeerStatus{fakePeer(1, -1), fakePeer(2, time.Hour), spread},
 		},
 		stats: device.Stats{
-			Cipher: "avx512", Workers: 2,
-			Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
+			Cipher: "avx512", Workers: 2, PathMTUProbes: config.ProbeCounts{Sent: 7, Answered: 5, Refused: 1},
+			PathMTUErrors: config.ICMPErrorCounts{Believed: 2, Ignored: 3},
+			Interface:     "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
 			Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 			Stats: engine.Stats{
 				Lanes: []engine.LaneStats{fakeLane(1), fakeLane(2)},

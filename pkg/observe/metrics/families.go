@@ -77,6 +77,9 @@ const (
 	peers
 	peersAggregated
 	peersSpread
+	peersFailing
+	pathMTUProbes
+	pathMTUErrors
 	lastHandshake
 	selectionPlans
 
@@ -89,6 +92,8 @@ const (
 	peerLastHandshake
 	peerKeepalive
 	peerSpreadPorts
+	peerPathMTU
+	peerUnanswered
 
 	wgSentBytes
 	wgReceivedBytes
@@ -155,7 +160,10 @@ var definitions = [familyCount]definition{
 
 	peers:           {"ropewalk_peers", gauge, "Peers: established (a handshake in the last 180 s), idle (an older one) or never (none yet).", "interface state"},
 	peersAggregated: {"ropewalk_peers_aggregated", gauge, "1 if metrics of single peers are off, or omitted because there are too many peers; else 0.", "interface"},
+	peersFailing:    {"ropewalk_peers_unanswered", gauge, "Peers that have not answered the last three or more handshake initiations.", "interface"},
 	peersSpread:     {"ropewalk_peers_spread", gauge, "Peers whose flows are spread over source ports.", "interface"},
+	pathMTUProbes:   {"ropewalk_path_mtu_probes_total", counter, "Probes of the path MTU to peers: sent; answered by the peer; and refused by this host, whose network device is too small.", "interface result"},
+	pathMTUErrors:   {"ropewalk_path_mtu_icmp_errors_total", counter, "ICMP errors that report a path MTU: believed, because they quote a message of a present session; or ignored.", "interface result"},
 	lastHandshake:   {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
 	selectionPlans:  {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},
 
@@ -168,6 +176,10 @@ var definitions = [familyCount]definition{
 	peerLastHandshake:   {"ropewalk_peer_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with a peer; 0 if there was none. An idle peer makes no handshakes.", "interface public_key"},
 	peerKeepalive:       {"ropewalk_peer_persistent_keepalive_seconds", gauge, "Interval of persistent keepalives to a peer; 0 if they are off.", "interface public_key"},
 	peerSpreadPorts:     {"ropewalk_peer_spread_ports", gauge, "Source ports over which the flows to a peer are spread; 0 if they are not.", "interface public_key"},
+
+	peerPathMTU: {"ropewalk_peer_path_mtu_bytes", gauge, "Largest outer IP packet to a peer, by probes, the MTU of the route, or an ICMP error; 0 if it is not known, as before the first session.", "interface public_key"},
+
+	peerUnanswered: {"ropewalk_peer_unanswered_initiations", gauge, "Handshake initiations to a peer since the last complete handshake, without the last one.", "interface public_key"},
 
 	wgSentBytes:       {"wireguard_sent_bytes_total", counter, "Bytes sent to the peer.", "interface public_key allowed_ips"},
 	wgReceivedBytes:   {"wireguard_received_bytes_total", counter, "Bytes received from the peer.", "interface public_key allowed_ips"},

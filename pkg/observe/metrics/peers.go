@@ -77,13 +77,16 @@ func (s *scrape) peers() {
 // The counters of the lanes do not.
 func (s *scrape) summary() {
 	states := map[string]int{"established": 0, "idle": 0, "never": 0}
-	spread := 0
+	spread, failing := 0, 0
 	var last time.Time
 	for i := range s.Peers {
 		p := &s.Peers[i]
 		states[p.state(s.At)]++
 		if p.SpreadPorts > 0 {
 			spread++
+		}
+		if p.Handshake.Failing() {
+			failing++
 		}
 		if p.LastHandshake.After(last) {
 			last = p.LastHandshake
@@ -93,6 +96,12 @@ func (s *scrape) summary() {
 		s.emit(peers, float64(n), state)
 	}
 	s.emit(peersSpread, float64(spread))
+	s.emit(peersFailing, float64(failing))
+	s.count(pathMTUProbes, s.Stats.PathMTUProbes.Sent, "sent")
+	s.count(pathMTUProbes, s.Stats.PathMTUProbes.Answered, "answered")
+	s.count(pathMTUProbes, s.Stats.PathMTUProbes.Refused, "refused")
+	s.count(pathMTUErrors, s.Stats.PathMTUErrors.Believed, "believed")
+	s.count(pathMTUErrors, s.Stats.PathMTUErrors.Ignored, "ignored")
 	s.emit(lastHandshake, unix(last))
 }
 
@@ -119,6 +128,8 @@ func (s *scrape) peer(p *Peer) {
 	s.emit(peerLastHandshake, unix(p.LastHandshake), p.PublicKey)
 	s.emit(peerKeepalive, float64(p.Keepalive), p.PublicKey)
 	s.emit(peerSpreadPorts, float64(p.SpreadPorts), p.PublicKey)
+	s.emit(peerPathMTU, float64(p.PathMTU.Bytes), p.PublicKey)
+	s.emit(peerUnanswered, float64(p.Handshake.Unanswered), p.PublicKey)
 }
 
 // wireGuardNames emits the metrics of prometheus_wireguard_exporter for a peer. Like there, allowed IPs are a label.

@@ -33,6 +33,8 @@ type Peer struct {
 	TxBytes       uint64
 	Packets       config.PeerPackets
 	SpreadPorts   int // source ports over which its flows are spread; 0 if they are not
+	PathMTU       config.PathMTU
+	Handshake     config.PeerHandshake
 }
 
 // Source returns a snapshot. It is called once per scrape; scrapes may run concurrently.
@@ -66,7 +68,7 @@ func FromDevice(d Device, now func() time.Time) Source {
 func fromPeer(p *config.PeerStatus) Peer {
 	out := Peer{
 		PublicKey: p.PublicKey.Base64(), AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
-		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports,
+		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports, PathMTU: p.PathMTU, Handshake: p.Handshake,
 	}
 	if p.Endpoint.AddrPort.IsValid() {
 		out.Endpoint = p.Endpoint.AddrPort.String()

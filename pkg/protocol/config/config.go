@@ -12,15 +12,16 @@ import (
 
 // Device is a change to a device. A nil field stays unchanged. The change is applied as a whole or not at all.
 type Device struct {
-	PrivateKey   *noise.PrivateKey // the zero key removes the identity
-	ListenPort   *uint16           // 0 lets the kernel choose
-	FwMark       *uint32           // 0 removes the mark
-	Spread       *SpreadMode
-	SpreadPorts  *spread.Ports // the source ports to spread over; see CheckPorts
-	Underlay     *UnderlayMode
-	ReceiveCPUs  *ReceiveCPUs // not with UnderlayXDP
-	ReplacePeers bool         // remove all peers first
-	Peers        []Peer       // in the order given
+	PrivateKey     *noise.PrivateKey // the zero key removes the identity
+	ListenPort     *uint16           // 0 lets the kernel choose
+	FwMark         *uint32           // 0 removes the mark
+	Spread         *SpreadMode
+	SpreadPorts    *spread.Ports // the source ports to spread over; see CheckPorts
+	Underlay       *UnderlayMode
+	ReceiveCPUs    *ReceiveCPUs // not with UnderlayXDP
+	OuterFragments *OuterFragments
+	ReplacePeers   bool   // remove all peers first
+	Peers          []Peer // in the order given
 }
 
 // Peer is a change to one peer.
@@ -73,7 +74,10 @@ type PeerStatus struct {
 	Keepalive     uint16 // seconds, 0 for off
 	AllowedIPs    []netip.Prefix
 	Spread        PeerSpread
-	Packets       PeerPackets // zero when unknown: the control socket does not report them
+	PathMTU       PathMTU // of the zero value if unknown: the control socket reports it separately, as a PathMTUReport
+	// Handshake is the zero value if unknown: the control socket reports it separately, as a HandshakeReport.
+	Handshake PeerHandshake
+	Packets   PeerPackets // zero when unknown: the control socket does not report them
 }
 
 // PeerPackets counts WireGuard messages from and to a peer, and those of them that were dropped.

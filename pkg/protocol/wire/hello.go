@@ -17,6 +17,7 @@ type Hello struct {
 	Gathers bool // the sender receives data messages from any of the receiver's source ports
 	Heard   bool // an authenticated message from a port other than the receiver's canonical port has arrived
 	NoReply bool // the sender wants no hello in return
+	Probes  bool // the sender answers path MTU probes (Probe)
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
@@ -47,6 +48,7 @@ const (
 	helloGathers = 1 << iota
 	helloHeard
 	helloNoReply
+	helloProbes
 )
 
 // Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
@@ -107,6 +109,9 @@ func (h *Hello) flags() (flags byte) {
 	if h.NoReply {
 		flags |= helloNoReply
 	}
+	if h.Probes {
+		flags |= helloProbes
+	}
 	return flags
 }
 
@@ -130,9 +135,10 @@ func ParseHello(plain []byte, h *Hello) error {
 	flags := body[helloFlagsAt]
 	*h = Hello{
 		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
-		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
-		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
-		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
+		Probes: flags&helloProbes != 0,
+		Own:    helloEndpoint(body, helloOwnAt, helloOwnPortAt),
+		Peer:   helloEndpoint(body, helloPeerAt, helloPeerPortAt),
+		First:  helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
 		Plan: h.Plan[:0],
 	}
 	if h.First > h.Last || h.First == 0 && h.Last != 0 {

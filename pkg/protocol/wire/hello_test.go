@@ -21,7 +21,7 @@ var sameAddrPort = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }
 
 func sampleHello() Hello {
 	return Hello{
-		Gathers: true, NoReply: true,
+		Gathers: true, NoReply: true, Probes: true,
 		Own:   netip.MustParseAddrPort("192.0.2.1:51820"),
 		Peer:  netip.MustParseAddrPort("[2001:db8::2]:7"),
 		First: 61000, Last: 61999, Plan: []uint16{61001, 61000},
@@ -35,7 +35,7 @@ func TestHelloLayout(t *testing.T) {
 		want string
 	}{
 		{"sample", sampleHello(), `
-			00727770 01 05 3600 48ee 2ff2 6cca 0700
+			00727770 01 0d 3600 48ee 2ff2 6cca 0700
 			00000000000000000000ffffc0000201 20010db8000000000000000000000002
 			0200 49ee 48ee`},
 		{"nothing known", Hello{}, `
@@ -68,7 +68,7 @@ func randomHello(r *rand.Rand) Hello {
 		return netip.AddrFrom16([16]byte{0x20, byte(r.Uint32()), 15: byte(r.Uint32())})
 	}
 	h := Hello{
-		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0,
+		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0, Probes: r.IntN(2) == 0,
 		Own: netip.AddrPortFrom(addr(), uint16(r.Uint32())), Peer: netip.AddrPortFrom(addr(), uint16(r.Uint32())),
 	}
 	if r.IntN(2) == 0 {
@@ -156,7 +156,7 @@ func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
 	b[helloLengthAt] = byte(len(b))
-	b[helloFlagsAt] |= 0xf8
+	b[helloFlagsAt] |= 0xf0
 	var got Hello
 	if err := ParseHello(b, &got); err != nil {
 		t.Fatal(err)

@@ -219,9 +219,9 @@ func (p *Port) onLanesChanged(ready int, why error) {
 	case withoutSockets:
 		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(cpus))
 	case ready == 0:
-		p.log.Warn("AF_XDP unavailable, using UDP sockets", "device", device, "reason", why)
+		p.log.Warn("AF_XDP unavailable, using UDP sockets, retrying", "device", device, "reason", why)
 	case why != nil:
-		p.log.Warn("AF_XDP works for some lanes only, the others use UDP sockets", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
+		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets, retrying", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
 	default:
 		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}
@@ -239,7 +239,7 @@ func (p *Port) logChoice() {
 	p.log.Log(context.Background(), level, "underlay path selected", "path", path, "device", p.chosenDevice, "reason", p.choice.reason)
 }
 
-const logNotSpread = "received packets are not distributed to CPUs"
+const logNotSpread = "rx-cpus not in effect, received packets stay on the CPUs of the NIC's queues"
 
 // logCPUs logs the reason why packets are not distributed. onLanesChanged logs their distribution.
 func (p *Port) logCPUs(s *cpuSelection) {

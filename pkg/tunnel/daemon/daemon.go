@@ -77,10 +77,10 @@ func (d *Daemon) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
-		d.log.Warn("watching routes failed, source addresses of peers are not updated when routes change", "error", err)
+		d.log.Warn("watching routes failed, changed routes and source addresses are noticed only by later handshakes", "error", err)
 	}
 	if err := watchClock(ctx, func() { d.current().ClockJumped() }); err != nil {
-		d.log.Warn("watching the clock failed, keys may be erased late after a suspend", "error", err)
+		d.log.Warn("watching the clock failed, session keys may be erased late after a suspend until restart", "error", err)
 	}
 	go d.finishWith(d.tunnel.Device)
 }

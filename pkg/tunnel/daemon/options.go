@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -25,6 +26,7 @@ type Options struct {
 	Underlay       config.UnderlayMode
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
 	ReceiveCPUs    config.ReceiveCPUs
+	OuterFragments config.OuterFragments
 
 	// Persist keeps the interface with its addresses and routes when the daemon closes or dies, and reuses such an interface. See
 	// tun.Config.
@@ -68,5 +70,5 @@ func (o *Options) Check() error {
 	case o.Nice < -20 || o.Nice > 19:
 		return fmt.Errorf("a nice value of %d: want -20 to 19", o.Nice)
 	}
-	return nil
+	return tun.CheckName(o.Name)
 }

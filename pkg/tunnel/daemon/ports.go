@@ -44,7 +44,10 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 
 // sockets opens the sockets of a port, or uses the inherited ones.
 func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
-	c := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), SendBuffer: sendBuffer, BusyPoll: true, Log: p.log}
+	c := udp.Config{
+		Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), SendBuffer: sendBuffer, BusyPoll: true, Log: p.log,
+		Fragments: bool(o.OuterFragments), TooBig: o.TooBig,
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.inherited; s != nil && len(s.Lanes) > 0 {
@@ -116,7 +119,7 @@ func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
 		return
 	}
 	if overlap := local.EphemeralRange(ports.All()); overlap.Len() > 0 {
-		log.Warn("spread ports overlap the local port range, other programs may take them",
+		log.Warn("spread ports overlap the local port range, ports that other programs take are not used",
 			"spread_ports", ports, "local_port_range", local.Range, "reserve", local.ReserveCommand(overlap))
 	}
 }

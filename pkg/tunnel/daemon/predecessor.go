@@ -59,7 +59,7 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err 
 		return nil, fmt.Errorf("upgrading %s: another upgrade is under way: %w", d.Name(), syscall.EBUSY)
 	}
 	defer d.upgradeMu.Unlock()
-	d.log.Info("starting the new daemon for an upgrade", "program", path)
+	d.log.Info("upgrade requested, starting the new daemon, the tunnel runs here until it takes over", "program", path)
 	successor, err := d.o.StartSuccessor(path, d.Name())
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", path, err)
@@ -136,7 +136,7 @@ func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 		return err
 	}
 	if err := c.Await(handover.Take, handover.Timeout); err != nil {
-		d.log.Warn("handover not accepted by the new daemon, the tunnel was not interrupted", "error", err)
+		d.log.Warn("handover not accepted by the new daemon, this daemon keeps the tunnel without interruption", "error", err)
 		return nil
 	}
 	d.stopAndSend(c)
@@ -150,7 +150,7 @@ func (d *Daemon) stopAndSend(c handover.Conn) {
 	defer d.mu.Unlock()
 	stopped, err := d.stopTunnel()
 	if stopped == nil {
-		d.log.Warn("preparing the handover failed, nothing was stopped or handed over", "error", err)
+		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption", "error", err)
 		return
 	}
 	if err := d.send(c, stopped); err != nil {

@@ -19,7 +19,7 @@ func steer(log *slog.Logger, t tun.Device) {
 		return
 	}
 	if err := attachSteer(t); err != nil {
-		log.Warn("attaching the eBPF program that assigns flows to TUN queues failed, flows may share a lane", "interface", t.Name(), "error", err)
+		log.Warn("attaching the TUN steering program (eBPF) failed, all flows to a peer may share one lane until restart", "interface", t.Name(), "error", err)
 	}
 }
 
@@ -42,7 +42,7 @@ func ownThread(log *slog.Logger, nice int) func(loop string) (yield func(bool)) 
 	check := func(err error) {
 		if err != nil {
 			once.Do(func() {
-				log.Warn("setting the scheduling of lane threads failed, they keep the kernel's defaults", "nice", nice, "error", err)
+				log.Warn("setting slice and nice value of lane threads failed, they run with the default priority until restart", "nice", nice, "error", err)
 			})
 		}
 	}

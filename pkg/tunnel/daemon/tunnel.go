@@ -7,7 +7,9 @@ import (
 	"runtime"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
@@ -27,14 +29,19 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool,
+		Pool: d.pool, RouteMTU: routeMTU,
 	})}
+}
+
+// routeMTU returns the MTU of the route to an endpoint.
+func routeMTU(to *underlay.Endpoint, mark uint32) (int, error) {
+	return hostnet.RouteMTU(to.Src, to.Dst.Addr(), to.Scope, mark)
 }
 
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.
 func (d *Daemon) configure() error {
 	o := &d.o
-	c := config.Device{Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs}
+	c := config.Device{Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs, OuterFragments: &o.OuterFragments}
 	if err := d.tunnel.Configure(c); err != nil {
 		return fmt.Errorf("configuring the device: %w", err)
 	}

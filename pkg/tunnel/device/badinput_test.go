@@ -27,6 +27,9 @@ func TestEachDamagedDatagramIsCounted(t *testing.T) {
 	a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 	devicetest.Connect(a, b)
 	talk(t, a, b)
+	a.Await("the path MTU is known", pathMTUKnown(a, b))
+	b.Await("the path MTU is known", pathMTUKnown(b, a))
+	talk(t, a, b) // the last messages are no probes
 	s := newStranger(t, lan, 66)
 	var damaged [][]byte
 	for _, msg := range [][]byte{

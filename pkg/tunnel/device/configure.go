@@ -42,6 +42,7 @@ func (d *Device) Configure(c config.Device) error {
 	}
 	d.configureSpread(c.Spread, c.SpreadPorts)
 	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
+	d.configureFragments(c.OuterFragments)
 	if private != nil && !private.Equal(d.private) {
 		d.replaceIdentity(*private, id)
 	}
@@ -129,6 +130,7 @@ func (d *Device) configurePort(listen *uint16, mark *uint32) error {
 	if d.mark.Swap(newMark) != newMark {
 		for _, p := range d.peers {
 			p.clearSource() // another mark may mean another route
+			p.requestRoute()
 		}
 	}
 	return nil

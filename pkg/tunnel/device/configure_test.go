@@ -169,6 +169,7 @@ func TestPeerChangesApplyIncrementally(t *testing.T) {
 		want.Peers = c.want
 		for i := range want.Peers {
 			want.Peers[i].Spread.Reason = "there is no session yet"
+			want.Peers[i].PathMTU.State = config.PathMTUUnknown
 		}
 		h.Apply(c.change)
 		sameStatus(t, h.Status(), want)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -38,9 +39,13 @@ type PortOptions struct {
 	Mark  uint32 // SO_MARK, 0 for none
 	Mode  config.UnderlayMode
 	CPUs  config.ReceiveCPUs
+	// OuterFragments permits fragments of outer packets.
+	OuterFragments config.OuterFragments
+	// TooBig must be called for ICMP errors that report a path MTU, by any goroutine. Without it fragments are permitted.
+	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart and Pool may be nil.
+// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, RouteMTU and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
@@ -50,7 +55,10 @@ type Config struct {
 	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
-	Pool        *workpool.Pool               // workers that help busy lanes; nil for none. It must outlive the device
+	// RouteMTU returns the MTU in bytes of the route to an endpoint, for packets with a mark. Without it no limit is known before a router
+	// reports one.
+	RouteMTU func(to *underlay.Endpoint, mark uint32) (int, error)
+	Pool     *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
 }
 
 // Device is one interface.
@@ -64,7 +72,6 @@ type Device struct {
 	mu          sync.Mutex
 	private     noise.PrivateKey
 	listenPort  uint16
-	mtu         int // of the TUN, 0 before it is known
 	started     bool
 	linkUp      bool // the interface is administratively up
 	up, closed  bool // up: the port is open; it may be closed while the link is up
@@ -79,16 +86,21 @@ type Device struct {
 	groups          sendGroups
 	selection       laneSelection
 	guard           atomic.Pointer[guardRef]           // nil while there is none
+	mtu             atomic.Int64                       // of the TUN, 0 before it is known; written under mu
 	mark            atomic.Uint32                      // written under mu
 	underlayMode    atomic.Uint32                      // config.UnderlayMode, written under mu
 	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, written under mu
+	fragments       atomic.Bool                        // config.OuterFragments, written under mu
 	port            atomic.Pointer[portRef]            // nil while down
 	handshakes      handshakeQueue
 	tasks           taskQueue
 	limiter         peer.Limiter
 	refusals        refusals
+	failuresLog     rate         // of warnings about peers that do not answer
 	staged          atomic.Int64 // bytes held for all peers
 	handshakeCounts handshakeCounters
+	probeCounts     probeCounters
+	icmpCounts      icmpCounters
 	socketDrops     socketDrops
 
 	stop    chan struct{} // closed by Close
@@ -161,7 +173,7 @@ func (d *Device) Close() {
 	d.mu.Unlock()
 	if first {
 		if err := d.cfg.TUN.Close(); err != nil {
-			d.log.Warn("closing the TUN device failed, the interface may not be deleted", "error", err)
+			d.log.Warn("closing the TUN device failed, the interface may stay until this process ends", "error", err)
 		}
 		if !started {
 			close(d.done)

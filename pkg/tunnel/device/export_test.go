@@ -5,6 +5,7 @@ package device
 import (
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -114,6 +115,9 @@ func (d *Device) BetweenPorts(port underlay.Port, f func()) {
 	f()
 	d.groups.reset(port)
 }
+
+// OnTooBig passes an ICMP error to the device.
+func (d *Device) OnTooBig(m *toobig.Message) { d.onTooBig(m) }
 
 // SendGroup returns the send group of data messages to the peer.
 func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }

@@ -19,6 +19,7 @@ func TestFlowReportHasPeersAndPorts(t *testing.T) {
 		f := flow.Flow{Ends: a.To(b, 1000, false)}
 		a.Send(f.Next(100)) // waits for the handshake, and is not counted
 		b.Next()
+		synctest.Wait() // until then the slow lane sends
 		a.Flows()
 		b.Flows()
 		a.Send(f.Train(4, 500))

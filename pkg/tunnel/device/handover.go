@@ -33,7 +33,7 @@ func (d *Device) Leave() (*State, error) {
 	}
 	d.drain()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Warn("closing the TUN device failed during the handover, continuing", "error", err)
+		d.log.Warn("closing the TUN device failed during the handover, its queues close when this process ends", "error", err)
 	}
 	<-d.done
 	return d.saveState(), nil
@@ -70,8 +70,8 @@ func (d *Device) saveState() *State {
 	s := &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
 		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.underlayMode.Load()),
-		ReceiveCPUs: d.receiveCPUsState(),
-		Stats:       d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(),
+		ReceiveCPUs: d.receiveCPUsState(), OuterFragments: config.OuterFragments(d.fragments.Load()),
+		Stats: d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(),
 	}
 	for _, p := range d.peers {
 		s.Peers = append(s.Peers, p.saveState())
@@ -85,7 +85,7 @@ func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
 		PrivateKey: &private, ListenPort: &s.ListenPort, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts,
-		Underlay: &s.Underlay, ReceiveCPUs: s.ReceiveCPUs, ReplacePeers: true,
+		Underlay: &s.Underlay, ReceiveCPUs: s.ReceiveCPUs, OuterFragments: &s.OuterFragments, ReplacePeers: true,
 	}
 	for i := range s.Peers {
 		c.Peers = append(c.Peers, s.Peers[i].config())

@@ -33,6 +33,8 @@ type handshakeState struct {
 	lastAcceptedAt int64           // when it was accepted
 	lastSent       noise.Timestamp // of our last initiation
 	completedAt    time.Time       // wall clock time of the last complete handshake
+	unanswered     int             // initiations since then, or since the start
+	sendErr        error           // of the last initiation, nil if it was sent
 }
 
 // identity is the device's static key pair and the checker of cookies and MACs for it.
@@ -85,26 +87,28 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Re
 func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 	var reply wire.CookieReply
 	if err := id.checker.CreateReply(&reply, msg, from.Dst, d.clock(), d.cfg.Rand); err != nil {
-		d.log.Error("creating cookie reply failed, dropping handshake message", "endpoint", from.Dst, "error", err)
+		d.log.Error("creating cookie reply failed, dropping handshake message, its sender tries again", "endpoint", from.Dst, "error", err)
 		return
 	}
-	d.engine.SlowDrops.Add(d.send(&from, reply[:]), 1)
+	reason, _ := d.send(&from, reply[:])
+	d.engine.SlowDrops.Add(reason, 1)
 }
 
-// send sends one slow-path message.
-func (d *Device) send(to *underlay.Endpoint, msg []byte) drop.Reason {
+// send sends one slow-path message. The error is that of the system call.
+func (d *Device) send(to *underlay.Endpoint, msg []byte) (drop.Reason, error) {
 	port := d.port.Load()
 	if port == nil {
-		return drop.TXDown
+		return drop.TXDown, nil
 	}
-	if err := port.SendTo(to, msg); err != nil {
-		d.log.Debug("sending handshake message failed, dropping it", "endpoint", to.Dst, "error", err)
-		if errors.Is(err, underlay.ErrSendBufferFull) {
-			return drop.TXSendBuffer
-		}
-		return drop.TXSendError
+	err := port.SendTo(to, msg)
+	switch {
+	case err == nil:
+		return drop.None, nil
+	case errors.Is(err, underlay.ErrSendBufferFull):
+		return drop.TXSendBuffer, err
 	}
-	return drop.None
+	d.log.Debug("sending handshake message failed, the initiator tries again in 5 seconds", "endpoint", to.Dst, "error", err)
+	return drop.TXSendError, err
 }
 
 // handleCookieReply stores the cookie for the peer whose message the reply answers. A cookie reply proves nothing about the
@@ -193,14 +197,14 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	var msg wire.Response
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
-		p.dev.log.Error("creating handshake response failed, dropping initiation", "peer", p.key, "error", err)
+		p.dev.log.Error("creating handshake response failed, dropping initiation, the peer tries again in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return
 	}
 	b.signed = signed
 	p.establish(b, false)
 	p.timers.ResponseSent(now)
-	p.sendHandshake(msg[:], now)
+	_ = p.sendHandshake(msg[:], now) // counted; the peer tries again
 	p.armTimer(now)
 	p.dev.handshakeCounts.answered.Add(1)
 	p.dev.log.Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
@@ -253,7 +257,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	p.handshake.attempt = nil
 	var err error
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
-		d.log.Error("deriving session keys failed, dropping handshake", "peer", p.key, "error", err)
+		d.log.Error("deriving session keys failed, dropping handshake response and retrying in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
@@ -286,27 +290,31 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
 	p.timers.HandshakeComplete(now)
+	p.requestRoute()
 	level := slog.LevelDebug // rekeys are at debug level, every two minutes
-	if p.handshake.completedAt.IsZero() {
+	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered {
 		level = slog.LevelInfo
 	}
+	p.handshake.unanswered, p.handshake.sendErr = 0, nil
 	p.handshake.completedAt = p.dev.cfg.Wall()
 	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
-// sendHandshake sends a handshake message to the peer's endpoint. The caller holds mu.
-func (p *Peer) sendHandshake(msg []byte, now int64) {
+// sendHandshake sends a handshake message to the peer's endpoint. The error is that of the system call. The caller holds mu.
+func (p *Peer) sendHandshake(msg []byte, now int64) error {
 	to := p.engine.Endpoint.Load()
 	if to == nil {
 		p.dropForPeer(drop.TXNoEndpoint, 1)
-		return
+		return nil
 	}
 	p.engine.Activity.Sent(now, false) // before an answer can arrive
-	if why := p.dev.send(to, msg); why != drop.None {
+	why, err := p.dev.send(to, msg)
+	if why != drop.None {
 		p.dropForPeer(why, 1)
-		return
+		return err
 	}
 	p.engine.CountHandshake(0, len(msg))
+	return nil
 }
 
 // initiate starts a handshake unless one is in flight or the last started too recently. In the latter case it schedules one
@@ -346,8 +354,46 @@ func (p *Peer) sendInitiation(now int64) {
 	}
 	p.dev.handshakeCounts.initiated.Add(1)
 	p.dev.log.Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
-	p.sendHandshake(msg[:], now)
+	p.noteInitiation(p.sendHandshake(msg[:], now), now)
 	p.timers.InitiationSent(now, p.dev.jitter())
+}
+
+// noteInitiation notes that an initiation was sent, or not, and warns once of an error, and once of those before that were not answered.
+// The caller holds mu.
+func (p *Peer) noteInitiation(err error, now int64) {
+	h := &p.handshake
+	if err == nil && h.sendErr != nil {
+		h.unanswered = 0 // those before were not sent
+	}
+	firstError, many := err != nil && h.sendErr == nil, err == nil && h.unanswered == config.ManyUnanswered
+	h.unanswered++
+	h.sendErr = err
+	if !firstError && !many {
+		return
+	}
+	level := slog.LevelWarn
+	if !p.dev.failuresLog.allow(now, time.Minute) { // there may be thousands of such peers
+		level = slog.LevelDebug
+	}
+	log := p.dev.log.With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	if firstError {
+		log.Log(context.Background(), level, "sending handshake initiation failed, trying again every 5 seconds while there is traffic for the peer", "error", err)
+		return
+	}
+	log.Log(context.Background(), level, "handshake initiations are not answered, trying again every 5 seconds while there is traffic for the peer",
+		"initiations", config.ManyUnanswered)
+}
+
+// reportHandshake describes the handshake if it does not succeed. The caller holds mu.
+func (p *Peer) reportHandshake() (r config.PeerHandshake) {
+	r.Unanswered = p.handshake.unanswered
+	if p.handshake.attempt != nil && r.Unanswered > 0 {
+		r.Unanswered-- // the last one may still be answered
+	}
+	if p.handshake.sendErr != nil {
+		r.Error = p.handshake.sendErr.Error()
+	}
+	return r
 }
 
 // createInitiation writes the initiation and returns its receiver index. On error it returns the part that must be released, or nil.

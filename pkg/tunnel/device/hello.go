@@ -27,6 +27,7 @@ func (p *Peer) resetHello(reason error) {
 	p.engine.Heard.Store(false)
 	p.updateGathered()
 	p.updateSpread()
+	p.stopPathMTU()
 }
 
 // renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
@@ -36,6 +37,9 @@ func (p *Peer) renewHello(moved bool) {
 	x.remote.Heard = false
 	if moved {
 		x.nat, x.localAddr = nil, netip.Addr{}
+		p.forgetPathLimits()
+		p.stopPathMTU()
+		p.requestRoute()
 		p.engine.Heard.Store(false)
 	}
 	x.handle(helloRenew)
@@ -146,7 +150,7 @@ func (p *Peer) sendHelloFromSource(hello []byte) {
 func (p *Peer) localHello() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
-		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		local := to.Src
@@ -191,6 +195,10 @@ func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 		p.engine.Heard.Store(true) // after its ports are stored: the peer begins to use them when it learns this
 	}
 	p.updateSpread()
+	p.updatePathMTU(p.dev.clock())
+	if search := p.mtu.active(); search != nil {
+		search.Retry(p.dev.clock())
+	}
 	return lost || !m.hello.NoReply
 }
 

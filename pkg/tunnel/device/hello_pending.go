@@ -45,6 +45,9 @@ func (q *helloQueue) put(m *pendingHello) {
 
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
+	if wire.IsProbe(plain) {
+		return p.receiveProbe(plain)
+	}
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}

@@ -25,7 +25,7 @@ import (
 
 // hello tells whether a datagram may be one: tests that use it carry larger packets.
 func (d tapped) hello() bool {
-	return d.kind == wire.TypeData && !d.keepalive() && d.size <= wire.DataOverhead+wire.MaxHelloSize+16
+	return d.kind == wire.TypeData && d.size >= wire.DataOverhead+wire.MinHelloSize && d.size <= wire.DataOverhead+wire.MaxHelloSize+16
 }
 
 // drain discards the packets that arrive at a host.

@@ -47,6 +47,7 @@ type messages struct {
 	mu    sync.Mutex
 	count map[netip.Addr]map[wire.Type]int
 	last  map[wire.Type][]byte
+	from  map[netip.Addr]map[wire.Type][]byte // the last ones of each host
 }
 
 // filter is an underlay.Filter that counts, and delivers.
@@ -55,13 +56,16 @@ func (m *messages) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verd
 	defer m.mu.Unlock()
 	if m.count == nil {
 		m.count, m.last = map[netip.Addr]map[wire.Type]int{}, map[wire.Type][]byte{}
+		m.from = map[netip.Addr]map[wire.Type][]byte{}
 	}
 	kind, _ := wire.Classify(datagram)
 	if m.count[from.Addr()] == nil {
 		m.count[from.Addr()] = map[wire.Type]int{}
+		m.from[from.Addr()] = map[wire.Type][]byte{}
 	}
 	m.count[from.Addr()][kind]++
 	m.last[kind] = bytes.Clone(datagram)
+	m.from[from.Addr()][kind] = m.last[kind]
 	return underlay.Deliver
 }
 
@@ -78,6 +82,13 @@ func (m *messages) latest(kind wire.Type) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return bytes.Clone(m.last[kind])
+}
+
+// latestFrom is the last message of a type that a host has sent over IPv4, or nil.
+func (m *messages) latestFrom(h *devicetest.Host, kind wire.Type) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return bytes.Clone(m.from[h.Outside(false).Addr()][kind])
 }
 
 // hasMAC2 tells whether a handshake message bears a cookie's MAC.

@@ -20,6 +20,7 @@ type pathState struct {
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
+	spreadLogged  string // the reason in the last log message about spread
 	replaced      atomic.Pointer[replacedEndpoint]
 	roamLog       rate
 }
@@ -82,13 +83,18 @@ func (p *Peer) isReplaced(dst netip.AddrPort) bool {
 	return r != nil && r.dst == dst && p.dev.clock() < r.until
 }
 
-// RoutesChanged clears the local address on which each peer last reached us: the address may be gone, or no longer the best.
+// RoutesChanged has the MTU of the routes looked up again, and clears the local address on which each peer last reached us: the address
+// may be gone, or no longer the best.
 // Routing chooses one until the peer is heard from again. Call it when the host's routes, addresses or links changed.
 func (d *Device) RoutesChanged() {
+	if port := d.port.Load(); port != nil {
+		port.RoutesChanged()
+	}
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
 		p.clearSource()
+		p.requestRoute()
 	}
 }
 

@@ -36,6 +36,7 @@ type Peer struct {
 	timers    timerState
 	hello     helloExchange
 	path      pathState
+	mtu       mtuSearch
 	handover  handoverState
 }
 
@@ -45,7 +46,10 @@ type laneRequests struct {
 	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
-	sendGroup        atomic.Bool // taskSendGroup was posted since the port was opened
+	probes           probeQueue
+	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
+	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
+	sendGroup        atomic.Bool   // taskSendGroup was posted since the port was opened
 }
 
 // Format prints the public key for every verb: a Peer holds secrets.
@@ -114,9 +118,18 @@ func (p *Peer) runTasks() {
 	if tasks&taskHello != 0 {
 		p.handleHello(m, now)
 	}
+	if tasks&taskProbe != 0 {
+		p.handleProbes(now)
+		p.takeReported(now)
+	}
+	if tasks&taskRoute != 0 {
+		p.lookUpRoute(now)
+	}
 	if tasks&taskTimer != 0 {
 		p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 		p.runHelloTimer(now)
+		p.runPathLimits(now)
+		p.runPathMTU(now)
 		p.initiateDeferred(now)
 		p.retryHandshake(now)
 	}
@@ -148,7 +161,7 @@ func (p *Peer) confirmSession(now int64) {
 // runTimerActions runs the actions that the timers request. The caller holds mu.
 func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
-		p.dev.log.Info("session keys erased, no new handshake in 9 minutes", "peer", p.key, "last_handshake", p.handshake.completedAt)
+		p.dev.log.Info("session keys erased after 9 minutes without handshake, the next packet to the peer starts one", "peer", p.key, "last_handshake", p.handshake.completedAt)
 		p.eraseSessions()
 		p.endAttempt()
 		p.handshake.cookies = nil
@@ -205,6 +218,7 @@ func (p *Peer) stop() {
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
 	p.eraseSessions()
+	p.forgetPathLimits()
 	p.endAttempt()
 	p.dropStaged()
 	p.timers.initiateAt = 0

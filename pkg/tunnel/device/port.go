@@ -21,9 +21,8 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 		return
 	}
 	d.linkUp = ev.Up
-	if ev.MTU != d.mtu {
-		d.mtu = ev.MTU
-		d.engine.SetMTU(ev.MTU)
+	if int64(ev.MTU) != d.mtu.Load() {
+		d.setMTU(ev.MTU)
 	}
 	switch {
 	case ev.Up && !d.up:
@@ -32,7 +31,21 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 		}
 	case !ev.Up && d.up:
 		d.down()
-		d.log.Info("interface down")
+		d.log.Info("interface down, listen port closed and sessions erased")
+	}
+}
+
+// setMTU applies a new MTU of the TUN. The caller holds mu.
+func (d *Device) setMTU(mtu int) {
+	d.mtu.Store(int64(mtu))
+	d.engine.SetMTU(mtu)
+	for _, p := range d.peers {
+		p.mu.Lock()
+		if p.running {
+			p.updatePathMTU(d.clock())
+			p.armTimer(d.clock())
+		}
+		p.mu.Unlock()
 	}
 }
 
@@ -73,6 +86,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	p, err := d.cfg.OpenPort(PortOptions{
 		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
+		OuterFragments: config.OuterFragments(d.fragments.Load()), TooBig: d.onTooBig,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening listen port %d: %w", port, err)
@@ -113,7 +127,7 @@ func (d *Device) down() {
 	d.resetGuard(nil)
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing listen port failed", "port", d.listenPort, "error", err)
+		d.log.Warn("closing listen port failed, its sockets stay open until this daemon ends", "port", d.listenPort, "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 }

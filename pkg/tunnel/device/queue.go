@@ -54,6 +54,8 @@ const (
 	taskTimer                        // a timer fired, or must be set again
 	taskHello                        // a hello waits, or the peer was first heard from a source port
 	taskRoamed                       // the peer's address or port changed
+	taskProbe                        // a path MTU probe, or the answer to one, waits
+	taskRoute                        // the route to the peer must be looked up
 	taskSendGroup                    // data to the peer waits for a send buffer
 )
 

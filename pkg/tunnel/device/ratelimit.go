@@ -48,6 +48,6 @@ func (d *Device) logRefusal(reason drop.Reason, from underlay.Endpoint, key nois
 	if n := d.refusals.suppressed.Swap(0); n > 0 {
 		log = log.With("suppressed", n)
 	}
-	log.Info("handshake refused", "reason", reason.String(), "endpoint", from.Dst)
+	log.Info("handshake message refused and dropped", "reason", reason.String(), "endpoint", from.Dst)
 	return reason
 }

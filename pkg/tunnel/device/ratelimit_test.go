@@ -32,7 +32,7 @@ func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 	now += int64(time.Minute)
 	d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
 	got := b.String()
-	if !strings.Contains(got, " msg=\"handshake refused\" suppressed=992 reason="+drop.HSBadMAC1.String()+" endpoint=192.0.2.1:7\n") {
+	if !strings.Contains(got, " msg=\"handshake message refused and dropped\" suppressed=992 reason="+drop.HSBadMAC1.String()+" endpoint=192.0.2.1:7\n") {
 		t.Errorf("got %q", got)
 	}
 	if strings.Contains(got, "peer") {

@@ -120,10 +120,10 @@ func (s *laneSelection) apply() {
 	}
 	s.logged = true
 	if errors.Is(err, underlay.ErrSelectionStands) {
-		s.log.Info("choosing receive lanes by port plan is unavailable, choosing them by the range of source ports", "error", err)
+		s.log.Info("selecting receive lanes by port plan is unavailable, selecting them by source port alone until the port is reopened", "error", err)
 		return
 	}
-	s.log.Warn("attaching the program that selects receive sockets failed, the kernel's hash selects them and some lanes may stay idle", "error", err)
+	s.log.Warn("attaching the socket selection program (eBPF) failed, received flows may share lanes until the port is reopened", "error", err)
 }
 
 // SelectionReport describes how receive lanes are selected.

@@ -265,7 +265,7 @@ func TestSelectionFailureIsLoggedOnceAndHarmless(t *testing.T) {
 		talk(t, a, b)
 		bothSpread(t, a, b)
 		flows(t, a, b, 8)
-		if n := strings.Count(log.String(), "selects receive sockets failed"); n != 1 || port.calls.Load() < 2 {
+		if n := strings.Count(log.String(), "attaching the socket selection program"); n != 1 || port.calls.Load() < 2 {
 			t.Errorf("logged %d times in %d calls", n, port.calls.Load())
 		}
 		if got := selectionOf(b); got.ByPort || got.Reason != "out of order" || got.Wanted != 1 || got.Plans != 0 {
@@ -313,7 +313,7 @@ func TestFixedSelectionIsKeptAndReported(t *testing.T) {
 		}
 		off := config.SpreadOff
 		b.Apply(config.Device{Spread: &off})
-		if n := strings.Count(log.String(), "choosing them by the range of source ports"); n != 1 && n != 2 || strings.Contains(log.String(), "level=WARN") {
+		if n := strings.Count(log.String(), "selecting them by source port alone"); n != 1 && n != 2 || strings.Contains(log.String(), "level=WARN") {
 			t.Errorf("logged %d times:\n%s", n, log.String())
 		}
 	})

@@ -115,9 +115,10 @@ func (p *Peer) updateSpread() {
 	}
 	old := p.path.spread
 	p.path.spread = state
-	if state.Active == old.Active && (p.hello.nat == nil || state.Reason == old.Reason) {
+	if state.Active == old.Active && (p.hello.nat == nil || state.Reason == p.path.spreadLogged) {
 		return
 	}
+	p.path.spreadLogged = state.Reason
 	level := slog.LevelInfo
 	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
 		level = slog.LevelDebug

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -37,6 +38,11 @@ type tapped struct {
 
 // keepalive tells whether it is one.
 func (d tapped) keepalive() bool { return d.kind == wire.TypeData && d.size == wire.DataOverhead }
+
+// probe tells whether it may be a path MTU probe: tests that use it carry smaller packets.
+func (d tapped) probe() bool {
+	return d.kind == wire.TypeData && d.size == wire.DataOverhead+tun.DefaultMTU
+}
 
 func (w *wiretap) filter(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
 	kind, _ := wire.Classify(datagram)
@@ -67,7 +73,7 @@ func (w *wiretap) count(n byte, match func(tapped) bool) (count int) {
 func (w *wiretap) sources(n byte) map[uint16]int {
 	ports := map[uint16]int{}
 	w.count(n, func(d tapped) bool {
-		if d.from.Port() != devicetest.ListenPort {
+		if d.from.Port() != devicetest.ListenPort && !d.probe() {
 			ports[d.from.Port()]++
 		}
 		return false

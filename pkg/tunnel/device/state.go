@@ -29,9 +29,11 @@ type State struct {
 	SpreadPorts spread.Ports        `json:"spread_ports"`
 	Underlay    config.UnderlayMode `json:"underlay"`
 	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which older daemons can parse
-	Peers       []PeerState         `json:"peers"`
-	Stats       engine.Stats        `json:"stats"`
-	Handshakes  HandshakeStats      `json:"handshakes"`
+	// OuterFragments is absent for off, which older daemons can parse.
+	OuterFragments config.OuterFragments `json:"outer_fragments,omitempty"`
+	Peers          []PeerState           `json:"peers"`
+	Stats          engine.Stats          `json:"stats"`
+	Handshakes     HandshakeStats        `json:"handshakes"`
 }
 
 // PeerState is the state of one peer.

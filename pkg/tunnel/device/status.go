@@ -51,7 +51,8 @@ func (p *Peer) status() config.PeerStatus {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
-	s.Spread, s.Packets = p.path.spread, config.PeerPackets(p.engine.Packets())
+	s.Handshake = p.reportHandshake()
+	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
 	return s
 }
 
@@ -62,9 +63,16 @@ type Stats struct {
 	TUN       tun.Features      `json:"tun"`
 	Underlay  underlay.Features `json:"underlay"`
 	engine.Stats
-	Spread    config.SpreadReport   `json:"spread"`
-	Selection SelectionReport       `json:"selection"`
-	Path      config.UnderlayReport `json:"path"`
+	Spread  config.SpreadReport  `json:"spread"`
+	PathMTU config.PathMTUReport `json:"path_mtu"`
+	// PathMTUProbes counts the probes to all present and removed peers.
+	PathMTUProbes config.ProbeCounts `json:"path_mtu_probes"`
+	// PathMTUErrors counts ICMP errors that report a path MTU.
+	PathMTUErrors config.ICMPErrorCounts `json:"path_mtu_errors"`
+	Selection     SelectionReport        `json:"selection"`
+	Path          config.UnderlayReport  `json:"path"`
+	// FailingHandshakes has the peers that do not answer.
+	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
 	// Handshakes counts those of all present and removed peers.
 	Handshakes HandshakeStats `json:"handshakes"`
 	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 implementation
@@ -78,7 +86,9 @@ func (d *Device) Stats() any {
 		s.Up, s.Underlay = true, port.Features()
 	}
 	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
-	s.Handshakes = d.handshakeCounts.snapshot()
+	s.PathMTU, s.PathMTUProbes = d.pathMTUReport(), d.probeCounts.snapshot()
+	s.PathMTUErrors = d.icmpCounts.snapshot()
+	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
 	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
 	return s
 }
@@ -95,6 +105,34 @@ func (d *Device) spreadReport() config.SpreadReport {
 	for key, p := range d.peers {
 		p.mu.Lock()
 		r.Peers[key.Base64()] = p.path.spread
+		p.mu.Unlock()
+	}
+	return r
+}
+
+// pathMTUReport reports the path MTU of each peer.
+func (d *Device) pathMTUReport() config.PathMTUReport {
+	r := config.PathMTUReport{}
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		p.mu.Lock()
+		r[key.Base64()] = p.reportPathMTU()
+		p.mu.Unlock()
+	}
+	return r
+}
+
+// handshakeReport reports the peers whose handshakes fail.
+func (d *Device) handshakeReport() config.HandshakeReport {
+	r := config.HandshakeReport{}
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		p.mu.Lock()
+		if h := p.reportHandshake(); h.Failing() {
+			r[key.Base64()] = h
+		}
 		p.mu.Unlock()
 	}
 	return r

@@ -2,7 +2,11 @@
 
 package udp
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
+)
 
 // DefaultBuffer is the default size in bytes that is requested for each socket's send and receive buffer.
 const DefaultBuffer = 7 << 20
@@ -30,6 +34,11 @@ type Config struct {
 	NoIPv6 bool
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
+	// Fragments permits fragments of what is sent; see SetFragments.
+	Fragments bool
+	// TooBig is called for each ICMP error about a packet that was too big for a link, also one that was not sent from this port.
+	// Its argument is valid only during the call. Without it, or without CAP_NET_RAW, fragments are permitted.
+	TooBig func(*toobig.Message)
 	// Log gets a warning if the kernel refuses an optional feature; nil for none.
 	Log *slog.Logger
 	// Sockets, if set, are used instead of new sockets. They must come from one Port with as many lanes, and be bound

@@ -84,15 +84,15 @@ func putSegmentSize(b []byte, size int) int {
 	return n
 }
 
-// putECN sets the ECN, and a DSCP of 0 (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of the
-// destination: for a mapped address an IPv6 socket uses IP_TOS and ignores IPV6_TCLASS.
-func putECN(b []byte, ipv4 bool, ecn packet.ECN) int {
+// putTOS sets DSCP and ECN (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of the destination: for a mapped
+// address an IPv6 socket uses IP_TOS and ignores IPV6_TCLASS.
+func putTOS(b []byte, ipv4 bool, tos uint8) int {
 	level, kind := unix.SOL_IPV6, unix.IPV6_TCLASS
 	if ipv4 {
 		level, kind = unix.SOL_IP, unix.IP_TOS
 	}
 	data, n := putCmsg(b, level, kind, 4)
-	binary.NativeEndian.PutUint32(data, uint32(ecn))
+	binary.NativeEndian.PutUint32(data, uint32(tos))
 	return n
 }
 

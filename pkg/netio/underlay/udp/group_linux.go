@@ -128,6 +128,11 @@ func (s *socket) bindToGroup(port uint16, group int) error {
 	if err := s.bindToAddress(port, group); err != nil {
 		return err
 	}
+	if group == probeGroup || group == fragmentGroup {
+		if err := s.configureOwn(group); err != nil {
+			return err
+		}
+	}
 	return s.freeBind(0) // a source address that the host has lost must be an error
 }
 

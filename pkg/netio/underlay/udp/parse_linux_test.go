@@ -88,7 +88,7 @@ func TestTrafficClassesAreReadInBothFamilies(t *testing.T) {
 func TestLargestControlDataFits(t *testing.T) {
 	out := newSendBatch(1)
 	to := underlay.Endpoint{Dst: netip.MustParseAddrPort("[2001:db8::2]:1"), Src: netip.MustParseAddr("2001:db8::1")}
-	if !out.start(unix.AF_INET6, &to, origin{segment: 1452, ecn: packet.ECT0}) {
+	if !out.start(unix.AF_INET6, &to, origin{segment: 1452, tos: uint8(packet.ECT0)}) {
 		t.Fatal("refused")
 	}
 	if n := int(out.msgs[0].hdr.Controllen); n > txControlSize {
@@ -100,7 +100,7 @@ func FuzzControlMessages(f *testing.F) {
 	var b [txControlSize]byte
 	n := putSource(b[:], netip.MustParseAddr("2001:db8::1"), 3)
 	n += putSegmentSize(b[n:], 1452)
-	n += putECN(b[n:], false, packet.CE)
+	n += putTOS(b[n:], false, uint8(packet.CE))
 	f.Add(b[:n], 3000)
 	f.Add(b[:n-1], 0)
 	f.Add([]byte{}, 1)

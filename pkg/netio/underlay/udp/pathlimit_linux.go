@@ -99,13 +99,26 @@ func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 	return l
 }
 
+// limitOf returns the limits for a run. Those of datagrams are learned from sockets with the fragment option of the port, so they do
+// not hold for runs with one of their own.
+func (t *pathTable) limitOf(r *underlay.Run) pathLimit {
+	l := t.limit(r.To)
+	if hasOwnFragmentOption(r) {
+		l.datagram.bytes = unlimited
+	}
+	return l
+}
+
+// hasOwnFragmentOption reports whether a run says itself whether it may be fragmented.
+func hasOwnFragmentOption(r *underlay.Run) bool { return r.DontFragment || r.MayFragment }
+
 // refuses reports whether a limit applies to a run. Runs below all limits cost no lookup.
 func (t *pathTable) refuses(r *underlay.Run) bool {
 	size := datagramSize(r)
 	if t == nil || !t.least.refuses(size, r.Segments) {
 		return false
 	}
-	l := t.limit(r.To)
+	l := t.limitOf(r)
 	return l.refuses(size, r.Segments)
 }
 
@@ -155,6 +168,24 @@ func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable 
 		l.train.note(train, now.Add(pathLifetime))
 		l.datagram.note(datagram, now.Add(pathLifetime))
 		limits[key] = l
+	})
+}
+
+// forgetDatagrams removes the limits of single datagrams.
+func (p *pathLimits) forgetDatagrams() {
+	if p.table.Load() == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.replace(p.now(), func(limits map[destination]pathLimit) {
+		for d, l := range limits {
+			if l.datagram = noLimit.datagram; l == noLimit {
+				delete(limits, d)
+				continue
+			}
+			limits[d] = l
+		}
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
@@ -26,9 +27,13 @@ type Port struct {
 	filter    bool        // the filter drops trains of initiations
 	lanes     []*lane
 	secondary *secondaryPorts
-	sources   *underlay.Sources                           // a handle is a descriptor; source 0 has none, because each lane has its own socket
-	groups    [controlGroup + 1]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
+	sources   *underlay.Sources                 // a handle is a descriptor; source 0 has none, because each lane has its own socket
+	groups    [groups]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
 	routed    routedSources
+
+	tooBig          *toobig.Listener // nil for none
+	dontFragment    atomic.Bool
+	fragmentSockets [1 + underlay.MaxSources]atomic.Bool // by source: a socket in fragmentGroup was requested
 
 	closed  atomic.Bool
 	closing sync.Once
@@ -60,14 +65,30 @@ func Open(c Config) (*Port, error) {
 	if c.Lanes > MaxLanes {
 		return nil, fmt.Errorf("opening %d lanes: at most %d", c.Lanes, MaxLanes)
 	}
+	tooBig := c.listenTooBig()
+	open := openNew
 	if c.Sockets != nil {
-		return inherit(&c)
+		open = inherit
 	}
-	socks, port, err := openSockets(&c)
+	p, err := open(&c)
+	if err != nil {
+		if tooBig != nil {
+			_ = tooBig.Close()
+		}
+		return nil, err
+	}
+	p.tooBig = tooBig
+	p.dontFragment.Store(!c.Fragments)
+	return p, nil
+}
+
+// openNew is Open for new sockets.
+func openNew(c *Config) (*Port, error) {
+	socks, port, err := openSockets(c)
 	if err != nil {
 		return nil, err
 	}
-	p := newPort(&c, socks, port)
+	p := newPort(c, socks, port)
 	if p.secondary, err = newSecondaryPorts(p); err != nil {
 		for fd := range p.sockets {
 			_ = unix.Close(fd)
@@ -133,6 +154,7 @@ func (p *Port) Features() underlay.Features {
 	n := p.paths.withoutGSO()
 	return underlay.Features{
 		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
+		DontFragment: p.dontFragment.Load(),
 	}
 }
 
@@ -143,6 +165,11 @@ func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 
 // SendRun implements underlay.Port. It uses the source's socket, or that of SendTo.
 func (p *Port) SendRun(r *underlay.Run) error {
+	if r.DontFragment {
+		if err := p.openOwn(probeGroup, r.Source); err != nil {
+			return err
+		}
+	}
 	return p.withSingleSender(func(l *singleSender) error { return l.send(r) })
 }
 
@@ -176,7 +203,13 @@ func (p *Port) SetMark(mark uint32) error {
 }
 
 // sockets yields the descriptors of all lanes, sources and send groups.
-func (p *Port) sockets(yield func(fd int) bool) {
+func (p *Port) sockets(yield func(fd int) bool) { p.socketsOf(groups, yield) }
+
+// dataSockets yields the descriptors of sockets without a fragment option of their own.
+func (p *Port) dataSockets(yield func(fd int) bool) { p.socketsOf(probeGroup, yield) }
+
+// socketsOf yields the descriptors of all lanes, sources and the first groups.
+func (p *Port) socketsOf(groups int, yield func(fd int) bool) {
 	for _, l := range p.lanes {
 		if !yield(l.fd) {
 			return
@@ -187,7 +220,7 @@ func (p *Port) sockets(yield func(fd int) bool) {
 			return
 		}
 	}
-	for i := range p.groups {
+	for i := range groups {
 		if g := p.groups[i].Load(); g != nil {
 			for fd := range g.sockets {
 				if !yield(fd) {
@@ -210,6 +243,10 @@ func (p *Port) Close() (err error) {
 // can use them.
 func (p *Port) close() error {
 	kept := p.markClosed()
+	errs := []error{}
+	if p.tooBig != nil {
+		errs = append(errs, p.tooBig.Close())
+	}
 	if !kept {
 		for fd := range p.sockets {
 			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
@@ -224,7 +261,7 @@ func (p *Port) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.readLastDrops(kept)
-	errs := []error{p.secondary.close(), p.routed.close()}
+	errs = append(errs, p.secondary.close(), p.routed.close())
 	for fd := range p.sockets {
 		if err := unix.Close(fd); err != nil {
 			errs = append(errs, fmt.Errorf("closing a UDP socket: %w", err))

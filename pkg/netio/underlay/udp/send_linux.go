@@ -18,6 +18,7 @@ type sender struct {
 	fd   int
 	// control is set for messages in the control group, which is outside the limits of send buffers.
 	control bool
+	dscp    uint8     // of all messages, as in a TOS byte
 	outFD   int       // the socket of out: fd, another source's, or a send group's
 	out     sendBatch // messages of one socket at a time
 	// stalled are sockets that have refused a message, until room reports that they have room again.
@@ -46,7 +47,7 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 	for i := range runs {
 		r := &runs[i]
 		r.Sent = 0
-		o := origin{run: i, ecn: r.ECN}
+		o := origin{run: i, tos: s.dscp | uint8(r.ECN)}
 		if r.Err = r.Check(); r.Err == nil {
 			o.from, r.Err = s.selectSource(runs, r)
 		}
@@ -69,6 +70,9 @@ func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) (from netip.
 		return from, underlay.ErrBadRun
 	}
 	fd, from := s.socketOf(r)
+	if fd < 0 {
+		return from, errNoProbeSocket
+	}
 	if fd != s.outFD {
 		s.flush(&s.out, runs)
 		s.outFD = fd
@@ -82,7 +86,15 @@ func (s *sender) selectSource(runs []underlay.Run, r *underlay.Run) (from netip.
 // socketOf returns the socket from which a run leaves, and the source address that goes with its messages.
 func (s *sender) socketOf(r *underlay.Run) (fd int, from netip.Addr) {
 	group := r.Group
-	if s.control {
+	switch {
+	case r.DontFragment:
+		return s.port.groupSocket(r, probeGroup)
+	case r.MayFragment:
+		if fd, from = s.port.groupSocket(r, fragmentGroup); fd >= 0 {
+			return fd, from
+		}
+		s.port.openFragmentSocket(r.Source)
+	case s.control:
 		group = controlGroup
 	}
 	if fd, from = s.port.groupSocket(r, group); fd >= 0 {
@@ -128,7 +140,7 @@ func (s *sender) queue(runs []underlay.Run, o origin) {
 // queueSingly adds the datagrams of the run of o to b, but for those that are too large for their path.
 func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, o origin) {
 	r := &runs[o.run]
-	l := s.paths.limit(r.To)
+	l := s.paths.limitOf(r)
 	for datagram := range r.Datagrams {
 		if len(datagram) >= l.datagram.bytes {
 			r.Err = underlay.ErrTooBig
@@ -226,8 +238,9 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 	if s.port.closed.Load() {
 		return net.ErrClosed
 	}
-	if isSourceError(errno) && b.dropSource(i) {
-		fd := s.sourceSocket(runs[b.origins[i].run].Source) // the group's is bound to an address
+	r := &runs[b.origins[i].run]
+	if isSourceError(errno) && b.dropSource(i) && !r.DontFragment { // the socket of its source may permit fragments
+		fd := s.sourceSocket(r.Source) // the group's is bound to an address
 		if _, errno = s.transmit(fd, b.msgs[i:i+1]); errno == 0 {
 			b.noteSent(i, 1, runs)
 			return nil
@@ -237,8 +250,8 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		s.sendSingly(runs, b.origins[i], errno)
 		return nil
 	}
-	if n := datagramLen(&b.msgs[i].hdr); errno == unix.EMSGSIZE && n > 0 {
-		s.paths = s.port.paths.add(runs[b.origins[i].run].To, unlimited, n)
+	if n := datagramLen(&b.msgs[i].hdr); errno == unix.EMSGSIZE && n > 0 && !hasOwnFragmentOption(r) {
+		s.paths = s.port.paths.add(r.To, unlimited, n)
 	}
 	return errnoError(errno)
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
-	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 // maxSendBatch is the largest number of messages that go out in one system call.
@@ -29,9 +28,9 @@ type sendBatch struct {
 // origin identifies the run of a message, and describes its control data.
 type origin struct {
 	run     int
-	source  int // length of the pktinfo at its start, 0 without one
-	segment int // UDP_SEGMENT, 0 for a single datagram
-	ecn     packet.ECN
+	source  int        // length of the pktinfo at its start, 0 without one
+	segment int        // UDP_SEGMENT, 0 for a single datagram
+	tos     uint8      // DSCP and ECN
 	from    netip.Addr // the source address, invalid to leave it to routing
 }
 
@@ -63,8 +62,8 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	if o.segment > 0 {
 		n += putSegmentSize(b.controls[i][n:], o.segment)
 	}
-	if o.ecn != packet.NotECT {
-		n += putECN(b.controls[i][n:], to.Dst.Addr().Is4(), o.ecn)
+	if o.tos != 0 {
+		n += putTOS(b.controls[i][n:], to.Dst.Addr().Is4(), o.tos)
 	}
 	b.setControl(i, 0, n)
 	b.origins[i] = o

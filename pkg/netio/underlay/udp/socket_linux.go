@@ -58,6 +58,9 @@ func (s *socket) configure(c *Config) error {
 			return fmt.Errorf("setting %s: %w", o.name, err)
 		}
 	}
+	if err := s.setFragments(c.Fragments); err != nil {
+		return err
+	}
 	if c.Mark != 0 {
 		if err := s.setMark(c.Mark); err != nil {
 			return err
@@ -71,20 +74,18 @@ func (s *socket) configure(c *Config) error {
 	return nil
 }
 
-// options returns the socket options. Outer packets may be fragmented on the path (DF off), like those of the kernel's
-// WireGuard.
+// options returns the socket options.
 func (s *socket) options() []option {
-	df := option{"IP_MTU_DISCOVER", unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
 	tos := option{"IP_RECVTOS", unix.SOL_IP, unix.IP_RECVTOS, 1}
 	if s.family == unix.AF_INET {
-		return []option{df, tos, {"IP_PKTINFO", unix.SOL_IP, unix.IP_PKTINFO, 1}}
+		return []option{tos, {"IP_PKTINFO", unix.SOL_IP, unix.IP_PKTINFO, 1}}
 	}
 	return []option{
 		{"IPV6_V6ONLY", unix.SOL_IPV6, unix.IPV6_V6ONLY, 0},
 		// This gives IPv4 datagrams an IPV6_PKTINFO with a mapped address.
 		{"IPV6_RECVPKTINFO", unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
 		{"IPV6_RECVTCLASS", unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
-		df, tos,
+		tos,
 	}
 }
 

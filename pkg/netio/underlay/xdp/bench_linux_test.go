@@ -158,7 +158,7 @@ func BenchmarkBuild(b *testing.B) {
 			b.Run(fmt.Sprintf("%dB/software=%v", size, software), func(b *testing.B) {
 				var s runHeader
 				headers, frame, payload := newFrameHeader(&way4), make([]byte, 2000), make([]byte, size)
-				s.begin(&headers, 1, 2, 0)
+				s.begin(&headers, 1, 2, 0, false)
 				m := cost.Of(b, 1, size)
 				for b.Loop() {
 					s.writeFrame(frame, payload)

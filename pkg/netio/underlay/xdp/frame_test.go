@@ -33,7 +33,7 @@ func tagged(w egress, vlan uint16) egress {
 func frameOf(w egress, payload []byte, ecn packet.ECN) []byte {
 	var s runHeader
 	headers := newFrameHeader(&w)
-	s.begin(&headers, 1000, testPort, ecn)
+	s.begin(&headers, 1000, testPort, ecn, false)
 	frame := make([]byte, 2000)
 	frame = frame[:s.writeFrame(frame, payload)]
 	s.complete(frame)
@@ -153,7 +153,7 @@ func FuzzParseFrame(f *testing.F) {
 		w := egress{src: e.Dst.Addr(), dst: e.Src, mtu: 65535, hops: 1}
 		var s runHeader
 		headers := newFrameHeader(&w)
-		s.begin(&headers, e.Dst.Port(), testPort, of.ecn)
+		s.begin(&headers, e.Dst.Port(), testPort, of.ecn, false)
 		again := make([]byte, 66000)
 		again = again[:s.writeFrame(again, payload)]
 		s.complete(again)

@@ -23,8 +23,7 @@ type egress struct {
 	hops     uint8 // TTL or hop limit
 }
 
-// frameHeader holds the headers of packets on one path. DSCP is 0; the rest is as in-kernel WireGuard sends it (DF off,
-// flow label 0). Fields that differ between packets are zero.
+// frameHeader holds the headers of packets on one path. DSCP and flow label are 0, as in-kernel WireGuard sends them. Fields that differ between packets are zero.
 type frameHeader struct {
 	bytes  [maxHeader]byte
 	ip     int    // offset of the IP header
@@ -91,7 +90,7 @@ type runHeader struct {
 }
 
 // begin initializes s for a run.
-func (s *runHeader) begin(h *frameHeader, from, to uint16, ecn packet.ECN) {
+func (s *runHeader) begin(h *frameHeader, from, to uint16, ecn packet.ECN, dontFragment bool) {
 	s.frameHeader = *h
 	s.payloadLen = -1
 	binary.BigEndian.PutUint16(s.bytes[h.udp:], from)
@@ -102,6 +101,10 @@ func (s *runHeader) begin(h *frameHeader, from, to uint16, ecn packet.ECN) {
 	}
 	s.bytes[h.ip+1] = byte(ecn)
 	s.sum += uint64(ecn)
+	if dontFragment {
+		s.bytes[h.ip+6] = packet.IPv4DontFragment >> 8
+		s.sum += packet.IPv4DontFragment
+	}
 }
 
 // setPayloadLen writes the payload length into the headers.

@@ -45,11 +45,14 @@ func TestChecksumsMatchReferenceSum(t *testing.T) {
 				clear(payload)
 			}
 			ecn := packet.ECN(n % 4)
-			s.begin(&headers, uint16(r.Uint32()), uint16(r.Uint32()), ecn)
+			s.begin(&headers, uint16(r.Uint32()), uint16(r.Uint32()), ecn, n%2 == 0)
 			frame := bytes.Repeat([]byte{0xee}, 1600)
 			frame = frame[:s.writeFrame(frame, payload)]
 			s.complete(frame)
 			checkFrame(t, &headers, frame, payload)
+			if ip := packet.IPv4(frame[headers.ip:]); !headers.v6 && ip.DontFragment() != (n%2 == 0) {
+				t.Fatalf("frame %d: Don't Fragment is %v", n, ip.DontFragment())
+			}
 		}
 	}
 }
@@ -105,7 +108,7 @@ func TestLanesUseDistinctIPIdentifications(t *testing.T) {
 		s := newSender(p, i, lanes)
 		headers := newFrameHeader(&way4)
 		for range 1000 {
-			s.header.begin(&headers, 1, 2, 0)
+			s.header.begin(&headers, 1, 2, 0, false)
 			frame := make([]byte, 100)
 			s.header.writeFrame(frame, nil)
 			id := packet.IPv4(frame[14:]).ID()
@@ -131,7 +134,7 @@ func TestWriteFrameDoesNotAllocate(t *testing.T) {
 	var s runHeader
 	headers, frame, payload := newFrameHeader(&way6), make([]byte, 2000), make([]byte, 1400)
 	if n := testing.AllocsPerRun(100, func() {
-		s.begin(&headers, 1, 2, 0)
+		s.begin(&headers, 1, 2, 0, false)
 		s.complete(frame[:s.writeFrame(frame, payload)])
 	}); n != 0 {
 		t.Errorf("got %v allocations, want 0", n)

@@ -23,8 +23,10 @@ type Port struct {
 	wake       chan struct{} // wakes the supervisor; capacity one
 	busyPoll   bool
 	firstID    uint16
-	closed     atomic.Bool
-	closing    sync.Once
+
+	dontFragment atomic.Bool // of IPv4 frames
+	closed       atomic.Bool
+	closing      sync.Once
 }
 
 var (
@@ -48,6 +50,7 @@ func Open(c Config) (*Port, error) {
 	p := &Port{
 		udp: c.UDP, port: c.UDP.LocalPort(), table: newTable(wake), wake: wake, busyPoll: c.BusyPoll, firstID: uint16(rand.Uint32()),
 	}
+	p.dontFragment.Store(c.UDP.Features().DontFragment)
 	for i, w := range waiters {
 		l, err := newLane(p, w, i, len(waiters))
 		if err != nil {
@@ -98,6 +101,16 @@ func (p *Port) SetMark(mark uint32) error {
 	p.supervisor.setMark(mark)
 	return nil
 }
+
+// SetFragments implements underlay.Port.
+func (p *Port) SetFragments(permitted bool) error {
+	err := p.udp.SetFragments(permitted)
+	p.dontFragment.Store(p.udp.Features().DontFragment)
+	return err
+}
+
+// RoutesChanged implements underlay.Port. The paths of AF_XDP follow the host's routes by themselves.
+func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
 
 // SetSelection implements underlay.Selector for datagrams that the UDP sockets receive. Datagrams from AF_XDP belong to
 // the lane of their queue: the device's hash keeps the datagrams of one source in one queue. If the UDP port is no

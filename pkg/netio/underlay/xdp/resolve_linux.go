@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -95,8 +92,8 @@ func (r *resolver) find(to target, p *path) Reason {
 		return reason
 	}
 	p.egress.hops = hopLimit(route, to.dst, p.egress.device)
-	if n := sysctl("ipv6/conf/" + p.egress.device + "/mtu"); to.dst.Is6() && n > 0 {
-		p.egress.mtu = min(p.egress.mtu, n) // the MTU from router advertisements
+	if n := hostnet.IPv6MTU(p.egress.device); to.dst.Is6() && n > 0 {
+		p.egress.mtu = min(p.egress.mtu, n)
 	}
 	p.hop = hopOf(route, to.dst)
 	n, err := getNeighbour(p.hop)
@@ -208,27 +205,14 @@ const defaultHops = 64
 func hopLimit(route *netlink.Route, dst netip.Addr, device string) uint8 {
 	n := route.Hoplimit
 	if n == 0 && dst.Is6() {
-		n = sysctl("ipv6/conf/" + device + "/hop_limit")
+		n = hostnet.Sysctl("ipv6/conf/" + device + "/hop_limit")
 	} else if n == 0 {
-		n = sysctl("ipv4/ip_default_ttl")
+		n = hostnet.Sysctl("ipv4/ip_default_ttl")
 	}
 	if n <= 0 || n > 255 {
 		return defaultHops
 	}
 	return uint8(n)
-}
-
-// sysctl reads a number below /proc/sys/net, in the thread's network namespace. It returns 0 on errors.
-func sysctl(name string) int {
-	b, err := os.ReadFile("/proc/sys/net/" + name)
-	if err != nil {
-		return 0
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // getNeighbour looks up a neighbour. It returns the zero neighbour if the kernel has no entry. (RTM_GETNEIGH for a

@@ -57,7 +57,7 @@ func (s *sender) send(l *lane, c *laneSocket, runs []underlay.Run) (failed int) 
 		}
 		failed += s.sendUDP(l, c, runs[first:i])
 		first = i + 1
-		s.header.begin(headers, from, r.To.Dst.Port(), r.ECN)
+		s.header.begin(headers, from, r.To.Dst.Port(), r.ECN, s.port.dontFragment.Load())
 		if r.Err = s.sendFrames(c, r); r.Err != nil {
 			failed++
 		}
@@ -71,7 +71,7 @@ func (s *sender) send(l *lane, c *laneSocket, runs []underlay.Run) (failed int) 
 // choose returns the headers and the source port for a run that can use AF_XDP. All others use the UDP socket, which
 // rejects malformed runs.
 func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
-	if r.Check() != nil {
+	if r.MayFragment || r.Check() != nil {
 		return nil, 0
 	}
 	e := s.cache.find(r.To)

@@ -20,7 +20,7 @@ func TestHeldFramesLeaveWithoutFurtherSend(t *testing.T) {
 	sent := message(4, 500)
 	run := underlay.Run{To: &s.to, Parts: [][]byte{sent}, SegSize: len(sent), Segments: 1}
 	headers, from := l.tx.choose(&run)
-	l.tx.header.begin(headers, from, s.to.Dst.Port(), packet.ECN(0))
+	l.tx.header.begin(headers, from, s.to.Dst.Port(), packet.ECN(0), false)
 	expect.NoError(t, l.tx.sendFrames(c, &run))
 	if !c.hasHeldFrames() {
 		t.Fatal("the frame has left already")

@@ -53,26 +53,6 @@ func TestPathMTUOverIPv6IsLearnedWithoutReview(t *testing.T) {
 	}
 }
 
-// TestTooBigDestinationOfMalformedMessage: the messages come from anybody.
-func TestTooBigDestinationOfMalformedMessage(t *testing.T) {
-	whole := make([]byte, quotedEnd)
-	whole[0] = icmpv6PacketTooBig
-	want := netip.MustParseAddr("2001:db8:f::2")
-	copy(whole[quotedDestination:], want.AsSlice())
-	if got := tooBigDestination(whole); got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	for n := range whole {
-		if got := tooBigDestination(whole[:n]); got.IsValid() {
-			t.Errorf("%d bytes: got %v, want none", n, got)
-		}
-	}
-	whole[0] = 1
-	if got := tooBigDestination(whole); got.IsValid() {
-		t.Errorf("another type: got %v, want none", got)
-	}
-}
-
 func TestTooBigDestinationsAreBounded(t *testing.T) {
 	w := &watcher{tooBig: map[netip.Addr]struct{}{}}
 	at := netip.MustParseAddr("2001:db8::1")

@@ -62,9 +62,7 @@ func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, 
 	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}, tooBig: map[netip.Addr]struct{}{}}
 	w.listen(ctx, socket, w.record)
 	if c.neighbours {
-		if tooBig, err := openTooBig(); err == nil {
-			w.listenTooBig(ctx, tooBig)
-		} // without it, learned path MTUs are noticed at the next review
+		w.watchTooBig(ctx)
 	}
 	if c.queues {
 		if queues, err := subscribeQueues(); err == nil {

@@ -179,14 +179,17 @@ type Peer struct {
 
 // Stats is the part of the daemon's statistics that checks use.
 type Stats struct {
-	Up        bool                `json:"up"`
-	TUN       tun.Features        `json:"tun"`
-	Underlay  underlay.Features   `json:"underlay"`
-	Lanes     []engine.LaneStats  `json:"lanes"`
-	Spread    config.SpreadReport `json:"spread"`
-	Selection Selection           `json:"selection"`
-	Cipher    string              `json:"cipher"`  // empty if not reported
-	Workers   *int                `json:"workers"` // nil if not reported
+	Up       bool                 `json:"up"`
+	TUN      tun.Features         `json:"tun"`
+	Underlay underlay.Features    `json:"underlay"`
+	Lanes    []engine.LaneStats   `json:"lanes"`
+	Spread   config.SpreadReport  `json:"spread"`
+	PathMTU  config.PathMTUReport `json:"path_mtu"`
+	// FailingHandshakes has the peers that do not answer.
+	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
+	Selection         Selection              `json:"selection"`
+	Cipher            string                 `json:"cipher"`  // empty if not reported
+	Workers           *int                   `json:"workers"` // nil if not reported
 	// UnderlayStatus is the underlay of data messages; nil if not reported.
 	UnderlayStatus *config.UnderlayReport `json:"path"`
 }

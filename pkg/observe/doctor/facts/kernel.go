@@ -100,6 +100,9 @@ func probeTCX() error {
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
 		License:      "Apache-2.0",
 	})
+	if errors.Is(err, unix.EPERM) { // the library's message suggests RLIMIT_MEMLOCK first
+		return fmt.Errorf("loading an eBPF program (needs CAP_BPF): %w", unix.EPERM)
+	}
 	if err != nil {
 		return err
 	}

@@ -42,6 +42,8 @@ type Options struct {
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
+	// RouteMTU is that of device.Config.
+	RouteMTU func(*underlay.Endpoint, uint32) (int, error)
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }
@@ -94,7 +96,7 @@ func (l LAN) Host(tb testing.TB, n byte, o Options) *Host {
 		if err != nil {
 			return nil, err
 		}
-		return f, nil
+		return f, f.SetFragments(bool(p.OuterFragments))
 	}})
 }
 
@@ -138,7 +140,9 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	}
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
-	h.Device = device.New(device.Config{TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, OpenPort: wrapped(at.open, o.WrapPort)})
+	h.Device = device.New(device.Config{
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, OpenPort: wrapped(at.open, o.WrapPort),
+	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
 	if !o.Stop {

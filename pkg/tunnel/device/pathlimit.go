@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/pathmtu"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// pathLimits are limits of outer packets to a peer that are known without probes. They count while outer packets must not be fragmented.
+// Peer.mu guards them.
+type pathLimits struct {
+	route    int32 // the MTU of the route in bytes, 0 if unknown
+	reported int32 // what a router has reported in bytes, or the host by a refusal; 0 for nothing
+	path     int16 // of the packet that the router dropped, as the search numbers paths
+	byHost   bool  // reported is the host's
+	waits    bool  // for lookUpAt, to look the route up
+	until    int64 // when reported is forgotten
+	lookUpAt int64 // when the route may be looked up again
+}
+
+const (
+	// reportLifetime is the time after which a reported size is forgotten: the path may carry more (RFC 8201, section 4; RFC 1191, section
+	// 6.3).
+	reportLifetime = int64(10 * time.Minute)
+	// refusalLifetime is that time for a size that the host refused: to try it again costs one packet.
+	refusalLifetime = int64(2 * time.Minute)
+	// lookUpPause is the least time between two lookups of a peer's route.
+	lookUpPause = int64(time.Second)
+)
+
+// icmpCounters counts the ICMP errors that report a path MTU.
+type icmpCounters struct{ believed, ignored atomic.Uint64 }
+
+func (c *icmpCounters) snapshot() config.ICMPErrorCounts {
+	return config.ICMPErrorCounts{Believed: c.believed.Load(), Ignored: c.ignored.Load()}
+}
+
+// configureFragments permits or forbids fragments of outer packets; nil leaves the setting unchanged. The caller holds mu.
+func (d *Device) configureFragments(permitted *config.OuterFragments) {
+	if permitted == nil || d.fragments.Swap(bool(*permitted)) == bool(*permitted) {
+		return
+	}
+	port := d.port.Load()
+	if port == nil {
+		return
+	}
+	if err := port.SetFragments(bool(*permitted)); err != nil {
+		d.log.Warn("changing the Don't Fragment option of some sockets failed, it is tried again when the listen port is opened again",
+			"outer_fragments", permitted, "error", err)
+	}
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.applyPathMTU()
+		p.mu.Unlock()
+	}
+}
+
+// sendsFragments reports whether outer packets may be fragmented: there is no limit then but that of probes.
+func (d *Device) sendsFragments() bool {
+	port := d.port.Load()
+	return port == nil || !port.Features().DontFragment
+}
+
+// TooBig implements engine.SlowPath. The device has become smaller, there is another route, or IPsec needs room.
+func (p *Peer) TooBig(size int) {
+	storeLeast(&p.requests.refused, uint64(size))
+	p.requestRoute()
+}
+
+// storeLeast stores the smaller of a and n. Zero stands for nothing.
+func storeLeast(a *atomic.Uint64, n uint64) {
+	for {
+		old := a.Load()
+		if old != 0 && old <= n || a.CompareAndSwap(old, n) {
+			return
+		}
+	}
+}
+
+// requestRoute has the route to the peer looked up. It needs no lock.
+func (p *Peer) requestRoute() { p.post(taskRoute) }
+
+// lookUpRoute looks up the MTU of the route to a peer with a session, unless it has just done so: then the timer does. The caller holds
+// mu.
+func (p *Peer) lookUpRoute(now int64) {
+	k, to := &p.mtu.known, p.engine.Endpoint.Load()
+	k.waits = false
+	if to == nil || p.dev.cfg.RouteMTU == nil || !p.engine.Current.Load().Usable(now) {
+		return
+	}
+	if k.waits = now < k.lookUpAt; k.waits {
+		return
+	}
+	k.lookUpAt = now + lookUpPause
+	p.updatePathMTU(now)                                // for the overhead
+	mtu, _ := p.dev.cfg.RouteMTU(to, p.dev.mark.Load()) // 0 without a route
+	p.setRouteMTU(int32(mtu))
+	if size := int(p.requests.refused.Swap(0)); size > 0 {
+		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
+	}
+	p.updatePathMTU(now)
+}
+
+// setRouteMTU takes over the MTU of the route. Refusals on another route do not hold. The caller holds mu.
+func (p *Peer) setRouteMTU(mtu int32) {
+	k := &p.mtu.known
+	if k.route == mtu {
+		return
+	}
+	if k.byHost {
+		k.reported = 0
+	}
+	if port := p.dev.port.Load(); port != nil && k.route != 0 && mtu > k.route {
+		port.RoutesChanged()
+	}
+	k.route = mtu
+}
+
+// refuse notes that the host refused a packet of that size. If the MTU of the route is no reason, the next common size may pass.
+func (k *pathLimits) refuse(size int32, now int64) {
+	if k.route == 0 || size <= k.route {
+		k.report(pathLimits{reported: int32(pathmtu.Plateau(int(size))), byHost: true, until: now + refusalLifetime}, now)
+	}
+}
+
+// report takes over a reported size, unless a smaller one was reported.
+func (k *pathLimits) report(r pathLimits, now int64) {
+	if k.reported == 0 || r.reported <= k.reported || now >= k.until {
+		k.reported, k.path, k.byHost, k.until = r.reported, r.path, r.byHost, r.until
+	}
+}
+
+// refute forgets a reported size after a larger probe was answered on the same path. The host refuses probes like data, so
+// an answer on any path refutes its refusal.
+func (k *pathLimits) refute(size, path int) {
+	if size > int(k.reported) && (k.byHost || path == int(k.path)) {
+		k.reported = 0
+	}
+}
+
+// runPathLimits does what is due. The caller holds mu.
+func (p *Peer) runPathLimits(now int64) {
+	k := &p.mtu.known
+	if k.waits && now >= k.lookUpAt {
+		p.lookUpRoute(now)
+	}
+	if k.reported != 0 && now >= k.until {
+		k.reported = 0
+		p.applyPathMTU()
+	}
+}
+
+// onTooBig takes an ICMP error. Any goroutine may call it.
+func (d *Device) onTooBig(m *toobig.Message) {
+	if p := d.senderOf(m); p != nil {
+		d.icmpCounts.believed.Add(1)
+		storeLeast(&p.requests.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
+		p.post(taskProbe)
+		return
+	}
+	d.icmpCounts.ignored.Add(1)
+}
+
+// reportedSize returns the size that passes, according to m. A router that does not say it drops what is larger than the next common MTU
+// (RFC 1191, section 5). No path is smaller than the least MTU of its protocol.
+func reportedSize(m *toobig.Message) int {
+	size, floor := m.MTU, pathmtu.BaseSize
+	if m.To.Addr().Is4() {
+		floor = pathmtu.FloorIPv4
+	}
+	if size == 0 {
+		size = pathmtu.Plateau(m.Size)
+	}
+	return max(size, floor)
+}
+
+// senderOf returns the peer to which the packet was sent that m quotes, nil if it was not: m must quote a data message that was sent in a
+// present session. An attacker off the path cannot know its receiver index (RFC 8201, section 6).
+func (d *Device) senderOf(m *toobig.Message) *Peer {
+	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen {
+		return nil
+	}
+	if wire.Type(binary.LittleEndian.Uint32(m.Payload)) != wire.TypeData {
+		return nil
+	}
+	receiver, counter := binary.LittleEndian.Uint32(m.Payload[4:]), binary.LittleEndian.Uint64(m.Payload[8:])
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		if to := p.engine.Endpoint.Load(); to == nil || to.Dst != m.To {
+			continue
+		}
+		if p.hasSent(receiver, counter) {
+			return p
+		}
+	}
+	return nil
+}
+
+// hasSent reports whether a message with this header was sent to the peer in the present session.
+func (p *Peer) hasSent(receiver uint32, counter uint64) bool {
+	keys := p.engine.Current.Load()
+	return keys != nil && keys.Remote() == receiver && counter < keys.Sent()
+}
+
+// takeReported takes over the size of an ICMP error. The caller holds mu.
+func (p *Peer) takeReported(now int64) {
+	r := p.requests.reported.Swap(0)
+	if r == 0 {
+		return
+	}
+	path := p.pathOf(uint16(r))
+	p.mtu.known.report(pathLimits{reported: int32(r >> 16), path: int16(path), until: now + reportLifetime}, now)
+	p.updatePathMTU(now)
+	if search := p.mtu.active(); search != nil {
+		search.Confirm(now, path)
+	}
+}
+
+// pathOf returns the number that the search gives the path from a source port: 0 for the canonical one. The caller holds mu.
+func (p *Peer) pathOf(port uint16) int {
+	if open := p.dev.port.Load(); open != nil {
+		for i, source := range p.probeSources() {
+			if open.Source(int(source)) == port {
+				return i + 1
+			}
+		}
+	}
+	return 0
+}
+
+// apply lowers the limit of probes, and says how it is known. A search without a limit stays visible, also if the route has one.
+func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.PathMTUState) {
+	if n := int(k.route); n > 0 && (limit == 0 || n < limit) {
+		if limit > 0 || state == config.PathMTUUnknown {
+			state = config.PathMTURoute
+		}
+		limit = n
+	}
+	if n := int(k.reported); n > 0 && (limit == 0 || n < limit) {
+		limit = n
+		switch {
+		case state == config.PathMTUUnreachable:
+		case k.byHost:
+			state = config.PathMTUHost
+		default:
+			state = config.PathMTUICMP
+		}
+	}
+	return limit, state
+}
+
+// forgetPathLimits discards what was known without probes: the path is another one. The caller holds mu.
+func (p *Peer) forgetPathLimits() {
+	p.mtu.known = pathLimits{}
+	p.requests.reported.Store(0)
+	p.requests.refused.Store(0)
+}
+
+// next returns when there is something to do, 0 for never.
+func (k *pathLimits) next() int64 {
+	switch {
+	case k.waits && (k.reported == 0 || k.lookUpAt < k.until):
+		return k.lookUpAt
+	case k.reported != 0:
+		return k.until
+	}
+	return 0
+}

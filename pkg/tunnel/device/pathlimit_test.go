@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// stockPair is a host and a peer that answers no probes, and the messages between them.
+func stockPair(t *testing.T, o devicetest.Options) (a, b *devicetest.Host, seen *messages) {
+	t.Helper()
+	seen = new(messages)
+	lan := devicetest.NewLAN(seen.filter)
+	a, b = lan.Host(t, 1, o), lan.Host(t, 2, devicetest.Options{})
+	off := config.SpreadOff
+	b.Apply(config.Device{Spread: &off})
+	devicetest.Connect(a, b)
+	return a, b, seen
+}
+
+func wantLimit(t *testing.T, a, b *devicetest.Host, state config.PathMTUState, size, inner int) {
+	t.Helper()
+	if got := a.PeerStatus(b).PathMTU; got.State != state || got.Bytes != size || got.InnerBytes != inner {
+		t.Errorf("got path MTU %d (%s), and %d inside, want %d (%s), and %d", got.Bytes, got.State, got.InnerBytes, size, state, inner)
+	}
+}
+
+func TestRouteMTULimitsInnerPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1400)
+		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) {
+			if n := int(mtu.Load()); n > 0 {
+				return n, nil
+			}
+			return 0, errors.New("no route")
+		}})
+		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
+		talk(t, a, b)
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
+		for _, tt := range []struct {
+			mtu   int64
+			state config.PathMTUState
+			inner int
+		}{{1500, config.PathMTURoute, 0}, {0, config.PathMTUUnknown, 0}, {1300, config.PathMTURoute, 1232}} {
+			mtu.Store(tt.mtu)
+			a.RoutesChanged()
+			time.Sleep(2 * time.Second)
+			wantLimit(t, a, b, tt.state, int(tt.mtu), tt.inner)
+		}
+		mtu.Store(1350)
+		a.PeerOf(b.Public()).TooBig(1452)
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 1350, 1280)
+	})
+}
+
+// TestRouteLookupsAreFew has a device that refuses every message.
+func TestRouteLookupsAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lookups atomic.Int64
+		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) {
+			lookups.Add(1)
+			return 1500, nil
+		}})
+		talk(t, a, b)
+		time.Sleep(2 * time.Second)
+		before := lookups.Load()
+		for range 1000 {
+			a.PeerOf(b.Public()).TooBig(1300)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := lookups.Load() - before; n < 9 || n > 11 {
+			t.Errorf("got %d lookups in 10 s, want one per second", n)
+		}
+	})
+}
+
+// TestRefusedSizeLimitsInnerPackets has a host that refuses what its route would carry, as with IPsec.
+func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1500)
+		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return int(mtu.Load()), nil }})
+		talk(t, a, b)
+		time.Sleep(2 * time.Second)
+		refuse := func() {
+			a.PeerOf(b.Public()).TooBig(1452)
+			time.Sleep(2 * time.Second)
+			wantLimit(t, a, b, config.PathMTUHost, 1476, 1408)
+		}
+		refuse()
+		a.PeerOf(b.Public()).TooBig(1440)
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTUHost, 1460, 1392)
+		converse(t, a, b, 130)
+		wantLimit(t, a, b, config.PathMTURoute, 1500, 0)
+		refuse()
+		mtu.Store(9000) // another route
+		a.RoutesChanged()
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 9000, 0)
+	})
+}
+
+// TestRefusalDoesNotFollowPeer has a refusal that waits for a lookup of the route when the peer roams.
+func TestRefusalDoesNotFollowPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }})
+		talk(t, a, b)
+		time.Sleep(5 * time.Second)
+		a.PeerOf(b.Public()).TooBig(1452)
+		time.Sleep(10 * time.Millisecond)
+		a.PeerOf(b.Public()).TooBig(1376)
+		port := uint16(devicetest.ListenPort + 1)
+		b.Apply(config.Device{ListenPort: &port})
+		talk(t, b, a)
+		time.Sleep(3 * time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 1500, 0)
+	})
+}
+
+// tooBig returns the ICMP error of a router with the MTU 1400 about a message from a to b.
+func tooBig(a, b *devicetest.Host, message []byte) *toobig.Message {
+	return &toobig.Message{MTU: 1400, Size: 1480, From: a.Outside(false), To: b.Outside(false), Payload: slices.Clone(message)}
+}
+
+func TestReportedSizeLimitsInnerPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, seen := stockPair(t, devicetest.Options{})
+		talk(t, a, b)
+		own := seen.latestFrom(a, wire.TypeData)
+		a.OnTooBig(tooBig(a, b, own[:wire.DataHeaderLen]))
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		for mtu, want := range map[int]int{1390: 1390, 68: 576, 0: 576} { // 0 is not said: the next common size below that of the packet
+			m := tooBig(a, b, own)
+			m.MTU = mtu
+			if mtu == 0 {
+				m.Size = 576
+			}
+			a.OnTooBig(m)
+			time.Sleep(time.Second)
+			if got := a.PeerStatus(b).PathMTU.Bytes; got > want {
+				t.Errorf("reported %d: got %d, want at most %d", mtu, got, want)
+			}
+		}
+		time.Sleep(11 * time.Minute)
+		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
+	})
+}
+
+// TestForgedReportsAreIgnored changes the parts that an attacker off the path cannot know, and others.
+func TestForgedReportsAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, seen := stockPair(t, devicetest.Options{})
+		talk(t, a, b)
+		own, foreign := seen.latestFrom(a, wire.TypeData), seen.latestFrom(b, wire.TypeData)
+		forged := map[string]func(m *toobig.Message){
+			"receiver index":    func(m *toobig.Message) { m.Payload[4]++ },
+			"counter":           func(m *toobig.Message) { binary.LittleEndian.PutUint64(m.Payload[8:], 1<<20) },
+			"type":              func(m *toobig.Message) { m.Payload[0] = byte(wire.TypeInitiation) },
+			"reserved bytes":    func(m *toobig.Message) { m.Payload[1] = 1 },
+			"short":             func(m *toobig.Message) { m.Payload = m.Payload[:wire.DataHeaderLen-1] },
+			"empty":             func(m *toobig.Message) { m.Payload = nil },
+			"destination":       func(m *toobig.Message) { m.To = netip.AddrPortFrom(m.To.Addr(), 1) },
+			"size that fits":    func(m *toobig.Message) { m.MTU = m.Size },
+			"the peer's answer": func(m *toobig.Message) { copy(m.Payload, foreign[:wire.DataHeaderLen]) },
+		}
+		for name, forge := range forged {
+			m := tooBig(a, b, own)
+			forge(m)
+			a.OnTooBig(m)
+			time.Sleep(time.Second)
+			if got := a.PeerStatus(b).PathMTU; got.State != config.PathMTUUnknown {
+				t.Errorf("%s: got %+v", name, got)
+			}
+		}
+		if got := a.Stats().(device.Stats).PathMTUErrors; got != (config.ICMPErrorCounts{Ignored: uint64(len(forged))}) {
+			t.Errorf("got %+v, want all %d ignored", got, len(forged))
+		}
+	})
+}
+
+func TestPermittedFragmentsLiftLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1400, nil }})
+		talk(t, a, b)
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
+		on, off := config.OuterFragments(true), config.OuterFragments(false)
+		a.Apply(config.Device{OuterFragments: &on})
+		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
+		if s := a.Stats().(device.Stats); s.Underlay.DontFragment {
+			t.Error("the port still forbids fragments")
+		}
+		a.Apply(config.Device{OuterFragments: &off})
+		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
+	})
+}
+
+// TestRoamingForgetsReports has a path that is another one.
+func TestRoamingForgetsReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, seen := stockPair(t, devicetest.Options{})
+		talk(t, a, b)
+		a.OnTooBig(tooBig(a, b, seen.latestFrom(a, wire.TypeData)))
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		port := uint16(devicetest.ListenPort + 1)
+		b.Apply(config.Device{ListenPort: &port})
+		talk(t, b, a)
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
+	})
+}
+
+// TestProbesOutweighReports has an attacker on the path who sends a report that is not true, and then a router that means it.
+func TestProbesOutweighReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1500)
+		seen := new(messages)
+		lan := devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+			if len(datagram)+ipv4Headers > int(mtu.Load()) {
+				return underlay.Drop
+			}
+			return seen.filter(from, to, datagram)
+		})
+		route := func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }
+		a, b := lan.Host(t, 1, devicetest.Options{RouteMTU: route}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		converse(t, a, b, 5)
+		wantPathMTU(t, a, b, 1480, 0)
+		report := func() {
+			m := tooBig(a, b, seen.latestFrom(a, wire.TypeData))
+			m.MTU = 1400
+			a.OnTooBig(m)
+		}
+		report()
+		time.Sleep(2 * time.Second)
+		wantPathMTU(t, a, b, 1480, 0)
+
+		mtu.Store(1400)
+		converse(t, a, b, 1)
+		report()
+		synctest.Wait()
+		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+	})
+}

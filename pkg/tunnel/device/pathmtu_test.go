@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// ipv4Headers are the outer headers of a test network's datagrams, in bytes.
+const ipv4Headers = 28
+
+// pathMTUKnown reports whether the path MTU from a to b was confirmed.
+func pathMTUKnown(a, b *devicetest.Host) func() bool {
+	return func() bool { return a.PeerStatus(b).PathMTU.State == config.PathMTUConfirmed }
+}
+
+// narrowPair is two hosts on a network that drops larger IPv4 packets than mtu silently.
+func narrowPair(t *testing.T, mtu *atomic.Int64) (a, b *devicetest.Host) {
+	w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
+	return tappedPair(t, w, devicetest.Options{})
+}
+
+// converse carries packets both ways for so many seconds, enough to be large traffic.
+func converse(t *testing.T, a, b *devicetest.Host, seconds int) {
+	t.Helper()
+	for range seconds {
+		for range 8 {
+			carries(t, a, b, false, 1000)
+			carries(t, b, a, false, 1000)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+func wantPathMTU(t *testing.T, a, b *devicetest.Host, size, inner int) {
+	t.Helper()
+	got := a.PeerStatus(b).PathMTU
+	if got.State != config.PathMTUConfirmed || got.Bytes != size || got.InnerBytes != inner {
+		t.Errorf("got path MTU %+v, want %d confirmed, and %d inside", got, size, inner)
+	}
+}
+
+func TestPathMTUIsConfirmedByOneProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1500)
+		a, b := narrowPair(t, &mtu)
+		talk(t, a, b)
+		time.Sleep(5 * time.Second)
+		wantPathMTU(t, a, b, 1480, 0)
+		wantPathMTU(t, b, a, 1480, 0)
+		if n := a.PeerStatus(b).PathMTU.Probes; n.Sent != 1 || n.Answered != 1 {
+			t.Errorf("got probes %+v, want one, answered", n)
+		}
+	})
+}
+
+func TestSilentlyDroppingPathIsMeasured(t *testing.T) {
+	for path, inner := range map[int64]int{1280: 1216, 1400: 1328, 1436: 1376, 1479: 1408} {
+		t.Run(fmt.Sprint(path), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mtu atomic.Int64
+				mtu.Store(path)
+				a, b := narrowPair(t, &mtu)
+				talk(t, a, b)
+				converse(t, a, b, 60)
+				for _, side := range [][2]*devicetest.Host{{a, b}, {b, a}} {
+					got := side[0].PeerStatus(side[1]).PathMTU
+					if got.State != config.PathMTUConfirmed || int64(got.Bytes) > path || got.InnerBytes != inner {
+						t.Errorf("got path MTU %+v, want at most %d confirmed, and %d inside", got, path, inner)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestShrunkenPathIsMeasuredUnderTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1500)
+		a, b := narrowPair(t, &mtu)
+		talk(t, a, b)
+		converse(t, a, b, 5)
+		wantPathMTU(t, a, b, 1480, 0)
+		mtu.Store(1400)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+		mtu.Store(1500)
+		converse(t, a, b, 700)
+		wantPathMTU(t, a, b, 1480, 0)
+	})
+}
+
+func TestRoamingRestartsPathMTUSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1400)
+		a, b := narrowPair(t, &mtu)
+		talk(t, a, b)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+		mtu.Store(1500)
+		port := uint16(devicetest.ListenPort + 1)
+		b.Apply(config.Device{ListenPort: &port})
+		converse(t, b, a, 10)
+		wantPathMTU(t, a, b, 1480, 0)
+	})
+}
+
+func TestNewMTURestartsPathMTUSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(9000)
+		a, b := narrowPair(t, &mtu)
+		talk(t, a, b)
+		time.Sleep(5 * time.Second)
+		a.TUN.SetMTU(8940)
+		time.Sleep(5 * time.Second)
+		wantPathMTU(t, a, b, 9000, 0)
+	})
+}
+
+func TestPeerWithoutHellosGetsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w wiretap
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		off := config.SpreadOff
+		b.Apply(config.Device{Spread: &off})
+		talk(t, a, b)
+		time.Sleep(20 * time.Second)
+		if n := w.count(a.N, tapped.probe); n != 0 {
+			t.Errorf("got %d probes, want 0", n)
+		}
+		if got := a.PeerStatus(b).PathMTU.State; got != config.PathMTUUnknown {
+			t.Errorf("got state %s, want %s", got, config.PathMTUUnknown)
+		}
+	})
+}
+
+func TestMalformedProbeIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		p := b.PeerOf(a.Public())
+		for plain, want := range map[string]string{"\x00rwm": "hello_invalid", "\x00rwm\x02": "hello_version"} {
+			if got := p.Hello([]byte(plain), underlay.Endpoint{Dst: a.Outside(false)}); got.String() != want {
+				t.Errorf("%q: got %v, want %s", plain, got, want)
+			}
+		}
+		for range 8 {
+			p.Hello(wire.AppendProbe(nil, &wire.Probe{ID: 1, Size: wire.MinProbeSize}), underlay.Endpoint{Dst: a.Outside(false)})
+		}
+		if got := p.Hello([]byte("\x00rwm"), underlay.Endpoint{Dst: a.Outside(false)}); got.String() != "hello_unwanted" {
+			t.Errorf("beyond the rate limit: got %v, want hello_unwanted", got)
+		}
+	})
+}
+
+// TestUnansweredProbesAreReported has a path that carries small messages alone, and a route that says otherwise.
+func TestUnansweredProbesAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > 400 }}
+		a, b := tappedPair(t, w, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }})
+		talk(t, a, b)
+		time.Sleep(30 * time.Second)
+		if got := a.PeerStatus(b).PathMTU; got.State != config.PathMTUUnreachable {
+			t.Errorf("got %+v, want %s", got, config.PathMTUUnreachable)
+		}
+	})
+}
+
+// TestLimitOutlivesPause has a peer that returns after its sessions were erased.
+func TestLimitOutlivesPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1400)
+		a, b := narrowPair(t, &mtu)
+		talk(t, a, b)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+		time.Sleep(12 * time.Minute)
+		carries(t, a, b, false, 1000)
+		carries(t, b, a, false, 1000)
+		time.Sleep(100 * time.Millisecond)
+		if got := a.PeerStatus(b).PathMTU; got.InnerBytes != 1328 {
+			t.Errorf("got %+v, want 1328 inside before the search is complete", got)
+		}
+	})
+}
