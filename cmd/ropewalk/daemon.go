@@ -3,10 +3,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // withDaemon calls f with a connection to the daemon of an interface, and closes the connection.
@@ -17,6 +20,27 @@ func withDaemon(dir uapi.Dir, name string, f func(*uapi.Client) error) error {
 	}
 	defer client.Close()
 	return f(client)
+}
+
+// startingTimeout is the time for which commands that configure an interface wait for its daemon, which may just be starting.
+const startingTimeout = 2 * time.Second
+
+// withStartingDaemon is withDaemon, and waits for a daemon that is starting.
+func withStartingDaemon(ctx context.Context, dir uapi.Dir, name string, f func(*uapi.Client) error) error {
+	deadline := time.Now().Add(startingTimeout)
+	for {
+		client, err := dir.Dial(name)
+		if err == nil {
+			defer client.Close()
+			return f(client)
+		}
+		if link, _ := hostnet.FindLink(name); !uapi.IsNotRunning(err) || link.Kind == "wireguard" || time.Now().After(deadline) {
+			return withDaemon(dir, name, f)
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // dialDaemon connects to the daemon of an interface. If there is none, its error has the exit code exitUnreachable.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,8 @@ func checkCall(args []string) error {
 			words = append(words, arg)
 		}
 	}
+	words = wireguardGoArgs("ropewalk", words, isCommandOf(newRootCmd()), func(string) string { return "" })
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "--" }) // which ends the flags
 	if len(words) == 0 || strings.HasPrefix(words[0], "-") && words[0] != "--help" {
 		return checkFlags(newRootCmd(), words)
 	}

@@ -43,7 +43,7 @@ func TestConfigurationPageHasEveryCommandAndFlag(t *testing.T) {
 
 // TestEnvironmentListsAllVariables compares environment with all calls of os.Getenv and os.LookupEnv.
 func TestEnvironmentListsAllVariables(t *testing.T) {
-	internal := map[string]bool{"ROPEWALK_STARTED_BY_UP": true, "ROPEWALK_LOG_FROM_UP": true} // from `up` to its daemon
+	internal := map[string]bool{"ROPEWALK_STARTED_BY_UP": true, "ROPEWALK_LOG_FROM_UP": true, "ROPEWALK_READY_FD": true} // for a daemon in the background
 	read := environmentRead(t, ".", "../ropewalk-agent", "../../pkg")
 	known := map[string]bool{}
 	for _, v := range environment() {
@@ -138,7 +138,7 @@ func TestReloadAppliesTheDocumentedKeys(t *testing.T) {
 	values := map[string]string{
 		"PrivateKey": manualPrivate, "ListenPort": "51821", "FwMark": "7", "Address": "10.0.0.1/24", "DNS": "192.0.2.1", "MTU": "1420", "Table": "off",
 		"SaveConfig": "false", "PreUp": "x", "PostUp": "x", "PreDown": "x", "PostDown": "x",
-		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Underlay": "udp", "RxCPUs": "0-1", "Metrics": "127.0.0.1:9820",
+		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Underlay": "udp", "RxCPUs": "0-1", "OuterFragments": "on", "Metrics": "127.0.0.1:9820",
 	}
 	var text strings.Builder
 	text.WriteString("[Interface]\n")

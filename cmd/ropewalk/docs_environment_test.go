@@ -14,6 +14,8 @@ type variable struct {
 func environment() []variable {
 	return []variable{
 		{name: "LOG_LEVEL", values: "`debug`, `verbose`, `info`, `warn`, `error`, `silent`", used: "`run`, `up`, `spread attach --watch`", about: "Log level, unless `--log-level` is given. Other values are ignored, because other programs use this variable too."},
+		{name: "WG_PROCESS_FOREGROUND", values: "`1`", used: "`ropewalk wg0`, and a link named wireguard-go", about: "Serves the interface in the foreground, as wireguard-go does."},
+		{name: "WG_QUICK_USERSPACE_IMPLEMENTATION", values: "`ropewalk`", used: "wg-quick(8), `ropewalk wg0`", about: "The program that wg-quick(8) starts. If it is set, the interface may have any name, else its name must have a digit."},
 		{name: "WG_ENDPOINT_RESOLUTION_RETRIES", values: "a number, `infinity`; 15", used: "`up`, `reload`, `set`, `setconf`, `addconf`, `syncconf`", about: "Number of retries when a name server does not answer."},
 		{name: "WG_COLOR_MODE", values: "`always`, `never`, `auto`", used: "`show`, `spread`, `mesh`, `demo`", about: "Colours; `auto` uses them on a terminal."},
 		{name: "WG_HIDE_KEYS", values: "`never`", used: "`show`", about: "`never` shows private and preshared keys, except in JSON."},
@@ -24,6 +26,7 @@ func environment() []variable {
 		{name: "LC_CTYPE", values: "a locale", used: "`top`", about: "See `LC_ALL`."},
 		{name: "LANG", values: "a locale", used: "`top`", about: "See `LC_ALL`."},
 		{name: "KUBECONFIG", values: "a file; `~/.kube/config`", used: "`mesh`", about: "Cluster to connect to, unless `--kubeconfig` is given.", foreign: true},
+		{name: "MEMORY_LIMIT", values: "bytes; none", used: "`ropewalk-agent`", about: "The container's memory limit. The garbage collector keeps the heap below 90 % of it, unless GOMEMLIMIT is set."},
 		{name: "NODE_NAME", values: "a name", used: "`ropewalk-agent`", about: "Name of the node, unless `--node` is given."},
 		{name: "CREDENTIALS_DIRECTORY", values: "a directory", used: "systemd: `up`", about: "Directory of the credential `private-key`. [Install](install.md#the-private-key-as-a-credential)."},
 		{name: "NOTIFY_SOCKET", values: "a socket", used: "systemd: `run`, `up`, `reload`", about: "Socket for sd_notify(3): the tunnel is up, reloading or stopping."},

@@ -17,7 +17,7 @@ func paths() []pathInfo {
 	return []pathInfo{
 		{quick.DefaultDir + "/wg0.conf", "configuration; mode 0600 if it holds a private key, and 0700 for the directory"},
 		{string(uapi.DefaultDir) + "/wg0.sock", "control socket of the daemon for `wg` and `ropewalk`, mode 0600"},
-		{quick.DefaultRunDir + "/wg0.log", "log of a daemon that `ropewalk up` started outside systemd, mode 0600; systemd's is in the journal"},
+		{quick.DefaultRunDir + "/wg0.log", "log of a daemon that `ropewalk up` started outside systemd, mode 0600; systemd's is in the journal. `ropewalk down` removes it"},
 		{quick.DefaultRunDir, "state that `ropewalk down` needs to undo `ropewalk up`"},
 		{hook.DefaultBPFFS + "/ropewalk", "pins of the programs that `ropewalk spread attach` attached (BPF file system)"},
 		{doctor.DefaultUndoRecord, "the settings that `ropewalk doctor --fix` changed, with their old values"},

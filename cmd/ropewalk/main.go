@@ -22,7 +22,9 @@ var version = "dev"
 func main() {
 	runtime.LockOSThread() // no lane may run on the main thread: lanes rename their threads, and this one's name is the process's
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
-	err := newRootCmd().ExecuteContext(ctx)
+	root := newRootCmd()
+	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), os.Getenv)...)
+	err := root.ExecuteContext(ctx)
 	cancel()
 	if err == nil {
 		return
@@ -31,6 +33,14 @@ func main() {
 		fmt.Fprintf(os.Stderr, "ropewalk: %s\n", printable(text))
 	}
 	os.Exit(exitCode(err))
+}
+
+// isCommandOf returns a function that reports whether a word is a command, or resembles one.
+func isCommandOf(root *cobra.Command) func(word string) bool {
+	return func(word string) bool {
+		found, _, err := root.Find([]string{word})
+		return word == "help" || err == nil && found != root || len(root.SuggestionsFor(word)) > 0
+	}
 }
 
 // stopSignals returns the signals that stop a command cleanly. SIGHUP (the terminal was closed) is one, unless nohup ignores it.
@@ -62,7 +72,7 @@ func newRootCmd() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
-	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
+	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newCheckCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
 	addGroup(root, "Configuration, as wg(8) does:", newShowCmd(), newTopCmd(), newFlowsCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "Host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())

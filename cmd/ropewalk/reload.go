@@ -55,6 +55,6 @@ func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
-	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = conf.Spread, conf.SpreadPorts, conf.Underlay, conf.ReceiveCPUs
+	conf.AddOwnSettings(&dev)
 	return dev, nil
 }

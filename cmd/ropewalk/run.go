@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
@@ -30,24 +32,39 @@ type runOptions struct {
 	metrics  metricsFlags
 	underlay underlayFlags
 	takeover bool
+	// daemon and foreground: run in the background, or not; never both.
+	inBackground, foreground bool
+	ready                    *readyPipe // of a daemon in the background, else nil
 }
 
 func newRunCmd() *cobra.Command {
 	o := runOptions{ports: spread.DefaultPorts, workers: autoWorkers}
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
-		Short: "Create a tunnel interface and serve it in the foreground",
-		Long: "run creates a TUN interface and runs its tunnel in the foreground, until SIGTERM or SIGINT, or until the interface is\n" +
-			"deleted. The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. run is a drop-in for\n" +
-			"`wireguard-go -f INTERFACE`. LOG_LEVEL=debug|verbose|info|warn|error|silent sets the log level; `ropewalk log` changes\n" +
-			"it at run time.",
-		Example:           "  ropewalk run wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0\n  ropewalk run --takeover wg0",
+		Short: "Create a tunnel interface and serve it",
+		Long: "run creates a TUN interface and runs its tunnel, until SIGTERM or SIGINT, or until the interface is deleted. With --daemon\n" +
+			"it returns when the interface is ready and the tunnel runs in the background, with its log in " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
+			"The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. LOG_LEVEL=debug|verbose|info|warn|error|silent sets\n" +
+			"the log level; `ropewalk log` changes it at run time. `ropewalk INTERFACE`, or a link to this program named wireguard-go,\n" +
+			"is `ropewalk run --daemon INTERFACE` (in the foreground with -f or WG_PROCESS_FOREGROUND=1).",
+		Example:           "  ropewalk run --daemon wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0\n  ropewalk run --takeover wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("log-level") {
 				o.log.level = knownLevel(os.Getenv("LOG_LEVEL"))
 			}
+			switch {
+			case o.inBackground && cmd.Flags().Changed("foreground"):
+				return usageError{errors.New("--daemon and --foreground exclude each other")}
+			case o.inBackground:
+				return o.startInBackground(cmd, args[0])
+			}
+			ready, err := inheritReadyPipe()
+			if err != nil {
+				return err
+			}
+			o.ready = ready
 			return run(cmd.Context(), args[0], o)
 		},
 	}
@@ -67,7 +84,8 @@ func newRunCmd() *cobra.Command {
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
-	cmd.Flags().BoolP("foreground", "f", true, "stay in the foreground (always on; for compatibility with wireguard-go)")
+	cmd.Flags().BoolVarP(&o.inBackground, "daemon", "d", false, "return when the interface is ready, and serve it in the background")
+	cmd.Flags().BoolVarP(&o.foreground, "foreground", "f", true, "stay in the foreground, as without --daemon")
 	return cmd
 }
 
@@ -95,10 +113,27 @@ func (portsFlag) Type() string { return "first-last" }
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return usageError{fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())}
+			return usageError{fmt.Errorf("%w\nusage: %s", argumentError(cmd, args, check, err), cmd.UseLine())}
 		}
 		return nil
 	}
+}
+
+// argumentError replaces cobra's error about the number of arguments by one that names the argument.
+func argumentError(cmd *cobra.Command, args []string, check cobra.PositionalArgs, err error) error {
+	if strings.HasPrefix(err.Error(), "invalid argument") {
+		return err
+	}
+	for n := len(args) - 1; n >= 0; n-- {
+		if check(cmd, args[:n]) == nil {
+			return fmt.Errorf("unexpected argument %q", args[n])
+		}
+	}
+	wanted := strings.Fields(cmd.Use)[1:]
+	if len(args) < len(wanted) && !strings.Contains(cmd.Use, "|") {
+		wanted = wanted[len(args) : len(args)+1]
+	}
+	return fmt.Errorf("missing argument: %s", strings.Join(wanted, " "))
 }
 
 func run(ctx context.Context, name string, o runOptions) error {
@@ -116,6 +151,7 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if err := o.underlay.check(); err != nil {
 		return err
 	}
+	o.underlay.warn(log)
 	return serve(ctx, log, tunnel, o)
 }
 
@@ -124,8 +160,8 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 	return daemon.Options{
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		ReceiveCPUs: o.underlay.cpus,
-		Log:         log, Level: level,
+		ReceiveCPUs: o.underlay.cpus, OuterFragments: o.underlay.fragments,
+		Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},
@@ -146,6 +182,7 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 	defer cancel()
 	exporter.start(ctx, o.metrics.content(d))
 	notifyStopping := notifyReady(ctx, log, d.Name())
+	o.ready.announce(log, d.Name())
 	err = d.Serve(ctx)
 	if errors.Is(err, daemon.ErrHandedOver) {
 		return nil

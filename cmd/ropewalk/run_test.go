@@ -3,8 +3,14 @@
 package main
 
 import (
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestRunRejectsInvalidFlagValues(t *testing.T) {
@@ -23,6 +29,70 @@ func TestRunRejectsInvalidFlagValues(t *testing.T) {
 		_, _, err := execute(t, newRootCmd(), "", "run", tc.flag, tc.value, "wg0")
 		if err == nil || exitCode(err) != exitUsage || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.value) {
 			t.Errorf("%s %s: got error %v, want an error", tc.flag, tc.value, err)
+		}
+	}
+}
+
+// TestDaemonGetsFlagsOfItsParent parses the arguments that `run --daemon` passes on.
+func TestDaemonGetsFlagsOfItsParent(t *testing.T) {
+	given := []string{
+		"-d", "--lanes", "3", "--nice", "-5", "--workers", "auto", "--mtu=1380", "--spread", "on", "--spread-ports", "62000-62063",
+		"--log-level", "debug", "--log-format", "json", "--metrics", "127.0.0.1:9820", "--metrics-per-peer", "off", "--metrics-config", "web.yml",
+		"--underlay", "udp", "--underlay-device", "eth1", "--rx-cpus", "0-3,8", "--outer-fragments", "on",
+	}
+	parent, child := newRunCmd(), newRunCmd()
+	expect.NoError(t, parent.ParseFlags(given))
+	args, err := foregroundArgs(parent.Flags(), "wg%d")
+	expect.NoError(t, err)
+	if args[0] != "run" || !slices.Equal(args[len(args)-2:], []string{"--", "wg%d"}) {
+		t.Fatalf("got arguments %q", args)
+	}
+	expect.NoError(t, child.ParseFlags(args[1:]))
+	parent.Flags().VisitAll(func(f *pflag.Flag) {
+		want := f.Value.String()
+		switch f.Name {
+		case "daemon":
+			want = "false"
+		case "metrics-config":
+			want, err = filepath.Abs("web.yml")
+			expect.NoError(t, err)
+		}
+		if got := child.Flags().Lookup(f.Name).Value.String(); got != want {
+			t.Errorf("--%s: got %q, want %q", f.Name, got, want)
+		}
+	})
+}
+
+func TestWireGuardGoCommandLines(t *testing.T) {
+	isCommand := func(word string) bool { return word == "up" }
+	for _, tt := range []struct {
+		program, args, env, want string
+	}{
+		{"/usr/bin/wireguard-go", "wg0", "", "run --daemon -- wg0"},
+		{"wireguard-go", "-f wg0", "", "run -- wg0"},
+		{"wireguard-go", "--foreground home", "", "run -- home"},
+		{"wireguard-go", "up", "", "run --daemon -- up"},
+		{"wireguard-go", "wg0", "WG_PROCESS_FOREGROUND=1", "run -- wg0"},
+		{"wireguard-go", "--version", "", "--version"},
+		{"wireguard-go", "", "", ""},
+		{"ropewalk", "wg0", "", "run --daemon -- wg0"},
+		{"ropewalk", "-f wg0", "", "run -- wg0"},
+		{"ropewalk", "up", "", "up"},
+		{"ropewalk", "up wg0", "", "up wg0"},
+		{"ropewalk", "home", "", "home"},
+		{"ropewalk", "home", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- home"},
+		{"ropewalk", "up", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "up"},
+	} {
+		name, value, _ := strings.Cut(tt.env, "=")
+		getenv := func(asked string) string {
+			if asked == name {
+				return value
+			}
+			return ""
+		}
+		got := strings.Join(wireguardGoArgs(tt.program, strings.Fields(tt.args), isCommand, getenv), " ")
+		if got != tt.want {
+			t.Errorf("%s %s (%s): got %q, want %q", tt.program, tt.args, tt.env, got, tt.want)
 		}
 	}
 }

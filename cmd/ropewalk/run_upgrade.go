@@ -60,7 +60,7 @@ func successorArgs(args []string, requested, name string) []string {
 // the service's process IDs (systemd.exec(5)): they differ from the successor's, which would then not count as the service. If it
 // is not, they stay, so that the successor does not count as the service either.
 func successorEnv(env []string) []string {
-	remove := []string{logFromUp}
+	remove := []string{logFromUp, readyFD}
 	if notifiesService() {
 		remove = append(remove, "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 	}

@@ -20,7 +20,7 @@ import (
 
 // TestMain makes this test binary run ropewalk if it is called by that name: by scripts, and by the daemons that they start.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"ropewalk": main})
+	testscript.Main(m, map[string]func(){"ropewalk": main, "wireguard-go": main})
 }
 
 // scriptEnv names the script that a child process in new namespaces runs.

@@ -27,6 +27,7 @@ func newSetCmd() *cobra.Command {
 			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not in wg)\n" +
 			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
 			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not in wg)\n" +
+			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +
 			"Settings of a peer, which is added if it does not exist:\n" +
 			"  peer KEY                selects the peer for the keywords after it\n" +
 			"  remove                  removes the peer\n" +
@@ -70,7 +71,7 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 		return setError(err)
 	}
 	warn(cmd, warnings)
-	return withDaemon(dir, name, func(c *uapi.Client) error { return explainUnderlay(c, &dev, c.Configure(dev)) })
+	return withStartingDaemon(cmd.Context(), dir, name, func(c *uapi.Client) error { return explainUnderlay(c, &dev, c.Configure(dev)) })
 }
 
 // setError turns an error in the arguments into a usage error, and adds suggestions for an unknown keyword.

@@ -84,7 +84,10 @@ func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, diff diffFun
 		return withHint(quickKeyHint(err))
 	}
 	warn(cmd, f.Warnings)
-	return withDaemon(dir, name, func(c *uapi.Client) error {
+	if cmd.Name() != "addconf" { // whose files need not be whole
+		warn(cmd, f.CheckSettings())
+	}
+	return withStartingDaemon(cmd.Context(), dir, name, func(c *uapi.Client) error {
 		dev, err := diff(cmd.Context(), f, resolve, c)
 		if err != nil {
 			return err
@@ -114,17 +117,21 @@ func quickKeyHint(err error) error {
 	return keyHint(err)
 }
 
-// keyHint adds suggestions for the first unknown key of a file.
+// keyHint adds suggestions for the unknown keys of a file.
 func keyHint(err error) error {
 	lines, _ := errors.AsType[conffile.Error](err)
+	var hints []string
 	for _, line := range lines {
 		known, ok := strings.CutPrefix(line.Want, "one of ")
 		if !ok || line.Key == "" {
 			continue
 		}
-		if suggestions := didYouMean(line.Key, strings.Split(known, ", ")); suggestions != "" {
-			return fmt.Errorf("%w%s", err, suggestions)
+		for _, key := range resembling(line.Key, strings.Split(known, ", ")) {
+			hints = append(hints, fmt.Sprintf("\tline %d: %s", line.Line, key))
 		}
 	}
-	return err
+	if len(hints) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w\n\nDid you mean this?\n%s", err, strings.Join(hints, "\n"))
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 )
 
 // showFlags are the flags of `ropewalk show`.
@@ -26,8 +27,9 @@ type showFlags struct{ lanes, json, keys bool }
 func newShowCmd() *cobra.Command {
 	var o showFlags
 	cmd := &cobra.Command{
-		Use:   "show [INTERFACE | all | interfaces] [SELECTOR]",
-		Short: "Show interfaces and peers, as wg(8) does",
+		Use:     "show [INTERFACE | all | interfaces] [SELECTOR]",
+		Aliases: []string{"status"},
+		Short:   "Show interfaces and peers, as wg(8) does",
 		Long: "show prints interfaces and peers as `wg show` does, for every interface that a userspace process serves: ropewalk or\n" +
 			"another. Selectors, for scripts:\n" + selectorLines() + "\n" +
 			"--lanes adds ropewalk's own state and counters: how the flows to each peer are spread, the traffic of each lane and of\n" +
@@ -129,7 +131,7 @@ func (s *shower) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	err = s.addLanes(&st)
+	err = errors.Join(s.addLanes(&st), s.addHandshakes(&st, sel))
 	return errors.Join(s.print([]config.Status{st}, sel, false), err)
 }
 
@@ -155,7 +157,7 @@ func (s *shower) all(sel show.Selector) error {
 			errs = append(errs, err)
 			continue
 		}
-		if err := s.addLanes(&st); err != nil {
+		if err := errors.Join(s.addLanes(&st), s.addHandshakes(&st, sel)); err != nil {
 			errs = append(errs, err)
 		}
 		devices = append(devices, st)
@@ -190,6 +192,26 @@ func (s *shower) status(name string) (config.Status, error) {
 	return client.Status()
 }
 
+// addHandshakes adds which peers do not answer, if there is a peer without a session. Other daemons than
+// ropewalk do not report that.
+func (s *shower) addHandshakes(st *config.Status, sel show.Selector) error {
+	if s.opt.Lanes || sel != "" || !slices.ContainsFunc(st.Peers, func(p config.PeerStatus) bool {
+		return s.now().Sub(p.LastHandshake) > time.Duration(peer.RejectAfterTime)
+	}) {
+		return nil
+	}
+	client, err := dialDaemon(s.dir, st.Name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	stats := new(show.Stats)
+	if client.Stats(stats) == nil {
+		st.AddHandshakes(stats.FailingHandshakes)
+	}
+	return nil
+}
+
 // addLanes adds the statistics for --lanes. Other daemons than ropewalk have none: they are shown without, with an error.
 func (s *shower) addLanes(st *config.Status) error {
 	if !s.opt.Lanes {
@@ -208,6 +230,8 @@ func (s *shower) addLanes(st *config.Status) error {
 		return fmt.Errorf("reading the lanes of %s: its daemon does not report them", st.Name)
 	}
 	st.AddSpread(*stats.Spread)
+	st.AddPathMTU(stats.PathMTU)
+	st.AddHandshakes(stats.FailingHandshakes)
 	if s.opt.Stats == nil {
 		s.opt.Stats = map[string]*show.Stats{}
 	}

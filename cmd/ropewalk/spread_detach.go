@@ -3,6 +3,8 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
@@ -19,7 +21,11 @@ func newSpreadDetachCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return printing(new(spreader.Host).Detach(cmd.Context(), args[0], port))
+			host := new(spreader.Host)
+			if all, err := host.Status(cmd.Context(), args[0]); err == nil && len(all) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "nothing is spread on %s\n", printable(args[0]))
+			}
+			return printing(host.Detach(cmd.Context(), args[0], port))
 		},
 	}
 	cmd.Flags().Uint16Var(&port, "port", 0, "listen port of the tunnel to detach (default: all tunnels)")

@@ -17,18 +17,23 @@ const suggestionDistance = 2
 // didYouMean lists the known words that resemble word, in the form that cobra gives its own suggestions. It is empty if
 // none does.
 func didYouMean(word string, known []string) string {
-	if word == "" { // a prefix of every word
+	found := resembling(word, known)
+	if len(found) == 0 {
 		return ""
+	}
+	return "\n\nDid you mean this?\n\t" + strings.Join(found, "\n\t") + "\n"
+}
+
+// resembling returns the known words that resemble word.
+func resembling(word string, known []string) []string {
+	if word == "" { // a prefix of every word
+		return nil
 	}
 	commands := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance} // cobra searches commands only
 	for _, name := range known {
 		commands.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
 	}
-	found := commands.SuggestionsFor(word)
-	if len(found) == 0 {
-		return ""
-	}
-	return "\n\nDid you mean this?\n\t" + strings.Join(found, "\n\t") + "\n"
+	return commands.SuggestionsFor(word)
 }
 
 // unknownWord returns the usage error for a word that is not in a list.

@@ -49,8 +49,8 @@ func TestMistakesHaveExitCodeAndSuggestion(t *testing.T) {
 func TestSetconfExplainsKeysItDoesNotKnow(t *testing.T) {
 	for text, want := range map[string]string{
 		"[Interface]\nAddress = 10.0.0.1/24\n": "this is a wg-quick file, for `ropewalk up`",
-		"[Interface]\nListenProt = 5\n":        "Did you mean this?\n\tListenPort\n",
-		"[Peer]\nAllowedIP = 5\n":              "Did you mean this?\n\tAllowedIPs\n",
+		"[Interface]\nListenProt = 5\n":        "Did you mean this?\n\tline 2: ListenPort",
+		"[Peer]\nAllowedIP = 5\n":              "Did you mean this?\n\tline 2: AllowedIPs",
 	} {
 		_, _, err := execute(t, newRootCmd(), "", "setconf", "nosuch0", writeConf(t, "wg0", text))
 		if err == nil || exitCode(err) != exitError || !strings.Contains(err.Error(), want) {
@@ -61,7 +61,7 @@ func TestSetconfExplainsKeysItDoesNotKnow(t *testing.T) {
 
 func TestUpSuggestsKeyForMisspeltOne(t *testing.T) {
 	_, _, err := execute(t, newRootCmd(), "", "up", writeConf(t, "wg0", "[Interface]\nTabel = auto\n"))
-	if err == nil || exitCode(err) != exitError || !strings.HasSuffix(err.Error(), "\n\nDid you mean this?\n\tTable\n") {
+	if err == nil || exitCode(err) != exitError || !strings.HasSuffix(err.Error(), "\n\nDid you mean this?\n\tline 2: Table") {
 		t.Error(err)
 	}
 }
@@ -78,6 +78,27 @@ func TestDidYouMeanListsSimilarWords(t *testing.T) {
 		}
 		if got := didYouMean(word, known); got != text {
 			t.Errorf("%q: got %q, want %q", word, got, text)
+		}
+	}
+}
+
+func TestWrongNumberOfArgumentsIsExplained(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run"}, "missing argument: INTERFACE\nusage: ropewalk run INTERFACE"},
+		{[]string{"up"}, "missing argument: CONFIG_FILE | INTERFACE\n"},
+		{[]string{"setconf", "wg0"}, "missing argument: FILE\n"},
+		{[]string{"setconf"}, "missing argument: INTERFACE\n"},
+		{[]string{"setconf", "wg0", "file", "more"}, "unexpected argument \"more\"\n"},
+		{[]string{"genkey", "x"}, "unexpected argument \"x\"\n"},
+		{[]string{"show", "wg0", "peers", "x"}, "unexpected argument \"x\"\n"},
+		{[]string{"completion", "tcsh"}, "invalid argument \"tcsh\""},
+	} {
+		_, _, err := execute(t, newRootCmd(), "", tc.args...)
+		if err == nil || exitCode(err) != exitUsage || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%q: got %v, want %q", tc.args, err, tc.want)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 func newUpCmd() *cobra.Command {
@@ -30,8 +32,8 @@ func newUpCmd() *cobra.Command {
 			"its changes. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log. WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets\n" +
 			"the number of retries when a name server does not answer (default 15).\n" +
 			"Besides wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
-			"Underlay=auto|udp|xdp, RxCPUs=off|auto|LIST and Metrics=HOST:PORT, which correspond to flags of `ropewalk run`. up passes\n" +
-			"the --log and --metrics flags on to it; --metrics takes precedence over the file.",
+			"Underlay=auto|udp|xdp, RxCPUs=off|auto|LIST, OuterFragments=off|on and Metrics=HOST:PORT, which correspond to flags of\n" +
+			"`ropewalk run`. up passes the --log and --metrics flags on to it; --metrics takes precedence over the file.",
 		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -60,7 +62,7 @@ func newUpCmd() *cobra.Command {
 
 // withInterface opens the interface's file and calls f with it and a Runner.
 func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
-	i, err := quick.Open(quick.DefaultDir, arg)
+	i, err := openInterface(quick.DefaultDir, arg)
 	if err != nil {
 		return withHint(keyHint(err))
 	}
@@ -72,6 +74,21 @@ func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.I
 		return err
 	}
 	return withHint(f(r, i))
+}
+
+// openInterface is quick.Open with a hint: to wg-quick, wg0.conf is an interface of that name, and not a file in this directory.
+func openInterface(dir, arg string) (quick.Interface, error) {
+	i, err := quick.Open(dir, arg)
+	if !errors.Is(err, quick.ErrNoFile) || strings.Contains(arg, "/") {
+		return i, err
+	}
+	if _, statErr := os.Stat(arg); statErr == nil {
+		return i, fmt.Errorf("%w (for the file in this directory: ./%s)", err, arg)
+	}
+	if link, _ := hostnet.FindLink(arg); link.Kind == "tun" || link.Kind == "wireguard" {
+		return i, fmt.Errorf("%w, but the interface %s does: name the file with which it was brought up, or without one use `ip link delete %[2]s`", err, arg)
+	}
+	return i, err
 }
 
 func newRunner(cmd *cobra.Command) (*quick.Runner, error) {

@@ -53,6 +53,7 @@ func keywords() []keyword {
 		{name: "spread-ports", set: file(setSpreadPorts)},
 		{name: "underlay", set: file(setUnderlay)},
 		{name: "rx-cpus", set: file(setReceiveCPUs)},
+		{name: "outer-fragments", set: file(setOuterFragments)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
 			p.lastExtra().remove = true
@@ -136,7 +137,7 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 		return config.Device{}, nil, err
 	}
 	conf := &p.file.Interface
-	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs = conf.Spread, conf.SpreadPorts, conf.Underlay, conf.ReceiveCPUs
+	conf.AddOwnSettings(&dev)
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed

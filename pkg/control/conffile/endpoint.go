@@ -128,6 +128,9 @@ func (l *ResolverConfig) scope(zone string) (uint32, error) {
 
 func interfaceIndex(name string) (uint32, error) {
 	ifi, err := net.InterfaceByName(name)
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = op.Err // without "route ip+net"
+	}
 	if err != nil {
 		return 0, fmt.Errorf("looking up zone %q: %w", name, err)
 	}

@@ -42,12 +42,18 @@ type Interface struct {
 	PreDown    []string
 	PostDown   []string
 
-	Spread      *config.SpreadMode
-	Lanes       int           // 0 for the default
-	SpreadPorts *spread.Ports // valid for config.CheckPorts
-	Underlay    *config.UnderlayMode
-	ReceiveCPUs *config.ReceiveCPUs
-	Metrics     string // host:port to serve metrics at, "" for none
+	Spread         *config.SpreadMode
+	Lanes          int           // 0 for the default
+	SpreadPorts    *spread.Ports // valid for config.CheckPorts
+	Underlay       *config.UnderlayMode
+	ReceiveCPUs    *config.ReceiveCPUs
+	OuterFragments *config.OuterFragments
+	Metrics        string // host:port to serve metrics at, "" for none
+}
+
+// AddOwnSettings stores the settings that only ropewalk has, and that can change while a tunnel runs, in dev.
+func (i *Interface) AddOwnSettings(dev *config.Device) {
+	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.ReceiveCPUs, i.OuterFragments
 }
 
 // Peer holds the keys of one [Peer] section.

@@ -43,6 +43,12 @@ func ropewalkKeys() []key {
 			about: "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. " +
 				"[Receive CPUs](underlay.md#receive-cpus).",
 		}},
+		{name: "OuterFragments", quick: true, set: setOuterFragments, doc: doc{
+			values:       "`off`, `on`",
+			defaultValue: "`off`",
+			about: "Whether messages that exceed the path MTU may leave in fragments. `off` fits inner packets to the path. " +
+				"[Path MTU](underlay.md#path-mtu).",
+		}},
 		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
 			values:       "`host:port`",
 			defaultValue: "none",
@@ -96,6 +102,15 @@ func setReceiveCPUs(p *parser, value string) string {
 	return ""
 }
 
+func setOuterFragments(p *parser, value string) string {
+	mode, err := config.ParseOuterFragments(value)
+	if err != nil {
+		return `"on" or "off"`
+	}
+	p.file.Interface.OuterFragments = &mode
+	return ""
+}
+
 // setMetrics accepts host:port. An empty host means all addresses.
 func setMetrics(p *parser, value string) string {
 	_, port, err := net.SplitHostPort(value)
@@ -146,6 +161,9 @@ func formatRopewalk(b *bufio.Writer, i *Interface) {
 	}
 	if i.ReceiveCPUs != nil {
 		fmt.Fprintf(b, "RxCPUs = %v\n", *i.ReceiveCPUs)
+	}
+	if i.OuterFragments != nil {
+		fmt.Fprintf(b, "OuterFragments = %v\n", *i.OuterFragments)
 	}
 	if i.Metrics != "" {
 		fmt.Fprintf(b, "Metrics = %s\n", i.Metrics)

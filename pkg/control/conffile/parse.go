@@ -71,6 +71,11 @@ const (
 	peerSection
 )
 
+// String returns the line that begins a section.
+func (s section) String() string {
+	return [...]string{"no section", "[Interface]", "[Peer]"}[s]
+}
+
 type parser struct {
 	name    string
 	dialect Dialect
@@ -128,7 +133,7 @@ func (p *parser) assign(raw string) {
 	case p.section == noSection:
 		p.fault("", "[Interface] or [Peer] before this line", "")
 	case !found:
-		p.report(LineError{Key: safeName(name, value), Fault: "unknown key", Want: "one of " + p.keyNames()})
+		p.unknownKey(name, value, ok)
 	case ok && strings.Trim(value, space) != "":
 		if !key.quick {
 			value = removeSpace(value)
@@ -137,6 +142,30 @@ func (p *parser) assign(raw string) {
 	case !ok || !key.quick: // an empty value means unset for wg-quick, and is a mistake for wg(8)
 		p.fault(key.name, "a value", "")
 	}
+}
+
+// unknownKey reports a line whose key is not one of the section. assigned: there is a "=".
+func (p *parser) unknownKey(name, value string, assigned bool) {
+	if elsewhere := p.otherSection(); assigned {
+		if key, ok := elsewhere.lookup(name); ok {
+			p.report(LineError{Key: key.name, Fault: "belongs in " + elsewhere.section.String()})
+			return
+		}
+	}
+	if !assigned {
+		p.report(LineError{Fault: `no "="`, Want: "a line such as ListenPort = 51820"})
+		return
+	}
+	p.report(LineError{Key: safeName(name, value), Fault: "unknown key", Want: "one of " + p.keyNames()})
+}
+
+// otherSection returns a parser in the other kind of section, for its keys.
+func (p *parser) otherSection() *parser {
+	other := parser{dialect: p.dialect, section: peerSection}
+	if p.section == peerSection {
+		other.section = interfaceSection
+	}
+	return &other
 }
 
 // set stores a value, item by item if it is a list, and reports the first item that is wrong.

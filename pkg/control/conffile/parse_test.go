@@ -99,7 +99,7 @@ func TestErrorsNameFileLineKeyAndWant(t *testing.T) {
 		{"[Interface]\nPrivateKey = c2VjcmV0", `wg0.conf:2: PrivateKey: want a base64 key of 44 characters`},
 		{"[Interface]\nNoise = 1", `wg0.conf:2: Noise: unknown key, want one of PrivateKey, ListenPort, FwMark`},
 		{"[Interface]\nMTU = 1420", `wg0.conf:2: MTU: unknown key, want one of PrivateKey, ListenPort, FwMark`},
-		{"[Interface]\nNoise", `wg0.conf:2: unknown key, want one of PrivateKey, ListenPort, FwMark`},
+		{"[Interface]\nNoise", `wg0.conf:2: no "=", want a line such as ListenPort = 51820`},
 		{"[Interface]\nListen\x00Port = 1", `wg0.conf:2: want text without NUL bytes`},
 		{"ListenPort = 1", `wg0.conf:1: want [Interface] or [Peer] before this line`},
 		{"junk", `wg0.conf:1: want [Interface] or [Peer] before this line`},
@@ -110,7 +110,9 @@ func TestErrorsNameFileLineKeyAndWant(t *testing.T) {
 		{"[Peer]\n" + peer, `wg0.conf:1: want a PublicKey in this [Peer]`},
 		{peer + "Endpoint = 192.0.2.1", `wg0.conf:3: Endpoint: want address:port, [IPv6 address]:port or name:port, got "192.0.2.1"`},
 		{peer + "Endpoint = [::1]5", `wg0.conf:3: Endpoint: want address:port, [IPv6 address]:port or name:port, got "[::1]5"`},
-		{peer + "ListenPort = 1", `wg0.conf:3: ListenPort: unknown key, want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`},
+		{peer + "ListenPort = 1", `wg0.conf:3: ListenPort: belongs in [Interface]`},
+		{"[Interface]\nendpoint = 192.0.2.1:1", `wg0.conf:2: Endpoint: belongs in [Peer]`},
+		{peer + "Address = 10.0.0.1/24", `wg0.conf:3: Address: unknown key, want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`},
 		{
 			peer + "AllowedIPs = ::/0, 10.0.0.0/33",
 			`wg0.conf:3: AllowedIPs: want addresses with prefix lengths, such as 10.0.0.0/24 or fd00::/64, got "10.0.0.0/33"`,
@@ -170,7 +172,7 @@ func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 		"SpreadPorts = 61002-61001":                  `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
 		"SpreadPorts = 2000-3000\nListenPort = 2500": `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
 		"ListenPort = 2500\nSpreadPorts = 1-2\nSpreadPorts = 2000-2500": "wg0.conf:3: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got \"1-2\"\nwg0.conf:4: SpreadPorts: want a range without the ListenPort, 2500, got \"2000-2500\"",
-		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: unknown key, want one of PublicKey, PresharedKey, AllowedIPs, Endpoint, PersistentKeepalive`,
+		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: belongs in [Interface]`,
 	} {
 		f, err := Parse("wg0.conf", strings.NewReader("[Interface]\n"+in), Quick)
 		if err == nil || err.Error() != want || f != nil {

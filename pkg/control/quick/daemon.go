@@ -33,7 +33,7 @@ func (s startDaemon) String() string {
 func (s startDaemon) undo() Step { return stopDaemon{s.link} }
 
 func (s startDaemon) run(ctx context.Context, j *job) error {
-	log, err := j.createLog()
+	log, err := CreateLog(j.RunDir, j.Name)
 	if err != nil {
 		return err
 	}
@@ -53,20 +53,24 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 	}
 	if err != nil {
 		d.kill(j.timeout())
-		return errors.Join(fmt.Errorf("starting the daemon of %s: %w%s", s.link, err, tail(log)), j.removeState())
+		return errors.Join(fmt.Errorf("starting the daemon of %s: %w%s", s.link, err, LogTail(log)), j.removeState())
 	}
 	return nil
 }
 
-// createLog creates or truncates the interface's log file, readable by its owner only.
-func (j *job) createLog() (*os.File, error) {
-	path := filepath.Join(j.RunDir, j.Name+".log")
+// CreateLog creates or truncates the log file of an interface's daemon in the directory runDir, readable by its owner only. The caller
+// closes it.
+func CreateLog(runDir, name string) (*os.File, error) {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return nil, fmt.Errorf("creating the directory of logs: %w", err)
+	}
+	path := filepath.Join(runDir, name+".log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
 		err = f.Chmod(0o600)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("creating the log of %s: %w", j.Name, err)
+		return nil, fmt.Errorf("creating the log of %s: %w", name, err)
 	}
 	return f, nil
 }
@@ -135,8 +139,8 @@ const (
 	tailLines = 10
 )
 
-// tail returns the log's last lines, after a line break.
-func tail(log *os.File) string {
+// LogTail returns the last lines of a log file, after a line break. It is empty if there are none.
+func LogTail(log *os.File) string {
 	info, err := log.Stat()
 	if err != nil {
 		return ""

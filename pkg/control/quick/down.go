@@ -36,7 +36,11 @@ func (r *Runner) Down(ctx context.Context, i Interface) error {
 	if err == nil {
 		err = j.removeState()
 	}
-	return errors.Join(err, j.executeAll(ctx, hooks(i.Name, i.File.Interface.PostDown)))
+	postDown := j.executeAll(ctx, hooks(i.Name, i.File.Interface.PostDown))
+	if err == nil {
+		err = j.removeFiles()
+	}
+	return errors.Join(err, postDown)
 }
 
 // prepareDown runs the hooks and the save that precede all changes, and returns the table of the interface's default routes, or 0.

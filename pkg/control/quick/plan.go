@@ -66,6 +66,9 @@ func daemonFlags(conf *conffile.Interface) []string {
 	if conf.ReceiveCPUs != nil {
 		flags = append(flags, "--rx-cpus", conf.ReceiveCPUs.String())
 	}
+	if conf.OuterFragments != nil {
+		flags = append(flags, "--outer-fragments", conf.OuterFragments.String())
+	}
 	if conf.Metrics != "" {
 		flags = append(flags, "--metrics", conf.Metrics)
 	}

@@ -525,3 +525,37 @@ func TestInterfaceHasNoLinkLocalAddress(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+func TestDownRemovesItsFiles(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	for range 2 {
+		h.up(i)
+		expect.NoError(t, h.Down(t.Context(), i))
+		left, err := os.ReadDir(h.RunDir)
+		expect.NoError(t, err)
+		for _, f := range left {
+			if strings.HasPrefix(f.Name(), "wg0.") {
+				t.Errorf("%s is left", f.Name())
+			}
+		}
+	}
+}
+
+// TestRemovedLockIsNotHeld has a process that opened the lock before its owner removed it.
+func TestRemovedLockIsNotHeld(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "wg0.lock")
+	first, err := lockFile(path)
+	expect.NoError(t, err)
+	if _, err := lockFile(path); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("got error %v, want %v", err, unix.EWOULDBLOCK)
+	}
+	expect.NoError(t, os.Remove(path))
+	second, err := lockFile(path)
+	expect.NoError(t, err)
+	defer func() { expect.NoError(t, second.Close()) }()
+	expect.NoError(t, first.Close())
+	if _, err := lockFile(path); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("the second lock: got error %v, want %v", err, unix.EWOULDBLOCK)
+	}
+}

@@ -113,17 +113,11 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(r.RunDir, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the state directory: %w", err)
 	}
-	path := filepath.Join(r.RunDir, name+".lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("locking %s: %w", name, err)
-	}
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	f, err := lockFile(filepath.Join(r.RunDir, name+".lock"))
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = errors.New("another process is bringing it up or down")
 	}
 	if err != nil {
-		f.Close()
 		return nil, fmt.Errorf("locking %s: %w", name, err)
 	}
 	return func() {
@@ -131,6 +125,42 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
+}
+
+// lockFile creates and locks a file. The owner of the lock may remove it (removeFiles): then the lock is that of a file without a name,
+// which others do not see.
+func lockFile(path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		locked, err := f.Stat()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if named, err := os.Lstat(path); err == nil && os.SameFile(locked, named) {
+			return f, nil
+		}
+		_ = f.Close()
+	}
+}
+
+// removeFiles removes the saved state, the log and the lock of an interface that is down. The caller holds the lock.
+func (j *job) removeFiles() error {
+	var errs []error
+	for _, path := range []string{j.statePath(), filepath.Join(j.RunDir, j.Name+".log"), filepath.Join(j.RunDir, j.Name+".lock")} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("removing the files of %s: %w", j.Name, err)
+	}
+	return nil
 }
 
 // replaceFile writes path.tmp, readable by its owner only, syncs it, and renames it to path. Readers of path see the old content or the

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+func newCheckCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check CONFIG_FILE | INTERFACE",
+		Short: "Check a wg-quick file without changing anything",
+		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
+			"and surely not meant. It looks the names of endpoints up, and changes nothing.\n\n" +
+			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
+		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: completeConfig,
+		RunE:              func(cmd *cobra.Command, args []string) error { return checkFile(cmd, quick.DefaultDir, args[0]) },
+	}
+}
+
+func checkFile(cmd *cobra.Command, dir, arg string) error {
+	i, err := openInterface(dir, arg)
+	if mistakes, ok := errors.AsType[conffile.Error](err); ok {
+		fmt.Fprintln(cmd.OutOrStdout(), printable(keyHint(mistakes).Error()))
+		return codedError{code: exitFailed}
+	}
+	if err != nil {
+		return withHint(err)
+	}
+	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(&i.File.Interface), endpointWarnings(cmd.Context(), i.File))
+	for _, warning := range found {
+		fmt.Fprintln(cmd.OutOrStdout(), printable(warning))
+	}
+	if len(found) > 0 {
+		return codedError{code: exitWarnings}
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found\n", printable(i.Path), countOf(len(i.File.Peers), "peer"))
+	return err
+}
+
+// hostWarnings returns warnings about settings that do not fit this host.
+func hostWarnings(conf *conffile.Interface) (warnings []string) {
+	if conf.ReceiveCPUs != nil {
+		if absent := absentCPUs(conf.ReceiveCPUs.List); len(absent) > 0 {
+			warnings = append(warnings, fmt.Sprintf("Warning: RxCPUs: this host has no CPU %s, so packets are not distributed to any CPU of the list", config.FormatCPUs(absent)))
+		}
+	}
+	if conf.Table != "" && conf.Table != "auto" && conf.Table != "off" {
+		if _, err := hostnet.TableNumber(os.DirFS("/"), conf.Table); err != nil {
+			warnings = append(warnings, fmt.Sprintf("Warning: Table: %v", err))
+		}
+	}
+	return warnings
+}
+
+// maxCPUs is more than any kernel's limit (NR_CPUS).
+const maxCPUs = 8192
+
+// absentCPUs returns the CPUs that this host does not have. It returns none if that cannot be read.
+func absentCPUs(cpus []int) []int {
+	present, err := os.ReadFile("/sys/devices/system/cpu/possible")
+	if err != nil {
+		return nil
+	}
+	possible, ok := config.ParseCPUs(string(present), maxCPUs)
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return slices.Contains(possible, cpu) })
+}
+
+// lookupTimeout bounds the lookup of an endpoint's name.
+const lookupTimeout = 5 * time.Second
+
+// endpointWarnings returns warnings about endpoints whose names cannot be resolved.
+func endpointWarnings(ctx context.Context, f *conffile.File) (warnings []string) {
+	for i := range f.Peers {
+		host, _, err := net.SplitHostPort(f.Peers[i].Endpoint)
+		if err != nil { // none
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		_, err = net.DefaultResolver.LookupHost(ctx, host)
+		cancel()
+		if err != nil {
+			warnings = append(warnings, fmt.Sprintf("Warning: Endpoint of peer %s: %v", f.Peers[i].PublicKey.Base64(), err))
+		}
+	}
+	return warnings
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+)
+
+// readyFD is an environment variable with a file descriptor: the pipe to which a daemon in the background writes the interface's name
+// once it serves it.
+const readyFD = "ROPEWALK_READY_FD"
+
+// backgroundTimeout is the time within which a daemon must serve its interface.
+const backgroundTimeout = 30 * time.Second
+
+// startInBackground starts this program again as the daemon of an interface, in a session of its own, and returns when it serves the
+// interface. If the daemon exits instead, the error has its exit code and the end of its log.
+func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
+	if o.takeover {
+		return usageError{errors.New("--takeover needs no --daemon: `ropewalk upgrade` replaces a running daemon")}
+	}
+	options := o.daemon(name, nil, nil)
+	if err := options.Check(); err != nil { // before its name becomes that of a file
+		return usageError{err}
+	}
+	if client, err := socketDir().Dial(name); err == nil {
+		_ = client.Close()
+		return fmt.Errorf("starting the daemon of %s: the interface is served already", name)
+	}
+	args, err := foregroundArgs(cmd.Flags(), name)
+	if err != nil {
+		return err
+	}
+	log, err := quick.CreateLog(quick.DefaultRunDir, name)
+	if err != nil {
+		return withHint(err)
+	}
+	defer log.Close()
+	ready, theirs, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("creating a pipe for the daemon: %w", err)
+	}
+	defer ready.Close()
+	daemon := exec.Command("/proc/self/exe", args...)
+	daemon.Args[0] = "ropewalk"
+	daemon.Dir = "/" // so that it keeps no file system busy
+	daemon.Stdout, daemon.Stderr = log, log
+	daemon.ExtraFiles = []*os.File{theirs} // descriptor 3
+	daemon.Env = append(os.Environ(), readyFD+"=3")
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = daemon.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return fmt.Errorf("starting the daemon of %s: %w", name, err)
+	}
+	created, err := awaitReady(cmd.Context(), daemon, ready, log, name)
+	if err == nil && created != name { // of a pattern such as wg%d
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), created)
+	}
+	return err
+}
+
+// awaitReady waits until the daemon serves the interface, and returns its name. Otherwise it ends the daemon.
+func awaitReady(ctx context.Context, daemon *exec.Cmd, ready *os.File, log *os.File, name string) (created string, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, backgroundTimeout, errors.New("the interface is not ready"))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = daemon.Process.Kill() }) // which closes the pipe
+	defer stop()
+	announced, err := io.ReadAll(io.LimitReader(ready, unix.IFNAMSIZ))
+	if err == nil && len(announced) > 0 {
+		return string(announced), nil
+	}
+	_ = daemon.Wait()
+	err = fmt.Errorf("it ended: %s", daemon.ProcessState)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	code := daemon.ProcessState.ExitCode()
+	if code <= 0 {
+		code = exitError
+	}
+	return "", codedError{code, fmt.Errorf("starting the daemon of %s: %w%s", name, err, quick.LogTail(log))}
+}
+
+// foregroundArgs returns the arguments of a daemon in the foreground with the same flags. It has another working directory.
+func foregroundArgs(flags *pflag.FlagSet, name string) (args []string, err error) {
+	args = []string{"run"}
+	flags.Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		switch f.Name {
+		case "daemon":
+			return
+		case "metrics-config":
+			var pathErr error
+			value, pathErr = filepath.Abs(value)
+			err = errors.Join(err, pathErr)
+		}
+		args = append(args, "--"+f.Name+"="+value)
+	})
+	return append(args, "--", name), err
+}
+
+// readyPipe is the pipe of readyFD.
+type readyPipe struct{ file *os.File }
+
+// inheritReadyPipe returns the pipe, or nil if nobody waits for this process. Its own children do not inherit it.
+func inheritReadyPipe() (*readyPipe, error) {
+	value := os.Getenv(readyFD)
+	if value == "" {
+		return nil, nil
+	}
+	fd, err := strconv.ParseUint(value, 10, 16)
+	if err == nil && int(fd) <= unix.Stderr {
+		err = errors.New("not a descriptor of its own")
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s=%q: %w", readyFD, value, err)
+	}
+	if err := os.Unsetenv(readyFD); err != nil {
+		return nil, fmt.Errorf("removing %s from the environment: %w", readyFD, err)
+	}
+	return &readyPipe{os.NewFile(uintptr(fd), "ready")}, nil
+}
+
+// announce writes the name of the interface, which is served now. On a nil readyPipe it does nothing.
+func (p *readyPipe) announce(log *slog.Logger, name string) {
+	if p == nil {
+		return
+	}
+	_, err := io.WriteString(p.file, name)
+	if err = errors.Join(err, p.file.Close()); err != nil {
+		log.Warn("reporting that the interface is ready failed, ropewalk run --daemon reports an error", "error", err)
+	}
+}
+
+// wireguardGo is the name of a link to this program that stands in for wireguard-go.
+const wireguardGo = "wireguard-go"
+
+// wireguardGoArgs returns the arguments of `ropewalk run` for a command line of wireguard-go, or args if it is none. That is
+// `wireguard-go [-f] INTERFACE`, and also `ropewalk [-f] INTERFACE`, with which wg-quick(8) starts the program in
+// WG_QUICK_USERSPACE_IMPLEMENTATION.
+func wireguardGoArgs(program string, args []string, isCommand func(string) bool, getenv func(string) string) []string {
+	named := filepath.Base(program) == wireguardGo
+	foreground, rest := false, args
+	if len(rest) > 0 && (rest[0] == "-f" || rest[0] == "--foreground") {
+		foreground, rest = true, rest[1:]
+	}
+	switch {
+	case len(rest) != 1 || strings.HasPrefix(rest[0], "-"):
+		return args
+	case named:
+	case isCommand(rest[0]) || getenv("WG_QUICK_USERSPACE_IMPLEMENTATION") == "" && !strings.ContainsAny(rest[0], "0123456789"):
+		return args
+	}
+	if foreground || getenv("WG_PROCESS_FOREGROUND") == "1" {
+		return []string{"run", "--", rest[0]}
+	}
+	return []string{"run", "--daemon", "--", rest[0]}
+}

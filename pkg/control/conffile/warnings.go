@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// ipv6MinMTU is the least MTU of a link with IPv6 addresses (RFC 8200, section 5).
+const ipv6MinMTU = 1280
+
+// CheckSettings returns a warning, worded like Warnings, for each setting that is accepted and surely not meant. The file must be whole:
+// one for `wg addconf` may lack a key.
+func (f *File) CheckSettings() []string {
+	var w warnings
+	f.checkKeys(&w)
+	f.checkAllowedIPs(&w)
+	f.checkMTU(&w)
+	return w
+}
+
+// warnings are texts for the user.
+type warnings []string
+
+func (w *warnings) add(format string, args ...any) {
+	*w = append(*w, "Warning: "+fmt.Sprintf(format, args...))
+}
+
+func (f *File) checkKeys(w *warnings) {
+	var own noise.PublicKey
+	switch key := f.Interface.PrivateKey; {
+	case key != nil && !key.IsZero():
+		own = key.Public()
+	case f.hooksSetKey():
+	case len(f.Peers) == 0:
+		w.add("neither a PrivateKey nor a [Peer]: the interface will carry nothing")
+	default:
+		w.add("no PrivateKey in [Interface]: the interface will carry nothing until it has one")
+	}
+	sections := map[noise.PublicKey]int{}
+	for i := range f.Peers {
+		key := f.Peers[i].PublicKey
+		if key == own && own != (noise.PublicKey{}) {
+			w.add("peer %s has the public key of this interface: the PublicKey in [Peer] must be that of the other end", key.Base64())
+		}
+		if sections[key]++; sections[key] == 2 {
+			w.add("peer %s has several [Peer] sections: each replaces the settings that it shares with those before", key.Base64())
+		}
+	}
+}
+
+// hooksSetKey reports whether a command of the file seems to set the private key, as in `PostUp = wg set %i private-key FILE`.
+func (f *File) hooksSetKey() bool {
+	return slices.ContainsFunc(slices.Concat(f.Interface.PreUp, f.Interface.PostUp), func(command string) bool {
+		return strings.Contains(command, "private-key") || strings.Contains(command, "setconf")
+	})
+}
+
+// checkAllowedIPs reports prefixes that a later peer takes from an earlier one.
+func (f *File) checkAllowedIPs(w *warnings) {
+	owners := map[netip.Prefix]noise.PublicKey{}
+	for i := range f.Peers {
+		p := &f.Peers[i]
+		for _, a := range p.AllowedIPs {
+			if a.Remove {
+				continue
+			}
+			if before, taken := owners[a.Prefix]; taken && before != p.PublicKey {
+				w.add("AllowedIPs: %v of peer %s goes to peer %s, which is later in the file and has it, too", a.Prefix, before.Base64(), p.PublicKey.Base64())
+			}
+			owners[a.Prefix] = p.PublicKey
+		}
+	}
+}
+
+func (f *File) checkMTU(w *warnings) {
+	mtu := f.Interface.MTU
+	if mtu == 0 || mtu >= ipv6MinMTU {
+		return
+	}
+	for _, a := range f.Interface.Address {
+		if a.Addr().Is6() {
+			w.add("MTU = %d is below %d: the kernel turns IPv6 off on the interface, so it will not have the address %v", mtu, ipv6MinMTU, a)
+		}
+	}
+}
