@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -107,6 +106,9 @@ func runAgent(ctx context.Context, o options) error {
 		return err
 	}
 	klog.SetSlogLogger(log)
+	if err := limitHeap(); err != nil {
+		return err
+	}
 	cfg, err := o.config(log)
 	if err != nil {
 		return err
@@ -118,23 +120,6 @@ func runAgent(ctx context.Context, o options) error {
 	if err := serve(ctx, o.listen, agent.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
 		return err
 	}
-	log.Info("agent started", "node", cfg.Node, "mode", o.mode, "version", version)
+	log.Info("agent started", "node", cfg.Node, "mode", o.mode, "version", version, "memory_limit", heapLimit())
 	return a.Run(ctx)
-}
-
-// serve serves probes and metrics at an address until ctx ends. With an empty address, it does nothing.
-func serve(ctx context.Context, at string, c agent.Content) error {
-	if at == "" { // net would listen on a random port of all addresses
-		return nil
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at)
-	if err != nil {
-		return fmt.Errorf("listening for health checks and metrics: %w", err)
-	}
-	go func() {
-		if err := agent.Serve(ctx, l, c); err != nil {
-			c.Log.Error("serving probes and metrics failed", "error", err)
-		}
-	}()
-	return nil
 }

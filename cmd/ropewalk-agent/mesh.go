@@ -19,7 +19,12 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.TextVar(&o.cfg.PerPeerMetrics, "metrics-per-peer", metrics.PerPeerOff,
 		fmt.Sprintf("mesh mode: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
 	f.IntVar(&o.cfg.MTU, "mtu", 0, "mesh mode: MTU of the tunnel (default: derived from the node's interface)")
-	f.BoolVar(&o.cfg.Cleartext, "cleartext", false, "mesh mode: send traffic for pods of nodes that are no peers unencrypted (default: drop it)")
+	f.TextVar(&o.cfg.Cleartext, "cleartext", agent.CleartextAuto,
+		"mesh mode: whether traffic for pods of nodes that are no peers leaves unencrypted: `never|auto|always`\n"+
+			"(auto: until all nodes of the cluster have been peers; then it is dropped)")
+	f.Lookup("cleartext").NoOptDefVal = string(agent.CleartextAlways)
+	f.TextVar(&o.cfg.PodCIDRSource, "pod-cidr-source", agent.PodCIDRsOfNodes,
+		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
 }
 

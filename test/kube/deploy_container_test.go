@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -193,7 +194,7 @@ func (c *container) stop() {
 // spec returns the specification that containerd makes of a pod's only container with host network.
 func (c *container) spec(pod *corev1.PodSpec) (*specs.Spec, error) {
 	k := pod.Containers[0]
-	env := c.env(k.Env)
+	env := c.env(&k)
 	s := &specs.Spec{
 		Version: "1.0.2",
 		Root:    &specs.Root{Path: "rootfs", Readonly: *k.SecurityContext.ReadOnlyRootFilesystem},
@@ -227,11 +228,15 @@ func (c *container) spec(pod *corev1.PodSpec) (*specs.Spec, error) {
 }
 
 // env returns the container's variables, with references to earlier ones expanded, as a kubelet does.
-func (c *container) env(vars []corev1.EnvVar) map[string]string {
+func (c *container) env(k *corev1.Container) map[string]string {
 	env := map[string]string{"PATH": "/usr/bin"}
-	for _, v := range vars {
+	for _, v := range k.Env {
 		value := expand(v.Value, env)
-		if v.ValueFrom != nil {
+		switch {
+		case v.ValueFrom == nil:
+		case v.ValueFrom.ResourceFieldRef != nil: // limits.memory, the only one
+			value = strconv.FormatInt(k.Resources.Limits.Memory().Value(), 10)
+		default:
 			value = map[string]string{"spec.nodeName": c.n.name, "status.hostIP": c.n.addr.String()}[v.ValueFrom.FieldRef.FieldPath]
 		}
 		env[v.Name] = value

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -29,7 +30,7 @@ var away = flag.Duration("away", time.Minute, "how long the API server is unreac
 func (n *node) startMesh(args ...string) {
 	n.l.Helper()
 	n.start(append([]string{
-		"--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.244.0.0/16",
+		"--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.244.0.0/16", "--cleartext=never",
 	}, args...)...)
 }
 
@@ -155,6 +156,118 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 	e.stop(l)
 }
 
+// TestMeshRollsOutWithoutPartition starts agents one by one on a cluster with traffic. Once all nodes are peers, nothing leaves or
+// enters in the clear any more.
+func TestMeshRollsOutWithoutPartition(t *testing.T) {
+	l := newLab(t, 3)
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+	}
+	l.openly(pods)
+	for i, n := range l.nodes {
+		n.startMesh("--cleartext=auto")
+		expect.EventuallyNoError(l, "the other agents know of "+n.name, func() error {
+			for _, o := range l.nodes[:i+1] {
+				if _, err := o.metrics(); err != nil {
+					return err
+				}
+				if peers, without := o.gauge("peers"), o.gauge("nodes_without_tunnel"); peers != i || without != 2-i {
+					return fmt.Errorf("%s has %d peers, and %d nodes without a tunnel", o.name, peers, without)
+				}
+			}
+			return nil
+		})
+		l.reach(pods)
+	}
+	for _, n := range l.nodes {
+		expect.EventuallyNoError(l, n.name+" refuses cleartext", func() error {
+			if n.gauge("cleartext") != 0 {
+				return errors.New("not yet")
+			}
+			return nil
+		})
+	}
+	e := l.eavesdrop()
+	l.reach(pods)
+	e.stop(l)
+
+	// A node without its agent and routes sends in the clear. The others drop that.
+	spoofer, target := l.nodes[2], l.nodes[0]
+	before := target.gauge("plaintext_dropped_packets_total")
+	spoofer.stop()
+	spoofer.reboot()
+	l.refused(pods[2], pods[0])
+	if n := target.gauge("plaintext_dropped_packets_total") - before; n < 3 {
+		t.Errorf("%d unencrypted packets were dropped and counted, want 3 at least", n)
+	}
+	spoofer.startMesh("--cleartext=auto")
+	l.reach(pods)
+}
+
+// TestRopewalkNodeMadeByAdministratorIsAdopted creates a RopewalkNode as a tool that applies manifests does, before the agent runs.
+func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
+	l := newLab(t, 2)
+	n := l.nodes[0]
+	made := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "spec": map[string]any{"mtu": int64(1400)},
+		"metadata": map[string]any{"name": n.name, "labels": map[string]any{"app.kubernetes.io/managed-by": "gitops"}},
+	}}
+	_, err := l.dynamic.Resource(rwnodes).Create(t.Context(), made, metav1.CreateOptions{})
+	expect.NoError(l, err)
+	for _, n := range l.nodes {
+		n.startMesh()
+	}
+	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	if st, err := l.status(n.name); err != nil || st.MTU != 1400 {
+		t.Errorf("its MTU is %d, %v", st.MTU, err)
+	}
+	o, err := l.dynamic.Resource(rwnodes).Get(t.Context(), n.name, metav1.GetOptions{})
+	expect.NoError(l, err)
+	if owners := o.GetOwnerReferences(); len(owners) != 1 || owners[0].Kind != "Node" || owners[0].Name != n.name || o.GetLabels()["app.kubernetes.io/managed-by"] != "gitops" {
+		t.Errorf("owners %v, labels %v", owners, o.GetLabels())
+	}
+}
+
+// TestPodPrefixesOfCilium: Cilium's default IPAM mode does not use Node.spec.podCIDRs.
+func TestPodPrefixesOfCilium(t *testing.T) {
+	l := newLab(t, 2)
+	for _, o := range manifest(l.api, "testdata/everything.yaml") { // the right to read CiliumNodes
+		if o.GetKind() == "ClusterRole" {
+			expect.NoError(l, l.apply(o))
+		}
+	}
+	l.applyFile("testdata/ciliumnodes.yaml")
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+		n.startMesh("--pod-cidr-source=cilium")
+	}
+	l.awaitStatus("nodes without pods are reported", func(st v1alpha1.NodeStatus) bool {
+		return st.Peers == 1 && len(st.PodCIDRs) == 0 && slices.ContainsFunc(st.Conditions, func(c metav1.Condition) bool {
+			return strings.Contains(c.Message, "no pod prefixes of this node are known")
+		})
+	})
+	for _, n := range l.nodes {
+		if n.gauge("problems") != 1 {
+			t.Errorf("%s has %d problems", n.name, n.gauge("problems"))
+		}
+	}
+	l.refused(pods[0], pods[1])
+	for _, n := range l.nodes {
+		expect.EventuallyNoError(l, "a CiliumNode", func() error {
+			return l.apply(&unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": map[string]any{"name": n.name},
+				"spec": map[string]any{"ipam": map[string]any{"podCIDRs": []any{n.pods.String()}}},
+			}})
+		})
+	}
+	e := l.eavesdrop()
+	l.reach(pods)
+	e.stop(l)
+	l.awaitStatus("the prefixes", func(st v1alpha1.NodeStatus) bool { return len(st.PodCIDRs) == 1 && st.PodCIDRSource == "cilium" })
+}
+
 func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	l := layLab(t, 2, true)
 	var pods []*pod
@@ -245,6 +358,25 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 		}
 		return nil
 	})
+	l.reach(pods)
+	e.stop(l)
+}
+
+// TestBootedNodeLeaksNothingBeforeAgent: the host applies the agent's blackhole routes before any pod starts.
+func TestBootedNodeLeaksNothingBeforeAgent(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	n := l.nodes[1]
+	n.stop()
+	n.reboot()
+	expect.NoError(l, n.host.Do(func() error { return hostnet.DeleteLink(n.tunnel()) }))
+	out, err := n.host.Command(t.Context(), "ip", "-force", "-batch", filepath.Join(n.keys, "blackholes-ipv4")).CombinedOutput() // as in deploy/systemd
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	e := l.eavesdrop()
+	l.refused(pods[1], pods[0])
+	n.startMesh()
 	l.reach(pods)
 	e.stop(l)
 }
@@ -449,6 +581,53 @@ func TestConnectionsSurviveAgentKillAndUpgrade(t *testing.T) {
 	n.startMesh()
 	b.finish()
 	e.stop(l)
+}
+
+// TestNewAgentTakesTunnelOver is a rolling update with maxSurge: the new agent starts while the old one runs.
+func TestNewAgentTakesTunnelOver(t *testing.T) {
+	l, pods := newMesh(t, 2)
+	l.reach(pods)
+	e := l.eavesdrop()
+	n := l.nodes[1]
+	b := l.burden("agent replaced by one that starts beside it", pods[0], pods[1])
+	b.carries()
+	old := n.agent
+	n.agent = nil
+	n.startMesh()
+	fresh := n.agent
+	logs := func(a *agent, text string) {
+		t.Helper()
+		expect.EventuallyNoError(l, text, func() error {
+			if !strings.Contains(a.log.String(), text) {
+				return errors.New("not logged")
+			}
+			return nil
+		})
+	}
+	logs(fresh, "tunnel taken over from another agent")
+	logs(old, "standing by")
+	expect.EventuallyNoError(l, "the new agent serves the metrics", func() error {
+		if text, err := n.metrics(); err != nil || !strings.Contains(text, "ropewalk_agent_peers 1\n") {
+			return fmt.Errorf("not yet: %w", err)
+		}
+		return nil
+	})
+	b.finish()
+
+	// The new one dies before the old one is stopped.
+	b = l.burden("the new agent is killed while the old one stands by", pods[0], pods[1])
+	b.carries()
+	n.kill()
+	logs(old, "the agent that had taken the tunnel over has ended, opening the tunnel again")
+	b.carries()
+	n.startMesh()
+	logs(n.agent, "tunnel taken over from another agent")
+	old.cancel()
+	<-old.done
+	b.finish()
+	l.reach(pods)
+	e.stop(l)
+	l.awaitStatus("one is the peer of the other", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
 }
 
 func TestModeSwitchRemovesFirstMode(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -71,8 +72,21 @@ func (l *lab) attacks(own, other string) []attack {
 			_, err := agent.Create(l.Context(), object("node-99", nil), metav1.CreateOptions{DryRun: d})
 			return err
 		}},
-		{"its own spec", false, func(d dry) error {
+		{"its own spec", true, func(d dry) error {
 			_, err := agent.Apply(l.Context(), own, object(own, spec), metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
+			return err
+		}},
+		{"another owner of its own", true, func(d dry) error {
+			patch := []byte(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"` + own + `","uid":"a"}]}}`)
+			_, err := agent.Patch(l.Context(), own, types.MergePatchType, patch, metav1.PatchOptions{DryRun: d})
+			return err
+		}},
+		{"no owner", true, func(d dry) error {
+			_, err := agent.Patch(l.Context(), own, types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{DryRun: d})
+			return err
+		}},
+		{"a label on its own", true, func(d dry) error {
+			_, err := agent.Patch(l.Context(), own, types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{DryRun: d})
 			return err
 		}},
 		{"to be rid of a node", false, func(d dry) error { return agent.Delete(l.Context(), other, metav1.DeleteOptions{DryRun: d}) }},

@@ -28,7 +28,7 @@ const flows = 16
 // startSpread starts the agent. All nodes share a BPF file system, in which each network namespace has its own directory.
 func (n *node) startSpread(bpf string) {
 	n.l.Helper()
-	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask), "--bpf-fs", bpf)
+	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask), "--bpf-fs", bpf, "--key-dir", n.keys)
 }
 
 // mountBPF mounts a BPF file system for the test.

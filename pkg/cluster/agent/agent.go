@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,6 +32,7 @@ type Agent struct {
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats
+	lock           instanceLock // held unless another agent runs on this node
 }
 
 // creation is the last RopewalkNode that the agent created and has not seen in its informer yet.
@@ -56,7 +58,10 @@ func New(cfg Config) (*Agent, error) {
 	if a.client, err = newClient(api); err != nil {
 		return nil, err
 	}
-	a.cluster, err = newCluster(a.client, a.cfg.Node, a.triggerClusterChanged)
+	if a.cluster, err = newCluster(a.client, a.cfg.Node, a.triggerClusterChanged); err != nil {
+		return nil, err
+	}
+	a.cluster.blocks, err = newPodBlocks(api, a.cfg.PodCIDRSource, a.triggerClusterChanged)
 	return a, err
 }
 
@@ -69,6 +74,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Mode != mesh.ModeSpread && a.cfg.Mode != mesh.ModeMesh {
 		return fmt.Errorf("mode %q: want spread or mesh", a.cfg.Mode)
 	}
+	a.awaitTurn(ctx)
 	a.restorePersisted()
 	a.cluster.start(ctx)
 	go a.triggerPeriodically(ctx)
@@ -81,6 +87,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.advance(eventStopped)
 	a.stopReconcilers()
+	a.lock.release()
 	return nil
 }
 
@@ -96,6 +103,13 @@ func (a *Agent) processNext(ctx context.Context) bool {
 	a.stats.busySince.Store(0)
 	switch {
 	case ctx.Err() != nil:
+	case errors.Is(err, errHandedOver):
+		a.standBy(ctx)
+		a.queue.Add(hostChanged)
+	case errors.Is(err, errServedElsewhere): // as awaitTurn
+		a.cfg.Log.Warn("taking the tunnel over failed, waiting until the other process is stopped", "error", err)
+		a.stats.Ready.Store(true)
+		a.queue.AddAfter(t, servedElsewherePoll)
 	case err != nil:
 		a.stats.Failures.Add(1)
 		a.retry(t, err)
@@ -118,6 +132,10 @@ func (a *Agent) handle(ctx context.Context, t trigger) error {
 	if a.cluster.synced() {
 		a.advance(eventSynced)
 	}
+	if a.isSuperseded() {
+		return errHandedOver
+	}
+	a.lockAfterTakeover()
 	switch {
 	case a.state != stateSyncing:
 		return a.reconcile(ctx, t)

@@ -39,44 +39,46 @@ type CleanupConfig struct {
 const DefaultPublishTimeout = 2 * time.Minute
 
 // Cleanup removes everything that agents left on this host, in either mode. It first publishes that this node has no agent any
-// more, and waits until the others know. It then removes programs, routes, the tunnel and files. Missing parts are no error. If
-// one part fails, the others are removed nevertheless.
+// more, and removes the routes: nobody serves the tunnel that they lead into. Then it waits until the others know, and removes
+// programs, the tunnel and files. Missing parts are no error. If one part fails, the others are removed nevertheless.
 //
 // No agent may run on the host: it would add everything again. Cleanup removes the routes that keep traffic from leaving in the
 // clear, too. From then on, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
-	if err := c.withdraw(ctx); err != nil {
+	published, err := c.withdraw(ctx)
+	if err != nil {
 		c.Log.Warn("publishing failed, other nodes notice only when handshakes fail", "error", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return errors.Join(c.removePrograms(ctx), c.removeTunnel(), c.removeRoutes(), c.removeFiles())
+	routesErr := c.removeRoutes()
+	if published {
+		c.Log.Info("published that the node has no agent, waiting for propagation", "node", c.Node, "after", c.Propagation)
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), routesErr)
+		case <-time.After(c.Propagation):
+		}
+	}
+	return errors.Join(routesErr, c.removePrograms(ctx), c.removeTunnel(), c.removeFiles())
 }
 
-// withdraw reduces the node's status to a condition that it has no agent, and waits until other nodes know.
-func (c *CleanupConfig) withdraw(ctx context.Context) error {
+// withdraw reduces the node's status to a condition that it has no agent. It reports whether other nodes will learn of it.
+func (c *CleanupConfig) withdraw(ctx context.Context) (published bool, err error) {
 	if c.API == nil || c.Node == "" {
-		return nil
+		return false, nil
 	}
 	client, err := newClient(c.API)
 	if err != nil {
-		return err
+		return false, err
 	}
 	err = c.publish(ctx, client)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return false, nil
 	}
-	if err != nil {
-		return err
-	}
-	c.Log.Info("published that the node has no agent, waiting for propagation", "node", c.Node, "after", c.Propagation)
-	select {
-	case <-ctx.Done():
-	case <-time.After(c.Propagation):
-	}
-	return nil
+	return err == nil, err
 }
 
 // publishRetryMin and publishRetryMax bound the delay between attempts to publish.
@@ -151,7 +153,10 @@ func (c *CleanupConfig) removeTunnel() error {
 }
 
 func (c *CleanupConfig) removeRoutes() error {
-	n, err := applyRouting(c.Tunnel, nil, false)
+	if _, err := setPlaintextFilter(c.Tunnel, false); err != nil {
+		c.Log.Warn("removing the filter for unencrypted packets failed, leaving it", "error", err)
+	}
+	n, err := applyRouting(c.Tunnel, nil)
 	if n > 0 {
 		c.Log.Info("routes removed", "routes", n)
 	}
@@ -160,7 +165,7 @@ func (c *CleanupConfig) removeRoutes() error {
 
 // removeFiles removes the persisted state, the keys if requested, and the directory if it is empty then.
 func (c *CleanupConfig) removeFiles() error {
-	patterns := []string{stateFile + "*"}
+	patterns := []string{stateFile + "*", lockFile, "blackholes-*"}
 	if c.RemoveKeys {
 		patterns = append(patterns, "private*.key", "private*.key.*")
 	}

@@ -79,7 +79,7 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 		if err := addTunnel(tunnel); err != nil {
 			return err
 		}
-		if _, err := applyRouting(tunnel, &Routing{Routes: pods}, true); err != nil {
+		if _, err := applyRouting(tunnel, &Routing{Routes: pods}); err != nil {
 			return err
 		}
 		for range 2 { // the second time, nothing is left to remove
@@ -263,7 +263,7 @@ func TestCleanupRetriesPublishing(t *testing.T) {
 	tries := 0
 	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond}}
 	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError, http.StatusUnauthorized, http.StatusOK)
-	if err := c.withdraw(t.Context()); err != nil || tries != 3 {
+	if published, err := c.withdraw(t.Context()); !published || err != nil || tries != 3 {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 }
@@ -306,7 +306,7 @@ func TestCleanupProceedsWithoutAPI(t *testing.T) {
 	tries := 0
 	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler)}, PublishTimeout: 10 * time.Millisecond}
 	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError)
-	if err := c.withdraw(t.Context()); err == nil || t.Context().Err() != nil {
+	if published, err := c.withdraw(t.Context()); published || err == nil || t.Context().Err() != nil {
 		t.Errorf("after %d tries: got error %v, want an error", tries, err)
 	}
 }

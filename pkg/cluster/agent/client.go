@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,24 +35,26 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
-	open := func(path string, gv schema.GroupVersion, content, accept string) (rest.Interface, error) {
-		c := rest.CopyConfig(cfg)
-		c.APIPath, c.GroupVersion = path, &gv
-		c.ContentType, c.AcceptContentTypes = content, accept
-		c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-		return rest.RESTClientFor(c)
-	}
-	core, err := open("/api", schema.GroupVersion{Version: "v1"}, runtime.ContentTypeProtobuf,
+	core, err := openREST(cfg, scheme, "/api", schema.GroupVersion{Version: "v1"}, runtime.ContentTypeProtobuf,
 		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	if err != nil {
 		return nil, fmt.Errorf("creating the API client: %w", err)
 	}
 	// API servers serve custom resources as JSON only.
-	own, err := open("/apis", v1alpha1.GroupVersion(), runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	own, err := openREST(cfg, scheme, "/apis", v1alpha1.GroupVersion(), runtime.ContentTypeJSON, runtime.ContentTypeJSON)
 	if err != nil {
 		return nil, fmt.Errorf("creating the API client: %w", err)
 	}
 	return &client{core: core, own: own}, nil
+}
+
+// openREST returns a client for the types of a scheme.
+func openREST(cfg *rest.Config, scheme *runtime.Scheme, path string, gv schema.GroupVersion, content, accept string) (rest.Interface, error) {
+	c := rest.CopyConfig(cfg)
+	c.APIPath, c.GroupVersion = path, &gv
+	c.ContentType, c.AcceptContentTypes = content, accept
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientFor(c)
 }
 
 // apiWriteTimeout bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is
@@ -65,7 +68,7 @@ func (c *client) create(ctx context.Context, owner *node) error {
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            owner.Name,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}},
+			OwnerReferences: []metav1.OwnerReference{ownerReference(owner)},
 		},
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
@@ -75,6 +78,27 @@ func (c *client) create(ctx context.Context, owner *node) error {
 		return fmt.Errorf("creating the RopewalkNode %s: %w", owner.Name, err)
 	}
 	return nil
+}
+
+// adopt makes a node the owner of its RopewalkNode, which others created before the node's agent ran, so that it is deleted with
+// the node. It fails if the object has changed meanwhile.
+func (c *client) adopt(ctx context.Context, rn *v1alpha1.RopewalkNode, owner *node) error {
+	owners := append(slices.Clone(rn.OwnerReferences), ownerReference(owner))
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": rn.ResourceVersion, "ownerReferences": owners}})
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
+	defer cancel()
+	if err == nil {
+		err = c.own.Patch(types.MergePatchType).Resource(v1alpha1.Resource).Name(rn.Name).Param("fieldManager", fieldManager).
+			Body(body).Do(ctx).Error()
+	}
+	if err != nil {
+		return fmt.Errorf("becoming the owner of the RopewalkNode %s: %w", rn.Name, err)
+	}
+	return nil
+}
+
+func ownerReference(n *node) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
 }
 
 // apply writes the whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.

@@ -24,6 +24,7 @@ import (
 type cluster struct {
 	nodes       cache.SharedIndexInformer
 	agents      cache.SharedIndexInformer
+	blocks      *podBlocks            // nil: pod prefixes are those of the Nodes
 	trigger     func()                // requests a reconcile
 	agentStates map[string]agentState // by node
 	planTimer   time.Time             // when trigger runs for a delayed port plan
@@ -68,6 +69,9 @@ func newCluster(c *client, own string, changed func()) (*cluster, error) {
 
 // trimObject drops large fields that nobody reads, before the informer stores an object.
 func trimObject(object any) (any, error) {
+	if n, ok := object.(*node); ok {
+		n.OS = n.Labels[labelOS]
+	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
 		m.SetAnnotations(nil)
@@ -97,10 +101,24 @@ func isRelevantUpdate(before, after any, own string) bool {
 func (c *cluster) start(ctx context.Context) {
 	go c.nodes.RunWithContext(ctx)
 	go c.agents.RunWithContext(ctx)
+	if c.blocks != nil {
+		go c.blocks.RunWithContext(ctx)
+	}
 }
 
-// synced reports whether both informers have their initial lists.
-func (c *cluster) synced() bool { return c.nodes.HasSynced() && c.agents.HasSynced() }
+// informers returns the informers that run.
+func (c *cluster) informers() []cache.SharedIndexInformer {
+	all := []cache.SharedIndexInformer{c.nodes, c.agents}
+	if c.blocks != nil {
+		all = append(all, c.blocks)
+	}
+	return all
+}
+
+// synced reports whether all informers have their initial lists.
+func (c *cluster) synced() bool {
+	return !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
+}
 
 // size returns the number of nodes at the last call of all.
 func (c *cluster) size() int64 { return c.count.Load() }
@@ -127,6 +145,10 @@ func (c *cluster) all() []mesh.Node {
 			agents[rn.Name] = rn
 		}
 	}
+	var blocks map[string][]netip.Prefix
+	if c.blocks != nil {
+		blocks = c.blocks.byNode()
+	}
 	var nodes []mesh.Node
 	states := make(map[string]agentState, len(c.agentStates))
 	var wait time.Duration
@@ -139,6 +161,9 @@ func (c *cluster) all() []mesh.Node {
 		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {
 			states[n.Name] = w
+		}
+		if c.blocks != nil {
+			m.PodCIDRs = blocks[n.Name]
 		}
 		nodes = append(nodes, m)
 	}
@@ -182,7 +207,7 @@ func samePlans(a, b *mesh.Plans) bool { return slices.Equal(a.V4, b.V4) && slice
 // or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more.
 func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agentState) {
 	m := toMesh(n, rn)
-	gone := rn == nil || !ownedBy(rn, n) || !rn.DeletionTimestamp.IsZero()
+	gone := rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero()
 	if w.nodeUID != n.UID {
 		if gone {
 			return m, agentState{}

@@ -55,13 +55,18 @@ type MeshConfig struct {
 	Tunnel string
 	// MTU of the tunnel in bytes; 0: derived from the interface that has the node's address.
 	MTU int
-	// Cleartext and Pods are those of mesh.TunnelConfig.
-	Cleartext bool
-	Pods      []netip.Prefix
+	// Cleartext says when traffic for pods of nodes that are no peers may leave unencrypted; empty: never.
+	Cleartext Cleartext
+	// PodCIDRSource says where the pod prefixes of nodes are read; empty: PodCIDRsOfNodes.
+	PodCIDRSource PodCIDRSource
+	// Pods are those of mesh.TunnelConfig.
+	Pods []netip.Prefix
 	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
 	PerPeerMetrics metrics.PerPeer
 	// Open opens the tunnel; nil: OpenPersistentEngine.
 	Open OpenTunnel
+	// IsServed reports whether a process serves a tunnel; nil: it asks the tunnel's control socket.
+	IsServed func(tunnel string) bool
 	// Network is the host to change; nil: the network namespace of the process.
 	Network Network
 }
@@ -90,6 +95,15 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Network == nil {
 		c.Network = hostNetwork{}
+	}
+	if c.PodCIDRSource == "" {
+		c.PodCIDRSource = PodCIDRsOfNodes
+	}
+	if c.Cleartext == "" {
+		c.Cleartext = CleartextNever
+	}
+	if c.IsServed == nil {
+		c.IsServed = isTunnelServed
 	}
 	if c.KeyDir == "" {
 		c.KeyDir = DefaultKeyDir

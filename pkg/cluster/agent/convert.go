@@ -29,10 +29,11 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 			m.PodCIDRs = append(m.PodCIDRs, p.Masked())
 		}
 	}
-	if rn == nil || !ownedBy(rn, n) || !rn.DeletionTimestamp.IsZero() {
+	m.OptOut = n.isForeignOS()
+	if rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero() {
 		return m
 	}
-	m.OptOut = rn.Spec.OptOut
+	m.OptOut = m.OptOut || rn.Spec.OptOut
 	m.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
 	if rn.Status.Mode != "" {
 		m.Agent = toAgent(&rn.Status)
@@ -46,6 +47,13 @@ func ownedBy(rn *v1alpha1.RopewalkNode, n *node) bool {
 	return slices.ContainsFunc(rn.OwnerReferences, func(o metav1.OwnerReference) bool {
 		return o.APIVersion == "v1" && o.Kind == "Node" && o.Name == n.Name && o.UID == n.UID
 	})
+}
+
+// isAdoptable reports whether an administrator, or a tool that applies manifests, created the RopewalkNode before the node's agent
+// did. Its spec applies. Agents create theirs with an owner; one with a status but no owner is not trusted.
+func isAdoptable(rn *v1alpha1.RopewalkNode) bool {
+	isNode := func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" }
+	return !slices.ContainsFunc(rn.OwnerReferences, isNode) && rn.Status.Mode == "" && rn.DeletionTimestamp.IsZero()
 }
 
 func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
@@ -81,7 +89,8 @@ func toPortPlan(ports []v1alpha1.Port) (plan []uint16) {
 
 // sameNodeObject compares the fields that come from the Node objects.
 func sameNodeObject(a, b mesh.Node) bool {
-	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.PodCIDRs, b.PodCIDRs)
+	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
+		a.OptOut == b.OptOut
 }
 
 // endpointsOf returns the node's addresses, or the one of spec.endpoint, with the tunnel's port. Other nodes ignore any other

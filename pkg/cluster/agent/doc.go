@@ -6,12 +6,12 @@
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, metrics
-//   - the reconcile loop: reconcile, restore, mode, publish, drift, state, triggers
+//   - the reconcile loop: reconcile, standby, restore, mode, publish, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
-//   - the API: cluster, convert, client, node, node_protobuf, api_dialer
-//   - the host: persisted, atomicfile, network, interface, routes, engine
-//   - values: stats, result, config
+//   - the API: cluster, convert, pod_blocks, client, node, node_protobuf, api_dialer
+//   - the host: persisted, boot_routes, atomicfile, network, interface, routes, local_pods, plaintext, engine
+//   - values: stats, result, cleartext, config
 //
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
 // runs. In mesh mode, packets for the tunnel are dropped until the next agent starts. It carries them from its persisted state

@@ -4,8 +4,11 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
@@ -18,6 +21,8 @@ type Engine interface {
 	Status() config.Status
 	// Done is closed when the engine has exited, for any reason.
 	Done() <-chan struct{}
+	// HandedOver reports, after Done, whether the engine exited because another process has taken the tunnel over.
+	HandedOver() bool
 	Close()
 }
 
@@ -27,34 +32,54 @@ type OpenTunnel func(name string, mtu int, log *slog.Logger) (Engine, error)
 // OpenEngine is an OpenTunnel that runs ropewalk's engine in this process, as `ropewalk run` does. It serves the UAPI socket as
 // well. Close deletes the interface.
 func OpenEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
-	return open(daemon.Options{Name: name, MTU: mtu, Log: log})
+	return open(daemonOptions(name, mtu, log))
 }
 
 // OpenPersistentEngine is OpenEngine with an interface that outlives the process. Close, or a crash, leaves the interface with
-// its addresses and routes, and packets to it are dropped. The next call adopts it. RemoveTunnel deletes it.
+// its addresses and routes, and packets to it are dropped. The next call adopts it. RemoveTunnel deletes it. If another agent serves the
+// tunnel, OpenPersistentEngine takes it over while it runs.
 func OpenPersistentEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
-	return open(daemon.Options{Name: name, MTU: mtu, Log: log, Persist: true})
+	o := daemonOptions(name, mtu, log)
+	o.Persist = true
+	d, err := daemon.ReceiveHandover(context.Background(), o)
+	switch {
+	case err == nil:
+		log.Info("tunnel taken over from another agent", "interface", name)
+		return serveDaemon(d, log), nil
+	case !uapi.IsNotRunning(err):
+		return nil, fmt.Errorf("%w: %w", errServedElsewhere, err)
+	}
+	return open(o)
 }
 
 // RemoveTunnel deletes an interface that OpenPersistentEngine left. It succeeds if there is none.
 func RemoveTunnel(name string) error { return tun.Remove(name) }
 
+func daemonOptions(name string, mtu int, log *slog.Logger) daemon.Options {
+	return daemon.Options{Name: name, MTU: mtu, Log: log, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice}
+}
+
 func open(o daemon.Options) (Engine, error) {
-	o.Workers, o.Nice = daemon.AutoWorkers, daemon.LaneNice
 	d, err := daemon.Open(o)
 	if err != nil {
 		return nil, err
 	}
+	return serveDaemon(d, o.Log), nil
+}
+
+// serveDaemon answers the clients of the daemon's UAPI socket.
+func serveDaemon(d *daemon.Daemon, log *slog.Logger) Engine {
 	e := &servedDaemon{Daemon: d, served: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	e.cancel = cancel
 	go func() {
 		defer close(e.served)
-		if err := d.Serve(ctx); err != nil {
-			o.Log.Warn("serving the tunnel's UAPI socket failed", "interface", d.Name(), "error", err)
+		e.err = d.Serve(ctx)
+		if e.err != nil && !errors.Is(e.err, daemon.ErrHandedOver) {
+			log.Warn("serving the tunnel's UAPI socket failed", "interface", d.Name(), "error", e.err)
 		}
 	}()
-	return e, nil
+	return e
 }
 
 // servedDaemon is a Daemon with a goroutine that serves its UAPI socket.
@@ -62,6 +87,13 @@ type servedDaemon struct {
 	*daemon.Daemon
 	cancel context.CancelFunc
 	served chan struct{}
+	err    error // of Serve, once served is closed
+}
+
+// HandedOver implements Engine.
+func (e *servedDaemon) HandedOver() bool {
+	<-e.served
+	return errors.Is(e.err, daemon.ErrHandedOver)
 }
 
 // Close stops the engine.

@@ -58,6 +58,9 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 // ensureEngine makes an engine run with the given configuration. It returns the number of changes to the port and the interface.
 func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes int, err error) {
 	if m.engine != nil && isClosed(m.engine.Done()) {
+		if m.engine.HandedOver() {
+			return 0, errHandedOver
+		}
 		m.stop()
 		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
 	}

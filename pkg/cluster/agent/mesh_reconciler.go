@@ -24,7 +24,11 @@ type meshReconciler struct {
 	engineRunner
 	peerTracker
 	handoverWatcher
-	lastDesired *desiredTunnel // nil: none yet
+	cleartext     cleartextLatch
+	filterErr     error          // of the last attempt to install the filter for unencrypted packets
+	filtering     bool           // the filter is installed
+	loggedWithout bool           // nodes without a tunnel were logged
+	lastDesired   *desiredTunnel // nil: none yet
 }
 
 // peerTracker is the knowledge about peers that the engine does not hold.
@@ -52,7 +56,7 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 	m.sentEndpoints = mesh.SentEndpoints{}
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
 	if saved != nil {
-		m.keyOwners = mesh.KeyOwnersOf(saved.Peers)
+		m.keyOwners, m.cleartext.strict = mesh.KeyOwnersOf(saved.Peers), saved.Strict
 	}
 	return m
 }
@@ -62,29 +66,83 @@ func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r resu
 	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
 		return r, err
 	}
-	plan, err := mesh.Tunnel(in.self.Name, in.nodes, mesh.TunnelConfig{
-		Bypass: m.apiAddrs(), Cleartext: m.cfg.Cleartext, Pods: m.cfg.Pods, KeyOwners: m.keyOwners,
-	})
+	plan, wait, err := m.plan(in)
 	if err != nil {
 		return r, err
 	}
+	allowed := m.cleartext.allows(m.cfg.Cleartext)
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
+	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed
+	if note := cleartextNote(m.cfg.Cleartext, allowed, &plan); note != "" {
+		r.notes = append(r.notes, note)
+	}
+	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
 	if err != nil {
 		return r, err
 	}
-	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu)}
-	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: in.self.PodCIDRs, Peers: plan.Peers}
+	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
+	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: in.self.PodCIDRs, Peers: plan.Peers, Strict: m.cleartext.strict}
 	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
 	if r.changes, err = m.apply(m.lastDesired); err != nil {
 		return r, err
 	}
-	wait, note, err := m.stepRotation(in)
-	if r.requeueAfter = wait; note != "" {
+	rotation, note, err := m.stepRotation(in)
+	if r.requeueAfter = soonest(wait, rotation); note != "" {
 		r.notes = append(r.notes, note)
 	}
+	if m.filterErr != nil {
+		r.notes = append(r.notes, "unencrypted packets from other nodes' pods are not filtered: "+m.filterErr.Error())
+	}
+	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
 	return r, err
+}
+
+// plan returns the tunnel's plan. wait is the time until cleartext may be refused; 0: nothing is pending.
+func (m *meshReconciler) plan(in reconcileInput) (plan mesh.TunnelPlan, wait time.Duration, err error) {
+	cfg := mesh.TunnelConfig{
+		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, KeyOwners: m.keyOwners,
+	}
+	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
+		return plan, 0, err
+	}
+	wait = m.cleartext.update(m.cfg.Cleartext, &plan, m.cfg.Propagation)
+	if now := m.cleartext.allows(m.cfg.Cleartext); now != cfg.Cleartext {
+		cfg.Cleartext = now
+		plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg)
+	}
+	return plan, wait, err
+}
+
+// maxLoggedNodes bounds the names in a log line.
+const maxLoggedNodes = 10
+
+// logWithoutTunnel logs when there begin or cease to be nodes without a tunnel.
+func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool) {
+	n := len(plan.WithoutTunnel)
+	if (n > 0) == m.loggedWithout {
+		return
+	}
+	m.loggedWithout = n > 0
+	if n == 0 {
+		m.cfg.Log.Info("all nodes have a tunnel", "cleartext", cleartext)
+		return
+	}
+	names := plan.WithoutTunnel[:min(n, maxLoggedNodes)]
+	if cleartext {
+		m.cfg.Log.Warn("some nodes have no tunnel, traffic for their pods is not encrypted", "nodes", n, "names", names)
+		return
+	}
+	m.cfg.Log.Warn("some nodes have no tunnel, traffic for their pods is dropped", "nodes", n, "names", names)
+}
+
+// soonest returns the shorter of two delays. 0 means none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // applyPersisted restores the tunnel that an earlier agent saved.
@@ -122,7 +180,7 @@ func (m *meshReconciler) openKeys(requested int64) (err error) {
 // apply makes the tunnel match the desired state and returns the number of changes. Routes come first: while no engine runs, they
 // keep traffic for other nodes' pods from leaving in the clear.
 func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
-	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing, !m.cfg.Cleartext) }
+	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing) }
 	before, engineChanges := m.engine, 0
 	for _, step := range []func() (int, error){
 		setRoutes,
@@ -138,12 +196,24 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 			}
 			return setRoutes()
 		},
+		func() (int, error) { return m.setFilter(!d.routing.Cleartext) },
 	} {
 		n, err := step()
 		if changes += n; err != nil {
 			return changes, err
 		}
 	}
+	return changes, nil
+}
+
+// setFilter installs or removes the filter for unencrypted packets. Its failure, on a kernel without nftables, does not stop the
+// tunnel: the node's condition reports it.
+func (m *meshReconciler) setFilter(wanted bool) (changes int, err error) {
+	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted)
+	if err != nil && m.filterErr == nil {
+		m.cfg.Log.Warn("filtering unencrypted packets failed, retrying on each reconcile", "error", err)
+	}
+	m.filterErr, m.filtering = err, wanted && err == nil
 	return changes, nil
 }
 
@@ -184,6 +254,9 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 		PublicKey: publicKeyOf(m.keys.current), KeyGeneration: m.keys.current.number, NextPublicKey: publicKeyOf(m.keys.next),
 		Endpoints: endpointsOf(self, m.setup.port), PodCIDRs: cidrsOf(self), MTU: int32(m.setup.mtu), SpreadPorts: portsOf(m.cfg.Ports),
 	}
+	if m.cfg.PodCIDRSource != PodCIDRsOfNodes {
+		st.PodCIDRSource = string(m.cfg.PodCIDRSource)
+	}
 	for _, p := range plan.Peers {
 		if p.Replaces.IsZero() {
 			st.Peers++
@@ -203,7 +276,10 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.lastDesired = nil
-	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil, false)
+	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false); err != nil {
+		m.cfg.Log.Warn("removing the filter for unencrypted packets failed, leaving it", "error", err)
+	}
+	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
 		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it", "interface", m.cfg.Tunnel, "error", err)
 	}

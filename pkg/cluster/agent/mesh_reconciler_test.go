@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ type fakeEngine struct {
 	changes     []config.Device
 	done        chan struct{}
 	rejectsKeys bool // it rejects private keys
+	handedOver  atomic.Bool
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
@@ -82,8 +84,15 @@ func (e *fakeEngine) Status() config.Status {
 	return st
 }
 
+func (e *fakeEngine) HandedOver() bool { return e.handedOver.Load() }
+
 func (e *fakeEngine) Done() <-chan struct{} { return e.done }
-func (e *fakeEngine) Close()                { close(e.done) }
+
+func (e *fakeEngine) Close() {
+	if !isClosed(e.done) {
+		close(e.done)
+	}
+}
 
 // setRejectsKeys makes the engine reject private keys, or accept them again.
 func (e *fakeEngine) setRejectsKeys(deaf bool) {
@@ -121,19 +130,25 @@ func (e *fakeEngine) recordHandshake(key noise.PublicKey) {
 type fakeNetwork struct {
 	routing           *Routing
 	setRoutesCalls    int // calls of SetRoutes
-	refuse            bool
 	setInterfaceCalls int // calls of SetInterface
 	pods              []netip.Prefix
 	mtu               int
 	pendingChanges    int   // changes that the next SetInterface reports
 	linkMTUErr        error // error of LinkMTU
 	setInterfaceErr   error // error of SetInterface
+	filter            bool  // of SetPlaintextFilter
+	filterErr         error // error of SetPlaintextFilter
 }
 
-func (n *fakeNetwork) SetRoutes(_ string, r *Routing, refuse bool) (int, error) {
-	n.routing, n.refuse = r, refuse
+func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
+	n.routing = r
 	n.setRoutesCalls++
 	return 0, nil
+}
+
+func (n *fakeNetwork) SetPlaintextFilter(_ string, wanted bool) (int, error) {
+	n.filter = wanted
+	return 0, n.filterErr
 }
 
 func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int, error) {
@@ -201,7 +216,7 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
 		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
 	}
-	if !n.refuse || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
+	if n.routing.Cleartext || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
 		t.Errorf("got %+v", n.routing)
 	}
 }
@@ -368,8 +383,8 @@ func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	again := &Agent{cfg: a.cfg}
 	again.cfg.Network = host
 	again.restorePersisted()
-	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || !host.refuse {
-		t.Errorf("before the API is reached: got %+v, want routing non-nil, routing.Routes %v, routing.Exempt %v, refuse true",
+	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || host.routing.Cleartext {
+		t.Errorf("before the API is reached: got %+v, want routing non-nil, routing.Routes %v, routing.Exempt %v, no cleartext",
 			host, routing.Routes, routing.Exempt)
 	}
 	made := &v1alpha1.RopewalkNode{}
@@ -407,19 +422,19 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 }
 
 func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
-	n := &fakeNetwork{refuse: true}
-	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: true, Network: n}}.withDefaults()}
+	n := &fakeNetwork{}
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: CleartextAlways, Network: n}}.withDefaults()}
 	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
 	a.restorePersisted()
-	if n.routing == nil || n.refuse {
-		t.Errorf("got %+v, want routing non-nil, refuse false", n)
+	if n.routing == nil || !n.routing.Cleartext {
+		t.Errorf("got %+v, want routing with cleartext", n)
 	}
 }
 
 func TestExemptPrefixIsNotRouted(t *testing.T) {
 	p := netip.MustParsePrefix("10.244.2.0/24")
 	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
-	if keys := r.keys(true, true); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
+	if keys := r.keys(true, nil); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
 		t.Errorf("got %+v, want length 1", keys)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectTunnel), collectorFunc(s.collectSpread))
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectTunnel), collectorFunc(s.collectSpread))
 	return r
 }
 
@@ -43,9 +43,24 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
 		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
 		{"problems", "Problems with the status of other nodes.", prometheus.GaugeValue, s.Problems.Load()},
+		{
+			"nodes_without_tunnel", "Other nodes that are no peers in mode mesh, and have not opted out: traffic for their pods is dropped, or unencrypted.",
+			prometheus.GaugeValue, s.WithoutTunnel.Load(),
+		},
+		{"cleartext", "1 while traffic for pods of nodes without a tunnel may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
 	} {
 		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
 		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))
+	}
+}
+
+var plaintextDesc = prometheus.NewDesc("ropewalk_agent_plaintext_dropped_packets_total",
+	"Unencrypted packets with the address of another node's pod that did not come out of the tunnel. Absent while they are not dropped.", nil, nil)
+
+// collectPlaintext exports the counter of the filter for unencrypted packets.
+func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
+	if s.filtering.Load() {
+		ch <- prometheus.MustNewConstMetric(plaintextDesc, prometheus.CounterValue, float64(plaintextDropped()))
 	}
 }
 

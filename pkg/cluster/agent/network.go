@@ -6,10 +6,13 @@ import "net/netip"
 
 // Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
 type Network interface {
-	// SetRoutes makes the agent's routes lead into a tunnel that is up. With refuse, it adds blackhole routes behind them, for
-	// while the tunnel is down. A nil Routing removes all. It returns the number of changes and leaves other programs' routes
-	// alone.
-	SetRoutes(tunnel string, r *Routing, refuse bool) (changes int, err error)
+	// SetRoutes makes the agent's routes lead into a tunnel that is up. Without Cleartext it adds blackhole routes behind them, for
+	// while the tunnel is down. Prefixes that the host routes to pods of its own bypass the tunnel. A nil Routing removes all. It
+	// returns the number of changes and leaves other programs' routes alone.
+	SetRoutes(tunnel string, r *Routing) (changes int, err error)
+	// SetPlaintextFilter installs or removes the filter that drops unencrypted packets from pods whose packets should have come out
+	// of the tunnel. It returns the number of changes. An error leaves such packets unfiltered.
+	SetPlaintextFilter(tunnel string, wanted bool) (changes int, err error)
 	// SetInterface sets a tunnel interface's MTU, gives it the first address of each pod prefix, removes other host addresses
 	// and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
@@ -25,13 +28,19 @@ type Routing struct {
 	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that bypass the tunnel
 	// MTU has the Routes whose MTU is smaller than the tunnel's, in bytes.
 	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
+	// Cleartext lets packets for Routes leave unencrypted while the tunnel is down.
+	Cleartext bool `json:"cleartext,omitempty"`
 }
 
 // hostNetwork is the Network of the process's network namespace.
 type hostNetwork struct{}
 
-func (hostNetwork) SetRoutes(tunnel string, r *Routing, refuse bool) (int, error) {
-	return applyRouting(tunnel, r, refuse)
+func (hostNetwork) SetRoutes(tunnel string, r *Routing) (int, error) {
+	return applyRouting(tunnel, r)
+}
+
+func (hostNetwork) SetPlaintextFilter(tunnel string, wanted bool) (int, error) {
+	return setPlaintextFilter(tunnel, wanted)
 }
 
 func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {

@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"cmp"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +22,17 @@ type node struct {
 	Status struct {
 		Addresses []nodeAddress `json:"addresses"`
 	} `json:"status"`
+
+	OS string `json:"-"` // the label labelOS, once the labels have been dropped
+}
+
+// labelOS is corev1.LabelOSStable. Agents run on nodes where it is linux.
+const labelOS, linux = "kubernetes.io/os", "linux"
+
+// isForeignOS reports whether the node's operating system is known and cannot run an agent.
+func (n *node) isForeignOS() bool {
+	os := cmp.Or(n.Labels[labelOS], n.OS)
+	return os != "" && os != linux
 }
 
 type nodeAddress struct {

@@ -35,6 +35,14 @@ type savedTunnel struct {
 	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's
 	// Peers also record the owner of each key. Otherwise a node could claim another's key while all agents restart.
 	Peers []mesh.Peer `json:"peers,omitempty"`
+	// Strict reports that cleartext is refused since all nodes were peers (CleartextAuto).
+	Strict bool `json:"strict,omitempty"`
+}
+
+// allowsCleartext reports whether cleartext is allowed, before the cluster's state is known.
+func (s *persistedState) allowsCleartext(c Cleartext) bool {
+	latch := cleartextLatch{strict: s.Tunnel != nil && s.Tunnel.Strict}
+	return latch.allows(c)
 }
 
 // stateFile is the file of the persisted state, in the key directory.
@@ -70,8 +78,10 @@ func (s *persistedState) save(dir string) error {
 
 // removeTemporaryFiles removes the temporary files that a crash during save leaves.
 func removeTemporaryFiles(dir string) {
-	left, _ := filepath.Glob(filepath.Join(dir, stateFile+".*"))
-	for _, path := range left {
-		_ = os.Remove(path)
+	for _, pattern := range []string{stateFile + ".*", "blackholes-*.*"} {
+		left, _ := filepath.Glob(filepath.Join(dir, pattern))
+		for _, path := range left {
+			_ = os.Remove(path)
+		}
 	}
 }

@@ -101,8 +101,8 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	if c := e.configuredSince(0)[0]; *c.ListenPort != DefaultPort {
 		t.Errorf("got port %d, want %d", *c.ListenPort, DefaultPort)
 	}
-	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || !n.refuse {
-		t.Errorf("got %+v, want mtu 1440, pods %v, routing.Routes %v, refuse true", n, l.self.PodCIDRs, other.PodCIDRs)
+	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || n.routing.Cleartext {
+		t.Errorf("got %+v, want mtu 1440, pods %v, routing.Routes %v, no cleartext", n, l.self.PodCIDRs, other.PodCIDRs)
 	}
 	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
 		t.Error("no metrics, or ready before the first reconcile")
@@ -237,6 +237,7 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 			{Node: "b", Key: noise.PublicKey{1}, Endpoint: other.Agent.Endpoints[0], AllowedIPs: []netip.Prefix{other.PodCIDRs[0], netip.MustParsePrefix("192.0.2.1/32")}},
 			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Replaces: noise.PublicKey{1}},
 		},
+		Strict: true,
 	}
 	if !reflect.DeepEqual(m.Tunnel, want) {
 		t.Errorf("%+v\nwant\n%+v", m.Tunnel, want)

@@ -40,8 +40,11 @@ const writeEchoTimeout = 10 * time.Second
 const plansRetryPeriod = 5 * time.Minute
 
 // outdatedCRD is a note for administrators. Nothing else shows why other nodes ignore this node's port plan.
-const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, so other nodes do not get " +
+const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans or podCIDRSource, so other nodes do not get " +
 	"this node's: kubectl apply --server-side -k deploy/crd"
+
+// hasNewFields reports whether a status has fields that an older CRD may lack.
+func hasNewFields(st v1alpha1.NodeStatus) bool { return len(st.Plans) > 0 || st.PodCIDRSource != "" }
 
 // publishStatus writes the node's status if it differs from the cluster's.
 func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, reconcileErr error) error {
@@ -53,8 +56,8 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	st.ObservedGeneration = rn.Generation
 	st.AgentVersion, st.KernelVersion = a.cfg.Version, kernelVersion()
 	notes := res.notes
-	if len(st.Plans) > 0 && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
-		st.Plans, notes = nil, append(slices.Clone(notes), outdatedCRD)
+	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
+		st.Plans, st.PodCIDRSource, notes = nil, "", append(slices.Clone(notes), outdatedCRD)
 	}
 	st.Conditions = []metav1.Condition{readyCondition(rn, notes, reconcileErr)}
 	current := a.lastWrite.current(rn)
@@ -70,7 +73,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	switch {
 	case err == nil:
 		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, time.Now(), a.lastWrite.plansRefused}
-	case len(st.Plans) > 0 && isFieldUndeclared(err):
+	case hasNewFields(st) && isFieldUndeclared(err):
 		a.lastWrite.plansRefused = time.Now()
 		return a.publishStatus(ctx, rn, res, reconcileErr)
 	}

@@ -19,6 +19,8 @@ var (
 	errNodeNotFound = errors.New("the cluster has no node of this name")
 	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
 	errStaleRopewalkNode = errors.New("the RopewalkNode belongs to an earlier node of this name and must be garbage-collected first")
+	// errOwnerlessStatus means that somebody removed the owner of an agent's RopewalkNode, or wrote a status as an agent would.
+	errOwnerlessStatus = errors.New("the RopewalkNode has a status but no Node as its owner: delete it, and the agent creates it again")
 )
 
 // reconcile makes the host match the cluster and publishes the node's status, after an error as well.
@@ -28,7 +30,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	n, rn, err := a.ownObjects(ctx)
 	if err != nil {
 		a.advance(eventNodeMissing)
-		if errors.Is(err, errNodeNotFound) || errors.Is(err, errStaleRopewalkNode) {
+		if errors.Is(err, errNodeNotFound) || errors.Is(err, errStaleRopewalkNode) || errors.Is(err, errOwnerlessStatus) {
 			a.stats.Ready.Store(false)
 		}
 		return errors.Join(err, a.applyLastDesired(n))
@@ -36,6 +38,9 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	rn = rn.DeepCopy()
 	rn.Spec = a.specOf(n, rn)
 	res, err := a.reconcileMode(ctx, n, rn, t)
+	if a.isSuperseded() { // the other agent publishes the status
+		return errHandedOver
+	}
 	a.logProblems(res.problems)
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
@@ -61,13 +66,30 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 		err = fmt.Errorf("%w: %s", errNodeNotFound, a.cfg.Node)
 	case rn == nil:
 		rn, err = &v1alpha1.RopewalkNode{}, a.createRopewalkNode(ctx, n)
-	default:
+	case ownedBy(rn, n):
 		a.created.at = time.Time{}
-		if !ownedBy(rn, n) {
-			err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
-		}
+	case isAdoptable(rn):
+		err = a.adoptRopewalkNode(ctx, rn, n)
+	case len(rn.OwnerReferences) == 0:
+		err = fmt.Errorf("%w: %s", errOwnerlessStatus, a.cfg.Node)
+	default:
+		err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
 	}
 	return n, rn, err
+}
+
+// adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created, unless it did so a moment ago and the
+// informer does not have that yet.
+func (a *Agent) adoptRopewalkNode(ctx context.Context, rn *v1alpha1.RopewalkNode, n *node) error {
+	if a.created.node == n.UID && time.Since(a.created.at) < writeEchoTimeout {
+		return nil
+	}
+	err := a.client.adopt(ctx, rn, n)
+	if err == nil {
+		a.created = creation{n.UID, time.Now()}
+		a.cfg.Log.Info("this node now owns the RopewalkNode that was created for it", "node", n.Name)
+	}
+	return err
 }
 
 // createRopewalkNode creates the node's RopewalkNode, unless it did so a moment ago and the informer does not have it yet.
@@ -97,8 +119,12 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	if self.OptOut {
 		return result{notes: []string{"the node opted out"}}, a.active.tearDown(ctx)
 	}
+	nodes := a.cluster.all()
+	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
+		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
+	}
 	res, err := a.active.reconcile(ctx, reconcileInput{
-		nodes: a.cluster.all(), self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+		nodes: nodes, self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
 	})
 	res.status.Mode = v1alpha1.Mode(mode)
 	if res.requeueAfter > 0 {

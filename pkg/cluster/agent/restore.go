@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -60,7 +61,8 @@ func (a *Agent) applyPersisted() error {
 	if saved.Mode != mesh.ModeMesh || saved.Routing == nil {
 		return nil
 	}
-	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing, !a.cfg.Cleartext); err != nil {
+	saved.Routing.Cleartext = saved.allowsCleartext(a.cfg.Cleartext) // the flag may have changed
+	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing); err != nil {
 		return fmt.Errorf("restoring routes until the API is reached: %w", err)
 	}
 	if saved.Tunnel == nil || a.modeFor(saved.Spec) != mesh.ModeMesh { // in another mode, the agent has no rights for a tunnel
@@ -93,9 +95,9 @@ func (a *Agent) savePersisted(next persistedState) {
 	if !a.saveFailed && reflect.DeepEqual(a.persisted, next) {
 		return
 	}
-	err := next.save(a.cfg.KeyDir)
+	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
 	if err != nil && !a.saveFailed {
-		a.cfg.Log.Warn("saving state failed: the next agent starts without it", "error", err)
+		a.cfg.Log.Warn("saving state failed: the next agent starts without it, or blackhole routes are missing at boot", "error", err)
 	}
 	a.persisted, a.saveFailed = next, err != nil
 }

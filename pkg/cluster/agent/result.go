@@ -27,12 +27,15 @@ type result struct {
 	notes    []string            // warnings about this node, for the Ready condition
 	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
 	// write theirs.
-	problems     []mesh.Problem
-	routing      *Routing             // into the tunnel; nil: none
-	saved        *savedTunnel         // for the persisted state; nil: there is no tunnel
-	requeueAfter time.Duration        // delay of the next reconcile; 0: not before the next event
-	engine       Engine               // nil: no tunnel runs
-	spread       metrics.SpreadSource // nil: nothing is attached
+	problems      []mesh.Problem
+	withoutTunnel int                  // number of nodes that are no peers, in mesh mode
+	filtering     bool                 // unencrypted packets from other nodes' pods are dropped, in mesh mode
+	cleartext     bool                 // traffic for their pods leaves unencrypted
+	routing       *Routing             // into the tunnel; nil: none
+	saved         *savedTunnel         // for the persisted state; nil: there is no tunnel
+	requeueAfter  time.Duration        // delay of the next reconcile; 0: not before the next event
+	engine        Engine               // nil: no tunnel runs
+	spread        metrics.SpreadSource // nil: nothing is attached
 }
 
 // foundNothing reports whether an error prevented even the endpoints from being found.

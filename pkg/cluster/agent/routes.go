@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -35,7 +36,7 @@ type routeKey struct {
 }
 
 // applyRouting implements Network.SetRoutes.
-func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err error) {
+func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	index := 0
 	l, err := hostnet.FindLink(tunnel)
 	if err == nil && l.Up {
@@ -47,7 +48,11 @@ func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err erro
 	if err != nil {
 		return 0, err
 	}
-	want := r.keys(index != 0, refuse)
+	local, err := localPods(r, index)
+	if err != nil {
+		return 0, err
+	}
+	want := r.keys(index != 0, local)
 	wanted := make(map[routeKey]bool, len(want))
 	for _, k := range want {
 		wanted[k] = true
@@ -77,21 +82,23 @@ func applyRouting(tunnel string, r *Routing, refuse bool) (changes int, err erro
 }
 
 // keys returns the wanted routes: exemptions first, then blackholes. In this order, no packet is misrouted while they are
-// added.
-func (r *Routing) keys(tunnel, refuse bool) (keys []routeKey) {
+// added. local are exemptions besides r.Exempt.
+func (r *Routing) keys(tunnel bool, local []netip.Prefix) (keys []routeKey) {
 	if r == nil {
 		return nil
 	}
-	exempt := make(map[netip.Prefix]bool, len(r.Exempt))
-	for _, p := range r.Exempt {
-		keys = append(keys, routeKey{p, unix.RTN_THROW})
-		exempt[p] = true
+	exempt := make(map[netip.Prefix]bool, len(r.Exempt)+len(local))
+	for _, p := range slices.Concat(r.Exempt, local) {
+		if !exempt[p] {
+			keys = append(keys, routeKey{p, unix.RTN_THROW})
+			exempt[p] = true
+		}
 	}
 	for _, p := range r.Routes {
 		if exempt[p] { // the kernel has one route per prefix and metric
 			continue
 		}
-		if refuse {
+		if !r.Cleartext {
 			keys = append(keys, routeKey{p, unix.RTN_BLACKHOLE})
 		}
 		if tunnel {

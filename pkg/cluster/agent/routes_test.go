@@ -146,7 +146,10 @@ func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	expect := func(what string, want map[string]string) { t.Helper(); wantRoutes(t, what, want) }
 	set := func(what string, r *Routing, refuse, changed bool) {
 		t.Helper()
-		if n, err := applyRouting("tunnel", r, refuse); err != nil || (n > 0) != changed {
+		if r != nil {
+			r.Cleartext = !refuse
+		}
+		if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
 			t.Errorf("%s: got %d changes, error %v, want changes %v", what, n, err, changed)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -115,10 +116,17 @@ type fullNode struct {
 func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
 	switch {
-	case rn == nil:
+	case rn == nil || isAdoptable(rn):
 		v.Origin = view.NoAgent
 	case !ownedBy(rn, &n.node):
 		v.Origin = view.OtherOwner
+	case rn.Status.PodCIDRSource != "":
+		v.PodCIDRs = nil
+		for _, text := range rn.Status.PodCIDRs {
+			if p, err := netip.ParsePrefix(string(text)); err == nil {
+				v.PodCIDRs = append(v.PodCIDRs, p.Masked())
+			}
+		}
 	}
 	return v
 }

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,10 +20,17 @@ type Stats struct {
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
+	// WithoutTunnel is the number of nodes that are no peers, in mesh mode.
+	WithoutTunnel atomic.Int64
+	// Cleartext is 1 while traffic for their pods leaves unencrypted.
+	Cleartext atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
+	filtering      atomic.Bool     // the filter for unencrypted packets is installed
 	perPeerMetrics metrics.PerPeer // when to export metrics of single peers
+
+	standby standbyState // whether another agent has this node's tunnel
 
 	busySince atomic.Int64 // start of the running reconcile, in nanoseconds of Unix time; 0: none runs
 
@@ -40,12 +48,23 @@ func (s *Stats) update(r *result, err error) {
 	s.Peers.Store(int64(r.status.Peers))
 	s.SpreadsTo.Store(int64(r.status.SpreadsTo))
 	s.Problems.Store(int64(len(r.problems)))
+	s.WithoutTunnel.Store(int64(r.withoutTunnel))
+	cleartext := int64(0)
+	if r.cleartext {
+		cleartext = 1
+	}
+	s.Cleartext.Store(cleartext)
+	s.filtering.Store(r.filtering)
 	if r.spread == nil {
 		s.spread.Store(nil)
 		return
 	}
 	s.spread.Store(&r.spread)
 }
+
+// Standby reports whether the agent stands by: another agent has taken its tunnel over, and serves the probes. changed is closed when
+// that changes.
+func (s *Stats) Standby() (active bool, changed <-chan struct{}) { return s.standby.get() }
 
 // setEngine sets the engine whose metrics are exported; nil: none.
 func (s *Stats) setEngine(e Engine) {
@@ -63,4 +82,30 @@ const maxReconcileTime = 5 * time.Minute
 func (s *Stats) alive() bool {
 	began := s.busySince.Load()
 	return began == 0 || time.Since(time.Unix(0, began)) < maxReconcileTime
+}
+
+// standbyState is whether an agent stands by. It is safe for concurrent use.
+type standbyState struct {
+	mu      sync.Mutex
+	active  bool
+	changed chan struct{} // closed at the next change; nil: nobody waits
+}
+
+func (s *standbyState) set(active bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active = active; s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// get returns the state and a channel that is closed when it changes.
+func (s *standbyState) get() (active bool, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.active, s.changed
 }

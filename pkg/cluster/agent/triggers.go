@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/cache"
 )
 
 // trigger is a reason to reconcile. The queue has at most one entry per reason.
@@ -40,7 +39,7 @@ func (a *Agent) triggerHostChanged() { a.queue.Add(hostChanged) }
 
 // triggerWhenSynced requests a reconcile once the informers have the whole cluster.
 func (a *Agent) triggerWhenSynced(ctx context.Context) {
-	for _, i := range []cache.SharedIndexInformer{a.cluster.nodes, a.cluster.agents} {
+	for _, i := range a.cluster.informers() {
 		select {
 		case <-i.HasSyncedChecker().Done():
 		case <-ctx.Done():

@@ -277,11 +277,30 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 				if len(got.MTU) > 0 {
 					t.Errorf("no node has published an MTU: %v", got.MTU)
 				}
+				for _, n := range nodes {
+					isPeer := func(p Peer) bool { return p.Node == n.Name }
+					if n.Name != "n1" && !n.OptOut && !slices.ContainsFunc(c.peers, isPeer) {
+						want.WithoutTunnel = append(want.WithoutTunnel, n.Name)
+					}
+				}
+				slices.Sort(want.WithoutTunnel)
 				if diff := cmp.Diff(want, got, equal); diff != "" {
 					t.Error("-want +got\n" + diff)
 				}
 			}
 		})
+	}
+}
+
+func TestMissingPodPrefixesAreReported(t *testing.T) {
+	nodes := []Node{node(1), node(2), node(3)}
+	nodes[0].PodCIDRs, nodes[1].PodCIDRs = nil, nil
+	p, err := Tunnel("n1", nodes, TunnelConfig{})
+	if err != nil || len(p.Notes) != 1 || !strings.HasPrefix(p.Notes[0], "no pod prefixes of this node are known") {
+		t.Errorf("notes %q, %v", p.Notes, err)
+	}
+	if got, want := lines(p.Problems), "n2: no pod prefixes of it are known: nothing is sent to its pods through the tunnel"; got != want {
+		t.Errorf("problems %q, want %q", got, want)
 	}
 }
 

@@ -41,9 +41,12 @@ type TunnelPlan struct {
 	// nodes and of the API server, and pods of nodes that opted out.
 	Exempt []netip.Prefix
 	// MTU is the remote tunnel's MTU of those Routes whose node has published it, in bytes and at least MinMTU.
-	MTU      map[netip.Prefix]int
-	Problems []Problem // of other nodes
-	Notes    []string  // problems of this node; other nodes see them, too
+	MTU map[netip.Prefix]int
+	// WithoutTunnel are the names of the nodes that are no peers although they have not opted out, sorted. Traffic for their pods
+	// is dropped, or unencrypted with Cleartext.
+	WithoutTunnel []string
+	Problems      []Problem // of other nodes
+	Notes         []string  // problems of this node; other nodes see them, too
 }
 
 // Peer is a key of another node. It holds no secrets.
@@ -80,6 +83,10 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	}
 	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}}
 	t.plan.MTU, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].problems
+	if len(own.PodCIDRs) == 0 {
+		t.plan.Notes = append(t.plan.Notes, "no pod prefixes of this node are known, so other nodes send nothing to its pods through the tunnel: "+
+			"see mesh.podCIDRSource")
+	}
 	t.podOwners = newPodOwners(t.pods)
 	all := others(self, ModeMesh, nodes)
 	t.assignKeys(all)
@@ -91,6 +98,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 		t.routeAllPods(self, nodes)
 	}
 	t.addExemptions(nodes)
+	t.listWithoutTunnel(nodes)
 	p := &t.plan
 	slices.SortFunc(p.Peers, func(a, b Peer) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	sortProblems(p.Problems)
@@ -170,6 +178,9 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 	for _, why := range pods.problems {
 		t.addProblem(n, "%s", why)
 	}
+	if len(n.PodCIDRs) == 0 {
+		t.addProblem(n, "no pod prefixes of it are known: nothing is sent to its pods through the tunnel")
+	}
 	if n.Agent.Key.IsZero() {
 		t.addProblem(n, "it has not published its key yet")
 		return
@@ -231,6 +242,20 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 		}
 	}
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
+}
+
+// listWithoutTunnel lists the nodes that are no peers.
+func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
+	peers := make(map[string]bool, len(t.plan.Peers))
+	for i := range t.plan.Peers {
+		peers[t.plan.Peers[i].Node] = true
+	}
+	for i := range nodes {
+		if n := &nodes[i]; n.Name != t.own.Name && !n.OptOut && !peers[n.Name] {
+			t.plan.WithoutTunnel = append(t.plan.WithoutTunnel, n.Name)
+		}
+	}
+	slices.Sort(t.plan.WithoutTunnel)
 }
 
 // addExemptions sorts the routes, and finds the parts that bypass the tunnel.

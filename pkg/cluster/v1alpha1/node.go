@@ -183,11 +183,16 @@ type NodeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 
-	// PodCIDRs of the node, as its agent sees them. Other nodes use those of the Node object.
+	// PodCIDRs of the node, as its agent sees them. Other nodes read them at the same source.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	PodCIDRs []CIDR `json:"podCIDRs,omitempty"`
+
+	// PodCIDRSource is where the agent reads the nodes' pod prefixes, if not from the Node objects.
+	// +optional
+	// +kubebuilder:validation:Enum=cilium;calico
+	PodCIDRSource string `json:"podCIDRSource,omitempty"`
 
 	// MTU of the tunnel in bytes of the inner packet.
 	// +optional

@@ -105,6 +105,9 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		{"no node at a time", Values{"maxUnavailable": 0}},
 		{"no node at a time, of many", Values{"maxUnavailable": "0%"}},
 		{"an argument that is no flag", Values{"extraArgs": []any{"cleanup"}}},
+		{"a strategy that is none", Values{"updateStrategy": "Recreate"}},
+		{"a name with capitals", Values{"nameOverride": "Ropewalk"}},
+		{"a variable without a name", Values{"extraEnv": []any{Values{"value": "1"}}}},
 		{"a URL as a host", Values{"apiServer": Values{"host": "https://192.0.2.1"}}},
 	} {
 		if _, err := Render(chartPath(agentChart), Release{Name: "r", Namespace: namespace}, c.values); err == nil {
@@ -131,7 +134,7 @@ func one(t *testing.T, text, kind string) map[string]any {
 
 func render(t *testing.T, r Release, values Values) string {
 	t.Helper()
-	manifests, err := Render(chartPath(agentChart), r, values)
+	manifests, err := Render(chartPath(agentChart), r, withImage(values))
 	if err != nil {
 		t.Fatal(err)
 	}

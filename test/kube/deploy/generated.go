@@ -5,6 +5,7 @@ package deploy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,13 +37,21 @@ func everything() Values {
 	return Values{
 		"mode": "mesh", "modeOverride": true, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"spread": Values{"mark": 4294901760}, "apiServer": Values{"host": "192.0.2.254", "port": 6443},
-		"mesh": Values{"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "cleartext": true},
+		"mesh": Values{"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "cleartext": "always", "podCIDRSource": "cilium"},
 		"metrics": Values{
 			"enabled": true, "podMonitor": on, "rules": on,
 			"networkPolicy": Values{"enabled": true, "from": []any{Values{"namespaceSelector": Values{"matchLabels": Values{"name": "monitoring"}}}}},
 		},
 		"podAnnotations": Values{"a": "b"}, "podLabels": Values{"c": "d"}, "extraArgs": []any{"--learn=5s"},
+		"extraEnv": []any{Values{"name": "GODEBUG", "value": "madvdontneed=1"}}, "updateStrategy": "OnDelete",
 	}
+}
+
+// withImage returns values with the image's name, which the chart requires.
+func withImage(values Values) Values {
+	all := Values{"image": Values{"repository": "ropewalk-agent"}}
+	maps.Copy(all, values)
+	return all
 }
 
 // files returns all files that are generated from the agent's chart.
@@ -86,7 +95,7 @@ metadata:
 
 // text returns the generated content.
 func (g generated) text(root string) (string, error) {
-	manifests, err := Render(filepath.Join(root, "deploy", agentChart), Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, g.values)
+	manifests, err := Render(filepath.Join(root, "deploy", agentChart), Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, withImage(g.values))
 	if err != nil {
 		return "", err
 	}

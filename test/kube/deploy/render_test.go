@@ -26,8 +26,8 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		volumes string
 	}{
 		{"spread", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF SYS_NICE]", "[state tun sockets]"},
-		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON SYS_NICE]", "[bpf state tun sockets]"},
+		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[state tun sockets]"},
+		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON NET_RAW SYS_NICE]", "[bpf state tun sockets]"},
 		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
 		{"capabilities set in the values", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
 	} {
@@ -57,6 +57,84 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 	}
 }
 
+func TestImageNameIsRequired(t *testing.T) {
+	_, err := Render(chartPath(agentChart), here(), Values{})
+	if err == nil || !strings.Contains(err.Error(), "set image.repository") {
+		t.Errorf("without image.repository: %v", err)
+	}
+}
+
+func TestCPURequestFollowsMode(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		values Values
+		want   any
+	}{
+		{"spread", Values{}, "50m"},
+		{"mesh", Values{"mode": "mesh"}, "500m"},
+		{"either", Values{"modeOverride": true}, "500m"},
+		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "50m"},
+		{"given", Values{"mode": "mesh", "resources": Values{"requests": Values{"cpu": "2"}}}, "2"},
+	} {
+		_, container := agentContainer(t, c.values)
+		if got := at(t, container, "resources", "requests", "cpu"); got != c.want {
+			t.Errorf("%s: got a CPU request of %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNameOverrideNamesAllObjects(t *testing.T) {
+	text := render(t, here(), Values{"nameOverride": "tunnel"})
+	all, err := objects(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all {
+		if got := at(t, o, "metadata", "name"); got != "tunnel" {
+			t.Errorf("%v is named %v", o["kind"], got)
+		}
+	}
+}
+
+func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
+	for strategy, rolling := range map[string]bool{"OnDelete": false, "RollingUpdate": true} {
+		ds := one(t, render(t, here(), Values{"updateStrategy": strategy}), "DaemonSet")
+		if got := at(t, ds, "spec", "updateStrategy", "rollingUpdate") != nil; got != rolling {
+			t.Errorf("%s: got %v", strategy, at(t, ds, "spec", "updateStrategy"))
+		}
+	}
+}
+
+// TestMeshAgentsAreReplacedWithSurge: a pod that declared ports of the host's network would not fit beside another.
+func TestMeshAgentsAreReplacedWithSurge(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		values Values
+		want   string
+	}{
+		{"mesh", Values{"mode": "mesh", "metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
+		{"spread", Values{}, "map[maxUnavailable:10%]"},
+		{"either", Values{"mode": "mesh", "modeOverride": true}, "map[maxUnavailable:10%]"},
+		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+	} {
+		ds := one(t, render(t, here(), c.values), "DaemonSet")
+		if got := fmt.Sprint(at(t, ds, "spec", "updateStrategy", "rollingUpdate")); got != c.want {
+			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
+		}
+		if at(t, ds, "spec", "template", "spec", "containers", 0, "ports") != nil {
+			t.Errorf("%s: the pods declare ports", c.name)
+		}
+	}
+}
+
+func TestExtraEnvIsAdded(t *testing.T) {
+	_, c := agentContainer(t, Values{"extraEnv": []any{Values{"name": "GODEBUG", "value": "x=1"}}})
+	env := at(t, c, "env").([]any)
+	if last := env[len(env)-1]; at(t, last, "name") != "GODEBUG" || at(t, last, "value") != "x=1" {
+		t.Error(env)
+	}
+}
+
 // TestMarkIsRenderedAsInteger checks a large value, because Helm parses numbers as floating-point.
 func TestMarkIsRenderedAsInteger(t *testing.T) {
 	_, container := agentContainer(t, Values{"spread": Values{"mark": uint32(0xffff0000)}})
@@ -79,7 +157,7 @@ func TestMetricsListenOnLoopbackByDefault(t *testing.T) {
 		t.Error(listen(c), c["ports"], c["livenessProbe"])
 	}
 	_, c = agentContainer(t, Values{"metrics": Values{"enabled": true, "port": 9999}})
-	if listen(c) != "[$(HOST_IP)]:9999" || at(t, c, "ports", 0, "containerPort") == nil || at(t, c, "livenessProbe", "httpGet", "host") != nil {
+	if listen(c) != "[$(HOST_IP)]:9999" || c["ports"] != nil || at(t, c, "livenessProbe", "httpGet", "host") != nil {
 		t.Error(listen(c), c["ports"], c["livenessProbe"])
 	}
 }

@@ -1,5 +1,5 @@
 {{- define "ropewalk.name" -}}
-{{- if contains "ropewalk-agent" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-ropewalk-agent" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end }}
+{{- if .Values.nameOverride }}{{ .Values.nameOverride }}{{ else if contains "ropewalk-agent" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-ropewalk-agent" .Release.Name | trunc 63 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{- define "ropewalk.serviceAccount" -}}
@@ -19,6 +19,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "ropewalk.image" -}}
 {{- with .Values.image -}}
+{{- $_ := required "set image.repository to the name of the image in your registry, such as registry.example.com/ropewalk-agent" .repository }}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end -}}
 {{- end }}
@@ -26,6 +27,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- /* Which modes a node may be in: "spread", "mesh" or both. */}}
 {{- define "ropewalk.modes" -}}
 {{- if or .Values.modeOverride .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
+{{- end }}
+
+{{- /* Whether a new agent starts beside the old one in an update. Programs of mode spread stay attached without an agent. */}}
+{{- define "ropewalk.surges" -}}
+{{- and (eq .Values.mode "mesh") (not .Values.modeOverride) (not .Values.cleanup.enabled) }}
 {{- end }}
 
 {{- define "ropewalk.capabilities" -}}
@@ -38,9 +44,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - PERFMON
 {{- end }}
 {{- if and (contains "mesh" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
+- NET_RAW
 - SYS_NICE
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- define "ropewalk.resources" -}}
+{{- $r := deepCopy .Values.resources }}
+{{- with $r.requests }}
+{{- if not .cpu }}
+{{- $_ := set . "cpu" (ternary "500m" "50m" (and (contains "mesh" (include "ropewalk.modes" $)) (not $.Values.cleanup.enabled))) }}
+{{- end }}
+{{- end }}
+{{- toYaml $r }}
 {{- end }}
 
 {{- /* The node's own address, so that no other of the node's is bound; the brackets are for IPv6 and do no harm. */}}
@@ -86,8 +103,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range .Values.mesh.podCIDRs }}
 - --pod-cidr={{ . }}
 {{- end }}
-{{- if .Values.mesh.cleartext }}
-- --cleartext
+- --cleartext={{ .Values.mesh.cleartext }}
+{{- with include "ropewalk.podCIDRSource" . }}
+{{- if ne . "node" }}
+- --pod-cidr-source={{ . }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -97,6 +117,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where pod prefixes are read from, in mesh mode. */}}
+{{- define "ropewalk.podCIDRSource" -}}
+{{- if ne .Values.mesh.podCIDRSource "auto" }}{{ .Values.mesh.podCIDRSource -}}
+{{- else if .Capabilities.APIVersions.Has "cilium.io/v2/CiliumNode" }}cilium
+{{- else if .Capabilities.APIVersions.Has "crd.projectcalico.org/v1/BlockAffinity" }}calico
+{{- else if and (.Capabilities.APIVersions.Has "vpcresources.k8s.aws/v1alpha1/CNINode") (eq .Values.mode "mesh") (not .Values.cleanup.enabled) }}
+{{- fail "this cluster's pods have addresses of the VPC (Amazon VPC CNI), which no API lists by node, so mode mesh cannot know which node has which pod: use mode spread, or another network plugin. To install nevertheless, set mesh.podCIDRSource=node" }}
+{{- else }}node
 {{- end }}
 {{- end }}
 

@@ -167,14 +167,20 @@ func (j *joiner) Status() (st config.Status) {
 	return st
 }
 
+// HandedOver implements agent.Engine.
+func (j *joiner) HandedOver() bool { return false }
+
 // Done implements agent.Engine. The channel is never closed.
 func (j *joiner) Done() <-chan struct{} { return nil }
 
 // Close implements agent.Engine.
 func (j *joiner) Close() {}
 
+// SetPlaintextFilter implements agent.Network.
+func (j *joiner) SetPlaintextFilter(string, bool) (int, error) { return 0, nil }
+
 // SetRoutes implements agent.Network.
-func (j *joiner) SetRoutes(string, *agent.Routing, bool) (int, error) { return 0, nil }
+func (j *joiner) SetRoutes(string, *agent.Routing) (int, error) { return 0, nil }
 
 // SetInterface implements agent.Network.
 func (j *joiner) SetInterface(string, int, []netip.Prefix) (int, error) { return 0, nil }

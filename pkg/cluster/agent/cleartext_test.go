@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, n, _ := newTestMeshReconciler(t)
+		m.cfg.Cleartext = CleartextAuto
+		own, late := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		without := late
+		without.Agent = nil
+		for _, step := range []struct {
+			what      string
+			other     mesh.Node
+			pass      time.Duration
+			cleartext bool
+			routes    int
+			notes     int
+		}{
+			{"a node without an agent", without, 0, true, 0, 1},
+			{"it has a key", late, 0, true, 1, 0},
+			{"it is gone before others know it", without, DefaultPropagation / 2, true, 0, 1},
+			{"it is back", late, DefaultPropagation, true, 1, 0},
+			{"and stays", late, DefaultPropagation / 2, true, 1, 0},
+			{"all know it", late, DefaultPropagation / 2, false, 1, 0},
+			{"it is gone: its pods are not reached in the clear", without, 0, false, 1, 1},
+		} {
+			time.Sleep(step.pass) // fake clock
+			r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, step.other}})
+			if n.routing.Cleartext != step.cleartext || n.filter == step.cleartext || r.cleartext != step.cleartext ||
+				len(n.routing.Routes) != step.routes || len(r.notes) != step.notes || r.saved.Strict == step.cleartext {
+				t.Errorf("%s: %+v, filter %v, notes %q", step.what, n.routing, n.filter, r.notes)
+			}
+		}
+		// The next agent knows.
+		saved := persistedState{Tunnel: &savedTunnel{Strict: true}}
+		if saved.allowsCleartext(CleartextAuto) || !saved.allowsCleartext(CleartextAlways) || saved.allowsCleartext(CleartextNever) {
+			t.Error("wrong before the API is reached")
+		}
+		again := newMeshReconciler(m.cfg, saved.Tunnel, m.apiAddrs, m.trigger)
+		if again.cleartext.allows(CleartextAuto) {
+			t.Error("the next agent begins anew")
+		}
+	})
+}
+
+func TestMissingNftablesIsReported(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	n.filterErr = errNoInterface // any
+	own := meshNode(0, noise.PublicKey{})
+	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own}})
+	if len(r.notes) != 1 || r.filtering {
+		t.Errorf("notes %q, filtering %v", r.notes, r.filtering)
+	}
+}
+
+func TestCleartextNames(t *testing.T) {
+	for text, ok := range map[string]bool{"never": true, "auto": true, "always": true, "true": false, "": false} {
+		var c Cleartext
+		if err := c.UnmarshalText([]byte(text)); (err == nil) != ok || ok && string(c) != text {
+			t.Errorf("%q: got %q, %v", text, c, err)
+		}
+	}
+}

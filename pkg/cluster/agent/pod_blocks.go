@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// PodCIDRSource says where the pod prefixes of nodes are read, in mesh mode. It implements encoding.TextMarshaler and
+// TextUnmarshaler.
+type PodCIDRSource string
+
+// The sources.
+const (
+	PodCIDRsOfNodes  PodCIDRSource = "node"   // Node.spec.podCIDRs, from the controller manager
+	PodCIDRsOfCilium PodCIDRSource = "cilium" // CiliumNode.spec.ipam.podCIDRs, as with Cilium's IPAM mode cluster-pool
+	PodCIDRsOfCalico PodCIDRSource = "calico" // BlockAffinity.spec.cidr, as with Calico's IPAM
+)
+
+// MarshalText returns the source's name.
+func (s PodCIDRSource) MarshalText() ([]byte, error) { return []byte(s), nil }
+
+// UnmarshalText accepts the names of the sources.
+func (s *PodCIDRSource) UnmarshalText(text []byte) error {
+	switch v := PodCIDRSource(text); v {
+	case PodCIDRsOfNodes, PodCIDRsOfCilium, PodCIDRsOfCalico:
+		*s = v
+		return nil
+	}
+	return fmt.Errorf("%q: want node, cilium or calico", text)
+}
+
+// podBlock has the fields of a CiliumNode (cilium.io/v2) and of a BlockAffinity (crd.projectcalico.org/v1) that the agent reads.
+type podBlock struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec podBlockSpec `json:"spec"`
+}
+
+type podBlockSpec struct {
+	// IPAM is that of a CiliumNode, which has its Node's name.
+	IPAM struct {
+		PodCIDRs []string `json:"podCIDRs"`
+	} `json:"ipam"`
+
+	// The others are those of a BlockAffinity.
+	CIDR    string `json:"cidr"`
+	Node    string `json:"node"`
+	State   string `json:"state"`   // confirmed, pending or pendingDeletion
+	Deleted string `json:"deleted"` // "true" or "false"
+}
+
+type podBlockList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []podBlock `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (b *podBlock) DeepCopyObject() runtime.Object {
+	c := *b
+	b.DeepCopyInto(&c.ObjectMeta)
+	c.Spec.IPAM.PodCIDRs = slices.Clone(b.Spec.IPAM.PodCIDRs)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *podBlockList) DeepCopyObject() runtime.Object {
+	c := &podBlockList{TypeMeta: l.TypeMeta, Items: make([]podBlock, len(l.Items))}
+	l.DeepCopyInto(&c.ListMeta)
+	for i := range l.Items {
+		c.Items[i] = *l.Items[i].DeepCopyObject().(*podBlock)
+	}
+	return c
+}
+
+// podBlockResource is a custom resource with pod prefixes.
+type podBlockResource struct {
+	version        schema.GroupVersion
+	kind, resource string
+}
+
+// resource returns the source's custom resource; false: it has none.
+func (s PodCIDRSource) resource() (podBlockResource, bool) {
+	switch s {
+	case PodCIDRsOfCilium:
+		return podBlockResource{schema.GroupVersion{Group: "cilium.io", Version: "v2"}, "CiliumNode", "ciliumnodes"}, true
+	case PodCIDRsOfCalico:
+		return podBlockResource{schema.GroupVersion{Group: "crd.projectcalico.org", Version: "v1"}, "BlockAffinity", "blockaffinities"}, true
+	}
+	return podBlockResource{}, false
+}
+
+// podBlocks follows the objects of a PodCIDRSource.
+type podBlocks struct{ cache.SharedIndexInformer }
+
+// newPodBlocks returns nil for PodCIDRsOfNodes. changed is called after each change.
+func newPodBlocks(cfg *rest.Config, source PodCIDRSource, changed func()) (*podBlocks, error) {
+	r, ok := source.resource()
+	if !ok {
+		return nil, nil
+	}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(r.version.WithKind(r.kind), &podBlock{})
+	scheme.AddKnownTypeWithName(r.version.WithKind(r.kind+"List"), &podBlockList{})
+	metav1.AddToGroupVersion(scheme, r.version)
+	c, err := openREST(cfg, scheme, "/apis", r.version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, fmt.Errorf("creating the client for pod prefixes: %w", err)
+	}
+	b := &podBlocks{cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c, r.resource, "", fields.Everything()), &podBlock{}, 0, nil)}
+	handler := cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			old, _ := before.(*podBlock)
+			if now, ok := after.(*podBlock); !ok || old == nil || !samePrefixes(old, now) {
+				changed()
+			}
+		},
+	}
+	if err = b.SetTransform(trimObject); err == nil {
+		_, err = b.AddEventHandler(handler)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setting up the informer of pod prefixes: %w", err)
+	}
+	return b, nil
+}
+
+// samePrefixes reports whether two versions of an object mean the same. CiliumNodes change often in other fields.
+func samePrefixes(a, b *podBlock) bool {
+	nodeA, listA := a.prefixes()
+	nodeB, listB := b.prefixes()
+	return nodeA == nodeB && slices.Equal(listA, listB)
+}
+
+// prefixes returns the object's node and its pod prefixes. It skips prefixes that it cannot parse.
+func (b *podBlock) prefixes() (node string, all []netip.Prefix) {
+	texts := b.Spec.IPAM.PodCIDRs
+	if b.Spec.Node != "" && b.Spec.State == "confirmed" && b.Spec.Deleted != "true" {
+		texts = []string{b.Spec.CIDR}
+	}
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			all = append(all, p.Masked())
+		}
+	}
+	return cmp.Or(b.Spec.Node, b.Name), all
+}
+
+// byNode returns the pod prefixes of all nodes.
+func (b *podBlocks) byNode() map[string][]netip.Prefix {
+	all := map[string][]netip.Prefix{}
+	for _, o := range b.GetStore().List() {
+		if block, ok := o.(*podBlock); ok {
+			node, prefixes := block.prefixes()
+			all[node] = append(all[node], prefixes...)
+		}
+	}
+	for _, prefixes := range all {
+		slices.SortFunc(prefixes, netip.Prefix.Compare)
+	}
+	return all
+}

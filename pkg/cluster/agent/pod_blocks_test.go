@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+func TestPodPrefixesAreReadFromPluginsObjects(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		node       string
+		want       []netip.Prefix
+	}{
+		{
+			"CiliumNode", `{"metadata":{"name":"a"},"spec":{"ipam":{"podCIDRs":["10.0.1.0/24","fd00:1::/64","nonsense"]},"encryption":{"key":1}}}`,
+			"a",
+			[]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+		},
+		{"CiliumNode without prefixes yet", `{"metadata":{"name":"a"},"spec":{"ipam":{}}}`, "a", nil},
+		{
+			"BlockAffinity", `{"metadata":{"name":"a-10-244-1-64-26"},"spec":{"cidr":"10.244.1.64/26","node":"a","state":"confirmed","deleted":"false"}}`,
+			"a",
+			[]netip.Prefix{netip.MustParsePrefix("10.244.1.64/26")},
+		},
+		{"BlockAffinity that is pending", `{"metadata":{"name":"x"},"spec":{"cidr":"10.244.1.64/26","node":"a","state":"pending","deleted":"false"}}`, "a", nil},
+		{"BlockAffinity that is being released", `{"metadata":{"name":"x"},"spec":{"cidr":"10.244.1.64/26","node":"a","state":"confirmed","deleted":"true"}}`, "a", nil},
+	} {
+		var b podBlock
+		if err := json.Unmarshal([]byte(c.text), &b); err != nil {
+			t.Fatal(err)
+		}
+		if node, got := b.prefixes(); node != c.node || !slices.Equal(got, c.want) {
+			t.Errorf("%s: got %s %v, want %s %v", c.name, node, got, c.node, c.want)
+		}
+		other := b.DeepCopyObject().(*podBlock)
+		other.Labels = map[string]string{"heartbeat": "1"}
+		if !samePrefixes(&b, other) {
+			t.Errorf("%s: a change of labels matters", c.name)
+		}
+		other.Spec.IPAM.PodCIDRs, other.Spec.State, other.Spec.CIDR = []string{"10.9.0.0/24"}, "confirmed", "10.9.0.0/26"
+		if other.Spec.Deleted = "false"; samePrefixes(&b, other) {
+			t.Errorf("%s: a change of the prefix does not matter", c.name)
+		}
+	}
+}
+
+func TestPodCIDRSourceNames(t *testing.T) {
+	for text, ok := range map[string]bool{"node": true, "cilium": true, "calico": true, "auto": false, "": false} {
+		var s PodCIDRSource
+		if err := s.UnmarshalText([]byte(text)); (err == nil) != ok || ok && string(s) != text {
+			t.Errorf("%q: got %q, %v", text, s, err)
+		}
+	}
+}
+
+// TestRopewalkNodeOfAdministratorApplies: no agent may ever run on the node, and its pods are reached nevertheless.
+func TestRopewalkNodeOfAdministratorApplies(t *testing.T) {
+	n := parseNode(t, aNode)
+	made := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1"}}
+	if m := toMesh(n, made); !m.OptOut || m.Endpoint.String() != "198.51.100.1" || m.Agent != nil {
+		t.Errorf("got %+v", m)
+	}
+	m, w := agentState{}.update(n, made)
+	if !m.OptOut {
+		t.Errorf("got %+v", m)
+	}
+	made.Spec.OptOut = false
+	if m, _ = w.update(n, made); m.OptOut {
+		t.Errorf("spec.optOut removed: got %+v", m)
+	}
+	made.Spec.OptOut, made.Status.Mode = true, v1alpha1.ModeMesh
+	if m := toMesh(n, made); m.OptOut || m.Agent != nil {
+		t.Errorf("a status without an owner: got %+v", m)
+	}
+}
+
+func TestNodesThatCannotRunAgentsAreOptedOut(t *testing.T) {
+	for os, want := range map[string]bool{"windows": true, "linux": false} {
+		n := parseNode(t, strings.Replace(aNode, `"metadata":{`, `"metadata":{"labels":{"kubernetes.io/os":"`+os+`"},`, 1))
+		if n.Labels == nil {
+			t.Fatal("the test's node has no labels")
+		}
+		if _, err := trimObject(n); err != nil || n.Labels != nil {
+			t.Fatalf("labels %v, %v", n.Labels, err)
+		}
+		if m := toMesh(n, nil); m.OptOut != want {
+			t.Errorf("%s: opted out %v", os, m.OptOut)
+		}
+		if isRelevantUpdate(parseNode(t, aNode), n, "") != want {
+			t.Errorf("%s: relevant %v", os, !want)
+		}
+	}
+}
