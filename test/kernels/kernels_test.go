@@ -64,7 +64,7 @@ func TestKernels(t *testing.T) {
 			}
 		})
 	}
-	fmt.Printf("\n%s\n", table(seriesNames(list), m.results))
+	fmt.Printf("\n%s\n%s\n", table(seriesNames(list), m.results), strings.Join(m.failures, "\n\n"))
 	if os.Getenv("KERNELS") == "" && os.Getenv("KERNELS_RUN") == "" {
 		for _, test := range skippedEverywhere(seriesNames(list), m.results) {
 			t.Errorf("%s was skipped on every kernel", test)
@@ -121,8 +121,9 @@ type matrixRun struct {
 	t       *testing.T
 	payload *payload
 
-	mu      sync.Mutex
-	results map[string]*results
+	mu       sync.Mutex
+	results  map[string]*results
+	failures []string // printed again at the end, which may be all that is kept of a log
 }
 
 func (m *matrixRun) run(t *testing.T, k *unpacked) {
@@ -163,7 +164,11 @@ func (m *matrixRun) run(t *testing.T, k *unpacked) {
 	err = retryFailed(ctx, r, machine(ctx, r, steps), steps, machine, logf)
 	t.Logf("Linux %s: %s, %d restarts", k.release, time.Since(began).Round(time.Second), r.restarts)
 	if err != nil {
-		t.Errorf("Linux %s: %v\nend of the console:\n%s", k.release, err, r.Tail())
+		failure := fmt.Sprintf("Linux %s: %v\nend of the console:\n%s", k.release, err, r.Tail())
+		m.mu.Lock()
+		m.failures = append(m.failures, failure)
+		m.mu.Unlock()
+		t.Error(failure)
 	}
 }
 

@@ -12,21 +12,22 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// maxRestarts is the maximum number of restarts of a machine. A third stall is considered a fault.
+// maxRestarts is the maximum number of restarts of a machine. A third stall or failed boot is considered a fault.
 const maxRestarts = 2
 
 // errStalled reports that a machine stalled and was powered off: see watch.
 var errStalled = errors.New("the machine stalled")
 
-// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall, so a stall alone is no
-// failure. After a failed test or a kernel oops the stall may be ropewalk's fault, and the run has failed anyway.
+// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall or a failed boot (a
+// kernel may find no working timer under emulation), so neither alone is a failure. After a failed test or a kernel oops the stall
+// may be ropewalk's fault, and the run has failed anyway.
 func mayRestart(err error, r *results, restarts int) bool {
-	return errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0 &&
-		restarts < maxRestarts
+	mayBeHost := r.begun == 0 || errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0
+	return mayBeHost && restarts < maxRestarts
 }
 
-// runMachine runs steps on one machine. After a stall it logs that and restarts the machine with the remaining steps. boot boots a
-// machine with the given steps and passes its console to r.
+// runMachine runs steps on one machine. After a stall or a failed boot it logs that and restarts the machine with the remaining
+// steps. boot boots a machine with the given steps and passes its console to r.
 func runMachine(ctx context.Context, r *results, steps []plan.Step, boot func(context.Context, []plan.Step) error,
 	logf func(format string, args ...any),
 ) error {
@@ -58,6 +59,9 @@ func (r *results) removeInterrupted() []string {
 	}
 	r.order = slices.DeleteFunc(r.order, func(test string) bool { return r.outcome[test] == "" })
 	r.step, r.done = "", false
+	if r.begun == 0 {
+		r.oops = "" // of a boot that failed
+	}
 	r.restarts++
 	var tests []string
 	for _, test := range interrupted {

@@ -23,6 +23,7 @@ const (
 	bPasses    = bBegins + "    \x16--- PASS: TestB/x (0.10s)\n\x16--- PASS: TestB (0.10s)\n"
 	bPartFails = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n"
 	udpEnds    = "\nropewalk-vm-step-end: udp 0\n\nropewalk-vm-exit: 0\n"
+	aPanic     = "[    0.400001] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
 	anOops     = "[   12.000001] BUG: kernel NULL pointer dereference, address: 0\n"
 )
 
@@ -34,7 +35,7 @@ type bootResult struct {
 	err     error
 }
 
-func TestMachineRestartsOnlyAfterStall(t *testing.T) {
+func TestMachineRestartsOnlyAfterStallOrFailedBoot(t *testing.T) {
 	stalled := fmt.Errorf("%w: no heartbeat", errStalled)
 	udpOnly, skipA := "/tests/udp", "/tests/udp -test.skip=^(TestA)$"
 	all := "/tests/tun, /tests/udp"
@@ -62,6 +63,18 @@ func TestMachineRestartsOnlyAfterStall(t *testing.T) {
 			[]bootResult{{tunPasses, stalled}, {tunEnds + udpBegins + aPasses + udpEnds, nil}},
 			[]string{all, "/tests/tun -test.skip=^(TestT)$, /tests/udp"},
 			"",
+		},
+		{
+			"a boot that died, and one that panicked",
+			[]bootResult{{"", errNoMarker}, {aPanic, errNoMarker}, {tunPasses + tunEnds + udpBegins + aPasses + udpEnds, nil}},
+			[]string{all, all, all},
+			"",
+		},
+		{
+			"three boots that panicked",
+			[]bootResult{{aPanic, errNoMarker}, {aPanic, errNoMarker}, {aPanic, errNoMarker}},
+			[]string{all, all, all},
+			errNoMarker.Error() + "\nkernel oops: Kernel panic - not syncing: IO-APIC + timer doesn't work!",
 		},
 		{
 			"a stall of the boot, twice",

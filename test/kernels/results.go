@@ -25,6 +25,7 @@ const (
 
 // results parses go test's verbose output from a console and records the outcome of each test. It is not safe for concurrent use.
 type results struct {
+	begun    int    // number of steps that began
 	step     string // name prefix of the tests of the current step
 	order    []string
 	outcome  map[string]string
@@ -73,6 +74,7 @@ func (r *results) Line(line string) {
 // marker parses a line with one of init's markers.
 func (r *results) marker(line string) {
 	if rest, ok := strings.CutPrefix(line, plan.StepMarker); ok {
+		r.begun++
 		r.step = strings.TrimSpace(rest) + "."
 	}
 	if rest, ok := strings.CutPrefix(line, plan.StepEndMarker); ok {

@@ -36,6 +36,7 @@ func hostOnlyTests() []string {
 		"TestFailedAttachIsRolledBack", "TestSecondTunnelInheritsDeviceSettings", "TestUpgradeProcessesEachPacket",
 		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
 		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
+		"TestPathMTUIsMeasured",
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 	}
 }
@@ -45,7 +46,8 @@ func hostOnlyTests() []string {
 func testsOfOtherKernels(kernel string) []string {
 	var tests []string
 	if kernel != oldest() {
-		tests = append(tests, "TestSocketsPassContract", "TestSocketsPassSelectorContract", "TestEngineTunnelFlowsKeepTheirPort")
+		tests = append(tests, "TestSocketsPassContract", "TestSocketsPassSelectorContract", "TestEngineTunnelFlowsKeepTheirPort",
+			"TestPathMTUToStockPeer", "TestOuterFragmentsArePermitted", "TestRouteMTULimitsPackets")
 	}
 	if kernel != newest() {
 		tests = append(tests, "TestFlowsKeepOrderOnImpairedNetwork", "TestSpreadRecoversWhenDeviceReturns", "TestPortPerPacketReorders",
