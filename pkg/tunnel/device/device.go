@@ -96,8 +96,8 @@ type Device struct {
 	tasks           taskQueue
 	limiter         peer.Limiter
 	refusals        refusals
-	failuresLog     rate         // of warnings about peers that do not answer
-	staged          atomic.Int64 // bytes held for all peers
+	failuresLog     rate // of warnings about peers that do not answer
+	staged          stagedTrains
 	handshakeCounts handshakeCounters
 	probeCounts     probeCounters
 	icmpCounts      icmpCounters

@@ -18,7 +18,6 @@ const (
 	MaxStaged         = maxStaged
 	MaxStagedBytes    = maxStagedBytes
 	MaxStagedTotal    = maxStagedTotal
-	StagedFloor       = stagedFloor
 	HandshakeQueueLen = handshakeQueueLen
 	TimerSlack        = slack
 )
@@ -68,8 +67,12 @@ func (d *Device) StepHandshakes() (reasons []drop.Reason) {
 // QueuedHandshakes returns the number of handshake messages that wait for a worker.
 func (d *Device) QueuedHandshakes() int { return len(d.handshakes.messages) }
 
-// StagedBytes returns the bytes staged for peers without a session.
-func (d *Device) StagedBytes() int64 { return d.staged.Load() }
+// StagedBytes returns the memory of the packets staged for peers without a session.
+func (d *Device) StagedBytes() int {
+	d.staged.mu.Lock()
+	defer d.staged.mu.Unlock()
+	return d.staged.bytes
+}
 
 // PeerOf returns a peer, or nil.
 func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
@@ -121,3 +124,6 @@ func (d *Device) OnTooBig(m *toobig.Message) { d.onTooBig(m) }
 
 // SendGroup returns the send group of data messages to the peer.
 func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }
+
+// Key returns the peer's public key.
+func (p *Peer) Key() noise.PublicKey { return p.key }

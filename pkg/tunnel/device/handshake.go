@@ -265,7 +265,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	p.timers.SessionDerived(now)
 	p.dev.handshakeCounts.completed.Add(1)
 	p.handshakeComplete(now)
-	staged := len(p.staged.trains) > 0
+	staged := p.hasStaged()
 	p.establish(b, true)
 	if !staged {
 		// The responder may not send before we have used the keys.
@@ -322,7 +322,7 @@ func (p *Peer) sendHandshake(msg []byte, now int64) error {
 func (p *Peer) initiate(now int64) {
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
-	} else if p.handshake.attempt == nil && len(p.staged.trains) > 0 {
+	} else if p.handshake.attempt == nil && p.hasStaged() {
 		p.timers.initiateAt = now + peer.RekeyTimeout
 	}
 }
@@ -333,7 +333,7 @@ func (p *Peer) initiateDeferred(now int64) {
 		return
 	}
 	p.timers.initiateAt = 0
-	if len(p.staged.trains) > 0 {
+	if p.hasStaged() {
 		p.initiate(now)
 	}
 }

@@ -32,7 +32,7 @@ type Peer struct {
 	running   bool       // the device is up and the peer is configured
 	handshake handshakeState
 	sessions  keypairs
-	staged    stagingQueue
+	staged    stagedQueue // guarded by Device.staged
 	timers    timerState
 	hello     helloExchange
 	path      pathState
@@ -77,7 +77,7 @@ func (p *Peer) Rekey() {
 func (p *Peer) Confirm(keys *session.Keypair) {
 	p.requests.confirmedKeys.Store(keys)
 	if p.mu.TryLock() {
-		if p.running && len(p.staged.trains) == 0 {
+		if p.running && !p.hasStaged() {
 			p.promoteNext()
 		}
 		p.mu.Unlock()

@@ -84,8 +84,8 @@ func (p *Peer) promote(b *keyBinding) {
 // lane can stage a packet in between.
 func (p *Peer) publishCurrent() {
 	keys := p.sessions.current.keys
-	for len(p.staged.trains) > 0 {
-		p.dev.engine.Transmit(p.engine, keys, p.unstage().bytes)
+	for s := p.unstage(); s != nil; s = p.unstage() {
+		p.dev.engine.Transmit(p.engine, keys, s.bytes)
 	}
 	p.engine.Current.Store(keys)
 }

@@ -5,6 +5,7 @@ package device_test
 import (
 	"crypto/rand"
 	"net/netip"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,16 +80,25 @@ func TestStagingKeepsNewestTrains(t *testing.T) {
 	}
 }
 
+// unreachable configures n peers that do not answer.
+func unreachable(t *testing.T, a *devicetest.Host, n int) (peers []*device.Peer) {
+	t.Helper()
+	nowhere := netip.MustParseAddrPort("192.0.2.250:1")
+	var cfg config.Device
+	for range n {
+		cfg.Peers = append(cfg.Peers, config.Peer{PublicKey: newKey(t).Public(), Endpoint: &config.Endpoint{AddrPort: nowhere}})
+	}
+	a.Apply(cfg)
+	for _, c := range cfg.Peers {
+		peers = append(peers, a.PeerOf(c.PublicKey))
+	}
+	return peers
+}
+
 func TestStagingIsBoundedInBytes(t *testing.T) {
 	a := idleHost(t, devicetest.NewLAN(nil), 1)
-	nowhere := netip.MustParseAddrPort("192.0.2.250:1")
 	element := devicetest.Ends(1, 2, 1, false).TCPTrain(0, 1000, make([]byte, 60000))
-	var peers []*device.Peer
-	for range device.MaxStagedTotal/device.MaxStagedBytes + 3 {
-		key := newKey(t).Public()
-		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: key, Endpoint: &config.Endpoint{AddrPort: nowhere}}}})
-		peers = append(peers, a.PeerOf(key))
-	}
+	peers := unreachable(t, a, device.MaxStagedTotal/device.MaxStagedBytes+10)
 	for i, p := range peers {
 		before := a.StagedBytes()
 		for range 30 {
@@ -98,7 +108,7 @@ func TestStagingIsBoundedInBytes(t *testing.T) {
 			t.Fatalf("%d bytes staged for one peer", n)
 		}
 	}
-	if n := a.StagedBytes(); n > device.MaxStagedTotal+3*device.StagedFloor || n < device.MaxStagedTotal-70000 {
+	if n := a.StagedBytes(); n > device.MaxStagedTotal || n < device.MaxStagedTotal-70000 {
 		t.Errorf("%d bytes staged, want about %d", n, device.MaxStagedTotal)
 	}
 	a.Shut()
@@ -113,6 +123,61 @@ func TestStagingIsBoundedInBytes(t *testing.T) {
 			t.Errorf("%d packets counted of 30 to a peer", p.Packets.TxDrops)
 		}
 	}
+}
+
+// TestStagingBoundHoldsForAllPeers: one train to each of many peers must not add up.
+func TestStagingBoundHoldsForAllPeers(t *testing.T) {
+	a := idleHost(t, devicetest.NewLAN(nil), 1)
+	element := devicetest.Ends(1, 2, 1, false).TCPTrain(0, 1000, make([]byte, 60000))
+	peers := unreachable(t, a, device.MaxStagedTotal/60000+200)
+	for _, p := range peers {
+		p.Stage(element, 60)
+	}
+	if n := a.StagedBytes(); n > device.MaxStagedTotal {
+		t.Errorf("%d bytes staged, want at most %d", n, device.MaxStagedTotal)
+	}
+	if n := a.Drops(drop.TXStagedOverflow); n == 0 || n%60 != 0 {
+		t.Errorf("%d packets counted, want a multiple of 60", n)
+	}
+	status := map[noise.PublicKey]uint64{}
+	for _, p := range a.Status().Peers {
+		status[p.PublicKey] = p.Packets.TxDrops
+	}
+	oldest, newest := peers[0].Key(), peers[len(peers)-1].Key()
+	if status[oldest] != 60 || status[newest] != 0 {
+		t.Errorf("the oldest train lost %d packets, the newest %d, want 60 and 0", status[oldest], status[newest])
+	}
+}
+
+func TestStagedBytesCountAllMemory(t *testing.T) {
+	a := idleHost(t, devicetest.NewLAN(nil), 1)
+	peers := unreachable(t, a, 300)
+	element := flow.WithVnetHeader(devicetest.Ends(1, 2, 1, false).UDP(nil))
+	before := heap()
+	for _, p := range peers {
+		for range device.MaxStaged {
+			p.Stage(element, 1)
+		}
+	}
+	grown, counted := heap()-before, a.StagedBytes()
+	if slack := 1 << 20; grown > counted+slack {
+		t.Errorf("%d bytes are counted, and the heap has grown by %d", counted, grown)
+	}
+	for _, p := range peers {
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: p.Key(), Remove: true}}})
+	}
+	if left := heap() - before; left > 1<<20 {
+		t.Errorf("%d bytes of memory are left of dropped packets", left)
+	}
+	runtime.KeepAlive(peers)
+}
+
+// heap returns the bytes of live objects.
+func heap() int {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 func newKey(t testing.TB) noise.PrivateKey {
