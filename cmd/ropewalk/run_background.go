@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,6 +31,9 @@ const readyFD = "ROPEWALK_READY_FD"
 // backgroundTimeout is the time within which a daemon must serve its interface.
 const backgroundTimeout = 30 * time.Second
 
+// backgroundKillDelay is the time between SIGTERM and SIGKILL for a daemon that does not get ready.
+const backgroundKillDelay = 5 * time.Second
+
 // startInBackground starts this program again as the daemon of an interface, in a session of its own, and returns when it serves the
 // interface. If the daemon exits instead, the error has its exit code and the end of its log.
 func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
@@ -40,24 +44,50 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	if err := options.Check(); err != nil { // before its name becomes that of a file
 		return usageError{err}
 	}
-	if client, err := socketDir().Dial(name); err == nil {
-		_ = client.Close()
-		return fmt.Errorf("starting the daemon of %s: the interface is served already", name)
-	}
 	args, err := foregroundArgs(cmd.Flags(), name)
 	if err != nil {
 		return err
 	}
-	log, err := quick.CreateLog(quick.DefaultRunDir, name)
+	file := logName(name)
+	unlock, err := quick.Lock(quick.DefaultRunDir, file)
+	if err != nil {
+		return withHint(err)
+	}
+	defer unlock()
+	if client, err := socketDir().Dial(name); err == nil {
+		_ = client.Close()
+		return fmt.Errorf("starting the daemon of %s: the interface is served already", name)
+	}
+	log, err := quick.CreateLog(quick.DefaultRunDir, file)
 	if err != nil {
 		return withHint(err)
 	}
 	defer log.Close()
+	created, err := startAndAwait(cmd.Context(), args, log, name)
+	if err == nil && created != name {
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), created)
+		err = errors.Join(err, os.Rename(log.Name(), filepath.Join(quick.DefaultRunDir, created+".log")))
+	}
+	return err
+}
+
+// logName returns the name under which an interface's log begins. With a pattern such as wg%d the interface has none yet.
+func logName(name string) string {
+	if strings.Contains(name, "%") {
+		return fmt.Sprintf("%s.%d", name, os.Getpid())
+	}
+	return name
+}
+
+// startAndAwait starts the daemon with these arguments, waits until it serves the interface, and returns the interface's name.
+func startAndAwait(ctx context.Context, args []string, log *os.File, name string) (created string, err error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("creating a pipe for the daemon: %w", err)
+		return "", fmt.Errorf("creating a pipe for the daemon: %w", err)
 	}
 	defer ready.Close()
+	// Files that this process has inherited, such as a script's flock(1), are not for a daemon. Kernels before 5.11 cannot do it.
+	_ = unix.CloseRange(uint(unix.Stderr)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	daemon := exec.Command("/proc/self/exe", args...)
 	daemon.Args[0] = "ropewalk"
 	daemon.Dir = "/" // so that it keeps no file system busy
@@ -68,23 +98,21 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	err = daemon.Start()
 	_ = theirs.Close()
 	if err != nil {
-		return fmt.Errorf("starting the daemon of %s: %w", name, err)
+		return "", fmt.Errorf("starting the daemon of %s: %w", name, err)
 	}
-	created, err := awaitReady(cmd.Context(), daemon, ready, log, name)
-	if err == nil && created != name { // of a pattern such as wg%d
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), created)
-	}
-	return err
+	return awaitReady(ctx, daemon, ready, log, name)
 }
 
 // awaitReady waits until the daemon serves the interface, and returns its name. Otherwise it ends the daemon.
 func awaitReady(ctx context.Context, daemon *exec.Cmd, ready *os.File, log *os.File, name string) (created string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, backgroundTimeout, errors.New("the interface is not ready"))
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = daemon.Process.Kill() }) // which closes the pipe
-	defer stop()
+	stop := context.AfterFunc(ctx, func() { // which closes the pipe
+		_ = daemon.Process.Signal(syscall.SIGTERM) // so that it removes its socket
+		time.AfterFunc(backgroundKillDelay, func() { _ = daemon.Process.Kill() })
+	})
 	announced, err := io.ReadAll(io.LimitReader(ready, unix.IFNAMSIZ))
-	if err == nil && len(announced) > 0 {
+	if stop() && err == nil && len(announced) > 0 {
 		return string(announced), nil
 	}
 	_ = daemon.Wait()
@@ -167,6 +195,8 @@ func wireguardGoArgs(program string, args []string, isCommand func(string) bool,
 	}
 	switch {
 	case len(rest) != 1 || strings.HasPrefix(rest[0], "-"):
+		return args
+	case !named && (strings.Contains(rest[0], "/") || strings.HasSuffix(rest[0], ".conf")): // a file, for `ropewalk up`
 		return args
 	case named:
 	case isCommand(rest[0]) || getenv("WG_QUICK_USERSPACE_IMPLEMENTATION") == "" && !strings.ContainsAny(rest[0], "0123456789"):

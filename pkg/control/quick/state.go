@@ -127,6 +127,20 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 	}, nil
 }
 
+// Lock keeps Runners with this runDir, and other callers of Lock, from working on an interface. It does not wait. unlock also removes the
+// file of the lock.
+func Lock(runDir, name string) (unlock func(), err error) {
+	r := &Runner{RunDir: runDir}
+	release, err := r.lock(name)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = os.Remove(filepath.Join(runDir, name+".lock")) // a file that is left harms nothing
+		release()
+	}, nil
+}
+
 // lockFile creates and locks a file. The owner of the lock may remove it (removeFiles): then the lock is that of a file without a name,
 // which others do not see.
 func lockFile(path string) (*os.File, error) {
