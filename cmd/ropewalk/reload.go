@@ -3,58 +3,69 @@
 package main
 
 import (
-	"context"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 func newReloadCmd() *cobra.Command {
-	return &cobra.Command{
+	var diff bool
+	cmd := &cobra.Command{
 		Use:   "reload CONFIG_FILE | INTERFACE",
 		Short: "Apply a changed wg-quick file to an interface and keep its sessions",
-		Long: "reload applies the keys, the peers and the spread and underlay settings of the interface's file to the running tunnel.\n" +
-			"Peers that stay in the file keep their sessions: no packet is lost. Settings that [Interface] does not mention are kept,\n" +
-			"such as a private key that a PostUp command set, or the fwmark that up chose for a default route. reload ignores\n" +
-			"addresses, MTU, DNS, routes, Lanes, Metrics and commands: they need `ropewalk down` and `ropewalk up`.",
-		Example:           "  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
+		Long: "reload applies the changes of an interface's file to the running tunnel: keys, peers, spread and underlay settings, and\n" +
+			"addresses, MTU, DNS, the table and the routes to AllowedIPs. Peers that stay in the file keep their sessions: no packet\n" +
+			"is lost. If a step fails, reload undoes those before, and the tunnel stays as it was. Settings that [Interface] does not\n" +
+			"mention are kept, such as a private key that a PostUp command set. Addresses and routes that others have added stay.\n" +
+			"reload does not run PreUp and PostUp, and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they\n" +
+			"changed. --diff prints what reload would do, and changes nothing.",
+		Example:           "  ropewalk reload --diff wg0\n  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
-				return notifyReload(func() error { return reload(cmd.Context(), r, i) })
+				warnOfSettings(r.Stderr, i)
+				if diff {
+					return reloadDiff(cmd, r, i)
+				}
+				return notifyReload(func() error { return reload(cmd, r, i) })
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&diff, "diff", false, "print what reload would do, and change nothing")
+	return cmd
 }
 
-func reload(ctx context.Context, r *quick.Runner, i quick.Interface) error {
+func reload(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
 	return withDaemon(r.Sockets, i.Name, func(c *uapi.Client) error {
-		st, err := c.Status()
-		if err != nil {
-			return err
-		}
-		dev, err := resync(ctx, i.File, r.Resolve, st.Peers)
-		if err != nil {
-			return err
-		}
-		return explainUnderlay(c, &dev, c.Configure(dev))
+		var dev config.Device
+		i.File.Interface.AddOwnSettings(&dev)
+		return explainUnderlay(c, &dev, r.Reload(cmd.Context(), i))
 	})
 }
 
-// resync returns the changes of `ropewalk syncconf`, except that settings which the file does not mention are kept. One of
-// them may be a private key from a credential, which is not readable any more once a service has started.
-func resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, peers []config.PeerStatus) (config.Device, error) {
-	dev, err := f.Sync(ctx, resolve, peers)
-	if err != nil {
-		return config.Device{}, err
+func reloadDiff(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
+	return withDaemon(r.Sockets, i.Name, func(*uapi.Client) error {
+		change, err := r.PlanReload(cmd.Context(), i)
+		if err != nil {
+			return err
+		}
+		for _, note := range change.Notes {
+			fmt.Fprintln(cmd.ErrOrStderr(), printable("Warning: "+note))
+		}
+		return printCommands(cmd, change.Steps)
+	})
+}
+
+func printCommands(cmd *cobra.Command, steps []quick.Step) error {
+	for _, line := range quick.Commands(steps) {
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), printable(line)); err != nil {
+			return err
+		}
 	}
-	conf := &f.Interface
-	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
-	conf.AddOwnSettings(&dev)
-	return dev, nil
+	return nil
 }

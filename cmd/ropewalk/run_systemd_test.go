@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -180,7 +181,7 @@ func TestReloadKeepsSettingsMissingInFile(t *testing.T) {
 	keep, drop := noise.PublicKey{1}, noise.PublicKey{2}
 	f := &conffile.File{Peers: []conffile.Peer{{PublicKey: keep, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.0.0.1/32")}}}}}
 	f.Interface.ListenPort = &port
-	dev, err := resync(t.Context(), f, nil, []config.PeerStatus{{PublicKey: keep}, {PublicKey: drop}})
+	dev, err := quick.Resync(t.Context(), f, nil, []config.PeerStatus{{PublicKey: keep}, {PublicKey: drop}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,6 +25,7 @@ import (
 func newUpCmd() *cobra.Command {
 	var o metricsFlags
 	var logs logOptions
+	var dryRun bool
 	cmd := &cobra.Command{
 		Use:   "up CONFIG_FILE | INTERFACE",
 		Short: "Bring up an interface from a wg-quick file",
@@ -43,12 +45,14 @@ func newUpCmd() *cobra.Command {
 				return usageError{err}
 			}
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
-				conf := &i.File.Interface
-				conf.Metrics = cmp.Or(o.addr, conf.Metrics) // r.Up prints the command line with it
-				o.addr = conf.Metrics
+				i.Metrics = o.addr // r.Up prints the command line with it
+				o.addr = cmp.Or(o.addr, i.File.Interface.Metrics)
 				more, err := o.args()
 				if err != nil {
 					return err
+				}
+				if dryRun {
+					return planUp(cmd, r, i)
 				}
 				r.Daemon = withArgs(r.Daemon, slices.Concat(more, logFlags))
 				return bringUp(cmd.Context(), r, i)
@@ -57,7 +61,24 @@ func newUpCmd() *cobra.Command {
 	}
 	o.add(cmd.Flags())
 	logs.flags(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the commands that correspond to what up would do, and change nothing")
 	return cmd
+}
+
+func planUp(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
+	warnOfSettings(cmd.ErrOrStderr(), i)
+	steps, err := r.PlanUp(cmd.Context(), i)
+	if err != nil {
+		return err
+	}
+	return printCommands(cmd, steps)
+}
+
+// warnOfSettings prints warnings for what is accepted and surely not meant.
+func warnOfSettings(w io.Writer, i quick.Interface) {
+	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(&i.File.Interface)) {
+		fmt.Fprintln(w, printable(warning))
+	}
 }
 
 // withInterface opens the interface's file and calls f with it and a Runner.

@@ -24,9 +24,7 @@ func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), i.File); err != nil {
 		return err
 	}
-	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(&i.File.Interface)) {
-		fmt.Fprintln(r.Stderr, printable(warning))
-	}
+	warnOfSettings(r.Stderr, i)
 	if !isService() {
 		return r.Up(ctx, i)
 	}

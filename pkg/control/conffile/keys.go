@@ -28,7 +28,7 @@ type key struct {
 type doc struct {
 	values, defaultValue, about string
 
-	restart bool // a change needs `ropewalk down` and `up`, as it does for all keys of wg-quick
+	restart bool // a change needs `ropewalk down` and `up`
 }
 
 const wantKey = "a base64 key of 44 characters"

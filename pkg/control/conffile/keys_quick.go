@@ -19,6 +19,7 @@ func quickKeys() []key {
 			values:       "command",
 			defaultValue: "none",
 			about:        "Command that bash, or else sh, runs " + when + "; `%i` is the interface. May be given several times.",
+			restart:      strings.HasSuffix(name, "Up"),
 		}}
 	}
 	return []key{

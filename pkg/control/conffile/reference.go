@@ -22,7 +22,7 @@ func Keys() []Key {
 			all = append(all, Key{
 				Section: section, Name: k.name, Origin: origin,
 				Values: k.doc.values, Default: k.doc.defaultValue, About: k.doc.about,
-				Reload: origin != "wg-quick" && !k.doc.restart,
+				Reload: !k.doc.restart,
 			})
 		}
 	}

@@ -165,7 +165,11 @@ func (d *fakeDevice) Configure(dev config.Device) error {
 		d.status.Peers = nil
 	}
 	for i := range dev.Peers {
-		d.addPeer(&dev.Peers[i])
+		p := &dev.Peers[i]
+		d.status.Peers = slices.DeleteFunc(d.status.Peers, func(st config.PeerStatus) bool { return st.PublicKey == p.PublicKey })
+		if !p.Remove {
+			d.addPeer(p)
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package quick
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -24,6 +25,9 @@ type Facts struct {
 	SrcValidMark bool     // net.ipv4.conf.all.src_valid_mark is set already
 	Firewall     Firewall // the firewall tool
 	DNSPrefix    string   // prefix of resolvconf entries: "", or such as "tun."
+
+	// Owners are the allowed IPs that the device has before its configuration is applied, and their peers.
+	Owners map[netip.Prefix]noise.PublicKey
 }
 
 // Values of Table that are no table.
@@ -36,7 +40,7 @@ const (
 // function.
 func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	conf := &i.File.Interface
-	steps := []Step{startDaemon{i.Name, daemonFlags(conf)}, configure{link: i.Name, path: i.Path, dev: dev}}
+	steps := []Step{startDaemon{i.Name, daemonFlags(conf, i.Metrics)}, configure{link: i.Name, path: i.Path, dev: dev}}
 	for _, addr := range conf.Address {
 		steps = append(steps, addAddress{i.Name, addr})
 	}
@@ -45,11 +49,12 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 		steps = append(steps, setDNS{entry: facts.DNSPrefix + i.Name, servers: conf.DNS, search: conf.DNSSearch})
 	}
 	steps = append(steps, planRoutes(i, dev, facts)...)
+	steps = append(steps, recordSettings{settingsOf(conf, steps)})
 	return append(steps, hooks(i.Name, conf.PostUp)...)
 }
 
-// daemonFlags returns the flags of `ropewalk run` for ropewalk's keys.
-func daemonFlags(conf *conffile.Interface) []string {
+// daemonFlags returns the flags of `ropewalk run` for ropewalk's keys. metrics takes precedence over the file.
+func daemonFlags(conf *conffile.Interface, metrics string) []string {
 	var flags []string
 	if conf.Lanes != 0 {
 		flags = append(flags, "--lanes", strconv.Itoa(conf.Lanes))
@@ -69,8 +74,8 @@ func daemonFlags(conf *conffile.Interface) []string {
 	if conf.OuterFragments != nil {
 		flags = append(flags, "--outer-fragments", conf.OuterFragments.String())
 	}
-	if conf.Metrics != "" {
-		flags = append(flags, "--metrics", conf.Metrics)
+	if metrics = cmp.Or(metrics, conf.Metrics); metrics != "" {
+		flags = append(flags, "--metrics", metrics)
 	}
 	return flags
 }
@@ -117,7 +122,7 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 	}
 	var steps []Step
 	policy := policyRouting{i: i, facts: facts, mark: fwMark(dev)}
-	for _, dst := range allowedIPs(dev) {
+	for _, dst := range allowedIPs(dev, facts.Owners) {
 		switch {
 		case !isAuto(conf.Table):
 			steps = append(steps, addRoute{i.Name, dst, facts.Table, conf.Table})
@@ -187,8 +192,11 @@ func hasConnectedRoute(addrs []netip.Prefix, dst netip.Prefix) bool {
 
 // allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of routes: longest prefix first, and prefixes
 // of one length in reverse order of their text.
-func allowedIPs(dev config.Device) []netip.Prefix {
+func allowedIPs(dev config.Device, before map[netip.Prefix]noise.PublicKey) []netip.Prefix {
 	owners := map[netip.Prefix]noise.PublicKey{}
+	if !dev.ReplacePeers {
+		maps.Copy(owners, before)
+	}
 	for i := range dev.Peers {
 		if !isSelf(dev, &dev.Peers[i]) {
 			applyPeer(owners, &dev.Peers[i])

@@ -209,7 +209,7 @@ AllowedIPs=10.2.0.0/16
 		AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("192.168.0.0/16")}},
 	})
 	want := "[10.2.0.0/16 10.1.0.0/16 fd00::/8]"
-	if got := texts(allowedIPs(dev)); got != want {
+	if got := texts(allowedIPs(dev, nil)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	first, second := dev.Peers[0].PublicKey, dev.Peers[1].PublicKey
@@ -218,11 +218,11 @@ AllowedIPs=10.2.0.0/16
 			{Prefix: netip.MustParsePrefix("fd00::/8"), Remove: true},
 			{Prefix: netip.MustParsePrefix("10.2.0.0/16"), Remove: true},
 		}})
-	if got, want := texts(allowedIPs(dev)), "[10.1.0.0/16 fd00::/8]"; got != want {
+	if got, want := texts(allowedIPs(dev, nil)), "[10.1.0.0/16 fd00::/8]"; got != want {
 		t.Errorf("after removals: got %s, want %s", got, want)
 	}
 	dev.Peers = append(dev.Peers, config.Peer{PublicKey: second, Remove: true})
-	if got, want := texts(allowedIPs(dev)), "[]"; got != want {
+	if got, want := texts(allowedIPs(dev, nil)), "[]"; got != want {
 		t.Errorf("after the peer's removal: got %s, want %s", got, want)
 	}
 }
@@ -255,7 +255,7 @@ func TestRoutesAreSortedAsInWgQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := allowedIPs(config.Device{Peers: []config.Peer{peer}})
+	got := allowedIPs(config.Device{Peers: []config.Peer{peer}}, nil)
 	if diff := cmp.Diff("["+strings.Join(strings.Fields(want), " ")+"]", texts(got)); diff != "" {
 		t.Error(diff)
 	}

@@ -27,6 +27,8 @@ type Interface struct {
 	Name string
 	Path string // of the file, without symbolic links
 	File *conffile.File
+	// Metrics is the address of the metrics in place of that of the file; "" for none.
+	Metrics string
 }
 
 // Find interprets an argument as wg-quick does, and returns the file's path, without symbolic links, and the interface's name. A bare name

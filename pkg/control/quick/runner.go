@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
@@ -70,11 +72,8 @@ func (r *Runner) Up(ctx context.Context, i Interface) (err error) {
 	}
 	defer unlock()
 	j := &job{Runner: r, Interface: i}
-	if err := j.checkAbsent(); err != nil {
+	if err := j.checkUp(); err != nil {
 		return err
-	}
-	if len(i.File.Interface.DNS) > 0 && r.Tools.Resolvconf == "" {
-		return ErrNoResolvconf
 	}
 	if err := j.removeLeftovers(ctx); err != nil {
 		return err
@@ -92,15 +91,48 @@ func (j *job) up(ctx context.Context, done *progress) error {
 	if err := done.execute(ctx, j, hooks(j.Name, j.File.Interface.PreUp)); err != nil {
 		return err
 	}
-	dev, err := j.File.Device(ctx, j.Resolve)
+	steps, err := j.plan(ctx)
 	if err != nil {
 		return err
+	}
+	return done.execute(ctx, j, steps)
+}
+
+// plan returns the steps after the PreUp hooks.
+func (j *job) plan(ctx context.Context) ([]Step, error) {
+	dev, err := j.File.Device(ctx, j.Resolve)
+	if err != nil {
+		return nil, err
 	}
 	facts, err := j.facts(dev)
 	if err != nil {
+		return nil, err
+	}
+	return Plan(j.Interface, dev, facts), nil
+}
+
+// PlanUp returns the steps of Up, hooks included, and changes nothing. Errors are those of Up before its first step.
+func (r *Runner) PlanUp(ctx context.Context, i Interface) ([]Step, error) {
+	j := &job{Runner: r, Interface: i}
+	if err := j.checkUp(); err != nil {
+		return nil, err
+	}
+	steps, err := j.plan(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(hooks(i.Name, i.File.Interface.PreUp), steps), nil
+}
+
+// checkUp returns the errors that Up can see before its first step.
+func (j *job) checkUp() error {
+	if err := j.checkAbsent(); err != nil {
 		return err
 	}
-	return done.execute(ctx, j, Plan(j.Interface, dev, facts))
+	if len(j.File.Interface.DNS) > 0 && j.Tools.Resolvconf == "" {
+		return ErrNoResolvconf
+	}
+	return nil
 }
 
 // checkAbsent fails when the interface exists, or when a daemon serves an interface of that name in another network namespace.
@@ -141,8 +173,16 @@ func (p *progress) execute(ctx context.Context, j *job, steps []Step) error {
 	return nil
 }
 
-// undo undoes the completed steps, last first. It continues after an error.
+// undo undoes the completed steps and removes the saved state. It continues after an error.
 func (p *progress) undo(ctx context.Context, j *job) error {
+	if err := p.revert(ctx, j); err != nil {
+		return err
+	}
+	return j.removeState()
+}
+
+// revert undoes the completed steps, last first. It continues after an error.
+func (p *progress) revert(ctx context.Context, j *job) error {
 	var errs []error
 	for n := len(*p) - 1; n >= 0; n-- {
 		if s := (*p)[n].undo(); s != nil {
@@ -153,7 +193,7 @@ func (p *progress) undo(ctx context.Context, j *job) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("undoing completed steps: %w", err)
 	}
-	return j.removeState()
+	return nil
 }
 
 func (j *job) execute(ctx context.Context, s Step) error {
@@ -177,7 +217,7 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 	conf := &j.File.Interface
 	f := Facts{Firewall: j.Tools.firewall(), DNSPrefix: j.dnsPrefix()}
 	if conf.MTU == 0 {
-		f.EndpointMTUs, f.DefaultMTU = pathMTUs(dev)
+		f.EndpointMTUs, f.DefaultMTU = pathMTUs(dev, hostnet.PathMTU)
 	}
 	var err error
 	switch {
@@ -196,13 +236,13 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 }
 
 // pathMTUs returns the path MTUs of the endpoints that have a route, and that of the default route, 0 without one.
-func pathMTUs(dev config.Device) (endpoints []int, defaultRoute int) {
+func pathMTUs(dev config.Device, lookup func(to netip.Addr, scope uint32) (int, error)) (endpoints []int, defaultRoute int) {
 	for i := range dev.Peers {
 		ep := dev.Peers[i].Endpoint
 		if ep == nil {
 			continue
 		}
-		if mtu, err := hostnet.PathMTU(ep.AddrPort.Addr().Unmap(), ep.Scope); err == nil {
+		if mtu, err := lookup(ep.AddrPort.Addr().Unmap(), ep.Scope); err == nil {
 			endpoints = append(endpoints, mtu)
 		}
 	}

@@ -20,6 +20,8 @@ type state struct {
 	NetNS uint64 `json:"netns"` // inode of the network namespace
 	Table uint32 `json:"table"` // of the default routes, 0 for none
 	DNS   bool   `json:"dns"`   // resolvconf has an entry
+	// Settings are those of the host that Up or Reload has made, for the next Reload.
+	Settings *settings `json:"settings,omitempty"`
 }
 
 func (j *job) statePath() string { return filepath.Join(j.RunDir, j.Name+".json") }

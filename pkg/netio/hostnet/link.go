@@ -63,6 +63,18 @@ func SetLinkUp(name string, mtu int) error {
 	return nil
 }
 
+// SetMTU sets a link's MTU (bytes).
+func SetMTU(name string, mtu int) error {
+	l, err := find(name)
+	if err == nil {
+		err = netlink.LinkSetMTU(l, mtu)
+	}
+	if err != nil {
+		return fmt.Errorf("setting the MTU of %s to %d: %w", name, mtu, err)
+	}
+	return nil
+}
+
 // The kernel's in6_addr_gen_mode (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 

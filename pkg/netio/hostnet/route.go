@@ -3,6 +3,7 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -24,17 +25,54 @@ type Route struct {
 func AddRoute(r Route) error {
 	l, err := find(r.Link)
 	if err == nil {
-		err = netlink.RouteAdd(&netlink.Route{
-			Dst:       ipNet(r.Dst),
-			LinkIndex: l.Attrs().Index,
-			Table:     int(r.Table),
-			Scope:     scope(r.Dst.Addr()),
-		})
+		err = netlink.RouteAdd(r.over(l))
 	}
 	if err != nil {
 		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, err)
 	}
 	return nil
+}
+
+// RemoveRoute removes a route that AddRoute has added. A missing route is no error.
+func RemoveRoute(r Route) error {
+	l, err := find(r.Link)
+	if err == nil {
+		route := r.over(l)
+		route.Protocol = unix.RTPROT_BOOT // as AddRoute has it; the kernel's own route to the same prefix stays
+		err = netlink.RouteDel(route)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("removing route %s to %s: %w", r.Dst, r.Link, err)
+	}
+	return nil
+}
+
+func (r *Route) over(l netlink.Link) *netlink.Route {
+	return &netlink.Route{Dst: ipNet(r.Dst), LinkIndex: l.Attrs().Index, Table: int(r.Table), Scope: scope(r.Dst.Addr())}
+}
+
+// LinkRoutes lists the routes over a link, in all tables, that are as AddRoute adds them.
+func LinkRoutes(name string) ([]Route, error) {
+	l, err := find(name)
+	if err != nil {
+		return nil, fmt.Errorf("listing the routes of %s: %w", name, err)
+	}
+	filter := &netlink.Route{LinkIndex: l.Attrs().Index, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
+	var routes []Route
+	for _, family := range Families() {
+		all, err := Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing the %s routes of %s: %w", family, name, err)
+		}
+		for i := range all {
+			if dst := prefixOf(all[i].Dst); dst.IsValid() && all[i].Gw == nil {
+				routes = append(routes, Route{Dst: dst, Link: name, Table: uint32(all[i].Table)})
+			}
+		}
+	}
+	return routes, nil
 }
 
 // scope returns the scope of a route without a gateway: link for IPv4; IPv6 has no scopes (as in iproute2).

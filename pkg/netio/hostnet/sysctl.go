@@ -4,6 +4,7 @@ package hostnet
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -45,13 +46,26 @@ func SetSrcValidMark(on bool) error {
 	if on {
 		value = "1"
 	}
-	f, err := os.OpenFile(srcValidMark, os.O_WRONLY, 0)
-	if err == nil {
-		_, err = f.WriteString(value)
-		f.Close()
-	}
-	if err != nil {
+	if err := writeSysctl(srcValidMark, value); err != nil {
 		return fmt.Errorf("setting src_valid_mark to %s: %w", value, err)
 	}
 	return nil
+}
+
+// PromoteSecondaries sets promote_secondaries of a link: when an IPv4 address is removed, the others of its subnet stay (Linux's
+// ip-sysctl documentation).
+func PromoteSecondaries(name string) error {
+	if err := writeSysctl("/proc/sys/net/ipv4/conf/"+name+"/promote_secondaries", "1"); err != nil {
+		return fmt.Errorf("setting promote_secondaries of %s: %w", name, err)
+	}
+	return nil
+}
+
+func writeSysctl(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
 }

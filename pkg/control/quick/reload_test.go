@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+const basic = `[Interface]
+PrivateKey = $KEY
+Address = 10.9.0.1/24, fd09::1/64
+MTU = 1320
+[Peer]
+PublicKey = $A
+Endpoint = 198.51.100.1:51820
+AllowedIPs = 10.9.0.2/32, 10.7.0.0/16, fd07::/48
+`
+
+// edits are changes of a file, each a list of old and new text.
+func edits() map[string][]string {
+	return map[string][]string{
+		"nothing":                      {},
+		"another address":              {"10.9.0.1/24", "10.8.0.1/24"},
+		"address of the same subnet":   {"10.9.0.1/24", "10.9.0.7/24"},
+		"IPv4 prefix length":           {"10.9.0.1/24", "10.9.0.1/16"},
+		"IPv6 prefix length":           {"fd09::1/64", "fd09::1/48"},
+		"no IPv4 address":              {"10.9.0.1/24, ", ""},
+		"more addresses":               {"fd09::1/64", "fd09::1/64, fd09::2/64, 10.9.0.2/24, 10.6.0.1/32"},
+		"address without its route":    {"10.9.0.1/24", "10.9.0.1/32"},
+		"MTU":                          {"1320", "1300"},
+		"no MTU":                       {"MTU = 1320\n", ""},
+		"routes":                       {"10.7.0.0/16, fd07::/48", "10.6.0.0/16, fd06::/48"},
+		"another table":                {"MTU", "Table = 4711\nMTU"},
+		"the main table by its name":   {"MTU", "Table = main\nMTU"},
+		"no routes":                    {"MTU", "Table = off\nMTU"},
+		"DNS":                          {"MTU", "DNS = 10.9.0.53, corp.example\nMTU"},
+		"another peer":                 {"$A", "$B"},
+		"default route, no address":    {"10.9.0.1/24, ", "", "10.7.0.0/16", "0.0.0.0/0"},
+		"no peer":                      {"[Peer]\nPublicKey = $A\nEndpoint = 198.51.100.1:51820\nAllowedIPs = 10.9.0.2/32, 10.7.0.0/16, fd07::/48\n", ""},
+		"default route":                {"10.7.0.0/16", "0.0.0.0/0"},
+		"default routes":               {"10.7.0.0/16", "0.0.0.0/0, ::/0"},
+		"default route, mark":          {"10.7.0.0/16", "0.0.0.0/0", "MTU", "FwMark = 0x4242\nMTU"},
+		"default route, another table": {"10.7.0.0/16", "0.0.0.0/0", "MTU", "Table = 4711\nMTU"},
+		"default route, addresses":     {"10.7.0.0/16", "0.0.0.0/0", "10.9.0.1/24", "10.9.0.7/24"},
+	}
+}
+
+// freshly returns the snapshot of a host on which Up brings the interface up from a file.
+func (h *testHost) freshly(text string) []string {
+	i := h.open("wg0", text)
+	expect.NoError(h.t, h.Up(h.t.Context(), i))
+	got := h.snapshot()
+	expect.NoError(h.t, h.Down(h.t.Context(), i))
+	expect.NoError(h.t, hostnet.SetSrcValidMark(false))
+	return got
+}
+
+func TestReloadAndBackEqualsUp(t *testing.T) {
+	for name, edit := range edits() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			changed := strings.NewReplacer(edit...).Replace(basic)
+			first, second := h.freshly(basic), h.freshly(changed)
+			h.up(h.open("wg0", basic))
+			for _, step := range []struct {
+				text string
+				want []string
+			}{{changed, second}, {changed, second}, {basic, first}} {
+				i := h.open("wg0", step.text)
+				before := h.snapshot()
+				_, err := h.PlanReload(t.Context(), i)
+				expect.NoError(t, err)
+				if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+					t.Error("the plan changed the host: ", diff)
+				}
+				expect.NoError(t, h.Reload(t.Context(), i))
+				if slices.Contains(step.want, "src_valid_mark false") {
+					expect.NoError(t, hostnet.SetSrcValidMark(false)) // stays set, as after Down
+				}
+				if diff := cmp.Diff(step.want, h.snapshot()); diff != "" {
+					t.Error(diff)
+				}
+			}
+			if plan, err := h.PlanReload(t.Context(), h.open("wg0", basic)); err != nil || len(Commands(plan.Steps)) > 0 {
+				t.Errorf("another reload: got %q, error %v, want nothing", Commands(plan.Steps), err)
+			}
+		})
+	}
+}
+
+func TestFailedReloadChangesNothing(t *testing.T) {
+	for name, edit := range edits() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.up(h.open("wg0", basic))
+			before, j := h.snapshot(), &job{Runner: h.Runner, Interface: h.open("wg0", strings.NewReplacer(edit...).Replace(basic))}
+			saved, _ := j.loadState()
+			change, err := j.planReload(t.Context())
+			expect.NoError(t, err)
+			for n := range change.Steps { // the device, last, changes as a whole
+				var done progress
+				if err := done.execute(t.Context(), j, append(slices.Clone(change.Steps[:n]), failing{})); !errors.Is(err, errInjected) {
+					t.Fatalf("after %d steps: got error %v, want %v", n, err, errInjected)
+				}
+				expect.NoError(t, done.revert(t.Context(), j))
+				expect.NoError(t, hostnet.SetSrcValidMark(false))
+				if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+					t.Errorf("after %d steps, the last %v: %s", n, Commands(change.Steps[:n]), diff)
+				}
+				if left, _ := j.loadState(); !cmp.Equal(saved, left, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })) {
+					t.Errorf("after %d steps: got state %+v, want %+v", n, left, saved)
+				}
+			}
+		})
+	}
+}
+
+func TestReloadKeepsWhatOthersAdded(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", basic))
+	address := netip.MustParsePrefix("10.5.0.1/24")
+	route := hostnet.Route{Dst: netip.MustParsePrefix("10.4.0.0/16"), Link: "wg0"}
+	wanted := hostnet.Route{Dst: netip.MustParsePrefix("10.6.0.0/16"), Link: "wg0"}
+	expect.NoError(t, hostnet.AddAddress("wg0", address))
+	expect.NoError(t, hostnet.AddRoute(route))
+	expect.NoError(t, hostnet.AddRoute(wanted)) // before it is in the file
+	i := h.open("wg0", strings.NewReplacer("10.7.", "10.6.", "10.9.0.1/24", "10.9.0.3/24").Replace(basic))
+	expect.NoError(t, h.Reload(t.Context(), i))
+	addresses, err := hostnet.Addresses("wg0")
+	expect.NoError(t, err)
+	routes, err := hostnet.LinkRoutes("wg0")
+	expect.NoError(t, err)
+	if !slices.Contains(addresses, address) {
+		t.Errorf("%v is not in %v", address, addresses)
+	}
+	for _, r := range []hostnet.Route{route, wanted} {
+		if r.Table = hostnet.MainTable; !slices.Contains(routes, r) {
+			t.Errorf("%v is not in %v", r, routes)
+		}
+	}
+}
+
+func TestReloadReportsWhatNeedsUp(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", basic))
+	i := h.open("wg0", strings.Replace(basic, "MTU", "Lanes = 3\nMetrics = :9\nPostUp = echo >$DIR/hooks\nMTU", 1))
+	for range 2 {
+		h.stderr.Reset()
+		expect.NoError(t, h.Reload(t.Context(), i))
+		for _, want := range []string{"Warning: Lanes of wg0 changed", "Warning: Metrics of wg0", "Warning: PreUp or PostUp of wg0"} {
+			if !strings.Contains(h.stderr.String(), want) {
+				t.Errorf("%q is not in\n%s", want, h.stderr.String())
+			}
+		}
+	}
+	if _, err := os.Stat(h.dir + "/hooks"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the hook ran: got error %v", err)
+	}
+}
+
+func TestReloadOfUnknownInterfaceChangesItsDeviceOnly(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", basic)
+	h.up(i)
+	j := &job{Runner: h.Runner, Interface: i}
+	expect.NoError(t, j.updateState(func(st *state) { st.Settings = nil }))
+	before := h.snapshot()
+	expect.NoError(t, h.Reload(t.Context(), h.open("wg0", strings.NewReplacer("10.7.", "10.6.", "10.9.0.1/24", "10.9.0.3/24").Replace(basic))))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	if !strings.Contains(h.stderr.String(), "stay as they are") {
+		t.Error(h.stderr.String())
+	}
+}
+
+func TestPlanUpChangesNothing(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	i := h.open("wg0", everything)
+	steps, err := h.PlanUp(t.Context(), i)
+	expect.NoError(t, err)
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	h.up(i)
+	var echoed []string
+	for line := range strings.Lines(h.stderr.String()) {
+		echoed = append(echoed, strings.TrimSpace(strings.TrimPrefix(line, "[#] ")))
+	}
+	if diff := cmp.Diff(echoed, Commands(steps)); diff != "" {
+		t.Error(diff)
+	}
+}
