@@ -15,15 +15,15 @@ import (
 // The agent's nftables objects, in the family inet. Other programs' tables are not touched.
 const (
 	filterTable   = "ropewalk"
+	filterChain   = "prerouting"
 	filterCounter = "plaintext"
 )
 
-// statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
-const statusDNAT = 1 << 5
-
 // setPlaintextFilter installs or removes a filter that drops unencrypted packets with the source address of another node's pod. The
 // routes into the tunnel decide which addresses these are: a packet whose answer would enter the tunnel must have come out of it.
-// Connections to a node's own address that a Service forwards to a pod are exempt, because the mesh does not encrypt these.
+//
+// It runs before destination NAT and knows no connections. Packets that conntrack does not track, or calls invalid, and answers to
+// connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them.
 func setPlaintextFilter(tunnel string, wanted bool) (changes int, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -49,19 +49,15 @@ func addPlaintextFilter(c *nftables.Conn, tunnel string) {
 	table := c.AddTable(&nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet})
 	c.AddObj(&nftables.CounterObj{Table: table, Name: filterCounter})
 	chain := c.AddChain(&nftables.Chain{
-		Name: "forward", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityMangle,
+		Name: filterChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
 	})
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: []byte(tunnel), Exprs: []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: deviceName(tunnel)},
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, // first, since the tunnel's own datagrams end here
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
 		&expr.Fib{Register: 1, FlagSADDR: true, ResultOIFNAME: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: deviceName(tunnel)},
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(statusDNAT), Xor: binaryutil.NativeEndian.PutUint32(0),
-		},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: filterCounter},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}})
@@ -86,7 +82,7 @@ func hasTable(c *nftables.Conn) (bool, error) {
 // isFilterInstalled reports whether the table holds the filter for a tunnel. If it cannot be read, it is made anew.
 func isFilterInstalled(c *nftables.Conn, tunnel string) bool {
 	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
-	chain, err := c.ListChain(table, "forward")
+	chain, err := c.ListChain(table, filterChain)
 	if err != nil {
 		return false
 	}
