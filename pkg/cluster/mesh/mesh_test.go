@@ -269,7 +269,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				want := TunnelPlan{Peers: c.peers, Routes: prefixesOf(c.routes...), Exempt: prefixesOf(c.exempt...)}
+				want := TunnelPlan{Peers: c.peers, Routes: prefixesOf(c.routes...), Exempt: prefixesOf(c.exempt...), Pods: prefixesOf("10.244.1.0/24")}
 				if text := lines(got.Problems); text != c.problems {
 					t.Errorf("problems: got %q, want %q", text, c.problems)
 				}
@@ -289,6 +289,33 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMappedPrefixIsRejected has a prefix that the kernel takes for an IPv4 route of 104 bits, which it refuses.
+func TestMappedPrefixIsRejected(t *testing.T) {
+	for _, pods := range [][]netip.Prefix{nil, prefixesOf("10.0.0.0/8", "::/0")} {
+		nodes := []Node{node(1), node(2)}
+		nodes[1].PodCIDRs = append(nodes[1].PodCIDRs, netip.MustParsePrefix("::ffff:10.9.0.0/104"))
+		p, err := Tunnel("n1", nodes, TunnelConfig{Pods: pods})
+		if err != nil || len(p.Problems) != 1 || len(p.Peers) != 1 {
+			t.Errorf("problems %v, peers %v, %v", p.Problems, p.Peers, err)
+		}
+		for _, r := range slices.Concat(p.Routes, p.Peers[0].AllowedIPs) {
+			if r.Addr().Is4In6() {
+				t.Errorf("%v is used", r)
+			}
+		}
+	}
+}
+
+// TestPrefixesOfOthersAreNotExempt has a wrong object that claims an older node's prefix for this node.
+func TestPrefixesOfOthersAreNotExempt(t *testing.T) {
+	nodes := []Node{node(1), node(2)}
+	nodes[1].PodCIDRs = append(nodes[1].PodCIDRs, prefixesOf("10.244.0.0/16", "10.244.1.0/25")...)
+	p, err := Tunnel("n2", nodes, TunnelConfig{Pods: prefixesOf("10.0.0.0/8")})
+	if diff := cmp.Diff(prefixesOf("10.244.2.0/24"), p.Exempt, equal); err != nil || diff != "" || !slices.Equal(p.Pods, p.Exempt) || len(p.Notes) != 2 {
+		t.Errorf("%v, notes %q, -want +got\n%s", err, p.Notes, diff)
 	}
 }
 

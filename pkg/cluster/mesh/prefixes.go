@@ -34,6 +34,8 @@ const (
 func podPrefixProblem(p netip.Prefix, cluster []netip.Prefix) string {
 	a := p.Addr()
 	switch {
+	case a.Is4In6():
+		return "is an IPv4 prefix in IPv6 form"
 	case len(cluster) > 0:
 		if !slices.ContainsFunc(cluster, func(c netip.Prefix) bool { return contains(c, p) }) {
 			return "is outside of the cluster's pod prefixes"

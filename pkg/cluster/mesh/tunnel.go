@@ -40,6 +40,8 @@ type TunnelPlan struct {
 	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
 	// nodes and of the API server, and pods of nodes that opted out.
 	Exempt []netip.Prefix
+	// Pods are this node's own prefixes, except those that belong to another node.
+	Pods []netip.Prefix
 	// MTU is the remote tunnel's MTU of those Routes whose node has published it, in bytes and at least MinMTU.
 	MTU map[netip.Prefix]int
 	// WithoutTunnel are the names of the nodes that are no peers although they have not opted out, sorted. Traffic for their pods
@@ -82,7 +84,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 		return TunnelPlan{}, nil
 	}
 	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}}
-	t.plan.MTU, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].problems
+	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
 		t.plan.Notes = append(t.plan.Notes, "no pod prefixes of this node are known, so other nodes send nothing to its pods through the tunnel: "+
 			"see mesh.podCIDRSource")
@@ -263,10 +265,7 @@ func (t *tunnelPlanner) addExemptions(nodes []Node) {
 	p := &t.plan
 	slices.SortFunc(p.Routes, comparePrefixes)
 	p.Routes = slices.Compact(p.Routes)
-	var all []netip.Prefix
-	for _, c := range t.own.PodCIDRs {
-		all = append(all, c.Masked())
-	}
+	all := slices.Clone(p.Pods)
 	for i := range nodes {
 		if nodes[i].OptOut {
 			all = append(all, t.pods[nodes[i].Name].accepted...)
