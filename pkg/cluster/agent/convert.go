@@ -52,8 +52,12 @@ func ownedBy(rn *v1alpha1.RopewalkNode, n *node) bool {
 // isAdoptable reports whether an administrator, or a tool that applies manifests, created the RopewalkNode before the node's agent
 // did. Its spec applies. Agents create theirs with an owner; one with a status but no owner is not trusted.
 func isAdoptable(rn *v1alpha1.RopewalkNode) bool {
-	isNode := func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" }
-	return !slices.ContainsFunc(rn.OwnerReferences, isNode) && rn.Status.Mode == "" && rn.DeletionTimestamp.IsZero()
+	return !hasNodeAsOwner(rn) && rn.Status.Mode == "" && rn.DeletionTimestamp.IsZero()
+}
+
+// hasNodeAsOwner reports whether any Node owns the RopewalkNode.
+func hasNodeAsOwner(rn *v1alpha1.RopewalkNode) bool {
+	return slices.ContainsFunc(rn.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" })
 }
 
 func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
@@ -106,8 +110,11 @@ func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
 	return all
 }
 
+// maxPublishedCIDRs is the most prefixes that a status may hold. Others read the prefixes at their source.
+const maxPublishedCIDRs = 16
+
 func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
-	for _, p := range n.PodCIDRs {
+	for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPublishedCIDRs)] {
 		all = append(all, v1alpha1.CIDR(p.String()))
 	}
 	return all

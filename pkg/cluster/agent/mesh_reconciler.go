@@ -82,7 +82,10 @@ func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r resu
 		return r, err
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
-	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: in.self.PodCIDRs, Peers: plan.Peers, Strict: m.cleartext.strict}
+	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict}
+	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
+		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
+	}
 	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
 	if r.changes, err = m.apply(m.lastDesired); err != nil {
 		return r, err

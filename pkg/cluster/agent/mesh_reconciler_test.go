@@ -221,6 +221,21 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	}
 }
 
+// TestCalicoBlocksGiveNoAddress: the first address of a block may be a pod's, and a status holds no more than 16 prefixes.
+func TestCalicoBlocksGiveNoAddress(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	m.cfg.PodCIDRSource = PodCIDRsOfCalico
+	own := meshNode(0, noise.PublicKey{})
+	own.PodCIDRs = nil
+	for i := range byte(20) {
+		own.PodCIDRs = append(own.PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 64}), 26))
+	}
+	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, meshNode(1, noise.PublicKey{1})}})
+	if len(n.pods) != 0 || !slices.Equal(n.routing.Sources, own.Addrs) || len(r.status.PodCIDRs) != maxPublishedCIDRs {
+		t.Errorf("addresses of %v, sources %v, %d prefixes published", n.pods, n.routing.Sources, len(r.status.PodCIDRs))
+	}
+}
+
 func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 	m, n, _ := newTestMeshReconciler(t)
 	l := reconcileInput{self: meshNode(0, noise.PublicKey{})}

@@ -28,6 +28,9 @@ type Routing struct {
 	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that bypass the tunnel
 	// MTU has the Routes whose MTU is smaller than the tunnel's, in bytes.
 	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
+	// Sources are addresses of the host from which it sends to Routes; one per IP version counts, and only if the host has it. Without
+	// one, the kernel prefers an address of the tunnel's interface.
+	Sources []netip.Addr `json:"sources,omitempty"`
 	// Cleartext lets packets for Routes leave unencrypted while the tunnel is down.
 	Cleartext bool `json:"cleartext,omitempty"`
 }

@@ -52,16 +52,20 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	sources, err := ownSources(r)
+	if err != nil {
+		return 0, err
+	}
 	want := r.keys(index != 0, local)
 	wanted := make(map[routeKey]bool, len(want))
 	for _, k := range want {
 		wanted[k] = true
-		mtu := r.MTU[k.prefix]
-		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == mtu) {
+		route := k.route(index, r.MTU[k.prefix], sources[hostnet.FamilyOf(k.prefix.Addr())])
+		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == route.MTU && old.Src.Equal(route.Src)) {
 			continue
 		}
 		changes++
-		if err := netlink.RouteReplace(k.route(index, mtu)); err != nil {
+		if err := netlink.RouteReplace(route); err != nil {
 			return changes, fmt.Errorf("adding a route to %s: %w", k.prefix, err)
 		}
 	}
@@ -108,7 +112,24 @@ func (r *Routing) keys(tunnel bool, local []netip.Prefix) (keys []routeKey) {
 	return keys
 }
 
-func (k routeKey) route(index, mtu int) *netlink.Route {
+// ownSources returns the first of r.Sources of each address family that the host has.
+func ownSources(r *Routing) (map[hostnet.Family]netip.Addr, error) {
+	if r == nil || len(r.Sources) == 0 {
+		return nil, nil
+	}
+	own, err := ownAddrs()
+	sources := map[hostnet.Family]netip.Addr{}
+	for _, a := range r.Sources {
+		family := hostnet.FamilyOf(a)
+		if _, found := sources[family]; !found && own[a] {
+			sources[family] = a
+		}
+	}
+	return sources, err
+}
+
+// route returns the route. source is the address from which the host itself sends; invalid: the kernel chooses.
+func (k routeKey) route(index, mtu int, source netip.Addr) *netlink.Route {
 	r := &netlink.Route{
 		Dst: &net.IPNet{IP: k.prefix.Addr().AsSlice(), Mask: net.CIDRMask(k.prefix.Bits(), k.prefix.Addr().BitLen())}, Protocol: routeProtocol,
 		Table: routeTable, Type: k.kind,
@@ -119,7 +140,7 @@ func (k routeKey) route(index, mtu int) *netlink.Route {
 	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
 		r.Scope = netlink.SCOPE_HOST // a lookup for a gateway takes narrower scopes only, and would skip the route otherwise
 	case k.kind == unix.RTN_UNICAST:
-		r.LinkIndex, r.MTU = index, mtu
+		r.LinkIndex, r.MTU, r.Src = index, mtu, source.AsSlice()
 		if k.prefix.Addr().Is4() {
 			r.Scope = netlink.SCOPE_LINK
 		}

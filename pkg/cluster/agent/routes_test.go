@@ -84,6 +84,36 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	})
 }
 
+// TestHostSendsFromItsOwnAddress has no pod address on the tunnel's interface, and one source that the host does not have.
+func TestHostSendsFromItsOwnAddress(t *testing.T) {
+	inNamespace(t, func() error {
+		err := errors.Join(addLink("docker0", "172.17.0.1/16"), addLink("eth9", "192.0.2.1/24"), addAddr("eth9", "2001:db8:9::1/64"), addLink("tunnel", "169.254.1.1/32"))
+		if err != nil {
+			return err
+		}
+		r := &Routing{
+			Routes:  []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("2001:db8:2::/64")},
+			Sources: []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8:9::1")},
+		}
+		for _, changed := range []bool{true, false} {
+			if n, err := applyRouting("tunnel", r); err != nil || (n > 0) != changed {
+				t.Errorf("got %d changes, error %v, want changes %v", n, err, changed)
+			}
+		}
+		for to, want := range map[string]string{"10.244.2.9": "192.0.2.1", "2001:db8:2::9": "2001:db8:9::1"} {
+			routes, err := netlink.RouteGet(net.ParseIP(to))
+			if err != nil || !routes[0].Src.Equal(net.ParseIP(want)) {
+				t.Errorf("to %s from %v, %v, want %s", to, routes, err, want)
+			}
+		}
+		r.Sources = nil
+		if n, err := applyRouting("tunnel", r); err != nil || n != 2 {
+			t.Errorf("without sources: %d changes, %v", n, err)
+		}
+		return nil
+	})
+}
+
 // routed has the addresses of a host and its tunnel, of one IP version.
 type routed struct {
 	own, tunnel    string       // with the prefix
