@@ -38,6 +38,7 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("GET "+own, a.agents.watch)
 	m.HandleFunc("POST "+own, a.create)
 	m.HandleFunc("PATCH "+own+"/{name}/status", a.apply)
+	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	return m
 }
 
@@ -97,6 +98,22 @@ func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.Status = applied.Status
+	answer(w, a.agents.put(o))
+}
+
+// patchOwners implements a merge patch of the owners.
+func (a *fakeAPI) patchOwners(w http.ResponseWriter, r *http.Request) {
+	o, exists := a.agents.get(r.PathValue("name"))
+	if !exists {
+		http.NotFound(w, r)
+		return
+	}
+	var patch object
+	if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	o.OwnerReferences = patch.OwnerReferences
 	answer(w, a.agents.put(o))
 }
 

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,8 +20,8 @@ var (
 	errNodeNotFound = errors.New("the cluster has no node of this name")
 	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
 	errStaleRopewalkNode = errors.New("the RopewalkNode belongs to an earlier node of this name and must be garbage-collected first")
-	// errOwnerlessStatus means that somebody removed the owner of an agent's RopewalkNode, or wrote a status as an agent would.
-	errOwnerlessStatus = errors.New("the RopewalkNode has a status but no Node as its owner: delete it, and the agent creates it again")
+	// errOwnerlessStatus means that somebody wrote a status as an agent would.
+	errOwnerlessStatus = errors.New("the RopewalkNode has another node's key, or an earlier one, and no Node as its owner: delete it, and the agent creates it again")
 )
 
 // reconcile makes the host match the cluster and publishes the node's status, after an error as well.
@@ -38,14 +39,19 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	rn = rn.DeepCopy()
 	rn.Spec = a.specOf(n, rn)
 	res, err := a.reconcileMode(ctx, n, rn, t)
-	if a.isSuperseded() { // the other agent publishes the status
+	switch {
+	case a.isSuperseded(): // the other agent publishes the status
 		return errHandedOver
+	case a.isBesideAnother(err):
+		return err
 	}
 	a.logProblems(res.problems)
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
 		a.handled = requested
 		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.mode, Spec: rn.Spec, Routing: res.routing, Tunnel: res.saved})
+	} else if res.saved != nil && res.saved.Strict {
+		a.saveStrict(n)
 	}
 	a.stats.Reconciles.Add(1)
 	res.engine = a.runningEngine()
@@ -68,14 +74,28 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 		rn, err = &v1alpha1.RopewalkNode{}, a.createRopewalkNode(ctx, n)
 	case ownedBy(rn, n):
 		a.created.at = time.Time{}
-	case isAdoptable(rn):
+	case isAdoptable(rn) || a.lostOwner(rn):
 		err = a.adoptRopewalkNode(ctx, rn, n)
-	case len(rn.OwnerReferences) == 0:
+	case !hasNodeAsOwner(rn):
 		err = fmt.Errorf("%w: %s", errOwnerlessStatus, a.cfg.Node)
 	default:
 		err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
 	}
 	return n, rn, err
+}
+
+// lostOwner reports whether a RopewalkNode without a Node as its owner has a status of this agent: a tool that replaces the object with a
+// manifest removes the owner and keeps the status. A status with another key is not trusted.
+func (a *Agent) lostOwner(rn *v1alpha1.RopewalkNode) bool {
+	if hasNodeAsOwner(rn) || !rn.DeletionTimestamp.IsZero() {
+		return false
+	}
+	keys, err := openKeyring(a.cfg.KeyDir, rn.Spec.KeyGeneration, rand.Reader)
+	if err != nil {
+		return false
+	}
+	own := []v1alpha1.PublicKey{"", publicKeyOf(keys.current), publicKeyOf(keys.next)}
+	return slices.Contains(own, rn.Status.PublicKey) && slices.Contains(own, rn.Status.NextPublicKey)
 }
 
 // adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created, unless it did so a moment ago and the

@@ -102,6 +102,22 @@ func (a *Agent) savePersisted(next persistedState) {
 	a.persisted, a.saveFailed = next, err != nil
 }
 
+// saveStrict saves that cleartext is refused from now on, although the reconcile failed that decided so: the next agent must not allow
+// it again. Everything else stays as it was saved.
+func (a *Agent) saveStrict(n *node) {
+	next := a.persisted
+	if next.Node != n.UID {
+		next = persistedState{Node: n.UID, Name: n.Name, Mode: a.mode}
+	}
+	tunnel := savedTunnel{}
+	if next.Tunnel != nil {
+		tunnel = *next.Tunnel
+	}
+	tunnel.Strict = true
+	next.Tunnel = &tunnel
+	a.savePersisted(next)
+}
+
 // specOf returns the spec to apply. A RopewalkNode that only its agent has written, created after a loss, inherits the spec of
 // the one before it.
 func (a *Agent) specOf(n *node, rn *v1alpha1.RopewalkNode) v1alpha1.NodeSpec {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
@@ -88,7 +89,7 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 			a.cfg.Log.Warn("cannot detect another agent on this node, continuing", "error", err)
 			return
 		}
-		if held || a.cfg.IsServed(a.cfg.Tunnel) {
+		if held || a.cfg.Mode == mesh.ModeMesh && a.cfg.IsServed(a.cfg.Tunnel) {
 			if waited {
 				a.stats.Ready.Store(false)
 			}
@@ -100,6 +101,12 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 		}
 		sleep(ctx, standbyPoll)
 	}
+}
+
+// isBesideAnother reports whether an error means that another agent of this node serves the tunnel and keeps it. If the tunnel is served
+// although this agent holds the lock, no update is going on: another program has the interface's name, and the error is one as any.
+func (a *Agent) isBesideAnother(err error) bool {
+	return errors.Is(err, errServedElsewhere) && a.lock.file == nil
 }
 
 // isSuperseded reports whether another agent has taken the tunnel over.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// newSyncedAgent returns an agent in mesh mode on node a, which is the whole cluster, with its RopewalkNode as given.
+func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNode) (*Agent, *fakeAPI, *fakeNetwork) {
+	t.Helper()
+	api := newFakeAPI()
+	s := httptest.NewServer(api.handler())
+	t.Cleanup(s.Close)
+	a, network, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
+		c.API, c.Cleartext = &rest.Config{Host: s.URL}, CleartextAuto
+		if change != nil {
+			change(c)
+		}
+	})
+	n := &node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}}
+	n.Spec.PodCIDRs, n.Status.Addresses = []string{"10.244.1.0/24"}, []nodeAddress{{Type: internalIP, Address: "192.0.2.1"}}
+	rn.Name, rn.UID = "a", "agent of a"
+	status, err := json.Marshal(rn.Status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api.agents.put(object{ObjectMeta: rn.ObjectMeta, Status: status})
+	for _, err := range []error{a.cluster.nodes.GetStore().Add(n), a.cluster.agents.GetStore().Add(rn)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.enterMeshMode()
+	return a, api, network
+}
+
+func ownedByNodeA() *v1alpha1.RopewalkNode {
+	return &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "node a"}}}}
+}
+
+// TestAgentBesideAnotherPublishesNothing has a new agent that cannot take the tunnel over. The status is the other one's, which would
+// write it again at once. Without another agent, another program serves the tunnel, and the status says so.
+func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
+	for _, another := range []bool{true, false} {
+		a, api, _ := newSyncedAgent(t, func(c *Config) {
+			c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
+		}, ownedByNodeA())
+		var other instanceLock
+		if another {
+			if held, err := other.try(a.cfg.KeyDir); err != nil || !held {
+				t.Fatal(held, err)
+			}
+		}
+		a.queue.Add(hostChanged)
+		a.processNext(t.Context())
+		st, err := api.status("a")
+		if err != nil || (len(st.Conditions) == 0) != another || a.stats.Ready.Load() != another {
+			t.Errorf("another agent %v: status %+v, %v, ready %v", another, st, err, a.stats.Ready.Load())
+		}
+		if !another && !strings.Contains(st.Conditions[0].Message, errServedElsewhere.Error()) {
+			t.Errorf("got %+v", st.Conditions)
+		}
+		other.release()
+		a.lock.release()
+	}
+}
+
+// TestStrictSurvivesFailingReconcile has the reconcile fail that ends cleartext.
+func TestStrictSurvivesFailingReconcile(t *testing.T) {
+	a, _, network := newSyncedAgent(t, func(c *Config) { c.Propagation = 1 }, ownedByNodeA())
+	if err := a.reconcile(t.Context(), clusterChanged); err != nil || !network.routing.Cleartext {
+		t.Fatal(err, network.routing)
+	}
+	network.setInterfaceErr = errNoInterface // any
+	if err := a.reconcile(t.Context(), clusterChanged); err == nil || network.routing.Cleartext {
+		t.Fatal(err, network.routing)
+	}
+	saved, err := loadPersistedState(a.cfg.KeyDir)
+	if err != nil || saved.Tunnel == nil || !saved.Tunnel.Strict || saved.Node != "node a" {
+		t.Errorf("saved %+v, %v", saved.Tunnel, err)
+	}
+}
+
+// TestReplacedRopewalkNodeIsAdopted has a tool replace the object by a manifest, which removes the owner.
+func TestReplacedRopewalkNodeIsAdopted(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		key     func(own v1alpha1.PublicKey) v1alpha1.PublicKey
+		adopted bool
+	}{
+		{"own key", func(own v1alpha1.PublicKey) v1alpha1.PublicKey { return own }, true},
+		{"no key", func(v1alpha1.PublicKey) v1alpha1.PublicKey { return "" }, true},
+		{"another key", func(v1alpha1.PublicKey) v1alpha1.PublicKey {
+			return v1alpha1.PublicKey(noise.PublicKey{1}.Base64())
+		}, false},
+	} {
+		rn := &v1alpha1.RopewalkNode{}
+		a, api, _ := newSyncedAgent(t, func(cfg *Config) {
+			keys, err := openKeyring(cfg.KeyDir, 1, rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rn.Status = v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, PublicKey: c.key(publicKeyOf(keys.current))}
+		}, rn)
+		err := a.reconcile(t.Context(), clusterChanged)
+		o, _ := api.agents.get("a")
+		if (err == nil) != c.adopted || (len(o.OwnerReferences) == 1) != c.adopted {
+			t.Errorf("%s: %v, owners %v", c.what, err, o.OwnerReferences)
+		}
+	}
+}
