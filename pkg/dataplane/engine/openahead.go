@@ -81,15 +81,16 @@ func (r *receiver) reportBacklog() {
 }
 
 // fillAhead takes elements from the queue: one, or as many as workers can open. Sparse ones are handled at once, unless older elements of
-// their flow are in the ring.
-func (r *receiver) fillAhead() {
+// their flow are in the ring, up to limit bytes. It returns the number of bytes that it has handled.
+func (r *receiver) fillAhead(limit int) (bytes int) {
 	l := &r.ahead
-	for l.tail == l.head || r.ahead.enabled && l.tail-l.head < maxJobs && !r.lane.openJobs.Full() {
+	for bytes < limit && (l.tail == l.head || r.ahead.enabled && l.tail-l.head < maxJobs && !r.lane.openJobs.Full()) {
 		e, sparse, ok := r.queue.pop(r.now)
 		switch {
 		case !ok:
-			return
+			return bytes
 		case sparse && e.N < bulkThreshold && !l.contains(e.flow):
+			bytes += e.N
 			r.handleElement(&e)
 			r.queue.buffers.release(e.buffer)
 			continue
@@ -101,6 +102,7 @@ func (r *receiver) fillAhead() {
 			r.submit(a)
 		}
 	}
+	return bytes
 }
 
 // submit submits an element as a job if it consists of data messages of one session only.

@@ -135,11 +135,11 @@ func (r *receiver) publish() {
 	r.packets, r.bytes, r.trains, r.runs, r.marks, r.sizes = 0, 0, 0, 0, 0, RunSizes{}
 }
 
-// handleQuantum handles sparse elements, and a quantum of the others.
+// handleQuantum handles a quantum of what waits, sparse elements first.
 func (r *receiver) handleQuantum() {
 	r.reportBacklog()
 	for bytes := 0; bytes < quantum; {
-		r.fillAhead()
+		bytes += r.fillAhead(quantum - bytes)
 		e := r.ahead.next()
 		if e == nil {
 			return

@@ -87,13 +87,17 @@ func (q *rxQueue) full() bool {
 	return q.Full() || q.buffers.used >= q.limit || q.messages >= q.maxMessages
 }
 
-// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. Elements
-// without data of a known session are handled at once: rejecting them is cheap, and handshakes need not wait.
+// admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. Messages in
+// front of the first data message of a known session are handled at once: rejecting them is cheap, and handshakes need not wait.
 func (r *receiver) admit(i int) {
 	q, d := &r.queue, &r.in[i]
-	flow, ok := r.flowOf(d)
-	if !ok {
-		r.handleElement(&element{Datagrams: *d})
+	first, flow := r.firstData(d)
+	if first > 0 || first == d.N {
+		front := element{Datagrams: *d}
+		front.N = first
+		r.handleElement(&front)
+	}
+	if first == d.N {
 		return
 	}
 	for q.full() {
@@ -107,7 +111,7 @@ func (r *receiver) admit(i int) {
 		q.forget(&e)
 		q.buffers.recycle()
 	}
-	e := element{Datagrams: *d, flow: flow, buffer: q.buffers.take(d.N)}
+	e := element{Datagrams: *d, flow: flow, buffer: q.buffers.take(d.N), skip: first}
 	if len(e.buffer.bytes) < maxElement {
 		e.Buf = e.buffer.bytes
 		copy(e.Buf, d.Buf[:d.N])
@@ -119,41 +123,51 @@ func (r *receiver) admit(i int) {
 		q.bulk++
 	}
 	q.messages += e.messages()
-	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, max(d.N, 1), r.now)
+	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, d.N, r.now)
 }
 
-// flowOf returns the flow of d; ok is false if d does not begin with a data message of a known session.
-func (r *receiver) flowOf(d *underlay.Datagrams) (flow flowKey, ok bool) {
-	if kind, reason := wire.Classify(d.Buf[:min(max(d.SegSize, 0), d.N)]); reason != drop.None || kind != wire.TypeData {
-		return flowKey{}, false
+// firstData returns the offset of the first data message of a known session in d, d.N if there is none, and its flow.
+func (r *receiver) firstData(d *underlay.Datagrams) (at int, flow flowKey) {
+	if d.Truncated || d.SegSize <= 0 {
+		return d.N, flow
 	}
-	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(d.Buf))
-	if s == nil {
-		return flowKey{}, false
+	for ; at < d.N; at += d.SegSize {
+		if s := r.sessionOf(d.Buf[at:min(at+d.SegSize, d.N)]); s != nil {
+			return at, receivedFlow(s.Peer, d.From.Dst.Port())
+		}
 	}
-	flow.peer = s.Peer
-	if ports := s.Peer.Gathered.Load(); ports != nil && ports.Contains(d.From.Dst.Port()) {
-		flow.port = d.From.Dst.Port()
+	return d.N, flow
+}
+
+// sessionOf returns the session of a data message; nil for other messages, and if it is not known.
+func (r *receiver) sessionOf(msg []byte) *Session {
+	if kind, reason := wire.Classify(msg); reason != drop.None || kind != wire.TypeData {
+		return nil
 	}
-	return flow, true
+	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(msg))
+	return s
+}
+
+// receivedFlow returns the flow of messages that a peer sends from a port.
+func receivedFlow(p *Peer, port uint16) flowKey {
+	if ports := p.Gathered.Load(); ports != nil && ports.Contains(port) {
+		return flowKey{p, port}
+	}
+	return flowKey{peer: p}
 }
 
 // messages returns the number of messages of e that were not dropped.
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
-// signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
-// It is the queue's fqcodel.Config.Signal. Handshake messages are neither marked nor dropped.
+// signal signals congestion on the first message of e, which is a data message: by a mark if its outer header says that it can carry one,
+// otherwise by dropping it. It is the queue's fqcodel.Config.Signal.
 func (r *receiver) signal(e *element) (empty bool) {
-	train := e.train()
-	if kind, reason := wire.Classify(train[:min(max(e.SegSize, 0), len(train))]); reason != drop.None || kind != wire.TypeData {
-		return false
-	}
 	if e.ECN != packet.NotECT {
 		e.mark = true
 		return false
 	}
 	r.drop(drop.RXCongestion, 1)
-	r.noteUnopened(e, 1, min(e.SegSize, len(train)))
+	r.noteUnopened(e, 1, min(e.SegSize, len(e.train())))
 	r.queue.messages--
 	e.skip += e.SegSize
 	if e.skip < e.N {

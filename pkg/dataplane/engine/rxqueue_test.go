@@ -382,18 +382,45 @@ func TestHandshakeMessagesPassTheReceiveQueue(t *testing.T) {
 	}
 }
 
-func TestCongestionSignalSparesHandshakes(t *testing.T) {
+// TestDataBehindHandshakeKeepsFlowOrder has a train that begins with a handshake message: GRO adds a shorter datagram to one.
+func TestDataBehindHandshakeKeepsFlowOrder(t *testing.T) {
 	r := newRig(t)
-	for _, msg := range [][]byte{make([]byte, wire.InitiationSize), make([]byte, wire.CookieReplySize), {}} {
-		for kind := range byte(4) {
-			if len(msg) > 0 {
-				msg[0] = kind
-			}
-			e := element{Datagrams: underlay.Datagrams{Buf: msg, N: len(msg), SegSize: len(msg)}}
-			if r.rx.signal(&e) || e.skip != 0 || e.mark {
-				t.Errorf("a message of type %d and %d bytes was dropped or marked", kind, len(msg))
-			}
+	for i := range 3 {
+		r.put(i, there, 'b', 45)
+	}
+	initiation := append([]byte{byte(wire.TypeInitiation), 0, 0, 0}, make([]byte, wire.InitiationSize-4)...)
+	data, _ := r.seal(in4.UDP([]byte("z")))
+	r.arriveFrom(3, there, append(initiation, data...), wire.InitiationSize)
+	r.rx.in[3].ECN = packet.NotECT
+	r.rx.handleReceived(4)
+	if len(r.control.messages) != 1 {
+		t.Errorf("got %d handshake messages while bulk waits, want 1", len(r.control.messages))
+	}
+	r.rx.batch(0)
+	if got := r.marks(); got != "bz" {
+		t.Errorf("the TUN was given %s, want bz", got)
+	}
+	if n := r.rx.queue.messages; n != 0 || r.allDrops() != 0 {
+		t.Errorf("an empty queue counts %d messages, and %d were dropped", n, r.allDrops())
+	}
+}
+
+// TestManySparseFlowsDoNotDelayReading has more sparse flows than the lane opens before it reads its socket again.
+func TestManySparseFlowsDoNotDelayReading(t *testing.T) {
+	r := newRig(t)
+	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1063})
+	const flows, packets = 40, 10
+	for i := range flows {
+		r.put(i, fromPort(1000+uint16(i)), 's', packets)
+	}
+	size := r.rx.in[0].N
+	r.rx.handleReceived(flows)
+	for left := flows * packets; left > 0; r.rx.handleReceived(0) {
+		n := len(packetsOf(t, r.delivered()...))
+		if n == 0 || n/packets*size > quantum+size {
+			t.Fatalf("%d bytes were opened in one turn, want at most %d", n/packets*size, quantum+size)
 		}
+		left -= n
 	}
 }
 
