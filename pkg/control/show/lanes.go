@@ -164,7 +164,7 @@ func count(n uint64, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// peerSpreadText returns text such as "16 ports, planned", or "off" with the reason.
+// peerSpreadText returns text such as "16 ports, planned, 2 blocked on the path", or "off" with the reason.
 func peerSpreadText(s config.PeerSpread) string {
 	switch {
 	case !s.Active && s.Reason == "":
@@ -175,6 +175,9 @@ func peerSpreadText(s config.PeerSpread) string {
 	text := count(uint64(s.Ports), "port")
 	if s.Planned {
 		text += ", planned"
+	}
+	if len(s.Blocked) > 0 {
+		text += fmt.Sprintf(", %d blocked on the path", len(s.Blocked))
 	}
 	return text
 }

@@ -18,7 +18,7 @@ func spreading() config.Status {
 	st.Spread, st.SpreadPorts, st.Lanes = config.SpreadAuto, spread.DefaultPorts, 4
 	for i, s := range []config.PeerSpread{
 		{Active: true, Ports: 16, Planned: true, Gathers: true},
-		{Active: true, Ports: 16, Gathers: true},
+		{Active: true, Ports: 16, Gathers: true, Blocked: []uint16{61000, 61003}},
 		{Active: true, Ports: 1},
 		{Gathers: true, Reason: "peer is behind a NAT: it says 10.0.0.2:51820, its packets come from 198.51.100.1:1024"},
 	} {

@@ -30,7 +30,10 @@ type SlowPath interface {
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// Hello takes a plaintext for which wire.IsControl holds, a hello or a path MTU probe, and which is valid only during the call.
+	// CheckSources reports that data is spread to the peer at or after the time of Spread.CheckAt.
+	CheckSources()
+	// Hello takes a plaintext for which wire.IsControl holds: a hello, a path MTU probe, or a check of a source port. It is valid only
+	// during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 

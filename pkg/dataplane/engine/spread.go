@@ -3,8 +3,10 @@
 package engine
 
 import (
+	"math"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -19,7 +21,12 @@ const flowsLog2 = 12
 type Spread struct {
 	sources []uint8
 	loads   *spread.Loads
+	blocked [4]uint64     // the sources that the path does not admit, as bits
+	checkAt *atomic.Int64 // see CheckAt
 }
+
+// noCheck is the time of CheckAt for never.
+const noCheck = math.MaxInt64
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
 // Without any, all messages leave from the canonical port, but flows are recorded, so that none is reordered when spread
@@ -28,7 +35,39 @@ func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
 		return &Spread{}
 	}
-	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
+	s := &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32()), checkAt: new(atomic.Int64)}
+	s.checkAt.Store(noCheck)
+	return s
+}
+
+// Blocked returns a copy of s, which has sources, with the same loads. The flows of sources that are blocked by index leave from the
+// canonical port.
+func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
+	c := *s
+	c.blocked = [4]uint64{}
+	for i, source := range s.sources {
+		if blocked(i) {
+			c.blocked[source/64] |= 1 << (source % 64)
+		}
+	}
+	return &c
+}
+
+// CheckAt has lanes call SlowPath.CheckSources once, at the first train that is spread at now or later. Copies share it.
+func (s *Spread) CheckAt(now int64) {
+	if s.checkAt != nil {
+		s.checkAt.Store(now)
+	}
+}
+
+// InUse reports whether data has left from the source with that index in the last second or so.
+func (s *Spread) InUse(index int, now int64) bool { return s.loads.Bytes(index, now) > 0 }
+
+// requestCheck calls SlowPath.CheckSources if it is time.
+func (s *Spread) requestCheck(p *Peer, now int64) {
+	if at := s.checkAt.Load(); now >= at && s.checkAt.CompareAndSwap(at, noCheck) {
+		p.SlowPath.CheckSources()
+	}
 }
 
 // Sources returns the sources in lane order. The caller must not modify them.
@@ -47,7 +86,12 @@ func (t *transmitter) chooseSource(p *Peer) int {
 		t.flows.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
-	return t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	s.requestCheck(p, t.now)
+	source := t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	if s.blocked[uint8(source)/64]>>(uint8(source)%64)&1 != 0 {
+		return 0
+	}
+	return source
 }
 
 // stage records the flow of the parsed train to p: once there is a session, it will leave from the canonical port.

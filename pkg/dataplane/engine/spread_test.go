@@ -286,3 +286,51 @@ func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestBlockedSourcesSendFromCanonicalPort blocks one of two sources while flows use both.
+func TestBlockedSourcesSendFromCanonicalPort(t *testing.T) {
+	r := newRig(t)
+	sources := sourcesOf(r)
+	s := NewSpread([]uint8{1, 200})
+	r.peer.Spread.Store(s)
+	send := func() (of [3]int) {
+		for _, f := range manyFlows(8) {
+			r.transmit(f.Next(100))
+			of[map[int]int{0: 0, 1: 1, 200: 2}[sources[flowOf(packetsOf(t, f.Next(8))[0])]]]++
+		}
+		return of
+	}
+	before := send()
+	r.peer.Spread.Store(s.Blocked(func(index int) bool { return index == 1 }))
+	if got, want := send(), [3]int{before[2], before[1], 0}; got != want || before[2] == 0 {
+		t.Errorf("got flows %v of canonical port and sources, want %v", got, want)
+	}
+	r.peer.Spread.Store(r.peer.Spread.Load().Blocked(func(int) bool { return false }))
+	if got := send(); got != before {
+		t.Errorf("open again: got flows %v, want %v", got, before)
+	}
+}
+
+func TestSourceChecksAreRequestedOnce(t *testing.T) {
+	r := newRig(t)
+	owner := r.peer.SlowPath.(*owner)
+	s := NewSpread([]uint8{1, 2})
+	r.peer.Spread.Store(s)
+	f := manyFlows(1)[0]
+	for _, c := range []struct {
+		at   int64
+		want int
+	}{{noCheck, 0}, {r.now + 1, 0}, {r.now, 1}} {
+		s.CheckAt(c.at)
+		for range 3 {
+			r.transmit(f.Next(100))
+		}
+		if owner.checks != c.want {
+			t.Errorf("check at %d, now %d: got %d requests, want %d", c.at, r.now, owner.checks, c.want)
+		}
+	}
+	if !s.InUse(0, r.now) && !s.InUse(1, r.now) || s.InUse(0, r.now) && s.InUse(1, r.now) {
+		t.Error("got both or no source in use, want that of the flow")
+	}
+	NewSpread(nil).CheckAt(0)
+}

@@ -92,6 +92,11 @@ type NATPorts struct{ First, Last uint16 }
 // those of established connections and drops all others.
 func (h *Host) AcceptRepliesOnly(in string) error { return h.nft(repliesRules(in)) }
 
+// AcceptAll removes the firewall of AcceptRepliesOnly.
+func (h *Host) AcceptAll() error {
+	return h.nft("delete table inet rw_lab_input\ndelete table inet rw_lab_forward\n")
+}
+
 func masqueradeRules(out string, ports NATPorts) string {
 	verdicts := []string{"masquerade"}
 	if ports != (NATPorts{}) {

@@ -219,8 +219,11 @@ func evaluateHandshakes(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 }
 
 func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
-	peers, active, why := s.Spread.Peers, 0, ""
+	peers, active, blocked, why := s.Spread.Peers, 0, 0, ""
 	for _, key := range slices.Sorted(maps.Keys(peers)) {
+		if len(peers[key].Blocked) > 0 {
+			blocked++
+		}
 		if peers[key].Active {
 			active++
 		} else if why == "" {
@@ -240,6 +243,9 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		r.warn(name, "disabled by configuration", "ropewalk run --spread auto, or Spread = auto")
 	case len(peers) > 0 && active == 0:
 		r.warn(name, found, "run ropewalk on the peer without a NAT in between; `ropewalk show "+quote(name)+" --lanes` lists the reasons")
+	case blocked > 0:
+		r.warn(name, fmt.Sprintf("%s; to %d of them the path drops messages from some source ports", found, blocked),
+			"admit UDP from the ports that `ropewalk show "+quote(name)+" --lanes --json` lists as blocked, in firewalls on the path")
 	default:
 		r.ok(name, "%s", found)
 	}

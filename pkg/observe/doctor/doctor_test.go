@@ -386,6 +386,7 @@ func fastCases() []faultCase {
 		{"fast-workers", func(f *facts.Facts) { f.CPU.Online.Value = []int{0, 1} }, OK, "two CPUs", ""},
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff }), Warning, "disabled by configuration", "--spread auto"},
 		{"fast-spread", peer(config.PeerSpread{Reason: "the peer is behind a NAT"}), Warning, "0 of 1 peers; first reason: the peer is behind a NAT", "--lanes"},
+		{"fast-spread", peer(config.PeerSpread{Active: true, Ports: 2, Blocked: []uint16{61000}}), Warning, "to 1 of them the path drops", "as blocked"},
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Peers = nil }), OK, "0 of 0", ""},
 		{"handshakes", failing(config.PeerHandshake{Unanswered: 6}), Warning, "1 of 1 peers do not answer: peer AAAA, 6 initiations unanswered", "public key"},
 		{

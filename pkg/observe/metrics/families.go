@@ -92,6 +92,7 @@ const (
 	peerLastHandshake
 	peerKeepalive
 	peerSpreadPorts
+	peerBlockedPorts
 	peerPathMTU
 	peerUnanswered
 
@@ -176,6 +177,7 @@ var definitions = [familyCount]definition{
 	peerLastHandshake:   {"ropewalk_peer_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with a peer; 0 if there was none. An idle peer makes no handshakes.", "interface public_key"},
 	peerKeepalive:       {"ropewalk_peer_persistent_keepalive_seconds", gauge, "Interval of persistent keepalives to a peer; 0 if they are off.", "interface public_key"},
 	peerSpreadPorts:     {"ropewalk_peer_spread_ports", gauge, "Source ports over which the flows to a peer are spread; 0 if they are not.", "interface public_key"},
+	peerBlockedPorts:    {"ropewalk_peer_blocked_ports", gauge, "Source ports to a peer that the path does not admit; their flows leave from the listen port.", "interface public_key"},
 
 	peerPathMTU: {"ropewalk_peer_path_mtu_bytes", gauge, "Largest outer IP packet to a peer, by probes, the MTU of the route, or an ICMP error; 0 if it is not known, as before the first session.", "interface public_key"},
 

@@ -128,6 +128,7 @@ func (s *scrape) peer(p *Peer) {
 	s.emit(peerLastHandshake, unix(p.LastHandshake), p.PublicKey)
 	s.emit(peerKeepalive, float64(p.Keepalive), p.PublicKey)
 	s.emit(peerSpreadPorts, float64(p.SpreadPorts), p.PublicKey)
+	s.emit(peerBlockedPorts, float64(p.BlockedPorts), p.PublicKey)
 	s.emit(peerPathMTU, float64(p.PathMTU.Bytes), p.PublicKey)
 	s.emit(peerUnanswered, float64(p.Handshake.Unanswered), p.PublicKey)
 }

@@ -33,6 +33,7 @@ type Peer struct {
 	TxBytes       uint64
 	Packets       config.PeerPackets
 	SpreadPorts   int // source ports over which its flows are spread; 0 if they are not
+	BlockedPorts  int // those of them that the path does not admit
 	PathMTU       config.PathMTU
 	Handshake     config.PeerHandshake
 }
@@ -68,7 +69,7 @@ func FromDevice(d Device, now func() time.Time) Source {
 func fromPeer(p *config.PeerStatus) Peer {
 	out := Peer{
 		PublicKey: p.PublicKey.Base64(), AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
-		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports, PathMTU: p.PathMTU, Handshake: p.Handshake,
+		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports, BlockedPorts: len(p.Spread.Blocked), PathMTU: p.PathMTU, Handshake: p.Handshake,
 	}
 	if p.Endpoint.AddrPort.IsValid() {
 		out.Endpoint = p.Endpoint.AddrPort.String()

@@ -63,6 +63,8 @@ type PeerSpread struct {
 	Planned bool   `json:"planned"`          // the ports are from the peer's port plan
 	Gathers bool   `json:"gathers"`          // the peer has announced that it gathers
 	Reason  string `json:"reason,omitempty"` // why not active, for display; empty when active
+	// Blocked are those of the ports that the path does not admit: their flows leave from the listen port.
+	Blocked []uint16 `json:"blocked,omitempty"`
 }
 
 // SpreadReport is a device's status of spreading: the part of Status for which the UAPI's get operation has no keys.

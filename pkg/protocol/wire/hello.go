@@ -18,6 +18,7 @@ type Hello struct {
 	Heard   bool // an authenticated message from a port other than the receiver's canonical port has arrived
 	NoReply bool // the sender wants no hello in return
 	Probes  bool // the sender answers path MTU probes (Probe)
+	Checks  bool // the sender answers checks of source ports (Check)
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
@@ -49,6 +50,7 @@ const (
 	helloHeard
 	helloNoReply
 	helloProbes
+	helloChecks
 )
 
 // Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
@@ -112,6 +114,9 @@ func (h *Hello) flags() (flags byte) {
 	if h.Probes {
 		flags |= helloProbes
 	}
+	if h.Checks {
+		flags |= helloChecks
+	}
 	return flags
 }
 
@@ -135,10 +140,10 @@ func ParseHello(plain []byte, h *Hello) error {
 	flags := body[helloFlagsAt]
 	*h = Hello{
 		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
-		Probes: flags&helloProbes != 0,
-		Own:    helloEndpoint(body, helloOwnAt, helloOwnPortAt),
-		Peer:   helloEndpoint(body, helloPeerAt, helloPeerPortAt),
-		First:  helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
+		Probes: flags&helloProbes != 0, Checks: flags&helloChecks != 0,
+		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
+		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
+		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
 		Plan: h.Plan[:0],
 	}
 	if h.First > h.Last || h.First == 0 && h.Last != 0 {

@@ -68,7 +68,7 @@ func randomHello(r *rand.Rand) Hello {
 		return netip.AddrFrom16([16]byte{0x20, byte(r.Uint32()), 15: byte(r.Uint32())})
 	}
 	h := Hello{
-		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0, Probes: r.IntN(2) == 0,
+		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0, Probes: r.IntN(2) == 0, Checks: r.IntN(2) == 0,
 		Own: netip.AddrPortFrom(addr(), uint16(r.Uint32())), Peer: netip.AddrPortFrom(addr(), uint16(r.Uint32())),
 	}
 	if r.IntN(2) == 0 {
@@ -156,7 +156,7 @@ func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
 	b[helloLengthAt] = byte(len(b))
-	b[helloFlagsAt] |= 0xf0
+	b[helloFlagsAt] |= 0xe0
 	var got Hello
 	if err := ParseHello(b, &got); err != nil {
 		t.Fatal(err)

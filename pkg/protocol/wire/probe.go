@@ -48,9 +48,9 @@ func IsProbe(plain []byte) bool {
 	return len(plain) >= len(probeMagic) && string(plain[:len(probeMagic)]) == probeMagic
 }
 
-// IsControl reports whether a decrypted data message is for the slow path: a hello or a probe.
+// IsControl reports whether a decrypted data message is for the slow path: a hello, a probe, or a check of a source port.
 func IsControl(plain []byte) bool {
-	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain))
+	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain) || IsCheck(plain))
 }
 
 // AppendProbe appends p, without the zeros that follow, and returns the extended slice.

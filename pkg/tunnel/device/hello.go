@@ -150,7 +150,7 @@ func (p *Peer) sendHelloFromSource(hello []byte) {
 func (p *Peer) localHello() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
-		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, Checks: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		local := to.Src

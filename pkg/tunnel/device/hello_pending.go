@@ -48,6 +48,9 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	if wire.IsProbe(plain) {
 		return p.receiveProbe(plain)
 	}
+	if wire.IsCheck(plain) {
+		return p.receiveCheck(plain)
+	}
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}

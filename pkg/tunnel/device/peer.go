@@ -36,6 +36,7 @@ type Peer struct {
 	timers    timerState
 	hello     helloExchange
 	path      pathState
+	checks    checkState
 	mtu       mtuSearch
 	handover  handoverState
 }
@@ -47,6 +48,7 @@ type laneRequests struct {
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
 	probes           probeQueue
+	checks           checkQueue
 	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
 	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
 	sendGroup        atomic.Bool   // taskSendGroup was posted since the port was opened
@@ -121,6 +123,12 @@ func (p *Peer) runTasks() {
 	if tasks&taskProbe != 0 {
 		p.handleProbes(now)
 		p.takeReported(now)
+	}
+	if tasks&taskCheck != 0 {
+		p.handleChecks(now)
+	}
+	if tasks&taskCheckSources != 0 {
+		p.checkSources(now)
 	}
 	if tasks&taskRoute != 0 {
 		p.lookUpRoute(now)

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Check is the plaintext of a data message that tests whether the path admits the port from which it is sent, or of the answer to one.
+// Like a hello, no stock peer takes it for an IP packet. It is sent only to peers whose hello has Checks set.
+type Check struct {
+	Answer bool
+	Source int    // the index of the source port among those that the sender uses, at most MaxHelloPorts-1; CanonicalSource for its canonical port
+	Round  uint32 // of the prober; an answer repeats it
+	// Ages has, in an answer, the number of rounds since the last check from each source port; 255 if none has arrived. It is a part of
+	// the parsed message.
+	Ages []byte
+}
+
+// CanonicalSource is the Source of a check from the canonical port, and of answers.
+const CanonicalSource = 0xff
+
+// Errors of ParseCheck.
+var (
+	ErrCheckMalformed = errors.New("malformed check of a source port")          // not a check, truncated, or an invalid field
+	ErrCheckVersion   = errors.New("check of a source port of another version") // a later version; the receiver ignores it
+)
+
+const checkVersion = 1
+
+// checkMagic begins with a nibble that is no IP version. It differs from helloMagic in the last byte.
+const checkMagic = "\x00rwc"
+
+// Offsets in a check: magic 4, version 1, flags 1, source 1, number of ages 1, round 4, ages 1 each. WireGuard's padding follows.
+const (
+	checkVersionAt = 4
+	checkFlagsAt   = 5
+	checkSourceAt  = 6
+	checkCountAt   = 7
+	checkRoundAt   = 8
+	checkAgesAt    = 12
+)
+
+// MaxCheckSize is the size of the largest check in bytes, before it is padded.
+const MaxCheckSize = checkAgesAt + MaxHelloPorts
+
+// checkAnswer is the only flag. Unknown flags are ignored.
+const checkAnswer = 1
+
+// IsCheck reports whether a decrypted data message is a check or an answer of any version, well-formed or not.
+func IsCheck(plain []byte) bool {
+	return len(plain) >= len(checkMagic) && string(plain[:len(checkMagic)]) == checkMagic
+}
+
+// AppendCheck appends c, without padding, and returns the extended slice. It truncates the ages to MaxHelloPorts.
+func AppendCheck(b []byte, c *Check) []byte {
+	ages, flags := c.Ages[:min(len(c.Ages), MaxHelloPorts)], byte(0)
+	if c.Answer {
+		flags = checkAnswer
+	}
+	b = append(b, checkMagic...)
+	b = append(b, checkVersion, flags, byte(c.Source), byte(len(ages)))
+	b = binary.LittleEndian.AppendUint32(b, c.Round)
+	return append(b, ages...)
+}
+
+// ParseCheck parses a decrypted data message into c. The error is ErrCheckMalformed or ErrCheckVersion; then c must not be used.
+func ParseCheck(plain []byte, c *Check) error {
+	if !IsCheck(plain) || len(plain) <= checkVersionAt {
+		return ErrCheckMalformed
+	}
+	if plain[checkVersionAt] > checkVersion {
+		return ErrCheckVersion
+	}
+	if plain[checkVersionAt] != checkVersion || len(plain) < checkAgesAt {
+		return ErrCheckMalformed
+	}
+	end := checkAgesAt + int(plain[checkCountAt])
+	if end > len(plain) || end > MaxCheckSize {
+		return ErrCheckMalformed
+	}
+	*c = Check{
+		Answer: plain[checkFlagsAt]&checkAnswer != 0, Source: int(plain[checkSourceAt]),
+		Round: binary.LittleEndian.Uint32(plain[checkRoundAt:]), Ages: plain[checkAgesAt:end],
+	}
+	if c.Source != CanonicalSource && (c.Source >= MaxHelloPorts || c.Answer) {
+		return ErrCheckMalformed
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// checkRound is the time between two rounds of checks in ns. A blocked port is noticed in the fourth round after its last check that
+// arrived: within a second. The peer answers eight rounds per second.
+const checkRound = int64(200 * time.Millisecond)
+
+// checkIdle is the time in ns without a round after which data must last for firstCheck, so that a single packet causes no round.
+const (
+	checkIdle  = int64(30 * time.Second)
+	firstCheck = int64(50 * time.Millisecond)
+)
+
+// checkState is what is known of the source ports of one peer. Peer.mu guards it.
+type checkState struct {
+	checks  *spread.Checks // of the sources of spread; nil before the first
+	spread  *engine.Spread // that lanes use now
+	answers bool           // the peer answers checks
+	roundAt int64          // when the last round began, or data after checkIdle; 0 for never
+}
+
+// checkQueue takes a peer's checks, and its answers to ours, from lanes. It keeps the last of each only.
+type checkQueue struct {
+	answer atomic.Pointer[spreadAnswer] // nil when none waits for a worker
+	due    atomic.Uint64                // the round whose check waits for our answer, above a bit that is set; 0 for none
+	rate   rate                         // of our answers
+
+	mu       sync.Mutex
+	receipts *spread.Receipts // of the peer's checks; nil before the first
+}
+
+// spreadAnswer is the answer to a round of checks.
+type spreadAnswer struct {
+	round uint32
+	ages  []byte
+}
+
+// receiveCheck takes a check or an answer from a lane.
+func (p *Peer) receiveCheck(plain []byte) drop.Reason {
+	q, m := &p.requests.checks, wire.Check{}
+	if p.dev.spreading.Load().mode == config.SpreadOff {
+		return drop.HelloUnwanted
+	}
+	switch err := wire.ParseCheck(plain, &m); {
+	case errors.Is(err, wire.ErrCheckVersion):
+		return drop.HelloVersion
+	case err != nil:
+		return drop.HelloInvalid
+	case m.Answer:
+		q.answer.Store(&spreadAnswer{m.Round, append([]byte(nil), m.Ages...)})
+	case m.Source != wire.CanonicalSource:
+		q.note(m.Source, m.Round)
+		return drop.None
+	case !q.rate.allow(p.dev.clock(), time.Second):
+		return drop.HelloUnwanted
+	default:
+		q.due.Store(uint64(m.Round)<<1 | 1)
+	}
+	p.post(taskCheck)
+	return drop.None
+}
+
+func (q *checkQueue) note(source int, round uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.receipts == nil {
+		q.receipts = new(spread.Receipts)
+	}
+	q.receipts.Note(source, round)
+}
+
+func (q *checkQueue) ages(round uint32) []byte {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.receipts == nil {
+		return nil
+	}
+	return q.receipts.AppendAges(nil, round)
+}
+
+// CheckSources implements engine.SlowPath.
+func (p *Peer) CheckSources() { p.post(taskCheckSources) }
+
+// handleChecks answers the peer's checks, and takes its answer to ours. The caller holds mu.
+func (p *Peer) handleChecks(now int64) {
+	q, c := &p.requests.checks, &p.checks
+	keys := p.engine.Current.Load()
+	if due := q.due.Swap(0); due != 0 && keys.Usable(now) {
+		answer := wire.Check{Answer: true, Source: wire.CanonicalSource, Round: uint32(due >> 1)}
+		answer.Ages = q.ages(answer.Round)
+		p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &answer))
+	}
+	if a := q.answer.Swap(nil); a != nil && c.checks != nil && c.checks.Answered(a.round, a.ages) {
+		p.blockSources()
+	}
+}
+
+// checkSources runs one round of checks. The caller holds mu.
+func (p *Peer) checkSources(now int64) {
+	c, keys := &p.checks, p.engine.Current.Load()
+	if c.spread == nil || !c.answers {
+		return
+	}
+	idle := c.roundAt == 0 || now-c.roundAt > checkIdle
+	c.roundAt = now
+	if idle {
+		c.spread.CheckAt(now + firstCheck)
+		return
+	}
+	c.spread.CheckAt(now + checkRound)
+	if !keys.Usable(now) {
+		return
+	}
+	c.checks.Begin()
+	m := wire.Check{Round: c.checks.Round()}
+	for i, source := range c.spread.Sources() {
+		if m.Source = i; c.checks.Due(i, c.spread.InUse(i, now)) {
+			p.dev.engine.SendHello(p.engine, keys, int(source), wire.AppendCheck(nil, &m))
+		}
+	}
+	m.Source = wire.CanonicalSource // last, so that the answer knows of those before
+	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &m))
+}
+
+// startChecks begins to check the sources that lanes have been given. The caller holds mu.
+func (p *Peer) startChecks() {
+	c, s := &p.checks, p.engine.Spread.Load()
+	if s != nil && len(s.Sources()) == 0 {
+		s = nil
+	}
+	answers := p.hello.known && p.hello.remote.Checks
+	if s == c.spread && answers == c.answers {
+		return
+	}
+	if s != c.spread && s != nil {
+		round := rand.Uint32() // so that no answer to earlier checks fits
+		c.checks = spread.NewChecks(len(s.Sources()), round)
+	}
+	c.spread, c.answers = s, answers
+	if s != nil && answers {
+		s.CheckAt(p.dev.clock())
+	}
+}
+
+// blockSources has the flows of blocked sources leave from the canonical port, and reports the change. The caller holds mu.
+func (p *Peer) blockSources() {
+	c := &p.checks
+	if c.spread == nil || p.engine.Spread.Load() != c.spread {
+		return
+	}
+	c.spread = c.spread.Blocked(c.checks.Blocked)
+	p.engine.Spread.Store(c.spread)
+	p.updateSpread()
+	level := slog.LevelInfo
+	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) {
+		level = slog.LevelDebug
+	}
+	if blocked := p.path.spread.Blocked; len(blocked) > 0 {
+		p.dev.log.Log(context.Background(), level, "the path drops messages from source ports, sending their flows from the listen port until checks arrive",
+			"peer", p.key, "blocked", len(blocked), "ports", len(c.spread.Sources()), "first", blocked[0])
+		return
+	}
+	p.dev.log.Log(context.Background(), level, "the path admits all source ports again, spreading over them", "peer", p.key)
+}
+
+// blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.
+func (p *Peer) blockedPorts() (ports []uint16) {
+	c, ref := &p.checks, p.dev.port.Load()
+	if c.spread == nil || ref == nil {
+		return nil
+	}
+	for i, source := range c.spread.Sources() {
+		if c.checks.Blocked(i) {
+			ports = append(ports, ref.Source(int(source)))
+		}
+	}
+	return ports
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// arrivals notes the flows that arrive at a host.
+type arrivals struct {
+	mu    sync.Mutex
+	flows map[uint16]bool
+}
+
+func watchArrivals(t *testing.T, h *devicetest.Host) *arrivals {
+	a := &arrivals{flows: map[uint16]bool{}}
+	h.Watch(func(_ int, train []byte) {
+		packets, err := flow.Packets(train)
+		if err != nil {
+			t.Error(err)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, p := range packets {
+			a.flows[binary.BigEndian.Uint16(p[20:])] = true
+		}
+	})
+	return a
+}
+
+// of sends one burst and returns how many of its flows arrive.
+func (a *arrivals) of(from, to *devicetest.Host) int {
+	a.mu.Lock()
+	clear(a.flows)
+	a.mu.Unlock()
+	burst(from, to)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.flows)
+}
+
+// TestBlockedPortFallsBackAlone drops what host 1 sends from one source port.
+func TestBlockedPortFallsBackAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		var blocked atomic.Uint32
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool { return d.from == netip.AddrPortFrom(v4, uint16(blocked.Load())) }}
+		a, b := tappedPair(t, &w, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		wantSoon(t, a, b)
+		arrived := watchArrivals(t, b)
+		w.forget()
+		arrived.of(a, b)
+		port := slices.Max(slices.Collect(maps.Keys(w.sources(a.N))))
+		blocked.Store(uint32(port))
+		for range 120 {
+			arrived.of(a, b)
+		}
+		w.forget()
+		n, sources := arrived.of(a, b), w.sources(a.N)
+		if got := a.PeerStatus(b).Spread.Blocked; n != 16 || len(sources) != 15 || sources[port] != 0 || !slices.Equal(got, []uint16{port}) {
+			t.Errorf("%d flows arrive, data leaves from %v, status has %v blocked, want all but %d in use", n, sources, got, port)
+		}
+		if !strings.Contains(log.String(), "the path drops messages from source ports") {
+			t.Errorf("the log has\n%s", log.String())
+		}
+		blocked.Store(0)
+		for range 200 {
+			arrived.of(a, b)
+		}
+		if got := a.PeerStatus(b).Spread.Blocked; got != nil {
+			t.Errorf("got %v blocked, want none", got)
+		}
+	})
+}
+
+// TestChecksNeedDataAndPeerThatAnswers counts the small messages from source ports.
+func TestChecksNeedDataAndPeerThatAnswers(t *testing.T) {
+	const checkSize = wire.DataOverhead + 16
+	for name, old := range map[string]bool{"peer of an earlier version": true, "peer that answers": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := wiretap{}
+				a, b := tappedPair(t, &w, devicetest.Options{})
+				wantSoon(t, a, b)
+				drain(t, b)
+				if old {
+					a.PeerOf(b.Public()).Hello(wire.AppendHello(nil, &wire.Hello{
+						Gathers: true, Heard: true, NoReply: true, First: 61000, Last: 61999, Own: b.Outside(false), Peer: a.Outside(false),
+					}), underlay.Endpoint{Dst: b.Outside(false)})
+					time.Sleep(time.Second)
+				}
+				checks := func() int {
+					return w.count(a.N, func(d tapped) bool { return d.size == checkSize && d.from.Port() != devicetest.ListenPort })
+				}
+				w.forget()
+				for range 100 {
+					burst(a, b)
+				}
+				if n := checks(); (n == 0) != old {
+					t.Errorf("with data: got %d checks from source ports", n)
+				}
+				time.Sleep(time.Second)
+				w.forget()
+				time.Sleep(9 * time.Second)
+				if n := checks(); n != 0 {
+					t.Errorf("without data: got %d checks, want none", n)
+				}
+			})
+		})
+	}
+}
+
+func TestMalformedCheckIsCounted(t *testing.T) {
+	a, b := devicetest.Pair(t, devicetest.Options{})
+	p := a.PeerOf(b.Public())
+	for text, want := range map[string]drop.Reason{"\x00rwc": drop.HelloInvalid, "\x00rwc\x02": drop.HelloVersion} {
+		if got := p.Hello([]byte(text), underlay.Endpoint{Dst: b.Outside(false)}); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+	canonical := wire.AppendCheck(nil, &wire.Check{Source: wire.CanonicalSource})
+	refused := 0
+	for range 20 {
+		if p.Hello(canonical, underlay.Endpoint{Dst: b.Outside(false)}) == drop.HelloUnwanted {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("20 checks at once are all answered")
+	}
+}
+
+// TestFirewallDuringSessionMovesFlowsToListenPort has a firewall come that drops what host 1 sends from source ports, and go again.
+func TestFirewallDuringSessionMovesFlowsToListenPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var blocked atomic.Bool
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool {
+			return blocked.Load() && d.from.Addr() == v4 && d.from.Port() != devicetest.ListenPort
+		}}
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		arrived := watchArrivals(t, b)
+		for _, firewall := range []bool{false, true, false} {
+			blocked.Store(firewall)
+			for start := time.Now(); time.Since(start) < 2*time.Second; {
+				n := arrived.of(a, b)
+				if late := time.Since(start) > 1100*time.Millisecond; n != 16 && (late || !firewall) {
+					t.Fatalf("firewall %v: %d of 16 flows arrive after %v", firewall, n, time.Since(start))
+				}
+			}
+			w.forget()
+			arrived.of(a, b)
+			if n := len(w.sources(a.N)); (n == 0) != firewall {
+				t.Errorf("firewall %v: data leaves from %d source ports", firewall, n)
+			}
+		}
+	})
+}
