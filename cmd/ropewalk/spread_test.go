@@ -246,19 +246,19 @@ func TestSpreadNeedsATunnel(t *testing.T) {
 }
 
 func TestControlCharactersInNamesAreEscaped(t *testing.T) {
-	const evil = "v\x1b[31m"
+	const hostile = "v\x1b[31m"
 	st := spreader.DeviceStatus{
-		Device: evil, Spread: spreader.HookStatus{State: spreader.UnknownState, Kind: "none"},
-		Gather:  spreader.HookStatus{State: "attached", Kind: "tcx", Name: evil},
-		Tunnels: []spreader.TunnelStatus{{Name: evil}}, Problems: []string{"bad: " + evil + "\x9b"},
+		Device: hostile, Spread: spreader.HookStatus{State: spreader.UnknownState, Kind: "none"},
+		Gather:  spreader.HookStatus{State: "attached", Kind: "tcx", Name: hostile},
+		Tunnels: []spreader.TunnelStatus{{Name: hostile}}, Problems: []string{"bad: " + hostile + "\x9b"},
 	}
 	var report bytes.Buffer
 	printSpreadReport(&report, &report, spreader.Report{
-		Device: evil, Tunnel: evil, Warnings: []string{evil}, Skipped: []spreader.SkippedPeer{{Reason: evil}},
+		Device: hostile, Tunnel: hostile, Warnings: []string{hostile}, Skipped: []spreader.SkippedPeer{{Reason: hostile}},
 	})
-	_, _, err := runSpread("attach", evil, "--port", "1", "--peer", evil)
+	_, _, err := runSpread("attach", hostile, "--port", "1", "--peer", hostile)
 	for _, got := range []string{
-		renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}), renderSpread(nil, "on "+evil, term.Style{}), report.String(), err.Error(),
+		renderSpread([]spreader.DeviceStatus{st}, "", term.Style{}), renderSpread(nil, "on "+hostile, term.Style{}), report.String(), err.Error(),
 	} {
 		if strings.ContainsAny(got, "\x1b") || !strings.Contains(got, `v\x1b[31m`) {
 			t.Errorf("got %q, want %q in it", got, `v\x1b[31m`)

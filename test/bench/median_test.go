@@ -18,7 +18,7 @@ func TestMedianRatioUsesPairedRounds(t *testing.T) {
 		{name: "one", pairs: []pair{{3, 2}}, want: 1.5},
 		{name: "even", pairs: []pair{{1, 1}, {3, 1}}, want: 2},
 		{name: "a machine that halves its speed", pairs: []pair{{8, 4}, {4, 2}, {2, 1}}, want: 2},
-		{name: "one round spoilt", pairs: []pair{{4, 2}, {1, 4}, {4, 2}}, want: 2},
+		{name: "one round disturbed", pairs: []pair{{4, 2}, {1, 4}, {4, 2}}, want: 2},
 		{name: "a peer that reached nothing once", pairs: []pair{{80, 0}, {80, 40}}, want: 2},
 		{name: "a peer that never reached anything", pairs: []pair{{80, 0}}, none: true},
 		{name: "nothing of ropewalk", pairs: []pair{{0, 4}}, want: 0},

@@ -62,8 +62,8 @@ func TestSimultaneousHandshakesLeaveWorkingTunnel(t *testing.T) {
 func TestWrongKeyIsRejectedUntilCorrected(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		// spoil changes the responder's configuration of the initiator.
-		spoil func(t *testing.T, p *wgtypes.PeerConfig)
+		// corrupt changes the responder's configuration of the initiator.
+		corrupt func(t *testing.T, p *wgtypes.PeerConfig)
 	}{
 		{"preshared key", func(t *testing.T, p *wgtypes.PeerConfig) { p.PresharedKey = presharedKey(t) }},
 		{"public key", func(t *testing.T, p *wgtypes.PeerConfig) { p.PublicKey = presharedKey(t).PublicKey() }},
@@ -73,7 +73,7 @@ func TestWrongKeyIsRejectedUntilCorrected(t *testing.T) {
 				for _, fromRight := range p.sides() {
 					t.Run(side(fromRight)+" first", func(t *testing.T) {
 						t.Parallel()
-						rejectThenAccept(t, newLab(t, p, false), fromRight, tc.spoil)
+						rejectThenAccept(t, newLab(t, p, false), fromRight, tc.corrupt)
 					})
 				}
 			})
@@ -81,13 +81,13 @@ func TestWrongKeyIsRejectedUntilCorrected(t *testing.T) {
 	}
 }
 
-func rejectThenAccept(t *testing.T, l *lab, fromRight bool, spoil func(*testing.T, *wgtypes.PeerConfig)) {
+func rejectThenAccept(t *testing.T, l *lab, fromRight bool, corrupt func(*testing.T, *wgtypes.PeerConfig)) {
 	t.Helper()
 	first, second := l.pick(fromRight)
 	l.psk = presharedKey(t)
 	right := first.asPeer(netip.AddrPort{}, l.psk)
 	wrong := right
-	spoil(t, &wrong)
+	corrupt(t, &wrong)
 	first.start(t, l.peerOf(first))
 	second.start(t, wrong)
 	serveEcho(t, second.host)

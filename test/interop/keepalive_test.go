@@ -21,12 +21,12 @@ func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
 			t.Run("from "+side(fromRight), func(t *testing.T) {
 				t.Parallel()
 				l := newLab(t, p, false)
-				keeper, other := l.pick(fromRight)
+				sender, other := l.pick(fromRight)
 				interval := time.Second
-				peer := l.peerOf(keeper)
+				peer := l.peerOf(sender)
 				peer.PersistentKeepaliveInterval = &interval
-				other.start(t, keeper.asPeer(netip.AddrPort{}, nil))
-				keeper.start(t, peer)
+				other.start(t, sender.asPeer(netip.AddrPort{}, nil))
+				sender.start(t, peer)
 				wantHandshakes(t, l)
 				before := other.peer(t).ReceiveBytes
 				expect.EventuallyNoError(t, "three keepalives", func() error {
@@ -35,11 +35,11 @@ func TestPersistentKeepaliveNeedsNoTraffic(t *testing.T) {
 					}
 					return nil
 				})
-				if got := keeper.peer(t).PersistentKeepaliveInterval; got != interval {
-					t.Errorf("%s reports an interval of %s", keeper, got)
+				if got := sender.peer(t).PersistentKeepaliveInterval; got != interval {
+					t.Errorf("%s reports an interval of %s", sender, got)
 				}
 				other.noErrors(t)
-				keeper.noErrors(t)
+				sender.noErrors(t)
 			})
 		}
 	})

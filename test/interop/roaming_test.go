@@ -14,18 +14,18 @@ func TestEndpointFollowsRoamingPeer(t *testing.T) {
 					t.Parallel()
 					l := newLab(t, p, v6)
 					l.start(t)
-					mover, stayer := l.pick(rightMoves)
-					serveEcho(t, mover.host)
-					serveEcho(t, stayer.host)
-					exchange(t, mover, stayer.inner4.Addr(), 100)
-					l.wantEndpoint(t, stayer, mover)
+					roaming, fixed := l.pick(rightMoves)
+					serveEcho(t, roaming.host)
+					serveEcho(t, fixed.host)
+					exchange(t, roaming, fixed.inner4.Addr(), 100)
+					l.wantEndpoint(t, fixed, roaming)
 					bulk{
-						from: mover, to: stayer, streams: 1, bytes: 256 << 10,
-						halfway: func() error { return l.roam(mover) },
+						from: roaming, to: fixed, streams: 1, bytes: 256 << 10,
+						halfway: func() error { return l.roam(roaming) },
 					}.run(t)
-					l.wantEndpoint(t, stayer, mover)
-					exchange(t, stayer, mover.inner6.Addr(), 100)
-					exchange(t, mover, stayer.inner6.Addr(), 100)
+					l.wantEndpoint(t, fixed, roaming)
+					exchange(t, fixed, roaming.inner6.Addr(), 100)
+					exchange(t, roaming, fixed.inner6.Addr(), 100)
 				})
 			})
 		}

@@ -63,13 +63,13 @@ func TestXDPFollowsRoamingPeer(t *testing.T) {
 				forBothFamilies(t, func(t *testing.T, v6 bool) {
 					l := newLab(t, p, v6)
 					l.startOverXDP(t)
-					mover, stayer := l.pick(rightMoves)
-					exchange(t, mover, stayer.inner4.Addr(), 100)
+					roaming, fixed := l.pick(rightMoves)
+					exchange(t, roaming, fixed.inner4.Addr(), 100)
 					bulk{
-						from: mover, to: stayer, streams: 1, bytes: 256 << 10,
-						halfway: func() error { return l.roam(mover) },
+						from: roaming, to: fixed, streams: 1, bytes: 256 << 10,
+						halfway: func() error { return l.roam(roaming) },
 					}.run(t)
-					l.wantEndpoint(t, stayer, mover)
+					l.wantEndpoint(t, fixed, roaming)
 					for _, x := range l.xdpSides() {
 						l.wantXDPTraffic(t, x)
 					}

@@ -186,9 +186,9 @@ func (d *door) pass(c net.Conn) {
 	d.conns[c], d.conns[s] = true, true
 	d.mu.Unlock()
 	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{c, s}, {s, c}} {
+	for _, direction := range [][2]net.Conn{{c, s}, {s, c}} {
 		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1])
+			_, _ = io.Copy(direction[0], direction[1])
 			c.Close()
 			s.Close()
 		})

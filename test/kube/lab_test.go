@@ -370,8 +370,8 @@ func (n *node) observes(spec map[string]any) {
 	})
 }
 
-// tell writes the node's status, as its agent does.
-func (n *node) tell(status map[string]any) error {
+// writeStatus writes the node's status, as its agent does.
+func (n *node) writeStatus(status map[string]any) error {
 	rn := n.l.dynamic.Resource(rwnodes)
 	owner, err := n.l.clients.CoreV1().Nodes().Get(n.l.Context(), n.name, metav1.GetOptions{})
 	expect.NoError(n.l, err)

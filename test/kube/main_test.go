@@ -31,7 +31,7 @@ func build(program string) (string, error) {
 
 func TestMain(m *testing.M) {
 	code := 1
-	if err := tellWhereModulesAre(); err != nil {
+	if err := restoreModulePath(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	} else {
 		code = m.Run()
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tellWhereModulesAre restores a path that -trimpath has cut, by which the API server's test package finds its files.
-func tellWhereModulesAre() error {
+// restoreModulePath restores a path that -trimpath has cut, by which the API server's test package finds its files.
+func restoreModulePath() error {
 	if _, file, _, _ := runtime.Caller(0); filepath.IsAbs(file) {
 		return nil
 	}
 	cache, err := exec.Command("go", "env", "GOMODCACHE").Output()
 	if err != nil {
-		return fmt.Errorf("asking where modules are: %w", err)
+		return fmt.Errorf("reading GOMODCACHE: %w", err)
 	}
 	return errors.Join(os.Setenv("TEST_SRCDIR", strings.TrimSpace(string(cache))), os.Setenv("TEST_WORKSPACE", "."))
 }

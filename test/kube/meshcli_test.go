@@ -80,8 +80,8 @@ func (a *api) runMesh(args ...string) (out string, code int) {
 	return b.String(), 0
 }
 
-// tell creates a node with a status.
-func (a *api) tell(i int, status map[string]any) {
+// createNode creates a node with a status.
+func (a *api) createNode(i int, status map[string]any) {
 	a.Helper()
 	name := fmt.Sprintf("node-%d", i)
 	pods := fmt.Sprintf("10.244.%d.0/24", i)
@@ -154,7 +154,7 @@ func TestMeshCommandReportsProblems(t *testing.T) {
 		t.Error(out)
 	}
 	for i := 1; i <= 3; i++ {
-		a.tell(i, well(i, 2))
+		a.createNode(i, well(i, 2))
 	}
 	if out := a.meshCLI(0, "check", admin); out != "no problems found\n" {
 		t.Error(out)
@@ -171,18 +171,18 @@ func TestMeshCommandReportsProblems(t *testing.T) {
 
 	large := well(4, 3)
 	large["mtu"] = int64(8941)
-	a.tell(4, large)
+	a.createNode(4, large)
 	if out := a.meshCLI(4, "check", admin); !strings.Contains(out, "node-4: its MTU is 8941") || !strings.Contains(out, "it has 2 peers, want 3") {
 		t.Error(out)
 	}
 	a.meshCLI(3, "check", admin, "--strict")
 	silent := well(5, 4)
 	silent["stalePeers"] = map[string]any{"count": int64(1), "nodes": []any{"node-1"}}
-	a.tell(5, silent)
+	a.createNode(5, silent)
 	keyless := well(6, 4)
 	delete(keyless, "publicKey")
-	a.tell(6, keyless)
-	a.tell(7, nil)
+	a.createNode(6, keyless)
+	a.createNode(7, nil)
 	a.findsAll(admin)
 
 	// The agents' own account may read. Without the rights, the error explains what is missing.

@@ -227,7 +227,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 		"this node's address, as its own": {"endpoints": []any{"192.0.2.2:51820", "192.0.2.255:51820", "127.0.0.1:51820"}},
 	} {
 		status["mode"], status["gathers"] = "spread", true
-		expect.NoError(l, liar.tell(status))
+		expect.NoError(l, liar.writeStatus(status))
 		mtu++
 		for _, n := range l.nodes {
 			n.observes(map[string]any{"mtu": mtu})

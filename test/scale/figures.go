@@ -68,9 +68,9 @@ func (f *figures) simulate(progress io.Writer) (err error) {
 }
 
 // sweep simulates every strategy on all numbers of cores.
-func (f *figures) sweep(ways []strategy, what string, progress io.Writer, flows func(cores int) int) (map[string]map[int]summary, error) {
+func (f *figures) sweep(list []strategy, what string, progress io.Writer, flows func(cores int) int) (map[string]map[int]summary, error) {
 	all := map[string]map[int]summary{}
-	for _, w := range ways {
+	for _, w := range list {
 		fmt.Fprintf(progress, "%s, %s\n", what, w.name)
 		all[w.name] = map[int]summary{}
 		for _, cores := range append([]int{1}, coreCounts()...) {

@@ -92,9 +92,9 @@ func TestEveryTableHasMarkersInDocument(t *testing.T) {
 }
 
 // blank returns runs without any traffic.
-func blank(ways []strategy, at []int) map[string]map[int]summary {
+func blank(list []strategy, at []int) map[string]map[int]summary {
 	all := map[string]map[int]summary{}
-	for _, w := range ways {
+	for _, w := range list {
 		all[w.name] = map[int]summary{}
 		for _, n := range at {
 			all[w.name][n] = summary{busiest: map[string]float64{model.ResourceRxLane: 1}}

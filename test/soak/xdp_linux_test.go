@@ -395,8 +395,8 @@ func (x *xdpTunnel) wantAllFramesReturned() {
 				x.Errorf("end %d, lane %d lost or duplicated frames, or left AF_XDP", i, j)
 			}
 		}
-		if way := e.port.Load().Report().Path; way != config.UnderlayXDP {
-			x.Errorf("end %d uses the underlay %s, want %s", i, way, config.UnderlayXDP)
+		if path := e.port.Load().Report().Path; path != config.UnderlayXDP {
+			x.Errorf("end %d uses the underlay %s, want %s", i, path, config.UnderlayXDP)
 		}
 	}
 }

@@ -135,8 +135,8 @@ func parseDatagram(b []byte) (flow int, number uint64, ok bool) {
 	return flow, number, string(b) == string(datagram(flow, number))
 }
 
-// round sends some datagrams of each flow in turn. It waits until all have arrived, or none arrives for the time quiet.
-func (f *flows) round(quiet time.Duration) (complete bool) {
+// round sends some datagrams of each flow in turn. It waits until all have arrived, or none arrives within timeout.
+func (f *flows) round(timeout time.Duration) (complete bool) {
 	f.Helper()
 	before, want := f.begun, f.got.Load()
 	f.begun = time.Now()
@@ -156,7 +156,7 @@ func (f *flows) round(quiet time.Duration) (complete bool) {
 	for f.got.Load() < want {
 		select {
 		case <-f.arrived:
-		case <-time.After(quiet):
+		case <-time.After(timeout):
 			return false
 		}
 	}

@@ -88,7 +88,7 @@ func TestPlanChangesAreRateLimited(t *testing.T) {
 		var w agentState
 		for i, step := range []struct {
 			pass   time.Duration
-			says   v1alpha1.Port
+			port   v1alpha1.Port
 			gather bool
 			want   uint16
 		}{
@@ -106,8 +106,8 @@ func TestPlanChangesAreRateLimited(t *testing.T) {
 			time.Sleep(step.pass) // fake clock
 			rn := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: step.gather}}
 			rn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
-			if step.says != 0 {
-				rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.says}}}
+			if step.port != 0 {
+				rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.port}}}
 			}
 			before := w
 			m, now := before.update(n, rn)

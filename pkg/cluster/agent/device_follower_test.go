@@ -54,7 +54,7 @@ func TestRepeatedWarningIsLoggedOnce(t *testing.T) {
 	for _, warnings := range [][]string{{"old"}, {"old", "new"}, {"old", "new"}, {"new"}, {"old", "new"}} {
 		w.logReport(spreader.Report{Warnings: warnings})
 	}
-	if olds, news := strings.Count(log.String(), "reason=old"), strings.Count(log.String(), "reason=new"); olds != 2 || news != 1 {
-		t.Errorf("%d and %d times in\n%s", olds, news, &log)
+	if oldCount, newCount := strings.Count(log.String(), "reason=old"), strings.Count(log.String(), "reason=new"); oldCount != 2 || newCount != 1 {
+		t.Errorf("%d and %d times in\n%s", oldCount, newCount, &log)
 	}
 }

@@ -71,7 +71,7 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	return nil
 }
 
-var errKeyRejected = errors.New("deaf")
+var errKeyRejected = errors.New("key rejected")
 
 func (e *fakeEngine) Status() config.Status {
 	e.mu.Lock()
@@ -95,10 +95,10 @@ func (e *fakeEngine) Close() {
 }
 
 // setRejectsKeys makes the engine reject private keys, or accept them again.
-func (e *fakeEngine) setRejectsKeys(deaf bool) {
+func (e *fakeEngine) setRejectsKeys(reject bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.rejectsKeys = deaf
+	e.rejectsKeys = reject
 }
 
 // configuredSince returns the changes after the first n.

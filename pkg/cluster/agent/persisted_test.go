@@ -157,23 +157,23 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 
 func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 	for what, change := range map[string]struct {
-		cfg    func(*Config)
-		memory func(*persistedState)
+		cfg  func(*Config)
+		edit func(*persistedState)
 	}{
 		"the agent is for another mode":    {cfg: func(c *Config) { c.Mode = mesh.ModeSpread }},
-		"the spec has another mode":        {memory: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
-		"an earlier version kept no peers": {memory: func(m *persistedState) { m.Tunnel = nil }},
-		"the node opted out":               {memory: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
+		"the spec has another mode":        {edit: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
+		"an earlier version kept no peers": {edit: func(m *persistedState) { m.Tunnel = nil }},
+		"the node opted out":               {edit: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
 			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-			if change.memory != nil {
+			if change.edit != nil {
 				m, err := loadPersistedState(dir)
 				if err != nil {
 					t.Fatal(err)
 				}
-				change.memory(&m)
+				change.edit(&m)
 				if err := m.save(dir); err != nil {
 					t.Fatal(err)
 				}

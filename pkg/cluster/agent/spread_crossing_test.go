@@ -214,11 +214,11 @@ func (c *crossing) oneRound() {
 	}
 	took := time.Since(began)
 	c.sawAll()
-	c.judge(took < spread.DefaultGap, late)
+	c.checkRound(took < spread.DefaultGap, late)
 }
 
-// judge reports the errors of a round.
-func (c *crossing) judge(quick bool, late int) {
+// checkRound reports the errors of a round.
+func (c *crossing) checkRound(quick bool, late int) {
 	c.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -340,8 +340,8 @@ func lines(all []Problem) string {
 }
 
 func TestRouteMTUFollowsRemoteTunnel(t *testing.T) {
-	tells := func(mtu int) func(*Node) { return func(n *Node) { n.Agent.MTU = mtu } }
-	got, err := Tunnel("n1", []Node{node(1, tells(9000)), node(2, tells(1320)), node(3, tells(1)), node(4)}, TunnelConfig{})
+	withMTU := func(mtu int) func(*Node) { return func(n *Node) { n.Agent.MTU = mtu } }
+	got, err := Tunnel("n1", []Node{node(1, withMTU(9000)), node(2, withMTU(1320)), node(3, withMTU(1)), node(4)}, TunnelConfig{})
 	want := map[netip.Prefix]int{prefixesOf("10.244.2.0/24")[0]: 1320, prefixesOf("10.244.3.0/24")[0]: MinMTU}
 	if diff := cmp.Diff(want, got.MTU, equal); diff != "" || err != nil {
 		t.Error("-want +got\n"+diff, err)

@@ -140,11 +140,11 @@ func TestNearlyEveryKeyReachesAllQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		for queues := range under {
-			table, met := spread.EqualIndirection(queues), map[uint32]bool{}
+			table, matched := spread.EqualIndirection(queues), map[uint32]bool{}
 			for _, e := range all {
-				met[table[e.entry]] = true
+				matched[table[e.entry]] = true
 			}
-			if len(met) < queues {
+			if len(matched) < queues {
 				missing[queues]++
 			}
 		}
@@ -300,7 +300,7 @@ func TestInvalidPlanIsIgnoredEntirely(t *testing.T) {
 func TestUnmatchedPeersAreNotSpreadTo(t *testing.T) {
 	for _, c := range []struct {
 		has      string
-		met      int
+		matched  int
 		problems int
 	}{
 		{"192.0.2.2 192.0.2.3", 2, 0},
@@ -308,10 +308,10 @@ func TestUnmatchedPeersAreNotSpreadTo(t *testing.T) {
 		{"198.51.100.2 198.51.100.3", 0, 1},
 	} {
 		plan := Spread("n1", []Node{node(1, spreads), node(2, spreads), node(3, spreads)}, true)
-		met := plan.MatchTunnel(func(a netip.Addr) bool { return slices.Contains(strings.Fields(c.has), a.String()) })
+		matched := plan.MatchTunnel(func(a netip.Addr) bool { return slices.Contains(strings.Fields(c.has), a.String()) })
 		plan.ReportUnmatched(func(node string) bool { return node == "n2" }) // n3 has been unmatched only for a moment
-		if met != c.met || plan.SpreadsTo() != c.met || len(plan.Problems) != c.problems || len(plan.Peers) != 2 {
-			t.Errorf("%s: %d met, %+v", c.has, met, plan)
+		if matched != c.matched || plan.SpreadsTo() != c.matched || len(plan.Problems) != c.problems || len(plan.Peers) != 2 {
+			t.Errorf("%s: %d met, %+v", c.has, matched, plan)
 		}
 		if c.problems > 0 && plan.Problems[0].Node != "n2" {
 			t.Errorf("got %+v", plan.Problems)

@@ -89,14 +89,14 @@ func (p *SpreadPlan) usablePlans(n *Node, own spread.Ports) Plans {
 // MatchTunnel compares the plan with the tunnel's peers. It marks peers as Unmatched if the tunnel has none of their endpoints'
 // addresses, and returns the number of the others. If all are unmatched, this node's tunnel uses other addresses than the
 // nodes' internal ones, and no peer is to blame.
-func (p *SpreadPlan) MatchTunnel(has func(netip.Addr) bool) (met int) {
+func (p *SpreadPlan) MatchTunnel(has func(netip.Addr) bool) (matched int) {
 	for i := range p.Peers {
 		peer := &p.Peers[i]
 		if peer.Unmatched = !slices.ContainsFunc(peer.Endpoints, func(e netip.AddrPort) bool { return has(e.Addr()) }); !peer.Unmatched {
-			met++
+			matched++
 		}
 	}
-	return met
+	return matched
 }
 
 // ReportUnmatched adds a Problem for each peer that has been Unmatched for long.

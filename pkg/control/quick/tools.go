@@ -22,10 +22,10 @@ type Tools struct {
 	Ip6tablesSave, Ip6tablesRestore string
 }
 
-// FindTools finds the programs with look, which is exec.LookPath or a replacement for it.
-func FindTools(look func(name string) (string, error)) Tools {
+// FindTools finds the programs with lookPath, which is exec.LookPath or a replacement for it.
+func FindTools(lookPath func(name string) (string, error)) Tools {
 	find := func(name string) string {
-		path, err := look(name)
+		path, err := lookPath(name)
 		if err != nil {
 			return ""
 		}

@@ -169,13 +169,13 @@ func TestSparsePacketsPassRemainingBulk(t *testing.T) {
 	}
 }
 
-// mover is a SlowPath that moves the endpoint on every Roam.
-type mover struct {
+// roamingPath is a SlowPath that moves the endpoint on every Roam.
+type roamingPath struct {
 	owner
 	peer *Peer
 }
 
-func (m *mover) Roam(from underlay.Endpoint) { m.peer.Endpoint.Store(&from) }
+func (m *roamingPath) Roam(from underlay.Endpoint) { m.peer.Endpoint.Store(&from) }
 
 func TestOvertakenMessagesDoNotMoveEndpoint(t *testing.T) {
 	at := func(addr string, port uint16) underlay.Endpoint {
@@ -194,7 +194,7 @@ func TestOvertakenMessagesDoNotMoveEndpoint(t *testing.T) {
 		{"another address by a source port, and back", at("198.51.100.7", 61000), there, there, "olo"},
 	} {
 		r := newRig(t)
-		r.peer.SlowPath = &mover{peer: r.peer}
+		r.peer.SlowPath = &roamingPath{peer: r.peer}
 		r.peer.Gathered.Store(&spread.Ports{First: 61000, Last: 61999})
 		r.put(0, tt.older, 'o', 45)
 		r.put(1, tt.older, 'o', 45)

@@ -9,29 +9,29 @@ import (
 )
 
 const (
-	// workloadInterval is the time in nanoseconds after which a loop judges what it carries.
+	// workloadInterval is the time in nanoseconds after which a loop evaluates its traffic.
 	workloadInterval = int64(10 * time.Millisecond)
-	// minWorkload is the least number of packets per workloadInterval that are judged: 5,000 a second. With fewer no application
+	// minWorkload is the least number of packets per workloadInterval that are evaluated: 5,000 a second. With fewer no application
 	// starves.
 	minWorkload = 50
-	// workloadHold is the time in nanoseconds for which a judgement holds while there is less to judge.
+	// workloadHold is the time in nanoseconds for which a result holds while there is less traffic.
 	workloadHold = int64(time.Second)
 	// smallTrain is the number of packets per train below which datagrams are not carried in trains: the cost of a train is then that
 	// of its packets at the application.
 	smallTrain = 16
 )
 
-// workload is what one loop of a lane has carried lately. A thread that runs before applications is good for trains, of which one costs its
-// application one system call. Single datagrams cost the application more than the lane, and at a high rate it would never run: the
-// datagrams that the lane has carried are lost in its socket.
+// workload describes the recent traffic of one loop of a lane. With trains its thread should run before applications: one train costs the
+// application one system call. Single datagrams cost the application more CPU time than the lane. At a high rate the application would
+// never run, and the datagrams that the lane has delivered would be dropped at its full socket.
 type workload struct {
 	packets, datagrams, trains int   // of this interval
-	since, judged              int64 // begin of this interval, time of the last judgement
+	since, evaluated           int64 // begin of this interval, time of the last evaluation
 	yielding                   bool
 	yield                      func(bool) // Config.OnLoopStart; nil for none
 }
 
-// note counts packets, of which so many belong to no TCP connection, in trains, and tells yield when the workload has changed.
+// note counts packets, of which so many belong to no TCP connection, in trains, and calls yield when the result has changed.
 func (w *workload) note(packets, datagrams, trains int, now int64) {
 	w.packets += packets
 	w.datagrams += datagrams
@@ -39,19 +39,19 @@ func (w *workload) note(packets, datagrams, trains int, now int64) {
 	if w.yield == nil || now-w.since < workloadInterval {
 		return
 	}
-	if y := w.judge(now); y != w.yielding {
+	if y := w.evaluate(now); y != w.yielding {
 		w.yielding = y
 		w.yield(y)
 	}
 	w.packets, w.datagrams, w.trains, w.since = 0, 0, 0, now
 }
 
-// judge reports whether to yield.
-func (w *workload) judge(now int64) bool {
+// evaluate reports whether to yield.
+func (w *workload) evaluate(now int64) bool {
 	if int64(w.packets)*workloadInterval < minWorkload*(now-w.since) {
-		return w.yielding && now-w.judged < workloadHold
+		return w.yielding && now-w.evaluated < workloadHold
 	}
-	w.judged = now
+	w.evaluated = now
 	return 2*w.datagrams > w.trains && w.packets < smallTrain*w.trains
 }
 

@@ -30,7 +30,7 @@ func TestLoopYieldsToReceiversOfDatagrams(t *testing.T) {
 	}{
 		{"long trains of TCP", streams(40), 10, false},
 		{"single datagrams", datagrams(1), 100, true},
-		{"too little to judge", streams(1), 10, true},
+		{"too little to evaluate", streams(1), 10, true},
 		{"single packets of TCP", streams(1), 100, false},
 		{"short trains of datagrams", datagrams(4), 30, true},
 		{"long trains of datagrams", datagrams(40), 10, false},
@@ -54,7 +54,7 @@ func TestLoopYieldsToReceiversOfDatagrams(t *testing.T) {
 	}
 }
 
-// TestLoopYieldsForASecondWithoutDatagrams carries too little to judge after a burst of datagrams: one datagram each 20 ms, or TCP.
+// TestLoopYieldsForASecondWithoutDatagrams carries too little to evaluate after a burst of datagrams: one datagram each 20 ms, or TCP.
 func TestLoopYieldsForASecondWithoutDatagrams(t *testing.T) {
 	for name, train := range map[string]func() []byte{
 		"datagrams": func() []byte { return flow.WithVnetHeader(out4.UDP(make([]byte, 100))) },

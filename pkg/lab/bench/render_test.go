@@ -44,7 +44,7 @@ func exampleReport() *Report {
 	add(StageTunnel, "ndr64", "64 B datagrams with under 1 % lost", "kpps", 300).More = map[string]float64{"next_kpps": 400}
 	add(StageTunnel, "wakeups", "both daemons' context switches, idle", "1/s", 0)
 	add(StageTunnel, "rss", "both daemons' peak memory", "MiB", 42.7)
-	v, _ := Judge(PartsOf(r))
+	v, _ := NewVerdict(PartsOf(r))
 	r.Verdict = &v
 	return r
 }

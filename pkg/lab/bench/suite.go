@@ -92,7 +92,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if err := s.run(ctx); err != nil {
 		return nil, err
 	}
-	if v, ok := Judge(PartsOf(&s.report)); ok {
+	if v, ok := NewVerdict(PartsOf(&s.report)); ok {
 		s.report.Verdict = &v
 	}
 	return &s.report, errors.Join(s.endings...)

@@ -30,15 +30,15 @@ func stageTitle(stage string) string {
 	return stage
 }
 
-// busyWorthTelling is how busy a machine may be with something else without a word about it, in percent.
-const busyWorthTelling = 5
+// busyWarning is the load by other programs, in percent of all CPUs, from which the report warns.
+const busyWarning = 5
 
 // WriteTable writes the report for people, in aligned columns. Errors are w's.
 func WriteTable(w io.Writer, r *Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, %s, Linux %s %s\n", orUnknown(r.Machine.CPU), plural(r.Machine.Cores, "core"),
 		r.Machine.Kernel, r.Machine.Arch)
-	if r.Machine.Busy >= busyWorthTelling {
+	if r.Machine.Busy >= busyWarning {
 		fmt.Fprintf(&b, "It was %.0f %% busy with something else before: figures are too low, and move.\n", r.Machine.Busy)
 	}
 	rows := make([][3]string, len(r.Figures))

@@ -101,13 +101,13 @@ func PartsOf(r *Report) Parts {
 	return p
 }
 
-// Judge derives a Verdict; it returns false if no throughput was measured.
+// NewVerdict derives a Verdict; it returns false if no throughput was measured.
 //
 // Every bit is read from a TUN, sealed, sent, received, opened and written to a TUN, all on this machine's cores. The
 // rates of the parts give the time of each per Gbit. LimitRest is the measured total minus those times and the generator's.
 // If the cores were busy, the largest part is the limit; LimitRest only if it takes more than half. Otherwise the limit is
 // LimitIdle. If a part was not measured there is no rest, and only LimitIdle can be found.
-func Judge(p Parts) (Verdict, bool) {
+func NewVerdict(p Parts) (Verdict, bool) {
 	if len(p.Tunnel) == 0 {
 		return Verdict{}, false
 	}

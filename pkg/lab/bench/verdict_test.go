@@ -43,7 +43,7 @@ func TestVerdictNamesTheLargestPart(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := evenParts()
 			c.change(&p)
-			v, ok := Judge(p)
+			v, ok := NewVerdict(p)
 			if !ok || v.Limit != c.want {
 				t.Errorf("got %q, want %q: %+v", v.Limit, c.want, v.Shares)
 			}
@@ -74,7 +74,7 @@ func checkShares(t *testing.T, shares []Share) {
 }
 
 func TestVerdictReportsBestThroughput(t *testing.T) {
-	v, _ := Judge(evenParts())
+	v, _ := NewVerdict(evenParts())
 	want := Verdict{
 		Best: Throughput{2, 4, 4, 2}, One: Throughput{2, 1, 3.5, 1.9},
 		ByLanes: []Throughput{{1, 4, 3, 1.9}, {2, 4, 4, 2}},
@@ -88,19 +88,19 @@ func TestVerdictReportsBestThroughput(t *testing.T) {
 func TestOneEndIsUnknownWithoutTheGenerator(t *testing.T) {
 	p := evenParts()
 	p.GeneratorCoresGbps = 0
-	if v, _ := Judge(p); v.OneEndGbps != 0 {
+	if v, _ := NewVerdict(p); v.OneEndGbps != 0 {
 		t.Errorf("%v Gbit/s, with the generator's share", v.OneEndGbps)
 	}
 }
 
 func TestVerdictNeedsThroughput(t *testing.T) {
-	if _, ok := Judge(Parts{Cores: 2, Seal: 1}); ok {
+	if _, ok := NewVerdict(Parts{Cores: 2, Seal: 1}); ok {
 		t.Error("a verdict on nothing")
 	}
 }
 
 func TestVerdictDescribesEachLimit(t *testing.T) {
-	v, _ := Judge(evenParts())
+	v, _ := NewVerdict(evenParts())
 	seen := map[string]bool{}
 	for _, l := range []Limit{LimitCrypto, LimitTUN, LimitUnderlay, LimitGenerator, LimitRest, LimitIdle, LimitUnknown} {
 		v.Limit = l

@@ -109,14 +109,14 @@ func TestCountersHaveDriverNames(t *testing.T) {
 }
 
 func TestMismatchedNamesAndValuesAreRejected(t *testing.T) {
-	for name, spoil := range map[string]func(*fakeSets){
+	for name, corrupt := range map[string]func(*fakeSets){
 		"more names":     func(f *fakeSets) { f.grows = 1 },
 		"more values":    func(f *fakeSets) { f.values = append(f.values, 1) },
 		"no values":      func(f *fakeSets) { f.values = nil },
 		"too many names": func(f *fakeSets) { f.names[setStats] = make([]string, maxStrings+1) },
 	} {
 		f := newFakeSets()
-		spoil(f)
+		corrupt(f)
 		if got, err := counters(f.call); !errors.Is(err, errInconsistent) || got != nil {
 			t.Errorf("%s: got %v, error %v, want nil, %v", name, got, err, errInconsistent)
 		}

@@ -370,12 +370,12 @@ func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 	l := newLink(t, 1)
 	src, dst := netip.MustParseAddrPort("10.9.0.1:1000"), netip.MustParseAddrPort("10.9.0.2:2000")
 	expect.NoError(t, l.ends[1].host.SetUp(l.ends[1].device, 0, netip.PrefixFrom(dst.Addr(), 24)))
-	var inbox *net.UDPConn
+	var receiver *net.UDPConn
 	expect.NoError(t, l.ends[1].host.Do(func() (err error) {
-		inbox, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(dst))
+		receiver, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(dst))
 		return err
 	}))
-	t.Cleanup(func() { inbox.Close() })
+	t.Cleanup(func() { receiver.Close() })
 	s := l.ends[0].open(t, Config{TxChecksum: true, TxFrames: 64})
 	if !s.Features().TxChecksum {
 		t.Skip("needs XDP_UMEM_TX_METADATA_LEN (Linux 6.11)")
@@ -397,8 +397,8 @@ func TestOffloadedChecksumsAreCorrect(t *testing.T) {
 	for range 20 { // the backlog on the way is shared with the whole machine
 		send("the checksum is that of the pseudo header alone", false)
 		send("the checksum is whole", true)
-		expect.NoError(t, inbox.SetReadDeadline(time.Now().Add(time.Second)))
-		n, err := inbox.Read(got[:])
+		expect.NoError(t, receiver.SetReadDeadline(time.Now().Add(time.Second)))
+		n, err := receiver.Read(got[:])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue
 		}

@@ -104,7 +104,7 @@ func TestUndoRestoresValuesBeforeFirstApply(t *testing.T) {
 }
 
 func TestApplyStopsAtFirstFailure(t *testing.T) {
-	for name, spoil := range map[string]func(*fakeSettings){
+	for name, corrupt := range map[string]func(*fakeSettings){
 		"refused":  func(h *fakeSettings) { h.refuses = backlog.Setting() },
 		"ignored":  func(h *fakeSettings) { h.ignores = backlog.Setting() },
 		"moved":    func(h *fakeSettings) { h.values[backlog.Setting()] = "500" },
@@ -112,7 +112,7 @@ func TestApplyStopsAtFirstFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, path := newSettings(), recordPath(t)
-			spoil(h)
+			corrupt(h)
 			before := maps.Clone(h.values)
 			made, err := Apply(h, path, []Change{jit, backlog, list})
 			if err == nil || !cmp.Equal(made, []Change{jit}) {

@@ -54,21 +54,21 @@ func forEachDaemon(evaluate func(*facts.Facts, string, *facts.Stats, *recorder))
 }
 
 func evaluateFastUnderlay(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
-	way := s.UnderlayStatus
-	if way == nil {
+	underlay := s.UnderlayStatus
+	if underlay == nil {
 		r.ok(name, "UDP sockets: the daemon reports no underlay mode")
 		return
 	}
-	why := cmp.Or(way.Reason, "the daemon reports no reason")
+	why := cmp.Or(underlay.Reason, "the daemon reports no reason")
 	switch {
-	case way.Path == config.UnderlayXDP && way.Lanes < len(s.Lanes):
-		r.warn(name, fmt.Sprintf("AF_XDP on %s for %d of %d lanes: %s", way.Device, way.Lanes, len(s.Lanes), laneError(way, why)),
-			fmt.Sprintf("ethtool -L %s combined %d   # one queue per lane; or start the daemon with fewer lanes", quote(way.Device), len(s.Lanes)))
-	case way.Path == config.UnderlayXDP:
-		r.ok(name, "AF_XDP on %s (%s)", way.Device, way.How)
-	case way.Mode == config.UnderlayXDP:
+	case underlay.Path == config.UnderlayXDP && underlay.Lanes < len(s.Lanes):
+		r.warn(name, fmt.Sprintf("AF_XDP on %s for %d of %d lanes: %s", underlay.Device, underlay.Lanes, len(s.Lanes), laneError(underlay, why)),
+			fmt.Sprintf("ethtool -L %s combined %d   # one queue per lane; or start the daemon with fewer lanes", quote(underlay.Device), len(s.Lanes)))
+	case underlay.Path == config.UnderlayXDP:
+		r.ok(name, "AF_XDP on %s (%s)", underlay.Device, underlay.How)
+	case underlay.Mode == config.UnderlayXDP:
 		r.warn(name, "UDP sockets, although AF_XDP is configured: "+why, "see nic-driver, nic-xdp, memlock and capabilities")
-	case way.Mode == config.UnderlayUDP:
+	case underlay.Mode == config.UnderlayUDP:
 		r.ok(name, "UDP sockets, as configured")
 	default:
 		r.ok(name, "UDP sockets: %s", why)
@@ -98,8 +98,8 @@ func evaluateFastReceiveCPUs(_ *facts.Facts, name string, s *facts.Stats, r *rec
 }
 
 // laneError returns why the first lane without AF_XDP does not use it.
-func laneError(way *config.UnderlayReport, fallback string) string {
-	for _, lane := range way.XDP {
+func laneError(underlay *config.UnderlayReport, fallback string) string {
+	for _, lane := range underlay.XDP {
 		if lane.Error != "" {
 			return lane.Error
 		}

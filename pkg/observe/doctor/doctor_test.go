@@ -343,7 +343,7 @@ func fastCases() []faultCase {
 	peer := func(p config.PeerSpread) func(*facts.Facts) {
 		return stats(func(s *facts.Stats) { s.Spread.Peers["k1"] = p })
 	}
-	way := func(w config.UnderlayReport) func(*facts.Facts) {
+	uses := func(w config.UnderlayReport) func(*facts.Facts) {
 		return stats(func(s *facts.Stats) { s.UnderlayStatus = &w })
 	}
 	xdp := config.UnderlayReport{Mode: config.UnderlayXDP, Path: config.UnderlayXDP, Device: "eth0", How: "zerocopy", Lanes: 4}
@@ -359,15 +359,15 @@ func fastCases() []faultCase {
 	enough := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Reason: "enough queues"}}
 	refused := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{List: []int{3}}, Reason: "another's program"}}
 	return []faultCase{
-		{"fast-underlay", way(xdp), OK, "AF_XDP on eth0 (zerocopy)", ""},
-		{"fast-underlay", way(fewer), Warning, "3 of 4 lanes: queue 3 is not there", "ethtool -L eth0 combined 4"},
-		{"fast-underlay", way(none), Warning, "although AF_XDP is configured: another's program", "nic-xdp"},
-		{"fast-underlay", way(auto), OK, "UDP sockets: the driver copies", ""},
-		{"fast-rx-cpus", way(auto), OK, "not configured", ""},
-		{"fast-rx-cpus", way(shared(0, 1)), OK, "CPUs 0-1, for packets received on eth0", ""},
-		{"fast-rx-cpus", way(unsummed), Warning, "leaves UDP checksums", "tx off"},
-		{"fast-rx-cpus", way(enough), OK, "none: enough queues", ""},
-		{"fast-rx-cpus", way(refused), Warning, "although 3 is configured: another's program", "rx-cpus off"},
+		{"fast-underlay", uses(xdp), OK, "AF_XDP on eth0 (zerocopy)", ""},
+		{"fast-underlay", uses(fewer), Warning, "3 of 4 lanes: queue 3 is not there", "ethtool -L eth0 combined 4"},
+		{"fast-underlay", uses(none), Warning, "although AF_XDP is configured: another's program", "nic-xdp"},
+		{"fast-underlay", uses(auto), OK, "UDP sockets: the driver copies", ""},
+		{"fast-rx-cpus", uses(auto), OK, "not configured", ""},
+		{"fast-rx-cpus", uses(shared(0, 1)), OK, "CPUs 0-1, for packets received on eth0", ""},
+		{"fast-rx-cpus", uses(unsummed), Warning, "leaves UDP checksums", "tx off"},
+		{"fast-rx-cpus", uses(enough), OK, "none: enough queues", ""},
+		{"fast-rx-cpus", uses(refused), Warning, "although 3 is configured: another's program", "rx-cpus off"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "returned EIO", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, GSO refused to destinations: 2", "ethtool -K eth0 tx on"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {

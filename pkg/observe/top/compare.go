@@ -356,9 +356,9 @@ func features(s *Sample) []string {
 }
 
 // underlayName returns udp, or xdp with the socket mode, such as "xdp zerocopy".
-func underlayName(way *config.UnderlayReport) string {
-	if way.Path != config.UnderlayXDP {
+func underlayName(underlay *config.UnderlayReport) string {
+	if underlay.Path != config.UnderlayXDP {
 		return config.UnderlayUDP.String()
 	}
-	return strings.TrimSuffix(way.Path.String()+" "+way.How, " ")
+	return strings.TrimSuffix(underlay.Path.String()+" "+underlay.How, " ")
 }

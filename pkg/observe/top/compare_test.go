@@ -54,13 +54,13 @@ func tunnel(n uint64, lanes, peers int) Sample {
 }
 
 func TestFeaturesBeginWithUnderlayMode(t *testing.T) {
-	for want, way := range map[string]config.UnderlayReport{
+	for want, underlay := range map[string]config.UnderlayReport{
 		"udp": {}, "xdp copy": {Path: config.UnderlayXDP, How: "copy", Device: "eth0"}, "xdp": {Path: config.UnderlayXDP},
 	} {
 		s := tunnel(1, 1, 0)
-		s.Stats.Path = way
+		s.Stats.Path = underlay
 		if got := between(Sample{}, s).Features[0]; got != want {
-			t.Errorf("%+v: got %q, want %q", way, got, want)
+			t.Errorf("%+v: got %q, want %q", underlay, got, want)
 		}
 	}
 	if got := between(Sample{}, Sample{}).Features; len(got) != 0 {

@@ -23,14 +23,14 @@ func BenchmarkPolyTags(b *testing.B) {
 	for _, n := range []int{64, 256, 576, 1440, 8920} {
 		for _, count := range []int{1, 2, 4, 8, 45} {
 			jobs := benchJobs(count, n)
-			for _, way := range []struct {
+			for _, method := range []struct {
 				name string
 				do   func([]polyJob)
 			}{{"lanes", polyTags512}, {"alone", polyTagsAlone}} {
-				b.Run(fmt.Sprintf("%dx%d/%s", count, n, way.name), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%dx%d/%s", count, n, method.name), func(b *testing.B) {
 					b.SetBytes(int64(n * count))
 					for b.Loop() {
-						way.do(jobs)
+						method.do(jobs)
 					}
 				})
 			}

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// tampered seals the set, spoils about half of its messages, and checks what Open makes of each.
+// tampered seals the set, corrupts about half of its messages, and checks what Open makes of each.
 func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
 	t.Helper()
 	k.Seal(scratch, s.msgs)
 	corrupted := make([]bool, len(s.msgs))
 	for i := range s.msgs {
 		if corrupted[i] = r.IntN(2) == 0; corrupted[i] {
-			spoil(r, &s.msgs[i])
+			corrupt(r, &s.msgs[i])
 		}
 	}
 	received := bytes.Clone(s.buf)
@@ -35,8 +35,8 @@ func tampered(t testing.TB, r *rand.Rand, s *set, k *Key, scratch *Scratch) {
 	}
 }
 
-// spoil flips one bit of the text, the tag or the counter.
-func spoil(r *rand.Rand, m *Message) {
+// corrupt flips one bit of the text, the tag or the counter.
+func corrupt(r *rand.Rand, m *Message) {
 	bit := r.IntN(8*len(m.Text) + 64)
 	if bit < 64 {
 		m.Counter ^= 1 << bit

@@ -131,10 +131,10 @@ func (d *duel) step() {
 	if got != 0 {
 		d.fired++
 	}
-	d.obey(got)
+	d.apply(got)
 }
 
-func (d *duel) obey(actions Actions) {
+func (d *duel) apply(actions Actions) {
 	if actions.Has(SendInitiation) {
 		d.initiate()
 	}
@@ -158,16 +158,16 @@ func (d *duel) initiate() {
 	d.act.Sent(d.now, false)
 	d.lazy.InitiationSent(d.now, jitter)
 	d.eager.initiated(d.now, jitter)
-	d.ask()
+	d.updateNext()
 }
 
-// ask is what a device does after an event of the control side.
-func (d *duel) ask() { d.next = d.lazy.Next(d.now, &d.act) }
+// updateNext does what a device does after an event of the control side.
+func (d *duel) updateNext() { d.next = d.lazy.Next(d.now, &d.act) }
 
 // Wake is what it does when an event of lanes wakes it.
 func (d *duel) Wake() {
 	d.woken++
-	d.ask()
+	d.updateNext()
 }
 
 // event lets lanes exchange data only while there are keys.
@@ -182,12 +182,12 @@ func (d *duel) event() {
 	case n < 75 && d.eager.retransmit != 0:
 		d.lazy.HandshakeComplete(d.now)
 		d.eager.complete(d.now)
-		d.ask()
+		d.updateNext()
 	case n < 78:
 		seconds := uint16(d.r.IntN(3) * d.r.IntN(60))
 		d.lazy.SetKeepalive(seconds)
 		d.eager.setInterval(d.now, int64(seconds)*sec)
-		d.ask()
+		d.updateNext()
 	}
 }
 
@@ -196,7 +196,7 @@ func (d *duel) want() {
 	if got != want {
 		d.t.Fatalf("after %d ms: HandshakeWanted = %v, want %v as the reference", (d.now-t0)/ms, got, want)
 	}
-	d.ask()
+	d.updateNext()
 	if got {
 		d.initiate()
 	}

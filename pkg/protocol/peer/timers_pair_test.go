@@ -45,7 +45,7 @@ type simPeer struct {
 	talks    bool // its application sends once per second
 	heard    int64
 	out      []message
-	looks    int // at the timers
+	checks   int // at the timers
 }
 
 type sim struct {
@@ -90,20 +90,20 @@ func (p *simPeer) step() {
 	now := p.sim.now
 	if p.next != 0 && p.next <= now {
 		actions := p.timers.Fire(now, &p.act)
-		p.obey(actions)
-		p.ask()
+		p.apply(actions)
+		p.updateNext()
 	}
 	if p.talks && now/tick%20 == 0 {
 		p.send(data)
 	}
 }
 
-func (p *simPeer) ask() {
-	p.looks++
+func (p *simPeer) updateNext() {
+	p.checks++
 	p.next = p.timers.Next(p.sim.now, &p.act)
 }
 
-func (p *simPeer) obey(actions Actions) {
+func (p *simPeer) apply(actions Actions) {
 	if actions.Has(EraseSessions) {
 		clear(p.sessions)
 		p.current, p.offered = 0, 0
@@ -125,14 +125,14 @@ func (p *simPeer) initiate() {
 	p.out = append(p.out, message{initiation, p.offered})
 	p.act.Sent(p.sim.now, false)
 	p.timers.InitiationSent(p.sim.now, p.sim.r.Int64N(MaxJitter))
-	p.ask()
+	p.updateNext()
 }
 
 func (p *simPeer) want() {
 	if p.timers.HandshakeWanted(p.sim.now) {
 		p.initiate()
 	}
-	p.ask()
+	p.updateNext()
 }
 
 func (p *simPeer) usable(id int) *simSession {
@@ -161,7 +161,7 @@ func (p *simPeer) send(k kind) {
 func (p *simPeer) begin(id int) {
 	p.current = id
 	p.timers.HandshakeComplete(p.sim.now)
-	p.ask()
+	p.updateNext()
 	k := keepalive
 	if p.staged {
 		k, p.staged = data, false
@@ -180,7 +180,7 @@ func (p *simPeer) receive(m message) {
 		p.out = append(p.out, message{response, m.session})
 		p.act.Sent(now, false)
 		p.timers.SessionDerived(now)
-		p.ask()
+		p.updateNext()
 	case response:
 		if m.session == p.offered {
 			p.offered = 0
@@ -218,7 +218,7 @@ func (p *simPeer) restart() {
 }
 
 // Wake implements Waker.
-func (p *simPeer) Wake() { p.ask() }
+func (p *simPeer) Wake() { p.updateNext() }
 
 // After any loss and any restart, both applications receive data again soon after the network recovers.
 func TestTwoPeersAlwaysRecoverFromLoss(t *testing.T) {
@@ -269,7 +269,7 @@ func TestIdlePeersFallSilent(t *testing.T) {
 	s.run(10 * sec)
 	s.peers[0].talks = false
 	s.run(30 * sec)
-	handshakes, looks := s.ids, s.looks()
+	handshakes, checks := s.ids, s.checks()
 	for range 2000 {
 		s.run(sec)
 		if len(s.peers[0].out)+len(s.peers[1].out) != 0 {
@@ -279,7 +279,7 @@ func TestIdlePeersFallSilent(t *testing.T) {
 	if s.ids != handshakes {
 		t.Errorf("got %d handshakes without data, want 0", s.ids-handshakes)
 	}
-	if n := s.looks() - looks; n != 2 { // each erases its keys
+	if n := s.checks() - checks; n != 2 { // each erases its keys
 		t.Errorf("got %d timer checks without data, want 2", n)
 	}
 }
@@ -319,18 +319,18 @@ func TestKeepalivesDoNotMakeTrafficWakeTheTimersMoreOften(t *testing.T) {
 	}
 }
 
-// looks is how often the two have checked their timers.
-func (s *sim) looks() int { return s.peers[0].looks + s.peers[1].looks }
+// checks is how often the two have checked their timers.
+func (s *sim) checks() int { return s.peers[0].checks + s.peers[1].checks }
 
-// However many trains there are, a look at the timers is due about every ten seconds.
+// However many trains there are, their timers are checked about every ten seconds.
 func TestTrafficHardlyEverWakesTheTimers(t *testing.T) {
 	s := newSim(1)
 	s.peers[0].talks, s.peers[1].talks = true, true
 	s.run(10 * sec)
-	looks, handshakes := s.looks(), s.ids
+	checks, handshakes := s.checks(), s.ids
 	s.run(1000 * sec)
 	// Each peer: the deadline that comes, and the wait that then begins. A handshake is an event or two for each.
-	if n, most := s.looks()-looks, 2*2*101+8*(s.ids-handshakes); n > most {
+	if n, most := s.checks()-checks, 2*2*101+8*(s.ids-handshakes); n > most {
 		t.Errorf("got %d timer checks of two peers in 1000 s, want at most %d", n, most)
 	}
 }

@@ -11,10 +11,10 @@ import (
 // script drives Timers on a simulated clock, checking only when Next says so, and logs the actions.
 type script struct {
 	Timers
-	act  Activity
-	now  int64
-	log  []string
-	deaf bool // initiations cannot be made
+	act             Activity
+	now             int64
+	log             []string
+	initiationsFail bool
 }
 
 func newScript() *script { return &script{now: t0} }
@@ -27,17 +27,17 @@ func (s *script) until(at int64) {
 			break
 		}
 		s.now = max(s.now, next)
-		s.obey(s.Fire(s.now, &s.act))
+		s.apply(s.Fire(s.now, &s.act))
 	}
 	s.now = t0 + at
 }
 
-func (s *script) obey(actions Actions) {
+func (s *script) apply(actions Actions) {
 	if actions == 0 {
 		return
 	}
 	s.log = append(s.log, fmt.Sprintf("%.1f %v", float64(s.now-t0)/float64(sec), actions))
-	if actions.Has(SendInitiation) && !s.deaf {
+	if actions.Has(SendInitiation) && !s.initiationsFail {
 		s.initiate()
 	}
 	if actions.Has(SendKeepalive) {
@@ -83,7 +83,7 @@ func TestHandshakeRetriesEvery5sAndStopsAfter90s(t *testing.T) {
 
 func TestHandshakeIsRetriedWhenInitiationFails(t *testing.T) {
 	s := newScript()
-	s.deaf = true
+	s.initiationsFail = true
 	s.HandshakeWanted(s.now)
 	s.InitiationSent(s.now, 0)
 	s.until(16 * sec)

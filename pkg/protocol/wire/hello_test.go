@@ -117,7 +117,7 @@ func TestTruncatedHelloIsMalformed(t *testing.T) {
 
 func TestInconsistentHelloIsMalformed(t *testing.T) {
 	put := func(at int, v ...byte) func([]byte) { return func(b []byte) { copy(b[at:], v) } }
-	for name, spoil := range map[string]func([]byte){
+	for name, corrupt := range map[string]func([]byte){
 		"an IPv4 packet":                   put(0, 0x45),
 		"another magic":                    put(3, 'q'),
 		"version 0":                        put(4, 0),
@@ -135,7 +135,7 @@ func TestInconsistentHelloIsMalformed(t *testing.T) {
 	} {
 		h := sampleHello()
 		b := append(AppendHello(nil, &h), make([]byte, 10)...)
-		spoil(b)
+		corrupt(b)
 		if err := ParseHello(b, &h); !errors.Is(err, ErrHelloMalformed) {
 			t.Errorf("%s: got error %v, want %v", name, err, ErrHelloMalformed)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
-// rulebook judges a conversation by the deadlines of the WireGuard paper (§6.5), which are later by no more than peers'
+// rulebook checks a conversation by the deadlines of the WireGuard paper (§6.5), which are later by no more than peers'
 // timers are coalesced, the jitter of handshakes and the resolution of peer.Activity.
 type rulebook struct {
 	timeline
@@ -58,8 +58,8 @@ func (b *rulebook) follows(i int, d time.Duration, match func(j int) bool) bool 
 	return false
 }
 
-// judge looks at all messages that are old enough at the end.
-func (b *rulebook) judge(t *testing.T, keeper netip.Addr, end time.Time) {
+// check reports the violations by all messages that are old enough at the end. The host persistent, if any, has a persistent keepalive.
+func (b *rulebook) check(t *testing.T, persistent netip.Addr, end time.Time) {
 	t.Helper()
 	for i, p := range b.seen {
 		if end.Sub(p.at) < 30*time.Second {
@@ -75,8 +75,8 @@ func (b *rulebook) judge(t *testing.T, keeper netip.Addr, end time.Time) {
 		if data && !b.follows(i, 15*time.Second, asked) {
 			t.Fatalf("at %v, %v sent data without an answer, and started no new handshake", p.at, p.from)
 		}
-		stays := func(j int) bool { return b.seen[j].from == keeper || b.whole[j] }
-		if p.from == keeper && !b.follows(i, ruleInterval*time.Second, stays) {
+		stays := func(j int) bool { return b.seen[j].from == persistent || b.whole[j] }
+		if p.from == persistent && !b.follows(i, ruleInterval*time.Second, stays) {
 			t.Fatalf("after %v, %v sent no persistent keepalive", p.at, p.from)
 		}
 	}
@@ -116,21 +116,21 @@ func TestTimersMeetDeadlinesUnderAnyTraffic(t *testing.T) {
 					h.Apply(config.Device{Spread: &off})
 					drain(t, h)
 				}
-				keeper := netip.Addr{}
+				persistent := netip.Addr{}
 				if seed%2 == 0 {
-					keeper, _ = devicetest.Addresses(1)
+					persistent, _ = devicetest.Addresses(1)
 					hosts[0].Apply(config.Device{Peers: []config.Peer{{PublicKey: hosts[1].Public(), Keepalive: &every}}})
 				}
 				b.converse(rand.New(rand.NewPCG(seed, 8)), hosts)
 				synctest.Wait()
 				b.mu.Lock()
-				b.judge(t, keeper, time.Now())
+				b.check(t, persistent, time.Now())
 				n := len(b.seen)
 				b.mu.Unlock()
 				if n < 200 {
 					t.Errorf("only %d messages: the test proves little", n)
 				}
-				if keeper.IsValid() {
+				if persistent.IsValid() {
 					return
 				}
 				time.Sleep(20*time.Minute + ruleSlack) // a last handshake may be answered late, and tried for 90 s

@@ -201,18 +201,18 @@ func TestResponderAnswersOnConfirmedSession(t *testing.T) {
 	}
 }
 
-// TestLanesDeferWorkToWorkers: to log, to set timers, and to say hello, for which up to 64 ports are opened.
+// TestLanesDeferWorkToWorkers: logging, timers, and hellos, for which up to 64 ports are opened.
 func TestLanesDeferWorkToWorkers(t *testing.T) {
 	seen, a, b := unconfirmed(t)
 	seen.heard.Store(true)
 	a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
 	b.Next() // so the session has been used
 	if n := seen.sent(2, wire.TypeData); n != 0 || !b.PeerStatus(a).LastHandshake.IsZero() {
-		t.Errorf("a lane said %d hellos, and took the handshake to be complete: %v", n, b.PeerStatus(a).LastHandshake)
+		t.Errorf("a lane sent %d hellos, want 0; last handshake %v, want none", n, b.PeerStatus(a).LastHandshake)
 	}
 	b.Step()
 	if n := seen.sent(2, wire.TypeData); n == 0 || b.PeerStatus(a).LastHandshake.IsZero() {
-		t.Errorf("a worker said %d hellos, handshake complete: %v", n, b.PeerStatus(a).LastHandshake)
+		t.Errorf("a worker sent %d hellos, want some; last handshake %v, want one", n, b.PeerStatus(a).LastHandshake)
 	}
 }
 

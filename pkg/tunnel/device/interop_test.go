@@ -109,8 +109,8 @@ func (s *stock) connect(h *devicetest.Host, weInitiate, v6 bool, psk noise.Presh
 	s.set("public_key=%s\npreshared_key=%s\n%sallowed_ip=%s/32\nallowed_ip=%s/128", h.Public().Hex(), psk.Hex(), endpoint, us4, us6)
 }
 
-// hears proves that one packet of the given size gets from us to wireguard-go.
-func (s *stock) hears(v6 bool, size int) {
+// receives proves that one packet of the given size gets from us to wireguard-go.
+func (s *stock) receives(v6 bool, size int) {
 	s.t.Helper()
 	p := sized(devicetest.Ends(s.h.N, stockN, 1, v6), size)
 	s.h.Send(flow.WithVnetHeader(p))
@@ -129,8 +129,8 @@ func (s *stock) gets(p []byte) {
 	}
 }
 
-// says proves that one packet of the given size gets from wireguard-go to us.
-func (s *stock) says(v6 bool, size int) {
+// sends proves that one packet of the given size gets from wireguard-go to us.
+func (s *stock) sends(v6 bool, size int) {
 	s.t.Helper()
 	p := sized(devicetest.Ends(stockN, s.h.N, 1, v6), size)
 	s.tun.Outbound <- p
@@ -178,7 +178,7 @@ func TestInteropWithWireGuardGo(t *testing.T) {
 				psk = *newPSK(t)
 			}
 			s.connect(devicetest.NewUDP(t, 1, devicetest.Options{}), c.weInitiate, c.v6, psk)
-			first, second := s.hears, s.says
+			first, second := s.receives, s.sends
 			if !c.weInitiate {
 				first, second = second, first
 			}
@@ -215,7 +215,7 @@ func TestInteropTrains(t *testing.T) {
 func TestInteropRekeysAndKeepsTheSession(t *testing.T) {
 	s := newStock(t)
 	s.connect(devicetest.NewUDP(t, 1, devicetest.Options{}), true, false, noise.PresharedKey{})
-	s.hears(false, 100)
+	s.receives(false, 100)
 	p := s.h.PeerOf(s.key.Public())
 	for range 5 {
 		before, _ := p.Sessions()
@@ -225,8 +225,8 @@ func TestInteropRekeysAndKeepsTheSession(t *testing.T) {
 			now, _ := p.Sessions()
 			return now != before
 		})
-		s.hears(true, 1000)
-		s.says(false, 1000)
+		s.receives(true, 1000)
+		s.sends(false, 1000)
 	}
 	s.h.Await("it has counted all", func() bool { return s.get("last_handshake_time_sec") != "0" })
 }
@@ -245,30 +245,30 @@ func TestInteropWrongPresharedKeyAndItsCorrection(t *testing.T) {
 	}
 	h.Apply(config.Device{Peers: []config.Peer{{PublicKey: s.key.Public(), UpdateOnly: true, PresharedKey: right}}})
 	s.gets(sized(devicetest.Ends(1, stockN, 1, false), 100)) // by the retry after 5 s
-	s.says(false, 100)
+	s.sends(false, 100)
 }
 
 func TestInteropFollowsRoamingPeer(t *testing.T) {
 	s := newStock(t)
 	s.connect(devicetest.NewUDP(t, 1, devicetest.Options{}), true, false, noise.PresharedKey{})
-	s.hears(false, 100)
-	s.says(false, 100)
+	s.receives(false, 100)
+	s.sends(false, 100)
 	for range 3 {
 		old := s.endpoint(false)
 		s.set("listen_port=0")
 		if s.endpoint(false) == old {
 			s.set("listen_port=0")
 		}
-		s.says(false, 200)
+		s.sends(false, 200)
 		if got := s.h.Status().Peers[0].Endpoint.AddrPort; got != s.endpoint(false) {
 			t.Errorf("we believe it at %v, it is at %v", got, s.endpoint(false))
 		}
-		s.hears(false, 200)
+		s.receives(false, 200)
 	}
 	port := uint16(0)
 	s.h.Apply(config.Device{ListenPort: &port})
-	s.hears(false, 300)
-	s.says(false, 300)
+	s.receives(false, 300)
+	s.sends(false, 300)
 	if got, want := s.get("endpoint"), s.h.Outside(false).String(); got != want {
 		t.Errorf("it believes us at %s, we are at %s", got, want)
 	}
@@ -356,8 +356,8 @@ func TestInteropCookieFromLoadedPeer(t *testing.T) {
 		}
 		return sent.mac2.Load()
 	})
-	s.hears(false, 100)
-	s.says(false, 100)
+	s.receives(false, 100)
+	s.sends(false, 100)
 }
 
 // sentMessages notices handshake messages with a cookie.

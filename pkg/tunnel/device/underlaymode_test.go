@@ -106,7 +106,7 @@ func apply(t *testing.T, d *device.Device, c config.Device) {
 	}
 }
 
-func way(d *device.Device) config.UnderlayReport { return d.Stats().(device.Stats).Path }
+func underlayReport(d *device.Device) config.UnderlayReport { return d.Stats().(device.Stats).Path }
 
 func underlayOf(mode config.UnderlayMode) config.Device { return config.Device{Underlay: &mode} }
 
@@ -130,7 +130,7 @@ func TestUnderlayModeChangeReachesOpenPort(t *testing.T) {
 			t.Errorf("asked for %v, want %v", got, test.want)
 		}
 	}
-	if got := way(d); got.Device != "eth7" || got.Path != config.UnderlayXDP {
+	if got := underlayReport(d); got.Device != "eth7" || got.Path != config.UnderlayXDP {
 		t.Errorf("not the port's report: %+v", got)
 	}
 	if _, n := s.opened(); n != 1 {
@@ -152,7 +152,7 @@ func TestNewPortOpensInConfiguredMode(t *testing.T) {
 	if got := s.last().asked(); len(got) != 0 {
 		t.Errorf("a closed port was asked for %v", got)
 	}
-	if got := way(d); got.Mode != config.UnderlayUDP || got.Path != config.UnderlayUDP || got.Reason == "" || got.Device != "" {
+	if got := underlayReport(d); got.Mode != config.UnderlayUDP || got.Path != config.UnderlayUDP || got.Reason == "" || got.Device != "" {
 		t.Errorf("down: %+v", got)
 	}
 	d.Follow(tun.Event{Up: true, MTU: 1420})
@@ -225,7 +225,7 @@ func TestReceiveCPUsRejectedWithAFXDP(t *testing.T) {
 func TestPlainUDPPortReportsItsPath(t *testing.T) {
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
 	h.Apply(underlayOf(config.UnderlayXDP))
-	if got := way(h.Device); got.Mode != config.UnderlayXDP || got.Path != config.UnderlayUDP || got.Reason != "" {
+	if got := underlayReport(h.Device); got.Mode != config.UnderlayXDP || got.Path != config.UnderlayUDP || got.Reason != "" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -67,13 +67,13 @@ func TestOutageMatchesReferenceImplementation(t *testing.T) {
 			}
 			now += time.Duration(1 + rng.IntN(9))
 		}
-		if got, want := findOutage(sent, back), slowJudge(sent, back); got != want {
+		if got, want := findOutage(sent, back), slowFindOutage(sent, back); got != want {
 			t.Fatalf("sent %v, back %v: %+v, want %+v", sent, back, got, want)
 		}
 	}
 }
 
-func slowJudge(sent, back []time.Duration) (o outage) {
+func slowFindOutage(sent, back []time.Duration) (o outage) {
 	o.sent = len(sent)
 	edge := func(i int) bool { return back[i] != 0 || i == 0 || i == len(sent)-1 }
 	for i := range sent {

@@ -177,7 +177,7 @@ func BenchmarkBuild(b *testing.B) {
 func BenchmarkTunnel(b *testing.B) {
 	const size, times = 1 << 20, 16
 	for _, m := range []tunnelMode{
-		{name: "xdp", express: [2]bool{true, true}, mode: xsk.Copy},
+		{name: "xdp", viaXDP: [2]bool{true, true}, mode: xsk.Copy},
 		{name: "udp"},
 		{name: "udp without GSO and GRO", mode: xsk.Generic},
 	} {

@@ -19,22 +19,22 @@ import (
 
 // chooser is a Choose function whose result the test sets.
 type chooser struct {
-	mu    sync.Mutex
-	way   Binding
-	asked atomic.Int32
+	mu      sync.Mutex
+	binding Binding
+	asked   atomic.Int32
 }
 
 func (c *chooser) choose() Binding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked.Add(1)
-	return c.way
+	return c.binding
 }
 
 func (c *chooser) set(w Binding) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.way = w
+	c.binding = w
 }
 
 // closeCounter counts the Close calls of its program.
@@ -164,15 +164,15 @@ func lanesReady(p *Port) int {
 func TestChangedReportsDeviceOutcome(t *testing.T) {
 	p := newPair(t, 1)
 	u := p.openUDP(0, udp.Config{})
-	news := make(chan int, 100)
+	changes := make(chan int, 100)
 	p.open(0, u, newRedirectAll(t, u.LocalPort()), Config{
-		Binding: Binding{Mode: xsk.Copy}, Changed: func(ready int, _ error) { news <- ready },
+		Binding: Binding{Mode: xsk.Copy}, Changed: func(ready int, _ error) { changes <- ready },
 	})
 	s := &testNet{pair: p}
 	next := func(want int) {
 		t.Helper()
 		select {
-		case got := <-news:
+		case got := <-changes:
 			if got != want {
 				t.Fatalf("got %d lanes, want %d", got, want)
 			}
@@ -197,16 +197,16 @@ func TestChangedReportsNewProgramWithoutSockets(t *testing.T) {
 		alone[i] = Binding{Device: p.devs[0], NoSockets: true, Program: &closeCounter{redirectAll: newRedirectAll(t, u.LocalPort())}}
 	}
 	c.set(alone[0])
-	news := make(chan int, 100)
+	changes := make(chan int, 100)
 	var port *Port
 	expect.NoError(t, p.hosts[0].Do(func() (err error) {
-		port, err = Open(Config{UDP: u, Choose: c.choose, Changed: func(ready int, _ error) { news <- ready }})
+		port, err = Open(Config{UDP: u, Choose: c.choose, Changed: func(ready int, _ error) { changes <- ready }})
 		return err
 	}))
 	t.Cleanup(func() { expect.NoError(t, port.Close()) })
 	for _, next := range alone[1:] {
 		select {
-		case <-news:
+		case <-changes:
 		case <-time.After(deadline):
 			t.Fatal("Config.Changed was not called")
 		}

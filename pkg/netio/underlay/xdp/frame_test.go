@@ -73,7 +73,7 @@ func TestParserAcceptsOnlyWholeDatagramsForPort(t *testing.T) {
 	put := func(at int, v byte) func([]byte) []byte { return func(b []byte) []byte { b[at] = v; return b } }
 	for _, c := range []struct {
 		name   string
-		way    egress
+		egress egress
 		change func([]byte) []byte
 		ok     bool
 	}{
@@ -110,7 +110,7 @@ func TestParserAcceptsOnlyWholeDatagramsForPort(t *testing.T) {
 		{"cut in the tag", tagged(way4, 1), func(b []byte) []byte { return b[:17] }, false},
 		{"nothing", way4, func(b []byte) []byte { return nil }, false},
 	} {
-		f, got, ok := parseFrame(c.change(frameOf(c.way, payload, 0)), testPort)
+		f, got, ok := parseFrame(c.change(frameOf(c.egress, payload, 0)), testPort)
 		if ok != c.ok || ok && len(got) != len(payload) || !ok && (got != nil || f != flow{}) {
 			t.Errorf("%s: got %v, %d bytes, want %v", c.name, ok, len(got), c.ok)
 		}

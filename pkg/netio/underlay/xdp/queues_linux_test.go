@@ -18,16 +18,16 @@ import (
 )
 
 func TestOnlyChannelMessagesAreRecorded(t *testing.T) {
-	say := func(data ...byte) []syscall.NetlinkMessage { return []syscall.NetlinkMessage{{Data: data}} }
+	notification := func(data ...byte) []syscall.NetlinkMessage { return []syscall.NetlinkMessage{{Data: data}} }
 	for name, c := range map[string]struct {
 		messages []syscall.NetlinkMessage
 		err      error
 		matters  bool
 	}{
-		"queues":    {say(unix.ETHTOOL_MSG_CHANNELS_NTF, 1, 0, 0), nil, true},
-		"features":  {say(unix.ETHTOOL_MSG_FEATURES_NTF, 1, 0, 0), nil, false},
-		"nothing":   {say(), nil, false},
-		"both":      {append(say(unix.ETHTOOL_MSG_FEATURES_NTF), say(unix.ETHTOOL_MSG_CHANNELS_NTF)...), nil, true},
+		"queues":    {notification(unix.ETHTOOL_MSG_CHANNELS_NTF, 1, 0, 0), nil, true},
+		"features":  {notification(unix.ETHTOOL_MSG_FEATURES_NTF, 1, 0, 0), nil, false},
+		"nothing":   {notification(), nil, false},
+		"both":      {append(notification(unix.ETHTOOL_MSG_FEATURES_NTF), notification(unix.ETHTOOL_MSG_CHANNELS_NTF)...), nil, true},
 		"some lost": {nil, unix.ENOBUFS, true},
 	} {
 		var w watcher
@@ -77,15 +77,15 @@ func (l *tunnel) awaitReady(what string, n int) {
 // removal needs another binding in the meantime.
 func TestQueuesChangeUnderTraffic(t *testing.T) {
 	l := &tunnel{pair: newPair(t, 2)}
-	var ways [2]chooser
+	var choosers [2]chooser
 	for end := range l.choose {
 		err := l.setQueues(end, 1, 1)
 		if errors.Is(err, unix.ENOENT) {
 			t.Skip("needs a kernel with CONFIG_ETHTOOL_NETLINK")
 		}
 		expect.NoError(t, err)
-		ways[end].set(l.xdpBinding(end))
-		l.choose[end] = ways[end].choose
+		choosers[end].set(l.xdpBinding(end))
+		l.choose[end] = choosers[end].choose
 	}
 	l.startBoth(tunnelModes[0])
 	l.awaitXDP()
@@ -116,7 +116,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 			t.Fatalf("a queue with a socket was taken away: got error %v, want %v", err, unix.EINVAL)
 		}
 		for end, p := range l.ports {
-			ways[end].set(Binding{})
+			choosers[end].set(Binding{})
 			p.Reconsider()
 		}
 		l.awaitReady("no socket", 0)
@@ -124,7 +124,7 @@ func TestQueuesChangeUnderTraffic(t *testing.T) {
 			return errors.Join(l.setQueues(0, 2, 1), l.setQueues(1, 1, 1), l.setQueues(0, 1, 1)) == nil
 		})
 		for end, p := range l.ports {
-			ways[end].set(l.xdpBinding(end))
+			choosers[end].set(l.xdpBinding(end))
 			p.Reconsider()
 		}
 		l.awaitReady("a socket again", 1)

@@ -50,10 +50,10 @@ type tunnel struct {
 
 // tunnelMode is the mode in which the ends of a tunnel send and receive.
 type tunnelMode struct {
-	name    string
-	express [2]bool
-	mode    xsk.Mode
-	ipv6    bool
+	name   string
+	viaXDP [2]bool
+	mode   xsk.Mode
+	ipv6   bool
 }
 
 var tunnelModes = []tunnelMode{
@@ -128,7 +128,7 @@ func (l *tunnel) start(end int, m tunnelMode) {
 // openPort opens the port. A goroutine of the device calls it once.
 func (l *tunnel) openPort(end int, o engines.PortOptions, m tunnelMode) underlay.Port {
 	slow := udp.Config{Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, NoGRO: m.mode == xsk.Generic, NoGSO: m.mode == xsk.Generic}
-	if !m.express[end] {
+	if !m.viaXDP[end] {
 		return l.openUDP(end, slow)
 	}
 	if choose := l.choose[end]; choose != nil {

@@ -165,19 +165,19 @@ func TestNeighbourSubscriptionNeedsAFXDP(t *testing.T) {
 	defer cancel()
 	k := &supervisor{port: &Port{wake: make(chan struct{}, 1)}, ctx: ctx}
 	for _, c := range []struct {
-		way  Binding
-		want subscriptions
+		binding Binding
+		want    subscriptions
 	}{
 		{Binding{}, subscriptions{}},
 		{Binding{Device: "lo"}, subscriptions{neighbours: true, queues: true}},
 		{Binding{Device: "lo", NoSockets: true}, subscriptions{queues: true}},
 	} {
-		k.config.Binding = c.way
+		k.config.Binding = c.binding
 		if err := k.startWatcher(); err != nil {
 			t.Fatal(err)
 		}
 		if got := k.watcher.subscriptions; got != c.want {
-			t.Errorf("%+v: got subscriptions %+v, want %+v", c.way, got, c.want)
+			t.Errorf("%+v: got subscriptions %+v, want %+v", c.binding, got, c.want)
 		}
 	}
 	k.closeWatcher()

@@ -69,7 +69,7 @@ func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 	g := &heldPort{}
 	l.workers[1] = workers
 	l.wrap[1] = func(p *Port) underlay.Port { g.Port = p; return g }
-	l.startBoth(tunnelMode{express: [2]bool{true, true}, mode: xsk.Copy})
+	l.startBoth(tunnelMode{viaXDP: [2]bool{true, true}, mode: xsk.Copy})
 	l.ping(100)
 	var from net.PacketConn
 	expect.NoError(t, l.hosts[0].Do(func() (err error) {

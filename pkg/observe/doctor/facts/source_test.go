@@ -187,7 +187,7 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 			cpuDir + "/cpu0/cpuidle/state0/latency": text, cpuDir + "/cpu0/topology/thread_siblings_list": text, "dev/cpu_dma_latency": text,
 			"sys/devices/system/node/online": text, "sys/class/net/eth0/ifindex": "2", "sys/class/net/eth0/speed": text,
 			"sys/class/net/eth0/queues/rx-0/rps_cpus": text, "sys/class/net/eth0/queues/tx-0/xps_cpus": text,
-			"sys/class/net/eth0/device/numa_node": text, "sys/class/net/evil@": "../../../../../etc",
+			"sys/class/net/eth0/device/numa_node": text, "sys/class/net/hostile@": "../../../../../etc",
 		})
 		s.process()
 		c := s.cpu()
@@ -197,7 +197,7 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 		list, _ := s.sockets()
 		s.setOwners(list, func(Socket) bool { return true })
 		_, _ = s.irqs("eth0")
-		_, _ = s.irqs("evil")
+		_, _ = s.irqs("hostile")
 		n := NIC{Name: "eth0", Index: 2}
 		s.sysfs(&n)
 		s.defaultRoute("proc/interrupts", parseRoute4)

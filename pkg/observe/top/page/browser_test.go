@@ -72,8 +72,8 @@ func TestBrowserDrawsTunnel(t *testing.T) {
 		}
 	}
 	b.picture("wide")
-	if len(b.said) > 0 {
-		t.Errorf("the page said %q", b.said)
+	if len(b.errors) > 0 {
+		t.Errorf("the page has errors: %q", b.errors)
 	}
 }
 

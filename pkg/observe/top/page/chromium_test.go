@@ -22,7 +22,7 @@ type browser struct {
 	out     *bufio.Reader
 	session string
 	id      int
-	said    []string // errors on the console, and what the content policy refused
+	errors  []string // errors on the console, and violations of the content security policy
 }
 
 // openBrowser skips where there is no Chromium.
@@ -135,7 +135,7 @@ func (b *browser) next(method string) message {
 	}
 	switch m.Method {
 	case "Runtime.exceptionThrown", "Log.entryAdded":
-		b.said = append(b.said, string(m.Params))
+		b.errors = append(b.errors, string(m.Params))
 	}
 	return m
 }
@@ -157,7 +157,7 @@ func (b *browser) await(expression string) {
 	const script = `new Promise((done) => { const end = Date.now() + 60000;
 		const look = () => { let ok = false; try { ok = %s } catch (e) {} ; if (ok || Date.now() > end) done(ok); else setTimeout(look, 50); }; look(); })`
 	if b.eval(fmt.Sprintf(script, expression)) != true {
-		b.t.Fatalf("not so within a minute: %s; the page: %v; it said %q", expression, b.eval("document.body.innerText"), b.said)
+		b.t.Fatalf("false after a minute: %s; the page: %v; its errors: %q", expression, b.eval("document.body.innerText"), b.errors)
 	}
 }
 

@@ -74,7 +74,7 @@ func TestStateOfAnotherVersionIsErrVersion(t *testing.T) {
 }
 
 func TestMalformedStateIsRefused(t *testing.T) {
-	for name, spoil := range map[string]func(*State){
+	for name, corrupt := range map[string]func(*State){
 		"no name":                 func(s *State) { s.Name = "" },
 		"no queue":                func(s *State) { s.Queues, s.Lanes = 0, 0 },
 		"queues and lanes":        func(s *State) { s.Lanes = 1 },
@@ -89,7 +89,7 @@ func TestMalformedStateIsRefused(t *testing.T) {
 		"an unmasked prefix": func(s *State) { s.Device.Peers[0].AllowedIPs[0] = netip.MustParsePrefix("10.0.0.1/8") },
 	} {
 		s := example()
-		spoil(s)
+		corrupt(s)
 		if _, err := parseState(encoded(t, s)); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
