@@ -27,6 +27,9 @@ func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 			}
 			return nil
 		}
+		for _, f := range rules.Path(filepath.ToSlash(name)) {
+			t.Errorf("%s: %q: use %s", name, f.Text, f.Instead)
+		}
 		kind := kindOf(name)
 		if kind == other {
 			return nil
@@ -76,13 +79,16 @@ func TestRulesFindWordsNamesAndForms(t *testing.T) {
 		want []string
 	}{
 		{markdown, "It mends the host.\n", []string{"mends"}},
-		{markdown, "```\nmends\n```\nUse `mends` here.\n", nil},
+		{markdown, "```\nmends\n```\nUse `mends` here.\n", []string{"mends", "mends"}},
+		{markdown, "```\nlest\n```\nIt counts ropewalk_crew_size.\n", []string{"lest", "ropewalk_crew_size"}},
+		{changelog, "It mends `mends`.\n", []string{"mends"}},
 		{markdown, "First sentence. What is not known is dropped.\n", []string{"What is not known is dropped"}},
 		{markdown, "What is a lane?\n", nil},
 		{goFile, "package p\n\n// F mends it.\nfunc F() {}\n", []string{"mends"}},
 		{goFile, "package p\n\nvar crewSize = \"lest it fail\"\n", []string{"crewSize", "lest"}},
 		{goFile, "package p\n\n// T is done. What was kept\n// is gone.\ntype T int\n", []string{"What was kept is gone"}},
 		{goFile, "package p\n\nvar screwdriver int\n", nil},
+		{goFile, "package p\n\nvar way, oneWay = \"rx_crew\", \"a crew\"\n", []string{"way", "rx_crew"}},
 		{comments, "# mended by hand\nkey: value\n", []string{"mended"}},
 		{cFile, "/* lest it fail */\nint crew_size;\n", []string{"lest", "crew_size"}},
 	} {
@@ -96,6 +102,12 @@ func TestRulesFindWordsNamesAndForms(t *testing.T) {
 	}
 }
 
+func TestPathsAreChecked(t *testing.T) {
+	if found := readRules(t).Path("pkg/crew/screws_desk.go"); len(found) != 2 || found[0].Text != "crew" || found[1].Text != "screws_desk" {
+		t.Errorf("found %v", found)
+	}
+}
+
 func TestParseRejectsMalformedRules(t *testing.T) {
 	for _, text := range []string{"word\tlest", "verb\tlest\tuse", "form\t(\tuse"} {
 		if _, err := Parse(text); err == nil {
@@ -106,7 +118,7 @@ func TestParseRejectsMalformedRules(t *testing.T) {
 
 func TestKindOfFiles(t *testing.T) {
 	for name, want := range map[string]kind{
-		"README.md": markdown, "pkg/a/b.go": goFile, "bpf/x.bpf.c": cFile, "bpf/include/x.h": cFile, "Makefile": comments,
+		"README.md": markdown, "CHANGELOG.md": changelog, "pkg/a/b.go": goFile, "bpf/x.bpf.c": cFile, "bpf/include/x.h": cFile, "Makefile": comments,
 		".golangci.yml": comments, "x.sh": comments, "go.sum": other, "x_bpfel.go": other, "x.golden": other,
 	} {
 		if got := kindOf(name); got != want {

@@ -16,9 +16,10 @@ import (
 
 // Rules are the rejected words and sentence forms.
 type Rules struct {
-	words map[string]string // lower case
-	names map[string]string // lower case
-	forms []form
+	words       map[string]string // lower case
+	names       map[string]string // lower case
+	identifiers map[string]string // lower case
+	forms       []form
 }
 
 type form struct {
@@ -34,7 +35,7 @@ type Finding struct {
 
 // Parse reads rules, one a line: scope, pattern and replacement, separated by tabs. Lines that begin with # are comments.
 func Parse(text string) (*Rules, error) {
-	r := &Rules{words: map[string]string{}, names: map[string]string{}}
+	r := &Rules{words: map[string]string{}, names: map[string]string{}, identifiers: map[string]string{}}
 	for i, line := range strings.Split(text, "\n") {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
@@ -48,6 +49,8 @@ func Parse(text string) (*Rules, error) {
 			r.words[cells[1]] = cells[2]
 		case "name":
 			r.names[cells[1]] = cells[2]
+		case "identifier":
+			r.identifiers[cells[1]] = cells[2]
 		case "form":
 			re, err := regexp.Compile("(?i)" + cells[1])
 			if err != nil {
@@ -65,11 +68,12 @@ func Parse(text string) (*Rules, error) {
 type kind int
 
 const (
-	other    kind = iota
-	markdown      // prose except code
-	goFile        // comments, string literals and identifiers
-	cFile         // comments and identifiers
-	comments      // comments that begin with #
+	other     kind = iota
+	markdown       // prose, and names in code
+	changelog      // prose; its code has the names of earlier versions
+	goFile         // comments, string literals and identifiers
+	cFile          // comments and identifiers
+	comments       // comments that begin with #
 )
 
 // kindOf returns how the file called name is read.
@@ -77,6 +81,9 @@ func kindOf(name string) kind {
 	base := filepath.Base(name)
 	switch filepath.Ext(base) {
 	case ".md":
+		if base == "CHANGELOG.md" {
+			return changelog
+		}
 		return markdown
 	case ".go":
 		if strings.Contains(base, "_bpfel") || strings.HasPrefix(base, "zz_") {
@@ -97,8 +104,8 @@ func kindOf(name string) kind {
 // Check returns the violations in a file, in the order of its lines.
 func (r *Rules) Check(k kind, text []byte) (found []Finding) {
 	switch k {
-	case markdown:
-		found = r.markdown(string(text))
+	case markdown, changelog:
+		found = r.markdown(k, string(text))
 	case goFile:
 		found = r.goFile(text)
 	case cFile:
@@ -114,6 +121,14 @@ func (r *Rules) Check(k kind, text []byte) (found []Finding) {
 	return found
 }
 
+// Path returns the violations in the names of a file and its directories.
+func (r *Rules) Path(path string) (found []Finding) {
+	for _, name := range identifier.FindAllString(path, -1) {
+		found = append(found, r.name(1, name)...)
+	}
+	return found
+}
+
 var (
 	inlineCode = regexp.MustCompile("`[^`]*`")
 	sentence   = regexp.MustCompile(`[.:;!?](\s+|$)`)
@@ -123,27 +138,38 @@ var (
 	space      = regexp.MustCompile(`[\s*#>]+`)
 )
 
-func (r *Rules) markdown(text string) (found []Finding) {
-	code := false
+func (r *Rules) markdown(k kind, text string) (found []Finding) {
+	block := false
 	var paragraph []string
 	start := 1
 	flush := func() {
 		found = append(found, r.prose(start, strings.Join(paragraph, "\n"))...)
 		paragraph = nil
 	}
+	code := func(i int, texts ...string) {
+		if k == changelog {
+			return
+		}
+		for _, name := range identifier.FindAllString(strings.Join(texts, " "), -1) {
+			found = append(found, r.name(i+1, name)...)
+		}
+	}
 	for i, line := range strings.Split(text, "\n") {
 		switch trimmed := strings.TrimSpace(line); {
 		case strings.HasPrefix(trimmed, "```"):
 			flush()
-			code = !code
-		case code:
+			block = !block
+		case block:
+			code(i, line)
 		case trimmed == "" || strings.HasPrefix(trimmed, "|") || strings.HasPrefix(trimmed, "#"):
 			flush()
+			code(i, inlineCode.FindAllString(line, -1)...)
 			found = append(found, r.prose(i+1, inlineCode.ReplaceAllString(line, "x"))...)
 		default:
 			if len(paragraph) == 0 {
 				start = i + 1
 			}
+			code(i, inlineCode.FindAllString(line, -1)...)
 			paragraph = append(paragraph, inlineCode.ReplaceAllString(line, "x"))
 		}
 	}
@@ -182,7 +208,7 @@ func (r *Rules) goFile(text []byte) (found []Finding) {
 				found = append(found, r.prose(line, v)...)
 			}
 		case token.IDENT:
-			found = append(found, r.name(line, lit)...)
+			found = append(found, r.identifier(line, lit)...)
 		}
 	}
 }
@@ -199,7 +225,7 @@ func (r *Rules) cFile(text string) (found []Finding) {
 		}
 	}
 	for _, m := range identifier.FindAllIndex(code, -1) {
-		found = append(found, r.name(line(m[0]), string(code[m[0]:m[1]]))...)
+		found = append(found, r.identifier(line(m[0]), string(code[m[0]:m[1]]))...)
 	}
 	return found
 }
@@ -207,6 +233,11 @@ func (r *Rules) cFile(text string) (found []Finding) {
 // prose checks text that begins at a line.
 func (r *Rules) prose(line int, text string) (found []Finding) {
 	for i, l := range strings.Split(text, "\n") {
+		for _, name := range strings.FieldsFunc(l, notInName) {
+			if list := parts(name); len(list) > 1 {
+				found = append(found, r.name(line+i, name)...)
+			}
+		}
 		for _, w := range word.FindAllString(l, -1) {
 			if instead, ok := r.words[strings.ToLower(w)]; ok {
 				found = append(found, Finding{line + i, w, instead})
@@ -224,7 +255,18 @@ func (r *Rules) prose(line int, text string) (found []Finding) {
 	return found
 }
 
-// name checks an identifier.
+// notInName reports whether a character is no part of a name.
+func notInName(c rune) bool { return c != '_' && !unicode.IsLetter(c) && !unicode.IsDigit(c) }
+
+// identifier checks an identifier of a program.
+func (r *Rules) identifier(line int, name string) []Finding {
+	if instead, ok := r.identifiers[strings.ToLower(name)]; ok {
+		return []Finding{{line, name, instead}}
+	}
+	return r.name(line, name)
+}
+
+// name checks a name.
 func (r *Rules) name(line int, name string) []Finding {
 	for _, part := range parts(name) {
 		if instead, ok := r.names[part]; ok {
