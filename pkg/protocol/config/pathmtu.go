@@ -19,7 +19,7 @@ type PathMTUState string
 const (
 	PathMTUUnknown     PathMTUState = "unknown"     // there is no session; or the peer answers no probes, and outer fragments are permitted
 	PathMTUSearching   PathMTUState = "searching"   // probes are being sent; Bytes may still change
-	PathMTUConfirmed   PathMTUState = "confirmed"   // a probe of Bytes was answered, on every path
+	PathMTUConfirmed   PathMTUState = "confirmed"   // a probe of Bytes was answered; source ports are tried in turn
 	PathMTUUnreachable PathMTUState = "unreachable" // no probe of any size is answered
 	PathMTURoute       PathMTUState = "route"       // the MTU of the route, smaller than what probes have found, if any
 	PathMTUHost        PathMTUState = "host"        // this host refuses larger packets than its route carries, as with IPsec

@@ -9,5 +9,6 @@
 // between the two follows, of common MTUs first. Afterwards the size is confirmed while data is sent (section 5.1.1), and a
 // larger one is tried from time to time (PMTU_RAISE_TIMER).
 //
-// Flows may take several paths, one per source port. A size holds only if it passes on all of them.
+// Flows may take several paths, one per source port. A size holds only if it passes on all of them. When data begins to flow, each is
+// tried once, and then they take turns.
 package pathmtu

@@ -18,6 +18,9 @@ const (
 	// RetryAfter is the time after which a path is tried again on which nothing was answered.
 	RetryAfter = int64(60 * time.Second)
 
+	// lookAfter is the time after which a search that waits for data looks once more whether some was sent, before it waits for its owner.
+	lookAfter = int64(2 * time.Second)
+
 	// repeatTimeout is the timeout of the only probe in Repeating: after an outage a slow path must not look narrow.
 	repeatTimeout = 3 * Timeout
 )
@@ -66,12 +69,16 @@ type Search struct {
 	waiting bool  // for its answer
 	due     int64 // when the answer is late, or the next probe is due; 0 for never
 	idle    bool  // due applies only while data is sent
+	look    int64 // while idle: when to look for data once; 0 for never
+	sentAt  int64 // when the last probe was returned
 
 	low, high int  // low passes, high does not
 	large     int  // the size whose loss began this search
 	limit     int  // for data; 0 for none. It outlives Stop
 	proven    bool // limit has been answered
 	unchecked int  // paths on which low has not passed yet
+	checking  bool // they are tried one after the other, whether data is sent or not
+	confirm   int  // the path of Confirm, plus 1, while the answer of another one is on its way; 0 for none
 	held      bool // low may become the limit once it has passed on all paths
 	raiseAt   int64
 }
@@ -79,7 +86,7 @@ type Search struct {
 // Start begins a new search at now, of so many paths. Identifiers continue, so answers to earlier probes do not count. The limit of
 // an earlier search holds until the largest size is answered (RFC 8899, section 5.3.3): most peers return on the same path.
 func (s *Search) Start(now int64, sizes Sizes, paths int) {
-	*s = Search{state: Testing, sizes: sizes, paths: max(paths, 1), probe: Probe{ID: s.probe.ID}, limit: s.limit}
+	*s = Search{state: Testing, sizes: sizes, paths: max(paths, 1), probe: Probe{ID: s.probe.ID}, limit: s.limit, sentAt: s.sentAt}
 	if s.limit >= sizes.Max {
 		s.limit = 0
 	}
@@ -98,7 +105,7 @@ func (s *Search) Limit() (size int, proven bool) { return s.limit, s.proven }
 // Next returns when to call Fire, 0 for never. active reports whether data is being sent.
 func (s *Search) Next(active bool) int64 {
 	if s.idle && !active {
-		return 0
+		return s.look
 	}
 	return s.due
 }
@@ -106,6 +113,10 @@ func (s *Search) Next(active bool) int64 {
 // Fire returns the probe that is due at now, if any.
 func (s *Search) Fire(now int64, active bool) (p Probe, ok bool) {
 	if at := s.Next(active); at == 0 || now < at {
+		return Probe{}, false
+	}
+	if s.idle && !active {
+		s.look = 0
 		return Probe{}, false
 	}
 	if s.idle {
@@ -122,7 +133,7 @@ func (s *Search) Fire(now int64, active bool) (p Probe, ok bool) {
 		s.first = s.probe.ID
 	}
 	s.tries++
-	s.waiting, s.due = true, now+Timeout
+	s.waiting, s.due, s.sentAt = true, now+Timeout, now
 	if s.state == Repeating {
 		s.due = now + repeatTimeout
 	}
@@ -141,13 +152,15 @@ func (s *Search) Answered(now int64, id uint32, size int) (path int, ok bool) {
 }
 
 // Confirm has the limit tried on a path at once: somebody says that it is smaller (RFC 8899, section 4.6.2). A search that is not complete
-// finds out by itself.
+// finds out by itself. However often Confirm is called, Pause is between two probes.
 func (s *Search) Confirm(now int64, path int) {
-	if s.state != Complete || s.waiting || s.held || path >= s.paths {
+	if s.state != Complete || s.held || path >= s.paths {
 		return
 	}
-	s.probe.Path, s.unchecked = path, max(s.unchecked, 1)
-	s.try(now, s.low)
+	s.confirm = path + 1
+	if !s.waiting {
+		s.check(max(now, s.sentAt+Pause))
+	}
 }
 
 // Refused notes that the host itself cannot send packets of this size: the next device is too small.
@@ -184,7 +197,7 @@ func (s *Search) SetPaths(now int64, paths int) {
 		return
 	}
 	more := paths > s.paths
-	s.paths, s.probe.Path = paths, s.probe.Path%paths
+	s.paths, s.probe.Path, s.confirm = paths, s.probe.Path%paths, 0
 	if s.state != Complete || !more {
 		return
 	}
@@ -196,7 +209,7 @@ func (s *Search) SetPaths(now int64, paths int) {
 // try makes a probe of a size due at an instant.
 func (s *Search) try(at int64, size int) {
 	s.probe.Size = size
-	s.tries, s.unsent, s.waiting, s.idle, s.due = 0, 0, false, false, at
+	s.tries, s.unsent, s.waiting, s.idle, s.look, s.due = 0, 0, false, false, 0, at
 }
 
 // tryOnce is try for a size that counts as too large after the loss of one probe.
@@ -262,7 +275,7 @@ func (s *Search) lost(at int64) {
 
 // blackHole asks whether the path carries small packets, after the loss of large ones.
 func (s *Search) blackHole(at int64, size int) {
-	s.state, s.large = Alive, size
+	s.state, s.large, s.confirm = Alive, size, 0
 	s.notAlive(at, size)
 }
 
@@ -288,7 +301,7 @@ func (s *Search) notAlive(at int64, size int) {
 		s.unchecked--
 		s.check(at)
 	default:
-		s.state = Unreachable
+		s.state, s.checking = Unreachable, false
 		s.try(at, s.sizes.Floor)
 		s.wait(at + RetryAfter)
 	}
@@ -329,18 +342,31 @@ func (s *Search) complete(at int64) {
 	s.check(at)
 }
 
-// check has low tried on the next path on which it has not passed yet, when data is sent.
+// check has low tried on the next path on which it has not passed yet. The first of them is tried when data is sent, and the others at
+// once: until then data on them may be lost.
 func (s *Search) check(at int64) {
-	if s.unchecked <= 0 {
+	switch {
+	case s.confirm > 0 && !s.held:
+		s.tryConfirmed(at)
+	case s.unchecked <= 0:
 		s.held, s.limit = false, s.low
 		s.rest(at)
-		return
-	}
-	if s.held { // at once: the larger size may be in use only afterwards
+	case s.held || s.checking: // at once: a larger size may be in use only afterwards
 		s.tryNextPath(at)
-		return
+	default:
+		s.wait(at)
+		s.look = at + lookAfter // data may follow its session
 	}
-	s.wait(at)
+}
+
+// tryConfirmed has low tried on the path of Confirm. Other paths that must be tried follow from there.
+func (s *Search) tryConfirmed(at int64) {
+	s.probe.Path, s.confirm = s.confirm-1, 0
+	if s.unchecked > 0 {
+		s.unchecked = s.paths
+	}
+	s.unchecked = max(s.unchecked, 1)
+	s.try(at, s.low)
 }
 
 // tryNextPath has low tried on another path.
@@ -351,13 +377,13 @@ func (s *Search) tryNextPath(at int64) {
 
 // rest waits until the limit must be confirmed. The paths take turns, so that each is confirmed about once per period.
 func (s *Search) rest(at int64) {
-	s.unchecked = 0
+	s.unchecked, s.checking = 0, false
 	s.wait(at + max(ConfirmAfter/int64(s.paths), Timeout))
 }
 
 // wait waits until an instant, and then until data is sent.
 func (s *Search) wait(at int64) {
-	s.tries, s.unsent, s.waiting, s.idle, s.due = 0, 0, false, true, at
+	s.tries, s.unsent, s.waiting, s.idle, s.look, s.due = 0, 0, false, true, 0, at
 }
 
 // resume begins the work that waited for data.
@@ -372,6 +398,6 @@ func (s *Search) resume(now int64) {
 		s.try(now, s.sizes.above(s.limit))
 		return
 	}
-	s.unchecked = max(s.unchecked, 1)
+	s.checking, s.unchecked = s.unchecked > 0, max(s.unchecked, 1)
 	s.tryNextPath(now)
 }

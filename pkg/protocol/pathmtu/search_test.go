@@ -287,6 +287,7 @@ func TestConfirmTriesPathAtOnce(t *testing.T) {
 	n.run(60)
 	n.expect(t, Complete, 1480)
 	n.Confirm(n.now, 2)
+	n.now += Pause
 	p, ok := n.Fire(n.now, false)
 	if !ok || p.Path != 2 || p.Size != 1480 {
 		t.Fatalf("got %+v, %v, want a probe of the limit on path 2", p, ok)
@@ -295,6 +296,11 @@ func TestConfirmTriesPathAtOnce(t *testing.T) {
 	if path, ok := n.Answered(n.now, p.ID, p.Size); !ok || path != 2 {
 		t.Errorf("got the answer of path %d, %v", path, ok)
 	}
+	n.now += Pause
+	if p, ok = n.Fire(n.now, false); !ok || p.Path != 1 || p.Size != 1480 {
+		t.Fatalf("got %+v, %v, want a probe of the limit on path 1", p, ok)
+	}
+	n.Answered(n.now, p.ID, p.Size)
 	n.mtu[1] = 1400
 	n.Confirm(n.now, 1)
 	n.active = false
@@ -313,6 +319,67 @@ func TestSlowPathIsNotNarrowAfterOutage(t *testing.T) {
 	n.run(7)
 	n.mtu[0] = 1500
 	n.run(60)
+	n.expect(t, Complete, 1480)
+}
+
+// TestManyPathsAreCheckedSoon has a narrow path among many. Data begins to flow after the search, and then pauses.
+func TestManyPathsAreCheckedSoon(t *testing.T) {
+	for narrow := range 64 {
+		n := newNetwork(make([]int, 64)...)
+		for i := range n.mtu {
+			n.mtu[i] = 1500
+		}
+		n.mtu[narrow] = 1400
+		n.Start(n.now, sizes4(1420), len(n.mtu))
+		n.active = false
+		n.run(1)
+		if n.probes > Tries {
+			t.Fatalf("got %d probes without data, want at most %d", n.probes, Tries)
+		}
+		n.active = true
+		n.run(1)
+		n.active = false
+		n.run(60)
+		n.expect(t, Complete, 1400)
+	}
+}
+
+// TestSearchLooksForDataOnce has data that begins soon after the search, and a peer that sends none.
+func TestSearchLooksForDataOnce(t *testing.T) {
+	for _, active := range []bool{true, false} {
+		n := newNetwork(1500, 1500)
+		n.active = false
+		n.Start(n.now, sizes4(1420), 2)
+		n.run(1)
+		at := n.Next(false)
+		if at < n.now || at > n.now+3*second {
+			t.Fatalf("got a timer at %d, want one within 3 s of %d", at, n.now)
+		}
+		n.now, n.active, n.probes = at, active, 0
+		n.run(5)
+		if want := map[bool]int{true: 1}[active]; n.probes != want || n.Next(false) != 0 {
+			t.Errorf("data %v: got %d probes and a timer at %d, want %d and none", active, n.probes, n.Next(false), want)
+		}
+	}
+}
+
+// TestConfirmingOftenProbesSeldom has somebody on the path who claims all the time that the limit is too large.
+func TestConfirmingOftenProbesSeldom(t *testing.T) {
+	n := newNetwork(1500)
+	n.Start(n.now, sizes4(1420), 1)
+	n.run(5)
+	n.probes = 0
+	for range 100 {
+		n.Confirm(n.now, 0)
+		n.now += second / 20
+		if p, ok := n.Fire(n.now, false); ok {
+			n.probes++
+			n.Answered(n.now, p.ID, p.Size)
+		}
+	}
+	if n.probes > 20 {
+		t.Errorf("got %d probes in 5 s, want at most 20", n.probes)
+	}
 	n.expect(t, Complete, 1480)
 }
 

@@ -37,27 +37,31 @@ const activeMessages = 3
 
 // probeQueue takes a peer's probes, and answers to ours, from lanes. It keeps the last one of each only.
 type probeQueue struct {
-	probe, answer atomic.Pointer[wire.Probe] // nil when none waits for a worker
-	rate          rate
+	probe, answer         atomic.Pointer[wire.Probe] // nil when none waits for a worker
+	probeRate, answerRate rate                       // both sides may search at the same time
 }
 
 // receiveProbe takes a probe or an answer from a lane.
 func (p *Peer) receiveProbe(plain []byte) drop.Reason {
-	q := &p.requests.probes
-	if p.dev.spreading.Load().mode == config.SpreadOff || !q.rate.allow(p.dev.clock(), time.Second) {
+	var m wire.Probe
+	if p.dev.spreading.Load().mode == config.SpreadOff {
 		return drop.HelloUnwanted
 	}
-	m := new(wire.Probe)
-	switch err := wire.ParseProbe(plain, m); {
+	switch err := wire.ParseProbe(plain, &m); {
 	case errors.Is(err, wire.ErrProbeVersion):
 		return drop.HelloVersion
 	case err != nil:
 		return drop.HelloInvalid
-	case m.Answer:
-		q.answer.Store(m)
-	default:
-		q.probe.Store(m)
 	}
+	q := &p.requests.probes
+	limit, waiting := &q.probeRate, &q.probe
+	if m.Answer {
+		limit, waiting = &q.answerRate, &q.answer
+	}
+	if !limit.allow(p.dev.clock(), time.Second) {
+		return drop.HelloUnwanted
+	}
+	waiting.Store(&wire.Probe{Answer: m.Answer, ID: m.ID, Size: m.Size}) // m must not escape
 	p.post(taskProbe)
 	return drop.None
 }

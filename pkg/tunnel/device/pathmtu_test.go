@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
@@ -158,11 +159,27 @@ func TestMalformedProbeIsCounted(t *testing.T) {
 				t.Errorf("%q: got %v, want %s", plain, got, want)
 			}
 		}
-		for range 8 {
-			p.Hello(wire.AppendProbe(nil, &wire.Probe{ID: 1, Size: wire.MinProbeSize}), underlay.Endpoint{Dst: a.Outside(false)})
-		}
-		if got := p.Hello([]byte("\x00rwm"), underlay.Endpoint{Dst: a.Outside(false)}); got.String() != "hello_unwanted" {
-			t.Errorf("beyond the rate limit: got %v, want hello_unwanted", got)
+	})
+}
+
+// TestProbesAndAnswersAreLimited has a peer that sends too many of one, which leaves room for the other.
+func TestProbesAndAnswersAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		time.Sleep(1500 * time.Millisecond)
+		p := b.PeerOf(a.Public())
+		for _, answer := range []bool{false, true} {
+			refused := 0
+			for range 20 {
+				probe := wire.Probe{Answer: answer, ID: 1, Size: wire.MinProbeSize}
+				if p.Hello(wire.AppendProbe(nil, &probe), underlay.Endpoint{Dst: a.Outside(false)}) == drop.HelloUnwanted {
+					refused++
+				}
+			}
+			if refused != 12 {
+				t.Errorf("answers %v: %d of 20 are refused, want 12", answer, refused)
+			}
 		}
 	})
 }
