@@ -111,6 +111,9 @@ func addAddress(nl *netlink.Handle, link netlink.Link, a netip.Prefix) error {
 }
 
 func (h *Host) create() error {
+	if err := shareNamespaces(); err != nil {
+		return err
+	}
 	err := onThread(func() (err error) {
 		h.ns, err = netns.NewNamed(h.name)
 		return err

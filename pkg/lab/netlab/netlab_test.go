@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -337,6 +338,26 @@ func TestSweepRemovesNamespacesOfKilledProcess(t *testing.T) {
 	}
 	if len(remains(live.Name())) != 2 {
 		t.Error("Sweep removed a lab in use by this process")
+	}
+}
+
+// TestLabClosesAfterFirstNamespaceOfIP starts this test binary again in a mount namespace whose /run is empty, as after a boot: the first
+// `ip netns add` then makes /run/netns a mount point, if nobody has done so.
+func TestLabClosesAfterFirstNamespaceOfIP(t *testing.T) {
+	if os.Getenv("NETLAB_TEST_BOOTED") != "" {
+		expect.NoError(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
+		newHost(t, newLab(t), "a")
+		if out, err := exec.Command("ip", "netns", "add", "other").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
+	newLab(t) // skips without privileges
+	booted := exec.Command("/proc/self/exe", "-test.run=^TestLabClosesAfterFirstNamespaceOfIP$")
+	booted.Env = append(os.Environ(), "NETLAB_TEST_BOOTED=1")
+	booted.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	if out, err := booted.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -108,6 +108,31 @@ func removeNamespace(name string) error {
 	return nil
 }
 
+// shareNamespaces makes the directory of namespaces a mount point with shared propagation, as the first `ip netns add` after a boot does
+// (netns_add in iproute2's ip/ipnetns.c, which takes the same lock). If ip did so later, each present namespace would be mounted twice,
+// once out of reach, and its removal would fail with EBUSY.
+func shareNamespaces() (err error) {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.Open(netnsDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("locking %s: %w", netnsDir, err)
+	}
+	err = unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) { // EINVAL: it is no mount point
+		return err
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("mounting %s: %w", netnsDir, err)
+	}
+	return unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+}
+
 // mounted reports whether a namespace is mounted at path. A process that was killed between creating the file and mounting
 // the namespace on it leaves a plain file.
 func mounted(path string) bool {
