@@ -17,7 +17,7 @@ const (
 	maxStagedBytes = 1 << 20
 	// maxStagedTotal bounds the memory of all staged trains of a device, however many peers are unreachable: a peer can make a hub send
 	// to all others.
-	maxStagedTotal = 64 << 20
+	maxStagedTotal = 32 << 20
 	// stagedOverhead is the memory that a staged train takes besides its bytes: a stagedTrain and two list elements.
 	stagedOverhead = 3 * 48
 )
