@@ -121,7 +121,7 @@ func (t *Tunnel) ServeControl(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &uapi.Server{Handler: control{t}, Log: t.log, Flows: func() any { return t.dev.Flows() }}
+	s := &uapi.Server{Handler: control{t}, Log: t.log, Flows: func() any { return t.dev.Flows() }, Probe: t.dev.ProbePeer}
 	return s.Serve(ctx, l)
 }
 

@@ -7,6 +7,7 @@
 //
 //   - stats=1: one line of JSON.
 //   - flows=1: one line of JSON with the busiest flows, which the daemon counts from the first request to some seconds after the last.
+//   - probe=1, with a line "public_key=…": sends that peer a message that it answers, and one line of JSON (config.PeerProbe).
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
 //   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "underlay" (auto, udp or xdp),

@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // Server answers the clients of one device's socket.
@@ -31,6 +34,8 @@ type Server struct {
 	Handover func(*net.UnixConn) error
 	// Flows returns the busiest flows, for json.Marshal. nil: the operation is not supported.
 	Flows func() any
+	// Probe sends a peer a message that it answers. ok is false if there is no such peer. nil: the operation is not supported.
+	Probe func(noise.PublicKey) (report config.PeerProbe, ok bool)
 	// Upgrade starts the program at path as the successor of this process. It returns when the successor has the device or has failed,
 	// at the latest soon after the end of ctx, which is Serve's. The Server calls replied once the client has its answer. nil: the
 	// operation is not supported.
@@ -159,7 +164,7 @@ func isFatal(err error) bool {
 // knownOp replaces unknown operations, which might be keys, in the log. It omits the value of the others, and gives a handover its name.
 func knownOp(op string) string {
 	switch op {
-	case opGet, opSet, opStats, opLog, opFlows, opUpgrade:
+	case opGet, opSet, opStats, opLog, opFlows, opProbe, opUpgrade:
 		return strings.TrimSuffix(op, "=1")
 	case opHandover:
 		return "handover"
@@ -178,6 +183,8 @@ func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 		return marshal(lines, s.Handler.Stats)
 	case opFlows:
 		return s.flows(lines)
+	case opProbe:
+		return s.probe(lines)
 	case opLog:
 		return s.log(lines)
 	}

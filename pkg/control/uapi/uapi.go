@@ -39,6 +39,7 @@ const (
 	opStats = "stats=1"
 	opLog   = "log=1"
 	opFlows = "flows=1"
+	opProbe = "probe=1"
 
 	opHandover = "takeover=1" // the value is part of the handover protocol: daemons of other releases use it
 	opUpgrade  = "upgrade=1"

@@ -11,7 +11,22 @@ const ManyUnanswered = 3
 type PeerHandshake struct {
 	Unanswered int    `json:"unanswered"`           // initiations since the last complete handshake
 	Error      string `json:"send_error,omitempty"` // of the last one, if it could not be sent
+	// Refused is why this host refused a handshake message from the peer's endpoint since then, "" if it refused none. Anybody can forge
+	// such a message.
+	Refused Refusal `json:"refused,omitempty"`
+	// RefusedKey is the public key of the sender, in base64, for RefusedKey.
+	RefusedKey string `json:"refused_key,omitempty"`
 }
+
+// Refusal is why a handshake message was refused. WireGuard answers no such message, so only the side that refuses knows.
+type Refusal string
+
+// The reasons.
+const (
+	RefusedMAC1     Refusal = "mac1"     // it is for another public key than this host's
+	RefusedKey      Refusal = "key"      // it is an initiation with a public key that no peer has
+	RefusedResponse Refusal = "response" // it is a response that is not authentic: the preshared keys differ
+)
 
 // Failing reports whether so many initiations are unanswered that something is wrong.
 func (h PeerHandshake) Failing() bool { return h.Unanswered >= ManyUnanswered }
@@ -25,7 +40,23 @@ func (h PeerHandshake) String() string {
 	if h.Error != "" {
 		text += ", the last could not be sent: " + h.Error
 	}
+	if h.Refused != "" {
+		text += "; " + h.RefusedText()
+	}
 	return text
+}
+
+// RefusedText describes Refused for people.
+func (h PeerHandshake) RefusedText() string {
+	switch h.Refused {
+	case RefusedMAC1:
+		return "its endpoint sends handshake messages for another public key than this host's"
+	case RefusedKey:
+		return fmt.Sprintf("its endpoint sends initiations with the public key %s, which no peer has", h.RefusedKey)
+	case RefusedResponse:
+		return "its responses are not authentic, as with another preshared key"
+	}
+	return ""
 }
 
 // HandshakeReport has the peers whose handshakes fail, by public key in base64. It is the member "failing_handshakes" of the stats

@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
@@ -128,6 +129,11 @@ func (d *Daemon) Stats() any { return d.current().Stats() }
 // flows returns a device.FlowReport.
 func (d *Daemon) flows() any { return d.current().Flows() }
 
+// probe sends a message to a peer (device.ProbePeer).
+func (d *Daemon) probe(key noise.PublicKey) (config.PeerProbe, bool) {
+	return d.current().ProbePeer(key)
+}
+
 // Done is closed when the tunnel has ended: by Close, by deletion of the interface, or by a handover.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
@@ -143,7 +149,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}()
-	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover, Flows: d.flows}
+	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover, Flows: d.flows, Probe: d.probe}
 	if d.o.StartSuccessor != nil {
 		s.Upgrade = d.upgrade
 	}

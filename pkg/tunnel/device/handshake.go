@@ -35,6 +35,7 @@ type handshakeState struct {
 	completedAt    time.Time       // wall clock time of the last complete handshake
 	unanswered     int             // initiations since then, or since the start
 	sendErr        error           // of the last initiation, nil if it was sent
+	refused        refusal         // of a message from the peer's endpoint since then
 }
 
 // identity is the device's static key pair and the checker of cookies and MACs for it.
@@ -72,7 +73,7 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Re
 	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
 	switch {
 	case !mac1:
-		return d.logRefusal(drop.HSBadMAC1, from, noise.PublicKey{})
+		return d.refuseStranger(drop.HSBadMAC1, from, noise.PublicKey{})
 	case !d.handshakes.underLoad(now):
 		return drop.None
 	case !mac2:
@@ -146,7 +147,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 	}
 	p := d.lookup(key)
 	if p == nil {
-		return d.logRefusal(drop.HSUnknownPeer, from, key)
+		return d.refuseStranger(drop.HSUnknownPeer, from, key)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -250,6 +251,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	keys, reason := p.handshake.initiator.ConsumeResponse(msg, &p.handshake.psk)
 	defer keys.Wipe()
 	if reason != drop.None {
+		p.handshake.refused = refusal{reason: config.RefusedResponse}
 		return d.logRefusal(reason, from, p.key)
 	}
 	now := d.clock()
@@ -295,7 +297,7 @@ func (p *Peer) handshakeComplete(now int64) {
 	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered {
 		level = slog.LevelInfo
 	}
-	p.handshake.unanswered, p.handshake.sendErr = 0, nil
+	p.handshake.unanswered, p.handshake.sendErr, p.handshake.refused = 0, nil, refusal{}
 	p.handshake.completedAt = p.dev.cfg.Wall()
 	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
@@ -381,12 +383,12 @@ func (p *Peer) noteInitiation(err error, now int64) {
 		return
 	}
 	log.Log(context.Background(), level, "handshake initiations are not answered, trying again every 5 seconds while there is traffic for the peer",
-		"initiations", config.ManyUnanswered)
+		"initiations", config.ManyUnanswered, "refused", h.refused.reason)
 }
 
 // reportHandshake describes the handshake if it does not succeed. The caller holds mu.
 func (p *Peer) reportHandshake() (r config.PeerHandshake) {
-	r.Unanswered = p.handshake.unanswered
+	r.Unanswered, r.Refused, r.RefusedKey = p.handshake.unanswered, p.handshake.refused.reason, p.handshake.refused.key
 	if p.handshake.attempt != nil && r.Unanswered > 0 {
 		r.Unanswered-- // the last one may still be answered
 	}

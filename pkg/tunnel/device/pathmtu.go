@@ -76,7 +76,7 @@ func (p *Peer) handleProbes(now int64) {
 		}
 	}
 	m, search := q.answer.Swap(nil), s.active()
-	if m == nil || search == nil {
+	if m == nil || p.echoed(m, now) || search == nil {
 		return
 	}
 	size := m.Size + s.overhead

@@ -38,6 +38,7 @@ type Peer struct {
 	path      pathState
 	checks    checkState
 	mtu       mtuSearch
+	echo      echoState
 	handover  handoverState
 }
 

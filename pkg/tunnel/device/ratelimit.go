@@ -31,6 +31,7 @@ func (r *rate) allow(now int64, period time.Duration) bool {
 // refusals bounds the log messages about rejected handshakes, since anybody can send those.
 type refusals struct {
 	rate       rate
+	noted      rate          // searches for the peer of an endpoint
 	suppressed atomic.Uint64 // rejected without a log message since the last one
 }
 

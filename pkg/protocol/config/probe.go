@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import "time"
+
+// PeerProbe describes the test of one peer, in JSON the answer to the probe operation. Counters are those of all tests since the peer was
+// configured.
+type PeerProbe struct {
+	Up        bool          `json:"up"`      // the interface is up
+	Session   bool          `json:"session"` // data can be sent
+	Handshake PeerHandshake `json:"handshake"`
+	Echoes    bool          `json:"echoes"`   // the peer answers probes
+	Sent      uint64        `json:"sent"`     // probes
+	Answered  uint64        `json:"answered"` // probes of those
+	RTT       time.Duration `json:"rtt_ns"`   // of the last answered one
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// echoState counts the probes that ProbePeer sends. Peer.mu guards it.
+type echoState struct {
+	sent, answered uint64
+	id             uint32 // of the last one; a search for the path MTU counts from 1 and never gets there
+	sentAt         int64  // 0 if it was answered
+	rtt            int64  // in ns, of the last answered one
+}
+
+// echoID is set in the ID of the probes that ProbePeer sends.
+const echoID = 1 << 31
+
+// ProbePeer sends a peer a message that it answers: an initiation if there is no session and none was sent lately, and else a probe if
+// the peer answers probes. It does not wait for the answer: a later call reports it. ok is false if there is no such peer.
+func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok bool) {
+	p := d.lookup(key)
+	if p == nil {
+		return config.PeerProbe{}, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, keys := d.clock(), p.engine.Current.Load()
+	r := config.PeerProbe{
+		Up: p.running, Session: keys.Usable(now),
+		Echoes: p.hello.known && p.hello.remote.Probes && d.spreading.Load().mode != config.SpreadOff,
+	}
+	switch {
+	case r.Up && r.Session && r.Echoes:
+		p.sendEcho(keys, now)
+	case r.Up && !r.Session:
+		p.initiate(now)
+		p.armTimer(now)
+	}
+	r.Handshake = p.reportHandshake()
+	r.Sent, r.Answered, r.RTT = p.echo.sent, p.echo.answered, time.Duration(p.echo.rtt)
+	return r, true
+}
+
+// sendEcho sends a probe of the least size. The caller holds mu.
+func (p *Peer) sendEcho(keys *session.Keypair, now int64) {
+	e := &p.echo
+	e.sent++
+	e.id, e.sentAt = echoID|uint32(e.sent), now
+	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))
+}
+
+// echoSize is the size of a probe with WireGuard's padding.
+const echoSize = wire.PaddingMultiple
+
+// echoed takes the answer to the last probe of ProbePeer, and reports whether m is one. The caller holds mu.
+func (p *Peer) echoed(m *wire.Probe, now int64) bool {
+	e := &p.echo
+	if e.sentAt != 0 && m.ID == e.id {
+		e.answered++
+		e.rtt, e.sentAt = now-e.sentAt, 0
+	}
+	return m.ID&echoID != 0
+}

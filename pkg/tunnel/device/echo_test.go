@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// probe asks a to probe b.
+func probe(t *testing.T, a, b *devicetest.Host) config.PeerProbe {
+	t.Helper()
+	r, ok := a.ProbePeer(b.Public())
+	if !ok {
+		t.Fatal("got no such peer")
+	}
+	return r
+}
+
+func TestProbedPeerAnswersWithoutTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		if got := probe(t, a, b); !got.Up || got.Session {
+			t.Errorf("at first: got %+v, want up without a session", got)
+		}
+		time.Sleep(5 * time.Second)
+		before := probe(t, a, b)
+		if !before.Session || !before.Echoes {
+			t.Fatalf("after the handshake: got %+v, want a session and echoes", before)
+		}
+		time.Sleep(time.Second)
+		if got := probe(t, a, b); got.Answered != before.Sent {
+			t.Errorf("got %+v, want %d probes answered", got, before.Sent)
+		}
+	})
+}
+
+func TestProbeOfUnknownPeerIsRefused(t *testing.T) {
+	a, _ := devicetest.Pair(t, devicetest.Options{})
+	if got, ok := a.ProbePeer(a.Public()); ok {
+		t.Errorf("got %+v, want no such peer", got)
+	}
+}
+
+// estranged returns two hosts on a LAN. a has b as its peer; b has a as configure has changed it, and sends to it.
+func estranged(t *testing.T, configure func(a, b *devicetest.Host, peer *config.Peer)) (a, b *devicetest.Host) {
+	t.Helper()
+	lan := devicetest.NewLAN(nil)
+	a, b = lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+	a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(false)}})
+	peer := a.AsPeer(false)
+	configure(a, b, &peer)
+	b.Apply(config.Device{Peers: []config.Peer{peer}})
+	b.Send(flow.WithVnetHeader(b.To(a, 1, false).UDP(nil)))
+	return a, b
+}
+
+func otherKey(t *testing.T) noise.PrivateKey {
+	t.Helper()
+	lan := devicetest.NewLAN(nil)
+	return lan.Host(t, 9, devicetest.Options{Stop: true}).Key
+}
+
+func TestRefusedHandshakesExplainSilentPeer(t *testing.T) {
+	for name, c := range map[string]struct {
+		configure func(*testing.T, *devicetest.Host, *devicetest.Host, *config.Peer)
+		want      string
+	}{
+		"own key is another at the peer": {func(t *testing.T, _, _ *devicetest.Host, p *config.Peer) {
+			p.PublicKey = otherKey(t).Public()
+		}, "for another public key than this host's"},
+		"peer's key is another": {func(t *testing.T, _, b *devicetest.Host, _ *config.Peer) {
+			key := otherKey(t)
+			b.Apply(config.Device{PrivateKey: &key})
+		}, "which no peer has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := estranged(t, func(a, b *devicetest.Host, p *config.Peer) { c.configure(t, a, b, p) })
+				time.Sleep(time.Second)
+				if got := probe(t, a, b).Handshake.RefusedText(); !strings.Contains(got, c.want) {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+				time.Sleep(20 * time.Second)
+				if got := a.PeerStatus(b).Handshake.String(); !strings.Contains(got, "initiations unanswered") || !strings.Contains(got, c.want) {
+					t.Errorf("got %q, want %q", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestUnequalPresharedKeysExplainSilentPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		peer := b.AsPeer(false)
+		peer.PresharedKey = &noise.PresharedKey{1}
+		a.Apply(config.Device{Peers: []config.Peer{peer}})
+		probe(t, a, b)
+		time.Sleep(time.Second)
+		if got := probe(t, a, b).Handshake.RefusedText(); !strings.Contains(got, "preshared key") {
+			t.Errorf("got %q, want the preshared key", got)
+		}
+		peer.PresharedKey = new(noise.PresharedKey)
+		a.Apply(config.Device{Peers: []config.Peer{peer}})
+		time.Sleep(10 * time.Second)
+		if got := probe(t, a, b); !got.Session || got.Handshake != (config.PeerHandshake{}) {
+			t.Errorf("after the keys are equal: got %+v, want a session", got)
+		}
+	})
+}
