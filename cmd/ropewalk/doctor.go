@@ -23,6 +23,7 @@ import (
 type doctorOptions struct {
 	pre, json, fix, undo, yes, strict, verbose bool
 
+	peer    string
 	devices []string
 	port    uint16
 	record  string
@@ -37,9 +38,11 @@ func newDoctorCmd() *cobra.Command {
 			"privileges, NICs, CPUs, sysctls and the clock. For each running tunnel it reports which fast paths are in use, and why the\n" +
 			"others are not. Each problem comes with its effect and the command that fixes it. doctor changes nothing without --fix,\n" +
 			"which shows its changes, asks, and records the old values: --undo restores them. Documentation: docs/doctor.md.\n" +
+			"--peer tests the path to one peer instead: name, route, path MTU, firewall, handshake, and data both ways. The peer is a public\n" +
+			"key or its beginning, an endpoint, or an address inside the tunnel.\n" +
 			"Exit code: 0 no problem, 3 a check failed, 4 no check failed but some warned, 1 error, 2 wrong command line, 5 no daemon\n" +
 			"answers for an interface.",
-		Example: "  ropewalk doctor\n  ropewalk doctor --pre --port 51820\n  ropewalk doctor --json wg0\n  ropewalk doctor --fix && ropewalk doctor --undo",
+		Example: "  ropewalk doctor\n  ropewalk doctor --pre --port 51820\n  ropewalk doctor --json wg0\n  ropewalk doctor --peer 10.0.0.2\n  ropewalk doctor --fix && ropewalk doctor --undo",
 		Args:    func(_ *cobra.Command, args []string) error { return o.check(args) },
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return interfaces(), noFiles
@@ -58,10 +61,12 @@ func newDoctorCmd() *cobra.Command {
 	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix, do not ask")
 	f.BoolVar(&o.strict, "strict", false, "exit with 3 also if there are only warnings")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "also explain the checks that passed")
+	f.StringVar(&o.peer, "peer", "", "test the path to this peer; works while the tunnel carries traffic, and changes nothing")
 	f.StringSliceVar(&o.devices, "device", nil, "NICs to check (default: those of the default route and of the routes to peers)")
 	f.Uint16Var(&o.port, "port", 51820, "listen port to check if no tunnel runs")
 	f.StringVar(&o.record, "record", doctor.DefaultUndoRecord, "file with the old values, which --fix writes and --undo reads")
 	_ = cmd.RegisterFlagCompletionFunc("device", completeDevice)
+	_ = cmd.RegisterFlagCompletionFunc("peer", completeAnyPeer)
 	return cmd
 }
 
@@ -77,10 +82,13 @@ func (o *doctorOptions) check(args []string) error {
 	case o.yes && !o.fix:
 		return usageError{errors.New("--yes needs --fix")}
 	}
-	return nil
+	return o.checkPeer(args)
 }
 
 func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Facts, error) {
+	if o.peer != "" {
+		return o.gatherPeer(ctx, socketDir(), tunnels)
+	}
 	f, err := facts.Gather(ctx, facts.Options{
 		Pre: o.pre, Port: o.port, Tunnels: tunnels, Devices: o.devices, Dir: socketDir(), Now: time.Now,
 	})

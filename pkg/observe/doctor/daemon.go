@@ -210,8 +210,7 @@ func evaluateHandshakes(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 			break
 		}
 	}
-	advice := "at the peer: is its interface up, does it have this host's public key, and does a firewall admit UDP to its listen port? " +
-		"Here: is the PublicKey the peer's, and its Endpoint right?"
+	advice := handshakeAdvice(name, "", failing[worst]) + "; ropewalk doctor --peer " + worst
 	if failing[worst].Error != "" {
 		advice = "ip route get ADDRESS, with the address of the endpoint in `ropewalk show " + quote(name) + "`; a firewall on this host may also refuse to send"
 	}

@@ -31,6 +31,7 @@ const (
 	SectionHost    Section = "host network"
 	SectionClock   Section = "clock"
 	SectionTunnels Section = "tunnels"
+	SectionPeer    Section = "peer"
 )
 
 // Check examines one property of the host.
@@ -41,6 +42,7 @@ type Check struct {
 	Why         string // the property matters
 	Fixable     bool   // Apply can fix a finding
 	NeedsTunnel bool   // it examines running tunnels
+	NeedsPeer   bool   // it examines the path to one peer
 	evaluate    func(*facts.Facts, *recorder)
 }
 
@@ -97,6 +99,7 @@ func Checks() []Check {
 		{SectionHost, append(hostChecks(), pluginChecks()...)},
 		{SectionClock, clockChecks()},
 		{SectionTunnels, append(tunnelChecks(), fastChecks()...)},
+		{SectionPeer, peerChecks()},
 	} {
 		for _, c := range group.checks {
 			c.Section = group.section
@@ -106,11 +109,11 @@ func Checks() []Check {
 	return all
 }
 
-// Examine runs all applicable checks. It changes nothing.
+// Examine runs all applicable checks: with a test of a peer in f, those of that peer only. It changes nothing.
 func Examine(f *facts.Facts) Report {
 	r := newReport()
 	for _, c := range Checks() {
-		if f.Pre && c.NeedsTunnel {
+		if f.Pre && c.NeedsTunnel || c.NeedsPeer != (f.Peer != nil) {
 			continue
 		}
 		rec := recorder{check: c}

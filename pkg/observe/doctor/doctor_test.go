@@ -405,13 +405,14 @@ func fastCases() []faultCase {
 }
 
 func cases() []faultCase {
-	return slices.Concat(kernelCases(), processCases(), nicCases(), queueCases(), cpuCases(), hostCases(), portCases(), pluginCases(), tunnelCases(), fastCases())
+	return slices.Concat(kernelCases(), processCases(), nicCases(), queueCases(), cpuCases(), hostCases(), portCases(), pluginCases(), tunnelCases(), fastCases(), peerCases())
 }
 
 func TestHealthyHostPassesEveryCheck(t *testing.T) {
-	r := Examine(healthy())
+	withPeer := healthy()
+	withPeer.Peer = healthyPeer()
 	seen := map[string]bool{}
-	for _, f := range r.Findings {
+	for _, f := range append(Examine(healthy()).Findings, Examine(withPeer).Findings...) {
 		seen[f.Check] = true
 		if f.Status != OK || f.Fix != "" || len(f.Changes) > 0 {
 			t.Errorf("%s: %s: got %s (%s), want %q", f.Check, f.Status, f.Found, f.Fix, "")

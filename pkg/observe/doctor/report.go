@@ -107,13 +107,21 @@ func (r *Report) WriteText(w io.Writer, s Style) error {
 				b.WriteByte('\n')
 			}
 			section = f.Section
-			b.WriteString(s.term().Bold(string(section)) + "\n")
+			b.WriteString(s.term().Bold(clean(f.heading())) + "\n")
 		}
 		s.finding(&b, f)
 	}
 	fmt.Fprintf(&b, "\n%s\n", r.Summary)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// heading is the line above the findings of a section. A peer's public key is in it, as it is too long to repeat.
+func (f *Finding) heading() string {
+	if f.Section == SectionPeer {
+		return string(f.Section) + " " + f.Subject
+	}
+	return string(f.Section)
 }
 
 // term is the terminal style of the report.
@@ -134,7 +142,7 @@ func (s Style) symbol(status Status) string {
 
 func (s Style) finding(b *strings.Builder, f *Finding) {
 	name := f.Check
-	if f.Subject != "" {
+	if f.Subject != "" && f.Section != SectionPeer {
 		name += " " + f.Subject
 	}
 	fmt.Fprintf(b, "  %s %s: %s\n", s.symbol(f.Status), clean(name), clean(f.Found))

@@ -49,7 +49,9 @@ type Facts struct {
 	Sockets    Result[[]Socket]
 	Clock      Clock
 	Tunnels    []Tunnel
-	Plugins    Result[[]Plugin]
+	// Peer is a test of the path to one peer, nil for none.
+	Peer    *PeerPath
+	Plugins Result[[]Plugin]
 	// Cipher is the implementation that this program would use, Fallback the portable one.
 	Cipher, Fallback string
 	// SpreadPorts are the default source ports for spread.
