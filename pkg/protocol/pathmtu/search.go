@@ -96,6 +96,9 @@ func (s *Search) Start(now int64, sizes Sizes, paths int) {
 // Stop ends the search. It keeps the limit for Start.
 func (s *Search) Stop() { *s = Search{probe: Probe{ID: s.probe.ID}, limit: s.limit} }
 
+// Resume gives a new Search the limit of an earlier one, as if that had been stopped.
+func (s *Search) Resume(limit int) { s.limit = limit }
+
 // State returns the present state.
 func (s *Search) State() State { return s.state }
 

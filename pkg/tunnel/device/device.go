@@ -97,10 +97,12 @@ type Device struct {
 	limiter         peer.Limiter
 	refusals        refusals
 	failuresLog     rate // of warnings about peers that do not answer
+	pathMTULog      rate // of messages about path MTUs
 	staged          stagedTrains
 	handshakeCounts handshakeCounters
 	probeCounts     probeCounters
 	icmpCounts      icmpCounters
+	atEndpoint      endpointIndex
 	socketDrops     socketDrops
 
 	stop    chan struct{} // closed by Close

@@ -156,6 +156,23 @@ func TestResumedDeviceKeepsHelloState(t *testing.T) {
 	})
 }
 
+// TestResumedDeviceKeepsPathMTU has a path that drops silently what is too large, and a packet that waits for the session.
+func TestResumedDeviceKeepsPathMTU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > 1400 }}
+		lan := devicetest.NewLAN(w.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+		c := resumed(t, lan, handedOn(t, a), 1, devicetest.Options{})
+		if got := c.PeerStatus(b).PathMTU; got.Bytes != 1400 || got.InnerBytes != 1328 {
+			t.Errorf("got %+v, want 1400, and 1328 inside, before any probe", got)
+		}
+	})
+}
+
 // busyPort is a port whose lanes, on request, are busy with received messages until it is closed.
 type busyPort struct {
 	underlay.Port

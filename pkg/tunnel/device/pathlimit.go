@@ -4,6 +4,8 @@ package device
 
 import (
 	"encoding/binary"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -108,7 +110,8 @@ func (p *Peer) lookUpRoute(now int64) {
 	p.updatePathMTU(now)
 }
 
-// setRouteMTU takes over the MTU of the route. Refusals on another route do not hold. The caller holds mu.
+// setRouteMTU takes over the MTU of the route. Refusals on another route do not hold, and the search begins again: the next path may carry
+// more. The caller holds mu.
 func (p *Peer) setRouteMTU(mtu int32) {
 	k := &p.mtu.known
 	if k.route == mtu {
@@ -119,6 +122,9 @@ func (p *Peer) setRouteMTU(mtu int32) {
 	}
 	if port := p.dev.port.Load(); port != nil && k.route != 0 && mtu > k.route {
 		port.RoutesChanged()
+	}
+	if k.route != 0 && mtu != 0 {
+		p.mtu.stop()
 	}
 	k.route = mtu
 }
@@ -182,26 +188,61 @@ func reportedSize(m *toobig.Message) int {
 }
 
 // senderOf returns the peer to which the packet was sent that m quotes, nil if it was not: m must quote a data message that was sent in a
-// present session. An attacker off the path cannot know its receiver index (RFC 8201, section 6).
+// present session. An attacker off the path cannot know its receiver index (RFC 8201, section 6). Reports of less than the least MTU of IPv6
+// are discarded (section 4).
 func (d *Device) senderOf(m *toobig.Message) *Peer {
-	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen {
+	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen || m.To.Addr().Is6() && m.MTU < pathmtu.BaseSize {
 		return nil
 	}
 	if wire.Type(binary.LittleEndian.Uint32(m.Payload)) != wire.TypeData {
 		return nil
 	}
 	receiver, counter := binary.LittleEndian.Uint32(m.Payload[4:]), binary.LittleEndian.Uint64(m.Payload[8:])
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for _, p := range d.peers {
-		if to := p.engine.Endpoint.Load(); to == nil || to.Dst != m.To {
-			continue
-		}
+	for _, p := range d.atEndpoint.peers(d, m.To) {
 		if p.hasSent(receiver, counter) {
 			return p
 		}
 	}
 	return nil
+}
+
+// endpointIndex finds the peers at an endpoint. Anybody can send ICMP errors, so one of them must not cost a look at all peers. The index is
+// built for the first message, and discarded after indexLifetime: nothing keeps it up to date, and a router repeats its report.
+type endpointIndex struct {
+	mu  sync.Mutex
+	all map[netip.AddrPort][]*Peer // nil for none
+}
+
+// indexLifetime is how long the index of a moment is used.
+const indexLifetime = time.Second
+
+// peers returns the peers of d that are at an endpoint, or were less than indexLifetime ago.
+func (x *endpointIndex) peers(d *Device, at netip.AddrPort) []*Peer {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.all == nil {
+		x.all = d.peersByEndpoint()
+		time.AfterFunc(indexLifetime, x.discard)
+	}
+	return x.all[at]
+}
+
+func (x *endpointIndex) discard() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.all = nil
+}
+
+func (d *Device) peersByEndpoint() map[netip.AddrPort][]*Peer {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	all := make(map[netip.AddrPort][]*Peer, len(d.peers))
+	for _, p := range d.peers {
+		if to := p.engine.Endpoint.Load(); to != nil {
+			all[to.Dst] = append(all[to.Dst], p)
+		}
+	}
+	return all
 }
 
 // hasSent reports whether a message with this header was sent to the peer in the present session.

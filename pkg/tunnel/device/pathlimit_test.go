@@ -5,8 +5,10 @@ package device_test
 import (
 	"encoding/binary"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -264,5 +266,80 @@ func TestProbesOutweighReports(t *testing.T) {
 		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
 		converse(t, a, b, 60)
 		wantPathMTU(t, a, b, 1400, 1328)
+	})
+}
+
+// TestReportBelowIPv6MinimumIsDiscarded has a report that is right in everything else (RFC 8201, section 4).
+func TestReportBelowIPv6MinimumIsDiscarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := new(messages)
+		lan := devicetest.NewLAN(seen.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		off := config.SpreadOff
+		b.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(true)}})
+		b.Apply(config.Device{Peers: []config.Peer{a.AsPeer(true)}})
+		talk(t, a, b)
+		seen.mu.Lock()
+		own := seen.from[a.Outside(true).Addr()][wire.TypeData]
+		seen.mu.Unlock()
+		for _, tt := range []struct{ mtu, want int }{{0, 0}, {1279, 0}, {1280, 1280}} {
+			m := tooBig(a, b, own)
+			m.MTU, m.From, m.To = tt.mtu, a.Outside(true), b.Outside(true)
+			a.OnTooBig(m)
+			time.Sleep(time.Second)
+			if got := a.PeerStatus(b).PathMTU.Bytes; got != tt.want {
+				t.Errorf("reported %d: got %d, want %d", tt.mtu, got, tt.want)
+			}
+		}
+	})
+}
+
+// TestForgedReportsAllocateNothing has an index of the peers that lasts longer than one message.
+func TestForgedReportsAllocateNothing(t *testing.T) {
+	a, b := devicetest.Pair(t, devicetest.Options{})
+	talk(t, a, b)
+	m := tooBig(a, b, make([]byte, wire.DataHeaderLen))
+	m.Payload[0] = byte(wire.TypeData)
+	a.OnTooBig(m)
+	if n := testing.AllocsPerRun(100, func() { a.OnTooBig(m) }); n != 0 {
+		t.Errorf("got %v allocations per message, want 0", n)
+	}
+}
+
+// TestNewRouteMTUBeginsSearch has a device that becomes larger.
+func TestNewRouteMTUBeginsSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1400)
+		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
+		a, b := tappedPair(t, w, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return int(mtu.Load()), nil }})
+		talk(t, a, b)
+		converse(t, a, b, 60)
+		wantPathMTU(t, a, b, 1400, 1328)
+		mtu.Store(1500)
+		a.RoutesChanged()
+		time.Sleep(5 * time.Second)
+		wantPathMTU(t, a, b, 1480, 0)
+	})
+}
+
+// TestPathMTUIsLogged has a path that becomes narrow and wide again.
+func TestPathMTUIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1400)
+		var log lockedText
+		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
+		a, b := tappedPair(t, w, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		talk(t, a, b)
+		converse(t, a, b, 60)
+		mtu.Store(1500)
+		converse(t, a, b, 700)
+		for _, want := range []string{"path_mtu=1400 inner=1328 state=confirmed", "path_mtu=1480 inner=0 state=confirmed"} {
+			if n := strings.Count(log.String(), want); n == 0 || n > 2 {
+				t.Errorf("got %d lines with %q, want one of each host:\n%s", n, want, log.String())
+			}
+		}
 	})
 }

@@ -3,7 +3,9 @@
 package device
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +25,7 @@ type mtuSearch struct {
 	max         int    // the size of the largest packet that data can have
 	confirmedTx uint64 // the bytes sent to the peer at the last probe
 	counts      config.ProbeCounts
+	logged      int // the limit of inner packets that was logged last, 0 for none
 }
 
 // probeCounters counts the probes to all present and removed peers.
@@ -137,6 +140,26 @@ func probeSizes(mtu int, to *underlay.Endpoint) pathmtu.Sizes {
 	return s
 }
 
+// savedPathMTU returns the limit of the last search for the next device, 0 for none. The caller holds mu.
+func (p *Peer) savedPathMTU() uint16 {
+	if p.mtu.search == nil {
+		return 0
+	}
+	limit, _ := p.mtu.search.Limit()
+	if limit >= p.mtu.max {
+		return 0
+	}
+	return uint16(limit)
+}
+
+// restorePathMTU has the next search begin with the limit of the device before. The caller holds mu.
+func (p *Peer) restorePathMTU(limit int) {
+	if limit > 0 {
+		p.mtu.search = new(pathmtu.Search)
+		p.mtu.search.Resume(limit)
+	}
+}
+
 // stopPathMTU ends the search. The next one begins with its limit. The caller holds mu.
 func (p *Peer) stopPathMTU() {
 	p.mtu.stop()
@@ -202,8 +225,27 @@ func (p *Peer) probeSources() []uint8 {
 
 // applyPathMTU passes the limit for inner packets to the lanes. The caller holds mu.
 func (p *Peer) applyPathMTU() {
-	limit, _ := p.pathMTU()
-	p.engine.SetPathMTU(p.mtu.innerLimit(limit))
+	limit, state := p.pathMTU()
+	inner := p.mtu.innerLimit(limit)
+	p.engine.SetPathMTU(inner)
+	if final := state != config.PathMTUSearching && state != config.PathMTUUnknown; final && inner != p.mtu.logged {
+		p.mtu.logged = inner
+		p.logPathMTU()
+	}
+}
+
+// logPathMTU logs the limit of inner packets. There may be thousands of such peers. The caller holds mu.
+func (p *Peer) logPathMTU() {
+	level := slog.LevelInfo
+	if !p.dev.pathMTULog.allow(p.dev.clock(), time.Minute) {
+		level = slog.LevelDebug
+	}
+	r := p.reportPathMTU()
+	message := "path MTU limits packets to peer, larger ones are fragmented or answered with ICMP errors"
+	if r.InnerBytes == 0 {
+		message = "path MTU no longer limits packets to peer"
+	}
+	p.dev.log.Log(context.Background(), level, message, "peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
 }
 
 // pathMTU returns the size that data may have, 0 if it is not known, and how it is known. The caller holds mu.

@@ -25,6 +25,7 @@ func (p *Peer) saveState() PeerState {
 		PublicKey: p.key, PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
 		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt, Traffic: p.engine.Totals(),
 		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.ended,
+		PathMTU: p.savedPathMTU(),
 	}
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
@@ -58,6 +59,7 @@ func (p *Peer) restore(s *PeerState) {
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)
 	h.clock.Resume(h.lastSent)
 	p.handover.restored = s.Hello
+	p.restorePathMTU(int(s.PathMTU))
 }
 
 // resumeHello restores the result of the hello exchange and starts a handshake, if the previous device had a session. The
@@ -78,6 +80,7 @@ func (p *Peer) resumeHello(now int64) {
 	p.updateGathered()
 	p.engine.Heard.Store(s.Heard)
 	p.updateSpread()
+	p.updatePathMTU(now) // packets may wait for the session
 	if p.timers.HandshakeWanted(now) {
 		p.sendInitiation(now)
 		p.timers.retries, p.timers.retryAt = 0, now+retryIntervals[0]

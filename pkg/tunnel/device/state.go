@@ -53,6 +53,8 @@ type PeerState struct {
 	LastSent       Timestamp    `json:"initiated"`
 	LastAcceptedAt int64        `json:"last_consumed"`
 	Hello          *HelloResult `json:"session"` // nil without a session
+	// PathMTU is the limit of the last search in bytes. It is absent if nothing was too large, which older daemons can parse.
+	PathMTU uint16 `json:"path_mtu,omitempty"`
 }
 
 // HelloResult is the result of the hello exchange in a session. The session's keys stay in the process.
