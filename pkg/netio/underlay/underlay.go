@@ -143,7 +143,7 @@ type Port interface {
 	SecondaryPorts() Receiver
 	// Source returns the UDP port of a source: LocalPort for 0, and 0 if it is not open.
 	Source(source int) uint16
-	// SendTo sends one handshake or cookie message, with the DSCP AF41 and ECN zero. Any goroutine may call it. It
+	// SendTo sends one handshake initiation or response, with the DSCP AF41 and ECN zero. Any goroutine may call it. It
 	// does not wait for room in a send buffer: the error is ErrSendBufferFull then.
 	SendTo(to *Endpoint, datagram []byte) error
 	// SendRun sends one run without a lane, sets its Sent, and returns the error that Lane.Send would set as its Err, or

@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -147,6 +149,36 @@ func TestUnderLoadInitiatorNeedsCookie(t *testing.T) {
 
 		time.Sleep(2 * time.Second)
 		wantReasons(t, h, mine, s.initiation(h, at(3)), drop.None) // no load any more
+	})
+}
+
+// markedMessages counts the messages that leave with the DSCP of handshakes.
+type markedMessages struct {
+	underlay.Port
+	count *atomic.Int32
+}
+
+func (m markedMessages) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	m.count.Add(1)
+	return m.Port.SendTo(to, datagram)
+}
+
+// TestCookieRepliesAreNotMarked: anybody can ask for cookies, and must not fill the priority queues of a network.
+func TestCookieRepliesAreNotMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var marked atomic.Int32
+		lan := devicetest.NewLAN(nil)
+		h := lan.Host(t, 1, devicetest.Options{Stop: true, WrapPort: func(p underlay.Port) underlay.Port { return markedMessages{p, &marked} }})
+		h.Follow(tun.Event{Up: true, MTU: 1420})
+		t.Cleanup(h.Shut)
+		s, flooder := newStranger(t, lan, 66), newStranger(t, lan, 77)
+		h.Apply(config.Device{Peers: []config.Peer{s.asPeer()}})
+		flooder.load(h)
+		before := marked.Load()
+		wantReasons(t, h, s.port.Endpoint(false), s.initiation(h, at(1)), drop.HSNoCookie)
+		if reply := s.receive(); wire.Type(reply[0]) != wire.TypeCookieReply || marked.Load() != before {
+			t.Errorf("got message type %d, marked %v, want a cookie reply that is not", reply[0], marked.Load() != before)
+		}
 	})
 }
 

@@ -91,17 +91,19 @@ func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 		d.log.Error("creating cookie reply failed, dropping handshake message, its sender tries again", "endpoint", from.Dst, "error", err)
 		return
 	}
-	reason, _ := d.send(&from, reply[:])
+	reason, _ := d.send(&from, func(port underlay.Port) error { // without the DSCP of handshakes: anybody can ask for cookies
+		return port.SendRun(&underlay.Run{To: &from, Parts: [][]byte{reply[:]}, SegSize: len(reply), Segments: 1})
+	})
 	d.engine.SlowDrops.Add(reason, 1)
 }
 
-// send sends one slow-path message. The error is that of the system call.
-func (d *Device) send(to *underlay.Endpoint, msg []byte) (drop.Reason, error) {
+// send sends one slow-path message by means of f. The error is that of the system call.
+func (d *Device) send(to *underlay.Endpoint, f func(underlay.Port) error) (drop.Reason, error) {
 	port := d.port.Load()
 	if port == nil {
 		return drop.TXDown, nil
 	}
-	err := port.SendTo(to, msg)
+	err := f(port)
 	switch {
 	case err == nil:
 		return drop.None, nil
@@ -310,7 +312,7 @@ func (p *Peer) sendHandshake(msg []byte, now int64) error {
 		return nil
 	}
 	p.engine.Activity.Sent(now, false) // before an answer can arrive
-	why, err := p.dev.send(to, msg)
+	why, err := p.dev.send(to, func(port underlay.Port) error { return port.SendTo(to, msg) })
 	if why != drop.None {
 		p.dropForPeer(why, 1)
 		return err
