@@ -254,7 +254,9 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 func evaluateProbedMTU(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	confirmed, known, silent, small := 0, 0, 0, 0
 	var least config.PathMTU
-	for _, p := range s.PathMTU {
+	narrowest := ""
+	for _, key := range slices.Sorted(maps.Keys(s.PathMTU)) {
+		p := s.PathMTU[key]
 		switch p.State {
 		case config.PathMTUConfirmed:
 			confirmed++
@@ -266,16 +268,16 @@ func evaluateProbedMTU(_ *facts.Facts, name string, s *facts.Stats, r *recorder)
 		if p.InnerBytes > 0 {
 			small++
 			if least.InnerBytes == 0 || p.InnerBytes < least.InnerBytes {
-				least = p
+				least, narrowest = p, key
 			}
 		}
 	}
 	switch {
 	case least.TooSmallForIPv6():
-		r.warn(name, fmt.Sprintf("%d bytes to one peer: too small for IPv6 inside, whose packets of 1280 bytes leave in fragments", least.Bytes),
+		r.warn(name, fmt.Sprintf("to peer %s: %s, whose packets of 1280 bytes leave in fragments", narrowest, least),
 			"raise the MTU of the path to 1340 bytes or more (IPv6 outside: 1360)")
 	case small > 0:
-		r.warn(name, fmt.Sprintf("smaller than the tunnel's MTU needs for %d of %d peers, the least is %d bytes", small, len(s.PathMTU), least.Bytes),
+		r.warn(name, fmt.Sprintf("smaller than the tunnel's MTU needs for %d of %d peers, the least is that of peer %s: %s", small, len(s.PathMTU), narrowest, least),
 			fmt.Sprintf("ip link set dev %s mtu %d", quote(name), least.InnerBytes))
 	case silent > 0:
 		r.warn(name, fmt.Sprintf("no probe of any size is answered by %d of %d peers", silent, len(s.PathMTU)),

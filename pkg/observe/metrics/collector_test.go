@@ -120,7 +120,7 @@ func TestManyPeersAreAggregatedUnlessConfigured(t *testing.T) {
 		text := scrapeText(t, d, Options{PerPeer: tt.mode, WireGuardNames: true})
 		want := 0
 		if tt.each {
-			want = 16 * tt.peers
+			want = 17 * tt.peers
 		}
 		keys := 0
 		for _, line := range samples(text) {

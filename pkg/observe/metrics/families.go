@@ -94,6 +94,7 @@ const (
 	peerSpreadPorts
 	peerBlockedPorts
 	peerPathMTU
+	peerPathMTUInfo
 	peerUnanswered
 
 	wgSentBytes
@@ -179,7 +180,8 @@ var definitions = [familyCount]definition{
 	peerSpreadPorts:     {"ropewalk_peer_spread_ports", gauge, "Source ports over which the flows to a peer are spread; 0 if they are not.", "interface public_key"},
 	peerBlockedPorts:    {"ropewalk_peer_blocked_ports", gauge, "Source ports to a peer that the path does not admit; their flows leave from the listen port.", "interface public_key"},
 
-	peerPathMTU: {"ropewalk_peer_path_mtu_bytes", gauge, "Largest outer IP packet to a peer, by probes, the MTU of the route, or an ICMP error; 0 if it is not known, as before the first session.", "interface public_key"},
+	peerPathMTU:     {"ropewalk_peer_path_mtu_bytes", gauge, "Largest outer IP packet to a peer, by probes, the MTU of the route, or an ICMP error; 0 if it is not known, as before the first session.", "interface public_key"},
+	peerPathMTUInfo: {"ropewalk_peer_path_mtu_info", gauge, "How the path MTU to a peer is known: confirmed or searching, by probes; route, icmp or host; unreachable, if no probe is answered; or unknown. Always 1. Join it on interface and public_key.", "interface public_key state"},
 
 	peerUnanswered: {"ropewalk_peer_unanswered_initiations", gauge, "Handshake initiations to a peer since the last complete handshake, without the last one.", "interface public_key"},
 

@@ -3,12 +3,14 @@
 package metrics
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 )
 
@@ -130,6 +132,7 @@ func (s *scrape) peer(p *Peer) {
 	s.emit(peerSpreadPorts, float64(p.SpreadPorts), p.PublicKey)
 	s.emit(peerBlockedPorts, float64(p.BlockedPorts), p.PublicKey)
 	s.emit(peerPathMTU, float64(p.PathMTU.Bytes), p.PublicKey)
+	s.emit(peerPathMTUInfo, 1, p.PublicKey, string(cmp.Or(p.PathMTU.State, config.PathMTUUnknown)))
 	s.emit(peerUnanswered, float64(p.Handshake.Unanswered), p.PublicKey)
 }
 
