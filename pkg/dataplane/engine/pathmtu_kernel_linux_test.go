@@ -176,32 +176,38 @@ func TestKernelUDPSocketLearnsPathMTU(t *testing.T) {
 	})
 }
 
+// connectTCP connects from with address of to. What arrives there is sent to received at its end.
+func connectTCP(t *testing.T, from, to *netlab.Host, address string) (c *net.TCPConn, received <-chan []byte) {
+	t.Helper()
+	at, all := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)), make(chan []byte, 1)
+	var l *net.TCPListener
+	expect.NoError(t, to.Do(func() (err error) {
+		l, err = net.ListenTCP("tcp", at)
+		return err
+	}))
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		defer close(all)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		got, _ := io.ReadAll(c)
+		_ = c.Close()
+		all <- got
+	}()
+	expect.NoError(t, from.Do(func() (err error) {
+		c, err = net.DialTCP("tcp", nil, at)
+		return err
+	}))
+	return c, all
+}
+
 func TestKernelTCPLearnsPathMTU(t *testing.T) {
 	eachSender(t, func(t *testing.T, from *netlab.Host, a, b *end, ipv6 bool) {
 		a.peer.SetPathMTU(testMTU)
 		to, _ := addressesOfB(ipv6)
-		var l *net.TCPListener
-		expect.NoError(t, b.host.Do(func() (err error) {
-			l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.MustParseAddrPort(to)))
-			return err
-		}))
-		defer func() { _ = l.Close() }()
-		received := make(chan []byte, 1)
-		go func() {
-			c, err := l.Accept()
-			if err != nil {
-				close(received)
-				return
-			}
-			all, _ := io.ReadAll(c)
-			_ = c.Close()
-			received <- all
-		}()
-		var c *net.TCPConn
-		expect.NoError(t, from.Do(func() (err error) {
-			c, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(to)))
-			return err
-		}))
+		c, received := connectTCP(t, from, b.host, to)
 		sent := make([]byte, 1<<20)
 		_, _ = rand.Read(sent)
 		_, err := c.Write(sent)
@@ -214,6 +220,28 @@ func TestKernelTCPLearnsPathMTU(t *testing.T) {
 		if a.engine.Stats().Lanes[0].Drops[drop.TXPacketTooBig.String()] == 0 {
 			t.Error("no packet was too big")
 		}
+	})
+}
+
+// TestForwardedTrainsPassWhole sends so much that TCP builds the largest trains of a veth, 65,536 bytes. The kernel must not segment them in
+// front of the TUN.
+func TestForwardedTrainsPassWhole(t *testing.T) {
+	eachFamily(t, func(t *testing.T, ipv6 bool) {
+		behind, a, b := newEnds(t)
+		to, _ := addressesOfB(ipv6)
+		c, received := connectTCP(t, behind, b.host, to)
+		const bytes = 16 << 20
+		_, err := c.Write(make([]byte, bytes))
+		expect.NoError(t, err)
+		expect.NoError(t, c.Close())
+		if got := len(<-received); got != bytes {
+			t.Errorf("got %d bytes, want %d", got, bytes)
+		}
+		tx := a.engine.Stats().Lanes[0]
+		if tx.TxPackets < 12*tx.TxTrains {
+			t.Errorf("%d packets left the TUN in %d trains, want at least 12 per train", tx.TxPackets, tx.TxTrains)
+		}
+		t.Logf("%d packets in %d trains", tx.TxPackets, tx.TxTrains)
 	})
 }
 
