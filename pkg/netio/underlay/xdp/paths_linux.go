@@ -13,7 +13,7 @@ func (sup *supervisor) resolve(targets []target, era int) {
 		return
 	}
 	sup.resolver.device = sup.device.index
-	sup.resolver.begin(sup.mark.Load())
+	sup.resolver.begin(sup.mark.Load(), sup.port.dontFragment.Load())
 	for _, to := range targets {
 		old := sup.port.table.get(to)
 		if old == nil {

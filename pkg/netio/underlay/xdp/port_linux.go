@@ -102,10 +102,11 @@ func (p *Port) SetMark(mark uint32) error {
 	return nil
 }
 
-// SetFragments implements underlay.Port.
+// SetFragments implements underlay.Port. Everything uses the UDP socket until the paths are resolved again.
 func (p *Port) SetFragments(permitted bool) error {
 	err := p.udp.SetFragments(permitted)
 	p.dontFragment.Store(p.udp.Features().DontFragment)
+	p.table.clear() // the longest packets are others
 	return err
 }
 

@@ -24,6 +24,7 @@ type resolver struct {
 	device           int // index of the device with the queues, 0 for none
 	maxPacket        int // longest IP packet in bytes that a frame holds
 	mark             uint32
+	dontFragment     bool // packets have Don't Fragment set
 	unsupportedRules bool // some rule depends on a field that the lookup does not have
 }
 
@@ -44,8 +45,8 @@ func maxIPPacket(frameSize int) int {
 }
 
 // begin prepares for a series of lookups.
-func (r *resolver) begin(mark uint32) {
-	r.mark, r.unsupportedRules = mark, false
+func (r *resolver) begin(mark uint32, dontFragment bool) {
+	r.mark, r.dontFragment, r.unsupportedRules = mark, dontFragment, false
 	for _, family := range hostnet.Families() {
 		rules, err := hostnet.Dump(func() ([]netlink.Rule, error) { return r.nl.RuleList(int(family)) })
 		r.unsupportedRules = r.unsupportedRules || err == nil && hasUnsupportedRules(rules) // a kernel without CONFIG_IP_MULTIPLE_TABLES has no rules
@@ -161,7 +162,7 @@ func (r *resolver) fillLink(route *netlink.Route, e *egress) Reason {
 	e.device = a.Name
 	e.from = mac(a.HardwareAddr)
 	e.mtu = min(a.MTU, r.maxPacket)
-	if route.MTU > 0 {
+	if route.MTU > 0 && !r.dontFragment { // with it, UDP sockets ignore the MTU, too: anybody can make the kernel learn one (RFC 8899, section 4.6)
 		e.mtu = min(e.mtu, route.MTU)
 	}
 	return ViaXDP
