@@ -7,6 +7,7 @@
 //   - xsk: AF_XDP sockets, rings and UMEM
 //   - hostnet: addresses, routes, rules and NIC settings over netlink and ethtool
 //   - toobig: the ICMP errors that report the MTU of a path
+//   - connlimit: a bound on the connections of a server
 //   - busypoll, thread: busy polling of a descriptor, and threads with their own scheduling
 //
 // Packages here know no WireGuard and import only protocol. Begin with tun.Queue and underlay.Lane.

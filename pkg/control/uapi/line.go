@@ -15,9 +15,10 @@ import (
 // lineReader reads the lines of one operation, and limits the size of a line and of the operation.
 type lineReader struct {
 	r     *bufio.Reader
-	line  int   // number of the line just read, from 1
-	left  int64 // bytes left of the operation's limit
-	ended bool  // the empty line was read
+	line  int    // number of the line just read, from 1
+	left  int64  // bytes left of the operation's limit
+	ended bool   // the empty line was read
+	onEnd func() // called when the empty line was read; may be nil
 }
 
 func newLineReader(r io.Reader, limit int64) *lineReader {
@@ -52,6 +53,9 @@ func (l *lineReader) next() (string, error) {
 		return "", l.tooBig(errors.New("request too long"))
 	}
 	l.ended = len(raw) == 1
+	if l.ended && l.onEnd != nil {
+		l.onEnd()
+	}
 	return string(raw[:len(raw)-1]), nil
 }
 

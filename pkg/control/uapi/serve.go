@@ -11,13 +11,16 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/connlimit"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -40,6 +43,8 @@ type Server struct {
 	// at the latest soon after the end of ctx, which is Serve's. The Server calls replied once the client has its answer. nil: the
 	// operation is not supported.
 	Upgrade func(ctx context.Context, path string) (replied func(), err error)
+
+	failures rate.Sometimes // bounds the log messages about failed requests
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -56,22 +61,24 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	slots := make(chan struct{}, maxConns)
+	limit := connlimit.New(maxConns)
+	s.failures = rate.Sometimes{First: failureLogs, Interval: failureLogInterval}
 	for {
-		slots <- struct{}{}
 		conn, err := accept(ctx, l)
-		if ctx.Err() != nil {
-			if err == nil {
-				conn.Close()
-			}
-			return nil
-		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("accepting a configuration client: %w", err)
 		}
+		if err != nil {
+			return nil
+		}
+		slot, err := limit.Add(ctx, conn)
+		if err != nil { // ctx has ended
+			conn.Close()
+			return nil
+		}
 		clients.Go(func() {
-			s.serveConn(ctx, conn)
-			<-slots
+			defer slot.Release()
+			s.serveConn(ctx, conn, slot)
 		})
 	}
 }
@@ -92,11 +99,12 @@ func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 }
 
 // serveConn answers one client's operations, one after the other.
-func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
+func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.Slot) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
 	lines := newLineReader(conn, 0)
+	lines.onEnd = slot.Serve
 	idle := s.Idle
 	if idle == 0 {
 		idle = idleTimeout
@@ -120,6 +128,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) {
 		if err != nil || !more {
 			return
 		}
+		slot.Wait()
 	}
 }
 
@@ -144,8 +153,13 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 		return nil, false, nil
 	}
 	if err != nil {
-		s.logger().Warn("request on the control socket failed", "operation", knownOp(op), "error", err)
+		s.failures.Do(func() {
+			s.logger().Warn("request on the control socket failed", "operation", knownOp(op), "error", err)
+		})
 		body = nil
+		if maxRequest-lines.left > largeRequest {
+			debug.FreeOSMemory()
+		}
 	}
 	return appendReply(body, errnoOf(err)), !isFatal(err), replied
 }

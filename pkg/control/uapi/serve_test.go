@@ -3,6 +3,7 @@
 package uapi_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 var exact = cmp.Options{
@@ -237,32 +239,63 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 	}
 }
 
-func TestIdleClientsBlockOthersForSecondsOnly(t *testing.T) {
+// TestStalledClientsMakeRoomForOthers has as many clients as are served at once, each of which stops somewhere in its request.
+func TestStalledClientsMakeRoomForOthers(t *testing.T) {
+	for name, sent := range map[string]string{"silent": "", "within a line": "get=", "within a request": "set=1\nlisten_port=1\n"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				l := make(pipes)
+				done := make(chan error)
+				go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+				for range 64 {
+					stalled, server := net.Pipe()
+					defer stalled.Close()
+					l <- server
+					io.WriteString(stalled, sent)
+				}
+				start := time.Now()
+				client, server := net.Pipe()
+				l <- server
+				go io.WriteString(client, "set=1\n\n")
+				answer := make([]byte, len("errno=0\n\n"))
+				if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
+					t.Errorf("got answer %q, error %v, want no error", answer, err)
+				}
+				if waited := time.Since(start); waited != 0 {
+					t.Errorf("answered after %v, want at once", waited)
+				}
+				client.Close()
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestFailedRequestsAreLoggedAtLimitedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
+		var log bytes.Buffer
+		s := &uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		done := make(chan error)
-		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
-		for range 64 { // as many as are served at once
-			silent, server := net.Pipe()
-			defer silent.Close()
+		go func() { done <- s.Serve(ctx, l) }()
+		for range 1000 {
+			client, server := net.Pipe()
 			l <- server
+			go io.WriteString(client, "get=2\n\n")
+			if answer, err := io.ReadAll(client); err != nil || !strings.HasPrefix(string(answer), "errno=") {
+				t.Fatalf("got answer %q, error %v", answer, err)
+			}
+			time.Sleep(100 * time.Millisecond) // the clock is fake
 		}
-		start := time.Now()
-		client, server := net.Pipe()
-		l <- server
-		go io.WriteString(client, "set=1\n\n")
-		answer := make([]byte, len("errno=0\n\n"))
-		if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
-			t.Errorf("got answer %q, error %v, want no error", answer, err)
-		}
-		if waited := time.Since(start); waited != 5*time.Second {
-			t.Errorf("answered after %v", waited)
-		}
-		client.Close()
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		expect.NoError(t, <-done)
+		if n := strings.Count(log.String(), "request on the control socket failed"); n < 16 || n > 16+11 {
+			t.Errorf("logged %d of 1000 failures in 100 s, want 16 and one each 10 s", n)
 		}
 	})
 }

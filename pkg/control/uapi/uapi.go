@@ -21,15 +21,18 @@ type Handler interface {
 
 // Limits of one socket. A client that exceeds one is disconnected, after an error reply where one is still possible.
 const (
-	maxLine        = 4096                   // bytes in one line; the longest legitimate one has under 200
-	maxRequest     = 64 << 20               // bytes in one request: over a million allowed IPs
-	maxReply       = 512 << 20              // bytes a client accepts for one answer
-	maxConns       = 64                     // clients served at once; others wait in the listen queue
-	firstTimeout   = 5 * time.Second        // from connecting to the first byte, so that idle clients do not block others for long
-	idleTimeout    = 60 * time.Second       // from the first byte to the end of a request, and from there to the end of the next
-	replyTimeout   = 30 * time.Second       // for a client to read its answer
-	acceptPause    = 100 * time.Millisecond // before the next try when descriptors or memory ran out
-	requestTimeout = 60 * time.Second       // for a daemon to answer Client
+	maxLine            = 4096                   // bytes in one line; the longest legitimate one has under 200
+	maxRequest         = 64 << 20               // bytes in one request: over a million allowed IPs
+	largeRequest       = 1 << 20                // bytes of a failed request from which on its memory is returned to the kernel at once
+	maxReply           = 512 << 20              // bytes a client accepts for one answer
+	maxConns           = 64                     // clients at once; a new one replaces the one that has kept the daemon waiting longest for its request
+	firstTimeout       = 5 * time.Second        // from connecting to the first byte, so that idle clients do not block others for long
+	idleTimeout        = 60 * time.Second       // from the first byte to the end of a request, and from there to the end of the next
+	replyTimeout       = 30 * time.Second       // for a client to read its answer
+	acceptPause        = 100 * time.Millisecond // before the next try when descriptors or memory ran out
+	failureLogs        = 16                     // messages about failed requests, then one each failureLogInterval
+	failureLogInterval = 10 * time.Second
+	requestTimeout     = 60 * time.Second // for a daemon to answer Client
 )
 
 // First lines of the operations. An operation ends with an empty line.

@@ -18,7 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
-	"golang.org/x/net/netutil"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/connlimit"
 )
 
 // Limits on clients. The server runs in the process that carries packets, and clients may be hostile.
@@ -27,7 +28,7 @@ const (
 	readTimeout   = 10 * time.Second // for a whole request
 	writeTimeout  = 30 * time.Second // for a request and its response
 	maxHeader     = 16 << 10         // bytes of a header
-	maxClients    = 32               // connections
+	maxClients    = 32               // connections; a new one replaces the oldest
 	maxScrapes    = 4                // concurrent scrapes
 	closeTimeout  = 2 * time.Second  // for responses in progress when the server stops
 	headerSlack   = 4 << 10          // bytes that net/http adds to maxHeader
@@ -67,7 +68,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving metrics on %s: %w", cfg.Addr, err)
 	}
-	return &Server{cfg: cfg, listener: netutil.LimitListener(l, maxClients)}, nil
+	return &Server{cfg: cfg, listener: connlimit.Listen(l, maxClients)}, nil
 }
 
 // unquoted is an error of the YAML parser without its quotes from the file, which may be a secret if the path was wrong.
@@ -99,7 +100,7 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 		MaxHeaderBytes: maxHeader - headerSlack,
 		ErrorLog:       slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	server.SetKeepAlivesEnabled(false) // an idle connection would take one of maxClients from a health check
+	server.SetKeepAlivesEnabled(false) // the oldest of maxClients connections should be that of a client that stalls
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
