@@ -163,7 +163,7 @@ func (r *receiver) handleElement(e *element) {
 func (r *receiver) handleDatagrams(e *element) {
 	d := &e.Datagrams
 	if d.Truncated {
-		r.drop(drop.RXTruncated, 1)
+		r.drop(drop.RXTruncated, max(session.Messages(d.N, d.SegSize), 1)) // of those that fit
 		return
 	}
 	if d.N == 0 {
