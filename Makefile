@@ -158,11 +158,30 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-kube deps-page check check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check site check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels
 	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
 	@echo 'ci: all targets passed'
+
+# ---- the documentation as a web site
+
+SITE := build/site
+SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md
+.PHONY: site
+site: deps-site $(SITE)/venv/installed ## the documentation as a web site, in build/site/html; fails on a broken link or anchor
+	@rm -rf $(SITE)/docs $(SITE)/html && mkdir -p $(SITE)/docs/deploy
+	cp -r docs/. $(SITE_FILES) $(SITE)/docs && cp -r deploy/grafana deploy/prometheus $(SITE)/docs/deploy
+	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
+	$(SITE)/venv/bin/mkdocs build --strict -f deploy/site/mkdocs.yml
+
+$(SITE)/venv/installed: deploy/site/requirements.txt
+	python3 -m venv $(SITE)/venv && $(SITE)/venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: deps-site
+deps-site:
+	$(call apt_install,python3-venv)
 
 # ---- release: what users install, in build/dist. The same sources give the same bytes.
 
