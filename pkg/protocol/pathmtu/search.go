@@ -18,8 +18,8 @@ const (
 	// RetryAfter is the time after which a path is tried again on which nothing was answered.
 	RetryAfter = int64(60 * time.Second)
 
-	// lookAfter is the time after which a search that waits for data looks once more whether some was sent, before it waits for its owner.
-	lookAfter = int64(2 * time.Second)
+	// pollAfter is the time after which a search that waits for data looks once more whether some was sent, before it waits for its owner.
+	pollAfter = int64(2 * time.Second)
 
 	// repeatTimeout is the timeout of the only probe in Repeating: after an outage a slow path must not look narrow.
 	repeatTimeout = 3 * Timeout
@@ -69,7 +69,7 @@ type Search struct {
 	waiting bool  // for its answer
 	due     int64 // when the answer is late, or the next probe is due; 0 for never
 	idle    bool  // due applies only while data is sent
-	look    int64 // while idle: when to look for data once; 0 for never
+	pollAt  int64 // while idle: when to check once whether data is sent; 0 for never
 	sentAt  int64 // when the last probe was returned
 
 	low, high int  // low passes, high does not
@@ -108,7 +108,7 @@ func (s *Search) Limit() (size int, proven bool) { return s.limit, s.proven }
 // Next returns when to call Fire, 0 for never. active reports whether data is being sent.
 func (s *Search) Next(active bool) int64 {
 	if s.idle && !active {
-		return s.look
+		return s.pollAt
 	}
 	return s.due
 }
@@ -119,7 +119,7 @@ func (s *Search) Fire(now int64, active bool) (p Probe, ok bool) {
 		return Probe{}, false
 	}
 	if s.idle && !active {
-		s.look = 0
+		s.pollAt = 0
 		return Probe{}, false
 	}
 	if s.idle {
@@ -212,7 +212,7 @@ func (s *Search) SetPaths(now int64, paths int) {
 // try makes a probe of a size due at an instant.
 func (s *Search) try(at int64, size int) {
 	s.probe.Size = size
-	s.tries, s.unsent, s.waiting, s.idle, s.look, s.due = 0, 0, false, false, 0, at
+	s.tries, s.unsent, s.waiting, s.idle, s.pollAt, s.due = 0, 0, false, false, 0, at
 }
 
 // tryOnce is try for a size that counts as too large after the loss of one probe.
@@ -358,7 +358,7 @@ func (s *Search) check(at int64) {
 		s.tryNextPath(at)
 	default:
 		s.wait(at)
-		s.look = at + lookAfter // data may follow its session
+		s.pollAt = at + pollAfter // data may follow its session
 	}
 }
 
@@ -386,7 +386,7 @@ func (s *Search) rest(at int64) {
 
 // wait waits until an instant, and then until data is sent.
 func (s *Search) wait(at int64) {
-	s.tries, s.unsent, s.waiting, s.idle, s.look, s.due = 0, 0, false, true, 0, at
+	s.tries, s.unsent, s.waiting, s.idle, s.pollAt, s.due = 0, 0, false, true, 0, at
 }
 
 // resume begins the work that waited for data.
