@@ -68,43 +68,70 @@ type Device struct {
 	engine *engine.Engine
 	clock  engine.Clock
 
-	// mu guards configuration: everything below that is not atomic.
-	mu          sync.Mutex
-	private     noise.PrivateKey
-	listenPort  uint16
+	mu sync.Mutex // guards linkState, and writes of settings, portState and peers
+	linkState
+	settings
+	portState
+	peersMu    sync.RWMutex // guards peers for readers that do not hold mu
+	peers      map[noise.PublicKey]*Peer
+	atEndpoint endpointIndex // of peers
+
+	work
+	counters
+	staged stagedTrains // of all peers
+	lifetime
+}
+
+// linkState is the state of the interface.
+type linkState struct {
 	started     bool
 	linkUp      bool // the interface is administratively up
 	up, closed  bool // up: the port is open; it may be closed while the link is up
 	handingOver bool // Leave returns its state at the end
+}
 
-	peersMu sync.RWMutex // guards peers for readers that do not hold mu
-	peers   map[noise.PublicKey]*Peer
+// settings are the configured values. Those that lanes and workers read are atomic.
+type settings struct {
+	private      noise.PrivateKey
+	listenPort   uint16
+	identity     atomic.Pointer[identity]
+	spreading    atomic.Pointer[spreadConfig]
+	mtu          atomic.Int64                       // of the TUN, 0 before it is known
+	mark         atomic.Uint32                      // fwmark of outer packets, 0 for none
+	underlayMode atomic.Uint32                      // config.UnderlayMode
+	cpus         atomic.Pointer[config.ReceiveCPUs] // nil for none
+	fragments    atomic.Bool                        // config.OuterFragments
+}
 
-	identity        atomic.Pointer[identity]
-	spreading       atomic.Pointer[spreadConfig]
-	sources         sourcePool
-	groups          sendGroups
-	selection       laneSelection
-	guard           atomic.Pointer[guardRef]           // nil while there is none
-	mtu             atomic.Int64                       // of the TUN, 0 before it is known; written under mu
-	mark            atomic.Uint32                      // written under mu
-	underlayMode    atomic.Uint32                      // config.UnderlayMode, written under mu
-	cpus            atomic.Pointer[config.ReceiveCPUs] // nil for none, written under mu
-	fragments       atomic.Bool                        // config.OuterFragments, written under mu
-	port            atomic.Pointer[portRef]            // nil while down
-	handshakes      handshakeQueue
-	tasks           taskQueue
-	limiter         peer.Limiter
-	refusals        refusals
-	failuresLog     rate // of warnings about peers that do not answer
-	pathMTULog      rate // of messages about path MTUs
-	staged          stagedTrains
+// portState is the port, and its sockets beyond one per lane.
+type portState struct {
+	port      atomic.Pointer[portRef] // nil while down
+	sources   sourcePool
+	groups    sendGroups
+	selection laneSelection
+	guard     atomic.Pointer[guardRef] // nil while there is none
+}
+
+// work is what lanes leave to worker goroutines, and its limits.
+type work struct {
+	handshakes  handshakeQueue
+	tasks       taskQueue
+	limiter     peer.Limiter
+	refusals    refusals
+	failuresLog rate // of warnings about peers that do not answer
+	pathMTULog  rate // of messages about path MTUs
+}
+
+// counters count for all present and removed peers.
+type counters struct {
 	handshakeCounts handshakeCounters
 	probeCounts     probeCounters
 	icmpCounts      icmpCounters
-	atEndpoint      endpointIndex
 	socketDrops     socketDrops
+}
 
+// lifetime ends the device's goroutines.
+type lifetime struct {
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
 	workers sync.WaitGroup
@@ -128,12 +155,11 @@ func New(cfg Config) *Device {
 		cfg.Wall = time.Now
 	}
 	d := &Device{
-		cfg:   cfg,
-		log:   cfg.Log,
-		clock: engine.NewClock(),
-		peers: map[noise.PublicKey]*Peer{},
-		stop:  make(chan struct{}),
-		done:  make(chan struct{}),
+		cfg:      cfg,
+		log:      cfg.Log,
+		clock:    engine.NewClock(),
+		peers:    map[noise.PublicKey]*Peer{},
+		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{})},
 	}
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
