@@ -22,38 +22,51 @@ type Port struct {
 	family    int
 	gro       bool
 	gso       bool
-	paths     pathLimits
-	selects   atomic.Bool // a selection is active
-	filter    bool        // the filter drops trains of initiations
+	filter    bool // the filter drops trains of initiations
 	lanes     []*lane
 	secondary *secondaryPorts
 	sources   *underlay.Sources                 // a handle is a descriptor; source 0 has none, because each lane has its own socket
 	groups    [groups]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
 	routed    routedSources
+	paths     pathLimits
+	limits    sendLimits
+	senders   sync.Pool                                      // of *singleSender
+	sendNow   func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
+	drops     dropCounters
+	fragmentState
+	selectionState
+	closeState
 
+	// opening is held by OpenSource and OpenGroup, by SetMark (the next socket gets its mark), by SetSelection, and by Close
+	// to end them.
+	opening sync.Mutex
+	config  Config // of the next source, and of send groups
+}
+
+// fragmentState is about outer packets that exceed the path MTU.
+type fragmentState struct {
 	tooBig          *toobig.Listener // nil for none
 	dontFragment    atomic.Bool
 	fragmentSockets [1 + underlay.MaxSources]atomic.Bool // by source: a socket in fragmentGroup was requested
+}
 
+// selectionState is the program that selects the lane of a received datagram.
+type selectionState struct {
+	selects              atomic.Bool        // a selection is active
+	selection            underlay.Selection // the active selection
+	selectionPlans       int                // the number of its plans in the program
+	selectionReplaceable bool               // the kernel can replace a selection safely
+	maxInstructions      int                // limit of the next program
+}
+
+// closeState closes the sockets once.
+type closeState struct {
 	closed  atomic.Bool
 	closing sync.Once
 	// mu keeps the sockets open for goroutines without a lane: SendTo and SetMark hold it for reading.
 	mu            sync.RWMutex
-	limits        sendLimits
-	senders       sync.Pool                                      // of *singleSender
-	sendNow       func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
-	drops         dropCounters
 	socketsClosed bool
-	// opening is held by OpenSource and OpenGroup, by SetMark (the next socket gets its mark), by SetSelection, and by Close
-	// to end them.
-	opening         sync.Mutex
-	config          Config // of the next source, and of send groups
-	maxInstructions int    // limit of the next selection program
-
-	kept                 bool               // Keep has duplicated the sockets: Close does not shut them down
-	selectionReplaceable bool               // the kernel can replace a selection safely
-	selection            underlay.Selection // the active selection, and the number of its plans in the program
-	selectionPlans       int
+	kept          bool // Keep has duplicated the sockets: Close does not shut them down
 }
 
 var _ underlay.Port = (*Port)(nil)
@@ -121,8 +134,8 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 	p := &Port{
 		port: port, family: socks[0].family, gro: socks[0].gro, gso: socks[0].gso, config: c.sourceConfig(socks[0].family),
 		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
-		maxInstructions: maxProgram, selectionReplaceable: selectionReplaceable(kernelRelease(), kernelVersion()),
 	}
+	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernelRelease(), kernelVersion())
 	p.paths.now, p.routed.fd = time.Now, -1
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
