@@ -32,9 +32,10 @@ type runOptions struct {
 	metrics  metricsFlags
 	underlay underlayFlags
 	takeover bool
-	// daemon and foreground: run in the background, or not; never both.
-	inBackground, foreground bool
-	ready                    *readyPipe // of a daemon in the background, else nil
+
+	inBackground bool       // --daemon
+	foreground   bool       // --foreground, which excludes --daemon
+	ready        *readyPipe // of a daemon in the background, else nil
 }
 
 func newRunCmd() *cobra.Command {
@@ -68,6 +69,11 @@ func newRunCmd() *cobra.Command {
 			return run(cmd.Context(), args[0], o)
 		},
 	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&o.lanes, "lanes", 0, "number of lanes, each with a TUN queue, threads and a socket (default: one per CPU)")
 	cmd.Flags().IntVar(&o.nice, "nice", daemon.LaneNice,
 		"increment of the nice value of the lanes' threads; a negative one runs them before\napplications, as the kernel's network stack does, except while they carry\nmainly single datagrams")
@@ -86,7 +92,6 @@ func newRunCmd() *cobra.Command {
 	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolVarP(&o.inBackground, "daemon", "d", false, "return when the interface is ready, and serve it in the background")
 	cmd.Flags().BoolVarP(&o.foreground, "foreground", "f", true, "stay in the foreground, as without --daemon")
-	return cmd
 }
 
 // portsFlag is a flag whose value is a range of ports.
