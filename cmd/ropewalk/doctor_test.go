@@ -22,7 +22,7 @@ import (
 // fakeSettings keeps the host's settings in memory.
 type fakeSettings map[string]string
 
-func (fakeSettings) Place() (doctor.Place, error) { return doctor.Place{Boot: "b", Network: "n"}, nil }
+func (fakeSettings) Scope() (doctor.Scope, error) { return doctor.Scope{Boot: "b", Network: "n"}, nil }
 
 func (s fakeSettings) Read(c doctor.Change) (string, error) { return s[c.Setting()], nil }
 

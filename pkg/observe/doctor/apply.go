@@ -13,12 +13,12 @@ import (
 type Settings interface {
 	Read(Change) (string, error)
 	Write(c Change, value string) error
-	// Place returns the boot and network namespace in which the settings apply.
-	Place() (Place, error)
+	// Scope returns the boot and network namespace in which the settings apply.
+	Scope() (Scope, error)
 }
 
-// Place identifies a boot and a network namespace. Settings do not survive either of them.
-type Place struct {
+// Scope identifies a boot and a network namespace. Settings do not survive either of them.
+type Scope struct {
 	Boot    string `json:"boot_id"`
 	Network string `json:"network_namespace"`
 }
@@ -44,17 +44,17 @@ func Apply(settings Settings, record string, changes []Change) (made []Change, e
 			return nil, err
 		}
 	}
-	place, err := settings.Place()
+	scope, err := settings.Scope()
 	if err != nil {
 		return nil, err
 	}
 	log, err := readRecord(record)
 	switch {
-	case errors.Is(err, os.ErrNotExist) || err == nil && log.Place.Boot != place.Boot:
-		log = newRecord(place)
+	case errors.Is(err, os.ErrNotExist) || err == nil && log.Scope.Boot != scope.Boot:
+		log = newRecord(scope)
 	case err != nil:
 		return nil, err
-	case log.Place != place:
+	case log.Scope != scope:
 		return nil, fmt.Errorf("adding to the undo record %s: %w", record, ErrOtherNamespace)
 	}
 	log.add(changes)
@@ -96,17 +96,17 @@ func Undo(settings Settings, record string) (outcomes []Outcome, err error) {
 	if err != nil {
 		return nil, err
 	}
-	place, err := settings.Place()
+	scope, err := settings.Scope()
 	if err != nil {
 		return nil, err
 	}
-	if log.Place.Boot != place.Boot {
+	if log.Scope.Boot != scope.Boot {
 		for _, c := range log.Changes {
 			outcomes = append(outcomes, Outcome{c, "the machine has rebooted since"})
 		}
 		return outcomes, os.Remove(record)
 	}
-	if log.Place != place {
+	if log.Scope != scope {
 		return nil, fmt.Errorf("undoing %s: %w", record, ErrOtherNamespace)
 	}
 	for len(log.Changes) > 0 {

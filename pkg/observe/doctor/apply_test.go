@@ -17,13 +17,13 @@ import (
 
 // fakeSettings keep settings in memory.
 type fakeSettings struct {
-	place   Place
+	scope   Scope
 	values  map[string]string // by Change.Setting
 	refuses string            // a setting that cannot be written
 	ignores string            // a setting that ignores writes
 }
 
-func (h *fakeSettings) Place() (Place, error) { return h.place, nil }
+func (h *fakeSettings) Scope() (Scope, error) { return h.scope, nil }
 
 func (h *fakeSettings) Read(c Change) (string, error) {
 	v, ok := h.values[c.Setting()]
@@ -51,7 +51,7 @@ var (
 
 func newSettings() *fakeSettings {
 	return &fakeSettings{
-		place:  Place{Boot: "boot", Network: "net:[1]"},
+		scope:  Scope{Boot: "boot", Network: "net:[1]"},
 		values: map[string]string{jit.Setting(): "0", backlog.Setting(): "300", list.Setting(): "on"},
 	}
 }
@@ -183,14 +183,14 @@ func TestUndoRefusesOtherNamespaceAndSkipsReboot(t *testing.T) {
 	if _, err := Apply(h, path, []Change{jit}); err != nil {
 		t.Fatal(err)
 	}
-	h.place.Network = "net:[2]"
+	h.scope.Network = "net:[2]"
 	if _, err := Undo(h, path); !errors.Is(err, ErrOtherNamespace) {
 		t.Errorf("in another namespace: got error %v, want %v", err, ErrOtherNamespace)
 	}
 	if _, err := Apply(h, path, []Change{backlog}); !errors.Is(err, ErrOtherNamespace) {
 		t.Errorf("in another namespace: got error %v, want %v", err, ErrOtherNamespace)
 	}
-	h.place.Boot = "later"
+	h.scope.Boot = "later"
 	outcomes, err := Undo(h, path)
 	if err != nil || len(outcomes) != 1 || outcomes[0].Note == "" || h.values[jit.Setting()] != "1" {
 		t.Errorf("after a restart: got %v, error %v, want length 1, no error", outcomes, err)
@@ -254,7 +254,7 @@ func TestUndoRefusesUnknownSettings(t *testing.T) {
 }
 
 func FuzzParseRecord(f *testing.F) {
-	f.Add([]byte(`{"apiVersion":"ropewalk/v1","kind":"DoctorUndo","place":{},"changes":[{"kind":"sysctl","target":"net/core/bpf_jit_enable","before":"0","after":"1"}]}`))
+	f.Add([]byte(`{"apiVersion":"ropewalk/v1","kind":"DoctorUndo","scope":{},"changes":[{"kind":"sysctl","target":"net/core/bpf_jit_enable","before":"0","after":"1"}]}`))
 	f.Add([]byte(`{"changes":[{}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parseRecord(b)

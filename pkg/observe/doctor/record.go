@@ -25,11 +25,11 @@ const recordKind = "DoctorUndo"
 type record struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
-	Place      Place    `json:"place"`
+	Scope      Scope    `json:"scope"`
 	Changes    []Change `json:"changes"`
 }
 
-func newRecord(p Place) *record { return &record{APIVersion: APIVersion, Kind: recordKind, Place: p} }
+func newRecord(p Scope) *record { return &record{APIVersion: APIVersion, Kind: recordKind, Scope: p} }
 
 // readRecord refuses a file that other users can write, because Undo writes its values to the kernel.
 func readRecord(path string) (*record, error) {

@@ -23,17 +23,17 @@ var _ Settings = HostSettings{}
 
 var errUnsupportedValue = errors.New("its current value cannot be set")
 
-// Place implements Settings.
-func (HostSettings) Place() (Place, error) {
+// Scope implements Settings.
+func (HostSettings) Scope() (Scope, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return Place{}, fmt.Errorf("reading the boot ID: %w", err)
+		return Scope{}, fmt.Errorf("reading the boot ID: %w", err)
 	}
 	network, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
-		return Place{}, fmt.Errorf("reading the network namespace: %w", err)
+		return Scope{}, fmt.Errorf("reading the network namespace: %w", err)
 	}
-	return Place{Boot: strings.TrimSpace(string(boot)), Network: network}, nil
+	return Scope{Boot: strings.TrimSpace(string(boot)), Network: network}, nil
 }
 
 // Read implements Settings.
