@@ -20,10 +20,6 @@ const gsoMaxSize = 65536
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: the kernel generates no link-local address.
 const addrGenNone = 1
 
-// ipv6MinMTU is the smallest MTU in bytes with which an interface has IPv6 (RFC 8200, section 5). Below it Linux
-// deletes the interface's IPv6 state; above it Linux creates the state anew, with default settings.
-const ipv6MinMTU = 1280
-
 // link is the interface as seen over netlink from one network namespace. Its sockets stay in that namespace,
 // whichever thread uses them, and keep the namespace alive.
 type link struct {

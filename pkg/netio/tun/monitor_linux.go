@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 const (
@@ -119,8 +121,8 @@ func (m *monitor) follow(l *link) {
 
 // report sends a state that differs from the last one.
 func (m *monitor) report(l *link, e Event) {
-	if e.Up && !m.last.Up || e.MTU >= ipv6MinMTU && m.last.MTU < ipv6MinMTU {
-		l.disableLinkLocal() // the kernel may have created the IPv6 state anew
+	if e.Up && !m.last.Up || e.MTU >= packet.IPv6MinMTU && m.last.MTU < packet.IPv6MinMTU {
+		l.disableLinkLocal() // Linux deletes the IPv6 state below this MTU, and creates it anew above
 	}
 	if e != m.last {
 		m.send(e)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 // The option to fragment belongs to a socket. So runs whose option differs from that of the port leave from groups of their own, with
@@ -94,10 +95,7 @@ func (s *socket) setFragments(permitted bool) error {
 	return nil
 }
 
-// ipv6MinMTU is what every IPv6 path carries (RFC 8200, section 5).
-const ipv6MinMTU = 1280
-
-// configureOwn sets the options of a socket in the probe group or the fragment group. The size of IPv6 fragments is fixed: routers do
+// configureOwn sets the options of a socket in the probe group or the fragment group. The size of IPv6 fragments is the least MTU: routers do
 // not fragment, and not all of them report their MTU.
 func (s *socket) configureOwn(group int) error {
 	setSendBuffer(s.fd, ownSendBuffer)
@@ -105,7 +103,7 @@ func (s *socket) configureOwn(group int) error {
 		return err
 	}
 	if group == fragmentGroup && s.family == unix.AF_INET6 {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_MTU, ipv6MinMTU); err != nil {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_MTU, packet.IPv6MinMTU); err != nil {
 			return fmt.Errorf("setting IPV6_MTU: %w", err)
 		}
 	}
@@ -159,7 +157,7 @@ func (p *Port) openFragmentSocket(source int) {
 			return
 		}
 		if p.config.Log != nil {
-			p.config.Log.Warn("opening a UDP socket for packets that may be fragmented failed, it is tried again",
+			p.config.Log.Warn("opening a UDP socket without Don't Fragment failed, packets to fragment leave with Don't Fragment until the next try",
 				"source", source, "again_in", openPause, "error", err)
 		}
 		time.AfterFunc(openPause, func() { p.fragmentSockets[source].Store(false) })
