@@ -41,7 +41,7 @@ INLINE u64 echo_mac(const struct siphash_key *key, const struct echo_message *m)
 	return siphash(key, (const u64 *)m);
 }
 
-/* Swaps two neighbouring fields of the packet. Returns whether they could be written. */
+/* Swaps two adjacent fields of the packet, of size bytes each. Evaluates to whether they could be written. */
 #define SWAP(skb, at, size)                                                                                                            \
 	({                                                                                                                             \
 		u8 both[2 * (size)];                                                                                                   \
@@ -92,7 +92,7 @@ INLINE void swap_addresses_xdp(void *data, const struct outer *o)
 }
 
 /*
- * Sets the checksum of a datagram between the addresses of a packet, in whichever direction. It is computed anew: XDP_TX drops the
+ * Sets the checksum of a datagram between the addresses of a packet, whose order does not matter. It is computed anew: XDP_TX drops the
  * state of a packet whose checksum covers only the pseudo-header (CHECKSUM_PARTIAL), as on a veth.
  */
 INLINE void set_checksum(const struct outer *o, struct echo_datagram *d)
@@ -117,7 +117,7 @@ INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram
 
 /*
  * Returns whether the checksum covers only the pseudo-header (CHECKSUM_PARTIAL). bpf_l4_csum_replace leaves it alone then, and
- * changes it otherwise. It is to be replaced afterwards.
+ * changes it otherwise. The caller replaces it afterwards.
  */
 INLINE int is_partial(struct __sk_buff *skb, u32 at, be16 checksum)
 {

@@ -656,6 +656,6 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.awaitStatus("both tell", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.awaitStatus("both nodes to publish a key", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	l.hostile(l.nodes[0].name, l.nodes[1].name)
 }

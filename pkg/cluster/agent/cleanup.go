@@ -48,7 +48,7 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
 	published, err := c.withdraw(ctx)
 	if err != nil {
-		c.Log.Warn("publishing failed, other nodes notice only when handshakes fail", "error", err)
+		c.Log.Warn("publishing that the node has no agent failed, other nodes notice only when handshakes fail", "error", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	for _, d := range all {
 		err := host.Detach(ctx, d.Device, 0)
 		if err == nil {
-			c.Log.Info("programs detached", "device", d.Device)
+			c.Log.Info("eBPF programs detached", "device", d.Device)
 		}
 		errs = append(errs, err)
 	}

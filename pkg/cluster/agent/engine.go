@@ -76,7 +76,7 @@ func serveDaemon(d *daemon.Daemon, log *slog.Logger) Engine {
 		defer close(e.served)
 		e.err = d.Serve(ctx)
 		if e.err != nil && !errors.Is(e.err, daemon.ErrHandedOver) {
-			log.Warn("serving the tunnel's UAPI socket failed", "interface", d.Name(), "error", e.err)
+			log.Warn("serving the tunnel's control socket failed, opening the tunnel again", "interface", d.Name(), "error", e.err)
 		}
 	}()
 	return e

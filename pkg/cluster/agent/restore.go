@@ -32,7 +32,7 @@ func (a *Agent) restorePersisted() {
 		a.cfg.Log.Info("discarding saved state: it belongs to another node", "node", saved.Name)
 		saved, err = persistedState{}, os.Remove(filepath.Join(a.cfg.KeyDir, stateFile))
 		if err != nil {
-			a.cfg.Log.Warn("removing saved state of another node failed", "error", err)
+			a.cfg.Log.Warn("removing saved state of another node failed, ignoring it", "error", err)
 		}
 	}
 	a.persisted = saved

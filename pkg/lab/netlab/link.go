@@ -18,7 +18,7 @@ import (
 const (
 	// linkBatch is how many elements are read before those that are due are written, and the other way round.
 	linkBatch = 64
-	// linkTxQueue is the TAPs' transmit queue in elements. It is not to lose anything before the link's own queue does.
+	// linkTxQueue is the TAPs' transmit queue in elements. It is so long that the link's own queue drops first.
 	linkTxQueue = 10000
 	// linkNice is the nice value of a link's threads: a wire does not wait for a CPU.
 	linkNice = -15
@@ -27,7 +27,7 @@ const (
 	usoOffloads = unix.TUN_F_USO4 | unix.TUN_F_USO6 // Linux 6.2
 )
 
-// linkCopier copies elements between two TAPs, as a Link says.
+// linkCopier copies elements between two TAPs, with the delay and the bottleneck of a Link.
 type linkCopier struct {
 	taps    [2]int
 	stop    int // eventfd, readable when the threads are to end

@@ -19,7 +19,7 @@ const (
 	ringSpare = 16 << 20
 )
 
-// Link is what a cable emulates, in each direction: a bottleneck with a tail-drop queue, and behind it a delay.
+// Link configures the path that a cable emulates in each direction: a bottleneck with a tail-drop queue, and a delay behind it.
 type Link struct {
 	// Delay is that of one direction. A round trip takes at least twice as long.
 	Delay time.Duration

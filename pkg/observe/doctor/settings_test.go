@@ -167,12 +167,12 @@ func TestFlowHashOfDeviceWithoutRSSFails(t *testing.T) {
 }
 
 func TestScopeDiffersBetweenNamespaces(t *testing.T) {
-	here, err := HostSettings{}.Place()
+	here, err := HostSettings{}.Scope()
 	if err != nil || here.Boot == "" || here.Network == "" {
 		t.Fatal(here, err)
 	}
 	enterNamespace(t)
-	there, err := HostSettings{}.Place()
+	there, err := HostSettings{}.Scope()
 	if err != nil || there.Boot != here.Boot || there.Network == here.Network {
 		t.Error(there, err)
 	}

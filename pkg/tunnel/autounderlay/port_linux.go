@@ -219,9 +219,9 @@ func (p *Port) onLanesChanged(ready int, why error) {
 	case withoutSockets:
 		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(cpus))
 	case ready == 0:
-		p.log.Warn("AF_XDP unavailable, using UDP sockets, retrying", "device", device, "reason", why)
+		p.log.Warn("AF_XDP unavailable, using UDP sockets until a retry succeeds", "device", device, "reason", why)
 	case why != nil:
-		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets, retrying", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
+		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
 	default:
 		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}

@@ -52,8 +52,8 @@ func TestLaneChangeLogMatchesReadyLanes(t *testing.T) {
 		want  string
 	}{
 		{4, nil, `level=INFO msg="data messages use AF_XDP" device=eth0 lanes=4`},
-		{3, why, `level=WARN msg="AF_XDP opened for some lanes only, the others use UDP sockets, retrying" device=eth0 lanes=3 of=4 reason="lane 3: no queue"`},
-		{0, why, `level=WARN msg="AF_XDP unavailable, using UDP sockets, retrying" device=eth0 reason="lane 3: no queue"`},
+		{3, why, `level=WARN msg="AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds" device=eth0 lanes=3 of=4 reason="lane 3: no queue"`},
+		{0, why, `level=WARN msg="AF_XDP unavailable, using UDP sockets until a retry succeeds" device=eth0 reason="lane 3: no queue"`},
 	} {
 		var log bytes.Buffer
 		p := &Port{log: slog.New(slog.NewTextHandler(&log, nil)), lanes: 4, binding: xdp.Binding{Device: "eth0"}}

@@ -197,9 +197,16 @@ func TestMalformedFilesStayWithinBounds(t *testing.T) {
 		list, _ := s.sockets()
 		s.setOwners(list, func(Socket) bool { return true })
 		_, _ = s.irqs("eth0")
-		_, _ = s.irqs("hostile")
+		if irqs, err := s.irqs("hostile"); err == nil && len(irqs) > 0 {
+			t.Errorf("read %v behind a symbolic link out of sysfs", irqs)
+		}
 		n := NIC{Name: "eth0", Index: 2}
 		s.sysfs(&n)
+		for queue, cpus := range n.RPS.Value {
+			if len(cpus) > maxCPUs {
+				t.Errorf("%s: got %d CPUs, want at most %d", queue, len(cpus), maxCPUs)
+			}
+		}
 		s.defaultRoute("proc/interrupts", parseRoute4)
 		f := &Facts{}
 		s.readNetwork(f)

@@ -155,7 +155,7 @@ func (b *browser) eval(expression string) any {
 func (b *browser) await(expression string) {
 	b.t.Helper()
 	const script = `new Promise((done) => { const end = Date.now() + 60000;
-		const look = () => { let ok = false; try { ok = %s } catch (e) {} ; if (ok || Date.now() > end) done(ok); else setTimeout(look, 50); }; look(); })`
+		const poll = () => { let ok = false; try { ok = %s } catch (e) {} ; if (ok || Date.now() > end) done(ok); else setTimeout(poll, 50); }; poll(); })`
 	if b.eval(fmt.Sprintf(script, expression)) != true {
 		b.t.Fatalf("false after a minute: %s; the page: %v; its errors: %q", expression, b.eval("document.body.innerText"), b.errors)
 	}
