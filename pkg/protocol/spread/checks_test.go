@@ -99,15 +99,15 @@ func TestLateAnswersKeepPortsOpen(t *testing.T) {
 		round uint32
 		ages  []byte
 	}
-	var way []answer
+	var inFlight []answer
 	for round := range 60 {
 		k.step(false, true, true)
-		way = append(way, answer{k.c.Round(), k.peer.AppendAges(nil, k.c.Round())})
+		inFlight = append(inFlight, answer{k.c.Round(), k.peer.AppendAges(nil, k.c.Round())})
 		if round >= 6 {
-			if k.c.Answered(way[0].round, way[0].ages) {
+			if k.c.Answered(inFlight[0].round, inFlight[0].ages) {
 				t.Fatalf("round %d: got blocked %v, want none", round, k.blocked())
 			}
-			way = way[1:]
+			inFlight = inFlight[1:]
 		}
 	}
 }

@@ -56,14 +56,14 @@ func TestInvalidCheckIsMalformed(t *testing.T) {
 			t.Errorf("%d bytes of %d: got error %v, want %v", n, len(whole), err, ErrCheckMalformed)
 		}
 	}
-	for name, spoil := range map[string]func(b []byte){
+	for name, corrupt := range map[string]func(b []byte){
 		"version 0":             func(b []byte) { b[checkVersionAt] = 0 },
 		"too many ages":         func(b []byte) { b[checkCountAt] = MaxHelloPorts + 1 },
 		"no such source":        func(b []byte) { b[checkSourceAt] = MaxHelloPorts },
 		"an answer to a source": func(b []byte) { b[checkSourceAt] = 1 },
 	} {
 		b := append(slices.Clone(whole), make([]byte, 2*MaxHelloPorts)...)
-		spoil(b)
+		corrupt(b)
 		if err := ParseCheck(b, &c); !errors.Is(err, ErrCheckMalformed) {
 			t.Errorf("%s: got error %v, want %v", name, err, ErrCheckMalformed)
 		}
