@@ -56,22 +56,34 @@ func companions() []row {
 	return list
 }
 
-// pathCompanions are those of measure.Paths.
-func pathCompanions() []row {
-	const retransmitted = "% retransmitted"
-	var list []row
-	for _, test := range []string{"wan1", "wan20", "wan100"} {
-		for _, load := range []struct{ figure, title string }{
-			{"cubic1", "CUBIC, 1 stream"}, {"cubic4", "CUBIC, 4 streams"}, {"bbr1", "BBR, 1 stream"}, {"bbr4", "BBR, 4 streams"},
-		} {
-			if load.figure != "cubic1" { // the test's main figure
-				list = append(list, row{test: test, figure: load.figure + "_gbps", unit: "Gbit/s, " + load.title})
+// retransmitted is the unit of TCP's retransmitted share.
+const retransmitted = "% retransmitted"
+
+// congestionCompanions are those of the tests that measure several congestion controls.
+func congestionCompanions() (list []row) {
+	for _, test := range []string{"lan", "wan1", "wan20", "wan100"} {
+		streams := []string{"1 stream", "4 streams", "16 streams"}
+		if test != "lan" {
+			streams = streams[:2]
+		}
+		for _, congestion := range []string{"CUBIC", "BBR"} {
+			for _, n := range streams {
+				figure, title := strings.ToLower(congestion)+strings.Fields(n)[0], congestion+", "+n
+				if figure != "cubic1" { // the test's main figure
+					list = append(list, row{test: test, figure: figure + "_gbps", unit: "Gbit/s, " + title})
+				}
+				list = append(list,
+					row{test: test, figure: figure + "_retransmitted_percent", unit: retransmitted + ", " + title, less: true, bare: true},
+					row{test: test, figure: figure + "_rtt_ms", unit: "ms, round trip, " + title, less: true})
 			}
-			list = append(list,
-				row{test: test, figure: load.figure + "_retransmitted_percent", unit: retransmitted + ", " + load.title, less: true, bare: true},
-				row{test: test, figure: load.figure + "_rtt_ms", unit: "ms, round trip, " + load.title, less: true})
 		}
 	}
+	return list
+}
+
+// pathCompanions are those of measure.Paths.
+func pathCompanions() []row {
+	list := congestionCompanions()
 	for _, test := range []string{"queue64k", "queue4m"} {
 		list = append(list,
 			row{test: test, figure: "rtt_ms", unit: "ms, round trip", less: true},
@@ -80,6 +92,12 @@ func pathCompanions() []row {
 	}
 	for _, test := range []string{"fwd1", "fwd4", "quic", "fwdquic"} {
 		list = append(list, row{test: test, figure: "reverse_gbps", unit: "Gbit/s, from B to A"})
+	}
+	for _, test := range []string{"fwd1", "fwd4"} {
+		list = append(list,
+			row{test: test, figure: "retransmitted_percent", unit: retransmitted, less: true, bare: true},
+			row{test: test, figure: "reverse_retransmitted_percent", unit: retransmitted + ", from B to A", less: true, bare: true},
+			row{test: test, figure: "tun_drops", unit: "packets or trains dropped in front of the TUN", less: true, bare: true})
 	}
 	return append(list,
 		row{test: "slowpeer", figure: "alone_gbps", unit: "Gbit/s, the slow peer idle"},
@@ -168,6 +186,8 @@ func guessDuration(test string, stretch time.Duration) time.Duration {
 		return 12 * min(stretch, 2*time.Second)
 	case strings.HasPrefix(test, "flood"):
 		return 4 * (stretch + time.Second)
+	case test == "lan":
+		return 6*(2*stretch+testbed.LoadSpare) + time.Second
 	case strings.HasPrefix(test, "wan"):
 		return 4*(2*stretch+testbed.LoadSpare) + time.Second
 	case test == "slowpeer":

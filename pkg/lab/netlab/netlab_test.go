@@ -154,6 +154,39 @@ func queuesOf(t *testing.T, h *Host, dev string) (rx, tx int) {
 	return rx, tx
 }
 
+// TestTxDroppedCountsFullTUNQueue sends more to a TUN that nobody reads than its queue holds.
+func TestTxDroppedCountsFullTUNQueue(t *testing.T) {
+	h := newHost(t, newLab(t), "a")
+	const queue, sent = 10, 30
+	tun := &netlink.Tuntap{
+		LinkAttrs: netlink.LinkAttrs{Name: "tun0", TxQLen: queue},
+		Mode:      netlink.TUNTAP_MODE_TUN, Flags: netlink.TUNTAP_NO_PI, NonPersist: true, Queues: 1,
+	}
+	expect.NoError(t, h.Do(func() error { return netlink.LinkAdd(tun) }))
+	defer func() {
+		for _, f := range tun.Fds {
+			_ = f.Close()
+		}
+	}()
+	expect.NoError(t, h.netlink(func(nl *netlink.Handle) error { return nl.LinkSetTxQLen(tun, queue) }))
+	expect.NoError(t, h.SetUp("tun0", 0, netip.MustParsePrefix("10.9.0.1/24")))
+	expect.NoError(t, h.Do(func() error {
+		c, err := net.Dial("udp4", "10.9.0.2:9")
+		for i := 0; i < sent && err == nil; i++ {
+			_, err = c.Write([]byte("x"))
+		}
+		return errors.Join(err, c.Close())
+	}))
+	n, err := h.TxDropped("tun0")
+	expect.NoError(t, err)
+	if n < sent-queue {
+		t.Errorf("%d packets were dropped of %d that were sent to a queue of %d", n, sent, queue)
+	}
+	if _, err := h.TxDropped("tun1"); err == nil {
+		t.Error("got no error for a device that does not exist")
+	}
+}
+
 func TestFailedCableSetupRemovesCable(t *testing.T) {
 	lab := newLab(t)
 	a, b := newHost(t, lab, "a"), newHost(t, lab, "b")

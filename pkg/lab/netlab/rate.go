@@ -33,6 +33,21 @@ func (h *Host) LimitRate(device string, bitsPerSecond uint64, queue int) error {
 	return nil
 }
 
+// TxDropped returns the number of packets and trains that a device did not send: in front of a TUN, those that found its queue full.
+func (h *Host) TxDropped(device string) (n uint64, err error) {
+	err = h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err == nil && link.Attrs().Statistics != nil {
+			n = link.Attrs().Statistics.TxDropped
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("reading the drops of %s in %s: %w", device, h.name, explain(err))
+	}
+	return n, nil
+}
+
 // EnlargeTCPBuffers lets TCP's windows in the host grow to what a path with a delay needs, and lets it learn nothing from one
 // connection for the next.
 func (h *Host) EnlargeTCPBuffers(bytes int) error {

@@ -197,6 +197,21 @@ func (l *Lab) sides() []*Side {
 // Dropped counts what a Link's queues have dropped, as netlab.Cable.Dropped.
 func (l *Lab) Dropped() uint64 { return l.cable.Dropped() }
 
+// DroppedAtTUN returns the number of packets that the kernel dropped because the queue of a tunnel interface was full; 0 in a raw Lab.
+func (l *Lab) DroppedAtTUN() (n uint64, err error) {
+	for _, s := range l.sides() {
+		if s.Iface == "" {
+			continue
+		}
+		dropped, err := s.Host.TxDropped(s.Iface)
+		if err != nil {
+			return 0, err
+		}
+		n += dropped
+	}
+	return n, nil
+}
+
 // Daemons are the processes of all ends; none in a raw Lab.
 func (l *Lab) Daemons() []*Process {
 	var all []*Process

@@ -49,6 +49,7 @@ func Paths() []Measure {
 		})
 	}
 	return append(list,
+		Measure{Name: "lan", Unit: gbps, What: "TCP, 1 stream, CUBIC", Run: withoutDelay},
 		Measure{Name: "fwd1", Unit: gbps, What: "forwarded TCP, 1 stream", Run: forwarded(bothWays(tcpStreams(1)))},
 		Measure{Name: "fwd4", Unit: gbps, What: "forwarded TCP, 4 streams", Run: forwarded(bothWays(tcpStreams(4)))},
 		Measure{Name: "slowpeer", Unit: gbps, What: "TCP, 4 streams, while a peer behind a device of 10 Mbit/s gets UDP of 100", Run: besideSlowPeer},
@@ -93,21 +94,31 @@ func (l *Lab) onLink(ctx context.Context, link netlab.Link, take func(*Lab) (tes
 func overDelay(rtt time.Duration) run {
 	return func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 		return l.onLink(ctx, netlab.Link{Delay: rtt / 2}, func(l *Lab) (testbed.Sample, error) {
-			all := testbed.Sample{More: map[string]float64{}}
-			for _, congestion := range []string{"cubic", "bbr"} {
-				for _, streams := range []int{1, 4} {
-					name := fmt.Sprintf("%s%d", congestion, streams)
-					f := tcpStreams(streams)
-					f.Congestion = congestion
-					if err := l.addLoad(ctx, all.More, name, f, d); err != nil {
-						return testbed.Sample{}, fmt.Errorf("%s: %w", name, err)
-					}
-				}
-			}
-			all.Value = all.More["cubic1_gbps"]
-			return all, nil
+			return l.eachCongestion(ctx, d, 1, 4)
 		})
 	}
+}
+
+// withoutDelay measures one, four and sixteen streams of two congestion controls over the bare cable.
+func withoutDelay(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
+	return l.eachCongestion(ctx, d, 1, 4, 16)
+}
+
+// eachCongestion measures so many streams of two congestion controls, one after the other. The result is that of one stream of CUBIC.
+func (l *Lab) eachCongestion(ctx context.Context, d time.Duration, streams ...int) (testbed.Sample, error) {
+	all := testbed.Sample{More: map[string]float64{}}
+	for _, congestion := range []string{"cubic", "bbr"} {
+		for _, n := range streams {
+			name := fmt.Sprintf("%s%d", congestion, n)
+			f := tcpStreams(n)
+			f.Congestion = congestion
+			if err := l.addLoad(ctx, all.More, name, f, d); err != nil {
+				return testbed.Sample{}, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	all.Value = all.More["cubic1_gbps"]
+	return all, nil
 }
 
 // addLoad adds the figures of a flow and of pings beside it, by a name that they begin with.
@@ -150,19 +161,28 @@ func forwarded(take run) run {
 	}
 }
 
-// bothWays measures a flow from A to B, which is the result, and then from B to A.
+// bothWays measures a flow from A to B, which is the result, and then from B to A, and the packets that the kernel drops in front of the
+// TUN devices.
 func bothWays(f testbed.Flow) run {
 	return func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 		f := f
 		f.Duration = d
+		before, err := l.DroppedAtTUN()
+		if err != nil {
+			return testbed.Sample{}, err
+		}
 		there, err := l.Send(ctx, f)
 		if err != nil {
 			return testbed.Sample{}, err
 		}
 		f.Reverse = true
 		back, err := l.Send(ctx, f)
+		if err != nil {
+			return testbed.Sample{}, err
+		}
+		after, err := l.DroppedAtTUN()
 		return testbed.Sample{Value: there.Gbps(), More: map[string]float64{
-			"reverse_gbps": back.Gbps(), "cores_per_gbps": there.CoresPerGbps(),
+			"reverse_gbps": back.Gbps(), "cores_per_gbps": there.CoresPerGbps(), "tun_drops": float64(after - before),
 			"retransmitted_percent": 100 * there.Retransmitted, "reverse_retransmitted_percent": 100 * back.Retransmitted,
 		}}, err
 	}
