@@ -52,13 +52,16 @@ INLINE struct peer *find_peer(const struct outer *o)
 	return bpf_map_lookup_elem(&peers, &key);
 }
 
-/* Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. */
+/*
+ * Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. A message of WireGuard that has a hash has
+ * that of its inner flow: the kernel clears others (skb_clear_hash_if_not_l4). So the helper, which may compute another, is not asked.
+ */
 INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 {
 	u32 flow;
 
 	if (!mark_mask)
-		return bpf_get_hash_recalc(skb);
+		return skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 	/* Fibonacci hashing: each bit of the mark affects the bits that choose the table entry and the first lane. */
 	flow = (skb->mark & mark_mask) * 0x9e3779b1;
 	skb->mark &= ~mark_mask;

@@ -79,9 +79,10 @@ INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 f
 	}
 	/*
 	 * The entry keeps the lane without the modulo below. Flows to peers with fewer lanes share the entry and must not
-	 * move its other flows.
+	 * move its other flows. Within a jiffy nothing changes, so that CPUs do not contend for the line.
 	 */
-	*entry = tick << LANE_BITS | lane;
+	if (packed != (tick << LANE_BITS | lane))
+		*entry = tick << LANE_BITS | lane;
 	lane %= lanes;
 	/* Hides the range from the compiler, which would else omit the mask below that the verifier needs. */
 	__asm__ volatile("" : "+r"(lane));
