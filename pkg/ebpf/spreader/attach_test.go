@@ -5,8 +5,10 @@ package spreader
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -489,5 +491,28 @@ func TestAttachAndStatusNeedNoSysAdmin(t *testing.T) {
 	}
 	if got := r.here.gap(); got != 9*time.Millisecond {
 		t.Errorf("got gap %s, want that of the attach before", got)
+	}
+}
+
+// TestPinsAreReadableByOwnerAlone: the map of peers has the keys of the echo.
+func TestPinsAreReadableByOwnerAlone(t *testing.T) {
+	r := newRig(t)
+	r.here.attach(r.here.config())
+	root, pins := filepath.Join(r.here.host.FS, "ropewalk"), 0
+	expect.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v, want none for others", path, info.Mode())
+		}
+		if !d.IsDir() {
+			pins++
+		}
+		return err
+	}))
+	if pins < 8 {
+		t.Errorf("got %d pins, want those of all maps and programs", pins)
 	}
 }

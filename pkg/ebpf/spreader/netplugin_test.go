@@ -26,6 +26,13 @@ const pluginFilter = "cil_netdev-eth0"
 // agent does when it starts, it first removes all filters of that direction if anew is set.
 func (s *side) addPlugin(point hook.AttachPoint, anew bool) {
 	s.r.Helper()
+	s.addPluginAt(point, anew, 1, 1)
+}
+
+// addPluginAt is addPlugin with a priority and a handle. Calico's eBPF dataplane leaves both to the kernel, which takes priority
+// 49152, or the one before that of the first filter there (tcf_auto_prio of Linux).
+func (s *side) addPluginAt(point hook.AttachPoint, anew bool, priority uint16, handle uint32) {
+	s.r.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
@@ -56,7 +63,7 @@ func (s *side) addPlugin(point hook.AttachPoint, anew bool) {
 			}
 		}
 		return netlink.FilterReplace(&netlink.BpfFilter{
-			FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: parent, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: parent, Handle: handle, Priority: priority, Protocol: unix.ETH_P_ALL},
 			Fd:          p.FD(), Name: pluginFilter, DirectAction: true,
 		})
 	})
@@ -80,9 +87,14 @@ func (r *rig) portsSeen() (ports map[uint16]bool) {
 
 // TestSpreadRunsBeforeNetworkPlugin: a filter that accepts all packets would otherwise leave them on the canonical port.
 func TestSpreadRunsBeforeNetworkPlugin(t *testing.T) {
+	t.Run("Cilium", func(t *testing.T) { spreadRunsBeforePlugin(t, 1, 1) })
+	t.Run("Calico", func(t *testing.T) { spreadRunsBeforePlugin(t, 0, 0) })
+}
+
+func spreadRunsBeforePlugin(t *testing.T, priority uint16, handle uint32) {
 	r := newRig(t)
 	r.here.host.kind = hook.Clsact
-	r.here.addPlugin(hook.Egress, false)
+	r.here.addPluginAt(hook.Egress, false, priority, handle)
 	if report := r.here.attach(r.here.config()); report.SpreadBehind != nil {
 		t.Errorf("got report %+v, want no SpreadBehind", report)
 	}
@@ -96,11 +108,17 @@ func TestSpreadRunsBeforeNetworkPlugin(t *testing.T) {
 
 // TestGatherRunsBeforeNetworkPlugin: otherwise the receiver's WireGuard would see a roaming peer.
 func TestGatherRunsBeforeNetworkPlugin(t *testing.T) {
+	t.Run("Cilium", func(t *testing.T) { gatherRunsBeforePlugin(t, 1, 1) })
+	t.Run("Calico", func(t *testing.T) { gatherRunsBeforePlugin(t, 0, 0) })
+}
+
+func gatherRunsBeforePlugin(t *testing.T, priority uint16, handle uint32) {
 	r := newRig(t)
 	r.here.host.kind, r.there.host.kind = hook.Clsact, hook.Clsact
-	r.there.addPlugin(hook.Ingress, false)
+	r.there.addPluginAt(hook.Ingress, false, priority, handle)
 	r.here.attach(r.here.config())
 	r.there.attach(r.there.config())
+	r.there.addPluginAt(hook.Ingress, false, priority, handle) // Calico comes again, with another priority
 	if ports := r.portsSeen(); !ports[port] || len(ports) != 1 {
 		t.Errorf("got ports %v, want %d alone", ports, port)
 	}
