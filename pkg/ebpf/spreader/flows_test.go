@@ -46,6 +46,11 @@ func TestDeviceHasItsActiveFlows(t *testing.T) {
 	if p := flowsOf().Tunnels[0].Peers[0]; p.PublicKey != counting.Peers[0].Key || p.ReceivedBytes != 5 || p.SentBytes != 7 {
 		t.Errorf("got %+v, want what the tunnel counts", p)
 	}
+	counting.Peers = append(counting.Peers, counting.Peers[0])
+	r.here.finder.set(counting)
+	if p := flowsOf().Tunnels[0].Peers[0]; p.PublicKey != "" || p.ReceivedBytes != 0 {
+		t.Errorf("two peers share the address: got %+v, want neither's counters", p)
+	}
 	if f.Tunnels[0].Interface != nil {
 		t.Errorf("a tunnel that is not the kernel's: got %+v, want nil", f.Tunnels[0].Interface)
 	}

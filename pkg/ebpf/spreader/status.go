@@ -319,11 +319,16 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 	return nil
 }
 
-// readTraffic takes over what the tunnel counts.
+// readTraffic takes over what the tunnel counts, of peers that have an address of their own.
 func (t *TunnelStatus) readTraffic(from *Tunnel) {
 	byAddress := map[netip.Addr]*TunnelPeer{}
 	for i := range from.Peers {
-		byAddress[from.Peers[i].Endpoint.Addr()] = &from.Peers[i]
+		address := from.Peers[i].Endpoint.Addr()
+		if _, shared := byAddress[address]; shared {
+			byAddress[address] = nil
+			continue
+		}
+		byAddress[address] = &from.Peers[i]
 	}
 	for i := range t.Peers {
 		if p := byAddress[t.Peers[i].Endpoint.Addr()]; p != nil {
