@@ -84,7 +84,7 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 		{"attach lo --port 1 --peer fe80::1%eth7", "its zone names another device"},
 		{"detach", "missing argument: DEVICE"},
 		{"status a b", "unexpected argument \"b\""},
-		{"pause", "missing argument: DEVICE"},
+		{"pause --peer here", `--peer "here": not an IP address`},
 		{"resume eth0 --peer here", `--peer "here": not an IP address`},
 	} {
 		_, _, err := runSpread(strings.Fields(tt.args)...)
@@ -226,6 +226,14 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 	}
 	if strings.Contains(out, "✗") {
 		t.Errorf("a problem: got %s, want no %q in it", out, "✗")
+	}
+	for _, command := range []string{"pause", "resume"} {
+		if out, _, err := runSpread(command); err != nil || out != "" {
+			t.Errorf("%s: got %q, error %v, want %q, no error", command, out, err, "")
+		}
+		if out, _, err := runSpread("status"); err != nil || strings.Contains(out, "messages keep the listen port") != (command == "pause") {
+			t.Errorf("after %s: got status %s, error %v", command, out, err)
+		}
 	}
 	for _, args := range [][]string{{"near", "--port", "51821"}, {"near"}, {"near"}, {"gone"}} {
 		if out, _, err := runSpread(append([]string{"detach"}, args...)...); err != nil || out != "" {

@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,34 +17,62 @@ import (
 var ErrNotAttached = errors.New("spread is not attached")
 
 // SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
-// SetPaused or Detach. The programs stay attached, and gather goes on. With a valid address it concerns the peers at that address
-// alone; a peer whose address changes is no longer paused. To resume also ends PeerStatus.HeldSeconds and clears PeerStatus.Fallen. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+// SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network namespace.
+// With a valid address it concerns the peers at that address alone; a peer whose address changes is no longer paused. To resume also ends
+// PeerStatus.HeldSeconds and clears PeerStatus.Fallen. errors.Is(err, ErrNotAttached) if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
 		defer unlock()
-		err = p.setPaused(device, peer, paused)
+		err = p.setPausedOn(device, peer, paused)
 	}
+	on := cmp.Or(device, "all devices")
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w (ropewalk spread attach %s)", ErrNotAttached, device)
+		err = fmt.Errorf("%w (ropewalk spread attach %s)", ErrNotAttached, cmp.Or(device, "DEVICE"))
 	}
 	if err != nil {
-		return fmt.Errorf("pausing or resuming spread on %s: %w", device, err)
+		return fmt.Errorf("pausing or resuming spread on %s: %w", on, err)
 	}
 	return nil
 }
 
-func (p pins) setPaused(device string, peer netip.Addr, paused bool) error {
+// setPausedOn continues with the other devices if one fails.
+func (p pins) setPausedOn(device string, peer netip.Addr, paused bool) error {
+	names := []string{device}
+	if device == "" {
+		var err error
+		if names, err = p.devices(); err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return fs.ErrNotExist
+		}
+	}
+	found, errs := !peer.IsValid(), []error(nil)
+	for _, name := range names {
+		there, err := p.setPaused(name, peer, paused)
+		found = found || there
+		if err != nil {
+			errs = append(errs, fmt.Errorf("device %s: %w", name, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil || found {
+		return err
+	}
+	return fmt.Errorf("no peer has the address %s (`ropewalk spread status %s` lists them)", peer, device)
+}
+
+// setPaused reports whether there is a peer with that address.
+func (p pins) setPaused(device string, peer netip.Addr, paused bool) (found bool, err error) {
 	s, err := programs.OpenState(p.state(device))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.Close()
 	peers, err := s.Peers()
 	if err != nil {
-		return err
+		return false, err
 	}
-	found := false
 	for i := range peers {
 		p := &peers[i]
 		switch {
@@ -54,14 +83,11 @@ func (p pins) setPaused(device string, peer netip.Addr, paused bool) error {
 			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold, and lets lanes rise
 		}
 		if err != nil {
-			return err
+			return found, err
 		}
 	}
 	if !peer.IsValid() {
-		return s.SetPaused(paused)
+		err = s.SetPaused(paused)
 	}
-	if !found {
-		return fmt.Errorf("no peer has the address %s (`ropewalk spread status %s` lists them)", peer, device)
-	}
-	return nil
+	return found, err
 }

@@ -20,14 +20,22 @@ import (
 // pause pauses or resumes spreading at a side.
 func (s *side) pause(peer netip.Addr, paused bool) {
 	s.r.Helper()
-	s.do(func() error { return s.host.SetPaused(s.r.Context(), s.device, peer, paused) })
+	device := s.device
+	if s.pauseAll {
+		device = ""
+	}
+	s.do(func() error { return s.host.SetPaused(s.r.Context(), device, peer, paused) })
 }
 
 // TestPauseKeepsListenPortUntilResumed also repeats the attach and has Watch change the peers, which must not resume anything.
 func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
-	for name, peer := range map[string]netip.Addr{"all peers": {}, "one peer": thereAddr} {
+	for name, c := range map[string]struct {
+		peer       netip.Addr
+		allDevices bool
+	}{"all peers": {}, "one peer": {peer: thereAddr}, "all devices": {allDevices: true}, "one peer on all devices": {thereAddr, true}} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r, peer := newRig(t), c.peer
+			r.here.pauseAll = c.allDevices
 			r.here.attach(r.here.config())
 			r.here.pause(peer, true)
 			r.here.attach(r.here.config())
@@ -53,6 +61,12 @@ func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
 
 func TestPauseNeedsSomethingToPause(t *testing.T) {
 	r := newRig(t)
+	r.here.do(func() error {
+		if err := r.here.host.SetPaused(t.Context(), "", netip.Addr{}, true); !errors.Is(err, ErrNotAttached) {
+			t.Errorf("all devices: got error %v, want %v", err, ErrNotAttached)
+		}
+		return nil
+	})
 	try := func(peer netip.Addr) (err error) {
 		r.here.do(func() error {
 			err = r.here.host.SetPaused(t.Context(), r.here.device, peer, true)

@@ -48,12 +48,13 @@ type rig struct {
 
 // side is one host with its end of the cable.
 type side struct {
-	r      *rig
-	lab    *netlab.Host
-	device string
-	addr   netip.Addr
-	finder *fakeFinder
-	host   *Host
+	r        *rig
+	lab      *netlab.Host
+	device   string
+	addr     netip.Addr
+	finder   *fakeFinder
+	host     *Host
+	pauseAll bool // pause concerns all devices
 }
 
 // fakeFinder is a Finder with a fixed list of tunnels.
