@@ -121,6 +121,15 @@ func (q *txQueue) place(f waitingFlow) (at uint32, waits bool) {
 	return at, false
 }
 
+// heldBytes returns the memory of the held runs, at most a batch for each full send buffer. The limit of the queue is not theirs: with many
+// send buffers they would leave no room for it.
+func (q *txQueue) heldBytes() (n int) {
+	for _, h := range q.held {
+		n += len(h.buffer.bytes)
+	}
+	return n
+}
+
 // better reports whether a flow to p should take place a rather than b: a free one, or else the one whose loss is fairest.
 func (q *txQueue) better(a, b uint32, p *Peer) bool {
 	backlogA, backlogB := q.Backlog(a), q.Backlog(b)
@@ -201,7 +210,7 @@ func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
 		}
 		t.clearPlace(place)
 	}
-	for q.Full() || q.buffers.used >= q.limit {
+	for q.Full() || q.buffers.used-q.heldBytes() >= q.limit {
 		e, ok := q.PopFattest()
 		if !ok {
 			break

@@ -532,6 +532,33 @@ func TestFullTransmitQueueDropsFromFattestFlow(t *testing.T) {
 	}
 }
 
+// TestHeldRunsLeaveRoomForQueue has more full send buffers, each with a run that it refused, than the limit of the queue has room for.
+func TestHeldRunsLeaveRoomForQueue(t *testing.T) {
+	r, _ := slowRig(t, 0)
+	r.tx.queue.limit = 512 << 10
+	var sources []uint8
+	for s := range uint8(16) {
+		sources = append(sources, 1+s)
+	}
+	r.peer.Spread.Store(NewSpread(sources))
+	flows := make([]flow.Flow, len(sources))
+	for i := range flows {
+		flows[i] = flow.Flow{Ends: out4, ID: uint32(i)}
+		flows[i].Src = netip.AddrPortFrom(out4.Src.Addr(), 1000+uint16(i))
+		r.transmit(flows[i].Train(40, 1400))
+	}
+	if held := len(r.tx.queue.held); held != len(sources) {
+		t.Fatalf("%d runs are held, want one of each of %d sources", held, len(sources))
+	}
+	const packets = 100
+	for range packets {
+		r.transmit(flows[0].Next(100))
+	}
+	if n, dropped := r.tx.queue.Len(), r.drops(drop.TXQueueFull); n != packets || dropped != 0 {
+		t.Errorf("%d packets wait and %d were dropped, want %d and 0", n, dropped, packets)
+	}
+}
+
 func TestDetachedPortDropsWhatWaits(t *testing.T) {
 	r, _ := slowRig(t, 0)
 	f := flow.Flow{Ends: out4}
