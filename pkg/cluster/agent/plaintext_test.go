@@ -126,7 +126,7 @@ func addFilteredNode() error {
 	if _, err := setPlaintextFilter("tunnel", true); err != nil {
 		return err
 	}
-	return addService()
+	return errors.Join(addService(), addForwardCounters())
 }
 
 // addService has a Service and a node port as kube-proxy does, and exempts a port from connection tracking, as some plugins do.
@@ -160,12 +160,12 @@ func matchUDPPort(port uint16) []expr.Any {
 
 // check sends the packet and compares the device that it leaves by.
 func (c filterCase) check() error {
-	dropped, sent := plaintextDropped(), txPackets(c.out)
+	dropped, sent := plaintextDropped(), forwarded(c.out)
 	if err := c.inject(); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		passed, counted := txPackets(c.out) > sent, plaintextDropped() > dropped
+		passed, counted := forwarded(c.out) > sent, plaintextDropped() > dropped
 		switch {
 		case passed != counted && passed == c.passes:
 			return nil
@@ -228,12 +228,44 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-func txPackets(device string) uint64 {
-	l, err := netlink.LinkByName(device)
+// addForwardCounters counts the UDP packets that the host forwards to the pod and into the tunnel. Devices count the kernel's own packets, too.
+func addForwardCounters() error {
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	table := c.AddTable(countTable())
+	chain := c.AddChain(&nftables.Chain{
+		Name: "forward", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
+	})
+	for _, device := range []string{"pod1", "tunnel"} {
+		c.AddObj(&nftables.CounterObj{Table: table, Name: device})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: deviceName(device)},
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: device},
+		}})
+	}
+	return c.Flush()
+}
+
+func countTable() *nftables.Table {
+	return &nftables.Table{Name: "count", Family: nftables.TableFamilyINet}
+}
+
+// forwarded returns the number of UDP packets forwarded to a device.
+func forwarded(device string) uint64 {
+	c, err := nftables.New()
 	if err != nil {
 		return 0
 	}
-	return l.Attrs().Statistics.TxPackets
+	obj, err := c.GetObject(&nftables.CounterObj{Table: countTable(), Name: device})
+	if err != nil {
+		return 0
+	}
+	return obj.(*nftables.CounterObj).Packets
 }
 
 func addAddr(device, text string) error {
