@@ -34,6 +34,9 @@ type CleanupConfig struct {
 	PublishTimeout time.Duration
 }
 
+// errAgentRuns means that an agent holds the lock of the key directory.
+var errAgentRuns = errors.New("an agent runs on this host: stop it first")
+
 // DefaultPublishTimeout is the default of CleanupConfig.PublishTimeout. Without the status, other nodes keep sending to this
 // one and lose traffic.
 const DefaultPublishTimeout = 2 * time.Minute
@@ -42,10 +45,15 @@ const DefaultPublishTimeout = 2 * time.Minute
 // more, and removes the routes: nobody serves the tunnel that they lead into. Then it waits until the others know, and removes
 // programs, the tunnel and files. Missing parts are no error. If one part fails, the others are removed nevertheless.
 //
-// No agent may run on the host: it would add everything again. Cleanup removes the routes that keep traffic from leaving in the
+// While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing. Cleanup removes the routes that keep traffic from leaving in the
 // clear, too. From then on, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
+	var lock instanceLock
+	if held, err := lock.try(c.KeyDir); err == nil && !held {
+		return fmt.Errorf("cleaning up: %w", errAgentRuns)
+	}
+	defer lock.release()
 	published, err := c.withdraw(ctx)
 	if err != nil {
 		c.Log.Warn("publishing that the node has no agent failed, other nodes notice only when handshakes fail", "error", err)

@@ -52,6 +52,28 @@ func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 	}}
 }
 
+// TestCleanupFailsBesideAgent has a running agent hold its lock.
+func TestCleanupFailsBesideAgent(t *testing.T) {
+	inNamespace(t, func() error {
+		c := cleanupOf(t, "tunnel")
+		if _, err := applyRouting("tunnel", &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}); err != nil {
+			return err
+		}
+		var agent instanceLock
+		if held, err := agent.try(c.KeyDir); err != nil || !held {
+			t.Fatal(held, err)
+		}
+		if err := Cleanup(t.Context(), c); !errors.Is(err, errAgentRuns) {
+			t.Errorf("beside an agent: %v", err)
+		}
+		if have, err := agentRoutes(); err != nil || len(have) == 0 {
+			t.Errorf("routes %v, %v", have, err)
+		}
+		agent.release()
+		return Cleanup(t.Context(), c)
+	})
+}
+
 // addTunnel adds the persistent interface that a killed agent leaves.
 func addTunnel(name string) error {
 	d, err := tun.Open(tun.Config{Name: name, Queues: 1, Persist: true})
