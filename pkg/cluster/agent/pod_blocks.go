@@ -23,7 +23,7 @@ type PodCIDRSource string
 // The sources.
 const (
 	PodCIDRsOfNodes  PodCIDRSource = "node"   // Node.spec.podCIDRs, from the controller manager
-	PodCIDRsOfCilium PodCIDRSource = "cilium" // CiliumNode.spec.ipam.podCIDRs, as with Cilium's IPAM mode cluster-pool
+	PodCIDRsOfCilium PodCIDRSource = "cilium" // CiliumNode.spec.ipam: podCIDRs, and with IPAM mode multi-pool pools.allocated
 	PodCIDRsOfCalico PodCIDRSource = "calico" // BlockAffinity.spec.cidr, as with Calico's IPAM
 )
 
@@ -52,6 +52,9 @@ type podBlockSpec struct {
 	// IPAM is that of a CiliumNode, which has its Node's name.
 	IPAM struct {
 		PodCIDRs []string `json:"podCIDRs"`
+		Pools    struct {
+			Allocated []ciliumPool `json:"allocated"`
+		} `json:"pools"`
 	} `json:"ipam"`
 
 	// The others are those of a BlockAffinity.
@@ -59,6 +62,11 @@ type podBlockSpec struct {
 	Node    string `json:"node"`
 	State   string `json:"state"`   // confirmed, pending or pendingDeletion
 	Deleted string `json:"deleted"` // "true" or "false"
+}
+
+// ciliumPool is what a node has of a CiliumPodIPPool.
+type ciliumPool struct {
+	CIDRs []string `json:"cidrs"`
 }
 
 type podBlockList struct {
@@ -73,6 +81,10 @@ func (b *podBlock) DeepCopyObject() runtime.Object {
 	c := *b
 	b.DeepCopyInto(&c.ObjectMeta)
 	c.Spec.IPAM.PodCIDRs = slices.Clone(b.Spec.IPAM.PodCIDRs)
+	c.Spec.IPAM.Pools.Allocated = slices.Clone(b.Spec.IPAM.Pools.Allocated)
+	for i := range c.Spec.IPAM.Pools.Allocated {
+		c.Spec.IPAM.Pools.Allocated[i].CIDRs = slices.Clone(b.Spec.IPAM.Pools.Allocated[i].CIDRs)
+	}
 	return &c
 }
 
@@ -148,7 +160,10 @@ func samePrefixes(a, b *podBlock) bool {
 
 // prefixes returns the object's node and its pod prefixes. It skips prefixes that it cannot parse.
 func (b *podBlock) prefixes() (node string, all []netip.Prefix) {
-	texts := b.Spec.IPAM.PodCIDRs
+	texts := slices.Clone(b.Spec.IPAM.PodCIDRs)
+	for _, pool := range b.Spec.IPAM.Pools.Allocated {
+		texts = append(texts, pool.CIDRs...)
+	}
 	if b.Spec.Node != "" && b.Spec.State == "confirmed" && b.Spec.Deleted != "true" {
 		texts = []string{b.Spec.CIDR}
 	}

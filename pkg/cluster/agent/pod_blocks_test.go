@@ -25,6 +25,12 @@ func TestPodPrefixesAreReadFromPluginsObjects(t *testing.T) {
 			"a",
 			[]netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		},
+		{
+			"CiliumNode with several pools", `{"metadata":{"name":"a"},"spec":{"ipam":{"pools":{"allocated":[{"pool":"default","cidrs":["10.10.1.0/24"]},` +
+				`{"pool":"green","cidrs":["10.20.1.0/24","fd00::100/120"]}],"requested":[{"pool":"green"}]}}}}`,
+			"a",
+			[]netip.Prefix{netip.MustParsePrefix("10.10.1.0/24"), netip.MustParsePrefix("10.20.1.0/24"), netip.MustParsePrefix("fd00::100/120")},
+		},
 		{"CiliumNode without prefixes yet", `{"metadata":{"name":"a"},"spec":{"ipam":{}}}`, "a", nil},
 		{
 			"BlockAffinity", `{"metadata":{"name":"a-10-244-1-64-26"},"spec":{"cidr":"10.244.1.64/26","node":"a","state":"confirmed","deleted":"false"}}`,
