@@ -22,6 +22,9 @@ import (
 type fakeAPI struct {
 	nodes, agents   *collection
 	crdWithoutPlans atomic.Bool // the CRD lacks plans
+
+	mu     sync.Mutex
+	events []apiEvent
 }
 
 func newFakeAPI() *fakeAPI {
@@ -39,6 +42,7 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("POST "+own, a.create)
 	m.HandleFunc("PATCH "+own+"/{name}/status", a.apply)
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
+	m.HandleFunc("POST "+eventsPath, a.addEvent)
 	return m
 }
 
@@ -99,6 +103,18 @@ func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 	}
 	o.Status = applied.Status
 	answer(w, a.agents.put(o))
+}
+
+func (a *fakeAPI) addEvent(w http.ResponseWriter, r *http.Request) {
+	var e apiEvent
+	if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	a.events = append(a.events, e)
+	a.mu.Unlock()
+	answer(w, object{TypeMeta: e.TypeMeta, ObjectMeta: e.ObjectMeta})
 }
 
 // patchOwners implements a merge patch of the owners.

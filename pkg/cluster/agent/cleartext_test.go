@@ -24,21 +24,21 @@ func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 			pass      time.Duration
 			cleartext bool
 			routes    int
-			notes     int
+			notes     bool
 		}{
-			{"a node without an agent", without, 0, true, 0, 1},
-			{"it has a key", late, 0, true, 1, 0},
-			{"it is gone before others know it", without, DefaultPropagation / 2, true, 0, 1},
-			{"it is back", late, DefaultPropagation, true, 1, 0},
-			{"and stays", late, DefaultPropagation / 2, true, 1, 0},
-			{"all know it", late, DefaultPropagation / 2, false, 1, 0},
-			{"it is gone: its pods are not reached in the clear", without, 0, false, 1, 1},
+			{"a node without an agent", without, 0, true, 0, true},
+			{"it has a key", late, 0, true, 1, false},
+			{"it is gone before others know it", without, DefaultPropagation / 2, true, 0, true},
+			{"it is back", late, DefaultPropagation, true, 1, false},
+			{"and stays", late, DefaultPropagation / 2, true, 1, false},
+			{"all know it", late, DefaultPropagation / 2, false, 1, false},
+			{"it is gone: its pods are not reached in the clear", without, 0, false, 1, true},
 		} {
 			time.Sleep(step.pass) // fake clock
 			r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, step.other}})
 			if n.routing.Cleartext != step.cleartext || n.filter == step.cleartext || r.cleartext != step.cleartext ||
-				len(n.routing.Routes) != step.routes || len(r.notes) != step.notes || r.saved.Strict == step.cleartext {
-				t.Errorf("%s: %+v, filter %v, notes %q", step.what, n.routing, n.filter, r.notes)
+				len(n.routing.Routes) != step.routes || (r.clusterNote != "") != step.notes || r.saved.Strict == step.cleartext {
+				t.Errorf("%s: %+v, filter %v, note %q", step.what, n.routing, n.filter, r.clusterNote)
 			}
 		}
 		// The next agent knows.

@@ -6,7 +6,7 @@
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, metrics
-//   - the reconcile loop: reconcile, standby, restore, mode, publish, drift, state, triggers
+//   - the reconcile loop: reconcile, standby, restore, mode, publish, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
 //   - the API: cluster, convert, pod_blocks, client, node, node_protobuf, api_dialer

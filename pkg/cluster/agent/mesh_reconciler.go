@@ -73,9 +73,7 @@ func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r resu
 	allowed := m.cleartext.allows(m.cfg.Cleartext)
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
 	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed
-	if note := cleartextNote(m.cfg.Cleartext, allowed, &plan); note != "" {
-		r.notes = append(r.notes, note)
-	}
+	r.clusterNote = cleartextNote(m.cfg.Cleartext, allowed, &plan)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 type publisher struct {
 	lastWrite   writtenStatus
 	countsDueAt time.Time // when changed counts are published; zero: none changed
+	events      eventReporter
 }
 
 // writtenStatus is the last status that an agent wrote.
@@ -59,6 +60,10 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
 		st.Plans, st.PodCIDRSource, notes = nil, "", append(slices.Clone(notes), outdatedCRD)
 	}
+	own := notes
+	if res.clusterNote != "" {
+		notes = append(slices.Clone(notes), res.clusterNote)
+	}
 	st.Conditions = []metav1.Condition{readyCondition(rn, notes, reconcileErr)}
 	current := a.lastWrite.current(rn)
 	changed := !sameStatus(current, st)
@@ -73,6 +78,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	switch {
 	case err == nil:
 		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, time.Now(), a.lastWrite.plansRefused}
+		a.reportChange(ctx, rn, current.Conditions, st.Conditions, own)
 	case hasNewFields(st) && isFieldUndeclared(err):
 		a.lastWrite.plansRefused = time.Now()
 		return a.publishStatus(ctx, rn, res, reconcileErr)

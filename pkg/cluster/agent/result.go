@@ -24,7 +24,9 @@ type result struct {
 	status   v1alpha1.NodeStatus // the fields that the mode fills in
 	changes  int                 // made to the host
 	repaired int                 // of changes: known to revert changes of other programs
-	notes    []string            // warnings about this node, for the Ready condition
+	notes    []string            // warnings about this node, for the Ready condition and an Event
+	// clusterNote is for the Ready condition alone, since all nodes have it at the same time.
+	clusterNote string
 	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
 	// write theirs.
 	problems      []mesh.Problem
