@@ -57,7 +57,7 @@ func newAgentCmd() *cobra.Command {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	addMeshFlags(f, &o)
-	cmd.AddCommand(newCleanupCmd(), newMeshCmd())
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newUninstallCheckCmd())
 	return cmd
 }
 

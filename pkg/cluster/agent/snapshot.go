@@ -65,6 +65,23 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	return cluster, err
 }
 
+// NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Errors are those of Snapshot.
+func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names []string, err error) {
+	c, err := newClient(cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
+		rn := &v1alpha1.RopewalkNode{}
+		err := json.Unmarshal(item, rn)
+		if rn.Status.Mode != "" {
+			names = append(names, rn.Name)
+		}
+		return err
+	})
+	return names, err
+}
+
 // list calls a function with each object of a resource, page by page.
 func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
 	next := ""

@@ -51,6 +51,17 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 	return &rest.Config{Host: s.URL}
 }
 
+func TestNodesWithAgentAreFound(t *testing.T) {
+	clean := strings.ReplaceAll(agentObject("n2", "u2"), `"mode":"spread",`, "")
+	cfg := serve(t, nil, []string{agentObject("n1", "u1"), clean + "," + agentObject("n3", "u3")})
+	if names, err := NodesWithAgent(t.Context(), cfg); err != nil || strings.Join(names, " ") != "n1 n3" {
+		t.Errorf("got %q, %v", names, err)
+	}
+	if _, err := NodesWithAgent(t.Context(), serve(t, nil, []string{"404"})); !errors.Is(err, ErrNoDefinition) {
+		t.Errorf("without the CRD: %v", err)
+	}
+}
+
 func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
 	cfg := serve(t, []string{node1, strings.ReplaceAll(node1, "1\"", "2\""), strings.ReplaceAll(node1, "1\"", "3\"")},
 		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})

@@ -15,6 +15,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/releaseutil"
 	"sigs.k8s.io/yaml"
 )
@@ -32,36 +33,44 @@ type Release struct {
 // Render does what `helm template` does: it returns the manifests of a chart in the order of installation. Values that violate
 // the chart's schema are an error.
 func Render(dir string, r Release, values Values) ([]releaseutil.Manifest, error) {
+	hooks, manifests, err := renderAll(dir, r, values)
+	for _, h := range hooks {
+		if err == nil && !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) {
+			err = fmt.Errorf("%s is a hook of installation or upgrade, which kubectl and kustomize would not run", h.Path)
+		}
+	}
+	return manifests, err
+}
+
+// renderAll is Render with the chart's hooks.
+func renderAll(dir string, r Release, values Values) (hooks []*release.Hook, manifests []releaseutil.Manifest, err error) {
 	c, err := loader.Load(dir)
 	if err != nil {
-		return nil, fmt.Errorf("loading the chart %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("loading the chart %s: %w", dir, err)
 	}
 	if values, err = clone(values); err != nil {
-		return nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
 	}
 	options := chartutil.ReleaseOptions{Name: r.Name, Namespace: r.Namespace, Revision: 1, IsInstall: true}
 	caps := chartutil.DefaultCapabilities.Copy()
 	caps.KubeVersion = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
 	all, err := chartutil.ToRenderValues(c, values, options, caps)
 	if err != nil {
-		return nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("taking values for the chart %s: %w", dir, err)
 	}
 	if r.Service != "" {
 		all["Release"].(map[string]any)["Service"] = r.Service
 	}
 	files, err := engine.Render(c, all)
 	if err != nil {
-		return nil, fmt.Errorf("rendering the chart %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("rendering the chart %s: %w", dir, err)
 	}
 	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasSuffix(name, "NOTES.txt") })
-	hooks, manifests, err := releaseutil.SortManifests(files, caps.APIVersions, releaseutil.InstallOrder)
-	if err == nil && len(hooks) > 0 {
-		err = fmt.Errorf("it has hooks, which kubectl and kustomize would not run")
-	}
+	hooks, manifests, err = releaseutil.SortManifests(files, caps.APIVersions, releaseutil.InstallOrder)
 	if err != nil {
-		return nil, fmt.Errorf("sorting what the chart %s renders: %w", dir, err)
+		return nil, nil, fmt.Errorf("sorting what the chart %s renders: %w", dir, err)
 	}
-	return manifests, nil
+	return hooks, manifests, nil
 }
 
 // clone copies values: Helm adds defaults to its argument.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"helm.sh/helm/v3/pkg/release"
 )
 
 func here() Release { return Release{Name: "ropewalk-agent", Namespace: namespace} }
@@ -218,6 +220,46 @@ func TestCRDSurvivesUninstall(t *testing.T) {
 		crd := one(t, stream(manifests), "CustomResourceDefinition")
 		if at(t, crd, "metadata", "annotations", "helm.sh/resource-policy") != want {
 			t.Error(keep, at(t, crd, "metadata", "annotations"))
+		}
+	}
+}
+
+// TestSCCGrantsWhatPodsRequest compares OpenShift's constraints with the pods.
+func TestSCCGrantsWhatPodsRequest(t *testing.T) {
+	for _, values := range []Values{{"scc": "on"}, {"scc": "on", "mode": "mesh"}, {"scc": "on", "cleanup": Values{"enabled": true}}} {
+		scc := one(t, render(t, here(), values), "SecurityContextConstraints")
+		pod, container := agentContainer(t, values)
+		for _, c := range []struct{ what, granted, requested any }{
+			{"capabilities", at(t, scc, "allowedCapabilities"), at(t, container, "securityContext", "capabilities", "add")},
+			{"dropped", at(t, scc, "requiredDropCapabilities"), at(t, container, "securityContext", "capabilities", "drop")},
+			{"SELinux", at(t, scc, "seLinuxContext", "seLinuxOptions"), at(t, pod, "securityContext", "seLinuxOptions")},
+			{"host network", at(t, scc, "allowHostNetwork"), at(t, pod, "hostNetwork")},
+			{"account", at(t, scc, "users"), []any{"system:serviceaccount:" + namespace + ":" + at(t, pod, "serviceAccountName").(string)}},
+		} {
+			if fmt.Sprint(c.granted) != fmt.Sprint(c.requested) {
+				t.Errorf("%v: %v: granted %v, requested %v", values, c.what, c.granted, c.requested)
+			}
+		}
+		if at(t, scc, "allowPrivilegedContainer") != false {
+			t.Error("privileged containers are allowed")
+		}
+	}
+	if strings.Contains(render(t, here(), Values{}), "SecurityContextConstraints") {
+		t.Error("constraints without OpenShift")
+	}
+}
+
+// TestUninstallGuardRunsBeforeDeletion: at other times, kubectl and kustomize would have to run it.
+func TestUninstallGuardRunsBeforeDeletion(t *testing.T) {
+	for enabled, want := range map[bool]int{true: 1, false: 0} {
+		hooks, _, err := renderAll(chartPath(agentChart), here(), withImage(Values{"uninstallGuard": Values{"enabled": enabled}}))
+		if err != nil || len(hooks) != want {
+			t.Errorf("enabled %v: %d hooks, %v", enabled, len(hooks), err)
+		}
+		for _, h := range hooks {
+			if !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) || !strings.Contains(h.Manifest, "uninstall-check") {
+				t.Errorf("%v:\n%s", h.Events, h.Manifest)
+			}
 		}
 	}
 }

@@ -124,11 +124,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "ropewalk.podCIDRSource" -}}
 {{- if ne .Values.mesh.podCIDRSource "auto" }}{{ .Values.mesh.podCIDRSource -}}
 {{- else if .Capabilities.APIVersions.Has "cilium.io/v2/CiliumNode" }}cilium
-{{- else if .Capabilities.APIVersions.Has "crd.projectcalico.org/v1/BlockAffinity" }}calico
+{{- else if eq (include "ropewalk.calicoIPAM" .) "true" }}calico
 {{- else if and (.Capabilities.APIVersions.Has "vpcresources.k8s.aws/v1alpha1/CNINode") (eq .Values.mode "mesh") (not .Values.cleanup.enabled) }}
 {{- fail "this cluster's pods have addresses of the VPC (Amazon VPC CNI), which no API lists by node, so mode mesh cannot know which node has which pod: use mode spread, or another network plugin. To install nevertheless, set mesh.podCIDRSource=node" }}
 {{- else }}node
 {{- end }}
+{{- end }}
+
+{{- /* Whether Calico assigns the pods' addresses. Its definitions are also there with another IPAM (Canal, host-local), but then there are no
+blocks. Where Helm reads no cluster (helm template), the definitions decide. */}}
+{{- define "ropewalk.calicoIPAM" -}}
+{{- $live := lookup "v1" "Namespace" "" "kube-system" }}
+{{- and (.Capabilities.APIVersions.Has "crd.projectcalico.org/v1/BlockAffinity") (or (not $live) (not (empty (lookup "crd.projectcalico.org/v1" "BlockAffinity" "" "").items))) }}
 {{- end }}
 
 {{- define "ropewalk.probe" -}}

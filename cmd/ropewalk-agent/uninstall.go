@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+)
+
+// uninstallCheckTimeout bounds the check. The Job that runs it has two minutes.
+const uninstallCheckTimeout = time.Minute
+
+// maxListedNodes bounds the names in the message.
+const maxListedNodes = 10
+
+func newUninstallCheckCmd() *cobra.Command {
+	var server apiOptions
+	cmd := &cobra.Command{
+		Use:   "uninstall-check",
+		Short: "Fail while nodes of the cluster have an agent",
+		Long: "uninstall-check fails while RopewalkNodes have the status of an agent. Deleting the agents then would leave spread's programs\n" +
+			"on the nodes, and mesh's routes, which drop traffic. The Helm chart runs it before `helm uninstall`.",
+		Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return checkUninstall(cmd.Context(), cmd.OutOrStdout(), server)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	server.add(cmd.Flags(), "the one of the pod's cluster")
+	return cmd
+}
+
+func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error {
+	cfg, err := server.config()
+	if err != nil {
+		return fmt.Errorf("configuring access to the API server: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, uninstallCheckTimeout)
+	defer cancel()
+	nodes, err := agent.NodesWithAgent(ctx, cfg)
+	switch {
+	case errors.Is(err, agent.ErrNoDefinition):
+	case err != nil:
+		return err
+	case len(nodes) > 0:
+		return fmt.Errorf("%d nodes have an agent (%s). Clean them up first: helm upgrade with --reuse-values --set cleanup.enabled=true, "+
+			"and wait for the rollout. To uninstall nevertheless: helm uninstall --no-hooks", len(nodes), listed(nodes))
+	}
+	fmt.Fprintln(out, "no node has an agent")
+	return nil
+}
+
+func listed(names []string) string {
+	if len(names) > maxListedNodes {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListedNodes], ", "), len(names)-maxListedNodes)
+	}
+	return strings.Join(names, ", ")
+}
