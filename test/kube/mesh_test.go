@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -227,6 +228,28 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 	if owners := o.GetOwnerReferences(); len(owners) != 1 || owners[0].Kind != "Node" || owners[0].Name != n.name || o.GetLabels()["app.kubernetes.io/managed-by"] != "gitops" {
 		t.Errorf("owners %v, labels %v", owners, o.GetLabels())
 	}
+
+	// A tool replaces the object by its manifest. Nobody loses the peer.
+	replacement := made.DeepCopy()
+	replacement.SetResourceVersion(o.GetResourceVersion())
+	expect.NoError(l, unstructured.SetNestedField(replacement.Object, int64(1380), "spec", "mtu"))
+	_, err = l.dynamic.Resource(rwnodes).Update(t.Context(), replacement, metav1.UpdateOptions{})
+	expect.NoError(l, err)
+	expect.EventuallyNoError(l, "the replaced object is adopted", func() error {
+		o, err := l.dynamic.Resource(rwnodes).Get(t.Context(), n.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if mtu, _, _ := unstructured.NestedInt64(o.Object, "status", "mtu"); len(o.GetOwnerReferences()) != 1 || mtu != 1380 {
+			return fmt.Errorf("owners %v, MTU %d", o.GetOwnerReferences(), mtu)
+		}
+		return nil
+	})
+	for _, n := range l.nodes {
+		if peers := n.gauge("peers"); peers != 1 {
+			t.Errorf("%s has %d peers", n.name, peers)
+		}
+	}
 }
 
 // TestPodPrefixesOfCilium: Cilium's default IPAM mode does not use Node.spec.podCIDRs.
@@ -252,6 +275,23 @@ func TestPodPrefixesOfCilium(t *testing.T) {
 		if n.gauge("problems") != 1 {
 			t.Errorf("%s has %d problems", n.name, n.gauge("problems"))
 		}
+	}
+	events := schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}
+	for _, n := range l.nodes {
+		expect.EventuallyNoError(l, "an Event of "+n.name, func() error {
+			all, err := l.dynamic.Resource(events).Namespace("default").List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, e := range all.Items {
+				note, _, _ := unstructured.NestedString(e.Object, "note")
+				name, _, _ := unstructured.NestedString(e.Object, "regarding", "name")
+				if name == n.name && strings.HasPrefix(note, "no pod prefixes of this node are known") {
+					return nil
+				}
+			}
+			return fmt.Errorf("%d others", len(all.Items))
+		})
 	}
 	l.refused(pods[0], pods[1])
 	for _, n := range l.nodes {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
@@ -37,8 +38,9 @@ type Agent struct {
 
 // creation is the last RopewalkNode that the agent created and has not seen in its informer yet.
 type creation struct {
-	node types.UID
-	at   time.Time
+	node   types.UID
+	at     time.Time
+	object *v1alpha1.RopewalkNode
 }
 
 // retryMin and retryMax bound the exponential backoff after a failed reconcile.

@@ -312,7 +312,7 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, write := range []func() error{
-				func() error { return c.create(t.Context(), parseNode(t, aNode)) },
+				func() error { _, err := c.create(t.Context(), parseNode(t, aNode)); return err },
 				func() error { return c.apply(t.Context(), "n1", v1alpha1.NodeStatus{}) },
 			} {
 				began := time.Now()

@@ -62,8 +62,8 @@ func openREST(cfg *rest.Config, scheme *runtime.Scheme, path string, gv schema.G
 const apiWriteTimeout = 10 * time.Second
 
 // create creates the RopewalkNode of a node, owned by it so that it is deleted with the node. It succeeds if there is one
-// already.
-func (c *client) create(ctx context.Context, owner *node) error {
+// already, and then returns an empty one.
+func (c *client) create(ctx context.Context, owner *node) (*v1alpha1.RopewalkNode, error) {
 	n := &v1alpha1.RopewalkNode{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{
@@ -73,11 +73,15 @@ func (c *client) create(ctx context.Context, owner *node) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
-	err := c.own.Post().Resource(v1alpha1.Resource).Body(n).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating the RopewalkNode %s: %w", owner.Name, err)
+	created := &v1alpha1.RopewalkNode{}
+	err := c.own.Post().Resource(v1alpha1.Resource).Body(n).Do(ctx).Into(created)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return &v1alpha1.RopewalkNode{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("creating the RopewalkNode %s: %w", owner.Name, err)
 	}
-	return nil
+	return created, nil
 }
 
 // adopt makes a node the owner of its RopewalkNode, which others created before the node's agent ran, so that it is deleted with

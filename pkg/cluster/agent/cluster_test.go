@@ -62,7 +62,7 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 		t.Fatalf("got objects %v and %v", n, rn)
 	}
 	for range 2 { // creating an existing object is no error
-		if err := c.create(t.Context(), n); err != nil {
+		if _, err := c.create(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -48,6 +48,9 @@ type apiEvent struct {
 
 // reportChange writes an Event if the condition or the warnings have changed since the last one. A failure is logged and not retried.
 func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition, notes []string) {
+	if rn.UID == "" {
+		return // it was created elsewhere a moment ago
+	}
 	kind, reason, note := a.changeOf(before, after, strings.Join(notes, "; "))
 	if kind == "" || time.Since(a.events.lastEvent) < minEventInterval {
 		return

@@ -80,7 +80,7 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	t.Cleanup(s.Close)
 	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.API = &rest.Config{Host: s.URL} })
 	n := &node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}}
-	if err := a.client.create(t.Context(), n); err != nil {
+	if _, err := a.client.create(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
 	rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}

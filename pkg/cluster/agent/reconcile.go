@@ -71,7 +71,7 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 	case n == nil:
 		err = fmt.Errorf("%w: %s", errNodeNotFound, a.cfg.Node)
 	case rn == nil:
-		rn, err = &v1alpha1.RopewalkNode{}, a.createRopewalkNode(ctx, n)
+		rn, err = a.createRopewalkNode(ctx, n)
 	case ownedBy(rn, n):
 		a.created.at = time.Time{}
 	case isAdoptable(rn) || a.lostOwner(rn):
@@ -106,22 +106,22 @@ func (a *Agent) adoptRopewalkNode(ctx context.Context, rn *v1alpha1.RopewalkNode
 	}
 	err := a.client.adopt(ctx, rn, n)
 	if err == nil {
-		a.created = creation{n.UID, time.Now()}
+		a.created = creation{n.UID, time.Now(), rn}
 		a.cfg.Log.Info("this node now owns the RopewalkNode that was created for it", "node", n.Name)
 	}
 	return err
 }
 
-// createRopewalkNode creates the node's RopewalkNode, unless it did so a moment ago and the informer does not have it yet.
-func (a *Agent) createRopewalkNode(ctx context.Context, n *node) error {
+// createRopewalkNode creates the node's RopewalkNode and returns it, unless it did so a moment ago and the informer does not have it yet.
+func (a *Agent) createRopewalkNode(ctx context.Context, n *node) (*v1alpha1.RopewalkNode, error) {
 	if a.created.node == n.UID && time.Since(a.created.at) < writeEchoTimeout {
-		return nil
+		return a.created.object, nil
 	}
-	err := a.client.create(ctx, n)
+	rn, err := a.client.create(ctx, n)
 	if err == nil {
-		a.created = creation{n.UID, time.Now()}
+		a.created = creation{n.UID, time.Now(), rn}
 	}
-	return err
+	return rn, err
 }
 
 // reconcileMode runs the reconciler of the requested mode, or tears it down on a node that opted out.

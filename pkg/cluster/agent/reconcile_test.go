@@ -77,6 +77,26 @@ func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
 	}
 }
 
+// TestFirstReconcileOfNewNodeWritesEvents: the RopewalkNode is not in the informer yet.
+func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
+	a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
+	for _, o := range a.cluster.agents.GetStore().List() {
+		if err := a.cluster.agents.GetStore().Delete(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	api.agents = newFakeAPI().agents
+	network.filterErr = errNoInterface // any
+	for range 2 {
+		if err := a.reconcile(t.Context(), clusterChanged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(api.events) != 1 || api.events[0].GenerateName != "a." || api.events[0].Regarding["uid"] != "agent of a" || api.agents.size() != 2 {
+		t.Errorf("events %+v, %d writes", api.events, api.agents.size())
+	}
+}
+
 // TestStrictSurvivesFailingReconcile has the reconcile fail that ends cleartext.
 func TestStrictSurvivesFailingReconcile(t *testing.T) {
 	a, _, network := newSyncedAgent(t, func(c *Config) { c.Propagation = 1 }, ownedByNodeA())
