@@ -158,7 +158,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-kube deps-page check site check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels
 	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
@@ -171,7 +171,7 @@ SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md
 .PHONY: site
 site: deps-site $(SITE)/venv/installed ## the documentation as a web site, in build/site/html; fails on a broken link or anchor
 	@rm -rf $(SITE)/docs $(SITE)/html && mkdir -p $(SITE)/docs/deploy
-	cp -r docs/. $(SITE_FILES) $(SITE)/docs && cp -r deploy/grafana deploy/prometheus $(SITE)/docs/deploy
+	cp -r docs/. $(SITE_FILES) $(SITE)/docs && cp -r deploy/grafana deploy/prometheus deploy/arch deploy/ansible $(SITE)/docs/deploy
 	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
 	$(SITE)/venv/bin/mkdocs build --strict -f deploy/site/mkdocs.yml
 
@@ -182,6 +182,27 @@ $(SITE)/venv/installed: deploy/site/requirements.txt
 .PHONY: deps-site
 deps-site:
 	$(call apt_install,python3-venv)
+
+# ---- recipes for other programs
+
+RECIPES := build/recipes
+ANSIBLE := ANSIBLE_ROLES_PATH=deploy/ansible/roles ANSIBLE_LOCALHOST_WARNING=false $(RECIPES)/venv/bin/ansible-playbook -i localhost,
+.PHONY: check-recipes
+check-recipes: build deps-recipes $(RECIPES)/venv/installed ## the NixOS module, the PKGBUILD and the Ansible role, read by Nix, bash and Ansible
+	NIX_STATE_DIR=$(abspath $(RECIPES))/nix NIX_STORE_DIR=$(abspath $(RECIPES))/nix/store nix-instantiate --parse deploy/nixos/ropewalk.nix >/dev/null
+	bash -n deploy/arch/PKGBUILD
+	$(ANSIBLE) --syntax-check deploy/ansible/site.yml
+	$(ANSIBLE) -c local -e ansible_python_interpreter=$(abspath $(RECIPES))/venv/bin/python -e directory=$(abspath $(RECIPES)) deploy/ansible/test.yml >/dev/null
+	$(BIN) check $(RECIPES)/wg0.conf
+	$(GO) test ./test/deploy
+
+$(RECIPES)/venv/installed: deploy/ansible/requirements.txt
+	python3 -m venv $(RECIPES)/venv && $(RECIPES)/venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: deps-recipes
+deps-recipes:
+	$(call apt_install,nix-bin python3-venv)
 
 # ---- release: what users install, in build/dist. The same sources give the same bytes.
 
@@ -217,7 +238,7 @@ $(DIST_PROGRAMS): $(DIST)/%: need-go
 stage: need-go
 	@rm -rf $(STAGE)/common && mkdir -p $(STAGE)/common/man
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(STAGE)/ropewalk ./cmd/ropewalk
-	$(GO) run -ldflags '$(LDFLAGS)' -tags docs ./cmd/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*
+	$(GO) run -ldflags '$(LDFLAGS)' -tags docs ./cmd/ropewalk docs man $(STAGE)/common/man && gzip -9n $(STAGE)/common/man/*/*
 	for shell in bash zsh fish; do $(STAGE)/ropewalk completion $$shell >$(STAGE)/common/ropewalk.$$shell || exit 1; done
 	GO='$(GO)' sh deploy/package/notices.sh $(STAGE)/ropewalk >$(STAGE)/common/copyright
 

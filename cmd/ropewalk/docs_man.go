@@ -5,8 +5,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,33 +22,34 @@ func buildTagCommands() []*cobra.Command {
 		Use:     "docs",
 		Short:   "Write documentation that is generated from the commands",
 		Long:    "docs writes documentation that is generated from the commands themselves, for packages.",
-		Example: "  go run -tags docs ./cmd/ropewalk docs man /usr/local/share/man/man8",
+		Example: "  go run -tags docs ./cmd/ropewalk docs man /usr/local/share/man",
 		Hidden:  true,
 	})
 	docs.AddCommand(&cobra.Command{
 		Use:     "man DIRECTORY",
 		Short:   "Write a manual page for each command",
-		Long:    "man writes a page for ropewalk and one for each command, such as ropewalk-spread-attach.8, into the directory.",
-		Example: "  go run -tags docs ./cmd/ropewalk docs man /usr/local/share/man/man8",
+		Long:    "man writes a page for ropewalk and one for each command, such as man8/ropewalk-spread-attach.8, and man5/ropewalk-conf.5 below the directory.",
+		Example: "  go run -tags docs ./cmd/ropewalk docs man /usr/local/share/man",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE:    func(_ *cobra.Command, args []string) error { return writeManual(newRootCmd(), args[0]) },
 	})
 	return []*cobra.Command{docs}
 }
 
-// writeManual writes the manual page of root and of every command below it. Their date is that of SOURCE_DATE_EPOCH, if
+// writeManual writes the manual page of root and of every command below it, and ropewalk-conf(5), into man8 and man5 below dir. Their date is that of SOURCE_DATE_EPOCH, if
 // it is set: the same sources then give the same pages.
 func writeManual(root *cobra.Command, dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("creating the directory for manual pages: %w", err)
+	commands, files := filepath.Join(dir, "man8"), filepath.Join(dir, "man5")
+	if err := errors.Join(os.MkdirAll(commands, 0o755), os.MkdirAll(files, 0o755)); err != nil {
+		return fmt.Errorf("creating the directories for manual pages: %w", err)
 	}
 	root.DisableAutoGenTag = true // it holds the day, and cobra's name
 	useMarkdown(root)
 	header := &doc.GenManHeader{Section: "8", Source: "ropewalk " + version, Manual: "System Administration"}
-	if err := doc.GenManTree(root, header, dir); err != nil {
+	if err := doc.GenManTree(root, header, commands); err != nil {
 		return fmt.Errorf("writing manual pages: %w", err)
 	}
-	return nil
+	return writeConfManual(files)
 }
 
 // useMarkdown turns the help of a command and of those below it into Markdown, which cobra/doc expects: indented lists

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 )
 
 // TestManualHasPageForEveryCommand builds the generator, which only a program with the build tag docs has.
@@ -25,16 +27,25 @@ func TestManualHasPageForEveryCommand(t *testing.T) {
 	}
 	walk(newRootCmd(), func(cmd *cobra.Command) {
 		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-") + ".8"
-		text, err := os.ReadFile(filepath.Join(dir, name))
+		text, err := os.ReadFile(filepath.Join(dir, "man8", name))
 		if err != nil || !bytes.Contains(text, []byte(".SH EXAMPLE")) {
 			t.Errorf("%s: got error %v, want none", name, err)
 		}
 	})
+	conf, err := os.ReadFile(filepath.Join(dir, "man5", "ropewalk-conf.5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range conffile.Keys() {
+		if !bytes.Contains(conf, []byte(".TP\n.B "+k.Name+"\n")) {
+			t.Errorf("ropewalk-conf.5 has no key %s", k.Name)
+		}
+	}
 	groff, err := exec.LookPath("groff")
 	if err != nil {
 		t.Skip("needs groff to check the pages: ", err)
 	}
-	pages, err := filepath.Glob(filepath.Join(dir, "*.8"))
+	pages, err := filepath.Glob(filepath.Join(dir, "man*", "*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package deploy tests the files in deploy/ that are for other programs: network managers and distributions. `make check-recipes` has those
+// programs read them.
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+const root = "../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// ini parses a file of NetworkManager or systemd into its settings, by "section/key".
+func ini(t *testing.T, path string) map[string]string {
+	t.Helper()
+	settings, section := map[string]string{}, ""
+	for line := range strings.Lines(read(t, path)) {
+		line = strings.TrimSpace(line)
+		key, value, isSetting := strings.Cut(line, "=")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]"):
+			section = line[1 : len(line)-1]
+		case isSetting && section != "":
+			settings[section+"/"+key] = value
+		default:
+			t.Errorf("%s: %q is no setting", path, line)
+		}
+	}
+	return settings
+}
+
+func TestNetworkManagersLeaveTunnelsAlone(t *testing.T) {
+	for path, want := range map[string]map[string]string{
+		"deploy/network/networkmanager.conf": {
+			"device-ropewalk/match-device": "interface-name:wg*;except:type:wireguard", "device-ropewalk/managed": "0",
+		},
+		"deploy/network/ropewalk.network": {
+			"Match/Name": "wg*", "Match/Driver": "tun", "Link/Unmanaged": "yes", "Link/RequiredForOnline": "no",
+		},
+		"deploy/network/networkd.conf": {"Network/ManageForeignRoutingPolicyRules": "no"},
+	} {
+		got := ini(t, path)
+		for key, value := range want {
+			if got[key] != value {
+				t.Errorf("%s: got %s=%q, want %q", path, key, got[key], value)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%s: got %v, want %v", path, got, want)
+		}
+	}
+}
+
+// TestPackagesHaveTheSameFiles compares the list of files of the .deb and .rpm packages with the PKGBUILD.
+func TestPackagesHaveTheSameFiles(t *testing.T) {
+	arch := read(t, "deploy/arch/PKGBUILD")
+	sources := regexp.MustCompile(`src: "?(deploy/[^",]+)"?, dst: ([^,]+),`).FindAllStringSubmatch(read(t, "deploy/package/nfpm.yaml"), -1)
+	if len(sources) < 5 {
+		t.Fatalf("got %d files in nfpm.yaml: does the search still work?", len(sources))
+	}
+	for _, m := range sources {
+		if !strings.Contains(arch, m[1]) || !strings.Contains(arch, strings.TrimSuffix(m[2], "/")) {
+			t.Errorf("PKGBUILD does not install %s as %s", m[1], m[2])
+		}
+	}
+}
+
+func TestPKGBUILDNamesExistingFiles(t *testing.T) {
+	text := read(t, "deploy/arch/PKGBUILD")
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "PKGBUILD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	syntax.Walk(file, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			has[n.Name.Value] = true
+		case *syntax.FuncDecl:
+			has[n.Name.Value] = true
+		}
+		return true
+	})
+	for _, name := range []string{"pkgname", "pkgver", "pkgrel", "pkgdesc", "arch", "url", "license", "makedepends", "build", "package"} {
+		if !has[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	for _, path := range regexp.MustCompile(`(?m)[ ]((?:deploy/|\./cmd/|LICENSE)[\w./*@-]*)`).FindAllStringSubmatch(text, -1) {
+		if found, err := filepath.Glob(filepath.Join(root, path[1])); err != nil || len(found) == 0 {
+			t.Errorf("%s does not exist", path[1])
+		}
+	}
+}
+
+// TestNixOSServiceHasSettingsOfUnit compares the module's service with the unit of the packages.
+func TestNixOSServiceHasSettingsOfUnit(t *testing.T) {
+	nix, unit := read(t, "deploy/nixos/ropewalk.nix"), ini(t, "deploy/systemd/ropewalk@.service")
+	for _, key := range []string{
+		"Type", "NotifyAccess", "Restart", "TimeoutStartSec", "RuntimeDirectory", "LimitNOFILE", "LimitMEMLOCK", "LimitCORE",
+	} {
+		m := regexp.MustCompile(`\b` + key + ` = "?([^";]+)"?;`).FindStringSubmatch(nix)
+		if m == nil || m[1] != unit["Service/"+key] {
+			t.Errorf("%s: got %q, want %q", key, m, unit["Service/"+key])
+		}
+	}
+}
