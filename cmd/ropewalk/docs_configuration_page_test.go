@@ -40,6 +40,9 @@ AllowedIPs = 10.99.0.2/32, fd99::2/128
 Endpoint = vpn.example.org:51820
 ` + "```" + `
 
+A comment ` + "`# Name = laptop`" + ` above or in a ` + "`[Peer]`" + ` names the peer (` + "`friendly_name`" + `, too). ` + "`ropewalk set wg0 peer KEY name laptop`" + ` does it without the file.
+The name appears in ` + "`show`, `top`, `flows`" + `, the log and the metric ` + "`ropewalk_peer_info`" + `; ` + "`wg`" + ` never sees it, and ` + "`ropewalk save`" + ` keeps it.
+
 The column *change* names the command that applies a changed key to a running tunnel: *reload* is ` + "`ropewalk reload wg0`, which keeps" + `
 sessions; *restart* is ` + "`ropewalk down wg0` and `ropewalk up wg0`. `ropewalk set` changes wg's keys, `Spread`, `SpreadPorts`, `Underlay`" + `
 and ` + "`RxCPUs` of a running tunnel without the file." + `

@@ -30,6 +30,7 @@ func newSetCmd() *cobra.Command {
 			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +
 			"Settings of a peer, which is added if it does not exist:\n" +
 			"  peer KEY                selects the peer for the keywords after it\n" +
+			"  name NAME               a name for people, or empty (not in wg)\n" +
 			"  remove                  removes the peer\n" +
 			"  preshared-key FILE      an empty file removes the key\n" +
 			"  endpoint HOST:PORT      the host is an address or a name\n" +

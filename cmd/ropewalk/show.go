@@ -18,7 +18,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 )
 
 // showFlags are the flags of `ropewalk show`.
@@ -131,7 +130,7 @@ func (s *shower) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(s.addLanes(&st), s.addHandshakes(&st, sel))
+	err = errors.Join(s.addLanes(&st), s.addReports(&st, sel))
 	return errors.Join(s.print([]config.Status{st}, sel, false), err)
 }
 
@@ -157,7 +156,7 @@ func (s *shower) all(sel show.Selector) error {
 			errs = append(errs, err)
 			continue
 		}
-		if err := errors.Join(s.addLanes(&st), s.addHandshakes(&st, sel)); err != nil {
+		if err := errors.Join(s.addLanes(&st), s.addReports(&st, sel)); err != nil {
 			errs = append(errs, err)
 		}
 		devices = append(devices, st)
@@ -192,12 +191,9 @@ func (s *shower) status(name string) (config.Status, error) {
 	return client.Status()
 }
 
-// addHandshakes adds which peers do not answer, if there is a peer without a session. Other daemons than
-// ropewalk do not report that.
-func (s *shower) addHandshakes(st *config.Status, sel show.Selector) error {
-	if s.opt.Lanes || sel != "" || !slices.ContainsFunc(st.Peers, func(p config.PeerStatus) bool {
-		return s.now().Sub(p.LastHandshake) > time.Duration(peer.RejectAfterTime)
-	}) {
+// addReports adds the names of peers, and which do not answer. Other daemons than ropewalk do not report that.
+func (s *shower) addReports(st *config.Status, sel show.Selector) error {
+	if s.opt.Lanes || sel != "" || len(st.Peers) == 0 {
 		return nil
 	}
 	client, err := dialDaemon(s.dir, st.Name)
@@ -208,6 +204,7 @@ func (s *shower) addHandshakes(st *config.Status, sel show.Selector) error {
 	stats := new(show.Stats)
 	if client.Stats(stats) == nil {
 		st.AddHandshakes(stats.FailingHandshakes)
+		st.AddNames(stats.Names)
 	}
 	return nil
 }
@@ -232,6 +229,7 @@ func (s *shower) addLanes(st *config.Status) error {
 	st.AddSpread(*stats.Spread)
 	st.AddPathMTU(stats.PathMTU)
 	st.AddHandshakes(stats.FailingHandshakes)
+	st.AddNames(stats.Names)
 	if s.opt.Stats == nil {
 		s.opt.Stats = map[string]*show.Stats{}
 	}

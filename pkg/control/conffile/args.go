@@ -65,6 +65,7 @@ func keywords() []keyword {
 		{name: "endpoint", peer: true, set: file(setEndpoint)},
 		{name: "persistent-keepalive", peer: true, set: file(setKeepalive)},
 		{name: "allowed-ips", peer: true, set: setAllowedIPs},
+		{name: "name", peer: true, set: setName},
 	}
 }
 
@@ -94,6 +95,7 @@ type argParser struct {
 type peerExtra struct {
 	remove bool
 	listed bool // allowed-ips was given, possibly with an empty list
+	name   *string
 }
 
 func (p *argParser) lastExtra() *peerExtra { return &p.extras[len(p.extras)-1] }
@@ -102,6 +104,15 @@ func (p *argParser) addPeer(value string) string {
 	p.file.Peers = append(p.file.Peers, Peer{})
 	p.extras = append(p.extras, peerExtra{})
 	return setPublicKey(&p.parser, value)
+}
+
+// setName accepts the empty name, which removes the present one.
+func setName(p *argParser, value string) string {
+	if config.CheckName(value) != nil {
+		return fmt.Sprintf("a name of printable characters, at most %d bytes", config.MaxNameLen)
+	}
+	p.lastExtra().name = &value
+	return ""
 }
 
 // setAllowedIPs accepts the empty list, which removes all allowed IPs, as wg(8) does.
@@ -141,6 +152,7 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed
+		peer.Name = extra.name
 		if extra.remove { // whatever else was given for the peer, as in wg(8)
 			*peer = config.Peer{PublicKey: peer.PublicKey, Remove: true}
 		}

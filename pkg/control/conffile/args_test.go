@@ -117,7 +117,7 @@ func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
 	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "rx-cpus", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
-	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips"}
+	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name"}
 	if diff := cmp.Diff(want, Keywords(true)); diff != "" {
 		t.Error(diff)
 	}

@@ -54,6 +54,9 @@ func (p *Peer) config(ctx context.Context, resolve Resolver) (config.Peer, error
 		ReplaceAllowedIPs: !p.ModifyAllowedIPs,
 		AllowedIPs:        p.AllowedIPs,
 	}
+	if p.Name != "" {
+		peer.Name = &p.Name
+	}
 	if p.Endpoint != "" {
 		ep, err := resolve(ctx, p.Endpoint)
 		if err != nil {

@@ -58,6 +58,7 @@ func (i *Interface) AddOwnSettings(dev *config.Device) {
 
 // Peer holds the keys of one [Peer] section.
 type Peer struct {
+	Name         string // of a comment such as "# Name = laptop"; empty for none
 	PublicKey    noise.PublicKey
 	PresharedKey *noise.PresharedKey
 	AllowedIPs   []config.AllowedIP // in the order given, masked

@@ -33,6 +33,7 @@ func FromStatus(st config.Status, zoneName func(uint32) string) *File {
 
 func fromPeer(st *config.PeerStatus, zoneName func(uint32) string) Peer {
 	p := Peer{
+		Name:         st.Name,
 		PublicKey:    st.PublicKey,
 		PresharedKey: nilIfZero(st.PresharedKey),
 		Keepalive:    nilIfZero(st.Keepalive),
@@ -109,7 +110,11 @@ func formatTexts(b *bufio.Writer, key string, values []string) {
 }
 
 func formatPeer(b *bufio.Writer, p *Peer) {
-	fmt.Fprintf(b, "[Peer]\nPublicKey = %s\n", p.PublicKey.Base64())
+	b.WriteString("[Peer]\n")
+	if p.Name != "" {
+		fmt.Fprintf(b, "# Name = %s\n", p.Name)
+	}
+	fmt.Fprintf(b, "PublicKey = %s\n", p.PublicKey.Base64())
 	if p.PresharedKey != nil {
 		fmt.Fprintf(b, "PresharedKey = %s\n", p.PresharedKey.Base64())
 	}

@@ -34,6 +34,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	lines := newLineScanner(limited)
 	for len(p.errs) < maxErrors && lines.Scan() {
 		p.number++
+		p.parseComment(string(lines.Bytes()))
 		p.parseLine(cleanLine(lines.Bytes(), p.number))
 	}
 	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
@@ -46,6 +47,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 		return nil, fmt.Errorf("reading %s: longer than %d bytes", name, maxFile)
 	}
 	p.endPeer()
+	p.names.end(&p)
 	p.checkPorts()
 	p.checkReceiveCPUs()
 	if len(p.errs) > 0 {
@@ -88,6 +90,7 @@ type parser struct {
 	hasKey    bool // the last [Peer] has its PublicKey
 	cpusLine  int  // the line of the last RxCPUs
 	portsLine int  // the line of the last SpreadPorts
+	names     nameComments
 }
 
 func (p *parser) parseLine(line string) {
@@ -110,8 +113,9 @@ func (p *parser) enter(text string) {
 		p.section = interfaceSection
 	case "[peer]":
 		p.endPeer()
+		above := p.names.above(p)
 		p.section, p.peerLine, p.hasKey = peerSection, p.number, false
-		p.file.Peers = append(p.file.Peers, Peer{})
+		p.file.Peers = append(p.file.Peers, Peer{Name: above})
 	default:
 		p.section = noSection
 		p.fault("", "[Interface] or [Peer]", fmt.Sprintf("%.40q", text))
@@ -127,6 +131,7 @@ func (p *parser) endPeer() {
 
 // assign handles a key = value line. raw still has its white space, which some values need.
 func (p *parser) assign(raw string) {
+	p.names.end(p)
 	name, value, ok := strings.Cut(raw, "=")
 	key, found := p.lookup(name)
 	switch {

@@ -12,7 +12,7 @@ import (
 )
 
 // Sync returns the change that gives a device the file's configuration, as `wg syncconf` does. Unlike Device, it keeps the sessions of
-// peers that are in both. It removes peers, and preshared keys, that the file does not have (older wg(8) versions keep the
+// peers that are in both. It removes peers, preshared keys and names that the file does not have (older wg(8) versions keep the
 // preshared keys).
 func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.PeerStatus) (config.Device, error) {
 	dev, err := f.Device(ctx, resolve)
@@ -27,11 +27,16 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 	var changes []config.Peer // removals first, so that they cannot affect the settings of the other peers
 	for i := range current {
 		now := &current[i]
-		switch peer := kept[now.PublicKey]; {
-		case peer == nil:
+		peer := kept[now.PublicKey]
+		if peer == nil {
 			changes = append(changes, config.Peer{PublicKey: now.PublicKey, Remove: true})
-		case peer.PresharedKey == nil && !now.PresharedKey.IsZero():
+			continue
+		}
+		if peer.PresharedKey == nil && !now.PresharedKey.IsZero() {
 			peer.PresharedKey = new(noise.PresharedKey)
+		}
+		if peer.Name == nil && now.Name != "" {
+			peer.Name = new(string)
 		}
 	}
 	slices.SortFunc(changes, func(a, b config.Peer) int { return bytes.Compare(b.PublicKey[:], a.PublicKey[:]) })

@@ -81,6 +81,9 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if err != nil {
 		return Reload{}, err
 	}
+	if err := j.addNames(&st); err != nil {
+		return Reload{}, err
+	}
 	dev, err := Resync(ctx, j.File, j.Resolve, st.Peers)
 	if err != nil {
 		return Reload{}, err
@@ -435,6 +438,9 @@ func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
 		return []string{"removed"}
 	case before == nil:
 		changes, before = []string{"added"}, new(config.PeerStatus)
+	}
+	if p.Name != nil && *p.Name != before.Name {
+		changes = append(changes, fmt.Sprintf("name %q", *p.Name))
 	}
 	if p.Endpoint != nil && *p.Endpoint != before.Endpoint {
 		changes = append(changes, fmt.Sprintf("endpoint %v", p.Endpoint.AddrPort))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Save writes the interface's present configuration to its file: keys and peers from the daemon; addresses, DNS and, if the file has
@@ -23,6 +24,9 @@ func (r *Runner) Save(ctx context.Context, i Interface) error {
 func (j *job) save(ctx context.Context) error {
 	status, err := j.status()
 	if err != nil {
+		return err
+	}
+	if err := j.addNames(&status); err != nil {
 		return err
 	}
 	j.echo("wg showconf " + j.Name)
@@ -40,6 +44,22 @@ func (j *job) save(ctx context.Context) error {
 		return fmt.Errorf("saving %s: %w", j.Name, err)
 	}
 	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
+}
+
+// addNames adds the names of the peers.
+func (j *job) addNames(st *config.Status) error {
+	c, err := j.Sockets.Dial(j.Name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var stats struct {
+		Names config.NameReport `json:"names"`
+	}
+	if c.Stats(&stats) == nil { // other daemons than ropewalk have none
+		st.AddNames(stats.Names)
+	}
+	return nil
 }
 
 // hostSettings replaces addresses, DNS and MTU by the host's.

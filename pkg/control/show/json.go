@@ -36,6 +36,7 @@ type interfaceJSON struct {
 
 type peerJSON struct {
 	PublicKey        string             `json:"public_key"`
+	Name             string             `json:"name,omitempty"`
 	HasPresharedKey  bool               `json:"has_preshared_key"`
 	PresharedKey     string             `json:"preshared_key,omitempty"` // with Options.ShowKeys only
 	Endpoint         string             `json:"endpoint,omitempty"`
@@ -127,7 +128,7 @@ func newLanesJSON(st *config.Status, s *Stats) *lanesJSON {
 
 func (opt *Options) peerJSON(p *config.PeerStatus) peerJSON {
 	j := peerJSON{
-		PublicKey: p.PublicKey.Base64(), HasPresharedKey: !p.PresharedKey.IsZero(), AllowedIPs: []string{},
+		PublicKey: p.PublicKey.Base64(), Name: p.Name, HasPresharedKey: !p.PresharedKey.IsZero(), AllowedIPs: []string{},
 		HandshakeUnix: unix(p.LastHandshake), ReceiveBytes: p.RxBytes, TransmitBytes: p.TxBytes, KeepaliveSeconds: p.Keepalive,
 	}
 	if opt.ShowKeys && j.HasPresharedKey {

@@ -126,6 +126,9 @@ func unix(t time.Time) int64 {
 func (p *printer) peer(peer *config.PeerStatus) {
 	p.WriteByte('\n')
 	p.heading("peer", peer.PublicKey.Base64(), yellow)
+	if peer.Name != "" {
+		p.field("name", peer.Name)
+	}
 	if !peer.PresharedKey.IsZero() {
 		p.secret("preshared key", peer.PresharedKey.Base64())
 	}

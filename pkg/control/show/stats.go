@@ -21,9 +21,11 @@ type Stats struct {
 	PathMTU  config.PathMTUReport   `json:"path_mtu"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
-	Selection         *Selection             `json:"selection"`
-	Cipher            string                 `json:"cipher"`  // "" if the daemon does not send it
-	Workers           *int                   `json:"workers"` // nil if the daemon does not send it
+	// Names has the peers with names.
+	Names     config.NameReport `json:"names"`
+	Selection *Selection        `json:"selection"`
+	Cipher    string            `json:"cipher"`  // "" if the daemon does not send it
+	Workers   *int              `json:"workers"` // nil if the daemon does not send it
 }
 
 // TUNFeatures are the offloads of the interface.

@@ -22,6 +22,7 @@ import (
 // operation is an *Error and leaves the connection usable; after any other error it must be closed. Each operation
 // fails with os.ErrDeadlineExceeded when the daemon takes more than a minute.
 type Client struct {
+	dir   Dir
 	name  string
 	conn  net.Conn
 	lines *lineReader
@@ -43,7 +44,9 @@ func (d Dir) Dial(name string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to interface %s: %w", name, err)
 	}
-	return newClient(name, conn), nil
+	c := newClient(name, conn)
+	c.dir = d
+	return c, nil
 }
 
 func newClient(name string, conn net.Conn) *Client {
@@ -68,8 +71,35 @@ func (c *Client) Status() (config.Status, error) {
 	return st, nil
 }
 
-// Configure applies a change. ropewalk's daemon applies all of it or nothing.
+// Configure applies a change. ropewalk's daemon applies all of it or nothing. Other daemons, and older ones, do not know names of peers:
+// they get the change without.
 func (c *Client) Configure(dev config.Device) error {
+	err := c.configure(dev)
+	plain, named := withoutNames(dev)
+	if !named || !errors.Is(err, unix.EINVAL) || c.dir == "" {
+		return err
+	}
+	again, dialErr := c.dir.Dial(c.name) // wireguard-go takes the rest of the request for another operation
+	if dialErr != nil {
+		return err
+	}
+	defer again.Close()
+	return again.configure(plain)
+}
+
+// withoutNames returns the change without what only ropewalk knows of peers, and whether there was any.
+func withoutNames(dev config.Device) (plain config.Device, named bool) {
+	plain = dev
+	plain.Peers = slices.Clone(dev.Peers)
+	for i := range plain.Peers {
+		p := &plain.Peers[i]
+		named = named || p.Name != nil
+		p.Name = nil
+	}
+	return plain, named
+}
+
+func (c *Client) configure(dev config.Device) error {
 	var b bytes.Buffer
 	b.WriteString(opSet + "\n")
 	err := WriteSet(&b, dev)

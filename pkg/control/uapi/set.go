@@ -107,6 +107,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 
 func setPeer(p *config.Peer, key, value string) (err error) {
 	switch key {
+	case keyName:
+		p.Name, err = parsed(value, func(s string) (string, error) { return s, config.CheckName(s) })
 	case "remove":
 		p.Remove, err = flag(value)
 	case "update_only":
@@ -221,6 +223,9 @@ func writeSetPeer(b *bufio.Writer, p *config.Peer) {
 	writeLine(b, "public_key", p.PublicKey.Hex())
 	writeFlag(b, "remove", p.Remove)
 	writeFlag(b, "update_only", p.UpdateOnly)
+	if p.Name != nil {
+		writeLine(b, keyName, *p.Name)
+	}
 	if p.PresharedKey != nil {
 		writeLine(b, "preshared_key", p.PresharedKey.Hex())
 	}

@@ -56,3 +56,6 @@ const (
 	keyReceiveCPUs = "rx_cpus"
 	keyFragments   = "outer_fragments"
 )
+
+// Peer keys that only ropewalk has.
+const keyName = "name"

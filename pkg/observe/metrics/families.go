@@ -169,7 +169,7 @@ var definitions = [familyCount]definition{
 	lastHandshake:   {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
 	selectionPlans:  {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},
 
-	peerInfo:            {"ropewalk_peer_info", gauge, "Endpoint and allowed IPs of a peer; always 1. Join it on interface and public_key.", "interface public_key endpoint allowed_ips"},
+	peerInfo:            {"ropewalk_peer_info", gauge, "Name, endpoint and allowed IPs of a peer; always 1. Join it on interface and public_key.", "interface public_key name endpoint allowed_ips"},
 	peerReceiveBytes:    {"ropewalk_peer_receive_bytes_total", counter, "Bytes of WireGuard messages received from a peer, as wg(8) counts.", "interface public_key"},
 	peerTransmitBytes:   {"ropewalk_peer_transmit_bytes_total", counter, "Bytes of WireGuard messages sent to a peer, as wg(8) counts.", "interface public_key"},
 	peerReceivePackets:  {"ropewalk_peer_receive_packets_total", counter, "WireGuard messages received from a peer, including handshakes and keepalives.", "interface public_key"},

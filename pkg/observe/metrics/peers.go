@@ -120,7 +120,7 @@ func (p *Peer) state(now time.Time) string {
 }
 
 func (s *scrape) peer(p *Peer) {
-	s.emit(peerInfo, 1, p.PublicKey, p.Endpoint, prefixes(p.AllowedIPs, maxPrefixes))
+	s.emit(peerInfo, 1, p.PublicKey, p.Name, p.Endpoint, prefixes(p.AllowedIPs, maxPrefixes))
 	s.count(peerReceiveBytes, p.RxBytes, p.PublicKey)
 	s.count(peerTransmitBytes, p.TxBytes, p.PublicKey)
 	s.count(peerReceivePackets, p.Packets.Rx, p.PublicKey)

@@ -25,6 +25,7 @@ type Snapshot struct {
 // Peer is the state and the counters of one peer at one moment.
 type Peer struct {
 	PublicKey     string // base64
+	Name          string // empty for none
 	Endpoint      string // empty when unknown
 	AllowedIPs    []netip.Prefix
 	LastHandshake time.Time // zero when never
@@ -68,7 +69,7 @@ func FromDevice(d Device, now func() time.Time) Source {
 
 func fromPeer(p *config.PeerStatus) Peer {
 	out := Peer{
-		PublicKey: p.PublicKey.Base64(), AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
+		PublicKey: p.PublicKey.Base64(), Name: p.Name, AllowedIPs: p.AllowedIPs, LastHandshake: p.LastHandshake, Keepalive: p.Keepalive,
 		RxBytes: p.RxBytes, TxBytes: p.TxBytes, Packets: p.Packets, SpreadPorts: p.Spread.Ports, BlockedPorts: len(p.Spread.Blocked), PathMTU: p.PathMTU, Handshake: p.Handshake,
 	}
 	if p.Endpoint.AddrPort.IsValid() {

@@ -153,7 +153,7 @@ func (c *comparison) peers() []Peer {
 			was = now
 		}
 		peers[i] = Peer{
-			PublicKey: now.PublicKey, Endpoint: now.Endpoint, RxBytes: now.RxBytes, TxBytes: now.TxBytes,
+			PublicKey: now.PublicKey, Name: now.Name, Endpoint: now.Endpoint, RxBytes: now.RxBytes, TxBytes: now.TxBytes,
 			RxRate: c.rate(delta(was.RxBytes, now.RxBytes)), TxRate: c.rate(delta(was.TxBytes, now.TxBytes)),
 			Handshake: age(now.LastHandshake, c.now.At), Planned: now.Spread.Planned, Reason: now.Spread.Reason,
 		}

@@ -130,10 +130,7 @@ func flowTable(flows []InnerFlow, o Options) *table {
 		if f.Protocol == "" {
 			source = unopened
 		}
-		key := clean(f.Peer)
-		if o.Width < wideFlows && len(key) > shortKey {
-			key = key[:shortKey]
-		}
+		key := peerText(f.Peer, f.Name, o.Width >= wideFlows)
 		t.rows = append(t.rows, []cell{
 			text(clean(f.Direction)), text(bits(f.ByteRate)), text(count(f.PacketRate)), text(clean(f.Protocol)),
 			text(source), text(clean(f.Destination)), orDash(f.OuterPort != 0, strconv.Itoa(int(f.OuterPort))), text(clean(f.Lane)),

@@ -48,6 +48,7 @@ type Flow struct {
 // Peer is one peer.
 type Peer struct {
 	PublicKey string  `json:"public_key"`
+	Name      string  `json:"name,omitempty"`
 	Endpoint  string  `json:"endpoint,omitempty"`
 	RxBytes   uint64  `json:"rx_bytes"`
 	TxBytes   uint64  `json:"tx_bytes"`

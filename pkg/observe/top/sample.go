@@ -24,6 +24,7 @@ type Sample struct {
 // PeerCounters holds identity and counters of one peer.
 type PeerCounters struct {
 	PublicKey     string // base64
+	Name          string // for people, empty for none
 	Endpoint      string // empty when unknown
 	LastHandshake time.Time
 	RxBytes       uint64 // WireGuard message bytes, as wg(8) counts
@@ -74,6 +75,7 @@ func SampleOf(status *config.Status, stats device.Stats, host HostCounters, now 
 		s.Peers[i] = PeerCounters{
 			PublicKey: p.PublicKey.Base64(), LastHandshake: p.LastHandshake, RxBytes: p.RxBytes, TxBytes: p.TxBytes,
 		}
+		s.Peers[i].Name = stats.Names[s.Peers[i].PublicKey].Name
 		s.Peers[i].Spread = stats.Spread.Peers[s.Peers[i].PublicKey]
 		if p.Endpoint.AddrPort.IsValid() {
 			s.Peers[i].Endpoint = p.Endpoint.AddrPort.String()

@@ -161,10 +161,7 @@ func (r *renderer) peers(whole bool) *table {
 	most := largest(r.frame.Peers, func(p *Peer) float64 { return p.Share })
 	for i := range r.frame.Peers {
 		p := &r.frame.Peers[i]
-		key := clean(p.PublicKey)
-		if !whole && len(key) > shortKey {
-			key = key[:shortKey]
-		}
+		key := peerText(p.PublicKey, p.Name, whole)
 		t.rows = append(t.rows, []cell{
 			text(key),
 			{share: ratio(p.Share, most), style: good},
@@ -174,6 +171,18 @@ func (r *renderer) peers(whole bool) *table {
 		})
 	}
 	return t
+}
+
+// peerText returns the name of a peer, or else its key, which is shortened unless whole.
+func peerText(key, name string, whole bool) string {
+	if name != "" {
+		return clean(name)
+	}
+	key = clean(key)
+	if !whole && len(key) > shortKey {
+		key = key[:shortKey]
+	}
+	return key
 }
 
 func spreadText(p *Peer) string {

@@ -27,6 +27,7 @@ type Device struct {
 // Peer is a change to one peer.
 type Peer struct {
 	PublicKey         noise.PublicKey
+	Name              *string // for people, valid for CheckName; empty removes it
 	Remove            bool
 	UpdateOnly        bool                // do nothing if the peer does not exist
 	PresharedKey      *noise.PresharedKey // the zero key removes it
@@ -66,6 +67,7 @@ type Status struct {
 // PeerStatus is a snapshot of a peer.
 type PeerStatus struct {
 	PublicKey     noise.PublicKey
+	Name          string             // for people, empty when there is none or it is unknown: the control socket reports it separately, as a NameReport
 	PresharedKey  noise.PresharedKey // zero when there is none
 	Endpoint      Endpoint           // AddrPort invalid when unknown
 	LastHandshake time.Time          // zero when never

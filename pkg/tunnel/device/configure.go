@@ -29,7 +29,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	if err := cmp.Or(checkAllowedIPs(c.Peers), d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
+	if err := cmp.Or(checkPeerSettings(c.Peers), d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
 		return err
 	}
 	private := clamped(c.PrivateKey)
@@ -70,9 +70,14 @@ func (d *Device) checkPeers(c *config.Device) error {
 	return nil
 }
 
-// checkAllowedIPs returns an error for prefixes that are invalid, such as the zero Prefix.
-func checkAllowedIPs(peers []config.Peer) error {
+// checkPeerSettings returns an error for a name or a prefix that is invalid, such as the zero Prefix.
+func checkPeerSettings(peers []config.Peer) error {
 	for i := range peers {
+		if name := peers[i].Name; name != nil {
+			if err := config.CheckName(*name); err != nil {
+				return fmt.Errorf("setting the name of peer %s: %w (%w)", peers[i].PublicKey, err, syscall.EINVAL)
+			}
+		}
 		for _, a := range peers[i].AllowedIPs {
 			if !a.Prefix.IsValid() {
 				return fmt.Errorf("setting allowed IPs of peer %s: allowed IP %s: %w", peers[i].PublicKey, a.Prefix, syscall.EINVAL)
@@ -180,7 +185,7 @@ func (p *Peer) setIdentity(id *identity) {
 	}
 	remote, err := noise.NewRemote(id.Identity, p.key)
 	if err != nil {
-		p.dev.log.Warn("peer public key is invalid, no handshake is possible", "peer", p.key, "error", err)
+		p.log().Warn("peer public key is invalid, no handshake is possible", "peer", p.key, "error", err)
 		return
 	}
 	p.handshake.remote = remote
@@ -271,6 +276,9 @@ func (c routeChange) apply(e *peer.Editor[*engine.Peer]) {
 func (p *Peer) configure(c *config.Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if c.Name != nil {
+		p.configureName(*c.Name)
+	}
 	if c.PresharedKey != nil {
 		p.handshake.psk = *c.PresharedKey
 	}

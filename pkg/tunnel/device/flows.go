@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // FlowReport is the response to the control socket's flows request, in JSON. It has the addresses of users: only the control socket
@@ -35,8 +34,9 @@ type Flow struct {
 
 // FlowID identifies a flow.
 type FlowID struct {
-	Direction string `json:"direction"` // rx or tx
-	Peer      string `json:"peer"`      // public key, base64
+	Direction string `json:"direction"`      // rx or tx
+	Peer      string `json:"peer"`           // public key, base64
+	Name      string `json:"name,omitempty"` // of the peer, for people
 	// Protocol, Source and Destination are empty for messages that the receive queue dropped before they were opened.
 	Protocol    string `json:"protocol"` // such as tcp, or a number
 	Source      string `json:"source"`
@@ -47,15 +47,15 @@ type FlowID struct {
 func (d *Device) Flows() FlowReport {
 	flows, since := d.engine.Flows()
 	r := FlowReport{Interface: d.cfg.TUN.Name(), Lanes: d.engine.Lanes(), Now: d.clock(), Since: since, Flows: []Flow{}}
-	keys := d.peerKeys()
+	peers := d.byEngine()
 	port := d.port.Load()
 	for i := range flows {
 		f := &flows[i]
-		key, ok := keys[f.Peer]
+		p, ok := peers[f.Peer]
 		if !ok { // the peer was removed
 			continue
 		}
-		flow := flowOf(f, key)
+		flow := flowOf(f, p)
 		if !f.Received && port != nil {
 			flow.OuterPort = port.Source(f.Source)
 		}
@@ -64,20 +64,20 @@ func (d *Device) Flows() FlowReport {
 	return r
 }
 
-// peerKeys returns the public keys of all peers. It takes no lock that configuration holds for long.
-func (d *Device) peerKeys() map[*engine.Peer]noise.PublicKey {
+// byEngine returns all peers by their part in the engine. It takes no lock that configuration holds for long.
+func (d *Device) byEngine() map[*engine.Peer]*Peer {
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
-	keys := make(map[*engine.Peer]noise.PublicKey, len(d.peers))
-	for key, p := range d.peers {
-		keys[p.engine] = key
+	peers := make(map[*engine.Peer]*Peer, len(d.peers))
+	for _, p := range d.peers {
+		peers[p.engine] = p
 	}
-	return keys
+	return peers
 }
 
-func flowOf(f *engine.FlowStats, key noise.PublicKey) Flow {
+func flowOf(f *engine.FlowStats, p *Peer) Flow {
 	flow := Flow{
-		FlowID: FlowID{Direction: "tx", Peer: key.Base64()}, Lane: f.Lane, OuterPort: f.Port,
+		FlowID: FlowID{Direction: "tx", Peer: p.key.Base64(), Name: p.nameText()}, Lane: f.Lane, OuterPort: f.Port,
 		Packets: f.Packets, Bytes: f.Bytes, Marks: f.Marks, Drops: f.Drops, First: f.First, Last: f.Last,
 	}
 	if f.Received {

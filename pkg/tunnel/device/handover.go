@@ -112,7 +112,7 @@ func (d *Device) Resume(s *State) error {
 // config returns the peer's configuration.
 func (s *PeerState) config() config.Peer {
 	psk := noise.PresharedKey(s.PresharedKey)
-	c := config.Peer{PublicKey: s.PublicKey, PresharedKey: &psk, Keepalive: &s.Keepalive, ReplaceAllowedIPs: true}
+	c := config.Peer{PublicKey: s.PublicKey, Name: &s.Name, PresharedKey: &psk, Keepalive: &s.Keepalive, ReplaceAllowedIPs: true}
 	for _, prefix := range s.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: prefix})
 	}

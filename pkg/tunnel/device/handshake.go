@@ -200,7 +200,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	var msg wire.Response
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
-		p.dev.log.Error("creating handshake response failed, dropping initiation, the peer tries again in 5 seconds", "peer", p.key, "error", err)
+		p.log().Error("creating handshake response failed, dropping initiation, the peer tries again in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return
 	}
@@ -210,7 +210,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	_ = p.sendHandshake(msg[:], now) // counted; the peer tries again
 	p.armTimer(now)
 	p.dev.handshakeCounts.answered.Add(1)
-	p.dev.log.Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.log().Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
 // createResponse writes the response and returns its session. On error it returns the part that must be released, or nil.
@@ -301,7 +301,7 @@ func (p *Peer) handshakeComplete(now int64) {
 	}
 	p.handshake.unanswered, p.handshake.sendErr, p.handshake.refused = 0, nil, refusal{}
 	p.handshake.completedAt = p.dev.cfg.Wall()
-	p.dev.log.Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.log().Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
 // sendHandshake sends a handshake message to the peer's endpoint. The error is that of the system call. The caller holds mu.
@@ -352,12 +352,12 @@ func (p *Peer) sendInitiation(now int64) {
 	b, err := p.createInitiation(&msg, now)
 	p.handshake.attempt = b
 	if err != nil {
-		p.dev.log.Error("creating handshake initiation failed, trying again when there is traffic for the peer", "peer", p.key, "error", err)
+		p.log().Error("creating handshake initiation failed, trying again when there is traffic for the peer", "peer", p.key, "error", err)
 		p.endAttempt()
 		return
 	}
 	p.dev.handshakeCounts.initiated.Add(1)
-	p.dev.log.Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.log().Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	p.noteInitiation(p.sendHandshake(msg[:], now), now)
 	p.timers.InitiationSent(now, p.dev.jitter())
 }
@@ -379,7 +379,7 @@ func (p *Peer) noteInitiation(err error, now int64) {
 	if !p.dev.failuresLog.allow(now, time.Minute) { // there may be thousands of such peers
 		level = slog.LevelDebug
 	}
-	log := p.dev.log.With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	log := p.log().With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	if firstError {
 		log.Log(context.Background(), level, "sending handshake initiation failed, trying again every 5 seconds while there is traffic for the peer", "error", err)
 		return

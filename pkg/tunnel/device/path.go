@@ -57,7 +57,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 		if old == nil || !p.path.roamLog.allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
 			level = slog.LevelDebug
 		}
-		p.dev.log.Log(context.Background(), level, "peer roamed", "peer", p.key, "endpoint", to.Dst)
+		p.log().Log(context.Background(), level, "peer roamed", "peer", p.key, "endpoint", to.Dst)
 	}
 	if old != nil && old.Dst != to.Dst {
 		p.post(taskRoamed)

@@ -25,6 +25,7 @@ type Peer struct {
 	dev    *Device
 	key    noise.PublicKey
 	engine *engine.Peer
+	name   atomic.Pointer[string] // for people, nil for none; written under mu
 
 	requests laneRequests
 
@@ -60,6 +61,31 @@ func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.
 
 // LogValue logs the public key.
 func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
+
+// log returns the device's log, with the peer's name if it has one.
+func (p *Peer) log() *slog.Logger {
+	if name := p.name.Load(); name != nil {
+		return p.dev.log.With("name", *name)
+	}
+	return p.dev.log
+}
+
+// nameText returns the peer's name, empty for none.
+func (p *Peer) nameText() string {
+	if name := p.name.Load(); name != nil {
+		return *name
+	}
+	return ""
+}
+
+// configureName sets the peer's name; empty removes it.
+func (p *Peer) configureName(name string) {
+	if name == "" {
+		p.name.Store(nil)
+		return
+	}
+	p.name.Store(&name)
+}
 
 // rekeyPause is the least time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
 // train until it is done.
@@ -170,14 +196,14 @@ func (p *Peer) confirmSession(now int64) {
 // runTimerActions runs the actions that the timers request. The caller holds mu.
 func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
-		p.dev.log.Info("session keys erased after 9 minutes without handshake, the next packet to the peer starts one", "peer", p.key, "last_handshake", p.handshake.completedAt)
+		p.log().Info("session keys erased after 9 minutes without handshake, the next packet to the peer starts one", "peer", p.key, "last_handshake", p.handshake.completedAt)
 		p.eraseSessions()
 		p.endAttempt()
 		p.handshake.cookies = nil
 	}
 	if a.Has(peer.GiveUp) {
 		p.dev.handshakeCounts.gaveUp.Add(1)
-		p.dev.log.Info("handshake not answered, trying again when there is traffic for the peer", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
+		p.log().Info("handshake not answered, trying again when there is traffic for the peer", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
 	}

@@ -22,7 +22,7 @@ func (p *Peer) saveState() PeerState {
 	defer p.mu.Unlock()
 	h := &p.handshake
 	s := PeerState{
-		PublicKey: p.key, PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
+		PublicKey: p.key, Name: p.nameText(), PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
 		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt, Traffic: p.engine.Totals(),
 		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.ended,
 		PathMTU: p.savedPathMTU(),

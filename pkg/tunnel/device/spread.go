@@ -128,9 +128,9 @@ func (p *Peer) updateSpread() {
 		level = slog.LevelDebug
 	}
 	if state.Active {
-		p.dev.log.Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", planned)
+		p.log().Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", planned)
 	} else {
-		p.dev.log.Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
+		p.log().Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
 	}
 }
 

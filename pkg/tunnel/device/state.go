@@ -39,6 +39,7 @@ type State struct {
 // PeerState is the state of one peer.
 type PeerState struct {
 	PublicKey     noise.PublicKey    `json:"public_key"`
+	Name          string             `json:"name,omitempty"` // absent without, which older daemons can parse
 	PresharedKey  Secret             `json:"preshared_key"`
 	Endpoint      netip.AddrPort     `json:"endpoint"`
 	Scope         uint32             `json:"scope"`
@@ -157,7 +158,7 @@ func ParseState(text []byte) (*State, error) {
 
 func (p *PeerState) valid() bool {
 	a := p.Endpoint.Addr()
-	if p.PublicKey.IsZero() || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
+	if p.PublicKey.IsZero() || config.CheckName(p.Name) != nil || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
 		return false
 	}
 	for _, prefix := range p.AllowedIPs {

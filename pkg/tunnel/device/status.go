@@ -42,6 +42,7 @@ func (p *Peer) status() config.PeerStatus {
 	defer p.mu.Unlock()
 	s := config.PeerStatus{
 		PublicKey:     p.key,
+		Name:          p.nameText(),
 		PresharedKey:  p.handshake.psk,
 		LastHandshake: p.handshake.completedAt,
 		Keepalive:     p.timers.keepalive,
@@ -73,6 +74,8 @@ type Stats struct {
 	Path          config.UnderlayReport  `json:"path"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
+	// Names has the peers that have names.
+	Names config.NameReport `json:"names,omitempty"`
 	// Handshakes counts those of all present and removed peers.
 	Handshakes HandshakeStats `json:"handshakes"`
 	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 implementation
@@ -89,6 +92,7 @@ func (d *Device) Stats() any {
 	s.PathMTU, s.PathMTUProbes = d.pathMTUReport(), d.probeCounts.snapshot()
 	s.PathMTUErrors = d.icmpCounts.snapshot()
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
+	s.Names = d.nameReport()
 	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
 	return s
 }
@@ -134,6 +138,19 @@ func (d *Device) handshakeReport() config.HandshakeReport {
 			r[key.Base64()] = h
 		}
 		p.mu.Unlock()
+	}
+	return r
+}
+
+// nameReport reports the peers that have names.
+func (d *Device) nameReport() config.NameReport {
+	r := config.NameReport{}
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		if name := p.nameText(); name != "" {
+			r[key.Base64()] = config.PeerName{Name: name}
+		}
 	}
 	return r
 }

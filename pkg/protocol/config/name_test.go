@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestCheckNameRefusesWhatCannotBePrinted(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"": true, "laptop": true, "Anna's phone (2)": true, "Zürich": true, strings.Repeat("x", MaxNameLen): true,
+		strings.Repeat("x", MaxNameLen+1): false, "a\nb": false, "a\x1b[31m": false, "\xff": false, " a": false, "a\u202e": false,
+	} {
+		if err := CheckName(name); (err == nil) != valid {
+			t.Errorf("%q: got error %v, want valid %v", name, err, valid)
+		}
+	}
+}
