@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"time"
@@ -84,21 +83,24 @@ func absentCPUs(cpus []int) []int {
 	return slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return slices.Contains(possible, cpu) })
 }
 
-// lookupTimeout bounds the lookup of an endpoint's name.
-const lookupTimeout = 5 * time.Second
+// lookupTimeout bounds the lookups of all endpoints of a file.
+const lookupTimeout = 10 * time.Second
 
-// endpointWarnings returns warnings about endpoints whose names cannot be resolved.
+// endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved.
 func endpointWarnings(ctx context.Context, f *conffile.File) (warnings []string) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	resolve := conffile.NewResolver(conffile.ResolverConfig{})
 	for i := range f.Peers {
-		host, _, err := net.SplitHostPort(f.Peers[i].Endpoint)
-		if err != nil { // none
+		p := &f.Peers[i]
+		if p.Endpoint == "" {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-		_, err = net.DefaultResolver.LookupHost(ctx, host)
-		cancel()
-		if err != nil {
-			warnings = append(warnings, fmt.Sprintf("Warning: Endpoint of peer %s: %v", f.Peers[i].PublicKey.Base64(), err))
+		if _, err := resolve(ctx, p.Endpoint); err != nil {
+			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
+		}
+		if ctx.Err() != nil {
+			return append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
 		}
 	}
 	return warnings
