@@ -4,6 +4,7 @@ package conffile
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -62,7 +63,19 @@ func (p *Peer) config(ctx context.Context, resolve Resolver) (config.Peer, error
 		if err != nil {
 			return config.Peer{}, err
 		}
-		peer.Endpoint = &ep
+		peer.Endpoint, peer.EndpointName = &ep, endpointName(p.Endpoint)
 	}
 	return peer, nil
+}
+
+// endpointName returns an endpoint if its host is a name, which can be resolved again, else "".
+func endpointName(endpoint string) string {
+	hp, err := splitEndpoint(endpoint)
+	if err != nil {
+		return ""
+	}
+	if _, err := netip.ParseAddr(hp.host); err == nil || config.CheckEndpointName(endpoint) != nil {
+		return ""
+	}
+	return endpoint
 }

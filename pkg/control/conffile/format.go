@@ -38,7 +38,9 @@ func fromPeer(st *config.PeerStatus, zoneName func(uint32) string) Peer {
 		PresharedKey: nilIfZero(st.PresharedKey),
 		Keepalive:    nilIfZero(st.Keepalive),
 	}
-	if st.Endpoint.AddrPort.IsValid() {
+	if st.EndpointName != "" {
+		p.Endpoint = st.EndpointName
+	} else if st.Endpoint.AddrPort.IsValid() {
 		p.Endpoint = show.Endpoint(st.Endpoint, zoneName)
 	}
 	for _, prefix := range st.AllowedIPs {

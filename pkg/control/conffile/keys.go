@@ -80,7 +80,7 @@ func peerKeys() []key {
 		{name: "Endpoint", set: setEndpoint, doc: doc{
 			values:       "`host:port`, `[address]:port`",
 			defaultValue: "none: the peer is unreachable until it sends a packet",
-			about:        "The peer's initial address. A name is resolved once, when the file is read. Afterwards the endpoint is the source of the peer's last authenticated packet.",
+			about:        "The peer's initial address. Afterwards the endpoint is the source of the peer's last authenticated packet. A name is resolved again while handshakes fail, and when its TTL has passed: [Operations](operations.md#names-of-endpoints).",
 		}},
 		{name: "PersistentKeepalive", set: setKeepalive, doc: doc{
 			values:       "0–65535 s, `off`",

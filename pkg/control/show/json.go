@@ -40,6 +40,7 @@ type peerJSON struct {
 	HasPresharedKey  bool               `json:"has_preshared_key"`
 	PresharedKey     string             `json:"preshared_key,omitempty"` // with Options.ShowKeys only
 	Endpoint         string             `json:"endpoint,omitempty"`
+	EndpointName     string             `json:"endpoint_name,omitempty"`
 	AllowedIPs       []string           `json:"allowed_ips"`
 	Handshake        string             `json:"latest_handshake,omitempty"`
 	HandshakeUnix    int64              `json:"latest_handshake_unix"` // 0 for never
@@ -128,7 +129,7 @@ func newLanesJSON(st *config.Status, s *Stats) *lanesJSON {
 
 func (opt *Options) peerJSON(p *config.PeerStatus) peerJSON {
 	j := peerJSON{
-		PublicKey: p.PublicKey.Base64(), Name: p.Name, HasPresharedKey: !p.PresharedKey.IsZero(), AllowedIPs: []string{},
+		PublicKey: p.PublicKey.Base64(), Name: p.Name, EndpointName: p.EndpointName, HasPresharedKey: !p.PresharedKey.IsZero(), AllowedIPs: []string{},
 		HandshakeUnix: unix(p.LastHandshake), ReceiveBytes: p.RxBytes, TransmitBytes: p.TxBytes, KeepaliveSeconds: p.Keepalive,
 	}
 	if opt.ShowKeys && j.HasPresharedKey {

@@ -135,6 +135,9 @@ func (p *printer) peer(peer *config.PeerStatus) {
 	if peer.Endpoint.AddrPort.IsValid() {
 		p.field("endpoint", Endpoint(peer.Endpoint, p.opt.ZoneName))
 	}
+	if p.opt.Lanes && peer.EndpointName != "" {
+		p.field("endpoint name", peer.EndpointName)
+	}
 	p.field("allowed ips", p.allowedIPs(peer.AllowedIPs))
 	if sec := unix(peer.LastHandshake); sec != 0 {
 		p.field("latest handshake", p.ago(sec))

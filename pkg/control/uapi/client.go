@@ -93,8 +93,8 @@ func withoutNames(dev config.Device) (plain config.Device, named bool) {
 	plain.Peers = slices.Clone(dev.Peers)
 	for i := range plain.Peers {
 		p := &plain.Peers[i]
-		named = named || p.Name != nil
-		p.Name = nil
+		named = named || p.Name != nil || p.EndpointName != ""
+		p.Name, p.EndpointName = nil, ""
 	}
 	return plain, named
 }

@@ -116,7 +116,10 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 	case "preshared_key":
 		p.PresharedKey, err = hexKey[noise.PresharedKey](value)
 	case "endpoint":
+		p.EndpointName = ""
 		p.Endpoint, err = parseEndpoint(value)
+	case keyEndpointName:
+		err = setEndpointName(p, value)
 	case "persistent_keepalive_interval":
 		p.Keepalive, err = number[uint16](value)
 	case "replace_allowed_ips":
@@ -133,6 +136,17 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 		return invalidError("unknown peer key")
 	}
 	return err
+}
+
+func setEndpointName(p *config.Peer, value string) error {
+	if p.Endpoint == nil {
+		return invalidError("want endpoint before it")
+	}
+	if err := config.CheckEndpointName(value); err != nil {
+		return invalidError("%w", err)
+	}
+	p.EndpointName = value
+	return nil
 }
 
 func addAllowedIP(p *config.Peer, value string) error {
@@ -231,6 +245,9 @@ func writeSetPeer(b *bufio.Writer, p *config.Peer) {
 	}
 	if p.Endpoint != nil {
 		writeLine(b, "endpoint", formatEndpoint(*p.Endpoint))
+		if p.EndpointName != "" {
+			writeLine(b, keyEndpointName, p.EndpointName)
+		}
 	}
 	if p.Keepalive != nil {
 		writeNumber(b, "persistent_keepalive_interval", uint64(*p.Keepalive))

@@ -58,4 +58,7 @@ const (
 )
 
 // Peer keys that only ropewalk has.
-const keyName = "name"
+const (
+	keyName         = "name"
+	keyEndpointName = "endpoint_name" // follows endpoint, which removes it
+)

@@ -32,6 +32,7 @@ type Peer struct {
 	UpdateOnly        bool                // do nothing if the peer does not exist
 	PresharedKey      *noise.PresharedKey // the zero key removes it
 	Endpoint          *Endpoint
+	EndpointName      string  // from which Endpoint was resolved, valid for CheckEndpointName; empty for none
 	Keepalive         *uint16 // seconds; 0 turns persistent keepalive off
 	ReplaceAllowedIPs bool
 	AllowedIPs        []AllowedIP // in the order given
@@ -70,6 +71,7 @@ type PeerStatus struct {
 	Name          string             // for people, empty when there is none or it is unknown: the control socket reports it separately, as a NameReport
 	PresharedKey  noise.PresharedKey // zero when there is none
 	Endpoint      Endpoint           // AddrPort invalid when unknown
+	EndpointName  string             // from which it was resolved; like Name
 	LastHandshake time.Time          // zero when never
 	RxBytes       uint64
 	TxBytes       uint64

@@ -4,6 +4,7 @@ package config
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -25,9 +26,29 @@ func CheckName(name string) error {
 	return nil
 }
 
+// maxHostName is the largest length of a name in the DNS (RFC 1035, section 2.3.4).
+const maxHostName = 255
+
+// CheckEndpointName returns an error for a text that is no name from which an endpoint can be resolved, host:port. The empty name is none.
+func CheckEndpointName(name string) error {
+	if name == "" {
+		return nil
+	}
+	host, port, ok := strings.Cut(name, ":")
+	n, err := strconv.ParseUint(port, 10, 16)
+	switch {
+	case !ok || host == "" || err != nil || n == 0:
+		return fmt.Errorf("endpoint name %.80q: want name:port", name)
+	case len(host) > maxHostName || strings.ContainsFunc(host, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }):
+		return fmt.Errorf("endpoint name %.80q: not the name of a host", name)
+	}
+	return nil
+}
+
 // PeerName has the names of a peer that WireGuard's status does not have.
 type PeerName struct {
-	Name string `json:"name,omitempty"` // for people
+	Name         string `json:"name,omitempty"`          // for people
+	EndpointName string `json:"endpoint_name,omitempty"` // from which the endpoint was resolved
 }
 
 // NameReport has the peers with names, by public key in base64. It is the member "names" of the stats operation's JSON.
@@ -37,6 +58,7 @@ type NameReport map[string]PeerName
 func (st *Status) AddNames(r NameReport) {
 	for i := range st.Peers {
 		p := &st.Peers[i]
-		p.Name = r[p.PublicKey.Base64()].Name
+		names := r[p.PublicKey.Base64()]
+		p.Name, p.EndpointName = names.Name, names.EndpointName
 	}
 }

@@ -17,3 +17,15 @@ func TestCheckNameRefusesWhatCannotBePrinted(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckEndpointNameWantsNameAndPort(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"": true, "vpn.example.org:51820": true, "host:1": true,
+		"host": false, "host:": false, ":1": false, "host:0": false, "host:65536": false, "a b:1": false, "a\n:1": false, "[::1]:1": false,
+		strings.Repeat("x", 256) + ":1": false,
+	} {
+		if err := CheckEndpointName(name); (err == nil) != valid {
+			t.Errorf("%q: got error %v, want valid %v", name, err, valid)
+		}
+	}
+}

@@ -173,11 +173,11 @@ func (p *Peer) blockSources() {
 		level = slog.LevelDebug
 	}
 	if blocked := p.path.spread.Blocked; len(blocked) > 0 {
-		p.dev.log.Log(context.Background(), level, "the path drops messages from source ports, sending their flows from the listen port until checks arrive",
+		p.log().Log(context.Background(), level, "the path drops messages from source ports, sending their flows from the listen port until checks arrive",
 			"peer", p.key, "blocked", len(blocked), "ports", len(c.spread.Sources()), "first", blocked[0])
 		return
 	}
-	p.dev.log.Log(context.Background(), level, "the path admits all source ports again, spreading over them", "peer", p.key)
+	p.log().Log(context.Background(), level, "the path admits all source ports again, spreading over them", "peer", p.key)
 }
 
 // blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.

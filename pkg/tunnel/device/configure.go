@@ -78,6 +78,9 @@ func checkPeerSettings(peers []config.Peer) error {
 				return fmt.Errorf("setting the name of peer %s: %w (%w)", peers[i].PublicKey, err, syscall.EINVAL)
 			}
 		}
+		if err := config.CheckEndpointName(peers[i].EndpointName); err != nil {
+			return fmt.Errorf("setting the endpoint of peer %s: %w (%w)", peers[i].PublicKey, err, syscall.EINVAL)
+		}
 		for _, a := range peers[i].AllowedIPs {
 			if !a.Prefix.IsValid() {
 				return fmt.Errorf("setting allowed IPs of peer %s: allowed IP %s: %w", peers[i].PublicKey, a.Prefix, syscall.EINVAL)
@@ -285,6 +288,7 @@ func (p *Peer) configure(c *config.Peer) {
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
+		p.configureEndpointName(c.EndpointName, to.Dst)
 		if p.configureEndpoint(to) {
 			p.renewHello(true)
 		}

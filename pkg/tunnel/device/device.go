@@ -3,6 +3,7 @@
 package device
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"io"
@@ -45,7 +46,7 @@ type PortOptions struct {
 	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, RouteMTU and Pool may be nil.
+// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, RouteMTU, Resolve and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
@@ -58,7 +59,9 @@ type Config struct {
 	// RouteMTU returns the MTU in bytes of the route to an endpoint, for packets with a mark. Without it no limit is known before a router
 	// reports one.
 	RouteMTU func(to *underlay.Endpoint, mark uint32) (int, error)
-	Pool     *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
+	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
+	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
+	Pool    *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
 }
 
 // Device is one interface.
@@ -135,6 +138,7 @@ type lifetime struct {
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
 	workers sync.WaitGroup
+	lookups chan struct{} // has an element for each lookup of a name that runs
 }
 
 // Format prints the interface's name for every verb: a Device holds secrets.
@@ -159,7 +163,7 @@ func New(cfg Config) *Device {
 		log:      cfg.Log,
 		clock:    engine.NewClock(),
 		peers:    map[noise.PublicKey]*Peer{},
-		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{})},
+		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{}), lookups: make(chan struct{}, maxLookups)},
 	}
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock

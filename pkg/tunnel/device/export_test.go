@@ -3,6 +3,7 @@
 package device
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
@@ -127,3 +128,8 @@ func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }
 
 // Key returns the peer's public key.
 func (p *Peer) Key() noise.PublicKey { return p.key }
+
+// ChooseEndpoint is chooseEndpoint for an address without a zone.
+func ChooseEndpoint(present netip.AddrPort, known, resolved []netip.AddrPort, failing bool) (netip.AddrPort, bool) {
+	return chooseEndpoint(&underlay.Endpoint{Dst: present}, known, resolved, failing)
+}

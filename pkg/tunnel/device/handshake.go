@@ -360,6 +360,7 @@ func (p *Peer) sendInitiation(now int64) {
 	p.log().Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	p.noteInitiation(p.sendHandshake(msg[:], now), now)
 	p.timers.InitiationSent(now, p.dev.jitter())
+	p.lookUpEndpoint(now)
 }
 
 // noteInitiation notes that an initiation was sent, or not, and warns once of an error, and once of those before that were not answered.

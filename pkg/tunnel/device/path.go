@@ -21,6 +21,7 @@ type pathState struct {
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
 	spreadLogged  string // the reason in the last log message about spread
+	name          endpointName
 	replaced      atomic.Pointer[replacedEndpoint]
 	roamLog       rate
 }

@@ -245,7 +245,7 @@ func (p *Peer) logPathMTU() {
 	if r.InnerBytes == 0 {
 		message = "path MTU no longer limits packets to peer"
 	}
-	p.dev.log.Log(context.Background(), level, message, "peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
+	p.log().Log(context.Background(), level, message, "peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
 }
 
 // pathMTU returns the size that data may have, 0 if it is not known, and how it is known. The caller holds mu.

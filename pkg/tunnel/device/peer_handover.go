@@ -30,6 +30,7 @@ func (p *Peer) saveState() PeerState {
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
 	}
+	s.EndpointName = p.path.name.name
 	return s
 }
 
@@ -53,6 +54,7 @@ func (p *Peer) restore(s *PeerState) {
 	if s.Endpoint.IsValid() {
 		p.engine.Endpoint.Store(&underlay.Endpoint{Dst: s.Endpoint, Scope: s.Scope, Src: s.Source})
 	}
+	p.configureEndpointName(s.EndpointName, s.Endpoint)
 	p.engine.Resume(s.Traffic)
 	h := &p.handshake
 	h.completedAt, h.lastAcceptedAt = s.LastHandshake, s.LastAcceptedAt

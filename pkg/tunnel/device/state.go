@@ -42,6 +42,7 @@ type PeerState struct {
 	Name          string             `json:"name,omitempty"` // absent without, which older daemons can parse
 	PresharedKey  Secret             `json:"preshared_key"`
 	Endpoint      netip.AddrPort     `json:"endpoint"`
+	EndpointName  string             `json:"endpoint_name,omitempty"` // absent without, which older daemons can parse
 	Scope         uint32             `json:"scope"`
 	Source        netip.Addr         `json:"source"`
 	Keepalive     uint16             `json:"keepalive"`
@@ -158,7 +159,7 @@ func ParseState(text []byte) (*State, error) {
 
 func (p *PeerState) valid() bool {
 	a := p.Endpoint.Addr()
-	if p.PublicKey.IsZero() || config.CheckName(p.Name) != nil || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
+	if p.PublicKey.IsZero() || config.CheckName(p.Name) != nil || config.CheckEndpointName(p.EndpointName) != nil || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
 		return false
 	}
 	for _, prefix := range p.AllowedIPs {

@@ -51,6 +51,7 @@ func (p *Peer) status() config.PeerStatus {
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
+	s.EndpointName = p.path.name.name
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
 	s.Handshake = p.reportHandshake()
 	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
@@ -148,9 +149,11 @@ func (d *Device) nameReport() config.NameReport {
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
 	for key, p := range d.peers {
-		if name := p.nameText(); name != "" {
-			r[key.Base64()] = config.PeerName{Name: name}
+		p.mu.Lock()
+		if names := p.peerName(); names != (config.PeerName{}) {
+			r[key.Base64()] = names
 		}
+		p.mu.Unlock()
 	}
 	return r
 }

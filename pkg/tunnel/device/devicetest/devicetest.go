@@ -44,6 +44,8 @@ type Options struct {
 	Clock  engine.Clock // by default, the device's
 	// RouteMTU is that of device.Config.
 	RouteMTU func(*underlay.Endpoint, uint32) (int, error)
+	// Resolve is that of device.Config.
+	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }
@@ -141,7 +143,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, Resolve: o.Resolve, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+// resolve looks up an endpoint's name, host:port, with a mark on the queries. Go's resolver does not return TTLs: ttlConn reads them from
+// the answers. Names in /etc/hosts have none.
+func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, error) {
+	host, portText, err := net.SplitHostPort(name)
+	if err != nil {
+		return device.Resolved{}, err
+	}
+	port, err := net.LookupPort("udp", portText)
+	if err != nil {
+		return device.Resolved{}, err
+	}
+	var ttl leastTTL
+	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return setMark(c, mark) }}
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if udp, ok := conn.(*net.UDPConn); ok {
+			return ttlConn{udp, &ttl}, err
+		}
+		return conn, err
+	}}
+	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return device.Resolved{}, err
+	}
+	r := device.Resolved{TTL: time.Duration(ttl.seconds.Load()) * time.Second}
+	for _, a := range addrs {
+		r.Endpoints = append(r.Endpoints, netip.AddrPortFrom(a.Unmap(), uint16(port)))
+	}
+	return r, nil
+}
+
+func setMark(c syscall.RawConn, mark uint32) error {
+	if mark == 0 {
+		return nil
+	}
+	var err error
+	ctrlErr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark)) })
+	if ctrlErr != nil {
+		return ctrlErr
+	}
+	if err != nil {
+		return fmt.Errorf("setting SO_MARK: %w", err)
+	}
+	return nil
+}
+
+// ttlConn notes the TTLs of the answers that it reads.
+type ttlConn struct {
+	*net.UDPConn
+	ttl *leastTTL
+}
+
+// Read reads one message.
+func (c ttlConn) Read(b []byte) (int, error) {
+	n, err := c.UDPConn.Read(b)
+	if err == nil {
+		c.ttl.note(b[:n])
+	}
+	return n, err
+}
+
+// leastTTL is the least TTL of address records and aliases, 0 if there was none.
+type leastTTL struct{ seconds atomic.Uint32 }
+
+func (l *leastTTL) note(message []byte) {
+	var p dnsmessage.Parser
+	if _, err := p.Start(message); err != nil || p.SkipAllQuestions() != nil {
+		return
+	}
+	for {
+		h, err := p.AnswerHeader()
+		if err != nil || p.SkipAnswer() != nil {
+			return
+		}
+		switch h.Type {
+		case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME:
+			for {
+				least, ttl := l.seconds.Load(), max(h.TTL, 1)
+				if least != 0 && least <= ttl || l.seconds.CompareAndSwap(least, ttl) {
+					break
+				}
+			}
+		}
+	}
+}

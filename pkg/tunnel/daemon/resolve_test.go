@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+func TestTTLIsTheLeastOfTheAnswers(t *testing.T) {
+	name := dnsmessage.MustNewName("vpn.example.")
+	var l leastTTL
+	for _, ttls := range [][]uint32{{300, 120}, {900}} {
+		m := dnsmessage.Message{Header: dnsmessage.Header{Response: true}, Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+		for _, ttl := range ttls {
+			m.Answers = append(m.Answers, dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: name, Class: dnsmessage.ClassINET, TTL: ttl},
+				Body:   &dnsmessage.AResource{A: netip.MustParseAddr("192.0.2.1").As4()},
+			})
+		}
+		b, err := m.Pack()
+		expect.NoError(t, err)
+		l.note(b)
+		l.note(b[:len(b)-3]) // truncated
+		l.note(nil)
+	}
+	if got := l.seconds.Load(); got != 120 {
+		t.Errorf("got %d s, want 120 s", got)
+	}
+}
+
+func TestResolveAcceptsAddresses(t *testing.T) {
+	r, err := resolve(t.Context(), "localhost:51820", 0)
+	expect.NoError(t, err)
+	for _, e := range r.Endpoints {
+		if !e.Addr().IsLoopback() || e.Port() != 51820 {
+			t.Errorf("got %v", e)
+		}
+	}
+	if len(r.Endpoints) == 0 || r.TTL != 0 {
+		t.Errorf("got %+v", r)
+	}
+	if _, err := resolve(t.Context(), "localhost", 0); err == nil {
+		t.Error("a name without a port: got no error")
+	}
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// Resolved is the result of a lookup.
+type Resolved struct {
+	Endpoints []netip.AddrPort // in order of preference
+	TTL       time.Duration    // of the name's records; 0 if unknown
+}
+
+// Bounds of the time between two lookups of an endpoint's name.
+const (
+	defaultTTL  = int64(5 * time.Minute)  // without a known TTL
+	leastTTL    = int64(30 * time.Second) // of records with a shorter one
+	mostTTL     = int64(time.Hour)
+	lookupPause = int64(10 * time.Second) // while handshakes fail, unless the TTL is longer
+	failureTTL  = int64(30 * time.Second) // while handshakes fail, at most
+)
+
+const (
+	lookupTimeout = 10 * time.Second
+	maxLookups    = 8 // at the same time
+)
+
+// endpointName is the name from which a peer's endpoint was resolved. Peer.mu guards it. No timer belongs to it: handshakes look the name up
+// again, so that an idle peer costs nothing.
+type endpointName struct {
+	name    string           // host:port, empty for none
+	known   []netip.AddrPort // its addresses at the last lookup; nil if unknown
+	last    int64            // when it was looked up; by Device.clock
+	ttl     int64            // ns, 0 if unknown
+	running bool
+}
+
+// configureEndpointName sets the name of the endpoint to. The caller holds mu.
+func (p *Peer) configureEndpointName(name string, to netip.AddrPort) {
+	p.path.name = endpointName{name: name, known: []netip.AddrPort{to}, last: p.dev.clock()}
+}
+
+// handshakeFails reports whether an initiation before the last one was not answered. The caller holds mu.
+func (p *Peer) handshakeFails() bool { return p.handshake.unanswered > 1 }
+
+// lookUpEndpoint looks the endpoint's name up again if its addresses are old, or sooner if handshakes fail. The caller holds mu.
+func (p *Peer) lookUpEndpoint(now int64) {
+	n := &p.path.name
+	if n.name == "" || n.running || p.dev.cfg.Resolve == nil {
+		return
+	}
+	due, mark := n.last+cmp.Or(n.ttl, defaultTTL), uint32(0)
+	if p.handshakeFails() {
+		// The mark keeps the query out of this tunnel, which may be the default route.
+		due, mark = n.last+min(max(n.ttl, lookupPause), failureTTL), p.dev.mark.Load()
+	}
+	if now < due {
+		return
+	}
+	n.running = true
+	name := n.name
+	p.dev.workers.Go(func() { p.resolve(name, mark) })
+}
+
+func (p *Peer) resolve(name string, mark uint32) {
+	d := p.dev
+	select {
+	case d.lookups <- struct{}{}:
+		defer func() { <-d.lookups }()
+	case <-d.stop:
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	go func() {
+		select {
+		case <-d.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	r, err := d.cfg.Resolve(ctx, name, mark)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.path.name.name == name {
+		p.noteLookup(r, err, d.clock())
+	}
+}
+
+// noteLookup takes the result of a lookup over. The caller holds mu.
+func (p *Peer) noteLookup(r Resolved, err error, now int64) {
+	n := &p.path.name
+	n.running, n.last = false, now
+	if err != nil || len(r.Endpoints) == 0 {
+		n.ttl = leastTTL
+		level := slog.LevelWarn
+		if !p.dev.failuresLog.allow(now, time.Minute) {
+			level = slog.LevelDebug
+		}
+		p.log().Log(context.Background(), level, "resolving endpoint failed, keeping the present address and trying again with a later handshake",
+			"peer", p.key, "name", n.name, "error", err)
+		return
+	}
+	n.ttl = 0
+	if r.TTL > 0 {
+		n.ttl = min(max(int64(r.TTL), leastTTL), mostTTL)
+	}
+	to, move := chooseEndpoint(p.engine.Endpoint.Load(), n.known, r.Endpoints, p.handshakeFails())
+	n.known = r.Endpoints
+	if move {
+		p.moveToResolved(to, now)
+	}
+}
+
+// chooseEndpoint returns the address to use after a lookup, and whether it is another one than the present. One that works stays,
+// also one to which the peer has roamed, until the name loses it. One that does not work is replaced by the next one of the name.
+func chooseEndpoint(present *underlay.Endpoint, known, resolved []netip.AddrPort, failing bool) (to netip.AddrPort, move bool) {
+	if present == nil {
+		return resolved[0], true
+	}
+	i := slices.Index(resolved, present.Dst)
+	switch {
+	case i >= 0 && failing:
+		to = resolved[(i+1)%len(resolved)]
+	case i < 0 && (failing || slices.Contains(known, present.Dst)):
+		to = resolved[0]
+	default:
+		return present.Dst, false
+	}
+	return to, to != present.Dst
+}
+
+// moveToResolved sets another address of the endpoint's name, and starts a handshake there. The caller holds mu.
+func (p *Peer) moveToResolved(to netip.AddrPort, now int64) {
+	p.log().Info("endpoint resolved to another address", "peer", p.key, "name", p.path.name.name, "endpoint", to)
+	p.configureEndpoint(&underlay.Endpoint{Dst: to})
+	if !p.running {
+		return
+	}
+	p.renewHello(true)
+	p.updateGuard()
+	p.sendInitiation(now)
+	p.armTimer(now)
+}
+
+// peerName returns the names of a peer. The caller holds mu.
+func (p *Peer) peerName() config.PeerName {
+	return config.PeerName{Name: p.nameText(), EndpointName: p.path.name.name}
+}

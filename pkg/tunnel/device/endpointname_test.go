@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+func TestEndpointThatWorksStays(t *testing.T) {
+	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 51820) }
+	a, b, c := at(1), at(2), at(3)
+	type list = []netip.AddrPort
+	for _, test := range []struct {
+		about           string
+		present         netip.AddrPort
+		known, resolved list
+		failing         bool
+		want            netip.AddrPort
+	}{
+		{"works, still has the name", a, list{a}, list{b, a}, false, a},
+		{"works, lost the name", a, list{a}, list{b}, false, b},
+		{"works, roamed", c, list{a}, list{b}, false, c},
+		{"fails, is the only one", a, list{a}, list{a}, true, a},
+		{"fails, another one", a, list{a, b}, list{a, b, c}, true, b},
+		{"fails, the last one", c, list{a}, list{a, b, c}, true, a},
+		{"fails, lost the name", a, list{a}, list{b}, true, b},
+		{"fails, roamed", c, list{a}, list{a}, true, a},
+		{"works, known is unknown", a, nil, list{b}, false, a},
+	} {
+		got, moved := device.ChooseEndpoint(test.present, test.known, test.resolved, test.failing)
+		if got != test.want || moved != (test.want != test.present) {
+			t.Errorf("%s: got %v, moved %v, want %v", test.about, got, moved, test.want)
+		}
+	}
+}
+
+// resolver is a name server in memory.
+type resolver struct {
+	at      atomic.Pointer[netip.AddrPort] // nil: does not answer
+	ttl     time.Duration
+	lookups atomic.Int64
+}
+
+func (r *resolver) resolve(_ context.Context, _ string, _ uint32) (device.Resolved, error) {
+	r.lookups.Add(1)
+	at := r.at.Load()
+	if at == nil {
+		return device.Resolved{}, errors.New("no answer")
+	}
+	return device.Resolved{Endpoints: []netip.AddrPort{*at}, TTL: r.ttl}, nil
+}
+
+// namedPeers returns two hosts; the first resolves the name of the other, and has the endpoint first.
+func namedPeers(t *testing.T, r *resolver, first *netip.AddrPort) (a, b *devicetest.Host) {
+	lan := devicetest.NewLAN(nil)
+	a = lan.Host(t, 1, devicetest.Options{Resolve: r.resolve})
+	b = lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	peer := b.AsPeer(false)
+	peer.EndpointName = "b.example:51820"
+	if first != nil {
+		peer.Endpoint = &config.Endpoint{AddrPort: *first}
+	}
+	a.Apply(config.Device{Peers: []config.Peer{peer}})
+	return a, b
+}
+
+func TestFailingHandshakeResolvesTheEndpointAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := netip.MustParseAddrPort("192.0.2.99:51820")
+		var r resolver
+		a, b := namedPeers(t, &r, &gone)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		time.Sleep(20 * time.Second) // the name server does not answer yet
+		if got := a.PeerStatus(b); got.Endpoint.AddrPort != gone || got.EndpointName != "b.example:51820" || r.lookups.Load() == 0 {
+			t.Errorf("got endpoint %v, name %q after %d lookups, want %v", got.Endpoint, got.EndpointName, r.lookups.Load(), gone)
+		}
+		at := b.Outside(false)
+		r.at.Store(&at)
+		time.Sleep(40 * time.Second)
+		if got := a.PeerStatus(b); got.Endpoint.AddrPort != at || got.LastHandshake.IsZero() {
+			t.Errorf("got endpoint %v, last handshake %v, want %v and a handshake", got.Endpoint, got.LastHandshake, at)
+		}
+		if n := r.lookups.Load(); n > 4 {
+			t.Errorf("%d lookups in a minute", n)
+		}
+		if got := a.Stats().(device.Stats).Names[b.Public().Base64()].EndpointName; got != "b.example:51820" {
+			t.Errorf("got the name %q", got)
+		}
+	})
+}
+
+func TestEndpointIsResolvedAfterItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := resolver{ttl: 200 * time.Second}
+		a, b := namedPeers(t, &r, nil)
+		at := b.Outside(false)
+		r.at.Store(&at)
+		for range 60 { // traffic, so that there are handshakes
+			a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+			time.Sleep(10 * time.Second)
+		}
+		if n := r.lookups.Load(); n < 1 || n > 2 {
+			t.Errorf("got %d lookups in ten minutes, want 1 or 2", n)
+		}
+		if got := a.PeerStatus(b).Endpoint.AddrPort; got != at {
+			t.Errorf("got endpoint %v, want %v", got, at)
+		}
+		// without traffic there is no lookup
+		before := r.lookups.Load()
+		time.Sleep(time.Hour)
+		if n := r.lookups.Load(); n != before {
+			t.Errorf("%d lookups without traffic", n-before)
+		}
+	})
+}
+
+func TestEndpointWithoutNameIsNotResolved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := netip.MustParseAddrPort("192.0.2.99:51820")
+		var r resolver
+		a, b := namedPeers(t, &r, &gone)
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &config.Endpoint{AddrPort: gone}}}})
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		time.Sleep(time.Minute)
+		if n := r.lookups.Load(); n != 0 {
+			t.Errorf("%d lookups", n)
+		}
+	})
+}
