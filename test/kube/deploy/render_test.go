@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"helm.sh/helm/v3/pkg/release"
+	batchv1 "k8s.io/api/batch/v1"
+	"sigs.k8s.io/yaml"
 )
 
 func here() Release { return Release{Name: "ropewalk-agent", Namespace: namespace} }
@@ -252,13 +254,18 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 // TestUninstallGuardRunsBeforeDeletion: at other times, kubectl and kustomize would have to run it.
 func TestUninstallGuardRunsBeforeDeletion(t *testing.T) {
 	for enabled, want := range map[bool]int{true: 1, false: 0} {
-		hooks, _, err := renderAll(chartPath(agentChart), here(), withImage(Values{"uninstallGuard": Values{"enabled": enabled}}))
+		hooks, _, err := renderAll(chartPath(agentChart), here(), withImage(Values{
+			"uninstallGuard": Values{"enabled": enabled}, "apiServer": Values{"host": "192.0.2.1"}, "imagePullSecrets": []any{Values{"name": "pull"}},
+		}))
 		if err != nil || len(hooks) != want {
 			t.Errorf("enabled %v: %d hooks, %v", enabled, len(hooks), err)
 		}
 		for _, h := range hooks {
 			if !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) || !strings.Contains(h.Manifest, "uninstall-check") {
 				t.Errorf("%v:\n%s", h.Events, h.Manifest)
+			}
+			if err := yaml.UnmarshalStrict([]byte(h.Manifest), &batchv1.Job{}); err != nil {
+				t.Errorf("%v:\n%s", err, h.Manifest)
 			}
 		}
 	}
