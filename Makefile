@@ -246,9 +246,12 @@ stage: need-go
 packages: $(DIST_ARCHES:%=packages-%) ## .deb and .rpm packages, in build/dist
 
 .PHONY: $(DIST_ARCHES:%=packages-%)
-$(DIST_ARCHES:%=packages-%): packages-%: $(DIST)/ropewalk-linux-% stage
-	for format in deb rpm; do ARCH=$* PACKAGE_VERSION='$(PACKAGE_VERSION)' BINARY=$< STAGE=$(STAGE)/common \
-	  $(NFPM) package -f deploy/package/nfpm.yaml -p $$format -t $(DIST)/ || exit 1; done
+$(DIST_ARCHES:%=packages-%): packages-%: $(DIST)/ropewalk-linux-% $(DIST)/ropewalk-agent-linux-% stage
+	@mkdir -p $(STAGE)/agent-$*
+	GO='$(GO)' sh deploy/package/notices.sh $(DIST)/ropewalk-agent-linux-$* >$(STAGE)/agent-$*/copyright
+	export ARCH=$* PACKAGE_VERSION='$(PACKAGE_VERSION)'; for format in deb rpm; do \
+	  BINARY=$< STAGE=$(STAGE)/common $(NFPM) package -f deploy/package/nfpm.yaml -p $$format -t $(DIST)/ && \
+	  BINARY=$(DIST)/ropewalk-agent-linux-$* STAGE=$(STAGE)/agent-$* $(NFPM) package -f deploy/package/nfpm-agent.yaml -p $$format -t $(DIST)/ || exit 1; done
 
 # build_image NAME PROGRAMS: an image index of all architectures as an OCI archive, from the target NAME of the Containerfile. An OCI archive is
 # the tar of an OCI layout; buildah would put the current time into it. The storage of this build is separate from the machine's.

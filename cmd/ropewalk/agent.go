@@ -53,7 +53,7 @@ func findAgent() (string, error) {
 	}
 	path, err := exec.LookPath(agentBinary)
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("the Kubernetes agent is a separate program, %s, and is not installed", agentBinary)
+		return "", fmt.Errorf("the Kubernetes agent is a separate program, %s, and is not installed: install the package of that name", agentBinary)
 	}
 	return path, err
 }

@@ -96,7 +96,8 @@ func TestChecksumsCoverRelease(t *testing.T) {
 		artifact(t, name+".cdx.json")
 	}
 	for _, pattern := range []string{
-		"ropewalk_*_amd64.deb", "ropewalk_*_arm64.deb", "ropewalk-*.x86_64.rpm", "ropewalk-*.aarch64.rpm", "ropewalk-image.tar",
+		"ropewalk_*_amd64.deb", "ropewalk_*_arm64.deb", "ropewalk-[0-9]*.x86_64.rpm", "ropewalk-[0-9]*.aarch64.rpm", "ropewalk-image.tar",
+		"ropewalk-agent_*_amd64.deb", "ropewalk-agent_*_arm64.deb", "ropewalk-agent-*.x86_64.rpm", "ropewalk-agent-*.aarch64.rpm",
 		"ropewalk-agent-image.tar", "ropewalk-agent-*.tgz", "ropewalk-crds-*.tgz", "ropewalk-kustomize-*.tar.gz",
 	} {
 		artifact(t, pattern)

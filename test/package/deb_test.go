@@ -67,6 +67,21 @@ func TestDebFilesAreWritableOnlyByRoot(t *testing.T) {
 	}
 }
 
+// TestAgentDebHasProgram: `ropewalk mesh` looks for the program beside its own.
+func TestAgentDebHasProgram(t *testing.T) {
+	needTool(t, "dpkg-deb")
+	for _, arch := range []string{"amd64", "arm64"} {
+		found := files(t, artifact(t, "ropewalk-agent_*_"+arch+".deb"))
+		for path, mode := range map[string]int64{
+			"/usr/bin/ropewalk-agent": 0o755, "/usr/share/doc/ropewalk-agent/copyright": 0o644, "/usr/share/doc/ropewalk-agent/ropewalk-agent.cdx.json": 0o644,
+		} {
+			if h := found[path]; h == nil || h.Mode&0o7777 != mode || h.Size == 0 || h.Uid != 0 {
+				t.Errorf("%s %s: got %+v, want mode %o", arch, path, h, mode)
+			}
+		}
+	}
+}
+
 func TestDebMetadataIsValid(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	for _, arch := range []string{"amd64", "arm64"} {

@@ -39,7 +39,7 @@ func deb(t *testing.T) string { return artifact(t, "ropewalk_*_"+runtime.GOARCH+
 
 // rpm returns the path of the RPM package for this machine.
 func rpm(t *testing.T) string {
-	return artifact(t, "ropewalk-*."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]+".rpm")
+	return artifact(t, "ropewalk-[0-9]*."+map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]+".rpm")
 }
 
 // output runs a program and returns its output.

@@ -57,7 +57,7 @@ func TestRPMMetadataIsValid(t *testing.T) {
 	needTool(t, "rpm")
 	version := strings.TrimSpace(output(t, "dpkg-deb", "-f", deb(t), "Version"))
 	for _, arch := range []string{"x86_64", "aarch64"} {
-		path := artifact(t, "ropewalk-*."+arch+".rpm")
+		path := artifact(t, "ropewalk-[0-9]*."+arch+".rpm")
 		output(t, "rpm", "-K", path) // digests of header and payload
 		got := strings.Join(query(t, path, `%{NAME} %{VERSION} %{RELEASE} %{ARCH} %{OS} %{LICENSE} %{BUILDHOST} %{RECOMMENDS}`)[0], " ")
 		if want := "ropewalk " + version + " 1 " + arch + " linux Apache-2.0 ropewalk (nftables or iptables)"; got != want {
