@@ -58,7 +58,7 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 	a.events.lastEvent = time.Now()
 	e := apiEvent{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{GenerateName: rn.Name + ".", Namespace: "default"},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: rn.Name + "-", Namespace: "default"},
 		EventTime:  metav1.NowMicro(), ReportingController: eventController, ReportingInstance: a.cfg.Node, Action: "Reconcile",
 		Reason: reason, Type: kind, Note: strings.ToValidUTF8(note[:min(len(note), maxEventNote)], ""),
 		Regarding: map[string]string{

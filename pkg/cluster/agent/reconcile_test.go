@@ -92,7 +92,7 @@ func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(api.events) != 1 || api.events[0].GenerateName != "a." || api.events[0].Regarding["uid"] != "agent of a" || api.agents.size() != 2 {
+	if len(api.events) != 1 || api.events[0].GenerateName != "a-" || api.events[0].Regarding["uid"] != "agent of a" || api.agents.size() != 2 {
 		t.Errorf("events %+v, %d writes", api.events, api.agents.size())
 	}
 }
