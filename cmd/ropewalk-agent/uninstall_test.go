@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestUninstallCheckFailsWhileNodesHaveAgents(t *testing.T) {
+	const withAgent, without = `{"metadata":{"name":"n%d"},"status":{"mode":"mesh"}}`, `{"metadata":{"name":"n%d"},"status":{"conditions":[]}}`
+	for _, c := range []struct {
+		what   string
+		item   string
+		nodes  int
+		status int
+		want   string // in the error; empty: none
+	}{
+		{"agents", withAgent, 2, http.StatusOK, "2 nodes have an agent (n0, n1). Clean them up first"},
+		{"many agents", withAgent, 12, http.StatusOK, "n9 and 2 more)"},
+		{"cleaned nodes", without, 2, http.StatusOK, ""},
+		{"no CRD", "", 0, http.StatusNotFound, ""},
+		{"no rights", "", 0, http.StatusForbidden, "forbidden"},
+	} {
+		var items []string
+		for i := range c.nodes {
+			items = append(items, fmt.Sprintf(c.item, i))
+		}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(c.status)
+			fmt.Fprintf(w, `{"metadata":{},"items":[%s]}`, strings.Join(items, ","))
+		}))
+		var out bytes.Buffer
+		err := checkUninstall(t.Context(), &out, apiOptions{url: s.URL})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.what, err, c.want)
+		}
+		s.Close()
+	}
+}
