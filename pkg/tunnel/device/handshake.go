@@ -295,13 +295,14 @@ func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
 	p.timers.HandshakeComplete(now)
 	p.requestRoute()
-	level := slog.LevelDebug // rekeys are at debug level, every two minutes
-	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered {
-		level = slog.LevelInfo
+	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered || p.path.up.due {
+		p.path.up.due = true
+		p.path.settles.Store(now + helloWait)
 	}
 	p.handshake.unanswered, p.handshake.sendErr, p.handshake.refused = 0, nil, refusal{}
 	p.handshake.completedAt = p.dev.cfg.Wall()
-	p.log().Log(context.Background(), level, "handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.log().Debug("handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
+	p.logUp(false)
 }
 
 // sendHandshake sends a handshake message to the peer's endpoint. The error is that of the system call. The caller holds mu.

@@ -101,7 +101,9 @@ func (p *Peer) runHelloTimer(now int64) {
 		p.sendHello(now)
 	case x.state.received(): // the peer sends hellos, but messages from our other source ports do not reach it
 		x.handle(helloTimeout)
+		p.updateSpread()
 	case p.awaitsFirstMessage():
+		p.logUp(true)
 		x.deadline = now + max(helloWait, now-p.sessions.current.keys.Created()) // doubles: a server may never send first
 	default:
 		p.resetHello(errNoHello)

@@ -14,16 +14,19 @@ import (
 )
 
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
-// all fields but replaced and roamLog.
+// all fields but replaced, roamLog and settles.
 type pathState struct {
 	guarded       netip.AddrPort    // the peer's endpoint as the port's guard knows it; the zero AddrPort for none
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
 	spreadLogged  string // the reason in the last log message about spread
+	spreadActive  bool   // in the last log message about spread
+	up            upLog
 	name          endpointName
 	replaced      atomic.Pointer[replacedEndpoint]
 	roamLog       rate
+	settles       atomic.Int64 // until then the endpoint may change without a message in the log
 }
 
 // replacedEndpoint is an endpoint in whose place the configuration has set another one. Messages that are on their way from there
@@ -55,7 +58,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 	}
 	if old == nil || old.Dst != to.Dst {
 		level := slog.LevelInfo
-		if old == nil || !p.path.roamLog.allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
+		if old == nil || p.settling() || !p.path.roamLog.allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
 			level = slog.LevelDebug
 		}
 		p.log().Log(context.Background(), level, "peer roamed", "peer", p.key, "endpoint", to.Dst)
@@ -63,6 +66,12 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 	if old != nil && old.Dst != to.Dst {
 		p.post(taskRoamed)
 	}
+}
+
+// settling reports whether the tunnel has just come up or is not up yet. Then messages from several ports or addresses of the peer may move
+// the endpoint there and back; the line "tunnel up" has it. It needs no lock.
+func (p *Peer) settling() bool {
+	return p.engine.Current.Load() == nil || p.dev.clock() < p.path.settles.Load()
 }
 
 // swapEndpoint sets the peer's endpoint, unless the configuration has just replaced it, also while swapEndpoint runs.

@@ -117,19 +117,33 @@ func (p *Peer) updateSpread() {
 	} else {
 		state.Blocked = p.blockedPorts()
 	}
-	old := p.path.spread
 	p.path.spread = state
-	if state.Active == old.Active && (p.hello.nat == nil || state.Reason == p.path.spreadLogged) {
+	p.logSpread(state, why)
+	p.logUp(false)
+}
+
+// logSpread logs a change of spread to the peer that lasts: not one until the peer has answered the hellos. The caller holds mu.
+func (p *Peer) logSpread(state config.PeerSpread, why error) {
+	blocked := errors.Is(why, errNotHeard)
+	switch {
+	case errors.Is(why, errAwaitingHello), blocked && p.hello.state != helloUnconfirmed && p.hello.state != helloIdle:
+		return
+	case blocked && p.hello.state == helloIdle && p.engine.Current.Load() != nil: // about to query
+		return
+	case state.Active == p.path.spreadActive && (p.hello.nat == nil && !blocked || state.Reason == p.path.spreadLogged):
 		return
 	}
-	p.path.spreadLogged = state.Reason
+	p.path.spreadLogged, p.path.spreadActive = state.Reason, state.Active
 	level := slog.LevelInfo
 	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
 		level = slog.LevelDebug
 	}
-	if state.Active {
-		p.log().Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", planned)
-	} else {
+	switch {
+	case blocked && level == slog.LevelInfo:
+		p.log().Warn("messages from source ports do not reach the peer, sending all flows from the listen port until they do", "peer", p.key, "reason", state.Reason)
+	case state.Active:
+		p.log().Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", state.Planned)
+	default:
 		p.log().Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
 	}
 }

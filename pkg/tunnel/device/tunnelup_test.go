@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// logOfStart returns the log of a host that has talked to a peer for some seconds.
+func logOfStart(t *testing.T, filter underlay.Filter, mode config.SpreadMode) string {
+	t.Helper()
+	var log lockedText
+	lan := devicetest.NewLAN(filter)
+	a := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	b := lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	b.Apply(config.Device{Spread: &mode})
+	for range 20 {
+		talk(t, a, b)
+		time.Sleep(time.Second)
+	}
+	return log.String()
+}
+
+func TestTunnelUpIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := logOfStart(t, nil, config.SpreadAuto)
+		if strings.Count(log, "tunnel up") != 1 || !strings.Contains(log, " ports\" underlay=udp mtu=1420") {
+			t.Error(log)
+		}
+		for _, unwanted := range []string{"roamed", "spread stopped", "firewall", "handshake complete"} {
+			if strings.Contains(log, unwanted) {
+				t.Errorf("%q is in\n%s", unwanted, log)
+			}
+		}
+	})
+}
+
+func TestTunnelWithoutSpreadIsUpToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := logOfStart(t, nil, config.SpreadOff)
+		if strings.Count(log, "tunnel up") != 1 || !strings.Contains(log, `spread="off: the peer sent no hello`) {
+			t.Error(log)
+		}
+	})
+}
+
+func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := logOfStart(t, func(from, _ netip.AddrPort, _ []byte) underlay.Verdict {
+			if from.Port() >= 61000 {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		}, config.SpreadAuto)
+		if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "messages from source ports do not reach the peer") != 1 {
+			t.Error(log)
+		}
+		if strings.Count(log, "tunnel up") != 1 {
+			t.Error(log)
+		}
+	})
+}
