@@ -183,6 +183,16 @@ $(SITE)/venv/installed: deploy/site/requirements.txt
 deps-site:
 	$(call apt_install,python3-venv)
 
+SHOTS := build/screenshots
+.PHONY: screenshots
+screenshots: need-go deps-page ## the pictures in docs/images: ropewalk top as its tests draw it, and the web page in headless Chromium
+	@mkdir -p $(SHOTS) docs/images
+	$(GO) test -count=1 ./pkg/observe/top/page -run 'TestBrowserDrawsTunnel$$' -screenshots $(abspath $(SHOTS)) && cp $(SHOTS)/wide.png docs/images/page.png
+	@{ echo '<meta charset="utf-8"><style>body {margin: 0; background: #111} pre {margin: 0; padding: 12px; color: #ddd; font: 14px/17px monospace}</style><pre>'; \
+	  sed 's/&/\&amp;/g; s/</\&lt;/g' pkg/observe/top/testdata/overview-120x40.golden; } >$(SHOTS)/top.html
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir=$(abspath $(SHOTS))/profile --window-size=1040,704 \
+	  --screenshot=docs/images/top.png file://$(abspath $(SHOTS))/top.html 2>/dev/null
+
 # ---- recipes for other programs
 
 RECIPES := build/recipes
