@@ -70,7 +70,7 @@ func newCluster(c *client, own string, changed func()) (*cluster, error) {
 // trimObject drops large fields that nobody reads, before the informer stores an object.
 func trimObject(object any) (any, error) {
 	if n, ok := object.(*node); ok {
-		n.OS = n.Labels[labelOS]
+		n.Platform = n.platform()
 	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)

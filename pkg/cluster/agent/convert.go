@@ -29,7 +29,7 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 			m.PodCIDRs = append(m.PodCIDRs, p.Masked())
 		}
 	}
-	m.OptOut = n.isForeignOS()
+	m.OptOut = n.runsNoAgent()
 	if rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero() {
 		return m
 	}

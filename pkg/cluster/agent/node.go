@@ -23,16 +23,27 @@ type node struct {
 		Addresses []nodeAddress `json:"addresses"`
 	} `json:"status"`
 
-	OS string `json:"-"` // the label labelOS, once the labels have been dropped
+	Platform string `json:"-"` // of platform, once the labels have been dropped
 }
 
 // labelOS is corev1.LabelOSStable. Agents run on nodes where it is linux.
 const labelOS, linux = "kubernetes.io/os", "linux"
 
-// isForeignOS reports whether the node's operating system is known and cannot run an agent.
-func (n *node) isForeignOS() bool {
-	os := cmp.Or(n.Labels[labelOS], n.OS)
-	return os != "" && os != linux
+// labelType is set by Virtual Kubelet to its own name. Such a node has no host on which an agent could run, and claims any operating system.
+const labelType, virtualKubelet = "type", "virtual-kubelet"
+
+// platform returns the node's operating system, virtualKubelet, or "" if it is unknown.
+func (n *node) platform() string {
+	if n.Labels[labelType] == virtualKubelet {
+		return virtualKubelet
+	}
+	return cmp.Or(n.Labels[labelOS], n.Platform)
+}
+
+// runsNoAgent reports whether the node's platform is known and cannot run an agent.
+func (n *node) runsNoAgent() bool {
+	p := n.platform()
+	return p != "" && p != linux
 }
 
 type nodeAddress struct {

@@ -90,8 +90,11 @@ func TestRopewalkNodeOfAdministratorApplies(t *testing.T) {
 }
 
 func TestNodesThatCannotRunAgentsAreOptedOut(t *testing.T) {
-	for os, want := range map[string]bool{"windows": true, "linux": false} {
-		n := parseNode(t, strings.Replace(aNode, `"metadata":{`, `"metadata":{"labels":{"kubernetes.io/os":"`+os+`"},`, 1))
+	for labels, want := range map[string]bool{
+		`"kubernetes.io/os":"windows"`: true, `"kubernetes.io/os":"linux"`: false,
+		`"kubernetes.io/os":"linux","type":"virtual-kubelet"`: true, `"kubernetes.io/os":"linux","type":"worker"`: false,
+	} {
+		n := parseNode(t, strings.Replace(aNode, `"metadata":{`, `"metadata":{"labels":{`+labels+`},`, 1))
 		if n.Labels == nil {
 			t.Fatal("the test's node has no labels")
 		}
@@ -99,10 +102,10 @@ func TestNodesThatCannotRunAgentsAreOptedOut(t *testing.T) {
 			t.Fatalf("labels %v, %v", n.Labels, err)
 		}
 		if m := toMesh(n, nil); m.OptOut != want {
-			t.Errorf("%s: opted out %v", os, m.OptOut)
+			t.Errorf("%s: opted out %v", labels, m.OptOut)
 		}
 		if isRelevantUpdate(parseNode(t, aNode), n, "") != want {
-			t.Errorf("%s: relevant %v", os, !want)
+			t.Errorf("%s: relevant %v", labels, !want)
 		}
 	}
 }
