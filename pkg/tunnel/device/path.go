@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,19 +25,23 @@ type pathState struct {
 	spreadActive  bool   // in the last log message about spread
 	up            upLog
 	name          endpointName
-	replaced      atomic.Pointer[replacedEndpoint]
+	replaced      atomic.Pointer[replacedAddresses]
 	roamLog       rate
 	settles       atomic.Int64 // until then the endpoint may change without a message in the log
 }
 
-// replacedEndpoint is an endpoint in whose place the configuration has set another one. Messages that are on their way from there
-// must not bring it back.
-type replacedEndpoint struct {
-	dst   netip.AddrPort
+// replacedAddresses are those of endpoints in whose place the configuration has set another one, the last ones first. Messages that
+// are on their way from there must not bring them back. A message from a source port counts for the canonical port, which may have
+// changed, so ports do not matter.
+type replacedAddresses struct {
+	list  []netip.Addr
 	until int64 // by Device.clock
 }
 
-// replacedHold is the time for which messages from a replaced endpoint do not move the peer: longer than any round trip, and than
+// maxReplaced is the number of addresses to remember when the configuration changes more often.
+const maxReplaced = 8
+
+// replacedHold is the time for which messages from a replaced address do not move the peer: longer than any round trip, and than
 // a hello waits for a worker.
 const replacedHold = int64(time.Second)
 
@@ -44,10 +49,19 @@ const replacedHold = int64(time.Second)
 func (p *Peer) configureEndpoint(to *underlay.Endpoint) (moved bool) {
 	old := p.engine.Endpoint.Load()
 	if moved = old != nil && old.Dst != to.Dst; moved {
-		p.path.replaced.Store(&replacedEndpoint{old.Dst, p.dev.clock() + replacedHold})
+		p.holdReplaced(old.Dst.Addr(), p.dev.clock())
 	}
 	p.engine.Endpoint.Store(to)
 	return moved
+}
+
+// holdReplaced keeps messages from an address, and from those replaced a moment ago, from moving the peer. Only one caller runs at a time.
+func (p *Peer) holdReplaced(address netip.Addr, now int64) {
+	list := []netip.Addr{address}
+	if before := p.path.replaced.Load(); before != nil && now < before.until {
+		list = append(list, before.list[:min(len(before.list), maxReplaced-1)]...)
+	}
+	p.path.replaced.Store(&replacedAddresses{list, now + replacedHold})
 }
 
 // moveEndpoint sets the peer's endpoint to the source of an authenticated message. It needs no lock.
@@ -78,7 +92,7 @@ func (p *Peer) settling() bool {
 func (p *Peer) swapEndpoint(to *underlay.Endpoint) (old *underlay.Endpoint, ok bool) {
 	for {
 		old = p.engine.Endpoint.Load()
-		if p.isReplaced(to.Dst) {
+		if (old == nil || old.Dst != to.Dst) && p.isReplaced(to.Dst.Addr()) {
 			return old, false
 		}
 		if p.engine.Endpoint.CompareAndSwap(old, to) {
@@ -87,10 +101,10 @@ func (p *Peer) swapEndpoint(to *underlay.Endpoint) (old *underlay.Endpoint, ok b
 	}
 }
 
-// isReplaced reports whether the configuration has just set another endpoint in place of this one. It needs no lock.
-func (p *Peer) isReplaced(dst netip.AddrPort) bool {
+// isReplaced reports whether the configuration has just set another endpoint in place of one with this address. It needs no lock.
+func (p *Peer) isReplaced(address netip.Addr) bool {
 	r := p.path.replaced.Load()
-	return r != nil && r.dst == dst && p.dev.clock() < r.until
+	return r != nil && slices.Contains(r.list, address) && p.dev.clock() < r.until
 }
 
 // RoutesChanged has the MTU of the routes looked up again, and clears the local address on which each peer last reached us: the address

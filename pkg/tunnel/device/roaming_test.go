@@ -69,6 +69,31 @@ func TestConfiguredEndpointOutlivesMessagesUnderWay(t *testing.T) {
 	})
 }
 
+// TestEndpointsReplacedInOneSecondDoNotReturn sets two endpoints in a row, while the peer sends from its canonical port and from source
+// ports.
+func TestEndpointsReplacedInOneSecondDoNotReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		wantSoon(t, a, b)
+		drain(t, a)
+		last := netip.MustParseAddrPort("203.0.113.9:4242")
+		for _, to := range []netip.AddrPort{netip.MustParseAddrPort("203.0.113.8:51820"), last} {
+			a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &config.Endpoint{AddrPort: to}}}})
+			burst(b, a)
+		}
+		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		burst(b, a)
+		if at := a.PeerStatus(b).Endpoint.AddrPort; at != last {
+			t.Errorf("messages under way moved the endpoint to %v, want %v", at, last)
+		}
+		time.Sleep(time.Second)
+		burst(b, a)
+		if at := a.PeerStatus(b).Endpoint.AddrPort; at != b.Outside(false) {
+			t.Errorf("a second later: the endpoint is %v, want %v", at, b.Outside(false))
+		}
+	})
+}
+
 // TestEndpointFollowsTheResponse has the responder move before it answers.
 func TestEndpointFollowsTheResponse(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
