@@ -17,7 +17,7 @@ import (
 // errNoInterface means that no interface has an address of the node.
 var errNoInterface = errors.New("no interface of this host has any of the node's addresses: set the MTU (--mtu, or spec.mtu)")
 
-// configureInterface implements Network.SetInterface. The first address of each pod prefix is the source address of what the node
+// configureInterface implements Network.SetInterface. One address of each pod prefix is the source address of what the node
 // itself sends to other nodes' pods: they accept no other. It is checked on each reconcile, since other programs may change it,
 // the node may get its prefixes late (calico #8039), or get others, whose former addresses belong to another node.
 func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
@@ -32,7 +32,7 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	}
 	var want []netip.Prefix
 	for _, p := range pods {
-		a := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+		a := sourceAddress(p)
 		want = append(want, a)
 		if slices.Contains(have, a) {
 			continue
@@ -51,6 +51,22 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 		return changes, err
 	}
 	return changes + 1, hostnet.SetLinkUp(name, mtu)
+}
+
+// sourceAddress returns the address of a pod prefix that is the node's own. Network plugins give neither to a pod: the first of IPv4,
+// and the last of IPv6. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever the plugin's
+// bridge has another address of the prefix. The kernel sends no ICMPv6 error to it (net/ipv6/icmp.c, icmpv6_route_lookup), so
+// that path MTU discovery fails.
+func sourceAddress(pods netip.Prefix) netip.Prefix {
+	a := pods.Masked().Addr()
+	if a.Is6() {
+		b := a.As16()
+		for i := pods.Bits(); i < a.BitLen(); i++ {
+			b[i/8] |= 0x80 >> (i % 8)
+		}
+		a = netip.AddrFrom16(b)
+	}
+	return netip.PrefixFrom(a, a.BitLen())
 }
 
 // removeOtherAddresses removes the host addresses (/32, /128) of an interface that it should not have, except link-local ones.

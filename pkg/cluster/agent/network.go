@@ -13,7 +13,7 @@ type Network interface {
 	// SetPlaintextFilter installs or removes the filter that drops unencrypted packets from pods whose packets should have come out
 	// of the tunnel. It returns the number of changes. An error leaves such packets unfiltered.
 	SetPlaintextFilter(tunnel string, wanted bool) (changes int, err error)
-	// SetInterface sets a tunnel interface's MTU, gives it the first address of each pod prefix, removes other host addresses
+	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes other host addresses
 	// and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
 	// RemoveInterface deletes a tunnel's interface that outlived its process. It succeeds if there is none.

@@ -64,7 +64,7 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 		}{
 			{
 				[]netip.Prefix{netip.MustParsePrefix("10.244.7.0/24"), netip.MustParsePrefix("2001:db8:7::/64")},
-				[]netip.Prefix{netip.MustParsePrefix("10.244.7.0/32"), netip.MustParsePrefix("2001:db8:7::/128")},
+				[]netip.Prefix{netip.MustParsePrefix("10.244.7.0/32"), netip.MustParsePrefix("2001:db8:7:0:ffff:ffff:ffff:ffff/128")},
 				4,
 			},
 			{[]netip.Prefix{netip.MustParsePrefix("10.244.9.0/24")}, []netip.Prefix{netip.MustParsePrefix("10.244.9.0/32")}, 3},
