@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -290,7 +289,7 @@ func TestKernelReportsHostUnreachable(t *testing.T) {
 			if errors.Is(err, unix.EHOSTUNREACH) {
 				return nil
 			}
-			return fmt.Errorf("got %v, want %w", err, unix.EHOSTUNREACH)
+			return errors.Join(errors.New("want EHOSTUNREACH"), err)
 		})
 	})
 }
