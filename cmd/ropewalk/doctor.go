@@ -38,8 +38,8 @@ func newDoctorCmd() *cobra.Command {
 			"privileges, NICs, CPUs, sysctls and the clock. For each running tunnel it reports which fast paths are in use, and why the\n" +
 			"others are not. Each problem comes with its effect and the command that fixes it. doctor changes nothing without --fix,\n" +
 			"which shows its changes, asks, and records the old values: --undo restores them. Documentation: docs/doctor.md.\n" +
-			"--peer tests the path to one peer instead: name, route, path MTU, firewall, handshake, and data both ways. The peer is a public\n" +
-			"key or its beginning, an endpoint, or an address inside the tunnel.\n" +
+			"--peer tests the path to one peer instead: name, route, path MTU, firewall, handshake, and data both ways. The peer is a name, a\n" +
+			"public key or its beginning, an endpoint, or an address inside the tunnel.\n" +
 			"Exit code: 0 no problem, 3 a check failed, 4 no check failed but some warned, 1 error, 2 wrong command line, 5 no daemon\n" +
 			"answers for an interface.",
 		Example: "  ropewalk doctor\n  ropewalk doctor --pre --port 51820\n  ropewalk doctor --json wg0\n  ropewalk doctor --peer 10.0.0.2\n  ropewalk doctor --fix && ropewalk doctor --undo",

@@ -6,19 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ropewalk/ropewalk/pkg/control/conffile"
-	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // minKeyPrefix is the least number of characters of a public key that name a peer.
@@ -32,7 +28,7 @@ func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []
 	var found []facts.PeerOptions
 	for _, name := range tunnels {
 		err := withDaemon(dir, name, func(c *uapi.Client) error {
-			status, err := c.Status()
+			status, err := namedStatus(c)
 			for _, p := range matchPeers(status, o.peer) {
 				found = append(found, peerOptions(dir, name, p))
 			}
@@ -44,7 +40,7 @@ func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []
 	}
 	switch {
 	case len(found) == 0:
-		return nil, usageError{fmt.Errorf("--peer %s: no peer has this public key, endpoint or address in its AllowedIPs; `ropewalk show` lists the peers", o.peer)}
+		return nil, usageError{fmt.Errorf("--peer %s: no peer has this name, public key, endpoint or address in its AllowedIPs; `ropewalk show` lists the peers", o.peer)}
 	case len(found) > 1:
 		return nil, usageError{fmt.Errorf("--peer %s: %d peers match, give the INTERFACE and a longer part of the public key", o.peer, len(found))}
 	}
@@ -52,55 +48,53 @@ func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []
 	return &facts.Facts{Peer: path}, withHint(err)
 }
 
-// matchPeers returns the peers that text means: by public key or the beginning of it, endpoint or its address, or else the address in
-// AllowedIPs with the longest prefix.
-func matchPeers(status config.Status, text string) (keys []noise.PublicKey) {
+// namedStatus returns the status of an interface, with the names that only ropewalk's daemon reports.
+func namedStatus(c *uapi.Client) (config.Status, error) {
+	status, err := c.Status()
+	if err != nil {
+		return status, err
+	}
+	var stats struct {
+		Names config.NameReport `json:"names"`
+	}
+	if c.Stats(&stats) == nil { // the test itself reports another program's daemon
+		status.AddNames(stats.Names)
+	}
+	return status, nil
+}
+
+// matchPeers returns the peers that text means: by public key, name, the beginning of a key, endpoint or its address, or else the address
+// in AllowedIPs with the longest prefix.
+func matchPeers(status config.Status, text string) (found []*config.PeerStatus) {
 	addr, _ := netip.ParseAddr(text)
-	longest := -1
 	for i := range status.Peers {
 		p := &status.Peers[i]
 		key, to := p.PublicKey.Base64(), p.Endpoint.AddrPort
 		if key == text {
-			return []noise.PublicKey{p.PublicKey}
+			return []*config.PeerStatus{p}
 		}
-		if to.IsValid() && (to.String() == text || to.Addr() == addr) || len(text) >= minKeyPrefix && strings.HasPrefix(key, text) {
-			keys = append(keys, p.PublicKey)
+		if p.Name == text || to.IsValid() && (to.String() == text || to.Addr() == addr) || len(text) >= minKeyPrefix && strings.HasPrefix(key, text) {
+			found = append(found, p)
 		}
 	}
-	if len(keys) > 0 || !addr.IsValid() {
-		return keys
+	if len(found) > 0 || !addr.IsValid() {
+		return found
 	}
+	longest := -1
 	for i := range status.Peers {
 		for _, prefix := range status.Peers[i].AllowedIPs {
 			if prefix.Contains(addr) && prefix.Bits() > longest {
-				longest, keys = prefix.Bits(), []noise.PublicKey{status.Peers[i].PublicKey}
+				longest, found = prefix.Bits(), []*config.PeerStatus{&status.Peers[i]}
 			}
 		}
 	}
-	return keys
+	return found
 }
 
-// peerOptions returns the options of a test, with the endpoint from the configuration file if there is one.
-func peerOptions(dir uapi.Dir, name string, key noise.PublicKey) facts.PeerOptions {
-	o := facts.PeerOptions{Dir: dir, Interface: name, Key: key, Now: time.Now}
-	path, _, err := conffile.Locate(quick.DefaultDir, name)
-	if err != nil {
-		return o
-	}
-	file, err := conffile.Load(path, conffile.Quick)
-	if err != nil {
-		return o // `ropewalk check` reads files
-	}
-	for i := range file.Peers {
-		if file.Peers[i].PublicKey == key {
-			o.Configured = file.Peers[i].Endpoint
-		}
-	}
-	host, _, err := net.SplitHostPort(o.Configured)
-	if _, notAddr := netip.ParseAddr(host); err == nil && notAddr != nil {
-		o.Host = host
-	}
-	return o
+// peerOptions returns the options of a test.
+func peerOptions(dir uapi.Dir, name string, p *config.PeerStatus) facts.PeerOptions {
+	host, _, _ := strings.Cut(p.EndpointName, ":")
+	return facts.PeerOptions{Dir: dir, Interface: name, Key: p.PublicKey, Configured: p.EndpointName, Host: host, Now: time.Now}
 }
 
 // checkPeer rejects flags that contradict --peer.

@@ -17,7 +17,7 @@ import (
 // peerChecks are those of `ropewalk doctor --peer`, in the order in which a packet meets the causes.
 func peerChecks() []Check {
 	return []Check{
-		checkPeer("peer-name", "name of the endpoint in the configuration file, against DNS", evaluatePeerName,
+		checkPeer("peer-name", "name from which the endpoint was resolved, against DNS", evaluatePeerName,
 			"the tunnel sends to the address that the name had when it was resolved"),
 		checkPeer("peer-route", "route to the endpoint", evaluatePeerRoute, "without a route outside the tunnel no message leaves this host"),
 		checkPeer("peer-path-mtu", "path MTU to the peer", evaluatePeerMTU,

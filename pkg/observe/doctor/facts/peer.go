@@ -22,7 +22,7 @@ type PeerPath struct {
 	Own       string // this host's public key, base64
 	MTU       int    // of the interface, in bytes
 	Mark      uint32
-	// Configured is the Endpoint in the configuration file, "" if it is unknown. Resolved are its addresses, if it has a name.
+	// Configured is the name and port from which the endpoint was resolved, "" if it had none. Resolved are its addresses.
 	Configured string
 	Resolved   Result[[]netip.Addr]
 	Endpoint   config.Endpoint // AddrPort invalid if unknown
@@ -68,7 +68,7 @@ type PeerOptions struct {
 	Dir       uapi.Dir
 	Interface string
 	Key       noise.PublicKey
-	// Configured is the Endpoint in the configuration file, "" if it is unknown. Host is its host if that is a name.
+	// Configured is the name and port from which the endpoint was resolved, "" if it had none. Host is the name.
 	Configured, Host string
 	Now              func() time.Time
 }
