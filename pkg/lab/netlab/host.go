@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -75,7 +76,7 @@ func (h *Host) Do(f func() error) error {
 }
 
 // SetUp adds addresses to a device in the host, sets its MTU, and brings it up. IPv6 addresses skip duplicate address
-// detection, and can be used at once. An mtu of 0 keeps the device's MTU.
+// detection, and can be used at once if the device has a carrier. An mtu of 0 keeps the device's MTU.
 func (h *Host) SetUp(device string, mtu int, addrs ...netip.Prefix) error {
 	return h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
@@ -95,8 +96,37 @@ func (h *Host) SetUp(device string, mtu int, addrs ...netip.Prefix) error {
 		if err := nl.LinkSetUp(link); err != nil {
 			return fmt.Errorf("bringing up %s in %s: %w", device, h.name, err)
 		}
+		if err := awaitLocal(nl, device, addrs); err != nil {
+			return fmt.Errorf("bringing up %s in %s: %w", device, h.name, err)
+		}
 		return nil
 	})
+}
+
+// localTimeout bounds the wait for a work item of the kernel.
+const localTimeout = 20 * time.Second
+
+// awaitLocal returns when the host receives what is sent to the IPv6 addresses. The kernel adds their local routes in a work item
+// (addrconf_dad_work in net/ipv6/addrconf.c), and forwards such packets before. Without a carrier it does not begin.
+func awaitLocal(nl *netlink.Handle, device string, addrs []netip.Prefix) error {
+	link, err := nl.LinkByName(device)
+	if err != nil || link.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
+		return err
+	}
+	deadline := time.Now().Add(localTimeout)
+	for _, a := range addrs {
+		for a.Addr().Is6() {
+			routes, err := nl.RouteGet(a.Addr().AsSlice())
+			if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("no local route to %v after %v", a.Addr(), localTimeout)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
 }
 
 func addAddress(nl *netlink.Handle, link netlink.Link, a netip.Prefix) error {
