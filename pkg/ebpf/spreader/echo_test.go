@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdh"
 	"crypto/rand"
@@ -131,9 +132,12 @@ func (e *echoRig) nft(commands string) {
 	}
 }
 
-// arrivals sends a message of each flow, and returns the flows that arrive.
+// arrivals sends a message of each flow, and returns the flows that arrive. The peer sends one, too: on a slow machine the test takes
+// longer than spread goes on without an answer.
 func (e *echoRig) arrivals() map[int]bool {
 	e.Helper()
+	_, err := e.receiver.WriteToUDPAddrPort(message(0, 0), netip.AddrPortFrom(hereAddr, port))
+	expect.NoError(e, err)
 	for flow, c := range e.senders {
 		_, err := c.WriteToUDPAddrPort(message(flow, 0), netip.AddrPortFrom(e.there.addr, port))
 		expect.NoError(e, err)
@@ -202,8 +206,13 @@ func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 func TestBlockedLaneFallsAlone(t *testing.T) {
 	e := newEchoRig(t, GatherAuto)
 	e.awaitFlows("without a firewall", isSpread)
-	lanes := e.peer().Lanes
-	blocked := slices.MaxFunc(lanes, func(a, b LaneStatus) int { return int(1e9 * (a.Share - b.Share)) }).Port
+	var busiest LaneStatus
+	expect.Eventually(t, "a lane has a load", func() bool { // which a slow machine may read when it has decayed
+		e.arrivals()
+		busiest = slices.MaxFunc(e.peer().Lanes, func(a, b LaneStatus) int { return cmp.Compare(a.Load, b.Load) })
+		return busiest.Load > 0
+	})
+	blocked := busiest.Port
 	e.nft(fmt.Sprintf("table inet block { chain forward { type filter hook forward priority 0; udp sport %d drop; }; }", blocked))
 	e.awaitFlows("with the port blocked", func(p PeerStatus) bool { return slices.Equal(p.Fallen, []uint16{blocked}) })
 }
