@@ -41,6 +41,7 @@ type checkQueue struct {
 	answer atomic.Pointer[spreadAnswer] // nil when none waits for a worker
 	due    atomic.Uint64                // the round whose check waits for our answer, above a bit that is set; 0 for none
 	rate   rate                         // of our answers
+	taken  rate                         // of the peer's answers
 
 	mu       sync.Mutex
 	receipts *spread.Receipts // of the peer's checks; nil before the first
@@ -63,6 +64,8 @@ func (p *Peer) receiveCheck(plain []byte) drop.Reason {
 		return drop.HelloVersion
 	case err != nil:
 		return drop.HelloInvalid
+	case m.Answer && !q.taken.allow(p.dev.clock(), time.Second):
+		return drop.HelloUnwanted
 	case m.Answer:
 		q.answer.Store(&spreadAnswer{m.Round, append([]byte(nil), m.Ages...)})
 	case m.Source != wire.CanonicalSource:

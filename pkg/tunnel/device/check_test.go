@@ -135,15 +135,17 @@ func TestMalformedCheckIsCounted(t *testing.T) {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}
-	canonical := wire.AppendCheck(nil, &wire.Check{Source: wire.CanonicalSource})
-	refused := 0
-	for range 20 {
-		if p.Hello(canonical, underlay.Endpoint{Dst: b.Outside(false)}) == drop.HelloUnwanted {
-			refused++
+	for _, answer := range []bool{false, true} {
+		m := wire.AppendCheck(nil, &wire.Check{Answer: answer, Source: wire.CanonicalSource})
+		refused := 0
+		for range 20 {
+			if p.Hello(m, underlay.Endpoint{Dst: b.Outside(false)}) == drop.HelloUnwanted {
+				refused++
+			}
 		}
-	}
-	if refused == 0 {
-		t.Error("20 checks at once are all answered")
+		if refused == 0 {
+			t.Errorf("answer %v: 20 at once are all taken", answer)
+		}
 	}
 }
 
