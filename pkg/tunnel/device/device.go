@@ -123,6 +123,7 @@ type work struct {
 	refusals    refusals
 	failuresLog rate // of warnings about peers that do not answer
 	pathMTULog  rate // of messages about path MTUs
+	routeTurns  lookUpTurns
 }
 
 // counters count for all present and removed peers.

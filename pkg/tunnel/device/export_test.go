@@ -133,3 +133,6 @@ func (p *Peer) Key() noise.PublicKey { return p.key }
 func ChooseEndpoint(present netip.AddrPort, known, resolved []netip.AddrPort, failing bool) (netip.AddrPort, bool) {
 	return chooseEndpoint(&underlay.Endpoint{Dst: present}, known, resolved, failing)
 }
+
+// ReserveLookUp returns the time at which one more peer may look up its route.
+func (d *Device) ReserveLookUp(now int64) int64 { return d.routeTurns.reserve(now) }

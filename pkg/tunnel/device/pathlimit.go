@@ -25,6 +25,7 @@ type pathLimits struct {
 	waits    bool  // for lookUpAt, to look the route up
 	until    int64 // when reported is forgotten
 	lookUpAt int64 // when the route may be looked up again
+	turn     int64 // the turn of this peer among all, 0 for none
 }
 
 const (
@@ -35,6 +36,8 @@ const (
 	refusalLifetime = int64(2 * time.Minute)
 	// lookUpPause is the least time between two lookups of a peer's route.
 	lookUpPause = int64(time.Second)
+	// lookUpShare is that time between lookups of different peers: each costs some 50 µs, and a change of routes concerns all peers.
+	lookUpShare = int64(time.Millisecond)
 )
 
 // icmpCounters counts the ICMP errors that report a path MTU.
@@ -97,10 +100,14 @@ func (p *Peer) lookUpRoute(now int64) {
 	if to == nil || p.dev.cfg.RouteMTU == nil || !p.engine.Current.Load().Usable(now) {
 		return
 	}
+	if now >= k.lookUpAt && k.turn == 0 {
+		k.turn = p.dev.routeTurns.reserve(now)
+		k.lookUpAt = k.turn
+	}
 	if k.waits = now < k.lookUpAt; k.waits {
 		return
 	}
-	k.lookUpAt = now + lookUpPause
+	k.turn, k.lookUpAt = 0, now+lookUpPause
 	p.updatePathMTU(now)                                // for the overhead
 	mtu, _ := p.dev.cfg.RouteMTU(to, p.dev.mark.Load()) // 0 without a route
 	p.setRouteMTU(int32(mtu))
@@ -108,6 +115,23 @@ func (p *Peer) lookUpRoute(now int64) {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
 	}
 	p.updatePathMTU(now)
+}
+
+// lookUpTurns gives the peers turns for lookups of their routes.
+type lookUpTurns struct{ next atomic.Int64 }
+
+// reserve returns the first free turn from now on.
+func (l *lookUpTurns) reserve(now int64) (at int64) {
+	for {
+		next := l.next.Load()
+		at = max(now, next)
+		if at-now > int64(MaxPeers)*lookUpShare { // the clock has gone back
+			at = now
+		}
+		if l.next.CompareAndSwap(next, at+lookUpShare) {
+			return at
+		}
+	}
 }
 
 // setRouteMTU takes over the MTU of the route. Refusals on another route do not hold, and the search begins again: the next path may carry

@@ -93,6 +93,21 @@ func TestRouteLookupsAreFew(t *testing.T) {
 	})
 }
 
+// TestRouteLookupsOfManyPeersAreSpread has peers that all look up their routes, because one has changed.
+func TestRouteLookupsOfManyPeersAreSpread(t *testing.T) {
+	a, _ := devicetest.Pair(t, devicetest.Options{})
+	now, millisecond := int64(time.Hour), int64(time.Millisecond)
+	for i := range int64(3000) {
+		if got := a.ReserveLookUp(now); got != now+i*millisecond {
+			t.Fatalf("peer %d may look up its route after %v, want %d ms", i, time.Duration(got-now), i)
+		}
+	}
+	now += int64(time.Minute)
+	if got := a.ReserveLookUp(now); got != now {
+		t.Errorf("a minute later: got a turn after %v, want at once", time.Duration(got-now))
+	}
+}
+
 // TestRefusedSizeLimitsInnerPackets has a host that refuses what its route would carry, as with IPsec.
 func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
