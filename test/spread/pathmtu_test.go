@@ -24,6 +24,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -36,20 +37,28 @@ func TestPathMTUIsMeasured(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		v6, silent bool
-		mtu, inner int
+		host, mtu  int // of the cables, and of the router's routes
+		inner      int
 		args       []string
 	}{
-		{"IPv4/router that answers", false, false, 1400, 1328, nil},
-		{"IPv4/silent router", false, true, 1400, 1328, nil},
-		{"IPv6/router that answers", true, false, 1436, 1344, nil},
-		{"IPv6/silent router", true, true, 1436, 1344, nil},
-		{"IPv4/silent router/AF_XDP", false, true, 1400, 1328, []string{"--underlay", "xdp"}},
+		{"IPv4/router that answers", false, false, 1500, 1400, 1328, nil},
+		{"IPv4/silent router", false, true, 1500, 1400, 1328, nil},
+		{"IPv6/router that answers", true, false, 1500, 1436, 1344, nil},
+		{"IPv6/silent router", true, true, 1500, 1436, 1344, nil},
+		{"IPv4/silent router/jumbo frames", false, true, 9000, 4000, 3936, nil},
+		{"IPv6/silent router/jumbo frames", true, true, 9000, 8900, 8816, nil},
+		{"IPv4/silent router/AF_XDP", false, true, 1500, 1400, 1328, []string{"--underlay", "xdp"}},
+		{"IPv6/silent router/AF_XDP", true, true, 1500, 1360, 1280, []string{"--underlay", "xdp"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
 			l.connectHosts(tt.v6, false)
+			l.setCables(tt.host)
 			l.narrowRouter(tt.mtu, tt.silent)
 			l.startEngine(tt.args...)
+			for _, s := range l.both() {
+				expect.NoError(t, s.host.SetUp(s.ifname, tt.host-80))
+			}
 			for _, s := range l.both() {
 				l.awaitPathMTU(s, tt.mtu, tt.inner)
 			}
@@ -82,12 +91,7 @@ func TestPathMTUToStockPeer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
 			l.connectHosts(tt.v6, false)
-			for _, s := range l.both() {
-				expect.NoError(t, s.host.SetUp(cable, tt.host))
-			}
-			for _, device := range []string{fromLeft, toRight} {
-				expect.NoError(t, l.router.SetUp(device, tt.host))
-			}
+			l.setCables(tt.host)
 			l.startEngine(append(tt.args, "--spread", "off")...)
 			l.narrowRouter(tt.mtu, false)
 			for _, s := range l.both() {
@@ -142,6 +146,79 @@ func TestRouteMTULimitsPackets(t *testing.T) {
 	if p := l.pathMTU(l.left); p.State != config.PathMTURoute || p.Bytes != 1300 || p.InnerBytes != 1232 {
 		t.Errorf("path MTU is %+v, want 1300 from the route, and 1232 inside", p)
 	}
+}
+
+// setCables sets the MTU of all cables.
+func (l *lab) setCables(mtu int) {
+	l.Helper()
+	for _, s := range l.both() {
+		expect.NoError(l, s.host.SetUp(cable, mtu))
+	}
+	for _, device := range []string{fromLeft, toRight} {
+		expect.NoError(l, l.router.SetUp(device, mtu))
+	}
+}
+
+// TestLyingRouterDoesNotNarrowPath has a router that claims that messages which it forwards are too large. It quotes them as they are,
+// or with another receiver index, as somebody who does not see them.
+func TestLyingRouterDoesNotNarrowPath(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		forged   bool
+		believed bool
+	}{{"own message", false, true}, {"forged message", true, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.connectHosts(false, false)
+			l.startEngine()
+			l.awaitPathMTU(l.left, 1480, 0)
+			var lies atomic.Uint64
+			c, err := l.router.Capture(netlab.CaptureConfig{Device: fromLeft, Handle: func(p netlab.Packet) {
+				if ip := p.Data[min(14, len(p.Data)):]; !p.Outgoing && p.Len > 700 && len(ip) >= 60 && ip[9] == unix.IPPROTO_UDP && ip[28] == 4 && lies.Add(1) <= 20 {
+					expect.NoError(t, l.claimTooBig(ip[:60], tt.forged))
+				}
+			}})
+			expect.NoError(t, err)
+			expect.NoError(t, l.echoTCP(1<<20))
+			expect.NoError(t, c.Stop())
+			if lies.Load() == 0 {
+				t.Error("the router saw no message")
+			}
+			if n := l.pathMTUErrors(l.left); n.Believed > 0 != tt.believed || n.Ignored > 0 == tt.believed {
+				t.Errorf("got %+v of %d, want all believed: %v", n, lies.Load(), tt.believed)
+			}
+			l.awaitPathMTU(l.left, 1480, 0)
+		})
+	}
+}
+
+// claimTooBig sends Fragmentation Needed from the router to the left, with the MTU 600, about the IPv4 packet that begins with quoted.
+func (l *lab) claimTooBig(quoted []byte, forged bool) error {
+	message := append([]byte{3, 4, 0, 0, 0, 0, 600 >> 8, 600 & 0xff}, quoted...)
+	if forged {
+		message[8+32] ^= 0xff // the receiver index
+	}
+	binary.BigEndian.PutUint16(message[2:], ^packet.Fold(packet.Sum(message, 0)))
+	return l.router.Do(func() error {
+		c, err := net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: l.left.outer.Addr().AsSlice()})
+		if err != nil {
+			return err
+		}
+		_, err = c.Write(message)
+		return errors.Join(err, c.Close())
+	})
+}
+
+func (l *lab) pathMTUErrors(s *side) config.ICMPErrorCounts {
+	l.Helper()
+	c, err := uapi.Dial(s.ifname)
+	expect.NoError(l, err)
+	defer c.Close()
+	var stats struct {
+		Errors config.ICMPErrorCounts `json:"path_mtu_errors"`
+	}
+	expect.NoError(l, c.Stats(&stats))
+	return stats.Errors
 }
 
 // wantInner6 sends an IPv6 packet of a size inside the tunnel, and asserts that it arrives, whole or in outer fragments.
