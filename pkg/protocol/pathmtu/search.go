@@ -193,19 +193,25 @@ func (s *Search) Retry(now int64) {
 	}
 }
 
-// SetPaths sets the number of paths, and checks the limit on new ones.
+// SetPaths sets the number of paths, and checks the limit on new ones. A path that is due is tried before them.
 func (s *Search) SetPaths(now int64, paths int) {
 	paths = max(paths, 1)
 	if paths == s.paths {
 		return
 	}
+	if due := s.state == Complete && !s.idle && !s.waiting; due && s.confirm == 0 {
+		s.confirm = s.probe.Path + 1
+	}
+	if s.confirm > paths {
+		s.confirm = 0
+	}
 	more := paths > s.paths
-	s.paths, s.probe.Path, s.confirm = paths, s.probe.Path%paths, 0
+	s.paths, s.probe.Path = paths, s.probe.Path%paths
 	if s.state != Complete || !more {
 		return
 	}
 	if s.unchecked = paths; !s.waiting { // else the answer goes on
-		s.check(now + Pause)
+		s.check(max(now, s.sentAt+Pause))
 	}
 }
 

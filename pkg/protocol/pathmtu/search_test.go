@@ -217,6 +217,24 @@ func TestAddedPathIsChecked(t *testing.T) {
 	n.expect(t, Complete, 1400)
 }
 
+// TestConfirmedPathIsTriedBeforeAddedOnes has a report about a path just before flows are spread over more.
+func TestConfirmedPathIsTriedBeforeAddedOnes(t *testing.T) {
+	n := newNetwork(1500)
+	n.Start(n.now, sizes4(1420), 1)
+	n.run(5)
+	n.Confirm(n.now, 0)
+	n.SetPaths(n.now, 64)
+	n.now += Pause
+	if p, ok := n.Fire(n.now, false); !ok || p.Path != 0 {
+		t.Fatalf("got %+v, %v, want a probe of path 0", p, ok)
+	}
+	n.SetPaths(n.now, 1) // while the answer is on its way
+	n.Confirm(n.now, 0)
+	n.SetPaths(n.now, 2)
+	n.run(20)
+	n.expect(t, Complete, 1480)
+}
+
 func TestRefusedSizeIsNotTriedAgain(t *testing.T) {
 	n := newNetwork(9000)
 	n.device = 1500

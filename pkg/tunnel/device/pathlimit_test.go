@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -211,6 +212,27 @@ func TestForgedReportsAreIgnored(t *testing.T) {
 		if got := a.Stats().(device.Stats).PathMTUErrors; got != (config.ICMPErrorCounts{Ignored: uint64(len(forged))}) {
 			t.Errorf("got %+v, want all %d ignored", got, len(forged))
 		}
+	})
+}
+
+// TestFalseReportIsRefutedSoon has a router that reports a size which is too small, about a message from a source port that the search does not
+// know yet: flows begin to be spread after it.
+func TestFalseReportIsRefutedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := new(messages)
+		lan := devicetest.NewLAN(seen.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		bothSpread(t, a, b)
+		m := tooBig(a, b, seen.latestFrom(a, wire.TypeData))
+		m.From = netip.AddrPortFrom(m.From.Addr(), spread.DefaultPorts.First+uint16(a.PeerStatus(b).Spread.Ports)/2)
+		a.OnTooBig(m)
+		if got := a.Stats().(device.Stats).PathMTUErrors; got.Believed != 1 {
+			t.Errorf("got %+v, want the report believed", got)
+		}
+		time.Sleep(time.Second)
+		wantPathMTU(t, a, b, 1480, 0)
 	})
 }
 

@@ -91,7 +91,8 @@ func (p *Peer) handleProbes(now int64) {
 	}
 }
 
-// updatePathMTU starts the search when it becomes possible, and restarts it if the largest size has changed. The caller holds mu.
+// updatePathMTU starts the search when it becomes possible, restarts it if the largest size has changed, and tells it the number of source
+// ports. The caller holds mu.
 func (p *Peer) updatePathMTU(now int64) {
 	s, to, mtu := &p.mtu, p.engine.Endpoint.Load(), int(p.dev.mtu.Load())
 	if to == nil || mtu <= 0 {
@@ -109,6 +110,8 @@ func (p *Peer) updatePathMTU(now int64) {
 			s.search = new(pathmtu.Search)
 		}
 		s.search.Start(now, sizes, 1+len(p.probeSources()))
+	default:
+		s.search.SetPaths(now, 1+len(p.probeSources()))
 	}
 	p.applyPathMTU()
 }
@@ -174,7 +177,6 @@ func (p *Peer) runPathMTU(now int64) {
 	if search == nil || !keys.Usable(now) {
 		return
 	}
-	search.SetPaths(now, 1+len(sources))
 	probe, ok := search.Fire(now, p.sendsData())
 	p.applyPathMTU()
 	if !ok {
@@ -241,11 +243,12 @@ func (p *Peer) logPathMTU() {
 		level = slog.LevelDebug
 	}
 	r := p.reportPathMTU()
-	message := "path MTU limits packets to peer, larger ones are fragmented or answered with ICMP errors"
+	log := p.log().With("peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
 	if r.InnerBytes == 0 {
-		message = "path MTU no longer limits packets to peer"
+		log.Log(context.Background(), level, "path MTU no longer limits packets to peer")
+		return
 	}
-	p.log().Log(context.Background(), level, message, "peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
+	log.Log(context.Background(), level, "path MTU limits packets to peer, larger ones are fragmented or answered with ICMP errors")
 }
 
 // pathMTU returns the size that data may have, 0 if it is not known, and how it is known. The caller holds mu.
