@@ -187,7 +187,7 @@ func TestRemovingPeerRemovesItsRoutes(t *testing.T) {
 	a.Send(flow.WithVnetHeader(a.To(b, 1, true).UDP(nil)))
 	a.Await("the packet has no peer", func() bool { return a.Drops(drop.TXNoPeer) == 1 })
 	b.Send(flow.WithVnetHeader(b.To(a, 1, true).UDP(nil)))
-	a.Await("messages from the removed peer are dropped", func() bool { return a.Drops(drop.RXUnknownIndex) == 1 })
+	a.Await("messages from the removed peer are dropped", func() bool { return a.Drops(drop.RXUnknownIndex) >= 1 }) // b may probe the path, too
 }
 
 func TestNewIdentityEndsAllSessions(t *testing.T) {
