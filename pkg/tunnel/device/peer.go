@@ -62,31 +62,6 @@ func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.
 // LogValue logs the public key.
 func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
 
-// log returns the device's log, with the peer's name if it has one.
-func (p *Peer) log() *slog.Logger {
-	if name := p.name.Load(); name != nil {
-		return p.dev.log.With("name", *name)
-	}
-	return p.dev.log
-}
-
-// nameText returns the peer's name, empty for none.
-func (p *Peer) nameText() string {
-	if name := p.name.Load(); name != nil {
-		return *name
-	}
-	return ""
-}
-
-// configureName sets the peer's name; empty removes it.
-func (p *Peer) configureName(name string) {
-	if name == "" {
-		p.name.Store(nil)
-		return
-	}
-	p.name.Store(&name)
-}
-
 // rekeyPause is the least time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
 // train until it is done.
 const rekeyPause = int64(50 * time.Millisecond)
