@@ -32,7 +32,8 @@ func (r *Runner) Down(ctx context.Context, i Interface) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx) // ignoring an interruption is better than an interface that is half down
-	err = j.executeAll(ctx, PlanDown(i, table, r.dnsPrefix()))
+	st, _ := j.loadState()
+	err = j.executeAll(ctx, PlanDown(i, table, r.dnsPrefix(), st.DNS))
 	if err == nil {
 		err = j.removeState()
 	}
@@ -65,7 +66,7 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	}
 	if conf.SaveConfig {
 		if err := j.save(ctx); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("saving the configuration failed, so %s stays up (SaveConfig = false in its file lets it go down unsaved): %w", j.Name, err)
 		}
 	}
 	if known && st.Table != 0 {

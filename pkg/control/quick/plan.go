@@ -81,14 +81,14 @@ func daemonFlags(conf *conffile.Interface, metrics string) []string {
 }
 
 // PlanDown returns the steps that take an interface down, between its PreDown and PostDown hooks. Steps with nothing to remove succeed.
-// table is the table of the default route, 0 for none.
-func PlanDown(i Interface, table uint32, dnsPrefix string) []Step {
+// table is the table of the default route, 0 for none. dns: Up or Reload has set DNS servers, which the file may not have any more.
+func PlanDown(i Interface, table uint32, dnsPrefix string, dns bool) []Step {
 	var steps []Step
 	if table != 0 {
 		steps = append(steps, removeRules{hostnet.IPv4, table}, removeRules{hostnet.IPv6, table})
 	}
 	steps = append(steps, stopDaemon{i.Name})
-	if len(i.File.Interface.DNS) > 0 {
+	if dns || len(i.File.Interface.DNS) > 0 {
 		steps = append(steps, unsetDNS{dnsPrefix + i.Name})
 	}
 	return append(steps, removeFirewall{i.Name})

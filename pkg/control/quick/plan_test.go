@@ -275,12 +275,12 @@ func TestPlanDownHasTheOrderOfWgQuick(t *testing.T) {
 	want := []Step{
 		removeRules{2, 51820}, removeRules{10, 51820}, stopDaemon{"wg0"}, unsetDNS{"tun.wg0"}, removeFirewall{"wg0"},
 	}
-	got := PlanDown(i, 51820, "tun.")
+	got := PlanDown(i, 51820, "tun.", false)
 	if !slices.Equal(want, got) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	i.File.Interface.DNS = nil
-	if got := PlanDown(i, 0, ""); !slices.Equal([]Step{stopDaemon{"wg0"}, removeFirewall{"wg0"}}, got) {
+	if got := PlanDown(i, 0, "", false); !slices.Equal([]Step{stopDaemon{"wg0"}, removeFirewall{"wg0"}}, got) {
 		t.Errorf("without routes and DNS: got %v", got)
 	}
 }

@@ -559,3 +559,28 @@ func TestRemovedLockIsNotHeld(t *testing.T) {
 		t.Errorf("the second lock: got error %v, want %v", err, unix.EWOULDBLOCK)
 	}
 }
+
+func TestDownRemovesDNSThatTheFileHasLost(t *testing.T) {
+	h := newHost(t)
+	before := h.snapshot()
+	h.up(h.open("wg0", everything))
+	expect.NoError(t, h.Down(t.Context(), h.open("wg0", strings.Replace(everything, "DNS = 10.9.0.53, corp.example\n", "", 1))))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestDownReportsFailedSaveAndKeepsInterface(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", everything))
+	before := h.snapshot()
+	i := h.open("wg0", strings.Replace(everything, "DNS", "SaveConfig = true\nDNS", 1))
+	i.Path = filepath.Join(h.dir, "absent", "wg0.conf")
+	if err := h.Down(t.Context(), i); err == nil || !strings.Contains(err.Error(), "so wg0 stays up") {
+		t.Errorf("got error %v, want one that says that wg0 stays up", err)
+	}
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
