@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -59,10 +61,29 @@ func dialDaemon(dir uapi.Dir, name string) (*uapi.Client, error) {
 
 // notServed returns an error that distinguishes an interface without a daemon from one that does not exist.
 func notServed(dir uapi.Dir, name string) error {
+	if former := formerNames(dir, name); len(former) > 0 {
+		return fmt.Errorf("interface %s has no control socket in %s: if it was renamed, its daemon answers by the former name: %s", name, dir, strings.Join(former, ", "))
+	}
 	if _, err := net.InterfaceByName(name); err == nil {
 		return fmt.Errorf("interface %s is not served by a userspace process (no socket in %s); use wg(8) for WireGuard in the kernel", name, dir)
 	}
 	return fmt.Errorf("no such interface: %s", name)
+}
+
+// tunKind is hostnet.Link.Kind of a TUN device.
+const tunKind = "tuntap"
+
+// formerNames returns the names that a renamed TUN device may have had: those with a daemon and without an interface.
+func formerNames(dir uapi.Dir, name string) []string {
+	link, err := hostnet.FindLink(name)
+	if err != nil || link.Kind != tunKind {
+		return nil
+	}
+	names, _ := dir.Interfaces() // an error means none
+	return slices.DeleteFunc(names, func(n string) bool {
+		_, err := hostnet.FindLink(n)
+		return err == nil
+	})
 }
 
 // socketDir returns the directory of the daemons' control sockets.

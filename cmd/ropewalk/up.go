@@ -106,7 +106,7 @@ func openInterface(dir, arg string) (quick.Interface, error) {
 	if _, statErr := os.Stat(arg); statErr == nil {
 		return i, fmt.Errorf("%w (for the file in this directory: ./%s)", err, arg)
 	}
-	if link, _ := hostnet.FindLink(arg); link.Kind == "tun" || link.Kind == "wireguard" {
+	if link, _ := hostnet.FindLink(arg); link.Kind == tunKind || link.Kind == "wireguard" {
 		return i, fmt.Errorf("%w, but the interface %s does: name the file with which it was brought up, or without one use `ip link delete %[2]s`", err, arg)
 	}
 	return i, err
