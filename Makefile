@@ -65,7 +65,11 @@ test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux
 .PHONY: test-kube
 test-kube: need-root need-tun deps-kube helm-lint ## the Kubernetes agent on four nodes with a real API server (first build: minutes)
 	cd test/kube && $(GOLANGCI) run --allow-parallel-runners --fast-only ./... # the rest of the linters reads all of Kubernetes: make lint-kube
-	cd test/kube && $(GO) test -count=1 -timeout 40m ./...
+	cd test/kube && $(GO) test -count=1 -timeout 40m .
+
+.PHONY: test-cluster
+test-cluster: need-root need-tun deps-cluster ## a cluster of two nodes with kubelets and containerd, installed as documented (first build: minutes)
+	cd test/kube && $(GO) test -count=1 -timeout 20m -v ./cluster
 
 .PHONY: lint-kube
 lint-kube: need-go ## all linters on the tests with a real API server (first time: 10 minutes)
@@ -158,7 +162,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test test-arm64 test-race test-kube test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test test-arm64 test-race test-kube test-cluster test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels
 	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
@@ -347,6 +351,11 @@ deps-test: need-go
 .PHONY: deps-kube
 deps-kube: need-go
 	$(call apt_install,crun iproute2 prometheus util-linux wireguard-tools gcc libc6-dev buildah)
+
+# Docker's containerd.io is as good, and conflicts with Debian's containerd.
+.PHONY: deps-cluster
+deps-cluster: need-go
+	$(call apt_install,$(if $(shell command -v containerd),,containerd) $(if $(shell command -v runc),,runc) containernetworking-plugins buildah iproute2 nftables util-linux)
 
 .PHONY: deps-arm64
 deps-arm64:

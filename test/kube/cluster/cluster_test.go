@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+func TestCluster(t *testing.T) {
+	c := startCluster(t)
+	c.applyPods()
+	c.step("install", c.testInstall)
+	c.step("pod to pod", c.testPodToPod)
+	c.step("pods and nodes", c.testPodsAndNodes)
+	c.step("services", c.testServices)
+	c.step("rollout", c.testRollout)
+	c.step("failed pull", c.testFailedPull)
+	c.step("reboot", c.testReboot)
+	c.step("uninstall", c.testUninstall)
+	c.step("kustomize", c.testKustomize)
+}
+
+// testInstall installs the agents in mode mesh with the commands of the documentation.
+func (c *cluster) testInstall() {
+	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+podCIDRs+"}'")
+}
+
+// testPodToPod sends traffic in both directions, which must be encrypted on both cables.
+func (c *cluster) testPodToPod() {
+	a, b := c.nodes[0].pod(), c.nodes[1].pod()
+	a.reaches(b) // agents have met
+	b.reaches(a)
+	var taps []*tap
+	for _, n := range c.nodes {
+		taps = append(taps, n.tap())
+	}
+	a.reaches(b)
+	b.reaches(a)
+	for _, t := range taps {
+		t.end()
+	}
+}
+
+// documented runs the commands below a heading of docs/kubernetes.md, with a placeholder replaced.
+func (c *cluster) documented(heading, placeholder, value string) {
+	c.Helper()
+	text, err := os.ReadFile(root + "/docs/kubernetes.md")
+	expect.NoError(c, err)
+	_, section, found := strings.Cut(string(text), heading+"\n")
+	_, block, fenced := strings.Cut(section, "\n```sh\n")
+	commands, _, ended := strings.Cut(block, "\n```\n")
+	if !found || !fenced || !ended {
+		c.Fatalf("docs/kubernetes.md has no commands below %q", heading)
+	}
+	out, err := c.try("bash", "-exc", strings.ReplaceAll(commands, placeholder, value))
+	c.Log(out)
+	expect.NoError(c, err)
+}

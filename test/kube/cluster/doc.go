@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cluster tests the Kubernetes agent in a whole cluster on one machine: etcd, API server, controller manager, scheduler,
+// kubelets and kube-proxies of one Kubernetes version, containerd and CNI plugins, and the image as it is released. Each node
+// has a network, a mount and a PID namespace of its own. The commands are those of docs/kubernetes.md. `make test-cluster`
+// runs it.
+//
+// TestCluster is the place to begin: its steps share one cluster and run in order.
+package cluster

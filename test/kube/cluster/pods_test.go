@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// toolPort is the port of the test's servers.
+const toolPort = "7"
+
+// pod is a running server of testdata/pods.yaml.
+type pod struct {
+	c     *cluster
+	name  string
+	addrs []string // IPv4, IPv6
+}
+
+// applyPods creates the servers and waits for them.
+func (c *cluster) applyPods() {
+	c.Helper()
+	c.kubectl("apply", "-f", "test/kube/cluster/testdata/pods.yaml")
+	c.kubectl("rollout", "status", "daemonset/tool", "--timeout=3m")
+}
+
+// pod returns the server on a node.
+func (n *node) pod() *pod {
+	n.c.Helper()
+	p, err := n.findPod()
+	expect.NoError(n.c, err)
+	return p
+}
+
+func (n *node) findPod() (*pod, error) {
+	out, err := n.c.try("kubectl", "get", "pod", "-l", "app=tool", "--field-selector=spec.nodeName="+n.name+",status.phase=Running",
+		"-o", "jsonpath={.items[0].metadata.name} {.items[0].status.podIPs[*].ip}")
+	if err != nil {
+		return nil, err
+	}
+	f := strings.Fields(out)
+	if len(f) != 3 {
+		return nil, fmt.Errorf("%s has no running server: %q", n.name, out)
+	}
+	return &pod{c: n.c, name: f[0], addrs: f[1:]}, nil
+}
+
+// dial exchanges a megabyte with a server and returns its host's name, and the address that it sees.
+func (p *pod) dial(addr string) (server, seen string, err error) {
+	out, err := p.c.try("kubectl", "exec", p.name, "--", "/pod", "dial", net.JoinHostPort(addr, toolPort))
+	if err != nil {
+		return "", "", err
+	}
+	f := strings.Fields(out)
+	if len(f) != 2 {
+		return "", "", fmt.Errorf("%s answers %q", addr, out)
+	}
+	return f[0], f[1], nil
+}
+
+// reaches fails the test unless the pod soon reaches a server, which must see the pod's own address.
+func (p *pod) reaches(to *pod) {
+	p.c.Helper()
+	for i, addr := range to.addrs {
+		expect.EventuallyNoError(p.c, p.name+" reaches "+addr, func() error {
+			server, seen, err := p.dial(addr)
+			if err == nil && (server != to.name || seen != p.addrs[i]) {
+				err = fmt.Errorf("got server %s and client %s, want %s and %s", server, seen, to.name, p.addrs[i])
+			}
+			return err
+		})
+	}
+}
+
+// probe is traffic between two pods while something happens.
+type probe struct {
+	c      *cluster
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+	cancel context.CancelFunc
+}
+
+// probeResult is what test/kube/cluster/pod prints.
+type probeResult struct {
+	Sent, Received int
+	Longest        time.Duration
+	TCP            string
+}
+
+func (r probeResult) String() string {
+	return fmt.Sprintf("%d of %d datagrams lost, the longest time without an answer is %v", r.Sent-r.Received, r.Sent, r.Longest)
+}
+
+// probe starts traffic, and returns once it flows.
+func (p *pod) probe(to *pod) *probe {
+	p.c.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &probe{c: p.c, cancel: cancel}
+	p.c.Cleanup(cancel)
+	r.cmd = p.c.prepare(ctx, "kubectl", "exec", "-i", p.name, "--", "/pod", "probe", net.JoinHostPort(to.addrs[0], toolPort))
+	r.cmd.Stderr = &r.stderr
+	var err error
+	r.stdin, err = r.cmd.StdinPipe()
+	expect.NoError(p.c, err)
+	stdout, err := r.cmd.StdoutPipe()
+	expect.NoError(p.c, err)
+	r.stdout = bufio.NewReader(stdout)
+	expect.NoError(p.c, r.cmd.Start())
+	if _, err := r.stdout.ReadString('\n'); err != nil {
+		_ = r.cmd.Wait()
+		p.c.Fatalf("no traffic from %s to %s: %v\n%s", p.name, to.name, err, &r.stderr)
+	}
+	return r
+}
+
+// end ends the traffic. The connection that was open all the time must still work.
+func (r *probe) end() probeResult {
+	r.c.Helper()
+	defer r.cancel()
+	expect.NoError(r.c, r.stdin.Close())
+	line, err := r.stdout.ReadBytes('\n')
+	if err != nil {
+		r.c.Fatalf("the traffic's result is missing: %v\n%s", err, &r.stderr)
+	}
+	var result probeResult
+	expect.NoError(r.c, json.Unmarshal(line, &result))
+	_ = r.cmd.Wait()
+	if result.TCP != "" {
+		r.c.Errorf("the connection broke: %s", result.TCP)
+	}
+	return result
+}

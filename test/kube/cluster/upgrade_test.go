@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// upgrade is the documented way to change values.
+func (c *cluster) upgrade(values string) {
+	c.Helper()
+	out, err := c.try("bash", "-exc", "helm upgrade ropewalk-agent deploy/helm/ropewalk-agent -n ropewalk-system --reuse-values --set "+values)
+	if err != nil {
+		c.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (c *cluster) awaitRollout() {
+	c.Helper()
+	c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/ropewalk-agent", "--timeout=4m")
+}
+
+// testRollout replaces the agents while pods have traffic.
+func (c *cluster) testRollout() {
+	a, b := c.nodes[0].pod(), c.nodes[1].pod()
+	traffic := a.probe(b)
+	c.upgrade("image.tag=" + nextTag)
+	c.awaitRollout()
+	a.reaches(b)
+	c.Logf("rollout: %v", traffic.end())
+}
+
+// testFailedPull upgrades to an image that no node can get. The running agents go on.
+func (c *cluster) testFailedPull() {
+	a, b := c.nodes[0].pod(), c.nodes[1].pod()
+	traffic := a.probe(b)
+	c.upgrade("image.tag=missing")
+	expect.EventuallyNoError(c, "an agent's image cannot be pulled", func() error {
+		reasons, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}")
+		if err == nil && !strings.Contains(reasons, "ImagePull") {
+			err = fmt.Errorf("containers wait for %q", reasons)
+		}
+		return err
+	})
+	a.reaches(b)
+	b.reaches(a)
+	c.upgrade("image.tag=" + nextTag)
+	c.awaitRollout()
+	a.reaches(b)
+	c.Logf("failed pull, and back: %v", traffic.end())
+}

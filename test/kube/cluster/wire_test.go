@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// tap captures what passes a node's cable.
+type tap struct {
+	c       *cluster
+	capture *netlab.Capture
+
+	mu        sync.Mutex
+	plain     []string // the first few readable packets of pods
+	encrypted int      // data messages of WireGuard
+}
+
+func (n *node) tap() *tap {
+	n.c.Helper()
+	t := &tap{c: n.c}
+	var err error
+	t.capture, err = n.c.control.host.Capture(netlab.CaptureConfig{Device: n.wire, SnapLen: 512, Handle: t.see})
+	expect.NoError(n.c, err)
+	return t
+}
+
+func (t *tap) see(p netlab.Packet) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	src, dst, protocol, payload := outer(p.Data)
+	switch {
+	case isPod(src) && isPod(dst), bytes.Contains(p.Data, []byte("nobody may read this.")):
+		if len(t.plain) < 5 {
+			t.plain = append(t.plain, fmt.Sprintf("protocol %d from %s to %s", protocol, src, dst))
+		}
+	case protocol == unix.IPPROTO_UDP && len(payload) > 8 && payload[8] == 4:
+		t.encrypted++
+	}
+}
+
+func isPod(a netip.Addr) bool {
+	for prefix := range strings.SplitSeq(podCIDRs, ",") {
+		if netip.MustParsePrefix(prefix).Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// outer returns a frame's addresses, protocol and IP payload, or nothing if it is no IP packet.
+func outer(b []byte) (src, dst netip.Addr, protocol byte, payload []byte) {
+	if len(b) < 14+20 {
+		return src, dst, 0, nil
+	}
+	switch p := b[14:]; {
+	case binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IP:
+		return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), p[9], p[20:]
+	case binary.BigEndian.Uint16(b[12:]) == unix.ETH_P_IPV6 && len(p) >= 40:
+		return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])), p[6], p[40:]
+	}
+	return src, dst, 0, nil
+}
+
+// end ends the capture. It fails the test if anything between pods was readable, or nothing was encrypted.
+func (t *tap) end() {
+	t.c.Helper()
+	expect.NoError(t.c, t.capture.Stop())
+	missed := t.capture.Stats().Missed
+	expect.NoError(t.c, t.capture.Close())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if missed > 0 || t.encrypted == 0 {
+		t.c.Errorf("got %d data messages and %d packets that were not inspected, want some and none", t.encrypted, missed)
+	}
+	for _, text := range t.plain {
+		t.c.Errorf("readable on the wire: %s", text)
+	}
+}
