@@ -9,8 +9,10 @@ import (
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
-	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
+
+// ipv6MinMTU is the least MTU of a link with IPv6 addresses (RFC 8200, section 5).
+const ipv6MinMTU = 1280
 
 // CheckSettings returns a warning, worded like Warnings, for each setting that is accepted and surely not meant. The file must be whole:
 // one for `wg addconf` may lack a key.
@@ -78,12 +80,12 @@ func (f *File) checkAllowedIPs(w *warnings) {
 
 func (f *File) checkMTU(w *warnings) {
 	mtu := f.Interface.MTU
-	if mtu == 0 || mtu >= packet.IPv6MinMTU {
+	if mtu == 0 || mtu >= ipv6MinMTU {
 		return
 	}
 	for _, a := range f.Interface.Address {
 		if a.Addr().Is6() {
-			w.add("MTU = %d is below %d: the kernel turns IPv6 off on the interface, so it will not have the address %v", mtu, packet.IPv6MinMTU, a)
+			w.add("MTU = %d is below %d: the kernel turns IPv6 off on the interface, so it will not have the address %v", mtu, ipv6MinMTU, a)
 		}
 	}
 }
