@@ -134,6 +134,9 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 		return
 	}
 	p.path.spreadLogged, p.path.spreadActive = state.Reason, state.Active
+	if p.path.up.due && !blocked { // the line "tunnel up" will have it
+		return
+	}
 	level := slog.LevelInfo
 	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
 		level = slog.LevelDebug
