@@ -55,11 +55,12 @@ type spreadAnswer struct {
 
 // receiveCheck takes a check or an answer from a lane.
 func (p *Peer) receiveCheck(plain []byte) drop.Reason {
-	q, m := &p.requests.checks, wire.Check{}
+	m := wire.Check{}
 	if p.dev.spreading.Load().mode == config.SpreadOff {
 		return drop.HelloUnwanted
 	}
-	switch err := wire.ParseCheck(plain, &m); {
+	err, q := wire.ParseCheck(plain, &m), p.requests.checkQueue()
+	switch {
 	case errors.Is(err, wire.ErrCheckVersion):
 		return drop.HelloVersion
 	case err != nil:
@@ -78,6 +79,15 @@ func (p *Peer) receiveCheck(plain []byte) drop.Reason {
 	}
 	p.post(taskCheck)
 	return drop.None
+}
+
+// checkQueue returns the queue of checks, which the first use makes.
+func (r *laneRequests) checkQueue() *checkQueue {
+	if q := r.checks.Load(); q != nil {
+		return q
+	}
+	r.checks.CompareAndSwap(nil, &checkQueue{})
+	return r.checks.Load()
 }
 
 func (q *checkQueue) note(source int, round uint32) {
@@ -103,22 +113,22 @@ func (p *Peer) CheckSources() { p.post(taskCheckSources) }
 
 // handleChecks answers the peer's checks, and takes its answer to ours. The caller holds mu.
 func (p *Peer) handleChecks(now int64) {
-	q, c := &p.requests.checks, &p.checks
+	q, c := p.requests.checkQueue(), p.checks
 	keys := p.engine.Current.Load()
 	if due := q.due.Swap(0); due != 0 && keys.Usable(now) {
 		answer := wire.Check{Answer: true, Source: wire.CanonicalSource, Round: uint32(due >> 1)}
 		answer.Ages = q.ages(answer.Round)
 		p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &answer))
 	}
-	if a := q.answer.Swap(nil); a != nil && c.checks != nil && c.checks.Answered(a.round, a.ages) {
+	if a := q.answer.Swap(nil); a != nil && c != nil && c.checks != nil && c.checks.Answered(a.round, a.ages) {
 		p.blockSources()
 	}
 }
 
 // checkSources runs one round of checks. The caller holds mu.
 func (p *Peer) checkSources(now int64) {
-	c, keys := &p.checks, p.engine.Current.Load()
-	if c.spread == nil || !c.answers {
+	c, keys := p.checks, p.engine.Current.Load()
+	if c == nil || c.spread == nil || !c.answers {
 		return
 	}
 	idle := c.roundAt == 0 || now-c.roundAt > checkIdle
@@ -144,10 +154,17 @@ func (p *Peer) checkSources(now int64) {
 
 // startChecks begins to check the sources that lanes have been given. The caller holds mu.
 func (p *Peer) startChecks() {
-	c, s := &p.checks, p.engine.Spread.Load()
+	s := p.engine.Spread.Load()
 	if s != nil && len(s.Sources()) == 0 {
 		s = nil
 	}
+	if p.checks == nil {
+		if s == nil {
+			return
+		}
+		p.checks = &checkState{}
+	}
+	c := p.checks
 	answers := p.hello.known && p.hello.remote.Checks
 	if s == c.spread && answers == c.answers {
 		return
@@ -164,8 +181,8 @@ func (p *Peer) startChecks() {
 
 // blockSources has the flows of blocked sources leave from the canonical port, and reports the change. The caller holds mu.
 func (p *Peer) blockSources() {
-	c := &p.checks
-	if c.spread == nil || p.engine.Spread.Load() != c.spread {
+	c := p.checks
+	if c == nil || c.spread == nil || p.engine.Spread.Load() != c.spread {
 		return
 	}
 	c.spread = c.spread.Blocked(c.checks.Blocked)
@@ -185,8 +202,8 @@ func (p *Peer) blockSources() {
 
 // blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.
 func (p *Peer) blockedPorts() (ports []uint16) {
-	c, ref := &p.checks, p.dev.port.Load()
-	if c.spread == nil || ref == nil {
+	c, ref := p.checks, p.dev.port.Load()
+	if c == nil || c.spread == nil || ref == nil {
 		return nil
 	}
 	for i, source := range c.spread.Sources() {

@@ -44,13 +44,18 @@ func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok boo
 		p.armTimer(now)
 	}
 	r.Handshake = p.reportHandshake()
-	r.Sent, r.Answered, r.RTT = p.echo.sent, p.echo.answered, time.Duration(p.echo.rtt)
+	if e := p.echo; e != nil {
+		r.Sent, r.Answered, r.RTT = e.sent, e.answered, time.Duration(e.rtt)
+	}
 	return r, true
 }
 
 // sendEcho sends a probe of the least size. The caller holds mu.
 func (p *Peer) sendEcho(keys *session.Keypair, now int64) {
-	e := &p.echo
+	if p.echo == nil {
+		p.echo = &echoState{}
+	}
+	e := p.echo
 	e.sent++
 	e.id, e.sentAt = echoID|uint32(e.sent), now
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))
@@ -61,8 +66,8 @@ const echoSize = wire.PaddingMultiple
 
 // echoed takes the answer to the last probe of ProbePeer, and reports whether m is one. The caller holds mu.
 func (p *Peer) echoed(m *wire.Probe, now int64) bool {
-	e := &p.echo
-	if e.sentAt != 0 && m.ID == e.id {
+	e := p.echo
+	if e != nil && e.sentAt != 0 && m.ID == e.id {
 		e.answered++
 		e.rtt, e.sentAt = now-e.sentAt, 0
 	}

@@ -37,16 +37,28 @@ const (
 // endpointName is the name from which a peer's endpoint was resolved. Peer.mu guards it. No timer belongs to it: handshakes look the name up
 // again, so that an idle peer costs nothing.
 type endpointName struct {
-	name    string           // host:port, empty for none
+	name    string           // host:port
 	known   []netip.AddrPort // its addresses at the last lookup; nil if unknown
 	last    int64            // when it was looked up; by Device.clock
 	ttl     int64            // ns, 0 if unknown
 	running bool
 }
 
-// configureEndpointName sets the name of the endpoint to. The caller holds mu.
+// configureEndpointName sets the name of the endpoint to, or removes it if it is empty. The caller holds mu.
 func (p *Peer) configureEndpointName(name string, to netip.AddrPort) {
-	p.path.name = endpointName{name: name, known: []netip.AddrPort{to}, last: p.dev.clock()}
+	if name == "" {
+		p.path.name = nil
+		return
+	}
+	p.path.name = &endpointName{name: name, known: []netip.AddrPort{to}, last: p.dev.clock()}
+}
+
+// endpointName returns the name of the endpoint, empty for none. The caller holds mu.
+func (p *Peer) endpointName() string {
+	if p.path.name == nil {
+		return ""
+	}
+	return p.path.name.name
 }
 
 // handshakeFails reports whether an initiation before the last one was not answered. The caller holds mu.
@@ -54,8 +66,8 @@ func (p *Peer) handshakeFails() bool { return p.handshake.unanswered > 1 }
 
 // lookUpEndpoint looks the endpoint's name up again if its addresses are old, or sooner if handshakes fail. The caller holds mu.
 func (p *Peer) lookUpEndpoint(now int64) {
-	n := &p.path.name
-	if n.name == "" || n.running || p.dev.cfg.Resolve == nil {
+	n := p.path.name
+	if n == nil || n.running || p.dev.cfg.Resolve == nil {
 		return
 	}
 	due, mark := n.last+cmp.Or(n.ttl, defaultTTL), uint32(0)
@@ -91,14 +103,14 @@ func (p *Peer) resolve(name string, mark uint32) {
 	r, err := d.cfg.Resolve(ctx, name, mark)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.path.name.name == name {
+	if p.endpointName() == name {
 		p.noteLookup(r, err, d.clock())
 	}
 }
 
 // noteLookup takes the result of a lookup over. The caller holds mu.
 func (p *Peer) noteLookup(r Resolved, err error, now int64) {
-	n := &p.path.name
+	n := p.path.name
 	n.running, n.last = false, now
 	if err != nil || len(r.Endpoints) == 0 {
 		n.ttl = leastTTL
@@ -141,7 +153,7 @@ func chooseEndpoint(present *underlay.Endpoint, known, resolved []netip.AddrPort
 
 // moveToResolved sets another address of the endpoint's name, and starts a handshake there. The caller holds mu.
 func (p *Peer) moveToResolved(to netip.AddrPort, now int64) {
-	p.log().Info("endpoint resolved to another address", "peer", p.key, "name", p.path.name.name, "endpoint", to)
+	p.log().Info("endpoint resolved to another address", "peer", p.key, "name", p.endpointName(), "endpoint", to)
 	p.configureEndpoint(&underlay.Endpoint{Dst: to})
 	if !p.running {
 		return
@@ -154,5 +166,5 @@ func (p *Peer) moveToResolved(to netip.AddrPort, now int64) {
 
 // peerName returns the names of a peer. The caller holds mu.
 func (p *Peer) peerName() config.PeerName {
-	return config.PeerName{Name: p.nameText(), EndpointName: p.path.name.name}
+	return config.PeerName{Name: p.nameText(), EndpointName: p.endpointName()}
 }

@@ -24,7 +24,7 @@ type pathState struct {
 	spreadLogged  string // the reason in the last log message about spread
 	spreadActive  bool   // in the last log message about spread
 	up            upLog
-	name          endpointName
+	name          *endpointName // nil for none
 	replaced      atomic.Pointer[replacedAddresses]
 	roamLog       rate
 	settles       atomic.Int64 // until then the endpoint may change without a message in the log

@@ -37,23 +37,23 @@ type Peer struct {
 	timers    timerState
 	hello     helloExchange
 	path      pathState
-	checks    checkState
+	checks    *checkState // nil before the first Spread with sources
 	mtu       mtuSearch
-	echo      echoState
+	echo      *echoState // nil before the first ProbePeer
 	handover  handoverState
 }
 
 // laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
 type laneRequests struct {
 	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
+	sendGroup        atomic.Bool                     // taskSendGroup was posted since the port was opened
 	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
 	probes           probeQueue
-	checks           checkQueue
-	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
-	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
-	sendGroup        atomic.Bool   // taskSendGroup was posted since the port was opened
+	checks           atomic.Pointer[checkQueue] // see checkQueue
+	reported         atomic.Uint64              // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
+	refused          atomic.Uint64              // the size in bytes of a message that the host refused, 0 for none
 }
 
 // Format prints the public key for every verb: a Peer holds secrets.

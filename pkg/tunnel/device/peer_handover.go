@@ -30,7 +30,7 @@ func (p *Peer) saveState() PeerState {
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
 	}
-	s.EndpointName = p.path.name.name
+	s.EndpointName = p.endpointName()
 	return s
 }
 

@@ -51,7 +51,7 @@ func (p *Peer) status() config.PeerStatus {
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
-	s.EndpointName = p.path.name.name
+	s.EndpointName = p.endpointName()
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
 	s.Handshake = p.reportHandshake()
 	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
