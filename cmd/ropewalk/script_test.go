@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
@@ -72,6 +74,14 @@ func TestScriptInNamespaces(t *testing.T) {
 			t.Skipf("needs %s on %s: %v", kind, dir, err)
 		}
 	}
+	t.Cleanup(func() { // a daemon would live on with its namespaces
+		expect.EventuallyNoError(t, "all daemons of the script have ended", func() error {
+			if left, _ := filepath.Glob("/run/wireguard/*.sock"); len(left) > 0 {
+				return fmt.Errorf("still there: %v", left)
+			}
+			return nil
+		})
+	})
 	testscript.Run(t, testscript.Params{
 		Files: []string{script}, RequireExplicitExec: true, UpdateScripts: golden.Update(),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
