@@ -57,9 +57,7 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 		return 0, err
 	}
 	want := r.keys(index != 0, local)
-	wanted := make(map[routeKey]bool, len(want))
 	for _, k := range want {
-		wanted[k] = true
 		route := k.route(index, r.MTU[k.prefix], sources[hostnet.FamilyOf(k.prefix.Addr())])
 		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == route.MTU && old.Src.Equal(route.Src)) {
 			continue
@@ -72,6 +70,16 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	n, err := setRules(want)
 	if changes += n; err != nil {
 		return changes, err
+	}
+	n, err = removeRoutesExcept(want, have)
+	return changes + n, err
+}
+
+// removeRoutesExcept removes those of the routes have that are not in want.
+func removeRoutesExcept(want []routeKey, have map[routeKey]netlink.Route) (changes int, err error) {
+	wanted := make(map[routeKey]bool, len(want))
+	for _, k := range want {
+		wanted[k] = true
 	}
 	for k, old := range have {
 		if wanted[k] {

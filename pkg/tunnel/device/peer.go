@@ -136,14 +136,19 @@ func (p *Peer) runTasks() {
 		p.lookUpRoute(now)
 	}
 	if tasks&taskTimer != 0 {
-		p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
-		p.runHelloTimer(now)
-		p.runPathLimits(now)
-		p.runPathMTU(now)
-		p.initiateDeferred(now)
-		p.retryHandshake(now)
+		p.runTimers(now)
 	}
 	p.armTimer(now)
+}
+
+// runTimers runs what is due at the instant now. The caller holds mu.
+func (p *Peer) runTimers(now int64) {
+	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
+	p.runHelloTimer(now)
+	p.runPathLimits(now)
+	p.runPathMTU(now)
+	p.initiateDeferred(now)
+	p.retryHandshake(now)
 }
 
 // sessionNeeded reports whether taskHandshake is still due. A responder's first answer races with the task that confirms
