@@ -84,6 +84,6 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 // stay reports ready until ctx ends.
 func stay(ctx context.Context, log *slog.Logger, stats *agent.Stats) {
 	stats.Ready.Store(true)
-	log.Info("cleanup completed, waiting to be stopped")
+	log.Info("reporting ready until the process is stopped")
 	<-ctx.Done()
 }

@@ -34,7 +34,7 @@ func (u *underlayFlags) check() error {
 	return nil
 }
 
-// warn logs names and numbers that this host does not have. They may appear later.
+// warn logs an underlay device and receive CPUs that this host does not have. The device may appear later.
 func (u *underlayFlags) warn(log *slog.Logger) {
 	if u.device != "" {
 		if _, err := net.InterfaceByName(u.device); err != nil {
@@ -42,7 +42,7 @@ func (u *underlayFlags) warn(log *slog.Logger) {
 		}
 	}
 	if absent := absentCPUs(u.cpus.List); len(absent) > 0 {
-		log.Warn("receive CPUs do not exist, received packets are not distributed to any CPU of the list", "cpus", config.FormatCPUs(absent))
+		log.Warn("rx-cpus lists CPUs that do not exist, received packets stay on the CPUs of the NIC's queues", "cpus", config.FormatCPUs(absent))
 	}
 }
 

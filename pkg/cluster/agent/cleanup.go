@@ -56,7 +56,7 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	defer lock.release()
 	published, err := c.withdraw(ctx)
 	if err != nil {
-		c.Log.Warn("publishing that the node has no agent failed, other nodes notice only when handshakes fail", "error", err)
+		c.Log.Warn("publishing that the node has no agent failed, cleaning up anyway: other nodes keep it as a peer", "node", c.Node, "error", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
@@ -162,7 +162,7 @@ func (c *CleanupConfig) removeTunnel() error {
 
 func (c *CleanupConfig) removeRoutes() error {
 	if _, err := setPlaintextFilter(c.Tunnel, false); err != nil {
-		c.Log.Warn("removing the filter for unencrypted packets failed, leaving it", "error", err)
+		c.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", c.Tunnel, "error", err)
 	}
 	n, err := applyRouting(c.Tunnel, nil)
 	if n > 0 {

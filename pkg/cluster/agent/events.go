@@ -66,7 +66,7 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 		},
 	}
 	if err := a.client.createEvent(ctx, &e); err != nil {
-		a.cfg.Log.Debug("writing an Event failed, leaving it out", "reason", reason, "error", err)
+		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
 	}
 }
 

@@ -212,7 +212,7 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 func (m *meshReconciler) setFilter(wanted bool) (changes int, err error) {
 	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted)
 	if err != nil && m.filterErr == nil {
-		m.cfg.Log.Warn("filtering unencrypted packets failed, retrying on each reconcile", "error", err)
+		m.cfg.Log.Warn("setting the nftables filter for unencrypted packets failed, retrying on each reconcile", "wanted", wanted, "error", err)
 	}
 	m.filterErr, m.filtering = err, wanted && err == nil
 	return changes, nil
@@ -278,7 +278,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false); err != nil {
-		m.cfg.Log.Warn("removing the filter for unencrypted packets failed, leaving it", "error", err)
+		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it

@@ -120,10 +120,10 @@ func (s *laneSelection) apply() {
 	}
 	s.logged = true
 	if errors.Is(err, underlay.ErrSelectionStands) {
-		s.log.Info("selecting receive lanes by port plan is unavailable, selecting them by source port alone until the port is reopened", "error", err)
+		s.log.Info("changing the receive-lane selection is unsafe on this kernel, keeping the current one until the UDP sockets are reopened", "error", err)
 		return
 	}
-	s.log.Warn("attaching the socket selection program (eBPF) failed, received flows may share lanes until the port is reopened", "error", err)
+	s.log.Warn("setting the reuseport program (classic BPF) failed, received flows may share lanes until the UDP sockets are reopened", "error", err)
 }
 
 // SelectionReport describes how receive lanes are selected.

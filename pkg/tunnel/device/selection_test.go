@@ -265,7 +265,7 @@ func TestSelectionFailureIsLoggedOnceAndHarmless(t *testing.T) {
 		talk(t, a, b)
 		bothSpread(t, a, b)
 		flows(t, a, b, 8)
-		if n := strings.Count(log.String(), "attaching the socket selection program"); n != 1 || port.calls.Load() < 2 {
+		if n := strings.Count(log.String(), "setting the reuseport program"); n != 1 || port.calls.Load() < 2 {
 			t.Errorf("logged %d times in %d calls", n, port.calls.Load())
 		}
 		if got := selectionOf(b); got.ByPort || got.Reason != "out of order" || got.Wanted != 1 || got.Plans != 0 {
