@@ -7,21 +7,21 @@
 #include "restore.h"
 
 /*
- * Whether the path admits a lane port. While messages are spread, probes leave from the listen port and from each lane port in
- * use, once per round. The peer's gather program answers each from its listen port to the prober's listen port, which every
- * stateful firewall admits. So the answers differ only by the port from which the probe came.
+ * Tests whether the path admits each lane port. While messages are spread, probes leave from the listen port and from each
+ * lane port in use, once per round. The peer's gather program answers each from its listen port to the prober's listen port,
+ * which every stateful firewall admits. So a missing answer depends only on the port from which the probe came.
  *
- * A lane falls, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round counts only if
- * its probe from the listen port was answered, and one of a later round too: no outage of both, and no delay, makes a lane
- * fall. A fallen lane rises with the next answer. A peer that never answers makes no lane fall.
+ * A lane is fallen, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round counts
+ * only if its probe from the listen port was answered, and one of a later round too. So neither an outage of the whole path
+ * nor a delay makes a lane fall. It rises with the next answer. A peer that never answers makes no lane fall.
  *
- * To make a probe, a data message is cloned to its own device, and shortened when it passes this program again, ahead of the
- * message. If that fails, the probe is lost and the message is not.
+ * A probe is made of a data message: bpf_clone_redirect sends a clone to the same device. The clone passes this program
+ * again, ahead of the message, and is shortened there. If that fails, the probe is lost and the message is not.
  */
 
 /* The length of a round in nanoseconds. A round begins with a message. */
 #define ECHO_ROUND 250000000ULL
-/* Until the peer has answered for the first time. It may have no echo, so its lanes have no probes either. */
+/* The same until the peer's first answer. The peer may not support the echo, so its lanes are not probed until then. */
 #define ECHO_FIRST_ROUND 1000000000ULL
 /* A fallen lane has a probe in every fourth round. */
 #define ECHO_FALLEN_ROUNDS 4
@@ -29,7 +29,7 @@
 #define ECHO_TIMEOUT 10000000000ULL
 #define ECHO_MASK_BITS 32
 
-/* In skb->cb of a clone: all of them, beside the port and the lane. */
+/* Marks that all clones have in skb->cb[0] and [1]. The port and the lane are in [2] and [3]. */
 enum {
 	ECHO_CB0 = 0x5f2c81d7,
 	ECHO_CB1 = 0x9b03e64a,
@@ -52,13 +52,13 @@ INLINE void send_probe(struct counters *all, struct __sk_buff *skb, be16 port, u
 	skb->cb[0] = 0;
 }
 
-/* Returns the later part of a mask after that many rounds. */
+/* Returns a mask of rounds, whose bit 0 is the latest, as of that many rounds later. */
 INLINE u32 aged(u32 mask, u32 rounds)
 {
 	return rounds < ECHO_MASK_BITS ? mask << rounds : 0;
 }
 
-/* Returns whether the lane lost three probes in a row. Its masks are of the present round. */
+/* Returns whether the lane lost three probes in a row. Bit 0 of the lane's masks must be the present round. */
 INLINE int is_lost(const struct echo *e, const struct lane_echo *l)
 {
 	u32 earlier = e->answered & (e->answered - 1);	   /* all but the last answered round */
@@ -97,7 +97,7 @@ INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e
 
 	if (!e->on)
 		return 0;
-	/* Linux 5.10 forgets the range of a number on the stack, but not that of a pointer. */
+	/* The verifier of Linux 5.10 forgets the range of a number on the stack, but not that of a pointer. */
 	__asm__ volatile("" : "+r"(lane));
 	lane &= SPREAD_LANES - 1;
 	l = &e->lanes[lane];
@@ -112,7 +112,7 @@ INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e
 	return l->fallen;
 }
 
-/* Returns the bit of a round in a mask whose bit 0 is of the round now; 0: it is too old. */
+/* Returns the bit of a round in a mask whose bit 0 is the round now, or 0 if the round is too old. */
 INLINE u32 round_bit(u32 now, u32 round)
 {
 	return now - round < ECHO_MASK_BITS ? 1U << (now - round) : 0;
@@ -148,12 +148,12 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 }
 
 enum echo_verdict {
-	ECHO_NONE,  /* no datagram of the echo: the packet goes on */
-	ECHO_REPLY, /* it became an answer, to be sent to where it came from */
-	ECHO_DONE,  /* to be dropped */
+	ECHO_NONE,  /* no datagram of the echo: continue with the packet */
+	ECHO_REPLY, /* it became an answer: send it back to the prober */
+	ECHO_DONE,  /* drop it */
 };
 
-/* Returns whether a datagram with the length of an echo is one. */
+/* Returns whether a datagram with the length of a probe is a probe or an answer. */
 INLINE int is_echo(const struct echo_datagram *d)
 {
 	return d->message.magic == ECHO_MAGIC;
@@ -215,7 +215,7 @@ INLINE int take_echo_tc(struct counters *all, struct __sk_buff *skb, const struc
 	return TCX_DROP;
 }
 
-/* Like take_echo_tc. An answer leaves from the queue on which its probe arrived, if the driver can send so. */
+/* Like take_echo_tc. An answer leaves by XDP_TX, on the probe's queue, if the driver supports that. */
 INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const struct outer *o, const struct sender *from)
 {
 	struct echo_datagram d, *packet = (struct echo_datagram *)o->udp;
@@ -239,7 +239,7 @@ INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const stru
 	return XDP_DROP;
 }
 
-/* Makes a probe of a data message's clone. Returns the verdict. */
+/* Turns the clone of a data message into a probe. Returns the verdict. */
 INLINE int become_probe(struct counters *all, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
 {
 	struct echo_datagram d = {

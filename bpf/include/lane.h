@@ -48,8 +48,8 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 {
 	u64 start = peer->first % lanes, best = LOAD_MASK << LANE_BITS | LANE_MASK;
 
-	/* Hides the range from the compiler, which would else omit the first comparison below. The verifier of Linux 5.10 needs it: it
-	 * forgets the range of a number on the stack. */
+	/* Hides the range from the compiler, which would else omit the first comparison below. Linux 5.10 needs that comparison: its
+	 * verifier forgets the range of a number on the stack. */
 	__asm__ volatile("" : "+r"(lanes));
 	for (u32 i = 0; i < SPREAD_LANES && i < lanes; i++) {
 		u64 distance = i - start + (lanes & less_mask(i, start));
@@ -61,7 +61,7 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 	return start < lanes ? start : start - lanes;
 }
 
-/* Returns the lane for a packet of that flow and size, and updates flow and load. lanes is at least 1, now in nanoseconds. */
+/* Returns the lane for a packet, and updates the flow and the load. flow is the flow's hash, lanes at least 1, now in ns. */
 INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
@@ -78,8 +78,8 @@ INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 f
 		lane = least_loaded(peer, lanes, epoch);
 	}
 	/*
-	 * The entry keeps the lane without the modulo below. Flows to peers with fewer lanes share the entry and must not
-	 * move its other flows. Within a jiffy nothing changes, so that CPUs do not contend for the line.
+	 * The entry stores the lane before the modulo below: a flow to a peer with fewer lanes may share it, and must not move
+	 * the other flows. now changes once per jiffy, so CPUs do not write the entry, and contend for its line, more often.
 	 */
 	if (packed != (tick << LANE_BITS | lane))
 		*entry = tick << LANE_BITS | lane;

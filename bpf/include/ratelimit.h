@@ -7,10 +7,10 @@
 #include "wireguard.h"
 
 /*
- * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64), and one per CPU for all sources
- * together. Each is a token bucket in one u64 (GCRA, ITU-T I.371): the theoretical arrival time (TAT), at which the
- * bucket is full again. Two CPUs that update a source's TAT at the same time may lose one update, which lets one more
- * initiation pass. A CPU's own limit is exact.
+ * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64), and three per CPU that sources
+ * share (LIMIT_NO_MAC2 and following). Each is a token bucket in one u64 (GCRA, ITU-T I.371): the theoretical arrival
+ * time (TAT), at which the bucket is full again. Two CPUs that update a source's TAT at the same time may lose one
+ * update, which lets one more initiation pass. A CPU's own limits are exact.
  *
  * How a peer completes its handshake during a flood:
  *
@@ -29,7 +29,7 @@
  *
  * A sender that knows a peer's address and spoofs it, or shares it (NAT, the /64, a link's fe80::), exhausts that
  * source's limit. Initiations beyond it use one more CPU limit, shared by all peer sources. The peer then competes with
- * the flood for thousands of tokens a second instead of fifty. Without rate limits it would fare better only where the
+ * the flood for thousands of tokens a second instead of fifty. Without rate limits it would get more only where the
  * workers can process the whole flood: they verify mac1 first, which is not possible here. This host can still renew
  * the session itself: responses to its own initiations are not limited.
  *
@@ -52,8 +52,8 @@ INLINE int take_token(u64 *tat, u64 now, u64 interval, u64 tolerance)
 }
 
 /*
- * Fills in the key under which the packet's source is limited. An IPv6 /64 never equals a mapped IPv4 address, of which
- * only the lower half is not zero.
+ * Fills in the key under which the packet's source is limited. The lower half of an IPv6 /64 is zero, and that of a mapped
+ * IPv4 address is not, so they never share a key.
  */
 INLINE void limit_key(const struct outer *o, struct address *source)
 {

@@ -57,14 +57,14 @@ func namedStatus(c *uapi.Client) (config.Status, error) {
 	var stats struct {
 		Names config.NameReport `json:"names"`
 	}
-	if c.Stats(&stats) == nil { // the test itself reports another program's daemon
+	if c.Stats(&stats) == nil { // it fails if another program serves the interface, which TestPeer reports
 		status.AddNames(stats.Names)
 	}
 	return status, nil
 }
 
-// matchPeers returns the peers that text means: by public key, name, the beginning of a key, endpoint or its address, or else the address
-// in AllowedIPs with the longest prefix.
+// matchPeers returns the peers that text selects. A whole public key selects one peer. Otherwise text is a name, the beginning of a key,
+// an endpoint or its address. If none matches, it is an address, which selects the peer with the longest prefix in AllowedIPs.
 func matchPeers(status config.Status, text string) (found []*config.PeerStatus) {
 	addr, _ := netip.ParseAddr(text)
 	for i := range status.Peers {
@@ -91,7 +91,7 @@ func matchPeers(status config.Status, text string) (found []*config.PeerStatus) 
 	return found
 }
 
-// peerOptions returns the options of a test.
+// peerOptions returns the options for the test of a peer.
 func peerOptions(dir uapi.Dir, name string, p *config.PeerStatus) facts.PeerOptions {
 	host, _, _ := strings.Cut(p.EndpointName, ":")
 	return facts.PeerOptions{Dir: dir, Interface: name, Key: p.PublicKey, Configured: p.EndpointName, Host: host, Now: time.Now}

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Limits per client. The port may be reachable for anybody, and the process runs the tunnel.
+// Limits of the server. Anybody may be able to reach its port, and the process also runs the tunnel.
 const (
 	headerTimeout = 5 * time.Second  // for a request's header
 	readTimeout   = 10 * time.Second // for a request
@@ -27,7 +27,7 @@ const (
 	maxClients    = 32               // connections
 )
 
-// Content is the source of the responses of Serve.
+// Content is the data that Serve responds with.
 type Content struct {
 	Stats   *Stats
 	Version string // the agent's

@@ -109,8 +109,8 @@ func removeNamespace(name string) error {
 }
 
 // shareNamespaces makes the directory of namespaces a mount point with shared propagation, as the first `ip netns add` after a boot does
-// (netns_add in iproute2's ip/ipnetns.c, which takes the same lock). If ip did so later, each present namespace would be mounted twice,
-// once out of reach, and its removal would fail with EBUSY.
+// (netns_add in iproute2's ip/ipnetns.c, which takes the same lock). If ip did so later, each existing namespace would have a second mount,
+// hidden below the new mount point, and its removal would fail with EBUSY.
 func shareNamespaces() (err error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err

@@ -85,7 +85,7 @@ func flowKeys(f *InnerFlow) keys {
 func laneKeys(l *Lane) keys {
 	k := keys{rate: l.Rate(), received: l.Rx.ByteRate, sent: l.Tx.ByteRate}
 	if l.Name == slowLane {
-		k.name = l.Name // after the others
+		k.name = l.Name // after the others, whose name is empty here
 	}
 	k.number = number(l.Name)
 	return k
@@ -95,11 +95,12 @@ func queueKeys(q *Queue) keys {
 	return keys{rate: q.Share, received: q.Rx.PacketRate, sent: q.Tx.PacketRate, name: q.Device, number: q.Queue}
 }
 
+// coreKeys returns keys whose received and sent are the columns NET_RX/s and SOFTIRQ: a CPU has no traffic of its own.
 func coreKeys(c *Core) keys {
 	return keys{rate: c.Busy, received: c.NetRx, sent: c.SoftIRQ, number: c.CPU}
 }
 
-// number parses a small number, 0 for anything else.
+// number parses a lane's number. It returns 0 for any other text.
 func number(s string) (n int) {
 	for _, c := range s {
 		if c < '0' || c > '9' || n > 1<<20 {

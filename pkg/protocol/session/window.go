@@ -15,7 +15,7 @@ const (
 )
 
 // WindowSize is the distance behind the newest counter at which a counter is still accepted. The window moves by
-// whole blocks, so up to 31 more may be. Linux has 8192. Trains of one session that use several lanes and NIC queues
+// whole blocks, so up to 31 more may be. Linux has 8128 on 64-bit CPUs (a bitmap of 8192). Trains of one session that use several lanes and NIC queues
 // drift apart by more than those of one queue, and so do flows of which one waits in a receive queue.
 const WindowSize = (ringBlocks - 1) * blockBits
 
