@@ -322,9 +322,11 @@ func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.Pa
 	return limit, state
 }
 
-// forgetPathLimits discards what was known without probes: the path is another one. The caller holds mu.
+// forgetPathLimits discards what was known without probes: the path is another one. A reserved turn is kept: a peer that roams with every
+// message would take one each time, and all others would wait for them. The caller holds mu.
 func (p *Peer) forgetPathLimits() {
-	p.mtu.known = pathLimits{}
+	turn := p.mtu.known.turn
+	p.mtu.known = pathLimits{turn: turn, lookUpAt: turn}
 	p.requests.reported.Store(0)
 	p.requests.refused.Store(0)
 }

@@ -380,3 +380,35 @@ func TestPathMTUIsLogged(t *testing.T) {
 		}
 	})
 }
+
+// TestRoamingPeerDoesNotDelayLookups has a peer that moves with every message, and another one whose route must be looked up.
+func TestRoamingPeerDoesNotDelayLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		var lookups atomic.Int64
+		v4, _ := devicetest.Addresses(3)
+		a := lan.Host(t, 1, devicetest.Options{RouteMTU: func(to *underlay.Endpoint, _ uint32) (int, error) {
+			if to.Dst.Addr() == v4 {
+				lookups.Add(1)
+			}
+			return 1500, nil
+		}})
+		b, c := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		for _, h := range []*devicetest.Host{b, c} {
+			h.Apply(config.Device{Spread: new(config.SpreadOff)})
+			devicetest.Connect(a, h)
+			talk(t, a, h)
+		}
+		time.Sleep(5 * time.Second)
+		for i := range uint16(2000) {
+			a.PeerOf(b.Public()).Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(b.Outside(false).Addr(), 4000+i%2)})
+			synctest.Wait()
+		}
+		before := lookups.Load()
+		a.PeerOf(c.Public()).TooBig(1452)
+		time.Sleep(50 * time.Millisecond)
+		if lookups.Load() == before {
+			t.Error("the route to the other peer was not looked up within 50 ms")
+		}
+	})
+}
