@@ -53,6 +53,9 @@ func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
 	return &c
 }
 
+// IsBlocked reports whether some source is blocked.
+func (s *Spread) IsBlocked() bool { return s.blocked != [4]uint64{} }
+
 // CheckAt has lanes call SlowPath.CheckSources once, at the first train that is spread at now or later. Copies share it.
 func (s *Spread) CheckAt(now int64) {
 	if s.checkAt != nil {

@@ -60,7 +60,8 @@ type Probe struct {
 type Search struct {
 	state State
 	sizes Sizes
-	paths int // number of paths
+	paths int                 // number of paths
+	skips func(path int) bool // see SkipPaths; nil for none
 
 	probe   Probe  // the last one sent, or the next to send
 	first   uint32 // the ID of its first try
@@ -92,6 +93,10 @@ func (s *Search) Start(now int64, sizes Sizes, paths int) {
 	}
 	s.try(now, sizes.Max)
 }
+
+// SkipPaths sets a function that reports whether to leave out a path, other than path 0, when the paths take turns: no probe would be
+// answered there. It holds until Start or Stop.
+func (s *Search) SkipPaths(skips func(path int) bool) { s.skips = skips }
 
 // Stop ends the search. It keeps the limit for Start.
 func (s *Search) Stop() { *s = Search{probe: Probe{ID: s.probe.ID}, limit: s.limit} }
@@ -381,13 +386,29 @@ func (s *Search) tryConfirmed(at int64) {
 // tryNextPath has low tried on another path.
 func (s *Search) tryNextPath(at int64) {
 	s.probe.Path = (s.probe.Path + 1) % s.paths
+	for s.skipped(s.probe.Path) {
+		s.probe.Path = (s.probe.Path + 1) % s.paths
+		s.unchecked--
+	}
 	s.try(at, s.low)
+}
+
+func (s *Search) skipped(path int) bool { return path > 0 && s.skips != nil && s.skips(path) }
+
+// turns returns the number of paths that take turns.
+func (s *Search) turns() (n int64) {
+	for path := range s.paths {
+		if !s.skipped(path) {
+			n++
+		}
+	}
+	return n
 }
 
 // rest waits until the limit must be confirmed. The paths take turns, so that each is confirmed about once per period.
 func (s *Search) rest(at int64) {
 	s.unchecked, s.checking = 0, false
-	s.wait(at + max(ConfirmAfter/int64(s.paths), Timeout))
+	s.wait(at + max(ConfirmAfter/s.turns(), Timeout))
 }
 
 // wait waits until an instant, and then until data is sent.

@@ -381,6 +381,29 @@ func TestSearchLooksForDataOnce(t *testing.T) {
 	}
 }
 
+// TestSkippedPathsGetNoProbes has six paths, of which three are left out. The others take turns as before.
+func TestSkippedPathsGetNoProbes(t *testing.T) {
+	n := newNetwork(1500, 0, 1500, 0, 0, 1500)
+	n.Start(n.now, sizes4(1420), 6)
+	n.SkipPaths(func(path int) bool { return n.mtu[path] == 0 })
+	n.run(10)
+	n.expect(t, Complete, 1480)
+	for begin, turn := n.now, 0; n.now < begin+60*second; n.now += second / 100 {
+		p, ok := n.Fire(n.now, true)
+		if !ok {
+			continue
+		}
+		if n.mtu[p.Path] == 0 {
+			t.Fatalf("got a probe on path %d, which is left out", p.Path)
+		}
+		n.Answered(n.now, p.ID, p.Size)
+		turn++
+		if want := begin + int64(turn)*4*second; n.now > want {
+			t.Fatalf("turn %d is %v late", turn, time.Duration(n.now-want))
+		}
+	}
+}
+
 // TestConfirmingOftenProbesSeldom has somebody on the path who claims all the time that the limit is too large.
 func TestConfirmingOftenProbesSeldom(t *testing.T) {
 	n := newNetwork(1500)

@@ -176,3 +176,34 @@ func TestFirewallDuringSessionMovesFlowsToListenPort(t *testing.T) {
 		}
 	})
 }
+
+// TestBlockedPortsAreNotProbed has a firewall that drops what host 1 sends from source ports: path MTU probes from there tell nothing, and
+// would keep the listen port, from which all data leaves, from its turn.
+func TestBlockedPortsAreNotProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var blocked atomic.Bool
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool {
+			return blocked.Load() && d.from.Addr() == v4 && d.from.Port() != devicetest.ListenPort
+		}}
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		drain(t, b)
+		seconds := func(n int) {
+			for range 5 * n {
+				burst(a, b)
+				drain(t, b)
+				time.Sleep(190 * time.Millisecond)
+			}
+		}
+		blocked.Store(true)
+		seconds(20)
+		w.forget()
+		seconds(60)
+		elsewhere := w.count(a.N, func(d tapped) bool { return d.probe() && d.from.Port() != devicetest.ListenPort })
+		all := w.count(a.N, tapped.probe)
+		if elsewhere != 0 || all < 4 {
+			t.Errorf("in a minute %d probes leave from blocked ports, and %d from the listen port, want none, and one per 10 s", elsewhere, all-elsewhere)
+		}
+	})
+}

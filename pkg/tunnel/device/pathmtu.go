@@ -110,6 +110,7 @@ func (p *Peer) updatePathMTU(now int64) {
 			s.search = new(pathmtu.Search)
 		}
 		s.search.Start(now, sizes, 1+len(p.probeSources()))
+		s.search.SkipPaths(p.skipsPath)
 	default:
 		s.search.SetPaths(now, 1+len(p.probeSources()))
 	}
@@ -223,6 +224,16 @@ func (p *Peer) probeSources() []uint8 {
 		return s.Sources()
 	}
 	return nil
+}
+
+// skipsPath reports whether to send no probes from the source of a path, since none would be answered: it is blocked, or others are and it
+// carries no data, so that nothing is known of it. The caller holds mu.
+func (p *Peer) skipsPath(path int) bool {
+	c, i := p.checks, path-1
+	if c == nil || c.spread == nil || c.spread != p.engine.Spread.Load() || i >= len(c.spread.Sources()) || !c.spread.IsBlocked() {
+		return false
+	}
+	return c.checks.Blocked(i) || !c.spread.InUse(i, p.dev.clock())
 }
 
 // applyPathMTU passes the limit for inner packets to the lanes. The caller holds mu.
