@@ -74,6 +74,9 @@ func (c *Client) Status() (config.Status, error) {
 // Configure applies a change. ropewalk's daemon applies all of it or nothing. Other daemons, and older ones, do not know names of peers:
 // they get the change without.
 func (c *Client) Configure(dev config.Device) error {
+	if err := checkNames(dev); err != nil {
+		return fmt.Errorf("configuring interface %s: %w", c.name, err)
+	}
 	err := c.configure(dev)
 	plain, named := withoutNames(dev)
 	if !named || !errors.Is(err, unix.EINVAL) || c.dir == "" {
@@ -85,6 +88,22 @@ func (c *Client) Configure(dev config.Device) error {
 	}
 	defer again.Close()
 	return again.configure(plain)
+}
+
+// checkNames returns an error for names that every daemon refuses: EINVAL of a daemon then means that it knows no names.
+func checkNames(dev config.Device) error {
+	for i := range dev.Peers {
+		p := &dev.Peers[i]
+		if p.Name != nil {
+			if err := config.CheckName(*p.Name); err != nil {
+				return invalidError("peer %s: %w", p.PublicKey, err)
+			}
+		}
+		if err := config.CheckEndpointName(p.EndpointName); err != nil {
+			return invalidError("peer %s: %w", p.PublicKey, err)
+		}
+	}
+	return nil
 }
 
 // withoutNames returns the change without what only ropewalk knows of peers, and whether there was any.

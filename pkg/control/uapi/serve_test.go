@@ -106,6 +106,24 @@ func TestClientSendsOneChangeAsAWhole(t *testing.T) {
 	}
 }
 
+// TestClientSendsNoInvalidNames has names that the daemon would refuse, or take for other lines.
+func TestClientSendsNoInvalidNames(t *testing.T) {
+	dev, dir := serve(t)
+	c := dial(t, dir, "wg0")
+	at := &config.Endpoint{AddrPort: netip.MustParseAddrPort("192.0.2.1:2")}
+	for _, p := range []config.Peer{
+		{Name: new(" begins with a space")}, {Name: new("gateway\nremove=true")},
+		{Endpoint: at, EndpointName: "no port"}, {Endpoint: at, EndpointName: "a:1\nremove=true"},
+	} {
+		if err := c.Configure(config.Device{Peers: []config.Peer{p}}); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%+v: got %v, want EINVAL", p, err)
+		}
+	}
+	if got := dev.TakeChanges(); len(got) != 0 {
+		t.Errorf("the device got %+v", got)
+	}
+}
+
 func TestClientReadsStatsLongerThanALine(t *testing.T) {
 	dev, dir := serve(t)
 	want := map[string]string{"long": strings.Repeat("x\n", 10000)}
