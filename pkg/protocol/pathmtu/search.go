@@ -91,6 +91,9 @@ func (s *Search) Start(now int64, sizes Sizes, paths int) {
 	if s.limit >= sizes.Max {
 		s.limit = 0
 	}
+	if s.sentAt > 0 { // a peer may cause many new searches
+		now = max(now, s.sentAt+Pause)
+	}
 	s.try(now, sizes.Max)
 }
 
@@ -99,7 +102,7 @@ func (s *Search) Start(now int64, sizes Sizes, paths int) {
 func (s *Search) SkipPaths(skips func(path int) bool) { s.skips = skips }
 
 // Stop ends the search. It keeps the limit for Start.
-func (s *Search) Stop() { *s = Search{probe: Probe{ID: s.probe.ID}, limit: s.limit} }
+func (s *Search) Stop() { *s = Search{probe: Probe{ID: s.probe.ID}, limit: s.limit, sentAt: s.sentAt} }
 
 // Resume gives a new Search the limit of an earlier one, as if that had been stopped.
 func (s *Search) Resume(limit int) { s.limit = limit }

@@ -428,7 +428,12 @@ func TestStaleAnswersAreIgnored(t *testing.T) {
 	n := newNetwork(1500)
 	n.Start(n.now, sizes4(1420), 1)
 	old, _ := n.Fire(n.now, true)
+	n.Stop()
 	n.Start(n.now, sizes4(1420), 1)
+	if p, ok := n.Fire(n.now+Pause-1, true); ok {
+		t.Errorf("got probe %+v before the pause has ended", p)
+	}
+	n.now += Pause
 	p, _ := n.Fire(n.now, true)
 	n.Answered(n.now, old.ID, old.Size)
 	n.Answered(n.now, p.ID+1, p.Size)

@@ -4,6 +4,7 @@ package device_test
 
 import (
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -212,6 +213,22 @@ func TestLimitOutlivesPause(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		if got := a.PeerStatus(b).PathMTU; got.InnerBytes != 1328 {
 			t.Errorf("got %+v, want 1328 inside before the search is complete", got)
+		}
+	})
+}
+
+// TestRoamingPeerGetsFewProbes has a peer that moves with every message: it decides where probes go, and they are larger than its messages.
+func TestRoamingPeerGetsFewProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }})
+		wantSoon(t, a, b)
+		before := a.PeerStatus(b).PathMTU.Probes.Sent
+		for i := range uint16(1000) {
+			a.PeerOf(b.Public()).Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(b.Outside(false).Addr(), 4000+i%2)})
+			time.Sleep(time.Millisecond)
+		}
+		if n := a.PeerStatus(b).PathMTU.Probes.Sent - before; n > 5 {
+			t.Errorf("got %d probes in a second, want four", n)
 		}
 	})
 }
