@@ -22,8 +22,13 @@ type echoState struct {
 // echoID is set in the ID of the probes that ProbePeer sends.
 const echoID = 1 << 31
 
+// echoWait is the time in ns for which an answer is waited for, before another probe takes its place: callers look for the answer more often
+// than a long path returns it.
+const echoWait = int64(time.Second)
+
 // ProbePeer sends a peer a message that it answers: an initiation if there is no session and none was sent lately, and else a probe if
-// the peer answers probes. It does not wait for the answer: a later call reports it. ok is false if there is no such peer.
+// the peer answers probes and none is under way. It does not wait for the answer: a later call reports it. ok is false if there is no such
+// peer.
 func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok bool) {
 	p := d.lookup(key)
 	if p == nil {
@@ -50,12 +55,15 @@ func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok boo
 	return r, true
 }
 
-// sendEcho sends a probe of the least size. The caller holds mu.
+// sendEcho sends a probe of the least size, unless one is under way. The caller holds mu.
 func (p *Peer) sendEcho(keys *session.Keypair, now int64) {
 	if p.echo == nil {
 		p.echo = &echoState{}
 	}
 	e := p.echo
+	if e.sentAt != 0 && now-e.sentAt < echoWait {
+		return
+	}
 	e.sent++
 	e.id, e.sentAt = echoID|uint32(e.sent), now
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))

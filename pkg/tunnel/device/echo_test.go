@@ -4,12 +4,15 @@ package device_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -38,6 +41,32 @@ func TestProbedPeerAnswersWithoutTraffic(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := probe(t, a, b); got.Answered != before.Sent {
 			t.Errorf("got %+v, want %d probes answered", got, before.Sent)
+		}
+	})
+}
+
+// TestPollsDoNotReplaceProbeUnderWay has a path with a round-trip time of 600 ms, and a caller that looks for the answer every 200 ms.
+func TestPollsDoNotReplaceProbeUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Bool
+		w := wiretap{lose: func(tapped) bool { return slow.Load() }}
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		slow.Store(true)
+		sent := probe(t, a, b).Sent
+		for range 3 {
+			time.Sleep(200 * time.Millisecond)
+			probe(t, a, b)
+		}
+		answer := wire.Probe{Answer: true, ID: 1<<31 | uint32(sent), Size: wire.PaddingMultiple}
+		a.PeerOf(b.Public()).Hello(wire.AppendProbe(nil, &answer), underlay.Endpoint{Dst: b.Outside(false)})
+		time.Sleep(10 * time.Millisecond)
+		if got := probe(t, a, b); got.Answered != 1 || got.RTT != 600*time.Millisecond {
+			t.Errorf("got %+v, want one answer after 600 ms", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := probe(t, a, b).Sent; got != sent+2 {
+			t.Errorf("after a loss %d probes were sent, want %d", got, sent+2)
 		}
 	})
 }
