@@ -17,7 +17,7 @@ type upLog struct {
 // logUp logs that the tunnel to the peer is up, once after it was not: with whom, how it spreads, over which underlay, and its MTU. Unless
 // now, it waits for the end of the hello exchange. The caller holds mu.
 func (p *Peer) logUp(now bool) {
-	if !p.path.up.due || !now && !p.helloEnded() {
+	if !p.running || !p.path.up.due || !now && !p.helloEnded() {
 		return
 	}
 	p.path.up.due = false

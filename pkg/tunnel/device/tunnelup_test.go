@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -67,6 +68,24 @@ func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
 		}
 		if strings.Count(log, "tunnel up") != 1 {
 			t.Error(log)
+		}
+	})
+}
+
+// TestDownInterfaceHasNoTunnelUp takes the interface down before a hello has arrived, and then turns spread off.
+func TestDownInterfaceHasNoTunnelUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		w := wiretap{lose: tapped.hello}
+		a, b := tappedPair(t, &w, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		carries(t, a, b, false, 500)
+		for _, h := range []*devicetest.Host{a, b} {
+			h.Follow(tun.Event{Up: false, MTU: tun.DefaultMTU})
+			h.Apply(config.Device{Spread: new(config.SpreadOff)})
+		}
+		time.Sleep(time.Second)
+		if strings.Contains(log.String(), "tunnel up") {
+			t.Error(log.String())
 		}
 	})
 }
