@@ -174,9 +174,15 @@ type difference struct {
 	facts       Facts
 }
 
-// steps returns the steps of the change. Addresses and routes that others have added stay.
+// steps returns the steps of the change. Addresses and routes that others have added stay. Routes and rules are added before others are
+// removed: without either, packets for the tunnel would leave by the host's default route, in cleartext. Only the routes that go with an
+// address are added after it has gone.
 func (d *difference) steps() []Step {
-	return slices.Concat(d.mtu(), d.addresses(), d.removeRoutes(), d.policy(), d.addRoutes(), d.dns(), d.record())
+	routes := slices.Concat(d.addresses(), d.addPolicy(), d.addRoutes(), d.removePolicy(), d.removeRoutes())
+	if d.wanted.MTU < d.now.MTU { // last: below ipv6MinMTU there are no IPv6 addresses and routes to remove, or to add again
+		return slices.Concat(routes, d.mtu(), d.dns(), d.record())
+	}
+	return slices.Concat(d.mtu(), routes, d.dns(), d.record())
 }
 
 // notes returns the settings that only a new daemon, or Up, reads.
@@ -199,7 +205,31 @@ func (d *difference) mtu() []Step {
 	if want == d.now.MTU || d.wanted.FileMTU == 0 && d.old.FileMTU == 0 { // one by the routes stays as Up has found it
 		return nil
 	}
-	return []Step{reversible{setMTU{d.link, want}, setMTU{d.link, d.now.MTU}}}
+	var lost settings
+	if want < ipv6MinMTU {
+		lost = d.ipv6()
+	}
+	return []Step{reversible{setMTU{d.link, want}, sequence{setMTU{d.link, d.now.MTU}, restoreAddresses{d.link, lost.Addresses}, restoreRoutes{d.link, lost.Routes}}}}
+}
+
+// ipv6MinMTU is the least MTU of a link with IPv6 (RFC 8200, section 5). Below it the kernel removes IPv6 addresses and routes.
+const ipv6MinMTU = 1280
+
+// ipv6 returns the IPv6 addresses and routes that the interface has after all steps but that of the MTU.
+func (d *difference) ipv6() (s settings) {
+	for _, a := range without(slices.Concat(d.now.Addresses, d.wanted.Addresses), without(d.old.Addresses, d.wanted.Addresses)) {
+		if a.Addr().Is6() {
+			s.Addresses = append(s.Addresses, a)
+		}
+	}
+	old, wanted := unnamed(d.old.Routes), unnamed(d.wanted.Routes)
+	for _, r := range without(slices.Concat(d.now.Routes, wanted), without(old, wanted)) {
+		if r.Dst.Addr().Is6() {
+			add := d.step(r)
+			s.Routes = append(s.Routes, tableRoute{add.dst, add.table, add.name})
+		}
+	}
+	return s
 }
 
 // addresses adds before it removes: with the last IPv4 address of an interface, the kernel removes its IPv4 routes.
@@ -284,11 +314,13 @@ func (d *difference) step(r tableRoute) addRoute {
 	return addRoute{d.link, r.Dst, r.Table, r.Name}
 }
 
-// policy changes the rules for default routes, and the firewall, which depends on the addresses.
-func (d *difference) policy() []Step {
-	kept := func(s settings, f hostnet.Family, other settings) bool {
-		return slices.Contains(other.Policy, f) && other.Mark == s.Mark
-	}
+// kept reports whether the rules of s for a family are those of other, too.
+func kept(s settings, f hostnet.Family, other settings) bool {
+	return slices.Contains(other.Policy, f) && other.Mark == s.Mark
+}
+
+// addPolicy adds the rules for default routes, and the firewall, which depends on the addresses.
+func (d *difference) addPolicy() []Step {
 	var steps []Step
 	mark, before := d.wanted.Mark, d.now.Mark
 	if mark != 0 && mark != d.old.Mark {
@@ -296,11 +328,6 @@ func (d *difference) policy() []Step {
 	}
 	if mark != 0 && mark != before {
 		steps = append(steps, reversible{setFwMark{d.link, mark}, setFwMark{d.link, before}})
-	}
-	for _, f := range d.old.Policy {
-		if !kept(d.old, f, d.wanted) {
-			steps = append(steps, reversible{removeRules{f, d.old.Mark}, rulesOf(f, d.old.Mark)})
-		}
 	}
 	for _, f := range d.wanted.Policy {
 		if !kept(d.wanted, f, d.old) {
@@ -310,10 +337,27 @@ func (d *difference) policy() []Step {
 	if slices.Contains(d.wanted.Policy, hostnet.IPv4) && !d.facts.SrcValidMark {
 		steps = append(steps, setSrcValidMark{})
 	}
-	if mark == 0 && d.old.Mark != 0 && !d.old.FileMark && !d.wanted.FileMark { // one that up has chosen
-		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, before}})
+	if len(d.wanted.Policy) > 0 {
+		steps = append(steps, d.firewall()...)
 	}
-	return append(steps, d.firewall()...)
+	return steps
+}
+
+// removePolicy removes the rules for default routes that are not wanted any more, and with the last of them the firewall.
+func (d *difference) removePolicy() []Step {
+	var steps []Step
+	for _, f := range d.old.Policy {
+		if !kept(d.old, f, d.wanted) {
+			steps = append(steps, reversible{removeRules{f, d.old.Mark}, rulesOf(f, d.old.Mark)})
+		}
+	}
+	if d.wanted.Mark == 0 && d.old.Mark != 0 && !d.old.FileMark && !d.wanted.FileMark { // one that up has chosen
+		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, d.now.Mark}})
+	}
+	if len(d.wanted.Policy) == 0 {
+		steps = append(steps, d.firewall()...)
+	}
+	return steps
 }
 
 func rulesOf(f hostnet.Family, mark uint32) Step {

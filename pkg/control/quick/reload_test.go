@@ -39,6 +39,7 @@ func edits() map[string][]string {
 		"address without its route":    {"10.9.0.1/24", "10.9.0.1/32"},
 		"MTU":                          {"1320", "1300"},
 		"no MTU":                       {"MTU = 1320\n", ""},
+		"MTU without IPv6":             {"1320", "1200", ", fd09::1/64", "", ", fd07::/48", ""},
 		"routes":                       {"10.7.0.0/16, fd07::/48", "10.6.0.0/16, fd06::/48"},
 		"another table":                {"MTU", "Table = 4711\nMTU"},
 		"the main table by its name":   {"MTU", "Table = main\nMTU"},
@@ -122,6 +123,58 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestFailedReloadRestoresIPv6(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", basic))
+	before, j := h.snapshot(), &job{Runner: h.Runner, Interface: h.open("wg0", strings.Replace(basic, "1320", "1200", 1))}
+	change, err := j.planReload(t.Context())
+	expect.NoError(t, err)
+	var done progress
+	steps := append(change.Steps[:len(change.Steps)-1], failing{})
+	if err := done.execute(t.Context(), j, steps); !errors.Is(err, errInjected) {
+		t.Fatalf("got error %v, want %v", err, errInjected)
+	}
+	expect.NoError(t, done.revert(t.Context(), j))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReloadAddsRoutesBeforeRemovals(t *testing.T) {
+	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewall: Nftables}
+	plan := func(text string) settings {
+		i, dev := parse(t, "wg0", text)
+		f := facts
+		if i.File.Interface.Table == "4711" {
+			f.Table = 4711
+		}
+		return settingsOf(&i.File.Interface, Plan(i, dev, f))
+	}
+	for name, edit := range edits() {
+		texts := []string{basic, strings.NewReplacer(edit...).Replace(basic)}
+		for range 2 {
+			old, wanted := plan(texts[0]), plan(texts[1])
+			now := settings{Addresses: old.Addresses, Routes: unnamed(old.Routes), MTU: old.MTU, Mark: old.Mark}
+			d := difference{link: "wg0", old: old, wanted: wanted, now: now, facts: facts}
+			removed := false
+			for _, s := range d.steps() {
+				if r, ok := s.(reversible); ok {
+					s = r.Step
+				}
+				switch s := s.(type) {
+				case removeRoute, removeRules:
+					removed = true
+				case addRoute, addMarkRule:
+					if removed {
+						t.Errorf("%s: %v comes after a removal: packets leave in cleartext between", name, s)
+					}
+				}
+			}
+			slices.Reverse(texts)
+		}
 	}
 }
 

@@ -164,6 +164,28 @@ func (s removeRoute) run(context.Context, *job) error {
 
 func (removeRoute) undo() Step { return nil }
 
+// restoreAddresses adds the addresses that the interface does not have.
+type restoreAddresses struct {
+	link  string
+	addrs []netip.Prefix
+}
+
+func (restoreAddresses) String() string { return "" }
+
+func (restoreAddresses) undo() Step { return nil }
+
+func (s restoreAddresses) run(ctx context.Context, j *job) error {
+	now, err := j.present()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, a := range without(s.addrs, now.Addresses) {
+		errs = append(errs, j.execute(ctx, addAddress{s.link, a}))
+	}
+	return errors.Join(errs...)
+}
+
 // restoreRoutes adds the routes that the interface does not have.
 type restoreRoutes struct {
 	link   string
