@@ -53,7 +53,7 @@ func checkCall(args []string) error {
 			words = append(words, arg)
 		}
 	}
-	words = wireguardGoArgs("ropewalk", words, isCommandOf(newRootCmd()), func(string) string { return "" })
+	words = wireguardGoArgs("ropewalk", words, isCommandOf(newRootCmd()), isLikeCommandOf(newRootCmd()), func(string) string { return "" })
 	words = slices.DeleteFunc(words, func(w string) bool { return w == "--" }) // which ends the flags
 	if len(words) == 0 || strings.HasPrefix(words[0], "-") && words[0] != "--help" {
 		return checkFlags(newRootCmd(), words)

@@ -23,7 +23,7 @@ func main() {
 	runtime.LockOSThread() // no lane may run on the main thread: lanes rename their threads, and this one's name is the process's
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	root := newRootCmd()
-	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), os.Getenv)...)
+	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), isLikeCommandOf(root), os.Getenv)...)
 	err := root.ExecuteContext(ctx)
 	cancel()
 	if err == nil {
@@ -35,12 +35,17 @@ func main() {
 	os.Exit(exitCode(err))
 }
 
-// isCommandOf returns a function that reports whether a word is a command, or resembles one.
+// isCommandOf returns a function that reports whether a word is a command.
 func isCommandOf(root *cobra.Command) func(word string) bool {
 	return func(word string) bool {
 		found, _, err := root.Find([]string{word})
-		return word == "help" || err == nil && found != root || len(root.SuggestionsFor(word)) > 0
+		return word == "help" || err == nil && found != root
 	}
+}
+
+// isLikeCommandOf returns a function that reports whether a word resembles a command.
+func isLikeCommandOf(root *cobra.Command) func(word string) bool {
+	return func(word string) bool { return len(root.SuggestionsFor(word)) > 0 }
 }
 
 // stopSignals returns the signals that stop a command cleanly. SIGHUP (the terminal was closed) is one, unless nohup ignores it.

@@ -186,8 +186,8 @@ const wireguardGo = "wireguard-go"
 
 // wireguardGoArgs returns the arguments of `ropewalk run` for a command line of wireguard-go, or args if it is none. That is
 // `wireguard-go [-f] INTERFACE`, and also `ropewalk [-f] INTERFACE`, with which wg-quick(8) starts the program in
-// WG_QUICK_USERSPACE_IMPLEMENTATION.
-func wireguardGoArgs(program string, args []string, isCommand func(string) bool, getenv func(string) string) []string {
+// WG_QUICK_USERSPACE_IMPLEMENTATION: then any word but a command is an interface, while otherwise one may be a mistyped command.
+func wireguardGoArgs(program string, args []string, isCommand, isLikeCommand func(string) bool, getenv func(string) string) []string {
 	named := filepath.Base(program) == wireguardGo
 	foreground, rest := false, args
 	if len(rest) > 0 && (rest[0] == "-f" || rest[0] == "--foreground") {
@@ -199,7 +199,10 @@ func wireguardGoArgs(program string, args []string, isCommand func(string) bool,
 	case !named && (strings.Contains(rest[0], "/") || strings.HasSuffix(rest[0], ".conf")): // a file, for `ropewalk up`
 		return args
 	case named:
-	case isCommand(rest[0]) || getenv("WG_QUICK_USERSPACE_IMPLEMENTATION") == "" && !strings.ContainsAny(rest[0], "0123456789"):
+	case isCommand(rest[0]):
+		return args
+	case getenv("WG_QUICK_USERSPACE_IMPLEMENTATION") != "":
+	case isLikeCommand(rest[0]) || !strings.ContainsAny(rest[0], "0123456789"):
 		return args
 	}
 	if foreground || getenv("WG_PROCESS_FOREGROUND") == "1" {

@@ -64,7 +64,7 @@ func TestDaemonGetsFlagsOfItsParent(t *testing.T) {
 }
 
 func TestWireGuardGoCommandLines(t *testing.T) {
-	isCommand := func(word string) bool { return word == "up" }
+	root := newRootCmd()
 	for _, tt := range []struct {
 		program, args, env, want string
 	}{
@@ -82,6 +82,10 @@ func TestWireGuardGoCommandLines(t *testing.T) {
 		{"ropewalk", "home", "", "home"},
 		{"ropewalk", "home", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- home"},
 		{"ropewalk", "up", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "up"},
+		{"ropewalk", "help", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "help"},
+		{"ropewalk", "vpn", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- vpn"},
+		{"ropewalk", "tun0", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- tun0"},
+		{"ropewalk", "shwo0", "", "shwo0"},
 	} {
 		name, value, _ := strings.Cut(tt.env, "=")
 		getenv := func(asked string) string {
@@ -90,7 +94,7 @@ func TestWireGuardGoCommandLines(t *testing.T) {
 			}
 			return ""
 		}
-		got := strings.Join(wireguardGoArgs(tt.program, strings.Fields(tt.args), isCommand, getenv), " ")
+		got := strings.Join(wireguardGoArgs(tt.program, strings.Fields(tt.args), isCommandOf(root), isLikeCommandOf(root), getenv), " ")
 		if got != tt.want {
 			t.Errorf("%s %s (%s): got %q, want %q", tt.program, tt.args, tt.env, got, tt.want)
 		}
