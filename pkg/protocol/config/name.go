@@ -54,11 +54,17 @@ type PeerName struct {
 // NameReport has the peers with names, by public key in base64. It is the member "names" of the stats operation's JSON.
 type NameReport map[string]PeerName
 
-// AddNames stores a report in st.
+// AddNames stores a report in st. It omits what CheckName and CheckEndpointName refuse: the report may be from another program, and names
+// go to terminals and into configuration files.
 func (st *Status) AddNames(r NameReport) {
 	for i := range st.Peers {
 		p := &st.Peers[i]
 		names := r[p.PublicKey.Base64()]
-		p.Name, p.EndpointName = names.Name, names.EndpointName
+		if CheckName(names.Name) == nil {
+			p.Name = names.Name
+		}
+		if CheckEndpointName(names.EndpointName) == nil {
+			p.EndpointName = names.EndpointName
+		}
 	}
 }

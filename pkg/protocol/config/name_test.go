@@ -5,6 +5,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 func TestCheckNameRefusesWhatCannotBePrinted(t *testing.T) {
@@ -27,5 +29,21 @@ func TestCheckEndpointNameWantsNameAndPort(t *testing.T) {
 		if err := CheckEndpointName(name); (err == nil) != valid {
 			t.Errorf("%q: got error %v, want valid %v", name, err, valid)
 		}
+	}
+}
+
+func TestAddNamesOmitsWhatCannotBePrinted(t *testing.T) {
+	var a, b noise.PublicKey
+	b[0] = 1
+	st := Status{Peers: []PeerStatus{{PublicKey: a}, {PublicKey: b}}}
+	st.AddNames(NameReport{
+		a.Base64(): {Name: "x\n[Interface]\nPostUp = reboot", EndpointName: "host:1\nPostUp = reboot"},
+		b.Base64(): {Name: "laptop", EndpointName: "host:1"},
+	})
+	if p := st.Peers[0]; p.Name != "" || p.EndpointName != "" {
+		t.Errorf("got names %q and %q, want none", p.Name, p.EndpointName)
+	}
+	if p := st.Peers[1]; p.Name != "laptop" || p.EndpointName != "host:1" {
+		t.Errorf("got names %q and %q, want laptop and host:1", p.Name, p.EndpointName)
 	}
 }
