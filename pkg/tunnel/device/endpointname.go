@@ -119,7 +119,7 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 			level = slog.LevelDebug
 		}
 		p.log().Log(context.Background(), level, "resolving endpoint failed, keeping the present address and trying again with a later handshake",
-			"peer", p.key, "name", n.name, "error", err)
+			"peer", p.key, "endpoint_name", n.name, "error", err)
 		return
 	}
 	n.ttl = 0
@@ -153,7 +153,7 @@ func chooseEndpoint(present *underlay.Endpoint, known, resolved []netip.AddrPort
 
 // moveToResolved sets another address of the endpoint's name, and starts a handshake there. The caller holds mu.
 func (p *Peer) moveToResolved(to netip.AddrPort, now int64) {
-	p.log().Info("endpoint resolved to another address", "peer", p.key, "name", p.endpointName(), "endpoint", to)
+	p.log().Info("endpoint resolved to another address", "peer", p.key, "endpoint_name", p.endpointName(), "endpoint", to)
 	p.configureEndpoint(&underlay.Endpoint{Dst: to})
 	if !p.running {
 		return
