@@ -28,7 +28,7 @@ func newReloadCmd() *cobra.Command {
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
-				warnOfSettings(r.Stderr, i)
+				warnOfSettings(r.Stderr, withPresentKey(r.Sockets, i))
 				if diff {
 					return reloadDiff(cmd, r, i)
 				}
@@ -38,6 +38,24 @@ func newReloadCmd() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&diff, "diff", false, "print what reload would do, and change nothing")
 	return cmd
+}
+
+// withPresentKey returns an interface whose file has no key with that of the running tunnel, which may be from a credential or a hook.
+func withPresentKey(dir uapi.Dir, i quick.Interface) quick.Interface {
+	if i.File.Interface.PrivateKey != nil {
+		return i
+	}
+	client, err := dir.Dial(i.Name)
+	if err != nil {
+		return i
+	}
+	defer client.Close()
+	if status, err := client.Status(); err == nil && !status.PrivateKey.IsZero() {
+		file := *i.File
+		file.Interface.PrivateKey = &status.PrivateKey
+		i.File = &file
+	}
+	return i
 }
 
 func reload(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
