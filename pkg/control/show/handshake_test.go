@@ -28,3 +28,15 @@ func TestFailingHandshakeIsShown(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 }
+
+func TestTextOfDaemonIsPrintable(t *testing.T) {
+	const text = "\x1b[31mred\nfake: line"
+	st := config.Status{Name: "wg0", Lanes: 1, Peers: []config.PeerStatus{{Spread: config.PeerSpread{Reason: text}}}}
+	st.AddHandshakes(config.HandshakeReport{noise.PublicKey{}.Base64(): {Unanswered: 6, Error: text}})
+	var out bytes.Buffer
+	stats := &Stats{Up: true, Cipher: text, Path: &config.UnderlayReport{Reason: text}, Drops: map[string]uint64{text: 1}}
+	expect.NoError(t, Pretty(&out, []config.Status{st}, Options{Lanes: true, Stats: map[string]*Stats{"wg0": stats}}))
+	if got := out.String(); strings.Contains(got, text) || strings.Count(got, `\x1b[31mred\nfake: line`) != 5 {
+		t.Errorf("got\n%s\nwant the text quoted five times", got)
+	}
+}

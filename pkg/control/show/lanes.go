@@ -19,7 +19,7 @@ func (p *printer) lanes(st *config.Status) {
 	if st.Spread != config.SpreadOff {
 		text += ", ports " + st.SpreadPorts.String()
 	}
-	p.field("spread", text)
+	p.report("spread", text)
 	p.field("lanes", strconv.Itoa(st.Lanes))
 	if stats := p.opt.Stats[st.Name]; stats != nil {
 		p.stats(stats)
@@ -47,17 +47,17 @@ func (p *printer) stats(s *Stats) {
 		p.field("workers", text)
 	}
 	if s.Cipher != "" {
-		p.field("cipher", s.Cipher)
+		p.report("cipher", s.Cipher)
 	}
-	p.field("underlay", underlayText(s))
+	p.report("underlay", underlayText(s))
 	if s.Path != nil && s.Path.ReceiveCPUs != nil && s.Up {
-		p.field("rx cpus", receiveCPUsText(s.Path.ReceiveCPUs))
+		p.report("rx cpus", receiveCPUsText(s.Path.ReceiveCPUs))
 	}
 	p.field("tun", cmp.Or(strings.TrimPrefix(joinFeatures(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
 	if s.Selection != nil && s.Up {
-		p.field("selection", selectionText(s.Selection))
+		p.report("selection", selectionText(s.Selection))
 	}
-	p.field("drops", dropsText(s.AllDrops()))
+	p.report("drops", dropsText(s.AllDrops()))
 }
 
 // workersText returns text such as "2, sealed 5 of 7 jobs, opened 0 of 0", without the parts that are unknown.

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,6 +64,15 @@ func (p *printer) field(label, value string) {
 	fmt.Fprintf(p, "  %s: %s\n", p.paint(label, bold), value)
 }
 
+// report prints one indented line with text of the daemon, which may be another program: if it has characters that cannot be printed, it
+// is quoted as in Go.
+func (p *printer) report(label, text string) {
+	if strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		text = strconv.Quote(text)
+	}
+	p.field(label, text)
+}
+
 func (p *printer) secret(label, value string) {
 	if !p.opt.ShowKeys {
 		value = hidden
@@ -94,12 +104,12 @@ func (p *printer) device(st *config.Status) {
 	for _, peer := range byHandshake(st.Peers) {
 		p.peer(&peer)
 		if text := peer.Handshake.String(); text != "" {
-			p.field("handshake", text)
+			p.report("handshake", text)
 		}
 		if showLanes {
-			p.field("spread", peerSpreadText(peer.Spread))
+			p.report("spread", peerSpreadText(peer.Spread))
 			if text := peer.PathMTU.String(); text != "" {
-				p.field("path mtu", text)
+				p.report("path mtu", text)
 			}
 		}
 	}
@@ -127,7 +137,7 @@ func (p *printer) peer(peer *config.PeerStatus) {
 	p.WriteByte('\n')
 	p.heading("peer", peer.PublicKey.Base64(), yellow)
 	if peer.Name != "" {
-		p.field("name", peer.Name)
+		p.report("name", peer.Name)
 	}
 	if !peer.PresharedKey.IsZero() {
 		p.secret("preshared key", peer.PresharedKey.Base64())
@@ -136,7 +146,7 @@ func (p *printer) peer(peer *config.PeerStatus) {
 		p.field("endpoint", Endpoint(peer.Endpoint, p.opt.ZoneName))
 	}
 	if p.opt.Lanes && peer.EndpointName != "" {
-		p.field("endpoint name", peer.EndpointName)
+		p.report("endpoint name", peer.EndpointName)
 	}
 	p.field("allowed ips", p.allowedIPs(peer.AllowedIPs))
 	if sec := unix(peer.LastHandshake); sec != 0 {
