@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,7 +44,9 @@ func newDoctorCmd() *cobra.Command {
 			"Exit code: 0 no problem, 3 a check failed, 4 no check failed but some warned, 1 error, 2 wrong command line, 5 no daemon\n" +
 			"answers for an interface.",
 		Example: "  ropewalk doctor\n  ropewalk doctor --pre --port 51820\n  ropewalk doctor --json wg0\n  ropewalk doctor --peer 10.0.0.2\n  ropewalk doctor --fix && ropewalk doctor --undo",
-		Args:    func(_ *cobra.Command, args []string) error { return o.check(args) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return cmp.Or(o.check(args), o.checkPeer(args, cmd.Flags().Changed("peer")))
+		},
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return interfaces(), noFiles
 		},
@@ -82,7 +85,7 @@ func (o *doctorOptions) check(args []string) error {
 	case o.yes && !o.fix:
 		return usageError{errors.New("--yes needs --fix")}
 	}
-	return o.checkPeer(args)
+	return nil
 }
 
 func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Facts, error) {

@@ -23,7 +23,14 @@ const minKeyPrefix = 4
 // gatherPeer tests the path to the peer of --peer.
 func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []string) (*facts.Facts, error) {
 	if len(tunnels) == 0 {
-		tunnels = interfaces()
+		running, err := dir.Interfaces()
+		if err != nil {
+			return nil, withHint(err)
+		}
+		if len(running) == 0 {
+			return nil, codedError{exitUnreachable, fmt.Errorf("--peer %s: no tunnel runs on this host", o.peer)}
+		}
+		tunnels = running
 	}
 	var found []facts.PeerOptions
 	for _, name := range tunnels {
@@ -97,11 +104,13 @@ func peerOptions(dir uapi.Dir, name string, p *config.PeerStatus) facts.PeerOpti
 	return facts.PeerOptions{Dir: dir, Interface: name, Key: p.PublicKey, Configured: p.EndpointName, Host: host, Now: time.Now}
 }
 
-// checkPeer rejects flags that contradict --peer.
-func (o *doctorOptions) checkPeer(args []string) error {
+// checkPeer rejects flags that contradict --peer, and an empty one, as of a script whose variable is not set. given: the flag is present.
+func (o *doctorOptions) checkPeer(args []string, given bool) error {
 	switch {
-	case o.peer == "":
+	case !given:
 		return nil
+	case o.peer == "":
+		return usageError{errors.New("--peer is empty: want a name, a public key or its beginning, an endpoint, or an address inside the tunnel")}
 	case o.pre || o.fix || o.undo || len(o.devices) > 0:
 		return usageError{errors.New("--peer tests the path to a running tunnel's peer: it cannot be combined with --pre, --fix, --undo and --device")}
 	case len(args) > 1:
