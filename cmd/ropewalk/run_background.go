@@ -64,6 +64,9 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	}
 	defer log.Close()
 	created, err := startAndAwait(cmd.Context(), args, log, name)
+	if err != nil && file != name { // nothing has that name later, and the error has its end
+		_ = os.Remove(log.Name())
+	}
 	if err == nil && created != name {
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), created)
 		err = errors.Join(err, os.Rename(log.Name(), filepath.Join(quick.DefaultRunDir, created+".log")))
