@@ -112,8 +112,10 @@ func TestClientSendsNoInvalidNames(t *testing.T) {
 	c := dial(t, dir, "wg0")
 	at := &config.Endpoint{AddrPort: netip.MustParseAddrPort("192.0.2.1:2")}
 	for _, p := range []config.Peer{
-		{Name: new(" begins with a space")}, {Name: new("gateway\nremove=true")},
-		{Endpoint: at, EndpointName: "no port"}, {Endpoint: at, EndpointName: "a:1\nremove=true"},
+		{Name: new(" begins with a space")},
+		{Name: new("gateway\nremove=true")},
+		{Endpoint: at, EndpointName: "no port"},
+		{Endpoint: at, EndpointName: "a:1\nremove=true"},
 	} {
 		if err := c.Configure(config.Device{Peers: []config.Peer{p}}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: got %v, want EINVAL", p, err)
