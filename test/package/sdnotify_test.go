@@ -144,10 +144,14 @@ func TestTunnelCommandsNotifyServiceManager(t *testing.T) {
 	m.await("READY=1")
 	m.await("WATCHDOG=1")
 
-	free := m.occupy("rwp0")
+	m.stall("rwp0")
+	for range 5 {
+		m.await("WATCHDOG=1")
+	}
+	show := m.hideSocket("rwp0")
 	for ok := true; ok; _, ok = m.receive(10 * time.Millisecond) { // discard earlier messages
 	}
-	// Up to two health checks may have started before the connections were occupied.
+	// Up to two health checks may have started before the socket was hidden.
 	notifications := 0
 	for message, ok := m.receive(time.Second); ok; message, ok = m.receive(time.Second) {
 		if strings.Contains(message, "WATCHDOG=1") {
@@ -157,32 +161,42 @@ func TestTunnelCommandsNotifyServiceManager(t *testing.T) {
 			t.Fatal("WATCHDOG=1 was sent although the control socket did not answer")
 		}
 	}
-	free()
+	show()
 	m.await("WATCHDOG=1")
 	m.run("down", conf)
 	m.await("STOPPING=1")
 }
 
-// occupy opens as many control connections as the daemon serves at once. free closes them.
-func (m *manager) occupy(name string) (free func()) {
+// socketOf returns the path of an interface's control socket, as this process sees it.
+func (m *manager) socketOf(name string) string {
+	return "/proc/" + strconv.Itoa(m.holder) + "/root/run/wireguard/" + name + ".sock"
+}
+
+// stall opens as many control connections as the daemon serves at once, and sends part of a request on each.
+func (m *manager) stall(name string) {
 	m.t.Helper()
-	var conns []net.Conn
-	free = func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}
-	m.t.Cleanup(free)
-	path := "/proc/" + strconv.Itoa(m.holder) + "/root/run/wireguard/" + name + ".sock"
 	for range 64 { // maxConns of pkg/control/uapi
-		c, err := net.Dial("unix", path)
+		c, err := net.Dial("unix", m.socketOf(name))
+		if err == nil {
+			m.t.Cleanup(func() { c.Close() })
+			_, err = c.Write([]byte("g"))
+		}
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		conns = append(conns, c)
-		if _, err := c.Write([]byte("g")); err != nil { // a connection without a request times out soon
+	}
+}
+
+// hideSocket renames the control socket, so that nobody can connect to it, until show is called.
+func (m *manager) hideSocket(name string) (show func()) {
+	m.t.Helper()
+	from, to := m.socketOf(name), m.socketOf(name)+".hidden"
+	if err := os.Rename(from, to); err != nil {
+		m.t.Fatal(err)
+	}
+	return func() {
+		if err := os.Rename(to, from); err != nil {
 			m.t.Fatal(err)
 		}
 	}
-	return free
 }
