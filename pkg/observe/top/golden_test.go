@@ -78,6 +78,25 @@ func TestScrollingReachesTheLastRow(t *testing.T) {
 	}
 }
 
+func TestScrollingKeepsTitlesOfTableInSight(t *testing.T) {
+	f := between(tunnel(1, 40, 0), tunnel(2, 40, 0))
+	o := Options{Width: 80, Height: 7, View: Lanes, Keys: true}
+	first := func() string {
+		return strings.Split(Render(f, o), "\n")[len((&renderer{Options: o, frame: f}).header())]
+	}
+	if o.Scroll = 3; !strings.HasPrefix(first(), "LANE") || !strings.Contains(first(), "DROPS/s") {
+		t.Errorf("in the first table: got titles %q", first())
+	}
+	if o.Scroll = MaxScroll(f, o); !strings.Contains(first(), "33-64") {
+		t.Errorf("in the second table: got titles %q", first())
+	}
+	for o.Scroll = range MaxScroll(f, o) {
+		if text := Render(f, o); strings.Count(text, "33-64") > 1 {
+			t.Errorf("twice the same titles:\n%s", text)
+		}
+	}
+}
+
 func TestDivideIsFair(t *testing.T) {
 	for _, tt := range []struct {
 		needs []int

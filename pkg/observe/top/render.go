@@ -91,12 +91,19 @@ func (r *renderer) screen() []line {
 	return lines[:min(len(lines), r.Height)]
 }
 
-// scrolled skips lines but keeps the titles of the first table, which follow an empty line.
+// scrolled skips lines but keeps the titles of the first table in sight. Titles follow an empty line.
 func scrolled(body []line, from int) []line {
-	if from == 0 || len(body) < 2 {
+	if from == 0 || from+1 >= len(body) {
 		return body
 	}
-	return append([]line{body[1]}, body[min(from+1, len(body)):]...)
+	titles := from + 1
+	for titles > 1 && body[titles-1] != nil {
+		titles--
+	}
+	if titles == from+1 { // they are in sight
+		return body[from:]
+	}
+	return append([]line{body[titles]}, body[from+1:]...)
 }
 
 func (r *renderer) hasFooter() bool { return r.Keys || r.Note != "" }
