@@ -146,6 +146,8 @@ func deviceFlowsAfter(n uint64) *spreader.DeviceFlows {
 }
 
 func TestFlowsOfDeviceMatchGoldenFile(t *testing.T) {
+	t.Setenv("LC_ALL", "C.UTF-8")
+	t.Setenv("COLUMNS", "")
 	var text, limited, document bytes.Buffer
 	for out, o := range map[*bytes.Buffer]flowsFlags{&text: {}, &limited: {limit: 1}, &document: {json: true}} {
 		if err := o.printDevice(out, deviceFlowsAfter(1), deviceFlowsAfter(3)); err != nil {
@@ -155,13 +157,20 @@ func TestFlowsOfDeviceMatchGoldenFile(t *testing.T) {
 	golden.Check(t, "testdata/flows-device.golden", text.String()+"\n"+limited.String()+"\n"+document.String())
 }
 
-func TestRefusedDatagramsNeedCountersOfAllTunnels(t *testing.T) {
-	before, now := deviceFlowsAfter(1), deviceFlowsAfter(2)
-	now.Tunnels = append(now.Tunnels, spreader.TunnelStatus{Name: "wg1"})
-	if got := refusedBetween(before, now, 1); got != nil {
-		t.Errorf("a tunnel without counters: got %+v, want nil", got)
+func TestFlowsOfDeviceNeedMatchingOptions(t *testing.T) {
+	for _, tt := range []struct {
+		flags flowsFlags
+		code  int
+		want  string
+	}{
+		{flowsFlags{order: "age"}, exitUsage, "have rates only"},
+		{flowsFlags{order: "rate", peer: "192.0.2.8"}, exitError, "no peer of eth0"},
+	} {
+		if err := tt.flags.checkDevice(deviceFlowsAfter(1)); err == nil || exitCode(err) != tt.code || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%+v: got %v, want %q", tt.flags, err, tt.want)
+		}
 	}
-	if got := refusedBetween(before, deviceFlowsAfter(1), 1); got != nil {
-		t.Errorf("nothing arrived: got %+v, want nil", got)
+	if err := (&flowsFlags{order: "rate", peer: "192.0.2.7"}).checkDevice(deviceFlowsAfter(1)); err != nil {
+		t.Error(err)
 	}
 }

@@ -10,17 +10,15 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
-	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
 	"github.com/ropewalk/ropewalk/pkg/observe/top/live"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // topFlags are the flags of `ropewalk top`.
@@ -33,16 +31,17 @@ type topFlags struct {
 func newTopCmd() *cobra.Command {
 	var o topFlags
 	cmd := &cobra.Command{
-		Use:   "top [INTERFACE]",
+		Use:   "top [INTERFACE | DEVICE]",
 		Short: "Show live rates of peers, lanes, NIC queues and cores",
 		Long: "top shows live rates of peers, lanes, the queues of the NIC that reaches the peers, and cores. It also shows packets per\n" +
 			"train, messages per system call, drops by reason, and the busiest lane, queue and core. It queries the daemon once per\n" +
 			"interval. INTERFACE may be omitted if only one interface is served.\n" +
+			"For a DEVICE of `ropewalk spread attach` it shows peers, source ports, and the rates of the counters, as `ropewalk flows` does.\n" +
 			"Keys: q quit, tab or 1 to 6 view, s sort, r reverse, space pause, + and - interval, ? help.\n" +
 			"--once prints the rates of one interval as text, --json as JSON. NO_COLOR turns colours off.",
-		Example:           "  ropewalk top\n  ropewalk top wg0 --view lanes\n  ropewalk top wg0 --json | jq .balance",
+		Example:           "  ropewalk top\n  ropewalk top wg0 --view lanes\n  ropewalk top wg0 --json | jq .balance\n  ropewalk top eth0",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
-		ValidArgsFunction: completeInterface,
+		ValidArgsFunction: completeDevice,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, socketDir(), args)
 		},
@@ -64,16 +63,19 @@ func (o *topFlags) run(cmd *cobra.Command, dir uapi.Dir, args []string) error {
 	if err != nil {
 		return err
 	}
-	t := &topSource{dir: dir, name: name, machine: host.New()}
-	defer t.close()
-	if o.once || o.json {
-		return o.one(cmd.Context(), cmd.OutOrStdout(), t.sample, options)
-	}
-	if !isTerminal(cmd.OutOrStdout()) {
+	if !o.once && !o.json && !isTerminal(cmd.OutOrStdout()) {
 		return usageError{errors.New("standard output is not a terminal: use --once or --json")}
 	}
+	source, err := o.source(cmd.Context(), dir, name, new(spreader.Host).Flows)
+	if err != nil {
+		return err
+	}
+	defer source.close()
+	if o.once || o.json {
+		return o.one(cmd.Context(), cmd.OutOrStdout(), source.next, options)
+	}
 	return live.Run(cmd.Context(), live.Config{
-		Sample: t.sample, Interval: o.interval, Options: options,
+		Next: source.next, Interval: o.interval, Options: options,
 		In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Env: os.Environ(),
 	})
 }
@@ -137,92 +139,36 @@ func topInterface(dir uapi.Dir, args []string) (string, error) {
 }
 
 // one prints the rates of one interval.
-func (o *topFlags) one(ctx context.Context, out io.Writer, sample func(bool) (top.Sample, error), options top.Options) error {
+func (o *topFlags) one(ctx context.Context, out io.Writer, next func(bool) (live.Screen, error), options top.Options) error {
 	flows := options.View == top.Flows
-	before, err := sample(flows)
+	if _, err := next(flows); err != nil {
+		return err
+	}
+	if err := pause(ctx, o.interval); err != nil {
+		return err
+	}
+	screen, err := next(flows)
 	if err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(o.interval):
-	}
-	now, err := sample(flows)
-	if err != nil {
-		return err
-	}
-	frame := top.Compare(&before, &now)
-	frame.Sort(top.ByDefault, false)
+	screen.Sort(top.ByDefault, false)
 	if o.json {
-		return writeJSON(out, struct {
-			header
-			*top.Frame
-		}{headerOf("Top"), frame})
+		return writeJSON(out, topDocument(screen))
 	}
-	_, err = io.WriteString(out, top.Render(frame, options))
+	_, err = io.WriteString(out, screen.Render(options))
 	return err
 }
 
-// topSource samples a daemon. It keeps one connection, and connects again after an error. It may be closed concurrently.
-type topSource struct {
-	dir     uapi.Dir
-	name    string
-	machine *host.Reader
-
-	mu     sync.Mutex
-	client *uapi.Client
-}
-
-func (t *topSource) sample(flows bool) (top.Sample, error) {
-	client, err := t.connection()
-	if err != nil {
-		return top.Sample{}, err
+// topDocument returns the document that --json prints.
+func topDocument(screen live.Screen) any {
+	switch f := screen.(type) {
+	case *top.Frame:
+		return struct {
+			header
+			*top.Frame
+		}{headerOf("Top"), f}
+	case *top.SpreadFrame:
+		return deviceFlowsDocument{headerOf("SpreadFlows"), *f}
 	}
-	s, err := t.query(client, flows)
-	if err != nil {
-		t.close() // the next sample connects again
-	}
-	return s, err
-}
-
-func (t *topSource) connection() (client *uapi.Client, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.client == nil {
-		t.client, err = dialDaemon(t.dir, t.name)
-	}
-	return t.client, err
-}
-
-// query asks for flows only where they are shown: the daemon counts them while it is asked.
-func (t *topSource) query(client *uapi.Client, flows bool) (top.Sample, error) {
-	status, err := client.Status()
-	if err != nil {
-		return top.Sample{}, err
-	}
-	var stats device.Stats
-	if err := client.Stats(&stats); err != nil {
-		return top.Sample{}, err
-	}
-	if stats.Interface == "" {
-		return top.Sample{}, fmt.Errorf("interface %s is not served by ropewalk: its daemon does not report lanes", t.name)
-	}
-	s := t.machine.Sample(&status, stats)
-	if flows {
-		s.Flows = new(device.FlowReport)
-		if err := readFlows(client, t.name, s.Flows); err != nil {
-			return top.Sample{}, err
-		}
-	}
-	return s, nil
-}
-
-func (t *topSource) close() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.client != nil {
-		t.client.Close()
-		t.client = nil
-	}
+	return screen
 }

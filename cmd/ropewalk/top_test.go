@@ -16,9 +16,11 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
+	"github.com/ropewalk/ropewalk/pkg/observe/top/live"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -149,7 +151,7 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	o := topFlags{interval: time.Minute}
-	err := o.one(ctx, io.Discard, func(bool) (top.Sample, error) { return top.Sample{}, nil }, top.Options{})
+	err := o.one(ctx, io.Discard, func(bool) (live.Screen, error) { return nil, nil }, top.Options{})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
@@ -157,16 +159,16 @@ func TestTopStopsWhenCancelled(t *testing.T) {
 
 func TestTopReconnectsToReplacedDaemon(t *testing.T) {
 	dir := serveTop(t, "wg0", &topHandler{})
-	s := &topSource{dir: dir, name: "wg0", machine: host.New()}
+	s := &interfaceSource{dir: dir, name: "wg0", machine: host.New()}
 	defer s.close()
-	if _, err := s.sample(false); err != nil {
+	if _, err := s.next(false); err != nil {
 		t.Fatal(err)
 	}
 	s.client.Close() // as if its daemon had ended
-	if _, err := s.sample(false); err == nil {
+	if _, err := s.next(false); err == nil {
 		t.Fatal("a closed connection answers")
 	}
-	if _, err := s.sample(false); err != nil {
+	if _, err := s.next(false); err != nil {
 		t.Errorf("the next sample: %v", err)
 	}
 }
@@ -185,5 +187,82 @@ func TestWebPageShowsPeersIfMetricsDo(t *testing.T) {
 		if got := showsPeers(metrics.Options{PerPeer: tt.mode}, tt.peers); got != tt.want {
 			t.Errorf("%s, %d peers: got %t, want %t", tt.mode, tt.peers, got, tt.want)
 		}
+	}
+}
+
+// spreadOn returns a reader of one device, whose samples are one second apart.
+func spreadOn(device string) spreadReader {
+	n := uint64(0)
+	return func(_ context.Context, name string) (*spreader.DeviceFlows, error) {
+		if name != device {
+			return nil, nil
+		}
+		n++
+		return deviceFlowsAfter(n), nil
+	}
+}
+
+func TestTopChoosesBetweenInterfaceAndDevice(t *testing.T) {
+	served := serveTop(t, "wg0", &topHandler{})
+	lo := serveTop(t, "lo", &topHandler{})
+	for name, tt := range map[string]struct {
+		dir           uapi.Dir
+		name, spread  string
+		view          top.View
+		code          int
+		isOfInterface bool
+	}{
+		"served":                      {served, "wg0", "", top.Overview, 0, true},
+		"served and spread":           {lo, "lo", "lo", top.Overview, 0, true},
+		"spread only":                 {served, "lo", "lo", top.Overview, 0, false},
+		"spread only, flows":          {served, "lo", "lo", top.Flows, 0, false},
+		"spread only, lanes":          {served, "lo", "lo", top.Lanes, exitUsage, false},
+		"neither":                     {served, "lo", "other", top.Overview, exitUnreachable, false},
+		"spread, but has disappeared": {served, "gone7", "gone7", top.Overview, exitUnreachable, false},
+	} {
+		o := topFlags{view: tt.view.String()}
+		source, err := o.source(t.Context(), tt.dir, tt.name, spreadOn(tt.spread))
+		if err != nil || tt.code != 0 {
+			if err == nil || exitCode(err) != tt.code {
+				t.Errorf("%s: got error %v, want exit code %d", name, err, tt.code)
+			}
+			continue
+		}
+		if _, got := source.(*interfaceSource); got != tt.isOfInterface {
+			t.Errorf("%s: got %T", name, source)
+		}
+		source.close()
+	}
+}
+
+func TestTopPrintsDeviceAsFlowsDoes(t *testing.T) {
+	o := topFlags{view: top.Overview.String(), interval: live.MinInterval}
+	sources := func() topSource {
+		source, err := o.source(t.Context(), uapi.Dir(t.TempDir()), "lo", spreadOn("lo"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return source
+	}
+	for _, json := range []bool{false, true} {
+		var got, want bytes.Buffer
+		o.once, o.json = !json, json
+		options, err := o.options(&got)
+		if err == nil {
+			err = o.one(t.Context(), &got, sources().next, options)
+		}
+		if err == nil {
+			err = (&flowsFlags{json: json}).printDevice(&want, deviceFlowsAfter(2), deviceFlowsAfter(3))
+		}
+		if err != nil || got.String() != want.String() {
+			t.Errorf("json %t: got error %v, %s, want %s", json, err, &got, &want)
+		}
+	}
+}
+
+func TestTopReportsDetachedDevice(t *testing.T) {
+	read := spreadReader(func(context.Context, string) (*spreader.DeviceFlows, error) { return nil, nil })
+	if _, err := read.again(t.Context(), "eth0"); err == nil || !strings.Contains(err.Error(), "nothing is spread on eth0 any more") {
+		t.Errorf("got error %v", err)
 	}
 }

@@ -179,10 +179,10 @@ func checkScreens(t *testing.T, f *Frame, r *rand.Rand) {
 	t.Helper()
 	for v := Overview; v <= Help; v++ {
 		o := Options{Width: r.IntN(150), Height: 1 + r.IntN(50), View: v, Scroll: r.IntN(100) - 10, Keys: r.IntN(2) == 0, Paused: r.IntN(2) == 0, ASCII: r.IntN(2) == 0}
-		checkScreen(t, Render(f, o), o)
-		MaxScroll(f, o)
+		checkScreen(t, f.Render(o), o)
+		f.MaxScroll(o)
 		o.Height = 0
-		checkScreen(t, Render(f, o), o)
+		checkScreen(t, f.Render(o), o)
 	}
 }
 

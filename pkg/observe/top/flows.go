@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
@@ -103,12 +102,7 @@ func (f *InnerFlow) compareID(o *InnerFlow) int {
 // RenderFlows draws flows as a table of any number of lines. Options gives its width and style.
 func RenderFlows(flows []InnerFlow, o Options) string {
 	r := renderer{Options: o}
-	var b strings.Builder
-	for _, l := range r.lines(flowTable(flows, o)) {
-		l.cut(o.Width).paint(&b, o.Color)
-		b.WriteByte('\n')
-	}
-	return b.String()
+	return r.paint(r.lines(flowTable(flows, o)))
 }
 
 // unopened stands for the ends of messages that were dropped before they were opened.

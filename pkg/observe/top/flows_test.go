@@ -88,7 +88,7 @@ func TestSortFlowsOrdersRows(t *testing.T) {
 func TestFlowsAreOnlyInTheirView(t *testing.T) {
 	f := between(tunnel(1, 2, 2), tunnel(2, 2, 2))
 	for v := Overview; v <= Help; v++ {
-		text := Render(f, Options{Width: 120, View: v})
+		text := f.Render(Options{Width: 120, View: v})
 		if shown := strings.Contains(text, "10.0.1.1"); shown != (v == Flows) {
 			t.Errorf("%s: addresses are shown: %v", v, shown)
 		}

@@ -18,7 +18,7 @@ func TestScreensMatchGoldenFiles(t *testing.T) {
 	for _, size := range [][2]int{{80, 24}, {120, 40}, {40, 10}} {
 		for v := Overview; v <= Help; v++ {
 			o := Options{Width: size[0], Height: size[1], View: v, Keys: true}
-			text := Render(f, o)
+			text := f.Render(o)
 			checkScreen(t, text, o)
 			golden.Check(t, fmt.Sprintf("testdata/%s-%dx%d.golden", v, size[0], size[1]), text)
 		}
@@ -40,7 +40,7 @@ func TestSpecialScreensMatchGoldenFiles(t *testing.T) {
 		"nothing":  {idle, Options{Width: 80}},
 		"noqueues": {idle, Options{Width: 80, View: Queues}},
 	} {
-		text := Render(tt.Frame, tt.Options)
+		text := tt.Render(tt.Options)
 		checkScreen(t, text, tt.Options)
 		golden.Check(t, "testdata/"+name+".golden", text)
 	}
@@ -50,9 +50,9 @@ func TestColorAddsOnlySGRSequences(t *testing.T) {
 	f := between(tunnel(1, 4, 6), tunnel(2, 4, 6))
 	for v := Overview; v <= Help; v++ {
 		o := Options{Width: 80, Height: 24, View: v, Keys: true}
-		want := Render(f, o)
+		want := f.Render(o)
 		o.Color = true
-		got := Render(f, o)
+		got := f.Render(o)
 		if got == want {
 			t.Errorf("%s: no colours", v)
 		}
@@ -68,12 +68,12 @@ func TestColorAddsOnlySGRSequences(t *testing.T) {
 func TestScrollingReachesTheLastRow(t *testing.T) {
 	f := between(tunnel(1, 2, 300), tunnel(2, 2, 300))
 	o := Options{Width: 80, Height: 20, View: Peers, Keys: true}
-	o.Scroll = MaxScroll(f, o)
-	if text := Render(f, o); !strings.Contains(text, "00299PEER") {
+	o.Scroll = f.MaxScroll(o)
+	if text := f.Render(o); !strings.Contains(text, "00299PEER") {
 		t.Errorf("at the end:\n%s", text)
 	}
 	o.Scroll--
-	if text := Render(f, o); strings.Contains(text, "00299PEER") {
+	if text := f.Render(o); strings.Contains(text, "00299PEER") {
 		t.Errorf("one before the end:\n%s", text)
 	}
 }
@@ -82,16 +82,16 @@ func TestScrollingKeepsTitlesOfTableInSight(t *testing.T) {
 	f := between(tunnel(1, 40, 0), tunnel(2, 40, 0))
 	o := Options{Width: 80, Height: 7, View: Lanes, Keys: true}
 	first := func() string {
-		return strings.Split(Render(f, o), "\n")[len((&renderer{Options: o, frame: f}).header())]
+		return strings.Split(f.Render(o), "\n")[len((&renderer{Options: o, frame: f}).header())]
 	}
 	if o.Scroll = 3; !strings.HasPrefix(first(), "LANE") || !strings.Contains(first(), "DROPS/s") {
 		t.Errorf("in the first table: got titles %q", first())
 	}
-	if o.Scroll = MaxScroll(f, o); !strings.Contains(first(), "33-64") {
+	if o.Scroll = f.MaxScroll(o); !strings.Contains(first(), "33-64") {
 		t.Errorf("in the second table: got titles %q", first())
 	}
-	for o.Scroll = range MaxScroll(f, o) {
-		if text := Render(f, o); strings.Count(text, "33-64") > 1 {
+	for o.Scroll = range f.MaxScroll(o) {
+		if text := f.Render(o); strings.Count(text, "33-64") > 1 {
 			t.Errorf("twice the same titles:\n%s", text)
 		}
 	}
@@ -117,7 +117,7 @@ func TestDivideIsFair(t *testing.T) {
 
 func TestOverviewKeepsBusiestRows(t *testing.T) {
 	f := between(tunnel(1, 40, 0), tunnel(2, 40, 0))
-	text := Render(f, Options{Width: 80, Height: 16})
+	text := f.Render(Options{Width: 80, Height: 16})
 	if !strings.Contains(text, "\n39 ") || strings.Contains(text, "\n0 ") || !strings.Contains(text, " more\n") {
 		t.Errorf("the busiest of 40 lanes are not shown:\n%s", text)
 	}

@@ -44,43 +44,48 @@ type Options struct {
 }
 
 // Render draws a frame within Width and Height. Every line, also the last, ends with a line feed.
-func Render(f *Frame, o Options) string {
-	r := renderer{Options: o, frame: f}
-	lines := r.screen()
-	var b strings.Builder
-	for _, l := range lines {
-		l.cut(o.Width).paint(&b, o.Color)
-		b.WriteByte('\n')
+func (f *Frame) Render(o Options) string {
+	if o.View == Overview {
+		o.Scroll = 0
 	}
-	return b.String()
+	r := renderer{Options: o, frame: f, keys: frameKeys}
+	return r.paint(r.screen(r.header(), r.body))
 }
 
 // MaxScroll is the largest Options.Scroll that makes a difference.
-func MaxScroll(f *Frame, o Options) int {
-	r := renderer{Options: o, frame: f}
+func (f *Frame) MaxScroll(o Options) int {
+	r := renderer{Options: o, frame: f, keys: frameKeys}
 	if o.View == Overview || o.Height == 0 {
 		return 0
 	}
-	return max(len(r.body(0))-r.room(len(r.header())), 0)
+	return r.maxScroll(r.header(), r.body)
 }
 
 // renderer draws one frame.
 type renderer struct {
 	Options
 	frame *Frame
+	keys  string // shown in the last line
+}
+
+// paint returns the text of lines.
+func (r *renderer) paint(lines []line) string {
+	var b strings.Builder
+	for _, l := range lines {
+		l.cut(r.Width).paint(&b, r.Color)
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // screen returns the header, the part of the body that fits, and the footer.
-func (r *renderer) screen() []line {
-	head := r.header()
+func (r *renderer) screen(head []line, draw func(height int) []line) []line {
 	if r.Height == 0 {
-		return append(head, r.body(0)...)
+		return append(head, draw(0)...)
 	}
 	room := r.room(len(head))
-	body := r.body(room)
-	if r.View != Overview {
-		body = scrolled(body, min(max(r.Scroll, 0), max(len(body)-room, 0)))
-	}
+	body := draw(room)
+	body = scrolled(body, min(max(r.Scroll, 0), max(len(body)-room, 0)))
 	lines := append(head, body[:min(room, len(body))]...)
 	if r.hasFooter() {
 		for len(lines) < r.Height-1 {
@@ -89,6 +94,10 @@ func (r *renderer) screen() []line {
 		lines = append(lines[:r.Height-1], r.footer())
 	}
 	return lines[:min(len(lines), r.Height)]
+}
+
+func (r *renderer) maxScroll(head []line, draw func(height int) []line) int {
+	return max(len(draw(0))-r.room(len(head)), 0)
 }
 
 // scrolled skips lines but keeps the titles of the first table in sight. Titles follow an empty line.
@@ -134,8 +143,13 @@ func (r *renderer) body(height int) []line {
 	case Flows:
 		tables = []*table{flowTable(r.frame.Flows, r.Options)}
 	default:
-		return help()
+		return help(frameHelp)
 	}
+	return r.stack(tables...)
+}
+
+// stack returns the lines of tables, with an empty line before each.
+func (r *renderer) stack(tables ...*table) []line {
 	var lines []line
 	for _, t := range tables {
 		lines = append(append(lines, nil), r.lines(t)...)
@@ -169,21 +183,20 @@ func (r *renderer) header() []line {
 		{"  " + clean(strings.Join(f.Features, " ")), dim},
 	}
 	return []line{
-		r.right(title, r.status()),
+		r.right(title, r.status(r.View.String(), f.Seconds)),
 		r.direction("rx", &f.Rx), r.direction("tx", &f.Tx), r.balance(),
 	}
 }
 
 // status returns the text in the upper right corner.
-func (r *renderer) status() span {
-	what := r.View.String()
+func (r *renderer) status(view string, seconds float64) span {
 	if r.Order != ByDefault {
-		what += " by " + r.Order.String()
+		view += " by " + r.Order.String()
 	}
 	if r.Paused {
-		return span{what + "  PAUSED", reverse}
+		return span{view + "  PAUSED", reverse}
 	}
-	return span{fmt.Sprintf("%s  %.1f s", what, r.frame.Seconds), dim}
+	return span{fmt.Sprintf("%s  %.1f s", view, seconds), dim}
 }
 
 // right puts s at the right end and cuts the line if necessary.
@@ -238,29 +251,35 @@ func (r *renderer) footer() line {
 	if r.Note != "" {
 		return textLine(bad, clean(r.Note))
 	}
-	return textLine(dim, "q quit  tab view  s sort  r reverse  space pause  +/- interval  ? help")
+	return textLine(dim, r.keys)
 }
 
-func help() []line {
+func help(text string) []line {
 	var lines []line
-	for _, l := range strings.Split(helpText, "\n") {
+	for _, l := range strings.Split(text, "\n") {
 		lines = append(lines, textLine(plain, l))
 	}
 	return lines
 }
 
-const helpText = `
-1-6, tab   overview, peers, lanes, queues and CPUs, drops, flows
-s          sort by traffic, rx, tx, name
+const (
+	frameKeys = "q quit  tab view  s sort  r reverse  space pause  +/- interval  ? help"
+
+	helpKeys = `s          sort by traffic, rx, tx, name
 r          reverse the order
 up, down   scroll, also pgup, pgdown, home
 space, p   pause
 +, -       shorter, longer sample interval
 ?, h       this help
-q, ctrl+c  quit; ctrl+z suspends
+q, ctrl+c  quit; ctrl+z suspends`
+
+	frameHelp = `
+1-6, tab   overview, peers, lanes, queues and CPUs, drops, flows
+` + helpKeys + `
 
 A lane is one TUN queue, one worker pair and one socket. A train
 is one GSO packet at the TUN device, a batch one send or receive
 at the socket. Larger ones need fewer system calls. NIC queue and
 CPU rows count all traffic of the host. "2.00x mean": the busiest
 has twice the average load.`
+)

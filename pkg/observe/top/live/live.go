@@ -20,11 +20,18 @@ const (
 	MaxInterval = time.Minute
 )
 
+// Screen is the state between two samples: *top.Frame of an interface or *top.SpreadFrame of a device.
+type Screen interface {
+	Sort(o top.Order, reverse bool)
+	Render(o top.Options) string
+	MaxScroll(o top.Options) int // the largest Options.Scroll that makes a difference
+}
+
 // Config configures the terminal view.
 type Config struct {
-	// Sample is called by one goroutine at a time. If it fails, the error is shown with the previous frame, and Sample is
-	// called again after the interval. Only samples for the view of flows need them.
-	Sample   func(flows bool) (top.Sample, error)
+	// Next takes a sample and compares it with the previous one. It is called by one goroutine at a time. If it fails, the error is
+	// shown with the previous screen, and Next is called again after the interval. Only the view of flows needs those of an interface.
+	Next     func(flows bool) (Screen, error)
 	Interval time.Duration // between samples
 	Options  top.Options   // initial options; the terminal sets the size
 	In       io.Reader
@@ -35,7 +42,7 @@ type Config struct {
 // Run shows samples until the user quits or ctx ends, and restores the terminal. It returns at once if the first sample
 // fails.
 func Run(ctx context.Context, c Config) error {
-	first, err := c.Sample(c.Options.View == top.Flows)
+	first, err := c.Next(c.Options.View == top.Flows)
 	if err != nil {
 		return err
 	}

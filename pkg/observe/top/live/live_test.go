@@ -16,6 +16,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
@@ -30,10 +31,22 @@ func sampleAt(n int) top.Sample {
 	return s
 }
 
+// screens compares successive samples, one second apart.
+func screens() func(bool) (Screen, error) {
+	n, last := 0, top.Sample{}
+	return func(bool) (Screen, error) {
+		n++
+		before := last
+		last = sampleAt(n)
+		return top.Compare(&before, &last), nil
+	}
+}
+
 func fresh(t *testing.T) *model {
 	t.Helper()
-	n := 1
-	m := newModel(Config{Sample: func(bool) (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: time.Second}, sampleAt(1))
+	next := screens()
+	first, _ := next(false)
+	m := newModel(Config{Next: next, Interval: time.Second}, first)
 	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
 	m.Update(m.sample())
 	return m
@@ -107,6 +120,26 @@ func TestKeysMatchHelp(t *testing.T) {
 		if got := screen(m); !strings.Contains(got, tt.want) {
 			t.Errorf("%q does not lead to %q:\n%s", tt.keys, tt.want, got)
 		}
+	}
+}
+
+func TestDeviceHasOneView(t *testing.T) {
+	device := &spreader.DeviceFlows{DeviceStatus: spreader.DeviceStatus{Device: "eth0"}}
+	next := func(bool) (Screen, error) { return top.CompareSpread(nil, device), nil }
+	m := newModel(Config{Next: next, Interval: time.Second}, top.CompareSpread(nil, device))
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
+	m.Update(m.sample())
+	want := screen(m)
+	if !strings.HasPrefix(want, "eth0  0 flows sending") || strings.Contains(want, "tab view") {
+		t.Errorf("got:\n%s", want)
+	}
+	for _, keys := range []string{"tab", "1", "3", "? ?", "? esc", "space space"} {
+		if press(t, m, strings.Fields(keys)...); screen(m) != want {
+			t.Errorf("after %q:\n%s", keys, screen(m))
+		}
+	}
+	if press(t, m, "?"); !strings.Contains(screen(m), "listen port while a peer is paused") {
+		t.Errorf("help:\n%s", screen(m))
 	}
 }
 
@@ -238,11 +271,10 @@ func TestRunEndsWithContext(t *testing.T) {
 	out := &terminal{want: "\x1b[?1049h", seen: make(chan struct{})} // the alternate screen
 	in, keys := io.Pipe()
 	defer keys.Close()
-	n := 0
 	ended := make(chan error, 1)
 	go func() {
 		ended <- Run(ctx, Config{
-			Sample: func(bool) (top.Sample, error) { n++; return sampleAt(n), nil }, Interval: MinInterval, In: in, Out: out, Env: []string{"TERM=xterm"},
+			Next: screens(), Interval: MinInterval, In: in, Out: out, Env: []string{"TERM=xterm"},
 		})
 	}()
 	<-out.seen
@@ -257,7 +289,7 @@ func TestRunEndsWithContext(t *testing.T) {
 
 func TestRunFailsWhenFirstSampleFails(t *testing.T) {
 	want := errors.New("nobody")
-	err := Run(t.Context(), Config{Sample: func(bool) (top.Sample, error) { return top.Sample{}, want }})
+	err := Run(t.Context(), Config{Next: func(bool) (Screen, error) { return nil, want }})
 	if !errors.Is(err, want) {
 		t.Errorf("got error %v, want %v", err, want)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 )
 
-// sampled is the message with a new sample, or the error of taking it.
+// sampled is the message with a new screen, or the error of taking a sample.
 type sampled struct {
-	sample top.Sample
+	screen Screen
 	err    error
 }
 
@@ -23,33 +23,32 @@ type sampleDue struct{}
 
 // model is the bubbletea model. Update changes it in place: one goroutine uses it.
 type model struct {
-	take     func(flows bool) (top.Sample, error)
+	take     func(flows bool) (Screen, error)
 	flows    atomic.Bool // flows are shown; read by sample
 	interval time.Duration
 	options  top.Options
 	reverse  bool
 	covered  top.View // the view that help covers
-	last     top.Sample
-	frame    *top.Frame
+	screen   Screen
 }
 
-func newModel(c Config, first top.Sample) *model {
-	m := &model{take: c.Sample, interval: clampInterval(c.Interval), options: c.Options, last: first}
+func newModel(c Config, first Screen) *model {
+	m := &model{take: c.Next, interval: clampInterval(c.Interval), options: c.Options}
 	m.options.Keys = true
 	m.flows.Store(m.options.View == top.Flows)
-	m.show(top.Compare(&top.Sample{}, &first))
+	m.show(first)
 	return m
 }
 
 func clampInterval(d time.Duration) time.Duration { return min(max(d, MinInterval), MaxInterval) }
 
-// show sorts and displays f.
-func (m *model) show(f *top.Frame) {
-	m.frame = f
+// show sorts and displays s.
+func (m *model) show(s Screen) {
+	m.screen = s
 	m.sort()
 }
 
-func (m *model) sort() { m.frame.Sort(m.options.Order, m.reverse) }
+func (m *model) sort() { m.screen.Sort(m.options.Order, m.reverse) }
 
 // Init implements tea.Model. The first frame has one sample and no rates, so the second sample follows within 500 ms.
 func (m *model) Init() tea.Cmd { return scheduleSample(min(m.interval, time.Second/2)) }
@@ -80,18 +79,15 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// update compares a sample with the previous one. Sampling continues while paused, so that the first rates after the pause
-// cover one interval.
+// update shows a new screen. Sampling continues while paused, so that the first rates after the pause cover one interval.
 func (m *model) update(s sampled) {
 	if s.err != nil {
 		m.options.Note = s.err.Error()
 		return
 	}
 	m.options.Note = ""
-	before := m.last
-	m.last = s.sample
 	if !m.options.Paused {
-		m.show(top.Compare(&before, &s.sample))
+		m.show(s.screen)
 	}
 }
 
@@ -180,7 +176,7 @@ func (m *model) scroll(key string) {
 	case "end", "G":
 		m.options.Scroll = 1 << 30
 	}
-	m.options.Scroll = max(min(m.options.Scroll, top.MaxScroll(m.frame, m.options)), 0)
+	m.options.Scroll = max(min(m.options.Scroll, m.screen.MaxScroll(m.options)), 0)
 }
 
 // View implements tea.Model. It is empty until the terminal has reported its size.
@@ -189,7 +185,7 @@ func (m *model) View() tea.View {
 	v.AltScreen = true
 	v.WindowTitle = "ropewalk top"
 	if m.options.Width > 0 && m.options.Height > 0 {
-		v.Content = strings.TrimSuffix(top.Render(m.frame, m.options), "\n")
+		v.Content = strings.TrimSuffix(m.screen.Render(m.options), "\n")
 	}
 	return v
 }
