@@ -234,7 +234,7 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 		for _, c := range []struct{ what, granted, requested any }{
 			{"capabilities", at(t, scc, "allowedCapabilities"), at(t, container, "securityContext", "capabilities", "add")},
 			{"dropped", at(t, scc, "requiredDropCapabilities"), at(t, container, "securityContext", "capabilities", "drop")},
-			{"SELinux", at(t, scc, "seLinuxContext", "seLinuxOptions"), at(t, pod, "securityContext", "seLinuxOptions")},
+			{"SELinux", at(t, scc, "seLinuxContext", "type"), "RunAsAny"},
 			{"host network", at(t, scc, "allowHostNetwork"), at(t, pod, "hostNetwork")},
 			{"account", at(t, scc, "users"), []any{"system:serviceaccount:" + namespace + ":" + at(t, pod, "serviceAccountName").(string)}},
 		} {
@@ -248,6 +248,25 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 	}
 	if strings.Contains(render(t, here(), Values{}), "SecurityContextConstraints") {
 		t.Error("constraints without OpenShift")
+	}
+}
+
+// TestSCCMustRunAsNamesLevel: OpenShift compares all options with the pod's, and takes a missing level from the namespace's annotation
+// (apiserver-library-go, sccmatching.CreateProviderFromConstraint and selinux.mustRunAs). It would refuse all pods.
+func TestSCCMustRunAsNamesLevel(t *testing.T) {
+	options := Values{"type": "spc_t", "level": "s0"}
+	for _, c := range []struct {
+		values Values
+		want   string
+	}{
+		{Values{"scc": "on"}, "map[type:RunAsAny]"},
+		{Values{"scc": "on", "seLinuxOptions": Values{"type": nil}}, "map[type:RunAsAny]"},
+		{Values{"scc": "on", "seLinuxOptions": options}, "map[seLinuxOptions:map[level:s0 type:spc_t] type:MustRunAs]"},
+	} {
+		scc := one(t, render(t, here(), c.values), "SecurityContextConstraints")
+		if got := fmt.Sprint(at(t, scc, "seLinuxContext")); got != c.want {
+			t.Errorf("%v: got %s, want %s", c.values, got, c.want)
+		}
 	}
 }
 
