@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -139,5 +142,35 @@ func TestReplacedRopewalkNodeIsAdopted(t *testing.T) {
 		if (err == nil) != c.adopted || (len(o.OwnerReferences) == 1) != c.adopted {
 			t.Errorf("%s: %v, owners %v", c.what, err, o.OwnerReferences)
 		}
+	}
+}
+
+// recordingQueue records for when triggers are queued.
+type recordingQueue struct {
+	workqueue.TypedRateLimitingInterface[trigger]
+	delays []time.Duration
+}
+
+func (q *recordingQueue) AddAfter(t trigger, after time.Duration) {
+	q.delays = append(q.delays, after)
+	q.TypedRateLimitingInterface.AddAfter(t, after)
+}
+
+// TestAgentBesideAnotherAsksSlowly: each attempt interrupts the other agent's control socket and is logged.
+func TestAgentBesideAnotherAsksSlowly(t *testing.T) {
+	a, _, _ := newSyncedAgent(t, func(c *Config) {
+		c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
+	}, ownedByNodeA())
+	var other instanceLock
+	if held, err := other.try(a.cfg.KeyDir); err != nil || !held {
+		t.Fatal(held, err)
+	}
+	defer other.release()
+	q := &recordingQueue{TypedRateLimitingInterface: a.queue}
+	a.queue = q
+	a.queue.Add(hostChanged)
+	a.processNext(t.Context())
+	if len(q.delays) == 0 || slices.Min(q.delays) < servedElsewherePoll {
+		t.Errorf("queued again after %v, want %v at the earliest", q.delays, servedElsewherePoll)
 	}
 }

@@ -136,9 +136,15 @@ func (a *Agent) standBy(ctx context.Context) {
 	a.stats.standby.set(false)
 }
 
-// lockAfterTakeover takes the lock once the old agent stands by.
+// lockAfterTakeover takes the lock once the old agent stands by. While that has the tunnel, there is no hurry: of two delays for one
+// trigger, the queue keeps the earlier, and each reconcile asks for the tunnel again.
 func (a *Agent) lockAfterTakeover() {
-	if held, err := a.lock.try(a.cfg.KeyDir); err == nil && !held {
+	held, err := a.lock.try(a.cfg.KeyDir)
+	switch {
+	case err != nil || held:
+	case a.runningEngine() == nil:
+		a.queue.AddAfter(hostChanged, servedElsewherePoll)
+	default:
 		a.queue.AddAfter(hostChanged, standbyPoll)
 	}
 }
