@@ -47,7 +47,8 @@ func startCluster(t *testing.T) *cluster {
 	c.repository, err = filepath.Abs(root)
 	expect.NoError(t, err)
 	t.Cleanup(c.close)
-	expect.NoError(t, removeCgroups(cgroupPrefix+"*")) // of a test that was killed: the lab has ended its processes
+	// Of tests that were killed: the lab has ended their processes, which stay in the cgroups for a moment.
+	expect.EventuallyNoError(t, "no cgroup of an earlier test is left", func() error { return removeCgroups(cgroupPrefix + "*") })
 	c.bin, err = buildPrograms()
 	expect.NoError(t, err)
 	c.images, err = buildImages(c.mkdir("images"), c.bin)

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,11 +66,17 @@ func (m *machine) powerOff() error {
 	return err
 }
 
-// command prepares a program in all of the machine's namespaces.
+// outputDelay bounds how long the output of a program is read that was killed.
+const outputDelay = 10 * time.Second
+
+// command prepares a program in all of the machine's namespaces. nsenter forks for the PID namespace, so that the end of ctx kills the
+// process group: the program would outlive nsenter, and hold its output open.
 func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
 	pid := strconv.Itoa(m.init.Process.Pid)
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", pid, "-m", "-n", "-p", "-u", "--"}, argv...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.WaitDelay = outputDelay
 	return cmd
 }
 

@@ -82,6 +82,9 @@ func (p *pod) reaches(to *pod) {
 	}
 }
 
+// probeTimeout bounds a probe, and with it the waits for its lines. It is longer than any step.
+const probeTimeout = 10 * time.Minute
+
 // probe is traffic between two pods while something happens.
 type probe struct {
 	c      *cluster
@@ -106,7 +109,7 @@ func (r probeResult) String() string {
 // probe starts traffic, and returns once it flows.
 func (p *pod) probe(to *pod) *probe {
 	p.c.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	r := &probe{c: p.c, cancel: cancel}
 	p.c.Cleanup(cancel)
 	r.cmd = p.c.prepare(ctx, "kubectl", "exec", "-i", p.name, "--", "/pod", "probe", net.JoinHostPort(to.addrs[0], toolPort))
