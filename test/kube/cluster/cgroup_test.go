@@ -65,6 +65,26 @@ func makeCgroup(name string) error {
 	return nil
 }
 
+// removeOldCgroups removes the cgroups of tests that were killed. A test that runs has namespaces.
+func removeOldCgroups() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, h := range all {
+		tops, err := filepath.Glob(filepath.Join(h, cgroupPrefix+"*"))
+		errs = append(errs, err)
+		for _, top := range tops {
+			tag, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(top), cgroupPrefix), "-")
+			if running, _ := filepath.Glob("/run/netns/" + labPrefix + "-" + tag + "-*"); len(running) == 0 {
+				errs = append(errs, removeCgroup(top))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // removeCgroups removes cgroups, with all in them that have no process.
 func removeCgroups(pattern string) error {
 	all, err := hierarchies()

@@ -15,6 +15,9 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
+// labPrefix begins the names of the test's network namespaces.
+const labPrefix = "cluster"
+
 // cluster is a control plane and two nodes.
 type cluster struct {
 	*testing.T // of the running step
@@ -38,7 +41,7 @@ func startCluster(t *testing.T) *cluster {
 			t.Skipf("needs containerd, runc, containernetworking-plugins, buildah, nftables and util-linux (make deps-cluster): %v", err)
 		}
 	}
-	net, err := netlab.New("cluster")
+	net, err := netlab.New(labPrefix)
 	if errors.Is(err, netlab.ErrPrivileges) {
 		t.Skip(err)
 	}
@@ -48,7 +51,7 @@ func startCluster(t *testing.T) *cluster {
 	expect.NoError(t, err)
 	t.Cleanup(c.close)
 	// Of tests that were killed: the lab has ended their processes, which stay in the cgroups for a moment.
-	expect.EventuallyNoError(t, "no cgroup of an earlier test is left", func() error { return removeCgroups(cgroupPrefix + "*") })
+	expect.EventuallyNoError(t, "no cgroup of an earlier test is left", removeOldCgroups)
 	c.bin, err = buildPrograms()
 	expect.NoError(t, err)
 	c.images, err = buildImages(c.mkdir("images"), c.bin)
