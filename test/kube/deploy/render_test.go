@@ -100,6 +100,32 @@ func TestNameOverrideNamesAllObjects(t *testing.T) {
 	}
 }
 
+// TestNamesAreStrings has names that YAML reads as numbers or as true.
+func TestNamesAreStrings(t *testing.T) {
+	for _, name := range []string{"123", "true", "1e5"} {
+		hooks, manifests, err := renderAll(chartPath(agentChart), Release{Name: name, Namespace: namespace}, withImage(Values{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := stream(manifests)
+		for _, h := range hooks {
+			text += "---\n" + h.Manifest
+		}
+		all, err := objects(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range all {
+			if got := at(t, o, "metadata", "labels", "app.kubernetes.io/instance"); got != name {
+				t.Errorf("%v: the label is %T(%v), want %q", o["kind"], got, got, name)
+			}
+		}
+		if _, err := Render(chartPath(agentChart), here(), withImage(Values{"nameOverride": name})); err == nil {
+			t.Errorf("nameOverride %s is accepted", name)
+		}
+	}
+}
+
 func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
 	for strategy, rolling := range map[string]bool{"OnDelete": false, "RollingUpdate": true} {
 		ds := one(t, render(t, here(), Values{"updateStrategy": strategy}), "DaemonSet")

@@ -8,7 +8,7 @@
 
 {{- define "ropewalk.selector" -}}
 app.kubernetes.io/name: ropewalk-agent
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "ropewalk.labels" -}}
