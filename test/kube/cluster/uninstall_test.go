@@ -30,7 +30,7 @@ func (c *cluster) testUninstall() {
 func (c *cluster) isGone() {
 	c.Helper()
 	expect.EventuallyNoError(c, "the agents' objects are gone", func() error {
-		left, err := c.try("kubectl", "get", "daemonsets,pods,serviceaccounts,clusterroles,clusterrolebindings,validatingadmissionpolicies", "-A",
+		left, err := c.try("kubectl", "get", "daemonsets,pods,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies", "-A",
 			"-l", "app.kubernetes.io/name=ropewalk-agent", "-o", "name")
 		if err == nil && left != "" {
 			err = fmt.Errorf("the API still has %s", left)

@@ -126,6 +126,19 @@ func TestNamesAreStrings(t *testing.T) {
 	}
 }
 
+// TestEventsAreCreatedInOneNamespace: with the right for all namespaces, an attacker with an agent's token could forge any object's Events.
+func TestEventsAreCreatedInOneNamespace(t *testing.T) {
+	text := render(t, here(), Values{})
+	if rules := fmt.Sprint(at(t, one(t, text, "ClusterRole"), "rules")); strings.Contains(rules, "events") {
+		t.Errorf("Events in all namespaces: %s", rules)
+	}
+	for _, kind := range []string{"Role", "RoleBinding"} {
+		if got := at(t, one(t, text, kind), "metadata", "namespace"); got != "default" {
+			t.Errorf("the %s is in the namespace %v", kind, got)
+		}
+	}
+}
+
 func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
 	for strategy, rolling := range map[string]bool{"OnDelete": false, "RollingUpdate": true} {
 		ds := one(t, render(t, here(), Values{"updateStrategy": strategy}), "DaemonSet")
