@@ -52,7 +52,7 @@ func (l *cleartextLatch) update(c Cleartext, plan *mesh.TunnelPlan, propagation 
 		*l = cleartextLatch{}
 	case c != CleartextAuto || l.strict:
 		*l = cleartextLatch{strict: true}
-	case len(plan.WithoutTunnel) > 0:
+	case len(plan.WithoutTunnel) > 0 || len(plan.UnknownPods) > 0:
 		l.completeSince = time.Time{}
 	case l.completeSince.IsZero():
 		l.completeSince = time.Now()
@@ -69,6 +69,8 @@ func (l *cleartextLatch) update(c Cleartext, plan *mesh.TunnelPlan, propagation 
 // make all others write their status.
 func cleartextNote(c Cleartext, allowed bool, plan *mesh.TunnelPlan) string {
 	switch {
+	case len(plan.UnknownPods) > 0:
+		return "the pod prefixes of some nodes are unknown: traffic for their pods is not encrypted (set mesh.podCIDRs, or mesh.podCIDRSource)"
 	case len(plan.WithoutTunnel) == 0:
 		return ""
 	case allowed && c == CleartextAuto:

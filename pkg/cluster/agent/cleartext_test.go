@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,29 @@ func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 			t.Error("the next agent begins anew")
 		}
 	})
+}
+
+// TestUnknownPodsKeepCleartextReported has a peer whose pods no API lists. Packets for them have no route into the tunnel.
+func TestUnknownPodsKeepCleartextReported(t *testing.T) {
+	for _, setting := range []Cleartext{CleartextAuto, CleartextNever} {
+		m, _, _ := newTestMeshReconciler(t)
+		m.cfg.Cleartext, m.cfg.Propagation = setting, 1
+		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+		known := other.PodCIDRs
+		other.PodCIDRs = nil
+		for range 2 {
+			r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}})
+			if !r.cleartext || !strings.Contains(r.clusterNote, "not encrypted") || r.saved.Strict != (setting == CleartextNever) {
+				t.Errorf("%s: cleartext %v, note %q, strict %v", setting, r.cleartext, r.clusterNote, r.saved.Strict)
+			}
+		}
+		other.PodCIDRs = known
+		m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}})
+		time.Sleep(2) // more than Propagation
+		if r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}}); r.cleartext || r.clusterNote != "" || !r.saved.Strict {
+			t.Errorf("%s: cleartext %v, note %q, strict %v", setting, r.cleartext, r.clusterNote, r.saved.Strict)
+		}
+	}
 }
 
 func TestMissingNftablesIsReported(t *testing.T) {

@@ -72,7 +72,7 @@ func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r resu
 	}
 	allowed := m.cleartext.allows(m.cfg.Cleartext)
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
-	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed
+	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed || len(plan.UnknownPods) > 0
 	r.clusterNote = cleartextNote(m.cfg.Cleartext, allowed, &plan)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)

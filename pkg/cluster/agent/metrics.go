@@ -47,7 +47,7 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 			"nodes_without_tunnel", "Other nodes that are no peers in mode mesh, and have not opted out: traffic for their pods is dropped, or unencrypted.",
 			prometheus.GaugeValue, s.WithoutTunnel.Load(),
 		},
-		{"cleartext", "1 while traffic for pods of nodes without a tunnel may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
+		{"cleartext", "1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
 	} {
 		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
 		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))

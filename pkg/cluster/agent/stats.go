@@ -22,7 +22,7 @@ type Stats struct {
 	Problems  atomic.Int64
 	// WithoutTunnel is the number of nodes that are no peers, in mesh mode.
 	WithoutTunnel atomic.Int64
-	// Cleartext is 1 while traffic for their pods leaves unencrypted.
+	// Cleartext is 1 while traffic for their pods, or for those of nodes with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool

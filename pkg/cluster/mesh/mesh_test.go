@@ -331,6 +331,21 @@ func TestMissingPodPrefixesAreReported(t *testing.T) {
 	}
 }
 
+// TestPeersWithUnknownPodsAreListed: without a route, packets to their pods leave unencrypted.
+func TestPeersWithUnknownPodsAreListed(t *testing.T) {
+	nodes := []Node{node(1), node(2), node(3)}
+	nodes[0].PodCIDRs, nodes[1].PodCIDRs = nil, nil
+	for _, c := range []struct {
+		cluster []netip.Prefix
+		want    []string
+	}{{nil, []string{"n2"}}, {prefixesOf("10.244.0.0/16"), nil}} {
+		p, err := Tunnel("n1", nodes, TunnelConfig{Pods: c.cluster})
+		if err != nil || !slices.Equal(p.UnknownPods, c.want) || len(p.WithoutTunnel) > 0 {
+			t.Errorf("cluster prefixes %v: %v, without tunnel %v, %v", c.cluster, p.UnknownPods, p.WithoutTunnel, err)
+		}
+	}
+}
+
 func lines(all []Problem) string {
 	var texts []string
 	for _, p := range all {

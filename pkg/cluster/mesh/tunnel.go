@@ -47,8 +47,11 @@ type TunnelPlan struct {
 	// WithoutTunnel are the names of the nodes that are no peers although they have not opted out, sorted. Traffic for their pods
 	// is dropped, or unencrypted with Cleartext.
 	WithoutTunnel []string
-	Problems      []Problem // of other nodes
-	Notes         []string  // problems of this node; other nodes see them, too
+	// UnknownPods are the names of the peers whose pod prefixes are unknown, sorted; none if the cluster's prefixes are configured.
+	// Traffic for their pods has no route into the tunnel, and leaves unencrypted.
+	UnknownPods []string
+	Problems    []Problem // of other nodes
+	Notes       []string  // problems of this node; other nodes see them, too
 }
 
 // Peer is a key of another node. It holds no secrets.
@@ -246,18 +249,24 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
 }
 
-// listWithoutTunnel lists the nodes that are no peers.
+// listWithoutTunnel lists the nodes that are no peers, and the peers whose pods are unknown.
 func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
 	peers := make(map[string]bool, len(t.plan.Peers))
 	for i := range t.plan.Peers {
 		peers[t.plan.Peers[i].Node] = true
 	}
 	for i := range nodes {
-		if n := &nodes[i]; n.Name != t.own.Name && !n.OptOut && !peers[n.Name] {
+		n := &nodes[i]
+		switch {
+		case n.Name == t.own.Name || n.OptOut:
+		case !peers[n.Name]:
 			t.plan.WithoutTunnel = append(t.plan.WithoutTunnel, n.Name)
+		case len(n.PodCIDRs) == 0 && len(t.cfg.Pods) == 0:
+			t.plan.UnknownPods = append(t.plan.UnknownPods, n.Name)
 		}
 	}
 	slices.Sort(t.plan.WithoutTunnel)
+	slices.Sort(t.plan.UnknownPods)
 }
 
 // addExemptions sorts the routes, and finds the parts that bypass the tunnel.
