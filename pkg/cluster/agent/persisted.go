@@ -32,7 +32,7 @@ type persistedState struct {
 // savedTunnel is the tunnel's part of the persisted state.
 type savedTunnel struct {
 	Addrs []netip.Addr   `json:"addrs,omitempty"` // the node's
-	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's; the interface has the first address of each
+	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's; the interface has an address of each
 	// Peers also record the owner of each key. Otherwise a node could claim another's key while all agents restart.
 	Peers []mesh.Peer `json:"peers,omitempty"`
 	// Strict reports that cleartext is refused since all nodes were peers (CleartextAuto).

@@ -82,6 +82,8 @@ func TestFilterDropsPlaintext(t *testing.T) {
 			{"in the clear, not tracked", "eth9", remote, own, 7, untrackedPort, false, "pod1", false},
 			{"in the clear to a Service", "eth9", remote, serviceAddr, 9, 80, false, "pod1", false},
 			{"in the clear to a node port", "eth9", remote, node, 9, 80, false, "pod1", true},
+			{"in the clear to a Service's address that the node has", "eth9", remote, ownServiceAddr, 9, 80, false, "pod1", true},
+			{"in the clear to elsewhere, through this node", "eth9", remote, external, 9, 10, false, "pod1", false},
 			{"from elsewhere", "eth9", external, own, 11, 12, false, "pod1", true},
 			{"to a Service", "pod1", own, serviceAddr, 13, 81, false, "tunnel", true},
 			{"answer of a Service, in the clear", "eth9", remote, own, 81, 13, false, "pod1", false},
@@ -100,17 +102,18 @@ func TestFilterDropsPlaintext(t *testing.T) {
 }
 
 // serviceAddr is a Service's address. Port 80 of it, and of the node, leads to the pod, and port 81 to another node's pod. Packets for
-// untrackedPort are not tracked.
+// untrackedPort are not tracked. ownServiceAddr is an address of the node, as with kube-proxy's mode IPVS.
 const (
-	serviceAddr   = "10.96.0.1"
-	untrackedPort = 8
+	serviceAddr    = "10.96.0.1"
+	ownServiceAddr = "10.96.0.2"
+	untrackedPort  = 8
 )
 
 // addFilteredNode makes the namespace a node with a pod, a tunnel, a filter and a Service.
 func addFilteredNode() error {
 	err := errors.Join(
 		addLink("eth9", "192.0.2.1/24"), addLink("tunnel", "10.244.1.0/32"), addLink("pod1", "10.244.1.1/24"),
-		addAddr("eth9", "2001:db8:9::1/64"), addAddr("pod1", "2001:db8:1::1/64"),
+		addAddr("pod1", ownServiceAddr+"/32"), addAddr("eth9", "2001:db8:9::1/64"), addAddr("pod1", "2001:db8:1::1/64"),
 		addNeighbor("pod1", "10.244.1.5"), addNeighbor("pod1", "2001:db8:1::5"), addNeighbor("eth9", "192.0.2.2"), addNeighbor("eth9", "2001:db8:9::2"),
 		addNeighbor("tunnel", "10.244.2.10"), addDefaultRoute("eth9", "192.0.2.2"), addDefaultRoute("eth9", "2001:db8:9::2"),
 		setSysctl("ipv4/ip_forward", "1"), setSysctl("ipv6/conf/all/forwarding", "1"),
