@@ -322,8 +322,9 @@ func TestUninstallGuardRunsBeforeDeletion(t *testing.T) {
 			if !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) || !strings.Contains(h.Manifest, "uninstall-check") {
 				t.Errorf("%v:\n%s", h.Events, h.Manifest)
 			}
-			if err := yaml.UnmarshalStrict([]byte(h.Manifest), &batchv1.Job{}); err != nil {
-				t.Errorf("%v:\n%s", err, h.Manifest)
+			job := &batchv1.Job{}
+			if err := yaml.UnmarshalStrict([]byte(h.Manifest), job); err != nil || job.Spec.TTLSecondsAfterFinished == nil {
+				t.Errorf("%v, or it stays after a failure:\n%s", err, h.Manifest)
 			}
 		}
 	}
