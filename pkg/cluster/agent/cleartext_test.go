@@ -58,7 +58,7 @@ func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 func TestUnknownPodsKeepCleartextReported(t *testing.T) {
 	for _, setting := range []Cleartext{CleartextAuto, CleartextNever} {
 		m, _, _ := newTestMeshReconciler(t)
-		m.cfg.Cleartext, m.cfg.Propagation = setting, 1
+		m.cfg.Cleartext, m.cfg.Propagation = setting, 0
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		known := other.PodCIDRs
 		other.PodCIDRs = nil
@@ -70,7 +70,6 @@ func TestUnknownPodsKeepCleartextReported(t *testing.T) {
 		}
 		other.PodCIDRs = known
 		m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}})
-		time.Sleep(2) // more than Propagation
 		if r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}}); r.cleartext || r.clusterNote != "" || !r.saved.Strict {
 			t.Errorf("%s: cleartext %v, note %q, strict %v", setting, r.cleartext, r.clusterNote, r.saved.Strict)
 		}
