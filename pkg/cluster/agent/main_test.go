@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // agentOrders configures an agent in spread mode.
-type agentOrders struct{ Node, Server, BPF string }
+type agentOrders struct{ Node, Server, BPF, KeyDir string }
 
 func runTestAgent(text []byte) error {
 	var o agentOrders
@@ -45,6 +45,7 @@ func runTestAgent(text []byte) error {
 	klog.SetSlogLogger(log)
 	a, err := New(Config{
 		Node: o.Node, API: &rest.Config{Host: o.Server}, Mode: mesh.ModeSpread, Version: "test", Log: log, SpreadConfig: SpreadConfig{BPF: o.BPF}, Propagation: 1,
+		KeyDir: o.KeyDir,
 	})
 	if err != nil {
 		return err

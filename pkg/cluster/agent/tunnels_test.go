@@ -55,6 +55,7 @@ type testNode struct {
 	wire   string // the router's end of the node's link
 	public string // its public key
 	bpf    string // its BPF file system
+	keys   string // its key directory
 }
 
 func newTunnels(t *testing.T, c cni) *tunnels {
@@ -129,7 +130,7 @@ func (t *tunnels) addNode(i byte) *testNode {
 	n := &testNode{
 		tunnels: t, name: fmt.Sprintf("node-%d", i), addr: netip.AddrFrom4([4]byte{10, 60, i, 2}),
 		pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24), inner: netip.AddrFrom4([4]byte{10, 244, i, 1}),
-		bpf: t.mountBPF(),
+		bpf: t.mountBPF(), keys: t.TempDir(),
 	}
 	var err error
 	n.host, err = t.lab.Host(fmt.Sprintf("n%d", i))
@@ -232,7 +233,7 @@ func (t *tunnels) startAgents() []*agentProcess {
 	var all []*agentProcess
 	for _, n := range []*testNode{t.a, t.b} {
 		at := netip.AddrPortFrom(n.gateway(), t.apiTo)
-		all = append(all, startAgent(t.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf}))
+		all = append(all, startAgent(t.T, n.host, agentOrders{Node: n.name, Server: "http://" + at.String(), BPF: n.bpf, KeyDir: n.keys}))
 	}
 	expect.EventuallyNoError(t, "both to spread and gather", func() (err error) {
 		for _, n := range []*testNode{t.a, t.b} {
