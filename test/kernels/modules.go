@@ -19,7 +19,7 @@ import (
 var requiredModules = []string{
 	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
-	"nft_ct", "nft_chain_nat", "nft_masq", "nft_fib_inet",
+	"nft_ct", "nft_chain_nat", "nft_masq", "nft_nat", "nft_fib_inet",
 }
 
 // optionalModules are part of other modules in some kernels.
