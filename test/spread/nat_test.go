@@ -99,28 +99,3 @@ func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	l.wantSpreadOff(l.right, "a firewall may drop them")
 	t.Logf("right: %s", l.spreading(l.right).Reason)
 }
-
-// TestFirewallDuringSessionMovesFlows has a firewall come that admits only replies to the left side, and go again.
-func TestFirewallDuringSessionMovesFlows(t *testing.T) {
-	l := newLab(t)
-	l.connectHosts(false, false)
-	l.startEngine()
-	f := l.newFlows()
-	defer f.close()
-	l.nft(l.router.AcceptRepliesOnly(fromLeft))
-	await := func(what string, good func(blocked int) bool) {
-		expect.EventuallyNoError(t, what, func() error {
-			complete, p := f.round(time.Second), l.spreading(l.left)
-			if !complete || !p.Active || !good(len(p.Blocked)) {
-				return fmt.Errorf("all packets arrived: %v, spread state %+v", complete, p)
-			}
-			return nil
-		})
-	}
-	await("flows to leave from the listen port", func(blocked int) bool { return blocked > 0 })
-	if out := l.showLanes(l.left); !strings.Contains(out, "blocked on the path") {
-		t.Errorf("the left side shows\n%s", out)
-	}
-	expect.NoError(t, l.router.AcceptAll())
-	await("flows to be spread again", func(blocked int) bool { return blocked == 0 })
-}
