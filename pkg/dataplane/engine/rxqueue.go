@@ -159,15 +159,19 @@ func receivedFlow(p *Peer, port uint16) flowKey {
 // messages returns the number of messages of e that were not dropped.
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
-// signal signals congestion on the first message of e, which is a data message: by a mark if its outer header says that it can carry one,
-// otherwise by dropping it. It is the queue's fqcodel.Config.Signal.
+// signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
+// It is the queue's fqcodel.Config.Signal. Messages that are no data are neither marked nor dropped: one may follow a message that was.
 func (r *receiver) signal(e *element) (empty bool) {
+	train := e.train()
+	if kind, reason := wire.Classify(train[:min(e.SegSize, len(train))]); reason != drop.None || kind != wire.TypeData {
+		return false
+	}
 	if e.ECN != packet.NotECT {
 		e.mark = true
 		return false
 	}
 	r.drop(drop.RXCongestion, 1)
-	r.noteUnopened(e, 1, min(e.SegSize, len(e.train())))
+	r.noteUnopened(e, 1, min(e.SegSize, len(train)))
 	r.queue.messages--
 	e.skip += e.SegSize
 	if e.skip < e.N {
