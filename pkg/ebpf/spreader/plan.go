@@ -174,6 +174,9 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 		pl.warn("%s has no socket on port %d in this network namespace: it is down, or was created in another namespace, where "+
 			"its packets are sent", found.Name, pl.cfg.Port)
 	}
+	if found != nil && found.StallFixed != "" {
+		pl.warn("this kernel's WireGuard can stop receiving from a peer (CVE-2026-52945); boot Linux %s or later", found.StallFixed)
+	}
 	if found != nil {
 		pl.traffic = found.traffic()
 	}

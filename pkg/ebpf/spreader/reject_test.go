@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,6 +152,17 @@ func TestTunnelThatIsDownCausesWarning(t *testing.T) {
 	r.here.host.udpOwners = map[uint16]udpOwner{}
 	report := r.here.attach(r.here.config())
 	if len(report.Warnings) != 1 || !strings.Contains(report.Warnings[0], "wg0 has no socket on port 51820") {
+		t.Errorf("unexpected warnings: %q", report.Warnings)
+	}
+}
+
+func TestKernelWithReceiveStallCausesWarning(t *testing.T) {
+	r := newRig(t)
+	tunnel := wg(netip.AddrPortFrom(thereAddr, port).String())
+	tunnel.StallFixed = "6.6.127"
+	r.here.finder.set(tunnel)
+	report := r.here.attach(r.here.config())
+	if !slices.ContainsFunc(report.Warnings, func(w string) bool { return strings.Contains(w, "CVE-2026-52945") && strings.Contains(w, "6.6.127") }) {
 		t.Errorf("unexpected warnings: %q", report.Warnings)
 	}
 }

@@ -27,7 +27,9 @@ type Tunnel struct {
 	Userspace bool
 	// FwMark is the mark of its datagrams (SO_MARK), for routing rules; 0 for none.
 	FwMark uint32
-	Peers  []TunnelPeer
+	// StallFixed is the kernel release that fixes the stall of hostnet.WireGuardStall; empty if the tunnel does not have it.
+	StallFixed string
+	Peers      []TunnelPeer
 }
 
 // traffic returns the number of bytes exchanged with the present peers.
@@ -97,6 +99,9 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 func tunnelOf(d *wgtypes.Device) Tunnel {
 	t := Tunnel{
 		Name: d.Name, Port: uint16(d.ListenPort), Userspace: d.Type == wgtypes.Userspace, FwMark: uint32(d.FirewallMark),
+	}
+	if !t.Userspace {
+		t.StallFixed = hostnet.WireGuardStall()
 	}
 	for _, p := range d.Peers {
 		peer := TunnelPeer{

@@ -309,12 +309,21 @@ func pluginCases() []faultCase {
 }
 
 func tunnelCases() []faultCase {
+	stall := func(fixed string, threaded bool) func(*facts.Facts) {
+		return func(f *facts.Facts) {
+			f.Kernel.StallFixed = fixed
+			f.Tunnels[0] = facts.Tunnel{Name: "wg0", Kind: facts.InKernel, Threaded: threaded}
+		}
+	}
 	kind := func(k facts.Kind) func(*facts.Facts) { return func(f *facts.Facts) { f.Tunnels[0].Kind = k } }
 	dead := func(f *facts.Facts) {
 		f.Tunnels[0] = facts.Tunnel{Name: "wg0", Kind: facts.Userspace, Stats: facts.Unknown[facts.Stats](errHidden)}
 	}
 	return []faultCase{
 		{"tunnel", func(f *facts.Facts) { f.Tunnels = nil }, OK, "no tunnel", ""},
+		{"kernel-stall", stall("", false), OK, "not known", ""},
+		{"kernel-stall", stall("6.6.127", false), Warning, "has it", "6.6.127"},
+		{"kernel-stall", stall("6.6.127", true), Warning, "threaded", "echo 0 >/sys/class/net/wg0/threaded"},
 		{"tunnel", kind(facts.InKernel), OK, "kernel's WireGuard", ""},
 		{"tunnel", func(f *facts.Facts) { f.Tunnels[0].Stats.Err = unix.EACCES }, Unknown, "permission denied", ""},
 		{"tunnel", kind(facts.Userspace), Warning, "another program", "ropewalk run wg0"},

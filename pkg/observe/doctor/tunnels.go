@@ -12,8 +12,31 @@ import (
 )
 
 func tunnelChecks() []Check {
-	return []Check{check("tunnel", "implementation of each tunnel, and whether its daemon answers", evaluateTunnel,
-		"only ropewalk's daemon reports statistics; for the kernel's WireGuard only spread is available").needsTunnel()}
+	return []Check{
+		check("tunnel", "implementation of each tunnel, and whether its daemon answers", evaluateTunnel,
+			"only ropewalk's daemon reports statistics; for the kernel's WireGuard only spread is available").needsTunnel(),
+		check("kernel-stall", "kernels whose WireGuard can stop receiving from a peer (CVE-2026-52945)", evaluateStall,
+			"the peer's receive queue stops until the interface is restarted, most likely with threaded NAPI (/sys/class/net/DEV/threaded)").needsTunnel(),
+	}
+}
+
+func evaluateStall(f *facts.Facts, r *recorder) {
+	isInKernel := func(t facts.Tunnel) bool { return t.Kind == facts.InKernel }
+	if !slices.ContainsFunc(f.Tunnels, isInKernel) {
+		r.ok("", "no tunnel of the kernel's WireGuard")
+	}
+	for _, t := range f.Tunnels {
+		switch {
+		case !isInKernel(t):
+		case f.Kernel.StallFixed == "":
+			r.ok(t.Name, "Linux %s is not known to have it", f.Kernel.Release)
+		case t.Threaded:
+			r.warn(t.Name, "Linux "+f.Kernel.Release+" has it, and NAPI of the device is threaded",
+				"boot Linux "+f.Kernel.StallFixed+" or later; until then: echo 0 >/sys/class/net/"+quote(t.Name)+"/threaded")
+		default:
+			r.warn(t.Name, "Linux "+f.Kernel.Release+" has it", "boot Linux "+f.Kernel.StallFixed+" or later")
+		}
+	}
 }
 
 func evaluateTunnel(f *facts.Facts, r *recorder) {

@@ -12,11 +12,13 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -46,6 +48,59 @@ func TestDownErasesSessionsAndUpStartsFresh(t *testing.T) {
 			t.Errorf("listens at %d, want the port it had", port)
 		}
 		carries(t, a, b, false, 100)
+	})
+}
+
+// TestUpRenewsSessionsWithoutLocalTraffic: only the other end has something to send, with a session that this end has erased.
+func TestUpRenewsSessionsWithoutLocalTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		down(a)
+		before := time.Now()
+		a.TUN.SetUp(true)
+		a.Await("it is up", a.Up)
+		a.Await("a session", func() bool { return !a.Status().Peers[0].LastHandshake.IsZero() && a.Indices() > 0 })
+		time.Sleep(100 * time.Millisecond)
+		carries(t, b, a, false, 100)
+		if waited := time.Since(before); waited > time.Second {
+			t.Errorf("the session was renewed after %v", waited)
+		}
+	})
+}
+
+// TestUpWithoutSessionIsSilent: no peer had a session, so none is started.
+func TestUpWithoutSessionIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := devicetest.Pair(t, devicetest.Options{})
+		down(a)
+		a.TUN.SetUp(true)
+		a.Await("it is up", a.Up)
+		time.Sleep(10 * time.Second)
+		if n := a.Indices(); n != 0 {
+			t.Errorf("%d receiver indices are in use, want 0", n)
+		}
+	})
+}
+
+func TestCopiedMachineErasesKeysAndRenewsSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := &messages{}
+		lan := devicetest.NewLAN(seen.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		time.Sleep(time.Second) // a peer accepts one initiation in 50 ms
+		initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a, wire.TypeData)
+		a.MachineCopied()
+		time.Sleep(time.Second)
+		if n := seen.sent(1, wire.TypeInitiation) - initiations; n != 1 {
+			t.Errorf("%d initiations were sent, want 1", n)
+		}
+		talk(t, b, a)
+		if got := seen.latestFrom(a, wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
+			t.Error("data was sent with the session of before")
+		}
 	})
 }
 

@@ -217,8 +217,13 @@ func (p *Peer) start() {
 	p.timers.SetKeepalive(p.timers.keepalive)
 	p.timers.Start()
 	p.resetHello(errNoSession)
-	p.resumeHello(p.dev.clock())
-	p.armTimer(p.dev.clock())
+	now := p.dev.clock()
+	p.resumeHello(now)
+	if p.handover.ended != nil {
+		p.handover.ended = nil
+		p.renew(now)
+	}
+	p.armTimer(now)
 }
 
 // stop erases all sessions, drops staged packets and stops the timers. The caller holds Device.mu.

@@ -3,8 +3,6 @@
 package device
 
 import (
-	"time"
-
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -13,7 +11,7 @@ import (
 // handoverState is the part of a session that one device passes on to the next: the hello result, no key. Peer.mu guards it.
 type handoverState struct {
 	restored *HelloResult // from the previous device, until start uses it; nil for none
-	ended    *HelloResult // of the session that stop has ended, for the next device
+	ended    *HelloResult // of the session that stop has ended, for the next device or the next start; nil if there was none
 }
 
 // saveState returns the state of a peer of a device that has ended.
@@ -84,31 +82,6 @@ func (p *Peer) resumeHello(now int64) {
 	p.updateSpread()
 	p.updatePathMTU(now) // packets may wait for the session
 	if p.timers.HandshakeWanted(now) {
-		p.sendInitiation(now)
-		p.timers.retries, p.timers.retryAt = 0, now+retryIntervals[0]
-	}
-}
-
-// retryIntervals are the times, in ns, that a resumed device waits for an answer before it repeats its initiation. After
-// them the WireGuard timers take over. These retries are faster: traffic waits, the peer answered a moment ago, and under
-// load the response may be dropped among messages for erased sessions. A response to an earlier initiation is no longer
-// accepted, so the intervals grow. Stock peers accept one initiation in 50 ms.
-var retryIntervals = [...]int64{
-	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
-}
-
-// retryHandshake repeats the initiation of a resumed device when that is due. The caller holds mu.
-func (p *Peer) retryHandshake(now int64) {
-	t := &p.timers
-	if t.retryAt == 0 || now < t.retryAt {
-		return
-	}
-	t.retryAt = 0
-	if p.handshake.attempt == nil {
-		return // there is a session
-	}
-	p.sendInitiation(now)
-	if t.retries++; t.retries < len(retryIntervals) {
-		t.retryAt = now + retryIntervals[t.retries]
+		p.renew(now)
 	}
 }

@@ -61,9 +61,11 @@ type Facts struct {
 // Kernel holds the kernel features found by probing.
 type Kernel struct {
 	Release string // uname -r
-	BTF     Result[bool]
-	UDP     Result[underlay.Features]
-	TUN     Result[tun.Features]
+	// StallFixed is the release that fixes the stall of this kernel's WireGuard; empty if none is known.
+	StallFixed string
+	BTF        Result[bool]
+	UDP        Result[underlay.Features]
+	TUN        Result[tun.Features]
 	// TUNDevice is nil if /dev/net/tun could be opened.
 	TUNDevice error
 	// Steer, TCX and XDPSocket are nil if the kernel supports the feature and wrap errors.ErrUnsupported if not. Another error
@@ -171,6 +173,8 @@ type Tunnel struct {
 	MTU   int // bytes
 	Peers []Peer
 	Stats Result[Stats] // for Kind Ropewalk only
+	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
+	Threaded bool
 }
 
 // Peer is one of a tunnel's peers that has an endpoint.

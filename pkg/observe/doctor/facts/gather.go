@@ -48,6 +48,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 		if f.Tunnels, err = tunnels(ctx, o.Dir, o.Tunnels); err != nil {
 			return nil, err
 		}
+		s.readThreaded(f.Tunnels)
 	}
 	devices := s.underlayDevices(f.Tunnels)
 	if len(o.Devices) > 0 {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
@@ -24,14 +25,15 @@ func (s source) kernel() Kernel {
 	var name unix.Utsname
 	_ = unix.Uname(&name)
 	return Kernel{
-		Release:   unix.ByteSliceToString(name.Release[:]),
-		BTF:       result(s.exists("sys/kernel/btf/vmlinux")),
-		UDP:       result(probeUDP()),
-		TUN:       result(probeTUN()),
-		TUNDevice: probeTUNDevice(),
-		Steer:     probeSteer(),
-		TCX:       probeTCX(),
-		XDPSocket: probeXDPSocket(),
+		Release:    unix.ByteSliceToString(name.Release[:]),
+		StallFixed: hostnet.WireGuardStall(),
+		BTF:        result(s.exists("sys/kernel/btf/vmlinux")),
+		UDP:        result(probeUDP()),
+		TUN:        result(probeTUN()),
+		TUNDevice:  probeTUNDevice(),
+		Steer:      probeSteer(),
+		TCX:        probeTCX(),
+		XDPSocket:  probeXDPSocket(),
 	}
 }
 

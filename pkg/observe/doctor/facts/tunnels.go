@@ -152,6 +152,16 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 	return all, nil
 }
 
+// readThreaded sets Threaded. Devices whose setting cannot be read are not threaded.
+func (s source) readThreaded(tunnels []Tunnel) {
+	for i := range tunnels {
+		if t := &tunnels[i]; t.Kind == InKernel {
+			mode, _ := s.number("sys/class/net/" + t.Name + "/threaded")
+			t.Threaded = mode > 0
+		}
+	}
+}
+
 // hiddenTunnels returns the kernel's tunnels without their configuration, which needs CAP_NET_ADMIN.
 func hiddenTunnels(mtu map[string]int, err error) []Tunnel {
 	var all []Tunnel

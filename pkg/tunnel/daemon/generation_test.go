@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+func TestNewGenerationIsRecognised(t *testing.T) {
+	for _, c := range []struct {
+		event string
+		want  bool
+	}{
+		{"change@/devices/LNXSYSTM:00/QEMUVGID:00\x00ACTION=change\x00DEVPATH=/devices/x\x00SUBSYSTEM=acpi\x00NEW_VMGENID=1\x00SEQNUM=7\x00", true},
+		{"change@/devices/x\x00NEW_VMGENID=1", true},
+		{"add@/devices/x\x00NEW_VMGENID=1\x00", false},
+		{"change@/devices/x\x00NEW_VMGENID=10\x00", false},
+		{"change@/devices/NEW_VMGENID=1\x00", false},
+		{"change@/devices/NEW_VMGENID=1", false},
+		{"libudev\x00\xfe\xed\xca\xfe", false},
+		{"", false},
+	} {
+		if got := isNewGeneration([]byte(c.event)); got != c.want {
+			t.Errorf("event %q: got %v, want %v", c.event, got, c.want)
+		}
+	}
+}
+
+// TestGenerationWatchEndsWithItsContext does not cover an event: only a hypervisor changes the ID.
+func TestGenerationWatchEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	before := openSockets(t)
+	if err := watchGeneration(ctx, func() { t.Error("a new generation was reported") }); err != nil {
+		t.Fatal(err)
+	}
+	if n := openSockets(t); n != before+1 {
+		t.Errorf("got %d additional sockets, want 1", n-before)
+	}
+	cancel()
+	expect.Eventually(t, "the socket is closed", func() bool { return openSockets(t) == before })
+}
+
+// openSockets returns how many sockets this process has.
+func openSockets(t *testing.T) (n int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc: ", err)
+	}
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
+}

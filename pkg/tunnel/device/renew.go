@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import "time"
+
+// retryIntervals are the times, in ns, that a device waits for an answer before it repeats an initiation that renews a session. After
+// them the WireGuard timers take over. These retries are faster: traffic waits, the peer answered a moment ago, and under
+// load the response may be dropped among messages for erased sessions. A response to an earlier initiation is no longer
+// accepted, so the intervals grow. Stock peers accept one initiation in 50 ms.
+var retryIntervals = [...]int64{
+	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
+}
+
+// renew starts a handshake with a peer whose session this device has erased. The peer still sends with that session, and would notice only
+// 15 s later. The caller holds mu.
+func (p *Peer) renew(now int64) {
+	p.sendInitiation(now)
+	p.timers.retries, p.timers.retryAt = 0, now+retryIntervals[0]
+}
+
+// retryHandshake repeats the initiation of renew when that is due. The caller holds mu.
+func (p *Peer) retryHandshake(now int64) {
+	t := &p.timers
+	if t.retryAt == 0 || now < t.retryAt {
+		return
+	}
+	t.retryAt = 0
+	if p.handshake.attempt == nil {
+		return // there is a session
+	}
+	p.sendInitiation(now)
+	if t.retries++; t.retries < len(retryIntervals) {
+		t.retryAt = now + retryIntervals[t.retries]
+	}
+}
+
+// MachineCopied erases all keys and renews the sessions. Call it after the virtual machine was restored from a snapshot or cloned: another
+// copy of it may use the same keys with the same nonces. It is safe for concurrent use.
+func (d *Device) MachineCopied() {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	now, renewed := d.clock(), 0
+	for _, p := range d.peers {
+		p.mu.Lock()
+		had := p.engine.Current.Load() != nil || p.sessions.next != nil || p.handshake.attempt != nil
+		p.eraseSessions()
+		p.endAttempt()
+		if had && p.running {
+			p.renew(now)
+			p.armTimer(now)
+			renewed++
+		}
+		p.mu.Unlock()
+	}
+	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", renewed)
+}
