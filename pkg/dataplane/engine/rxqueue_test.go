@@ -366,6 +366,33 @@ func TestUnmarkablePacketIsDroppedAsSignal(t *testing.T) {
 	}
 }
 
+// TestSignalsLeaveHandshakeMessages signals on a train until its handshake message is the first one, and once more: GRO appends a
+// shorter datagram to a train.
+func TestSignalsLeaveHandshakeMessages(t *testing.T) {
+	for _, outer := range []packet.ECN{packet.NotECT, packet.ECT0} {
+		r := newRig(t)
+		plain := in4.UDP(make([]byte, 300))
+		plain[1] = byte(packet.NotECT)
+		run, size := r.seal(plain, plain)
+		run = append(run, byte(wire.TypeInitiation), 0, 0, 0)
+		run = append(run, make([]byte, wire.InitiationSize-4)...)
+		e := element{Datagrams: underlay.Datagrams{Buf: run, N: len(run), SegSize: size, From: there}}
+		signals := []packet.ECN{packet.NotECT, packet.NotECT, outer}
+		for i, ecn := range signals {
+			e.ECN = ecn
+			if r.rx.signal(&e) {
+				t.Fatalf("signal %d released a train that has a handshake message", i)
+			}
+		}
+		r.rx.handleElement(&e)
+		r.rx.flush()
+		r.rx.publish()
+		if n, dropped := len(r.control.messages), r.allDrops(); n != 1 || dropped != 2 {
+			t.Errorf("outer ECN %v: got %d handshake messages and %d drops, want 1 and 2", outer, n, dropped)
+		}
+	}
+}
+
 func TestHandshakeMessagesPassTheReceiveQueue(t *testing.T) {
 	r := newRig(t)
 	for i := range 3 {
