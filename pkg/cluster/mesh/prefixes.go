@@ -29,6 +29,10 @@ const (
 	minBits6 = 48
 )
 
+// maxPodPrefixes is the most prefixes that a node may have. Each is a route, an exemption or an allowed IP on all others, and with some network
+// plugins any node may write any number for any node. Plugins assign blocks of 16 addresses and more, or one for each pod.
+const maxPodPrefixes = 1024
+
 // podPrefixProblem returns why no node may have a prefix for its pods, or "". cluster has the cluster's prefixes, if they are
 // known.
 func podPrefixProblem(p netip.Prefix, cluster []netip.Prefix) string {
@@ -72,7 +76,12 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		for _, p := range n.PodCIDRs {
+		if len(n.PodCIDRs) > maxPodPrefixes {
+			assigned := byNode[n.Name]
+			assigned.reject("it has %d pod prefixes, of which the first %d are used", len(n.PodCIDRs), maxPodPrefixes)
+			byNode[n.Name] = assigned
+		}
+		for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPodPrefixes)] {
 			p = p.Masked()
 			reason := podPrefixProblem(p, cluster)
 			if reason == "" {

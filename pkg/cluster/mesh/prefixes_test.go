@@ -52,6 +52,22 @@ func nodesWithOneMalicious(n int) []Node {
 	return nodes
 }
 
+func TestPodPrefixesOfNodeAreBounded(t *testing.T) {
+	nodes := cluster(2, ModeMesh)
+	nodes[1].PodCIDRs = nil
+	for i := range 3 * maxPodPrefixes {
+		nodes[1].PodCIDRs = append(nodes[1].PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 32))
+	}
+	plan, err := Tunnel(nodes[0].Name, nodes, TunnelConfig{})
+	if err != nil || len(plan.Peers) != 1 || len(plan.Routes) != maxPodPrefixes {
+		t.Fatal(len(plan.Routes), plan.Peers, err)
+	}
+	want := Problem{nodes[1].Name, "it has 3072 pod prefixes, of which the first 1024 are used"}
+	if !slices.Contains(plan.Problems, want) {
+		t.Errorf("got %v, want %v among them", plan.Problems, want)
+	}
+}
+
 func TestMaliciousNodeClaimsNothing(t *testing.T) {
 	const n = 600
 	plan, err := Tunnel("node-0", nodesWithOneMalicious(n), TunnelConfig{Pods: prefixesOf("10.0.0.0/8")})
