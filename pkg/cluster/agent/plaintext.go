@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -51,7 +53,12 @@ func addPlaintextFilter(c *nftables.Conn, tunnel string) {
 	chain := c.AddChain(&nftables.Chain{
 		Name: filterChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
 	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: []byte(tunnel), Exprs: []expr.Any{
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: filterID(tunnel), Exprs: filterExprs(tunnel)})
+}
+
+// filterExprs returns the filter's rule.
+func filterExprs(tunnel string) []expr.Any {
+	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: deviceName(tunnel)},
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, // first, since the tunnel's own datagrams end here
@@ -60,7 +67,21 @@ func addPlaintextFilter(c *nftables.Conn, tunnel string) {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: deviceName(tunnel)},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: filterCounter},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	}})
+	}
+}
+
+// filterID identifies the rule in its user data, so that another version of the agent replaces it. Expressions read from the kernel cannot
+// be compared: not all are decoded as they were encoded.
+func filterID(tunnel string) []byte {
+	h := sha256.New()
+	for _, e := range filterExprs(tunnel) {
+		text, err := expr.Marshal(unix.NFPROTO_INET, e)
+		if err != nil { // the rule itself cannot be installed then
+			return nil
+		}
+		h.Write(text)
+	}
+	return h.Sum(nil)
 }
 
 // deviceName returns the name as nftables compares it, in IFNAMSIZ bytes.
@@ -87,7 +108,7 @@ func isFilterInstalled(c *nftables.Conn, tunnel string) bool {
 		return false
 	}
 	rules, err := c.GetRules(table, chain)
-	return err == nil && len(rules) == 1 && string(rules[0].UserData) == tunnel
+	return err == nil && len(rules) == 1 && bytes.Equal(rules[0].UserData, filterID(tunnel))
 }
 
 // plaintextDropped returns the number of packets that the filter has dropped since it was installed; 0 without a filter.

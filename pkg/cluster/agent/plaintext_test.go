@@ -57,6 +57,31 @@ func TestPlaintextFilterIsInstalledOnce(t *testing.T) {
 	})
 }
 
+// TestFilterOfOtherVersionIsReplaced has a rule that another version of the agent installed.
+func TestFilterOfOtherVersionIsReplaced(t *testing.T) {
+	inNamespace(t, func() error {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table := c.AddTable(&nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet})
+		chain := c.AddChain(&nftables.Chain{
+			Name: filterChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
+		})
+		exprs := filterExprs("tunnel")
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: []byte("tunnel"), Exprs: exprs[len(exprs)-1:]}) // drops everything
+		if err := c.Flush(); err != nil {
+			return err
+		}
+		for _, want := range []int{1, 0} {
+			if n, err := setPlaintextFilter("tunnel", true); err != nil || n != want {
+				t.Errorf("%d changes, %v, want %d", n, err, want)
+			}
+		}
+		return nil
+	})
+}
+
 // filterCase is a packet that arrives at a node, and whether its payload reaches the pod or the tunnel.
 type filterCase struct {
 	what             string
