@@ -26,10 +26,16 @@ const (
 	reasonWarning    = "Warning"
 )
 
-// eventReporter remembers what was reported.
+// eventReporter remembers what Events have reported.
 type eventReporter struct {
-	lastEvent     time.Time
-	reportedNotes string // warnings that are known
+	lastEvent time.Time
+	reported  *reportedState // nil: nothing was compared yet
+}
+
+// reportedState is what an Event says of a node.
+type reportedState struct {
+	failing bool
+	notes   string // warnings; those of the last success while reconciles fail
 }
 
 // apiEvent has the fields of an Event (events.k8s.io/v1) that the agent writes.
@@ -46,48 +52,61 @@ type apiEvent struct {
 	Regarding           map[string]string `json:"regarding"`
 }
 
-// reportChange writes an Event if the condition or the warnings have changed since the last one. A failure is logged and not retried.
+// reportChange writes an Event if the condition or the warnings differ from those that were reported last; before has the condition that an
+// earlier agent published. One that comes too soon after the last is written later, if it still holds then. A failure is logged and not
+// retried.
 func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition, notes []string) {
-	if rn.UID == "" {
+	now := ready(after)
+	if rn.UID == "" || now == nil {
 		return // it was created elsewhere a moment ago
 	}
-	kind, reason, note := a.changeOf(before, after, strings.Join(notes, "; "))
-	if kind == "" || time.Since(a.events.lastEvent) < minEventInterval {
+	last := a.events.reported
+	if last == nil {
+		was := ready(before)
+		last = &reportedState{failing: was != nil && was.Status != metav1.ConditionTrue}
+	}
+	current := reportedState{now.Status != metav1.ConditionTrue, strings.Join(notes, "; ")}
+	if current.failing {
+		current.notes = last.notes
+	}
+	kind, reason, note := changeOf(*last, current, now.Message)
+	wait := minEventInterval - time.Since(a.events.lastEvent)
+	if kind != "" && wait > 0 {
+		a.queue.AddAfter(clusterChanged, wait)
+		return
+	}
+	a.events.reported = &current
+	if kind == "" {
 		return
 	}
 	a.events.lastEvent = time.Now()
-	e := apiEvent{
+	if err := a.client.createEvent(ctx, newEvent(rn, a.cfg.Node, kind, reason, note)); err != nil {
+		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
+	}
+}
+
+func newEvent(rn *v1alpha1.RopewalkNode, node, kind, reason, note string) *apiEvent {
+	return &apiEvent{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
 		ObjectMeta: metav1.ObjectMeta{GenerateName: rn.Name + "-", Namespace: "default"},
-		EventTime:  metav1.NowMicro(), ReportingController: eventController, ReportingInstance: a.cfg.Node, Action: "Reconcile",
+		EventTime:  metav1.NowMicro(), ReportingController: eventController, ReportingInstance: node, Action: "Reconcile",
 		Reason: reason, Type: kind, Note: strings.ToValidUTF8(note[:min(len(note), maxEventNote)], ""),
 		Regarding: map[string]string{
 			"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "name": rn.Name, "uid": string(rn.UID),
 		},
 	}
-	if err := a.client.createEvent(ctx, &e); err != nil {
-		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
-	}
 }
 
-// changeOf returns an Event's type, reason and note, or an empty type if nothing has changed.
-func (a *Agent) changeOf(before, after []metav1.Condition, notes string) (kind, reason, note string) {
-	known := a.events.reportedNotes
-	now := ready(after)
-	if now == nil {
+// changeOf returns an Event's type, reason and note, or an empty type if nothing has changed. message is that of the condition.
+func changeOf(last, now reportedState, message string) (kind, reason, note string) {
+	switch {
+	case now.failing && !last.failing:
+		return "Warning", reasonFailed, message
+	case now.failing:
 		return "", "", ""
-	}
-	if now.Status == metav1.ConditionTrue {
-		a.events.reportedNotes = notes
-	}
-	switch was := ready(before); {
-	case now.Status != metav1.ConditionTrue && (was == nil || was.Status == metav1.ConditionTrue):
-		return "Warning", reasonFailed, now.Message
-	case now.Status != metav1.ConditionTrue:
-		return "", "", ""
-	case notes != "" && notes != known:
-		return "Warning", reasonWarning, notes
-	case was != nil && was.Status != metav1.ConditionTrue:
+	case now.notes != "" && now.notes != last.notes:
+		return "Warning", reasonWarning, now.notes
+	case last.failing:
 		return "Normal", reasonReconciled, "reconciles succeed again"
 	}
 	return "", "", ""

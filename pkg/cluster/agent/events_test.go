@@ -31,6 +31,9 @@ func TestEventsReportChangesOfOneNode(t *testing.T) {
 		{what: "another failure", err: errors.New("no module")},
 		{what: "success", notes: []string{"no pod prefixes"}, want: "Normal Reconciled reconciles succeed again"},
 		{what: "a failure at once", err: errors.New("again"), soon: true},
+		{what: "success at once", notes: []string{"no pod prefixes"}, soon: true},
+		{what: "a failure that lasts", err: errors.New("again"), soon: true},
+		{what: "the failure, later", err: errors.New("again"), want: "Warning Failed again"},
 		{what: "a long warning", notes: []string{strings.Repeat("x", 2000)}, want: "Warning Warning " + strings.Repeat("x", maxEventNote)},
 	} {
 		if !step.soon {
@@ -38,8 +41,14 @@ func TestEventsReportChangesOfOneNode(t *testing.T) {
 		}
 		before := len(api.events)
 		res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820"}}, notes: step.notes, clusterNote: step.clusterNote}
+		q := &recordingQueue{TypedRateLimitingInterface: a.queue}
+		a.queue = q
 		if err := a.publishStatus(t.Context(), rn, res, step.err); err != nil {
 			t.Fatal(err)
+		}
+		a.queue = q.TypedRateLimitingInterface
+		if delayed := step.soon && step.err != nil; delayed != (len(q.delays) > 0) {
+			t.Errorf("%s: reconciles requested after %v", step.what, q.delays)
 		}
 		got := ""
 		for _, e := range api.events[before:] {

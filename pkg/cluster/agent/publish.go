@@ -72,6 +72,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	}
 	a.countsDueAt = time.Time{}
 	if !changed {
+		a.reportChange(ctx, rn, current.Conditions, st.Conditions, own) // one that came too soon before
 		return nil
 	}
 	err := a.client.apply(ctx, a.cfg.Node, st)
