@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,35 +16,39 @@ import (
 // DefaultBPFFS is the usual mount point of the BPF file system.
 const DefaultBPFFS = "/sys/fs/bpf"
 
+// AgentBPFFS is where the manifests of ropewalk-agent mount the host's BPF file system: AppArmor's profiles for containers forbid writing
+// below /sys.
+const AgentBPFFS = "/run/ropewalk/bpf"
+
 // ErrNoBPFFS is wrapped by the errors of BPFFS if there is no BPF file system.
 var ErrNoBPFFS = errors.New("no BPF file system")
 
+// candidates are where a BPF file system may be, in order. In a mount namespace of its own, such as `ip netns exec` creates with a fresh
+// /sys, DefaultBPFFS is empty, and the first process has one.
+func candidates() []string {
+	return []string{DefaultBPFFS, AgentBPFFS, "/proc/1/root" + DefaultBPFFS}
+}
+
 // BPFFS returns a directory with a BPF file system that outlives the process. It mounts one at DefaultBPFFS if there is none,
-// as bpftool does.
-//
-// In a mount namespace of its own, such as `ip netns exec` creates with a fresh /sys, DefaultBPFFS is empty and a mount there
-// disappears with the process. BPFFS then returns the path of the first process's BPF file system.
+// as bpftool does, unless a mount there would disappear with the process.
 func BPFFS() (string, error) {
-	return findBPFFS(DefaultBPFFS, "/proc/1/root"+DefaultBPFFS, "/proc/1/ns/mnt")
+	return findBPFFS(candidates(), "/proc/1/ns/mnt")
 }
 
 // MountedBPFFS returns the same as BPFFS, but mounts nothing. Without a BPF file system the error is fs.ErrNotExist.
 func MountedBPFFS() (string, error) {
-	for _, dir := range []string{DefaultBPFFS, "/proc/1/root" + DefaultBPFFS} {
-		if isBPFFS(dir) {
-			return dir, nil
-		}
+	if i := slices.IndexFunc(candidates(), isBPFFS); i >= 0 {
+		return candidates()[i], nil
 	}
 	return "", fmt.Errorf("%w: %w", ErrNoBPFFS, fs.ErrNotExist)
 }
 
-func findBPFFS(dir, first, firstNamespace string) (string, error) {
-	if isBPFFS(dir) {
-		return dir, nil
+// findBPFFS returns the first candidate with a BPF file system, or mounts one at the first candidate.
+func findBPFFS(candidates []string, firstNamespace string) (string, error) {
+	if i := slices.IndexFunc(candidates, isBPFFS); i >= 0 {
+		return candidates[i], nil
 	}
-	if isBPFFS(first) {
-		return first, nil
-	}
+	dir := candidates[0]
 	if why := temporaryMount(firstNamespace); why != "" {
 		return "", fmt.Errorf("%w at %s, and a mount made by this process may end with it: %s; in the host's mount "+
 			"namespace (not in ip netns exec) run `mount -t bpf -o mode=700 bpf %s`, and retry", ErrNoBPFFS, dir, why, dir)

@@ -227,16 +227,22 @@ func TestFailedMoveKeepsOldProgram(t *testing.T) {
 func TestBPFFSIsFoundOrMounted(t *testing.T) {
 	r := newRig(t)
 	plain, none := t.TempDir(), filepath.Join(r.fs, "none")
-	for _, tt := range []struct{ dir, first, want string }{
-		{r.fs, none, r.fs}, {plain, r.fs, r.fs}, {plain, none, plain},
+	for _, tt := range []struct {
+		candidates []string
+		want       string
+	}{
+		{[]string{r.fs, none}, r.fs},
+		{[]string{plain, r.fs, none}, r.fs},
+		{[]string{plain, none, r.fs}, r.fs},
+		{[]string{plain, none}, plain},
 	} {
-		got, err := findBPFFS(tt.dir, tt.first, "/proc/thread-self/ns/mnt")
+		got, err := findBPFFS(tt.candidates, "/proc/thread-self/ns/mnt")
 		if err != nil || got != tt.want || !isBPFFS(got) {
-			r.Errorf("%s, %s: got %s, error %v, want %s, no error", tt.dir, tt.first, got, err, tt.want)
+			r.Errorf("%s: got %s, error %v, want %s, no error", tt.candidates, got, err, tt.want)
 		}
 	}
 	expect.NoError(r, unix.Unmount(plain, 0))
-	_, err := findBPFFS(none, none, "/proc/thread-self/ns/mnt")
+	_, err := findBPFFS([]string{none}, "/proc/thread-self/ns/mnt")
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+none+"`") {
 		r.Errorf("unexpected error: %v", err)
 	}
@@ -249,7 +255,7 @@ func TestMountInOwnNamespaceIsRejected(t *testing.T) {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		t.Skipf("needs a mount namespace: %v", err)
 	}
-	_, err := findBPFFS(plain, plain, "/proc/self/ns/mnt")
+	_, err := findBPFFS([]string{plain}, "/proc/self/ns/mnt")
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "(not in ip netns exec) run `mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
 		t.Errorf("unexpected error: %v", err)
 	}
@@ -259,12 +265,12 @@ func TestMountInOwnNamespaceIsRejected(t *testing.T) {
 func TestMountInUnknownNamespaceIsRejected(t *testing.T) {
 	r := newRig(t)
 	plain := t.TempDir()
-	_, err := findBPFFS(plain, plain, filepath.Join(plain, "unreadable"))
+	_, err := findBPFFS([]string{plain}, filepath.Join(plain, "unreadable"))
 	if !errors.Is(err, ErrNoBPFFS) || !strings.Contains(err.Error(), "cannot determine") ||
 		!strings.Contains(err.Error(), "`mount -t bpf -o mode=700 bpf "+plain+"`") || isBPFFS(plain) {
 		t.Errorf("unexpected error: %v", err)
 	}
-	if got, err := findBPFFS(r.fs, plain, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
+	if got, err := findBPFFS([]string{r.fs, plain}, filepath.Join(plain, "unreadable")); got != r.fs || err != nil {
 		t.Errorf("got %s, error %v, want %s, no error", got, err, r.fs)
 	}
 }
