@@ -108,7 +108,7 @@ func (a *Agent) processNext(ctx context.Context) bool {
 	case errors.Is(err, errHandedOver):
 		a.standBy(ctx)
 		a.queue.Add(hostChanged)
-	case a.isBesideAnother(err): // as awaitTurn
+	case a.isRefused(err): // as awaitTurn
 		a.cfg.Log.Warn("taking the tunnel over failed, waiting until the other process is stopped", "error", err)
 		a.stats.Ready.Store(true)
 		a.queue.AddAfter(t, servedElsewherePoll)

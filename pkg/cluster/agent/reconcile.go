@@ -42,7 +42,8 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	switch {
 	case a.isSuperseded(): // the other agent publishes the status
 		return errHandedOver
-	case a.isBesideAnother(err):
+	case a.isBesideAnother(err): // so does that one
+		a.stats.Ready.Store(a.isRefused(err))
 		return err
 	}
 	a.logProblems(res.problems)

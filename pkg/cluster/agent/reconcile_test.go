@@ -5,6 +5,7 @@ package agent
 import (
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"slices"
@@ -77,6 +78,24 @@ func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
 		}
 		other.release()
 		a.lock.release()
+	}
+}
+
+// TestFailingAgentBesideAnotherPublishesNothing has a new agent whose reconciles fail before it takes the tunnel over. Unlike one that the
+// other agent refuses, it is not ready, so that the update stops.
+func TestFailingAgentBesideAnotherPublishesNothing(t *testing.T) {
+	for _, served := range []bool{true, false} {
+		a, api, _ := newSyncedAgent(t, func(c *Config) {
+			c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errNoInterface } // any
+			c.IsServed = func(string) bool { return served }
+		}, ownedByNodeA())
+		if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, errNoInterface) {
+			t.Fatal(err)
+		}
+		st, err := api.status("a")
+		if err != nil || (len(st.Conditions) == 0) != served || a.stats.Ready.Load() {
+			t.Errorf("another agent %v: status %+v, %v, ready %v", served, st, err, a.stats.Ready.Load())
+		}
 	}
 }
 

@@ -103,10 +103,16 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 	}
 }
 
-// isBesideAnother reports whether an error means that another agent of this node serves the tunnel and keeps it. If the tunnel is served
+// isRefused reports whether an error means that another agent of this node serves the tunnel and keeps it. If the tunnel is served
 // although this agent holds the lock, no update is going on: another program has the interface's name, and the error is one as any.
-func (a *Agent) isBesideAnother(err error) bool {
+func (a *Agent) isRefused(err error) bool {
 	return errors.Is(err, errServedElsewhere) && a.lock.file == nil
+}
+
+// isBesideAnother reports whether a reconcile failed while another agent of this node runs the tunnel. Both would publish the status
+// otherwise, in turn and without end.
+func (a *Agent) isBesideAnother(err error) bool {
+	return err != nil && a.lock.file == nil && a.runningEngine() == nil && (a.isRefused(err) || a.cfg.IsServed(a.cfg.Tunnel))
 }
 
 // isSuperseded reports whether another agent has taken the tunnel over.
