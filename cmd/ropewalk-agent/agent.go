@@ -28,6 +28,7 @@ type options struct {
 	pods     []string
 	server   apiOptions
 	listen   string
+	startup  string
 	logLevel string
 }
 
@@ -55,9 +56,10 @@ func newAgentCmd() *cobra.Command {
 	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", agent.DefaultResyncPeriod, "interval of reconciles without an event")
 	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time for this node's status to reach the other nodes, before it spreads towards them")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
+	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	addMeshFlags(f, &o)
-	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newUninstallCheckCmd())
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newStartupCheckCmd(), newUninstallCheckCmd())
 	return cmd
 }
 
@@ -116,6 +118,11 @@ func runAgent(ctx context.Context, o options) error {
 	a, err := agent.New(cfg)
 	if err != nil {
 		return err
+	}
+	if o.startup != "" {
+		if err := agent.ServeStartup(ctx, o.startup, a.Stats()); err != nil {
+			return err
+		}
 	}
 	if err := serve(ctx, o.listen, agent.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
 		return err

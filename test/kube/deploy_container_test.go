@@ -84,6 +84,8 @@ type container struct {
 	log    *lockedBuffer
 	cancel context.CancelFunc
 	done   chan struct{}
+
+	startupProbe []string // its command
 }
 
 // needRuntime skips the test without an OCI runtime.
@@ -115,6 +117,9 @@ func (n *node) run(path, bpf string, args ...string) *container {
 	u, err := url.Parse(n.l.cfg.Host)
 	expect.NoError(n.l, err)
 	pod := agentPod(n.l, path).Spec
+	if probe := pod.Containers[0].StartupProbe; probe != nil {
+		c.startupProbe = probe.Exec.Command
+	}
 	spec, err := c.spec(&pod)
 	expect.NoError(n.l, err)
 	spec.Process.Args = append(spec.Process.Args, append([]string{
@@ -274,6 +279,12 @@ func (c *container) mount(s *specs.Spec, pod *corev1.PodSpec, mounts []corev1.Vo
 				host = v.HostPath
 			}
 		}
+		if host == nil {
+			if err := c.mountEmptyDir(s, m.MountPath); err != nil {
+				return err
+			}
+			continue
+		}
 		source := c.paths[host.Path]
 		if *host.Type == corev1.HostPathDirectoryOrCreate {
 			if err := os.MkdirAll(source, 0o755); err != nil { // the kubelet's mode
@@ -290,6 +301,20 @@ func (c *container) mount(s *specs.Spec, pod *corev1.PodSpec, mounts []corev1.Vo
 			}
 		}
 		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.MountPath, Type: "bind", Source: source, Options: []string{"rbind", "rslave"}})
+	}
+	return nil
+}
+
+func (c *container) mountEmptyDir(s *specs.Spec, at string) error {
+	s.Mounts = append(s.Mounts, specs.Mount{Destination: at, Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev"}})
+	return os.MkdirAll(filepath.Join(c.bundle, "rootfs", at), 0o755)
+}
+
+// probeStartup runs the startup probe of the manifest that the container was started from, as a kubelet does.
+func (c *container) probeStartup() error {
+	argv := c.crun(append([]string{"exec", c.id}, c.startupProbe...)...)
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%q: %w: %s", c.startupProbe, err, out)
 	}
 	return nil
 }

@@ -37,6 +37,9 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reach(pods)
+	for _, c := range all {
+		expect.EventuallyNoError(l, "the startup probe succeeds", c.probeStartup)
+	}
 	keys := filepath.Join(all[0].paths["/var/lib/ropewalk"], "keys")
 	dir, err := os.Stat(keys)
 	expect.NoError(l, err)

@@ -5,7 +5,7 @@
 // Only ropewalk-agent and tests may import it, so that the ropewalk binary stays small.
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
-//   - entry points: agent, cleanup, snapshot, serve, metrics
+//   - entry points: agent, cleanup, snapshot, serve, startup, metrics
 //   - the reconcile loop: reconcile, standby, restore, mode, publish, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, handshakes, unresponsive, key_prober, keyring, keyfile
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port

@@ -62,6 +62,8 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
+	c.Stats.serving.Store(true)
+	defer c.Stats.serving.Store(false)
 	if err := server.Serve(l); ctx.Err() == nil {
 		return fmt.Errorf("serving probes and metrics: %w", err)
 	}

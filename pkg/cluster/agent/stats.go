@@ -31,6 +31,7 @@ type Stats struct {
 	perPeerMetrics metrics.PerPeer // when to export metrics of single peers
 
 	standby standbyState // whether another agent has this node's tunnel
+	serving atomic.Bool  // this agent answers probes at its address
 
 	busySince atomic.Int64 // start of the running reconcile, in nanoseconds of Unix time; 0: none runs
 

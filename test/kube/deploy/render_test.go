@@ -30,7 +30,7 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		volumes string
 	}{
 		{"spread", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[state tun sockets]"},
+		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[state tun sockets startup]"},
 		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON NET_RAW SYS_NICE]", "[bpf state tun sockets]"},
 		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
 		{"capabilities set in the values", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
@@ -275,6 +275,7 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 			{"dropped", at(t, scc, "requiredDropCapabilities"), at(t, container, "securityContext", "capabilities", "drop")},
 			{"SELinux", at(t, scc, "seLinuxContext", "type"), "RunAsAny"},
 			{"host network", at(t, scc, "allowHostNetwork"), at(t, pod, "hostNetwork")},
+			{"volumes", at(t, scc, "volumes"), volumeTypes(t, pod)},
 			{"account", at(t, scc, "users"), []any{"system:serviceaccount:" + namespace + ":" + at(t, pod, "serviceAccountName").(string)}},
 		} {
 			if fmt.Sprint(c.granted) != fmt.Sprint(c.requested) {
@@ -288,6 +289,21 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 	if strings.Contains(render(t, here(), Values{}), "SecurityContextConstraints") {
 		t.Error("constraints without OpenShift")
 	}
+}
+
+// volumeTypes returns the types of a pod's volumes and of the one with its token.
+func volumeTypes(t *testing.T, pod map[string]any) []string {
+	t.Helper()
+	types := []string{"projected"}
+	for _, v := range at(t, pod, "volumes").([]any) {
+		for key := range v.(map[string]any) {
+			if key != "name" {
+				types = append(types, key)
+			}
+		}
+	}
+	slices.Sort(types)
+	return slices.Compact(types)
 }
 
 // TestSCCMustRunAsNamesLevel: OpenShift compares all options with the pod's, and takes a missing level from the namespace's annotation

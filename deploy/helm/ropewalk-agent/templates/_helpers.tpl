@@ -112,6 +112,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 - --listen=$(LISTEN)
+{{- if eq (include "ropewalk.surges" .) "true" }}
+- --startup-socket=/run/ropewalk/startup/socket
+{{- end }}
 - --log-level={{ .Values.logLevel }}
 {{- if not .Values.cleanup.enabled }}
 {{- range .Values.extraArgs }}
