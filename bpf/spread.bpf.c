@@ -108,8 +108,8 @@ INLINE void spread_message(struct counters *all, struct __sk_buff *skb, struct p
 	}
 	lane = choose_lane(all, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
 	new.src = peer->ports[lane];
-	if (is_fallen(all, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
-		count(all, EVENT_LANE_UNANSWERED, datagram_count(skb));
+	if (is_blocked(all, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
+		count(all, EVENT_PORT_BLOCKED, datagram_count(skb));
 		return;
 	}
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark

@@ -11,9 +11,9 @@
  * lane port in use, once per round. The peer's gather program answers each from its listen port to the prober's listen port,
  * which every stateful firewall admits. So a missing answer depends only on the port from which the probe came.
  *
- * A lane is fallen, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round counts
- * only if its probe from the listen port was answered, and one of a later round too. So neither an outage of the whole path
- * nor a delay makes a lane fall. It rises with the next answer. A peer that never answers makes no lane fall.
+ * A lane port is blocked, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round
+ * counts only if its probe from the listen port was answered, and one of a later round too. So neither an outage of the whole
+ * path nor a delay blocks a port, nor does a peer that never answers. The port is open again with the next answer.
  *
  * A probe is made of a data message: bpf_clone_redirect sends a clone to the same device. The clone passes this program
  * again, ahead of the message, and is shortened there. If that fails, the probe is lost and the message is not.
@@ -23,8 +23,8 @@
 #define ECHO_ROUND 250000000ULL
 /* The same until the peer's first answer. The peer may not support the echo, so its lanes are not probed until then. */
 #define ECHO_FIRST_ROUND 1000000000ULL
-/* A fallen lane has a probe in every fourth round. */
-#define ECHO_FALLEN_ROUNDS 4
+/* A blocked port has a probe in every fourth round. */
+#define ECHO_BLOCKED_ROUNDS 4
 /* Later answers do not count. */
 #define ECHO_TIMEOUT 10000000000ULL
 #define ECHO_MASK_BITS 32
@@ -82,7 +82,7 @@ INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct
 {
 	u32 rounds = e->round - l->round;
 
-	if (l->fallen && rounds < ECHO_FALLEN_ROUNDS)
+	if (l->blocked && rounds < ECHO_BLOCKED_ROUNDS)
 		return;
 	l->sent = aged(l->sent, rounds) | 1;
 	l->answered = aged(l->answered, rounds);
@@ -91,7 +91,7 @@ INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct
 }
 
 /* Probes the lane of a message if that is due. Returns whether the message should keep the listen port. */
-INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
+INLINE int is_blocked(struct counters *all, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
 {
 	struct lane_echo *l;
 
@@ -105,11 +105,11 @@ INLINE int is_fallen(struct counters *all, struct __sk_buff *skb, struct echo *e
 		begin_round(all, skb, e, listen_port, now);
 	if (e->answers && l->round != e->round)
 		probe_lane(all, skb, e, l, port, lane);
-	if (l->judged != e->answers) {
-		l->judged = e->answers;
-		l->fallen |= is_lost(e, l);
+	if (l->evaluated != e->answers) {
+		l->evaluated = e->answers;
+		l->blocked |= is_lost(e, l);
 	}
-	return l->fallen;
+	return l->blocked;
 }
 
 /* Returns the bit of a round in a mask whose bit 0 is the round now, or 0 if the round is too old. */
@@ -143,7 +143,7 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 	if (!(l->sent & bit & ~l->answered))
 		return 0;
 	l->answered |= bit;
-	l->fallen = 0;
+	l->blocked = 0;
 	return 1;
 }
 

@@ -7,11 +7,11 @@
 /* The state of the echo (echo.h) with one peer. Bit i of a mask belongs to the round that was i rounds before. */
 
 struct lane_echo {
-	u32 round;    /* of the last probe, and bit 0 of the masks */
-	u32 sent;     /* the rounds with a probe from this lane's port */
-	u32 answered; /* those whose probe was answered */
-	u32 judged;   /* echo.answers when the lane was last judged */
-	u32 fallen;   /* the lane's messages keep the listen port */
+	u32 round;     /* of the last probe, and bit 0 of the masks */
+	u32 sent;      /* the rounds with a probe from this lane's port */
+	u32 answered;  /* those whose probe was answered */
+	u32 evaluated; /* echo.answers when the lane was last evaluated */
+	u32 blocked;   /* the path does not admit the lane's port, so its messages keep the listen port */
 };
 
 struct echo {

@@ -30,7 +30,7 @@ enum spread_event {
 	EVENT_ECHO_REPLY,        // probes of peers that were answered
 	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
-	EVENT_LANE_UNANSWERED,   // data messages not spread: the peer answers probes from the listen port, and none from their lane port
+	EVENT_PORT_BLOCKED,      // data messages not spread: the peer answers probes from the listen port, and none from their lane port
 	SPREAD_EVENTS,
 };
 

@@ -159,8 +159,8 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			paused = ", " + s.Bad("paused")
 		case p.HeldSeconds > 0:
 			paused = ", " + s.Bad(fmt.Sprintf("unanswered, paused for %v", time.Duration(p.HeldSeconds)*time.Second))
-		case len(p.Fallen) > 0:
-			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Fallen), countOf(len(p.Lanes), "source port")))
+		case len(p.Blocked) > 0:
+			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Blocked), countOf(len(p.Lanes), "source port")))
 		case p.EchoAnswered:
 			paused = ", answers probes"
 		}

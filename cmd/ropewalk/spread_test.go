@@ -112,7 +112,7 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 			}},
 			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Paused: true, Lanes: []spreader.LaneStatus{{Port: 61000}}},
 			{
-				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", EchoAnswered: true, Fallen: []uint16{61001},
+				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", EchoAnswered: true, Blocked: []uint16{61001},
 				Lanes: []spreader.LaneStatus{{Port: 61000, Share: 1}, {Port: 61001}},
 			},
 		}, Interface: &spreader.InterfaceCounters{RxPackets: 5, RxErrors: 1234, RxFrameErrors: 1230, RxLengthErrors: 4, RxDropped: 2}}},

@@ -58,7 +58,9 @@ func (e *spreadEcho) clearLanes() {
 }
 
 // clearLane forgets a lane's probes. The lane has its next one in the next round.
-func (e *spreadEcho) clearLane(i int) { e.Lanes[i] = spreadLaneEcho{Round: e.Round, Judged: e.Answers} }
+func (e *spreadEcho) clearLane(i int) {
+	e.Lanes[i] = spreadLaneEcho{Round: e.Round, Evaluated: e.Answers}
+}
 
 // setLanePorts sets the ports of a peer's lanes. A lane with another port than before has nothing to its name.
 func (value *spreadPeer) setLanePorts(ports []uint16) {
@@ -71,10 +73,10 @@ func (value *spreadPeer) setLanePorts(ports []uint16) {
 	}
 }
 
-// fallenLanes returns the ports of the lanes whose messages keep the listen port.
-func (value *spreadPeer) fallenLanes() (ports []uint16) {
+// blockedPorts returns the lane ports that the path does not admit.
+func (value *spreadPeer) blockedPorts() (ports []uint16) {
 	for i, l := range value.Echo.Lanes[:min(int(value.Lanes), len(value.Echo.Lanes))] {
-		if l.Fallen != 0 {
+		if l.Blocked != 0 {
 			ports = append(ports, hostOrder(value.Ports[i].Raw))
 		}
 	}

@@ -26,7 +26,7 @@ const (
 	EventEchoReply                     // probes of peers that were answered
 	EventEchoBad                       // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EventEchoError                     // probes and answers not sent: the kernel had no memory, or the device refused them
-	EventLaneUnanswered                // data messages not spread: the peer answers probes from the listen port, and none from their lane port
+	EventPortBlocked                   // data messages not spread: the peer answers probes from the listen port, and none from their lane port
 
 	// EventCount is the number of events.
 	EventCount = iota
@@ -55,7 +55,7 @@ var eventNames = [EventCount]string{
 	"echo_reply",
 	"echo_bad",
 	"echo_error",
-	"lane_unanswered",
+	"port_blocked",
 }
 
 var eventHelps = [EventCount]string{

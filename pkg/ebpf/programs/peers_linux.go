@@ -42,10 +42,10 @@ type Peer struct {
 	HeldFor time.Duration
 	// Echo holds the keys of the echo with the peer, which tells whether the path admits the lane ports. It needs Gather in tc.
 	Echo EchoKeys
-	// EchoAnswered: the peer has answered a probe from the listen port. Fallen are the lane ports whose probes it does not answer, so
+	// EchoAnswered: the peer has answered a probe from the listen port. Blocked are the lane ports whose probes it does not answer, so
 	// that their messages keep the listen port. SetPeers ignores both.
 	EchoAnswered bool
-	Fallen       []uint16
+	Blocked      []uint16
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -169,7 +169,7 @@ func (s *State) Peers() ([]Peer, error) {
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
-		p.Echo, p.EchoAnswered, p.Fallen = value.Echo.keys(), value.Echo.Answers != 0, value.fallenLanes()
+		p.Echo, p.EchoAnswered, p.Blocked = value.Echo.keys(), value.Echo.Answers != 0, value.blockedPorts()
 		p.HeldFor = time.Duration(max(0, int64(value.Answers.Held)-now)) << tickShift
 		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
 			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))

@@ -55,12 +55,12 @@ type spreadEcho struct {
 }
 
 type spreadLaneEcho struct {
-	_        structs.HostLayout
-	Round    uint32
-	Sent     uint32
-	Answered uint32
-	Judged   uint32
-	Fallen   uint32
+	_         structs.HostLayout
+	Round     uint32
+	Sent      uint32
+	Answered  uint32
+	Evaluated uint32
+	Blocked   uint32
 }
 
 type spreadLocalPort struct {

@@ -330,8 +330,8 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 	e.answer(0) // the valid one
 }
 
-// TestLaneFallsAfterThreeLostProbes: the listen port's probes are answered, the lane's are not.
-func TestLaneFallsAfterThreeLostProbes(t *testing.T) {
+// TestPortIsBlockedAfterThreeLostProbes: the listen port's probes are answered, the lane's are not.
+func TestPortIsBlockedAfterThreeLostProbes(t *testing.T) {
 	e := newEchoing(t)
 	for round := range 4 {
 		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
@@ -342,16 +342,16 @@ func TestLaneFallsAfterThreeLostProbes(t *testing.T) {
 	}
 	before := counters(t, e.Spread)
 	e.want("three lost", e.same(), 51820)
-	if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventLaneUnanswered)) {
+	if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventPortBlocked)) {
 		t.Errorf("counted %v", got)
 	}
 	peers, err := e.Peers()
 	expect.NoError(t, err)
-	if p := peers[0]; !p.EchoAnswered || !slices.Equal(p.Fallen, []uint16{lane}) || peers[1].EchoAnswered || peers[1].Fallen != nil {
+	if p := peers[0]; !p.EchoAnswered || !slices.Equal(p.Blocked, []uint16{lane}) || peers[1].EchoAnswered || peers[1].Blocked != nil {
 		t.Errorf("got %+v", peers)
 	}
 	for range 4 { // until its next probe
-		e.want("fallen", e.step(), 51820)
+		e.want("blocked", e.step(), 51820)
 		e.answer(listenLane)
 	}
 	e.answer(0)
@@ -362,7 +362,7 @@ func TestLaneFallsAfterThreeLostProbes(t *testing.T) {
 	}
 }
 
-// TestLanesStaySpread has cases in which lanes must not fall.
+// TestLanesStaySpread has cases in which no port must be blocked.
 func TestLanesStaySpread(t *testing.T) {
 	for name, c := range map[string]struct{ listen, lane func(round int) bool }{
 		"two of three lost":         {func(int) bool { return true }, func(r int) bool { return r%3 == 2 }},
@@ -410,13 +410,13 @@ func TestDelayedAnswersKeepLane(t *testing.T) {
 	}
 }
 
-func TestResumeLetsLanesRise(t *testing.T) {
+func TestResumeOpensBlockedPorts(t *testing.T) {
 	e := newEchoing(t)
 	for range 5 {
 		e.step()
 		e.answer(listenLane)
 	}
-	e.want("fallen", e.same(), 51820)
+	e.want("blocked", e.same(), 51820)
 	expect.NoError(t, e.SetPeerPaused(51820, endpoint(them4), false))
 	e.want("resumed", e.same(), lane)
 }

@@ -173,7 +173,7 @@ func (e *echoRig) awaitFlows(what string, want func(PeerStatus) bool) {
 	})
 }
 
-func isSpread(p PeerStatus) bool { return p.EchoAnswered && len(p.Fallen) == 0 }
+func isSpread(p PeerStatus) bool { return p.EchoAnswered && len(p.Blocked) == 0 }
 
 // TestLanesFollowStatefulFirewall has a firewall that admits only replies: none, then one, then none again. The messages take lane ports
 // only while it is not there.
@@ -189,7 +189,7 @@ func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 	_, err := e.receiver.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(hereAddr, port)) // the connection that is admitted
 	expect.NoError(t, err)
 	e.awaitFlows("behind the firewall", func(p PeerStatus) bool {
-		return p.EchoAnswered && len(p.Fallen) > 0 && p.HeldSeconds == 0
+		return p.EchoAnswered && len(p.Blocked) > 0 && p.HeldSeconds == 0
 	})
 	st := e.here.status()
 	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") {
@@ -202,8 +202,8 @@ func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 	}
 }
 
-// TestBlockedLaneFallsAlone has a path that drops what comes from one lane port.
-func TestBlockedLaneFallsAlone(t *testing.T) {
+// TestOnlyTheDroppedPortIsBlocked has a path that drops what comes from one lane port.
+func TestOnlyTheDroppedPortIsBlocked(t *testing.T) {
 	e := newEchoRig(t, GatherAuto)
 	e.awaitFlows("without a firewall", isSpread)
 	var busiest LaneStatus
@@ -214,7 +214,7 @@ func TestBlockedLaneFallsAlone(t *testing.T) {
 	})
 	blocked := busiest.Port
 	e.nft(fmt.Sprintf("table inet block { chain forward { type filter hook forward priority 0; udp sport %d drop; }; }", blocked))
-	e.awaitFlows("with the port blocked", func(p PeerStatus) bool { return slices.Equal(p.Fallen, []uint16{blocked}) })
+	e.awaitFlows("with the port blocked", func(p PeerStatus) bool { return slices.Equal(p.Blocked, []uint16{blocked}) })
 }
 
 // TestPeerWithoutGatherStaysSpread: it answers no probe, and drops them as WireGuard does.
@@ -238,8 +238,8 @@ func TestPeerWithoutGatherStaysSpread(t *testing.T) {
 			}
 		}
 	}
-	if p := e.peer(); p.EchoAnswered || len(p.Fallen) != 0 || probes == 0 {
-		t.Errorf("got status %+v after %d probes, want no answer and no fallen lane", p, probes)
+	if p := e.peer(); p.EchoAnswered || len(p.Blocked) != 0 || probes == 0 {
+		t.Errorf("got status %+v after %d probes, want no answer and no blocked port", p, probes)
 	}
 }
 

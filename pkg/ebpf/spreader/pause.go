@@ -19,7 +19,7 @@ var ErrNotAttached = errors.New("spread is not attached")
 // SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
 // SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network namespace.
 // With a valid address it concerns the peers at that address alone; a peer whose address changes is no longer paused. To resume also ends
-// PeerStatus.HeldSeconds and clears PeerStatus.Fallen. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+// PeerStatus.HeldSeconds and clears PeerStatus.Blocked. errors.Is(err, ErrNotAttached) if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
@@ -79,8 +79,8 @@ func (p pins) setPaused(device string, peer netip.Addr, paused bool) (found bool
 		case peer.IsValid() && p.Endpoint.Addr() == peer.Unmap().WithZone(""):
 			found = true
 			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, paused)
-		case !peer.IsValid() && !paused && (p.HeldFor > 0 || len(p.Fallen) > 0):
-			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold, and lets lanes rise
+		case !peer.IsValid() && !paused && (p.HeldFor > 0 || len(p.Blocked) > 0):
+			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold, and opens blocked ports
 		}
 		if err != nil {
 			return found, err

@@ -80,10 +80,10 @@ type PeerStatus struct {
 	Paused        bool   `json:"paused"` // messages to it keep the listen port
 	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
 	HeldSeconds float64 `json:"held_seconds,omitempty"`
-	// EchoAnswered: the peer answers probes from the listen port. Fallen are the lane ports from which it does not: their messages keep
-	// the listen port.
+	// EchoAnswered: the peer answers probes from the listen port. Blocked are the lane ports from which it does not: their messages
+	// keep the listen port.
 	EchoAnswered bool         `json:"echo_answered"`
-	Fallen       []uint16     `json:"fallen,omitempty"`
+	Blocked      []uint16     `json:"blocked,omitempty"`
 	Lanes        []LaneStatus `json:"lanes"`
 }
 
@@ -351,10 +351,10 @@ func (s *DeviceStatus) checkAnswers(ts TunnelStatus) {
 // checkLanes reports lane ports that the path to a peer does not admit, as the echo shows.
 func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 	for _, p := range ts.Peers {
-		if len(p.Fallen) > 0 {
+		if len(p.Blocked) > 0 {
 			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+
-				"or block some ports; flows of these ports keep port %d until a probe gets through", p.Endpoint, len(p.Fallen), len(p.Lanes),
-				p.Fallen[0], ts.Port, ts.Port)
+				"or block some ports; flows of these ports keep port %d until a probe gets through", p.Endpoint, len(p.Blocked), len(p.Lanes),
+				p.Blocked[0], ts.Port, ts.Port)
 		}
 	}
 }
@@ -375,7 +375,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
 	st := PeerStatus{
 		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(),
-		EchoAnswered: p.EchoAnswered, Fallen: p.Fallen, Lanes: []LaneStatus{},
+		EchoAnswered: p.EchoAnswered, Blocked: p.Blocked, Lanes: []LaneStatus{},
 	}
 	loads, err := state.Loads(p)
 	if err != nil {

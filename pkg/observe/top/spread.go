@@ -40,8 +40,8 @@ type PortLoad struct {
 	Load   uint64         `json:"load"`  // bytes sent recently: halved every 134 ms
 	Share  float64        `json:"share"` // of the peer's load
 	Flows  *int           `json:"flows,omitempty"`
-	// State is the reason why messages keep the listen port: "paused", "held" for a peer that did not answer, "fallen" for a port from
-	// which it does not answer probes. It is empty while the port is in use.
+	// State is the reason why messages keep the listen port: "paused", "held" for a peer that did not answer, "blocked" for a port
+	// from which it does not answer probes. It is empty while the port is in use.
 	State string `json:"state,omitempty"`
 }
 
@@ -149,8 +149,8 @@ func portState(f *spreader.DeviceFlows, p *spreader.PeerStatus, port uint16) str
 		return "paused"
 	case p.HeldSeconds > 0:
 		return "held"
-	case slices.Contains(p.Fallen, port):
-		return "fallen"
+	case slices.Contains(p.Blocked, port):
+		return "blocked"
 	}
 	return ""
 }

@@ -19,7 +19,7 @@ func spreadAfter(n uint64, endpoints ...string) *spreader.DeviceFlows {
 	for i, endpoint := range endpoints {
 		tunnel.Peers = append(tunnel.Peers, spreader.PeerStatus{
 			Endpoint: netip.MustParseAddrPort(endpoint), PublicKey: fmt.Sprintf("%043d=", i),
-			ReceivedBytes: n * 1e6 * uint64(i+1), SentBytes: n * 3e6, Fallen: []uint16{61001},
+			ReceivedBytes: n * 1e6 * uint64(i+1), SentBytes: n * 3e6, Blocked: []uint16{61001},
 			Lanes: []spreader.LaneStatus{{Port: 61000, Load: 1000 * uint64(i+1), Share: 0.25}, {Port: 61001, Load: 3000, Share: 0.75}},
 		})
 	}
