@@ -194,7 +194,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 			n.startSpread(bpf)
 		}
 		expect.EventuallyNoError(l, what+": both restarted", func() error {
-			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the canonical port
+			if err := spreads(a, b); err != nil { // meanwhile no message is lost, and none uses the listen port
 				t.Fatalf("%s, during the restart: %v", what, err)
 			}
 			b.answer(a)

@@ -210,7 +210,7 @@ func (l *lab) sendPlanned() outcome {
 }
 
 // sendSpread runs prepare and sends, until the outcome is good. Each time it checks that each flow has one port and is in
-// order, that all source ports are restored, and that the tunnels know only the canonical endpoints.
+// order, that all source ports are restored, and that the tunnels know only endpoints with the listen port.
 func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 	l.Helper()
 	for attempt := 1; ; attempt++ {

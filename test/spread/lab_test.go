@@ -200,7 +200,7 @@ func (s *side) wg(f func(*wgctrl.Client) error) error {
 	})
 }
 
-// checkEndpoint fails unless s has the other side's canonical endpoint.
+// checkEndpoint fails unless s has the other side's endpoint with its listen port.
 func (l *lab) checkEndpoint(s *side) {
 	l.Helper()
 	expect.NoError(l, s.wg(func(c *wgctrl.Client) error {

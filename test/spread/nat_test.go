@@ -51,7 +51,7 @@ func (l *lab) wantSpreadOff(s *side, words string) {
 	}
 }
 
-// wantOnePort sends, and checks that all packets have the canonical source port.
+// wantOnePort sends, and checks that all packets have the listen port as source port.
 func (l *lab) wantOnePort() {
 	l.Helper()
 	o, _ := l.sendFlows(l.watch(l.left.host, cable), 5, func() {})

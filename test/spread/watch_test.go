@@ -139,7 +139,7 @@ func (o outcome) distinctPorts() int {
 	return len(slices.Compact(ports))
 }
 
-// allOnOnePort reports whether all flows used the canonical source port.
+// allOnOnePort reports whether all flows left from the listen port.
 func (o outcome) allOnOnePort() bool {
 	return o.distinctPorts() == 1 && (len(o.mixed) > 0 || o.ports[0][0] == port) && (len(o.mixed) == 0 || o.mixed[port] > 0)
 }

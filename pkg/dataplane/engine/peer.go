@@ -55,7 +55,7 @@ type Peer struct {
 	Activity peer.Activity
 	// Spread selects the source ports of data messages; nil for no spread to this peer.
 	Spread atomic.Pointer[Spread]
-	// Gathered are the source ports, besides the canonical one, from which the peer may send without roaming; nil for none.
+	// Gathered are the source ports, besides the listen port, from which the peer may send without roaming; nil for none.
 	Gathered atomic.Pointer[spread.Ports]
 	// SendGroup is the send group of the port (underlay.Port.OpenGroup) in which data messages to the peer leave.
 	SendGroup atomic.Int32

@@ -29,7 +29,7 @@ type Spread struct {
 const noCheck = math.MaxInt64
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
-// Without any, all messages leave from the canonical port, but flows are recorded, so that none is reordered when spread
+// Without any, all messages leave from the listen port, but flows are recorded, so that none is reordered when spread
 // starts later.
 func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
@@ -41,7 +41,7 @@ func NewSpread(sources []uint8) *Spread {
 }
 
 // Blocked returns a copy of s, which has sources, with the same loads. The flows of sources that are blocked by index leave from the
-// canonical port.
+// listen port.
 func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
 	c := *s
 	c.blocked = [4]uint64{}
@@ -97,7 +97,7 @@ func (t *transmitter) chooseSource(p *Peer) int {
 	return source
 }
 
-// stage records the flow of the parsed train to p: once there is a session, it will leave from the canonical port.
+// stage records the flow of the parsed train to p: once there is a session, it will leave from the listen port.
 func (t *transmitter) stage(p *Peer) {
 	if p.Spread.Load() != nil {
 		t.flows.Note(t.train.FlowHash(), t.now)
@@ -112,7 +112,7 @@ func (p *Peer) noteSource(keys *session.Keypair, e *element) {
 		p.SlowPath.Roam(e.From)
 		return
 	}
-	at, gathered := p.canonicalEndpoint(to, e.From)
+	at, gathered := p.listenEndpoint(to, e.From)
 	if gathered {
 		p.MarkHeard()
 	}
@@ -121,9 +121,9 @@ func (p *Peer) noteSource(keys *session.Keypair, e *element) {
 	}
 }
 
-// canonicalEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
-// one of the peer\'s spread source ports. The canonical port is then that of known.
-func (p *Peer) canonicalEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
+// listenEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
+// one of the peer's spread source ports. The listen port is then that of known.
+func (p *Peer) listenEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
 	if *known == from {
 		return from, false
 	}

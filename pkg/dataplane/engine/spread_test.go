@@ -98,8 +98,8 @@ func TestFlowsKeepSourceUntilPause(t *testing.T) {
 	}
 }
 
-// TestExistingFlowsKeepCanonicalPort: a flow must not overtake itself when spreading begins.
-func TestExistingFlowsKeepCanonicalPort(t *testing.T) {
+// TestExistingFlowsKeepListenPort: a flow must not overtake itself when spreading begins.
+func TestExistingFlowsKeepListenPort(t *testing.T) {
 	for _, staged := range []bool{false, true} {
 		r := newRig(t)
 		sources := sourcesOf(r)
@@ -216,7 +216,7 @@ func TestSpreadSourcesDoNotRoam(t *testing.T) {
 		roams []underlay.Endpoint
 		heard bool
 	}{
-		{"the canonical port", there, true, nil, false},
+		{"the listen port", there, true, nil, false},
 		{"a source port", at("192.0.2.2", 61000), true, nil, true},
 		{"the last source port", at("192.0.2.2", 61999), true, nil, true},
 		{"another port", at("192.0.2.2", 62000), true, []underlay.Endpoint{at("192.0.2.2", 62000)}, false},
@@ -264,7 +264,7 @@ func TestHellosReachSlowPath(t *testing.T) {
 	}
 }
 
-// TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the canonical port.
+// TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the listen port.
 func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	r := newRig(t)
 	ours, theirs := underlay.Pipe(1)
@@ -287,8 +287,8 @@ func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	}
 }
 
-// TestBlockedSourcesSendFromCanonicalPort blocks one of two sources while flows use both.
-func TestBlockedSourcesSendFromCanonicalPort(t *testing.T) {
+// TestBlockedSourcesSendFromListenPort blocks one of two sources while flows use both.
+func TestBlockedSourcesSendFromListenPort(t *testing.T) {
 	r := newRig(t)
 	sources := sourcesOf(r)
 	s := NewSpread([]uint8{1, 200})
@@ -303,7 +303,7 @@ func TestBlockedSourcesSendFromCanonicalPort(t *testing.T) {
 	before := send()
 	r.peer.Spread.Store(s.Blocked(func(index int) bool { return index == 1 }))
 	if got, want := send(), [3]int{before[2], before[1], 0}; got != want || before[2] == 0 {
-		t.Errorf("got flows %v of canonical port and sources, want %v", got, want)
+		t.Errorf("got flows %v of listen port and sources, want %v", got, want)
 	}
 	r.peer.Spread.Store(r.peer.Spread.Load().Blocked(func(int) bool { return false }))
 	if got := send(); got != before {

@@ -323,8 +323,8 @@ func TestFlowWithWaitingTrainsKeepsItsSource(t *testing.T) {
 	}
 }
 
-// TestWaitingTrainsLeaveAnotherPortFromItsCanonicalSource: the listen port changes while trains wait.
-func TestWaitingTrainsLeaveAnotherPortFromItsCanonicalSource(t *testing.T) {
+// TestWaitingTrainsFollowChangeOfListenPort: the listen port changes while trains wait.
+func TestWaitingTrainsFollowChangeOfListenPort(t *testing.T) {
 	r, b := slowRig(t, 0)
 	r.peer.Spread.Store(NewSpread([]uint8{3, 4}))
 	f := flow.Flow{Ends: out4}

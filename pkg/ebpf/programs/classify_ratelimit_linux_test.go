@@ -234,7 +234,7 @@ func TestInitiationsToLanePortsAreRateLimited(t *testing.T) {
 	}
 	checkRows(t, c, []classifyRow{
 		admitRow("first", to(61000, initiation())), dropRow("second", to(61999, initiation()), sourceLimit),
-		dropRow("to the canonical port", to(51820, initiation()), sourceLimit),
+		dropRow("to the listen port", to(51820, initiation()), sourceLimit),
 		{"before the lanes", to(60999, initiation()), xdpPass, ""},
 		{"behind the lanes", to(62000, initiation()), xdpPass, ""},
 		{"data", to(61000, message(4, 96)), xdpPass, ""},

@@ -26,7 +26,7 @@ var ErrFull = errors.New("the eBPF map is full")
 type Peer struct {
 	// Tunnel is the listen port of the Tunnel on this host.
 	Tunnel uint16
-	// Endpoint is the peer's address and canonical port: the port without spreading. A zone is ignored. A mapped IPv4
+	// Endpoint is the peer's address and listen port: the port without spreading. A zone is ignored. A mapped IPv4
 	// address equals the IPv4 address.
 	Endpoint netip.AddrPort
 	// LanePorts are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
@@ -200,8 +200,8 @@ func explainPutError(err error) error {
 	return nil
 }
 
-// canonicalEndpoint returns the endpoint without zone, and with an unmapped IPv4 address.
-func canonicalEndpoint(e netip.AddrPort) netip.AddrPort {
+// normalizedEndpoint returns the endpoint without zone, and with an unmapped IPv4 address.
+func normalizedEndpoint(e netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), e.Port())
 }
 
@@ -228,7 +228,7 @@ func (k *spreadPeerKey) endpoint() netip.AddrPort {
 	for i, w := range k.Address {
 		binary.NativeEndian.PutUint32(address[4*i:], w.Raw)
 	}
-	return canonicalEndpoint(netip.AddrPortFrom(netip.AddrFrom16(address), hostOrder(k.Port.Raw)))
+	return normalizedEndpoint(netip.AddrPortFrom(netip.AddrFrom16(address), hostOrder(k.Port.Raw)))
 }
 
 // addressWords returns an address as the maps' keys hold it. IPv4 addresses are mapped into IPv6.

@@ -96,7 +96,7 @@ func BenchmarkGather(b *testing.B) {
 		udp := data(them4, from(us4, 51819)).bytes()
 		b.Run(name+"/not UDP", func(b *testing.B) { repeatRun(b, p, set(udp, 14+9, 6)) })
 		b.Run(name+"/UDP of others", func(b *testing.B) { repeatRun(b, p, udp) })
-		b.Run(name+"/from the canonical port", func(b *testing.B) { repeatRun(b, p, data(them4, us4).bytes()) })
+		b.Run(name+"/from the listen port", func(b *testing.B) { repeatRun(b, p, data(them4, us4).bytes()) })
 	}
 	swapPorts(b, s)
 	for name, p := range map[string]*ebpf.Program{"tc": s.Ingress(), "xdp": s.XDP()} {

@@ -289,7 +289,7 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 	e.step()
 	s, at := e.state(), now(t)
 	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
-	canonical := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
+	answer := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
 	e.answer(listenLane)
 	e.same() // the lane's first probe
 	for name, c := range map[string]struct {
@@ -299,7 +299,7 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 	}{
 		"answer with another key":    {them4, good.bytes(theirKey), tcDrop},
 		"probe with another key":     {them4, echo{kind: probeKind, port: 51821}.bytes(ourKey), tcDrop},
-		"replayed answer":            {them4, canonical.bytes(ourKey), tcDrop},
+		"replayed answer":            {them4, answer.bytes(ourKey), tcDrop},
 		"reflected probe":            {them4, echo{lane: listenLane, kind: probeKind, port: 51821, round: s.Round, time: at}.bytes(ourKey), tcDrop},
 		"answer of a later round":    {them4, echo{0, answerKind, lane, s.Round + 1, at}.bytes(ourKey), tcDrop},
 		"answer of an early round":   {them4, echo{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},

@@ -38,7 +38,7 @@ func gatherRows() []spreadRow {
 		row("a lane port to a lane port", lane4, ours4, them4, us4, once(EventGather, EventToListenPort), as),
 		row("a v6 lane port to a lane port", lane6, from(us6, 61999), them6, us6, once(EventGather, EventToListenPort), as),
 		row("a stock peer to a lane port", "203.0.113.9:40000", ours4, "203.0.113.9:40000", us4, destination, as),
-		alone("canonical to canonical", them4, us4),
+		alone("listen port to listen port", them4, us4),
 		alone("before the range", from(them4, 61999), us4), alone("behind the range", from(them4, 63000), us4),
 		alone("another address", from("203.0.113.3:1", gathers), us4),
 		alone("a stock peer's other port", from("203.0.113.9:1", gathers), us4),

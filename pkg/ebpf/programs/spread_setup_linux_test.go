@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// Endpoints of the tests' tunnel, with the canonical ports.
+// Endpoints of the tests' tunnel, with the listen ports.
 const (
 	us4, them4 = "198.51.100.1:51820", "203.0.113.2:51821"
 	us6, them6 = "[2001:db8:1::1]:51820", "[2001:db8:2::2]:51821"

@@ -74,7 +74,7 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, e
 	}
 	defer unlock()
 	if len(cfg.configuredPeers()) == 0 {
-		known.portByAddress = p.canonicalPorts(cfg)
+		known.portByAddress = p.listenPorts(cfg)
 	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {

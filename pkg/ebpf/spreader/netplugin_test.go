@@ -85,7 +85,7 @@ func (r *rig) portsSeen() (ports map[uint16]bool) {
 	return ports
 }
 
-// TestSpreadRunsBeforeNetworkPlugin: a filter that accepts all packets would otherwise leave them on the canonical port.
+// TestSpreadRunsBeforeNetworkPlugin: a filter that accepts all packets would otherwise leave them on the listen port.
 func TestSpreadRunsBeforeNetworkPlugin(t *testing.T) {
 	t.Run("Cilium", func(t *testing.T) { spreadRunsBeforePlugin(t, 1, 1) })
 	t.Run("Calico", func(t *testing.T) { spreadRunsBeforePlugin(t, 0, 0) })

@@ -192,8 +192,8 @@ func (p pins) tunnels(device string) ([]programs.Tunnel, error) {
 	return s.Tunnels()
 }
 
-// canonicalPorts returns the canonical ports of the peers in a device's maps, by address.
-func (p pins) canonicalPorts(cfg Config) map[netip.Addr]uint16 {
+// listenPorts returns the listen ports of the peers in a device's maps, by address.
+func (p pins) listenPorts(cfg Config) map[netip.Addr]uint16 {
 	s, err := programs.OpenState(p.state(cfg.Device))
 	if err != nil {
 		return nil

@@ -345,8 +345,8 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(endpoints)
 }
 
-// tunnelPeers returns the canonical endpoints of a tunnel's peers. It skips peers that share an address: there is a NAT
-// between.
+// tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports. It skips peers that share an address: there is
+// a NAT between.
 func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPort) {
 	at := map[netip.Addr]int{}
 	for _, p := range t.Peers {
@@ -361,7 +361,7 @@ func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPor
 		case at[p.Endpoint.Addr()] > 1:
 			pl.skip(p, fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", p.Endpoint.Addr()))
 		default:
-			endpoints = append(endpoints, pl.canonicalEndpoint(p, known))
+			endpoints = append(endpoints, pl.listenEndpoint(p, known))
 		}
 	}
 	return endpoints
@@ -377,10 +377,10 @@ type history struct {
 	echoKeys        echoKeys     // kept over calls; may be nil
 }
 
-// canonicalEndpoint returns a peer's endpoint with its canonical port. The tunnel may have last received from a lane port of
-// a peer that already spreads, and then no longer knows the canonical port. That is the one of an earlier call, or else
+// listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of
+// a peer that already spreads, and then no longer knows the listen port. That is the one of an earlier call, or else
 // most likely the same as this host's.
-func (pl *plan) canonicalEndpoint(p TunnelPeer, known history) netip.AddrPort {
+func (pl *plan) listenEndpoint(p TunnelPeer, known history) netip.AddrPort {
 	if !pl.cfg.PeerPorts.Contains(p.Endpoint.Port()) {
 		if known.endpointPorts != nil {
 			known.endpointPorts[p.Key] = p.Endpoint.Port()

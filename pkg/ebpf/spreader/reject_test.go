@@ -214,8 +214,8 @@ func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPeerHeardFromLanePortKeepsCanonicalPort has a peer that spreads before this end gathers.
-func TestPeerHeardFromLanePortKeepsCanonicalPort(t *testing.T) {
+// TestPeerHeardFromLanePortKeepsListenPort has a peer that spreads before this end gathers.
+func TestPeerHeardFromLanePortKeepsListenPort(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set(wg("192.0.2.2:61007"))
 	report := r.here.attach(r.here.config())

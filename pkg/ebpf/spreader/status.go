@@ -71,7 +71,7 @@ type TunnelStatus struct {
 
 // PeerStatus is one peer of a tunnel.
 type PeerStatus struct {
-	Endpoint netip.AddrPort `json:"endpoint"` // canonicalEndpoint
+	Endpoint netip.AddrPort `json:"endpoint"` // with its listen port
 	// PublicKey, ReceivedBytes and SentBytes are the tunnel's, empty and 0 if it has no peer with this address.
 	PublicKey     string `json:"public_key,omitempty"`
 	ReceivedBytes uint64 `json:"received_bytes"`

@@ -252,7 +252,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	}
 	defer unlock()
 	if len(cfg.configuredPeers()) == 0 {
-		known.portByAddress = p.canonicalPorts(cfg)
+		known.portByAddress = p.listenPorts(cfg)
 	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {

@@ -266,7 +266,7 @@ func isNeighbourType(t byte) bool {
 	return t >= 130 && t <= 137 || t == 143
 }
 
-// classifyUDP accepts data from any source port (spread) to the canonical port, and handshakes between canonical ports.
+// classifyUDP accepts data from any source port (spread) to the listen port, and handshakes between listen ports.
 func classifyUDP(p []byte) (kind frameKind, port uint16) {
 	if len(p) < 8+wgHeaderLen {
 		return frameForeign, 0

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Sources numbers the UDP ports that a Port sends from: the canonical port is 0, and further ones follow in the order
+// Sources numbers the UDP ports that a Port sends from: the listen port is 0, and further ones follow in the order
 // of Add. One goroutine at a time may call Add. Any goroutine may call the other methods, also during Add. Each source
 // has a handle, whose meaning the Port defines. This type is for implementations of Port.
 type Sources struct {
@@ -17,14 +17,14 @@ type Sources struct {
 	count   atomic.Int32 // completed entries
 }
 
-// NewSources returns the sources of a port that has only the canonical one.
-func NewSources(canonical uint16, handle int) *Sources {
+// NewSources returns the sources of a port that has only the listen port.
+func NewSources(listenPort uint16, handle int) *Sources {
 	s := new(Sources)
-	s.publish(canonical, handle)
+	s.publish(listenPort, handle)
 	return s
 }
 
-// Len returns the number of sources, including the canonical one. All lower numbers are open.
+// Len returns the number of sources, including the listen port. All lower numbers are open.
 func (s *Sources) Len() int { return int(s.count.Load()) }
 
 // Port returns the UDP port of a source, or 0 if the source is not open.
@@ -51,7 +51,7 @@ func (s *Sources) Add(port uint16, open func() (handle int, err error)) (source 
 	case port == 0:
 		return 0, fmt.Errorf("sending from UDP port 0: %w", syscall.EINVAL)
 	case port == s.ports[0]:
-		return 0, fmt.Errorf("opening the canonical port %d as a source: %w", port, syscall.EADDRINUSE)
+		return 0, fmt.Errorf("opening the listen port %d as a source: %w", port, syscall.EADDRINUSE)
 	case n > MaxSources:
 		return 0, fmt.Errorf("sending from UDP port %d: %w", port, errTooManySources)
 	}

@@ -19,7 +19,7 @@ const MaxRunSegments = 64
 // does not open longer elements ahead of their lane.
 const MaxCoalesced = 64
 
-// MaxSources is the maximum number of sources of one Port, not counting the canonical port.
+// MaxSources is the maximum number of sources of one Port, not counting the listen port.
 const MaxSources = 255
 
 // MaxGroups is the maximum number of send groups, including group 0, which is always open.
@@ -64,7 +64,7 @@ type Run struct {
 	SegSize int
 	// Segments is the number of datagrams, at most MaxRunSegments.
 	Segments int
-	// Source is the number of the source from which the run leaves: 0 is the canonical port; OpenSource returns the
+	// Source is the number of the source from which the run leaves: 0 is the listen port; OpenSource returns the
 	// others.
 	Source int
 	// Group is the number of the send group, 0 <= Group < MaxGroups: runs of one source in different groups have
@@ -125,14 +125,14 @@ type Port interface {
 	Lane(i int) Lane
 	// Lanes returns the number of lanes with which the Port was opened.
 	Lanes() int
-	// LocalPort returns the UDP port of all lanes: the canonical port.
+	// LocalPort returns the UDP port of all lanes: the listen port.
 	LocalPort() uint16
 	// OpenSource binds another UDP port to send from, for all lanes, until Close. It returns its number for Run.Source:
 	// 1 for the first. A port that is open already keeps its number. Errors: syscall.EADDRINUSE if the port is the
-	// canonical one or another program's, syscall.EINVAL for port 0, syscall.EMFILE if the process would have too few
+	// listen port or another program's, syscall.EINVAL for port 0, syscall.EMFILE if the process would have too few
 	// descriptors left, net.ErrClosed, or an error if MaxSources are open.
 	//
-	// Peers should send to the canonical port only. Datagrams that a peer sends to a source are received from
+	// Peers should send to the listen port only. Datagrams that a peer sends to a source are received from
 	// SecondaryPorts.
 	OpenSource(port uint16) (source int, err error)
 	// OpenGroup opens a send group, 0 < group < MaxGroups, for all sources, also those that are opened later, until

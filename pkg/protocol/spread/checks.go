@@ -14,17 +14,17 @@ const (
 )
 
 // Checks tells which source ports the path to a peer admits. While data is sent there are rounds. In each, a check leaves from the
-// canonical port and from each source port in use. The peer answers the one from the canonical port, and lists how many rounds ago it
+// listen port and from each source port in use. The peer answers the one from the listen port, and lists how many rounds ago it
 // last received one from each other port.
 //
-// A port is blocked when its last three checks were lost, each in a round whose check from the canonical port was answered, if one of
+// A port is blocked when its last three checks were lost, each in a round whose check from the listen port was answered, if one of
 // a later round was, too. So no outage, no delay and no peer that answers nothing blocks a port. A blocked port is open
 // again with its next check that arrives. bpf/include/echo.h does the same in front of another WireGuard.
 //
 // Checks has one user at a time. It has no clock.
 type Checks struct {
 	round    uint32
-	answered uint32 // the rounds whose check from the canonical port was answered. Here and below bit i is i rounds ago.
+	answered uint32 // the rounds whose check from the listen port was answered. Here and below bit i is i rounds ago.
 	ports    []portChecks
 }
 
@@ -61,7 +61,7 @@ func (c *Checks) Due(i int, inUse bool) bool {
 	return true
 }
 
-// Answered takes the answer to the check from the canonical port in a round, with the rounds since the last check from each port. It
+// Answered takes the answer to the check from the listen port in a round, with the rounds since the last check from each port. It
 // reports whether a port was blocked or opened.
 func (c *Checks) Answered(round uint32, ages []byte) (changed bool) {
 	ago := c.round - round

@@ -15,15 +15,15 @@ type checked struct {
 
 func newChecked() *checked { return &checked{c: NewChecks(2, 1<<32-3)} }
 
-// step runs a round. canonical, first and second tell which checks arrive. It returns whether the answer changed anything.
-func (k *checked) step(canonical, first, second bool) (changed bool) {
+// step runs a round. listen, first and second tell which checks arrive. It returns whether the answer changed anything.
+func (k *checked) step(listen, first, second bool) (changed bool) {
 	k.c.Begin()
 	for i, arrives := range []bool{first, second} {
 		if k.c.Due(i, true) && arrives {
 			k.peer.Note(i, k.c.Round())
 		}
 	}
-	return canonical && k.c.Answered(k.c.Round(), k.peer.AppendAges(nil, k.c.Round()))
+	return listen && k.c.Answered(k.c.Round(), k.peer.AppendAges(nil, k.c.Round()))
 }
 
 func (k *checked) blocked() []bool { return []bool{k.c.Blocked(0), k.c.Blocked(1)} }
@@ -73,7 +73,7 @@ func TestPortsStayOpen(t *testing.T) {
 	always, never := func(int) bool { return true }, func(int) bool { return false }
 	odd := func(r int) bool { return r%2 == 1 }
 	outage := func(r int) bool { return r < 5 || r > 20 }
-	for name, c := range map[string]struct{ canonical, port func(round int) bool }{
+	for name, c := range map[string]struct{ listen, port func(round int) bool }{
 		"nothing lost":                     {always, always},
 		"two of three lost":                {always, func(r int) bool { return r%3 == 2 }},
 		"a peer that answers nothing":      {never, never},
@@ -85,7 +85,7 @@ func TestPortsStayOpen(t *testing.T) {
 	} {
 		k := newChecked()
 		for round := range 60 {
-			if port := c.port(round); k.step(c.canonical(round), port, port) {
+			if port := c.port(round); k.step(c.listen(round), port, port) {
 				t.Errorf("%s: round %d changed the ports to %v", name, round, k.blocked())
 			}
 		}

@@ -16,8 +16,8 @@ const (
 	laneMask  = 1<<laneBits - 1
 )
 
-// Canonical is the lane of Note. NewLoadsOf must not be called with it.
-const Canonical = 0
+// ListenPort is the lane of Note. NewLoadsOf must not be called with it.
+const ListenPort = 0
 
 // Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). Flows that share an
 // entry share a lane, which costs balance but never order. So the table is never full and needs no eviction. An entry
@@ -54,17 +54,17 @@ func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 	return loads.usable(lane)
 }
 
-// Note records that the flow uses lane Canonical now, before loads exist for it, so that Choose does not reorder it
+// Note records that the flow uses lane ListenPort now, before loads exist for it, so that Choose does not reorder it
 // later. It does not change an entry that another flow is using on another lane.
 func (f *Flows) Note(hash uint32, now int64) {
 	entry := &f.entries[hash>>f.shift]
 	tick := now >> tickShift
-	if *entry&laneMask == Canonical || f.paused(*entry, tick) {
-		*entry = uint64(tick)<<laneBits | Canonical
+	if *entry&laneMask == ListenPort || f.paused(*entry, tick) {
+		*entry = uint64(tick)<<laneBits | ListenPort
 	}
 }
 
-// Lane returns the lane of the flow's last packet, Canonical if there was none.
+// Lane returns the lane of the flow's last packet, ListenPort if there was none.
 func (f *Flows) Lane(hash uint32) int { return int(f.entries[hash>>f.shift] & laneMask) }
 
 // Keep keeps the flow, if there was one, on its lane as if it had sent a packet now: older packets may still wait to be sent.

@@ -44,7 +44,7 @@ func NewLoads(n int, first uint32) *Loads {
 	return &Loads{loads: make([]load, n), first: int(first % uint32(n))}
 }
 
-// NewLoadsOf returns zero loads of the given lanes, at least one and at most MaxPorts, none of them Canonical. All
+// NewLoadsOf returns zero loads of the given lanes, at least one and at most MaxPorts, none of them ListenPort. All
 // Loads that share a Flows are made this way, so a lane has the same meaning in all of them.
 func NewLoadsOf(lanes []uint8, first uint32) *Loads {
 	l := NewLoads(len(lanes), first)

@@ -11,15 +11,15 @@ import (
 // Like a hello, no stock peer takes it for an IP packet. It is sent only to peers whose hello has Checks set.
 type Check struct {
 	Answer bool
-	Source int    // the index of the source port among those that the sender uses, at most MaxHelloPorts-1; CanonicalSource for its canonical port
+	Source int    // the index of the source port among those that the sender uses, at most MaxHelloPorts-1; ListenPortSource for its listen port
 	Round  uint32 // of the prober; an answer repeats it
 	// Ages has, in an answer, the number of rounds since the last check from each source port; 255 if none has arrived. It is a part of
 	// the parsed message.
 	Ages []byte
 }
 
-// CanonicalSource is the Source of a check from the canonical port, and of answers.
-const CanonicalSource = 0xff
+// ListenPortSource is the Source of a check from the listen port, and of answers.
+const ListenPortSource = 0xff
 
 // Errors of ParseCheck.
 var (
@@ -84,7 +84,7 @@ func ParseCheck(plain []byte, c *Check) error {
 		Answer: plain[checkFlagsAt]&checkAnswer != 0, Source: int(plain[checkSourceAt]),
 		Round: binary.LittleEndian.Uint32(plain[checkRoundAt:]), Ages: plain[checkAgesAt:end],
 	}
-	if c.Source != CanonicalSource && (c.Source >= MaxHelloPorts || c.Answer) {
+	if c.Source != ListenPortSource && (c.Source >= MaxHelloPorts || c.Answer) {
 		return ErrCheckMalformed
 	}
 	return nil

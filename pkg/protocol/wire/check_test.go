@@ -18,9 +18,9 @@ func sampleChecks() []Check {
 	return []Check{
 		{Source: 0, Round: 7, Ages: []byte{}},
 		{Source: MaxHelloPorts - 1, Round: 1<<32 - 1, Ages: []byte{}},
-		{Source: CanonicalSource, Round: 1, Ages: []byte{}},
-		{Answer: true, Source: CanonicalSource, Round: 0x01020304, Ages: []byte{0, 3, spread.NeverArrived}},
-		{Answer: true, Source: CanonicalSource, Round: 2, Ages: slices.Repeat([]byte{1}, MaxHelloPorts)},
+		{Source: ListenPortSource, Round: 1, Ages: []byte{}},
+		{Answer: true, Source: ListenPortSource, Round: 0x01020304, Ages: []byte{0, 3, spread.NeverArrived}},
+		{Answer: true, Source: ListenPortSource, Round: 2, Ages: slices.Repeat([]byte{1}, MaxHelloPorts)},
 	}
 }
 

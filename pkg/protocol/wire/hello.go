@@ -15,7 +15,7 @@ import (
 // nevertheless. Zones are not transmitted.
 type Hello struct {
 	Gathers bool // the sender receives data messages from any of the receiver's source ports
-	Heard   bool // an authenticated message from a port other than the receiver's canonical port has arrived
+	Heard   bool // an authenticated message from a port other than the receiver's listen port has arrived
 	NoReply bool // the sender wants no hello in return
 	Probes  bool // the sender answers path MTU probes (Probe)
 	Checks  bool // the sender answers checks of source ports (Check)

@@ -69,7 +69,7 @@ func (p *Peer) receiveCheck(plain []byte) drop.Reason {
 		return drop.HelloUnwanted
 	case m.Answer:
 		q.answer.Store(&spreadAnswer{m.Round, append([]byte(nil), m.Ages...)})
-	case m.Source != wire.CanonicalSource:
+	case m.Source != wire.ListenPortSource:
 		q.note(m.Source, m.Round)
 		return drop.None
 	case !q.rate.allow(p.dev.clock(), time.Second):
@@ -116,7 +116,7 @@ func (p *Peer) handleChecks(now int64) {
 	q, c := p.requests.checkQueue(), p.checks
 	keys := p.engine.Current.Load()
 	if due := q.due.Swap(0); due != 0 && keys.Usable(now) {
-		answer := wire.Check{Answer: true, Source: wire.CanonicalSource, Round: uint32(due >> 1)}
+		answer := wire.Check{Answer: true, Source: wire.ListenPortSource, Round: uint32(due >> 1)}
 		answer.Ages = q.ages(answer.Round)
 		p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &answer))
 	}
@@ -148,7 +148,7 @@ func (p *Peer) checkSources(now int64) {
 			p.dev.engine.SendHello(p.engine, keys, int(source), wire.AppendCheck(nil, &m))
 		}
 	}
-	m.Source = wire.CanonicalSource // last, so that the answer knows of those before
+	m.Source = wire.ListenPortSource // last, so that the answer knows of those before
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &m))
 }
 
@@ -179,7 +179,7 @@ func (p *Peer) startChecks() {
 	}
 }
 
-// blockSources has the flows of blocked sources leave from the canonical port, and reports the change. The caller holds mu.
+// blockSources has the flows of blocked sources leave from the listen port, and reports the change. The caller holds mu.
 func (p *Peer) blockSources() {
 	c := p.checks
 	if c == nil || c.spread == nil || p.engine.Spread.Load() != c.spread {

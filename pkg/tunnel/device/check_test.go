@@ -136,7 +136,7 @@ func TestMalformedCheckIsCounted(t *testing.T) {
 		}
 	}
 	for _, answer := range []bool{false, true} {
-		m := wire.AppendCheck(nil, &wire.Check{Answer: answer, Source: wire.CanonicalSource})
+		m := wire.AppendCheck(nil, &wire.Check{Answer: answer, Source: wire.ListenPortSource})
 		refused := 0
 		for range 20 {
 			if p.Hello(m, underlay.Endpoint{Dst: b.Outside(false)}) == drop.HelloUnwanted {

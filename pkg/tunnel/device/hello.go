@@ -141,7 +141,7 @@ func (p *Peer) sendHello(now int64) {
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendHello(nil, &h))
 }
 
-// sendHelloFromSource sends a hello from another port than the canonical one, to test whether it arrives. The caller holds mu.
+// sendHelloFromSource sends a hello from another port than the listen port, to test whether it arrives. The caller holds mu.
 func (p *Peer) sendHelloFromSource(hello []byte) {
 	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
 		p.dev.engine.SendHello(p.engine, p.engine.Current.Load(), int(list[0]), hello)
@@ -192,7 +192,7 @@ func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 		p.dev.selection.plan(p, m.from.Dst.Addr(), m.plan) // before the peer learns the plan
 	}
 	p.updateGathered()
-	p.setCanonicalEndpoint(m)
+	p.setListenEndpoint(m)
 	if m.source {
 		p.engine.Heard.Store(true) // after its ports are stored: the peer begins to use them when it learns this
 	}
@@ -226,17 +226,17 @@ func (p *Peer) updateGathered() {
 	}
 }
 
-// setCanonicalEndpoint sets the endpoint to the peer's canonical port: the sender of a hello from that port. It corrects an
+// setListenEndpoint sets the endpoint to the peer's listen port: the sender of a hello from that port. It corrects an
 // endpoint that was learnt from data which arrived from a source port before the hello. The caller holds mu.
-func (p *Peer) setCanonicalEndpoint(m *pendingHello) {
-	to, canonical := p.engine.Endpoint.Load(), m.hello.Own.Port()
+func (p *Peer) setListenEndpoint(m *pendingHello) {
+	to, port := p.engine.Endpoint.Load(), m.hello.Own.Port()
 	switch {
 	case to == nil || *to == m.from:
 	case !m.fromSource():
 		p.moveEndpoint(m.from)
-	case p.hello.nat == nil && canonical != 0 && to.Dst.Port() != canonical && m.ports().Contains(to.Dst.Port()):
+	case p.hello.nat == nil && port != 0 && to.Dst.Port() != port && m.ports().Contains(to.Dst.Port()):
 		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{
-			Dst: netip.AddrPortFrom(to.Dst.Addr(), canonical), Scope: to.Scope, Src: to.Src,
+			Dst: netip.AddrPortFrom(to.Dst.Addr(), port), Scope: to.Scope, Src: to.Src,
 		})
 	}
 }

@@ -90,12 +90,12 @@ func (m *pendingHello) ports() spread.Ports {
 	return spread.Ports{First: m.hello.First, Last: m.hello.Last}
 }
 
-// fromSource reports whether the hello came from one of these ports and not from the canonical one.
+// fromSource reports whether the hello came from one of these ports and not from the listen port.
 func (m *pendingHello) fromSource() bool {
 	return m.ports().Contains(m.from.Dst.Port()) && m.from.Dst.Port() != m.hello.Own.Port()
 }
 
-// natError explains why there is no spread through a NAT. A NAT maps the canonical ports only. It would drop messages from
+// natError explains why there is no spread through a NAT. A NAT maps the listen ports only. It would drop messages from
 // other ports, or send them from the port of another flow.
 type natError struct{ behind, local, seen string }
 
@@ -105,7 +105,7 @@ func (e *natError) Error() string {
 }
 
 // findNAT compares each side's local address with the address that the other side sees, as IKE does (RFC 7296, section
-// 2.23). A spread source port says nothing about the canonical port, so it counts as the canonical port. That holds for the
+// 2.23). A spread source port says nothing about the listen port, so it counts as the listen port. That holds for the
 // port that a hello came from, and for the port that the peer takes for our endpoint. The caller holds mu.
 func (p *Peer) findNAT(m *pendingHello) error {
 	seen := m.from.Dst

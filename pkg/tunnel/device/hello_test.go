@@ -220,7 +220,7 @@ func TestFlowsKeepPortsWhenPeerChangesRange(t *testing.T) {
 			t.Errorf("16 flows took %d ports, and then %d", before, n)
 		}
 		if n := w.count(a.N, func(d tapped) bool { return d.from.Port() == devicetest.ListenPort && d.size > 400 }); n != 0 {
-			t.Errorf("%d of their messages left from the canonical port", n)
+			t.Errorf("%d of their messages left from the listen port", n)
 		}
 	})
 }
@@ -318,8 +318,8 @@ func TestNewPortHasNoOldSources(t *testing.T) {
 	}
 }
 
-// TestHelloFromNewCanonicalPortRoams covers a peer that spreads all its data, so that only hellos show its canonical port.
-func TestHelloFromNewCanonicalPortRoams(t *testing.T) {
+// TestHelloFromNewListenPortRoams covers a peer that spreads all its data, so that only hellos show its listen port.
+func TestHelloFromNewListenPortRoams(t *testing.T) {
 	for _, mode := range []config.SpreadMode{config.SpreadAuto, config.SpreadOn} {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

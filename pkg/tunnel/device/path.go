@@ -31,7 +31,7 @@ type pathState struct {
 }
 
 // replacedAddresses are those of endpoints in whose place the configuration has set another one, the last ones first. Messages that
-// are on their way from there must not bring them back. A message from a source port counts for the canonical port, which may have
+// are on their way from there must not bring them back. A message from a source port counts for the listen port, which may have
 // changed, so ports do not matter.
 type replacedAddresses struct {
 	list  []netip.Addr

@@ -289,7 +289,7 @@ func (p *Peer) takeReported(now int64) {
 	}
 }
 
-// pathOf returns the number that the search gives the path from a source port: 0 for the canonical one. The caller holds mu.
+// pathOf returns the number that the search gives the path from a source port: 0 for the listen port. The caller holds mu.
 func (p *Peer) pathOf(port uint16) int {
 	if open := p.dev.port.Load(); open != nil {
 		for i, source := range p.probeSources() {

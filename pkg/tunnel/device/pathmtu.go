@@ -218,7 +218,7 @@ func (p *Peer) nextProbe(now int64) int64 {
 	return search.Next(p.sendsData())
 }
 
-// probeSources returns the sources from which data leaves, besides the canonical port. The caller holds mu.
+// probeSources returns the sources from which data leaves, besides the listen port. The caller holds mu.
 func (p *Peer) probeSources() []uint8 {
 	if s := p.engine.Spread.Load(); s != nil {
 		return s.Sources()

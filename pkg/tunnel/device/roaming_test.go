@@ -69,7 +69,7 @@ func TestConfiguredEndpointOutlivesMessagesUnderWay(t *testing.T) {
 	})
 }
 
-// TestEndpointsReplacedInOneSecondDoNotReturn sets two endpoints in a row, while the peer sends from its canonical port and from source
+// TestEndpointsReplacedInOneSecondDoNotReturn sets two endpoints in a row, while the peer sends from its listen port and from source
 // ports.
 func TestEndpointsReplacedInOneSecondDoNotReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (w *wiretap) count(n byte, match func(tapped) bool) (count int) {
 	return count
 }
 
-// sources returns the ports, other than the canonical one, from which host n sent data.
+// sources returns the ports, other than the listen port, from which host n sent data.
 func (w *wiretap) sources(n byte) map[uint16]int {
 	ports := map[uint16]int{}
 	w.count(n, func(d tapped) bool {
@@ -265,7 +265,7 @@ func TestUnsignedInitiationStopsSpread(t *testing.T) {
 	})
 }
 
-// TestLostHellosAreRetransmitted drops the first hello in each direction from the canonical port.
+// TestLostHellosAreRetransmitted drops the first hello in each direction from the listen port.
 func TestLostHellosAreRetransmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := map[netip.AddrPort]int{}
@@ -284,7 +284,7 @@ func TestLostHellosAreRetransmitted(t *testing.T) {
 	})
 }
 
-// TestFirewallPreventsSpread drops all messages except those from the canonical ports.
+// TestFirewallPreventsSpread drops all messages except those from the listen ports.
 func TestFirewallPreventsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := wiretap{lose: func(d tapped) bool { return d.from.Port() != devicetest.ListenPort }}

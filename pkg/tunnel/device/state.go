@@ -64,7 +64,7 @@ type HelloResult struct {
 	Hello     []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
 	Ropewalk  bool       `json:"ropewalk"` // the peer accepts hellos
 	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
-	Heard     bool       `json:"heard"`    // a message came from another port than the canonical one
+	Heard     bool       `json:"heard"`    // a message came from another port than the listen port
 	Plan      []uint16   `json:"plan"`     // the source ports that the peer should use
 }
 

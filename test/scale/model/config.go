@@ -12,7 +12,7 @@ import (
 type Spread int
 
 const (
-	// Off: all packets leave from the canonical port.
+	// Off: all packets leave from the listen port.
 	Off Spread = iota
 	// LeastLoaded: flows are spread over spread.MaxPorts ports that the sender selected.
 	LeastLoaded

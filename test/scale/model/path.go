@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	canonicalPort = 51820
-	flowsLog2     = 12 // the engine's
+	listenPort = 51820
+	flowsLog2  = 12 // the engine's
 )
 
 // path is one direction between the two ends, from the sender's lane to the receiver's.
@@ -29,7 +29,7 @@ type path struct {
 // newPath selects source ports as ropewalk does, and computes the queue and lane of each. The receiver's NIC has a random key.
 func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, error) {
 	src := netip.AddrFrom4([4]byte{10, 0, 0, n})
-	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), canonicalPort)
+	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), listenPort)
 	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(c.Queues)}
 	for i := range rss.Key {
 		rss.Key[i] = byte(rng.Uint32())
@@ -65,7 +65,7 @@ func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, erro
 func ports(c *Config, rss *spread.RSS, src netip.Addr, dst netip.AddrPort) ([]uint16, error) {
 	switch c.Spread {
 	case Off:
-		return []uint16{canonicalPort}, nil
+		return []uint16{listenPort}, nil
 	case Planned:
 		plan, err := spread.Plan(rss, src, dst, spread.DefaultPorts, 0)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 type batch struct {
 	name                 string
 	config               Config
-	sources              int // number of sources that send in equal shares; 0 is the canonical port alone
+	sources              int // number of sources that send in equal shares; 0 is the listen port alone
 	runs, segments, size int
 }
 

@@ -52,7 +52,7 @@ func (p *Port) OpenGroup(group int) error {
 }
 
 // controlGroup is the group of SendTo and SendRun: handshakes, keepalives and packets that waited for a session find room in its send buffer
-// when the lanes have none. Only the canonical port has a socket in it.
+// when the lanes have none. Only the listen port has a socket in it.
 const controlGroup = underlay.MaxGroups
 
 // controlSendBuffer is the send buffer of the control group in bytes. Nobody sends again what it refuses, and 1 MiB may have waited for a

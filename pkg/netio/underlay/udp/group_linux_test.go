@@ -27,7 +27,7 @@ func writable(t *testing.T, fd int) bool {
 	return n > 0
 }
 
-// TestFullSendBufferRefusesOnlyItsRuns fills the send buffer of the canonical port in group 0.
+// TestFullSendBufferRefusesOnlyItsRuns fills the send buffer of the listen port in group 0.
 func TestFullSendBufferRefusesOnlyItsRuns(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(fmt.Sprint("IPv6 ", v6), func(t *testing.T) { expectOnlyFullBufferRefuses(t, v6) })

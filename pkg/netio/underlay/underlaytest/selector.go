@@ -99,7 +99,7 @@ func (s *selected) families() []bool {
 	return []bool{false}
 }
 
-// from sends a datagram from each of A's sources, the canonical one first, and returns their arrivals in that order.
+// from sends a datagram from each of A's sources, the listen port first, and returns their arrivals in that order.
 func (s *selected) from(t *testing.T, ipv6 bool, sources int) []arrival {
 	t.Helper()
 	to := s.ToB(ipv6)
@@ -114,7 +114,7 @@ func (s *selected) from(t *testing.T, ipv6 bool, sources int) []arrival {
 	return list
 }
 
-// ports returns the ports of A's sources, without the canonical one.
+// ports returns the ports of A's sources, without the listen port.
 func (s *selected) ports(sources int) (list []uint16) {
 	for i := 1; i <= sources; i++ {
 		list = append(list, s.A.Source(i))
@@ -133,7 +133,7 @@ func (s *selected) set(t *testing.T, selection underlay.Selection) {
 	}
 }
 
-// expect compares the lanes at which datagrams arrived with the lanes of their ports. It ignores the canonical port.
+// expect compares the lanes at which datagrams arrived with the lanes of their ports. It ignores the listen port.
 func (s *selected) expect(t *testing.T, got []arrival, want func(port uint16) int) {
 	t.Helper()
 	for _, a := range got[1:] {

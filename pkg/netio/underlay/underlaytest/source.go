@@ -123,7 +123,7 @@ func sourcesKeepOrder(t *testing.T, s Subject) {
 
 func sourcesAreNumbered(t *testing.T, s Subject) {
 	if got := s.A.Source(0); got != s.A.LocalPort() {
-		t.Errorf("source 0 is port %d, want the canonical %d", got, s.A.LocalPort())
+		t.Errorf("source 0 is port %d, want the listen port %d", got, s.A.LocalPort())
 	}
 	openSources(t, s.A, 2)
 	for source := 1; source <= 2; source++ {
@@ -183,7 +183,7 @@ func refusesUnopenedSources(t *testing.T, s Subject) {
 	expect(t, got[s.A.Source(1)], good[1])
 }
 
-// secondaryPortsReceiveSeparately sends to each source and to the canonical port.
+// secondaryPortsReceiveSeparately sends to each source and to the listen port.
 func secondaryPortsReceiveSeparately(t *testing.T, s Subject) {
 	openSources(t, s.A, 2)
 	to := s.ToB(false)
