@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -50,7 +51,7 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 			}
 			began := time.Now()
 			if moves := mesh.AllowedIPMoves(peers, engine.Status().Peers); len(moves) > 0 {
-				m.logMoves(len(moves), engine.Configure(config.Device{Peers: moves}))
+				m.logMoves(movedNodes(moves, peers), engine.Configure(config.Device{Peers: moves}))
 			}
 			took = time.Since(began)
 		}
@@ -66,10 +67,21 @@ func (m *meshReconciler) stopHandover() {
 	}
 }
 
-func (m *meshReconciler) logMoves(changes int, err error) {
+// movedNodes returns the names of the nodes whose allowed IPs move.
+func movedNodes(moves []config.Peer, peers []mesh.Peer) (names []string) {
+	owners := mesh.KeyOwnersOf(peers)
+	for i := range moves {
+		names = append(names, owners[moves[i].PublicKey])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func (m *meshReconciler) logMoves(nodes []string, err error) {
+	names := nodes[:min(len(nodes), maxLoggedNodes)]
 	if err != nil {
-		m.cfg.Log.Warn("moving allowed IPs to a peer's next key failed, retrying", "error", err)
+		m.cfg.Log.Warn("moving allowed IPs to the next key of peer nodes failed, retrying", "nodes", len(nodes), "names", names, "error", err)
 		return
 	}
-	m.cfg.Log.Info("allowed IPs moved to a peer's next key", "changes", changes)
+	m.cfg.Log.Info("allowed IPs moved to the key that peer nodes used last", "nodes", len(nodes), "names", names)
 }

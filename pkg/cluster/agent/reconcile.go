@@ -158,7 +158,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 func (a *Agent) logProblems(problems []mesh.Problem) {
 	for _, p := range problems {
 		if !slices.Contains(a.loggedProblems, p) {
-			a.cfg.Log.Warn("ignoring invalid status of peer node", "node", p.Node, "reason", p.Reason)
+			a.cfg.Log.Warn("peer node has a problem, using the rest of its status", "node", p.Node, "reason", p.Reason)
 		}
 	}
 	a.loggedProblems = problems
