@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/test/docs/page"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestLinkTargetsExist(t *testing.T) {
@@ -54,6 +55,22 @@ func TestIndexLinksEveryPage(t *testing.T) {
 		name, ok := strings.CutPrefix(p.Path, "docs/")
 		if ok && name != "README.md" && !slices.ContainsFunc(all[i].Links, func(l page.Span) bool { return l.Text == name }) {
 			t.Errorf("docs/README.md has no link to %s", name)
+		}
+	}
+}
+
+// TestPagesLinkGlossary checks each page that has words of ropewalk's own.
+func TestPagesLinkGlossary(t *testing.T) {
+	own := regexp.MustCompile(`(?i)\b(lane|train|hello)s?\b`)
+	for _, p := range pages(t) {
+		text, err := os.ReadFile(filepath.Join(root, p.Path))
+		expect.NoError(t, err)
+		linked := slices.ContainsFunc(p.Links, func(l page.Span) bool {
+			target, _, _ := strings.Cut(l.Text, "#")
+			return path.Base(target) == "glossary.md"
+		})
+		if strings.HasPrefix(p.Path, "docs/") && p.Path != "docs/glossary.md" && own.Match(text) && !linked {
+			t.Errorf("%s uses lane, train or hello and does not link the glossary", p.Path)
 		}
 	}
 }

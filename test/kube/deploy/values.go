@@ -85,7 +85,7 @@ func asJSON(n *yaml.Node) (string, error) {
 func valuesPage(values []value) string {
 	var b strings.Builder
 	b.WriteString("# Values of the chart ropewalk-agent\n\n" +
-		"[kubernetes.md](kubernetes.md) describes the installation. Generated from the comments in `deploy/helm/ropewalk-agent/values.yaml` by `make manifests`.\n\n" +
+		"[kubernetes.md](kubernetes.md) describes the installation, and the [glossary](glossary.md) ropewalk's own words. Generated from the comments in `deploy/helm/ropewalk-agent/values.yaml` by `make manifests`.\n\n" +
 		"| value | preset | what it is |\n| --- | --- | --- |\n")
 	for _, v := range values {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.path, strings.ReplaceAll(v.preset, "|", "\\|"), strings.ReplaceAll(v.about, "|", "\\|"))
