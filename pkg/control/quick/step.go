@@ -33,8 +33,11 @@ type addAddress struct {
 	addr netip.Prefix
 }
 
-func (s addAddress) String() string {
-	return fmt.Sprintf("ip %s address add %s dev %s", flag(s.addr.Addr()), s.addr, s.link)
+func (s addAddress) String() string { return s.command("add") }
+
+// command returns the command of ip(8) that adds or deletes the address.
+func (s addAddress) command(verb string) string {
+	return fmt.Sprintf("ip %s address %s %s dev %s", flag(s.addr.Addr()), verb, s.addr, s.link)
 }
 
 func (s addAddress) run(context.Context, *job) error { return hostnet.AddAddress(s.link, s.addr) }
@@ -66,8 +69,11 @@ type addRoute struct {
 	name  string // of the table, as the file has it; empty for the main table
 }
 
-func (s addRoute) String() string {
-	text := fmt.Sprintf("ip %s route add %s dev %s", flag(s.dst.Addr()), s.dst, s.link)
+func (s addRoute) String() string { return s.command("add") }
+
+// command returns the command of ip(8) that adds or deletes the route.
+func (s addRoute) command(verb string) string {
+	text := fmt.Sprintf("ip %s route %s %s dev %s", flag(s.dst.Addr()), verb, s.dst, s.link)
 	if s.name != "" {
 		text += " table " + s.name
 	}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// syncDevice changes the device to what the file says, and keeps sessions.
+type syncDevice struct {
+	configure
+	before config.Status
+}
+
+func (s syncDevice) String() string {
+	return fmt.Sprintf("wg syncconf %s <(ropewalk strip %s)", s.link, s.path)
+}
+
+// details returns a line for each change of the device, without secrets.
+func (s syncDevice) details() []string {
+	lines := s.deviceDetails()
+	before := map[noise.PublicKey]*config.PeerStatus{}
+	for i := range s.before.Peers {
+		before[s.before.Peers[i].PublicKey] = &s.before.Peers[i]
+	}
+	if s.dev.ReplacePeers {
+		for _, p := range s.before.Peers {
+			lines = append(lines, "peer "+p.PublicKey.Base64()+": removed")
+		}
+		before = map[noise.PublicKey]*config.PeerStatus{}
+	}
+	for i := range s.dev.Peers {
+		p := &s.dev.Peers[i]
+		for _, change := range peerDetails(before[p.PublicKey], p) {
+			lines = append(lines, "peer "+p.PublicKey.Base64()+": "+change)
+		}
+	}
+	return lines
+}
+
+func (s syncDevice) deviceDetails() (lines []string) {
+	if key := s.dev.PrivateKey; key != nil && key.Clamp() != s.before.PrivateKey {
+		lines = append(lines, "private key: replaced, all sessions end")
+	}
+	if p := s.dev.ListenPort; p != nil && *p != s.before.ListenPort {
+		lines = append(lines, fmt.Sprintf("listen port: %d, was %d", *p, s.before.ListenPort))
+	}
+	if m := s.dev.FwMark; m != nil && *m != s.before.FwMark {
+		lines = append(lines, fmt.Sprintf("fwmark: %#x, was %#x", *m, s.before.FwMark))
+	}
+	return lines
+}
+
+// peerDetails describes the change of a peer; before is nil for a new one.
+func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
+	switch {
+	case p.Remove:
+		return []string{"removed"}
+	case before == nil:
+		changes, before = []string{"added"}, new(config.PeerStatus)
+	}
+	if p.Name != nil && *p.Name != before.Name {
+		changes = append(changes, fmt.Sprintf("name %q", *p.Name))
+	}
+	if p.Endpoint != nil && *p.Endpoint != before.Endpoint {
+		changes = append(changes, fmt.Sprintf("endpoint %v", p.Endpoint.AddrPort))
+	}
+	if p.Keepalive != nil && *p.Keepalive != before.Keepalive {
+		changes = append(changes, fmt.Sprintf("persistent keepalive %d s", *p.Keepalive))
+	}
+	if p.PresharedKey != nil && *p.PresharedKey != before.PresharedKey {
+		changes = append(changes, "preshared key replaced")
+	}
+	owners := map[netip.Prefix]noise.PublicKey{}
+	for _, prefix := range before.AllowedIPs {
+		owners[prefix] = p.PublicKey
+	}
+	applyPeer(owners, p)
+	after := slices.SortedFunc(maps.Keys(owners), netip.Prefix.Compare)
+	for _, prefix := range without(before.AllowedIPs, after) {
+		changes = append(changes, fmt.Sprintf("allowed IP %v removed", prefix))
+	}
+	for _, prefix := range without(after, before.AllowedIPs) {
+		changes = append(changes, fmt.Sprintf("allowed IP %v added", prefix))
+	}
+	return changes
+}
