@@ -27,61 +27,41 @@ var (
 	ErrCheckVersion   = errors.New("check of a source port of another version") // a later version; the receiver ignores it
 )
 
-const checkVersion = 1
-
-// checkMagic begins with a nibble that is no IP version. It differs from helloMagic in the last byte.
-const checkMagic = "\x00rwc"
-
-// Offsets in a check: magic 4, version 1, flags 1, source 1, number of ages 1, round 4, ages 1 each. WireGuard's padding follows.
+// Offsets in a check after its header: source 1, number of ages 1, round 4, ages 1 each. WireGuard's padding follows.
 const (
-	checkVersionAt = 4
-	checkFlagsAt   = 5
-	checkSourceAt  = 6
-	checkCountAt   = 7
-	checkRoundAt   = 8
-	checkAgesAt    = 12
+	checkSourceAt = 6
+	checkCountAt  = 7
+	checkRoundAt  = 8
+	checkAgesAt   = 12
 )
+
+var checkHeader = header{checkMagic, 1, checkAgesAt, ErrCheckMalformed, ErrCheckVersion}
 
 // MaxCheckSize is the size of the largest check in bytes, before it is padded.
 const MaxCheckSize = checkAgesAt + MaxHelloPorts
-
-// checkAnswer is the only flag. Unknown flags are ignored.
-const checkAnswer = 1
-
-// IsCheck reports whether a decrypted data message is a check or an answer of any version, well-formed or not.
-func IsCheck(plain []byte) bool {
-	return len(plain) >= len(checkMagic) && string(plain[:len(checkMagic)]) == checkMagic
-}
 
 // AppendCheck appends c, without padding, and returns the extended slice. It truncates the ages to MaxHelloPorts.
 func AppendCheck(b []byte, c *Check) []byte {
 	ages, flags := c.Ages[:min(len(c.Ages), MaxHelloPorts)], byte(0)
 	if c.Answer {
-		flags = checkAnswer
+		flags = flagAnswer
 	}
-	b = append(b, checkMagic...)
-	b = append(b, checkVersion, flags, byte(c.Source), byte(len(ages)))
+	b = append(checkHeader.append(b, flags), byte(c.Source), byte(len(ages)))
 	b = binary.LittleEndian.AppendUint32(b, c.Round)
 	return append(b, ages...)
 }
 
 // ParseCheck parses a decrypted data message into c. The error is ErrCheckMalformed or ErrCheckVersion; then c must not be used.
 func ParseCheck(plain []byte, c *Check) error {
-	if !IsCheck(plain) || len(plain) <= checkVersionAt {
-		return ErrCheckMalformed
-	}
-	if plain[checkVersionAt] > checkVersion {
-		return ErrCheckVersion
-	}
-	if plain[checkVersionAt] != checkVersion || len(plain) < checkAgesAt {
-		return ErrCheckMalformed
+	if err := checkHeader.check(plain); err != nil {
+		return err
 	}
 	end := checkAgesAt + int(plain[checkCountAt])
 	if end > len(plain) || end > MaxCheckSize {
 		return ErrCheckMalformed
 	}
 	*c = Check{
-		Answer: plain[checkFlagsAt]&checkAnswer != 0, Source: int(plain[checkSourceAt]),
+		Answer: plain[flagsAt]&flagAnswer != 0, Source: int(plain[checkSourceAt]),
 		Round: binary.LittleEndian.Uint32(plain[checkRoundAt:]), Ages: plain[checkAgesAt:end],
 	}
 	if c.Source != ListenPortSource && (c.Source >= MaxHelloPorts || c.Answer) {

@@ -57,7 +57,7 @@ func TestInvalidCheckIsMalformed(t *testing.T) {
 		}
 	}
 	for name, corrupt := range map[string]func(b []byte){
-		"version 0":             func(b []byte) { b[checkVersionAt] = 0 },
+		"version 0":             func(b []byte) { b[versionAt] = 0 },
 		"too many ages":         func(b []byte) { b[checkCountAt] = MaxHelloPorts + 1 },
 		"no such source":        func(b []byte) { b[checkSourceAt] = MaxHelloPorts },
 		"an answer to a source": func(b []byte) { b[checkSourceAt] = 1 },

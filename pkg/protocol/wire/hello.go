@@ -42,8 +42,6 @@ var (
 	ErrHelloVersion   = errors.New("hello of another version") // a later version; the receiver ignores it
 )
 
-const helloVersion = 1
-
 // Flags of a hello. Unknown flags are ignored.
 const (
 	helloGathers = 1 << iota
@@ -53,13 +51,11 @@ const (
 	helloChecks
 )
 
-// Offsets in a hello: magic 4, version 1, flags 1, length 2, first 2, last 2, own port 2, peer port 2, own address 16,
+// Offsets in a hello after its header: length 2, first 2, last 2, own port 2, peer port 2, own address 16,
 // peer address 16, number of planned ports 2, planned ports 2 each. Little-endian like the rest of the protocol, the
 // ports included. length covers the whole hello; WireGuard's padding follows it. A later revision of this version
 // appends fields after the plan.
 const (
-	helloVersionAt  = 4
-	helloFlagsAt    = 5
 	helloLengthAt   = 6
 	helloFirstAt    = 8
 	helloLastAt     = 10
@@ -71,13 +67,7 @@ const (
 	helloPlanAt     = MinHelloSize
 )
 
-// helloMagic begins with a nibble that is no IP version.
-const helloMagic = "\x00rwp"
-
-// IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
-func IsHello(plain []byte) bool {
-	return len(plain) >= len(helloMagic) && string(plain[:len(helloMagic)]) == helloMagic
-}
+var helloHeader = header{helloMagic, 1, MinHelloSize, ErrHelloMalformed, ErrHelloVersion}
 
 // AppendHello appends h, without padding, and returns the extended slice. It truncates the plan to MaxHelloPorts.
 func AppendHello(b []byte, h *Hello) []byte {
@@ -85,9 +75,7 @@ func AppendHello(b []byte, h *Hello) []byte {
 	own, peer := helloAddr(h.Own), helloAddr(h.Peer)
 	length := MinHelloSize + 2*len(plan)
 	le := binary.LittleEndian
-	b = append(b, helloMagic...)
-	b = append(b, helloVersion, h.flags())
-	b = le.AppendUint16(b, uint16(length))
+	b = le.AppendUint16(helloHeader.append(b, h.flags()), uint16(length))
 	b = le.AppendUint16(b, h.First)
 	b = le.AppendUint16(b, h.Last)
 	b = le.AppendUint16(b, h.Own.Port())
@@ -137,7 +125,7 @@ func ParseHello(plain []byte, h *Hello) error {
 	if err != nil {
 		return err
 	}
-	flags := body[helloFlagsAt]
+	flags := body[flagsAt]
 	*h = Hello{
 		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
 		Probes: flags&helloProbes != 0, Checks: flags&helloChecks != 0,
@@ -161,14 +149,8 @@ func ParseHello(plain []byte, h *Hello) error {
 
 // helloBody returns a hello of this version without its padding, and checks that its plan is complete.
 func helloBody(plain []byte) ([]byte, error) {
-	if !IsHello(plain) || len(plain) <= helloVersionAt {
-		return nil, ErrHelloMalformed
-	}
-	if plain[helloVersionAt] > helloVersion {
-		return nil, ErrHelloVersion
-	}
-	if plain[helloVersionAt] != helloVersion || len(plain) < MinHelloSize {
-		return nil, ErrHelloMalformed
+	if err := helloHeader.check(plain); err != nil {
+		return nil, err
 	}
 	length, planned := int(helloUint16(plain, helloLengthAt)), int(helloUint16(plain, helloPlanLenAt))
 	if planned > MaxHelloPorts || length < MinHelloSize+2*planned || length > len(plain) {

@@ -156,7 +156,7 @@ func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
 	b[helloLengthAt] = byte(len(b))
-	b[helloFlagsAt] |= 0xe0
+	b[flagsAt] |= 0xe0
 	var got Hello
 	if err := ParseHello(b, &got); err != nil {
 		t.Fatal(err)
