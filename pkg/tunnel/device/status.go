@@ -98,62 +98,53 @@ func (d *Device) Stats() any {
 	return s
 }
 
-// spreadReport reports the spread to each peer. It takes no lock that configuration holds for long.
+// eachPeer calls f with each peer's key in base64, while it holds the peer's mu. It takes no lock that configuration holds for long.
+func (d *Device) eachPeer(f func(key string, p *Peer)) {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for key, p := range d.peers {
+		p.mu.Lock()
+		f(key.Base64(), p)
+		p.mu.Unlock()
+	}
+}
+
+// spreadReport reports the spread to each peer.
 func (d *Device) spreadReport() config.SpreadReport {
 	ports := d.spreadPorts()
 	r := config.SpreadReport{
 		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Lanes: d.engine.Lanes(),
 		Peers: map[string]config.PeerSpread{},
 	}
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for key, p := range d.peers {
-		p.mu.Lock()
-		r.Peers[key.Base64()] = p.path.spread
-		p.mu.Unlock()
-	}
+	d.eachPeer(func(key string, p *Peer) { r.Peers[key] = p.path.spread })
 	return r
 }
 
 // pathMTUReport reports the path MTU of each peer.
 func (d *Device) pathMTUReport() config.PathMTUReport {
 	r := config.PathMTUReport{}
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for key, p := range d.peers {
-		p.mu.Lock()
-		r[key.Base64()] = p.reportPathMTU()
-		p.mu.Unlock()
-	}
+	d.eachPeer(func(key string, p *Peer) { r[key] = p.reportPathMTU() })
 	return r
 }
 
 // handshakeReport reports the peers whose handshakes fail.
 func (d *Device) handshakeReport() config.HandshakeReport {
 	r := config.HandshakeReport{}
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for key, p := range d.peers {
-		p.mu.Lock()
+	d.eachPeer(func(key string, p *Peer) {
 		if h := p.reportHandshake(); h.Failing() {
-			r[key.Base64()] = h
+			r[key] = h
 		}
-		p.mu.Unlock()
-	}
+	})
 	return r
 }
 
 // nameReport reports the peers that have names.
 func (d *Device) nameReport() config.NameReport {
 	r := config.NameReport{}
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	for key, p := range d.peers {
-		p.mu.Lock()
+	d.eachPeer(func(key string, p *Peer) {
 		if names := p.peerName(); names != (config.PeerName{}) {
-			r[key.Base64()] = names
+			r[key] = names
 		}
-		p.mu.Unlock()
-	}
+	})
 	return r
 }
