@@ -76,6 +76,11 @@ func (s *Status) firstError() error {
 	if s.Err != nil {
 		return s.Err
 	}
+	return s.laneError()
+}
+
+// laneError returns the error of the first lane without an AF_XDP socket, or nil.
+func (s *Status) laneError() error {
 	for i := range s.Lanes {
 		if err := s.Lanes[i].Err; err != nil && !errors.Is(err, errNoSockets) {
 			return fmt.Errorf("lane %d: %w", i, err)
@@ -90,10 +95,8 @@ func (s *Status) Why() string {
 	if s.Err != nil {
 		return s.Err.Error()
 	}
-	for i := range s.Lanes {
-		if err := s.Lanes[i].Err; err != nil && !errors.Is(err, errNoSockets) {
-			return fmt.Sprintf("%d of %d lanes have no AF_XDP socket: lane %d: %v", len(s.Lanes)-s.Ready(), len(s.Lanes), i, err)
-		}
+	if err := s.laneError(); err != nil {
+		return fmt.Sprintf("%d of %d lanes have no AF_XDP socket: %v", len(s.Lanes)-s.Ready(), len(s.Lanes), err)
 	}
 	for r := NoRoute; r < reasons; r++ {
 		if n := s.Targets[r]; n > 0 {
