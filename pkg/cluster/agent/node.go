@@ -72,12 +72,21 @@ func (n *node) DeepCopyObject() runtime.Object {
 
 // DeepCopyObject implements runtime.Object.
 func (l *nodeList) DeepCopyObject() runtime.Object {
-	c := &nodeList{TypeMeta: l.TypeMeta, Items: make([]node, len(l.Items))}
+	c := &nodeList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
 	l.DeepCopyInto(&c.ListMeta)
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*node)
-	}
 	return c
+}
+
+// deepCopies returns deep copies of a list's items.
+func deepCopies[T any, P interface {
+	*T
+	runtime.Object
+}](items []T) []T {
+	copies := make([]T, len(items))
+	for i := range items {
+		copies[i] = *P(&items[i]).DeepCopyObject().(P)
+	}
+	return copies
 }
 
 func registerNodeTypes(s *runtime.Scheme) {

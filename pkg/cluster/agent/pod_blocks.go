@@ -90,11 +90,8 @@ func (b *podBlock) DeepCopyObject() runtime.Object {
 
 // DeepCopyObject implements runtime.Object.
 func (l *podBlockList) DeepCopyObject() runtime.Object {
-	c := &podBlockList{TypeMeta: l.TypeMeta, Items: make([]podBlock, len(l.Items))}
+	c := &podBlockList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
 	l.DeepCopyInto(&c.ListMeta)
-	for i := range l.Items {
-		c.Items[i] = *l.Items[i].DeepCopyObject().(*podBlock)
-	}
 	return c
 }
 
