@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -39,21 +40,8 @@ func growingFlows() func() any {
 
 func serveFlows(t *testing.T, flows func() any) uapi.Dir {
 	t.Helper()
-	dir := uapi.Dir(t.TempDir())
-	l, err := dir.Listen("wg0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	server := uapi.Server{Handler: &topHandler{}, Log: slog.New(slog.DiscardHandler), Flows: flows}
-	go func() { ended <- server.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	dir := uapitest.NewDir(t)
+	uapitest.RunServer(t, dir, "wg0", &uapi.Server{Handler: &topHandler{}, Log: slog.New(slog.DiscardHandler), Flows: flows})
 	return dir
 }
 

@@ -4,7 +4,6 @@ package uapi_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -12,35 +11,13 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
-	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 )
 
 // serveLevel serves a device whose log level can be changed, and returns a client and the log.
 func serveLevel(t *testing.T, level *slog.LevelVar) (*uapi.Client, *bytes.Buffer) {
 	t.Helper()
-	dir := uapitest.NewDir(t)
-	l, err := dir.Listen("wg0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, nil))
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	server := uapi.Server{Handler: new(uapitest.Device), Log: log, Level: level}
-	go func() { done <- server.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	client, err := dir.Dial("wg0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { client.Close() })
-	return client, &out
+	return clientOf(t, &uapi.Server{Log: slog.New(slog.NewTextHandler(&out, nil)), Level: level}), &out
 }
 
 func TestLogLevelIsReadAndChangedThroughTheSocket(t *testing.T) {

@@ -118,13 +118,18 @@ func FillListenQueue(tb testing.TB, dir uapi.Dir, name string) {
 // Serve serves a device's socket in dir until the test ends.
 func Serve(tb testing.TB, dir uapi.Dir, name string, h uapi.Handler) {
 	tb.Helper()
+	RunServer(tb, dir, name, &uapi.Server{Handler: h, Log: slog.New(slog.DiscardHandler)})
+}
+
+// RunServer is Serve for a server that has more than a handler.
+func RunServer(tb testing.TB, dir uapi.Dir, name string, server *uapi.Server) {
+	tb.Helper()
 	l, err := dir.Listen(name)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	server := uapi.Server{Handler: h, Log: slog.New(slog.DiscardHandler)}
 	go func() { done <- server.Serve(ctx, l) }()
 	tb.Cleanup(func() {
 		cancel()
@@ -132,4 +137,15 @@ func Serve(tb testing.TB, dir uapi.Dir, name string, h uapi.Handler) {
 			tb.Errorf("serving %s: %v", name, err)
 		}
 	})
+}
+
+// Dial connects to a device's socket in dir until the test ends.
+func Dial(tb testing.TB, dir uapi.Dir, name string) *uapi.Client {
+	tb.Helper()
+	client, err := dir.Dial(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { client.Close() })
+	return client
 }
