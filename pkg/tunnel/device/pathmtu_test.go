@@ -25,10 +25,15 @@ func pathMTUKnown(a, b *devicetest.Host) func() bool {
 	return func() bool { return a.PeerStatus(b).PathMTU.State == config.PathMTUConfirmed }
 }
 
-// narrowPair is two hosts on a network that drops larger IPv4 packets than mtu silently.
-func narrowPair(t *testing.T, mtu *atomic.Int64) (a, b *devicetest.Host) {
+// narrowPair is two hosts with a session, on a network that drops larger IPv4 packets than mtu silently.
+func narrowPair(t *testing.T, bytes int64) (a, b *devicetest.Host, mtu *atomic.Int64) {
+	t.Helper()
+	mtu = new(atomic.Int64)
+	mtu.Store(bytes)
 	w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
-	return tappedPair(t, w, devicetest.Options{})
+	a, b = tappedPair(t, w, devicetest.Options{})
+	talk(t, a, b)
+	return a, b, mtu
 }
 
 // converse carries packets both ways for so many seconds, enough to be large traffic.
@@ -53,10 +58,7 @@ func wantPathMTU(t *testing.T, a, b *devicetest.Host, size, inner int) {
 
 func TestPathMTUIsConfirmedByOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mtu atomic.Int64
-		mtu.Store(1500)
-		a, b := narrowPair(t, &mtu)
-		talk(t, a, b)
+		a, b, _ := narrowPair(t, 1500)
 		time.Sleep(5 * time.Second)
 		wantPathMTU(t, a, b, 1480, 0)
 		wantPathMTU(t, b, a, 1480, 0)
@@ -70,10 +72,7 @@ func TestSilentlyDroppingPathIsMeasured(t *testing.T) {
 	for path, inner := range map[int64]int{1280: 1216, 1400: 1328, 1436: 1376, 1479: 1408} {
 		t.Run(fmt.Sprint(path), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var mtu atomic.Int64
-				mtu.Store(path)
-				a, b := narrowPair(t, &mtu)
-				talk(t, a, b)
+				a, b, _ := narrowPair(t, path)
 				converse(t, a, b, 60)
 				for _, side := range [][2]*devicetest.Host{{a, b}, {b, a}} {
 					got := side[0].PeerStatus(side[1]).PathMTU
@@ -88,10 +87,7 @@ func TestSilentlyDroppingPathIsMeasured(t *testing.T) {
 
 func TestShrunkenPathIsMeasuredUnderTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mtu atomic.Int64
-		mtu.Store(1500)
-		a, b := narrowPair(t, &mtu)
-		talk(t, a, b)
+		a, b, mtu := narrowPair(t, 1500)
 		converse(t, a, b, 5)
 		wantPathMTU(t, a, b, 1480, 0)
 		mtu.Store(1400)
@@ -105,10 +101,7 @@ func TestShrunkenPathIsMeasuredUnderTraffic(t *testing.T) {
 
 func TestRoamingRestartsPathMTUSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mtu atomic.Int64
-		mtu.Store(1400)
-		a, b := narrowPair(t, &mtu)
-		talk(t, a, b)
+		a, b, mtu := narrowPair(t, 1400)
 		converse(t, a, b, 60)
 		wantPathMTU(t, a, b, 1400, 1328)
 		mtu.Store(1500)
@@ -121,10 +114,7 @@ func TestRoamingRestartsPathMTUSearch(t *testing.T) {
 
 func TestNewMTURestartsPathMTUSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mtu atomic.Int64
-		mtu.Store(9000)
-		a, b := narrowPair(t, &mtu)
-		talk(t, a, b)
+		a, b, _ := narrowPair(t, 9000)
 		time.Sleep(5 * time.Second)
 		a.TUN.SetMTU(8940)
 		time.Sleep(5 * time.Second)
@@ -201,10 +191,7 @@ func TestUnansweredProbesAreReported(t *testing.T) {
 // TestLimitOutlivesPause has a peer that returns after its sessions were erased.
 func TestLimitOutlivesPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mtu atomic.Int64
-		mtu.Store(1400)
-		a, b := narrowPair(t, &mtu)
-		talk(t, a, b)
+		a, b, _ := narrowPair(t, 1400)
 		converse(t, a, b, 60)
 		wantPathMTU(t, a, b, 1400, 1328)
 		time.Sleep(12 * time.Minute)
