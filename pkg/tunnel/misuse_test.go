@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 	"weak"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -20,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // newTunnel returns a tunnel over a fake TUN. It is not started.
@@ -56,8 +56,14 @@ func TestSecondStartDoesNothing(t *testing.T) {
 		tn := newTunnel(t)
 		tn.Start(t.Context())
 		tn.Start(t.Context())
-		tn.Close()
 		synctest.Wait()
+		select {
+		case <-tn.Done():
+			t.Error("the tunnel has ended")
+		default:
+		}
+		tn.Close()
+		<-tn.Done()
 	})
 }
 
@@ -88,11 +94,10 @@ func TestContextDoesNotRetainEndedTunnel(t *testing.T) {
 		return weak.Make(device)
 	}
 	ended := start()
-	for deadline := time.Now().Add(10 * time.Second); ended.Value() != nil; runtime.GC() {
-		if time.Now().After(deadline) {
-			t.Fatal("the TUN device of an ended tunnel is still reachable from the context of Start")
-		}
-	}
+	expect.Eventually(t, "the TUN device of an ended tunnel is unreachable from the context of Start", func() bool {
+		runtime.GC()
+		return ended.Value() == nil
+	})
 }
 
 func TestConfigureRefusesInvalidValues(t *testing.T) {

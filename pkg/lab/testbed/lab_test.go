@@ -5,6 +5,7 @@ package testbed
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // privileged skips where no lab can be made.
@@ -74,20 +76,16 @@ func TestStopKillsChildProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); p.Log() != "started" || len(p.PIDs()) != 2; {
-		if time.Now().After(deadline) {
-			t.Fatalf("log %q, processes %v", p.Log(), p.PIDs())
+	expect.EventuallyNoError(t, "the shell and its child run", func() error {
+		if p.Log() != "started" || len(p.PIDs()) != 2 {
+			return fmt.Errorf("log %q, processes %v", p.Log(), p.PIDs())
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 	if err := errors.Join(p.Stop(), p.Stop(), p.Err()); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); len(p.PIDs()) != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("still there: %v", p.PIDs())
-		}
-	}
+	expect.Eventually(t, "no process is left", func() bool { return len(p.PIDs()) == 0 })
 }
 
 func TestUnexpectedProcessExitIsAnError(t *testing.T) {
