@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tunnel embeds a WireGuard tunnel in a Go program. A Tunnel carries packets between a TUN device and an underlay port:
-// real ones (tun.Open, UDP sockets), or in-memory ones for tests (tun.NewFake, underlay.NewNetwork).
+// Package tunnel embeds a WireGuard tunnel in a Go program.
 //
-// The directory groups everything that makes up one interface:
+// A [Tunnel] carries packets between a TUN device and a UDP port. [New] makes one, [Tunnel.Configure] gives it keys and peers, and
+// [Tunnel.Start] lets it carry packets until its context ends. [Tunnel.Status] reports endpoints, handshakes and traffic, and
+// [Tunnel.ServeControl] lets wg(8) and `ropewalk show` use the tunnel. The examples show:
+//
+//   - two tunnels over an in-memory network, in a test without root ([tun.NewFake], [underlay.NewNetwork])
+//   - a tunnel over a TUN interface and UDP sockets of the host ([tun.Open]), which needs CAP_NET_ADMIN
+//
+// Package ebpf/spreader spreads the packets of a WireGuard that another program runs, such as the kernel's. Package control/conffile
+// reads the files of wg(8) and wg-quick(8) as changes for Configure.
+//
+// The directories below belong to ropewalk's own programs and may change without notice:
 //
 //   - device: peers, handshakes, timers, staged packets, statistics
 //   - autounderlay: chooses between UDP and AF_XDP sockets
 //   - daemon: the process of ropewalk run, with control socket and in-place upgrade
 //
-// Packages here know no observer and no command line. Begin with Tunnel, then device.Device.
+// Packages here know no observer and no command line. To read the code, begin with Tunnel, then device.Device.
 package tunnel

@@ -4,12 +4,15 @@ package tunnel_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -69,5 +72,33 @@ func TestFormatShowsNoKeys(t *testing.T) {
 		if got := fmt.Sprintf(verb, tn); got != "tunnel fake7" || strings.Contains(got, "Key") {
 			t.Errorf("%s prints %q", verb, got)
 		}
+	}
+}
+
+// TestTunnelServesRealTUN runs the example on a host of its own.
+func TestTunnelServesRealTUN(t *testing.T) {
+	lab, err := netlab.New("embed")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lab.Close()
+	host, err := lab.Host("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skip(err)
+	}
+	name := "rwx" + strings.ToLower(rand.Text()[:6])
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- host.Do(func() error { return serveRealTUN(ctx, name) }) }()
+	awaitStatus(t, name, done)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

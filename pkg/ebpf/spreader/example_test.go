@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package spreader
+package spreader_test
 
 import (
 	"context"
@@ -8,21 +8,21 @@ import (
 	"io"
 	"log"
 	"os"
-	"strings"
-	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 )
 
 // Spread in front of an in-kernel WireGuard that listens on port 51820 and sends through eth0. It needs CAP_NET_ADMIN, CAP_BPF and
 // CAP_PERFMON. Programs stay attached after the process has ended, until Detach.
 func Example() {
-	var host Host // the network namespace of the calling thread
-	if err := spreadAndShow(context.Background(), &host, Config{Device: "eth0", Port: 51820}, os.Stdout); err != nil {
+	var host spreader.Host // the network namespace of the calling thread
+	if err := spreadAndShow(context.Background(), &host, spreader.Config{Device: "eth0", Port: 51820}, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // spreadAndShow attaches, prints the status, and detaches.
-func spreadAndShow(ctx context.Context, host *Host, cfg Config, out io.Writer) error {
+func spreadAndShow(ctx context.Context, host *spreader.Host, cfg spreader.Config, out io.Writer) error {
 	report, err := host.Attach(ctx, cfg)
 	if err != nil {
 		return err
@@ -36,23 +36,4 @@ func spreadAndShow(ctx context.Context, host *Host, cfg Config, out io.Writer) e
 		fmt.Fprintf(out, "%s: %d tunnel, %d problems\n", d.Device, len(d.Tunnels), len(d.Problems))
 	}
 	return host.Detach(ctx, cfg.Device, cfg.Port)
-}
-
-func TestExampleAttachesShowsAndDetaches(t *testing.T) {
-	r := newRig(t)
-	r.here.attach(r.here.config()) // skips where the kernel cannot
-	var out strings.Builder
-	cfg := r.here.config()
-	cfg.Lanes = 16
-	r.here.do(func() error { return spreadAndShow(t.Context(), r.here.host, cfg, &out) })
-	if want := "wg0: 1 peer over 16 source ports\ncable.7: 1 tunnel, 0 problems\n"; out.String() != want {
-		t.Errorf("got %q, want %q", out.String(), want)
-	}
-	r.here.do(func() error {
-		devices, err := r.here.host.Status(t.Context(), "")
-		if len(devices) != 0 {
-			t.Errorf("still attached: got %+v, want length 0", devices)
-		}
-		return err
-	})
 }

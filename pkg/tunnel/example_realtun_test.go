@@ -9,11 +9,7 @@ import (
 	"fmt"
 	"log"
 	"net/netip"
-	"os"
-	"strings"
-	"testing"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -61,31 +57,4 @@ func serveRealTUN(ctx context.Context, name string) error {
 	t.Start(ctx)
 	fmt.Println("serving", t.Name(), "with", len(t.Status().Peers), "peer") // `wg show wgx0` works while ServeControl runs
 	return t.ServeControl(ctx)
-}
-
-func TestTunnelServesRealTUN(t *testing.T) {
-	lab, err := netlab.New("embed")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lab.Close()
-	host, err := lab.Host("a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		t.Skip(err)
-	}
-	name := "rwx" + strings.ToLower(rand.Text()[:6])
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- host.Do(func() error { return serveRealTUN(ctx, name) }) }()
-	awaitStatus(t, name, done)
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
