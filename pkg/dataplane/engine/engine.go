@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -46,13 +47,13 @@ type Engine struct {
 	// SlowDrops counts the drops outside the lanes, in handshakes and staging.
 	SlowDrops drop.Counters
 	slow      slowLane
-	flows     flowObserver
-	before    *Stats // counters of a previous engine; nil for none
+	observer  flowObserver
+	before    *Stats       // counters of a previous engine; nil for none
+	mtu       atomic.Int64 // the TUN's; lanes read it once per batch
 
-	mu       sync.Mutex // serialises Attach and Detach
-	port     underlay.Port
-	rx, tx   sync.WaitGroup
-	padLimit padLimit
+	mu     sync.Mutex // serialises Attach and Detach
+	port   underlay.Port
+	rx, tx sync.WaitGroup
 }
 
 // New returns an engine with one lane per queue of the device. Start makes it run.
@@ -70,7 +71,7 @@ func New(cfg Config) *Engine {
 const DefaultMTU = 1420
 
 // SetMTU sets the TUN's MTU. Padding does not exceed it.
-func (e *Engine) SetMTU(mtu int) { e.padLimit.Store(int64(mtu)) }
+func (e *Engine) SetMTU(mtu int) { e.mtu.Store(int64(mtu)) }
 
 // Lanes returns the number of lanes.
 func (e *Engine) Lanes() int { return len(e.lanes) }

@@ -97,7 +97,7 @@ type flowObserver struct {
 // Flows returns the flows with most traffic in both directions of each lane, and when counting began. It begins with the first call, and
 // ends some seconds after the last one. Packets that pass while a table is copied, for some microseconds, are not counted.
 func (e *Engine) Flows() (flows []FlowStats, since int64) {
-	o := &e.flows
+	o := &e.observer
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	e.observe()
@@ -111,9 +111,9 @@ func (e *Engine) Flows() (flows []FlowStats, since int64) {
 // allLanes returns all lanes, and the slow path's.
 func (e *Engine) allLanes() []*lane { return append(slices.Clone(e.lanes), e.slow.lane) }
 
-// observe makes lanes count flows for some time. The caller holds flows.mu.
+// observe makes lanes count flows for some time. The caller holds observer.mu.
 func (e *Engine) observe() {
-	o, now := &e.flows, e.cfg.Clock()
+	o, now := &e.observer, e.cfg.Clock()
 	o.until = now + int64(flowsLease)
 	if o.active {
 		return
@@ -128,7 +128,7 @@ func (e *Engine) observe() {
 
 // endFlows removes the tables if the last request was long ago, else it looks again later.
 func (e *Engine) endFlows() {
-	o := &e.flows
+	o := &e.observer
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.active {
@@ -208,7 +208,7 @@ func (t *transmitter) noteQueued(e *txElement, marks, drops int) {
 
 // noteFlow counts one packet of p that arrived in e. The caller has the table.
 func (r *receiver) noteFlow(plain []byte, p *Peer, e *element, delivered bool) {
-	c := countFlow(r.flows, packet.FlowHash(plain), flowID{peer: p, Flow: packet.FlowOf(plain)}, len(plain), r.now)
+	c := countFlow(r.observed, packet.FlowHash(plain), flowID{peer: p, Flow: packet.FlowOf(plain)}, len(plain), r.now)
 	c.Port = e.From.Dst.Port()
 	if !delivered {
 		c.Drops++

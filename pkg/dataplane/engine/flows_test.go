@@ -138,7 +138,7 @@ func TestCountingEndsAfterLastRequest(t *testing.T) {
 		r.receive(run, size)
 		r.now++
 		r.engine.endFlows()
-		if r.tx.lane.txFlows.table.Load() != nil || r.tx.lane.rxFlows.table.Load() != nil || r.rx.flows != nil {
+		if r.tx.lane.txFlows.table.Load() != nil || r.tx.lane.rxFlows.table.Load() != nil || r.rx.observed != nil {
 			t.Error("counting did not end, or a lane keeps the addresses of flows")
 		}
 		if flows, since := r.engine.Flows(); len(flows) != 0 || since != r.now {
@@ -151,8 +151,8 @@ func TestCountingEndsAfterLastRequest(t *testing.T) {
 func TestLanesDoNotWaitForReader(t *testing.T) {
 	r := newRig(t)
 	_, _ = r.engine.Flows()
-	r.engine.flows.mu.Lock()
-	defer r.engine.flows.mu.Unlock()
+	r.engine.observer.mu.Lock()
+	defer r.engine.observer.mu.Unlock()
 	l := r.tx.lane
 	tx, rx := l.txFlows.wait(), l.rxFlows.wait()
 	f := flow.Flow{Ends: out4}

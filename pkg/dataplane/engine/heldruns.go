@@ -45,7 +45,7 @@ func (t *transmitter) setGroups(b *txBatch) {
 // retry sends the held runs again, in order, and makes the queue try all flows.
 func (t *transmitter) retry() {
 	q := &t.queue
-	q.retried, q.waited, q.vain = t.now, false, q.waited && len(q.held) > 0
+	q.retried, q.waited, q.spurious = t.now, false, q.waited && len(q.held) > 0
 	q.full, q.fds = q.full[:0], q.fds[:0]
 	conn := t.lane.conn.Load()
 	t.resend(conn)
@@ -58,7 +58,7 @@ func (t *transmitter) retry() {
 		case errors.Is(r.Err, underlay.ErrSendBufferFull):
 			h.run.Group = r.Group
 			t.advance(h, r.Sent)
-			q.vain = q.vain && r.Sent == 0
+			q.spurious = q.spurious && r.Sent == 0
 			q.noteFull(conn, r)
 			q.held[kept] = h
 			kept++
@@ -67,7 +67,7 @@ func (t *transmitter) retry() {
 			t.advance(h, r.Sent)
 			t.dropUnsent(&h.meta, r.Err, h.run.Segments)
 		default:
-			q.vain, q.left[h.run.Source] = false, t.now
+			q.spurious, q.left[h.run.Source] = false, t.now
 			q.sent = append(q.sent, &h.meta)
 		}
 		q.buffers.release(h.buffer)

@@ -11,9 +11,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
-// padLimit is the TUN's MTU, read once per batch.
-type padLimit = atomic.Int64
-
 // lane is a TUN queue and the underlay lane with the same number. Its transmit and receive goroutines share only the counters.
 type lane struct {
 	engine *Engine
@@ -34,8 +31,8 @@ const (
 	minSealBytes = 8 << 10
 )
 
-func newLane(e *Engine, index int, q tun.Queue, c *workpool.Pool) *lane {
-	return &lane{engine: e, index: index, queue: q, sealJobs: c.NewJobRing(maxJobs), openJobs: c.NewJobRing(maxJobs)}
+func newLane(e *Engine, index int, q tun.Queue, pool *workpool.Pool) *lane {
+	return &lane{engine: e, index: index, queue: q, sealJobs: pool.NewJobRing(maxJobs), openJobs: pool.NewJobRing(maxJobs)}
 }
 
 // laneCounters counts packets and drops. The lane's goroutines write it a few times per batch, and Stats reads it.

@@ -46,10 +46,10 @@ func (a *openJob) Run(s *session.Scratch) {
 	}
 }
 
-// empty reports whether no element was taken from the queue that is not handled.
+// empty reports whether all elements that were taken from the queue have been handled.
 func (l *lookahead) empty() bool { return l.head == l.tail }
 
-// next returns the oldest element and removes it; nil if there is none. It stays valid until the ring is filled again.
+// next removes the oldest element and returns it; nil if there is none. It stays valid until the ring is filled again.
 func (l *lookahead) next() *openJob {
 	if l.empty() {
 		return nil

@@ -32,25 +32,25 @@ const (
 
 // receiver is the receive direction of one lane, used by one goroutine.
 type receiver struct {
-	lane    *lane
-	in      []underlay.Datagrams // of the last receive call
-	buffers []*buffer            // of in
-	queue   rxQueue
-	flows   *flowTable // while messages of a run are delivered and flows are observed
-	opened  []session.Message
-	scratch session.Scratch
-	merger  *offload.Merger
-	routes  routeCache
-	ahead   lookahead
-	now     int64
-	packets int // since publish last updated the counters
-	bytes   int
-	trains  int
-	runs    int
-	merged  int // bytes in merger
-	marks   int // messages marked as congested
-	sizes   RunSizes
-	load    workload
+	lane     *lane
+	in       []underlay.Datagrams // of the last receive call
+	buffers  []*buffer            // of in
+	queue    rxQueue
+	observed *flowTable // while messages of a run are delivered and flows are observed
+	opened   []session.Message
+	scratch  session.Scratch
+	merger   *offload.Merger
+	routes   routeCache
+	ahead    lookahead
+	now      int64
+	packets  int // since publish last updated the counters
+	bytes    int
+	trains   int
+	runs     int
+	merged   int // bytes in merger
+	marks    int // messages marked as congested
+	sizes    RunSizes
+	load     workload
 }
 
 // newReceiver returns a receiver that receives n elements at a time.
@@ -210,7 +210,7 @@ func dataRun(buf []byte, size int) []byte {
 	return buf[:end]
 }
 
-// openRun decrypts a run of data messages for one receiver index, part of d, and passes the packets to the merger.
+// openRun decrypts a run of data messages for one receiver index, part of e, and passes the packets to the merger.
 func (r *receiver) openRun(run []byte, size int, e *element) {
 	s, _ := r.lane.engine.Sessions.Lookup(wire.ReceiverIndex(run))
 	var keys *session.Keypair
@@ -239,8 +239,8 @@ func lastCounter(run []byte, size int, opened []session.Message) uint64 {
 // deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet
 // in message i are correct.
 func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, e *element) {
-	r.flows = r.lane.rxFlows.take()
-	authentic, refused, rejected, data, hello := 0, 0, 0, false, false
+	r.observed = r.lane.rxFlows.take()
+	authentic, refused, rejected, data, control := 0, 0, 0, false, false
 	for i := range opened {
 		m := &opened[i]
 		if m.Drop != drop.None {
@@ -252,7 +252,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		switch {
 		case len(m.Padded) == 0:
 		case wire.IsControl(m.Padded):
-			hello = true
+			control = true
 			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++
@@ -264,8 +264,8 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			}
 		}
 	}
-	r.lane.rxFlows.put(r.flows)
-	r.flows = nil // the lane may be idle for long, and the table has addresses of users
+	r.lane.rxFlows.put(r.observed)
+	r.observed = nil // the lane may be idle for long, and the table has addresses of users
 	count := s.Peer.trafficOf(r.lane.index)
 	if refused+rejected > 0 {
 		count.rxDrops.Add(uint64(refused + rejected))
@@ -273,7 +273,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	if authentic > 0 {
 		count.rx.Add(uint64(authentic))
 		count.rxPackets.Add(uint64(len(opened) - refused))
-		s.Peer.received(r.now, keys, data, hello, e)
+		s.Peer.received(r.now, keys, data, control, e)
 	}
 }
 
@@ -290,7 +290,7 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, e *element, checksumOK b
 		return false
 	}
 	delivered := r.mark(plain, e)
-	if r.flows != nil {
+	if r.observed != nil {
 		r.noteFlow(plain, p, e, delivered)
 	}
 	if !delivered {
@@ -327,10 +327,10 @@ func (r *receiver) mark(plain []byte, e *element) bool {
 	return true
 }
 
-// received updates endpoint, session and timers after authentic messages under keys. A hello names its endpoint explicitly,
-// and may come from a source port that is not known yet, so it does not update the endpoint here.
-func (p *Peer) received(now int64, keys *session.Keypair, data, hello bool, e *element) {
-	if !hello {
+// received updates endpoint, session and timers after authentic messages under keys. A control message (wire.IsControl) may come from
+// a source port that is not known yet, and the hello names the endpoint explicitly. So they do not update the endpoint here.
+func (p *Peer) received(now int64, keys *session.Keypair, data, control bool, e *element) {
+	if !control {
 		p.noteSource(keys, e)
 	}
 	if p.Unconfirmed.Load() == keys {

@@ -181,7 +181,7 @@ func (r *receiver) signal(e *element) (empty bool) {
 	return true
 }
 
-// pop is fqcodel.Queue.Pop.
+// pop is fqcodel.Queue.Pop, and updates the counts.
 func (q *rxQueue) pop(now int64) (e element, sparse, ok bool) {
 	e, sparse, ok = q.Pop(now)
 	if !ok {

@@ -63,10 +63,10 @@ func (s *slowLane) transmitter(e *Engine) *transmitter {
 		s.tx = newTransmitter(s.lane, 1)
 		s.tx.drops = &e.SlowDrops // the slow lane is not among the lanes of Stats
 		s.tx.holds = false        // its callers hold locks
-		s.tx.flows = nil          // the lane that staged a packet has recorded its flow
+		s.tx.flowlets = nil       // the lane that staged a packet has recorded its flow
 	}
 	s.tx.now = e.cfg.Clock()
-	s.tx.mtu = int(e.padLimit.Load())
+	s.tx.mtu = int(e.mtu.Load())
 	return s.tx
 }
 

@@ -79,28 +79,28 @@ func (s *Spread) Sources() []uint8 { return s.sources }
 // chooseSource returns the source for the parsed train to p.
 func (t *transmitter) chooseSource(p *Peer) int {
 	s := p.Spread.Load()
-	if s == nil || t.flows == nil {
+	if s == nil || t.flowlets == nil {
 		return 0
 	}
-	if hash := t.train.FlowHash(); t.queue.delays(waitingFlow{p, hash}, t.flows.Lane(hash), t.now) {
-		t.flows.Keep(hash, t.now)
+	if hash := t.train.FlowHash(); t.queue.delays(waitingFlow{p, hash}, t.flowlets.Lane(hash), t.now) {
+		t.flowlets.Keep(hash, t.now)
 	}
 	if s.loads == nil {
-		t.flows.Note(t.train.FlowHash(), t.now)
+		t.flowlets.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
 	s.requestCheck(p, t.now)
-	source := t.flows.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	source := t.flowlets.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
 	if s.blocked[uint8(source)/64]>>(uint8(source)%64)&1 != 0 {
 		return 0
 	}
 	return source
 }
 
-// stage records the flow of the parsed train to p: once there is a session, it will leave from the listen port.
-func (t *transmitter) stage(p *Peer) {
+// noteStaged records the flow of the parsed train to p: once there is a session, it will leave from the listen port.
+func (t *transmitter) noteStaged(p *Peer) {
 	if p.Spread.Load() != nil {
-		t.flows.Note(t.train.FlowHash(), t.now)
+		t.flowlets.Note(t.train.FlowHash(), t.now)
 	}
 }
 

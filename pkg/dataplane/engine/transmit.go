@@ -39,8 +39,8 @@ type transmitter struct {
 	now      int64
 	mtu      int
 	routes   routeCache
-	flows    *spread.Flows
-	flushes  uint64 // number of the next flush, from 1
+	flowlets *spread.Flows // nil for the slow path
+	flushes  uint64        // number of the next flush, from 1
 	queue    txQueue
 	load     workload
 	holds    bool // runs that a full send buffer refuses are kept, not dropped
@@ -52,13 +52,13 @@ type transmitter struct {
 // newTransmitter returns a transmitter that reads up to n trains at a time.
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
-		lane:    l,
-		drops:   &l.stats.drops,
-		txBatch: newTxBatch(n),
-		jobs:    l.sealJobs,
-		flows:   spread.NewFlows(flowsLog2, spread.DefaultGap),
-		flushes: 1,
-		holds:   true,
+		lane:     l,
+		drops:    &l.stats.drops,
+		txBatch:  newTxBatch(n),
+		jobs:     l.sealJobs,
+		flowlets: spread.NewFlows(flowsLog2, spread.DefaultGap),
+		flushes:  1,
+		holds:    true,
 	}
 	t.queue.limit = min(max(txQueueTotal/max(len(l.engine.lanes), 1), minTXQueue), maxTXQueue)
 	return t
@@ -98,7 +98,7 @@ func (t *transmitter) sendBatch(n int) {
 // addTrains adds the first n trains read to the batch.
 func (t *transmitter) addTrains(n int) {
 	t.now = t.lane.engine.cfg.Clock()
-	t.mtu = int(t.lane.engine.padLimit.Load())
+	t.mtu = int(t.lane.engine.mtu.Load())
 	for i := range n {
 		t.addTrain(t.slots[i], t.sizes[i])
 	}
@@ -128,7 +128,7 @@ func (t *transmitter) addTrain(slot []byte, n int) {
 	}
 	source := t.chooseSource(p)
 	switch {
-	case active && t.wait(p, source, train):
+	case active && t.queueIfFull(p, source, train):
 	case usable:
 		t.enqueue(slot, p, keys, source, 0)
 	default:
@@ -144,7 +144,7 @@ func (t *transmitter) stagePackets(p *Peer, train []byte, n int) {
 	if t.pendingFor(p) {
 		t.flush() // keeps the order
 	}
-	t.stage(p)
+	t.noteStaged(p)
 	p.SlowPath.Stage(train, n)
 }
 

@@ -68,7 +68,7 @@ type txQueue struct {
 	sent                      []*runMeta                     // those of them that were sent
 	retried                   int64                          // time of the last retry
 	waited                    bool                           // since the last retry, for room
-	vain                      bool                           // the kernel called a send buffer writable, and still refused all: for example a route that IPsec does not permit yet
+	spurious                  bool                           // the kernel called a send buffer writable and still refused all runs, for example because IPsec does not permit the route yet
 	left                      [underlay.MaxSources + 1]int64 // by source: the last time at which anything left that had waited for it
 	marks                     int                            // packets marked as congested
 }
@@ -121,15 +121,6 @@ func (q *txQueue) place(f waitingFlow) (at uint32, waits bool) {
 	return at, false
 }
 
-// heldBytes returns the memory of the held runs, at most a batch for each full send buffer. The limit of the queue is not theirs: with many
-// send buffers they would leave no room for it.
-func (q *txQueue) heldBytes() (n int) {
-	for _, h := range q.held {
-		n += len(h.buffer.bytes)
-	}
-	return n
-}
-
 // better reports whether a flow to p should take place a rather than b: a free one, or else the one whose loss is fairest.
 func (q *txQueue) better(a, b uint32, p *Peer) bool {
 	backlogA, backlogB := q.Backlog(a), q.Backlog(b)
@@ -142,7 +133,7 @@ func (q *txQueue) better(a, b uint32, p *Peer) bool {
 	return backlogA > backlogB
 }
 
-// clear drops the trains of the flow at a place.
+// clearPlace drops the trains of the flow at a place.
 func (t *transmitter) clearPlace(place uint32) {
 	for {
 		e, ok := t.queue.PopFlow(place)
@@ -179,8 +170,8 @@ func (t *transmitter) read() (int, error) {
 		return t.lane.queue.Read(t.bufs, t.sizes)
 	case len(q.full) == 0 || q.Queue != nil && q.Ready():
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
-	case q.vain:
-		q.vain, q.retried = false, 0
+	case q.spurious:
+		q.spurious, q.retried = false, 0
 		time.Sleep(time.Duration(txRetry))
 		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
 	case q.conn != t.lane.conn.Load() || !(*q.conn).BeginWait(): // the port was closed
@@ -195,9 +186,9 @@ func (t *transmitter) read() (int, error) {
 	return n, err
 }
 
-// wait moves the parsed train to p to the queue if its send buffer is full, or older trains of its flow are in the queue. It returns false
-// if neither is so.
-func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
+// queueIfFull moves the parsed train to p to the queue if its send buffer is full, or older trains of its flow are in the queue. It returns
+// false if neither is so.
+func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 	q := &t.queue
 	if q.Queue == nil {
 		q.Queue, q.flows = newTXQueue(t), make([]waitingFlow, txFlows)
@@ -223,6 +214,15 @@ func (t *transmitter) wait(p *Peer, source int, train []byte) bool {
 	q.Push(place, e, len(train), t.now)
 	p.SlowPath.SendBufferFull()
 	return true
+}
+
+// heldBytes returns the memory of the held runs, at most a batch for each full send buffer. The limit of the queue is not theirs: with many
+// send buffers they would leave no room for it.
+func (q *txQueue) heldBytes() (n int) {
+	for _, h := range q.held {
+		n += len(h.buffer.bytes)
+	}
+	return n
 }
 
 // signal signals congestion on the first packet of e: by a mark if it can carry one, otherwise by dropping it. A mark on the header of a
