@@ -178,11 +178,11 @@ func TestMonitorRechecksSoonAfterAnEvent(t *testing.T) {
 func TestQueueSignalsDeletedInterface(t *testing.T) {
 	deleted := make(chan struct{}, 1)
 	q := newQueue(-1, -1, deleted, false)
-	if err := q.closedIfDeleted(unix.EIO); !errors.Is(err, unix.EIO) || len(deleted) != 0 {
+	if err := q.signalIfDeleted(unix.EIO); !errors.Is(err, unix.EIO) || len(deleted) != 0 {
 		t.Errorf("a transient error: got error %v, %d tokens, want %v, 0", err, len(deleted), unix.EIO)
 	}
 	for range 2 { // the second finds the first's token
-		if err := q.closedIfDeleted(unix.EBADFD); !errors.Is(err, os.ErrClosed) || len(deleted) != 1 {
+		if err := q.signalIfDeleted(unix.EBADFD); !errors.Is(err, os.ErrClosed) || len(deleted) != 1 {
 			t.Errorf("deleted: got error %v, %d tokens, want %v, 1", err, len(deleted), os.ErrClosed)
 		}
 	}

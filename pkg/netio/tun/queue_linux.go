@@ -65,7 +65,7 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 			q.readErr = err // the next Read returns it
 			return n, nil
 		case err != nil:
-			return 0, q.closedIfDeleted(err)
+			return 0, q.signalIfDeleted(err)
 		}
 		if err := q.wait(unix.POLLIN); err != nil {
 			return 0, err
@@ -92,7 +92,7 @@ func (q *queue) ReadOr(bufs [][]byte, sizes []int, writable []int32) (n int, err
 		return n, nil
 	}
 	if err, q.readErr = q.readErr, nil; err != nil {
-		return 0, q.closedIfDeleted(err)
+		return 0, q.signalIfDeleted(err)
 	}
 	fds, timeout := append(q.readOr.fds[:0], unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}, unix.PollFd{Fd: int32(q.stop), Events: unix.POLLIN}), q.readOr.timeout
 	if len(writable) > MaxReadFDs {
@@ -157,7 +157,7 @@ func (q *queue) pollResult(fds []unix.PollFd) error {
 	case fds[1].Revents != 0:
 		return os.ErrClosed
 	case fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
-		return q.closedIfDeleted(unix.EBADFD)
+		return q.signalIfDeleted(unix.EBADFD)
 	default:
 		return nil
 	}
@@ -172,8 +172,8 @@ func closedIfDeleted(err error) error {
 	return err
 }
 
-// closedIfDeleted also signals the monitor, which receives no event when the interface is deleted with its namespace.
-func (q *queue) closedIfDeleted(err error) error {
+// signalIfDeleted is closedIfDeleted, and signals the monitor, which receives no event when the interface is deleted with its namespace.
+func (q *queue) signalIfDeleted(err error) error {
 	if err = closedIfDeleted(err); errors.Is(err, os.ErrClosed) {
 		select {
 		case q.deleted <- struct{}{}:
@@ -230,7 +230,7 @@ func (q *queue) write(buffers [][]byte, iovs *vector) error {
 				return err
 			}
 		default:
-			return q.closedIfDeleted(errno)
+			return q.signalIfDeleted(errno)
 		}
 	}
 }

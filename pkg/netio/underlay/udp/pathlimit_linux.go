@@ -257,7 +257,7 @@ func datagramSize(r *underlay.Run) (n int) {
 func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
 	r := &runs[o.run]
 	o.segment = 0
-	if o.source == 0 {
+	if o.pktinfo == 0 {
 		o.from = netip.Addr{} // it was invalid, or dropped with the train
 	}
 	s.queueSingly(&s.resend, runs, o)

@@ -171,7 +171,7 @@ func (s *sender) flush(b *sendBatch, runs []underlay.Run) {
 		case errno == 0 && n > 0:
 			b.noteSent(i, n, runs)
 			i += n
-		case errno == unix.EAGAIN:
+		case errno == unix.EAGAIN: // refuses holds from now on
 		default:
 			r := &runs[b.origins[i].run]
 			if err := s.retry(b, i, runs, errno); err != nil && r.Err == nil {

@@ -28,7 +28,7 @@ type sendBatch struct {
 // origin identifies the run of a message, and describes its control data.
 type origin struct {
 	run     int
-	source  int        // length of the pktinfo at its start, 0 without one
+	pktinfo int        // length of the pktinfo at the start of the control data, 0 without one
 	segment int        // UDP_SEGMENT, 0 for a single datagram
 	tos     uint8      // DSCP and ECN
 	from    netip.Addr // the source address, invalid to leave it to routing
@@ -57,8 +57,8 @@ func (b *sendBatch) start(family int, to *underlay.Endpoint, o origin) bool {
 	if h.Namelen == 0 {
 		return false
 	}
-	o.source = putSource(b.controls[i][:], o.from, to.Scope)
-	n := o.source
+	o.pktinfo = putSource(b.controls[i][:], o.from, to.Scope)
+	n := o.pktinfo
 	if o.segment > 0 {
 		n += putSegmentSize(b.controls[i][n:], o.segment)
 	}
@@ -107,10 +107,10 @@ func (b *sendBatch) setControl(i, from, to int) {
 // dropSource leaves the local address of message i to routing. It returns false if that is the case already.
 func (b *sendBatch) dropSource(i int) bool {
 	o := &b.origins[i]
-	if o.source == 0 {
+	if o.pktinfo == 0 {
 		return false
 	}
-	b.setControl(i, o.source, int(b.msgs[i].hdr.Controllen))
-	o.source = 0
+	b.setControl(i, o.pktinfo, int(b.msgs[i].hdr.Controllen))
+	o.pktinfo = 0
 	return true
 }
