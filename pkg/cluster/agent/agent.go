@@ -93,13 +93,17 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// processNext waits for a trigger and handles it. It returns false once the queue is shut down.
+// processNext waits for a trigger and handles it. It returns false once the queue is shut down or ctx has ended. A trigger that is left then is
+// not handled: an agent that stands by would take the tunnel back, and end.
 func (a *Agent) processNext(ctx context.Context) bool {
 	t, shutDown := a.queue.Get()
 	if shutDown {
 		return false
 	}
 	defer a.queue.Done(t)
+	if ctx.Err() != nil {
+		return false
+	}
 	a.stats.busySince.Store(time.Now().UnixNano())
 	err := a.handle(ctx, t)
 	a.stats.busySince.Store(0)

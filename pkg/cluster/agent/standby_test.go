@@ -80,6 +80,38 @@ func TestSupersededAgentStandsBy(t *testing.T) {
 	})
 }
 
+// TestStoppedStandbyLeavesTunnelToTheOther has an agent that stands by receive SIGTERM, as at the end of a rolling update.
+func TestStoppedStandbyLeavesTunnelToTheOther(t *testing.T) {
+	opened := 0
+	engine := &fakeEngine{done: make(chan struct{})}
+	a, _, _ := newSyncedAgent(t, func(c *Config) {
+		c.IsServed = func(string) bool { return true }
+		c.Open = func(string, int, *slog.Logger) (Engine, error) {
+			opened++
+			return engine, nil
+		}
+	}, ownedByNodeA())
+	ctx, cancel := context.WithCancel(t.Context())
+	a.queue.Add(hostChanged)
+	if a.processNext(ctx); opened != 1 {
+		t.Fatal("no tunnel")
+	}
+	_, changed := a.stats.Standby()
+	engine.handedOver.Store(true)
+	close(engine.done) // triggers a reconcile
+	go func() {
+		<-changed // it stands by
+		cancel()
+	}()
+	a.processNext(ctx)
+	for a.queue.Len() > 0 && a.processNext(ctx) {
+	}
+	if opened != 1 {
+		t.Error("it took the tunnel back")
+	}
+	a.lock.release()
+}
+
 // TestAgentWaitsForItsTurn has an agent without a tunnel, in the other mode, which cannot hand anything over.
 func TestAgentWaitsForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
