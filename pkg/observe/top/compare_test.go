@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -195,11 +196,11 @@ func checkScreen(t *testing.T, text string, o Options) {
 		t.Fatalf("%+v: %d lines", o, n)
 	}
 	for _, l := range strings.Split(text, "\n") {
-		if n := len([]rune(l)); n > o.Width {
+		if n := columns(l); n > o.Width {
 			t.Fatalf("%+v: a line of %d columns: %q", o, n, l)
 		}
 		for _, c := range l {
-			if c < ' ' || c == 0x7f || c > '~' && (c < '▁' || c > '▐') {
+			if !unicode.IsPrint(c) || o.ASCII && c > unicode.MaxASCII {
 				t.Fatalf("%+v: %q in %q", o, c, l)
 			}
 		}

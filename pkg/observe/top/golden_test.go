@@ -4,6 +4,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,31 @@ func TestColorAddsOnlySGRSequences(t *testing.T) {
 		}
 		if got = strings.ReplaceAll(got, sgrReset, ""); got != want {
 			t.Errorf("%s (-want +got): %s", v, cmp.Diff(want, got))
+		}
+	}
+}
+
+func TestNamesOfPeersKeepTheirLetters(t *testing.T) {
+	f := between(tunnel(1, 2, 3), tunnel(2, 2, 3))
+	for i, name := range []string{"Zo\u00eb's phone", "\u4f1a\u8bae\u5ba4", "bad\x1b[31m\u202eevil"} {
+		f.Peers[i].Name = name
+	}
+	for want, o := range map[string]Options{
+		"\u00eb's phone": {Width: 100, View: Peers}, "\u4f1a\u8bae\u5ba4": {Width: 100, View: Peers}, "Zo?'s phone": {Width: 100, View: Peers, ASCII: true},
+		"??????": {Width: 100, View: Peers, ASCII: true}, "bad?[31m?evil": {Width: 100, View: Peers},
+	} {
+		text := f.Render(o)
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%s", want, text)
+		}
+		var at []int
+		for l := range strings.Lines(text) {
+			if before, _, ok := strings.Cut(l, "[2001:db8::1]"); ok {
+				at = append(at, columns(before))
+			}
+		}
+		if len(at) != 3 || len(slices.Compact(at)) != 1 {
+			t.Errorf("endpoints are at columns %v, want the same for three:\n%s", at, text)
 		}
 	}
 }

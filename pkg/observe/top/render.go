@@ -40,7 +40,7 @@ type Options struct {
 	Keys          bool   // show the keys in the last line
 	Note          string // shown instead of the keys, an error for example
 	Color         bool   // use SGR sequences; without them the output has no control characters except line feeds
-	ASCII         bool   // draw bars without block characters
+	ASCII         bool   // draw bars without block characters, and replace those of names
 }
 
 // Render draws a frame within Width and Height. Every line, also the last, ends with a line feed.
@@ -72,6 +72,9 @@ type renderer struct {
 func (r *renderer) paint(lines []line) string {
 	var b strings.Builder
 	for _, l := range lines {
+		if r.ASCII {
+			l = l.ascii()
+		}
 		l.cut(r.Width).paint(&b, r.Color)
 		b.WriteByte('\n')
 	}

@@ -4,7 +4,9 @@ package top
 
 import (
 	"strings"
-	"unicode/utf8"
+	"unicode"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
 // style is the SGR style of a span.
@@ -27,7 +29,7 @@ func (s style) sgr() string {
 
 const sgrReset = "\x1b[0m"
 
-// span is text of one style. Each rune of it is one column wide: see clean.
+// span is text of one style, without control characters: see clean.
 type span struct {
 	text  string
 	style style
@@ -41,7 +43,7 @@ func textLine(s style, text string) line { return line{{text, s}} }
 // width is in columns.
 func (l line) width() (n int) {
 	for _, s := range l {
-		n += utf8.RuneCountInString(s.text)
+		n += columns(s.text)
 	}
 	return n
 }
@@ -50,13 +52,21 @@ func (l line) width() (n int) {
 func (l line) cut(width int) line {
 	var out line
 	for _, s := range l {
-		n := utf8.RuneCountInString(s.text)
+		n := columns(s.text)
 		if n > width {
-			out = append(out, span{string([]rune(s.text)[:max(width, 0)]), s.style})
+			out = append(out, span{cutText(s.text, width), s.style})
 			return out
 		}
 		out = append(out, s)
 		width -= n
+	}
+	return out
+}
+
+func (l line) ascii() line {
+	out := make(line, len(l))
+	for i, s := range l {
+		out[i] = span{ascii(s.text), s.style}
 	}
 	return out
 }
@@ -80,19 +90,43 @@ func (l line) paint(b *strings.Builder, color bool) {
 	}
 }
 
-// clean replaces control and non-ASCII characters of an untrusted name: each rune takes one column.
+// clean replaces characters of an untrusted name that cannot be printed.
 func clean(name string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' {
+		if !unicode.IsPrint(r) {
 			return '?'
 		}
 		return r
 	}, name)
 }
 
+// ascii replaces other characters than ASCII's by as many question marks as they take columns.
+func ascii(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if r > unicode.MaxASCII {
+			b.WriteString(strings.Repeat("?", columns(string(r))))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// columns returns the width of text: a Chinese character takes two columns, a combining accent none.
+func columns(text string) int {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r > unicode.MaxASCII }) {
+		return len(text)
+	}
+	return ansi.StringWidth(text)
+}
+
+// cutText returns the part of text that fits width columns.
+func cutText(text string, width int) string { return ansi.Truncate(text, max(width, 0), "") }
+
 // pad fills text up to width columns.
 func pad(text string, width int, right bool) string {
-	fill := strings.Repeat(" ", max(width-utf8.RuneCountInString(text), 0))
+	fill := strings.Repeat(" ", max(width-columns(text), 0))
 	if right {
 		return fill + text
 	}

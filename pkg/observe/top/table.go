@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"unicode/utf8"
 )
 
 // Widths of columns.
@@ -141,7 +140,7 @@ func (t *table) widen(widths, natural []int, left int) {
 func (t *table) natural() []int {
 	widths := make([]int, len(t.columns))
 	for i, c := range t.columns {
-		widths[i] = utf8.RuneCountInString(c.title)
+		widths[i] = columns(c.title)
 		if c.bar {
 			widths[i] = max(widths[i], minBar)
 		}
@@ -151,7 +150,7 @@ func (t *table) natural() []int {
 	}
 	for _, row := range t.rows {
 		for i := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(row[i].text))
+			widths[i] = max(widths[i], columns(row[i].text))
 		}
 	}
 	return widths
@@ -177,11 +176,7 @@ func (t *table) row(row []cell, widths []int) line {
 		if t.columns[i].bar {
 			return span{bar(c.share, widths[i], t.ascii), c.style}
 		}
-		text := pad(c.text, widths[i], t.columns[i].toRight())
-		if r := []rune(text); len(r) > widths[i] {
-			text = string(r[:widths[i]])
-		}
-		return span{text, c.style}
+		return span{pad(cutText(c.text, widths[i]), widths[i], t.columns[i].toRight()), c.style}
 	})
 }
 
