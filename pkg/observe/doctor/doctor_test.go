@@ -451,6 +451,16 @@ func TestChecksReportFaultAndFix(t *testing.T) {
 	}
 }
 
+func TestFixNeverLowersALimit(t *testing.T) {
+	f := healthy()
+	both(sysctl(facts.RmemMax, "67108864"), sysctl(facts.WmemMax, "212992"))(f)
+	f.Process.Capabilities.Value = 0
+	want := "sysctl -w net.core.wmem_max=2097152"
+	if got := of(Examine(f), "socket-buffers"); len(got) != 1 || got[0].Fix != want {
+		t.Errorf("got %+v, want fix %q", got, want)
+	}
+}
+
 func of(r Report, check string) []Finding {
 	return slices.DeleteFunc(r.Findings, func(f Finding) bool { return f.Check != check })
 }

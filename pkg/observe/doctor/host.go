@@ -63,8 +63,16 @@ func evaluateBuffers(f *facts.Facts, r *recorder) {
 	case have.Err == nil && have.Value>>unix.CAP_NET_ADMIN&1 != 0:
 		r.ok("", "%s, no limit (CAP_NET_ADMIN)", found)
 	default:
-		r.warn("", found, fmt.Sprintf("sysctl -w net.core.rmem_max=%d\nsysctl -w net.core.wmem_max=%d", minRmem, minWmem))
+		r.warn("", found, strings.Join(slices.Concat(raise("rmem_max", rmem, minRmem), raise("wmem_max", wmem, minWmem)), "\n"))
 	}
+}
+
+// raise returns the command that raises a limit in net.core which is below the least, or none.
+func raise(limit string, have, least int) []string {
+	if have >= least {
+		return nil
+	}
+	return []string{fmt.Sprintf("sysctl -w net.core.%s=%d", limit, least)}
 }
 
 // number returns an integer sysctl.
