@@ -75,7 +75,7 @@ func (l *ResolverConfig) resolve(ctx context.Context, endpoint string) (config.E
 	}
 	addr, err := l.address(ctx, endpoint, hp.host)
 	if err != nil {
-		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
+		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, explainLookup(err))
 	}
 	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(addr.WithZone(""), hp.port)}
 	if addr.Zone() != "" {
@@ -104,7 +104,7 @@ func (l *ResolverConfig) address(ctx context.Context, endpoint, host string) (ne
 			return netip.Addr{}, err
 		}
 		if l.OnRetry != nil {
-			l.OnRetry(endpoint, err, delay)
+			l.OnRetry(endpoint, explainLookup(err), delay)
 		}
 		if werr := l.Wait(ctx, delay); werr != nil {
 			return netip.Addr{}, errors.Join(err, werr)
@@ -117,6 +117,32 @@ func (l *ResolverConfig) address(ctx context.Context, endpoint, host string) (ne
 func isTemporary(err error) bool {
 	dns, ok := errors.AsType[*net.DNSError](err)
 	return ok && !dns.IsNotFound && (dns.IsTemporary || dns.IsTimeout)
+}
+
+// lookupError is an error of a lookup with a text for people.
+type lookupError struct {
+	error
+	text string
+}
+
+// Error returns the text.
+func (e lookupError) Error() string { return e.text }
+
+// Unwrap returns the library's error.
+func (e lookupError) Unwrap() error { return e.error }
+
+// explainLookup replaces the text of the library's error, which has addresses of the exchange with the name server.
+func explainLookup(err error) error {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	switch {
+	case !ok:
+		return err
+	case dns.IsNotFound:
+		return lookupError{err, fmt.Sprintf("there is no address for the name %q", dns.Name)}
+	case dns.IsTimeout:
+		return lookupError{err, "the name server does not answer in time"}
+	}
+	return lookupError{err, fmt.Sprintf("the name server does not answer the question for %q", dns.Name)}
 }
 
 func (l *ResolverConfig) scope(zone string) (uint32, error) {

@@ -101,6 +101,20 @@ func TestResolverRetriesOnlyTemporaryErrors(t *testing.T) {
 	}
 }
 
+func TestLookupErrorsArePlain(t *testing.T) {
+	for want, err := range map[string]*net.DNSError{
+		`resolving endpoint "vpn.example:55": there is no address for the name "vpn.example"`:                 {Err: "no such host", Name: "vpn.example", Server: "127.0.0.53:53", IsNotFound: true},
+		`resolving endpoint "vpn.example:55": the name server does not answer in time`:                        {Err: "read udp 127.0.0.1:5->127.0.0.53:53: i/o timeout", Name: "vpn.example", IsTimeout: true},
+		`resolving endpoint "vpn.example:55": the name server does not answer the question for "vpn.example"`: {Err: "server misbehaving", Name: "vpn.example", IsTemporary: true},
+	} {
+		n := &names{failures: 1, err: err}
+		_, got := NewResolver(n.lookup(0))(t.Context(), "vpn.example:55")
+		if got == nil || got.Error() != want || !errors.Is(got, err) {
+			t.Errorf("got %v, want %s", got, want)
+		}
+	}
+}
+
 func TestResolverStopsWhenContextEnds(t *testing.T) {
 	n := &names{failures: 1, err: &net.DNSError{IsTimeout: true}}
 	l := n.lookup(Forever)
