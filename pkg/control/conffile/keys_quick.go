@@ -3,7 +3,9 @@
 package conffile
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -95,8 +97,23 @@ func setMTU(p *parser, value string) string {
 	if err != nil || n < minMTU || n > maxMTU {
 		return strconv.Itoa(minMTU) + "-" + strconv.Itoa(maxMTU)
 	}
-	p.file.Interface.MTU = int(n)
+	p.file.Interface.MTU, p.mtuLine = int(n), p.number
 	return ""
+}
+
+// ipv6MinMTU is the least MTU of a link with IPv6 addresses (RFC 8200, section 5).
+const ipv6MinMTU = 1280
+
+// checkMTU reports an MTU with which the kernel turns IPv6 off, together with IPv6 addresses.
+func (p *parser) checkMTU() {
+	conf := &p.file.Interface
+	i := slices.IndexFunc(conf.Address, func(a netip.Prefix) bool { return a.Addr().Is6() })
+	if conf.MTU == 0 || conf.MTU >= ipv6MinMTU || i < 0 {
+		return
+	}
+	p.errs = append(p.errs, &LineError{
+		File: p.name, Line: p.mtuLine, Key: "MTU", Want: fmt.Sprintf("%d or more with the IPv6 Address %v", ipv6MinMTU, conf.Address[i]), Got: fmt.Sprintf("\"%d\"", conf.MTU),
+	})
 }
 
 func setTable(p *parser, value string) string {

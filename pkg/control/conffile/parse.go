@@ -50,6 +50,7 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p.names.end(&p)
 	p.checkPorts()
 	p.checkReceiveCPUs()
+	p.checkMTU()
 	if len(p.errs) > 0 {
 		return nil, p.errs
 	}
@@ -90,6 +91,7 @@ type parser struct {
 	hasKey    bool // the last [Peer] has its PublicKey
 	cpusLine  int  // the line of the last RxCPUs
 	portsLine int  // the line of the last SpreadPorts
+	mtuLine   int  // the line of the last MTU
 	names     nameComments
 }
 

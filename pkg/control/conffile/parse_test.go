@@ -154,6 +154,18 @@ func TestInvalidQuickValuesAreReported(t *testing.T) {
 	}
 }
 
+func TestSmallMTUIsAMistakeWithIPv6Addresses(t *testing.T) {
+	want := `f:2: MTU: want 1280 or more with the IPv6 Address fd00::1/64, got "1279"`
+	if _, err := Parse("f", strings.NewReader("[Interface]\nMTU = 1279\nAddress = 10.0.0.1/24, fd00::1/64"), Quick); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	for _, lines := range []string{"MTU = 1279\nAddress = 10.0.0.1/24", "MTU = 1280\nAddress = fd00::1/64", "Address = fd00::1/64"} {
+		if _, err := Parse("f", strings.NewReader("[Interface]\n"+lines), Quick); err != nil {
+			t.Errorf("%q: got %v, want no error", lines, err)
+		}
+	}
+}
+
 func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 	for in, want := range map[string]string{
 		"Spread = sometimes":                         `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,

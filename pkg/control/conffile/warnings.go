@@ -11,16 +11,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// ipv6MinMTU is the least MTU of a link with IPv6 addresses (RFC 8200, section 5).
-const ipv6MinMTU = 1280
-
 // CheckSettings returns a warning, worded like Warnings, for each setting that is accepted and surely not meant. The file must be whole:
 // one for `wg addconf` may lack a key.
 func (f *File) CheckSettings() []string {
 	var w warnings
 	f.checkKeys(&w)
 	f.checkAllowedIPs(&w)
-	f.checkMTU(&w)
 	return w
 }
 
@@ -36,7 +32,7 @@ func (f *File) checkKeys(w *warnings) {
 	switch key := f.Interface.PrivateKey; {
 	case key != nil && !key.IsZero():
 		own = key.Public()
-	case f.hooksSetKey():
+	case f.KeyElsewhere || f.hooksSetKey():
 	case len(f.Peers) == 0:
 		w.add("neither a PrivateKey nor a [Peer]: the interface will carry nothing")
 	default:
@@ -74,18 +70,6 @@ func (f *File) checkAllowedIPs(w *warnings) {
 				w.add("AllowedIPs: %v of peer %s goes to peer %s, which is later in the file and has it, too", a.Prefix, before.Base64(), p.PublicKey.Base64())
 			}
 			owners[a.Prefix] = p.PublicKey
-		}
-	}
-}
-
-func (f *File) checkMTU(w *warnings) {
-	mtu := f.Interface.MTU
-	if mtu == 0 || mtu >= ipv6MinMTU {
-		return
-	}
-	for _, a := range f.Interface.Address {
-		if a.Addr().Is6() {
-			w.add("MTU = %d is below %d: the kernel turns IPv6 off on the interface, so it will not have the address %v", mtu, ipv6MinMTU, a)
 		}
 	}
 }

@@ -34,9 +34,6 @@ func TestOddSettingsAreReported(t *testing.T) {
 			key + "[Peer]\nPublicKey = " + other + "\nAllowedIPs = 10.0.0.1/8, ::/0\n[Peer]\nPublicKey = " + third + "\nAllowedIPs = 10.0.0.0/8, 0.0.0.0/0, -::/0",
 			[]string{"10.0.0.0/8 of peer " + other + " goes to peer " + third},
 		},
-		"small MTU": {
-			key + "Address = fd00::1/64, 10.0.0.1/24\nMTU = 1279", []string{"MTU = 1279 is below 1280"},
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := Parse("wg0.conf", strings.NewReader(tt.file), Quick)
