@@ -88,7 +88,7 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, e
 }
 
 func wrapError(cfg Config, err error) error {
-	return fmt.Errorf("attaching spread for UDP port %d to %s: %w", cfg.Port, cfg.Device, err)
+	return fmt.Errorf("attaching spread for UDP port %d to %s: %w%s", cfg.Port, cfg.Device, err, explainRights(err))
 }
 
 // open locks the pins, and mounts a BPF file system if needed.
