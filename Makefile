@@ -203,12 +203,20 @@ RECIPES := build/recipes
 ANSIBLE := ANSIBLE_ROLES_PATH=deploy/ansible/roles ANSIBLE_LOCALHOST_WARNING=false $(RECIPES)/venv/bin/ansible-playbook -i localhost,
 .PHONY: check-recipes
 check-recipes: build deps-recipes $(RECIPES)/venv/installed ## the NixOS module, the PKGBUILD and the Ansible role, read by Nix, bash and Ansible
-	NIX_STATE_DIR=$(abspath $(RECIPES))/nix NIX_STORE_DIR=$(abspath $(RECIPES))/nix/store nix-instantiate --parse deploy/nixos/ropewalk.nix >/dev/null
+	$(NIX) nix-instantiate --parse deploy/nixos/ropewalk.nix >/dev/null
 	bash -n deploy/arch/PKGBUILD
 	$(ANSIBLE) --syntax-check deploy/ansible/site.yml
-	$(ANSIBLE) -c local -e ansible_python_interpreter=$(abspath $(RECIPES))/venv/bin/python -e directory=$(abspath $(RECIPES)) deploy/ansible/test.yml >/dev/null
+	$(ANSIBLE) -c local -e ansible_python_interpreter=$(abspath $(RECIPES))/venv/bin/python -e directory=$(abspath $(RECIPES)) -e programs=$(abspath $(dir $(BIN))) deploy/ansible/test.yml >$(RECIPES)/ansible.log || { cat $(RECIPES)/ansible.log; exit 1; }
 	$(BIN) check $(RECIPES)/wg0.conf
 	$(GO) test ./test/deploy
+
+NIX := NIX_STATE_DIR=$(abspath $(RECIPES))/nix NIX_STORE_DIR=$(abspath $(RECIPES))/nix/store
+.PHONY: nix-hash
+nix-hash: need-go deps-recipes ## the hash of the Go modules in deploy/nixos/ropewalk.nix, for a release: as nixpkgs' buildGoModule computes it
+	@rm -rf $(RECIPES)/vendor
+	GOFLAGS= $(GO) mod vendor -o $(abspath $(RECIPES))/vendor
+	hash=$$($(NIX) nix --extra-experimental-features nix-command hash path $(RECIPES)/vendor) && \
+	  sed -i "s#default = \"sha256-.*\";#default = \"$$hash\";#" deploy/nixos/ropewalk.nix
 
 $(RECIPES)/venv/installed: deploy/ansible/requirements.txt
 	python3 -m venv $(RECIPES)/venv && $(RECIPES)/venv/bin/pip install --quiet --disable-pip-version-check -r $<

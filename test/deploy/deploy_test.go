@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,12 +113,51 @@ func TestPKGBUILDNamesExistingFiles(t *testing.T) {
 // TestNixOSServiceHasSettingsOfUnit compares the module's service with the unit of the packages.
 func TestNixOSServiceHasSettingsOfUnit(t *testing.T) {
 	nix, unit := read(t, "deploy/nixos/ropewalk.nix"), ini(t, "deploy/systemd/ropewalk@.service")
-	for _, key := range []string{
-		"Type", "NotifyAccess", "Restart", "TimeoutStartSec", "RuntimeDirectory", "LimitNOFILE", "LimitMEMLOCK", "LimitCORE",
+	compared := 0
+	for setting, want := range unit {
+		key, inService := strings.CutPrefix(setting, "Service/")
+		if !inService || slices.Contains([]string{"Environment", "EnvironmentFile"}, key) { // the module has arguments as an option
+			continue
+		}
+		compared++
+		m := regexp.MustCompile(`\b` + key + ` = (.*);\n`).FindStringSubmatch(nix)
+		if m == nil {
+			t.Errorf("there is no %s", key)
+			continue
+		}
+		got := strings.NewReplacer(`[ `, "", ` ]`, "", `" "`, " ", `"`, "", "${name}", "%i").Replace(m[1])
+		if got != want && !strings.HasPrefix(key, "Exec") {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+	if compared < 40 {
+		t.Errorf("got %d settings: does the search still work?", compared)
+	}
+}
+
+// TestNetworkdKeepsRulesOnRequest: the setting is for the whole host.
+func TestNetworkdKeepsRulesOnRequest(t *testing.T) {
+	for _, path := range []string{"deploy/package/nfpm.yaml", "deploy/arch/PKGBUILD"} {
+		if text := read(t, path); strings.Contains(text, "networkd.conf.d") || !strings.Contains(text, "/usr/share/doc/ropewalk/networkd.conf") {
+			t.Errorf("%s does not install networkd.conf as an example", path)
+		}
+	}
+}
+
+// TestAnsibleRoleNotifiesHandlers: a change of a file has an effect only through its handler.
+func TestAnsibleRoleNotifiesHandlers(t *testing.T) {
+	tasks := strings.Split(read(t, "deploy/ansible/roles/ropewalk/tasks/main.yml"), "\n- name: ")
+	handlers := read(t, "deploy/ansible/roles/ropewalk/handlers/main.yml")
+	for prefix, handler := range map[string]string{
+		"Write the files of tunnels": "Reload tunnels", "Write the arguments of tunnels": "Restart tunnels with other arguments",
 	} {
-		m := regexp.MustCompile(`\b` + key + ` = "?([^";]+)"?;`).FindStringSubmatch(nix)
-		if m == nil || m[1] != unit["Service/"+key] {
-			t.Errorf("%s: got %q, want %q", key, m, unit["Service/"+key])
+		if !slices.ContainsFunc(tasks, func(s string) bool {
+			return strings.HasPrefix(s, prefix) && strings.Contains(s, "\n  notify: "+handler+"\n")
+		}) {
+			t.Errorf("%q does not notify %q", prefix, handler)
+		}
+		if !strings.Contains(handlers, "\n- name: "+handler+"\n") {
+			t.Errorf("there is no handler %q", handler)
 		}
 	}
 }
