@@ -149,8 +149,11 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	tunnel := o.daemon(name, log, level)
-	if err := tunnel.Check(); err != nil {
+	tunnel, err := o.daemon(name, log, level)
+	if err == nil {
+		err = tunnel.Check()
+	}
+	if err != nil {
 		return usageError{err}
 	}
 	if err := o.underlay.check(); err != nil {
@@ -160,9 +163,18 @@ func run(ctx context.Context, name string, o runOptions) error {
 	return serve(ctx, log, tunnel, o)
 }
 
-// daemon returns the options of the daemon according to the flags.
-func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar) daemon.Options {
+// daemon returns the options of the daemon according to the flags and the environment.
+func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar) (daemon.Options, error) {
+	queue, err := inheritFD(tunFD)
+	if err != nil {
+		return daemon.Options{}, err
+	}
+	control, err := inheritFD(controlFD)
+	if err == nil && o.takeover && (queue != 0 || control != 0) {
+		err = fmt.Errorf("--takeover needs neither %s nor %s: the old daemon passes its own", tunFD, controlFD)
+	}
 	return daemon.Options{
+		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus, OuterFragments: o.underlay.fragments,
@@ -171,7 +183,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},
 		OnHandover: func(name string, pid int) { announceSuccessor(log, name, pid) },
-	}
+	}, err
 }
 
 // serve creates the interface and its control socket, or takes them over, serves them, and closes them in reverse order.

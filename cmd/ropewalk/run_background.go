@@ -22,11 +22,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // readyFD is an environment variable with a file descriptor: the pipe to which a daemon in the background writes the interface's name
 // once it serves it.
 const readyFD = "ROPEWALK_READY_FD"
+
+// Environment variables with file descriptors, as wireguard-go has them: a queue of an interface that another program has created, and a
+// listening socket for the control socket.
+const (
+	tunFD     = "WG_TUN_FD"
+	controlFD = "WG_UAPI_FD"
+)
 
 // backgroundTimeout is the time within which a daemon must serve its interface.
 const backgroundTimeout = 30 * time.Second
@@ -40,7 +48,10 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	if o.takeover {
 		return usageError{errors.New("--takeover needs no --daemon: `ropewalk upgrade` replaces a running daemon")}
 	}
-	options := o.daemon(name, nil, nil)
+	options, err := o.daemon(name, nil, nil)
+	if err != nil {
+		return usageError{err}
+	}
 	if err := options.Check(); err != nil { // before its name becomes that of a file
 		return usageError{err}
 	}
@@ -54,16 +65,18 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 		return withHint(err)
 	}
 	defer unlock()
-	if client, err := socketDir().Dial(name); err == nil {
-		_ = client.Close()
-		return fmt.Errorf("starting the daemon of %s: the interface is served already", name)
+	if options.ControlFD == 0 { // else the socket is there before the daemon
+		if client, err := socketDir().Dial(name); err == nil {
+			_ = client.Close()
+			return fmt.Errorf("starting the daemon of %s: the interface is served already", name)
+		}
 	}
 	log, err := quick.CreateLog(quick.DefaultRunDir, file)
 	if err != nil {
 		return withHint(err)
 	}
 	defer log.Close()
-	created, err := startAndAwait(cmd.Context(), args, log, name)
+	created, err := startAndAwait(cmd.Context(), args, log, options)
 	if err != nil && file != name { // nothing has that name later, and the error has its end
 		_ = os.Remove(log.Name())
 	}
@@ -83,7 +96,7 @@ func logName(name string) string {
 }
 
 // startAndAwait starts the daemon with these arguments, waits until it serves the interface, and returns the interface's name.
-func startAndAwait(ctx context.Context, args []string, log *os.File, name string) (created string, err error) {
+func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Options) (created string, err error) {
 	ready, theirs, err := os.Pipe()
 	if err != nil {
 		return "", fmt.Errorf("creating a pipe for the daemon: %w", err)
@@ -91,39 +104,54 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, name string
 	defer ready.Close()
 	// Files that this process has inherited, such as a script's flock(1), are not for a daemon. Kernels before 5.11 cannot do it.
 	_ = unix.CloseRange(uint(unix.Stderr)+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
-	daemon := exec.Command("/proc/self/exe", args...)
-	daemon.Args[0] = "ropewalk"
-	daemon.Dir = "/" // so that it keeps no file system busy
-	daemon.Stdout, daemon.Stderr = log, log
-	daemon.ExtraFiles = []*os.File{theirs} // descriptor 3
-	daemon.Env = append(os.Environ(), readyFD+"=3")
-	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = daemon.Start()
+	process := exec.Command("/proc/self/exe", args...)
+	process.Args[0] = "ropewalk"
+	process.Dir = "/" // so that it keeps no file system busy
+	process.Stdout, process.Stderr = log, log
+	process.Env = os.Environ()
+	passFile(process, readyFD, theirs)
+	passFD(process, tunFD, o.TUNFD)
+	passFD(process, controlFD, o.ControlFD)
+	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = process.Start()
 	_ = theirs.Close()
 	if err != nil {
-		return "", fmt.Errorf("starting the daemon of %s: %w", name, err)
+		return "", fmt.Errorf("starting the daemon of %s: %w", o.Name, err)
 	}
-	return awaitReady(ctx, daemon, ready, log, name)
+	return awaitReady(ctx, process, ready, log, o.Name)
+}
+
+// passFile passes an open file to a process, with its descriptor in an environment variable.
+func passFile(cmd *exec.Cmd, variable string, f *os.File) {
+	cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", variable, unix.Stderr+len(cmd.ExtraFiles)))
+}
+
+// passFD is passFile for a descriptor, which is closed with this process; 0 is none.
+func passFD(cmd *exec.Cmd, variable string, fd int) {
+	if fd != 0 {
+		passFile(cmd, variable, os.NewFile(uintptr(fd), variable))
+	}
 }
 
 // awaitReady waits until the daemon serves the interface, and returns its name. Otherwise it ends the daemon.
-func awaitReady(ctx context.Context, daemon *exec.Cmd, ready *os.File, log *os.File, name string) (created string, err error) {
+func awaitReady(ctx context.Context, process *exec.Cmd, ready *os.File, log *os.File, name string) (created string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, backgroundTimeout, errors.New("the interface is not ready"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { // which closes the pipe
-		_ = daemon.Process.Signal(syscall.SIGTERM) // so that it removes its socket
-		time.AfterFunc(backgroundKillDelay, func() { _ = daemon.Process.Kill() })
+		_ = process.Process.Signal(syscall.SIGTERM) // so that it removes its socket
+		time.AfterFunc(backgroundKillDelay, func() { _ = process.Process.Kill() })
 	})
 	announced, err := io.ReadAll(io.LimitReader(ready, unix.IFNAMSIZ))
 	if stop() && err == nil && len(announced) > 0 {
 		return string(announced), nil
 	}
-	_ = daemon.Wait()
-	err = fmt.Errorf("it ended: %s", daemon.ProcessState)
+	_ = process.Wait()
+	err = fmt.Errorf("it ended: %s", process.ProcessState)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	code := daemon.ProcessState.ExitCode()
+	code := process.ProcessState.ExitCode()
 	if code <= 0 {
 		code = exitError
 	}
@@ -151,26 +179,33 @@ func foregroundArgs(flags *pflag.FlagSet, name string) (args []string, err error
 // readyPipe is the pipe of readyFD.
 type readyPipe struct{ file *os.File }
 
-// inheritReadyPipe returns the pipe, or nil if nobody waits for this process. Its own children do not inherit it.
+// inheritReadyPipe returns the pipe, or nil if nobody waits for this process.
 func inheritReadyPipe() (*readyPipe, error) {
-	value := os.Getenv(readyFD)
-	if value == "" {
-		return nil, nil
-	}
-	fd, err := strconv.ParseUint(value, 10, 16)
-	if err == nil && int(fd) <= unix.Stderr {
-		err = errors.New("not a descriptor of its own")
-	}
-	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s=%q: %w", readyFD, value, err)
-	}
-	if err := os.Unsetenv(readyFD); err != nil {
-		return nil, fmt.Errorf("removing %s from the environment: %w", readyFD, err)
+	fd, err := inheritFD(readyFD)
+	if fd == 0 {
+		return nil, err
 	}
 	return &readyPipe{os.NewFile(uintptr(fd), "ready")}, nil
+}
+
+// inheritFD returns the descriptor that an environment variable has, 0 for none, and removes the variable. This process's own children do
+// not inherit the descriptor.
+func inheritFD(variable string) (int, error) {
+	value := os.Getenv(variable)
+	if value == "" {
+		return 0, nil
+	}
+	fd, err := strconv.ParseUint(value, 10, 16)
+	if err != nil || int(fd) <= unix.Stderr {
+		return 0, fmt.Errorf("%s=%.40q: want the number of an open file descriptor, from %d on", variable, value, unix.Stderr+1)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return 0, fmt.Errorf("%s=%d: this process has no open file descriptor of that number", variable, fd)
+	}
+	if err := os.Unsetenv(variable); err != nil {
+		return 0, fmt.Errorf("removing %s from the environment: %w", variable, err)
+	}
+	return int(fd), nil
 }
 
 // announce writes the name of the interface, which is served now. On a nil readyPipe it does nothing.

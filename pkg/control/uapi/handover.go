@@ -144,7 +144,8 @@ func (l *Listener) DupFD() (fd int, err error) {
 	return fd, nil
 }
 
-// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD. It owns the descriptor, on error too.
+// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD, or of a socket at the same path that another program
+// listens on. It owns the descriptor, on error too.
 func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -153,6 +154,9 @@ func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
+	if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on == 0 {
+		return nil, fmt.Errorf("listening on %s: the given descriptor is no listening socket", path)
+	}
 	l, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
@@ -160,7 +164,7 @@ func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	ul, ok := l.(*net.UnixListener)
 	if !ok || ul.Addr().String() != path {
 		_ = l.Close()
-		return nil, fmt.Errorf("the socket from the old daemon is not the control socket %s but %s", path, l.Addr())
+		return nil, fmt.Errorf("the given socket is not the control socket %s but %s", path, l.Addr())
 	}
 	ul.SetUnlinkOnClose(false)
 	id, err := os.Lstat(path)

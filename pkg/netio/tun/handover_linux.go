@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -70,7 +71,7 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	}
 	name := ""
 	for _, fd := range fds {
-		current, err := queueInterface(fd)
+		current, err := queueInterface(fd, len(fds))
 		if err == nil && name != "" && current != name {
 			err = errNotReusable
 		}
@@ -97,20 +98,48 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	return d, nil
 }
 
-// queueInterface returns the name of the interface that fd is a queue of. The queue must have the flags that Open sets.
-func queueInterface(fd int) (string, error) {
+// Adopt returns a Device for an interface that another program has created, from the descriptor of its queue. It needs the flags IFF_TUN,
+// IFF_NO_PI and IFF_VNET_HDR. On success the Device owns the descriptor; after an error the caller still does. See OpenFromFDs for the rest.
+func Adopt(fd int, c Config) (Device, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, fmt.Errorf("adopting a TUN device: %w", err)
+	}
+	return OpenFromFDs([]int{fd}, false, c)
+}
+
+// queueInterface returns the name of the interface that fd is a queue of. The queue must have the flags that Open sets; the only queue
+// of an interface need not permit others.
+func queueInterface(fd, queues int) (string, error) {
 	request, err := unix.NewIfreq("")
 	if err == nil {
 		err = unix.IoctlIfreq(fd, unix.TUNGETIFF, request)
 	}
 	if err != nil {
-		return "", fmt.Errorf("querying a queue's interface: %w", err)
+		return "", fmt.Errorf("querying the interface of a descriptor, which must be a queue of a TUN device: %w", err)
 	}
-	const want = unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE
-	if request.Uint16()&want != want {
-		return "", fmt.Errorf("interface %s: %w", request.Name(), errNotReusable)
+	if missing := missingFlags(request.Uint16(), queues); len(missing) > 0 {
+		return "", fmt.Errorf("interface %s lacks %s", request.Name(), strings.Join(missing, ", "))
 	}
 	return request.Name(), nil
+}
+
+// missingFlags returns the names of the flags that an interface with so many queues needs and does not have.
+func missingFlags(have uint16, queues int) (names []string) {
+	for _, flag := range []struct {
+		bit    uint16
+		name   string
+		needed bool
+	}{
+		{unix.IFF_TUN, "IFF_TUN", true},
+		{unix.IFF_NO_PI, "IFF_NO_PI", true},
+		{unix.IFF_VNET_HDR, "IFF_VNET_HDR", true},
+		{unix.IFF_MULTI_QUEUE, "IFF_MULTI_QUEUE", queues > 1},
+	} {
+		if flag.needed && have&flag.bit == 0 {
+			names = append(names, flag.name)
+		}
+	}
+	return names
 }
 
 // resumeMonitor follows an interface without configuring it, in whichever namespace it is.

@@ -5,6 +5,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -40,11 +41,11 @@ type Daemon struct {
 // serves the socket with Serve, and closes the Daemon. Open raises GOMAXPROCS to what the lanes need. Errors are those of tun.Open and
 // of uapi.Listen.
 func Open(o Options) (*Daemon, error) {
-	o = o.complete()
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	t, err := tun.Open(tun.Config{Name: o.Name, Queues: o.Lanes, MTU: o.MTU, BusyPoll: true, Log: o.Log, Persist: o.Persist})
+	o = o.complete()
+	t, err := o.openTUN()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func Open(o Options) (*Daemon, error) {
 	d.tunnel = d.newTunnel(t, nil)
 	err = d.configure()
 	if err == nil {
-		d.listener, err = uapi.Listen(t.Name())
+		d.listener, err = o.listen(t.Name())
 	}
 	if err != nil {
 		d.pool.Close()
@@ -62,6 +63,29 @@ func Open(o Options) (*Daemon, error) {
 	}
 	d.start()
 	return d, nil
+}
+
+// openTUN creates the interface, or adopts TUNFD.
+func (o *Options) openTUN() (tun.Device, error) {
+	if o.TUNFD != 0 {
+		return tun.Adopt(o.TUNFD, tun.Config{BusyPoll: true})
+	}
+	return tun.Open(tun.Config{Name: o.Name, Queues: o.Lanes, MTU: o.MTU, BusyPoll: true, Log: o.Log, Persist: o.Persist})
+}
+
+// listen creates the control socket of the interface, or adopts ControlFD.
+func (o *Options) listen(name string) (*uapi.Listener, error) {
+	if o.ControlFD == 0 {
+		return uapi.Listen(name)
+	}
+	l, err := uapi.DefaultDir.ListenFD(name, o.ControlFD)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Own(); err != nil { // ropewalk down finds the daemon by its socket
+		return nil, errors.Join(fmt.Errorf("listening on the given control socket: %w", err), l.Close())
+	}
+	return l, nil
 }
 
 // newDaemon returns a Daemon without a tunnel, with its workers started.

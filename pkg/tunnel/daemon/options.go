@@ -28,6 +28,10 @@ type Options struct {
 	ReceiveCPUs    config.ReceiveCPUs
 	OuterFragments config.OuterFragments
 
+	// TUNFD is a queue of an interface that another program has created (tun.Adopt). The daemon serves that, with one lane, instead of one
+	// called Name. ControlFD is a listening socket at the path of the interface's control socket. 0 is none. Open takes both over.
+	TUNFD, ControlFD int
+
 	// Persist keeps the interface with its addresses and routes when the daemon closes or dies, and reuses such an interface. See
 	// tun.Config.
 	Persist bool
@@ -52,7 +56,10 @@ var usableCPUs = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
 // complete returns o with its defaults filled in.
 func (o Options) complete() Options {
 	cpus := usableCPUs()
-	if o.Lanes == 0 {
+	switch {
+	case o.TUNFD != 0:
+		o.Lanes = 1
+	case o.Lanes == 0:
 		o.Lanes = min(cpus, config.MaxLanes)
 	}
 	o.Workers = workers(o.Workers, cpus)
@@ -67,6 +74,8 @@ func (o *Options) Check() error {
 	switch {
 	case o.Lanes < 0 || o.Lanes > config.MaxLanes:
 		return fmt.Errorf("%d lanes: want 1 to %d, or 0 for one for each CPU", o.Lanes, config.MaxLanes)
+	case o.TUNFD != 0 && o.Lanes > 1:
+		return fmt.Errorf("%d lanes for the one queue of an interface that another program has created: want 1", o.Lanes)
 	case o.Nice < -20 || o.Nice > 19:
 		return fmt.Errorf("a nice value of %d: want -20 to 19", o.Nice)
 	}
