@@ -24,7 +24,7 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	root := newRootCmd()
 	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), isLikeCommandOf(root), os.Getenv)...)
-	err := root.ExecuteContext(ctx)
+	err := explainUnknownCommand(root.ExecuteContext(ctx), os.Args[1:])
 	cancel()
 	if err == nil {
 		return

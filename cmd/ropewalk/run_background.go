@@ -9,9 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -240,11 +242,31 @@ func wireguardGoArgs(program string, args []string, isCommand, isLikeCommand fun
 	case isCommand(rest[0]):
 		return args
 	case getenv("WG_QUICK_USERSPACE_IMPLEMENTATION") != "":
-	case isLikeCommand(rest[0]) || !strings.ContainsAny(rest[0], "0123456789"):
+	case isLikeCommand(rest[0]) || !looksLikeInterface(rest[0]):
 		return args
 	}
 	if foreground || getenv("WG_PROCESS_FOREGROUND") == "1" {
 		return []string{"run", "--", rest[0]}
 	}
 	return []string{"run", "--daemon", "--", rest[0]}
+}
+
+// looksLikeInterface reports whether a word that is no command is probably meant as the name of an interface, such as wg0, and not as an
+// address or the name of a host.
+func looksLikeInterface(word string) bool {
+	return interfaceWord.MatchString(word) && strings.ContainsAny(word, "0123456789")
+}
+
+var interfaceWord = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]*$`)
+
+// explainUnknownCommand adds to cobra's error about an unknown command how to create an interface of that name.
+func explainUnknownCommand(err error, args []string) error {
+	if err == nil || len(args) != 1 || !strings.HasPrefix(err.Error(), "unknown command") || strings.Contains(err.Error(), "Did you mean") {
+		return err
+	}
+	word := args[0]
+	if _, parseErr := netip.ParseAddr(word); parseErr == nil {
+		return fmt.Errorf("%w: this is an address, and an interface has a name such as wg0", err)
+	}
+	return fmt.Errorf("%w\nTo create an interface of that name: ropewalk run --daemon %s", err, word)
 }

@@ -86,6 +86,11 @@ func TestWireGuardGoCommandLines(t *testing.T) {
 		{"ropewalk", "vpn", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- vpn"},
 		{"ropewalk", "tun0", "WG_QUICK_USERSPACE_IMPLEMENTATION=ropewalk", "run --daemon -- tun0"},
 		{"ropewalk", "shwo0", "", "shwo0"},
+		{"ropewalk", "10.0.0.1", "", "10.0.0.1"},
+		{"ropewalk", "fe80::1", "", "fe80::1"},
+		{"ropewalk", "vpn1.example.org", "", "vpn1.example.org"},
+		{"ropewalk", "51820", "", "51820"},
+		{"ropewalk", "home-1", "", "run --daemon -- home-1"},
 	} {
 		name, value, _ := strings.Cut(tt.env, "=")
 		getenv := func(asked string) string {
