@@ -23,6 +23,8 @@ type spreadStatus struct {
 	Devices []spreader.DeviceStatus `json:"devices"`
 	// Leftovers are directories with pins of network namespaces that probably no longer exist.
 	Leftovers []string `json:"leftovers,omitempty"`
+	// Daemons are those of ropewalk, which spread by themselves.
+	Daemons []spreadDaemon `json:"daemons,omitempty"`
 }
 
 func newSpreadStatusCmd() *cobra.Command {
@@ -31,7 +33,8 @@ func newSpreadStatusCmd() *cobra.Command {
 		Use:   "status [DEVICE]",
 		Short: "Show spreading on devices, its counters and problems",
 		Long: "status shows spreading on one device, or on all devices of this network namespace: the hooks and their programs, the\n" +
-			"peers of each tunnel with the recent load of each source port, counters, received datagrams by queue, and problems.",
+			"peers of each tunnel with the recent load of each source port, counters, received datagrams by queue, and problems.\n" +
+			"It also names the interfaces of `ropewalk run`, which spread by themselves.",
 		Example:           "  ropewalk spread status\n  ropewalk spread status eth0 --json",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: completeDevice,
@@ -58,7 +61,7 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	st.Devices = devices
+	st.Devices, st.Daemons = devices, spreadDaemons(socketDir(), device)
 	out := cmd.OutOrStdout()
 	if asJSON {
 		return writeJSON(out, st)
@@ -68,7 +71,11 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 		where = "on " + device
 	}
 	style := term.Style{Color: colored(out)}
-	_, err = io.WriteString(out, renderSpread(devices, where, style)+renderLeftovers(st.Leftovers, style))
+	text := renderSpread(devices, where, style)
+	if len(devices) == 0 && len(st.Daemons) > 0 {
+		text = "no programs of `ropewalk spread attach` " + printable(where) + "\n"
+	}
+	_, err = io.WriteString(out, text+renderSpreadDaemons(st.Daemons, style)+renderLeftovers(st.Leftovers, style))
 	return err
 }
 

@@ -77,6 +77,9 @@ type SpreadReport struct {
 	Peers     map[string]PeerSpread `json:"peers"` // by public key, in base64
 }
 
+// Ports returns the range of source ports.
+func (r *SpreadReport) Ports() spread.Ports { return spread.Ports{First: r.FirstPort, Last: r.LastPort} }
+
 // SpreadReport returns the spreading part of st.
 func (st *Status) SpreadReport() SpreadReport {
 	r := SpreadReport{
@@ -92,7 +95,7 @@ func (st *Status) SpreadReport() SpreadReport {
 // AddSpread stores a report in st. Peers that are not in the report get the zero PeerSpread.
 func (st *Status) AddSpread(r SpreadReport) {
 	st.Spread, st.Lanes = r.Mode, r.Lanes
-	st.SpreadPorts = spread.Ports{First: r.FirstPort, Last: r.LastPort}
+	st.SpreadPorts = r.Ports()
 	byKey := make(map[noise.PublicKey]PeerSpread, len(r.Peers))
 	for text, p := range r.Peers {
 		if key, err := noise.ParseBase64[noise.PublicKey](text); err == nil {
