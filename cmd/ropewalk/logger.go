@@ -16,11 +16,14 @@ import (
 // logOptions are the flags for the log level and format.
 type logOptions struct{ level, format string }
 
-func logFormats() []string { return []string{"text", "json"} }
+// textFormat is the default log format.
+const textFormat = "text"
+
+func logFormats() []string { return []string{textFormat, "json"} }
 
 func (o *logOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.level, "log-level", "", "log level: debug, info, warn, error or silent (default: LOG_LEVEL, else info)")
-	cmd.Flags().StringVar(&o.format, "log-format", "text", "log format: text or json")
+	cmd.Flags().StringVar(&o.format, "log-format", textFormat, "log format: text or json")
 	completeFlag(cmd, "log-level", uapi.Levels()...)
 	completeFlag(cmd, "log-format", logFormats()...)
 }
@@ -30,7 +33,10 @@ func (o *logOptions) args() ([]string, error) {
 	if _, _, err := o.open(io.Discard); err != nil {
 		return nil, err
 	}
-	args := []string{"--log-format", o.format}
+	var args []string
+	if !strings.EqualFold(o.format, textFormat) {
+		args = append(args, "--log-format", o.format)
+	}
 	if o.level != "" {
 		args = append(args, "--log-level", o.level)
 	}
@@ -49,7 +55,7 @@ func (o *logOptions) open(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	}
 	options := &slog.HandlerOptions{Level: level}
 	switch strings.ToLower(o.format) {
-	case "", "text":
+	case "", textFormat:
 		return slog.New(slog.NewTextHandler(w, options)), level, nil
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, options)), level, nil

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -41,7 +39,10 @@ func (f *metricsFlags) args() ([]string, error) {
 	if f.addr == "" {
 		return nil, f.check()
 	}
-	args := []string{"--metrics-per-peer", f.PerPeer.String()}
+	var args []string
+	if f.PerPeer != metrics.PerPeerAuto {
+		args = append(args, "--metrics-per-peer", f.PerPeer.String())
+	}
 	if f.config != "" {
 		path, err := filepath.Abs(f.config)
 		if err != nil {
@@ -182,9 +183,4 @@ func (s *metricsServer) close() {
 	if s.server != nil {
 		_ = s.server.Close() // no client was served
 	}
-}
-
-// withArgs wraps a function that returns the command of a daemon (quick.Runner.Daemon): it adds more arguments.
-func withArgs(start func(string, []string) *exec.Cmd, more []string) func(string, []string) *exec.Cmd {
-	return func(name string, flags []string) *exec.Cmd { return start(name, slices.Concat(flags, more)) }
 }

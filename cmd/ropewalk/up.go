@@ -51,10 +51,10 @@ func newUpCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				i.Arguments = slices.Concat(more, logFlags)
 				if dryRun {
 					return planUp(cmd, r, i)
 				}
-				r.Daemon = withArgs(r.Daemon, slices.Concat(more, logFlags))
 				return bringUp(cmd.Context(), r, i)
 			})
 		},

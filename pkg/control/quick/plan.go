@@ -40,7 +40,7 @@ const (
 // function.
 func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	conf := &i.File.Interface
-	steps := []Step{startDaemon{i.Name, daemonFlags(conf, i.Metrics)}, configure{link: i.Name, path: i.Path, dev: dev}}
+	steps := []Step{startDaemon{i.Name, slices.Concat(daemonFlags(conf, i.Metrics), i.Arguments)}, configure{link: i.Name, path: i.Path, dev: dev}}
 	for _, addr := range conf.Address {
 		steps = append(steps, addAddress{i.Name, addr})
 	}
@@ -125,7 +125,7 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 	for _, dst := range allowedIPs(dev, facts.Owners) {
 		switch {
 		case !isAuto(conf.Table):
-			steps = append(steps, addRoute{i.Name, dst, facts.Table, conf.Table})
+			steps = append(steps, addRoute{link: i.Name, dst: dst, table: facts.Table, name: conf.Table})
 		case dst.Bits() == 0:
 			steps = append(steps, policy.defaultRoute(dst)...)
 		case !hasConnectedRoute(conf.Address, dst):
@@ -160,7 +160,7 @@ func (p *policyRouting) defaultRoute(dst netip.Prefix) []Step {
 	}
 	steps = append(steps,
 		recordTable{p.mark},
-		addRoute{p.i.Name, dst, p.mark, decimal(p.mark)},
+		addRoute{link: p.i.Name, dst: dst, table: p.mark, name: decimal(p.mark)},
 		addMarkRule{family, p.mark},
 		addSuppressRule{family, p.mark})
 	if family == hostnet.IPv4 && !p.facts.SrcValidMark {

@@ -29,6 +29,8 @@ type Interface struct {
 	File *conffile.File
 	// Metrics is the address of the metrics in place of that of the file; "" for none.
 	Metrics string
+	// Arguments of `ropewalk run` that follow those for keys of the file.
+	Arguments []string
 }
 
 // Find interprets an argument as wg-quick does, and returns the file's path, without symbolic links, and the interface's name. A bare name

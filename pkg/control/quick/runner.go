@@ -35,8 +35,8 @@ type Runner struct {
 	Resolve conffile.Resolver
 
 	// Daemon returns the command, not started, that creates an interface and serves it in the foreground until the
-	// interface is deleted or SIGTERM arrives. It runs in a session of its own. flags are flags of `ropewalk run` for
-	// the file's keys.
+	// interface is deleted or SIGTERM arrives. It runs in a session of its own. flags are flags of `ropewalk run`, for
+	// the file's keys and from Interface.Arguments.
 	Daemon func(name string, flags []string) *exec.Cmd
 	// Timeout limits each of these: the daemon's start, the opening of its UDP port, its answer before Down, its exit, and its exit after
 	// each signal. 0 is 15 s.
