@@ -27,7 +27,7 @@ func newReloadCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
+			return withRunning(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
 				warnOfSettings(r.Stderr, withPresentKey(r.Sockets, i))
 				if diff {
 					return reloadDiff(cmd, r, i)

@@ -84,6 +84,19 @@ func warnOfSettings(w io.Writer, i quick.Interface) {
 // withInterface opens the interface's file and calls f with it and a Runner.
 func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
 	i, err := openInterface(quick.DefaultDir, arg)
+	return withOpened(cmd, i, err, f)
+}
+
+// withRunning is withInterface for an interface that is up: its file may be elsewhere than in quick.DefaultDir.
+func withRunning(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
+	i, err := openInterface(quick.DefaultDir, arg)
+	if path := startedFrom(arg); path != "" && errors.Is(err, quick.ErrNoFile) {
+		i, err = quick.Open("", path)
+	}
+	return withOpened(cmd, i, err, f)
+}
+
+func withOpened(cmd *cobra.Command, i quick.Interface, err error, f func(*quick.Runner, quick.Interface) error) error {
 	if err != nil {
 		return withHint(keyHint(err))
 	}

@@ -47,7 +47,7 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 	}
 	d := &daemon{cmd: cmd, exited: make(chan struct{})}
 	go d.wait()
-	err = j.saveState(state{PID: cmd.Process.Pid})
+	err = j.saveState(state{PID: cmd.Process.Pid, Path: j.Path})
 	if err == nil {
 		err = d.waitUntilServing(ctx, j)
 	}

@@ -20,6 +20,7 @@ type state struct {
 	NetNS uint64 `json:"netns"` // inode of the network namespace
 	Table uint32 `json:"table"` // of the default routes, 0 for none
 	DNS   bool   `json:"dns"`   // resolvconf has an entry
+	Path  string `json:"path"`  // of the file
 	// Settings are those of the host that Up or Reload has made, for the next Reload.
 	Settings *settings `json:"settings,omitempty"`
 }
@@ -107,6 +108,13 @@ func (j *job) updateState(change func(*state)) error {
 	st, _ := j.loadState()
 	change(&st)
 	return j.saveState(st)
+}
+
+// StartedFrom returns the path of the file with which a Runner with this runDir has brought an interface up, in the caller's network
+// namespace. It is empty if none has.
+func StartedFrom(runDir, name string) string {
+	st, _ := (&job{&Runner{RunDir: runDir}, Interface{Name: name}}).loadState()
+	return st.Path
 }
 
 // RecordSuccessor records an upgrade: process to has succeeded process from as the daemon of an interface. A Runner with this runDir may
