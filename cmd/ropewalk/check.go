@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
@@ -23,16 +24,17 @@ func newCheckCmd() *cobra.Command {
 		Use:   "check CONFIG_FILE | INTERFACE",
 		Short: "Check a wg-quick file without changing anything",
 		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
-			"and surely not meant. It looks the names of endpoints up, and changes nothing.\n\n" +
+			"and surely not meant. It looks the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks\n" +
+			"for that of the running tunnel, and for a systemd credential.\n\n" +
 			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
 		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
-		RunE:              func(cmd *cobra.Command, args []string) error { return checkFile(cmd, quick.DefaultDir, args[0]) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return checkFile(cmd, quick.DefaultDir, "/", args[0]) },
 	}
 }
 
-func checkFile(cmd *cobra.Command, dir, arg string) error {
+func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 	i, err := openInterface(dir, arg)
 	if mistakes, ok := errors.AsType[conffile.Error](err); ok {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(keyHint(mistakes).Error()))
@@ -41,6 +43,11 @@ func checkFile(cmd *cobra.Command, dir, arg string) error {
 	if err != nil {
 		return withHint(err)
 	}
+	credential, err := addKnownKey(uapi.DefaultDir, root, &i)
+	if err != nil {
+		fmt.Fprintln(cmd.OutOrStdout(), printable(err.Error()))
+		return codedError{code: exitFailed}
+	}
 	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(&i.File.Interface), endpointWarnings(cmd.Context(), i.File))
 	for _, warning := range found {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(warning))
@@ -48,7 +55,10 @@ func checkFile(cmd *cobra.Command, dir, arg string) error {
 	if len(found) > 0 {
 		return codedError{code: exitWarnings}
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found\n", printable(i.Path), countOf(len(i.File.Peers), "peer"))
+	if credential != "" {
+		credential = ", private key from the credential " + credential
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found%s\n", printable(i.Path), countOf(len(i.File.Peers), "peer"), printable(credential))
 	return err
 }
 

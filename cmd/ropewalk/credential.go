@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -21,7 +25,12 @@ func useCredential(dir string, f *conffile.File) error {
 	if dir == "" {
 		return nil
 	}
-	key, err := conffile.ReadKeyFile[noise.PrivateKey](filepath.Join(dir, privateKeyCredential))
+	return useCredentialFile(filepath.Join(dir, privateKeyCredential), f)
+}
+
+// useCredentialFile sets the private key of f from a file, if that exists.
+func useCredentialFile(path string, f *conffile.File) error {
+	key, err := conffile.ReadKeyFile[noise.PrivateKey](path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -36,4 +45,46 @@ func useCredential(dir string, f *conffile.File) error {
 	}
 	f.Interface.PrivateKey = &key
 	return nil
+}
+
+// addKnownKey gives a file without a private key the one with which `systemctl start ropewalk@NAME` would bring the interface up, or has
+// brought it up: that of the running tunnel, or a credential of the host with the file system root. It returns the path of a credential,
+// or "". Of an encrypted credential it only notes that there is one.
+func addKnownKey(sockets uapi.Dir, root string, i *quick.Interface) (credential string, err error) {
+	*i = withPresentKey(sockets, *i)
+	if i.File.Interface.PrivateKey != nil {
+		return "", nil
+	}
+	file := *i.File
+	i.File = &file
+	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), &file); err != nil || file.Interface.PrivateKey != nil {
+		return "", err
+	}
+	for _, path := range credentialFiles(root, i.Name) {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if strings.Contains(path, encryptedStore) {
+			file.KeyElsewhere = true
+			return path, nil
+		}
+		return path, useCredentialFile(path, &file)
+	}
+	return "", nil
+}
+
+// encryptedStore is the name of systemd's directories with encrypted credentials.
+const encryptedStore = "credstore.encrypted"
+
+// credentialFiles returns the paths at which systemd looks for the private key of an interface (systemd.exec(5)), with the names that
+// docs/install.md has.
+func credentialFiles(root, name string) (paths []string) {
+	for _, dir := range []string{"etc", "run", "usr/local/lib", "usr/lib"} {
+		for _, store := range []string{"credstore", encryptedStore} {
+			for _, file := range []string{"ropewalk." + name + "." + privateKeyCredential, "ropewalk." + name} {
+				paths = append(paths, filepath.Join(root, dir, store, file))
+			}
+		}
+	}
+	return paths
 }

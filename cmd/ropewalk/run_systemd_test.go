@@ -22,12 +22,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestWatchdogIsNotifiedOnlyWhileDeviceAnswers(t *testing.T) {
@@ -291,6 +294,38 @@ func setEnv(t *testing.T, env []string) {
 		name, _, _ := strings.Cut(v, "=")
 		if !slices.Contains(env, v) {
 			t.Setenv(name, "")
+		}
+	}
+}
+
+func TestCheckKnowsCredentialsOfSystemd(t *testing.T) {
+	key := noise.PrivateKey{1}
+	peer := "[Peer]\nPublicKey = " + noise.PublicKey{2}.Base64() + "\n"
+	for name, tc := range map[string]struct {
+		credential, text, want string
+		code                   int
+	}{
+		"none":                    {"", key.Base64(), "no PrivateKey in [Interface]", exitWarnings},
+		"one":                     {"etc/credstore/ropewalk.rwk0.private-key", key.Base64(), "nothing found, private key from the credential ", 0},
+		"of another interface":    {"etc/credstore/ropewalk.wg1.private-key", key.Base64(), "no PrivateKey in [Interface]", exitWarnings},
+		"encrypted":               {"etc/credstore.encrypted/ropewalk.rwk0", "sealed", "nothing found, private key from the credential ", 0},
+		"invalid":                 {"run/credstore/ropewalk.rwk0.private-key", "none", "one base64 key", exitFailed},
+		"of the peer, not of us":  {"etc/credstore/ropewalk.rwk0.private-key", noise.PrivateKey{3}.Base64(), "has the public key of this interface", exitWarnings},
+		"empty, of a failed task": {"etc/credstore/ropewalk.rwk0.private-key", "", "is empty", exitFailed},
+	} {
+		root, file := t.TempDir(), "[Interface]\n"+peer
+		if strings.Contains(name, "of the peer") {
+			file = "[Interface]\n[Peer]\nPublicKey = " + noise.PrivateKey{3}.Public().Base64() + "\n"
+		}
+		if path := filepath.Join(root, tc.credential); tc.credential != "" {
+			expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			expect.NoError(t, os.WriteFile(path, []byte(tc.text), 0o600))
+		}
+		cmd := newCheckCmd()
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { return checkFile(cmd, t.TempDir(), root, args[0]) }
+		stdout, _, err := execute(t, cmd, "", writeConf(t, "rwk0", file))
+		if !strings.Contains(stdout, tc.want) || tc.code == 0 && err != nil || tc.code != 0 && (err == nil || exitCode(err) != tc.code) {
+			t.Errorf("%s: got %q, error %v, want %q, code %d", name, stdout, err, tc.want, tc.code)
 		}
 	}
 }

@@ -66,6 +66,9 @@ func newUpCmd() *cobra.Command {
 }
 
 func planUp(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
+	if _, err := addKnownKey(r.Sockets, "/", &i); err != nil {
+		return err
+	}
 	warnOfSettings(cmd.ErrOrStderr(), i)
 	steps, err := r.PlanUp(cmd.Context(), i)
 	if err != nil {
