@@ -19,10 +19,11 @@ func newReloadCmd() *cobra.Command {
 		Short: "Apply a changed wg-quick file to an interface and keep its sessions",
 		Long: "reload applies the changes of an interface's file to the running tunnel: keys, peers, spread and underlay settings, and\n" +
 			"addresses, MTU, DNS, the table and the routes to AllowedIPs. Peers that stay in the file keep their sessions: no packet\n" +
-			"is lost. If a step fails, reload undoes those before, and the tunnel stays as it was. Settings that [Interface] does not\n" +
-			"mention are kept, such as a private key that a PostUp command set. Addresses and routes that others have added stay.\n" +
-			"reload does not run PreUp and PostUp, and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they\n" +
-			"changed. --diff prints what reload would do, and changes nothing.",
+			"is lost. If a step fails, reload undoes those before, and the tunnel stays as it was. A setting whose line was removed\n" +
+			"returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as a private\n" +
+			"key that a PostUp command set. Addresses and routes that others have added stay. reload does not run PreUp and PostUp,\n" +
+			"and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they changed. --diff prints what reload would\n" +
+			"do, and changes nothing.",
 		Example:           "  ropewalk reload --diff wg0\n  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,

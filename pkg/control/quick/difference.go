@@ -19,10 +19,12 @@ type difference struct {
 }
 
 // steps returns the steps of the change. Addresses and routes that others have added stay. Routes and rules are added before others are
-// removed: without either, packets for the tunnel would leave by the host's default route, in cleartext. Only the routes that go with an
-// address are added after it has gone.
+// removed, also those that the kernel has added for addresses: without either, packets for the tunnel would leave by the host's default
+// route, in cleartext. Only the routes that the kernel removes with the last IPv4 address are added after it has gone.
 func (d *difference) steps() []Step {
-	routes := slices.Concat(d.addresses(), d.addPolicy(), d.addRoutes(), d.removePolicy(), d.removeRoutes())
+	added, removed := d.addresses()
+	early, late := d.addRoutes()
+	routes := slices.Concat(added, d.addPolicy(), early, removed, late, d.removePolicy(), d.removeRoutes())
 	if d.wanted.MTU < d.now.MTU { // last: below ipv6MinMTU there are no IPv6 addresses and routes to remove, or to add again
 		return slices.Concat(routes, d.mtu(), d.dns(), d.record())
 	}
@@ -76,38 +78,47 @@ func (d *difference) ipv6() (s settings) {
 	return s
 }
 
-// addresses adds before it removes: with the last IPv4 address of an interface, the kernel removes its IPv4 routes.
-func (d *difference) addresses() []Step {
+// addresses returns the steps that add addresses and those that remove others, in this order: with the last IPv4 address of an interface,
+// the kernel removes its IPv4 routes.
+func (d *difference) addresses() (add, remove []Step) {
 	added := without(d.wanted.Addresses, d.now.Addresses)
-	removed := intersection(without(d.old.Addresses, d.wanted.Addresses), d.now.Addresses)
-	var first, add, last []Step
+	removed := d.removedAddresses()
+	if d.losesIPv4() {
+		add = append(add, reversible{sequence{}, restoreRoutes{d.link, d.lostRoutes()}})
+	}
+	if slices.ContainsFunc(removed, func(a netip.Prefix) bool {
+		return a.Addr().Is4() && slices.ContainsFunc(d.wanted.Addresses, func(b netip.Prefix) bool { return a.Masked() == b.Masked() })
+	}) {
+		add = append(add, promoteSecondaries{d.link})
+	}
 	for _, a := range removed {
 		step := reversible{removeAddress{d.link, a}, addAddress{d.link, a}}
 		if a.Addr().Is6() && slices.ContainsFunc(added, func(b netip.Prefix) bool { return a.Addr() == b.Addr() }) {
-			first = append(first, step) // the kernel has one length for each address
+			add = append(add, step) // the kernel has one length for each address
 		} else {
-			last = append(last, step)
+			remove = append(remove, step)
 		}
 	}
 	for _, a := range added {
 		add = append(add, reversible{addAddress{d.link, a}, removeAddress{d.link, a}})
 	}
-	if slices.ContainsFunc(removed, func(a netip.Prefix) bool {
-		return a.Addr().Is4() && slices.ContainsFunc(d.wanted.Addresses, func(b netip.Prefix) bool { return a.Masked() == b.Masked() })
-	}) {
-		first = append(first, promoteSecondaries{d.link})
-	}
-	if lost := d.lostRoutes(); len(lost) > 0 {
-		first = append(first, reversible{sequence{}, restoreRoutes{d.link, lost}})
-	}
-	return slices.Concat(first, add, last)
+	return add, remove
+}
+
+func (d *difference) removedAddresses() []netip.Prefix {
+	return intersection(without(d.old.Addresses, d.wanted.Addresses), d.now.Addresses)
+}
+
+// losesIPv4 reports whether the last IPv4 address is removed.
+func (d *difference) losesIPv4() bool {
+	is4 := func(a netip.Prefix) bool { return a.Addr().Is4() }
+	others := without(d.now.Addresses, d.old.Addresses)
+	return slices.ContainsFunc(d.now.Addresses, is4) && !slices.ContainsFunc(slices.Concat(others, d.wanted.Addresses), is4)
 }
 
 // lostRoutes returns the routes that the kernel removes with the last IPv4 address.
 func (d *difference) lostRoutes() []tableRoute {
-	is4 := func(a netip.Prefix) bool { return a.Addr().Is4() }
-	others := without(d.now.Addresses, d.old.Addresses)
-	if !slices.ContainsFunc(d.now.Addresses, is4) || slices.ContainsFunc(slices.Concat(others, d.wanted.Addresses), is4) {
+	if !d.losesIPv4() {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(d.now.Routes), func(r tableRoute) bool { return !r.Dst.Addr().Is4() })
@@ -124,15 +135,21 @@ func (d *difference) removeRoutes() (steps []Step) {
 	return steps
 }
 
-// addRoutes also adds the lost routes again that others have added.
-func (d *difference) addRoutes() (steps []Step) {
-	lost := d.lostRoutes()
+// addRoutes returns the steps that add routes, before and after addresses are removed. It also adds the lost routes again that others
+// have added.
+func (d *difference) addRoutes() (early, late []Step) {
+	lost, removed := d.lostRoutes(), d.removedAddresses()
 	left, others := without(d.now.Routes, lost), without(lost, unnamed(d.old.Routes))
 	for _, r := range without(slices.Concat(unnamed(d.wanted.Routes), others), left) {
 		add := d.step(r)
-		steps = append(steps, reversible{add, removeRoute(add)})
+		if r.Dst.Addr().Is4() && d.losesIPv4() {
+			late = append(late, reversible{add, removeRoute(add)})
+			continue
+		}
+		add.beside = r.Dst.Addr().Is4() && r.Table == 0 && slices.ContainsFunc(removed, func(a netip.Prefix) bool { return a.Masked() == r.Dst })
+		early = append(early, reversible{add, removeRoute(add)})
 	}
-	return steps
+	return early, late
 }
 
 // unnamed returns the routes without the names of their tables. The main table has number 0.
@@ -155,7 +172,7 @@ func (d *difference) step(r tableRoute) addRoute {
 	} else if r.Table != 0 {
 		r.Name = decimal(r.Table)
 	}
-	return addRoute{d.link, r.Dst, r.Table, r.Name}
+	return addRoute{link: d.link, dst: r.Dst, table: r.Table, name: r.Name}
 }
 
 // kept reports whether the rules of s for a family are those of other, too.
@@ -195,7 +212,7 @@ func (d *difference) removePolicy() []Step {
 			steps = append(steps, reversible{removeRules{f, d.old.Mark}, rulesOf(f, d.old.Mark)})
 		}
 	}
-	if d.wanted.Mark == 0 && d.old.Mark != 0 && !d.old.FileMark && !d.wanted.FileMark { // one that up has chosen
+	if d.wanted.Mark == 0 && !d.wanted.FileMark && (d.old.FileMark || d.old.Mark != 0) { // the file's, or one that up has chosen
 		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, d.now.Mark}})
 	}
 	if len(d.wanted.Policy) == 0 {

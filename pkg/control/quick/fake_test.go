@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Modes of the fake daemon.
@@ -88,7 +88,7 @@ func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 	if err != nil {
 		return err
 	}
-	err = uapi.Serve(ctx, l, &fakeDevice{mode: mode, status: config.Status{Name: name}})
+	err = uapi.Serve(ctx, l, newFakeDevice(mode, name))
 	if mode == fakeStubborn {
 		signal.Ignore(syscall.SIGTERM)
 		for {
@@ -113,7 +113,14 @@ type fakeDevice struct {
 	mode   string
 	mu     sync.Mutex
 	status config.Status
+	report deviceReport
 	opened bool // its port, by Configure
+}
+
+func newFakeDevice(mode, name string) *fakeDevice {
+	spreading := config.SpreadReport{FirstPort: spread.DefaultPorts.First, LastPort: spread.DefaultPorts.Last}
+	report := deviceReport{Spread: &spreading, Path: new(config.UnderlayReport), OuterFragments: new(config.OuterFragments)}
+	return &fakeDevice{mode: mode, status: config.Status{Name: name}, report: report}
 }
 
 // Stats returns the part of a device's statistics that these tests read.
@@ -121,7 +128,10 @@ func (d *fakeDevice) Stats() any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn
-	return map[string]bool{"up": d.opened || noticesLink && d.linkUp()}
+	return struct {
+		Up bool `json:"up"`
+		deviceReport
+	}{d.opened || noticesLink && d.linkUp(), d.report}
 }
 
 func (d *fakeDevice) linkUp() bool {
@@ -161,6 +171,7 @@ func (d *fakeDevice) Configure(dev config.Device) error {
 	assign(&d.status.ListenPort, dev.ListenPort)
 	assign(&d.status.FwMark, dev.FwMark)
 	d.status.PublicKey = d.status.PrivateKey.Public()
+	d.configureOwn(dev)
 	if dev.ReplacePeers {
 		d.status.Peers = nil
 	}
@@ -174,6 +185,20 @@ func (d *fakeDevice) Configure(dev config.Device) error {
 	return nil
 }
 
+// configureOwn changes the settings that only ropewalk has.
+func (d *fakeDevice) configureOwn(dev config.Device) {
+	r := &d.report
+	assign(&r.Spread.Mode, dev.Spread)
+	if p := dev.SpreadPorts; p != nil {
+		r.Spread.FirstPort, r.Spread.LastPort = p.First, p.Last
+	}
+	assign(&r.Path.Mode, dev.Underlay)
+	if dev.ReceiveCPUs != nil {
+		r.Path.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: *dev.ReceiveCPUs}
+	}
+	assign(r.OuterFragments, dev.OuterFragments)
+}
+
 func (d *fakeDevice) addPeer(p *config.Peer) {
 	st := config.PeerStatus{PublicKey: p.PublicKey}
 	assign(&st.PresharedKey, p.PresharedKey)
@@ -185,7 +210,7 @@ func (d *fakeDevice) addPeer(p *config.Peer) {
 	d.status.Peers = append(d.status.Peers, st)
 }
 
-func assign[T uint16 | uint32 | noise.PrivateKey | noise.PresharedKey | config.Endpoint](to, from *T) {
+func assign[T any](to, from *T) {
 	if from != nil {
 		*to = *from
 	}

@@ -79,16 +79,22 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if err != nil {
 		return Reload{}, err
 	}
-	if err := j.addNames(&st); err != nil {
+	report, err := j.report()
+	if err != nil {
 		return Reload{}, err
 	}
+	st.AddNames(report.Names)
 	dev, err := Resync(ctx, j.File, j.Resolve, st.Peers)
 	if err != nil {
 		return Reload{}, err
 	}
-	device := syncDevice{configure{j.Name, j.Path, dev}, st}
 	saved, known := j.loadState()
-	if !known || saved.Settings == nil || j.interfaceReplaced(saved) {
+	known = known && saved.Settings != nil && !j.interfaceReplaced(saved)
+	if known {
+		resetRemoved(&dev, saved.Settings.FileKeys)
+	}
+	device := syncDevice{configure{j.Name, j.Path, dev}, st, report}
+	if !known {
 		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: only for interfaces that this version of `ropewalk up` brought up, reload knows what to change", j.Name)
 		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil
 	}
@@ -98,7 +104,7 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	}
 	now.Mark = st.FwMark
 	planned := dev
-	if planned.FwMark == nil && st.FwMark != 0 {
+	if planned.FwMark == nil && st.FwMark != 0 && !saved.Settings.FileMark {
 		planned.FwMark = &st.FwMark
 	}
 	facts, err := j.reloadFacts(planned, st)
@@ -113,8 +119,9 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	return Reload{Steps: append(d.steps(), device), Notes: d.notes()}, nil
 }
 
-// Resync returns the changes of `ropewalk syncconf`, except that settings which the file does not mention are kept. One of
-// them may be a private key from a credential, which is not readable any more once a service has started.
+// Resync returns the changes of `ropewalk syncconf`, except that settings of [Interface] which the file does not mention are kept. One of
+// them may be a private key from a credential, which is not readable any more once a service has started. Peers are as the file has them,
+// but for their endpoints.
 func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, peers []config.PeerStatus) (config.Device, error) {
 	dev, err := f.Sync(ctx, resolve, peers)
 	if err != nil {
@@ -123,7 +130,21 @@ func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
 	conf.AddOwnSettings(&dev)
+	stopKeepalives(&dev, peers)
 	return dev, nil
+}
+
+// stopKeepalives turns persistent keepalives of peers off that the file does not have.
+func stopKeepalives(dev *config.Device, now []config.PeerStatus) {
+	on := map[noise.PublicKey]bool{}
+	for i := range now {
+		on[now[i].PublicKey] = now[i].Keepalive != 0
+	}
+	for i := range dev.Peers {
+		if p := &dev.Peers[i]; on[p.PublicKey] && p.Keepalive == nil && !p.Remove {
+			p.Keepalive = new(uint16)
+		}
+	}
 }
 
 // present returns the addresses, routes and MTU that the interface has.

@@ -109,7 +109,7 @@ func (s restoreRoutes) run(ctx context.Context, j *job) error {
 	}
 	var errs []error
 	for _, r := range without(s.routes, now.Routes) {
-		errs = append(errs, j.execute(ctx, addRoute{s.link, r.Dst, r.Table, r.Name}))
+		errs = append(errs, j.execute(ctx, addRoute{link: s.link, dst: r.Dst, table: r.Table, name: r.Name}))
 	}
 	return errors.Join(errs...)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -35,6 +37,7 @@ func edits() map[string][]string {
 		"IPv4 prefix length":           {"10.9.0.1/24", "10.9.0.1/16"},
 		"IPv6 prefix length":           {"fd09::1/64", "fd09::1/48"},
 		"no IPv4 address":              {"10.9.0.1/24, ", ""},
+		"routes in place of addresses": {"10.9.0.1/24", "10.8.0.1/24", "10.9.0.2/32", "10.9.0.0/24"},
 		"more addresses":               {"fd09::1/64", "fd09::1/64, fd09::2/64, 10.9.0.2/24, 10.6.0.1/32"},
 		"address without its route":    {"10.9.0.1/24", "10.9.0.1/32"},
 		"MTU":                          {"1320", "1300"},
@@ -129,7 +132,8 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 func TestFailedReloadRestoresIPv6(t *testing.T) {
 	h := newHost(t)
 	h.up(h.open("wg0", basic))
-	before, j := h.snapshot(), &job{Runner: h.Runner, Interface: h.open("wg0", strings.Replace(basic, "1320", "1200", 1))}
+	before, j := h.snapshot(), &job{Runner: h.Runner, Interface: h.open("wg0", basic)}
+	j.File.Interface.MTU = 1200 // a file with IPv6 addresses cannot have it
 	change, err := j.planReload(t.Context())
 	expect.NoError(t, err)
 	var done progress
@@ -167,6 +171,8 @@ func TestReloadAddsRoutesBeforeRemovals(t *testing.T) {
 				switch s := s.(type) {
 				case removeRoute, removeRules:
 					removed = true
+				case removeAddress:
+					removed = removed || s.addr.Addr().Is4() && !d.losesIPv4()
 				case addRoute, addMarkRule:
 					if removed {
 						t.Errorf("%s: %v comes after a removal: packets leave in cleartext between", name, s)
@@ -175,6 +181,93 @@ func TestReloadAddsRoutesBeforeRemovals(t *testing.T) {
 			}
 			slices.Reverse(texts)
 		}
+	}
+}
+
+func TestAddressChangeKeepsRoutesToPeers(t *testing.T) {
+	for name, allowed := range map[string]string{"host": "10.9.0.2/32", "subnet of the old address": "10.9.0.0/24"} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			text := strings.Replace(basic, "10.9.0.2/32", allowed, 1)
+			h.up(h.open("wg0", text))
+			j := &job{Runner: h.Runner, Interface: h.open("wg0", strings.Replace(text, "10.9.0.1/24", "10.8.0.1/24", 1))}
+			change, err := j.planReload(t.Context())
+			expect.NoError(t, err)
+			for _, s := range change.Steps {
+				expect.NoError(t, j.execute(t.Context(), s))
+				to, err := hostnet.RouteTo(netip.MustParseAddr("10.9.0.2"), 0, 0)
+				if err != nil || to.Device != "wg0" {
+					t.Errorf("after %v: got device %q, error %v, want wg0", s, to.Device, err)
+				}
+			}
+		})
+	}
+}
+
+// deviceSettings are keys of the device, with another value than the default.
+const deviceSettings = "ListenPort = 51820\nFwMark = 7\nSpread = off\nSpreadPorts = 62000-62999\nUnderlay = udp\nRxCPUs = auto\nOuterFragments = on\n"
+
+func TestReloadResetsRemovedSettings(t *testing.T) {
+	h := newHost(t)
+	text := strings.NewReplacer("MTU", deviceSettings+"MTU", "AllowedIPs", "PersistentKeepalive = 25\nAllowedIPs").Replace(basic)
+	i := h.open("wg0", text)
+	h.up(i)
+	var own config.Device // which the fake daemon does not take from its flags
+	i.File.Interface.AddOwnSettings(&own)
+	expect.NoError(t, (&job{Runner: h.Runner, Interface: i}).configure(own))
+	i = h.open("wg0", basic)
+	change, err := h.PlanReload(t.Context(), i)
+	expect.NoError(t, err)
+	got := strings.Join(Commands(change.Steps), "\n")
+	for _, want := range []string{
+		"wg set wg0 fwmark 0", "  listen port: one that the kernel chooses, was 51820", "  Spread: auto, was off (applied live)", "  SpreadPorts: 61000-61999, was 62000-62999 (applied live)",
+		"  Underlay: auto, was udp (applied live)", "  RxCPUs: off, was auto (applied live)", "  OuterFragments: off, was on (applied live)", ": persistent keepalive off",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	expect.NoError(t, h.Reload(t.Context(), i))
+	if change, err = h.PlanReload(t.Context(), i); err != nil || len(Commands(change.Steps)) > 0 {
+		t.Errorf("another reload: got %q, error %v, want nothing", Commands(change.Steps), err)
+	}
+	j := &job{Runner: h.Runner, Interface: i}
+	st, err := j.status()
+	if err != nil || st.ListenPort != 0 || st.FwMark != 0 || st.Peers[0].Keepalive != 0 {
+		t.Errorf("got %+v, error %v, want the defaults", st, err)
+	}
+}
+
+func TestReloadKeepsSettingsTheFileNeverHad(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", basic)
+	h.up(i)
+	j, off, port, mark := &job{Runner: h.Runner, Interface: i}, config.SpreadOff, uint16(4711), uint32(7)
+	expect.NoError(t, j.configure(config.Device{Spread: &off, ListenPort: &port, FwMark: &mark}))
+	expect.NoError(t, h.Reload(t.Context(), i))
+	st, err := j.status()
+	expect.NoError(t, err)
+	report, err := j.report()
+	if err != nil || report.Spread.Mode != off || st.ListenPort != port || st.FwMark != mark {
+		t.Errorf("got %+v, %+v, error %v, want spread off, port %d, mark %d", report.Spread, st, err, port, mark)
+	}
+}
+
+func TestRemovedFwMarkLeavesDefaultRouteItsOwn(t *testing.T) {
+	h := newHost(t)
+	text := strings.Replace(basic, "10.7.0.0/16", "0.0.0.0/0", 1)
+	withoutPriorities := func(lines []string) string {
+		return regexp.MustCompile(`Priority:\d+`).ReplaceAllString(strings.Join(lines, "\n"), "")
+	}
+	want := withoutPriorities(h.freshly(text))
+	h.up(h.open("wg0", strings.Replace(text, "MTU", "FwMark = 7\nMTU", 1)))
+	i := h.open("wg0", text)
+	expect.NoError(t, h.Reload(t.Context(), i))
+	if diff := cmp.Diff(want, withoutPriorities(h.snapshot())); diff != "" {
+		t.Error(diff)
+	}
+	if st, err := (&job{Runner: h.Runner, Interface: i}).status(); err != nil || st.FwMark != firstTable {
+		t.Errorf("got mark %d, error %v, want %d", st.FwMark, err, firstTable)
 	}
 }
 

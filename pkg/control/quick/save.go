@@ -11,7 +11,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Save writes the interface's present configuration to its file: keys and peers from the daemon; addresses, DNS and, if the file has
@@ -26,9 +25,11 @@ func (j *job) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := j.addNames(&status); err != nil {
+	report, err := j.report()
+	if err != nil {
 		return err
 	}
+	status.AddNames(report.Names)
 	j.echo("wg showconf " + j.Name)
 	file := conffile.FromStatus(status, zoneName)
 	running := file.Interface
@@ -46,20 +47,17 @@ func (j *job) save(ctx context.Context) error {
 	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
 }
 
-// addNames adds the names of the peers.
-func (j *job) addNames(st *config.Status) error {
+// report requests the report of the interface's daemon.
+func (j *job) report() (r deviceReport, err error) {
 	c, err := j.Sockets.Dial(j.Name)
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer c.Close()
-	var stats struct {
-		Names config.NameReport `json:"names"`
+	if c.Stats(&r) != nil { // other daemons than ropewalk have none
+		return deviceReport{}, nil
 	}
-	if c.Stats(&stats) == nil { // other daemons than ropewalk have none
-		st.AddNames(stats.Names)
-	}
-	return nil
+	return r, nil
 }
 
 // hostSettings replaces addresses, DNS and MTU by the host's.

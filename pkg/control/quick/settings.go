@@ -23,6 +23,7 @@ type settings struct {
 	Policy    []hostnet.Family `json:"policy"` // families with a default route by policy routing
 	Mark      uint32           `json:"mark"`   // of policy routing, 0 without
 	FileMark  bool             `json:"file_mark"`
+	FileKeys  []string         `json:"file_keys,omitempty"` // of deviceKeys that the file has
 
 	// Of these Reload only reports changes. Hooks is a hash: commands may have secrets.
 	Hooks   string `json:"hooks"`
@@ -50,7 +51,7 @@ func (d *dnsEntry) equal(o dnsEntry) bool {
 // settingsOf returns the settings that the steps of a plan make.
 func settingsOf(conf *conffile.Interface, plan []Step) settings {
 	s := settings{
-		FileMTU: conf.MTU, FileMark: conf.FwMark != nil,
+		FileMTU: conf.MTU, FileMark: conf.FwMark != nil, FileKeys: fileKeys(conf),
 		Hooks: hashOf(conf.PreUp, conf.PostUp), Lanes: conf.Lanes, Metrics: conf.Metrics,
 	}
 	for _, step := range plan {

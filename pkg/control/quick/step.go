@@ -67,9 +67,16 @@ type addRoute struct {
 	dst   netip.Prefix
 	table uint32 // 0 for the main table
 	name  string // of the table, as the file has it; empty for the main table
+
+	beside bool // the kernel's route for an address, which is to be removed
 }
 
-func (s addRoute) String() string { return s.command("add") }
+func (s addRoute) String() string {
+	if s.beside {
+		return s.command("append")
+	}
+	return s.command("add")
+}
 
 // command returns the command of ip(8) that adds or deletes the route.
 func (s addRoute) command(verb string) string {
@@ -81,7 +88,11 @@ func (s addRoute) command(verb string) string {
 }
 
 func (s addRoute) run(context.Context, *job) error {
-	return hostnet.AddRoute(hostnet.Route{Dst: s.dst, Link: s.link, Table: s.table})
+	route := hostnet.Route{Dst: s.dst, Link: s.link, Table: s.table}
+	if s.beside {
+		return hostnet.AppendRoute(route)
+	}
+	return hostnet.AddRoute(route)
 }
 
 func (addRoute) undo() Step { return nil }

@@ -16,6 +16,7 @@ import (
 type syncDevice struct {
 	configure
 	before config.Status
+	report deviceReport
 }
 
 func (s syncDevice) String() string {
@@ -48,11 +49,31 @@ func (s syncDevice) deviceDetails() (lines []string) {
 	if key := s.dev.PrivateKey; key != nil && key.Clamp() != s.before.PrivateKey {
 		lines = append(lines, "private key: replaced, all sessions end")
 	}
-	if p := s.dev.ListenPort; p != nil && *p != s.before.ListenPort {
+	switch p := s.dev.ListenPort; {
+	case p == nil || *p == s.before.ListenPort:
+	case *p == 0:
+		lines = append(lines, fmt.Sprintf("listen port: one that the kernel chooses, was %d", s.before.ListenPort))
+	default:
 		lines = append(lines, fmt.Sprintf("listen port: %d, was %d", *p, s.before.ListenPort))
 	}
 	if m := s.dev.FwMark; m != nil && *m != s.before.FwMark {
 		lines = append(lines, fmt.Sprintf("fwmark: %#x, was %#x", *m, s.before.FwMark))
+	}
+	return append(lines, s.ownDetails()...)
+}
+
+// ownDetails describes changes of the settings that only ropewalk has.
+func (s syncDevice) ownDetails() (lines []string) {
+	before := s.report.values()
+	for _, k := range deviceKeys(&s.dev) {
+		now, reported := before[k.name]
+		switch {
+		case !k.given || k.name == listenPortKey || reported && now == k.text():
+		case !reported:
+			lines = append(lines, fmt.Sprintf("%s: %s (applied live)", k.name, k.text()))
+		default:
+			lines = append(lines, fmt.Sprintf("%s: %s, was %s (applied live)", k.name, k.text(), now))
+		}
 	}
 	return lines
 }
@@ -72,7 +93,7 @@ func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
 		changes = append(changes, fmt.Sprintf("endpoint %v", p.Endpoint.AddrPort))
 	}
 	if p.Keepalive != nil && *p.Keepalive != before.Keepalive {
-		changes = append(changes, fmt.Sprintf("persistent keepalive %d s", *p.Keepalive))
+		changes = append(changes, "persistent keepalive "+keepalive(*p.Keepalive))
 	}
 	if p.PresharedKey != nil && *p.PresharedKey != before.PresharedKey {
 		changes = append(changes, "preshared key replaced")
@@ -90,4 +111,11 @@ func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
 		changes = append(changes, fmt.Sprintf("allowed IP %v added", prefix))
 	}
 	return changes
+}
+
+func keepalive(seconds uint16) string {
+	if seconds == 0 {
+		return "off"
+	}
+	return fmt.Sprintf("%d s", seconds)
 }

@@ -33,12 +33,24 @@ func AddRoute(r Route) error {
 	return nil
 }
 
-// RemoveRoute removes a route that AddRoute has added. A missing route is no error.
+// AppendRoute adds a route as `ip route append` does: beside another to the same prefix, such as that of an address, which stays in use.
+func AppendRoute(r Route) error {
+	l, err := find(r.Link)
+	if err == nil {
+		err = netlink.RouteAppend(r.over(l))
+	}
+	if err != nil {
+		return fmt.Errorf("appending route %s to %s: %w", r.Dst, r.Link, err)
+	}
+	return nil
+}
+
+// RemoveRoute removes a route that AddRoute or AppendRoute has added. A missing route is no error.
 func RemoveRoute(r Route) error {
 	l, err := find(r.Link)
 	if err == nil {
 		route := r.over(l)
-		route.Protocol = unix.RTPROT_BOOT // as AddRoute has it; the kernel's own route to the same prefix stays
+		route.Protocol = unix.RTPROT_BOOT // as they have it; the kernel's own route to the same prefix stays
 		err = netlink.RouteDel(route)
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {

@@ -331,7 +331,7 @@ func (d *Device) checkSpread(c *config.Device) error {
 			return fmt.Errorf("setting spread: %w (%w)", err, syscall.EINVAL)
 		}
 	}
-	if c.SpreadPorts == nil {
+	if c.SpreadPorts == nil || *c.SpreadPorts == spread.DefaultPorts { // of which the listen port is left out
 		return nil
 	}
 	listen := d.listenPort

@@ -73,6 +73,8 @@ type Stats struct {
 	PathMTUErrors config.ICMPErrorCounts `json:"path_mtu_errors"`
 	Selection     SelectionReport        `json:"selection"`
 	Path          config.UnderlayReport  `json:"path"`
+	// OuterFragments is as configured.
+	OuterFragments config.OuterFragments `json:"outer_fragments"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
 	// Names has the peers that have names.
@@ -91,7 +93,7 @@ func (d *Device) Stats() any {
 	}
 	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
 	s.PathMTU, s.PathMTUProbes = d.pathMTUReport(), d.probeCounts.snapshot()
-	s.PathMTUErrors = d.icmpCounts.snapshot()
+	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
 	s.Names = d.nameReport()
 	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
