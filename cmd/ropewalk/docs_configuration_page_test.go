@@ -45,7 +45,7 @@ The name appears in ` + "`show`, `top`, `flows`" + `, the log and the metric ` +
 
 The column *change* names the command that applies a changed key to a running tunnel: *reload* is ` + "`ropewalk reload wg0`, which keeps" + `
 sessions; *restart* is ` + "`ropewalk down wg0` and `ropewalk up wg0`. `ropewalk set` changes wg's keys, `Spread`, `SpreadPorts`, `Underlay`" + `
-and ` + "`RxCPUs` of a running tunnel without the file." + `
+and ` + "`RxCPUs` of a running tunnel without the file. Lanes and spread are explained in the [glossary](glossary.md)." + `
 `
 
 const commandsHead = `

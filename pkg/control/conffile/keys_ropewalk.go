@@ -25,7 +25,7 @@ func ropewalkKeys() []key {
 		{name: "Lanes", quick: true, set: setLanes, doc: doc{
 			values:       "1–" + strconv.Itoa(config.MaxLanes),
 			defaultValue: "one per CPU",
-			about:        "Lanes: TUN queues, workers and sockets.", restart: true,
+			about:        "Lanes, each with a TUN queue, two threads and a socket.", restart: true,
 		}},
 		{name: "SpreadPorts", quick: true, set: setSpreadPorts, doc: doc{
 			values:       "`first-last`, from " + strconv.Itoa(config.MinSpreadPort) + " on",
