@@ -67,55 +67,51 @@ type prefixClaim struct {
 
 // assignPrefixes returns the accepted prefixes of each node. Of two overlapping prefixes, the older node's is accepted. The
 // same holds for a prefix and another node's address within it, unless the cluster's prefixes are known.
-func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]podPrefixes {
-	byNode := make(map[string]podPrefixes, len(nodes))
-	var all []prefixClaim
-	var at nodeAddrs
-	if len(cluster) == 0 {
-		at = sortedNodeAddrs(nodes)
-	}
-	for i := range nodes {
-		n := &nodes[i]
-		if len(n.PodCIDRs) > maxPodPrefixes {
-			assigned := byNode[n.Name]
-			assigned.reject("it has %d pod prefixes, of which the first %d are used", len(n.PodCIDRs), maxPodPrefixes)
-			byNode[n.Name] = assigned
-		}
-		for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPodPrefixes)] {
-			p = p.Masked()
-			reason := podPrefixProblem(p, cluster)
-			if reason == "" {
-				if olderNode := at.olderNodeIn(p, n); olderNode != nil {
-					reason = "contains an address of " + olderNode.Name
-				}
-			}
-			if reason != "" {
-				assigned := byNode[n.Name]
-				assigned.reject("its pods' %s %s", p, reason)
-				byNode[n.Name] = assigned
-				continue
-			}
-			all = append(all, prefixClaim{prefix: p, node: n})
-		}
-	}
-	slices.SortFunc(all, func(a, b prefixClaim) int {
+func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]*podPrefixes {
+	byNode := make(map[string]*podPrefixes, len(nodes))
+	claims := claimPrefixes(byNode, nodes, cluster)
+	slices.SortFunc(claims, func(a, b prefixClaim) int {
 		return cmp.Or(comparePrefixes(a.prefix, b.prefix), compareAge(a.node, b.node))
 	})
-	findOverlaps(all)
-	for _, c := range all {
+	findOverlaps(claims)
+	for _, c := range claims {
 		assigned := byNode[c.node.Name]
 		if owner := older(c.node, older(c.containing, c.contained)); owner == c.node {
 			assigned.accepted = append(assigned.accepted, c.prefix)
 		} else {
 			assigned.reject("its pods' %s overlaps the pods of %s", c.prefix, owner.Name)
 		}
-		byNode[c.node.Name] = assigned
 	}
-	for name, p := range byNode {
+	for _, p := range byNode {
 		p.accepted = slices.Compact(p.accepted)
-		byNode[name] = p
 	}
 	return byNode
+}
+
+// claimPrefixes adds each node to byNode, with its prefixes that are rejected whatever other nodes claim, and returns the others.
+func claimPrefixes(byNode map[string]*podPrefixes, nodes []Node, cluster []netip.Prefix) (claims []prefixClaim) {
+	var at nodeAddrs
+	if len(cluster) == 0 {
+		at = sortedNodeAddrs(nodes)
+	}
+	for i := range nodes {
+		n, assigned := &nodes[i], &podPrefixes{}
+		byNode[n.Name] = assigned
+		if len(n.PodCIDRs) > maxPodPrefixes {
+			assigned.reject("it has %d pod prefixes, of which the first %d are used", len(n.PodCIDRs), maxPodPrefixes)
+		}
+		for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPodPrefixes)] {
+			p = p.Masked()
+			if reason := podPrefixProblem(p, cluster); reason != "" {
+				assigned.reject("its pods' %s %s", p, reason)
+			} else if olderNode := at.olderNodeIn(p, n); olderNode != nil {
+				assigned.reject("its pods' %s contains an address of %s", p, olderNode.Name)
+			} else {
+				claims = append(claims, prefixClaim{prefix: p, node: n})
+			}
+		}
+	}
+	return claims
 }
 
 // nodeAddr is an address of a node.
@@ -192,7 +188,7 @@ func comparePrefixes(a, b netip.Prefix) int {
 // podOwners finds the node of a pod's address.
 type podOwners struct{ table bart.Table[string] }
 
-func newPodOwners(byNode map[string]podPrefixes) *podOwners {
+func newPodOwners(byNode map[string]*podPrefixes) *podOwners {
 	o := &podOwners{}
 	for name, assigned := range byNode {
 		for _, p := range assigned.accepted {

@@ -114,7 +114,7 @@ type tunnelPlanner struct {
 	cfg       TunnelConfig
 	own       *Node
 	keys      claims[noise.PublicKey]
-	pods      map[string]podPrefixes  // by node
+	pods      map[string]*podPrefixes // by node
 	addrs     map[string][]netip.Addr // by node, the accepted ones
 	podOwners *podOwners
 	plan      TunnelPlan
