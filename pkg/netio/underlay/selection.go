@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// ErrSelectionStands is the error for a Selection that cannot be changed or removed before the Port is closed.
-var ErrSelectionStands = errors.New("the lane selection cannot change until the port is closed")
+// ErrSelectionFixed is the error for a Selection that cannot be changed or removed before the Port is closed.
+var ErrSelectionFixed = errors.New("the lane selection cannot change until the port is closed")
 
 // Selection maps the source of a datagram for the listen port to a lane. All datagrams of one source have one lane,
 // so flows stay in order. It never depends on CPU or NIC queue, which may change during a flow.
@@ -40,7 +40,7 @@ type Selector interface {
 	// others that wait at its old lane. The caller may change s afterwards.
 	//
 	// It returns the number of plans, from the first, that it has room for. A plan that had room keeps it as long as no
-	// plan before it grows. Errors: net.ErrClosed; ErrSelectionStands, after which the former selection is still
+	// plan before it grows. Errors: net.ErrClosed; ErrSelectionFixed, after which the former selection is still
 	// active; or the operating system's, after which nothing is selected. Features reports the present state.
 	SetSelection(s *Selection) (plans int, err error)
 }

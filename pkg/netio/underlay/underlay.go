@@ -96,7 +96,7 @@ type Receiver interface {
 	Recv(rx []Datagrams) (int, error)
 }
 
-// Lane sends and receives for one worker. One goroutine may call Recv while another calls Send; two goroutines must not
+// Lane sends and receives for one lane of the engine. One goroutine may call Recv while another calls Send; two goroutines must not
 // call the same method at once. Neither method allocates.
 type Lane interface {
 	Receiver

@@ -119,7 +119,7 @@ func (s *laneSelection) apply() {
 		return
 	}
 	s.logged = true
-	if errors.Is(err, underlay.ErrSelectionStands) {
+	if errors.Is(err, underlay.ErrSelectionFixed) {
 		s.log.Info("changing the receive-lane selection is unsafe on this kernel, keeping the current one until the UDP sockets are reopened", "error", err)
 		return
 	}

@@ -282,7 +282,7 @@ type standing struct {
 
 func (s *standing) SetSelection(next *underlay.Selection) (int, error) {
 	if s.calls.Add(1) > 1 {
-		return 0, underlay.ErrSelectionStands
+		return 0, underlay.ErrSelectionFixed
 	}
 	return s.Fake.SetSelection(next)
 }

@@ -53,7 +53,7 @@ func (p *Port) keepSelection(s *underlay.Selection) (plans int, err error) {
 		return p.selectionPlans, nil
 	}
 	return 0, fmt.Errorf("replacing the lane selection (unsafe on Linux %s, CVE-2026-52910): %w",
-		kernelRelease(), underlay.ErrSelectionStands)
+		kernelRelease(), underlay.ErrSelectionFixed)
 }
 
 // byAddress returns an equivalent selection with the plans sorted by address. Among plans for one address the first

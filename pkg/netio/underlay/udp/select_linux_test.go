@@ -348,8 +348,8 @@ func TestFirstSelectionStaysOnUnsafeKernels(t *testing.T) {
 	for name, s := range map[string]*underlay.Selection{
 		"nothing": {}, "a plan": planned, "another range": {First: 61001, Last: 61999},
 	} {
-		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionStands) {
-			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionStands)
+		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionFixed) {
+			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionFixed)
 		}
 		expect(name)
 	}
@@ -375,8 +375,8 @@ func TestReorderedPlansAreSameSelection(t *testing.T) {
 		"fewer":           of(at(2, 61002), at(1, 61001)),
 		"other ports":     of(at(1, 61001), at(2, 61002), at(2, 61004)),
 	} {
-		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionStands) {
-			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionStands)
+		if plans, err := p.SetSelection(s); plans != 0 || !errors.Is(err, underlay.ErrSelectionFixed) {
+			t.Errorf("%s: got %d, error %v, want 0, %v", name, plans, err, underlay.ErrSelectionFixed)
 		}
 	}
 }
