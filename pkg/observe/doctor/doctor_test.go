@@ -90,6 +90,8 @@ func processCases() []faultCase {
 	}
 	locked := func(n uint64) func(*facts.Facts) { return func(f *facts.Facts) { f.Process.Memlock.Value = n } }
 	none := can()
+	noFS := func(f *facts.Facts) { f.Process.BPFFS = facts.Unknown[string](fs.ErrNotExist) }
+	pod := func(f *facts.Facts) { f.Process.AgentPod = true }
 	return []faultCase{
 		{"tun-device", func(f *facts.Facts) { f.Kernel.TUNDevice = unix.ENOENT }, Failed, "no such file", "modprobe tun"},
 		{"tun-device", func(f *facts.Facts) { f.Kernel.TUNDevice = unix.EPERM }, Failed, "not permitted", "c 10:200"},
@@ -100,7 +102,12 @@ func processCases() []faultCase {
 		{"memlock", both(none, locked(64<<10)), Warning, "64 KiB", "LimitMEMLOCK"},
 		{"memlock", both(can(unix.CAP_IPC_LOCK), locked(64<<10)), OK, "CAP_IPC_LOCK", ""},
 		{"memlock", both(none, locked(1<<30)), OK, "1024 MiB", ""},
-		{"bpffs", func(f *facts.Facts) { f.Process.BPFFS = facts.Unknown[string](fs.ErrNotExist) }, Warning, "not mounted", "mount -t bpf"},
+		{"bpffs", noFS, Warning, "not mounted", "mount -t bpf"},
+		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_NET_RAW)), OK, "in mode mesh", ""},
+		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF)), Warning, "lacks CAP_NET_RAW", "chart"},
+		{"capabilities", both(pod, can(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_PERFMON)), OK, "in mode spread", ""},
+		{"memlock", both(both(pod, none), locked(64<<10)), OK, "no AF_XDP", ""},
+		{"bpffs", both(pod, noFS), OK, "mode mesh", ""},
 	}
 }
 

@@ -58,6 +58,10 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 		r.fail("", "this process lacks "+lacking, "run as root, or as a service with AmbientCapabilities=CAP_NET_ADMIN CAP_BPF CAP_PERFMON CAP_NET_RAW")
 		return
 	}
+	if f.Process.AgentPod {
+		evaluateAgentCapabilities(f, r)
+		return
+	}
 	lacking := missingCapabilities(have.Value, capability{unix.CAP_BPF, "CAP_BPF"}, capability{unix.CAP_PERFMON, "CAP_PERFMON"},
 		capability{unix.CAP_NET_RAW, "CAP_NET_RAW"})
 	if lacking != "" {
@@ -65,6 +69,19 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 		return
 	}
 	r.ok("", "CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and CAP_NET_RAW")
+}
+
+// evaluateAgentCapabilities compares with what ropewalk-agent needs in its mode (docs/kubernetes.md).
+func evaluateAgentCapabilities(f *facts.Facts, r *recorder) {
+	mode, own := "mesh", capability{unix.CAP_NET_RAW, "CAP_NET_RAW"}
+	if f.Process.BPFFS.Err == nil {
+		mode, own = "spread", capability{unix.CAP_PERFMON, "CAP_PERFMON"}
+	}
+	if lacking := missingCapabilities(f.Process.Capabilities.Value, capability{unix.CAP_BPF, "CAP_BPF"}, own); lacking != "" {
+		r.warn("", "this process lacks "+lacking+", which ropewalk-agent needs in mode "+mode, "add them to the chart's capabilities")
+		return
+	}
+	r.ok("", "CAP_NET_ADMIN, CAP_BPF and %s, as ropewalk-agent needs in mode %s", own.name, mode)
 }
 
 // missingCapabilities lists the missing ones. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON (capabilities(7)).
@@ -93,6 +110,8 @@ func evaluateMemlock(f *facts.Facts, r *recorder) {
 		r.ok("", "%d MiB", limit.Value>>20)
 	case have.Err == nil && have.Value>>unix.CAP_IPC_LOCK&1 != 0:
 		r.ok("", "%d MiB, no limit (CAP_IPC_LOCK)", limit.Value>>20)
+	case f.Process.AgentPod:
+		r.ok("", "%d KiB: ropewalk-agent opens no AF_XDP sockets", limit.Value>>10)
 	default:
 		r.warn("", fmt.Sprintf("%d KiB", limit.Value>>10), "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service")
 	}
@@ -102,6 +121,8 @@ func evaluateBPFFS(f *facts.Facts, r *recorder) {
 	switch fs := f.Process.BPFFS; {
 	case fs.Err == nil:
 		r.ok("", "mounted at %s", fs.Value)
+	case errors.Is(fs.Err, os.ErrNotExist) && f.Process.AgentPod:
+		r.ok("", "not mounted: ropewalk-agent needs none in mode mesh")
 	case errors.Is(fs.Err, os.ErrNotExist):
 		r.warn("", "not mounted", "mount -t bpf -o mode=700 bpf /sys/fs/bpf")
 	default:

@@ -18,7 +18,18 @@ func (s source) process() Process {
 		Capabilities: result(s.capabilities()),
 		Memlock:      result(s.memlock()),
 		BPFFS:        result(hook.MountedBPFFS()),
+		AgentPod:     s.agentPod(),
 	}
+}
+
+// agentPod reports whether this is a container of a pod, made from the image of ropewalk-agent.
+func (s source) agentPod() bool {
+	for _, path := range []string{"var/run/secrets/kubernetes.io/serviceaccount", "usr/bin/ropewalk-agent"} {
+		if found, err := s.exists(path); err != nil || !found {
+			return false
+		}
+	}
+	return true
 }
 
 // capabilities reads CapEff from /proc/thread-self/status (proc_pid_status(5)).

@@ -78,6 +78,22 @@ func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
 	}
 }
 
+func TestAgentPodHasTokenAndAgent(t *testing.T) {
+	const token, agent = "var/run/secrets/kubernetes.io/serviceaccount/token", "usr/bin/ropewalk-agent"
+	for _, c := range []struct {
+		files map[string]string
+		want  bool
+	}{
+		{map[string]string{token: "", agent: ""}, true},
+		{map[string]string{agent: ""}, false}, // a node with the package
+		{map[string]string{token: ""}, false}, // another pod
+	} {
+		if got := sourceOf(c.files).process().AgentPod; got != c.want {
+			t.Errorf("%v: got %v, want %v", c.files, got, c.want)
+		}
+	}
+}
+
 func TestCPUsAreReadFromSysfs(t *testing.T) {
 	s := sourceOf(map[string]string{
 		cpuDir + "/online": "0-3\n", cpuDir + "/smt/active": "1\n", "sys/devices/system/node/online": "0",
