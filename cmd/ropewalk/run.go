@@ -178,7 +178,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus, OuterFragments: o.underlay.fragments,
-		Log: log, Level: level,
+		StateDir: quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},

@@ -25,7 +25,7 @@ type state struct {
 	Settings *settings `json:"settings,omitempty"`
 }
 
-func (j *job) statePath() string { return filepath.Join(j.RunDir, j.Name+".json") }
+func (j *job) statePath() string { return j.runFile(".json") }
 
 // saveState replaces the saved state, and sets its NetNS to the caller's.
 func (j *job) saveState(st state) error {
@@ -195,10 +195,14 @@ func lockFile(path string) (*os.File, error) {
 	}
 }
 
-// removeFiles removes the saved state, the log and the lock of an interface that is down. The caller holds the lock.
+// runFile returns the path of a file of the interface in RunDir.
+func (j *job) runFile(suffix string) string { return filepath.Join(j.RunDir, j.Name+suffix) }
+
+// removeFiles removes the saved state, the log, the endpoints that the daemon keeps, and the lock of an interface that is down. The caller
+// holds the lock.
 func (j *job) removeFiles() error {
 	var errs []error
-	for _, path := range []string{j.statePath(), filepath.Join(j.RunDir, j.Name+".log"), filepath.Join(j.RunDir, j.Name+".lock")} {
+	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".endpoints"), j.runFile(".lock")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

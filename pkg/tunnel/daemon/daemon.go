@@ -23,7 +23,8 @@ type Daemon struct {
 	o            Options
 	log          *slog.Logger
 	pool         *workpool.Pool
-	stopWatchers context.CancelFunc // of routes and clock
+	endpoints    *endpoints
+	stopWatchers context.CancelFunc // of routes, clock and endpoints
 	done         chan struct{}      // closed when the tunnel has ended
 	doneOnce     sync.Once
 
@@ -52,6 +53,7 @@ func Open(o Options) (*Daemon, error) {
 	raiseGOMAXPROCS(o.Lanes, o.Workers)
 	d := newDaemon(o)
 	steer(o.Log, t)
+	d.endpoints.load(t.Name())
 	d.tunnel = d.newTunnel(t, nil)
 	err = d.configure()
 	if err == nil {
@@ -90,7 +92,10 @@ func (o *Options) listen(name string) (*uapi.Listener, error) {
 
 // newDaemon returns a Daemon without a tunnel, with its workers started.
 func newDaemon(o Options) *Daemon {
-	return &Daemon{o: o, log: o.Log, pool: startWorkers(o.Log, o.Workers), done: make(chan struct{}), announced: make(chan struct{})}
+	return &Daemon{
+		o: o, log: o.Log, pool: startWorkers(o.Log, o.Workers), endpoints: newEndpoints(o), done: make(chan struct{}),
+		announced: make(chan struct{}),
+	}
 }
 
 // start starts the tunnel, and the watchers of routes and clock.
@@ -110,6 +115,7 @@ func (d *Daemon) start() {
 	if err := watchGeneration(ctx, func() { d.current().MachineCopied() }); err != nil {
 		d.log.Warn("watching the VM generation ID failed, a clone of this machine would use the same session keys", "error", err)
 	}
+	go d.endpoints.keep(ctx, d.Name(), d.current)
 	go d.finishWith(d.tunnel.Device)
 }
 

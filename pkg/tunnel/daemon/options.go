@@ -36,6 +36,10 @@ type Options struct {
 	// tun.Config.
 	Persist bool
 
+	// StateDir is the directory in which the endpoints of peers with a session are kept, so that a process that replaces a killed one
+	// renews their sessions. It is created if it does not exist. Empty: they are not kept.
+	StateDir string
+
 	Log   *slog.Logger
 	Level *slog.LevelVar // of Log, for the control socket; nil if it cannot be changed
 	// StartSuccessor starts the program at path as the daemon's successor, for the interface called name. The program must call

@@ -224,6 +224,9 @@ func (d *Device) configurePeer(c *config.Peer) *Peer {
 		p = d.addPeer(c.PublicKey)
 	}
 	p.configure(c)
+	if created {
+		p.recall()
+	}
 	if created && d.up {
 		p.start()
 	}

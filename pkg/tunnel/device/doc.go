@@ -8,7 +8,7 @@
 //   - entry points: device, status, flows, echo, handover, configure
 //   - the port and its workers: port, worker
 //   - one peer, as lanes and timers call it: peer, peer_handover
-//   - handshakes and sessions: renew, handshake, endpointname, refused, session, staging
+//   - handshakes and sessions: recall, renew, handshake, endpointname, refused, session, staging
 //   - hellos: hello, timer, hello_pending, hello_state
 //   - source ports, receive lanes and endpoints: path, spread, check, sendgroup, sources, selection
 //   - the path MTU: pathmtu, pathlimit

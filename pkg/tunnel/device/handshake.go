@@ -301,6 +301,7 @@ func (p *Peer) handshakeComplete(now int64) {
 	}
 	p.handshake.unanswered, p.handshake.sendErr, p.handshake.refused = 0, nil, refusal{}
 	p.handshake.completedAt = p.dev.cfg.Wall()
+	p.noteSession()
 	p.log().Debug("handshake complete", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	p.logUp(false)
 }

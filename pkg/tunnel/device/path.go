@@ -79,6 +79,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 	}
 	if old != nil && old.Dst != to.Dst {
 		p.post(taskRoamed)
+		p.noteSession()
 	}
 }
 

@@ -219,8 +219,8 @@ func (p *Peer) start() {
 	p.resetHello(errNoSession)
 	now := p.dev.clock()
 	p.resumeHello(now)
-	if p.handover.ended != nil {
-		p.handover.ended = nil
+	if p.handover.lost {
+		p.handover.lost = false
 		p.renew(now)
 	}
 	p.armTimer(now)
@@ -232,6 +232,7 @@ func (p *Peer) stop() {
 	defer p.mu.Unlock()
 	if p.running {
 		p.handover.ended = p.saveHello()
+		p.handover.lost = p.handover.ended != nil
 	}
 	p.running = false
 	p.handover.restored, p.timers.retryAt = nil, 0

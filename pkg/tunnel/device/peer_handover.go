@@ -11,7 +11,8 @@ import (
 // handoverState is the part of a session that one device passes on to the next: the hello result, no key. Peer.mu guards it.
 type handoverState struct {
 	restored *HelloResult // from the previous device, until start uses it; nil for none
-	ended    *HelloResult // of the session that stop has ended, for the next device or the next start; nil if there was none
+	ended    *HelloResult // of the session that stop has ended, for the next device
+	lost     bool         // the peer may still send with a session that this side has lost; start renews it
 }
 
 // saveState returns the state of a peer of a device that has ended.
@@ -34,7 +35,7 @@ func (p *Peer) saveState() PeerState {
 
 // saveHello returns the result of the hello exchange, nil without a session. The caller holds mu.
 func (p *Peer) saveHello() *HelloResult {
-	if p.engine.Current.Load() == nil && p.sessions.next == nil {
+	if !p.hasSession() {
 		return nil
 	}
 	x := &p.hello

@@ -43,7 +43,7 @@ func (d *Device) MachineCopied() {
 	now, renewed := d.clock(), 0
 	for _, p := range d.peers {
 		p.mu.Lock()
-		had := p.engine.Current.Load() != nil || p.sessions.next != nil || p.handshake.attempt != nil
+		had := p.hasSession() || p.handshake.attempt != nil
 		p.eraseSessions()
 		p.endAttempt()
 		if had && p.running {

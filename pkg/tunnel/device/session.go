@@ -33,6 +33,9 @@ func (s *keypairs) all() []*keyBinding {
 	return append([]*keyBinding{s.current, s.next}, s.previous[:]...)
 }
 
+// hasSession reports whether p has a key pair to send or receive with. The caller holds mu.
+func (p *Peer) hasSession() bool { return p.engine.Current.Load() != nil || p.sessions.next != nil }
+
 // establish adds b, whose keys are complete. An initiator sends with it at once, a responder only after the initiator has
 // used it. Staged packets leave before lanes may use the keys. The caller holds mu.
 func (p *Peer) establish(b *keyBinding, initiator bool) {

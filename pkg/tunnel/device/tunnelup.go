@@ -49,3 +49,10 @@ func spreadText(s config.PeerSpread) string {
 	}
 	return fmt.Sprintf("%d ports", s.Ports)
 }
+
+// noteSession reports that a session began or that its endpoint changed.
+func (p *Peer) noteSession() {
+	if changed := p.dev.cfg.OnSession; changed != nil {
+		changed()
+	}
+}

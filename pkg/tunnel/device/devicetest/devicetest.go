@@ -46,6 +46,8 @@ type Options struct {
 	RouteMTU func(*underlay.Endpoint, uint32) (int, error)
 	// Resolve is that of device.Config.
 	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
+	// Recall is that of device.Config.
+	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
 	// WrapPort, if set, may put something between the device and its port.
 	WrapPort func(underlay.Port) underlay.Port
 }
@@ -143,7 +145,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, Resolve: o.Resolve, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+const (
+	// keepInterval is the least time between two writes of the file, keepDelay the time from a change to the first.
+	keepInterval = 10 * time.Second
+	keepDelay    = time.Second
+	// keepShare limits what writing costs: a thousandth of a core.
+	keepShare = 1000
+	// maxEndpoints is the largest file that is read, in bytes: 300,000 peers.
+	maxEndpoints = 64 << 20
+)
+
+// endpoints keeps the endpoints of peers with a session in a file, so that a process that replaces a killed one can renew the sessions. A
+// peer without traffic from this side would notice after 15 s. The file holds no secret, and is lost at a reboot.
+type endpoints struct {
+	dir     string // empty: nothing is kept
+	log     *slog.Logger
+	changed chan struct{} // has an element if the file is out of date
+
+	mu   sync.Mutex
+	own  noise.PublicKey // of the process before
+	last map[noise.PublicKey]netip.AddrPort
+}
+
+// endpointsFile is the content of the file.
+type endpointsFile struct {
+	PublicKey noise.PublicKey          `json:"public_key"` // of the interface
+	Peers     []device.SessionEndpoint `json:"peers"`
+}
+
+func newEndpoints(o Options) *endpoints {
+	return &endpoints{dir: o.StateDir, log: o.Log, changed: make(chan struct{}, 1)}
+}
+
+// path returns the file of an interface. `ropewalk down` removes it (quick.job.removeFiles).
+func (e *endpoints) path(name string) string { return filepath.Join(e.dir, name+".endpoints") }
+
+// note is device.Config.OnSession.
+func (e *endpoints) note() {
+	select {
+	case e.changed <- struct{}{}:
+	default:
+	}
+}
+
+// recall is device.Config.Recall. It returns each endpoint once: the peer may be removed and added again.
+func (e *endpoints) recall(own, peer noise.PublicKey) (netip.AddrPort, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at, ok := e.last[peer]
+	if !ok || own != e.own {
+		return netip.AddrPort{}, false
+	}
+	delete(e.last, peer)
+	return at, true
+}
+
+// load reads what the process before has kept for the interface. Peers whose session has expired meanwhile are left out.
+func (e *endpoints) load(name string) {
+	if e.dir == "" {
+		return
+	}
+	f, err := readEndpoints(e.path(name))
+	if err != nil {
+		e.log.Warn("ignoring the saved endpoints of peers, their sessions are renewed when they initiate", "interface", name, "error", err)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.own, e.last = f.PublicKey, map[noise.PublicKey]netip.AddrPort{}
+	for _, p := range f.Peers {
+		if age := time.Since(p.LastHandshake); p.Endpoint.IsValid() && age >= 0 && age.Nanoseconds() < session.RejectAfterTime {
+			e.last[p.PublicKey] = p.Endpoint
+		}
+	}
+}
+
+// readEndpoints returns the content of a file, nothing if there is no file.
+func readEndpoints(path string) (f endpointsFile, err error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return f, nil
+	}
+	if err != nil {
+		return f, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxEndpoints))
+	if err == nil {
+		err = json.Unmarshal(text, &f)
+	}
+	if err != nil {
+		return endpointsFile{}, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// keep writes the file after changes until ctx ends. It sleeps in between.
+func (e *endpoints) keep(ctx context.Context, name string, current func() *device.Device) {
+	if e.dir == "" {
+		return
+	}
+	failed := false
+	for pause := time.Duration(0); ; {
+		if !sleep(ctx, pause) || !e.awaitChange(ctx) || !sleep(ctx, keepDelay) {
+			return
+		}
+		began := time.Now()
+		err := e.write(name, current())
+		if err != nil && !failed {
+			e.log.Warn("saving the endpoints of peers failed, after a crash their sessions are renewed only when they initiate", "interface", name, "error", err)
+		}
+		failed = err != nil
+		pause = max(keepInterval, keepShare*time.Since(began))
+	}
+}
+
+// awaitChange reports whether something has changed before ctx ended.
+func (e *endpoints) awaitChange(ctx context.Context) bool {
+	select {
+	case <-e.changed:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// sleep reports whether d has passed before ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// write replaces the file of a device that has not ended.
+func (e *endpoints) write(name string, d *device.Device) error {
+	own, peers, ok := d.SessionEndpoints()
+	if !ok {
+		return nil
+	}
+	text, err := json.Marshal(endpointsFile{own, peers})
+	if err != nil {
+		return fmt.Errorf("encoding endpoints: %w", err)
+	}
+	if err := os.MkdirAll(e.dir, 0o755); err != nil {
+		return err
+	}
+	next := e.path(name) + ".tmp"
+	if err := os.Remove(next); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(next, append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, e.path(name))
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+)
+
+func newKey(t *testing.T) noise.PublicKey {
+	t.Helper()
+	key, err := noise.NewPrivateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key.Public()
+}
+
+// saved writes a file for wg0 into a new directory, and returns what loads it, with its log.
+func saved(t *testing.T, text []byte) (*endpoints, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	e := newEndpoints(Options{StateDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err := os.WriteFile(e.path("wg0"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return e, &log
+}
+
+func TestRecallHasFreshSessionsOfTheSameKey(t *testing.T) {
+	own, fresh, expired, future := newKey(t), newKey(t), newKey(t), newKey(t)
+	at := netip.MustParseAddrPort("192.0.2.1:51820")
+	text, err := json.Marshal(endpointsFile{own, []device.SessionEndpoint{
+		{PublicKey: fresh, Endpoint: at, LastHandshake: time.Now().Add(-time.Minute)},
+		{PublicKey: expired, Endpoint: at, LastHandshake: time.Now().Add(-time.Hour)},
+		{PublicKey: future, Endpoint: at, LastHandshake: time.Now().Add(time.Hour)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, log := saved(t, text)
+	e.load("wg0")
+	if got, ok := e.recall(newKey(t), fresh); ok {
+		t.Errorf("another key was given the endpoint %v", got)
+	}
+	for _, peer := range []noise.PublicKey{expired, future, newKey(t)} {
+		if got, ok := e.recall(own, peer); ok {
+			t.Errorf("got the endpoint %v of a session that is not fresh", got)
+		}
+	}
+	if got, ok := e.recall(own, fresh); !ok || got != at {
+		t.Errorf("got %v (%v), want %v", got, ok, at)
+	}
+	if _, ok := e.recall(own, fresh); ok {
+		t.Error("an endpoint was recalled twice")
+	}
+	if log.Len() > 0 {
+		t.Errorf("unexpected log: %s", log)
+	}
+}
+
+func TestDamagedEndpointsAreIgnoredWithWarning(t *testing.T) {
+	for _, text := range []string{"", "{", `{"public_key":"x"}`, `{"peers":[{"endpoint":"nowhere"}]}`} {
+		e, log := saved(t, []byte(text))
+		e.load("wg0")
+		if len(e.last) != 0 || !strings.Contains(log.String(), "wg0.endpoints") {
+			t.Errorf("file %q: got %d endpoints and the log %q, want none and the path", text, len(e.last), log)
+		}
+	}
+}
+
+func TestEndpointsWithoutFileOrDirectoryAreNone(t *testing.T) {
+	for _, dir := range []string{"", t.TempDir()} {
+		var log bytes.Buffer
+		e := newEndpoints(Options{StateDir: dir, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		e.load("wg0")
+		if _, ok := e.recall(newKey(t), newKey(t)); ok || log.Len() > 0 {
+			t.Errorf("directory %q: got an endpoint (%v) and the log %q", dir, ok, &log)
+		}
+	}
+}
