@@ -46,7 +46,8 @@ func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Pe
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
 		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, sent)}
-		if c.Endpoint != nil || len(c.AllowedIPs) > 0 {
+		external := w.diffExternal(&c, st)
+		if c.Endpoint != nil || len(c.AllowedIPs) > 0 || external {
 			additions = append(additions, c)
 		}
 	}
@@ -61,16 +62,39 @@ func addition(w *Peer) config.Peer {
 	for _, p := range w.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: p})
 	}
+	w.diffExternal(&c, &config.PeerStatus{})
 	return c
+}
+
+// diffExternal adds to a change what only external peers have, and reports whether that is needed. The keepalive of nodes is left
+// alone: the agent sets it for a moment to start handshakes.
+func (p *Peer) diffExternal(c *config.Peer, st *config.PeerStatus) (needed bool) {
+	if !p.IsExternal() {
+		return false
+	}
+	if p.Keepalive != st.Keepalive {
+		c.Keepalive, needed = &p.Keepalive, true
+	}
+	if p.External != st.Name && config.CheckName(p.External) == nil {
+		c.Name, needed = &p.External, true
+	}
+	if c.Endpoint != nil {
+		c.EndpointName = p.EndpointName
+	}
+	return needed
 }
 
 // newEndpoint returns the endpoint if the device must be configured with it, or nil.
 func (p *Peer) newEndpoint(st *config.PeerStatus, sent SentEndpoints) *config.Endpoint {
 	if !p.Endpoint.IsValid() {
+		if p.IsExternal() && p.EndpointName == "" && st.EndpointName != "" { // so that the device resolves the name no more
+			return &st.Endpoint
+		}
 		return nil
 	}
 	last, known := sent[p.Key]
-	if known && last == p.Endpoint || !known && st.Endpoint.AddrPort.IsValid() {
+	renamed := p.IsExternal() && p.EndpointName != st.EndpointName
+	if !renamed && (known && last == p.Endpoint || !known && st.Endpoint.AddrPort.IsValid()) {
 		return nil
 	}
 	return &config.Endpoint{AddrPort: p.Endpoint}

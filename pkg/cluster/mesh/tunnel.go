@@ -27,6 +27,12 @@ type TunnelConfig struct {
 	Pods []netip.Prefix
 	// KeyOwners has the known owners of keys. An owner keeps its key for as long as it publishes it.
 	KeyOwners KeyOwners
+	// Services has the prefixes of the cluster's Services, if they are known. No external peer may have them.
+	Services []netip.Prefix
+	// External are the peers outside of the cluster.
+	External []ExternalPeer
+	// OwnKeys are this node's public keys, published or not.
+	OwnKeys []noise.PublicKey
 }
 
 // KeyOwners maps a key to the name of its node.
@@ -50,26 +56,36 @@ type TunnelPlan struct {
 	// UnknownPods are the names of the peers whose pod prefixes are unknown, sorted; none if the cluster's prefixes are configured.
 	// Traffic for their pods has no route into the tunnel, and leaves unencrypted.
 	UnknownPods []string
+	Refused     []Refusal // external peers that no node has, by name
 	Problems    []Problem // of other nodes
 	Notes       []string  // problems of this node; other nodes see them, too
 }
 
-// Peer is a key of another node. It holds no secrets.
+// Peer is a key of another node, or an external peer. It holds no secrets.
 type Peer struct {
-	Node string          `json:"node"`
-	Key  noise.PublicKey `json:"key"`
+	Node string `json:"node,omitempty"`
+	// External is the name of the RopewalkPeer; empty: the peer is a node.
+	External string          `json:"external,omitempty"`
+	Key      noise.PublicKey `json:"key"`
 	// Endpoint of the node; invalid: unknown, and the device keeps the last one.
 	Endpoint   netip.AddrPort `json:"endpoint,omitzero"`
 	AllowedIPs []netip.Prefix `json:"allowedIPs,omitempty"` // sorted; none for a key that is not in use yet
 	// Replaces is the current key of the same node, if this is its next key; otherwise zero. See AssignByHandshake.
 	Replaces noise.PublicKey `json:"succeeds,omitzero"`
+
+	// The others belong to external peers.
+
+	EndpointName string `json:"endpointName,omitempty"` // host:port, which the device resolves again when it needs to; empty: none
+	Keepalive    uint16 `json:"keepalive,omitempty"`    // in seconds; 0: none
 }
 
-// KeyOwnersOf returns the owners of a plan's keys.
+// KeyOwnersOf returns the owners of the nodes' keys in a plan.
 func KeyOwnersOf(peers []Peer) KeyOwners {
 	h := make(KeyOwners, len(peers))
 	for i := range peers {
-		h[peers[i].Key] = peers[i].Node
+		if !peers[i].IsExternal() {
+			h[peers[i].Key] = peers[i].Node
+		}
 	}
 	return h
 }
@@ -102,6 +118,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	if !cfg.Cleartext {
 		t.routeAllPods(self, nodes)
 	}
+	t.addExternal()
 	t.addExemptions(nodes)
 	t.listWithoutTunnel(nodes)
 	p := &t.plan
