@@ -26,6 +26,7 @@ type options struct {
 	mode     string
 	ports    string
 	pods     []string
+	services []string
 	server   apiOptions
 	listen   string
 	startup  string
@@ -91,7 +92,10 @@ func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
 	if cfg.Ports, err = config.ParsePorts(o.ports); err != nil {
 		return cfg, usageError{fmt.Errorf("--spread-ports: %w", err)}
 	}
-	if cfg.Pods, err = parsePrefixes(o.pods); err != nil {
+	if cfg.Pods, err = parsePrefixes("pod-cidr", o.pods); err != nil {
+		return cfg, err
+	}
+	if cfg.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
 		return cfg, err
 	}
 	if cfg.API, err = o.server.config(); err != nil {

@@ -26,13 +26,14 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.TextVar(&o.cfg.PodCIDRSource, "pod-cidr-source", agent.PodCIDRsOfNodes,
 		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
+	f.StringSliceVar(&o.services, "service-cidr", nil, "mesh mode: prefix of the cluster's Services; RopewalkPeers with allowed IPs in it are refused (repeatable)")
 }
 
-func parsePrefixes(texts []string) (all []netip.Prefix, err error) {
+func parsePrefixes(flag string, texts []string) (all []netip.Prefix, err error) {
 	for _, t := range texts {
 		p, err := netip.ParsePrefix(t)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("--pod-cidr: %w", err)}
+			return nil, usageError{fmt.Errorf("--%s: %w", flag, err)}
 		}
 		all = append(all, p.Masked())
 	}

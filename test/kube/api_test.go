@@ -53,17 +53,22 @@ func startAPI(t *testing.T) *api {
 	cfg.QPS, cfg.Burst = 500, 500
 	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
-	a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_ropewalknodes.yaml"))
-	expect.EventuallyNoError(a, "the definition is established", func() error {
-		_, err := a.dynamic.Resource(rwnodes).List(t.Context(), metav1.ListOptions{})
-		return err
-	})
+	for _, r := range []schema.GroupVersionResource{rwnodes, rwpeers} {
+		a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_"+r.Resource+".yaml"))
+		expect.EventuallyNoError(a, "the definition is established", func() error {
+			_, err := a.dynamic.Resource(r).List(t.Context(), metav1.ListOptions{})
+			return err
+		})
+	}
 	a.applyFile(kustomized("base"))
 	a.clear() // remove what the last test left
 	return a
 }
 
-var rwnodes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
+var (
+	rwnodes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
+	rwpeers = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkpeers"}
+)
 
 // applyFile applies the objects of a file.
 func (a *api) applyFile(path string) {
@@ -100,6 +105,7 @@ func (a *api) clear() {
 	err := errors.Join(
 		a.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		a.dynamic.Resource(rwpeers).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
 	)
 	if err != nil {

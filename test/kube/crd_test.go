@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -101,5 +102,72 @@ func TestCRDValidation(t *testing.T) {
 		} else if !apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "failed to create typed patch object") { // rejected by the schema
 			t.Errorf("%s.%s = %v: got error %v", c.part, c.field, c.value, err)
 		}
+	}
+}
+
+// newPeer returns a RopewalkPeer as unstructured data.
+func newPeer(name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkPeer", "metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+}
+
+func TestRopewalkPeerValidation(t *testing.T) {
+	a := startAPI(t)
+	client := a.dynamic.Resource(rwpeers)
+	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
+	good := map[string]any{
+		"publicKey": strings.Repeat("A", 42) + "E=", "allowedIPs": []any{"10.9.0.2/32", "10.8.0.0/16", "2001:db8:9::/64"}, "endpoint": "vpn.example.org:51820",
+		"persistentKeepalive": int64(25), "nodeSelector": map[string]any{"kubernetes.io/hostname": "node-1", "node-role.kubernetes.io/gateway": ""},
+	}
+	_, err := client.Apply(t.Context(), "p", newPeer("p", good), options)
+	expect.NoError(a, err)
+	many := []any{}
+	for i := range 65 {
+		many = append(many, fmt.Sprintf("10.9.1.%d/32", i))
+	}
+	for _, c := range []struct {
+		field string
+		value any
+		ok    bool
+	}{
+		{"endpoint", "192.0.2.1:1", true},
+		{"endpoint", "[2001:db8::1]:65535", true},
+		{"endpoint", "192.0.2.1", false},
+		{"endpoint", "192.0.2.1:0", false},
+		{"endpoint", "192.0.2.1:65536", false},
+		{"endpoint", "192.0.2.256:1", false},
+		{"endpoint", "[192.0.2.1.1]:1", false},
+		{"endpoint", "[fe80::1%eth0]:1", false},
+		{"endpoint", "2001:db8::1:51820", false},
+		{"endpoint", "a b:1", false},
+		{"publicKey", "key", false},
+		{"publicKey", nil, false},
+		{"allowedIPs", []any{}, false},
+		{"allowedIPs", nil, false},
+		{"allowedIPs", many, false},
+		{"allowedIPs", []any{"10.9.0.2"}, false},
+		{"allowedIPs", []any{"10.9.0.2/24"}, false},
+		{"allowedIPs", []any{"0.0.0.0/0"}, false},
+		{"allowedIPs", []any{"2000::/3"}, false},
+		{"allowedIPs", []any{"::ffff:10.9.0.2/128"}, false},
+		{"allowedIPs", []any{"10.9.0.2/32", "10.9.0.2/32"}, false},
+		{"persistentKeepalive", int64(-1), false},
+		{"persistentKeepalive", int64(65536), false},
+		{"nodeSelector", map[string]any{}, false},
+		{"nodeSelector", map[string]any{"a": strings.Repeat("x", 64)}, false},
+		{"presharedKey", "secret", false},
+	} {
+		spec := maps.Clone(good)
+		if spec[c.field] = c.value; c.value == nil {
+			delete(spec, c.field)
+		}
+		_, err := client.Apply(t.Context(), "p", newPeer("p", spec), options)
+		if (err == nil) != c.ok {
+			t.Errorf("%s = %v: got %v", c.field, c.value, err)
+		}
+	}
+	if _, err := client.Create(t.Context(), newPeer(strings.Repeat("x", 64), good), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("a long name: got %v", err)
 	}
 }

@@ -30,6 +30,7 @@ type Agent struct {
 	stateStore
 	publisher
 	driftDetector
+	external       externalStatus
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats
@@ -61,6 +62,9 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	if a.cluster, err = newCluster(a.client, a.cfg.Node, a.triggerClusterChanged); err != nil {
+		return nil, err
+	}
+	if a.cluster.external, err = newExternalPeers(a.client, a.cfg.Log, a.triggerClusterChanged); err != nil {
 		return nil, err
 	}
 	a.cluster.blocks, err = newPodBlocks(api, a.cfg.PodCIDRSource, a.triggerClusterChanged)

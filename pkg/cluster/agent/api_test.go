@@ -21,6 +21,7 @@ import (
 // fakeAPI implements the part of an API server that agents use. It deletes nothing. test/kube uses a real API server.
 type fakeAPI struct {
 	nodes, agents   *collection
+	external        *collection // RopewalkPeers
 	crdWithoutPlans atomic.Bool // the CRD lacks plans
 
 	mu     sync.Mutex
@@ -31,6 +32,9 @@ func newFakeAPI() *fakeAPI {
 	return &fakeAPI{
 		nodes:  &collection{kind: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, grown: make(chan struct{})},
 		agents: &collection{kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind}, grown: make(chan struct{})},
+		external: &collection{
+			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind}, grown: make(chan struct{}),
+		},
 	}
 }
 
@@ -40,7 +44,10 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("GET /api/v1/nodes", a.nodes.watch)
 	m.HandleFunc("GET "+own, a.agents.watch)
 	m.HandleFunc("POST "+own, a.create)
-	m.HandleFunc("PATCH "+own+"/{name}/status", a.apply)
+	m.HandleFunc("PATCH "+own+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.agents, w, r) })
+	external := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.PeerResource
+	m.HandleFunc("GET "+external, a.external.watch)
+	m.HandleFunc("PATCH "+external+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.external, w, r) })
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	m.HandleFunc("POST "+eventsPath, a.addEvent)
 	return m
@@ -86,13 +93,13 @@ func (a *fakeAPI) create(w http.ResponseWriter, r *http.Request) {
 }
 
 // apply implements server-side apply of the status, for a single field owner.
-func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 	var applied object
 	if err := json.NewDecoder(r.Body).Decode(&applied); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	o, exists := a.agents.get(r.PathValue("name"))
+	o, exists := c.get(r.PathValue("name"))
 	if !exists {
 		http.NotFound(w, r)
 		return
@@ -102,7 +109,7 @@ func (a *fakeAPI) apply(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.Status = applied.Status
-	answer(w, a.agents.put(o))
+	answer(w, c.put(o))
 }
 
 func (a *fakeAPI) addEvent(w http.ResponseWriter, r *http.Request) {

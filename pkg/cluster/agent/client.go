@@ -23,7 +23,7 @@ import (
 // fieldManager is the agent's name for server-side apply.
 const fieldManager = "ropewalk-agent"
 
-// client accesses Nodes (core) and RopewalkNodes (own).
+// client accesses Nodes (core), RopewalkNodes and RopewalkPeers (own).
 type client struct {
 	core rest.Interface
 	own  rest.Interface
@@ -105,20 +105,24 @@ func ownerReference(n *node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}
 }
 
-// apply writes the whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+// apply writes the whole status of a RopewalkNode.
 func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeStatus) error {
+	return c.applyStatus(ctx, v1alpha1.Resource, v1alpha1.Kind, name, status)
+}
+
+// applyStatus writes a whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+func (c *client) applyStatus(ctx context.Context, resource, kind, name string, status any) error {
 	body, err := json.Marshal(map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "metadata": map[string]string{"name": name},
-		"status": status,
+		"apiVersion": v1alpha1.GroupVersion().String(), "kind": kind, "metadata": map[string]string{"name": name}, "status": status,
 	})
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	if err == nil {
-		err = c.own.Patch(types.ApplyPatchType).Resource(v1alpha1.Resource).Name(name).SubResource("status").
+		err = c.own.Patch(types.ApplyPatchType).Resource(resource).Name(name).SubResource("status").
 			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Error()
 	}
 	if err != nil {
-		return fmt.Errorf("writing the status of the RopewalkNode %s: %w", name, err)
+		return fmt.Errorf("writing the status of the %s %s: %w", kind, name, err)
 	}
 	return nil
 }

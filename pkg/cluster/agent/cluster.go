@@ -24,7 +24,8 @@ import (
 type cluster struct {
 	nodes       cache.SharedIndexInformer
 	agents      cache.SharedIndexInformer
-	blocks      *podBlocks            // nil: pod prefixes are those of the Nodes
+	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
+	external    *externalPeers
 	trigger     func()                // requests a reconcile
 	agentStates map[string]agentState // by node
 	planTimer   time.Time             // when trigger runs for a delayed port plan
@@ -70,7 +71,7 @@ func newCluster(c *client, own string, changed func()) (*cluster, error) {
 // trimObject drops large fields that nobody reads, before the informer stores an object.
 func trimObject(object any) (any, error) {
 	if n, ok := object.(*node); ok {
-		n.Platform = n.platform()
+		n.Platform, n.LabelSet = n.platform(), labelSetOf(n.Labels)
 	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -85,7 +86,7 @@ func isRelevantUpdate(before, after any, own string) bool {
 	switch a := before.(type) {
 	case *node:
 		b, same := after.(*node)
-		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID
+		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || a.Name == own && !sameLabels(a.LabelSet, b.LabelSet)
 	case *v1alpha1.RopewalkNode:
 		b, same := after.(*v1alpha1.RopewalkNode)
 		if !same || a.Name == own || a.UID != b.UID {
@@ -171,6 +172,20 @@ func (c *cluster) all() []mesh.Node {
 	c.triggerAfter(wait)
 	c.count.Store(int64(len(nodes)))
 	return nodes
+}
+
+// selectedBy returns the names of the nodes in mesh mode that a RopewalkPeer selects.
+func (c *cluster) selectedBy(rp *v1alpha1.RopewalkPeer, nodes []mesh.Node) (names []string) {
+	for i := range nodes {
+		m := &nodes[i]
+		if m.OptOut || m.Agent == nil || m.Agent.Mode != mesh.ModeMesh {
+			continue
+		}
+		if n, _ := c.node(m.Name); n != nil && n.LabelSet.have(rp.Spec.NodeSelector) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // triggerAfter requests a reconcile for when a delayed port plan may be accepted. 0: there is none.

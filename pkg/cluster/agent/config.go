@@ -59,8 +59,8 @@ type MeshConfig struct {
 	Cleartext Cleartext
 	// PodCIDRSource says where the pod prefixes of nodes are read; empty: PodCIDRsOfNodes.
 	PodCIDRSource PodCIDRSource
-	// Pods are those of mesh.TunnelConfig.
-	Pods []netip.Prefix
+	// Pods and Services are those of mesh.TunnelConfig.
+	Pods, Services []netip.Prefix
 	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
 	PerPeerMetrics metrics.PerPeer
 	// Open opens the tunnel; nil: OpenPersistentEngine.

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 // An agent reports as Events of its RopewalkNode when its reconciles begin to fail, when they succeed again, and when there are new
-// warnings about its own node. What concerns all nodes at once is no Event: all agents would write one at the same time.
+// warnings about its own node. One agent reports refused RopewalkPeers (external_status.go). What concerns all nodes at once is no Event:
+// all agents would write one at the same time.
 
 const (
 	eventsPath       = "/apis/events.k8s.io/v1/namespaces/default/events" // Events of cluster-scoped objects are in this namespace
@@ -80,20 +82,28 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 		return
 	}
 	a.events.lastEvent = time.Now()
-	if err := a.client.createEvent(ctx, newEvent(rn, a.cfg.Node, kind, reason, note)); err != nil {
-		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
-	}
+	a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, reason, note)
 }
 
-func newEvent(rn *v1alpha1.RopewalkNode, node, kind, reason, note string) *apiEvent {
-	return &apiEvent{
+// regarding is the object that an Event is about.
+type regarding struct {
+	kind, name string
+	uid        types.UID
+}
+
+// createEvent writes an Event. A failure is logged and not retried.
+func (a *Agent) createEvent(ctx context.Context, o regarding, kind, reason, note string) {
+	e := apiEvent{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "events.k8s.io/v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{GenerateName: rn.Name + "-", Namespace: "default"},
-		EventTime:  metav1.NowMicro(), ReportingController: eventController, ReportingInstance: node, Action: "Reconcile",
+		ObjectMeta: metav1.ObjectMeta{GenerateName: o.name + "-", Namespace: "default"},
+		EventTime:  metav1.NowMicro(), ReportingController: eventController, ReportingInstance: a.cfg.Node, Action: "Reconcile",
 		Reason: reason, Type: kind, Note: strings.ToValidUTF8(note[:min(len(note), maxEventNote)], ""),
 		Regarding: map[string]string{
-			"apiVersion": v1alpha1.GroupVersion().String(), "kind": v1alpha1.Kind, "name": rn.Name, "uid": string(rn.UID),
+			"apiVersion": v1alpha1.GroupVersion().String(), "kind": o.kind, "name": o.name, "uid": string(o.uid),
 		},
+	}
+	if err := a.client.writeEvent(ctx, &e); err != nil {
+		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
 	}
 }
 
@@ -122,7 +132,7 @@ func ready(all []metav1.Condition) *metav1.Condition {
 	return nil
 }
 
-func (c *client) createEvent(ctx context.Context, e *apiEvent) error {
+func (c *client) writeEvent(ctx context.Context, e *apiEvent) error {
 	body, err := json.Marshal(e)
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
@@ -130,7 +140,7 @@ func (c *client) createEvent(ctx context.Context, e *apiEvent) error {
 		err = c.own.Post().AbsPath(eventsPath).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
 	}
 	if err != nil {
-		return fmt.Errorf("writing an Event of the RopewalkNode %s: %w", e.Regarding["name"], err)
+		return fmt.Errorf("writing an Event of the %s %s: %w", e.Regarding["kind"], e.Regarding["name"], err)
 	}
 	return nil
 }

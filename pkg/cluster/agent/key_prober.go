@@ -56,10 +56,10 @@ func newProber(key noise.PrivateKey) (*keyProber, error) {
 }
 
 // countUnconfirmed probes the peers that have a session and have not accepted the key yet. It returns how many still have not.
-func (p *keyProber) countUnconfirmed(st config.Status) (n int, err error) {
+func (p *keyProber) countUnconfirmed(peers []config.PeerStatus) (n int, err error) {
 	pending := map[noise.PublicKey]netip.AddrPort{} // by key: several peers may share an address
-	for i := range st.Peers {
-		peer := &st.Peers[i]
+	for i := range peers {
+		peer := &peers[i]
 		if len(peer.AllowedIPs) == 0 || time.Since(peer.LastHandshake) > maxHandshakeAge || !peer.Endpoint.AddrPort.IsValid() {
 			continue
 		}

@@ -88,7 +88,7 @@ func TestProberFindsPeersAcceptingNextKey(t *testing.T) {
 	ask := func(want int) {
 		t.Helper()
 		expect.EventuallyNoError(t, "the peers confirm", func() error {
-			n, err := p.countUnconfirmed(st)
+			n, err := p.countUnconfirmed(st.Peers)
 			expect.NoError(t, err)
 			if n < want {
 				t.Fatalf("got %d unconfirmed peers, want %d", n, want)
@@ -129,7 +129,7 @@ func TestProberDistinguishesPeersBehindOneAddress(t *testing.T) {
 			AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")},
 		})
 	}
-	if n, err := p.countUnconfirmed(st); err != nil || n != 2 {
+	if n, err := p.countUnconfirmed(st.Peers); err != nil || n != 2 {
 		t.Errorf("%d do not accept it, want both: %v", n, err)
 	}
 	for i := range st.Peers { // the settle time counts from the last probe, however many there are

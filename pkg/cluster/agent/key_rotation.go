@@ -70,7 +70,7 @@ func (m *meshReconciler) rotationState(in reconcileInput) (mesh.Rotation, error)
 		m.probe, err = newProber(m.keys.next.key)
 	}
 	if err == nil {
-		r.Unconfirmed, err = m.probe.countUnconfirmed(m.engine.Status())
+		r.Unconfirmed, err = m.probe.countUnconfirmed(m.nodePeers(m.engine.Status().Peers))
 	}
 	return r, err
 }
@@ -94,22 +94,25 @@ func (m *meshReconciler) ensureKey() error {
 		return nil
 	}
 	m.handshakes.stop() // its peers are about to be replaced
-	c := config.Device{PrivateKey: &m.keys.current.key, ReplacePeers: true, Peers: peersAsConfigured(st)}
+	c := config.Device{PrivateKey: &m.keys.current.key, ReplacePeers: true, Peers: m.peersAsConfigured(st)}
 	if err := m.engine.Configure(c); err != nil {
 		return fmt.Errorf("changing the key of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
-	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(st.Peers), m.cfg.Log)
+	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.cfg.Log)
 	m.cfg.Log.Info("key changed", "generation", m.keys.current.number, "key", m.keys.current.public())
 	return nil
 }
 
-// peersAsConfigured returns the configuration that adds all peers of an engine again.
-func peersAsConfigured(st config.Status) (peers []config.Peer) {
+// peersAsConfigured returns the configuration that adds all peers of an engine again. The keepalive of nodes lasts for a moment only.
+func (m *meshReconciler) peersAsConfigured(st config.Status) (peers []config.Peer) {
 	for i := range st.Peers {
 		old := &st.Peers[i]
 		p := config.Peer{PublicKey: old.PublicKey, PresharedKey: &old.PresharedKey}
 		if old.Endpoint.AddrPort.IsValid() {
-			p.Endpoint = &old.Endpoint
+			p.Endpoint, p.EndpointName = &old.Endpoint, old.EndpointName
+		}
+		if m.configured[old.PublicKey] {
+			p.Name, p.Keepalive = &old.Name, &old.Keepalive
 		}
 		for _, a := range old.AllowedIPs {
 			p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: a})

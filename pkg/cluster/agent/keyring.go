@@ -125,6 +125,15 @@ func (k *keyring) create(number int64) (generation, error) {
 	return g, nil
 }
 
+// public returns the public keys of all generations.
+func (k *keyring) public() []noise.PublicKey {
+	keys := []noise.PublicKey{k.current.public()}
+	if k.next.number != 0 {
+		keys = append(keys, k.next.public())
+	}
+	return keys
+}
+
 // prepare creates the next key, of at least the requested generation.
 func (k *keyring) prepare(requested int64) (err error) {
 	k.next, err = k.create(max(requested, k.current.number+1))

@@ -24,19 +24,13 @@ type meshReconciler struct {
 	engineRunner
 	peerTracker
 	handoverWatcher
+	resolver      *endpointResolver
+	external      []mesh.ExternalPeer // the last known ones
 	cleartext     cleartextLatch
 	filterErr     error          // of the last attempt to install the filter for unencrypted packets
 	filtering     bool           // the filter is installed
 	loggedWithout bool           // nodes without a tunnel were logged
 	lastDesired   *desiredTunnel // nil: none yet
-}
-
-// peerTracker is the knowledge about peers that the engine does not hold.
-type peerTracker struct {
-	sentEndpoints mesh.SentEndpoints
-	keyOwners     mesh.KeyOwners
-	handshakes    *handshakeTrigger // nil: none was started
-	unresponsive  unresponsive
 }
 
 // desiredTunnel is the tunnel's last desired state.
@@ -56,23 +50,28 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 	m.sentEndpoints = mesh.SentEndpoints{}
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
 	if saved != nil {
-		m.keyOwners, m.cleartext.strict = mesh.KeyOwnersOf(saved.Peers), saved.Strict
+		m.keyOwners, m.cleartext.strict, m.external = mesh.KeyOwnersOf(saved.Peers), saved.Strict, mesh.ExternalPeersOf(saved.Peers)
 	}
+	m.resolver = newEndpointResolver(m.external, cfg.Log, trigger)
 	return m
 }
 
 // reconcile implements modeReconciler.
-func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r result, err error) {
+func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r result, err error) {
 	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
 		return r, err
 	}
-	plan, wait, err := m.plan(in)
+	plan, wait, err := m.plan(ctx, in)
 	if err != nil {
 		return r, err
 	}
 	allowed := m.cleartext.allows(m.cfg.Cleartext)
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
 	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed || len(plan.UnknownPods) > 0
+	if in.externalKnown {
+		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
+	}
+	r.externalPeers = countExternal(plan.Peers)
 	r.clusterNote = cleartextNote(m.cfg.Cleartext, allowed, &plan)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
@@ -101,9 +100,13 @@ func (m *meshReconciler) reconcile(_ context.Context, in reconcileInput) (r resu
 }
 
 // plan returns the tunnel's plan. wait is the time until cleartext may be refused; 0: nothing is pending.
-func (m *meshReconciler) plan(in reconcileInput) (plan mesh.TunnelPlan, wait time.Duration, err error) {
+func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh.TunnelPlan, wait time.Duration, err error) {
+	if in.externalKnown {
+		m.external = in.external
+	}
 	cfg := mesh.TunnelConfig{
-		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, KeyOwners: m.keyOwners,
+		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
+		External: m.resolver.resolve(ctx, m.external), OwnKeys: m.keys.public(),
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
@@ -233,6 +236,8 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	defer m.startHandover(peers)
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
+	m.logForeign(m.cfg, changes)
+	m.noteConfigured(peers)
 	if len(changes) == 0 {
 		return 0, nil
 	}
@@ -243,7 +248,7 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	if m.hasNoPeers {
 		m.hasNoPeers = false
 		m.handshakes.stop()
-		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.engine.Status().Peers), m.cfg.Log)
+		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), m.cfg.Log)
 	}
 	m.cfg.Log.Info("peers changed", "changes", len(changes), "peers", len(peers))
 	return len(changes), nil
@@ -259,11 +264,11 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 		st.PodCIDRSource = string(m.cfg.PodCIDRSource)
 	}
 	for _, p := range plan.Peers {
-		if p.Replaces.IsZero() {
+		if p.Replaces.IsZero() && !p.IsExternal() {
 			st.Peers++
 		}
 	}
-	have := m.engine.Status().Peers
+	have := m.nodePeers(m.engine.Status().Peers)
 	for i := range have {
 		if have[i].Spread.Active {
 			st.SpreadsTo++
@@ -276,6 +281,7 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 // tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
+	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false); err != nil {
 		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "error", err)
@@ -296,5 +302,6 @@ func (m *meshReconciler) stop() {
 	}
 	m.engine, m.setup = nil, setup{}
 	clear(m.sentEndpoints)
+	m.configured = nil
 	m.unresponsive = unresponsive{}
 }

@@ -67,6 +67,12 @@ func (e *fakeEngine) Configure(c config.Device) error {
 		if p.Keepalive != nil {
 			st.Keepalive = *p.Keepalive
 		}
+		if p.Name != nil {
+			st.Name = *p.Name
+		}
+		if p.Endpoint != nil {
+			st.Endpoint, st.EndpointName = *p.Endpoint, p.EndpointName
+		}
 	}
 	return nil
 }

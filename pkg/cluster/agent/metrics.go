@@ -43,6 +43,8 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
 		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
 		{"problems", "Problems with the status of other nodes.", prometheus.GaugeValue, s.Problems.Load()},
+		{"external_peers", "RopewalkPeers that this node has as peers, in mode mesh.", prometheus.GaugeValue, s.ExternalPeers.Load()},
+		{"external_peers_refused", "RopewalkPeers that no node has as a peer, because they are invalid or conflict.", prometheus.GaugeValue, s.RefusedPeers.Load()},
 		{
 			"nodes_without_tunnel", "Other nodes that are no peers in mode mesh, and have not opted out: traffic for their pods is dropped, or unencrypted.",
 			prometheus.GaugeValue, s.WithoutTunnel.Load(),

@@ -62,7 +62,9 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 		drift = res.changes
 	}
 	a.reportDrift(drift)
-	return errors.Join(err, a.publishStatus(ctx, rn, res, err))
+	err = errors.Join(err, a.publishStatus(ctx, rn, res, err))
+	a.publishExternal(ctx, res.external)
+	return err
 }
 
 // ownObjects returns this node's objects. It creates the RopewalkNode where there is none.
@@ -144,9 +146,13 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
 		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
 	}
-	res, err := a.active.reconcile(ctx, reconcileInput{
-		nodes: nodes, self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
-	})
+	in := reconcileInput{nodes: nodes, self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged}
+	if mode == mesh.ModeMesh {
+		m := a.runningMesh()
+		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
+		in.external, in.externalKnown = a.cluster.external.of(n)
+	}
+	res, err := a.active.reconcile(ctx, in)
 	res.status.Mode = v1alpha1.Mode(mode)
 	if res.requeueAfter > 0 {
 		a.queue.AddAfter(clusterChanged, res.requeueAfter)

@@ -16,6 +16,8 @@ type reconcileInput struct {
 	self               mesh.Node
 	spec               v1alpha1.NodeSpec
 	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
+	external           []mesh.ExternalPeer // in mesh mode
+	externalKnown      bool                // external is complete
 	hostMayHaveChanged bool                // what was read of the host before may be outdated
 }
 
@@ -30,6 +32,8 @@ type result struct {
 	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
 	// write theirs.
 	problems      []mesh.Problem
+	external      *externalOutcome     // nil: the external peers are unknown, or the mode has none
+	externalPeers int                  // number of external peers that this node has
 	withoutTunnel int                  // number of nodes that are no peers, in mesh mode
 	filtering     bool                 // unencrypted packets from other nodes' pods are dropped, in mesh mode
 	cleartext     bool                 // traffic for their pods leaves unencrypted

@@ -20,6 +20,8 @@ type Stats struct {
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
+	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers that of those that no node has.
+	ExternalPeers, RefusedPeers atomic.Int64
 	// WithoutTunnel is the number of nodes that are no peers, in mesh mode.
 	WithoutTunnel atomic.Int64
 	// Cleartext is 1 while traffic for their pods, or for those of nodes with unknown pod prefixes, leaves unencrypted.
@@ -50,6 +52,10 @@ func (s *Stats) update(r *result, err error) {
 	s.SpreadsTo.Store(int64(r.status.SpreadsTo))
 	s.Problems.Store(int64(len(r.problems)))
 	s.WithoutTunnel.Store(int64(r.withoutTunnel))
+	s.ExternalPeers.Store(int64(r.externalPeers))
+	if r.external != nil {
+		s.RefusedPeers.Store(int64(len(r.external.refused)))
+	}
 	cleartext := int64(0)
 	if r.cleartext {
 		cleartext = 1

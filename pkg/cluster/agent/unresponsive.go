@@ -26,7 +26,7 @@ func (u *unresponsive) update(now time.Time, have []config.PeerStatus, want []me
 	}
 	names := make(map[noise.PublicKey]string, len(want))
 	for i := range want {
-		if want[i].Replaces.IsZero() { // a key that is not in use yet need not answer
+		if want[i].Replaces.IsZero() && !want[i].IsExternal() { // a key that is not in use yet need not answer
 			names[want[i].Key] = want[i].Node
 		}
 	}

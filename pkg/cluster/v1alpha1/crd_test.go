@@ -30,10 +30,19 @@ type version struct {
 	Schema                   struct{ OpenAPIV3Schema openAPI }
 }
 
-// readCRD returns the only version of the CRD.
-func readCRD(t *testing.T) version {
+// kinds has the Go type and the source file of each resource.
+var kinds = map[string]struct {
+	typ    reflect.Type
+	source string
+}{
+	Resource:     {reflect.TypeFor[RopewalkNode](), "node.go"},
+	PeerResource: {reflect.TypeFor[RopewalkPeer](), "peer.go"},
+}
+
+// readCRD returns the only version of a resource's CRD.
+func readCRD(t *testing.T, resource string) version {
 	t.Helper()
-	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_ropewalknodes.yaml")
+	text, err := os.ReadFile("../../../deploy/crd/ropewalk.io_" + resource + ".yaml")
 	expect.NoError(t, err)
 	var crd struct{ Spec struct{ Versions []version } }
 	expect.NoError(t, yaml.Unmarshal(text, &crd))
@@ -45,11 +54,13 @@ func readCRD(t *testing.T) version {
 
 // TestCRDMatchesGoTypes fails if the CRD was not regenerated. test/kube tests how an API server applies it.
 func TestCRDMatchesGoTypes(t *testing.T) {
-	want, got := map[string]string{}, map[string]string{}
-	typesOf(want, "", reflect.TypeFor[RopewalkNode]())
-	typesOfSchema(got, "", readCRD(t).Schema.OpenAPIV3Schema)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the CRD differs from the Go types (-Go +CRD): run make generate\n%s", diff)
+	for resource, kind := range kinds {
+		want, got := map[string]string{}, map[string]string{}
+		typesOf(want, "", kind.typ)
+		typesOfSchema(got, "", readCRD(t, resource).Schema.OpenAPIV3Schema)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the CRD of %s differs from the Go types (-Go +CRD): run make generate\n%s", resource, diff)
+		}
 	}
 }
 
@@ -58,7 +69,7 @@ func typesOf(to map[string]string, path string, typ reflect.Type) {
 	switch {
 	case typ == reflect.TypeFor[metav1.Time]():
 		to[path] = "string"
-	case typ == reflect.TypeFor[metav1.ObjectMeta]():
+	case typ == reflect.TypeFor[metav1.ObjectMeta](), typ.Kind() == reflect.Map:
 		to[path] = "object"
 	case typ.Kind() == reflect.Pointer:
 		typesOf(to, path, typ.Elem())
@@ -94,13 +105,15 @@ func typesOfSchema(to map[string]string, path string, s openAPI) {
 }
 
 func TestCRDHasColumnsOfMarkers(t *testing.T) {
-	text, err := os.ReadFile("node.go")
-	expect.NoError(t, err)
-	var want []column
-	for _, m := range regexp.MustCompile("printcolumn:name=\"([^\"]+)\".*JSONPath=`([^`]+)`").FindAllStringSubmatch(string(text), -1) {
-		want = append(want, column{m[1], m[2]})
-	}
-	if diff := cmp.Diff(want, readCRD(t).AdditionalPrinterColumns); diff != "" || want == nil {
-		t.Errorf("the columns differ (-markers +CRD): run make generate\n%s", diff)
+	for resource, kind := range kinds {
+		text, err := os.ReadFile(kind.source)
+		expect.NoError(t, err)
+		var want []column
+		for _, m := range regexp.MustCompile("printcolumn:name=\"([^\"]+)\".*JSONPath=`([^`]+)`").FindAllStringSubmatch(string(text), -1) {
+			want = append(want, column{m[1], m[2]})
+		}
+		if diff := cmp.Diff(want, readCRD(t, resource).AdditionalPrinterColumns); diff != "" || want == nil {
+			t.Errorf("the columns of %s differ (-markers +CRD): run make generate\n%s", resource, diff)
+		}
 	}
 }

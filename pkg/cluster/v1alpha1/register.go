@@ -8,11 +8,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Resource is the resource name in the API's paths.
-const Resource = "ropewalknodes"
+// The resource names in the API's paths.
+const (
+	Resource     = "ropewalknodes"
+	PeerResource = "ropewalkpeers"
+)
 
-// Kind is the kind in manifests.
-const Kind = "RopewalkNode"
+// The kinds in manifests.
+const (
+	Kind     = "RopewalkNode"
+	PeerKind = "RopewalkPeer"
+)
 
 // GroupVersion returns ropewalk.io/v1alpha1.
 func GroupVersion() schema.GroupVersion {
@@ -21,7 +27,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types. It never fails.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{})
+	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkPeer{}, &RopewalkPeerList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }

@@ -56,8 +56,16 @@ func byName(t *testing.T, text string) map[string]string {
 	return m
 }
 
-func TestKustomizeBuildsCRD(t *testing.T) {
-	one(t, build(t, filesys.MakeFsOnDisk(), filepath.Join(root, "deploy", "crd")), "CustomResourceDefinition")
+func TestKustomizeBuildsCRDs(t *testing.T) {
+	all, err := objects(build(t, filesys.MakeFsOnDisk(), filepath.Join(root, "deploy", "crd")))
+	if err != nil || len(all) != 2 {
+		t.Fatalf("%d objects, %v", len(all), err)
+	}
+	for _, o := range all {
+		if o["kind"] != "CustomResourceDefinition" {
+			t.Errorf("a %v", o["kind"])
+		}
+	}
 }
 
 func TestKustomizeMatchesChart(t *testing.T) {

@@ -258,9 +258,14 @@ func TestCRDSurvivesUninstall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		crd := one(t, stream(manifests), "CustomResourceDefinition")
-		if at(t, crd, "metadata", "annotations", "helm.sh/resource-policy") != want {
-			t.Error(keep, at(t, crd, "metadata", "annotations"))
+		crds, err := objects(stream(manifests))
+		if err != nil || len(crds) != 2 {
+			t.Fatalf("%d definitions, %v", len(crds), err)
+		}
+		for _, crd := range crds {
+			if crd["kind"] != "CustomResourceDefinition" || at(t, crd, "metadata", "annotations", "helm.sh/resource-policy") != want {
+				t.Error(keep, crd["kind"], at(t, crd, "metadata", "annotations"))
+			}
 		}
 	}
 }

@@ -103,6 +103,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range .Values.mesh.podCIDRs }}
 - --pod-cidr={{ . }}
 {{- end }}
+{{- range .Values.mesh.serviceCIDRs }}
+- --service-cidr={{ . }}
+{{- end }}
 - --cleartext={{ .Values.mesh.cleartext }}
 {{- with include "ropewalk.podCIDRSource" . }}
 {{- if ne . "node" }}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+)
+
+// named returns a selected external peer with a host name.
+func named(endpointName string) []mesh.ExternalPeer {
+	return []mesh.ExternalPeer{{Name: "gateway", EndpointName: endpointName, Selected: true}}
+}
+
+func TestEndpointNameIsResolvedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lookups, triggers := 0, 0
+		r := newEndpointResolver(nil, slog.New(slog.DiscardHandler), func() { triggers++ })
+		r.lookup = func(context.Context, string) (config.Endpoint, error) {
+			if lookups++; lookups == 1 {
+				return config.Endpoint{}, errors.New("no such host")
+			}
+			return config.Endpoint{AddrPort: netip.MustParseAddrPort("198.51.100.7:51820")}, nil
+		}
+		peers := named("vpn.example.org:51820")
+		for range 2 {
+			if got := r.resolve(t.Context(), peers); got[0].Endpoint.IsValid() {
+				t.Errorf("got %s before it was resolved", got[0].Endpoint)
+			}
+		}
+		time.Sleep(2 * resolveRetryPeriod)
+		got := r.resolve(t.Context(), peers)
+		if got[0].Endpoint.String() != "198.51.100.7:51820" || lookups != 2 || triggers != 1 {
+			t.Errorf("got %s after %d lookups and %d triggers", got[0].Endpoint, lookups, triggers)
+		}
+		if peers[0].Endpoint.IsValid() {
+			t.Error("the argument was changed")
+		}
+	})
+}
+
+func TestUnneededLookupsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newEndpointResolver(nil, slog.New(slog.DiscardHandler), func() { t.Error("triggered") })
+		r.lookup = func(ctx context.Context, _ string) (config.Endpoint, error) {
+			<-ctx.Done()
+			return config.Endpoint{AddrPort: netip.MustParseAddrPort("198.51.100.7:51820")}, nil
+		}
+		r.resolve(t.Context(), named("one.example.org:1"))
+		r.resolve(t.Context(), named("two.example.org:1"))
+		unselected := named("two.example.org:1")
+		unselected[0].Selected = false
+		r.resolve(t.Context(), unselected)
+		synctest.Wait()
+		if len(r.running) != 0 {
+			t.Errorf("%d lookups run", len(r.running))
+		}
+		r.resolve(t.Context(), named("two.example.org:1"))
+		r.stop()
+	})
+}
+
+func TestSavedEndpointNeedsNoLookup(t *testing.T) {
+	saved := named("vpn.example.org:1")
+	saved[0].Endpoint = netip.MustParseAddrPort("198.51.100.7:1")
+	r := newEndpointResolver(saved, slog.New(slog.DiscardHandler), func() {})
+	r.lookup = func(context.Context, string) (config.Endpoint, error) {
+		t.Error("looked up")
+		return config.Endpoint{}, nil
+	}
+	if got := r.resolve(t.Context(), named("vpn.example.org:1")); got[0].Endpoint != saved[0].Endpoint {
+		t.Errorf("got %s", got[0].Endpoint)
+	}
+}
+
+func TestUnusableAddressIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newEndpointResolver(nil, slog.New(slog.DiscardHandler), func() { t.Error("triggered") })
+		r.lookup = func(context.Context, string) (config.Endpoint, error) {
+			return config.Endpoint{AddrPort: netip.MustParseAddrPort("127.0.0.1:51820")}, nil
+		}
+		r.resolve(t.Context(), named("localhost:51820"))
+		synctest.Wait()
+		if got := r.resolve(t.Context(), named("localhost:51820")); got[0].Endpoint.IsValid() {
+			t.Errorf("got %s", got[0].Endpoint)
+		}
+		r.stop()
+	})
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unique"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// externalPeers follows the RopewalkPeers, from the first reconcile in mesh mode on. Agents work without the CRD and without the right
+// to read it: the peers are then unknown.
+type externalPeers struct {
+	cache.SharedIndexInformer
+	started bool
+	trigger func() // requests a reconcile
+}
+
+// externalRetryPeriod is the time between two attempts to list RopewalkPeers while the API server has no such resource, or refuses.
+const externalRetryPeriod = 5 * time.Minute
+
+// newExternalPeers returns a follower that calls changed after each change.
+func newExternalPeers(c *client, log *slog.Logger, changed func()) (*externalPeers, error) {
+	list := cache.NewListWatchFromClient(c.own, v1alpha1.PeerResource, "", fields.Everything())
+	e := &externalPeers{SharedIndexInformer: cache.NewSharedIndexInformer(list, &v1alpha1.RopewalkPeer{}, 0, nil), trigger: changed}
+	err := e.SetTransform(trimObject)
+	if err == nil {
+		err = e.SetWatchErrorHandlerWithContext(delayRefusedLists(log))
+	}
+	if err == nil {
+		_, err = e.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+			UpdateFunc: func(before, after any) {
+				if !sameDefinition(before, after) {
+					changed()
+				}
+			},
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setting up the informer of RopewalkPeers: %w", err)
+	}
+	return e, nil
+}
+
+// delayRefusedLists returns a handler that waits after a refused list: thousands of agents must not repeat it every few seconds.
+func delayRefusedLists(log *slog.Logger) cache.WatchErrorHandlerWithContext {
+	logged := false
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+			return
+		}
+		if !logged {
+			log.Warn("listing RopewalkPeers failed: peers outside of the cluster stay as they are, retrying", "every", externalRetryPeriod, "error", err)
+			logged = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(externalRetryPeriod):
+		}
+	}
+}
+
+// sameDefinition reports whether an update changes the status only.
+func sameDefinition(before, after any) bool {
+	a, okA := before.(*v1alpha1.RopewalkPeer)
+	b, okB := after.(*v1alpha1.RopewalkPeer)
+	return okA && okB && a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+}
+
+// follow starts the informer, unless it runs. A reconcile is requested once it has synced, if there are any RopewalkPeers or were any.
+func (e *externalPeers) follow(ctx context.Context, wereAny bool) {
+	if e.started {
+		return
+	}
+	e.started = true
+	go e.RunWithContext(ctx)
+	go func() {
+		select {
+		case <-e.HasSyncedChecker().Done():
+			if wereAny || len(e.GetStore().ListKeys()) > 0 {
+				e.trigger()
+			}
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// objects returns the RopewalkPeers by name, except those that are being deleted.
+func (e *externalPeers) objects() (all []*v1alpha1.RopewalkPeer) {
+	for _, o := range e.GetStore().List() {
+		if rp, ok := o.(*v1alpha1.RopewalkPeer); ok && rp.DeletionTimestamp.IsZero() {
+			all = append(all, rp)
+		}
+	}
+	slices.SortFunc(all, func(a, b *v1alpha1.RopewalkPeer) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// of returns the external peers as the node n sees them. It returns false while they are unknown.
+func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
+	if !e.HasSynced() {
+		return nil, false
+	}
+	for _, rp := range e.objects() {
+		p := toExternal(rp)
+		p.Selected = n.LabelSet.have(rp.Spec.NodeSelector)
+		all = append(all, p)
+	}
+	return all, true
+}
+
+// maxExternalAllowedIPs is the number of allowed IPs that the CRD permits.
+const maxExternalAllowedIPs = 64
+
+// toExternal converts the API's object. The API server has validated it, but maybe with another version of the CRD: whatever does not
+// parse is in Invalid.
+func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
+	p := mesh.ExternalPeer{Name: rp.Name, Created: rp.CreationTimestamp.Time}
+	spec := &rp.Spec
+	var err error
+	if p.Key, err = noise.ParseBase64[noise.PublicKey](string(spec.PublicKey)); err != nil || p.Key.IsZero() {
+		p.Invalid = "publicKey is no WireGuard key"
+		return p
+	}
+	if len(spec.AllowedIPs) > maxExternalAllowedIPs {
+		p.Invalid = fmt.Sprintf("allowedIPs has %d prefixes: %d are allowed", len(spec.AllowedIPs), maxExternalAllowedIPs)
+		return p
+	}
+	for _, text := range spec.AllowedIPs {
+		a, err := netip.ParsePrefix(string(text))
+		if err != nil {
+			p.Invalid = fmt.Sprintf("the allowed IP %.50q is no prefix", text)
+			return p
+		}
+		p.AllowedIPs = append(p.AllowedIPs, a)
+	}
+	if spec.PersistentKeepalive < 0 || spec.PersistentKeepalive > 65535 {
+		p.Invalid = "persistentKeepalive is not between 0 and 65535"
+		return p
+	}
+	p.Keepalive = uint16(spec.PersistentKeepalive)
+	if spec.Endpoint != "" {
+		p.Endpoint, p.EndpointName, err = parseExternalEndpoint(string(spec.Endpoint))
+	}
+	if err != nil {
+		p.Invalid = err.Error()
+	}
+	return p
+}
+
+// parseExternalEndpoint returns an endpoint, or the host name and port that it is to be resolved from.
+func parseExternalEndpoint(text string) (at netip.AddrPort, name string, err error) {
+	host, portText, err := net.SplitHostPort(text)
+	port, portErr := strconv.ParseUint(portText, 10, 16)
+	if err != nil || portErr != nil || port == 0 {
+		return at, "", fmt.Errorf("the endpoint %.50q has no port", text)
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		usable := mesh.UsableAddrs([]netip.Addr{addr})
+		if len(usable) == 0 {
+			return at, "", fmt.Errorf("the endpoint %.50q is no global unicast address", text)
+		}
+		return netip.AddrPortFrom(usable[0], uint16(port)), "", nil
+	}
+	host = strings.ToLower(host)
+	if len(validation.IsDNS1123Subdomain(host)) > 0 || strings.Trim(host, "0123456789.") == "" {
+		return at, "", fmt.Errorf("the endpoint %.50q has neither an IP address nor a host name", text)
+	}
+	return at, net.JoinHostPort(host, strconv.FormatUint(port, 10)), nil
+}
+
+// labelSet has the labels of a node as KEY=VALUE. Most nodes share most of them, so that they take little memory.
+type labelSet []unique.Handle[string]
+
+func labelSetOf(labels map[string]string) (set labelSet) {
+	for key, value := range labels {
+		set = append(set, unique.Make(key+"="+value))
+	}
+	return set
+}
+
+// sameLabels compares two sets, which have no order.
+func sameLabels(a, b labelSet) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(l unique.Handle[string]) bool { return !slices.Contains(b, l) })
+}
+
+// have reports whether a node has all labels of a selector.
+func (s labelSet) have(selector map[string]v1alpha1.LabelValue) bool {
+	for key, value := range selector {
+		if !slices.Contains(s, unique.Make(key+"="+string(value))) {
+			return false
+		}
+	}
+	return true
+}

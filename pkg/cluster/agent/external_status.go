@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// One agent writes the status of all RopewalkPeers, that of the oldest node in mesh mode. So the number of writes does not depend on
+// the number of nodes. If the status is still wrong after a while, the agent of the next node writes it, of the ten oldest at most.
+const (
+	maxStatusWriters = 10
+	writerTimeout    = 30 * time.Second // per older node
+	// maxStatusWrites bounds the writes of one reconcile. The others follow a second later.
+	maxStatusWrites = 20
+	moreWritesAfter = time.Second
+	retryWriteAfter = time.Minute
+)
+
+// maxNamedNodes bounds the names in a condition's message.
+const maxNamedNodes = 10
+
+// externalOutcome is what a reconcile decided about the external peers.
+type externalOutcome struct {
+	refused []mesh.Refusal
+	nodes   []mesh.Node
+	self    mesh.Node
+}
+
+// externalStatus remembers what an agent knows about the status of RopewalkPeers.
+type externalStatus struct {
+	differsSince map[string]time.Time        // by name
+	written      map[string]writtenCondition // by name, until the informer has it
+	loggedAs     map[string]string           // reasons of refusals, by name
+}
+
+// writtenCondition is a condition that the agent wrote.
+type writtenCondition struct {
+	uid       types.UID // of the RopewalkPeer
+	condition metav1.Condition
+	at        time.Time
+}
+
+// publishExternal logs refused peers, and writes the status of the RopewalkPeers if this agent is the one to do so.
+func (a *Agent) publishExternal(ctx context.Context, o *externalOutcome) {
+	if o == nil {
+		return
+	}
+	refused := make(map[string]mesh.Refusal, len(o.refused))
+	for _, r := range o.refused {
+		refused[r.Peer] = r
+	}
+	a.logRefusals(refused)
+	rank := mesh.Rank(&o.self, o.nodes)
+	if rank >= maxStatusWriters {
+		return
+	}
+	before, writes, failed := a.external, 0, false
+	a.external = externalStatus{differsSince: map[string]time.Time{}, written: map[string]writtenCondition{}, loggedAs: a.external.loggedAs}
+	for _, rp := range a.cluster.external.objects() {
+		want := a.acceptedCondition(rp, refused, o.nodes)
+		have := before.current(rp)
+		if w, ok := before.written[rp.Name]; ok && time.Since(w.at) < writeEchoTimeout {
+			a.external.written[rp.Name] = w
+		}
+		if have != nil && sameCondition(*have, want) {
+			continue
+		}
+		since, differed := before.differsSince[rp.Name]
+		if !differed {
+			since = time.Now()
+		}
+		a.external.differsSince[rp.Name] = since
+		switch wait := time.Until(since.Add(time.Duration(rank) * writerTimeout)); {
+		case wait > 0:
+			a.queue.AddAfter(clusterChanged, wait)
+		case failed: // the others would wait for the same API server
+		case writes >= maxStatusWrites:
+			a.queue.AddAfter(clusterChanged, moreWritesAfter)
+		default:
+			writes++
+			failed = !a.writeAccepted(ctx, rp, have, want)
+		}
+	}
+}
+
+// logRefusals logs the refusals that the last reconcile did not have.
+func (a *Agent) logRefusals(refused map[string]mesh.Refusal) {
+	logged := make(map[string]string, len(refused))
+	for name, r := range refused {
+		logged[name] = r.Reason
+		if a.external.loggedAs[name] != r.Reason {
+			a.cfg.Log.Warn("RopewalkPeer refused, no node has it as a peer", "peer", name, "reason", r.Reason)
+		}
+	}
+	a.external.loggedAs = logged
+}
+
+// writeAccepted writes a condition and, if the peer is refused or no longer is, an Event. A failure is logged and retried. It returns false.
+func (a *Agent) writeAccepted(ctx context.Context, rp *v1alpha1.RopewalkPeer, have *metav1.Condition, want metav1.Condition) bool {
+	status := v1alpha1.PeerStatus{Conditions: []metav1.Condition{want}}
+	if err := a.client.applyStatus(ctx, v1alpha1.PeerResource, v1alpha1.PeerKind, rp.Name, status); err != nil {
+		a.cfg.Log.Warn("writing the status of a RopewalkPeer failed, retrying", "peer", rp.Name, "after", retryWriteAfter, "error", err)
+		a.queue.AddAfter(clusterChanged, retryWriteAfter)
+		return false
+	}
+	delete(a.external.differsSince, rp.Name)
+	a.external.written[rp.Name] = writtenCondition{rp.UID, want, time.Now()}
+	kind := "Normal"
+	if want.Status != metav1.ConditionTrue {
+		kind = "Warning"
+	} else if have == nil || have.Status == metav1.ConditionTrue {
+		return true
+	}
+	a.createEvent(ctx, regarding{v1alpha1.PeerKind, rp.Name, rp.UID}, kind, want.Reason, want.Message)
+	return true
+}
+
+// current returns the condition that the cluster has: the last written one, until the informer has delivered it.
+func (s *externalStatus) current(rp *v1alpha1.RopewalkPeer) *metav1.Condition {
+	if w, ok := s.written[rp.Name]; ok && w.uid == rp.UID && time.Since(w.at) < writeEchoTimeout {
+		return &w.condition
+	}
+	for i := range rp.Status.Conditions {
+		if rp.Status.Conditions[i].Type == v1alpha1.ConditionAccepted {
+			return &rp.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// sameCondition reports whether two conditions differ in the transition time at most.
+func sameCondition(a, b metav1.Condition) bool {
+	a.LastTransitionTime = b.LastTransitionTime
+	return a == b
+}
+
+// acceptedCondition returns the Accepted condition.
+func (a *Agent) acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusal, nodes []mesh.Node) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: rp.Generation,
+		LastTransitionTime: metav1.Now(),
+	}
+	if r, is := refused[rp.Name]; is {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonConflict, r.Reason
+		if r.Invalid {
+			c.Reason = v1alpha1.ReasonInvalid
+		}
+	} else {
+		c.Message = nodesMessage(rp, a.cluster.selectedBy(rp, nodes))
+	}
+	for _, before := range rp.Status.Conditions {
+		if before.Type == c.Type && before.Status == c.Status {
+			c.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return c
+}
+
+// nodesMessage says which nodes have a peer. It names no number of all nodes, which changes too often.
+func nodesMessage(rp *v1alpha1.RopewalkPeer, selected []string) string {
+	switch n := len(selected); {
+	case len(rp.Spec.NodeSelector) == 0:
+		return "a peer of all nodes in mode mesh"
+	case n == 0:
+		return "no node in mode mesh has the labels of spec.nodeSelector"
+	case n > maxNamedNodes:
+		slices.Sort(selected)
+		return fmt.Sprintf("a peer of %d nodes: %s and others", n, strings.Join(selected[:maxNamedNodes], ", "))
+	default:
+		slices.Sort(selected)
+		return "a peer of " + strings.Join(selected, ", ")
+	}
+}
