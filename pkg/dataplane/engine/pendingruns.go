@@ -6,6 +6,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // runMeta is the metadata of one run until it has been sent.
@@ -26,6 +27,9 @@ type runMeta struct {
 	first, last int // indices in pendingRuns.buffers
 	next        int // next run of the same source, noNext at the end
 }
+
+// isControl reports whether the run is neither data nor a keepalive.
+func (m *runMeta) isControl() bool { return m.inner == 0 && m.bytes > m.segments*wire.DataOverhead }
 
 // noNext ends a linked list.
 const noNext = -1

@@ -16,7 +16,7 @@ var errNotSent = errors.New("the probe was not sent")
 
 // SendProbe sends p a path MTU probe (wire.AppendProbe) under keys, with zeros up to so many bytes of plaintext, from the given
 // source of the port. No host and no router fragments it. The error is underlay.ErrTooBig if the network device is too small
-// for it. The timers treat it as a keepalive.
+// for it. The timers expect no answer to it.
 func (e *Engine) SendProbe(p *Peer, keys *session.Keypair, source int, probe []byte, size int) error {
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
@@ -47,8 +47,9 @@ func (t *transmitter) sendProbe(p *Peer, keys *session.Keypair, conn underlay.La
 	conn.Send(runs[:])
 	switch err := runs[0].Err; {
 	case err == nil:
-		p.sent(t.now, keys, false)
-		t.countSent([]*runMeta{{peer: p, segments: r.Segments, bytes: r.SegSize}})
+		m := &runMeta{peer: p, keys: keys, segments: r.Segments, bytes: r.SegSize}
+		p.sent(t.now, m)
+		t.countSent([]*runMeta{m})
 		return nil
 	case errors.Is(err, underlay.ErrTooBig):
 		return err

@@ -85,7 +85,7 @@ func (t *transmitter) dropUnsealed(b *txBatch) {
 // unanswered.
 func (t *transmitter) noteSent(b *txBatch) {
 	for _, m := range b.meta {
-		m.peer.sent(t.now, m.keys, m.inner > 0)
+		m.peer.sent(t.now, m)
 	}
 }
 
@@ -106,10 +106,14 @@ func (t *transmitter) countSent(runs []*runMeta) {
 	t.lane.stats.tx.sizes.publish(&sizes)
 }
 
-// sent updates the timers for data or a keepalive sent under keys.
-func (p *Peer) sent(now int64, keys *session.Keypair, data bool) {
-	p.Activity.Sent(now, data)
-	if rekeyDue(keys, now, false) {
+// sent updates the timers for the messages of a run.
+func (p *Peer) sent(now int64, m *runMeta) {
+	if m.isControl() {
+		p.Activity.SentControl(now)
+	} else {
+		p.Activity.Sent(now, m.inner > 0)
+	}
+	if rekeyDue(m.keys, now, false) {
 		p.SlowPath.Rekey()
 	}
 }

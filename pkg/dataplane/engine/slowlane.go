@@ -97,8 +97,8 @@ func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
 // SendKeepalive sends p an empty message under keys.
 func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) { e.sendControl(p, keys, 0, nil) }
 
-// SendHello sends p a hello (wire.AppendHello) under keys, from the given source of the port. The timers treat it as a
-// keepalive, which needs no answer.
+// SendHello sends p a hello (wire.AppendHello) under keys, from the given source of the port. The timers expect
+// no answer to it.
 func (e *Engine) SendHello(p *Peer, keys *session.Keypair, source int, hello []byte) {
 	e.sendControl(p, keys, source, hello)
 }

@@ -58,6 +58,11 @@ func (a *Activity) Sent(now int64, data bool) {
 	}
 }
 
+// SentControl records that a message was handed to the network that WireGuard does not have, such as the answer to a check. It stands
+// in for no keepalive: a stateful firewall that forgot the session admits the peer's messages only after one of ours, and one is
+// due within KeepaliveTimeout of the last data that arrived. An answer that left before the firewall forgot opens nothing.
+func (a *Activity) SentControl(now int64) { stamp(&a.sent, now) }
+
 // Received records that something authenticated arrived from the peer. data reports whether that included a non-empty
 // data message. Only data requires a reply: two peers that replied to keepalives would never stop.
 func (a *Activity) Received(now int64, data bool) {

@@ -53,6 +53,15 @@ func TestActivityTracksBothWaits(t *testing.T) {
 	}
 }
 
+func TestControlMessageStandsInForNoKeepalive(t *testing.T) {
+	var a Activity
+	a.Received(t0, true)
+	a.SentControl(t0 + sec)
+	if u, o := a.unanswered.Load(), a.owed.Load(); u != 0 || o != t0 || a.LastSent() != t0+sec {
+		t.Errorf("got unanswered %d, owed %d, last sent %d, want 0, %d, %d", u, o, a.LastSent(), t0, t0+sec)
+	}
+}
+
 func TestActivityRecordsInstantsWithin100ms(t *testing.T) {
 	var a Activity
 	for at := t0; at < t0+sec; at += ms {

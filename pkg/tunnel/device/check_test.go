@@ -177,6 +177,38 @@ func TestFirewallDuringSessionMovesFlowsToListenPort(t *testing.T) {
 	})
 }
 
+// TestReceiverOpensForgetfulFirewall has a firewall come that admits only replies to host 2 and knows no flow. Host 2 sends nothing but
+// answers to checks, the last of them just before the firewall comes. Its keepalive must follow, as from any WireGuard.
+func TestReceiverOpensForgetfulFirewall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var blocked, open atomic.Bool
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool {
+			listening := d.from.Port() == devicetest.ListenPort
+			if d.from.Addr() != v4 {
+				open.Store(open.Load() || blocked.Load() && listening)
+				return false
+			}
+			return blocked.Load() && (!open.Load() || !listening)
+		}}
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		arrived := watchArrivals(t, b)
+		arrived.of(a, b)
+		check := wire.AppendCheck(nil, &wire.Check{Source: wire.ListenPortSource})
+		if got := b.PeerOf(a.Public()).Hello(check, underlay.Endpoint{Dst: a.Outside(false)}); got != drop.None {
+			t.Fatal(got)
+		}
+		synctest.Wait() // for the answer
+		blocked.Store(true)
+		for start := time.Now(); arrived.of(a, b) != 16; time.Sleep(90 * time.Millisecond) {
+			if time.Since(start) > 12*time.Second {
+				t.Fatalf("the firewall is open: %v, but not all flows arrive", open.Load())
+			}
+		}
+	})
+}
+
 // TestBlockedPortsAreNotProbed has a firewall that drops what host 1 sends from source ports: path MTU probes from there tell nothing, and
 // would keep the listen port, from which all data leaves, from its turn.
 func TestBlockedPortsAreNotProbed(t *testing.T) {
