@@ -89,8 +89,8 @@ func (t *transmitter) chooseSource(p *Peer) int {
 		t.flowlets.Note(t.train.FlowHash(), t.now)
 		return 0
 	}
-	s.requestCheck(p, t.now)
 	source := t.flowlets.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	s.requestCheck(p, t.now)                                                       // after Choose, so that the source is in use
 	if s.blocked[uint8(source)/64]>>(uint8(source)%64)&1 != 0 {
 		return 0
 	}

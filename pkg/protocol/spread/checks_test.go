@@ -128,6 +128,34 @@ func TestReorderedChecksKeepPortsOpen(t *testing.T) {
 	}
 }
 
+// TestLossOnAllPortsBlocksUnusedOnes has data leave from one of eight ports.
+func TestLossOnAllPortsBlocksUnusedOnes(t *testing.T) {
+	for name, blocked := range map[string]func(port int) bool{
+		"all":  func(int) bool { return true },
+		"one":  func(port int) bool { return port == 0 },
+		"none": func(int) bool { return false },
+	} {
+		c, peer := NewChecks(8, 3), Receipts{}
+		for round := range 20 {
+			c.Begin()
+			for i := range 8 {
+				if c.Due(i, i == 0) && !blocked(i) {
+					peer.Note(i, c.Round())
+				}
+			}
+			c.Answered(c.Round(), peer.AppendAges(nil, c.Round()))
+			for i := range 8 {
+				if got, want := c.Blocked(i), blocked(i) && round > 2; got != want {
+					t.Errorf("%s blocked, round %d, port %d: got blocked %v, want %v", name, round, i, got, want)
+				}
+			}
+			if got, want := c.InDoubt(), blocked(0) && round <= 2; got != want {
+				t.Errorf("%s blocked, round %d: got in doubt %v, want %v", name, round, got, want)
+			}
+		}
+	}
+}
+
 func TestForeignAnswersChangeNothing(t *testing.T) {
 	k := newChecked()
 	for range 3 {

@@ -22,18 +22,25 @@ import (
 // arrived: within a second. The peer answers eight rounds per second.
 const checkRound = int64(200 * time.Millisecond)
 
-// checkIdle is the time in ns without a round after which data must last for firstCheck, so that a single packet causes no round.
+// checkIdle is the time in ns without a round after which data causes one only if more follows after firstCheck: single packets that are
+// far apart cause a round every other time.
 const (
 	checkIdle  = int64(30 * time.Second)
 	firstCheck = int64(50 * time.Millisecond)
 )
+
+// maxOwnRounds is the number of rounds in a row that no data asks for. So many find that a port is blocked.
+const maxOwnRounds = 5
 
 // checkState is what is known of the source ports of one peer. Peer.mu guards it.
 type checkState struct {
 	checks  *spread.Checks // of the sources of spread; nil before the first
 	spread  *engine.Spread // that lanes use now
 	answers bool           // the peer answers checks
-	roundAt int64          // when the last round began, or data after checkIdle; 0 for never
+	waiting bool           // data was sent after checkIdle, the next causes a round
+	roundAt int64          // when the last round began; 0 for never
+	ownAt   int64          // when the next round is due that no data asks for; 0 for none
+	own     int            // the number of these in a row
 }
 
 // checkQueue takes a peer's checks, and its answers to ours, from lanes. It keeps the last of each only.
@@ -120,23 +127,62 @@ func (p *Peer) handleChecks(now int64) {
 		answer.Ages = q.ages(answer.Round)
 		p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &answer))
 	}
-	if a := q.answer.Swap(nil); a != nil && c != nil && c.checks != nil && c.checks.Answered(a.round, a.ages) {
+	a := q.answer.Swap(nil)
+	if a == nil || c == nil || c.checks == nil {
+		return
+	}
+	if c.checks.Answered(a.round, a.ages) {
 		p.blockSources()
+	}
+	if c.checks.InDoubt() && c.own < maxOwnRounds {
+		c.ownAt = c.roundAt + checkRound // the data that was lost may be all for long
 	}
 }
 
-// checkSources runs one round of checks. The caller holds mu.
+// checkSources runs a round of checks, since data is sent. The caller holds mu.
 func (p *Peer) checkSources(now int64) {
-	c, keys := p.checks, p.engine.Current.Load()
+	c := p.checks
 	if c == nil || c.spread == nil || !c.answers {
 		return
 	}
-	idle := c.roundAt == 0 || now-c.roundAt > checkIdle
-	c.roundAt = now
-	if idle {
+	age := now - c.roundAt
+	switch {
+	case c.roundAt != 0 && age < checkRound: // no data asked for that one, or it was of other sources
+		c.spread.CheckAt(c.roundAt + checkRound)
+	case (c.roundAt == 0 || age > checkIdle) && !c.waiting:
+		c.waiting = true
 		c.spread.CheckAt(now + firstCheck)
+	default:
+		c.own = 0
+		p.beginCheckRound(now)
+	}
+}
+
+// runChecks runs a round of checks that no data asks for, if it is due. The caller holds mu.
+func (p *Peer) runChecks(now int64) {
+	c := p.checks
+	if c == nil || c.ownAt == 0 || now < c.ownAt {
 		return
 	}
+	c.ownAt = 0
+	if c.spread != nil && c.answers {
+		c.own++
+		p.beginCheckRound(now)
+	}
+}
+
+// nextCheck returns when runChecks is due, 0 for never. The caller holds mu.
+func (p *Peer) nextCheck() int64 {
+	if p.checks == nil {
+		return 0
+	}
+	return p.checks.ownAt
+}
+
+// beginCheckRound sends the checks of a round. The caller holds mu.
+func (p *Peer) beginCheckRound(now int64) {
+	c, keys := p.checks, p.engine.Current.Load()
+	c.waiting, c.roundAt, c.ownAt = false, now, 0
 	c.spread.CheckAt(now + checkRound)
 	if !keys.Usable(now) {
 		return

@@ -177,6 +177,69 @@ func TestFirewallDuringSessionMovesFlowsToListenPort(t *testing.T) {
 	})
 }
 
+// ping sends one packet of one flow and reports whether it arrives.
+func (a *arrivals) ping(from, to *devicetest.Host) bool {
+	a.mu.Lock()
+	clear(a.flows)
+	a.mu.Unlock()
+	from.Send(flow.WithVnetHeader(from.To(to, 4000, false).UDP(make([]byte, 64))))
+	time.Sleep(10 * time.Millisecond)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.flows) == 1
+}
+
+// TestSparseTrafficFallsBack sends single packets through a firewall that drops what host 1 sends from source ports.
+func TestSparseTrafficFallsBack(t *testing.T) {
+	for _, pause := range []time.Duration{time.Second, 5 * time.Second, time.Minute} {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var firewall atomic.Bool
+				v4, _ := devicetest.Addresses(1)
+				w := wiretap{lose: func(d tapped) bool {
+					return firewall.Load() && d.from.Addr() == v4 && d.from.Port() != devicetest.ListenPort
+				}}
+				a, b := tappedPair(t, &w, devicetest.Options{})
+				wantSoon(t, a, b)
+				arrived := watchArrivals(t, b)
+				firewall.Store(true)
+				for n := range 10 {
+					if time.Sleep(pause); !arrived.ping(a, b) && n > 1 {
+						t.Errorf("packet %d is lost", n)
+					}
+				}
+				if n := arrived.of(a, b); n != 16 { // on ports that had no packets yet
+					t.Errorf("%d of 16 other flows arrive", n)
+				}
+			})
+		})
+	}
+}
+
+// TestSparseTrafficBlocksOnlyItsPort has a path that drops one port, the only one that data leaves from.
+func TestSparseTrafficBlocksOnlyItsPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var blocked atomic.Uint32
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool { return d.from == netip.AddrPortFrom(v4, uint16(blocked.Load())) }}
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		arrived := watchArrivals(t, b)
+		time.Sleep(10 * time.Second)
+		w.forget()
+		arrived.ping(a, b)
+		for port := range w.sources(a.N) {
+			blocked.Store(uint32(port))
+		}
+		time.Sleep(3 * time.Second)
+		arrived.ping(a, b)
+		time.Sleep(3 * time.Second)
+		if got, want := a.PeerStatus(b).Spread.Blocked, []uint16{uint16(blocked.Load())}; !slices.Equal(got, want) || !arrived.ping(a, b) {
+			t.Errorf("got ports %v blocked, want %v, and the flow moved", got, want)
+		}
+	})
+}
+
 // TestReceiverOpensForgetfulFirewall has a firewall come that admits only replies to host 2 and knows no flow. Host 2 sends nothing but
 // answers to checks, the last of them just before the firewall comes. Its keepalive must follow, as from any WireGuard.
 func TestReceiverOpensForgetfulFirewall(t *testing.T) {

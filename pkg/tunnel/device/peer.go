@@ -147,6 +147,7 @@ func (p *Peer) runTimers(now int64) {
 	p.runHelloTimer(now)
 	p.runPathLimits(now)
 	p.runPathMTU(now)
+	p.runChecks(now)
 	p.initiateDeferred(now)
 	p.retryHandshake(now)
 }

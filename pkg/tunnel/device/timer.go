@@ -41,7 +41,7 @@ func coalesce(now, at int64) int64 {
 func (p *Peer) armTimer(now int64) {
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
-	for _, at := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.mtu.known.next(), t.initiateAt, t.retryAt} {
+	for _, at := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), t.initiateAt, t.retryAt} {
 		if at != 0 && (next == 0 || at < next) {
 			next = at
 		}
