@@ -127,6 +127,9 @@ func (c *Checks) isLost(p *portChecks) bool {
 // since returns the rounds after that of the last check that arrived.
 func (p *portChecks) since() uint32 { return p.arrived&(0-p.arrived) - 1 }
 
+// Block blocks port i until a check from it arrives.
+func (c *Checks) Block(i int) { c.ports[i].blocked = true }
+
 // Blocked reports whether the path does not admit port i.
 func (c *Checks) Blocked(i int) bool { return c.ports[i].blocked }
 

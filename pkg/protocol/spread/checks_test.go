@@ -156,6 +156,20 @@ func TestLossOnAllPortsBlocksUnusedOnes(t *testing.T) {
 	}
 }
 
+func TestPortBlockedBeforeOpensWithFirstCheck(t *testing.T) {
+	c := NewChecks(2, 7)
+	c.Block(1)
+	if c.Begin(); !c.Due(1, false) || c.Due(0, false) {
+		t.Error("the blocked port has no check, or the other has one without data")
+	}
+	if c.Answered(c.Round(), []byte{NeverArrived, NeverArrived}) || !c.Blocked(1) {
+		t.Error("an answer without the check opens the port")
+	}
+	if !c.Answered(c.Round(), []byte{NeverArrived, 0}) || c.Blocked(1) {
+		t.Error("a check that arrives leaves the port blocked")
+	}
+}
+
 func TestForeignAnswersChangeNothing(t *testing.T) {
 	k := newChecked()
 	for range 3 {

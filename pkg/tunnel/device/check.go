@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,6 +245,24 @@ func (p *Peer) blockSources() {
 		return
 	}
 	p.log().Log(context.Background(), level, "the path admits all source ports again, spreading over them", "peer", p.key)
+}
+
+// resumeBlocked blocks the source ports that the path did not admit before an upgrade in place, until checks arrive. The caller holds mu.
+func (p *Peer) resumeBlocked(ports []uint16) {
+	c, ref := p.checks, p.dev.port.Load()
+	if c == nil || c.spread == nil || ref == nil {
+		return
+	}
+	known := false
+	for i, source := range c.spread.Sources() {
+		if slices.Contains(ports, ref.Source(int(source))) {
+			c.checks.Block(i)
+			known = true
+		}
+	}
+	if known {
+		p.blockSources()
+	}
 }
 
 // blockedPorts returns the source ports that the path to the peer does not admit. The caller holds mu.

@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -268,6 +269,43 @@ func TestReceiverOpensForgetfulFirewall(t *testing.T) {
 			if time.Since(start) > 12*time.Second {
 				t.Fatalf("the firewall is open: %v, but not all flows arrive", open.Load())
 			}
+		}
+	})
+}
+
+// TestResumedDeviceKeepsBlockedPorts has a firewall that drops what host 1 sends from source ports, before and after an upgrade in place.
+func TestResumedDeviceKeepsBlockedPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var firewall atomic.Bool
+		v4, _ := devicetest.Addresses(1)
+		w := wiretap{lose: func(d tapped) bool {
+			return firewall.Load() && d.from.Addr() == v4 && d.from.Port() != devicetest.ListenPort
+		}}
+		lan := devicetest.NewLAN(w.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		wantSoon(t, a, b)
+		arrived := watchArrivals(t, b)
+		firewall.Store(true)
+		for range 200 {
+			arrived.of(a, b)
+		}
+		c := lan.Host(t, 1, devicetest.Options{Stop: true})
+		if err := c.Resume(handedOn(t, a)); err != nil {
+			t.Fatal(err)
+		}
+		c.Key = a.Key
+		c.Start()
+		c.Await("a session", func() bool { return c.Stats().(device.Stats).Handshakes.Completed > 1 })
+		if n := arrived.of(c, b); n != 16 {
+			t.Errorf("%d of 16 flows arrive after the upgrade", n)
+		}
+		firewall.Store(false)
+		for range 200 {
+			arrived.of(c, b)
+		}
+		if got := c.PeerStatus(b).Spread; !got.Active || got.Blocked != nil {
+			t.Errorf("without a firewall: %+v", got)
 		}
 	})
 }

@@ -39,7 +39,7 @@ func (p *Peer) saveHello() *HelloResult {
 		return nil
 	}
 	x := &p.hello
-	s := &HelloResult{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan}
+	s := &HelloResult{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan, Blocked: p.path.spread.Blocked}
 	if x.known && x.nat == nil {
 		s.Hello = wire.AppendHello(nil, &x.remote)
 	}
@@ -81,6 +81,7 @@ func (p *Peer) resumeHello(now int64) {
 	p.updateGathered()
 	p.engine.Heard.Store(s.Heard)
 	p.updateSpread()
+	p.resumeBlocked(s.Blocked)
 	p.updatePathMTU(now) // packets may wait for the session
 	if p.timers.HandshakeWanted(now) {
 		p.renew(now)

@@ -66,6 +66,8 @@ type HelloResult struct {
 	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
 	Heard     bool       `json:"heard"`    // a message came from another port than the listen port
 	Plan      []uint16   `json:"plan"`     // the source ports that the peer should use
+	// Blocked are the source ports that the path to the peer does not admit. They are absent for none, which older daemons can parse.
+	Blocked []uint16 `json:"blocked,omitempty"`
 }
 
 // Secret is a key that is encoded in the clear in a State, and nowhere else.
@@ -172,5 +174,5 @@ func (p *PeerState) valid() bool {
 		return true
 	}
 	var h wire.Hello
-	return len(s.Plan) <= spread.MaxPorts && (len(s.Hello) == 0 || wire.ParseHello(s.Hello, &h) == nil)
+	return len(s.Plan) <= spread.MaxPorts && len(s.Blocked) <= spread.MaxPorts && (len(s.Hello) == 0 || wire.ParseHello(s.Hello, &h) == nil)
 }

@@ -32,7 +32,7 @@ func example() *State {
 			PublicKey: noise.PublicKey{9}, PresharedKey: device.Secret{4, 5, 6}, Endpoint: netip.MustParseAddrPort("[2001:db8::1]:1"),
 			Source: netip.MustParseAddr("2001:db8::2"), Keepalive: 25, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 			LastHandshake: time.Unix(1, 2).UTC(), Traffic: engine.PeerTraffic{RxBytes: 1, TxBytes: 2}, LastAccepted: device.Timestamp{7},
-			LastSent: device.Timestamp{8}, LastAcceptedAt: 3, Hello: &device.HelloResult{Ropewalk: true, Plan: []uint16{61000}},
+			LastSent: device.Timestamp{8}, LastAcceptedAt: 3, Hello: &device.HelloResult{Ropewalk: true, Plan: []uint16{61000}, Blocked: []uint16{61001}},
 		}},
 		Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 1}},
 	}
