@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -98,6 +99,33 @@ func TestRunAdoptsDescriptorsOfWireguardGo(t *testing.T) {
 	}
 	expect.NoError(t, process.Process.Signal(unix.SIGTERM))
 	expect.NoError(t, process.Wait())
+}
+
+func TestBackgroundDaemonAdoptsDescriptors(t *testing.T) {
+	enterNetworkNamespace(t)
+	name := fmt.Sprintf("rwh%d", os.Getpid())
+	tunnel, socket := otherTUN(t, name, tunFlags), listenAt(t, string(uapi.DefaultDir)+"/"+name+".sock")
+	starter := exec.Command("/proc/self/exe", "ignored0")
+	starter.Args[0] = wireguardGo // TestMain runs ropewalk
+	passFile(starter, tunFD, tunnel)
+	passFile(starter, controlFD, socket)
+	starter.Env = append(os.Environ(), starter.Env...)
+	if out, err := starter.CombinedOutput(); err != nil || string(out) != name+"\n" {
+		t.Fatalf("got %q, error %v, want the name of the interface", out, err)
+	}
+	t.Cleanup(func() { os.Remove(filepath.Join(quick.DefaultRunDir, name+".log")) })
+	c, err := uapi.Dial(name)
+	expect.NoError(t, err)
+	defer c.Close()
+	_, err = c.Status()
+	expect.NoError(t, err)
+	expect.NoError(t, hostnet.DeleteLink(name))
+	expect.EventuallyNoError(t, "the daemon has ended", func() error {
+		if left, err := os.Stat(string(uapi.DefaultDir) + "/" + name + ".sock"); err == nil {
+			return fmt.Errorf("%s is still there", left.Name())
+		}
+		return nil
+	})
 }
 
 func TestRunRefusesUnsuitableDescriptors(t *testing.T) {
