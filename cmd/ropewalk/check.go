@@ -48,7 +48,7 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(err.Error()))
 		return codedError{code: exitFailed}
 	}
-	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(&i.File.Interface), endpointWarnings(cmd.Context(), i.File))
+	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(i.File), endpointWarnings(cmd.Context(), i.File))
 	for _, warning := range found {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(warning))
 	}
@@ -63,7 +63,8 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 }
 
 // hostWarnings returns warnings about settings that do not fit this host.
-func hostWarnings(conf *conffile.Interface) (warnings []string) {
+func hostWarnings(f *conffile.File) (warnings []string) {
+	conf := &f.Interface
 	if conf.ReceiveCPUs != nil {
 		if absent := absentCPUs(conf.ReceiveCPUs.List); len(absent) > 0 {
 			warnings = append(warnings, fmt.Sprintf("Warning: RxCPUs: this host has no CPU %s, so packets are not distributed to any CPU of the list", config.FormatCPUs(absent)))
@@ -74,7 +75,7 @@ func hostWarnings(conf *conffile.Interface) (warnings []string) {
 			warnings = append(warnings, fmt.Sprintf("Warning: Table: %v", err))
 		}
 	}
-	return warnings
+	return append(warnings, networkdWarnings(os.DirFS("/"), f)...)
 }
 
 // maxCPUs is more than any kernel's limit (NR_CPUS).

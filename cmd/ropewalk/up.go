@@ -79,7 +79,7 @@ func planUp(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
 
 // warnOfSettings prints warnings for what is accepted and surely not meant.
 func warnOfSettings(w io.Writer, i quick.Interface) {
-	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(&i.File.Interface)) {
+	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(i.File)) {
 		fmt.Fprintln(w, printable(warning))
 	}
 }
