@@ -61,7 +61,7 @@ func New(cfg Config) (*Agent, error) {
 	if a.client, err = newClient(api); err != nil {
 		return nil, err
 	}
-	if a.cluster, err = newCluster(a.client, a.cfg.Node, a.triggerClusterChanged); err != nil {
+	if a.cluster, err = newCluster(a.client, a.cfg.Node, a.cfg.Propagation, a.cfg.Log, a.triggerClusterChanged); err != nil {
 		return nil, err
 	}
 	if a.cluster.external, err = newExternalPeers(a.client, a.cfg.Log, a.triggerClusterChanged); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -18,11 +19,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// fakeAPI implements the part of an API server that agents use. It deletes nothing. test/kube uses a real API server.
+// fakeAPI implements the part of an API server that agents use. test/kube uses a real API server.
 type fakeAPI struct {
 	nodes, agents   *collection
 	external        *collection // RopewalkPeers
 	crdWithoutPlans atomic.Bool // the CRD lacks plans
+	nodeReads       atomic.Int64
 
 	mu     sync.Mutex
 	events []apiEvent
@@ -41,7 +43,8 @@ func newFakeAPI() *fakeAPI {
 func (a *fakeAPI) handler() http.Handler {
 	own := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.Resource
 	m := http.NewServeMux()
-	m.HandleFunc("GET /api/v1/nodes", a.nodes.watch)
+	m.HandleFunc("GET /api/v1/nodes", a.listNodes)
+	m.HandleFunc("GET /api/v1/nodes/{name}", a.getNode)
 	m.HandleFunc("GET "+own, a.agents.watch)
 	m.HandleFunc("POST "+own, a.create)
 	m.HandleFunc("PATCH "+own+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.agents, w, r) })
@@ -51,6 +54,41 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	m.HandleFunc("POST "+eventsPath, a.addEvent)
 	return m
+}
+
+// listNodes answers what nodeReader and the watch of the own Node ask for.
+func (a *fakeAPI) listNodes(w http.ResponseWriter, r *http.Request) {
+	a.nodeReads.Add(1)
+	if r.URL.Query().Get("watch") != "" {
+		a.nodes.watch(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	list := struct {
+		metav1.TypeMeta `json:",inline"`
+		Items           []object         `json:"items"`
+		Rows            []map[string]any `json:"rows"`
+	}{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+	table := strings.Contains(r.Header.Get("Accept"), "as=Table")
+	for _, o := range a.nodes.all() {
+		if table {
+			list.Rows = append(list.Rows, map[string]any{"cells": []any{o.Name, "Ready"}})
+		} else {
+			list.Items = append(list.Items, o)
+		}
+	}
+	_ = json.NewEncoder(w).Encode(list) // the client may be gone
+}
+
+func (a *fakeAPI) getNode(w http.ResponseWriter, r *http.Request) {
+	a.nodeReads.Add(1)
+	if o, exists := a.nodes.get(r.PathValue("name")); exists {
+		answer(w, o)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
 }
 
 // addNode adds a Node as a kubelet and the controller manager would.
@@ -189,10 +227,39 @@ func (c *collection) get(name string) (object, bool) {
 	defer c.mu.Unlock()
 	for _, e := range slices.Backward(c.past) {
 		if e.Object.Name == name {
-			return e.Object, true
+			return e.Object, e.Type != "DELETED"
 		}
 	}
 	return object{}, false
+}
+
+// remove deletes an object.
+func (c *collection) remove(name string) {
+	o, exists := c.get(name)
+	if !exists {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o.ResourceVersion = strconv.Itoa(len(c.past) + 1)
+	c.past = append(c.past, watchEvent{"DELETED", o})
+	close(c.grown)
+	c.grown = make(chan struct{})
+}
+
+// all returns the objects that exist.
+func (c *collection) all() (list []object) {
+	events, _ := c.since(0)
+	seen := map[string]bool{}
+	for _, e := range events {
+		if name := e.Object.Name; !seen[name] {
+			seen[name] = true
+			if o, exists := c.get(name); exists {
+				list = append(list, o)
+			}
+		}
+	}
+	return list
 }
 
 // size returns the length of the log.
@@ -213,6 +280,7 @@ func (c *collection) since(version int) ([]watchEvent, <-chan struct{}) {
 func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	at, _ := strconv.Atoi(q.Get("resourceVersion"))
+	name := strings.TrimPrefix(q.Get("fieldSelector"), "metadata.name=")
 	first := q.Get("sendInitialEvents") == "true"
 	switch {
 	case q.Get("watch") == "":
@@ -225,6 +293,7 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	for {
 		events, grown := c.since(at)
 		at += len(events)
+		events = slices.DeleteFunc(events, func(e watchEvent) bool { return name != "" && e.Object.Name != name })
 		if first {
 			events, first = append(events, c.bookmark(at)), false
 		}

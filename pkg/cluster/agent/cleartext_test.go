@@ -54,6 +54,28 @@ func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 	})
 }
 
+// TestCleartextEndsAfterSurvey: a node may have joined that has no agent, and nobody has looked yet.
+func TestCleartextEndsAfterSurvey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l cleartextLatch
+		asOf := time.Now()
+		for i, step := range []struct {
+			pass     time.Duration
+			surveyed bool
+			strict   bool
+		}{{0, false, false}, {DefaultPropagation, false, false}, {DefaultPropagation, true, true}} {
+			time.Sleep(step.pass) // fake clock
+			if step.surveyed {
+				asOf = time.Now()
+			}
+			wait := l.update(CleartextAuto, &mesh.TunnelPlan{}, asOf, DefaultPropagation)
+			if l.strict != step.strict || (wait > 0) == step.strict {
+				t.Errorf("step %d: strict %v, next look after %s", i, l.strict, wait)
+			}
+		}
+	})
+}
+
 // TestUnknownPodsKeepCleartextReported has a peer whose pods no API lists. Packets for them have no route into the tunnel.
 func TestUnknownPodsKeepCleartextReported(t *testing.T) {
 	for _, setting := range []Cleartext{CleartextAuto, CleartextNever} {

@@ -5,8 +5,10 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -55,6 +57,68 @@ func openREST(cfg *rest.Config, scheme *runtime.Scheme, path string, gv schema.G
 	c.ContentType, c.AcceptContentTypes = content, accept
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	return rest.RESTClientFor(c)
+}
+
+// pageSize is the number of objects per list request.
+const pageSize = 500
+
+// nodes returns all Nodes. It reads them in pages and trims each, so that the whole is never in memory.
+func (c *client) nodes(ctx context.Context) (*nodeList, error) {
+	all := &nodeList{}
+	for next := ""; ; {
+		page := &nodeList{}
+		err := c.core.Get().Resource("nodes").Param("limit", strconv.Itoa(pageSize)).Param("continue", next).Do(ctx).Into(page)
+		if err != nil {
+			return nil, fmt.Errorf("listing Nodes: %w", err)
+		}
+		for i := range page.Items {
+			_, _ = trimObject(&page.Items[i])
+		}
+		all.Items, all.ListMeta = append(all.Items, page.Items...), page.ListMeta
+		if next = page.Continue; next == "" {
+			return all, nil
+		}
+	}
+}
+
+// node returns a Node.
+func (c *client) node(ctx context.Context, name string) (*node, error) {
+	n := &node{}
+	if err := c.core.Get().Resource("nodes").Name(name).Do(ctx).Into(n); err != nil {
+		return nil, fmt.Errorf("reading the Node %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// namesOnly asks for a table without the objects, which has a hundredth of their size. Its first column is the name.
+const namesOnly = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+// nodeNames returns the names of all Nodes. The answer may be some seconds old: the API server's cache has it.
+func (c *client) nodeNames(ctx context.Context) ([]string, error) {
+	body, err := c.core.Get().Resource("nodes").Param("includeObject", "None").Param("resourceVersion", "0").
+		SetHeader("Accept", namesOnly).Do(ctx).Raw()
+	var table struct {
+		Rows []struct {
+			Cells []any `json:"cells"`
+		} `json:"rows"`
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &table)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the names of Nodes: %w", err)
+	}
+	names := make([]string, len(table.Rows))
+	for i := range table.Rows {
+		ok := false
+		if cells := table.Rows[i].Cells; len(cells) > 0 {
+			names[i], ok = cells[0].(string)
+		}
+		if !ok || names[i] == "" {
+			return nil, errors.New("listing the names of Nodes: the table has a row without a name")
+		}
+	}
+	return names, nil
 }
 
 // apiWriteTimeout bounds a write, including client-go's retries: a server can ask for long ones, and meanwhile nothing else is

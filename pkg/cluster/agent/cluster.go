@@ -5,13 +5,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -22,7 +22,10 @@ import (
 
 // cluster follows the API's Nodes and RopewalkNodes with informers. all is not safe for concurrent use, the other methods are.
 type cluster struct {
-	nodes       cache.SharedIndexInformer
+	own         string
+	ownNode     cache.SharedIndexInformer // watches the own Node alone
+	nodes       cache.SharedIndexInformer // all Nodes, as reader last read them
+	reader      *nodeReader
 	agents      cache.SharedIndexInformer
 	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
 	external    *externalPeers
@@ -42,13 +45,16 @@ type agentState struct {
 }
 
 // newCluster returns a cluster that calls changed after each change that may matter to the node of the given name.
-func newCluster(c *client, own string, changed func()) (*cluster, error) {
-	everything := fields.Everything()
+func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Logger, changed func()) (*cluster, error) {
+	self, everything := fields.OneTermEqualSelector("metadata.name", own), fields.Everything()
+	reader := newNodeReader(c, own, surveyPeriod, log)
 	k := &cluster{
-		nodes:       cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.core, "nodes", "", everything), &node{}, 0, nil),
-		agents:      cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
-		agentStates: map[string]agentState{}, trigger: changed,
+		own: own, reader: reader, agentStates: map[string]agentState{}, trigger: changed,
+		ownNode: cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.core, "nodes", "", self), &node{}, 0, nil),
+		nodes:   cache.NewSharedIndexInformer(reader, &node{}, 0, nil),
+		agents:  cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
 	}
+	reader.nodes, reader.agents = k.nodes, k.agents
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
@@ -57,28 +63,34 @@ func newCluster(c *client, own string, changed func()) (*cluster, error) {
 			}
 		},
 	}
-	for _, i := range []cache.SharedIndexInformer{k.nodes, k.agents} {
-		if err := i.SetTransform(trimObject); err != nil {
+	for _, i := range []cache.SharedIndexInformer{k.ownNode, k.nodes, k.agents} {
+		if err := i.SetTransform(k.trimObject); err != nil {
 			return nil, fmt.Errorf("setting up the informer: %w", err)
 		}
 		if _, err := i.AddEventHandler(handler); err != nil {
 			return nil, fmt.Errorf("setting up the informer: %w", err)
 		}
 	}
-	return k, nil
+	request := func(o any) {
+		if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
+			reader.request(key)
+		}
+	}
+	_, err := k.agents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: request, DeleteFunc: request, UpdateFunc: func(_, o any) { request(o) }})
+	return k, err
 }
 
-// trimObject drops large fields that nobody reads, before the informer stores an object.
-func trimObject(object any) (any, error) {
-	if n, ok := object.(*node); ok {
-		n.Platform, n.LabelSet = n.platform(), labelSetOf(n.Labels)
+// trimObject is the informers' transform.
+func (c *cluster) trimObject(object any) (any, error) {
+	if rn, ok := object.(*v1alpha1.RopewalkNode); ok && rn.Name != c.own {
+		trimStatus(&rn.Status)
 	}
-	if m, ok := object.(metav1.Object); ok {
-		m.SetManagedFields(nil)
-		m.SetAnnotations(nil)
-		m.SetLabels(nil)
-	}
-	return object, nil
+	return trimObject(object)
+}
+
+// trimStatus drops what no other node's agent reads.
+func trimStatus(st *v1alpha1.NodeStatus) {
+	st.Conditions, st.StalePeers, st.AgentVersion, st.KernelVersion = nil, nil, "", ""
 }
 
 // isRelevantUpdate reports whether an update may matter. A kubelet's heartbeat and another node's peer counts do not.
@@ -100,6 +112,7 @@ func isRelevantUpdate(before, after any, own string) bool {
 
 // start runs the informers until ctx ends.
 func (c *cluster) start(ctx context.Context) {
+	go c.ownNode.RunWithContext(ctx)
 	go c.nodes.RunWithContext(ctx)
 	go c.agents.RunWithContext(ctx)
 	if c.blocks != nil {
@@ -109,7 +122,7 @@ func (c *cluster) start(ctx context.Context) {
 
 // informers returns the informers that run.
 func (c *cluster) informers() []cache.SharedIndexInformer {
-	all := []cache.SharedIndexInformer{c.nodes, c.agents}
+	all := []cache.SharedIndexInformer{c.ownNode, c.nodes, c.agents}
 	if c.blocks != nil {
 		all = append(all, c.blocks)
 	}
@@ -125,16 +138,28 @@ func (c *cluster) synced() bool {
 func (c *cluster) size() int64 { return c.count.Load() }
 
 // node returns the objects of that name. Either may be nil.
-func (c *cluster) node(name string) (*node, *v1alpha1.RopewalkNode) {
-	var n *node
-	var rn *v1alpha1.RopewalkNode
-	if o, ok, _ := c.nodes.GetStore().GetByKey(name); ok {
-		n, _ = o.(*node)
+func (c *cluster) node(name string) (n *node, rn *v1alpha1.RopewalkNode) {
+	n, rn = c.reader.known(name)
+	if name != c.own {
+		return n, rn
 	}
-	if o, ok, _ := c.agents.GetStore().GetByKey(name); ok {
-		rn, _ = o.(*v1alpha1.RopewalkNode)
-	}
+	o, _, _ := c.ownNode.GetStore().GetByKey(name)
+	n, _ = o.(*node)
 	return n, rn
+}
+
+// nodeObjects returns the cluster's Nodes, with the own one as its watch has it.
+func (c *cluster) nodeObjects() (all []*node) {
+	own, _ := c.node(c.own)
+	if own != nil {
+		all = append(all, own)
+	}
+	for _, o := range c.nodes.GetStore().List() {
+		if n, ok := o.(*node); ok && n.Name != c.own {
+			all = append(all, n)
+		}
+	}
+	return all
 }
 
 // all returns the cluster's nodes. It leaves out a RopewalkNode without a Node, which is about to be garbage-collected. It must
@@ -153,11 +178,7 @@ func (c *cluster) all() []mesh.Node {
 	var nodes []mesh.Node
 	states := make(map[string]agentState, len(c.agentStates))
 	var wait time.Duration
-	for _, o := range c.nodes.GetStore().List() {
-		n, ok := o.(*node)
-		if !ok {
-			continue
-		}
+	for _, n := range c.nodeObjects() {
 		m, w := c.agentStates[n.Name].update(n, agents[n.Name])
 		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {

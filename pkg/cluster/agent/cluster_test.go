@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"log/slog"
 	"net/http/httptest"
 	"net/netip"
 	"sync/atomic"
@@ -32,7 +33,7 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	changes := make(chan struct{}, 1)
-	k, err := newCluster(c, "a", func() {
+	k, err := newCluster(c, "a", time.Millisecond, slog.New(slog.DiscardHandler), func() {
 		select {
 		case changes <- struct{}{}:
 		default:

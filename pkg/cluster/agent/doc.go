@@ -9,7 +9,7 @@
 //   - the reconcile loop: reconcile, standby, restore, mode, publish, external_status, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, endpoint_resolver, peer_tracker, handshakes, unresponsive, key_prober, keyring, keyfile
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
-//   - the API: cluster, external_peers, convert, pod_blocks, client, node, node_protobuf, api_dialer
+//   - the API: cluster, external_peers, node_reader, convert, pod_blocks, client, node, node_protobuf, api_dialer
 //   - the host: persisted, boot_routes, atomicfile, network, interface, routes, local_pods, plaintext, engine
 //   - values: stats, result, cleartext, config
 //

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unique"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -186,29 +185,4 @@ func parseExternalEndpoint(text string) (at netip.AddrPort, name string, err err
 		return at, "", fmt.Errorf("the endpoint %.50q has neither an IP address nor a host name", text)
 	}
 	return at, net.JoinHostPort(host, strconv.FormatUint(port, 10)), nil
-}
-
-// labelSet has the labels of a node as KEY=VALUE. Most nodes share most of them, so that they take little memory.
-type labelSet []unique.Handle[string]
-
-func labelSetOf(labels map[string]string) (set labelSet) {
-	for key, value := range labels {
-		set = append(set, unique.Make(key+"="+value))
-	}
-	return set
-}
-
-// sameLabels compares two sets, which have no order.
-func sameLabels(a, b labelSet) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(l unique.Handle[string]) bool { return !slices.Contains(b, l) })
-}
-
-// have reports whether a node has all labels of a selector.
-func (s labelSet) have(selector map[string]v1alpha1.LabelValue) bool {
-	for key, value := range selector {
-		if !slices.Contains(s, unique.Make(key+"="+string(value))) {
-			return false
-		}
-	}
-	return true
 }

@@ -111,7 +111,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
 	}
-	wait = m.cleartext.update(m.cfg.Cleartext, &plan, m.cfg.Propagation)
+	wait = m.cleartext.update(m.cfg.Cleartext, &plan, in.nodesAsOf, m.cfg.Propagation)
 	if now := m.cleartext.allows(m.cfg.Cleartext); now != cfg.Cleartext {
 		cfg.Cleartext = now
 		plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg)

@@ -4,10 +4,14 @@ package agent
 
 import (
 	"cmp"
+	"slices"
+	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 // node has the fields of a Node (core/v1) that the agent reads. The rest, about ten kilobytes each, is not stored. It is
@@ -45,6 +49,47 @@ func (n *node) platform() string {
 func (n *node) runsNoAgent() bool {
 	p := n.platform()
 	return p != "" && p != linux
+}
+
+// trimObject drops large fields that nobody reads, before the informer stores an object.
+func trimObject(object any) (any, error) {
+	if n, ok := object.(*node); ok {
+		n.Platform = n.platform()
+		if n.Labels != nil { // an object may be trimmed twice
+			n.LabelSet = labelSetOf(n.Labels)
+		}
+	}
+	if m, ok := object.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(nil)
+		m.SetLabels(nil)
+	}
+	return object, nil
+}
+
+// labelSet has the labels of a node as KEY=VALUE. Most nodes share most of them, so that they take little memory.
+type labelSet []unique.Handle[string]
+
+func labelSetOf(labels map[string]string) (set labelSet) {
+	for key, value := range labels {
+		set = append(set, unique.Make(key+"="+value))
+	}
+	return set
+}
+
+// sameLabels compares two sets, which have no order.
+func sameLabels(a, b labelSet) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(l unique.Handle[string]) bool { return !slices.Contains(b, l) })
+}
+
+// have reports whether a node has all labels of a selector.
+func (s labelSet) have(selector map[string]v1alpha1.LabelValue) bool {
+	for key, value := range selector {
+		if !slices.Contains(s, unique.Make(key+"="+string(value))) {
+			return false
+		}
+	}
+	return true
 }
 
 type nodeAddress struct {

@@ -269,7 +269,7 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 				other.Name, other.UID = a.cfg.Node, c.node
 				old := agentOf("u1")
 				old.Name = a.cfg.Node
-				if err := errors.Join(a.cluster.nodes.GetStore().Add(other), a.cluster.agents.GetStore().Add(old)); err != nil {
+				if err := errors.Join(a.cluster.ownNode.GetStore().Add(other), a.cluster.agents.GetStore().Add(old)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -293,7 +293,7 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 		ready  bool
 	}{
 		"the node is gone": {
-			func(a *Agent) error { return a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)) }, true, false,
+			func(a *Agent) error { return a.cluster.ownNode.GetStore().Delete(parseNode(t, aNode)) }, true, false,
 		},
 		"the RopewalkNode is gone and cannot be created": {
 			func(a *Agent) (err error) {
@@ -305,7 +305,7 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 			func(a *Agent) error {
 				n := parseNode(t, aNode)
 				n.UID = "u2"
-				return a.cluster.nodes.GetStore().Update(n)
+				return a.cluster.ownNode.GetStore().Update(n)
 			}, false, false,
 		},
 	} {
@@ -341,7 +341,7 @@ func TestSpreadModeRestoresNoTunnel(t *testing.T) {
 	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
 	a.active.stop()
 	a.active, a.mode, n.routing = &fakeReconciler{}, mesh.ModeSpread, nil
-	if err := a.cluster.nodes.GetStore().Delete(parseNode(t, aNode)); err != nil {
+	if err := a.cluster.ownNode.GetStore().Delete(parseNode(t, aNode)); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.reconcile(t.Context(), periodicResync); !errors.Is(err, errNodeNotFound) {
@@ -394,7 +394,7 @@ func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
 	})
 	own := agentOf("u1")
 	own.Spec = v1alpha1.NodeSpec{}
-	err := errors.Join(a.cluster.nodes.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
+	err := errors.Join(a.cluster.ownNode.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
 	a.enterMeshMode()
 	if err = errors.Join(err, a.reconcile(t.Context(), clusterChanged)); err != nil {
 		t.Fatal(err)

@@ -146,7 +146,9 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
 		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
 	}
-	in := reconcileInput{nodes: nodes, self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged}
+	in := reconcileInput{
+		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+	}
 	if mode == mesh.ModeMesh {
 		m := a.runningMesh()
 		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)

@@ -41,7 +41,7 @@ func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNod
 		t.Fatal(err)
 	}
 	api.agents.put(object{ObjectMeta: rn.ObjectMeta, Status: status})
-	for _, err := range []error{a.cluster.nodes.GetStore().Add(n), a.cluster.agents.GetStore().Add(rn)} {
+	for _, err := range []error{a.cluster.ownNode.GetStore().Add(n), a.cluster.agents.GetStore().Add(rn)} {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 // reconcileInput is the cluster's state for one reconcile.
 type reconcileInput struct {
 	nodes              []mesh.Node
+	nodesAsOf          time.Time // when nodes were last known to be all of the cluster; zero: they are
 	self               mesh.Node
 	spec               v1alpha1.NodeSpec
 	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it

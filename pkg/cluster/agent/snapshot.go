@@ -27,9 +27,6 @@ var (
 	ErrUnauthorized = errors.New("the API server rejects these credentials")
 )
 
-// pageSize is the number of objects per list request.
-const pageSize = 500
-
 // Snapshot lists the cluster's objects once. Errors are those above, or of reaching the API server.
 func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	c, err := newClient(cfg)

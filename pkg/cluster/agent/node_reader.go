@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// nodeReader supplies an informer with the other nodes' Nodes, without a watch of them: each kubelet writes ten kilobytes every five
+// minutes, and at 5,000 nodes a watch by every agent is 0.8 GB/s. Instead it lists them once and then reads single Nodes:
+//   - when a node's RopewalkNode claims something else than the known Node has. The claim is only the reason to read: the Node is believed.
+//   - when a survey, a list of names alone, shows that a Node came or went that has no agent
+//   - in turn, a few per survey
+//
+// It implements cache.ListerWatcherWithContext.
+type nodeReader struct {
+	client        *client
+	own           string        // has a watch of its own
+	minPeriod     time.Duration // of surveys
+	minInterval   time.Duration // minReadInterval
+	log           *slog.Logger
+	nodes, agents cache.SharedIndexInformer
+
+	mu        sync.Mutex
+	requested map[string]bool // names of nodes whose RopewalkNodes changed
+	wake      chan struct{}   // has an element if requested is to be looked at
+
+	lastReads  map[string]nodeRead // used by List and by the watch after it
+	failing    bool                // the last read failed
+	surveyedAt atomic.Int64        // when the last survey began that found nothing new, in nanoseconds of Unix time; 0: never
+}
+
+// nodeRead is the last read of a Node.
+type nodeRead struct {
+	at    time.Time
+	claim string // of its RopewalkNode at that time
+}
+
+const (
+	// minReadInterval is the time between two reads of a Node: a node that writes all the time must not make all others read.
+	minReadInterval = 5 * time.Second
+	// readJitterPerNode, times the number of nodes, is the longest delay of a read. All agents read a new Node: at 5,000, within two seconds.
+	readJitterPerNode = 400 * time.Microsecond
+	// surveyPeriodPerNode, times the number of nodes, is the period of surveys: all agents together make 17 per second.
+	surveyPeriodPerNode = 60 * time.Millisecond
+	// minRelist is the number of Nodes that are read one by one, even in small clusters. With more, and more than a fifth of all Nodes,
+	// a new list is cheaper.
+	minRelist = 20
+	// suspectsPerSurvey and readsPerSurvey bound the reads in turn: of Nodes that do not agree with a RopewalkNode, and of any.
+	suspectsPerSurvey, readsPerSurvey = 2, 1
+)
+
+func newNodeReader(c *client, own string, minPeriod time.Duration, log *slog.Logger) *nodeReader {
+	return &nodeReader{
+		client: c, own: own, minPeriod: minPeriod, minInterval: minReadInterval, log: log, requested: map[string]bool{}, wake: make(chan struct{}, 1),
+	}
+}
+
+// IsWatchListSemanticsUnSupported tells the informer to call List first.
+func (r *nodeReader) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.ListerWatcher.
+func (r *nodeReader) List(o metav1.ListOptions) (runtime.Object, error) {
+	return r.ListWithContext(context.Background(), o)
+}
+
+// ListWithContext returns all Nodes. It reads them in pages, and keeps of each only what the agent needs.
+func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	began := time.Now()
+	all, err := r.client.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.lastReads = make(map[string]nodeRead, len(all.Items))
+	r.recordList(all, began)
+	return all, nil
+}
+
+// recordList records a read of all Nodes.
+func (r *nodeReader) recordList(all *nodeList, began time.Time) {
+	for i := range all.Items {
+		_, rn := r.known(all.Items[i].Name)
+		r.lastReads[all.Items[i].Name] = nodeRead{began, claimOf(rn)}
+	}
+	r.surveyedAt.Store(began.UnixNano())
+}
+
+// Watch implements cache.ListerWatcher.
+func (r *nodeReader) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return r.WatchWithContext(context.Background(), o)
+}
+
+// WatchWithContext returns a watch that has an event for each Node that was read. It never ends by itself.
+func (r *nodeReader) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &nodeWatch{nodeReader: r, events: make(chan watch.Event), done: make(chan struct{}), cancel: cancel}
+	go w.run(ctx)
+	return w, nil
+}
+
+// request asks for a look at the Node of that name, because its RopewalkNode changed.
+func (r *nodeReader) request(name string) {
+	if name == r.own {
+		return
+	}
+	r.mu.Lock()
+	r.requested[name] = true
+	r.mu.Unlock()
+	r.wakeUp()
+}
+
+// requestAfter asks for it later.
+func (r *nodeReader) requestAfter(name string) {
+	time.AfterFunc(r.minInterval, func() { r.request(name) })
+}
+
+func (r *nodeReader) wakeUp() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *nodeReader) take() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.requested
+	r.requested = map[string]bool{}
+	return all
+}
+
+// asOf returns the time at which the known Nodes were all of the cluster's, or zero: no list was made yet.
+func (r *nodeReader) asOf() time.Time {
+	if at := r.surveyedAt.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// known returns the objects of that name that the informers have. Either may be nil.
+func (r *nodeReader) known(name string) (n *node, rn *v1alpha1.RopewalkNode) {
+	if o, ok, _ := r.nodes.GetStore().GetByKey(name); ok {
+		n, _ = o.(*node)
+	}
+	if o, ok, _ := r.agents.GetStore().GetByKey(name); ok {
+		rn, _ = o.(*v1alpha1.RopewalkNode)
+	}
+	return n, rn
+}
+
+// count returns the number of known Nodes.
+func (r *nodeReader) count() int { return len(r.nodes.GetStore().ListKeys()) }
+
+// nodeWatch is a watch.Interface of a nodeReader.
+type nodeWatch struct {
+	*nodeReader
+	events chan watch.Event
+	done   chan struct{}
+	cancel context.CancelFunc
+}
+
+// ResultChan implements watch.Interface.
+func (w *nodeWatch) ResultChan() <-chan watch.Event { return w.events }
+
+// Stop implements watch.Interface. It returns when nothing is read any more.
+func (w *nodeWatch) Stop() {
+	w.cancel()
+	<-w.done
+}
+
+func (w *nodeWatch) run(ctx context.Context) {
+	defer close(w.done)
+	for _, i := range []cache.SharedIndexInformer{w.nodes, w.agents} {
+		select {
+		case <-i.HasSyncedChecker().Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+	survey := time.NewTimer(w.period())
+	defer survey.Stop()
+	var requested <-chan time.Time
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-survey.C:
+			w.survey(ctx)
+			survey.Reset(w.period())
+		case <-w.wake:
+			requested = time.After(rand.N(1 + time.Duration(w.count())*readJitterPerNode))
+		case <-requested:
+			w.readRequested(ctx)
+		}
+	}
+}
+
+func (w *nodeWatch) period() time.Duration {
+	return wait.Jitter(max(w.minPeriod, time.Duration(1+w.count())*surveyPeriodPerNode), 0.2)
+}
+
+// readRequested reads the requested Nodes that do not agree with their RopewalkNodes, once for each claim.
+func (w *nodeWatch) readRequested(ctx context.Context) {
+	var due []string
+	for name := range w.take() {
+		n, rn := w.known(name)
+		last, wasRead := w.lastReads[name]
+		switch claim := claimOf(rn); {
+		case agrees(n, rn):
+			w.lastReads[name] = nodeRead{last.at, claim}
+		case wasRead && last.claim == claim:
+		case time.Since(last.at) < w.minInterval:
+			w.requestAfter(name)
+		default:
+			due = append(due, name)
+		}
+	}
+	w.read(ctx, due)
+}
+
+// survey lists the names of all Nodes and reads those that came or went, and a few others.
+func (w *nodeWatch) survey(ctx context.Context) {
+	began := time.Now()
+	names, err := w.client.nodeNames(ctx)
+	if err != nil {
+		w.report(ctx, "all", err)
+		return
+	}
+	var due []string
+	exists := make(map[string]bool, len(names))
+	for _, name := range names {
+		exists[name] = true
+		if n, _ := w.known(name); n == nil && name != w.own {
+			due = append(due, name)
+		}
+	}
+	for _, name := range w.nodes.GetStore().ListKeys() {
+		if !exists[name] && name != w.own {
+			due = append(due, name)
+		}
+	}
+	if len(due) == 0 {
+		w.surveyedAt.Store(began.UnixNano())
+	}
+	w.forget(exists)
+	w.read(ctx, append(due, w.inTurn()...))
+}
+
+// forget drops what is known about reads of names that no object has.
+func (w *nodeWatch) forget(exists map[string]bool) {
+	for name := range w.lastReads {
+		if n, rn := w.known(name); n == nil && rn == nil && !exists[name] {
+			delete(w.lastReads, name)
+		}
+	}
+}
+
+// inTurn returns the names of the Nodes whose last reads are the oldest.
+func (w *nodeWatch) inTurn() (names []string) {
+	all := w.nodes.GetStore().ListKeys()
+	slices.SortFunc(all, func(a, b string) int { return cmp.Or(w.lastReads[a].at.Compare(w.lastReads[b].at), cmp.Compare(a, b)) })
+	suspects, others := suspectsPerSurvey, readsPerSurvey
+	for _, name := range all {
+		n, rn := w.known(name)
+		switch suspect := !agrees(n, rn); {
+		case n == nil || name == w.own:
+		case suspect && suspects > 0:
+			suspects--
+			names = append(names, name)
+		case others > 0:
+			others--
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// read reads Nodes and delivers them to the informer.
+func (w *nodeWatch) read(ctx context.Context, names []string) {
+	if len(names) > max(minRelist, w.count()/5) {
+		w.relist(ctx, names)
+		return
+	}
+	for _, name := range names {
+		_, rn := w.known(name)
+		w.lastReads[name] = nodeRead{time.Now(), claimOf(rn)}
+		n, err := w.client.node(ctx, name)
+		switch {
+		case apierrors.IsNotFound(err):
+			w.deleted(ctx, name)
+		case err != nil:
+			w.lastReads[name] = nodeRead{at: time.Now(), claim: unread}
+			w.requestAfter(name)
+			w.report(ctx, name, err)
+		default:
+			w.failing = false
+			w.found(ctx, n)
+		}
+	}
+}
+
+// unread is the claim of no RopewalkNode: the Node is to be read again.
+const unread = "unread"
+
+// relist reads all Nodes.
+func (w *nodeWatch) relist(ctx context.Context, names []string) {
+	began := time.Now()
+	all, err := w.client.nodes(ctx)
+	if err != nil {
+		w.report(ctx, "all", err)
+		for _, name := range names {
+			w.requestAfter(name)
+		}
+		return
+	}
+	w.failing = false
+	listed := make(map[string]bool, len(all.Items))
+	for i := range all.Items {
+		n := all.Items[i]
+		listed[n.Name] = true
+		w.found(ctx, &n)
+	}
+	for _, name := range append(w.nodes.GetStore().ListKeys(), names...) {
+		if !listed[name] {
+			_, rn := w.known(name)
+			w.lastReads[name] = nodeRead{began, claimOf(rn)}
+			w.deleted(ctx, name)
+		}
+	}
+	w.recordList(all, began)
+}
+
+// found delivers a Node.
+func (w *nodeWatch) found(ctx context.Context, n *node) {
+	before, _ := w.known(n.Name)
+	switch {
+	case before == nil:
+		w.send(ctx, watch.Event{Type: watch.Added, Object: n})
+	case before.ResourceVersion != n.ResourceVersion:
+		w.send(ctx, watch.Event{Type: watch.Modified, Object: n})
+	}
+}
+
+// deleted reports that a Node does not exist.
+func (w *nodeWatch) deleted(ctx context.Context, name string) {
+	w.failing = false
+	if before, _ := w.known(name); before != nil {
+		w.send(ctx, watch.Event{Type: watch.Deleted, Object: before})
+	}
+}
+
+func (w *nodeWatch) send(ctx context.Context, e watch.Event) {
+	select {
+	case w.events <- e:
+	case <-ctx.Done():
+	}
+}
+
+// report logs the first of several failures.
+func (w *nodeWatch) report(ctx context.Context, name string, err error) {
+	if ctx.Err() == nil && !w.failing {
+		w.log.Warn("reading Nodes failed, using their last known state and retrying", "node", name, "error", err)
+		w.failing = true
+	}
+}
+
+// agrees reports whether a RopewalkNode claims what the Node has. Otherwise the known Node may be outdated.
+func agrees(n *node, rn *v1alpha1.RopewalkNode) bool {
+	if n == nil || rn == nil {
+		return n == nil && rn == nil
+	}
+	if hasNodeAsOwner(rn) && !ownedBy(rn, n) {
+		return false
+	}
+	st := &rn.Status
+	if st.Mode == "" {
+		return true
+	}
+	m := toMesh(n, nil)
+	sameAddrs := rn.Spec.Endpoint != "" || slices.Equal(sortedAddrs(mesh.UsableAddrs(m.Addrs)), endpointAddrs(st))
+	return sameAddrs && (st.PodCIDRSource != "" || slices.Equal(slices.Sorted(slices.Values(cidrsOf(m))), slices.Sorted(slices.Values(st.PodCIDRs))))
+}
+
+// claimOf returns what a RopewalkNode claims about its Node. Nil claims nothing.
+func claimOf(rn *v1alpha1.RopewalkNode) string {
+	if rn == nil {
+		return ""
+	}
+	var b strings.Builder
+	for _, o := range rn.OwnerReferences {
+		b.WriteString(string(o.UID) + " ")
+	}
+	fmt.Fprint(&b, endpointAddrs(&rn.Status), rn.Status.PodCIDRs)
+	return b.String()
+}
+
+// endpointAddrs returns the sorted addresses of a status' endpoints.
+func endpointAddrs(st *v1alpha1.NodeStatus) (all []netip.Addr) {
+	for _, text := range st.Endpoints {
+		if e, err := netip.ParseAddrPort(string(text)); err == nil {
+			all = append(all, e.Addr().Unmap())
+		}
+	}
+	return sortedAddrs(all)
+}
+
+func sortedAddrs(all []netip.Addr) []netip.Addr {
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
