@@ -47,7 +47,7 @@ func TestEventsReportChangesOfOneNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.queue = q.TypedRateLimitingInterface
-		if delayed := step.soon && step.err != nil; delayed != (len(q.delays) > 0) {
+		if delayed := step.soon && step.err != nil || step.clusterNote != ""; delayed != (len(q.delays) > 0) {
 			t.Errorf("%s: reconciles requested after %v", step.what, q.delays)
 		}
 		got := ""

@@ -30,6 +30,7 @@ type writtenStatus struct {
 	uid          types.UID
 	version      string // resourceVersion of the object before the write
 	status       v1alpha1.NodeStatus
+	notes        string // warnings about this node alone
 	at           time.Time
 	plansRefused time.Time // when the CRD was last found to lack plans; zero: never
 }
@@ -67,18 +68,18 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	st.Conditions = []metav1.Condition{readyCondition(rn, notes, reconcileErr)}
 	current := a.lastWrite.current(rn)
 	changed := !sameStatus(current, st)
-	if changed && sameStatus(withCounts(current, st), st) && !a.countsDue() {
-		return nil
+	delayed := changed && sameStatus(a.withDelayable(rn, current, st, own), st) && !a.countsDue()
+	if !delayed {
+		a.countsDueAt = time.Time{}
 	}
-	a.countsDueAt = time.Time{}
-	if !changed {
+	if !changed || delayed {
 		a.reportChange(ctx, rn, current.Conditions, st.Conditions, own) // one that came too soon before
 		return nil
 	}
 	err := a.client.apply(ctx, a.cfg.Node, st)
 	switch {
 	case err == nil:
-		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, time.Now(), a.lastWrite.plansRefused}
+		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, strings.Join(own, "; "), time.Now(), a.lastWrite.plansRefused}
 		a.reportChange(ctx, rn, current.Conditions, st.Conditions, own)
 	case hasNewFields(st) && isFieldUndeclared(err):
 		a.lastWrite.plansRefused = time.Now()
@@ -87,16 +88,25 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	return err
 }
 
-// countsDelayPerNode, times the number of nodes, is the longest delay of a changed count. Each node that joins changes the counts
-// of all others. Together they must not write more than about fifteen times a second.
+// countsDelayPerNode, times the number of nodes, is the longest delay of a changed count, or of a note that all nodes have. Each node that
+// joins changes those of all others. Together they must not write more than about fifteen times a second.
 const countsDelayPerNode = 100 * time.Millisecond
+
+// countsDelayPerPair, times the number of nodes twice, is the longest delay if that is longer, from 400 nodes on. All agents receive each
+// write, some 2 kB: whatever the number of nodes, the API server sends 12 MB/s at most for this reason.
+const countsDelayPerPair = 250 * time.Microsecond
+
+// countsDelay returns the longest delay in a cluster of n nodes.
+func countsDelay(n int64) time.Duration {
+	return max(time.Duration(n)*countsDelayPerNode, time.Duration(n*n)*countsDelayPerPair)
+}
 
 // countsDue reports whether a changed count is to be published now. Otherwise it requests a reconcile for the time when it is.
 // Each reconcile requests it again: of two delays for one trigger, the queue keeps the earlier.
 func (a *Agent) countsDue() bool {
 	if a.countsDueAt.IsZero() {
-		longest := max(a.cluster.size(), 1) * int64(countsDelayPerNode)
-		a.countsDueAt = time.Now().Add(time.Duration(longest/2 + rand.Int64N(longest/2)))
+		longest := countsDelay(max(a.cluster.size(), 1))
+		a.countsDueAt = time.Now().Add(longest/2 + rand.N(longest/2))
 	}
 	wait := time.Until(a.countsDueAt)
 	if wait > 0 {
@@ -133,6 +143,18 @@ func normalized(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 	}
 	if len(st.PodCIDRs) == 0 {
 		st.PodCIDRs = nil
+	}
+	return st
+}
+
+// withDelayable returns a status with the parts of the next one that may be published later: the counts, and the note that all nodes have
+// at the same time.
+func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeStatus, notes []string) v1alpha1.NodeStatus {
+	st = withCounts(st, next)
+	before, now := ready(st.Conditions), ready(next.Conditions)
+	if before != nil && now != nil && before.Status == metav1.ConditionTrue && now.Status == metav1.ConditionTrue &&
+		before.ObservedGeneration == now.ObservedGeneration && a.lastWrite.uid == rn.UID && a.lastWrite.notes == strings.Join(notes, "; ") {
+		st.Conditions = next.Conditions
 	}
 	return st
 }

@@ -37,6 +37,43 @@ func TestChangedCountIsPublishedOnTime(t *testing.T) {
 	})
 }
 
+// TestCountsFanOutBounded: all agents receive each write of a count.
+func TestCountsFanOutBounded(t *testing.T) {
+	const size = 2300 // bytes of a RopewalkNode
+	for _, n := range []int64{1, 50, 400, 1000, 5000, 10000} {
+		writes := float64(n) / (countsDelay(n) * 3 / 4).Seconds()
+		if sent := writes * float64(n) * size / 1e6; sent > 15 || writes > 15 {
+			t.Errorf("%d nodes: %.1f writes/s, %.1f MB/s", n, writes, sent)
+		}
+	}
+}
+
+// TestNoteOfAllNodesIsDelayed: a node that joins gives all others this note for a moment. They must not all write it.
+func TestNoteOfAllNodesIsDelayed(t *testing.T) {
+	a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
+	a.cluster.count.Store(200)
+	publish := func(what string, res result, err error, writes int) {
+		t.Helper()
+		before := api.agents.size()
+		res.status = v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820"}}
+		_, rn := a.cluster.ownObjects()
+		if err := a.publishStatus(t.Context(), rn, res, err); err != nil {
+			t.Fatal(err)
+		}
+		if got := api.agents.size() - before; got != writes {
+			t.Errorf("%s: %d writes, want %d", what, got, writes)
+		}
+	}
+	publish("the first status", result{}, nil, 1)
+	publish("a note of all nodes", result{clusterNote: "some nodes have no tunnel"}, nil, 0)
+	publish("it is gone", result{}, nil, 0)
+	publish("a note of this node", result{notes: []string{"no pod prefixes"}, clusterNote: "some nodes have no tunnel"}, nil, 1)
+	publish("a failure", result{notes: []string{"no pod prefixes"}}, errNoInterface, 1)
+	publish("success", result{notes: []string{"no pod prefixes"}}, nil, 1)
+	a.countsDueAt = time.Now().Add(-time.Second)
+	publish("a note of all nodes, when it is due", result{notes: []string{"no pod prefixes"}, clusterNote: "some nodes have no tunnel"}, nil, 1)
+}
+
 func TestReadyConditionReportsErrors(t *testing.T) {
 	long := metav1.NewTime(time.Unix(1, 0))
 	was := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Conditions: []metav1.Condition{{
@@ -118,7 +155,7 @@ func TestWrittenStatusStandsUntilEchoed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, fresh := v1alpha1.NodeStatus{Peers: 1}, v1alpha1.NodeStatus{Peers: 2}
 		rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "1"}, Status: old}
-		w := writtenStatus{rn.UID, rn.ResourceVersion, fresh, time.Now(), time.Time{}}
+		w := writtenStatus{rn.UID, rn.ResourceVersion, fresh, "", time.Now(), time.Time{}}
 		if got := w.current(rn); !sameStatus(got, fresh) {
 			t.Errorf("got %+v", got)
 		}
