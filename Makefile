@@ -67,6 +67,10 @@ test-kube: need-root need-tun deps-kube helm-lint ## the Kubernetes agent on fou
 	cd test/kube && $(GOLANGCI) run --allow-parallel-runners --fast-only ./... # the rest of the linters reads all of Kubernetes: make lint-kube
 	cd test/kube && $(GO) test -count=1 -timeout 40m .
 
+.PHONY: kube-scale
+kube-scale: need-root need-tun deps-kube ## what agents cost a real API server in a cluster of 5,000 nodes, most of them pretended; ARGS="-scale-nodes 1000 -scale-window 5m" for others
+	cd test/kube && $(GO) test -count=1 -timeout 60m -v -run TestScale . -args -scale-nodes 5000 -scale-agents 20 -scale-window 10m $(ARGS)
+
 .PHONY: test-cluster
 test-cluster: need-root need-tun deps-cluster ## a cluster of two nodes with kubelets and containerd, installed as documented (first build: minutes)
 	cd test/kube && $(GO) test -count=1 -timeout 20m -v ./cluster

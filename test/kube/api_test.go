@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -126,6 +127,7 @@ type door struct {
 	a      *api
 	open   func() (net.Listener, error)
 	target string
+	sent   atomic.Int64 // bytes from the API server
 
 	mu    sync.Mutex
 	l     net.Listener
@@ -176,6 +178,18 @@ func (d *door) lock() {
 	}
 }
 
+// counting counts the bytes that are written.
+type counting struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+func (c counting) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
 func (d *door) pass(c net.Conn) {
 	s, err := new(net.Dialer).DialContext(context.Background(), "tcp", d.target)
 	if err != nil {
@@ -192,9 +206,9 @@ func (d *door) pass(c net.Conn) {
 	d.conns[c], d.conns[s] = true, true
 	d.mu.Unlock()
 	var both sync.WaitGroup
-	for _, direction := range [][2]net.Conn{{c, s}, {s, c}} {
+	for to, from := range map[io.Writer]net.Conn{counting{c, &d.sent}: s, s: c} {
 		both.Go(func() {
-			_, _ = io.Copy(direction[0], direction[1])
+			_, _ = io.Copy(to, from)
 			c.Close()
 			s.Close()
 		})

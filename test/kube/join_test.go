@@ -4,10 +4,12 @@ package kube
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -32,6 +34,8 @@ type crowd struct {
 	*api
 	dir     string
 	names   []string
+	door    *door
+	others  int // nodes whose agents run elsewhere, or are pretended
 	to      io.WriteCloser
 	answers *bufio.Scanner
 }
@@ -40,6 +44,8 @@ type crowd struct {
 type joined struct {
 	Name                                      string
 	Peers, Added, Removed, Writes, Reconciles int
+
+	OwnHeartbeats, OtherHeartbeats int // in watches
 }
 
 func (a *api) newCrowd() *crowd {
@@ -48,7 +54,10 @@ func (a *api) newCrowd() *crowd {
 	expect.NoError(a, err)
 	c := &crowd{api: a, dir: a.TempDir()}
 	expect.NoError(a, os.WriteFile(filepath.Join(c.dir, "ca"), a.cfg.CAData, 0o600))
-	cmd := exec.Command(bin, "-server", a.cfg.Host, "-dir", c.dir)
+	c.door = a.newDoor(func() (net.Listener, error) {
+		return new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	})
+	cmd := exec.Command(bin, "-server", "https://"+c.door.l.Addr().String(), "-dir", c.dir)
 	cmd.Stderr = os.Stderr
 	c.to, err = cmd.StdinPipe()
 	expect.NoError(a, err)
@@ -87,7 +96,7 @@ func (c *crowd) join(n int) (names []string) {
 }
 
 func (c *crowd) create(name string, i int) error {
-	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i), 0}), 24).String()
+	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(1 + i>>8), byte(i), 0}), 24).String()
 	nodes := c.clients.CoreV1().Nodes()
 	made, err := nodes.Create(c.Context(), &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: pods, PodCIDRs: []string{pods}},
@@ -131,7 +140,7 @@ func (c *crowd) awaitFullMesh() (most joined) {
 	c.Helper()
 	var all []joined
 	for quarter := range 4 { // one wait is too short for all
-		want := (len(c.names) - 1) * (quarter + 1) / 4
+		want := (len(c.names) - 1 + c.others) * (quarter + 1) / 4
 		expect.EventuallyNoError(c, fmt.Sprintf("all have %d peers", want), func() error {
 			all = c.report()
 			for _, j := range all {
@@ -143,7 +152,7 @@ func (c *crowd) awaitFullMesh() (most joined) {
 		})
 	}
 	for _, j := range all {
-		if j.Added != len(c.names)-1 || j.Peers != j.Added || j.Removed != 0 {
+		if j.Added != len(c.names)-1+c.others || j.Peers != j.Added || j.Removed != 0 {
 			c.Errorf("%s: got %+v, want each peer added once and none removed", j.Name, j)
 		}
 		most.Writes, most.Reconciles = max(most.Writes, j.Writes), max(most.Reconciles, j.Reconciles)

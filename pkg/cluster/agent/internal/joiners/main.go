@@ -10,11 +10,13 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +64,8 @@ func run(server, dir string) error {
 type done struct {
 	Name                                      string
 	Peers, Added, Removed, Writes, Reconciles int
+	// OwnHeartbeats and OtherHeartbeats are those of Nodes, in answers to watches.
+	OwnHeartbeats, OtherHeartbeats int
 }
 
 func report(all []*joiner) error {
@@ -74,9 +78,10 @@ func report(all []*joiner) error {
 
 // joiner is one agent's Engine and Network.
 type joiner struct {
-	name   string
-	writes atomic.Int64
-	stats  *agent.Stats
+	name       string
+	writes     atomic.Int64
+	stats      *agent.Stats
+	heartbeats heartbeats
 
 	mu             sync.Mutex
 	key            noise.PublicKey
@@ -85,12 +90,12 @@ type joiner struct {
 }
 
 func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
-	j := &joiner{name: name, peers: map[noise.PublicKey]*config.PeerStatus{}}
+	j := &joiner{name: name, heartbeats: heartbeats{name: name}, peers: map[noise.PublicKey]*config.PeerStatus{}}
 	cfg := &rest.Config{
 		Host: server, BearerTokenFile: filepath.Join(dir, name), QPS: 100, Burst: 100,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca")},
 	}
-	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, &j.writes} })
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, j} })
 	agent, err := agent.New(agent.Config{
 		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler),
 		KeyDir: filepath.Join(dir, "keys", name),
@@ -107,17 +112,52 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 	return j, nil
 }
 
-// counting counts the requests that write.
+// counting counts the requests that write, and the heartbeats in the answers to watches.
 type counting struct {
 	http.RoundTripper
-	writes *atomic.Int64
+	j *joiner
 }
 
 func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet {
-		c.writes.Add(1)
+		c.j.writes.Add(1)
 	}
-	return c.RoundTripper.RoundTrip(r)
+	answer, err := c.RoundTripper.RoundTrip(r)
+	if err == nil && r.URL.Query().Has("watch") {
+		answer.Body = &watched{ReadCloser: answer.Body, to: &c.j.heartbeats}
+	}
+	return answer, err
+}
+
+// heartbeats counts the Nodes with a heartbeat, which test/kube marks.
+type heartbeats struct {
+	name       string
+	own, other atomic.Int64
+}
+
+// heartbeat marks a Node's name.
+var heartbeat = regexp.MustCompile(`heartbeat-of-([^\s"]+) `)
+
+// watched is the body of an answer to a watch.
+type watched struct {
+	io.ReadCloser
+	to   *heartbeats
+	rest []byte // may have the beginning of a mark
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.ReadCloser.Read(b)
+	text := append(w.rest, b[:n]...)
+	end := 0
+	for _, m := range heartbeat.FindAllSubmatchIndex(text, -1) {
+		if end = m[1]; string(text[m[2]:m[3]]) == w.to.name {
+			w.to.own.Add(1)
+		} else {
+			w.to.other.Add(1)
+		}
+	}
+	w.rest = append([]byte(nil), text[max(end, len(text)-300):]...)
+	return n, err
 }
 
 func (j *joiner) done() done {
@@ -126,6 +166,7 @@ func (j *joiner) done() done {
 	return done{
 		Name: j.name, Peers: len(j.peers), Added: j.added, Removed: j.removed,
 		Writes: int(j.writes.Load()), Reconciles: int(j.stats.Reconciles.Load()),
+		OwnHeartbeats: int(j.heartbeats.own.Load()), OtherHeartbeats: int(j.heartbeats.other.Load()),
 	}
 }
 
