@@ -9,7 +9,7 @@ import (
 )
 
 // ErrSelectionFixed is the error for a Selection that cannot be changed or removed before the Port is closed.
-var ErrSelectionFixed = errors.New("the lane selection cannot change until the port is closed")
+var ErrSelectionFixed = errors.New("the lane selection cannot change until the UDP sockets are closed")
 
 // Selection maps the source of a datagram for the listen port to a lane. All datagrams of one source have one lane,
 // so flows stay in order. It never depends on CPU or NIC queue, which may change during a flow.

@@ -51,7 +51,7 @@ func (s *Sources) Add(port uint16, open func() (handle int, err error)) (source 
 	case port == 0:
 		return 0, fmt.Errorf("sending from UDP port 0: %w", syscall.EINVAL)
 	case port == s.ports[0]:
-		return 0, fmt.Errorf("opening the listen port %d as a source: %w", port, syscall.EADDRINUSE)
+		return 0, fmt.Errorf("opening the source port %d: it is the listen port: %w", port, syscall.EADDRINUSE)
 	case n > MaxSources:
 		return 0, fmt.Errorf("sending from UDP port %d: %w", port, errTooManySources)
 	}

@@ -211,7 +211,7 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	// Before Commit: if this process ends from now on, it must not remove the control socket, which the successor uses. If Close has
 	// begun, the socket is being removed, and the handover fails.
 	if err := d.listener.Disown(); err != nil {
-		return fmt.Errorf("disowning the control socket: %w", err)
+		return fmt.Errorf("leaving the control socket to the successor: %w", err)
 	}
 	if err := c.Send(handover.Commit); err != nil {
 		return err

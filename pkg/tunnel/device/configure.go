@@ -24,7 +24,7 @@ func (d *Device) Configure(c config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return fmt.Errorf("configuring %s: the interface is gone: %w", d.cfg.TUN.Name(), syscall.ENODEV)
+		return fmt.Errorf("configuring %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 	}
 	if err := d.checkPeers(&c); err != nil {
 		return err

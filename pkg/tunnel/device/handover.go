@@ -20,7 +20,7 @@ func (d *Device) Leave() (*State, error) {
 	d.mu.Lock()
 	if d.closed || !d.started {
 		d.mu.Unlock()
-		return nil, fmt.Errorf("handing over %s: the interface is gone: %w", d.cfg.TUN.Name(), syscall.ENODEV)
+		return nil, fmt.Errorf("handing over %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 	}
 	d.handingOver, d.closed = true, true
 	d.mu.Unlock()

@@ -57,7 +57,7 @@ func (d *Device) configureFragments(permitted *config.OuterFragments) {
 		return
 	}
 	if err := port.SetFragments(bool(*permitted)); err != nil {
-		d.log.Warn("changing the Don't Fragment option of some sockets failed, it is tried again when the listen port is opened again",
+		d.log.Warn("changing the Don't Fragment option of some sockets failed, retrying when the interface goes down and up",
 			"outer_fragments", permitted, "error", err)
 	}
 	for _, p := range d.peers {

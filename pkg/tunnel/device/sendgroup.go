@@ -44,7 +44,7 @@ func (s *sendGroups) next() (group int, ok bool) {
 	}
 	if err := s.port.OpenGroup(group); err != nil {
 		s.failed = true // the next one would fail, too
-		s.log.Warn("opening more send sockets failed, peers share a send buffer and may delay each other until the port is reopened", "error", err)
+		s.log.Warn("opening more send sockets failed, peers share a send buffer and may delay each other until the interface goes down and up", "error", err)
 		return 0, true
 	}
 	return group, true

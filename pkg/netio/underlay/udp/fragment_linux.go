@@ -44,7 +44,7 @@ func (c *Config) listenTooBig() *toobig.Listener {
 	if err != nil {
 		c.Fragments = true
 		if c.Log != nil {
-			c.Log.Warn("reading ICMP errors failed, outer packets that are too large for the path leave in fragments until the listen port is opened again", "error", err)
+			c.Log.Warn("reading ICMP errors failed, outer packets that are too large for the path leave in fragments until the interface goes down and up", "error", err)
 		}
 		return nil
 	}

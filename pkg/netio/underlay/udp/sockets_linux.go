@@ -154,7 +154,7 @@ func (p *Port) inheritSources(from *Sockets) error {
 			return source.FD, err
 		})
 		if err != nil {
-			return fmt.Errorf("taking over source %d: %w", source.Port, err)
+			return fmt.Errorf("taking over the source port %d: %w", source.Port, err)
 		}
 	}
 	if from.Selection != nil {

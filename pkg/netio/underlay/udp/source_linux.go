@@ -62,7 +62,7 @@ const descriptorReserve = 64
 func checkDescriptorReserve(fd int) error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && uint64(fd)+descriptorReserve >= limit.Cur {
-		return fmt.Errorf("opening a source with the last %d descriptors (ulimit -n): %w", descriptorReserve, unix.EMFILE)
+		return fmt.Errorf("opening a source port: the last %d file descriptors are reserved (raise ulimit -n): %w", descriptorReserve, unix.EMFILE)
 	}
 	return nil
 }
