@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// subscribeQueues subscribes to ethtool's changes in the calling thread's network namespace. rtnetlink does not
-// announce changes of the number of a device's queues. Kernels without CONFIG_ETHTOOL_NETLINK do not announce them at
-// all.
+// subscribeQueues subscribes to the changes that ethtool's netlink family announces, in the calling thread's network
+// namespace. rtnetlink does not announce changes of the number of a device's queues. Kernels without
+// CONFIG_ETHTOOL_NETLINK do not announce them at all.
 func subscribeQueues() (*nl.NetlinkSocket, error) {
 	family, err := ethtoolFamily()
 	if err != nil {
@@ -23,11 +23,11 @@ func subscribeQueues() (*nl.NetlinkSocket, error) {
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_GENERIC)
 	if err != nil {
-		return nil, fmt.Errorf("subscribing to ethtool's changes: %w", err)
+		return nil, fmt.Errorf("subscribing to changes of NIC queues (ethtool netlink): %w", err)
 	}
 	if err := joinMonitor(socket, family); err != nil {
 		socket.Close()
-		return nil, fmt.Errorf("subscribing to ethtool's changes: %w", err)
+		return nil, fmt.Errorf("subscribing to changes of NIC queues (ethtool netlink): %w", err)
 	}
 	return socket, nil
 }

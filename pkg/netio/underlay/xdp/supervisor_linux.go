@@ -169,7 +169,7 @@ func (sup *supervisor) end() error {
 
 var (
 	errClosed   = errors.New("the port is closed")
-	errRebound  = errors.New("another binding was chosen")
+	errRebound  = errors.New("AF_XDP was reconfigured: another device or mode")
 	errNoDevice = errors.New("no device in use")
 )
 
