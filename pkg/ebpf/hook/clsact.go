@@ -283,11 +283,11 @@ func removePin(pin string) error {
 func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()
 	if err != nil {
-		return 0, fmt.Errorf("reading the info of a program: %w", err)
+		return 0, fmt.Errorf("reading the info of an eBPF program: %w", err)
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, errors.New("reading the ID of a program: not supported by the kernel")
+		return 0, errors.New("reading the ID of an eBPF program: not supported by the kernel")
 	}
 	return id, nil
 }

@@ -141,7 +141,7 @@ func (h Hook) reattach(held attachment, st Status, p *ebpf.Program) error {
 	if st.State == Attached || st.State == OnOtherDevice {
 		var err error
 		if ran, err = ebpf.NewProgramFromID(st.Program); err != nil && !errors.Is(err, fs.ErrPermission) { // needs CAP_SYS_ADMIN
-			return fmt.Errorf("opening the present program: %w", err)
+			return fmt.Errorf("opening the attached program: %w", err)
 		}
 		defer ran.Close() // Close accepts nil
 	}

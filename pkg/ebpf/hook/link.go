@@ -13,7 +13,7 @@ import (
 )
 
 // errNoLink is returned for a pin that is not a link.
-var errNoLink = errors.New("not a link")
+var errNoLink = errors.New("not a BPF link")
 
 // xdpOrTCXLink is a tcx or XDP link.
 type xdpOrTCXLink struct{ link link.Link }
@@ -40,7 +40,7 @@ func (l *xdpOrTCXLink) close() { l.link.Close() }
 func (l *xdpOrTCXLink) status(h Hook) (Status, error) {
 	info, err := l.link.Info()
 	if err != nil {
-		return Status{}, fmt.Errorf("reading the link at %s: %w", h.Pin, err)
+		return Status{}, fmt.Errorf("reading the BPF link at %s: %w", h.Pin, err)
 	}
 	st := Status{State: Attached, Kind: TCX, Program: info.Program}
 	if t := info.TCX(); t != nil {
@@ -77,7 +77,7 @@ func (l *xdpOrTCXLink) moveToFront(h Hook, p *ebpf.Program) error {
 		return err
 	}
 	if err := os.Rename(next.Pin, h.Pin); err != nil {
-		return errors.Join(fmt.Errorf("replacing the pin %s of the %s link: %w", h.Pin, h.AttachPoint, err), next.Detach())
+		return errors.Join(fmt.Errorf("replacing the pin %s of the BPF link of the %s hook: %w", h.Pin, h.AttachPoint, err), next.Detach())
 	}
 	_ = l.link.Detach()
 	return nil
@@ -97,7 +97,7 @@ func (l *xdpOrTCXLink) detach(h Hook) error {
 func (h Hook) pinLink(l link.Link) error {
 	defer l.Close()
 	if err := l.Pin(h.Pin); err != nil {
-		return errors.Join(fmt.Errorf("pinning the %s link at %s: %w", h.AttachPoint, h.Pin, err), l.Detach())
+		return errors.Join(fmt.Errorf("pinning the BPF link of the %s hook at %s: %w", h.AttachPoint, h.Pin, err), l.Detach())
 	}
 	return nil
 }

@@ -100,7 +100,7 @@ func (h Hook) tcxPrograms() (list []Neighbour, err error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the tcx programs of device %d: %w", h.Device, err)
+		return nil, fmt.Errorf("listing the tcx programs of device index %d: %w", h.Device, err)
 	}
 	for _, p := range result.Programs {
 		list = append(list, Neighbour{Kind: TCX, Program: p.ID, Name: ProgramName(p.ID)})

@@ -81,7 +81,7 @@ func (h Hook) qdisc() (string, error) {
 		}
 	}
 	if err != nil {
-		return "", fmt.Errorf("listing the qdiscs of device %d: %w", h.Device, err)
+		return "", fmt.Errorf("listing the qdiscs of device index %d: %w", h.Device, err)
 	}
 	return "", nil
 }
@@ -99,7 +99,7 @@ func listFilters(device int, parent uint32) ([]netlink.Filter, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("listing the filters of device %d: %w", device, err)
+		return nil, fmt.Errorf("listing the tc filters of device index %d: %w", device, err)
 	}
 	return filters, nil
 }

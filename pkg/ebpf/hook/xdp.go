@@ -45,7 +45,7 @@ func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
 func (h Hook) checkXDPFree() error {
 	l, err := netlink.LinkByIndex(h.Device)
 	if err != nil {
-		return fmt.Errorf("reading device %d: %w", h.Device, err)
+		return fmt.Errorf("reading device index %d: %w", h.Device, err)
 	}
 	x := l.Attrs().Xdp
 	if x == nil || !x.Attached {

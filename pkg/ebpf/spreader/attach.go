@@ -346,7 +346,7 @@ func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) error {
 		// The old program is freed once it is replaced, unless this process opens it, which needs CAP_SYS_ADMIN. Without that
 		// the new program stays if a later step fails. It does the same as the old one, with the same maps.
 		if old, err = ebpf.NewProgramFromID(before.Program); err != nil && !errors.Is(err, os.ErrPermission) {
-			return fmt.Errorf("opening the present program: %w", err)
+			return fmt.Errorf("opening the attached program: %w", err)
 		}
 	}
 	c.onFailure(func() error {

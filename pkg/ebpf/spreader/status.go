@@ -246,7 +246,7 @@ func whyGather(k hook.Kind) string {
 		return "asked for: less per packet, but XDP may turn offloads off (a veth's TSO and UDP GSO at the other end, " +
 			"virtio_net's guest offloads)"
 	}
-	return "asked for: what peers send from or to lane ports is not understood"
+	return "asked for: messages that peers send to lane ports are lost, and peers that spread seem to roam between ports"
 }
 
 func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
@@ -264,7 +264,7 @@ func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
 func deviceName(index int) string {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
-		return fmt.Sprintf("device %d", index)
+		return fmt.Sprintf("device index %d", index)
 	}
 	return l.Attrs().Name
 }

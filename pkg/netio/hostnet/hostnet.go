@@ -53,7 +53,7 @@ func Dump[T any](list func() (T, error)) (T, error) {
 			return v, err
 		}
 	}
-	return v, fmt.Errorf("dump interrupted %d times: %w", dumpAttempts, err)
+	return v, fmt.Errorf("netlink dump interrupted %d times: %w", dumpAttempts, err)
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {

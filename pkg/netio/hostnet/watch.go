@@ -42,7 +42,7 @@ func WatchRoutes(ctx context.Context, changed func()) error {
 func WatchFilters(ctx context.Context, isDevice func(index int) bool, changed func()) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
-		return fmt.Errorf("subscribing to filter changes: %w", err)
+		return fmt.Errorf("subscribing to tc filter changes: %w", err)
 	}
 	watchSocket(ctx, socket, func(kind uint16, data []byte) bool {
 		index, ok := filterDevice(kind, data)

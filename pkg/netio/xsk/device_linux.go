@@ -49,10 +49,10 @@ const (
 func Probe(ifindex int) (Capabilities, error) {
 	messages, err := requestDevice(ifindex)
 	if err != nil {
-		return Capabilities{}, fmt.Errorf("probing device %d: %w", ifindex, err)
+		return Capabilities{}, fmt.Errorf("probing device index %d: %w", ifindex, err)
 	}
 	if len(messages) != 1 {
-		return Capabilities{}, fmt.Errorf("probing device %d: got %d netdev replies, want 1", ifindex, len(messages))
+		return Capabilities{}, fmt.Errorf("probing device index %d: got %d netdev replies, want 1", ifindex, len(messages))
 	}
 	return parseCapabilities(messages[0].Data)
 }

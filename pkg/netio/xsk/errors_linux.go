@@ -60,7 +60,7 @@ func explainRegister(err error) error {
 // explainBind describes an error of bind. The caller has already retried without each flag that an old kernel may
 // reject, so EINVAL has one meaning left.
 func explainBind(c *Config, err error) error {
-	where := fmt.Sprintf("binding to queue %d of device %d", c.Queue, c.Interface)
+	where := fmt.Sprintf("binding to queue %d of device index %d", c.Queue, c.Interface)
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("%s: %w", where, ErrBusy)
