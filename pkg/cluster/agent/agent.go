@@ -117,7 +117,7 @@ func (a *Agent) processNext(ctx context.Context) bool {
 		a.standBy(ctx)
 		a.queue.Add(hostChanged)
 	case a.isRefused(err): // as awaitTurn
-		a.cfg.Log.Warn("taking the tunnel over failed, waiting until the other process is stopped", "error", err)
+		a.cfg.Log.Warn("taking the tunnel over from another agent failed, waiting until that agent is stopped", "interface", a.cfg.Tunnel, "error", err)
 		a.stats.Ready.Store(true)
 		a.queue.AddAfter(t, servedElsewherePoll)
 	case err != nil:

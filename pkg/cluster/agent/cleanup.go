@@ -130,7 +130,7 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	for _, d := range all {
 		err := host.Detach(ctx, d.Device, 0)
 		if err == nil {
-			c.Log.Info("eBPF programs detached", "device", d.Device)
+			c.Log.Info("cleaning up: spread and gather programs detached from device", "device", d.Device)
 		}
 		errs = append(errs, err)
 	}

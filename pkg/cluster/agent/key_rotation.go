@@ -34,7 +34,7 @@ func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, no
 				return 0, "", err
 			}
 			m.announcedAt, m.probe = time.Time{}, nil
-			m.cfg.Log.Info("next key generated", "generation", m.keys.next.number, "key", m.keys.next.public())
+			m.cfg.Log.Info("next key generated, publishing it to peers before the change", "generation", m.keys.next.number, "key", m.keys.next.public())
 			continue
 		case mesh.RotationWait:
 			wait = max(limits.Propagation-r.Announced, time.Second)

@@ -51,7 +51,7 @@ func hasNewFields(st v1alpha1.NodeStatus) bool { return len(st.Plans) > 0 || st.
 // publishStatus writes the node's status if it differs from the cluster's.
 func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, reconcileErr error) error {
 	st := res.status
-	if res.foundNothing(reconcileErr) { // the last published status stays
+	if res.failedWithoutEndpoints(reconcileErr) { // the last published status stays
 		st = *rn.Status.DeepCopy()
 		st.Gathers = false
 	}

@@ -37,7 +37,7 @@ func (a *Agent) restorePersisted() {
 	}
 	a.persisted = saved
 	if err := a.applyLastDesired(nil); err != nil {
-		a.cfg.Log.Warn("restoring saved state failed, retrying", "error", err)
+		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying", "error", err)
 		a.queue.AddRateLimited(hostChanged)
 	}
 }

@@ -24,9 +24,9 @@ type reconcileInput struct {
 
 // result is the outcome of one reconcile.
 type result struct {
-	status   v1alpha1.NodeStatus // the fields that the mode fills in
+	status   v1alpha1.NodeStatus // the fields that the reconciler of the mode sets
 	changes  int                 // made to the host
-	repaired int                 // of changes: known to revert changes of other programs
+	repaired int                 // number of changes that undo those of other programs
 	notes    []string            // warnings about this node, for the Ready condition and an Event
 	// clusterNote is for the Ready condition alone, since all nodes have it at the same time.
 	clusterNote string
@@ -35,15 +35,17 @@ type result struct {
 	problems      []mesh.Problem
 	external      *externalOutcome     // nil: the external peers are unknown, or the mode has none
 	externalPeers int                  // number of external peers that this node has
-	withoutTunnel int                  // number of nodes that are no peers, in mesh mode
+	withoutTunnel int                  // number of nodes that have no tunnel to this one, in mesh mode
 	filtering     bool                 // unencrypted packets from other nodes' pods are dropped, in mesh mode
-	cleartext     bool                 // traffic for their pods leaves unencrypted
+	cleartext     bool                 // traffic for pods of nodes without a tunnel leaves unencrypted
 	routing       *Routing             // into the tunnel; nil: none
 	saved         *savedTunnel         // for the persisted state; nil: there is no tunnel
 	requeueAfter  time.Duration        // delay of the next reconcile; 0: not before the next event
 	engine        Engine               // nil: no tunnel runs
-	spread        metrics.SpreadSource // nil: nothing is attached
+	spread        metrics.SpreadSource // nil: no eBPF programs are attached
 }
 
-// foundNothing reports whether an error prevented even the endpoints from being found.
-func (r *result) foundNothing(err error) bool { return err != nil && len(r.status.Endpoints) == 0 }
+// failedWithoutEndpoints reports whether the reconcile failed before it found this node's endpoints: r has next to nothing to publish.
+func (r *result) failedWithoutEndpoints(err error) bool {
+	return err != nil && len(r.status.Endpoints) == 0
+}

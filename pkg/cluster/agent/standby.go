@@ -30,7 +30,7 @@ const (
 	// standbyPoll is how often an agent that stands by checks whether the tunnel is still served, and how often a new one checks
 	// whether the old one has ended.
 	standbyPoll = 50 * time.Millisecond
-	// servedElsewherePoll is how often a tunnel is asked for again that another process serves.
+	// servedElsewherePoll is the time between attempts to take over a tunnel that another process serves.
 	servedElsewherePoll = 2 * time.Second
 	// lockFile is locked by the agent that is not standing by, in the key directory.
 	lockFile = "agent.lock"

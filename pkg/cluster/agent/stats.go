@@ -22,7 +22,7 @@ type Stats struct {
 	Problems  atomic.Int64
 	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers that of those that no node has.
 	ExternalPeers, RefusedPeers atomic.Int64
-	// WithoutTunnel is the number of nodes that are no peers, in mesh mode.
+	// WithoutTunnel is the number of nodes that have no tunnel to this one, in mesh mode.
 	WithoutTunnel atomic.Int64
 	// Cleartext is 1 while traffic for their pods, or for those of nodes with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
@@ -38,14 +38,14 @@ type Stats struct {
 	busySince atomic.Int64 // start of the running reconcile, in nanoseconds of Unix time; 0: none runs
 
 	engine atomic.Pointer[Engine]               // nil: no tunnel runs
-	spread atomic.Pointer[metrics.SpreadSource] // nil: nothing is attached
+	spread atomic.Pointer[metrics.SpreadSource] // nil: no eBPF programs are attached
 }
 
-// update records the outcome of a reconcile. If it failed before it found anything, the previous gauges stay.
+// update records the outcome of a reconcile. If it failed before it found the endpoints, the previous gauges stay.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
 	s.setEngine(r.engine)
-	if r.foundNothing(err) {
+	if r.failedWithoutEndpoints(err) {
 		return
 	}
 	s.Peers.Store(int64(r.status.Peers))
