@@ -113,7 +113,7 @@ func (c *checker) checkNode(n *Node) {
 
 // checkMissingAgent finds a node whose agent has not published a status.
 func (c *checker) checkMissingAgent(n *Node) {
-	fix := "kubectl get pods -A -o wide --field-selector spec.nodeName=" + n.Name + " | grep ropewalk-agent"
+	fix := agentPods(n.Name)
 	switch {
 	case n.Reported.Ready == No:
 		c.checkCondition(n)
@@ -124,6 +124,11 @@ func (c *checker) checkMissingAgent(n *Node) {
 	default:
 		c.add(Warning, "agent", n.Name, "its agent has not published a status: no node spreads towards it", fix)
 	}
+}
+
+// agentPods returns the command that shows the agent's pod on a node.
+func agentPods(node string) string {
+	return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep ropewalk-agent"
 }
 
 func (m *Mesh) anyMesh() bool {
@@ -159,7 +164,7 @@ func (c *checker) checkReported(n *Node) {
 		c.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
 	}
 	if n.Reported.ObservedGeneration < n.Reported.Generation {
-		c.add(Warning, "spec", n.Name, "its agent has not applied the latest spec yet", "")
+		c.add(Warning, "spec", n.Name, "its agent has not applied the latest spec yet", agentPods(n.Name)+" # if this stays, see its log")
 	}
 	if len(n.Reported.PodCIDRs) > 0 && !sameCIDRs(n) {
 		c.add(Warning, "pods", n.Name, "its agent has published other pod CIDRs than the Node has: other nodes use the Node's", "")
@@ -200,7 +205,8 @@ func (c *checker) checkPeers(n *Node) {
 		c.add(Warning, "peers", n.Name, fmt.Sprintf("it has %s, want %d", plural(n.Reported.Peers, "peer"), s.count), "")
 	}
 	if n.Agent.Mode == mesh.ModeSpread && n.Reported.SpreadsTo < s.spreads {
-		c.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of %s that gather", n.Reported.SpreadsTo, plural(s.spreads, "node")), "")
+		c.add(Warning, "spread", n.Name, fmt.Sprintf("it spreads towards %d of the nodes that gather, want %d", n.Reported.SpreadsTo, s.spreads),
+			"ropewalk spread status, on the node")
 	}
 }
 
