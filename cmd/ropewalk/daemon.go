@@ -37,7 +37,7 @@ func withStartingDaemon(ctx context.Context, dir uapi.Dir, name string, f func(*
 			return f(client)
 		}
 		if link, _ := hostnet.FindLink(name); !uapi.IsNotRunning(err) || link.Kind == "wireguard" || time.Now().After(deadline) {
-			return withDaemon(dir, name, f)
+			return withDaemon(dir, name, f) // a last try, for its error with exit code and hint
 		}
 		if err := pause(ctx, 10*time.Millisecond); err != nil {
 			return err

@@ -144,7 +144,7 @@ func (d *doctorRun) fix(ctx context.Context, changes []doctor.Change) error {
 	} else {
 		d.plan(changes)
 		if !d.o.yes && !d.confirmed() {
-			return errors.New("nothing was changed")
+			return errors.New("not confirmed: nothing was changed")
 		}
 		made, err := doctor.Apply(d.settings, d.o.record, changes)
 		for _, c := range made {

@@ -20,7 +20,7 @@ import (
 // minKeyPrefix is the least number of characters of a public key that name a peer.
 const minKeyPrefix = 4
 
-// gatherPeer tests the path to the peer of --peer.
+// gatherPeer tests the path to the peer that --peer selects, and returns the results as facts.
 func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []string) (*facts.Facts, error) {
 	if len(tunnels) == 0 {
 		running, err := dir.Interfaces()
@@ -104,7 +104,7 @@ func peerOptions(dir uapi.Dir, name string, p *config.PeerStatus) facts.PeerOpti
 	return facts.PeerOptions{Dir: dir, Interface: name, Key: p.PublicKey, Configured: p.EndpointName, Host: host, Now: time.Now}
 }
 
-// checkPeer rejects flags that contradict --peer, and an empty one, as of a script whose variable is not set. given: the flag is present.
+// checkPeer rejects an empty --peer (an unset variable in a script), and flags that contradict it. given: the flag is present.
 func (o *doctorOptions) checkPeer(args []string, given bool) error {
 	switch {
 	case !given:

@@ -51,7 +51,7 @@ func newFlowsCmd() *cobra.Command {
 	cmd.Flags().DurationVar(&o.interval, "interval", time.Second, "time over which rates are measured")
 	cmd.Flags().StringVar(&o.order, "sort", "rate", "`order`: "+strings.Join(top.FlowOrders(), ", "))
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "largest number of flows, 0 for all")
-	cmd.Flags().StringVar(&o.peer, "peer", "", "only flows of peers whose public `key` begins so")
+	cmd.Flags().StringVar(&o.peer, "peer", "", "only flows of peers whose public `key` begins with this text")
 	completeFlag(cmd, "sort", top.FlowOrders()...)
 	_ = cmd.RegisterFlagCompletionFunc("peer", func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

@@ -77,7 +77,7 @@ func (o *flowsFlags) device(ctx context.Context, out io.Writer, name string, not
 // checkDevice returns an error if an option does not fit a device.
 func (o *flowsFlags) checkDevice(flows *spreader.DeviceFlows) error {
 	if o.order != "rate" {
-		return usageError{fmt.Errorf("--sort %s: the ports of a device have rates only", o.order)}
+		return usageError{fmt.Errorf("--sort %s: %s is a device of `ropewalk spread attach`, which is sorted by rate only", o.order, flows.Device)}
 	}
 	f := top.CompareSpread(nil, flows)
 	if f.Only(o.peer); o.peer != "" && len(f.Ports) == 0 {

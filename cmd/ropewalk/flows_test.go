@@ -151,7 +151,7 @@ func TestFlowsOfDeviceNeedMatchingOptions(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{flowsFlags{order: "age"}, exitUsage, "have rates only"},
+		{flowsFlags{order: "age"}, exitUsage, "sorted by rate only"},
 		{flowsFlags{order: "rate", peer: "192.0.2.8"}, exitError, "no peer of eth0"},
 	} {
 		if err := tt.flags.checkDevice(deviceFlowsAfter(1)); err == nil || exitCode(err) != tt.code || !strings.Contains(err.Error(), tt.want) {

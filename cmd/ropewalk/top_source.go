@@ -34,7 +34,7 @@ func (o *topFlags) source(ctx context.Context, dir uapi.Dir, name string, read s
 		return nil, err
 	}
 	if o.view != top.Overview.String() && o.view != top.Flows.String() {
-		return nil, usageError{fmt.Errorf("--view %s: device %s has the view %s only", o.view, name, top.Flows)}
+		return nil, usageError{fmt.Errorf("--view %s: %s is a device of `ropewalk spread attach`, which has the view %s only", o.view, name, top.Flows)}
 	}
 	return &deviceSource{read: func() (*spreader.DeviceFlows, error) { return read.again(ctx, name) }}, nil
 }

@@ -77,7 +77,7 @@ func planUp(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
 	return printCommands(cmd, steps)
 }
 
-// warnOfSettings prints warnings for what is accepted and surely not meant.
+// warnOfSettings prints warnings for settings that are valid, but most likely a mistake.
 func warnOfSettings(w io.Writer, i quick.Interface) {
 	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(i.File)) {
 		fmt.Fprintln(w, printable(warning))

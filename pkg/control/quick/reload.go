@@ -95,7 +95,7 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	}
 	device := syncDevice{configure{j.Name, j.Path, dev}, st, report}
 	if !known {
-		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: only for interfaces that this version of `ropewalk up` brought up, reload knows what to change", j.Name)
+		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: reload changes them only if this version of `ropewalk up` brought the interface up", j.Name)
 		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil
 	}
 	now, err := j.present()

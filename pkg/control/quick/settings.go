@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// settings are what a plan makes of the host: Reload changes it by the difference of two settings.
+// settings are the host's settings that a plan makes: Reload changes it by the difference of two settings.
 type settings struct {
 	Addresses []netip.Prefix   `json:"addresses"`
 	FileMTU   int              `json:"file_mtu"` // MTU= of the file, 0 without

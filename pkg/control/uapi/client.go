@@ -106,7 +106,7 @@ func checkNames(dev config.Device) error {
 	return nil
 }
 
-// withoutNames returns the change without what only ropewalk knows of peers, and whether there was any.
+// withoutNames returns the change without the fields of peers that only ropewalk knows (names), and whether there were any.
 func withoutNames(dev config.Device) (plain config.Device, named bool) {
 	plain = dev
 	plain.Peers = slices.Clone(dev.Peers)

@@ -40,13 +40,13 @@ func evaluatePlugin(f *facts.Facts, p *facts.Plugin, r *recorder) {
 	case p.Port.Err != nil:
 		r.unknown(p.Device, p.Port.Err)
 	case len(p.Lower) == 0:
-		r.ok(p.Device, "%s, no route to any peer", found)
+		r.ok(p.Device, "%s; no device found on the routes to its peers, so spread is not checked", found)
 	case p.Spread.Err != nil:
 		r.unknown(p.Device, p.Spread.Err)
 	case len(missing) == 0:
 		r.ok(p.Device, "%s, spread on %s", found, strings.Join(p.Lower, ", "))
 	case !slices.ContainsFunc(missing, func(device string) bool { return hasMultipleQueues(f, device) }):
-		r.ok(p.Device, "%s, not spread; only one receive queue on %s", found, strings.Join(missing, ", "))
+		r.ok(p.Device, "%s, not spread: only one receive queue on %s, so it would not help", found, strings.Join(missing, ", "))
 	default:
 		r.warn(p.Device, fmt.Sprintf("%s, not spread on %s: all flows between two nodes use one queue and one CPU", found, strings.Join(missing, ", ")),
 			spreadCommands(p, missing))

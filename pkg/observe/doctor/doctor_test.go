@@ -306,7 +306,7 @@ func pluginCases() []faultCase {
 			"cni", plugin(func(p *facts.Plugin) { p.Lower = []string{"eth0", "eth1"} }), Warning, "not spread on eth0, eth1:",
 			"ropewalk spread attach eth0 --port 51871 --watch &\nropewalk spread attach eth1 --port 51871 --watch\n# on each node",
 		},
-		{"cni", plugin(func(p *facts.Plugin) { p.Lower = nil }), OK, "no route", ""},
+		{"cni", plugin(func(p *facts.Plugin) { p.Lower = nil }), OK, "no device found on the routes", ""},
 		{"cni", plugin(func(p *facts.Plugin) { p.Port.Err = unix.EPERM }), Unknown, "not permitted", ""},
 		{"cni", plugin(func(p *facts.Plugin) { p.Spread.Err = unix.EPERM }), Unknown, "not permitted", ""},
 		{"cni", func(f *facts.Facts) { f.Plugins.Err = unix.EPERM }, Unknown, "not permitted", ""},

@@ -134,7 +134,7 @@ func evaluatePeerFirewall(p *facts.PeerPath, key string, r *recorder) {
 	case p.After.Probe.Session:
 		r.ok(key, "UDP to and from %s passes", endpoint(p))
 	case p.Ping.Err == nil:
-		r.warn(key, fmt.Sprintf("%s answers ping after %s, but UDP to port %d meets silence", p.Endpoint.AddrPort.Addr(), brief(p.Ping.Value), port), atPeer)
+		r.warn(key, fmt.Sprintf("%s answers ping after %s, but UDP to port %d gets no answer", p.Endpoint.AddrPort.Addr(), brief(p.Ping.Value), port), atPeer)
 	default:
 		r.warn(key, fmt.Sprintf("%s answers neither UDP nor ping", p.Endpoint.AddrPort.Addr()), "is this the peer's address, and is the host up? "+atPeer)
 	}

@@ -99,7 +99,7 @@ func peerCases() []faultCase {
 		{"peer-firewall", withoutSession(datagram(syscall.ECONNREFUSED)), Failed, "port unreachable", "ss -ulnp 'sport = :51820'"},
 		{"peer-firewall", onPeer(datagram(syscall.ECONNREFUSED)), Warning, "port unreachable", "ss -ulnp"},
 		{"peer-firewall", withoutSession(datagram(syscall.EHOSTUNREACH)), Failed, "no route to host", "traceroute"},
-		{"peer-firewall", withoutSession(nothing), Warning, "answers ping after 1ms, but UDP to port 51820 meets silence", "tcpdump"},
+		{"peer-firewall", withoutSession(nothing), Warning, "answers ping after 1ms, but UDP to port 51820 gets no answer", "tcpdump"},
 		{"peer-firewall", withoutSession(noPing), Warning, "answers neither UDP nor ping", "is the host up?"},
 		{"peer-firewall", withoutSession(refused(config.PeerHandshake{Refused: config.RefusedMAC1})), OK, "arrive here", ""},
 		{"peer-firewall", withoutSession(func(p *facts.PeerPath) { p.Route.Err = hostnet.ErrNoRoute }), Unknown, "no route", ""},
