@@ -16,14 +16,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
-// shape is what a batch consists of.
+// shape describes a batch: a number of packets of one size.
 type shape struct {
 	name          string // in figures' names
 	what          string
 	packets, size int
 }
 
-// trainShape is a full TSO train, smallShape what small packets are handled in.
+// trainShape is a full TSO train, smallShape a batch of small packets.
 func trainShape() shape { return shape{"train", "45 × 1440 B", 45, 1440} }
 func smallShape() shape { return shape{"small", "64 B", 64, 64} }
 

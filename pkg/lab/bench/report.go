@@ -19,7 +19,7 @@ func Stages() []string {
 	return []string{StageCrypto, StageTUN, StageUnderlay, StageRaw, StageTunnel}
 }
 
-// Report is what a machine was found to carry.
+// Report holds the figures of a machine.
 type Report struct {
 	Schema  int      `json:"schema"`
 	Command string   `json:"command,omitempty"`

@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
-// stageTitle is what a stage's figures are about.
+// stageTitle returns the title of a stage's figures.
 func stageTitle(stage string) string {
 	switch stage {
 	case StageCrypto:
@@ -74,7 +74,7 @@ func orUnknown(s string) string {
 	return s
 }
 
-// figureRow is what was measured, the figure, and its unit with what stands beside it.
+// figureRow returns the columns of a figure: its name, its value, and its unit with further values in parentheses.
 func figureRow(f Figure) [3]string {
 	if f.Error != "" {
 		first, _, _ := strings.Cut(f.Error, "\n")
@@ -83,7 +83,7 @@ func figureRow(f Figure) [3]string {
 	return [3]string{f.What, threeDigits(f.Value), f.Unit + beside(f)}
 }
 
-// beside is the companions worth a reader's time.
+// beside returns the further values of a figure that the table shows, in parentheses.
 func beside(f Figure) string {
 	var list []string
 	for _, c := range []struct{ key, format string }{

@@ -15,7 +15,7 @@ import (
 // tcpStreams are the numbers of parallel streams that throughput is measured with.
 func tcpStreams() []int { return []int{1, 4, 16} }
 
-// stretchNDR is what each rate of the search for the highest is offered for.
+// stretchNDR is the time for which each rate is offered in the search for the highest one without loss (no-drop rate).
 const stretchNDR = 500 * time.Millisecond
 
 // raw measures TCP over the cable without a tunnel: the limit of the machine's network stack and the generator.
@@ -31,7 +31,7 @@ func (s *suite) raw(ctx context.Context) error {
 	})
 }
 
-// tunnel measures the tunnel with each number of lanes, and with the last of them what else matters.
+// tunnel measures the tunnel with each number of lanes, and with the last of them also the figures of others.
 func (s *suite) tunnel(ctx context.Context) error {
 	for i, lanes := range s.cfg.Lanes {
 		err := s.inLab(ctx, StageTunnel, testbed.Config{Daemon: s.cfg.Daemon(lanes)}, func(lab *labSource) error {

@@ -21,15 +21,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// edgePart is the share of a stretch that one measurement of an edge takes, and edgeLimit what is waited at most for
+// edgePart is the share of a stretch that one measurement of an edge takes, and edgeLimit the longest wait for
 // packets that should be there.
 const (
 	edgePart  = 4
 	edgeLimit = 10 * time.Second
 )
 
-// tun measures a real TUN: writing what the host then throws away, reading what the host was made to send, and TCP from
-// one TUN into another.
+// tun measures a real TUN: writing packets that the host then drops, reading packets that the host was made to send, and TCP
+// from one TUN into another.
 func (s *suite) tun(ctx context.Context) error {
 	for _, sh := range []shape{trainShape(), smallShape()} {
 		unit, rate := "Gbit/s", gigabits

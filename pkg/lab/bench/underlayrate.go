@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 )
 
-// outerShape is what fits one GSO send: a packet less than trainShape sealed.
+// outerShape is the largest batch that fits one GSO send: a packet less than trainShape sealed.
 func outerShape() shape { return shape{"gso", "44 × 1472 B", 44, 1472} }
 
 // underlay measures the UDP sockets between two hosts: trains by GSO and GRO, and the same datagrams one by one.

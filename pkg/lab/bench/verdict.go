@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Limit is what a tunnel's throughput ends at.
+// Limit is the limiting factor of a tunnel's throughput.
 type Limit string
 
-// The limits. All but LimitIdle and LimitUnknown say what takes the largest share of processors that are all busy.
+// The limits. All but LimitIdle and LimitUnknown name the part that takes the largest share of processors that are all busy.
 const (
 	LimitCrypto    Limit = "crypto"
 	LimitTUN       Limit = "TUN"
 	LimitUnderlay  Limit = "underlay"
 	LimitGenerator Limit = "cores shared with the traffic generator"
-	// LimitRest is what no part has by itself: work per train and per packet, waking up, caches that are cold.
+	// LimitRest is the work between the measured parts: per train and per packet, wakeups, cold caches.
 	LimitRest Limit = "everything else"
 	// LimitUnknown means that not all parts were measured.
 	LimitUnknown Limit = "unknown"
@@ -30,15 +30,15 @@ const (
 // threads.
 const busyEnough = 0.8
 
-// Parts is what a Verdict is derived from. Rates are those of one core in Gbit/s; 0 is not measured.
+// Parts are the figures from which a Verdict is derived. Rates are those of one core in Gbit/s; 0 is not measured.
 type Parts struct {
 	Cores                       int
 	Seal, Open                  float64
 	TUNRead, TUNWrite           float64
 	UnderlaySend, UnderlayRecv  float64
-	RawGbps, GeneratorCoresGbps float64 // TCP over the bare cable at its best, and what a Gbit/s of it costs, in cores
-	NullTunnelCoresGbps         float64 // what a Gbit/s of TCP costs from one TUN into another, in cores
-	PairCoresGbps               float64 // what a Gbit/s costs to send and receive on two threads, in cores
+	RawGbps, GeneratorCoresGbps float64 // TCP over the bare cable at its best, and the cores that a Gbit/s of it takes
+	NullTunnelCoresGbps         float64 // cores that a Gbit/s of TCP takes from one TUN into another
+	PairCoresGbps               float64 // cores that a Gbit/s takes to send and receive on two threads
 	Tunnel                      []Throughput
 }
 
@@ -70,7 +70,7 @@ type Verdict struct {
 	OneEndGbps float64 `json:"one_end_gbps"`
 }
 
-// PartsOf takes what a Verdict needs out of a report.
+// PartsOf takes the figures that a Verdict needs out of a report.
 func PartsOf(r *Report) Parts {
 	p := Parts{
 		Cores:   r.Machine.Cores,
@@ -89,7 +89,7 @@ func PartsOf(r *Report) Parts {
 		}
 		switch {
 		case f.Stage == StageTunnel:
-			// What starting and ending the traffic took can bring the cores a little over what there are.
+			// Starting and ending the traffic takes time, too, so the measured cores may exceed those of the machine a little.
 			cores := min(f.More["cores"], float64(p.Cores))
 			p.Tunnel = append(p.Tunnel, Throughput{f.Lanes, f.Streams, f.Value, cores})
 		case f.Stage == StageTUN:
@@ -159,8 +159,8 @@ func bestByLanes(all []Throughput) (best []Throughput) {
 	return best
 }
 
-// shares divides the cost of a Gbit/s, in cores, among the parts. Should they add up to more than was measured, they
-// share what there was.
+// shares divides the cost of a Gbit/s, in cores, among the parts. If they add up to more than was measured, they
+// are scaled down to it.
 func shares(p Parts, cost float64) []Share {
 	parts := []struct {
 		part  Limit
@@ -187,8 +187,8 @@ func shares(p Parts, cost float64) []Share {
 	return list
 }
 
-// tunCost is what a Gbit/s costs in both TUNs, in cores: what TCP through them took beyond TCP over the cable, with caches
-// as cold as they are in a tunnel, or what reading and writing took at least.
+// tunCost is the number of cores that a Gbit/s takes in both TUNs: the excess of TCP through them over TCP over the cable, with
+// caches as cold as they are in a tunnel, but at least the cores for reading and writing alone.
 func tunCost(p Parts) float64 {
 	least := perGbit(p.TUNRead) + perGbit(p.TUNWrite)
 	if p.GeneratorCoresGbps <= 0 {
@@ -251,19 +251,19 @@ func (v *Verdict) why() []string {
 	return lines
 }
 
-// sentence is what the limit means.
+// sentence explains the limit.
 func (l Limit) sentence() string {
 	switch l {
 	case LimitIdle:
 		return "lanes. Cores were idle: more lanes or more streams may carry more."
 	case LimitUnknown:
-		return "unknown. That takes the figures of all stages."
+		return "unknown. It takes the figures of all stages to find it."
 	case LimitRest:
-		return "the cores are busy with what is around the parts: splitting, merging, checksums, waking up, cold caches."
+		return "work between the measured parts, with which the cores are busy: splitting, merging, checksums, wakeups, cold caches."
 	case LimitGenerator:
 		return "the cores are shared with the traffic generator, which takes the largest part of them."
 	}
-	return string(l) + ": of all parts it takes the most of the cores, which are busy."
+	return string(l) + ". The cores are busy, and no other measured part takes more of their time."
 }
 
 // short is the limit's name in a list of parts.

@@ -8,9 +8,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// RSS describes how a NIC selects the receive queue of a packet. A cable supports the plain Toeplitz hash, over addresses and
-// ports of TCP and UDP, and over the addresses alone of fragments and other IP packets. Frames that are not IP or have VLAN
-// tags have the hash 0.
+// RSS describes how a NIC selects the receive queue of a packet. The ends of a Cable imitate such a NIC. They support the plain
+// Toeplitz hash: over addresses and ports of TCP and UDP, and over the addresses alone of fragments and other IP packets. Frames
+// that are not IP or have VLAN tags have the hash 0.
 type RSS = spread.RSS
 
 // NewRSS returns the default configuration of many NIC drivers: the key of Microsoft's verification suite, and an indirection
@@ -19,7 +19,7 @@ func NewRSS(queues int) *RSS {
 	return &RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(queues)}
 }
 
-// checkRSS returns an error if a cable does not support r: for a hash other than plain Toeplitz, and for an indirection table
+// checkRSS returns an error if a Cable does not support r: for a hash other than plain Toeplitz, and for an indirection table
 // that has an invalid queue or whose length is not a power of two.
 func checkRSS(r *RSS, queues int) error {
 	for _, setting := range []struct {

@@ -98,7 +98,7 @@ func (o Outcome) LossPercent() float64 {
 	return 100 * float64(o.LostPackets) / float64(o.SentPackets)
 }
 
-// CoresPerGbps is what a Gbit/s costs.
+// CoresPerGbps is the number of cores that a Gbit/s takes.
 func (o Outcome) CoresPerGbps() float64 {
 	if o.Gbps() == 0 {
 		return 0
@@ -161,7 +161,7 @@ func (l *Lab) serverAt(s *Side, ipv6 bool) netip.AddrPort {
 	return netip.AddrPortFrom(addr, serverPort)
 }
 
-// damage is an error if data arrived that was not sent so.
+// damage returns an error if data arrived damaged.
 func damage(res traffic.Result) error {
 	if res.Corrupt == 0 {
 		return nil
