@@ -3,7 +3,7 @@
 /*
  * steer: chooses the TUN queue of an inner packet or train (TUNSETSTEERINGEBPF). The driver takes the low 16 bits of
  * the result modulo the number of queues. Without this program the driver uses the queue on which the flow's opposite
- * direction was last written, and the sender's network decides which one that is.
+ * direction was last written: that of the lane that received it.
  */
 
 #include "include/bpf.h"

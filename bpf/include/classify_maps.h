@@ -36,7 +36,10 @@ volatile const u16 cpu_table[CLASSIFY_CPU_ENTRIES];
 /* Whether packets may arrive with their checksum left to the device, as from the other end of a veth. */
 volatile const u8 checksum_partial;
 
-/* Rate limits (ratelimit.h): emission interval and tolerance in nanoseconds. An interval of 0 is no limit. */
+/*
+ * Rate limits (ratelimit.h): emission interval and tolerance in nanoseconds. An interval of 0 is no limit. source: of each source,
+ * total: of each limit that the sources share on a CPU.
+ */
 volatile const u64 source_interval;
 volatile const u64 source_tolerance;
 volatile const u64 total_interval;

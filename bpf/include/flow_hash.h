@@ -5,7 +5,10 @@
 #include "bpf.h"
 #include "ip.h"
 
-/* The symmetric hash of an inner flow, as FlowHash of Go's package packet defines it. */
+/*
+ * The hash of an inner flow, by which steer chooses the TUN queue. FlowHash of Go's package packet defines it. It is symmetric:
+ * both directions of a flow have the same hash.
+ */
 
 /* A bijective mixing function: every bit of the input affects every bit of the output. */
 INLINE u64 mix(u64 x)
@@ -35,7 +38,7 @@ INLINE u32 hash_endpoints(u64 src, u64 dst, u8 protocol)
 	return mix(src + dst + protocol) >> 32;
 }
 
-/* Returns the ports, or zeros for a packet without readable ports. */
+/* Returns the ports, or zeros for a packet without readable ones: of another protocol, a fragment, or truncated. */
 INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 {
 	struct ports ports = {};

@@ -5,11 +5,13 @@
 #include "spread_maps.h"
 
 /*
- * The choice of a flow's lane. The algorithm is that of Flows and Loads in Go's package spread.
+ * The choice of a flow's lane: here the index, in the peer's ports, of the source port from which its messages leave. The
+ * algorithm is that of Flows and Loads in Go's package spread.
  *
- * A flow entry packs the tick of the flow's last packet above LANE_BITS of lane; 0: the entry is unused. A load packs the
- * epoch of its last update above LOAD_BITS of bytes. The bytes are halved with every epoch. Two CPUs that update an entry
- * at the same time may lose one update: a load is only an estimate, and a flow is on one CPU at a time.
+ * A flow entry is tick << LANE_BITS | lane: when the flow last sent a packet, and on which lane; 0: the entry is unused. A
+ * load is epoch << LOAD_BITS | bytes: when it was last updated, and the bytes sent, which are halved with every epoch. A
+ * tick is 1,024 ns (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that update an entry at the same time may lose one
+ * update: a load is only an estimate, and a flow is on one CPU at a time.
  */
 
 #define TICK_SHIFT 10
@@ -48,8 +50,8 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 {
 	u64 start = peer->first % lanes, best = LOAD_MASK << LANE_BITS | LANE_MASK;
 
-	/* Hides the range from the compiler, which would else omit the first comparison below. Linux 5.10 needs that comparison: its
-	 * verifier forgets the range of a number on the stack. */
+	/* Linux 5.10 needs the comparison of i with SPREAD_LANES below: its verifier forgets the range of a number on the stack.
+	 * The compiler would omit it if it knew the range of lanes. The asm hides that. */
 	__asm__ volatile("" : "+r"(lanes));
 	for (u32 i = 0; i < SPREAD_LANES && i < lanes; i++) {
 		u64 distance = i - start + (lanes & less_mask(i, start));
@@ -61,7 +63,10 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 	return start < lanes ? start : start - lanes;
 }
 
-/* Returns the lane for a packet, and updates the flow and the load. flow is the flow's hash, lanes at least 1, now in ns. */
+/*
+ * Returns the lane for a packet, and updates the flow and the load. flow is the flow's hash, lanes at least 1. now is in ns
+ * and changes once per jiffy (monotonic), flowlet_gap is in ticks.
+ */
 INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
@@ -78,13 +83,14 @@ INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 f
 		lane = least_loaded(peer, lanes, epoch);
 	}
 	/*
-	 * The entry stores the lane before the modulo below: a flow to a peer with fewer lanes may share it, and must not move
-	 * the other flows. now changes once per jiffy, so CPUs do not write the entry, and contend for its line, more often.
+	 * The entry stores the lane before the modulo below: flows whose hashes begin alike share an entry, and one to a peer
+	 * with fewer lanes must not move the others. now changes once per jiffy, and so does the entry: CPUs contend for its
+	 * cache line no more often.
 	 */
 	if (packed != (tick << LANE_BITS | lane))
 		*entry = tick << LANE_BITS | lane;
 	lane %= lanes;
-	/* Hides the range from the compiler, which would else omit the mask below that the verifier needs. */
+	/* The verifier needs the mask below. The compiler would omit it if it knew the range of lane. The asm hides that. */
 	__asm__ volatile("" : "+r"(lane));
 	load = &peer->loads[lane & (SPREAD_LANES - 1)];
 	bytes += decayed(*load, epoch);

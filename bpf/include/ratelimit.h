@@ -7,15 +7,15 @@
 #include "wireguard.h"
 
 /*
- * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64), and three per CPU that sources
- * share (LIMIT_NO_MAC2 and following). Each is a token bucket in one u64 (GCRA, ITU-T I.371): the theoretical arrival
- * time (TAT), at which the bucket is full again. Two CPUs that update a source's TAT at the same time may lose one
- * update, which lets one more initiation pass. A CPU's own limits are exact.
+ * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64, source_interval), and three per CPU
+ * that sources share (LIMIT_NO_MAC2, LIMIT_MAC2 and LIMIT_PEERS, total_interval). Each is a token bucket in one u64
+ * (GCRA, ITU-T I.371): the theoretical arrival time (TAT), at which the bucket is full again. Two CPUs that update a source's
+ * TAT at the same time may lose one update, which lets one more initiation pass. A CPU's own limits are exact.
  *
  * How a peer completes its handshake during a flood:
  *
- * Under load the handshake workers answer an initiation with a cookie. The peer repeats it with mac2 after Rekey-Timeout
- * (5 s). That makes two initiations in five seconds, and the source's limit allows a larger burst.
+ * Under load the handshake workers, in user space, answer an initiation with a cookie. The peer repeats it with mac2 after
+ * Rekey-Timeout (5 s). That makes two initiations in five seconds, and the source's limit allows a larger burst.
  *
  * A flood from few real addresses exhausts their own limits. Dropped initiations consume nothing of the CPU's limit.
  *
@@ -28,10 +28,10 @@
  * limits. So sessions are renewed during any flood.
  *
  * A sender that knows a peer's address and spoofs it, or shares it (NAT, the /64, a link's fe80::), exhausts that
- * source's limit. Initiations beyond it use one more CPU limit, shared by all peer sources. The peer then competes with
- * the flood for thousands of tokens a second instead of fifty. Without rate limits it would get more only where the
- * workers can process the whole flood: they verify mac1 first, which is not possible here. This host can still renew
- * the session itself: responses to its own initiations are not limited.
+ * source's limit (50 initiations a second). Initiations beyond it use one more CPU limit (2,000 a second), shared by all peer
+ * sources, for which the peer then competes with the flood. Without rate limits the peer would get more only if the
+ * handshake workers kept up with the whole flood. They drop messages with a wrong mac1 first; here it cannot be verified.
+ * This host can still renew the session itself: responses to its own initiations are not limited.
  *
  * IP fragments and packets with IPv6 extension headers are not limited: the kernel must first reassemble or parse them.
  */
@@ -78,7 +78,7 @@ INLINE int take_cpu_token(u64 now, u32 which)
 	return !limits || take_token(&limits->tat[which], now, total_interval, total_tolerance);
 }
 
-/* Takes a token for a peer's source: its own, or else one of those that all peer sources share. */
+/* Takes a token for a peer's source: its own, or else one of those that all peer sources share, if they are limited. */
 INLINE int take_peer_token(u64 *tat, u64 now)
 {
 	if (take_token(tat, now, source_interval, source_tolerance))
@@ -106,7 +106,7 @@ INLINE int limit_initiation(const struct outer *o, const struct message *m, void
 	if (!take_cpu_token(now, has_mac2(m, end) ? LIMIT_MAC2 : LIMIT_NO_MAC2))
 		return drop(DROP_HS_XDP_TOTAL_LIMIT);
 	if (!tat && source_interval) {
-		now += source_interval;
+		now += source_interval; /* the TAT after the first token */
 		bpf_map_update_elem(&sources, &source, &now, 0);
 	}
 	return pass(CLASSIFY_INITIATION);

@@ -69,8 +69,8 @@ INLINE u64 pseudo_header_sum(const struct outer *o, be16 len)
 
 /*
  * Replaces the ports of a received datagram. Returns 0 if there was no memory to make the header writable. A checksum that covers
- * only the pseudo-header (CHECKSUM_PARTIAL) equals its sum and must stay, so one that equals it is left to the kernel, which knows.
- * All others are updated here, which saves a helper call.
+ * only the pseudo-header (CHECKSUM_PARTIAL) equals its sum and must stay. So one that equals it is left to the kernel's helper,
+ * which can tell both cases apart. All others are updated here, which saves a helper call.
  */
 INLINE int restore_ports(struct __sk_buff *skb, const struct outer *o, struct udp_header header, struct ports new)
 {
