@@ -56,7 +56,7 @@ func TestNoteOfAllNodesIsDelayed(t *testing.T) {
 		t.Helper()
 		before := api.agents.size()
 		res.status = v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820"}}
-		_, rn := a.cluster.ownObjects()
+		_, rn := a.cluster.node("a")
 		if err := a.publishStatus(t.Context(), rn, res, err); err != nil {
 			t.Fatal(err)
 		}
