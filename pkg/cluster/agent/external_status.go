@@ -25,6 +25,9 @@ const (
 	maxStatusWrites = 20
 	moreWritesAfter = time.Second
 	retryWriteAfter = time.Minute
+	// minWriteInterval is the time between two writes for one RopewalkPeer whose spec does not change: a hostile node may claim a
+	// prefix again and again.
+	minWriteInterval = 30 * time.Second
 )
 
 // maxNamedNodes bounds the names in a condition's message.
@@ -40,7 +43,7 @@ type externalOutcome struct {
 // externalStatus remembers what an agent knows about the status of RopewalkPeers.
 type externalStatus struct {
 	differsSince map[string]time.Time        // by name
-	written      map[string]writtenCondition // by name, until the informer has it
+	written      map[string]writtenCondition // by name, for minWriteInterval
 	loggedAs     map[string]string           // reasons of refusals, by name
 }
 
@@ -70,7 +73,7 @@ func (a *Agent) publishExternal(ctx context.Context, o *externalOutcome) {
 	for _, rp := range a.cluster.external.objects() {
 		want := a.acceptedCondition(rp, refused, o.nodes)
 		have := before.current(rp)
-		if w, ok := before.written[rp.Name]; ok && time.Since(w.at) < writeEchoTimeout {
+		if w, ok := before.written[rp.Name]; ok && time.Since(w.at) < minWriteInterval {
 			a.external.written[rp.Name] = w
 		}
 		if have != nil && sameCondition(*have, want) {
@@ -81,7 +84,7 @@ func (a *Agent) publishExternal(ctx context.Context, o *externalOutcome) {
 			since = time.Now()
 		}
 		a.external.differsSince[rp.Name] = since
-		switch wait := time.Until(since.Add(time.Duration(rank) * writerTimeout)); {
+		switch wait := max(time.Until(since.Add(time.Duration(rank)*writerTimeout)), before.pause(rp)); {
 		case wait > 0:
 			a.queue.AddAfter(clusterChanged, wait)
 		case failed: // the others would wait for the same API server
@@ -124,6 +127,15 @@ func (a *Agent) writeAccepted(ctx context.Context, rp *v1alpha1.RopewalkPeer, ha
 	}
 	a.createEvent(ctx, regarding{v1alpha1.PeerKind, rp.Name, rp.UID}, kind, want.Reason, want.Message)
 	return true
+}
+
+// pause returns the time until a RopewalkPeer may be written again; 0 or less: now.
+func (s *externalStatus) pause(rp *v1alpha1.RopewalkPeer) time.Duration {
+	w, ok := s.written[rp.Name]
+	if !ok || w.uid != rp.UID || w.condition.ObservedGeneration != rp.Generation {
+		return 0
+	}
+	return time.Until(w.at.Add(minWriteInterval))
 }
 
 // current returns the condition that the cluster has: the last written one, until the informer has delivered it.

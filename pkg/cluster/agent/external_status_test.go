@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // newPublishingAgent returns an agent of the node "a" that has the RopewalkPeers of its API.
@@ -83,6 +84,12 @@ func TestRefusalsAreEvents(t *testing.T) {
 		{"accepted", nil, v1alpha1.ReasonAccepted, "Normal Accepted a peer of all nodes in mode mesh"},
 	} {
 		before := len(api.events)
+		clear(a.external.written) // as if minWriteInterval were over, and the informer had the condition
+		have := api.acceptedIn(t, "laptop")
+		expect.Eventually(t, "the informer has the condition", func() bool {
+			rp := a.cluster.external.objects()[0]
+			return have.Type == "" || len(rp.Status.Conditions) == 1 && rp.Status.Conditions[0].Reason == have.Reason
+		})
 		a.publishExternal(t.Context(), ofNode(0, step.refused...))
 		got := ""
 		for _, e := range api.events[before:] {
@@ -94,6 +101,27 @@ func TestRefusalsAreEvents(t *testing.T) {
 		if c := api.acceptedIn(t, "laptop"); got != step.event || c.Reason != step.reason {
 			t.Errorf("%s: got Event %q, want %q, condition %+v", step.what, got, step.event, c)
 		}
+	}
+}
+
+// TestChangingConditionIsWrittenRarely: a node that claims a prefix again and again must not make an agent write each time.
+func TestChangingConditionIsWrittenRarely(t *testing.T) {
+	a, api := newPublishingAgent(t, laptop())
+	taken := mesh.Refusal{Peer: "laptop", Reason: "its key is taken"}
+	before := api.external.size()
+	for range 3 {
+		a.publishExternal(t.Context(), ofNode(0, taken))
+		a.publishExternal(t.Context(), ofNode(0))
+	}
+	if n := api.external.size() - before; n != 1 || len(api.events) != 1 {
+		t.Errorf("%d writes and %d Events, want one of each", n, len(api.events))
+	}
+	w := a.external.written["laptop"]
+	w.at = w.at.Add(-minWriteInterval)
+	a.external.written["laptop"] = w
+	a.publishExternal(t.Context(), ofNode(0))
+	if c := api.acceptedIn(t, "laptop"); c.Status != metav1.ConditionTrue {
+		t.Errorf("after %s: got %+v", minWriteInterval, c)
 	}
 }
 
