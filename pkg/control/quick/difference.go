@@ -91,10 +91,15 @@ func (d *difference) addresses() (add, remove []Step) {
 	}) {
 		add = append(add, promoteSecondaries{d.link})
 	}
+	for _, r := range d.bridges() {
+		route := d.step(r)
+		add = append(add, reversible{route, removeRoute(route)})
+		remove = append(remove, reversible{removeRoute(route), route})
+	}
 	for _, a := range removed {
 		step := reversible{removeAddress{d.link, a}, addAddress{d.link, a}}
-		if a.Addr().Is6() && slices.ContainsFunc(added, func(b netip.Prefix) bool { return a.Addr() == b.Addr() }) {
-			add = append(add, step) // the kernel has one length for each address
+		if d.changesLength(a) {
+			add = append(add, step)
 		} else {
 			remove = append(remove, step)
 		}
@@ -103,6 +108,22 @@ func (d *difference) addresses() (add, remove []Step) {
 		add = append(add, reversible{addAddress{d.link, a}, removeAddress{d.link, a}})
 	}
 	return add, remove
+}
+
+// changesLength reports whether an IPv6 address that is removed has another prefix length afterwards. The kernel has one for each address, so
+// such an address goes before it comes back.
+func (d *difference) changesLength(removed netip.Prefix) bool {
+	return removed.Addr().Is6() && slices.ContainsFunc(d.wanted.Addresses, func(a netip.Prefix) bool { return a.Addr() == removed.Addr() })
+}
+
+// bridges returns the routes that stand in for those of the kernel while addresses change their length.
+func (d *difference) bridges() (routes []tableRoute) {
+	for _, a := range d.removedAddresses() {
+		if d.changesLength(a) && !a.IsSingleIP() {
+			routes = append(routes, tableRoute{Dst: a.Masked()})
+		}
+	}
+	return without(routes, slices.Concat(d.now.Routes, unnamed(d.wanted.Routes)))
 }
 
 func (d *difference) removedAddresses() []netip.Prefix {

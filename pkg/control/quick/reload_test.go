@@ -36,6 +36,7 @@ func edits() map[string][]string {
 		"address of the same subnet":   {"10.9.0.1/24", "10.9.0.7/24"},
 		"IPv4 prefix length":           {"10.9.0.1/24", "10.9.0.1/16"},
 		"IPv6 prefix length":           {"fd09::1/64", "fd09::1/48"},
+		"IPv6 prefix to routes":        {"fd09::1/64", "fd09::1/128", "fd07::/48", "fd09::/64"},
 		"no IPv4 address":              {"10.9.0.1/24, ", ""},
 		"routes in place of addresses": {"10.9.0.1/24", "10.8.0.1/24", "10.9.0.2/32", "10.9.0.0/24"},
 		"more addresses":               {"fd09::1/64", "fd09::1/64, fd09::2/64, 10.9.0.2/24, 10.6.0.1/32"},
@@ -201,6 +202,22 @@ func TestAddressChangeKeepsRoutesToPeers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestPrefixLengthChangeKeepsRouteToPeers(t *testing.T) {
+	h := newHost(t)
+	text := strings.Replace(basic, "fd09::1/64", "fd09::1/64, fd09::7/64", 1)
+	h.up(h.open("wg0", text))
+	j := &job{Runner: h.Runner, Interface: h.open("wg0", strings.NewReplacer("fd09::1/64", "fd09::1/48", "fd09::7/64", "fd09::7/48").Replace(text))}
+	change, err := j.planReload(t.Context())
+	expect.NoError(t, err)
+	for _, s := range change.Steps {
+		expect.NoError(t, j.execute(t.Context(), s))
+		to, err := hostnet.RouteTo(netip.MustParseAddr("fd09::5"), 0, 0)
+		if err != nil || to.Device != "wg0" {
+			t.Errorf("after %v: got device %q, error %v, want wg0", s, to.Device, err)
+		}
 	}
 }
 
