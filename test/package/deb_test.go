@@ -45,7 +45,7 @@ func TestDebFilesAreWritableOnlyByRoot(t *testing.T) {
 		"/usr/share/man/man5/ropewalk-conf.5.gz":             0o644,
 		"/usr/lib/NetworkManager/conf.d/90-ropewalk.conf":    0o644,
 		"/usr/lib/systemd/network/10-ropewalk.network":       0o644,
-		"/usr/share/doc/ropewalk/networkd.conf":             0o644,
+		"/usr/share/doc/ropewalk/networkd.conf":              0o644,
 		"/usr/share/man/man8/ropewalk-reload.8.gz":           0o644,
 		"/usr/share/bash-completion/completions/ropewalk":    0o644,
 		"/usr/share/zsh/vendor-completions/_ropewalk":        0o644,

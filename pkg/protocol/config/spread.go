@@ -78,7 +78,9 @@ type SpreadReport struct {
 }
 
 // Ports returns the range of source ports.
-func (r *SpreadReport) Ports() spread.Ports { return spread.Ports{First: r.FirstPort, Last: r.LastPort} }
+func (r *SpreadReport) Ports() spread.Ports {
+	return spread.Ports{First: r.FirstPort, Last: r.LastPort}
+}
 
 // SpreadReport returns the spreading part of st.
 func (st *Status) SpreadReport() SpreadReport {
