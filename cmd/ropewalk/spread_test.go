@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/observe/term"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // runSpread runs `ropewalk spread` in the calling thread.
@@ -169,11 +169,7 @@ eth0
 // path. The thread ends with the test's goroutine.
 func enterSpreadLab(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root for namespaces: %v", err)
-	}
+	namespace.EnterWithMounts(t)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}

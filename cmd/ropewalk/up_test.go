@@ -11,19 +11,18 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // quickDaemonEnv makes a child process of this test binary run `ropewalk run NAME`: see TestQuickDaemonProcess.
@@ -163,12 +162,5 @@ func enterNetworkNamespace(t *testing.T) {
 		t.Skipf("needs root and TUN devices: %v", err)
 	}
 	f.Close()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs root: creating a network namespace is not permitted")
-		}
-		t.Fatal(err)
-	}
+	namespace.Enter(t)
 }

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // testHost is a network namespace with an uplink (u0, 192.0.2.2/24, MTU 1400, default route) and a Runner in it.
@@ -42,14 +42,7 @@ func newHost(t *testing.T) *testHost {
 		t.Skipf("needs root and TUN devices: %v", err)
 	}
 	f.Close()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs root: creating a network namespace is not permitted")
-		}
-		t.Fatal(err)
-	}
+	namespace.Enter(t)
 	h := &testHost{t: t, dir: t.TempDir()}
 	h.Runner = &Runner{
 		Stdout: &h.stdout, Stderr: &h.stderr,

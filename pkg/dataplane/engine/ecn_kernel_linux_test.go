@@ -5,7 +5,6 @@ package engine
 import (
 	"net"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // rawPeer is a plain UDP socket that knows the peer's end of a rig's session; it shares no code with pkg/netio/underlay/udp.
@@ -92,11 +92,7 @@ func (p *rawPeer) endpoint() underlay.Endpoint {
 // newRigWithRawPeer gives a rig a real port in a network namespace of its own, and a peer on a plain socket there.
 func newRigWithRawPeer(t *testing.T, ipv6 bool) (*rig, underlay.Port, *rawPeer) {
 	t.Helper()
-	runtime.LockOSThread() // for good: the thread and its namespace end with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root (CAP_SYS_ADMIN) for a network namespace: %v", err)
-	}
+	namespace.Enter(t)
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // rig is a veth pair in its own network namespace, with its own BPF file system.
@@ -30,11 +30,7 @@ type rig struct {
 // test's goroutine.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root for a network namespace: %v", err)
-	}
+	namespace.Enter(t)
 	_ = rlimit.RemoveMemlock()
 	r := &rig{T: t, fs: t.TempDir()}
 	if err := unix.Mount("bpf", r.fs, "bpf", 0, ""); err != nil {

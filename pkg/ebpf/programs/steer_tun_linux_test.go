@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // rig is a TUN with Steer in its own network namespace, and a host that sends into it.
@@ -41,11 +41,7 @@ func newRig(t *testing.T, queues int) *rig {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs a TUN driver: %v", err)
 	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root (CAP_SYS_ADMIN) for a network namespace: %v", err)
-	}
+	namespace.Enter(t)
 	d, err := tun.Open(tun.Config{Name: "rw0", Queues: queues})
 	r := &rig{t: t, socket: -1, arrivals: make(chan arrival, 64)}
 	expect.NoError(t, err)

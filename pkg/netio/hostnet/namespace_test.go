@@ -3,26 +3,18 @@
 package hostnet
 
 import (
-	"errors"
-	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // enterNamespace moves the test into a new network namespace. The thread stays locked, so thread and namespace end with
 // the test's goroutine.
 func enterNamespace(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs root: creating a network namespace is not permitted")
-		}
-		t.Fatal(err)
-	}
+	namespace.Enter(t)
 	mustLinkUp(t, "lo")
 }
 

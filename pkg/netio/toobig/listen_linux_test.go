@@ -6,25 +6,20 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // enterNamespace moves the test's goroutine into a new network namespace with a loopback device.
 func enterNamespace(t *testing.T) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skip("needs root: ", err)
-	}
+	namespace.Enter(t)
 	lo, err := netlink.LinkByName("lo")
 	expect.NoError(t, err)
 	expect.NoError(t, netlink.LinkSetUp(lo))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // enterNamespace moves the test's goroutine into a network namespace of its own, without IPv6, so that the
@@ -31,11 +31,7 @@ func enterNamespace(t testing.TB) {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs a TUN driver: %v", err)
 	}
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root (CAP_SYS_ADMIN) for a network namespace: %v", err)
-	}
+	namespace.Enter(t)
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}

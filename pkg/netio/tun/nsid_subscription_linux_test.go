@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // linkMessage returns one rtnetlink message of that type about a link.
@@ -191,10 +191,7 @@ func TestQueueSignalsDeletedInterface(t *testing.T) {
 // twoNamespaces moves the test's thread into the first of two new namespaces. The thread ends with the test.
 func twoNamespaces(t *testing.T) (here, there netns.NsHandle) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("needs a network namespace: %v", err)
-	}
+	namespace.Enter(t)
 	here, err := netns.Get()
 	expect.NoError(t, err)
 	there, err = netns.New()

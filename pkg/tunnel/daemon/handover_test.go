@@ -24,6 +24,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // daemonEnv makes the test binary a daemon for the interface of that name: see TestDaemonProcess.
@@ -50,7 +51,7 @@ func TestDaemonProcess(t *testing.T) {
 // startDaemon starts a process that serves an interface in new namespaces, and returns the interface's name and the process ID.
 func startDaemon(t *testing.T) (name string, pid int) {
 	t.Helper()
-	enterNamespaces(t)
+	namespace.EnterWithMounts(t)
 	if err := unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK); err != nil {
 		t.Skip("needs TUN devices: ", err)
 	}

@@ -6,17 +6,15 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 func TestSpreadPortsInLocalPortRangeAreLogged(t *testing.T) {
-	enterNamespaces(t)
+	namespace.EnterWithMounts(t)
 	for _, tt := range []struct {
 		local, reserved string
 		warn            bool
@@ -36,15 +34,5 @@ func TestSpreadPortsInLocalPortRangeAreLogged(t *testing.T) {
 		if got := strings.Contains(b.String(), "ip_local_reserved_ports="); got != tt.warn {
 			t.Errorf("%+v: got %q", tt, b.String())
 		}
-	}
-}
-
-// enterNamespaces moves the test's goroutine to new network and mount namespaces, which end with its thread.
-func enterNamespaces(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root for namespaces: %v", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 func TestSocketOfAnotherNetNSIsRefused(t *testing.T) {
@@ -19,7 +21,7 @@ func TestSocketOfAnotherNetNSIsRefused(t *testing.T) {
 	if err := checkSocketNetNS(fd); err != nil {
 		t.Errorf("a socket of this namespace: %v", err)
 	}
-	enterNamespaces(t)
+	namespace.EnterWithMounts(t)
 	if err := checkSocketNetNS(fd); !errors.Is(err, errOtherNetNS) {
 		t.Errorf("a socket of another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
@@ -30,7 +32,7 @@ func TestSocketOfAnotherNetNSIsRefused(t *testing.T) {
 
 func TestProcessOfAnotherNetNSIsRefused(t *testing.T) {
 	there := process(t)
-	enterNamespaces(t)
+	namespace.EnterWithMounts(t)
 	if err := checkProcessNetNS(there); !errors.Is(err, errOtherNetNS) {
 		t.Errorf("a process of another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
@@ -65,7 +67,7 @@ func TestTunnelOfAnotherNetNSIsNotStopped(t *testing.T) {
 		t.Run("on another thread", TestTunnelOfAnotherNetNSIsNotStopped)
 		return
 	}
-	enterNamespaces(t)
+	namespace.EnterWithMounts(t)
 	predecessor, successor := connPair(t)
 	if err := predecessor.Offer(); err != nil {
 		t.Fatal(err)
@@ -95,14 +97,4 @@ func listening(t *testing.T) (fd int) {
 		t.Fatal(err)
 	}
 	return fd
-}
-
-// enterNamespaces moves the test's goroutine to new network and mount namespaces, which end with its thread.
-func enterNamespaces(t *testing.T) {
-	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		runtime.UnlockOSThread()
-		t.Skipf("needs root for namespaces: %v", err)
-	}
 }

@@ -5,24 +5,18 @@ package factstest
 
 import (
 	"errors"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 // EnterNamespace moves the test into a network namespace of its own, with a /sys that shows it, or skips it where that is not
 // permitted. The thread is never unlocked, so that both end with the test's goroutine.
 func EnterNamespace(t testing.TB) {
 	t.Helper()
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
-		runtime.UnlockOSThread()
-		if errors.Is(err, unix.EPERM) {
-			t.Skip("needs root: creating a network namespace is not permitted")
-		}
-		t.Fatal(err)
-	}
+	namespace.EnterWithMounts(t)
 	err := errors.Join(
 		unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("sysfs", "/sys", "sysfs", 0, ""),
