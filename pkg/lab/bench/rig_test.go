@@ -4,15 +4,14 @@ package bench
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 )
@@ -32,25 +31,11 @@ func privileged(t *testing.T) {
 // newTestSuite is one whose namespaces are this test's alone; it checks that none is left.
 func newTestSuite(t *testing.T) *suite {
 	t.Helper()
-	cfg := Config{Stretch: 10 * testStretch, Prefix: testPrefix(t), Daemon: func(int) testbed.Daemon { return nil }}
+	cfg := Config{Stretch: 10 * testStretch, Prefix: netlabtest.Prefix(t), Daemon: func(int) testbed.Daemon { return nil }}
 	if err := cfg.complete(); err != nil {
 		t.Fatal(err)
 	}
 	return &suite{cfg: cfg}
-}
-
-// testPrefix is one that no other test uses.
-func testPrefix(t *testing.T) string {
-	t.Helper()
-	prefix := "t" + strings.ToLower(rand.Text()[:10])
-	t.Cleanup(func() {
-		for _, dir := range []string{"/run/netns", "/run/ropewalk/netlab"} {
-			if left, err := filepath.Glob(filepath.Join(dir, prefix+"-*")); err != nil || len(left) > 0 {
-				t.Errorf("the test left %v, %v", left, err)
-			}
-		}
-	})
-	return prefix
 }
 
 func TestCryptoStageNeedsNoPrivileges(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
@@ -19,7 +20,7 @@ func noServer() []string {
 func newLab(t *testing.T, cfg Config) *Lab {
 	t.Helper()
 	privileged(t)
-	cfg.Prefix, cfg.Traffic = testPrefix(t), noServer()
+	cfg.Prefix, cfg.Traffic = netlabtest.Prefix(t), noServer()
 	l, err := New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package testbed
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -26,23 +26,9 @@ func privileged(t *testing.T) {
 	}
 }
 
-// testPrefix is one that no other test uses.
-func testPrefix(t *testing.T) string {
-	t.Helper()
-	prefix := "t" + strings.ToLower(rand.Text()[:10])
-	t.Cleanup(func() {
-		for _, dir := range []string{"/run/netns", "/run/ropewalk/netlab"} {
-			if left, err := filepath.Glob(filepath.Join(dir, prefix+"-*")); err != nil || len(left) > 0 {
-				t.Errorf("the test left %v, %v", left, err)
-			}
-		}
-	})
-	return prefix
-}
-
 func TestLabWithoutGeneratorFailsAndCleansUp(t *testing.T) {
 	privileged(t)
-	_, err := New(t.Context(), Config{Prefix: testPrefix(t), Traffic: []string{"/bin/sh", "-c", "echo no generator here; exit 3", "sh"}})
+	_, err := New(t.Context(), Config{Prefix: netlabtest.Prefix(t), Traffic: []string{"/bin/sh", "-c", "echo no generator here; exit 3", "sh"}})
 	if err == nil || !strings.Contains(err.Error(), "no generator here") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("err = %v", err)
 	}
@@ -51,7 +37,7 @@ func TestLabWithoutGeneratorFailsAndCleansUp(t *testing.T) {
 func TestLabReportsDaemonExitReason(t *testing.T) {
 	privileged(t)
 	daemon := Command("/bin/sh", "-c", "echo cannot serve $0; exit 4")
-	_, err := New(t.Context(), Config{Prefix: testPrefix(t), Daemon: daemon})
+	_, err := New(t.Context(), Config{Prefix: netlabtest.Prefix(t), Daemon: daemon})
 	if err == nil || !strings.Contains(err.Error(), "cannot serve rb") || !strings.Contains(err.Error(), "exit status 4") {
 		t.Errorf("err = %v", err)
 	}
@@ -59,7 +45,7 @@ func TestLabReportsDaemonExitReason(t *testing.T) {
 
 func TestStopKillsChildProcesses(t *testing.T) {
 	privileged(t)
-	lab, err := netlab.New(testPrefix(t))
+	lab, err := netlab.New(netlabtest.Prefix(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +76,7 @@ func TestStopKillsChildProcesses(t *testing.T) {
 
 func TestUnexpectedProcessExitIsAnError(t *testing.T) {
 	privileged(t)
-	lab, err := netlab.New(testPrefix(t))
+	lab, err := netlab.New(netlabtest.Prefix(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +100,7 @@ func TestUnexpectedProcessExitIsAnError(t *testing.T) {
 
 func TestNoPingIsSentAfterTheEnd(t *testing.T) {
 	privileged(t)
-	net, err := netlab.New(testPrefix(t))
+	net, err := netlab.New(netlabtest.Prefix(t))
 	if err != nil {
 		t.Fatal(err)
 	}

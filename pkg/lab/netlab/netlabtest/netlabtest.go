@@ -4,7 +4,10 @@
 package netlabtest
 
 import (
+	"crypto/rand"
 	"errors"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +42,20 @@ func requireHosts(t testing.TB, err error) {
 	case err != nil:
 		t.Fatal(err)
 	}
+}
+
+// Prefix returns a prefix for the namespaces of a lab, which no other test uses. When the test ends, it checks that none is left.
+func Prefix(t testing.TB) string {
+	t.Helper()
+	prefix := "t" + strings.ToLower(rand.Text()[:10])
+	t.Cleanup(func() {
+		for _, dir := range []string{"/run/netns", "/run/ropewalk/netlab"} {
+			if left, err := filepath.Glob(filepath.Join(dir, prefix+"-*")); err != nil || len(left) > 0 {
+				t.Errorf("the test left %v, %v", left, err)
+			}
+		}
+	})
+	return prefix
 }
 
 // NeedAFXDP skips the test if no AF_XDP socket can be opened.
