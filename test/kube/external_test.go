@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -103,6 +104,7 @@ func TestLaptopReachesPodsThroughRopewalkPeer(t *testing.T) {
 	for name, spec := range map[string]map[string]any{
 		"laptop": {"publicKey": p.key.Public().Base64(), "allowedIPs": []any{"10.9.0.2/32"}},
 		"pods":   {"publicKey": noise.PublicKey{9}.Base64(), "allowedIPs": []any{"10.244.2.0/24"}},
+		"zoned":  {"publicKey": noise.PublicKey{10}.Base64(), "allowedIPs": []any{"10.9.0.3/32"}, "nodeSelector": map[string]any{"zone": "b"}},
 	} {
 		_, err := l.dynamic.Resource(rwpeers).Create(t.Context(), newPeer(name, spec), metav1.CreateOptions{})
 		expect.NoError(l, err)
@@ -124,20 +126,24 @@ func TestLaptopReachesPodsThroughRopewalkPeer(t *testing.T) {
 	}
 	l.reach(pods)
 	l.peersAreReported()
+	_, err := l.clients.CoreV1().Nodes().Patch(t.Context(), l.nodes[1].name, types.MergePatchType, []byte(`{"metadata":{"labels":{"zone":"b"}}}`), metav1.PatchOptions{})
+	expect.NoError(l, err)
+	l.nodes[1].shows("ropewalk_agent_external_peers 2\n")
+	l.nodes[0].shows("ropewalk_agent_external_peers 1\n")
 	l.agentsMayNotWritePeers(p.key.Public().Base64())
 
 	expect.NoError(l, l.dynamic.Resource(rwpeers).Delete(t.Context(), "laptop", metav1.DeleteOptions{}))
-	for _, n := range l.nodes {
-		n.shows("ropewalk_agent_external_peers 0\n")
-	}
+	l.nodes[0].shows("ropewalk_agent_external_peers 0\n")
+	l.nodes[1].shows("ropewalk_agent_external_peers 1\n")
 	l.refused(&p.pod, pods[0])
 	l.refused(pods[1], &p.pod)
 }
 
-// peersAreReported expects the conditions of both RopewalkPeers, and an Event of the refused one.
+// peersAreReported expects the conditions of all RopewalkPeers, and an Event of the refused one.
 func (l *lab) peersAreReported() {
 	l.Helper()
 	for name, want := range map[string]string{
+		"zoned":  "True Accepted no node in mode mesh has the labels of spec.nodeSelector",
 		"laptop": "True Accepted a peer of all nodes in mode mesh", "pods": "False Conflict its allowed IP 10.244.2.0/24 overlaps the pods of node node-2",
 	} {
 		expect.EventuallyNoError(l, "the condition of "+name, func() error {
