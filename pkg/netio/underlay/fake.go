@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
 // fakeDepth is the number of elements that wait for a lane of a Fake. Further ones are lost, as with a full socket
@@ -29,10 +31,23 @@ const (
 // concurrently.
 type Filter func(from, to netip.AddrPort, datagram []byte) Verdict
 
+// Routed is one datagram of a Network with a Router.
+type Routed struct {
+	From, To netip.AddrPort
+	Lane     int // of the sender
+	ECN      packet.ECN
+	Payload  []byte
+}
+
+// Router takes each datagram of a Network. It passes those that arrive to Network.Deliver, at any time, perhaps with other
+// addresses. Payload is valid during the call only. The senders' goroutines call it concurrently.
+type Router func(Routed)
+
 // Network is an in-memory network of Fakes, for tests. Datagrams to an address without a Fake are lost without an
 // error, as on a real network.
 type Network struct {
 	filter Filter
+	router Router // nil: everything arrives at once
 	mu     sync.RWMutex
 	ports  map[netip.AddrPort]*Fake // includes sources
 }
@@ -41,6 +56,22 @@ type Network struct {
 // filter sees datagrams, so everything arrives as single datagrams.
 func NewNetwork(filter Filter) *Network {
 	return &Network{filter: filter, ports: make(map[netip.AddrPort]*Fake)}
+}
+
+// NewRoutedNetwork returns a network without ports on which a Router decides what arrives, where and when.
+func NewRoutedNetwork(router Router) *Network {
+	return &Network{router: router, ports: make(map[netip.AddrPort]*Fake)}
+}
+
+// Deliver passes a datagram to the port at d.To. It reports whether there is one.
+func (n *Network) Deliver(d Routed) bool {
+	target := n.find(d.To)
+	if target == nil {
+		return false
+	}
+	from := Endpoint{Dst: d.From, Src: d.To.Addr()}
+	target.laneOf(d.From, d.To.Port(), d.Lane).take(fakeElement{from: from, ecn: d.ECN}, d.Payload)
+	return true
 }
 
 // Open adds a port with an IPv4 address, an IPv6 address and a UDP port. Datagrams from lane i of a sender reach lane i
@@ -252,6 +283,10 @@ func (f *Fake) send(r *Run, lane int) error {
 	if port == 0 {
 		return ErrBadRun
 	}
+	if f.net.router != nil {
+		f.route(r, port, lane)
+		return nil
+	}
 	target := f.net.find(r.To.Dst)
 	if target == nil {
 		return nil
@@ -259,6 +294,14 @@ func (f *Fake) send(r *Run, lane int) error {
 	from := Endpoint{Dst: f.at(port, r.To.Dst.Addr().Is6()), Src: r.To.Dst.Addr()}
 	target.laneOf(from.Dst, r.To.Dst.Port(), lane).deliver(f.net.filter, &from, r)
 	return nil
+}
+
+// route passes the datagrams of a run to the network's Router.
+func (f *Fake) route(r *Run, port uint16, lane int) {
+	from := f.at(port, r.To.Dst.Addr().Is6())
+	for datagram := range r.Datagrams {
+		f.net.router(Routed{From: from, To: r.To.Dst, Lane: lane, ECN: r.ECN, Payload: datagram})
+	}
 }
 
 // laneOf returns the lane at which a datagram arrives that lane i of a Fake sends from an address to a port.

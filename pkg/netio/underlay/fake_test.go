@@ -3,6 +3,7 @@
 package underlay_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -64,6 +65,34 @@ func TestFilterDropsDuplicatesAndDelays(t *testing.T) {
 	}
 	if want := "\x00\x02\x02\x04\x03"; string(got) != want {
 		t.Errorf("got % x, want % x", got, want)
+	}
+}
+
+// TestRouterRewritesAddressesAndDelays: nothing arrives before the router passes it on, from the address that it names.
+func TestRouterRewritesAddressesAndDelays(t *testing.T) {
+	var held []underlay.Routed
+	network := underlay.NewRoutedNetwork(func(d underlay.Routed) {
+		d.Payload = bytes.Clone(d.Payload)
+		held = append(held, d)
+	})
+	a, b := openPair(t, network)
+	to := b.Endpoint(false)
+	run := underlay.Run{To: &to, Parts: [][]byte{{1, 2, 3}}, SegSize: 2, Segments: 2}
+	if err := a.SendRun(&run); err != nil || len(held) != 2 {
+		t.Fatalf("the router got %d datagrams, error %v, want 2, no error", len(held), err)
+	}
+	rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
+	if n := b.Lane(0).TryRecv(rx); n != 0 {
+		t.Fatalf("%d datagrams arrived before the router delivered any", n)
+	}
+	nat := netip.MustParseAddrPort("198.51.100.1:7")
+	held[1].From = nat
+	if !network.Deliver(held[1]) || b.Lane(0).TryRecv(rx) != 1 || rx[0].From.Dst != nat || rx[0].N != 1 || rx[0].Buf[0] != 3 {
+		t.Errorf("got % x from %v, want 03 from %v", rx[0].Buf[:rx[0].N], rx[0].From.Dst, nat)
+	}
+	held[0].To = nat
+	if network.Deliver(held[0]) {
+		t.Error("a datagram was delivered to an address without a port")
 	}
 }
 

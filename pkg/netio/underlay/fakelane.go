@@ -131,6 +131,13 @@ func (l *fakeLane) deliver(filter Filter, from *Endpoint, r *Run) {
 	}
 }
 
+// take queues a single datagram.
+func (l *fakeLane) take(e fakeElement, payload []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.push(e, [][]byte{payload})
+}
+
 // applyVerdict applies a filter's verdict to a single datagram.
 func (l *fakeLane) applyVerdict(v Verdict, e fakeElement) {
 	l.mu.Lock()
