@@ -125,6 +125,15 @@ check-generated: generate ## fail if a generated file was not up to date
 soak: need-root need-tun need-go ## a minute of traffic in memory, one over AF_XDP, through session after session; ARGS="-underlay xdp -soak 10m" for others
 	$(GO) test -count=1 -timeout 30m ./test/soak -soak 1m -v $(ARGS)
 
+SEEDS ?= 1000
+.PHONY: sim
+sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules of faults (docs/reliability.md); ARGS="-schedule FILE" for one
+	$(GO) test -count=1 -timeout 60m ./test/sim -seeds $(SEEDS) $(ARGS)
+
+.PHONY: sim-mutants
+sim-mutants: need-go ## apply known faults, and print how many seeds the simulator needs to find each
+	GO='$(GO)' test/sim/mutants/run.sh
+
 .PHONY: fuzz-smoke
 fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
 	@set -e; at=$$(mktemp -d); trap 'rm -rf $$at' EXIT; \

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// host is one machine. Its process, a device, may die and start again. The simulation's goroutine alone calls its methods.
+type host struct {
+	*device.Device
+	sim     *sim
+	n       int
+	key     noise.PrivateKey
+	tun     *tun.Fake
+	starts  uint64 // of processes
+	began   time.Time
+	reads   atomic.Int64 // of the clock: a device without timers does not read it
+	ahead   atomic.Int64 // ns by which the monotonic clock is ahead, after suspends
+	wall    atomic.Int64 // ns by which the wall clock is ahead
+	maxWall int64
+	watches sync.WaitGroup
+	drops   map[string]uint64 // of processes that died
+	died    bool              // at least once: packets that waited for a session then are not counted
+}
+
+func newHost(s *sim, n int) *host {
+	h := &host{sim: s, n: n, began: time.Now(), drops: map[string]uint64{}}
+	h.key, _ = noise.NewPrivateKey(seeded(s.schedule.Seed, uint64(n))) // the reader has no errors
+	return h
+}
+
+// seeded returns a source of random bytes.
+func seeded(seed, stream uint64) *lockedSource {
+	var key [32]byte
+	r := rand.NewPCG(seed, stream)
+	for i := range key {
+		key[i] = byte(r.Uint64())
+	}
+	return &lockedSource{r: rand.NewChaCha8(key)}
+}
+
+// lockedSource is an io.Reader of random bytes for any goroutine.
+type lockedSource struct {
+	mu sync.Mutex
+	r  *rand.ChaCha8
+}
+
+// Read implements io.Reader.
+func (s *lockedSource) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.r.Read(b)
+}
+
+// alive reports whether the process runs.
+func (h *host) alive() bool { return h.Device != nil }
+
+// clock is the device's monotonic clock.
+func (h *host) clock() int64 {
+	h.reads.Add(1)
+	return int64(time.Since(h.began)) + 1 + h.ahead.Load()
+}
+
+// create makes the device of a new process.
+func (h *host) create() {
+	h.starts++
+	lanes := h.sim.schedule.Lanes
+	h.tun = tun.NewFake(tun.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
+	h.Device = device.New(device.Config{
+		TUN: h.tun, Log: slog.New(logWatch{slog.DiscardHandler, h}), Clock: h.clock,
+		Rand:     seeded(h.sim.schedule.Seed, uint64(h.n)<<32|h.starts),
+		Wall:     func() time.Time { return time.Now().Add(time.Duration(h.wall.Load())) },
+		OpenPort: h.openPort,
+	})
+	for q := range lanes {
+		h.watches.Go(func() { h.receive(h.tun, q) })
+	}
+}
+
+func (h *host) openPort(o device.PortOptions) (underlay.Port, error) {
+	v4 := inside(h.n)
+	v6, _ := netip.AddrFromSlice(append(make([]byte, 12), v4.AsSlice()...)) // not used
+	p, err := h.sim.network.lan.Open(v4, v6, o.Port, o.Lanes)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// receive passes what a queue of a TUN gets to the model, until it is closed.
+func (h *host) receive(t *tun.Fake, queue int) {
+	for {
+		train, err := t.Receive(context.Background(), queue)
+		if err != nil {
+			return
+		}
+		h.sim.model.take(h.n, train)
+	}
+}
+
+// start starts the process with the host's configuration.
+func (h *host) start() {
+	h.create()
+	h.must("configuring", h.Configure(h.configuration()))
+	h.sim.network.change(func() { h.sim.network.access[h.n].alive = true })
+	h.Start()
+}
+
+func (h *host) must(doing string, err error) {
+	if err != nil {
+		h.sim.report.add("error", "host %d: %s: %v", h.n, doing, err)
+	}
+}
+
+func (h *host) configuration() config.Device {
+	listen, spread := uint16(port), config.SpreadOff
+	if h.sim.schedule.Spread {
+		spread = config.SpreadAuto
+	}
+	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &spread, Peers: []config.Peer{h.silentPeer()}}
+	for _, p := range h.sim.schedule.pairs() {
+		if p[0] == h.n {
+			c.Peers = append(c.Peers, h.peer(p[1]))
+		} else if p[1] == h.n {
+			c.Peers = append(c.Peers, h.peer(p[0]))
+		}
+	}
+	return c
+}
+
+// peer is the configuration of another host. An address of a host behind a NAT is not known beforehand.
+func (h *host) peer(other int) config.Peer {
+	o := h.sim.hosts[other]
+	v4, v6 := devicetest.Inner(byte(other))
+	p := config.Peer{
+		PublicKey:  o.key.Public(),
+		AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(v4, 32)}, {Prefix: netip.PrefixFrom(v6, 128)}},
+	}
+	if (h.n+other)%2 == 1 {
+		p.PresharedKey = &noise.PresharedKey{1, byte(h.n + other)}
+	}
+	if !h.sim.schedule.nated(other) {
+		p.Endpoint = &config.Endpoint{AddrPort: netip.AddrPortFrom(outside(other, 0), port)}
+	}
+	if h.sim.schedule.nated(h.n) {
+		every := uint16(keepaliveEvery / time.Second)
+		p.Keepalive = &every
+	}
+	return p
+}
+
+// silentPeer is a peer that never answers, for packets that wait for a session in vain.
+func (h *host) silentPeer() config.Peer {
+	return config.Peer{
+		PublicKey:  noise.PublicKey{9, byte(h.n)},
+		Endpoint:   &config.Endpoint{AddrPort: stranger(silent)},
+		AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.9.0.0/24")}},
+	}
+}
+
+// send passes a train to the TUN.
+func (h *host) send(queue int, train []byte) {
+	h.must("sending", h.tun.Inject(queue%h.sim.schedule.Lanes, train))
+}
+
+// kill ends the process without a farewell.
+func (h *host) kill() {
+	h.sim.network.change(func() {
+		h.sim.network.access[h.n].alive = false
+		h.sim.network.access[h.n].captured = nil // a new process cannot know what the old one has accepted
+		h.sim.network.watch.disturbed(h.n)
+	})
+	for reason, n := range h.dropCounts() {
+		h.drops[reason] += n
+	}
+	h.died = true
+	h.Close()
+	h.Device = nil
+}
+
+// upgrade hands the interface over to a new process.
+func (h *host) upgrade() {
+	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
+	state, err := h.handOver()
+	if err != nil {
+		h.must("upgrading", err)
+		return
+	}
+	h.create()
+	h.must("resuming", h.Resume(state))
+	h.Start()
+}
+
+func (h *host) handOver() (*device.State, error) {
+	left, err := h.Leave()
+	if err != nil {
+		return nil, err
+	}
+	text, err := left.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return device.ParseState(text)
+}
+
+// setUp sets the interface up or down.
+func (h *host) setUp(up bool) {
+	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
+	h.tun.SetUp(up)
+	synctest.Wait()
+}
+
+// stepWall steps the wall clock.
+func (h *host) stepWall(by time.Duration) {
+	h.maxWall = max(h.maxWall, h.wall.Add(int64(by)))
+}
+
+// suspend lets the machine sleep: the monotonic clock advances, the timers do not.
+func (h *host) suspend(by time.Duration) {
+	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
+	h.ahead.Add(int64(by))
+	h.ClockJumped()
+}
+
+// dropCounts are the packets and messages that the present process has dropped, by reason.
+func (h *host) dropCounts() map[string]uint64 {
+	s := h.Stats().(device.Stats)
+	all := s.Drops
+	for _, l := range append(s.Lanes, s.Slow) {
+		for reason, n := range l.Drops {
+			all[reason] += n
+		}
+	}
+	return all
+}
+
+// allDrops includes those of processes that died.
+func (h *host) allDrops() map[string]uint64 {
+	all := h.dropCounts()
+	for reason, n := range h.drops {
+		all[reason] += n
+	}
+	return all
+}
+
+// end closes the device and waits for the goroutines that observe it.
+func (h *host) end() {
+	if h.alive() {
+		h.Close()
+	}
+	h.watches.Wait()
+}
+
+// logWatch is a slog.Handler: no simulated fault may cause a message of level error.
+type logWatch struct {
+	slog.Handler
+	h *host
+}
+
+// Enabled implements slog.Handler. All levels are enabled, so that all arguments are evaluated.
+func (logWatch) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (w logWatch) Handle(_ context.Context, r slog.Record) error {
+	if r.Level < slog.LevelError {
+		return nil
+	}
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += fmt.Sprintf(" %v", a)
+		return true
+	})
+	w.h.sim.report.add("log", "host %d logged an error: %s", w.h.n, text)
+	return nil
+}
