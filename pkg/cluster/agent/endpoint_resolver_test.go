@@ -37,6 +37,7 @@ func TestEndpointNameIsResolvedOnce(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * resolveRetryPeriod)
+		synctest.Wait()
 		got := r.resolve(t.Context(), peers)
 		if got[0].Endpoint.String() != "198.51.100.7:51820" || lookups != 2 || triggers != 1 {
 			t.Errorf("got %s after %d lookups and %d triggers", got[0].Endpoint, lookups, triggers)
