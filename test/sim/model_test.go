@@ -61,7 +61,7 @@ type sentPacket struct {
 
 func newModel(s *schedule, r *report) *model {
 	m := &model{
-		report: r, ordered: s.Network.Ordered && !s.Spread, // packets that wait for a session leave through the canonical port
+		report: r, ordered: s.Network.Ordered && !s.Spread, // packets that wait for a session leave through the listen port
 		sent: map[packetID]*sentPacket{}, next: map[packetID]uint32{}, flows: map[packetID]uint32{},
 		got: map[int]uint64{}, gotAt: map[instant]int{}, put: map[int]uint64{},
 	}
