@@ -215,7 +215,7 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 func (m *meshReconciler) setFilter(wanted bool) (changes int, err error) {
 	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted)
 	if err != nil && m.filterErr == nil {
-		m.cfg.Log.Warn("setting the nftables filter for unencrypted packets failed, retrying on each reconcile", "wanted", wanted, "error", err)
+		m.cfg.Log.Warn("setting the nftables filter for unencrypted packets failed, retrying on each reconcile", "table", "inet "+filterTable, "wanted", wanted, "error", err)
 	}
 	m.filterErr, m.filtering = err, wanted && err == nil
 	return changes, nil
@@ -250,7 +250,7 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 		m.handshakes.stop()
 		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), m.cfg.Log)
 	}
-	m.cfg.Log.Info("peers changed", "changes", len(changes), "peers", len(peers))
+	m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(changes), "peers", len(peers))
 	return len(changes), nil
 }
 
@@ -284,7 +284,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false); err != nil {
-		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "error", err)
+		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it

@@ -166,7 +166,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 func (a *Agent) logProblems(problems []mesh.Problem) {
 	for _, p := range problems {
 		if !slices.Contains(a.loggedProblems, p) {
-			a.cfg.Log.Warn("peer node has a problem, using the rest of its status", "node", p.Node, "reason", p.Reason)
+			a.cfg.Log.Warn("peer node has a problem, using only its valid data", "node", p.Node, "reason", p.Reason)
 		}
 	}
 	a.loggedProblems = problems

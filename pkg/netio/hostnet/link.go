@@ -131,13 +131,13 @@ func RemoveAddress(name string, addr netip.Prefix) error {
 func Addresses(name string) ([]netip.Prefix, error) {
 	l, err := find(name)
 	if err != nil {
-		return nil, fmt.Errorf("listing the addresses of %s: %w", name, err)
+		return nil, fmt.Errorf("listing the addresses of interface %s: %w", name, err)
 	}
 	var prefixes []netip.Prefix
 	for _, family := range Families() {
 		addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, int(family)) })
 		if err != nil {
-			return nil, fmt.Errorf("listing the %s addresses of %s: %w", family, name, err)
+			return nil, fmt.Errorf("listing the %s addresses of interface %s: %w", family, name, err)
 		}
 		for _, a := range addrs {
 			prefixes = append(prefixes, prefixOf(a.IPNet))

@@ -84,7 +84,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 }
 
 // settling reports whether the tunnel has just come up or is not up yet. Then messages from several ports or addresses of the peer may move
-// the endpoint there and back; the line "tunnel up" has it. It needs no lock.
+// the endpoint there and back; the line "tunnel to peer up" has it. It needs no lock.
 func (p *Peer) settling() bool {
 	return p.engine.Current.Load() == nil || p.dev.clock() < p.path.settles.Load()
 }

@@ -23,7 +23,7 @@ func (p *Peer) logUp(now bool) {
 	p.path.up.due = false
 	log := p.log().With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst, "spread", spreadText(p.path.spread))
 	p.dev.workers.Go(func() { // without mu: a port that changes its mode waits for lanes, which may wait for mu
-		log.Info("tunnel up", "underlay", p.dev.underlayReport().Path, "mtu", p.dev.mtu.Load())
+		log.Info("tunnel to peer up", "underlay", p.dev.underlayReport().Path, "mtu", p.dev.mtu.Load())
 	})
 }
 

@@ -35,7 +35,7 @@ func logOfStart(t *testing.T, filter underlay.Filter, mode config.SpreadMode) st
 func TestTunnelUpIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := logOfStart(t, nil, config.SpreadAuto)
-		if strings.Count(log, "tunnel up") != 1 || !strings.Contains(log, " ports\" underlay=udp mtu=1420") {
+		if strings.Count(log, "tunnel to peer up") != 1 || !strings.Contains(log, " ports\" underlay=udp mtu=1420") {
 			t.Error(log)
 		}
 		for _, unwanted := range []string{"roamed", "spread stopped", "firewall", "handshake complete"} {
@@ -49,7 +49,7 @@ func TestTunnelUpIsLoggedOnce(t *testing.T) {
 func TestTunnelWithoutSpreadIsUpToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := logOfStart(t, nil, config.SpreadOff)
-		if strings.Count(log, "tunnel up") != 1 || !strings.Contains(log, `spread="off: the peer sent no hello`) {
+		if strings.Count(log, "tunnel to peer up") != 1 || !strings.Contains(log, `spread="off: the peer sent no hello`) {
 			t.Error(log)
 		}
 	})
@@ -66,7 +66,7 @@ func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
 		if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "messages from source ports do not reach the peer") != 1 {
 			t.Error(log)
 		}
-		if strings.Count(log, "tunnel up") != 1 {
+		if strings.Count(log, "tunnel to peer up") != 1 {
 			t.Error(log)
 		}
 	})
@@ -84,7 +84,7 @@ func TestDownInterfaceHasNoTunnelUp(t *testing.T) {
 			h.Apply(config.Device{Spread: new(config.SpreadOff)})
 		}
 		time.Sleep(time.Second)
-		if strings.Contains(log.String(), "tunnel up") {
+		if strings.Contains(log.String(), "tunnel to peer up") {
 			t.Error(log.String())
 		}
 	})

@@ -103,7 +103,7 @@ func probeTCX() error {
 		License:      "Apache-2.0",
 	})
 	if errors.Is(err, unix.EPERM) { // the library's message suggests RLIMIT_MEMLOCK first
-		return fmt.Errorf("loading an eBPF program (needs CAP_BPF): %w", unix.EPERM)
+		return fmt.Errorf("loading an eBPF program to probe tcx (needs CAP_BPF and CAP_NET_ADMIN): %w", unix.EPERM)
 	}
 	if err != nil {
 		return err
