@@ -6,8 +6,8 @@
 #include "ip.h"
 
 /*
- * The hash of an inner flow, by which steer chooses the TUN queue. FlowHash of Go's package packet defines it. It is symmetric:
- * both directions of a flow have the same hash.
+ * The hash of an inner flow, by which steer.bpf.c chooses the TUN queue. It equals that of FlowHash in pkg/protocol/packet. It is
+ * symmetric: both directions of a flow have the same hash.
  */
 
 /* A bijective mixing function: every bit of the input affects every bit of the output. */
@@ -38,7 +38,7 @@ INLINE u32 hash_endpoints(u64 src, u64 dst, u8 protocol)
 	return mix(src + dst + protocol) >> 32;
 }
 
-/* Returns the ports, or zeros for a packet without readable ones: of another protocol, a fragment, or truncated. */
+/* Returns the ports. Both are 0 in fragments, in truncated packets, and for all other protocols. */
 INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 {
 	struct ports ports = {};

@@ -4,13 +4,13 @@ package main
 
 import "slices"
 
-// pair holds one figure of both implementations, measured one right after the other.
+// pair holds one figure of ropewalk and the same figure of a peer (another implementation), measured one right after the other.
 type pair struct{ ropewalk, peer float64 }
 
-// medianRatio is the median of ropewalk's figure over the peer's, pair by pair, which a machine that gets slower and
-// faster in the course of the rounds does not change. A pair in which the peer reached nothing has no ratio; false says
-// that none has.
-func medianRatio(pairs []pair) (float64, bool) {
+// medianRatio returns the median of the pairs' ratios, ropewalk's figure divided by the peer's. If the machine's speed changes
+// between rounds, the ratio of a pair stays the same. Pairs in which the peer's figure is 0 are left out; ok is false if
+// no pair remains.
+func medianRatio(pairs []pair) (ratio float64, ok bool) {
 	var ratios []float64
 	for _, p := range pairs {
 		if p.peer != 0 {

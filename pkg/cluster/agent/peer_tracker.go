@@ -14,13 +14,13 @@ import (
 type peerTracker struct {
 	sentEndpoints mesh.SentEndpoints
 	keyOwners     mesh.KeyOwners
-	handshakes    *handshakeTrigger // nil: none was started
+	handshakes    *handshakeTrigger // nil before the first start
 	unresponsive  unresponsive
-	configured    map[noise.PublicKey]bool // keys of the engine's peers as last configured; true: the peer is external
+	configured    map[noise.PublicKey]bool // the peers of the last configuration, nil before the first; true for external ones (RopewalkPeers)
 }
 
-// logForeign logs the removal of peers that this agent did not configure. Peers that an earlier agent left are as unknown as those of
-// other programs, so nothing is logged before the first configuration.
+// logForeign logs the removal of peers that another program added: the last configuration lacks them. Before the first configuration it
+// logs nothing, because they may also be peers of an earlier agent.
 func (t *peerTracker) logForeign(cfg Config, changes []config.Peer) {
 	for i := range changes {
 		if _, own := t.configured[changes[i].PublicKey]; changes[i].Remove && !own && t.configured != nil {
@@ -29,7 +29,7 @@ func (t *peerTracker) logForeign(cfg Config, changes []config.Peer) {
 	}
 }
 
-// noteConfigured records the peers that the engine is to have.
+// noteConfigured records the peers of the configuration that the engine gets next.
 func (t *peerTracker) noteConfigured(peers []mesh.Peer) {
 	t.configured = make(map[noise.PublicKey]bool, len(peers))
 	for i := range peers {
@@ -37,7 +37,7 @@ func (t *peerTracker) noteConfigured(peers []mesh.Peer) {
 	}
 }
 
-// nodePeers returns the peers without the external ones.
+// nodePeers returns all peers but the external ones.
 func (t *peerTracker) nodePeers(all []config.PeerStatus) []config.PeerStatus {
 	return slices.DeleteFunc(slices.Clone(all), func(p config.PeerStatus) bool { return t.configured[p.PublicKey] })
 }

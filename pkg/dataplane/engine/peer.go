@@ -24,16 +24,18 @@ type SlowPath interface {
 	Rekey()
 	// Roam reports an authenticated packet from another endpoint than the current one.
 	Roam(from underlay.Endpoint)
-	// SendBufferFull reports that data to the peer waits for a send buffer, which other peers may use, too.
+	// SendBufferFull reports that data to the peer waits, because a send buffer is full. Other peers may share the buffer, so the slow
+	// path may give the peer another SendGroup.
 	SendBufferFull()
 	// TooBig reports that the host refused to send a message to the peer, of so many bytes, because of its size.
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// CheckSources reports that data is spread to the peer at or after the time of Spread.CheckAt.
+	// CheckSources reports the first train that is spread to the peer at or after the time set by Spread.CheckAt: the slow path checks
+	// whether messages from the source ports reach the peer.
 	CheckSources()
-	// Hello takes a plaintext for which wire.IsControl holds: a hello, a path MTU probe, or a check of a source port. It is valid only
-	// during the call.
+	// Hello takes a decrypted control message (wire.IsControl): a hello, a path MTU probe, or a check of a source port. plain is valid
+	// only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 
@@ -57,13 +59,13 @@ type Peer struct {
 	Spread atomic.Pointer[Spread]
 	// Gathered are the source ports, besides the listen port, from which the peer may send without roaming; nil for none.
 	Gathered atomic.Pointer[spread.Ports]
-	// SendGroup is the send group of the port (underlay.Port.OpenGroup) in which data messages to the peer leave.
+	// Heard reports whether an authentic message has come from one of the Gathered ports.
+	Heard atomic.Bool
+	// SendGroup is the send group (underlay.Port.OpenGroup) of data messages to the peer.
 	SendGroup atomic.Int32
-	// Heard reports whether an authentic message has come from one of them.
-	Heard   atomic.Bool
-	pathMTU atomic.Int32 // see SetPathMTU; noPathMTU for none
+	pathMTU   atomic.Int32 // see SetPathMTU; noPathMTU for none
 
-	slow    traffic                       // outside the lanes
+	slow    traffic                       // outside the lanes, such as handshakes
 	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
 }
 
@@ -72,8 +74,8 @@ type traffic struct {
 	rx, tx               atomic.Uint64
 	rxPackets, txPackets atomic.Uint64
 	rxDrops, txDrops     atomic.Uint64
-	enqueued             atomic.Uint64 // the flush that sends the last packet enqueued for the peer, by the lane's number
-	group                int           // the send group of the runs that the lane sends now; its transmitter's
+	enqueued             atomic.Uint64 // transmitter.flushes when the lane last enqueued a packet for the peer
+	group                int           // the send group that the lane now uses for the peer (transmitter.noteGroup); not for other goroutines
 }
 
 // laneTraffic is the traffic of one lane, on cache lines of its own.
@@ -103,8 +105,8 @@ func (p *Peer) Traffic() (rx, tx uint64) {
 	return rx, tx
 }
 
-// PeerPackets counts WireGuard messages from a peer (Rx) and to it (Tx). RxDrops counts messages of its sessions that were
-// rejected, or whose inner packet was. TxDrops counts messages and packets to the peer that could not be sent.
+// PeerPackets counts WireGuard messages from a peer (Rx) and to it (Tx). RxDrops counts messages of its sessions that
+// were rejected, and messages whose inner packet was rejected. TxDrops counts messages and packets to the peer that could not be sent.
 type PeerPackets struct {
 	Rx      uint64 `json:"rx"`
 	Tx      uint64 `json:"tx"`

@@ -14,25 +14,25 @@ import (
 // maxQueues is the number of queues that are counted. Packets on higher queues are ignored.
 const maxQueues = 256
 
-// maxPacket is larger than every packet and train, and smaller than a block of the ring.
+// maxPacket is larger than every packet and train, and smaller than a block of the capture's ring.
 const maxPacket = 128 << 10
 
 // QueueCount counts the packets of one transmit queue or one receive queue of a device.
 type QueueCount struct {
 	Packets uint64 `json:"packets"` // packets on the wire: a train counts as its segments
-	Trains  uint64 `json:"trains"`  // elements that the device handled: a train, or a packet that is not part of one, counts once
+	Trains  uint64 `json:"trains"`  // skbs that the device handled: a train counts once, and so does a single packet
 	Bytes   uint64 `json:"bytes"`   // including the Ethernet header, once per train
 }
 
-// queueCounter is a socket filter that accepts all packets, truncated or not, and counts them by queue. The first half of its
-// map counts sent packets, the second half received ones.
+// queueCounter is a socket filter that counts packets by queue and truncates them (CaptureConfig.SnapLen). It drops none. The first
+// half of its map counts sent packets, the second half received ones.
 type queueCounter struct {
 	counts *ebpf.Map
 	filter *ebpf.Program
 }
 
-// newQueueCounter loads the filter for a device whose received packets have the queue_mapping of their queue plus offset.
-func newQueueCounter(offset, snapLen, wholeOneIn int) (*queueCounter, error) {
+// newQueueCounter loads the filter. offset is the device's rxQueueOffset; snapLen and fullPacketOneIn are as in CaptureConfig.
+func newQueueCounter(offset, snapLen, fullPacketOneIn int) (*queueCounter, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raising the locked memory limit: %w", err)
 	}
@@ -44,7 +44,7 @@ func newQueueCounter(offset, snapLen, wholeOneIn int) (*queueCounter, error) {
 	}
 	filter, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "rw_lab_queues", Type: ebpf.SocketFilter, License: "GPL",
-		Instructions: append(countQueues(counts.FD(), int32(offset)), keepBytes(int32(snapLen), int32(wholeOneIn))...),
+		Instructions: append(countQueues(counts.FD(), int32(offset)), keepBytes(int32(snapLen), int32(fullPacketOneIn))...),
 	})
 	if err != nil {
 		counts.Close()
@@ -101,14 +101,15 @@ func countQueues(counts int, offset int32) asm.Instructions {
 	}
 }
 
-// keepBytes returns the instructions that end the filter with the number of bytes to keep.
-func keepBytes(snapLen, wholeOneIn int32) asm.Instructions {
-	if wholeOneIn <= 0 {
+// keepBytes returns the instructions that end the filter with the number of bytes to keep: all of one in fullPacketOneIn packets, at
+// random, and snapLen of the others.
+func keepBytes(snapLen, fullPacketOneIn int32) asm.Instructions {
+	if fullPacketOneIn <= 0 {
 		return asm.Instructions{asm.Mov.Imm(asm.R0, snapLen).WithSymbol("pass"), asm.Return()}
 	}
 	return asm.Instructions{
 		asm.FnGetPrandomU32.Call().WithSymbol("pass"),
-		asm.Mod.Imm32(asm.R0, wholeOneIn),
+		asm.Mod.Imm32(asm.R0, fullPacketOneIn),
 		asm.JEq.Imm(asm.R0, 0, "whole"),
 		asm.Mov.Imm(asm.R0, snapLen),
 		asm.Return(),

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gsoMaxSize is the gso_max_size of an interface: an exclusive bound (gso_features_check), which no TUN may exceed (TSO_LEGACY_MAX_SIZE).
-// It is the kernel's default and that of all devices that GRO merges for. With less, the kernel would segment a forwarded train in
-// software, packet by packet.
+// gsoMaxSize is the gso_max_size of an interface: trains must be smaller (gso_features_check). It is the kernel's default and the most
+// that a TUN may have (TSO_LEGACY_MAX_SIZE). GRO of other devices merges up to the same size by default. If gso_max_size were less, the
+// kernel would split forwarded trains into packets in software.
 const gsoMaxSize = 65536
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE: the kernel generates no link-local address.
@@ -25,7 +25,7 @@ const addrGenNone = 1
 type link struct {
 	handle       *netlink.Handle
 	index        int
-	state        Event             // at the last lookup
+	state        Event             // up and MTU at the last lookup
 	subscription *linkSubscription // nil without a subscription
 }
 
@@ -96,7 +96,7 @@ func eventOf(a *netlink.LinkAttrs) Event {
 	return Event{Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
 }
 
-// configure sets the MTU, the queue length and the address generation mode.
+// configure sets the MTU, the queue length, gso_max_size and the address generation mode, and removes link-local addresses.
 func (l *link) configure(c *Config) error {
 	ref := l.ref()
 	if err := l.handle.LinkSetMTU(ref, c.MTU); err != nil {
@@ -111,7 +111,7 @@ func (l *link) configure(c *Config) error {
 	return nil
 }
 
-// acceptWholeTrains sets gso_max_size, which a persistent interface may have lower. An error means that it stays as it is, and costs speed only.
+// acceptWholeTrains sets gso_max_size, which may be lower on a persistent interface. Errors are ignored: a lower value costs only speed.
 func (l *link) acceptWholeTrains() {
 	_ = l.handle.LinkSetGSOMaxSize(l.ref(), gsoMaxSize)
 	_ = l.handle.LinkSetGSOIPv4MaxSize(l.ref(), gsoMaxSize) // since Linux 6.3; older kernels ignore or reject it
