@@ -38,6 +38,7 @@ func hostOnlyTests() []string {
 		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
 		"TestPathMTUIsMeasured",
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
+		"TestXDPGuardPassesMasqueradedTunnel",
 	}
 }
 

@@ -87,10 +87,15 @@ func (l *lab) newHost(name string) *netlab.Host {
 
 func (l *lab) newSide(name, inner string) *side {
 	l.Helper()
+	return l.newSideOn(l.newHost(name), name, inner)
+}
+
+func (l *lab) newSideOn(h *netlab.Host, name, inner string) *side {
+	l.Helper()
 	key, err := wgtypes.GeneratePrivateKey()
 	expect.NoError(l, err)
 	return &side{
-		name: name, host: l.newHost(name), key: key, inner: netip.MustParsePrefix(inner),
+		name: name, host: h, key: key, inner: netip.MustParsePrefix(inner),
 		ifname: fmt.Sprintf("s%dx%d", os.Getpid(), interfaces.Add(1)),
 	}
 }
