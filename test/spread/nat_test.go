@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -98,4 +101,54 @@ func TestSpreadIsOffBehindStatefulFirewall(t *testing.T) {
 	}
 	l.wantSpreadOff(l.right, "a firewall may drop them")
 	t.Logf("right: %s", l.spreading(l.right).Reason)
+}
+
+// TestFirewallDuringSessionMovesFlows has a firewall come that admits only replies to the left side, and go again. One that has tracked
+// the tunnel admits its listen port at once. One that has not does so when the right side, which has no data to send, sends a keepalive.
+func TestFirewallDuringSessionMovesFlows(t *testing.T) {
+	for name, tracked := range map[string]bool{"that has tracked the tunnel": true, "that knows no connection": false} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.connectHosts(false, false)
+			if tracked {
+				l.nft(l.router.TrackConnections())
+			}
+			l.startEngine()
+			l.awaitSpread()
+			if !tracked {
+				l.keepAlive(l.right, time.Second)
+			}
+			l.nft(l.router.AcceptRepliesOnly(fromLeft))
+			l.awaitFlows("to leave from the listen port", func(blocked int) bool { return blocked > 0 })
+			if out := l.showLanes(l.left); !strings.Contains(out, "blocked on the path") {
+				t.Errorf("the left side shows\n%s", out)
+			}
+			l.checkEndpoint(l.right)
+			expect.NoError(t, l.router.AcceptAll())
+			l.awaitFlows("to be spread again", func(blocked int) bool { return blocked == 0 })
+		})
+	}
+}
+
+// keepAlive sets the persistent keepalive of a side.
+func (l *lab) keepAlive(s *side, every time.Duration) {
+	l.Helper()
+	peer := wgtypes.PeerConfig{PublicKey: l.other(s).key.PublicKey(), UpdateOnly: true, PersistentKeepaliveInterval: &every}
+	expect.NoError(l, s.wg(func(c *wgctrl.Client) error {
+		return c.ConfigureDevice(s.ifname, wgtypes.Config{Peers: []wgtypes.PeerConfig{peer}})
+	}))
+}
+
+// awaitFlows sends from the left side until all packets arrive and the number of blocked ports is good.
+func (l *lab) awaitFlows(what string, good func(blocked int) bool) {
+	l.Helper()
+	f := l.newFlows()
+	defer f.close()
+	expect.EventuallyNoError(l, "flows "+what, func() error {
+		complete, p := f.round(time.Second), l.spreading(l.left)
+		if !complete || !p.Active || !good(len(p.Blocked)) {
+			return fmt.Errorf("all packets arrived: %v, spread state %+v", complete, p)
+		}
+		return nil
+	})
 }

@@ -92,6 +92,12 @@ type NATPorts struct{ First, Last uint16 }
 // those of established connections and drops all others.
 func (h *Host) AcceptRepliesOnly(in string) error { return h.nft(repliesRules(in)) }
 
+// TrackConnections makes the kernel track the connections that are forwarded. A firewall that AcceptRepliesOnly adds later knows them; without,
+// it knows none that began before it.
+func (h *Host) TrackConnections() error {
+	return h.nft(table("rw_lab_track", "forward", "filter", "filter", "    ct state established,related accept\n"))
+}
+
 // AcceptAll removes the firewall of AcceptRepliesOnly.
 func (h *Host) AcceptAll() error {
 	return h.nft("delete table inet rw_lab_input\ndelete table inet rw_lab_forward\n")
