@@ -112,7 +112,7 @@ func runAgent(ctx context.Context, o options) error {
 		return err
 	}
 	klog.SetSlogLogger(log)
-	if err := limitHeap(); err != nil {
+	if err := tuneCollector(); err != nil {
 		return err
 	}
 	cfg, err := o.config(log)

