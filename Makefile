@@ -72,7 +72,7 @@ kube-scale: need-root need-tun deps-kube ## what agents cost a real API server i
 	cd test/kube && $(GO) test -count=1 -timeout 60m -v -run TestScale . -args -scale-nodes 5000 -scale-agents 20 -scale-window 10m $(ARGS)
 
 .PHONY: test-cluster
-test-cluster: need-root need-tun deps-cluster ## a cluster of two nodes with kubelets and containerd, installed as documented (first build: minutes)
+test-cluster: need-root need-tun deps-cluster ## clusters of nodes with kubelets and containerd, installed as documented (first build: minutes)
 	cd test/kube && $(GO) test -count=1 -timeout 20m -v ./cluster
 
 .PHONY: lint-kube

@@ -11,22 +11,53 @@ import (
 )
 
 func TestCluster(t *testing.T) {
-	c := startCluster(t)
+	c := startCluster(t, ipv4, ipv6)
 	c.applyPods()
 	c.step("install", c.testInstall)
+	c.step("doctor", c.testDoctor)
 	c.step("pod to pod", c.testPodToPod)
 	c.step("pods and nodes", c.testPodsAndNodes)
 	c.step("services", c.testServices)
 	c.step("rollout", c.testRollout)
 	c.step("failed pull", c.testFailedPull)
+	c.step("broken upgrade", c.testBrokenUpgrade)
 	c.step("reboot", c.testReboot)
+	c.step("blackout", c.testBlackout)
+	c.step("join", c.testJoin)
+	c.step("replacement", c.testReplacement)
+	c.step("leave", c.testLeave)
 	c.step("uninstall", c.testUninstall)
 	c.step("kustomize", c.testKustomize)
 }
 
+// TestClusterWithOneIPVersion has clusters whose nodes, pods and Services have no other.
+func TestClusterWithOneIPVersion(t *testing.T) {
+	for i, name := range []string{"IPv4", "IPv6"} {
+		t.Run(name, func(t *testing.T) {
+			c := startCluster(t, ipVersions{ipv4, ipv6}[i])
+			c.applyPods()
+			c.step("install", c.testInstall)
+			c.step("pod to pod", c.testPodToPod)
+			c.step("pods and nodes", c.testPodsAndNodes)
+			c.step("services", c.testServices)
+			c.step("blackout", c.testBlackout)
+		})
+	}
+}
+
 // testInstall installs the agents in mode mesh with the commands of the documentation.
 func (c *cluster) testInstall() {
-	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+podCIDRs+"}'")
+	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+c.ip.pods()+"}'")
+}
+
+// testDoctor examines a node from the agent's pod, which has all that it needs.
+func (c *cluster) testDoctor() {
+	out, _ := c.nodes[0].agent("ropewalk", "doctor") // fails with warnings about the test's machine
+	for _, check := range []string{"tun-device", "capabilities", "memlock", "bpffs", "tunnel ropewalk0", "fast-steer ropewalk0"} {
+		if !strings.Contains(out, "✓ "+check+":") {
+			c.Errorf("%s is not in order:\n%s", check, out)
+		}
+	}
 }
 
 // testPodToPod sends traffic in both directions, which must be encrypted on both cables.

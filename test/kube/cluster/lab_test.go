@@ -22,6 +22,7 @@ const labPrefix = "cluster"
 type cluster struct {
 	*testing.T // of the running step
 
+	ip         ipVersions
 	net        *netlab.Lab
 	repository string // its absolute path
 	dir        string
@@ -34,7 +35,7 @@ type cluster struct {
 }
 
 // startCluster starts a cluster whose nodes are ready. It skips the test, with the reason, on a machine that cannot run one.
-func startCluster(t *testing.T) *cluster {
+func startCluster(t *testing.T, ip ...ipVersion) *cluster {
 	t.Helper()
 	for _, name := range []string{"containerd", "ctr", "runc", "buildah", "nft", "nsenter", "/usr/lib/cni/bridge"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -46,17 +47,16 @@ func startCluster(t *testing.T) *cluster {
 		t.Skip(err)
 	}
 	expect.NoError(t, err)
-	c := &cluster{T: t, net: net, dir: t.TempDir()}
+	c := &cluster{T: t, ip: ip, net: net, dir: t.TempDir()}
 	c.repository, err = filepath.Abs(root)
 	expect.NoError(t, err)
 	t.Cleanup(c.close)
 	// Of tests that were killed: the lab has ended their processes, which stay in the cgroups for a moment.
 	expect.EventuallyNoError(t, "no cgroup of an earlier test is left", removeOldCgroups)
-	c.bin, err = buildPrograms()
+	built, err := buildAll()
 	expect.NoError(t, err)
-	c.images, err = buildImages(c.mkdir("images"), c.bin)
-	expect.NoError(t, err)
-	c.pki, err = newPKI(c.mkdir("pki"))
+	c.bin, c.images = built.bin, built.images
+	c.pki, err = newPKI(c.mkdir("pki"), ip[0])
 	expect.NoError(t, err)
 	t.Log("programs and images are built")
 	c.startControlPlane()
@@ -65,9 +65,7 @@ func startCluster(t *testing.T) *cluster {
 		c.addNode(i)
 	}
 	c.layPodNetwork()
-	for _, n := range c.nodes {
-		c.kubectl("wait", "--for=condition=Ready", "node/"+n.name, "--timeout=3m")
-	}
+	c.awaitNodes()
 	t.Log("two nodes are ready")
 	return c
 }

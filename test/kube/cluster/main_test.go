@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
@@ -18,8 +19,36 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, beInit(os.Args[1], os.Args[2]))
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(runTests(m))
 }
+
+// imageDir has the images, for all tests.
+var imageDir string
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "cluster-images")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	imageDir = dir
+	return m.Run()
+}
+
+// artifacts are what the machines run.
+type artifacts struct {
+	bin    string // directory of programs
+	images []string
+}
+
+// buildAll builds once.
+var buildAll = sync.OnceValues(func() (a artifacts, err error) {
+	if a.bin, err = buildPrograms(); err == nil {
+		a.images, err = buildImages(imageDir, a.bin)
+	}
+	return a, err
+})
 
 // programs are the names by which the binary of test/kube/hyper is called.
 var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"}

@@ -20,11 +20,11 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// node is a machine with containerd, a kubelet and a kube-proxy. Node i has the addresses 10.99.0.1i and fd00:99::1i.
+// node is a machine with containerd, a kubelet and a kube-proxy. Node i has the address 10.99.0.1i, fd00:99::1i or both.
 type node struct {
 	c      *cluster
 	name   string
-	addrs  []string // of the node: IPv4, IPv6
+	addrs  []string // of the node, one of each IP version
 	pods   []string // prefixes of its pods, as the controller manager allocates them
 	dir    string
 	cgroup string
@@ -38,7 +38,10 @@ type node struct {
 
 func (c *cluster) addNode(i int) {
 	c.Helper()
-	n := &node{c: c, name: fmt.Sprintf("n%d", i), addrs: []string{fmt.Sprintf("10.99.0.1%d", i), fmt.Sprintf("fd00:99::1%d", i)}}
+	n := &node{c: c, name: fmt.Sprintf("n%d", i)}
+	for _, v := range c.ip {
+		n.addrs = append(n.addrs, fmt.Sprintf(v.node, i))
+	}
 	n.dir = c.mkdir(n.name)
 	n.cgroup = cgroupPrefix + c.net.Tag() + "-" + n.name
 	var err error
@@ -68,17 +71,20 @@ func (n *node) boot() {
 	n.boots++
 	host, err := n.c.net.Host(fmt.Sprintf("%sboot%d", n.name, n.boots))
 	expect.NoError(n.c, err)
-	cable, err := n.c.net.Cable(n.c.control.host, host, netlab.CableConfig{AddrsB: []netip.Prefix{
-		netip.MustParsePrefix(n.addrs[0] + "/24"), netip.MustParsePrefix(n.addrs[1] + "/64"),
-	}})
+	var addrs []netip.Prefix
+	for i, v := range n.c.ip {
+		addrs = append(addrs, netip.PrefixFrom(netip.MustParseAddr(n.addrs[i]), v.bits))
+	}
+	cable, err := n.c.net.Cable(n.c.control.host, host, netlab.CableConfig{AddrsB: addrs})
 	expect.NoError(n.c, err)
 	n.wire = cable.DeviceA
 	expect.NoError(n.c, n.c.plug(n.wire))
 	expect.NoError(n.c, host.Forward())
 	n.machine, err = boot(host, n.name, n.dir)
 	expect.NoError(n.c, err)
-	expect.NoError(n.c, n.route("0.0.0.0/0", apiAddr))
-	expect.NoError(n.c, n.route("::/0", apiAddr6))
+	for _, v := range n.c.ip {
+		expect.NoError(n.c, n.route(v.anywhere, v.api))
+	}
 	n.layRoutes()
 	expect.NoError(n.c, n.start("/usr/bin/containerd", "--config", n.path("containerd.toml")))
 	expect.EventuallyNoError(n.c, "containerd answers on "+n.name, func() error {
@@ -142,7 +148,7 @@ func (n *node) configure() error {
 		n.write("resolv.conf", ""),
 		n.write("containerd.toml", containerdConfig, podImage, cni, snapshotter(n.dir)),
 		n.write("kubelet.yaml", kubeletConfig, n.cgroup, n.c.pki.path("ca.crt"), n.path("resolv.conf")),
-		n.write("proxy.yaml", proxyConfig, n.proxy, podCIDRs, n.name),
+		n.write("proxy.yaml", proxyConfig, n.proxy, n.c.ip.pods(), n.name),
 	)
 }
 
@@ -157,16 +163,26 @@ func (c *cluster) layPodNetwork() {
 	for _, n := range c.nodes {
 		expect.EventuallyNoError(c, n.name+" has prefixes for its pods", func() error {
 			out, err := c.try("kubectl", "get", "node", n.name, "-o", "jsonpath={.spec.podCIDRs[*]}")
-			if n.pods = strings.Fields(out); err == nil && len(n.pods) != 2 {
+			if n.pods = strings.Fields(out); err == nil && len(n.pods) != len(n.addrs) {
 				err = fmt.Errorf("got %q", out)
 			}
 			return err
 		})
-		expect.NoError(c, n.write("cni/10-bridge.conflist", conflist, n.pods[0], n.pods[1]))
+		expect.NoError(c, n.writeConflist())
 	}
 	for _, n := range c.nodes {
 		n.layRoutes()
 	}
+}
+
+// writeConflist writes the configuration of the CNI plugins.
+func (n *node) writeConflist() error {
+	var ranges, routes []string
+	for i, v := range n.c.ip {
+		ranges = append(ranges, `[{"subnet": "`+n.pods[i]+`"}]`)
+		routes = append(routes, `{"dst": "`+v.anywhere+`"}`)
+	}
+	return n.write("cni/10-bridge.conflist", conflist, strings.Join(ranges, ", "), strings.Join(routes, ", "))
 }
 
 func (n *node) layRoutes() {
@@ -191,7 +207,7 @@ func snapshotter(dir string) string {
 
 const conflist = `{"cniVersion": "1.0.0", "name": "bridge", "plugins": [
  {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "mtu": 1440,
-  "ipam": {"type": "host-local", "ranges": [[{"subnet": "%s"}], [{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+  "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s],
    "dataDir": "/var/lib/cni/networks"}}]}
 `
 

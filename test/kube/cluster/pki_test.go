@@ -19,13 +19,14 @@ import (
 
 // pki issues the cluster's certificates, in a directory.
 type pki struct {
-	dir string
-	ca  *x509.Certificate
-	key *ecdsa.PrivateKey
+	dir    string
+	server string // URL of the API server
+	ca     *x509.Certificate
+	key    *ecdsa.PrivateKey
 }
 
-func newPKI(dir string) (*pki, error) {
-	p := &pki{dir: dir}
+func newPKI(dir string, v ipVersion) (*pki, error) {
+	p := &pki{dir: dir, server: "https://" + net.JoinHostPort(v.api, "6443")}
 	template := certificate("cluster")
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	key, der, err := p.sign("ca", template)
@@ -93,20 +94,20 @@ func (p *pki) kubeconfig(file, user string, groups ...string) (string, error) {
 	}
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: "https://%[1]s:6443", certificate-authority: %[2]s/ca.crt}}]
+clusters: [{name: c, cluster: {server: "%[1]s", certificate-authority: %[2]s/ca.crt}}]
 users: [{name: u, user: {client-certificate: %[2]s/%[3]s.crt, client-key: %[2]s/%[3]s.key}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
-`, apiAddr, p.dir, file)
+`, p.server, p.dir, file)
 	path := p.path(file + ".conf")
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
 // serving issues the API server's certificate.
-func (p *pki) serving() error {
+func (p *pki) serving(v ipVersion) error {
 	c := certificate("kube-apiserver")
 	c.DNSNames = []string{"kubernetes.default.svc"}
-	for _, a := range []string{apiAddr, "10.96.0.1"} {
+	for _, a := range []string{v.api, v.kubernetes} {
 		c.IPAddresses = append(c.IPAddresses, net.ParseIP(a))
 	}
 	_, err := p.issue("apiserver", c)

@@ -49,10 +49,14 @@ func (n *node) findPod() (*pod, error) {
 		return nil, err
 	}
 	f := strings.Fields(out)
-	if len(f) != 3 {
+	if len(f) != 1+len(n.pods) {
 		return nil, fmt.Errorf("%s has no running server: %q", n.name, out)
 	}
-	return &pod{c: n.c, name: f[0], addrs: f[1:]}, nil
+	p := &pod{c: n.c, name: f[0], addrs: f[1:]}
+	if !n.hasOwnAddresses(p) {
+		return nil, fmt.Errorf("the server on %s has been started on another machine: %q", n.name, out)
+	}
+	return p, nil
 }
 
 // dial exchanges a megabyte with a server and returns its host's name, and the address that it sees.
@@ -71,15 +75,21 @@ func (p *pod) dial(addr string) (server, seen string, err error) {
 // reaches fails the test unless the pod soon reaches a server, which must see the pod's own address.
 func (p *pod) reaches(to *pod) {
 	p.c.Helper()
+	expect.EventuallyNoError(p.c, p.name+" reaches "+to.name, func() error { return p.tryToReach(to) })
+}
+
+// tryToReach connects to all addresses of a server.
+func (p *pod) tryToReach(to *pod) error {
 	for i, addr := range to.addrs {
-		expect.EventuallyNoError(p.c, p.name+" reaches "+addr, func() error {
-			server, seen, err := p.dial(addr)
-			if err == nil && (server != to.name || seen != p.addrs[i]) {
-				err = fmt.Errorf("got server %s and client %s, want %s and %s", server, seen, to.name, p.addrs[i])
-			}
+		server, seen, err := p.dial(addr)
+		if err == nil && (server != to.name || seen != p.addrs[i]) {
+			err = fmt.Errorf("got server %s and client %s, want %s and %s", server, seen, to.name, p.addrs[i])
+		}
+		if err != nil {
 			return err
-		})
+		}
 	}
+	return nil
 }
 
 // probeTimeout bounds a probe, and with it the waits for its lines. It is longer than any step.
@@ -97,13 +107,13 @@ type probe struct {
 
 // probeResult is what test/kube/cluster/pod prints.
 type probeResult struct {
-	Sent, Received int
-	Longest        time.Duration
-	TCP            string
+	Sent, Received  int
+	Longest, Paused time.Duration
+	TCP             string
 }
 
 func (r probeResult) String() string {
-	return fmt.Sprintf("%d of %d datagrams lost, the longest time without an answer is %v", r.Sent-r.Received, r.Sent, r.Longest)
+	return fmt.Sprintf("%d of %d datagrams lost, longest time without an answer %v, between two datagrams %v", r.Sent-r.Received, r.Sent, r.Longest, r.Paused)
 }
 
 // probe starts traffic, and returns once it flows.

@@ -5,7 +5,6 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,20 +29,9 @@ func (c *cluster) testReboot() {
 	n.startKubelet()
 	n.awaitChat()
 	n.importImages()
-	expect.EventuallyNoError(c, "pods reach each other after a reboot", func() error {
-		b, err := n.findPod()
-		if err != nil {
-			return err
-		}
-		server, _, err := a.dial(b.addrs[0])
-		if err == nil && server != b.name {
-			err = fmt.Errorf("got server %q, want %s", server, b.name)
-		}
-		return err
-	})
+	c.allReachEachOther()
 	c.awaitRollout()
 	c.kubectl("wait", "--for=condition=Ready", "pod/chat", "--timeout=3m")
-	n.pod().reaches(a)
 	tap.end()
 	c.kubectl("delete", "pod", "chat", "--now")
 }

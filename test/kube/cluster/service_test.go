@@ -58,8 +58,8 @@ func (c *cluster) dial(m *machine, addr, port string) (string, error) {
 // node's port.
 func (c *cluster) testServices() {
 	f := strings.Fields(c.kubectl("get", "service", "tool", "-o", "jsonpath={.spec.ports[0].nodePort} {.spec.clusterIPs[*]}"))
-	if len(f) != 3 {
-		c.Fatalf("the Service has no port or not two addresses: %q", f)
+	if len(f) != 1+len(c.ip) {
+		c.Fatalf("the Service has no port, or not an address of each IP version: %q", f)
 	}
 	for i, addr := range f[1:] {
 		c.reachesAll("a pod, through "+addr, func() (string, error) {

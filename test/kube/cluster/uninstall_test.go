@@ -30,24 +30,34 @@ func (c *cluster) testUninstall() {
 func (c *cluster) isGone() {
 	c.Helper()
 	expect.EventuallyNoError(c, "the agents' objects are gone", func() error {
-		left, err := c.try("kubectl", "get", "daemonsets,pods,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies", "-A",
+		left, err := c.try("kubectl", "get", "daemonsets,pods,jobs,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies", "-A",
 			"-l", "app.kubernetes.io/name=ropewalk-agent", "-o", "name")
 		if err == nil && left != "" {
 			err = fmt.Errorf("the API still has %s", left)
 		}
 		return err
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
 	for _, n := range c.nodes {
-		for _, show := range []string{"ip link show", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "nft list tables"} {
-			out, err := n.run(ctx, strings.Fields(show)...)
+		for _, show := range []string{"ip link show", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "nft list tables", "tc qdisc show"} {
+			out, err := n.show(show)
 			expect.NoError(c, err)
 			if strings.Contains(out, "ropewalk") || strings.Contains(out, "8282") {
 				c.Errorf("%s, %s:\n%s", n.name, show, out)
 			}
 		}
+		files, err := n.show("find /var/lib/ropewalk /run/wireguard /sys/fs/bpf -mindepth 1 -not -name *.debug") // the kernel has two such files in each BPF file system
+		const want = "/var/lib/ropewalk/keys\n/var/lib/ropewalk/keys/private.key\n"
+		if files != want {
+			c.Errorf("files on %s: %v, got\n%s\nwant\n%s", n.name, err, files, want)
+		}
 	}
+}
+
+// show runs a command of the node and returns what it wrote.
+func (n *node) show(command string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return n.run(ctx, strings.Fields(command)...)
 }
 
 // testKustomize installs and uninstalls with kustomize.

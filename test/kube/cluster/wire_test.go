@@ -7,7 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +40,7 @@ func (t *tap) see(p netlab.Packet) {
 	defer t.mu.Unlock()
 	src, dst, protocol, payload := outer(p.Data)
 	switch {
-	case isPod(src) && isPod(dst), bytes.Contains(p.Data, []byte("nobody may read this.")):
+	case t.c.isPod(src) && t.c.isPod(dst), bytes.Contains(p.Data, []byte("nobody may read this.")):
 		if len(t.plain) < 5 {
 			t.plain = append(t.plain, fmt.Sprintf("protocol %d from %s to %s", protocol, src, dst))
 		}
@@ -49,13 +49,8 @@ func (t *tap) see(p netlab.Packet) {
 	}
 }
 
-func isPod(a netip.Addr) bool {
-	for prefix := range strings.SplitSeq(podCIDRs, ",") {
-		if netip.MustParsePrefix(prefix).Contains(a) {
-			return true
-		}
-	}
-	return false
+func (c *cluster) isPod(a netip.Addr) bool {
+	return slices.ContainsFunc(c.ip, func(v ipVersion) bool { return netip.MustParsePrefix(v.pods).Contains(a) })
 }
 
 // outer returns a frame's addresses, protocol and IP payload, or nothing if it is no IP packet.

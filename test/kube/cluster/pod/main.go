@@ -148,8 +148,8 @@ func chat(addr string) error {
 // Probe is the result of probe.
 type Probe struct {
 	Sent, Received int
-	// Longest is the longest time without an answer.
-	Longest time.Duration
+	// Longest is the longest time without an answer, and Paused the longest between two datagrams: the prober had no CPU.
+	Longest, Paused time.Duration
 	// TCP is the error of a connection that was open all the time, or empty.
 	TCP string
 }
@@ -189,12 +189,14 @@ func probe(addr string) error {
 func (p *Probe) send(ctx context.Context, u net.Conn) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
+	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			p.Sent++
+			p.Paused, last = max(p.Paused, time.Since(last)), time.Now()
 			_, _ = u.Write(append(binary.BigEndian.AppendUint64(nil, uint64(p.Sent)), secret...))
 		}
 	}
