@@ -53,8 +53,8 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	return changes + 1, hostnet.SetLinkUp(name, mtu)
 }
 
-// sourceAddress returns the address of a pod prefix that is the node's own. Network plugins give neither to a pod: the first of IPv4,
-// and the last of IPv6. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever the plugin's
+// sourceAddress returns the address of a pod prefix that is the node's own: the first of IPv4, which no plugin gives to a pod, and the last of
+// IPv6, which host-local gives out after all others. The first of IPv6 is the Subnet-Router anycast address (RFC 4291, section 2.6.1) wherever the plugin's
 // bridge has another address of the prefix. The kernel sends no ICMPv6 error to it (net/ipv6/icmp.c, icmpv6_route_lookup), so
 // that path MTU discovery fails.
 func sourceAddress(pods netip.Prefix) netip.Prefix {
