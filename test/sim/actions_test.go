@@ -54,10 +54,10 @@ func (s *sim) sendEvery(e event, packets int) {
 	}
 }
 
-// send sends one train of a flow, if the sender's process runs.
+// send sends one train of a flow, if the sender is online.
 func (s *sim) send(from, to int, number uint16, size, packets int) (first packetID) {
 	h := s.hosts[from]
-	if !h.alive() {
+	if !h.online() {
 		return packetID{}
 	}
 	train, first := s.model.packets(from, to, number, size, packets)
@@ -208,7 +208,7 @@ func (s *sim) spoof(e event) {
 	if other := 1 + (e.A+e.N)%s.schedule.Hosts; other != e.A && other != e.B {
 		from, _ = devicetest.Inner(byte(other))
 	}
-	if h.alive() {
+	if h.online() {
 		h.send(0, s.model.spoof(e.A, e.B, from, e.Size))
 	}
 }
@@ -216,7 +216,7 @@ func (s *sim) spoof(e event) {
 // sendTo sends a packet from A to an address that no host has.
 func (s *sim) sendTo(e event, address string) {
 	h := s.hosts[e.A]
-	if !h.alive() {
+	if !h.online() {
 		return
 	}
 	ends := devicetest.Ends(byte(e.A), byte(e.B), 5, false)
@@ -231,7 +231,7 @@ const maxWaiting = 128
 // spray sends more packets from A to a peer that never answers than may wait for a session, and checks that the others were dropped.
 func (s *sim) spray(e event) {
 	h, n := s.hosts[e.A], 10*e.N
-	if !h.alive() {
+	if !h.online() {
 		return
 	}
 	before := sum(h.dropCounts(), true)

@@ -17,7 +17,7 @@ const timerSlack = (269 + 334 + 100) * time.Millisecond
 const keepaliveEvery = 25 * time.Second
 
 // duties are the messages that the protocol's timers owe (WireGuard paper §6.5): a keepalive after data was received, a new handshake
-// after data was not answered, and persistent keepalives. Only plain schedules and schedules without a suspend are exact enough.
+// after data was not answered, and persistent keepalives. Only schedules without spread are exact enough.
 type duties struct {
 	s      *schedule
 	report *report

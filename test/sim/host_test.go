@@ -36,6 +36,7 @@ type host struct {
 	maxWall int64
 	watches sync.WaitGroup
 	drops   map[string]uint64 // of processes that died
+	down    bool              // the interface is down
 	died    bool              // at least once: packets that waited for a session then are not counted
 }
 
@@ -71,6 +72,9 @@ func (s *lockedSource) Read(b []byte) (int, error) {
 // alive reports whether the process runs.
 func (h *host) alive() bool { return h.Device != nil }
 
+// online reports whether programs of the machine can send through the tunnel.
+func (h *host) online() bool { return h.alive() && !h.down }
+
 // clock is the device's monotonic clock.
 func (h *host) clock() int64 {
 	h.reads.Add(1)
@@ -80,6 +84,7 @@ func (h *host) clock() int64 {
 // create makes the device of a new process.
 func (h *host) create() {
 	h.starts++
+	h.down = false
 	lanes := h.sim.schedule.Lanes
 	h.tun = tun.NewFake(tun.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
@@ -222,6 +227,7 @@ func (h *host) handOver() (*device.State, error) {
 // setUp sets the interface up or down.
 func (h *host) setUp(up bool) {
 	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
+	h.down = !up
 	h.tun.SetUp(up)
 	synctest.Wait()
 }
