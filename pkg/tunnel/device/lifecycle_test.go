@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -100,6 +102,31 @@ func TestCopiedMachineErasesKeysAndRenewsSessions(t *testing.T) {
 		talk(t, b, a)
 		if got := seen.latestFrom(a, wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
 			t.Error("data was sent with the session of before")
+		}
+	})
+}
+
+// TestAllKeysOfCopiedMachineAreErasedFirst: handshakes with thousands of peers take seconds, in which data would leave with copied keys.
+func TestAllKeysOfCopiedMachineAreErasedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var copied atomic.Pointer[device.Device] // set once it is to be watched
+		var used atomic.Int64
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if kind, _ := wire.Classify(datagram); copied.Load() != nil && kind == wire.TypeInitiation {
+				used.CompareAndSwap(0, int64(copied.Load().Indices()))
+			}
+			return underlay.Deliver
+		})
+		a, b, c := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		devicetest.Connect(a, b)
+		devicetest.Connect(a, c)
+		talk(t, a, b)
+		talk(t, a, c)
+		time.Sleep(time.Second) // a peer accepts one initiation in 50 ms
+		copied.Store(a.Device)
+		a.MachineCopied()
+		if n := used.Load(); n != 1 {
+			t.Errorf("%d receiver indices were in use when the first initiation left, want its own", n)
 		}
 	})
 }

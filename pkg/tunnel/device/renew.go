@@ -38,20 +38,31 @@ func (p *Peer) retryHandshake(now int64) {
 // MachineCopied erases all keys and renews the sessions. Call it after the virtual machine was restored from a snapshot or cloned: another
 // copy of it may use the same keys with the same nonces. It is safe for concurrent use.
 func (d *Device) MachineCopied() {
-	d.peersMu.RLock()
-	defer d.peersMu.RUnlock()
-	now, renewed := d.clock(), 0
-	for _, p := range d.peers {
+	lost := d.eraseAllSessions() // of all peers first: handshakes with thousands take seconds
+	for _, p := range lost {
 		p.mu.Lock()
-		had := p.hasSession() || p.handshake.attempt != nil
-		p.eraseSessions()
-		p.endAttempt()
-		if had && p.running {
+		if p.running && !p.hasSession() && p.handshake.attempt == nil { // else traffic has renewed it meanwhile
+			now := p.dev.clock()
 			p.renew(now)
 			p.armTimer(now)
-			renewed++
 		}
 		p.mu.Unlock()
 	}
-	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", renewed)
+	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", len(lost))
+}
+
+// eraseAllSessions erases the session keys and ends the handshakes of all peers. It returns the peers that had any.
+func (d *Device) eraseAllSessions() (lost []*Peer) {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		p.mu.Lock()
+		if p.running && (p.hasSession() || p.handshake.attempt != nil) {
+			lost = append(lost, p)
+		}
+		p.eraseSessions()
+		p.endAttempt()
+		p.mu.Unlock()
+	}
+	return lost
 }
