@@ -131,6 +131,22 @@ func TestAllKeysOfCopiedMachineAreErasedFirst(t *testing.T) {
 	})
 }
 
+// TestUpAfterLongPauseIsSilent: no peer sends any more with a session that is older than Reject-After-Time.
+func TestUpAfterLongPauseIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		down(a)
+		time.Sleep(time.Hour)
+		a.TUN.SetUp(true)
+		a.Await("it is up", a.Up)
+		time.Sleep(10 * time.Second)
+		if n := a.Indices(); n != 0 {
+			t.Errorf("%d receiver indices are in use, want 0", n)
+		}
+	})
+}
+
 func TestDownClosesPort(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h := lan.Host(t, 1, devicetest.Options{})

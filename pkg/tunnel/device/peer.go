@@ -220,10 +220,10 @@ func (p *Peer) start() {
 	p.resetHello(errNoSession)
 	now := p.dev.clock()
 	p.resumeHello(now)
-	if p.handover.lost {
-		p.handover.lost = false
+	if lostAt := p.handover.lostAt; lostAt != 0 && now-lostAt < session.RejectAfterTime {
 		p.renew(now)
 	}
+	p.handover.lostAt = 0
 	p.armTimer(now)
 }
 
@@ -233,7 +233,9 @@ func (p *Peer) stop() {
 	defer p.mu.Unlock()
 	if p.running {
 		p.handover.ended = p.saveHello()
-		p.handover.lost = p.handover.ended != nil
+		if p.handover.ended != nil {
+			p.handover.lostAt = p.dev.clock()
+		}
 	}
 	p.running = false
 	p.handover.restored, p.timers.retryAt = nil, 0

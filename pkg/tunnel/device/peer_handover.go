@@ -12,7 +12,7 @@ import (
 type handoverState struct {
 	restored *HelloResult // from the previous device, until start uses it; nil for none
 	ended    *HelloResult // of the session that stop has ended, for the next device
-	lost     bool         // the peer may still send with a session that this side has lost; start renews it
+	lostAt   int64        // when this side lost a session with which the peer may still send, 0 for never; start renews it
 }
 
 // saveState returns the state of a peer of a device that has ended.

@@ -53,7 +53,7 @@ func (p *Peer) recall() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.handover.lost = true
+	p.handover.lostAt = p.dev.clock()
 	if p.engine.Endpoint.Load() == nil {
 		p.configureEndpoint(&underlay.Endpoint{Dst: at})
 	}
