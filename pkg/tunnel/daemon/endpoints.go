@@ -26,8 +26,10 @@ const (
 	// keepInterval is the least time between two writes of the file, keepDelay the time from a change to the first.
 	keepInterval = 10 * time.Second
 	keepDelay    = time.Second
-	// keepShare limits what writing costs: a thousandth of a core.
-	keepShare = 1000
+	// keepShare limits what writing costs to a thousandth of a core, but by a pause of maxKeepPause at most: the endpoints of a file that
+	// is older than a session may be are not used.
+	keepShare    = 1000
+	maxKeepPause = time.Minute
 	// maxEndpoints is the largest file that is read, in bytes: 300,000 peers.
 	maxEndpoints = 64 << 20
 )
@@ -39,9 +41,10 @@ type endpoints struct {
 	log     *slog.Logger
 	changed chan struct{} // has an element if the file is out of date
 
-	mu   sync.Mutex
-	own  noise.PublicKey // of the process before
-	last map[noise.PublicKey]netip.AddrPort
+	mu     sync.Mutex
+	own    noise.PublicKey // of the process before
+	last   map[noise.PublicKey]netip.AddrPort
+	loaded time.Time
 }
 
 // endpointsFile is the content of the file.
@@ -65,12 +68,13 @@ func (e *endpoints) note() {
 	}
 }
 
-// recall is device.Config.Recall. It returns each endpoint once: the peer may be removed and added again.
+// recall is device.Config.Recall. It returns each endpoint once, since the peer may be removed and added again, and none once all sessions
+// of the process before have expired.
 func (e *endpoints) recall(own, peer noise.PublicKey) (netip.AddrPort, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at, ok := e.last[peer]
-	if !ok || own != e.own {
+	if !ok || own != e.own || time.Since(e.loaded).Nanoseconds() >= session.RejectAfterTime {
 		return netip.AddrPort{}, false
 	}
 	delete(e.last, peer)
@@ -89,7 +93,7 @@ func (e *endpoints) load(name string) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.own, e.last = f.PublicKey, map[noise.PublicKey]netip.AddrPort{}
+	e.own, e.last, e.loaded = f.PublicKey, map[noise.PublicKey]netip.AddrPort{}, time.Now()
 	for _, p := range f.Peers {
 		if age := time.Since(p.LastHandshake); p.Endpoint.IsValid() && age >= 0 && age.Nanoseconds() < session.RejectAfterTime {
 			e.last[p.PublicKey] = p.Endpoint
@@ -133,7 +137,7 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 			e.log.Warn("saving the endpoints of peers failed, after a crash their sessions are renewed only when they initiate", "interface", name, "error", err)
 		}
 		failed = err != nil
-		pause = max(keepInterval, keepShare*time.Since(began))
+		pause = min(max(keepInterval, keepShare*time.Since(began)), maxKeepPause)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -67,6 +68,25 @@ func TestRecallHasFreshSessionsOfTheSameKey(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("unexpected log: %s", log)
 	}
+}
+
+// TestRecallForgetsExpiredSessions: a peer that is added hours after the start may be elsewhere by then.
+func TestRecallForgetsExpiredSessions(t *testing.T) {
+	own, peer := newKey(t), newKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		text, err := json.Marshal(endpointsFile{own, []device.SessionEndpoint{
+			{PublicKey: peer, Endpoint: netip.MustParseAddrPort("192.0.2.1:51820"), LastHandshake: time.Now()},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, _ := saved(t, text)
+		e.load("wg0")
+		time.Sleep(time.Hour) // fake clock
+		if got, ok := e.recall(own, peer); ok {
+			t.Errorf("got the endpoint %v of a session that has expired", got)
+		}
+	})
 }
 
 func TestDamagedEndpointsAreIgnoredWithWarning(t *testing.T) {
