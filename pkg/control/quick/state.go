@@ -202,7 +202,7 @@ func (j *job) runFile(suffix string) string { return filepath.Join(j.RunDir, j.N
 // holds the lock.
 func (j *job) removeFiles() error {
 	var errs []error
-	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".endpoints"), j.runFile(".lock")} {
+	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".endpoints"), j.runFile(".endpoints.tmp"), j.runFile(".lock")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
