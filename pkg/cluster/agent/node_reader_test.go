@@ -177,7 +177,7 @@ func TestSurveyFindsNodesWithoutAgents(t *testing.T) {
 func TestFalseClaimsAreReadOnce(t *testing.T) {
 	l := newReaderLab(t, time.Hour, "a", "b")
 	r := l.k.reader
-	r.lastReads = map[string]nodeRead{}
+	r.lastReads, r.minInterval = map[string]nodeRead{}, time.Hour // more than any machine is slow
 	w := &nodeWatch{nodeReader: r, events: make(chan watch.Event, 10)}
 	b := &node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "node b"}}
 	b.Status.Addresses = []nodeAddress{{Type: internalIP, Address: "192.0.2.2"}}
@@ -197,7 +197,7 @@ func TestFalseClaimsAreReadOnce(t *testing.T) {
 		{"another's address", "192.0.2.1:51820", time.Hour, 1},
 		{"the same claim", "192.0.2.1:51820", time.Hour, 0},
 		{"a new claim at once", "192.0.2.7:51820", 0, 0},
-		{"a new claim later", "192.0.2.7:51820", minReadInterval, 1},
+		{"a new claim later", "192.0.2.7:51820", time.Hour, 1},
 		{"another port", "192.0.2.7:1", time.Hour, 0},
 	} {
 		rn = rn.DeepCopy()
