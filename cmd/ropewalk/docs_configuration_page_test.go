@@ -25,7 +25,8 @@ All keys of configuration files, all flags and all environment variables, with t
 ` + "`ropewalk up`, `down`, `reload`, `save` and `strip` read wg-quick's file, `/etc/wireguard/wg0.conf`, as wg-quick does. They also accept" + `
 ropewalk's own keys. ` + "`ropewalk setconf`, `addconf` and `syncconf` read wg's file format, which has only wg's keys; `ropewalk strip wg0`" + `
 converts a wg-quick file to it. Keys and sections are case-insensitive, and ` + "`#` begins a comment. A file with an error changes" + `
-nothing; all its errors are reported at once, with file and line.
+nothing; all its errors are reported at once, with file and line. ` + "`ropewalk down`" + ` alone accepts it: it executes ` + "`PreDown`" + ` and
+` + "`PostDown`" + `, and saves nothing.
 
 ` + "```ini" + `
 [Interface]

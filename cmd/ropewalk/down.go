@@ -21,7 +21,8 @@ func newDownCmd() *cobra.Command {
 		Short: "Take down an interface and undo the changes of up",
 		Long: "down takes down an interface: it undoes the changes of up or wg-quick(8) and waits for the daemon to end. With\n" +
 			"SaveConfig = true it first saves the interface's state to its file. It also cleans up after a daemon that was killed.\n" +
-			"INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf, or if there is none, the file with which it was brought up.",
+			"INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf, or if there is none, the file with which it was brought up.\n" +
+			"Of a file with mistakes down uses only PreDown and PostDown, and it does not save to it.",
 		Example:           "  ropewalk down wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -31,7 +32,13 @@ func newDownCmd() *cobra.Command {
 				fmt.Fprintln(cmd.ErrOrStderr(), printable(fmt.Sprintf("Warning: `%s', with which %s was brought up, does not exist: no PreDown and PostDown commands are executed", i.Path, i.Name)))
 				return withOpened(cmd, i, nil, down)
 			}
-			return withRunning(cmd, args[0], down)
+			i, err := openRunning(args[0], openInterface)
+			if mistakes, ok := errors.AsType[conffile.Error](err); ok {
+				fmt.Fprintln(cmd.ErrOrStderr(), printable(keyHint(mistakes).Error()))
+				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: the file has mistakes: down uses only its PreDown and PostDown commands, and does not save to it")
+				i, err = openRunning(args[0], quick.OpenHooks)
+			}
+			return withOpened(cmd, i, err, down)
 		},
 	}
 }

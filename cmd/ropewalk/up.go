@@ -92,11 +92,17 @@ func withInterface(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.I
 
 // withRunning is withInterface for an interface that is up: its file may be elsewhere than in quick.DefaultDir.
 func withRunning(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Interface) error) error {
-	i, err := openInterface(quick.DefaultDir, arg)
-	if path := startedFrom(arg); path != "" && errors.Is(err, quick.ErrNoFile) {
-		i, err = quick.Open("", path)
-	}
+	i, err := openRunning(arg, openInterface)
 	return withOpened(cmd, i, err, f)
+}
+
+// openRunning opens the file of an interface, or if there is none, that with which it was brought up.
+func openRunning(arg string, open func(dir, arg string) (quick.Interface, error)) (quick.Interface, error) {
+	i, err := open(quick.DefaultDir, arg)
+	if path := startedFrom(arg); path != "" && errors.Is(err, quick.ErrNoFile) {
+		return open("", path)
+	}
+	return i, err
 }
 
 func withOpened(cmd *cobra.Command, i quick.Interface, err error, f func(*quick.Runner, quick.Interface) error) error {

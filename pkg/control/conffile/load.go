@@ -49,6 +49,16 @@ func Load(path string, dialect Dialect) (*File, error) {
 	return file, nil
 }
 
+// LoadHooks is ParseHooks for the file at path.
+func LoadHooks(path string) (*File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening configuration: %w", err)
+	}
+	defer f.Close()
+	return ParseHooks(path, f)
+}
+
 // accessWarning follows wg-quick: a regular file is world accessible when other users have the same permission on it and on
 // its directory.
 func accessWarning(path string, f *os.File) (string, error) {

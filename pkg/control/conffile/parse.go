@@ -30,21 +30,8 @@ func newLineScanner(r io.Reader) *bufio.Scanner {
 // value, repeated AllowedIPs add up, and sections may repeat. A byte-order mark and CR LF are accepted.
 func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p := parser{name: name, dialect: dialect}
-	limited := &io.LimitedReader{R: r, N: maxFile + 1}
-	lines := newLineScanner(limited)
-	for len(p.errs) < maxErrors && lines.Scan() {
-		p.number++
-		p.parseComment(string(lines.Bytes()))
-		p.parseLine(cleanLine(lines.Bytes(), p.number))
-	}
-	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
-		p.number++
-		p.report(LineError{Fault: fmt.Sprintf("longer than %d bytes", maxLine)})
-	} else if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
-	}
-	if limited.N == 0 {
-		return nil, fmt.Errorf("reading %s: longer than %d bytes", name, maxFile)
+	if err := p.parse(r); err != nil {
+		return nil, err
 	}
 	p.endPeer()
 	p.names.end(&p)
@@ -55,6 +42,41 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 		return nil, p.errs
 	}
 	return &p.file, nil
+}
+
+// ParseHooks reads only Table and the commands PreDown and PostDown of a file, which may have mistakes: wg-quick takes an interface down
+// with such a file, too.
+func ParseHooks(name string, r io.Reader) (*File, error) {
+	p := parser{name: name, dialect: Quick, hooksOnly: true}
+	if err := p.parse(r); err != nil {
+		return nil, err
+	}
+	all := &p.file.Interface
+	return &File{Interface: Interface{Table: all.Table, PreDown: all.PreDown, PostDown: all.PostDown}}, nil
+}
+
+// parse reads all lines, or those before maxErrors mistakes.
+func (p *parser) parse(r io.Reader) error {
+	limited := &io.LimitedReader{R: r, N: maxFile + 1}
+	lines := newLineScanner(limited)
+	for len(p.errs) < maxErrors && lines.Scan() {
+		p.number++
+		if p.hooksOnly {
+			p.errs = nil
+		}
+		p.parseComment(string(lines.Bytes()))
+		p.parseLine(cleanLine(lines.Bytes(), p.number))
+	}
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		p.number++
+		p.report(LineError{Fault: fmt.Sprintf("longer than %d bytes", maxLine)})
+	} else if err != nil {
+		return fmt.Errorf("reading %s: %w", p.name, err)
+	}
+	if limited.N == 0 {
+		return fmt.Errorf("reading %s: longer than %d bytes", p.name, maxFile)
+	}
+	return nil
 }
 
 // cleanLine removes a comment, and in the first line a byte-order mark.
@@ -84,6 +106,8 @@ type parser struct {
 	dialect Dialect
 	file    File
 	errs    Error
+
+	hooksOnly bool // mistakes do not matter
 
 	section   section
 	number    int  // of the line

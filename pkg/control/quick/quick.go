@@ -55,11 +55,18 @@ func Find(dir, arg string) (path, name string, err error) {
 
 // Open finds and reads an interface's file. The caller prints File.Warnings.
 func Open(dir, arg string) (Interface, error) {
+	return open(dir, arg, func(path string) (*conffile.File, error) { return conffile.Load(path, conffile.Quick) })
+}
+
+// OpenHooks is Open for a file with mistakes: the File has only Table, PreDown and PostDown, for Down.
+func OpenHooks(dir, arg string) (Interface, error) { return open(dir, arg, conffile.LoadHooks) }
+
+func open(dir, arg string, load func(path string) (*conffile.File, error)) (Interface, error) {
 	path, name, err := Find(dir, arg)
 	if err != nil {
 		return Interface{}, err
 	}
-	file, err := conffile.Load(path, conffile.Quick)
+	file, err := load(path)
 	if err != nil {
 		return Interface{}, err
 	}
