@@ -21,6 +21,7 @@ var version = "dev"
 
 func main() {
 	runtime.LockOSThread() // no lane may run on the main thread: lanes rename their threads, and this one's name is the process's
+	nameProcess()
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	root := newRootCmd()
 	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), isLikeCommandOf(root), os.Getenv)...)
@@ -33,6 +34,14 @@ func main() {
 		fmt.Fprintf(os.Stderr, "ropewalk: %s\n", printable(text))
 	}
 	os.Exit(exitCode(err))
+}
+
+// nameProcess names a process that was started by /proc/self/exe. Its name is otherwise "exe" in ps(1), pgrep(1) and the kernel's log.
+func nameProcess() {
+	const comm = "/proc/self/comm"
+	if name, err := os.ReadFile(comm); err == nil && string(name) == "exe\n" {
+		_ = os.WriteFile(comm, []byte("ropewalk"), 0) // the name is only for people
+	}
 }
 
 // isCommandOf returns a function that reports whether a word is a command.
