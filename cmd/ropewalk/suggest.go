@@ -46,6 +46,9 @@ func unknownWord(kind, word string, known []string) error {
 
 // flagError turns an error of pflag into a usage error. To one about an unknown flag it adds suggestions: pflag has none.
 func flagError(cmd *cobra.Command, err error) error {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return usageError{invalidValue(invalid)}
+	}
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
 		return usageError{err}
@@ -57,6 +60,19 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	})
 	return usageError{fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), known))}
+}
+
+// invalidValue replaces the texts of the packages strconv and time in an error about a flag's value.
+func invalidValue(err *pflag.InvalidValueError) error {
+	flag := err.GetFlag()
+	want, ok := map[string]string{
+		"bool": "true or false", "int": "a whole number", "int64": "a whole number", "intSlice": "whole numbers, separated by commas",
+		"uint16": "0-65535", "uint": "a whole number from 0 on", "float64": "a number", "duration": "a duration such as 500ms or 10s",
+	}[flag.Value.Type()]
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("--%s: want %s, got %q", flag.Name, want, err.GetValue())
 }
 
 // group completes a command that only has subcommands. Without an argument it prints its help; an unknown subcommand is a

@@ -36,6 +36,12 @@ func TestMistakesHaveExitCodeAndSuggestion(t *testing.T) {
 		{[]string{"log", "nosuch0"}, exitUnreachable, "no such interface: nosuch0"},
 		{[]string{"log", "nosuch0", "debgu"}, exitUsage, "unknown level \"debgu\"\n\nDid you mean this?\n\tdebug\n"},
 		{[]string{"completion", "tcsh"}, exitUsage, `invalid argument "tcsh" for "ropewalk completion"`},
+		{[]string{"spread", "attach", "x", "--port", "99999"}, exitUsage, `--port: want 0-65535, got "99999"`},
+		{[]string{"run", "--mtu", "big", "x"}, exitUsage, `--mtu: want a whole number, got "big"`},
+		{[]string{"bench", "--seconds", "x"}, exitUsage, `--seconds: want a number, got "x"`},
+		{[]string{"bench", "--lanes", "1,x"}, exitUsage, `--lanes: want whole numbers, separated by commas, got "1,x"`},
+		{[]string{"flows", "--interval", "1"}, exitUsage, `--interval: want a duration such as 500ms or 10s, got "1"`},
+		{[]string{"show", "--lanes=2"}, exitUsage, `--lanes: want true or false, got "2"`},
 		{[]string{"run", "--log-format", "xml", "x"}, exitUsage, `--log-format "xml": want text or json`},
 		{[]string{"up", "--log-level", "wran", "x"}, exitUsage, "log level \"wran\": want debug, info, warn, error or silent\n\nDid you mean this?\n\twarn\n"},
 	} {
