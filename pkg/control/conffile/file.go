@@ -25,6 +25,8 @@ type File struct {
 	Warnings  []string // texts for the user, worded as wg(8) does
 	// KeyElsewhere is for callers: the private key does not come from the file, and CheckSettings does not miss it.
 	KeyElsewhere bool
+	// Repeated has a text for each key that replaces an earlier one.
+	Repeated []string
 }
 
 // Interface holds the keys of the [Interface] sections: wg(8)'s, then wg-quick's from Address, then ropewalk's from Spread.

@@ -14,9 +14,10 @@ import (
 
 // key is one key of a section.
 type key struct {
-	name   string
-	secret bool // errors do not quote the value
-	quick  bool // wg-quick's or ropewalk's: white space matters in the name and in the value
+	name    string
+	secret  bool // errors do not quote the value
+	quick   bool // wg-quick's or ropewalk's: white space matters in the name and in the value
+	command bool // given several times, it adds up
 	// set stores a value, which is not empty. For an invalid value it returns a description of valid ones, else "".
 	set func(p *parser, value string) (want string)
 	// list stores one item of a list. It replaces set.

@@ -13,7 +13,7 @@ import (
 // quickKeys are the keys that wg-quick(8) adds to [Interface].
 func quickKeys() []key {
 	hook := func(name, when string, list func(*Interface) *[]string) key {
-		return key{name: name, quick: true, set: func(p *parser, v string) string {
+		return key{name: name, quick: true, command: true, set: func(p *parser, v string) string {
 			commands := list(&p.file.Interface)
 			*commands = append(*commands, v)
 			return ""

@@ -117,6 +117,7 @@ type parser struct {
 	portsLine int  // the line of the last SpreadPorts
 	mtuLine   int  // the line of the last MTU
 	names     nameComments
+	given     map[string]bool // keys of the [Interface] sections, and of the last [Peer]
 }
 
 func (p *parser) parseLine(line string) {
@@ -140,6 +141,9 @@ func (p *parser) enter(text string) {
 	case "[peer]":
 		p.endPeer()
 		above := p.names.above(p)
+		for _, k := range peerKeys() {
+			delete(p.given, k.name)
+		}
 		p.section, p.peerLine, p.hasKey = peerSection, p.number, false
 		p.file.Peers = append(p.file.Peers, Peer{Name: above})
 	default:
@@ -169,10 +173,29 @@ func (p *parser) assign(raw string) {
 		if !key.quick {
 			value = removeSpace(value)
 		}
+		p.noteRepeated(key)
 		p.set(key, strings.Trim(value, space))
 	case !ok || !key.quick: // an empty value means unset for wg-quick, and is a mistake for wg(8)
 		p.fault(key.name, "a value", "")
 	}
+}
+
+// noteRepeated records a key whose value replaces an earlier one. Lists and commands add up.
+func (p *parser) noteRepeated(key *key) {
+	if key.list != nil || key.command {
+		return
+	}
+	if p.given[key.name] {
+		text := fmt.Sprintf("%s:%d: %s is given again: it replaces the value before", p.name, p.number, key.name)
+		if key.name == "PublicKey" {
+			text += ", and another peer needs a [Peer] line of its own"
+		}
+		p.file.Repeated = append(p.file.Repeated, text)
+	}
+	if p.given == nil {
+		p.given = map[string]bool{}
+	}
+	p.given[key.name] = true
 }
 
 // unknownKey reports a line whose key is not one of the section. assigned: there is a "=".

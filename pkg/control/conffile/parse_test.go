@@ -254,7 +254,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		file.Warnings = nil
+		file.Warnings, file.Repeated = nil, nil
 		var b bytes.Buffer
 		if err := file.Format(&b); err != nil {
 			t.Fatal(err)

@@ -15,6 +15,9 @@ import (
 // one for `wg addconf` may lack a key.
 func (f *File) CheckSettings() []string {
 	var w warnings
+	for _, text := range f.Repeated {
+		w.add("%s", text)
+	}
 	f.checkKeys(&w)
 	f.checkAllowedIPs(&w)
 	return w

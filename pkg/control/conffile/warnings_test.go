@@ -3,6 +3,7 @@
 package conffile
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,5 +52,22 @@ func TestOddSettingsAreReported(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestRepeatedKeysAreReported(t *testing.T) {
+	private := noise.PrivateKey{0: 8, 31: 64}.Base64()
+	other, third := noise.PublicKey{1}.Base64(), noise.PublicKey{2}.Base64()
+	f, err := Parse("wg0.conf", strings.NewReader("[Interface]\nMTU = 1400\nPostUp = a\nPostUp = b\nAddress = 10.0.0.1\nAddress = 10.0.0.2\nPrivateKey = "+private+
+		"\n[Interface]\nmtu = 1300\nPrivateKey = "+private+"\n[Peer]\nPublicKey = "+other+"\nAllowedIPs = 10.0.0.1\nAllowedIPs = 10.0.0.2\n"+
+		"[Peer]\nPublicKey = "+other+"\nPublicKey = "+third+"\n"), Quick)
+	expect.NoError(t, err)
+	want := []string{
+		"Warning: wg0.conf:9: MTU is given again: it replaces the value before",
+		"Warning: wg0.conf:10: PrivateKey is given again: it replaces the value before",
+		"Warning: wg0.conf:17: PublicKey is given again: it replaces the value before, and another peer needs a [Peer] line of its own",
+	}
+	if got := f.CheckSettings(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
