@@ -125,7 +125,7 @@ func openInterface(dir, arg string) (quick.Interface, error) {
 	if !errors.Is(err, quick.ErrNoFile) || strings.Contains(arg, "/") {
 		return i, err
 	}
-	if _, statErr := os.Stat(arg); statErr == nil {
+	if info, statErr := os.Stat(arg); statErr == nil && info.Mode().IsRegular() {
 		return i, fmt.Errorf("%w (for the file in this directory: ./%s)", err, arg)
 	}
 	if link, _ := hostnet.FindLink(arg); link.Kind == tunKind || link.Kind == "wireguard" {
