@@ -364,7 +364,7 @@ func (w *nodeWatch) found(ctx context.Context, n *node) {
 func (w *nodeWatch) deleted(ctx context.Context, name string) {
 	w.failing = false
 	if before, _ := w.known(name); before != nil {
-		w.send(ctx, watch.Event{Type: watch.Deleted, Object: before})
+		w.send(ctx, watch.Event{Type: watch.Deleted, Object: before.DeepCopyObject()}) // the informer trims it while others read
 	}
 }
 
