@@ -66,7 +66,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 func TestSpreadRejectsInvalidFlags(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"attach", "missing argument: DEVICE"},
-		{"attach lo --port x", "invalid argument"},
+		{"attach lo --port x", `--port: want 0-65535, got "x"`},
 		{"attach lo", "name it with --port"},
 		{"attach lo --port 1 --peer here", `--peer: "here": want an IP address`},
 		{"attach lo --port 1 --peer 192.0.2.1:0", "want an IP address"},
