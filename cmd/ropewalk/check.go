@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"time"
 
@@ -48,7 +49,7 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(err.Error()))
 		return codedError{code: exitFailed}
 	}
-	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(i.File), endpointWarnings(cmd.Context(), i.File))
+	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(i.File), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File))
 	for _, warning := range found {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(warning))
 	}
@@ -76,6 +77,14 @@ func hostWarnings(f *conffile.File) (warnings []string) {
 		}
 	}
 	return append(warnings, networkdWarnings(os.DirFS("/"), f)...)
+}
+
+// dnsWarnings returns a warning about DNS servers that this host cannot set. up fails for them.
+func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
+	if len(f.Interface.DNS) == 0 || tools.Resolvconf != "" {
+		return nil
+	}
+	return []string{"Warning: `ropewalk up` fails on this host: " + quick.ErrNoResolvconf.Error()}
 }
 
 // maxCPUs is more than any kernel's limit (NR_CPUS).
