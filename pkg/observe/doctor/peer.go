@@ -43,6 +43,9 @@ func checkPeer(id, description string, evaluate func(*facts.PeerPath, string, *r
 	return c
 }
 
+// errInterfaceDown is the reason of checks that need the interface up. peer-handshake tells how to bring it up.
+var errInterfaceDown = errors.New("the interface is down")
+
 // endpoint is the peer's endpoint as text.
 func endpoint(p *facts.PeerPath) string { return p.Endpoint.AddrPort.String() }
 
@@ -133,6 +136,8 @@ func evaluatePeerFirewall(p *facts.PeerPath, key string, r *recorder) {
 		r.ok(key, "handshake messages from %s arrive here", endpoint(p))
 	case p.After.Probe.Session:
 		r.ok(key, "UDP to and from %s passes", endpoint(p))
+	case !p.After.Probe.Up:
+		r.unknown(key, errInterfaceDown)
 	case p.Ping.Err == nil:
 		r.warn(key, fmt.Sprintf("%s answers ping after %s, but UDP to port %d gets no answer", p.Endpoint.AddrPort.Addr(), brief(p.Ping.Value), port), atPeer)
 	default:
@@ -162,7 +167,7 @@ func brief(d time.Duration) string {
 func evaluatePeerHandshake(p *facts.PeerPath, key string, r *recorder) {
 	switch probe := &p.After.Probe; {
 	case !probe.Up:
-		r.fail(key, "the interface is down", "ip link set dev "+quote(p.Interface)+" up")
+		r.fail(key, errInterfaceDown.Error(), "ip link set dev "+quote(p.Interface)+" up")
 	case probe.Session && !p.After.LastHandshake.Equal(p.Before.LastHandshake):
 		r.ok(key, "complete, begun by this test or during it")
 	case probe.Session:
@@ -226,6 +231,10 @@ func evaluatePeerData(p *facts.PeerPath, key string, r *recorder) {
 }
 
 func evaluatePeerAddresses(p *facts.PeerPath, key string, r *recorder) {
+	if !p.After.Probe.Up {
+		r.unknown(key, errInterfaceDown)
+		return
+	}
 	if len(p.Inside) == 0 {
 		r.ok(key, "AllowedIPs has no single address to test")
 	}

@@ -14,7 +14,7 @@ import (
 func tunnelChecks() []Check {
 	return []Check{
 		check("tunnel", "implementation of each tunnel, and whether its daemon answers", evaluateTunnel,
-			"only ropewalk's daemon reports statistics; for the kernel's WireGuard only spread is available").needsTunnel(),
+			"a tunnel carries traffic only while its interface is up and its daemon runs, and only ropewalk's daemon reports statistics").needsTunnel(),
 		check("kernel-stall", "kernels whose WireGuard can stop receiving from a peer (CVE-2026-52945)", evaluateStall,
 			"the peer's receive queue stops until the interface is restarted, most likely with threaded NAPI (/sys/class/net/DEV/threaded)").needsTunnel(),
 	}
