@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -51,6 +52,9 @@ func (j *job) prepareDown(ctx context.Context) (table uint32, err error) {
 	st, known := j.loadState()
 	status, err := j.status()
 	if problem := daemonProblem(err); problem != "" && known && !j.interfaceReplaced(st) {
+		if name := j.presentName(); name != j.Name {
+			problem = "serves an interface that is named " + name + " now; deleting it"
+		}
 		j.warn("the daemon of %s %s", j.Name, problem)
 		if err := j.executeAll(ctx, preDown); err != nil {
 			j.warn("%v", err)
@@ -93,6 +97,21 @@ func (j *job) interfaceReplaced(st state) bool {
 	return err == nil && link.Index != st.Link
 }
 
+// presentName returns the name of the interface that Up created: another than j.Name if it was renamed. Of an interface that is gone or
+// unknown it returns j.Name.
+func (j *job) presentName() string {
+	st, known := j.loadState()
+	links, err := hostnet.Links()
+	if !known || err != nil {
+		return j.Name
+	}
+	i := slices.IndexFunc(links, func(l hostnet.Link) bool { return l.Index == st.Link && l.Kind == "tuntap" })
+	if i < 0 {
+		return j.Name
+	}
+	return links[i].Name
+}
+
 // defaultRouteTable derives the table of the default routes from the device's status, as wg-quick does; 0 for none.
 func defaultRouteTable(table string, st config.Status) uint32 {
 	if !isAuto(table) {
@@ -115,6 +134,9 @@ var errUnresponsive = errors.New("its daemon does not answer")
 // for a daemon that hangs.
 func (j *job) status() (config.Status, error) {
 	_, err := hostnet.FindLink(j.Name)
+	if name := j.presentName(); name != j.Name && errors.Is(err, hostnet.ErrNoLink) {
+		return config.Status{}, fmt.Errorf("`%s' %w: it is named %s now; rename it back, or take it down", j.Name, ErrNotWireGuard, name)
+	}
 	if errors.Is(err, hostnet.ErrNoLink) {
 		return config.Status{}, fmt.Errorf("`%s' %w", j.Name, ErrNotWireGuard)
 	}

@@ -29,9 +29,13 @@ func (s stopDaemon) run(_ context.Context, j *job) error {
 		return err
 	}
 	defer p.close()
-	if _, err := hostnet.FindLink(s.link); err == nil {
-		j.echo("ip link delete dev " + s.link)
-		if err := hostnet.DeleteLink(s.link); err != nil && !errors.Is(err, hostnet.ErrNoLink) {
+	link := s.link
+	if p.ours {
+		link = j.presentName()
+	}
+	if _, err := hostnet.FindLink(link); err == nil {
+		j.echo("ip link delete dev " + link)
+		if err := hostnet.DeleteLink(link); err != nil && !errors.Is(err, hostnet.ErrNoLink) {
 			return err
 		}
 	}
