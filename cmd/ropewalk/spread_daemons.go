@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/control/show"
@@ -22,14 +24,18 @@ type spreadDaemon struct {
 	Spread    int    `json:"spread_peers"` // peers to which flows are spread now
 }
 
-// spreadDaemons returns the daemons of this network namespace that this user may ask, or that of one interface.
-func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon) {
+// spreadDaemons returns the daemons of this network namespace, or that of one interface. It fails for one that this user may not ask.
+func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon, err error) {
 	names := []string{name}
 	if name == "" {
 		names, _ = dir.Interfaces() // an error means none
 	}
 	for _, n := range names {
-		if report := spreadOf(dir, n); report != nil {
+		report, err := spreadOf(dir, n)
+		if err != nil {
+			return nil, err
+		}
+		if report != nil {
 			d := spreadDaemon{Interface: n, Mode: report.Mode.String(), Ports: report.Ports().String(), Peers: len(report.Peers)}
 			for _, p := range report.Peers {
 				if p.Active {
@@ -39,24 +45,27 @@ func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon) {
 			list = append(list, d)
 		}
 	}
-	return list
+	return list, nil
 }
 
 // spreadOf returns nil for an interface without a daemon of ropewalk.
-func spreadOf(dir uapi.Dir, name string) *config.SpreadReport {
+func spreadOf(dir uapi.Dir, name string) (*config.SpreadReport, error) {
 	if _, err := hostnet.FindLink(name); err != nil { // sockets are those of all network namespaces
-		return nil
+		return nil, nil
 	}
 	c, err := dir.Dial(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, err
+	}
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	defer c.Close()
 	var stats show.Stats
 	if c.Stats(&stats) != nil {
-		return nil
+		return nil, nil
 	}
-	return stats.Spread
+	return stats.Spread, nil
 }
 
 // renderSpreadDaemons says that these daemons need no programs of `ropewalk spread attach`.

@@ -58,10 +58,13 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	if err == nil && device == "" {
 		st.Leftovers, err = host.StalePins()
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		st.Daemons, err = spreadDaemons(socketDir(), device)
 	}
-	st.Devices, st.Daemons = devices, spreadDaemons(socketDir(), device)
+	if err != nil {
+		return withHint(err)
+	}
+	st.Devices = devices
 	out := cmd.OutOrStdout()
 	if asJSON {
 		return writeJSON(out, st)
