@@ -79,6 +79,9 @@ func TestQuickCommandsReportInvalidFiles(t *testing.T) {
 		if _, _, err := execute(t, newCmd(), ""); exitCode(err) != exitUsage {
 			t.Errorf("%s, no argument: got %v", name, err)
 		}
+		if name == "down" { // takes an interface of this name down, whatever is in the file
+			continue
+		}
 		_, _, err := execute(t, newCmd(), "", bad)
 		if line, ok := errors.AsType[*conffile.LineError](err); name != "strip" && (!ok || line.Line != 2) {
 			t.Errorf("%s, bad file: got %v", name, err)
