@@ -55,7 +55,7 @@ func newAgentCmd() *cobra.Command {
 	f.Uint32Var(&o.cfg.Mark, "mark", 0, "spread mode: mask of the bits of a packet's mark that hold its flow, for a userspace WireGuard")
 	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "spread mode: the BPF file system to pin in (default: /sys/fs/bpf)")
 	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", agent.DefaultResyncPeriod, "interval of reconciles without an event")
-	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time for this node's status to reach the other nodes, before it spreads towards them")
+	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time that a node's status needs to reach the other nodes; spreading, key rotation, cleartext and cleanup wait for it")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
 	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -64,8 +65,8 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 	cluster.Name = name
 	m := view.Build(cluster)
 	if wanted := o.NodeMatcher(); wanted != nil {
-		if !m.Contains(wanted) {
-			return nil, fmt.Errorf("the cluster has no node %q", o.Nodes)
+		if missing := o.Unmatched(m.Nodes); missing != nil {
+			return nil, fmt.Errorf("no node of the cluster matches %s", strings.Join(missing, ", "))
 		}
 		m = m.Filter(wanted)
 	}

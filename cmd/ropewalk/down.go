@@ -22,7 +22,7 @@ func newDownCmd() *cobra.Command {
 		Long: "down takes down an interface: it undoes the changes of up or wg-quick(8) and waits for the daemon to end. With\n" +
 			"SaveConfig = true it first saves the interface's state to its file. It also cleans up after a daemon that was killed.\n" +
 			"INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf, or if there is none, the file with which it was brought up.\n" +
-			"Of a file with mistakes down uses only PreDown and PostDown, and it does not save to it.",
+			"Of a file with mistakes down uses only PreDown, PostDown and Table, and it does not save to it.",
 		Example:           "  ropewalk down wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -35,7 +35,7 @@ func newDownCmd() *cobra.Command {
 			i, err := openRunning(args[0], openInterface)
 			if mistakes, ok := errors.AsType[conffile.Error](err); ok {
 				fmt.Fprintln(cmd.ErrOrStderr(), printable(keyHint(mistakes).Error()))
-				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: the file has mistakes: down uses only its PreDown and PostDown commands, and does not save to it")
+				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: the file has mistakes: down uses only its PreDown, PostDown and Table settings, and does not save to it")
 				i, err = openRunning(args[0], quick.OpenHooks)
 			}
 			return withOpened(cmd, i, err, down)

@@ -35,7 +35,7 @@ func newFlowsCmd() *cobra.Command {
 		Long: "flows shows the busiest flows inside a tunnel in each direction: protocol, addresses and ports, peer, lane, the source port\n" +
 			"of the messages that carry them, rates during the interval, age, and the marks and drops of the lane's queue. INTERFACE may be\n" +
 			"omitted if only one interface is served.\n" +
-			"The daemon counts flows from the first request to ten seconds after the last one: ages are at most as old. Each lane has\n" +
+			"The daemon counts flows from the first request to ten seconds after the last one, so no age is longer. Each lane has\n" +
 			"entries for 256 flows in each direction, and every flow with more than 1/256 of its traffic has one.\n" +
 			"For a DEVICE of `ropewalk spread attach`, whose packets are encrypted already, flows shows the load and the number of flows of\n" +
 			"each source port, and the rates of the counters. --json has the flows' hashes. --peer is the beginning of an endpoint there.",

@@ -26,7 +26,7 @@ func notifyReady(ctx context.Context, log *slog.Logger, name string) (notifyStop
 	}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("reading the service manager's watchdog timeout failed, sending it no watchdog notifications", "error", err)
+		log.Warn("reading the service manager's watchdog timeout failed, sending no watchdog notifications: it may restart this service", "error", err)
 	}
 	if timeout > 0 {
 		w := watchdog{

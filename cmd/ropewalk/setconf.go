@@ -117,7 +117,7 @@ func quickKeyHint(err error) error {
 	return keyHint(err)
 }
 
-// keyHint adds suggestions for the unknown keys of a file.
+// keyHint adds suggestions for the unknown settings of a file (KEY in KEY = value).
 func keyHint(err error) error {
 	lines, _ := errors.AsType[conffile.Error](err)
 	var hints []string

@@ -34,7 +34,7 @@ type Config struct {
 
 	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
 	ResyncPeriod time.Duration
-	// Propagation is how long other nodes may take to receive this node's status. Spreading waits for it. 0: DefaultPropagation.
+	// Propagation is how long other nodes may take to receive this node's status. Spreading, key rotation, Cleartext and cleanup wait for it. 0: DefaultPropagation.
 	Propagation time.Duration
 
 	SpreadConfig

@@ -288,7 +288,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
-		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it", "interface", m.cfg.Tunnel, "error", err)
+		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it: it has no effect without routes", "interface", m.cfg.Tunnel, "error", err)
 	}
 	return err
 }

@@ -12,8 +12,8 @@ func (e Event) String() string { return textAt(eventNames[:], int(e), "unknown")
 // Help returns a short description for operators.
 func (e Event) Help() string { return textAt(eventHelps[:], int(e), "") }
 
-// ClassifyEvent is a counter of Classify. bpf/include/classify_events.h lists all of them. Only packets to the listen
-// port are counted. Dropped packets count under their drop.Reason instead.
+// ClassifyEvent is a counter of Classify, the XDP program that redirects data messages to AF_XDP sockets or CPUs.
+// bpf/include/classify_events.h lists all of them. Only packets to the listen port are counted. Dropped packets count under their drop.Reason instead.
 type ClassifyEvent uint8
 
 // String returns the event's stable name, as used in metric labels: lower case with underscores.

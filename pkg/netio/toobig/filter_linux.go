@@ -15,8 +15,8 @@ import (
 )
 
 // The filters run in the kernel, so that a flood of other ICMP errors, such as the port unreachables of a busy name server, does not fill
-// the receive buffer. A load behind the end of a message drops it. Both quote the start of a data message: a router that quotes
-// only 8 bytes behind the IP header (RFC 792) cannot be believed.
+// the receive buffer. A load beyond the end of a message drops the message. Both filters pass only messages that quote the start of a data
+// message: one that quotes only 8 bytes behind the IP header (RFC 792) cannot be checked against what this host sent.
 const (
 	pass = 1 << 18
 	deny = 0
@@ -26,7 +26,7 @@ const (
 
 // filter4 passes Fragmentation Needed about data messages. The filter of a raw IPv4 socket sees the IP header.
 func filter4(c *net.IPConn) error {
-	const quoted = icmpHeaderLen // of the quoted packet, behind X
+	const quoted = icmpHeaderLen // offset of the quoted packet, from X
 	code, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadMemShift{Off: 0}, // X = length of the IP header
 		bpf.LoadIndirect{Off: 0, Size: 2},

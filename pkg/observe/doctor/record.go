@@ -43,8 +43,12 @@ func readRecord(path string) (*record, error) {
 		return nil, fmt.Errorf("reading the mode of the undo record %s: %w", path, err)
 	}
 	foreign := st.Uid != 0 && int(st.Uid) != os.Geteuid()
-	if foreign || st.Mode&0o022 != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("reading the undo record %s: others can write to it (user %d, mode %o)", path, st.Uid, st.Mode)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("refusing doctor's undo record %s: it is no regular file", path)
+	}
+	if foreign || st.Mode&0o022 != 0 {
+		return nil, fmt.Errorf("refusing doctor's undo record %s: others can write to it (owner: user %d, mode %o); check its content, then run chown root and chmod go-w",
+			path, st.Uid, st.Mode&0o7777)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
 	if err != nil {

@@ -194,11 +194,23 @@ func (o *Options) NodeMatcher() func(name string) bool {
 		return nil
 	}
 	return func(name string) bool {
-		return slices.ContainsFunc(o.Nodes, func(pattern string) bool {
-			match, _ := path.Match(pattern, name) // check has validated the pattern
-			return match
-		})
+		return slices.ContainsFunc(o.Nodes, func(pattern string) bool { return matches(pattern, name) })
 	}
+}
+
+// Unmatched returns the arguments that match no node.
+func (o *Options) Unmatched(nodes []view.Node) (patterns []string) {
+	for _, pattern := range o.Nodes {
+		if !slices.ContainsFunc(nodes, func(n view.Node) bool { return matches(pattern, n.Name) }) {
+			patterns = append(patterns, pattern)
+		}
+	}
+	return patterns
+}
+
+func matches(pattern, name string) bool {
+	match, _ := path.Match(pattern, name) // check has validated the pattern
+	return match
 }
 
 // Line returns the arguments after "mesh" that make another program run the same command.

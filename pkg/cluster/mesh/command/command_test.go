@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
 )
 
@@ -46,6 +47,18 @@ func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	_, o, _, _ := execute("check", "--timeout", "5s", "node-*")
 	if o.Timeout != 5*time.Second || !o.NodeMatcher()("node-1") || o.NodeMatcher()("gpu-1") {
 		t.Errorf("got %+v", o)
+	}
+}
+
+func TestUnmatchedArgumentsAreListed(t *testing.T) {
+	nodes := []view.Node{{Node: mesh.Node{Name: "node-1"}}, {Node: mesh.Node{Name: "node-2"}}}
+	for text, want := range map[string][]string{
+		"status": nil, "status node-1": nil, "status node-*": nil, "status node-1 typo gpu-*": {"typo", "gpu-*"},
+	} {
+		_, o, _, err := execute(strings.Fields(text)...)
+		if got := o.Unmatched(nodes); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, error %v, want %q", text, got, err, want)
+		}
 	}
 }
 

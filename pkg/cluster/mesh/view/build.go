@@ -222,8 +222,3 @@ func (m Mesh) Filter(wanted func(name string) bool) Mesh {
 	m.Findings = slices.DeleteFunc(slices.Clone(m.Findings), func(f Finding) bool { return !slices.ContainsFunc(f.Nodes, wanted) })
 	return m
 }
-
-// Contains reports whether any node is wanted.
-func (m *Mesh) Contains(wanted func(name string) bool) bool {
-	return slices.ContainsFunc(m.Nodes, func(n Node) bool { return wanted(n.Name) })
-}
