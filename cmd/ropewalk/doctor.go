@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
@@ -99,9 +101,25 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 	case errors.Is(err, hostnet.ErrNoLink):
 		return nil, usageError{err}
 	case errors.Is(err, facts.ErrNoTunnel):
-		return nil, codedError{code: exitUnreachable, err: err}
+		return nil, codedError{code: exitUnreachable, err: cmp.Or(renamedTunnel(socketDir(), tunnels), err)}
 	}
 	return f, err
+}
+
+// renamedTunnel returns an error for the first of the names that an interface had before it was renamed, or has since, and nil for none.
+func renamedTunnel(dir uapi.Dir, names []string) error {
+	served, _ := dir.Interfaces() // an error means none
+	for _, name := range names {
+		_, err := hostnet.FindLink(name)
+		if former := formerNames(dir, name); len(former) > 0 && !slices.Contains(served, name) {
+			return fmt.Errorf("examining %s: no daemon answers by this name; if the interface was renamed, its former name was %s: restart the tunnel with its new name",
+				name, strings.Join(former, " or "))
+		}
+		if slices.Contains(served, name) && errors.Is(err, hostnet.ErrNoLink) {
+			return fmt.Errorf("examining %s: its daemon runs, but this network namespace has no interface of that name: it was renamed, or is in another namespace", name)
+		}
+	}
+	return nil
 }
 
 // doctorRun is one run of the command.

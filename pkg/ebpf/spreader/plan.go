@@ -214,6 +214,9 @@ func (pl *plan) checkTunnelOwner(t *Tunnel, owner udpOwner) error {
 	if t != nil || len(pl.cfg.configuredPeers()) > 0 {
 		return nil
 	}
+	if process == "" && len(lackedCapabilities()) > 0 { // the tunnels of others are hidden
+		return fmt.Errorf("finding the tunnel of UDP port %d: %w", pl.cfg.Port, unix.EPERM)
+	}
 	if process == "" {
 		process = "the kernel, but to no device of this network namespace (a WireGuard device that was moved to another one " +
 			"cannot be queried from here)"

@@ -12,19 +12,21 @@ import (
 
 // explainRights returns the capabilities that this thread lacks, after an error of permission, and else "".
 func explainRights(err error) string {
-	if !errors.Is(err, fs.ErrPermission) {
-		return ""
-	}
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if unix.Capget(&header, &data[0]) != nil {
-		return ""
-	}
-	missing := missingCapabilities(uint64(data[1].Effective)<<32 | uint64(data[0].Effective))
-	if len(missing) == 0 {
+	missing := lackedCapabilities()
+	if !errors.Is(err, fs.ErrPermission) || len(missing) == 0 {
 		return ""
 	}
 	return " (this process lacks " + strings.Join(missing, ", ") + ": run it as root, or with these capabilities)"
+}
+
+// lackedCapabilities returns the capabilities that Attach needs and this thread lacks; nil if they cannot be read.
+func lackedCapabilities() []string {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) != nil {
+		return nil
+	}
+	return missingCapabilities(uint64(data[1].Effective)<<32 | uint64(data[0].Effective))
 }
 
 // missingCapabilities returns those that Attach needs and that are not among the effective ones. CAP_SYS_ADMIN includes CAP_BPF and
