@@ -201,12 +201,22 @@ func (d *Daemon) Serve(ctx context.Context) error {
 func (d *Daemon) Close() {
 	d.stopWatchers()
 	d.current().Close()
+	if !d.wasHandedOver() {
+		d.endpoints.remove(d.Name())
+	}
 	if err := d.closeInherited(); err != nil {
 		d.log.Debug("closing inherited sockets failed while shutting down", "error", err)
 	}
 	_ = d.listener.Close() // Serve has closed it already, if it was called
 	d.pool.Close()         // after the device, whose lanes use it
 	d.finish()
+}
+
+// wasHandedOver reports whether a successor has the tunnel.
+func (d *Daemon) wasHandedOver() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.handedOver
 }
 
 // closeInherited closes the predecessor's sockets that no port has used.

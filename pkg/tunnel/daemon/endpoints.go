@@ -40,6 +40,7 @@ type endpoints struct {
 	dir     string // empty: nothing is kept
 	log     *slog.Logger
 	changed chan struct{} // has an element if the file is out of date
+	ended   chan struct{} // closed at the end of keep
 
 	mu     sync.Mutex
 	own    noise.PublicKey // of the process before
@@ -54,10 +55,11 @@ type endpointsFile struct {
 }
 
 func newEndpoints(o Options) *endpoints {
-	return &endpoints{dir: o.StateDir, log: o.Log, changed: make(chan struct{}, 1)}
+	return &endpoints{dir: o.StateDir, log: o.Log, changed: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// path returns the file of an interface. `ropewalk down` removes it (quick.job.removeFiles).
+// path returns the file of an interface. A process that was killed leaves it, for the next one and for `ropewalk down`, which removes it
+// (quick.job.removeFiles).
 func (e *endpoints) path(name string) string { return filepath.Join(e.dir, name+".endpoints") }
 
 // note is device.Config.OnSession.
@@ -123,6 +125,7 @@ func readEndpoints(path string) (f endpointsFile, err error) {
 
 // keep writes the file after changes until ctx ends. It sleeps in between.
 func (e *endpoints) keep(ctx context.Context, name string, current func() *device.Device) {
+	defer close(e.ended)
 	if e.dir == "" {
 		return
 	}
@@ -138,6 +141,17 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 		}
 		failed = err != nil
 		pause = min(max(keepInterval, keepShare*time.Since(began)), maxKeepPause)
+	}
+}
+
+// remove waits for the end of keep and removes the file: a tunnel that ends in order leaves nothing behind.
+func (e *endpoints) remove(name string) {
+	<-e.ended
+	if e.dir == "" {
+		return
+	}
+	if err := os.Remove(e.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		e.log.Warn("removing the saved endpoints of peers failed, leaving the file", "interface", name, "error", err)
 	}
 }
 

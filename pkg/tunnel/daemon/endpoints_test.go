@@ -4,8 +4,10 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -96,6 +98,19 @@ func TestDamagedEndpointsAreIgnoredWithWarning(t *testing.T) {
 		if len(e.last) != 0 || !strings.Contains(log.String(), "wg0.endpoints") {
 			t.Errorf("file %q: got %d endpoints and the log %q, want none and the path", text, len(e.last), log)
 		}
+	}
+}
+
+func TestOrderlyEndRemovesFile(t *testing.T) {
+	e, log := saved(t, []byte("{}"))
+	ctx, cancel := context.WithCancel(t.Context())
+	go e.keep(ctx, "wg0", nil)
+	cancel()
+	for range 2 { // a Daemon may be closed repeatedly
+		e.remove("wg0")
+	}
+	if _, err := os.Stat(e.path("wg0")); !errors.Is(err, os.ErrNotExist) || log.Len() > 0 {
+		t.Errorf("the file is still there (%v), log %q", err, log)
 	}
 }
 
