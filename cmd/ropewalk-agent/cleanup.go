@@ -74,7 +74,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if err := agent.Cleanup(ctx, o.cfg); err != nil {
 		return err
 	}
-	log.Info("cleanup completed, the agent's interfaces and programs are removed from the node", "node", o.cfg.Node)
+	log.Info("cleanup completed, removed the agent's programs, tunnel, routes and files: mesh traffic of this node is no longer encrypted", "node", o.cfg.Node)
 	if o.stay {
 		stay(ctx, log, &stats)
 	}

@@ -31,7 +31,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	if text := err.Error(); text != "" {
+	if text := err.Error(); text != "" { // empty for command.VerdictError: the output has the problems already
 		fmt.Fprintf(os.Stderr, "ropewalk-agent: %s\n", text)
 	}
 	var coded interface{ ExitCode() int }

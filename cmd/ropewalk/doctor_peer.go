@@ -49,7 +49,7 @@ func (o *doctorOptions) gatherPeer(ctx context.Context, dir uapi.Dir, tunnels []
 	case len(found) == 0:
 		return nil, usageError{fmt.Errorf("--peer %s: no peer has this name, public key, endpoint or address in its AllowedIPs; `ropewalk show` lists the peers", o.peer)}
 	case len(found) > 1:
-		return nil, usageError{fmt.Errorf("--peer %s: %d peers match, give the INTERFACE and a longer part of the public key", o.peer, len(found))}
+		return nil, usageError{fmt.Errorf("--peer %s: %d peers match, give the INTERFACE, the whole public key, or both", o.peer, len(found))}
 	}
 	path, err := facts.TestPeer(ctx, found[0])
 	return &facts.Facts{Peer: path}, withHint(err)

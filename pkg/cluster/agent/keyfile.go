@@ -40,7 +40,7 @@ func readKey(path string) (noise.PrivateKey, error) {
 	defer clear(text)
 	k, err := noise.ParseBase64[noise.PrivateKey](strings.TrimSpace(string(text)))
 	if err == nil && k.IsZero() {
-		err = noise.ErrKeyFormat
+		err = fmt.Errorf("%w: all bytes are zero", noise.ErrKeyFormat)
 	}
 	return k, err
 }

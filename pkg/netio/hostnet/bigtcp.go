@@ -22,7 +22,7 @@ type BigTCP struct {
 func BigTCPDevices() ([]BigTCP, error) {
 	all, err := Dump(netlink.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("listing links: %w", err)
+		return nil, fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	var list []BigTCP
 	for _, l := range all {

@@ -36,7 +36,7 @@ func EgressDevice(peer netip.Addr, mark uint32) (Link, error) {
 func HasVLANs(index int) (bool, error) {
 	all, err := Dump(netlink.LinkList)
 	if err != nil {
-		return false, fmt.Errorf("listing links: %w", err)
+		return false, fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	return slices.ContainsFunc(all, func(l netlink.Link) bool {
 		a := l.Attrs()

@@ -30,7 +30,7 @@ type Link struct {
 func Links() ([]Link, error) {
 	all, err := Dump(netlink.LinkList)
 	if err != nil {
-		return nil, fmt.Errorf("listing links: %w", err)
+		return nil, fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	links := make([]Link, len(all))
 	for i, l := range all {

@@ -58,10 +58,10 @@ func ParseBase64[K Key](s string) (K, error) {
 	var raw [KeySize + 1]byte // 44 characters decode to at most 33 bytes
 	defer clear(raw[:])
 	if len(s) != base64.StdEncoding.EncodedLen(KeySize) {
-		return K{}, fmt.Errorf("parsing a key: %w: %d characters of base64, want 44", ErrKeyFormat, len(s))
+		return K{}, fmt.Errorf("%w: %d characters of base64, want 44", ErrKeyFormat, len(s))
 	}
 	if n, err := base64.StdEncoding.Strict().Decode(raw[:], []byte(s)); err != nil || n != KeySize {
-		return K{}, fmt.Errorf("parsing a key: %w: not canonical base64", ErrKeyFormat)
+		return K{}, fmt.Errorf("%w: not canonical base64", ErrKeyFormat)
 	}
 	return K(raw[:KeySize]), nil
 }
@@ -71,10 +71,10 @@ func ParseHex[K Key](s string) (K, error) {
 	var raw [KeySize]byte
 	defer clear(raw[:])
 	if len(s) != hex.EncodedLen(KeySize) {
-		return K{}, fmt.Errorf("parsing a key: %w: %d characters of hex, want 64", ErrKeyFormat, len(s))
+		return K{}, fmt.Errorf("%w: %d characters of hex, want 64", ErrKeyFormat, len(s))
 	}
 	if _, err := hex.Decode(raw[:], []byte(s)); err != nil {
-		return K{}, fmt.Errorf("parsing a key: %w: not hex", ErrKeyFormat)
+		return K{}, fmt.Errorf("%w: not hex", ErrKeyFormat)
 	}
 	return K(raw[:]), nil
 }

@@ -42,7 +42,7 @@ func ownThread(log *slog.Logger, nice int) func(loop string) (yield func(bool)) 
 	check := func(err error) {
 		if err != nil {
 			once.Do(func() {
-				log.Warn("setting slice and nice value of lane threads failed, they run with the default priority until restart", "nice", nice, "error", err)
+				log.Warn("setting the time slice or the nice value of a lane thread failed (logged once), applications may delay the lanes", "nice", nice, "error", err)
 			})
 		}
 	}

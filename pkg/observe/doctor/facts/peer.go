@@ -74,7 +74,7 @@ type PeerOptions struct {
 }
 
 // TestPeer tests the path to a peer: it looks up name and route, sends datagrams and pings to the endpoint, has the daemon start a
-// handshake or send probes, and pings the peer's addresses inside the tunnel. It changes nothing. It takes 15 seconds at most.
+// handshake or send probes, and pings the peer's addresses inside the tunnel. It changes nothing. It takes 17 seconds at most.
 func TestPeer(ctx context.Context, o PeerOptions) (*PeerPath, error) {
 	client, err := o.Dir.Dial(o.Interface)
 	if err != nil {
