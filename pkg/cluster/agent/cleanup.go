@@ -63,7 +63,7 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	}
 	routesErr := c.removeRoutes()
 	if published {
-		c.Log.Info("published that the node has no agent, waiting for propagation", "node", c.Node, "after", c.Propagation)
+		c.Log.Info("published that the node has no agent, waiting until other nodes have learned it before the tunnel is deleted", "node", c.Node, "wait", c.Propagation)
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), routesErr)

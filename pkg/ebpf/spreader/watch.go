@@ -200,10 +200,10 @@ func (w *watcher) reconcile(ctx context.Context) {
 	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.lastError:
 		w.lastError = err.Error()
-		w.log.Warn("restoring spread on a device failed, retrying until it succeeds", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
+		w.log.Warn("checking or restoring the spread and gather programs on a device failed, retrying until it succeeds", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
 	case err == nil:
 		if w.lastError != "" {
-			w.log.Info("restoring spread on a device succeeded after failures", "device", w.cfg.Device, "port", w.cfg.Port)
+			w.log.Info("the spread and gather programs on a device are in order again after failures", "device", w.cfg.Device, "port", w.cfg.Port)
 		}
 		w.lastError = ""
 		if found.changed {

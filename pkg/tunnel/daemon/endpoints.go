@@ -151,7 +151,7 @@ func (e *endpoints) remove(name string) {
 		return
 	}
 	if err := os.Remove(e.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.log.Warn("removing the saved endpoints of peers failed, leaving the file", "interface", name, "error", err)
+		e.log.Warn("removing the saved endpoints of peers while shutting down failed, leaving the file: the next daemon ignores old ones", "interface", name, "error", err)
 	}
 }
 

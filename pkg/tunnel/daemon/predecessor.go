@@ -219,7 +219,7 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.Await(handover.Started, handover.Timeout); handover.IsClosed(err) {
 		return fmt.Errorf("waiting for the successor to start the tunnel: %w", err)
 	} else if err != nil {
-		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs", "error", err)
+		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs, this daemon ends: check the new one", "interface", stopped.Name, "error", err)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
-		d.log.Error("restarting the tunnel failed, this daemon ends", "error", err)
+		d.log.Error("restarting the tunnel after a failed handover failed, this daemon ends", "interface", stopped.Name, "error", err)
 		_ = stopped.CloseFDs()
 		d.finish()
 		return

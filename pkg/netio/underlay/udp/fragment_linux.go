@@ -157,8 +157,8 @@ func (p *Port) openFragmentSocket(source int) {
 			return
 		}
 		if p.config.Log != nil {
-			p.config.Log.Warn("opening a UDP socket without Don't Fragment failed, packets to fragment leave with Don't Fragment until the next try",
-				"source", source, "again_in", openPause, "error", err)
+			p.config.Log.Warn("opening a second UDP socket without Don't Fragment failed, large packets from this port leave with Don't Fragment and may be lost, retrying",
+				"port", p.sources.Port(source), "after", openPause, "error", err)
 		}
 		time.AfterFunc(openPause, func() { p.fragmentSockets[source].Store(false) })
 	}()
