@@ -13,13 +13,14 @@ import (
 type fault int
 
 const (
-	faultNone  fault = iota
-	faultStall       // a processor or task makes no progress; under emulation a busy host can cause it
-	faultOops        // a kernel bug, which a busy host cannot cause
+	faultNone     fault = iota
+	faultStall          // a processor or task makes no progress; under emulation a busy host can cause it
+	faultOops           // a kernel bug, which a busy host cannot cause
+	faultEmulator       // registers that no processor can have: a bug of the emulator
 )
 
 func (f fault) String() string {
-	return [...]string{faultNone: "none", faultStall: "stall", faultOops: "oops"}[f]
+	return [...]string{faultNone: "none", faultStall: "stall", faultOops: "oops", faultEmulator: "emulator"}[f]
 }
 
 // kernelMessage is one line of the kernel log, classified.
@@ -59,8 +60,26 @@ func parseKernelMessage(line string) kernelMessage {
 		c.processor, c.stuck = stuckProcessor(c.text)
 	case oopsMessages.MatchString(c.text):
 		c.fault = faultOops
+	case hasReservedFlags(c.text):
+		c.fault = faultEmulator
 	}
 	return c
+}
+
+var eflags = regexp.MustCompile(`\bEFLAGS: ([0-9a-f]{8})$`)
+
+// reservedFlags are the bits of EFLAGS that are always 0 (Intel SDM, volume 1, figure 3-8).
+const reservedFlags = 0xffc0_8028
+
+// hasReservedFlags reports whether a line of a register dump has an impossible EFLAGS. QEMU's emulation of a processor was seen to put
+// another register into it, which ended in a double fault.
+func hasReservedFlags(text string) bool {
+	m := eflags.FindStringSubmatch(text)
+	if m == nil {
+		return false
+	}
+	flags, err := strconv.ParseUint(m[1], 16, 32)
+	return err == nil && flags&reservedFlags != 0
 }
 
 func stuckProcessor(text string) (int, time.Duration) {

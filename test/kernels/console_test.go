@@ -45,6 +45,10 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"Oops: printed by a test", faultNone, -1, 0},
 		{"    x_test.go:1: watchdog: BUG: soft lockup - CPU#0 stuck for 22s!", faultNone, -1, 0},
 		{"[   12.000001] Oops: \x16--- PASS: TestX (0.10s)", faultNone, -1, 0}, // go test's result line (\x16--- ), which may quote the kernel
+		{"[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 4117f262", faultEmulator, -1, 0},
+		{"[   92.720944] RSP: 002b:00003aacfdafd5b0 EFLAGS: 00000216 ORIG_RAX: 0000000000000141", faultNone, -1, 0},
+		{"[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 003f7fd7", faultNone, -1, 0}, // all bits that exist
+		{"EFLAGS: 4117f262", faultNone, -1, 0},
 		{"", faultNone, -1, 0},
 	} {
 		c := parseKernelMessage(tc.line)

@@ -20,9 +20,9 @@ var errStalled = errors.New("the machine stalled")
 
 // mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall or a failed boot (a
 // kernel may find no working timer under emulation), so neither alone is a failure. After a failed test or a kernel oops the stall
-// may be ropewalk's fault, and the run has failed anyway.
+// may be ropewalk's fault, and the run has failed anyway. An oops by the emulator's fault is none.
 func mayRestart(err error, r *results, restarts int) bool {
-	mayBeHost := r.begun == 0 || errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0
+	mayBeHost := r.begun == 0 || r.emulator || errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0
 	return mayBeHost && restarts < maxRestarts
 }
 
@@ -59,8 +59,8 @@ func (r *results) removeInterrupted() []string {
 	}
 	r.order = slices.DeleteFunc(r.order, func(test string) bool { return r.outcome[test] == "" })
 	r.step, r.done = "", false
-	if r.begun == 0 {
-		r.oops = "" // of a boot that failed
+	if r.begun == 0 || r.emulator {
+		r.oops, r.emulator = "", false // of a boot that failed, or of the emulator
 	}
 	r.restarts++
 	var tests []string

@@ -15,16 +15,17 @@ import (
 )
 
 const (
-	tunPasses  = "ropewalk-vm-step: tun\n\x16=== RUN   TestT\n\x16--- PASS: TestT (0.10s)\n"
-	tunEnds    = "\nropewalk-vm-step-end: tun 0\n"
-	udpBegins  = "ropewalk-vm-step: udp\n"
-	aPasses    = "\x16=== RUN   TestA\n\x16=== RUN   TestA/x\n    \x16--- PASS: TestA/x (0.10s)\n\x16--- PASS: TestA (0.10s)\n"
-	bBegins    = "\x16=== RUN   TestB\n\x16=== RUN   TestB/x\n"
-	bPasses    = bBegins + "    \x16--- PASS: TestB/x (0.10s)\n\x16--- PASS: TestB (0.10s)\n"
-	bPartFails = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n"
-	udpEnds    = "\nropewalk-vm-step-end: udp 0\n\nropewalk-vm-exit: 0\n"
-	aPanic     = "[    0.400001] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
-	anOops     = "[   12.000001] BUG: kernel NULL pointer dereference, address: 0\n"
+	tunPasses    = "ropewalk-vm-step: tun\n\x16=== RUN   TestT\n\x16--- PASS: TestT (0.10s)\n"
+	tunEnds      = "\nropewalk-vm-step-end: tun 0\n"
+	udpBegins    = "ropewalk-vm-step: udp\n"
+	aPasses      = "\x16=== RUN   TestA\n\x16=== RUN   TestA/x\n    \x16--- PASS: TestA/x (0.10s)\n\x16--- PASS: TestA (0.10s)\n"
+	bBegins      = "\x16=== RUN   TestB\n\x16=== RUN   TestB/x\n"
+	bPasses      = bBegins + "    \x16--- PASS: TestB/x (0.10s)\n\x16--- PASS: TestB (0.10s)\n"
+	bPartFails   = bBegins + "    \x16--- FAIL: TestB/x (0.10s)\n"
+	udpEnds      = "\nropewalk-vm-step-end: udp 0\n\nropewalk-vm-exit: 0\n"
+	aPanic       = "[    0.400001] Kernel panic - not syncing: IO-APIC + timer doesn't work!\n"
+	anOops       = "[   12.000001] BUG: kernel NULL pointer dereference, address: 0\n"
+	aDoubleFault = "[   92.720781] traps: PANIC: double fault, error_code: 0x0\n[   92.720944] double fault: 0000 [#1] PREEMPT SMP NOPTI\n"
 )
 
 var twoSteps = []plan.Step{{Name: "tun", Argv: []string{"/tests/tun"}}, {Name: "udp", Argv: []string{"/tests/udp"}}}
@@ -111,6 +112,21 @@ func TestMachineRestartsOnlyAfterStallOrFailedBoot(t *testing.T) {
 			[]bootResult{{tunPasses + tunEnds + anOops, stalled}},
 			[]string{all},
 			"the machine stalled: no heartbeat\nkernel oops: BUG: kernel NULL pointer dereference, address: 0",
+		},
+		{
+			"a double fault of the emulator",
+			[]bootResult{
+				{tunPasses + tunEnds + udpBegins + bBegins + aDoubleFault + "[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 4117f262\n", errNoMarker},
+				{udpBegins + bPasses + udpEnds, nil},
+			},
+			[]string{all, udpOnly},
+			"",
+		},
+		{
+			"a double fault of the kernel",
+			[]bootResult{{tunPasses + tunEnds + aDoubleFault + "[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 00010046\n", errNoMarker}},
+			[]string{all},
+			errNoMarker.Error() + "\nkernel oops: traps: PANIC: double fault, error_code: 0x0",
 		},
 		{
 			"a machine that died",

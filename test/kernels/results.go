@@ -36,6 +36,7 @@ type results struct {
 	done     bool            // init has finished
 	exitCode int             // the highest exit code of init and the steps
 	oops     string          // the first oops message of the kernel
+	emulator bool            // the emulator had a fault (faultEmulator)
 	restarts int             // number of restarts of the machine
 }
 
@@ -65,8 +66,11 @@ func (r *results) Line(line string) {
 		r.set(r.step+m[2], map[string]string{"PASS": passed, "FAIL": failed, "SKIP": skipped}[m[1]])
 		r.seconds[r.step+m[2]] = m[3]
 	}
-	if c := parseKernelMessage(line); c.fault == faultOops && r.oops == "" {
+	switch c := parseKernelMessage(line); {
+	case c.fault == faultOops && r.oops == "":
 		r.oops = c.text
+	case c.fault == faultEmulator:
+		r.emulator = true
 	}
 	r.marker(line)
 }
