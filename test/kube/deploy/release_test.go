@@ -4,8 +4,10 @@ package deploy
 
 import (
 	"flag"
+	"maps"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,5 +91,9 @@ func TestReleasedBasesMatchReleasedChart(t *testing.T) {
 			t.Errorf("%s: %d objects, the chart has %d", base, len(got), len(want))
 		}
 	}
-	one(t, build(t, filesys.MakeFsOnDisk(), filepath.Join(dir, "crd")), "CustomResourceDefinition")
+	got := slices.Sorted(maps.Keys(byName(t, build(t, filesys.MakeFsOnDisk(), filepath.Join(dir, "crd")))))
+	want := slices.Sorted(maps.Keys(byName(t, rendered(t, artifact(t, "ropewalk-crds-*.tgz"), nil))))
+	if !slices.Equal(got, want) || len(got) == 0 {
+		t.Errorf("crd has %q, the chart %q", got, want)
+	}
 }
