@@ -112,7 +112,7 @@ func (d *Daemon) start() {
 	if err := watchClock(ctx, func() { d.current().ClockJumped() }); err != nil {
 		d.log.Warn("watching the clock failed, session keys may be erased late after a suspend until restart", "error", err)
 	}
-	if err := watchGeneration(ctx, func() { d.current().MachineCopied() }); err != nil {
+	if err := watchGeneration(ctx, d.log, func() { d.current().MachineCopied() }); err != nil {
 		d.log.Warn("watching the VM generation ID failed, a clone of this machine would use the same session keys", "error", err)
 	}
 	go d.endpoints.keep(ctx, d.Name(), d.current)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ const kernelEvents = 1
 // watchGeneration calls copied, from its own goroutine, when the hypervisor reports that this virtual machine was restored from a snapshot
 // or cloned, until ctx ends. Recent kernels announce it by a uevent (drivers/virt/vmgenid.c), older ones tell user space nothing. The
 // goroutine sleeps in between.
-func watchGeneration(ctx context.Context, copied func()) error {
+func watchGeneration(ctx context.Context, log *slog.Logger, copied func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {
 		return fmt.Errorf("opening a uevent socket: %w", err)
@@ -33,8 +34,12 @@ func watchGeneration(ctx context.Context, copied func()) error {
 		for {
 			n, err := events.Read(event)
 			switch {
-			case errors.Is(err, unix.ENOBUFS): // events were lost, perhaps this one
+			case errors.Is(err, unix.ENOBUFS):
+				log.Warn("kernel events were lost, a new VM generation ID may be among them: if this machine was copied, restart the interface")
+			case ctx.Err() != nil:
+				return
 			case err != nil:
+				log.Warn("reading kernel events failed, a new VM generation ID is not noticed until restart", "error", err)
 				return
 			case isNewGeneration(event[:n]):
 				copied()

@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func TestGenerationWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	before := openSockets(t)
-	if err := watchGeneration(ctx, func() { t.Error("a new generation was reported") }); err != nil {
+	if err := watchGeneration(ctx, slog.New(slog.DiscardHandler), func() { t.Error("a new generation was reported") }); err != nil {
 		t.Fatal(err)
 	}
 	var opened []string

@@ -100,10 +100,7 @@ func (d *Daemon) addUpgradeReply() error {
 func (d *Daemon) unlessHandedOver(f func() error) error {
 	d.handoverMu.Lock()
 	defer d.handoverMu.Unlock()
-	d.mu.RLock()
-	handedOver := d.handedOver
-	d.mu.RUnlock()
-	if handedOver {
+	if d.wasHandedOver() {
 		return nil
 	}
 	return f()
