@@ -328,7 +328,7 @@ func tunnelCases() []faultCase {
 	}
 	return []faultCase{
 		{"tunnel", func(f *facts.Facts) { f.Tunnels = nil }, OK, "no tunnel", ""},
-		{"kernel-stall", stall("", false), OK, "not known", ""},
+		{"kernel-stall", stall("", false), OK, "none of the affected releases", ""},
 		{"kernel-stall", stall("6.6.127", false), Warning, "has it", "6.6.127"},
 		{"kernel-stall", stall("6.6.127", true), Warning, "threaded", "echo 0 >/sys/class/net/wg0/threaded"},
 		{"tunnel", kind(facts.InKernel), OK, "kernel's WireGuard", ""},

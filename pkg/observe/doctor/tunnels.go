@@ -29,7 +29,7 @@ func evaluateStall(f *facts.Facts, r *recorder) {
 		switch {
 		case !isInKernel(t):
 		case f.Kernel.StallFixed == "":
-			r.ok(t.Name, "Linux %s is not known to have it", f.Kernel.Release)
+			r.ok(t.Name, "Linux %s is none of the affected releases of kernel.org and Debian; other distributions number theirs differently", f.Kernel.Release)
 		case t.Threaded:
 			r.warn(t.Name, "Linux "+f.Kernel.Release+" has it, and NAPI of the device is threaded",
 				"boot Linux "+f.Kernel.StallFixed+" or later; until then: echo 0 >/sys/class/net/"+quote(t.Name)+"/threaded")
