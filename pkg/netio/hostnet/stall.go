@@ -17,8 +17,9 @@ func stallRanges() []stallRange {
 	return []stallRange{{5, 15, 186, 200}, {6, 1, 142, 163}, {6, 6, 94, 126}, {6, 12, 34, 73}}
 }
 
-// debianVersion finds the version of the upstream kernel in uname -v. On Debian, uname -r has only the number of the ABI.
-var debianVersion = regexp.MustCompile(`Debian (\d+\.\d+\.\d+)`)
+// debianVersion finds the version of the upstream kernel in uname -v. On Debian, uname -r has only the number of the ABI. Raspberry Pi
+// OS puts an epoch before the version.
+var debianVersion = regexp.MustCompile(`Debian (?:\d+:)?(\d+\.\d+\.\d+)`)
 
 // WireGuardStall returns "" if the receive path of this kernel's WireGuard has no known stall. Otherwise it returns the release that
 // has the fix: with CVE-2026-52945, the receive queue of a peer can stop until the interface is restarted, most likely with threaded

@@ -27,6 +27,7 @@ func watchGeneration(ctx context.Context, log *slog.Logger, copied func()) error
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelEvents}); err != nil {
 		return errors.Join(fmt.Errorf("binding a uevent socket: %w", err), unix.Close(fd))
 	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<20) // for bursts; a lost event is logged
 	events := os.NewFile(uintptr(fd), "uevent")
 	context.AfterFunc(ctx, func() { _ = events.Close() }) // wakes Read
 	go func() {

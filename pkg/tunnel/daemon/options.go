@@ -29,7 +29,8 @@ type Options struct {
 	OuterFragments config.OuterFragments
 
 	// TUNFD is a queue of an interface that another program has created (tun.Adopt). The daemon serves that, with one lane, instead of one
-	// called Name. ControlFD is a listening socket at the path of the interface's control socket. 0 is none. Open takes both over.
+	// called Name. ControlFD is a listening socket at the path of the interface's control socket. 0 is none. Open owns TUNFD once it has
+	// adopted it, and then ControlFD; after an earlier error the caller still owns them.
 	TUNFD, ControlFD int
 
 	// Persist keeps the interface with its addresses and routes when the daemon closes or dies, and reuses such an interface. See

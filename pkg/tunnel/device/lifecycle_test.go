@@ -133,18 +133,21 @@ func TestAllKeysOfCopiedMachineAreErasedFirst(t *testing.T) {
 
 // TestUpAfterLongPauseIsSilent: no peer sends any more with a session that is older than Reject-After-Time.
 func TestUpAfterLongPauseIsSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := devicetest.Pair(t, devicetest.Options{})
-		talk(t, a, b)
-		down(a)
-		time.Sleep(time.Hour)
-		a.TUN.SetUp(true)
-		a.Await("it is up", a.Up)
-		time.Sleep(10 * time.Second)
-		if n := a.Indices(); n != 0 {
-			t.Errorf("%d receiver indices are in use, want 0", n)
-		}
-	})
+	for _, pause := range []struct{ before, after time.Duration }{{0, time.Hour}, {4 * time.Minute, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := devicetest.Pair(t, devicetest.Options{})
+			talk(t, a, b)
+			time.Sleep(pause.before)
+			down(a)
+			time.Sleep(pause.after)
+			a.TUN.SetUp(true)
+			a.Await("it is up", a.Up)
+			time.Sleep(10 * time.Second)
+			if n := a.Indices(); n != 0 {
+				t.Errorf("paused %v before and %v after down: %d receiver indices are in use, want 0", pause.before, pause.after, n)
+			}
+		})
+	}
 }
 
 func TestDownClosesPort(t *testing.T) {

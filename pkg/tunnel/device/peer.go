@@ -233,8 +233,8 @@ func (p *Peer) stop() {
 	defer p.mu.Unlock()
 	if p.running {
 		p.handover.ended = p.saveHello()
-		if p.handover.ended != nil {
-			p.handover.lostAt = p.dev.clock()
+		if now := p.dev.clock(); p.engine.Current.Load().Usable(now) || p.sessions.next != nil {
+			p.handover.lostAt = now
 		}
 	}
 	p.running = false
