@@ -124,8 +124,9 @@ func (l *link) disableLinkLocal() {
 	l.removeLinkLocal()
 }
 
-// removeLinkLocal removes the link-local addresses that the kernel has generated, and reports whether there were any. On a TUN device, whose type is ARPHRD_NONE, such an address always has IFA_F_STABLE_PRIVACY. Only
-// the kernel can set this flag (addrconf_dev_config, inet6_rtm_newaddr).
+// removeLinkLocal removes the link-local addresses that the kernel has generated, and reports whether there were any. On a TUN device,
+// whose type is ARPHRD_NONE, such an address always has IFA_F_STABLE_PRIVACY. Only the kernel can set this flag (addrconf_dev_config,
+// inet6_rtm_newaddr).
 func (l *link) removeLinkLocal() (found bool) {
 	addresses, err := listAddresses(l.handle, l.ref())
 	if err != nil {
