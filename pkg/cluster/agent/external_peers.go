@@ -61,16 +61,12 @@ func newExternalPeers(c *client, log *slog.Logger, changed func()) (*externalPee
 
 // delayRefusedLists returns a handler that waits after a refused list: thousands of agents must not repeat it every few seconds.
 func delayRefusedLists(log *slog.Logger) cache.WatchErrorHandlerWithContext {
-	logged := false
 	return func(ctx context.Context, r *cache.Reflector, err error) {
 		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
 			return
 		}
-		if !logged {
-			log.Warn("listing RopewalkPeers failed: peers outside of the cluster stay as they are, retrying", "every", externalRetryPeriod, "error", err)
-			logged = true
-		}
+		log.Warn("listing RopewalkPeers failed: peers outside of the cluster stay as they are, retrying", "every", externalRetryPeriod, "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(externalRetryPeriod):

@@ -245,6 +245,7 @@ func (w *nodeWatch) survey(ctx context.Context) {
 		w.report(ctx, "all", err)
 		return
 	}
+	w.failing = false
 	var due []string
 	exists := make(map[string]bool, len(names))
 	for _, name := range names {

@@ -62,9 +62,11 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 		drift = res.changes
 	}
 	a.reportDrift(drift)
-	err = errors.Join(err, a.publishStatus(ctx, rn, res, err))
-	a.publishExternal(ctx, res.external)
-	return err
+	published := a.publishStatus(ctx, rn, res, err)
+	if err == nil { // a condition says what this node has
+		a.publishExternal(ctx, res.external)
+	}
+	return errors.Join(err, published)
 }
 
 // ownObjects returns this node's objects. It creates the RopewalkNode where there is none.
