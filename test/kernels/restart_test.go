@@ -123,6 +123,12 @@ func TestMachineRestartsOnlyAfterStallOrFailedBoot(t *testing.T) {
 			"",
 		},
 		{
+			"an oops, and then a double fault of the emulator",
+			[]bootResult{{tunPasses + tunEnds + anOops + aDoubleFault + "[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 4117f262\n", errNoMarker}},
+			[]string{all},
+			errNoMarker.Error() + "\nkernel oops: BUG: kernel NULL pointer dereference, address: 0",
+		},
+		{
 			"a double fault of the kernel",
 			[]bootResult{{tunPasses + tunEnds + aDoubleFault + "[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 00010046\n", errNoMarker}},
 			[]string{all},

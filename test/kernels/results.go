@@ -69,7 +69,7 @@ func (r *results) Line(line string) {
 	switch c := parseKernelMessage(line); {
 	case c.fault == faultOops && r.oops == "":
 		r.oops = c.text
-	case c.fault == faultEmulator:
+	case c.fault == faultEmulator && (r.oops == "" || strings.Contains(r.oops, "double fault")): // no oops before it
 		r.emulator = true
 	}
 	r.marker(line)
