@@ -329,7 +329,7 @@ func tunnelCases() []faultCase {
 	return []faultCase{
 		{"tunnel", func(f *facts.Facts) { f.Tunnels = nil }, OK, "no tunnel", ""},
 		{"kernel-stall", stall("", false), OK, "none of the affected releases", ""},
-		{"kernel-stall", stall("6.6.127", false), Warning, "has it", "6.6.127"},
+		{"kernel-stall", stall("6.6.127", false), Warning, "CVE-2026-52945", "6.6.127"},
 		{"kernel-stall", stall("6.6.127", true), Warning, "threaded", "echo 0 >/sys/class/net/wg0/threaded"},
 		{"tunnel", kind(facts.InKernel), OK, "kernel's WireGuard", ""},
 		{"tunnel", func(f *facts.Facts) { f.Tunnels[0].Stats.Err = unix.EACCES }, Unknown, "permission denied", ""},

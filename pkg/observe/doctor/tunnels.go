@@ -31,10 +31,10 @@ func evaluateStall(f *facts.Facts, r *recorder) {
 		case f.Kernel.StallFixed == "":
 			r.ok(t.Name, "Linux %s is none of the affected releases of kernel.org and Debian; other distributions number theirs differently", f.Kernel.Release)
 		case t.Threaded:
-			r.warn(t.Name, "Linux "+f.Kernel.Release+" has it, and NAPI of the device is threaded",
+			r.warn(t.Name, "Linux "+f.Kernel.Release+" can stop receiving from a peer (CVE-2026-52945), and NAPI of the device is threaded",
 				"boot Linux "+f.Kernel.StallFixed+" or later; until then: echo 0 >/sys/class/net/"+quote(t.Name)+"/threaded")
 		default:
-			r.warn(t.Name, "Linux "+f.Kernel.Release+" has it", "boot Linux "+f.Kernel.StallFixed+" or later")
+			r.warn(t.Name, "Linux "+f.Kernel.Release+" can stop receiving from a peer (CVE-2026-52945)", "boot Linux "+f.Kernel.StallFixed+" or later")
 		}
 	}
 }
