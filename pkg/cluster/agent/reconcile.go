@@ -63,7 +63,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	}
 	a.reportDrift(drift)
 	published := a.publishStatus(ctx, rn, res, err)
-	if err == nil { // a condition says what this node has
+	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
 	}
 	return errors.Join(err, published)
