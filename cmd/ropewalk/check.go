@@ -59,6 +59,9 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 	if credential != "" {
 		credential = ", private key from the credential " + credential
 	}
+	if i.File.KeyElsewhere && credential != "" {
+		credential += " (encrypted, not checked)"
+	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found%s\n", printable(i.Path), countOf(len(i.File.Peers), "peer"), printable(credential))
 	return err
 }

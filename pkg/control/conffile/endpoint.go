@@ -142,7 +142,7 @@ func explainLookup(err error) error {
 	case dns.IsTimeout:
 		return lookupError{err, "the name server does not answer in time"}
 	}
-	return lookupError{err, fmt.Sprintf("the name server does not answer the question for %q", dns.Name)}
+	return lookupError{err, fmt.Sprintf("looking up %q failed: the name server is not reachable or reported an error", dns.Name)}
 }
 
 func (l *ResolverConfig) scope(zone string) (uint32, error) {
