@@ -103,8 +103,8 @@ func TestResolverRetriesOnlyTemporaryErrors(t *testing.T) {
 
 func TestLookupErrorsArePlain(t *testing.T) {
 	for want, err := range map[string]*net.DNSError{
-		`resolving endpoint "vpn.example:55": there is no address for the name "vpn.example"`:                 {Err: "no such host", Name: "vpn.example", Server: "127.0.0.53:53", IsNotFound: true},
-		`resolving endpoint "vpn.example:55": the name server does not answer in time`:                        {Err: "read udp 127.0.0.1:5->127.0.0.53:53: i/o timeout", Name: "vpn.example", IsTimeout: true},
+		`resolving endpoint "vpn.example:55": there is no address for the name "vpn.example"`:                                         {Err: "no such host", Name: "vpn.example", Server: "127.0.0.53:53", IsNotFound: true},
+		`resolving endpoint "vpn.example:55": the name server does not answer in time`:                                                {Err: "read udp 127.0.0.1:5->127.0.0.53:53: i/o timeout", Name: "vpn.example", IsTimeout: true},
 		`resolving endpoint "vpn.example:55": looking up "vpn.example" failed: the name server is not reachable or reported an error`: {Err: "server misbehaving", Name: "vpn.example", IsTemporary: true},
 	} {
 		n := &names{failures: 1, err: err}
