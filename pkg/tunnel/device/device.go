@@ -87,7 +87,8 @@ type Device struct {
 
 	work
 	counters
-	staged stagedTrains // of all peers
+	staged   stagedTrains // of all peers
+	renewals renewals
 	lifetime
 }
 
@@ -177,6 +178,7 @@ func New(cfg Config) *Device {
 	}
 	d.handshakes.init()
 	d.tasks.init()
+	d.renewals.max = maxRenewals
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
 	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{

@@ -75,6 +75,20 @@ func (d *Device) StagedBytes() int {
 	return d.staged.bytes
 }
 
+// LimitRenewals sets the number of sessions that are renewed at the same time.
+func (d *Device) LimitRenewals(n int) {
+	d.renewals.mu.Lock()
+	defer d.renewals.mu.Unlock()
+	d.renewals.max = n
+}
+
+// Renewals returns the number of peers that have their turn and of those that wait for one.
+func (d *Device) Renewals() (running, waiting int) {
+	d.renewals.mu.Lock()
+	defer d.renewals.mu.Unlock()
+	return d.renewals.running, d.renewals.waiting.Len()
+}
+
 // PeerOf returns a peer, or nil.
 func (d *Device) PeerOf(key noise.PublicKey) *Peer { return d.lookup(key) }
 

@@ -293,6 +293,7 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 // handshakeComplete updates timers and statistics: both sides have the session, and need no other handshake. The caller holds mu.
 func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
+	p.dev.renewals.leave(p)
 	p.timers.HandshakeComplete(now)
 	p.requestRoute()
 	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered || p.path.up.due {

@@ -41,6 +41,7 @@ type Peer struct {
 	mtu       mtuSearch
 	echo      *echoState // nil before the first ProbePeer
 	handover  handoverState
+	renewal   renewal // guarded by Device.renewals
 }
 
 // laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
@@ -112,9 +113,7 @@ func (p *Peer) runTasks() {
 	}
 	now := p.dev.clock()
 	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
-	if tasks&taskHandshake != 0 && p.sessionNeeded(now) {
-		p.initiate(now)
-	}
+	p.runHandshakeTasks(tasks, now)
 	if tasks&taskRoamed != 0 {
 		p.updateGuard()
 		p.renewHello(true)
@@ -139,6 +138,20 @@ func (p *Peer) runTasks() {
 		p.runTimers(now)
 	}
 	p.armTimer(now)
+}
+
+// runHandshakeTasks starts the handshakes that are requested. The caller holds mu.
+func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
+	if tasks&taskHandshake != 0 && p.sessionNeeded(now) {
+		if p.dev.renewals.withdraw(p) {
+			p.startRenewal(now)
+		} else {
+			p.initiate(now)
+		}
+	}
+	if tasks&taskRenew != 0 {
+		p.takeTurn(now)
+	}
 }
 
 // runTimers runs what is due at the instant now. The caller holds mu.
@@ -238,6 +251,7 @@ func (p *Peer) stop() {
 		}
 	}
 	p.running = false
+	p.dev.renewals.leave(p)
 	p.handover.restored, p.timers.retryAt = nil, 0
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)

@@ -59,6 +59,7 @@ const (
 	taskSendGroup                       // data to the peer waits for a send buffer
 	taskCheck                           // a check of a source port, or the answer to one, waits
 	taskCheckSources                    // data is spread, and its source ports must be checked
+	taskRenew                           // it is the peer's turn in renewals
 )
 
 // post posts a task for a worker. It never blocks, since each peer is queued at most once.

@@ -12,9 +12,31 @@ var retryIntervals = [...]int64{
 	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
 }
 
-// renew starts a handshake with a peer whose session this device has erased. The peer still sends with that session, and would notice only
-// 15 s later. The caller holds mu.
+// turnRetries is the number of retries after which a peer that does not answer leaves its turn to others.
+const turnRetries = 2
+
+// renew starts a handshake with a peer whose session this device has erased, once it is the peer's turn. The peer still sends with that
+// session, and would notice only 15 s later. The caller holds mu.
 func (p *Peer) renew(now int64) {
+	if p.hasStaged() || p.dev.renewals.enter(p) {
+		p.startRenewal(now)
+	}
+}
+
+// takeTurn starts the handshake for which renew has waited, unless traffic has started one meanwhile. The caller holds mu.
+func (p *Peer) takeTurn(now int64) {
+	switch r := &p.dev.renewals; {
+	case !r.has(p):
+	case p.hasSession() || p.handshake.attempt != nil:
+		r.leave(p)
+	default:
+		p.startRenewal(now)
+	}
+}
+
+// startRenewal sends the initiation of renew. The caller holds mu.
+func (p *Peer) startRenewal(now int64) {
+	p.timers.HandshakeWanted(now) // the time until it gives up begins
 	p.sendInitiation(now)
 	p.timers.retries, p.timers.retryAt = 0, now+retryIntervals[0]
 }
@@ -26,18 +48,28 @@ func (p *Peer) retryHandshake(now int64) {
 		return
 	}
 	t.retryAt = 0
-	if p.handshake.attempt == nil {
-		return // there is a session
+	if p.handshake.attempt == nil { // there is a session, or there can be none
+		p.dev.renewals.leave(p)
+		return
 	}
 	p.sendInitiation(now)
 	if t.retries++; t.retries < len(retryIntervals) {
 		t.retryAt = now + retryIntervals[t.retries]
+	}
+	if t.retries == turnRetries {
+		p.dev.renewals.leave(p)
 	}
 }
 
 // MachineCopied erases all keys and renews the sessions. Call it after the virtual machine was restored from a snapshot or cloned: another
 // copy of it may use the same keys with the same nonces. It is safe for concurrent use.
 func (d *Device) MachineCopied() {
+	n := d.renewSessions()
+	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", n)
+}
+
+// renewSessions erases the keys of all peers and then renews their sessions. It returns the number of peers that had keys.
+func (d *Device) renewSessions() int {
 	lost := d.eraseAllSessions() // of all peers first: handshakes with thousands take seconds
 	for _, p := range lost {
 		p.mu.Lock()
@@ -48,7 +80,7 @@ func (d *Device) MachineCopied() {
 		}
 		p.mu.Unlock()
 	}
-	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", len(lost))
+	return len(lost)
 }
 
 // eraseAllSessions erases the session keys and ends the handshakes of all peers. It returns the peers that had any.
