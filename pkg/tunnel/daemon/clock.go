@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,8 +16,9 @@ import (
 const never = 1 << 33
 
 // watchClock calls jumped, from its own goroutine, when the machine resumes from suspend, until ctx ends. Go's timers do not advance
-// during suspend. Setting the clock has the same effect (TFD_TIMER_CANCEL_ON_SET). The goroutine sleeps in between.
-func watchClock(ctx context.Context, jumped func()) error {
+// during suspend. Setting the clock has the same effect (TFD_TIMER_CANCEL_ON_SET). The argument of jumped is true after a suspend. The goroutine
+// sleeps in between.
+func watchClock(ctx context.Context, jumped func(suspended bool)) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("creating a timerfd: %w", err)
@@ -26,6 +28,8 @@ func watchClock(ctx context.Context, jumped func()) error {
 		return errors.Join(err, timer.Close())
 	}
 	context.AfterFunc(ctx, func() { _ = timer.Close() }) // wakes Read
+	meter := suspendMeter{read: readClock}
+	meter.suspended()
 	go func() {
 		var ticks [8]byte
 		for {
@@ -36,10 +40,43 @@ func watchClock(ctx context.Context, jumped func()) error {
 			if armTimer(timer) != nil {
 				return
 			}
-			jumped()
+			jumped(meter.suspended())
 		}
 	}()
 	return nil
+}
+
+// suspendMeter finds suspends: CLOCK_BOOTTIME advances during them and CLOCK_MONOTONIC does not.
+type suspendMeter struct {
+	read func(clock int32) int64
+	most int64 // the greatest difference of the clocks that there can have been at the last call, in ns
+}
+
+// suspended reports whether the machine was suspended since the last call. It is true as well at the first call after an earlier suspend.
+func (m *suspendMeter) suspended() bool {
+	before := m.read(unix.CLOCK_MONOTONIC)
+	boot := m.read(unix.CLOCK_BOOTTIME)
+	after := m.read(unix.CLOCK_MONOTONIC) // the thread may have waited for the CPU between the readings
+	grown := boot-after > m.most
+	m.most = boot - before
+	return grown
+}
+
+// readClock returns the time of a clock in ns. The kernel has both clocks since 2.6.39.
+func readClock(clock int32) int64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(clock, &ts)
+	return ts.Nano()
+}
+
+// autosleepFile says whether the kernel suspends the machine whenever nothing keeps it awake. It exists with CONFIG_PM_AUTOSLEEP only.
+const autosleepFile = "/sys/power/autosleep"
+
+// suspendsOften reports whether the machine suspends whenever nothing keeps it awake, as phones do. Erasing keys each time would start
+// handshakes all day. The in-kernel WireGuard does not erase them either, with CONFIG_PM_AUTOSLEEP.
+func suspendsOften(file string) bool {
+	state, err := os.ReadFile(file)
+	return err == nil && strings.TrimSpace(string(state)) != "off"
 }
 
 // armTimer sets a timer that the kernel cancels when the clock jumps.

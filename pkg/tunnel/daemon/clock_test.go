@@ -5,8 +5,11 @@ package daemon
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -15,7 +18,7 @@ import (
 func TestClockWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	before := timers(t)
-	if err := watchClock(ctx, func() {}); err != nil {
+	if err := watchClock(ctx, func(bool) {}); err != nil {
 		t.Fatal(err)
 	}
 	if n := timers(t); n != before+1 {
@@ -23,6 +26,54 @@ func TestClockWatchEndsWithItsContext(t *testing.T) {
 	}
 	cancel()
 	expect.Eventually(t, "the timer is closed", func() bool { return timers(t) == before })
+}
+
+// fakeClocks are clocks that a suspend advances as the kernel's.
+type fakeClocks struct{ monotonic, suspended, perReading int64 }
+
+func (c *fakeClocks) read(clock int32) int64 {
+	c.monotonic += c.perReading
+	if clock == unix.CLOCK_BOOTTIME {
+		return c.monotonic + c.suspended
+	}
+	return c.monotonic
+}
+
+func TestSuspendMeterFindsSuspends(t *testing.T) {
+	for _, perReading := range []int64{0, 1, 1e8} {
+		c := &fakeClocks{perReading: perReading}
+		m := suspendMeter{read: c.read}
+		if m.suspended() {
+			t.Error("a machine that was never suspended counts as suspended")
+		}
+		c.monotonic += 60e9 // the wall clock was set a minute later
+		if m.suspended() {
+			t.Error("a change of the wall clock counts as a suspend")
+		}
+		c.suspended += 2e9
+		if !m.suspended() {
+			t.Errorf("with %d ns per reading: a suspend of 2 s was missed", perReading)
+		}
+		c.perReading *= 3 // the thread waits for the CPU
+		for range 2 {
+			if m.suspended() {
+				t.Error("one suspend was reported twice")
+			}
+		}
+	}
+}
+
+func TestAutosleepIsRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "autosleep")
+	if suspendsOften(file) {
+		t.Error("a kernel without autosleep counts as one that uses it")
+	}
+	for content, want := range map[string]bool{"off\n": false, "mem\n": true} {
+		expect.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		if got := suspendsOften(file); got != want {
+			t.Errorf("autosleep %q: got %v, want %v", content, got, want)
+		}
+	}
 }
 
 // timers returns how many descriptors of this process are timers.

@@ -109,7 +109,7 @@ func (d *Daemon) start() {
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
 		d.log.Warn("watching routes failed, changed routes and source addresses are noticed only by later handshakes", "error", err)
 	}
-	if err := watchClock(ctx, func() { d.current().ClockJumped() }); err != nil {
+	if err := watchClock(ctx, d.clockJumped); err != nil {
 		d.log.Warn("watching the clock failed, session keys may be erased late after a suspend until restart", "error", err)
 	}
 	if err := watchGeneration(ctx, d.log, func() { d.current().MachineCopied() }); err != nil {
@@ -117,6 +117,15 @@ func (d *Daemon) start() {
 	}
 	go d.endpoints.keep(ctx, d.Name(), d.current)
 	go d.finishWith(d.tunnel.Device)
+}
+
+// clockJumped follows a suspend of the machine, or a change of its clock.
+func (d *Daemon) clockJumped(suspended bool) {
+	dev := d.current()
+	if suspended && !suspendsOften(autosleepFile) {
+		dev.MachineResumed()
+	}
+	dev.ClockJumped()
 }
 
 // finishWith ends the Daemon when its device ends by itself.

@@ -20,6 +20,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -104,6 +105,34 @@ func TestCopiedMachineErasesKeysAndRenewsSessions(t *testing.T) {
 			t.Error("data was sent with the session of before")
 		}
 	})
+}
+
+func TestResumedMachineErasesKeysAndRenewsLiveSessions(t *testing.T) {
+	for _, slept := range []time.Duration{time.Second, 4 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			seen := &messages{}
+			lan := devicetest.NewLAN(seen.filter)
+			a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+			devicetest.Connect(a, b)
+			talk(t, a, b)
+			time.Sleep(slept)
+			initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a, wire.TypeData)
+			live := slept < time.Duration(peer.RejectAfterTime)
+			a.MachineResumed()
+			a.ClockJumped()
+			time.Sleep(time.Second)
+			if n := seen.sent(1, wire.TypeInitiation) - initiations; (n == 1) != live || n > 1 {
+				t.Errorf("after %v %d initiations were sent, the session is live: %v", slept, n, live)
+			}
+			if n := a.Indices(); (n == 1) != live {
+				t.Errorf("after %v %d receiver indices are in use, the session is live: %v", slept, n, live)
+			}
+			talk(t, a, b)
+			if got := seen.latestFrom(a, wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
+				t.Errorf("after %v data was sent with the session of before", slept)
+			}
+		})
+	}
 }
 
 // TestAllKeysOfCopiedMachineAreErasedFirst: handshakes with thousands of peers take seconds, in which data would leave with copied keys.

@@ -64,13 +64,27 @@ func (p *Peer) retryHandshake(now int64) {
 // MachineCopied erases all keys and renews the sessions. Call it after the virtual machine was restored from a snapshot or cloned: another
 // copy of it may use the same keys with the same nonces. It is safe for concurrent use.
 func (d *Device) MachineCopied() {
-	n := d.renewSessions()
+	n := d.renewSessions(func(p *Peer, _ int64) bool { return p.hasSession() })
 	d.log.Warn("this machine is a copy (VM generation ID changed): erased all session keys, starting new handshakes", "peers", n)
 }
 
-// renewSessions erases the keys of all peers and then renews their sessions. It returns the number of peers that had keys.
-func (d *Device) renewSessions() int {
-	lost := d.eraseAllSessions() // of all peers first: handshakes with thousands take seconds
+// MachineResumed erases all keys and renews the sessions that peers may still use. Call it when the machine has woken from suspend or
+// hibernation: the image of a hibernation has the keys in it. The in-kernel WireGuard erases them when the suspend begins
+// (wg_pm_notification). It is safe for concurrent use.
+func (d *Device) MachineResumed() {
+	n := d.renewSessions((*Peer).isLive)
+	d.log.Info("machine was suspended: erased all session keys, starting new handshakes for sessions that peers may still use", "peers", n)
+}
+
+// isLive reports whether the peer may send or receive with a present session. The caller holds mu.
+func (p *Peer) isLive(now int64) bool {
+	return p.sessions.next != nil || p.engine.Current.Load().Usable(now)
+}
+
+// renewSessions erases the keys of all peers. Then it renews the sessions that renewable selects, and handshakes in flight. It returns their
+// number.
+func (d *Device) renewSessions(renewable func(p *Peer, now int64) bool) int {
+	lost := d.eraseAllSessions(renewable) // of all peers first: handshakes with thousands take seconds
 	for _, p := range lost {
 		p.mu.Lock()
 		if p.running && !p.hasSession() && p.handshake.attempt == nil { // else traffic has renewed it meanwhile
@@ -83,13 +97,13 @@ func (d *Device) renewSessions() int {
 	return len(lost)
 }
 
-// eraseAllSessions erases the session keys and ends the handshakes of all peers. It returns the peers that had any.
-func (d *Device) eraseAllSessions() (lost []*Peer) {
+// eraseAllSessions erases the session keys and ends the handshakes of all peers. It returns the peers to renew.
+func (d *Device) eraseAllSessions(renewable func(p *Peer, now int64) bool) (lost []*Peer) {
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
 		p.mu.Lock()
-		if p.running && (p.hasSession() || p.handshake.attempt != nil) {
+		if p.running && (p.handshake.attempt != nil || renewable(p, d.clock())) {
 			lost = append(lost, p)
 		}
 		p.eraseSessions()
