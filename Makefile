@@ -122,8 +122,8 @@ check-generated: generate ## fail if a generated file was not up to date
 	  'pkg/cluster/v1alpha1/zz_*.go' deploy/crd
 
 .PHONY: soak
-soak: need-root need-tun need-go ## a minute of traffic in memory, one over AF_XDP, through session after session; ARGS="-underlay xdp -soak 10m" for others
-	$(GO) test -count=1 -timeout 30m ./test/soak -soak 1m -v $(ARGS)
+soak: need-root need-tun need-go ## a minute each of traffic in memory, over AF_XDP and with churn; HOURS=1: an hour of churn, with a table of what the daemons hold
+	$(GO) test -count=1 -timeout 0 ./test/soak -soak $(if $(HOURS),$(HOURS)h -only churn,1m) -v $(ARGS)
 
 SEEDS ?= 1000
 .PHONY: sim

@@ -6,8 +6,11 @@
 // The devices run in a synctest bubble. When all packets have arrived, the bubble's clock jumps to the time of the next rekey,
 // which then happens under the following traffic. All timers of the protocol therefore run.
 //
-// With -underlay xdp the tunnel is a real one over AF_XDP between two network namespaces. At the end every UMEM frame must be
-// returned, and no frame may ever have had two owners.
+// A second tunnel is a real one over AF_XDP between two network namespaces. At the end every UMEM frame must be returned, and no frame
+// may ever have had two owners.
+//
+// Two daemons with a third tunnel go through cycles of changes: peers, addresses, MTU, underlay, spread, down and up, upgrades in place.
+// No TCP connection may end, and the daemons must not grow.
 package soak
 
 import (
@@ -23,9 +26,17 @@ import (
 )
 
 var (
-	duration     = flag.Duration("soak", 3*time.Second, "how long to carry traffic")
-	underlayMode = flag.String("underlay", "", "memory: only the in-memory tunnel; xdp: only the tunnel over AF_XDP; empty: both")
+	duration = flag.Duration("soak", 3*time.Second, "how long to carry traffic")
+	only     = flag.String("only", "", "memory, xdp or churn: only this test; empty: all")
 )
+
+// skipUnless skips a test that -only leaves out.
+func skipUnless(t *testing.T, name string) {
+	t.Helper()
+	if *only != "" && *only != name {
+		t.Skipf("-only %s", *only)
+	}
+}
 
 // Limits of heap growth. The in-memory TUN device and underlay keep their buffers, which grow until each has held the largest
 // train. A leak per packet or per session soon exceeds these limits, first in objects.
@@ -35,9 +46,7 @@ const (
 )
 
 func TestTrafficIsNotLostReorderedOrLeaked(t *testing.T) {
-	if *underlayMode != "" && *underlayMode != "memory" {
-		t.Skipf("-underlay %s", *underlayMode)
-	}
+	skipUnless(t, "memory")
 	var settled, over atomic.Bool // set by the wall clock, because the bubble has its own
 	defer time.AfterFunc(*duration/4, func() { settled.Store(true) }).Stop()
 	defer time.AfterFunc(*duration, func() { over.Store(true) }).Stop()

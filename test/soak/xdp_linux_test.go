@@ -246,7 +246,7 @@ func writeNumbers(to net.Conn, over <-chan struct{}) error {
 	for next := uint64(0); ; {
 		select {
 		case <-over:
-			return to.(*net.TCPConn).CloseWrite()
+			return to.(interface{ CloseWrite() error }).CloseWrite()
 		default:
 		}
 		for i := 0; i < len(b); i += 8 {
@@ -318,9 +318,7 @@ func TestStreamFailsOnCorruptData(t *testing.T) {
 // TestAllXDPFramesAreReturned runs TCP streams in both directions over AF_XDP through many sessions. At the end every UMEM frame must
 // be returned to its pool.
 func TestAllXDPFramesAreReturned(t *testing.T) {
-	if *underlayMode != "" && *underlayMode != "xdp" {
-		t.Skipf("-underlay %s", *underlayMode)
-	}
+	skipUnless(t, "xdp")
 	requireXDP(t)
 	x := newXDPTunnel(t)
 	x.waitForXDP()
