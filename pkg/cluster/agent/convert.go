@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -122,4 +123,11 @@ func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
 
 func portsOf(p spread.Ports) *v1alpha1.Ports {
 	return &v1alpha1.Ports{First: int32(p.First), Last: int32(p.Last)}
+}
+
+// withTransitionTime returns a condition with the time since which it has its status.
+func withTransitionTime(c metav1.Condition, before []metav1.Condition) metav1.Condition {
+	all := slices.Clone(before)
+	meta.SetStatusCondition(&all, c)
+	return *meta.FindStatusCondition(all, c.Type)
 }

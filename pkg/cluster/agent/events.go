@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -58,13 +59,13 @@ type apiEvent struct {
 // earlier agent published. One that comes too soon after the last is written later, if it still holds then. A failure is logged and not
 // retried.
 func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition, notes []string) {
-	now := ready(after)
+	now := meta.FindStatusCondition(after, v1alpha1.ConditionReady)
 	if rn.UID == "" || now == nil {
 		return // it was created elsewhere a moment ago
 	}
 	last := a.events.reported
 	if last == nil {
-		was := ready(before)
+		was := meta.FindStatusCondition(before, v1alpha1.ConditionReady)
 		last = &reportedState{failing: was != nil && was.Status != metav1.ConditionTrue}
 	}
 	current := reportedState{now.Status != metav1.ConditionTrue, strings.Join(notes, "; ")}
@@ -120,16 +121,6 @@ func changeOf(last, now reportedState, message string) (kind, reason, note strin
 		return "Normal", reasonReconciled, "reconciles succeed again"
 	}
 	return "", "", ""
-}
-
-// ready returns the Ready condition, or nil.
-func ready(all []metav1.Condition) *metav1.Condition {
-	for i := range all {
-		if all[i].Type == v1alpha1.ConditionReady {
-			return &all[i]
-		}
-	}
-	return nil
 }
 
 func (c *client) writeEvent(ctx context.Context, e *apiEvent) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -151,7 +152,7 @@ func normalized(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 // at the same time.
 func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeStatus, notes []string) v1alpha1.NodeStatus {
 	st = withCounts(st, next)
-	before, now := ready(st.Conditions), ready(next.Conditions)
+	before, now := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
 	if before != nil && now != nil && before.Status == metav1.ConditionTrue && now.Status == metav1.ConditionTrue &&
 		before.ObservedGeneration == now.ObservedGeneration && a.lastWrite.uid == rn.UID && a.lastWrite.notes == strings.Join(notes, "; ") {
 		st.Conditions = next.Conditions
@@ -181,7 +182,6 @@ const maxMessage = 4096
 func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, reconcileErr error) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonReconciled, ObservedGeneration: rn.Generation,
-		LastTransitionTime: metav1.Now(),
 	}
 	if len(notes) > maxNotes {
 		notes = append(slices.Clone(notes[:maxNotes]), fmt.Sprintf("and %d more", len(notes)-maxNotes))
@@ -191,12 +191,7 @@ func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, reconcileErr erro
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, reconcileErr.Error()
 	}
 	c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
-	for _, before := range rn.Status.Conditions {
-		if before.Type == c.Type && before.Status == c.Status {
-			c.LastTransitionTime = before.LastTransitionTime
-		}
-	}
-	return c
+	return withTransitionTime(c, rn.Status.Conditions)
 }
 
 // kernelVersion returns the release as uname -r prints it.

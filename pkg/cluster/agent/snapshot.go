@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -165,24 +166,19 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 	if s := st.StalePeers; s != nil {
 		t.Unresponsive = view.UnresponsivePeers{Count: int(s.Count), Nodes: s.Nodes}
 	}
-	for _, c := range st.Conditions {
-		if c.Type == v1alpha1.ConditionReady {
-			t.Message = c.Message
-		}
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady); c != nil {
+		t.Message = c.Message
 	}
 	return t
 }
 
 // conditionOf returns the status of a condition.
 func conditionOf(conditions []metav1.Condition, kind string) view.Tristate {
-	for _, c := range conditions {
-		switch {
-		case c.Type != kind:
-		case c.Status == metav1.ConditionTrue:
-			return view.Yes
-		case c.Status == metav1.ConditionFalse:
-			return view.No
-		}
+	switch {
+	case meta.IsStatusConditionTrue(conditions, kind):
+		return view.Yes
+	case meta.IsStatusConditionFalse(conditions, kind):
+		return view.No
 	}
 	return view.Unknown
 }
