@@ -237,13 +237,14 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, changes)
-	m.noteConfigured(peers)
 	if len(changes) == 0 {
+		m.noteConfigured(peers)
 		return 0, nil
 	}
 	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {
 		return 0, fmt.Errorf("changing peers of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
+	m.noteConfigured(peers)
 	m.sentEndpoints.Record(changes)
 	if m.hasNoPeers {
 		m.hasNoPeers = false

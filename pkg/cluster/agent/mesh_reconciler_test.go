@@ -3,11 +3,13 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +31,7 @@ type fakeEngine struct {
 	changes     []config.Device
 	done        chan struct{}
 	rejectsKeys bool // it rejects private keys
+	peersErr    error // of the next change of peers
 	handedOver  atomic.Bool
 }
 
@@ -37,6 +40,10 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	defer e.mu.Unlock()
 	if e.rejectsKeys && c.PrivateKey != nil {
 		return errKeyRejected
+	}
+	if err := e.peersErr; err != nil && len(c.Peers) > 0 {
+		e.peersErr = nil
+		return err
 	}
 	e.changes = append(e.changes, c)
 	if c.PrivateKey != nil {
@@ -202,6 +209,25 @@ func (m *meshReconciler) mustReconcile(t *testing.T, l reconcileInput) result {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// TestRefusedConfigurationIsNotRecorded: otherwise the removal of a peer that only failed would later be logged as that of another
+// program's peer.
+func TestRefusedConfigurationIsNotRecorded(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
+	var log bytes.Buffer
+	m.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	m.mustReconcile(t, reconcileInput{nodes: []mesh.Node{own, other}, self: own})
+	alone := reconcileInput{nodes: []mesh.Node{own}, self: own}
+	engine().peersErr = errors.New("no memory")
+	if _, err := m.reconcile(t.Context(), alone); err == nil {
+		t.Fatal("the engine's error is lost")
+	}
+	m.mustReconcile(t, alone)
+	if n := len(engine().Status().Peers); n != 0 || strings.Contains(log.String(), "another program") {
+		t.Errorf("%d peers, log %s", n, log.String())
+	}
 }
 
 func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {

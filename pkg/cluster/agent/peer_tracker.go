@@ -29,7 +29,7 @@ func (t *peerTracker) logForeign(cfg Config, changes []config.Peer) {
 	}
 }
 
-// noteConfigured records the peers of the configuration that the engine gets next.
+// noteConfigured records the peers of the configuration that the engine has.
 func (t *peerTracker) noteConfigured(peers []mesh.Peer) {
 	t.configured = make(map[noise.PublicKey]bool, len(peers))
 	for i := range peers {
