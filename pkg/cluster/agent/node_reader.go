@@ -242,7 +242,7 @@ func (w *nodeWatch) survey(ctx context.Context) {
 	began := time.Now()
 	names, err := w.client.nodeNames(ctx)
 	if err != nil {
-		w.report(ctx, "all", err)
+		w.report(ctx, err)
 		return
 	}
 	w.failing = false
@@ -311,7 +311,7 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 		case err != nil:
 			w.lastReads[name] = nodeRead{at: time.Now(), claim: unread}
 			w.requestAfter(name)
-			w.report(ctx, name, err)
+			w.report(ctx, err, "node", name)
 		default:
 			w.failing = false
 			w.found(ctx, n)
@@ -327,7 +327,7 @@ func (w *nodeWatch) relist(ctx context.Context, names []string) {
 	began := time.Now()
 	all, err := w.client.nodes(ctx)
 	if err != nil {
-		w.report(ctx, "all", err)
+		w.report(ctx, err)
 		for _, name := range names {
 			w.requestAfter(name)
 		}
@@ -376,10 +376,10 @@ func (w *nodeWatch) send(ctx context.Context, e watch.Event) {
 	}
 }
 
-// report logs the first of several failures.
-func (w *nodeWatch) report(ctx context.Context, name string, err error) {
+// report logs the first of several failures. object has the key and the name of a single Node.
+func (w *nodeWatch) report(ctx context.Context, err error, object ...any) {
 	if ctx.Err() == nil && !w.failing {
-		w.log.Warn("reading Nodes failed, using their last known state and retrying", "node", name, "error", err)
+		w.log.With(object...).Warn("reading Nodes failed, using their last known state and retrying", "error", err)
 		w.failing = true
 	}
 }

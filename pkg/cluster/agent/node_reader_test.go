@@ -3,11 +3,14 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -111,6 +114,17 @@ func hasAddr(n mesh.Node, i int) bool {
 }
 
 // TestHeartbeatsOfOthersAreNotRead: the changed address of the own Node is written last, so that it arrives last.
+func TestFailedReadNamesOneNodeAtMost(t *testing.T) {
+	for want, object := range map[string][]any{"retrying\" error=gone\n": nil, "retrying\" node=b error=gone\n": {"node", "b"}} {
+		var log bytes.Buffer
+		w := &nodeWatch{nodeReader: newNodeReader(nil, "a", 0, slog.New(slog.NewTextHandler(&log, nil)))}
+		w.report(t.Context(), errors.New("gone"), object...)
+		if !strings.HasSuffix(log.String(), want) {
+			t.Errorf("got %q, want the end %q", log.String(), want)
+		}
+	}
+}
+
 func TestHeartbeatsOfOthersAreNotRead(t *testing.T) {
 	l := newReaderLab(t, time.Hour, "a", "b", "c")
 	l.claim("b", 2)
