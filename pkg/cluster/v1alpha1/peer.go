@@ -91,7 +91,8 @@ type PeerEndpoint string
 // +kubebuilder:validation:MaxLength=63
 type LabelValue string
 
-// PeerStatus is what one of the agents found. Agents do not read it.
+// PeerStatus is what one of the agents found. The agents that write it read it to know whether
+// it differs. None decides by it.
 type PeerStatus struct {
 	// Conditions: Accepted reports whether the nodes have the peer, and which.
 	// +optional
