@@ -143,7 +143,7 @@ func TestLaptopReachesPodsThroughRopewalkPeer(t *testing.T) {
 func (l *lab) peersAreReported() {
 	l.Helper()
 	for name, want := range map[string]string{
-		"zoned":  "True Accepted no node in mode mesh has the labels of spec.nodeSelector",
+		"zoned":  "True Accepted a peer of the nodes in mode mesh with the labels zone=b",
 		"laptop": "True Accepted a peer of all nodes in mode mesh", "pods": "False Conflict its allowed IP 10.244.2.0/24 overlaps the pods of node node-2",
 	} {
 		expect.EventuallyNoError(l, "the condition of "+name, func() error {

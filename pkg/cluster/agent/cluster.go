@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -63,8 +64,8 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 			}
 		},
 	}
-	for _, i := range []cache.SharedIndexInformer{k.ownNode, k.nodes, k.agents} {
-		if err := i.SetTransform(k.trimObject); err != nil {
+	for i, trim := range map[cache.SharedIndexInformer]cache.TransformFunc{k.ownNode: trimOwnNode, k.nodes: k.trimObject, k.agents: k.trimObject} {
+		if err := i.SetTransform(trim); err != nil {
 			return nil, fmt.Errorf("setting up the informer: %w", err)
 		}
 		if _, err := i.AddEventHandler(handler); err != nil {
@@ -88,6 +89,18 @@ func (c *cluster) trimObject(object any) (any, error) {
 	return trimObject(object)
 }
 
+// trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers.
+func trimOwnNode(object any) (any, error) {
+	n, ok := object.(*node)
+	if !ok {
+		return trimObject(object)
+	}
+	labels := n.Labels
+	_, err := trimObject(n)
+	n.Labels = labels
+	return n, err
+}
+
 // trimStatus drops what no other node's agent reads.
 func trimStatus(st *v1alpha1.NodeStatus) {
 	st.Conditions, st.StalePeers, st.AgentVersion, st.KernelVersion = nil, nil, "", ""
@@ -98,7 +111,7 @@ func isRelevantUpdate(before, after any, own string) bool {
 	switch a := before.(type) {
 	case *node:
 		b, same := after.(*node)
-		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || a.Name == own && !sameLabels(a.LabelSet, b.LabelSet)
+		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || a.Name == own && !maps.Equal(a.Labels, b.Labels)
 	case *v1alpha1.RopewalkNode:
 		b, same := after.(*v1alpha1.RopewalkNode)
 		if !same || a.Name == own || a.UID != b.UID {
@@ -193,20 +206,6 @@ func (c *cluster) all() []mesh.Node {
 	c.triggerAfter(wait)
 	c.count.Store(int64(len(nodes)))
 	return nodes
-}
-
-// selectedBy returns the names of the nodes in mesh mode that a RopewalkPeer selects.
-func (c *cluster) selectedBy(rp *v1alpha1.RopewalkPeer, nodes []mesh.Node) (names []string) {
-	for i := range nodes {
-		m := &nodes[i]
-		if m.OptOut || m.Agent == nil || m.Agent.Mode != mesh.ModeMesh {
-			continue
-		}
-		if n, _ := c.node(m.Name); n != nil && n.LabelSet.have(rp.Spec.NodeSelector) {
-			names = append(names, m.Name)
-		}
-	}
-	return names
 }
 
 // triggerAfter requests a reconcile for when a delayed port plan may be accepted. 0: there is none.

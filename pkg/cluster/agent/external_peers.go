@@ -117,7 +117,7 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 	}
 	for _, rp := range e.objects() {
 		p := toExternal(rp)
-		p.Selected = n.LabelSet.have(rp.Spec.NodeSelector)
+		p.Selected = hasLabels(n.Labels, rp.Spec.NodeSelector)
 		all = append(all, p)
 	}
 	return all, true

@@ -102,7 +102,7 @@ func FuzzHostileRopewalkPeer(f *testing.F) {
 }
 
 func TestNodeSelectorNeedsAllLabels(t *testing.T) {
-	set := labelSetOf(map[string]string{"zone": "a", "gateway": ""})
+	labels := map[string]string{"zone": "a", "gateway": ""}
 	for _, c := range []struct {
 		selector map[string]v1alpha1.LabelValue
 		want     bool
@@ -114,15 +114,26 @@ func TestNodeSelectorNeedsAllLabels(t *testing.T) {
 		{map[string]v1alpha1.LabelValue{"zone": "a", "other": ""}, false},
 		{map[string]v1alpha1.LabelValue{"zone": ""}, false},
 	} {
-		if got := set.have(c.selector); got != c.want {
+		if got := hasLabels(labels, c.selector); got != c.want {
 			t.Errorf("%v: got %v", c.selector, got)
 		}
 	}
 }
 
+func TestOnlyOwnNodeKeepsLabels(t *testing.T) {
+	own, other := parseNode(t, aNode), parseNode(t, aNode)
+	own.Labels, other.Labels = map[string]string{"a": "1", labelOS: linux}, map[string]string{"a": "1", labelOS: linux}
+	if _, err := trimOwnNode(own); err != nil || own.Labels["a"] != "1" || own.platform() != linux {
+		t.Errorf("the own node has the labels %v, platform %q, %v", own.Labels, own.platform(), err)
+	}
+	if _, err := trimObject(other); err != nil || other.Labels != nil || other.platform() != linux {
+		t.Errorf("another node has the labels %v, platform %q, %v", other.Labels, other.platform(), err)
+	}
+}
+
 func TestOwnLabelsAreRelevant(t *testing.T) {
 	before, after := parseNode(t, aNode), parseNode(t, aNode)
-	before.LabelSet, after.LabelSet = labelSetOf(map[string]string{"a": "1"}), labelSetOf(map[string]string{"a": "2"})
+	before.Labels, after.Labels = map[string]string{"a": "1"}, map[string]string{"a": "2"}
 	if !isRelevantUpdate(before, after, "n1") || isRelevantUpdate(before, after, "other") {
 		t.Error("a changed label must be relevant to the node itself only")
 	}

@@ -4,11 +4,11 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,9 +29,6 @@ const (
 	// prefix again and again.
 	minWriteInterval = 30 * time.Second
 )
-
-// maxNamedNodes bounds the names in a condition's message.
-const maxNamedNodes = 10
 
 // externalOutcome is what a reconcile decided about the external peers.
 type externalOutcome struct {
@@ -71,7 +68,7 @@ func (a *Agent) publishExternal(ctx context.Context, o *externalOutcome) {
 	before, writes, failed := a.external, 0, false
 	a.external = externalStatus{differsSince: map[string]time.Time{}, written: map[string]writtenCondition{}, loggedAs: a.external.loggedAs}
 	for _, rp := range a.cluster.external.objects() {
-		want := a.acceptedCondition(rp, refused, o.nodes)
+		want := acceptedCondition(rp, refused)
 		have := before.current(rp)
 		if w, ok := before.written[rp.Name]; ok && time.Since(w.at) < minWriteInterval {
 			a.external.written[rp.Name] = w
@@ -143,12 +140,7 @@ func (s *externalStatus) current(rp *v1alpha1.RopewalkPeer) *metav1.Condition {
 	if w, ok := s.written[rp.Name]; ok && w.uid == rp.UID && time.Since(w.at) < writeEchoTimeout {
 		return &w.condition
 	}
-	for i := range rp.Status.Conditions {
-		if rp.Status.Conditions[i].Type == v1alpha1.ConditionAccepted {
-			return &rp.Status.Conditions[i]
-		}
-	}
-	return nil
+	return meta.FindStatusCondition(rp.Status.Conditions, v1alpha1.ConditionAccepted)
 }
 
 // sameCondition reports whether two conditions differ in the transition time at most.
@@ -157,40 +149,30 @@ func sameCondition(a, b metav1.Condition) bool {
 	return a == b
 }
 
-// acceptedCondition returns the Accepted condition.
-func (a *Agent) acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusal, nodes []mesh.Node) metav1.Condition {
+// acceptedCondition returns the Accepted condition. Its message depends on the spec and on the refusals alone, so that all writers write the same.
+func acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusal) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: rp.Generation,
-		LastTransitionTime: metav1.Now(),
+		Message: nodesMessage(rp.Spec.NodeSelector),
 	}
 	if r, is := refused[rp.Name]; is {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonConflict, r.Reason
 		if r.Invalid {
 			c.Reason = v1alpha1.ReasonInvalid
 		}
-	} else {
-		c.Message = nodesMessage(rp, a.cluster.selectedBy(rp, nodes))
 	}
-	for _, before := range rp.Status.Conditions {
-		if before.Type == c.Type && before.Status == c.Status {
-			c.LastTransitionTime = before.LastTransitionTime
-		}
-	}
-	return c
+	return withTransitionTime(c, rp.Status.Conditions)
 }
 
-// nodesMessage says which nodes have a peer. It names no number of all nodes, which changes too often.
-func nodesMessage(rp *v1alpha1.RopewalkPeer, selected []string) string {
-	switch n := len(selected); {
-	case len(rp.Spec.NodeSelector) == 0:
+// nodesMessage says which nodes have a peer. It lists no nodes: a writer may know other nodes' labels from an earlier time.
+func nodesMessage(selector map[string]v1alpha1.LabelValue) string {
+	if len(selector) == 0 {
 		return "a peer of all nodes in mode mesh"
-	case n == 0:
-		return "no node in mode mesh has the labels of spec.nodeSelector"
-	case n > maxNamedNodes:
-		slices.Sort(selected)
-		return fmt.Sprintf("a peer of %d nodes: %s and others", n, strings.Join(selected[:maxNamedNodes], ", "))
-	default:
-		slices.Sort(selected)
-		return "a peer of " + strings.Join(selected, ", ")
 	}
+	labels := make([]string, 0, len(selector))
+	for key, value := range selector {
+		labels = append(labels, key+"="+string(value))
+	}
+	slices.Sort(labels)
+	return "a peer of the nodes in mode mesh with the labels " + strings.Join(labels, ",")
 }

@@ -169,37 +169,22 @@ func TestFailedWriteEndsWritesOfReconcile(t *testing.T) {
 	}
 }
 
-func TestConditionNamesSelectedNodes(t *testing.T) {
+// TestAllWritersWriteSameCondition: a message from other nodes' labels, which each writer reads at another time, would alternate.
+func TestAllWritersWriteSameCondition(t *testing.T) {
 	rp := laptop()
-	rp.Spec.NodeSelector = map[string]v1alpha1.LabelValue{"gateway": "true"}
-	var many []string
-	for i := range 12 {
-		many = append(many, fmt.Sprintf("n%02d", 12-i))
+	rp.Spec.NodeSelector = map[string]v1alpha1.LabelValue{"zone": "b", "gateway": "true"}
+	a, api := newPublishingAgent(t, rp)
+	a.publishExternal(t.Context(), ofNode(0))
+	first := api.acceptedIn(t, "laptop")
+	if first.Message != "a peer of the nodes in mode mesh with the labels gateway=true,zone=b" {
+		t.Errorf("got %+v", first)
 	}
-	for _, c := range []struct {
-		selected []string
-		want     string
-	}{
-		{nil, "no node in mode mesh has the labels of spec.nodeSelector"},
-		{[]string{"b", "a"}, "a peer of a, b"},
-		{many, "a peer of 12 nodes: n01, n02, n03, n04, n05, n06, n07, n08, n09, n10 and others"},
-	} {
-		if got := nodesMessage(rp, c.selected); got != c.want {
-			t.Errorf("got %q, want %q", got, c.want)
-		}
-	}
-	a, _ := newPublishingAgent(t, rp)
-	n, _ := a.cluster.node("a")
-	nodes := []mesh.Node{meshNode(0, noise.PublicKey{1})}
-	if got := a.cluster.selectedBy(rp, nodes); len(got) != 0 {
-		t.Errorf("selected %v without the label", got)
-	}
-	n.LabelSet = labelSetOf(map[string]string{"gateway": "true"})
-	if got := a.cluster.selectedBy(rp, nodes); len(got) != 1 {
-		t.Errorf("selected %v", got)
-	}
-	if nodes[0].Agent.Mode = mesh.ModeSpread; len(a.cluster.selectedBy(rp, nodes)) != 0 {
-		t.Error("selected a node in mode spread")
+	second, api2 := newPublishingAgent(t, rp)
+	n, _ := second.cluster.node("a")
+	n.Labels = map[string]string{"gateway": "true", "zone": "b"}
+	second.publishExternal(t.Context(), ofNode(0))
+	if c := api2.acceptedIn(t, "laptop"); c.Message != first.Message {
+		t.Errorf("a writer that knows other labels writes %q, want %q", c.Message, first.Message)
 	}
 }
 

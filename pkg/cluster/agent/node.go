@@ -4,8 +4,6 @@ package agent
 
 import (
 	"cmp"
-	"slices"
-	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,8 +25,7 @@ type node struct {
 		Addresses []nodeAddress `json:"addresses"`
 	} `json:"status"`
 
-	Platform string   `json:"-"` // of platform, once the labels have been dropped
-	LabelSet labelSet `json:"-"` // the labels, likewise
+	Platform string `json:"-"` // of platform, once the labels have been dropped
 }
 
 // labelOS is corev1.LabelOSStable. Agents run on nodes where it is linux.
@@ -54,10 +51,7 @@ func (n *node) runsNoAgent() bool {
 // trimObject drops large fields that nobody reads, before the informer stores an object.
 func trimObject(object any) (any, error) {
 	if n, ok := object.(*node); ok {
-		n.Platform = n.platform()
-		if n.Labels != nil { // an object may be trimmed twice
-			n.LabelSet = labelSetOf(n.Labels)
-		}
+		n.Platform = n.platform() // an object may be trimmed twice
 	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -67,25 +61,10 @@ func trimObject(object any) (any, error) {
 	return object, nil
 }
 
-// labelSet has the labels of a node as KEY=VALUE. Most nodes share most of them, so that they take little memory.
-type labelSet []unique.Handle[string]
-
-func labelSetOf(labels map[string]string) (set labelSet) {
-	for key, value := range labels {
-		set = append(set, unique.Make(key+"="+value))
-	}
-	return set
-}
-
-// sameLabels compares two sets, which have no order.
-func sameLabels(a, b labelSet) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(l unique.Handle[string]) bool { return !slices.Contains(b, l) })
-}
-
-// have reports whether a node has all labels of a selector.
-func (s labelSet) have(selector map[string]v1alpha1.LabelValue) bool {
-	for key, value := range selector {
-		if !slices.Contains(s, unique.Make(key+"="+string(value))) {
+// hasLabels reports whether labels have all of a selector's.
+func hasLabels(labels map[string]string, selector map[string]v1alpha1.LabelValue) bool {
+	for key, want := range selector {
+		if value, ok := labels[key]; !ok || value != string(want) {
 			return false
 		}
 	}
