@@ -30,7 +30,7 @@ type fakeEngine struct {
 	status      config.Status
 	changes     []config.Device
 	done        chan struct{}
-	rejectsKeys bool // it rejects private keys
+	rejectsKeys bool  // it rejects private keys
 	peersErr    error // of the next change of peers
 	handedOver  atomic.Bool
 }
