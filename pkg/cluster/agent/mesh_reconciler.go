@@ -25,7 +25,8 @@ type meshReconciler struct {
 	peerTracker
 	handoverWatcher
 	resolver      *endpointResolver
-	external      []mesh.ExternalPeer // the last known ones
+	external      []mesh.ExternalPeer       // the last known ones
+	accepted      map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
 	cleartext     cleartextLatch
 	filterErr     error          // of the last attempt to install the filter for unencrypted packets
 	filtering     bool           // the filter is installed
@@ -50,7 +51,8 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 	m.sentEndpoints = mesh.SentEndpoints{}
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
 	if saved != nil {
-		m.keyOwners, m.cleartext.strict, m.external = mesh.KeyOwnersOf(saved.Peers), saved.Strict, mesh.ExternalPeersOf(saved.Peers)
+		m.keyOwners, m.cleartext.strict, m.accepted = mesh.KeyOwnersOf(saved.Peers), saved.Strict, saved.Accepted
+		m.external = append(mesh.ExternalPeersOf(saved.Peers), mesh.HeldPeersOf(saved.Accepted, saved.Peers)...)
 	}
 	m.resolver = newEndpointResolver(m.external, cfg.Log, trigger)
 	return m
@@ -67,6 +69,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	}
 	allowed := m.cleartext.allows(m.cfg.Cleartext)
 	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
+	m.accepted = plan.AcceptedPrefixes
 	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed || len(plan.UnknownPods) > 0
 	if in.externalKnown {
 		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
@@ -79,7 +82,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		return r, err
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
-	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict}
+	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
@@ -106,7 +109,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	}
 	cfg := mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
-		External: m.resolver.resolve(ctx, m.external), OwnKeys: m.keys.public(),
+		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(),
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err

@@ -35,6 +35,8 @@ type savedTunnel struct {
 	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's; the interface has an address of each
 	// Peers also record the owner of each key. Otherwise a node could claim another's key while all agents restart.
 	Peers []mesh.Peer `json:"peers,omitempty"`
+	// Accepted are TunnelPlan.AcceptedPrefixes.
+	Accepted map[string][]netip.Prefix `json:"acceptedPrefixes,omitempty"`
 	// Strict reports that cleartext is refused since all nodes were peers (CleartextAuto).
 	Strict bool `json:"strict,omitempty"`
 }

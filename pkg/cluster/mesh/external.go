@@ -5,6 +5,7 @@ package mesh
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,8 +51,9 @@ type externalPlanner struct {
 	accepted []*ExternalPeer
 }
 
-// addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not. A node's claim
-// precedes a peer's, whichever is older: traffic for pods must not depend on peers.
+// addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not: what a host name
+// resolves to, which is known to some nodes only, decides for the node itself. A node's claim precedes a peer's, whichever is older: traffic for
+// pods must not depend on peers.
 func (t *tunnelPlanner) addExternal() {
 	if len(t.cfg.External) == 0 {
 		return
@@ -64,15 +66,47 @@ func (t *tunnelPlanner) addExternal() {
 		invalid := cmp.Or(p.Invalid, p.allowedIPsProblem())
 		if reason := cmp.Or(invalid, x.conflict(p)); reason != "" {
 			t.plan.Refused = append(t.plan.Refused, Refusal{p.Name, reason, invalid != ""})
+			t.hold(p, x)
 			continue
 		}
 		x.accept(p)
-		if p.Selected {
-			t.plan.Peers = append(t.plan.Peers, p.peer())
-			t.plan.Routes = append(t.plan.Routes, p.AllowedIPs...)
-		}
+	}
+	for _, p := range x.accepted {
+		t.addAccepted(p, x)
 	}
 	slices.SortFunc(t.plan.Refused, func(a, b Refusal) int { return strings.Compare(a.Peer, b.Peer) })
+}
+
+// addAccepted adds an accepted peer, if this node is to have it.
+func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
+	if !p.Selected {
+		return
+	}
+	t.plan.Routes = append(t.plan.Routes, p.AllowedIPs...)
+	t.plan.AcceptedPrefixes[p.Name] = p.AllowedIPs
+	if why := x.resolvedConflict(p); why != "" {
+		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not have the RopewalkPeer %s, packets for it are dropped: %s", p.Name, why))
+		return
+	}
+	t.plan.Peers = append(t.plan.Peers, p.peer())
+}
+
+// hold routes the prefixes that a refused peer had on this node into the tunnel, which drops packets for them: they must not leave
+// unencrypted because a node has claimed the peer's key. Prefixes within the cluster's are left to those.
+func (t *tunnelPlanner) hold(p *ExternalPeer, x *externalPlanner) {
+	if !p.Selected {
+		return
+	}
+	for _, a := range t.cfg.AcceptedPrefixes[p.Name] {
+		if p.Invalid == "" && !slices.Contains(p.AllowedIPs, a) {
+			continue
+		}
+		t.plan.AcceptedPrefixes[p.Name] = append(t.plan.AcceptedPrefixes[p.Name], a)
+		_, covered := x.cluster.LookupPrefix(a)
+		if !covered && !t.cfg.Cleartext && !slices.ContainsFunc(t.cfg.Services, a.Overlaps) {
+			t.plan.Routes = append(t.plan.Routes, a)
+		}
+	}
 }
 
 // newExternalPlanner returns a planner that knows the cluster's keys and prefixes.
@@ -159,7 +193,7 @@ func (x *externalPlanner) overlapping(p netip.Prefix) string {
 // endpointConflict returns why a peer's endpoint is refused, or "". The tunnel's own messages to an endpoint in any allowed IP would be
 // routed into the tunnel again.
 func (x *externalPlanner) endpointConflict(p *ExternalPeer) string {
-	at := p.Endpoint.Addr()
+	at := p.configuredAddr()
 	if owner, found := x.cluster.Lookup(at); found {
 		return fmt.Sprintf("its endpoint %s lies in %s", at, owner)
 	}
@@ -170,8 +204,33 @@ func (x *externalPlanner) endpointConflict(p *ExternalPeer) string {
 		switch {
 		case older.allows(at):
 			return fmt.Sprintf("its endpoint %s lies in the allowed IPs of the older RopewalkPeer %s", at, older.Name)
-		case p.allows(older.Endpoint.Addr()):
-			return fmt.Sprintf("its allowed IPs contain the endpoint %s of the older RopewalkPeer %s", older.Endpoint.Addr(), older.Name)
+		case p.allows(older.configuredAddr()):
+			return fmt.Sprintf("its allowed IPs contain the endpoint %s of the older RopewalkPeer %s", older.configuredAddr(), older.Name)
+		}
+	}
+	return ""
+}
+
+// configuredAddr returns the endpoint's address if it is part of the definition. One that is resolved from a name is invalid here.
+func (p *ExternalPeer) configuredAddr() netip.Addr {
+	if p.EndpointName != "" {
+		return netip.Addr{}
+	}
+	return p.Endpoint.Addr()
+}
+
+// resolvedConflict is endpointConflict for the address of a host name, once all peers are accepted or refused. It concerns this node alone.
+func (x *externalPlanner) resolvedConflict(p *ExternalPeer) string {
+	if p.EndpointName == "" {
+		return ""
+	}
+	at := p.Endpoint.Addr()
+	if owner, found := x.cluster.Lookup(at); found {
+		return fmt.Sprintf("its endpoint %s resolves to %s, which lies in %s", p.EndpointName, at, owner)
+	}
+	for _, other := range x.accepted {
+		if other.allows(at) {
+			return fmt.Sprintf("its endpoint %s resolves to %s, which lies in the allowed IPs of the RopewalkPeer %s", p.EndpointName, at, other.Name)
 		}
 	}
 	return ""
@@ -208,6 +267,16 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 				Name: p.External, Key: p.Key, AllowedIPs: p.AllowedIPs, Endpoint: p.Endpoint, EndpointName: p.EndpointName, Keepalive: p.Keepalive,
 				Selected: true,
 			})
+		}
+	}
+	return all
+}
+
+// HeldPeersOf returns the external peers of an earlier plan that were refused, for while their definitions are unknown.
+func HeldPeersOf(accepted map[string][]netip.Prefix, peers []Peer) (all []ExternalPeer) {
+	for _, name := range slices.Sorted(maps.Keys(accepted)) {
+		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.External == name }) {
+			all = append(all, ExternalPeer{Name: name, Selected: true, Invalid: "its definition is not known yet"})
 		}
 	}
 	return all

@@ -144,6 +144,71 @@ func TestNodeWithClaimedPrefixKeepsIt(t *testing.T) {
 	}
 }
 
+// TestResolvedAddressDecidesForOneNodeOnly: nodes that have not resolved the name must not disagree about the peer.
+func TestResolvedAddressDecidesForOneNodeOnly(t *testing.T) {
+	other := external(2, "b", "10.8.0.0/16")
+	for at, conflict := range map[string]string{
+		"198.51.100.7:1": "", "10.244.2.9:1": "lies in the pods of node n2", "10.9.0.2:1": "lies in the allowed IPs of the RopewalkPeer laptop",
+		"10.8.0.9:1": "lies in the allowed IPs of the RopewalkPeer b",
+	} {
+		p := external(1, "laptop", "10.9.0.2/32").at(at)
+		p.EndpointName = "vpn.example.org:1"
+		plan, err := Tunnel("n1", []Node{node(1), node(2)}, TunnelConfig{External: []ExternalPeer{p, other}})
+		has := slices.ContainsFunc(plan.Peers, func(p Peer) bool { return p.External == "laptop" })
+		notes := strings.Join(plan.Notes, ";")
+		if err != nil || len(plan.Refused) > 0 || has != (conflict == "") || !strings.Contains(notes, conflict) || (notes == "") != has {
+			t.Errorf("%s: has the peer: %v, refused %v, notes %q, %v", at, has, plan.Refused, notes, err)
+		}
+		if !slices.Contains(plan.Routes, p.AllowedIPs[0]) {
+			t.Errorf("%s: packets for the peer leave unencrypted", at)
+		}
+	}
+}
+
+// TestRefusedPeerKeepsPrefixesItHad: a node that claims a peer's key must not make packets for the peer leave unencrypted.
+func TestRefusedPeerKeepsPrefixesItHad(t *testing.T) {
+	p := external(1, "laptop", "10.9.0.2/32", "10.8.0.0/16")
+	thief := node(2, func(n *Node) { n.Agent.NextKey = p.Key })
+	first, err := Tunnel("n1", []Node{node(1), node(2)}, TunnelConfig{External: []ExternalPeer{p}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		edit func(*TunnelConfig)
+		want string // of the peer's prefixes
+	}{
+		{"it had them", func(*TunnelConfig) {}, "10.8.0.0/16 10.9.0.2/32"},
+		{"it never had them", func(c *TunnelConfig) { c.AcceptedPrefixes = nil }, ""},
+		{"cleartext is allowed", func(c *TunnelConfig) { c.Cleartext = true }, ""},
+		{"pods are there now", func(c *TunnelConfig) { c.Pods = prefixesOf("10.9.0.0/24", "10.244.0.0/16") }, "10.8.0.0/16"},
+		{"Services are there now", func(c *TunnelConfig) { c.Services = prefixesOf("10.8.96.0/20") }, "10.9.0.2/32"},
+		{"one was removed", func(c *TunnelConfig) { c.External[0].AllowedIPs = prefixesOf("10.9.0.2/32") }, "10.9.0.2/32"},
+		{"the node is not selected any more", func(c *TunnelConfig) { c.External[0].Selected = false }, ""},
+		{"it was deleted", func(c *TunnelConfig) { c.External = nil }, ""},
+		{"it is unknown yet", func(c *TunnelConfig) { c.External = HeldPeersOf(first.AcceptedPrefixes, nil) }, "10.8.0.0/16 10.9.0.2/32"},
+	} {
+		cfg := TunnelConfig{External: []ExternalPeer{p}, AcceptedPrefixes: first.AcceptedPrefixes}
+		c.edit(&cfg)
+		var got []string
+		for range 2 { // also of the next plan
+			plan, err := Tunnel("n1", []Node{node(1), thief}, cfg)
+			if err != nil || slices.ContainsFunc(plan.Peers, func(p Peer) bool { return p.IsExternal() }) {
+				t.Fatalf("%s: peers %v, %v", c.name, plan.Peers, err)
+			}
+			got, cfg.AcceptedPrefixes = nil, plan.AcceptedPrefixes
+			for _, r := range plan.Routes {
+				if slices.Contains(p.AllowedIPs, r) {
+					got = append(got, r.String())
+				}
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: routes %v into the tunnel, want %s", c.name, got, c.want)
+		}
+	}
+}
+
 func TestExternalPeersOfPlanGiveThatPlan(t *testing.T) {
 	peers := []ExternalPeer{external(1, "laptop", "10.9.0.2/32").at("198.51.100.7:1")}
 	peers[0].Keepalive, peers[0].EndpointName = 25, "vpn.example.org:1"

@@ -31,6 +31,8 @@ type TunnelConfig struct {
 	Services []netip.Prefix
 	// External are the peers outside of the cluster.
 	External []ExternalPeer
+	// AcceptedPrefixes are those of the last plan.
+	AcceptedPrefixes map[string][]netip.Prefix
 	// OwnKeys are this node's public keys, published or not.
 	OwnKeys []noise.PublicKey
 }
@@ -57,8 +59,10 @@ type TunnelPlan struct {
 	// Traffic for their pods has no route into the tunnel, and leaves unencrypted.
 	UnknownPods []string
 	Refused     []Refusal // external peers that no node has, by name
-	Problems    []Problem // of other nodes
-	Notes       []string  // problems of this node; other nodes see them, too
+	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and those that peers had which are refused now.
+	AcceptedPrefixes map[string][]netip.Prefix
+	Problems         []Problem // of other nodes
+	Notes            []string  // problems of this node; other nodes see them, too
 }
 
 // Peer is a key of another node, or an external peer. It holds no secrets.
@@ -103,6 +107,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 		return TunnelPlan{}, nil
 	}
 	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}}
+	t.plan.AcceptedPrefixes = map[string][]netip.Prefix{}
 	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
 		t.plan.Notes = append(t.plan.Notes, "no pod prefixes of this node are known, so other nodes send nothing to its pods through the tunnel: "+
