@@ -52,11 +52,15 @@ func OpenPersistentEngine(name string, mtu int, log *slog.Logger) (Engine, error
 	return open(o)
 }
 
-// RemoveTunnel deletes an interface that OpenPersistentEngine left. It succeeds if there is none.
-func RemoveTunnel(name string) error { return tun.Remove(name) }
+// RemoveTunnel deletes an interface that OpenPersistentEngine left, and the saved endpoints of its peers. It succeeds if there is none.
+func RemoveTunnel(name string) error { return errors.Join(tun.Remove(name), daemon.RemoveEndpoints(endpointsDir, name)) }
+
+// endpointsDir has the endpoints of peers for the agent that follows a killed one. They are beside the tunnel's control socket: on the host, and
+// empty after a boot.
+const endpointsDir = string(uapi.DefaultDir)
 
 func daemonOptions(name string, mtu int, log *slog.Logger) daemon.Options {
-	return daemon.Options{Name: name, MTU: mtu, Log: log, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice}
+	return daemon.Options{Name: name, MTU: mtu, Log: log, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice, StateDir: endpointsDir}
 }
 
 func open(o daemon.Options) (Engine, error) {
