@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -65,9 +66,9 @@ func TestBootRoutesAreThoseOfAgent(t *testing.T) {
 	}
 }
 
-func keysOf(routes map[routeKey]netlink.Route) (keys []string) {
+func keysOf(routes map[routeKey]routeAttributes) (keys []string) {
 	for k, r := range routes {
-		keys = append(keys, k.prefix.String()+" "+r.String())
+		keys = append(keys, fmt.Sprintf("%s %d %v", k.prefix, k.kind, r))
 	}
 	return keys
 }

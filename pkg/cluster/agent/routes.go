@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -58,12 +59,12 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	}
 	want := r.keys(index != 0, local)
 	for _, k := range want {
-		route := k.route(index, r.MTU[k.prefix], sources[hostnet.FamilyOf(k.prefix.Addr())])
-		if old, ok := have[k]; ok && (k.kind != unix.RTN_UNICAST || old.LinkIndex == index && old.MTU == route.MTU && old.Src.Equal(route.Src)) {
+		next := k.attributes(index, r.MTU[k.prefix], sources[hostnet.FamilyOf(k.prefix.Addr())])
+		if old, ok := have[k]; ok && old == next {
 			continue
 		}
 		changes++
-		if err := netlink.RouteReplace(route); err != nil {
+		if err := netlink.RouteReplace(k.route(next)); err != nil {
 			return changes, fmt.Errorf("adding a route to %s: %w", k.prefix, err)
 		}
 	}
@@ -75,18 +76,14 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	return changes + n, err
 }
 
-// removeRoutesExcept removes those of the routes have that are not in want.
-func removeRoutesExcept(want []routeKey, have map[routeKey]netlink.Route) (changes int, err error) {
-	wanted := make(map[routeKey]bool, len(want))
+// removeRoutesExcept removes those of the routes have that are not in want. It changes have.
+func removeRoutesExcept(want []routeKey, have map[routeKey]routeAttributes) (changes int, err error) {
 	for _, k := range want {
-		wanted[k] = true
+		delete(have, k)
 	}
 	for k, old := range have {
-		if wanted[k] {
-			continue
-		}
 		changes++
-		if err := netlink.RouteDel(&old); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := netlink.RouteDel(k.route(old)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return changes, fmt.Errorf("removing the route to %s: %w", k.prefix, err)
 		}
 	}
@@ -136,47 +133,81 @@ func ownSources(r *Routing) (map[hostnet.Family]netip.Addr, error) {
 	return sources, err
 }
 
-// route returns the route. source is the address from which the host itself sends; invalid: the kernel chooses.
-func (k routeKey) route(index, mtu int, source netip.Addr) *netlink.Route {
+// routeAttributes are what routes of the same key may differ in. Thousands of netlink.Routes would take megabytes.
+type routeAttributes struct {
+	link, mtu, metric int
+	source            netip.Addr // from which the host itself sends; invalid: the kernel chooses
+}
+
+// attributes returns those of the wanted route.
+func (k routeKey) attributes(link, mtu int, source netip.Addr) routeAttributes {
+	switch k.kind {
+	case unix.RTN_BLACKHOLE:
+		return routeAttributes{metric: blackholeMetric}
+	case unix.RTN_UNICAST:
+		return routeAttributes{link: link, mtu: mtu, source: source}
+	}
+	return routeAttributes{}
+}
+
+// attributesOf returns those of a route that exists. The kernel gives routes without a device that of the loopback, and IPv6 routes a metric.
+func (k routeKey) attributesOf(r *netlink.Route) routeAttributes {
+	a := routeAttributes{metric: r.Priority}
+	if k.kind == unix.RTN_UNICAST {
+		source, _ := netip.AddrFromSlice(r.Src)
+		a.link, a.mtu, a.source = r.LinkIndex, r.MTU, source.Unmap()
+	}
+	if k.kind != unix.RTN_BLACKHOLE && k.prefix.Addr().Is6() && a.metric == ip6DefaultMetric {
+		a.metric = 0
+	}
+	return a
+}
+
+// ip6DefaultMetric is the metric of IPv6 routes for which none is set (IP6_RT_PRIO_USER).
+const ip6DefaultMetric = 1024
+
+// route returns the route for netlink.
+func (k routeKey) route(a routeAttributes) *netlink.Route {
 	r := &netlink.Route{
 		Dst: &net.IPNet{IP: k.prefix.Addr().AsSlice(), Mask: net.CIDRMask(k.prefix.Bits(), k.prefix.Addr().BitLen())}, Protocol: routeProtocol,
-		Table: routeTable, Type: k.kind,
+		Table: routeTable, Type: k.kind, LinkIndex: a.link, MTU: a.mtu, Priority: a.metric, Src: a.source.AsSlice(),
 	}
 	switch {
-	case k.kind == unix.RTN_BLACKHOLE:
-		r.Priority = blackholeMetric
 	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
 		r.Scope = netlink.SCOPE_HOST // a lookup for a gateway takes narrower scopes only, and would skip the route otherwise
-	case k.kind == unix.RTN_UNICAST:
-		r.LinkIndex, r.MTU, r.Src = index, mtu, source.AsSlice()
-		if k.prefix.Addr().Is4() {
-			r.Scope = netlink.SCOPE_LINK
-		}
+	case k.kind == unix.RTN_UNICAST && k.prefix.Addr().Is4():
+		r.Scope = netlink.SCOPE_LINK
 	}
 	return r
 }
 
 // agentRoutes returns the routes of this agent and of earlier ones.
-func agentRoutes() (map[routeKey]netlink.Route, error) {
-	own := map[routeKey]netlink.Route{}
+func agentRoutes() (map[routeKey]routeAttributes, error) {
+	all := map[routeKey]routeAttributes{}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		routes, err := hostnet.Dump(func() ([]netlink.Route, error) {
-			filter := &netlink.Route{Protocol: routeProtocol, Table: routeTable}
-			return netlink.RouteListFiltered(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE) //nolint:forbidigo // within hostnet.Dump
-		})
+		own, err := hostnet.Dump(func() (map[routeKey]routeAttributes, error) { return dumpRoutes(family) })
 		if err != nil {
 			return nil, fmt.Errorf("listing routes: %w", err)
 		}
-		for _, r := range routes {
-			if r.Dst == nil {
-				continue
-			}
+		maps.Copy(all, own)
+	}
+	return all, nil
+}
+
+// dumpRoutes is for hostnet.Dump. It keeps no netlink.Route.
+func dumpRoutes(family int) (map[routeKey]routeAttributes, error) {
+	own := map[routeKey]routeAttributes{}
+	filter := &netlink.Route{Protocol: routeProtocol, Table: routeTable}
+	err := netlink.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
+		if r.Dst != nil {
 			addr, _ := netip.AddrFromSlice(r.Dst.IP)
 			bits, _ := r.Dst.Mask.Size()
-			own[routeKey{netip.PrefixFrom(addr.Unmap(), bits), r.Type}] = r
+			k := routeKey{netip.PrefixFrom(addr.Unmap(), bits), r.Type}
+			own[k] = k.attributesOf(&r)
 		}
-	}
-	return own, nil
+		return true
+	})
+	return own, err
 }
 
 // setRules adds the rule for the agent's table to the address families that have routes, and removes it from the others.
