@@ -38,6 +38,6 @@ func environment() []variable {
 		{name: "WATCHDOG_PID", values: "a process ID", used: "systemd: `run`", about: "The process that the watchdog supervises.", foreign: true},
 		{name: "GOMAXPROCS", values: "a number; the CPUs in the affinity mask and the cgroup's quota", used: "Go's runtime", about: "Number of CPUs from which the defaults of `--lanes` and `--workers` are computed.", foreign: true},
 		{name: "GOMEMLIMIT", values: "bytes; none", used: "Go's runtime", about: "Soft memory limit: near it, the garbage collector runs more often.", foreign: true},
-		{name: "GOGC", values: "percent; 100, in `ropewalk-agent` 25", used: "Go's runtime", about: "Heap growth between two garbage collections.", foreign: true},
+		{name: "GOGC", values: "percent; 100, in `ropewalk-agent` 10", used: "Go's runtime", about: "Heap growth between two garbage collections.", foreign: true},
 	}
 }

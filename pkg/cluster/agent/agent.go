@@ -35,6 +35,7 @@ type Agent struct {
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats
 	lock           instanceLock // held unless another agent runs on this node
+	released       bool         // unused memory was released once
 }
 
 // creation is the last RopewalkNode that the agent created and has not seen in its informer yet.

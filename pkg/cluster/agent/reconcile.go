@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -65,6 +66,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	published := a.publishStatus(ctx, rn, res, err)
 	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
+		a.releaseMemory(res.changes)
 	}
 	return errors.Join(err, published)
 }
@@ -172,4 +174,16 @@ func (a *Agent) logProblems(problems []mesh.Problem) {
 		}
 	}
 	a.loggedProblems = problems
+}
+
+// releaseAfter is the number of changes in a reconcile from which on its garbage is worth a collection.
+const releaseAfter = 500
+
+// releaseMemory returns unused memory to the system after the first reconcile, which follows the initial lists of all objects, and after
+// large changes. Go's runtime alone collects the garbage at the next allocations, and keeps free memory for minutes.
+func (a *Agent) releaseMemory(changes int) {
+	if !a.released || changes >= releaseAfter {
+		a.released = true
+		debug.FreeOSMemory()
+	}
 }
