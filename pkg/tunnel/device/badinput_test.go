@@ -86,9 +86,9 @@ func TestHandshakeFloodIsBounded(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
 	msg := s.initiation(h, at(1))
-	const extra = 500
+	const extra, room = 500, device.HandshakeQueueLen / 2 // the other half is for other senders
 	refused := 0
-	for range device.HandshakeQueueLen + extra {
+	for range room + extra {
 		switch h.Handshake(msg, s.port.Endpoint(false)) {
 		case drop.None:
 		case drop.HSQueueFull:
@@ -100,8 +100,8 @@ func TestHandshakeFloodIsBounded(t *testing.T) {
 	if refused != extra {
 		t.Errorf("%d refused, want %d", refused, extra)
 	}
-	if n := h.Step(); n != device.HandshakeQueueLen {
-		t.Errorf("%d messages were held, want %d", n, device.HandshakeQueueLen)
+	if n := h.Step(); n != room {
+		t.Errorf("%d messages were held, want %d", n, room)
 	}
 }
 
@@ -212,7 +212,10 @@ func (s *stranger) withCookie(h *devicetest.Host) []byte {
 func wantReasons(t *testing.T, h *devicetest.Host, from underlay.Endpoint, msg []byte, want drop.Reason) {
 	t.Helper()
 	if r := h.Handshake(msg, from); r != drop.None {
-		t.Fatalf("not queued: %v", r)
+		if r != want {
+			t.Errorf("refused by the lane: %v, want %v", r, want)
+		}
+		return
 	}
 	if got := h.StepHandshakes(); len(got) != 1 || got[0] != want {
 		t.Errorf("%v, want %v", got, want)

@@ -126,7 +126,9 @@ type portState struct {
 type work struct {
 	handshakes  handshakeQueue
 	tasks       taskQueue
-	limiter     peer.Limiter
+	limiter     peer.Limiter // of messages with a cookie, under load
+	known       peer.Limiter // of messages without one from known endpoints, under load
+	endpoints   endpointSet  // of peers that run
 	refusals    refusals
 	failuresLog rate // of warnings about peers that do not answer
 	pathMTULog  rate // of messages about path MTUs
@@ -177,6 +179,7 @@ func New(cfg Config) *Device {
 		d.clock = cfg.Clock
 	}
 	d.handshakes.init()
+	d.endpoints.init()
 	d.tasks.init()
 	d.renewals.max = maxRenewals
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})

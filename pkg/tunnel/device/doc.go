@@ -6,13 +6,13 @@
 //
 // Begin reading in device.go, then peer.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: device, status, flows, echo, handover, configure
-//   - the port and its workers: port, worker
+//   - the port and its workers: port, worker, triage
 //   - one peer, as lanes and timers call it: peer, peer_handover
 //   - handshakes and sessions: recall, renew, handshake, endpointname, refused, session, staging
 //   - hellos: hello, timer, hello_pending, hello_state
 //   - source ports, receive lanes and endpoints: path, spread, check, sendgroup, sources, selection
 //   - the path MTU: pathmtu, pathlimit
-//   - helpers: tunnelup, underlaymode, peername, renewals, queue, counters, ratelimit, state
+//   - helpers: tunnelup, underlaymode, peername, renewals, knownendpoints, queue, counters, ratelimit, state
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
 // helpers and of the engine's slow lane. Lanes take Peer.mu only for packets without a session.

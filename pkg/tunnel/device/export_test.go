@@ -46,6 +46,8 @@ func (d *Device) Shut() {
 func (d *Device) Step() (n int) {
 	for {
 		select {
+		case l := <-d.handshakes.reserved:
+			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
 		case l := <-d.handshakes.messages:
 			d.engine.SlowDrops.Add(d.handleQueued(l), 1)
 		case <-d.tasks.waiting:
@@ -59,6 +61,9 @@ func (d *Device) Step() (n int) {
 
 // StepHandshakes is Step without tasks. It returns the result of each message.
 func (d *Device) StepHandshakes() (reasons []drop.Reason) {
+	for len(d.handshakes.reserved) > 0 {
+		reasons = append(reasons, d.handleQueued(<-d.handshakes.reserved))
+	}
 	for len(d.handshakes.messages) > 0 {
 		reasons = append(reasons, d.handleQueued(<-d.handshakes.messages))
 	}
@@ -66,7 +71,19 @@ func (d *Device) StepHandshakes() (reasons []drop.Reason) {
 }
 
 // QueuedHandshakes returns the number of handshake messages that wait for a worker.
-func (d *Device) QueuedHandshakes() int { return len(d.handshakes.messages) }
+func (d *Device) QueuedHandshakes() int {
+	return len(d.handshakes.messages) + len(d.handshakes.reserved)
+}
+
+// KnownEndpoints returns the number of peers whose endpoint is known.
+func (d *Device) KnownEndpoints() (n int) {
+	d.endpoints.mu.RLock()
+	defer d.endpoints.mu.RUnlock()
+	for _, peers := range d.endpoints.peers {
+		n += peers
+	}
+	return n
+}
 
 // StagedBytes returns the memory of the packets staged for peers without a session.
 func (d *Device) StagedBytes() int {

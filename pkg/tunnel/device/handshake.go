@@ -45,7 +45,7 @@ type identity struct {
 }
 
 // handleHandshake handles a handshake or cookie message from the underlay.
-func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason {
+func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint, s standing) drop.Reason {
 	kind, reason := wire.Classify(msg)
 	if reason != drop.None {
 		return reason
@@ -57,8 +57,10 @@ func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason
 	if kind == wire.TypeCookieReply {
 		return d.handleCookieReply(msg)
 	}
-	if reason := d.admit(id, msg, from); reason != drop.None {
-		return reason
+	if s != admitted {
+		if reason := d.admit(id, msg, from, s); reason != drop.None {
+			return reason
+		}
 	}
 	if kind == wire.TypeInitiation {
 		return d.handleInitiation(id, msg, from)
@@ -66,11 +68,14 @@ func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint) drop.Reason
 	return d.handleResponse(msg, from)
 }
 
-// admit checks whether a handshake message deserves the cost of a Diffie-Hellman operation. It always checks mac1. Under
+// admit checks whether a handshake message deserves the cost of a Diffie-Hellman operation. It checks mac1, unless a lane has. Under
 // load it also requires a cookie, and limits the rate per source address (WireGuard paper §5.3).
-func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint) drop.Reason {
+func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint, s standing) drop.Reason {
 	now := d.clock()
-	mac1, mac2 := id.checker.Check(msg, from.Dst, now)
+	mac1, mac2 := s == mac1Valid, false
+	if s == unchecked {
+		mac1, mac2 = id.checker.Check(msg, from.Dst, now)
+	}
 	switch {
 	case !mac1:
 		return d.refuseStranger(drop.HSBadMAC1, from, noise.PublicKey{})

@@ -146,7 +146,7 @@ func (d *Device) refuseIndex(index uint32) {
 	}
 }
 
-// updateGuard replaces the peer's endpoint in the guard by the present one. The caller holds mu.
+// updateGuard replaces the peer's endpoint in the guard, and among the known endpoints, by the present one. The caller holds mu.
 func (p *Peer) updateGuard() {
 	var now netip.AddrPort
 	if to := p.engine.Endpoint.Load(); to != nil {
@@ -155,17 +155,22 @@ func (p *Peer) updateGuard() {
 	p.setGuarded(now)
 }
 
-// setGuarded replaces the peer's endpoint in the guard; the zero AddrPort is none. The caller holds mu.
+// setGuarded replaces the peer's endpoint in the guard and among the known endpoints; the zero AddrPort is none. The caller holds mu.
 func (p *Peer) setGuarded(now netip.AddrPort) {
+	old := p.path.guarded
+	if now == old {
+		return
+	}
+	p.path.guarded = now
+	p.dev.endpoints.replace(old, now)
 	g := p.dev.guard.Load()
-	if g == nil || now == p.path.guarded {
+	if g == nil {
 		return
 	}
 	if now.IsValid() {
 		g.AddSource(now)
 	}
-	if p.path.guarded.IsValid() {
-		g.RemoveSource(p.path.guarded)
+	if old.IsValid() {
+		g.RemoveSource(old)
 	}
-	p.path.guarded = now
 }

@@ -54,6 +54,7 @@ type laneRequests struct {
 	probes           probeQueue
 	checks           atomic.Pointer[checkQueue] // see checkQueue
 	reported         atomic.Uint64              // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
+	replies          rate                       // responses and cookie replies in the reserved share
 	refused          atomic.Uint64              // the size in bytes of a message that the host refused, 0 for none
 }
 

@@ -3,6 +3,8 @@
 package device
 
 import (
+	"hash/maphash"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -17,30 +19,78 @@ const (
 	underLoadLen = handshakeQueueLen / 8
 	// underLoadFor is how long, in ns, the device stays under load after that.
 	underLoadFor = 1e9
+	// reservedQueueLen is the number of further messages that may wait if they deserve the reserved share (see triage).
+	reservedQueueLen = 512
+	// prefixGroups is the number of groups of source prefixes that share handshakeQueueLen.
+	prefixGroups = 256
+	// The length in bits of a source prefix that one sender may have.
+	prefixLenIPv4, prefixLenIPv6 = 24, 48
 )
 
 // handshakeMessage is one handshake or cookie message, copied out of a lane's buffer.
 type handshakeMessage struct {
-	from underlay.Endpoint
-	n    int
-	msg  [wire.InitiationSize]byte
+	from     underlay.Endpoint
+	standing standing
+	group    *atomic.Int32 // the count of its source's group, nil in the reserved queue
+	n        int
+	msg      [wire.InitiationSize]byte
 }
 
-// handshakeQueue takes handshake messages from the lanes without blocking them.
+// handshakeQueue takes handshake messages from the lanes without blocking them. It is two queues. Workers choose between them at
+// random, so neither can starve the other.
 type handshakeQueue struct {
 	messages       chan *handshakeMessage
+	reserved       chan *handshakeMessage
 	free           sync.Pool // of *handshakeMessage: an idle device holds none
 	underLoadUntil atomic.Int64
+	seed           maphash.Seed
+	waiting        [prefixGroups]atomic.Int32 // in messages, by group of source prefixes
 }
 
 func (b *handshakeQueue) init() {
 	b.messages = make(chan *handshakeMessage, handshakeQueueLen)
+	b.reserved = make(chan *handshakeMessage, reservedQueueLen)
 	b.free.New = func() any { return new(handshakeMessage) }
+	b.seed = maphash.MakeSeed()
+}
+
+// put queues a message unless there is no room. In the shared queue a group of source prefixes may have as many messages as there is room
+// left (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): senders of one group fill half of it, and it is never
+// full for others. The secret seed keeps a sender from choosing prefixes of a group.
+func (b *handshakeQueue) put(m *handshakeMessage, reserve bool) bool {
+	if reserve {
+		m.group = nil
+		select {
+		case b.reserved <- m:
+			return true
+		default:
+		}
+	}
+	m.group = &b.waiting[maphash.Comparable(b.seed, sourcePrefix(m.from.Dst.Addr()))%prefixGroups]
+	if int(m.group.Add(1)) <= cap(b.messages)-len(b.messages) {
+		select {
+		case b.messages <- m:
+			return true
+		default:
+		}
+	}
+	m.group.Add(-1)
+	return false
+}
+
+// sourcePrefix returns the prefix of an address that stands for one sender.
+func sourcePrefix(addr netip.Addr) netip.Prefix {
+	bits := prefixLenIPv6
+	if addr.Is4() {
+		bits = prefixLenIPv4
+	}
+	p, _ := addr.Prefix(bits) // invalid for an invalid address
+	return p
 }
 
 // underLoad reports whether handshake messages arrive faster than workers handle them.
 func (b *handshakeQueue) underLoad(now int64) bool {
-	if len(b.messages) >= underLoadLen {
+	if len(b.messages)+len(b.reserved) >= underLoadLen {
 		b.underLoadUntil.Store(now + underLoadFor)
 		return true
 	}

@@ -5,6 +5,7 @@ package device
 import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // runWorker handles handshake messages and peers' tasks until the device stops.
@@ -13,6 +14,8 @@ func (d *Device) runWorker() {
 		select {
 		case <-d.stop:
 			return
+		case m := <-d.handshakes.reserved:
+			d.engine.SlowDrops.Add(d.handleQueued(m), 1)
 		case m := <-d.handshakes.messages:
 			d.engine.SlowDrops.Add(d.handleQueued(m), 1)
 		case <-d.tasks.waiting:
@@ -21,26 +24,32 @@ func (d *Device) runWorker() {
 	}
 }
 
-// Handshake implements engine.Control: it copies a handshake message to the queue.
+// Handshake implements engine.Control: it copies a handshake message to a queue.
 func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
-	m := d.handshakes.free.Get().(*handshakeMessage)
-	m.from, m.n = from, len(msg)
-	if copy(m.msg[:], msg) < len(msg) {
-		d.handshakes.free.Put(m)
+	if len(msg) > wire.InitiationSize {
 		return drop.RXBadLength
 	}
-	select {
-	case d.handshakes.messages <- m:
-		return drop.None
-	default:
+	var t triage
+	if now := d.clock(); d.handshakes.underLoad(now) {
+		if t = d.triage(msg, from, now); t.reason != drop.None {
+			return t.reason
+		}
+	}
+	m := d.handshakes.free.Get().(*handshakeMessage)
+	m.from, m.standing, m.n = from, t.standing, copy(m.msg[:], msg)
+	if !d.handshakes.put(m, t.reserve) {
 		d.handshakes.free.Put(m)
 		return drop.HSQueueFull
 	}
+	return drop.None
 }
 
-// handleQueued handles a message from the queue.
+// handleQueued handles a message from a queue.
 func (d *Device) handleQueued(m *handshakeMessage) drop.Reason {
-	reason := d.handleHandshake(m.msg[:m.n], m.from)
+	if m.group != nil {
+		m.group.Add(-1)
+	}
+	reason := d.handleHandshake(m.msg[:m.n], m.from, m.standing)
 	d.handshakes.free.Put(m)
 	return reason
 }

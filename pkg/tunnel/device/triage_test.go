@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+)
+
+// forged returns an endpoint in network n of 4096 whose senders share no prefix.
+func forged(n int) underlay.Endpoint {
+	return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, byte(16 + n>>8&15), byte(n), byte(1 + n>>12)}), 7)}
+}
+
+// overflow floods a host with initiations that have a valid mac1, from all prefixes, until no more fit.
+func (s *stranger) overflow(h *devicetest.Host) {
+	msg := s.initiation(h, at(0))
+	for n := range 2 * device.HandshakeQueueLen {
+		h.Handshake(msg, forged(n))
+	}
+	if r := h.Handshake(msg, forged(0)); r != drop.HSQueueFull {
+		s.t.Fatalf("the queue is not full: %v", r)
+	}
+}
+
+// peerAt configures the stranger as a peer at its endpoint.
+func (s *stranger) peerAt() config.Peer {
+	c := s.asPeer()
+	c.Endpoint = &config.Endpoint{AddrPort: s.port.Endpoint(false).Dst}
+	return c
+}
+
+// floodCase returns a host whose queue a flooder has filled, and a peer whose endpoint the host knows.
+func floodCase(t *testing.T) (h *devicetest.Host, peer, flooder *stranger) {
+	lan := devicetest.NewLAN(nil)
+	h, peer, flooder = idleHost(t, lan, 1), newStranger(t, lan, 66), newStranger(t, lan, 77)
+	h.Apply(config.Device{Peers: []config.Peer{peer.peerAt()}})
+	flooder.overflow(h)
+	return h, peer, flooder
+}
+
+// TestPeerNeedsTwoTriesUnderFlood fills the queue before each try.
+func TestPeerNeedsTwoTriesUnderFlood(t *testing.T) { synctest.Test(t, peerNeedsTwoTriesUnderFlood) }
+
+func peerNeedsTwoTriesUnderFlood(t *testing.T) {
+	h, peer, flooder := floodCase(t)
+	mine := peer.port.Endpoint(false)
+	msg, jar := peer.withJar(h, at(1))
+	if r := h.Handshake(msg, mine); r != drop.None {
+		t.Fatalf("the first try: %v", r)
+	}
+	if got := h.StepHandshakes(); got[0] != drop.HSNoCookie {
+		t.Fatalf("the peer's message was not the first: %v", got[0])
+	}
+	if r := jar.ConsumeReply(peer.receive(), 0); r != drop.None {
+		t.Fatalf("the cookie: %v", r)
+	}
+	flooder.overflow(h)
+	msg = peer.initiation(h, at(2))
+	if err := jar.AddMACs(msg, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.Handshake(msg, mine); r != drop.None {
+		t.Fatalf("the second try: %v", r)
+	}
+	if got := h.StepHandshakes(); got[0] != drop.None {
+		t.Fatalf("the message with a cookie was refused: %v", got[0])
+	}
+	if reply := peer.receive(); wire.Type(reply[0]) != wire.TypeResponse {
+		t.Errorf("answered with type %d", reply[0])
+	}
+}
+
+// TestOwnHandshakeNeedsOneTryUnderFlood: only the peer knows the receiver index of the response.
+func TestOwnHandshakeNeedsOneTryUnderFlood(t *testing.T) {
+	synctest.Test(t, ownHandshakeNeedsOneTryUnderFlood)
+}
+
+func ownHandshakeNeedsOneTryUnderFlood(t *testing.T) {
+	h, peer, flooder := floodCase(t)
+	h.StepHandshakes()
+	h.PeerOf(peer.key.Public()).Rekey()
+	h.Step()
+	response := peer.respond(h, peer.receive())
+	flooder.overflow(h)
+	if r := h.Handshake(response, forged(1)); r != drop.None { // it may come from another address
+		t.Fatalf("the response: %v", r)
+	}
+	if got := h.StepHandshakes(); got[0] != drop.None {
+		t.Errorf("the response was refused: %v", got[0])
+	}
+}
+
+// respond returns the response to a host's initiation.
+func (s *stranger) respond(h *devicetest.Host, initiation []byte) []byte {
+	r := noise.NewResponder(s.id)
+	remote, err := noise.NewRemote(s.id, h.Public())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, consumed := r.ConsumeInitiation(initiation)
+	_, authentic := r.Authenticate(remote)
+	if consumed != drop.None || authentic != drop.None {
+		s.t.Fatalf("the initiation: %v, %v", consumed, authentic)
+	}
+	var msg wire.Response
+	_, err = r.CreateResponse(&msg, 77, new(noise.PresharedKey), rand.Reader)
+	if err := errors.Join(err, noise.NewCookieJar(remote).AddMACs(msg[:], 0)); err != nil {
+		s.t.Fatal(err)
+	}
+	return msg[:]
+}
+
+func TestForgedEndpointUsesUpOneAddress(t *testing.T) {
+	synctest.Test(t, forgedEndpointUsesUpOneAddress)
+}
+
+func forgedEndpointUsesUpOneAddress(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, flooder := idleHost(t, lan, 1), newStranger(t, lan, 77)
+	first, second := newStranger(t, lan, 66), newStranger(t, lan, 67)
+	other := second.peerAt()
+	other.AllowedIPs = nil
+	h.Apply(config.Device{Peers: []config.Peer{first.peerAt(), other}})
+	flooder.overflow(h)
+	junk := flooder.initiation(h, at(0))
+	reserved := 0
+	for range 1000 {
+		if h.Handshake(junk, first.port.Endpoint(false)) == drop.None {
+			reserved++
+		}
+	}
+	if reserved != 5 {
+		t.Errorf("%d messages of a forged endpoint had the reserved share, want 5", reserved)
+	}
+	if r := h.Handshake(second.initiation(h, at(1)), second.port.Endpoint(false)); r != drop.None {
+		t.Errorf("a peer at another address: %v", r)
+	}
+}
+
+// TestFloodOfOnePrefixLeavesRoom: the sender is no peer, or has another address than before.
+func TestFloodOfOnePrefixLeavesRoom(t *testing.T) { synctest.Test(t, floodOfOnePrefixLeavesRoom) }
+
+func floodOfOnePrefixLeavesRoom(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
+	msg := s.initiation(h, at(1))
+	for port := range uint16(2 * device.HandshakeQueueLen) {
+		h.Handshake(msg, underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, 0, byte(port)}), port)})
+	}
+	if n := h.QueuedHandshakes(); n != device.HandshakeQueueLen/2 {
+		t.Errorf("%d messages of a prefix wait, want %d", n, device.HandshakeQueueLen/2)
+	}
+	if r := h.Handshake(msg, s.port.Endpoint(false)); r != drop.None {
+		t.Errorf("a sender elsewhere: %v", r)
+	}
+}
+
+// TestProvenSenderIsLimitedBeforeQueue: a sender with a cookie cannot fill the reserved queue.
+func TestProvenSenderIsLimitedBeforeQueue(t *testing.T) {
+	synctest.Test(t, provenSenderIsLimitedBeforeQueue)
+}
+
+func provenSenderIsLimitedBeforeQueue(t *testing.T) {
+	h, peer, flooder := floodCase(t)
+	h.StepHandshakes()
+	cookied := flooder.withCookie(h)
+	flooder.overflow(h)
+	before, accepted := h.QueuedHandshakes(), 0
+	for range 1000 {
+		if h.Handshake(cookied, flooder.port.Endpoint(false)) == drop.None {
+			accepted++
+		}
+	}
+	if n := h.QueuedHandshakes() - before; accepted != 5 || n != 5 {
+		t.Errorf("%d messages accepted, %d queued, want 5", accepted, n)
+	}
+	if r := h.Handshake(peer.initiation(h, at(1)), peer.port.Endpoint(false)); r != drop.None {
+		t.Errorf("a peer: %v", r)
+	}
+}
+
+// TestLaneDropsInvalidMAC1UnderLoad: such messages take no room in the queue.
+func TestLaneDropsInvalidMAC1UnderLoad(t *testing.T) { synctest.Test(t, laneDropsInvalidMAC1UnderLoad) }
+
+func laneDropsInvalidMAC1UnderLoad(t *testing.T) {
+	h, peer, _ := floodCase(t)
+	before := h.QueuedHandshakes()
+	msg := peer.initiation(h, at(1))
+	msg[100] ^= 1
+	if r := h.Handshake(msg, peer.port.Endpoint(false)); r != drop.HSBadMAC1 || h.QueuedHandshakes() != before {
+		t.Errorf("%v, %d messages wait, want %d", r, h.QueuedHandshakes(), before)
+	}
+}
+
+// TestKnownEndpointsFollowPeers: a peer that moves or goes leaves none behind.
+func TestKnownEndpointsFollowPeers(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
+	h.Apply(config.Device{Peers: []config.Peer{s.peerAt()}})
+	moved := s.peerAt()
+	moved.Endpoint = &config.Endpoint{AddrPort: forged(1).Dst}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want int
+	}{
+		{"configured", func() {}, 1},
+		{"moved", func() { h.Apply(config.Device{Peers: []config.Peer{moved}}) }, 1},
+		{"another port", func() { port := uint16(4242); h.Apply(config.Device{ListenPort: &port}) }, 1},
+		{"removed", func() { h.Apply(config.Device{ReplacePeers: true}) }, 0},
+		{"added again", func() { h.Apply(config.Device{Peers: []config.Peer{s.peerAt()}}) }, 1},
+		{"another key", func() { key := newKey(t); h.Apply(config.Device{PrivateKey: &key}) }, 1},
+	} {
+		if step.do(); h.KnownEndpoints() != step.want {
+			t.Errorf("%s: %d known endpoints, want %d", step.name, h.KnownEndpoints(), step.want)
+		}
+	}
+}
