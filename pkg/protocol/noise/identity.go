@@ -55,8 +55,9 @@ type Remote struct {
 // NewRemote precomputes the state that all handshakes with a peer share. A peer's key of low order is ErrLowOrder; stock
 // implementations keep such a peer in their configuration and never talk to it.
 func NewRemote(local *Identity, public PublicKey) (*Remote, error) {
-	shared, ok := exchange(local.private, (*[KeySize]byte)(&public))
-	if !ok {
+	var shared [KeySize]byte
+	defer clear(shared[:])
+	if !exchange(&shared, local.private, (*[KeySize]byte)(&public)) {
 		return nil, fmt.Errorf("preparing peer %v: %w", public, ErrLowOrder)
 	}
 	return &Remote{
@@ -78,16 +79,18 @@ func newEphemeral(rand io.Reader) (*ecdh.PrivateKey, error) {
 	return ecdh.X25519().NewPrivateKey(key[:])
 }
 
-// exchange is X25519 (RFC 7748, §6.1). It returns false for an all-zero result.
-func exchange(private *ecdh.PrivateKey, public *[KeySize]byte) (shared [KeySize]byte, ok bool) {
+// exchange stores the result of X25519 (RFC 7748, §6.1) in shared. It returns false for an all-zero result. The result is stored and not
+// returned, so that it is not copied on the stack.
+func exchange(shared *[KeySize]byte, private *ecdh.PrivateKey, public *[KeySize]byte) (ok bool) {
 	point, err := ecdh.X25519().NewPublicKey(public[:])
 	if err != nil {
-		return shared, false
+		return false
 	}
 	secret, err := private.ECDH(point)
 	if err != nil {
-		return shared, false
+		return false
 	}
-	defer clear(secret)
-	return [KeySize]byte(secret), true
+	copy(shared[:], secret)
+	clear(secret)
+	return true
 }

@@ -38,17 +38,18 @@ func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Ti
 	msg.SetHeader(sender)
 	copy(msg.Ephemeral()[:], ephemeral.PublicKey().Bytes())
 	state := i.remote.start
+	defer func() { state = symmetric{} }()
 	state.mixEphemeral(msg.Ephemeral())
 
-	shared, ok := exchange(ephemeral, (*[KeySize]byte)(&i.remote.public))
-	if !ok {
+	var shared [KeySize]byte
+	defer clear(shared[:])
+	if !exchange(&shared, ephemeral, (*[KeySize]byte)(&i.remote.public)) {
 		return fmt.Errorf("the peer's public key is invalid: %w", ErrLowOrder)
 	}
 	key := state.mixKeyForCipher(shared[:])
 	state.seal(msg.Static(), &key, i.remote.local.public[:])
 	key = state.mixKeyForCipher(i.remote.shared[:])
 	state.seal(msg.Timestamp(), &key, now[:])
-	clear(shared[:])
 	clear(key[:])
 
 	i.state, i.ephemeral, i.sender = state, ephemeral, sender
@@ -88,13 +89,13 @@ func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Rea
 
 // mixShared mixes in the DH results of the responder's ephemeral key with our ephemeral and our static key.
 func (i *Initiator) mixShared(state *symmetric, ephemeral *[KeySize]byte) bool {
+	var shared [KeySize]byte
+	defer clear(shared[:])
 	for _, private := range []*ecdh.PrivateKey{i.ephemeral, i.remote.local.private} {
-		shared, ok := exchange(private, ephemeral)
-		if !ok {
+		if !exchange(&shared, private, ephemeral) {
 			return false
 		}
 		state.mixKey(shared[:])
-		clear(shared[:])
 	}
 	return true
 }

@@ -18,6 +18,9 @@ func hmac(key *[blake2s.Size]byte, msg []byte) [blake2s.Size]byte {
 	}
 	sum := blake2s.Sum256(append(inner[:blake2s.BlockSize], msg...))
 	copy(outer[blake2s.BlockSize:], sum[:])
+	clear(inner[:])
+	clear(sum[:])
+	defer clear(outer[:])
 	return blake2s.Sum256(outer[:])
 }
 

@@ -4,8 +4,6 @@ package noise
 
 import (
 	"crypto/subtle"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -55,28 +53,28 @@ func NewPresharedKey(rand io.Reader) (PresharedKey, error) {
 // ParseBase64 parses a key as wg(8) writes it: exactly 44 characters, the last one padding, and no bits set beyond the
 // key's.
 func ParseBase64[K Key](s string) (K, error) {
-	var raw [KeySize + 1]byte // 44 characters decode to at most 33 bytes
+	var raw [KeySize]byte
 	defer clear(raw[:])
-	if len(s) != base64.StdEncoding.EncodedLen(KeySize) {
-		return K{}, fmt.Errorf("%w: %d characters of base64, want 44", ErrKeyFormat, len(s))
+	if len(s) != base64Len {
+		return K{}, fmt.Errorf("%w: %d characters of base64, want %d", ErrKeyFormat, len(s), base64Len)
 	}
-	if n, err := base64.StdEncoding.Strict().Decode(raw[:], []byte(s)); err != nil || n != KeySize {
+	if !decodeBase64(&raw, s) {
 		return K{}, fmt.Errorf("%w: not canonical base64", ErrKeyFormat)
 	}
-	return K(raw[:KeySize]), nil
+	return K(raw), nil
 }
 
 // ParseHex parses a key as the UAPI writes it: 64 hexadecimal digits of either case.
 func ParseHex[K Key](s string) (K, error) {
 	var raw [KeySize]byte
 	defer clear(raw[:])
-	if len(s) != hex.EncodedLen(KeySize) {
-		return K{}, fmt.Errorf("%w: %d characters of hex, want 64", ErrKeyFormat, len(s))
+	if len(s) != hexLen {
+		return K{}, fmt.Errorf("%w: %d characters of hex, want %d", ErrKeyFormat, len(s), hexLen)
 	}
-	if _, err := hex.Decode(raw[:], []byte(s)); err != nil {
+	if !decodeHex(&raw, s) {
 		return K{}, fmt.Errorf("%w: not hex", ErrKeyFormat)
 	}
-	return K(raw[:]), nil
+	return K(raw), nil
 }
 
 // Clamp returns the key clamped as for Curve25519 (RFC 7748, §5). The result has the same public key, and stock
@@ -98,10 +96,10 @@ func (k PrivateKey) Public() PublicKey {
 }
 
 // Base64 reveals the key.
-func (k PrivateKey) Base64() string { return base64.StdEncoding.EncodeToString(k[:]) }
+func (k PrivateKey) Base64() string { return encodeBase64((*[KeySize]byte)(&k)) }
 
 // Hex reveals the key.
-func (k PrivateKey) Hex() string { return hex.EncodeToString(k[:]) }
+func (k PrivateKey) Hex() string { return encodeHex((*[KeySize]byte)(&k)) }
 
 // IsZero reports, in constant time, whether the key is all zero, which stands for none.
 func (k PrivateKey) IsZero() bool { return equal(k[:], make([]byte, KeySize)) }
@@ -110,10 +108,10 @@ func (k PrivateKey) IsZero() bool { return equal(k[:], make([]byte, KeySize)) }
 func (k PrivateKey) Equal(o PrivateKey) bool { return equal(k[:], o[:]) }
 
 // Base64 returns the key as wg(8) writes it.
-func (k PublicKey) Base64() string { return base64.StdEncoding.EncodeToString(k[:]) }
+func (k PublicKey) Base64() string { return encodeBase64((*[KeySize]byte)(&k)) }
 
 // Hex returns the key as the UAPI writes it.
-func (k PublicKey) Hex() string { return hex.EncodeToString(k[:]) }
+func (k PublicKey) Hex() string { return encodeHex((*[KeySize]byte)(&k)) }
 
 // IsZero reports whether the key is all zero.
 func (k PublicKey) IsZero() bool { return equal(k[:], make([]byte, KeySize)) }
@@ -137,10 +135,10 @@ func (k *PublicKey) UnmarshalText(text []byte) error {
 }
 
 // Base64 reveals the key.
-func (k PresharedKey) Base64() string { return base64.StdEncoding.EncodeToString(k[:]) }
+func (k PresharedKey) Base64() string { return encodeBase64((*[KeySize]byte)(&k)) }
 
 // Hex reveals the key.
-func (k PresharedKey) Hex() string { return hex.EncodeToString(k[:]) }
+func (k PresharedKey) Hex() string { return encodeHex((*[KeySize]byte)(&k)) }
 
 // IsZero reports, in constant time, whether the key is all zero, which stands for none.
 func (k PresharedKey) IsZero() bool { return equal(k[:], make([]byte, KeySize)) }

@@ -51,11 +51,11 @@ func (r *Responder) ConsumeInitiation(b []byte) (PublicKey, drop.Reason) {
 	if reason != drop.None {
 		return PublicKey{}, reason
 	}
-	shared, ok := exchange(r.local.private, msg.Ephemeral())
-	if !ok {
+	var shared [KeySize]byte
+	defer clear(shared[:])
+	if !exchange(&shared, r.local.private, msg.Ephemeral()) {
 		return PublicKey{}, drop.HSInvalid
 	}
-	defer clear(shared[:])
 	r.state = r.local.start
 	r.state.mixEphemeral(msg.Ephemeral())
 	key := r.state.mixKeyForCipher(shared[:])
@@ -123,13 +123,13 @@ func (r *Responder) mixEphemeral(msg *wire.Response, rand io.Reader) error {
 	}
 	copy(msg.Ephemeral()[:], ephemeral.PublicKey().Bytes())
 	r.state.mixEphemeral(msg.Ephemeral())
+	var shared [KeySize]byte
+	defer clear(shared[:])
 	for _, public := range []*[KeySize]byte{&r.ephemeral, (*[KeySize]byte)(&r.static)} {
-		shared, ok := exchange(ephemeral, public)
-		if !ok {
+		if !exchange(&shared, ephemeral, public) {
 			return ErrLowOrder
 		}
 		r.state.mixKey(shared[:])
-		clear(shared[:])
 	}
 	return nil
 }

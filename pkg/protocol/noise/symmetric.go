@@ -52,6 +52,7 @@ func (s *symmetric) mixPSK(psk *PresharedKey) (key [blake2s.Size]byte) {
 	var temp [blake2s.Size]byte
 	kdf(&s.chain, psk[:], &s.chain, &temp, &key)
 	s.mixHash(temp[:])
+	clear(temp[:])
 	return key
 }
 
