@@ -133,6 +133,7 @@ type work struct {
 	failuresLog rate // of warnings about peers that do not answer
 	pathMTULog  rate // of messages about path MTUs
 	routeTurns  lookUpTurns
+	lookups     lookups
 }
 
 // counters count for all present and removed peers.
@@ -148,7 +149,6 @@ type lifetime struct {
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when everything has ended
 	workers sync.WaitGroup
-	lookups chan struct{} // has an element for each lookup of a name that runs
 }
 
 // Format prints the interface's name for every verb: a Device holds secrets.
@@ -173,7 +173,7 @@ func New(cfg Config) *Device {
 		log:      cfg.Log,
 		clock:    engine.NewClock(),
 		peers:    map[noise.PublicKey]*Peer{},
-		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{}), lookups: make(chan struct{}, maxLookups)},
+		lifetime: lifetime{stop: make(chan struct{}), done: make(chan struct{})},
 	}
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock

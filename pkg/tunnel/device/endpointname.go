@@ -4,10 +4,12 @@ package device
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -31,8 +33,25 @@ const (
 
 const (
 	lookupTimeout = 10 * time.Second
-	maxLookups    = 8 // at the same time
+	// maxLookups is the number of lookups at the same time, and so many are made per lookupInterval at most: a thousand peers may fail at once.
+	maxLookups     = 8
+	lookupInterval = 100 * time.Millisecond
 )
+
+// lookups are the lookups of endpoints' names, in the order in which they were requested. Its goroutines exist while there are some. Its lock
+// comes after Peer.mu.
+type lookups struct {
+	mu      sync.Mutex
+	waiting list.List // of lookup
+	running int       // goroutines
+}
+
+// lookup is one lookup. Each peer has one at most (endpointName.running).
+type lookup struct {
+	peer *Peer
+	name string
+	mark uint32
+}
 
 // endpointName is the name from which a peer's endpoint was resolved. Peer.mu guards it. No timer belongs to it: handshakes look the name up
 // again, so that an idle peer costs nothing.
@@ -79,16 +98,57 @@ func (p *Peer) lookUpEndpoint(now int64) {
 		return
 	}
 	n.running = true
-	name := n.name
-	p.dev.workers.Go(func() { p.resolve(name, mark) })
+	p.dev.requestLookup(lookup{p, n.name, mark})
 }
 
+// requestLookup appends a lookup, and starts a goroutine for it if there may be one more.
+func (d *Device) requestLookup(l lookup) {
+	q := &d.lookups
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting.PushBack(l)
+	if q.running < maxLookups {
+		q.running++
+		d.workers.Go(d.runLookups)
+	}
+}
+
+// next removes the first lookup. Without one, the calling goroutine ends.
+func (q *lookups) next() (lookup, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := q.waiting.Front()
+	if first == nil {
+		q.running--
+		return lookup{}, false
+	}
+	return q.waiting.Remove(first).(lookup), true
+}
+
+// runLookups makes one lookup per lookupInterval while there are some.
+func (d *Device) runLookups() {
+	for l, ok := d.lookups.next(); ok; l, ok = d.lookups.next() {
+		pause := time.NewTimer(lookupInterval)
+		l.peer.resolve(l.name, l.mark)
+		select {
+		case <-pause.C:
+		case <-d.stop:
+			pause.Stop()
+			return
+		}
+	}
+}
+
+// resolve looks the name up, unless the endpoint has another one or the peer was removed meanwhile.
 func (p *Peer) resolve(name string, mark uint32) {
 	d := p.dev
-	select {
-	case d.lookups <- struct{}{}:
-		defer func() { <-d.lookups }()
-	case <-d.stop:
+	p.mu.Lock()
+	unused := !p.running || p.endpointName() != name
+	if unused && p.path.name != nil {
+		p.path.name.running = false
+	}
+	p.mu.Unlock()
+	if unused {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)

@@ -5,13 +5,16 @@ package device_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -136,6 +139,46 @@ func TestEndpointWithoutNameIsNotResolved(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := r.lookups.Load(); n != 0 {
 			t.Errorf("%d lookups", n)
+		}
+	})
+}
+
+// TestLookupsOfManyFailingPeersArePaced: all of them fail at the same time.
+func TestLookupsOfManyFailingPeersArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const peers, atOnce, interval = 100, 8, 100 * time.Millisecond
+		var mu sync.Mutex
+		var at []time.Time
+		running, most := 0, 0
+		resolve := func(context.Context, string, uint32) (device.Resolved, error) {
+			mu.Lock()
+			at, running = append(at, time.Now()), running+1
+			most = max(most, running)
+			mu.Unlock()
+			time.Sleep(time.Millisecond)
+			mu.Lock()
+			running--
+			mu.Unlock()
+			return device.Resolved{}, errors.New("no answer")
+		}
+		a := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Resolve: resolve})
+		for i := range peers {
+			key, gone := noise.PublicKey{31: byte(i + 1)}, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 99}), uint16(1000+i))
+			keepalive := uint16(25)
+			a.Apply(config.Device{Peers: []config.Peer{{
+				PublicKey: key, Endpoint: &config.Endpoint{AddrPort: gone}, EndpointName: fmt.Sprintf("p%d.example:%d", i, 1000+i), Keepalive: &keepalive,
+			}}})
+		}
+		time.Sleep(25 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(at) < peers || most > atOnce {
+			t.Fatalf("got %d lookups, %d at the same time, want %d and at most %d", len(at), most, peers, atOnce)
+		}
+		for i := range len(at) - 2*atOnce {
+			if d := at[i+2*atOnce].Sub(at[i]); d < interval {
+				t.Fatalf("%d lookups in %v, want at most %d in %v", 2*atOnce+1, d, 2*atOnce, interval)
+			}
 		}
 	})
 }
