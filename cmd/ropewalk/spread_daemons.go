@@ -5,8 +5,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"strings"
+	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -15,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// spreadDaemon is a daemon of ropewalk, which spreads by itself, without programs on a device.
+// spreadDaemon is a daemon of ropewalk. It spreads flows over source ports by itself, without eBPF programs on a device.
 type spreadDaemon struct {
 	Interface string `json:"interface"`
 	Mode      string `json:"mode"`  // of `ropewalk run --spread`
@@ -24,17 +25,16 @@ type spreadDaemon struct {
 	Spread    int    `json:"spread_peers"` // peers to which flows are spread now
 }
 
-// spreadDaemons returns the daemons of this network namespace, or that of one interface. It fails for one that this user may not ask.
+// spreadDaemons returns the daemons of this network namespace, or that of one interface. The error has the daemons that cannot be asked;
+// the list has the others.
 func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon, err error) {
 	names := []string{name}
 	if name == "" {
-		names, _ = dir.Interfaces() // an error means none
+		names, err = dir.Interfaces()
 	}
 	for _, n := range names {
-		report, err := spreadOf(dir, n)
-		if err != nil {
-			return nil, err
-		}
+		report, e := spreadOf(dir, n)
+		err = errors.Join(err, e)
 		if report != nil {
 			d := spreadDaemon{Interface: n, Mode: report.Mode.String(), Ports: report.Ports().String(), Peers: len(report.Peers)}
 			for _, p := range report.Peers {
@@ -45,30 +45,42 @@ func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon, err error) {
 			list = append(list, d)
 		}
 	}
-	return list, nil
+	return list, err
 }
 
-// spreadOf returns nil for an interface without a daemon of ropewalk.
+// spreadOf returns nil for an interface without a daemon of ropewalk in this network namespace.
 func spreadOf(dir uapi.Dir, name string) (*config.SpreadReport, error) {
-	if _, err := hostnet.FindLink(name); err != nil { // sockets are those of all network namespaces
+	_, err := hostnet.FindLink(name)
+	if errors.Is(err, hostnet.ErrNoLink) { // the socket directory has those of all network namespaces
 		return nil, nil
-	}
-	c, err := dir.Dial(name)
-	if errors.Is(err, fs.ErrPermission) {
-		return nil, err
 	}
 	if err != nil {
+		return nil, err
+	}
+	c, err := dir.Dial(name)
+	if uapi.IsNotRunning(err) {
 		return nil, nil
+	}
+	if err != nil {
+		return nil, err
 	}
 	defer c.Close()
 	var stats show.Stats
-	if c.Stats(&stats) != nil {
-		return nil, nil
+	if err := c.Stats(&stats); err != nil && !isRefusal(err) {
+		return nil, err
 	}
 	return stats.Spread, nil
 }
 
-// renderSpreadDaemons says that these daemons need no programs of `ropewalk spread attach`.
+// isRefusal reports whether a daemon does not know a request: it answers with an errno, or closes the connection.
+func isRefusal(err error) bool {
+	if _, answered := errors.AsType[*uapi.Error](err); answered {
+		return true
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// renderSpreadDaemons returns the daemons as text: that they need no `ropewalk spread attach`, their modes, ports and peers.
 func renderSpreadDaemons(list []spreadDaemon, s term.Style) string {
 	var b strings.Builder
 	for _, d := range list {

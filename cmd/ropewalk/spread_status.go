@@ -3,8 +3,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -50,7 +52,8 @@ func newSpreadStatusCmd() *cobra.Command {
 	return cmd
 }
 
-// showSpread prints the status of one device. For "" it prints that of all devices, and leftovers of network namespaces.
+// showSpread prints the status of one device. For "" it prints that of all devices, and leftovers of network namespaces. It returns an
+// error for daemons that cannot be asked, after the rest is printed.
 func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	st := spreadStatus{header: headerOf("SpreadStatus")}
 	host := new(spreader.Host)
@@ -58,14 +61,17 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	if err == nil && device == "" {
 		st.Leftovers, err = host.StalePins()
 	}
-	if err == nil {
-		st.Daemons, err = spreadDaemons(socketDir(), device)
-	}
 	if err != nil {
 		return withHint(err)
 	}
 	st.Devices = devices
-	out := cmd.OutOrStdout()
+	if st.Daemons, err = spreadDaemons(socketDir(), device); errors.Is(err, fs.ErrPermission) {
+		return withHint(err) // without rights, devices look as if nothing were attached
+	}
+	return errors.Join(printSpread(cmd.OutOrStdout(), &st, device, asJSON), err)
+}
+
+func printSpread(out io.Writer, st *spreadStatus, device string, asJSON bool) error {
 	if asJSON {
 		return writeJSON(out, st)
 	}
@@ -74,11 +80,11 @@ func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 		where = "on " + device
 	}
 	style := term.Style{Color: colored(out)}
-	text := renderSpread(devices, where, style)
-	if len(devices) == 0 && len(st.Daemons) > 0 {
+	text := renderSpread(st.Devices, where, style)
+	if len(st.Devices) == 0 && len(st.Daemons) > 0 {
 		text = "no programs of `ropewalk spread attach` " + printable(where) + "\n"
 	}
-	_, err = io.WriteString(out, text+renderSpreadDaemons(st.Daemons, style)+renderLeftovers(st.Leftovers, style))
+	_, err := io.WriteString(out, text+renderSpreadDaemons(st.Daemons, style)+renderLeftovers(st.Leftovers, style))
 	return err
 }
 
