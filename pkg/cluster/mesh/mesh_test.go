@@ -94,6 +94,12 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			func(two, _ *Node) { two.Agent = nil }, both[1:], routes, nil, "",
 		},
 		{
+			"an address of two nodes: the older node keeps it",
+			TunnelConfig{},
+			func(_, three *Node) { three.Addrs = append(three.Addrs, netip.MustParseAddr("192.0.2.2")) },
+			both, routes, nil, "n3: its address 192.0.2.2 is an address of the older node n2",
+		},
+		{
 			"unknown key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{} }, both[1:], routes, nil, "n2: it has not published its key yet",

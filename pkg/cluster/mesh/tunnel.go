@@ -22,8 +22,8 @@ type TunnelConfig struct {
 	// Cleartext lets traffic for pods of a node that cannot be a peer leave unencrypted. Otherwise it is routed into the
 	// tunnel, which drops and counts it.
 	Cleartext bool
-	// Pods has the prefixes of the cluster's pods, including pods of unknown nodes. They are routed into the tunnel, and no
-	// node may have pods outside of them. Empty: a node may have any prefix.
+	// Pods has the prefixes of the cluster's pods, including pods of unknown nodes. Without Cleartext they are routed into the
+	// tunnel. No node may have pods outside of them. Empty: a node may have any prefix.
 	Pods []netip.Prefix
 	// KeyOwners has the known owners of keys. An owner keeps its key for as long as it publishes it.
 	KeyOwners KeyOwners
@@ -55,14 +55,14 @@ type TunnelPlan struct {
 	// WithoutTunnel are the names of the nodes that are no peers although they have not opted out, sorted. Traffic for their pods
 	// is dropped, or unencrypted with Cleartext.
 	WithoutTunnel []string
-	// UnknownPods are the names of the peers whose pod prefixes are unknown, sorted; none if the cluster's prefixes are configured.
-	// Traffic for their pods has no route into the tunnel, and leaves unencrypted.
+	// UnknownPods are the names of the peers whose pod prefixes are unknown, sorted. Traffic for their pods has no route into the tunnel
+	// and leaves unencrypted, with or without Cleartext. None if the cluster's prefixes are configured: then Cleartext alone decides.
 	UnknownPods []string
-	Refused     []Refusal // external peers that no node has, by name
+	Refused     []Refusal // external peers that all nodes refuse, sorted by name
 	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and those that peers had which are refused now.
 	AcceptedPrefixes map[string][]netip.Prefix
 	Problems         []Problem // of other nodes
-	Notes            []string  // problems of this node; other nodes see them, too
+	Notes            []string  // problems of this node, which other nodes find as well
 }
 
 // Peer is a key of another node, or an external peer. It holds no secrets.
@@ -192,7 +192,9 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 		for _, a := range n.addrs() {
 			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
 				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, owner)
-			} else if addrOwners.claim(a, n) == nil {
+			} else if older := addrOwners.claim(a, n); older != nil {
+				t.addProblem(n, "its address %s is an address of the older node %s", a, older.Name)
+			} else {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
 			}
 		}
@@ -239,8 +241,8 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})
 }
 
-// allowedIPs returns the valid sources of a node's packets: its pods, and its own addresses, for replies to pods that reach the
-// node itself.
+// allowedIPs returns the valid sources of a node's packets: its pods and its own addresses. A pod's packet to an address of the node
+// bypasses the tunnel, but the node's reply takes the route to the pod.
 func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
 	all := slices.Clone(t.pods[n.Name].accepted)
 	for _, a := range t.addrs[n.Name] {
@@ -291,7 +293,7 @@ func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
 	slices.Sort(t.plan.UnknownPods)
 }
 
-// addExemptions sorts the routes, and finds the parts that bypass the tunnel.
+// addExemptions sorts the routes, and finds the parts that bypass the tunnel. It is called when all routes are known.
 func (t *tunnelPlanner) addExemptions(nodes []Node) {
 	p := &t.plan
 	slices.SortFunc(p.Routes, comparePrefixes)
