@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -15,20 +16,19 @@ import (
 )
 
 // endpointResolver finds the first address of external peers whose endpoint is a host name. From then on the device resolves the name
-// again, when handshakes fail. Its methods are not safe for concurrent use.
+// again, when handshakes fail. One goroutine calls its methods; mu guards against the goroutines of lookups.
 type endpointResolver struct {
 	lookup  conffile.Resolver // host:port
 	trigger func()            // called after a name was resolved
 	log     *slog.Logger
-
-	mu    sync.Mutex
-	known map[string]netip.AddrPort // by host:port
-
-	running map[string]context.CancelFunc
 	lookups sync.WaitGroup
+
+	mu      sync.Mutex
+	known   map[string]netip.AddrPort     // by host:port
+	running map[string]context.CancelFunc // likewise
 }
 
-// resolveRetryPeriod is the time between two lookups of a name that has no address. The resolver itself retries when no name server
+// resolveRetryPeriod is the time between two lookups of a name without a usable address. lookup itself retries while no name server
 // answers.
 const resolveRetryPeriod = time.Minute
 
@@ -60,7 +60,7 @@ func (r *endpointResolver) resolve(ctx context.Context, peers []mesh.ExternalPee
 		}
 		wanted[p.EndpointName] = true
 		if p.Endpoint = r.known[p.EndpointName]; !p.Endpoint.IsValid() {
-			r.start(ctx, p.EndpointName)
+			r.start(ctx, p)
 		}
 	}
 	for name, cancel := range r.running {
@@ -77,8 +77,9 @@ func (r *endpointResolver) resolve(ctx context.Context, peers []mesh.ExternalPee
 	return peers
 }
 
-// start starts a goroutine that looks a name up, unless one runs.
-func (r *endpointResolver) start(ctx context.Context, name string) {
+// start starts a goroutine that looks up the endpoint name of a peer, unless one runs.
+func (r *endpointResolver) start(ctx context.Context, p *mesh.ExternalPeer) {
+	name, peer := p.EndpointName, p.Name
 	if r.running[name] != nil {
 		return
 	}
@@ -86,15 +87,15 @@ func (r *endpointResolver) start(ctx context.Context, name string) {
 	r.running[name] = cancel
 	r.lookups.Go(func() {
 		for {
-			at, err := r.lookup(ctx, name)
+			at, err := r.lookupUsable(ctx, name)
 			if ctx.Err() != nil {
 				return
 			}
-			if usable := mesh.UsableAddrs([]netip.Addr{at.AddrPort.Addr()}); err == nil && len(usable) > 0 {
-				r.store(ctx, name, netip.AddrPortFrom(usable[0], at.AddrPort.Port()))
+			if err == nil {
+				r.store(ctx, name, at)
 				return
 			}
-			r.log.Warn("resolving the endpoint of a RopewalkPeer failed, retrying", "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
+			r.log.Warn("resolving the endpoint of a RopewalkPeer failed, retrying", "peer", peer, "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
 			select {
 			case <-ctx.Done():
 				return
@@ -102,6 +103,20 @@ func (r *endpointResolver) start(ctx context.Context, name string) {
 			}
 		}
 	})
+}
+
+// lookupUsable returns the address of a name, or an error if a peer cannot have it.
+func (r *endpointResolver) lookupUsable(ctx context.Context, name string) (netip.AddrPort, error) {
+	at, err := r.lookup(ctx, name)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	addr := at.AddrPort.Addr()
+	usable := mesh.UsableAddrs([]netip.Addr{addr})
+	if len(usable) == 0 {
+		return netip.AddrPort{}, fmt.Errorf("the name has the address %s, which is not a global unicast address", addr)
+	}
+	return netip.AddrPortFrom(usable[0], at.AddrPort.Port()), nil
 }
 
 // store records the address of a name, unless its lookup was canceled, and requests a reconcile.

@@ -3,10 +3,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +46,24 @@ func TestEndpointNameIsResolvedOnce(t *testing.T) {
 		}
 		if peers[0].Endpoint.IsValid() {
 			t.Error("the argument was changed")
+		}
+	})
+}
+
+func TestUnusableEndpointAddressIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		r := newEndpointResolver(nil, slog.New(slog.NewTextHandler(&out, nil)), func() { t.Error("triggered") })
+		r.lookup = func(context.Context, string) (config.Endpoint, error) {
+			return config.Endpoint{AddrPort: netip.MustParseAddrPort("127.0.0.1:51820")}, nil
+		}
+		r.resolve(t.Context(), named("vpn.example.org:51820"))
+		synctest.Wait()
+		r.stop()
+		for _, want := range []string{"peer=gateway", "endpoint_name=vpn.example.org:51820", "127.0.0.1, which is not"} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("got %s, want %s", &out, want)
+			}
 		}
 	})
 }
