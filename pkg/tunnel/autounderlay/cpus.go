@@ -20,8 +20,8 @@ type cpuSelection struct {
 // logReason returns the text to log. It is stable while only numbers change.
 func (s *cpuSelection) logReason() string { return cmp.Or(s.stableReason, s.reason) }
 
-// chooseCPUs returns the CPUs to which messages are distributed before they enter the stack, given the choice of the
-// path. auto distributes only where it helps. A configured list is used wherever the program can run.
+// chooseCPUs returns the CPUs to which an XDP program distributes messages (CPUMAP) before they enter the stack. c is the
+// underlay path of data messages. auto distributes only where it helps. A configured list is used wherever the program can run.
 func chooseCPUs(want config.ReceiveCPUs, f *facts, c choice) cpuSelection {
 	no := func(format string, args ...any) cpuSelection {
 		return cpuSelection{reason: fmt.Sprintf(format, args...)}
@@ -36,7 +36,7 @@ func chooseCPUs(want config.ReceiveCPUs, f *facts, c choice) cpuSelection {
 	case f.known && !f.caps.Native:
 		return no("the driver of %s (%s) does not support native XDP: use RPS (/sys/class/net/%[1]s/queues/rx-*/rps_cpus)", f.device, f.driver)
 	case f.stripsVLAN:
-		return no("%s has VLANs and strips their tags, which would be lost on another CPU: use ethtool -K %[1]s rxvlan off", f.device)
+		return no("%s has VLANs and strips their tags, which XDP loses: use ethtool -K %[1]s rxvlan off", f.device)
 	case !want.Auto:
 		return cpuSelection{cpus: want.List}
 	case hasPartialChecksums(f.driver):
@@ -46,7 +46,7 @@ func chooseCPUs(want config.ReceiveCPUs, f *facts, c choice) cpuSelection {
 		s.stableReason = fmt.Sprintf("most peers are not reached through %s", f.device)
 		return s
 	case len(f.cpus) < 2:
-		return no("only one CPU is available")
+		return no("this process may use only one CPU")
 	case f.hashQueues >= len(f.cpus):
 		return no("%s already distributes by port among %d receive queues, for %d CPUs", f.device, f.hashQueues, len(f.cpus))
 	}
@@ -54,13 +54,16 @@ func chooseCPUs(want config.ReceiveCPUs, f *facts, c choice) cpuSelection {
 }
 
 // hasPartialChecksums reports whether packets from a driver may have incomplete checksums, because the other end is on
-// the same host. These are the virtual devices of namespaces, of virtual machines without one of our drivers, of Xen
-// (XEN_NETRXF_csum_blank), VMware and Hyper-V. virtio_net negotiates it off once an XDP program is attached.
+// the same host: veth, the TAP device of a virtual machine, and the guest's devices under Xen (XEN_NETRXF_csum_blank), VMware
+// and Hyper-V. virtio_net is none: it turns such checksums off (VIRTIO_NET_F_GUEST_CSUM) once an XDP program is attached.
 func hasPartialChecksums(driver string) bool {
 	return slices.Contains([]string{"veth", "tun", "vif", "vmxnet3", "hv_netvsc"}, driver)
 }
 
-// report returns the effect of the configured CPUs.
+// attaching is the reason while the program is being attached.
+const attaching = "the XDP program is being attached"
+
+// report returns the effect of the configured CPUs, which are not off.
 func (s *cpuSelection) report(want config.ReceiveCPUs, device string, attached bool, err error) *config.ReceiveCPUsReport {
 	r := &config.ReceiveCPUsReport{Mode: want, Device: device}
 	switch {
@@ -71,7 +74,7 @@ func (s *cpuSelection) report(want config.ReceiveCPUs, device string, attached b
 	case err != nil:
 		r.Reason = err.Error()
 	default:
-		r.Reason = notYet
+		r.Reason = attaching
 	}
 	return r
 }

@@ -96,7 +96,7 @@ func TestReceiveCPUsReportMatchesState(t *testing.T) {
 		reason   string
 	}{
 		"attached":     {spread, true, nil, "0,2", ""},
-		"in progress":  {spread, false, nil, "", notYet},
+		"in progress":  {spread, false, nil, "", attaching},
 		"refused":      {spread, false, errors.New("a foreign program"), "", "a foreign program"},
 		"not chosen":   {not, false, errors.New("no device in use"), "", "a bond"},
 		"not for this": {not, true, nil, "", "a bond"}, // but for AF_XDP
