@@ -5,9 +5,10 @@ package device
 import "time"
 
 // retryIntervals are the times, in ns, that a device waits for an answer before it repeats an initiation that renews a session. After
-// them the WireGuard timers take over. These retries are faster: traffic waits, the peer answered a moment ago, and under
-// load the response may be dropped among messages for erased sessions. A response to an earlier initiation is no longer
-// accepted, so the intervals grow. Stock peers accept one initiation in 50 ms.
+// them the WireGuard timers take over. These retries are faster: traffic waits, and the peer answered a moment ago. Until it has answered,
+// it sends messages of erased sessions, which may fill the receive buffer so that its response is lost. A response to an earlier
+// initiation is no longer accepted, so the intervals grow. The first is long enough for peers: the kernel's WireGuard and wireguard-go
+// accept one initiation in 20 ms (INITIATIONS_PER_SECOND, drivers/net/wireguard/messages.h).
 var retryIntervals = [...]int64{
 	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
 }
@@ -16,7 +17,7 @@ var retryIntervals = [...]int64{
 const turnRetries = 2
 
 // renew starts a handshake with a peer whose session this device has erased, once it is the peer's turn. The peer still sends with that
-// session, and would notice only 15 s later. The caller holds mu.
+// session, and would start a handshake only after 15 s without an answer (Keepalive-Timeout + Rekey-Timeout). The caller holds mu.
 func (p *Peer) renew(now int64) {
 	if p.hasStaged() || p.dev.renewals.enter(p) {
 		p.startRenewal(now)
