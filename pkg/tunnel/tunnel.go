@@ -51,6 +51,7 @@ func New(cfg Config) (*Tunnel, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
+	cfg.Log = cfg.Log.With("interface", cfg.TUN.Name())
 	if cfg.OpenPort == nil {
 		cfg.OpenPort = openUDP(cfg.Log)
 	}

@@ -51,8 +51,8 @@ func Open(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	raiseGOMAXPROCS(o.Lanes, o.Workers)
-	d := newDaemon(o)
-	steer(o.Log, t)
+	d := newDaemon(o, t.Name())
+	steer(d.log, t)
 	d.endpoints.load(t.Name())
 	d.tunnel = d.newTunnel(t, nil)
 	err = d.configure()
@@ -90,10 +90,11 @@ func (o *Options) listen(name string) (*uapi.Listener, error) {
 	return l, nil
 }
 
-// newDaemon returns a Daemon without a tunnel, with its workers started.
-func newDaemon(o Options) *Daemon {
+// newDaemon returns a Daemon without a tunnel, with its workers started. All of its log messages name the interface.
+func newDaemon(o Options, name string) *Daemon {
+	log := o.Log.With("interface", name)
 	return &Daemon{
-		o: o, log: o.Log, pool: startWorkers(o.Log, o.Workers), endpoints: newEndpoints(o), done: make(chan struct{}),
+		o: o, log: log, pool: startWorkers(log, o.Workers), endpoints: newEndpoints(o), done: make(chan struct{}),
 		announced: make(chan struct{}),
 	}
 }
@@ -102,7 +103,7 @@ func newDaemon(o Options) *Daemon {
 func (d *Daemon) start() {
 	d.tunnel.Start()
 	features := d.tunnel.tun.Features()
-	d.log.Info("interface ready", "interface", d.Name(), "lanes", d.o.Lanes, "workers", d.pool.Workers(),
+	d.log.Info("interface ready", "lanes", d.o.Lanes, "workers", d.pool.Workers(),
 		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel

@@ -158,7 +158,7 @@ func (d *Daemon) stopAndSend(c handover.Conn) {
 	d.handedOver = true
 	_ = stopped.CloseFDs()
 	successor := c.PID()
-	d.log.Info("tunnel handed over", "interface", stopped.Name, "pid", successor, "after", time.Since(began).String())
+	d.log.Info("tunnel handed over", "pid", successor, "after", time.Since(began).String())
 	go d.finishHandover(stopped.Name, successor)
 }
 
@@ -216,7 +216,7 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.Await(handover.Started, handover.Timeout); handover.IsClosed(err) {
 		return fmt.Errorf("waiting for the successor to start the tunnel: %w", err)
 	} else if err != nil {
-		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs, this daemon ends: check the new one", "interface", stopped.Name, "error", err)
+		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs, this daemon ends: check the new one", "error", err)
 	}
 	return nil
 }
@@ -236,7 +236,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
-		d.log.Error("restarting the tunnel after a failed handover failed, this daemon ends", "interface", stopped.Name, "error", err)
+		d.log.Error("restarting the tunnel after a failed handover failed, this daemon ends", "error", err)
 		_ = stopped.CloseFDs()
 		d.finish()
 		return
@@ -245,7 +245,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	_ = d.listener.Resume() // fails for a closed listener, which ends the Daemon anyway
 	d.tunnel = t
 	t.Start()
-	d.log.Info("tunnel restarted after a failed handover", "interface", stopped.Name)
+	d.log.Info("tunnel restarted after a failed handover")
 	go d.finishWith(t.Device)
 }
 

@@ -19,7 +19,7 @@ func steer(log *slog.Logger, t tun.Device) {
 		return
 	}
 	if err := attachSteer(t); err != nil {
-		log.Warn("attaching the TUN steering program (eBPF) failed, all flows to a peer may share one lane until restart", "interface", t.Name(), "error", err)
+		log.Warn("attaching the TUN steering program (eBPF) failed, all flows to a peer may share one lane until restart", "error", err)
 	}
 }
 

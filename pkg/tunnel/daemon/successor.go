@@ -34,7 +34,7 @@ func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
 		return nil, errors.Join(err, client.Close())
 	}
 	defer conn.Close()
-	d := newDaemon(o) // before the predecessor stops the tunnel
+	d := newDaemon(o, o.Name) // before the predecessor stops the tunnel
 	if err := d.receiveHandover(ctx, handover.Conn{UnixConn: conn}); err != nil {
 		d.pool.Close()
 		return nil, fmt.Errorf("receiving the handover of %s: %w", o.Name, err)

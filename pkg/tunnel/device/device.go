@@ -246,7 +246,7 @@ func (d *Device) supervise() {
 	close(d.stop)
 	d.workers.Wait()
 	if !leaving {
-		d.log.Info("interface closed", "interface", d.cfg.TUN.Name())
+		d.log.Info("interface closed")
 	}
 	close(d.done)
 }
