@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
@@ -40,7 +41,7 @@ func (removeAddress) undo() Step { return nil }
 type promoteSecondaries struct{ link string }
 
 func (s promoteSecondaries) String() string {
-	return "sysctl -q net.ipv4.conf." + s.link + ".promote_secondaries=1"
+	return "sysctl -q net.ipv4.conf." + strings.ReplaceAll(s.link, ".", "/") + ".promote_secondaries=1" // sysctl(8)
 }
 
 func (s promoteSecondaries) run(context.Context, *job) error {

@@ -365,3 +365,9 @@ func TestPlanUpChangesNothing(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestSysctlNamesInterfaceWithDot(t *testing.T) {
+	if got, want := (promoteSecondaries{"wg0.5"}).String(), "sysctl -q net.ipv4.conf.wg0/5.promote_secondaries=1"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
