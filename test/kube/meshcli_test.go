@@ -140,7 +140,7 @@ func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 	n.start("--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.0.0.0/16")
 	expect.EventuallyNoError(l, "the agent's note to be found", func() error {
 		out, code := l.runMesh("check", admin)
-		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pods' "+n.pods.String()+" is outside of the cluster's pod prefixes") {
+		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pod prefix "+n.pods.String()+" is not used: it is outside of the cluster's pod prefixes") {
 			return fmt.Errorf("%d: %s", code, out)
 		}
 		return nil

@@ -35,7 +35,7 @@ type CleanupConfig struct {
 }
 
 // errAgentRuns means that an agent holds the lock of the key directory.
-var errAgentRuns = errors.New("an agent runs on this host: stop it first")
+var errAgentRuns = errors.New("an agent runs on this host, nothing was removed: stop the agent first")
 
 // DefaultPublishTimeout is the default of CleanupConfig.PublishTimeout. Without the status, other nodes keep sending to this
 // one and lose traffic.
@@ -144,7 +144,7 @@ func (c *CleanupConfig) removeTunnel() error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("finding the tunnel: %w", err)
+		return fmt.Errorf("finding the tunnel %s: %w", c.Tunnel, err)
 	}
 	if link.Kind != "tuntap" {
 		return fmt.Errorf("deleting the tunnel %s: not a TUN device of ropewalk, but of kind %s", c.Tunnel, link.Kind)

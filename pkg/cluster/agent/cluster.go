@@ -66,10 +66,10 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 	}
 	for i, trim := range map[cache.SharedIndexInformer]cache.TransformFunc{k.ownNode: trimOwnNode, k.nodes: k.trimObject, k.agents: k.trimObject} {
 		if err := i.SetTransform(trim); err != nil {
-			return nil, fmt.Errorf("setting up the informer: %w", err)
+			return nil, fmt.Errorf("setting up the informers of Nodes and RopewalkNodes: %w", err)
 		}
 		if _, err := i.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("setting up the informer: %w", err)
+			return nil, fmt.Errorf("setting up the informers of Nodes and RopewalkNodes: %w", err)
 		}
 	}
 	request := func(o any) {

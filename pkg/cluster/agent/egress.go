@@ -32,10 +32,10 @@ func (e *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 		if err == nil || slices.ContainsFunc(unreachableErrors(), func(no unix.Errno) bool { return errors.Is(err, no) }) {
 			return "", nil // not cached: there may be a route later
 		}
-		return "", fmt.Errorf("looking up the route to %s: %w", addr, err)
+		return "", fmt.Errorf("looking up the route to peer %s: %w", addr, err)
 	}
 	if device, err = e.deviceName(routes[0].LinkIndex); err != nil {
-		return "", fmt.Errorf("looking up the device towards %s: %w", addr, err)
+		return "", fmt.Errorf("looking up the device towards peer %s: %w", addr, err)
 	}
 	if e.devices == nil {
 		e.devices = map[netip.Addr]string{}

@@ -54,7 +54,7 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *han
 			pause := handshakeInterval
 			if err := q.step(e, batch); err != nil {
 				if !q.lastFailed {
-					log.Warn("starting handshakes with peers failed, retrying every second", "peers_left", len(q.peers), "error", err)
+					log.Warn("setting the keepalive that starts handshakes with peers failed, retrying every second", "peers_left", len(q.peers), "error", err)
 				}
 				q.lastFailed, pause = true, keepaliveDuration
 			} else {

@@ -95,7 +95,7 @@ func linkMTU(addrs []netip.Addr) (int, error) {
 		return netlink.AddrList(nil, netlink.FAMILY_ALL) //nolint:forbidigo // within hostnet.Dump
 	})
 	if err != nil {
-		return 0, fmt.Errorf("listing addresses: %w", err)
+		return 0, fmt.Errorf("listing this host's addresses: %w", err)
 	}
 	mtu := 0
 	for _, a := range have {

@@ -86,7 +86,7 @@ func openKeyring(dir string, requested int64, rand io.Reader) (*keyring, error) 
 		}
 		g.number = numbers[i]
 		if g.key, err = readKey(r.path(*g)); err != nil {
-			return nil, fmt.Errorf("reading the node's key %s: %w", r.path(*g), err)
+			return nil, fmt.Errorf("reading the node's key from %s: %w", r.path(*g), err)
 		}
 	}
 	return r, nil
@@ -120,7 +120,7 @@ func (k *keyring) create(number int64) (generation, error) {
 		g.key, err = readKey(k.path(g))
 	}
 	if err != nil {
-		return generation{}, fmt.Errorf("storing the node's key %s: %w", k.path(g), err)
+		return generation{}, fmt.Errorf("storing the node's key in %s: %w", k.path(g), err)
 	}
 	return g, nil
 }

@@ -32,7 +32,7 @@ func localPods(r *Routing, tunnel int) ([]netip.Prefix, error) {
 			return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_TABLE) //nolint:forbidigo // within hostnet.Dump
 		})
 		if err != nil {
-			return nil, fmt.Errorf("listing routes: %w", err)
+			return nil, fmt.Errorf("listing this host's routes: %w", err)
 		}
 		routes = append(routes, list...)
 	}
@@ -101,7 +101,7 @@ func ownAddrs() (map[netip.Addr]bool, error) {
 		return netlink.AddrList(nil, netlink.FAMILY_ALL) //nolint:forbidigo // within hostnet.Dump
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing addresses: %w", err)
+		return nil, fmt.Errorf("listing this host's addresses: %w", err)
 	}
 	own := make(map[netip.Addr]bool, len(list))
 	for _, a := range list {

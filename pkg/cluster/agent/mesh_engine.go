@@ -101,7 +101,7 @@ func (m *meshReconciler) openEngine(want setup) error {
 	err = e.Configure(config.Device{PrivateKey: &m.keys.current.key, ListenPort: &want.port, Spread: &mode, SpreadPorts: &ports})
 	if err != nil {
 		e.Close()
-		return fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
+		return fmt.Errorf("setting key and port of the new tunnel %s: %w", m.cfg.Tunnel, err)
 	}
 	m.engine, m.setup, m.opened, m.hasNoPeers = e, want, time.Now(), true
 	go func() {

@@ -50,7 +50,7 @@ func (a *Agent) switchMode(ctx context.Context, mode mesh.Mode) error {
 	case mesh.ModeMesh:
 		next, previous = mesher, spreader
 	default:
-		return fmt.Errorf("unknown mode %q", mode)
+		return fmt.Errorf("unknown mode %q of this node: want spread or mesh", mode)
 	}
 	if a.active != nil {
 		previous = a.active

@@ -20,7 +20,7 @@ var (
 	// errNodeNotFound means that the API does not have the node, or not yet.
 	errNodeNotFound = errors.New("the cluster has no node of this name")
 	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
-	errStaleRopewalkNode = errors.New("the RopewalkNode belongs to an earlier node of this name and must be garbage-collected first")
+	errStaleRopewalkNode = errors.New("waiting for Kubernetes to garbage-collect the RopewalkNode of an earlier node of this name")
 	// errOwnerlessStatus means that somebody wrote a status as an agent would.
 	errOwnerlessStatus = errors.New("the RopewalkNode has another node's key, or an earlier one, and no Node as its owner: delete it, and the agent creates it again")
 )

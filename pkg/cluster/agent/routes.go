@@ -187,7 +187,7 @@ func agentRoutes() (map[routeKey]routeAttributes, error) {
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		own, err := hostnet.Dump(func() (map[routeKey]routeAttributes, error) { return dumpRoutes(family) })
 		if err != nil {
-			return nil, fmt.Errorf("listing routes: %w", err)
+			return nil, fmt.Errorf("listing the agent's routes: %w", err)
 		}
 		maps.Copy(all, own)
 	}

@@ -97,7 +97,7 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"an address of two nodes: the older node keeps it",
 			TunnelConfig{},
 			func(_, three *Node) { three.Addrs = append(three.Addrs, netip.MustParseAddr("192.0.2.2")) },
-			both, routes, nil, "n3: its address 192.0.2.2 is an address of the older node n2",
+			both, routes, nil, "n3: its address 192.0.2.2 is not used: it is an address of the older node n2",
 		},
 		{
 			"unknown key",
@@ -143,19 +143,19 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"a copied disk: the older node keeps the key",
 			TunnelConfig{},
 			func(_, three *Node) { three.Agent.Key = noise.PublicKey{2} },
-			both[:1], routes, nil, "n3: its key is the key of n2 (a copied disk?): give it another key",
+			both[:1], routes, nil, "n3: its key is the key of node n2 (a copied disk?): give it another key",
 		},
 		{
 			"a copied disk: a known owner keeps the key against an older node",
 			TunnelConfig{KeyOwners: KeyOwners{{3}: "n3"}},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{3} },
-			both[1:], routes, nil, "n2: its key is the key of n3 (a copied disk?): give it another key",
+			both[1:], routes, nil, "n2: its key is the key of node n3 (a copied disk?): give it another key",
 		},
 		{
 			"a next key never takes precedence over a current key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.NextKey = noise.PublicKey{3} },
-			both, routes, nil, "n2: its next key is the key of n3",
+			both, routes, nil, "n2: its next key is the key of node n3",
 		},
 		{
 			"a former owner with another key loses the old one",
@@ -166,58 +166,58 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			"no other node may have this node's key",
 			TunnelConfig{},
 			func(two, _ *Node) { two.Agent.Key = noise.PublicKey{1} },
-			both[1:], routes, nil, "n2: its key is the key of n1 (a copied disk?): give it another key",
+			both[1:], routes, nil, "n2: its key is the key of node n1 (a copied disk?): give it another key",
 		},
 		{
 			"no node may have another's pods",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.128/25") },
-			without3, routes[:1], nil, "n3: its pods' 10.244.2.128/25 overlaps the pods of n2",
+			without3, routes[:1], nil, "n3: its pod prefix 10.244.2.128/25 is not used: it overlaps the pods of node n2",
 		},
 		{
 			"a node may not have all pods",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.240.0.0/12", "10.244.3.0/24") },
-			both, routes, nil, "n3: its pods' 10.240.0.0/12 is too large for one node",
+			both, routes, nil, "n3: its pod prefix 10.240.0.0/12 is not used: it is too large for one node",
 		},
 		{
 			"a node may not have the pods of two",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("10.244.2.0/23") },
-			without3, routes[:1], nil, "n3: its pods' 10.244.2.0/23 overlaps the pods of n2",
+			without3, routes[:1], nil, "n3: its pod prefix 10.244.2.0/23 is not used: it overlaps the pods of node n2",
 		},
 		{
 			"a node may not have half of the address space",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("128.0.0.0/1", "2000::/3") },
-			without3, routes[:1], nil, "n3: its pods' 128.0.0.0/1 is too large for one node\nn3: its pods' 2000::/3 is too large for one node",
+			without3, routes[:1], nil, "n3: its pod prefix 128.0.0.0/1 is not used: it is too large for one node\nn3: its pod prefix 2000::/3 is not used: it is too large for one node",
 		},
 		{
 			"a node may not have prefixes outside of the cluster's", cluster,
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("198.51.100.0/24", "169.254.169.254/32") },
 			without3, all[:2],
 			[]string{"10.244.1.0/24"},
-			"n3: its pods' 169.254.169.254/32 is outside of the cluster's pod prefixes\nn3: its pods' 198.51.100.0/24 is outside of the cluster's pod prefixes",
+			"n3: its pod prefix 169.254.169.254/32 is not used: it is outside of the cluster's pod prefixes\nn3: its pod prefix 198.51.100.0/24 is not used: it is outside of the cluster's pod prefixes",
 		},
 		{
 			"a node may not have non-unicast prefixes",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("169.254.169.0/24", "fe80::/64", "224.0.0.0/24") },
 			without3, routes[:1], nil,
-			"n3: its pods' 169.254.169.0/24 is no global unicast prefix\nn3: its pods' 224.0.0.0/24 is no global unicast prefix\nn3: its pods' fe80::/64 is no global unicast prefix",
+			"n3: its pod prefix 169.254.169.0/24 is not used: it is no global unicast prefix\nn3: its pod prefix 224.0.0.0/24 is not used: it is no global unicast prefix\nn3: its pod prefix fe80::/64 is not used: it is no global unicast prefix",
 		},
 		{
 			"prefix contains older nodes' addresses",
 			TunnelConfig{},
 			func(_, three *Node) { three.PodCIDRs = prefixesOf("192.0.2.0/25") },
-			without3, routes[:1], nil, "n3: its pods' 192.0.2.0/25 contains an address of n1",
+			without3, routes[:1], nil, "n3: its pod prefix 192.0.2.0/25 is not used: it contains an address of node n1",
 		},
 		{
 			"an address among another node's pods is rejected and stays routed into the tunnel", cluster,
 			func(two, _ *Node) { two.Addrs = append(two.Addrs, netip.MustParseAddr("10.244.3.10")) },
 			both, all,
 			[]string{"10.244.1.0/24"},
-			"n2: its address 10.244.3.10 lies in the pod prefixes of n3",
+			"n2: its address 10.244.3.10 is not used: it lies in the pod prefixes of node n3",
 		},
 		{
 			"another node's address is rejected",
@@ -376,7 +376,7 @@ func TestOwnProblemsBecomeNotes(t *testing.T) {
 	})}
 	cfg := TunnelConfig{Pods: prefixesOf("10.244.0.0/16")}
 	own, err := Tunnel("n3", nodes, cfg)
-	want := []string{"its pods' 10.9.0.0/24 is outside of the cluster's pod prefixes", "its address 10.244.2.9 lies in the pod prefixes of n2"}
+	want := []string{"its pod prefix 10.9.0.0/24 is not used: it is outside of the cluster's pod prefixes", "its address 10.244.2.9 is not used: it lies in the pod prefixes of node n2"}
 	if err != nil || !slices.Equal(own.Notes, want) || len(own.Problems) != 0 {
 		t.Errorf("got %q, %+v, error %v, want %q, length 0, no error", own.Notes, own.Problems, err, want)
 	}
@@ -425,7 +425,7 @@ func TestSpreadOnlyTowardsGatheringNodes(t *testing.T) {
 		{
 			"two nodes have one address", true, func(two, three *Node) {
 				three.Addrs, three.Agent.Endpoints = two.Addrs, two.Agent.Endpoints
-			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own\nn3: its endpoint 192.0.2.2:51820 belongs to n2",
+			}, []string{"n2"}, nil, "n3: it has published no endpoint of its own\nn3: its endpoint 192.0.2.2:51820 belongs to node n2",
 		},
 		{
 			"two ports at one address: the first is used", true, func(_, three *Node) {

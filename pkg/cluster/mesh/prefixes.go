@@ -79,7 +79,7 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]*podPrefixe
 		if owner := older(c.node, older(c.containing, c.contained)); owner == c.node {
 			assigned.accepted = append(assigned.accepted, c.prefix)
 		} else {
-			assigned.reject("its pods' %s overlaps the pods of %s", c.prefix, owner.Name)
+			assigned.reject("its pod prefix %s is not used: it overlaps the pods of node %s", c.prefix, owner.Name)
 		}
 	}
 	for _, p := range byNode {
@@ -103,9 +103,9 @@ func claimPrefixes(byNode map[string]*podPrefixes, nodes []Node, cluster []netip
 		for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPodPrefixes)] {
 			p = p.Masked()
 			if reason := podPrefixProblem(p, cluster); reason != "" {
-				assigned.reject("its pods' %s %s", p, reason)
+				assigned.reject("its pod prefix %s is not used: it %s", p, reason)
 			} else if olderNode := at.olderNodeIn(p, n); olderNode != nil {
-				assigned.reject("its pods' %s contains an address of %s", p, olderNode.Name)
+				assigned.reject("its pod prefix %s is not used: it contains an address of node %s", p, olderNode.Name)
 			} else {
 				claims = append(claims, prefixClaim{prefix: p, node: n})
 			}

@@ -48,7 +48,7 @@ func Spread(self string, nodes []Node, known bool) SpreadPlan {
 				continue
 			}
 			if owner := addrOwners.claim(e.Addr(), n); owner != nil {
-				plan.addProblem(n, "its endpoint %s belongs to %s", e, owner.Name)
+				plan.addProblem(n, "its endpoint %s belongs to node %s", e, owner.Name)
 				continue
 			}
 			p.Endpoints = append(p.Endpoints, e)

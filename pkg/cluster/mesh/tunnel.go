@@ -191,9 +191,9 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	for _, n := range sorted {
 		for _, a := range n.addrs() {
 			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
-				t.addProblem(n, "its address %s lies in the pod prefixes of %s", a, owner)
+				t.addProblem(n, "its address %s is not used: it lies in the pod prefixes of node %s", a, owner)
 			} else if older := addrOwners.claim(a, n); older != nil {
-				t.addProblem(n, "its address %s is an address of the older node %s", a, older.Name)
+				t.addProblem(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
 			} else {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
 			}
@@ -215,7 +215,7 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		return
 	}
 	if owner := t.keys[n.Agent.Key]; owner != n {
-		t.addProblem(n, "its key is the key of %s (a copied disk?): give it another key", owner.Name)
+		t.addProblem(n, "its key is the key of node %s (a copied disk?): give it another key", owner.Name)
 		return
 	}
 	endpoint, ok := t.endpoint(n)
@@ -235,7 +235,7 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		return
 	}
 	if owner := t.keys[next]; owner != n {
-		t.addProblem(n, "its next key is the key of %s", owner.Name)
+		t.addProblem(n, "its next key is the key of node %s", owner.Name)
 		return
 	}
 	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})

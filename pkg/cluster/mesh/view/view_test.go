@@ -196,7 +196,7 @@ func TestNoteRepeatedByPeersIsOneFinding(t *testing.T) {
 	n := &c.Nodes[1]
 	n.PodCIDRs = append(n.PodCIDRs, c.Nodes[0].PodCIDRs[0])
 	n.Reported.PodCIDRs = append(n.Reported.PodCIDRs, c.Nodes[0].Reported.PodCIDRs[0])
-	note := "its pods' 10.0.1.0/24 overlaps the pods of node-01"
+	note := "its pod prefix 10.0.1.0/24 is not used: it overlaps the pods of node node-01"
 	n.Reported.Message = note
 	m := Build(c)
 	if len(m.Findings) != 1 || m.Findings[0].Check != "plan" || !strings.Contains(m.Findings[0].Found, note) {
