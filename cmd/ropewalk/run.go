@@ -198,7 +198,7 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	exporter.start(ctx, o.metrics.content(d))
-	notifyStopping := notifyReady(ctx, log, d.Name())
+	notifyStopping := notifyReady(ctx, log.With("interface", d.Name()), d.Name())
 	o.ready.announce(log, d.Name())
 	err = d.Serve(ctx)
 	if errors.Is(err, daemon.ErrHandedOver) {

@@ -123,7 +123,7 @@ func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 			return true
 		}
 		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
-			s.log.Error("serving metrics failed, no metrics or health checks until restart", "error", err)
+			s.log.Error("serving metrics failed, no metrics or health checks until restart", "address", s.config.Addr, "error", err)
 			return false
 		}
 		if attempt == 1 {
@@ -162,7 +162,7 @@ func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 			s.logAddress()
 		}
 		if err := s.server.Serve(ctx, c); err != nil {
-			s.log.Error("serving metrics failed, no metrics or health checks until restart", "error", err)
+			s.log.Error("serving metrics failed, no metrics or health checks until restart", "address", s.config.Addr, "error", err)
 		}
 	}()
 }

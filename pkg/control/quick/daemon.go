@@ -62,7 +62,7 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 // closes it.
 func CreateLog(runDir, name string) (*os.File, error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
-		return nil, fmt.Errorf("creating the directory of logs: %w", err)
+		return nil, fmt.Errorf("creating the directory for daemon logs: %w", err)
 	}
 	path := filepath.Join(runDir, name+".log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)

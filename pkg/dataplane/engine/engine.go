@@ -136,7 +136,7 @@ func (e *Engine) Detach() error {
 	e.rx.Wait()
 	e.port = nil
 	if err != nil {
-		return fmt.Errorf("closing port: %w", err)
+		return fmt.Errorf("closing the UDP port: %w", err)
 	}
 	return nil
 }

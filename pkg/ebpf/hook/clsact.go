@@ -275,7 +275,7 @@ func replacePin(p *ebpf.Program, pin string) error {
 
 func removePin(pin string) error {
 	if err := os.Remove(pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the pin %s: %w", pin, err)
+		return fmt.Errorf("removing the BPF pin %s: %w", pin, err)
 	}
 	return nil
 }

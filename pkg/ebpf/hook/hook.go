@@ -224,7 +224,7 @@ func (h Hook) loadPin() (attachment, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the pin %s: %w (if it is not ropewalk's, remove it: `rm -r %s`)", h.Pin, err, h.Pin)
+		return nil, fmt.Errorf("reading the BPF pin %s: %w (if it is not ropewalk's, remove it: `rm -r %s`)", h.Pin, err, h.Pin)
 	}
 	return held, nil
 }

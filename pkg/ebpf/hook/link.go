@@ -88,7 +88,7 @@ func (l *xdpOrTCXLink) detach(h Hook) error {
 	// If the device is gone, Detach fails with one of several errors, and there is nothing to detach.
 	_ = l.link.Detach()
 	if err := os.Remove(h.Pin); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the pin %s: %w", h.Pin, err)
+		return fmt.Errorf("removing the BPF pin %s: %w", h.Pin, err)
 	}
 	return nil
 }

@@ -138,7 +138,7 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	}
 	for name, value := range values {
 		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("setting %s: %w", name, err)
+			return nil, fmt.Errorf("setting the constant %s of the eBPF program classify: %w", name, err)
 		}
 	}
 	return spec, nil
@@ -212,10 +212,10 @@ func (c *Classify) addCPUs(cpus []int) error {
 // the process. Errors are those of hook.Hook.Attach: a *hook.BusyError reports another program, which stays attached.
 func (c *Classify) Attach(device int, kind hook.Kind) error {
 	if c.link != nil {
-		return errors.New("attaching classify: already attached")
+		return errors.New("attaching the XDP program classify: already attached")
 	}
 	if err := c.checkMode(kind); err != nil {
-		return fmt.Errorf("attaching classify: %w", err)
+		return fmt.Errorf("attaching the XDP program classify: %w", err)
 	}
 	held, err := hook.Hook{Device: device, AttachPoint: hook.XDP, Kind: kind}.AttachUnpinned(c.program)
 	if err != nil {
@@ -238,13 +238,13 @@ func (c *Classify) checkMode(kind hook.Kind) error {
 // addresses, indices and sources before, so that no packet is misclassified.
 func (c *Classify) TakeOver(other *Classify) error {
 	if c.link != nil || other.link == nil {
-		return errors.New("taking over from another classify: the other must be attached, and this one must not")
+		return errors.New("replacing the XDP program classify: the other must be attached, and this one must not")
 	}
 	if err := c.checkMode(other.link.Kind()); err != nil {
-		return fmt.Errorf("taking over from another classify: %w", err)
+		return fmt.Errorf("replacing the XDP program classify: %w", err)
 	}
 	if err := other.link.Replace(c.program); err != nil {
-		return fmt.Errorf("taking over from another classify: %w", err)
+		return fmt.Errorf("replacing the XDP program classify: %w", err)
 	}
 	c.link, other.link = other.link, nil
 	return nil

@@ -28,7 +28,7 @@ const present uint8 = 1
 // removes the entry when the socket is closed.
 func (c *Classify) SetSocket(queue, fd int) error {
 	if queue < 0 || queue >= ClassifyQueues {
-		return fmt.Errorf("setting the AF_XDP socket of queue %d: only the first %d queues can have one", queue, ClassifyQueues)
+		return fmt.Errorf("setting the AF_XDP socket of queue %d: only queues 0 to %d can have one", queue, ClassifyQueues-1)
 	}
 	if err := c.maps.Xsks.Put(uint32(queue), uint32(fd)); err != nil {
 		return fmt.Errorf("setting the AF_XDP socket of queue %d: %w", queue, err)
@@ -61,13 +61,13 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 			continue
 		}
 		if err := ignoreNotExist(c.maps.Addresses.Delete(addressKey(a))); err != nil {
-			return fmt.Errorf("removing the address %v: %w", a, err)
+			return fmt.Errorf("removing this host's address %v from the XDP program: %w", a, err)
 		}
 		delete(c.addresses, a)
 	}
 	for a := range next {
 		if err := explainPutError(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
-			return fmt.Errorf("adding the address %v: %w", a, err)
+			return fmt.Errorf("adding this host's address %v to the XDP program: %w", a, err)
 		}
 		c.addresses[a] = struct{}{}
 	}
@@ -79,7 +79,7 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 // messages are lost.
 func (c *Classify) AddIndex(index uint32) error {
 	if err := explainPutError(c.maps.Indices.Put(index, present)); err != nil {
-		return fmt.Errorf("adding a receiver index: %w", err)
+		return fmt.Errorf("adding a receiver index to the XDP program: %w", err)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (c *Classify) AddIndex(index uint32) error {
 // RemoveIndex removes a receiver index. It returns nil if there is none.
 func (c *Classify) RemoveIndex(index uint32) error {
 	if err := ignoreNotExist(c.maps.Indices.Delete(index)); err != nil {
-		return fmt.Errorf("removing a receiver index: %w", err)
+		return fmt.Errorf("removing a receiver index from the XDP program: %w", err)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (c *Classify) AddPeerSource(endpoint netip.AddrPort) error {
 		addRef(c.maps.Endpoints, c.endpointRefs, endpointKey(endpoint), present),
 	)
 	if err != nil {
-		return fmt.Errorf("adding the peer source %v: %w", endpoint, err)
+		return fmt.Errorf("adding the peer source %v to the XDP program: %w", endpoint, err)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (c *Classify) RemovePeerSource(endpoint netip.AddrPort) error {
 		removeRef(c.maps.Endpoints, c.endpointRefs, endpointKey(endpoint)),
 	)
 	if err != nil {
-		return fmt.Errorf("removing the peer source %v: %w", endpoint, err)
+		return fmt.Errorf("removing the peer source %v from the XDP program: %w", endpoint, err)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (s *State) setTunnel(t Tunnel) error {
 	}
 	for _, port := range append([]uint16{t.Port}, t.Lanes...) {
 		if owner := hostOrder(ports[port].ListenPort.Raw); owner != 0 && owner != t.Port {
-			return fmt.Errorf("port %d belongs to the tunnel on port %d", port, owner)
+			return fmt.Errorf("UDP port %d is already a port of the tunnel with listen port %d", port, owner)
 		}
 	}
 	if err := s.checkPeerLanes(t); err != nil {

@@ -59,7 +59,7 @@ func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
 	for _, index := range nextHopLinks(&routes[0]) {
 		l, err := netlink.LinkByIndex(index)
 		if err != nil {
-			return 0, fmt.Errorf("finding the link of a route: %w", err)
+			return 0, fmt.Errorf("finding the device of a route: %w", err)
 		}
 		if n := IPv6MTU(l.Attrs().Name); n > 0 {
 			mtu = min(mtu, n)
@@ -100,7 +100,7 @@ func routeMTU(r *netlink.Route) (int, error) {
 	for _, index := range nextHopLinks(r) {
 		l, err := netlink.LinkByIndex(index)
 		if err != nil {
-			return 0, fmt.Errorf("finding the link of a route: %w", err)
+			return 0, fmt.Errorf("finding the device of a route: %w", err)
 		}
 		if m := l.Attrs().MTU; mtu == 0 || m < mtu {
 			mtu = m

@@ -99,7 +99,7 @@ func (f rssFinder) device(l netlink.Link) (RSS, error) {
 	}
 	links, err := Dump(f.list)
 	if err != nil {
-		return RSS{}, fmt.Errorf("listing the VFs of %s: %w", name, err)
+		return RSS{}, fmt.Errorf("listing the network interfaces to find the VF of the netvsc device %s: %w", name, err)
 	}
 	if vf := activeVF(l, links); vf != "" {
 		name = vf

@@ -35,7 +35,7 @@ const srcValidMark = "/proc/sys/net/ipv4/conf/all/src_valid_mark"
 func SrcValidMark() (bool, error) {
 	b, err := os.ReadFile(srcValidMark)
 	if err != nil {
-		return false, fmt.Errorf("reading src_valid_mark: %w", err)
+		return false, fmt.Errorf("reading net.ipv4.conf.all.src_valid_mark: %w", err)
 	}
 	return !bytes.Equal(bytes.TrimSpace(b), []byte("0")), nil
 }
@@ -47,7 +47,7 @@ func SetSrcValidMark(on bool) error {
 		value = "1"
 	}
 	if err := writeSysctl(srcValidMark, value); err != nil {
-		return fmt.Errorf("setting src_valid_mark to %s: %w", value, err)
+		return fmt.Errorf("setting net.ipv4.conf.all.src_valid_mark to %s: %w", value, err)
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ func SetSrcValidMark(on bool) error {
 // ip-sysctl documentation).
 func PromoteSecondaries(name string) error {
 	if err := writeSysctl("/proc/sys/net/ipv4/conf/"+name+"/promote_secondaries", "1"); err != nil {
-		return fmt.Errorf("setting promote_secondaries of %s: %w", name, err)
+		return fmt.Errorf("setting net.ipv4.conf.*.promote_secondaries of %s: %w", name, err)
 	}
 	return nil
 }

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// ErrSelectionFixed is the error for a Selection that cannot be changed or removed before the Port is closed.
+// ErrSelectionFixed is the error for a Selection that cannot be changed or removed until the Port, with its UDP sockets, is closed: some
+// kernels cannot do it safely.
 var ErrSelectionFixed = errors.New("the lane selection cannot change until the UDP sockets are closed")
 
 // Selection maps the source of a datagram for the listen port to a lane. All datagrams of one source have one lane,

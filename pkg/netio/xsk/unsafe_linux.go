@@ -15,7 +15,7 @@ import (
 // before it unmaps. No pointer for a system call is kept as uintptr beyond the call, except the address of the UMEM,
 // which is a mapping.
 
-var errBadOffsets = errors.New("the kernel's ring offsets exceed the mapping")
+var errBadOffsets = errors.New("the kernel's AF_XDP ring offsets (XDP_MMAP_OFFSETS) exceed the mapped ring")
 
 // ringView returns the indices and the n items of a ring in mapped memory.
 func ringView[T Desc | uint64](mem []byte, at *unix.XDPRingOffset, n int) (indices, []T, error) {

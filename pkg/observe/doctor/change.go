@@ -66,7 +66,7 @@ func commands(changes []Change) string {
 	return strings.Join(lines, "\n")
 }
 
-// sysctlName returns the dotted name of a path. Dots in a device's name become slashes (sysctl(8)).
+// sysctlName returns the dotted name of a path. Dots in a device's name become slashes (sysctl(8)): net/ipv4/conf/eth0.5/rp_filter has one.
 func sysctlName(path string) string {
 	return strings.Map(func(r rune) rune {
 		switch r {
@@ -92,7 +92,8 @@ func quote(word string) string {
 
 var errUnknownSetting = errors.New("not a setting that doctor changes")
 
-// check refuses a change that no check proposes. A forged undo record may contain one.
+// check refuses a change that doctor never proposes. Somebody may have put one into an undo record, which --undo applies as root. A kind of
+// change that doctor learns must be added here.
 func (c Change) check() error {
 	patterns := map[ChangeKind][2]string{
 		Sysctl:   {`net/core/(bpf_jit_enable|netdev_max_backlog)|net/ipv4/(ip_local_reserved_ports|conf/all/src_valid_mark)`, ``},
@@ -102,7 +103,7 @@ func (c Change) check() error {
 	}
 	p, known := patterns[c.Kind]
 	if !known || !matches(p[0], c.Target) || !matches(p[1], c.Key) || strings.Contains(c.Target, "..") {
-		return fmt.Errorf("%s of %q: %w", c.Kind, c.Setting(), errUnknownSetting)
+		return fmt.Errorf("%s %q: %w", c.Kind, c.Setting(), errUnknownSetting)
 	}
 	for _, value := range []string{c.Before, c.After} {
 		if !matches(`[a-zA-Z0-9_,-]*`, value) {

@@ -69,7 +69,7 @@ func (c *SpreadCollector) Describe(ch chan<- *prometheus.Desc) {
 // returns an error.
 const statusTimeout = 5 * time.Second
 
-var errStatusTimeout = errors.New("another process holds the lock of the spread programs for too long")
+var errStatusTimeout = errors.New("another process holds the lock of the spread and gather programs for too long")
 
 // Collect implements prometheus.Collector. If the status of the devices cannot be read, the scrape fails.
 func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
@@ -77,7 +77,7 @@ func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
 	defer cancel()
 	devices, err := c.source(ctx)
 	if err != nil {
-		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("reading the status of the spread programs (`ropewalk spread status`): %w", err))
+		ch <- prometheus.NewInvalidMetric(c.desc[spreadAttached], fmt.Errorf("scrape failed: reading the status of the spread and gather programs (see `ropewalk spread status`): %w", err))
 		return
 	}
 	for i := range devices {

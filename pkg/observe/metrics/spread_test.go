@@ -53,7 +53,7 @@ func TestSpreadScrapeIsEmptyWithoutDevices(t *testing.T) {
 func TestSpreadScrapeFailsWithoutStatus(t *testing.T) {
 	for why, source := range map[string]SpreadSource{
 		"not permitted": func(context.Context) ([]spreader.DeviceStatus, error) { return nil, errors.New("not permitted") },
-		"lock of the spread programs": func(ctx context.Context) ([]spreader.DeviceStatus, error) {
+		"lock of the spread and gather programs": func(ctx context.Context) ([]spreader.DeviceStatus, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		},

@@ -25,7 +25,7 @@ type ReceiveCPUs struct {
 }
 
 // ErrReceiveCPUs means that ReceiveCPUs cannot be combined with the underlay mode.
-var ErrReceiveCPUs = errors.New("receive CPUs are for UDP sockets: with underlay xdp, AF_XDP sockets have the messages before")
+var ErrReceiveCPUs = errors.New("rx-cpus is for UDP sockets: with underlay xdp, AF_XDP sockets receive the messages")
 
 // CheckReceiveCPUs returns ErrReceiveCPUs for a mode that cannot be combined with c.
 func CheckReceiveCPUs(mode UnderlayMode, c ReceiveCPUs) error {

@@ -40,7 +40,7 @@ func CheckEndpointName(name string) error {
 	case !ok || host == "" || err != nil || n == 0:
 		return fmt.Errorf("endpoint name %.80q: want name:port", name)
 	case len(host) > maxHostName || strings.ContainsFunc(host, func(r rune) bool { return r == ' ' || !unicode.IsPrint(r) }):
-		return fmt.Errorf("endpoint name %.80q: not the name of a host", name)
+		return fmt.Errorf("endpoint name %.80q: the host name is longer than 255 bytes, or has a space or unprintable character", name)
 	}
 	return nil
 }

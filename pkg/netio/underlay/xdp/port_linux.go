@@ -44,7 +44,7 @@ var (
 func Open(c Config) (*Port, error) {
 	waiters, err := c.waiters()
 	if err != nil {
-		return nil, fmt.Errorf("setting up the underlay port: %w", err)
+		return nil, fmt.Errorf("setting up AF_XDP beside the UDP port: %w", err)
 	}
 	wake := make(chan struct{}, 1)
 	p := &Port{
@@ -54,12 +54,12 @@ func Open(c Config) (*Port, error) {
 	for i, w := range waiters {
 		l, err := newLane(p, w, i, len(waiters))
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("setting up the underlay port: %w", err), p.closeLanes())
+			return nil, errors.Join(fmt.Errorf("setting up AF_XDP beside the UDP port: %w", err), p.closeLanes())
 		}
 		p.lanes = append(p.lanes, l)
 	}
 	if p.supervisor, err = startSupervisor(p, &c); err != nil {
-		return nil, errors.Join(fmt.Errorf("setting up the underlay port: %w", err), p.closeLanes())
+		return nil, errors.Join(fmt.Errorf("setting up AF_XDP beside the UDP port: %w", err), p.closeLanes())
 	}
 	return p, nil
 }
