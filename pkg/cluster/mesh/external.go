@@ -51,8 +51,8 @@ type externalPlanner struct {
 	accepted []*ExternalPeer
 }
 
-// addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not: what a host name
-// resolves to, which is known to some nodes only, decides for the node itself. A node's claim precedes a peer's, whichever is older: traffic for
+// addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not: the address of a host
+// name, which some nodes know only, decides for the node itself. A node's claim precedes a peer's, whichever is older: traffic for
 // pods must not depend on peers.
 func (t *tunnelPlanner) addExternal() {
 	if len(t.cfg.External) == 0 {
