@@ -139,13 +139,21 @@ func newPodBlocks(cfg *rest.Config, source PodCIDRSource, changed func()) (*podB
 			}
 		},
 	}
-	if err = b.SetTransform(trimObject); err == nil {
+	if err = b.SetTransform(trimBlock); err == nil {
 		_, err = b.AddEventHandler(handler)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("setting up the informer of pod prefixes: %w", err)
 	}
 	return b, nil
+}
+
+// trimBlock is the informer's transform. Of the metadata it keeps what the informer needs, and the name, which is that of a CiliumNode's node.
+func trimBlock(object any) (any, error) {
+	if b, ok := object.(*podBlock); ok {
+		b.ObjectMeta = metav1.ObjectMeta{Name: b.Name, ResourceVersion: b.ResourceVersion}
+	}
+	return object, nil
 }
 
 // samePrefixes reports whether two versions of an object mean the same. CiliumNodes change often in other fields.

@@ -5,6 +5,7 @@ package agent
 import (
 	"encoding/json"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -107,5 +108,16 @@ func TestNodesThatCannotRunAgentsAreOptedOut(t *testing.T) {
 		if isRelevantUpdate(parseNode(t, aNode), n, "") != want {
 			t.Errorf("%s: relevant %v", labels, !want)
 		}
+	}
+}
+
+func TestPodBlocksKeepNameAndPrefixesOnly(t *testing.T) {
+	b := &podBlock{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", ResourceVersion: "7", Finalizers: []string{"f"}, OwnerReferences: []metav1.OwnerReference{{Name: "n1"}}}}
+	b.Spec.IPAM.PodCIDRs = []string{"10.0.1.0/24"}
+	if _, err := trimBlock(b); err != nil || !reflect.DeepEqual(b.ObjectMeta, metav1.ObjectMeta{Name: "n1", ResourceVersion: "7"}) {
+		t.Errorf("got the metadata %+v, %v", b.ObjectMeta, err)
+	}
+	if node, all := b.prefixes(); node != "n1" || len(all) != 1 {
+		t.Errorf("got node %q, prefixes %v", node, all)
 	}
 }
