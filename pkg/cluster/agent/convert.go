@@ -5,6 +5,7 @@ package agent
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,4 +131,14 @@ func withTransitionTime(c metav1.Condition, before []metav1.Condition) metav1.Co
 	all := slices.Clone(before)
 	meta.SetStatusCondition(&all, c)
 	return *meta.FindStatusCondition(all, c.Type)
+}
+
+// selectorText returns a selector as kubectl takes it, "" for none.
+func selectorText(selector map[string]v1alpha1.LabelValue) string {
+	labels := make([]string, 0, len(selector))
+	for key, value := range selector {
+		labels = append(labels, key+"="+string(value))
+	}
+	slices.Sort(labels)
+	return strings.Join(labels, ",")
 }

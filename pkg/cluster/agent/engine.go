@@ -53,7 +53,9 @@ func OpenPersistentEngine(name string, mtu int, log *slog.Logger) (Engine, error
 }
 
 // RemoveTunnel deletes an interface that OpenPersistentEngine left, and the saved endpoints of its peers. It succeeds if there is none.
-func RemoveTunnel(name string) error { return errors.Join(tun.Remove(name), daemon.RemoveEndpoints(endpointsDir, name)) }
+func RemoveTunnel(name string) error {
+	return errors.Join(tun.Remove(name), daemon.RemoveEndpoints(endpointsDir, name))
+}
 
 // endpointsDir has the endpoints of peers for the agent that follows a killed one. They are beside the tunnel's control socket: on the host, and
 // empty after a boot.

@@ -4,8 +4,6 @@ package agent
 
 import (
 	"context"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -169,10 +167,5 @@ func nodesMessage(selector map[string]v1alpha1.LabelValue) string {
 	if len(selector) == 0 {
 		return "a peer of all nodes in mode mesh"
 	}
-	labels := make([]string, 0, len(selector))
-	for key, value := range selector {
-		labels = append(labels, key+"="+string(value))
-	}
-	slices.Sort(labels)
-	return "a peer of the nodes in mode mesh with the labels " + strings.Join(labels, ",")
+	return "a peer of the nodes in mode mesh with the labels " + selectorText(selector)
 }

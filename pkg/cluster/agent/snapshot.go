@@ -45,6 +45,9 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 		return view.Cluster{}, err
 	}
 	cluster := view.Cluster{Time: time.Now()}
+	if cluster.Peers, err = c.viewPeers(ctx); err != nil {
+		return view.Cluster{}, err
+	}
 	err = list(ctx, c.core, "nodes", func(item []byte) error {
 		n := &fullNode{}
 		err := json.Unmarshal(item, n)
@@ -61,6 +64,38 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 		})
 	}
 	return cluster, err
+}
+
+// viewPeers returns the RopewalkPeers: none if the cluster has no such resource, and nil without the right to list them.
+func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
+	all = []view.Peer{}
+	err = list(ctx, c.own, v1alpha1.PeerResource, func(item []byte) error {
+		rp := &v1alpha1.RopewalkPeer{}
+		err := json.Unmarshal(item, rp)
+		all = append(all, viewPeer(rp))
+		return err
+	})
+	switch {
+	case errors.Is(err, ErrForbidden):
+		return nil, nil
+	case apierrors.IsNotFound(err):
+		return all, nil
+	}
+	return all, err
+}
+
+func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
+	p := view.Peer{
+		Name: rp.Name, Key: string(rp.Spec.PublicKey), Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(rp.Spec.NodeSelector),
+		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted),
+	}
+	for _, a := range rp.Spec.AllowedIPs {
+		p.AllowedIPs = append(p.AllowedIPs, string(a))
+	}
+	if c := meta.FindStatusCondition(rp.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+		p.Message = c.Message
+	}
+	return p
 }
 
 // NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Errors are those of Snapshot.

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 const node1 = `{"metadata":{"name":"n1","uid":"u1"},"spec":{"podCIDRs":["10.0.1.0/24"]},"status":{"conditions":[{"type":"Ready","status":"False"}],` +
@@ -31,8 +34,12 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pages := agents
-		if r.URL.Path == "/api/v1/nodes" {
+		switch path.Base(r.URL.Path) {
+		case "nodes":
 			pages = nodes
+		case v1alpha1.PeerResource:
+			pages = []string{`{"metadata":{"name":"laptop"},"spec":{"publicKey":"k","allowedIPs":["10.9.0.2/32"],"nodeSelector":{"zone":"b","a":""}},` +
+				`"status":{"conditions":[{"type":"Accepted","status":"False","message":"taken"}]}}`}
 		}
 		at := len(r.URL.Query().Get("continue"))
 		next := ""
@@ -102,5 +109,30 @@ func TestSnapshotExplainsListErrors(t *testing.T) {
 	defer cancel()
 	if _, err := Snapshot(ctx, serve(t, []string{node1}, []string{""})); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
+	}
+}
+
+func TestSnapshotHasRopewalkPeers(t *testing.T) {
+	c, err := Snapshot(t.Context(), serve(t, []string{node1}, []string{agentObject("n1", "u1")}))
+	want := view.Peer{Name: "laptop", Key: "k", AllowedIPs: []string{"10.9.0.2/32"}, Nodes: "a=,zone=b", Accepted: view.No, Message: "taken"}
+	if diff := cmp.Diff([]view.Peer{want}, c.Peers); err != nil || diff != "" {
+		t.Errorf("-want +got\n%s%v", diff, err)
+	}
+}
+
+func TestSnapshotNeedsNoRightToListRopewalkPeers(t *testing.T) {
+	for code, known := range map[int]bool{http.StatusForbidden: false, http.StatusNotFound: true} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if path.Base(r.URL.Path) == v1alpha1.PeerResource {
+				http.Error(w, "no", code)
+				return
+			}
+			fmt.Fprint(w, `{"items":[]}`)
+		}))
+		t.Cleanup(s.Close)
+		c, err := Snapshot(t.Context(), &rest.Config{Host: s.URL})
+		if err != nil || len(c.Peers) > 0 || (c.Peers != nil) != known {
+			t.Errorf("answer %d: got %v, %v", code, c.Peers, err)
+		}
 	}
 }

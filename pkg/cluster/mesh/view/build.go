@@ -18,6 +18,7 @@ type Mesh struct {
 	// Links are those between any two nodes that did not opt out, by names. There are none with more than MaxLinked nodes.
 	Links    []Link
 	Findings []Finding // the worst first
+	Peers    []Peer    // by name; nil: unknown
 	expected map[string]expectation
 }
 
@@ -66,7 +67,8 @@ type expectation struct {
 
 // Build evaluates a cluster.
 func Build(c Cluster) Mesh {
-	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes)}
+	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes), Peers: slices.Clone(c.Peers)}
+	slices.SortFunc(m.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	all, problems := m.meshNodes(), problems{}
 	m.expected = make(map[string]expectation, len(m.Nodes))

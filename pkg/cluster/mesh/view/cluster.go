@@ -16,6 +16,18 @@ type Cluster struct {
 	Name  string // the kubeconfig's name of it, "" for none
 	Time  time.Time
 	Nodes []Node // in any order
+	// Peers are the RopewalkPeers, in any order; nil: unknown, since there is no right to list them.
+	Peers []Peer
+}
+
+// Peer is a RopewalkPeer, for display.
+type Peer struct {
+	Name, Key  string
+	AllowedIPs []string
+	Endpoint   string // "": the peer begins
+	Nodes      string // the labels of the nodes that are to have it; "": all
+	Accepted   Tristate
+	Message    string // of the condition Accepted
 }
 
 // Tristate is a truth value that may be unknown.

@@ -19,7 +19,7 @@ type Document string
 
 // The documents.
 const (
-	StatusDocument Document = "MeshStatus" // nodes, findings
+	StatusDocument Document = "MeshStatus" // nodes, RopewalkPeers, findings
 	GraphDocument  Document = "MeshGraph"  // nodes, links
 	CheckDocument  Document = "MeshCheck"  // findings
 )
@@ -32,7 +32,8 @@ type documentJSON struct {
 	Cluster    string         `json:"cluster,omitempty"`
 	Summary    summaryJSON    `json:"summary"`
 	Nodes      *[]nodeJSON    `json:"nodes,omitempty"`
-	Links      *[]linkJSON    `json:"links,omitempty"` // absent if pairs were not evaluated
+	Links      *[]linkJSON    `json:"links,omitempty"`          // absent if pairs were not evaluated
+	Peers      *[]peerJSON    `json:"ropewalk_peers,omitempty"` // absent if unknown
 	Findings   *[]findingJSON `json:"findings,omitempty"`
 }
 
@@ -85,6 +86,16 @@ type directionJSON struct {
 	Unresponsive bool     `json:"stale"`
 }
 
+type peerJSON struct {
+	Name         string   `json:"name"`
+	PublicKey    string   `json:"public_key"`
+	AllowedIPs   []string `json:"allowed_ips"`
+	Endpoint     string   `json:"endpoint,omitempty"`
+	NodeSelector string   `json:"node_selector,omitempty"`
+	Accepted     Tristate `json:"accepted"`
+	Message      string   `json:"message,omitempty"`
+}
+
 type findingJSON struct {
 	Severity Severity `json:"severity"`
 	Check    string   `json:"check"`
@@ -109,6 +120,12 @@ func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 		d.Links = new([]linkJSON{})
 		for _, l := range m.Links {
 			*d.Links = append(*d.Links, linkJSON{l.A, l.B, l.Kind, directionJSON(l.AToB), directionJSON(l.BToA)})
+		}
+	}
+	if kind == StatusDocument && m.Peers != nil {
+		d.Peers = new([]peerJSON{})
+		for _, p := range m.Peers {
+			*d.Peers = append(*d.Peers, peerJSON{p.Name, p.Key, nonNil(p.AllowedIPs), p.Endpoint, p.Nodes, p.Accepted, p.Message})
 		}
 	}
 	if kind != GraphDocument {

@@ -40,6 +40,10 @@ func (m *Mesh) WriteText(out io.Writer, s Style) error {
 		b.WriteByte('\n')
 		table(&b, m.linkRows())
 	}
+	if len(m.Peers) > 0 {
+		b.WriteByte('\n')
+		table(&b, m.peerRows())
+	}
 	b.WriteByte('\n')
 	m.writeFindings(&b, s)
 	_, err := out.Write(b.Bytes())
@@ -165,6 +169,14 @@ func (m *Mesh) linkRows() [][]string {
 	for i := range m.Links {
 		l := &m.Links[i]
 		rows = append(rows, []string{l.A, l.B, l.Kind.String(), l.AToB.String(), l.BToA.String()})
+	}
+	return rows
+}
+
+func (m *Mesh) peerRows() [][]string {
+	rows := [][]string{{"ROPEWALKPEER", "KEY", "ALLOWED IPS", "ENDPOINT", "NODES", "ACCEPTED"}}
+	for _, p := range m.Peers {
+		rows = append(rows, []string{p.Name, p.Key[:min(len(p.Key), 8)], joinSome(p.AllowedIPs, 2), p.Endpoint, cmp.Or(p.Nodes, "all"), string(p.Accepted)})
 	}
 	return rows
 }

@@ -60,6 +60,13 @@ func clusterWithProblems(n int) Cluster {
 	at(3).Agent, at(3).Origin, at(3).Reported = nil, NoAgent, Reported{Ready: Unknown}
 	at(4).OptOut, at(4).Agent, at(4).Reported = true, nil, Reported{Ready: Unknown}
 	at(5).Reported.Unresponsive = UnresponsivePeers{Count: 1, Nodes: []string{"node-01"}}
+	c.Peers = []Peer{
+		{Name: "laptop", Key: "IS9QmRBIHeKDPV/ZxWwp4PZ0qTbMPVzL3Mr0ZQEW4UM=", AllowedIPs: []string{"10.9.0.2/32"}, Accepted: Yes, Message: "a peer of all nodes in mode mesh"},
+		{
+			Name: "gateway", Key: "bad", AllowedIPs: []string{"10.244.0.0/24"}, Endpoint: "vpn.example.org:1", Nodes: "zone=b", Accepted: No,
+			Message: "its allowed IP 10.244.0.0/24 overlaps the pods of node node-01",
+		},
+	}
 	at(0).Reported.Message = "a \x1b[31mred\x1b[0m <b>note</b> \"here\" \\"
 	return c
 }
