@@ -125,6 +125,10 @@ check-generated: generate ## fail if a generated file was not up to date
 soak: need-root need-tun need-go ## a minute each of traffic in memory, over AF_XDP and with churn; HOURS=1: an hour of churn, with a table of what the daemons hold
 	$(GO) test -count=1 -timeout 0 ./test/soak -soak $(if $(HOURS),$(HOURS)h -only churn,1m) -v $(ARGS)
 
+.PHONY: attack
+attack: need-root need-tun build ## floods and hostile peers beside TCP through a tunnel, in namespaces of its own: the table of docs/reliability.md; ARGS="-underlay xdp -rate 50000"
+	ROPEWALK_BIN=$(CURDIR)/bin/ropewalk $(GO) test -count=1 -timeout 30m ./test/attack -run Throughput -attack 2s -v $(ARGS)
+
 SEEDS ?= 1000
 .PHONY: sim
 sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules of faults (docs/reliability.md); ARGS="-schedule FILE" for one

@@ -178,15 +178,15 @@ func (l *Lab) Addrs(s *Side) [2]netip.Addr {
 
 // AddHost connects another host to A by a cable of its own, with as many queues. near and far are the addresses of its ends, at A
 // and at the host. Close removes it.
-func (l *Lab) AddHost(name string, near, far netip.Prefix) error {
+func (l *Lab) AddHost(name string, near, far netip.Prefix) (*netlab.Host, error) {
 	h, err := l.net.Host(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = l.net.Cable(l.A.Host, h, netlab.CableConfig{
 		Queues: l.cfg.Queues, AddrsA: []netip.Prefix{near}, AddrsB: []netip.Prefix{far},
 	})
-	return err
+	return h, err
 }
 
 // sides are those that there are.

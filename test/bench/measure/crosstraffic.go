@@ -25,7 +25,7 @@ func (l *Lab) addCrossTraffic() (*crossTraffic, error) {
 	if err := l.A.Host.SetUp(l.A.CableDevice, 0, from); err != nil {
 		return nil, err
 	}
-	if err := l.AddHost("c", away, other); err != nil {
+	if _, err := l.AddHost("c", away, other); err != nil {
 		return nil, fmt.Errorf("connecting another host: %w", err)
 	}
 	l.crossTraffic = &crossTraffic{localAddr: from.Addr(), otherHost: other.Addr(), otherHostSource: away.Addr()}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attack
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// attack is one kind of packet.
+type attack struct {
+	name string
+	// forged sends from many addresses, else the attacker's own is used.
+	forged bool
+	// badChecksum gives each packet a wrong UDP checksum.
+	badChecksum bool
+	// message returns the payload of packet i.
+	message func(x *attacker, i int) []byte
+	// counted are the reasons under which the packets may be counted. Under load others apply than else.
+	counted []drop.Reason
+}
+
+// The reasons of an initiation with a valid mac1 whose sender is unknown. rx_socket is that of trains that the socket filter refuses.
+var flooded = []drop.Reason{
+	drop.HSNoCookie, drop.HSInvalid, drop.HSQueueFull, drop.RXSocket, drop.HSXDPSourceLimit, drop.HSXDPTotalLimit,
+}
+
+var attacks = []attack{
+	{"initiations, no mac1, many addresses", true, false, initiation(false), append([]drop.Reason{drop.HSBadMAC1}, flooded...)},
+	{"initiations, valid mac1, many addresses", true, false, initiation(true), flooded},
+	{"initiations, valid mac1, one address", false, false, initiation(true), flooded},
+	{"a replayed initiation of a peer", false, false, replayedInitiation, append([]drop.Reason{drop.HSReplay, drop.HSRateLimited}, flooded...)},
+	{"data, unknown receiver index, all sizes", true, false, unknownIndex, []drop.Reason{drop.RXUnknownIndex}},
+	{"data, wrong UDP checksum, all sizes", true, true, unknownIndex, []drop.Reason{drop.RXSocket}},
+	{"random bytes, all sizes", true, false, junk, []drop.Reason{drop.RXBadType, drop.RXTooShort}},
+	{"truncated handshake messages", true, false, truncated, []drop.Reason{drop.RXBadLength, drop.RXTooShort}},
+	{"oversized handshake messages", true, false, oversized, []drop.Reason{drop.RXBadLength}},
+	{"cookie replies", true, false, cookieReply, []drop.Reason{drop.RXUnknownIndex}},
+	{"a peer: replayed data", false, false, replayedData, []drop.Reason{drop.RXReplay}},
+	{"a peer: forged inner source addresses", false, false, spoofed, []drop.Reason{drop.RXInnerSpoofed}},
+	{"a peer: packets to ten peers that are offline", false, false, spray, []drop.Reason{drop.TXStagedOverflow, drop.TXStagedExpired}},
+}
+
+// initiation returns random initiations.
+func initiation(mac1 bool) func(*attacker, int) []byte {
+	return func(x *attacker, _ int) []byte {
+		b := random(wire.InitiationSize)
+		binary.LittleEndian.PutUint32(b, uint32(wire.TypeInitiation))
+		if mac1 {
+			_ = noise.NewCookieJar(x.remote).AddMACs(b, 0) // it has the length of an initiation
+		}
+		return b
+	}
+}
+
+func replayedInitiation(x *attacker, _ int) []byte { return x.initiation }
+
+func unknownIndex(_ *attacker, i int) []byte {
+	b := random(wire.DataOverhead + 16*(i%88))
+	binary.LittleEndian.PutUint32(b, uint32(wire.TypeData))
+	return b
+}
+
+func junk(_ *attacker, i int) []byte { return random(i % 1472) }
+
+func truncated(_ *attacker, i int) []byte {
+	b := random(wire.InitiationSize)
+	binary.LittleEndian.PutUint32(b, uint32(1+i%3))
+	return b[:4+i%(wire.CookieReplySize-4)]
+}
+
+func oversized(_ *attacker, i int) []byte {
+	b := random(wire.InitiationSize + 1 + i%1300)
+	binary.LittleEndian.PutUint32(b, uint32(1+i%3))
+	return b
+}
+
+func cookieReply(*attacker, int) []byte {
+	b := random(wire.CookieReplySize)
+	binary.LittleEndian.PutUint32(b, uint32(wire.TypeCookieReply))
+	return b
+}
+
+func replayedData(x *attacker, _ int) []byte { return x.keepalive }
+
+func spoofed(x *attacker, i int) []byte {
+	return x.seal(innerPacket([4]byte{10, 77, 0, byte(i)}, [4]byte{10, 77, 0, 1}))
+}
+
+func spray(x *attacker, i int) []byte {
+	return x.seal(innerPacket(innerAddress, [4]byte{100, 64, 0, byte(i % offlinePeers)}))
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // it never fails
+	return b
+}
