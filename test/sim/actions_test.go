@@ -24,7 +24,7 @@ var actions = map[string]func(*sim, event){
 	"hold":    func(s *sim, e event) { s.hold(e) },
 	"pause":   func(s *sim, e event) { s.pause(e) },
 	"kill":    func(s *sim, e event) { s.kill(e) },
-	"upgrade": living((*host).upgrade),
+	"upgrade": func(s *sim, e event) { s.upgrade(e) },
 	"down":    func(s *sim, e event) { s.down(e) },
 	"clock":   func(s *sim, e event) { s.hosts[e.A].stepWall(e.d() * time.Duration(e.N-20)) },
 	"suspend": func(s *sim, e event) { living(func(h *host) { h.suspend(e.d()) })(s, e) },
@@ -45,6 +45,20 @@ func living(f func(*host)) func(*sim, event) {
 			f(h)
 		}
 	}
+}
+
+// upgrade replaces A's process by another one, which takes MS to prepare, at most 20 s. The old one carries packets meanwhile.
+func (s *sim) upgrade(e event) {
+	h := s.hosts[e.A]
+	if !h.alive() || h.snapshot != nil {
+		return
+	}
+	prepared := h.prepare()
+	s.later(min(e.d(), 20*time.Second), func() {
+		if h.snapshot == prepared { // else the process was killed
+			h.upgrade()
+		}
+	})
 }
 
 // sendEvery sends N trains of so many packets from A to B, one every MS.

@@ -38,6 +38,8 @@ type host struct {
 	drops   map[string]uint64 // of processes that died
 	down    bool              // the interface is down
 	died    bool              // at least once: packets that waited for a session then are not counted
+	// snapshot is what the next process has of this one, nil while no upgrade is under way.
+	snapshot *device.State
 }
 
 func newHost(s *sim, n int) *host {
@@ -85,6 +87,7 @@ func (h *host) clock() int64 {
 func (h *host) create() {
 	h.starts++
 	h.down = false
+	h.snapshot = nil
 	lanes := h.sim.schedule.Lanes
 	h.tun = tun.NewFake(tun.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
@@ -196,32 +199,36 @@ func (h *host) kill() {
 	}
 	h.died = true
 	h.Close()
-	h.Device = nil
+	h.Device, h.snapshot = nil, nil
 }
 
-// upgrade hands the interface over to a new process.
+// prepare begins to hand the interface over to a new process.
+func (h *host) prepare() *device.State {
+	state, err := h.Snapshot()
+	h.must("preparing an upgrade", err)
+	h.snapshot = state
+	return state
+}
+
+// upgrade completes the handover.
 func (h *host) upgrade() {
 	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
-	state, err := h.handOver()
-	if err != nil {
-		h.must("upgrading", err)
-		return
-	}
+	changes, err := h.Leave()
+	h.must("upgrading", err)
+	snapshot := h.snapshot
 	h.create()
-	h.must("resuming", h.Resume(state))
+	h.must("resuming", h.Resume(h.passOn(snapshot)))
+	h.must("updating", h.Update(h.passOn(changes)))
 	h.Start()
 }
 
-func (h *host) handOver() (*device.State, error) {
-	left, err := h.Leave()
-	if err != nil {
-		return nil, err
-	}
-	text, err := left.Encode()
-	if err != nil {
-		return nil, err
-	}
-	return device.ParseState(text)
+// passOn returns a state as another process gets it.
+func (h *host) passOn(s *device.State) *device.State {
+	text, err := s.Encode()
+	h.must("encoding", err)
+	s, err = device.ParseState(text)
+	h.must("parsing", err)
+	return s
 }
 
 // setUp sets the interface up or down.

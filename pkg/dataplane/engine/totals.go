@@ -71,12 +71,12 @@ func (p *Peer) Totals() (t PeerTraffic) {
 	return t
 }
 
-// Resume adds the counters of a previous engine for the peer.
+// Resume sets the counters to those of a previous engine for the peer. Call it before the peer has traffic.
 func (p *Peer) Resume(before PeerTraffic) {
-	p.slow.rx.Add(before.RxBytes)
-	p.slow.tx.Add(before.TxBytes)
-	p.slow.rxPackets.Add(before.Packets.Rx)
-	p.slow.txPackets.Add(before.Packets.Tx)
-	p.slow.rxDrops.Add(before.Packets.RxDrops)
-	p.slow.txDrops.Add(before.Packets.TxDrops)
+	p.slow.rx.Store(before.RxBytes)
+	p.slow.tx.Store(before.TxBytes)
+	p.slow.rxPackets.Store(before.Packets.Rx)
+	p.slow.txPackets.Store(before.Packets.Tx)
+	p.slow.rxDrops.Store(before.Packets.RxDrops)
+	p.slow.txDrops.Store(before.Packets.TxDrops)
 }

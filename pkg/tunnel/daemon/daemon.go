@@ -29,10 +29,11 @@ type Daemon struct {
 	doneOnce     sync.Once
 
 	handoverMu, upgradeMu sync.Mutex     // one handover and one upgrade at a time
+	configuring           sync.RWMutex   // held for reading by each change of the configuration, and for writing during a handover
 	announced             chan struct{}  // closed when a successor has the tunnel, and Options.OnHandover has returned
 	upgradeReplies        sync.WaitGroup // upgrade clients without their answer; the Daemon does not end before they have it
 
-	mu         sync.RWMutex // guards the fields below; locked for writing during a handover
+	mu         sync.RWMutex // guards the fields below; locked for writing while a handover has stopped the tunnel
 	tunnel     *tunnel
 	handedOver bool // a successor has the tunnel
 	listener   *uapi.Listener
@@ -161,6 +162,8 @@ func (d *Daemon) Status() config.Status { return d.current().Status() }
 
 // Configure implements uapi.Handler. A change waits for the end of a handover under way, and fails after it.
 func (d *Daemon) Configure(c config.Device) error {
+	d.configuring.RLock()
+	defer d.configuring.RUnlock()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	return d.tunnel.Configure(c)

@@ -192,7 +192,7 @@ func TestSecondHandoverIsRefusedWithoutOffer(t *testing.T) {
 		t.Error(err)
 	}
 	predecessor.Close()
-	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, io.EOF) {
+	if _, err := successor.RequestSnapshot(t.Context()); !errors.Is(err, io.EOF) {
 		t.Errorf("offer after a handover: got error %v, want %v", err, io.EOF)
 	}
 }
@@ -236,7 +236,10 @@ func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	c := handover.Conn{UnixConn: conn}
-	tunnel, err := c.RequestTunnel(t.Context())
+	tunnel, err := c.RequestSnapshot(t.Context())
+	if err == nil {
+		err = c.RequestTunnel(t.Context(), tunnel)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

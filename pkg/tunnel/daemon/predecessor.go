@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // ErrHandedOver is the error of Serve after a handover: a successor has the tunnel.
@@ -27,7 +28,7 @@ type Successor struct {
 	Kill func()
 }
 
-// upgradeTimeout is how long a successor may take to receive the tunnel.
+// upgradeTimeout is how long a successor may take to receive the tunnel, before it has asked for it.
 const upgradeTimeout = 30 * time.Second
 
 // errSuccessorExited is the error for a successor that exits while the tunnel is still here.
@@ -132,40 +133,76 @@ func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 	if err := c.Offer(); err != nil {
 		return err
 	}
-	if err := c.Await(handover.Take, handover.Timeout); err != nil {
+	if err := c.Await(handover.Prepare, handover.Timeout); err != nil {
 		d.log.Warn("handover not accepted by the new daemon, this daemon keeps the tunnel without interruption", "error", err)
 		return nil
 	}
-	d.stopAndSend(c)
+	d.configuring.Lock() // a change would be missing in the snapshot
+	defer d.configuring.Unlock()
+	snapshot, err := d.sendSnapshot(c)
+	if err != nil {
+		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption", "error", err)
+		d.current().DiscardSnapshot()
+		return nil
+	}
+	d.stopAndSend(c, snapshot)
 	return nil
 }
 
-// stopAndSend stops the tunnel and sends it. It restarts the tunnel if that fails.
-func (d *Daemon) stopAndSend(c handover.Conn) {
+// sendSnapshot sends the state of the running tunnel, and returns that of its device when the successor takes the tunnel.
+func (d *Daemon) sendSnapshot(c handover.Conn) (*device.State, error) {
+	d.mu.RLock()
+	t := d.tunnel
+	d.mu.RUnlock()
+	queues, ok := t.tun.(tun.HandoverDevice)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	fds, err := queues.DuplicateFDs()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}()
+	s := &handover.State{Name: t.tun.Name(), Queues: len(fds), Steered: t.tun.Features().Steer}
+	if s.Device, err = t.Snapshot(); err != nil {
+		return nil, err
+	}
+	return s.Device, c.SendSnapshot(s, fds)
+}
+
+// stopAndSend stops the tunnel and sends what has changed since the snapshot. It restarts the tunnel if that fails.
+func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
 	began := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	stopped, err := d.stopTunnel()
 	if stopped == nil {
-		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption", "error", err)
+		d.log.Warn("stopping the tunnel for the handover failed, this daemon keeps it", "error", err)
+		d.tunnel.DiscardSnapshot()
 		return
 	}
 	if err := d.send(c, stopped); err != nil {
 		d.log.Warn("handover failed, restarting the tunnel here with new handshakes", "error", err)
+		stopped.Device = snapshot.Merge(stopped.Device)
 		d.restartTunnel(stopped)
 		return
 	}
 	d.handedOver = true
 	_ = stopped.CloseFDs()
 	successor := c.PID()
-	d.log.Info("tunnel handed over", "pid", successor, "after", time.Since(began).String())
+	d.log.Info("tunnel handed over", "pid", successor, "after", time.Since(began).String(),
+		"peers", len(snapshot.Peers), "changed", len(stopped.Device.Peers))
 	go d.finishHandover(stopped.Name, successor)
 }
 
 // stopTunnel stops the tunnel, and returns its state and descriptors. After an error the tunnel still runs, or had ended before. The
 // caller holds mu.
 func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
-	device, ok := d.tunnel.tun.(tun.HandoverDevice)
+	queues, ok := d.tunnel.tun.(tun.HandoverDevice)
 	if !ok {
 		return nil, errors.ErrUnsupported
 	}
@@ -181,7 +218,7 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	if t.ControlFD, err = d.listener.DupFD(); err != nil {
 		return nil, err
 	}
-	if t.QueueFDs, err = device.DuplicateFDs(); err != nil {
+	if t.QueueFDs, err = queues.DuplicateFDs(); err != nil {
 		return nil, errors.Join(err, t.CloseFDs())
 	}
 	if err := d.tunnel.ports.dupSockets(&t.Sockets); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
@@ -43,9 +44,17 @@ func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
 }
 
 func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
-	t, err := c.RequestTunnel(ctx)
+	t, err := c.RequestSnapshot(ctx)
 	if err != nil {
 		return err
+	}
+	if err := d.prepareTunnel(t); err != nil {
+		return errors.Join(err, t.CloseFDs())
+	}
+	if err := c.RequestTunnel(ctx, t); err != nil {
+		d.tunnel.Close()
+		t.QueueFDs = nil // closed
+		return errors.Join(err, t.CloseFDs())
 	}
 	if err := d.acceptTunnel(c, t); err != nil {
 		return err
@@ -60,20 +69,31 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	return nil
 }
 
-// acceptTunnel restores the tunnel, and waits until the predecessor has committed the handover. It starts nothing.
+// prepareTunnel makes a tunnel from a snapshot, while the predecessor still carries its packets. It starts nothing.
+func (d *Daemon) prepareTunnel(t *handover.Tunnel) (err error) {
+	d.o.Name, d.o.Lanes = t.Name, t.Queues
+	raiseGOMAXPROCS(t.Queues, d.o.Workers)
+	if d.tunnel, err = d.restoreTunnel(t); err != nil {
+		return err
+	}
+	t.Device = nil
+	runtime.GC() // not while the tunnel is stopped
+	return nil
+}
+
+// acceptTunnel completes a prepared tunnel, and waits until the predecessor has committed the handover. It starts nothing.
 func (d *Daemon) acceptTunnel(c handover.Conn, t *handover.Tunnel) (err error) {
 	d.listener, err = uapi.DefaultDir.ListenFD(t.Name, t.ControlFD)
 	t.ControlFD = -1 // owned by the listener, or closed
 	if err != nil {
-		return errors.Join(err, t.CloseFDs())
+		d.tunnel.Close()
+		return errors.Join(err, d.tunnel.ports.closeInherited())
 	}
 	_ = d.listener.Disown() // until Commit the predecessor owns the file; Disown cannot fail before Close
-	d.o.Name, d.o.Lanes = t.Name, t.Queues
-	raiseGOMAXPROCS(t.Queues, d.o.Workers)
-	if d.tunnel, err = d.restoreTunnel(t); err != nil {
-		return errors.Join(err, t.CloseFDs(), d.listener.Close())
+	if err = d.tunnel.Update(t.Device); err == nil {
+		err = c.Send(handover.Ready)
 	}
-	if err = c.Send(handover.Ready); err == nil {
+	if err == nil {
 		err = c.Await(handover.Commit, handover.Timeout)
 	}
 	if err != nil {

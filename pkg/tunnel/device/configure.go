@@ -26,6 +26,9 @@ func (d *Device) Configure(c config.Device) error {
 	if d.closed {
 		return fmt.Errorf("configuring %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 	}
+	if d.changed.tracking.Load() {
+		return fmt.Errorf("configuring %s: it is being handed over to another process: %w", d.cfg.TUN.Name(), syscall.EBUSY)
+	}
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}

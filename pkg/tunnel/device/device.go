@@ -88,6 +88,7 @@ type Device struct {
 	work
 	counters
 	staged   stagedTrains // of all peers
+	changed  changedPeers // since Snapshot
 	renewals renewals
 	lifetime
 }
@@ -95,9 +96,10 @@ type Device struct {
 // linkState is the state of the interface.
 type linkState struct {
 	started     bool
-	linkUp      bool // the interface is administratively up
-	up, closed  bool // up: the port is open; it may be closed while the link is up
-	handingOver bool // Leave returns its state at the end
+	linkUp      bool              // the interface is administratively up
+	up, closed  bool              // up: the port is open; it may be closed while the link is up
+	handingOver bool              // Leave returns its state at the end
+	startFirst  []noise.PublicKey // peers that had a session when Update was called; nil after they have started
 }
 
 // settings are the configured values. Those that lanes and workers read are atomic.
@@ -245,6 +247,9 @@ func (d *Device) supervise() {
 	d.engine.Wait()
 	close(d.stop)
 	d.workers.Wait()
+	if leaving {
+		d.stopLate()
+	}
 	if !leaving {
 		d.log.Info("interface closed")
 	}

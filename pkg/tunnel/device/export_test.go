@@ -35,6 +35,12 @@ func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.N
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
 
+// CompleteState returns the state of all peers of a device that has left.
+func (d *Device) CompleteState() *State {
+	d.changed.end()
+	return d.saveState()
+}
+
 // Shut takes down a device that was not started.
 func (d *Device) Shut() {
 	d.mu.Lock()

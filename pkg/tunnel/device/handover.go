@@ -5,6 +5,7 @@ package device
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -12,17 +13,53 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// Leave ends the device as Close does, and returns the state that another device needs to continue. It first stops reading
+// Snapshot returns the state of a running device for Resume of another one. That may take long, and this device goes on meanwhile: Leave then
+// returns only the peers that have changed since, for Update. The state has no counters of the device, and no sessions. Until Leave or
+// DiscardSnapshot, Configure fails. It is an error if the device has ended before, or was not started.
+func (d *Device) Snapshot() (*State, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || !d.started {
+		return nil, d.errCannotLeave()
+	}
+	d.changed.begin()
+	s := d.saveSettings()
+	s.Stats.Drops = map[string]uint64{}
+	s.Peers = make([]PeerState, 0, len(d.peers))
+	for _, p := range d.peers {
+		s.Peers = append(s.Peers, p.snapshot())
+	}
+	return s, nil
+}
+
+// DiscardSnapshot ends what Snapshot has begun, when there will be no Leave.
+func (d *Device) DiscardSnapshot() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.changed.end()
+}
+
+// errCannotLeave is the error for a device that cannot be handed over. The caller holds mu.
+func (d *Device) errCannotLeave() error {
+	return fmt.Errorf("handing over %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
+}
+
+// Leave ends the device as Close does, and returns the state that another device needs to continue: all of it, or the changes since
+// Snapshot. It first stops reading
 // the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if another process
 // keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. It is an error if
 // the device has ended before, or was not started.
 func (d *Device) Leave() (*State, error) {
 	d.mu.Lock()
 	if d.closed || !d.started {
+		err := d.errCannotLeave()
 		d.mu.Unlock()
-		return nil, fmt.Errorf("handing over %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
+		return nil, err
 	}
 	d.handingOver, d.closed = true, true
+	if !d.up {
+		d.noteAllChanged() // nothing is carried, so there is no hurry
+	}
 	d.mu.Unlock()
 	if k, ok := d.cfg.TUN.(tun.HandoverDevice); ok {
 		if err := k.StopReading(); err != nil {
@@ -63,23 +100,46 @@ func (d *Device) discardEndedSessions() {
 	}
 }
 
+// noteAllChanged has Leave return all peers. The caller holds mu.
+func (d *Device) noteAllChanged() {
+	for _, p := range d.peers {
+		p.noteChange()
+	}
+}
+
+// stopLate stops the peers that workers have changed since drain, such as one whose initiation was accepted. The workers have ended.
+func (d *Device) stopLate() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.activePeers() {
+		if p.isRunning() {
+			p.stop()
+		}
+	}
+}
+
 // saveState returns the state of a device that has ended.
 func (d *Device) saveState() *State {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := &State{
-		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
-		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.underlayMode.Load()),
-		ReceiveCPUs: d.receiveCPUsState(), OuterFragments: config.OuterFragments(d.fragments.Load()),
-		Stats: d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(),
-	}
-	for _, p := range d.peers {
+	s := d.saveSettings()
+	s.Stats, s.Handshakes = d.trafficStats(), d.handshakeCounts.snapshot()
+	for _, p := range d.activePeers() {
 		s.Peers = append(s.Peers, p.saveState())
 	}
 	return s
 }
 
-// Resume gives a new device the state that Leave returned. Once the device is up, it starts a handshake with each peer that
+// saveSettings returns a state with nothing but the settings of the device. The caller holds mu.
+func (d *Device) saveSettings() *State {
+	return &State{
+		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
+		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.underlayMode.Load()),
+		ReceiveCPUs: d.receiveCPUsState(), OuterFragments: config.OuterFragments(d.fragments.Load()),
+	}
+}
+
+// Resume gives a new device the state that Leave or Snapshot returned. Once the device is up, it starts a handshake with each peer that
 // had a session. Errors are those of Configure.
 func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
@@ -107,6 +167,49 @@ func (d *Device) Resume(s *State) error {
 		}
 	}
 	return nil
+}
+
+// Update gives a device that has resumed from a Snapshot, and was not started, what Leave of the same device returned afterwards. Its cost does
+// not depend on the number of peers that have not changed.
+func (d *Device) Update(changes *State) error {
+	if err := d.Configure(config.Device{ListenPort: &changes.ListenPort}); err != nil {
+		return fmt.Errorf("updating a device: %w", err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.started {
+		return errors.New("updating a device that is in use")
+	}
+	d.engine.Resume(&changes.Stats)
+	d.handshakeCounts.add(changes.Handshakes)
+	for i := range changes.Peers {
+		s := &changes.Peers[i]
+		p := d.peers[s.PublicKey]
+		if p == nil {
+			return errors.New("updating a device: it has no peer of this key")
+		}
+		p.restore(s)
+		if s.Hello != nil {
+			d.startFirst = append(d.startFirst, p.key)
+		}
+	}
+	return nil
+}
+
+// Merge returns the state of Snapshot with the changes that Leave has returned, for Resume.
+func (s *State) Merge(changes *State) *State {
+	merged := *changes
+	merged.Peers = slices.Clone(s.Peers)
+	at := make(map[noise.PublicKey]int, len(s.Peers))
+	for i := range s.Peers {
+		at[s.Peers[i].PublicKey] = i
+	}
+	for i := range changes.Peers {
+		if n, ok := at[changes.Peers[i].PublicKey]; ok {
+			merged.Peers[n] = changes.Peers[i]
+		}
+	}
+	return &merged
 }
 
 // config returns the peer's configuration.

@@ -127,9 +127,15 @@ func resumed(t *testing.T, lan devicetest.LAN, s *device.State, n byte, o device
 	if err := c.Resume(s); err != nil {
 		t.Fatal(err)
 	}
+	followUp(t, c)
+	return c
+}
+
+// followUp has a device that was not started carry packets.
+func followUp(t *testing.T, c *devicetest.Host) {
+	t.Helper()
 	c.Follow(tun.Event{Up: true, MTU: 1420})
 	t.Cleanup(c.Shut)
-	return c
 }
 
 // TestResumedDeviceKeepsHelloState: there is spreading, and a plan, before the peer has said anything to the other device.

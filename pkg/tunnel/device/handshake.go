@@ -197,6 +197,7 @@ func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (signed bool, rea
 		return false, drop.HSFlood
 	}
 	p.handshake.lastAccepted, p.handshake.lastAcceptedAt = timestamp, now
+	p.noteChange()
 	return timestamp.IsSigned(), drop.None
 }
 

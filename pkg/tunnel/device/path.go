@@ -52,6 +52,7 @@ func (p *Peer) configureEndpoint(to *underlay.Endpoint) (moved bool) {
 		p.holdReplaced(old.Dst.Addr(), p.dev.clock())
 	}
 	p.engine.Endpoint.Store(to)
+	p.noteChange()
 	return moved
 }
 
@@ -97,6 +98,7 @@ func (p *Peer) swapEndpoint(to *underlay.Endpoint) (old *underlay.Endpoint, ok b
 			return old, false
 		}
 		if p.engine.Endpoint.CompareAndSwap(old, to) {
+			p.noteChange()
 			return old, true
 		}
 	}
@@ -127,6 +129,7 @@ func (d *Device) RoutesChanged() {
 func (p *Peer) clearSource() {
 	if to := p.engine.Endpoint.Load(); to != nil && to.Src.IsValid() {
 		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{Dst: to.Dst, Scope: to.Scope})
+		p.noteChange()
 	}
 }
 

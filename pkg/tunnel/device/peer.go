@@ -227,7 +227,12 @@ func (p *Peer) sendKeepalive(now int64) {
 func (p *Peer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.running {
+		return // Update had it start first
+	}
 	p.running = true
+	p.noteChange()
+	p.resetSendGroup()
 	p.updateGuard()
 	p.timers.SetKeepalive(p.timers.keepalive)
 	p.timers.Start()
@@ -241,6 +246,13 @@ func (p *Peer) start() {
 	p.armTimer(now)
 }
 
+// isRunning reports whether the peer was started and not stopped since.
+func (p *Peer) isRunning() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running
+}
+
 // stop erases all sessions, drops staged packets and stops the timers. The caller holds Device.mu.
 func (p *Peer) stop() {
 	p.mu.Lock()
@@ -252,6 +264,7 @@ func (p *Peer) stop() {
 		}
 	}
 	p.running = false
+	p.noteChange()
 	p.dev.renewals.leave(p)
 	p.handover.restored, p.timers.retryAt = nil, 0
 	p.stopTimer()

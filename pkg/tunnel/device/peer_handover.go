@@ -15,10 +15,33 @@ type handoverState struct {
 	lostAt   int64        // when this side lost a session with which the peer may still send, 0 for never; start renews it
 }
 
+// snapshot returns the state of a peer of a running device, without its session. A peer with live state counts as changed.
+func (p *Peer) snapshot() PeerState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hasLiveState() {
+		p.noteChange()
+	}
+	s := p.currentState()
+	s.Hello = nil
+	return s
+}
+
+// hasLiveState reports whether the peer has state beyond PeerState, or a task waits. The caller holds mu.
+func (p *Peer) hasLiveState() bool {
+	return p.hasSession() || p.handshake.attempt != nil || p.timers.timer != nil || p.handover.restored != nil || p.requests.tasks.Load() != 0 ||
+		p.hasStaged() || p.dev.renewals.concerns(p)
+}
+
 // saveState returns the state of a peer of a device that has ended.
 func (p *Peer) saveState() PeerState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.currentState()
+}
+
+// currentState returns the peer's state; its session is the one that has ended. The caller holds mu.
+func (p *Peer) currentState() PeerState {
 	h := &p.handshake
 	s := PeerState{
 		PublicKey: p.key, Name: p.nameText(), PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,

@@ -39,12 +39,13 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 func (d *Device) setMTU(mtu int) {
 	d.mtu.Store(int64(mtu))
 	d.engine.SetMTU(mtu)
+	if !d.up { // no peer runs
+		return
+	}
 	for _, p := range d.peers {
 		p.mu.Lock()
-		if p.running {
-			p.updatePathMTU(d.clock())
-			p.armTimer(d.clock())
-		}
+		p.updatePathMTU(d.clock())
+		p.armTimer(d.clock())
 		p.mu.Unlock()
 	}
 }
@@ -77,10 +78,22 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 	}
 	d.up = true
 	d.log.Info("interface up", "port", port.LocalPort())
+	d.startPeers()
+	d.setGuarded()
+	return nil
+}
+
+// startPeers starts all peers, those with traffic first: with many peers the rest takes long. The caller holds mu.
+func (d *Device) startPeers() {
+	for _, key := range d.startFirst {
+		if p := d.peers[key]; p != nil {
+			p.start()
+		}
+	}
+	d.startFirst = nil
 	for _, p := range d.peers {
 		p.start()
 	}
-	return nil
 }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
@@ -94,9 +107,11 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	return p, nil
 }
 
-// attachPort replaces the present port by port. The caller holds mu.
+// attachPort replaces the present port by port. While the device is down, no peer has state of a port. The caller holds mu.
 func (d *Device) attachPort(port underlay.Port) error {
-	d.closeSources()
+	if d.up {
+		d.closeSources()
+	}
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the previous listen port failed, continuing with the new one", "old", d.listenPort, "new", port.LocalPort(), "error", err)
 	}
@@ -112,7 +127,10 @@ func (d *Device) attachPort(port underlay.Port) error {
 	d.resetSources()
 	d.groups.reset(port)
 	d.resetSelection()
-	d.renewHellos(true)
+	if d.up {
+		d.setGuarded()
+		d.renewHellos(true)
+	}
 	return nil
 }
 
@@ -120,7 +138,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 // holds mu.
 func (d *Device) down() {
 	d.up = false
-	for _, p := range d.peers {
+	for _, p := range d.activePeers() {
 		p.stop()
 	}
 	d.closeSources()
@@ -132,7 +150,8 @@ func (d *Device) down() {
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 }
 
-// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard.
+// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard. While the
+// device is down there are no indices, and Peer.start tells the address. setGuarded must follow.
 // Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard by itself. The
 // caller holds mu.
 func (d *Device) resetGuard(port underlay.Port) {
@@ -141,6 +160,9 @@ func (d *Device) resetGuard(port underlay.Port) {
 		d.guard.Store(nil)
 	} else {
 		d.guard.Store(&guardRef{g})
+	}
+	if !d.up {
+		return
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
@@ -154,7 +176,11 @@ func (d *Device) resetGuard(port underlay.Port) {
 		p.updateGuard()
 		p.mu.Unlock()
 	}
-	if ok {
+}
+
+// setGuarded tells the guard, if there is one, that it knows all indices.
+func (d *Device) setGuarded() {
+	if g := d.guard.Load(); g != nil {
 		g.SetGuarded()
 	}
 }

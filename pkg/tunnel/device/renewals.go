@@ -50,6 +50,13 @@ func (r *renewals) has(p *Peer) bool {
 	return p.renewal.running
 }
 
+// concerns reports whether the peer has its turn or waits for it.
+func (r *renewals) concerns(p *Peer) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.renewal != (renewal{})
+}
+
 // withdraw ends the wait of the peer for its turn, and reports whether it waited.
 func (r *renewals) withdraw(p *Peer) bool {
 	r.mu.Lock()

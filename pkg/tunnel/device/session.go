@@ -126,6 +126,7 @@ func (p *Peer) reserveIndex() (*keyBinding, error) {
 		return nil, fmt.Errorf("reserving a receiver index: %w", err)
 	}
 	p.dev.admitIndex(index)
+	p.noteChange()
 	return &keyBinding{index: index, session: s}, nil
 }
 

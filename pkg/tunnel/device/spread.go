@@ -42,7 +42,7 @@ func (d *Device) closeSources() {
 	d.sources.reset(nil)
 	d.groups.reset(nil)
 	d.selection.reset(nil, spread.Ports{})
-	for _, p := range d.peers {
+	for _, p := range d.activePeers() {
 		p.mu.Lock()
 		p.engine.Spread.Store(nil)
 		p.startChecks()

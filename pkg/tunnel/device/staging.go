@@ -77,6 +77,7 @@ func (p *Peer) stage(train []byte, packets int) {
 	for all.order.Len() > 0 && all.bytes+s.size() > maxStagedTotal {
 		all.dropOldest(&all.order)
 	}
+	p.noteChange()
 	s.order = all.order.PushBack(s)
 	own.trains.PushBack(s)
 	own.bytes += s.size()
@@ -128,4 +129,7 @@ func (p *Peer) dropStaged() {
 }
 
 // dropForPeer counts n packets to the peer as dropped.
-func (p *Peer) dropForPeer(why drop.Reason, n int) { p.dev.engine.DropForPeer(p.engine, why, n) }
+func (p *Peer) dropForPeer(why drop.Reason, n int) {
+	p.dev.engine.DropForPeer(p.engine, why, n)
+	p.noteChange()
+}

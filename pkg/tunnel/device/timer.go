@@ -50,6 +50,7 @@ func (p *Peer) armTimer(now int64) {
 		p.stopTimer()
 		return
 	}
+	p.noteChange()
 	wait := time.Duration(max(coalesce(now, next)-now, 0))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, p.Wake)

@@ -23,10 +23,14 @@ import (
 
 // The protocol, in order. Every Message is one byte.
 //
-//	predecessor: the offer, which is magic and version. The tunnel still runs.
-//	successor:   Take. It closes the connection instead if it cannot continue.
-//	predecessor: stops the tunnel, sends the number of descriptors, then the descriptors. The first is the encoded state.
-//	successor:   Ready. It has restored the tunnel, and has started nothing.
+//	predecessor: the offer, which is magic and version. The tunnel runs until Take.
+//	successor:   Prepare. It closes the connection instead, here or later, if it cannot continue.
+//	predecessor: the number of descriptors, then the descriptors: an encoded state with all peers, and the queues. From here on it refuses
+//	             changes of the configuration.
+//	successor:   Take. It has made a device with all peers, and has started nothing.
+//	predecessor: stops the tunnel, sends the number of descriptors, then the descriptors: an encoded state with the peers that have changed,
+//	             the control socket, and the sockets.
+//	successor:   Ready. It has all of the tunnel, and has started nothing.
 //	predecessor: Commit. From here on it restarts the tunnel only if the connection ends before Started.
 //	successor:   Started. The tunnel runs.
 
@@ -34,6 +38,7 @@ import (
 type Message byte
 
 const (
+	Prepare Message = 'P'
 	Take    Message = 'T'
 	Ready   Message = 'R'
 	Commit  Message = 'G'
@@ -45,16 +50,15 @@ const (
 	offerSize = len(magic) + 4
 	// stoppedTimeout is how long the predecessor waits for the successor while neither carries packets.
 	stoppedTimeout = 5 * time.Second
-	// perPeerTimeout is what each peer adds to stoppedTimeout: the successor computes a Diffie-Hellman for it.
-	perPeerTimeout = time.Millisecond
+	// perPeerTimeout is what each peer adds to the time between Prepare and Take, in which the successor computes a Diffie-Hellman for it.
+	perPeerTimeout = 200 * time.Microsecond
 	// Timeout is how long either side waits while the other carries packets. It is longer than stoppedTimeout, so that the successor
 	// does not give up first.
 	Timeout = 20 * time.Second
 	// maxFDsPerMessage is how many descriptors are sent in one message (SCM_MAX_FD is 253).
 	maxFDsPerMessage = 200
-	// maxDescriptors is the most descriptors that a tunnel and its state have: the state, the control socket, two for each lane, and
-	// the source ports.
-	maxDescriptors = 2 + 2*config.MaxLanes + underlay.MaxSources
+	// maxDescriptors is the most descriptors that are sent at once: the state, the control socket, one for each lane, and the source ports.
+	maxDescriptors = 2 + config.MaxLanes + underlay.MaxSources
 )
 
 // Conn is the connection between predecessor and successor. It is for one goroutine at a time, except for Close.
@@ -74,9 +78,38 @@ func (c Conn) Offer() error {
 	return c.write(binary.BigEndian.AppendUint32([]byte(magic), Version))
 }
 
-// SendTunnel sends a stopped tunnel, and waits until the successor is Ready. The descriptors stay the caller's.
+// PreparationTimeout returns how long the successor may take from Prepare to Take with so many peers.
+func PreparationTimeout(peers int) time.Duration {
+	return Timeout + perPeerTimeout*time.Duration(peers)
+}
+
+// SendSnapshot sends the state of a running tunnel and the descriptors of its queues, which stay the caller's. It waits until the successor
+// takes the tunnel.
+func (c Conn) SendSnapshot(s *State, queues []int) error {
+	if err := c.sendState(s, queues); err != nil {
+		return err
+	}
+	return c.Await(Take, PreparationTimeout(len(s.Device.Peers)))
+}
+
+// SendTunnel sends a stopped tunnel except for its queues, and waits until the successor is Ready. The descriptors stay the caller's.
 func (c Conn) SendTunnel(t *Tunnel) error {
-	b, err := t.encode()
+	fds := []int{t.ControlFD}
+	for fd := range t.Sockets.FDs {
+		fds = append(fds, fd)
+	}
+	if err := c.sendState(&t.State, fds); err != nil {
+		return err
+	}
+	if err := c.Await(Ready, stoppedTimeout); err != nil {
+		return fmt.Errorf("waiting for the successor to restore the tunnel: %w", err)
+	}
+	return nil
+}
+
+// sendState sends an encoded state and descriptors.
+func (c Conn) sendState(s *State, fds []int) error {
+	b, err := s.encode()
 	if err != nil {
 		return err
 	}
@@ -85,38 +118,58 @@ func (c Conn) SendTunnel(t *Tunnel) error {
 	if err != nil {
 		return err
 	}
-	err = c.sendFDs(append([]int{state}, t.FDs()...))
-	if err = errors.Join(err, unix.Close(state)); err != nil {
-		return err
-	}
-	if err := c.Await(Ready, stoppedTimeout+perPeerTimeout*time.Duration(len(t.Device.Peers))); err != nil {
-		return fmt.Errorf("waiting for the successor to restore the tunnel: %w", err)
-	}
-	return nil
+	return errors.Join(c.sendFDs(append([]int{state}, fds...)), unix.Close(state))
 }
 
-// RequestTunnel accepts the predecessor's offer, which stops the tunnel, and returns the tunnel. The end of ctx closes the connection,
-// but not after RequestTunnel has returned: until the successor has sent Started, a closed connection makes the predecessor restart
-// the tunnel.
-func (c Conn) RequestTunnel(ctx context.Context) (t *Tunnel, err error) {
+// RequestSnapshot accepts the predecessor's offer, and returns the tunnel, which still runs, without its control socket and its sockets. The end
+// of ctx closes the connection.
+func (c Conn) RequestSnapshot(ctx context.Context) (t *Tunnel, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	if err := c.readOffer(); err != nil {
 		return nil, errors.Join(err, ctx.Err())
 	}
-	if err := checkProcessNetNS(c.PID()); err != nil { // while the tunnel still runs
+	if err := checkProcessNetNS(c.PID()); err != nil {
 		return nil, err
 	}
+	if err := c.Send(Prepare); err != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	s, fds, err := c.receiveState(PreparationTimeout(0)) // the predecessor encodes all peers first
+	if err == nil && len(fds) != s.Queues {
+		err = errors.Join(errMalformed, closeAll(fds))
+	}
+	if err != nil {
+		return nil, errors.Join(err, ctx.Err())
+	}
+	return &Tunnel{State: *s, ControlFD: -1, QueueFDs: fds}, nil
+}
+
+// RequestTunnel has the predecessor stop the tunnel of a snapshot, and completes it: t.Device holds the changes since. The end of ctx closes the
+// connection, but not after RequestTunnel has returned: until the successor has sent Started, a closed connection makes the predecessor
+// restart the tunnel.
+func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
 	if err := c.Send(Take); err != nil {
-		return nil, errors.Join(err, ctx.Err())
+		return errors.Join(err, ctx.Err())
 	}
-	if t, err = c.receiveTunnel(); err != nil {
-		return nil, errors.Join(err, ctx.Err())
+	s, fds, err := c.receiveState(Timeout)
+	if err != nil {
+		return errors.Join(err, ctx.Err())
 	}
+	if len(fds) != s.sockets() || s.Queues != t.Queues {
+		return errors.Join(errMalformed, closeAll(fds))
+	}
+	if err := checkSocketNetNS(fds[0]); err != nil {
+		return errors.Join(err, closeAll(fds))
+	}
+	t.State = *s
+	t.assignSockets(fds)
 	if !stop() {
-		return nil, errors.Join(ctx.Err(), t.CloseFDs())
+		return ctx.Err()
 	}
-	return t, nil
+	return nil
 }
 
 // Send sends a message.
@@ -185,39 +238,28 @@ func (c Conn) fillOffer(b []byte) (n int, err error) {
 	return n, err
 }
 
-// receiveTunnel receives what SendTunnel sends.
-func (c Conn) receiveTunnel() (*Tunnel, error) {
-	fds, err := c.receiveFDs()
+// receiveState receives what sendState sends.
+func (c Conn) receiveState(timeout time.Duration) (*State, []int, error) {
+	fds, err := c.receiveFDs(timeout)
 	if err != nil {
-		return nil, errors.Join(err, closeAll(fds))
+		return nil, nil, errors.Join(err, closeAll(fds))
 	}
 	b, err := readSealedFile(fds[0])
 	fds = fds[1:]
-	t := new(Tunnel)
-	if err == nil {
-		var s *State
-		if s, err = parseState(b); err == nil {
-			t.State = *s
-		}
-		clear(b)
-	}
-	if err == nil && t.descriptors() != len(fds) {
-		err = errMalformed
-	}
-	if err == nil {
-		err = checkSocketNetNS(fds[0])
-	}
 	if err != nil {
-		return nil, errors.Join(err, closeAll(fds))
+		return nil, nil, errors.Join(err, closeAll(fds))
 	}
-	t.assignFDs(fds)
-	return t, nil
+	defer clear(b)
+	s, err := parseState(b)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll(fds))
+	}
+	return s, fds, nil
 }
 
-// assignFDs is the inverse of FDs. The number of descriptors must match the state.
-func (t *Tunnel) assignFDs(fds []int) {
+// assignSockets is the inverse of what SendTunnel does. The number of descriptors must match the state.
+func (t *Tunnel) assignSockets(fds []int) {
 	t.ControlFD, fds = fds[0], fds[1:]
-	t.QueueFDs, fds = fds[:t.Queues], fds[t.Queues:]
 	t.Sockets = udp.Sockets{Lanes: fds[:t.Lanes], Selection: t.Selection, Plans: t.Plans}
 	for i, fd := range fds[t.Lanes:] {
 		t.Sockets.Sources = append(t.Sockets.Sources, udp.Source{Port: t.Sources[i], FD: fd})
@@ -240,8 +282,8 @@ func (c Conn) sendFDs(fds []int) error {
 }
 
 // receiveFDs returns the descriptors of sendFDs, which are the caller's. After an error it returns those that have arrived.
-func (c Conn) receiveFDs() (fds []int, err error) {
-	if err := c.SetReadDeadline(time.Now().Add(Timeout)); err != nil {
+func (c Conn) receiveFDs(timeout time.Duration) (fds []int, err error) {
+	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return nil, err
 	}
 	var size [4]byte

@@ -52,7 +52,7 @@ func TestDescriptorsArriveInOrder(t *testing.T) {
 		}
 		sent := make(chan error, 1)
 		go func() { sent <- a.sendFDs(fds) }()
-		got, err := b.receiveFDs()
+		got, err := b.receiveFDs(time.Minute)
 		if err := errors.Join(err, <-sent, closeAll(fds)); err != nil || len(got) != n {
 			t.Fatalf("%d of %d: %v", len(got), n, err)
 		}
@@ -109,11 +109,11 @@ func TestRefusalIsReadFromOpenConnection(t *testing.T) {
 	}
 }
 
-func TestCanceledContextEndsRequestTunnel(t *testing.T) {
+func TestCanceledContextEndsRequestSnapshot(t *testing.T) {
 	_, b := connPair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.RequestTunnel(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, net.ErrClosed) {
+	if _, err := b.RequestSnapshot(ctx); !errors.Is(err, context.Canceled) || !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 }

@@ -72,11 +72,11 @@ func TestTunnelOfAnotherNetNSIsNotStopped(t *testing.T) {
 	if err := predecessor.Offer(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := successor.RequestTunnel(t.Context()); !errors.Is(err, errOtherNetNS) {
+	if _, err := successor.RequestSnapshot(t.Context()); !errors.Is(err, errOtherNetNS) {
 		t.Errorf("requested from another namespace: got error %v, want %v", err, errOtherNetNS)
 	}
 	successor.Close()
-	if err := predecessor.Await(Take, Timeout); !IsClosed(err) {
+	if err := predecessor.Await(Prepare, Timeout); !IsClosed(err) {
 		t.Errorf("the predecessor was asked to stop: %v", err)
 	}
 }

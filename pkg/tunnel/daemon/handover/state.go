@@ -21,8 +21,9 @@ import (
 )
 
 // Version is the version of the handover format and protocol. Daemons of different versions cannot hand over to each other: the
-// predecessor keeps the tunnel.
-const Version = 1
+// predecessor keeps the tunnel. The successor opens the queues while the predecessor still reads them, so daemons of one version set the same
+// offloads.
+const Version = 2
 
 // ErrVersion is the error for another process with a different Version.
 var ErrVersion = errors.New("the other daemon has an incompatible handover version")
@@ -33,11 +34,11 @@ var errMalformed = errors.New("malformed handover")
 const (
 	magic      = "ropewalk"
 	headerSize = len(magic) + 8
-	// maxStateSize bounds the encoded state, in bytes: some 64 Ki peers.
-	maxStateSize = 256 << 20
+	// maxStateSize bounds the encoded state, in bytes: two KiB for each of device.MaxPeers.
+	maxStateSize = 1<<31 - 1
 )
 
-// Tunnel is a stopped tunnel: its state and its descriptors, which the holder of the Tunnel owns.
+// Tunnel is a tunnel: its state and its descriptors, which the holder of the Tunnel owns.
 type Tunnel struct {
 	State
 	ControlFD int   // the control socket; -1 for none
@@ -45,7 +46,7 @@ type Tunnel struct {
 	Sockets   udp.Sockets
 }
 
-// FDs returns all descriptors, in the order in which they are sent.
+// FDs returns all descriptors.
 func (t *Tunnel) FDs() []int {
 	fds := append([]int{t.ControlFD}, t.QueueFDs...)
 	for fd := range t.Sockets.FDs {
@@ -63,8 +64,8 @@ func (t *Tunnel) CloseFDs() error {
 	return closeAll(fds)
 }
 
-// State describes a tunnel without its descriptors. Those are sent after it, in this order: the control socket, the TUN queues, the
-// sockets of the lanes, the sockets of the source ports. It holds secrets.
+// State describes a tunnel without its descriptors. Those are sent after it: with a snapshot the TUN queues, with a stopped tunnel the control
+// socket, the sockets of the lanes, and the sockets of the source ports. It holds secrets.
 type State struct {
 	Name    string   `json:"name"`
 	Queues  int      `json:"queues"`
@@ -86,8 +87,8 @@ func (s *State) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "handover
 // LogValue logs a fixed text: the state holds secrets.
 func (s *State) LogValue() slog.Value { return slog.StringValue("handover state") }
 
-// descriptors returns how many descriptors follow the state.
-func (s *State) descriptors() int { return 1 + s.Queues + s.Lanes + len(s.Sources) }
+// sockets returns how many descriptors follow the state of a stopped tunnel.
+func (s *State) sockets() int { return 1 + s.Lanes + len(s.Sources) }
 
 // plainState is State without its methods, for encoding/json.
 type plainState State

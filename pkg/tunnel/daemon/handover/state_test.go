@@ -127,8 +127,8 @@ func FuzzParseState(f *testing.F) {
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parseState(b)
-		if err == nil && (s.Device == nil || s.descriptors() > maxDescriptors) {
-			t.Errorf("%d descriptors, device %v", s.descriptors(), s.Device)
+		if err == nil && (s.Device == nil || 1+s.Queues > maxDescriptors || 1+s.sockets() > maxDescriptors) {
+			t.Errorf("%d queues, %d sockets, device %v", s.Queues, s.sockets(), s.Device)
 		}
 	})
 }
