@@ -46,6 +46,7 @@ func newEndConfigs(tb testing.TB) (ours, theirs endConfig) {
 type remote struct {
 	tb      testing.TB
 	keys    *session.Keypair
+	secrets noise.Keys // of the same session
 	scratch session.Scratch
 }
 
@@ -98,6 +99,7 @@ func (r *remote) finish(i *noise.Initiator, response []byte) {
 	if reason != drop.None {
 		return
 	}
+	r.secrets = keys
 	k, err := session.NewKeypair(&keys, 0)
 	if err != nil {
 		r.tb.Fatal(err)
