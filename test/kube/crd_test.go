@@ -3,8 +3,10 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -170,5 +172,99 @@ func TestRopewalkPeerValidation(t *testing.T) {
 	_, err = client.Create(t.Context(), newPeer(strings.Repeat("x", 64), good), metav1.CreateOptions{})
 	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "63 characters") {
 		t.Errorf("a long name: got %v", err)
+	}
+}
+
+// newConfig returns a RopewalkConfig as unstructured data.
+func newConfig(name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkConfig", "metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+}
+
+// rejectedFields returns the fields that the API server names in an error.
+func rejectedFields(err error) (fields []string) {
+	var status *apierrors.StatusError
+	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.ErrStatus.Details == nil {
+		return nil
+	}
+	for _, c := range status.ErrStatus.Details.Causes {
+		if c.Field != "<nil>" { // the whole object: rules were not evaluated
+			fields = append(fields, c.Field)
+		}
+	}
+	return fields
+}
+
+// requirement returns a requirement of a selector as unstructured data.
+func requirement(key, operator string, values ...any) map[string]any {
+	r := map[string]any{"key": key, "operator": operator}
+	if values != nil {
+		r["values"] = values
+	}
+	return r
+}
+
+func TestRopewalkConfigValidation(t *testing.T) {
+	a := startAPI(t)
+	client := a.dynamic.Resource(rwconfigs)
+	good := map[string]any{
+		"nodeSelector": map[string]any{
+			"matchLabels":      map[string]any{"pool": "a", "node-role.kubernetes.io/gateway": ""},
+			"matchExpressions": []any{requirement("zone", "In", "x", "y"), requirement("example.org/slow", "DoesNotExist")},
+		},
+		"priority": int64(-7), "mode": "mesh", "port": int64(51820), "mtu": int64(8921), "persistentKeepalive": int64(25), "lanes": int64(2),
+		"workers": int64(0), "nice": int64(-20), "underlay": "udp",
+	}
+	_, err := client.Create(t.Context(), newConfig("good", good), metav1.CreateOptions{})
+	expect.NoError(a, err)
+	_, err = client.Create(t.Context(), newConfig("all-nodes", map[string]any{"nodeSelector": map[string]any{}}), metav1.CreateOptions{})
+	expect.NoError(a, err)
+	selector := func(field string, value any) map[string]any { return map[string]any{field: value} }
+	expressions := func(all ...any) map[string]any { return selector("matchExpressions", all) }
+	many := map[string]any{}
+	for i := range 17 {
+		many[fmt.Sprint("k", i)] = ""
+	}
+	for _, c := range []struct {
+		field string
+		value any
+		want  string // the field that the API server names
+	}{
+		{"nodeSelector", nil, "spec.nodeSelector"},
+		{"nodeSelector", selector("matchLabels", map[string]any{"a b": ""}), "spec.nodeSelector.matchLabels"},
+		{"nodeSelector", selector("matchLabels", map[string]any{"a": strings.Repeat("x", 64)}), "spec.nodeSelector.matchLabels.a"},
+		{"nodeSelector", selector("matchLabels", many), "spec.nodeSelector.matchLabels"},
+		{"nodeSelector", expressions(requirement("a", "Equals", "x")), "spec.nodeSelector.matchExpressions[0].operator"},
+		{"nodeSelector", expressions(requirement("a/b/c", "Exists")), "spec.nodeSelector.matchExpressions[0].key"},
+		{"nodeSelector", expressions(requirement("a", "Exists"), requirement("a", "In")), "spec.nodeSelector.matchExpressions[1]"},
+		{"nodeSelector", expressions(requirement("a", "Exists", "x")), "spec.nodeSelector.matchExpressions[0]"},
+		{"priority", int64(1000001), "spec.priority"},
+		{"mode", "both", "spec.mode"},
+		{"port", int64(0), "spec.port"},
+		{"port", int64(65536), "spec.port"},
+		{"mtu", int64(575), "spec.mtu"},
+		{"persistentKeepalive", int64(-1), "spec.persistentKeepalive"},
+		{"persistentKeepalive", int64(65536), "spec.persistentKeepalive"},
+		{"lanes", int64(-1), "spec.lanes"},
+		{"lanes", int64(257), "spec.lanes"},
+		{"workers", int64(-1), "spec.workers"},
+		{"workers", int64(257), "spec.workers"},
+		{"nice", int64(-21), "spec.nice"},
+		{"nice", int64(20), "spec.nice"},
+		{"underlay", "tcp", "spec.underlay"},
+	} {
+		spec := maps.Clone(good)
+		if spec[c.field] = c.value; c.value == nil {
+			delete(spec, c.field)
+		}
+		_, err := client.Create(t.Context(), newConfig("bad", spec), metav1.CreateOptions{})
+		if got := slices.Compact(slices.Sorted(slices.Values(rejectedFields(err)))); !slices.Equal(got, []string{c.want}) {
+			t.Errorf("%s = %v: the API server names %v, want %s: %v", c.field, c.value, got, c.want, err)
+		}
+	}
+	_, err = client.Create(t.Context(), newConfig(strings.Repeat("x", 64), good), metav1.CreateOptions{})
+	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the name must have 63 characters at most") {
+		t.Errorf("a long name: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Spreads To",type=integer,JSONPath=`.status.spreadsTo`
 // +kubebuilder:printcolumn:name="Stale",type=integer,JSONPath=`.status.stalePeers.count`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Config",type=string,JSONPath=`.status.config.name`,priority=1
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
@@ -61,7 +62,7 @@ const (
 
 // NodeSpec has the settings by administrators.
 type NodeSpec struct {
-	// Mode overrides the mode that the agent was started with.
+	// Mode overrides the mode that the agent was started with, and that of a RopewalkConfig.
 	// +optional
 	Mode Mode `json:"mode,omitempty"`
 
@@ -229,6 +230,10 @@ type NodeStatus struct {
 	// StalePeers are the peers that do not answer this node's handshakes. It changes at most every few minutes.
 	// +optional
 	StalePeers *StalePeers `json:"stalePeers,omitempty"`
+
+	// Config is the RopewalkConfig that applies to the node; none: there is none.
+	// +optional
+	Config *FollowedConfig `json:"config,omitempty"`
 
 	// AgentVersion is the version of the agent.
 	// +optional

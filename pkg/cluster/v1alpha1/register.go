@@ -10,14 +10,16 @@ import (
 
 // The resource names in the API's paths.
 const (
-	Resource     = "ropewalknodes"
-	PeerResource = "ropewalkpeers"
+	Resource       = "ropewalknodes"
+	PeerResource   = "ropewalkpeers"
+	ConfigResource = "ropewalkconfigs"
 )
 
 // The kinds in manifests.
 const (
-	Kind     = "RopewalkNode"
-	PeerKind = "RopewalkPeer"
+	Kind       = "RopewalkNode"
+	PeerKind   = "RopewalkPeer"
+	ConfigKind = "RopewalkConfig"
 )
 
 // GroupVersion returns ropewalk.io/v1alpha1.
@@ -27,7 +29,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types. It never fails.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkPeer{}, &RopewalkPeerList{})
+	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkPeer{}, &RopewalkPeerList{}, &RopewalkConfig{}, &RopewalkConfigList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }

@@ -74,10 +74,11 @@ func files() []generated {
 // a source tree keeps symbolic links.
 func copies() map[string]string {
 	return map[string]string{
-		"deploy/helm/ropewalk-agent/files/dashboard.json":                "deploy/grafana/ropewalk.json",
-		"deploy/helm/ropewalk-agent/files/rules.yml":                     "deploy/prometheus/rules.yml",
-		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalknodes.yaml": "deploy/crd/ropewalk.io_ropewalknodes.yaml",
-		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalkpeers.yaml": "deploy/crd/ropewalk.io_ropewalkpeers.yaml",
+		"deploy/helm/ropewalk-agent/files/dashboard.json":                  "deploy/grafana/ropewalk.json",
+		"deploy/helm/ropewalk-agent/files/rules.yml":                       "deploy/prometheus/rules.yml",
+		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalkconfigs.yaml": "deploy/crd/ropewalk.io_ropewalkconfigs.yaml",
+		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalknodes.yaml":   "deploy/crd/ropewalk.io_ropewalknodes.yaml",
+		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalkpeers.yaml":   "deploy/crd/ropewalk.io_ropewalkpeers.yaml",
 	}
 }
 
