@@ -30,6 +30,7 @@ type Agent struct {
 	stateStore
 	publisher
 	driftDetector
+	nodeSettings
 	external       externalStatus
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile

@@ -23,6 +23,7 @@ import (
 type fakeAPI struct {
 	nodes, agents   *collection
 	external        *collection // RopewalkPeers
+	configs         *collection // RopewalkConfigs
 	crdWithoutPlans atomic.Bool // the CRD lacks plans
 	nodeReads       atomic.Int64
 
@@ -36,6 +37,9 @@ func newFakeAPI() *fakeAPI {
 		agents: &collection{kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind}, grown: make(chan struct{})},
 		external: &collection{
 			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind}, grown: make(chan struct{}),
+		},
+		configs: &collection{
+			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.ConfigKind}, grown: make(chan struct{}),
 		},
 	}
 }
@@ -51,6 +55,9 @@ func (a *fakeAPI) handler() http.Handler {
 	external := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.PeerResource
 	m.HandleFunc("GET "+external, a.external.watch)
 	m.HandleFunc("PATCH "+external+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.external, w, r) })
+	configs := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.ConfigResource
+	m.HandleFunc("GET "+configs, a.configs.watch)
+	m.HandleFunc("PATCH "+configs+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.configs, w, r) })
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	m.HandleFunc("POST "+eventsPath, a.addEvent)
 	return m

@@ -30,6 +30,7 @@ type cluster struct {
 	agents      cache.SharedIndexInformer
 	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
 	external    *externalPeers
+	configs     nodeConfigs
 	trigger     func()                // requests a reconcile
 	agentStates map[string]agentState // by node
 	planTimer   time.Time             // when trigger runs for a delayed port plan
@@ -56,6 +57,10 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 		agents:  cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
 	}
 	reader.nodes, reader.agents = k.nodes, k.agents
+	var err error
+	if k.configs, err = newNodeConfigs(c, log, changed); err != nil {
+		return nil, err
+	}
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
@@ -77,7 +82,7 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 			reader.request(key)
 		}
 	}
-	_, err := k.agents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: request, DeleteFunc: request, UpdateFunc: func(_, o any) { request(o) }})
+	_, err = k.agents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: request, DeleteFunc: request, UpdateFunc: func(_, o any) { request(o) }})
 	return k, err
 }
 
@@ -89,7 +94,7 @@ func (c *cluster) trimObject(object any) (any, error) {
 	return trimObject(object)
 }
 
-// trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers.
+// trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers and RopewalkConfigs.
 func trimOwnNode(object any) (any, error) {
 	n, ok := object.(*node)
 	if !ok {
@@ -128,12 +133,13 @@ func (c *cluster) start(ctx context.Context) {
 	go c.ownNode.RunWithContext(ctx)
 	go c.nodes.RunWithContext(ctx)
 	go c.agents.RunWithContext(ctx)
+	go c.configs.RunWithContext(ctx)
 	if c.blocks != nil {
 		go c.blocks.RunWithContext(ctx)
 	}
 }
 
-// informers returns the informers that run.
+// informers returns the informers that run and must sync.
 func (c *cluster) informers() []cache.SharedIndexInformer {
 	all := []cache.SharedIndexInformer{c.ownNode, c.nodes, c.agents}
 	if c.blocks != nil {
@@ -142,9 +148,9 @@ func (c *cluster) informers() []cache.SharedIndexInformer {
 	return all
 }
 
-// synced reports whether all informers have their initial lists.
+// synced reports whether all informers have their initial lists. RopewalkConfigs may also be unknown.
 func (c *cluster) synced() bool {
-	return !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
+	return c.configs.isSettled() && !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
 }
 
 // size returns the number of nodes at the last call of all.

@@ -39,6 +39,8 @@ type Config struct {
 
 	SpreadConfig
 	MeshConfig
+
+	canRun func(mesh.Mode) error // whether the process can run a mode; nil: canRunMode
 }
 
 // SpreadConfig has the settings of spread mode.
@@ -101,6 +103,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Cleartext == "" {
 		c.Cleartext = CleartextNever
+	}
+	if c.canRun == nil {
+		c.canRun = canRunMode
 	}
 	if c.IsServed == nil {
 		c.IsServed = isTunnelServed

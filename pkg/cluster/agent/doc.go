@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agent is ropewalk's Kubernetes agent, one per node. It watches Nodes, RopewalkNodes and RopewalkPeers (v1alpha1), asks pkg/cluster/mesh for
+// Package agent is ropewalk's Kubernetes agent, one per node. It watches Nodes, RopewalkNodes, RopewalkPeers and RopewalkConfigs (v1alpha1), asks pkg/cluster/mesh for
 // the desired state of this node, applies it, and publishes the node's status. It is the only package that imports client-go.
 // Only ropewalk-agent and tests may import it, so that the ropewalk binary stays small.
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, startup, metrics
-//   - the reconcile loop: reconcile, standby, restore, mode, publish, external_status, events, drift, state, triggers
+//   - the reconcile loop: reconcile, standby, restore, node_settings, mode, publish, external_status, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, endpoint_resolver, peer_tracker, handshakes, unresponsive, key_prober, keyring, keyfile
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
-//   - the API: cluster, external_peers, node_reader, convert, pod_blocks, client, node, node_protobuf, api_dialer
+//   - the API: cluster, node_configs, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, node_protobuf, api_dialer
 //   - the host: persisted, boot_routes, atomicfile, network, interface, routes, local_pods, plaintext, engine
-//   - values: stats, result, cleartext, config
+//   - values: stats, result, cleartext, settings, config
 //
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
 // runs. In mesh mode, packets for the tunnel are dropped until the next agent starts. It carries them from its persisted state

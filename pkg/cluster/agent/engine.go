@@ -26,30 +26,36 @@ type Engine interface {
 	Close()
 }
 
-// OpenTunnel creates a tunnel's interface. It is down, and the engine has no key yet.
-type OpenTunnel func(name string, mtu int, log *slog.Logger) (Engine, error)
-
-// OpenEngine is an OpenTunnel that runs ropewalk's engine in this process, as `ropewalk run` does. It serves the UAPI socket as
-// well. Close deletes the interface.
-func OpenEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
-	return open(daemonOptions(name, mtu, log))
+// TunnelOptions are fixed while a tunnel's engine runs.
+type TunnelOptions struct {
+	Name string
+	MTU  int // of a new interface
+	// Lanes is the number of lanes; 0: one for each CPU. An engine that is taken over from another process keeps its number.
+	Lanes   int
+	Workers int // of the worker pool; daemon.AutoWorkers derives the number from the CPUs
+	Nice    int // added to the nice value of the lanes' threads
 }
 
-// OpenPersistentEngine is OpenEngine with an interface that outlives the process. Close, or a crash, leaves the interface with
-// its addresses and routes, and packets to it are dropped. The next call adopts it. RemoveTunnel deletes it. If another agent serves the
-// tunnel, OpenPersistentEngine takes it over while it runs.
-func OpenPersistentEngine(name string, mtu int, log *slog.Logger) (Engine, error) {
-	o := daemonOptions(name, mtu, log)
-	o.Persist = true
+// OpenTunnel creates a tunnel's interface. It is down, and the engine has no key yet.
+type OpenTunnel func(o TunnelOptions, log *slog.Logger) (Engine, error)
+
+// OpenPersistentEngine is an OpenTunnel that runs ropewalk's engine in this process, as `ropewalk run` does. It serves the UAPI socket as
+// well. Its interface outlives the process: Close, or a crash, leaves it with its addresses and routes, and packets to it are dropped. The
+// next call adopts it. RemoveTunnel deletes it. If another agent serves the tunnel, OpenPersistentEngine takes it over while it runs.
+func OpenPersistentEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
+	o := daemonOptions(t, log)
 	d, err := daemon.ReceiveHandover(context.Background(), o)
 	switch {
 	case err == nil:
-		log.Info("tunnel taken over from another agent", "interface", name)
+		log.Info("tunnel taken over from another agent", "interface", t.Name)
 		return serveDaemon(d, log), nil
 	case !uapi.IsNotRunning(err):
 		return nil, fmt.Errorf("%w: %w", errServedElsewhere, err)
 	}
-	return open(o)
+	if d, err = daemon.Open(o); err != nil {
+		return nil, err
+	}
+	return serveDaemon(d, log), nil
 }
 
 // RemoveTunnel deletes an interface that OpenPersistentEngine left, and the saved endpoints of its peers. It succeeds if there is none.
@@ -61,16 +67,10 @@ func RemoveTunnel(name string) error {
 // empty after a boot.
 const endpointsDir = string(uapi.DefaultDir)
 
-func daemonOptions(name string, mtu int, log *slog.Logger) daemon.Options {
-	return daemon.Options{Name: name, MTU: mtu, Log: log, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice, StateDir: endpointsDir}
-}
-
-func open(o daemon.Options) (Engine, error) {
-	d, err := daemon.Open(o)
-	if err != nil {
-		return nil, err
+func daemonOptions(t TunnelOptions, log *slog.Logger) daemon.Options {
+	return daemon.Options{
+		Name: t.Name, MTU: t.MTU, Log: log, Lanes: t.Lanes, Workers: t.Workers, Nice: t.Nice, Persist: true, StateDir: endpointsDir,
 	}
-	return serveDaemon(d, o.Log), nil
 }
 
 // serveDaemon answers the clients of the daemon's UAPI socket.

@@ -14,7 +14,7 @@ import (
 
 // TestKilledAgentLeavesEndpointsOfPeers: the next agent renews the sessions of peers without a configured endpoint. The directory outlives the pod.
 func TestKilledAgentLeavesEndpointsOfPeers(t *testing.T) {
-	if got := daemonOptions("rwt-none", 1420, slog.New(slog.DiscardHandler)).StateDir; got != string(uapi.DefaultDir) {
+	if got := daemonOptions(TunnelOptions{Name: "rwt-none", MTU: 1420}, slog.New(slog.DiscardHandler)).StateDir; got != string(uapi.DefaultDir) {
 		t.Fatalf("the endpoints are kept in %q, want the directory of the control sockets", got)
 	}
 	if err := os.MkdirAll(endpointsDir, 0o755); err != nil {

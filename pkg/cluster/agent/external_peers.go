@@ -12,73 +12,25 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// externalPeers follows the RopewalkPeers, from the first reconcile in mesh mode on. Agents work without the CRD and without the right
-// to read it: the peers are then unknown.
+// externalPeers follows the RopewalkPeers, from the first reconcile in mesh mode on.
 type externalPeers struct {
-	cache.SharedIndexInformer
+	*optionalInformer
 	started bool
 	trigger func() // requests a reconcile
 }
 
-// externalRetryPeriod is the time between two attempts to list RopewalkPeers while the API server has no such resource, or refuses.
-const externalRetryPeriod = 5 * time.Minute
-
 // newExternalPeers returns a follower that calls changed after each change.
 func newExternalPeers(c *client, log *slog.Logger, changed func()) (*externalPeers, error) {
-	list := cache.NewListWatchFromClient(c.own, v1alpha1.PeerResource, "", fields.Everything())
-	e := &externalPeers{SharedIndexInformer: cache.NewSharedIndexInformer(list, &v1alpha1.RopewalkPeer{}, 0, nil), trigger: changed}
-	err := e.SetTransform(trimObject)
-	if err == nil {
-		err = e.SetWatchErrorHandlerWithContext(delayRefusedLists(log))
-	}
-	if err == nil {
-		_, err = e.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
-			UpdateFunc: func(before, after any) {
-				if !sameDefinition(before, after) {
-					changed()
-				}
-			},
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("setting up the informer of RopewalkPeers: %w", err)
-	}
-	return e, nil
-}
-
-// delayRefusedLists returns a handler that waits after a refused list: thousands of agents must not repeat it every few seconds.
-func delayRefusedLists(log *slog.Logger) cache.WatchErrorHandlerWithContext {
-	return func(ctx context.Context, r *cache.Reflector, err error) {
-		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
-			cache.DefaultWatchErrorHandler(ctx, r, err)
-			return
-		}
-		log.Warn("listing RopewalkPeers failed: peers outside of the cluster stay as they are, retrying", "every", externalRetryPeriod, "error", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(externalRetryPeriod):
-		}
-	}
-}
-
-// sameDefinition reports whether an update changes the status only.
-func sameDefinition(before, after any) bool {
-	a, okA := before.(*v1alpha1.RopewalkPeer)
-	b, okB := after.(*v1alpha1.RopewalkPeer)
-	return okA && okB && a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+	o, err := newOptionalInformer(c, v1alpha1.PeerResource, &v1alpha1.RopewalkPeer{}, log, changed)
+	return &externalPeers{optionalInformer: o, trigger: changed}, err
 }
 
 // follow starts the informer, unless it runs. A reconcile is requested once it has synced, if there are any RopewalkPeers or were any.

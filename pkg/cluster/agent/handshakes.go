@@ -43,13 +43,14 @@ type keepaliveBatch struct {
 	since time.Time
 }
 
-// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine.
-func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *handshakeTrigger {
+// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine. It leaves each peer with a persistent
+// keepalive of rest seconds.
+func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog.Logger) *handshakeTrigger {
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
-		q := handshakeQueue{peers: peers}
+		q := handshakeQueue{peers: peers, rest: rest}
 		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
 			pause := handshakeInterval
 			if err := q.step(e, batch); err != nil {
@@ -76,6 +77,7 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *han
 type handshakeQueue struct {
 	peers      []noise.PublicKey // still to be triggered
 	active     []keepaliveBatch  // oldest first
+	rest       uint16            // persistent keepalive of a peer that has been triggered, in seconds; 0: none
 	lastFailed bool              // the last change failed and was logged
 }
 
@@ -85,7 +87,7 @@ func (q *handshakeQueue) step(e Engine, batch int) error {
 	var changes []config.Peer
 	peers, active := q.peers, q.active
 	if len(active) > 0 && time.Since(active[0].since) >= keepaliveDuration {
-		changes, active = setKeepalive(active[0].peers, 0), active[1:]
+		changes, active = setKeepalive(active[0].peers, q.rest), active[1:]
 	}
 	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
 		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
@@ -112,6 +114,9 @@ func (h *handshakeTrigger) stop() {
 		<-h.done
 	}
 }
+
+// finished reports whether all peers have been triggered. It may be called on nil.
+func (h *handshakeTrigger) finished() bool { return h == nil || isClosed(h.done) }
 
 // setKeepalive returns the changes that set the peers' keepalive interval.
 func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {

@@ -98,12 +98,12 @@ func (m *meshReconciler) ensureKey() error {
 	if err := m.engine.Configure(c); err != nil {
 		return fmt.Errorf("changing the key of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
-	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.cfg.Log)
+	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.keepalive, m.cfg.Log)
 	m.cfg.Log.Info("key changed", "generation", m.keys.current.number, "key", m.keys.current.public())
 	return nil
 }
 
-// peersAsConfigured returns the configuration that adds all peers of an engine again. The keepalive of nodes lasts for a moment only.
+// peersAsConfigured returns the configuration that adds all peers of an engine again. The handshakes that follow set the keepalive of nodes.
 func (m *meshReconciler) peersAsConfigured(st config.Status) (peers []config.Peer) {
 	for i := range st.Peers {
 		old := &st.Peers[i]

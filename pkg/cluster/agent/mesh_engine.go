@@ -11,12 +11,33 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // setup is the configuration of a tunnel's engine and interface.
 type setup struct {
-	port uint16
-	mtu  int // 0: none
+	port      uint16
+	mtu       int    // 0: none
+	keepalive uint16 // of other nodes, in seconds; 0: none
+	underlay  config.UnderlayMode
+	engine    engineOptions
+}
+
+// engineOptions are fixed while an engine runs.
+type engineOptions struct{ lanes, workers, nice int }
+
+// setupError is the host's refusal of a setup. The setup before it is still in effect, unless no engine runs.
+type setupError struct {
+	error
+	restarts bool // trying it again restarts the engine
+}
+
+func (e *setupError) Unwrap() error { return e.error }
+
+// restartTurn is when an engine restarts with other options.
+type restartTurn struct {
+	wanted engineOptions
+	at     time.Time
 }
 
 // engineRunner holds the running engine and the backoff between engines.
@@ -26,6 +47,8 @@ type engineRunner struct {
 	opened      time.Time
 	reopenDelay time.Duration // minimum time from opened to the next engine
 	setup       setup         // of the engine
+	keepalive   uint16        // that its nodes have
+	turn        restartTurn   // zero: none is due
 }
 
 // errEngineExited means that an engine exited early, and that the delay before the next one is not over.
@@ -38,9 +61,12 @@ const (
 	minReopenDelay = time.Second
 )
 
-// desiredSetup returns the tunnel's configuration: from the spec, the agent's flags or the node's interface, in this order.
+// desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
-	s := setup{port: cmp.Or(uint16(in.spec.Port), m.cfg.Port, DefaultPort), mtu: cmp.Or(int(in.spec.MTU), m.cfg.MTU)}
+	o := &in.settings
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, keepalive: o.Keepalive}
+	s.engine = engineOptions{o.Lanes, valueOr(o.Workers, daemon.AutoWorkers), valueOr(o.Nice, daemon.LaneNice)}
+	s.underlay = valueOr(o.Underlay, config.UnderlayAuto)
 	if s.mtu != 0 {
 		return s, nil
 	}
@@ -55,6 +81,29 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	return s, nil
 }
 
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// takeTurn returns the options that the engine is to have now: the wanted ones, once it is this node's turn to restart. wait is the time until
+// then.
+func (m *meshReconciler) takeTurn(wanted engineOptions, in reconcileInput) (now engineOptions, wait time.Duration) {
+	if m.engine == nil || wanted == m.setup.engine {
+		m.turn = restartTurn{}
+		return wanted, 0
+	}
+	if m.turn.wanted != wanted || m.turn.at.IsZero() {
+		m.turn = restartTurn{wanted, time.Now().Add(mesh.RestartDelay(&in.self, in.nodes))}
+	}
+	if wait = time.Until(m.turn.at); wait > 0 {
+		return m.setup.engine, wait
+	}
+	return wanted, 0
+}
+
 // ensureEngine makes an engine run with the given configuration. It returns the number of changes to the port and the interface.
 func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes int, err error) {
 	if m.engine != nil && isClosed(m.engine.Done()) {
@@ -64,6 +113,10 @@ func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes 
 		m.stop()
 		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
 	}
+	if m.engine != nil && m.setup.engine != want.engine {
+		m.cfg.Log.Info("restarting the tunnel with other lanes, workers or nice value, dropping its packets meanwhile", "interface", m.cfg.Tunnel)
+		m.stop()
+	}
 	if m.engine == nil {
 		if time.Since(m.opened) < m.reopenDelay {
 			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEngineExited)
@@ -72,15 +125,30 @@ func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes 
 			return 0, err
 		}
 	}
-	if m.setup.port != want.port {
-		if err := m.engine.Configure(config.Device{ListenPort: &want.port}); err != nil {
-			return 0, fmt.Errorf("moving the tunnel %s to port %d: %w", m.cfg.Tunnel, want.port, err)
-		}
-		changes++
+	if changes, err = m.changeEngine(want); err != nil {
+		return 0, err
 	}
 	m.setup = want
 	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, want.mtu, pods)
 	return changes + n, err
+}
+
+// changeEngine changes what can change while the engine runs.
+func (m *meshReconciler) changeEngine(want setup) (changes int, err error) {
+	if m.setup.port != want.port {
+		if err := m.engine.Configure(config.Device{ListenPort: &want.port}); err != nil {
+			return 0, &setupError{error: fmt.Errorf("moving the tunnel %s to port %d: %w", m.cfg.Tunnel, want.port, err)}
+		}
+		m.setup.port = want.port
+		changes++
+	}
+	if m.setup.underlay != want.underlay {
+		if err := m.engine.Configure(config.Device{Underlay: &want.underlay}); err != nil {
+			return 0, &setupError{error: fmt.Errorf("changing the underlay of the tunnel %s to %s: %w", m.cfg.Tunnel, want.underlay, err)}
+		}
+		changes++
+	}
+	return changes, nil
 }
 
 // reopenDelayAfter returns the next delay, after an engine that ran for a time and that was opened after the given delay.
@@ -93,15 +161,18 @@ func reopenDelayAfter(ran, delay time.Duration) time.Duration {
 
 // openEngine starts an engine. A goroutine requests a reconcile when it exits.
 func (m *meshReconciler) openEngine(want setup) error {
-	e, err := m.cfg.Open(m.cfg.Tunnel, want.mtu, m.cfg.Log)
+	o := want.engine
+	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Lanes: o.lanes, Workers: o.workers, Nice: o.nice}, m.cfg.Log)
 	if err != nil {
-		return fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err)
+		return &setupError{fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}
 	ports, mode := m.cfg.Ports, config.SpreadAuto
-	err = e.Configure(config.Device{PrivateKey: &m.keys.current.key, ListenPort: &want.port, Spread: &mode, SpreadPorts: &ports})
+	err = e.Configure(config.Device{
+		PrivateKey: &m.keys.current.key, ListenPort: &want.port, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
+	})
 	if err != nil {
 		e.Close()
-		return fmt.Errorf("setting key and port of the new tunnel %s: %w", m.cfg.Tunnel, err)
+		return &setupError{fmt.Errorf("setting key and port of the new tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}
 	m.engine, m.setup, m.opened, m.hasNoPeers = e, want, time.Now(), true
 	go func() {
@@ -110,13 +181,4 @@ func (m *meshReconciler) openEngine(want setup) error {
 	}()
 	m.cfg.Log.Info("tunnel is up", "interface", m.cfg.Tunnel, "port", want.port, "mtu", want.mtu, "key", m.keys.current.public())
 	return nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
@@ -81,6 +82,9 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	if err != nil {
 		return r, err
 	}
+	var turn time.Duration
+	want.engine, turn = m.takeTurn(want.engine, in)
+	r.restartPending = turn > 0
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
 	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
@@ -91,7 +95,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		return r, err
 	}
 	rotation, note, err := m.stepRotation(in)
-	if r.requeueAfter = soonest(wait, rotation); note != "" {
+	if r.requeueAfter = soonest(turn, soonest(wait, rotation)); note != "" {
 		r.notes = append(r.notes, note)
 	}
 	if m.filterErr != nil {
@@ -109,7 +113,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	}
 	cfg := mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
-		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(),
+		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
@@ -153,11 +157,11 @@ func soonest(a, b time.Duration) time.Duration {
 }
 
 // applyPersisted restores the tunnel that an earlier agent saved.
-func (m *meshReconciler) applyPersisted(s *persistedState) error {
+func (m *meshReconciler) applyPersisted(s *persistedState, settings mesh.Settings) error {
 	if err := m.openKeys(s.Spec.KeyGeneration); err != nil {
 		return err
 	}
-	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, spec: s.Spec})
+	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, settings: settings})
 	if err == nil {
 		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel})
 	}
@@ -196,7 +200,7 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 			return engineChanges, err
 		},
 		func() (int, error) { return 0, m.ensureKey() },
-		func() (int, error) { return m.configurePeers(d.saved.Peers) },
+		func() (int, error) { return m.configurePeers(d.saved.Peers, d.setup.keepalive) },
 		func() (int, error) {
 			if m.engine == before && engineChanges == 0 {
 				return 0, nil // the routes lead into the tunnel already, and there may be many
@@ -233,13 +237,16 @@ func smallerThan(all map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 	return all
 }
 
-// configurePeers makes the engine's peers those of a plan and returns the number of changes.
-func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
+// configurePeers makes the engine's peers those of a plan, nodes with a persistent keepalive, and returns the number of changes.
+func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (int, error) {
 	m.stopHandover()
 	defer m.startHandover(peers)
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, changes)
+	if keepalive != m.keepalive {
+		changes = append(changes, m.changeKeepalive(peers, keepalive)...)
+	}
 	if len(changes) == 0 {
 		m.noteConfigured(peers)
 		return 0, nil
@@ -249,13 +256,30 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer) (int, error) {
 	}
 	m.noteConfigured(peers)
 	m.sentEndpoints.Record(changes)
+	m.keepalive = keepalive
 	if m.hasNoPeers {
 		m.hasNoPeers = false
 		m.handshakes.stop()
-		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), m.cfg.Log)
+		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalive, m.cfg.Log)
 	}
 	m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(changes), "peers", len(peers))
 	return len(changes), nil
+}
+
+// changeKeepalive returns the changes that give all nodes another persistent keepalive. Handshakes that were to begin with the former one
+// begin anew.
+func (m *meshReconciler) changeKeepalive(peers []mesh.Peer, keepalive uint16) []config.Peer {
+	if !m.handshakes.finished() {
+		m.handshakes.stop()
+		m.hasNoPeers = true
+	}
+	var keys []noise.PublicKey
+	for i := range peers {
+		if !peers[i].IsExternal() {
+			keys = append(keys, peers[i].Key)
+		}
+	}
+	return setKeepalive(keys, keepalive)
 }
 
 // status returns the fields of the node's status that mesh mode fills in.
@@ -304,7 +328,7 @@ func (m *meshReconciler) stop() {
 	if m.engine != nil {
 		m.engine.Close()
 	}
-	m.engine, m.setup = nil, setup{}
+	m.engine, m.setup, m.keepalive = nil, setup{}, 0
 	clear(m.sentEndpoints)
 	m.configured = nil
 	m.unresponsive = unresponsive{}

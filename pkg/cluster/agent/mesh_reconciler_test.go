@@ -192,7 +192,7 @@ func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() 
 	var last *fakeEngine
 	n := &fakeNetwork{}
 	cfg := Config{
-		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Open: func(string, int, *slog.Logger) (Engine, error) {
+		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Open: func(TunnelOptions, *slog.Logger) (Engine, error) {
 			last = &fakeEngine{done: make(chan struct{})}
 			return last, nil
 		}},
@@ -239,12 +239,12 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	m.mustReconcile(t, l)
 	first := engine()
 	own.PodCIDRs = pods
-	l.self, l.nodes[0], l.spec.MTU = own, own, 1400
+	l.self, l.nodes[0], l.settings.MTU = own, own, 1400
 	m.mustReconcile(t, l)
 	if n.setInterfaceCalls != 2 || !slices.Equal(n.pods, pods) || n.mtu != 1400 {
 		t.Errorf("got %+v, want setInterfaceCalls 2, pods %v, mtu 1400", n, pods)
 	}
-	l.spec.Port = 7
+	l.settings.Port = 7
 	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
 		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
 	}

@@ -50,6 +50,11 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 			prometheus.GaugeValue, s.WithoutTunnel.Load(),
 		},
 		{"cleartext", "1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
+		{"config_refused", "1 while this node cannot apply the RopewalkConfig that selects it, and keeps the settings that it had.", prometheus.GaugeValue, s.ConfigRefused.Load()},
+		{
+			"config_conflicts", "RopewalkConfigs of the same priority as the one that applies to this node, which select it as well.",
+			prometheus.GaugeValue, s.ConfigRivals.Load(),
+		},
 	} {
 		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
 		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))

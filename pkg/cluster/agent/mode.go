@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -29,9 +31,38 @@ type modeSwitch struct {
 	lastSpreadPort    uint16          // the tunnel's port in the last status of spread mode; 0: unknown
 }
 
-// modeFor returns the mode of the spec, or the agent's default.
-func (a *Agent) modeFor(spec v1alpha1.NodeSpec) mesh.Mode {
-	return cmp.Or(mesh.Mode(spec.Mode), a.cfg.Mode)
+// reconcileSettings runs the reconciler of a mode, or tears it down on a node that opted out.
+func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger, s mesh.Settings) (result, error) {
+	a.lastSpreadPort = lastSpreadPort(&rn.Status)
+	if err := a.switchMode(ctx, s.Mode); err != nil {
+		return result{}, err
+	}
+	a.advance(eventModeEntered)
+	self := toMesh(n, rn)
+	self.OptOut = rn.Spec.OptOut // the spec may come from the persisted state
+	self.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
+	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
+	if self.OptOut {
+		return result{notes: []string{"the node opted out"}}, a.active.tearDown(ctx)
+	}
+	nodes := a.cluster.all()
+	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
+		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
+	}
+	in := reconcileInput{
+		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: s, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+	}
+	if s.Mode == mesh.ModeMesh {
+		m := a.runningMesh()
+		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
+		in.external, in.externalKnown = a.cluster.external.of(n)
+	}
+	res, err := a.active.reconcile(ctx, in)
+	res.status.Mode = v1alpha1.Mode(s.Mode)
+	if res.requeueAfter > 0 {
+		a.queue.AddAfter(clusterChanged, res.requeueAfter)
+	}
+	return res, err
 }
 
 // switchMode makes the reconciler of a mode the active one. It first tears down the other mode, including remains of an earlier

@@ -25,6 +25,7 @@ type persistedState struct {
 	Name    string            `json:"name,omitempty"`
 	Mode    mesh.Mode         `json:"mode"`
 	Spec    v1alpha1.NodeSpec `json:"spec"`
+	Config  *followedConfig   `json:"config,omitempty"`  // the last RopewalkConfig that was applied
 	Routing *Routing          `json:"routing,omitempty"` // in mesh mode
 	Tunnel  *savedTunnel      `json:"tunnel,omitempty"`  // in mesh mode
 }

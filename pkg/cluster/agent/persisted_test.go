@@ -33,7 +33,7 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 	cfg := Config{
 		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Log: slog.New(slog.DiscardHandler),
 	}
-	cfg.Network, cfg.Open = n, func(string, int, *slog.Logger) (Engine, error) {
+	cfg.Network, cfg.Open = n, func(TunnelOptions, *slog.Logger) (Engine, error) {
 		*engines = append(*engines, &fakeEngine{done: make(chan struct{})})
 		return (*engines)[len(*engines)-1], nil
 	}
@@ -123,12 +123,12 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	early := true
 	a, n, engines := newTestAgent(t, dir, func(c *Config) {
 		open := c.Open
-		c.Open = func(name string, mtu int, log *slog.Logger) (Engine, error) {
+		c.Open = func(o TunnelOptions, log *slog.Logger) (Engine, error) {
 			if early {
 				early = false
 				return nil, errors.New("no such device yet")
 			}
-			return open(name, mtu, log)
+			return open(o, log)
 		}
 	})
 	carries := func() {

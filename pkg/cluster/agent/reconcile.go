@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -51,7 +50,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
 		a.handled = requested
-		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.mode, Spec: rn.Spec, Routing: res.routing, Tunnel: res.saved})
+		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.mode, Spec: rn.Spec, Config: a.followed, Routing: res.routing, Tunnel: res.saved})
 	} else if res.saved != nil && res.saved.Strict {
 		a.saveStrict(n)
 	}
@@ -129,41 +128,6 @@ func (a *Agent) createRopewalkNode(ctx context.Context, n *node) (*v1alpha1.Rope
 		a.created = creation{n.UID, time.Now(), rn}
 	}
 	return rn, err
-}
-
-// reconcileMode runs the reconciler of the requested mode, or tears it down on a node that opted out.
-func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger) (result, error) {
-	mode := a.modeFor(rn.Spec)
-	a.lastSpreadPort = lastSpreadPort(&rn.Status)
-	if err := a.switchMode(ctx, mode); err != nil {
-		return result{}, err
-	}
-	a.advance(eventModeEntered)
-	self := toMesh(n, rn)
-	self.OptOut = rn.Spec.OptOut // the spec may come from the persisted state
-	self.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
-	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
-	if self.OptOut {
-		return result{notes: []string{"the node opted out"}}, a.active.tearDown(ctx)
-	}
-	nodes := a.cluster.all()
-	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
-		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
-	}
-	in := reconcileInput{
-		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
-	}
-	if mode == mesh.ModeMesh {
-		m := a.runningMesh()
-		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
-		in.external, in.externalKnown = a.cluster.external.of(n)
-	}
-	res, err := a.active.reconcile(ctx, in)
-	res.status.Mode = v1alpha1.Mode(mode)
-	if res.requeueAfter > 0 {
-		a.queue.AddAfter(clusterChanged, res.requeueAfter)
-	}
-	return res, err
 }
 
 // logProblems logs the problems that the last reconcile did not have.

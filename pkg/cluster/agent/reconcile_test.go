@@ -59,7 +59,7 @@ func ownedByNodeA() *v1alpha1.RopewalkNode {
 func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
 	for _, another := range []bool{true, false} {
 		a, api, _ := newSyncedAgent(t, func(c *Config) {
-			c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
+			c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
 		}, ownedByNodeA())
 		var other instanceLock
 		if another {
@@ -86,7 +86,7 @@ func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
 func TestFailingAgentBesideAnotherPublishesNothing(t *testing.T) {
 	for _, served := range []bool{true, false} {
 		a, api, _ := newSyncedAgent(t, func(c *Config) {
-			c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errNoInterface } // any
+			c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errNoInterface } // any
 			c.IsServed = func(string) bool { return served }
 		}, ownedByNodeA())
 		if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, errNoInterface) {
@@ -178,7 +178,7 @@ func (q *recordingQueue) AddAfter(t trigger, after time.Duration) {
 // TestAgentBesideAnotherAsksSlowly: each attempt interrupts the other agent's control socket and is logged.
 func TestAgentBesideAnotherAsksSlowly(t *testing.T) {
 	a, _, _ := newSyncedAgent(t, func(c *Config) {
-		c.Open = func(string, int, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
+		c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
 	}, ownedByNodeA())
 	var other instanceLock
 	if held, err := other.try(a.cfg.KeyDir); err != nil || !held {

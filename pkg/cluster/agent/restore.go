@@ -35,7 +35,7 @@ func (a *Agent) restorePersisted() {
 			a.cfg.Log.Warn("removing saved state of another node failed, ignoring it", "error", err)
 		}
 	}
-	a.persisted = saved
+	a.persisted, a.followed = saved, saved.Config
 	if err := a.applyLastDesired(nil); err != nil {
 		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying", "error", err)
 		a.queue.AddRateLimited(hostChanged)
@@ -65,13 +65,14 @@ func (a *Agent) applyPersisted() error {
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing); err != nil {
 		return fmt.Errorf("restoring routes until the API is reached: %w", err)
 	}
-	if saved.Tunnel == nil || a.modeFor(saved.Spec) != mesh.ModeMesh { // in another mode, the agent has no rights for a tunnel
+	settings := a.settingsFor(saved.Spec, saved.Config)
+	if saved.Tunnel == nil || settings.Mode != mesh.ModeMesh { // in another mode, the agent has no rights for a tunnel
 		return nil
 	}
 	if a.resumedReconciler == nil {
 		a.resumedReconciler = newMeshReconciler(a.cfg, saved.Tunnel, a.api.all, a.triggerHostChanged)
 	}
-	err := a.resumedReconciler.applyPersisted(saved)
+	err := a.resumedReconciler.applyPersisted(saved, settings)
 	a.stats.setEngine(a.resumedReconciler.engine)
 	return err
 }

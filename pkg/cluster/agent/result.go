@@ -16,6 +16,7 @@ type reconcileInput struct {
 	nodesAsOf          time.Time // when nodes were last known to be all of the cluster; zero: they are
 	self               mesh.Node
 	spec               v1alpha1.NodeSpec
+	settings           mesh.Settings
 	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
 	external           []mesh.ExternalPeer // in mesh mode
 	externalKnown      bool                // external is complete
@@ -33,16 +34,20 @@ type result struct {
 	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
 	// write theirs.
 	problems      []mesh.Problem
-	external      *externalOutcome     // nil: the external peers are unknown, or the mode has none
-	externalPeers int                  // number of external peers that this node has
-	withoutTunnel int                  // number of nodes that have no tunnel to this one, in mesh mode
-	filtering     bool                 // unencrypted packets from other nodes' pods are dropped, in mesh mode
-	cleartext     bool                 // traffic for pods of nodes without a tunnel leaves unencrypted
-	routing       *Routing             // into the tunnel; nil: none
-	saved         *savedTunnel         // for the persisted state; nil: there is no tunnel
-	requeueAfter  time.Duration        // delay of the next reconcile; 0: not before the next event
-	engine        Engine               // nil: no tunnel runs
-	spread        metrics.SpreadSource // nil: no eBPF programs are attached
+	external      *externalOutcome // nil: the external peers are unknown, or the mode has none
+	externalPeers int              // number of external peers that this node has
+	withoutTunnel int              // number of nodes that have no tunnel to this one, in mesh mode
+	filtering     bool             // unencrypted packets from other nodes' pods are dropped, in mesh mode
+	cleartext     bool             // traffic for pods of nodes without a tunnel leaves unencrypted
+	routing       *Routing         // into the tunnel; nil: none
+	saved         *savedTunnel     // for the persisted state; nil: there is no tunnel
+	requeueAfter  time.Duration    // delay of the next reconcile; 0: not before the next event
+	// restartPending reports that the tunnel restarts with changed settings when it is this node's turn.
+	restartPending bool
+	configRefused  bool                 // this node cannot apply its RopewalkConfig
+	configRivals   int                  // number of RopewalkConfigs of the same priority that select this node, but the one that applies
+	engine         Engine               // nil: no tunnel runs
+	spread         metrics.SpreadSource // nil: no eBPF programs are attached
 }
 
 // failedWithoutEndpoints reports whether the reconcile failed before it found this node's endpoints: r has next to nothing to publish.

@@ -50,7 +50,7 @@ func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 
 func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
 	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
-	port, tunnels, err := s.findTunnel(uint16(in.spec.Port))
+	port, tunnels, err := s.findTunnel(in.settings.Port)
 	if err != nil {
 		return s.unchangedResult(in), err
 	}

@@ -86,7 +86,7 @@ func TestStoppedStandbyLeavesTunnelToTheOther(t *testing.T) {
 	engine := &fakeEngine{done: make(chan struct{})}
 	a, _, _ := newSyncedAgent(t, func(c *Config) {
 		c.IsServed = func(string) bool { return true }
-		c.Open = func(string, int, *slog.Logger) (Engine, error) {
+		c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) {
 			opened++
 			return engine, nil
 		}

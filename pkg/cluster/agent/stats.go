@@ -26,6 +26,9 @@ type Stats struct {
 	WithoutTunnel atomic.Int64
 	// Cleartext is 1 while traffic for their pods, or for those of nodes with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
+	// ConfigRefused is 1 while this node cannot apply the RopewalkConfig that selects it. ConfigRivals is the number of others of the same
+	// priority that select it, too.
+	ConfigRefused, ConfigRivals atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
@@ -56,17 +59,32 @@ func (s *Stats) update(r *result, err error) {
 	if r.external != nil {
 		s.RefusedPeers.Store(int64(len(r.external.refused)))
 	}
-	cleartext := int64(0)
-	if r.cleartext {
-		cleartext = 1
-	}
-	s.Cleartext.Store(cleartext)
+	s.Cleartext.Store(oneIf(r.cleartext))
+	s.ConfigRefused.Store(oneIf(r.configRefused))
+	s.ConfigRivals.Store(int64(r.configRivals))
 	s.filtering.Store(r.filtering)
 	if r.spread == nil {
 		s.spread.Store(nil)
 		return
 	}
 	s.spread.Store(&r.spread)
+}
+
+func oneIf(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// isClosed reports whether a channel on which nothing is sent is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Standby reports whether the agent stands by: another agent has taken its tunnel over, and serves the probes. changed is closed when

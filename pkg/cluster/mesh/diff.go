@@ -62,12 +62,15 @@ func addition(w *Peer) config.Peer {
 	for _, p := range w.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: p})
 	}
+	if w.Keepalive != 0 {
+		c.Keepalive = &w.Keepalive
+	}
 	w.diffExternal(&c, &config.PeerStatus{})
 	return c
 }
 
-// diffExternal adds to a change what only external peers have, and reports whether that is needed. The keepalive of nodes is left
-// alone: the agent sets it for a moment to start handshakes.
+// diffExternal adds to a change what only external peers have, and reports whether that is needed. The keepalive of nodes that are peers
+// already is left alone: the agent sets another one for a moment to start handshakes.
 func (p *Peer) diffExternal(c *config.Peer, st *config.PeerStatus) (needed bool) {
 	if !p.IsExternal() {
 		return false

@@ -35,6 +35,8 @@ type TunnelConfig struct {
 	AcceptedPrefixes map[string][]netip.Prefix
 	// OwnKeys are this node's public keys, published or not.
 	OwnKeys []noise.PublicKey
+	// Keepalive is the persistent keepalive of the nodes, in seconds; 0: none.
+	Keepalive uint16
 }
 
 // KeyOwners maps a key to the name of its node.
@@ -77,10 +79,9 @@ type Peer struct {
 	// Replaces is the current key of the same node, if this is its next key; otherwise zero. See AssignByHandshake.
 	Replaces noise.PublicKey `json:"succeeds,omitzero"`
 
-	// The others belong to external peers.
-
-	EndpointName string `json:"endpointName,omitempty"` // host:port, which the device resolves again when it needs to; empty: none
-	Keepalive    uint16 `json:"keepalive,omitempty"`    // in seconds; 0: none
+	// EndpointName is the host:port of an external peer, which the device resolves again when it needs to; empty: none.
+	EndpointName string `json:"endpointName,omitempty"`
+	Keepalive    uint16 `json:"keepalive,omitempty"` // in seconds; 0: none
 }
 
 // KeyOwnersOf returns the owners of the nodes' keys in a plan.
@@ -222,7 +223,7 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 	if !ok {
 		t.addProblem(n, "it has published no endpoint of its own with an IP version that this node has")
 	}
-	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n)}
+	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n), Keepalive: t.cfg.Keepalive}
 	t.plan.Peers = append(t.plan.Peers, p)
 	t.plan.Routes = append(t.plan.Routes, pods.accepted...)
 	for _, c := range pods.accepted {
@@ -238,7 +239,7 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		t.addProblem(n, "its next key is the key of node %s", owner.Name)
 		return
 	}
-	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key})
+	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key, Keepalive: t.cfg.Keepalive})
 }
 
 // allowedIPs returns the valid sources of a node's packets: its pods and its own addresses. A pod's packet to an address of the node

@@ -101,7 +101,7 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 		KeyDir: filepath.Join(dir, "keys", name),
 		MeshConfig: agent.MeshConfig{
 			Network: j, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-			Open: func(string, int, *slog.Logger) (agent.Engine, error) { return j, nil },
+			Open: func(agent.TunnelOptions, *slog.Logger) (agent.Engine, error) { return j, nil },
 		},
 	})
 	if err != nil {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// nodeSettings is what an agent knows of the RopewalkConfig of its node. Settings are tried: if the host refuses them, the agent goes back to
+// the last ones that it applied.
+type nodeSettings struct {
+	followed *followedConfig // the last one that was applied in full; nil: none
+	refusal  configRefusal
+}
+
+// configRefusal is a config that the host refused.
+type configRefusal struct {
+	uid        types.UID
+	generation int64
+	err        *setupError // nil: none was refused
+}
+
+// configChoice is what the RopewalkConfigs mean for one reconcile.
+type configChoice struct {
+	wanted  *followedConfig // the one that applies by the labels; nil: none
+	applied *followedConfig // the one whose settings apply: wanted, or the last one while wanted is refused
+	rivals  []string        // others of the same priority
+	reason  string          // why wanted is refused; empty: it is not
+}
+
+// reconcileMode reconciles with the settings of the node's RopewalkConfig, or with the last ones if the host refuses them.
+func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger) (result, error) {
+	choice := a.chooseConfig(n, rn.Spec, t)
+	settings, last := a.settingsFor(rn.Spec, choice.applied), a.settingsFor(rn.Spec, a.followed)
+	res, err := a.reconcileSettings(ctx, n, rn, t, settings)
+	var refused *setupError
+	if errors.As(err, &refused) && !errors.Is(err, errServedElsewhere) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
+		a.refusal = configRefusal{err: refused}
+		if choice.wanted != nil {
+			a.refusal.uid, a.refusal.generation = choice.wanted.UID, choice.wanted.Generation
+		}
+		choice.applied, choice.reason = a.followed, refused.Error()
+		a.cfg.Log.Warn("applying settings failed, going back to the last ones", "error", refused)
+		res, err = a.reconcileSettings(ctx, n, rn, t, last)
+	}
+	if err == nil && !res.restartPending {
+		if a.followed = choice.applied; choice.reason == "" {
+			a.refusal = configRefusal{}
+		}
+	}
+	choice.report(&res)
+	return res, err
+}
+
+// chooseConfig returns the RopewalkConfig of this node. While RopewalkConfigs are unknown, the last one stays in effect.
+func (a *Agent) chooseConfig(n *node, spec v1alpha1.NodeSpec, t trigger) configChoice {
+	if spec.OptOut {
+		return configChoice{applied: a.followed}
+	}
+	if !a.cluster.configs.HasSynced() {
+		return configChoice{wanted: a.followed, applied: a.followed}
+	}
+	var c configChoice
+	c.wanted, c.rivals = chooseConfig(a.cluster.configs.all(), n.Labels)
+	c.applied = c.wanted
+	if c.wanted == nil {
+		return c
+	}
+	s := c.wanted.Settings
+	if spec.Mode != "" {
+		s.Mode = ""
+	}
+	switch err := a.cfg.checkSettings(s); {
+	case err != nil:
+		c.applied, c.reason = a.followed, err.Error()
+	case a.refusal.holds(c.wanted, t):
+		c.applied, c.reason = a.followed, a.refusal.err.Error()
+	}
+	return c
+}
+
+// holds reports whether the host has refused a config, and is not to be asked again. A port may become free, so it is asked at each resync. Not
+// so for what restarts the tunnel.
+func (r *configRefusal) holds(f *followedConfig, t trigger) bool {
+	return r.err != nil && r.uid == f.UID && r.generation == f.Generation && (t != periodicResync || r.err.restarts)
+}
+
+// settingsFor returns the settings of the node: those of its spec, of a config, of the flags, in this order.
+func (a *Agent) settingsFor(spec v1alpha1.NodeSpec, f *followedConfig) mesh.Settings {
+	return specSettings(spec).Over(f.settings()).Over(a.cfg.settings())
+}
+
+// report adds the choice to a result.
+func (c *configChoice) report(r *result) {
+	if c.wanted == nil {
+		return
+	}
+	r.configRivals = len(c.rivals)
+	state := v1alpha1.ConfigApplied
+	switch {
+	case c.reason != "":
+		state, r.configRefused = v1alpha1.ConfigRefused, true
+		r.notes = append(r.notes, fmt.Sprintf("RopewalkConfig %s is refused, the last settings stay in effect: %s", c.wanted.Name, c.reason))
+	case r.restartPending:
+		state = v1alpha1.ConfigPending
+	}
+	r.status.Config = &v1alpha1.FollowedConfig{Name: c.wanted.Name, Generation: c.wanted.Generation, State: state, ConflictsWith: c.rivals[:min(len(c.rivals), v1alpha1.MaxConflicts)]}
+	if len(c.rivals) > 0 { // all nodes of the pool have it
+		note := fmt.Sprintf("RopewalkConfigs of the same priority select this node, of which the oldest applies: %s, not %s", c.wanted.Name, strings.Join(c.rivals, ", "))
+		r.clusterNote = strings.TrimPrefix(r.clusterNote+"; "+note, "; ")
+	}
+}

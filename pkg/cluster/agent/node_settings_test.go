@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
+)
+
+// poolConfig returns a RopewalkConfig of the nodes with the label pool=NAME.
+func poolConfig(name string, edit func(*v1alpha1.ConfigSpec)) *v1alpha1.RopewalkConfig {
+	rc := &v1alpha1.RopewalkConfig{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("config " + name), Generation: 1}}
+	rc.Spec.NodeSelector.MatchLabels = map[string]v1alpha1.LabelValue{"pool": v1alpha1.LabelValue(name)}
+	if edit != nil {
+		edit(&rc.Spec)
+	}
+	return rc
+}
+
+// putConfig stores a RopewalkConfig, as an administrator would.
+func (a *fakeAPI) putConfig(t *testing.T, rc *v1alpha1.RopewalkConfig) {
+	t.Helper()
+	spec, err := json.Marshal(rc.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _ := a.configs.get(rc.Name)
+	o.ObjectMeta, o.Spec = rc.ObjectMeta, spec
+	a.configs.put(o)
+}
+
+// pooledAgent is an agent of the node "a" with the RopewalkConfigs of its API.
+type pooledAgent struct {
+	*Agent
+	t       *testing.T
+	network *fakeNetwork
+	opened  []TunnelOptions
+	engines []*fakeEngine
+	openErr error // of the next engine
+}
+
+func newPooledAgent(t *testing.T, all ...*v1alpha1.RopewalkConfig) (*pooledAgent, *fakeAPI) {
+	t.Helper()
+	p := &pooledAgent{t: t}
+	a, api, network := newSyncedAgent(t, func(c *Config) {
+		c.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
+			if err := p.openErr; err != nil {
+				p.openErr = nil
+				return nil, err
+			}
+			p.opened = append(p.opened, o)
+			p.engines = append(p.engines, &fakeEngine{done: make(chan struct{})})
+			return p.engines[len(p.engines)-1], nil
+		}
+	}, ownedByNodeA())
+	p.Agent, p.network = a, network
+	for _, rc := range all {
+		api.putConfig(t, rc)
+	}
+	go a.cluster.configs.RunWithContext(t.Context())
+	<-a.cluster.configs.HasSyncedChecker().Done()
+	return p, api
+}
+
+// label gives the node a label pool.
+func (p *pooledAgent) label(pool string) {
+	n, _ := p.cluster.node("a")
+	n.Labels = map[string]string{"pool": pool}
+}
+
+// edit changes a RopewalkConfig as the informer has it.
+func (p *pooledAgent) edit(name string, change func(*v1alpha1.ConfigSpec)) {
+	o, _, _ := p.cluster.configs.GetStore().GetByKey(name)
+	rc := o.(*v1alpha1.RopewalkConfig).DeepCopy()
+	rc.Generation++
+	change(&rc.Spec)
+	if err := p.cluster.configs.GetStore().Update(rc); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *pooledAgent) reconciles(t trigger) result {
+	p.t.Helper()
+	n, rn := p.cluster.node("a")
+	res, err := p.reconcileMode(p.t.Context(), n, rn, t)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return res
+}
+
+// stateOf returns a config's name and state in a result.
+func stateOf(r *result) string {
+	if c := r.status.Config; c != nil {
+		return c.Name + " " + string(c.State)
+	}
+	return ""
+}
+
+func TestLabelsSelectSettings(t *testing.T) {
+	p, _ := newPooledAgent(t,
+		poolConfig("jumbo", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Port = 8900, 51900 }),
+		poolConfig("quiet", func(s *v1alpha1.ConfigSpec) { s.Underlay, s.PersistentKeepalive = "udp", 25 }),
+	)
+	for _, c := range []struct {
+		pool     string
+		mtu      int
+		endpoint v1alpha1.Endpoint
+		state    string
+	}{
+		{"", 1440, "192.0.2.1:51820", ""},
+		{"jumbo", 8900, "192.0.2.1:51900", "jumbo Applied"},
+		{"quiet", 1440, "192.0.2.1:51820", "quiet Applied"},
+		{"other", 1440, "192.0.2.1:51820", ""},
+	} {
+		p.label(c.pool)
+		r := p.reconciles(clusterChanged)
+		if p.network.mtu != c.mtu || r.status.Endpoints[0] != c.endpoint || stateOf(&r) != c.state {
+			t.Errorf("pool %q: mtu %d, %+v", c.pool, p.network.mtu, r.status)
+		}
+	}
+	if len(p.engines) != 1 {
+		t.Errorf("%d engines: MTU, port and underlay change while one runs", len(p.engines))
+	}
+	var underlays []config.UnderlayMode
+	for _, change := range p.engines[0].configuredSince(1) {
+		if change.Underlay != nil {
+			underlays = append(underlays, *change.Underlay)
+		}
+	}
+	if !slices.Equal(underlays, []config.UnderlayMode{config.UnderlayUDP, config.UnderlayAuto}) {
+		t.Errorf("underlays %v", underlays)
+	}
+}
+
+func TestNodeSpecPrecedesConfig(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Port = 8900, 51900 }))
+	p.label("a")
+	n, rn := p.cluster.node("a")
+	rn.Spec.MTU = 1300
+	r, err := p.reconcileMode(t.Context(), n, rn, clusterChanged)
+	if err != nil || p.network.mtu != 1300 || r.status.Endpoints[0] != "192.0.2.1:51900" {
+		t.Errorf("mtu %d, %+v, %v", p.network.mtu, r.status, err)
+	}
+}
+
+func TestEngineRestartsWithOtherLanes(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Lanes, s.Workers, s.Nice = 1, new(int32(0)), new(int32(5)) }))
+	p.reconciles(clusterChanged)
+	routes := p.network.routing
+	p.label("a")
+	r := p.reconciles(clusterChanged)
+	if len(p.opened) != 2 || p.opened[0].Workers != daemon.AutoWorkers || p.opened[0].Nice != daemon.LaneNice {
+		t.Fatalf("opened %+v", p.opened)
+	}
+	if o := p.opened[1]; o.Lanes != 1 || o.Workers != 0 || o.Nice != 5 || stateOf(&r) != "a Applied" {
+		t.Errorf("opened %+v, %s", o, stateOf(&r))
+	}
+	if !isClosed(p.engines[0].Done()) || routes == nil || p.network.routing == nil {
+		t.Error("two engines run, or routes were removed")
+	}
+	if p.reconciles(periodicResync); len(p.opened) != 2 {
+		t.Error("restarted without a change")
+	}
+}
+
+// TestEngineRestartsInTurn has a younger node wait, with everything else applied at once.
+func TestEngineRestartsInTurn(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	var opened []TunnelOptions
+	m.cfg.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
+		opened = append(opened, o)
+		return &fakeEngine{done: make(chan struct{})}, nil
+	}
+	older, own := meshNode(0, noise.PublicKey{1}), meshNode(1, noise.PublicKey{})
+	in := reconcileInput{self: own, nodes: []mesh.Node{older, own}}
+	m.mustReconcile(t, in)
+	in.settings = mesh.Settings{Lanes: 3, MTU: 1300}
+	r := m.mustReconcile(t, in)
+	if !r.restartPending || r.requeueAfter == 0 || len(opened) != 1 || n.mtu != 1300 {
+		t.Fatalf("got %+v, opened %+v", r, opened)
+	}
+	m.turn.at = time.Now() // as if its turn had come
+	if r = m.mustReconcile(t, in); r.restartPending || len(opened) != 2 || opened[1].Lanes != 3 {
+		t.Errorf("got %+v, opened %+v", r, opened)
+	}
+}
+
+func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 8900 }))
+	p.label("a")
+	p.reconciles(clusterChanged)
+	for _, c := range []struct {
+		what   string
+		edit   func(*v1alpha1.ConfigSpec)
+		reason string
+	}{
+		{"lanes", func(s *v1alpha1.ConfigSpec) { *s = poolConfig("a", nil).Spec; s.Lanes, s.MTU = config.MaxLanes, 1300 }, "lanes is 256"},
+		{"workers", func(s *v1alpha1.ConfigSpec) { s.Lanes, s.Workers = 0, new(int32(config.MaxLanes)) }, "workers is 256"},
+		{"mode", func(s *v1alpha1.ConfigSpec) { s.Workers, s.Mode = nil, v1alpha1.ModeSpread }, "mode spread: no rights"},
+		{"no lanes to open", func(s *v1alpha1.ConfigSpec) { s.Mode, s.Lanes, p.openErr = "", 1, errors.New("no queue") }, "no queue"},
+	} {
+		p.cfg.canRun = func(mesh.Mode) error { return errors.New("no rights") }
+		p.edit("a", c.edit)
+		for range 2 {
+			r := p.reconciles(periodicResync)
+			if stateOf(&r) != "a Refused" || !r.configRefused || p.network.mtu != 8900 || len(r.notes) == 0 || !strings.Contains(r.notes[len(r.notes)-1], c.reason) {
+				t.Errorf("%s: %s, mtu %d, notes %v", c.what, stateOf(&r), p.network.mtu, r.notes)
+			}
+		}
+		if last := p.opened[len(p.opened)-1]; last.Lanes != 0 {
+			t.Errorf("%s: the engine has %d lanes", c.what, last.Lanes)
+		}
+	}
+	p.edit("a", func(*v1alpha1.ConfigSpec) {}) // a new generation is tried
+	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 || p.opened[len(p.opened)-1].Lanes != 1 {
+		t.Errorf("%s, mtu %d", stateOf(&r), p.network.mtu)
+	}
+}
+
+// rejectingEngine is an engine whose host has no free port.
+type rejectingEngine struct {
+	Engine
+	rejects bool
+}
+
+func (e *rejectingEngine) Configure(c config.Device) error {
+	if c.ListenPort != nil && e.rejects {
+		return errors.New("address in use")
+	}
+	return e.Engine.Configure(c)
+}
+
+func TestBusyPortIsTriedAtResync(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Port = 51900 }))
+	p.reconciles(clusterChanged)
+	m := p.runningMesh()
+	e := &rejectingEngine{m.engine, true}
+	m.engine = e
+	p.label("a")
+	for _, c := range []struct {
+		t       trigger
+		rejects bool
+		state   string
+		port    v1alpha1.Endpoint
+	}{
+		{clusterChanged, true, "a Refused", "192.0.2.1:51820"},
+		{clusterChanged, false, "a Refused", "192.0.2.1:51820"}, // not asked again
+		{periodicResync, true, "a Refused", "192.0.2.1:51820"},
+		{periodicResync, false, "a Applied", "192.0.2.1:51900"},
+		{clusterChanged, false, "a Applied", "192.0.2.1:51900"},
+	} {
+		e.rejects = c.rejects
+		if r := p.reconciles(c.t); stateOf(&r) != c.state || r.status.Endpoints[0] != c.port {
+			t.Errorf("%+v: got %s, %+v", c, stateOf(&r), r.status.Endpoints)
+		}
+	}
+}
+
+func TestKeepaliveReachesAllNodes(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
+	own, first, second := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	in := reconcileInput{self: own, nodes: []mesh.Node{own, first}}
+	m.mustReconcile(t, in)
+	keepalives := func() (all []uint16) {
+		m.handshakes.stop()
+		for _, p := range engine().Status().Peers {
+			all = append(all, p.Keepalive)
+		}
+		return all
+	}
+	in.settings.Keepalive = 7
+	m.mustReconcile(t, in)
+	in.nodes = append(in.nodes, second)
+	m.mustReconcile(t, in)
+	if got := keepalives(); len(got) != 2 || got[1] != 7 || got[0] != 7 && got[0] != keepaliveSeconds {
+		t.Errorf("keepalives %v", got)
+	}
+	in.settings.Keepalive = 0
+	m.mustReconcile(t, in)
+	if got := keepalives(); len(got) != 2 || got[0] == 7 || got[1] == 7 {
+		t.Errorf("keepalives %v without the setting", got)
+	}
+}
+
+// TestSettingsStayWhileConfigsAreUnknown has an agent restart while it can read nothing.
+func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Lanes = 8900, 1 }))
+	p.label("a")
+	r := p.reconciles(clusterChanged)
+	p.savePersisted(persistedState{Node: "node a", Name: "a", Mode: mesh.ModeMesh, Config: p.followed, Routing: r.routing, Tunnel: r.saved})
+	var opened []TunnelOptions
+	a, n, _ := newTestAgent(t, p.cfg.KeyDir, func(c *Config) {
+		c.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
+			opened = append(opened, o)
+			return &fakeEngine{done: make(chan struct{})}, nil
+		}
+	})
+	a.restorePersisted()
+	if n.mtu != 8900 || len(opened) != 1 || opened[0].Lanes != 1 {
+		t.Errorf("mtu %d, opened %+v", n.mtu, opened)
+	}
+	c := a.chooseConfig(&node{}, v1alpha1.NodeSpec{}, clusterChanged)
+	if c.applied == nil || c.applied.Settings.MTU != 8900 {
+		t.Errorf("got %+v", c.applied)
+	}
+}
+
+func TestEqualPrioritiesAreReported(t *testing.T) {
+	everywhere := poolConfig("b", func(s *v1alpha1.ConfigSpec) { s.NodeSelector.MatchLabels, s.MTU = nil, 1300 })
+	everywhere.CreationTimestamp = metav1.Unix(2, 0)
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 8900 }), everywhere)
+	p.label("a")
+	r := p.reconciles(clusterChanged)
+	if stateOf(&r) != "a Applied" || p.network.mtu != 8900 || r.configRivals != 1 || !strings.Contains(r.clusterNote, "a, not b") {
+		t.Errorf("%s, %d rivals, note %q", stateOf(&r), r.configRivals, r.clusterNote)
+	}
+	p.edit("b", func(s *v1alpha1.ConfigSpec) { s.Priority = 1 })
+	if r = p.reconciles(clusterChanged); stateOf(&r) != "b Applied" || p.network.mtu != 1300 || r.configRivals != 0 || strings.Contains(r.clusterNote, "not") {
+		t.Errorf("%s, %d rivals, note %q", stateOf(&r), r.configRivals, r.clusterNote)
+	}
+}
+
+func FuzzHostileRopewalkConfig(f *testing.F) {
+	f.Add("pool", "a", "In", int32(51820), int32(1400), int32(2), int32(-10), "udp", "mesh")
+	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), int32(-7), int32(99), "tcp", "both")
+	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu, lanes, nice int32, underlay, mode string) {
+		rc := poolConfig("a", func(s *v1alpha1.ConfigSpec) {
+			s.Port, s.MTU, s.Lanes, s.Nice, s.Workers, s.PersistentKeepalive = port, mtu, lanes, &nice, &lanes, port
+			s.Underlay, s.Mode = v1alpha1.Underlay(underlay), v1alpha1.Mode(mode)
+			s.NodeSelector.MatchExpressions = []v1alpha1.NodeSelectorRequirement{
+				{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(value)}},
+			}
+		})
+		p := parseConfig(rc)
+		chosen, _ := chooseConfig([]parsedConfig{p}, map[string]string{"pool": "a", key: value})
+		if chosen == nil {
+			return
+		}
+		s := chosen.Settings
+		if p.invalid != "" || int32(s.Port) != port || s.Lanes < 0 || s.Lanes > config.MaxLanes || *s.Workers < 0 || *s.Nice < -20 || *s.Nice > 19 || s.MTU < 0 || s.MTU > 65535 {
+			t.Errorf("chosen: %+v", s)
+		}
+	})
+}

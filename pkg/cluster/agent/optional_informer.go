@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
+)
+
+// optionalInformer follows objects that administrators define. Agents work without the CRD and without the right to read it: the objects
+// are then unknown.
+type optionalInformer struct {
+	cache.SharedIndexInformer
+	refused chan struct{} // closed when the API server has refused a list
+	once    sync.Once
+}
+
+// optionalRetryPeriod is the time between two attempts to list objects while the API server has no such resource, or refuses.
+const optionalRetryPeriod = 5 * time.Minute
+
+// newOptionalInformer returns an informer that calls changed after each change of a definition.
+func newOptionalInformer(c *client, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
+	list := cache.NewListWatchFromClient(c.own, resource, "", fields.Everything())
+	o := &optionalInformer{SharedIndexInformer: cache.NewSharedIndexInformer(list, object, 0, nil), refused: make(chan struct{})}
+	err := o.SetTransform(trimObject)
+	if err == nil {
+		err = o.SetWatchErrorHandlerWithContext(o.delayRefusedLists(resource, log))
+	}
+	if err == nil {
+		_, err = o.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+			UpdateFunc: func(before, after any) {
+				if !sameDefinition(before, after) {
+					changed()
+				}
+			},
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setting up the informer of %s: %w", resource, err)
+	}
+	return o, nil
+}
+
+// delayRefusedLists returns a handler that waits after a refused list: thousands of agents must not repeat it every few seconds.
+func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) cache.WatchErrorHandlerWithContext {
+	return func(ctx context.Context, r *cache.Reflector, err error) {
+		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+			return
+		}
+		log.Warn("listing optional objects failed: the last known ones stay in effect, retrying", "resource", resource, "every", optionalRetryPeriod, "error", err)
+		o.once.Do(func() { close(o.refused) })
+		select {
+		case <-ctx.Done():
+		case <-time.After(optionalRetryPeriod):
+		}
+	}
+}
+
+// isSettled reports whether the objects are known, or the API server has refused to list them.
+func (o *optionalInformer) isSettled() bool { return o.HasSynced() || isClosed(o.refused) }
+
+// sameDefinition reports whether an update changes the status only.
+func sameDefinition(before, after any) bool {
+	a, okA := before.(metav1.Object)
+	b, okB := after.(metav1.Object)
+	return okA && okB && a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp())
+}

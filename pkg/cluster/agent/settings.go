@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
+)
+
+// settings returns those of the agent's flags.
+func (c *Config) settings() mesh.Settings {
+	return mesh.Settings{Mode: c.Mode, Port: c.Port, MTU: c.MTU}
+}
+
+// specSettings returns those of a RopewalkNode's spec.
+func specSettings(s v1alpha1.NodeSpec) mesh.Settings {
+	return mesh.Settings{Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU)}
+}
+
+// checkSettings returns an error for settings that this host cannot have.
+func (c *Config) checkSettings(s mesh.Settings) error {
+	cpus := daemon.UsableCPUs()
+	switch {
+	case s.Lanes > cpus:
+		return fmt.Errorf("lanes is %d, and this node's agent may use %d CPUs", s.Lanes, cpus)
+	case s.Workers != nil && *s.Workers > cpus:
+		return fmt.Errorf("workers is %d, and this node's agent may use %d CPUs", *s.Workers, cpus)
+	case s.Mode != "" && s.Mode != c.Mode:
+		if err := c.canRun(s.Mode); err != nil {
+			return fmt.Errorf("mode %s: %w (set modeOverride in the chart)", s.Mode, err)
+		}
+	}
+	return nil
+}
+
+// errNoPerfmon means that the process may not load the programs of mode spread.
+var errNoPerfmon = errors.New("the agent lacks CAP_PERFMON")
+
+// canRunMode returns an error if the process lacks what a mode needs and another mode may not need.
+func canRunMode(m mesh.Mode) error {
+	if m == mesh.ModeMesh {
+		_, err := os.Stat("/dev/net/tun")
+		return err
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("reading the process's capabilities: %w", err)
+	}
+	has := func(c int) bool { return have[c/32].Effective&(1<<(c%32)) != 0 }
+	if !has(unix.CAP_PERFMON) && !has(unix.CAP_SYS_ADMIN) {
+		return errNoPerfmon
+	}
+	return nil
+}
