@@ -220,6 +220,7 @@ func TestRefusedConfigurationIsNotRecorded(t *testing.T) {
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	m.mustReconcile(t, reconcileInput{nodes: []mesh.Node{own, other}, self: own})
 	alone := reconcileInput{nodes: []mesh.Node{own}, self: own}
+	m.handshakes.stop() // its changes of peers would take the error
 	engine().peersErr = errors.New("no memory")
 	if _, err := m.reconcile(t.Context(), alone); err == nil {
 		t.Fatal("the engine's error is lost")
