@@ -54,7 +54,7 @@ func BenchmarkElephantTransmit(b *testing.B) {
 				}
 			})
 			for sent := r.conn.count + trains*45; r.conn.count < sent; {
-				n, err := r.engine.lanes[0].queue.Read(r.tx.bufs, r.tx.sizes)
+				n, err := r.tx.reader.read(r.tx.txBatch)
 				if err != nil {
 					b.Fatal(err)
 				}

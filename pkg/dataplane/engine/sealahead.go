@@ -15,7 +15,7 @@ func (t *transmitter) readMore() bool {
 		return t.submitAndRead()
 	}
 	t.flush()
-	n := t.lane.queue.TryRead(t.bufs, t.sizes)
+	n := t.reader.tryRead(t.txBatch)
 	t.jobs.ReportBacklog(min(n, 1))
 	t.addTrains(n)
 	return n > 0
@@ -25,7 +25,7 @@ func (t *transmitter) readMore() bool {
 // arrived.
 func (t *transmitter) submitAndRead() bool {
 	next := t.spareBatch()
-	n := t.lane.queue.TryRead(next.bufs, next.sizes)
+	n := t.reader.tryRead(next)
 	t.jobs.ReportBacklog(min(n, 1))
 	if n == 0 {
 		t.spares = append(t.spares, next)

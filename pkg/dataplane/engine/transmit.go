@@ -30,6 +30,7 @@ const (
 // transmitter is the send direction of one lane, used by one goroutine.
 type transmitter struct {
 	lane     *lane
+	reader   trainReader
 	drops    *drop.Counters
 	*txBatch            // the batch that is being filled
 	spares   []*txBatch // unused batches: neither being filled nor in the job ring
@@ -53,6 +54,7 @@ type transmitter struct {
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
 		lane:     l,
+		reader:   trainReader{lane: l},
 		drops:    &l.stats.drops,
 		txBatch:  newTxBatch(n),
 		jobs:     l.sealJobs,

@@ -63,10 +63,16 @@ func newSlots(n int) (backing, bufs [][]byte) {
 	for i := range n {
 		s := all[i*size : (i+1)*size : (i+1)*size]
 		backing = append(backing, s)
-		bufs = append(bufs, s[headroom:headroom+tun.MaxTrain])
+		bufs = append(bufs, readBuffer(s))
 	}
 	return backing, bufs
 }
+
+// readBuffer returns the part of a slot into which a train is read.
+func readBuffer(slot []byte) []byte { return slot[headroom : headroom+tun.MaxTrain] }
+
+// setSlot replaces slot i.
+func (b *txBatch) setSlot(i int, slot []byte) { b.slots[i], b.bufs[i] = slot, readBuffer(slot) }
 
 // empty reports whether there is nothing to send.
 func (b *txBatch) empty() bool { return len(b.pending.runs) == 0 }

@@ -167,18 +167,18 @@ func (t *transmitter) read() (int, error) {
 	q := &t.queue
 	switch {
 	case !q.active():
-		return t.lane.queue.Read(t.bufs, t.sizes)
+		return t.reader.read(t.txBatch)
 	case len(q.full) == 0 || q.Queue != nil && q.Ready():
-		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+		return t.reader.tryRead(t.txBatch), nil
 	case q.spurious:
 		q.spurious, q.retried = false, 0
 		time.Sleep(time.Duration(txRetry))
-		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+		return t.reader.tryRead(t.txBatch), nil
 	case q.conn != t.lane.conn.Load() || !(*q.conn).BeginWait(): // the port was closed
 		q.retried = 0
-		return t.lane.queue.TryRead(t.bufs, t.sizes), nil
+		return t.reader.tryRead(t.txBatch), nil
 	}
-	n, err := t.lane.queue.ReadOr(t.bufs, t.sizes, q.fds)
+	n, err := t.reader.readOr(t.txBatch, q.fds)
 	(*q.conn).EndWait()
 	if n == 0 {
 		q.retried, q.waited = 0, true

@@ -250,7 +250,7 @@ func TestBusyLaneWithWorkersRetriesWhatWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.tx.sendBatch(r.tx.lane.queue.TryRead(r.tx.bufs, r.tx.sizes))
+	r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
 	if sent := r.peer.Packets().Tx / 40; sent == 0 || sent > 16 || !r.tx.retryDue() {
 		t.Errorf("the lane has sent %d of %d trains before it tries the held run again", sent, trains)
 	}

@@ -44,7 +44,7 @@ func (r *rig) carry(elements ...[]byte) {
 		}
 	}
 	for n := 1; n > 0; {
-		if n = r.engine.lanes[0].queue.TryRead(r.tx.bufs, r.tx.sizes); n > 0 {
+		if n = r.tx.reader.tryRead(r.tx.txBatch); n > 0 {
 			r.tx.sendBatch(n)
 		}
 	}
@@ -304,7 +304,7 @@ func TestSealedTrainLeavesBeforeNextIsSealed(t *testing.T) {
 	if err := r.tun.Inject(0, (&flow.Flow{Ends: out4}).Train(45, 1380)); err != nil {
 		t.Fatal(err)
 	}
-	r.tx.addTrains(r.engine.lanes[0].queue.TryRead(r.tx.bufs, r.tx.sizes))
+	r.tx.addTrains(r.tx.reader.tryRead(r.tx.txBatch))
 	u := r.tx.txBatch
 	r.tx.txBatch = r.tx.spareBatch()
 	r.tx.submit(u)

@@ -206,7 +206,7 @@ func (q *fakeQueue) drain(bufs [][]byte, sizes []int) (n int) {
 	for n < len(bufs) && q.in.count > 0 {
 		sizes[n] = q.in.pop(bufs[n])
 		n++
-		if sizes[n-1] > bigTrain {
+		if sizes[n-1] > BigTrain {
 			break
 		}
 	}

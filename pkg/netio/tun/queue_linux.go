@@ -120,7 +120,7 @@ func (q *queue) TryRead(bufs [][]byte, sizes []int) (n int) {
 	return n
 }
 
-// drain reads until a train above bigTrain, an error, or the end of the queue or of bufs.
+// drain reads until a train above BigTrain, an error, or the end of the queue or of bufs.
 func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
 	for n < len(bufs) && q.readErr == nil {
 		size, errno := read(q.fd, bufs[n])
@@ -128,7 +128,7 @@ func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
 		case 0:
 			sizes[n] = size
 			n++
-			if size > bigTrain {
+			if size > BigTrain {
 				return n
 			}
 		case unix.EINTR:

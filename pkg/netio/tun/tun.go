@@ -18,8 +18,8 @@ const MaxBuffers = 130
 // MaxReadFDs is the largest number of descriptors for which one ReadOr waits.
 const MaxReadFDs = 64
 
-// bigTrain is the size in bytes above which a train ends a Read.
-const bigTrain = 4 << 10
+// BigTrain is the size in bytes above which a train ends a Read.
+const BigTrain = 4 << 10
 
 // ErrTooManyBuffers is returned by Write for more than MaxBuffers buffers.
 var ErrTooManyBuffers = errors.New("too many buffers in one write")
