@@ -20,9 +20,8 @@
 #define ANSWER_TIMEOUT (25000000000ULL >> TICK_SHIFT)
 /* After a pause of this length the wait for an answer begins anew. */
 #define SENDER_PAUSE (5000000000ULL >> TICK_SHIFT)
-/* Peers are noted at most once in NOTE_JIFFIES, which is one second or less, so that a message may look newer than its answer. */
+/* Peers are noted at most once in NOTE_JIFFIES (restore.h), which is one second or less: a message may look newer than its answer. */
 #define NOTE_SLACK (2000000000ULL >> TICK_SHIFT)
-#define NOTE_JIFFIES 100
 /* Too few messages may all be lost. */
 #define ANSWER_MESSAGES 16
 #define ANSWER_HOLD (600000000000ULL >> TICK_SHIFT)
@@ -50,12 +49,6 @@ INLINE int is_unanswered(struct answers *a, u64 tick)
 	a->failures = failures + 1;
 	a->unanswered = 0;
 	return 1;
-}
-
-/* Returns whether the peer should be noted if this is one of its data messages. */
-INLINE int is_note_due(const struct source *source)
-{
-	return source && bpf_jiffies64() - source->noted >= NOTE_JIFFIES;
 }
 
 /* Notes that the peer at the packet's source was heard, if the packet is a data message. */

@@ -10,9 +10,12 @@
  * the source. A destination that is a lane port of this host becomes the listen port.
  */
 
+/* A peer is noted as heard (answers.h) once in so many jiffies at most. */
+#define NOTE_JIFFIES 100
+
 /* The sender of a packet to a tunnel. */
 struct sender {
-	struct source *source; /* null if there is none, or if the address was looked up in this jiffy before */
+	struct source *source; /* null if there is none, and while no note is due if the address was looked up in this jiffy before */
 	be16 endpoint_port;    /* 0: it is no peer with lane ports */
 	be16 listen_port;
 };
@@ -35,9 +38,16 @@ INLINE struct recent_source *recent_slot(struct counters *all, const struct sour
 	return &all->recent[mixed >> (32 - RECENT_BITS)];
 }
 
+/* Returns whether the peer should be noted if this is one of its data messages. */
+INLINE int is_note_due(const struct source *source)
+{
+	return source && bpf_jiffies64() - source->noted >= NOTE_JIFFIES;
+}
+
 /*
  * Returns the lane ports of the packet's source address. Packets arrive in bursts, so most have been looked up before in this
- * jiffy, and the copy costs a fifth of a lookup. Nothing needs to invalidate it, for it is not used in the next jiffy.
+ * jiffy, and the copy costs a fifth of a lookup. Nothing needs to invalidate it, for it is not used in the next jiffy. While a note is due, there
+ * is no copy: the data message to note may come right behind another message, as a probe is sent ahead of it.
  */
 INLINE const struct recent_source *find_source(struct counters *all, const struct outer *o, struct sender *from)
 {
@@ -50,7 +60,7 @@ INLINE const struct recent_source *find_source(struct counters *all, const struc
 	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address))
 		return recent;
 	from->source = bpf_map_lookup_elem(&sources, &key);
-	*recent = (struct recent_source){.jiffies = jiffies, .listen_port = key.listen_port, .first = 1};
+	*recent = (struct recent_source){.jiffies = is_note_due(from->source) ? 0 : jiffies, .listen_port = key.listen_port, .first = 1};
 	__builtin_memcpy(recent->address, key.address, sizeof(recent->address));
 	if (from->source) {
 		recent->endpoint_port = from->source->endpoint_port;

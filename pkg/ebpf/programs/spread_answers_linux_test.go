@@ -120,6 +120,18 @@ func TestUnansweredMessagesKeepListenPort(t *testing.T) {
 	a.want("resumed", a.send(0), lane)
 }
 
+// TestKeepaliveBehindOtherMessageIsHeard: a probe of the peer's spread program leaves just ahead of the keepalive.
+func TestKeepaliveBehindOtherMessageIsHeard(t *testing.T) {
+	for name, ahead := range map[string]int{"a handshake response": 92, "a probe that is not for this host": 40} {
+		a := newAnswering(t)
+		for range 10 {
+			a.want("keepalives behind "+name, a.send(8*time.Second), lane)
+			a.hear(2, ahead)
+			a.hear(4, 32)
+		}
+	}
+}
+
 // TestAnswersKeepPeerSpread has answers of all kinds of peers, for an hour each.
 func TestAnswersKeepPeerSpread(t *testing.T) {
 	for name, c := range map[string]struct {
