@@ -30,7 +30,7 @@ const (
 	packets = 3000
 	// closedPort is a port of the attacked host where nobody listens.
 	closedPort = testbed.ListenPort + 1
-	rounds   = 3
+	rounds     = 3
 )
 
 // lab is a tunnel whose end A is attacked.

@@ -30,6 +30,8 @@ const (
 	// answerTime is how long the attacker waits for the answer to an initiation.
 	answerTime = 500 * time.Millisecond
 	tries      = 20
+	// prepared is the number of packets that are made before an attack.
+	prepared = 8192
 )
 
 var (
@@ -139,8 +141,8 @@ func (x *attacker) seal(inner []byte) []byte {
 // send sends packets of an attack to a port, at the rate of -rate, until stop is closed, but for no longer than maxDuration and no
 // more than limit packets.
 func (x *attacker) send(a attack, port uint16, limit int, stop <-chan struct{}) (sent int) {
+	next := x.generator(a, netip.AddrPortFrom(attackedAddress, port), min(limit, prepared))
 	begin := time.Now()
-	to := netip.AddrPortFrom(attackedAddress, port)
 	for at := (&unix.SockaddrInet4{Addr: attackedAddress.As4()}); sent < limit; sent++ {
 		elapsed := time.Since(begin)
 		if elapsed > maxDuration {
@@ -155,9 +157,23 @@ func (x *attacker) send(a attack, port uint16, limit int, stop <-chan struct{}) 
 		default:
 		}
 		// Without room in the device's queue a packet is lost, as a flood's packets may be.
-		_ = unix.Sendto(x.raw, outerPacket(a.source(), to, a.message(x, sent), a.badChecksum), 0, at)
+		_ = unix.Sendto(x.raw, next(sent), 0, at)
 	}
 	return sent
+}
+
+// generator returns the function that returns packet i. Packets of a session have counters of their own. Others are made before the attack,
+// and repeated, so that the generator takes little CPU time.
+func (x *attacker) generator(a attack, to netip.AddrPort, n int) func(i int) []byte {
+	generate := func(i int) []byte { return outerPacket(a.source(), to, a.message(x, i), a.badChecksum) }
+	if a.session {
+		return generate
+	}
+	packets := make([][]byte, n)
+	for i := range packets {
+		packets[i] = generate(i)
+	}
+	return func(i int) []byte { return packets[i%n] }
 }
 
 // source returns the address of a packet.

@@ -18,6 +18,8 @@ type attack struct {
 	forged bool
 	// badChecksum gives each packet a wrong UDP checksum.
 	badChecksum bool
+	// session makes each packet anew, with the next counter of a session.
+	session bool
 	// message returns the payload of packet i.
 	message func(x *attacker, i int) []byte
 	// counted are the reasons under which the packets may be counted. Under load others apply than else.
@@ -30,19 +32,19 @@ var flooded = []drop.Reason{
 }
 
 var attacks = []attack{
-	{"initiations, no mac1, many addresses", true, false, initiation(false), append([]drop.Reason{drop.HSBadMAC1}, flooded...)},
-	{"initiations, valid mac1, many addresses", true, false, initiation(true), flooded},
-	{"initiations, valid mac1, one address", false, false, initiation(true), flooded},
-	{"a replayed initiation of a peer", false, false, replayedInitiation, append([]drop.Reason{drop.HSReplay, drop.HSRateLimited}, flooded...)},
-	{"data, unknown receiver index, all sizes", true, false, unknownIndex, []drop.Reason{drop.RXUnknownIndex}},
-	{"data, wrong UDP checksum, all sizes", true, true, unknownIndex, []drop.Reason{drop.RXSocket}},
-	{"random bytes, all sizes", true, false, junk, []drop.Reason{drop.RXBadType, drop.RXTooShort}},
-	{"truncated handshake messages", true, false, truncated, []drop.Reason{drop.RXBadLength, drop.RXTooShort}},
-	{"oversized handshake messages", true, false, oversized, []drop.Reason{drop.RXBadLength}},
-	{"cookie replies", true, false, cookieReply, []drop.Reason{drop.RXUnknownIndex}},
-	{"a peer: replayed data", false, false, replayedData, []drop.Reason{drop.RXReplay}},
-	{"a peer: forged inner source addresses", false, false, spoofed, []drop.Reason{drop.RXInnerSpoofed}},
-	{"a peer: packets to ten peers that are offline", false, false, spray, []drop.Reason{drop.TXStagedOverflow, drop.TXStagedExpired}},
+	{"initiations, no mac1, many addresses", true, false, false, initiation(false), append([]drop.Reason{drop.HSBadMAC1}, flooded...)},
+	{"initiations, valid mac1, many addresses", true, false, false, initiation(true), flooded},
+	{"initiations, valid mac1, one address", false, false, false, initiation(true), flooded},
+	{"a replayed initiation of a peer", false, false, false, replayedInitiation, append([]drop.Reason{drop.HSReplay, drop.HSRateLimited}, flooded...)},
+	{"data, unknown receiver index, all sizes", true, false, false, unknownIndex, []drop.Reason{drop.RXUnknownIndex}},
+	{"data, wrong UDP checksum, all sizes", true, true, false, unknownIndex, []drop.Reason{drop.RXSocket}},
+	{"random bytes, all sizes", true, false, false, junk, []drop.Reason{drop.RXBadType, drop.RXTooShort}},
+	{"truncated handshake messages", true, false, false, truncated, []drop.Reason{drop.RXBadLength, drop.RXTooShort}},
+	{"oversized handshake messages", true, false, false, oversized, []drop.Reason{drop.RXBadLength}},
+	{"cookie replies", true, false, false, cookieReply, []drop.Reason{drop.RXUnknownIndex}},
+	{"a peer: replayed data", false, false, false, replayedData, []drop.Reason{drop.RXReplay}},
+	{"a peer: forged inner source addresses", false, false, true, spoofed, []drop.Reason{drop.RXInnerSpoofed}},
+	{"a peer: packets to ten peers that are offline", false, false, true, spray, []drop.Reason{drop.TXStagedOverflow, drop.TXStagedExpired}},
 }
 
 // initiation returns random initiations.
