@@ -28,8 +28,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// MaxPeers is the largest number of peers of a device.
-const MaxPeers = 1 << 16
+// MaxPeers is the largest number of peers of a device: that of the in-kernel WireGuard (MAX_PEERS_PER_DEVICE).
+const MaxPeers = 1 << 20
 
 // ErrTooManyPeers is returned by Configure when a change would exceed MaxPeers.
 var ErrTooManyPeers = fmt.Errorf("too many peers: %w", syscall.E2BIG)
