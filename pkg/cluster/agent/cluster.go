@@ -194,10 +194,11 @@ func (c *cluster) all() []mesh.Node {
 	if c.blocks != nil {
 		blocks = c.blocks.byNode()
 	}
-	var nodes []mesh.Node
+	objects := c.nodeObjects()
+	nodes := make([]mesh.Node, 0, len(objects))
 	states := make(map[string]agentState, len(c.agentStates))
 	var wait time.Duration
-	for _, n := range c.nodeObjects() {
+	for _, n := range objects {
 		m, w := c.agentStates[n.Name].update(n, agents[n.Name])
 		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {

@@ -97,6 +97,7 @@ func (r *Routing) keys(tunnel bool, local []netip.Prefix) (keys []routeKey) {
 		return nil
 	}
 	exempt := make(map[netip.Prefix]bool, len(r.Exempt)+len(local))
+	keys = make([]routeKey, 0, len(r.Exempt)+len(local)+2*len(r.Routes))
 	for _, p := range slices.Concat(r.Exempt, local) {
 		if !exempt[p] {
 			keys = append(keys, routeKey{p, unix.RTN_THROW})
@@ -183,11 +184,14 @@ func (k routeKey) route(a routeAttributes) *netlink.Route {
 
 // agentRoutes returns the routes of this agent and of earlier ones.
 func agentRoutes() (map[routeKey]routeAttributes, error) {
-	all := map[routeKey]routeAttributes{}
+	var all map[routeKey]routeAttributes
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		own, err := hostnet.Dump(func() (map[routeKey]routeAttributes, error) { return dumpRoutes(family) })
 		if err != nil {
 			return nil, fmt.Errorf("listing the agent's routes: %w", err)
+		}
+		if len(all) < len(own) { // the larger map is not copied
+			all, own = own, all
 		}
 		maps.Copy(all, own)
 	}

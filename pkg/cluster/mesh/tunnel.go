@@ -118,6 +118,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	all := others(self, ModeMesh, nodes)
 	t.assignKeys(all)
 	t.assignAddrs(nodes)
+	t.plan.Peers, t.plan.Routes = make([]Peer, 0, len(all)), make([]netip.Prefix, 0, 2*len(all)) // growing would double what thousands of nodes take
 	for _, n := range all {
 		t.addPeer(n)
 	}
