@@ -48,7 +48,7 @@ enum drop_reason {
 	/* hellos (capability exchange) of authenticated peers */
 	DROP_HELLO_INVALID,         // a hello that is truncated or malformed
 	DROP_HELLO_VERSION,         // a hello of an unsupported version
-	DROP_HELLO_UNWANTED,        // a hello while spreading is off, or more than one within a second
+	DROP_HELLO_UNWANTED,        // a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, or more than 8 came within a second
 	/* initiations dropped by the XDP program in front of the receiver */
 	DROP_HS_XDP_SOURCE_LIMIT,   // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
 	DROP_HS_XDP_TOTAL_LIMIT,    // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
@@ -57,7 +57,7 @@ enum drop_reason {
 	/* the queue of received packets that are not decrypted yet */
 	DROP_RX_QUEUE_FULL,         // the receive queue was full: dropped from the flow with the most bytes in it
 	DROP_RX_CONGESTION,         // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
-	DROP_TX_SEND_BUFFER,        // a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
+	DROP_TX_SEND_BUFFER,        // the send buffer was full for a handshake message, a cookie reply, a keepalive or a packet that had waited for a session: the network device is too slow
 	DROP_TX_QUEUE_FULL,         // the transmit queue was full: dropped from the flow with the most bytes in it
 	DROP_TX_CONGESTION,         // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	DROP_TX_PACKET_TOO_BIG,     // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size

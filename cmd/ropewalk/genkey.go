@@ -39,7 +39,7 @@ func printKey(w io.Writer, base64 string) error {
 	return nil
 }
 
-// warnIfPublic prints wg(8)'s warning if out is a file that other users have any access to.
+// warnIfPublic prints wg(8)'s warning if out is a file whose mode gives all users (not only a group) any access.
 func warnIfPublic(warnings, out io.Writer) {
 	f, ok := out.(*os.File)
 	if !ok {

@@ -191,7 +191,8 @@ func (s *shower) status(name string) (config.Status, error) {
 	return client.Status()
 }
 
-// addReports adds the names of peers, and which do not answer. Other daemons than ropewalk do not report that.
+// addReports adds the names of peers and their failing handshakes, to what is shown without --lanes. Other daemons than ropewalk report
+// neither.
 func (s *shower) addReports(st *config.Status, sel show.Selector) error {
 	if s.opt.Lanes || sel != "" || len(st.Peers) == 0 {
 		return nil

@@ -259,7 +259,7 @@ func (p *ExternalPeer) peer() Peer {
 	}
 }
 
-// ExternalPeersOf returns the external peers of an earlier plan, for while their definitions are unknown.
+// ExternalPeersOf returns the external peers of an earlier plan. They are used as long as the API server's definitions cannot be read.
 func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 	for i := range peers {
 		if p := &peers[i]; p.IsExternal() {
@@ -285,7 +285,8 @@ func HeldPeersOf(accepted map[string][]netip.Prefix, peers []Peer) (all []Extern
 // IsExternal reports whether the peer is no node.
 func (p *Peer) IsExternal() bool { return p.External != "" }
 
-// Rank returns the number of older nodes in mesh mode. The oldest few write what concerns all nodes, so that not all do.
+// Rank returns the number of older nodes in mesh mode. Restarts of the tunnel
+// follow this order, and the agents of the oldest few nodes write the status of RopewalkPeers, so that not all do.
 func Rank(self *Node, nodes []Node) (rank int) {
 	for _, n := range others(self.Name, ModeMesh, nodes) {
 		if compareAge(n, self) < 0 {

@@ -41,7 +41,7 @@ func FindTools(lookPath func(name string) (string, error)) Tools {
 	}
 }
 
-// pipe runs a program with the given standard input and returns its output. The error has its standard error.
+// pipe runs a program with the given standard input and returns its output. An error contains what the program wrote to stderr.
 func pipe(ctx context.Context, input, path string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(cmd.Environ(), "LC_ALL=C")

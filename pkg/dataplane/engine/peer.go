@@ -18,7 +18,7 @@ type SlowPath interface {
 	// Stage takes a train (see tun.Queue) of the given number of packets, for which there is no usable session. train is
 	// valid only during the call. The slow path starts a handshake, or transmits at once if there is a session by now.
 	Stage(train []byte, packets int)
-	// Confirm reports that the peer has used keys, the unconfirmed key pair: the slow path may send with them now.
+	// Confirm reports that the peer has sent with the unconfirmed key pair, keys: the slow path may send with it now.
 	Confirm(keys *session.Keypair)
 	// Rekey reports that a new handshake is due.
 	Rekey()
@@ -31,7 +31,7 @@ type SlowPath interface {
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// CheckSources reports the first train that is spread to the peer at or after the time set by Spread.CheckAt: the slow path checks
+	// CheckSources reports that data is spread to the peer, once after each Spread.CheckAt and not before that time: the slow path checks
 	// whether messages from the source ports reach the peer.
 	CheckSources()
 	// Hello takes a decrypted control message (wire.IsControl): a hello, a path MTU probe, or a check of a source port. plain is valid
@@ -74,7 +74,7 @@ type traffic struct {
 	rx, tx               atomic.Uint64
 	rxPackets, txPackets atomic.Uint64
 	rxDrops, txDrops     atomic.Uint64
-	enqueued             atomic.Uint64 // transmitter.flushes when the lane last enqueued a packet for the peer
+	enqueued             atomic.Uint64 // transmitter.flushes when the lane last enqueued a packet for the peer, to know whether any waits now
 	group                int           // the send group that the lane now uses for the peer (transmitter.noteGroup); not for other goroutines
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// DeviceFlows is what the maps of a device have about flows. Their packets are encrypted: a flow is known by the hash that the
+// DeviceFlows has the flows in the eBPF maps of a device's programs. Their packets are encrypted: a flow is known by the hash that the
 // in-kernel WireGuard leaves on them.
 type DeviceFlows struct {
 	DeviceStatus
@@ -20,10 +20,10 @@ type DeviceFlows struct {
 	Flows []Flow    `json:"flows"`
 }
 
-// Flow is a flow that has sent within the flowlet gap. The table has neither its peer nor its bytes.
+// Flow is a flow that has sent within the flowlet gap, after which it may change its lane. The table has neither its peer nor its bytes.
 type Flow struct {
 	Hash string  `json:"hash"` // the upper 16 bits; flows with equal ones share an entry
-	Lane int     `json:"lane"` // index of its port among those of its peer, modulo their number
+	Lane int     `json:"lane"` // its peer, which has n ports, uses port Lane modulo n
 	Idle float64 `json:"idle_seconds"`
 }
 
@@ -55,12 +55,12 @@ func (h *Host) Flows(ctx context.Context, device string) (*DeviceFlows, error) {
 }
 
 // InterfaceCounters are counters of an in-kernel WireGuard's interface. The kernel counts no replays: wg_packet_rx_poll drops them with a
-// debug message alone (drivers/net/wireguard/receive.c), and messages that fail to decrypt with none.
+// debug message alone (drivers/net/wireguard/receive.c), and messages that fail to decrypt without any.
 type InterfaceCounters struct {
 	RxPackets      uint64 `json:"rx_packets"` // accepted messages, also handshakes and keepalives
 	RxErrors       uint64 `json:"rx_errors"`
-	RxFrameErrors  uint64 `json:"rx_frame_errors"`  // packets in them whose source is not allowed, or that are not IP
-	RxLengthErrors uint64 `json:"rx_length_errors"` // packets in them whose length is wrong
+	RxFrameErrors  uint64 `json:"rx_frame_errors"`  // inner packets whose source is not allowed, or that are not IP
+	RxLengthErrors uint64 `json:"rx_length_errors"` // inner packets whose length is wrong
 	RxDropped      uint64 `json:"rx_dropped"`
 }
 

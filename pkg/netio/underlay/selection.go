@@ -17,11 +17,11 @@ var ErrSelectionFixed = errors.New("the lane selection cannot change until the U
 //
 // The zero Selection selects nothing.
 type Selection struct {
-	// First and Last are the ends of the range from which senders without a plan take their sources. Port First + i
+	// First and Last are the ends of the range for source ports that no plan has: peers without a plan take theirs from it. Port First + i
 	// goes to lane i modulo the number of lanes, so adjacent ports are distributed evenly. If First is 0, or Last below
 	// First, there is no range.
 	First, Last uint16
-	// Plans take precedence over the range. Of two plans for one address the first counts.
+	// A plan's ports take precedence over the range, which still applies to the peer's other ports. Of two plans for one address the first counts.
 	Plans []Plan
 }
 
@@ -37,12 +37,12 @@ type Plan struct {
 // Selection, chooses by itself, for example by a hash that keeps each source on one lane.
 type Selector interface {
 	// SetSelection replaces the selection for all lanes at once. Datagrams that arrive after it has returned go to the
-	// lane of Selection.Lane; the Port chooses where that has no answer. A datagram whose lane changes may overtake
+	// lane of Selection.Lane. If that selects none, the Port chooses. A datagram whose lane changes may overtake
 	// others that wait at its old lane. The caller may change s afterwards.
 	//
-	// It returns the number of plans, from the first, that it has room for. A plan that had room keeps it as long as no
-	// plan before it grows. Errors: net.ErrClosed; ErrSelectionFixed, after which the former selection is still
-	// active; or the operating system's, after which nothing is selected. Features reports the present state.
+	// It returns the number of plans, from the first, that fit into its program. One that fits still fits in a later
+	// Selection, unless a plan before it has more ports there. Errors: net.ErrClosed; ErrSelectionFixed, after which the former selection is still
+	// active; or the operating system's, after which nothing is selected. Port.Features reports the present state.
 	SetSelection(s *Selection) (plans int, err error)
 }
 
@@ -51,7 +51,7 @@ func (s *Selection) Selects() bool { return s.hasRange() || len(s.Plans) > 0 }
 
 func (s *Selection) hasRange() bool { return s.First != 0 && s.First <= s.Last }
 
-// Lane returns the lane of datagrams from an address, 0 <= lane < lanes. ok is false if s does not select one.
+// Lane returns the lane of datagrams from an address, which is not 4-in-6: 0 <= lane < lanes. ok is false if s does not select one.
 func (s *Selection) Lane(from netip.AddrPort, lanes int) (lane int, ok bool) {
 	own := slices.IndexFunc(s.Plans, func(p Plan) bool { return p.From == from.Addr() })
 	if own >= 0 {

@@ -41,13 +41,13 @@ const (
 	HSBadCookie                    // a cookie reply to no message that this host sent
 	HelloInvalid                   // a hello that is truncated or malformed
 	HelloVersion                   // a hello of an unsupported version
-	HelloUnwanted                  // a hello while spreading is off, or more than one within a second
+	HelloUnwanted                  // a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, or more than 8 came within a second
 	HSXDPSourceLimit               // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
 	HSXDPTotalLimit                // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
 	RXSocket                       // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
 	RXQueueFull                    // the receive queue was full: dropped from the flow with the most bytes in it
 	RXCongestion                   // the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal
-	TXSendBuffer                   // a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it
+	TXSendBuffer                   // the send buffer was full for a handshake message, a cookie reply, a keepalive or a packet that had waited for a session: the network device is too slow
 	TXQueueFull                    // the transmit queue was full: dropped from the flow with the most bytes in it
 	TXCongestion                   // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	TXPacketTooBig                 // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
@@ -144,13 +144,13 @@ var helps = [Count]string{
 	"a cookie reply to no message that this host sent",
 	"a hello that is truncated or malformed",
 	"a hello of an unsupported version",
-	"a hello while spreading is off, or more than one within a second",
+	"a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, or more than 8 came within a second",
 	"initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP",
 	"initiations beyond a CPU's rate limit for all sources together, dropped in XDP",
 	"dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong",
 	"the receive queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the receive queue for too long: one was dropped as a congestion signal",
-	"a handshake message, a cookie reply, a keepalive or a packet that had waited for a session found the send buffer full: the network device is slower than what is sent through it",
+	"the send buffer was full for a handshake message, a cookie reply, a keepalive or a packet that had waited for a session: the network device is too slow",
 	"the transmit queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal",
 	"the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size",

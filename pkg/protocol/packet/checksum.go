@@ -12,7 +12,7 @@ import (
 // initial and all bytes are 0. A b of odd length is padded with a zero byte, so only the last piece of a message may
 // be odd.
 func Sum(b []byte, initial uint64) uint64 {
-	// The choice is inlined here: one more call would make small packets 10 % slower.
+	// Both branches repeat the sum: one more call would make small packets 10 % slower.
 	if useVector(len(b)) {
 		return initial + uint64(bits.ReverseBytes16(Fold(wordsVector(b))))
 	}
@@ -33,8 +33,8 @@ func Checksum(b []byte) uint16 { return ^Fold(Sum(b, 0)) }
 
 // PseudoSum returns the partial sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1) of a packet
 // for which Length returned ok: its addresses, proto, and n, the length in bytes of transport header and payload. It
-// reads the destination from the IP header. For an IPv6 packet with a routing header that is not the final
-// destination.
+// reads the destination from the IP header. In an IPv6 packet with a routing header, that address is not the final
+// destination, and the sum is not the one that the sender used.
 func PseudoSum(ip []byte, proto Protocol, n int) uint64 {
 	sum := uint64(proto) + uint64(n)
 	if ip[0]>>4 == 4 {
@@ -43,12 +43,12 @@ func PseudoSum(ip []byte, proto Protocol, n int) uint64 {
 	return sum + addHalves(be64(ip[8:16])) + addHalves(be64(ip[16:24])) + addHalves(be64(ip[24:32])) + addHalves(be64(ip[32:40]))
 }
 
-// addHalves leaves room for carries: 2^16 is 1 modulo 0xffff, so the sum of a word's two halves is congruent to the
-// sum of its 16-bit words.
+// addHalves returns the sum of a word's two halves, to which others can be added without overflow. It is congruent to the
+// sum of the word's 16-bit words, because 2^16 is 1 modulo 0xffff.
 func addHalves(w uint64) uint64 { return w>>32 + w&0xffffffff }
 
-// wordsGeneric returns the sum of b as little-endian words, modulo 0xffff. The word size does not matter up to 64
-// bits. It is 0 only if all bytes are 0. Swapping the bytes of the folded sum gives the big-endian sum (RFC 1071,
+// wordsGeneric returns the sum of b as little-endian words, modulo 0xffff. Words of 64 bits have the same sum as words of 16
+// bits (see addHalves). It is 0 only if all bytes are 0. Swapping the bytes of the folded sum gives the big-endian sum (RFC 1071,
 // section 2).
 //
 // Each iteration starts a new carry chain, so that iterations overlap in the processor: one chain through all of b
@@ -69,7 +69,7 @@ func wordsGeneric(b []byte) uint64 {
 		b = b[64:]
 	}
 	sum, c := bits.Add64(sum, carries, 0)
-	// The end-around carry cannot overflow: a sum that wrapped is small.
+	// Adding the carry cannot overflow: if c is 1, sum is less than carries.
 	return tail(b, sum+c)
 }
 
@@ -96,5 +96,5 @@ func tail(b []byte, sum uint64) uint64 {
 		last += uint64(b[0])
 	}
 	sum, c = bits.Add64(sum, last+carries, 0)
-	return sum + c
+	return sum + c // as above
 }

@@ -19,18 +19,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
+// A check is a control message (wire.Check, sent like a hello) that leaves from one source port. In a round of checks one leaves from each
+// source port in use and one from the listen port. The peer answers the latter with the ports whose checks it has received. So this device
+// finds out which source ports the path drops (spread.Checks).
+
 // checkRound is the time between two rounds of checks in ns. A blocked port is noticed in the fourth round after its last check that
-// arrived: within a second. The peer answers eight rounds per second.
+// arrived: within a second. The peer answers at most eight rounds per second (rate).
 const checkRound = int64(200 * time.Millisecond)
 
-// checkIdle is the time in ns without a round after which data causes one only if more follows after firstCheck: single packets that are
-// far apart cause a round every other time.
+// checkIdle is the time in ns without a round after which the first data begins none, but the next data does that comes firstCheck later or
+// after that. So of single packets that are far apart, every other one begins a round.
 const (
 	checkIdle  = int64(30 * time.Second)
 	firstCheck = int64(50 * time.Millisecond)
 )
 
-// maxOwnRounds is the number of rounds in a row that no data asks for. So many find that a port is blocked.
+// maxOwnRounds is the maximum number of rounds in a row that no data asks for: enough to find that a port is blocked.
 const maxOwnRounds = 5
 
 // checkState is what is known of the source ports of one peer. Peer.mu guards it.
@@ -136,7 +140,7 @@ func (p *Peer) handleChecks(now int64) {
 		p.blockSources()
 	}
 	if c.checks.InDoubt() && c.own < maxOwnRounds {
-		c.ownAt = c.roundAt + checkRound // the data that was lost may be all for long
+		c.ownAt = c.roundAt + checkRound // after the data that was lost there may be no more data to ask for a round
 	}
 }
 
@@ -148,7 +152,7 @@ func (p *Peer) checkSources(now int64) {
 	}
 	age := now - c.roundAt
 	switch {
-	case c.roundAt != 0 && age < checkRound: // no data asked for that one, or it was of other sources
+	case c.roundAt != 0 && age < checkRound: // the last round was one of runChecks, or of other sources
 		c.spread.CheckAt(c.roundAt + checkRound)
 	case (c.roundAt == 0 || age > checkIdle) && !c.waiting:
 		c.waiting = true

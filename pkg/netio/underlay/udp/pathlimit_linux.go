@@ -18,7 +18,7 @@ const (
 	// pathLifetime is the time after which a limit is forgotten: the route may have changed, or the path MTU have grown. If it has not,
 	// that costs the refused system calls of one batch.
 	pathLifetime = 2 * time.Minute
-	// maxPaths is the maximum number of destinations with a limit. Each train to a further one costs a refused system call.
+	// maxPaths is the maximum number of destinations with a limit. Each train to one more destination costs a refused system call.
 	maxPaths = 256
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried for any: the device that refuses it then
 	// carries most of the traffic.
@@ -99,8 +99,8 @@ func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 	return l
 }
 
-// limitOf returns the limits for a run. Those of datagrams are learned from sockets with the fragment option of the port, so they do
-// not hold for runs with one of their own.
+// limitOf returns the limits for a run. A limit of datagrams was learned with the sockets' fragment option, so it does not hold for a run
+// that sets its own.
 func (t *pathTable) limitOf(r *underlay.Run) pathLimit {
 	l := t.limit(r.To)
 	if hasOwnFragmentOption(r) {
@@ -136,7 +136,7 @@ func (p *pathLimits) current() *pathTable {
 		return nil
 	}
 	now := p.now()
-	if l := t.least.at(now); l == t.least {
+	if l := t.least.at(now); l == t.least { // the earliest limit has not ended
 		return t
 	}
 	p.mu.Lock()
@@ -252,13 +252,14 @@ func datagramSize(r *underlay.Run) (n int) {
 	return n
 }
 
-// sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. EINVAL has many reasons: the train was one if
-// the kernel accepts the datagrams.
+// sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. EINVAL has many reasons: the train was the
+// reason if the kernel accepts its datagrams. EIO means that UDP GSO is impossible: the device computes no
+// checksums, or the route has IPsec.
 func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
 	r := &runs[o.run]
 	o.segment = 0
 	if o.pktinfo == 0 {
-		o.from = netip.Addr{} // it was invalid, or dropped with the train
+		o.from = netip.Addr{} // the train had no source address, or was sent again without it
 	}
 	s.queueSingly(&s.resend, runs, o)
 	s.flush(&s.resend, runs) // records each error
