@@ -192,6 +192,9 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
 	}
+	if c := st.Config; c != nil {
+		t.Config = view.FollowedConfig{Name: c.Name, State: string(c.State)}
+	}
 	for _, e := range st.Endpoints {
 		t.Endpoints = append(t.Endpoints, string(e))
 	}

@@ -85,6 +85,13 @@ type Reported struct {
 	KeyRequested       int64 // by the spec; 0: none in particular
 	AgentVersion       string
 	KernelVersion      string
+	Config             FollowedConfig // zero: none
+}
+
+// FollowedConfig is the RopewalkConfig that applies to a node.
+type FollowedConfig struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
 }
 
 // UnresponsivePeers are the peers that do not answer a node's handshakes.

@@ -70,6 +70,8 @@ type nodeJSON struct {
 	StaleNodes    []string  `json:"stale_nodes,omitempty"` // maybe not all
 	AgentVersion  string    `json:"agent_version,omitempty"`
 	KernelVersion string    `json:"kernel_version,omitempty"`
+
+	Config *FollowedConfig `json:"config,omitempty"` // the RopewalkConfig that applies
 }
 
 type linkJSON struct {
@@ -149,6 +151,9 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 		Endpoints: nonNil(n.Reported.Endpoints), PodCIDRs: nonNil(n.cidrs()), MTU: n.Reported.MTU, Peers: n.Reported.Peers, SpreadsTo: n.Reported.SpreadsTo,
 		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
 		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
+	}
+	if n.Reported.Config.Name != "" {
+		j.Config = &n.Reported.Config
 	}
 	if s, known := m.expected[n.Name]; known && n.participates() {
 		j.PeersExpected = &s.count

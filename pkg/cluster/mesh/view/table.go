@@ -101,6 +101,28 @@ func (m *Mesh) nodeRows(s Style) [][]string {
 		}
 		rows = append(rows, m.row(n))
 	}
+	return m.withConfigs(rows, s, worst)
+}
+
+// withConfigs adds the column of RopewalkConfigs if any node follows one.
+func (m *Mesh) withConfigs(rows [][]string, s Style, worst map[string]Severity) [][]string {
+	if !slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.Reported.Config.Name != "" }) {
+		return rows
+	}
+	rows[0] = append(rows[0], "CONFIG")
+	row := 1
+	for i := range m.Nodes {
+		n := &m.Nodes[i]
+		if s.Problems && worst[n.Name] == "" {
+			continue
+		}
+		text := n.Reported.Config.Name
+		if state := n.Reported.Config.State; state != "" && state != "Applied" {
+			text += " (" + strings.ToLower(state) + ")"
+		}
+		rows[row] = append(rows[row], text)
+		row++
+	}
 	return rows
 }
 
