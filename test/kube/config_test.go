@@ -12,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -93,6 +94,7 @@ func TestLabelsMoveNodesBetweenPools(t *testing.T) {
 	n.follows("busy Refused", 1300, "192.0.2.2:4500")
 	n.shows("ropewalk_agent_config_refused 1\n")
 	l.warned(n.name, "RopewalkConfig busy is refused")
+	l.counted("busy", v1alpha1.ConfigStatus{ObservedGeneration: 1, RefusingNodes: 1}, metav1.ConditionFalse)
 
 	l.putConfig("small", map[string]any{"mtu": int64(1300), "port": int64(4500), "lanes": int64(1), "nice": int64(0)})
 	n.label("small")
@@ -107,6 +109,27 @@ func TestLabelsMoveNodesBetweenPools(t *testing.T) {
 	expect.NoError(l, l.dynamic.Resource(rwconfigs).Delete(t.Context(), "small", metav1.DeleteOptions{}))
 	n.follows("", 1440, "192.0.2.2:51820")
 	l.reach(pods)
+}
+
+// counted waits until the status of a RopewalkConfig has the counts, and its condition Accepted a status.
+func (l *lab) counted(name string, want v1alpha1.ConfigStatus, accepted metav1.ConditionStatus) {
+	l.Helper()
+	expect.EventuallyNoError(l, "the status of "+name, func() error {
+		o, err := l.dynamic.Resource(rwconfigs).Get(l.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var rc v1alpha1.RopewalkConfig
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &rc); err != nil {
+			return err
+		}
+		got := rc.Status
+		if got.ObservedGeneration != want.ObservedGeneration || got.FollowingNodes != want.FollowingNodes || got.PendingNodes != want.PendingNodes ||
+			got.RefusingNodes != want.RefusingNodes || len(got.Conditions) != 2 || got.Conditions[0].Status != accepted {
+			return fmt.Errorf("got %+v", got)
+		}
+		return nil
+	})
 }
 
 // warned waits for an Event of a node's RopewalkNode.

@@ -32,6 +32,7 @@ type Agent struct {
 	driftDetector
 	nodeSettings
 	external       externalStatus
+	configs        configStatus
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats

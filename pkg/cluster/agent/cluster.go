@@ -167,6 +167,16 @@ func (c *cluster) node(name string) (n *node, rn *v1alpha1.RopewalkNode) {
 	return n, rn
 }
 
+// ropewalkNodes returns all RopewalkNodes.
+func (c *cluster) ropewalkNodes() (all []*v1alpha1.RopewalkNode) {
+	for _, o := range c.agents.GetStore().List() {
+		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
+			all = append(all, rn)
+		}
+	}
+	return all
+}
+
 // nodeObjects returns the cluster's Nodes, with the own one as its watch has it.
 func (c *cluster) nodeObjects() (all []*node) {
 	own, _ := c.node(c.own)

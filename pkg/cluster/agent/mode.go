@@ -58,7 +58,7 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		in.external, in.externalKnown = a.cluster.external.of(n)
 	}
 	res, err := a.active.reconcile(ctx, in)
-	res.status.Mode = v1alpha1.Mode(s.Mode)
+	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self
 	if res.requeueAfter > 0 {
 		a.queue.AddAfter(clusterChanged, res.requeueAfter)
 	}

@@ -65,6 +65,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	published := a.publishStatus(ctx, rn, res, err)
 	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
+		a.publishConfigs(ctx, res.self, res.nodes)
 		a.releaseMemory(res.changes)
 	}
 	return errors.Join(err, published)
