@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -25,8 +26,14 @@ const maxNamedNodes = 10
 
 // configStatus remembers what an agent knows about the status of RopewalkConfigs, by name.
 type configStatus struct {
-	differsSince map[string]time.Time
-	written      map[string]writtenConfig
+	outdated map[string]outdatedConfig
+	written  map[string]writtenConfig
+}
+
+// outdatedConfig is a RopewalkConfig whose status is wrong.
+type outdatedConfig struct {
+	version string // resourceVersion: no agent has written the status since
+	since   time.Time
 }
 
 // writtenConfig is a status that the agent wrote.
@@ -36,6 +43,10 @@ type writtenConfig struct {
 	at     time.Time
 }
 
+// configWriterTimeout is the time per older node after which an agent writes a status in its place. Counts change all the time while nodes
+// follow a change, and the older node's agent writes them after minWriteInterval.
+const configWriterTimeout = minWriteInterval + writerTimeout
+
 // publishConfigs writes the status of the RopewalkConfigs if this agent is the one to do so. Another look follows, since other nodes' progress
 // is no reason to reconcile.
 func (a *Agent) publishConfigs(ctx context.Context, self mesh.Node, nodes []mesh.Node) {
@@ -43,47 +54,61 @@ func (a *Agent) publishConfigs(ctx context.Context, self mesh.Node, nodes []mesh
 	if rank >= maxStatusWriters || len(nodes) == 0 || !a.cluster.configs.HasSynced() {
 		return
 	}
-	before := a.configs
-	a.configs = configStatus{differsSince: map[string]time.Time{}, written: map[string]writtenConfig{}}
+	before, now, writes, failed := a.configs, time.Now(), 0, false
+	a.configs = configStatus{outdated: map[string]outdatedConfig{}, written: map[string]writtenConfig{}}
+	reported := a.cluster.ropewalkNodes()
 	for _, p := range a.cluster.configs.all() {
 		a.queue.AddAfter(clusterChanged, minWriteInterval)
 		rc := p.object
-		w, wasWritten := before.written[rc.Name]
-		wasWritten = wasWritten && w.uid == rc.UID && time.Since(w.at) < minWriteInterval
 		have := rc.Status
-		if wasWritten {
+		w, isRecent := before.lastWrite(rc, now)
+		if isRecent {
 			a.configs.written[rc.Name], have = w, w.status
 		}
-		want := configStatusOf(&p, have, a.cluster.ropewalkNodes())
+		want := configStatusOf(&p, have, reported)
 		if sameConfigStatus(have, want) {
 			continue
 		}
-		since, differed := before.differsSince[rc.Name]
-		if !differed {
-			since = time.Now()
-		}
-		a.configs.differsSince[rc.Name] = since
-		if wasWritten && w.status.ObservedGeneration == rc.Generation || time.Since(since) < time.Duration(rank)*writerTimeout {
-			continue
-		}
-		if !a.writeConfigStatus(ctx, rc, have, want) {
-			return // the others would wait for the same API server
+		o := before.outdatedSince(rc, now)
+		a.configs.outdated[rc.Name] = o
+		switch {
+		case isRecent && have.ObservedGeneration == rc.Generation, now.Sub(o.since) < time.Duration(rank)*configWriterTimeout:
+		case failed: // the others would wait for the same API server
+		case writes >= maxStatusWrites:
+			a.queue.AddAfter(clusterChanged, moreWritesAfter)
+		default:
+			writes++
+			failed = !a.writeConfigStatus(ctx, rc, have, want, now)
 		}
 	}
 }
 
+// lastWrite returns the last status that this agent wrote, if that was a moment ago.
+func (s *configStatus) lastWrite(rc *v1alpha1.RopewalkConfig, now time.Time) (w writtenConfig, isRecent bool) {
+	w, ok := s.written[rc.Name]
+	return w, ok && w.uid == rc.UID && now.Sub(w.at) < minWriteInterval
+}
+
+// outdatedSince returns since when a status has been wrong without a write.
+func (s *configStatus) outdatedSince(rc *v1alpha1.RopewalkConfig, now time.Time) outdatedConfig {
+	if o, ok := s.outdated[rc.Name]; ok && o.version == rc.ResourceVersion {
+		return o
+	}
+	return outdatedConfig{rc.ResourceVersion, now}
+}
+
 // writeConfigStatus writes a status, and an Event for a condition that changes for the worse. A failure is logged and retried. It returns false.
-func (a *Agent) writeConfigStatus(ctx context.Context, rc *v1alpha1.RopewalkConfig, have, want v1alpha1.ConfigStatus) bool {
+func (a *Agent) writeConfigStatus(ctx context.Context, rc *v1alpha1.RopewalkConfig, have, want v1alpha1.ConfigStatus, now time.Time) bool {
 	if err := a.client.applyStatus(ctx, v1alpha1.ConfigResource, v1alpha1.ConfigKind, rc.Name, want); err != nil {
 		a.cfg.Log.Warn("writing the status of a RopewalkConfig failed, retrying", "config", rc.Name, "after", minWriteInterval, "error", err)
 		return false
 	}
-	a.configs.written[rc.Name] = writtenConfig{rc.UID, want, time.Now()}
-	delete(a.configs.differsSince, rc.Name)
+	a.configs.written[rc.Name] = writtenConfig{rc.UID, want, now}
+	delete(a.configs.outdated, rc.Name)
 	for i := range want.Conditions {
 		c := &want.Conditions[i]
 		worse := (c.Type == v1alpha1.ConditionConflict) == (c.Status == metav1.ConditionTrue)
-		if worse && !hasCondition(have.Conditions, c.Type, c.Status) {
+		if worse && !meta.IsStatusConditionPresentAndEqual(have.Conditions, c.Type, c.Status) {
 			a.createEvent(ctx, regarding{v1alpha1.ConfigKind, rc.Name, rc.UID}, "Warning", c.Reason, c.Message)
 		}
 	}
@@ -117,13 +142,8 @@ func configStatusOf(p *parsedConfig, have v1alpha1.ConfigStatus, nodes []*v1alph
 	}
 	st.Conditions = []metav1.Condition{acceptedConfig(p, refusing), conflictOf(rivals)}
 	for i := range st.Conditions {
-		c := &st.Conditions[i]
-		c.ObservedGeneration, c.LastTransitionTime = p.object.Generation, metav1.Now()
-		for _, old := range have.Conditions {
-			if old.Type == c.Type && old.Status == c.Status {
-				c.LastTransitionTime = old.LastTransitionTime
-			}
-		}
+		st.Conditions[i].ObservedGeneration = p.object.Generation
+		st.Conditions[i] = withTransitionTime(st.Conditions[i], have.Conditions)
 	}
 	return st
 }
@@ -162,8 +182,4 @@ func sameConfigStatus(a, b v1alpha1.ConfigStatus) bool {
 		}
 	}
 	return reflect.DeepEqual(a, b)
-}
-
-func hasCondition(all []metav1.Condition, kind string, status metav1.ConditionStatus) bool {
-	return slices.ContainsFunc(all, func(c metav1.Condition) bool { return c.Type == kind && c.Status == status })
 }

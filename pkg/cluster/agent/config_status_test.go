@@ -4,7 +4,9 @@ package agent
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -66,5 +68,53 @@ func TestOldestNodeCountsFollowers(t *testing.T) {
 	}
 	if len(api.events) != 3 { // refused and a conflict of a, a conflict of b
 		t.Errorf("events %+v", api.events)
+	}
+}
+
+// TestYoungerWriterWaitsWhileOlderWrites has counts that change all the time. The older node's agent writes each time.
+func TestYoungerWriterWaitsWhileOlderWrites(t *testing.T) {
+	p, api := newPooledAgent(t, poolConfig("a", nil))
+	older, self := meshNode(0, noise.PublicKey{1}), meshNode(1, noise.PublicKey{2})
+	publish := func(version string) int {
+		for name, o := range p.configs.outdated {
+			o.since = o.since.Add(-time.Hour)
+			p.configs.outdated[name] = o
+		}
+		obj, _, _ := p.cluster.configs.GetStore().GetByKey("a")
+		rc := obj.(*v1alpha1.RopewalkConfig).DeepCopy()
+		rc.ResourceVersion = version
+		if err := p.cluster.configs.GetStore().Update(rc); err != nil {
+			t.Fatal(err)
+		}
+		before := api.configs.size()
+		p.publishConfigs(t.Context(), self, []mesh.Node{older, self})
+		return api.configs.size() - before
+	}
+	for _, version := range []string{"another", "yet another", "a third"} {
+		if n := publish(version); n != 0 {
+			t.Errorf("%d writes, although the older node's agent writes", n)
+		}
+	}
+	if n := publish("a third"); n != 1 {
+		t.Errorf("%d writes, although no agent has written", n)
+	}
+}
+
+func TestOneReconcileWritesFewConfigs(t *testing.T) {
+	p, api := newPooledAgent(t)
+	for i := range maxStatusWrites + 3 {
+		rc := poolConfig(fmt.Sprint("c", i), nil)
+		api.putConfig(t, rc)
+		if err := p.cluster.configs.GetStore().Update(rc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self := meshNode(0, noise.PublicKey{1})
+	for _, want := range []int{maxStatusWrites, 3, 0} {
+		before := api.configs.size()
+		p.publishConfigs(t.Context(), self, []mesh.Node{self})
+		if n := api.configs.size() - before; n != want {
+			t.Errorf("%d writes, want %d", n, want)
+		}
 	}
 }
