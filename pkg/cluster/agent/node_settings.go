@@ -44,20 +44,20 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	res, err := a.reconcileSettings(ctx, n, rn, t, settings)
 	var refused *setupError
 	if errors.As(err, &refused) && !errors.Is(err, errServedElsewhere) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
-		a.refusal = configRefusal{err: refused}
-		if choice.wanted != nil {
-			a.refusal.uid, a.refusal.generation = choice.wanted.UID, choice.wanted.Generation
-		}
-		choice.applied, choice.reason = a.followed, refused.Error()
-		a.cfg.Log.Warn("applying settings failed, going back to the last ones", "error", refused)
+		a.cfg.Log.Warn("applying settings failed, going back to the last ones", "config", choice.wantedName(), "error", refused)
 		res, err = a.reconcileSettings(ctx, n, rn, t, last)
+		choice.applied, choice.reason = a.followed, refused.Error()
+		a.refusal = refusalOf(choice.wanted, refused)
+		if again := (*setupError)(nil); errors.As(err, &again) && again.restarts { // no engine runs, with whatever settings
+			choice.reason, a.refusal = "", configRefusal{}
+		}
 	}
 	if err == nil && !res.restartPending {
 		if a.followed = choice.applied; choice.reason == "" {
 			a.refusal = configRefusal{}
 		}
 	}
-	choice.report(&res)
+	choice.report(&res, a.followed)
 	return res, err
 }
 
@@ -72,14 +72,14 @@ func (a *Agent) chooseConfig(n *node, spec v1alpha1.NodeSpec, t trigger) configC
 	var c configChoice
 	c.wanted, c.rivals = chooseConfig(a.cluster.configs.all(), n.Labels)
 	c.applied = c.wanted
-	if c.wanted == nil {
-		return c
-	}
-	s := c.wanted.Settings
+	s := c.wanted.settings()
 	if spec.Mode != "" {
 		s.Mode = ""
 	}
-	switch err := a.cfg.checkSettings(s); {
+	if spec.MTU != 0 {
+		s.MTU = 0
+	}
+	switch err := a.cfg.checkSettings(s, toMesh(n, nil).PodCIDRs); {
 	case err != nil:
 		c.applied, c.reason = a.followed, err.Error()
 	case a.refusal.holds(c.wanted, t):
@@ -88,10 +88,19 @@ func (a *Agent) chooseConfig(n *node, spec v1alpha1.NodeSpec, t trigger) configC
 	return c
 }
 
-// holds reports whether the host has refused a config, and is not to be asked again. A port may become free, so it is asked at each resync. Not
-// so for what restarts the tunnel.
+// refusalOf returns the refusal of a config, or of the settings without one.
+func refusalOf(f *followedConfig, err *setupError) configRefusal {
+	if f == nil {
+		return configRefusal{err: err}
+	}
+	return configRefusal{f.UID, f.Generation, err}
+}
+
+// holds reports whether the host has refused a config, or the settings without one (nil), and is not to be asked again. A port may become free,
+// so it is asked at each resync. Not so for what restarts the tunnel.
 func (r *configRefusal) holds(f *followedConfig, t trigger) bool {
-	return r.err != nil && r.uid == f.UID && r.generation == f.Generation && (t != periodicResync || r.err.restarts)
+	same := refusalOf(f, r.err)
+	return r.err != nil && *r == same && (t != periodicResync || r.err.restarts)
 }
 
 // settingsFor returns the settings of the node: those of its spec, of a config, of the flags, in this order.
@@ -99,19 +108,38 @@ func (a *Agent) settingsFor(spec v1alpha1.NodeSpec, f *followedConfig) mesh.Sett
 	return specSettings(spec).Over(f.settings()).Over(a.cfg.settings())
 }
 
-// report adds the choice to a result.
-func (c *configChoice) report(r *result) {
+// wantedName returns the name of the RopewalkConfig that applies by the labels; empty: there is none.
+func (c *configChoice) wantedName() string {
+	if c.wanted == nil {
+		return ""
+	}
+	return c.wanted.Name
+}
+
+// refusal says that the chosen settings are refused.
+func (c *configChoice) refusal() string {
+	if c.wanted == nil {
+		return "the settings without a RopewalkConfig are refused"
+	}
+	return "RopewalkConfig " + c.wanted.Name + " is refused"
+}
+
+// report adds the choice to a result. followed is the config that was applied last.
+func (c *configChoice) report(r *result, followed *followedConfig) {
+	if c.reason != "" {
+		r.configRefused = true
+		r.notes = append(r.notes, fmt.Sprintf("%s, the last settings stay in effect: %s", c.refusal(), c.reason))
+	}
 	if c.wanted == nil {
 		return
 	}
 	r.configRivals = len(c.rivals)
-	state := v1alpha1.ConfigApplied
+	state := v1alpha1.ConfigPending
 	switch {
 	case c.reason != "":
-		state, r.configRefused = v1alpha1.ConfigRefused, true
-		r.notes = append(r.notes, fmt.Sprintf("RopewalkConfig %s is refused, the last settings stay in effect: %s", c.wanted.Name, c.reason))
-	case r.restartPending:
-		state = v1alpha1.ConfigPending
+		state = v1alpha1.ConfigRefused
+	case !r.restartPending && followed != nil && followed.UID == c.wanted.UID && followed.Generation == c.wanted.Generation:
+		state = v1alpha1.ConfigApplied
 	}
 	r.status.Config = &v1alpha1.FollowedConfig{Name: c.wanted.Name, Generation: c.wanted.Generation, State: state, ConflictsWith: c.rivals[:min(len(c.rivals), v1alpha1.MaxConflicts)]}
 	if len(c.rivals) > 0 { // all nodes of the pool have it

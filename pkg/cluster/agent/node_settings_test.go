@@ -204,11 +204,14 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 8900 }))
 	p.label("a")
 	p.reconciles(clusterChanged)
+	n, _ := p.cluster.node("a")
+	n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, "2001:db8:1::/64")
 	for _, c := range []struct {
 		what   string
 		edit   func(*v1alpha1.ConfigSpec)
 		reason string
 	}{
+		{"mtu", func(s *v1alpha1.ConfigSpec) { s.MTU = 1279 }, "mtu is 1279"},
 		{"lanes", func(s *v1alpha1.ConfigSpec) { *s = poolConfig("a", nil).Spec; s.Lanes, s.MTU = config.MaxLanes, 1300 }, "lanes is 256"},
 		{"workers", func(s *v1alpha1.ConfigSpec) { s.Lanes, s.Workers = 0, new(int32(config.MaxLanes)) }, "workers is 256"},
 		{"mode", func(s *v1alpha1.ConfigSpec) { s.Workers, s.Mode = nil, v1alpha1.ModeSpread }, "mode spread: no rights"},
@@ -232,14 +235,60 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 	}
 }
 
+// TestRefusedFlagsAreReported deletes a RopewalkConfig while the port of the flags is in use.
+func TestRefusedFlagsAreReported(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Port = 51900 }))
+	p.label("a")
+	p.reconciles(clusterChanged)
+	m := p.runningMesh()
+	e := &rejectingEngine{Engine: m.engine, rejects: true}
+	m.engine = e
+	p.label("none")
+	for _, trigger := range []trigger{clusterChanged, clusterChanged, periodicResync} {
+		e.attempts = 0
+		r := p.reconciles(trigger)
+		if !r.configRefused || len(r.notes) == 0 || !strings.Contains(r.notes[len(r.notes)-1], "without a RopewalkConfig") || r.status.Endpoints[0] != "192.0.2.1:51900" {
+			t.Errorf("notes %v, endpoints %v", r.notes, r.status.Endpoints)
+		}
+	}
+	p.reconciles(clusterChanged)
+	if e.attempts != 1 { // that of the last resync
+		t.Errorf("%d attempts to move the tunnel to a port that was refused", e.attempts)
+	}
+	e.rejects = false
+	if r := p.reconciles(periodicResync); r.configRefused || r.status.Endpoints[0] != "192.0.2.1:51820" {
+		t.Errorf("refused: %v, endpoints %v", r.configRefused, r.status.Endpoints)
+	}
+}
+
+// TestFailureOfAllSettingsRefusesNone has a host that opens no tunnel for a moment.
+func TestFailureOfAllSettingsRefusesNone(t *testing.T) {
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Lanes = 1 }))
+	p.label("a")
+	open := p.runningMesh().cfg.Open
+	p.runningMesh().cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errors.New("no memory") }
+	n, rn := p.cluster.node("a")
+	if r, err := p.reconcileMode(t.Context(), n, rn, clusterChanged); err == nil || stateOf(&r) != "a Pending" {
+		t.Fatalf("%s, %v", stateOf(&r), err)
+	}
+	p.runningMesh().cfg.Open = open
+	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.opened[len(p.opened)-1].Lanes != 1 {
+		t.Errorf("%s, opened %+v", stateOf(&r), p.opened)
+	}
+}
+
 // rejectingEngine is an engine whose host has no free port.
 type rejectingEngine struct {
 	Engine
-	rejects bool
+	rejects  bool
+	attempts int // changes of the port
 }
 
 func (e *rejectingEngine) Configure(c config.Device) error {
-	if c.ListenPort != nil && e.rejects {
+	if c.ListenPort == nil {
+		return e.Engine.Configure(c)
+	}
+	if e.attempts++; e.rejects {
 		return errors.New("address in use")
 	}
 	return e.Engine.Configure(c)
@@ -249,7 +298,7 @@ func TestBusyPortIsTriedAtResync(t *testing.T) {
 	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Port = 51900 }))
 	p.reconciles(clusterChanged)
 	m := p.runningMesh()
-	e := &rejectingEngine{m.engine, true}
+	e := &rejectingEngine{Engine: m.engine, rejects: true}
 	m.engine = e
 	p.label("a")
 	for _, c := range []struct {

@@ -5,7 +5,9 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,14 +26,16 @@ func specSettings(s v1alpha1.NodeSpec) mesh.Settings {
 	return mesh.Settings{Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU)}
 }
 
-// checkSettings returns an error for settings that this host cannot have.
-func (c *Config) checkSettings(s mesh.Settings) error {
+// checkSettings returns an error for settings that this host cannot have, with its pods in the given prefixes.
+func (c *Config) checkSettings(s mesh.Settings, pods []netip.Prefix) error {
 	cpus := daemon.UsableCPUs()
 	switch {
 	case s.Lanes > cpus:
 		return fmt.Errorf("lanes is %d, and this node's agent may use %d CPUs", s.Lanes, cpus)
 	case s.Workers != nil && *s.Workers > cpus:
 		return fmt.Errorf("workers is %d, and this node's agent may use %d CPUs", *s.Workers, cpus)
+	case s.MTU != 0 && s.MTU < mesh.MinMTU && slices.ContainsFunc(pods, isIPv6):
+		return fmt.Errorf("mtu is %d, and IPv6, which this node's pods have, needs %d", s.MTU, mesh.MinMTU)
 	case s.Mode != "" && s.Mode != c.Mode:
 		if err := c.canRun(s.Mode); err != nil {
 			return fmt.Errorf("mode %s: %w (set modeOverride in the chart)", s.Mode, err)

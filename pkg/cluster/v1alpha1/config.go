@@ -202,7 +202,7 @@ type ConfigState string
 // The states.
 const (
 	ConfigApplied ConfigState = "Applied"
-	ConfigPending ConfigState = "Pending" // a restart of the tunnel waits for its turn
+	ConfigPending ConfigState = "Pending" // a restart of the tunnel waits for its turn, or the reconcile failed and is retried
 	ConfigRefused ConfigState = "Refused" // the node keeps what it had; its condition Ready has the reason
 )
 
