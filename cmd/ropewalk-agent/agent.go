@@ -27,6 +27,10 @@ type options struct {
 	ports    string
 	pods     []string
 	services []string
+
+	nodes, clearPorts []string
+	clearLabels       map[string]string
+
 	server   apiOptions
 	listen   string
 	startup  string
@@ -96,6 +100,9 @@ func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
 		return cfg, err
 	}
 	if cfg.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
+		return cfg, err
+	}
+	if cfg.NodeEncryption, err = o.nodeEncryption(); err != nil {
 		return cfg, err
 	}
 	if cfg.API, err = o.server.config(); err != nil {

@@ -3,12 +3,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/spf13/pflag"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
@@ -27,6 +29,42 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
 	f.StringSliceVar(&o.services, "service-cidr", nil, "mesh mode: prefix of the cluster's Services; RopewalkPeers with allowed IPs in it are refused (repeatable)")
+	addNodeFlags(f, o)
+}
+
+// addNodeFlags adds the flags for traffic between nodes.
+func addNodeFlags(f *pflag.FlagSet, o *options) {
+	f.BoolVar(&o.cfg.NodeEncryption.Enabled, "encrypt-nodes", false,
+		"mesh mode: also encrypt traffic to the InternalIPs of other nodes, from nodes and pods, except the path between nodes and the API server (needs --node-cidr)")
+	f.StringSliceVar(&o.nodes, "node-cidr", nil, "with --encrypt-nodes: prefix of the nodes' InternalIPs; traffic to other addresses is not encrypted (repeatable)")
+	f.StringSliceVar(&o.clearPorts, "clear-port", nil,
+		"with --encrypt-nodes: TCP and UDP port of nodes that stays unencrypted, ADDRESS:PORT or CIDR:PORT; IPv6 in brackets (repeatable)")
+	f.StringToStringVar(&o.clearLabels, "clear-node-label", nil, "with --encrypt-nodes: label of nodes that do not encrypt, `KEY=VALUE`; of several, a node has to have all")
+}
+
+// nodeEncryption returns the settings for traffic between nodes.
+func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
+	c.Enabled = o.cfg.NodeEncryption.Enabled
+	if c.CIDRs, err = parsePrefixes("node-cidr", o.nodes); err != nil {
+		return c, err
+	}
+	if c.Enabled && len(c.CIDRs) == 0 {
+		return c, usageError{errors.New("--encrypt-nodes needs --node-cidr: without it, a node could attract traffic to any address")}
+	}
+	for _, text := range o.clearPorts {
+		var p agent.ClearPort
+		if err := p.UnmarshalText([]byte(text)); err != nil {
+			return c, usageError{fmt.Errorf("--clear-port: %w", err)}
+		}
+		c.Clear = append(c.Clear, p)
+	}
+	for key, value := range o.clearLabels {
+		if c.Except == nil {
+			c.Except = map[string]v1alpha1.LabelValue{}
+		}
+		c.Except[key] = v1alpha1.LabelValue(value)
+	}
+	return c, nil
 }
 
 func parsePrefixes(flag string, texts []string) (all []netip.Prefix, err error) {

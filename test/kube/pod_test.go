@@ -112,10 +112,13 @@ func (p *pod) ping(to *pod) error {
 var secret = bytes.Repeat([]byte("nobody may read this. "), 50_000)
 
 // exchange sends the secret over TCP and receives it back.
-func (p *pod) exchange(to *pod) error {
+func (p *pod) exchange(to *pod) error { return p.exchangeOver(to, 8080, secret) }
+
+// exchangeOver is exchange with a port and a text.
+func (p *pod) exchangeOver(to *pod, port uint16, text []byte) error {
 	var l net.Listener
 	err := to.host.Do(func() (err error) {
-		l, err = new(net.ListenConfig).Listen(p.n.l.Context(), "tcp", netip.AddrPortFrom(to.addr, 8080).String())
+		l, err = new(net.ListenConfig).Listen(p.n.l.Context(), "tcp", netip.AddrPortFrom(to.addr, port).String())
 		return err
 	})
 	if err != nil {
@@ -141,12 +144,12 @@ func (p *pod) exchange(to *pod) error {
 		return err
 	}
 	go func() {
-		_, _ = c.Write(secret)
+		_, _ = c.Write(text)
 		_ = c.(*net.TCPConn).CloseWrite()
 	}()
 	back, err := io.ReadAll(c)
-	if err == nil && !bytes.Equal(back, secret) {
-		err = fmt.Errorf("%d bytes came back, of %d", len(back), len(secret))
+	if err == nil && !bytes.Equal(back, text) {
+		err = fmt.Errorf("%d bytes came back, of %d", len(back), len(text))
 	}
 	return err
 }

@@ -22,11 +22,17 @@ type eavesdropper struct {
 	encrypted int      // data messages of WireGuard
 	other     int
 	all       []*netlab.Capture
+	inspect   func(frame []byte) (why string, encrypted bool)
 }
 
 func (l *lab) eavesdrop() *eavesdropper {
 	l.Helper()
-	e := &eavesdropper{}
+	return l.eavesdropOn(inspect)
+}
+
+func (l *lab) eavesdropOn(inspect func(frame []byte) (why string, encrypted bool)) *eavesdropper {
+	l.Helper()
+	e := &eavesdropper{inspect: inspect}
 	for _, n := range l.nodes {
 		c, err := l.fabric.Capture(netlab.CaptureConfig{Device: n.wire, SnapLen: 512, Handle: e.see})
 		expect.NoError(l, err)
@@ -68,7 +74,7 @@ func (e *eavesdropper) seen() int {
 func (e *eavesdropper) see(p netlab.Packet) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	switch why, encrypted := inspect(p.Data); {
+	switch why, encrypted := e.inspect(p.Data); {
 	case encrypted:
 		e.encrypted++
 	case why != "" && len(e.plain) < 5:

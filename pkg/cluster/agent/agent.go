@@ -70,6 +70,9 @@ func New(cfg Config) (*Agent, error) {
 	if a.cluster.external, err = newExternalPeers(a.client, a.cfg.Log, a.triggerClusterChanged); err != nil {
 		return nil, err
 	}
+	if a.cluster.endpoints, err = newAPIEndpoints(api, a.cfg.Log, a.triggerClusterChanged); err != nil {
+		return nil, err
+	}
 	a.cluster.blocks, err = newPodBlocks(api, a.cfg.PodCIDRSource, a.triggerClusterChanged)
 	return a, err
 }

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -21,6 +22,7 @@ type apiDialer struct {
 
 	mu    sync.Mutex
 	addrs []netip.Addr
+	ports map[netip.Addr]uint16 // of literal and addrs, the last ones
 }
 
 // dialTimeout and keepAlive are client-go's defaults.
@@ -57,10 +59,33 @@ func (d *apiDialer) record(remote net.Addr) {
 		d.addrs = append(d.addrs, addr)
 		d.addrs = d.addrs[max(0, len(d.addrs)-maxAPIAddrs):]
 	}
+	newPort := d.ports[addr] != tcp.AddrPort().Port()
+	d.setPort(addr, tcp.AddrPort().Port())
 	d.mu.Unlock()
-	if isNew {
+	if isNew || newPort {
 		d.onNewAddr()
 	}
+}
+
+// setPort records a port, and forgets those of other addresses than the recorded ones.
+func (d *apiDialer) setPort(addr netip.Addr, port uint16) {
+	if d.ports == nil {
+		d.ports = map[netip.Addr]uint16{}
+	}
+	d.ports[addr] = port
+	maps.DeleteFunc(d.ports, func(a netip.Addr, _ uint16) bool {
+		return !slices.Contains(d.addrs, a) && !slices.Contains(d.literal, a)
+	})
+}
+
+// reached returns the addresses and ports at which the API server was reached, without order.
+func (d *apiDialer) reached() (all []netip.AddrPort) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for addr, port := range d.ports {
+		all = append(all, netip.AddrPortFrom(addr, port))
+	}
+	return all
 }
 
 // maxAPIAddrs is how many addresses are kept: the most recent ones, which are last in the list.

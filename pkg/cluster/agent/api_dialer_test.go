@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -31,8 +32,13 @@ func TestResolvedAPIServerBypassesTunnel(t *testing.T) {
 		}
 	}
 	want := []netip.Addr{netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("198.51.100.1")}
-	if got := d.all(); !slices.Equal(got, want) || found != 2 {
-		t.Errorf("got addresses %v, %d callbacks, want %v, 2", got, found, want)
+	if got := d.all(); !slices.Equal(got, want) || found != 3 {
+		t.Errorf("got addresses %v, %d callbacks, want %v, 3", got, found, want)
+	}
+	ports := d.reached()
+	slices.SortFunc(ports, netip.AddrPort.Compare)
+	if got := fmt.Sprint(ports); got != "[192.0.2.254:443 198.51.100.1:6443 [2001:db8::1]:443]" {
+		t.Errorf("reached at %s", got)
 	}
 }
 

@@ -40,14 +40,14 @@ func TestBootRoutesAreThoseOfAgent(t *testing.T) {
 				}
 			}
 		}
-		before, err := agentRoutes()
+		before, err := agentRoutes(routeTable)
 		if err != nil {
 			return err
 		}
 		if n, err := applyRouting("none", r); err != nil || n != 0 {
 			t.Errorf("the agent makes %d changes, %v", n, err)
 		}
-		after, err := agentRoutes()
+		after, err := agentRoutes(routeTable)
 		if diff := cmp.Diff(keysOf(before), keysOf(after), cmpopts.SortSlices(func(a, b string) bool { return a < b })); diff != "" || len(after) != 5 {
 			t.Errorf("%d routes, -by ip +by the agent\n%s", len(after), diff)
 		}

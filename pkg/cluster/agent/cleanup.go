@@ -161,7 +161,7 @@ func (c *CleanupConfig) removeTunnel() error {
 }
 
 func (c *CleanupConfig) removeRoutes() error {
-	if _, err := setPlaintextFilter(c.Tunnel, false); err != nil {
+	if _, err := setPlaintextFilter(c.Tunnel, false, nil); err != nil {
 		c.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", c.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	n, err := applyRouting(c.Tunnel, nil)

@@ -66,7 +66,7 @@ func TestCleanupFailsBesideAgent(t *testing.T) {
 		if err := Cleanup(t.Context(), c); !errors.Is(err, errAgentRuns) {
 			t.Errorf("beside an agent: %v", err)
 		}
-		if have, err := agentRoutes(); err != nil || len(have) == 0 {
+		if have, err := agentRoutes(routeTable); err != nil || len(have) == 0 {
 			t.Errorf("routes %v, %v", have, err)
 		}
 		agent.release()
@@ -112,7 +112,7 @@ func TestCleanupRemovesTunnelAndRoutes(t *testing.T) {
 		if _, err := netlink.LinkByName(tunnel); !errors.As(err, new(netlink.LinkNotFoundError)) {
 			t.Errorf("the tunnel still exists: %v", err)
 		}
-		if left, err := agentRoutes(); err != nil || len(left) > 0 {
+		if left, err := agentRoutes(routeTable); err != nil || len(left) > 0 {
 			t.Errorf("routes are left: got %v, error %v, want no error", left, err)
 		}
 		return nil

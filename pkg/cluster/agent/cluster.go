@@ -29,6 +29,7 @@ type cluster struct {
 	reader      *nodeReader
 	agents      cache.SharedIndexInformer
 	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
+	endpoints   *apiEndpoints
 	external    *externalPeers
 	configs     nodeConfigs
 	trigger     func()                // requests a reconcile

@@ -63,6 +63,7 @@ type MeshConfig struct {
 	PodCIDRSource PodCIDRSource
 	// Pods and Services are those of mesh.TunnelConfig.
 	Pods, Services []netip.Prefix
+	NodeEncryption NodeEncryption
 	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
 	PerPeerMetrics metrics.PerPeer
 	// Open opens the tunnel; nil: OpenPersistentEngine.

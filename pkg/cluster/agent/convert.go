@@ -63,7 +63,7 @@ func hasNodeAsOwner(rn *v1alpha1.RopewalkNode) bool {
 }
 
 func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
-	a := &mesh.Agent{Mode: mesh.Mode(st.Mode), Gathers: st.Gathers, MTU: int(st.MTU)}
+	a := &mesh.Agent{Mode: mesh.Mode(st.Mode), Gathers: st.Gathers, MTU: int(st.MTU), EncryptsNodes: st.EncryptsNodes}
 	a.Key, _ = noise.ParseBase64[noise.PublicKey](string(st.PublicKey))
 	a.NextKey, _ = noise.ParseBase64[noise.PublicKey](string(st.NextPublicKey))
 	for _, text := range st.Endpoints {

@@ -78,7 +78,7 @@ func TestLocalPodsBypassTunnel(t *testing.T) {
 			"10.244.77.5": "cali1", "10.244.77.6": "tunnel", "10.7.0.9": "cilium_host", "10.7.1.9": "tunnel", "10.244.78.9": "tunnel",
 			"10.8.0.9": "cni0", "10.9.0.9": "tunnel", "10.3.0.9": "tunnel", "198.51.100.5": "cali1", "198.51.100.6": "eth9",
 		})
-		have, err := agentRoutes()
+		have, err := agentRoutes(routeTable)
 		if _, exempt := have[routeKey{netip.MustParsePrefix("10.8.0.0/24"), unix.RTN_THROW}]; err != nil || len(have) != 6 || !exempt {
 			t.Errorf("got routes %v, error %v", have, err)
 		}

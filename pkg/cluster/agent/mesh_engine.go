@@ -166,9 +166,9 @@ func (m *meshReconciler) openEngine(want setup) error {
 	if err != nil {
 		return &setupError{fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}
-	ports, mode := m.cfg.Ports, config.SpreadAuto
+	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
 	err = e.Configure(config.Device{
-		PrivateKey: &m.keys.current.key, ListenPort: &want.port, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
+		PrivateKey: &m.keys.current.key, ListenPort: &want.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
 	})
 	if err != nil {
 		e.Close()

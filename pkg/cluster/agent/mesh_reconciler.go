@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -29,6 +31,7 @@ type meshReconciler struct {
 	external      []mesh.ExternalPeer       // the last known ones
 	accepted      map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
 	cleartext     cleartextLatch
+	encryption    nodeEncryption
 	filterErr     error          // of the last attempt to install the filter for unencrypted packets
 	filtering     bool           // the filter is installed
 	loggedWithout bool           // nodes without a tunnel were logged
@@ -64,6 +67,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
 		return r, err
 	}
+	encrypts, note := m.encryption.update(&in)
 	plan, wait, err := m.plan(ctx, in)
 	if err != nil {
 		return r, err
@@ -76,7 +80,8 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
 	}
 	r.externalPeers = countExternal(plan.Peers)
-	r.clusterNote = cleartextNote(m.cfg.Cleartext, allowed, &plan)
+	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
+	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, &plan), clearNodesNote(&plan), note)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
 	if err != nil {
@@ -86,6 +91,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	want.engine, turn = m.takeTurn(want.engine, in)
 	r.restartPending = turn > 0
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
+	r.routing.Nodes = m.encryption.routing(&m.cfg, &plan, in.self.Addrs, want.port)
 	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
@@ -103,6 +109,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	}
 	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
+	r.status.EncryptsNodes = encrypts
 	return r, err
 }
 
@@ -114,6 +121,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	cfg := mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
 		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
+		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption),
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
@@ -146,6 +154,11 @@ func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool)
 		return
 	}
 	m.cfg.Log.Warn("some nodes have no tunnel, traffic for their pods is dropped", "nodes", n, "names", names)
+}
+
+// joinNotes joins those of the notes that are not empty.
+func joinNotes(all ...string) string {
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
 }
 
 // soonest returns the shorter of two delays. 0 means none.
@@ -207,7 +220,7 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 			}
 			return setRoutes()
 		},
-		func() (int, error) { return m.setFilter(!d.routing.Cleartext) },
+		func() (int, error) { return m.setFilter(!d.routing.Cleartext, d.routing.Nodes) },
 	} {
 		n, err := step()
 		if changes += n; err != nil {
@@ -219,8 +232,8 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 
 // setFilter installs or removes the filter for unencrypted packets. Its failure, on a kernel without nftables, does not stop the
 // tunnel: the node's condition reports it.
-func (m *meshReconciler) setFilter(wanted bool) (changes int, err error) {
-	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted)
+func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int, err error) {
+	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted, nodes)
 	if err != nil && m.filterErr == nil {
 		m.cfg.Log.Warn("setting the nftables filter for unencrypted packets failed, retrying on each reconcile", "table", "inet "+filterTable, "wanted", wanted, "error", err)
 	}
@@ -311,7 +324,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.resolver.stop()
 	m.lastDesired = nil
-	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false); err != nil {
+	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
 		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)

@@ -146,11 +146,12 @@ type fakeNetwork struct {
 	setInterfaceCalls int // calls of SetInterface
 	pods              []netip.Prefix
 	mtu               int
-	pendingChanges    int   // changes that the next SetInterface reports
-	linkMTUErr        error // error of LinkMTU
-	setInterfaceErr   error // error of SetInterface
-	filter            bool  // of SetPlaintextFilter
-	filterErr         error // error of SetPlaintextFilter
+	pendingChanges    int          // changes that the next SetInterface reports
+	linkMTUErr        error        // error of LinkMTU
+	setInterfaceErr   error        // error of SetInterface
+	filter            bool         // of SetPlaintextFilter
+	nodes             *NodeRouting // likewise
+	filterErr         error        // error of SetPlaintextFilter
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
@@ -159,8 +160,8 @@ func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
 	return 0, nil
 }
 
-func (n *fakeNetwork) SetPlaintextFilter(_ string, wanted bool) (int, error) {
-	n.filter = wanted
+func (n *fakeNetwork) SetPlaintextFilter(_ string, wanted bool, nodes *NodeRouting) (int, error) {
+	n.filter, n.nodes = wanted, nodes
 	return 0, n.filterErr
 }
 

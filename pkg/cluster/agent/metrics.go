@@ -55,6 +55,11 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 			"config_conflicts", "RopewalkConfigs of the same priority as the one that applies to this node, which select it as well.",
 			prometheus.GaugeValue, s.ConfigRivals.Load(),
 		},
+		{"node_routes", "Addresses of other nodes that traffic reaches through the tunnel (mesh.encryptNodes).", prometheus.GaugeValue, s.NodeRoutes.Load()},
+		{
+			"clear_nodes", "Peers to which traffic between nodes is not encrypted, although this node would encrypt it (mesh.encryptNodes).",
+			prometheus.GaugeValue, s.ClearNodes.Load(),
+		},
 	} {
 		desc := prometheus.NewDesc("ropewalk_agent_"+m.name, m.help, nil, nil)
 		ch <- prometheus.MustNewConstMetric(desc, m.kind, float64(m.value))
@@ -62,7 +67,7 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 }
 
 var plaintextDesc = prometheus.NewDesc("ropewalk_agent_plaintext_dropped_packets_total",
-	"Unencrypted packets with the address of another node's pod that did not come out of the tunnel. Absent while they are not dropped.", nil, nil)
+	"Unencrypted packets with the address of another node's pod, or with mesh.encryptNodes of another node, that did not come out of the tunnel. Absent while they are not dropped.", nil, nil)
 
 // collectPlaintext exports the counter of the filter for unencrypted packets.
 func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {

@@ -56,6 +56,7 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		m := a.runningMesh()
 		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
 		in.external, in.externalKnown = a.cluster.external.of(n)
+		in.encryptNodes, in.apiEndpoints = a.nodeEncryption(ctx, n)
 	}
 	res, err := a.active.reconcile(ctx, in)
 	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self
@@ -63,6 +64,15 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		a.queue.AddAfter(clusterChanged, res.requeueAfter)
 	}
 	return res, err
+}
+
+// nodeEncryption returns whether this node is to encrypt traffic between nodes, and the API server's addresses.
+func (a *Agent) nodeEncryption(ctx context.Context, n *node) (wanted bool, api []netip.AddrPort) {
+	if !a.cfg.NodeEncryption.Enabled {
+		return false, nil
+	}
+	a.cluster.endpoints.follow(ctx)
+	return a.cfg.NodeEncryption.wantedOn(n), a.cluster.endpoints.with(a.api.reached())
 }
 
 // switchMode makes the reconciler of a mode the active one. It first tears down the other mode, including remains of an earlier
@@ -74,6 +84,7 @@ func (a *Agent) switchMode(ctx context.Context, mode mesh.Mode) error {
 	spreader, mesher := newSpreadReconciler(a.cfg, a.lastSpreadPort, a.triggerHostChanged), a.resumedReconciler
 	if mesher == nil {
 		mesher = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
+		mesher.encryption = resumeNodeEncryption(a.persisted.Routing)
 	}
 	var next, previous modeReconciler = spreader, mesher
 	switch mode {

@@ -11,8 +11,9 @@ type Network interface {
 	// returns the number of changes and leaves other programs' routes alone.
 	SetRoutes(tunnel string, r *Routing) (changes int, err error)
 	// SetPlaintextFilter installs or removes the filter that drops unencrypted packets from pods whose packets should have come out
-	// of the tunnel. It returns the number of changes. An error leaves such packets unfiltered.
-	SetPlaintextFilter(tunnel string, wanted bool) (changes int, err error)
+	// of the tunnel, and with nodes also those from other nodes to this one. It returns the number of changes. An error leaves such packets
+	// unfiltered.
+	SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error)
 	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes other host addresses
 	// and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
@@ -33,6 +34,8 @@ type Routing struct {
 	Sources []netip.Addr `json:"sources,omitempty"`
 	// Cleartext lets packets for Routes leave unencrypted while the tunnel is down.
 	Cleartext bool `json:"cleartext,omitempty"`
+	// Nodes is for traffic to the addresses of other nodes; nil: the tunnel does not carry it.
+	Nodes *NodeRouting `json:"nodes,omitempty"`
 }
 
 // hostNetwork is the Network of the process's network namespace.
@@ -42,8 +45,8 @@ func (hostNetwork) SetRoutes(tunnel string, r *Routing) (int, error) {
 	return applyRouting(tunnel, r)
 }
 
-func (hostNetwork) SetPlaintextFilter(tunnel string, wanted bool) (int, error) {
-	return setPlaintextFilter(tunnel, wanted)
+func (hostNetwork) SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (int, error) {
+	return setPlaintextFilter(tunnel, wanted, nodes)
 }
 
 func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int, error) {

@@ -18,6 +18,7 @@ import (
 const (
 	filterTable   = "ropewalk"
 	filterChain   = "prerouting"
+	nodesChain    = "nodes"
 	filterCounter = "plaintext"
 )
 
@@ -25,21 +26,22 @@ const (
 // routes into the tunnel decide which addresses these are: a packet whose answer would enter the tunnel must have come out of it.
 //
 // It runs before destination NAT and knows no connections. Packets that conntrack does not track, or calls invalid, and answers to
-// connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them.
-func setPlaintextFilter(tunnel string, wanted bool) (changes int, err error) {
+// connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them. With
+// nodes it does, and a second chain drops them, from pods and from nodes (node_filter.go).
+func setPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error) {
 	c, err := nftables.New()
 	if err != nil {
 		return 0, fmt.Errorf("opening nftables: %w", err)
 	}
 	exists, err := hasTable(c)
-	if err != nil || !exists && !wanted || exists && wanted && isFilterInstalled(c, tunnel) {
+	if err != nil || !exists && !wanted || exists && wanted && isFilterInstalled(c, tunnel, nodes) {
 		return 0, err
 	}
 	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
 	c.AddTable(table) // so that there is one to delete: adding an existing one succeeds
 	c.DelTable(table)
 	if wanted {
-		addPlaintextFilter(c, tunnel)
+		addPlaintextFilter(c, tunnel, nodes)
 	}
 	if err := c.Flush(); err != nil {
 		return 0, fmt.Errorf("changing the nftables table %s: %w", filterTable, err)
@@ -47,13 +49,21 @@ func setPlaintextFilter(tunnel string, wanted bool) (changes int, err error) {
 	return 1, nil
 }
 
-func addPlaintextFilter(c *nftables.Conn, tunnel string) {
+func addPlaintextFilter(c *nftables.Conn, tunnel string, nodes *NodeRouting) {
 	table := c.AddTable(&nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet})
 	c.AddObj(&nftables.CounterObj{Table: table, Name: filterCounter})
-	chain := c.AddChain(&nftables.Chain{
-		Name: filterChain, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
-	})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: filterID(tunnel), Exprs: filterExprs(tunnel)})
+	rules := map[string][][]expr.Any{filterChain: {filterExprs(tunnel)}, nodesChain: nodes.filter(tunnel)}
+	for name, all := range rules {
+		if len(all) == 0 {
+			continue
+		}
+		chain := c.AddChain(&nftables.Chain{
+			Name: name, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
+		})
+		for _, exprs := range all {
+			c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: filterID(all), Exprs: exprs})
+		}
+	}
 }
 
 // filterExprs returns the filter's rule.
@@ -70,25 +80,20 @@ func filterExprs(tunnel string) []expr.Any {
 	}
 }
 
-// filterID identifies the rule in its user data, so that another version of the agent replaces it. Expressions read from the kernel cannot
-// be compared: not all are decoded as they were encoded.
-func filterID(tunnel string) []byte {
+// filterID identifies a chain's rules in their user data, so that other ones are replaced, as those of another version of the agent.
+// Expressions read from the kernel cannot be compared: not all are decoded as they were encoded.
+func filterID(rules [][]expr.Any) []byte {
 	h := sha256.New()
-	for _, e := range filterExprs(tunnel) {
-		text, err := expr.Marshal(unix.NFPROTO_INET, e)
-		if err != nil { // the rule itself cannot be installed then
-			return nil
+	for _, exprs := range rules {
+		for _, e := range exprs {
+			text, err := expr.Marshal(unix.NFPROTO_INET, e)
+			if err != nil { // the rule itself cannot be installed then
+				return nil
+			}
+			h.Write(text)
 		}
-		h.Write(text)
 	}
 	return h.Sum(nil)
-}
-
-// deviceName returns the name as nftables compares it, in IFNAMSIZ bytes.
-func deviceName(name string) []byte {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, name)
-	return b
 }
 
 // hasTable reports whether the agent's table exists.
@@ -101,14 +106,20 @@ func hasTable(c *nftables.Conn) (bool, error) {
 }
 
 // isFilterInstalled reports whether the table holds the filter for a tunnel. If it cannot be read, it is made anew.
-func isFilterInstalled(c *nftables.Conn, tunnel string) bool {
+func isFilterInstalled(c *nftables.Conn, tunnel string, nodes *NodeRouting) bool {
+	return hasRules(c, filterChain, [][]expr.Any{filterExprs(tunnel)}) && hasRules(c, nodesChain, nodes.filter(tunnel))
+}
+
+// hasRules reports whether a chain of the table has exactly these rules; none: whether there is no such chain.
+func hasRules(c *nftables.Conn, name string, want [][]expr.Any) bool {
 	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
-	chain, err := c.ListChain(table, filterChain)
+	chain, err := c.ListChain(table, name)
 	if err != nil {
-		return false
+		return len(want) == 0
 	}
 	rules, err := c.GetRules(table, chain)
-	return err == nil && len(rules) == 1 && bytes.Equal(rules[0].UserData, filterID(tunnel))
+	different := func(r *nftables.Rule) bool { return !bytes.Equal(r.UserData, filterID(want)) }
+	return err == nil && len(rules) == len(want) && !slices.ContainsFunc(rules, different)
 }
 
 // plaintextDropped returns the number of packets that the filter has dropped since it was installed; 0 without a filter.

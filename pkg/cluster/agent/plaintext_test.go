@@ -42,7 +42,7 @@ func TestPlaintextFilterIsInstalledOnce(t *testing.T) {
 			{"removed", "other", false, 1},
 			{"removed twice", "other", false, 0},
 		} {
-			if n, err := setPlaintextFilter(step.tunnel, step.wanted); err != nil || n != step.changes {
+			if n, err := setPlaintextFilter(step.tunnel, step.wanted, nil); err != nil || n != step.changes {
 				t.Errorf("%s: %d changes, %v, want %d", step.what, n, err, step.changes)
 			}
 			if n := plaintextDropped(); n != 0 {
@@ -74,7 +74,7 @@ func TestFilterOfOtherVersionIsReplaced(t *testing.T) {
 			return err
 		}
 		for _, want := range []int{1, 0} {
-			if n, err := setPlaintextFilter("tunnel", true); err != nil || n != want {
+			if n, err := setPlaintextFilter("tunnel", true, nil); err != nil || n != want {
 				t.Errorf("%d changes, %v, want %d", n, err, want)
 			}
 		}
@@ -151,7 +151,7 @@ func addFilteredNode() error {
 	if _, err := applyRouting("tunnel", r); err != nil {
 		return err
 	}
-	if _, err := setPlaintextFilter("tunnel", true); err != nil {
+	if _, err := setPlaintextFilter("tunnel", true, nil); err != nil {
 		return err
 	}
 	return errors.Join(addService(), addForwardCounters())

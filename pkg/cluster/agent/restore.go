@@ -62,6 +62,9 @@ func (a *Agent) applyPersisted() error {
 		return nil
 	}
 	saved.Routing.Cleartext = saved.allowsCleartext(a.cfg.Cleartext) // the flag may have changed
+	if !a.cfg.NodeEncryption.Enabled {                               // likewise
+		saved.Routing.Nodes = nil
+	}
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing); err != nil {
 		return fmt.Errorf("restoring routes until the API is reached: %w", err)
 	}
@@ -71,6 +74,7 @@ func (a *Agent) applyPersisted() error {
 	}
 	if a.resumedReconciler == nil {
 		a.resumedReconciler = newMeshReconciler(a.cfg, saved.Tunnel, a.api.all, a.triggerHostChanged)
+		a.resumedReconciler.encryption = resumeNodeEncryption(saved.Routing)
 	}
 	err := a.resumedReconciler.applyPersisted(saved, settings)
 	a.stats.setEngine(a.resumedReconciler.engine)

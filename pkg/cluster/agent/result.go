@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -20,6 +21,8 @@ type reconcileInput struct {
 	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
 	external           []mesh.ExternalPeer // in mesh mode
 	externalKnown      bool                // external is complete
+	encryptNodes       bool                // this node is to encrypt traffic between nodes
+	apiEndpoints       []netip.AddrPort    // of the API server; none: unknown
 	hostMayHaveChanged bool                // what was read of the host before may be outdated
 }
 
@@ -37,6 +40,8 @@ type result struct {
 	external      *externalOutcome // nil: the external peers are unknown, or the mode has none
 	externalPeers int              // number of external peers that this node has
 	withoutTunnel int              // number of nodes that have no tunnel to this one, in mesh mode
+	nodeRoutes    int              // number of addresses of other nodes that traffic reaches through the tunnel
+	clearNodes    int              // number of peers to whose addresses traffic is not encrypted although this node would encrypt it
 	filtering     bool             // unencrypted packets from other nodes' pods are dropped, in mesh mode
 	cleartext     bool             // traffic for pods of nodes without a tunnel leaves unencrypted
 	routing       *Routing         // into the tunnel; nil: none

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -36,7 +35,7 @@ type routeKey struct {
 	kind   int // RTN_UNICAST: into the tunnel; RTN_BLACKHOLE: drop; RTN_THROW: continue with the next table
 }
 
-// applyRouting implements Network.SetRoutes.
+// applyRouting implements Network.SetRoutes. Routes to nodes do not depend on those to pods.
 func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	index := 0
 	l, err := hostnet.FindLink(tunnel)
@@ -45,7 +44,14 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	} else if err != nil && !errors.Is(err, hostnet.ErrNoLink) {
 		return 0, err
 	}
-	have, err := agentRoutes()
+	changes, err = applyPodRouting(r, index)
+	n, nodesErr := applyNodeRouting(r, index)
+	return changes + n, errors.Join(err, nodesErr)
+}
+
+// applyPodRouting makes the routes and rules for traffic to pods those of r.
+func applyPodRouting(r *Routing, index int) (changes int, err error) {
+	have, err := agentRoutes(routeTable)
 	if err != nil {
 		return 0, err
 	}
@@ -53,37 +59,68 @@ func applyRouting(tunnel string, r *Routing) (changes int, err error) {
 	if err != nil {
 		return 0, err
 	}
+	want := r.keys(index != 0, local)
+	if changes, err = addRoutes(routeTable, r, want, have, index); err != nil {
+		return changes, err
+	}
+	n, err := setRules(want)
+	if changes += n; err != nil {
+		return changes, err
+	}
+	n, err = removeRoutesExcept(routeTable, want, have)
+	return changes + n, err
+}
+
+// applyNodeRouting makes the routes and rules for traffic between nodes those of r; nil: none. Exemptions are there before the rule
+// that they precede, and go after it.
+func applyNodeRouting(r *Routing, index int) (changes int, err error) {
+	routes := r.nodeRouting()
+	for _, family := range hostnet.Families() {
+		n, err := setNodeRules(family, r)
+		if changes += n; err != nil {
+			return changes, err
+		}
+	}
+	have, err := agentRoutes(nodeTable)
+	if err != nil {
+		return changes, err
+	}
+	want := routes.keys(index != 0, nil)
+	n, err := addRoutes(nodeTable, routes, want, have, index)
+	if changes += n; err != nil {
+		return changes, err
+	}
+	n, err = removeRoutesExcept(nodeTable, want, have)
+	return changes + n, err
+}
+
+// addRoutes adds the routes of a table that are missing in have, and replaces those that differ.
+func addRoutes(table int, r *Routing, want []routeKey, have map[routeKey]routeAttributes, index int) (changes int, err error) {
 	sources, err := ownSources(r)
 	if err != nil {
 		return 0, err
 	}
-	want := r.keys(index != 0, local)
 	for _, k := range want {
 		next := k.attributes(index, r.MTU[k.prefix], sources[hostnet.FamilyOf(k.prefix.Addr())])
 		if old, ok := have[k]; ok && old == next {
 			continue
 		}
 		changes++
-		if err := netlink.RouteReplace(k.route(next)); err != nil {
+		if err := netlink.RouteReplace(k.route(table, next)); err != nil {
 			return changes, fmt.Errorf("adding a route to %s: %w", k.prefix, err)
 		}
 	}
-	n, err := setRules(want)
-	if changes += n; err != nil {
-		return changes, err
-	}
-	n, err = removeRoutesExcept(want, have)
-	return changes + n, err
+	return changes, nil
 }
 
 // removeRoutesExcept removes those of the routes have that are not in want. It changes have.
-func removeRoutesExcept(want []routeKey, have map[routeKey]routeAttributes) (changes int, err error) {
+func removeRoutesExcept(table int, want []routeKey, have map[routeKey]routeAttributes) (changes int, err error) {
 	for _, k := range want {
 		delete(have, k)
 	}
 	for k, old := range have {
 		changes++
-		if err := netlink.RouteDel(k.route(old)); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := netlink.RouteDel(k.route(table, old)); err != nil && !errors.Is(err, unix.ESRCH) {
 			return changes, fmt.Errorf("removing the route to %s: %w", k.prefix, err)
 		}
 	}
@@ -168,10 +205,9 @@ func (k routeKey) attributesOf(r *netlink.Route) routeAttributes {
 const ip6DefaultMetric = 1024
 
 // route returns the route for netlink.
-func (k routeKey) route(a routeAttributes) *netlink.Route {
+func (k routeKey) route(table int, a routeAttributes) *netlink.Route {
 	r := &netlink.Route{
-		Dst: &net.IPNet{IP: k.prefix.Addr().AsSlice(), Mask: net.CIDRMask(k.prefix.Bits(), k.prefix.Addr().BitLen())}, Protocol: routeProtocol,
-		Table: routeTable, Type: k.kind, LinkIndex: a.link, MTU: a.mtu, Priority: a.metric, Src: a.source.AsSlice(),
+		Dst: ipNet(k.prefix), Protocol: routeProtocol, Table: table, Type: k.kind, LinkIndex: a.link, MTU: a.mtu, Priority: a.metric, Src: a.source.AsSlice(),
 	}
 	switch {
 	case k.kind == unix.RTN_THROW && k.prefix.Addr().Is4():
@@ -182,11 +218,11 @@ func (k routeKey) route(a routeAttributes) *netlink.Route {
 	return r
 }
 
-// agentRoutes returns the routes of this agent and of earlier ones.
-func agentRoutes() (map[routeKey]routeAttributes, error) {
+// agentRoutes returns the routes of this agent and of earlier ones in a table.
+func agentRoutes(table int) (map[routeKey]routeAttributes, error) {
 	var all map[routeKey]routeAttributes
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
-		own, err := hostnet.Dump(func() (map[routeKey]routeAttributes, error) { return dumpRoutes(family) })
+		own, err := hostnet.Dump(func() (map[routeKey]routeAttributes, error) { return dumpRoutes(table, family) })
 		if err != nil {
 			return nil, fmt.Errorf("listing the agent's routes: %w", err)
 		}
@@ -199,9 +235,9 @@ func agentRoutes() (map[routeKey]routeAttributes, error) {
 }
 
 // dumpRoutes is for hostnet.Dump. It keeps no netlink.Route.
-func dumpRoutes(family int) (map[routeKey]routeAttributes, error) {
+func dumpRoutes(table, family int) (map[routeKey]routeAttributes, error) {
 	own := map[routeKey]routeAttributes{}
-	filter := &netlink.Route{Protocol: routeProtocol, Table: routeTable}
+	filter := &netlink.Route{Protocol: routeProtocol, Table: table}
 	err := netlink.RouteListFilteredIter(family, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE, func(r netlink.Route) bool {
 		if r.Dst != nil {
 			addr, _ := netip.AddrFromSlice(r.Dst.IP)

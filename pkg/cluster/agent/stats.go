@@ -29,6 +29,9 @@ type Stats struct {
 	// ConfigRefused is 1 while this node cannot apply the RopewalkConfig that selects it. ConfigRivals is the number of others of the same
 	// priority that select it, too.
 	ConfigRefused, ConfigRivals atomic.Int64
+	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes that of peers to which
+	// it goes unencrypted although this node would encrypt it.
+	NodeRoutes, ClearNodes atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
@@ -55,6 +58,8 @@ func (s *Stats) update(r *result, err error) {
 	s.SpreadsTo.Store(int64(r.status.SpreadsTo))
 	s.Problems.Store(int64(len(r.problems)))
 	s.WithoutTunnel.Store(int64(r.withoutTunnel))
+	s.NodeRoutes.Store(int64(r.nodeRoutes))
+	s.ClearNodes.Store(int64(r.clearNodes))
 	s.ExternalPeers.Store(int64(r.externalPeers))
 	if r.external != nil {
 		s.RefusedPeers.Store(int64(len(r.external.refused)))

@@ -62,6 +62,8 @@ type Agent struct {
 	MTU int
 	// Gathers reports that others may spread towards the node.
 	Gathers bool
+	// EncryptsNodes reports that the node carries traffic between nodes in the tunnel.
+	EncryptsNodes bool
 }
 
 // Problem is a reason to ignore a part of a node's status.

@@ -37,6 +37,8 @@ type TunnelConfig struct {
 	OwnKeys []noise.PublicKey
 	// Keepalive is the persistent keepalive of the nodes, in seconds; 0: none.
 	Keepalive uint16
+	// Nodes is for traffic to the addresses of other nodes.
+	Nodes NodeTraffic
 }
 
 // KeyOwners maps a key to the name of its node.
@@ -52,7 +54,11 @@ type TunnelPlan struct {
 	Exempt []netip.Prefix
 	// Pods are this node's own prefixes, except those that belong to another node.
 	Pods []netip.Prefix
-	// MTU is the remote tunnel's MTU of those Routes whose node has published it, in bytes and at least MinMTU.
+	// NodeRoutes are addresses of other nodes that lead into the tunnel, as prefixes. They are sorted and distinct.
+	NodeRoutes []netip.Prefix
+	// ClearNodes are the names of the peers to which traffic between nodes is not encrypted although this node would encrypt it, sorted.
+	ClearNodes []string
+	// MTU is the remote tunnel's MTU of those Routes and NodeRoutes whose node has published it, in bytes and at least MinMTU.
 	MTU map[netip.Prefix]int
 	// WithoutTunnel are the names of the nodes that are no peers although they have not opted out, sorted. Traffic for their pods
 	// is dropped, or unencrypted with Cleartext.
@@ -127,6 +133,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	}
 	t.addExternal()
 	t.addExemptions(nodes)
+	t.routeNodes(nodes)
 	t.listWithoutTunnel(nodes)
 	p := &t.plan
 	slices.SortFunc(p.Peers, func(a, b Peer) int { return bytes.Compare(a.Key[:], b.Key[:]) })
@@ -277,10 +284,7 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 
 // listWithoutTunnel lists the nodes that are no peers, and the peers whose pods are unknown.
 func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
-	peers := make(map[string]bool, len(t.plan.Peers))
-	for i := range t.plan.Peers {
-		peers[t.plan.Peers[i].Node] = true
-	}
+	peers := t.peerNames()
 	for i := range nodes {
 		n := &nodes[i]
 		switch {

@@ -217,6 +217,11 @@ type NodeStatus struct {
 	// +optional
 	Gathers bool `json:"gathers,omitempty"`
 
+	// EncryptsNodes reports that this node carries traffic to the addresses of other nodes in the tunnel, if they report the same, and
+	// accepts theirs.
+	// +optional
+	EncryptsNodes bool `json:"encryptsNodes,omitempty"`
+
 	// Peers is the number of other nodes that are peers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -37,7 +37,10 @@ func everything() Values {
 	return Values{
 		"mode": "mesh", "modeOverride": true, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"spread": Values{"mark": 4294901760}, "apiServer": Values{"host": "192.0.2.254", "port": 6443},
-		"mesh": Values{"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "always", "podCIDRSource": "cilium"},
+		"mesh": Values{
+			"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "always", "podCIDRSource": "cilium",
+			"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"}, "clearNodeLabels": Values{"example.org/clear": "yes"},
+		},
 		"metrics": Values{
 			"enabled": true, "podMonitor": on, "rules": on,
 			"networkPolicy": Values{"enabled": true, "from": []any{Values{"namespaceSelector": Values{"matchLabels": Values{"name": "monitoring"}}}}},

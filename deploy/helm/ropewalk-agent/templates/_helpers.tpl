@@ -107,6 +107,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - --service-cidr={{ . }}
 {{- end }}
 - --cleartext={{ .Values.mesh.cleartext }}
+{{- if .Values.mesh.encryptNodes }}
+- --encrypt-nodes
+{{- range required "mesh.encryptNodes needs mesh.nodeCIDRs: the prefixes of the nodes' InternalIPs" .Values.mesh.nodeCIDRs }}
+- --node-cidr={{ . }}
+{{- end }}
+{{- range .Values.mesh.clearPorts }}
+- --clear-port={{ . }}
+{{- end }}
+{{- range $key, $value := .Values.mesh.clearNodeLabels }}
+- --clear-node-label={{ $key }}={{ $value }}
+{{- end }}
+{{- end }}
 {{- with include "ropewalk.podCIDRSource" . }}
 {{- if ne . "node" }}
 - --pod-cidr-source={{ . }}

@@ -218,7 +218,7 @@ func (j *joiner) Done() <-chan struct{} { return nil }
 func (j *joiner) Close() {}
 
 // SetPlaintextFilter implements agent.Network.
-func (j *joiner) SetPlaintextFilter(string, bool) (int, error) { return 0, nil }
+func (j *joiner) SetPlaintextFilter(string, bool, *agent.NodeRouting) (int, error) { return 0, nil }
 
 // SetRoutes implements agent.Network.
 func (j *joiner) SetRoutes(string, *agent.Routing) (int, error) { return 0, nil }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// apiEndpoints follows the API server's addresses: the EndpointSlice that the API servers write for the Service kubernetes. It runs only if
+// traffic between nodes is encrypted.
+type apiEndpoints struct {
+	*optionalInformer
+	started bool
+}
+
+// endpointSlice has the fields of an EndpointSlice (discovery.k8s.io/v1) that the agent reads.
+type endpointSlice struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Endpoints []struct {
+		Addresses []string `json:"addresses"`
+	} `json:"endpoints"`
+	Ports []struct {
+		Port int32 `json:"port"`
+	} `json:"ports"`
+}
+
+type endpointSliceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+
+	Items []endpointSlice `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (s *endpointSlice) DeepCopyObject() runtime.Object {
+	c := *s
+	s.DeepCopyInto(&c.ObjectMeta)
+	c.Endpoints, c.Ports = slices.Clone(s.Endpoints), slices.Clone(s.Ports)
+	for i := range c.Endpoints {
+		c.Endpoints[i].Addresses = slices.Clone(s.Endpoints[i].Addresses)
+	}
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *endpointSliceList) DeepCopyObject() runtime.Object {
+	c := &endpointSliceList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
+	l.DeepCopyInto(&c.ListMeta)
+	return c
+}
+
+// apiService is the name of the Service of the API server, and of its EndpointSlice (kubernetes/pkg/controlplane/reconcilers).
+const apiService = "kubernetes"
+
+// newAPIEndpoints returns a follower that calls changed after each change.
+func newAPIEndpoints(cfg *rest.Config, log *slog.Logger, changed func()) (*apiEndpoints, error) {
+	version := schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(version.WithKind("EndpointSlice"), &endpointSlice{})
+	scheme.AddKnownTypeWithName(version.WithKind("EndpointSliceList"), &endpointSliceList{})
+	metav1.AddToGroupVersion(scheme, version)
+	c, err := openREST(cfg, scheme, "/apis", version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, fmt.Errorf("creating the client for EndpointSlices: %w", err)
+	}
+	list := cache.NewListWatchFromClient(c, "endpointslices", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", apiService))
+	o := &optionalInformer{SharedIndexInformer: cache.NewSharedIndexInformer(list, &endpointSlice{}, 0, nil), refused: make(chan struct{})}
+	e := &apiEndpoints{optionalInformer: o}
+	err = e.SetWatchErrorHandlerWithContext(o.delayRefusedLists("endpointslices", log))
+	if err == nil {
+		_, err = e.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() },
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("setting up the informer of the API server's EndpointSlice: %w", err)
+	}
+	return e, nil
+}
+
+// follow starts the informer, unless it runs.
+func (e *apiEndpoints) follow(ctx context.Context) {
+	if !e.started {
+		e.started = true
+		go e.RunWithContext(ctx)
+	}
+}
+
+// with returns the API server's addresses and ports and those at which it was reached, sorted. It returns none while the former are unknown.
+func (e *apiEndpoints) with(reached []netip.AddrPort) []netip.AddrPort {
+	all := e.all()
+	if len(all) == 0 {
+		return nil
+	}
+	all = append(all, reached...)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+func (e *apiEndpoints) all() (all []netip.AddrPort) {
+	for _, o := range e.GetStore().List() {
+		s, ok := o.(*endpointSlice)
+		if !ok {
+			continue
+		}
+		for _, endpoint := range s.Endpoints {
+			for _, text := range endpoint.Addresses {
+				addr, err := netip.ParseAddr(text)
+				for _, p := range s.Ports {
+					if err == nil && p.Port > 0 && p.Port <= 65535 {
+						all = append(all, netip.AddrPortFrom(addr.Unmap().WithZone(""), uint16(p.Port)))
+					}
+				}
+			}
+		}
+	}
+	return all
+}

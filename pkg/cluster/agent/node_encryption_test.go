@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// TestNodeEncryptionBeginsWhenOthersKnow follows a node from its start, through a lost status, to its end.
+func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	m.cfg.NodeEncryption = NodeEncryption{Enabled: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	own, other, plain := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	other.Agent.EncryptsNodes = true
+	in := reconcileInput{nodes: []mesh.Node{own, other, plain}, self: own, encryptNodes: true}
+	if r := m.mustReconcile(t, in); r.status.EncryptsNodes || n.routing.Nodes != nil || !strings.Contains(r.clusterNote, "addresses of the API server") {
+		t.Errorf("without the API server's addresses: %v, %q", n.routing.Nodes, r.clusterNote)
+	}
+	api := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}
+	in.apiEndpoints = api
+	if r := m.mustReconcile(t, in); !r.status.EncryptsNodes || n.routing.Nodes != nil || n.nodes != nil {
+		t.Errorf("before others know: published %v, %v", r.status.EncryptsNodes, n.routing.Nodes)
+	}
+	in.lastStatus.EncryptsNodes = true
+	r := m.mustReconcile(t, in)
+	want := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}
+	if got := n.routing.Nodes; got == nil || !slices.Equal(got.Routes, want) || !slices.Equal(got.API, api) || n.nodes != got {
+		t.Fatalf("got %+v", got)
+	}
+	if r.nodeRoutes != 1 || r.clearNodes != 1 || !strings.Contains(r.clusterNote, "traffic to 1 other nodes") {
+		t.Errorf("%d routes, %d nodes in the clear, %q", r.nodeRoutes, r.clearNodes, r.clusterNote)
+	}
+	in.lastStatus, in.apiEndpoints = v1alpha1.NodeStatus{}, nil // the RopewalkNode was deleted, and the EndpointSlice is not known
+	if r := m.mustReconcile(t, in); n.routing.Nodes == nil || !r.status.EncryptsNodes {
+		t.Error("a lost status ends the encryption")
+	}
+	resumed := resumeNodeEncryption(n.routing)
+	if publish, _ := resumed.update(&in); !publish || !resumed.active {
+		t.Error("a restart ends the encryption")
+	}
+	in.encryptNodes = false // a label
+	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.status.EncryptsNodes || r.clearNodes != 0 {
+		t.Error("the node still takes part")
+	}
+}
+
+func TestLabelsExcludeNodeFromEncryption(t *testing.T) {
+	worker, control := &node{}, &node{}
+	worker.Labels = map[string]string{"a": "b"}
+	control.Labels = map[string]string{"a": "b", "node-role.kubernetes.io/control-plane": ""}
+	c := NodeEncryption{Enabled: true}
+	if !c.wantedOn(control) {
+		t.Error("a node is excluded without labels")
+	}
+	c.Except = map[string]v1alpha1.LabelValue{"node-role.kubernetes.io/control-plane": ""}
+	if c.wantedOn(control) || !c.wantedOn(worker) {
+		t.Error("the label does not decide")
+	}
+	if c.Enabled = false; c.wantedOn(worker) || c.mark() != 0 {
+		t.Error("wanted although it is disabled")
+	}
+}
+
+func apiEndpointsWithoutServer(t *testing.T) *apiEndpoints {
+	t.Helper()
+	e, err := newAPIEndpoints(&rest.Config{Host: "127.0.0.1:1"}, slog.New(slog.DiscardHandler), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestAPIServerAddressesComeFromEndpointSlice(t *testing.T) {
+	e := apiEndpointsWithoutServer(t)
+	reached := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.100:443")}
+	if got := e.with(reached); got != nil {
+		t.Errorf("while they are unknown: %v", got)
+	}
+	s := &endpointSlice{}
+	s.Name = apiService
+	s.Endpoints = append(s.Endpoints, struct {
+		Addresses []string `json:"addresses"`
+	}{[]string{"192.0.2.3", "192.0.2.1", "nonsense"}})
+	for _, port := range []int32{6443, 0, 70000} {
+		s.Ports = append(s.Ports, struct {
+			Port int32 `json:"port"`
+		}{port})
+	}
+	if err := e.GetStore().Add(s.DeepCopyObject()); err != nil {
+		t.Fatal(err)
+	}
+	want := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443"), netip.MustParseAddrPort("192.0.2.3:6443"), reached[0]}
+	if got := e.with(reached); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
