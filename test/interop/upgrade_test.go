@@ -321,15 +321,16 @@ func TestTunnelSurvivesFailedUpgrade(t *testing.T) {
 	}{
 		{"before reading the offer", func(*net.UnixConn) error { return nil }},
 		{"after reading the offer", func(c *net.UnixConn) error { return readOffer(c) }},
-		{"with an invalid answer", func(c *net.UnixConn) error { return answerOffer(c, 'X', false) }},
-		{"before reading the descriptors", func(c *net.UnixConn) error { return answerOffer(c, 'T', false) }},
-		{"after reading the descriptors", func(c *net.UnixConn) error { return answerOffer(c, 'T', true) }},
-		{"with an invalid message instead of ready", func(c *net.UnixConn) error {
-			return errors.Join(answerOffer(c, 'T', true), writeByte(c, 'S'))
-		}},
+		{"with an invalid answer", func(c *net.UnixConn) error { return answers(c, "X") }},
+		{"before reading the snapshot", func(c *net.UnixConn) error { return errors.Join(readOffer(c), writeByte(c, 'P')) }},
+		{"after reading the snapshot", func(c *net.UnixConn) error { return answers(c, "P") }},
+		{"with an invalid message instead of take", func(c *net.UnixConn) error { return errors.Join(answers(c, "P"), writeByte(c, 'R')) }},
+		{"before reading the descriptors", func(c *net.UnixConn) error { return errors.Join(answers(c, "P"), writeByte(c, 'T')) }},
+		{"after reading the descriptors", func(c *net.UnixConn) error { return answers(c, "PT") }},
+		{"with an invalid message instead of ready", func(c *net.UnixConn) error { return errors.Join(answers(c, "PT"), writeByte(c, 'S')) }},
 		{"after the handover", func(c *net.UnixConn) error {
 			var reply [1]byte
-			err := errors.Join(answerOffer(c, 'T', true), writeByte(c, 'R'))
+			err := errors.Join(answers(c, "PT"), writeByte(c, 'R'))
 			if err == nil {
 				_, err = io.ReadFull(c, reply[:])
 			}
@@ -445,13 +446,16 @@ func readOffer(c *net.UnixConn) error {
 	return err
 }
 
-// answerOffer answers an offer. If read is set, it also reads the daemon's descriptors.
-func answerOffer(c *net.UnixConn, answer byte, read bool) error {
-	if err := errors.Join(readOffer(c), writeByte(c, answer)); err != nil || !read {
-		return err
+// answers reads the offer and sends the messages. After Prepare and after Take it reads the daemon's descriptors.
+func answers(c *net.UnixConn, messages string) error {
+	err := readOffer(c)
+	for _, m := range []byte(messages) {
+		err = errors.Join(err, writeByte(c, m))
+		if err == nil && m != 'X' {
+			b := make([]byte, 5) // the number of descriptors, and the byte that carries them; the kernel closes the unread ones
+			_, err = io.ReadFull(c, b)
+		}
 	}
-	b := make([]byte, 5) // the number of descriptors, and the byte that carries them; the kernel closes the unread ones
-	_, err := io.ReadFull(c, b)
 	return err
 }
 

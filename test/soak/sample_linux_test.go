@@ -47,11 +47,13 @@ type sample struct {
 func (c *churn) sample() sample {
 	c.Helper()
 	s := sample{at: time.Since(c.began).Round(time.Second)}
+	for d, f := range map[*daemon]*figures{c.a: &s.a, c.b: &s.b} {
+		expect.EventuallyNoError(c, "the metrics of "+d.ifname, func() (err error) { // a new daemon serves them after the tunnel
+			*f, err = d.settled()
+			return err
+		})
+	}
 	var err error
-	s.a, err = c.a.settled()
-	expect.NoError(c, err)
-	s.b, err = c.b.settled()
-	expect.NoError(c, err)
 	s.bpf, err = bpfObjects()
 	expect.NoError(c, err)
 	return s
