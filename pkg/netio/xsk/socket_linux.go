@@ -86,6 +86,14 @@ func (s *Socket) Reap() int { return s.tx.reap() }
 // Pending returns the number of submitted frames that the kernel has not processed yet. Any goroutine may call it.
 func (s *Socket) Pending() int { return int(s.tx.ring.pending()) }
 
+// TxProgress returns the number of frames that the kernel has completed, modulo 2³², and the number that it has: those not sent yet, and
+// those in the device. While frames are submitted the latter may be some too small. Any goroutine may call it until Close.
+func (s *Socket) TxProgress() (completed uint32, outstanding int) {
+	sent := uint32(s.tx.sent.Load())
+	completed = s.tx.completion.producer.Load()
+	return completed, max(int(int32(sent-completed)), 0)
+}
+
 // OffloadChecksum requests that the device, or the kernel in its place, compute the Internet checksum of the packet
 // from byte start to its end and store it at start+offset. The caller has put the pseudo-header sum there (not
 // inverted). d must be reserved, be the first of its packet, and have its final Len. OffloadChecksum returns false,

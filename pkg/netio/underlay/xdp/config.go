@@ -80,6 +80,8 @@ type Config struct {
 	NoChecksumOffload bool
 	// reviewInterval is the time between two reviews, for tests; 0: defaultReviewInterval.
 	reviewInterval time.Duration
+	// progress replaces xsk.Socket.TxProgress in tests; nil for none.
+	progress func() (done uint32, outstanding int)
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
 }

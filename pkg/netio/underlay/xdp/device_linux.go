@@ -48,6 +48,8 @@ type laneReport struct {
 	err         error // why there is no lane socket
 	fallbacks   uint64
 	lost        uint64
+	stalls      uint64      // sockets whose frames the kernel did not send
+	stalled     int         // those of them on this device
 	down        bool        // the lane socket's device was down when last checked
 	closedStats xsk.Stats   // counters of closed sockets
 	closing     *laneSocket // the socket being closed; closedStats does not include it yet
@@ -192,6 +194,7 @@ func (sup *supervisor) releaseDevice(reason error) error {
 		errs = append(errs, sup.config.Program.Detach())
 	}
 	sup.device = device{}
+	sup.forgiveStalls()
 	sup.recordDevice(reason)
 	return errors.Join(errs...)
 }
@@ -249,6 +252,10 @@ func (sup *supervisor) repairLane(i int, l *lane, up bool) (again bool) {
 		sup.recordError(i, xsk.ErrDown)
 		return false
 	}
+	if sup.refuses(i) {
+		sup.recordError(i, errRefusing)
+		return false
+	}
 	err := sup.openSocket(i, l)
 	sup.recordError(i, err)
 	// The kernel announces new queues (ethtool's netlink family).
@@ -283,7 +290,11 @@ func (sup *supervisor) openSocket(i int, l *lane) error {
 	if err := sup.config.Program.SetSocket(i, socket.FD()); err != nil {
 		return errors.Join(err, socket.Close())
 	}
-	l.setLaneSocket(newLaneSocket(socket, &sup.device))
+	c := newLaneSocket(socket, &sup.device)
+	if sup.config.progress != nil {
+		c.progress = sup.config.progress
+	}
+	l.setLaneSocket(c)
 	return nil
 }
 
@@ -394,7 +405,7 @@ func (sup *supervisor) status() Status {
 // status returns the lane's counters together with its report.
 func (l *lane) status(r *laneReport) LaneStatus {
 	s := LaneStatus{
-		Err: r.err, Fallbacks: r.fallbacks, Socket: r.closedStats,
+		Err: r.err, Fallbacks: r.fallbacks, Stalls: r.stalls, Socket: r.closedStats,
 		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
 		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(), Long: l.tx.tooLong.load(), Lost: l.tx.lost.load() + r.lost,
 	}

@@ -25,12 +25,16 @@ type laneSocket struct {
 	// after the last one.
 	ending, lastFrame atomic.Bool
 	empty             chan struct{}
+	// progress is socket.TxProgress, except in tests. The supervisor's goroutine alone uses it and watch.
+	progress func() (done uint32, outstanding int)
+	watch    txWatch
 }
 
 func newLaneSocket(s *xsk.Socket, d *device) *laneSocket {
 	f := s.Features()
 	return &laneSocket{
 		socket: s, device: d.index, rx: fdguard.New(), tx: fdguard.New(), offload: offloads(&f, d.completes), empty: make(chan struct{}),
+		progress: s.TxProgress,
 	}
 }
 
@@ -58,11 +62,13 @@ func (c *laneSocket) recordError(err error) bool {
 	case errors.Is(err, xsk.ErrDown):
 		return !c.down.Swap(true)
 	case errors.Is(err, xsk.ErrGone), errors.Is(err, xsk.ErrQueueGone):
-		reason := err // so that err does not escape to the heap
-		return c.failure.CompareAndSwap(nil, &reason)
+		return c.fail(err)
 	}
 	return false
 }
+
+// fail makes the lane use its UDP socket for the given reason. It returns false if there was another reason before.
+func (c *laneSocket) fail(reason error) bool { return c.failure.CompareAndSwap(nil, &reason) }
 
 // err returns the reason why the lane socket does not work, or nil.
 func (c *laneSocket) err() error {

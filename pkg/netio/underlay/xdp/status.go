@@ -127,6 +127,8 @@ type LaneStatus struct {
 	Features xsk.Features
 	// Fallbacks counts how often a working socket was lost, for good or until the device was up again.
 	Fallbacks uint64
+	// Stalls counts those of them that were replaced because the kernel did not send their frames.
+	Stalls uint64
 	// Received and Sent count the datagrams received and sent through AF_XDP.
 	Received, Sent uint64
 	// Slow counts runs sent through the UDP socket. Long counts those of them that were too long for the path. To keep

@@ -230,6 +230,9 @@ func (sup *supervisor) runOnce(now time.Time) {
 	changed, hops, tooBig := sup.takeChanges()
 	requested := sup.reconsidering.Swap(false)
 	sup.pending = sup.pending || changed || requested
+	if sup.reviewDue(now) {
+		sup.checkTransmits()
+	}
 	follow := sup.pending && !now.Before(sup.followAt)
 	if follow {
 		sup.pending, sup.followAt = false, now.Add(minChangeInterval)
