@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // healthCheck checks whether a device works. It uses the control socket, like clients do: a request takes the locks of the device
@@ -22,7 +23,7 @@ type healthCheck struct {
 	named bool // at some time, all threads of the lanes had their names
 }
 
-// check returns an error if the device does not answer, or if a loop of a lane has ended.
+// check returns an error if the device does not answer, or if a loop of a lane has ended or makes no progress.
 func (h *healthCheck) check() error {
 	c, err := h.socket.Dial(h.name)
 	if err != nil {
@@ -33,11 +34,15 @@ func (h *healthCheck) check() error {
 		return err
 	}
 	var stats struct {
-		Up    bool              `json:"up"`
-		Lanes []json.RawMessage `json:"lanes"`
+		Up     bool               `json:"up"`
+		Lanes  []json.RawMessage  `json:"lanes"`
+		Stalls config.StallReport `json:"stalls"`
 	}
 	if err := c.Stats(&stats); err != nil {
 		return err
+	}
+	if stalled := stats.Stalls.Lanes; len(stalled) > 0 {
+		return fmt.Errorf("lanes make no progress: %s", strings.Join(stalled, ", "))
 	}
 	return h.checkLoops(len(stats.Lanes), stats.Up)
 }

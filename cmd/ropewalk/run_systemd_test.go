@@ -104,6 +104,11 @@ func TestHealthCheckNeedsAnswerAndLaneThreads(t *testing.T) {
 	}
 	threads = []string{"rw-tx0", "rw-tx1"}
 	device.up.Store(false)
+	device.stalled.Store(true)
+	if err := check.check(); err == nil || !strings.Contains(err.Error(), "lanes make no progress: rx1") {
+		t.Errorf("with a lane that makes no progress: got error %v, want an error", err)
+	}
+	device.stalled.Store(false)
 	if err := check.check(); err != nil {
 		t.Errorf("an interface that is down has no receive threads: %v", err)
 	}
@@ -128,15 +133,19 @@ func TestHealthCheckIgnoresThreadsWithoutNames(t *testing.T) {
 
 // lanesDevice is a device with a number of lanes.
 type lanesDevice struct {
-	lanes int
-	up    atomic.Bool
+	lanes       int
+	up, stalled atomic.Bool
 }
 
 func (*lanesDevice) Status() config.Status         { return config.Status{} }
 func (*lanesDevice) Configure(config.Device) error { return nil }
 
 func (d *lanesDevice) Stats() any {
-	return map[string]any{"up": d.up.Load(), "lanes": make([]struct{}, d.lanes)}
+	var stalls config.StallReport
+	if d.stalled.Load() {
+		stalls.Lanes = []string{"rx1"}
+	}
+	return map[string]any{"up": d.up.Load(), "lanes": make([]struct{}, d.lanes), "stalls": stalls}
 }
 
 func TestPrivateKeyCredentialIsUsedAndNeverSaved(t *testing.T) {

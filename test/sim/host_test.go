@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing/synctest"
@@ -248,6 +249,7 @@ func (h *host) stepWall(by time.Duration) {
 func (h *host) suspend(by time.Duration) {
 	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
 	h.ahead.Add(int64(by))
+	h.MachineResumed()
 	h.ClockJumped()
 }
 
@@ -280,7 +282,7 @@ func (h *host) end() {
 	h.watches.Wait()
 }
 
-// logWatch is a slog.Handler: no simulated fault may cause a message of level error.
+// logWatch is a slog.Handler: no simulated fault may cause a message of level error, or a stall.
 type logWatch struct {
 	slog.Handler
 	h *host
@@ -291,14 +293,18 @@ func (logWatch) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
 func (w logWatch) Handle(_ context.Context, r slog.Record) error {
-	if r.Level < slog.LevelError {
+	stall := strings.HasPrefix(r.Message, "packets stalled")
+	if r.Level < slog.LevelError && !stall {
 		return nil
 	}
-	text := r.Message
+	kind, text := "log", r.Message
+	if stall {
+		kind = "stall"
+	}
 	r.Attrs(func(a slog.Attr) bool {
 		text += fmt.Sprintf(" %v", a)
 		return true
 	})
-	w.h.sim.report.add("log", "host %d logged an error: %s", w.h.n, text)
+	w.h.sim.report.add(kind, "host %d logged: %s", w.h.n, text)
 	return nil
 }

@@ -48,7 +48,8 @@ type laneCounters struct {
 type directionCounters struct {
 	packets, bytes, trains, runs atomic.Uint64
 	sizes                        sizeCounters
-	_                            [96]byte // the two directions are written by two goroutines
+	progress                     progress
+	_                            [88]byte // the two directions are written by two goroutines
 }
 
 func (d *directionCounters) add(packets, bytes, trains, runs int) {

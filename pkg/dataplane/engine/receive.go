@@ -82,6 +82,7 @@ func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams
 	for {
 		n, err := 0, error(nil)
 		if r.idle() {
+			r.lane.stats.rx.progress.rest()
 			n, err = conn.Recv(r.in)
 		} else if tryRecv != nil {
 			n = tryRecv(r.in)
@@ -103,6 +104,7 @@ func (r *receiver) idle() bool { return r.queue.Len() == 0 && r.ahead.empty() }
 
 // handleReceived takes the first n elements of in, and handles a quantum of what waits. Without a backlog it handles them where they are.
 func (r *receiver) handleReceived(n int) {
+	r.lane.stats.rx.progress.work()
 	r.now = r.lane.engine.cfg.Clock()
 	bytes := 0
 	for i := range n {

@@ -71,6 +71,7 @@ func (l *lane) transmit(yield func(bool)) {
 	t := newTransmitter(l, txSlots)
 	t.load.yield = yield
 	for {
+		l.stats.tx.progress.rest()
 		n, err := t.read()
 		switch {
 		case err == nil:
@@ -99,6 +100,7 @@ func (t *transmitter) sendBatch(n int) {
 
 // addTrains adds the first n trains read to the batch.
 func (t *transmitter) addTrains(n int) {
+	t.lane.stats.tx.progress.work()
 	t.now = t.lane.engine.cfg.Clock()
 	t.mtu = int(t.lane.engine.mtu.Load())
 	for i := range n {

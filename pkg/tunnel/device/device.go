@@ -90,6 +90,7 @@ type Device struct {
 	staged   stagedTrains // of all peers
 	changed  changedPeers // since Snapshot
 	renewals renewals
+	stalls   stallWatch
 	lifetime
 }
 

@@ -6,7 +6,7 @@
 //
 // Begin reading in device.go, then peer.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: device, status, flows, echo, handover, configure
-//   - the port and its workers: port, worker, triage
+//   - the port and its workers: port, worker, triage, stall
 //   - one peer, as lanes and timers call it: peer, peer_handover
 //   - handshakes and sessions: recall, renew, handshake, endpointname, refused, session, staging
 //   - hellos: hello, timer, hello_pending, hello_state

@@ -105,6 +105,16 @@ func (d *Device) LimitRenewals(n int) {
 	d.renewals.max = n
 }
 
+// LoseHandshake ends the handshake with a peer and its timer, as a lost wake-up would, while packets wait.
+func (p *Peer) LoseHandshake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endAttempt()
+	p.stopTimer()
+	p.timers.Stop(&p.engine.Activity)
+	p.timers.Start()
+}
+
 // Renewals returns the number of peers that have their turn and of those that wait for one.
 func (d *Device) Renewals() (running, waiting int) {
 	d.renewals.mu.Lock()

@@ -43,6 +43,13 @@ func (r *renewals) enter(p *Peer) bool {
 	return s.running
 }
 
+// waits reports whether the peer waits for its turn.
+func (r *renewals) waits(p *Peer) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return p.renewal.waiting != nil
+}
+
 // has reports whether the peer has its turn.
 func (r *renewals) has(p *Peer) bool {
 	r.mu.Lock()

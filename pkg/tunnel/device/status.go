@@ -81,8 +81,10 @@ type Stats struct {
 	Names config.NameReport `json:"names,omitempty"`
 	// Handshakes counts those of all present and removed peers.
 	Handshakes HandshakeStats `json:"handshakes"`
-	Cipher     string         `json:"cipher"`  // the ChaCha20-Poly1305 implementation
-	Workers    int            `json:"workers"` // workers that help lanes
+	// Stalls counts what took packets and made no progress.
+	Stalls  config.StallReport `json:"stalls"`
+	Cipher  string             `json:"cipher"`  // the ChaCha20-Poly1305 implementation
+	Workers int                `json:"workers"` // workers that help lanes
 }
 
 // Stats returns a snapshot of all counters. It holds no secrets.
@@ -95,7 +97,7 @@ func (d *Device) Stats() any {
 	s.PathMTU, s.PathMTUProbes = d.pathMTUReport(), d.probeCounts.snapshot()
 	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
-	s.Names = d.nameReport()
+	s.Names, s.Stalls = d.nameReport(), d.stallReport()
 	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
 	return s
 }

@@ -20,6 +20,7 @@ func (d *Device) runWorker() {
 			d.engine.SlowDrops.Add(d.handleQueued(m), 1)
 		case <-d.tasks.waiting:
 			d.tasks.take().runTasks()
+			d.checkStalls()
 		}
 	}
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import "testing"
+
+func TestProgressChangesWithEachBatch(t *testing.T) {
+	var p progress
+	last := Progress(p.n.Load())
+	for i, step := range []struct {
+		do      func()
+		working bool
+		changes bool
+	}{
+		{p.rest, false, false}, {p.work, true, true}, {p.work, true, true}, {p.rest, false, true}, {p.rest, false, false}, {p.work, true, true},
+	} {
+		step.do()
+		now := Progress(p.n.Load())
+		if now.Working() != step.working || (now != last) != step.changes {
+			t.Errorf("step %d: got %d after %d, want working %v, changed %v", i, now, last, step.working, step.changes)
+		}
+		last = now
+	}
+}

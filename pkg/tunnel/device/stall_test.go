@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// gatedPort is a port on which lanes do not return from Send while its gate is closed.
+type gatedPort struct {
+	underlay.Port
+	gate *gate
+}
+
+type gate struct {
+	mu     sync.Mutex
+	opened chan struct{} // nil while it is open
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.opened = make(chan struct{})
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	close(g.opened)
+	g.opened = nil
+}
+
+func (g *gate) pass() {
+	g.mu.Lock()
+	opened := g.opened
+	g.mu.Unlock()
+	if opened != nil {
+		<-opened
+	}
+}
+
+func (p gatedPort) Lane(i int) underlay.Lane { return gatedLane{p.Port.Lane(i), p.gate} }
+
+type gatedLane struct {
+	underlay.Lane
+	gate *gate
+}
+
+func (l gatedLane) Send(runs []underlay.Run) int {
+	l.gate.pass()
+	return l.Lane.Send(runs)
+}
+
+func stalls(h *devicetest.Host) config.StallReport { return h.Stats().(device.Stats).Stalls }
+
+func TestLaneThatDoesNotReturnIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var g gate
+		lan := devicetest.NewLAN(nil)
+		a := lan.Host(t, 1, devicetest.Options{
+			Log: slog.New(slog.NewTextHandler(&log, nil)), WrapPort: func(p underlay.Port) underlay.Port { return gatedPort{p, &g} },
+		})
+		b := lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		stalls(a)
+		g.close()
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		for range 9 {
+			time.Sleep(time.Second)
+			if r := stalls(a); r.Transmit != 0 || len(r.Lanes) != 0 {
+				t.Fatalf("got %+v before the limit", r)
+			}
+		}
+		for range 5 {
+			time.Sleep(time.Second)
+			stalls(a)
+		}
+		if r := stalls(a); r.Transmit != 1 || !slices.Equal(r.Lanes, []string{"tx0"}) {
+			t.Errorf("got %+v, want one stall, of tx0", r)
+		}
+		if n := strings.Count(log.String(), "lane makes no progress"); n != 1 {
+			t.Errorf("%d lines in the log, want 1", n)
+		}
+		g.open()
+		time.Sleep(2 * time.Second)
+		if r := stalls(a); r.Transmit != 1 || len(r.Lanes) != 0 {
+			t.Errorf("got %+v after the lane went on, want one stall and none now", r)
+		}
+	})
+}
+
+// TestPacketsWithoutHandshakeAreRestarted: the handshake for which a packet waits is lost, as by a lost wake-up.
+func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && silent.Load() {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		silent.Store(true)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		for range 20 { // the handshake is repeated
+			time.Sleep(time.Second)
+			if r := stalls(a); r.Staged != 0 {
+				t.Fatalf("got %+v while a handshake is in flight", r)
+			}
+		}
+		silent.Store(false)
+		a.PeerOf(b.Public()).LoseHandshake()
+		for range 4 {
+			time.Sleep(time.Second)
+			stalls(a)
+		}
+		if r := stalls(a); r.Staged != 1 {
+			t.Errorf("got %+v, want one stall", r)
+		}
+		if got := b.Next(); len(got) == 0 {
+			t.Error("the packet did not arrive")
+		}
+	})
+}
