@@ -35,6 +35,8 @@ func fastChecks() []Check {
 			"without spread the peer's NIC sees all flows as one flow"),
 		checkDaemons("handshakes", "peers that do not answer handshake initiations", evaluateHandshakes,
 			"without a handshake there is no session, and packets for the peer are dropped"),
+		checkDaemons("stalls", "lanes, packets and AF_XDP sockets that made no progress", evaluateStalls,
+			"a lane or socket without progress carries no packets"),
 		checkDaemons("path-mtu", "path MTU to each peer, by probes between two ropewalks (RFC 8899), the route, and ICMP errors", evaluateProbedMTU,
 			"larger inner packets are fragmented or answered with ICMP, and their sender must lower its packet size"),
 		checkDaemons("fast-cipher", "ChaCha20-Poly1305 implementation in use", evaluateFastCipher,
@@ -215,6 +217,29 @@ func evaluateHandshakes(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		advice = "ip route get ADDRESS, with the address of the endpoint in `ropewalk show " + quote(name) + "`; a firewall on this host may also refuse to send"
 	}
 	r.warn(name, fmt.Sprintf("%d of %d peers do not answer: peer %s, %s", len(failing), max(len(s.Spread.Peers), len(failing)), worst, failing[worst]), advice)
+}
+
+// evaluateStalls reports what has stalled since the daemon started.
+func evaluateStalls(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	xdp := uint64(0)
+	if s.UnderlayStatus != nil {
+		for i := range s.UnderlayStatus.XDP {
+			xdp += s.UnderlayStatus.XDP[i].Stalls
+		}
+	}
+	st := &s.Stalls
+	switch {
+	case len(st.Lanes) > 0:
+		r.warn(name, "lanes make no progress: "+strings.Join(st.Lanes, ", "), "systemctl restart ropewalk@"+quote(name)+"   # and report it, with a goroutine dump: kill -QUIT")
+	case xdp > 0:
+		r.warn(name, fmt.Sprintf("AF_XDP sockets whose frames the device did not send, and which were replaced: %d", xdp),
+			"ropewalk set "+quote(name)+" underlay udp   # if the number grows")
+	case st.Transmit+st.Receive+st.Staged > 0:
+		r.warn(name, fmt.Sprintf("stalls since the daemon started, all over: %d of lanes, %d of packets that waited for a session", st.Transmit+st.Receive, st.Staged),
+			"report it, with the output of `ropewalk log "+quote(name)+"`")
+	default:
+		r.ok(name, "none")
+	}
 }
 
 func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {

@@ -410,6 +410,13 @@ func fastCases() []faultCase {
 			"could not be sent: network is unreachable", "ip route get",
 		},
 		{"fast-spread", failing(config.PeerHandshake{Unanswered: 3}), OK, "see handshakes", ""},
+		{"stalls", stats(func(s *facts.Stats) { s.Stalls = config.StallReport{Transmit: 1, Lanes: []string{"tx0"}} }), Warning, "lanes make no progress: tx0", "restart"},
+		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Staged = 2 }), Warning, "0 of lanes, 2 of packets", "ropewalk log"},
+		{
+			"stalls", stats(func(s *facts.Stats) {
+				s.UnderlayStatus = &config.UnderlayReport{XDP: []config.XDPLane{{Stalls: 1}, {Stalls: 2}}}
+			}), Warning, "which were replaced: 3", "underlay udp",
+		},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1480}), OK, "confirmed by probes for 1 of 1 peers", ""},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUSearching, Bytes: 1400, InnerBytes: 1328}), Warning, "the least is that of peer k1: 1400 bytes, probing larger sizes", "ip link set dev wg0 mtu 1328"},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1300, InnerBytes: 1232}), Warning, "too small for IPv6", "1340 bytes"},

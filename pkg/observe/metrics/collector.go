@@ -49,6 +49,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.device()
 	s.lanes()
 	s.drops()
+	s.stalls()
 	s.handshakes()
 	s.underlay()
 	s.peers()
@@ -110,6 +111,21 @@ func (s *scrape) handshakes() {
 	s.count(handshakes, h.Completed, "initiator", "completed")
 	s.count(handshakes, h.GaveUp, "initiator", "gave_up")
 	s.count(handshakes, h.Confirmed, "responder", "completed")
+}
+
+// stalls emits the stalls of each kind.
+func (s *scrape) stalls() {
+	r := &s.Stats.Stalls
+	s.count(stalls, r.Transmit, "transmit")
+	s.count(stalls, r.Receive, "receive")
+	s.count(stalls, r.Staged, "staged")
+	if lanes := s.Stats.Path.XDP; len(lanes) > 0 {
+		n := uint64(0)
+		for i := range lanes {
+			n += lanes[i].Stalls
+		}
+		s.count(stalls, n, "xdp")
+	}
 }
 
 // slowLane is the label of packets that are processed outside the lanes.

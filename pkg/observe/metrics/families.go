@@ -55,6 +55,7 @@ const (
 	workerBackoffs
 
 	dropped
+	stalls
 
 	underlayInfo
 	xdpLanes
@@ -141,6 +142,8 @@ var definitions = [familyCount]definition{
 	workerBackoffs:  {"ropewalk_worker_backoffs_total", counter, "Times that a lane paused submitting jobs because the workers did not speed it up.", "interface lane direction"},
 
 	dropped: {"ropewalk_dropped_packets_total", counter, "Packets dropped, by reason; docs/metrics.md explains each. Reason rx_socket is an estimate.", "interface stage reason"},
+
+	stalls: {"ropewalk_stalls_total", counter, "What took packets and made no progress: a lane that did not return from a batch for 10 s (transmit, receive), packets that waited for a session without a handshake (staged), or an AF_XDP socket whose frames the device did not send (xdp). Not 0 means a bug in ropewalk, the kernel or a driver.", "interface kind"},
 
 	underlayInfo: {"ropewalk_underlay_info", gauge, "Configured mode (auto, udp, xdp) and current path (udp, xdp) of data messages, with the device and the AF_XDP bind mode (zerocopy, copy); always 1.", "interface mode path device xdp_mode"},
 	xdpLanes:     {"ropewalk_xdp_lanes", gauge, "Lanes with a working AF_XDP socket.", "interface"},

@@ -195,6 +195,7 @@ type Stats struct {
 	PathMTU  config.PathMTUReport `json:"path_mtu"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
+	Stalls            config.StallReport     `json:"stalls"`
 	Selection         Selection              `json:"selection"`
 	Cipher            string                 `json:"cipher"`  // empty if not reported
 	Workers           *int                   `json:"workers"` // nil if not reported
