@@ -31,6 +31,8 @@ type SlowPath interface {
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
+	// OnDrop reports that the peer's count of dropped packets has changed.
+	OnDrop()
 	// CheckSources reports that data is spread to the peer, once after each Spread.CheckAt and not before that time: the slow path checks
 	// whether messages from the source ports reach the peer.
 	CheckSources()

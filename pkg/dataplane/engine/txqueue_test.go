@@ -682,7 +682,7 @@ func TestTrainsOfWaitingPeerCountOnceForTheirSource(t *testing.T) {
 func TestNewFlowTakesPlaceOfItsPeersLargest(t *testing.T) {
 	r, _ := slowRig(t, 0)
 	q := &r.tx.queue
-	mine, others := r.peer, &Peer{}
+	mine, others := r.peer, r.engine.NewPeer(&owner{})
 	r.transmit((&flow.Flow{Ends: out4}).Next(100)) // the buffer is full from here on
 	r.transmit((&flow.Flow{Ends: out4}).Next(100)) // creates the queue
 	push := func(p *Peer, hash uint32, bytes int) {

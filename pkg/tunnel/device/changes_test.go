@@ -85,6 +85,11 @@ func TestHandoverHasEveryChangeSinceSnapshot(t *testing.T) {
 			a.Send(flow.WithVnetHeader(ends.UDP([]byte("x"))))
 			time.Sleep(time.Second)
 		},
+		"no endpoint": func(_ *testing.T, a, _ *devicetest.Host) {
+			ends := a.To(a, 7, false)
+			ends.Dst = netip.AddrPortFrom(netip.MustParseAddr("10.98.0.1"), 7)
+			a.Send(flow.WithVnetHeader(ends.UDP([]byte("x"))))
+		},
 		"routes":      func(_ *testing.T, a, _ *devicetest.Host) { a.RoutesChanged() },
 		"down and up": func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false); synctest.Wait(); a.TUN.SetUp(true) },
 		"down":        func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false) },
@@ -94,6 +99,9 @@ func TestHandoverHasEveryChangeSinceSnapshot(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					a, b := devicetest.Pair(t, devicetest.Options{})
 					addSilentPeers(a, 3)
+					a.Apply(config.Device{Peers: []config.Peer{{
+						PublicKey: noise.PublicKey{8}, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.98.0.1/32")}},
+					}}})
 					if session {
 						talk(t, a, b)
 					}

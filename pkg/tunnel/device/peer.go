@@ -97,6 +97,9 @@ func (p *Peer) Roam(from underlay.Endpoint) { p.moveEndpoint(from) }
 // OnHeard implements engine.SlowPath.
 func (p *Peer) OnHeard() { p.post(taskHello) }
 
+// OnDrop implements engine.SlowPath.
+func (p *Peer) OnDrop() { p.noteChange() }
+
 // runTasks runs all posted tasks.
 func (p *Peer) runTasks() {
 	tasks := p.requests.tasks.Swap(0)

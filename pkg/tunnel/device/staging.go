@@ -129,7 +129,4 @@ func (p *Peer) dropStaged() {
 }
 
 // dropForPeer counts n packets to the peer as dropped.
-func (p *Peer) dropForPeer(why drop.Reason, n int) {
-	p.dev.engine.DropForPeer(p.engine, why, n)
-	p.noteChange()
-}
+func (p *Peer) dropForPeer(why drop.Reason, n int) { p.dev.engine.DropForPeer(p.engine, why, n) }
