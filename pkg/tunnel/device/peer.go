@@ -216,14 +216,15 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	}
 }
 
-// sendKeepalive sends an empty message, or starts a handshake if there is no session. The caller holds mu.
+// sendKeepalive sends an empty message, or starts a handshake if there is no session and none will be started by a renewal. The caller
+// holds mu.
 func (p *Peer) sendKeepalive(now int64) {
-	keys := p.engine.Current.Load()
-	if !keys.Usable(now) {
+	switch keys := p.engine.Current.Load(); {
+	case keys.Usable(now):
+		p.dev.engine.SendKeepalive(p.engine, keys)
+	case !p.dev.renewals.concerns(p):
 		p.initiate(now)
-		return
 	}
-	p.dev.engine.SendKeepalive(p.engine, keys)
 }
 
 // start begins to serve the peer after the interface came up or the peer was added. The caller holds Device.mu.
@@ -262,7 +263,7 @@ func (p *Peer) stop() {
 	defer p.mu.Unlock()
 	if p.running {
 		p.handover.ended = p.saveHello()
-		if now := p.dev.clock(); p.engine.Current.Load().Usable(now) || p.sessions.next != nil {
+		if now := p.dev.clock(); p.isLive(now) || p.dev.renewals.concerns(p) {
 			p.handover.lostAt = now
 		}
 	}

@@ -56,9 +56,9 @@ func (p *Peer) currentState() PeerState {
 	return s
 }
 
-// saveHello returns the result of the hello exchange, nil without a session. The caller holds mu.
+// saveHello returns the result of the hello exchange, nil if there is no session and none that is being renewed. The caller holds mu.
 func (p *Peer) saveHello() *HelloResult {
-	if !p.hasSession() {
+	if !p.hasSession() && !p.dev.renewals.concerns(p) {
 		return nil
 	}
 	x := &p.hello

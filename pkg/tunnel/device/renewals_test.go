@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -159,6 +160,68 @@ func TestUpPacesRenewals(t *testing.T) {
 		time.Sleep(time.Second)
 		if n := h.sessions(); n != renewedPeers {
 			t.Errorf("there are %d sessions, want %d", n, renewedPeers)
+		}
+	})
+}
+
+// TestKeepalivesWaitForTurns: a persistent keepalive is due as soon as the interface is up.
+func TestKeepalivesWaitForTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		every := uint16(25)
+		for _, p := range h.peers {
+			h.Apply(config.Device{Peers: []config.Peer{{PublicKey: p.Public(), Keepalive: &every}}})
+		}
+		down(h.Host)
+		h.setSilent(true)
+		h.TUN.SetUp(true)
+		h.Await("it is up", h.Up)
+		time.Sleep(10 * time.Millisecond)
+		if n := h.triedPeers(); n != renewalLimit {
+			t.Errorf("handshakes with %d peers were started at once, want %d", n, renewalLimit)
+		}
+		h.setSilent(false)
+		time.Sleep(time.Second)
+		if n := h.sessions(); n != renewedPeers {
+			t.Errorf("there are %d sessions, want %d", n, renewedPeers)
+		}
+	})
+}
+
+// TestUpContinuesRenewals: the peers still send with the sessions that were erased.
+func TestUpContinuesRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		h.setSilent(true)
+		h.MachineCopied()
+		h.triedPeers()
+		down(h.Host)
+		h.setSilent(false)
+		time.Sleep(time.Second)
+		h.TUN.SetUp(true)
+		h.Await("it is up", h.Up)
+		time.Sleep(time.Second)
+		if n := h.sessions(); n != renewedPeers {
+			t.Errorf("there are %d sessions, want %d", n, renewedPeers)
+		}
+	})
+}
+
+// TestHandoverContinuesRenewals has the device leave while most peers wait for their turn.
+func TestHandoverContinuesRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		h.setSilent(true)
+		h.MachineCopied()
+		h.triedPeers()
+		renew := 0
+		for _, p := range handedOn(t, h.Host).Peers {
+			if p.Hello != nil {
+				renew++
+			}
+		}
+		if renew != renewedPeers {
+			t.Errorf("the next device renews %d sessions, want %d", renew, renewedPeers)
 		}
 	})
 }
