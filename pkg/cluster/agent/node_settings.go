@@ -79,7 +79,7 @@ func (a *Agent) chooseConfig(n *node, spec v1alpha1.NodeSpec, t trigger) configC
 	if spec.MTU != 0 {
 		s.MTU = 0
 	}
-	switch err := a.cfg.checkSettings(s, toMesh(n, nil).PodCIDRs); {
+	switch err := a.cfg.checkSettings(s, toMesh(n, nil)); {
 	case err != nil:
 		c.applied, c.reason = a.followed, err.Error()
 	case a.refusal.holds(c.wanted, t):

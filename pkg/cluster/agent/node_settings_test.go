@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -232,6 +233,30 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 	p.edit("a", func(*v1alpha1.ConfigSpec) {}) // a new generation is tried
 	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 || p.opened[len(p.opened)-1].Lanes != 1 {
 		t.Errorf("%s, mtu %d", stateOf(&r), p.network.mtu)
+	}
+}
+
+func TestSmallMTUIsRefusedWhereTunnelCarriesIPv6(t *testing.T) {
+	four, six := netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:1::/64")
+	for _, c := range []struct {
+		mtu          int
+		pods         netip.Prefix
+		addr         string
+		encryptNodes bool
+		ok           bool
+	}{
+		{1279, four, "192.0.2.1", true, true},
+		{1279, four, "2001:db8::1", false, true},
+		{1279, four, "2001:db8::1", true, false},
+		{1279, six, "192.0.2.1", false, false},
+		{1280, six, "2001:db8::1", true, true},
+		{0, six, "2001:db8::1", true, true},
+	} {
+		cfg := Config{MeshConfig: MeshConfig{NodeEncryption: NodeEncryption{Enabled: c.encryptNodes}}}
+		own := mesh.Node{PodCIDRs: []netip.Prefix{c.pods}, Addrs: []netip.Addr{netip.MustParseAddr(c.addr)}}
+		if err := cfg.checkSettings(mesh.Settings{MTU: c.mtu}, own); (err == nil) != c.ok {
+			t.Errorf("%+v: got %v", c, err)
+		}
 	}
 }
 

@@ -26,22 +26,27 @@ func specSettings(s v1alpha1.NodeSpec) mesh.Settings {
 	return mesh.Settings{Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU)}
 }
 
-// checkSettings returns an error for settings that this host cannot have, with its pods in the given prefixes.
-func (c *Config) checkSettings(s mesh.Settings, pods []netip.Prefix) error {
+// checkSettings returns an error for settings that this host, the node own, cannot have.
+func (c *Config) checkSettings(s mesh.Settings, own mesh.Node) error {
 	cpus := daemon.UsableCPUs()
 	switch {
 	case s.Lanes > cpus:
 		return fmt.Errorf("lanes is %d, and this node's agent may use %d CPUs", s.Lanes, cpus)
 	case s.Workers != nil && *s.Workers > cpus:
 		return fmt.Errorf("workers is %d, and this node's agent may use %d CPUs", *s.Workers, cpus)
-	case s.MTU != 0 && s.MTU < mesh.MinMTU && slices.ContainsFunc(pods, isIPv6):
-		return fmt.Errorf("mtu is %d, and IPv6, which this node's pods have, needs %d", s.MTU, mesh.MinMTU)
+	case s.MTU != 0 && s.MTU < mesh.MinMTU && c.carriesIPv6(own):
+		return fmt.Errorf("mtu is %d, and IPv6, which the tunnel of this node carries, needs %d", s.MTU, mesh.MinMTU)
 	case s.Mode != "" && s.Mode != c.Mode:
 		if err := c.canRun(s.Mode); err != nil {
 			return fmt.Errorf("mode %s: %w (set modeOverride in the chart)", s.Mode, err)
 		}
 	}
 	return nil
+}
+
+// carriesIPv6 reports whether the tunnel of the node own carries IPv6 packets: those of pods, or between nodes.
+func (c *Config) carriesIPv6(own mesh.Node) bool {
+	return slices.ContainsFunc(own.PodCIDRs, isIPv6) || c.NodeEncryption.Enabled && slices.ContainsFunc(own.Addrs, netip.Addr.Is6)
 }
 
 // errNoPerfmon means that the process may not load the programs of mode spread.
