@@ -4,12 +4,15 @@ package attack
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -38,6 +41,8 @@ type lab struct {
 	*testing.T
 	*testbed.Lab
 	x *attacker
+	// running ends with the test, or with an interrupt: the test then fails, and removes the lab.
+	running context.Context
 }
 
 func newLab(t *testing.T) *lab {
@@ -46,7 +51,9 @@ func newLab(t *testing.T) *lab {
 		t.Skipf("needs network namespaces and /dev/net/tun: %v", err)
 	}
 	program := ropewalk.Need(t)
-	l, err := testbed.New(t.Context(), testbed.Config{
+	running, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	t.Cleanup(stop)
+	l, err := testbed.New(running, testbed.Config{
 		Queues: 2, Prefix: netlabtest.Prefix(t), Traffic: []string{program, "traffic"},
 		Daemon: testbed.Command(program, "run", "--underlay", *mode),
 	})
@@ -57,7 +64,7 @@ func newLab(t *testing.T) *lab {
 	expect.NoError(t, l.A.Host.RouteVia(forgedAddresses, attackerAddress))
 	expect.NoError(t, l.A.Host.Forward())
 	expect.NoError(t, l.A.Host.RouteThrough(netip.MustParsePrefix("100.64.0.0/24"), l.A.Iface))
-	r := &lab{T: t, Lab: l, x: newAttacker(t, h, l.A.PublicKey())}
+	r := &lab{T: t, Lab: l, x: newAttacker(t, h, l.A.PublicKey()), running: running}
 	r.addPeers()
 	return r
 }
@@ -146,7 +153,7 @@ func (l *lab) beside(a attack, port uint16) (gbps float64, sent int) {
 // tcp sends TCP to the attacked end.
 func (l *lab) tcp(d time.Duration) traffic.Result {
 	l.Helper()
-	res, err := l.Load(l.Context(), testbed.Flow{Reverse: true, Config: traffic.Config{Kind: traffic.TCP, Streams: 2, Duration: d}})
+	res, err := l.Load(l.running, testbed.Flow{Reverse: true, Config: traffic.Config{Kind: traffic.TCP, Streams: 2, Duration: d}})
 	expect.NoError(l, err)
 	return res
 }

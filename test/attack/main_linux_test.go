@@ -3,7 +3,9 @@
 package attack
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -21,4 +23,41 @@ var (
 // maxDuration bounds an attack.
 const maxDuration = time.Minute
 
-func TestMain(m *testing.M) { os.Exit(program.Main(m, ropewalk)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := checkFlags(*duration, *rate); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	os.Exit(program.Main(m, ropewalk))
+}
+
+// checkFlags fails if the values of -attack or -rate have no meaning. The daemon checks that of -underlay.
+func checkFlags(duration time.Duration, rate int) error {
+	switch {
+	case duration < 0 || duration > maxDuration:
+		return fmt.Errorf("-attack %s: want 0 to %s", duration, maxDuration)
+	case rate <= 0:
+		return errors.New("-rate: want at least 1")
+	}
+	return nil
+}
+
+func TestWrongFlagsAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		duration time.Duration
+		rate     int
+		ok       bool
+	}{
+		{0, 1, true},
+		{maxDuration, 100_000, true},
+		{-time.Second, 1, false},
+		{maxDuration + 1, 1, false},
+		{time.Second, 0, false},
+		{time.Second, -1, false},
+	} {
+		if err := checkFlags(c.duration, c.rate); (err == nil) != c.ok {
+			t.Errorf("-attack %s -rate %d: got error %v, want none: %t", c.duration, c.rate, err, c.ok)
+		}
+	}
+}
