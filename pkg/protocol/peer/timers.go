@@ -49,6 +49,9 @@ func (t *Timers) next(now int64, a *Activity) int64 {
 	return earliest(at, t.persistentDue(now, a))
 }
 
+// Retries reports whether an initiation will be sent again unless a handshake completes before.
+func (t *Timers) Retries() bool { return t.retryAt != 0 }
+
 // Fire returns the actions that are due.
 func (t *Timers) Fire(now int64, a *Activity) Actions {
 	if t.stopped {

@@ -194,11 +194,12 @@ func (p *Peer) logStaged(now int64, session bool) {
 	log.Log(context.Background(), level, "packets stalled: they waited for a session, and no handshake was under way, starting one")
 }
 
-// handshakeComes reports whether a handshake is in flight with its timer, or will be started. The caller holds mu.
+// handshakeComes reports whether a handshake will be started, or is in flight or will be retried and has its timer. Another private key
+// ends the one in flight, and leaves the retry. The caller holds mu.
 func (p *Peer) handshakeComes() bool {
 	t := &p.timers
 	if p.requests.tasks.Load() != 0 || p.dev.renewals.waits(p) {
 		return true
 	}
-	return t.timer != nil && (p.handshake.attempt != nil || t.initiateAt != 0)
+	return t.timer != nil && (p.handshake.attempt != nil || t.initiateAt != 0 || t.Retries())
 }

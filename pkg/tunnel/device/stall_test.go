@@ -141,3 +141,22 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 		}
 	})
 }
+
+// TestRetriedHandshakeIsNoStall: another private key ends the handshake in flight, and its retry is due within seconds.
+func TestRetriedHandshakeIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlay.Verdict { return underlay.Drop })
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		time.Sleep(time.Second)
+		key := newKey(t)
+		a.Apply(config.Device{PrivateKey: &key})
+		for range 10 {
+			time.Sleep(time.Second)
+			if r := stalls(a); r.Staged != 0 {
+				t.Fatalf("got %+v while a retry is due", r)
+			}
+		}
+	})
+}
