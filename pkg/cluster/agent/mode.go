@@ -57,6 +57,7 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
 		in.external, in.externalKnown = a.cluster.external.of(n)
 		in.encryptNodes, in.apiEndpoints = a.nodeEncryption(ctx, n)
+		in.oldKernel = oldKernel(kernelRelease())
 	}
 	res, err := a.active.reconcile(ctx, in)
 	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -61,6 +63,10 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 		e.active = false
 		return false, ""
 	}
+	if in.oldKernel != "" {
+		e.active = false
+		return false, "traffic between nodes is not encrypted: it needs Linux 6.1, and this is " + in.oldKernel
+	}
 	if len(e.api) == 0 {
 		e.active = false
 		return false, "traffic between nodes is not encrypted: the addresses of the API server, which have to be exempt, are unknown " +
@@ -68,6 +74,24 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 	}
 	e.active = e.active || in.lastStatus.EncryptsNodes
 	return true, ""
+}
+
+// oldKernel returns the release of a kernel on which packets for the API server's Service would enter the tunnel, else "". Linux 5.10 ignores
+// ports in rules when it routes a packet again that was translated in OUTPUT (ip_route_me_harder); 6.1 does not. This cannot be
+// probed on the host, so the release decides. An unreadable one counts as new.
+func oldKernel(release string) string {
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 && (major < 6 || major == 6 && minor < 1) {
+		return release
+	}
+	return ""
+}
+
+// kernelRelease returns what uname -r prints.
+func kernelRelease() string {
+	var name unix.Utsname
+	_ = unix.Uname(&name) // fails only for a bad address
+	return unix.ByteSliceToString(name.Release[:])
 }
 
 // traffic returns the parameters for the plan.

@@ -48,9 +48,26 @@ func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 	if publish, _ := resumed.update(&in); !publish || !resumed.active {
 		t.Error("a restart ends the encryption")
 	}
+	in.oldKernel = "5.10.0"
+	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.status.EncryptsNodes || !strings.Contains(r.clusterNote, "needs Linux 6.1, and this is 5.10.0") {
+		t.Errorf("on a kernel that ignores ports: %v, %q", n.routing.Nodes, r.clusterNote)
+	}
+	in.oldKernel = ""
+	m.mustReconcile(t, in)
 	in.encryptNodes = false // a label
 	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.status.EncryptsNodes || r.clearNodes != 0 {
 		t.Error("the node still takes part")
+	}
+}
+
+func TestOldKernelsAreKnownByRelease(t *testing.T) {
+	for release, old := range map[string]bool{
+		"5.10.0-46-cloud-amd64": true, "5.15.0-190-generic": true, "6.0.19": true, "6.1.0-56-cloud-amd64": false, "6.12.118+deb13-cloud-amd64": false,
+		"7.2": false, "10.0.1": false, "": false, "unknown": false,
+	} {
+		if got := oldKernel(release); (got == release && release != "") != old {
+			t.Errorf("%q: got %q, old: %t", release, got, old)
+		}
 	}
 }
 

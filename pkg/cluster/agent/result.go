@@ -22,6 +22,7 @@ type reconcileInput struct {
 	external           []mesh.ExternalPeer // in mesh mode
 	externalKnown      bool                // external is complete
 	encryptNodes       bool                // this node is to encrypt traffic between nodes
+	oldKernel          string              // release of a kernel that cannot; see oldKernel
 	apiEndpoints       []netip.AddrPort    // of the API server; none: unknown
 	hostMayHaveChanged bool                // what was read of the host before may be outdated
 }
