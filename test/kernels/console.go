@@ -16,7 +16,7 @@ const (
 	faultNone     fault = iota
 	faultStall          // a processor or task makes no progress; under emulation a busy host can cause it
 	faultOops           // a kernel bug, which a busy host cannot cause
-	faultEmulator       // registers that no processor can have: a bug of the emulator
+	faultEmulator       // what no processor can do: a bug of the emulator
 )
 
 func (f fault) String() string {
@@ -55,6 +55,8 @@ func parseKernelMessage(line string) kernelMessage {
 	}
 	c.text = strings.TrimSpace(printable(m[1]))
 	switch {
+	case strings.HasPrefix(c.text, emulatorOops):
+		c.fault = faultEmulator
 	case stallMessages.MatchString(c.text):
 		c.fault = faultStall
 		c.processor, c.stuck = stuckProcessor(c.text)
@@ -67,6 +69,11 @@ func parseKernelMessage(line string) kernelMessage {
 }
 
 var eflags = regexp.MustCompile(`\bEFLAGS: ([0-9a-f]{8})$`)
+
+// emulatorOops is an oops for which nothing but the emulator can be blamed. The kernel patches its own code by way of a breakpoint, and its
+// handler knows every place that is being patched (arch/x86/kernel/alternative.c). QEMU was seen to execute such a breakpoint after the patch
+// was complete, in bpf_dispatcher_xdp_func, from a translation that it had not discarded yet.
+const emulatorOops = "Oops: int3:"
 
 // reservedFlags are the bits of EFLAGS that are always 0 (Intel SDM, volume 1, figure 3-8).
 const reservedFlags = 0xffc0_8028

@@ -32,7 +32,7 @@ func TestKernelLogLinesAreClassified(t *testing.T) {
 		{"[   12.000001] kernel BUG at net/core/skbuff.c:110!", oops, -1, 0},
 		{"[   12.000001] general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] SMP", oops, -1, 0},
 		{"[   12.000001] BUG: KASAN: slab-use-after-free in tun_get_user+0x1/0x2", oops, -1, 0},
-		{"[   56.979576] Oops: int3: 0000 [#1] SMP NOPTI", oops, -1, 0},
+		{"[   56.979576] Oops: int3: 0000 [#1] SMP NOPTI", faultEmulator, -1, 0},
 		{"[   56.979576] int3: 0000 [#1] SMP NOPTI", oops, -1, 0},
 		{"[  261.346371] Kernel panic - not syncing: Fatal exception in interrupt", oops, -1, 0},
 		{"[   12.000001] BUG: scheduling while atomic: udp/239/0x00000101", oops, -1, 0},

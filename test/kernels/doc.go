@@ -8,7 +8,7 @@
 // heartbeat stops. A stalled machine is powered off and restarted with the unfinished tests, at most twice. Steps that failed run
 // once more on a second machine, and a second failure counts. A test that hangs on a live machine fails by its timeout. A kernel
 // oops, BUG or panic fails the machine even if all tests passed, because ropewalk may have caused it. A register dump that no processor can
-// have is the emulator's fault: the machine is restarted.
+// have, or a breakpoint that was removed, is the emulator's fault: the machine is restarted.
 //
 // The machines also have what a developer's kernel may lack: in-kernel WireGuard, nftables, and netem for the tests with an impaired
 // network (test/interop, test/spread).

@@ -123,6 +123,18 @@ func TestMachineRestartsOnlyAfterStallOrFailedBoot(t *testing.T) {
 			"",
 		},
 		{
+			"a breakpoint of the emulator",
+			[]bootResult{
+				{
+					tunPasses + tunEnds + udpBegins + bBegins + "[  695.895263] Oops: int3: 0000 [#1] SMP NOPTI\n" +
+						"[  695.896798] Kernel panic - not syncing: Fatal exception in interrupt\n", errNoMarker,
+				},
+				{udpBegins + bPasses + udpEnds, nil},
+			},
+			[]string{all, udpOnly},
+			"",
+		},
+		{
 			"an oops, and then a double fault of the emulator",
 			[]bootResult{{tunPasses + tunEnds + anOops + aDoubleFault + "[   92.720944] RSP: 0018:ff79771dc0277cf0 EFLAGS: 4117f262\n", errNoMarker}},
 			[]string{all},
