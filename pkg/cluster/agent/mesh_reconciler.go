@@ -73,15 +73,9 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		return r, err
 	}
 	allowed := m.cleartext.allows(m.cfg.Cleartext)
-	m.keyOwners, r.problems, r.notes = mesh.KeyOwnersOf(plan.Peers), plan.Problems, plan.Notes
-	m.accepted = plan.AcceptedPrefixes
-	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed || len(plan.UnknownPods) > 0
-	if in.externalKnown {
-		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
-	}
-	r.externalPeers = countExternal(plan.Peers)
-	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
-	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, &plan), clearNodesNote(&plan), note)
+	m.keyOwners, m.accepted = mesh.KeyOwnersOf(plan.Peers), plan.AcceptedPrefixes
+	r = m.planned(&in, &plan, allowed)
+	r.clusterNote = joinNotes(r.clusterNote, note)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
 	if err != nil {
@@ -111,6 +105,19 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
 	return r, err
+}
+
+// planned returns what a plan adds to the result.
+func (m *meshReconciler) planned(in *reconcileInput, plan *mesh.TunnelPlan, allowed bool) (r result) {
+	r.problems, r.notes = plan.Problems, plan.Notes
+	r.withoutTunnel, r.cleartext = len(plan.WithoutTunnel), allowed || len(plan.UnknownPods) > 0
+	if in.externalKnown {
+		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
+	}
+	r.externalPeers = countExternal(plan.Peers)
+	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
+	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, plan), clearNodesNote(plan))
+	return r
 }
 
 // plan returns the tunnel's plan. wait is the time until cleartext may be refused; 0: nothing is pending.
