@@ -40,7 +40,7 @@ func readKey(path string) (noise.PrivateKey, error) {
 	defer clear(text)
 	k, err := noise.ParseBase64[noise.PrivateKey](strings.TrimSpace(string(text)))
 	if err == nil && k.IsZero() {
-		err = fmt.Errorf("%w: all bytes are zero", noise.ErrKeyFormat)
+		err = fmt.Errorf("%w: all bytes are zero; without the file the node gets a new identity", noise.ErrKeyFormat)
 	}
 	return k, err
 }

@@ -37,7 +37,7 @@ func CheckPinDir(root, dir string) error {
 		return fmt.Errorf("%s belongs to user %d, who can replace pins in it: run `chown 0 %s`, and retry", root, st.Uid, root)
 	}
 	if st.Mode&0o002 != 0 && st.Mode&unix.S_ISVTX == 0 {
-		return fmt.Errorf("all users can replace pins in %s: run `chmod 700 %s`, and retry", root, root)
+		return fmt.Errorf("%s is writable for all users and has no sticky bit, so they can replace pins in it: run `chmod 700 %s`, and retry", root, root)
 	}
 	below, err := filepath.Rel(root, dir)
 	if err != nil {

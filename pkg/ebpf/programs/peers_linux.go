@@ -160,11 +160,11 @@ func (s *State) DeletePeer(tunnel uint16, endpoint netip.AddrPort) error {
 func (s *State) Peers() ([]Peer, error) {
 	sources, err := s.sources()
 	if err != nil {
-		return nil, fmt.Errorf("listing peers: %w", err)
+		return nil, fmt.Errorf("listing the peers of spread: %w", err)
 	}
 	now, err := ticks()
 	if err != nil {
-		return nil, fmt.Errorf("listing peers: %w", err)
+		return nil, fmt.Errorf("listing the peers of spread: %w", err)
 	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
@@ -181,7 +181,7 @@ func (s *State) Peers() ([]Peer, error) {
 		peers = append(peers, p)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing peers: %w", err)
+		return nil, fmt.Errorf("listing the peers of spread: %w", err)
 	}
 	slices.SortFunc(peers, func(a, b Peer) int {
 		return cmp.Or(cmp.Compare(a.Tunnel, b.Tunnel), a.Endpoint.Compare(b.Endpoint))

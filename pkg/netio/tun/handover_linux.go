@@ -73,7 +73,7 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	for _, fd := range fds {
 		current, err := queueInterface(fd, len(fds))
 		if err == nil && name != "" && current != name {
-			err = errNotReusable
+			err = errors.New("the descriptors belong to different interfaces")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("opening a TUN device from descriptors: %w", err)

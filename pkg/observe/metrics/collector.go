@@ -67,7 +67,7 @@ func (s *scrape) emit(f family, v float64, labels ...string) {
 	labels = append([]string{s.Interface}, labels...)
 	m, err := prometheus.NewConstMetric(s.desc[f], definitions[f].kind.valueType(), v, labels...)
 	if err != nil {
-		m = prometheus.NewInvalidMetric(s.desc[f], fmt.Errorf("collecting %s: %w", definitions[f].name, err))
+		m = prometheus.NewInvalidMetric(s.desc[f], fmt.Errorf("exporting the metric %s: %w", definitions[f].name, err))
 	}
 	s.ch <- m
 }

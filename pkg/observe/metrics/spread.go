@@ -90,7 +90,7 @@ func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *spreader.Device
 		labels = append([]string{label(d.Device)}, labels...)
 		m, err := prometheus.NewConstMetric(c.desc[f], spreadDefinitions[f].kind.valueType(), v, labels...)
 		if err != nil {
-			m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("collecting %s: %w", spreadDefinitions[f].name, err))
+			m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("exporting the metric %s: %w", spreadDefinitions[f].name, err))
 		}
 		ch <- m
 	}

@@ -123,7 +123,7 @@ func (s *State) Encode() ([]byte, error) {
 type plainState State
 
 // errInvalidState is returned for text that is not an encoded State. It has no details, since they may contain a key.
-var errInvalidState = errors.New("not the state of a device")
+var errInvalidState = errors.New("the state of the tunnel is malformed, or from an incompatible version of ropewalk")
 
 // stateJSON is a State whose counters may have unknown members.
 type stateJSON struct {

@@ -52,7 +52,7 @@ func (s source) irqNumbers(device string) ([]int, error) {
 		}
 		dir = path.Dir(dir)
 	}
-	return nil, fmt.Errorf("finding the IRQs of %s: %w", device, errMissing)
+	return nil, fmt.Errorf("finding the IRQs of %s (msi_irqs of the device and its parents in /sys): %w", device, errMissing)
 }
 
 func integers(names []string) []int {
