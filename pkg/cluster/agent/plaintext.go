@@ -60,8 +60,9 @@ func addPlaintextFilter(c *nftables.Conn, tunnel string, nodes *NodeRouting) {
 		chain := c.AddChain(&nftables.Chain{
 			Name: name, Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle,
 		})
+		id := filterID(all)
 		for _, exprs := range all {
-			c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: filterID(all), Exprs: exprs})
+			c.AddRule(&nftables.Rule{Table: table, Chain: chain, UserData: id, Exprs: exprs})
 		}
 	}
 }
@@ -118,7 +119,8 @@ func hasRules(c *nftables.Conn, name string, want [][]expr.Any) bool {
 		return len(want) == 0
 	}
 	rules, err := c.GetRules(table, chain)
-	different := func(r *nftables.Rule) bool { return !bytes.Equal(r.UserData, filterID(want)) }
+	id := filterID(want)
+	different := func(r *nftables.Rule) bool { return !bytes.Equal(r.UserData, id) }
 	return err == nil && len(rules) == len(want) && !slices.ContainsFunc(rules, different)
 }
 
