@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -37,13 +36,6 @@ type endpointSlice struct {
 	} `json:"ports"`
 }
 
-type endpointSliceList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []endpointSlice `json:"items"`
-}
-
 // DeepCopyObject implements runtime.Object.
 func (s *endpointSlice) DeepCopyObject() runtime.Object {
 	c := *s
@@ -55,40 +47,19 @@ func (s *endpointSlice) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
-func (l *endpointSliceList) DeepCopyObject() runtime.Object {
-	c := &endpointSliceList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
-	l.DeepCopyInto(&c.ListMeta)
-	return c
-}
-
 // apiService is the name of the Service of the API server, and of its EndpointSlice (kubernetes/pkg/controlplane/reconcilers).
 const apiService = "kubernetes"
 
 // newAPIEndpoints returns a follower that calls changed after each change.
 func newAPIEndpoints(cfg *rest.Config, log *slog.Logger, changed func()) (*apiEndpoints, error) {
-	version := schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypeWithName(version.WithKind("EndpointSlice"), &endpointSlice{})
-	scheme.AddKnownTypeWithName(version.WithKind("EndpointSliceList"), &endpointSliceList{})
-	metav1.AddToGroupVersion(scheme, version)
-	c, err := openREST(cfg, scheme, "/apis", version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	c, err := openForeign[endpointSlice](cfg, schema.GroupVersionKind{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"})
 	if err != nil {
-		return nil, fmt.Errorf("creating the client for EndpointSlices: %w", err)
+		return nil, err
 	}
-	list := cache.NewListWatchFromClient(c, "endpointslices", metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", apiService))
-	o := &optionalInformer{SharedIndexInformer: cache.NewSharedIndexInformer(list, &endpointSlice{}, 0, nil), refused: make(chan struct{})}
-	e := &apiEndpoints{optionalInformer: o}
-	err = e.SetWatchErrorHandlerWithContext(o.delayRefusedLists("endpointslices", log))
-	if err == nil {
-		_, err = e.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() }, UpdateFunc: func(any, any) { changed() },
-		})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("setting up the informer of the API server's EndpointSlice: %w", err)
-	}
-	return e, nil
+	const resource = "endpointslices"
+	list := cache.NewListWatchFromClient(c, resource, metav1.NamespaceDefault, fields.OneTermEqualSelector("metadata.name", apiService))
+	o, err := newOptionalInformer(list, resource, &endpointSlice{}, log, changed)
+	return &apiEndpoints{optionalInformer: o}, err
 }
 
 // follow starts the informer, unless it runs.

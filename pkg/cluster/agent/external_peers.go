@@ -29,7 +29,7 @@ type externalPeers struct {
 
 // newExternalPeers returns a follower that calls changed after each change.
 func newExternalPeers(c *client, log *slog.Logger, changed func()) (*externalPeers, error) {
-	o, err := newOptionalInformer(c, v1alpha1.PeerResource, &v1alpha1.RopewalkPeer{}, log, changed)
+	o, err := newOwnInformer(c, v1alpha1.PeerResource, &v1alpha1.RopewalkPeer{}, log, changed)
 	return &externalPeers{optionalInformer: o, trigger: changed}, err
 }
 

@@ -102,18 +102,6 @@ func (l *nodeList) DeepCopyObject() runtime.Object {
 	return c
 }
 
-// deepCopies returns deep copies of a list's items.
-func deepCopies[T any, P interface {
-	*T
-	runtime.Object
-}](items []T) []T {
-	copies := make([]T, len(items))
-	for i := range items {
-		copies[i] = *P(&items[i]).DeepCopyObject().(P)
-	}
-	return copies
-}
-
 func registerNodeTypes(s *runtime.Scheme) {
 	v1 := schema.GroupVersion{Version: "v1"}
 	s.AddKnownTypeWithName(v1.WithKind("Node"), &node{})

@@ -21,7 +21,7 @@ import (
 type nodeConfigs struct{ *optionalInformer }
 
 func newNodeConfigs(c *client, log *slog.Logger, changed func()) (nodeConfigs, error) {
-	o, err := newOptionalInformer(c, v1alpha1.ConfigResource, &v1alpha1.RopewalkConfig{}, log, changed)
+	o, err := newOwnInformer(c, v1alpha1.ConfigResource, &v1alpha1.RopewalkConfig{}, log, changed)
 	return nodeConfigs{o}, err
 }
 

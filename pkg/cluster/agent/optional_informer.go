@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// optionalInformer follows objects that administrators define. Agents work without the CRD and without the right to read it: the objects
-// are then unknown.
+// optionalInformer follows objects without which agents work: there may be no such resource, or no right to read it. The objects are
+// unknown then.
 type optionalInformer struct {
 	cache.SharedIndexInformer
 	refused chan struct{} // closed when the API server has refused a list
@@ -27,9 +27,14 @@ type optionalInformer struct {
 // optionalRetryPeriod is the time between two attempts to list objects while the API server has no such resource, or refuses.
 const optionalRetryPeriod = 5 * time.Minute
 
-// newOptionalInformer returns an informer that calls changed after each change of a definition.
-func newOptionalInformer(c *client, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
-	list := cache.NewListWatchFromClient(c.own, resource, "", fields.Everything())
+// newOwnInformer returns an informer of ropewalk's own objects that calls changed after each change of a definition.
+func newOwnInformer(c *client, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
+	return newOptionalInformer(cache.NewListWatchFromClient(c.own, resource, "", fields.Everything()), resource, object, log, changed)
+}
+
+// newOptionalInformer returns an informer that calls changed after each change of a definition: of the generation, which the API server
+// counts for EndpointSlices, too.
+func newOptionalInformer(list cache.ListerWatcher, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
 	o := &optionalInformer{SharedIndexInformer: cache.NewSharedIndexInformer(list, object, 0, nil), refused: make(chan struct{})}
 	err := o.SetTransform(trimObject)
 	if err == nil {

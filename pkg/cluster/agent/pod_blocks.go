@@ -69,13 +69,6 @@ type ciliumPool struct {
 	CIDRs []string `json:"cidrs"`
 }
 
-type podBlockList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []podBlock `json:"items"`
-}
-
 // DeepCopyObject implements runtime.Object.
 func (b *podBlock) DeepCopyObject() runtime.Object {
 	c := *b
@@ -88,28 +81,15 @@ func (b *podBlock) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// DeepCopyObject implements runtime.Object.
-func (l *podBlockList) DeepCopyObject() runtime.Object {
-	c := &podBlockList{TypeMeta: l.TypeMeta, Items: deepCopies(l.Items)}
-	l.DeepCopyInto(&c.ListMeta)
-	return c
-}
-
-// podBlockResource is a custom resource with pod prefixes.
-type podBlockResource struct {
-	version        schema.GroupVersion
-	kind, resource string
-}
-
-// resource returns the source's custom resource; false: it has none.
-func (s PodCIDRSource) resource() (podBlockResource, bool) {
+// resource returns kind and resource of the source's objects; false: it has none.
+func (s PodCIDRSource) resource() (kind schema.GroupVersionKind, resource string, ok bool) {
 	switch s {
 	case PodCIDRsOfCilium:
-		return podBlockResource{schema.GroupVersion{Group: "cilium.io", Version: "v2"}, "CiliumNode", "ciliumnodes"}, true
+		return schema.GroupVersionKind{Group: "cilium.io", Version: "v2", Kind: "CiliumNode"}, "ciliumnodes", true
 	case PodCIDRsOfCalico:
-		return podBlockResource{schema.GroupVersion{Group: "crd.projectcalico.org", Version: "v1"}, "BlockAffinity", "blockaffinities"}, true
+		return schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: "BlockAffinity"}, "blockaffinities", true
 	}
-	return podBlockResource{}, false
+	return kind, "", false
 }
 
 // podBlocks follows the objects of a PodCIDRSource.
@@ -117,19 +97,15 @@ type podBlocks struct{ cache.SharedIndexInformer }
 
 // newPodBlocks returns nil for PodCIDRsOfNodes. changed is called after each change.
 func newPodBlocks(cfg *rest.Config, source PodCIDRSource, changed func()) (*podBlocks, error) {
-	r, ok := source.resource()
+	kind, resource, ok := source.resource()
 	if !ok {
 		return nil, nil
 	}
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypeWithName(r.version.WithKind(r.kind), &podBlock{})
-	scheme.AddKnownTypeWithName(r.version.WithKind(r.kind+"List"), &podBlockList{})
-	metav1.AddToGroupVersion(scheme, r.version)
-	c, err := openREST(cfg, scheme, "/apis", r.version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	c, err := openForeign[podBlock](cfg, kind)
 	if err != nil {
-		return nil, fmt.Errorf("creating the client for pod prefixes: %w", err)
+		return nil, err
 	}
-	b := &podBlocks{cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c, r.resource, "", fields.Everything()), &podBlock{}, 0, nil)}
+	b := &podBlocks{cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c, resource, "", fields.Everything()), &podBlock{}, 0, nil)}
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
