@@ -6,6 +6,7 @@
 //     a contract test; underlay/udp and underlay/xdp implement the outer one
 //   - xsk: AF_XDP sockets, rings and UMEM
 //   - hostnet: addresses, routes, rules and NIC settings over netlink and ethtool
+//   - kernel: the release of the running Linux, for limits that cannot be probed
 //   - toobig: the ICMP errors that report the MTU of a path
 //   - connlimit: a bound on the connections of a server
 //   - busypoll, thread: busy polling of a descriptor, and threads with their own scheduling

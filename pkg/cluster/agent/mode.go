@@ -11,6 +11,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // modeReconciler implements one mode on this node.
@@ -57,7 +58,8 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
 		in.external, in.externalKnown = a.cluster.external.of(n)
 		in.encryptNodes, in.apiEndpoints = a.nodeEncryption(ctx, n)
-		in.oldKernel = oldKernel(kernelRelease())
+		release, _ := kernel.Uname()
+		in.oldKernel = oldKernel(release)
 	}
 	res, err := a.active.reconcile(ctx, in)
 	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // NodeEncryption has the settings for traffic between nodes, in mesh mode.
@@ -80,18 +79,10 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 // ports in rules when it routes a packet again that was translated in OUTPUT (ip_route_me_harder); 6.1 does not. This cannot be
 // probed on the host, so the release decides. An unreadable one counts as new.
 func oldKernel(release string) string {
-	var major, minor int
-	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 && (major < 6 || major == 6 && minor < 1) {
+	if r, ok := kernel.Parse(release); ok && r.Before(6, 1) {
 		return release
 	}
 	return ""
-}
-
-// kernelRelease returns what uname -r prints.
-func kernelRelease() string {
-	var name unix.Utsname
-	_ = unix.Uname(&name) // fails only for a bad address
-	return unix.ByteSliceToString(name.Release[:])
 }
 
 // traffic returns the parameters for the plan.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // protocolNumbers is for machines without /etc/protocols.
@@ -132,7 +133,7 @@ func TestControlPlaneNodeAnswersInTheClear(t *testing.T) {
 // TestServiceOfAPIServerStaysClear connects to the Service of the API server, as agents and pods on the host's network do. kube-proxy
 // translates the address of packets that were routed already.
 func TestServiceOfAPIServerStaysClear(t *testing.T) {
-	if release := oldKernel(kernelRelease()); release != "" {
+	if release, _ := kernel.Uname(); oldKernel(release) != "" {
 		t.Skipf("needs Linux 6.1, not %s: agents encrypt nothing between nodes on it", release)
 	}
 	inNamespace(t, func() error {

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // publisher remembers what an agent has written to the API.
@@ -59,7 +59,8 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 		st.Gathers = false
 	}
 	st.ObservedGeneration = rn.Generation
-	st.AgentVersion, st.KernelVersion = a.cfg.Version, kernelVersion()
+	st.AgentVersion = a.cfg.Version
+	st.KernelVersion, _ = kernel.Uname()
 	notes := res.notes
 	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
 		st.Plans, st.PodCIDRSource, st.Config, st.EncryptsNodes, notes = nil, "", nil, false, append(slices.Clone(notes), outdatedCRD)
@@ -194,13 +195,4 @@ func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, reconcileErr erro
 	}
 	c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
 	return withTransitionTime(c, rn.Status.Conditions)
-}
-
-// kernelVersion returns the release as uname -r prints it.
-func kernelVersion() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -31,10 +32,8 @@ func ReadRSS(device string) (RSS, error) {
 	call, closeIt, err := openEthtool(device)
 	if err == nil {
 		defer closeIt()
-		var release unix.Utsname
-		if err = unix.Uname(&release); err == nil {
-			return readRSS(device, call, unix.ByteSliceToString(release.Release[:]))
-		}
+		release, _ := kernel.Uname()
+		return readRSS(device, call, release)
 	}
 	return RSS{}, rssError(device, err)
 }
@@ -172,9 +171,8 @@ func transform(xfrm byte) spread.Transform {
 // omitsTransform reports whether a driver transforms the hash input without reporting it. mlx5 reports it since Linux
 // 6.15 (commit 4d20c9f2db83, "net/mlx5e: Symmetric OR-XOR RSS hash control").
 func omitsTransform(driver, release string) bool {
-	var major, minor int
-	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
-	return driver == "mlx5_core" && err == nil && (major < 6 || major == 6 && minor < 15)
+	r, ok := kernel.Parse(release)
+	return driver == "mlx5_core" && ok && r.Before(6, 15)
 }
 
 // MisreportsHash reports whether a driver reports a Toeplitz hash that differs from the NIC's. ENA hashes with the bytes of the key

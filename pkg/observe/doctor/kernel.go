@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
@@ -38,18 +39,19 @@ func kernelChecks() []Check {
 
 func evaluateRelease(f *facts.Facts, r *recorder) {
 	release := f.Kernel.Release
-	var major, minor, rc int
-	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
-		r.unknown("", fmt.Errorf("release %q: %w", release, err))
+	is, ok := kernel.Parse(release)
+	if !ok {
+		r.unknown("", fmt.Errorf("release %q: want a major and a minor number", release))
 		return
 	}
+	var rc int
 	if _, after, ok := strings.Cut(release, "-rc"); ok {
 		_, _ = fmt.Sscanf(after, "%d", &rc)
 	}
 	switch {
-	case major < 5 || major == 5 && minor < 10:
+	case is.Before(5, 10):
 		r.fail("", "Linux "+release, "boot Linux 5.10 or later")
-	case major == 7 && (minor == 0 || minor == 1 && rc > 0 && rc < 5):
+	case is.Major == 7 && (is.Minor == 0 || is.Minor == 1 && rc > 0 && rc < 5):
 		r.warn("", "Linux "+release+" may lose the last, shorter datagram of a train (commit b10b446, fixed by 78effd8 and 5f17ae0)",
 			"boot Linux 7.1 or later, or a distribution kernel with both fixes")
 	default:

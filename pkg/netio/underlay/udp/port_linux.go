@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
@@ -135,7 +136,7 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 		port: port, family: socks[0].family, gro: socks[0].gro, gso: socks[0].gso, config: c.sourceConfig(socks[0].family),
 		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 	}
-	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernelRelease(), kernelVersion())
+	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernel.Uname())
 	p.paths.now, p.routed.fd = time.Now, -1
 	for _, s := range socks {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))

@@ -3,31 +3,17 @@
 package udp
 
 import (
-	"strconv"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // groUsable reports whether UDP_GRO is usable on a kernel of this release (uname -r). It is not before 5.12, although
 // the option can be set (wireguard-go commit c92064f uses the same limit). This cannot be probed, so the release
 // decides. An unreadable release counts as new.
 func groUsable(release string) bool {
-	major, minor, ok := parseRelease(release)
-	return !ok || major > 5 || major == 5 && minor >= 12
-}
-
-// parseRelease reads the first two numbers of "6.12.3-amd64" or "7.2-rc1".
-func parseRelease(release string) (major, minor int, ok bool) {
-	first, rest, found := strings.Cut(release, ".")
-	if !found {
-		return 0, 0, false
-	}
-	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-	major, err := strconv.Atoi(first)
-	if err != nil || first[0] < '0' { // a sign
-		return 0, 0, false
-	}
-	minor, err = strconv.Atoi(rest[:digits])
-	return major, minor, err == nil
+	r, ok := kernel.Parse(release)
+	return !ok || !r.Before(5, 12)
 }
 
 // selectionReplaceable reports whether a kernel (uname -r, uname -v) can replace or remove a classic reuseport program
@@ -38,23 +24,18 @@ func parseRelease(release string) (major, minor int, ok bool) {
 // safe.
 func selectionReplaceable(release, version string) bool {
 	candidate := isReleaseCandidate(release)
-	// Debian's 5.10.0-46-amd64 has the upstream release in its version: "#1 SMP Debian 5.10.259-1 (2026-07-01)".
-	// Raspberry Pi OS puts an epoch before it: "#1 SMP PREEMPT Debian 1:6.12.94-1+rpt1 (2026-07-01)".
-	if _, debian, found := strings.Cut(version, " Debian "); found {
-		release, _, _ = strings.Cut(strings.TrimPrefix(debian, "1:"), "-")
-	}
-	major, minor, ok := parseRelease(release)
+	release = kernel.Upstream(release, version)
+	r, ok := kernel.Parse(release)
 	if !ok || candidate || isReleaseCandidate(release) {
 		return false
 	}
-	if major > 7 || major == 7 && minor >= 1 {
+	if !r.Before(7, 1) {
 		return true
 	}
 	first, known := map[[2]int]int{ // first patch level with the fix, for each maintained series
 		{5, 10}: 259, {5, 15}: 210, {6, 1}: 176, {6, 6}: 143, {6, 12}: 94, {6, 18}: 36, {7, 0}: 13,
-	}[[2]int{major, minor}]
-	patch, numbered := parsePatch(release)
-	return known && numbered && patch >= first
+	}[[2]int{r.Major, r.Minor}]
+	return known && r.Patch >= first
 }
 
 // isReleaseCandidate reports whether a kernel is a release candidate, in any notation: "7.1-rc1", Debian's "7.1~rc1",
@@ -66,15 +47,4 @@ func isReleaseCandidate(release string) bool {
 		}
 	}
 	return false
-}
-
-// parsePatch reads the third number of "6.12.94-amd64".
-func parsePatch(release string) (patch int, ok bool) {
-	parts := strings.SplitN(release, ".", 3)
-	if len(parts) < 3 {
-		return 0, false
-	}
-	digits := len(parts[2]) - len(strings.TrimLeft(parts[2], "0123456789"))
-	patch, err := strconv.Atoi(parts[2][:digits])
-	return patch, err == nil
 }

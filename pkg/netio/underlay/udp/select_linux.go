@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
@@ -52,8 +53,8 @@ func (p *Port) keepSelection(s *underlay.Selection) (plans int, err error) {
 	if now.Equal(&standing) {
 		return p.selectionPlans, nil
 	}
-	return 0, fmt.Errorf("replacing the lane selection (unsafe on Linux %s, CVE-2026-52910): %w",
-		kernelRelease(), underlay.ErrSelectionFixed)
+	release, _ := kernel.Uname()
+	return 0, fmt.Errorf("replacing the lane selection (unsafe on Linux %s, CVE-2026-52910): %w", release, underlay.ErrSelectionFixed)
 }
 
 // byAddress returns an equivalent selection with the plans sorted by address. Among plans for one address the first

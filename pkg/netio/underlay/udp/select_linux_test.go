@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -65,8 +66,8 @@ func selectLanes(t testing.TB, p *Port, s *underlay.Selection) {
 // requireReplaceable skips tests that replace a program on kernels where this is unsafe.
 func requireReplaceable(t testing.TB) {
 	t.Helper()
-	if !selectionReplaceable(kernelRelease(), kernelVersion()) {
-		t.Skipf("Linux %s is not known to free reuseport programs in time (CVE-2026-52910)", kernelRelease())
+	if release, version := kernel.Uname(); !selectionReplaceable(release, version) {
+		t.Skipf("Linux %s is not known to free reuseport programs in time (CVE-2026-52910)", release)
 	}
 }
 

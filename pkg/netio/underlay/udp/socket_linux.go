@@ -3,11 +3,12 @@
 package udp
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
 // socket is one UDP socket and its capabilities.
@@ -109,29 +110,9 @@ func (s *socket) probeOffloads(c *Config) {
 		_, err := unix.GetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_SEGMENT)
 		s.gso = err == nil
 	}
-	if !c.NoGRO && groUsable(kernelRelease()) {
+	if release, _ := kernel.Uname(); !c.NoGRO && groUsable(release) {
 		s.gro = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
 	}
-}
-
-// kernelRelease returns uname -r; empty if it cannot be read.
-func kernelRelease() string {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	return cString(u.Release[:])
-}
-
-// kernelVersion returns uname -v; empty if it cannot be read.
-func kernelVersion() string {
-	var u unix.Utsname
-	_ = unix.Uname(&u)
-	return cString(u.Version[:])
-}
-
-// cString returns the bytes before the first zero byte.
-func cString(b []byte) string {
-	b, _, _ = bytes.Cut(b, []byte{0})
-	return string(b)
 }
 
 // bind binds to the wildcard address.

@@ -16,16 +16,16 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 )
 
 func (s source) kernel() Kernel {
-	var name unix.Utsname
-	_ = unix.Uname(&name)
+	release, _ := kernel.Uname()
 	return Kernel{
-		Release:    unix.ByteSliceToString(name.Release[:]),
+		Release:    release,
 		StallFixed: hostnet.WireGuardStall(),
 		BTF:        result(s.exists("sys/kernel/btf/vmlinux")),
 		UDP:        result(probeUDP()),
