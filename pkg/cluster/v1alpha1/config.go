@@ -154,7 +154,8 @@ func (s *NodeSelector) LabelSelector() *metav1.LabelSelector {
 	return all
 }
 
-// ConfigStatus is what one of the agents found in the RopewalkNodes. Agents do not read it. It is half a minute late at most.
+// ConfigStatus is what one of the agents found in the RopewalkNodes. The agents that write it read it to know whether it differs. None decides
+// by it. It is late by half a minute, or by minutes while the agents of older nodes do not write it.
 type ConfigStatus struct {
 	// ObservedGeneration is the generation of the spec that the status reflects.
 	// +optional
@@ -185,7 +186,7 @@ type ConfigStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ConditionConflict reports whether another RopewalkConfig of the same priority selects the same node. Its message has the rule and the nodes.
+// ConditionConflict reports whether another RopewalkConfig of the same priority selects the same node. Its message has the rule and the other ones.
 const ConditionConflict = "Conflict"
 
 // Reasons of ConditionAccepted and ConditionConflict of a RopewalkConfig, besides those of a RopewalkPeer.
