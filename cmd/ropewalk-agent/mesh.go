@@ -45,6 +45,9 @@ func addNodeFlags(f *pflag.FlagSet, o *options) {
 // nodeEncryption returns the settings for traffic between nodes.
 func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
 	c.Enabled = o.cfg.NodeEncryption.Enabled
+	if !c.Enabled && len(o.nodes)+len(o.clearPorts)+len(o.clearLabels) > 0 {
+		return c, usageError{errors.New("--node-cidr, --clear-port and --clear-node-label need --encrypt-nodes: without it, traffic between nodes is not encrypted")}
+	}
 	if c.CIDRs, err = parsePrefixes("node-cidr", o.nodes); err != nil {
 		return c, err
 	}
@@ -58,10 +61,8 @@ func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
 		}
 		c.Clear = append(c.Clear, p)
 	}
+	c.Except = make(map[string]v1alpha1.LabelValue, len(o.clearLabels))
 	for key, value := range o.clearLabels {
-		if c.Except == nil {
-			c.Except = map[string]v1alpha1.LabelValue{}
-		}
 		c.Except[key] = v1alpha1.LabelValue(value)
 	}
 	return c, nil
