@@ -99,7 +99,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		r.notes = append(r.notes, note)
 	}
 	if m.filterErr != nil {
-		r.notes = append(r.notes, "unencrypted packets from other nodes' pods are not filtered: "+m.filterErr.Error())
+		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
 	}
 	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
