@@ -68,6 +68,22 @@ func TestImageNameIsRequired(t *testing.T) {
 	}
 }
 
+func TestNodeEncryptionNeedsNodePrefixes(t *testing.T) {
+	for _, c := range []struct {
+		mesh Values
+		ok   bool
+	}{
+		{Values{"encryptNodes": true}, false},
+		{Values{"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}}, true},
+		{Values{"nodeCIDRs": []any{"192.0.2.0/24"}}, true},
+	} {
+		_, err := Render(chartPath(agentChart), here(), Values{"image": Values{"repository": "r"}, "mode": "mesh", "mesh": c.mesh})
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "mesh.nodeCIDRs") {
+			t.Errorf("%v: got %v", c.mesh, err)
+		}
+	}
+}
+
 func TestCPURequestFollowsMode(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -108,8 +108,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 - --cleartext={{ .Values.mesh.cleartext }}
 {{- if .Values.mesh.encryptNodes }}
+{{- if not .Values.mesh.nodeCIDRs }}
+{{- fail "mesh.encryptNodes needs mesh.nodeCIDRs: the prefixes of the nodes' InternalIPs" }}
+{{- end }}
 - --encrypt-nodes
-{{- range required "mesh.encryptNodes needs mesh.nodeCIDRs: the prefixes of the nodes' InternalIPs" .Values.mesh.nodeCIDRs }}
+{{- range .Values.mesh.nodeCIDRs }}
 - --node-cidr={{ . }}
 {{- end }}
 {{- range .Values.mesh.clearPorts }}
