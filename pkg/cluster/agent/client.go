@@ -50,6 +50,21 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{core: core, own: own}, nil
 }
 
+// openForeign returns a client for the objects of a kind, which T has fields of.
+func openForeign[T any, P apiObject[T]](cfg *rest.Config, kind schema.GroupVersionKind) (rest.Interface, error) {
+	version, list := kind.GroupVersion(), kind
+	list.Kind += "List"
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypeWithName(kind, P(new(T)))
+	scheme.AddKnownTypeWithName(list, &objectList[T, P]{})
+	metav1.AddToGroupVersion(scheme, version)
+	c, err := openREST(cfg, scheme, "/apis", version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
+	if err != nil {
+		return nil, fmt.Errorf("creating the client for objects of kind %s: %w", kind.Kind, err)
+	}
+	return c, nil
+}
+
 // openREST returns a client for the types of a scheme.
 func openREST(cfg *rest.Config, scheme *runtime.Scheme, path string, gv schema.GroupVersion, content, accept string) (rest.Interface, error) {
 	c := rest.CopyConfig(cfg)

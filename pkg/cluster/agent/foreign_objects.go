@@ -3,12 +3,8 @@
 package agent
 
 import (
-	"fmt"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 )
 
 // The agent reads a few fields of other projects' objects. It has types of its own for these, which take a fraction of the memory of the
@@ -42,19 +38,4 @@ func deepCopies[T any, P apiObject[T]](items []T) []T {
 		copies[i] = *P(&items[i]).DeepCopyObject().(P)
 	}
 	return copies
-}
-
-// openForeign returns a client for the objects of a kind, which T has fields of.
-func openForeign[T any, P apiObject[T]](cfg *rest.Config, kind schema.GroupVersionKind) (rest.Interface, error) {
-	version, list := kind.GroupVersion(), kind
-	list.Kind += "List"
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypeWithName(kind, P(new(T)))
-	scheme.AddKnownTypeWithName(list, &objectList[T, P]{})
-	metav1.AddToGroupVersion(scheme, version)
-	c, err := openREST(cfg, scheme, "/apis", version, runtime.ContentTypeJSON, runtime.ContentTypeJSON)
-	if err != nil {
-		return nil, fmt.Errorf("creating the client for objects of kind %s: %w", kind.Kind, err)
-	}
-	return c, nil
 }
