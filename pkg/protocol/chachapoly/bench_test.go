@@ -62,7 +62,7 @@ func BenchmarkSets(b *testing.B) {
 func compare(b *testing.B, lengths []int, open bool) {
 	r := rand.New(rand.NewPCG(21, 21))
 	key := randomKey(r)
-	contenders := []*Key{mustKey(b, implementations()[0], key), mustKey(b, generic, key)}
+	contenders := []*Key{mustKey(b, preferred(), key), mustKey(b, generic, key)}
 	scratch, best := new(Scratch), []time.Duration{time.Hour, time.Hour}
 	s := newSet(b, r, newOracle(b, key), lengths, func() int { return 16 + r.IntN(16) })
 	for b.Loop() {

@@ -45,7 +45,7 @@ type secret struct {
 // NewKey returns a Key that uses Implementation. The caller wipes its own copy. The only error is that the build rejects
 // the cipher (FIPS 140-only mode).
 func NewKey(key *[KeyLen]byte) (*Key, error) {
-	return newKey(implementations()[0], key, 0)
+	return newKey(preferred(), key, 0)
 }
 
 // NewKeyWith returns a Key that uses one of Implementations.
@@ -90,23 +90,22 @@ func (k *Key) Use(impl string) error {
 
 // Seal encrypts each message's Text in place and writes its tag behind it. A Text shorter than TagLen stays unchanged.
 func (k *Key) Seal(s *Scratch, msgs []Message) {
-	if impl := k.impl.Load(); impl.seal != nil && impl.suits(msgs) {
-		impl.seal(k.secret, s, msgs)
-	} else {
-		sealEach(k.secret, s, msgs)
-	}
+	k.suiting(msgs).seal(k.secret, s, msgs)
 	runtime.KeepAlive(k)
 }
 
 // Open authenticates each message, sets Valid accordingly, and decrypts the valid ones in place. The text of an invalid
 // one is unchanged or zeroed. A Text shorter than TagLen is invalid.
 func (k *Key) Open(s *Scratch, msgs []Message) {
-	if impl := k.impl.Load(); impl.open != nil && impl.suits(msgs) {
-		impl.open(k.secret, s, msgs)
-	} else {
-		openEach(k.secret, s, msgs)
-	}
+	k.suiting(msgs).open(k.secret, s, msgs)
 	runtime.KeepAlive(k)
+}
+
+func (k *Key) suiting(msgs []Message) *implementation {
+	if impl := k.impl.Load(); impl.suits(msgs) {
+		return impl
+	}
+	return generic
 }
 
 // Format prints the implementation, whatever the verb: no key can be printed by accident.

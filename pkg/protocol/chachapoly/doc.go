@@ -9,6 +9,8 @@
 // the messages one by one. Time depends on the number and lengths of the messages and on which of them were valid, not on
 // keys or contents.
 //
-// The package is pure. Start reading at Key.Seal and Key.Open; train_amd64.go has the vector path, and the .s files are
-// generated from _asm.
+// implementation.go has the table of implementations. The first use checks each of them and takes the fastest
+// (selftest.go). train.go is the vector path; its kernels are the .s files, which are generated from _asm.
+//
+// The package is pure. Start reading at Key.Seal and Key.Open.
 package chachapoly

@@ -10,23 +10,43 @@ import (
 // Generic is the implementation that runs everywhere: golang.org/x/crypto, message by message.
 const Generic = "generic"
 
-// implementation is one implementation of sealing and opening. suits reports whether a set of messages is large
-// enough for it; smaller sets are processed as by Generic, whose functions are nil.
+// implementation is one row of the table of implementations. Each architecture lists its own in vectorImplementations,
+// the usually fastest first.
 type implementation struct {
-	name  string
-	seal  func(*secret, *Scratch, []Message)
-	open  func(*secret, *Scratch, []Message)
-	suits func([]Message) bool
+	name      string
+	supported func() bool          // the CPU has the instructions
+	suits     func([]Message) bool // the set of messages is large enough; others are processed as by Generic
+	seal      func(*secret, *Scratch, []Message)
+	open      func(*secret, *Scratch, []Message)
 }
 
-var generic = &implementation{name: Generic}
+var generic = &implementation{
+	name:      Generic,
+	supported: func() bool { return true },
+	suits:     func([]Message) bool { return true },
+	seal:      sealEach,
+	open:      openEach,
+}
 
-// implementations are probed once; the list excludes those that the CPU does not support or computes wrongly.
-var implementations = sync.OnceValue(func() []*implementation {
-	return append(vectorImplementations(), generic)
+// implementations are those that the CPU supports and computes correctly, in the table's order.
+var implementations = sync.OnceValue(func() []*implementation { return append(usable(vectorImplementations), generic) })
+
+func usable(table []*implementation) (list []*implementation) {
+	for _, i := range table {
+		if i.supported() && selfTest(i) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// preferred is the implementation of new keys: see fastest.
+var preferred = sync.OnceValue(func() *implementation {
+	list := implementations()
+	return list[fastest(timeTrain(list))]
 })
 
-// Implementations lists the implementations that this CPU supports, fastest first; Generic is always the last.
+// Implementations lists the implementations that this CPU supports; Generic is always the last.
 func Implementations() []string {
 	var names []string
 	for _, i := range implementations() {
@@ -35,8 +55,9 @@ func Implementations() []string {
 	return names
 }
 
-// Implementation is the name of the implementation that NewKey uses, for doctor and metrics.
-func Implementation() string { return implementations()[0].name }
+// Implementation is the name of the implementation that NewKey uses, for doctor and metrics: the fastest on a train at
+// start.
+func Implementation() string { return preferred().name }
 
 func lookup(name string) (*implementation, error) {
 	for _, i := range implementations() {

@@ -6,17 +6,55 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestListsGenericLast(t *testing.T) {
-	all := Implementations()
-	if all[len(all)-1] != Generic || Implementation() != all[0] {
-		t.Errorf("Implementations() = %v, Implementation() = %s, want Generic last and the first in use", all, Implementation())
+	if all := Implementations(); all[len(all)-1] != Generic || !slices.Contains(all, Implementation()) {
+		t.Errorf("Implementations() = %v, Implementation() = %s, want Generic last and the one in use among them", all, Implementation())
+	}
+}
+
+func TestPrefersImplementationFasterByTenth(t *testing.T) {
+	for _, c := range []struct {
+		took []time.Duration
+		want int
+	}{
+		{[]time.Duration{0}, 0},
+		{[]time.Duration{100, 91}, 0},
+		{[]time.Duration{100, 89}, 1},
+		{[]time.Duration{100, 80, 73}, 1},
+		{[]time.Duration{100, 80, 71}, 2},
+		{[]time.Duration{50, 100, 200}, 0},
+		{[]time.Duration{0, 0, 0}, 0},
+	} {
+		if got := fastest(c.took); got != c.want {
+			t.Errorf("fastest(%v) = %d, want %d", c.took, got, c.want)
+		}
+	}
+}
+
+func TestStartTimesEachImplementationOnTrain(t *testing.T) {
+	did := map[string]int{}
+	var list []*implementation
+	for _, name := range []string{"a", "b"} {
+		list = append(list, &implementation{
+			name: name,
+			seal: func(_ *secret, _ *Scratch, msgs []Message) { did[name] += len(msgs) },
+			open: func(_ *secret, _ *Scratch, msgs []Message) { did[name] -= len(msgs) / 2 },
+		})
+	}
+	if took := timeTrain(list); len(took) != 2 || did["a"] < 16 || did["a"] != did["b"] {
+		t.Errorf("got timings %v and net messages %v, want two timings of equal work", took, did)
+	}
+	if timeTrain(list[:1]); did["a"] != did["b"] {
+		t.Error("an implementation without alternative was timed, want no work")
 	}
 }
 
@@ -45,7 +83,7 @@ func TestKeysUseRequestedImplementation(t *testing.T) {
 func TestKeyIsSafeForConcurrentUse(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	key := randomKey(r)
-	k, o := mustKey(t, implementations()[0], key), newOracle(t, key)
+	k, o := mustKey(t, preferred(), key), newOracle(t, key)
 	var running sync.WaitGroup
 	for i := range 8 {
 		running.Go(func() {
@@ -67,7 +105,7 @@ func TestKeyIsSafeForConcurrentUse(t *testing.T) {
 
 func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
-	k := mustKey(t, implementations()[0], randomKey(r))
+	k := mustKey(t, preferred(), randomKey(r))
 	s := k.secret
 	aead := aeadKey(s.aead)
 	if aead == nil {

@@ -32,7 +32,7 @@ type polyLanes struct {
 func polyLanes512(l *polyLanes)
 
 // polyTags512 computes the tag of every job. Its time depends only on the lengths.
-func polyTags512(jobs []polyJob) {
+func polyTags512(_ *vectorScratch, jobs []polyJob) {
 	for len(jobs) > 0 {
 		n := min(len(jobs), polyWindow)
 		polyTagsWindow(jobs[:n])

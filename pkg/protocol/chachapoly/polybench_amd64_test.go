@@ -26,7 +26,7 @@ func BenchmarkPolyTags(b *testing.B) {
 			for _, method := range []struct {
 				name string
 				do   func([]polyJob)
-			}{{"lanes", polyTags512}, {"alone", polyTagsAlone}} {
+			}{{"lanes", tags512}, {"alone", polyTagsAlone}} {
 				b.Run(fmt.Sprintf("%dx%d/%s", count, n, method.name), func(b *testing.B) {
 					b.SetBytes(int64(n * count))
 					for b.Loop() {

@@ -30,7 +30,7 @@ func TestVectorTagReadsNothingOutsideText(t *testing.T) {
 				jobs = jobs[1:]
 			}
 			checkTags(t, jobs, inLanes(log))
-			checkTags(t, jobs, polyTags512)
+			checkTags(t, jobs, tags512)
 		}
 	})
 }
