@@ -139,12 +139,12 @@ sim-mutants: need-go ## apply known faults, and print how many seeds the simulat
 	GO='$(GO)' test/sim/mutants/run.sh
 
 .PHONY: fuzz-smoke
-fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME)
-	@set -e; at=$$(mktemp -d); trap 'rm -rf $$at' EXIT; \
-	for dir in $$(grep -rlE '^func Fuzz' --include=*_test.go pkg test | xargs -n1 dirname | sort -u); do \
-	  (cd $$dir && $(GO) test -c -fuzz Fuzz -o $$at/fuzz . && \
-	    for t in $$(grep -ohE '^func Fuzz[A-Za-z0-9_]+' *_test.go | cut -c6-); do \
-	      echo "$$t ($$dir)"; $$at/fuzz -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$at/corpus || exit 1; done) || exit 1; done
+fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME), from the corpora in test/fuzz/corpus
+	$(GO) run ./test/fuzz -once $(FUZZTIME) $(ARGS)
+
+.PHONY: fuzz-long
+fuzz-long: need-go ## all fuzz targets in turn for HOURS=8, their corpora updated, a table (docs/reliability.md); ARGS="-only pkg/protocol -exec 'chrt -i 0'"
+	$(GO) run ./test/fuzz -hours $(or $(HOURS),0) $(ARGS)
 
 .PHONY: bench-smoke
 bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none rots
