@@ -118,7 +118,7 @@ generate: need-go deps-generate ## rebuild all generated files
 
 .PHONY: check-generated
 check-generated: generate ## fail if a generated file was not up to date
-	git diff --exit-code --stat -- pkg/protocol/drop/reasons.go pkg/ebpf/programs/event_enums.go 'pkg/ebpf/programs/*_bpfel.*' 'pkg/protocol/chachapoly/*_amd64.s' 'pkg/protocol/packet/*_amd64.s' \
+	git diff --exit-code --stat -- pkg/protocol/drop/reasons.go pkg/ebpf/programs/event_enums.go 'pkg/ebpf/programs/*_bpfel.*' 'pkg/protocol/chachapoly/*.s' 'pkg/protocol/packet/*_amd64.s' \
 	  'pkg/cluster/v1alpha1/zz_*.go' deploy/crd
 
 .PHONY: soak

@@ -6,11 +6,15 @@
 //
 // On CPUs with AVX-512 and IFMA, blocks of different messages share vector lanes: sixteen blocks of ChaCha20 and eight
 // messages of Poly1305 at a time. Otherwise, and with too few messages to fill the lanes, golang.org/x/crypto processes
-// the messages one by one. Time depends on the number and lengths of the messages and on which of them were valid, not on
+// the messages one by one. On arm64 one message is encrypted in NEON, four blocks at a time, while the units for whole
+// numbers authenticate another one. Time depends on the number and lengths of the messages and on which of them were valid, not on
 // keys or contents.
 //
 // implementation.go has the table of implementations. The first use checks each of them and takes the fastest
-// (selftest.go). train.go is the vector path; its kernels are the .s files, which are generated from _asm.
+// (selftest.go). train.go is the vector path of amd64 and train_arm64.go that of arm64. Their kernels are the
+// .s files, which are generated from _asm.
 //
 // The package is pure. Start reading at Key.Seal and Key.Open.
 package chachapoly
+
+//go:generate go run -C _asm ./arm64 -out ../neon_arm64.s

@@ -32,9 +32,7 @@ func polyTagGeneric(j *polyJob) {
 		m.block(binary.LittleEndian.Uint64(last[:]), binary.LittleEndian.Uint64(last[8:]), 1)
 	}
 	m.block(0, uint64(j.n), 1)
-	lo, hi := m.sum()
-	binary.LittleEndian.PutUint64(j.tag[:], lo)
-	binary.LittleEndian.PutUint64(j.tag[8:], hi)
+	m.tag(&j.tag)
 }
 
 // polyMAC is Poly1305 (RFC 8439 section 2.5) over whole blocks.
@@ -45,7 +43,13 @@ type polyMAC struct {
 }
 
 func newPolyMAC(key *[32]byte) *polyMAC {
-	return &polyMAC{
+	m := new(polyMAC)
+	m.setKey(key)
+	return m
+}
+
+func (m *polyMAC) setKey(key *[32]byte) {
+	*m = polyMAC{
 		r0: binary.LittleEndian.Uint64(key[0:]) & 0x0ffffffc0fffffff,
 		r1: binary.LittleEndian.Uint64(key[8:]) & 0x0ffffffc0ffffffc,
 		s0: binary.LittleEndian.Uint64(key[16:]),
@@ -80,6 +84,12 @@ func (m *polyMAC) block(lo, hi, top uint64) {
 	h0, c = bits.Add64(h0, f0>>2|f1<<62, 0)
 	h1, c = bits.Add64(h1, f1>>2, c)
 	m.h0, m.h1, m.h2 = h0, h1, h2+c
+}
+
+func (m *polyMAC) tag(tag *[TagLen]byte) {
+	lo, hi := m.sum()
+	binary.LittleEndian.PutUint64(tag[:], lo)
+	binary.LittleEndian.PutUint64(tag[8:], hi)
 }
 
 // sum reduces h fully and adds s modulo 2^128.

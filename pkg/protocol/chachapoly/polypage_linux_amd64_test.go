@@ -4,11 +4,7 @@
 
 package chachapoly
 
-import (
-	"testing"
-
-	"golang.org/x/sys/unix"
-)
+import "testing"
 
 // TestVectorTagReadsNothingOutsideText puts texts at both ends of memory between two pages that fault.
 func TestVectorTagReadsNothingOutsideText(t *testing.T) {
@@ -33,25 +29,4 @@ func TestVectorTagReadsNothingOutsideText(t *testing.T) {
 			checkTags(t, jobs, tags512)
 		}
 	})
-}
-
-// guarded maps size bytes, whole pages, with a page before and one behind that is unreadable.
-func guarded(t *testing.T, size int) []byte {
-	t.Helper()
-	const page = 4096
-	all, err := unix.Mmap(-1, 0, size+2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Munmap(all); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, guard := range [][]byte{all[:page], all[page+size:]} {
-		if err := unix.Mprotect(guard, unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return all[page : page+size : page+size]
 }

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import "fmt"
+
+// isa is the instruction set of a kernel. Registers hold one word of four blocks each in both: SVE2 contributes XAR,
+// which rotates the exclusive or of two registers, on their low 128 bits, whatever the length of its vectors.
+type isa struct {
+	suffix string
+	xar    bool
+}
+
+var (
+	neon = isa{suffix: "NEON"}
+	sve2 = isa{suffix: "SVE2", xar: true}
+)
+
+// Vector registers 0 to 15 are the words of four blocks.
+const (
+	temp    vec = 16 // four registers
+	rotate8 vec = 20
+	word    vec = 21 // four registers: words of the initial state
+	counter vec = 25 // what word 12 began with; the next two are words 14 and 15 in stream
+	step    vec = 28 // four, in each lane; word 13 in stream
+)
+
+// General registers; those of Poly1305 are in poly.go.
+const (
+	state    reg = "R0"
+	text     reg = "R1"
+	passes   reg = "R2"
+	rounds   reg = "R23"
+	position reg = "R24"
+	out      reg = "R4" // in stream, which does not authenticate
+)
+
+const doubleRounds = 10
+
+// doubleRound is a column round and a diagonal round (RFC 8439 2.3).
+func (cpu isa) doubleRound(c *code) {
+	cpu.quarters(c, [4][4]vec{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}})
+	cpu.quarters(c, [4][4]vec{{0, 5, 10, 15}, {1, 6, 11, 12}, {2, 7, 8, 13}, {3, 4, 9, 14}})
+}
+
+// quarters are four quarter rounds side by side (RFC 8439 2.1).
+func (cpu isa) quarters(c *code, q [4][4]vec) {
+	for _, s := range [][4]int{{0, 1, 3, 16}, {2, 3, 1, 12}, {0, 1, 3, 8}, {2, 3, 1, 7}} {
+		for _, w := range q {
+			c.op("VADD", w[s[1]].s4(), w[s[0]].s4(), w[s[0]].s4())
+		}
+		var to, from [4]vec
+		for i, w := range q {
+			to[i], from[i] = w[s[2]], w[s[0]]
+		}
+		if cpu.xar {
+			xorRotateSVE2(c, to, from, s[3])
+		} else {
+			xorRotateNEON(c, to, from, s[3])
+		}
+	}
+}
+
+// xorRotateNEON does to = (to ^ from) <<< bits.
+func xorRotateNEON(c *code, to, from [4]vec, bits int) {
+	xor := to
+	if bits != 16 && bits != 8 {
+		xor = [4]vec{temp, temp + 1, temp + 2, temp + 3}
+	}
+	for i := range to {
+		c.op("VEOR", from[i].b16(), to[i].b16(), xor[i].b16())
+	}
+	for i, v := range to {
+		switch bits {
+		case 16:
+			c.op("VREV32", v.h8(), v.h8())
+		case 8:
+			c.op("VTBL", rotate8.b16(), "["+v.b16()+"]", v.b16())
+		default:
+			c.op("VSHL", bits, xor[i].s4(), v.s4())
+		}
+	}
+	for i, v := range to {
+		if xor != to {
+			c.op("VSRI", 32-bits, xor[i].s4(), v.s4())
+		}
+	}
+}
+
+// xorRotateSVE2 does the same. Go's assembler does not know XAR (Arm ARM, C8.2, "XAR").
+func xorRotateSVE2(c *code, to, from [4]vec, bits int) {
+	for i := range to {
+		right := 32 - bits
+		word := 0x04603400 | (32-right)<<16 | int(from[i])<<5 | int(to[i])
+		c.op("WORD", fmt.Sprintf("$0x%08x // XAR Z%d.S, Z%d.S, Z%d.S, #%d", word, to[i], to[i], from[i], right))
+	}
+}
+
+// broadcast loads n words times four from position, each into all lanes of a register.
+func (f *file) broadcast(first vec) {
+	f.op("VLD4R.P", offset(position, 16), s4s(first, first+1, first+2, first+3))
+}
+
+// addInitial adds the initial words of row g, which position points at. own are words that differ by block.
+func (f *file) addInitial(g vec, own map[vec]vec) {
+	f.broadcast(word)
+	for i := range vec(4) {
+		from, ok := own[4*g+i]
+		if !ok {
+			from = word + i
+		}
+		f.op("VADD", from.s4(), (4*g + i).s4(), (4*g + i).s4())
+	}
+}
+
+// transpose turns words 4g to 4g+3 of four blocks into four words of each block: block i's are in register 4g+i.
+func (f *file) transpose(g vec) {
+	a, t := 4*g, temp
+	f.op("VTRN1", (a + 1).s4(), a.s4(), t.s4())
+	f.op("VTRN2", (a + 1).s4(), a.s4(), (t + 1).s4())
+	f.op("VTRN1", (a + 3).s4(), (a + 2).s4(), (t + 2).s4())
+	f.op("VTRN2", (a + 3).s4(), (a + 2).s4(), (t + 3).s4())
+	f.op("VTRN1", (t + 2).d2(), t.d2(), a.d2())
+	f.op("VTRN1", (t + 3).d2(), (t + 1).d2(), (a + 1).d2())
+	f.op("VTRN2", (t + 2).d2(), t.d2(), (a + 2).d2())
+	f.op("VTRN2", (t + 3).d2(), (t + 1).d2(), (a + 3).d2())
+}
+
+// loop runs the twenty rounds in some turns, each woven with the same share of other instructions.
+func (f *file) loop(cpu isa, turns int, with code) {
+	var c code
+	for range doubleRounds / turns {
+		cpu.doubleRound(&c)
+	}
+	f.op("MOVD", turns, rounds)
+	f.label("rounds")
+	f.put(weave(c, with))
+	f.op("SUB", 1, rounds)
+	f.op("CBNZ", rounds, "rounds")
+}
+
+// wipe leaves no keystream or key in a vector register.
+func (f *file) wipe() {
+	for v := range vec(word + 4) {
+		f.op("VEOR", v.b16(), v.b16(), v.b16())
+	}
+}
+
+// stream writes the keystream of four arbitrary blocks per pass: one-time keys and the ends of texts.
+func (f *file) stream(cpu isa) {
+	const lanes = reg("R1")
+	f.function("stream"+cpu.suffix, "(state *[16]uint32, lanes *laneGroup, passes int, out *byte)",
+		arg{"state", state}, arg{"lanes", lanes}, arg{"passes", passes}, arg{"out", out})
+	f.loadTable("rotate8", rotate8)
+	f.op("ADD", 4*13, state, position)
+	f.op("VLD1R", at(position), s4s(step))
+	f.label("pass")
+	f.op("VLD1.P", offset(lanes, 48), s4s(counter, counter+1, counter+2))
+	f.op("MOVD", state, position)
+	for g := range vec(3) {
+		f.broadcast(4 * g)
+	}
+	own := map[vec]vec{12: counter, 13: step, 14: counter + 1, 15: counter + 2}
+	for w := vec(12); w < 16; w++ {
+		f.op("VORR", own[w].b16(), own[w].b16(), w.b16())
+	}
+	f.loop(cpu, 5, nil)
+	f.op("MOVD", state, position)
+	for g := range vec(4) {
+		f.addInitial(g, own)
+		f.transpose(g)
+	}
+	for block := range vec(4) {
+		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", block.q(), (4+block).q()), offset(out, int(64*block)))
+		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", (8+block).q(), (12+block).q()), offset(out, int(64*block+32)))
+	}
+	f.op("ADD", 256, out)
+	f.op("SUB", 1, passes)
+	f.op("CBNZ", passes, "pass")
+	f.wipe()
+	f.op("RET")
+}
+
+// xor adds the keystream to the text, 256 bytes in each pass.
+func (f *file) xor(cpu isa) {
+	f.function("xor"+cpu.suffix, "(state *[16]uint32, text *byte, passes int)",
+		arg{"state", state}, arg{"text", text}, arg{"passes", passes})
+	f.prepare()
+	f.label("pass")
+	f.initial()
+	f.loop(cpu, 5, nil)
+	f.addToText()
+	f.op("SUB", 1, passes)
+	f.op("CBNZ", passes, "pass")
+	f.wipe()
+	f.op("RET")
+}
+
+// xorMAC does as xor, and authenticates as much of another text meanwhile: ChaCha20 uses the vector units, Poly1305 the
+// others.
+func (f *file) xorMAC(cpu isa) {
+	const turns, blocks = 2, 256 / 16
+	f.function("xorMAC"+cpu.suffix, "(state *[16]uint32, text *byte, passes int, mac *polyMAC, data *byte)",
+		arg{"state", state}, arg{"text", text}, arg{"passes", passes}, arg{"mac", mac}, arg{"data", data})
+	f.prepare()
+	f.loadMAC()
+	f.label("pass")
+	f.initial()
+	var poly code
+	for range blocks / turns {
+		polyBlock(&poly)
+	}
+	f.loop(cpu, turns, poly)
+	f.addToText()
+	f.op("SUB", 1, passes)
+	f.op("CBNZ", passes, "pass")
+	f.storeMAC()
+	f.wipe()
+	f.op("RET")
+}
+
+// prepare sets what all passes need: counter is that of the next one.
+func (f *file) prepare() {
+	f.loadTable("rotate8", rotate8)
+	f.loadTable("counters", temp)
+	f.loadTable("four", step)
+	f.op("ADD", 4*12, state, position)
+	f.op("VLD1R", at(position), s4s(counter))
+	f.op("VADD", temp.s4(), counter.s4(), counter.s4())
+}
+
+// initial sets the four blocks to the initial state.
+func (f *file) initial() {
+	f.op("MOVD", state, position)
+	for g := range vec(4) {
+		f.broadcast(4 * g)
+	}
+	f.op("VORR", counter.b16(), counter.b16(), vec(12).b16())
+}
+
+// addToText ends a pass.
+func (f *file) addToText() {
+	f.op("MOVD", state, position)
+	for g := range vec(4) {
+		f.addInitial(g, map[vec]vec{12: counter})
+		f.transpose(g)
+	}
+	f.op("VADD", step.s4(), counter.s4(), counter.s4())
+	four := fmt.Sprintf("[%s, %s, %s, %s]", temp.b16(), (temp + 1).b16(), (temp + 2).b16(), (temp + 3).b16())
+	for block := range vec(4) {
+		f.op("VLD1", at(text), four)
+		for g := range vec(4) {
+			f.op("VEOR", (4*g + block).b16(), (temp + g).b16(), (temp + g).b16())
+		}
+		f.op("VST1.P", four, offset(text, 64))
+	}
+}
