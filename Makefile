@@ -58,6 +58,10 @@ ARM64_TESTS := ./pkg/netio/xsk ./pkg/netio/underlay/xdp ./pkg/protocol/packet ./
 test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu-user; without capabilities, so that all else skips
 	GOARCH=arm64 $(GO) test -count=1 -short -timeout 30m -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
 
+.PHONY: count-arm64
+count-arm64: need-go deps-count ## arm64 instructions per byte of each cipher implementation, counted by qemu-user (docs/performance.md)
+	$(GO) run -C pkg/protocol/chachapoly/_asm ./count
+
 .PHONY: test-kernels
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2, and eBPF on 5.15 and 6.8
 	$(GO) test -tags kernels -count=1 -parallel 2 -timeout 70m -v ./test/kernels # two pairs of machines, each 25 minutes at most; the rest is fetching and building
@@ -381,6 +385,10 @@ deps-kube: need-go
 .PHONY: deps-cluster
 deps-cluster: need-go
 	$(call apt_install,$(if $(shell command -v containerd),,containerd) $(if $(shell command -v runc),,runc) containernetworking-plugins buildah iproute2 nftables util-linux)
+
+.PHONY: deps-count
+deps-count:
+	$(call apt_install,qemu-user gcc libc6-dev)
 
 .PHONY: deps-arm64
 deps-arm64:
