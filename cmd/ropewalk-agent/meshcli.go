@@ -28,6 +28,9 @@ import (
 func newMeshCmd() *cobra.Command {
 	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are returned, too
+		if verb == command.Export {
+			return writeExport(cmd, o)
+		}
 		m, err := loadMesh(cmd.Context(), o)
 		if err != nil {
 			return err
@@ -49,20 +52,10 @@ func newMeshCmd() *cobra.Command {
 
 // loadMesh reads a cluster and returns its mesh, or the part that the options select.
 func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
-	cfg, name, err := kubeconfig(o)
+	cluster, err := loadCluster(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
-	defer cancel()
-	cluster, err := agent.Snapshot(ctx, cfg)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("the API server at %s did not answer within %s", cfg.Host, o.Timeout)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the objects of the cluster at %s: %w", cfg.Host, err)
-	}
-	cluster.Name = name
 	m := view.Build(cluster)
 	if wanted := o.NodeMatcher(); wanted != nil {
 		if missing := o.Unmatched(m.Nodes); missing != nil {
@@ -71,6 +64,25 @@ func loadMesh(ctx context.Context, o command.Options) (*view.Mesh, error) {
 		m = m.Filter(wanted)
 	}
 	return &m, nil
+}
+
+// loadCluster reads a cluster's objects.
+func loadCluster(ctx context.Context, o command.Options) (c view.Cluster, err error) {
+	cfg, name, err := kubeconfig(o)
+	if err != nil {
+		return c, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	c, err = agent.Snapshot(ctx, cfg)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return c, fmt.Errorf("the API server at %s did not answer within %s", cfg.Host, o.Timeout)
+	}
+	if err != nil {
+		return c, fmt.Errorf("reading the objects of the cluster at %s: %w", cfg.Host, err)
+	}
+	c.Name = name
+	return c, nil
 }
 
 // contextsCommand returns the command that lists the contexts of a kubeconfig, "" for kubectl's default.

@@ -75,9 +75,6 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 	return all, true
 }
 
-// maxExternalAllowedIPs is the number of allowed IPs that the CRD permits.
-const maxExternalAllowedIPs = 64
-
 // toExternal converts the API's object. The API server has validated it, but maybe with another version of the CRD: whatever does not
 // parse is in Invalid.
 func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
@@ -88,8 +85,8 @@ func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
 		p.Invalid = "publicKey is no WireGuard key"
 		return p
 	}
-	if len(spec.AllowedIPs) > maxExternalAllowedIPs {
-		p.Invalid = fmt.Sprintf("allowedIPs has %d prefixes: %d are allowed", len(spec.AllowedIPs), maxExternalAllowedIPs)
+	if len(spec.AllowedIPs) > mesh.MaxExternalAllowedIPs {
+		p.Invalid = fmt.Sprintf("allowedIPs has %d prefixes: %d are allowed", len(spec.AllowedIPs), mesh.MaxExternalAllowedIPs)
 		return p
 	}
 	for _, text := range spec.AllowedIPs {

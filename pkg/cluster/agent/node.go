@@ -76,8 +76,8 @@ type nodeAddress struct {
 	Address string `json:"address"`
 }
 
-// internalIP is the type of the addresses that nodes use among each other.
-const internalIP = "InternalIP"
+// internalIP is the type of the addresses that nodes use among each other, externalIP that of addresses for the outside.
+const internalIP, externalIP = "InternalIP", "ExternalIP"
 
 type nodeList struct {
 	metav1.TypeMeta `json:",inline"`

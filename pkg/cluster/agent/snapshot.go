@@ -87,7 +87,7 @@ func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
 func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	p := view.Peer{
 		Name: rp.Name, Key: string(rp.Spec.PublicKey), Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(rp.Spec.NodeSelector),
-		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted),
+		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted), Cluster: rp.Labels[v1alpha1.LabelCluster], Definition: toExternal(rp),
 	}
 	for _, a := range rp.Spec.AllowedIPs {
 		p.AllowedIPs = append(p.AllowedIPs, string(a))
@@ -165,6 +165,11 @@ type fullNode struct {
 
 func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
+	for _, a := range n.node.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == externalIP {
+			v.ExternalIPs = append(v.ExternalIPs, ip)
+		}
+	}
 	switch {
 	case rn == nil || isAdoptable(rn):
 		v.Origin = view.NoAgent

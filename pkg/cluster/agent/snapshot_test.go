@@ -8,20 +8,23 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"path"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/client-go/rest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 const node1 = `{"metadata":{"name":"n1","uid":"u1"},"spec":{"podCIDRs":["10.0.1.0/24"]},"status":{"conditions":[{"type":"Ready","status":"False"}],` +
-	`"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}`
+	`"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"ExternalIP","address":"198.51.100.7"}]}}`
 
 func agentObject(name, uid string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%[1]q,"uid":%q}]},`+
@@ -38,7 +41,7 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 		case "nodes":
 			pages = nodes
 		case v1alpha1.PeerResource:
-			pages = []string{`{"metadata":{"name":"laptop"},"spec":{"publicKey":"k","allowedIPs":["10.9.0.2/32"],"nodeSelector":{"zone":"b","a":""}},` +
+			pages = []string{`{"metadata":{"name":"laptop","labels":{"ropewalk.io/cluster":"west"}},"spec":{"publicKey":"k","allowedIPs":["10.9.0.2/32"],"nodeSelector":{"zone":"b","a":""}},` +
 				`"status":{"conditions":[{"type":"Accepted","status":"False","message":"taken"}]}}`}
 		}
 		at := len(r.URL.Query().Get("continue"))
@@ -114,8 +117,12 @@ func TestSnapshotExplainsListErrors(t *testing.T) {
 
 func TestSnapshotHasRopewalkPeers(t *testing.T) {
 	c, err := Snapshot(t.Context(), serve(t, []string{node1}, []string{agentObject("n1", "u1")}))
-	want := view.Peer{Name: "laptop", Key: "k", AllowedIPs: []string{"10.9.0.2/32"}, Nodes: "a=,zone=b", Accepted: view.No, Message: "taken"}
-	if diff := cmp.Diff([]view.Peer{want}, c.Peers); err != nil || diff != "" {
+	want := view.Peer{Name: "laptop", Key: "k", AllowedIPs: []string{"10.9.0.2/32"}, Nodes: "a=,zone=b", Accepted: view.No, Message: "taken", Cluster: "west"}
+	want.Definition = mesh.ExternalPeer{Name: "laptop", Invalid: "publicKey is no WireGuard key"}
+	if external := c.Nodes[0].ExternalIPs; len(external) != 1 || external[0].String() != "198.51.100.7" {
+		t.Errorf("got the ExternalIPs %v", external)
+	}
+	if diff := cmp.Diff([]view.Peer{want}, c.Peers, cmpopts.EquateComparable(netip.AddrPort{})); err != nil || diff != "" {
 		t.Errorf("-want +got\n%s%v", diff, err)
 	}
 }

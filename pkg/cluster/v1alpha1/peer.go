@@ -40,6 +40,9 @@ type RopewalkPeerList struct {
 	Items []RopewalkPeer `json:"items"`
 }
 
+// LabelCluster is the label of RopewalkPeers that `ropewalk mesh export` made of another cluster's nodes. Its value is that cluster's name.
+const LabelCluster = "ropewalk.io/cluster"
+
 // PeerSpec describes the peer.
 type PeerSpec struct {
 	// PublicKey of the peer.

@@ -6,9 +6,11 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +29,7 @@ const (
 	Status Verb = "status"
 	Graph  Verb = "graph"
 	Check  Verb = "check"
+	Export Verb = "export"
 )
 
 // Options are the flags and arguments of all verbs.
@@ -38,6 +41,11 @@ type Options struct {
 	Format                      string
 	Output                      string
 	Nodes                       []string // patterns for path.Match; none: all
+
+	// Of export:
+	ClusterName, CheckContext string
+	ExternalIPs, BehindNAT    bool
+	Keepalive                 uint16 // in seconds; 0: none
 }
 
 // Run runs a verb with valid options.
@@ -78,16 +86,17 @@ func New(run Run) *cobra.Command {
 		Short: "Show and check the mesh of a Kubernetes cluster",
 		Long: "mesh reads the Nodes, RopewalkNodes and RopewalkPeers of a cluster, as kubectl does, and shows links between nodes and\n" +
 			"problems. It contacts no node and changes nothing. It needs the right to list the first two kinds. Docs: docs/mesh.md.",
-		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production",
+		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production\n" +
+			"  ropewalk mesh export --cluster-name east | kubectl --context west apply -f -",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return UsageError{fmt.Errorf("unknown command %q: want one of check, graph, status", args[0])}
+				return UsageError{fmt.Errorf("unknown command %q: want one of check, export, graph, status", args[0])}
 			}
 			return cmd.Help()
 		},
 		Args: cobra.ArbitraryArgs,
 	}
-	mesh.AddCommand(newStatus(run), newGraph(run), newCheck(run))
+	mesh.AddCommand(newStatus(run), newGraph(run), newCheck(run), newExport(run))
 	return mesh
 }
 
@@ -144,6 +153,48 @@ func newCheck(run Run) *cobra.Command {
 	return cmd
 }
 
+// exportName is a DNS label that leaves room for the names of nodes.
+var exportName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?$`)
+
+func newExport(run Run) *cobra.Command {
+	var o Options
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Print the nodes as RopewalkPeers for another cluster",
+		Long: "export prints a manifest of RopewalkPeers, one for each node in mode mesh: public key, endpoint, and the prefixes of its pods as\n" +
+			"allowed IPs. It contains no secrets. Apply it in the other cluster, and that cluster's manifest in this one: the pods of both\n" +
+			"then reach each other through the tunnels between the nodes. Export again when nodes are added, removed, or get another key,\n" +
+			"address or pod prefix. The label ropewalk.io/cluster lets kubectl apply --prune remove peers of nodes that are gone.\n" +
+			"Pods of both clusters must have different prefixes. Nodes that are left out are listed on the standard error.",
+		Example: "  ropewalk mesh export --context east --cluster-name east --check-context west | kubectl --context west apply -f -\n" +
+			"  ropewalk mesh export --context west --cluster-name west --check-context east | kubectl --context east apply -f -",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return UsageError{fmt.Errorf("export has no arguments, got %q: all nodes are exported", args[0])}
+			}
+			return nil
+		},
+	}
+	f := o.flags(cmd, Export, run)
+	f.StringVar(&o.ClusterName, "cluster-name", "", "name of this cluster in the other one, such as east (required)")
+	f.StringVar(&o.CheckContext, "check-context", "", "context of the other cluster: refuse what its agents would refuse")
+	f.BoolVar(&o.ExternalIPs, "external-ip", false, "endpoints with the nodes' ExternalIPs, at the ports of their tunnels")
+	f.BoolVar(&o.BehindNAT, "behind-nat", false, "without endpoints, for nodes behind a NAT: they begin, so the other cluster's export needs --persistent-keepalive")
+	f.Uint16Var(&o.Keepalive, "persistent-keepalive", 0, "interval of the other cluster's keepalive messages in `SECONDS`, if its nodes are behind a NAT")
+	return cmd
+}
+
+// checkExport validates the options of export.
+func (o *Options) checkExport() error {
+	switch {
+	case !exportName.MatchString(o.ClusterName):
+		return fmt.Errorf("--cluster-name %q: want a name of 1 to 30 lower-case letters, digits and dashes, such as east", o.ClusterName)
+	case o.ExternalIPs && o.BehindNAT:
+		return errors.New("--external-ip and --behind-nat exclude each other: without an endpoint there is no address")
+	}
+	return nil
+}
+
 // flags adds the flags that all verbs have.
 func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	f := cmd.Flags()
@@ -156,7 +207,11 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Nodes = args
-		if err := o.check(); err != nil {
+		err := o.check()
+		if verb == Export {
+			err = cmp.Or(err, o.checkExport())
+		}
+		if err != nil {
 			return UsageError{err}
 		}
 		return run(cmd, verb, *o)

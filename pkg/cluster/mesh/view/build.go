@@ -70,7 +70,7 @@ func Build(c Cluster) Mesh {
 	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes), Peers: slices.Clone(c.Peers)}
 	slices.SortFunc(m.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	all, problems := m.meshNodes(), problems{}
+	all, problems := meshNodes(m.Nodes), problems{}
 	m.expected = make(map[string]expectation, len(m.Nodes))
 	for i := 0; i < len(m.Nodes); i += m.stride() {
 		m.expected[m.Nodes[i].Name] = expect(&m.Nodes[i], all, problems)
@@ -101,16 +101,18 @@ func (m *Mesh) stride() int {
 	return len(m.Nodes) / sampledNodes
 }
 
+// MeshNodes returns the nodes as agents see them, without agents that have not published a key.
+func (c *Cluster) MeshNodes() []mesh.Node { return meshNodes(c.Nodes) }
+
 // meshNodes returns the nodes as agents see them. Nodes without a published key cannot be peers. They lose their agent here,
 // and have a finding of their own.
-func (m *Mesh) meshNodes() []mesh.Node {
-	var all []mesh.Node
-	for i := range m.Nodes {
-		n := m.Nodes[i].Node
-		if m.Nodes[i].Origin == NoNode {
+func meshNodes(nodes []Node) (all []mesh.Node) {
+	for i := range nodes {
+		n := nodes[i].Node
+		if nodes[i].Origin == NoNode {
 			continue
 		}
-		if m.Nodes[i].Origin != Whole || m.Nodes[i].lacksKey() {
+		if nodes[i].Origin != Whole || nodes[i].lacksKey() {
 			n.Agent = nil
 		}
 		all = append(all, n)

@@ -6,6 +6,7 @@
 package view
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -28,6 +29,9 @@ type Peer struct {
 	Nodes      string // the labels of the nodes that are to have it; "": all
 	Accepted   Tristate
 	Message    string // of the condition Accepted
+	// Cluster is the name of the cluster that a manifest exported it from, "" for none.
+	Cluster    string
+	Definition mesh.ExternalPeer // as agents read it
 }
 
 // Tristate is a truth value that may be unknown.
@@ -66,6 +70,8 @@ type Node struct {
 	// Kubelet is the Ready condition of the Node.
 	Kubelet  Tristate
 	Reported Reported
+	// ExternalIPs are the addresses of that type in the Node.
+	ExternalIPs []netip.Addr
 }
 
 // Reported has the parts of a RopewalkNode that are only displayed.

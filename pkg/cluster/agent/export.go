@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// ExportOptions select what Export makes of a cluster's nodes.
+type ExportOptions struct {
+	Cluster     string // the cluster's name, a DNS label of 30 characters at most
+	ExternalIPs bool   // the endpoints have the nodes' ExternalIPs
+	BehindNAT   bool   // there are no endpoints
+	Keepalive   uint16 // in seconds; 0: none
+}
+
+// Export returns a cluster's nodes as RopewalkPeers of another cluster, by name, and what it left out. other is that cluster; nil: unknown. The error
+// reports what agents would refuse.
+func Export(c view.Cluster, other *view.Cluster, o ExportOptions) (peers []mesh.ExternalPeer, skipped []mesh.Problem, err error) {
+	cfg := mesh.ExportConfig{BehindNAT: o.BehindNAT, Keepalive: o.Keepalive}
+	if o.ExternalIPs {
+		cfg.PublicAddrs = publicAddrs(c.Nodes)
+	}
+	peers, skipped, err = mesh.Export(c.MeshNodes(), cfg)
+	if err == nil && len(peers) == 0 {
+		err = errors.New("no node is in mode mesh with a key and pods")
+	}
+	if err = errors.Join(err, overlapsWithImported(peers, c.Peers)); err != nil {
+		return nil, skipped, err
+	}
+	for i := range peers {
+		peers[i].Name = peerName(o.Cluster, peers[i].Name)
+	}
+	if other != nil {
+		err = refusedIn(other, peers, o.Cluster)
+	}
+	return peers, skipped, err
+}
+
+// publicAddrs returns the first usable ExternalIP of each node.
+func publicAddrs(nodes []view.Node) map[string]netip.Addr {
+	all := map[string]netip.Addr{}
+	for i := range nodes {
+		if usable := mesh.UsableAddrs(nodes[i].ExternalIPs); len(usable) > 0 {
+			all[nodes[i].Name] = usable[0]
+		}
+	}
+	return all
+}
+
+// overlapsWithImported returns an error if pods of another cluster, whose nodes are peers of this one, overlap those of this one.
+func overlapsWithImported(peers []mesh.ExternalPeer, imported []view.Peer) error {
+	var errs []error
+	for i := range imported {
+		p := &imported[i]
+		if p.Cluster == "" {
+			continue
+		}
+		for j := range peers {
+			if own, theirs, overlap := firstOverlap(peers[j].AllowedIPs, p.Definition.AllowedIPs); overlap {
+				errs = append(errs, fmt.Errorf("node %s: its pods %s overlap the pods %s of the cluster %s (RopewalkPeer %s)", peers[j].Name, own, theirs, p.Cluster, p.Name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func firstOverlap(a, b []netip.Prefix) (inA, inB netip.Prefix, overlap bool) {
+	for _, inA := range a {
+		for _, inB := range b {
+			if inA.Overlaps(inB) {
+				return inA, inB, true
+			}
+		}
+	}
+	return inA, inB, false
+}
+
+// maxPeerName is the maximum length of a RopewalkPeer's name.
+const maxPeerName = 63
+
+// peerName returns the name of a node's RopewalkPeer. The cluster's name has no dot, so that no two of both are the same. Long names end with a hash.
+func peerName(cluster, node string) string {
+	name := cluster + "." + node
+	if len(name) <= maxPeerName {
+		return name
+	}
+	hash := fmt.Sprintf("-%.4x", sha256.Sum256([]byte(node)))
+	return strings.TrimRight(name[:maxPeerName-len(hash)], ".-") + hash
+}
+
+// refusedIn returns an error if the nodes of another cluster would refuse peers. Peers that it has from an earlier export are replaced.
+func refusedIn(other *view.Cluster, peers []mesh.ExternalPeer, cluster string) error {
+	names, all := map[string]bool{}, []mesh.ExternalPeer{}
+	for i := range other.Peers {
+		if p := &other.Peers[i]; p.Cluster != cluster {
+			all = append(all, p.Definition)
+		}
+	}
+	for _, p := range peers {
+		p.Created = other.Time
+		all, names[p.Name] = append(all, p), true
+	}
+	var errs []error
+	for _, r := range mesh.RefusedExports(other.MeshNodes(), all, func(name string) bool { return names[name] }) {
+		errs = append(errs, fmt.Errorf("the other cluster would refuse the RopewalkPeer %s: %s", r.Peer, r.Reason))
+	}
+	return errors.Join(errs...)
+}
+
+// manifestPeer is a RopewalkPeer without a status.
+type manifestPeer struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   manifestMeta      `json:"metadata"`
+	Spec       v1alpha1.PeerSpec `json:"spec"`
+}
+
+type manifestMeta struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels"`
+}
+
+// PeerManifest returns RopewalkPeers as YAML for kubectl. It holds no secrets.
+func PeerManifest(cluster string, peers []mesh.ExternalPeer) ([]byte, error) {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# Nodes of the cluster %s as peers of another cluster, by ropewalk mesh export. There are no secrets in it.\n", cluster)
+	for i := range peers {
+		p := &peers[i]
+		m := manifestPeer{
+			APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind,
+			Metadata: manifestMeta{p.Name, map[string]string{v1alpha1.LabelCluster: cluster}},
+			Spec:     v1alpha1.PeerSpec{PublicKey: v1alpha1.PublicKey(p.Key.Base64()), PersistentKeepalive: int32(p.Keepalive)},
+		}
+		if p.Endpoint.IsValid() {
+			m.Spec.Endpoint = v1alpha1.PeerEndpoint(p.Endpoint.String())
+		}
+		for _, a := range p.AllowedIPs {
+			m.Spec.AllowedIPs = append(m.Spec.AllowedIPs, v1alpha1.PeerPrefix(a.String()))
+		}
+		text, err := yaml.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("writing the RopewalkPeer %s: %w", p.Name, err)
+		}
+		b.WriteString("---\n")
+		b.Write(text)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// ExportConfig has the parameters of Export.
+type ExportConfig struct {
+	// PublicAddrs has, by node, the address at which the other cluster reaches it instead of those that the nodes use among each other.
+	PublicAddrs map[string]netip.Addr
+	// BehindNAT leaves out the endpoints: the nodes begin.
+	BehindNAT bool
+	// Keepalive is the interval of keepalive messages that the other cluster sends to the nodes, in seconds; 0: none.
+	Keepalive uint16
+}
+
+// MaxExternalAllowedIPs is the number of allowed IPs that the CRD permits.
+const MaxExternalAllowedIPs = 64
+
+// Export returns the nodes in mode mesh as peers of another cluster, by the nodes' names. Their allowed IPs are the nodes' pods: the nodes' own
+// addresses would contain the endpoints. skipped has the nodes that cannot be peers yet. The error names nodes and values that the
+// other cluster could not use: an incomplete manifest would remove peers there.
+func Export(nodes []Node, cfg ExportConfig) (peers []ExternalPeer, skipped []Problem, err error) {
+	pods, keys := assignPrefixes(nodes, nil), claims[noise.PublicKey]{}
+	all := others("", ModeMesh, nodes)
+	for i := range nodes {
+		if n := &nodes[i]; !n.OptOut && !slices.Contains(all, n) {
+			skipped = append(skipped, Problem{n.Name, "it has no agent in mode mesh with a key"})
+		}
+	}
+	var errs []error
+	for _, n := range all {
+		own := pods[n.Name]
+		switch owner := keys.claim(n.Agent.Key, n); {
+		case len(own.problems) > 0:
+			errs = append(errs, fmt.Errorf("node %s: %s", n.Name, strings.Join(own.problems, ", ")))
+		case n.Agent.Key.IsZero():
+			skipped = append(skipped, Problem{n.Name, "it has not published its key yet"})
+		case len(own.accepted) == 0:
+			skipped = append(skipped, Problem{n.Name, "no pod prefixes of it are known"})
+		case owner != nil:
+			errs = append(errs, fmt.Errorf("node %s: its key is the key of node %s", n.Name, owner.Name))
+		default:
+			p, err := n.export(own.accepted, cfg)
+			peers, errs = append(peers, p), append(errs, err)
+		}
+	}
+	slices.SortFunc(peers, func(a, b ExternalPeer) int { return strings.Compare(a.Name, b.Name) })
+	sortProblems(skipped)
+	return peers, skipped, errors.Join(errs...)
+}
+
+// export returns a node as a peer of another cluster.
+func (n *Node) export(pods []netip.Prefix, cfg ExportConfig) (ExternalPeer, error) {
+	p := ExternalPeer{Name: n.Name, Key: n.Agent.Key, AllowedIPs: mergePrefixes(pods), Keepalive: cfg.Keepalive, Selected: true}
+	if len(p.AllowedIPs) > MaxExternalAllowedIPs {
+		return p, fmt.Errorf("node %s: its pods have %d prefixes, a RopewalkPeer can have %d", n.Name, len(p.AllowedIPs), MaxExternalAllowedIPs)
+	}
+	if cfg.BehindNAT {
+		return p, nil
+	}
+	published := n.endpoints()
+	if len(published) == 0 {
+		return p, fmt.Errorf("node %s: it has published no endpoint of its own", n.Name)
+	}
+	p.Endpoint = published[0]
+	if cfg.PublicAddrs != nil {
+		public := cfg.PublicAddrs[n.Name]
+		if !public.IsValid() {
+			return p, fmt.Errorf("node %s: it has no ExternalIP", n.Name)
+		}
+		p.Endpoint = netip.AddrPortFrom(public, p.Endpoint.Port())
+	}
+	return p, nil
+}
+
+// mergePrefixes returns the fewest prefixes that have the same addresses, in order.
+func mergePrefixes(all []netip.Prefix) (merged []netip.Prefix) {
+	sorted := slices.Clone(all)
+	slices.SortFunc(sorted, comparePrefixes)
+	for _, p := range sorted {
+		if n := len(merged); n > 0 && contains(merged[n-1], p) {
+			continue
+		}
+		merged = append(merged, p)
+		for n := len(merged); n > 1 && p.Bits() > 0; n = len(merged) { // two halves of one prefix
+			around := netip.PrefixFrom(p.Addr(), p.Bits()-1).Masked()
+			if merged[n-2].Bits() != p.Bits() || !around.Contains(merged[n-2].Addr()) {
+				break
+			}
+			p = around
+			merged = append(merged[:n-2], p)
+		}
+	}
+	return merged
+}
+
+// RefusedExports returns why the nodes of a cluster would refuse peers, for those of the given names. It knows neither the flags of the
+// agents nor the addresses of host names.
+func RefusedExports(nodes []Node, all []ExternalPeer, exported func(name string) bool) []Refusal {
+	if len(nodes) == 0 {
+		return nil
+	}
+	self := nodes[0]
+	self.OptOut = false // it need not take part to know what others refuse
+	plan, err := Tunnel(self.Name, append([]Node{self}, nodes[1:]...), TunnelConfig{Cleartext: true, External: all})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(plan.Refused, func(r Refusal) bool { return !exported(r.Peer) })
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mesh
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// exported returns node(i) as a peer of another cluster.
+func exported(i byte, allowed ...string) ExternalPeer {
+	p := peer(i, allowed...)
+	return ExternalPeer{Name: p.Node, Key: p.Key, AllowedIPs: p.AllowedIPs, Endpoint: p.Endpoint, Selected: true}
+}
+
+func TestExportGivesKeysEndpointsAndPods(t *testing.T) {
+	one := exported(1, "10.244.1.0/24")
+	nat, public, kept := one, one, one
+	nat.Endpoint = netip.AddrPort{}
+	public.Endpoint = netip.MustParseAddrPort("198.51.100.7:51820")
+	kept.Keepalive = 25
+	dual := exported(1, "10.244.1.0/24", "fd00:244:1::/64")
+	addrs := map[string]netip.Addr{"n1": netip.MustParseAddr("198.51.100.7")}
+	for _, c := range []struct {
+		name    string
+		cfg     ExportConfig
+		edit    func(one, two *Node)
+		want    []ExternalPeer
+		skipped string
+		err     string
+	}{
+		{"two nodes", ExportConfig{}, func(_, _ *Node) {}, []ExternalPeer{one, exported(2, "10.244.2.0/24")}, "", ""},
+		{"behind a NAT", ExportConfig{BehindNAT: true}, func(_, two *Node) { two.OptOut = true }, []ExternalPeer{nat}, "", ""},
+		{"an ExternalIP", ExportConfig{PublicAddrs: addrs}, func(_, two *Node) { two.OptOut = true }, []ExternalPeer{public}, "", ""},
+		{"no ExternalIP", ExportConfig{PublicAddrs: addrs}, func(_, _ *Node) {}, nil, "", "node n2: it has no ExternalIP"},
+		{"keepalive", ExportConfig{Keepalive: 25}, func(_, two *Node) { two.OptOut = true }, []ExternalPeer{kept}, "", ""},
+		{
+			"both IP versions", ExportConfig{},
+			func(one, two *Node) {
+				one.PodCIDRs, two.OptOut = append(one.PodCIDRs, netip.MustParsePrefix("fd00:244:1::/64")), true
+			},
+			[]ExternalPeer{dual}, "", "",
+		},
+		{
+			"adjacent prefixes are merged", ExportConfig{},
+			func(one, two *Node) {
+				one.PodCIDRs, two.OptOut = prefixesOf("10.244.1.128/25", "10.244.1.0/26", "10.244.1.64/26"), true
+			},
+			[]ExternalPeer{one}, "", "",
+		},
+		{"no agent", ExportConfig{}, func(_, two *Node) { two.Agent = nil }, []ExternalPeer{one}, "n2: it has no agent in mode mesh with a key", ""},
+		{"mode spread", ExportConfig{}, func(_, two *Node) { spreads(two) }, []ExternalPeer{one}, "n2: it has no agent in mode mesh with a key", ""},
+		{"no key", ExportConfig{}, func(_, two *Node) { two.Agent.Key = noise.PublicKey{} }, []ExternalPeer{one}, "n2: it has not published its key yet", ""},
+		{"no pods", ExportConfig{}, func(_, two *Node) { two.PodCIDRs = nil }, []ExternalPeer{one}, "n2: no pod prefixes of it are known", ""},
+		{
+			"pods of two nodes", ExportConfig{}, func(_, two *Node) { two.PodCIDRs = prefixesOf("10.244.1.0/25") }, nil, "",
+			"node n2: its pod prefix 10.244.1.0/25 is not used: it overlaps the pods of node n1",
+		},
+		{"a copied key", ExportConfig{}, func(_, two *Node) { two.Agent.Key = noise.PublicKey{1} }, nil, "", "node n2: its key is the key of node n1"},
+		{
+			"no endpoint", ExportConfig{}, func(_, two *Node) { two.Agent.Endpoints = nil }, nil, "",
+			"node n2: it has published no endpoint of its own",
+		},
+		{
+			"more prefixes than a peer can have", ExportConfig{},
+			func(_, two *Node) {
+				for i := range byte(65) {
+					two.PodCIDRs = append(two.PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245, 2 * i, 0}), 24))
+				}
+			},
+			nil, "", "node n2: its pods have 66 prefixes, a RopewalkPeer can have 64",
+		},
+	} {
+		one, two := node(1), node(2)
+		c.edit(&one, &two)
+		got, skipped, err := Export([]Node{two, one}, c.cfg)
+		var left []string
+		for _, s := range skipped {
+			left = append(left, s.Node+": "+s.Reason)
+		}
+		if text := strings.Join(left, "; "); text != c.skipped {
+			t.Errorf("%s: got skipped %q, want %q", c.name, text, c.skipped)
+		}
+		if c.err != "" {
+			if err == nil || err.Error() != c.err {
+				t.Errorf("%s: got error %v, want %s", c.name, err, c.err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(c.want, got, equal); err != nil || diff != "" {
+			t.Errorf("%s: %v -want +got\n%s", c.name, err, diff)
+		}
+	}
+}
+
+// TestMergedPrefixesHaveSameAddresses compares with the addresses of the prefixes, one by one.
+func TestMergedPrefixesHaveSameAddresses(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		var all []netip.Prefix
+		for range random.IntN(12) {
+			p, _ := netip.AddrFrom4([4]byte{10, 0, 0, byte(random.IntN(64))}).Prefix(26 + random.IntN(7))
+			all = append(all, p)
+		}
+		merged := mergePrefixes(all)
+		for i := range 64 {
+			a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+			within := func(p netip.Prefix) bool { return p.Contains(a) }
+			if slices.ContainsFunc(all, within) != slices.ContainsFunc(merged, within) {
+				t.Fatalf("%v became %v, which differ in %s", all, merged, a)
+			}
+		}
+		for i, p := range merged {
+			for _, q := range merged[i+1:] {
+				around := netip.PrefixFrom(p.Addr(), p.Bits()-1).Masked()
+				if p.Overlaps(q) || p.Bits() == q.Bits() && around.Contains(q.Addr()) {
+					t.Fatalf("%v became %v: %s and %s could be one", all, merged, p, q)
+				}
+			}
+		}
+	}
+}
+
+// TestExportedNodesArePeersOfEachOther exchanges the exports of two clusters. Each pod prefix of one then leads from any node of the other to its
+// node alone, and packets back are accepted.
+func TestExportedNodesArePeersOfEachOther(t *testing.T) {
+	east, west := []Node{node(1), node(2)}, []Node{node(3), node(4), node(5)}
+	clusters := map[string][]Node{"east": east, "west": west}
+	plans := map[string]TunnelPlan{}
+	for name, other := range map[string][]Node{"east": west, "west": east} {
+		imported, _, err := Export(other, ExportConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range clusters[name] {
+			plan, err := Tunnel(n.Name, clusters[name], TunnelConfig{External: imported})
+			if err != nil || len(plan.Refused) > 0 {
+				t.Fatalf("%v, refused %v", err, plan.Refused)
+			}
+			plans[n.Name] = plan
+		}
+	}
+	for _, from := range slices.Concat(east, west) {
+		for _, to := range slices.Concat(east, west) {
+			if from.Name == to.Name {
+				continue
+			}
+			key, ok := nextHop(plans[from.Name], to.PodCIDRs[0].Addr().Next())
+			back, accepts := nextHop(plans[to.Name], from.PodCIDRs[0].Addr().Next())
+			if !ok || key != to.Agent.Key || !accepts || back != from.Agent.Key {
+				t.Errorf("%s to %s: key %v %v, back %v %v", from.Name, to.Name, key, ok, back, accepts)
+			}
+		}
+	}
+}
+
+// nextHop returns the key of the peer to which a plan sends packets for an address, if it routes it into the tunnel. The longest allowed IP decides.
+func nextHop(plan TunnelPlan, a netip.Addr) (key noise.PublicKey, ok bool) {
+	within := func(p netip.Prefix) bool { return p.Contains(a) }
+	if !slices.ContainsFunc(plan.Routes, within) || slices.ContainsFunc(plan.Exempt, within) {
+		return key, false
+	}
+	best := -1
+	for _, p := range plan.Peers {
+		for _, allowed := range p.AllowedIPs {
+			if allowed.Contains(a) && allowed.Bits() > best {
+				key, best = p.Key, allowed.Bits()
+			}
+		}
+	}
+	return key, best >= 0
+}
+
+func TestExportsThatNodesWouldRefuseAreFound(t *testing.T) {
+	nodes := []Node{node(1), node(2, func(n *Node) { n.OptOut = true })}
+	older := external(0, "laptop", "10.245.3.0/24")
+	older.Created = exported(3).Created.Add(-1)
+	for _, c := range []struct {
+		name string
+		all  []ExternalPeer
+		want string
+	}{
+		{"another cluster", []ExternalPeer{exported(3, "10.245.3.0/24")}, ""},
+		{"pods of a node", []ExternalPeer{exported(3, "10.244.1.0/24")}, "n3: its allowed IP 10.244.1.0/24 overlaps the pods of node n1"},
+		{"pods of a node that opted out", []ExternalPeer{exported(3, "10.244.2.0/24")}, "n3: its allowed IP 10.244.2.0/24 overlaps the pods of node n2"},
+		{"an address of a node", []ExternalPeer{exported(3, "192.0.2.0/24")}, "n3: its allowed IP 192.0.2.0/24 overlaps an address of node n1"},
+		{
+			"a peer that is there", []ExternalPeer{older, exported(3, "10.245.3.0/24")},
+			"n3: its allowed IP 10.245.3.0/24 is an allowed IP of the older RopewalkPeer laptop",
+		},
+		{"a refused peer that is there", []ExternalPeer{external(-1, "laptop", "10.244.1.0/24"), exported(3, "10.245.3.0/24")}, ""},
+	} {
+		for i := range nodes { // whichever comes first
+			var got []string
+			for _, r := range RefusedExports([]Node{nodes[i], nodes[1-i]}, c.all, func(name string) bool { return name == "n3" }) {
+				got = append(got, r.Peer+": "+r.Reason)
+			}
+			if text := strings.Join(got, "; "); text != c.want {
+				t.Errorf("%s: got %q, want %q", c.name, text, c.want)
+			}
+		}
+	}
+	if got := RefusedExports(nil, []ExternalPeer{exported(3)}, func(string) bool { return true }); got != nil {
+		t.Errorf("a cluster without nodes refuses %v", got)
+	}
+}
