@@ -46,7 +46,13 @@ type api struct {
 
 func startAPI(t *testing.T) *api {
 	t.Helper()
-	server, err := sharedServer()
+	return startAPIOf(t, sharedServer)
+}
+
+// startAPIOf is startAPI with one of several servers.
+func startAPIOf(t *testing.T, start func() (*rest.Config, error)) *api {
+	t.Helper()
+	server, err := start()
 	if err != nil {
 		t.Fatal(err)
 	}
