@@ -74,7 +74,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if err := agent.Cleanup(ctx, o.cfg); err != nil {
 		return err
 	}
-	log.Info("cleanup completed, removed the agent's programs, tunnel, routes and files: mesh traffic of this node is no longer encrypted", "node", o.cfg.Node)
+	log.Info("cleanup removed the agent's programs, tunnel, routes and files: the agent no longer encrypts or spreads traffic of this node", "node", o.cfg.Node)
 	if o.stay {
 		stay(ctx, log, &stats)
 	}
@@ -84,6 +84,6 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 // stay reports ready until ctx ends.
 func stay(ctx context.Context, log *slog.Logger, stats *agent.Stats) {
 	stats.Ready.Store(true)
-	log.Info("reporting ready until the process is stopped")
+	log.Info("cleanup has nothing left to do, reporting ready until this process is stopped")
 	<-ctx.Done()
 }

@@ -24,7 +24,7 @@ func serve(ctx context.Context, at string, c agent.Content) error {
 	}
 	l, err := listen(ctx, at)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		c.Log.Warn("address of probes and metrics in use, waiting until another agent releases it", "address", at)
+		c.Log.Warn("address of probes and metrics in use, reconciling without them until another agent releases it", "address", at)
 	} else if err != nil {
 		return fmt.Errorf("listening for health checks and metrics on %s: %w", at, err)
 	}
@@ -77,6 +77,6 @@ func serveOnce(ctx context.Context, at string, l net.Listener, c agent.Content) 
 		}
 	}()
 	if err := agent.Serve(ctx, l, c); err != nil {
-		c.Log.Error("serving probes and metrics failed, trying again", "address", at, "after", addressRetryInterval, "error", err)
+		c.Log.Error("serving probes and metrics failed, not answering them until a retry succeeds", "address", at, "after", addressRetryInterval, "error", err)
 	}
 }

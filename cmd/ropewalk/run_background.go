@@ -217,7 +217,7 @@ func (p *readyPipe) announce(log *slog.Logger, name string) {
 	}
 	_, err := io.WriteString(p.file, name)
 	if err = errors.Join(err, p.file.Close()); err != nil {
-		log.Warn("reporting that the interface is ready failed, continuing: ropewalk run --daemon reports an error", "interface", name, "error", err)
+		log.Warn("reporting that the interface is ready to `ropewalk run --daemon` failed: that command ends with an error, this daemon serves the interface", "interface", name, "error", err)
 	}
 }
 

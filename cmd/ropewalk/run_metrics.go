@@ -123,11 +123,12 @@ func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 			return true
 		}
 		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
-			s.log.Error("serving metrics failed, no metrics or health checks until restart", "address", s.config.Addr, "error", err)
+			s.log.Error("listening for metrics failed, no metrics or health checks until this daemon restarts", "address", s.config.Addr, "error", err)
 			return false
 		}
 		if attempt == 1 {
-			s.log.Info("metrics address in use, waiting for the old daemon to release it", "address", s.config.Addr)
+			s.log.Info("metrics address in use, waiting until the old daemon releases it",
+				"address", s.config.Addr, "timeout", addressAttempts*addressRetryInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +163,7 @@ func (s *metricsServer) start(ctx context.Context, c metrics.Content) {
 			s.logAddress()
 		}
 		if err := s.server.Serve(ctx, c); err != nil {
-			s.log.Error("serving metrics failed, no metrics or health checks until restart", "address", s.config.Addr, "error", err)
+			s.log.Error("metrics server ended with an error, no metrics or health checks until this daemon restarts", "address", s.config.Addr, "error", err)
 		}
 	}()
 }

@@ -26,7 +26,7 @@ func notifyReady(ctx context.Context, log *slog.Logger, name string) (notifyStop
 	}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		log.Warn("reading the service manager's watchdog timeout failed, sending no watchdog notifications: it may restart this service", "error", err)
+		log.Warn("reading the service manager's watchdog timeout failed, sending no watchdog notifications: the service manager may restart this service", "error", err)
 	}
 	if timeout > 0 {
 		w := watchdog{
@@ -46,7 +46,7 @@ func notifiesService() bool { return os.Getenv(startedByUp) != "" || isService()
 // sdNotify sends a message to the service manager. Without a service manager it does nothing.
 func sdNotify(log *slog.Logger, message string) {
 	if _, err := daemon.SdNotify(false, message); err != nil {
-		log.Warn("notifying the service manager failed, it may stop or restart this service", "notification", message, "error", err)
+		log.Warn("notifying the service manager failed, the service manager may stop or restart this service", "notification", message, "error", err)
 	}
 }
 

@@ -38,11 +38,11 @@ func (u *underlayFlags) check() error {
 func (u *underlayFlags) warn(log *slog.Logger) {
 	if u.device != "" {
 		if _, err := net.InterfaceByName(u.device); err != nil {
-			log.Warn("underlay device does not exist, AF_XDP is used once it does", "device", u.device)
+			log.Warn("underlay device does not exist, using UDP sockets until it appears", "device", u.device)
 		}
 	}
 	if absent := absentCPUs(u.cpus.List); len(absent) > 0 {
-		log.Warn("rx-cpus lists CPUs that do not exist, received packets stay on the CPUs of the NIC's queues", "cpus", config.FormatCPUs(absent))
+		log.Warn("rx-cpus lists CPUs that do not exist, ignoring all of rx-cpus: received packets stay on the CPUs that serve the NIC's queues", "absent_cpus", config.FormatCPUs(absent))
 	}
 }
 

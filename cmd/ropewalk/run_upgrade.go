@@ -74,11 +74,11 @@ func successorEnv(env []string) []string {
 // this process is the service, it also notifies the service manager: the manager trusts the main process that it knows.
 func announceSuccessor(log *slog.Logger, name string, pid int) {
 	if pid == 0 {
-		log.Warn("process ID of the new daemon is unknown, ropewalk down and the service manager still use that of the old one", "interface", name)
+		log.Warn("process ID of the new daemon is unknown, `ropewalk down` and the service manager cannot stop it: stop the new daemon by hand", "interface", name)
 		return
 	}
 	if err := quick.RecordSuccessor(quick.DefaultRunDir, name, os.Getpid(), pid); err != nil {
-		log.Warn("recording the process ID of the new daemon failed, ropewalk down may not stop it", "interface", name, "error", err)
+		log.Warn("recording the process ID of the new daemon failed, `ropewalk down` may not stop the new daemon", "interface", name, "error", err)
 	}
 	if notifiesService() {
 		sdNotify(log, fmt.Sprintf("MAINPID=%d", pid))
