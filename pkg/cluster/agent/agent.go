@@ -91,7 +91,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.cluster.start(ctx)
 	go a.triggerPeriodically(ctx)
 	if err := hostnet.WatchRoutes(ctx, func() { a.queue.AddAfter(hostChanged, routeDebounce) }); err != nil {
-		a.cfg.Log.Warn("watching routes failed, checking them periodically", "every", a.cfg.ResyncPeriod, "error", err)
+		a.cfg.Log.Warn("watching the host's routes failed, repairing routes that others change only at the periodic reconcile", "interval", a.cfg.ResyncPeriod, "error", err)
 	}
 	context.AfterFunc(ctx, a.queue.ShutDown)
 	go a.triggerWhenSynced(ctx)
@@ -123,7 +123,8 @@ func (a *Agent) processNext(ctx context.Context) bool {
 		a.standBy(ctx)
 		a.queue.Add(hostChanged)
 	case a.isRefused(err): // as awaitTurn
-		a.cfg.Log.Warn("taking the tunnel over from another agent failed, waiting until that agent is stopped", "interface", a.cfg.Tunnel, "error", err)
+		a.cfg.Log.Warn("taking the tunnel over from another agent failed, that agent keeps the tunnel: retrying until it is stopped",
+			"interface", a.cfg.Tunnel, "after", servedElsewherePoll, "error", err)
 		a.stats.Ready.Store(true)
 		a.queue.AddAfter(t, servedElsewherePoll)
 	case err != nil:

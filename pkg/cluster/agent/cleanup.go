@@ -56,14 +56,14 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	defer lock.release()
 	published, err := c.withdraw(ctx)
 	if err != nil {
-		c.Log.Warn("publishing that the node has no agent failed, cleaning up anyway: other nodes keep it as a peer", "node", c.Node, "error", err)
+		c.Log.Warn("publishing that this node has no agent failed, cleaning up anyway: other nodes' traffic for it may be lost until its RopewalkNode is deleted", "node", c.Node, "error", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	routesErr := c.removeRoutes()
 	if published {
-		c.Log.Info("published that the node has no agent, waiting until other nodes have learned it before the tunnel is deleted", "node", c.Node, "wait", c.Propagation)
+		c.Log.Info("published that this node has no agent, keeping the tunnel until other nodes have stopped using it", "node", c.Node, "wait", c.Propagation)
 		select {
 		case <-ctx.Done():
 			return errors.Join(ctx.Err(), routesErr)
@@ -106,7 +106,7 @@ func (c *CleanupConfig) publish(ctx context.Context, client *client) error {
 		if pause == publishRetryMin {
 			level = slog.LevelWarn
 		}
-		c.Log.Log(ctx, level, "publishing failed, retrying", "error", err, "timeout", cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
+		c.Log.Log(ctx, level, "publishing that this node has no agent failed, retrying until the timeout", "error", err, "timeout", cmp.Or(c.PublishTimeout, DefaultPublishTimeout))
 		select {
 		case <-ctx.Done():
 			return err
@@ -130,7 +130,7 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	for _, d := range all {
 		err := host.Detach(ctx, d.Device, 0)
 		if err == nil {
-			c.Log.Info("cleaning up: spread and gather programs detached from device", "device", d.Device)
+			c.Log.Info("cleanup detached the spread and gather programs from a device, its tunnel uses one source port again", "device", d.Device)
 		}
 		errs = append(errs, err)
 	}
@@ -156,17 +156,17 @@ func (c *CleanupConfig) removeTunnel() error {
 	if err := errors.Join(socket.Close(), RemoveTunnel(c.Tunnel)); err != nil {
 		return err
 	}
-	c.Log.Info("tunnel deleted", "interface", c.Tunnel)
+	c.Log.Info("cleanup deleted the tunnel's interface", "interface", c.Tunnel)
 	return nil
 }
 
 func (c *CleanupConfig) removeRoutes() error {
 	if _, err := setPlaintextFilter(c.Tunnel, false, nil); err != nil {
-		c.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", c.Tunnel, "table", "inet "+filterTable, "error", err)
+		c.Log.Warn("cleanup could not remove the nftables table that drops unencrypted packets, leaving it: without the tunnel it drops nothing", "interface", c.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	n, err := applyRouting(c.Tunnel, nil)
 	if n > 0 {
-		c.Log.Info("routes removed", "routes", n)
+		c.Log.Info("cleanup removed the routes into the tunnel", "routes", n)
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (c *CleanupConfig) removeFiles() error {
 				errs = append(errs, fmt.Errorf("removing the agent's files: %w", err))
 				continue
 			}
-			c.Log.Info("file removed", "path", p)
+			c.Log.Info("cleanup removed a file of the agent", "file", p)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -54,11 +54,11 @@ func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config,
 
 func (f *deviceFollower) logReport(r spreader.Report) {
 	f.gatherBehind.Store(len(r.GatherBehind) > 0)
-	f.log.Info("spread attached", "device", r.Device, "tunnel", r.Tunnel, "port", r.Port, "ports", len(r.Lanes),
-		"peers", len(r.Peers), "gather_only", len(r.GatherOnly), "spread", r.Spread, "gather", r.Gather)
+	f.log.Info("spread attached", "device", r.Device, "interface", r.Tunnel, "port", r.Port, "source_ports", len(r.Lanes),
+		"peers", len(r.Peers), "gather_only_peers", len(r.GatherOnly), "spread", r.Spread, "gather", r.Gather)
 	for _, warning := range r.Warnings {
 		if !slices.Contains(f.lastWarnings, warning) {
-			f.log.Warn("spread attached with a warning", "device", r.Device, "reason", warning)
+			f.log.Warn("spread attached, but with a restriction", "device", r.Device, "reason", warning)
 		}
 	}
 	f.lastWarnings = r.Warnings

@@ -14,6 +14,6 @@ type driftDetector struct {
 func (a *Agent) reportDrift(changes int) {
 	if changes > 0 {
 		a.stats.Drift.Add(uint64(changes))
-		a.cfg.Log.Warn("repaired changes that another program made on the host", "changes", changes)
+		a.cfg.Log.Warn("repaired changes that another program made on the host", "repairs", changes)
 	}
 }

@@ -95,7 +95,7 @@ func (r *endpointResolver) start(ctx context.Context, p *mesh.ExternalPeer) {
 				r.store(ctx, name, at)
 				return
 			}
-			r.log.Warn("resolving the endpoint of a RopewalkPeer failed, retrying", "peer", peer, "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
+			r.log.Warn("resolving the endpoint name of a RopewalkPeer failed, keeping its last address if there is one, retrying", "peer", peer, "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
 			select {
 			case <-ctx.Done():
 				return

@@ -47,7 +47,7 @@ func OpenPersistentEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
 	d, err := daemon.ReceiveHandover(context.Background(), o)
 	switch {
 	case err == nil:
-		log.Info("tunnel taken over from another agent", "interface", t.Name)
+		log.Info("tunnel taken over from another agent without interruption", "interface", t.Name)
 		return serveDaemon(d, log), nil
 	case !uapi.IsNotRunning(err):
 		return nil, fmt.Errorf("%w: %w", errServedElsewhere, err)
@@ -82,7 +82,7 @@ func serveDaemon(d *daemon.Daemon, log *slog.Logger) Engine {
 		defer close(e.served)
 		e.err = d.Serve(ctx)
 		if e.err != nil && !errors.Is(e.err, daemon.ErrHandedOver) {
-			log.Warn("serving the tunnel's control socket failed, opening the tunnel again", "interface", d.Name(), "error", e.err)
+			log.Warn("serving the tunnel's control socket failed, restarting the tunnel: its packets are dropped until it is open again", "interface", d.Name(), "error", e.err)
 		}
 	}()
 	return e

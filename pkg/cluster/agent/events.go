@@ -104,7 +104,7 @@ func (a *Agent) createEvent(ctx context.Context, o regarding, kind, reason, note
 		},
 	}
 	if err := a.client.writeEvent(ctx, &e); err != nil {
-		a.cfg.Log.Debug("writing an Event failed, dropping it", "reason", reason, "error", err)
+		a.cfg.Log.Debug("writing an Event failed, dropping the Event", "event_reason", reason, "error", err)
 	}
 }
 

@@ -192,7 +192,7 @@ func TestHandAddedPeerIsRemovedAndLogged(t *testing.T) {
 	p.Selected = true
 	in := reconcileInput{nodes: []mesh.Node{own}, self: own, external: []mesh.ExternalPeer{p}, externalKnown: true}
 	m.mustReconcile(t, in)
-	const removed = "removing a peer that is neither a node nor a RopewalkPeer"
+	const removed = "another program added a peer that is neither a node nor a RopewalkPeer"
 	in.external = nil
 	m.mustReconcile(t, in)
 	if strings.Contains(log.String(), removed) {

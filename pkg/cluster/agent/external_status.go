@@ -98,7 +98,7 @@ func (a *Agent) logRefusals(refused map[string]mesh.Refusal) {
 	for name, r := range refused {
 		logged[name] = r.Reason
 		if a.external.loggedAs[name] != r.Reason {
-			a.cfg.Log.Warn("RopewalkPeer refused, no node has it as a peer", "peer", name, "reason", r.Reason)
+			a.cfg.Log.Warn("RopewalkPeer refused, no node exchanges traffic with this peer until the object is corrected", "peer", name, "reason", r.Reason)
 		}
 	}
 	a.external.loggedAs = logged

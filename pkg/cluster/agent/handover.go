@@ -80,8 +80,8 @@ func movedNodes(moves []config.Peer, peers []mesh.Peer) (names []string) {
 func (m *meshReconciler) logMoves(nodes []string, err error) {
 	names := nodes[:min(len(nodes), maxLoggedNodes)]
 	if err != nil {
-		m.cfg.Log.Warn("moving allowed IPs to the next key of peer nodes failed, retrying", "nodes", len(nodes), "names", names, "error", err)
+		m.cfg.Log.Warn("moving the allowed IPs of nodes to their new keys failed, retrying: traffic for these nodes may be lost meanwhile", "nodes", len(nodes), "names", names, "error", err)
 		return
 	}
-	m.cfg.Log.Info("allowed IPs moved to the key that peer nodes used last", "nodes", len(nodes), "names", names)
+	m.cfg.Log.Info("allowed IPs of nodes moved to the keys of their latest handshakes", "nodes", len(nodes), "names", names)
 }

@@ -55,7 +55,8 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog
 			pause := handshakeInterval
 			if err := q.step(e, batch); err != nil {
 				if !q.lastFailed {
-					log.Warn("setting the keepalive that starts handshakes with peers failed, retrying every second", "peers_left", len(q.peers), "error", err)
+					log.Warn("starting handshakes with peers failed, retrying: until then a handshake starts with the first packet to a peer",
+						"peers_left", len(q.peers), "after", keepaliveDuration, "error", err)
 				}
 				q.lastFailed, pause = true, keepaliveDuration
 			} else {

@@ -34,7 +34,7 @@ func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, no
 				return 0, "", err
 			}
 			m.announcedAt, m.probe = time.Time{}, nil
-			m.cfg.Log.Info("next key generated, publishing it to peers before the change", "generation", m.keys.next.number, "key", m.keys.next.public())
+			m.cfg.Log.Info("next private key of this node generated, publishing its public key before the change", "generation", m.keys.next.number, "public_key", m.keys.next.public())
 			continue
 		case mesh.RotationWait:
 			wait = max(limits.Propagation-r.Announced, time.Second)
@@ -99,7 +99,7 @@ func (m *meshReconciler) ensureKey() error {
 		return fmt.Errorf("changing the key of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
 	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.keepalive, m.cfg.Log)
-	m.cfg.Log.Info("key changed", "generation", m.keys.current.number, "key", m.keys.current.public())
+	m.cfg.Log.Info("private key of this node changed, starting handshakes with all nodes", "generation", m.keys.current.number, "public_key", m.keys.current.public())
 	return nil
 }
 

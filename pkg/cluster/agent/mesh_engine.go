@@ -114,7 +114,7 @@ func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes 
 		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
 	}
 	if m.engine != nil && m.setup.engine != want.engine {
-		m.cfg.Log.Info("restarting the tunnel with other lanes, workers or nice value, dropping its packets meanwhile", "interface", m.cfg.Tunnel)
+		m.cfg.Log.Info("restarting the tunnel with new lanes, workers or nice value, dropping its packets meanwhile", "interface", m.cfg.Tunnel)
 		m.stop()
 	}
 	if m.engine == nil {
@@ -179,6 +179,6 @@ func (m *meshReconciler) openEngine(want setup) error {
 		<-e.Done()
 		m.trigger()
 	}()
-	m.cfg.Log.Info("tunnel is up", "interface", m.cfg.Tunnel, "port", want.port, "mtu", want.mtu, "key", m.keys.current.public())
+	m.cfg.Log.Info("tunnel is up", "interface", m.cfg.Tunnel, "port", want.port, "mtu", want.mtu, "public_key", m.keys.current.public())
 	return nil
 }

@@ -152,7 +152,7 @@ func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool)
 	}
 	m.loggedWithout = n > 0
 	if n == 0 {
-		m.cfg.Log.Info("all nodes have a tunnel", "cleartext", cleartext)
+		m.cfg.Log.Info("all nodes have a tunnel", "cleartext_allowed", cleartext)
 		return
 	}
 	names := plan.WithoutTunnel[:min(n, maxLoggedNodes)]
@@ -242,10 +242,19 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int, err error) {
 	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted, nodes)
 	if err != nil && m.filterErr == nil {
-		m.cfg.Log.Warn("setting the nftables filter for unencrypted packets failed, retrying on each reconcile", "table", "inet "+filterTable, "wanted", wanted, "error", err)
+		m.logFilterError(wanted, err)
 	}
 	m.filterErr, m.filtering = err, wanted && err == nil
 	return changes, nil
+}
+
+func (m *meshReconciler) logFilterError(wanted bool, err error) {
+	log := m.cfg.Log.With("table", "inet "+filterTable, "error", err)
+	if wanted {
+		log.Warn("installing the nftables table that drops unencrypted packets failed, such packets may be accepted: retrying on each reconcile")
+		return
+	}
+	log.Warn("removing the nftables table that drops unencrypted packets failed, such packets are still dropped: retrying on each reconcile")
 }
 
 // smallerThan returns the routes' MTUs that are smaller than the tunnel's. It changes its argument.
@@ -332,11 +341,11 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
-		m.cfg.Log.Warn("removing the nftables filter for unencrypted packets failed, leaving it: it has no effect without the tunnel", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
+		m.cfg.Log.Warn("removing the nftables table that drops unencrypted packets failed with the tunnel's end, leaving it: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
-		m.cfg.Log.Warn("removing the tunnel's interface failed, leaving it: it has no effect without routes", "interface", m.cfg.Tunnel, "error", err)
+		m.cfg.Log.Warn("removing the interface of the ended tunnel failed, leaving it: no route leads into it", "interface", m.cfg.Tunnel, "error", err)
 	}
 	return err
 }

@@ -103,7 +103,7 @@ func (a *Agent) switchMode(ctx context.Context, mode mesh.Mode) error {
 	switch err := previous.tearDown(ctx); {
 	case err == nil:
 	case a.active == nil && mode == mesh.ModeMesh: // programs that no traffic passes do no harm
-		a.cfg.Log.Warn("detaching spread mode's eBPF programs of an earlier agent failed, leaving them attached: the agent tries again when it restarts", "error", err)
+		a.cfg.Log.Warn("detaching the spread programs of an earlier agent failed, leaving them until this agent restarts: traffic of the mesh does not pass them", "error", err)
 	default:
 		return fmt.Errorf("tearing down the mode before %s: %w", mode, err)
 	}

@@ -379,7 +379,7 @@ func (w *nodeWatch) send(ctx context.Context, e watch.Event) {
 // report logs the first of several failures. object has the key and the name of a single Node.
 func (w *nodeWatch) report(ctx context.Context, err error, object ...any) {
 	if ctx.Err() == nil && !w.failing {
-		w.log.With(object...).Warn("reading Nodes failed, using their last known state and retrying", "error", err)
+		w.log.With(object...).Warn("reading Nodes failed, keeping their last known state and retrying", "error", err)
 		w.failing = true
 	}
 }

@@ -44,7 +44,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	res, err := a.reconcileSettings(ctx, n, rn, t, settings)
 	var refused *setupError
 	if errors.As(err, &refused) && !errors.Is(err, errServedElsewhere) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
-		a.cfg.Log.Warn("applying settings failed, going back to the last ones", "config", choice.wantedName(), "error", refused)
+		a.cfg.Log.Warn("applying the settings of a RopewalkConfig failed, returning to the settings before", "config", choice.wantedName(), "error", refused)
 		res, err = a.reconcileSettings(ctx, n, rn, t, last)
 		choice.applied, choice.reason = a.followed, refused.Error()
 		a.refusal = refusalOf(choice.wanted, refused)

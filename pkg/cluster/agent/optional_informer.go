@@ -63,7 +63,7 @@ func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) 
 			cache.DefaultWatchErrorHandler(ctx, r, err)
 			return
 		}
-		log.Warn("listing optional objects failed: the last known ones stay in effect, retrying", "resource", resource, "every", optionalRetryPeriod, "error", err)
+		log.Warn("listing the objects of an optional resource failed, keeping the last known objects and retrying", "resource", resource, "after", optionalRetryPeriod, "error", err)
 		o.once.Do(func() { close(o.refused) })
 		select {
 		case <-ctx.Done():

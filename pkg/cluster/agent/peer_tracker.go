@@ -24,7 +24,7 @@ type peerTracker struct {
 func (t *peerTracker) logForeign(cfg Config, changes []config.Peer) {
 	for i := range changes {
 		if _, own := t.configured[changes[i].PublicKey]; changes[i].Remove && !own && t.configured != nil {
-			cfg.Log.Warn("removing a peer that is neither a node nor a RopewalkPeer: another program added it", "interface", cfg.Tunnel, "peer", changes[i].PublicKey)
+			cfg.Log.Warn("another program added a peer that is neither a node nor a RopewalkPeer, removing that peer", "interface", cfg.Tunnel, "peer", changes[i].PublicKey)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (p *portPlanner) logOnce(i int, family v1alpha1.IPFamily, why error) {
 		text = why.Error()
 	}
 	if text != p.logged[i] && text != "" {
-		p.log.Debug("computing a port plan failed, keeping the last plan if there is one", "family", family, "reason", text)
+		p.log.Debug("computing a port plan failed, keeping the last plan: without a plan peers use the configured port range", "ip_family", family, "reason", text)
 	}
 	p.logged[i] = text
 }

@@ -114,7 +114,7 @@ func (a *Agent) adoptRopewalkNode(ctx context.Context, rn *v1alpha1.RopewalkNode
 	err := a.client.adopt(ctx, rn, n)
 	if err == nil {
 		a.created = creation{n.UID, time.Now(), rn}
-		a.cfg.Log.Info("this node now owns the RopewalkNode that was created for it", "node", n.Name)
+		a.cfg.Log.Info("made the Node the owner of a RopewalkNode that existed before: deleting the Node deletes the RopewalkNode, too", "node", n.Name)
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func (a *Agent) createRopewalkNode(ctx context.Context, n *node) (*v1alpha1.Rope
 func (a *Agent) logProblems(problems []mesh.Problem) {
 	for _, p := range problems {
 		if !slices.Contains(a.loggedProblems, p) {
-			a.cfg.Log.Warn("peer node has a problem, using only its valid data", "node", p.Node, "reason", p.Reason)
+			a.cfg.Log.Warn("peer node has a problem, ignoring its unusable data: traffic for this node may be unencrypted, lost or not spread", "node", p.Node, "reason", p.Reason)
 		}
 	}
 	a.loggedProblems = problems

@@ -25,19 +25,19 @@ func (a *Agent) restorePersisted() {
 	removeTemporaryFiles(a.cfg.KeyDir)
 	saved, err := loadPersistedState(a.cfg.KeyDir)
 	if err != nil {
-		a.cfg.Log.Warn("loading saved state failed: tunnel and routes are not restored until the API answers",
+		a.cfg.Log.Warn("loading saved state failed, no tunnel until the API answers: traffic for other nodes' pods may be dropped or unencrypted meanwhile",
 			"file", filepath.Join(a.cfg.KeyDir, stateFile), "error", err)
 	}
 	if saved.Name != "" && saved.Name != a.cfg.Node {
-		a.cfg.Log.Info("discarding saved state: it belongs to another node", "node", saved.Name)
+		a.cfg.Log.Info("discarding saved state: it belongs to another node", "saved_node", saved.Name)
 		saved, err = persistedState{}, os.Remove(filepath.Join(a.cfg.KeyDir, stateFile))
 		if err != nil {
-			a.cfg.Log.Warn("removing saved state of another node failed, ignoring it", "error", err)
+			a.cfg.Log.Warn("removing the saved state of another node failed, leaving the file until the next save replaces it", "error", err)
 		}
 	}
 	a.persisted, a.followed = saved, saved.Config
 	if err := a.applyLastDesired(nil); err != nil {
-		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying", "error", err)
+		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying: traffic for other nodes' pods may be dropped or unencrypted meanwhile", "error", err)
 		a.queue.AddRateLimited(hostChanged)
 	}
 }
@@ -102,7 +102,7 @@ func (a *Agent) savePersisted(next persistedState) {
 	}
 	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
 	if err != nil && !a.saveFailed {
-		a.cfg.Log.Warn("saving state failed: the next agent starts without it, or blackhole routes are missing at boot", "error", err)
+		a.cfg.Log.Warn("saving the state for the next agent or the blackhole routes for the next boot failed, retrying at each reconcile: both may be outdated", "error", err)
 	}
 	a.persisted, a.saveFailed = next, err != nil
 }

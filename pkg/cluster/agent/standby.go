@@ -86,7 +86,7 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 	for waited := false; ctx.Err() == nil; waited = true {
 		held, err := a.lock.try(a.cfg.KeyDir)
 		if err != nil {
-			a.cfg.Log.Warn("cannot detect another agent on this node, continuing", "error", err)
+			a.cfg.Log.Warn("locking the agent's directory failed, cannot detect another agent: if one runs, both reconcile this node", "error", err)
 			return
 		}
 		if held || a.cfg.Mode == mesh.ModeMesh && a.cfg.IsServed(a.cfg.Tunnel) {
@@ -96,7 +96,7 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 			return
 		}
 		if !waited {
-			a.cfg.Log.Info("another agent runs on this node, waiting until it is stopped")
+			a.cfg.Log.Info("another agent runs on this node, waiting until that agent is stopped")
 			a.stats.Ready.Store(true)
 		}
 		sleep(ctx, standbyPoll)
@@ -124,7 +124,7 @@ func (a *Agent) isSuperseded() bool {
 // standBy does nothing until ctx ends or nobody serves the tunnel any more. It then returns, and the next reconcile opens the tunnel
 // again.
 func (a *Agent) standBy(ctx context.Context) {
-	a.cfg.Log.Info("another agent has taken the tunnel over, standing by until this agent is stopped or the other one ends")
+	a.cfg.Log.Info("another agent has taken the tunnel over, standing by until this agent is stopped or the other agent ends")
 	a.stats.standby.set(true)
 	a.runningMesh().stop()
 	a.lock.release()
