@@ -74,7 +74,7 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if err := agent.Cleanup(ctx, o.cfg); err != nil {
 		return err
 	}
-	log.Info("cleanup removed the agent's programs, tunnel, routes and files: the agent no longer encrypts or spreads traffic of this node", "node", o.cfg.Node)
+	log.Info("cleanup completed, removed the agent's programs, tunnel, routes and files: the agent no longer encrypts or spreads this node's traffic", "node", o.cfg.Node)
 	if o.stay {
 		stay(ctx, log, &stats)
 	}

@@ -73,7 +73,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	err := netlink.LinkSubscribeWithOptions(updates, subscription.Done(), netlink.LinkSubscribeOptions{
 		ErrorCallback: func(err error) {
 			if subscription.Err() == nil { // closing the socket is an error, too
-				log.Debug("receiving link events failed, checking the device periodically instead", "device", cfg.Device, "error", err)
+				log.Debug("receiving link events failed, checking the device's programs periodically instead", "device", cfg.Device, "error", err)
 			}
 		},
 	})
@@ -200,10 +200,10 @@ func (w *watcher) reconcile(ctx context.Context) {
 	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.lastError:
 		w.lastError = err.Error()
-		w.log.Warn("checking or restoring the spread and gather programs on a device failed, retrying until it succeeds", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
+		w.log.Warn("restoring the spread and gather programs on a device failed, retrying: packets from spread peers may be lost meanwhile", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
 	case err == nil:
 		if w.lastError != "" {
-			w.log.Info("the spread and gather programs on a device are in order again after failures", "device", w.cfg.Device, "port", w.cfg.Port)
+			w.log.Info("spread and gather programs on a device restored after failures", "device", w.cfg.Device, "port", w.cfg.Port)
 		}
 		w.lastError = ""
 		if found.changed {

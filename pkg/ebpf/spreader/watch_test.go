@@ -89,7 +89,7 @@ func TestWatchFollowsPeers(t *testing.T) {
 	r.here.finder.set()
 	expect.Eventually(r, "trouble is logged", func() bool { return log.has("no tunnel listens") })
 	r.here.finder.set(wg("192.0.2.2:51820"))
-	expect.Eventually(r, "the recovery is logged", func() bool { return log.has("in order again after failures") })
+	expect.Eventually(r, "the recovery is logged", func() bool { return log.has("restored after failures") })
 	stop()
 	st := r.here.status()
 	if st.Spread.State != "attached" || st.Spread.Program != program || len(st.Problems) > 0 {

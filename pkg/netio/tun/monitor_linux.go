@@ -59,7 +59,7 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 		m.origin = at.id
 		at.close()
 	case c.Log != nil:
-		c.Log.Debug("interface's network namespace unknown, its return from another namespace is not recognised", "interface", name, "error", err)
+		c.Log.Debug("network namespace of the interface is unknown: if it is moved to another namespace and back, it still counts as moved", "interface", name, "error", err)
 	}
 	m.send(l.state)
 	m.start()

@@ -152,7 +152,7 @@ func TestMonitorLogsUnknownNamespace(t *testing.T) {
 	m, err := startMonitor(int(file.Fd()), nil, "rw0", &Config{MTU: 1420, QueueLen: 1000, Log: slog.New(slog.NewTextHandler(&log, level))})
 	expect.NoError(t, err)
 	m.close()
-	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace unknown") || !strings.Contains(got, "interface=rw0") {
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace of the interface is unknown") || !strings.Contains(got, "interface=rw0") {
 		t.Errorf("got log %q, want one line about rw0's namespace", got)
 	}
 }

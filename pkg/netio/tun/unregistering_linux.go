@@ -44,7 +44,7 @@ func attachFirstWithRetry(c *Config, proc fs.FS) (fd int, name string, err error
 				return fd, name, err
 			}
 		} else if !logged && c.Log != nil {
-			c.Log.Info("interface name is in use, but no process seems to own it: waiting for the kernel to remove it", "interface", c.Name, "timeout", unregisterTimeout)
+			c.Log.Info("interface name is in use by no known process, waiting until the kernel removes that interface: after the timeout the start fails", "interface", c.Name, "timeout", unregisterTimeout)
 			logged = true
 		}
 		time.Sleep(pause)

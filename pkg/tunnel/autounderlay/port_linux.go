@@ -221,7 +221,7 @@ func (p *Port) onLanesChanged(ready int, why error) {
 	case ready == 0:
 		p.log.Warn("AF_XDP unavailable, using UDP sockets until a retry succeeds", "device", device, "reason", why)
 	case why != nil:
-		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds", "device", device, "lanes", ready, "of", p.lanes, "reason", why)
+		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds", "device", device, "xdp_lanes", ready, "lanes", p.lanes, "reason", why)
 	default:
 		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}
@@ -239,7 +239,7 @@ func (p *Port) logChoice() {
 	p.log.Log(context.Background(), level, "underlay path selected", "path", path, "device", p.chosenDevice, "reason", p.choice.reason)
 }
 
-const logNotSpread = "rx-cpus not in effect, received packets stay on the CPUs of the NIC's queues"
+const logNotSpread = "rx-cpus not in effect, received packets stay on the CPUs that serve the NIC's queues"
 
 // logCPUs logs the reason why packets are not distributed. onLanesChanged logs their distribution.
 func (p *Port) logCPUs(s *cpuSelection) {

@@ -52,7 +52,7 @@ func TestLaneChangeLogMatchesReadyLanes(t *testing.T) {
 		want  string
 	}{
 		{4, nil, `level=INFO msg="data messages use AF_XDP" device=eth0 lanes=4`},
-		{3, why, `level=WARN msg="AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds" device=eth0 lanes=3 of=4 reason="lane 3: no queue"`},
+		{3, why, `level=WARN msg="AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds" device=eth0 xdp_lanes=3 lanes=4 reason="lane 3: no queue"`},
 		{0, why, `level=WARN msg="AF_XDP unavailable, using UDP sockets until a retry succeeds" device=eth0 reason="lane 3: no queue"`},
 	} {
 		var log bytes.Buffer

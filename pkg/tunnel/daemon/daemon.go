@@ -105,17 +105,17 @@ func (d *Daemon) start() {
 	d.tunnel.Start()
 	features := d.tunnel.tun.Features()
 	d.log.Info("interface ready", "lanes", d.o.Lanes, "workers", d.pool.Workers(),
-		"tso", features.TSO, "uso", features.USO, "steer", features.Steer)
+		"tso", features.TSO, "uso", features.USO, "tun_steering", features.Steer)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
-		d.log.Warn("watching routes failed, changed routes and source addresses are noticed only by later handshakes", "error", err)
+		d.log.Warn("watching routes failed, changed routes and source addresses take effect only with later handshakes until this daemon restarts", "error", err)
 	}
 	if err := watchClock(ctx, d.clockJumped); err != nil {
-		d.log.Warn("watching the clock failed, session keys may be erased late after a suspend until restart", "error", err)
+		d.log.Warn("watching the clock for suspends failed, session keys may outlive a suspend of this machine until this daemon restarts", "error", err)
 	}
 	if err := watchGeneration(ctx, d.log, func() { d.current().MachineCopied() }); err != nil {
-		d.log.Warn("watching the VM generation ID failed, a clone of this machine would use the same session keys", "error", err)
+		d.log.Warn("watching the VM generation ID failed, a clone of this machine would use the same session keys: restart the interface after cloning", "error", err)
 	}
 	go d.endpoints.keep(ctx, d.Name(), d.current)
 	go d.finishWith(d.tunnel.Device)
@@ -218,7 +218,7 @@ func (d *Daemon) Close() {
 		d.endpoints.remove(d.Name())
 	}
 	if err := d.closeInherited(); err != nil {
-		d.log.Debug("closing inherited sockets failed while shutting down", "error", err)
+		d.log.Debug("closing sockets inherited from the old daemon failed while shutting down, they close with this process", "error", err)
 	}
 	_ = d.listener.Close() // Serve has closed it already, if it was called
 	d.pool.Close()         // after the device, whose lanes use it

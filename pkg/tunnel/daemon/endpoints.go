@@ -101,7 +101,7 @@ func (e *endpoints) load(name string) {
 	}
 	f, err := readEndpoints(e.path(name))
 	if err != nil {
-		e.log.Warn("ignoring the saved endpoints of peers, their sessions are renewed when they initiate", "interface", name, "error", err)
+		e.log.Warn("reading the saved endpoints of peers failed, sessions with these peers resume only when the peers start a handshake", "interface", name, "error", err)
 		return
 	}
 	e.mu.Lock()
@@ -148,7 +148,7 @@ func (e *endpoints) keep(ctx context.Context, name string, current func() *devic
 		began := time.Now()
 		err := e.write(name, current())
 		if err != nil && !failed {
-			e.log.Warn("saving the endpoints of peers failed, after a crash their sessions are renewed only when they initiate", "interface", name, "error", err)
+			e.log.Warn("saving the endpoints of peers failed, retrying after later changes: after a crash, sessions resume only when the peers start a handshake", "interface", name, "error", err)
 		}
 		failed = err != nil
 		pause = min(max(keepInterval, keepShare*time.Since(began)), maxKeepPause)
@@ -162,7 +162,7 @@ func (e *endpoints) remove(name string) {
 		return
 	}
 	if err := os.Remove(e.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		e.log.Warn("removing the saved endpoints of peers while shutting down failed, leaving the file: the next daemon ignores old ones", "interface", name, "error", err)
+		e.log.Warn("removing the saved endpoints of peers while shutting down failed, leaving the file: the next daemon ignores expired sessions in it", "interface", name, "error", err)
 	}
 }
 

@@ -36,11 +36,11 @@ func watchGeneration(ctx context.Context, log *slog.Logger, copied func()) error
 			n, err := events.Read(event)
 			switch {
 			case errors.Is(err, unix.ENOBUFS):
-				log.Warn("kernel events were lost, a new VM generation ID may be among them: if this machine was copied, restart the interface")
+				log.Warn("kernel events were lost, perhaps a new VM generation ID: if this machine was cloned, restart the interface to renew its session keys")
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				log.Warn("reading kernel events failed, a new VM generation ID is not noticed until restart", "error", err)
+				log.Warn("reading kernel events failed, this daemon no longer notices a clone of this machine: restart the interface after cloning", "error", err)
 				return
 			case isNewGeneration(event[:n]):
 				copied()

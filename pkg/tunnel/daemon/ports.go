@@ -57,7 +57,7 @@ func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 		if err == nil {
 			return u, nil
 		}
-		p.log.Warn("using the sockets of the old daemon failed, opening new ones", "error", errors.Join(err, s.Close()))
+		p.log.Warn("using the sockets of the old daemon failed, opening new ones: packets queued in the old ones are lost", "error", errors.Join(err, s.Close()))
 		c.Sockets = nil
 	}
 	return udp.Open(c)
@@ -119,7 +119,7 @@ func warnOfLocalPorts(log *slog.Logger, ports spread.Ports) {
 		return
 	}
 	if overlap := local.EphemeralRange(ports.All()); overlap.Len() > 0 {
-		log.Warn("spread ports overlap the local port range, ports that other programs take are not used",
-			"spread_ports", ports, "local_port_range", local.Range, "reserve", local.ReserveCommand(overlap))
+		log.Warn("spread ports overlap the local port range, spread does without the ports that other programs use: run the command to reserve them",
+			"spread_ports", ports, "local_port_range", local.Range, "command", local.ReserveCommand(overlap))
 	}
 }

@@ -60,7 +60,7 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err 
 		return nil, fmt.Errorf("upgrading %s: another upgrade is under way: %w", d.Name(), syscall.EBUSY)
 	}
 	defer d.upgradeMu.Unlock()
-	d.log.Info("upgrade requested, starting the new daemon, the tunnel runs here until it takes over", "program", path)
+	d.log.Info("upgrade requested, starting the new daemon: this daemon runs the tunnel until the new one takes over", "program", path)
 	successor, err := d.o.StartSuccessor(path, d.Name())
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", path, err)
@@ -181,7 +181,7 @@ func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
 	defer d.mu.Unlock()
 	stopped, err := d.stopTunnel()
 	if stopped == nil {
-		d.log.Warn("stopping the tunnel for the handover failed, this daemon keeps it", "error", err)
+		d.log.Warn("stopping the tunnel for the handover failed, this daemon keeps the tunnel without interruption", "error", err)
 		d.tunnel.DiscardSnapshot()
 		return
 	}
@@ -194,8 +194,8 @@ func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
 	d.handedOver = true
 	_ = stopped.CloseFDs()
 	successor := c.PID()
-	d.log.Info("tunnel handed over", "pid", successor, "after", time.Since(began).String(),
-		"peers", len(snapshot.Peers), "changed", len(stopped.Device.Peers))
+	d.log.Info("tunnel handed over", "pid", successor, "interruption", time.Since(began).String(),
+		"peers", len(snapshot.Peers), "changed_peers", len(stopped.Device.Peers))
 	go d.finishHandover(stopped.Name, successor)
 }
 
@@ -273,7 +273,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
-		d.log.Error("restarting the tunnel after a failed handover failed, this daemon ends", "error", err)
+		d.log.Error("restarting the tunnel failed, too, after the failed handover: this daemon ends, and traffic stops until one is started", "error", err)
 		_ = stopped.CloseFDs()
 		d.finish()
 		return
@@ -289,6 +289,6 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 // ownSocket makes this process the owner of the control socket, so that `ropewalk down` waits for this process to end.
 func (d *Daemon) ownSocket() {
 	if err := d.listener.Own(); err != nil && !errors.Is(err, net.ErrClosed) {
-		d.log.Warn("recording this process as owner of the control socket failed, ropewalk down may wait for another process", "error", err)
+		d.log.Warn("recording this process as owner of the control socket failed, `ropewalk down` may wait for the wrong process", "error", err)
 	}
 }

@@ -19,7 +19,7 @@ func steer(log *slog.Logger, t tun.Device) {
 		return
 	}
 	if err := attachSteer(t); err != nil {
-		log.Warn("attaching the TUN steering program (eBPF) failed, all flows to a peer may share one lane until restart", "error", err)
+		log.Warn("attaching the TUN steering program (eBPF) failed, all flows to a peer may share one lane until this daemon restarts", "error", err)
 	}
 }
 
@@ -42,7 +42,7 @@ func ownThread(log *slog.Logger, nice int) func(loop string) (yield func(bool)) 
 	check := func(err error) {
 		if err != nil {
 			once.Do(func() {
-				log.Warn("setting the time slice or the nice value of a lane thread failed (logged once), applications may delay the lanes", "nice", nice, "error", err)
+				log.Warn("setting the time slice or the nice value of a lane's thread failed, applications may delay packets (logged once)", "nice", nice, "error", err)
 			})
 		}
 	}

@@ -27,7 +27,7 @@ func workers(wanted, cpus int) int {
 func startWorkers(log *slog.Logger, n int) *workpool.Pool {
 	c, err := workpool.Start(workpool.Config{Workers: n, BusyPoll: true})
 	if err != nil {
-		log.Warn("starting worker threads failed, lanes encrypt and decrypt alone until restart", "error", err)
+		log.Warn("starting worker threads failed, lanes encrypt and decrypt without workers until this daemon restarts", "error", err)
 	}
 	return c
 }

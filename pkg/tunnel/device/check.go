@@ -244,11 +244,11 @@ func (p *Peer) blockSources() {
 		level = slog.LevelDebug
 	}
 	if blocked := p.path.spread.Blocked; len(blocked) > 0 {
-		p.log().Log(context.Background(), level, "the path drops messages from source ports, sending their flows from the listen port until checks arrive",
-			"peer", p.key, "blocked", len(blocked), "ports", len(c.spread.Sources()), "first", blocked[0])
+		p.log().Log(context.Background(), level, "the path drops messages from some spread source ports, sending their flows from the listen port until checks arrive",
+			"peer", p.key, "blocked_ports", len(blocked), "source_ports", len(c.spread.Sources()), "first_blocked_port", blocked[0])
 		return
 	}
-	p.log().Log(context.Background(), level, "the path admits all source ports again, spreading over them", "peer", p.key)
+	p.log().Log(context.Background(), level, "the path admits all spread source ports again, spreading over all of them", "peer", p.key)
 }
 
 // resumeBlocked blocks the source ports that the path did not admit before an upgrade in place, until checks arrive. The caller holds mu.

@@ -191,7 +191,7 @@ func (p *Peer) setIdentity(id *identity) {
 	}
 	remote, err := noise.NewRemote(id.Identity, p.key)
 	if err != nil {
-		p.log().Warn("peer public key is invalid, no handshake is possible", "peer", p.key, "error", err)
+		p.log().Warn("public key of the peer is invalid, no handshake with this peer is possible until it has another key", "peer", p.key, "error", err)
 		return
 	}
 	p.handshake.remote = remote

@@ -220,7 +220,7 @@ func (d *Device) Close() {
 	d.mu.Unlock()
 	if first {
 		if err := d.cfg.TUN.Close(); err != nil {
-			d.log.Warn("closing the TUN device failed, the interface may stay until this process ends", "error", err)
+			d.log.Warn("closing the TUN device to stop the tunnel failed, the interface may stay until this process ends", "error", err)
 		}
 		if !started {
 			close(d.done)
@@ -243,7 +243,7 @@ func (d *Device) supervise() {
 	}
 	d.mu.Unlock()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Debug("closing the TUN device failed while shutting down", "error", err)
+		d.log.Debug("closing the TUN device after the interface's end failed, its descriptors close with this process", "error", err)
 	}
 	d.engine.Wait()
 	close(d.stop)

@@ -178,7 +178,7 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 		if !p.dev.failuresLog.allow(now, time.Minute) {
 			level = slog.LevelDebug
 		}
-		p.log().Log(context.Background(), level, "resolving endpoint failed, keeping the present address and trying again with a later handshake",
+		p.log().Log(context.Background(), level, "resolving the endpoint name failed, keeping the present address: a later handshake retries",
 			"peer", p.key, "endpoint_name", n.name, "error", err)
 		return
 	}

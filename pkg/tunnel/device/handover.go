@@ -70,7 +70,7 @@ func (d *Device) Leave() (*State, error) {
 	}
 	d.drain()
 	if err := d.cfg.TUN.Close(); err != nil {
-		d.log.Warn("closing the TUN device failed during the handover, its queues close when this process ends", "error", err)
+		d.log.Warn("closing the TUN device for the handover failed, its descriptors close with this process: the new daemon has the same queues", "error", err)
 	}
 	<-d.done
 	return d.saveState(), nil
@@ -85,7 +85,7 @@ func (d *Device) drain() {
 	}
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing the listen port failed during the handover, continuing", "error", err)
+		d.log.Warn("closing the listen port for the handover failed, its descriptors close with this process: the new daemon has the same sockets", "error", err)
 	}
 	d.down()
 }

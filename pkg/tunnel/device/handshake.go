@@ -93,7 +93,7 @@ func (d *Device) admit(id *identity, msg []byte, from underlay.Endpoint, s stand
 func (d *Device) sendCookie(id *identity, msg []byte, from underlay.Endpoint) {
 	var reply wire.CookieReply
 	if err := id.checker.CreateReply(&reply, msg, from.Dst, d.clock(), d.cfg.Rand); err != nil {
-		d.log.Error("creating cookie reply failed, dropping handshake message, its sender tries again", "endpoint", from.Dst, "error", err)
+		d.log.Error("creating a cookie reply failed, dropping the handshake message: the initiator retries in 5 seconds", "endpoint", from.Dst, "error", err)
 		return
 	}
 	reason, _ := d.send(&from, func(port underlay.Port) error { // without the DSCP of handshakes: anybody can ask for cookies
@@ -115,7 +115,7 @@ func (d *Device) send(to *underlay.Endpoint, f func(underlay.Port) error) (drop.
 	case errors.Is(err, underlay.ErrSendBufferFull):
 		return drop.TXSendBuffer, err
 	}
-	d.log.Debug("sending handshake message failed, the initiator tries again in 5 seconds", "endpoint", to.Dst, "error", err)
+	d.log.Debug("sending a handshake message or cookie reply failed, the initiator of the handshake retries in 5 seconds", "endpoint", to.Dst, "error", err)
 	return drop.TXSendError, err
 }
 
@@ -206,7 +206,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	var msg wire.Response
 	b, err := p.createResponse(r, &msg, now)
 	if err != nil {
-		p.log().Error("creating handshake response failed, dropping initiation, the peer tries again in 5 seconds", "peer", p.key, "error", err)
+		p.log().Error("creating a handshake response failed, dropping the initiation: the peer retries in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return
 	}
@@ -267,7 +267,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	p.handshake.attempt = nil
 	var err error
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
-		d.log.Error("deriving session keys failed, dropping handshake response and retrying in 5 seconds", "peer", p.key, "error", err)
+		d.log.Error("deriving session keys failed, dropping the handshake response: this side retries in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
@@ -361,7 +361,7 @@ func (p *Peer) sendInitiation(now int64) {
 	b, err := p.createInitiation(&msg, now)
 	p.handshake.attempt = b
 	if err != nil {
-		p.log().Error("creating handshake initiation failed, trying again when there is traffic for the peer", "peer", p.key, "error", err)
+		p.log().Error("creating a handshake initiation failed, retrying at the next packet for the peer", "peer", p.key, "error", err)
 		p.endAttempt()
 		return
 	}
@@ -391,10 +391,10 @@ func (p *Peer) noteInitiation(err error, now int64) {
 	}
 	log := p.log().With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	if firstError {
-		log.Log(context.Background(), level, "sending handshake initiation failed, trying again every 5 seconds while there is traffic for the peer", "error", err)
+		log.Log(context.Background(), level, "sending a handshake initiation failed, retrying every 5 seconds while there is traffic for the peer", "error", err)
 		return
 	}
-	log.Log(context.Background(), level, "handshake initiations are not answered, trying again every 5 seconds while there is traffic for the peer",
+	log.Log(context.Background(), level, "handshake initiations are not answered, retrying every 5 seconds while there is traffic for the peer",
 		"initiations", config.ManyUnanswered, "refused", h.refused.reason)
 }
 

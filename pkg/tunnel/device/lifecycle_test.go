@@ -215,7 +215,7 @@ func TestPortFailuresAreLoggedWithNextStep(t *testing.T) {
 	apply(t, d, config.Device{ListenPort: &second})
 	for _, want := range []string{
 		`port=4242 hint="see the error; set the listen port again to retry" error="opening listen port 4242: no buffer space available"`,
-		`msg="closing the previous listen port failed, continuing with the new one" old=4242 new=4243 error="closing the UDP port: input/output error"`,
+		`msg="closing the old listen port failed, traffic uses the new one: the old sockets stay open until this daemon ends" old_port=4242 port=4243 error="closing the UDP port: input/output error"`,
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("got log %q, want %q", log.String(), want)

@@ -57,7 +57,7 @@ func (d *Device) configureFragments(permitted *config.OuterFragments) {
 		return
 	}
 	if err := port.SetFragments(bool(*permitted)); err != nil {
-		d.log.Warn("changing the Don't Fragment option of some sockets failed, retrying when the interface goes down and up",
+		d.log.Warn("changing the Don't Fragment option of some sockets failed, they handle large packets as before until the interface goes down and up",
 			"outer_fragments", permitted, "error", err)
 	}
 	for _, p := range d.peers {

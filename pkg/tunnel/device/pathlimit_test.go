@@ -373,7 +373,7 @@ func TestPathMTUIsLogged(t *testing.T) {
 		converse(t, a, b, 60)
 		mtu.Store(1500)
 		converse(t, a, b, 700)
-		for _, want := range []string{"path_mtu=1400 inner=1328 state=confirmed", "path_mtu=1480 inner=0 state=confirmed"} {
+		for _, want := range []string{"path_mtu=1400 inner_mtu=1328 state=confirmed", "path_mtu=1480 inner_mtu=0 state=confirmed"} {
 			if n := strings.Count(log.String(), want); n == 0 || n > 2 {
 				t.Errorf("got %d lines with %q, want one of each host:\n%s", n, want, log.String())
 			}

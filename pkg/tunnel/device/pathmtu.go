@@ -254,7 +254,7 @@ func (p *Peer) logPathMTU() {
 		level = slog.LevelDebug
 	}
 	r := p.reportPathMTU()
-	log := p.log().With("peer", p.key, "path_mtu", r.Bytes, "inner", r.InnerBytes, "state", r.State)
+	log := p.log().With("peer", p.key, "path_mtu", r.Bytes, "inner_mtu", r.InnerBytes, "state", r.State)
 	if r.InnerBytes == 0 {
 		log.Log(context.Background(), level, "path MTU no longer limits packets to peer")
 		return

@@ -194,14 +194,14 @@ func (p *Peer) confirmSession(now int64) {
 // runTimerActions runs the actions that the timers request. The caller holds mu.
 func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	if a.Has(peer.EraseSessions) {
-		p.log().Info("session keys erased after 9 minutes without handshake, the next packet to the peer starts one", "peer", p.key, "last_handshake", p.handshake.completedAt)
+		p.log().Info("session keys erased after 9 minutes without a handshake, the next packet to the peer starts a handshake", "peer", p.key, "last_handshake", p.handshake.completedAt)
 		p.eraseSessions()
 		p.endAttempt()
 		p.handshake.cookies = nil
 	}
 	if a.Has(peer.GiveUp) {
 		p.dev.handshakeCounts.gaveUp.Add(1)
-		p.log().Info("handshake not answered, trying again when there is traffic for the peer", "peer", p.key, "after", time.Duration(peer.RekeyAttemptTime).String())
+		p.log().Info("handshake not answered until the timeout, dropping packets that wait for it: the next packet starts a handshake again", "peer", p.key, "timeout", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
 	}

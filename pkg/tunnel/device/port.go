@@ -52,7 +52,7 @@ func (d *Device) setMTU(mtu int) {
 
 // logPortFailure logs that the interface is up without a port.
 func (d *Device) logPortFailure(err error) {
-	d.log.Error("opening listen port failed, no traffic until it is set again or the link goes down and up",
+	d.log.Error("opening the listen port failed, no traffic until the port is set again or the interface goes down and up",
 		"port", d.listenPort, "hint", portHint(err), "error", err)
 }
 
@@ -113,7 +113,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 		d.closeSources()
 	}
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing the previous listen port failed, continuing with the new one", "old", d.listenPort, "new", port.LocalPort(), "error", err)
+		d.log.Warn("closing the old listen port failed, traffic uses the new one: the old sockets stay open until this daemon ends", "old_port", d.listenPort, "port", port.LocalPort(), "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 	d.resetGuard(port)
@@ -145,7 +145,7 @@ func (d *Device) down() {
 	d.resetGuard(nil)
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
-		d.log.Warn("closing listen port failed, its sockets stay open until this daemon ends", "port", d.listenPort, "error", err)
+		d.log.Warn("closing the listen port failed, its sockets stay open until this daemon ends", "port", d.listenPort, "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 }

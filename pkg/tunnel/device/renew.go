@@ -74,7 +74,7 @@ func (d *Device) MachineCopied() {
 // (wg_pm_notification). It is safe for concurrent use.
 func (d *Device) MachineResumed() {
 	n := d.renewSessions((*Peer).isLive)
-	d.log.Info("machine was suspended: erased all session keys, starting new handshakes for sessions that peers may still use", "peers", n)
+	d.log.Info("machine was suspended: erased all session keys, starting new handshakes with peers whose sessions had not expired", "peers", n)
 }
 
 // isLive reports whether the peer may send or receive with a present session. The caller holds mu.

@@ -120,7 +120,7 @@ func (s *laneSelection) apply() {
 	}
 	s.logged = true
 	if errors.Is(err, underlay.ErrSelectionFixed) {
-		s.log.Info("changing the receive-lane selection is unsafe on this kernel, keeping the current one until the interface goes down and up", "error", err)
+		s.log.Info("changing the reuseport program (classic BPF) is unsafe on this kernel, keeping the old one until the interface goes down and up", "error", err)
 		return
 	}
 	s.log.Warn("setting the reuseport program (classic BPF) failed, received flows may share lanes until the interface goes down and up", "error", err)

@@ -313,7 +313,7 @@ func TestFixedSelectionIsKeptAndReported(t *testing.T) {
 		}
 		off := config.SpreadOff
 		b.Apply(config.Device{Spread: &off})
-		if n := strings.Count(log.String(), "changing the receive-lane selection is unsafe"); n != 1 && n != 2 || strings.Contains(log.String(), "level=WARN") {
+		if n := strings.Count(log.String(), "changing the reuseport program (classic BPF) is unsafe"); n != 1 && n != 2 || strings.Contains(log.String(), "level=WARN") {
 			t.Errorf("logged %d times:\n%s", n, log.String())
 		}
 	})

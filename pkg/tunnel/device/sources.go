@@ -101,7 +101,7 @@ func (s *sourcePool) open(port uint16) (uint8, error) {
 	source, err := s.port.OpenSource(port)
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !s.logged {
 		s.logged = true
-		s.log.Warn("opening a spread source port failed, spreading over fewer ports until the interface goes down and up", "port", port, "error", err)
+		s.log.Warn("opening a spread source port failed, spreading over fewer ports until the interface goes down and up", "source_port", port, "error", err)
 	}
 	return uint8(source), err
 }

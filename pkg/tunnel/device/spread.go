@@ -143,9 +143,9 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 	}
 	switch {
 	case blocked && level == slog.LevelInfo:
-		p.log().Warn("messages from source ports do not reach the peer, sending all flows from the listen port until they do", "peer", p.key, "reason", state.Reason)
+		p.log().Warn("messages from spread source ports do not reach the peer, sending all flows from the listen port until they do", "peer", p.key, "reason", state.Reason)
 	case state.Active:
-		p.log().Log(context.Background(), level, "spread started", "peer", p.key, "ports", state.Ports, "planned", state.Planned)
+		p.log().Log(context.Background(), level, "spread started", "peer", p.key, "source_ports", state.Ports, "planned", state.Planned)
 	default:
 		p.log().Log(context.Background(), level, "spread stopped", "peer", p.key, "reason", state.Reason)
 	}

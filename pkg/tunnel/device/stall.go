@@ -113,7 +113,8 @@ func (d *Device) checkLoops(step int64) {
 }
 
 func (d *Device) logStalledLoop(i int) {
-	d.log.Error("lane makes no progress, its packets are not carried: the health check fails until it goes on or the daemon is restarted", "loop", loopName(i))
+	d.log.Error("lane is stuck in a batch, its packets are lost: the health check fails until the lane resumes or this daemon restarts",
+		"lane", i/2, "direction", [...]string{"transmit", "receive"}[i%2])
 }
 
 // checkStaged checks the peers of the oldest staged trains, and restarts those that have been suspect for stagedLimit. The caller holds the

@@ -96,8 +96,8 @@ func TestLaneThatDoesNotReturnIsReported(t *testing.T) {
 		if r := stalls(a); r.Transmit != 1 || !slices.Equal(r.Lanes, []string{"tx0"}) {
 			t.Errorf("got %+v, want one stall, of tx0", r)
 		}
-		if n := strings.Count(log.String(), "lane makes no progress"); n != 1 {
-			t.Errorf("%d lines in the log, want 1", n)
+		if got := log.String(); strings.Count(got, "lane is stuck in a batch") != 1 || !strings.Contains(got, " lane=0 direction=transmit\n") {
+			t.Errorf("got log %q, want one line about the stuck loop", got)
 		}
 		g.open()
 		time.Sleep(2 * time.Second)

@@ -63,7 +63,7 @@ func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
 			}
 			return underlay.Deliver
 		}, config.SpreadAuto)
-		if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "messages from source ports do not reach the peer") != 1 {
+		if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "messages from spread source ports do not reach the peer") != 1 {
 			t.Error(log)
 		}
 		if strings.Count(log, "tunnel to peer up") != 1 {

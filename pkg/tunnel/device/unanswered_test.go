@@ -82,7 +82,7 @@ func TestInitiationThatCannotBeSentIsReported(t *testing.T) {
 		if got := a.PeerStatus(b).Handshake; got.Error != want || !got.Failing() {
 			t.Errorf("got %+v, want the error %q", got, want)
 		}
-		if n := strings.Count(log.String(), "sending handshake initiation failed"); n != 1 || !strings.Contains(log.String(), want) {
+		if n := strings.Count(log.String(), "sending a handshake initiation failed"); n != 1 || !strings.Contains(log.String(), want) {
 			t.Errorf("got %d warnings, want 1 with %q:\n%s", n, want, log.String())
 		}
 	})

@@ -117,7 +117,7 @@ mkdir -m 700 /root/new
 cp /usr/bin/ropewalk /root/new/
 if /root/new/ropewalk upgrade wg0 2>/tmp/refused; then exit 1; fi
 grep -q 'continues: see its log' /tmp/refused
-journalctl -o cat -u ropewalk@wg0 | grep -q 'upgrade requested, starting the new daemon, the tunnel runs here until it takes over.*/root/new/ropewalk'
+journalctl -o cat -u ropewalk@wg0 | grep -q 'upgrade requested, starting the new daemon: this daemon runs the tunnel until the new one takes over.*/root/new/ropewalk'
 [ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
 was=$(rx)
 until_true more

@@ -44,7 +44,7 @@ func (c *Config) listenTooBig() *toobig.Listener {
 	if err != nil {
 		c.Fragments = true
 		if c.Log != nil {
-			c.Log.Warn("reading ICMP errors failed, outer packets that are too large for the path leave in fragments until the interface goes down and up", "error", err)
+			c.Log.Warn("reading ICMP errors failed, outer packets larger than the path MTU are fragmented until the interface goes down and up", "error", err)
 		}
 		return nil
 	}
@@ -157,8 +157,8 @@ func (p *Port) openFragmentSocket(source int) {
 			return
 		}
 		if p.config.Log != nil {
-			p.config.Log.Warn("opening a second UDP socket without Don't Fragment failed, large packets from this port leave with Don't Fragment and may be lost, retrying",
-				"port", p.sources.Port(source), "after", openPause, "error", err)
+			p.config.Log.Warn("opening the UDP socket for packets without Don't Fragment failed, retrying: large packets from this source port may be lost meanwhile",
+				"source_port", p.sources.Port(source), "after", openPause, "error", err)
 		}
 		time.AfterFunc(openPause, func() { p.fragmentSockets[source].Store(false) })
 	}()

@@ -145,7 +145,7 @@ func newPort(c *Config, socks []*socket, port uint16) *Port {
 	filterErr := firstFilterError(socks)
 	p.filter = p.gro && filterErr == nil
 	if filterErr != nil && c.Log != nil {
-		c.Log.Warn("handshake flood filter unavailable, floods may displace data in the socket buffers", "port", port, "error", filterErr)
+		c.Log.Warn("attaching the filter against handshake floods failed, during a flood data may be dropped at full socket buffers", "port", port, "error", filterErr)
 	}
 	p.senders.New = func() any { return newSingleSender(p) }
 	return p
