@@ -75,16 +75,16 @@ INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 #define FRAGMENTED_HOLD 10000000000ULL
 
 /* Notes that a message to the packet's peer leaves in fragments. */
-INLINE void note_fragment(struct counters *all, const struct outer *o)
+INLINE void note_fragment(struct counters *cpu, const struct outer *o)
 {
 	struct peer *peer = find_peer(o);
 
 	if (peer)
 		peer->fragmented = monotonic() >> TICK_SHIFT;
-	count(all, EVENT_EGRESS_FRAGMENT, 1);
+	count(cpu, EVENT_EGRESS_FRAGMENT, 1);
 }
 
-INLINE void spread_message(struct counters *all, struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
+INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
 {
 	u32 key = 0, lanes = peer->lanes, lane, flow = take_flow(skb, mark_mask);
 	const struct settings *set = bpf_map_lookup_elem(&settings, &key);
@@ -95,61 +95,61 @@ INLINE void spread_message(struct counters *all, struct __sk_buff *skb, struct p
 	if (!set || lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	if (set->paused || peer->paused) {
-		count(all, EVENT_PAUSED, datagram_count(skb));
+		count(cpu, EVENT_PAUSED, datagram_count(skb));
 		return;
 	}
 	if (peer->fragmented && (s64)((now >> TICK_SHIFT) - peer->fragmented) < (s64)(FRAGMENTED_HOLD >> TICK_SHIFT)) {
-		count(all, EVENT_FRAGMENTED_PEER, datagram_count(skb));
+		count(cpu, EVENT_FRAGMENTED_PEER, datagram_count(skb));
 		return;
 	}
 	if (set->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
-		count(all, EVENT_UNANSWERED, datagram_count(skb));
+		count(cpu, EVENT_UNANSWERED, datagram_count(skb));
 		return;
 	}
-	lane = choose_lane(all, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
+	lane = choose_lane(cpu, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
 	new.src = peer->ports[lane];
-	if (is_blocked(all, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
-		count(all, EVENT_PORT_BLOCKED, datagram_count(skb));
+	if (is_blocked(cpu, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
+		count(cpu, EVENT_PORT_BLOCKED, datagram_count(skb));
 		return;
 	}
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
 	 * it is the same for all flows of the socket. */
 	if (!replace_ports(skb, o->udp_offset, old, new, mark_mask ? BPF_F_INVALIDATE_HASH : 0)) {
-		count(all, EVENT_EGRESS_ERROR, 1);
+		count(cpu, EVENT_EGRESS_ERROR, 1);
 		return;
 	}
-	count(all, EVENT_SPREAD, datagram_count(skb));
+	count(cpu, EVENT_SPREAD, datagram_count(skb));
 	if (skb->gso_size)
-		count(all, EVENT_SPREAD_TRAIN, 1);
+		count(cpu, EVENT_SPREAD_TRAIN, 1);
 }
 
 SEC("tc")
 int spread(struct __sk_buff *skb)
 {
-	struct counters *all = find_counters();
+	struct counters *cpu = find_counters();
 	struct local_port *local;
 	struct outer o;
 	struct peer *peer;
 	u32 len;
 
-	if (!all || parse_skb(skb, l2, &o) != UDP_FOUND)
+	if (!cpu || parse_skb(skb, l2, &o) != UDP_FOUND)
 		return TCX_NEXT;
 	local = find_local_port(o.udp->ports.src);
 	if (!local || local->listen_port.raw != o.udp->ports.src.raw)
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {
-		note_fragment(all, &o);
+		note_fragment(cpu, &o);
 	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
-		count(all, EVENT_EGRESS_MALFORMED, 1);
+		count(cpu, EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
 		peer = find_peer(&o);
 		if (peer && is_probe_clone(skb))
-			return become_probe(all, skb, &peer->echo, &o);
+			return become_probe(cpu, skb, &peer->echo, &o);
 		if (peer)
-			spread_message(all, skb, peer, local->mark_mask, &o);
+			spread_message(cpu, skb, peer, local->mark_mask, &o);
 		else
-			count(all, EVENT_NO_PEER, datagram_count(skb));
+			count(cpu, EVENT_NO_PEER, datagram_count(skb));
 	}
 	return TCX_NEXT;
 }
@@ -157,7 +157,7 @@ int spread(struct __sk_buff *skb)
 SEC("tc")
 int gather_tc(struct __sk_buff *skb)
 {
-	struct counters *all = find_counters();
+	struct counters *cpu = find_counters();
 	struct outer o;
 	struct udp_header old;
 	struct ports new;
@@ -166,14 +166,14 @@ int gather_tc(struct __sk_buff *skb)
 	int changed, verdict;
 	u32 type;
 
-	if (all && found == ICMPV6_FOUND)
-		restore_quoted_tc(all, skb, o.udp_offset);
-	if (!all || found != UDP_FOUND)
+	if (cpu && found == ICMPV6_FOUND)
+		restore_quoted_tc(cpu, skb, o.udp_offset);
+	if (!cpu || found != UDP_FOUND)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
-	changed = restored_ports(all, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
+	changed = compute_ports(cpu, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
 	if (from.endpoint_port.raw && host16(o.udp->len) == sizeof(struct echo_datagram)) {
-		verdict = take_echo_tc(all, skb, &o, &from);
+		verdict = take_echo_tc(cpu, skb, &o, &from);
 		if (verdict != TCX_NEXT)
 			return verdict;
 	}
@@ -182,17 +182,17 @@ int gather_tc(struct __sk_buff *skb)
 	if (!changed)
 		return TCX_NEXT;
 	old = *o.udp;
-	if (restore_ports(skb, &o, old, new))
-		count_restored(all, old.ports, new, datagram_count(skb));
+	if (replace_received_ports(skb, &o, old, new))
+		count_restored(cpu, old.ports, new, datagram_count(skb));
 	else
-		count(all, EVENT_INGRESS_ERROR, 1);
+		count(cpu, EVENT_INGRESS_ERROR, 1);
 	return TCX_NEXT;
 }
 
 SEC("xdp")
 int gather_xdp(struct xdp_md *xdp)
 {
-	struct counters *all = find_counters();
+	struct counters *cpu = find_counters();
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
 	struct udp_header *udp;
@@ -201,14 +201,14 @@ int gather_xdp(struct xdp_md *xdp)
 	enum parse_result found = parse_outer(data, end, l2, &o);
 	int changed, verdict;
 
-	if (all && found == ICMPV6_FOUND)
-		restore_quoted_xdp(all, data, end, o.udp_offset);
-	if (!all || found != UDP_FOUND)
+	if (cpu && found == ICMPV6_FOUND)
+		restore_quoted_xdp(cpu, data, end, o.udp_offset);
+	if (!cpu || found != UDP_FOUND)
 		return XDP_PASS;
-	changed = restored_ports(all, &o, xdp->rx_queue_index, 1, &new, &from);
+	changed = compute_ports(cpu, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
 	if (from.endpoint_port.raw && host16(udp->len) == sizeof(struct echo_datagram)) {
-		verdict = take_echo_xdp(all, data, end, &o, &from);
+		verdict = take_echo_xdp(cpu, data, end, &o, &from);
 		if (verdict != XDP_PASS)
 			return verdict;
 	}
@@ -220,7 +220,7 @@ int gather_xdp(struct xdp_md *xdp)
 	udp->ports = new;
 	if (udp->checksum.raw)
 		udp->checksum.raw = update_checksum(udp->checksum.raw, port_pair(old), port_pair(new));
-	count_restored(all, old, new, 1);
+	count_restored(cpu, old, new, 1);
 	return XDP_PASS;
 }
 

@@ -41,14 +41,14 @@ INLINE int is_probe_clone(const struct __sk_buff *skb)
 }
 
 /* Sends a clone of the message through this program, which makes it a probe. Invalidates all pointers into the packet. */
-INLINE void send_probe(struct counters *all, struct __sk_buff *skb, be16 port, u32 lane)
+INLINE void send_probe(struct counters *cpu, struct __sk_buff *skb, be16 port, u32 lane)
 {
 	skb->cb[0] = ECHO_CB0;
 	skb->cb[1] = ECHO_CB1;
 	skb->cb[2] = port.raw;
 	skb->cb[3] = lane;
 	if (bpf_clone_redirect(skb, skb->ifindex, 0))
-		count(all, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_ECHO_ERROR, 1);
 	skb->cb[0] = 0;
 }
 
@@ -70,15 +70,15 @@ INLINE int is_lost(const struct echo *e, const struct lane_echo *l)
 	return lost != 0;
 }
 
-INLINE void begin_round(struct counters *all, struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
+INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
 {
 	e->round_at = now;
 	e->round++;
 	e->answered <<= 1;
-	send_probe(all, skb, listen_port, ECHO_LISTEN_PORT);
+	send_probe(cpu, skb, listen_port, ECHO_LISTEN_PORT);
 }
 
-INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
+INLINE void probe_lane(struct counters *cpu, struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
 {
 	u32 rounds = e->round - l->round;
 
@@ -87,11 +87,11 @@ INLINE void probe_lane(struct counters *all, struct __sk_buff *skb, const struct
 	l->sent = aged(l->sent, rounds) | 1;
 	l->answered = aged(l->answered, rounds);
 	l->round = e->round;
-	send_probe(all, skb, port, lane);
+	send_probe(cpu, skb, port, lane);
 }
 
 /* Probes the lane of a message if that is due. Returns whether the message should keep the listen port. */
-INLINE int is_blocked(struct counters *all, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
+INLINE int is_blocked(struct counters *cpu, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
 {
 	struct lane_echo *l;
 
@@ -102,9 +102,9 @@ INLINE int is_blocked(struct counters *all, struct __sk_buff *skb, struct echo *
 	lane &= SPREAD_LANES - 1;
 	l = &e->lanes[lane];
 	if ((s64)(now - e->round_at) >= (s64)(e->answers ? ECHO_ROUND : ECHO_FIRST_ROUND))
-		begin_round(all, skb, e, listen_port, now);
+		begin_round(cpu, skb, e, listen_port, now);
 	if (e->answers && l->round != e->round)
-		probe_lane(all, skb, e, l, port, lane);
+		probe_lane(cpu, skb, e, l, port, lane);
 	if (l->evaluated != e->answers) {
 		l->evaluated = e->answers;
 		l->blocked |= is_lost(e, l);
@@ -160,7 +160,7 @@ INLINE int is_echo(const struct echo_datagram *d)
 }
 
 /* Handles a datagram of a peer: makes the answer of a probe, from the listen port to the peer's, or takes an answer. */
-INLINE enum echo_verdict take_echo(struct counters *all, const struct outer *o, struct echo_datagram *d, const struct sender *from)
+INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, struct echo_datagram *d, const struct sender *from)
 {
 	struct peer_key key = {.port = from->endpoint_port, .listen_port = from->listen_port};
 	struct echo_message *m = &d->message;
@@ -181,33 +181,33 @@ INLINE enum echo_verdict take_echo(struct counters *all, const struct outer *o, 
 			return ECHO_REPLY;
 		}
 		if (m->kind == ECHO_ANSWER && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
-			count(all, EVENT_ECHO_ANSWER, 1);
+			count(cpu, EVENT_ECHO_ANSWER, 1);
 			return ECHO_DONE;
 		}
 	}
-	count(all, EVENT_ECHO_BAD, 1);
+	count(cpu, EVENT_ECHO_BAD, 1);
 	return ECHO_DONE;
 }
 
 /* Handles a received datagram with the length of an echo. Returns the verdict. */
-INLINE int take_echo_tc(struct counters *all, struct __sk_buff *skb, const struct outer *o, const struct sender *from)
+INLINE int take_echo_tc(struct counters *cpu, struct __sk_buff *skb, const struct outer *o, const struct sender *from)
 {
 	struct echo_datagram d, old;
 
 	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || !is_echo(&d))
 		return TCX_NEXT;
 	old = d;
-	switch (take_echo(all, o, &d, from)) {
+	switch (take_echo(cpu, o, &d, from)) {
 	case ECHO_NONE:
 		return TCX_NEXT;
 	case ECHO_REPLY:
 		if (swap_addresses(skb, o) && replace_datagram(skb, o->udp_offset, &old, &d)) {
-			count(all, EVENT_ECHO_REPLY, 1);
+			count(cpu, EVENT_ECHO_REPLY, 1);
 			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
 			bpf_redirect(skb->ifindex, 0);
 			return TCX_REDIRECT;
 		}
-		count(all, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_ECHO_ERROR, 1);
 		break;
 	case ECHO_DONE:
 		break;
@@ -216,14 +216,14 @@ INLINE int take_echo_tc(struct counters *all, struct __sk_buff *skb, const struc
 }
 
 /* Like take_echo_tc. An answer leaves by XDP_TX, on the probe's queue, if the driver supports that. */
-INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const struct outer *o, const struct sender *from)
+INLINE int take_echo_xdp(struct counters *cpu, void *data, void *end, const struct outer *o, const struct sender *from)
 {
 	struct echo_datagram d, *packet = (struct echo_datagram *)o->udp;
 
 	if ((void *)(packet + 1) > end || !is_echo(packet))
 		return XDP_PASS;
 	d = *packet;
-	switch (take_echo(all, o, &d, from)) {
+	switch (take_echo(cpu, o, &d, from)) {
 	case ECHO_NONE:
 		return XDP_PASS;
 	case ECHO_REPLY:
@@ -231,7 +231,7 @@ INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const stru
 			set_checksum(o, &d);
 		*packet = d;
 		swap_addresses_xdp(data, o);
-		count(all, EVENT_ECHO_REPLY, 1);
+		count(cpu, EVENT_ECHO_REPLY, 1);
 		return XDP_TX;
 	case ECHO_DONE:
 		break;
@@ -240,7 +240,7 @@ INLINE int take_echo_xdp(struct counters *all, void *data, void *end, const stru
 }
 
 /* Turns the clone of a data message into a probe. Returns the verdict. */
-INLINE int become_probe(struct counters *all, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
+INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
 {
 	struct echo_datagram d = {
 		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
@@ -251,10 +251,10 @@ INLINE int become_probe(struct counters *all, struct __sk_buff *skb, const struc
 	d.message.time = bpf_ktime_get_ns();
 	d.message.mac = echo_mac(&e->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {
-		count(all, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_ECHO_ERROR, 1);
 		return TCX_DROP;
 	}
-	count(all, EVENT_ECHO_PROBE, 1);
+	count(cpu, EVENT_ECHO_PROBE, 1);
 	return TCX_NEXT;
 }
 

@@ -67,7 +67,7 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
  * Returns the lane for a packet, and updates the flow and the load. flow is the flow's hash, lanes at least 1. now is in ns
  * and changes once per jiffy (monotonic), flowlet_gap is in ticks.
  */
-INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
+INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
 	u64 *entry = bpf_map_lookup_elem(&flows, &key), *load, packed;
@@ -79,7 +79,7 @@ INLINE u32 choose_lane(struct counters *all, struct peer *peer, u32 lanes, u32 f
 	if (packed && (s64)(tick - (packed >> LANE_BITS)) < (s64)flowlet_gap) {
 		lane = packed & LANE_MASK;
 	} else {
-		count(all, packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
+		count(cpu, packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
 		lane = least_loaded(peer, lanes, epoch);
 	}
 	/*

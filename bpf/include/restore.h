@@ -6,18 +6,18 @@
 #include "spread_maps.h"
 
 /*
- * Port restoration on ingress, shared by tc and XDP. Gather replaces a peer's lane port by the port of its endpoint in
- * the source. A destination that is a lane port of this host becomes the listen port.
+ * Port restoration on ingress, shared by tc and XDP. Gather replaces a source port that is a peer's lane port by the port of the peer's
+ * endpoint. In packets of peers it also replaces a destination port that is a lane port of this host by the listen port.
  */
 
-/* A peer is noted as heard (answers.h) once in so many jiffies at most. */
+/* The minimum number of jiffies (0.1 to 1 s, by CONFIG_HZ) between two updates of source->noted (answers.h). */
 #define NOTE_JIFFIES 100
 
 /* The sender of a packet to a tunnel. */
 struct sender {
-	struct source *source; /* null if there is none, and while no note is due if the address was looked up in this jiffy before */
-	be16 endpoint_port;    /* 0: it is no peer with lane ports */
-	be16 listen_port;
+	struct source *source; /* null: its address has none, or its ports came from the cache, which implies that no note is due */
+	be16 endpoint_port;    /* 0: it is not a peer with lane ports */
+	be16 listen_port;      /* of the tunnel */
 };
 
 INLINE int same_address(const be32 a[4], const be32 b[4])
@@ -29,38 +29,41 @@ INLINE int same_address(const be32 a[4], const be32 b[4])
 	return !differences;
 }
 
-INLINE struct recent_source *recent_slot(struct counters *all, const struct source_key *key)
+/* Returns the slot of the CPU's cache for an address and tunnel, chosen by a multiplicative hash. */
+INLINE struct recent_source *recent_slot(struct counters *cpu, const struct source_key *key)
 {
 	const be32 *address = key->address;
-	u32 mixed = address[0].raw ^ address[1].raw ^ address[2].raw ^ address[3].raw ^ key->listen_port.raw;
+	u32 hash = address[0].raw ^ address[1].raw ^ address[2].raw ^ address[3].raw ^ key->listen_port.raw;
 
-	mixed *= 0x9e3779b1;
-	return &all->recent[mixed >> (32 - RECENT_BITS)];
+	hash *= 0x9e3779b1;
+	return &cpu->recent[hash >> (32 - RECENT_BITS)];
 }
 
-/* Returns whether the peer should be noted if this is one of its data messages. */
+/* Returns whether a data message from the peer must now update source->noted. */
 INLINE int is_note_due(const struct source *source)
 {
 	return source && bpf_jiffies64() - source->noted >= NOTE_JIFFIES;
 }
 
 /*
- * Returns the lane ports of the packet's source address. Packets arrive in bursts, so most have been looked up before in this
- * jiffy, and the copy costs a fifth of a lookup. Nothing needs to invalidate it, for it is not used in the next jiffy. While a note is due, there
- * is no copy: the data message to note may come right behind another message, as a probe is sent ahead of it.
+ * Returns the lane ports of the packet's source address, from the CPU's cache or else from the map. Packets arrive in bursts, so most
+ * addresses were looked up in the same jiffy before, and a cache hit costs a fifth of a lookup. A slot is valid for one jiffy, so nothing
+ * must invalidate it. from->source must be null; it is set after a lookup in the map. While a note is due, the slot is stored invalid
+ * (jiffies 0), so that each packet is looked up: a probe is sent just ahead of a data message, and that message must find from->source.
  */
-INLINE const struct recent_source *find_source(struct counters *all, const struct outer *o, struct sender *from)
+INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, struct sender *from)
 {
 	struct source_key key = {.listen_port = from->listen_port};
 	struct recent_source *recent;
 	u64 jiffies = bpf_jiffies64();
 
 	outer_src(o, key.address);
-	recent = recent_slot(all, &key);
+	recent = recent_slot(cpu, &key);
 	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address))
 		return recent;
 	from->source = bpf_map_lookup_elem(&sources, &key);
-	*recent = (struct recent_source){.jiffies = is_note_due(from->source) ? 0 : jiffies, .listen_port = key.listen_port, .first = 1};
+	*recent = (struct recent_source){.jiffies = is_note_due(from->source) ? 0 : jiffies, .listen_port = key.listen_port,
+					 .first = 1}; /* above last: no lane ports */
 	__builtin_memcpy(recent->address, key.address, sizeof(recent->address));
 	if (from->source) {
 		recent->endpoint_port = from->source->endpoint_port;
@@ -79,12 +82,15 @@ INLINE int from_endpoint(const struct outer *o, be16 listen_port)
 	return bpf_map_lookup_elem(&peers, &key) != 0;
 }
 
-/* Computes the packet's ports after restoration. Returns whether they differ from its present ports. */
-INLINE int restored_ports(struct counters *all, const struct outer *o, u32 queue, u32 datagrams, struct ports *new,
+/*
+ * Computes the packet's ports after restoration, and the sender. Returns whether the ports differ from the present ones: if not, new may be
+ * unset. A packet of no peer keeps its destination port, so that no stranger reaches the listen port through a lane port.
+ */
+INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue, u32 datagrams, struct ports *new,
 			  struct sender *from)
 {
 	struct local_port *local = find_local_port(o->udp->ports.dst);
-	const struct recent_source *source;
+	const struct recent_source *recent;
 
 	from->source = 0;
 	from->endpoint_port.raw = 0;
@@ -92,27 +98,27 @@ INLINE int restored_ports(struct counters *all, const struct outer *o, u32 queue
 		return 0;
 	count_queue(queue, datagrams);
 	if (o->fragment || bad_length(o)) {
-		count(all, o->fragment ? EVENT_INGRESS_FRAGMENT : EVENT_INGRESS_MALFORMED, 1);
+		count(cpu, o->fragment ? EVENT_INGRESS_FRAGMENT : EVENT_INGRESS_MALFORMED, 1);
 		return 0;
 	}
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
-	source = find_source(all, o, from);
-	from->endpoint_port = source->endpoint_port;
-	if (source->first <= host16(new->src) && host16(new->src) <= source->last)
-		new->src = source->endpoint_port;
+	recent = find_source(cpu, o, from);
+	from->endpoint_port = recent->endpoint_port;
+	if (recent->first <= host16(new->src) && host16(new->src) <= recent->last)
+		new->src = recent->endpoint_port;
 	if (new->dst.raw != from->listen_port.raw &&
 	    (new->src.raw != o->udp->ports.src.raw || from_endpoint(o, from->listen_port)))
 		new->dst = from->listen_port;
 	return port_pair(*new) != port_pair(o->udp->ports);
 }
 
-INLINE void count_restored(struct counters *all, struct ports old, struct ports new, u32 datagrams)
+INLINE void count_restored(struct counters *cpu, struct ports old, struct ports new, u32 datagrams)
 {
 	if (old.src.raw != new.src.raw)
-		count(all, EVENT_GATHER, datagrams);
+		count(cpu, EVENT_GATHER, datagrams);
 	if (old.dst.raw != new.dst.raw)
-		count(all, EVENT_TO_LISTEN_PORT, datagrams);
+		count(cpu, EVENT_TO_LISTEN_PORT, datagrams);
 }
 
 #endif

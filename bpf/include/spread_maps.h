@@ -168,9 +168,9 @@ INLINE struct counters *find_counters(void)
 	return bpf_map_lookup_elem(&counters, &key);
 }
 
-INLINE void count(struct counters *all, enum spread_event event, u64 n)
+INLINE void count(struct counters *cpu, enum spread_event event, u64 n)
 {
-	all->events[event] += n;
+	cpu->events[event] += n;
 }
 
 /* The clock as of a jiffy. All CPUs share it, so that none works with an older time than another. */

@@ -45,7 +45,7 @@ INLINE int quoted_ports(const struct packet_too_big *m, struct ports *new)
 	return 1;
 }
 
-INLINE void restore_quoted_tc(struct counters *all, struct __sk_buff *skb, u32 icmp_offset)
+INLINE void restore_quoted_tc(struct counters *cpu, struct __sk_buff *skb, u32 icmp_offset)
 {
 	struct packet_too_big m;
 	struct ports new;
@@ -53,15 +53,15 @@ INLINE void restore_quoted_tc(struct counters *all, struct __sk_buff *skb, u32 i
 	if (bpf_skb_load_bytes(skb, icmp_offset, &m, sizeof(m)) || !quoted_ports(&m, &new))
 		return;
 	if (bpf_skb_store_bytes(skb, icmp_offset + __builtin_offsetof(struct packet_too_big, ports), &new, sizeof(new), 0)) {
-		count(all, EVENT_INGRESS_ERROR, 1);
+		count(cpu, EVENT_INGRESS_ERROR, 1);
 		return;
 	}
 	bpf_l4_csum_replace(skb, icmp_offset + __builtin_offsetof(struct packet_too_big, checksum), port_pair(m.ports),
 			    port_pair(new), sizeof(new));
-	count(all, EVENT_PACKET_TOO_BIG, 1);
+	count(cpu, EVENT_PACKET_TOO_BIG, 1);
 }
 
-INLINE void restore_quoted_xdp(struct counters *all, void *data, void *end, u32 icmp_offset)
+INLINE void restore_quoted_xdp(struct counters *cpu, void *data, void *end, u32 icmp_offset)
 {
 	struct packet_too_big *m = data + icmp_offset;
 	struct ports new;
@@ -70,7 +70,7 @@ INLINE void restore_quoted_xdp(struct counters *all, void *data, void *end, u32 
 		return;
 	m->checksum.raw = update_checksum(m->checksum.raw, port_pair(m->ports), port_pair(new));
 	m->ports = new;
-	count(all, EVENT_PACKET_TOO_BIG, 1);
+	count(cpu, EVENT_PACKET_TOO_BIG, 1);
 }
 
 #endif
