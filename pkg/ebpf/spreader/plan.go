@@ -258,7 +258,7 @@ func (pl *plan) choosePorts(p pins, known history) error {
 	if pl.cfg.PortPlan == nil && known.sharedPorts != nil {
 		current = known.sharedPorts.keepIn(current)
 	}
-	lanes, err := taken.chooseLanes(pl.cfg, current)
+	lanes, err := taken.chooseLanePorts(pl.cfg, current)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func TestLanesAreTheFirstFreePorts(t *testing.T) {
 		for _, p := range tt.taken {
 			c[p] = "x"
 		}
-		got, err := c.chooseLanes(tt.cfg, tt.current)
+		got, err := c.chooseLanePorts(tt.cfg, tt.current)
 		if !slices.Equal(got, tt.want) || (err == nil) != (tt.fault == "") || err != nil && !strings.HasPrefix(err.Error(), tt.fault) {
 			t.Errorf("%s: got %d, %v, want %d, %q", tt.name, got, err, tt.want, tt.fault)
 		}
@@ -72,7 +72,7 @@ func TestSharedPortsStayWhenPeerPlansPrecedeThem(t *testing.T) {
 		{nil, all[:4]},                          // no shared ports known
 		{[]uint16{110, 111, 112, 113}, all[:4]}, // not the tunnel's ports
 	} {
-		if got, err := (portOwners{}).chooseLanes(cfg, c.last.keepIn(all)); err != nil || !slices.Equal(got, c.want) {
+		if got, err := (portOwners{}).chooseLanePorts(cfg, c.last.keepIn(all)); err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%d: got %d, %v, want %d", c.last, got, err, c.want)
 		}
 	}

@@ -52,10 +52,10 @@ func TestAttachRejectsInvalidConfig(t *testing.T) {
 		{"a plan with another tunnel", func(c *Config) { c.PortPlan = []uint16{61499, 61500} }, []Tunnel{wg(), other}, "contain the listen port 61500 of wg7", nil},
 		{"a plan with no port", func(c *Config) { c.PortPlan = []uint16{61499, 0} }, nil, "61499,0 include privileged ones", ErrInvalid},
 		{"privileged ports", func(c *Config) { c.Ports = spread.Ports{First: 1000, Last: 1100} }, nil, "include privileged ones (below 1024)", ErrInvalid},
-		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are not a range", ErrInvalid},
+		{"no range", func(c *Config) { c.Ports = spread.Ports{First: 62000, Last: 61000} }, nil, "the ports 62000-61000 are an empty range", ErrInvalid},
 		{
 			"more lanes than ports", func(c *Config) { c.Lanes, c.Ports = 9, spread.Ports{First: 61000, Last: 61007} }, nil,
-			"9 lanes need as many ports, but 61000-61007 are 8", ErrInvalid,
+			"9 lanes need 9 ports, but 61000-61007 has only 8", ErrInvalid,
 		},
 		{"too many lanes", func(c *Config) { c.Lanes = 65 }, nil, "65 lanes: want 1 to 64", ErrInvalid},
 		{"no such gathering", func(c *Config) { c.Gather = "dpdk" }, nil, `invalid gather mode "dpdk"`, ErrInvalid},
