@@ -10,17 +10,18 @@ import (
 
 // bufferSizes are the sizes of buffers in bytes. A waiting train is copied to the smallest that holds it, so that a queue of small
 // datagrams does not take 64 KiB for each.
-var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement, maxWaiting}
+var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement, maxTrainBuffer}
 
 const (
-	// maxElement is the size in bytes of the largest received element, and receiveClass the index of its buffers.
-	maxElement   = 65536
+	// maxElement is the maximum size in bytes of what one receive from a UDP socket returns: a datagram, or a train that GRO made.
+	maxElement = 65536
+	// receiveClass is the index in bufferSizes of maxElement.
 	receiveClass = 2
-	// maxWaiting is the size in bytes of the buffer for the largest train of a TUN.
-	maxWaiting = (tun.MaxTrain + 63) &^ 63
+	// maxTrainBuffer is the size in bytes of the buffer for the largest train of a TUN, in whole cache lines.
+	maxTrainBuffer = (tun.MaxTrain + 63) &^ 63
 )
 
-// buffer is a buffer of a queue.
+// buffer holds one train while it waits in a lane's transmit or receive queue.
 type buffer struct {
 	bytes []byte // its length is one of bufferSizes
 	class int    // index in bufferSizes
@@ -29,18 +30,19 @@ type buffer struct {
 // bufferPools hold unused buffers of all lanes by class. After a burst the garbage collector frees them.
 var bufferPools [len(bufferSizes)]sync.Pool
 
-// ownBuffers is the number of unused buffers of each class that a lane keeps: the last used ones, which may be in its core's cache.
+// ownBuffers is the number of unused buffers of each class that a lane keeps: the most recently used ones, which may be in its
+// core's cache.
 const ownBuffers = 16
 
-// bufferSet provides the buffers of one lane, and counts them.
+// bufferSet provides the buffers of one lane, and counts the bytes in use.
 type bufferSet struct {
 	own      [len(bufferSizes)][]*buffer
 	used     int       // bytes of the buffers in use
 	released []*buffer // in use until recycle
-	made     int
+	made     int       // allocated buffers of all classes
 }
 
-// take returns the smallest buffer for n bytes, at most maxWaiting.
+// take returns a buffer of the smallest class that holds n bytes. n must not exceed maxTrainBuffer.
 func (s *bufferSet) take(n int) *buffer {
 	class := 0
 	for bufferSizes[class] < n {
@@ -59,16 +61,16 @@ func (s *bufferSet) take(n int) *buffer {
 	return newBuffer(class, s.made)
 }
 
-// newBuffer allocates the n-th buffer of a class. Large ones begin at different offsets in their pages (cacheStagger): the allocator
-// would place all at the same offset modulo 64 KiB.
+// newBuffer allocates a buffer, the n-th of its lane. Large buffers begin at different offsets (cacheStagger): otherwise
+// all would begin at the same offset modulo 64 KiB and compete for the same cache sets.
 func newBuffer(class, n int) *buffer {
 	size := bufferSizes[class]
 	if size < maxElement {
 		return &buffer{bytes: make([]byte, size), class: class}
 	}
-	const pages = 8 << 10 // the allocator's unit for large objects
-	at := n * cacheStagger % pages
-	return &buffer{bytes: make([]byte, size+pages)[at : at+size : at+size], class: class}
+	const pageSize = 8 << 10 // the allocator's unit for large objects
+	offset := n * cacheStagger % pageSize
+	return &buffer{bytes: make([]byte, size+pageSize)[offset : offset+size : offset+size], class: class}
 }
 
 // release marks a buffer as unused from the next recycle on.
