@@ -293,7 +293,7 @@ func (logWatch) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
 func (w logWatch) Handle(_ context.Context, r slog.Record) error {
-	stall := strings.HasPrefix(r.Message, "packets stalled")
+	stall := strings.HasPrefix(r.Message, "packets to the peer stalled")
 	if r.Level < slog.LevelError && !stall {
 		return nil
 	}

@@ -43,8 +43,8 @@ func (r *renewals) enter(p *Peer) bool {
 	return s.running
 }
 
-// waits reports whether the peer waits for its turn.
-func (r *renewals) waits(p *Peer) bool {
+// contains reports whether the peer waits for its turn.
+func (r *renewals) contains(p *Peer) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return p.renewal.waiting != nil

@@ -15,44 +15,45 @@ import (
 )
 
 const (
-	// stallInterval is the least time in ns between two checks.
+	// stallInterval is the minimum time in ns between two checks.
 	stallInterval = int64(time.Second)
 	// stallLimit is the time in ns for which a lane may handle one batch, which takes at most some milliseconds.
 	stallLimit = int64(10 * time.Second)
-	// stallStep is the time in ns that one check adds to that of a lane at most: after a pause of the machine a lane needs time to go on.
+	// stallStep is the maximum time in ns that one check adds to loopWatch.stuck. So a loop that has not run while the machine was
+	// suspended has several checks in which to go on.
 	stallStep = stallLimit / 4
 	// stagedLimit is the time in ns for which a peer's packets may wait without a handshake: a worker may be about to start one.
 	stagedLimit = int64(2 * time.Second)
-	// stagedChecked is the number of staged trains, oldest first, whose peers are checked.
-	stagedChecked = 256
+	// maxStagedChecked is the number of staged trains, oldest first, whose peers are checked.
+	maxStagedChecked = 256
 )
 
-// stallWatch finds what takes packets and does not get on: a lane that does not return from a batch, and packets that wait for a session
-// although nobody starts a handshake. It has no timer. Workers call it after a task and Stats before a report, so an idle device does not.
+// stallWatch detects packets that are stuck: in a lane that does not return from a batch, or waiting for a session although nobody starts a
+// handshake. It has no timer: the device's workers check after each task, and Stats before each report, so an idle device is not woken.
 type stallWatch struct {
-	due                       atomic.Int64 // when the next check is due
-	transmit, receive, staged atomic.Uint64
+	due                       atomic.Int64  // when the next check is due
+	transmit, receive, staged atomic.Uint64 // stalls of transmit loops, of receive loops, and of peers' staged packets
 
-	mu       sync.Mutex // guards the fields below
-	checked  int64      // when the last check was
-	loops    []loopWatch
-	suspects map[*Peer]int64 // peers whose packets wait without a handshake, and since when
+	mu        sync.Mutex // guards the fields below
+	lastCheck int64
+	loops     []loopWatch     // by lane, the transmit loop first
+	suspects  map[*Peer]int64 // peers whose packets wait without a handshake, and since when
 }
 
-// loopWatch is the state of one loop of a lane.
+// loopWatch is the state of a loop: the goroutine of a lane for one direction.
 type loopWatch struct {
 	last    engine.Progress
-	stuck   int64 // for how long it has not changed, in ns
+	stuck   int64 // time in ns since last has changed, counted in steps of stallStep at most
 	stalled bool
 }
 
-// check notes the progress after the time step, and reports whether the loop has stalled just now.
-func (w *loopWatch) check(now engine.Progress, step int64) bool {
-	if !now.Working() || now != w.last {
-		*w = loopWatch{last: now}
+// check records the progress, elapsed ns after the check before. It reports whether this check is the first to find the loop stalled.
+func (w *loopWatch) check(current engine.Progress, elapsed int64) bool {
+	if !current.Working() || current != w.last {
+		*w = loopWatch{last: current}
 		return false
 	}
-	w.stuck += min(step, stallStep)
+	w.stuck += min(elapsed, stallStep)
 	if w.stalled || w.stuck < stallLimit {
 		return false
 	}
@@ -69,9 +70,9 @@ func (d *Device) checkStalls() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d.checkLoops(now - w.checked)
+	d.checkLoops(now - w.lastCheck)
 	d.checkStaged(now)
-	w.checked = now
+	w.lastCheck = now
 }
 
 // stallReport returns the counts after a check.
@@ -89,23 +90,23 @@ func (d *Device) stallReport() config.StallReport {
 	return r
 }
 
-// loopName returns the name of a loop as its thread has it.
+// loopName returns the name of a loop. Its thread has the same after a prefix.
 func loopName(i int) string { return [...]string{"tx", "rx"}[i%2] + strconv.Itoa(i/2) }
 
-// checkLoops checks all loops after the time step. Nothing can be done here for a loop that does not return: the health check of the daemon
-// fails, and the service manager restarts it. The caller holds the watch's lock.
-func (d *Device) checkLoops(step int64) {
+// checkLoops checks all loops, elapsed ns after the check before. It cannot restart a loop that does not return: the health check of the
+// daemon fails, and the service manager restarts the daemon. The caller holds the watch's lock.
+func (d *Device) checkLoops(elapsed int64) {
 	w := &d.stalls
 	if w.loops == nil {
 		w.loops = make([]loopWatch, 2*d.engine.Lanes())
 	}
 	for i := range d.engine.Lanes() {
 		tx, rx := d.engine.Progress(i)
-		if w.loops[2*i].check(tx, step) {
+		if w.loops[2*i].check(tx, elapsed) {
 			w.transmit.Add(1)
 			d.logStalledLoop(2 * i)
 		}
-		if w.loops[2*i+1].check(rx, step) {
+		if w.loops[2*i+1].check(rx, elapsed) {
 			w.receive.Add(1)
 			d.logStalledLoop(2*i + 1)
 		}
@@ -117,8 +118,8 @@ func (d *Device) logStalledLoop(i int) {
 		"lane", i/2, "direction", [...]string{"transmit", "receive"}[i%2])
 }
 
-// checkStaged checks the peers of the oldest staged trains, and restarts those that have been suspect for stagedLimit. The caller holds the
-// watch's lock.
+// checkStaged checks the peers of the oldest staged trains. After stagedLimit as a suspect, a peer's packets are sent, or a handshake is
+// started. The caller holds the watch's lock.
 func (d *Device) checkStaged(now int64) {
 	w := &d.stalls
 	before := w.suspects
@@ -128,11 +129,11 @@ func (d *Device) checkStaged(now int64) {
 		if !known {
 			since = now
 		}
-		stays := now-since < stagedLimit
-		if !p.restartStaged(now, !stays) {
+		restart := now-since >= stagedLimit
+		if !p.checkStuck(now, restart) {
 			continue
 		}
-		if !stays {
+		if restart {
 			w.staged.Add(1)
 			continue
 		}
@@ -149,7 +150,7 @@ func (d *Device) stagedPeers() (peers []*Peer) {
 	defer d.staged.mu.Unlock()
 	seen := map[*Peer]struct{}{}
 	n := 0
-	for e := d.staged.order.Front(); e != nil && n < stagedChecked; e = e.Next() {
+	for e := d.staged.order.Front(); e != nil && n < maxStagedChecked; e = e.Next() {
 		p := e.Value.(*stagedTrain).peer
 		if _, again := seen[p]; !again {
 			seen[p] = struct{}{}
@@ -160,12 +161,12 @@ func (d *Device) stagedPeers() (peers []*Peer) {
 	return peers
 }
 
-// restartStaged reports whether packets wait although nothing will send them. With restart it sends them or starts a handshake.
-func (p *Peer) restartStaged(now int64, restart bool) bool {
+// checkStuck reports whether packets wait although nothing will send them. If so, and with restart, it sends them or starts a handshake.
+func (p *Peer) checkStuck(now int64, restart bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	usable := p.engine.Current.Load().Usable(now)
-	if !p.running || !p.hasStaged() || !usable && p.handshakeComes() {
+	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) {
 		return false
 	}
 	if !restart {
@@ -173,7 +174,7 @@ func (p *Peer) restartStaged(now int64, restart bool) bool {
 	}
 	p.logStaged(now, usable)
 	if usable {
-		p.publishCurrent()
+		p.publishCurrent() // sends them
 	} else {
 		p.initiate(now)
 	}
@@ -181,7 +182,7 @@ func (p *Peer) restartStaged(now int64, restart bool) bool {
 	return true
 }
 
-// logStaged logs that packets waited although there was a session, or no handshake. The caller holds mu.
+// logStaged logs that packets waited although there was a session, or because nobody had started a handshake. The caller holds mu.
 func (p *Peer) logStaged(now int64, session bool) {
 	level := slog.LevelWarn
 	if !p.dev.failuresLog.allow(now, time.Minute) {
@@ -189,17 +190,17 @@ func (p *Peer) logStaged(now int64, session bool) {
 	}
 	log := p.log().With("peer", p.key)
 	if session {
-		log.Log(context.Background(), level, "packets stalled: they waited although there was a session, sending them")
+		log.Log(context.Background(), level, "packets to the peer stalled although there was a session, sending them now")
 		return
 	}
-	log.Log(context.Background(), level, "packets stalled: they waited for a session, and no handshake was under way, starting one")
+	log.Log(context.Background(), level, "packets to the peer stalled because no handshake was under way, starting a handshake now")
 }
 
-// handshakeComes reports whether a handshake will be started, or is in flight or will be retried and has its timer. Another private key
-// ends the one in flight, and leaves the retry. The caller holds mu.
-func (p *Peer) handshakeComes() bool {
+// handshakePending reports whether a handshake follows without help: a worker or the peer's turn will start it, or the timer is set and a
+// handshake is in flight, deferred or to be retried. After a change of the private key, only the retry is left. The caller holds mu.
+func (p *Peer) handshakePending() bool {
 	t := &p.timers
-	if p.requests.tasks.Load() != 0 || p.dev.renewals.waits(p) {
+	if p.requests.tasks.Load() != 0 || p.dev.renewals.contains(p) {
 		return true
 	}
 	return t.timer != nil && (p.handshake.attempt != nil || t.initiateAt != 0 || t.Retries())

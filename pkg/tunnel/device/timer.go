@@ -11,11 +11,11 @@ import (
 var _ peer.Waker = (*Peer)(nil)
 
 const (
-	// coalesceAfter is the least time, in ns, to a deadline that may be coalesced with others. Handshake retries, which are
-	// jittered on purpose, and hellos are nearer.
+	// coalesceAfter is the minimum time, in ns, until a deadline that is coalesced with others. Deadlines of handshake retries, which are
+	// jittered on purpose, and of hellos are less than that away, so they keep their instants.
 	coalesceAfter = int64(8 * time.Second)
-	// slack is the granularity, in ns, of coalesced timers; a power of two. Peers with deadlines close together wake the
-	// machine once. Linux's timer wheel may delay a timer of 10 s as long.
+	// slack is the granularity of coalesced timers, 2^28 ns or 268 ms. Peers with deadlines close together wake the machine once.
+	// Linux's timer wheel may delay a timer of 10 s by as much.
 	slack = int64(1) << 28
 )
 
@@ -25,32 +25,32 @@ type timerState struct {
 	timer      *time.Timer // nil while no timer is set
 	keepalive  uint16      // persistent keepalive interval, in seconds
 	initiateAt int64       // when a deferred handshake may start, 0 for never
-	retryAt    int64       // when a resumed device repeats its handshake, 0 for never
-	retries    int         // how often it did
+	retryAt    int64       // when the initiation of a renewal is repeated (renew.go), 0 for never
+	retries    int         // how many times it was repeated
 }
 
-// coalesce returns when a timer for the instant at should fire.
-func coalesce(now, at int64) int64 {
-	if at-now < coalesceAfter {
-		return at
+// coalesce returns the instant at which the timer for a deadline fires.
+func coalesce(now, deadline int64) int64 {
+	if deadline-now < coalesceAfter {
+		return deadline
 	}
-	return (at + slack - 1) &^ (slack - 1)
+	return (deadline + slack - 1) &^ (slack - 1)
 }
 
 // armTimer sets the timer to the peer's next deadline, or stops it if there is none. The caller holds mu.
 func (p *Peer) armTimer(now int64) {
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
-	for _, at := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), t.initiateAt, t.retryAt} {
-		if at != 0 && (next == 0 || at < next) {
-			next = at
+	for _, deadline := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), t.initiateAt, t.retryAt} {
+		if deadline != 0 && (next == 0 || deadline < next) {
+			next = deadline
 		}
 	}
 	if next == 0 {
 		p.stopTimer()
 		return
 	}
-	p.noteChange()
+	p.noteChange() // a peer with a timer counts as changed for a handover
 	wait := time.Duration(max(coalesce(now, next)-now, 0))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, p.Wake)
@@ -59,7 +59,7 @@ func (p *Peer) armTimer(now int64) {
 	}
 }
 
-// stopTimer releases the timer. It may have fired already, which does no harm. The caller holds mu.
+// stopTimer releases the timer. If it has fired already, a worker finds that nothing is due. The caller holds mu.
 func (p *Peer) stopTimer() {
 	if p.timers.timer != nil {
 		p.timers.timer.Stop()
@@ -67,8 +67,8 @@ func (p *Peer) stopTimer() {
 	}
 }
 
-// ClockJumped evaluates all timers that are set. Call it after the machine was suspended: Go's timers stop meanwhile, but
-// Config.Clock may not, and keys would be erased late.
+// ClockJumped evaluates all timers that are set. Call it after the machine was suspended: Go's timers stop during a suspend, while
+// Config.Clock may go on, so keys would be erased late.
 func (d *Device) ClockJumped() {
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
