@@ -12,40 +12,48 @@ import (
 type Handler interface {
 	// Status returns the current state of the device.
 	Status() config.Status
-	// Configure applies the whole change or nothing. An error that holds an *Error or a syscall.Errno decides the errno
-	// the client sees; any other error is reported as errno 55, as wireguard-go does.
+	// Configure applies the whole change or nothing. An error that wraps an *Error or a syscall.Errno determines the
+	// errno that the client sees. Any other error is reported as errno 55 (errnoUnknown), as by wireguard-go.
 	Configure(config.Device) error
 	// Stats returns a value for json.Marshal.
 	Stats() any
 }
 
-// Limits of one socket. A client that exceeds one is disconnected, after an error reply where one is still possible.
+// Limits of a server. A client that exceeds one is disconnected, after an error reply where one is still possible.
 const (
-	maxLine            = 4096                   // bytes in one line; the longest legitimate one has under 200
-	maxRequest         = 64 << 20               // bytes in one request: over a million allowed IPs
-	largeRequest       = 1 << 20                // bytes of a failed request from which on its memory is returned to the kernel at once
-	maxReply           = 512 << 20              // bytes a client accepts for one answer
-	maxConns           = 64                     // clients at once; a new one replaces the one that has kept the daemon waiting longest for its request
-	firstTimeout       = 5 * time.Second        // from connecting to the first byte, so that idle clients do not block others for long
-	idleTimeout        = 60 * time.Second       // from the first byte to the end of a request, and from there to the end of the next
-	replyTimeout       = 30 * time.Second       // for a client to read its answer
-	acceptPause        = 100 * time.Millisecond // before the next try when descriptors or memory ran out
-	failureLogs        = 16                     // messages about failed requests, then one each failureLogInterval
-	failureLogInterval = 10 * time.Second
-	requestTimeout     = 60 * time.Second // for a daemon to answer Client
+	maxLine      = 4096             // bytes in one line; the longest legitimate one has under 200
+	maxRequest   = 64 << 20         // bytes in one request: over a million allowed IPs
+	maxConns     = 64               // clients at once; a new one replaces the one that has kept the daemon waiting longest for its request
+	firstTimeout = 5 * time.Second  // from connecting to the first byte, so that idle clients do not block others for long
+	idleTimeout  = 60 * time.Second // from the first byte to the end of the first request, and from the end of one request to that of the next
+	replyTimeout = 30 * time.Second // for a client to read its answer
 )
 
-// First lines of the operations. An operation ends with an empty line.
+// How a server handles its own shortages and failed requests.
 const (
-	opGet   = "get=1"
-	opSet   = "set=1"
-	opStats = "stats=1"
-	opLog   = "log=1"
-	opFlows = "flows=1"
-	opProbe = "probe=1"
+	largeRequest       = 1 << 20                // bytes; after a failed request of at least this size, free memory is returned to the kernel at once
+	acceptPause        = 100 * time.Millisecond // between two attempts to accept a client while descriptors or memory are exhausted
+	failureLogs        = 16                     // messages about failed requests, then one every failureLogInterval
+	failureLogInterval = 10 * time.Second
+)
 
-	opHandover = "takeover=1" // the value is part of the handover protocol: daemons of other releases use it
-	opUpgrade  = "upgrade=1"
+// Limits of a Client.
+const (
+	maxReply       = 512 << 20        // bytes in one answer
+	requestTimeout = 60 * time.Second // for a daemon to answer
+)
+
+// First lines of requests, which name the operation. A request ends with an empty line.
+const (
+	opGet   = "get=1"   // the configuration, in wg's format
+	opSet   = "set=1"   // changes of the configuration, in wg's format
+	opStats = "stats=1" // Handler.Stats as JSON
+	opLog   = "log=1"   // the log level, or a change of it
+	opFlows = "flows=1" // the busiest inner flows, as JSON
+	opProbe = "probe=1" // a test of the path to a peer
+
+	opHandover = "takeover=1" // a new daemon takes the tunnel over; other releases use this value, so it stays
+	opUpgrade  = "upgrade=1"  // the daemon starts a new one, which takes the tunnel over
 )
 
 // Device keys that only ropewalk has.
@@ -54,11 +62,11 @@ const (
 	keySpreadPorts = "spread_ports"
 	keyUnderlay    = "underlay"
 	keyReceiveCPUs = "rx_cpus"
-	keyFragments   = "outer_fragments"
+	keyFragments   = "outer_fragments" // whether outer packets may be fragmented
 )
 
 // Peer keys that only ropewalk has.
 const (
 	keyName         = "name"
-	keyEndpointName = "endpoint_name" // follows endpoint, which removes it
+	keyEndpointName = "endpoint_name" // must follow endpoint in a request: a new endpoint clears the name
 )
