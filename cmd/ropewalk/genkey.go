@@ -17,11 +17,11 @@ func newGenkeyCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:     "genkey",
 		Short:   "Print a new private key",
-		Long:    "genkey prints a new private key in base64. It warns if standard output is a file that others can access.",
+		Long:    "genkey prints a new private key in base64. It warns if standard output is a file that all users can access.",
 		Example: "  umask 077; ropewalk genkey > private.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			warnIfWorldAccessible(cmd.ErrOrStderr(), cmd.OutOrStdout())
 			key, err := noise.NewPrivateKey(rand.Reader)
 			if err != nil {
 				return err
@@ -32,15 +32,15 @@ func newGenkeyCmd() *cobra.Command {
 }
 
 // printKey prints a key. It returns an error if that fails, for example on a full disk.
-func printKey(w io.Writer, base64 string) error {
-	if _, err := fmt.Fprintln(w, base64); err != nil {
+func printKey(w io.Writer, key string) error {
+	if _, err := fmt.Fprintln(w, key); err != nil {
 		return fmt.Errorf("writing the key to standard output: %w", err)
 	}
 	return nil
 }
 
-// warnIfPublic prints wg(8)'s warning if out is a file whose mode gives all users (not only a group) any access.
-func warnIfPublic(warnings, out io.Writer) {
+// warnIfWorldAccessible prints wg(8)'s warning if out is a regular file with a permission for users that are neither owner nor group.
+func warnIfWorldAccessible(warnings, out io.Writer) {
 	f, ok := out.(*os.File)
 	if !ok {
 		return

@@ -19,7 +19,7 @@ func newGenpskCmd() *cobra.Command {
 		Example: "  umask 077; ropewalk genpsk > preshared.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			warnIfWorldAccessible(cmd.ErrOrStderr(), cmd.OutOrStdout())
 			key, err := noise.NewPresharedKey(rand.Reader)
 			if err != nil {
 				return err

@@ -19,7 +19,7 @@ func newShowconfCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeInterface,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			warnIfPublic(cmd.ErrOrStderr(), cmd.OutOrStdout())
+			warnIfWorldAccessible(cmd.ErrOrStderr(), cmd.OutOrStdout())
 			return withDaemon(socketDir(), args[0], func(c *uapi.Client) error {
 				st, err := c.Status()
 				if err != nil {

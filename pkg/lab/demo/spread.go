@@ -13,13 +13,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// The names of the two runs.
+// The names of the two measurements.
 const (
 	spreadOff = "spread off"
 	spreadOn  = "spread on"
 )
 
-// setSpread sets the spread mode of both ends. It returns any error of a daemon that does not support spread.
+// setSpread sets the spread mode of both ends. It fails if a daemon does not support spread.
 func (d *demo) setSpread(mode config.SpreadMode) error {
 	for _, s := range []*Side{d.left, d.right} {
 		c, err := uapi.Dial(s.Interface)
@@ -35,8 +35,9 @@ func (d *demo) setSpread(mode config.SpreadMode) error {
 	return nil
 }
 
-// startSpread sets Spread = auto at both ends, removes their sessions, and waits until both spread.
-func (d *demo) startSpread(ctx context.Context, s *traffic.Server) error {
+// startSpread sets Spread = auto at both ends and waits until both spread. To replace the peers removes their sessions, so that hellos
+// follow. After spreadTimeout it returns the reason why an end does not spread.
+func (d *demo) startSpread(ctx context.Context, server *traffic.Server) error {
 	err := errors.Join(d.setSpread(config.SpreadAuto), d.left.configure(d.right), d.right.configure(d.left))
 	if err != nil {
 		return err
@@ -44,12 +45,12 @@ func (d *demo) startSpread(ctx context.Context, s *traffic.Server) error {
 	deadline := time.Now().Add(spreadTimeout)
 	for {
 		d.live.step("waiting for hellos")
-		if _, err := d.connect(ctx, s); err != nil {
+		if _, err := d.connect(ctx, server); err != nil { // takes a moment, so the loop needs no pause
 			return err
 		}
-		why := errors.Join(d.left.notSpreading(d.right), d.right.notSpreading(d.left))
-		if why == nil || time.Now().After(deadline) {
-			return why
+		err := errors.Join(d.left.notSpreading(d.right), d.right.notSpreading(d.left))
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// maxLine bounds a message: a report of MaxStreams streams.
+// maxLine is the maximum length of a message. The longest is a report of MaxStreams streams.
 const maxLine = 256 << 10
 
 // message is one line of JSON on a control connection, with one field set. The first line of a connection is Open or Data.
-// A TCP stream follows Data.
+// After the line with Data, the client sends the bytes of a TCP stream on the same connection.
 type message struct {
 	Open     *openMsg   `json:"open,omitempty"`     // client: begin a run
 	Data     *dataMsg   `json:"data,omitempty"`     // client: this connection is a stream of a run
@@ -28,10 +28,10 @@ type message struct {
 }
 
 type openMsg struct {
-	Key     uint64 `json:"key"`
+	Key     uint64 `json:"key"` // identifies the run
 	Kind    Kind   `json:"kind"`
 	Streams int    `json:"streams"`
-	Size    int    `json:"size"`
+	Size    int    `json:"size"` // of a UDP payload, in bytes
 	// Warmup is in nanoseconds.
 	Warmup time.Duration `json:"warmup,omitempty"`
 }
@@ -91,7 +91,7 @@ func parseMessage(line []byte) (message, error) {
 		return message{}, fmt.Errorf("parsing a control message: %w", err)
 	}
 	if m.Error != "" {
-		return message{}, fmt.Errorf("error from the other side: %s", m.Error)
+		return message{}, fmt.Errorf("error from the server: %s", m.Error)
 	}
 	return m, nil
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
-// drops emits every drop reason, including those with count 0: rate() needs the 0 before the first drop.
+// drops emits every drop reason, including those with count 0: Prometheus's rate() needs the 0 before the first drop. Each drop is counted
+// in one place: by the device, on its slow path, or by a lane.
 func (s *scrape) drops() {
 	for r := drop.None + 1; r < drop.Count; r++ {
 		name := r.String()
@@ -20,7 +21,7 @@ func (s *scrape) drops() {
 	}
 }
 
-// stage returns the stage of processing that the prefix of a drop reason names.
+// stage maps the prefix of a drop reason to the stage of processing. A prefix that is no abbreviation is the stage.
 func stage(reason string) string {
 	prefix, _, _ := strings.Cut(reason, "_")
 	switch prefix {
