@@ -51,8 +51,7 @@ type SkippedPeer struct {
 
 // Attach spreads a tunnel's packets on a device, and gathers those of its peers. If the device is attached already, Attach
 // updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
-// restores the previous state. The exception are programs that it had already replaced, if the process has no
-// CAP_SYS_ADMIN.
+// restores the previous state. Exception: programs that it has already replaced stay if the process has no CAP_SYS_ADMIN.
 //
 // If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
 // says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
@@ -228,11 +227,11 @@ func byEndpoint(peers []programs.Peer) map[netip.AddrPort]*programs.Peer {
 
 // syncTunnel writes the differences to the wanted tunnel and peers, and reports whether there were any.
 func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer) (changed bool, err error) {
-	now, present, err := readTunnel(s, tunnel.Port)
+	current, present, err := readTunnel(s, tunnel.Port)
 	if err != nil {
 		return false, err
 	}
-	wanted, there := byEndpoint(peers), byEndpoint(present)
+	wanted, existing := byEndpoint(peers), byEndpoint(present)
 	// Remove old peers first: a new peer may have the address of a removed one.
 	for _, p := range present {
 		if wanted[p.Endpoint] == nil {
@@ -243,16 +242,16 @@ func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer
 		}
 	}
 	wide := tunnel
-	if now != nil { // keep the old lanes until all peers have new ones
-		wide.Lanes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(now.Lanes, tunnel.Lanes))))
+	if current != nil { // keep the old lanes until all peers have new ones
+		wide.Lanes = slices.Compact(slices.Sorted(slices.Values(slices.Concat(current.Lanes, tunnel.Lanes))))
 	}
-	if now == nil || !sameTunnel(*now, wide) {
+	if current == nil || !sameTunnel(*current, wide) {
 		changed = true
 		if err := s.SetTunnel(wide); err != nil {
 			return true, err
 		}
 	}
-	if others := changedPeers(peers, there); len(others) > 0 {
+	if others := changedPeers(peers, existing); len(others) > 0 {
 		changed = true
 		if err := s.SetPeers(others); err != nil {
 			return true, err
@@ -265,10 +264,10 @@ func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer
 }
 
 // changedPeers returns the peers that must be written: first those that exist already, which always fit, then new ones.
-func changedPeers(peers []programs.Peer, there map[netip.AddrPort]*programs.Peer) (others []programs.Peer) {
+func changedPeers(peers []programs.Peer, existing map[netip.AddrPort]*programs.Peer) (others []programs.Peer) {
 	var fresh []programs.Peer
 	for _, p := range peers {
-		was := there[p.Endpoint]
+		was := existing[p.Endpoint]
 		switch {
 		case p.First != 0:
 		case was != nil:

@@ -34,7 +34,7 @@ type Gather string
 
 // The modes. Auto is GatherTC, since tc ingress disables no offloads. XDP costs less per packet, but a driver may disable
 // offloads for it: on a veth TSO and UDP GSO of the other end, on virtio_net the guest's receive offloads (TSO, UFO, LRO).
-// GatherNone is for peers that never spread and never answer to a lane port. The latter holds only for peers that gather.
+// GatherNone is for peers that never spread and never answer to a lane port. Peers that do not gather answer to lane ports.
 const (
 	GatherAuto Gather = "auto"
 	GatherTC   Gather = "tc"
@@ -53,9 +53,10 @@ type Config struct {
 	// GatherOnly are endpoints of further peers, from which packets are gathered but to which none are spread: peers that have not
 	// announced yet that they gather. If GatherOnly is set, Peers must name all others: the tunnel's peers are not used.
 	GatherOnly []netip.AddrPort
-	// Lanes is the number of ports to spread over, at most spread.MaxPorts. Zero: as many as are free.
+	// Lanes is the number of ports to spread over, at most spread.MaxPorts. Zero: spread.MaxPorts, halved until so many contiguous
+	// ports are free.
 	Lanes int
-	// Ports is the range of source ports. The first free ones are used. Zero: spread.DefaultPorts.
+	// Ports is the range of source ports. The lowest free contiguous ones are used. Zero: spread.DefaultPorts.
 	Ports spread.Ports
 	// PortPlan is the port plan of a receiver: the exact source ports, in order. It replaces Lanes and Ports. Ports between them
 	// are left to others.

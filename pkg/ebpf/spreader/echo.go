@@ -72,7 +72,8 @@ func (k echoKeys) of(s EchoSecrets) programs.EchoKeys {
 	return keys
 }
 
-// echoSecrets returns the secrets of the tunnel's peers that have an address of their own. Only gather answers.
+// echoSecrets returns the secrets of those peers of the tunnel that share their address with no other. Without gather there is nothing that
+// answers probes, so it returns none.
 func (pl *plan) echoSecrets(t *Tunnel) map[netip.Addr]EchoSecrets {
 	if t == nil || pl.cfg.Gather == GatherNone {
 		return nil

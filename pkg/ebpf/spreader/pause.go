@@ -16,10 +16,10 @@ import (
 // ErrNotAttached is returned by SetPaused for a device without the programs.
 var ErrNotAttached = errors.New("spread is not attached")
 
-// SetPaused makes the messages that leave a device keep their tunnel's listen port, or ends that: at once, and until the next
-// SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network namespace.
-// With a valid address it concerns the peers at that address alone; a peer whose address changes is no longer paused. To resume also ends
-// PeerStatus.HeldSeconds and clears PeerStatus.Blocked. errors.Is(err, ErrNotAttached) if there is nothing to pause.
+// SetPaused pauses or resumes spread on a device: while paused, messages keep their tunnel's listen port. It takes effect at once, and lasts
+// until the next SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network
+// namespace. With a valid peer address, only peers at that address are paused or resumed; a peer whose address changes is no longer paused.
+// A resume also ends PeerStatus.HeldSeconds and clears PeerStatus.Blocked. The error is ErrNotAttached if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {

@@ -103,10 +103,10 @@ func (pl *plan) checkNotRenamed(p pins) error {
 }
 
 // checkRemote returns an error for a peer whose address is local to this host or a broadcast address, by the routing table.
-// It checks only peers that are not in before, since there may be thousands, and adds them to it.
-func (pl *plan) checkRemote(before map[netip.Addr]bool) error {
+// It skips the addresses in checked, since there may be thousands, and adds those that it has checked.
+func (pl *plan) checkRemote(checked map[netip.Addr]bool) error {
 	for _, p := range pl.cfg.configuredPeers() {
-		if before[p.Addr()] {
+		if checked[p.Addr()] {
 			continue
 		}
 		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
@@ -118,8 +118,8 @@ func (pl *plan) checkRemote(before map[netip.Addr]bool) error {
 				return fmt.Errorf("%s is not a valid peer address: it is local to this host, or a broadcast address", p.Addr())
 			}
 		}
-		if before != nil {
-			before[p.Addr()] = true
+		if checked != nil {
+			checked[p.Addr()] = true
 		}
 	}
 	return nil

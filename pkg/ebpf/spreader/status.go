@@ -210,14 +210,14 @@ func (s *DeviceStatus) readOrder(st *HookStatus, h hook.Hook) {
 	s.problem("%s", behindText(h.AttachPoint, st.Before))
 }
 
-// nameProblem reports a device that no longer exists under its name. now is the index that it has now, or 0.
-func (s *DeviceStatus) nameProblem(now int) {
-	if now == 0 {
+// nameProblem reports a device that no longer exists under its name. index is that of the device which the programs are attached to, or 0.
+func (s *DeviceStatus) nameProblem(index int) {
+	if index == 0 {
 		s.problem("the device is gone: attach again when it is back, or keep `ropewalk spread attach --watch` running")
 		return
 	}
 	s.problem("the device was renamed to %s or moved to another network namespace, with its programs: detach "+
-		"it under this name, then attach it under the other", deviceName(now))
+		"it under this name, then attach it under the other", deviceName(index))
 }
 
 func hookStatusOf(s hook.Status, why string) HookStatus {
@@ -319,7 +319,7 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 	return nil
 }
 
-// readTraffic takes over what the tunnel counts, of peers that have an address of their own.
+// readTraffic copies the tunnel's byte counts of those peers that share their address with no other.
 func (t *TunnelStatus) readTraffic(from *Tunnel) {
 	byAddress := map[netip.Addr]*TunnelPeer{}
 	for i := range from.Peers {

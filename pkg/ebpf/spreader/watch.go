@@ -25,9 +25,9 @@ const (
 	// defaultPollInterval is the interval at which a tunnel in use is checked for new and moved peers. The kernel sends no
 	// notifications of these.
 	defaultPollInterval = 5 * time.Second
-	// maxPollBackoff is the factor by which the poll interval of an idle tunnel grows at most.
+	// maxPollBackoff is the maximum factor by which the poll interval of an idle tunnel grows.
 	maxPollBackoff = 12
-	// idleBytes is the most traffic between two polls of an idle tunnel: keepalives and handshakes.
+	// idleBytes is the maximum traffic between two polls with which a tunnel counts as idle: keepalives and handshakes.
 	idleBytes = 16 << 10
 )
 
@@ -112,7 +112,7 @@ type watcher struct {
 	index         atomic.Int64  // the device's, as of the last change or poll
 	history       history
 	lastError     string        // the last logged error
-	interval      time.Duration // the shortest time between two polls
+	interval      time.Duration // the minimum time between two polls
 	wait          time.Duration // until the next poll
 	noLinkUpdates bool          // the link subscription ended
 	traffic       uint64        // of the tunnel, at the last poll
@@ -212,8 +212,8 @@ func (w *watcher) reconcile(ctx context.Context) {
 	}
 }
 
-// schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. The first
-// packets after a longer pause may then be unspread for longer.
+// schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. So a
+// peer that is new or has moved after a pause is noticed later, and packets to it are not spread until then.
 func (w *watcher) schedule(traffic uint64, busy bool) {
 	used := traffic < w.traffic || traffic-w.traffic > idleBytes
 	w.traffic = traffic
