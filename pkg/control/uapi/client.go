@@ -18,9 +18,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Client is a connection to a device's daemon, ropewalk's or another's. It is for one goroutine at a time. A refused
-// operation is an *Error and leaves the connection usable; after any other error it must be closed. Each operation
-// fails with os.ErrDeadlineExceeded when the daemon takes more than a minute.
+// Client is a connection to a device's daemon, ropewalk's or another's. It is for one goroutine at a time. The error of a refused
+// operation is an *Error, after which the Client stays usable. After any other error it must be closed. Each operation fails with
+// os.ErrDeadlineExceeded when the daemon takes more than a minute.
 type Client struct {
 	dir   Dir
 	name  string
@@ -71,8 +71,8 @@ func (c *Client) Status() (config.Status, error) {
 	return st, nil
 }
 
-// Configure applies a change. ropewalk's daemon applies all of it or nothing. Other daemons, and older ones, do not know names of peers:
-// they get the change without.
+// Configure applies a change. ropewalk's daemon applies all of it or nothing. Daemons that do not know names of peers get the change without
+// the names.
 func (c *Client) Configure(dev config.Device) error {
 	if err := checkNames(dev); err != nil {
 		return fmt.Errorf("configuring interface %s: %w", c.name, err)
@@ -82,7 +82,7 @@ func (c *Client) Configure(dev config.Device) error {
 	if !named || !errors.Is(err, unix.EINVAL) || c.dir == "" {
 		return err
 	}
-	again, dialErr := c.dir.Dial(c.name) // wireguard-go takes the rest of the request for another operation
+	again, dialErr := c.dir.Dial(c.name) // on this connection wireguard-go would read the rest of the refused request
 	if dialErr != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (c *Client) Configure(dev config.Device) error {
 	return again.configure(plain)
 }
 
-// checkNames returns an error for names that every daemon refuses: EINVAL of a daemon then means that it knows no names.
+// checkNames returns an error for names that every daemon refuses. If a daemon refuses the others with EINVAL, it knows no names.
 func checkNames(dev config.Device) error {
 	for i := range dev.Peers {
 		p := &dev.Peers[i]

@@ -24,7 +24,7 @@ import (
 // daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
 // when the successor has the interface, or has failed.
 
-// handover passes the connection to the daemon. Its result on success ends the connection.
+// handover passes the connection to the daemon. On success it returns io.EOF, which ends the connection.
 func (s *Server) handover(lines *lineReader, conn net.Conn) error {
 	if err := readEnd(lines); err != nil {
 		return err
@@ -107,7 +107,8 @@ func (c *Client) RequestHandover() (*net.UnixConn, error) {
 // RefusalPrefix begins the answer of a daemon that refuses a handover (errno=-16, and an empty line).
 const RefusalPrefix = errnoPrefix
 
-// ParseRefusal parses the first bytes of such an answer, and returns its *Error. For any other bytes it returns io.ErrUnexpectedEOF.
+// ParseRefusal parses the first bytes of an answer that begins with RefusalPrefix, and returns its *Error. For other bytes it returns
+// io.ErrUnexpectedEOF.
 func ParseRefusal(first []byte) error {
 	value, ok := strings.CutPrefix(string(first), RefusalPrefix)
 	value, _, _ = strings.Cut(value, "\n")
@@ -145,7 +146,7 @@ func (l *Listener) DupFD() (fd int, err error) {
 }
 
 // ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD, or of a socket at the same path that another program
-// listens on. It owns the descriptor, on error too.
+// listens on. ListenFD takes ownership of the descriptor, also on error.
 func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -175,8 +176,8 @@ func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
 }
 
-// Disown makes Close leave the socket's file in place: another Listener owns it. Own undoes it. Disown fails with net.ErrClosed once
-// Close has begun, which removes the file.
+// Disown makes Close leave the socket's file in place, because another Listener owns the file. Own undoes this. Once Close has begun to
+// remove the file, Disown fails with net.ErrClosed.
 func (l *Listener) Disown() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

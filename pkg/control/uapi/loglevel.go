@@ -38,7 +38,7 @@ func levelNames() []levelName {
 // Levels returns the names of the levels, the most verbose first.
 func Levels() []string { return []string{"debug", "info", "warn", "error", "silent"} }
 
-// ParseLevel returns the level of that name, in upper or lower case. It accepts wireguard-go's names too.
+// ParseLevel returns the level that a name, in upper or lower case, stands for. It also accepts wireguard-go's names.
 func ParseLevel(name string) (slog.Level, error) {
 	names := levelNames()
 	i := slices.IndexFunc(names, func(l levelName) bool { return strings.EqualFold(l.name, name) })

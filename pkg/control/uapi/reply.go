@@ -18,7 +18,7 @@ type reply struct {
 	errno syscall.Errno
 }
 
-// set accepts both signs: wireguard-go sends -22, and wg(8) takes either.
+// set parses the errno, with either sign: wireguard-go sends -22, and wg(8) accepts both.
 func (r *reply) set(value string) error {
 	n, err := strconv.ParseInt(value, 10, 32)
 	if err != nil {
@@ -28,7 +28,7 @@ func (r *reply) set(value string) error {
 	return nil
 }
 
-// err is nil only after errno=0.
+// err returns the daemon's error, nil only after errno=0.
 func (r *reply) err() error {
 	switch {
 	case !r.seen:

@@ -31,9 +31,9 @@ type Server struct {
 	Log     *slog.Logger   // failed operations, never their values; slog.Default() when nil
 	Level   *slog.LevelVar // read and changed by the log operation; nil for a fixed level
 	Idle    time.Duration  // until a client's next request; 60 s when 0. Its first request must begin within 5 s
-	// Handover hands the device over to the process at the other end. It returns nil when that process has the device, and when it did
-	// not take it. An error is sent as the answer, so Handover must not have written anything then. The connection stays the
-	// Server's. nil: the operation is not supported.
+	// Handover hands the device over to the process at the other end. It returns nil when that process has the device, and also when
+	// it has not taken the device. An error is sent as the answer, so Handover must return one only before it writes to the connection,
+	// which the Server closes. A nil Handover means that the operation is not supported.
 	Handover func(*net.UnixConn) error
 	// Flows returns the busiest flows, for json.Marshal. nil: the operation is not supported.
 	Flows func() any
@@ -83,7 +83,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// accept retries while descriptors or memory are short: other parts of the process cause and end that.
+// accept retries while descriptors or memory are exhausted: other parts of the process use and release them.
 func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for {
 		conn, err := l.Accept()

@@ -16,8 +16,8 @@ import (
 )
 
 // ParseSet reads the body of a set operation, the lines after "set=1", up to its empty line or the end of r. It may
-// read r beyond that. All errors in the text are *Error with the number of the line, the first body line being 1, and
-// come with no Device. IPv6 zones may be names, which are looked up among this host's interfaces.
+// read r beyond that. Each error in the text is an *Error with the number of the line (the first line of the body is 1), and
+// the Device is empty. IPv6 zones may be names, which are looked up among this host's interfaces.
 func ParseSet(r io.Reader) (config.Device, error) {
 	lines := newLineReader(r, maxRequest)
 	dev, err := parseSet(lines)
