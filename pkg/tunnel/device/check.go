@@ -27,31 +27,31 @@ import (
 // arrived: within a second. The peer answers at most eight rounds per second (rate).
 const checkRound = int64(200 * time.Millisecond)
 
-// checkIdle is the time in ns without a round after which the first data begins none, but the next data does that comes firstCheck later or
-// after that. So of single packets that are far apart, every other one begins a round.
+// After checkIdle ns without a round, the first data does not begin a round. Data that follows at least firstCheck ns later does. So of
+// single packets that are far apart, every other one begins a round.
 const (
 	checkIdle  = int64(30 * time.Second)
 	firstCheck = int64(50 * time.Millisecond)
 )
 
-// maxOwnRounds is the maximum number of rounds in a row that no data asks for: enough to find that a port is blocked.
+// maxOwnRounds is the maximum number of rounds without data in a row: enough to find that a port is blocked.
 const maxOwnRounds = 5
 
 // checkState is what is known of the source ports of one peer. Peer.mu guards it.
 type checkState struct {
 	checks  *spread.Checks // of the sources of spread; nil before the first
-	spread  *engine.Spread // that lanes use now
+	spread  *engine.Spread // the spread that lanes use
 	answers bool           // the peer answers checks
 	waiting bool           // data was sent after checkIdle, the next causes a round
 	roundAt int64          // when the last round began; 0 for never
-	ownAt   int64          // when the next round is due that no data asks for; 0 for none
-	own     int            // the number of these in a row
+	ownAt   int64          // when the next round without data is due; 0 for none
+	own     int            // the number of rounds without data in a row
 }
 
 // checkQueue takes a peer's checks, and its answers to ours, from lanes. It keeps the last of each only.
 type checkQueue struct {
 	answer atomic.Pointer[spreadAnswer] // nil when none waits for a worker
-	due    atomic.Uint64                // the round whose check waits for our answer, above a bit that is set; 0 for none
+	due    atomic.Uint64                // the round to answer, shifted left by a bit that is set; 0 for none
 	rate   rate                         // of our answers
 	taken  rate                         // of the peer's answers
 
@@ -140,7 +140,7 @@ func (p *Peer) handleChecks(now int64) {
 		p.blockSources()
 	}
 	if c.checks.InDoubt() && c.own < maxOwnRounds {
-		c.ownAt = c.roundAt + checkRound // after the data that was lost there may be no more data to ask for a round
+		c.ownAt = c.roundAt + checkRound // the data that was lost may have been the last: a round without data follows
 	}
 }
 
@@ -163,7 +163,7 @@ func (p *Peer) checkSources(now int64) {
 	}
 }
 
-// runChecks runs a round of checks that no data asks for, if it is due. The caller holds mu.
+// runChecks runs a round of checks without data, if one is due. The caller holds mu.
 func (p *Peer) runChecks(now int64) {
 	c := p.checks
 	if c == nil || c.ownAt == 0 || now < c.ownAt {
@@ -199,7 +199,7 @@ func (p *Peer) beginCheckRound(now int64) {
 			p.dev.engine.SendHello(p.engine, keys, int(source), wire.AppendCheck(nil, &m))
 		}
 	}
-	m.Source = wire.ListenPortSource // last, so that the answer knows of those before
+	m.Source = wire.ListenPortSource // last, so that the answer reports the others
 	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendCheck(nil, &m))
 }
 

@@ -62,10 +62,10 @@ type Config struct {
 	RouteMTU func(to *underlay.Endpoint, mark uint32) (int, error)
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
 	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
-	// Recall returns where the process before this one last heard a peer of the device with the public key own, if they had a session when it
-	// ended. The device then renews the session. It must not call the device. nil for none.
+	// Recall returns the last endpoint of a peer as the process before this one knew it, if the two had a session when that process ended. own
+	// is the public key of the device, which then renews the session. Recall must not call the device. nil for none.
 	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
-	// OnSession is called when SessionEndpoints would have a change, maybe often. It must not block or call the device. nil for none.
+	// OnSession is called when the result of SessionEndpoints may have changed, perhaps often. It must not block or call the device. nil for none.
 	OnSession func()
 	Pool      *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
 }

@@ -22,11 +22,11 @@ type echoState struct {
 // echoID is set in the ID of the probes that ProbePeer sends.
 const echoID = 1 << 31
 
-// echoWait is the time in ns for which an answer is waited for, before another probe takes its place: callers look for the answer more often
-// than a long path returns it.
+// echoWait is the time in ns to wait for an answer before another probe is sent. Callers call more often than that: a probe for each call would
+// replace the one whose answer is still on its way back.
 const echoWait = int64(time.Second)
 
-// ProbePeer sends a peer a message that it answers: an initiation if there is no session and none was sent lately, and else a probe if
+// ProbePeer tests the path to a peer with a message that the peer answers: an initiation if there is no session and none was sent lately, and else a probe if
 // the peer answers probes and none is under way. It does not wait for the answer: a later call reports it. ok is false if there is no such
 // peer.
 func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok bool) {
@@ -55,7 +55,7 @@ func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok boo
 	return r, true
 }
 
-// sendEcho sends a probe of the least size, unless one is under way. The caller holds mu.
+// sendEcho sends a probe of the minimum size, unless one is under way. The caller holds mu.
 func (p *Peer) sendEcho(keys *session.Keypair, now int64) {
 	if p.echo == nil {
 		p.echo = &echoState{}

@@ -25,21 +25,21 @@ type Resolved struct {
 // Bounds of the time between two lookups of an endpoint's name.
 const (
 	defaultTTL  = int64(5 * time.Minute)  // without a known TTL
-	leastTTL    = int64(30 * time.Second) // of records with a shorter one
-	mostTTL     = int64(time.Hour)
+	minTTL      = int64(30 * time.Second) // of records with a shorter one
+	maxTTL      = int64(time.Hour)
 	lookupPause = int64(10 * time.Second) // while handshakes fail, unless the TTL is longer
 	failureTTL  = int64(30 * time.Second) // while handshakes fail, at most
 )
 
 const (
 	lookupTimeout = 10 * time.Second
-	// maxLookups is the number of lookups at the same time, and so many are made per lookupInterval at most: a thousand peers may fail at once.
+	// maxLookups is the maximum number of concurrent lookups. Each takes at least lookupInterval: a thousand peers may fail at once.
 	maxLookups     = 8
 	lookupInterval = 100 * time.Millisecond
 )
 
-// lookups are the lookups of endpoints' names, in the order in which they were requested. Its goroutines exist while there are some. Its lock
-// comes after Peer.mu.
+// lookups are the lookups of endpoints' names, in the order in which they were requested. Goroutines exist only while lookups wait or run.
+// The lock comes after Peer.mu.
 type lookups struct {
 	mu      sync.Mutex
 	waiting list.List // of lookup
@@ -63,13 +63,13 @@ type endpointName struct {
 	running bool
 }
 
-// configureEndpointName sets the name of the endpoint to, or removes it if it is empty. The caller holds mu.
-func (p *Peer) configureEndpointName(name string, to netip.AddrPort) {
+// configureEndpointName sets the name from which the endpoint was resolved; an empty name removes it. The caller holds mu.
+func (p *Peer) configureEndpointName(name string, endpoint netip.AddrPort) {
 	if name == "" {
 		p.path.name = nil
 		return
 	}
-	p.path.name = &endpointName{name: name, known: []netip.AddrPort{to}, last: p.dev.clock()}
+	p.path.name = &endpointName{name: name, known: []netip.AddrPort{endpoint}, last: p.dev.clock()}
 }
 
 // endpointName returns the name of the endpoint, empty for none. The caller holds mu.
@@ -101,7 +101,7 @@ func (p *Peer) lookUpEndpoint(now int64) {
 	p.dev.requestLookup(lookup{p, n.name, mark})
 }
 
-// requestLookup appends a lookup, and starts a goroutine for it if there may be one more.
+// requestLookup appends a lookup, and starts a goroutine for it unless maxLookups of them run.
 func (d *Device) requestLookup(l lookup) {
 	q := &d.lookups
 	q.mu.Lock()
@@ -125,7 +125,7 @@ func (q *lookups) next() (lookup, bool) {
 	return q.waiting.Remove(first).(lookup), true
 }
 
-// runLookups makes one lookup per lookupInterval while there are some.
+// runLookups makes one lookup per lookupInterval, until none waits.
 func (d *Device) runLookups() {
 	for l, ok := d.lookups.next(); ok; l, ok = d.lookups.next() {
 		pause := time.NewTimer(lookupInterval)
@@ -168,12 +168,12 @@ func (p *Peer) resolve(name string, mark uint32) {
 	}
 }
 
-// noteLookup takes the result of a lookup over. The caller holds mu.
+// noteLookup applies the result of a lookup. The caller holds mu.
 func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 	n := p.path.name
 	n.running, n.last = false, now
 	if err != nil || len(r.Endpoints) == 0 {
-		n.ttl = leastTTL
+		n.ttl = minTTL
 		level := slog.LevelWarn
 		if !p.dev.failuresLog.allow(now, time.Minute) {
 			level = slog.LevelDebug
@@ -184,7 +184,7 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 	}
 	n.ttl = 0
 	if r.TTL > 0 {
-		n.ttl = min(max(int64(r.TTL), leastTTL), mostTTL)
+		n.ttl = min(max(int64(r.TTL), minTTL), maxTTL)
 	}
 	to, move := chooseEndpoint(p.engine.Endpoint.Load(), n.known, r.Endpoints, p.handshakeFails())
 	n.known = r.Endpoints
@@ -193,8 +193,8 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 	}
 }
 
-// chooseEndpoint returns the address to use after a lookup, and whether it is another one than the present. One that works stays,
-// also one to which the peer has roamed, until the name loses it. One that does not work is replaced by the next one of the name.
+// chooseEndpoint returns the address to use after a lookup, and whether it differs from the present one. An address that works stays, also if
+// the peer has roamed there, unless the name had it and has it no more. An address that does not work is replaced by the name's next one.
 func chooseEndpoint(present *underlay.Endpoint, known, resolved []netip.AddrPort, failing bool) (to netip.AddrPort, move bool) {
 	if present == nil {
 		return resolved[0], true

@@ -45,10 +45,9 @@ func (d *Device) errCannotLeave() error {
 }
 
 // Leave ends the device as Close does, and returns the state that another device needs to continue: all of it, or the changes since
-// Snapshot. It first stops reading
-// the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if another process
-// keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. It is an error if
-// the device has ended before, or was not started.
+// Snapshot. It first stops reading the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if
+// another process keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. It is an
+// error if the device has ended before, or was not started.
 func (d *Device) Leave() (*State, error) {
 	d.mu.Lock()
 	if d.closed || !d.started {
@@ -58,7 +57,7 @@ func (d *Device) Leave() (*State, error) {
 	}
 	d.handingOver, d.closed = true, true
 	if !d.up {
-		d.noteAllChanged() // nothing is carried, so there is no hurry
+		d.noteAllChanged() // a device that is down carries no packets, so Leave may take long
 	}
 	d.mu.Unlock()
 	if k, ok := d.cfg.TUN.(tun.HandoverDevice); ok {
@@ -90,8 +89,8 @@ func (d *Device) drain() {
 	d.down()
 }
 
-// discardEndedSessions excludes the hello results of a device that was down before from the handover, since its sessions
-// ended then. A device that has resumed and was never up passes on the results that it was given. The caller holds mu.
+// discardEndedSessions leaves hello results out of the handover of a device that is down: its sessions ended when it went down. A device that
+// has resumed and was never up passes on the results that it was given. The caller holds mu.
 func (d *Device) discardEndedSessions() {
 	for _, p := range d.peers {
 		p.mu.Lock()
@@ -100,7 +99,7 @@ func (d *Device) discardEndedSessions() {
 	}
 }
 
-// noteAllChanged has Leave return all peers. The caller holds mu.
+// noteAllChanged makes Leave return all peers. The caller holds mu.
 func (d *Device) noteAllChanged() {
 	for _, p := range d.peers {
 		p.noteChange()

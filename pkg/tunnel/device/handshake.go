@@ -177,8 +177,8 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 	return drop.None
 }
 
-// yieldsCrossing reports whether our handshake yields to the peer's when the two crossed: the side with the larger public key
-// yields. Stock devices drop theirs on both sides and retry after 5 s. Against one of them, our handshake succeeds.
+// yieldsCrossing reports whether our handshake yields to the peer's when the two crossed: that of the side with the larger public key does.
+// Two stock devices both drop their handshake and retry after 5 s. If only the peer is a stock device, our handshake succeeds.
 func (p *Peer) yieldsCrossing(id *identity) bool {
 	local := id.Public()
 	return bytes.Compare(p.key[:], local[:]) < 0
@@ -372,8 +372,8 @@ func (p *Peer) sendInitiation(now int64) {
 	p.lookUpEndpoint(now)
 }
 
-// noteInitiation notes that an initiation was sent, or not, and warns once of an error, and once of those before that were not answered.
-// The caller holds mu.
+// noteInitiation records an initiation; err says why it was not sent. It warns at the first of several errors, and once when
+// config.ManyUnanswered initiations were not answered. The caller holds mu.
 func (p *Peer) noteInitiation(err error, now int64) {
 	h := &p.handshake
 	if err == nil && h.sendErr != nil {

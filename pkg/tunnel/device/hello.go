@@ -90,7 +90,7 @@ func (p *Peer) queryHello(now int64) {
 	p.sendHello(now)
 }
 
-// runHelloTimer does what is due at now. The caller holds mu.
+// runHelloTimer does what is due. The caller holds mu.
 func (p *Peer) runHelloTimer(now int64) {
 	x := &p.hello
 	switch {

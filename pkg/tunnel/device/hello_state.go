@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// helloPause is the least time, in ns, between two hellos to one peer.
+	// helloPause is the minimum time, in ns, between two hellos to one peer.
 	helloPause = int64(250 * time.Millisecond)
 	// helloTries is the number of queries, hellos that request an answer, in one round. helloRetry is the time between two
 	// of them, in ns.
@@ -47,7 +47,7 @@ type helloEvent uint8
 
 const (
 	helloReset          helloEvent = iota // the session ended, or the peer turned out to be a stock WireGuard
-	helloRenew                            // addresses, ports or settings changed: all must be queried again
+	helloRenew                            // addresses, ports or settings changed: everything must be queried again
 	helloInitiated                        // our handshake is complete; a ropewalk responder sends the first hello
 	helloConfirmed                        // the peer uses the session that it initiated; we send the first hello
 	helloQuery                            // a round of queries begins
@@ -161,7 +161,7 @@ func (x *helloExchange) nextTimer() int64 {
 	return x.deadline
 }
 
-// querySent notes a query sent at now.
+// querySent records that a query was sent.
 func (x *helloExchange) querySent(now int64) {
 	x.tries--
 	x.deadline = now + helloRetry

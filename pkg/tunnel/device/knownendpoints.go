@@ -19,11 +19,11 @@ type endpointSet struct {
 func (s *endpointSet) init() { s.seed, s.peers = maphash.MakeSeed(), map[uint64]int{} }
 
 // replace replaces the endpoint of a peer. The zero AddrPort is none.
-func (s *endpointSet) replace(old, now netip.AddrPort) {
+func (s *endpointSet) replace(old, current netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.IsValid() {
-		s.peers[maphash.Comparable(s.seed, now)]++
+	if current.IsValid() {
+		s.peers[maphash.Comparable(s.seed, current)]++
 	}
 	if !old.IsValid() {
 		return

@@ -30,9 +30,8 @@ type pathState struct {
 	settles       atomic.Int64 // until then the endpoint may change without a message in the log
 }
 
-// replacedAddresses are those of endpoints in whose place the configuration has set another one, the last ones first. Messages that
-// are on their way from there must not bring them back. A message from a source port counts for the listen port, which may have
-// changed, so ports do not matter.
+// replacedAddresses are the addresses of endpoints that the configuration has replaced, newest first. Messages still in flight from there
+// must not move the peer back. A message from a source port counts for the listen port, which may have changed, so ports do not matter.
 type replacedAddresses struct {
 	list  []netip.Addr
 	until int64 // by Device.clock
@@ -41,8 +40,8 @@ type replacedAddresses struct {
 // maxReplaced is the number of addresses to remember when the configuration changes more often.
 const maxReplaced = 8
 
-// replacedHold is the time for which messages from a replaced address do not move the peer: longer than any round trip, and than
-// a hello waits for a worker.
+// replacedHold is the time for which messages from a replaced address do not move the peer: longer than any round
+// trip, and than the time for which a hello waits for a worker.
 const replacedHold = int64(time.Second)
 
 // configureEndpoint sets the peer's endpoint as configured, and reports whether its address or port is another one.
@@ -85,12 +84,13 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 }
 
 // settling reports whether the tunnel has just come up or is not up yet. Then messages from several ports or addresses of the peer may move
-// the endpoint there and back; the line "tunnel to peer up" has it. It needs no lock.
+// the endpoint there and back; the line "tunnel to peer up" has the final one. It needs no lock.
 func (p *Peer) settling() bool {
 	return p.engine.Current.Load() == nil || p.dev.clock() < p.path.settles.Load()
 }
 
-// swapEndpoint sets the peer's endpoint, unless the configuration has just replaced it, also while swapEndpoint runs.
+// swapEndpoint sets the peer's endpoint, unless the configuration has just replaced it, even if that happens while
+// swapEndpoint runs.
 func (p *Peer) swapEndpoint(to *underlay.Endpoint) (old *underlay.Endpoint, ok bool) {
 	for {
 		old = p.engine.Endpoint.Load()
@@ -110,9 +110,9 @@ func (p *Peer) isReplaced(address netip.Addr) bool {
 	return r != nil && slices.Contains(r.list, address) && p.dev.clock() < r.until
 }
 
-// RoutesChanged has the MTU of the routes looked up again, and clears the local address on which each peer last reached us: the address
-// may be gone, or no longer the best.
-// Routing chooses one until the peer is heard from again. Call it when the host's routes, addresses or links changed.
+// RoutesChanged requests lookups of the routes' MTU, and clears the local address at which each peer last reached us: the address may be
+// gone, or no longer the best. Routing chooses one until the peer is heard from again. Call it when the host's routes, addresses or links
+// have changed.
 func (d *Device) RoutesChanged() {
 	if port := d.port.Load(); port != nil {
 		port.RoutesChanged()
@@ -151,27 +151,27 @@ func (d *Device) refuseIndex(index uint32) {
 
 // updateGuard replaces the peer's endpoint in the guard, and among the known endpoints, by the present one. The caller holds mu.
 func (p *Peer) updateGuard() {
-	var now netip.AddrPort
+	var endpoint netip.AddrPort
 	if to := p.engine.Endpoint.Load(); to != nil {
-		now = to.Dst
+		endpoint = to.Dst
 	}
-	p.setGuarded(now)
+	p.setGuarded(endpoint)
 }
 
 // setGuarded replaces the peer's endpoint in the guard and among the known endpoints; the zero AddrPort is none. The caller holds mu.
-func (p *Peer) setGuarded(now netip.AddrPort) {
+func (p *Peer) setGuarded(endpoint netip.AddrPort) {
 	old := p.path.guarded
-	if now == old {
+	if endpoint == old {
 		return
 	}
-	p.path.guarded = now
-	p.dev.endpoints.replace(old, now)
+	p.path.guarded = endpoint
+	p.dev.endpoints.replace(old, endpoint)
 	g := p.dev.guard.Load()
 	if g == nil {
 		return
 	}
-	if now.IsValid() {
-		g.AddSource(now)
+	if endpoint.IsValid() {
+		g.AddSource(endpoint)
 	}
 	if old.IsValid() {
 		g.RemoveSource(old)

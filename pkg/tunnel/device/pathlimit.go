@@ -32,11 +32,11 @@ const (
 	// reportLifetime is the time after which a reported size is forgotten: the path may carry more (RFC 8201, section 4; RFC 1191, section
 	// 6.3).
 	reportLifetime = int64(10 * time.Minute)
-	// refusalLifetime is that time for a size that the host refused: to try it again costs one packet.
+	// refusalLifetime is the same for a size that the host refused: to try it again costs one packet.
 	refusalLifetime = int64(2 * time.Minute)
-	// lookUpPause is the least time between two lookups of a peer's route.
+	// lookUpPause is the minimum time between two lookups of a peer's route.
 	lookUpPause = int64(time.Second)
-	// lookUpShare is that time between lookups of different peers: each costs some 50 µs, and a change of routes concerns all peers.
+	// lookUpShare is the minimum time between lookups for different peers: each costs some 50 µs, and a change of routes concerns all peers.
 	lookUpShare = int64(time.Millisecond)
 )
 
@@ -67,20 +67,21 @@ func (d *Device) configureFragments(permitted *config.OuterFragments) {
 	}
 }
 
-// sendsFragments reports whether outer packets may be fragmented: there is no limit then but that of probes.
+// sendsFragments reports whether outer packets may be fragmented: then only probes limit their size.
 func (d *Device) sendsFragments() bool {
 	port := d.port.Load()
 	return port == nil || !port.Features().DontFragment
 }
 
-// TooBig implements engine.SlowPath. The device has become smaller, there is another route, or IPsec needs room.
+// TooBig implements engine.SlowPath: the host refused a packet of that size. The network device's MTU has shrunk, there is another route, or
+// IPsec needs room.
 func (p *Peer) TooBig(size int) {
-	storeLeast(&p.requests.refused, uint64(size))
+	storeMin(&p.requests.refused, uint64(size))
 	p.requestRoute()
 }
 
-// storeLeast stores the smaller of a and n. Zero stands for nothing.
-func storeLeast(a *atomic.Uint64, n uint64) {
+// storeMin stores the smaller of a and n. Zero stands for nothing.
+func storeMin(a *atomic.Uint64, n uint64) {
 	for {
 		old := a.Load()
 		if old != 0 && old <= n || a.CompareAndSwap(old, n) {
@@ -134,7 +135,7 @@ func (l *lookUpTurns) reserve(now int64) (at int64) {
 	}
 }
 
-// setRouteMTU takes over the MTU of the route. Refusals on another route do not hold, and the search begins again: the next path may carry
+// setRouteMTU applies the MTU of the route. Refusals on the route before no longer hold, and the search begins again: the new path may carry
 // more. The caller holds mu.
 func (p *Peer) setRouteMTU(mtu int32) {
 	k := &p.mtu.known
@@ -153,14 +154,14 @@ func (p *Peer) setRouteMTU(mtu int32) {
 	k.route = mtu
 }
 
-// refuse notes that the host refused a packet of that size. If the MTU of the route is no reason, the next common size may pass.
+// refuse records that the host refused a packet of that size. If the MTU of the route does not explain that, the next common size may pass.
 func (k *pathLimits) refuse(size int32, now int64) {
 	if k.route == 0 || size <= k.route {
 		k.report(pathLimits{reported: int32(pathmtu.Plateau(int(size))), byHost: true, until: now + refusalLifetime}, now)
 	}
 }
 
-// report takes over a reported size, unless a smaller one was reported.
+// report stores a reported size, unless a smaller one was reported.
 func (k *pathLimits) report(r pathLimits, now int64) {
 	if k.reported == 0 || r.reported <= k.reported || now >= k.until {
 		k.reported, k.path, k.byHost, k.until = r.reported, r.path, r.byHost, r.until
@@ -168,7 +169,7 @@ func (k *pathLimits) report(r pathLimits, now int64) {
 }
 
 // refute forgets a reported size after a larger probe was answered on the same path. The host refuses probes like data, so
-// an answer on any path refutes its refusal.
+// an answer on any path refutes a refusal by the host.
 func (k *pathLimits) refute(size, path int) {
 	if size > int(k.reported) && (k.byHost || path == int(k.path)) {
 		k.reported = 0
@@ -191,7 +192,7 @@ func (p *Peer) runPathLimits(now int64) {
 func (d *Device) onTooBig(m *toobig.Message) {
 	if p := d.senderOf(m); p != nil {
 		d.icmpCounts.believed.Add(1)
-		storeLeast(&p.requests.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
+		storeMin(&p.requests.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
 		p.post(taskProbe)
 		return
 	}
@@ -199,7 +200,7 @@ func (d *Device) onTooBig(m *toobig.Message) {
 }
 
 // reportedSize returns the size that passes, according to m. A router that does not say it drops what is larger than the next common MTU
-// (RFC 1191, section 5). No path is smaller than the least MTU of its protocol.
+// (RFC 1191, section 5). No path has less than the minimum MTU of its protocol.
 func reportedSize(m *toobig.Message) int {
 	size, floor := m.MTU, pathmtu.BaseSize
 	if m.To.Addr().Is4() {
@@ -211,9 +212,9 @@ func reportedSize(m *toobig.Message) int {
 	return max(size, floor)
 }
 
-// senderOf returns the peer to which the packet was sent that m quotes, nil if it was not: m must quote a data message that was sent in a
-// present session. An attacker off the path cannot know its receiver index (RFC 8201, section 6). Reports of less than the least MTU of IPv6
-// are discarded (section 4).
+// senderOf returns the peer to which this device sent the packet that m quotes, or nil. m must quote a data message of a present session,
+// since an attacker off the path cannot know the receiver index (RFC 8201, section 6). Reports of less than the minimum MTU of IPv6 are
+// discarded (section 4).
 func (d *Device) senderOf(m *toobig.Message) *Peer {
 	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen || m.To.Addr().Is6() && m.MTU < pathmtu.BaseSize {
 		return nil
@@ -230,31 +231,31 @@ func (d *Device) senderOf(m *toobig.Message) *Peer {
 	return nil
 }
 
-// endpointIndex finds the peers at an endpoint. Anybody can send ICMP errors, so one of them must not cost a look at all peers. The index is
-// built for the first message, and discarded after indexLifetime: nothing keeps it up to date, and a router repeats its report.
+// endpointIndex finds the peers at an endpoint. Anybody can send ICMP errors, so an error must not cost a search of all peers. The index is
+// built for the first error, and discarded after indexLifetime: nothing keeps it up to date, and a router repeats its report.
 type endpointIndex struct {
-	mu  sync.Mutex
-	all map[netip.AddrPort][]*Peer // nil for none
+	mu    sync.Mutex
+	index map[netip.AddrPort][]*Peer // nil for none
 }
 
-// indexLifetime is how long the index of a moment is used.
+// indexLifetime is how long an index is used after it was built.
 const indexLifetime = time.Second
 
-// peers returns the peers of d that are at an endpoint, or were less than indexLifetime ago.
-func (x *endpointIndex) peers(d *Device, at netip.AddrPort) []*Peer {
+// peers returns the peers of d that have an endpoint, or had it less than indexLifetime ago.
+func (x *endpointIndex) peers(d *Device, endpoint netip.AddrPort) []*Peer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.all == nil {
-		x.all = d.peersByEndpoint()
+	if x.index == nil {
+		x.index = d.peersByEndpoint()
 		time.AfterFunc(indexLifetime, x.discard)
 	}
-	return x.all[at]
+	return x.index[endpoint]
 }
 
 func (x *endpointIndex) discard() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.all = nil
+	x.index = nil
 }
 
 func (d *Device) peersByEndpoint() map[netip.AddrPort][]*Peer {
@@ -275,7 +276,7 @@ func (p *Peer) hasSent(receiver uint32, counter uint64) bool {
 	return keys != nil && keys.Remote() == receiver && counter < keys.Sent()
 }
 
-// takeReported takes over the size of an ICMP error. The caller holds mu.
+// takeReported applies the size of an ICMP error. The caller holds mu.
 func (p *Peer) takeReported(now int64) {
 	r := p.requests.reported.Swap(0)
 	if r == 0 {

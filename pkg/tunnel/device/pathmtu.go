@@ -156,7 +156,7 @@ func (p *Peer) savedPathMTU() uint16 {
 	return uint16(limit)
 }
 
-// restorePathMTU has the next search begin with the limit of the device before. The caller holds mu.
+// restorePathMTU makes the next search begin with the limit of the device before. The caller holds mu.
 func (p *Peer) restorePathMTU(limit int) {
 	if limit > 0 {
 		p.mtu.search = new(pathmtu.Search)
@@ -203,7 +203,7 @@ func (p *Peer) runPathMTU(now int64) {
 	_, s.confirmedTx = p.engine.Traffic()
 }
 
-// sendsData reports whether about as much as large messages has been sent since the last probe. The caller holds mu.
+// sendsData reports whether at least the bytes of activeMessages messages have been sent since the last probe. The caller holds mu.
 func (p *Peer) sendsData() bool {
 	_, tx := p.engine.Traffic()
 	return tx-p.mtu.confirmedTx >= uint64(activeMessages*p.mtu.max)
@@ -276,7 +276,7 @@ func (p *Peer) pathMTU() (limit int, state config.PathMTUState) {
 	return limit, state
 }
 
-// innerLimit returns the largest inner packet that fits in an outer one of that size, 0 for no limit. Padding may enlarge a packet up
+// innerLimit returns the size of the largest inner packet that fits in an outer packet of size limit, 0 for no limit. Padding may enlarge a packet up
 // to the TUN's MTU, so the limit is a multiple of the padding.
 func (s *mtuSearch) innerLimit(limit int) int {
 	if limit == 0 || limit >= s.max {

@@ -64,7 +64,7 @@ func (p *Peer) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "peer "+p.
 // LogValue logs the public key.
 func (p *Peer) LogValue() slog.Value { return slog.StringValue(p.key.String()) }
 
-// rekeyPause is the least time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
+// rekeyPause is the minimum time, in ns, between two rekey requests that reach a worker. Lanes request a due rekey with every
 // train until it is done.
 const rekeyPause = int64(50 * time.Millisecond)
 
@@ -158,7 +158,7 @@ func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
 	}
 }
 
-// runTimers runs what is due at the instant now. The caller holds mu.
+// runTimers runs the timers that are due. The caller holds mu.
 func (p *Peer) runTimers(now int64) {
 	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 	p.runHelloTimer(now)
@@ -232,7 +232,7 @@ func (p *Peer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		return // Update had it start first
+		return // started before: the peer is in startFirst
 	}
 	p.running = true
 	p.noteChange()

@@ -82,8 +82,8 @@ func (p *Peer) isLive(now int64) bool {
 	return p.sessions.next != nil || p.engine.Current.Load().Usable(now)
 }
 
-// renewSessions erases the keys of all peers. Then it renews the sessions that renewable selects, and handshakes in flight. It returns their
-// number.
+// renewSessions erases the keys of all peers. Then it renews the sessions that renewable selects, and the handshakes in flight. It returns
+// the number of sessions and handshakes.
 func (d *Device) renewSessions(renewable func(p *Peer, now int64) bool) int {
 	lost := d.eraseAllSessions(renewable) // of all peers first: handshakes with thousands take seconds
 	for _, p := range lost {

@@ -26,7 +26,7 @@ type renewal struct {
 	running bool
 }
 
-// enter requests a turn for the peer, and reports whether it has one at once. Otherwise taskRenew is posted when it has.
+// enter requests a turn for the peer, and reports whether it has one at once. Otherwise taskRenew is posted when its turn comes.
 func (r *renewals) enter(p *Peer) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

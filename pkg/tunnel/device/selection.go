@@ -15,7 +15,7 @@ import (
 )
 
 // maxPlans is the largest number of peers' plans in the lane selection. It bounds the time of a change. The lanes for
-// further peers are selected by the range of source ports: with so many flows that is even enough.
+// further peers are selected by the range of source ports: with so many flows they are loaded evenly enough.
 const maxPlans = 128
 
 var errNoSelector = errors.New("the underlay chooses lanes itself")
@@ -104,12 +104,12 @@ func (s *laneSelection) apply() {
 	if s.port == nil {
 		return
 	}
-	var now underlay.Selection // an empty range means spread is off: nothing to select
+	var selection underlay.Selection // an empty range means spread is off: nothing to select
 	s.reason = errSpreadOff
 	if s.spread.First != 0 {
-		now, s.reason = s.spread, nil
+		selection, s.reason = s.spread, nil
 	}
-	plans, err := s.port.SetSelection(&now)
+	plans, err := s.port.SetSelection(&selection)
 	s.installed, s.active = plans, s.port.Features().Select
 	if err == nil {
 		return

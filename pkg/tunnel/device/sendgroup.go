@@ -28,7 +28,7 @@ func (s *sendGroups) reset(port underlay.Port) {
 }
 
 // next returns the group of the next peer; ok is false while there is no port. When all groups are in use, it begins again with group 1. Once
-// a group cannot be opened, it is group 0.
+// a group could not be opened, it returns group 0.
 func (s *sendGroups) next() (group int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +50,7 @@ func (s *sendGroups) next() (group int, ok bool) {
 	return group, true
 }
 
-// SendBufferFull implements engine.SlowPath. It matters once for each port.
+// SendBufferFull implements engine.SlowPath. Only the first call for each port has an effect.
 func (p *Peer) SendBufferFull() {
 	if !p.requests.sendGroup.Load() && p.requests.sendGroup.CompareAndSwap(false, true) {
 		p.post(taskSendGroup)

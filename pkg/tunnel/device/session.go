@@ -93,7 +93,7 @@ func (p *Peer) publishCurrent() {
 	p.engine.Current.Store(keys)
 }
 
-// retire keeps b for messages in flight. It may leave one key pair more than wanted to releaseExcess.
+// retire keeps b for messages in flight. It may keep one key pair too many, which releaseExcess releases.
 func (p *Peer) retire(b *keyBinding) {
 	p.releaseExcess()
 	s := &p.sessions

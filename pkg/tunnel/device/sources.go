@@ -61,7 +61,7 @@ func (s *sourcePool) fill(ports spread.Ports) (list []uint8, err error) {
 	return list, nil
 }
 
-// planned returns the sources of a port plan, or none if any port is unavailable: part of a plan is not even. opened counts
+// planned returns the sources of a port plan, or none if any port is unavailable: part of a plan does not spread evenly. opened counts
 // the sources that were opened for one peer. It is limited to the size of one plan, to leave sources for other peers.
 func (s *sourcePool) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
 	s.mu.Lock()

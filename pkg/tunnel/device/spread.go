@@ -122,7 +122,8 @@ func (p *Peer) updateSpread() {
 	p.logUp(false)
 }
 
-// logSpread logs a change of spread to the peer that lasts: not one until the peer has answered the hellos. The caller holds mu.
+// logSpread logs a change of spread to the peer if it lasts: changes before the peer has answered the hellos are not logged. The caller holds
+// mu.
 func (p *Peer) logSpread(state config.PeerSpread, why error) {
 	blocked := errors.Is(why, errNotHeard)
 	switch {

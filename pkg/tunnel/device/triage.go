@@ -12,7 +12,7 @@ import (
 
 // Under load a flood fills the queue of handshake messages. The messages of peers would then wait for their turn among those of the
 // flood, or find no room: each try succeeds with the share of messages that workers can handle. Therefore lanes look at each message
-// before they queue it (triage), and workers keep a share of their time for a second, reserved queue. It takes
+// before they queue it (triage), and workers keep a share of their time for a second, reserved queue. That queue takes
 //
 //   - messages with a valid mac2, whose address is proven: as many per address as the limiter allows
 //   - messages from the endpoint of a peer: 20 per second and address, 5 at once. The answer is a cookie.

@@ -14,10 +14,10 @@ type upLog struct {
 	due bool // the line waits until it is known how flows are spread
 }
 
-// logUp logs that the tunnel to the peer is up, once after it was not: with whom, how it spreads, over which underlay, and its MTU. Unless
-// now, it waits for the end of the hello exchange. The caller holds mu.
-func (p *Peer) logUp(now bool) {
-	if !p.running || !p.path.up.due || !now && !p.helloEnded() {
+// logUp logs that the tunnel to the peer is up, once after it was not: the peer, its spread, the underlay and the MTU. Unless final is set,
+// it waits for the end of the hello exchange. The caller holds mu.
+func (p *Peer) logUp(final bool) {
+	if !p.running || !p.path.up.due || !final && !p.helloEnded() {
 		return
 	}
 	p.path.up.due = false
