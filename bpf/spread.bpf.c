@@ -53,8 +53,9 @@ INLINE struct peer *find_peer(const struct outer *o)
 }
 
 /*
- * Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. A message of WireGuard that has a hash has
- * that of its inner flow: the kernel clears others (skb_clear_hash_if_not_l4). So the helper, which may compute another, is not asked.
+ * Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. If the kernel's WireGuard
+ * leaves a hash on a message, it is that of the inner flow: the kernel clears others (skb_clear_hash_if_not_l4). So skb->hash is read: the helper
+ * bpf_get_hash_recalc may compute the hash of the outer packet.
  */
 INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 {
@@ -70,7 +71,7 @@ INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
 
 /*
  * How long messages to a peer are not spread after one has left in fragments, in nanoseconds. NICs and routers hash fragments
- * by their addresses alone: beside them, smaller messages of a flow that had a lane port would take another queue or path.
+ * by their addresses alone, so smaller messages of the same flow, if they had a lane port, would take another queue or path.
  */
 #define FRAGMENTED_HOLD 10000000000ULL
 

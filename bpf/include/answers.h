@@ -20,14 +20,14 @@
 #define ANSWER_TIMEOUT (25000000000ULL >> TICK_SHIFT)
 /* After a pause of this length the wait for an answer begins anew. */
 #define SENDER_PAUSE (5000000000ULL >> TICK_SHIFT)
-/* Peers are noted at most once in NOTE_JIFFIES (restore.h), which is one second or less: a message may look newer than its answer. */
+/* A peer is noted once in NOTE_JIFFIES (restore.h), one second or less, so the first spread message may look newer than its answer. */
 #define NOTE_SLACK (2000000000ULL >> TICK_SHIFT)
-/* Too few messages may all be lost. */
+/* The minimum number of messages without an answer: fewer may all be lost. */
 #define ANSWER_MESSAGES 16
 #define ANSWER_HOLD (600000000000ULL >> TICK_SHIFT)
 #define ANSWER_MAX_SHIFT 4
 
-/* Notes a message that is about to be spread to a peer. Returns whether it should keep the listen port instead. */
+/* Records a message that is about to be spread to a peer. Returns whether it should keep the listen port instead. */
 INLINE int is_unanswered(struct answers *a, u64 tick)
 {
 	u64 sent = a->sent;

@@ -158,10 +158,10 @@ INLINE struct counters *cpu_counters(void)
 /* Counts the packet and lets it go up the stack. */
 INLINE int pass(enum classify_event event)
 {
-	struct counters *all = cpu_counters();
+	struct counters *cpu = cpu_counters();
 
-	if (all)
-		all->events[event]++;
+	if (cpu)
+		cpu->events[event]++;
 	return XDP_PASS;
 }
 
@@ -174,10 +174,10 @@ INLINE int redirected(enum classify_event event)
 
 INLINE int drop(enum drop_reason reason)
 {
-	struct counters *all = cpu_counters();
+	struct counters *cpu = cpu_counters();
 
-	if (all)
-		all->drops[reason]++;
+	if (cpu)
+		cpu->drops[reason]++;
 	return XDP_DROP;
 }
 

@@ -21,7 +21,7 @@
 
 /* The length of a round in nanoseconds. A round begins with a message. */
 #define ECHO_ROUND 250000000ULL
-/* The same until the peer's first answer. The peer may not support the echo, so its lanes are not probed until then. */
+/* The length of a round until the peer's first answer. The peer may not support the echo, so its lanes are not probed until then. */
 #define ECHO_FIRST_ROUND 1000000000ULL
 /* A blocked port has a probe in every fourth round. */
 #define ECHO_BLOCKED_ROUNDS 4
@@ -52,7 +52,7 @@ INLINE void send_probe(struct counters *cpu, struct __sk_buff *skb, be16 port, u
 	skb->cb[0] = 0;
 }
 
-/* Returns a mask of rounds, whose bit 0 is the latest, as of that many rounds later. */
+/* Shifts a mask of rounds, so that bit 0 is the present round after further rounds have begun. */
 INLINE u32 aged(u32 mask, u32 rounds)
 {
 	return rounds < ECHO_MASK_BITS ? mask << rounds : 0;
@@ -112,13 +112,13 @@ INLINE int is_blocked(struct counters *cpu, struct __sk_buff *skb, struct echo *
 	return l->blocked;
 }
 
-/* Returns the bit of a round in a mask whose bit 0 is the round now, or 0 if the round is too old. */
-INLINE u32 round_bit(u32 now, u32 round)
+/* Returns the bit of a round in a mask whose bit 0 is the present round, or 0 if the round is too old. */
+INLINE u32 round_bit(u32 present, u32 round)
 {
-	return now - round < ECHO_MASK_BITS ? 1U << (now - round) : 0;
+	return present - round < ECHO_MASK_BITS ? 1U << (present - round) : 0;
 }
 
-/* Records the answer to a probe that is outstanding. Returns whether it is. */
+/* Records the answer to a probe. Returns whether the probe was outstanding. */
 INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 listen_port)
 {
 	struct echo *e = &peer->echo;
@@ -159,7 +159,7 @@ INLINE int is_echo(const struct echo_datagram *d)
 	return d->message.magic == ECHO_MAGIC;
 }
 
-/* Handles a datagram of a peer: makes the answer of a probe, from the listen port to the peer's, or takes an answer. */
+/* Handles a datagram of a peer: turns a probe into its answer, from the listen port to the peer's listen port, or records an answer. */
 INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, struct echo_datagram *d, const struct sender *from)
 {
 	struct peer_key key = {.port = from->endpoint_port, .listen_port = from->listen_port};

@@ -116,8 +116,8 @@ INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram
 }
 
 /*
- * Returns whether the checksum covers only the pseudo-header (CHECKSUM_PARTIAL). bpf_l4_csum_replace leaves it alone then, and
- * changes it otherwise. The caller replaces it afterwards.
+ * Returns whether the checksum covers only the pseudo-header (CHECKSUM_PARTIAL), by a change with bpf_l4_csum_replace, which leaves such a
+ * checksum alone. The caller must write the checksum afterwards.
  */
 INLINE int is_partial(struct __sk_buff *skb, u32 at, be16 checksum)
 {

@@ -118,7 +118,7 @@ struct {
 	TYPE(value, u64);
 } flows SEC(".maps");
 
-/* The lane ports of an address from which a CPU received, as of that jiffy. */
+/* The lane ports of an address from which a CPU received, as of a jiffy; jiffies 0: the slot is invalid. */
 struct recent_source {
 	u64 jiffies;
 	be32 address[4];
@@ -130,7 +130,7 @@ struct recent_source {
 
 #define RECENT_BITS 3
 
-/* What each CPU has of its own. Programs look it up once. */
+/* The state of one CPU: event counters, and a cache of senders. Programs look it up once. */
 struct counters {
 	u64 events[SPREAD_EVENTS];
 	struct recent_source recent[1 << RECENT_BITS]; /* by address */
