@@ -18,11 +18,12 @@ func NewClock() Clock {
 	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
-// suspendCheck is the time in ns after which BootClock looks again whether the machine was suspended.
+// suspendCheck is the time in ns after which BootClock checks again whether the machine was suspended.
 const suspendCheck = 10e6
 
 // BootClock returns CLOCK_BOOTTIME, which advances during suspend. The in-kernel WireGuard uses it too: a session must expire in time even
-// if the machine was suspended. It lags by the time of a suspend for at most 10 ms after it.
+// if the machine was suspended. For at most 10 ms after a suspend it does not include that
+// suspend yet.
 func BootClock() Clock {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

@@ -55,8 +55,8 @@ type FlowStats struct {
 
 type flowTable = heavyhitter.Table[flowID, FlowCounters]
 
-// flowSlot has the flow table of one direction of a lane. Who uses the table takes it out and puts it back. A lane that finds none does
-// not count, and never waits.
+// flowSlot has the flow table of one direction of a lane. A user takes the table out and puts it back. A lane that finds no table does not
+// count, and never waits.
 type flowSlot struct {
 	table atomic.Pointer[flowTable] // nil while flows are not counted, and while somebody has the table
 }

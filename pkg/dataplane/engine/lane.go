@@ -25,9 +25,9 @@ type lane struct {
 }
 
 const (
-	// maxJobs is the largest number of trains in the job ring of each direction.
+	// maxJobs is the maximum number of trains in the job ring of each direction.
 	maxJobs = 8
-	// minSealBytes is the least number of message bytes for which sealing on another core pays.
+	// minSealBytes is the minimum number of message bytes for which sealing on another core pays.
 	minSealBytes = 8 << 10
 )
 

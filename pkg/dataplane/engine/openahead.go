@@ -69,8 +69,8 @@ func (l *lookahead) contains(flow flowKey) bool {
 	return false
 }
 
-// reportBacklog reports the number of bulk trains that wait, beyond the two that an unhurried sender sends at once. It enables
-// the work of others if they may help.
+// reportBacklog reports the number of bulk trains that wait, beyond the two that an unhurried sender sends at once. It enables the
+// lookahead if workers are available and the lane has a backlog.
 func (r *receiver) reportBacklog() {
 	jobs := r.lane.openJobs
 	if r.ahead.enabled = jobs.Available(r.now); !r.ahead.enabled {
@@ -80,8 +80,8 @@ func (r *receiver) reportBacklog() {
 	r.ahead.enabled = r.queue.bulk > 1 && jobs.Backlogged()
 }
 
-// fillAhead takes elements from the queue: one, or as many as workers can open. Sparse ones are handled at once, unless older elements of
-// their flow are in the ring, up to limit bytes. It returns the number of bytes that it has handled.
+// fillAhead takes elements from the queue: one, or as many as workers can open. It handles sparse ones at once, unless older elements of
+// their flow are in the ring, until it has handled limit bytes. It returns the number of bytes that it has handled.
 func (r *receiver) fillAhead(limit int) (bytes int) {
 	l := &r.ahead
 	for bytes < limit && (l.tail == l.head || r.ahead.enabled && l.tail-l.head < maxJobs && !r.lane.openJobs.Full()) {

@@ -27,13 +27,13 @@ type SlowPath interface {
 	// SendBufferFull reports that data to the peer waits, because a send buffer is full. Other peers may share the buffer, so the slow
 	// path may give the peer another SendGroup.
 	SendBufferFull()
-	// TooBig reports that the host refused to send a message to the peer, of so many bytes, because of its size.
+	// TooBig reports that the host refused to send a message of size bytes to the peer because of its size.
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
 	// OnDrop reports that the peer's count of dropped packets has changed.
 	OnDrop()
-	// CheckSources reports that data is spread to the peer, once after each Spread.CheckAt and not before that time: the slow path checks
+	// CheckSources reports that data is spread to the peer, once for each Spread.CheckAt, at its time or later: the slow path then checks
 	// whether messages from the source ports reach the peer.
 	CheckSources()
 	// Hello takes a decrypted control message (wire.IsControl): a hello, a path MTU probe, or a check of a source port. plain is valid

@@ -14,8 +14,8 @@ import (
 // errNotSent is the error of SendProbe without an endpoint, a port or a session.
 var errNotSent = errors.New("the probe was not sent")
 
-// SendProbe sends p a path MTU probe (wire.AppendProbe) under keys, with zeros up to so many bytes of plaintext, from the given
-// source of the port. No host and no router fragments it. The error is underlay.ErrTooBig if the network device is too small
+// SendProbe sends p a path MTU probe (wire.AppendProbe) under keys, padded with zeros to size bytes of plaintext, from the
+// given source of the port. No host and no router fragments it. The error is underlay.ErrTooBig if the network device is too small
 // for it. The timers expect no answer to it.
 func (e *Engine) SendProbe(p *Peer, keys *session.Keypair, source int, probe []byte, size int) error {
 	e.slow.mu.Lock()

@@ -4,13 +4,13 @@ package engine
 
 import "sync/atomic"
 
-// progress shows others whether a loop of a lane gets on with its work. Only the loop changes it, twice per batch at most.
+// progress shows others whether a loop of a lane makes progress. Only the loop changes it, at most twice per batch.
 type progress struct{ n atomic.Uint64 } // odd while the loop handles a batch; each batch has another number
 
-// work notes that the loop has received a batch.
+// work records that the loop has received a batch.
 func (p *progress) work() { p.n.Store((p.n.Load() + 1) | 1) }
 
-// rest notes that the loop waits for packets.
+// rest records that the loop waits for packets.
 func (p *progress) rest() { p.n.Store((p.n.Load() + 1) &^ 1) }
 
 // Progress is the state of one loop of a lane.

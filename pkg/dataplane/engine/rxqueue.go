@@ -25,7 +25,7 @@ const (
 	rxFlows = 1024
 	// rxFlowQuantum is the number of bytes that a flow may send per round.
 	rxFlowQuantum = 16 << 10
-	// rxElements bounds the number of elements: small ones are bounded by it, large ones by their bytes.
+	// rxElements is the maximum number of elements. It limits small ones; large ones reach the limit of bytes first.
 	rxElements = 4096
 	// maxRXQueue and minRXQueue bound the memory of a lane's queue in bytes. rxQueueTotal is that of all lanes, if it allows minRXQueue
 	// for each. A flow whose round trip is 20 ms needs 12 MiB at 5 Gbit/s to get over its slow start without loss.
@@ -48,8 +48,8 @@ type element struct {
 	newest uint64  // counter of the last message that was accepted
 }
 
-// flowKey identifies a flow of the receive queue: the messages of a peer from one of its spread source ports, or from all other ports. The first
-// is one inner flow or few. The second keeps its order when the peer's endpoint changes. It is not authenticated.
+// flowKey identifies a flow of the receive queue: the messages of a peer from one of its spread source ports, which are one inner flow or few,
+// or from all other ports, whose order thus survives a change of the peer's endpoint. The messages are not authenticated yet.
 type flowKey struct {
 	peer *Peer
 	port uint16 // a spread source port; 0 for all others
@@ -160,7 +160,8 @@ func receivedFlow(p *Peer, port uint16) flowKey {
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
 // signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
-// It is the queue's fqcodel.Config.Signal. Messages that are no data are neither marked nor dropped: one may follow a message that was.
+// It is the queue's fqcodel.Config.Signal. A message that is no data, which may follow
+// dropped data, is neither marked nor dropped.
 func (r *receiver) signal(e *element) (empty bool) {
 	train := e.train()
 	if kind, reason := wire.Classify(train[:min(e.SegSize, len(train))]); reason != drop.None || kind != wire.TypeData {

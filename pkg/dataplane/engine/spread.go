@@ -29,7 +29,7 @@ type Spread struct {
 const noCheck = math.MaxInt64
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
-// Without any, all messages leave from the listen port, but flows are recorded, so that none is reordered when spread
+// Without sources, all messages leave from the listen port, but flows are recorded, so that none is reordered when spread
 // starts later.
 func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
@@ -56,10 +56,10 @@ func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
 // IsBlocked reports whether some source is blocked.
 func (s *Spread) IsBlocked() bool { return s.blocked != [4]uint64{} }
 
-// CheckAt has lanes call SlowPath.CheckSources once, at the first train that is spread at now or later. Copies share it.
-func (s *Spread) CheckAt(now int64) {
+// CheckAt makes lanes call SlowPath.CheckSources once, at the first train that is spread at the given time or later. Copies share the time.
+func (s *Spread) CheckAt(earliest int64) {
 	if s.checkAt != nil {
-		s.checkAt.Store(now)
+		s.checkAt.Store(earliest)
 	}
 }
 

@@ -69,7 +69,7 @@ type txQueue struct {
 	retried                   int64                          // time of the last retry
 	waited                    bool                           // since the last retry, for room
 	spurious                  bool                           // the kernel called a send buffer writable and still refused all runs, for example because IPsec does not permit the route yet
-	left                      [underlay.MaxSources + 1]int64 // by source: the last time at which anything left that had waited for it
+	left                      [underlay.MaxSources + 1]int64 // by source: when a train that had waited for it last left
 	marks                     int                            // packets marked as congested
 }
 
@@ -94,7 +94,7 @@ func (q *txQueue) delays(f waitingFlow, source int, now int64) bool {
 	return waits
 }
 
-// sourceOn returns the source of what waits, once it leaves by conn: another port has other sources.
+// sourceOn returns the source from which a train that waited for a source of waited leaves by conn: another port has other sources.
 func sourceOn(conn, waited *underlay.Lane, source int) int {
 	if conn != waited {
 		return 0
@@ -216,8 +216,8 @@ func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 	return true
 }
 
-// heldBytes returns the memory of the held runs, at most a batch for each full send buffer. The limit of the queue is not theirs: with many
-// send buffers they would leave no room for it.
+// heldBytes returns the memory of the held runs, at most a batch for each full send buffer. They do not count towards the queue's limit:
+// with many send buffers they would leave no room for trains.
 func (q *txQueue) heldBytes() (n int) {
 	for _, h := range q.held {
 		n += len(h.buffer.bytes)
@@ -225,8 +225,8 @@ func (q *txQueue) heldBytes() (n int) {
 	return n
 }
 
-// signal signals congestion on the first packet of e: by a mark if it can carry one, otherwise by dropping it. A mark on the header of a
-// train is one of all its packets. It is the queue's fqcodel.Config.Signal.
+// signal signals congestion on the first packet of e: by a mark if it can carry one, otherwise by dropping it. A mark in the header of a
+// train marks all its packets. It is the queue's fqcodel.Config.Signal.
 func (t *transmitter) signal(e *txElement) (empty bool) {
 	if ip := e.train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
 		packet.SetCE(ip)

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// readAheadTrains is the number of trains up to which a lane reads ahead, a batch more at most: 4 MiB, 6 ms at 5 Gbit/s.
+	// A lane reads ahead until it has readAheadTrains trains: 4 MiB, 6 ms at 5 Gbit/s. The last batch may exceed that.
 	readAheadTrains = 64
 	// readAheadFlows is the number of buckets for their flows.
 	readAheadFlows = 256
@@ -79,8 +79,8 @@ func (r *trainReader) tryRead(b *txBatch) int {
 	return r.next(b, r.lane.queue.TryRead(b.bufs, b.sizes))
 }
 
-// next returns how many trains in b, of which the first n were just read, are sent next. Nothing was read ahead. If the last one is not large,
-// no more wait behind it.
+// next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before. If the last of them is
+// not large, the TUN queue was empty.
 func (r *trainReader) next(b *txBatch, n int) int {
 	if n == 0 || b.sizes[n-1] <= tun.BigTrain {
 		return n
@@ -104,7 +104,7 @@ func (r *trainReader) hash(b *txBatch, i int) uint32 {
 	return packet.FlowHash(b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]])
 }
 
-// note notes a train of n bytes.
+// note records a train of n bytes.
 func (r *trainReader) note(hash uint32, n int, now int64) {
 	at := &r.large[hash%readAheadFlows]
 	switch {

@@ -11,7 +11,7 @@ import (
 const (
 	// workloadInterval is the time in nanoseconds after which a loop evaluates its traffic.
 	workloadInterval = int64(10 * time.Millisecond)
-	// minWorkload is the least number of packets per workloadInterval that are evaluated: 5,000 a second. With fewer no application
+	// minWorkload is the minimum number of packets per workloadInterval that is evaluated: 5,000 a second. With fewer no application
 	// starves.
 	minWorkload = 50
 	// workloadHold is the time in nanoseconds for which a result holds while there is less traffic.
@@ -31,7 +31,8 @@ type workload struct {
 	yield                      func(bool) // Config.OnLoopStart; nil for none
 }
 
-// note counts packets, of which so many belong to no TCP connection, in trains, and calls yield when the result has changed.
+// note counts packets, those of them that belong to no TCP connection (datagrams), and the trains in which they came. It calls yield when the
+// result has changed.
 func (w *workload) note(packets, datagrams, trains int, now int64) {
 	w.packets += packets
 	w.datagrams += datagrams
