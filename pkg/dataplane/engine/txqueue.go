@@ -94,7 +94,8 @@ func (q *txQueue) delays(f waitingFlow, source int, now int64) bool {
 	return waits
 }
 
-// sourceOn returns the source from which a train that waited for a source of waited leaves by conn: another port has other sources.
+// sourceOn returns the source from which a train leaves by conn that has waited for a source of waited; 0 if those are of different ports, which
+// have different sources.
 func sourceOn(conn, waited *underlay.Lane, source int) int {
 	if conn != waited {
 		return 0
