@@ -15,7 +15,7 @@ type announcement struct {
 	since   time.Time
 }
 
-// propagated reports whether that is long enough, or how long to wait. It compares the status in the API with the next one:
+// propagated reports whether that is at least the propagation time, or else how long to wait. It compares the status in the API with the next one:
 // after a change of address, ports or mode, others do not gather from this node yet. A status from before the agent's start
 // counts as known.
 func (a *announcement) propagated(published, next *v1alpha1.NodeStatus, propagation time.Duration) (bool, time.Duration) {

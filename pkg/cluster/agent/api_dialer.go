@@ -22,7 +22,7 @@ type apiDialer struct {
 
 	mu    sync.Mutex
 	addrs []netip.Addr
-	ports map[netip.Addr]uint16 // of literal and addrs, the last ones
+	ports map[netip.Addr]uint16 // the last ports at which literal and addrs were reached
 }
 
 // dialTimeout and keepAlive are client-go's defaults.
@@ -67,7 +67,7 @@ func (d *apiDialer) record(remote net.Addr) {
 	}
 }
 
-// setPort records a port, and forgets those of other addresses than the recorded ones.
+// setPort records a port, and forgets the ports of addresses that are no longer recorded.
 func (d *apiDialer) setPort(addr netip.Addr, port uint16) {
 	if d.ports == nil {
 		d.ports = map[netip.Addr]uint16{}

@@ -45,8 +45,8 @@ func (l *cleartextLatch) allows(c Cleartext) bool {
 }
 
 // update follows a plan. A change to strict waits for the propagation time, until the other nodes have this node's key as well:
-// their packets would be dropped here. It also waits until the plan's nodes, which were all of the cluster at the time asOf (zero: they
-// are), include those that joined meanwhile. wait is the time until then; 0: nothing is pending.
+// their packets would be dropped here. It also waits for a plan with the nodes that joined meanwhile: asOf is when the plan's nodes were all
+// of the cluster (zero: they are). wait is the time until then; 0: nothing is pending.
 func (l *cleartextLatch) update(c Cleartext, plan *mesh.TunnelPlan, asOf time.Time, propagation time.Duration) (wait time.Duration) {
 	switch {
 	case c == CleartextAlways: // another rollout may follow
@@ -60,7 +60,7 @@ func (l *cleartextLatch) update(c Cleartext, plan *mesh.TunnelPlan, asOf time.Ti
 		return propagation
 	default:
 		if wait = propagation - time.Since(l.completeSince); wait <= 0 && !asOf.IsZero() && !asOf.After(l.completeSince) {
-			return propagation // until the next look
+			return propagation // until the next check
 		}
 		l.strict = wait <= 0
 		return max(wait, 0)

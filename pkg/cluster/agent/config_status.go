@@ -47,8 +47,8 @@ type writtenConfig struct {
 // follow a change, and the older node's agent writes them after minWriteInterval.
 const configWriterTimeout = minWriteInterval + writerTimeout
 
-// publishConfigs writes the status of the RopewalkConfigs if this agent is the one to do so. Another look follows, since other nodes' progress
-// is no reason to reconcile.
+// publishConfigs writes the status of the RopewalkConfigs if this agent is the one to do so. It requests a reconcile after
+// minWriteInterval, since the progress of other nodes requests none.
 func (a *Agent) publishConfigs(ctx context.Context, self mesh.Node, nodes []mesh.Node) {
 	rank := mesh.AgentRank(&self, nodes)
 	if rank >= maxStatusWriters || len(nodes) == 0 || !a.cluster.configs.HasSynced() {

@@ -56,7 +56,7 @@ type apiEvent struct {
 }
 
 // reportChange writes an Event if the condition or the warnings differ from those that were reported last; before has the condition that an
-// earlier agent published. One that comes too soon after the last is written later, if it still holds then. A failure is logged and not
+// earlier agent published. An Event that comes too soon after the last is written later, if it still holds then. A failure is logged and not
 // retried.
 func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition, notes []string) {
 	now := meta.FindStatusCondition(after, v1alpha1.ConditionReady)

@@ -16,7 +16,7 @@ import (
 )
 
 // handshakeTrigger makes an engine start handshakes with its peers. To that end, it sets a persistent keepalive on each peer
-// for a moment. Until a peer has handshaken, it may send with the keys of an earlier engine, or to an earlier key. The first
+// for a moment. Until a peer has completed a handshake, it may send with the keys of an earlier engine, or to an earlier key. The first
 // peers are triggered at once and the others at a limited rate, because in a rollout many agents start at the same time. Peers
 // that the node sends to meanwhile need no trigger.
 type handshakeTrigger struct {

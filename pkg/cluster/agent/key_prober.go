@@ -117,13 +117,13 @@ func (p *keyProber) send(c *net.UDPConn, at netip.AddrPort, key noise.PublicKey)
 	}
 }
 
-// receiveAll reads responses until all have come or the time is over. It returns how many peers accepted the key.
-func (p *keyProber) receiveAll(c *net.UDPConn, all int) (accepted int) {
+// receiveAll reads responses until the expected number has come or the time is over. It returns how many peers accepted the key.
+func (p *keyProber) receiveAll(c *net.UDPConn, expected int) (accepted int) {
 	if c.SetReadDeadline(time.Now().Add(probeTimeout)) != nil {
 		return 0
 	}
 	b := make([]byte, 2048)
-	for accepted < all {
+	for accepted < expected {
 		n, _, err := c.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return accepted

@@ -88,9 +88,9 @@ func valueOr[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// takeTurn returns the options that the engine is to have now: the wanted ones, once it is this node's turn to restart. wait is the time until
-// then.
-func (m *meshReconciler) takeTurn(wanted engineOptions, in reconcileInput) (now engineOptions, wait time.Duration) {
+// takeTurn returns the present options of the engine until it is this node's turn to restart, and then the wanted ones. wait is the time until
+// the turn.
+func (m *meshReconciler) takeTurn(wanted engineOptions, in reconcileInput) (allowed engineOptions, wait time.Duration) {
 	if m.engine == nil || wanted == m.setup.engine {
 		m.turn = restartTurn{}
 		return wanted, 0

@@ -144,7 +144,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 // maxLoggedNodes bounds the names in a log line.
 const maxLoggedNodes = 10
 
-// logWithoutTunnel logs when there begin or cease to be nodes without a tunnel.
+// logWithoutTunnel logs when the first node without a tunnel appears, and when there is none any more.
 func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool) {
 	n := len(plan.WithoutTunnel)
 	if (n > 0) == m.loggedWithout {
@@ -257,13 +257,13 @@ func (m *meshReconciler) logFilterError(wanted bool, err error) {
 	log.Warn("removing the nftables table that drops unencrypted packets failed, such packets are still dropped: retrying on each reconcile")
 }
 
-// smallerThan returns the routes' MTUs that are smaller than the tunnel's. It changes its argument.
-func smallerThan(all map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
-	maps.DeleteFunc(all, func(_ netip.Prefix, mtu int) bool { return mtu >= tunnel })
-	if len(all) == 0 {
+// smallerThan returns the routes' MTUs that are smaller than the tunnel's. It changes mtus.
+func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
+	maps.DeleteFunc(mtus, func(_ netip.Prefix, mtu int) bool { return mtu >= tunnel })
+	if len(mtus) == 0 {
 		return nil
 	}
-	return all
+	return mtus
 }
 
 // configurePeers makes the engine's peers those of a plan, nodes with a persistent keepalive, and returns the number of changes.
@@ -295,8 +295,8 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (in
 	return len(changes), nil
 }
 
-// changeKeepalive returns the changes that give all nodes another persistent keepalive. Handshakes that were to begin with the former one
-// begin anew.
+// changeKeepalive returns the changes that give all nodes another persistent keepalive. Handshakes that were to begin with the former
+// interval are triggered again.
 func (m *meshReconciler) changeKeepalive(peers []mesh.Peer, keepalive uint16) []config.Peer {
 	if !m.handshakes.finished() {
 		m.handshakes.stop()

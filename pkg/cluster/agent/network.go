@@ -7,7 +7,7 @@ import "net/netip"
 // Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
 type Network interface {
 	// SetRoutes makes the agent's routes lead into a tunnel that is up. Without Cleartext it adds blackhole routes behind them, for
-	// while the tunnel is down. Prefixes that the host routes to pods of its own bypass the tunnel. A nil Routing removes all. It
+	// the time when the tunnel is down. Prefixes that the host routes to its own pods bypass the tunnel. A nil Routing removes all. It
 	// returns the number of changes and leaves other programs' routes alone.
 	SetRoutes(tunnel string, r *Routing) (changes int, err error)
 	// SetPlaintextFilter installs or removes the filter that drops unencrypted packets from pods whose packets should have come out

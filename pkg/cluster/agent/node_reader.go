@@ -28,7 +28,7 @@ import (
 
 // nodeReader supplies an informer with the other nodes' Nodes, without a watch of them: each kubelet writes ten kilobytes every five
 // minutes, and at 5,000 nodes a watch by every agent is 0.8 GB/s. Instead it lists them once and then reads single Nodes:
-//   - when a node's RopewalkNode claims something else than the known Node has. The claim is only the reason to read: the Node is believed.
+//   - when a node's RopewalkNode claims something else than the known Node has. The claim only causes the read: the agent believes the Node.
 //   - when a survey, a list of names alone, shows that a Node came or went that has no agent
 //   - in turn, a few per survey
 //
@@ -43,7 +43,7 @@ type nodeReader struct {
 
 	mu        sync.Mutex
 	requested map[string]bool // names of nodes whose RopewalkNodes changed
-	wake      chan struct{}   // has an element if requested is to be looked at
+	wake      chan struct{}   // has an element while requested names are to be handled
 
 	lastReads  map[string]nodeRead // used by List and by the watch after it
 	failing    bool                // the last read failed
@@ -118,7 +118,7 @@ func (r *nodeReader) WatchWithContext(ctx context.Context, _ metav1.ListOptions)
 	return w, nil
 }
 
-// request asks for a look at the Node of that name, because its RopewalkNode changed.
+// request requests a check of the Node of that name, because its RopewalkNode changed.
 func (r *nodeReader) request(name string) {
 	if name == r.own {
 		return
@@ -129,7 +129,7 @@ func (r *nodeReader) request(name string) {
 	r.wakeUp()
 }
 
-// requestAfter asks for it later.
+// requestAfter requests the check after minInterval.
 func (r *nodeReader) requestAfter(name string) {
 	time.AfterFunc(r.minInterval, func() { r.request(name) })
 }
@@ -319,7 +319,7 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 	}
 }
 
-// unread is the claim of no RopewalkNode: the Node is to be read again.
+// unread is a claim that no RopewalkNode has, so that the Node is read again.
 const unread = "unread"
 
 // relist reads all Nodes.

@@ -55,12 +55,12 @@ type ruleStep struct {
 	rule netlink.Rule
 }
 
-// additions returns the steps that add what of want is missing, by priority.
+// additions returns the steps that add the rules of want that are not in have, by priority.
 func additions(have, want []netlink.Rule, priorities ...int) []ruleStep {
 	return missing(netlink.RuleAdd, want, have, priorities)
 }
 
-// removals returns the steps that remove what of have is not wanted, by priority.
+// removals returns the steps that remove the rules of have that are not in want, by priority.
 func removals(have, want []netlink.Rule, priorities ...int) []ruleStep {
 	return missing(netlink.RuleDel, have, want, priorities)
 }

@@ -96,8 +96,8 @@ func refusalOf(f *followedConfig, err *setupError) configRefusal {
 	return configRefusal{f.UID, f.Generation, err}
 }
 
-// holds reports whether the host has refused a config, or the settings without one (nil), and is not to be asked again. A port may become free,
-// so it is asked at each resync. Not so for what restarts the tunnel.
+// holds reports whether the host has refused a config, or the settings without one (nil), so that the agent does not apply them again. At each
+// resync it does, since a port may have become free, unless that would restart the tunnel.
 func (r *configRefusal) holds(f *followedConfig, t trigger) bool {
 	same := refusalOf(f, r.err)
 	return r.err != nil && *r == same && (t != periodicResync || r.err.restarts)

@@ -26,8 +26,8 @@ const (
 // routes into the tunnel decide which addresses these are: a packet whose answer would enter the tunnel must have come out of it.
 //
 // It runs before destination NAT and knows no connections. Packets that conntrack does not track, or calls invalid, and answers to
-// connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them. With
-// nodes it does, and a second chain drops them, from pods and from nodes (node_filter.go).
+// connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them. With a
+// NodeRouting it does, and a second chain drops unencrypted ones, from pods and from nodes (node_filter.go).
 func setPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -111,7 +111,7 @@ func isFilterInstalled(c *nftables.Conn, tunnel string, nodes *NodeRouting) bool
 	return hasRules(c, filterChain, [][]expr.Any{filterExprs(tunnel)}) && hasRules(c, nodesChain, nodes.filter(tunnel))
 }
 
-// hasRules reports whether a chain of the table has exactly these rules; none: whether there is no such chain.
+// hasRules reports whether a chain of the table has exactly the wanted rules. Without any, it reports whether there is no such chain.
 func hasRules(c *nftables.Conn, name string, want [][]expr.Any) bool {
 	table := &nftables.Table{Name: filterTable, Family: nftables.TableFamilyINet}
 	chain, err := c.ListChain(table, name)

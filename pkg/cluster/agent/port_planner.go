@@ -93,8 +93,8 @@ func ingress(own []v1alpha1.Endpoint, configs map[string]spreader.Config, family
 			peer, most = first, n
 		}
 	}
-	const few = 8 // one in
-	if few*(all-most) > all {
+	const tolerated = 8 // one in eight peers behind another device
+	if tolerated*(all-most) > all {
 		peer = netip.Addr{}
 	}
 	return to, peer

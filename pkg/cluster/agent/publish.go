@@ -96,7 +96,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 // joins changes those of all others. Together they must not write more than about fifteen times a second.
 const countsDelayPerNode = 100 * time.Millisecond
 
-// countsDelayPerPair, times the number of nodes twice, is the longest delay if that is longer, from 400 nodes on. All agents receive each
+// countsDelayPerPair, times the square of the number of nodes, is the longest delay if that is longer, from 400 nodes on. All agents receive each
 // write, some 2 kB: whatever the number of nodes, the API server sends 12 MB/s at most for this reason.
 const countsDelayPerPair = 250 * time.Microsecond
 

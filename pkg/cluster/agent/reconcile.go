@@ -141,7 +141,7 @@ func (a *Agent) logProblems(problems []mesh.Problem) {
 	a.loggedProblems = problems
 }
 
-// releaseAfter is the number of changes in a reconcile from which on its garbage is worth a collection.
+// releaseAfter is the minimum number of changes in a reconcile after which unused memory is returned to the system.
 const releaseAfter = 500
 
 // releaseMemory returns unused memory to the system after the first reconcile, which follows the initial lists of all objects, and after

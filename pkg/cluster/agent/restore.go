@@ -16,7 +16,7 @@ import (
 // stateStore holds the persisted state of an agent.
 type stateStore struct {
 	persisted  persistedState
-	saveFailed bool // the file does not have persisted
+	saveFailed bool // the file does not hold persisted
 }
 
 // restorePersisted loads the persisted state and applies it, before the API is reached: traffic for other nodes' pods is routed

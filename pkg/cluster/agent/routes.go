@@ -113,7 +113,7 @@ func addRoutes(table int, r *Routing, want []routeKey, have map[routeKey]routeAt
 	return changes, nil
 }
 
-// removeRoutesExcept removes those of the routes have that are not in want. It changes have.
+// removeRoutesExcept removes the routes in have that are not in want. It changes have.
 func removeRoutesExcept(table int, want []routeKey, have map[routeKey]routeAttributes) (changes int, err error) {
 	for _, k := range want {
 		delete(have, k)

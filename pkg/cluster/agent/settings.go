@@ -26,7 +26,7 @@ func specSettings(s v1alpha1.NodeSpec) mesh.Settings {
 	return mesh.Settings{Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU)}
 }
 
-// checkSettings returns an error for settings that this host, the node own, cannot have.
+// checkSettings returns an error for settings that this host cannot have. own is its node.
 func (c *Config) checkSettings(s mesh.Settings, own mesh.Node) error {
 	cpus := daemon.UsableCPUs()
 	switch {
@@ -44,7 +44,7 @@ func (c *Config) checkSettings(s mesh.Settings, own mesh.Node) error {
 	return nil
 }
 
-// carriesIPv6 reports whether the tunnel of the node own carries IPv6 packets: those of pods, or between nodes.
+// carriesIPv6 reports whether the tunnel of this host's node, own, carries IPv6 packets: those of pods, or between nodes.
 func (c *Config) carriesIPv6(own mesh.Node) bool {
 	return slices.ContainsFunc(own.PodCIDRs, isIPv6) || c.NodeEncryption.Enabled && slices.ContainsFunc(own.Addrs, netip.Addr.Is6)
 }

@@ -104,7 +104,7 @@ func (a *Agent) awaitTurn(ctx context.Context) {
 }
 
 // isRefused reports whether an error means that another agent of this node serves the tunnel and keeps it. If the tunnel is served
-// although this agent holds the lock, no update is going on: another program has the interface's name, and the error is one as any.
+// although this agent holds the lock, no update is going on: another program has the interface's name, and the error is an ordinary one.
 func (a *Agent) isRefused(err error) bool {
 	return errors.Is(err, errServedElsewhere) && a.lock.file == nil
 }
@@ -142,8 +142,8 @@ func (a *Agent) standBy(ctx context.Context) {
 	a.stats.standby.set(false)
 }
 
-// lockAfterTakeover takes the lock once the old agent stands by. While that has the tunnel, there is no hurry: of two delays for one
-// trigger, the queue keeps the earlier, and each reconcile asks for the tunnel again.
+// lockAfterTakeover takes the lock once the old agent stands by. While the old agent has the tunnel, it checks at longer intervals: each check
+// is a reconcile, which requests the tunnel again, and of two delays for one trigger the queue keeps the earlier.
 func (a *Agent) lockAfterTakeover() {
 	held, err := a.lock.try(a.cfg.KeyDir)
 	switch {

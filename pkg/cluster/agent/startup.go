@@ -15,7 +15,7 @@ import (
 )
 
 // During a rolling update two agents have the node's address, and the old one answers the probes of both until the new one has taken the
-// tunnel over. The new one's startup probe asks on a socket of its own pod instead. It delays the other probes until they reach this agent.
+// tunnel over. So the startup probe of the new one uses a socket in its own pod. It delays the other probes until they reach this agent.
 
 const (
 	startupOK      = "ok"
