@@ -39,7 +39,7 @@ func evaluateCPUs(f *facts.Facts, r *recorder) {
 
 func evaluateCipher(f *facts.Facts, r *recorder) {
 	if f.Cipher == f.Fallback {
-		r.warn("", f.Cipher+": one packet at a time", "use a CPU with AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
+		r.warn("", f.Cipher+": one packet at a time", "use a CPU with AVX2 or AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
 		return
 	}
 	r.ok("", "%s", f.Cipher)

@@ -8,7 +8,6 @@ package chachapoly
 
 const (
 	polyLaneCount = 8
-	polyWindow    = 64 // number of jobs that are sorted by length
 	polyRow       = 64 // bytes that a lane processes at a time: four blocks
 )
 
@@ -31,53 +30,17 @@ type polyLanes struct {
 //go:noescape
 func polyLanes512(l *polyLanes)
 
-// polyTags512 computes the tag of every job. Its time depends only on the lengths.
-func polyTags512(_ *vectorScratch, jobs []polyJob) {
-	for len(jobs) > 0 {
-		n := min(len(jobs), polyWindow)
-		polyTagsWindow(jobs[:n])
-		jobs = jobs[n:]
-	}
+var poly512 = &polyKernel{
+	lanes: polyLaneCount,
+	call:  []uint{480, 540, 600, 640},
+	row:   70,
+	run: func(s *polyScratch, jobs []polyJob, order []uint8, log int) {
+		s.lanes.set(jobs, order, log)
+		polyLanes512(&s.lanes)
+	},
 }
 
-func polyTagsWindow(jobs []polyJob) {
-	var order [polyWindow]uint8
-	polySort(jobs, &order)
-	var l polyLanes
-	for rest := order[:len(jobs)]; len(rest) > 0; {
-		n := min(len(rest), polyLaneCount)
-		polyTagsBatch(jobs, rest[:n], &l)
-		rest = rest[n:]
-	}
-}
-
-// polySort sorts by length, longest first, by insertion: trains are already sorted, except for the last message.
-func polySort(jobs []polyJob, order *[polyWindow]uint8) {
-	for i := range jobs {
-		at := i
-		for ; at > 0 && jobs[order[at-1]].n < jobs[i].n; at-- {
-			order[at] = order[at-1]
-		}
-		order[at] = uint8(i)
-	}
-}
-
-// polyTagsBatch computes at most eight sorted jobs.
-func polyTagsBatch(jobs []polyJob, order []uint8, l *polyLanes) {
-	plan := polyPlan(jobs, order)
-	for at := 0; at < len(order); {
-		log := int(plan[at])
-		if log == polyAlone {
-			polyTagGeneric(&jobs[order[at]])
-			at++
-			continue
-		}
-		n := min(polyLaneCount>>log, len(order)-at)
-		l.set(jobs, order[at:at+n], log)
-		polyLanes512(l)
-		at += n
-	}
-}
+func polyTags512(s *vectorScratch, jobs []polyJob) { poly512.tags(&s.poly, jobs) }
 
 // set assigns the lanes to the jobs. Unused lanes repeat the last job.
 func (l *polyLanes) set(jobs []polyJob, order []uint8, log int) {

@@ -16,14 +16,30 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-func polyNeeds512(t testing.TB) {
+// eachPolyKernel runs a test for every kernel that the CPU supports.
+func eachPolyKernel(t *testing.T, f func(t *testing.T, p *polyKernel)) {
 	t.Helper()
-	if !hasAVX512() {
-		t.Skip("the CPU lacks AVX-512 with IFMA and VBMI2")
+	for _, k := range polyKernels {
+		t.Run(k.name, func(t *testing.T) {
+			if !k.supported() {
+				t.Skip("the CPU does not support ", k.name)
+			}
+			f(t, k.kernel)
+		})
 	}
 }
 
-func tags512(jobs []polyJob) { polyTags512(new(vectorScratch), jobs) }
+var polyKernels = []struct {
+	name      string
+	supported func() bool
+	kernel    *polyKernel
+}{{AVX512, hasAVX512, poly512}, {AVX2, hasAVX2, poly256}}
+
+// planned computes tags as the plan says.
+func planned(p *polyKernel) func([]polyJob) {
+	s := new(polyScratch)
+	return func(jobs []polyJob) { p.tags(s, jobs) }
+}
 
 // checkTags compares with the jobs' tags done one by one.
 func checkTags(t *testing.T, jobs []polyJob, do func([]polyJob)) {
@@ -44,20 +60,19 @@ func checkTags(t *testing.T, jobs []polyJob, do func([]polyJob)) {
 	}
 }
 
-// inLanes does up to 8>>log sorted jobs by one call, as no plan might.
-func inLanes(log int) func([]polyJob) {
-	return func(jobs []polyJob) {
-		var l polyLanes
-		l.set(jobs, []uint8{0, 1, 2, 3, 4, 5, 6, 7}[:len(jobs)], log)
-		polyLanes512(&l)
-	}
+// inLanes does up to a kernel's lanes>>log sorted jobs by one call, as no plan might.
+func inLanes(p *polyKernel, log int) func([]polyJob) {
+	s := new(polyScratch)
+	return func(jobs []polyJob) { p.run(s, jobs, []uint8{0, 1, 2, 3, 4, 5, 6, 7}[:len(jobs)], log) }
 }
 
-func eachSplit(t *testing.T, f func(t *testing.T, log int)) {
-	polyNeeds512(t)
-	for log := range polyCostCall {
-		t.Run(fmt.Sprintf("lanes each=%d", 1<<log), func(t *testing.T) { f(t, log) })
-	}
+func eachSplit(t *testing.T, f func(t *testing.T, p *polyKernel, log int)) {
+	t.Helper()
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		for log := range p.call {
+			t.Run(fmt.Sprintf("lanes each=%d", 1<<log), func(t *testing.T) { f(t, p, log) })
+		}
+	})
 }
 
 // awkwardLengths are all to 600, and those around multiples of 64 above: of a row of every split.
@@ -72,46 +87,46 @@ func awkwardLengths() (lengths []int) {
 }
 
 func TestVectorTagMatchesGenericAtEveryLength(t *testing.T) {
-	eachSplit(t, func(t *testing.T, log int) {
+	eachSplit(t, func(t *testing.T, p *polyKernel, log int) {
 		for i, n := range awkwardLengths() {
-			jobs := make([]polyJob, polyLaneCount>>log)
+			jobs := make([]polyJob, p.lanes>>log)
 			for k := range jobs {
 				jobs[k] = polyFills[(i+k)%len(polyFills)].job(n)
 			}
-			checkTags(t, jobs, inLanes(log))
+			checkTags(t, jobs, inLanes(p, log))
 		}
 	})
 }
 
 func TestVectorTagMatchesGenericForMixedLengths(t *testing.T) {
-	eachSplit(t, func(t *testing.T, log int) {
+	eachSplit(t, func(t *testing.T, p *polyKernel, log int) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range 500 {
-			jobs := make([]polyJob, 1+rng.IntN(polyLaneCount>>log))
+			jobs := make([]polyJob, 1+rng.IntN(p.lanes>>log))
 			for k := range jobs {
 				jobs[k] = polyFills[k%len(polyFills)].job(rng.IntN(1 << rng.IntN(13)))
 			}
 			slices.SortFunc(jobs, func(a, b polyJob) int { return b.n - a.n })
-			checkTags(t, jobs, inLanes(log))
+			checkTags(t, jobs, inLanes(p, log))
 		}
 	})
 }
 
 func TestVectorTagReducesFullyAtModulus(t *testing.T) {
-	eachSplit(t, func(t *testing.T, log int) {
-		for jobs := range slices.Chunk(polyNearModulus(), polyLaneCount>>log) {
-			checkTags(t, jobs, inLanes(log))
+	eachSplit(t, func(t *testing.T, p *polyKernel, log int) {
+		for jobs := range slices.Chunk(polyNearModulus(), p.lanes>>log) {
+			checkTags(t, jobs, inLanes(p, log))
 		}
 	})
 }
 
 func TestVectorTagMatchesDefinitionOnRFCInputs(t *testing.T) {
-	eachSplit(t, func(t *testing.T, log int) {
+	eachSplit(t, func(t *testing.T, p *polyKernel, log int) {
 		for _, v := range polyVectors {
 			jobs := make([]polyJob, 1)
 			jobs[0].key = [32]byte(polyUnhex(t, v.key))
 			jobs[0].setText(polyUnhex(t, v.text))
-			checkTags(t, jobs, inLanes(log))
+			checkTags(t, jobs, inLanes(p, log))
 			if want := polyTagBig(&jobs[0]); jobs[0].tag != want {
 				t.Errorf("%s: got tag %x, want %x", v.name, jobs[0].tag, want)
 			}
@@ -120,94 +135,99 @@ func TestVectorTagMatchesDefinitionOnRFCInputs(t *testing.T) {
 }
 
 func TestVectorTagMatchesGenericForRandomSets(t *testing.T) {
-	polyNeeds512(t)
-	rng := rand.New(rand.NewPCG(3, 4))
-	for count := range 140 {
-		for range 4 {
-			jobs := make([]polyJob, count)
-			for k := range jobs {
-				jobs[k] = polyFills[rng.IntN(2)].job(rng.IntN(1 << rng.IntN(12)))
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		for count := range 140 {
+			for range 4 {
+				jobs := make([]polyJob, count)
+				for k := range jobs {
+					jobs[k] = polyFills[rng.IntN(2)].job(rng.IntN(1 << rng.IntN(12)))
+				}
+				checkTags(t, jobs, planned(p))
 			}
-			checkTags(t, jobs, tags512)
 		}
-	}
+	})
 }
 
 func TestVectorTagMatchesGenericForTrains(t *testing.T) {
-	polyNeeds512(t)
-	for _, n := range []int{0, 1, 16, 52, 100, 576, 1280, 1420, 1440, 8920} {
-		for count := 1; count <= 45; count += 4 {
-			jobs := make([]polyJob, count)
-			for k := range jobs {
-				jobs[k] = polyFills[0].job(n)
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		for _, n := range []int{0, 1, 16, 52, 100, 576, 1280, 1420, 1440, 8920} {
+			for count := 1; count <= 45; count += 4 {
+				jobs := make([]polyJob, count)
+				for k := range jobs {
+					jobs[k] = polyFills[0].job(n)
+				}
+				jobs[count-1] = polyFills[0].job(n / 3)
+				checkTags(t, jobs, planned(p))
 			}
-			jobs[count-1] = polyFills[0].job(n / 3)
-			checkTags(t, jobs, tags512)
 		}
-	}
+	})
 }
 
 func TestTagsMatchAEAD(t *testing.T) {
-	polyNeeds512(t)
-	key := bytes.Repeat([]byte{7}, chacha20poly1305.KeySize)
-	aead, err := chacha20poly1305.New(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	jobs, want := make([]polyJob, 20), make([][16]byte, 20)
-	for i := range jobs {
-		nonce := make([]byte, chacha20poly1305.NonceSize)
-		nonce[4] = byte(i)
-		stream, err := chacha20.NewUnauthenticatedCipher(key, nonce)
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		key := bytes.Repeat([]byte{7}, chacha20poly1305.KeySize)
+		aead, err := chacha20poly1305.New(key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		stream.XORKeyStream(jobs[i].key[:], jobs[i].key[:])
-		sealed := aead.Seal(nil, nonce, make([]byte, 97*i), nil)
-		jobs[i].setText(sealed[:97*i])
-		want[i] = [16]byte(sealed[97*i:])
-	}
-	tags512(jobs)
-	for i := range jobs {
-		if jobs[i].tag != want[i] {
-			t.Errorf("%d bytes: got tag %x, want %x", jobs[i].n, jobs[i].tag, want[i])
+		jobs, want := make([]polyJob, 20), make([][16]byte, 20)
+		for i := range jobs {
+			nonce := make([]byte, chacha20poly1305.NonceSize)
+			nonce[4] = byte(i)
+			stream, err := chacha20.NewUnauthenticatedCipher(key, nonce)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stream.XORKeyStream(jobs[i].key[:], jobs[i].key[:])
+			sealed := aead.Seal(nil, nonce, make([]byte, 97*i), nil)
+			jobs[i].setText(sealed[:97*i])
+			want[i] = [16]byte(sealed[97*i:])
 		}
-	}
+		planned(p)(jobs)
+		for i := range jobs {
+			if jobs[i].tag != want[i] {
+				t.Errorf("%d bytes: got tag %x, want %x", jobs[i].n, jobs[i].tag, want[i])
+			}
+		}
+	})
 }
 
 func TestTagsIgnoreBytesOutsideText(t *testing.T) {
-	eachSplit(t, func(t *testing.T, log int) {
+	eachSplit(t, func(t *testing.T, p *polyKernel, log int) {
 		for n := range 300 {
 			j := polyFills[0].job(n)
 			around := bytes.Repeat([]byte{0xa5}, n+256)
 			copy(around[128:], j.bytes())
 			j.text = &around[128]
-			checkTags(t, []polyJob{j}, inLanes(log))
+			checkTags(t, []polyJob{j}, inLanes(p, log))
 		}
 	})
 }
 
 func TestPlansCoverEveryJobOnce(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	for range 2000 {
-		jobs := make([]polyJob, 1+rng.IntN(polyLaneCount))
-		for i := range jobs {
-			jobs[i].n = rng.IntN(1 << rng.IntN(17))
-		}
-		var order [polyWindow]uint8
-		polySort(jobs, &order)
-		plan, at := polyPlan(jobs, order[:len(jobs)]), 0
-		for at < len(jobs) {
-			if log := int(plan[at]); log == polyAlone {
-				at++
-			} else {
-				at += min(polyLaneCount>>log, len(jobs)-at)
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		rng := rand.New(rand.NewPCG(5, 6))
+		for range 2000 {
+			jobs := make([]polyJob, 1+rng.IntN(polyBatch))
+			for i := range jobs {
+				jobs[i].n = rng.IntN(1 << rng.IntN(17))
+			}
+			var order [polyWindow]uint8
+			polySort(jobs, &order)
+			plan, at := p.plan(jobs, order[:len(jobs)]), 0
+			for at < len(jobs) {
+				if log := int(plan[at]); log == polyAlone {
+					at++
+				} else {
+					at += min(p.lanes>>log, len(jobs)-at)
+				}
+			}
+			if at != len(jobs) {
+				t.Fatalf("got %d jobs, want %d", at, len(jobs))
 			}
 		}
-		if at != len(jobs) {
-			t.Fatalf("got %d jobs, want %d", at, len(jobs))
-		}
-	}
+	})
 }
 
 func TestJobsAreTakenLongestFirst(t *testing.T) {
@@ -232,7 +252,7 @@ func TestJobsAreTakenLongestFirst(t *testing.T) {
 	}
 }
 
-// TestAssemblyMatchesLaneLayout holds the offsets in _asm/poly.go against the types.
+// TestAssemblyMatchesLaneLayout holds the offsets in _asm/poly.go and _asm/poly256.go against the types.
 func TestAssemblyMatchesLaneLayout(t *testing.T) {
 	for _, c := range []struct {
 		of    any
@@ -250,6 +270,11 @@ func TestAssemblyMatchesLaneLayout(t *testing.T) {
 		{polyLanes{}, "lead", 200},
 		{polyLanes{}, "full", 208},
 		{polyLanes{}, "split", 216},
+		{polyQuad{}, "job", 0},
+		{polyQuad{}, "off", 32},
+		{polyQuad{}, "lead", 64},
+		{polyQuad{}, "full", 72},
+		{polyQuad{}, "skip", 80},
 	} {
 		f, ok := reflect.TypeOf(c.of).FieldByName(c.field)
 		if !ok || f.Offset != c.at {
@@ -259,14 +284,16 @@ func TestAssemblyMatchesLaneLayout(t *testing.T) {
 }
 
 func TestTagsAllocateNothing(t *testing.T) {
-	polyNeeds512(t)
-	jobs := make([]polyJob, 45)
-	for i := range jobs {
-		jobs[i] = polyFills[0].job(1440 - i%3)
-	}
-	if n := testing.AllocsPerRun(10, func() { tags512(jobs) }); n != 0 {
-		t.Errorf("got %v allocations, want 0", n)
-	}
+	eachPolyKernel(t, func(t *testing.T, p *polyKernel) {
+		jobs := make([]polyJob, 45)
+		for i := range jobs {
+			jobs[i] = polyFills[0].job(1440 - i%3)
+		}
+		do := planned(p)
+		if n := testing.AllocsPerRun(10, func() { do(jobs) }); n != 0 {
+			t.Errorf("got %v allocations, want 0", n)
+		}
+	})
 }
 
 func FuzzSetTagsMatchSingleTags(f *testing.F) {
@@ -274,7 +301,6 @@ func FuzzSetTagsMatchSingleTags(f *testing.F) {
 	f.Add(bytes.Repeat([]byte{0xff}, 500), []byte{100, 100, 100, 100, 100})
 	f.Add(bytes.Repeat([]byte{0}, 4000), []byte{255, 255, 255, 255, 255, 255, 255, 255, 17})
 	f.Fuzz(func(t *testing.T, data, lengths []byte) {
-		polyNeeds512(t)
 		var jobs []polyJob
 		for _, n := range lengths[:min(len(lengths), 100)] {
 			var j polyJob
@@ -283,6 +309,10 @@ func FuzzSetTagsMatchSingleTags(f *testing.F) {
 			j.setText(data[:min(len(data), 8*int(n)+int(n)%8)])
 			jobs = append(jobs, j)
 		}
-		checkTags(t, jobs, tags512)
+		for _, k := range polyKernels {
+			if k.supported() {
+				checkTags(t, jobs, planned(k.kernel))
+			}
+		}
 	})
 }

@@ -4,12 +4,9 @@
 
 package chachapoly
 
-// Costs in cycles, measured on Sapphire Rapids by BenchmarkPolyShapes: of a vector call by the logarithm of split, of a
-// row, and of a job and a block without vectors.
-var polyCostCall = [...]uint{480, 540, 600, 640}
-
+// Costs in cycles of a job and a block without vectors. These and the costs of poly512 were measured on Sapphire Rapids,
+// with BenchmarkPolyShapes.
 const (
-	polyCostRow   = 70
 	polyCostAlone = 15
 	polyCostBlock = 22
 )
@@ -17,23 +14,23 @@ const (
 // polyAlone in a plan marks a job that is computed without vectors.
 const polyAlone = -1
 
-// polyPlan decides how up to eight jobs, sorted longest first, are computed. The job at i starts a call in which
+// plan decides how up to polyBatch jobs, sorted longest first, are computed. The job at i starts a call in which
 // 1<<plan[i] lanes share each message, or is computed alone. It minimizes the sum of costs, from the last job to the
 // first.
-func polyPlan(jobs []polyJob, order []uint8) (plan [polyLaneCount]int8) {
+func (p *polyKernel) plan(jobs []polyJob, order []uint8) (plan [polyBatch]int8) {
 	if polySimilar(jobs, order) {
 		return plan
 	}
-	var cost [polyLaneCount + 1]uint
+	var cost [polyBatch + 1]uint
 	for i := len(order) - 1; i >= 0; i-- {
 		blocks := polyBlocks(&jobs[order[i]])
 		cost[i], plan[i] = cost[i+1]+polyCostAlone+polyCostBlock*blocks, polyAlone
-		for log, call := range polyCostCall {
-			n := min(polyLaneCount>>log, len(order)-i)
-			if 2*n <= polyLaneCount>>log {
+		for log, call := range p.call {
+			n := min(p.lanes>>log, len(order)-i)
+			if 2*n <= p.lanes>>log && log < len(p.call)-1 {
 				continue // twice the lanes per message would fit
 			}
-			if c := cost[i+n] + call + polyCostRow*polyRows(blocks, log); c < cost[i] {
+			if c := cost[i+n] + call + p.row*polyRows(blocks, log); c < cost[i] {
 				cost[i], plan[i] = c, int8(log)
 			}
 		}
@@ -41,12 +38,12 @@ func polyPlan(jobs []polyJob, order []uint8) (plan [polyLaneCount]int8) {
 	return plan
 }
 
-// polySimilar reports whether eight jobs have similar lengths, as in most trains: one lane for each is then best.
+// polySimilar reports whether polyBatch jobs have similar lengths, as in most trains: one lane for each is then best.
 func polySimilar(jobs []polyJob, order []uint8) bool {
-	if len(order) < polyLaneCount {
+	if len(order) < polyBatch {
 		return false
 	}
-	least := polyBlocks(&jobs[order[polyLaneCount-1]])
+	least := polyBlocks(&jobs[order[polyBatch-1]])
 	return least > 4 && 4*least >= 3*polyBlocks(&jobs[order[0]])
 }
 

@@ -31,6 +31,7 @@ type vectorScratch struct {
 	nonces [batchLen]uint64
 	area   [areaLen]byte
 	copies [copyLen]byte
+	poly   polyScratch
 }
 
 func (t *trainCipher) seal(k *secret, s *Scratch, msgs []Message) {

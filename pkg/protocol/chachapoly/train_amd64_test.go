@@ -16,30 +16,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func needs512(t testing.TB) *implementation {
+// eachVector runs a test for every vector implementation that this CPU supports, with no set too small for it.
+func eachVector(t *testing.T, test func(t *testing.T, i *implementation, c *trainCipher)) {
 	t.Helper()
-	i, err := lookup(AVX512)
-	if err != nil {
-		t.Skip("this CPU has no AVX-512 with IFMA: ", err)
+	for name, c := range map[string]*trainCipher{AVX512: train512, AVX2: train256} {
+		t.Run(name, func(t *testing.T) {
+			i, err := lookup(name)
+			if err != nil {
+				t.Skip(err)
+			}
+			forced := *i
+			forced.suits = func([]Message) bool { return true }
+			test(t, &forced, c)
+		})
 	}
-	forced := *i
-	forced.suits = func([]Message) bool { return true }
-	return &forced
 }
 
 func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
-	for name, flag := range map[string]*bool{
-		"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512DQ": &cpu.X86.HasAVX512DQ,
-		"AVX512VL": &cpu.X86.HasAVX512VL, "AVX512VBMI2": &cpu.X86.HasAVX512VBMI2, "AVX512IFMA": &cpu.X86.HasAVX512IFMA, "BMI2": &cpu.X86.HasBMI2,
+	for name, flags := range map[string]map[string]*bool{
+		AVX512: {
+			"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512DQ": &cpu.X86.HasAVX512DQ, "AVX512VL": &cpu.X86.HasAVX512VL,
+			"AVX512VBMI2": &cpu.X86.HasAVX512VBMI2, "AVX512IFMA": &cpu.X86.HasAVX512IFMA, "BMI2": &cpu.X86.HasBMI2,
+		},
+		AVX2: {"AVX2": &cpu.X86.HasAVX2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			was := *flag
-			t.Cleanup(func() { *flag = was })
-			*flag = false
-			if len(usable(vectorImplementations)) != 0 {
-				t.Error("got vector implementations without the CPU flag, want none")
-			}
-		})
+		for flag, has := range flags {
+			t.Run(name+"/"+flag, func(t *testing.T) {
+				was := *has
+				t.Cleanup(func() { *has = was })
+				*has = false
+				for _, i := range usable(vectorImplementations) {
+					if i.name == name {
+						t.Errorf("got %s without the CPU flag, want it left out", name)
+					}
+				}
+			})
+		}
 	}
 }
 
@@ -63,8 +75,9 @@ func TestFallsBackWhenSelfTestFails(t *testing.T) {
 	}
 }
 
-func TestOneTimeKeysMatchRFC8439(t *testing.T) {
-	needs512(t)
+func TestOneTimeKeysMatchRFC8439(t *testing.T) { eachVector(t, oneTimeKeys) }
+
+func oneTimeKeys(t *testing.T, _ *implementation, c *trainCipher) {
 	for _, v := range []struct{ name, key, nonce, want string }{
 		{
 			"2.6.2", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "000000000001020304050607",
@@ -78,7 +91,7 @@ func TestOneTimeKeysMatchRFC8439(t *testing.T) {
 		k, counter := nonceKey(t, generic, unhex(t, v.key), unhex(t, v.nonce))
 		s := new(Scratch)
 		jobs := s.vector.set([]Message{{Counter: counter}})
-		chacha512(k.secret, &s.vector, jobs, wantKey)
+		c.chacha(k.secret, &s.vector, jobs, wantKey)
 		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
 			t.Errorf("%s: got one-time key %x, want %s", v.name, jobs[0].key, v.want)
 		}
@@ -98,8 +111,9 @@ func TestAssemblyMatchesJobLayout(t *testing.T) {
 }
 
 // TestReadsNoAdjacentPage puts texts against pages that must not be touched, not even to be read.
-func TestReadsNoAdjacentPage(t *testing.T) {
-	impl := needs512(t)
+func TestReadsNoAdjacentPage(t *testing.T) { eachVector(t, readsNoAdjacentPage) }
+
+func readsNoAdjacentPage(t *testing.T, impl *implementation, _ *trainCipher) {
 	const page = 4096
 	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
@@ -158,8 +172,9 @@ func secrets(t testing.TB, key *[KeyLen]byte, msgs []Message, plain [][]byte) ma
 	return found
 }
 
-func TestLeavesNoSecretInScratch(t *testing.T) {
-	impl := needs512(t)
+func TestLeavesNoSecretInScratch(t *testing.T) { eachVector(t, leavesNoSecret) }
+
+func leavesNoSecret(t *testing.T, impl *implementation, _ *trainCipher) {
 	r := rand.New(rand.NewPCG(14, 14))
 	key := randomKey(r)
 	k, scratch := mustKey(t, impl, key), new(Scratch)

@@ -58,7 +58,25 @@ var zmm = []reg.VecPhysical{
 func chacha() {
 	ConstraintExpr("!purego")
 	iota32, iota64, ones := constants()
-	TEXT("chachaLanes512", NOSPLIT, "func(state *[16]uint32, jobs *byte, nonces *uint64, n int, what uint64, area *byte)")
+	TEXT("chachaLanes512", NOSPLIT, chachaSignature)
+	start()
+	XORQ(wait, wait)
+	gather(cutter{
+		many: func() { many(iota32, iota64) },
+		few:  func() { few(iota32, iota64) },
+		tail: func() { tail(ones) },
+	})
+	run()
+	drain()
+	finish(ones)
+	wipe()
+	RET()
+}
+
+const chachaSignature = "func(state *[16]uint32, jobs *byte, nonces *uint64, n int, what uint64, area *byte)"
+
+// start takes the arguments. No lane waits and no job has begun.
+func start() {
 	Load(Param("jobs"), job)
 	Load(Param("nonces"), nonce)
 	Load(Param("n"), left)
@@ -69,13 +87,6 @@ func chacha() {
 	XORQ(head, head)
 	XORQ(end, end)
 	XORQ(full, full)
-	XORQ(wait, wait)
-	gather(iota32, iota64, ones)
-	run()
-	drain()
-	finish(ones)
-	wipe()
-	RET()
 }
 
 // constants are 0, 1, 2, … 15 as 32-bit words, 0, 64, … 15*64 as 64-bit words, and 64 ones.
@@ -97,8 +108,14 @@ func lane(array int, at reg.GPPhysical, size uint8) Mem {
 	return Mem{Base: work, Index: at, Scale: size, Disp: array}
 }
 
+// cutter is what depends on the instruction set when jobs are cut into lanes.
+type cutter struct {
+	many, few func() // write sixteen or four lanes of the present job; the next job overwrites those past its last one
+	tail      func() // copies the R14 last bytes of the text, 1 to 63, to the slot, and keeps EAX and ECX
+}
+
 // gather cuts jobs into lanes until laneGoal wait or no job is left.
-func gather(iota32, iota64, ones Mem) {
+func gather(c cutter) {
 	Label("gather")
 	MOVQ(end, reg.RAX)
 	SUBQ(head, reg.RAX)
@@ -111,12 +128,7 @@ func gather(iota32, iota64, ones Mem) {
 	JZ(LabelRef("next"))
 	CMPQ(full, U8(4))
 	JBE(LabelRef("few"))
-	VPBROADCASTQ(text, reg.Z3)
-	VPADDQ(iota64, reg.Z3, reg.Z4)
-	VPADDQ(iota64.Offset(64), reg.Z3, reg.Z5)
-	VMOVDQU64(reg.Z4, lane(lanePtr, end, 8))
-	VMOVDQU64(reg.Z5, lane(lanePtr+64, end, 8))
-	blocks(iota32, reg.Z0, reg.Z1, reg.Z2)
+	c.many()
 	MOVQ(U32(16), reg.RAX)
 	CMPQ(full, reg.RAX)
 	CMOVQLT(full, reg.RAX)
@@ -127,17 +139,30 @@ func gather(iota32, iota64, ones Mem) {
 	ADDQ(reg.RAX, text)
 	JMP(LabelRef("gather"))
 	Label("few")
+	c.few()
+	ADDQ(full, end)
+	XORQ(full, full)
+	JMP(LabelRef("gather"))
+	begin(c.tail)
+}
+
+func many(iota32, iota64 Mem) {
+	VPBROADCASTQ(text, reg.Z3)
+	VPADDQ(iota64, reg.Z3, reg.Z4)
+	VPADDQ(iota64.Offset(64), reg.Z3, reg.Z5)
+	VMOVDQU64(reg.Z4, lane(lanePtr, end, 8))
+	VMOVDQU64(reg.Z5, lane(lanePtr+64, end, 8))
+	blocks(iota32, reg.Z0, reg.Z1, reg.Z2)
+}
+
+func few(iota32, iota64 Mem) {
 	VPBROADCASTQ(text, reg.Y3)
 	VPADDQ(iota64, reg.Y3, reg.Y4)
 	VMOVDQU64(reg.Y4, lane(lanePtr, end, 8))
 	blocks(iota32, reg.X0, reg.X1, reg.X2)
-	ADDQ(full, end)
-	XORQ(full, full)
-	JMP(LabelRef("gather"))
-	begin(ones)
 }
 
-// blocks writes lanes of the present job. The next job overwrites lanes written past the last one.
+// blocks writes counters and nonces.
 func blocks(iota32 Mem, c, n1, n2 Op) {
 	VPBROADCASTD(ctr.As32(), c)
 	VPADDD(iota32, c, c)
@@ -149,7 +174,7 @@ func blocks(iota32 Mem, c, n1, n2 Op) {
 }
 
 // begin starts the next job with the end that do not point into its text: block 0 and the last, partial one.
-func begin(ones Mem) {
+func begin(tail func()) {
 	Label("next")
 	TESTQ(left, left)
 	JZ(LabelRef("rest"))
@@ -171,12 +196,7 @@ func begin(ones Mem) {
 	MOVQ(U32(1), ctr)
 	ANDQ(U32(63), reg.R14)
 	JZ(LabelRef("begun"))
-	BZHIQ(reg.R14, ones, reg.R14)
-	KMOVQ(reg.R14, reg.K1)
-	MOVQ(full, reg.R14)
-	SHLQ(U8(6), reg.R14)
-	VMOVDQU8_Z(Mem{Base: text, Index: reg.R14, Scale: 1}, reg.K1, reg.Z0)
-	VMOVDQU32(reg.Z0, Mem{Base: slot, Disp: slotTail})
+	tail()
 	LEAQ(Mem{Base: full, Disp: 1}, reg.R14)
 	put(reg.R14L, slotTail)
 	Label("begun")
@@ -184,6 +204,15 @@ func begin(ones Mem) {
 	ADDQ(U8(8), nonce)
 	ADDQ(U32(slotSize), slot)
 	JMP(LabelRef("gather"))
+}
+
+func tail(ones Mem) {
+	BZHIQ(reg.R14, ones, reg.R14)
+	KMOVQ(reg.R14, reg.K1)
+	MOVQ(full, reg.R14)
+	SHLQ(U8(6), reg.R14)
+	VMOVDQU8_Z(Mem{Base: text, Index: reg.R14, Scale: 1}, reg.K1, reg.Z0)
+	VMOVDQU32(reg.Z0, Mem{Base: slot, Disp: slotTail})
 }
 
 // put adds one lane for the job whose nonce is in EAX and ECX.

@@ -18,6 +18,10 @@ func main() {
 		chacha()
 	case "poly":
 		poly()
+	case "chacha256":
+		chacha256()
+	case "poly256":
+		poly256()
 	default:
 		fmt.Fprintf(os.Stderr, "no part is named %q\n", part)
 		os.Exit(2)
