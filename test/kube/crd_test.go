@@ -158,6 +158,7 @@ func TestRopewalkPeerValidation(t *testing.T) {
 		{"persistentKeepalive", int64(65536), false},
 		{"nodeSelector", map[string]any{}, false},
 		{"nodeSelector", map[string]any{"a": strings.Repeat("x", 64)}, false},
+		{"gateway", "node-1", false}, // beside a nodeSelector
 		{"presharedKey", "secret", false},
 	} {
 		spec := maps.Clone(good)

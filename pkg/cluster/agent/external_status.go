@@ -151,7 +151,7 @@ func sameCondition(a, b metav1.Condition) bool {
 func acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusal) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: rp.Generation,
-		Message: nodesMessage(rp.Spec.NodeSelector),
+		Message: nodesMessage(&rp.Spec),
 	}
 	if r, is := refused[rp.Name]; is {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, v1alpha1.ReasonConflict, r.Reason
@@ -163,9 +163,12 @@ func acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusa
 }
 
 // nodesMessage says which nodes have a peer. It lists no nodes: a writer may know other nodes' labels from an earlier time.
-func nodesMessage(selector map[string]v1alpha1.LabelValue) string {
-	if len(selector) == 0 {
+func nodesMessage(spec *v1alpha1.PeerSpec) string {
+	switch {
+	case spec.Gateway != "":
+		return "a peer of the node " + spec.Gateway + ", which forwards for the other nodes in mode mesh"
+	case len(spec.NodeSelector) == 0:
 		return "a peer of all nodes in mode mesh"
 	}
-	return "a peer of the nodes in mode mesh with the labels " + selectorText(selector)
+	return "a peer of the nodes in mode mesh with the labels " + selectorText(spec.NodeSelector)
 }

@@ -86,7 +86,7 @@ func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
 
 func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	p := view.Peer{
-		Name: rp.Name, Key: string(rp.Spec.PublicKey), Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(rp.Spec.NodeSelector),
+		Name: rp.Name, Key: string(rp.Spec.PublicKey), Endpoint: string(rp.Spec.Endpoint), Nodes: nodesText(&rp.Spec),
 		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted), Cluster: rp.Labels[v1alpha1.LabelCluster], Definition: toExternal(rp),
 	}
 	for _, a := range rp.Spec.AllowedIPs {
@@ -96,6 +96,14 @@ func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 		p.Message = c.Message
 	}
 	return p
+}
+
+// nodesText returns the labels of the nodes that are to have a peer, or its gateway; "": all nodes.
+func nodesText(spec *v1alpha1.PeerSpec) string {
+	if spec.Gateway != "" {
+		return "by " + spec.Gateway
+	}
+	return selectorText(spec.NodeSelector)
 }
 
 // NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Errors are those of Snapshot.

@@ -26,7 +26,8 @@ type ExternalPeer struct {
 	// EndpointName is the host and port that Endpoint is resolved from; empty: none.
 	EndpointName string
 	Keepalive    uint16 // interval in seconds; 0: none
-	Selected     bool   // this node is to have the peer
+	Selected     bool   // this node is to have the peer, or to reach it by its gateway
+	Gateway      string // the name of the only node that has the peer, and forwards for the others; empty: none
 	Invalid      string // why the definition cannot be used; empty: it can
 }
 
@@ -84,11 +85,36 @@ func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
 	}
 	t.plan.Routes = append(t.plan.Routes, p.AllowedIPs...)
 	t.plan.AcceptedPrefixes[p.Name] = p.AllowedIPs
+	if p.Gateway != "" && p.Gateway != t.own.Name {
+		t.addTransit(p)
+		return
+	}
 	if why := x.resolvedConflict(p); why != "" {
 		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not have the RopewalkPeer %s, packets for it are dropped: %s", p.Name, why))
 		return
 	}
 	t.plan.Peers = append(t.plan.Peers, p.peer())
+}
+
+// addTransit makes the allowed IPs of an accepted peer those of its gateway, if that is a peer of this node.
+func (t *tunnelPlanner) addTransit(p *ExternalPeer) {
+	i := slices.IndexFunc(t.plan.Peers, func(n Peer) bool { return n.Node == p.Gateway && n.Replaces.IsZero() })
+	if i < 0 {
+		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not reach the RopewalkPeer %s, packets for it are dropped: its gateway %s is no peer", p.Name, p.Gateway))
+		return
+	}
+	g := &t.plan.Peers[i]
+	g.Transit = append(g.Transit, TransitPeer{p.Name, p.Key, p.AllowedIPs})
+	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...)
+	slices.SortFunc(g.AllowedIPs, comparePrefixes)
+	g.AllowedIPs = slices.Compact(g.AllowedIPs)
+	for _, pods := range t.pods[p.Gateway].accepted {
+		if mtu, known := t.plan.MTU[pods]; known {
+			for _, a := range p.AllowedIPs {
+				t.plan.MTU[a] = mtu
+			}
+		}
+	}
 }
 
 // hold routes the prefixes that a refused peer had on this node into the tunnel, which drops packets for them: they must not leave
@@ -262,11 +288,15 @@ func (p *ExternalPeer) peer() Peer {
 // ExternalPeersOf returns the external peers of an earlier plan. They are used as long as the API server's definitions cannot be read.
 func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 	for i := range peers {
-		if p := &peers[i]; p.IsExternal() {
+		p := &peers[i]
+		if p.IsExternal() {
 			all = append(all, ExternalPeer{
 				Name: p.External, Key: p.Key, AllowedIPs: p.AllowedIPs, Endpoint: p.Endpoint, EndpointName: p.EndpointName, Keepalive: p.Keepalive,
 				Selected: true,
 			})
+		}
+		for _, t := range p.Transit {
+			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: p.Node, Selected: true})
 		}
 	}
 	return all
@@ -275,11 +305,16 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 // HeldPeersOf returns the external peers of an earlier plan that were refused, for while their definitions are unknown.
 func HeldPeersOf(accepted map[string][]netip.Prefix, peers []Peer) (all []ExternalPeer) {
 	for _, name := range slices.Sorted(maps.Keys(accepted)) {
-		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.External == name }) {
+		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.External == name || p.forwardsTo(name) }) {
 			all = append(all, ExternalPeer{Name: name, Selected: true, Invalid: "its definition is not known yet"})
 		}
 	}
 	return all
+}
+
+// forwardsTo reports whether the peer is the gateway of an external peer.
+func (p *Peer) forwardsTo(external string) bool {
+	return slices.ContainsFunc(p.Transit, func(t TransitPeer) bool { return t.External == external })
 }
 
 // IsExternal reports whether the peer is no node.

@@ -44,6 +44,8 @@ type RopewalkPeerList struct {
 const LabelCluster = "ropewalk.io/cluster"
 
 // PeerSpec describes the peer.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.nodeSelector)",message="gateway and nodeSelector exclude each other",fieldPath=".gateway"
 type PeerSpec struct {
 	// PublicKey of the peer.
 	PublicKey PublicKey `json:"publicKey"`
@@ -70,6 +72,13 @@ type PeerSpec struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
+
+	// Gateway is the name of the node that has the peer. The other nodes in mode mesh send packets for the allowed IPs to that node, which
+	// forwards them, and accept packets with these sources from it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Gateway string `json:"gateway,omitempty"`
 }
 
 // PeerPrefix is an IP prefix without host bits.

@@ -26,7 +26,7 @@ type Peer struct {
 	Name, Key  string
 	AllowedIPs []string
 	Endpoint   string // "": the peer begins
-	Nodes      string // the labels of the nodes that are to have it; "": all
+	Nodes      string // the labels of the nodes that are to have it, or "by" and its gateway; "": all
 	Accepted   Tristate
 	Message    string // of the condition Accepted
 	// Cluster is the name of the cluster that a manifest exported it from, "" for none.
