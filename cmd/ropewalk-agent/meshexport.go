@@ -32,8 +32,12 @@ func writeExport(cmd *cobra.Command, o command.Options) error {
 		}
 		other = &found
 	}
+	pods, err := parsePrefixes("pod-cidr", o.PodCIDRs)
+	if err != nil {
+		return err
+	}
 	peers, skipped, err := agent.Export(c, other, agent.ExportOptions{
-		Cluster: o.ClusterName, ExternalIPs: o.ExternalIPs, BehindNAT: o.BehindNAT, Keepalive: o.Keepalive,
+		Cluster: o.ClusterName, ExternalIPs: o.ExternalIPs, BehindNAT: o.BehindNAT, Keepalive: o.Keepalive, Gateway: o.Gateway, Pods: pods, Via: o.Via,
 	})
 	for _, s := range skipped {
 		fmt.Fprintf(cmd.ErrOrStderr(), "node %s is left out: %s\n", s.Node, s.Reason)

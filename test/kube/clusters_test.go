@@ -188,3 +188,28 @@ func TestClustersReachEachOtherByExports(t *testing.T) {
 		t.Errorf("got %s, error %v, want that it overlaps", out, err)
 	}
 }
+
+func TestGatewaysForwardBetweenClusters(t *testing.T) {
+	p := newPair(t)
+	p.introduce("east", "west", "--gateway", "node-1", "--via", "node-3")
+	p.introduce("west", "east", "--gateway", "node-3", "--via", "node-1", "--pod-cidr", "10.244.3.0/24,10.244.4.0/24")
+	for i, n := range append(slices.Clone(p.east.nodes), p.west.nodes...) {
+		n.shows(fmt.Sprintf("ropewalk_agent_external_peers %d\n", 1-i%2))
+	}
+	e := p.east.eavesdrop()
+	p.east.reach(p.pods)
+	for i, from := range p.pods {
+		expect.NoError(t, from.exchange(p.pods[len(p.pods)-1-i]))
+	}
+	e.stop(p.east)
+	if e.seen() < 100 {
+		t.Errorf("only %d encrypted messages were seen", e.seen())
+	}
+
+	// Without the gateway's agent packets are dropped: they do not leave in the clear.
+	p.east.nodes[0].stop()
+	p.east.refused(p.pods[1], p.pods[3])
+	if out, err := p.export("east", "west", "--via", "node-9"); err == nil || len(out) > 0 || !strings.Contains(err.Error(), "has no node node-9") {
+		t.Errorf("got %s, error %v, want that there is no such node", out, err)
+	}
+}

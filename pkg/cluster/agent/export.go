@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -19,16 +20,19 @@ import (
 
 // ExportOptions select what Export makes of a cluster's nodes.
 type ExportOptions struct {
-	Cluster     string // the cluster's name, a DNS label of 30 characters at most
-	ExternalIPs bool   // the endpoints have the nodes' ExternalIPs
-	BehindNAT   bool   // there are no endpoints
-	Keepalive   uint16 // in seconds; 0: none
+	Cluster     string         // the cluster's name, a DNS label of 30 characters at most
+	ExternalIPs bool           // the endpoints have the nodes' ExternalIPs
+	BehindNAT   bool           // there are no endpoints
+	Keepalive   uint16         // in seconds; 0: none
+	Gateway     string         // the only node that is exported, with the pods of all; "": each node is
+	Pods        []netip.Prefix // the cluster's, with a gateway; none: those of the nodes
+	Via         string         // the gateway of the other cluster; "": there is none
 }
 
 // Export returns a cluster's nodes as RopewalkPeers of another cluster, by name, and what it left out. other is that cluster; nil: unknown. The error
 // reports what agents would refuse.
 func Export(c view.Cluster, other *view.Cluster, o ExportOptions) (peers []mesh.ExternalPeer, skipped []mesh.Problem, err error) {
-	cfg := mesh.ExportConfig{BehindNAT: o.BehindNAT, Keepalive: o.Keepalive}
+	cfg := mesh.ExportConfig{BehindNAT: o.BehindNAT, Keepalive: o.Keepalive, Gateway: o.Gateway, Pods: o.Pods, Via: o.Via}
 	if o.ExternalIPs {
 		cfg.PublicAddrs = publicAddrs(c.Nodes)
 	}
@@ -43,7 +47,7 @@ func Export(c view.Cluster, other *view.Cluster, o ExportOptions) (peers []mesh.
 		peers[i].Name = peerName(o.Cluster, peers[i].Name)
 	}
 	if other != nil {
-		err = refusedIn(other, peers, o.Cluster)
+		err = errors.Join(refusedIn(other, peers, o.Cluster), lacksGateway(other, o.Via))
 	}
 	return peers, skipped, err
 }
@@ -119,6 +123,14 @@ func refusedIn(other *view.Cluster, peers []mesh.ExternalPeer, cluster string) e
 	return errors.Join(errs...)
 }
 
+// lacksGateway returns an error if another cluster does not have a gateway.
+func lacksGateway(other *view.Cluster, name string) error {
+	if name == "" || slices.ContainsFunc(other.Nodes, func(n view.Node) bool { return n.Name == name && n.Origin == view.Whole }) {
+		return nil
+	}
+	return fmt.Errorf("the other cluster has no node %s with an agent, which is to be its gateway", name)
+}
+
 // manifestPeer is a RopewalkPeer without a status.
 type manifestPeer struct {
 	APIVersion string            `json:"apiVersion"`
@@ -141,7 +153,7 @@ func PeerManifest(cluster string, peers []mesh.ExternalPeer) ([]byte, error) {
 		m := manifestPeer{
 			APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind,
 			Metadata: manifestMeta{p.Name, map[string]string{v1alpha1.LabelCluster: cluster}},
-			Spec:     v1alpha1.PeerSpec{PublicKey: v1alpha1.PublicKey(p.Key.Base64()), PersistentKeepalive: int32(p.Keepalive)},
+			Spec:     v1alpha1.PeerSpec{PublicKey: v1alpha1.PublicKey(p.Key.Base64()), PersistentKeepalive: int32(p.Keepalive), Gateway: p.Gateway},
 		}
 		if p.Endpoint.IsValid() {
 			m.Spec.Endpoint = v1alpha1.PeerEndpoint(p.Endpoint.String())

@@ -39,7 +39,7 @@ func TestManifestDefinesExportedPeers(t *testing.T) {
 	if err != nil || len(skipped) > 0 || len(peers) != 2 {
 		t.Fatalf("got %+v, skipped %v, %v", peers, skipped, err)
 	}
-	peers[1].Endpoint = netip.AddrPort{}
+	peers[1].Endpoint, peers[1].Gateway = netip.AddrPort{}, "w1"
 	text, err := PeerManifest("east", peers)
 	if err != nil {
 		t.Fatal(err)
@@ -98,6 +98,11 @@ func TestExportRefusesOverlappingClusters(t *testing.T) {
 			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, []view.Peer{imported("east", pods)}
 		}, ExportOptions{}, ""},
 		{"no node with an agent", func(own, _ *view.Cluster) { own.Nodes[0].Agent, own.Nodes[1].Agent = nil, nil }, ExportOptions{}, "no node is in mode mesh with a key and pods"},
+		{"a gateway of the other cluster", func(_, other *view.Cluster) {
+			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, nil
+		}, ExportOptions{Via: "w1"}, ""},
+		{"no such gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{Via: "w1"}, "the other cluster has no node w1 with an agent"},
+		{"an ExternalIP on the gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{ExternalIPs: true, Gateway: "b"}, ""},
 		{"an ExternalIP on one node", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{ExternalIPs: true}, "node a: it has no ExternalIP"},
 	} {
 		own, other := exportedCluster(), exportedCluster()

@@ -20,6 +20,12 @@ type ExportConfig struct {
 	BehindNAT bool
 	// Keepalive is the interval of keepalive messages that the other cluster sends to the nodes, in seconds; 0: none.
 	Keepalive uint16
+	// Gateway is the name of the only node that is exported, with the pods of all; empty: each node is, with its own pods.
+	Gateway string
+	// Pods replaces the pod prefixes of the Gateway, and contains those of all nodes; empty: those of the nodes.
+	Pods []netip.Prefix
+	// Via is the name of the node of the other cluster by which its other nodes reach these; empty: each reaches them itself.
+	Via string
 }
 
 // MaxExternalAllowedIPs is the number of allowed IPs that the CRD permits.
@@ -55,16 +61,41 @@ func Export(nodes []Node, cfg ExportConfig) (peers []ExternalPeer, skipped []Pro
 	}
 	slices.SortFunc(peers, func(a, b ExternalPeer) int { return strings.Compare(a.Name, b.Name) })
 	sortProblems(skipped)
-	return peers, skipped, errors.Join(errs...)
+	if err = errors.Join(errs...); err == nil && cfg.Gateway != "" {
+		peers, err = behindGateway(peers, cfg)
+	}
+	return peers, skipped, err
+}
+
+// behindGateway returns the gateway alone, with the pods of all peers.
+func behindGateway(peers []ExternalPeer, cfg ExportConfig) ([]ExternalPeer, error) {
+	i := slices.IndexFunc(peers, func(p ExternalPeer) bool { return p.Name == cfg.Gateway })
+	if i < 0 {
+		return nil, fmt.Errorf("the gateway %s is no node in mode mesh with a key and pods", cfg.Gateway)
+	}
+	var all []netip.Prefix
+	for _, p := range peers {
+		for _, a := range p.AllowedIPs {
+			if len(cfg.Pods) > 0 && !slices.ContainsFunc(cfg.Pods, func(c netip.Prefix) bool { return contains(c, a) }) {
+				return nil, fmt.Errorf("node %s: its pods %s are outside of the given prefixes", p.Name, a)
+			}
+			all = append(all, a)
+		}
+	}
+	g := peers[i]
+	if g.AllowedIPs = mergePrefixes(append(all, cfg.Pods...)); len(g.AllowedIPs) > MaxExternalAllowedIPs {
+		return nil, fmt.Errorf("the pods of all nodes have %d prefixes, a RopewalkPeer can have %d: give the prefixes of the cluster's pods", len(g.AllowedIPs), MaxExternalAllowedIPs)
+	}
+	return []ExternalPeer{g}, nil
 }
 
 // export returns a node as a peer of another cluster.
 func (n *Node) export(pods []netip.Prefix, cfg ExportConfig) (ExternalPeer, error) {
-	p := ExternalPeer{Name: n.Name, Key: n.Agent.Key, AllowedIPs: mergePrefixes(pods), Keepalive: cfg.Keepalive, Selected: true}
+	p := ExternalPeer{Name: n.Name, Key: n.Agent.Key, AllowedIPs: mergePrefixes(pods), Keepalive: cfg.Keepalive, Selected: true, Gateway: cfg.Via}
 	if len(p.AllowedIPs) > MaxExternalAllowedIPs {
 		return p, fmt.Errorf("node %s: its pods have %d prefixes, a RopewalkPeer can have %d", n.Name, len(p.AllowedIPs), MaxExternalAllowedIPs)
 	}
-	if cfg.BehindNAT {
+	if cfg.BehindNAT || cfg.Gateway != "" && cfg.Gateway != n.Name {
 		return p, nil
 	}
 	published := n.endpoints()

@@ -3,6 +3,8 @@
 package mesh
 
 import (
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -128,37 +130,72 @@ func TestMergedPrefixesHaveSameAddresses(t *testing.T) {
 	}
 }
 
-// TestExportedNodesArePeersOfEachOther exchanges the exports of two clusters. Each pod prefix of one then leads from any node of the other to its
-// node alone, and packets back are accepted.
-func TestExportedNodesArePeersOfEachOther(t *testing.T) {
-	east, west := []Node{node(1), node(2)}, []Node{node(3), node(4), node(5)}
-	clusters := map[string][]Node{"east": east, "west": west}
+// TestPacketsArriveBetweenExportedClusters exchanges the exports of two clusters, with and without gateways. A packet from any pod then
+// arrives at any other, and each node on its way accepts it from the one before.
+func TestPacketsArriveBetweenExportedClusters(t *testing.T) {
+	east, west := []Node{node(1), node(2), node(6)}, []Node{node(3), node(4), node(5)}
+	for _, c := range []struct {
+		name               string
+		eastward, westward ExportConfig // of the export into east, and into west
+		hops               int          // at most
+	}{
+		{"each node to each", ExportConfig{}, ExportConfig{}, 1},
+		{"a gateway in east", ExportConfig{Via: "n2"}, ExportConfig{Gateway: "n2"}, 2},
+		{"a gateway in west", ExportConfig{Gateway: "n4"}, ExportConfig{Via: "n4"}, 2},
+		{"gateways in both", ExportConfig{Gateway: "n4", Via: "n2"}, ExportConfig{Gateway: "n2", Via: "n4"}, 3},
+		{
+			"gateways with the clusters' prefixes",
+			ExportConfig{Gateway: "n4", Via: "n2", Pods: prefixesOf("10.244.3.0/24", "10.244.4.0/23")},
+			ExportConfig{Gateway: "n2", Via: "n4", Pods: prefixesOf("10.244.1.0/24", "10.244.2.0/24", "10.244.6.0/23")},
+			3,
+		},
+	} {
+		plans := plansWith(t, east, west, c.eastward)
+		maps.Copy(plans, plansWith(t, west, east, c.westward))
+		all := slices.Concat(east, west)
+		for i := range all {
+			for j := range all {
+				if hops, err := travel(&all[i], &all[j], all, plans); err != nil || hops > c.hops {
+					t.Errorf("%s: %s to %s: %d hops, want at most %d: %v", c.name, all[i].Name, all[j].Name, hops, c.hops, err)
+				}
+			}
+		}
+	}
+}
+
+// plansWith returns the plans of a cluster's nodes, with an export of another cluster.
+func plansWith(t *testing.T, nodes, exported []Node, cfg ExportConfig) map[string]TunnelPlan {
+	t.Helper()
+	imported, _, err := Export(exported, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
 	plans := map[string]TunnelPlan{}
-	for name, other := range map[string][]Node{"east": west, "west": east} {
-		imported, _, err := Export(other, ExportConfig{})
-		if err != nil {
-			t.Fatal(err)
+	for _, n := range nodes {
+		plan, err := Tunnel(n.Name, nodes, TunnelConfig{External: imported})
+		if err != nil || len(plan.Refused) > 0 || len(plan.Notes) > 0 {
+			t.Fatalf("%v, refused %v, notes %v", err, plan.Refused, plan.Notes)
 		}
-		for _, n := range clusters[name] {
-			plan, err := Tunnel(n.Name, clusters[name], TunnelConfig{External: imported})
-			if err != nil || len(plan.Refused) > 0 {
-				t.Fatalf("%v, refused %v", err, plan.Refused)
-			}
-			plans[n.Name] = plan
-		}
+		plans[n.Name] = plan
 	}
-	for _, from := range slices.Concat(east, west) {
-		for _, to := range slices.Concat(east, west) {
-			if from.Name == to.Name {
-				continue
-			}
-			key, ok := nextHop(plans[from.Name], to.PodCIDRs[0].Addr().Next())
-			back, accepts := nextHop(plans[to.Name], from.PodCIDRs[0].Addr().Next())
-			if !ok || key != to.Agent.Key || !accepts || back != from.Agent.Key {
-				t.Errorf("%s to %s: key %v %v, back %v %v", from.Name, to.Name, key, ok, back, accepts)
-			}
+	return plans
+}
+
+// travel follows a packet between the pods of two nodes, and returns the number of tunnels it takes.
+func travel(from, to *Node, all []Node, plans map[string]TunnelPlan) (hops int, err error) {
+	src, dst := from.PodCIDRs[0].Addr().Next(), to.PodCIDRs[0].Addr().Next()
+	for at := from; at != to; hops++ {
+		key, ok := nextHop(plans[at.Name], dst)
+		i := slices.IndexFunc(all, func(n Node) bool { return n.Agent.Key == key })
+		if !ok || i < 0 || hops > len(all) {
+			return hops, fmt.Errorf("%s has no next hop", at.Name)
 		}
+		if sender, ok := nextHop(plans[all[i].Name], src); !ok || sender != at.Agent.Key {
+			return hops, fmt.Errorf("%s does not accept it from %s", all[i].Name, at.Name)
+		}
+		at = &all[i]
 	}
+	return hops, nil
 }
 
 // nextHop returns the key of the peer to which a plan sends packets for an address, if it routes it into the tunnel. The longest allowed IP decides.
@@ -176,6 +213,37 @@ func nextHop(plan TunnelPlan, a netip.Addr) (key noise.PublicKey, ok bool) {
 		}
 	}
 	return key, best >= 0
+}
+
+func TestGatewayExportIsChecked(t *testing.T) {
+	scattered := []Node{node(1), node(2)}
+	for i := range byte(64) {
+		scattered = append(scattered, node(3, func(n *Node) {
+			n.Name, n.Agent = fmt.Sprintf("s%d", i), new(*n.Agent)
+			n.Agent.Key, n.PodCIDRs = noise.PublicKey{3, i}, []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245, 2 * i, 0}), 24)}
+		}))
+	}
+	for _, c := range []struct {
+		nodes []Node
+		cfg   ExportConfig
+		want  string // allowed IPs, or the error
+	}{
+		{scattered[:2], ExportConfig{Gateway: "n1"}, "[10.244.1.0/24 10.244.2.0/24]"},
+		{scattered[:2], ExportConfig{Gateway: "n2", Pods: prefixesOf("10.244.0.0/16")}, "[10.244.0.0/16]"},
+		{scattered[:2], ExportConfig{Gateway: "n1", Pods: prefixesOf("10.244.0.0/23")}, "node n2: its pods 10.244.2.0/24 are outside of the given prefixes"},
+		{scattered[:2], ExportConfig{Gateway: "n9"}, "the gateway n9 is no node in mode mesh with a key and pods"},
+		{scattered, ExportConfig{Gateway: "n1"}, "the pods of all nodes have 66 prefixes, a RopewalkPeer can have 64: give the prefixes of the cluster's pods"},
+		{scattered, ExportConfig{Gateway: "n1", Pods: prefixesOf("10.244.0.0/15")}, "[10.244.0.0/15]"},
+	} {
+		got, _, err := Export(c.nodes, c.cfg)
+		text := fmt.Sprint(err)
+		if err == nil && len(got) == 1 && got[0].Name == c.cfg.Gateway && got[0].Endpoint.IsValid() {
+			text = fmt.Sprint(got[0].AllowedIPs)
+		}
+		if text != c.want {
+			t.Errorf("%s: got %s, want %s", c.cfg.Gateway, text, c.want)
+		}
+	}
 }
 
 func TestExportsThatNodesWouldRefuseAreFound(t *testing.T) {

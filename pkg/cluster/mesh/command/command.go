@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"path"
 	"regexp"
 	"slices"
@@ -46,6 +47,8 @@ type Options struct {
 	ClusterName, CheckContext string
 	ExternalIPs, BehindNAT    bool
 	Keepalive                 uint16 // in seconds; 0: none
+	Gateway, Via              string
+	PodCIDRs                  []string
 }
 
 // Run runs a verb with valid options.
@@ -181,6 +184,9 @@ func newExport(run Run) *cobra.Command {
 	f.BoolVar(&o.ExternalIPs, "external-ip", false, "endpoints with the nodes' ExternalIPs, at the ports of their tunnels")
 	f.BoolVar(&o.BehindNAT, "behind-nat", false, "without endpoints, for nodes behind a NAT: they begin, so the other cluster's export needs --persistent-keepalive")
 	f.Uint16Var(&o.Keepalive, "persistent-keepalive", 0, "interval of the other cluster's keepalive messages in `SECONDS`, if its nodes are behind a NAT")
+	f.StringVar(&o.Gateway, "gateway", "", "export this node only, with the pods of all: it forwards for the others (the other cluster's export needs --via with it)")
+	f.StringSliceVar(&o.PodCIDRs, "pod-cidr", nil, "with --gateway: prefix of this cluster's pods, in place of those of its nodes (repeatable)")
+	f.StringVar(&o.Via, "via", "", "node of the other cluster that forwards for its other nodes, as that cluster's export has it in --gateway")
 	return cmd
 }
 
@@ -191,6 +197,13 @@ func (o *Options) checkExport() error {
 		return fmt.Errorf("--cluster-name %q: want a name of 1 to 30 lower-case letters, digits and dashes, such as east", o.ClusterName)
 	case o.ExternalIPs && o.BehindNAT:
 		return errors.New("--external-ip and --behind-nat exclude each other: without an endpoint there is no address")
+	case len(o.PodCIDRs) > 0 && o.Gateway == "":
+		return errors.New("--pod-cidr needs --gateway: each node has its own pods otherwise")
+	}
+	for _, text := range o.PodCIDRs {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			return fmt.Errorf("--pod-cidr: %w", err)
+		}
 	}
 	return nil
 }
@@ -271,6 +284,12 @@ func matches(pattern, name string) bool {
 // Line returns the arguments after "mesh" that make another program run the same command.
 func Line(cmd *cobra.Command, verb Verb, o Options) []string {
 	line := []string{string(verb)}
-	cmd.Flags().Visit(func(f *pflag.Flag) { line = append(line, "--"+f.Name+"="+f.Value.String()) })
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		value := f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok { // String has brackets
+			value = strings.Join(list.GetSlice(), ",")
+		}
+		line = append(line, "--"+f.Name+"="+value)
+	})
 	return append(append(line, "--"), o.Nodes...)
 }
