@@ -17,7 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// minKeyPrefix is the least number of characters of a public key that name a peer.
+// minKeyPrefix is the minimum number of characters of a public key that name a peer.
 const minKeyPrefix = 4
 
 // gatherPeer tests the path to the peer that --peer selects, and returns the results as facts.

@@ -101,7 +101,7 @@ func setMTU(p *parser, value string) string {
 	return ""
 }
 
-// ipv6MinMTU is the least MTU of a link with IPv6 addresses (RFC 8200, section 5).
+// ipv6MinMTU is the minimum MTU of a link with IPv6 addresses (RFC 8200, section 5).
 const ipv6MinMTU = 1280
 
 // checkMTU reports an MTU with which the kernel turns IPv6 off, together with IPv6 addresses.

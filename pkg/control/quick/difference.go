@@ -58,7 +58,7 @@ func (d *difference) mtu() []Step {
 	return []Step{reversible{setMTU{d.link, want}, sequence{setMTU{d.link, d.now.MTU}, restoreAddresses{d.link, lost.Addresses}, restoreRoutes{d.link, lost.Routes}}}}
 }
 
-// ipv6MinMTU is the least MTU of a link with IPv6 (RFC 8200, section 5). Below it the kernel removes IPv6 addresses and routes.
+// ipv6MinMTU is the minimum MTU of a link with IPv6 (RFC 8200, section 5). Below it the kernel removes IPv6 addresses and routes.
 const ipv6MinMTU = 1280
 
 // ipv6 returns the IPv6 addresses and routes that the interface has after all steps but that of the MTU.

@@ -13,8 +13,8 @@ import (
 // rateBurst is the burst of a rate limit in bytes. The qdisc splits trains that are larger.
 const rateBurst = 16 << 10
 
-// LimitRate makes a device a slow one: it sends at a rate, from a queue of so many bytes (tc-tbf(8)). Unlike a Link's queue, this
-// one charges packets to the socket that sent them until they have left.
+// LimitRate limits the rate at which a device sends, and the bytes in its queue (tc-tbf(8)). Unlike a Link's queue, this queue charges
+// packets to the socket that sent them until they have left.
 func (h *Host) LimitRate(device string, bitsPerSecond uint64, queue int) error {
 	err := h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)

@@ -31,7 +31,7 @@ func (t cpuTimes) since(before cpuTimes) cpuTimes {
 	return cpuTimes{t.sender - before.sender, t.tunnel - before.tunnel, t.receiver - before.receiver}
 }
 
-// over divides by what all cores could have worked in so many seconds.
+// over divides by the CPU time of all cores in that many seconds.
 func (t cpuTimes) over(seconds float64) Shares {
 	percent := func(d time.Duration) float64 { return 100 * d.Seconds() / seconds / float64(runtime.NumCPU()) }
 	return Shares{Sender: percent(t.sender), Tunnel: percent(t.tunnel), Receiver: percent(t.receiver)}

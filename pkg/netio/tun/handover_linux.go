@@ -123,7 +123,7 @@ func queueInterface(fd, queues int) (string, error) {
 	return request.Name(), nil
 }
 
-// missingFlags returns the names of the flags that an interface with so many queues needs and does not have.
+// missingFlags returns the names of the flags that an interface with this number of queues needs and does not have.
 func missingFlags(have uint16, queues int) (names []string) {
 	for _, flag := range []struct {
 		bit    uint16

@@ -67,12 +67,12 @@ func evaluateBuffers(f *facts.Facts, r *recorder) {
 	}
 }
 
-// raise returns the command that raises a limit in net.core which is below the least, or none.
-func raise(limit string, have, least int) []string {
-	if have >= least {
+// raise returns the command that raises a limit in net.core to at least the minimum, or none.
+func raise(limit string, have, minimum int) []string {
+	if have >= minimum {
 		return nil
 	}
-	return []string{fmt.Sprintf("sysctl -w net.core.%s=%d", limit, least)}
+	return []string{fmt.Sprintf("sysctl -w net.core.%s=%d", limit, minimum)}
 }
 
 // number returns an integer sysctl.

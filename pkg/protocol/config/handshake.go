@@ -28,7 +28,7 @@ const (
 	RefusedResponse Refusal = "response" // it is a response that is not authentic: the preshared keys differ
 )
 
-// Failing reports whether so many initiations are unanswered that something is wrong.
+// Failing reports whether at least ManyUnanswered initiations are unanswered, so that something is wrong.
 func (h PeerHandshake) Failing() bool { return h.Unanswered >= ManyUnanswered }
 
 // String describes a failing handshake for people; it is empty for others.

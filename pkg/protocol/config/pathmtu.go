@@ -77,5 +77,5 @@ func (p PathMTU) String() string {
 	return text
 }
 
-// TooSmallForIPv6 reports whether the path carries no inner packet of 1,280 bytes, the least MTU of IPv6 (RFC 8200, section 5).
+// TooSmallForIPv6 reports whether the path carries no inner packet of 1,280 bytes, the minimum MTU of IPv6 (RFC 8200, section 5).
 func (p *PathMTU) TooSmallForIPv6() bool { return p.InnerBytes > 0 && p.InnerBytes < 1280 }

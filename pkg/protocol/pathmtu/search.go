@@ -8,7 +8,7 @@ import "time"
 const (
 	// Timeout is the time after which a probe is sent again (PROBE_TIMER, RFC 8899 section 5.1.1).
 	Timeout = int64(time.Second)
-	// Pause is the least time between two probes. The peer limits the rate at which it answers.
+	// Pause is the minimum time between two probes. The peer limits the rate at which it answers.
 	Pause = int64(250 * time.Millisecond)
 	// ConfirmAfter is the time after which a size is confirmed again on a path while data is sent (CONFIRMATION_TIMER). With more than
 	// ten paths it is a second for each.
@@ -84,7 +84,7 @@ type Search struct {
 	raiseAt   int64
 }
 
-// Start begins a new search at now, of so many paths. Identifiers continue, so answers to earlier probes do not count. The limit of
+// Start begins a new search over a number of paths. Identifiers continue, so answers to earlier probes do not count. The limit of
 // an earlier search holds until the largest size is answered (RFC 8899, section 5.3.3): most peers return on the same path.
 func (s *Search) Start(now int64, sizes Sizes, paths int) {
 	*s = Search{state: Testing, sizes: sizes, paths: max(paths, 1), probe: Probe{ID: s.probe.ID}, limit: s.limit, sentAt: s.sentAt}
@@ -296,7 +296,7 @@ func (s *Search) blackHole(at int64, size int) {
 	s.notAlive(at, size)
 }
 
-// smaller returns the size to try after the loss of a larger one: that of the search before, the base, the least; 0 for none.
+// smaller returns the size to try after the loss of a larger one: that of the search before, the base, the floor; 0 for none.
 func (s *Search) smaller(size int) int {
 	for _, next := range [...]int{s.limit, s.sizes.base(), s.sizes.Floor} {
 		if next < size && next >= s.sizes.Floor {
@@ -306,7 +306,7 @@ func (s *Search) smaller(size int) int {
 	return 0
 }
 
-// notAlive continues with a smaller size. If even the least is lost, the loss says nothing about sizes.
+// notAlive continues with a smaller size. If even the floor is lost, the loss says nothing about sizes.
 func (s *Search) notAlive(at int64, size int) {
 	next := s.smaller(size)
 	switch {

@@ -2,15 +2,15 @@
 
 package pathmtu
 
-// BaseSize is the size of a packet that almost every path carries (BASE_PLPMTU, RFC 8899 section 5.1.2): the least MTU of IPv6.
+// BaseSize is the size of a packet that almost every path carries (BASE_PLPMTU, RFC 8899 section 5.1.2): the minimum MTU of IPv6.
 const BaseSize = 1280
 
-// FloorIPv4 is the least size that is tried over IPv4: every host must be able to receive it (RFC 1122, section 3.3.3).
+// FloorIPv4 is the smallest size that is tried over IPv4: every host must be able to receive it (RFC 1122, section 3.3.3).
 const FloorIPv4 = 576
 
 // Sizes are the sizes that a search tries, in bytes of the outer IP packet.
 type Sizes struct {
-	Floor  int // the least size to try; BaseSize for IPv6
+	Floor  int // the smallest size to try; BaseSize for IPv6
 	Max    int // the size of the largest packet that data can have
 	Offset int // Offset + k*Step are the sizes that data can have: overhead and padding
 	Step   int

@@ -80,12 +80,12 @@ func isLoopback(index int) bool {
 // busiestLink returns the link with the highest count; a tie goes to the lower index. The link in use stays until
 // another has twice as many. Each change loses packets in flight, and with some drivers resets the device. Without the
 // margin, roaming peers could cause changes all the time.
-func busiestLink(links []hostnet.Link, count map[int]int, now string) hostnet.Link {
+func busiestLink(links []hostnet.Link, count map[int]int, current string) hostnet.Link {
 	best := slices.MinFunc(links, func(a, b hostnet.Link) int {
 		return cmp.Or(cmp.Compare(count[b.Index], count[a.Index]), cmp.Compare(a.Index, b.Index))
 	})
 	for _, l := range links {
-		if l.Name == now && 2*count[l.Index] > count[best.Index] {
+		if l.Name == current && 2*count[l.Index] > count[best.Index] {
 			return l
 		}
 	}

@@ -117,16 +117,16 @@ func (reg *peerRegistry) setClassifier(r classifier) {
 }
 
 // state returns whether the device has reported everything, and whether indices may be checked. Once complete, it also
-// returns up to most of the peers' addresses, always the same ones.
-func (reg *peerRegistry) state(most int) (ready, check bool, peers []netip.Addr) {
+// returns at most limit of the peers' addresses, always the same ones.
+func (reg *peerRegistry) state(limit int) (ready, check bool, peers []netip.Addr) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	if reg.complete && most > 0 {
+	if reg.complete && limit > 0 {
 		for endpoint := range reg.sources {
 			peers = append(peers, endpoint.Addr())
 		}
 		slices.SortFunc(peers, netip.Addr.Compare)
 		peers = slices.Compact(peers)
 	}
-	return reg.complete, !reg.tooManyIndices, peers[:min(len(peers), most)]
+	return reg.complete, !reg.tooManyIndices, peers[:min(len(peers), limit)]
 }

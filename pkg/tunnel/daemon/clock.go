@@ -48,17 +48,18 @@ func watchClock(ctx context.Context, jumped func(suspended bool)) error {
 
 // suspendMeter finds suspends: CLOCK_BOOTTIME advances during them and CLOCK_MONOTONIC does not.
 type suspendMeter struct {
-	read func(clock int32) int64
-	most int64 // the greatest difference of the clocks that there can have been at the last call, in ns
+	read      func(clock int32) int64
+	maxOffset int64 // upper bound of the difference of the clocks at the last call, in ns
 }
 
-// suspended reports whether the machine was suspended since the last call. It is true as well at the first call after an earlier suspend.
+// suspended reports whether the machine was suspended since the last call. The first call
+// reports whether it was ever suspended.
 func (m *suspendMeter) suspended() bool {
 	before := m.read(unix.CLOCK_MONOTONIC)
 	boot := m.read(unix.CLOCK_BOOTTIME)
 	after := m.read(unix.CLOCK_MONOTONIC) // the thread may have waited for the CPU between the readings
-	grown := boot-after > m.most
-	m.most = boot - before
+	grown := boot-after > m.maxOffset
+	m.maxOffset = boot - before
 	return grown
 }
 

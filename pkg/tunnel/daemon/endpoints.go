@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// keepInterval is the least time between two writes of the file, keepDelay the time from a change to the first.
+	// keepInterval is the minimum time between two writes of the file. keepDelay is the time from a change to the first write.
 	keepInterval = 10 * time.Second
 	keepDelay    = time.Second
-	// keepShare limits what writing costs to a thousandth of a core, but by a pause of maxKeepPause at most: the endpoints of a file that
-	// is older than a session may be are not used.
+	// keepShare is the ratio of the pause after a write to the time that the write took: it costs a thousandth of a core. The pause is at most
+	// maxKeepPause, since endpoints in a file that is older than any session are not used.
 	keepShare    = 1000
 	maxKeepPause = time.Minute
 	// maxEndpoints is the largest file that is read, in bytes: 300,000 peers.

@@ -28,7 +28,7 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 	if err != nil {
 		return device.Resolved{}, err
 	}
-	var ttl leastTTL
+	var ttl minTTL
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return setMark(c, mark) }}
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
@@ -66,7 +66,7 @@ func setMark(c syscall.RawConn, mark uint32) error {
 // ttlConn notes the TTLs of the answers that it reads.
 type ttlConn struct {
 	*net.UDPConn
-	ttl *leastTTL
+	ttl *minTTL
 }
 
 // Read reads one message.
@@ -78,10 +78,10 @@ func (c ttlConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// leastTTL is the least TTL of address records and aliases, 0 if there was none.
-type leastTTL struct{ seconds atomic.Uint32 }
+// minTTL is the minimum TTL of address records and aliases, 0 if there was none.
+type minTTL struct{ seconds atomic.Uint32 }
 
-func (l *leastTTL) note(message []byte) {
+func (l *minTTL) note(message []byte) {
 	var p dnsmessage.Parser
 	if _, err := p.Start(message); err != nil || p.SkipAllQuestions() != nil {
 		return

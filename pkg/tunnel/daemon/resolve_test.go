@@ -13,7 +13,7 @@ import (
 
 func TestTTLIsTheLeastOfTheAnswers(t *testing.T) {
 	name := dnsmessage.MustNewName("vpn.example.")
-	var l leastTTL
+	var l minTTL
 	for _, ttls := range [][]uint32{{300, 120}, {900}} {
 		m := dnsmessage.Message{Header: dnsmessage.Header{Response: true}, Questions: []dnsmessage.Question{{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
 		for _, ttl := range ttls {

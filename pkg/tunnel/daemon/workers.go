@@ -14,7 +14,7 @@ const AutoWorkers = -1
 // maxAutoWorkers is two for each direction of a lane. With more, the lane's own part takes longer than the workers' part.
 const maxAutoWorkers = 4
 
-// workers returns the number of workers for a process that may use so many CPUs. A flow that is too fast for one lane keeps two CPUs
+// workers returns the number of workers for a process that may use cpus CPUs. A flow that is too fast for one lane keeps two CPUs
 // busy: the lane's and the application's. The others can run workers.
 func workers(wanted, cpus int) int {
 	if wanted == AutoWorkers {

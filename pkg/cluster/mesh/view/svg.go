@@ -376,7 +376,7 @@ func escape(text string) string {
 	return b.String()
 }
 
-// coordinate formats a number with two decimals at most: smaller fractions are invisible.
+// coordinate formats a number with at most two decimals: smaller fractions are invisible.
 func coordinate(v float64) string {
 	text := strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64)
 	if text == "-0" {

@@ -95,7 +95,7 @@ func (s *socket) setFragments(permitted bool) error {
 	return nil
 }
 
-// configureOwn sets the options of a socket in the probe group or the fragment group. The size of IPv6 fragments is the least MTU: routers do
+// configureOwn sets the options of a socket in the probe group or the fragment group. The size of IPv6 fragments is the minimum MTU: routers do
 // not fragment, and not all of them report their MTU.
 func (s *socket) configureOwn(group int) error {
 	setSendBuffer(s.fd, ownSendBuffer)

@@ -50,7 +50,7 @@ const (
 	portSize = 3
 )
 
-// compileSelection returns a program of at most room instructions that implements s for a group of so many sockets. It
+// compileSelection returns a program of at most room instructions that implements s for the sockets of all lanes. It
 // also returns the number of plans, from the first, that fit.
 //
 // The program depends only on the source's address and port. A choice by CPU (SKF_AD_CPU) or NIC queue would tie a lane

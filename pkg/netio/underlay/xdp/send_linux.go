@@ -37,7 +37,7 @@ type sender struct {
 // sendBuffer identifies the UDP socket of a source in a send group.
 type sendBuffer struct{ source, group int }
 
-// newSender returns the sender of one of so many lanes. The lanes' IPv4 identifications interleave. Without DF, no two
+// newSender returns the sender of lane index of a port with lanes lanes. The lanes' IPv4 identifications interleave. Without DF, no two
 // packets to one destination may share an identification while fragments can be in flight (RFC 6864, section 4.3).
 func newSender(p *Port, index, lanes int) *sender {
 	s := &sender{port: p, cache: newCache(p.table, p.wake)}

@@ -57,7 +57,7 @@ const (
 	Timeout = 20 * time.Second
 	// maxFDsPerMessage is how many descriptors are sent in one message (SCM_MAX_FD is 253).
 	maxFDsPerMessage = 200
-	// maxDescriptors is the most descriptors that are sent at once: the state, the control socket, one for each lane, and the source ports.
+	// maxDescriptors is the maximum number of descriptors that are sent at once: the state, the control socket, one for each lane, and the source ports.
 	maxDescriptors = 2 + config.MaxLanes + underlay.MaxSources
 )
 
@@ -78,7 +78,7 @@ func (c Conn) Offer() error {
 	return c.write(binary.BigEndian.AppendUint32([]byte(magic), Version))
 }
 
-// PreparationTimeout returns how long the successor may take from Prepare to Take with so many peers.
+// PreparationTimeout returns how long the successor may take from Prepare to Take, by the number of peers.
 func PreparationTimeout(peers int) time.Duration {
 	return Timeout + perPeerTimeout*time.Duration(peers)
 }
