@@ -341,11 +341,11 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
-		m.cfg.Log.Warn("removing the nftables table that drops unencrypted packets failed with the tunnel's end, leaving it: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
+		m.cfg.Log.Warn("tunnel ended, but removing the nftables table that drops unencrypted packets failed: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
 	_, err := m.cfg.Network.SetRoutes(m.cfg.Tunnel, nil)
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
-		m.cfg.Log.Warn("removing the interface of the ended tunnel failed, leaving it: no route leads into it", "interface", m.cfg.Tunnel, "error", err)
+		m.cfg.Log.Warn("tunnel ended, but removing its interface failed: no route leads into it", "interface", m.cfg.Tunnel, "error", err)
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func (a *Agent) createRopewalkNode(ctx context.Context, n *node) (*v1alpha1.Rope
 func (a *Agent) logProblems(problems []mesh.Problem) {
 	for _, p := range problems {
 		if !slices.Contains(a.loggedProblems, p) {
-			a.cfg.Log.Warn("peer node has a problem, ignoring its unusable data: traffic for this node may be unencrypted, lost or not spread", "node", p.Node, "reason", p.Reason)
+			a.cfg.Log.Warn("peer node has a problem, ignoring its unusable data: traffic for that node may be unencrypted, lost or not spread", "node", p.Node, "reason", p.Reason)
 		}
 	}
 	a.loggedProblems = problems
