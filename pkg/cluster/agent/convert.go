@@ -112,7 +112,7 @@ func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
 	return all
 }
 
-// maxPublishedCIDRs is the most prefixes that a status may hold. Others read the prefixes at their source.
+// maxPublishedCIDRs is the maximum number of prefixes in a status. Others read the prefixes at their source.
 const maxPublishedCIDRs = 16
 
 func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {

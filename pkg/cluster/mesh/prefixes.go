@@ -29,7 +29,7 @@ const (
 	minBits6 = 48
 )
 
-// maxPodPrefixes is the most prefixes that a node may have. Each is a route, an exemption or an allowed IP on all others, and with some network
+// maxPodPrefixes is the maximum number of prefixes of a node. Each is a route, an exemption or an allowed IP on all others, and with some network
 // plugins any node may write any number for any node. Plugins assign blocks of 16 addresses and more, or one for each pod.
 const maxPodPrefixes = 1024
 
