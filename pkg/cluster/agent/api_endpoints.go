@@ -70,15 +70,26 @@ func (e *apiEndpoints) follow(ctx context.Context) {
 	}
 }
 
-// with returns the API server's addresses and ports and those at which it was reached, sorted. It returns none while the former are unknown.
-func (e *apiEndpoints) with(reached []netip.AddrPort) []netip.AddrPort {
-	all := e.all()
+// maxAPIEndpoints bounds the addresses and ports that are taken from the EndpointSlice. Each is exempt from the encryption by eight rules.
+const maxAPIEndpoints = 32
+
+// with returns the API server's addresses and ports within the prefixes of nodes, no prefixes: all, and those at which it was reached, sorted. It
+// returns none while the former are unknown. Other addresses need no exemption, since none is routed into the tunnel, and what is
+// written into the EndpointSlice must not exempt more, such as pods. dropped is the number of those beyond maxAPIEndpoints.
+func (e *apiEndpoints) with(reached []netip.AddrPort, within []netip.Prefix) (all []netip.AddrPort, dropped int) {
+	all = e.all()
 	if len(all) == 0 {
-		return nil
+		return nil, 0
 	}
-	all = append(all, reached...)
+	all = slices.DeleteFunc(all, func(at netip.AddrPort) bool {
+		return len(within) > 0 && !slices.ContainsFunc(within, func(p netip.Prefix) bool { return p.Contains(at.Addr()) })
+	})
 	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all)
+	all = slices.Compact(all)
+	dropped = max(len(all)-maxAPIEndpoints, 0)
+	all = append(all[:len(all)-dropped], reached...)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all), dropped
 }
 
 func (e *apiEndpoints) all() (all []netip.AddrPort) {

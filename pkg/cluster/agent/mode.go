@@ -57,7 +57,7 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		m := a.runningMesh()
 		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
 		in.external, in.externalKnown = a.cluster.external.of(n)
-		in.encryptNodes, in.apiEndpoints = a.nodeEncryption(ctx, n)
+		a.setNodeEncryption(ctx, n, &in)
 		release, _ := kernel.Uname()
 		in.oldKernel = oldKernel(release)
 	}
@@ -69,13 +69,15 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 	return res, err
 }
 
-// nodeEncryption returns whether this node is to encrypt traffic between nodes, and the API server's addresses.
-func (a *Agent) nodeEncryption(ctx context.Context, n *node) (wanted bool, api []netip.AddrPort) {
-	if !a.cfg.NodeEncryption.Enabled {
-		return false, nil
+// setNodeEncryption sets whether this node is to encrypt traffic between nodes, and the API server's addresses.
+func (a *Agent) setNodeEncryption(ctx context.Context, n *node, in *reconcileInput) {
+	c := &a.cfg.NodeEncryption
+	if !c.Enabled {
+		return
 	}
 	a.cluster.endpoints.follow(ctx)
-	return a.cfg.NodeEncryption.wantedOn(n), a.cluster.endpoints.with(a.api.reached())
+	in.encryptNodes = c.wantedOn(n)
+	in.apiEndpoints, in.apiEndpointsOver = a.cluster.endpoints.with(a.api.reached(), c.CIDRs)
 }
 
 // switchMode makes the reconciler of a mode the active one. It first tears down the other mode, including remains of an earlier

@@ -72,7 +72,11 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 			"(EndpointSlice kubernetes in the namespace default)"
 	}
 	e.active = e.active || in.lastStatus.EncryptsNodes
-	return true, ""
+	if in.apiEndpointsOver > 0 {
+		note = fmt.Sprintf("%d addresses and ports of the API server are encrypted like those of other nodes: the EndpointSlice kubernetes has more than %d",
+			in.apiEndpointsOver, maxAPIEndpoints)
+	}
+	return true, note
 }
 
 // oldKernel returns the release of a kernel on which packets for the API server's Service would enter the tunnel, else "". Linux 5.10 ignores

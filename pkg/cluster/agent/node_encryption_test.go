@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -100,7 +102,7 @@ func apiEndpointsWithoutServer(t *testing.T) *apiEndpoints {
 func TestAPIServerAddressesComeFromEndpointSlice(t *testing.T) {
 	e := apiEndpointsWithoutServer(t)
 	reached := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.100:443")}
-	if got := e.with(reached); got != nil {
+	if got, _ := e.with(reached, nil); got != nil {
 		t.Errorf("while they are unknown: %v", got)
 	}
 	s := &endpointSlice{}
@@ -117,7 +119,49 @@ func TestAPIServerAddressesComeFromEndpointSlice(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443"), netip.MustParseAddrPort("192.0.2.3:6443"), reached[0]}
-	if got := e.with(reached); !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	if got, over := e.with(reached, nil); !slices.Equal(got, want) || over != 0 {
+		t.Errorf("got %v and %d more, want %v", got, over, want)
+	}
+}
+
+// TestEndpointSliceExemptsNodesOnly has one with addresses of pods, and with more addresses than are exempt.
+func TestEndpointSliceExemptsNodesOnly(t *testing.T) {
+	within := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	reached := []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443")}
+	for _, c := range []struct {
+		what  string
+		addrs []string
+		want  int // of addresses besides the one at which the API server was reached
+		over  int
+	}{
+		{"nodes and others", []string{"192.0.2.1", "10.244.1.5", "203.0.113.1"}, 1, 0},
+		{"no node", []string{"203.0.113.1"}, 0, 0},
+		{"one twice", []string{"192.0.2.1", "192.0.2.1"}, 1, 0},
+		{"many", manyAddrs(maxAPIEndpoints + 3), maxAPIEndpoints, 3},
+	} {
+		e := apiEndpointsWithoutServer(t)
+		s := &endpointSlice{}
+		text := `{"metadata":{"name":"kubernetes"},"endpoints":[{"addresses":["` + strings.Join(c.addrs, `","`) + `"]}],"ports":[{"port":6443}]}`
+		if err := errors.Join(json.Unmarshal([]byte(text), s), e.GetStore().Add(s)); err != nil {
+			t.Fatal(err)
+		}
+		got, over := e.with(reached, within)
+		if len(got) != c.want+1 || over != c.over || !slices.Contains(got, reached[0]) {
+			t.Errorf("%s: got %v and %d more, want %d and %d more", c.what, got, over, c.want, c.over)
+		}
+	}
+}
+
+func manyAddrs(n int) (all []string) {
+	for i := range n {
+		all = append(all, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}).String())
+	}
+	return all
+}
+
+func TestUnexemptAPIServersAreReported(t *testing.T) {
+	in := reconcileInput{encryptNodes: true, apiEndpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}, apiEndpointsOver: 3}
+	if publish, note := new(nodeEncryption).update(&in); !publish || !strings.Contains(note, "3 addresses and ports of the API server") {
+		t.Errorf("published %v, %q", publish, note)
 	}
 }

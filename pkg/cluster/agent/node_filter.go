@@ -29,7 +29,7 @@ func (n *NodeRouting) filter(tunnel string) (rules [][]expr.Any) {
 		accept((&clearFlow{protocol: unix.IPPROTO_UDP, dport: p}).match()...)
 	}
 	for _, f := range n.clearFlows() {
-		accept(f.match()...)
+		accept(append(f.match(), f.matchReply()...)...)
 	}
 	if len(n.Sources) == 0 {
 		return append(rules, dropRouted(tunnel, netip.Prefix{}))
@@ -57,6 +57,25 @@ func (f *clearFlow) match() []expr.Any {
 	exprs = append(exprs, matchPrefix(f.dst, 16, 24)...)
 	exprs = append(exprs, matchPorts(f.sport, 0)...)
 	return append(exprs, matchPorts(f.dport, 2)...)
+}
+
+// Bits of the flags of a TCP segment, and their offset (RFC 9293, section 3.1).
+const (
+	tcpSYN, tcpACK = 0x02, 0x10
+	tcpFlagsOffset = 13
+)
+
+// matchReply matches all packets but those that begin a connection, if the flow is exempt for its source port: anybody can send from that,
+// and must not reach other ports in the clear. Nothing tells apart UDP.
+func (f *clearFlow) matchReply() []expr.Any {
+	if f.protocol != unix.IPPROTO_TCP || f.sport == (PortRange{}) {
+		return nil
+	}
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlagsOffset, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpSYN | tcpACK}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{tcpSYN}},
+	}
 }
 
 func matchProtocol(protocol byte) []expr.Any {

@@ -3,8 +3,11 @@
 package agent
 
 import (
+	"encoding/binary"
 	"errors"
+	"net"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/nftables"
@@ -71,7 +74,68 @@ func TestFilterDropsPlaintextToNode(t *testing.T) {
 	})
 }
 
-// addLocalCounter counts the UDP packets that the host receives.
+// TestFilterDropsConnectionsFromExemptPorts: anybody can send from a port that others' answers have.
+func TestFilterDropsConnectionsFromExemptPorts(t *testing.T) {
+	const fin, syn, rst, ack = 0x01, tcpSYN, 0x04, tcpACK
+	inNamespace(t, func() error {
+		r := nodeRouting()
+		err := errors.Join(addNodeWithTunnel(), setSysctl("ipv4/conf/all/rp_filter", "0"), setSysctl("ipv4/conf/eth9/rp_filter", "0"), addLocalCounter())
+		if err == nil {
+			_, err = applyRouting("tunnel", r)
+		}
+		if err == nil {
+			_, err = setPlaintextFilter("tunnel", true, r.Nodes)
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range []segment{
+			{"to BGP", "192.0.2.2", 40000, 179, syn, true},
+			{"from the port of BGP", "192.0.2.2", 179, 40000, syn, false},
+			{"from the port of BGP to BGP", "192.0.2.2", 179, 179, syn, true},
+			{"answer of BGP", "192.0.2.2", 179, 40000, syn | ack, true},
+			{"data of BGP", "192.0.2.2", 179, 40000, ack, true},
+			{"reset of BGP", "192.0.2.2", 179, 40000, rst, true},
+			{"from the port of BGP, with FIN", "192.0.2.2", 179, 40000, syn | fin, false},
+			{"from the port of the API server", "192.0.2.3", 6443, 40000, syn, false},
+			{"answer of the API server", "192.0.2.3", 6443, 40000, syn | ack, true},
+			{"to the kubelet from the API server", "192.0.2.3", 40000, 10250, syn, true},
+			{"to the kubelet from another node", "192.0.2.2", 40000, 10250, syn, false},
+			{"to a member of etcd that joins", "192.0.2.3", 40000, 2380, syn, true},
+			{"to etcd from another node", "192.0.2.2", 40000, 2380, syn, false},
+			{"from a port in mesh.clearPorts", "192.0.2.2", 53, 40000, syn, false},
+			{"answer of a port in mesh.clearPorts", "192.0.2.2", 53, 40000, syn | ack, true},
+			{"to a port in mesh.clearPorts", "192.0.2.2", 40000, 53, syn, true},
+		} {
+			if err := checkPassage("eth9", c.frame, "local", c.passes); err != nil {
+				t.Errorf("%s: %v", c.what, err)
+			}
+		}
+		return nil
+	})
+}
+
+// segment is a TCP segment to 192.0.2.1, and whether it reaches that.
+type segment struct {
+	what         string
+	src          string
+	sport, dport uint16
+	flags        byte
+	passes       bool
+}
+
+func (s segment) frame(to, from net.HardwareAddr) []byte {
+	src, dst := netip.MustParseAddr(s.src), netip.MustParseAddr("192.0.2.1")
+	tcp := binary.BigEndian.AppendUint16(nil, s.sport)
+	tcp = binary.BigEndian.AppendUint16(tcp, s.dport)
+	tcp = append(tcp, 0, 0, 0, 1, 0, 0, 0, 1, 5<<4, s.flags, 1, 0, 0, 0, 0, 0)
+	binary.BigEndian.PutUint16(tcp[16:], checksum(slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, 20}, tcp)))
+	ip := slices.Concat([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}, src.AsSlice(), dst.AsSlice())
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	return slices.Concat([]byte(to), []byte(from), []byte{0x08, 0x00}, ip, tcp)
+}
+
+// addLocalCounter counts the UDP and TCP packets that the host receives.
 func addLocalCounter() error {
 	c, err := nftables.New()
 	if err != nil {
@@ -82,6 +146,8 @@ func addLocalCounter() error {
 		Name: "input", Table: table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
 	})
 	c.AddObj(&nftables.CounterObj{Table: table, Name: "local"})
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(matchProtocol(unix.IPPROTO_UDP), &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: "local"})})
+	for _, protocol := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(matchProtocol(protocol), &expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: "local"})})
+	}
 	return c.Flush()
 }

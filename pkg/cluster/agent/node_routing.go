@@ -76,7 +76,7 @@ func (c *ClearPort) UnmarshalText(text []byte) error {
 // etcd that do not reach each other would end the API.
 const (
 	kubeletPort                 = 10250
-	firstEtcdPort, lastEtcdPort = 2379, 2380
+	firstEtcdPort, lastEtcdPort = 2379, 2380 // of clients, and between members
 	bgpPort                     = 179
 	protocolVRRP                = 112 // RFC 9568: virtual addresses, such as that of the API server, move between nodes
 )
@@ -102,8 +102,10 @@ func (n *NodeRouting) clearFlows() (all []clearFlow) {
 		}
 		done = append(done, p)
 		both(unix.IPPROTO_TCP, p, PortRange{firstEtcdPort, lastEtcdPort})
-		kubelet := PortRange{kubeletPort, kubeletPort}
-		all = append(all, clearFlow{src: p, protocol: unix.IPPROTO_TCP, dport: kubelet}, clearFlow{dst: p, protocol: unix.IPPROTO_TCP, sport: kubelet})
+		for _, port := range []uint16{kubeletPort, lastEtcdPort} { // also of a member of etcd that joins, and whose node is not in API yet
+			r := PortRange{port, port}
+			all = append(all, clearFlow{src: p, protocol: unix.IPPROTO_TCP, dport: r}, clearFlow{dst: p, protocol: unix.IPPROTO_TCP, sport: r})
+		}
 	}
 	for _, c := range n.Clear {
 		both(unix.IPPROTO_TCP, c.Prefix, PortRange{c.Port, c.Port})

@@ -79,6 +79,7 @@ func TestTrafficBetweenNodesEntersTunnel(t *testing.T) {
 			{"the API server, from a pod", "192.0.2.3", "from 10.244.1.5 iif pod1 ipproto tcp sport 40000 dport 6443", "eth9"},
 			{"answers of the kubelet", "192.0.2.3", "ipproto tcp sport 10250 dport 40000", "eth9"},
 			{"etcd", "192.0.2.3", "ipproto tcp sport 40000 dport 2380", "eth9"},
+			{"answers of a member of etcd that joins", "192.0.2.3", "ipproto tcp sport 2380 dport 40000", "eth9"},
 			{"the tunnel's messages", "192.0.2.2", "mark 0x52 ipproto udp sport 40000 dport 51820", "eth9"},
 			{"the tunnel's messages, to rp_filter", "192.0.2.2", "ipproto udp sport 61001 dport 51820", "eth9"},
 			{"BGP", "192.0.2.2", "ipproto tcp sport 40000 dport 179", "eth9"},
@@ -109,6 +110,8 @@ func TestControlPlaneNodeAnswersInTheClear(t *testing.T) {
 			"ipproto tcp sport 6443 dport 40000":                           "eth9",
 			"ipproto tcp dport 10250":                                      "eth9", // before the socket has an address
 			"ipproto tcp sport 2379 dport 40000":                           "eth9",
+			"ipproto tcp dport 2380":                                       "eth9", // to a member of etcd that joins
+			"ipproto tcp sport 40000 dport 2379":                           "tunnel",
 			"ipproto tcp sport 40000 dport 80":                             "tunnel",
 			"from 10.244.1.5 iif pod1 ipproto tcp sport 6443 dport 40000":  "tunnel",
 			"from 10.244.1.5 iif pod1 ipproto tcp sport 40000 dport 10250": "tunnel",

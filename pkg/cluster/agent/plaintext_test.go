@@ -187,31 +187,34 @@ func matchUDPPort(port uint16) []expr.Any {
 }
 
 // check sends the packet and compares the device that it leaves by.
-func (c filterCase) check() error {
-	dropped, sent := plaintextDropped(), forwarded(c.out)
-	if err := c.inject(); err != nil {
+func (c filterCase) check() error { return checkPassage(c.device, c.frame, c.out, c.passes) }
+
+// checkPassage sends a frame to a device and compares whether it is counted as out.
+func checkPassage(device string, frame func(to, from net.HardwareAddr) []byte, out string, passes bool) error {
+	dropped, sent := plaintextDropped(), forwarded(out)
+	if err := inject(device, frame); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		passed, counted := forwarded(c.out) > sent, plaintextDropped() > dropped
+		passed, counted := forwarded(out) > sent, plaintextDropped() > dropped
 		switch {
-		case passed != counted && passed == c.passes:
+		case passed != counted && passed == passes:
 			return nil
 		case passed != counted:
-			return fmt.Errorf("passed %v, want %v", passed, c.passes)
+			return fmt.Errorf("passed %v, want %v", passed, passes)
 		case time.Now().After(deadline):
 			return fmt.Errorf("passed %v, dropped by the filter %v", passed, counted)
 		}
 	}
 }
 
-// inject sends the packet to the device from its other end.
-func (c filterCase) inject() error {
-	to, err := netlink.LinkByName(c.device)
+// inject sends a frame to a device from its other end.
+func inject(device string, frame func(to, from net.HardwareAddr) []byte) error {
+	to, err := netlink.LinkByName(device)
 	if err != nil {
 		return err
 	}
-	from, err := netlink.LinkByName(c.device + "-far")
+	from, err := netlink.LinkByName(device + "-far")
 	if err != nil {
 		return err
 	}
@@ -220,7 +223,7 @@ func (c filterCase) inject() error {
 		return err
 	}
 	defer unix.Close(fd)
-	return unix.Sendto(fd, c.frame(to.Attrs().HardwareAddr, from.Attrs().HardwareAddr), 0, &unix.SockaddrLinklayer{Ifindex: from.Attrs().Index})
+	return unix.Sendto(fd, frame(to.Attrs().HardwareAddr, from.Attrs().HardwareAddr), 0, &unix.SockaddrLinklayer{Ifindex: from.Attrs().Index})
 }
 
 // frame returns the packet: UDP with a payload of four bytes.

@@ -24,6 +24,7 @@ type reconcileInput struct {
 	encryptNodes       bool                // this node is to encrypt traffic between nodes
 	oldKernel          string              // release of a kernel that cannot; see oldKernel
 	apiEndpoints       []netip.AddrPort    // of the API server; none: unknown
+	apiEndpointsOver   int                 // number of those that are too many, and not in apiEndpoints
 	hostMayHaveChanged bool                // what was read of the host before may be outdated
 }
 
