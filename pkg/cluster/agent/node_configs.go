@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,11 +19,18 @@ import (
 )
 
 // nodeConfigs follows the RopewalkConfigs.
-type nodeConfigs struct{ *optionalInformer }
+type nodeConfigs struct {
+	*optionalInformer
+	patience time.Duration // how long to wait for them once all other objects are known
+}
+
+// configsPatience is longer than a slow API server takes for a short list. An error that stays, as of an object that cannot be decoded, must not keep
+// a node without tunnel.
+const configsPatience = 10 * time.Second
 
 func newNodeConfigs(c *client, log *slog.Logger, changed func()) (nodeConfigs, error) {
 	o, err := newOwnInformer(c, v1alpha1.ConfigResource, &v1alpha1.RopewalkConfig{}, log, changed)
-	return nodeConfigs{o}, err
+	return nodeConfigs{o, configsPatience}, err
 }
 
 // parsedConfig is a RopewalkConfig.

@@ -3,9 +3,13 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,12 +18,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // poolConfig returns a RopewalkConfig of the nodes with the label pool=NAME.
@@ -391,6 +397,48 @@ func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
 	c := a.chooseConfig(&node{}, v1alpha1.NodeSpec{}, clusterChanged)
 	if c.applied == nil || c.applied.Settings.MTU != 8900 {
 		t.Errorf("got %+v", c.applied)
+	}
+}
+
+// TestUnlistedConfigsDoNotBlockSync has API servers that do not list RopewalkConfigs.
+func TestUnlistedConfigsDoNotBlockSync(t *testing.T) {
+	for what, c := range map[string]struct {
+		code     int // 0: no answer
+		patience time.Duration
+	}{
+		"no CRD": {http.StatusNotFound, time.Hour}, "no right": {http.StatusForbidden, time.Hour}, "an error": {http.StatusInternalServerError, time.Nanosecond},
+		"no answer": {0, time.Nanosecond},
+	} {
+		t.Run(what, func(t *testing.T) {
+			api := newFakeAPI()
+			expect.NoError(t, api.addNode("a", netip.MustParseAddr("192.0.2.1"), netip.MustParsePrefix("10.244.1.0/24")))
+			others := api.handler()
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case !strings.HasSuffix(r.URL.Path, v1alpha1.ConfigResource):
+					others.ServeHTTP(w, r)
+				case c.code == 0:
+					<-r.Context().Done()
+				default:
+					w.Header().Set("Content-Type", "application/json")
+					w.WriteHeader(c.code)
+					_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, strings.ReplaceAll(http.StatusText(c.code), " ", ""), c.code)
+				}
+			}))
+			t.Cleanup(s.Close)
+			a, err := New(Config{Node: "a", API: &rest.Config{Host: s.URL}, Log: slog.New(slog.DiscardHandler), KeyDir: t.TempDir()})
+			expect.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			t.Cleanup(cancel) // before the server waits for its clients
+			a.cluster.configs.patience = c.patience
+			a.cluster.start(ctx)
+			go a.triggerWhenSynced(ctx)
+			expect.Eventually(t, "the whole cluster is known", a.cluster.synced)
+			expect.Eventually(t, "a reconcile is requested", func() bool { return a.queue.Len() > 0 })
+			if a.cluster.configs.HasSynced() {
+				t.Error("the RopewalkConfigs are known")
+			}
+		})
 	}
 }
 

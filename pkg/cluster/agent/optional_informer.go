@@ -20,7 +20,7 @@ import (
 // unknown then.
 type optionalInformer struct {
 	cache.SharedIndexInformer
-	refused chan struct{} // closed when the API server has refused a list
+	refused chan struct{} // closed when the API server has refused a list, or has not answered in time
 	once    sync.Once
 }
 
@@ -64,7 +64,7 @@ func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) 
 			return
 		}
 		log.Warn("listing the objects of an optional resource failed, keeping the last known objects and retrying", "resource", resource, "after", optionalRetryPeriod, "error", err)
-		o.once.Do(func() { close(o.refused) })
+		o.giveUp()
 		select {
 		case <-ctx.Done():
 		case <-time.After(optionalRetryPeriod):
@@ -72,7 +72,10 @@ func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) 
 	}
 }
 
-// isSettled reports whether the objects are known, or the API server has refused to list them.
+// giveUp makes the informer count as settled.
+func (o *optionalInformer) giveUp() { o.once.Do(func() { close(o.refused) }) }
+
+// isSettled reports whether the objects are known, or are not to be waited for.
 func (o *optionalInformer) isSettled() bool { return o.HasSynced() || isClosed(o.refused) }
 
 // sameDefinition reports whether an update changes the status only.

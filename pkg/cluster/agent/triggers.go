@@ -50,6 +50,9 @@ func (a *Agent) triggerWhenSynced(ctx context.Context) {
 	select {
 	case <-configs.HasSyncedChecker().Done():
 	case <-configs.refused:
+	case <-time.After(configs.patience):
+		a.cfg.Log.Warn("RopewalkConfigs are still unknown although all other objects are known: the last known settings stay in effect until they are", "waited", configs.patience)
+		configs.giveUp()
 	case <-ctx.Done():
 		return
 	}
