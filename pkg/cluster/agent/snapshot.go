@@ -204,6 +204,7 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
+		OldKernel: oldKernel(st.KernelVersion) != "",
 	}
 	if c := st.Config; c != nil {
 		t.Config = view.FollowedConfig{Name: c.Name, State: string(c.State)}

@@ -20,6 +20,7 @@ type Mesh struct {
 	Findings []Finding // the worst first
 	Peers    []Peer    // by name; nil: unknown
 	expected map[string]expectation
+	encrypts bool // some node encrypts traffic between nodes
 }
 
 // MaxLinked is the maximum number of nodes for which each pair is evaluated. The cost grows with the cube of the number.
@@ -78,6 +79,7 @@ func Build(c Cluster) Mesh {
 	if m.hasLinks() {
 		m.buildLinks()
 	}
+	m.encrypts = m.anyEncryptsNodes()
 	m.Findings = m.check(problems)
 	return m
 }

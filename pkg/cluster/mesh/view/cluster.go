@@ -91,6 +91,7 @@ type Reported struct {
 	KeyRequested       int64 // by the spec; 0: none in particular
 	AgentVersion       string
 	KernelVersion      string
+	OldKernel          bool           // too old to encrypt traffic between nodes
 	Config             FollowedConfig // zero: none
 }
 

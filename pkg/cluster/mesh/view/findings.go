@@ -25,7 +25,7 @@ const (
 // Finding is a problem of one or several nodes.
 type Finding struct {
 	Severity Severity
-	// Check is the kind of finding, for programs: agent, conditions, external, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
+	// Check is the kind of finding, for programs: agent, conditions, encryption, external, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
 	// plan, pods, spec, spread.
 	Check string
 	Nodes []string // by name
@@ -52,6 +52,7 @@ func (m *Mesh) check(found problems) []Finding {
 	}
 	e.checkModes()
 	e.checkMTUs()
+	e.checkEncryption()
 	for _, p := range m.Peers {
 		if p.Accepted == No {
 			e.add(Failed, "external", "", "the RopewalkPeer "+p.Name+" is refused: "+p.Message, "kubectl edit ropewalkpeer "+p.Name)
@@ -156,7 +157,11 @@ func (c *checker) checkCondition(n *Node) {
 func (c *checker) ownNotes(n *Node) string {
 	var rest []string
 	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
-		if note = strings.TrimSpace(note); note != "" && c.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
+		note = strings.TrimSpace(note)
+		if strings.HasPrefix(note, encryptionNote) && c.m.encrypts { // checkEncryption
+			continue
+		}
+		if note != "" && c.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
 			rest = append(rest, note)
 		}
 	}

@@ -71,6 +71,9 @@ type nodeJSON struct {
 	AgentVersion  string    `json:"agent_version,omitempty"`
 	KernelVersion string    `json:"kernel_version,omitempty"`
 
+	EncryptsNodes *bool  `json:"encrypts_nodes,omitempty"` // absent if no node encrypts traffic between nodes
+	ClearReason   string `json:"clear_reason,omitempty"`   // why that traffic of this node is not encrypted, or not all of it
+
 	Config *FollowedConfig `json:"config,omitempty"` // the RopewalkConfig that applies
 }
 
@@ -151,6 +154,9 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 		Endpoints: nonNil(n.Reported.Endpoints), PodCIDRs: nonNil(n.cidrs()), MTU: n.Reported.MTU, Peers: n.Reported.Peers, SpreadsTo: n.Reported.SpreadsTo,
 		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
 		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
+	}
+	if m.encrypts {
+		j.EncryptsNodes, j.ClearReason = new(n.encryptsNodes()), n.clearReason()
 	}
 	if n.Reported.Config.Name != "" {
 		j.Config = &n.Reported.Config

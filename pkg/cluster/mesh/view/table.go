@@ -101,29 +101,35 @@ func (m *Mesh) nodeRows(s Style) [][]string {
 		}
 		rows = append(rows, m.row(n))
 	}
-	return m.withConfigs(rows, s, worst)
+	if m.encrypts {
+		rows = m.withColumn(rows, s, worst, "ENCRYPTS NODES", (*Node).encryptsText)
+	}
+	return m.withColumn(rows, s, worst, "CONFIG", (*Node).configText)
 }
 
-// withConfigs adds the column of RopewalkConfigs if any node follows one.
-func (m *Mesh) withConfigs(rows [][]string, s Style, worst map[string]Severity) [][]string {
-	if !slices.ContainsFunc(m.Nodes, func(n Node) bool { return n.Reported.Config.Name != "" }) {
+// withColumn adds a column if any node has a text for it.
+func (m *Mesh) withColumn(rows [][]string, s Style, worst map[string]Severity, title string, text func(*Node) string) [][]string {
+	if !slices.ContainsFunc(m.Nodes, func(n Node) bool { return text(&n) != "" }) {
 		return rows
 	}
-	rows[0] = append(rows[0], "CONFIG")
+	rows[0] = append(rows[0], title)
 	row := 1
 	for i := range m.Nodes {
-		n := &m.Nodes[i]
-		if s.Problems && worst[n.Name] == "" {
-			continue
+		if n := &m.Nodes[i]; !s.Problems || worst[n.Name] != "" {
+			rows[row] = append(rows[row], text(n))
+			row++
 		}
-		text := n.Reported.Config.Name
-		if state := n.Reported.Config.State; state != "" && state != "Applied" {
-			text += " (" + strings.ToLower(state) + ")"
-		}
-		rows[row] = append(rows[row], text)
-		row++
 	}
 	return rows
+}
+
+// configText returns the RopewalkConfig that applies to the node, and its state unless it is applied.
+func (n *Node) configText() string {
+	c := &n.Reported.Config
+	if c.State != "" && c.State != "Applied" {
+		return c.Name + " (" + strings.ToLower(c.State) + ")"
+	}
+	return c.Name
 }
 
 func (m *Mesh) row(n *Node) []string {

@@ -73,21 +73,24 @@ func clusterWithProblems(n int) Cluster {
 
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
+	encrypted := Build(partlyEncrypting())
 	for name, write := range map[string]func(io.Writer) error{
-		"well.txt":      func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
-		"well.svg":      well.WriteSVG,
-		"troubled.txt":  func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
-		"problems.txt":  func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
-		"check.txt":     func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
-		"troubled.dot":  few.WriteDOT,
-		"troubled.svg":  few.WriteSVG,
-		"crowd.svg":     many.WriteSVG,
-		"status.json":   func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
-		"graph.json":    func(w io.Writer) error { return few.WriteJSON(w, GraphDocument) },
-		"check.json":    func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
-		"nothing.txt":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
-		"nothing.svg":   func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteSVG(w) },
-		"one-node.json": func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, GraphDocument) },
+		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
+		"well.svg":        well.WriteSVG,
+		"encryption.txt":  func(w io.Writer) error { return encrypted.WriteText(w, Style{}) },
+		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument) },
+		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
+		"problems.txt":    func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
+		"check.txt":       func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
+		"troubled.dot":    few.WriteDOT,
+		"troubled.svg":    few.WriteSVG,
+		"crowd.svg":       many.WriteSVG,
+		"status.json":     func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
+		"graph.json":      func(w io.Writer) error { return few.WriteJSON(w, GraphDocument) },
+		"check.json":      func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
+		"nothing.txt":     func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
+		"nothing.svg":     func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteSVG(w) },
+		"one-node.json":   func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, GraphDocument) },
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
@@ -113,6 +116,31 @@ func TestLargeDrawingHidesLinksOfIsolatedNodes(t *testing.T) {
 	if n := strings.Count(b.String(), "no tunnel (no peer"); n > 0 || !strings.Contains(b.String(), "not drawn") {
 		t.Errorf("%d links of nodes without any tunnel are drawn", n)
 	}
+}
+
+// encrypting makes all nodes encrypt traffic between nodes.
+func encrypting(c *Cluster) {
+	for i := range c.Nodes {
+		c.Nodes[i].Agent.EncryptsNodes = true
+	}
+}
+
+// partlyEncrypting returns a cluster that has a node for each reason not to encrypt traffic between nodes.
+func partlyEncrypting() Cluster {
+	c := cluster(7)
+	encrypting(&c)
+	for i := 1; i < 5; i++ {
+		c.Nodes[i].Agent.EncryptsNodes = false
+	}
+	c.Nodes[1].Reported.Message = "its disk is full; traffic between nodes is not encrypted: the addresses of the API server are unknown"
+	c.Nodes[2].Reported.OldKernel, c.Nodes[2].Reported.KernelVersion = true, "5.10.0"
+	c.Nodes[4].OptOut = true
+	c.Nodes[5].Endpoint = netip.MustParseAddr("203.0.113.1")
+	c.Nodes[5].Agent.Endpoints[0] = netip.MustParseAddrPort("203.0.113.1:51820")
+	for i := range c.Nodes {
+		c.Nodes[i].Reported.Peers, c.Nodes[i].Reported.SpreadsTo = 5, 5
+	}
+	return c
 }
 
 func TestJSONFollowsCommonSchema(t *testing.T) {
@@ -176,6 +204,12 @@ func TestCheckFindsEachProblem(t *testing.T) {
 		"a new node": {func(c *Cluster) {
 			c.Nodes[1].Origin, c.Nodes[1].Agent, c.Nodes[1].Reported, c.Nodes[1].Created = NoAgent, nil, Reported{}, now.Add(-time.Minute)
 		}, "agent", Warning, []string{"node-02"}},
+		"encrypts no traffic between nodes": {func(c *Cluster) { encrypting(c); c.Nodes[1].Agent.EncryptsNodes = false }, "encryption", Warning, []string{"node-02"}},
+		"encrypts on an endpoint that is no InternalIP": {func(c *Cluster) {
+			encrypting(c)
+			c.Nodes[1].Endpoint = netip.MustParseAddr("203.0.113.1")
+			c.Nodes[1].Agent.Endpoints[0] = netip.MustParseAddrPort("203.0.113.1:51820")
+		}, "encryption", Warning, []string{"node-02"}},
 		"does not gather": {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false }, "spread", Warning, []string{"node-02"}},
 	} {
 		t.Run(name, func(t *testing.T) {
