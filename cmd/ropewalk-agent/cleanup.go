@@ -21,6 +21,7 @@ type cleanupOptions struct {
 	server   apiOptions
 	stay     bool
 	listen   string
+	startup  string
 	logLevel string
 }
 
@@ -30,10 +31,11 @@ func newCleanupCmd() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that agents left on this node",
 		Long: "cleanup publishes that this node has no agent any more and waits until the other nodes know. It then detaches the\n" +
-			"programs and deletes the tunnel, its routes and files. Missing parts are no error. No agent may run on the node.\n" +
+			"programs and deletes the tunnel, its routes and files. Missing parts are no error. No agent may run on the node, except\n" +
+			"with --stay: cleanup then takes the tunnel over from the agent, as a new agent does in a rolling update.\n" +
 			"If the API does not answer, cleanup retries for two minutes and then proceeds.\n\n" +
-			"It also removes the routes that keep the mesh's traffic from leaving in the clear. From then on, that traffic follows\n" +
-			"the cluster's other routes, unencrypted.",
+			"At the end it also removes the routes that keep the mesh's traffic from leaving in the clear, with --stay when it is\n" +
+			"stopped. From then on, that traffic follows the cluster's other routes, unencrypted.",
 		Example: "  ropewalk-agent cleanup --node $NODE_NAME",
 		Args:    usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runCleanup(cmd.Context(), o) },
@@ -47,8 +49,9 @@ func newCleanupCmd() *cobra.Command {
 	f.StringVar(&o.cfg.KeyDir, "key-dir", agent.DefaultKeyDir, "directory of the node's key and of the agent's saved state")
 	f.BoolVar(&o.cfg.RemoveKeys, "keys", false, "remove the node's keys as well")
 	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time for the status without an agent to reach the other nodes, before anything is removed")
-	f.BoolVar(&o.stay, "stay", false, "keep running when done, and report ready on /readyz, for a DaemonSet")
+	f.BoolVar(&o.stay, "stay", false, "replace a running agent, keep running when done, and report ready on /readyz, for a DaemonSet")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz and /readyz, with --stay; empty: not served")
+	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks, with --stay; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -65,25 +68,21 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	if o.cfg.API != nil {
 		o.cfg.API.UserAgent = "ropewalk-agent/" + version
 	}
-	var stats agent.Stats
 	if o.stay {
-		if err := serve(ctx, o.listen, agent.Content{Stats: &stats, Version: version, Log: log}); err != nil {
+		o.cfg.Stay = new(agent.Stats)
+		if err := serveStay(ctx, o, log); err != nil {
 			return err
 		}
 	}
-	if err := agent.Cleanup(ctx, o.cfg); err != nil {
-		return err
-	}
-	log.Info("cleanup completed, removed the agent's programs, tunnel, routes and files: the agent no longer encrypts or spreads this node's traffic", "node", o.cfg.Node)
-	if o.stay {
-		stay(ctx, log, &stats)
-	}
-	return nil
+	return agent.Cleanup(ctx, o.cfg)
 }
 
-// stay reports ready until ctx ends.
-func stay(ctx context.Context, log *slog.Logger, stats *agent.Stats) {
-	stats.Ready.Store(true)
-	log.Info("cleanup has nothing left to do, reporting ready until this process is stopped")
-	<-ctx.Done()
+// serveStay answers probes.
+func serveStay(ctx context.Context, o cleanupOptions, log *slog.Logger) error {
+	if o.startup != "" {
+		if err := agent.ServeStartup(ctx, o.startup, o.cfg.Stay); err != nil {
+			return err
+		}
+	}
+	return serve(ctx, o.listen, agent.Content{Stats: o.cfg.Stay, Version: version, Log: log})
 }

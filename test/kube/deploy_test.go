@@ -27,7 +27,7 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	for _, plural := range []string{"podmonitors", "prometheusrules"} {
 		a.defineMonitoring(plural)
 	}
-	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), "testdata/everything.yaml"} {
+	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), kustomized("cleanup-mesh"), "testdata/everything.yaml"} {
 		for _, o := range manifest(t, path) {
 			expect.EventuallyNoError(a, path+": "+o.GetKind(), func() error { return a.apply(o) })
 		}

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -32,28 +33,30 @@ type CleanupConfig struct {
 	RemoveKeys bool
 	// PublishTimeout bounds how long to retry the API; 0: DefaultPublishTimeout.
 	PublishTimeout time.Duration
+	// Stay makes Cleanup replace a running agent, and then wait until the context ends. Its Ready is set meanwhile. nil: Cleanup fails beside an
+	// agent, and returns when everything is removed.
+	Stay *Stats
 }
-
-// errAgentRuns means that an agent holds the lock of the key directory.
-var errAgentRuns = errors.New("an agent runs on this host, nothing was removed: stop the agent first")
 
 // DefaultPublishTimeout is the default of CleanupConfig.PublishTimeout. Without the status, other nodes keep sending to this
 // one and lose traffic.
 const DefaultPublishTimeout = 2 * time.Minute
 
-// Cleanup removes everything that agents left on this host, in either mode. It first publishes that this node has no agent any
-// more, and removes the routes: nobody serves the tunnel that they lead into. Then it waits until the others know, and removes
-// programs, the tunnel and files. Missing parts are no error. If one part fails, the others are removed nevertheless.
+// Cleanup removes everything that agents left on this host, in either mode. Missing parts are no error. If one part fails, the others are removed
+// nevertheless. While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing, or with Stay replaces it.
 //
-// While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing. Cleanup removes the routes that keep traffic from leaving in the
-// clear, too. From then on, traffic follows the cluster's other routes.
+// Packets of pods are lost at no step that cleartext is allowed in: the tunnel is served from before the status is withdrawn until the others
+// have learned that, and the routes into it are removed first. Where other nodes refuse cleartext, the routes and the blackholes behind them stay
+// until the others send nothing into the tunnel any more, and with Stay until the context ends. By then the cleanup has run on all nodes.
+// After that, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
-	var lock instanceLock
-	if held, err := lock.try(c.KeyDir); err == nil && !held {
-		return fmt.Errorf("cleaning up: %w", errAgentRuns)
+	t, err := c.takeOver(ctx)
+	if err != nil {
+		return err
 	}
-	defer lock.release()
+	defer t.end()
+	strict := dropsCleartext(c.Log)
 	published, err := c.withdraw(ctx)
 	if err != nil {
 		c.Log.Warn("publishing that this node has no agent failed, cleaning up anyway: other nodes' traffic for it may be lost until its RopewalkNode is deleted", "node", c.Node, "error", err)
@@ -61,16 +64,65 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	routesErr := c.removeRoutes()
+	var routesErr error
+	if !strict {
+		routesErr = c.removeRoutes()
+	}
 	if published {
 		c.Log.Info("published that this node has no agent, keeping the tunnel until other nodes have stopped using it", "node", c.Node, "wait", c.Propagation)
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, c.Propagation); ctx.Err() != nil {
 			return errors.Join(ctx.Err(), routesErr)
-		case <-time.After(c.Propagation):
 		}
 	}
-	return errors.Join(routesErr, c.removePrograms(ctx), c.removeTunnel(), c.removeFiles())
+	t.closeEngine()
+	return c.removeAll(ctx, strict, routesErr)
+}
+
+// removeAll removes everything but the routes of a node that allows cleartext, which have been removed. routesErr is the error of that.
+func (c *CleanupConfig) removeAll(ctx context.Context, strict bool, routesErr error) error {
+	err := errors.Join(routesErr, c.removePrograms(ctx), c.removeTunnel(), c.removeFiles())
+	if c.Stay != nil && err != nil {
+		return err // the container is restarted: until then, the routes of a strict node stay
+	}
+	if c.Stay != nil {
+		c.stay(ctx, strict)
+	}
+	if strict {
+		err = errors.Join(err, c.removeRoutes())
+	}
+	if err = errors.Join(err, c.removeLock()); err == nil && c.Stay == nil {
+		c.Log.Info("cleanup completed, removed the agent's programs, tunnel, routes and files: the agent no longer encrypts or spreads this node's traffic", "node", c.Node)
+	}
+	return err
+}
+
+// stay reports ready until ctx ends. It holds the lock, so that an agent that stands by does not open the tunnel again.
+func (c *CleanupConfig) stay(ctx context.Context, strict bool) {
+	if strict {
+		c.Log.Info("cleanup completed except for blackhole routes, reporting ready: other nodes may refuse cleartext, so packets for their pods are dropped until this process is stopped", "node", c.Node)
+	} else {
+		c.Log.Info("cleanup completed, reporting ready until this process is stopped: the agent no longer encrypts or spreads this node's traffic", "node", c.Node)
+	}
+	c.Stay.setReady(true)
+	<-ctx.Done()
+}
+
+// dropsCleartext reports whether packets for other nodes' pods are dropped while no tunnel runs: the routes of the last agent say so. If they
+// cannot be read, it assumes that.
+func dropsCleartext(log *slog.Logger) bool {
+	for _, table := range []int{routeTable, nodeTable} {
+		routes, err := agentRoutes(table)
+		if err != nil {
+			log.Warn("reading the agent's routes failed, keeping them until the end of the cleanup: they may keep traffic from leaving in the clear", "error", err)
+			return true
+		}
+		for k := range routes {
+			if k.kind == unix.RTN_BLACKHOLE {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // withdraw reduces the node's status to a condition that it has no agent. It reports whether other nodes will learn of it.
@@ -171,12 +223,32 @@ func (c *CleanupConfig) removeRoutes() error {
 	return err
 }
 
-// removeFiles removes the persisted state, the keys if requested, and the directory if it is empty then.
+// removeFiles removes the persisted state, and the keys if requested.
 func (c *CleanupConfig) removeFiles() error {
-	patterns := []string{stateFile + "*", lockFile, "blackholes-*"}
+	patterns := []string{stateFile + "*", "blackholes-*"}
 	if c.RemoveKeys {
 		patterns = append(patterns, "private*.key", "private*.key.*")
 	}
+	return c.removeMatching(patterns...)
+}
+
+// removeLock removes the lock's file, and the directory if it is empty then.
+func (c *CleanupConfig) removeLock() error {
+	if err := c.removeMatching(lockFile); err != nil {
+		return err
+	}
+	left, err := os.ReadDir(c.KeyDir)
+	if err == nil && len(left) == 0 {
+		err = os.Remove(c.KeyDir)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the agent's directory: %w", err)
+	}
+	return nil
+}
+
+// removeMatching removes files of the key directory.
+func (c *CleanupConfig) removeMatching(patterns ...string) error {
 	var errs []error
 	for _, pattern := range patterns {
 		paths, err := filepath.Glob(filepath.Join(c.KeyDir, pattern))
@@ -189,15 +261,5 @@ func (c *CleanupConfig) removeFiles() error {
 			c.Log.Info("cleanup removed a file of the agent", "file", p)
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	left, err := os.ReadDir(c.KeyDir)
-	if err == nil && len(left) == 0 {
-		err = os.Remove(c.KeyDir)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the agent's directory: %w", err)
-	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -5,7 +5,7 @@
 // Only ropewalk-agent and tests may import it, so that the ropewalk binary stays small.
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
-//   - entry points: agent, cleanup, snapshot, export, serve, startup, metrics
+//   - entry points: agent, cleanup, takeover, snapshot, export, serve, startup, metrics
 //   - the reconcile loop: reconcile, standby, restore, node_settings, mode, publish, external_status, config_status, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, endpoint_resolver, peer_tracker, handshakes, unresponsive, key_prober, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port

@@ -43,19 +43,30 @@ type OpenTunnel func(o TunnelOptions, log *slog.Logger) (Engine, error)
 // well. Its interface outlives the process: Close, or a crash, leaves it with its addresses and routes, and packets to it are dropped. The
 // next call adopts it. RemoveTunnel deletes it. If another agent serves the tunnel, OpenPersistentEngine takes it over while it runs.
 func OpenPersistentEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
-	o := daemonOptions(t, log)
-	d, err := daemon.ReceiveHandover(context.Background(), o)
+	e, err := takeOverEngine(t, log)
+	if err == nil || errors.Is(err, errServedElsewhere) {
+		return e, err
+	}
+	d, err := daemon.Open(daemonOptions(t, log))
+	if err != nil {
+		return nil, err
+	}
+	return serveDaemon(d, log), nil
+}
+
+// takeOverEngine is an OpenTunnel that takes the tunnel over from the agent that serves it. If none does, it fails with the error of
+// uapi.IsNotRunning, and if one keeps it, with errServedElsewhere.
+func takeOverEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
+	d, err := daemon.ReceiveHandover(context.Background(), daemonOptions(t, log))
 	switch {
 	case err == nil:
 		log.Info("tunnel taken over from another agent without interruption", "interface", t.Name)
 		return serveDaemon(d, log), nil
-	case !uapi.IsNotRunning(err):
+	case uapi.IsNotRunning(err):
+		return nil, fmt.Errorf("taking the tunnel %s over: %w", t.Name, err)
+	default:
 		return nil, fmt.Errorf("%w: %w", errServedElsewhere, err)
 	}
-	if d, err = daemon.Open(o); err != nil {
-		return nil, err
-	}
-	return serveDaemon(d, log), nil
 }
 
 // RemoveTunnel deletes an interface that OpenPersistentEngine left, and the saved endpoints of its peers. It succeeds if there is none.

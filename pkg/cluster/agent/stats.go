@@ -75,6 +75,13 @@ func (s *Stats) update(r *result, err error) {
 	s.spread.Store(&r.spread)
 }
 
+// setReady sets Ready, unless s is nil.
+func (s *Stats) setReady(ready bool) {
+	if s != nil {
+		s.Ready.Store(ready)
+	}
+}
+
 func oneIf(is bool) int64 {
 	if is {
 		return 1

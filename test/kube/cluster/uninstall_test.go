@@ -65,7 +65,7 @@ func (c *cluster) testKustomize() {
 	c.kubectl("apply", "--server-side", "-k", c.overlay("mesh"))
 	c.awaitRollout()
 	c.testPodToPod()
-	cleanup := c.overlay("cleanup")
+	cleanup := c.overlay("cleanup-mesh")
 	c.kubectl("apply", "--server-side", "-k", cleanup)
 	c.awaitRollout()
 	c.kubectl("delete", "-k", cleanup)

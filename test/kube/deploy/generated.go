@@ -65,6 +65,7 @@ func files() []generated {
 		{path: "deploy/kustomize/base/agent.yaml", values: Values{}, namespace: true},
 		{path: "deploy/kustomize/mesh/agent.yaml", values: Values{"mode": "mesh"}, namespace: true},
 		{path: "deploy/kustomize/cleanup/agent.yaml", values: Values{"cleanup": on}, namespace: true},
+		{path: "deploy/kustomize/cleanup-mesh/agent.yaml", values: Values{"mode": "mesh", "cleanup": on}, namespace: true},
 		{
 			path: "deploy/kustomize/monitoring/monitoring.yaml", values: Values{"metrics": metrics},
 			only: []string{"PodMonitor", "PrometheusRule"},

@@ -79,6 +79,7 @@ func TestKustomizeMatchesChart(t *testing.T) {
 		{"base", false, Values{}},
 		{"mesh", false, Values{"mode": "mesh"}},
 		{"cleanup", false, Values{"cleanup": on}},
+		{"cleanup-mesh", false, Values{"mode": "mesh", "cleanup": on}},
 		{"base", true, Values{"metrics": metrics}},
 		{"mesh", true, Values{"mode": "mesh", "metrics": metrics}},
 	} {
@@ -99,7 +100,7 @@ func TestKustomizeMatchesChart(t *testing.T) {
 // TestPolicyComesBeforeTheAgents is about kubectl and kustomize. Helm has an order of its own, which ends with unknown kinds
 // (docs/kubernetes.md).
 func TestPolicyComesBeforeTheAgents(t *testing.T) {
-	for _, base := range []string{"base", "mesh", "cleanup"} {
+	for _, base := range []string{"base", "mesh", "cleanup", "cleanup-mesh"} {
 		text := kustomized(t, base, false)
 		last := strings.LastIndex(text, "kind: ValidatingAdmissionPolicyBinding")
 		if agents := strings.Index(text, "kind: DaemonSet"); last < 0 || agents < last {

@@ -75,7 +75,10 @@ func TestReleasedBasesMatchReleasedChart(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	chart := artifact(t, "ropewalk-agent-*.tgz")
-	for base, values := range map[string]Values{"base": {}, "mesh": {"mode": "mesh"}, "cleanup": {"cleanup": Values{"enabled": true}}} {
+	cleanup := Values{"enabled": true}
+	for base, values := range map[string]Values{
+		"base": {}, "mesh": {"mode": "mesh"}, "cleanup": {"cleanup": cleanup}, "cleanup-mesh": {"mode": "mesh", "cleanup": cleanup},
+	} {
 		manifests, err := Render(chart, here(), withImage(values))
 		if err != nil {
 			t.Fatal(err)

@@ -33,6 +33,7 @@ func TestAgentHasOnlyItsModesRights(t *testing.T) {
 		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[state tun sockets startup]"},
 		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON NET_RAW SYS_NICE]", "[bpf state tun sockets]"},
 		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
+		{"cleanup of mesh", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[bpf state sockets startup]"},
 		{"capabilities set in the values", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
 	} {
 		pod, container := agentContainer(t, c.values)
@@ -174,7 +175,9 @@ func TestMeshAgentsAreReplacedWithSurge(t *testing.T) {
 		{"mesh", Values{"mode": "mesh", "metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
 		{"spread", Values{}, "map[maxUnavailable:10%]"},
 		{"either", Values{"mode": "mesh", "modeOverride": true}, "map[maxUnavailable:10%]"},
-		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
+		{"cleanup of spread", Values{"cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+		{"cleanup of either", Values{"mode": "mesh", "modeOverride": true, "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
 	} {
 		ds := one(t, render(t, here(), c.values), "DaemonSet")
 		if got := fmt.Sprint(at(t, ds, "spec", "updateStrategy", "rollingUpdate")); got != c.want {

@@ -29,9 +29,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if or .Values.modeOverride .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
 {{- end }}
 
-{{- /* Whether a new agent starts beside the old one in an update. Programs of mode spread stay attached without an agent. */}}
+{{- /* Whether a new agent, or the cleanup, starts beside the old one in an update. Programs of mode spread stay attached without an agent. */}}
 {{- define "ropewalk.surges" -}}
-{{- and (eq .Values.mode "mesh") (not .Values.modeOverride) (not .Values.cleanup.enabled) }}
+{{- and (eq .Values.mode "mesh") (not .Values.modeOverride) }}
 {{- end }}
 
 {{- define "ropewalk.capabilities" -}}
@@ -43,7 +43,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (contains "spread" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
 - PERFMON
 {{- end }}
-{{- if and (contains "mesh" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
+{{- if and (contains "mesh" (include "ropewalk.modes" .)) (or (not .Values.cleanup.enabled) (eq (include "ropewalk.surges" .) "true")) }}
 - NET_RAW
 - SYS_NICE
 {{- end }}
