@@ -130,7 +130,7 @@ func TestCoverageCountsNewFrequenciesAsNews(t *testing.T) {
 	at := func(seen uint64) coverage { return coverage{{"a.go", 1, 1}: {3, seen}, {"a.go", 5, 1}: {1, 0}} }
 	c := coverage{}
 	for i, tt := range []struct {
-		c    coverage
+		c     coverage
 		grown bool
 	}{{at(0), false}, {at(1), true}, {at(1), false}, {at(4), true}, {at(5), false}} {
 		if got := c.add(tt.c); got != tt.grown {

@@ -456,7 +456,7 @@ func script(b []byte) [][]byte {
 	var pkts [][]byte
 	flows := make([]spec, 4)
 	for i := range flows {
-		flows[i] = spec{v6: i == 1 || i == 3, udp: i >= 2, df: true, port: uint16(i)}
+		flows[i] = spec{v6: i == 1 || i == 3, udp: i >= 2, df: true, src: 1, dst: 1, port: uint16(i)}
 	}
 	for ; len(b) >= 3 && len(pkts) < 300; b = b[3:] {
 		f := &flows[b[0]%4]
