@@ -170,24 +170,24 @@ func (t *tunnelPlanner) addProblem(n *Node, format string, args ...any) {
 }
 
 // assignKeys assigns each key to one node. This node keeps its own keys. Then known owners keep theirs. Then a current key
-// takes precedence over a next key. all is sorted, the oldest node first.
-func (t *tunnelPlanner) assignKeys(all []*Node) {
+// takes precedence over a next key. nodes is sorted, the oldest node first.
+func (t *tunnelPlanner) assignKeys(nodes []*Node) {
 	t.keys = claims[noise.PublicKey]{}
 	if a := t.own.Agent; a != nil {
 		t.claimKey(a.Key, t.own)
 		t.claimKey(a.NextKey, t.own)
 	}
-	for _, n := range all {
+	for _, n := range nodes {
 		for _, key := range []noise.PublicKey{n.Agent.Key, n.Agent.NextKey} {
 			if t.cfg.KeyOwners[key] == n.Name {
 				t.claimKey(key, n)
 			}
 		}
 	}
-	for _, n := range all {
+	for _, n := range nodes {
 		t.claimKey(n.Agent.Key, n)
 	}
-	for _, n := range all {
+	for _, n := range nodes {
 		t.claimKey(n.Agent.NextKey, n)
 	}
 }

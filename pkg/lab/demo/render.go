@@ -101,14 +101,14 @@ func (r *Report) renderQueues(b *strings.Builder, s term.Style) {
 	})...)
 }
 
-// queueCell returns the bar and the packets of a queue. most is the share for which the bar is full.
-func (r *Load) queueCell(s term.Style, queue int, most float64) string {
+// queueCell returns the bar and the packets of a queue. fullShare is the share for which the bar is full.
+func (r *Load) queueCell(s term.Style, queue int, fullShare float64) string {
 	if queue >= len(r.Queues) {
 		return column("", plain)
 	}
 	n := r.Queues[queue].Packets
 	sum, _ := r.packets()
-	return fmt.Sprintf("%s %7s %6s", s.Bar(term.FineBar(share(n, sum)/most, queueBarWidth)), term.Short(n), term.Percent(n, sum))
+	return fmt.Sprintf("%s %7s %6s", s.Bar(term.FineBar(share(n, sum)/fullShare, queueBarWidth)), term.Short(n), term.Percent(n, sum))
 }
 
 func share(n, of uint64) float64 {

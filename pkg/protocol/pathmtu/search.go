@@ -223,7 +223,7 @@ func (s *Search) SetPaths(now int64, paths int) {
 	}
 }
 
-// try makes a probe of a size due at an instant.
+// try makes a probe of a size due at the instant at.
 func (s *Search) try(at int64, size int) {
 	s.probe.Size = size
 	s.tries, s.unsent, s.waiting, s.idle, s.pollAt, s.due = 0, 0, false, false, 0, at
@@ -359,8 +359,8 @@ func (s *Search) complete(at int64) {
 	s.check(at)
 }
 
-// check has low tried on the next path on which it has not passed yet. The first of them is tried when data is sent, and the others at
-// once: until then data on them may be lost.
+// check makes the size low be tried on the next path where it has not passed yet. The first of these paths is tried when data is sent, and the
+// others at once: until then data on them may be lost.
 func (s *Search) check(at int64) {
 	switch {
 	case s.confirm > 0 && !s.held:
@@ -376,7 +376,7 @@ func (s *Search) check(at int64) {
 	}
 }
 
-// tryConfirmed has low tried on the path of Confirm. Other paths that must be tried follow from there.
+// tryConfirmed makes the size low be tried on the path of Confirm. Other paths that must be tried follow from there.
 func (s *Search) tryConfirmed(at int64) {
 	s.probe.Path, s.confirm = s.confirm-1, 0
 	if s.unchecked > 0 {
@@ -386,7 +386,7 @@ func (s *Search) tryConfirmed(at int64) {
 	s.try(at, s.low)
 }
 
-// tryNextPath has low tried on another path.
+// tryNextPath makes the size low be tried on another path.
 func (s *Search) tryNextPath(at int64) {
 	s.probe.Path = (s.probe.Path + 1) % s.paths
 	for s.skipped(s.probe.Path) {

@@ -87,8 +87,8 @@ func (r *RSS) queueShares() []queueShare {
 	return shares
 }
 
-// reachableQueues returns the queues that candidates reach, each with at most few of their ports.
-func reachableQueues(rss *RSS, h *hasher, dst uint16, candidates Ports, few int) []queueShare {
+// reachableQueues returns the queues that candidates reach, each with at most limit of their ports.
+func reachableQueues(rss *RSS, h *hasher, dst uint16, candidates Ports, limit int) []queueShare {
 	shares := rss.queueShares()
 	index := make([]int, len(rss.Indirection)) // of the share, by table entry
 	for i, q := range rss.Indirection {
@@ -96,7 +96,7 @@ func reachableQueues(rss *RSS, h *hasher, dst uint16, candidates Ports, few int)
 	}
 	for i := range candidates.Len() {
 		port := candidates.First + uint16(i)
-		if s := &shares[index[h.entry(port, dst)]]; len(s.ports) < few {
+		if s := &shares[index[h.entry(port, dst)]]; len(s.ports) < limit {
 			s.ports = append(s.ports, port)
 		}
 	}

@@ -276,13 +276,13 @@ func sanitize(text string) string {
 	}, text)
 }
 
-// truncate cuts a text to at most that many runes, with "…" at the end.
-func truncate(text string, most int) string {
+// truncate cuts a text to at most limit runes, with "…" behind them.
+func truncate(text string, limit int) string {
 	for i := range text {
-		if most == 0 {
+		if limit == 0 {
 			return text[:i] + "…"
 		}
-		most--
+		limit--
 	}
 	return text
 }
