@@ -45,10 +45,10 @@ const DefaultPublishTimeout = 2 * time.Minute
 // Cleanup removes everything that agents left on this host, in either mode. Missing parts are no error. If one part fails, the others are removed
 // nevertheless. While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing, or with Stay replaces it.
 //
-// Packets of pods are lost at no step that cleartext is allowed in: the tunnel is served from before the status is withdrawn until the others
-// have learned that, and the routes into it are removed first. Where other nodes refuse cleartext, the routes and the blackholes behind them stay
+// Where cleartext is allowed, no step loses packets of pods: the routes into the tunnel are removed first, and the tunnel is served until the
+// other nodes have learned that this one has no agent. Where other nodes refuse cleartext, the routes and the blackholes behind them stay
 // until the others send nothing into the tunnel any more, and with Stay until the context ends. By then the cleanup has run on all nodes.
-// After that, traffic follows the cluster's other routes.
+// Afterwards, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
 	t, err := c.takeOver(ctx)
@@ -78,7 +78,8 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 	return c.removeAll(ctx, strict, routesErr)
 }
 
-// removeAll removes everything but the routes of a node that allows cleartext, which have been removed. routesErr is the error of that.
+// removeAll removes everything but the routes of a node that allows cleartext, which have been removed. routesErr is the error of
+// their removal.
 func (c *CleanupConfig) removeAll(ctx context.Context, strict bool, routesErr error) error {
 	err := errors.Join(routesErr, c.removePrograms(ctx), c.removeTunnel(), c.removeFiles())
 	if c.Stay != nil && err != nil {

@@ -97,7 +97,8 @@ func (s *configStatus) outdatedSince(rc *v1alpha1.RopewalkConfig, now time.Time)
 	return outdatedConfig{rc.ResourceVersion, now}
 }
 
-// writeConfigStatus writes a status, and an Event for a condition that changes for the worse. A failure is logged and retried. It returns false.
+// writeConfigStatus writes a status, and an Event for a condition that changes for the worse. After a failure, which is logged and
+// retried, it returns false.
 func (a *Agent) writeConfigStatus(ctx context.Context, rc *v1alpha1.RopewalkConfig, have, want v1alpha1.ConfigStatus, now time.Time) bool {
 	if err := a.client.applyStatus(ctx, v1alpha1.ConfigResource, v1alpha1.ConfigKind, rc.Name, want); err != nil {
 		a.cfg.Log.Warn("writing the status of a RopewalkConfig failed, retrying", "config", rc.Name, "after", minWriteInterval, "error", err)
@@ -173,7 +174,7 @@ func conflictOf(rivals []string) metav1.Condition {
 	return c
 }
 
-// sameConfigStatus reports whether two status differ in transition times at most.
+// sameConfigStatus reports whether two status differ at most in transition times.
 func sameConfigStatus(a, b v1alpha1.ConfigStatus) bool {
 	a, b = *a.DeepCopy(), *b.DeepCopy()
 	for _, all := range [][]metav1.Condition{a.Conditions, b.Conditions} {

@@ -54,8 +54,8 @@ func OpenPersistentEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
 	return serveDaemon(d, log), nil
 }
 
-// takeOverEngine is an OpenTunnel that takes the tunnel over from the agent that serves it. If none does, it fails with the error of
-// uapi.IsNotRunning, and if one keeps it, with errServedElsewhere.
+// takeOverEngine is an OpenTunnel that takes the tunnel over from the agent that serves it. If none does, its error satisfies
+// uapi.IsNotRunning. If the agent keeps the tunnel, the error is errServedElsewhere.
 func takeOverEngine(t TunnelOptions, log *slog.Logger) (Engine, error) {
 	d, err := daemon.ReceiveHandover(context.Background(), daemonOptions(t, log))
 	switch {

@@ -20,7 +20,7 @@ import (
 
 // ExportOptions select what Export makes of a cluster's nodes.
 type ExportOptions struct {
-	Cluster     string         // the cluster's name, a DNS label of 30 characters at most
+	Cluster     string         // the cluster's name, a DNS label of at most 30 characters
 	ExternalIPs bool           // the endpoints have the nodes' ExternalIPs
 	BehindNAT   bool           // there are no endpoints
 	Keepalive   uint16         // in seconds; 0: none

@@ -15,7 +15,7 @@ import (
 )
 
 // One agent writes the status of all RopewalkPeers, that of the oldest node in mesh mode. So the number of writes does not depend on
-// the number of nodes. If the status is still wrong after a while, the agent of the next node writes it, of the ten oldest at most.
+// the number of nodes. If the status is still wrong after a while, the agent of the next node writes it, among the ten oldest.
 const (
 	maxStatusWriters = 10
 	writerTimeout    = 30 * time.Second // per older node
@@ -104,7 +104,8 @@ func (a *Agent) logRefusals(refused map[string]mesh.Refusal) {
 	a.external.loggedAs = logged
 }
 
-// writeAccepted writes a condition and, if the peer is refused or no longer is, an Event. A failure is logged and retried. It returns false.
+// writeAccepted writes a condition and, if the peer is refused or no longer is, an Event. After a failure, which is logged and
+// retried, it returns false.
 func (a *Agent) writeAccepted(ctx context.Context, rp *v1alpha1.RopewalkPeer, have *metav1.Condition, want metav1.Condition) bool {
 	status := v1alpha1.PeerStatus{Conditions: []metav1.Condition{want}}
 	if err := a.client.applyStatus(ctx, v1alpha1.PeerResource, v1alpha1.PeerKind, rp.Name, status); err != nil {
@@ -141,7 +142,7 @@ func (s *externalStatus) current(rp *v1alpha1.RopewalkPeer) *metav1.Condition {
 	return meta.FindStatusCondition(rp.Status.Conditions, v1alpha1.ConditionAccepted)
 }
 
-// sameCondition reports whether two conditions differ in the transition time at most.
+// sameCondition reports whether two conditions differ at most in the transition time.
 func sameCondition(a, b metav1.Condition) bool {
 	a.LastTransitionTime = b.LastTransitionTime
 	return a == b

@@ -20,17 +20,18 @@ type Stats struct {
 	Peers     atomic.Int64
 	SpreadsTo atomic.Int64
 	Problems  atomic.Int64
-	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers that of those that no node has.
+	// ExternalPeers is the number of RopewalkPeers that this node has as peers, and RefusedPeers the number of those that no
+	// node has.
 	ExternalPeers, RefusedPeers atomic.Int64
 	// WithoutTunnel is the number of nodes that have no tunnel to this one, in mesh mode.
 	WithoutTunnel atomic.Int64
-	// Cleartext is 1 while traffic for their pods, or for those of nodes with unknown pod prefixes, leaves unencrypted.
+	// Cleartext is 1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
 	// ConfigRefused is 1 while this node cannot apply the RopewalkConfig that selects it. ConfigRivals is the number of others of the same
 	// priority that select it, too.
 	ConfigRefused, ConfigRivals atomic.Int64
-	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes that of peers to which
-	// it goes unencrypted although this node would encrypt it.
+	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
+	// which traffic goes unencrypted although this node would encrypt it.
 	NodeRoutes, ClearNodes atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool

@@ -13,7 +13,7 @@ import (
 // errAgentRuns means that an agent holds the lock of the key directory.
 var errAgentRuns = errors.New("an agent runs on this host, nothing was removed: stop the agent first")
 
-// takeover is what a cleanup has from the agent before it.
+// takeover is what a cleanup has taken over from the agent before it.
 type takeover struct {
 	lock   instanceLock
 	engine Engine // the agent's tunnel, which this process serves; nil: none
@@ -27,7 +27,7 @@ func (c *CleanupConfig) takeOver(ctx context.Context) (t takeover, err error) {
 		held, err := t.lock.try(c.KeyDir)
 		switch {
 		case err != nil:
-			c.Log.Warn("cannot detect an agent on this node, continuing", "error", err)
+			c.Log.Warn("locking the agent's directory failed, cannot detect an agent: if one runs, it adds again what cleanup removes", "error", err)
 			return t, nil
 		case held:
 			c.Stay.setReady(false)
