@@ -21,14 +21,14 @@ type heldRun struct {
 	conn   *underlay.Lane // that has the run's source
 }
 
-// blocks reports whether nothing may be sent to p by a send buffer now: it is full, or older messages to p are held, perhaps by that of the
-// send group which p has just left.
+// blocks reports whether no run to p may be passed to a send buffer now: the buffer is full, or older messages to p are held, perhaps for the
+// buffer of the send group that p has just left.
 func (q *txQueue) blocks(p *Peer, to sendBuffer) bool {
 	return q.isFull(to) || slices.ContainsFunc(q.held, func(h *heldRun) bool { return h.meta.peer == p && h.run.Source == to.source })
 }
 
-// noteGroup reads the send group of p for the next call of Send: within that, all runs to p have the same one. If it changed in between, the
-// later messages would overtake those that a full send buffer of the former group refuses.
+// noteGroup reads the send group of p once for the next call of Send, so that all runs to p in it have the same group. Otherwise later messages
+// could overtake those that a full send buffer of the former group refuses.
 func (t *transmitter) noteGroup(p *Peer) { p.trafficOf(t.lane.index).group = p.sendGroup() }
 
 // setGroups sets the send groups of the runs of b, and lets those be fragmented that must be sent although they exceed the path MTU.

@@ -165,7 +165,7 @@ func (r *receiver) handleElement(e *element) {
 func (r *receiver) handleDatagrams(e *element) {
 	d := &e.Datagrams
 	if d.Truncated {
-		r.drop(drop.RXTruncated, max(session.Messages(d.N, d.SegSize), 1)) // of those that fit
+		r.drop(drop.RXTruncated, max(session.Messages(d.N, d.SegSize), 1)) // counted by the part that fits
 		return
 	}
 	if d.N == 0 {
@@ -313,9 +313,9 @@ func (r *receiver) deliverPacket(plain []byte, p *Peer, e *element, checksumOK b
 	return true
 }
 
-// mark copies a congestion mark of the outer header to a packet (RFC 6040, section 4.2), or sets this host's own. Like the in-kernel
-// WireGuard, it leaves packets as they are that cannot carry the former. It returns false for one that cannot carry the latter, and must
-// be dropped instead: the outer header announced ECN for a packet without.
+// mark copies a congestion mark of the outer header to a packet (RFC 6040, section 4.2), or sets this host's own. A packet that
+// cannot carry the mark of the outer header stays as it is, as in the in-kernel WireGuard. If a packet cannot carry this host's own mark,
+// mark returns false and the packet must be dropped instead: the outer header announced ECN although the packet has none.
 func (r *receiver) mark(plain []byte, e *element) bool {
 	switch {
 	case !e.mark && e.ECN != packet.CE:
