@@ -7,6 +7,9 @@ package chachapoly
 // passLen is how many bytes of text a pass of ChaCha20 encrypts: four blocks.
 const passLen = 256
 
+// spillLen is the memory that the kernels of eight blocks need.
+const spillLen = 64 + 128
+
 // laneGroup names the four blocks of a pass, which may be of different messages.
 type laneGroup struct {
 	counter, lo, hi [4]uint32 // the state's words 12, 14 and 15
@@ -40,3 +43,11 @@ func xorMACSVE2(state *[16]uint32, text *byte, passes int, mac *polyMAC, data *b
 //
 //go:noescape
 func macBlocks(mac *polyMAC, data *byte, blocks int)
+
+// xorMAC8NEON is xorMACNEON with passes of 512 bytes. spill is memory of spillLen bytes for keystream.
+//
+//go:noescape
+func xorMAC8NEON(state *[16]uint32, text *byte, passes int, mac *polyMAC, data, spill *byte)
+
+//go:noescape
+func xorMAC8SVE2(state *[16]uint32, text *byte, passes int, mac *polyMAC, data, spill *byte)

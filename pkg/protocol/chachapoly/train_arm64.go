@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// NEON is the implementation for every arm64 CPU: four blocks of ChaCha20 in vectors, while Poly1305 of another
+	// NEON is the implementation for every arm64 CPU: four or eight blocks of ChaCha20 in vectors, while Poly1305 of another
 	// message uses the units for whole numbers.
 	NEON = "neon"
 
-	// SVE2 is NEON with an instruction of SVE2 that saves two in five of those of ChaCha20.
+	// SVE2 is NEON with an instruction of SVE2 (XAR) that saves two in five of those of ChaCha20.
 	SVE2 = "sve2"
 )
 
@@ -56,6 +56,7 @@ type vectorScratch struct {
 	lanes  [laneGroups]laneGroup
 	stream [laneGroups * passLen]byte
 	state  [16]uint32
+	spill  [spillLen]byte
 	kernel kernel
 }
 
@@ -177,4 +178,5 @@ func (s *vectorScratch) end(works []work) {
 	}
 	clear(works)
 	clear(s.state[:])
+	clear(s.spill[:])
 }

@@ -89,7 +89,7 @@ func empty(t *testing.T, after string, v *vectorScratch) {
 			t.Fatalf("after %s: got a key or a pointer to a message in work %d of the scratch space, want none", after, i)
 		}
 	}
-	if v.stream != [len(v.stream)]byte{} || v.state != [16]uint32{} {
+	if v.stream != [len(v.stream)]byte{} || v.state != [16]uint32{} || v.spill != [spillLen]byte{} {
 		t.Fatalf("after %s: got keystream or key in the scratch space, want zeros", after)
 	}
 }

@@ -89,10 +89,24 @@ func (k kernel) xor(s *vectorScratch, text []byte, passes int) {
 	}
 }
 
+// xorMAC encrypts or decrypts text while it authenticates m.
 func (k kernel) xorMAC(s *vectorScratch, text []byte, passes int, m *work) {
+	data := m.text
+	if twice := passes / 2; twice > 0 {
+		if k == kernelSVE2 {
+			xorMAC8SVE2(&s.state, &text[0], twice, &m.mac, &data[0], &s.spill[0])
+		} else {
+			xorMAC8NEON(&s.state, &text[0], twice, &m.mac, &data[0], &s.spill[0])
+		}
+		s.state[12] += uint32(8 * twice)
+		text, data = text[2*twice*passLen:], data[2*twice*passLen:]
+	}
+	if passes%2 == 0 {
+		return
+	}
 	if k == kernelSVE2 {
-		xorMACSVE2(&s.state, &text[0], passes, &m.mac, &m.text[0])
+		xorMACSVE2(&s.state, &text[0], 1, &m.mac, &data[0])
 	} else {
-		xorMACNEON(&s.state, &text[0], passes, &m.mac, &m.text[0])
+		xorMACNEON(&s.state, &text[0], 1, &m.mac, &data[0])
 	}
 }

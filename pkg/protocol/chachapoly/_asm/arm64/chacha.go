@@ -9,10 +9,13 @@ import "fmt"
 type isa struct {
 	suffix string
 	xar    bool
+	rev    bool  // with XAR: rotate by 16 bits without it
+	temps  []vec // temporary registers of xorRotateNEON
+	table  vec   // rotate8
 }
 
 var (
-	neon = isa{suffix: "NEON"}
+	neon = isa{suffix: "NEON", temps: []vec{temp, temp + 1, temp + 2, temp + 3}, table: rotate8}
 	sve2 = isa{suffix: "SVE2", xar: true}
 )
 
@@ -35,7 +38,11 @@ const (
 	out      reg = "R4" // in stream, which does not authenticate
 )
 
-const doubleRounds = 10
+// A loop has ten double rounds in five turns.
+const (
+	doubleRounds = 10
+	turns        = 5
+)
 
 // doubleRound is a column round and a diagonal round (RFC 8439 2.3).
 func (cpu isa) doubleRound(c *code) {
@@ -54,18 +61,20 @@ func (cpu isa) quarters(c *code, q [4][4]vec) {
 			to[i], from[i] = w[s[2]], w[s[0]]
 		}
 		if cpu.xar {
-			xorRotateSVE2(c, to, from, s[3])
-		} else {
-			xorRotateNEON(c, to, from, s[3])
+			cpu.xorRotateSVE2(c, to[:], from[:], s[3])
+			continue
+		}
+		for i := 0; i < 4; i += len(cpu.temps) {
+			cpu.xorRotateNEON(c, to[i:i+len(cpu.temps)], from[i:], s[3])
 		}
 	}
 }
 
 // xorRotateNEON does to = (to ^ from) <<< bits.
-func xorRotateNEON(c *code, to, from [4]vec, bits int) {
-	xor := to
-	if bits != 16 && bits != 8 {
-		xor = [4]vec{temp, temp + 1, temp + 2, temp + 3}
+func (cpu isa) xorRotateNEON(c *code, to, from []vec, bits int) {
+	xor, two := to, bits != 16 && bits != 8
+	if two {
+		xor = cpu.temps
 	}
 	for i := range to {
 		c.op("VEOR", from[i].b16(), to[i].b16(), xor[i].b16())
@@ -75,20 +84,24 @@ func xorRotateNEON(c *code, to, from [4]vec, bits int) {
 		case 16:
 			c.op("VREV32", v.h8(), v.h8())
 		case 8:
-			c.op("VTBL", rotate8.b16(), "["+v.b16()+"]", v.b16())
+			c.op("VTBL", cpu.table.b16(), "["+v.b16()+"]", v.b16())
 		default:
 			c.op("VSHL", bits, xor[i].s4(), v.s4())
 		}
 	}
 	for i, v := range to {
-		if xor != to {
+		if two {
 			c.op("VSRI", 32-bits, xor[i].s4(), v.s4())
 		}
 	}
 }
 
 // xorRotateSVE2 does the same. Go's assembler does not know XAR (Arm ARM, C8.2, "XAR").
-func xorRotateSVE2(c *code, to, from [4]vec, bits int) {
+func (cpu isa) xorRotateSVE2(c *code, to, from []vec, bits int) {
+	if cpu.rev && bits == 16 {
+		cpu.xorRotateNEON(c, to, from, bits)
+		return
+	}
 	for i := range to {
 		right := 32 - bits
 		word := 0x04603400 | (32-right)<<16 | int(from[i])<<5 | int(to[i])
@@ -96,38 +109,44 @@ func xorRotateSVE2(c *code, to, from [4]vec, bits int) {
 	}
 }
 
-// broadcast loads n words times four from position, each into all lanes of a register.
-func (f *file) broadcast(first vec) {
-	f.op("VLD4R.P", offset(position, 16), s4s(first, first+1, first+2, first+3))
+// broadcast loads four words from position, each into all lanes of a register.
+func (c *code) broadcast(first vec) {
+	c.op("VLD4R.P", offset(position, 16), s4s(first, first+1, first+2, first+3))
 }
 
-// addInitial adds the initial words of row g, which position points at. own are words that differ by block.
-func (f *file) addInitial(g vec, own map[vec]vec) {
-	f.broadcast(word)
-	for i := range vec(4) {
-		from, ok := own[4*g+i]
-		if !ok {
-			from = word + i
+// addInitial adds the initial state and turns words of blocks into blocks: rows 0 to 3 of block i are then in registers
+// i, 4+i, 8+i and 12+i. own are words that differ by block.
+func (c *code) addInitial(own map[vec]vec) {
+	c.op("MOVD", state, position)
+	for g := range vec(4) {
+		c.broadcast(word)
+		row := [4]vec{4 * g, 4*g + 1, 4*g + 2, 4*g + 3}
+		for i, w := range row {
+			from, ok := own[w]
+			if !ok {
+				from = word + vec(i)
+			}
+			c.op("VADD", from.s4(), w.s4(), w.s4())
 		}
-		f.op("VADD", from.s4(), (4*g + i).s4(), (4*g + i).s4())
+		c.transpose(row, temp)
 	}
 }
 
-// transpose turns words 4g to 4g+3 of four blocks into four words of each block: block i's are in register 4g+i.
-func (f *file) transpose(g vec) {
-	a, t := 4*g, temp
-	f.op("VTRN1", (a + 1).s4(), a.s4(), t.s4())
-	f.op("VTRN2", (a + 1).s4(), a.s4(), (t + 1).s4())
-	f.op("VTRN1", (a + 3).s4(), (a + 2).s4(), (t + 2).s4())
-	f.op("VTRN2", (a + 3).s4(), (a + 2).s4(), (t + 3).s4())
-	f.op("VTRN1", (t + 2).d2(), t.d2(), a.d2())
-	f.op("VTRN1", (t + 3).d2(), (t + 1).d2(), (a + 1).d2())
-	f.op("VTRN2", (t + 2).d2(), t.d2(), (a + 2).d2())
-	f.op("VTRN2", (t + 3).d2(), (t + 1).d2(), (a + 3).d2())
+// transpose turns a word of four blocks in each of four registers into four words of a block in each, with four temporary
+// registers from t on.
+func (c *code) transpose(r [4]vec, t vec) {
+	c.op("VTRN1", r[1].s4(), r[0].s4(), t.s4())
+	c.op("VTRN2", r[1].s4(), r[0].s4(), (t + 1).s4())
+	c.op("VTRN1", r[3].s4(), r[2].s4(), (t + 2).s4())
+	c.op("VTRN2", r[3].s4(), r[2].s4(), (t + 3).s4())
+	c.op("VTRN1", (t + 2).d2(), t.d2(), r[0].d2())
+	c.op("VTRN1", (t + 3).d2(), (t + 1).d2(), r[1].d2())
+	c.op("VTRN2", (t + 2).d2(), t.d2(), r[2].d2())
+	c.op("VTRN2", (t + 3).d2(), (t + 1).d2(), r[3].d2())
 }
 
-// loop runs the twenty rounds in some turns, each woven with the same share of other instructions.
-func (f *file) loop(cpu isa, turns int, with code) {
+// loop runs the twenty rounds, each two woven with other instructions.
+func (f *file) loop(cpu isa, with code) {
 	var c code
 	for range doubleRounds / turns {
 		cpu.doubleRound(&c)
@@ -140,8 +159,8 @@ func (f *file) loop(cpu isa, turns int, with code) {
 }
 
 // wipe leaves no keystream or key in a vector register.
-func (f *file) wipe() {
-	for v := range vec(word + 4) {
+func (f *file) wipe(registers vec) {
+	for v := range registers {
 		f.op("VEOR", v.b16(), v.b16(), v.b16())
 	}
 }
@@ -157,19 +176,19 @@ func (f *file) stream(cpu isa) {
 	f.label("pass")
 	f.op("VLD1.P", offset(lanes, 48), s4s(counter, counter+1, counter+2))
 	f.op("MOVD", state, position)
+	var c code
 	for g := range vec(3) {
-		f.broadcast(4 * g)
+		c.broadcast(4 * g)
 	}
+	f.put(c)
 	own := map[vec]vec{12: counter, 13: step, 14: counter + 1, 15: counter + 2}
 	for w := vec(12); w < 16; w++ {
 		f.op("VORR", own[w].b16(), own[w].b16(), w.b16())
 	}
-	f.loop(cpu, 5, nil)
-	f.op("MOVD", state, position)
-	for g := range vec(4) {
-		f.addInitial(g, own)
-		f.transpose(g)
-	}
+	f.loop(cpu, nil)
+	c = nil
+	c.addInitial(own)
+	f.put(c)
 	for block := range vec(4) {
 		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", block.q(), (4+block).q()), offset(out, int(64*block)))
 		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", (8+block).q(), (12+block).q()), offset(out, int(64*block+32)))
@@ -177,7 +196,7 @@ func (f *file) stream(cpu isa) {
 	f.op("ADD", 256, out)
 	f.op("SUB", 1, passes)
 	f.op("CBNZ", passes, "pass")
-	f.wipe()
+	f.wipe(word + 4)
 	f.op("RET")
 }
 
@@ -188,34 +207,30 @@ func (f *file) xor(cpu isa) {
 	f.prepare()
 	f.label("pass")
 	f.initial()
-	f.loop(cpu, 5, nil)
-	f.addToText()
+	f.loop(cpu, nil)
+	f.put(addToText())
 	f.op("SUB", 1, passes)
 	f.op("CBNZ", passes, "pass")
-	f.wipe()
+	f.wipe(word + 4)
 	f.op("RET")
 }
 
 // xorMAC does as xor, and authenticates as much of another text meanwhile: ChaCha20 uses the vector units, Poly1305 the
 // others.
 func (f *file) xorMAC(cpu isa) {
-	const turns, blocks = 2, 256 / 16
+	const blocks, blocksInTurn = 256 / 16, 3
 	f.function("xorMAC"+cpu.suffix, "(state *[16]uint32, text *byte, passes int, mac *polyMAC, data *byte)",
 		arg{"state", state}, arg{"text", text}, arg{"passes", passes}, arg{"mac", mac}, arg{"data", data})
 	f.prepare()
 	f.loadMAC()
 	f.label("pass")
 	f.initial()
-	var poly code
-	for range blocks / turns {
-		polyBlock(&poly)
-	}
-	f.loop(cpu, turns, poly)
-	f.addToText()
+	f.loop(cpu, polyBlocks(blocksInTurn))
+	f.put(weave(addToText(), polyBlocks(blocks-turns*blocksInTurn)))
 	f.op("SUB", 1, passes)
 	f.op("CBNZ", passes, "pass")
 	f.storeMAC()
-	f.wipe()
+	f.wipe(word + 4)
 	f.op("RET")
 }
 
@@ -232,26 +247,29 @@ func (f *file) prepare() {
 // initial sets the four blocks to the initial state.
 func (f *file) initial() {
 	f.op("MOVD", state, position)
+	var c code
 	for g := range vec(4) {
-		f.broadcast(4 * g)
+		c.broadcast(4 * g)
 	}
+	f.put(c)
 	f.op("VORR", counter.b16(), counter.b16(), vec(12).b16())
 }
 
 // addToText ends a pass.
-func (f *file) addToText() {
-	f.op("MOVD", state, position)
-	for g := range vec(4) {
-		f.addInitial(g, map[vec]vec{12: counter})
-		f.transpose(g)
-	}
-	f.op("VADD", step.s4(), counter.s4(), counter.s4())
-	four := fmt.Sprintf("[%s, %s, %s, %s]", temp.b16(), (temp + 1).b16(), (temp + 2).b16(), (temp + 3).b16())
+func addToText() (c code) {
+	c.addInitial(map[vec]vec{12: counter})
+	c.op("VADD", step.s4(), counter.s4(), counter.s4())
 	for block := range vec(4) {
-		f.op("VLD1", at(text), four)
-		for g := range vec(4) {
-			f.op("VEOR", (4*g + block).b16(), (temp + g).b16(), (temp + g).b16())
-		}
-		f.op("VST1.P", four, offset(text, 64))
+		c.addBlock([4]vec{block, 4 + block, 8 + block, 12 + block}, temp)
 	}
+	return c
+}
+
+// addBlock adds a block of keystream to the text, with four temporary registers from t on.
+func (c *code) addBlock(stream [4]vec, t vec) {
+	c.op("VLD1", at(text), b16s(t))
+	for i, s := range stream {
+		c.op("VEOR", s.b16(), (t + vec(i)).b16(), (t + vec(i)).b16())
+	}
+	c.op("VST1.P", b16s(t), offset(text, 64))
 }

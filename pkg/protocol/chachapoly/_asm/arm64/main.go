@@ -19,6 +19,8 @@ func main() {
 		f.xor(cpu)
 		f.xorMAC(cpu)
 	}
+	f.xorMAC8(neon8)
+	f.xorMAC8(sve2)
 	f.macBlocks()
 	if err := os.WriteFile(*out, f.text.Bytes(), 0o644); err != nil {
 		log.Fatal(err)

@@ -62,6 +62,13 @@ func polyBlock(c *code) {
 	c.op("ADC", reg("ZR"), h2, h2)
 }
 
+func polyBlocks(n int) (c code) {
+	for range n {
+		polyBlock(&c)
+	}
+	return c
+}
+
 func pair(a, b reg) string { return "(" + string(a) + ", " + string(b) + ")" }
 
 func (f *file) loadMAC() {
