@@ -62,6 +62,10 @@ test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu
 count-arm64: need-go deps-count ## arm64 instructions per byte of each cipher implementation, counted by qemu-user (docs/performance.md)
 	$(GO) run -C pkg/protocol/chachapoly/_asm ./count
 
+.PHONY: cycles-arm64
+cycles-arm64: need-go deps-cycles ## arm64 cycles per byte of each cipher kernel, as llvm-mca's models of cores estimate them (docs/performance.md)
+	$(GO) run -C pkg/protocol/chachapoly/_asm ./count cycles
+
 .PHONY: test-kernels
 test-kernels: need-root deps-kernels build ## interop in virtual machines: Linux 5.10, 6.1, 6.12 and 7.2, and eBPF on 5.15 and 6.8
 	$(GO) test -tags kernels -count=1 -parallel 2 -timeout 70m -v ./test/kernels # two pairs of machines, each 25 minutes at most; the rest is fetching and building
@@ -389,6 +393,10 @@ deps-cluster: need-go
 .PHONY: deps-count
 deps-count:
 	$(call apt_install,qemu-user gcc libc6-dev)
+
+.PHONY: deps-cycles
+deps-cycles:
+	$(call apt_install,llvm-19)
 
 .PHONY: deps-arm64
 deps-arm64:

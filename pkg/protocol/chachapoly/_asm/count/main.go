@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The program counts the arm64 instructions per byte of each implementation, with QEMU's user emulation and a plugin:
-// `make count-arm64`.
+// The program counts the arm64 instructions per byte of each implementation, with QEMU's user emulation and a plugin
+// (`make count-arm64`), or estimates the cycles per byte of each kernel, with LLVM's models of cores (`make cycles-arm64`).
 package main
 
 import (
@@ -15,39 +15,43 @@ import (
 	"strconv"
 )
 
-// Both runs of a benchmark start and end alike, so that their difference is the work of these iterations.
-const fewer, more = 100, 600
-
 func main() {
 	dir, err := os.MkdirTemp("", "count")
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = count(filepath.Join(dir, "chachapoly.test"), filepath.Join(dir, "count.so"))
+	err = run(filepath.Join(dir, "chachapoly.test"), filepath.Join(dir, "count.so"))
 	_ = os.RemoveAll(dir)
 	if err != nil {
 		log.Fatal(err)
 	}
 }
 
-func count(test, plugin string) error {
-	if err := command(nil, "cc", "-shared", "-fPIC", "-O2", "-o", plugin, "count/plugin/count.c"); err != nil {
-		return err
-	}
+func run(test, plugin string) error {
 	if err := command([]string{"GOARCH=arm64"}, "go", "test", "-C", "..", "-c", "-o", test, "."); err != nil {
 		return err
 	}
+	if len(os.Args) > 1 && os.Args[1] == "cycles" {
+		return cycles(test)
+	}
+	if err := command(nil, "cc", "-shared", "-fPIC", "-O2", "-o", plugin, "count/plugin/count.c"); err != nil {
+		return err
+	}
+	return count(test, plugin)
+}
+
+func count(test, plugin string) error {
 	fmt.Println("| messages | generic | neon | sve2 |\n| --- | --- | --- | --- |")
 	for _, set := range []struct{ count, size int }{{32, 1440}, {1, 1440}, {32, 64}, {1, 64}} {
 		for _, op := range []string{"seal", "open"} {
 			fmt.Printf("| %d × %d B, %s |", set.count, set.size, op)
 			for _, implementation := range []string{"generic", "neon", "sve2"} {
 				name := fmt.Sprintf("%s/%dx%d/%s", implementation, set.count, set.size, op)
-				n, err := perIteration(test, plugin, name)
+				n, err := perByte(test, plugin, name, set.count*set.size)
 				if err != nil {
 					return err
 				}
-				fmt.Printf(" %.2f |", n/float64(set.count*set.size))
+				fmt.Printf(" %.2f |", n)
 			}
 			fmt.Println()
 		}
@@ -55,13 +59,16 @@ func count(test, plugin string) error {
 	return nil
 }
 
-func perIteration(test, plugin, name string) (float64, error) {
+// perByte takes the difference of two runs, which start and end alike.
+func perByte(test, plugin, name string, bytes int) (float64, error) {
+	const fewer = 100
+	times := max(200, 2_000_000/bytes)
 	least, err := instructions(test, plugin, name, fewer)
 	if err != nil {
 		return 0, err
 	}
-	most, err := instructions(test, plugin, name, more)
-	return float64(most-least) / (more - fewer), err
+	most, err := instructions(test, plugin, name, fewer+times)
+	return float64(most-least) / float64(times*bytes), err
 }
 
 var counted = regexp.MustCompile(`instructions: (\d+)`)
