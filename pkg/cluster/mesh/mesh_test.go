@@ -65,6 +65,63 @@ func planned(i byte, pods ...string) Peer {
 	return peer(i, append(pods, fmt.Sprintf("192.0.2.%d/32", i))...)
 }
 
+func TestNodesBehindOneNATHaveOwnPorts(t *testing.T) {
+	at := func(address, endpoint string) func(*Node) {
+		return func(n *Node) {
+			n.Endpoint = netip.MustParseAddr(address)
+			n.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort(endpoint)}
+		}
+	}
+	const nat = "198.51.100.7"
+	for _, c := range []struct {
+		name       string
+		two, three func(*Node)
+		want       string // endpoints of both
+		problems   string
+	}{
+		{"a port each", at(nat, nat+":4502"), at(nat, nat+":4503"), nat + ":4502 " + nat + ":4503", ""},
+		{
+			"one port: the older node keeps it", at(nat, nat+":4502"), at(nat, nat+":4502"), nat + ":4502 invalid AddrPort",
+			"n3: it has published no endpoint of its own with an IP version that this node has; " +
+				"n3: its endpoint 198.51.100.7:4502 is not used: it is an endpoint of the older node n2",
+		},
+		{
+			"administrators set the address for one of them only", func(n *Node) {
+				n.Addrs = []netip.Addr{netip.MustParseAddr(nat)}
+				n.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort(nat + ":4502")}
+			}, at(nat, nat+":4503"), nat + ":4502 invalid AddrPort",
+			"n3: it has published no endpoint of its own with an IP version that this node has; " +
+				"n3: its address 198.51.100.7 is not used: it is an address of the older node n2",
+		},
+		{
+			"an endpoint at another address", at(nat, nat+":4502"), at(nat, "198.51.100.8:4503"), nat + ":4502 invalid AddrPort",
+			"n3: it has published no endpoint of its own with an IP version that this node has",
+		},
+		{
+			"an address among pods", at("10.244.1.9", "10.244.1.9:1"), at("10.244.1.9", "10.244.1.9:2"), "invalid AddrPort invalid AddrPort",
+			"n2: it has published no endpoint of its own with an IP version that this node has; " +
+				"n2: its address 10.244.1.9 is not used: it lies in the pod prefixes of node n1; " +
+				"n3: it has published no endpoint of its own with an IP version that this node has; " +
+				"n3: its address 10.244.1.9 is not used: it lies in the pod prefixes of node n1",
+		},
+	} {
+		plan, err := Tunnel("n1", []Node{node(3, c.three), node(2, c.two), node(1)}, TunnelConfig{})
+		if err != nil || len(plan.Peers) != 2 {
+			t.Fatalf("%s: %v, peers %v", c.name, err, plan.Peers)
+		}
+		if got := fmt.Sprint(plan.Peers[0].Endpoint, " ", plan.Peers[1].Endpoint); got != c.want {
+			t.Errorf("%s: got endpoints %s, want %s", c.name, got, c.want)
+		}
+		var problems []string
+		for _, p := range plan.Problems {
+			problems = append(problems, p.Node+": "+p.Reason)
+		}
+		if got := strings.Join(problems, "; "); got != c.problems {
+			t.Errorf("%s: got problems %q, want %q", c.name, got, c.problems)
+		}
+	}
+}
+
 func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 	both := []Peer{planned(2, "10.244.2.0/24"), planned(3, "10.244.3.0/24")}
 	without3 := []Peer{both[0], planned(3)}

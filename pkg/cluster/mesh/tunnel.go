@@ -122,7 +122,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	if own.OptOut {
 		return TunnelPlan{}, nil
 	}
-	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}}
+	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}, forwarded: claims[netip.AddrPort]{}}
 	t.plan.AcceptedPrefixes = map[string][]netip.Prefix{}
 	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
@@ -156,6 +156,7 @@ type tunnelPlanner struct {
 	keys      claims[noise.PublicKey]
 	pods      map[string]*podPrefixes // by node
 	addrs     map[string][]netip.Addr // by node, the accepted ones
+	forwarded claims[netip.AddrPort]  // endpoints at addresses that administrators set, which nodes behind one NAT share
 	podOwners *podOwners
 	plan      TunnelPlan
 }
@@ -198,7 +199,8 @@ func (t *tunnelPlanner) claimKey(key noise.PublicKey, n *Node) {
 	}
 }
 
-// assignAddrs assigns each node its addresses, except those among another node's pods and those of an older node.
+// assignAddrs assigns each node its addresses, except those among another node's pods and those of an older node. Nodes for which administrators
+// set the same address are behind one NAT: each has its own port there.
 func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	sorted := make([]*Node, len(nodes))
 	for i := range nodes {
@@ -210,11 +212,26 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 		for _, a := range n.addrs() {
 			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
 				t.addProblem(n, "its address %s is not used: it lies in the pod prefixes of node %s", a, owner)
-			} else if older := addrOwners.claim(a, n); older != nil {
+			} else if older := addrOwners.claim(a, n); older != nil && n.Endpoint.IsValid() && older.Endpoint == n.Endpoint {
+				t.shareAddr(n)
+			} else if older != nil {
 				t.addProblem(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
 			} else {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
+				t.shareAddr(n)
 			}
+		}
+	}
+}
+
+// shareAddr assigns a node its endpoints at the address that administrators set, except those of an older node.
+func (t *tunnelPlanner) shareAddr(n *Node) {
+	if !n.Endpoint.IsValid() || n.Agent == nil {
+		return
+	}
+	for _, e := range n.endpoints() {
+		if older := t.forwarded.claim(e, n); older != nil {
+			t.addProblem(n, "its endpoint %s is not used: it is an endpoint of the older node %s", e, older.Name)
 		}
 	}
 }
@@ -274,7 +291,8 @@ func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
 func (t *tunnelPlanner) endpoint(n *Node) (netip.AddrPort, bool) {
 	for _, e := range n.endpoints() {
 		sameKind := func(a netip.Addr) bool { return a.Unmap().Is4() == e.Addr().Is4() }
-		if slices.Contains(t.addrs[n.Name], e.Addr()) && slices.ContainsFunc(t.own.Addrs, sameKind) {
+		isOwn := slices.Contains(t.addrs[n.Name], e.Addr()) || t.forwarded[e] == n
+		if isOwn && slices.ContainsFunc(t.own.Addrs, sameKind) {
 			return e, true
 		}
 	}
