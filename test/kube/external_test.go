@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/vishvananda/netlink"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,17 +44,7 @@ func (l *lab) addLaptop() *laptop {
 	expect.NoError(l, err)
 	c, err := l.net.Cable(l.fabric, h, netlab.CableConfig{AddrsB: []netip.Prefix{netip.MustParsePrefix("192.0.2.100/24")}})
 	expect.NoError(l, err)
-	expect.NoError(l, l.fabric.Do(func() error {
-		bridge, err := netlink.LinkByName("bridge0")
-		if err != nil {
-			return err
-		}
-		port, err := netlink.LinkByName(c.DeviceA)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetMaster(port, bridge)
-	}))
+	l.bridge(l.fabric, c.DeviceA)
 	return &laptop{pod{n: l.nodes[0], host: h, addr: netip.MustParseAddr("10.9.0.2")}, key}
 }
 

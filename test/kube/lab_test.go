@@ -160,12 +160,7 @@ func (l *lab) layFabric() {
 	var err error
 	l.fabric, err = l.net.Host("fabric")
 	expect.NoError(l, err)
-	expect.NoError(l, l.fabric.Do(func() error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = "bridge0"
-		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
-	}))
-	expect.NoError(l, l.fabric.SetUp("bridge0", 1500, netip.MustParsePrefix(l.server+"/24")))
+	l.addBridge(l.fabric, netip.MustParsePrefix(l.server+"/24"))
 	l.addDoor()
 }
 
@@ -184,8 +179,14 @@ func (l *lab) addDoor() {
 
 func (l *lab) addNode(i int) {
 	l.Helper()
+	l.addNodeOn(l.fabric, i, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+}
+
+// addNodeOn adds a node to the bridge of a host.
+func (l *lab) addNodeOn(fabric *netlab.Host, i int, addr netip.Addr) {
+	l.Helper()
 	n := &node{
-		l: l, name: fmt.Sprintf("node-%d", i), addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}),
+		l: l, name: fmt.Sprintf("node-%d", i), addr: addr,
 		pods: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 24), keys: filepath.Join(l.TempDir(), "keys"),
 		addr6: netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i)), pods6: netip.MustParsePrefix(fmt.Sprintf("fd00:244:%d::/64", i)),
 	}
@@ -200,22 +201,39 @@ func (l *lab) addNode(i int) {
 	var err error
 	n.host, err = l.net.Host(fmt.Sprintf("n%d", i))
 	expect.NoError(l, err)
-	c, err := l.net.Cable(l.fabric, n.host, netlab.CableConfig{AddrsB: own})
+	c, err := l.net.Cable(fabric, n.host, netlab.CableConfig{AddrsB: own})
 	expect.NoError(l, err)
 	n.wire, n.device = c.DeviceA, c.DeviceB
-	expect.NoError(l, l.fabric.Do(func() error {
+	l.bridge(fabric, n.wire)
+	n.join()
+	l.nodes = append(l.nodes, n)
+}
+
+// bridge adds a device to the bridge of a host.
+func (l *lab) bridge(h *netlab.Host, device string) {
+	l.Helper()
+	expect.NoError(l, h.Do(func() error {
 		b, err := netlink.LinkByName("bridge0")
 		if err != nil {
 			return err
 		}
-		port, err := netlink.LinkByName(n.wire)
+		port, err := netlink.LinkByName(device)
 		if err != nil {
 			return err
 		}
 		return netlink.LinkSetMaster(port, b)
 	}))
-	n.join()
-	l.nodes = append(l.nodes, n)
+}
+
+// addBridge creates a host's bridge.
+func (l *lab) addBridge(h *netlab.Host, addr netip.Prefix) {
+	l.Helper()
+	expect.NoError(l, h.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "bridge0"
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs})
+	}))
+	expect.NoError(l, h.SetUp("bridge0", 1500, addr))
 }
 
 // join writes the Node, as a kubelet and the controller manager do.

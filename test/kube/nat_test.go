@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+const natAddr = "192.0.2.50"
+
+// addNAT adds a router with one address on the fabric, and a network behind it.
+func (l *lab) addNAT() *netlab.Host {
+	l.Helper()
+	router, err := l.net.Host("nat")
+	expect.NoError(l, err)
+	c, err := l.net.Cable(l.fabric, router, netlab.CableConfig{AddrsB: []netip.Prefix{netip.MustParsePrefix(natAddr + "/24")}})
+	expect.NoError(l, err)
+	l.bridge(l.fabric, c.DeviceA)
+	l.addBridge(router, netip.MustParsePrefix("10.1.0.254/24"))
+	if err := router.Masquerade(c.DeviceB, netlab.NATPorts{}); errors.Is(err, netlab.ErrNoNftables) {
+		l.Skip(err)
+	} else if err != nil {
+		l.Fatal(err)
+	}
+	return router
+}
+
+// observed returns the endpoints of the peers that a node has at an address.
+func (n *node) observed(addr string) (endpoints []string, err error) {
+	bin, err := ropewalkBinary()
+	expect.NoError(n.l, err)
+	out, err := n.host.Command(n.l.Context(), bin, "show", n.tunnel(), "endpoints").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if _, endpoint, _ := strings.Cut(strings.TrimSpace(line), "\t"); strings.HasPrefix(endpoint, addr+":") {
+			endpoints = append(endpoints, endpoint)
+		}
+	}
+	return endpoints, nil
+}
+
+func TestNodesBehindOneNATAreReachedAtObservedPorts(t *testing.T) {
+	l := newLab(t, 1)
+	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
+	l.putConfig("nat", map[string]any{"persistentKeepalive": int64(1)})
+	router := l.addNAT()
+	for i := 2; i <= 3; i++ {
+		l.addNodeOn(router, i, netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}))
+		n := l.nodes[i-1]
+		n.label("nat")
+		expect.NoError(l, errors.Join(n.host.Forward(), n.host.RouteVia(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParseAddr("10.1.0.254"))))
+	}
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+		n.startMesh()
+	}
+	l.awaitStatus("all are peers of all", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && int(st.Peers) == 2 })
+	outside := l.nodes[0]
+	expect.EventuallyNoError(l, "both nodes are observed at a port of their own", func() error {
+		at, err := outside.observed(natAddr)
+		if err == nil && (len(at) != 2 || at[0] == at[1]) {
+			err = fmt.Errorf("endpoints %v", at)
+		}
+		return err
+	})
+	l.reach(pods) // the first one is outside: it begins
+
+	// Each has the InternalIP of the other.
+	if at, err := l.nodes[1].observed("10.1.0.3"); err != nil || len(at) != 1 {
+		t.Errorf("node-2 reaches node-3 at %v, %v", at, err)
+	}
+
+	// The outside node forgets what it observed, and is told again.
+	outside.stop()
+	outside.startMesh()
+	for _, from := range []int{1, 2, 0} {
+		for to := range pods {
+			if from != to {
+				expect.EventuallyNoError(l, fmt.Sprintf("node-%d reaches node-%d again", from+1, to+1), func() error { return pods[from].ping(pods[to]) })
+			}
+		}
+	}
+}
