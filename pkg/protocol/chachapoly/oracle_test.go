@@ -3,6 +3,7 @@
 package chachapoly
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"testing"
 )
@@ -72,6 +73,7 @@ func FuzzSetsMatchXCrypto(f *testing.F) {
 	f.Add(uint64(1), []byte{0, 0})
 	f.Add(uint64(2), []byte{90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0, 90, 0})
 	f.Add(uint64(3), []byte{4, 0, 3, 15, 5, 7, 88, 12, 1, 1, 1, 2, 1, 3, 200, 15})
+	f.Add(uint64(4), bytes.Repeat([]byte{90, 0}, 19))
 	f.Fuzz(func(t *testing.T, seed uint64, shape []byte) {
 		var lengths []int
 		for ; len(shape) >= 2 && len(lengths) < 70; shape = shape[2:] {

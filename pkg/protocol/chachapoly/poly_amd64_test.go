@@ -252,7 +252,7 @@ func TestJobsAreTakenLongestFirst(t *testing.T) {
 	}
 }
 
-// TestAssemblyMatchesLaneLayout holds the offsets in _asm/poly.go and _asm/poly256.go against the types.
+// TestAssemblyMatchesLaneLayout holds the offsets in _asm against the types.
 func TestAssemblyMatchesLaneLayout(t *testing.T) {
 	for _, c := range []struct {
 		of    any
@@ -275,6 +275,12 @@ func TestAssemblyMatchesLaneLayout(t *testing.T) {
 		{polyQuad{}, "lead", 64},
 		{polyQuad{}, "full", 72},
 		{polyQuad{}, "skip", 80},
+		{polyMAC{}, "h0", 0},
+		{polyMAC{}, "r0", 24},
+		{polyMAC{}, "r1", 32},
+		{macRun{}, "mac", 0},
+		{macRun{}, "text", 8},
+		{macRun{}, "units", 16},
 	} {
 		f, ok := reflect.TypeOf(c.of).FieldByName(c.field)
 		if !ok || f.Offset != c.at {

@@ -32,20 +32,17 @@ type vectorScratch struct {
 	area   [areaLen]byte
 	copies [copyLen]byte
 	poly   polyScratch
+	fuse   fusedScratch
 }
 
 func (t *trainCipher) seal(k *secret, s *Scratch, msgs []Message) {
 	for len(msgs) > 0 {
 		batch := msgs[:min(batchLen, len(msgs))]
 		msgs = msgs[len(batch):]
-		jobs := s.vector.set(batch)
+		jobs := s.vector.set(0, batch)
 		t.chacha(k, &s.vector, jobs, wantKey|wantText)
 		t.tags(&s.vector, jobs)
-		for i := range batch {
-			if n := len(batch[i].Text) - TagLen; n >= 0 {
-				*(*[TagLen]byte)(batch[i].Text[n:]) = jobs[i].tag
-			}
-		}
+		putTags(jobs, batch)
 		clear(jobs)
 	}
 }
@@ -54,7 +51,7 @@ func (t *trainCipher) open(k *secret, s *Scratch, msgs []Message) {
 	for len(msgs) > 0 {
 		batch := msgs[:min(batchLen, len(msgs))]
 		msgs = msgs[len(batch):]
-		jobs := s.vector.set(batch)
+		jobs := s.vector.set(0, batch)
 		if size, saves := t.copiesSavePass(jobs); saves {
 			t.openCopies(k, &s.vector, jobs, batch)
 			clear(s.vector.copies[:size])
@@ -80,11 +77,7 @@ func (t *trainCipher) copiesSavePass(jobs []polyJob) (size int, saves bool) {
 func (t *trainCipher) openInPlace(k *secret, s *vectorScratch, jobs []polyJob, batch []Message) {
 	t.chacha(k, s, jobs, wantKey)
 	t.tags(s, jobs)
-	for i := range batch {
-		if batch[i].Valid = matches(&jobs[i], &batch[i]); !batch[i].Valid {
-			jobs[i].n = 0
-		}
-	}
+	setValid(jobs, batch)
 	t.chacha(k, s, jobs, wantText)
 }
 
@@ -113,16 +106,33 @@ func (t *trainCipher) openCopies(k *secret, s *vectorScratch, jobs []polyJob, ba
 	}
 }
 
+func putTags(jobs []polyJob, batch []Message) {
+	for i := range batch {
+		if n := len(batch[i].Text) - TagLen; n >= 0 {
+			*(*[TagLen]byte)(batch[i].Text[n:]) = jobs[i].tag
+		}
+	}
+}
+
+// setValid compares tags. The job of an invalid message has no text any more.
+func setValid(jobs []polyJob, batch []Message) {
+	for i := range batch {
+		if batch[i].Valid = matches(&jobs[i], &batch[i]); !batch[i].Valid {
+			jobs[i].n = 0
+		}
+	}
+}
+
 func matches(j *polyJob, m *Message) bool {
 	n := len(m.Text) - TagLen
 	return n >= 0 && subtle.ConstantTimeCompare(j.tag[:], m.Text[n:]) == 1
 }
 
-// set creates a job for each message; a message that is too short gets an empty text.
-func (s *vectorScratch) set(batch []Message) []polyJob {
-	jobs := s.jobs[:len(batch)]
+// set creates a job for each message, from an index on; a message that is too short gets an empty text.
+func (s *vectorScratch) set(at int, batch []Message) []polyJob {
+	jobs := s.jobs[at : at+len(batch)]
 	for i := range batch {
-		s.nonces[i] = batch[i].Counter
+		s.nonces[at+i] = batch[i].Counter
 		if n := len(batch[i].Text) - TagLen; n > 0 {
 			jobs[i].text, jobs[i].n = &batch[i].Text[0], n
 		}

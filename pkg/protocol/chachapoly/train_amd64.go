@@ -25,7 +25,7 @@ var vectorImplementations = []*implementation{
 
 var (
 	train512 = &trainCipher{blocks: 16, chacha: chacha512, tags: polyTags512}
-	train256 = &trainCipher{blocks: 16, chacha: chacha256, tags: polyTags256}
+	train256 = &fusedCipher{trainCipher{blocks: 16, chacha: chacha256, tags: polyTags256}}
 )
 
 // minVectorBytes is the size from which one or two messages are faster with vectors: BenchmarkSets measures the
@@ -46,20 +46,20 @@ const (
 //go:noescape
 func chachaLanes512(state *[16]uint32, jobs *polyJob, nonces *uint64, n int, what uint64, area *byte)
 
-// chachaLanes256 does the same with AVX2.
+// chachaLanes256 does the same with AVX2 and BMI2. Meanwhile it authenticates the units of runs, as far as it gets.
 //
 //go:noescape
-func chachaLanes256(state *[16]uint32, jobs *polyJob, nonces *uint64, n int, what uint64, area *byte)
+func chachaLanes256(state *[16]uint32, jobs *polyJob, nonces *uint64, n int, what uint64, area *byte, runs *macRun, count int)
 
 func chacha512(k *secret, s *vectorScratch, jobs []polyJob, what uint64) {
 	chachaLanes512(&k.state, &jobs[0], &s.nonces[0], len(jobs), what, &s.area[0])
 }
 
 func chacha256(k *secret, s *vectorScratch, jobs []polyJob, what uint64) {
-	chachaLanes256(&k.state, &jobs[0], &s.nonces[0], len(jobs), what, &s.area[0])
+	chachaLanes256(&k.state, &jobs[0], &s.nonces[0], len(jobs), what, &s.area[0], nil, 0)
 }
 
-func hasAVX2() bool { return cpu.X86.HasAVX2 }
+func hasAVX2() bool { return cpu.X86.HasAVX2 && cpu.X86.HasBMI2 }
 
 // hasAVX512 reports whether the CPU supports the features of both parts: ChaCha20 F, BW and BMI2, Poly1305 also DQ, VL, IFMA and VBMI2.
 func hasAVX512() bool {

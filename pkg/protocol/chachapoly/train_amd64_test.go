@@ -19,7 +19,7 @@ import (
 // eachVector runs a test for every vector implementation that this CPU supports, with no set too small for it.
 func eachVector(t *testing.T, test func(t *testing.T, i *implementation, c *trainCipher)) {
 	t.Helper()
-	for name, c := range map[string]*trainCipher{AVX512: train512, AVX2: train256} {
+	for name, c := range map[string]*trainCipher{AVX512: train512, AVX2: &train256.trainCipher} {
 		t.Run(name, func(t *testing.T) {
 			i, err := lookup(name)
 			if err != nil {
@@ -90,7 +90,7 @@ func oneTimeKeys(t *testing.T, _ *implementation, c *trainCipher) {
 	} {
 		k, counter := nonceKey(t, generic, unhex(t, v.key), unhex(t, v.nonce))
 		s := new(Scratch)
-		jobs := s.vector.set([]Message{{Counter: counter}})
+		jobs := s.vector.set(0, []Message{{Counter: counter}})
 		c.chacha(k.secret, &s.vector, jobs, wantKey)
 		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
 			t.Errorf("%s: got one-time key %x, want %s", v.name, jobs[0].key, v.want)
@@ -201,6 +201,9 @@ func left(t *testing.T, after string, s *Scratch, secret map[uint64]bool) {
 	t.Helper()
 	if s.vector.jobs != [batchLen]polyJob{} {
 		t.Errorf("after %s: got one-time keys, tags or pointers to texts in the scratch space, want none", after)
+	}
+	if s.vector.fuse != (fusedScratch{}) {
+		t.Errorf("after %s: got keys or sums of Poly1305 in the scratch space, want none", after)
 	}
 	if s.vector.copies != [copyLen]byte{} {
 		t.Errorf("after %s: got copied text in the scratch space, want zeros", after)

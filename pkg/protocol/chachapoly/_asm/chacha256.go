@@ -4,6 +4,7 @@ package main
 
 import (
 	"strconv"
+	"strings"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -21,8 +22,9 @@ var ymm = []reg.VecPhysical{
 func chacha256() {
 	ConstraintExpr("!purego")
 	iota32, iota64, shuffles := constants256()
-	TEXT("chachaLanes256", NOSPLIT, chachaSignature)
+	TEXT("chachaLanes256", NOSPLIT, strings.TrimSuffix(chachaSignature, ")")+", runs *byte, count int)")
 	start()
+	startRuns()
 	gather(cutter{
 		many: func() { write256(16, iota32, iota64) },
 		few:  func() { write256(4, iota32, iota64) },
@@ -185,12 +187,17 @@ func pass256(name string, shuffles Mem, sets ...int) {
 		}
 	}
 	MOVQ(U32(10), reg.RCX)
+	if len(sets) == 2 {
+		fused256(shuffles, name, name+"Done")
+	}
 	Label(name)
 	for _, set := range sets {
-		doubleRound256(set, shuffles)
+		doubleRound256(set, shuffles, func() {})
 	}
 	DECQ(reg.RCX)
 	JNZ(LabelRef(name))
+	Label(name + "Done")
+	Load(Param("state"), reg.RAX)
 	for _, set := range sets {
 		ending256(set, 0)
 		ending256(set, 8)
@@ -220,8 +227,8 @@ type quarter struct {
 }
 
 // doubleRound256 is a column round and a diagonal round of a set, two quarter rounds side by side. Registers hold the
-// words but 8 to 11, of which two are in memory at a time.
-func doubleRound256(set int, shuffles Mem) {
+// words but 8 to 11, of which two are in memory at a time. between is called after every two instructions of the rounds.
+func doubleRound256(set int, shuffles Mem, between func()) {
 	quarters := func(words ...[4]int) (q []quarter) {
 		for i, w := range words {
 			q = append(q, quarter{w, ymm[w[0]], ymm[w[1]], ymm[12+i], ymm[w[3]-4]})
@@ -237,16 +244,16 @@ func doubleRound256(set int, shuffles Mem) {
 	diagonal2 := quarters([4]int{2, 7, 8, 13}, [4]int{3, 4, 9, 14})
 	at := func(i int) Op { return word256(i, set) }
 	none := func(int) Op { return nil }
-	quarters256(shuffles, column0, at, at)
+	quarters256(shuffles, column0, at, at, between)
 	for _, q := range column0 {
 		VMOVDQU(q.c, word256(q.words[2], set))
 	}
-	quarters256(shuffles, column2, at, at)
-	quarters256(shuffles, diagonal0, none, none)
+	quarters256(shuffles, column2, at, at, between)
+	quarters256(shuffles, diagonal0, none, none, between)
 	for _, q := range diagonal0 {
 		VMOVDQU(q.c, word256(q.words[2], set))
 	}
-	quarters256(shuffles, diagonal2, none, at)
+	quarters256(shuffles, diagonal2, none, at, between)
 	for _, q := range append(diagonal0, diagonal2...) {
 		VMOVDQU(q.a, word256(q.words[0], set))
 		VMOVDQU(q.b, word256(q.words[1], set))
@@ -258,11 +265,12 @@ func doubleRound256(set int, shuffles Mem) {
 }
 
 // quarters256 are two quarter rounds. ad and c say where their words are when they are not in their registers.
-func quarters256(shuffles Mem, q []quarter, ad, c func(int) Op) {
+func quarters256(shuffles Mem, q []quarter, ad, c func(int) Op, between func()) {
 	each := func(step func(q quarter, t reg.VecPhysical)) {
 		for i := range q {
 			step(q[i], ymm[14+i])
 		}
+		between()
 	}
 	or := func(m Op, r reg.VecPhysical) Op {
 		if m == nil {
@@ -317,8 +325,8 @@ func ending256(set, first int) {
 	}
 }
 
-// finish256 hands every job its key and the end of its text, and wipes the slots that had them, the words and the
-// registers.
+// finish256 hands every job its key and the end of its text, and wipes the slots that had them, the words, the runs' key
+// and the registers.
 func finish256() {
 	Label("finish")
 	Load(Param("jobs"), job)
@@ -326,8 +334,8 @@ func finish256() {
 	Load(Param("what"), reg.RBX)
 	LEAQ(Mem{Base: work, Disp: fixed}, slot)
 	VPXOR(reg.Y1, reg.Y1, reg.Y1)
-	for i := 0; i < 1024; i += 32 {
-		VMOVDQU(reg.Y1, Mem{Base: work, Disp: waitOut + i})
+	for at := waitOut; at < junk; at += 32 {
+		VMOVDQU(reg.Y1, Mem{Base: work, Disp: at})
 	}
 	wipe64(Mem{Base: work, Disp: junk})
 	Label("each")
