@@ -5,12 +5,8 @@
 package chachapoly
 
 const (
-	// fusedGroup is the number of messages that are authenticated while others are encrypted or decrypted.
-	fusedGroup = 8
-
-	// minFusedBytes is the mean size of messages from which that is faster than authenticating in vectors: BenchmarkSets
-	// measures the crossover.
-	minFusedBytes = 400
+	// maxGroup is the most messages that are authenticated while others are encrypted or decrypted.
+	maxGroup = 8
 
 	// macUnit is what general registers authenticate in a double round, as in _asm/mac256.go.
 	macUnit = 6 * 16
@@ -25,45 +21,57 @@ type macRun struct {
 }
 
 type fusedScratch struct {
-	macs [fusedGroup]polyMAC
-	runs [fusedGroup]macRun
+	macs [maxGroup]polyMAC
+	runs [maxGroup]macRun
 }
 
 // fusedCipher takes trains of long messages in groups. While vectors encrypt or decrypt a group, general registers
 // authenticate another one.
 type fusedCipher struct{ trainCipher }
 
-// suitsFused reports whether most of a set can be authenticated meanwhile, and is not too short for that.
-func suitsFused(msgs []Message) bool {
-	n := 0
+// groupLen is how many messages make a group: fewer of long ones, so that less remains for the last group, and none if a
+// set is too small, or its messages too short on average. BenchmarkSets measures the crossovers.
+func groupLen(msgs []Message) (size int) {
+	bytes := 0
 	for i := range msgs {
-		n += len(msgs[i].Text)
+		bytes += len(msgs[i].Text)
 	}
-	return len(msgs) >= 2*fusedGroup && n >= minFusedBytes*len(msgs)
+	switch mean := bytes / max(len(msgs), 1); {
+	case mean >= 1024:
+		size = maxGroup / 2
+	case mean >= 400:
+		size = maxGroup
+	}
+	if len(msgs) < 2*size {
+		return 0
+	}
+	return size
 }
 
 // seal encrypts each group while it authenticates the one before.
 func (c *fusedCipher) seal(k *secret, s *Scratch, msgs []Message) {
-	if !suitsFused(msgs) {
+	size := groupLen(msgs)
+	if size == 0 {
 		c.trainCipher.seal(k, s, msgs)
 		return
 	}
 	v, last, at := &s.vector, group{}, 0
 	for len(msgs) > 0 {
-		g := v.group(at, msgs[:min(fusedGroup, len(msgs))])
-		msgs, at = msgs[len(g.msgs):], fusedGroup-at
+		g := v.group(at, msgs[:min(size, len(msgs))])
+		msgs, at = msgs[len(g.msgs):], size-at
 		v.fused(k, g, wantKey|wantText, last.jobs)
 		last.putTags()
 		last = g
 	}
 	c.tags(v, last.jobs)
 	last.putTags()
-	clear(s.vector.jobs[:2*fusedGroup])
+	clear(s.vector.jobs[:2*size])
 }
 
 // open authenticates each group while it decrypts the one before.
 func (c *fusedCipher) open(k *secret, s *Scratch, msgs []Message) {
-	if !suitsFused(msgs) {
+	size := groupLen(msgs)
+	if size == 0 {
 		c.trainCipher.open(k, s, msgs)
 		return
 	}
@@ -72,11 +80,11 @@ func (c *fusedCipher) open(k *secret, s *Scratch, msgs []Message) {
 		all := v.group(0, msgs[:min(batchLen, len(msgs))])
 		msgs = msgs[len(all.msgs):]
 		c.chacha(k, v, all.jobs, wantKey)
-		last := v.part(all, 0)
+		last := all.part(0, size)
 		c.tags(v, last.jobs)
 		last.setValid()
-		for at := fusedGroup; at < len(all.jobs); at += fusedGroup {
-			g := v.part(all, at)
+		for at := size; at < len(all.jobs); at += size {
+			g := all.part(at, size)
 			v.fused(k, last, wantText, g.jobs)
 			g.setValid()
 			last = g
@@ -99,9 +107,9 @@ func (s *vectorScratch) group(at int, msgs []Message) group {
 	return group{msgs, s.set(at, msgs), s.nonces[at : at+len(msgs)]}
 }
 
-// part is the fused group of g from an index on.
-func (s *vectorScratch) part(g group, at int) group {
-	end := min(at+fusedGroup, len(g.jobs))
+// part is at most size messages of g from an index on.
+func (g group) part(at, size int) group {
+	end := min(at+size, len(g.jobs))
 	return group{g.msgs[at:end], g.jobs[at:end], g.nonces[at:end]}
 }
 
@@ -109,7 +117,7 @@ func (g group) putTags() { putTags(g.jobs, g.msgs) }
 
 func (g group) setValid() { setValid(g.jobs, g.msgs) }
 
-// fused runs ChaCha20 over the jobs of g and computes the tags of other jobs, at most fusedGroup.
+// fused runs ChaCha20 over the jobs of g and computes the tags of other jobs, at most maxGroup.
 func (s *vectorScratch) fused(k *secret, g group, what uint64, others []polyJob) {
 	count := 0
 	for i := range others {

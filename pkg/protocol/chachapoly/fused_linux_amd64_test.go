@@ -21,7 +21,7 @@ func TestPassesAuthenticateUnitsOfRuns(t *testing.T) {
 	k := mustKey(t, generic, randomKey(r))
 	for range 300 {
 		passes, s := r.IntN(6), new(vectorScratch)
-		runs, macs := make([]macRun, 1+r.IntN(fusedGroup)), make([]polyMAC, fusedGroup)
+		runs, macs := make([]macRun, 1+r.IntN(maxGroup)), make([]polyMAC, maxGroup)
 		for i := range runs {
 			macs[i].setKey((*[32]byte)(randomBytes(r, 32)))
 			runs[i] = macRun{&macs[i], &memory[0], 1 + r.IntN(size/macUnit)}
