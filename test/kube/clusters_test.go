@@ -119,14 +119,20 @@ func (p *pair) introduce(from, to string, args ...string) {
 	p.east.Helper()
 	manifest, err := p.export(from, to, args...)
 	expect.NoError(p.east, err)
+	if out, err := p.apply(from, to, manifest); err != nil {
+		p.east.Fatalf("%v: %s", err, out)
+	}
+}
+
+// apply runs kubectl with a manifest.
+func (p *pair) apply(from, to string, manifest []byte) (out []byte, err error) {
+	p.east.Helper()
 	bin, err := kubectlBinary()
 	expect.NoError(p.east, err)
 	cmd := exec.CommandContext(p.east.Context(), bin, "--kubeconfig", p.kubeconfig, "--context", to, "apply", "-f", "-",
 		"--prune", "-l", "ropewalk.io/cluster="+from, "--prune-allowlist", "ropewalk.io/v1alpha1/RopewalkPeer")
 	cmd.Env, cmd.Stdin = []string{"HOME=" + p.east.TempDir()}, bytes.NewReader(manifest)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		p.east.Fatalf("%v: %s", err, out)
-	}
+	return cmd.CombinedOutput()
 }
 
 // imported returns the names of a cluster's RopewalkPeers.
@@ -186,6 +192,9 @@ func TestClustersReachEachOtherByExports(t *testing.T) {
 	p.west.createNode(1, nil)
 	if out, err := p.export("east", "west"); err == nil || len(out) > 0 || !strings.Contains(err.Error(), "overlaps the pods of node node-1") {
 		t.Errorf("got %s, error %v, want that it overlaps", out, err)
+	}
+	if out, err := p.apply("east", "west", nil); err == nil || p.west.imported() != "east.node-1 east.node-2" {
+		t.Errorf("without a manifest: %s, %v, RopewalkPeers %s", out, err, p.west.imported())
 	}
 }
 
