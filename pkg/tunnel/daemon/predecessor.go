@@ -28,7 +28,7 @@ type Successor struct {
 	Kill func()
 }
 
-// upgradeTimeout is how long a successor may take to receive the tunnel, before it has asked for it.
+// upgradeTimeout is how long a successor may take until it asks for a snapshot. With that it gets handover.PreparationTimeout more.
 const upgradeTimeout = 30 * time.Second
 
 // errSuccessorExited is the error for a successor that exits while the tunnel is still here.
@@ -43,7 +43,7 @@ func successorExited(exit error) error {
 }
 
 // errUpgradeTimeout is the error for a successor that exceeds upgradeTimeout.
-var errUpgradeTimeout = fmt.Errorf("no handover within %s: %w", upgradeTimeout, syscall.ETIMEDOUT)
+var errUpgradeTimeout = fmt.Errorf("no handover in time: %w", syscall.ETIMEDOUT)
 
 // upgrade handles an upgrade request on the control socket: it starts a successor, and waits until that has the tunnel. ctx ends with this
 // daemon. The successor is killed then, unless it has the tunnel.
@@ -65,24 +65,46 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err 
 	if err != nil {
 		return nil, fmt.Errorf("starting %s: %w", path, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, upgradeTimeout, errUpgradeTimeout)
-	defer cancel()
-	select {
-	case <-d.announced:
-	case exit := <-successor.Ended:
-		err = d.unlessHandedOver(func() error { return successorExited(exit) })
-	case <-ctx.Done():
-		err = d.unlessHandedOver(func() error {
-			successor.Kill()
-			<-successor.Ended
-			return fmt.Errorf("waiting for the successor, which was killed: %w", context.Cause(ctx))
-		})
-	}
-	if err != nil {
+	if err := d.awaitSuccessor(ctx, successor); err != nil {
 		return nil, err
 	}
 	<-d.announced
 	return d.upgradeReplies.Done, nil
+}
+
+// awaitSuccessor waits until the successor has the tunnel. Otherwise it returns an error, and the process has ended.
+func (d *Daemon) awaitSuccessor(ctx context.Context, s *Successor) error {
+	timeout := time.NewTimer(upgradeTimeout)
+	defer timeout.Stop()
+	kill := func(cause error) error {
+		return d.unlessHandedOver(func() error {
+			s.Kill()
+			<-s.Ended
+			return fmt.Errorf("waiting for the successor, which was killed: %w", cause)
+		})
+	}
+	for {
+		select {
+		case <-d.announced:
+			return nil
+		case peers := <-d.preparing:
+			timeout.Reset(upgradeTimeout + handover.PreparationTimeout(peers))
+		case exit := <-s.Ended:
+			return d.unlessHandedOver(func() error { return successorExited(exit) })
+		case <-timeout.C:
+			return kill(errUpgradeTimeout)
+		case <-ctx.Done():
+			return kill(context.Cause(ctx))
+		}
+	}
+}
+
+// noteSnapshot tells a waiting upgrade that its successor prepares a tunnel with so many peers.
+func (d *Daemon) noteSnapshot(peers int) {
+	select {
+	case d.preparing <- peers:
+	default: // the successor was started by somebody else
+	}
 }
 
 // addUpgradeReply keeps the Daemon from ending until upgradeReplies.Done is called. It fails after a handover.
@@ -171,6 +193,7 @@ func (d *Daemon) sendSnapshot(c handover.Conn) (*device.State, error) {
 	if s.Device, err = t.Snapshot(); err != nil {
 		return nil, err
 	}
+	d.noteSnapshot(len(s.Device.Peers))
 	return s.Device, c.SendSnapshot(s, fds)
 }
 

@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // newUpgradeDaemon returns a Daemon with the fields that upgrade uses.
 func newUpgradeDaemon(start func(_, _ string) (*Successor, error)) *Daemon {
 	return &Daemon{
-		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), done: make(chan struct{}),
+		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), preparing: make(chan int),
+		done: make(chan struct{}),
 		tunnel: &tunnel{tun: tun.NewFake(tun.FakeConfig{})},
 	}
 }
@@ -38,6 +41,25 @@ func TestLateSuccessorIsKilled(t *testing.T) {
 			t.Errorf("got process killed %t, error %v, want error %v", *killed, err, syscall.ETIMEDOUT)
 		}
 		d.upgradeReplies.Wait() // returns at once
+	})
+}
+
+// TestSuccessorWithManyPeersHasMoreTime prepares as many peers as a device may have, for nearly the time that one predecessor waits.
+func TestSuccessorWithManyPeersHasMoreTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, killed := fakeSuccessor()
+		d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
+		go func() {
+			time.Sleep(time.Second)
+			d.noteSnapshot(device.MaxPeers)
+			time.Sleep(handover.PreparationTimeout(device.MaxPeers))
+			d.finishHandover("wg0", 7)
+		}()
+		replied, err := d.upgrade(t.Context(), "/new")
+		if err != nil || *killed {
+			t.Fatalf("got process killed %t, error %v", *killed, err)
+		}
+		replied()
 	})
 }
 
