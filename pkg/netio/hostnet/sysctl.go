@@ -56,7 +56,7 @@ func SetSrcValidMark(on bool) error {
 // ip-sysctl documentation).
 func PromoteSecondaries(name string) error {
 	if err := writeSysctl("/proc/sys/net/ipv4/conf/"+name+"/promote_secondaries", "1"); err != nil {
-		return fmt.Errorf("setting net.ipv4.conf.*.promote_secondaries of %s: %w", name, err)
+		return fmt.Errorf("setting net.ipv4.conf.%s.promote_secondaries: %w", name, err)
 	}
 	return nil
 }
