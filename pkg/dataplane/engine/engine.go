@@ -48,6 +48,7 @@ type Engine struct {
 	SlowDrops drop.Counters
 	slow      slowLane
 	observer  flowObserver
+	rxBudget  rxBudget
 	before    *Stats       // counters of a previous engine; nil for none
 	mtu       atomic.Int64 // the TUN's; lanes read it once per batch
 
@@ -59,7 +60,9 @@ type Engine struct {
 // New returns an engine with one lane per queue of the device. Start makes it run.
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
-	for i, q := range cfg.Device.Queues() {
+	queues := cfg.Device.Queues()
+	e.rxBudget.init(len(queues) + 1) // and the slow lane
+	for i, q := range queues {
 		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Pool))
 	}
 	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue}, nil)

@@ -108,7 +108,7 @@ func TestUnopenedDropsAreCountedByPort(t *testing.T) {
 	r := newRig(t)
 	_, _ = r.engine.Flows()
 	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
-	for range rxQueueTotal / 65536 {
+	for range rxBytes / 65536 {
 		r.put(0, fromPort(1000), 'f', 45)
 		r.rx.admit(0)
 	}

@@ -66,7 +66,7 @@ func newReceiver(l *lane, n int) *receiver {
 		r.buffers[i] = newBuffer(receiveClass, i)
 		r.in[i].Buf = r.buffers[i].bytes
 	}
-	r.queue = newRXQueue(r, len(l.engine.lanes))
+	r.queue = newRXQueue(r, &l.engine.rxBudget)
 	return r
 }
 
@@ -79,6 +79,7 @@ func (l *lane) receive(conn underlay.Lane, yield func(bool)) {
 
 // run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
 func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
+	defer r.queue.close()
 	for {
 		n, err := 0, error(nil)
 		if r.idle() {
@@ -357,7 +358,7 @@ func (r *receiver) flush() {
 	failed, _ := r.merger.Flush(r)
 	r.drop(drop.RXTUNWrite, failed)
 	r.merged = 0
-	r.queue.buffers.recycle()
+	r.queue.recycle()
 }
 
 // WriteTrain writes one merged train to the TUN; it implements offload.Sink.

@@ -27,15 +27,16 @@ const (
 	rxFlowQuantum = 16 << 10
 	// rxElements is the maximum number of elements. It limits small ones; large ones reach the limit of bytes first.
 	rxElements = 4096
-	// maxRXQueue and minRXQueue bound the memory of a lane's queue in bytes. rxQueueTotal is that of all lanes, if it allows minRXQueue
-	// for each. A flow whose round trip is 20 ms needs 12 MiB at 5 Gbit/s to get over its slow start without loss.
-	maxRXQueue   = 32 << 20
-	minRXQueue   = 4 << 20
-	rxQueueTotal = 64 << 20
-	// rxMessages bounds the messages in all queues, if it allows minRXMessages for each lane. A message is refused as a replay if more
-	// messages of its session than the window holds pass it in other flows.
-	rxMessages    = session.WindowSize / 4 * 3
-	minRXMessages = 4096
+	// rxBytes bounds the memory of all lanes' queues in bytes. A lane has rxReserve for itself, and more if the others leave it (budget). The
+	// slow start of one flow at 4 Gbit/s and a round trip of 100 ms overshoots by some 50 MB.
+	rxBytes      = 64 << 20
+	rxReserve    = 4 << 20
+	rxBytesChunk = 1 << 20
+	// rxMessages bounds the messages in all queues, shared likewise. A message is refused as a replay if more messages of its session than
+	// the window holds pass it in other flows.
+	rxMessages        = session.WindowSize / 4 * 3
+	rxMessagesReserve = 4096
+	rxMessagesChunk   = 512
 )
 
 // element is one received element: a datagram or a train of datagrams.
@@ -61,30 +62,50 @@ func (e *element) train() []byte { return e.Buf[e.skip:e.N] }
 // rxQueue is the receive queue of one lane.
 type rxQueue struct {
 	*fqcodel.Queue[element]
-	buffers     bufferSet
-	limit       int // bytes of buffers
-	messages    int // in the queue
-	maxMessages int
-	bulk        int // elements in the queue of at least bulkThreshold bytes
-	seed        maphash.Seed
+	buffers  bufferSet
+	messages int // in the queue
+	bulk     int // elements in the queue of at least bulkThreshold bytes
+	seed     maphash.Seed
+	// What the lane may use of the engine's rxBudget.
+	byteLimit, messageLimit allowance
 }
 
-func newRXQueue(r *receiver, lanes int) rxQueue {
-	limit := min(max(rxQueueTotal/lanes, minRXQueue), maxRXQueue)
+// rxBudget is what the receive queues of an engine's lanes share.
+type rxBudget struct{ bytes, messages budget }
+
+func (b *rxBudget) init(lanes int) {
+	b.bytes.init(rxBytes, rxReserve, rxBytesChunk, lanes)
+	b.messages.init(rxMessages, rxMessagesReserve, rxMessagesChunk, lanes)
+}
+
+func newRXQueue(r *receiver, b *rxBudget) rxQueue {
 	return rxQueue{
 		Queue: fqcodel.New(fqcodel.Config[element]{
 			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval, MTU: rxMTU},
-			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: limit, Signal: r.signal,
+			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: rxBytes, Signal: r.signal,
 		}),
-		limit:       limit,
-		maxMessages: max(rxMessages/lanes, minRXMessages),
-		seed:        maphash.MakeSeed(),
+		seed:         maphash.MakeSeed(),
+		byteLimit:    allowance{budget: &b.bytes},
+		messageLimit: allowance{budget: &b.messages},
 	}
 }
 
 // full reports whether an element must leave the queue before Push.
 func (q *rxQueue) full() bool {
-	return q.Full() || q.buffers.used >= q.limit || q.messages >= q.maxMessages
+	return q.Full() || q.byteLimit.exceeded(q.buffers.used) || q.messageLimit.exceeded(q.messages)
+}
+
+// recycle makes the buffers of handled elements available again, and returns what the queue does not need to the other lanes.
+func (q *rxQueue) recycle() {
+	q.buffers.recycle()
+	q.byteLimit.shrink(q.buffers.used)
+	q.messageLimit.shrink(q.messages)
+}
+
+// close returns all that the queue shares with other lanes.
+func (q *rxQueue) close() {
+	q.byteLimit.close()
+	q.messageLimit.close()
 }
 
 // admit moves received element i to the queue. If the queue is full, the flow with most bytes in it loses its oldest elements. Messages in
@@ -109,7 +130,7 @@ func (r *receiver) admit(i int) {
 		r.noteUnopened(&e, e.messages(), len(e.train()))
 		q.messages -= e.messages()
 		q.forget(&e)
-		q.buffers.recycle()
+		q.recycle()
 	}
 	e := element{Datagrams: *d, flow: flow, buffer: q.buffers.take(d.N), skip: first}
 	if len(e.buffer.bytes) < maxElement {

@@ -235,7 +235,7 @@ func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	r := newRig(t)
 	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
 	const each = 45
-	sent, arrivals := 0, rxQueueTotal/65536
+	sent, arrivals := 0, rxBytes/65536
 	for range arrivals { // nothing is handled meanwhile: the lane is busy elsewhere
 		r.put(0, fromPort(1000), 'f', each)
 		r.rx.admit(0)
@@ -243,8 +243,8 @@ func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	}
 	r.put(0, fromPort(1001), 's', 1)
 	r.rx.admit(0)
-	if used := r.rx.queue.buffers.used; used > maxRXQueue+maxElement {
-		t.Errorf("the queue takes %d bytes, want at most %d", used, maxRXQueue+maxElement)
+	if used := r.rx.queue.buffers.used; used > rxBytes+maxElement {
+		t.Errorf("the queue takes %d bytes, want at most %d", used, rxBytes+maxElement)
 	}
 	r.rx.batch(0)
 	got := map[byte]int{}

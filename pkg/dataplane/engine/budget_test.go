@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+)
+
+func newAllowances(total, reserve, chunk int64, lanes int) (*budget, []allowance) {
+	b := new(budget)
+	b.init(total, reserve, chunk, lanes)
+	all := make([]allowance, lanes)
+	for i := range all {
+		all[i].budget = b
+	}
+	return b, all
+}
+
+// grow raises what a lane uses to the most that it may, and returns that.
+func (a *allowance) grow() int {
+	used := 0
+	for !a.exceeded(used) {
+		used++
+	}
+	return used
+}
+
+func TestBudgetLeavesSomeToOtherLanes(t *testing.T) {
+	for _, lanes := range []int{1, 2, 3, 17, 65} {
+		b, all := newAllowances(64<<10, 4<<10, 64, lanes)
+		held := 0
+		for i := range all {
+			n := all[i].grow()
+			if n < int(b.reserve) {
+				t.Errorf("lane %d of %d may use %d, less than its reserve of %d", i, lanes, n, b.reserve)
+			}
+			if i == 0 && n < 3*(64<<10)/8 {
+				t.Errorf("the only busy one of %d lanes may use %d", lanes, n)
+			}
+			if i == 1 && all[1].taken == 0 {
+				t.Errorf("the second busy lane of %d gets nothing but its reserve", lanes)
+			}
+			held += n
+		}
+		if held > 64<<10 {
+			t.Errorf("%d lanes use %d, more than there is", lanes, held)
+		}
+	}
+}
+
+func TestBudgetReturnsWhatIsNotUsed(t *testing.T) {
+	b, all := newAllowances(64<<10, 4<<10, 64, 3)
+	before := b.left.Load()
+	all[0].grow()
+	all[0].shrink(0)
+	if all[0].taken > b.chunk {
+		t.Errorf("an empty queue keeps %d, more than a chunk", all[0].taken)
+	}
+	all[0].grow()
+	all[0].close()
+	if left := b.left.Load(); left != before {
+		t.Errorf("%d is left after all lanes closed, want %d", left, before)
+	}
+}
+
+// TestBudgetIsNeverOverdrawn has lanes that take and return at the same time.
+func TestBudgetIsNeverOverdrawn(t *testing.T) {
+	const total = 1000
+	b, all := newAllowances(total, 20, 7, 8)
+	before := b.left.Load()
+	var lanes sync.WaitGroup
+	for i := range all {
+		a, r := &all[i], rand.New(rand.NewPCG(1, uint64(i)))
+		lanes.Go(func() {
+			for range 20_000 {
+				if used := r.IntN(total); a.exceeded(used) {
+					a.shrink(r.IntN(total))
+				}
+				if left := b.left.Load(); left < 0 || left > before {
+					t.Errorf("%d of %d is left", left, before)
+					return
+				}
+			}
+			a.close()
+		})
+	}
+	lanes.Wait()
+	if left := b.left.Load(); left != before {
+		t.Errorf("%d is left after all lanes closed, want %d", left, before)
+	}
+}
