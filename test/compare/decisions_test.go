@@ -26,14 +26,20 @@ type decider struct {
 	aead cipher.AEAD // of messages to the device
 	id   uint32      // the receiver index of these
 
-	mu  sync.Mutex
-	got [][]byte
+	guests *guests
+	mu     sync.Mutex
+	got    [][]byte
 }
 
-func newDecider(tb testing.TB, i implementation) *decider {
+// newDecider starts a device with a session, and more peers.
+func newDecider(tb testing.TB, i implementation, more int) *decider {
 	tb.Helper()
 	ours, theirs := newEndConfigs(tb)
-	d := &decider{implementation: i, net: newMemoryNet(1)}
+	d := &decider{implementation: i, net: newMemoryNet(1), guests: newGuests(tb, more)}
+	d.guests.device, d.guests.host = theirs.peerKey, theirs.key
+	for _, key := range d.guests.keys {
+		ours.others = append(ours.others, key.Public())
+	}
 	d.net.received.inspector = d.deliver
 	i.start(tb, d.net, ours)
 	r := newRemote(tb, d.net, theirs)
@@ -168,7 +174,7 @@ func FuzzSameDecision(f *testing.F) {
 	f.Add([]byte{0, 1, 0xff, 0xff, 1, 0xff, 0xff, 2, 0x1f, 0xc0, 3, 0, 3, 1, 3, 2, 3, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := &script{rest: b}
-		ours, theirs := newDecider(t, implementations[0]), newDecider(t, implementations[2])
+		ours, theirs := newDecider(t, implementations[0], 0), newDecider(t, implementations[2], 0)
 		for range maxMessages {
 			if len(s.rest) == 0 {
 				break
@@ -194,7 +200,7 @@ func wantSameDecisions(t *testing.T, ours, theirs *decider, last []byte) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("ropewalk delivered %q\nwireguard-go %q", a, b)
+			t.Fatalf("%s delivered %q\n%s %q", ours.name, a, theirs.name, b)
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -26,7 +26,8 @@
 // The metrics are ns/packet in wall-clock time, cpu-ns/packet in CPU time of the process on all its cores, and Gbit/s of inner
 // packets. On a machine with other load, cpu-ns/packet is the most reliable.
 //
-// Two fuzz targets compare what both decide: FuzzSameDecision which packets of an arbitrary sequence of data messages are delivered,
+// Three fuzz targets compare decisions: FuzzSameDecision which packets of an arbitrary sequence of data messages are delivered,
+// FuzzSameAnswers which handshake messages among them are answered (TestKernelMakesSameDecisions asks the kernel's WireGuard),
 // FuzzSameConfiguration which set operations of the control protocol are accepted, and what is configured then. Differences that are
 // intended are not generated, and named where they would be.
 package compare

@@ -22,8 +22,9 @@ const mtu = 1500
 type endConfig struct {
 	key     noise.PrivateKey
 	peerKey noise.PublicKey
-	peer    netip.AddrPort // the peer's endpoint
-	allowed netip.Prefix   // the peer's allowed IPs
+	peer    netip.AddrPort    // the peer's endpoint
+	allowed netip.Prefix      // the peer's allowed IPs
+	others  []noise.PublicKey // peers without endpoint and allowed IPs
 }
 
 // newEndConfigs returns the configurations of both ends. Our inner address is 10.0.0.1, theirs 10.0.0.2.

@@ -29,13 +29,14 @@ func startRopewalk(tb testing.TB, e *memoryNet, s endConfig) {
 	})
 	tb.Cleanup(d.Close)
 	off, port := config.SpreadOff, s.peer.Port()
-	err := d.Configure(config.Device{
-		PrivateKey: &s.key, ListenPort: &port, Spread: &off,
-		Peers: []config.Peer{{
-			PublicKey: s.peerKey, Endpoint: &config.Endpoint{AddrPort: s.peer},
-			AllowedIPs: []config.AllowedIP{{Prefix: s.allowed}},
-		}},
-	})
+	peers := []config.Peer{{
+		PublicKey: s.peerKey, Endpoint: &config.Endpoint{AddrPort: s.peer},
+		AllowedIPs: []config.AllowedIP{{Prefix: s.allowed}},
+	}}
+	for _, key := range s.others {
+		peers = append(peers, config.Peer{PublicKey: key})
+	}
+	err := d.Configure(config.Device{PrivateKey: &s.key, ListenPort: &port, Spread: &off, Peers: peers})
 	if err != nil {
 		tb.Fatal(err)
 	}

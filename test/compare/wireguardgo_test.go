@@ -21,9 +21,12 @@ func startWireGuardGo(tb testing.TB, e *memoryNet, s endConfig) {
 	t := &wireguardGoTUN{net: e, events: make(chan wgtun.Event, 1)}
 	d := wg.NewDevice(t, &bind{net: e, peer: bindEndpoint{s.peer}}, wg.NewLogger(wg.LogLevelSilent, ""))
 	tb.Cleanup(d.Close)
-	err := d.IpcSet(fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
-		s.key.Hex(), s.peer.Port(), s.peerKey.Hex(), s.peer, s.allowed))
-	if err != nil {
+	set := fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
+		s.key.Hex(), s.peer.Port(), s.peerKey.Hex(), s.peer, s.allowed)
+	for _, key := range s.others {
+		set += fmt.Sprintf("public_key=%s\n", key.Hex())
+	}
+	if err := d.IpcSet(set); err != nil {
 		tb.Fatal(err)
 	}
 	if err := d.Up(); err != nil {

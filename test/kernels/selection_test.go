@@ -15,7 +15,7 @@ import (
 // defaultPackages are the packages whose behaviour depends on the kernel.
 var defaultPackages = []string{
 	"./pkg/netio/tun", "./pkg/netio/underlay/udp", "./pkg/protocol/offload", "./pkg/netio/hostnet", "./pkg/ebpf/programs", "./pkg/ebpf/hook", "./pkg/ebpf/spreader",
-	"./pkg/cluster/agent", "./test/interop", "./test/spread", "./test/flannel",
+	"./pkg/cluster/agent", "./test/interop", "./test/spread", "./test/flannel", "./test/compare",
 }
 
 // hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.
@@ -38,6 +38,7 @@ func hostOnlyTests() []string {
 		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
 		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
 		"TestPathMTUIsMeasured",
+		"TestImplementationsDoEqualWork", "FuzzSameDecision", "FuzzSameAnswers", "FuzzSameConfiguration", // in memory
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 		"TestXDPGuardPassesMasqueradedTunnel",
 	}
@@ -75,6 +76,7 @@ func slowSteps() map[string][]string {
 		"hook":     append(pinnedSeries(), oldest(), newest()),
 		"spreader": {newest()},
 		"flannel":  {newest()},
+		"compare":  {newest()}, // the kernel's WireGuard decides as it always did
 	}
 }
 
