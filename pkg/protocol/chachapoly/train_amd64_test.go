@@ -38,7 +38,7 @@ func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
 			"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512DQ": &cpu.X86.HasAVX512DQ, "AVX512VL": &cpu.X86.HasAVX512VL,
 			"AVX512VBMI2": &cpu.X86.HasAVX512VBMI2, "AVX512IFMA": &cpu.X86.HasAVX512IFMA, "BMI2": &cpu.X86.HasBMI2,
 		},
-		AVX2: {"AVX2": &cpu.X86.HasAVX2},
+		AVX2: {"AVX2": &cpu.X86.HasAVX2, "BMI2": &cpu.X86.HasBMI2},
 	} {
 		for flag, has := range flags {
 			t.Run(name+"/"+flag, func(t *testing.T) {
@@ -72,6 +72,17 @@ func TestFallsBackWhenSelfTestFails(t *testing.T) {
 	i.seal = func(*secret, *Scratch, []Message) {}
 	if selfTest(i) {
 		t.Error("selfTest of an implementation that does not seal = true, want false")
+	}
+}
+
+func TestSelfTestReachesFusedKernel(t *testing.T) {
+	groups := 0
+	selfTest(&implementation{
+		seal: func(k *secret, s *Scratch, msgs []Message) { groups = groupLen(msgs); sealEach(k, s, msgs) },
+		open: openEach,
+	})
+	if groups == 0 {
+		t.Error("the self-test's messages are not taken in groups, want them to be")
 	}
 }
 
