@@ -44,34 +44,43 @@ func TestExportGivesKeysEndpointsAndPods(t *testing.T) {
 		{"no ExternalIP", ExportConfig{PublicAddrs: addrs}, func(_, _ *Node) {}, nil, "", "node n2: it has no ExternalIP"},
 		{"keepalive", ExportConfig{Keepalive: 25}, func(_, two *Node) { two.OptOut = true }, []ExternalPeer{kept}, "", ""},
 		{
-			"both IP versions", ExportConfig{},
+			"both IP versions",
+			ExportConfig{},
 			func(one, two *Node) {
 				one.PodCIDRs, two.OptOut = append(one.PodCIDRs, netip.MustParsePrefix("fd00:244:1::/64")), true
 			},
-			[]ExternalPeer{dual}, "", "",
+			[]ExternalPeer{dual},
+			"", "",
 		},
 		{
-			"adjacent prefixes are merged", ExportConfig{},
+			"adjacent prefixes are merged",
+			ExportConfig{},
 			func(one, two *Node) {
 				one.PodCIDRs, two.OptOut = prefixesOf("10.244.1.128/25", "10.244.1.0/26", "10.244.1.64/26"), true
 			},
-			[]ExternalPeer{one}, "", "",
+			[]ExternalPeer{one},
+			"", "",
 		},
 		{"no agent", ExportConfig{}, func(_, two *Node) { two.Agent = nil }, []ExternalPeer{one}, "n2: it has no agent in mode mesh with a key", ""},
 		{"mode spread", ExportConfig{}, func(_, two *Node) { spreads(two) }, []ExternalPeer{one}, "n2: it has no agent in mode mesh with a key", ""},
 		{"no key", ExportConfig{}, func(_, two *Node) { two.Agent.Key = noise.PublicKey{} }, []ExternalPeer{one}, "n2: it has not published its key yet", ""},
 		{"no pods", ExportConfig{}, func(_, two *Node) { two.PodCIDRs = nil }, []ExternalPeer{one}, "n2: no pod prefixes of it are known", ""},
 		{
-			"pods of two nodes", ExportConfig{}, func(_, two *Node) { two.PodCIDRs = prefixesOf("10.244.1.0/25") }, nil, "",
+			"pods of two nodes",
+			ExportConfig{},
+			func(_, two *Node) { two.PodCIDRs = prefixesOf("10.244.1.0/25") }, nil, "",
 			"node n2: its pod prefix 10.244.1.0/25 is not used: it overlaps the pods of node n1",
 		},
 		{"a copied key", ExportConfig{}, func(_, two *Node) { two.Agent.Key = noise.PublicKey{1} }, nil, "", "node n2: its key is the key of node n1"},
 		{
-			"no endpoint", ExportConfig{}, func(_, two *Node) { two.Agent.Endpoints = nil }, nil, "",
+			"no endpoint",
+			ExportConfig{},
+			func(_, two *Node) { two.Agent.Endpoints = nil }, nil, "",
 			"node n2: it has published no endpoint of its own",
 		},
 		{
-			"more prefixes than a peer can have", ExportConfig{},
+			"more prefixes than a peer can have",
+			ExportConfig{},
 			func(_, two *Node) {
 				for i := range byte(65) {
 					two.PodCIDRs = append(two.PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 245, 2 * i, 0}), 24))
@@ -260,7 +269,8 @@ func TestExportsThatNodesWouldRefuseAreFound(t *testing.T) {
 		{"pods of a node that opted out", []ExternalPeer{exported(3, "10.244.2.0/24")}, "n3: its allowed IP 10.244.2.0/24 overlaps the pods of node n2"},
 		{"an address of a node", []ExternalPeer{exported(3, "192.0.2.0/24")}, "n3: its allowed IP 192.0.2.0/24 overlaps an address of node n1"},
 		{
-			"a peer that is there", []ExternalPeer{older, exported(3, "10.245.3.0/24")},
+			"a peer that is there",
+			[]ExternalPeer{older, exported(3, "10.245.3.0/24")},
 			"n3: its allowed IP 10.245.3.0/24 is an allowed IP of the older RopewalkPeer laptop",
 		},
 		{"a refused peer that is there", []ExternalPeer{external(-1, "laptop", "10.244.1.0/24"), exported(3, "10.245.3.0/24")}, ""},

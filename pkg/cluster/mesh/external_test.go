@@ -245,11 +245,14 @@ func TestGatewayForwardsForOtherNodes(t *testing.T) {
 		{"a node", "n1", []Node{node(1), small}, "n2 [10.8.0.0/16 10.244.2.0/24 192.0.2.2/32]", 1400, ""},
 		{"the gateway", "n2", []Node{node(1), small}, "n1 [10.244.1.0/24 192.0.2.1/32]; west [10.8.0.0/16]", 0, ""},
 		{
-			"no gateway", "n1", []Node{node(1), node(3)}, "n3 [10.244.3.0/24 192.0.2.3/32]", 0,
+			"no gateway", "n1",
+			[]Node{node(1), node(3)},
+			"n3 [10.244.3.0/24 192.0.2.3/32]", 0,
 			"this node does not reach the RopewalkPeer west, packets for it are dropped: its gateway n2 is no peer",
 		},
 		{
-			"a gateway whose key changes", "n1", []Node{node(1), node(2, func(n *Node) { n.Agent.NextKey = noise.PublicKey{1, 1} })},
+			"a gateway whose key changes", "n1",
+			[]Node{node(1), node(2, func(n *Node) { n.Agent.NextKey = noise.PublicKey{1, 1} })},
 			"n2 []; n2 [10.8.0.0/16 10.244.2.0/24 192.0.2.2/32]", 0, "",
 		},
 	} {

@@ -21,7 +21,7 @@ import (
 func newUpgradeDaemon(start func(_, _ string) (*Successor, error)) *Daemon {
 	return &Daemon{
 		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), preparing: make(chan int),
-		done: make(chan struct{}),
+		done:   make(chan struct{}),
 		tunnel: &tunnel{tun: tun.NewFake(tun.FakeConfig{})},
 	}
 }

@@ -74,7 +74,8 @@ func TestFormatFollowsOutputExtension(t *testing.T) {
 }
 
 func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
-	for _, text := range []string{"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s",
+	for _, text := range []string{
+		"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s",
 		"export", "export --cluster-name East", "export --cluster-name a.b", "export --cluster-name " + strings.Repeat("a", 31), "export --cluster-name a node-1",
 		"export --cluster-name a --behind-nat --external-ip", "export --cluster-name a --pod-cidr 10.0.0.0/8", "export --cluster-name a --gateway n1 --pod-cidr 10",
 	} {
