@@ -56,16 +56,14 @@ func (r *runner) totalsFile() string { return filepath.Join(r.work, "totals.json
 // run fuzzes until the time is over or ctx ends, then updates archives and prints the table. It fails if there was a finding.
 func (r *runner) run(ctx context.Context, out io.Writer) error {
 	all := slices.Clone(r.targets)
-	err := r.fuzzAll(ctx, time.Duration(r.hours*float64(time.Hour)))
+	fuzzErr := r.fuzzAll(ctx, time.Duration(r.hours*float64(time.Hour)))
+	// An interrupt or an error ends fuzzing only: the new inputs are kept.
+	r.updateArchives(context.WithoutCancel(ctx), all)
+	err := errors.Join(fuzzErr, r.totals.write(r.totalsFile()))
+	r.totals.print(out)
 	if err != nil {
 		return err
 	}
-	// An interrupt ends fuzzing only: the new inputs are kept.
-	r.updateArchives(context.WithoutCancel(ctx), all)
-	if err := r.totals.write(r.totalsFile()); err != nil {
-		return err
-	}
-	r.totals.print(out)
 	if r.findings > 0 {
 		return fmt.Errorf("%d targets have findings: run go test on their packages to see the failures", r.findings)
 	}

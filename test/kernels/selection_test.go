@@ -23,6 +23,7 @@ func hostOnlyTests() []string {
 	return []string{
 		"TestCallsRunDownTheFiles",                                        // reads the sources
 		"TestKernelMergesPacketsIntoSameTrains", "FuzzMergeMatchesKernel", // GRO ends trains at each tick: too short for an emulator
+		"TestKernelSplitsTrainsIntoSamePackets", "FuzzSplitMatchesKernel", // an emulated router loses packets of some trains
 		"TestXDPCarriesTrafficInBothDirections", "TestXDPCarriesTrafficOverIPv4", "TestXDPRekeysWithoutPacketLoss",
 		"TestXDPFollowsRoamingPeer", "TestUnderlayChangesUnderTrafficWithoutRekey", "TestXDPResumesAfterLinkFlap",
 		"TestKilledDaemonDetachesXDPProgram",
