@@ -6,11 +6,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +53,7 @@ type nodeReader struct {
 // nodeRead is the last read of a Node.
 type nodeRead struct {
 	at    time.Time
-	claim string // of its RopewalkNode at that time
+	claim claim // of its RopewalkNode at that time
 }
 
 const (
@@ -224,10 +224,10 @@ func (w *nodeWatch) readRequested(ctx context.Context) {
 	for name := range w.take() {
 		n, rn := w.known(name)
 		last, wasRead := w.lastReads[name]
-		switch claim := claimOf(rn); {
+		switch now := claimOf(rn); {
 		case agrees(n, rn):
-			w.lastReads[name] = nodeRead{last.at, claim}
-		case wasRead && last.claim == claim:
+			w.lastReads[name] = nodeRead{last.at, now}
+		case wasRead && last.claim == now:
 		case time.Since(last.at) < w.minInterval:
 			w.requestAfter(name)
 		default:
@@ -319,8 +319,16 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 	}
 }
 
-// unread is a claim that no RopewalkNode has, so that the Node is read again.
-const unread = "unread"
+// claim is a hash of what a RopewalkNode claims about its Node: the text would take as much memory as the Node.
+type claim uint64
+
+const (
+	noClaim claim = iota // there is no RopewalkNode
+	unread               // no RopewalkNode has it, so that the Node is read again
+)
+
+// claimSeed keeps nodes from making claims of the same hash.
+var claimSeed = maphash.MakeSeed()
 
 // relist reads all Nodes.
 func (w *nodeWatch) relist(ctx context.Context, names []string) {
@@ -402,16 +410,17 @@ func agrees(n *node, rn *v1alpha1.RopewalkNode) bool {
 }
 
 // claimOf returns what a RopewalkNode claims about its Node. Nil claims nothing.
-func claimOf(rn *v1alpha1.RopewalkNode) string {
+func claimOf(rn *v1alpha1.RopewalkNode) claim {
 	if rn == nil {
-		return ""
+		return noClaim
 	}
-	var b strings.Builder
+	var b maphash.Hash
+	b.SetSeed(claimSeed)
 	for _, o := range rn.OwnerReferences {
-		b.WriteString(string(o.UID) + " ")
+		_, _ = b.WriteString(string(o.UID) + " ")
 	}
 	fmt.Fprint(&b, endpointAddrs(&rn.Status), rn.Status.PodCIDRs)
-	return b.String()
+	return claim(b.Sum64() | 1<<63)
 }
 
 // endpointAddrs returns the sorted addresses of a status' endpoints.
