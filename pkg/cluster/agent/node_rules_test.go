@@ -21,6 +21,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
+	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
 // protocolNumbers is for machines without /etc/protocols.
@@ -42,6 +43,12 @@ func route(t *testing.T, to, flow string) string {
 func addNodeWithTunnel() error {
 	return errors.Join(addLink("eth9", "192.0.2.1/24"), addAddr("eth9", "2001:db8:9::1/64"), addLink("tunnel", "10.244.1.0/32"), addLink("pod1", "10.244.1.1/24"),
 		setSysctl("ipv4/ip_forward", "1"))
+}
+
+func TestDoctorKnowsTunnelMark(t *testing.T) {
+	if facts.NodeTrafficMark != tunnelMark {
+		t.Errorf("doctor takes %#x for the mark, want %#x", facts.NodeTrafficMark, tunnelMark)
+	}
 }
 
 func nodeRouting() *Routing {

@@ -17,6 +17,43 @@ func tunnelChecks() []Check {
 			"a tunnel carries traffic only while its interface is up and its daemon runs, and only ropewalk's daemon reports statistics").needsTunnel(),
 		check("kernel-stall", "kernels whose WireGuard can stop receiving from a peer (CVE-2026-52945)", evaluateStall,
 			"the peer's receive queue stops until the interface is restarted, most likely with threaded NAPI (/sys/class/net/DEV/threaded)").needsTunnel(),
+		check("node-encryption", "Kubernetes nodes to which traffic of nodes leaves unencrypted (mesh.encryptNodes)", evaluateNodeEncryption,
+			"traffic between two nodes is encrypted only if both take part: the agent, the kernel, addresses and labels of either may exclude it").needsTunnel(),
+	}
+}
+
+// maxListedNodes bounds the addresses in a message.
+const maxListedNodes = 5
+
+func evaluateNodeEncryption(f *facts.Facts, r *recorder) {
+	const fix = "ropewalk mesh status   # says which nodes take part, and why others do not"
+	found := false
+	for _, t := range f.Tunnels {
+		if t.Mark != facts.NodeTrafficMark {
+			continue
+		}
+		found = true
+		nodes, clear := 0, []string(nil)
+		for _, p := range t.Peers {
+			if p.NodeDevice == "" {
+				continue
+			}
+			if nodes++; p.NodeDevice != t.Name {
+				clear = append(clear, p.Endpoint.Addr().Unmap().String())
+			}
+		}
+		if len(clear) == 0 {
+			r.ok(t.Name, "traffic to all %d peer nodes goes through the tunnel", nodes)
+			continue
+		}
+		list := strings.Join(clear[:min(len(clear), maxListedNodes)], ", ")
+		if more := len(clear) - maxListedNodes; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		r.warn(t.Name, fmt.Sprintf("traffic to %d of %d peer nodes is not encrypted: %s", len(clear), nodes, list), fix)
+	}
+	if !found {
+		r.ok("", "no tunnel of a Kubernetes node that encrypts traffic between nodes")
 	}
 }
 

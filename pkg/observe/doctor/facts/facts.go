@@ -183,7 +183,13 @@ type Tunnel struct {
 type Peer struct {
 	Endpoint netip.AddrPort
 	PathMTU  Result[int]
+	// NodeDevice is the device by which other packets to the endpoint's address leave, if the tunnel is that of a Kubernetes node that
+	// encrypts traffic between nodes, and the peer is a node; "": neither.
+	NodeDevice string
 }
+
+// NodeTrafficMark is the mark of a tunnel whose agent encrypts traffic between nodes (mesh.encryptNodes).
+const NodeTrafficMark = 0x52
 
 // Stats is the part of the daemon's statistics that checks use.
 type Stats struct {

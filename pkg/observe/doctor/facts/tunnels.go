@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -109,11 +110,21 @@ func (t *Tunnel) setStatus(status config.Status) {
 		p := &status.Peers[i]
 		if p.Endpoint.AddrPort.IsValid() && len(t.Peers) < maxPeers {
 			t.Peers = append(t.Peers, Peer{
-				Endpoint: p.Endpoint.AddrPort,
-				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
+				Endpoint:   p.Endpoint.AddrPort,
+				PathMTU:    result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
+				NodeDevice: t.nodeDevice(p),
 			})
 		}
 	}
+}
+
+// nodeDevice returns Peer.NodeDevice. The endpoint's address of a node is among its allowed IPs.
+func (t *Tunnel) nodeDevice(p *config.PeerStatus) string {
+	addr := p.Endpoint.AddrPort.Addr().Unmap()
+	if t.Mark != NodeTrafficMark || !slices.Contains(p.AllowedIPs, netip.PrefixFrom(addr, addr.BitLen())) {
+		return ""
+	}
+	return hostnet.EgressDeviceName(addr, 0)
 }
 
 // kernelTunnels lists the kernel's WireGuard tunnels. Reading their configuration needs CAP_NET_ADMIN.
