@@ -30,15 +30,16 @@ func TestCluster(t *testing.T) {
 	c.step("kustomize", c.testKustomize)
 }
 
-// TestClusterWithOneIPVersion has clusters whose nodes, pods and Services have no other.
+// TestClusterWithOneIPVersion has clusters whose nodes, pods and Services have no other. They encrypt traffic between nodes, too.
 func TestClusterWithOneIPVersion(t *testing.T) {
 	for i, name := range []string{"IPv4", "IPv6"} {
 		t.Run(name, func(t *testing.T) {
 			c := startCluster(t, ipVersions{ipv4, ipv6}[i])
 			c.applyPods()
-			c.step("install", c.testInstall)
+			c.step("install", func() { c.install(c.nodeEncryption()) })
 			c.step("pod to pod", c.testPodToPod)
 			c.step("pods and nodes", c.testPodsAndNodes)
+			c.step("node encryption", c.testNodeEncryption)
 			c.step("services", c.testServices)
 			c.step("blackout", c.testBlackout)
 		})
@@ -46,8 +47,12 @@ func TestClusterWithOneIPVersion(t *testing.T) {
 }
 
 // testInstall installs the agents in mode mesh with the commands of the documentation.
-func (c *cluster) testInstall() {
-	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+c.ip.pods()+"}'")
+func (c *cluster) testInstall() { c.install("") }
+
+// install is testInstall with more arguments of Helm.
+func (c *cluster) install(more string) {
+	c.Helper()
+	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
 }
 
 // testDoctor examines a node from the agent's pod, which has all that it needs.
