@@ -66,7 +66,7 @@ type rxQueue struct {
 	messages int // in the queue
 	bulk     int // elements in the queue of at least bulkThreshold bytes
 	seed     maphash.Seed
-	// What the lane may use of the engine's rxBudget.
+	// The parts of the engine's rxBudget that the lane may use.
 	byteLimit, messageLimit allowance
 }
 
