@@ -12,5 +12,7 @@
 // nobody, and yield their core while they poll. Each job ring counts the results of its jobs. It backs off when workers do
 // not run them in time, wait for their cores, or delay the lane: for 10 ms at first, doubling up to 1 s.
 //
+// A lane may also offer one job outside the order of its ring, the next receive call (offer.go).
+//
 // Start with jobring.go, then worker.go (the goroutines) and backoff.go (the decision whether to submit).
 package workpool

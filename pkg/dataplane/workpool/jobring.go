@@ -34,6 +34,8 @@ type JobRing struct {
 	// runTime and runDelay are the workers' CPU time and their time runnable without a CPU, in ns, since the last evaluation.
 	runTime, runDelay atomic.Int64
 	_                 [40]byte
+	offer             offer
+	_                 [40]byte
 }
 
 // slot holds one job. The lane owns all fields but done until it submits the job, and again once done is set.
@@ -84,14 +86,7 @@ func (r *JobRing) OldestDone() bool { return r.Pending() > 0 && r.at(r.head).don
 func (r *JobRing) Collect(s *session.Scratch) Job {
 	j := r.at(r.head)
 	for spins := 0; !j.done.Load(); {
-		if other := r.claim(); other != nil {
-			other.byLane = true
-			other.run(s)
-			continue
-		}
-		if spins++; spins%spinsPerYield == 0 {
-			r.yieldWhileWaiting(spins / spinsPerYield)
-		}
+		spins = r.runOrWait(s, spins)
 	}
 	r.head++
 	r.countCollected(j.byLane)
@@ -100,9 +95,22 @@ func (r *JobRing) Collect(s *session.Scratch) Job {
 	return job
 }
 
+// runOrWait runs an unclaimed job; without one it spins for the n-th time in a wait for a worker. It returns n for the next call.
+func (r *JobRing) runOrWait(s *session.Scratch, n int) int {
+	if j := r.claim(); j != nil {
+		j.byLane = true
+		j.run(s)
+		return n
+	}
+	if n++; n%spinsPerYield == 0 {
+		r.yieldWhileWaiting(n / spinsPerYield)
+	}
+	return n
+}
+
 // yieldWhileWaiting yields the core for the n-th time in one wait for a worker.
 func (r *JobRing) yieldWhileWaiting(n int) {
-	yieldCore()
+	r.pool.yield()
 	if n%8 == 0 {
 		runtime.Gosched() // a garbage collection may have taken the worker's Go processor
 	}
@@ -115,6 +123,15 @@ func (r *JobRing) at(i uint64) *slot { return &r.slots[i&uint64(len(r.slots)-1)]
 
 // unclaimed reports whether there is a job to claim.
 func (r *JobRing) unclaimed() bool { return r.claimed.Load() != r.submitted.Load() }
+
+// runNext runs the oldest unclaimed job, without one the offered job, for a worker. It reports whether there was either.
+func (r *JobRing) runNext(s *session.Scratch) bool {
+	if j := r.claim(); j != nil {
+		j.run(s)
+		return true
+	}
+	return r.runOffer(s)
+}
 
 // claim returns the oldest unclaimed job, nil for none. The caller must run it.
 func (r *JobRing) claim() *slot {

@@ -34,6 +34,7 @@ type Config struct {
 // Pool is a pool of workers. A nil pool has no workers, and its job rings are never available.
 type Pool struct {
 	workers  []*worker
+	yield    func() // offers the core to other threads
 	stopping atomic.Bool
 	running  sync.WaitGroup
 }
@@ -43,7 +44,7 @@ func Start(cfg Config) (*Pool, error) {
 	if cfg.Workers < 1 {
 		return nil, nil
 	}
-	c := &Pool{}
+	c := &Pool{yield: yieldCore}
 	for i := range min(cfg.Workers, MaxWorkers) {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 		if err != nil {

@@ -131,7 +131,7 @@ func TestLaneRunsUnclaimedJobsItself(t *testing.T) {
 
 // absent returns a pool whose workers never run.
 func absent(workers int) *Pool {
-	c := &Pool{}
+	c := &Pool{yield: runtime.Gosched}
 	for range workers {
 		c.workers = append(c.workers, &worker{pool: c, event: -1})
 	}

@@ -47,14 +47,22 @@ type worker struct {
 func (w *worker) run() {
 	_, _ = thread.Lock(w.name, thread.Options{Batch: true}) // best effort: a failure costs time, which the backoff policy notices
 	for !w.pool.stopping.Load() {
-		if r := w.ring.Load(); r != nil {
-			w.serve(r)
-			r.attached.Add(-1)
-			w.ring.Store(nil)
-			continue
+		if !w.serveAssigned() {
+			w.sleep()
 		}
-		w.sleep()
 	}
+}
+
+// serveAssigned serves the assigned ring, and reports whether there was one. The worker is free then.
+func (w *worker) serveAssigned() bool {
+	r := w.ring.Load()
+	if r == nil {
+		return false
+	}
+	w.serve(r)
+	r.attached.Add(-1)
+	w.ring.Store(nil)
+	return true
 }
 
 // assign gives a free worker the ring r, and reports whether it was free.
@@ -92,8 +100,7 @@ func (w *worker) sleep() {
 func (w *worker) serve(r *JobRing) {
 	w.clock.elapsed()
 	for found := true; found; found = w.waitForJob(r) {
-		for j := r.claim(); j != nil; j = r.claim() {
-			j.run(&w.scratch)
+		for r.runNext(&w.scratch) {
 			r.addThreadTime(w.clock.elapsed())
 		}
 	}
@@ -105,7 +112,7 @@ func (w *worker) serve(r *JobRing) {
 func (w *worker) waitForJob(r *JobRing) bool {
 	for range w.yields {
 		for range spinsPerYield {
-			if r.unclaimed() {
+			if r.unclaimed() || r.offered() {
 				w.yields = maxYields
 				return true
 			}
@@ -113,7 +120,7 @@ func (w *worker) waitForJob(r *JobRing) bool {
 		if w.pool.stopping.Load() {
 			return false
 		}
-		yieldCore()
+		w.pool.yield()
 	}
 	w.yields = max(w.yields/2, minYields)
 	return false
