@@ -5,8 +5,9 @@
 // live sessions goes to the Control and SlowPath interfaces, which package device implements.
 //
 // Only package device calls it. Start with engine.go and lane.go. The send direction is transmit.go (read and enqueue),
-// txbatch.go and pendingruns.go (build runs), sealahead.go (share sealing with workers), send.go. The receive direction is
-// receive.go, rxqueue.go (order of handling), budget.go (memory of the queues) and openahead.go (share opening with workers).
+// txbatch.go and pendingruns.go (build runs), sealahead.go (share splitting and sealing with workers), send.go. The receive direction
+// is receive.go, rxqueue.go (order of handling), budget.go (memory of the queues), receiveahead.go and openahead.go (share receiving
+// and opening with workers).
 // slowlane.go sends the rest. pathmtu.go and icmperrors.go handle packets that do not fit or cannot be delivered.
 //
 // Concurrency: each lane has one transmit and one receive goroutine. They share no lock; sessions, routes and peers are

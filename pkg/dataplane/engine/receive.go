@@ -42,6 +42,7 @@ type receiver struct {
 	merger   *offload.Merger
 	routes   routeCache
 	ahead    lookahead
+	recv     receiveJob
 	now      int64
 	packets  int // since publish last updated the counters
 	bytes    int
@@ -80,14 +81,9 @@ func (l *lane) receive(conn underlay.Lane, yield func(bool)) {
 // run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
 func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
 	defer r.queue.close()
+	r.recv.tryRecv = tryRecv
 	for {
-		n, err := 0, error(nil)
-		if r.idle() {
-			r.lane.stats.rx.progress.rest()
-			n, err = conn.Recv(r.in)
-		} else if tryRecv != nil {
-			n = tryRecv(r.in)
-		}
+		n, err := r.next(conn)
 		switch {
 		case err == nil:
 			r.handleReceived(n)
@@ -98,6 +94,20 @@ func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams
 			time.Sleep(errorPause)
 		}
 	}
+}
+
+// next receives elements into r.in, or takes those that a worker has received. It blocks if no element waits.
+func (r *receiver) next(conn underlay.Receiver) (n int, err error) {
+	n, ok := r.takeReceived()
+	switch {
+	case ok:
+	case r.idle():
+		r.lane.stats.rx.progress.rest()
+		n, err = conn.Recv(r.in)
+	case r.recv.tryRecv != nil:
+		n = r.recv.tryRecv(r.in)
+	}
+	return n, err
 }
 
 // idle reports whether no received element waits.
@@ -143,6 +153,7 @@ func (r *receiver) handleQuantum() {
 	r.reportBacklog()
 	for bytes := 0; bytes < quantum; {
 		bytes += r.fillAhead(quantum - bytes)
+		r.offerReceive()
 		e := r.ahead.next()
 		if e == nil {
 			return
