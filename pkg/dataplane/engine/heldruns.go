@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
@@ -113,6 +114,7 @@ func (t *transmitter) hold(conn *underlay.Lane, r *underlay.Run, m *runMeta) {
 	q := &t.queue
 	q.noteFull(conn, r)
 	h := &heldRun{run: *r, meta: *m, conn: conn, buffer: q.buffers.take(m.bytes)}
+	h.meta.train = offload.Train{} // the next train is read into its buffer
 	n := 0
 	for _, part := range r.Parts {
 		n += copy(h.buffer.bytes[n:], part)

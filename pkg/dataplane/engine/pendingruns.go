@@ -4,6 +4,7 @@ package engine
 
 import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -23,6 +24,9 @@ type runMeta struct {
 	ecn      packet.ECN
 	// layout is the layout of a train, which is one buffer. The zero Layout means single packets, one per buffer.
 	layout session.Layout
+	// train is split into the buffer when the run is sealed, from packet skip on. It refers to the buffer that was read.
+	train offload.Train
+	skip  int
 
 	first, last int // indices in pendingRuns.buffers
 	next        int // next run of the same source, noNext at the end

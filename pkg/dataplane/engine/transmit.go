@@ -223,8 +223,8 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	return m
 }
 
-// enqueueTrain splits a train, without the first skip packets, into packets in the arena, and appends them as one run, or more if they do
-// not fit.
+// enqueueTrain appends the packets of a train, without the first skip, as one run, or more if they do not fit. It takes space in the arena,
+// into which they are split when they are sealed. The train must stay where it is until then.
 func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip int) {
 	segments, segLen, mtu := t.train.Segments(), t.train.SegmentLen(), t.paddingLimit(p)
 	stride := wire.DataOverhead + wire.PaddedLen(segLen, mtu)
@@ -240,11 +240,10 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 		}
 		l := session.NewLayout(count, segLen, last, mtu)
 		dst := t.allocate(l.Size())
-		t.train.Split(dst, stride, wire.DataHeaderLen, first, count)
 		m := t.pending.open(source)
 		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
-		m.inner, m.closed, m.layout = (count-1)*segLen+last, true, l
-		m.ecn = packet.ECNOf(dst[wire.DataHeaderLen:]).Outer() // all packets of a train have one
+		m.inner, m.closed, m.layout, m.train, m.skip = (count-1)*segLen+last, true, l, t.train, first
+		m.ecn = t.train.ECN().Outer() // all packets of a train have one
 		if first == skip {
 			m.trains = 1
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 const (
@@ -102,12 +103,13 @@ func (b *txBatch) spanAt(i int) sealSpan {
 	return span
 }
 
-// Run seals all spans in place; it implements workpool.Job. It skips those whose session has been wiped.
+// Run splits trains and seals all spans; it implements workpool.Job. It skips those whose session has been wiped.
 func (b *txBatch) Run(s *session.Scratch) {
 	for i := range b.spans {
 		span := &b.spans[i]
 		m, parts := b.meta[span.first], b.runs[span.first].Parts
 		if m.layout.Segments > 0 {
+			m.train.Split(parts[0], m.segSize, wire.DataHeaderLen, m.skip, m.segments)
 			span.sealed = m.keys.SealTrain(s, parts[0], m.layout, span.counter) > 0
 		} else { // the parts of adjacent runs are adjacent in b.parts
 			span.sealed = m.keys.SealEach(s, parts[:span.messages], span.counter)

@@ -30,6 +30,9 @@ type Train struct {
 // Len returns the length in bytes of the parsed packet.
 func (t *Train) Len() int { return len(t.pkt) }
 
+// ECN returns the ECN field of the parsed packet.
+func (t *Train) ECN() packet.ECN { return packet.ECNOf(t.pkt) }
+
 // FlowHash returns packet.FlowHash of the parsed packet.
 func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
 
