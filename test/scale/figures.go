@@ -42,6 +42,7 @@ func (f *figures) helpStrategies() []strategy {
 	return []strategy{
 		{"alone", func(*model.Config) {}},
 		{"idle cores seal and open its trains", func(c *model.Config) { c.Help = true }},
+		{"they also receive and split them", func(c *model.Config) { c.Help, c.HelpReceive = true, true }},
 		{"idle cores take whole trains in turn", func(c *model.Config) {
 			// The core that processes a train has also read it, so that only waking the next core remains.
 			c.Help, c.HelpSplitMerge, c.HandOff, c.HandBack = true, true, f.costs.HandOff.Wake, 0

@@ -12,7 +12,7 @@ import (
 // config returns a configuration with these costs. The caller sets the numbers of cores and flows.
 func (f *costFile) config() model.Config {
 	return model.Config{
-		Costs: f.Stages, Lines: f.Lines, Train: f.Train, Ack: f.Ack, HandOff: f.HandOff.Over + f.HandOff.Wake, HandBack: f.HandOff.Back,
+		Costs: f.Stages, Lines: f.Lines, Train: f.Train, Ack: f.Ack, HandOff: f.HandOff.Over + f.HandOff.Wake, HandBack: f.HandOff.Back, Wake: f.HandOff.Wake,
 		Window: 3 << 20, Delay: int64(25 * time.Microsecond), ClosedLoop: true,
 		Warmup: 10 * time.Millisecond, Duration: 30 * time.Millisecond, Seed: 1,
 	}

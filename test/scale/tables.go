@@ -173,9 +173,10 @@ func (f *figures) elephantTable() string {
 		s := f.elephant[w.name][8]
 		rows = append(rows, []string{
 			w.name, fmt.Sprintf("%.1f", f.elephant[w.name][2].gbps), fmt.Sprintf("%.1f", f.elephant[w.name][4].gbps), fmt.Sprintf("%.1f", s.gbps), s.bottleneckText(),
+			fmt.Sprintf("%.1f", f.elephant[w.name][16].gbps),
 		})
 	}
-	return table([]string{"one flow", "2 cores, Gbit/s", "4 cores", "8 cores", "busiest at 8 cores"}, rows)
+	return table([]string{"one flow", "2 cores, Gbit/s", "4 cores", "8 cores", "busiest at 8 cores", "16 cores"}, rows)
 }
 
 // checkTable compares predictions with the medians of measurements.

@@ -48,6 +48,8 @@ type Config struct {
 	// HandOff is the extra CPU time, in ns, of sealing or opening a train on another core. HandBack is the extra time of the
 	// train's next stage on the lane's core.
 	HandOff, HandBack float64
+	// Wake is the part of HandOff that wakes a sleeping thread.
+	Wake float64
 
 	// Cores is the number of cores of each machine. Lanes and Queues are the numbers of lanes and NIC queues; 0 means one per core.
 	Cores, Lanes, Queues int
@@ -63,6 +65,8 @@ type Config struct {
 	// Help lets idle cores seal and open trains of a lane that has more than one waiting. HelpSplitMerge lets them also split and
 	// merge these trains.
 	Help, HelpSplitMerge bool
+	// HelpReceive lets an idle core receive the trains of a lane, one core at a time, and lets helpers split the trains that they seal.
+	HelpReceive bool
 	// Link is the rate of the wire in bits per second; 0 means unlimited.
 	Link float64
 

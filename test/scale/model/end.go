@@ -24,7 +24,7 @@ type nicQueue struct {
 
 func newEnd(s *sim, m *machine) *endpoint {
 	e := &endpoint{sim: s, machine: m}
-	if s.cfg.Help {
+	if s.cfg.Help && s.cfg.Cores > 1 { // with one, rings back off
 		e.helpers = newHelpers(e)
 	}
 	e.nonce = &cacheLine{queue: &s.eventQueue, uncontended: s.cfg.Lines.Alone}
@@ -47,7 +47,7 @@ func (e *endpoint) stageStep(p *element, list ...Stage) []step {
 func (e *endpoint) txLane(i int) *lane {
 	l := newLane(e, i, UseTx)
 	front, middle := []Stage{TUNRead, Split}, []Stage{Seal}
-	if e.sim.cfg.HelpSplitMerge {
+	if e.sim.cfg.HelpSplitMerge || e.sim.cfg.HelpReceive {
 		front, middle = front[:1], []Stage{Split, Seal}
 	}
 	l.front = func(p *element) []step {
@@ -63,6 +63,7 @@ func (e *endpoint) txLane(i int) *lane {
 
 func (e *endpoint) rxLane(i int) *lane {
 	l := newLane(e, i, UseRx)
+	l.helpFront = e.sim.cfg.HelpReceive
 	lines := &e.sim.cfg.Lines
 	l.front = func(p *element) []step { return e.stageStep(p, Receive) }
 	middle, back := []Stage{Open}, []Stage{Merge, TUNWrite}

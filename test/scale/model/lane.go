@@ -18,6 +18,10 @@ type lane struct {
 	done                func(l *lane, p *element)
 
 	pending fifo[*handedOut] // trains after the front stage, in order
+
+	helpFront bool           // a helper may run the front stage
+	fronting  bool           // one does
+	fronted   fifo[*element] // trains whose front stage a helper ran, in order
 }
 
 // handedOut is a train that has passed the front stage, and whose middle stage may run on another core.
@@ -27,6 +31,8 @@ type handedOut struct {
 	claimed  bool // by the thread that runs the middle stage
 	ready    bool
 	byHelper bool // the middle stage ran on another core
+	awake    bool // the helper is, so that nobody has to wake it
+	front    bool // the front stage is handed out, not the middle one
 }
 
 func newLane(e *endpoint, index int, use Use) *lane {
@@ -49,7 +55,7 @@ func (l *lane) next() (job, bool) {
 	if l.pending.len() > 0 && l.pending.first().ready {
 		return l.finish(), true
 	}
-	if l.in.len() > 0 && l.pending.len() < maxHandedOut {
+	if l.waiting() > 0 && l.pending.len() < maxHandedOut {
 		return l.begin(), true
 	}
 	for _, s := range l.pending.items[l.pending.head:] {
@@ -63,6 +69,7 @@ func (l *lane) next() (job, bool) {
 
 func (l *lane) finish() job {
 	s := l.pending.first()
+	l.handFront(false)
 	steps := l.back(s.train)
 	if s.byHelper {
 		steps = append(steps, step{ns: l.end.sim.cfg.HandBack})
@@ -73,18 +80,50 @@ func (l *lane) finish() job {
 	}}
 }
 
-// begin starts a train with the front stage. If a helper is idle and more trains wait, it hands out the middle stage, otherwise it
-// runs all stages.
-func (l *lane) begin() job {
+// waiting returns the number of trains that the lane's thread may begin: none that a helper has yet to receive overtakes another.
+func (l *lane) waiting() int {
+	if l.fronting {
+		return l.fronted.len()
+	}
+	return l.fronted.len() + l.in.len()
+}
+
+// take removes the next train from the queue.
+func (l *lane) take() *element {
 	p := l.in.pop()
 	l.bytes -= p.train.Bytes
-	steps := l.front(p)
-	backlogged := l.in.len() > 0 || l.pending.len() > 0
-	if l.end.helpers != nil && backlogged && l.end.machine.idle(nil) != nil {
+	return p
+}
+
+// first removes the next train, and returns the rest of its front stage.
+func (l *lane) first() (*element, []step) {
+	if l.fronted.len() > 0 {
+		return l.fronted.pop(), nil
+	}
+	p := l.take()
+	return p, l.front(p)
+}
+
+// handFront lets an idle core run the front stage of the next train. awake means that its thread is awake.
+func (l *lane) handFront(awake bool) {
+	if !l.helpFront || l.fronting || l.in.len() == 0 || l.fronted.len() >= maxHandedOut || l.end.machine.idle(nil) == nil {
+		return
+	}
+	l.fronting = true
+	l.end.submit(&handedOut{lane: l, train: l.take(), front: true, awake: awake})
+}
+
+// begin starts a train with the front stage. If more trains wait, and a helper is idle or may get idle soon, it hands out the middle stage;
+// otherwise it runs all stages.
+func (l *lane) begin() job {
+	p, steps := l.first()
+	backlogged := l.waiting() > 0 || l.fronting || l.pending.len() > 0
+	if l.end.helpers != nil && backlogged && (l.helpFront || l.end.machine.idle(nil) != nil) {
 		return job{l.use, steps, func() {
 			s := &handedOut{lane: l, train: p}
 			l.pending.push(s)
 			l.end.submit(s)
+			l.handFront(false)
 		}}
 	}
 	steps = append(steps, l.middle(p)...)
@@ -115,12 +154,30 @@ func (h *helpers) next(e *endpoint) (job, bool) {
 			continue
 		}
 		s.claimed, s.byHelper = true, true
+		if s.front {
+			return s.receive(), true
+		}
 		return job{UseHelp, append(s.lane.middle(s.train), step{ns: e.sim.cfg.HandOff}), func() {
 			s.ready = true
 			s.lane.thread.wake()
 		}}, true
 	}
 	return job{}, false
+}
+
+// receive returns the front stage of a train as a job of a helper, which goes on with the next train.
+func (s *handedOut) receive() job {
+	l := s.lane
+	steps := l.front(s.train)
+	if !s.awake {
+		steps = append(steps, step{ns: l.end.sim.cfg.Wake})
+	}
+	return job{UseHelp, steps, func() {
+		l.fronted.push(s.train)
+		l.fronting = false
+		l.handFront(true)
+		l.thread.wake()
+	}}
 }
 
 // submit hands out a train's middle stage to the helpers.

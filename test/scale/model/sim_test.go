@@ -35,6 +35,7 @@ func scenarios() map[string]Config {
 	}
 	add("one elephant", 4, func(c *Config) { c.Elephants = 1 })
 	add("one elephant with help", 8, func(c *Config) { c.Elephants, c.Help = 1, true })
+	add("one elephant with all help", 8, func(c *Config) { c.Elephants, c.Help, c.HelpReceive = 1, true, true })
 	add("more workers than cores", 2, func(c *Config) { c.Elephants, c.Help, c.Lanes, c.Spread = 9, true, 8, LeastLoaded })
 	add("spread", 16, func(c *Config) { c.Elephants, c.Spread = 24, LeastLoaded })
 	add("planned", 16, func(c *Config) { c.Elephants, c.Spread, c.Help = 24, Planned, true })
@@ -221,6 +222,7 @@ func TestMoreResourcesNeverReduceThroughput(t *testing.T) {
 		}
 	}
 	better("help for one elephant", 8, 1, func(c *Config) { c.Help = true })
+	better("receiving for one elephant", 16, 1, func(c *Config) { c.Help, c.HelpReceive = true, true })
 	better("spreading", 8, 16, func(c *Config) { c.Spread = LeastLoaded })
 	better("all that can be planned", 8, 16, func(c *Config) { c.Spread, c.SteerEven = Planned, true })
 }
