@@ -3,7 +3,6 @@
 package workpool
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +26,7 @@ const (
 )
 
 const (
-	maxExplored   = 3 // elements and workers
+	maxExplored   = 3 // elements, workers
 	exploredLimit = 2 // jobs in the ring
 )
 
@@ -115,6 +114,8 @@ func (w *world) verify(end bool) string {
 	return ""
 }
 
+var workerNames = [maxExplored]string{"worker 0: ", "worker 1: ", "worker 2: "}
+
 // steps returns all steps that are possible.
 func (w *world) steps() (all []step) {
 	add := func(name string, change func(*world)) {
@@ -126,9 +127,9 @@ func (w *world) steps() (all []step) {
 		add("network: arrive", func(w *world) { w.arrived++ })
 	}
 	w.laneSteps(func(name string, change func(*world)) { add("lane: "+w.lane.at+name, change) })
-	for i := range w.count {
-		w.workerSteps(i, func(name string, change func(*world, *workerState)) {
-			add(fmt.Sprintf("worker %d: %s%s", i, w.workers[i].at, name), func(w *world) { change(w, &w.workers[i]) })
+	for i, name := range workerNames[:w.count] {
+		w.workerSteps(i, func(how string, change func(*world, *workerState)) {
+			add(name+w.workers[i].at+how, func(w *world) { change(w, &w.workers[i]) })
 		})
 	}
 	return all
