@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
@@ -49,6 +53,27 @@ func (n *node) observed(addr string) (endpoints []string, err error) {
 	return endpoints, nil
 }
 
+// forgetMappings removes the mappings of a NAT, and waits until all nodes behind it have new ones. Nodes without a keepalive send nothing.
+func (l *lab) forgetMappings(router *netlab.Host) {
+	l.Helper()
+	expect.NoError(l, router.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }))
+	for _, n := range l.nodes[1:] {
+		expect.EventuallyNoError(l, "a mapping of "+n.name, func() error {
+			var flows []*netlink.ConntrackFlow
+			err := router.Do(func() (err error) {
+				flows, err = netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+				return err
+			})
+			if err == nil && !slices.ContainsFunc(flows, func(f *netlink.ConntrackFlow) bool {
+				return f.Forward.Protocol == unix.IPPROTO_UDP && f.Forward.SrcIP.String() == n.addr.String() && f.Forward.DstIP.String() == l.nodes[0].addr.String()
+			}) {
+				err = errors.New("there is none")
+			}
+			return err
+		})
+	}
+}
+
 func TestNodesBehindOneNATAreReachedAtObservedPorts(t *testing.T) {
 	l := newLab(t, 1)
 	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
@@ -79,6 +104,13 @@ func TestNodesBehindOneNATAreReachedAtObservedPorts(t *testing.T) {
 	// Each has the InternalIP of the other.
 	if at, err := l.nodes[1].observed("10.1.0.3"); err != nil || len(at) != 1 {
 		t.Errorf("node-2 reaches node-3 at %v, %v", at, err)
+	}
+
+	for range 10 {
+		l.forgetMappings(router)
+	}
+	for _, to := range pods[1:] {
+		expect.EventuallyNoError(l, "the outside node reaches "+to.n.name+" by a new mapping", func() error { return pods[0].ping(to) })
 	}
 
 	// The outside node forgets what it observed, and is told again.
