@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gaissmai/bart"
+
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -64,7 +66,43 @@ func Export(nodes []Node, cfg ExportConfig) (peers []ExternalPeer, skipped []Pro
 	if err = errors.Join(errs...); err == nil && cfg.Gateway != "" {
 		peers, err = behindGateway(peers, cfg)
 	}
-	return peers, skipped, err
+	return peers, skipped, errors.Join(err, unusable(peers))
+}
+
+// unusable returns an error for peers that no cluster could use beside each other. peers is sorted.
+func unusable(peers []ExternalPeer) error {
+	var errs []error
+	var pods bart.Table[prefixOwner]
+	for i := range peers {
+		if why := peers[i].allowedIPsProblem(); why != "" {
+			errs = append(errs, fmt.Errorf("node %s: %s", peers[i].Name, why))
+			continue
+		}
+		for _, a := range peers[i].AllowedIPs {
+			pods.Insert(a, prefixOwner{a, peers[i].Name})
+		}
+	}
+	at := map[netip.AddrPort]string{}
+	for i := range peers {
+		p := &peers[i]
+		if !p.Endpoint.IsValid() {
+			continue
+		}
+		if in, found := pods.Lookup(p.Endpoint.Addr()); found {
+			errs = append(errs, fmt.Errorf("node %s: its endpoint %s lies in the pods %s of node %s", p.Name, p.Endpoint, in.prefix, in.node))
+		}
+		if other, taken := at[p.Endpoint]; taken {
+			errs = append(errs, fmt.Errorf("node %s: its endpoint %s is the endpoint of node %s", p.Name, p.Endpoint, other))
+		}
+		at[p.Endpoint] = p.Name
+	}
+	return errors.Join(errs...)
+}
+
+// prefixOwner is a prefix of a node's pods.
+type prefixOwner struct {
+	prefix netip.Prefix
+	node   string
 }
 
 // behindGateway returns the gateway alone, with the pods of all peers.
@@ -113,7 +151,7 @@ func (n *Node) export(pods []netip.Prefix, cfg ExportConfig) (ExternalPeer, erro
 	return p, nil
 }
 
-// mergePrefixes returns the fewest prefixes that have the same addresses, in order.
+// mergePrefixes returns the fewest prefixes that have the same addresses and that an external peer may have, in order.
 func mergePrefixes(all []netip.Prefix) (merged []netip.Prefix) {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, comparePrefixes)
@@ -122,7 +160,7 @@ func mergePrefixes(all []netip.Prefix) (merged []netip.Prefix) {
 			continue
 		}
 		merged = append(merged, p)
-		for n := len(merged); n > 1 && p.Bits() > 0; n = len(merged) { // two halves of one prefix
+		for n := len(merged); n > 1 && p.Bits() > minExternalBits(p.Addr()); n = len(merged) { // two halves of one prefix
 			around := netip.PrefixFrom(p.Addr(), p.Bits()-1).Masked()
 			if merged[n-2].Bits() != p.Bits() || !around.Contains(merged[n-2].Addr()) {
 				break

@@ -79,6 +79,21 @@ func TestExportGivesKeysEndpointsAndPods(t *testing.T) {
 			"node n2: it has published no endpoint of its own",
 		},
 		{
+			"nodes behind one NAT with one port",
+			ExportConfig{},
+			func(one, two *Node) {
+				for _, n := range []*Node{one, two} {
+					n.Endpoint, n.Agent.Endpoints = addrs["n1"], []netip.AddrPort{public.Endpoint}
+				}
+			},
+			nil, "", "node n2: its endpoint 198.51.100.7:51820 is the endpoint of node n1",
+		},
+		{
+			"an ExternalIP among pods",
+			ExportConfig{PublicAddrs: map[string]netip.Addr{"n1": netip.MustParseAddr("10.244.2.9"), "n2": addrs["n1"]}},
+			func(_, _ *Node) {}, nil, "", "node n1: its endpoint 10.244.2.9:51820 lies in the pods 10.244.2.0/24 of node n2",
+		},
+		{
 			"more prefixes than a peer can have",
 			ExportConfig{},
 			func(_, two *Node) {
@@ -136,6 +151,14 @@ func TestMergedPrefixesHaveSameAddresses(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestMergedPrefixesAreNotTooLarge: the CRD permits no shorter ones.
+func TestMergedPrefixesAreNotTooLarge(t *testing.T) {
+	all := prefixesOf("10.0.0.0/8", "11.0.0.0/9", "11.128.0.0/9", "2002::/16", "2003::/16")
+	if got, want := fmt.Sprint(mergePrefixes(all)), "[10.0.0.0/8 11.0.0.0/8 2002::/16 2003::/16]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -243,6 +266,9 @@ func TestGatewayExportIsChecked(t *testing.T) {
 		{scattered[:2], ExportConfig{Gateway: "n9"}, "the gateway n9 is no node in mode mesh with a key and pods"},
 		{scattered, ExportConfig{Gateway: "n1"}, "the pods of all nodes have 66 prefixes, a RopewalkPeer can have 64: give the prefixes of the cluster's pods"},
 		{scattered, ExportConfig{Gateway: "n1", Pods: prefixesOf("10.244.0.0/15")}, "[10.244.0.0/15]"},
+		{scattered, ExportConfig{Gateway: "n1", Pods: prefixesOf("0.0.0.0/0")}, "node n1: its allowed IP 0.0.0.0/0 is too large"},
+		{scattered, ExportConfig{Gateway: "n1", Pods: prefixesOf("10.244.0.0/15", "fe80::/64")}, "node n1: its allowed IP fe80::/64 is no global unicast prefix"},
+		{scattered, ExportConfig{Gateway: "n1", Pods: prefixesOf("10.0.0.0/8", "192.0.2.0/24")}, "node n1: its endpoint 192.0.2.1:51820 lies in the pods 192.0.2.0/24 of node n1"},
 	} {
 		got, _, err := Export(c.nodes, c.cfg)
 		text := fmt.Sprint(err)

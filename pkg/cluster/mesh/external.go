@@ -43,6 +43,14 @@ const (
 	minExternalBits6 = 16
 )
 
+// minExternalBits returns that of the address's IP version.
+func minExternalBits(a netip.Addr) int {
+	if a.Is4() {
+		return minExternalBits4
+	}
+	return minExternalBits6
+}
+
 // externalPlanner accepts or refuses external peers, the oldest first.
 type externalPlanner struct {
 	nodeKeys map[noise.PublicKey]string // of nodes, with their names
@@ -177,7 +185,7 @@ func (p *ExternalPeer) allowedIPsProblem() string {
 			return fmt.Sprintf("its allowed IP %s is an IPv4 prefix in IPv6 form", a)
 		case a != a.Masked():
 			return fmt.Sprintf("its allowed IP %s has bits after the prefix length", a)
-		case at.Is4() && a.Bits() < minExternalBits4 || at.Is6() && a.Bits() < minExternalBits6:
+		case a.Bits() < minExternalBits(at):
 			return fmt.Sprintf("its allowed IP %s is too large", a)
 		case !isUsableAddr(at):
 			return fmt.Sprintf("its allowed IP %s is no global unicast prefix", a)
