@@ -14,10 +14,11 @@ import (
 // Commands returns the words of each command in a piece of shell, including commands in subshells and substitutions. It skips lines
 // that are not valid shell, such as the output of a command.
 func Commands(text string) (commands [][]string) {
-	read := 1 // lines parsed so far
+	read, failed := 1, false // lines parsed so far
 	for stmt, err := range syntax.NewParser().StmtsSeq(strings.NewReader(text)) {
-		if err != nil {
-			return append(commands, Commands(skipLines(text, read))...)
+		// The parser may report an error twice, which panics if the first one ends the loop.
+		if failed = failed || err != nil; failed {
+			continue
 		}
 		read = int(stmt.End().Line())
 		syntax.Walk(stmt, func(n syntax.Node) bool {
@@ -26,6 +27,9 @@ func Commands(text string) (commands [][]string) {
 			}
 			return true
 		})
+	}
+	if failed {
+		return append(commands, Commands(skipLines(text, read))...)
 	}
 	return commands
 }
