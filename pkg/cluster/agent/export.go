@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -32,6 +33,9 @@ type ExportOptions struct {
 // Export returns a cluster's nodes as RopewalkPeers of another cluster, by name, and what it left out. other is that cluster; nil: unknown. The error
 // reports what agents would refuse.
 func Export(c view.Cluster, other *view.Cluster, o ExportOptions) (peers []mesh.ExternalPeer, skipped []mesh.Problem, err error) {
+	if c.Peers == nil {
+		return nil, nil, fmt.Errorf("reading the RopewalkPeers: %w", errPeersForbidden)
+	}
 	cfg := mesh.ExportConfig{BehindNAT: o.BehindNAT, Keepalive: o.Keepalive, Gateway: o.Gateway, Pods: o.Pods, Via: o.Via}
 	if o.ExternalIPs {
 		cfg.PublicAddrs = publicAddrs(c.Nodes)
@@ -104,24 +108,42 @@ func peerName(cluster, node string) string {
 	return strings.TrimRight(name[:maxPeerName-len(hash)], ".-") + hash
 }
 
-// refusedIn returns an error if the nodes of another cluster would refuse peers. Peers that it has from an earlier export are replaced.
+// refusedIn returns an error if the nodes of another cluster would refuse peers, or if that cannot be known. Peers that it has from an earlier
+// export are replaced, and keep their age.
 func refusedIn(other *view.Cluster, peers []mesh.ExternalPeer, cluster string) error {
-	names, all := map[string]bool{}, []mesh.ExternalPeer{}
+	if other.Peers == nil {
+		return fmt.Errorf("reading the RopewalkPeers of the other cluster: %w", errPeersForbidden)
+	}
+	ages, errs := map[string]time.Time{}, []error{}
+	for _, p := range peers {
+		ages[p.Name] = other.Time
+	}
+	var all []mesh.ExternalPeer
 	for i := range other.Peers {
-		if p := &other.Peers[i]; p.Cluster != cluster {
+		p := &other.Peers[i]
+		_, replaced := ages[p.Name]
+		switch {
+		case p.Cluster != cluster && replaced:
+			errs = append(errs, fmt.Errorf("the other cluster has a RopewalkPeer %s without the label %s=%s, which would be replaced", p.Name, v1alpha1.LabelCluster, cluster))
+		case p.Cluster != cluster:
 			all = append(all, p.Definition)
+		case replaced:
+			ages[p.Name] = p.Definition.Created
 		}
 	}
 	for _, p := range peers {
-		p.Created = other.Time
-		all, names[p.Name] = append(all, p), true
+		p.Created = ages[p.Name]
+		all = append(all, p)
 	}
-	var errs []error
-	for _, r := range mesh.RefusedExports(other.MeshNodes(), all, func(name string) bool { return names[name] }) {
+	isExported := func(name string) bool { _, is := ages[name]; return is }
+	for _, r := range mesh.RefusedExports(other.MeshNodes(), all, isExported) {
 		errs = append(errs, fmt.Errorf("the other cluster would refuse the RopewalkPeer %s: %s", r.Peer, r.Reason))
 	}
 	return errors.Join(errs...)
 }
+
+// errPeersForbidden means that peers could overlap that are not known.
+var errPeersForbidden = errors.New("forbidden: needs the right to list ropewalkpeers.ropewalk.io")
 
 // lacksGateway returns an error if another cluster does not have a gateway.
 func lacksGateway(other *view.Cluster, name string) error {

@@ -97,9 +97,23 @@ func TestExportRefusesOverlappingClusters(t *testing.T) {
 		{"an earlier export", func(_, other *view.Cluster) {
 			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, []view.Peer{imported("east", pods)}
 		}, ExportOptions{}, ""},
+		{"peers of the other cluster that are unknown", func(_, other *view.Cluster) { other.Nodes, other.Peers = nil, nil }, ExportOptions{}, "reading the RopewalkPeers of the other cluster: forbidden"},
+		{"peers of this cluster that are unknown", func(own, _ *view.Cluster) { own.Peers = nil }, ExportOptions{}, "reading the RopewalkPeers: forbidden"},
+		{"a peer that came after an earlier export", func(_, other *view.Cluster) {
+			earlier, later := imported("east", pods), imported("", pods)
+			earlier.Name, later.Name, later.Definition.Name = "east.a", "laptop", "laptop"
+			later.Definition.Created = other.Time.Add(-time.Hour)
+			earlier.Definition.Created = later.Definition.Created.Add(-time.Hour)
+			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, []view.Peer{later, earlier}
+		}, ExportOptions{}, ""},
+		{"a peer of another origin with the name", func(_, other *view.Cluster) {
+			foreign := imported("", "10.77.0.0/24")
+			foreign.Name, foreign.Definition.Name = "east.a", "east.a"
+			other.Nodes, other.Peers = nil, []view.Peer{foreign}
+		}, ExportOptions{}, "the other cluster has a RopewalkPeer east.a without the label ropewalk.io/cluster=east"},
 		{"no node with an agent", func(own, _ *view.Cluster) { own.Nodes[0].Agent, own.Nodes[1].Agent = nil, nil }, ExportOptions{}, "no node is in mode mesh with a key and pods"},
 		{"a gateway of the other cluster", func(_, other *view.Cluster) {
-			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, nil
+			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, []view.Peer{}
 		}, ExportOptions{Via: "w1"}, ""},
 		{"no such gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{Via: "w1"}, "the other cluster has no node w1 with an agent"},
 		{"an ExternalIP on the gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{ExternalIPs: true, Gateway: "b"}, ""},
