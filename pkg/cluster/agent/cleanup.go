@@ -219,7 +219,7 @@ func (c *CleanupConfig) removeRoutes() error {
 	}
 	n, err := applyRouting(c.Tunnel, nil)
 	if n > 0 {
-		c.Log.Info("cleanup removed the routes into the tunnel", "routes", n)
+		c.Log.Info("cleanup removed the routes into the tunnel: traffic to other nodes leaves unencrypted from now on", "routes", n)
 	}
 	return err
 }

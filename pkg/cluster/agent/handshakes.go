@@ -52,13 +52,14 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog
 		defer close(h.done)
 		q := handshakeQueue{peers: peers, rest: rest}
 		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
-			pause := handshakeInterval
+			pause := wait.Jitter(handshakeInterval, 0.5)
 			if err := q.step(e, batch); err != nil {
+				pause = wait.Jitter(keepaliveDuration, 0.5)
 				if !q.lastFailed {
 					log.Warn("starting handshakes with peers failed, retrying: until then a handshake starts with the first packet to a peer",
-						"peers_left", len(q.peers), "after", keepaliveDuration, "error", err)
+						"peers_left", len(q.peers), "after", pause, "error", err)
 				}
-				q.lastFailed, pause = true, keepaliveDuration
+				q.lastFailed = true
 			} else {
 				q.lastFailed = false
 			}
@@ -67,7 +68,7 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog
 				return
 			case <-e.Done():
 				return
-			case <-time.After(wait.Jitter(pause, 0.5)):
+			case <-time.After(pause):
 			}
 		}
 	}()

@@ -35,7 +35,7 @@ const (
 func (a *Agent) advance(e event) {
 	next := a.state.next(e)
 	if next != a.state {
-		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String(), "desired_state", next.source())
+		a.cfg.Log.Debug("agent state changed", "from", a.state.String(), "to", next.String(), "desired_state_source", next.source())
 	}
 	a.state = next
 }

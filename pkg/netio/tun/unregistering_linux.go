@@ -44,7 +44,8 @@ func attachFirstWithRetry(c *Config, proc fs.FS) (fd int, name string, err error
 				return fd, name, err
 			}
 		} else if !logged && c.Log != nil {
-			c.Log.Info("interface name is in use by no known process, waiting until the kernel removes that interface: after the timeout the start fails", "interface", c.Name, "timeout", unregisterTimeout)
+			c.Log.Info("interface name is in use by no known process, waiting until the kernel removes that interface: after the timeout the start fails",
+				"interface", c.Name, "timeout", unregisterTimeout, "hint", "if it stays and no container uses it: ip link delete "+c.Name)
 			logged = true
 		}
 		time.Sleep(pause)

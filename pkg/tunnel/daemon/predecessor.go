@@ -163,7 +163,7 @@ func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 	defer d.configuring.Unlock()
 	snapshot, err := d.sendSnapshot(c)
 	if err != nil {
-		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption", "error", err)
+		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption and the new one ends", "error", err)
 		d.current().DiscardSnapshot()
 		return nil
 	}
@@ -209,7 +209,7 @@ func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
 		return
 	}
 	if err := d.send(c, stopped); err != nil {
-		d.log.Warn("handover failed, restarting the tunnel here with new handshakes", "error", err)
+		d.log.Warn("handover failed, restarting the tunnel in the old daemon with new handshakes", "error", err)
 		stopped.Device = snapshot.Merge(stopped.Device)
 		d.restartTunnel(stopped)
 		return
@@ -305,7 +305,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	_ = d.listener.Resume() // fails for a closed listener, which ends the Daemon anyway
 	d.tunnel = t
 	t.Start()
-	d.log.Info("tunnel restarted after a failed handover")
+	d.log.Info("tunnel restarted in the old daemon after a failed handover")
 	go d.finishWith(t.Device)
 }
 

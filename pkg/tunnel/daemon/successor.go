@@ -61,7 +61,7 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	}
 	d.start()
 	if err := c.Send(handover.Started); err != nil {
-		d.log.Warn("confirming the takeover to the old daemon failed, this daemon serves the tunnel", "error", err)
+		d.log.Warn("confirming the takeover to the old daemon failed, this daemon serves the tunnel and the old one ends after its timeout", "error", err)
 		// If the connection ended now, the old daemon would believe that this one has ended, and restart the tunnel. It stops waiting first.
 		_ = c.Await(handover.Started, handover.Timeout+handover.Timeout/2)
 	}

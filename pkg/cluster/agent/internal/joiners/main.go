@@ -34,7 +34,7 @@ func main() {
 	dir := flag.String("dir", "", "directory with the nodes' tokens, and the API server's CA as ca")
 	flag.Parse()
 	if err := run(*server, *dir); err != nil {
-		slog.Error("running the test agents failed, this process ends", "error", err)
+		slog.Error("running the simulated agents of test/kube failed, this process ends and the test fails", "error", err)
 		os.Exit(1) //nolint:forbidigo // this is a command
 	}
 }
