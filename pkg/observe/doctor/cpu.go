@@ -3,7 +3,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -49,8 +51,8 @@ const performanceGovernor = "performance"
 
 func evaluateGovernor(f *facts.Facts, r *recorder) {
 	governors := f.CPU.Governors
-	if governors.Err != nil {
-		r.unknown("", governors.Err)
+	if err := cmp.Or(f.CPU.Online.Err, governors.Err); err != nil {
+		r.unknown("", err)
 		return
 	}
 	var changes []Change
@@ -80,25 +82,25 @@ func evaluateIdle(f *facts.Facts, r *recorder) {
 		r.unknown("", states.Err)
 		return
 	}
-	allowed, held := time.Duration(1<<62), ""
+	allowed, note := time.Duration(math.MaxInt64), "" // no limit
 	if l := f.CPU.Latency; l.Err == nil {
 		allowed = l.Value
 	} else {
-		held = fmt.Sprintf(", limit unknown (%v)", l.Err)
+		note = fmt.Sprintf(", limit unknown (%v)", l.Err)
 	}
 	usable := slices.DeleteFunc(slices.Clone(states.Value), func(s facts.IdleState) bool { return s.Off })
 	if slices.ContainsFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed }) {
-		held = fmt.Sprintf(", limited by /dev/cpu_dma_latency to %v", allowed)
+		note = fmt.Sprintf(", limited by /dev/cpu_dma_latency to %v", allowed)
 		usable = slices.DeleteFunc(usable, func(s facts.IdleState) bool { return s.Latency > allowed })
 	}
 	if len(usable) == 0 {
-		r.ok("", "no idle state in use%s", held)
+		r.ok("", "no idle state in use%s", note)
 		return
 	}
 	deepest := slices.MaxFunc(usable, func(a, b facts.IdleState) int { return int(a.Latency - b.Latency) })
-	found := fmt.Sprintf("deepest idle state %s, exit latency %v%s", deepest.Name, deepest.Latency, held)
+	found := fmt.Sprintf("deepest idle state %s, exit latency %v%s", deepest.Name, deepest.Latency, note)
 	if deepest.Latency > maxIdleLatency {
-		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()))
+		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()+1)) // -D disables states of that latency, too
 		return
 	}
 	r.ok("", "%s", found)

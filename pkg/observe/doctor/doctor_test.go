@@ -45,6 +45,10 @@ func sysctl(key, value string) func(*facts.Facts) {
 	return func(f *facts.Facts) { f.Sysctls[key] = facts.Known(value) }
 }
 
+func absent(key string) func(*facts.Facts) {
+	return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
+}
+
 func both(a, b func(*facts.Facts)) func(*facts.Facts) {
 	return func(f *facts.Facts) { a(f); b(f) }
 }
@@ -62,7 +66,7 @@ func kernelCases() []faultCase {
 		{"kernel-release", release("7.1.2"), OK, "7.1", ""},
 		{"kernel-release", release("x"), Unknown, "", ""},
 		{"kernel-btf", func(f *facts.Facts) { f.Kernel.BTF.Value = false }, Warning, "missing", "CONFIG_DEBUG_INFO_BTF"},
-		{"udp-gso", func(f *facts.Facts) { f.Kernel.UDP.Value.GSO = false }, Warning, "UDP_SEGMENT", "4.18"},
+		{"udp-gso", func(f *facts.Facts) { f.Kernel.UDP.Value.GSO = false }, Warning, "UDP_SEGMENT", "seccomp"},
 		{"udp-gro", func(f *facts.Facts) { f.Kernel.UDP.Value.GRO = false }, Warning, "UDP_GRO", "5.12"},
 		{"udp-filter", func(f *facts.Facts) { f.Kernel.UDP.Value.Filter = false }, Warning, "SO_ATTACH_FILTER", "seccomp"},
 		{"udp-filter", func(f *facts.Facts) { f.Kernel.UDP.Value = underlay.Features{} }, OK, "not needed", ""},
@@ -75,7 +79,8 @@ func kernelCases() []faultCase {
 		{"xdp-sockets", func(f *facts.Facts) { f.Kernel.XDPSocket = errors.ErrUnsupported }, Warning, "no AF_XDP", "CONFIG_XDP_SOCKETS"},
 		{"xdp-sockets", func(f *facts.Facts) { f.Kernel.XDPSocket = denied }, Unknown, "not permitted", ""},
 		{"bpf-jit", sysctl(facts.BPFJIT, "0"), Warning, "interpreter", "sysctl -w net.core.bpf_jit_enable=1"},
-		{"bpf-jit", func(f *facts.Facts) { f.Sysctls[facts.BPFJIT] = facts.Unknown[string](fs.ErrNotExist) }, OK, "initial network namespace", ""},
+		{"bpf-jit", absent(facts.BPFJIT), Warning, "no JIT", "CONFIG_BPF_JIT"},
+		{"bpf-jit", both(absent(facts.BPFJIT), absent(facts.Backlog)), OK, "initial network namespace", ""},
 	}
 }
 
@@ -195,7 +200,9 @@ func cpuCases() []faultCase {
 		{"cpu-cipher", func(f *facts.Facts) { f.Cipher = "generic" }, Warning, "one packet at a time", "AVX-512"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value[2] = "powersave" }, Warning, "powersave on 1 of 4", "echo performance > /sys/devices/system/cpu/cpu2/cpufreq/scaling_governor"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value = nil }, OK, "virtual machine", ""},
-		{"cpu-idle", idle(133, time.Hour), Warning, "C6, exit latency 133µs", "cpupower idle-set -D 100"},
+		{"cpu-governor", func(f *facts.Facts) { f.CPU.Online, f.CPU.Governors.Value = facts.Unknown[[]int](errHidden), nil }, Unknown, "", ""},
+		{"cpu-idle", idle(100, time.Hour), OK, "C6, exit latency 100µs", ""},
+		{"cpu-idle", idle(133, time.Hour), Warning, "C6, exit latency 133µs", "cpupower idle-set -D 101"},
 		{"cpu-idle", idle(133, 10*time.Microsecond), OK, "C1, exit latency 2µs, limited by /dev/cpu_dma_latency to 10µs", ""},
 		{"cpu-idle", func(f *facts.Facts) { f.CPU.Idle.Value = nil }, OK, "no idle state", ""},
 		{"clock", func(f *facts.Facts) { f.Clock.Now = time.Unix(0, 0) }, Failed, "1970", "timedatectl"},
@@ -212,9 +219,6 @@ func hostCases() []faultCase {
 		}
 	}
 	noCaps := func(f *facts.Facts) { f.Process.Capabilities.Value = 0 }
-	absent := func(key string) func(*facts.Facts) {
-		return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
-	}
 	vlan := func(f *facts.Facts) { f.Underlay = []string{"eth0.5"} } // above eth0
 	bond := func(f *facts.Facts) { f.Underlay, f.NICs = []string{"bond0"}, append(f.NICs, f.NICs[0]) }
 	strict := both(sysctl(facts.RPFilter("eth0"), "1"), func(f *facts.Facts) { f.Tunnels[0].Mark = 51820 })

@@ -97,7 +97,7 @@ const (
 func evaluateBacklog(f *facts.Facts, r *recorder) {
 	have, err := number(f, facts.Backlog)
 	if errors.Is(err, os.ErrNotExist) {
-		r.ok("", "set in the initial network namespace only")
+		r.ok("", "readable in the initial network namespace only")
 		return
 	}
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 func kernelChecks() []Check {
 	return []Check{
 		check("kernel-release", "kernel release (uname -r)", evaluateRelease,
-			"ropewalk needs Linux 5.10 or later; 7.0 to 7.1-rc4 lose the last datagram of a UDP_SEGMENT send"),
+			"ropewalk needs Linux 5.10 or later; 7.0 to 7.1-rc4 may lose the last datagram of a UDP_SEGMENT send"),
 		check("kernel-btf", "kernel BTF", evaluateBTF,
 			"tracing tools (bpftrace, pwru) need it; ropewalk itself does not"),
 		check("udp-gso", "UDP GSO (UDP_SEGMENT), probed on a socket", evaluateUDPGSO,
 			"with it, one system call sends a train of datagrams; without it, one datagram"),
 		check("udp-gro", "UDP GRO (UDP_GRO), probed on a socket", evaluateUDPGRO,
 			"with it, one system call receives a train of datagrams; without it, one datagram"),
-		check("udp-filter", "socket filter (SO_ATTACH_FILTER) against trains of handshake initiations, probed on a socket", evaluateUDPFilter,
+		check("udp-filter", "socket filter (SO_ATTACH_FILTER) that drops trains of handshake initiations, probed on a socket", evaluateUDPFilter,
 			"without it a flood of handshake initiations fills the socket buffers and displaces data, unless AF_XDP is used"),
 		check("tun-offloads", "TSO and USO (TUNSETOFFLOAD), probed on a temporary TUN device", evaluateTUNOffloads,
 			"with them, the TUN device passes whole trains of TCP (TSO) and UDP such as QUIC (USO); without them, single packets"),
@@ -71,7 +71,7 @@ func evaluateBTF(f *facts.Facts, r *recorder) {
 }
 
 func evaluateUDPGSO(f *facts.Facts, r *recorder) {
-	reportProbe(r, f.Kernel.UDP.Err, f.Kernel.UDP.Value.GSO, "UDP_SEGMENT", "boot Linux 4.18 or later")
+	reportProbe(r, f.Kernel.UDP.Err, f.Kernel.UDP.Value.GSO, "UDP_SEGMENT", "allow it in the seccomp profile, or boot Linux 5.10 or later")
 }
 
 func evaluateUDPGRO(f *facts.Facts, r *recorder) {
@@ -84,7 +84,7 @@ func evaluateUDPFilter(f *facts.Facts, r *recorder) {
 		r.ok("", "not needed: without UDP_GRO no trains are received")
 		return
 	}
-	reportProbe(r, u.Err, u.Value.Filter, "SO_ATTACH_FILTER", "allow it in the seccomp profile or the security module (see the daemon's log)")
+	reportProbe(r, u.Err, u.Value.Filter, "SO_ATTACH_FILTER", "allow it in the seccomp profile or the security module (the daemon logs the error)")
 }
 
 func reportProbe(r *recorder, err error, there bool, name, fix string) {
@@ -146,8 +146,11 @@ func evaluateXDPSocket(f *facts.Facts, r *recorder) {
 
 func evaluateJIT(f *facts.Facts, r *recorder) {
 	switch value := f.Sysctls[facts.BPFJIT]; {
+	case errors.Is(value.Err, os.ErrNotExist) && f.Sysctls[facts.Backlog].Err == nil:
+		// Both are in net_core_table (net/core/sysctl_net_core.c), which only the initial network namespace has.
+		r.warn("", "this kernel has no JIT: eBPF programs run in the interpreter", "boot a kernel with CONFIG_BPF_JIT=y")
 	case errors.Is(value.Err, os.ErrNotExist):
-		r.ok("", "set in the initial network namespace only")
+		r.ok("", "readable in the initial network namespace only")
 	case value.Err != nil:
 		r.unknown("", value.Err)
 	case value.Value == "0":
