@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -44,45 +45,50 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 	if err != nil {
 		return withHint(err)
 	}
-	credential, err := addKnownKey(uapi.DefaultDir, root, &i)
+	name, err := addKnownKey(uapi.DefaultDir, root, &i)
 	if err != nil {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(err.Error()))
 		return codedError{code: exitFailed}
 	}
-	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(i.File), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File))
+	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(os.DirFS(root), i.File),
+		dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File, conffile.NewResolver(conffile.ResolverConfig{})))
+	if err := cmd.Context().Err(); err != nil {
+		return err
+	}
 	for _, warning := range found {
 		fmt.Fprintln(cmd.OutOrStdout(), printable(warning))
 	}
 	if len(found) > 0 {
 		return codedError{code: exitWarnings}
 	}
-	if credential != "" {
-		credential = ", private key from the credential " + credential
+	credential := ""
+	if name != "" {
+		credential = ", private key from the credential " + name
 	}
-	if i.File.KeyElsewhere && credential != "" {
+	if i.File.KeyElsewhere && name != "" { // addKnownKey cannot read it
 		credential += " (encrypted, not checked)"
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, nothing found%s\n", printable(i.Path), countOf(len(i.File.Peers), "peer"), printable(credential))
 	return err
 }
 
-// hostWarnings returns warnings about settings that do not fit this host.
-func hostWarnings(f *conffile.File) (warnings []string) {
+// hostWarnings returns warnings about settings that do not fit the host with the file system root.
+func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 	conf := &f.Interface
 	if conf.ReceiveCPUs != nil {
-		if absent := absentCPUs(conf.ReceiveCPUs.List); len(absent) > 0 {
-			warnings = append(warnings, fmt.Sprintf("Warning: RxCPUs: this host has no CPU %s, so packets are not distributed to any CPU of the list", config.FormatCPUs(absent)))
+		if absent := absentCPUs(root, conf.ReceiveCPUs.List); len(absent) > 0 {
+			warnings = append(warnings, fmt.Sprintf("Warning: RxCPUs: this host has no CPU %s, so the whole list is ignored", config.FormatCPUs(absent)))
 		}
 	}
 	if conf.Table != "" && conf.Table != "auto" && conf.Table != "off" {
-		if _, err := hostnet.TableNumber(os.DirFS("/"), conf.Table); err != nil {
+		if _, err := hostnet.TableNumber(root, conf.Table); err != nil {
 			warnings = append(warnings, fmt.Sprintf("Warning: Table: %v", err))
 		}
 	}
-	return append(warnings, networkdWarnings(os.DirFS("/"), f)...)
+	return append(warnings, networkdWarnings(root, f)...)
 }
 
-// dnsWarnings returns a warning about DNS servers that this host cannot set. up fails for them.
+// dnsWarnings returns a warning about DNS servers that this host cannot set: `ropewalk up` fails for them.
 func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
 	if len(f.Interface.DNS) == 0 || tools.Resolvconf != "" {
 		return nil
@@ -93,13 +99,14 @@ func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
 // maxCPUs is more than any kernel's limit (NR_CPUS).
 const maxCPUs = 8192
 
-// absentCPUs returns the CPUs that this host does not have. It returns none if that cannot be read.
-func absentCPUs(cpus []int) []int {
-	present, err := os.ReadFile("/sys/devices/system/cpu/possible")
+// absentCPUs returns the CPUs that the host with the file system root cannot have, now or after hotplug. It returns none if that cannot
+// be read.
+func absentCPUs(root fs.FS, cpus []int) []int {
+	text, err := fs.ReadFile(root, "sys/devices/system/cpu/possible")
 	if err != nil {
 		return nil
 	}
-	possible, ok := config.ParseCPUs(string(present), maxCPUs)
+	possible, ok := config.ParseCPUs(string(text), maxCPUs)
 	if !ok {
 		return nil
 	}
@@ -109,21 +116,20 @@ func absentCPUs(cpus []int) []int {
 // lookupTimeout bounds the lookups of all endpoints of a file.
 const lookupTimeout = 10 * time.Second
 
-// endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved.
-func endpointWarnings(ctx context.Context, f *conffile.File) (warnings []string) {
+// endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved. They mean nothing once ctx has ended.
+func endpointWarnings(ctx context.Context, f *conffile.File, resolve conffile.Resolver) (warnings []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	resolve := conffile.NewResolver(conffile.ResolverConfig{})
 	for i := range f.Peers {
 		p := &f.Peers[i]
 		if p.Endpoint == "" {
 			continue
 		}
-		if _, err := resolve(ctx, p.Endpoint); err != nil {
-			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
-		}
 		if ctx.Err() != nil {
 			return append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
+		}
+		if _, err := resolve(ctx, p.Endpoint); err != nil {
+			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
 		}
 	}
 	return warnings

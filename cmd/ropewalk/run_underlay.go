@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ func (u *underlayFlags) warn(log *slog.Logger) {
 			log.Warn("underlay device does not exist, using UDP sockets until it appears", "device", u.device)
 		}
 	}
-	if absent := absentCPUs(u.cpus.List); len(absent) > 0 {
+	if absent := absentCPUs(os.DirFS("/"), u.cpus.List); len(absent) > 0 {
 		log.Warn("rx-cpus lists CPUs that do not exist, ignoring all of rx-cpus: received packets stay on the CPUs that serve the NIC's queues", "absent_cpus", config.FormatCPUs(absent))
 	}
 }

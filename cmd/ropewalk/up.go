@@ -79,7 +79,7 @@ func planUp(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
 
 // warnOfSettings prints warnings for settings that are valid, but most likely a mistake.
 func warnOfSettings(w io.Writer, i quick.Interface) {
-	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(i.File)) {
+	for _, warning := range slices.Concat(i.File.CheckSettings(), hostWarnings(os.DirFS("/"), i.File)) {
 		fmt.Fprintln(w, printable(warning))
 	}
 }
