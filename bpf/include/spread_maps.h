@@ -173,26 +173,32 @@ INLINE void count(struct counters *cpu, enum spread_event event, u64 n)
 	cpu->events[event] += n;
 }
 
-/* The clock as of a jiffy. All CPUs share it, so that none works with an older time than another. */
-struct {
-	u64 jiffies;
-	u64 now;
+/*
+ * The time at which a CPU first asked for it in a jiffy. All CPUs share it. Two that begin a jiffy together differ by the
+ * time between their reads, so users compare times as signed numbers.
+ *
+ * CPUs may reorder the two stores or loads, so a reader may see one member of this jiffy and one of an earlier one. Then
+ * sum - now is not this jiffy, since time and jiffies only grow.
+ */
+volatile struct {
+	u64 now; /* in ns */
+	u64 sum; /* now plus jiffies */
 } clock;
 
 /*
- * Returns CLOCK_MONOTONIC in nanoseconds, at most one jiffy old. Reading the clock costs as much as a lookup in a hash table, and
- * jiffies are a load from memory. Two CPUs that begin a jiffy together may differ by the time between them, so users compare
- * times as signed numbers.
+ * Returns CLOCK_MONOTONIC in nanoseconds, at most one jiffy old. Reading that clock costs as much as a lookup in a hash
+ * table, reading the jiffies only a load.
  */
 INLINE u64 monotonic(void)
 {
-	u64 jiffies = bpf_jiffies64();
+	u64 jiffies = bpf_jiffies64(), now = clock.now;
 
-	if (clock.jiffies != jiffies) {
-		clock.now = bpf_ktime_get_ns();
-		clock.jiffies = jiffies;
+	if (clock.sum - now != jiffies) {
+		now = bpf_ktime_get_ns();
+		clock.now = now;
+		clock.sum = now + jiffies;
 	}
-	return clock.now;
+	return now;
 }
 
 INLINE void count_queue(u32 queue, u64 n)
