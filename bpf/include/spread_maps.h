@@ -7,9 +7,11 @@
 #include "spread_events.h"
 
 /*
- * Configuration and maps of the spread and gather programs. The maps are pinned and outlive the programs. A change of
- * their layout, or of the meaning of a value, needs a new layout number in Go (pins_linux.go), which is part of the
- * pins' path.
+ * Configuration and maps of the spread program (egress) and the gather program (ingress). The maps are pinned and
+ * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value, needs
+ * a new layout number in Go (pins_linux.go), which is part of the pins' path.
+ *
+ * A lane is here the index of a source port in peer.ports (lane.h). A tick is 1,024 ns of CLOCK_MONOTONIC.
  */
 enum {
 	SPREAD_PORTS = 65536,
@@ -23,9 +25,9 @@ enum {
 volatile const u8 l2 = 1;
 
 struct settings {
-	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks of 1,024 ns */
-	u32 paused;	 /* messages keep the listen port */
-	u32 gather;	 /* a gather program is attached, which notes the peers' answers */
+	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks */
+	u32 paused;	 /* by user space: data messages to all peers keep the listen port */
+	u32 gather;	 /* a gather program is attached, which updates answers.heard */
 };
 
 struct {
@@ -37,9 +39,9 @@ struct {
 
 /* The tunnel to which a UDP port of this host belongs. */
 struct local_port {
-	be16 listen_port; /* of the tunnel, whose listen port or lane port this is; 0: no tunnel's */
+	be16 listen_port; /* of the tunnel that has this port as listen port or lane port; 0: no tunnel has it */
 	u16 unused;
-	u32 mark_mask; /* for the listen port: the bits of the mark that hold the flow; 0: the flow is the skb's hash */
+	u32 mark_mask; /* for the listen port: the bits of the mark that identify the flow; 0: use the skb's hash */
 };
 
 /* By port in host order. */
@@ -57,26 +59,30 @@ struct peer_key {
 	be16 listen_port; /* of the tunnel on this host */
 };
 
-/* Whether a peer answers what it gets from lane ports (answers.h). All but the counts are ticks. */
+/*
+ * Whether a peer answers the messages that it gets from lane ports (answers.h). An answer is any data message of the
+ * peer. A hold is a period in which messages to it keep the listen port, because it did not answer.
+ */
 struct answers {
-	u64 heard;	/* when the last data message of the peer was noted */
-	u64 sent;	/* of the last spread message */
-	u64 unanswered; /* of the first spread message since the peer was heard; 0: none */
-	u64 held;	/* until when messages keep the listen port; 0: they do not */
-	u32 messages;	/* spread since unanswered */
-	u32 failures;	/* holds in a row */
+	u64 heard;	/* tick at which gather last recorded a data message of the peer */
+	u64 sent;	/* tick of the last spread message */
+	u64 unanswered; /* tick of the first spread message since heard; 0: none */
+	u64 held;	/* tick at which the present or last hold ends; 0: there was none */
+	u32 messages;	/* number of messages spread since unanswered */
+	u32 failures;	/* number of holds in a row without an answer */
 };
 
+/* A peer as the spread program needs it: the destination of egress messages. */
 struct peer {
-	u32 lanes; /* number of valid ports; 0: messages to this peer are not spread */
+	u32 lanes; /* number of valid ports; 0: data messages to this peer are not spread */
 	be16 ports[SPREAD_LANES];
-	u32 first; /* the lane, modulo lanes, that wins among equally loaded ones */
-	u64 loads[SPREAD_LANES]; /* packed, see lane.h */
+	u32 first; /* modulo lanes: where the search for the least loaded lane begins */
+	u64 loads[SPREAD_LANES]; /* bytes recently sent by each lane, packed (lane.h) */
 	u64 fragmented; /* tick at which a message to the peer last left in fragments; 0: never */
-	u32 paused;	/* messages to the peer keep the listen port */
-	u32 noted;	/* gather notes the peer's messages in heard */
+	u32 paused;	/* by user space: data messages to the peer keep the listen port */
+	u32 noted;	/* gather updates answers.heard. Without that, the peer's silence means nothing */
 	struct answers answers;
-	struct echo echo;
+	struct echo echo; /* probes of the lane ports and the answers to them (echo.h) */
 };
 
 struct {
@@ -93,13 +99,13 @@ struct source_key {
 	u16 unused;
 };
 
-/* The lane ports of the peer at an address. */
+/* A peer as the gather program needs it: the sender of ingress messages, whose source port it restores. */
 struct source {
 	be16 endpoint_port;
-	u16 first; /* of the lane ports, in host order */
-	u16 last;
+	u16 first; /* lowest of the peer's lane ports, in host order */
+	u16 last;  /* highest */
 	u16 unused;
-	u64 noted; /* jiffies when the peer was last noted as heard */
+	u64 noted; /* jiffies at the last update of the peer's answers.heard */
 };
 
 struct {
@@ -110,7 +116,7 @@ struct {
 	TYPE(value, struct source);
 } sources SEC(".maps");
 
-/* Packed flow entries (lane.h), by the upper 16 bits of the flow. */
+/* Packed flow entries (lane.h) of all tunnels, by the upper 16 bits of the flow's hash. Equal ones share an entry. */
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
 	UINT(max_entries, SPREAD_FLOWS);
@@ -130,7 +136,7 @@ struct recent_source {
 
 #define RECENT_BITS 3
 
-/* The state of one CPU: event counters, and a cache of senders. Programs look it up once. */
+/* The state of one CPU: event counters, and a cache of sources. They are one value: a packet needs one lookup. */
 struct counters {
 	u64 events[SPREAD_EVENTS];
 	struct recent_source recent[1 << RECENT_BITS]; /* by address */
@@ -174,8 +180,8 @@ INLINE void count(struct counters *cpu, enum spread_event event, u64 n)
 }
 
 /*
- * The time at which a CPU first asked for it in a jiffy. All CPUs share it. Two that begin a jiffy together differ by the
- * time between their reads, so users compare times as signed numbers.
+ * The time at which a CPU first asked for it in a jiffy. All CPUs share it. Two that begin a jiffy together differ by
+ * the time between their reads, so users compare times as signed numbers.
  *
  * CPUs may reorder the two stores or loads, so a reader may see one member of this jiffy and one of an earlier one. Then
  * sum - now is not this jiffy, since time and jiffies only grow.
