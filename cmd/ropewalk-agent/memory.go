@@ -11,10 +11,10 @@ import (
 )
 
 // heapGrowth is Go's GOGC: by how many percent the heap may grow between two collections. Lanes allocate nothing, so that most
-// garbage is that of reconciles, which are rare. At 5,000 nodes the default of 100 takes half as much memory again.
+// garbage is that of reconciles, which are rare. At 5,000 nodes the default of 100 takes 1.5 times as much memory.
 const heapGrowth = 10
 
-// tuneCollector sets the runtime's heapGrowth and memory limit. GOGC and GOMEMLIMIT take precedence.
+// tuneCollector sets Go's GOGC to heapGrowth, and the soft memory limit. GOGC and GOMEMLIMIT take precedence.
 func tuneCollector() error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
@@ -23,7 +23,7 @@ func tuneCollector() error {
 }
 
 // limitHeap sets the soft memory limit of Go's runtime to 90 % of MEMORY_LIMIT, the container's limit in bytes. The rest is for
-// memory that the runtime does not count: rings, maps and programs. GOMEMLIMIT takes precedence. It returns an error if MEMORY_LIMIT
+// memory that the runtime does not count: rings, and eBPF maps and programs. GOMEMLIMIT takes precedence. It returns an error if MEMORY_LIMIT
 // is no positive number.
 func limitHeap() error {
 	text := os.Getenv("MEMORY_LIMIT")

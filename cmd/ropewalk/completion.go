@@ -13,8 +13,8 @@ func newCompletionCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash | zsh | fish",
 		Short: "Print the completion script of a shell",
-		Long: "completion prints a script that completes commands, flags, interfaces, peers and keywords. Packages install it. To\n" +
-			"install it by hand, write it to:\n" +
+		Long: "completion prints a script that completes commands, flags, interfaces, peers and keywords. The packages of ropewalk\n" +
+			"install it. To install it by hand, write it to:\n" +
 			"  bash  /etc/bash_completion.d/ropewalk (needs bash-completion)\n" +
 			"  zsh   a file _ropewalk in a directory of $fpath\n" +
 			"  fish  ~/.config/fish/completions/ropewalk.fish",

@@ -28,7 +28,7 @@ func (o *logOptions) flags(cmd *cobra.Command) {
 	completeFlag(cmd, "log-format", logFormats()...)
 }
 
-// args returns o as arguments of `ropewalk run`, which also inherits LOG_LEVEL.
+// args returns o as arguments of `ropewalk run`. An empty level adds none, since run inherits LOG_LEVEL.
 func (o *logOptions) args() ([]string, error) {
 	if _, _, err := o.open(io.Discard); err != nil {
 		return nil, err
@@ -43,7 +43,8 @@ func (o *logOptions) args() ([]string, error) {
 	return args, nil
 }
 
-// open returns a logger that writes to w, and its level, which may be changed at any time.
+// open returns a logger that writes to w, and its level, which may be changed at any time. It does not
+// read LOG_LEVEL: callers that follow it pass it through knownLevel.
 func (o *logOptions) open(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if o.level != "" {

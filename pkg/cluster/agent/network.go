@@ -6,31 +6,31 @@ import "net/netip"
 
 // Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
 type Network interface {
-	// SetRoutes makes the agent's routes lead into a tunnel that is up. Without Cleartext it adds blackhole routes behind them, for
-	// the time when the tunnel is down. Prefixes that the host routes to its own pods bypass the tunnel. A nil Routing removes all. It
-	// returns the number of changes and leaves other programs' routes alone.
+	// SetRoutes makes the agent's routes lead into a tunnel, whose interface must be up. Without Cleartext it adds blackhole routes
+	// with a higher metric, which apply while the tunnel is down. Besides Exempt, prefixes that the host routes to its own pods bypass
+	// the tunnel. A nil Routing removes all. It returns the number of changes and leaves other programs' routes alone.
 	SetRoutes(tunnel string, r *Routing) (changes int, err error)
-	// SetPlaintextFilter installs or removes the filter that drops unencrypted packets from pods whose packets should have come out
-	// of the tunnel, and with nodes also those from other nodes to this one. It returns the number of changes. An error leaves such packets
-	// unfiltered.
+	// SetPlaintextFilter installs the filter if wanted, else removes it. The filter drops unencrypted packets from pods whose packets
+	// should have come out of the tunnel. If nodes is not nil it also drops those from other nodes to this one. It returns the number
+	// of changes. After an error, such packets may pass.
 	SetPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error)
-	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes other host addresses
-	// and brings it up. It returns the number of changes.
+	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes its other /32 and
+	// /128 addresses except link-local ones, and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
 	// RemoveInterface deletes a tunnel's interface that outlived its process. It succeeds if there is none.
 	RemoveInterface(name string) error
-	// LinkMTU returns the MTU of the interface that has one of the addresses. Of several, it returns the smallest.
+	// LinkMTU returns the MTU of the interface that has one of the addresses, the smallest of several interfaces.
 	LinkMTU(addrs []netip.Addr) (int, error)
 }
 
-// Routing is the set of prefixes that a tunnel carries.
+// Routing is the set of prefixes that a tunnel carries. The persisted state has it as JSON.
 type Routing struct {
 	Routes []netip.Prefix `json:"routes,omitempty"`
 	Exempt []netip.Prefix `json:"exempt,omitempty"` // parts of Routes that bypass the tunnel
-	// MTU has the Routes whose MTU is smaller than the tunnel's, in bytes.
+	// MTU is the MTU in bytes of those Routes that need a smaller one than the tunnel's.
 	MTU map[netip.Prefix]int `json:"mtu,omitempty"`
-	// Sources are addresses of the host from which it sends to Routes; one per IP version counts, and only if the host has it. Without
-	// one, the kernel prefers an address of the tunnel's interface.
+	// Sources are addresses of the host from which it sends to Routes: the first of each IP version that the host has. Without one, the
+	// kernel prefers an address of the tunnel's interface.
 	Sources []netip.Addr `json:"sources,omitempty"`
 	// Cleartext lets packets for Routes leave unencrypted while the tunnel is down.
 	Cleartext bool `json:"cleartext,omitempty"`

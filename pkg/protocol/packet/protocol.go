@@ -5,7 +5,7 @@ package packet
 // EtherType is the protocol number in a link-layer header.
 type EtherType uint16
 
-// The ethertypes that a tunnel carries (IEEE 802 numbers).
+// The ethertypes of IP packets (IEEE 802 numbers), for frames of AF_XDP.
 const (
 	EtherTypeIPv4 EtherType = 0x0800
 	EtherTypeIPv6 EtherType = 0x86dd
@@ -14,7 +14,7 @@ const (
 // Protocol is an IPv4 protocol or IPv6 next header number (IANA protocol numbers).
 type Protocol uint8
 
-// The protocols that this package parses, and the IPv6 extension headers.
+// The protocols that this package parses, and the IPv6 extension headers that it skips.
 const (
 	HopByHop             Protocol = 0
 	ICMP                 Protocol = 1
