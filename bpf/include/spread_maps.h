@@ -8,8 +8,8 @@
 
 /*
  * Configuration and maps of the spread program (egress) and the gather program (ingress). The maps are pinned and
- * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value, needs
- * a new layout number in Go (pins_linux.go), which is part of the pins' path.
+ * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value,
+ * needs a new layout number in Go (pins_linux.go), which is part of the pins' path.
  *
  * A lane is here the index of a source port in peer.ports (lane.h). A tick is 1,024 ns of CLOCK_MONOTONIC.
  */
@@ -183,8 +183,8 @@ INLINE void count(struct counters *cpu, enum spread_event event, u64 n)
  * The time at which a CPU first asked for it in a jiffy. All CPUs share it. Two that begin a jiffy together differ by
  * the time between their reads, so users compare times as signed numbers.
  *
- * CPUs may reorder the two stores or loads, so a reader may see one member of this jiffy and one of an earlier one. Then
- * sum - now is not this jiffy, since time and jiffies only grow.
+ * CPUs may reorder the two stores or loads, so a reader may see one member of this jiffy and one of an earlier one.
+ * Then sum - now is not this jiffy, since time and jiffies only grow.
  */
 volatile struct {
 	u64 now; /* in ns */
