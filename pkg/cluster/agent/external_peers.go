@@ -80,6 +80,10 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
 	p := mesh.ExternalPeer{Name: rp.Name, Created: rp.CreationTimestamp.Time, Gateway: rp.Spec.Gateway}
 	spec := &rp.Spec
+	if spec.Gateway != "" && len(spec.NodeSelector) > 0 { // nodes would send packets to a gateway that may not have the peer
+		p.Invalid = "gateway and nodeSelector exclude each other"
+		return p
+	}
 	var err error
 	if p.Key, err = noise.ParseBase64[noise.PublicKey](string(spec.PublicKey)); err != nil || p.Key.IsZero() {
 		p.Invalid = "publicKey is no WireGuard key"
