@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
@@ -15,7 +16,7 @@ import (
 func cpuChecks() []Check {
 	return []Check{
 		check("cpu-count", "online CPUs and SMT", evaluateCPUs,
-			"throughput beyond one core needs one lane per CPU"),
+			"a lane uses one CPU: with fewer CPUs, fewer lanes work at the same time"),
 		check("cpu-cipher", "ChaCha20-Poly1305 implementation for this CPU", evaluateCipher,
 			"encryption and decryption take most of a lane's CPU time"),
 		check("cpu-governor", "CPU frequency governor (cpufreq)", evaluateGovernor,
@@ -59,7 +60,7 @@ func evaluateGovernor(f *facts.Facts, r *recorder) {
 	for _, cpu := range f.CPU.Online.Value {
 		if g, scaled := governors.Value[cpu]; scaled && g != performanceGovernor {
 			changes = append(changes, Change{
-				Kind: Sysfs, Target: facts.GovernorPath(cpu)[len("sys/"):], Before: g, After: performanceGovernor,
+				Kind: Sysfs, Target: strings.TrimPrefix(facts.GovernorPath(cpu), "sys/"), Before: g, After: performanceGovernor,
 			})
 		}
 	}

@@ -130,6 +130,7 @@ type recorder struct {
 	findings []Finding
 }
 
+// add appends a finding. subject is the device, tunnel or peer of a check that has several, else "".
 func (r *recorder) add(subject string, status Status, found, fix string, changes []Change) {
 	if fix == "" {
 		fix = commands(changes)
