@@ -40,6 +40,24 @@ func BenchmarkTunnelOf5000Nodes(b *testing.B) {
 	}
 }
 
+// BenchmarkTunnelWith5000ExternalPeers has another cluster's nodes, with and without a gateway.
+func BenchmarkTunnelWith5000ExternalPeers(b *testing.B) {
+	for _, gateway := range []string{"", "node-1"} {
+		b.Run("gateway="+gateway, func(b *testing.B) {
+			nodes := cluster(2, ModeMesh)
+			external, _, err := Export(cluster(5002, ModeMesh)[2:], ExportConfig{Via: gateway})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if p, err := Tunnel("node-0", nodes, TunnelConfig{External: external}); err != nil || len(p.Routes) != 5001 || len(p.Refused) > 0 {
+					b.Fatal(len(p.Routes), err, len(p.Refused))
+				}
+			}
+		})
+	}
+}
+
 func BenchmarkSpreadOf5000Nodes(b *testing.B) {
 	nodes := cluster(5000, ModeSpread)
 	for b.Loop() {

@@ -58,6 +58,10 @@ type externalPlanner struct {
 	keys     map[noise.PublicKey]string // of accepted peers, with their names
 	prefixes map[netip.Prefix]string    // likewise
 	accepted []*ExternalPeer
+
+	// The same peers by address, since there may be thousands.
+	allowed   bart.Table[string] // allowed IPs, with the peers' names
+	endpoints bart.Table[string] // configured addresses, as prefixes, likewise
 }
 
 // addExternal adds the external peers that this node is to have. All nodes refuse the same ones, whether selected or not: the address of a host
@@ -80,21 +84,39 @@ func (t *tunnelPlanner) addExternal() {
 		}
 		x.accept(p)
 	}
+	gateways := t.indexNodes()
 	for _, p := range x.accepted {
-		t.addAccepted(p, x)
+		t.addAccepted(p, x, gateways)
+	}
+	for _, i := range gateways {
+		if g := &t.plan.Peers[i]; len(g.Transit) > 0 {
+			slices.SortFunc(g.AllowedIPs, comparePrefixes)
+			g.AllowedIPs = slices.Compact(g.AllowedIPs)
+		}
 	}
 	slices.SortFunc(t.plan.Refused, func(a, b Refusal) int { return strings.Compare(a.Peer, b.Peer) })
 }
 
+// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name.
+func (t *tunnelPlanner) indexNodes() map[string]int {
+	index := make(map[string]int, len(t.plan.Peers))
+	for i := range t.plan.Peers {
+		if p := &t.plan.Peers[i]; !p.isReplacement() {
+			index[p.Node] = i
+		}
+	}
+	return index
+}
+
 // addAccepted adds an accepted peer, if this node is to have it.
-func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
+func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner, gateways map[string]int) {
 	if !p.Selected {
 		return
 	}
 	t.plan.Routes = append(t.plan.Routes, p.AllowedIPs...)
 	t.plan.AcceptedPrefixes[p.Name] = p.AllowedIPs
 	if p.Gateway != "" && p.Gateway != t.own.Name {
-		t.addTransit(p)
+		t.addTransit(p, gateways)
 		return
 	}
 	if why := x.resolvedConflict(p); why != "" {
@@ -105,17 +127,15 @@ func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
 }
 
 // addTransit makes the allowed IPs of an accepted peer those of its gateway, if that is a peer of this node.
-func (t *tunnelPlanner) addTransit(p *ExternalPeer) {
-	i := slices.IndexFunc(t.plan.Peers, func(n Peer) bool { return n.Node == p.Gateway && n.Replaces.IsZero() })
-	if i < 0 {
+func (t *tunnelPlanner) addTransit(p *ExternalPeer, gateways map[string]int) {
+	i, is := gateways[p.Gateway]
+	if !is {
 		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not reach the RopewalkPeer %s, packets for it are dropped: its gateway %s is no peer", p.Name, p.Gateway))
 		return
 	}
 	g := &t.plan.Peers[i]
 	g.Transit = append(g.Transit, TransitPeer{p.Name, p.Key, p.AllowedIPs})
-	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...)
-	slices.SortFunc(g.AllowedIPs, comparePrefixes)
-	g.AllowedIPs = slices.Compact(g.AllowedIPs)
+	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...) // addExternal sorts them
 	for _, pods := range t.pods[p.Gateway].accepted {
 		if mtu, known := t.plan.MTU[pods]; known {
 			for _, a := range p.AllowedIPs {
@@ -234,12 +254,12 @@ func (x *externalPlanner) endpointConflict(p *ExternalPeer) string {
 	if p.allows(at) {
 		return fmt.Sprintf("its endpoint %s lies in its allowed IPs", at)
 	}
-	for _, older := range x.accepted {
-		switch {
-		case older.allows(at):
-			return fmt.Sprintf("its endpoint %s lies in the allowed IPs of the older RopewalkPeer %s", at, older.Name)
-		case p.allows(older.configuredAddr()):
-			return fmt.Sprintf("its allowed IPs contain the endpoint %s of the older RopewalkPeer %s", older.configuredAddr(), older.Name)
+	if older, found := x.allowed.Lookup(at); found {
+		return fmt.Sprintf("its endpoint %s lies in the allowed IPs of the older RopewalkPeer %s", at, older)
+	}
+	for _, a := range p.AllowedIPs {
+		for within, older := range x.endpoints.Subnets(a) {
+			return fmt.Sprintf("its allowed IPs contain the endpoint %s of the older RopewalkPeer %s", within.Addr(), older)
 		}
 	}
 	return ""
@@ -262,10 +282,8 @@ func (x *externalPlanner) resolvedConflict(p *ExternalPeer) string {
 	if owner, found := x.cluster.Lookup(at); found {
 		return fmt.Sprintf("its endpoint %s resolves to %s, which lies in %s", p.EndpointName, at, owner)
 	}
-	for _, other := range x.accepted {
-		if other.allows(at) {
-			return fmt.Sprintf("its endpoint %s resolves to %s, which lies in the allowed IPs of the RopewalkPeer %s", p.EndpointName, at, other.Name)
-		}
+	if other, found := x.allowed.Lookup(at); found {
+		return fmt.Sprintf("its endpoint %s resolves to %s, which lies in the allowed IPs of the RopewalkPeer %s", p.EndpointName, at, other)
 	}
 	return ""
 }
@@ -280,6 +298,10 @@ func (x *externalPlanner) accept(p *ExternalPeer) {
 	x.keys[p.Key] = p.Name
 	for _, a := range p.AllowedIPs {
 		x.prefixes[a] = p.Name
+		x.allowed.Insert(a, p.Name)
+	}
+	if at := p.configuredAddr(); at.IsValid() {
+		x.endpoints.Insert(netip.PrefixFrom(at, at.BitLen()), p.Name)
 	}
 	x.accepted = append(x.accepted, p)
 }
