@@ -1922,5 +1922,7 @@ given:
 	JMP  each
 
 done:
+	XORQ R13, R13
+	XORQ R14, R14
 	VZEROALL
 	RET

@@ -364,6 +364,9 @@ func finish256() {
 	DECQ(left)
 	JMP(LabelRef("each"))
 	Label("done")
+	for _, r := range []reg.GPPhysical{reg.R13, reg.R14} { // products of Poly1305; restore overwrote the others
+		XORQ(r, r)
+	}
 	VZEROALL()
 }
 
