@@ -7,7 +7,7 @@
 // On amd64 blocks of different messages share vector lanes: sixteen blocks of ChaCha20 at a time, and eight messages of
 // Poly1305 with AVX-512 and IFMA, four with AVX2, where general registers authenticate long messages while vectors
 // encrypt others. Otherwise, and with too few messages to fill the lanes, golang.org/x/crypto processes the messages one
-// by one. On arm64 one message is encrypted in NEON, four or eight blocks at a time, while the units for whole numbers
+// by one. On arm64 one message is encrypted in NEON, four or eight blocks at a time, while the integer units
 // authenticate another one. Time depends on the number and lengths of the messages and on which of them were valid, not
 // on keys or contents.
 //

@@ -18,7 +18,7 @@ type polyJob struct {
 }
 
 // polyTagGeneric computes j.tag with sequential 64-bit multiplications: for few or short messages, and as the oracle of
-// polyTags512.
+// the vector kernels.
 func polyTagGeneric(j *polyJob) {
 	m := newPolyMAC(&j.key)
 	defer m.wipe()

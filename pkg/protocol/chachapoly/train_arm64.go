@@ -12,7 +12,7 @@ import (
 
 const (
 	// NEON is the implementation for every arm64 CPU: four or eight blocks of ChaCha20 in vectors, while Poly1305 of another
-	// message uses the units for whole numbers.
+	// message uses the integer units.
 	NEON = "neon"
 
 	// SVE2 is NEON with an instruction of SVE2 (XAR) that saves two in five of those of ChaCha20.

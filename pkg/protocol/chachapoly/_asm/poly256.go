@@ -256,9 +256,9 @@ func (g *quadGen) addMul(d, a quadLimbs, b int, begin bool) {
 	}
 }
 
-// reduce carries once around. Bounds, for the four products of a row: limbs of blocks are below 2^27 with the sum added,
-// those of powers below 2^26+2^10, so columns are below 4*(2^27*(2^27+4*5*2^27)) < 2^61, and their carries times 5 fit 64
-// bits. Out come limbs below 2^26, the second below 2^26+2^13.
+// reduce carries once around. Bounds, for the four products of a row: limbs of blocks are below 2^27+2^13 with the sum
+// added, those of powers below 2^27, so columns are below 4*(2^28*(2^27+4*5*2^27)) < 2^62, and their carries times 5 fit
+// 64 bits. Out come limbs below 2^26, the second and the last below 2^26+2^13.
 func (g *quadGen) reduce(d quadLimbs) {
 	carry := func(from, to int) {
 		t := YMM()

@@ -28,7 +28,7 @@ const (
 	macR0 = 24
 )
 
-// polyBlock does h = (h + block + 2^128) * r modulo 2^130-5, as polyMAC.block: h2 is at most 4 after it and 5 within.
+// polyBlock does h = (h + block + 2^128) * r modulo 2^130-5, as polyMAC.block: h2 is at most 4 after it and 6 within.
 //
 // r0 is below 2^60 and s1 below 1.25*2^60, so the three terms of d1 before the first addition with carry, one of them
 // h2*s1, stay below 2^64. So do those of d2 and 5*d2/4.
