@@ -28,16 +28,29 @@ var generic = &implementation{
 	open:      openEach,
 }
 
-// implementations are those that the CPU supports and computes correctly, in the table's order.
-var implementations = sync.OnceValue(func() []*implementation { return append(usable(vectorImplementations), generic) })
+// tested are the implementations that the CPU supports: those that it computes correctly, in the table's order, and the
+// names of the others.
+var tested = sync.OnceValues(func() (list []*implementation, failed []string) {
+	list, failed = checked(vectorImplementations)
+	return append(list, generic), failed
+})
 
-func usable(table []*implementation) (list []*implementation) {
+func implementations() []*implementation {
+	list, _ := tested()
+	return list
+}
+
+func checked(table []*implementation) (list []*implementation, failed []string) {
 	for _, i := range table {
-		if i.supported() && selfTest(i) {
+		switch {
+		case !i.supported():
+		case selfTest(i):
 			list = append(list, i)
+		default:
+			failed = append(failed, i.name)
 		}
 	}
-	return list
+	return list, failed
 }
 
 // preferred is the implementation of new keys: see fastest.
@@ -53,6 +66,12 @@ func Implementations() []string {
 		names = append(names, i.name)
 	}
 	return names
+}
+
+// FailedSelfTest lists the implementations that are left out because this CPU computes them wrongly, for doctor.
+func FailedSelfTest() []string {
+	_, failed := tested()
+	return failed
 }
 
 // Implementation is the name of the implementation that NewKey uses, for doctor and metrics: the fastest on a train at

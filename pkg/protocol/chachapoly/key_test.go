@@ -21,6 +21,19 @@ func TestListsGenericLast(t *testing.T) {
 	}
 }
 
+func TestNamesImplementationThatFailsSelfTest(t *testing.T) {
+	right, wrong, absent := *generic, *generic, *generic
+	wrong.name, wrong.open = "wrong", func(*secret, *Scratch, []Message) {}
+	absent.name, absent.supported = "absent", func() bool { return false }
+	list, failed := checked([]*implementation{&absent, &wrong, &right})
+	if len(list) != 1 || list[0] != &right || !slices.Equal(failed, []string{"wrong"}) {
+		t.Errorf("got %d implementations and failed self-tests %v, want only the right one, and wrong", len(list), failed)
+	}
+	if failed := FailedSelfTest(); len(failed) > 0 {
+		t.Errorf("FailedSelfTest() = %v, want none", failed)
+	}
+}
+
 func TestPrefersImplementationFasterByTenth(t *testing.T) {
 	for _, c := range []struct {
 		took []time.Duration

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"testing"
 
 	"golang.org/x/crypto/chacha20"
@@ -45,10 +46,14 @@ func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
 				was := *has
 				t.Cleanup(func() { *has = was })
 				*has = false
-				for _, i := range usable(vectorImplementations) {
+				list, failed := checked(vectorImplementations)
+				for _, i := range list {
 					if i.name == name {
 						t.Errorf("got %s without the CPU flag, want it left out", name)
 					}
+				}
+				if slices.Contains(failed, name) {
+					t.Errorf("got a failed self-test of %s without the CPU flag, want none", name)
 				}
 			})
 		}

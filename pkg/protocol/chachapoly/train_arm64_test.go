@@ -23,8 +23,8 @@ func TestFallsBackWithoutRequiredCPUFeature(t *testing.T) {
 			was := *c.flag
 			t.Cleanup(func() { *c.flag = was })
 			*c.flag = false
-			if got := usable(vectorImplementations); len(got) != c.want {
-				t.Errorf("got %d vector implementations without the CPU flag, want %d", len(got), c.want)
+			if got, failed := checked(vectorImplementations); len(got) != c.want || len(failed) > 0 {
+				t.Errorf("got %d vector implementations without the CPU flag and failed self-tests %v, want %d and none", len(got), failed, c.want)
 			}
 		})
 	}
