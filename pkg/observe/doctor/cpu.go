@@ -41,11 +41,16 @@ func evaluateCPUs(f *facts.Facts, r *recorder) {
 }
 
 func evaluateCipher(f *facts.Facts, r *recorder) {
-	if f.Cipher == f.Fallback {
-		r.warn("", f.Cipher+": one packet at a time", "use a CPU with AVX2 or AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
-		return
+	switch {
+	case len(f.CipherFailed) > 0:
+		r.warn("", fmt.Sprintf("%s, without %s: self-test failed", f.Cipher, strings.Join(f.CipherFailed, ", ")),
+			"use another CPU, or update the emulator: it computes vector instructions wrongly")
+	case f.Cipher == f.Fallback:
+		r.warn("", f.Cipher+": one packet at a time",
+			"use a CPU with AVX2 and BMI2, or AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
+	default:
+		r.ok("", "%s", f.Cipher)
 	}
-	r.ok("", "%s", f.Cipher)
 }
 
 const performanceGovernor = "performance"

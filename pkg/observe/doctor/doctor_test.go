@@ -197,7 +197,8 @@ func cpuCases() []faultCase {
 	return []faultCase{
 		{"cpu-count", func(f *facts.Facts) { f.CPU.Online.Value = []int{0} }, Warning, "1 CPU", "add CPUs"},
 		{"cpu-count", func(f *facts.Facts) { f.CPU.SMT.Value = false }, OK, "4 CPUs", ""},
-		{"cpu-cipher", func(f *facts.Facts) { f.Cipher = "generic" }, Warning, "one packet at a time", "AVX-512"},
+		{"cpu-cipher", func(f *facts.Facts) { f.Cipher = "generic" }, Warning, "one packet at a time", "AVX2 and BMI2"},
+		{"cpu-cipher", func(f *facts.Facts) { f.CipherFailed = []string{"avx2"} }, Warning, "avx512, without avx2: self-test failed", "another CPU"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value[2] = "powersave" }, Warning, "powersave on 1 of 4", "echo performance > /sys/devices/system/cpu/cpu2/cpufreq/scaling_governor"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value = nil }, OK, "virtual machine", ""},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Online, f.CPU.Governors.Value = facts.Unknown[[]int](errHidden), nil }, Unknown, "", ""},

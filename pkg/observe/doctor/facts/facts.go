@@ -54,6 +54,8 @@ type Facts struct {
 	Plugins Result[[]Plugin]
 	// Cipher is the implementation that this program would use, Fallback the portable one.
 	Cipher, Fallback string
+	// CipherFailed are the implementations that this CPU computes wrongly.
+	CipherFailed []string
 	// SpreadPorts are the default source ports for spread.
 	SpreadPorts spread.Ports
 }

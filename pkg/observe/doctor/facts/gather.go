@@ -42,7 +42,10 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	if s.root == nil {
 		s.root = os.DirFS("/")
 	}
-	f := &Facts{Pre: o.Pre, Port: o.Port, Cipher: chachapoly.Implementation(), Fallback: chachapoly.Generic}
+	f := &Facts{
+		Pre: o.Pre, Port: o.Port,
+		Cipher: chachapoly.Implementation(), Fallback: chachapoly.Generic, CipherFailed: chachapoly.FailedSelfTest(),
+	}
 	var err error
 	if !o.Pre {
 		if f.Tunnels, err = tunnels(ctx, o.Dir, o.Tunnels); err != nil {
