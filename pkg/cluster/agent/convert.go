@@ -37,6 +37,7 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 	}
 	m.OptOut = m.OptOut || rn.Spec.OptOut
 	m.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
+	m.Port = uint16(max(0, min(rn.Spec.Port, 65535)))
 	if rn.Status.Mode != "" {
 		m.Agent = toAgent(&rn.Status)
 	}

@@ -37,7 +37,7 @@ const aNode = `{"metadata":{"name":"n1","uid":"u1"},
 func agentOf(uid string) *v1alpha1.RopewalkNode {
 	return &v1alpha1.RopewalkNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}},
-		Spec:       v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1"},
+		Spec:       v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1", Port: 4502},
 		Status: v1alpha1.NodeStatus{
 			Mode: v1alpha1.ModeMesh, PublicKey: v1alpha1.PublicKey(noise.PublicKey{7}.Base64()), NextPublicKey: "nonsense", Gathers: true,
 			Endpoints:   []v1alpha1.Endpoint{"192.0.2.1:51820", "example.org:1", "[2001:db8::1]:51820"},
@@ -50,7 +50,7 @@ func agentOf(uid string) *v1alpha1.RopewalkNode {
 func TestConversionDropsUntrustedFields(t *testing.T) {
 	n := parseNode(t, aNode)
 	want := mesh.Node{
-		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"),
+		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"), Port: 4502,
 		Addrs:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:1::/64")},
 		Agent: &mesh.Agent{

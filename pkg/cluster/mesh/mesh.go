@@ -41,6 +41,8 @@ type Node struct {
 	Addrs []netip.Addr
 	// Endpoint is the address that administrators set; invalid: Addrs apply.
 	Endpoint netip.Addr
+	// Port is the tunnel's port that administrators set; 0: none.
+	Port     uint16
 	PodCIDRs []netip.Prefix
 	// OptOut reports that administrators excluded the node.
 	OptOut bool

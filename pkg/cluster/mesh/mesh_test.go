@@ -86,6 +86,16 @@ func TestNodesBehindOneNATHaveOwnPorts(t *testing.T) {
 				"n3: its endpoint 198.51.100.7:4502 is not used: it is an endpoint of the older node n2",
 		},
 		{
+			"one port, which administrators set for the younger node", at(nat, nat+":4503"), func(n *Node) { at(nat, nat+":4503")(n); n.Port = 4503 },
+			"invalid AddrPort " + nat + ":4503",
+			"n2: it has published no endpoint of its own with an IP version that this node has; " +
+				"n2: its endpoint 198.51.100.7:4503 is not used: administrators set its port for node n3",
+		},
+		{
+			"another port than administrators set", func(n *Node) { at(nat, nat+":4502")(n); n.Port = 4503 }, at(nat, nat+":4504"),
+			nat + ":4502 " + nat + ":4504", "",
+		},
+		{
 			"administrators set the address for one of them only", func(n *Node) {
 				n.Addrs = []netip.Addr{netip.MustParseAddr(nat)}
 				n.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort(nat + ":4502")}

@@ -208,30 +208,45 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	}
 	slices.SortFunc(sorted, compareAge)
 	addrOwners := claims[netip.Addr]{}
+	var set []*Node // whose address administrators set
 	for _, n := range sorted {
 		for _, a := range n.addrs() {
+			shares := false
 			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
 				t.addProblem(n, "its address %s is not used: it lies in the pod prefixes of node %s", a, owner)
-			} else if older := addrOwners.claim(a, n); older != nil && n.Endpoint.IsValid() && older.Endpoint == n.Endpoint {
-				t.shareAddr(n)
-			} else if older != nil {
-				t.addProblem(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
-			} else {
+			} else if older := addrOwners.claim(a, n); older == nil {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
-				t.shareAddr(n)
+				shares = n.Endpoint.IsValid()
+			} else if shares = n.Endpoint.IsValid() && older.Endpoint == n.Endpoint; !shares {
+				t.addProblem(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
+			}
+			if shares && n.Agent != nil {
+				set = append(set, n)
 			}
 		}
 	}
+	t.assignForwarded(set)
 }
 
-// shareAddr assigns a node its endpoints at the address that administrators set, except those of an older node.
-func (t *tunnelPlanner) shareAddr(n *Node) {
-	if !n.Endpoint.IsValid() || n.Agent == nil {
-		return
+// assignForwarded assigns nodes, the oldest first, their endpoints at the addresses that administrators set, except those of another node. An agent
+// may publish any port: one that administrators set for its node precedes.
+func (t *tunnelPlanner) assignForwarded(nodes []*Node) {
+	for _, n := range nodes {
+		for _, e := range n.endpoints() {
+			if e.Port() == n.Port {
+				t.forwarded.claim(e, n)
+			}
+		}
 	}
-	for _, e := range n.endpoints() {
-		if older := t.forwarded.claim(e, n); older != nil {
-			t.addProblem(n, "its endpoint %s is not used: it is an endpoint of the older node %s", e, older.Name)
+	for _, n := range nodes {
+		for _, e := range n.endpoints() {
+			switch owner := t.forwarded.claim(e, n); {
+			case owner == nil:
+			case owner.Port == e.Port() && n.Port != e.Port():
+				t.addProblem(n, "its endpoint %s is not used: administrators set its port for node %s", e, owner.Name)
+			default:
+				t.addProblem(n, "its endpoint %s is not used: it is an endpoint of the older node %s", e, owner.Name)
+			}
 		}
 	}
 }
@@ -291,7 +306,10 @@ func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
 func (t *tunnelPlanner) endpoint(n *Node) (netip.AddrPort, bool) {
 	for _, e := range n.endpoints() {
 		sameKind := func(a netip.Addr) bool { return a.Unmap().Is4() == e.Addr().Is4() }
-		isOwn := slices.Contains(t.addrs[n.Name], e.Addr()) || t.forwarded[e] == n
+		isOwn := slices.Contains(t.addrs[n.Name], e.Addr())
+		if n.Endpoint.IsValid() {
+			isOwn = t.forwarded[e] == n
+		}
 		if isOwn && slices.ContainsFunc(t.own.Addrs, sameKind) {
 			return e, true
 		}
