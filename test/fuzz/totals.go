@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -81,22 +82,22 @@ func (t *total) add(o outcome, slice time.Duration) {
 // print writes the table of all targets that ran, as Markdown.
 func (t *totals) print(out io.Writer) {
 	var sum total
-	fmt.Fprintln(out, "| target | CPU minutes | executions | per CPU second | new inputs | kept | coverage | findings |")
-	fmt.Fprintln(out, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+	fmt.Fprintln(out, "| target | package | CPU minutes | executions | per CPU second | new inputs | kept | coverage | findings |")
+	fmt.Fprintln(out, "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
 	for _, name := range slices.Sorted(maps.Keys(t.Targets)) {
 		e := t.Targets[name]
 		coverage := "-"
 		if e.Coverage > 0 {
 			coverage = fmt.Sprintf("%.0f %%", 100*e.Coverage)
 		}
-		fmt.Fprintf(out, "| `%s` | %s | %s |\n", name, e.figures(coverage), findings(e.Findings))
+		fmt.Fprintf(out, "| `%s` | `%s` | %s | %s |\n", path.Base(name), path.Dir(name), e.figures(coverage), findings(e.Findings))
 		sum.CPU += e.CPU
 		sum.Executions += e.Executions
 		sum.Entries += e.Entries
 		sum.Kept += e.Kept
 		sum.Findings = append(sum.Findings, e.Findings...)
 	}
-	fmt.Fprintf(out, "| all | %s | %d |\n", sum.figures(""), len(sum.Findings))
+	fmt.Fprintf(out, "| all | | %s | %d |\n", sum.figures(""), len(sum.Findings))
 	fmt.Fprintf(out, "\n%.1f CPU hours since %s\n", sum.CPU.Hours(), t.Since.UTC().Format("2006-01-02 15:04 UTC"))
 }
 
