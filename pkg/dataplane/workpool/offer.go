@@ -39,13 +39,14 @@ func (r *JobRing) Offer(job Job) {
 // Retract ends the offer unless a worker is running its job. It returns Running then, Done if a worker has run the job, and NotOffered
 // if none will: the caller runs it, or forgets it.
 func (r *JobRing) Retract() Outcome {
-	if r.offer.state.CompareAndSwap(int32(Open), int32(NotOffered)) {
-		return NotOffered
-	}
-	outcome := Outcome(r.offer.state.Load())
-	if outcome == Done {
+	outcome := NotOffered
+	if !r.offer.state.CompareAndSwap(int32(Open), int32(NotOffered)) {
+		if outcome = Outcome(r.offer.state.Load()); outcome == Running {
+			return Running
+		}
 		r.offer.state.Store(int32(NotOffered))
 	}
+	r.offer.job = nil // it may refer to a lane that ends before the next offer
 	return outcome
 }
 

@@ -216,6 +216,39 @@ func TestPoolKeepsNoReferenceToRemovedLane(t *testing.T) {
 	runtime.KeepAlive(d)
 }
 
+// errand is a job that refers to a buffer.
+type errand struct{ buffer []byte }
+
+// Run implements Job.
+func (e *errand) Run(*session.Scratch) { e.buffer[0]++ }
+
+func TestRingKeepsNoReferenceToEndedOffer(t *testing.T) {
+	for _, workers := range []int{0, 1} {
+		c := start(t, 1)
+		r := c.NewJobRing(8)
+		if workers == 0 {
+			r = absent(1).NewJobRing(8)
+		}
+		offer := func() weak.Pointer[byte] {
+			e := &errand{make([]byte, 1<<16)}
+			r.Offer(e)
+			return weak.Make(&e.buffer[0])
+		}
+		buffer := offer()
+		if workers > 0 {
+			expect.Eventually(t, "a worker has run it", func() bool { return Outcome(r.offer.state.Load()) == Done })
+		}
+		if got := r.Retract(); (got == Done) != (workers > 0) {
+			t.Errorf("%d workers: got outcome %d", workers, got)
+		}
+		expect.Eventually(t, "its buffer is free", func() bool {
+			runtime.GC()
+			return buffer.Value() == nil
+		})
+		runtime.KeepAlive(r)
+	}
+}
+
 func TestWorkersSleepAndWakeUp(t *testing.T) {
 	c := start(t, 2)
 	d, scratch := c.NewJobRing(8), new(session.Scratch)
