@@ -131,6 +131,9 @@ func (r *receiver) handleReceived(n int) {
 		for i := range n {
 			r.admit(i)
 		}
+		if r.merged > 0 { // packets of a session that began meanwhile, which are in r.in
+			r.flush()
+		}
 		r.handleQuantum()
 	}
 	r.flush()

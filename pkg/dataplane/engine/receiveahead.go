@@ -24,7 +24,8 @@ type receiveJob struct {
 // Run receives without blocking; it implements workpool.Job.
 func (j *receiveJob) Run(*session.Scratch) { j.n = j.tryRecv(j.in) }
 
-// offerReceive offers the next receive call to the workers if they may help. The lane must have moved all of r.in to the queue.
+// offerReceive offers the next receive call to the workers if they may help. Nothing may refer to r.in: the lane has moved all of it to
+// the queue, or written it.
 func (r *receiver) offerReceive() {
 	j := &r.recv
 	if j.offered || j.tryRecv == nil || !r.ahead.enabled {

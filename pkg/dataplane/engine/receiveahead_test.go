@@ -3,9 +3,11 @@
 package engine
 
 import (
+	"bytes"
 	mathrand "math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -14,6 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
@@ -111,4 +115,76 @@ func TestWorkersReceiveForLaneInOrder(t *testing.T) {
 		t.Error("no worker received")
 	}
 	t.Logf("workers received %d times", byWorkers)
+}
+
+// beginning is a Control, and draws indices: each handshake message begins a session with the index drawn last.
+type beginning struct {
+	rig     *rig
+	session *Session
+	index   byte
+}
+
+// Read draws an index.
+func (b *beginning) Read(p []byte) (int, error) {
+	clear(p)
+	p[0] = b.index
+	return len(p), nil
+}
+
+// Handshake implements Control.
+func (b *beginning) Handshake([]byte, underlay.Endpoint) drop.Reason {
+	if _, err := b.rig.engine.Sessions.Add(b.session); err != nil {
+		b.rig.tb.Error(err)
+	}
+	return drop.None
+}
+
+// pausing is a SlowPath that lets a lane wait while it opens the first train of a session.
+type pausing struct {
+	*owner
+	until chan bool
+}
+
+// Confirm implements SlowPath.
+func (p *pausing) Confirm(*session.Keypair) { <-p.until }
+
+// TestWorkerReceivesIntoNoBufferInUse opens a packet in the buffer of a receive call, since its session begins just before. A worker receives
+// before the lane has written the packet.
+func TestWorkerReceivesIntoNoBufferInUse(t *testing.T) {
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
+	begin := &beginning{rig: r, index: 1}
+	r.engine.Sessions, r.engine.cfg.Control = session.NewTable[*Session](begin), begin
+	keys, remote := r.newSession(r.peer, true)
+	begin.session, _ = r.engine.Sessions.Lookup(keys.Local())
+	r.engine.Sessions.Remove(keys.Local())
+	packet := in4.UDP([]byte("data"))
+	message := r.message(remote, packet)
+	begun := append(make([]byte, len(message)), message...)
+	begun[0] = byte(wire.TypeCookieReply) // of the same size
+	r.arriveFrom(0, there, begun, len(message))
+
+	begin.index = 2
+	r.keys, r.remote = r.newSession(r.peer, true)
+	begin.index = 1
+	f := flow.Flow{Ends: in4}
+	for i := range 4 {
+		run, size := r.seal(packetsOf(t, f.Train(20, 1380))...)
+		r.arriveFrom(1+i, there, run, size)
+	}
+	received := make(chan bool)
+	r.peer.SlowPath = &pausing{r.owner, received}
+	r.peer.Unconfirmed.Store(r.keys)
+	r.rx.recv.tryRecv = func(rx []underlay.Datagrams) int {
+		clear(rx[0].Buf[:1<<10])
+		close(received)
+		return 0
+	}
+	r.rx.lane.openJobs.ReportBacklog(rxSlots)
+	r.rx.handleReceived(5)
+	if !slices.ContainsFunc(r.delivered(), func(train []byte) bool { return bytes.HasSuffix(train, packet) }) {
+		t.Error("the packet of the session that began was overwritten")
+	}
+	if r.rx.lane.openJobs.AwaitOffer(&r.scratch) != workpool.Done {
+		t.Error("no worker received")
+	}
 }
