@@ -91,31 +91,38 @@ func TestOversizePacketsAreDropsOfTheirFlow(t *testing.T) {
 	}
 }
 
+// TestFlowsHaveMarksAndDropsOfReceiveQueue runs in a bubble, in which the engine's timer never fires: on a slow machine it would read the
+// test's clock.
 func TestFlowsHaveMarksAndDropsOfReceiveQueue(t *testing.T) {
-	for _, ecn := range []packet.ECN{packet.NotECT, packet.ECT0} {
-		r := newRig(t)
-		_, _ = r.engine.Flows()
-		r.standing(ecn)
-		flows, sum := r.observed()
-		want := FlowCounters{Marks: r.engine.Stats().Lanes[0].RxMarks, Drops: r.drops(drop.RXCongestion)}
-		if sum.Marks != want.Marks || sum.Drops != want.Drops || want.Marks+want.Drops == 0 {
-			t.Errorf("ECN %d: got %+v, want %d marks and %d drops", ecn, flows, want.Marks, want.Drops)
+	synctest.Test(t, func(t *testing.T) {
+		for _, ecn := range []packet.ECN{packet.NotECT, packet.ECT0} {
+			r := newRig(t)
+			_, _ = r.engine.Flows()
+			r.standing(ecn)
+			flows, sum := r.observed()
+			want := FlowCounters{Marks: r.engine.Stats().Lanes[0].RxMarks, Drops: r.drops(drop.RXCongestion)}
+			if sum.Marks != want.Marks || sum.Drops != want.Drops || want.Marks+want.Drops == 0 {
+				t.Errorf("ECN %d: got %+v, want %d marks and %d drops", ecn, flows, want.Marks, want.Drops)
+			}
 		}
-	}
+	})
 }
 
+// TestUnopenedDropsAreCountedByPort also runs in a bubble.
 func TestUnopenedDropsAreCountedByPort(t *testing.T) {
-	r := newRig(t)
-	_, _ = r.engine.Flows()
-	r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
-	for range rxBytes / 65536 {
-		r.put(0, fromPort(1000), 'f', 45)
-		r.rx.admit(0)
-	}
-	flows, sum := r.observed()
-	if len(flows) != 1 || flows[0].Port != 1000 || flows[0].Flow != (packet.Flow{}) || sum.Drops != r.drops(drop.RXQueueFull) {
-		t.Errorf("got %+v, want %d drops of unknown flows from port 1000", flows, r.drops(drop.RXQueueFull))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		_, _ = r.engine.Flows()
+		r.peer.Gathered.Store(&spread.Ports{First: 1000, Last: 1001})
+		for range rxBytes / 65536 {
+			r.put(0, fromPort(1000), 'f', 45)
+			r.rx.admit(0)
+		}
+		flows, sum := r.observed()
+		if len(flows) != 1 || flows[0].Port != 1000 || flows[0].Flow != (packet.Flow{}) || sum.Drops != r.drops(drop.RXQueueFull) {
+			t.Errorf("got %+v, want %d drops of unknown flows from port 1000", flows, r.drops(drop.RXQueueFull))
+		}
+	})
 }
 
 // TestCountingEndsAfterLastRequest runs in a bubble, in which the engine's own timer never fires: the test takes its part.
