@@ -96,12 +96,11 @@ type Receiver interface {
 	Recv(rx []Datagrams) (int, error)
 }
 
-// Lane sends and receives for one lane of the engine. One goroutine may call Recv while another calls Send; two goroutines must not
-// call the same method at once. Neither method allocates.
+// Lane sends and receives for one lane of the engine. One goroutine may receive (Recv, TryRecv) while another calls Send. Two goroutines must
+// not receive, or send, at once, but they may take turns if something orders their calls: a worker receives for its lane. No method allocates.
 type Lane interface {
 	Receiver
-	// TryRecv is Recv for the same goroutine, without waiting: it returns 0 if nothing is queued. The next Recv returns
-	// its errors.
+	// TryRecv is Recv without waiting: it returns 0 if nothing is queued. The next Recv returns its errors.
 	TryRecv(rx []Datagrams) int
 	// Send sends the runs of each source and group in order. Adjacent runs of one source and group need the fewest
 	// system calls. It returns the number of failed runs, and sets their Err; some of their datagrams may have left. A

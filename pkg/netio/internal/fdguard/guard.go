@@ -13,7 +13,7 @@ const (
 
 // Guard keeps a file descriptor open while its one user is in a system call on it. Close returns only after the user
 // has left and can never return, so that the kernel cannot reuse the descriptor's number under the call. Each call
-// costs the user two uncontended compare-and-swaps and no lock. Only one goroutine may use Enter and Leave.
+// costs the user two uncontended compare-and-swaps and no lock. Only one goroutine at a time may be between Enter and Leave.
 type Guard struct {
 	state atomic.Int32
 	done  chan struct{}

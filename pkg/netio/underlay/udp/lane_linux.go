@@ -12,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// lane is one socket with its message arrays. rx and pendingErr belong to the goroutine in Recv, tx to the one in Send.
+// lane is one socket with its message arrays. rx and pendingErr belong to the goroutine in Recv or TryRecv, tx to the one in Send.
 type lane struct {
 	port       *Port
 	fd         int
