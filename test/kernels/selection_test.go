@@ -21,7 +21,7 @@ var defaultPackages = []string{
 // hostOnlyTests returns tests that do not depend on the kernel and take minutes in an emulator. `make test` runs them on the host.
 func hostOnlyTests() []string {
 	return []string{
-		"TestCallsRunDownTheFiles", "TestManifestDefinesExportedPeers",    // read files of the sources
+		"TestCallsRunDownTheFiles", "TestManifestDefinesExportedPeers", // read files of the sources
 		"TestKernelMergesPacketsIntoSameTrains", "FuzzMergeMatchesKernel", // GRO ends trains at each tick: too short for an emulator
 		"TestKernelSplitsTrainsIntoSamePackets", "FuzzSplitMatchesKernel", // an emulated router loses packets of some trains
 		"TestXDPCarriesTrafficInBothDirections", "TestXDPCarriesTrafficOverIPv4", "TestXDPRekeysWithoutPacketLoss",
