@@ -22,6 +22,7 @@ var defaultPackages = []string{
 func hostOnlyTests() []string {
 	return []string{
 		"TestCallsRunDownTheFiles", "TestManifestDefinesExportedPeers", // read files of the sources
+		"TestRouterSendsAgainAfterDrop",                                   // tests a helper of tests
 		"TestKernelMergesPacketsIntoSameTrains", "FuzzMergeMatchesKernel", // GRO ends trains at each tick: too short for an emulator
 		"TestKernelSplitsTrainsIntoSamePackets", "FuzzSplitMatchesKernel", // an emulated router loses packets of some trains
 		"TestXDPCarriesTrafficInBothDirections", "TestXDPCarriesTrafficOverIPv4", "TestXDPRekeysWithoutPacketLoss",

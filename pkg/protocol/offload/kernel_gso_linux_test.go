@@ -99,15 +99,13 @@ func wantSameSegments(t *testing.T, r router, g gsoTrain) {
 	t.Helper()
 	h, p := g.train()
 	want := splitAll(t, h, p, 64)
-	var got [][]byte
-	for losses := 0; losses <= maxLosses && len(got) < len(want); losses++ {
+	got := r.forward(t, len(want), func() {
 		var header [VnetHdrLen]byte
 		h.Encode(header[:])
 		if err := r.WriteTrain([][]byte{header[:], p}); err != nil {
 			t.Fatalf("the kernel rejects a train of %d packets with header %+v: %v", len(want), h, err)
 		}
-		got = r.collect(t, len(want))
-	}
+	})
 	for i := range want {
 		want[i] = forwarded(want[i])
 	}

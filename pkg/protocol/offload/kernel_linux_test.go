@@ -35,7 +35,10 @@ const (
 )
 
 // router is a network namespace with two TUNs, between which the kernel forwards.
-type router struct{ in, out int }
+type router struct {
+	in, out  int
+	counters kernelCounters
+}
 
 // newRouter enters a new network namespace, until the test ends.
 func newRouter(t testing.TB, uso bool, outFeatures int) router {
@@ -48,6 +51,8 @@ func newRouter(t testing.TB, uso bool, outFeatures int) router {
 	return router{
 		in:  openTUN(t, "in", 0, features, "10.9.0.254/24", "fd00::fe/120"),
 		out: openTUN(t, "out", 0, outFeatures, "10.9.1.254/24", "fd00::1fe/120"),
+
+		counters: openCounters(t),
 	}
 }
 
@@ -133,31 +138,34 @@ func openTUN(t testing.TB, name string, flags uint16, features int, addresses ..
 	return fd
 }
 
-// maxLosses is the number of times that a busy machine may lose packets of one test. A kernel that drops a packet on purpose does so each time.
-const maxLosses = 2
-
 // WriteTrain makes the router a Sink.
 func (r router) WriteTrain(buffers [][]byte) error {
 	_, err := unix.Writev(r.in, buffers)
 	return err
 }
 
-// read returns the next n packets that came through.
-func (r router) read(t testing.TB, n int) [][]byte {
+// forward sends and returns the n packets that come through. If the kernel counts a drop, forward sends again.
+func (r router) forward(t testing.TB, n int, send func()) [][]byte {
 	t.Helper()
-	out := r.collect(t, n)
-	if len(out) < n {
-		t.Fatalf("got %d of %d packets", len(out), n)
+	for tries := 1; ; tries++ {
+		dropped := r.counters.drops(t)
+		send()
+		out := r.collect(t, n, dropped)
+		switch {
+		case len(out) >= n:
+			return out
+		case tries == maxSends || r.counters.drops(t) == dropped:
+			t.Fatalf("got %d of %d packets in try %d, the kernel counts\n%s", len(out), n, tries, r.counters)
+		}
 	}
-	return out
 }
 
-// collect returns the next n packets that came through, fewer if no more come.
-func (r router) collect(t testing.TB, n int) [][]byte {
+// collect returns the next n packets that come through, fewer if the kernel drops some.
+func (r router) collect(t testing.TB, n int, dropped uint64) [][]byte {
 	t.Helper()
 	var out [][]byte
 	for len(out) < n {
-		h, p, err := r.waitTrain()
+		h, p, err := r.waitTrain(t, dropped)
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
@@ -189,12 +197,14 @@ func (r router) readRest(t testing.TB) [][]byte {
 	}
 }
 
-// waitTrain waits for the next element. If none comes, the error is EAGAIN.
-func (r router) waitTrain() (h VnetHdr, p []byte, err error) {
-	for {
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(r.out), Events: unix.POLLIN}}, 3_000)
-		if !errors.Is(err, unix.EINTR) {
-			return r.readTrain()
+// waitTrain waits for the next element. The error is EAGAIN if the kernel has dropped more than so many packets, or if none comes for long.
+func (r router) waitTrain(t testing.TB, dropped uint64) (h VnetHdr, p []byte, err error) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(r.out), Events: unix.POLLIN}}, 100)
+		late := r.counters.drops(t) != dropped || time.Now().After(deadline)
+		if h, p, err = r.readTrain(); late || !errors.Is(err, unix.EAGAIN) {
+			return h, p, err
 		}
 	}
 }
@@ -260,13 +270,7 @@ func forwardTrains(t *testing.T, outFeatures int) {
 				cwr := tt.spec.with(func(s *spec) { s.flags |= packet.CWR; s.payload = pattern(tt.size, 0) })
 				pkts[0] = cwr.packet()
 			}
-			m := NewMerger(true)
-			for _, p := range pkts {
-				m.Add(p)
-			}
-			if failed, err := m.Flush(r); err != nil {
-				t.Fatalf("%d packets rejected: %v", failed, err)
-			}
+			got := r.forward(t, len(pkts), func() { r.merge(t, pkts) })
 			tt.spec.zero = false // the kernel completed the checksums
 			if tt.spec.udp {
 				pkts = tt.spec.run(tt.n, tt.size)
@@ -274,8 +278,20 @@ func forwardTrains(t *testing.T, outFeatures int) {
 			for i := range pkts {
 				pkts[i] = forwarded(pkts[i])
 			}
-			diff(t, r.read(t, len(pkts)), pkts)
+			diff(t, got, pkts)
 		})
+	}
+}
+
+// merge writes the packets as trains of a Merger.
+func (r router) merge(t testing.TB, pkts [][]byte) {
+	t.Helper()
+	m := NewMerger(true)
+	for _, p := range pkts {
+		m.Add(p)
+	}
+	if failed, err := m.Flush(r); err != nil {
+		t.Fatalf("%d packets rejected: %v", failed, err)
 	}
 }
 
@@ -313,21 +329,15 @@ func TestSocketsReceiveMergedDatagrams(t *testing.T) {
 
 func TestKernelAcceptsSinglePackets(t *testing.T) {
 	r := newRouter(t, false, 0)
-	m := NewMerger(true)
 	host := spec{src: 1, dst: 1}
 	udp, v6 := host, host
 	udp.udp, v6.v6 = true, true
 	// The first is verified for the second's sake, so its header says DATA_VALID.
 	pkts := slices.Concat(host.run(2, 100), udp.run(1, 10), v6.run(1, 10))
 	pkts[1][60] ^= 1
-	for _, p := range pkts {
-		m.Add(p)
-	}
-	if failed, err := m.Flush(r); err != nil {
-		t.Fatalf("%d packets rejected: %v", failed, err)
-	}
+	got := r.forward(t, len(pkts), func() { r.merge(t, pkts) })
 	for i := range pkts {
 		pkts[i] = forwarded(pkts[i])
 	}
-	diff(t, r.read(t, len(pkts)), pkts)
+	diff(t, got, pkts)
 }
