@@ -63,7 +63,7 @@ func TestConversionDropsUntrustedFields(t *testing.T) {
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("-want +got\n" + diff)
 	}
-	want.OptOut, want.Endpoint, want.Agent = false, netip.Addr{}, nil
+	want.OptOut, want.Endpoint, want.Port, want.Agent = false, netip.Addr{}, 0, nil
 	n.UID = "u2"
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("RopewalkNode of an earlier node of that name: -want +got\n" + diff)
