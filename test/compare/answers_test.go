@@ -225,7 +225,8 @@ func wantSameAnswers(t *testing.T, a, b *decider) {
 	last := firstSender + uint32(len(a.guests.sent))
 	deadline := time.Now().Add(waitTimeout)
 	for {
-		x, y := a.answered(), b.answered()
+		// wireguard-go may handle an initiation and its copy at the same time, and answer both.
+		x, y := a.answered(), slices.Compact(slices.Clone(b.answered()))
 		if slices.Equal(x, y) && slices.Contains(x, last) {
 			return
 		}

@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
-// once runs each target for the time or count of -once, from its archive, and keeps nothing but findings. It ends at the first one.
+// once runs each target that is not unpredictable for the time or count of -once, from its archive, and keeps nothing but findings. It ends at
+// the first one.
 func once(ctx context.Context, o options, targets []target, diag io.Writer) (err error) {
 	o.work, err = os.MkdirTemp("", "fuzz")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(o.work)) }()
+	targets = slices.DeleteFunc(targets, unpredictable)
 	r, err := newRunner(o, targets, diag)
 	if err != nil {
 		return err
