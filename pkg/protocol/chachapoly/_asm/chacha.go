@@ -69,7 +69,6 @@ func chacha() {
 	run()
 	drain()
 	finish(ones)
-	wipe()
 	RET()
 }
 
@@ -89,19 +88,25 @@ func start() {
 	XORQ(full, full)
 }
 
-// constants are 0, 1, 2, … 15 as 32-bit words, 0, 64, … 15*64 as 64-bit words, and 64 ones.
+// constants are the numbers and 64 ones.
 func constants() (words, offsets, ones Mem) {
-	words = GLOBL("iota32", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(4*i, U32(i))
-	}
-	offsets = GLOBL("offsets64", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(8*i, U64(64*i))
-	}
+	words, offsets = numbers("iota32", "offsets64")
 	ones = GLOBL("ones64", RODATA|NOPTR)
 	DATA(0, U64(1<<64-1))
 	return words, offsets, ones
+}
+
+// numbers are 0, 1, 2, … 15 as 32-bit words, and 0, 64, … 15*64 as 64-bit words.
+func numbers(words, offsets string) (w, o Mem) {
+	w = GLOBL(words, RODATA|NOPTR)
+	for i := range 16 {
+		DATA(4*i, U32(i))
+	}
+	o = GLOBL(offsets, RODATA|NOPTR)
+	for i := range 16 {
+		DATA(8*i, U64(64*i))
+	}
+	return w, o
 }
 
 func lane(array int, at reg.GPPhysical, size uint8) Mem {
@@ -173,7 +178,7 @@ func blocks(iota32 Mem, c, n1, n2 Op) {
 	VMOVDQU32(n2, lane(laneN2, end, 4))
 }
 
-// begin starts the next job with the end that do not point into its text: block 0 and the last, partial one.
+// begin starts the next job with the lanes that do not point into its text: block 0 and the last, partial one.
 func begin(tail func()) {
 	Label("next")
 	TESTQ(left, left)
@@ -227,17 +232,11 @@ func put(counter Op, disp int) {
 
 // run takes sixteen lanes. When no job is left, junk fills them up.
 func run() {
-	Label("rest")
-	MOVQ(end, reg.RAX)
-	SUBQ(head, reg.RAX)
-	JZ(LabelRef("drain"))
-	CMPQ(reg.RAX, U8(16))
-	JAE(LabelRef("full"))
-	LEAQ(Mem{Base: work, Disp: junk}, reg.RCX)
-	VPBROADCASTQ(reg.RCX, reg.Z0)
-	VMOVDQU64(reg.Z0, lane(lanePtr, end, 8))
-	VMOVDQU64(reg.Z0, lane(lanePtr+64, end, 8))
-	LEAQ(Mem{Base: head, Disp: 16}, end)
+	fillUp("drain", func() {
+		VPBROADCASTQ(reg.RCX, reg.Z0)
+		VMOVDQU64(reg.Z0, lane(lanePtr, end, 8))
+		VMOVDQU64(reg.Z0, lane(lanePtr+64, end, 8))
+	})
 	Label("full")
 	loadState()
 	TESTQ(wait, wait)
@@ -250,16 +249,32 @@ func run() {
 	spill()
 	ADDQ(U8(16), head)
 	JMP(LabelRef("gather"))
-	turn()
+	turn(64, func(from, to Mem) {
+		VMOVDQU32(from, reg.Z0)
+		VMOVDQU32(reg.Z0, to)
+	})
 }
 
-// turn moves the lanes that wait, fewer than laneGoal, to the beginning.
-func turn() {
+// fillUp adds lanes of junk up to sixteen when no job is left. It jumps to none if no lane waits, and to full if sixteen do;
+// otherwise RAX says how many wait. point writes the address in RCX to sixteen lanes from the end on.
+func fillUp(none string, point func()) {
+	Label("rest")
+	MOVQ(end, reg.RAX)
+	SUBQ(head, reg.RAX)
+	JZ(LabelRef(none))
+	CMPQ(reg.RAX, U8(16))
+	JAE(LabelRef("full"))
+	LEAQ(Mem{Base: work, Disp: junk}, reg.RCX)
+	point()
+	LEAQ(Mem{Base: head, Disp: 16}, end)
+}
+
+// turn moves the lanes that wait, fewer than laneGoal, to the beginning, size bytes at a time.
+func turn(size int, move func(from, to Mem)) {
 	Label("turn")
 	for _, m := range [][2]int{{laneCtr, 4}, {laneN1, 4}, {laneN2, 4}, {lanePtr, 8}} {
-		for i := 0; i < m[1]*laneGoal; i += 64 {
-			VMOVDQU32(lane(m[0]+i, head, uint8(m[1])), reg.Z0)
-			VMOVDQU32(reg.Z0, Mem{Base: work, Disp: m[0] + i})
+		for i := 0; i < m[1]*laneGoal; i += size {
+			move(lane(m[0]+i, head, uint8(m[1])), Mem{Base: work, Disp: m[0] + i})
 		}
 	}
 	SUBQ(head, end)
@@ -421,15 +436,34 @@ func drain() {
 	}
 }
 
-// finish hands every job its key and the end of its text, and wipes the slots that had them.
+// finish hands out, and leaves no keystream in a register.
 func finish(ones Mem) {
+	wipe := func(m Mem) { VMOVDQU32(reg.Z1, m) }
+	handOut(wipe, func() {
+		VPXORD(reg.Z1, reg.Z1, reg.Z1)
+		wipe(Mem{Base: work, Disp: junk})
+	}, func() {
+		BZHIQ(reg.RCX, ones, reg.R14)
+		KMOVQ(reg.R14, reg.K1)
+		textEnd()
+		VMOVDQU32(Mem{Base: slot, Disp: slotTail}, reg.Z0)
+		VMOVDQU8(reg.Z0, reg.K1, Mem{Base: reg.RAX})
+	})
+	for _, z := range zmm[16:] {
+		VPXORD(z, z, z)
+	}
+	VZEROALL()
+}
+
+// handOut gives every job its key and the end of its text, and wipes the slots that had them. wipe clears 64 bytes,
+// after prepare. tail copies the RCX last bytes of the text, 1 to 63, from the slot to the text, whose length is in RAX.
+func handOut(wipe func(m Mem), prepare, tail func()) {
 	Label("finish")
 	Load(Param("jobs"), job)
 	Load(Param("n"), left)
 	Load(Param("what"), reg.RBX)
 	LEAQ(Mem{Base: work, Disp: fixed}, slot)
-	VPXORD(reg.Z1, reg.Z1, reg.Z1)
-	VMOVDQU32(reg.Z1, Mem{Base: work, Disp: junk})
+	prepare()
 	Label("each")
 	TESTQ(left, left)
 	JZ(LabelRef("done"))
@@ -437,7 +471,7 @@ func finish(ones Mem) {
 	JZ(LabelRef("text"))
 	VMOVDQU(Mem{Base: slot, Disp: slotKey}, reg.Y0)
 	VMOVDQU(reg.Y0, Mem{Base: job, Disp: jobKey})
-	VMOVDQU32(reg.Z1, Mem{Base: slot, Disp: slotKey})
+	wipe(Mem{Base: slot, Disp: slotKey})
 	Label("text")
 	TESTQ(U32(2), reg.RBX)
 	JZ(LabelRef("given"))
@@ -445,25 +479,18 @@ func finish(ones Mem) {
 	MOVQ(reg.RAX, reg.RCX)
 	ANDQ(U32(63), reg.RCX)
 	JZ(LabelRef("given"))
-	BZHIQ(reg.RCX, ones, reg.R14)
-	KMOVQ(reg.R14, reg.K1)
-	SUBQ(reg.RCX, reg.RAX)
-	ADDQ(Mem{Base: job, Disp: jobText}, reg.RAX)
-	VMOVDQU32(Mem{Base: slot, Disp: slotTail}, reg.Z0)
-	VMOVDQU8(reg.Z0, reg.K1, Mem{Base: reg.RAX})
-	VMOVDQU32(reg.Z1, Mem{Base: slot, Disp: slotTail})
+	tail()
+	wipe(Mem{Base: slot, Disp: slotTail})
 	Label("given")
 	ADDQ(U8(jobSize), job)
 	ADDQ(U32(slotSize), slot)
 	DECQ(left)
 	JMP(LabelRef("each"))
+	Label("done")
 }
 
-// wipe leaves no keystream in a register.
-func wipe() {
-	Label("done")
-	for _, z := range zmm[16:] {
-		VPXORD(z, z, z)
-	}
-	VZEROALL()
+// textEnd turns RAX, the length of the job's text, into the address of the RCX last bytes.
+func textEnd() {
+	SUBQ(reg.RCX, reg.RAX)
+	ADDQ(Mem{Base: job, Disp: jobText}, reg.RAX)
 }

@@ -35,17 +35,9 @@ func chacha256() {
 	RET()
 }
 
-// constants256 are 0, 1, 2, … 15 as 32-bit words, 0, 64, … 15*64 as 64-bit words, and byte shuffles that rotate words by 16
-// and 8 bits to the left.
+// constants256 are the numbers and byte shuffles that rotate words by 16 and 8 bits to the left.
 func constants256() (words, offsets, shuffles Mem) {
-	words = GLOBL("iota32x8", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(4*i, U32(i))
-	}
-	offsets = GLOBL("offsets64x4", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(8*i, U64(64*i))
-	}
+	words, offsets = numbers("iota32x8", "offsets64x4")
 	shuffles = GLOBL("rotations", RODATA|NOPTR)
 	for i := range 8 {
 		DATA(8*i, U64(rotation(i%2, 2-i/4)))
@@ -138,19 +130,13 @@ func copyBytes(name string, from, to, n reg.GPPhysical, most int) {
 
 // run256 takes sixteen lanes. When no job is left, junk fills them up, and eight or fewer take the first set alone.
 func run256(shuffles Mem) {
-	Label("rest")
-	MOVQ(end, reg.RAX)
-	SUBQ(head, reg.RAX)
-	JZ(LabelRef("finish"))
-	CMPQ(reg.RAX, U8(16))
-	JAE(LabelRef("full"))
-	LEAQ(Mem{Base: work, Disp: junk}, reg.RCX)
-	VMOVQ(reg.RCX, reg.X0)
-	VPBROADCASTQ(reg.X0, reg.Y0)
-	for i := 0; i < 16; i += 4 {
-		VMOVDQU(reg.Y0, lane(lanePtr+8*i, end, 8))
-	}
-	LEAQ(Mem{Base: head, Disp: 16}, end)
+	fillUp("finish", func() {
+		VMOVQ(reg.RCX, reg.X0)
+		VPBROADCASTQ(reg.X0, reg.Y0)
+		for i := 0; i < 16; i += 4 {
+			VMOVDQU(reg.Y0, lane(lanePtr+8*i, end, 8))
+		}
+	})
 	CMPQ(reg.RAX, U8(8))
 	JBE(LabelRef("half"))
 	Label("full")
@@ -160,21 +146,10 @@ func run256(shuffles Mem) {
 	Label("half")
 	pass256("one", shuffles, 0)
 	JMP(LabelRef("finish"))
-	turn256()
-}
-
-// turn256 moves the lanes that wait, fewer than laneGoal, to the beginning.
-func turn256() {
-	Label("turn")
-	for _, m := range [][2]int{{laneCtr, 4}, {laneN1, 4}, {laneN2, 4}, {lanePtr, 8}} {
-		for i := 0; i < m[1]*laneGoal; i += 32 {
-			VMOVDQU(lane(m[0]+i, head, uint8(m[1])), reg.Y0)
-			VMOVDQU(reg.Y0, Mem{Base: work, Disp: m[0] + i})
-		}
-	}
-	SUBQ(head, end)
-	XORQ(head, head)
-	JMP(LabelRef("cut"))
+	turn(32, func(from, to Mem) {
+		VMOVDQU(from, reg.Y0)
+		VMOVDQU(reg.Y0, to)
+	})
 }
 
 // pass256 runs ChaCha20 over one or both sets of lanes.
@@ -325,45 +300,19 @@ func ending256(set, first int) {
 	}
 }
 
-// finish256 hands every job its key and the end of its text, and wipes the slots that had them, the words, the runs' key
-// and the registers.
+// finish256 hands out, and wipes the words, the runs' key and the registers.
 func finish256() {
-	Label("finish")
-	Load(Param("jobs"), job)
-	Load(Param("n"), left)
-	Load(Param("what"), reg.RBX)
-	LEAQ(Mem{Base: work, Disp: fixed}, slot)
-	VPXOR(reg.Y1, reg.Y1, reg.Y1)
-	for at := waitOut; at < junk; at += 32 {
-		VMOVDQU(reg.Y1, Mem{Base: work, Disp: at})
-	}
-	wipe64(Mem{Base: work, Disp: junk})
-	Label("each")
-	TESTQ(left, left)
-	JZ(LabelRef("done"))
-	TESTQ(U32(1), reg.RBX)
-	JZ(LabelRef("text"))
-	VMOVDQU(Mem{Base: slot, Disp: slotKey}, reg.Y0)
-	VMOVDQU(reg.Y0, Mem{Base: job, Disp: jobKey})
-	wipe64(Mem{Base: slot, Disp: slotKey})
-	Label("text")
-	TESTQ(U32(2), reg.RBX)
-	JZ(LabelRef("given"))
-	MOVQ(Mem{Base: job, Disp: jobN}, reg.RAX)
-	MOVQ(reg.RAX, reg.RCX)
-	ANDQ(U32(63), reg.RCX)
-	JZ(LabelRef("given"))
-	SUBQ(reg.RCX, reg.RAX)
-	ADDQ(Mem{Base: job, Disp: jobText}, reg.RAX)
-	LEAQ(Mem{Base: slot, Disp: slotTail}, reg.R14)
-	copyBytes("out", reg.R14, reg.RAX, reg.RCX, 32)
-	wipe64(Mem{Base: slot, Disp: slotTail})
-	Label("given")
-	ADDQ(U8(jobSize), job)
-	ADDQ(U32(slotSize), slot)
-	DECQ(left)
-	JMP(LabelRef("each"))
-	Label("done")
+	handOut(wipe64, func() {
+		VPXOR(reg.Y1, reg.Y1, reg.Y1)
+		for at := waitOut; at < junk; at += 32 {
+			VMOVDQU(reg.Y1, Mem{Base: work, Disp: at})
+		}
+		wipe64(Mem{Base: work, Disp: junk})
+	}, func() {
+		textEnd()
+		LEAQ(Mem{Base: slot, Disp: slotTail}, reg.R14)
+		copyBytes("out", reg.R14, reg.RAX, reg.RCX, 32)
+	})
 	for _, r := range []reg.GPPhysical{reg.R13, reg.R14} { // products of Poly1305; restore overwrote the others
 		XORQ(r, r)
 	}
