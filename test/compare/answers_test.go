@@ -192,7 +192,7 @@ func (d *decider) answered() []uint32 {
 // compareAnswers gives messages made of arbitrary bytes to both implementations. Both must deliver the same packets and answer the same messages.
 func compareAnswers(t *testing.T, ours, theirs implementation, b []byte) {
 	t.Helper()
-	s := &script{rest: b}
+	s, deadline := &script{rest: b}, inputDeadline()
 	a, c := newDecider(t, ours, guestPeers), newDecider(t, theirs, guestPeers)
 	for range maxMessages {
 		if len(s.rest) == 0 {
@@ -215,17 +215,17 @@ func compareAnswers(t *testing.T, ours, theirs implementation, b []byte) {
 		b := d.guests.next(t, unchanged)
 		putAll(d.net.network, [][]element{{{data: b, segSize: len(b)}}})
 	}
-	wantSameDecisions(t, a, c, last.plain)
-	wantSameAnswers(t, a, c)
+	wantSameDecisions(t, a, c, last.plain, deadline)
+	wantSameAnswers(t, a, c, deadline)
 }
 
 // wantSameAnswers waits until both have answered the last message and the same messages in all.
-func wantSameAnswers(t *testing.T, a, b *decider) {
+func wantSameAnswers(t *testing.T, a, b *decider, deadline time.Time) {
 	t.Helper()
 	last := firstSender + uint32(len(a.guests.sent))
-	deadline := time.Now().Add(waitTimeout)
 	for {
-		// wireguard-go may handle an initiation and its copy at the same time, and answer both.
+		// wireguard-go (ConsumeMessageInitiation) and the kernel (wg_noise_handshake_consume_initiation) release the lock between comparing a
+		// timestamp and storing it. So two workers may accept an initiation and its copy, and answer both.
 		x, y := a.answered(), slices.Compact(slices.Clone(b.answered()))
 		if slices.Equal(x, y) && slices.Contains(x, last) {
 			return

@@ -173,7 +173,7 @@ func FuzzSameDecision(f *testing.F) {
 	f.Add([]byte{0, 1, 0x1f, 0xc0, 2, 0x1f, 0xbe, 2, 0x1f, 0xbf, 2, 0, 1}) // at the window's end
 	f.Add([]byte{0, 1, 0xff, 0xff, 1, 0xff, 0xff, 2, 0x1f, 0xc0, 3, 0, 3, 1, 3, 2, 3, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := &script{rest: b}
+		s, deadline := &script{rest: b}, inputDeadline()
 		ours, theirs := newDecider(t, implementations[0], 0), newDecider(t, implementations[2], 0)
 		for range maxMessages {
 			if len(s.rest) == 0 {
@@ -186,14 +186,13 @@ func FuzzSameDecision(f *testing.F) {
 		last := &message{counter: s.next, plain: numbered(maxMessages), flip: -1}
 		ours.send(last)
 		theirs.send(last)
-		wantSameDecisions(t, ours, theirs, last.plain)
+		wantSameDecisions(t, ours, theirs, last.plain, deadline)
 	})
 }
 
 // wantSameDecisions waits until both have delivered the last packet and the same packets in all.
-func wantSameDecisions(t *testing.T, ours, theirs *decider, last []byte) {
+func wantSameDecisions(t *testing.T, ours, theirs *decider, last []byte, deadline time.Time) {
 	t.Helper()
-	deadline := time.Now().Add(waitTimeout)
 	for {
 		a, b := ours.delivered(), theirs.delivered()
 		if slices.EqualFunc(a, b, bytes.Equal) && slices.ContainsFunc(a, func(p []byte) bool { return bytes.Equal(p, last) }) {

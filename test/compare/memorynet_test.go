@@ -5,6 +5,7 @@ package compare
 import (
 	"bytes"
 	"encoding/binary"
+	"flag"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -117,3 +118,14 @@ func (t *packetCounter) await(tb testing.TB, n int64, patience <-chan time.Time)
 
 // waitTimeout bounds every wait. It is long because tests also run on busy machines.
 const waitTimeout = time.Minute
+
+// fuzzTimeout bounds an input that is fuzzed. A worker of Go's fuzzing engine panics after 10 s, without the test's message.
+const fuzzTimeout = 8 * time.Second
+
+// inputDeadline returns when the comparison of an input that begins now must have ended.
+func inputDeadline() time.Time {
+	if f := flag.Lookup("test.fuzz"); f != nil && f.Value.String() != "" {
+		return time.Now().Add(fuzzTimeout)
+	}
+	return time.Now().Add(waitTimeout)
+}
