@@ -239,3 +239,11 @@ func TestOnceRunsTargetFromItsArchive(t *testing.T) {
 		}
 	}
 }
+
+func TestOnceFailsIfAllTargetsAreLeftOut(t *testing.T) {
+	t.Chdir(t.TempDir())
+	targets := []target{{"test/compare", "FuzzSameAnswers"}, {"pkg/protocol/offload", "FuzzSplitMatchesKernel"}}
+	if err := once(t.Context(), options{once: "1x"}, targets, io.Discard); err == nil {
+		t.Error("got no error, want one: nothing ran")
+	}
+}

@@ -20,6 +20,9 @@ func once(ctx context.Context, o options, targets []target, diag io.Writer) (err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(o.work)) }()
 	targets = slices.DeleteFunc(targets, unpredictable)
+	if len(targets) == 0 {
+		return errors.New("running each target once: only targets match that -once leaves out, use -hours for them")
+	}
 	r, err := newRunner(o, targets, diag)
 	if err != nil {
 		return err
