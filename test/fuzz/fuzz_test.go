@@ -247,3 +247,12 @@ func TestOnceFailsIfAllTargetsAreLeftOut(t *testing.T) {
 		t.Error("got no error, want one: nothing ran")
 	}
 }
+
+func TestRunFailsIfCorpusIsNotUpdated(t *testing.T) {
+	newModule(t, `"o"`) // a seed
+	writeFile(t, "build/fuzz/corpus/pkg/it/FuzzIt/short", "go test fuzz v1\n[]byte(\"ok!\")\n")
+	err := command(t.Context(), nil, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "updating the corpus of pkg/it/FuzzIt") {
+		t.Errorf("got error %v, want one that names the target", err)
+	}
+}

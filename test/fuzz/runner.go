@@ -58,16 +58,14 @@ func (r *runner) run(ctx context.Context, out io.Writer) error {
 	all := slices.Clone(r.targets)
 	fuzzErr := r.fuzzAll(ctx, time.Duration(r.hours*float64(time.Hour)))
 	// An interrupt or an error ends fuzzing only: the new inputs are kept.
-	r.updateArchives(context.WithoutCancel(ctx), all)
-	err := errors.Join(fuzzErr, r.totals.write(r.totalsFile()))
+	archivesErr := r.updateArchives(context.WithoutCancel(ctx), all)
+	err := errors.Join(fuzzErr, archivesErr, r.totals.write(r.totalsFile()))
 	r.totals.print(out)
-	if err != nil {
-		return err
-	}
 	if r.findings > 0 {
-		return fmt.Errorf("%d targets have findings: run go test on their packages to see the failures", r.findings)
+		findingsErr := fmt.Errorf("%d targets have findings: run go test on their packages to see the failures", r.findings)
+		return errors.Join(findingsErr, err)
 	}
-	return nil
+	return err
 }
 
 // fuzzAll gives slices to targets until the time is over.
@@ -144,19 +142,20 @@ func (r *runner) report(ctx context.Context, t target, binary string, o outcome)
 	return nil
 }
 
-// updateArchives minimises the working corpora of targets that ran, and measures their coverage.
-func (r *runner) updateArchives(ctx context.Context, all []target) {
+// updateArchives minimises the working corpora of targets that ran, and measures their coverage. After an error it goes on with the next one.
+func (r *runner) updateArchives(ctx context.Context, all []target) (err error) {
 	for i, t := range all {
 		if e := r.totals.of(t); !r.touched[t] && e.Coverage > 0 {
 			continue
 		}
-		kept, err := r.updateArchive(ctx, t)
-		if err != nil {
-			fmt.Fprintf(r.diag, "the corpus of %s stays as it is: %v\n", t, err)
+		kept, updateErr := r.updateArchive(ctx, t)
+		if updateErr != nil {
+			err = errors.Join(err, fmt.Errorf("updating the corpus of %s, which stays as it is: %w", t, updateErr))
 			continue
 		}
 		fmt.Fprintf(r.diag, "corpus %d of %d: %s: %d inputs kept\n", i+1, len(all), t, kept)
 	}
+	return err
 }
 
 func (r *runner) updateArchive(ctx context.Context, t target) (int, error) {
