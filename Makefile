@@ -147,7 +147,7 @@ sim-mutants: need-go ## apply known faults, and print how many seeds the simulat
 	GO='$(GO)' test/sim/mutants/run.sh
 
 .PHONY: fuzz-smoke
-fuzz-smoke: need-go ## every fuzz target for $(FUZZTIME), from the corpora in test/fuzz/corpus
+fuzz-smoke: need-go ## fuzz targets with reproducible results for $(FUZZTIME) each, from the corpora in test/fuzz/corpus
 	$(GO) run ./test/fuzz -once $(FUZZTIME) $(ARGS)
 
 .PHONY: fuzz-long
