@@ -188,3 +188,36 @@ func TestWorkerReceivesIntoNoBufferInUse(t *testing.T) {
 		t.Error("no worker received")
 	}
 }
+
+// TestLaneHandlesTrainsWhileWorkerReceives has a worker whose receive call ends only after the lane has handled all that waits.
+func TestLaneHandlesTrainsWhileWorkerReceives(t *testing.T) {
+	r := newRigWithWorkers(t, workpool.Config{Workers: 1})
+	f := flow.Flow{Ends: in4}
+	for i := range 4 { // more than a quantum
+		run, size := r.seal(packetsOf(t, f.Train(20, 1380))...)
+		r.arriveFrom(i, there, run, size)
+	}
+	begun, end := make(chan bool), make(chan bool)
+	r.rx.recv.tryRecv = func([]underlay.Datagrams) int {
+		close(begun)
+		<-end
+		return 0
+	}
+	r.rx.lane.openJobs.ReportBacklog(rxSlots)
+	r.rx.handleReceived(4)
+	<-begun
+	for !r.rx.idle() {
+		n, ok := r.rx.takeReceived()
+		if n != 0 || !ok {
+			t.Errorf("while a worker receives, got %d elements, %t, want 0, true", n, ok)
+		}
+		r.rx.handleReceived(n)
+	}
+	close(end)
+	if n := len(packetsOf(t, r.delivered()...)); n != 80 {
+		t.Errorf("got %d packets, want 80", n)
+	}
+	if r.rx.lane.openJobs.AwaitOffer(&r.scratch) != workpool.Done {
+		t.Error("no worker received")
+	}
+}

@@ -259,6 +259,44 @@ func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	}
 }
 
+// TestReceiveQueueLeavesMemoryToOtherLanes fills a queue with trains that take buffers of three times their size: their bytes alone do not
+// reach the limit.
+func TestReceiveQueueLeavesMemoryToOtherLanes(t *testing.T) {
+	r := newRig(t)
+	for i := 0; r.drops(drop.RXQueueFull) == 0; i++ {
+		if i == rxBytes/maxElement {
+			t.Fatalf("one lane takes %d bytes, all that there is", r.rx.queue.buffers.used)
+		}
+		r.put(0, there, 'f', 15)
+		r.rx.admit(0)
+	}
+	if used := r.rx.queue.buffers.used; used < rxBytes/2 {
+		t.Errorf("the only busy lane may take %d bytes, want at least half of %d", used, rxBytes)
+	}
+	r.rx.batch(0)
+	if left := r.engine.rxBudget.bytes.left.Load(); left != rxBytes-2*rxReserve {
+		t.Errorf("an empty queue leaves %d bytes to other lanes, want %d", left, rxBytes-2*rxReserve)
+	}
+}
+
+func TestReceiverThatEndsReturnsItsMemory(t *testing.T) {
+	r := newRig(t)
+	b := &r.engine.rxBudget.bytes
+	b.reserve = 0 // as with very many lanes: a queue keeps a chunk even when it is empty
+	want := b.left.Load()
+	for range 2 * rxBytesChunk / maxElement {
+		r.put(0, there, 'f', 45)
+		r.rx.admit(0)
+	}
+	if b.left.Load() >= want {
+		t.Fatal("the queue takes nothing from the budget")
+	}
+	r.rx.run(&source{tb: t, random: rand.New(rand.NewPCG(1, 1))}, nil)
+	if left := b.left.Load(); left != want {
+		t.Errorf("%d bytes are left after the end, want %d", left, want)
+	}
+}
+
 // TestWaitingMessagesAreNoReplays fills the queue with small messages of one source. One of another passes them.
 func TestWaitingMessagesAreNoReplays(t *testing.T) {
 	r := newRig(t)
