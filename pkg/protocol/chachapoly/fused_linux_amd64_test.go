@@ -8,6 +8,8 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/test/guardpage"
 )
 
 // TestPassesAuthenticateUnitsOfRuns takes texts at both ends of memory between two pages that fault.
@@ -16,7 +18,7 @@ func TestPassesAuthenticateUnitsOfRuns(t *testing.T) {
 		t.Skip("the CPU lacks AVX2 or BMI2")
 	}
 	const size = 2 * 4096
-	memory, r := guarded(t, size), rand.New(rand.NewPCG(15, 15))
+	memory, r := guardpage.Map(t, size), rand.New(rand.NewPCG(15, 15))
 	copy(memory, randomBytes(r, size))
 	k := mustKey(t, generic, randomKey(r))
 	for range 300 {

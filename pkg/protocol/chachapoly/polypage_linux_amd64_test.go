@@ -4,12 +4,16 @@
 
 package chachapoly
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/guardpage"
+)
 
 // TestVectorTagReadsNothingOutsideText puts texts at both ends of memory between two pages that fault.
 func TestVectorTagReadsNothingOutsideText(t *testing.T) {
 	const size = 3 * 4096
-	memory := guarded(t, size)
+	memory := guardpage.Map(t, size)
 	for i := range memory {
 		memory[i] = byte(i * i >> 3)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/crypto/chacha20"
 	"golang.org/x/sys/cpu"
-	"golang.org/x/sys/unix"
 )
 
 // eachVector runs a test for every vector implementation that this CPU supports, with no set too small for it.
@@ -123,45 +122,6 @@ func TestAssemblyMatchesJobLayout(t *testing.T) {
 	}
 	if job.Size() != 64 {
 		t.Errorf("got jobs of %d bytes, want 64 as in the assembly", job.Size())
-	}
-}
-
-// TestReadsNoAdjacentPage puts texts against pages that must not be touched, not even to be read.
-func TestReadsNoAdjacentPage(t *testing.T) { eachVector(t, readsNoAdjacentPage) }
-
-func readsNoAdjacentPage(t *testing.T, impl *implementation, _ *trainCipher) {
-	const page = 4096
-	mem, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = unix.Munmap(mem) })
-	for _, forbidden := range [][]byte{mem[:page], mem[3*page:]} {
-		if err := unix.Mprotect(forbidden, unix.PROT_NONE); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := rand.New(rand.NewPCG(13, 13))
-	key := randomKey(r)
-	k, o, scratch := mustKey(t, impl, key), newOracle(t, key), new(Scratch)
-	for n := range 2*page - 2*TagLen {
-		if n > 300 && n%64 > 1 && n < page {
-			continue
-		}
-		first := mem[page:][: n+TagLen : n+TagLen]
-		last := mem[page+n+TagLen : 3*page : 3*page]
-		msgs := []Message{{Counter: 1, Text: first}, {Counter: 2, Text: last}}
-		copy(first, randomBytes(r, n))
-		want := [][]byte{o.seal(1, first[:n]), o.seal(2, last[:len(last)-TagLen])}
-		k.Seal(scratch, msgs)
-		for i, m := range msgs {
-			if !bytes.Equal(m.Text, want[i]) {
-				t.Fatalf("message %d, %d bytes: got wrong ciphertext", i, len(m.Text))
-			}
-		}
-		if k.Open(scratch, msgs); !msgs[0].Valid || !msgs[1].Valid {
-			t.Fatalf("%d bytes: got invalid, want valid", n)
-		}
 	}
 }
 
