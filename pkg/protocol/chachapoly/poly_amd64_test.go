@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -252,41 +251,12 @@ func TestJobsAreTakenLongestFirst(t *testing.T) {
 	}
 }
 
-// TestAssemblyMatchesLaneLayout holds the offsets in _asm against the types.
 func TestAssemblyMatchesLaneLayout(t *testing.T) {
-	for _, c := range []struct {
-		of    any
-		field string
-		at    uintptr
-	}{
-		{polyJob{}, "key", 0},
-		{polyJob{}, "text", 32},
-		{polyJob{}, "n", 40},
-		{polyJob{}, "tag", 48},
-		{polyLanes{}, "job", 0},
-		{polyLanes{}, "off", 64},
-		{polyLanes{}, "end", 128},
-		{polyLanes{}, "stride", 192},
-		{polyLanes{}, "lead", 200},
-		{polyLanes{}, "full", 208},
-		{polyLanes{}, "split", 216},
-		{polyQuad{}, "job", 0},
-		{polyQuad{}, "off", 32},
-		{polyQuad{}, "lead", 64},
-		{polyQuad{}, "full", 72},
-		{polyQuad{}, "skip", 80},
-		{polyMAC{}, "h0", 0},
-		{polyMAC{}, "r0", 24},
-		{polyMAC{}, "r1", 32},
-		{macRun{}, "mac", 0},
-		{macRun{}, "text", 8},
-		{macRun{}, "units", 16},
-	} {
-		f, ok := reflect.TypeOf(c.of).FieldByName(c.field)
-		if !ok || f.Offset != c.at {
-			t.Errorf("%T.%s: got offset %d, want %d as in the assembly", c.of, c.field, f.Offset, c.at)
-		}
-	}
+	checkLayout[polyJob](t, 64, layout{"key": 0, "text": 32, "n": 40, "tag": 48})
+	checkLayout[polyLanes](t, 0, layout{"job": 0, "off": 64, "end": 128, "stride": 192, "lead": 200, "full": 208, "split": 216})
+	checkLayout[polyQuad](t, 0, layout{"job": 0, "off": 32, "lead": 64, "full": 72, "skip": 80})
+	checkLayout[polyMAC](t, 0, layout{"h0": 0, "h1": 8, "h2": 16, "r0": 24, "r1": 32})
+	checkLayout[macRun](t, 24, layout{"mac": 0, "text": 8, "units": 16})
 }
 
 func TestTagsAllocateNothing(t *testing.T) {

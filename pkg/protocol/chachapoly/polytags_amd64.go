@@ -12,7 +12,7 @@ const (
 // polyKernel computes the tags of several jobs at a time, one in each lane of a vector, or one in several lanes.
 type polyKernel struct {
 	lanes int
-	call  []uint // cost of a call, by the logarithm of the lanes of each job: see polyPlan
+	call  []uint // cost of a call, by the logarithm of the lanes of each job: see plan
 	row   uint   // cost of a row of four blocks in each lane
 	run   func(s *polyScratch, jobs []polyJob, order []uint8, log int)
 }

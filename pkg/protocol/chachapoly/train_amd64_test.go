@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -110,18 +109,6 @@ func oneTimeKeys(t *testing.T, _ *implementation, c *trainCipher) {
 		if !bytes.Equal(jobs[0].key[:], unhex(t, v.want)) {
 			t.Errorf("%s: got one-time key %x, want %s", v.name, jobs[0].key, v.want)
 		}
-	}
-}
-
-func TestAssemblyMatchesJobLayout(t *testing.T) {
-	job := reflect.TypeFor[polyJob]()
-	for name, offset := range map[string]uintptr{"key": 0, "text": 32, "n": 40} {
-		if f, ok := job.FieldByName(name); !ok || f.Offset != offset {
-			t.Errorf("field %s: got offset %d, want %d as in the assembly", name, f.Offset, offset)
-		}
-	}
-	if job.Size() != 64 {
-		t.Errorf("got jobs of %d bytes, want 64 as in the assembly", job.Size())
 	}
 }
 
