@@ -8,11 +8,12 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Size of polyJob and where its fields are.
+// Size of polyJob and where its fields are; TestAssemblyMatchesLaneLayout compares them with the Go type.
 const (
 	jobKey  = 0
 	jobText = 32
 	jobN    = 40
+	jobTag  = 48
 	jobSize = 64
 )
 

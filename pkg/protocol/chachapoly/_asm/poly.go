@@ -11,12 +11,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// Offsets in polyJob and polyLanes; TestAssemblyMatchesLaneLayout compares them with the Go types.
+// Offsets in polyLanes; TestAssemblyMatchesLaneLayout compares them with the Go type.
 const (
-	polyText = 32
-	polyLen  = 40
-	polyTag  = 48
-
 	lanesOff    = 64
 	lanesEnd    = 128
 	lanesStride = 192

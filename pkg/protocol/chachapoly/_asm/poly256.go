@@ -115,8 +115,8 @@ func (g *quadGen) stage() {
 func (g *quadGen) stageLane(i int) {
 	job, n, left, from, to := g.job(i), GP64(), GP64(), GP64(), GP64()
 	g.text[i] = GP64()
-	MOVQ(Mem{Base: job, Disp: polyText}, g.text[i])
-	MOVQ(Mem{Base: job, Disp: polyLen}, n)
+	MOVQ(Mem{Base: job, Disp: jobText}, g.text[i])
+	MOVQ(Mem{Base: job, Disp: jobN}, n)
 	MOVQ(n, left)
 	ANDQ(U8(15), left)
 	MOVQ(n, from)

@@ -194,8 +194,8 @@ func (g *polyGen) texts(l reg.GPVirtual) {
 	for i := range 8 {
 		job, text, n := GP64(), GP64(), GP64()
 		MOVQ(Mem{Base: l, Disp: 8 * i}, job)
-		MOVQ(Mem{Base: job, Disp: polyText}, text)
-		MOVQ(Mem{Base: job, Disp: polyLen}, n)
+		MOVQ(Mem{Base: job, Disp: jobText}, text)
+		MOVQ(Mem{Base: job, Disp: jobN}, n)
 		TESTQ(text, text)
 		CMOVQEQ(job, text)
 		MOVQ(text, g.at(scratchText+8*i))

@@ -168,7 +168,7 @@ func (g *quadGen) tags(h quadLimbs) {
 	VPUNPCKHQDQ(hi, lo, odd)
 	for i := range 4 {
 		x := []reg.VecVirtual{even, odd}[i%2]
-		if tag := (Mem{Base: g.job(i), Disp: polyTag}); i < 2 {
+		if tag := (Mem{Base: g.job(i), Disp: jobTag}); i < 2 {
 			VMOVDQU(x.AsX(), tag)
 		} else {
 			VEXTRACTI128(U8(1), x, tag)

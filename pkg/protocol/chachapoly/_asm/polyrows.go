@@ -203,7 +203,7 @@ func (g *polyGen) tags(l reg.GPVirtual, h limbs) {
 	VPUNPCKLQDQ(hi, lo, even)
 	VPUNPCKHQDQ(hi, lo, odd)
 	for i, job := range jobs(l) {
-		VEXTRACTI64X2(U8(i/2), []reg.VecVirtual{even, odd}[i%2], Mem{Base: job, Disp: polyTag})
+		VEXTRACTI64X2(U8(i/2), []reg.VecVirtual{even, odd}[i%2], Mem{Base: job, Disp: jobTag})
 	}
 }
 
