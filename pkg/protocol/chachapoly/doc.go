@@ -12,8 +12,8 @@
 // on keys or contents.
 //
 // implementation.go has the table of implementations. The first use checks each of them and takes the fastest
-// (selftest.go). train.go and fused_amd64.go are the vector paths of amd64, and train_arm64.go that of arm64. Their
-// kernels are the .s files, which are generated from _asm.
+// (selftest.go). traincipher_amd64.go and fused_amd64.go are the vector paths of amd64, and train_arm64.go that of
+// arm64. Their kernels are the .s files, which are generated from _asm.
 //
 // The package is pure. Start reading at Key.Seal and Key.Open.
 package chachapoly
