@@ -44,10 +44,16 @@ const (
 	turns        = 5
 )
 
+// The words of the four quarter rounds of each round.
+var (
+	columns   = [4][4]vec{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}
+	diagonals = [4][4]vec{{0, 5, 10, 15}, {1, 6, 11, 12}, {2, 7, 8, 13}, {3, 4, 9, 14}}
+)
+
 // doubleRound is a column round and a diagonal round (RFC 8439 2.3).
 func (cpu isa) doubleRound(c *code) {
-	cpu.quarters(c, [4][4]vec{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}})
-	cpu.quarters(c, [4][4]vec{{0, 5, 10, 15}, {1, 6, 11, 12}, {2, 7, 8, 13}, {3, 4, 9, 14}})
+	cpu.quarters(c, columns)
+	cpu.quarters(c, diagonals)
 }
 
 // quarters are four quarter rounds side by side (RFC 8439 2.1).
@@ -190,8 +196,8 @@ func (f *file) stream(cpu isa) {
 	c.addInitial(own)
 	f.put(c)
 	for block := range vec(4) {
-		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", block.q(), (4+block).q()), offset(out, int(64*block)))
-		f.op("FSTPQ", fmt.Sprintf("(%s, %s)", (8+block).q(), (12+block).q()), offset(out, int(64*block+32)))
+		f.op("FSTPQ", quads(block, 4+block), offset(out, int(64*block)))
+		f.op("FSTPQ", quads(8+block, 12+block), offset(out, int(64*block+32)))
 	}
 	f.op("ADD", 256, out)
 	f.op("SUB", 1, passes)

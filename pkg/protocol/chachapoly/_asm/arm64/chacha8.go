@@ -55,10 +55,7 @@ func (cpu isa) doubleRound8(c *code) {
 	a, b := cpu.sets()
 	second := cpu
 	second.rev = true
-	for _, q := range [][4][4]vec{
-		{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}},
-		{{0, 5, 10, 15}, {1, 6, 11, 12}, {2, 7, 8, 13}, {3, 4, 9, 14}},
-	} {
+	for _, q := range [][4][4]vec{columns, diagonals} {
 		cpu.quarters(c, a.registers(q))
 		cpu.exchange(c, a, b)
 		second.quarters(c, b.registers(q))
@@ -78,12 +75,10 @@ func (s set) registers(words [4][4]vec) (r [4][4]vec) {
 // exchange puts a set's pair into memory and takes the other's.
 func (cpu isa) exchange(c *code, from, to set) {
 	if !cpu.xar {
-		c.op("FSTPQ", quads(shared), offset(spill, from.pair))
-		c.op("FLDPQ", offset(spill, to.pair), quads(shared))
+		c.op("FSTPQ", quads(shared, shared+1), offset(spill, from.pair))
+		c.op("FLDPQ", offset(spill, to.pair), quads(shared, shared+1))
 	}
 }
-
-func quads(v vec) string { return "(" + v.q() + ", " + (v + 1).q() + ")" }
 
 // initial8 sets a set to the initial state, with counters from nextCounter and the offset on. The third row comes first: in
 // NEON it takes two more registers for a moment.
@@ -91,7 +86,7 @@ func (c *code) initial8(cpu isa, s set, after int) {
 	c.op("ADD", 4*8, state, position)
 	c.broadcast(s.word[8])
 	if !cpu.xar {
-		c.op("FSTPQ", quads(s.word[8]+2), offset(spill, s.pair))
+		c.op("FSTPQ", quads(s.word[8]+2, s.word[8]+3), offset(spill, s.pair))
 	}
 	c.counters(s.word[12], s.word[0], after)
 	c.op("MOVD", state, position)
@@ -134,10 +129,11 @@ func (c *code) final8(s set, after int) {
 // move stores or loads the eight registers that the first set needs to end.
 func (c *code) move(name string, first vec) {
 	for i := range vec(4) {
+		two := quads(first+2*i, first+2*i+1)
 		if m := offset(spill, int(spillFinal+32*i)); name == "FSTPQ" {
-			c.op(name, quads(first+2*i), m)
+			c.op(name, two, m)
 		} else {
-			c.op(name, m, quads(first+2*i))
+			c.op(name, m, two)
 		}
 	}
 }
@@ -158,7 +154,7 @@ func (f *file) xorMAC8(cpu isa) {
 	c.initial8(cpu, b, 4)
 	c.initial8(cpu, a, 0)
 	if !cpu.xar {
-		c.op("FLDPQ", offset(spill, a.pair), quads(shared))
+		c.op("FLDPQ", offset(spill, a.pair), quads(shared, shared+1))
 	}
 	f.put(c)
 	f.op("MOVD", doubleRounds, rounds)
@@ -183,7 +179,7 @@ func (cpu isa) end8(a, b set) (c code) {
 	c.final8(a, 0)
 	c.move("FLDPQ", a.final)
 	if !cpu.xar {
-		c.op("FLDPQ", offset(spill, b.pair), quads(shared))
+		c.op("FLDPQ", offset(spill, b.pair), quads(shared, shared+1))
 	}
 	c.final8(b, 4)
 	return c

@@ -28,6 +28,8 @@ func s4s(list ...vec) string {
 	return "[" + strings.Join(names, ", ") + "]"
 }
 
+func quads(a, b vec) string { return "(" + a.q() + ", " + b.q() + ")" }
+
 // b16s is four registers from the first on.
 func b16s(first vec) string {
 	return fmt.Sprintf("[V%d.B16, V%d.B16, V%d.B16, V%d.B16]", first, first+1, first+2, first+3)
