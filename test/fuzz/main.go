@@ -70,7 +70,7 @@ func parseOptions(args []string, diag io.Writer) (options, error) {
 	f.SetOutput(diag)
 	f.Float64Var(&o.hours, "hours", 0, "hours to fuzz; 0 only updates the archives and prints the table")
 	f.DurationVar(&o.slice, "slice", time.Minute, "longest time of one target at a time")
-	f.StringVar(&o.once, "once", "", "run each target once, for a duration or a count such as 1000x, and keep nothing")
+	f.StringVar(&o.once, "once", "", "run each target with reproducible results once, for a duration or a count such as 1000x, and keep nothing")
 	only := f.String("only", "", "regular expression of targets, such as pkg/protocol/.*/FuzzParse")
 	prefix := f.String("exec", "", "command line in front of each test binary, such as 'chrt -i 0'")
 	if err := f.Parse(args); err != nil {
