@@ -330,10 +330,8 @@ func tunnelCases() []faultCase {
 	nodes := func(devices ...string) func(*facts.Facts) {
 		return func(f *facts.Facts) {
 			t := &f.Tunnels[0]
-			t.Peers = nil
 			for i, device := range devices {
-				at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 51820)
-				t.Mark, t.Peers = facts.NodeTrafficMark, append(t.Peers, facts.Peer{Endpoint: at, PathMTU: facts.Known(1500), NodeDevice: device})
+				t.Mark, t.Nodes = facts.NodeTrafficMark, append(t.Nodes, facts.Node{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), Device: device})
 			}
 		}
 	}
@@ -347,7 +345,8 @@ func tunnelCases() []faultCase {
 		{"kernel-stall", stall("6.6.127", false), Warning, "CVE-2026-52945", "6.6.127"},
 		{"kernel-stall", stall("6.6.127", true), Warning, "threaded", "echo 0 >/sys/class/net/wg0/threaded"},
 		{"node-encryption", nodes(), OK, "no tunnel of a Kubernetes node", ""},
-		{"node-encryption", nodes("wg0", "wg0", ""), OK, "to all 2 peer nodes", ""},
+		{"node-encryption", nodes("wg0", "wg0"), OK, "to all 2 peer nodes", ""},
+		{"node-encryption", nodes("wg0", ""), Unknown, "no route to 1 of 2 peer nodes: 192.0.2.2", ""},
 		{"node-encryption", nodes("wg0", "eth0"), Warning, "to 1 of 2 peer nodes is not encrypted: 192.0.2.2", "ropewalk mesh status"},
 		{"node-encryption", nodes("eth0", "eth0", "eth0", "eth0", "eth0", "eth0", "eth0"), Warning, "192.0.2.5 and 2 more", "ropewalk mesh status"},
 		{"tunnel", kind(facts.InKernel), OK, "kernel's WireGuard", ""},

@@ -26,35 +26,50 @@ func tunnelChecks() []Check {
 const maxListedNodes = 5
 
 func evaluateNodeEncryption(f *facts.Facts, r *recorder) {
-	const fix = "ropewalk mesh status   # says which nodes take part, and why others do not"
 	found := false
 	for _, t := range f.Tunnels {
 		if t.Mark != facts.NodeTrafficMark {
 			continue
 		}
 		found = true
-		nodes, clear := 0, []string(nil)
-		for _, p := range t.Peers {
-			if p.NodeDevice == "" {
-				continue
-			}
-			if nodes++; p.NodeDevice != t.Name {
-				clear = append(clear, p.Endpoint.Addr().Unmap().String())
-			}
-		}
-		if len(clear) == 0 {
-			r.ok(t.Name, "traffic to all %d peer nodes goes through the tunnel", nodes)
-			continue
-		}
-		list := strings.Join(clear[:min(len(clear), maxListedNodes)], ", ")
-		if more := len(clear) - maxListedNodes; more > 0 {
-			list += fmt.Sprintf(" and %d more", more)
-		}
-		r.warn(t.Name, fmt.Sprintf("traffic to %d of %d peer nodes is not encrypted: %s", len(clear), nodes, list), fix)
+		evaluateNodes(&t, r)
 	}
 	if !found {
 		r.ok("", "no tunnel of a Kubernetes node that encrypts traffic between nodes")
 	}
+}
+
+// evaluateNodes evaluates the tunnel of a node.
+func evaluateNodes(t *facts.Tunnel, r *recorder) {
+	var unencrypted, unreachable []string
+	for _, n := range t.Nodes {
+		switch n.Device {
+		case t.Name:
+		case "":
+			unreachable = append(unreachable, n.Addr.String())
+		default:
+			unencrypted = append(unencrypted, n.Addr.String())
+		}
+	}
+	if len(unencrypted) > 0 {
+		r.warn(t.Name, fmt.Sprintf("traffic to %d of %d peer nodes is not encrypted: %s", len(unencrypted), len(t.Nodes), listNodes(unencrypted)),
+			"ropewalk mesh status   # says which nodes take part, and why others do not")
+	}
+	if len(unreachable) > 0 {
+		r.unknown(t.Name, fmt.Errorf("no route to %d of %d peer nodes: %s", len(unreachable), len(t.Nodes), listNodes(unreachable)))
+	}
+	if len(unencrypted)+len(unreachable) == 0 {
+		r.ok(t.Name, "traffic to all %d peer nodes goes through the tunnel", len(t.Nodes))
+	}
+}
+
+// listNodes returns the first addresses, and the number of the others.
+func listNodes(addrs []string) string {
+	list := strings.Join(addrs[:min(len(addrs), maxListedNodes)], ", ")
+	if more := len(addrs) - maxListedNodes; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 func evaluateStall(f *facts.Facts, r *recorder) {

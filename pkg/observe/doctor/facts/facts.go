@@ -179,15 +179,20 @@ type Tunnel struct {
 	Stats Result[Stats] // for Kind Ropewalk only
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
+	// Nodes are the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
+	Nodes []Node
 }
 
 // Peer is one of a tunnel's peers that has an endpoint.
 type Peer struct {
 	Endpoint netip.AddrPort
 	PathMTU  Result[int]
-	// NodeDevice is the device by which other packets to the endpoint's address leave, if the tunnel is that of a Kubernetes node that
-	// encrypts traffic between nodes, and the peer is a node; "": neither.
-	NodeDevice string
+}
+
+// Node is a peer that is a Kubernetes node.
+type Node struct {
+	Addr   netip.Addr
+	Device string // by which packets to Addr leave, except those of the tunnel; "" if there is no route
 }
 
 // NodeTrafficMark is the mark of a tunnel whose agent encrypts traffic between nodes (mesh.encryptNodes).

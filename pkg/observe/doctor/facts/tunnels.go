@@ -108,23 +108,24 @@ func (t *Tunnel) setStatus(status config.Status) {
 	t.Port, t.Mark = status.ListenPort, status.FwMark
 	for i := range status.Peers {
 		p := &status.Peers[i]
-		if p.Endpoint.AddrPort.IsValid() && len(t.Peers) < maxPeers {
+		if !p.Endpoint.AddrPort.IsValid() {
+			continue
+		}
+		if len(t.Peers) < maxPeers {
 			t.Peers = append(t.Peers, Peer{
-				Endpoint:   p.Endpoint.AddrPort,
-				PathMTU:    result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
-				NodeDevice: t.nodeDevice(p),
+				Endpoint: p.Endpoint.AddrPort,
+				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
 			})
+		}
+		if addr := p.Endpoint.AddrPort.Addr().Unmap(); t.Mark == NodeTrafficMark && isNode(p, addr) {
+			t.Nodes = append(t.Nodes, Node{addr, hostnet.EgressDeviceName(addr, 0)})
 		}
 	}
 }
 
-// nodeDevice returns Peer.NodeDevice. The endpoint's address of a node is among its allowed IPs.
-func (t *Tunnel) nodeDevice(p *config.PeerStatus) string {
-	addr := p.Endpoint.AddrPort.Addr().Unmap()
-	if t.Mark != NodeTrafficMark || !slices.Contains(p.AllowedIPs, netip.PrefixFrom(addr, addr.BitLen())) {
-		return ""
-	}
-	return hostnet.EgressDeviceName(addr, 0)
+// isNode reports whether a peer with an endpoint at addr is a node: its allowed IPs then contain addr.
+func isNode(p *config.PeerStatus, addr netip.Addr) bool {
+	return slices.Contains(p.AllowedIPs, netip.PrefixFrom(addr, addr.BitLen()))
 }
 
 // kernelTunnels lists the kernel's WireGuard tunnels. Reading their configuration needs CAP_NET_ADMIN.
