@@ -115,9 +115,12 @@ func cyclesOf(pass []string, core string) (float64, error) {
 	var problem bytes.Buffer
 	c.Stderr = &problem
 	out, err := c.Output()
-	found := total.FindSubmatch(out)
-	if err != nil || found == nil {
+	if err != nil {
 		return 0, fmt.Errorf("estimating cycles on %s: %w: %s", core, err, problem.String())
+	}
+	found := total.FindSubmatch(out)
+	if found == nil {
+		return 0, fmt.Errorf("estimating cycles on %s: llvm-mca printed no total", core)
 	}
 	n, err := strconv.Atoi(string(found[1]))
 	return float64(n) / passes, err

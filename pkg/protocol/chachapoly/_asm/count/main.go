@@ -78,9 +78,12 @@ func instructions(test, plugin, name string, times int) (int, error) {
 		"-test.run", "^$", "-test.bench", "^BenchmarkEach/"+name+"$", "-test.benchtime", fmt.Sprint(times, "x"))
 	c.Env = append(os.Environ(), "GOGC=off", "GOMAXPROCS=1")
 	out, err := c.CombinedOutput()
-	found := counted.FindSubmatch(out)
-	if err != nil || found == nil || !bytes.Contains(out, []byte("ns/op")) {
+	if err != nil {
 		return 0, fmt.Errorf("counting instructions of %s: %w: %s", name, err, out)
+	}
+	found := counted.FindSubmatch(out)
+	if found == nil || !bytes.Contains(out, []byte("ns/op")) {
+		return 0, fmt.Errorf("counting instructions of %s: the benchmark did not run, or the plugin printed no count: %s", name, out)
 	}
 	return strconv.Atoi(string(found[1]))
 }
