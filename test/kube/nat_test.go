@@ -74,7 +74,7 @@ func (l *lab) forgetMappings(router *netlab.Host) {
 	}
 }
 
-func TestNodesBehindOneNATAreReachedAtObservedPorts(t *testing.T) {
+func TestNodesBehindNATAreReachedAtObservedPorts(t *testing.T) {
 	l := newLab(t, 1)
 	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
 	l.putConfig("nat", map[string]any{"persistentKeepalive": int64(1)})
