@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -153,29 +154,16 @@ func lacksGateway(other *view.Cluster, name string) error {
 	return fmt.Errorf("the other cluster has no node %s with an agent, which is to be its gateway", name)
 }
 
-// manifestPeer is a RopewalkPeer without a status.
-type manifestPeer struct {
-	APIVersion string            `json:"apiVersion"`
-	Kind       string            `json:"kind"`
-	Metadata   manifestMeta      `json:"metadata"`
-	Spec       v1alpha1.PeerSpec `json:"spec"`
-}
-
-type manifestMeta struct {
-	Name   string            `json:"name"`
-	Labels map[string]string `json:"labels"`
-}
-
 // PeerManifest returns RopewalkPeers as YAML for kubectl. It holds no secrets.
 func PeerManifest(cluster string, peers []mesh.ExternalPeer) ([]byte, error) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# Nodes of the cluster %s as peers of another cluster, by ropewalk mesh export. There are no secrets in it.\n", cluster)
 	for i := range peers {
 		p := &peers[i]
-		m := manifestPeer{
-			APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind,
-			Metadata: manifestMeta{p.Name, map[string]string{v1alpha1.LabelCluster: cluster}},
-			Spec:     v1alpha1.PeerSpec{PublicKey: v1alpha1.PublicKey(p.Key.Base64()), PersistentKeepalive: int32(p.Keepalive), Gateway: p.Gateway},
+		m := v1alpha1.RopewalkPeer{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Labels: map[string]string{v1alpha1.LabelCluster: cluster}},
+			Spec:       v1alpha1.PeerSpec{PublicKey: v1alpha1.PublicKey(p.Key.Base64()), PersistentKeepalive: int32(p.Keepalive), Gateway: p.Gateway},
 		}
 		if p.Endpoint.IsValid() {
 			m.Spec.Endpoint = v1alpha1.PeerEndpoint(p.Endpoint.String())

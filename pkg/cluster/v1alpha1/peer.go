@@ -27,7 +27,7 @@ type RopewalkPeer struct {
 	Spec PeerSpec `json:"spec"`
 	// Status is written by one of the agents.
 	// +optional
-	Status PeerStatus `json:"status,omitempty"`
+	Status PeerStatus `json:"status,omitempty,omitzero"`
 }
 
 // RopewalkPeerList is a list of RopewalkPeers.
