@@ -146,12 +146,15 @@ func refusedIn(other *view.Cluster, peers []mesh.ExternalPeer, cluster string) e
 // errPeersForbidden means that peers could overlap that are not known.
 var errPeersForbidden = errors.New("forbidden: needs the right to list ropewalkpeers.ropewalk.io")
 
-// lacksGateway returns an error if another cluster does not have a gateway.
+// lacksGateway returns an error if another cluster does not have a gateway that its nodes have as a peer.
 func lacksGateway(other *view.Cluster, name string) error {
-	if name == "" || slices.ContainsFunc(other.Nodes, func(n view.Node) bool { return n.Name == name && n.Origin == view.Whole }) {
+	isGateway := func(n mesh.Node) bool {
+		return n.Name == name && !n.OptOut && n.Agent != nil && n.Agent.Mode == mesh.ModeMesh
+	}
+	if name == "" || slices.ContainsFunc(other.MeshNodes(), isGateway) {
 		return nil
 	}
-	return fmt.Errorf("the other cluster has no node %s with an agent, which is to be its gateway", name)
+	return fmt.Errorf("the other cluster has no node %s in mode mesh with a key, which is to be its gateway", name)
 }
 
 // PeerManifest returns RopewalkPeers as YAML for kubectl. It holds no secrets.

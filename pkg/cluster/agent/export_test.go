@@ -73,6 +73,8 @@ func TestExportRefusesOverlappingClusters(t *testing.T) {
 		}}
 	}
 	pods := exportedCluster().Nodes[0].PodCIDRs[0].String()
+	gateway := view.Node{Node: meshNode(7, noise.PublicKey{7}), Origin: view.Whole}
+	gateway.Name = "w1"
 	for _, c := range []struct {
 		name  string
 		edit  func(own, other *view.Cluster)
@@ -112,10 +114,20 @@ func TestExportRefusesOverlappingClusters(t *testing.T) {
 			other.Nodes, other.Peers = nil, []view.Peer{foreign}
 		}, ExportOptions{}, "the other cluster has a RopewalkPeer east.a without the label ropewalk.io/cluster=east"},
 		{"no node with an agent", func(own, _ *view.Cluster) { own.Nodes[0].Agent, own.Nodes[1].Agent = nil, nil }, ExportOptions{}, "no node is in mode mesh with a key and pods"},
-		{"a gateway of the other cluster", func(_, other *view.Cluster) {
-			other.Nodes, other.Peers = []view.Node{{Node: mesh.Node{Name: "w1"}, Origin: view.Whole}}, []view.Peer{}
-		}, ExportOptions{Via: "w1"}, ""},
-		{"no such gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{Via: "w1"}, "the other cluster has no node w1 with an agent"},
+		{"a gateway of the other cluster", func(_, other *view.Cluster) { other.Nodes = []view.Node{gateway} }, ExportOptions{Via: "w1"}, ""},
+		{"a gateway that opted out", func(_, other *view.Cluster) {
+			other.Nodes = []view.Node{gateway}
+			other.Nodes[0].OptOut = true
+		}, ExportOptions{Via: "w1"}, "the other cluster has no node w1 in mode mesh with a key"},
+		{"a gateway in mode spread", func(_, other *view.Cluster) {
+			other.Nodes = []view.Node{gateway}
+			other.Nodes[0].Agent = &mesh.Agent{Mode: mesh.ModeSpread}
+		}, ExportOptions{Via: "w1"}, "the other cluster has no node w1 in mode mesh with a key"},
+		{"a gateway without a key", func(_, other *view.Cluster) {
+			other.Nodes = []view.Node{gateway}
+			other.Nodes[0].Agent = &mesh.Agent{Mode: mesh.ModeMesh}
+		}, ExportOptions{Via: "w1"}, "the other cluster has no node w1 in mode mesh with a key"},
+		{"no such gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{Via: "w1"}, "the other cluster has no node w1 in mode mesh with a key"},
 		{"an ExternalIP on the gateway", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{ExternalIPs: true, Gateway: "b"}, ""},
 		{"an ExternalIP on one node", func(_, other *view.Cluster) { other.Nodes = nil }, ExportOptions{ExternalIPs: true}, "node a: it has no ExternalIP"},
 	} {
