@@ -64,11 +64,11 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 	}
 	if in.oldKernel != "" {
 		e.active = false
-		return false, "traffic between nodes is not encrypted: it needs Linux 6.1, and this is " + in.oldKernel
+		return false, mesh.UnencryptedNote + "it needs Linux 6.1, and this is " + in.oldKernel
 	}
 	if len(e.api) == 0 {
 		e.active = false
-		return false, "traffic between nodes is not encrypted: the addresses of the API server, which have to be exempt, are unknown " +
+		return false, mesh.UnencryptedNote + "the addresses of the API server, which have to be exempt, are unknown " +
 			"(EndpointSlice kubernetes in the namespace default)"
 	}
 	e.active = e.active || in.lastStatus.EncryptsNodes

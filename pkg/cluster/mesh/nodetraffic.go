@@ -7,6 +7,9 @@ import (
 	"slices"
 )
 
+// UnencryptedNote begins an agent's notes about why it does not encrypt traffic between nodes. `ropewalk mesh` finds them by it.
+const UnencryptedNote = "traffic between nodes is not encrypted: "
+
 // NodeTraffic has the parameters of Tunnel for traffic to the addresses of other nodes, from nodes and from pods.
 type NodeTraffic struct {
 	// Encrypt carries it in the tunnel.

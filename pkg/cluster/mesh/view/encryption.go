@@ -38,9 +38,6 @@ func (n *Node) encryptsText() string {
 	return "yes"
 }
 
-// encryptionNote begins an agent's notes about why it does not encrypt traffic between nodes.
-const encryptionNote = "traffic between nodes is not encrypted: "
-
 // clearReason returns why traffic to or from the node itself is not encrypted, although other nodes encrypt theirs; "": it is, or another
 // finding says why.
 func (n *Node) clearReason() string {
@@ -48,7 +45,7 @@ func (n *Node) clearReason() string {
 		return ""
 	}
 	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
-		if reason, found := strings.CutPrefix(note, encryptionNote); found {
+		if reason, found := strings.CutPrefix(note, mesh.UnencryptedNote); found {
 			return reason
 		}
 	}

@@ -158,7 +158,7 @@ func (c *checker) ownNotes(n *Node) string {
 	var rest []string
 	for note := range strings.SplitSeq(n.Reported.Message, "; ") {
 		note = strings.TrimSpace(note)
-		if strings.HasPrefix(note, encryptionNote) && c.m.encrypts { // checkEncryption
+		if strings.HasPrefix(note, mesh.UnencryptedNote) && c.m.encrypts { // checkEncryption
 			continue
 		}
 		if note != "" && c.found[mesh.Problem{Node: n.Name, Reason: note}] == 0 {
