@@ -28,6 +28,7 @@ func (c *CleanupConfig) takeOver(ctx context.Context) (t takeover, err error) {
 		switch {
 		case err != nil:
 			c.Log.Warn("locking the agent's directory failed, cannot detect an agent: if one runs, it adds again what cleanup removes", "error", err)
+			c.Stay.setReady(false)
 			return t, nil
 		case held:
 			c.Stay.setReady(false)

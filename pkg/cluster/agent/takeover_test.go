@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"testing"
 	"testing/synctest"
 
@@ -164,6 +165,34 @@ func TestCleanupWaitsForAgentWithoutTunnel(t *testing.T) {
 			got.end()
 		})
 	}
+}
+
+// TestCleanupThatCannotLockIsNotReady loses its directory while it waits for an agent that hands no tunnel over.
+func TestCleanupThatCannotLockIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var agent instanceLock
+		c := cleanupOf(t, "tunnel")
+		c.Config, c.Stay = c.withDefaults(), new(Stats)
+		c.IsServed = func(string) bool { return false }
+		if held, err := agent.try(c.KeyDir); !held || err != nil {
+			t.Fatal(held, err)
+		}
+		over := make(chan error)
+		go func() {
+			_, err := c.takeOver(t.Context())
+			over <- err
+		}()
+		synctest.Wait()
+		if !c.Stay.Ready.Load() {
+			t.Error("not ready while it waits for the agent")
+		}
+		expect.NoError(t, errors.Join(os.RemoveAll(c.KeyDir), os.WriteFile(c.KeyDir, nil, 0o600)))
+		expect.NoError(t, <-over)
+		if c.Stay.Ready.Load() {
+			t.Error("ready before anything is removed")
+		}
+		agent.release()
+	})
 }
 
 func TestStoppedCleanupLeavesTunnelToAgent(t *testing.T) {
