@@ -137,7 +137,11 @@ func refusedIn(other *view.Cluster, peers []mesh.ExternalPeer, cluster string) e
 		all = append(all, p)
 	}
 	isExported := func(name string) bool { _, is := ages[name]; return is }
-	for _, r := range mesh.RefusedExports(other.MeshNodes(), all, isExported) {
+	refused, err := mesh.RefusedExports(other.MeshNodes(), all, isExported)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("planning the tunnels of the other cluster: %w", err))
+	}
+	for _, r := range refused {
 		errs = append(errs, fmt.Errorf("the other cluster would refuse the RopewalkPeer %s: %s", r.Peer, r.Reason))
 	}
 	return errors.Join(errs...)

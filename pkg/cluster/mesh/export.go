@@ -173,16 +173,16 @@ func mergePrefixes(all []netip.Prefix) (merged []netip.Prefix) {
 }
 
 // RefusedExports returns why the nodes of a cluster would refuse peers, for those of the given names. It knows neither the flags of the
-// agents nor the addresses of host names.
-func RefusedExports(nodes []Node, all []ExternalPeer, exported func(name string) bool) []Refusal {
+// agents nor the addresses of host names. The error is that of Tunnel.
+func RefusedExports(nodes []Node, all []ExternalPeer, exported func(name string) bool) ([]Refusal, error) {
 	if len(nodes) == 0 {
-		return nil
+		return nil, nil
 	}
 	self := nodes[0]
 	self.OptOut = false // it need not take part to know what others refuse
 	plan, err := Tunnel(self.Name, append([]Node{self}, nodes[1:]...), TunnelConfig{Cleartext: true, External: all})
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return slices.DeleteFunc(plan.Refused, func(r Refusal) bool { return !exported(r.Peer) })
+	return slices.DeleteFunc(plan.Refused, func(r Refusal) bool { return !exported(r.Peer) }), nil
 }

@@ -303,7 +303,11 @@ func TestExportsThatNodesWouldRefuseAreFound(t *testing.T) {
 	} {
 		for i := range nodes { // whichever comes first
 			var got []string
-			for _, r := range RefusedExports([]Node{nodes[i], nodes[1-i]}, c.all, func(name string) bool { return name == "n3" }) {
+			refused, err := RefusedExports([]Node{nodes[i], nodes[1-i]}, c.all, func(name string) bool { return name == "n3" })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range refused {
 				got = append(got, r.Peer+": "+r.Reason)
 			}
 			if text := strings.Join(got, "; "); text != c.want {
@@ -311,7 +315,7 @@ func TestExportsThatNodesWouldRefuseAreFound(t *testing.T) {
 			}
 		}
 	}
-	if got := RefusedExports(nil, []ExternalPeer{exported(3)}, func(string) bool { return true }); got != nil {
-		t.Errorf("a cluster without nodes refuses %v", got)
+	if got, err := RefusedExports(nil, []ExternalPeer{exported(3)}, func(string) bool { return true }); got != nil || err != nil {
+		t.Errorf("a cluster without nodes refuses %v, %v", got, err)
 	}
 }
