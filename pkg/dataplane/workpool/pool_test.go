@@ -249,6 +249,20 @@ func TestRingKeepsNoReferenceToEndedOffer(t *testing.T) {
 	}
 }
 
+// TestPollingWorkerFindsOffer has a worker that has begun to poll: Offer does not wake it.
+func TestPollingWorkerFindsOffer(t *testing.T) {
+	c := absent(1)
+	r, w := c.NewJobRing(8), c.workers[0]
+	w.yields = minYields
+	if w.waitForJob(r) {
+		t.Error("the worker finds a job where there is none")
+	}
+	r.Offer(&errand{make([]byte, 1)})
+	if !w.waitForJob(r) || !r.runNext(&w.scratch) || r.Retract() != Done {
+		t.Error("the worker does not run the offered job")
+	}
+}
+
 func TestWorkersSleepAndWakeUp(t *testing.T) {
 	c := start(t, 2)
 	d, scratch := c.NewJobRing(8), new(session.Scratch)
