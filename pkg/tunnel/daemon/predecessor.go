@@ -42,7 +42,7 @@ func successorExited(exit error) error {
 	return fmt.Errorf("%w: %w", errSuccessorExited, exit)
 }
 
-// errUpgradeTimeout is the error for a successor that exceeds upgradeTimeout.
+// errUpgradeTimeout is the error for a successor that takes longer than awaitSuccessor waits.
 var errUpgradeTimeout = fmt.Errorf("no handover in time: %w", syscall.ETIMEDOUT)
 
 // upgrade handles an upgrade request on the control socket: it starts a successor, and waits until that has the tunnel. ctx ends with this
