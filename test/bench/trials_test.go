@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/test/bench/measure"
 )
 
-// TestTunnelWorksAfterEachTrial runs each trial briefly. Their figures depend on the machine,
-// but each flood must arrive and killing a daemon must cause an outage.
+// TestTunnelWorksAfterEachTrial runs each trial briefly. Their figures depend on the machine, but each flood must arrive and killing a
+// daemon must cause an outage.
 func TestTunnelWorksAfterEachTrial(t *testing.T) {
 	needLabs(t)
 	ropewalk := needBinary(t, "ropewalk", "build")

@@ -65,8 +65,7 @@ func TestFlowsKeepOrderOnImpairedNetwork(t *testing.T) {
 	}
 }
 
-// sendOverImpairedNetwork sends rounds with loss and reordering, and checks the packets that leave
-// the left side and those that arrive.
+// sendOverImpairedNetwork sends rounds with loss and reordering, and checks the packets that leave the left side and those that arrive.
 func (l *lab) sendOverImpairedNetwork() {
 	l.Helper()
 	f, w := l.newFlows(), l.watch(l.left.host, cable)

@@ -22,8 +22,7 @@ func NewClock() Clock {
 const suspendCheck = 10e6
 
 // BootClock returns CLOCK_BOOTTIME, which advances during suspend. The in-kernel WireGuard uses it too: a session must expire in time even
-// if the machine was suspended. For at most 10 ms after a suspend it does not include that
-// suspend yet.
+// if the machine was suspended. For at most 10 ms after a suspend it does not include that suspend yet.
 func BootClock() Clock {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

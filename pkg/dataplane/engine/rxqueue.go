@@ -181,8 +181,7 @@ func receivedFlow(p *Peer, port uint16) flowKey {
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
 // signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
-// It is the queue's fqcodel.Config.Signal. A message that is no data, which may follow
-// dropped data, is neither marked nor dropped.
+// It is the queue's fqcodel.Config.Signal. A message that is no data, which may follow dropped data, is neither marked nor dropped.
 func (r *receiver) signal(e *element) (empty bool) {
 	train := e.train()
 	if kind, reason := wire.Classify(train[:min(e.SegSize, len(train))]); reason != drop.None || kind != wire.TypeData {

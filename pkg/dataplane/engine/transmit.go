@@ -90,8 +90,7 @@ func (l *lane) transmit(yield func(bool)) {
 // errorPause keeps a lane from using a whole core when its TUN queue or underlay fails repeatedly.
 const errorPause = time.Millisecond
 
-// sendBatch sends the first n trains read. If workers are available, it also sends the trains that have arrived
-// meanwhile.
+// sendBatch sends the first n trains read. If workers are available, it also sends the trains that have arrived meanwhile.
 func (t *transmitter) sendBatch(n int) {
 	t.addTrains(n)
 	for !t.retryDue() && t.readMore() {

@@ -65,9 +65,8 @@ func ticks() (int64, error) {
 	return now.Nano() >> tickShift, nil
 }
 
-// SetPeerPaused is SetPaused for one peer; peers that are paused stay so when SetPeers changes them.
-// It also ends HeldFor and clears Blocked. If there is no such peer,
-// errors.Is(err, ebpf.ErrKeyNotExist).
+// SetPeerPaused is SetPaused for one peer; peers that are paused stay so when SetPeers changes them. It also ends HeldFor and clears
+// Blocked. If there is no such peer, errors.Is(err, ebpf.ErrKeyNotExist).
 func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused bool) error {
 	key := peerKey(tunnel, endpoint)
 	var value spreadPeer

@@ -15,9 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// CookieChecker checks the MACs of handshake messages to one public key, and issues cookies
-// (paper §5.4.7). A cookie is bound to the sender's address and port, and to a secret that is renewed every 120 s. It is
-// safe for concurrent use.
+// CookieChecker checks the MACs of handshake messages to one public key, and issues cookies (paper §5.4.7). A cookie is bound to the
+// sender's address and port, and to a secret that is renewed every 120 s. It is safe for concurrent use.
 type CookieChecker struct {
 	hidden
 	keys macKeys

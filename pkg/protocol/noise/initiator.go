@@ -24,10 +24,9 @@ type Initiator struct {
 // NewInitiator returns an Initiator with no handshake in flight.
 func NewInitiator(remote *Remote) *Initiator { return &Initiator{remote: remote} }
 
-// CreateInitiation writes the first message (paper §5.4.2) with our index sender, and with zero MACs, which
-// CookieJar.AddMACs fills in. It replaces a handshake in flight. now must be later than in all
-// initiations before it to this peer. rand must be good: 32 of its bytes become the ephemeral private key. On error,
-// which only rand can cause, no handshake is in flight.
+// CreateInitiation writes the first message (paper §5.4.2) with our index sender, and with zero MACs, which CookieJar.AddMACs fills in. It
+// replaces a handshake in flight. now must be later than in all initiations before it to this peer. rand must be good: 32 of its bytes
+// become the ephemeral private key. On error, which only rand can cause, no handshake is in flight.
 func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Timestamp, rand io.Reader) error {
 	i.Wipe()
 	ephemeral, err := newEphemeral(rand)

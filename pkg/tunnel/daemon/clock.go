@@ -52,8 +52,7 @@ type suspendMeter struct {
 	maxOffset int64 // upper bound of the difference of the clocks at the last call, in ns
 }
 
-// suspended reports whether the machine was suspended since the last call. The first call
-// reports whether it was ever suspended.
+// suspended reports whether the machine was suspended since the last call. The first call reports whether it was ever suspended.
 func (m *suspendMeter) suspended() bool {
 	before := m.read(unix.CLOCK_MONOTONIC)
 	boot := m.read(unix.CLOCK_BOOTTIME)

@@ -209,8 +209,7 @@ func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 	})
 }
 
-// TestPlanningIsRateLimitedPerPeer: each plan is work, and moves the flows of all that have the
-// peer's address.
+// TestPlanningIsRateLimitedPerPeer: each plan is work, and moves the flows of all that have the peer's address.
 func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 2 * 8 // the test may touch two minutes

@@ -107,8 +107,8 @@ func parseInterrupts(text string) map[int]interrupt {
 	return all
 }
 
-// queueOf parses the queue number in the name of a receive IRQ: virtio2-input.0,
-// mlx5_comp0@pci:0000:08:00.0, i40e-eth0-TxRx-0, eth0-rx-0, ens5-Tx-Rx-0, gve-ntfy-blk.0. Other names have none.
+// queueOf parses the queue number in the name of a receive IRQ: virtio2-input.0, mlx5_comp0@pci:0000:08:00.0, i40e-eth0-TxRx-0, eth0-rx-0,
+// ens5-Tx-Rx-0, gve-ntfy-blk.0. Other names have none.
 func queueOf(name string) (int, bool) {
 	name, _, _ = strings.Cut(strings.ToLower(name), "@")
 	digits := len(name)
