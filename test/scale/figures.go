@@ -34,6 +34,7 @@ type figures struct {
 	few      map[string]map[int]summary // as many flows as cores
 	elephant map[string]map[int]summary // one flow: by strategy of help and number of cores
 	mice     map[string]map[int]summary // short flows: by strategy and offered Gbit/s
+	stock    map[string]map[int]summary // 16 flows from one port: by strategy of help and number of cores
 	usl      map[string]model.USL       // fitted to many, by strategy
 }
 
@@ -50,6 +51,28 @@ func (f *figures) helpStrategies() []strategy {
 	}
 }
 
+// stockFlows is the number of inner flows of a peer that sends from one port.
+const stockFlows = 16
+
+// stockStrategies are the ways in which idle cores may help a receive lane that has all traffic of a peer.
+func stockStrategies() []strategy {
+	open := func(workers int) func(*model.Config) {
+		return func(c *model.Config) { c.Help, c.HelpReceive, c.Workers = true, true, workers }
+	}
+	write := func(workers int) func(*model.Config) {
+		return func(c *model.Config) { open(workers)(c); c.HelpWrite = true }
+	}
+	return []strategy{
+		{"alone", func(*model.Config) {}},
+		{"two workers receive and open", open(2)},
+		{"three", open(3)},
+		{"four", open(4)},
+		{"two, and the lanes of the inner flows write", write(2)},
+		{"three, and they write", write(3)},
+		{"four, and they write", write(4)},
+	}
+}
+
 // simulate runs all simulations.
 func (f *figures) simulate(progress io.Writer) (err error) {
 	f.usl = map[string]model.USL{}
@@ -60,6 +83,9 @@ func (f *figures) simulate(progress io.Writer) (err error) {
 		return err
 	}
 	if f.elephant, err = f.sweep(f.helpStrategies(), "one flow", progress, func(int) int { return 1 }); err != nil {
+		return err
+	}
+	if f.stock, err = f.sweep(stockStrategies(), "16 flows from one port", progress, func(int) int { return stockFlows }); err != nil {
 		return err
 	}
 	for _, w := range strategies() {

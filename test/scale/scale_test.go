@@ -60,6 +60,7 @@ func TestEveryTableHasMarkersInDocument(t *testing.T) {
 	f := committed(t)
 	f.many = blank(strategies(), coreCounts())
 	f.few, f.elephant, f.mice = f.many, blank(f.helpStrategies(), coreCounts()), blank(strategies(), offered())
+	f.stock = blank(stockStrategies(), coreCounts())
 	tables, err := f.tables()
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func (f *figures) tables() (map[string]string, error) {
 		"machine": f.costs.Machine + ".", "stages": f.stageTable(), "contention": f.contentionTable(),
 		"lines": f.linesTable(), "handoff": f.handOffTable(),
 		"many": f.coresTable(f.many), "few": f.coresTable(f.few), "law": f.uslTable(), "mice": f.miceTable(),
-		"elephant": f.elephantTable(), "check": checked, "forced": f.forcedContentionTable(),
+		"elephant": f.elephantTable(), "stock": f.stockTable(), "check": checked, "forced": f.forcedContentionTable(),
 	}, nil
 }
 
@@ -177,6 +177,19 @@ func (f *figures) elephantTable() string {
 		})
 	}
 	return table([]string{"one flow", "2 cores, Gbit/s", "4 cores", "8 cores", "busiest at 8 cores", "16 cores"}, rows)
+}
+
+func (f *figures) stockTable() string {
+	var rows [][]string
+	for _, w := range stockStrategies() {
+		row, at8 := []string{w.name}, f.stock[w.name][8]
+		for _, cores := range []int{8, 16, 32} {
+			row = append(row, fmt.Sprintf("%.1f", f.stock[w.name][cores].gbps))
+		}
+		rows = append(rows, append(row, at8.bottleneckText()))
+	}
+	head := fmt.Sprintf("%d flows from one port", stockFlows)
+	return table([]string{head, "8 cores, Gbit/s", "16 cores", "32 cores", "busiest at 8 cores"}, rows)
 }
 
 // checkTable compares predictions with the medians of measurements.

@@ -27,6 +27,9 @@ func Bounds(c Config) ([]Bound, error) {
 	tx, rx := b.lanes()
 	b.add(ResourceTxLane, b.txLanes(), tx)
 	b.add(ResourceRxLane, b.rxLanes(), rx)
+	if c.HelpWrite {
+		b.add(ResourceWriter, b.txLanes(), c.Costs.Of(c.Train, TUNWrite)+c.HandBack)
+	}
 	if !c.Cable {
 		b.add(ResourceQueue, b.queues(), c.Costs.Of(c.Train, Softirq))
 	}
@@ -82,6 +85,15 @@ func (b *bounds) lanes() (tx, rx float64) {
 	case b.HelpSplitMerge:
 		tx -= b.Costs.Of(b.Train, Split)
 		rx -= b.Costs.Of(b.Train, Merge)
+	}
+	if b.Help && !b.HelpSplitMerge {
+		rx -= b.Costs.sums(b.Train)
+	}
+	if b.HelpWrite {
+		rx -= b.Costs.Of(b.Train, TUNWrite)
+	}
+	if b.HelpReceive { // by one thread at a time
+		rx = max(rx-b.Costs.Of(b.Train, Receive), b.Costs.Of(b.Train, Receive))
 	}
 	return tx, rx
 }

@@ -67,6 +67,11 @@ type Config struct {
 	Help, HelpSplitMerge bool
 	// HelpReceive lets an idle core receive the trains of a lane, one core at a time, and lets helpers split the trains that they seal.
 	HelpReceive bool
+	// HelpWrite lets the lane that the inner flow's hash selects write the trains of a receive lane that has more than one waiting.
+	// ropewalk does not do this.
+	HelpWrite bool
+	// Workers is the number of helpers; 0 means one per core.
+	Workers int
 	// Link is the rate of the wire in bits per second; 0 means unlimited.
 	Link float64
 
@@ -107,6 +112,9 @@ func (c *Config) complete() error {
 	}
 	if c.Queues == 0 {
 		c.Queues = c.Cores
+	}
+	if c.Workers == 0 {
+		c.Workers = c.Cores
 	}
 	switch {
 	case c.Cores < 1 || c.Cores > 1024 || c.Lanes < 1 || c.Queues < 1:

@@ -110,9 +110,13 @@ func (c *core) dispatch() {
 	}
 }
 
+// dispatchAgain goes on after a job. A job without steps ends while another begins, and may leave a thread that this core does not take.
 func (c *core) dispatchAgain() {
 	c.busy = false
 	c.dispatch()
+	if other := c.machine.idle(nil); other != nil && c.machine.ready.len() > 0 {
+		other.dispatch()
+	}
 }
 
 // softirqBurst is the time, in ns, that softirqs run before a thread may run. Linux defers further softirqs to the thread ksoftirqd

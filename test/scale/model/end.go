@@ -8,8 +8,9 @@ type endpoint struct {
 	machine *machine
 	tx, rx  []*lane
 	queues  []*nicQueue
-	helpers *helpers // nil: lanes do all work themselves
-	out     *path    // to the other end
+	helpers *helpers  // nil: lanes do all work themselves
+	writers []*writer // by lane; nil: each receive lane writes what it has opened
+	out     *path     // to the other end
 	nonce   *cacheLine
 	window  *cacheLine
 	kernel  *cacheLine
@@ -33,6 +34,9 @@ func newEnd(s *sim, m *machine) *endpoint {
 	for i := range s.cfg.Lanes {
 		e.tx = append(e.tx, e.txLane(i))
 		e.rx = append(e.rx, e.rxLane(i))
+		if s.cfg.HelpWrite {
+			e.writers = append(e.writers, newWriter(e))
+		}
 	}
 	for i := range s.cfg.Queues {
 		e.queues = append(e.queues, &nicQueue{core: m.cores[i%len(m.cores)]})
@@ -66,32 +70,50 @@ func (e *endpoint) rxLane(i int) *lane {
 	l.helpFront = e.sim.cfg.HelpReceive
 	lines := &e.sim.cfg.Lines
 	l.front = func(p *element) []step { return e.stageStep(p, Receive) }
-	middle, back := []Stage{Open}, []Stage{Merge, TUNWrite}
-	if e.sim.cfg.HelpSplitMerge {
-		middle, back = []Stage{Open, Merge}, back[1:]
+	l.middle = func(p *element) []step {
+		if e.sim.cfg.HelpSplitMerge {
+			return e.stageStep(p, Open, Merge)
+		}
+		return append(e.stageStep(p, Open), step{ns: e.sim.cfg.Costs.sums(p.train)})
 	}
-	l.middle = func(p *element) []step { return e.stageStep(p, middle...) }
 	l.back = func(p *element) []step {
-		turn := step{ns: lines.WindowElement + lines.WindowPacket*float64(p.train.Packets), line: e.window}
-		return append([]step{turn}, e.stageStep(p, back...)...)
+		turn := []step{{ns: lines.WindowElement + lines.WindowPacket*float64(p.train.Packets), line: e.window}}
+		check := step{ns: e.sim.cfg.Costs.check(p.train)}
+		switch l.chooseWriter(p); {
+		case p.writer != nil:
+			return append(turn, check)
+		case e.sim.cfg.HelpSplitMerge:
+			return append(turn, e.stageStep(p, TUNWrite)...)
+		}
+		return append(append(turn, check), e.stageStep(p, TUNWrite)...)
 	}
-	l.done = func(_ *lane, p *element) { e.sim.fromLane(p) }
+	l.done = func(_ *lane, p *element) {
+		if p.writer != nil {
+			p.writer.enqueue(p)
+			return
+		}
+		e.sim.fromLane(p)
+	}
 	return l
 }
 
 // enqueueTUN puts a train from an application, or an acknowledgement, into the queue of the TUN.
 func (e *endpoint) enqueueTUN(p *element) {
-	lane := int(p.flow.hash&0xffff) % len(e.tx) // TUN uses the steering program's result in the same way
-	if e.sim.cfg.SteerEven {
-		lane = p.flow.number % len(e.tx)
-	}
 	p.entered = e.sim.now
-	l := e.tx[lane]
+	l := e.tx[e.laneOfFlow(p.flow)]
 	if l.in.len() >= tunQueue && !e.sim.cfg.ClosedLoop {
 		e.sim.drop(p, DropTUN)
 		return
 	}
 	l.enqueue(p, atTUN)
+}
+
+// laneOfFlow returns the lane whose TUN queue has an inner flow.
+func (e *endpoint) laneOfFlow(f *flow) int {
+	if e.sim.cfg.SteerEven {
+		return f.number % len(e.tx)
+	}
+	return int(f.hash&0xffff) % len(e.tx) // TUN uses the steering program's result in the same way
 }
 
 // transmit puts a train on the wire.

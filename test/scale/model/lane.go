@@ -71,7 +71,7 @@ func (l *lane) finish() job {
 	s := l.pending.first()
 	l.handFront(false)
 	steps := l.back(s.train)
-	if s.byHelper {
+	if s.byHelper && s.train.writer == nil {
 		steps = append(steps, step{ns: l.end.sim.cfg.HandBack})
 	}
 	return job{l.use, steps, func() {
@@ -141,7 +141,7 @@ type helpers struct {
 
 func newHelpers(e *endpoint) *helpers {
 	h := &helpers{}
-	for range e.sim.cfg.Cores {
+	for range e.sim.cfg.Workers {
 		h.threads = append(h.threads, newThread(e.machine, func() (job, bool) { return h.next(e) }))
 	}
 	return h

@@ -81,6 +81,7 @@ const (
 	ResourceReceiver   = "receiver's cores"
 	ResourceTxLane     = "transmit lane"
 	ResourceRxLane     = "receive lane"
+	ResourceWriter     = "writing lane"
 	ResourceQueue      = "NIC queue"
 	ResourceAppSend    = "sending application"
 	ResourceAppReceive = "receiving application"
@@ -118,10 +119,14 @@ func (s *sim) busiest(duration float64) []Busy {
 	for _, q := range s.b.queues {
 		queue = max(queue, share(q.busy))
 	}
+	writing := 0.0
+	for _, w := range s.b.writers {
+		writing = max(writing, share(w.thread.ran))
+	}
 	for _, f := range s.elephants {
 		send, receive = max(send, share(f.app.ran)), max(receive, share(f.reader.ran))
 	}
-	list = append(list, Busy{ResourceQueue, queue}, Busy{ResourceAppSend, send}, Busy{ResourceAppReceive, receive})
+	list = append(list, Busy{ResourceQueue, queue}, Busy{ResourceWriter, writing}, Busy{ResourceAppSend, send}, Busy{ResourceAppReceive, receive})
 	if s.cfg.Link > 0 {
 		list = append(list, Busy{ResourceLink, min(float64(s.figures.bytes)*8e9/duration/s.cfg.Link, 1)})
 	}

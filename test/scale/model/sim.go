@@ -19,6 +19,7 @@ type element struct {
 	entered     int64  // when it entered the sender's TUN queue
 	port        int
 	location    location
+	writer      *writer // that writes it; nil: the receive lane
 }
 
 // location is where an element is.
@@ -31,6 +32,7 @@ const (
 	atWire
 	atNIC
 	atSocket
+	atWriter
 	atReader
 	locationCount
 )
@@ -144,6 +146,9 @@ func (s *sim) startFigures() {
 		}
 		for _, l := range slices.Concat(e.tx, e.rx) {
 			l.thread.ran = 0
+		}
+		for _, w := range e.writers {
+			w.thread.ran = 0
 		}
 		for _, q := range e.queues {
 			q.busy = 0

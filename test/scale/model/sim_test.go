@@ -36,6 +36,9 @@ func scenarios() map[string]Config {
 	add("one elephant", 4, func(c *Config) { c.Elephants = 1 })
 	add("one elephant with help", 8, func(c *Config) { c.Elephants, c.Help = 1, true })
 	add("one elephant with all help", 8, func(c *Config) { c.Elephants, c.Help, c.HelpReceive = 1, true, true })
+	add("one port, written by the lanes of its flows", 8, func(c *Config) {
+		c.Elephants, c.Mice, c.Help, c.HelpReceive, c.HelpWrite, c.Workers = 16, 1e8, true, true, true, 4
+	})
 	add("more workers than cores", 2, func(c *Config) { c.Elephants, c.Help, c.Lanes, c.Spread = 9, true, 8, LeastLoaded })
 	add("spread", 16, func(c *Config) { c.Elephants, c.Spread = 24, LeastLoaded })
 	add("planned", 16, func(c *Config) { c.Elephants, c.Spread, c.Help = 24, Planned, true })
@@ -178,6 +181,7 @@ func TestReachesButDoesNotExceedItsBounds(t *testing.T) {
 	}{
 		"one flow":                    {8, func(c *Config) { c.Elephants = 1 }, ResourceRxLane, 0.95},
 		"one flow, with help":         {8, func(c *Config) { c.Elephants, c.Help = 1, true }, ResourceRxLane, 0.85},
+		"one port, with all help":     {16, func(c *Config) { c.Elephants, c.Help, c.HelpReceive, c.HelpWrite = 32, true, true, true }, ResourceQueue, 0.85},
 		"many flows, one queue":       {8, func(c *Config) { c.Elephants = 32 }, ResourceRxLane, 0.9},
 		"one core":                    {1, func(c *Config) { c.Elephants = 2 }, ResourceReceiver, 0.9},
 		"two cores":                   {2, func(c *Config) { c.Elephants = 8; even(c) }, ResourceReceiver, 0.9},
@@ -223,6 +227,7 @@ func TestMoreResourcesNeverReduceThroughput(t *testing.T) {
 	}
 	better("help for one elephant", 8, 1, func(c *Config) { c.Help = true })
 	better("receiving for one elephant", 16, 1, func(c *Config) { c.Help, c.HelpReceive = true, true })
+	better("writing for one port", 16, 16, func(c *Config) { c.HelpWrite = true })
 	better("spreading", 8, 16, func(c *Config) { c.Spread = LeastLoaded })
 	better("all that can be planned", 8, 16, func(c *Config) { c.Spread, c.SteerEven = Planned, true })
 }

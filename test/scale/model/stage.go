@@ -92,6 +92,12 @@ func (c *Costs) Of(t Train, list ...Stage) float64 {
 	return sum
 }
 
+// sums is the part of Merge that reads the payload, to verify checksums. The thread that opens a train does it.
+func (c *Costs) sums(t Train) float64 { return c[Merge].Byte * float64(t.Bytes) }
+
+// check is the other part of Merge: to check and account the packets, and to join their headers.
+func (c *Costs) check(t Train) float64 { return c.Of(t, Merge) - c.sums(t) }
+
 // MarshalJSON implements json.Marshaler: an object by stage name.
 func (c Costs) MarshalJSON() ([]byte, error) {
 	m := map[string]Cost{}
