@@ -97,12 +97,15 @@ func (t *tunnelPlanner) addExternal() {
 	slices.SortFunc(t.plan.Refused, func(a, b Refusal) int { return strings.Compare(a.Peer, b.Peer) })
 }
 
-// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name.
+// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name. A node behind a peer has the index of that.
 func (t *tunnelPlanner) indexNodes() map[string]int {
 	index := make(map[string]int, len(t.plan.Peers))
 	for i := range t.plan.Peers {
 		if p := &t.plan.Peers[i]; !p.isReplacement() {
 			index[p.Node] = i
+			for _, n := range p.Behind {
+				index[n.Node] = i
+			}
 		}
 	}
 	return index
@@ -134,7 +137,11 @@ func (t *tunnelPlanner) addTransit(p *ExternalPeer, gateways map[string]int) {
 		return
 	}
 	g := &t.plan.Peers[i]
-	g.Transit = append(g.Transit, TransitPeer{p.Name, p.Key, p.AllowedIPs})
+	transit := TransitPeer{External: p.Name, Key: p.Key, AllowedIPs: p.AllowedIPs}
+	if g.Node != p.Gateway {
+		transit.Gateway = p.Gateway
+	}
+	g.Transit = append(g.Transit, transit)
 	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...) // addExternal sorts them
 	for _, pods := range t.pods[p.Gateway].accepted {
 		if mtu, known := t.plan.MTU[pods]; known {
@@ -326,7 +333,7 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 			})
 		}
 		for _, t := range p.Transit {
-			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: p.Node, Selected: true})
+			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: cmp.Or(t.Gateway, p.Node), Selected: true})
 		}
 	}
 	return all

@@ -20,17 +20,17 @@ type NodeTraffic struct {
 }
 
 // routeNodes routes the addresses of other nodes into the tunnel: those of peers that encrypt traffic between nodes, too, and without
-// Cleartext those of nodes that are no peers yet. The latter are dropped there.
+// Cleartext those of nodes that are no peers yet. Gateways on the way must encrypt it, too: they would forward it in the clear. The latter are dropped there.
 func (t *tunnelPlanner) routeNodes(nodes []Node) {
 	if !t.cfg.Nodes.Encrypt {
 		return
 	}
-	peers := t.peerNames()
+	reached := t.reachedNames()
 	for i := range nodes {
 		n := &nodes[i]
 		switch {
-		case n.Name == t.own.Name || n.OptOut || !peers[n.Name] && t.cfg.Cleartext:
-		case peers[n.Name] && !n.Agent.EncryptsNodes:
+		case n.Name == t.own.Name || n.OptOut || !reached[n.Name] && t.cfg.Cleartext:
+		case reached[n.Name] && !t.locations.encrypt(n):
 			t.plan.ClearNodes = append(t.plan.ClearNodes, n.Name)
 		default:
 			t.routeNode(n)
@@ -51,8 +51,8 @@ func (t *tunnelPlanner) routeNode(n *Node) {
 		}
 		p := netip.PrefixFrom(a, a.BitLen())
 		t.plan.NodeRoutes = append(t.plan.NodeRoutes, p)
-		if n.Agent != nil && n.Agent.MTU > 0 {
-			t.plan.MTU[p] = max(n.Agent.MTU, MinMTU)
+		if n.Agent != nil {
+			t.setMTU(p, n)
 		}
 	}
 	if partial {
@@ -61,11 +61,14 @@ func (t *tunnelPlanner) routeNode(n *Node) {
 	}
 }
 
-// peerNames returns the names of the nodes that are peers.
-func (t *tunnelPlanner) peerNames() map[string]bool {
-	peers := make(map[string]bool, len(t.plan.Peers))
+// reachedNames returns the names of the nodes that are peers or behind one.
+func (t *tunnelPlanner) reachedNames() map[string]bool {
+	reached := make(map[string]bool, len(t.plan.Peers))
 	for i := range t.plan.Peers {
-		peers[t.plan.Peers[i].Node] = true
+		reached[t.plan.Peers[i].Node] = true
+		for _, n := range t.plan.Peers[i].Behind {
+			reached[n.Node] = true
+		}
 	}
-	return peers
+	return reached
 }

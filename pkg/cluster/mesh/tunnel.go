@@ -39,6 +39,8 @@ type TunnelConfig struct {
 	Keepalive uint16
 	// Nodes is for traffic to the addresses of other nodes.
 	Nodes NodeTraffic
+	// Location is that of this node until it has published one.
+	Location string
 }
 
 // KeyOwners maps a key to the name of its node.
@@ -90,6 +92,10 @@ type Peer struct {
 	Keepalive    uint16 `json:"keepalive,omitempty"` // in seconds; 0: none
 
 	Transit []TransitPeer `json:"transit,omitempty"` // external peers whose gateway the node is
+	// Behind are nodes of other locations that this node reaches by the peer. Their allowed IPs are among the peer's.
+	Behind []NodeBehind `json:"behind,omitempty"`
+	// CoGateway reports that the node is another gateway of this node's location, as this node is.
+	CoGateway bool `json:"coGateway,omitempty"`
 }
 
 // TransitPeer is an external peer that a node reaches by a gateway. Its allowed IPs are among the gateway's.
@@ -97,14 +103,23 @@ type TransitPeer struct {
 	External   string          `json:"external"`
 	Key        noise.PublicKey `json:"key"`
 	AllowedIPs []netip.Prefix  `json:"allowedIPs"`
+	// Gateway is the node that has the peer, if it is behind the peer of this node; otherwise empty.
+	Gateway string `json:"gateway,omitempty"`
 }
 
-// KeyOwnersOf returns the owners of the nodes' keys in a plan.
+// KeyOwnersOf returns the owners of the nodes' keys in a plan, including nodes behind gateways.
 func KeyOwnersOf(peers []Peer) KeyOwners {
 	h := make(KeyOwners, len(peers))
 	for i := range peers {
 		if !peers[i].IsExternal() {
 			h[peers[i].Key] = peers[i].Node
+		}
+		for _, n := range peers[i].Behind {
+			for _, key := range []noise.PublicKey{n.Key, n.NextKey} {
+				if !key.IsZero() {
+					h[key] = n.Node
+				}
+			}
 		}
 	}
 	return h
@@ -133,10 +148,12 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	all := others(self, ModeMesh, nodes)
 	t.assignKeys(all)
 	t.assignAddrs(nodes)
+	t.locations = t.findLocations(all)
 	t.plan.Peers, t.plan.Routes = make([]Peer, 0, len(all)), make([]netip.Prefix, 0, 2*len(all)) // growing would double what thousands of nodes take
 	for _, n := range all {
 		t.addPeer(n)
 	}
+	t.addBehind()
 	if !cfg.Cleartext {
 		t.routeAllPods(self, nodes)
 	}
@@ -158,6 +175,7 @@ type tunnelPlanner struct {
 	addrs     map[string][]netip.Addr // by node, the accepted ones
 	forwarded claims[netip.AddrPort]  // endpoints at addresses that administrators set, which nodes behind one NAT share
 	podOwners *podOwners
+	locations locations
 	plan      TunnelPlan
 }
 
@@ -268,27 +286,52 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		t.addProblem(n, "its key is the key of node %s (a copied disk?): give it another key", owner.Name)
 		return
 	}
+	t.plan.Routes = append(t.plan.Routes, pods.accepted...)
+	for _, c := range pods.accepted {
+		t.setMTU(c, n)
+	}
+	if via := t.locations.via(n); via != nil {
+		t.locations.behind[via.Name] = append(t.locations.behind[via.Name], n)
+		return
+	}
+	t.addDirectPeer(n)
+}
+
+// addDirectPeer adds the valid keys of a node that this one reaches without a gateway.
+func (t *tunnelPlanner) addDirectPeer(n *Node) {
 	endpoint, ok := t.endpoint(n)
 	if !ok {
 		t.addProblem(n, "it has published no endpoint of its own with an IP version that this node has")
 	}
 	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n), Keepalive: t.cfg.Keepalive}
-	t.plan.Peers = append(t.plan.Peers, p)
-	t.plan.Routes = append(t.plan.Routes, pods.accepted...)
-	for _, c := range pods.accepted {
-		if n.Agent.MTU > 0 {
-			t.plan.MTU[c] = max(n.Agent.MTU, MinMTU)
-		}
+	if p.CoGateway = t.locations.isCoGateway(n); p.CoGateway {
+		p.Keepalive = CoGatewayKeepalive(p.Keepalive)
 	}
+	t.plan.Peers = append(t.plan.Peers, p)
+	if next, ok := t.nextKey(n); ok {
+		p.Key, p.AllowedIPs, p.Replaces = next, nil, n.Agent.Key
+		t.plan.Peers = append(t.plan.Peers, p)
+	}
+}
+
+// nextKey returns a node's next key, if it has one of its own.
+func (t *tunnelPlanner) nextKey(n *Node) (key noise.PublicKey, ok bool) {
 	next := n.Agent.NextKey
 	if next.IsZero() || next == n.Agent.Key {
-		return
+		return key, false
 	}
 	if owner := t.keys[next]; owner != n {
 		t.addProblem(n, "its next key is the key of node %s", owner.Name)
-		return
+		return key, false
 	}
-	t.plan.Peers = append(t.plan.Peers, Peer{Node: n.Name, Key: next, Endpoint: endpoint, Replaces: n.Agent.Key, Keepalive: t.cfg.Keepalive})
+	return next, true
+}
+
+// setMTU records the MTU of a node's prefix.
+func (t *tunnelPlanner) setMTU(p netip.Prefix, n *Node) {
+	if mtu := t.locations.mtu(n); mtu > 0 {
+		t.plan.MTU[p] = max(mtu, MinMTU)
+	}
 }
 
 // allowedIPs returns the valid sources of a node's packets: its pods and its own addresses. A pod's packet to an address of the node
@@ -327,9 +370,9 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
 }
 
-// listWithoutTunnel lists the nodes that are no peers, and the peers whose pods are unknown.
+// listWithoutTunnel lists the nodes that are neither peers nor behind one, and those of the others whose pods are unknown.
 func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
-	peers := t.peerNames()
+	peers := t.reachedNames()
 	for i := range nodes {
 		n := &nodes[i]
 		switch {
