@@ -29,6 +29,7 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
 	f.StringSliceVar(&o.services, "service-cidr", nil, "mesh mode: prefix of the cluster's Services; RopewalkPeers with allowed IPs in it are refused (repeatable)")
+	f.StringVar(&o.cfg.LocationLabel, "location-label", v1alpha1.LabelLocation, "mesh mode: label of the Node that has its location; a location with a gateway (spec.gatewayOf) is reached by that")
 	addNodeFlags(f, o)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -43,9 +44,9 @@ type keepaliveBatch struct {
 	since time.Time
 }
 
-// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine. It leaves each peer with a persistent
-// keepalive of rest seconds.
-func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog.Logger) *handshakeTrigger {
+// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine. It leaves each peer with its
+// persistent keepalive.
+func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives, log *slog.Logger) *handshakeTrigger {
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -79,7 +80,7 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest uint16, log *slog
 type handshakeQueue struct {
 	peers      []noise.PublicKey // still to be triggered
 	active     []keepaliveBatch  // oldest first
-	rest       uint16            // persistent keepalive of a peer that has been triggered, in seconds; 0: none
+	rest       restingKeepalives // of peers that have been triggered
 	lastFailed bool              // the last change failed and was logged
 }
 
@@ -89,7 +90,7 @@ func (q *handshakeQueue) step(e Engine, batch int) error {
 	var changes []config.Peer
 	peers, active := q.peers, q.active
 	if len(active) > 0 && time.Since(active[0].since) >= keepaliveDuration {
-		changes, active = setKeepalive(active[0].peers, q.rest), active[1:]
+		changes, active = q.rest.changes(active[0].peers), active[1:]
 	}
 	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
 		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
@@ -126,6 +127,43 @@ func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Pee
 		changes = append(changes, config.Peer{PublicKey: key, UpdateOnly: true, Keepalive: &seconds})
 	}
 	return changes
+}
+
+// restingKeepalives are the persistent keepalives of nodes, in seconds, for while no handshakes are triggered.
+type restingKeepalives struct {
+	common     uint16                   // 0: none
+	coGateways map[noise.PublicKey]bool // which have another one
+}
+
+// keepalivesOf returns the keepalives of a plan's nodes.
+func keepalivesOf(peers []mesh.Peer, common uint16) restingKeepalives {
+	k := restingKeepalives{common: common}
+	for i := range peers {
+		if !peers[i].CoGateway {
+			continue
+		}
+		if k.coGateways == nil {
+			k.coGateways = map[noise.PublicKey]bool{}
+		}
+		k.coGateways[peers[i].Key] = true
+	}
+	return k
+}
+
+// of returns the keepalive of a node.
+func (k restingKeepalives) of(key noise.PublicKey) uint16 {
+	if k.coGateways[key] {
+		return mesh.CoGatewayKeepalive(k.common)
+	}
+	return k.common
+}
+
+// changes returns the changes that give nodes their keepalives.
+func (k restingKeepalives) changes(keys []noise.PublicKey) (all []config.Peer) {
+	for _, key := range keys {
+		all = append(all, setKeepalive([]noise.PublicKey{key}, k.of(key))...)
+	}
+	return all
 }
 
 // byLastHandshake returns the peers' keys in the order in which to trigger them: the most recent handshake first. Peers without

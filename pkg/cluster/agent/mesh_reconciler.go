@@ -27,6 +27,7 @@ type meshReconciler struct {
 	engineRunner
 	peerTracker
 	handoverWatcher
+	gatewayWatcher
 	resolver      *endpointResolver
 	external      []mesh.ExternalPeer       // the last known ones
 	accepted      map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
@@ -104,6 +105,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
+	m.addLocation(&in, &r)
 	return r, err
 }
 
@@ -115,7 +117,7 @@ func (m *meshReconciler) planned(in *reconcileInput, plan *mesh.TunnelPlan, allo
 		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
 	}
 	r.externalPeers = countExternal(plan.Peers)
-	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
+	r.nodeRoutes, r.clearNodes, r.behind = len(plan.NodeRoutes), len(plan.ClearNodes), countBehind(plan.Peers)
 	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, plan), clearNodesNote(plan))
 	return r
 }
@@ -128,7 +130,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	cfg := mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
 		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
-		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption),
+		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption), Location: in.location,
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
@@ -166,14 +168,6 @@ func (m *meshReconciler) logWithoutTunnel(plan *mesh.TunnelPlan, cleartext bool)
 // joinNotes joins those of the notes that are not empty.
 func joinNotes(all ...string) string {
 	return strings.Join(slices.DeleteFunc(all, func(s string) bool { return s == "" }), "; ")
-}
-
-// soonest returns the shorter of two delays. 0 means none.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
 }
 
 // applyPersisted restores the tunnel that an earlier agent saved.
@@ -270,12 +264,13 @@ func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (int, error) {
 	m.stopHandover()
 	defer m.startHandover(peers)
+	m.stopGatewayWatch()
+	defer m.startGatewayWatch(peers)
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, changes)
-	if keepalive != m.keepalive {
-		changes = append(changes, m.changeKeepalive(peers, keepalive)...)
-	}
+	keepalives := keepalivesOf(peers, keepalive)
+	changes = append(changes, m.changeKeepalives(peers, keepalives)...)
 	if len(changes) == 0 {
 		m.noteConfigured(peers)
 		return 0, nil
@@ -285,30 +280,30 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (in
 	}
 	m.noteConfigured(peers)
 	m.sentEndpoints.Record(changes)
-	m.keepalive = keepalive
+	m.keepalives = keepalives
 	if m.hasNoPeers {
 		m.hasNoPeers = false
 		m.handshakes.stop()
-		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalive, m.cfg.Log)
+		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalives, m.cfg.Log)
 	}
 	m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(changes), "peers", len(peers))
 	return len(changes), nil
 }
 
-// changeKeepalive returns the changes that give all nodes another persistent keepalive. Handshakes that were to begin with the former
+// changeKeepalives returns the changes that give nodes another persistent keepalive. Handshakes that were to begin with the former
 // interval are triggered again.
-func (m *meshReconciler) changeKeepalive(peers []mesh.Peer, keepalive uint16) []config.Peer {
-	if !m.handshakes.finished() {
+func (m *meshReconciler) changeKeepalives(peers []mesh.Peer, keepalives restingKeepalives) []config.Peer {
+	var keys []noise.PublicKey
+	for i := range peers {
+		if key := peers[i].Key; !peers[i].IsExternal() && keepalives.of(key) != m.keepalives.of(key) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) > 0 && !m.handshakes.finished() {
 		m.handshakes.stop()
 		m.hasNoPeers = true
 	}
-	var keys []noise.PublicKey
-	for i := range peers {
-		if !peers[i].IsExternal() {
-			keys = append(keys, peers[i].Key)
-		}
-	}
-	return setKeepalive(keys, keepalive)
+	return keepalives.changes(keys)
 }
 
 // status returns the fields of the node's status that mesh mode fills in.
@@ -353,12 +348,14 @@ func (m *meshReconciler) tearDown(context.Context) error {
 // stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
 func (m *meshReconciler) stop() {
 	m.stopHandover()
+	m.stopGatewayWatch()
 	m.handshakes.stop()
 	if m.engine != nil {
 		m.engine.Close()
 	}
-	m.engine, m.setup, m.keepalive = nil, setup{}, 0
+	m.engine, m.setup, m.keepalives = nil, setup{}, restingKeepalives{}
 	clear(m.sentEndpoints)
 	m.configured = nil
 	m.unresponsive = unresponsive{}
+	m.forgetGateways()
 }

@@ -152,6 +152,7 @@ type fakeNetwork struct {
 	filter            bool         // of SetPlaintextFilter
 	nodes             *NodeRouting // likewise
 	filterErr         error        // error of SetPlaintextFilter
+	forwardingErr     error        // error of CheckForwarding
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
@@ -176,6 +177,8 @@ func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int,
 func (n *fakeNetwork) RemoveInterface(string) error { return nil }
 
 func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
+
+func (n *fakeNetwork) CheckForwarding(string, []netip.Prefix) error { return n.forwardingErr }
 
 // meshNode returns the i-th node, like the one in pkg/cluster/mesh's tests.
 func meshNode(i byte, key noise.PublicKey) mesh.Node {

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// homeGateways returns the input of a gateway of home, which has another gateway there, and a node that is none.
+func homeGateways() reconcileInput {
+	own, other, ordinary := meshNode(0, noise.PublicKey{9}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	for _, g := range []*mesh.Node{&own, &other} {
+		g.GatewayOf, g.Agent.Forwards = "home", true
+	}
+	ordinary.Agent.Location = "home"
+	return reconcileInput{nodes: []mesh.Node{own, other, ordinary}, self: own, spec: v1alpha1.NodeSpec{GatewayOf: "home"}, location: "elsewhere"}
+}
+
+// receive adds to the bytes received from a peer.
+func (e *fakeEngine) receive(key noise.PublicKey, bytes uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.status.Peers {
+		if e.status.Peers[i].PublicKey == key {
+			e.status.Peers[i].RxBytes += bytes
+		}
+	}
+}
+
+func TestGatewayPublishesGatewaysThatAreSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		triggered := 0
+		m.trigger = func() { triggered++ }
+		in := homeGateways()
+		reports := func(want string, triggers int) {
+			t.Helper()
+			synctest.Wait()
+			r := m.mustReconcile(t, in)
+			synctest.Wait()
+			if st := r.status; st.Location != "home" || !st.Gateway.Forwards || strings.Join(st.Gateway.Unreachable, " ") != want || triggered != triggers {
+				t.Errorf("got location %s, gateway %+v, %d triggers, want %q unreachable, %d triggers", st.Location, st.Gateway, triggered, want, triggers)
+			}
+		}
+		reports("", 0)
+		for range 5 {
+			time.Sleep(5 * time.Second)
+			engine().receive(noise.PublicKey{1}, 32)
+			reports("", 0)
+		}
+		time.Sleep(13 * time.Second)
+		reports("b", 1)
+		for range 8 {
+			time.Sleep(5 * time.Second)
+			engine().receive(noise.PublicKey{1}, 32)
+		}
+		reports("", 2)
+
+		// A node that is no gateway any more reports nothing.
+		time.Sleep(13 * time.Second)
+		reports("b", 3)
+		in.spec.GatewayOf, in.nodes[0].GatewayOf = "", ""
+		if r := m.mustReconcile(t, in); r.status.Gateway != nil || r.status.Location != "elsewhere" || len(m.unreachableGateways()) > 0 {
+			t.Errorf("got %+v", r.status)
+		}
+	})
+}
+
+func TestGatewaysOfLocationKeepTheirKeepalive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		in := homeGateways()
+		keepalives := func(gateway, ordinary uint16) {
+			t.Helper()
+			m.mustReconcile(t, in)
+			time.Sleep(5 * time.Second) // handshakes are triggered with another one
+			synctest.Wait()
+			for _, p := range engine().Status().Peers {
+				if want := map[byte]uint16{1: gateway, 2: ordinary}[p.PublicKey[0]]; p.Keepalive != want {
+					t.Errorf("peer %d has the keepalive %d, want %d", p.PublicKey[0], p.Keepalive, want)
+				}
+			}
+		}
+		keepalives(3, 0)
+		in.settings.Keepalive = 25
+		keepalives(3, 25)
+		in.nodes[1].Agent.Forwards = false
+		keepalives(25, 25)
+		in.nodes[1].Agent.Forwards = true
+		keepalives(3, 25)
+	})
+}
+
+func TestGatewayThatCannotForwardReportsIt(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	n.forwardingErr = errors.New("IPv4 packets are not forwarded")
+	r := m.mustReconcile(t, homeGateways())
+	if r.status.Gateway.Forwards || !slices.Contains(r.notes, "this node is no gateway of its location home: IPv4 packets are not forwarded") || r.requeueAfter != forwardingCheckInterval {
+		t.Errorf("got %+v, notes %v, again after %v", r.status.Gateway, r.notes, r.requeueAfter)
+	}
+	n.forwardingErr = nil
+	if r := m.mustReconcile(t, homeGateways()); !r.status.Gateway.Forwards || len(r.notes) > 0 {
+		t.Errorf("got %+v, notes %v", r.status.Gateway, r.notes)
+	}
+}
+
+// TestNodesBehindGatewayAreNoPeers reconciles an ordinary node of a location, before and after it has published its own.
+func TestNodesBehindGatewayAreNoPeers(t *testing.T) {
+	m, n, engine := newTestMeshReconciler(t)
+	own, gateway, far := meshNode(0, noise.PublicKey{9}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	gateway.GatewayOf, gateway.Agent.Forwards = "home", true
+	far.GatewayOf, far.Agent.Forwards = "office", true
+	published := own
+	own.Agent = nil
+	for _, self := range []mesh.Node{own, published} {
+		if self.Agent != nil {
+			self.Agent.Location = "home"
+		}
+		r := m.mustReconcile(t, reconcileInput{nodes: []mesh.Node{self, gateway, far}, self: self, location: "home"})
+		have := engine().Status().Peers
+		if r.status.Peers != 1 || r.behind != 1 || r.withoutTunnel != 0 || len(have) != 1 || !slices.Contains(have[0].AllowedIPs, far.PodCIDRs[0]) {
+			t.Errorf("got %d peers, %d behind, %d without a tunnel, %v", r.status.Peers, r.behind, r.withoutTunnel, have)
+		}
+		if !slices.Contains(n.routing.Routes, far.PodCIDRs[0]) || m.keyOwners[noise.PublicKey{2}] != far.Name {
+			t.Errorf("routes %v, owners of keys %v", n.routing.Routes, m.keyOwners)
+		}
+	}
+}
+
+func TestForwardingIsCheckedByIPVersion(t *testing.T) {
+	inNamespace(t, func() error {
+		v4, v6 := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}, []netip.Prefix{netip.MustParsePrefix("fd00::/64")}
+		if err := errors.Join(addLink("tunnel", "10.244.1.0/32"), setSysctl("ipv4/conf/tunnel/forwarding", "0"), setSysctl("ipv6/conf/all/forwarding", "1")); err != nil {
+			return err
+		}
+		if err := checkForwarding("tunnel", append(v6, v4...)); err == nil || !strings.Contains(err.Error(), "IPv4") {
+			t.Errorf("IPv4 is off: got %v", err)
+		}
+		if err := errors.Join(checkForwarding("tunnel", v6), setSysctl("ipv4/conf/tunnel/forwarding", "1"), setSysctl("ipv6/conf/all/forwarding", "0")); err != nil {
+			return err
+		}
+		if err := checkForwarding("tunnel", v6); err == nil || !strings.Contains(err.Error(), "IPv6") {
+			t.Errorf("IPv6 is off: got %v", err)
+		}
+		if err := checkForwarding("absent", v4); err == nil {
+			t.Error("a tunnel that is absent forwards")
+		}
+		return checkForwarding("tunnel", v4)
+	})
+}
