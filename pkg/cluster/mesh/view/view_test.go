@@ -71,14 +71,33 @@ func clusterWithProblems(n int) Cluster {
 	return c
 }
 
+// twoLocations returns a location with two gateways and an ordinary node, and one with a gateway, an ordinary node and a node that is to be a
+// gateway and does not forward. The gateways of the first one do not hear each other.
+func twoLocations() Cluster {
+	c := cluster(6)
+	for i, peers := range []int{3, 3, 2, 4, 2, 2} {
+		n := &c.Nodes[i]
+		n.Reported.Peers, n.Reported.SpreadsTo, n.Agent.Location = peers, peers, string(rune('a'+i/3))
+		if i != 2 && i != 4 {
+			n.GatewayOf, n.Agent.Forwards = n.Agent.Location, i != 5
+		}
+	}
+	c.Nodes[0].Agent.Unreachable, c.Nodes[1].Agent.Unreachable = []string{"node-02"}, []string{"node-01"}
+	return c
+}
+
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
-	encrypted := Build(partlyEncrypting())
+	encrypted, located := Build(partlyEncrypting()), Build(twoLocations())
 	for name, write := range map[string]func(io.Writer) error{
 		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
 		"well.svg":        well.WriteSVG,
 		"encryption.txt":  func(w io.Writer) error { return encrypted.WriteText(w, Style{}) },
 		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument) },
+		"locations.txt":   func(w io.Writer) error { return located.WriteText(w, Style{Links: true}) },
+		"locations.json":  func(w io.Writer) error { return located.WriteJSON(w, GraphDocument) },
+		"locations.dot":   located.WriteDOT,
+		"locations.svg":   located.WriteSVG,
 		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
 		"problems.txt":    func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
 		"check.txt":       func(w io.Writer) error { return few.WriteFindings(w, Style{}) },

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import "strings"
+
+// forwards reports whether the node is a gateway that forwards for its location.
+func (n *Node) forwards() bool { return n.participates() && n.GatewayOf != "" && n.Agent.Forwards }
+
+// unreachableGateways returns the other gateways of its location from which a gateway receives nothing.
+func (n *Node) unreachableGateways() []string {
+	if !n.forwards() {
+		return nil
+	}
+	return n.Agent.Unreachable
+}
+
+// locationText returns the node's location, and whether it is a gateway; "" without one.
+func (n *Node) locationText() string {
+	switch {
+	case !n.participates():
+		return ""
+	case n.forwards():
+		return n.Location() + " (gateway)"
+	case n.GatewayOf != "":
+		return n.GatewayOf + " (does not forward)"
+	}
+	return n.Location()
+}
+
+// checkGateways finds gateways that do not reach each other.
+func (c *checker) checkGateways() {
+	for i := range c.m.Nodes {
+		n := &c.m.Nodes[i]
+		if names := n.unreachableGateways(); len(names) > 0 {
+			c.add(Warning, "gateways", n.Name, "nothing arrives from other gateways of its location: "+strings.Join(names, ", "),
+				"check that their agents run, and that UDP passes between the gateways, at the port in status.endpoints")
+		}
+	}
+}
