@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// locate labels the node.
+func (n *node) locate(location string) {
+	n.l.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, v1alpha1.LabelLocation, location)
+	_, err := n.l.clients.CoreV1().Nodes().Patch(n.l.Context(), n.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	expect.NoError(n.l, err)
+}
+
+// separate makes the node drop all packets for the addresses of others.
+func (n *node) separate(others ...*node) {
+	n.l.Helper()
+	for _, o := range others {
+		expect.NoError(n.l, n.host.Do(func() error {
+			return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: o.addr.AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE})
+		}))
+	}
+}
+
+// newSites returns a lab with two sites: node-1 to node-3, of which the first two are gateways, and the gateway node-4 with node-5. Only
+// gateways reach the other site.
+func newSites(t *testing.T) (*lab, []*pod) {
+	t.Helper()
+	l := newLab(t, 5)
+	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+	}
+	l.openly(pods)
+	a, b := l.nodes[:3], l.nodes[3:]
+	a[2].separate(b...)
+	b[1].separate(a...)
+	for _, g := range a[:2] {
+		expect.NoError(l, g.ask(map[string]any{"gatewayOf": "east"}))
+	}
+	expect.NoError(l, b[0].ask(map[string]any{"gatewayOf": "west"}))
+	a[2].locate("east")
+	b[1].locate("west")
+	return l, pods
+}
+
+// awaitPeers waits until the nodes have these numbers of peers, and reach all others.
+func (l *lab) awaitPeers(want ...int) {
+	l.Helper()
+	for i, n := range l.nodes {
+		n.shows(fmt.Sprintf("ropewalk_agent_peers %d\n", want[i]))
+		n.shows(fmt.Sprintf("ropewalk_agent_nodes_behind_gateways %d\n", len(l.nodes)-1-want[i]))
+		n.shows("ropewalk_agent_nodes_without_tunnel 0\n")
+	}
+}
+
+func TestGatewaysForwardBetweenLocationsAndFailOver(t *testing.T) {
+	l, pods := newSites(t)
+	for _, n := range l.nodes {
+		n.startMesh()
+	}
+	l.awaitPeers(3, 3, 2, 3, 1)
+	expect.EventuallyNoError(t, "mesh check finds no problems", func() (err error) { // some warnings are published late
+		if out, _ := l.runMesh("check", "--kubeconfig="+l.kubeconfig(l.cfg.BearerToken)); out != "no problems found\n" {
+			err = errors.New(out)
+		}
+		return err
+	})
+	e := l.eavesdrop()
+	l.reach(pods)
+	expect.NoError(t, pods[2].exchange(pods[4])) // by node-1 and node-4
+	expect.NoError(t, pods[4].exchange(pods[1]))
+
+	// A gateway fails: the other one, which does not hear it any more, takes over.
+	l.nodes[0].kill()
+	l.reach(pods[1:])
+	expect.NoError(t, pods[4].exchange(pods[2]))
+	expect.EventuallyNoError(t, "node-2 reports that it does not reach node-1", func() error {
+		st, err := l.status("node-2")
+		if err == nil && (st.Gateway == nil || !slices.Equal(st.Gateway.Unreachable, []string{"node-1"})) {
+			err = fmt.Errorf("gateway %+v", st.Gateway)
+		}
+		return err
+	})
+
+	// It returns, and carries again once it has been heard for a while.
+	l.nodes[0].startMesh()
+	l.reach(pods)
+	expect.EventuallyNoError(t, "node-2 reports that it reaches node-1", func() error {
+		st, err := l.status("node-2")
+		if err == nil && (st.Gateway == nil || len(st.Gateway.Unreachable) > 0) {
+			err = fmt.Errorf("gateway %+v", st.Gateway)
+		}
+		return err
+	})
+	l.reach(pods)
+
+	// A gateway that may not forward reports it, and is none: nodes then reach each other directly, where they can.
+	west := l.nodes[3]
+	expect.NoError(t, west.host.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/conf/"+west.tunnel()+"/forwarding", []byte("0"), 0)
+	}))
+	west.observes(map[string]any{"gatewayOf": "west", "mtu": int64(1400)})
+	l.awaitPeers(4, 4, 4, 4, 4)
+	west.reportsReady("this node is no gateway of its location west: IPv4 packets are not forwarded")
+	l.refused(pods[2], pods[4])
+	e.stop(l)
+	if e.seen() < 100 {
+		t.Errorf("only %d encrypted messages were seen", e.seen())
+	}
+}
+
+// TestTrafficBetweenNodesTakesGateways has nodes that reach others only by gateways, and encrypt traffic between nodes.
+func TestTrafficBetweenNodesTakesGateways(t *testing.T) {
+	l, pods := newSites(t)
+	for _, o := range manifest(l.api, "testdata/everything.yaml") { // the right to read the API server's EndpointSlice
+		if o.GetKind() == "Role" {
+			expect.NoError(l, l.apply(o))
+		}
+	}
+	l.addAPIServer()
+	for _, n := range l.nodes {
+		n.startMesh(encryptNodes()...)
+	}
+	l.awaitPeers(3, 3, 2, 3, 1)
+	for _, n := range l.nodes {
+		n.shows("ropewalk_agent_node_routes 4\n")
+		n.shows("ropewalk_agent_cleartext 0\n")
+	}
+	e := l.eavesdropOn(inspectNodes)
+	hosts := l.hosts(false)
+	l.reach(hosts)
+	expect.NoError(t, hosts[2].exchange(hosts[4]))
+	expect.NoError(t, pods[2].exchange(pods[4]))
+	e.stop(l)
+	if e.seen() < 100 {
+		t.Errorf("only %d encrypted messages were seen", e.seen())
+	}
+}
+
+// reportsReady waits until the node's condition Ready has a text.
+func (n *node) reportsReady(text string) {
+	n.l.Helper()
+	expect.EventuallyNoError(n.l, n.name+" reports: "+text, func() error {
+		st, err := n.l.status(n.name)
+		if err == nil && (len(st.Conditions) != 1 || !strings.Contains(st.Conditions[0].Message, text)) {
+			err = errors.New(fmt.Sprint(st.Conditions))
+		}
+		return err
+	})
+}
