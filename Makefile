@@ -81,7 +81,7 @@ kube-scale: need-root need-tun deps-kube ## what agents cost a real API server i
 
 .PHONY: test-cluster
 test-cluster: need-root need-tun deps-cluster ## clusters of nodes with kubelets and containerd, installed as documented (first build: minutes)
-	cd test/kube && $(GO) test -count=1 -timeout 20m -v ./cluster
+	cd test/kube && $(GO) test -count=1 -timeout 20m -v ./cluster/...
 
 .PHONY: lint-kube
 lint-kube: need-go ## all linters on the tests with a real API server (first time: 10 minutes)

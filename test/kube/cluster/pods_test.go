@@ -107,22 +107,38 @@ type probe struct {
 
 // probeResult is what test/kube/cluster/pod prints.
 type probeResult struct {
-	Sent, Received  int
-	Longest, Paused time.Duration
-	TCP             string
+	Sent, Received int
+	Holes          []probeHole
+	Paused         time.Duration
+	TCP            string
+}
+
+type probeHole struct {
+	Lost          int
+	Began, Lasted time.Duration
+}
+
+func (h probeHole) String() string {
+	return fmt.Sprintf("%d in %v from %v", h.Lost, h.Lasted.Round(100*time.Microsecond), h.Began.Round(time.Millisecond))
 }
 
 func (r probeResult) String() string {
-	return fmt.Sprintf("%d of %d datagrams lost, longest time without an answer %v, between two datagrams %v", r.Sent-r.Received, r.Sent, r.Longest, r.Paused)
+	return fmt.Sprintf("%d of %d datagrams lost, longest first: %v; longest time between two datagrams %v", r.Sent-r.Received, r.Sent, r.Holes, r.Paused)
 }
 
+// The times between two datagrams of a probe: seldom while a step waits for minutes, and often where holes are measured.
+const (
+	seldom = 10 * time.Millisecond
+	often  = time.Millisecond
+)
+
 // probe starts traffic, and returns once it flows.
-func (p *pod) probe(to *pod) *probe {
+func (p *pod) probe(to *pod, every time.Duration) *probe {
 	p.c.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	r := &probe{c: p.c, cancel: cancel}
 	p.c.Cleanup(cancel)
-	r.cmd = p.c.prepare(ctx, "kubectl", "exec", "-i", p.name, "--", "/pod", "probe", net.JoinHostPort(to.addrs[0], toolPort))
+	r.cmd = p.c.prepare(ctx, "kubectl", "exec", "-i", p.name, "--", "/pod", "probe", net.JoinHostPort(to.addrs[0], toolPort), every.String())
 	r.cmd.Stderr = &r.stderr
 	var err error
 	r.stdin, err = r.cmd.StdinPipe()

@@ -16,7 +16,7 @@ import (
 // testUninstall uninstalls as documented, while pods have traffic.
 func (c *cluster) testUninstall() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b)
+	traffic := a.probe(b, seldom)
 	c.upgrade("mesh.cleartext=always")
 	c.awaitRollout()
 	c.documented("### Uninstalling", "", "")

@@ -26,7 +26,7 @@ func (c *cluster) awaitRollout() {
 // testRollout replaces the agents while pods have traffic.
 func (c *cluster) testRollout() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b)
+	traffic := a.probe(b, often)
 	c.upgrade("image.tag=" + nextTag)
 	c.awaitRollout()
 	a.reaches(b)
@@ -36,7 +36,7 @@ func (c *cluster) testRollout() {
 // testFailedPull upgrades to an image that no node can get. The running agents go on.
 func (c *cluster) testFailedPull() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b)
+	traffic := a.probe(b, seldom)
 	c.upgrade("image.tag=missing")
 	expect.EventuallyNoError(c, "an agent's image cannot be pulled", func() error {
 		reasons, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}")
@@ -57,7 +57,7 @@ func (c *cluster) testFailedPull() {
 // address of their probes. The running agents go on.
 func (c *cluster) testBrokenUpgrade() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b)
+	traffic := a.probe(b, seldom)
 	c.upgrade("'extraArgs={--key-dir=/missing}'")
 	expect.EventuallyNoError(c, "the startup probe of a new agent fails", func() error {
 		name, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o",

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -15,7 +16,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"sync"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,10 +39,10 @@ func main() {
 		err = dial(args[1])
 	case len(args) == 2 && args[0] == "chat":
 		err = chat(args[1])
-	case len(args) == 2 && args[0] == "probe":
-		err = probe(args[1])
+	case len(args) == 3 && args[0] == "probe":
+		err = probe(args[1], args[2])
 	default:
-		err = fmt.Errorf("usage: pod [serve|dial|chat|probe ADDRESS:PORT], not %q", args)
+		err = fmt.Errorf("usage: pod [serve|dial|chat ADDRESS:PORT] or pod probe ADDRESS:PORT INTERVAL, not %q", args)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -148,18 +149,32 @@ func chat(addr string) error {
 // Probe is the result of probe.
 type Probe struct {
 	Sent, Received int
-	// Longest is the longest time without an answer, and Paused the longest between two datagrams: the prober had no CPU.
-	Longest, Paused time.Duration
+	// Holes are the times in which all datagrams were lost, longest first.
+	Holes []Hole
+	// Paused is the longest time between two datagrams: the prober had no CPU.
+	Paused time.Duration
 	// TCP is the error of a connection that was open all the time, or empty.
 	TCP string
 }
 
-// interval is the time between two datagrams of probe.
-const interval = 10 * time.Millisecond
+// Hole is a run of datagrams that were lost.
+type Hole struct {
+	Lost int
+	// Began is when the first lost datagram was sent, since the first of all. Lasted is the time from then to the next datagram that was answered. Both
+	// are times of sending: an answer that comes late makes no hole.
+	Began, Lasted time.Duration
+}
+
+// maxHoles bounds the holes of a Probe.
+const maxHoles = 10
 
 // probe sends datagrams to a server and keeps a connection open until its standard input ends, then prints a Probe. It prints
 // a line when the first answer arrives.
-func probe(addr string) error {
+func probe(addr, interval string) error {
+	every, err := time.ParseDuration(interval)
+	if err != nil {
+		return err
+	}
 	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
 		return err
@@ -174,51 +189,80 @@ func probe(addr string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	p := Probe{}
-	var receiving sync.WaitGroup
-	receiving.Go(func() { p.receive(u) })
-	p.send(ctx, u)
+	answers := make(chan []bool)
+	go func() { answers <- receive(u) }()
+	sent := send(ctx, u, every)
 	time.AfterFunc(time.Second, func() { u.Close() }) // the last answers are still on their way
-	receiving.Wait()
+	p := summarize(sent, <-answers)
 	if _, err := exchange(c.(*net.TCPConn), bytes.Repeat(secret, 1000)); err != nil {
 		p.TCP = err.Error()
 	}
 	return json.NewEncoder(os.Stdout).Encode(p)
 }
 
-func (p *Probe) send(ctx context.Context, u net.Conn) {
-	tick := time.NewTicker(interval)
+// send sends datagrams with consecutive numbers, and returns the times since the first.
+func send(ctx context.Context, u net.Conn, every time.Duration) (sent []time.Duration) {
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	last := time.Now()
+	began := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return sent
 		case <-tick.C:
-			p.Sent++
-			p.Paused, last = max(p.Paused, time.Since(last)), time.Now()
-			_, _ = u.Write(append(binary.BigEndian.AppendUint64(nil, uint64(p.Sent)), secret...))
+			_, _ = u.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(sent))), secret...))
+			sent = append(sent, time.Since(began))
 		}
 	}
 }
 
-func (p *Probe) receive(u net.Conn) {
+// receive returns which datagrams were answered, once the socket is closed.
+func receive(u net.Conn) (answered []bool) {
 	b := make([]byte, 2048)
-	var last time.Time
 	for {
-		_, err := u.Read(b)
+		n, err := u.Read(b)
 		if errors.Is(err, net.ErrClosed) {
-			return
+			return answered
 		}
-		if err != nil { // an ICMP error: the server's port is closed for a moment
+		if err != nil || n < 8 { // an ICMP error: the server's port is closed for a moment
 			continue
 		}
-		now := time.Now()
-		if p.Received++; p.Received == 1 {
+		if len(answered) == 0 {
 			fmt.Println("answered")
-		} else {
-			p.Longest = max(p.Longest, now.Sub(last))
 		}
-		last = now
+		number := int(binary.BigEndian.Uint64(b))
+		answered = append(answered, make([]bool, max(0, number+1-len(answered)))...)
+		answered[number] = true
 	}
+}
+
+// summarize finds the holes. Datagrams before the first answer do not count.
+func summarize(sent []time.Duration, answered []bool) (p Probe) {
+	first := max(0, slices.Index(answered, true))
+	hole := Hole{}
+	for i := first; i < len(sent); i++ {
+		p.Sent++
+		if i > first {
+			p.Paused = max(p.Paused, sent[i]-sent[i-1])
+		}
+		if i >= len(answered) || !answered[i] {
+			if hole.Lost == 0 {
+				hole.Began = sent[i]
+			}
+			hole.Lost++
+			hole.Lasted = sent[i] - hole.Began
+			continue
+		}
+		p.Received++
+		if hole.Lost > 0 {
+			hole.Lasted = sent[i] - hole.Began
+			p.Holes, hole = append(p.Holes, hole), Hole{}
+		}
+	}
+	if hole.Lost > 0 {
+		p.Holes = append(p.Holes, hole)
+	}
+	slices.SortFunc(p.Holes, func(a, b Hole) int { return cmp.Compare(b.Lasted, a.Lasted) })
+	p.Holes = p.Holes[:min(len(p.Holes), maxHoles)]
+	return p
 }
