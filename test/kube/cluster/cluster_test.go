@@ -18,6 +18,7 @@ func TestCluster(t *testing.T) {
 	c.step("pod to pod", c.testPodToPod)
 	c.step("pods and nodes", c.testPodsAndNodes)
 	c.step("services", c.testServices)
+	c.step("network policy", c.testNetworkPolicy)
 	c.step("rollout", c.testRollout)
 	c.step("failed pull", c.testFailedPull)
 	c.step("broken upgrade", c.testBrokenUpgrade)

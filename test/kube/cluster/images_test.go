@@ -29,7 +29,7 @@ func buildImages(dir, bin string) ([]string, error) {
 	storage := []string{"--storage-driver", "vfs", "--root", filepath.Join(dir, "storage"), "--runroot", filepath.Join(dir, "storage-run")}
 	for _, args := range [][]string{
 		{"from", "--name", "pod", "scratch"},
-		{"copy", "pod", filepath.Join(bin, "pod"), "/pod"},
+		{"copy", "pod", filepath.Join(bin, "pod"), filepath.Join(bin, "kube-network-policies"), "/"},
 		{"config", "--entrypoint", `["/pod"]`, "pod"},
 		{"commit", "pod", "oci-archive:" + pod + ":" + podImage},
 	} {

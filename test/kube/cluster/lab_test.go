@@ -37,9 +37,9 @@ type cluster struct {
 // startCluster starts a cluster whose nodes are ready. It skips the test, with the reason, on a machine that cannot run one.
 func startCluster(t *testing.T, ip ...ipVersion) *cluster {
 	t.Helper()
-	for _, name := range []string{"containerd", "ctr", "runc", "buildah", "nft", "nsenter", "/usr/lib/cni/bridge"} {
+	for _, name := range []string{"containerd", "ctr", "runc", "buildah", "nft", "iptables", "nsenter", "/usr/lib/cni/bridge"} {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Skipf("needs containerd, runc, containernetworking-plugins, buildah, nftables and util-linux (make deps-cluster): %v", err)
+			t.Skipf("needs containerd, runc, containernetworking-plugins, buildah, nftables, iptables and util-linux (make deps-cluster): %v", err)
 		}
 	}
 	net, err := netlab.New(labPrefix)

@@ -62,7 +62,10 @@ func buildPrograms() (string, error) {
 	const version = "k8s.io/component-base/version"
 	ldflags := "-s -w -X " + version + ".gitVersion=v1.36.3 -X " + version + ".gitMajor=1 -X " + version + ".gitMinor=36"
 	for _, b := range []struct{ dir, name, program string }{
-		{"..", "hyper", "./hyper"}, {"..", "pod", "./cluster/pod"}, {"../deploy", "helm", "helm.sh/helm/v3/cmd/helm"},
+		{"..", "hyper", "./hyper"},
+		{"..", "pod", "./cluster/pod"},
+		{"../deploy", "helm", "helm.sh/helm/v3/cmd/helm"},
+		{"../policy", "kube-network-policies", "sigs.k8s.io/kube-network-policies/cmd"},
 	} {
 		build := exec.Command("go", "build", "-ldflags", ldflags, "-o", filepath.Join(bin, b.name), b.program)
 		build.Dir = b.dir

@@ -37,12 +37,14 @@ func main() {
 		err = serve(args[1])
 	case len(args) == 2 && args[0] == "dial":
 		err = dial(args[1])
+	case len(args) == 2 && args[0] == "knock":
+		err = knock(args[1])
 	case len(args) == 2 && args[0] == "chat":
 		err = chat(args[1])
 	case len(args) == 3 && args[0] == "probe":
 		err = probe(args[1], args[2])
 	default:
-		err = fmt.Errorf("usage: pod [serve|dial|chat ADDRESS:PORT] or pod probe ADDRESS:PORT INTERVAL, not %q", args)
+		err = fmt.Errorf("usage: pod [serve|dial|knock|chat ADDRESS:PORT] or pod probe ADDRESS:PORT INTERVAL, not %q", args)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -112,6 +114,18 @@ func dial(addr string) error {
 	line, err := exchange(c.(*net.TCPConn), bytes.Repeat(secret, 50_000))
 	fmt.Print(line)
 	return err
+}
+
+// knockTime is how long knock waits for an answer.
+const knockTime = 2 * time.Second
+
+// knock connects, and sends nothing.
+func knock(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, knockTime)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // exchange sends the data, and returns the server's line once all of it has come back.

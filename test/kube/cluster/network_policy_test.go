@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// queueID is the number of the queue in which packets wait for the verdict of kube-network-policies.
+const queueID = "98"
+
+// testNetworkPolicy applies NetworkPolicies to the servers. kube-network-policies evaluates them on the server's node, by the source address that a packet has
+// when it comes out of the tunnel: that of the pod on the other node.
+func (c *cluster) testNetworkPolicy() {
+	c.startPolicies()
+	from, server := c.nodes[0], c.nodes[1].pod()
+	friend, stranger := from.client("friend"), from.client("stranger")
+	friend.reaches(server)
+	stranger.reaches(server)
+	tap := c.nodes[1].tap()
+
+	c.kubectl("apply", "-f", "test/kube/cluster/testdata/policy.yaml")
+	stranger.isRefused(server)
+	friend.reaches(server)
+	for _, addr := range server.addrs {
+		if err := stranger.knock(addr); err == nil {
+			c.Errorf("%s reaches %s in spite of the policy", stranger.name, addr)
+		}
+	}
+	c.allow(stranger)
+	stranger.reaches(server)
+	friend.reaches(server)
+	c.kubectl("delete", "networkpolicy", "--all")
+	tap.end()
+	c.stopPolicies()
+}
+
+// startPolicies starts kube-network-policies on all nodes, and waits until it evaluates packets.
+func (c *cluster) startPolicies() {
+	c.Helper()
+	c.kubectl("apply", "-f", "test/kube/cluster/testdata/network-policies.yaml")
+	c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-network-policies", "--timeout=3m")
+	for _, n := range c.nodes {
+		expect.EventuallyNoError(c, "policies are evaluated on "+n.name, func() error {
+			queues, err := n.show("cat /proc/net/netfilter/nfnetlink_queue")
+			if f := strings.Fields(queues); err == nil && (len(f) == 0 || f[0] != queueID) {
+				err = fmt.Errorf("the queues are %q", queues)
+			}
+			return err
+		})
+		n.queueToPods("-A")
+	}
+}
+
+func (c *cluster) stopPolicies() {
+	c.Helper()
+	c.kubectl("delete", "-f", "test/kube/cluster/testdata/network-policies.yaml")
+	for _, n := range c.nodes {
+		n.queueToPods("-D")
+	}
+	c.kubectl("delete", "pod", "friend", "stranger", "--now")
+}
+
+// queueToPods adds (-A) or deletes (-D) the rules that queue new connections to the node's pods. kube-network-policies adds its own with nftables' queue
+// statement, if the kernel has that (CONFIG_NFT_QUEUE).
+func (n *node) queueToPods(action string) {
+	n.c.Helper()
+	if n.hasQueueStatement() {
+		if action == "-D" {
+			_, err := n.show("/usr/sbin/nft delete table inet kube-network-policies") // it outlives the program
+			expect.NoError(n.c, err)
+		}
+		return
+	}
+	for _, prefix := range n.pods {
+		program := "/usr/sbin/iptables"
+		if strings.Contains(prefix, ":") {
+			program = "/usr/sbin/ip6tables"
+		}
+		_, err := n.show(program + " -w -t mangle " + action + " POSTROUTING -d " + prefix + " -m conntrack --ctstate NEW -j NFQUEUE --queue-num " + queueID)
+		expect.NoError(n.c, err)
+	}
+}
+
+// hasQueueStatement adds a rule with the statement and deletes it, in one transaction.
+func (n *node) hasQueueStatement() bool {
+	_, err := n.show("/usr/sbin/nft add table inet probe; add chain inet probe c; add rule inet probe c queue to 1; delete table inet probe")
+	return err == nil
+}
+
+// client starts a pod with a role on the node.
+func (n *node) client(role string) *pod {
+	n.c.Helper()
+	n.c.kubectl("run", role, "--image="+podImage, "--image-pull-policy=Never", "--labels=role="+role, "--overrides", `{"spec": {"nodeName": "`+n.name+`"}}`)
+	n.c.kubectl("wait", "--for=condition=Ready", "pod/"+role, "--timeout=3m")
+	return &pod{c: n.c, name: role, addrs: strings.Fields(n.c.kubectl("get", "pod", role, "-o", "jsonpath={.status.podIPs[*].ip}"))}
+}
+
+// knock connects to a server, for two seconds at most.
+func (p *pod) knock(addr string) error {
+	_, err := p.c.try("kubectl", "exec", p.name, "--", "/pod", "knock", net.JoinHostPort(addr, toolPort))
+	return err
+}
+
+// isRefused waits until the policy drops what the pod sends to all addresses of a server. Drops are those that kube-network-policies counts on the
+// server's node.
+func (p *pod) isRefused(server *pod) {
+	p.c.Helper()
+	to := p.c.nodes[1]
+	expect.EventuallyNoError(p.c, server.name+" refuses "+p.name, func() error {
+		for _, addr := range server.addrs {
+			if p.knock(addr) == nil {
+				return fmt.Errorf("%s answers", addr)
+			}
+		}
+		metrics, err := p.c.try("kubectl", "get", "--raw", "/api/v1/nodes/"+to.name+":9080/proxy/metrics")
+		if err == nil && strings.Count(metrics, `verdict="drop"`) != len(p.addrs) { // one counter for each IP version, once there are drops
+			err = fmt.Errorf("%s has not dropped packets of each IP version", to.name)
+		}
+		return err
+	})
+}
+
+// allow applies a policy that lets a pod's addresses reach the servers.
+func (c *cluster) allow(p *pod) {
+	c.Helper()
+	var blocks []string
+	for _, addr := range p.addrs {
+		bits := "/32"
+		if strings.Contains(addr, ":") {
+			bits = "/128"
+		}
+		blocks = append(blocks, addr+bits)
+	}
+	file := filepath.Join(c.mkdir("policies"), "allow.yaml")
+	expect.NoError(c, os.WriteFile(file, fmt.Appendf(nil, allowPolicy, strings.Join(blocks, "}}, {ipBlock: {cidr: ")), 0o644))
+	c.kubectl("apply", "-f", file)
+}
+
+const allowPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: addresses}
+spec:
+  podSelector: {matchLabels: {app: tool}}
+  policyTypes: [Ingress]
+  ingress:
+    - from: [{ipBlock: {cidr: %s}}]
+`

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy is a module of its own for sigs.k8s.io/kube-network-policies, which the cluster's test runs: it needs older Kubernetes modules than
+// those of test/kube.
+package policy
