@@ -64,7 +64,7 @@ func newAgentCmd() *cobra.Command {
 	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	addMeshFlags(f, &o)
-	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newStartupCheckCmd(), newUninstallCheckCmd())
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newStartupCheckCmd(), newSuperviseCmd(), newUninstallCheckCmd())
 	return cmd
 }
 

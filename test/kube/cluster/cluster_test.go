@@ -19,6 +19,7 @@ func TestCluster(t *testing.T) {
 	c.step("pods and nodes", c.testPodsAndNodes)
 	c.step("services", c.testServices)
 	c.step("network policy", c.testNetworkPolicy)
+	c.step("kill", c.testKill)
 	c.step("rollout", c.testRollout)
 	c.step("failed pull", c.testFailedPull)
 	c.step("broken upgrade", c.testBrokenUpgrade)

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// minAgentLife is how long an agent must have run to be started again here. A sooner end is that of the container: the kubelet starts it again, with its
+// backoff.
+const minAgentLife = 10 * time.Second
+
+func newSuperviseCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "supervise [FLAGS OF ropewalk-agent]",
+		Short: "Run the agent in a child process, and start it again at once if it is killed or crashes",
+		Long: "supervise runs ropewalk-agent with the same flags. If the agent is killed or crashes after ten seconds or more, it is started again at once: a kubelet\n" +
+			"takes a second or more to restart a container, and mode mesh carries no packets meanwhile. In all other cases supervise ends as the\n" +
+			"agent does. It passes SIGTERM and SIGINT on. The Helm chart runs it in mode mesh.",
+		DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("finding the program of the agent: %w", err)
+			}
+			log, err := newLogger("info")
+			if err != nil {
+				return err
+			}
+			debug.FreeOSMemory() // memory of the initialization, which is not used again
+			return supervise(cmd.Context(), minAgentLife, log, self, args...)
+		},
+	}
+}
+
+// childError is the end of an agent that is not started again. It has no text: the agent has reported its error, and the kernel its signal.
+type childError struct{ state *os.ProcessState }
+
+func (childError) Error() string { return "" }
+
+// ExitCode returns the agent's exit code, or 128 and the signal that has ended it, as a shell does.
+func (e childError) ExitCode() int {
+	if ws, ok := e.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return e.state.ExitCode()
+}
+
+// supervise runs a program until it ends by itself, or crashes within minLife, or ctx ends.
+func supervise(ctx context.Context, minLife time.Duration, log *slog.Logger, program string, args ...string) error {
+	runtime.LockOSThread() // the child is killed when the thread ends that has started it
+	defer runtime.UnlockOSThread()
+	for {
+		began := time.Now()
+		err := runAgentProcess(ctx, program, args...)
+		exit, ended := errors.AsType[*exec.ExitError](err)
+		ran := time.Since(began)
+		switch {
+		case !ended:
+			return err
+		case ctx.Err() != nil || ran < minLife || !crashed(exit.ProcessState):
+			return childError{exit.ProcessState}
+		}
+		log.Warn("agent crashed or was killed, starting it again", "error", err, "ran", ran.Round(time.Second).String())
+	}
+}
+
+// crashed reports whether a signal or a panic has ended a process. An agent whose flags are wrong has the exit code of a panic, too, but does not get old.
+func crashed(s *os.ProcessState) bool {
+	ws, ok := s.Sys().(syscall.WaitStatus)
+	return ok && (ws.Signaled() || ws.ExitStatus() == exitUsage)
+}
+
+// runAgentProcess runs a program to its end. When ctx ends, it sends SIGTERM.
+func runAgentProcess(ctx context.Context, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if the agent has ended
+		return os.ErrProcessDone                // the result is the agent's own
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting the agent: %w", err)
+	}
+	return cmd.Wait()
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// supervised runs a shell script under supervise, and returns its result and how often the script began.
+func supervised(t *testing.T, ctx context.Context, minLife time.Duration, script string) (starts int, err error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "starts")
+	err = supervise(ctx, minLife, slog.New(slog.DiscardHandler), "/bin/sh", "-c", `echo >>"$0"; starts=$(wc -l <"$0"); `+script, file)
+	text, rerr := os.ReadFile(file)
+	expect.NoError(t, rerr)
+	return strings.Count(string(text), "\n"), err
+}
+
+func TestKilledAgentIsStartedAgain(t *testing.T) {
+	for _, script := range []string{"[ $starts = 3 ] || kill -KILL $$", "[ $starts = 3 ] || kill -SEGV $$", "[ $starts = 3 ] || exit 2"} {
+		if starts, err := supervised(t, t.Context(), 0, script); starts != 3 || err != nil {
+			t.Errorf("%s: got %d starts and error %v, want 3 and none", script, starts, err)
+		}
+	}
+}
+
+func TestAgentThatEndsItselfIsNotStartedAgain(t *testing.T) {
+	for _, tt := range []struct {
+		minLife time.Duration
+		script  string
+		want    int
+	}{
+		{0, "exit 0", 0},
+		{0, "exit 1", 1},
+		{time.Hour, "exit 2", 2}, // a wrong flag, or a crash at once: the kubelet's backoff applies
+		{time.Hour, "kill -KILL $$", 137},
+	} {
+		starts, err := supervised(t, t.Context(), tt.minLife, tt.script)
+		if code := exitCode(err); starts != 1 || code != tt.want {
+			t.Errorf("%s: got %d starts and exit code %d (%v), want 1 and %d", tt.script, starts, code, err, tt.want)
+		}
+	}
+}
+
+func TestStoppedAgentIsNotStartedAgain(t *testing.T) {
+	for _, want := range []int{0, 3} {
+		r, w, err := os.Pipe()
+		expect.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		out := os.Stdout
+		os.Stdout = w // of the script
+		go func() {
+			_, _ = bufio.NewReader(r).ReadString('\n')
+			cancel()
+		}()
+		starts, err := supervised(t, ctx, 0, fmt.Sprintf(`trap 'exit %d' TERM; echo ready; while :; do sleep 0.01; done`, want))
+		os.Stdout = out
+		expect.NoError(t, errors.Join(r.Close(), w.Close()))
+		if code := exitCode(err); starts != 1 || code != want {
+			t.Errorf("got %d starts and exit code %d (%v), want 1 and %d, that of the agent's own handler of SIGTERM", starts, code, err, want)
+		}
+	}
+}
+
+// exitCode returns the exit code that an error of supervise stands for.
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[childError](err); ok {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		return exitError
+	}
+	return 0
+}
+
+func TestMissingProgramIsAnError(t *testing.T) {
+	err := supervise(t.Context(), 0, slog.New(slog.DiscardHandler), "/missing")
+	if err == nil || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v, want that the program does not exist", err)
+	}
+}
