@@ -42,10 +42,7 @@ func TestScaleWithPeers(t *testing.T) {
 	}
 	expect.NoError(t, err)
 	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
-	command := strings.Fields(*other)
-	if len(command) == 0 {
-		command = []string{ropewalk.Need(t), "run", "--lanes", "2", "--workers", "2"}
-	}
+	command := scaledCommand(t)
 	d := startScaled(t, lab, command)
 	c := d.manyPeers(*scale)
 	d.measureSetting(c)
@@ -57,6 +54,15 @@ func TestScaleWithPeers(t *testing.T) {
 	}
 }
 
+// scaledCommand returns the command of the daemon to measure, without the name of the interface.
+func scaledCommand(t *testing.T) []string {
+	t.Helper()
+	if command := strings.Fields(*other); len(command) > 0 {
+		return command
+	}
+	return []string{ropewalk.Need(t), "run", "--lanes", "2", "--workers", "2"}
+}
+
 // startScaled starts a daemon that logs to a file of its own.
 func startScaled(t *testing.T, lab *netlab.Lab, command []string) *daemon {
 	t.Helper()
@@ -65,7 +71,9 @@ func startScaled(t *testing.T, lab *netlab.Lab, command []string) *daemon {
 	d.host, err = lab.Host("scaled")
 	expect.NoError(t, err)
 	d.cmd = d.run(append(command, d.ifname))
-	d.setKey()
+	key, err := noise.NewPrivateKey(rand.Reader)
+	expect.NoError(t, err)
+	d.setKey(key)
 	return d
 }
 
@@ -89,11 +97,9 @@ func (d *daemon) run(argv []string) *netlab.Command {
 }
 
 // setKey gives the daemon a private key and sets its interface up.
-func (d *daemon) setKey() {
+func (d *daemon) setKey(key noise.PrivateKey) {
 	d.t.Helper()
 	expect.Eventually(d.t, "the daemon answers", func() bool { return d.ask(func(*uapi.Client) error { return nil }) == nil })
-	key, err := noise.NewPrivateKey(rand.Reader)
-	expect.NoError(d.t, err)
 	d.public = key.Public()
 	d.apply(config.Device{PrivateKey: &key})
 	expect.NoError(d.t, d.host.SetUp(d.ifname, 1420))

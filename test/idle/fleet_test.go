@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idle
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	mathrand "math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// fleet is many peers that handshake at the same time, each from an address of its own: under load a device limits each address. They send
+// through one socket of the device's host, and retry as WireGuard does (paper §6.1): after RekeyTimeout and a random time, with the cookie that
+// they got meanwhile.
+type fleet struct {
+	t      testing.TB
+	conn   *net.UDPConn
+	device netip.AddrPort
+	peers  []*fleetPeer
+	made   time.Time
+	began  time.Time
+	left   int // without a session
+	sent   int // initiations, or responses
+	buf    [2048]byte
+	oob    [128]byte
+}
+
+// fleetPeer is one peer.
+type fleetPeer struct {
+	index     uint32 // its receiver index too
+	identity  *noise.Identity
+	remote    *noise.Remote // the device
+	public    noise.PublicKey
+	initiator *noise.Initiator
+	jar       *noise.CookieJar
+	clock     noise.Clock
+	message   wire.Initiation
+	retry     time.Time     // zero: it does not initiate
+	took      time.Duration // until it had a session; 0: it has none
+}
+
+// newFleet returns n peers of a device.
+func newFleet(t testing.TB, n int, device noise.PublicKey, conn *net.UDPConn) *fleet {
+	t.Helper()
+	f := &fleet{t: t, conn: conn, made: time.Now()}
+	t.Cleanup(func() { _ = conn.Close() })
+	for i := range n {
+		key, err := noise.NewPrivateKey(rand.Reader)
+		expect.NoError(t, err)
+		p := &fleetPeer{index: uint32(i), public: key.Public()}
+		p.identity, err = noise.NewIdentity(key)
+		expect.NoError(t, err)
+		p.remote, err = noise.NewRemote(p.identity, device)
+		expect.NoError(t, err)
+		p.initiator = noise.NewInitiator(p.remote)
+		f.peers = append(f.peers, p)
+	}
+	return f
+}
+
+// fleetSocket opens a socket that sends from, and receives at, all addresses of 127.0.0.0/8.
+func fleetSocket() (*net.UDPConn, error) {
+	conn, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening the peers' socket: %w", err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("setting up the peers' socket: %w", err)
+	}
+	return conn, errors.Join(control(raw, unix.IPPROTO_IP, unix.IP_PKTINFO, 1), control(raw, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20))
+}
+
+// control sets a socket option.
+func control(raw syscall.RawConn, level, option, value int) (err error) {
+	return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) }), err)
+}
+
+// addr returns the address of a peer. None is 127.0.x.y, where the device is.
+func (p *fleetPeer) addr() (a [4]byte) {
+	binary.BigEndian.PutUint32(a[:], 127<<24|1<<16+p.index)
+	return a
+}
+
+// config returns the device's configuration with all peers. With dialed the device knows their endpoints, and initiates.
+func (f *fleet) config(dialed bool) (d config.Device) {
+	keepalive := uint16(25)
+	_, port, _ := net.SplitHostPort(f.conn.LocalAddr().String())
+	for i, p := range f.peers {
+		v4, v6 := inner(i)
+		c := config.Peer{PublicKey: p.public, AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(v4, 32)}, {Prefix: netip.PrefixFrom(v6, 128)}}}
+		if dialed {
+			at := netip.MustParseAddrPort(netip.AddrFrom4(p.addr()).String() + ":" + port)
+			c.Endpoint, c.Keepalive = &config.Endpoint{AddrPort: at}, &keepalive
+		}
+		d.Peers = append(d.Peers, c)
+	}
+	return d
+}
+
+// prepare forgets all sessions of a device that has been restarted, and creates the first initiations, so that this takes no time later.
+func (f *fleet) prepare(port uint16, initiate bool) {
+	f.t.Helper()
+	f.device = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	f.left, f.sent = len(f.peers), 0
+	for _, p := range f.peers {
+		p.took, p.retry, p.jar = 0, time.Time{}, noise.NewCookieJar(p.remote)
+		if initiate {
+			expect.NoError(f.t, p.create(f.now()))
+		}
+	}
+}
+
+// create creates the next initiation.
+func (p *fleetPeer) create(now int64) error {
+	err := p.initiator.CreateInitiation(&p.message, p.index, p.clock.Now(time.Now()), rand.Reader)
+	return errors.Join(err, p.jar.AddMACs(p.message[:], now))
+}
+
+// now returns the time for cookies, in ns.
+func (f *fleet) now() int64 { return int64(time.Since(f.made)) }
+
+// initiate sends the initiations of all peers at once. The handshakes are completed by run.
+func (f *fleet) initiate() error {
+	for _, p := range f.peers {
+		if err := f.sendInitiation(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) sendInitiation(p *fleetPeer) error {
+	p.retry = time.Now().Add(time.Duration(peer.RekeyTimeout + mathrand.Int64N(peer.MaxJitter)))
+	f.sent++
+	return f.send(p, p.message[:])
+}
+
+func (f *fleet) send(p *fleetPeer, msg []byte) error {
+	_, _, err := f.conn.WriteMsgUDPAddrPort(msg, unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: p.addr()}), f.device)
+	if errors.Is(err, unix.ECONNREFUSED) { // an answer to an earlier message
+		return nil
+	}
+	return err
+}
+
+// run handles messages until all peers have a session, for limit at most.
+func (f *fleet) run(limit time.Duration) error {
+	const tick = 20 * time.Millisecond
+	for next := time.Now(); f.left > 0; {
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(tick)
+			if now.Sub(f.began) > limit {
+				return fmt.Errorf("%d of %d peers have no session after %v", f.left, len(f.peers), limit)
+			}
+			if err := errors.Join(f.retry(now), f.conn.SetReadDeadline(next)); err != nil {
+				return err
+			}
+		}
+		n, oob, _, _, err := f.conn.ReadMsgUDPAddrPort(f.buf[:], f.oob[:])
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ECONNREFUSED):
+		case err != nil:
+			return fmt.Errorf("receiving for the peers: %w", err)
+		default:
+			if err := f.handle(f.buf[:n], f.oob[:oob]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// retry sends the initiations again that are due.
+func (f *fleet) retry(now time.Time) error {
+	for _, p := range f.peers {
+		if p.took > 0 || p.retry.IsZero() || now.Before(p.retry) {
+			continue
+		}
+		if err := errors.Join(p.create(f.now()), f.sendInitiation(p)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receiver returns the peer to whose address a message was sent; nil if there is none.
+func (f *fleet) receiver(oob []byte) *fleetPeer {
+	_, info, _, err := unix.ParseOneSocketControlMessage(oob)
+	if err != nil || len(info) < unix.SizeofInet4Pktinfo {
+		return nil
+	}
+	i := int(binary.BigEndian.Uint32(info[8:])) - (127<<24 | 1<<16) // in_pktinfo.ipi_addr
+	if i < 0 || i >= len(f.peers) {
+		return nil
+	}
+	return f.peers[i]
+}
+
+// handle handles one message from the device.
+func (f *fleet) handle(msg, oob []byte) error {
+	p := f.receiver(oob)
+	kind, reason := wire.Classify(msg)
+	if p == nil || reason != drop.None {
+		return nil
+	}
+	switch kind {
+	case wire.TypeInitiation:
+		return f.respond(p, msg)
+	case wire.TypeResponse:
+		return f.complete(p, msg)
+	case wire.TypeCookieReply:
+		p.jar.ConsumeReply(msg, f.now())
+	case wire.TypeData:
+		f.connected(p) // the device's first message confirms a session that it has initiated
+	}
+	return nil
+}
+
+// connected notes that a peer has a session.
+func (f *fleet) connected(p *fleetPeer) {
+	if p.took == 0 {
+		p.took = time.Since(f.began)
+		f.left--
+	}
+}
+
+// complete takes a response, and confirms the session with a keepalive.
+func (f *fleet) complete(p *fleetPeer, msg []byte) error {
+	var psk noise.PresharedKey
+	keys, reason := p.initiator.ConsumeResponse(msg, &psk)
+	if reason != drop.None {
+		return nil
+	}
+	pair, err := session.NewKeypair(&keys, 0)
+	if err != nil {
+		return err
+	}
+	first, _ := pair.Reserve(1)
+	var keepalive [wire.KeepaliveSize]byte
+	pair.SealTrain(new(session.Scratch), keepalive[:], session.NewLayout(1, 0, 0, 0), first)
+	f.connected(p)
+	return f.send(p, keepalive[:])
+}
+
+// respond answers an initiation.
+func (f *fleet) respond(p *fleetPeer, msg []byte) error {
+	r := noise.NewResponder(p.identity)
+	if _, reason := r.ConsumeInitiation(msg); reason != drop.None {
+		return nil
+	}
+	if _, reason := r.Authenticate(p.remote); reason != drop.None {
+		return nil
+	}
+	var response wire.Response
+	var psk noise.PresharedKey
+	if _, err := r.CreateResponse(&response, p.index, &psk, rand.Reader); err != nil {
+		return err
+	}
+	f.sent++
+	return errors.Join(p.jar.AddMACs(response[:], f.now()), f.send(p, response[:]))
+}
+
+// until returns the time in which a share of the peers had a session.
+func (f *fleet) until(share float64) time.Duration {
+	var all []time.Duration
+	for _, p := range f.peers {
+		all = append(all, p.took)
+	}
+	slices.Sort(all)
+	return all[int(math.Ceil(share*float64(len(all))))-1]
+}

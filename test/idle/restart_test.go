@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package idle
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// restartPeers is the number of peers without -scale.
+const restartPeers = 100
+
+// reconnectLimit is the longest time in which all peers must have a session again.
+const reconnectLimit = 3 * time.Minute
+
+// TestPeersReconnectAfterRestart restarts a daemon whose peers all initiate at once, or to whose peers it initiates at once. All must have a
+// session again. It prints the costs, which -scale makes worth reading.
+func TestPeersReconnectAfterRestart(t *testing.T) {
+	for _, dialed := range []bool{false, true} {
+		name := "peers initiate"
+		if dialed {
+			name = "the daemon initiates"
+		}
+		t.Run(name, func(t *testing.T) { reconnect(t, dialed) })
+	}
+}
+
+// reconnect restarts a daemon that has sessions with all peers. With dialed it initiates, otherwise its peers do.
+func reconnect(t *testing.T, dialed bool) {
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("needs a TUN driver: %v", err)
+	}
+	lab, err := netlab.New("restart")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
+	command := scaledCommand(t)
+	d := startScaled(t, lab, command)
+	var conn *net.UDPConn
+	expect.NoError(t, d.host.Do(func() (err error) {
+		conn, err = fleetSocket()
+		return err
+	}))
+	count := restartPeers
+	if *scale > 0 {
+		count = *scale
+	}
+	f := newFleet(t, count, d.public, conn)
+	d.connectFleet(f, dialed)
+	d.restart(command)
+	before, peak := d.usage(), d.connectFleet(f, dialed)
+	took, u := f.until(1), d.usage()
+	d.report("half of the peers have a session after", "s", f.until(0.5).Seconds())
+	d.report("99 of 100", "s", f.until(0.99).Seconds())
+	d.report(fmt.Sprintf("all %d", count), "s", took.Seconds())
+	d.report("initiations or responses that each peer sent", "", float64(f.sent)/float64(count))
+	d.report("CPU time of the daemon", "s", float64(u.ticks-before.ticks)/100)
+	d.report("peak of resident memory", "MiB", float64(peak)/1024)
+}
+
+// connectFleet sets all peers, and lets them or the daemon initiate. It returns the peak of the daemon's resident memory in KiB.
+func (d *daemon) connectFleet(f *fleet, dialed bool) (peak int) {
+	d.t.Helper()
+	f.prepare(d.port, !dialed)
+	f.began = time.Now()
+	d.apply(f.config(dialed))
+	if !dialed {
+		d.report("set all peers", "s", time.Since(f.began).Seconds())
+		f.began = time.Now()
+		expect.NoError(d.t, f.initiate())
+	}
+	expect.NoError(d.t, f.run(reconnectLimit))
+	expect.Eventually(d.t, "the daemon has all sessions", func() bool { return connected(d.status(), len(f.peers)) })
+	return field(d.t, fmt.Sprintf("/proc/%d/status", d.cmd.Process.Pid), "VmHWM:")
+}
+
+// restart ends the daemon, and starts it again with its key.
+func (d *daemon) restart(command []string) {
+	d.t.Helper()
+	key := d.status().PrivateKey
+	expect.NoError(d.t, d.cmd.Process.Signal(os.Interrupt))
+	_ = d.cmd.Wait() // an interrupted wireguard-go fails
+	began := time.Now()
+	d.cmd = d.run(append(command[:len(command):len(command)], d.ifname))
+	d.setKey(key)
+	d.report("restart, until the port is open", "s", time.Since(began).Seconds())
+}
