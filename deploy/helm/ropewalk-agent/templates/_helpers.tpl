@@ -74,6 +74,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - --keys
 {{- end }}
 {{- else -}}
+{{- if contains "mesh" $modes -}}
+# It starts a killed agent again at once. A kubelet takes half a second or more, without a tunnel.
+- supervise
+{{ end -}}
 - --mode={{ .Values.mode }}
 {{- with .Values.port }}
 - --port={{ . }}
