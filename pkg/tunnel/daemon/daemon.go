@@ -31,7 +31,7 @@ type Daemon struct {
 	handoverMu, upgradeMu sync.Mutex     // one handover and one upgrade at a time
 	configuring           sync.RWMutex   // held for reading by each change of the configuration, and for writing during a handover
 	announced             chan struct{}  // closed when a successor has the tunnel, and Options.OnHandover has returned
-	preparing             chan int       // the number of peers in a snapshot that was sent, if an upgrade waits for it
+	preparing             chan int       // the number of peers in the last snapshot that was sent, for the upgrade that waits for it
 	upgradeReplies        sync.WaitGroup // upgrade clients without their answer; the Daemon does not end before they have it
 
 	mu         sync.RWMutex // guards the fields below; locked for writing while a handover has stopped the tunnel
@@ -98,7 +98,7 @@ func newDaemon(o Options, name string) *Daemon {
 	return &Daemon{
 		o: o, log: log, pool: startWorkers(log, o.Workers), endpoints: newEndpoints(o), done: make(chan struct{}),
 		announced: make(chan struct{}),
-		preparing: make(chan int),
+		preparing: make(chan int, 1),
 	}
 }
 

@@ -60,6 +60,7 @@ func (d *Daemon) upgrade(ctx context.Context, path string) (replied func(), err 
 		return nil, fmt.Errorf("upgrading %s: another upgrade is under way: %w", d.Name(), syscall.EBUSY)
 	}
 	defer d.upgradeMu.Unlock()
+	d.forgetSnapshot()
 	d.log.Info("upgrade requested, starting the new daemon: this daemon runs the tunnel until the new one takes over", "program", path)
 	successor, err := d.o.StartSuccessor(path, d.Name())
 	if err != nil {
@@ -99,11 +100,18 @@ func (d *Daemon) awaitSuccessor(ctx context.Context, s *Successor) error {
 	}
 }
 
-// noteSnapshot tells a waiting upgrade that its successor prepares a tunnel with so many peers.
+// noteSnapshot tells the upgrade that its successor prepares a tunnel with so many peers. The upgrade may not wait yet: a successor can ask
+// for the snapshot before StartSuccessor returns. It has one caller at a time (handoverMu).
 func (d *Daemon) noteSnapshot(peers int) {
+	d.forgetSnapshot()
+	d.preparing <- peers
+}
+
+// forgetSnapshot forgets the last snapshot, of a successor that has failed or was started by somebody else.
+func (d *Daemon) forgetSnapshot() {
 	select {
-	case d.preparing <- peers:
-	default: // the successor was started by somebody else
+	case <-d.preparing:
+	default:
 	}
 }
 

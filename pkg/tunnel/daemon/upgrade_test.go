@@ -20,7 +20,7 @@ import (
 // newUpgradeDaemon returns a Daemon with the fields that upgrade uses.
 func newUpgradeDaemon(start func(_, _ string) (*Successor, error)) *Daemon {
 	return &Daemon{
-		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), preparing: make(chan int),
+		o: Options{StartSuccessor: start}, log: slog.New(slog.DiscardHandler), announced: make(chan struct{}), preparing: make(chan int, 1),
 		done:   make(chan struct{}),
 		tunnel: &tunnel{tun: tun.NewFake(tun.FakeConfig{})},
 	}
@@ -60,6 +60,41 @@ func TestSuccessorWithManyPeersHasMoreTime(t *testing.T) {
 			t.Fatalf("got process killed %t, error %v", *killed, err)
 		}
 		replied()
+	})
+}
+
+// TestSuccessorMayPrepareBeforeItsStartReturns has a successor that asks for the snapshot at once, and one of another upgrade before it.
+func TestSuccessorMayPrepareBeforeItsStartReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, killed := fakeSuccessor()
+		var d *Daemon
+		d = newUpgradeDaemon(func(_, _ string) (*Successor, error) {
+			d.noteSnapshot(1)
+			d.noteSnapshot(device.MaxPeers)
+			return s, nil
+		})
+		time.AfterFunc(handover.PreparationTimeout(device.MaxPeers), func() { d.finishHandover("wg0", 7) })
+		replied, err := d.upgrade(t.Context(), "/new")
+		if err != nil || *killed {
+			t.Fatalf("got process killed %t, error %v", *killed, err)
+		}
+		replied()
+	})
+}
+
+// TestSnapshotForOtherSuccessorGivesNoTime takes one before the upgrade, by a process that has ended since.
+func TestSnapshotForOtherSuccessorGivesNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _, _ := fakeSuccessor()
+		d := newUpgradeDaemon(func(_, _ string) (*Successor, error) { return s, nil })
+		d.noteSnapshot(device.MaxPeers)
+		began := time.Now()
+		if _, err := d.upgrade(t.Context(), "/new"); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != upgradeTimeout {
+			t.Errorf("the successor was killed after %s, want %s", took, upgradeTimeout)
+		}
 	})
 }
 
