@@ -3,6 +3,7 @@
 package workpool
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -20,7 +21,8 @@ import (
 // piece is a job that takes a while and counts how often it ran.
 type piece struct {
 	number int
-	turns  int // how often Run yields to the scheduler
+	turns  int // how often Run pauses
+	pause  func()
 	done   int // not atomic, so that the race detector sees concurrent use
 	by     *session.Scratch
 }
@@ -28,14 +30,11 @@ type piece struct {
 // Run implements Job.
 func (p *piece) Run(s *session.Scratch) {
 	for range p.turns {
-		runtime.Gosched()
+		p.pause()
 	}
 	p.done++
 	p.by = s
 }
-
-// manyWorkers is more than the number of cores.
-func manyWorkers() int { return 2*runtime.NumCPU() + 1 }
 
 func start(tb testing.TB, workers int) *Pool {
 	tb.Helper()
@@ -47,27 +46,53 @@ func start(tb testing.TB, workers int) *Pool {
 	return c
 }
 
-// TestJobsAreCollectedInOrderAndRunOnce uses more lanes and workers than cores, and jobs of random length.
+// manyWorkers is more than the number of cores.
+func manyWorkers() int { return 2*runtime.NumCPU() + 1 }
+
+// TestJobsAreCollectedInOrderAndRunOnce has three lanes, more workers, and jobs of random length, one thread at a time in random orders of
+// steps.
 func TestJobsAreCollectedInOrderAndRunOnce(t *testing.T) {
-	c := start(t, manyWorkers())
-	var lanes sync.WaitGroup
-	for lane := range 3 {
-		lanes.Go(func() {
-			random := rand.New(rand.NewPCG(1, uint64(lane)))
-			if err := carry(c.NewJobRing(8), 3000, random); err != nil {
-				t.Errorf("lane %d: %v", lane, err)
+	const lanes, jobs = 3, 40
+	byWorkers := uint64(0)
+	for seed := range uint64(60) {
+		s, pool := newSchedule(seed), absent(2*lanes-1)
+		pool.yield = s.pause
+		done, errs := 0, error(nil)
+		s.add(func() {
+			for done < lanes {
+				s.pause()
 			}
 		})
+		var rings []*JobRing
+		for range lanes {
+			ring := pool.NewJobRing(8)
+			rings = append(rings, ring)
+			s.add(func() {
+				errs = errors.Join(errs, carry(ring, jobs, s.random, s.pause))
+				for done++; ; {
+					s.pause()
+				}
+			})
+		}
+		s.addWorkers(pool)
+		if ended := s.run(1_000_000); !ended || errs != nil {
+			t.Fatalf("seed %d: all lanes ended %v, error %v", seed, ended, errs)
+		}
+		for _, r := range rings {
+			byWorkers += r.Stats().Done
+		}
 	}
-	lanes.Wait()
+	if byWorkers == 0 {
+		t.Error("no worker ran a job")
+	}
 }
 
-// carry submits n jobs to d and collects them at random moments, as a lane does.
-func carry(d *JobRing, n int, random *rand.Rand) error {
+// carry submits n jobs to r and collects them at random moments, as a lane does. Each job pauses some times.
+func carry(r *JobRing, n int, random *rand.Rand, pause func()) error {
 	scratch := new(session.Scratch)
 	collected := 0
 	collect := func() error {
-		p := d.Collect(scratch).(*piece)
+		p := r.Collect(scratch).(*piece)
 		if p.number != collected || p.done != 1 {
 			return fmt.Errorf("got job %d, want %d; it ran %d times", p.number, collected, p.done)
 		}
@@ -75,21 +100,20 @@ func carry(d *JobRing, n int, random *rand.Rand) error {
 		return nil
 	}
 	for i := range n {
-		for d.Full() || d.Pending() > 0 && random.IntN(3) == 0 {
+		for r.Full() || r.Pending() > 0 && random.IntN(3) == 0 {
 			if err := collect(); err != nil {
 				return err
 			}
 		}
-		d.Submit(&piece{number: i, turns: random.IntN(20)})
+		r.Submit(&piece{number: i, turns: random.IntN(20), pause: pause})
 	}
-	for d.Pending() > 0 {
+	for r.Pending() > 0 {
 		if err := collect(); err != nil {
 			return err
 		}
 	}
-	s := d.Stats()
-	if collected != n || s.Submitted != uint64(n) || s.Done+s.ByLane != uint64(n) {
-		return fmt.Errorf("collected %d jobs of %d: %+v", collected, n, s)
+	if st := r.Stats(); collected != n || st.Submitted != uint64(n) || st.Done+st.ByLane != uint64(n) {
+		return fmt.Errorf("collected %d jobs of %d: %+v", collected, n, st)
 	}
 	return nil
 }
@@ -268,7 +292,7 @@ func TestWorkersSleepAndWakeUp(t *testing.T) {
 	d, scratch := c.NewJobRing(8), new(session.Scratch)
 	for range 5 {
 		for range 4 {
-			d.Submit(&piece{turns: 3})
+			d.Submit(&piece{turns: 3, pause: runtime.Gosched})
 		}
 		expect.Eventually(t, "workers have done all", func() bool { return d.claimed.Load() == d.submitted.Load() && d.OldestDone() })
 		for d.Pending() > 0 {
@@ -305,7 +329,7 @@ func TestCloseLeaksNoGoroutineOrDescriptor(t *testing.T) {
 		}
 		d := c.NewJobRing(8)
 		for range 3 {
-			d.Submit(&piece{turns: 10}) // the job stays in the ring
+			d.Submit(&piece{turns: 10, pause: runtime.Gosched}) // the job stays in the ring
 		}
 		c.Close()
 		for d.Pending() > 0 { // the lane runs what the pool did not
@@ -357,7 +381,7 @@ func TestStatsMayBeReadConcurrently(t *testing.T) {
 			}
 		}
 	})
-	if err := carry(d, 500, rand.New(rand.NewPCG(1, 2))); err != nil {
+	if err := carry(d, 500, rand.New(rand.NewPCG(1, 2)), runtime.Gosched); err != nil {
 		t.Error(err)
 	}
 	ended.Store(true)
@@ -378,7 +402,7 @@ func TestEachJobIsClaimedOnce(t *testing.T) {
 			}
 		})
 	}
-	if err := carry(d, 20000, rand.New(rand.NewPCG(3, 4))); err != nil {
+	if err := carry(d, 20000, rand.New(rand.NewPCG(3, 4)), runtime.Gosched); err != nil {
 		t.Error(err)
 	}
 	ended.Store(true)

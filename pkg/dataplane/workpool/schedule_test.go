@@ -52,6 +52,19 @@ func (s *schedule) add(task func()) {
 	}()
 }
 
+// addWorkers adds the workers of a pool whose threads do not run.
+func (s *schedule) addWorkers(p *Pool) {
+	for _, w := range p.workers {
+		w.yields = minYields
+		s.add(func() {
+			for {
+				w.serveAssigned()
+				s.pause()
+			}
+		})
+	}
+}
+
 // run runs the tasks until the first has ended, at most so many steps. Then it ends the others.
 func (s *schedule) run(steps int) (ended bool) {
 	for ; steps > 0 && !ended; steps-- {
@@ -185,15 +198,7 @@ func TestSeededSchedulesKeepOrder(t *testing.T) {
 				s.pause()
 			}
 		})
-		for _, w := range pool.workers {
-			w.yields = minYields
-			s.add(func() {
-				for {
-					w.serveAssigned()
-					s.pause()
-				}
-			})
-		}
+		s.addWorkers(pool)
 		if !s.run(100_000) {
 			t.Fatalf("seed %d: the lane has handled %d of %d numbers, and does not go on", seed, l.handled, count)
 		}
