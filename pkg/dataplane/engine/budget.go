@@ -43,7 +43,8 @@ type allowance struct {
 // limit returns the amount that the lane may use.
 func (a *allowance) limit() int { return int(a.budget.reserve + a.taken) }
 
-// exceeded reports whether used reaches the limit, and no chunk is to be had.
+// exceeded reports whether used reaches the limit, and no chunk is to be had. It takes one chunk at most: used grows by no more between two
+// calls.
 func (a *allowance) exceeded(used int) bool {
 	if used < a.limit() {
 		return false

@@ -365,3 +365,27 @@ func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 	}
 	offered(t, r.engine.lanes[0].openJobs.Stats())
 }
+
+// TestLaneUsesWorkersForBacklogOfBulk: one bulk element, or a first burst, is handled sooner without them.
+func TestLaneUsesWorkersForBacklogOfBulk(t *testing.T) {
+	for name, c := range map[string]struct {
+		workers, bulk, backlog int
+		want                   bool
+	}{
+		"backlog":         {1, 3, rxSlots, true},
+		"two wait":        {1, 2, rxSlots, true},
+		"one waits":       {1, 1, rxSlots, false},
+		"none waits":      {1, 0, rxSlots, false},
+		"first burst":     {1, 3, 0, false},
+		"without workers": {0, 3, rxSlots, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRigWithWorkers(t, workpool.Config{Workers: c.workers})
+			r.rx.lane.openJobs.ReportBacklog(c.backlog)
+			r.rx.queue.bulk, r.rx.ahead.enabled = c.bulk, !c.want
+			if r.rx.reportBacklog(); r.rx.ahead.enabled != c.want {
+				t.Errorf("got workers in use %v, want %v", r.rx.ahead.enabled, c.want)
+			}
+		})
+	}
+}
