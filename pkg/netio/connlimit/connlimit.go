@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package connlimit bounds the number of connections of a server, so that clients that send nothing cannot keep others out: a new
-// connection replaces the one whose client has kept the server waiting longest.
+// connection replaces the one whose client has kept the server waiting longest. It does not end a request that is being answered.
 package connlimit
 
 import (
@@ -12,10 +12,11 @@ import (
 
 // Limit is a set of at most a number of connections. Its methods may be called by any goroutine.
 type Limit struct {
-	max int
+	max           int
+	replaceServed bool // see Listen
 
 	mu      sync.Mutex
-	turn    uint64 // of the Slot that began to wait last
+	turn    uint64 // of the Slot that changed its state last
 	slots   map[*Slot]struct{}
 	changed chan struct{} // closed when a Slot is released or begins to wait
 }
@@ -29,7 +30,9 @@ func New(maxConns int) *Limit {
 type Slot struct {
 	limit *Limit
 	conn  net.Conn
-	turn  uint64 // when it began to wait for its client; 0 while it serves the client. Guarded by limit.mu
+	// Guarded by limit.mu:
+	served bool   // it serves the client
+	turn   uint64 // since when it waits or serves
 }
 
 // Add gives conn a Slot that waits for its client. If there are too many connections, Add closes the one that has waited longest. If
@@ -54,33 +57,42 @@ func (l *Limit) add(s *Slot) (added bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.slots) >= l.max {
-		oldest := l.longestWaiting()
+		oldest := l.oldest(false)
+		if oldest == nil && l.replaceServed {
+			oldest = l.oldest(true)
+		}
 		if oldest == nil {
 			return false, l.changed
 		}
 		delete(l.slots, oldest)
 		_ = oldest.conn.Close()
 	}
-	l.turn++
-	s.turn = l.turn
+	s.enter(false)
 	l.slots[s] = struct{}{}
 	return true, nil
 }
 
-func (l *Limit) longestWaiting() (oldest *Slot) {
+// oldest returns the Slot that has waited longest, or that has served longest; nil for none. The caller holds mu.
+func (l *Limit) oldest(served bool) (oldest *Slot) {
 	for s := range l.slots {
-		if s.turn != 0 && (oldest == nil || s.turn < oldest.turn) {
+		if s.served == served && (oldest == nil || s.turn < oldest.turn) {
 			oldest = s
 		}
 	}
 	return oldest
 }
 
+// enter begins to serve or to wait. The caller holds limit.mu.
+func (s *Slot) enter(served bool) {
+	s.limit.turn++
+	s.served, s.turn = served, s.limit.turn
+}
+
 // Serve marks the client as served: its connection is not closed for another one.
 func (s *Slot) Serve() {
 	s.limit.mu.Lock()
 	defer s.limit.mu.Unlock()
-	s.turn = 0
+	s.enter(true)
 }
 
 // Wait marks the client as one that is waited for, from now on.
@@ -88,8 +100,7 @@ func (s *Slot) Wait() {
 	l := s.limit
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.turn++
-	s.turn = l.turn
+	s.enter(false)
 	l.signal()
 }
 
@@ -108,10 +119,23 @@ func (l *Limit) signal() {
 	l.changed = make(chan struct{})
 }
 
-// Listen returns a listener that accepts maxConns connections of l at a time. A further one closes the oldest, whatever its state:
-// connections should carry one request each.
+// Listen returns a listener that accepts maxConns connections of l at a time. A further one closes the oldest that waits for its client, and
+// the oldest served one (Serve) if none waits: Accept does not block. Connections should carry one request each.
 func Listen(l net.Listener, maxConns int) net.Listener {
-	return &listener{Listener: l, limit: New(maxConns)}
+	limit := New(maxConns)
+	limit.replaceServed = true
+	return &listener{Listener: l, limit: limit}
+}
+
+// Serve marks the client of a connection that Listen has accepted as served, from its complete request on. conn may be a TLS connection over
+// that one. Serve does nothing for other connections.
+func Serve(conn net.Conn) {
+	if over, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = over.NetConn()
+	}
+	if c, ok := conn.(*limitedConn); ok {
+		c.slot.Serve()
+	}
 }
 
 type listener struct {
@@ -125,7 +149,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot, err := l.limit.Add(context.Background(), conn) // does not block: all connections wait
+	slot, err := l.limit.Add(context.Background(), conn) // does not block: served connections are replaced, too
 	if err != nil {
 		_ = conn.Close()
 		return nil, err

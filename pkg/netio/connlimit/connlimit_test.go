@@ -106,3 +106,51 @@ func TestReleasedSlotsAreFree(t *testing.T) {
 		}
 	})
 }
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) { return <-p, nil }
+func (pipes) Close() error                { return nil }
+func (pipes) Addr() net.Addr              { return nil }
+
+// overTLS is a connection over another one.
+type overTLS struct{ net.Conn }
+
+func (o overTLS) NetConn() net.Conn { return o.Conn }
+
+// TestListenerClosesIdleBeforeServedConnections has more and more clients: those without a request go first, then the oldest.
+func TestListenerClosesIdleBeforeServedConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := make(pipes, 1)
+		l := Listen(p, 3)
+		connect := func(serve bool) (client net.Conn) {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+			p <- server
+			conn, err := l.Accept()
+			expect.NoError(t, err)
+			if serve {
+				Serve(overTLS{conn})
+			}
+			return client
+		}
+		idle := func() net.Conn { return connect(false) }
+		scrape := connect(true)
+		first := idle()
+		for range 5 {
+			idle()
+		}
+		if isClosed(scrape) || !isClosed(first) {
+			t.Error("idle clients have ended the request that is being answered")
+		}
+		connect(true)
+		connect(true)
+		if isClosed(scrape) {
+			t.Error("a request was ended while an idle client was connected")
+		}
+		if connect(true); !isClosed(scrape) {
+			t.Error("the oldest of too many requests goes on")
+		}
+	})
+}

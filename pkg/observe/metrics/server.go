@@ -28,7 +28,7 @@ const (
 	readTimeout   = 10 * time.Second // for a whole request
 	writeTimeout  = 30 * time.Second // for a request and its response
 	maxHeader     = 16 << 10         // bytes of a header
-	maxClients    = 32               // connections; a new one replaces the oldest
+	maxClients    = 32               // connections; a new one replaces the oldest without a complete request
 	maxScrapes    = 4                // concurrent scrapes
 	closeTimeout  = 2 * time.Second  // for responses in progress when the server stops
 	headerSlack   = 4 << 10          // bytes that net/http adds to maxHeader
@@ -95,7 +95,8 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 		return errors.Join(err, s.Close())
 	}
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           served(handler),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		MaxHeaderBytes: maxHeader - headerSlack,
 		ErrorLog:       slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
@@ -112,6 +113,17 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 		return nil
 	}
 	return errors.Join(fmt.Errorf("serving metrics: %w", err), server.Close())
+}
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// served returns h, and keeps the connections of requests that it answers from being replaced by those of idle clients.
+func served(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		connlimit.Serve(r.Context().Value(connKey{}).(net.Conn))
+		h.ServeHTTP(w, r)
+	})
 }
 
 // shut waits up to closeTimeout for responses in progress, then closes all connections.

@@ -227,6 +227,48 @@ func TestStalledClientsMakeRoomForOthers(t *testing.T) {
 	}
 }
 
+// TestLongRequestOutlivesIdleClients has many clients that send nothing while a request is being answered.
+func TestLongRequestOutlivesIdleClients(t *testing.T) {
+	begun, end := make(chan bool), make(chan bool)
+	s, err := Listen(ServerConfig{Addr: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)})
+	expect.NoError(t, err)
+	served := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		served <- s.Serve(ctx, Content{Pages: map[string]http.Handler{"GET /long": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(begun)
+			<-end
+			w.WriteHeader(http.StatusNoContent)
+		})}})
+	}()
+	answer := make(chan error, 1)
+	go func() {
+		resp, err := http.Get("http://" + s.Addr().String() + "/long")
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		answer <- err
+	}()
+	<-begun
+	var idle []net.Conn
+	for range 2 * maxClients {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		expect.NoError(t, err)
+		fmt.Fprint(conn, "GET /metrics HTTP/1.1\r\n")
+		idle = append(idle, conn)
+	}
+	_, _ = io.Copy(io.Discard, idle[0]) // until it is replaced, after all older ones that may be
+	close(end)
+	if err := <-answer; err != nil {
+		t.Errorf("the long request: %v", err)
+	}
+	for _, conn := range idle {
+		conn.Close()
+	}
+	cancel()
+	expect.NoError(t, <-served)
+}
+
 // TestAnsweredClientsLeaveRoomForOthers has clients that were answered and stay.
 func TestAnsweredClientsLeaveRoomForOthers(t *testing.T) {
 	addr := testServer(t, newFake(), Options{}, "")
