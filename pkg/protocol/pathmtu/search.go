@@ -97,6 +97,22 @@ func (s *Search) Start(now int64, sizes Sizes, paths int) {
 	s.try(now, sizes.Max)
 }
 
+// Shrink replaces the sizes of a search that is complete by those with a smaller largest one. What passes the path is known, so no probe is
+// needed. It reports false if a new search must Start.
+func (s *Search) Shrink(sizes Sizes) bool {
+	same := sizes
+	same.Max = s.sizes.Max
+	if s.state != Complete || !s.proven || s.held || s.sizes != same || sizes.Max > s.sizes.Max {
+		return false
+	}
+	s.sizes = sizes
+	s.low, s.limit = min(s.low, sizes.Max), min(s.limit, sizes.Max)
+	if !s.waiting { // an answer on its way counts
+		s.probe.Size = min(s.probe.Size, sizes.Max)
+	}
+	return true
+}
+
 // SkipPaths sets a function that reports whether to leave out a path, other than path 0, when the paths take turns: no probe would be
 // answered there. It holds until Start or Stop.
 func (s *Search) SkipPaths(skips func(path int) bool) { s.skips = skips }
@@ -292,7 +308,7 @@ func (s *Search) lost(at int64) {
 
 // blackHole asks whether the path carries small packets, after the loss of large ones.
 func (s *Search) blackHole(at int64, size int) {
-	s.state, s.large, s.confirm = Alive, size, 0
+	s.state, s.large, s.confirm = Alive, min(size, s.sizes.Max), 0
 	s.notAlive(at, size)
 }
 

@@ -497,3 +497,43 @@ func TestOutageDoesNotLowerLimit(t *testing.T) {
 		n.expect(t, Complete, 1480)
 	}
 }
+
+// TestShrinkKeepsSearchThatIsComplete follows the path afterwards. A search that does not know the smaller size begins again.
+func TestShrinkKeepsSearchThatIsComplete(t *testing.T) {
+	for name, c := range map[string]struct {
+		path, seconds, mtu int  // the path, the time before, the new MTU
+		asked              bool // a probe is on its way meanwhile, and is lost
+		ok                 bool
+		limit              int // afterwards, before the path becomes 1320
+	}{
+		"wide path":     {1500, 5, 1300, false, true, 1360},
+		"narrow path":   {1400, 60, 1300, false, true, 1360},
+		"narrower path": {1340, 60, 1380, false, true, 1340},
+		"probe lost":    {1500, 5, 1300, true, true, 1360},
+		"still testing": {1500, 0, 1300, false, false, 0},
+		"larger MTU":    {1500, 5, 1440, false, false, 1480},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(c.path)
+			n.Start(n.now, sizes4(1420), 1)
+			n.run(c.seconds)
+			if c.asked {
+				n.Confirm(n.now, 0)
+				if _, fired := n.Fire(n.now+second, true); !fired {
+					t.Fatal("no probe")
+				}
+			}
+			if ok := n.Shrink(sizes4(c.mtu)); ok != c.ok {
+				t.Fatalf("got %v, want %v", ok, c.ok)
+			}
+			if limit, _ := n.Limit(); limit != c.limit {
+				t.Errorf("got limit %d, want %d", limit, c.limit)
+			}
+			if c.ok {
+				n.mtu[0] = 1320
+				n.run(60)
+				n.expect(t, Complete, 1308) // the largest that data can have
+			}
+		})
+	}
+}

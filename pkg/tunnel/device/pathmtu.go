@@ -91,8 +91,8 @@ func (p *Peer) handleProbes(now int64) {
 	}
 }
 
-// updatePathMTU starts the search when it becomes possible, restarts it if the largest size has changed, and tells it the number of source
-// ports. The caller holds mu.
+// updatePathMTU starts the search when it becomes possible, restarts it if it does not know the present largest size, and tells it the number
+// of source ports. The caller holds mu.
 func (p *Peer) updatePathMTU(now int64) {
 	s, to, mtu := &p.mtu, p.engine.Endpoint.Load(), int(p.dev.mtu.Load())
 	if to == nil || mtu <= 0 {
@@ -105,7 +105,7 @@ func (p *Peer) updatePathMTU(now int64) {
 	switch off := p.dev.spreading.Load().mode == config.SpreadOff; { // then neither side accepts hellos
 	case off || !p.running || !p.hello.known || !p.hello.remote.Probes:
 		s.stop()
-	case changed || s.active() == nil:
+	case s.active() == nil || changed && !s.search.Shrink(sizes):
 		if s.search == nil {
 			s.search = new(pathmtu.Search)
 		}

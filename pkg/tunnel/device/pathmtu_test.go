@@ -122,6 +122,25 @@ func TestNewMTURestartsPathMTUSearch(t *testing.T) {
 	})
 }
 
+// TestSmallerMTUNeedsNoPathMTUSearch: the size that has passed the path is larger.
+func TestSmallerMTUNeedsNoPathMTUSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, path := range []int64{1500, 1400} {
+			a, b, _ := narrowPair(t, path)
+			converse(t, a, b, 60)
+			before, changes := a.PeerStatus(b).PathMTU.Probes.Sent, 20
+			for i := range changes {
+				a.TUN.SetMTU(1300 - i)
+				time.Sleep(time.Second)
+			}
+			wantPathMTU(t, a, b, 1360-(changes-1), 0)
+			if n := a.PeerStatus(b).PathMTU.Probes.Sent - before; n > 2 { // those that confirm what data uses
+				t.Errorf("path MTU %d: %d smaller MTUs caused %d probes", path, changes, n)
+			}
+		}
+	})
+}
+
 func TestPeerWithoutHellosGetsNoProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
