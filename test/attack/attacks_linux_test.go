@@ -28,14 +28,14 @@ type attack struct {
 
 // The reasons of an initiation with a valid mac1 whose sender is unknown. rx_socket is that of trains that the socket filter refuses.
 var flooded = []drop.Reason{
-	drop.HSNoCookie, drop.HSInvalid, drop.HSQueueFull, drop.RXSocket, drop.HSXDPSourceLimit, drop.HSXDPTotalLimit,
+	drop.HSNoCookie, drop.HSInvalid, drop.HSQueueFull, drop.HSRateLimited, drop.RXSocket, drop.HSXDPSourceLimit, drop.HSXDPTotalLimit,
 }
 
 var attacks = []attack{
 	{"initiations, no mac1, many addresses", true, false, false, initiation(false), append([]drop.Reason{drop.HSBadMAC1}, flooded...)},
 	{"initiations, valid mac1, many addresses", true, false, false, initiation(true), flooded},
 	{"initiations, valid mac1, one address", false, false, false, initiation(true), flooded},
-	{"a replayed initiation of a peer", false, false, false, replayedInitiation, append([]drop.Reason{drop.HSReplay, drop.HSRateLimited}, flooded...)},
+	{"a replayed initiation of a peer", false, false, false, replayedInitiation, append([]drop.Reason{drop.HSReplay}, flooded...)},
 	{"data, unknown receiver index, all sizes", true, false, false, unknownIndex, []drop.Reason{drop.RXUnknownIndex}},
 	{"data, wrong UDP checksum, all sizes", true, true, false, unknownIndex, []drop.Reason{drop.RXSocket}},
 	{"random bytes, all sizes", true, false, false, junk, []drop.Reason{drop.RXBadType, drop.RXTooShort}},

@@ -17,6 +17,7 @@ var (
 	duration = flag.Duration("attack", 0, "how long each attack lasts beside traffic, at most a minute; 0 sends a few thousand packets of each")
 	mode     = flag.String("underlay", "udp", "underlay of the attacked tunnel")
 	rate     = flag.Int("rate", 100_000, "packets per second of an attack")
+	only     = flag.String("only", "", "measure only the attacks whose name contains this text")
 	ropewalk = program.Ropewalk()
 )
 
