@@ -39,7 +39,7 @@ enum drop_reason {
 	DROP_HS_QUEUE_FULL,         // the queue of received handshake messages was full
 	DROP_HS_BAD_MAC1,           // mac1 is invalid: the sender does not know this host's public key
 	DROP_HS_NO_COOKIE,          // under load, a message without a valid mac2: a cookie was sent in reply
-	DROP_HS_RATE_LIMITED,       // under load, a message beyond the rate limit of its source address
+	DROP_HS_RATE_LIMITED,       // under load, a message beyond the rate limit of its source, or of cookies
 	DROP_HS_INVALID,            // the handshake message does not decrypt, or is not expected in the handshake's state
 	DROP_HS_UNKNOWN_PEER,       // a valid initiation from a public key that is not configured
 	DROP_HS_REPLAY,             // the initiation's timestamp is not later than the peer's last one

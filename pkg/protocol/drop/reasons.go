@@ -33,7 +33,7 @@ const (
 	HSQueueFull                    // the queue of received handshake messages was full
 	HSBadMAC1                      // mac1 is invalid: the sender does not know this host's public key
 	HSNoCookie                     // under load, a message without a valid mac2: a cookie was sent in reply
-	HSRateLimited                  // under load, a message beyond the rate limit of its source address
+	HSRateLimited                  // under load, a message beyond the rate limit of its source, or of cookies
 	HSInvalid                      // the handshake message does not decrypt, or is not expected in the handshake's state
 	HSUnknownPeer                  // a valid initiation from a public key that is not configured
 	HSReplay                       // the initiation's timestamp is not later than the peer's last one
@@ -136,7 +136,7 @@ var helps = [Count]string{
 	"the queue of received handshake messages was full",
 	"mac1 is invalid: the sender does not know this host's public key",
 	"under load, a message without a valid mac2: a cookie was sent in reply",
-	"under load, a message beyond the rate limit of its source address",
+	"under load, a message beyond the rate limit of its source, or of cookies",
 	"the handshake message does not decrypt, or is not expected in the handshake's state",
 	"a valid initiation from a public key that is not configured",
 	"the initiation's timestamp is not later than the peer's last one",

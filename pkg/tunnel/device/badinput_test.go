@@ -82,16 +82,18 @@ func total(drops map[string]uint64) (n uint64) {
 	return n
 }
 
-func TestHandshakeFloodIsBounded(t *testing.T) {
+func TestHandshakeFloodIsBounded(t *testing.T) { synctest.Test(t, handshakeFloodIsBounded) }
+
+func handshakeFloodIsBounded(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
 	msg := s.initiation(h, at(1))
-	const extra, room = 500, device.HandshakeQueueLen / 2 // the other half is for other senders
+	const extra, room = 500, device.UnderLoadLen + device.CookieGroupBurst
 	refused := 0
 	for range room + extra {
 		switch h.Handshake(msg, s.port.Endpoint(false)) {
 		case drop.None:
-		case drop.HSQueueFull:
+		case drop.HSRateLimited:
 			refused++
 		default:
 			t.Fatal("neither queued nor refused")
@@ -108,7 +110,7 @@ func TestHandshakeFloodIsBounded(t *testing.T) {
 // load puts a host under load: more messages wait than it likes. They are worked off, and it stays loaded for a second.
 func (s *stranger) load(h *devicetest.Host) {
 	msg := s.initiation(h, at(0))
-	for range device.HandshakeQueueLen / 2 {
+	for range device.UnderLoadLen + 1 {
 		h.Handshake(msg, s.port.Endpoint(false))
 	}
 	h.StepHandshakes()

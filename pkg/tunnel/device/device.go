@@ -131,6 +131,7 @@ type work struct {
 	tasks       taskQueue
 	limiter     peer.Limiter // of messages with a cookie, under load
 	known       peer.Limiter // of messages without one from known endpoints, under load
+	cookies     cookieLimit  // for other messages without one, under load
 	endpoints   endpointSet  // of peers that run
 	refusals    refusals
 	failuresLog rate // of warnings about peers that do not answer
@@ -183,6 +184,7 @@ func New(cfg Config) *Device {
 	}
 	d.handshakes.init()
 	d.endpoints.init()
+	d.cookies.init()
 	d.tasks.init()
 	d.renewals.max = maxRenewals
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})

@@ -20,6 +20,10 @@ const (
 	MaxStagedBytes    = maxStagedBytes
 	MaxStagedTotal    = maxStagedTotal
 	HandshakeQueueLen = handshakeQueueLen
+	UnderLoadLen      = underLoadLen
+	CookieGroupBurst  = cookieGroupBurst
+	CookieBurst       = cookieBurst
+	CookieRate        = cookieRate
 	TimerSlack        = slack
 )
 

@@ -18,6 +18,8 @@ import (
 //   - messages from the endpoint of a peer: 20 per second and address, 5 at once. The answer is a cookie.
 //   - responses and cookie replies to a receiver index of ours: 8 per second and peer
 //
+// Other messages are queued while their source may have a cookie (cookieLimit), and dropped beyond.
+//
 // A sender that forges the endpoint of a peer can use up the reserved share of that address only. Messages beyond a limit, and
 // those that find the reserved queue full, have the same chance as without it.
 
@@ -61,7 +63,13 @@ func (d *Device) triage(msg []byte, from underlay.Endpoint, now int64) triage {
 	case kind == wire.TypeResponse && d.awaits(msg, now):
 		return triage{standing: admitted, reserve: true}
 	}
-	return triage{standing: mac1Valid, reserve: d.endpoints.has(from.Dst) && d.known.Allow(now, from.Dst.Addr())}
+	if d.endpoints.has(from.Dst) && d.known.Allow(now, from.Dst.Addr()) {
+		return triage{standing: mac1Valid, reserve: true}
+	}
+	if !d.cookies.allow(now, from.Dst.Addr()) {
+		return triage{reason: drop.HSRateLimited}
+	}
+	return triage{standing: mac1Valid}
 }
 
 // awaits reports whether a response or cookie reply has a receiver index of ours, which only the peer and an attacker on the path

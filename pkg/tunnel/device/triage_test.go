@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -23,15 +24,22 @@ func forged(n int) underlay.Endpoint {
 	return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, byte(16 + n>>8&15), byte(n), byte(1 + n>>12)}), 7)}
 }
 
-// overflow floods a host with initiations that have a valid mac1, from all prefixes, until no more fit.
+// overflow floods a host with initiations that have a valid mac1, from all prefixes, until no more fit. It takes some virtual time, in which
+// the host permits cookies.
 func (s *stranger) overflow(h *devicetest.Host) {
-	msg := s.initiation(h, at(0))
-	for n := range 2 * device.HandshakeQueueLen {
-		h.Handshake(msg, forged(n))
+	msg, full := s.initiation(h, at(0)), 0
+	for n := 0; full < device.HandshakeQueueLen; n++ {
+		switch r := h.Handshake(msg, forged(n)); r {
+		case drop.None:
+		case drop.HSRateLimited:
+			time.Sleep(time.Millisecond)
+		case drop.HSQueueFull:
+			full++
+		default:
+			s.t.Fatalf("a message of the flood: %v", r)
+		}
 	}
-	if r := h.Handshake(msg, forged(0)); r != drop.HSQueueFull {
-		s.t.Fatalf("the queue is not full: %v", r)
-	}
+	time.Sleep(10 * time.Millisecond) // for the cookie of one more sender
 }
 
 // peerAt configures the stranger as a peer at its endpoint.
@@ -156,14 +164,88 @@ func floodOfOnePrefixLeavesRoom(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
 	msg := s.initiation(h, at(1))
-	for port := range uint16(2 * device.HandshakeQueueLen) {
-		h.Handshake(msg, underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 16, 0, byte(port)}), port)})
+	for port := uint16(0); h.Handshake(msg, onePrefix(port)) != drop.HSQueueFull; port++ {
+		time.Sleep(20 * time.Millisecond) // one cookie
 	}
 	if n := h.QueuedHandshakes(); n != device.HandshakeQueueLen/2 {
 		t.Errorf("%d messages of a prefix wait, want %d", n, device.HandshakeQueueLen/2)
 	}
-	if r := h.Handshake(msg, s.port.Endpoint(false)); r != drop.None {
-		t.Errorf("a sender elsewhere: %v", r)
+	if !s.entersElsewhere(h) {
+		t.Error("senders elsewhere find no room")
+	}
+}
+
+// onePrefix returns an endpoint of a prefix, which forged does not return.
+func onePrefix(port uint16) underlay.Endpoint {
+	return underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(port)}), port)}
+}
+
+// entersElsewhere reports whether one of four prefixes finds room: a random seed may put some of them into a group with others.
+func (s *stranger) entersElsewhere(h *devicetest.Host) bool {
+	msg := s.initiation(h, at(1))
+	for n := range 4 {
+		if h.Handshake(msg, forged(n)) == drop.None {
+			return true
+		}
+	}
+	return false
+}
+
+// TestCookiesForOnePrefixAreLimited floods a loaded host from one prefix. Others, and a peer of that prefix, are not concerned.
+func TestCookiesForOnePrefixAreLimited(t *testing.T) { synctest.Test(t, cookiesForOnePrefixAreLimited) }
+
+func cookiesForOnePrefixAreLimited(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, peer, flooder := idleHost(t, lan, 1), newStranger(t, lan, 66), newStranger(t, lan, 77)
+	known := peer.peerAt()
+	known.Endpoint = &config.Endpoint{AddrPort: onePrefix(1).Dst}
+	h.Apply(config.Device{Peers: []config.Peer{known}})
+	flooder.load(h)
+	msg, answered := flooder.initiation(h, at(1)), 0
+	for port := range uint16(2000) {
+		switch r := h.Handshake(msg, onePrefix(2+port)); r {
+		case drop.None:
+			answered++
+		case drop.HSRateLimited:
+		default:
+			t.Fatal(r)
+		}
+	}
+	if answered != device.CookieGroupBurst {
+		t.Errorf("%d messages of a prefix may be answered, want %d", answered, device.CookieGroupBurst)
+	}
+	if !flooder.entersElsewhere(h) {
+		t.Error("senders elsewhere get no cookie")
+	}
+	if r := h.Handshake(peer.initiation(h, at(2)), onePrefix(1)); r != drop.None {
+		t.Errorf("a peer in the prefix of the flood: %v", r)
+	}
+}
+
+// TestCookiesForAllPrefixesAreLimited floods a loaded host from all prefixes for a second.
+func TestCookiesForAllPrefixesAreLimited(t *testing.T) {
+	synctest.Test(t, cookiesForAllPrefixesAreLimited)
+}
+
+func cookiesForAllPrefixesAreLimited(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, flooder := idleHost(t, lan, 1), newStranger(t, lan, 77)
+	flooder.load(h)
+	msg, answered := flooder.initiation(h, at(1)), 0
+	const steps, perStep = 1000, 50
+	for i := range steps {
+		for n := range perStep {
+			h.Handshake(msg, forged(i*perStep+n))
+		}
+		for _, r := range h.StepHandshakes() {
+			if r == drop.HSNoCookie {
+				answered++
+			}
+		}
+		time.Sleep(time.Second / steps)
+	}
+	if limit := device.CookieBurst + device.CookieRate; answered < limit*9/10 || answered > limit {
+		t.Errorf("%d of %d messages in a second were answered, want %d", answered, steps*perStep, limit)
 	}
 }
 
