@@ -273,6 +273,18 @@ func provenSenderIsLimitedBeforeQueue(t *testing.T) {
 	}
 }
 
+// TestLaneDropsAnswersToNobody: a response or cookie reply without a receiver index of ours wakes no worker.
+func TestLaneDropsAnswersToNobody(t *testing.T) {
+	h := idleHost(t, devicetest.NewLAN(nil), 1)
+	for kind, size := range map[wire.Type]int{wire.TypeResponse: wire.ResponseSize, wire.TypeCookieReply: wire.CookieReplySize} {
+		msg := make([]byte, size)
+		msg[0] = byte(kind)
+		if r := h.Handshake(msg, forged(1)); r != drop.RXUnknownIndex || h.QueuedHandshakes() != 0 {
+			t.Errorf("type %d: got %v, %d messages wait, want %v, 0", kind, r, h.QueuedHandshakes(), drop.RXUnknownIndex)
+		}
+	}
+}
+
 // TestLaneDropsInvalidMAC1UnderLoad: such messages take no room in the queue.
 func TestLaneDropsInvalidMAC1UnderLoad(t *testing.T) { synctest.Test(t, laneDropsInvalidMAC1UnderLoad) }
 

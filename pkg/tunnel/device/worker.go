@@ -30,6 +30,9 @@ func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 	if len(msg) > wire.InitiationSize {
 		return drop.RXBadLength
 	}
+	if d.hasUnknownIndex(msg) {
+		return drop.RXUnknownIndex
+	}
 	var t triage
 	if now := d.clock(); d.handshakes.underLoad(now) {
 		if t = d.triage(msg, from, now); t.reason != drop.None {
@@ -43,6 +46,12 @@ func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 		return drop.HSQueueFull
 	}
 	return drop.None
+}
+
+// hasUnknownIndex reports whether a message is a response or cookie reply to a receiver index that is not ours. No worker wakes for it.
+func (d *Device) hasUnknownIndex(msg []byte) bool {
+	kind, reason := wire.Classify(msg)
+	return reason == drop.None && kind != wire.TypeInitiation && kind != wire.TypeData && d.byIndex(wire.ReceiverIndex(msg)) == nil
 }
 
 // handleQueued handles a message from a queue.
