@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,16 +41,16 @@ func (e *fakeEngine) receive(key noise.PublicKey, bytes uint64) {
 func TestGatewayPublishesGatewaysThatAreSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, engine := newTestMeshReconciler(t)
-		triggered := 0
-		m.trigger = func() { triggered++ }
+		var triggered atomic.Int32
+		m.trigger = func() { triggered.Add(1) }
 		in := homeGateways()
-		reports := func(want string, triggers int) {
+		reports := func(want string, triggers int32) {
 			t.Helper()
 			synctest.Wait()
 			r := m.mustReconcile(t, in)
 			synctest.Wait()
-			if st := r.status; st.Location != "home" || !st.Gateway.Forwards || strings.Join(st.Gateway.Unreachable, " ") != want || triggered != triggers {
-				t.Errorf("got location %s, gateway %+v, %d triggers, want %q unreachable, %d triggers", st.Location, st.Gateway, triggered, want, triggers)
+			if st := r.status; st.Location != "home" || !st.Gateway.Forwards || strings.Join(st.Gateway.Unreachable, " ") != want || triggered.Load() != triggers {
+				t.Errorf("got location %s, gateway %+v, %d triggers, want %q unreachable, %d triggers", st.Location, st.Gateway, triggered.Load(), want, triggers)
 			}
 		}
 		reports("", 0)
