@@ -179,7 +179,7 @@ type Tunnel struct {
 	Stats Result[Stats] // for Kind Ropewalk only
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
-	// Nodes are the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
+	// Nodes are the peers that are nodes, and the nodes behind gateways among them, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
 	Nodes []Node
 }
 
@@ -189,7 +189,7 @@ type Peer struct {
 	PathMTU  Result[int]
 }
 
-// Node is a peer that is a Kubernetes node.
+// Node is a Kubernetes node that the tunnel reaches.
 type Node struct {
 	Addr   netip.Addr
 	Device string // by which packets to Addr leave, except those of the tunnel; "" if there is no route

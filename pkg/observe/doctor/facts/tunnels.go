@@ -118,7 +118,9 @@ func (t *Tunnel) setStatus(status config.Status) {
 			})
 		}
 		if addr := p.Endpoint.AddrPort.Addr().Unmap(); t.Mark == NodeTrafficMark && isNode(p, addr) {
-			t.Nodes = append(t.Nodes, Node{addr, hostnet.EgressDeviceName(addr, 0)})
+			for _, a := range nodeAddrs(p, addr) {
+				t.Nodes = append(t.Nodes, Node{a, hostnet.EgressDeviceName(a, 0)})
+			}
 		}
 	}
 }
@@ -126,6 +128,17 @@ func (t *Tunnel) setStatus(status config.Status) {
 // isNode reports whether a peer with an endpoint at addr is a node: its allowed IPs then contain addr.
 func isNode(p *config.PeerStatus, addr netip.Addr) bool {
 	return slices.Contains(p.AllowedIPs, netip.PrefixFrom(addr, addr.BitLen()))
+}
+
+// nodeAddrs returns the address of a node, and those of the nodes behind it if it is a gateway between locations: prefixes of one address in its
+// allowed IPs, of the same IP version.
+func nodeAddrs(p *config.PeerStatus, addr netip.Addr) (all []netip.Addr) {
+	for _, a := range p.AllowedIPs {
+		if a.IsSingleIP() && a.Addr().Is4() == addr.Is4() {
+			all = append(all, a.Addr())
+		}
+	}
+	return all
 }
 
 // kernelTunnels lists the kernel's WireGuard tunnels. Reading their configuration needs CAP_NET_ADMIN.

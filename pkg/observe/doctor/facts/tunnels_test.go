@@ -9,7 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// TestAllPeerNodesAreFacts has more nodes than peers whose path MTU is looked up, and a peer that is no node.
+// TestAllPeerNodesAreFacts has more nodes than peers whose path MTU is looked up, a peer that is no node, and a node behind a gateway.
 func TestAllPeerNodesAreFacts(t *testing.T) {
 	const nodes = maxPeers + 2
 	st := config.Status{FwMark: NodeTrafficMark}
@@ -21,11 +21,13 @@ func TestAllPeerNodesAreFacts(t *testing.T) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
+	gateway := &st.Peers[nodes]
+	gateway.AllowedIPs = append(gateway.AllowedIPs, netip.MustParsePrefix("198.19.0.1/32"), netip.MustParsePrefix("2001:db8::1/128"), netip.MustParsePrefix("10.244.1.0/24"))
 	var with, without Tunnel
 	with.setStatus(st)
 	st.FwMark = 0
 	without.setStatus(st)
-	if len(with.Nodes) != nodes || len(with.Peers) != maxPeers || len(without.Nodes) != 0 {
-		t.Errorf("got %d nodes and %d peers, %d nodes without the mark, want %d, %d, 0", len(with.Nodes), len(with.Peers), len(without.Nodes), nodes, maxPeers)
+	if len(with.Nodes) != nodes+1 || len(with.Peers) != maxPeers || len(without.Nodes) != 0 {
+		t.Errorf("got %d nodes and %d peers, %d nodes without the mark, want %d, %d, 0", len(with.Nodes), len(with.Peers), len(without.Nodes), nodes+1, maxPeers)
 	}
 }
