@@ -32,9 +32,11 @@ func (n *node) locate(location string) {
 func (n *node) separate(others ...*node) {
 	n.l.Helper()
 	for _, o := range others {
-		expect.NoError(n.l, n.host.Do(func() error {
-			return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: o.addr.AsSlice(), Mask: net.CIDRMask(32, 32)}, Type: unix.RTN_BLACKHOLE})
-		}))
+		for _, a := range o.addrs() {
+			expect.NoError(n.l, n.host.Do(func() error {
+				return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Type: unix.RTN_BLACKHOLE})
+			}))
+		}
 	}
 }
 
@@ -42,7 +44,7 @@ func (n *node) separate(others ...*node) {
 // gateways reach the other site.
 func newSites(t *testing.T) (*lab, []*pod) {
 	t.Helper()
-	l := newLab(t, 5)
+	l := layLab(t, 5, true)
 	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
 	var pods []*pod
 	for _, n := range l.nodes {
@@ -74,7 +76,7 @@ func (l *lab) awaitPeers(want ...int) {
 func TestGatewaysForwardBetweenLocationsAndFailOver(t *testing.T) {
 	l, pods := newSites(t)
 	for _, n := range l.nodes {
-		n.startMesh()
+		n.startMesh("--pod-cidr", pods6)
 	}
 	l.awaitPeers(3, 3, 2, 3, 1)
 	expect.EventuallyNoError(t, "mesh check finds no problems", func() (err error) { // some warnings are published late
@@ -85,12 +87,14 @@ func TestGatewaysForwardBetweenLocationsAndFailOver(t *testing.T) {
 	})
 	e := l.eavesdrop()
 	l.reach(pods)
+	l.reach(six(pods))
 	expect.NoError(t, pods[2].exchange(pods[4])) // by node-1 and node-4
 	expect.NoError(t, pods[4].exchange(pods[1]))
 
 	// A gateway fails: the other one, which does not hear it any more, takes over.
 	l.nodes[0].kill()
 	l.reach(pods[1:])
+	l.reach(six(pods)[1:])
 	expect.NoError(t, pods[4].exchange(pods[2]))
 	expect.EventuallyNoError(t, "node-2 reports that it does not reach node-1", func() error {
 		st, err := l.status("node-2")
@@ -101,7 +105,7 @@ func TestGatewaysForwardBetweenLocationsAndFailOver(t *testing.T) {
 	})
 
 	// It returns, and carries again once it has been heard for a while.
-	l.nodes[0].startMesh()
+	l.nodes[0].startMesh("--pod-cidr", pods6)
 	l.reach(pods)
 	expect.EventuallyNoError(t, "node-2 reports that it reaches node-1", func() error {
 		st, err := l.status("node-2")
@@ -141,12 +145,13 @@ func TestTrafficBetweenNodesTakesGateways(t *testing.T) {
 	}
 	l.awaitPeers(3, 3, 2, 3, 1)
 	for _, n := range l.nodes {
-		n.shows("ropewalk_agent_node_routes 4\n")
+		n.shows("ropewalk_agent_node_routes 8\n")
 		n.shows("ropewalk_agent_cleartext 0\n")
 	}
 	e := l.eavesdropOn(inspectNodes)
 	hosts := l.hosts(false)
 	l.reach(hosts)
+	l.reach(l.hosts(true))
 	expect.NoError(t, hosts[2].exchange(hosts[4]))
 	expect.NoError(t, pods[2].exchange(pods[4]))
 	e.stop(l)
