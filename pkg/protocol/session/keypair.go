@@ -33,6 +33,10 @@ type Keypair struct {
 	_    [8]uint64
 
 	window Window
+
+	// Sprayed flows: see stream.go.
+	nextStream, openStreams atomic.Int32
+	streams                 atomic.Pointer[streams] // received; nil until there is one
 }
 
 type ciphers struct {
@@ -72,10 +76,15 @@ func (k *Keypair) Created() int64 { return k.created }
 func (k *Keypair) Sent() uint64 { return k.next.Load() }
 
 // Received reports whether a message from the peer has been accepted in this session.
-func (k *Keypair) Received() bool { return !k.window.empty() }
+func (k *Keypair) Received() bool { return !k.window.empty() || k.HasStreams() }
 
 // Newest reports whether an accepted counter is among the newest: at most 31 below the newest one that the replay window has seen.
-func (k *Keypair) Newest(counter uint64) bool { return counter>>blockShift >= k.window.newest.Load() }
+func (k *Keypair) Newest(counter uint64) bool {
+	if IsStream(counter) {
+		return allocated(&k.streams).newest(counter)
+	}
+	return counter>>blockShift >= k.window.newest.Load()
+}
 
 // Expired reports whether the session has reached RejectAfterTime.
 func (k *Keypair) Expired(now int64) bool { return now-k.created >= RejectAfterTime }
@@ -108,6 +117,9 @@ func (k *Keypair) reserveExact(n uint64) (first uint64, ok bool) {
 // Wipe makes the session unusable: nothing is sealed from then on, and OpenTrain returns RXExpired. The keys become
 // unreachable once lanes have finished their current train, and are overwritten some time later (see chachapoly.Key).
 func (k *Keypair) Wipe() { k.ciphers.Store(nil) }
+
+// Wiped reports whether Wipe was called.
+func (k *Keypair) Wiped() bool { return k.ciphers.Load() == nil }
 
 // Format prints the indices, whatever the verb: no key can be printed by accident.
 func (k *Keypair) Format(f fmt.State, _ rune) {

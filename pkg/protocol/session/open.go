@@ -109,14 +109,20 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 
 // acceptChunk drops replayed messages. Decryption has left the headers unchanged.
 func (k *Keypair) acceptChunk(s *Scratch, buf []byte, segSize int, out []Message) {
-	authentic := 0
+	authentic, all := 0, uint64(0)
 	for i := range out {
 		if out[i].Drop == drop.None {
-			s.counters[authentic], s.index[authentic] = wire.Counter(buf[i*segSize:]), uint8(i)
+			c := wire.Counter(buf[i*segSize:])
+			s.counters[authentic], s.index[authentic] = c, uint8(i)
 			authentic++
+			all |= c
 		}
 	}
-	k.window.AcceptRun(s.counters[:authentic], s.fresh[:authentic])
+	if all < streamBit {
+		k.window.AcceptRun(s.counters[:authentic], s.fresh[:authentic])
+	} else {
+		k.acceptStreams(s.counters[:authentic], s.fresh[:authentic])
+	}
 	for i, fresh := range s.fresh[:authentic] {
 		if !fresh {
 			out[s.index[i]] = Message{Drop: drop.RXReplay}

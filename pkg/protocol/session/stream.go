@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// A stream is one sprayed flow: its messages leave from several ports and overtake each other. They have counters that no other message of the
+// session has: bit 62, the number of the stream, and the number of the message in the stream. So the receiver knows which messages of the
+// flow are missing, without a byte more on the wire. Ordinary counters stay far below bit 62 until the session expires. Counters of streams
+// are sent only to peers that have announced in a hello that they put streams in order.
+
+const (
+	streamBit   = 1 << 62
+	streamShift = 32
+	// MaxStreams is the number of streams that a session may begin.
+	MaxStreams = 1024
+	// MaxOpenStreams is the number of streams that a session may have at once.
+	MaxOpenStreams = 8
+	// liveStreams is the number of streams whose replay windows the receiver keeps: those of MaxOpenStreams, and of as many that have just ended.
+	liveStreams = 2 * MaxOpenStreams
+)
+
+// IsStream reports whether a counter is one of a stream.
+func IsStream(counter uint64) bool { return counter>>62 == 1 }
+
+// SplitStream returns the stream of a counter, and the number of the message in it.
+func SplitStream(counter uint64) (stream, number uint32) {
+	return uint32(counter>>streamShift) &^ (streamBit >> streamShift), uint32(counter)
+}
+
+// Stream reserves the counters of one sprayed flow. One goroutine uses it, and closes it after the last message.
+type Stream struct {
+	keys *Keypair
+	next uint64
+	end  uint64
+}
+
+// OpenStream begins a stream; ok is false if the session has too many.
+func (k *Keypair) OpenStream() (s Stream, ok bool) {
+	if k.openStreams.Add(1) > MaxOpenStreams {
+		k.openStreams.Add(-1)
+		return s, false
+	}
+	n := k.nextStream.Add(1) - 1
+	if n >= MaxStreams {
+		k.nextStream.Store(MaxStreams) // it cannot wrap around
+		k.openStreams.Add(-1)
+		return s, false
+	}
+	first := uint64(streamBit) | uint64(n)<<streamShift
+	return Stream{keys: k, next: first, end: first + 1<<streamShift}, true
+}
+
+// Reserve reserves n consecutive counters of the stream. It is false if n is out of range, or too few are left.
+func (s *Stream) Reserve(n int) (first uint64, ok bool) {
+	if n < 1 || uint64(n) > s.end-s.next {
+		return 0, false
+	}
+	s.next += uint64(n)
+	return s.next - uint64(n), true
+}
+
+// Keys returns the session of the stream, nil if the stream is closed or was never open.
+func (s *Stream) Keys() *Keypair { return s.keys }
+
+// Close ends the stream.
+func (s *Stream) Close() {
+	if s.keys != nil {
+		s.keys.openStreams.Add(-1)
+	}
+	*s = Stream{}
+}
+
+// streams are the replay windows of the received streams of a session. Only messages of streams need them.
+type streams struct {
+	mu    sync.Mutex
+	list  []*liveStream           // the most recently used is last
+	ended [MaxStreams / 64]uint64 // bits of the streams that are no longer in list: all their messages count as replayed
+}
+
+type liveStream struct {
+	number uint32
+	owner  int // 1 + the lane that puts the stream in order, 0 for none yet, manyOwners if messages arrive at several lanes
+	window Window
+}
+
+const manyOwners = -1
+
+// accept is Window.Accept for the counter of a stream.
+func (s *streams) accept(counter uint64) bool {
+	number, n := SplitStream(counter)
+	if number >= MaxStreams {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.window(number)
+	return w != nil && w.Accept(uint64(n))
+}
+
+// window returns the window of a stream, nil if it has ended. The caller holds mu.
+func (s *streams) window(number uint32) *Window {
+	last := len(s.list) - 1
+	for i := last; i >= 0; i-- {
+		if l := s.list[i]; l.number == number {
+			copy(s.list[i:], s.list[i+1:])
+			s.list[last] = l
+			return &l.window
+		}
+	}
+	if s.ended[number/64]>>(number%64)&1 != 0 {
+		return nil
+	}
+	if len(s.list) == liveStreams {
+		old := s.list[0].number
+		s.ended[old/64] |= 1 << (old % 64)
+		s.list = append(s.list[:0], s.list[1:]...)
+	}
+	l := &liveStream{number: number}
+	s.list = append(s.list, l)
+	return &l.window
+}
+
+// ClaimStream makes a lane the one that puts a stream in order. It is false, for all lanes, once two lanes have claimed the stream.
+func (k *Keypair) ClaimStream(number uint32, lane int) bool {
+	s := allocated(&k.streams)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.list {
+		if l.number != number {
+			continue
+		}
+		if l.owner == 0 {
+			l.owner = lane + 1
+		} else if l.owner != lane+1 {
+			l.owner = manyOwners
+		}
+		return l.owner != manyOwners
+	}
+	return false
+}
+
+// newest reports whether the counter is among the newest of its stream (Keypair.Newest).
+func (s *streams) newest(counter uint64) bool {
+	number, n := SplitStream(counter)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.list {
+		if l.number == number {
+			return uint64(n)>>blockShift >= l.window.newest.Load()
+		}
+	}
+	return false
+}
+
+// acceptStreams is the part of acceptChunk for chunks with messages of streams. Bit i of streamed says that counters[i] is one of a stream.
+func (k *Keypair) acceptStreams(counters []uint64, fresh []bool) {
+	var streamed uint64
+	for i, c := range counters {
+		if IsStream(c) {
+			streamed |= 1 << i
+		}
+	}
+	for i := 0; i < len(counters); {
+		if n := min(bits.TrailingZeros64(streamed>>i), len(counters)-i); n > 0 {
+			k.window.AcceptRun(counters[i:i+n], fresh[i:i+n])
+			i += n
+			continue
+		}
+		fresh[i] = allocated(&k.streams).accept(counters[i])
+		i++
+	}
+}
+
+// HasStreams reports whether a message of a stream was received.
+func (k *Keypair) HasStreams() bool { return k.streams.Load() != nil }
