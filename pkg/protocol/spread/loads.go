@@ -108,6 +108,13 @@ func (l *Loads) least(epoch uint64) int {
 	return best
 }
 
+// Add adds n bytes to the load of a lane. It ignores lanes that have none.
+func (l *Loads) Add(lane int, now int64, n int) {
+	if place := l.index(lane); place >= 0 {
+		l.add(place, epochOf(now), n)
+	}
+}
+
 func (l *Loads) add(place int, epoch uint64, n int) {
 	w := &l.loads[place].packed
 	bytes := decayed(w.Load(), epoch) + uint64(n)
