@@ -23,8 +23,11 @@ type Hello struct {
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
 
-	First, Last uint16   // the sender's range of source ports, inclusive; 0 and 0 for none
-	Plan        []uint16 // the port plan: source ports that the receiver should use towards the sender, by lane; at most MaxHelloPorts, empty for no preference
+	First, Last uint16 // the sender's range of source ports, inclusive; 0 and 0 for none
+	// Lanes is not 0 if the sender puts sprayed flows in order. It is the number of its receive lanes: messages from port FirstLanePort + i
+	// arrive at lane i modulo Lanes.
+	Lanes, FirstLanePort uint16
+	Plan                 []uint16 // the port plan: source ports that the receiver should use towards the sender, by lane; at most MaxHelloPorts, empty for no preference
 }
 
 // MaxHelloPorts is the largest number of ports in a plan.
@@ -33,7 +36,7 @@ const MaxHelloPorts = 64
 // Sizes of a hello, in bytes, before it is padded.
 const (
 	MinHelloSize = 50
-	MaxHelloSize = MinHelloSize + 2*MaxHelloPorts
+	MaxHelloSize = MinHelloSize + 2*MaxHelloPorts + helloLanesSize
 )
 
 // Errors of ParseHello.
@@ -49,6 +52,7 @@ const (
 	helloNoReply
 	helloProbes
 	helloChecks
+	helloOrders // the fields of Lanes follow the plan
 )
 
 // Offsets in a hello after its header: length 2, first 2, last 2, own port 2, peer port 2, own address 16,
@@ -65,6 +69,7 @@ const (
 	helloPeerAt     = 32
 	helloPlanLenAt  = 48
 	helloPlanAt     = MinHelloSize
+	helloLanesSize  = 4 // after the plan: lanes 2, port of the first lane 2
 )
 
 var helloHeader = header{helloMagic, 1, MinHelloSize, ErrHelloMalformed, ErrHelloVersion}
@@ -74,6 +79,9 @@ func AppendHello(b []byte, h *Hello) []byte {
 	plan := h.Plan[:min(len(h.Plan), MaxHelloPorts)]
 	own, peer := helloAddr(h.Own), helloAddr(h.Peer)
 	length := MinHelloSize + 2*len(plan)
+	if h.Lanes > 0 {
+		length += helloLanesSize
+	}
 	le := binary.LittleEndian
 	b = le.AppendUint16(helloHeader.append(b, h.flags()), uint16(length))
 	b = le.AppendUint16(b, h.First)
@@ -85,6 +93,9 @@ func AppendHello(b []byte, h *Hello) []byte {
 	b = le.AppendUint16(b, uint16(len(plan)))
 	for _, port := range plan {
 		b = le.AppendUint16(b, port)
+	}
+	if h.Lanes > 0 {
+		b = le.AppendUint16(le.AppendUint16(b, h.Lanes), h.FirstLanePort)
 	}
 	return b
 }
@@ -104,6 +115,9 @@ func (h *Hello) flags() (flags byte) {
 	}
 	if h.Checks {
 		flags |= helloChecks
+	}
+	if h.Lanes > 0 {
+		flags |= helloOrders
 	}
 	return flags
 }
@@ -143,6 +157,9 @@ func ParseHello(plain []byte, h *Hello) error {
 			return ErrHelloMalformed
 		}
 		h.Plan = append(h.Plan, port)
+	}
+	if at := helloPlanAt + 2*len(h.Plan); flags&helloOrders != 0 && len(body) >= at+helloLanesSize {
+		h.Lanes, h.FirstLanePort = helloUint16(body, at), helloUint16(body, at+2)
 	}
 	return nil
 }

@@ -38,6 +38,10 @@ func TestHelloLayout(t *testing.T) {
 			00727770 01 0d 3600 48ee 2ff2 6cca 0700
 			00000000000000000000ffffc0000201 20010db8000000000000000000000002
 			0200 49ee 48ee`},
+		{"lanes", Hello{Lanes: 4, FirstLanePort: 61000}, `
+			00727770 01 20 3600 0000 0000 0000 0000
+			00000000000000000000000000000000 00000000000000000000000000000000
+			0000 0400 48ee`},
 		{"nothing known", Hello{}, `
 			00727770 01 00 3200 0000 0000 0000 0000
 			00000000000000000000000000000000 00000000000000000000000000000000
@@ -74,6 +78,9 @@ func randomHello(r *rand.Rand) Hello {
 	if r.IntN(2) == 0 {
 		h.First = uint16(1 + r.IntN(65535))
 		h.Last = h.First + uint16(r.IntN(65536-int(h.First)))
+	}
+	if r.IntN(2) == 0 {
+		h.Lanes, h.FirstLanePort = uint16(1+r.IntN(65535)), uint16(r.Uint32())
 	}
 	for range r.IntN(MaxHelloPorts + 1) {
 		h.Plan = append(h.Plan, uint16(1+r.IntN(65535)))
@@ -153,10 +160,11 @@ func TestLaterHelloVersionIsNotMalformed(t *testing.T) {
 
 func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	want := sampleHello()
+	want.Lanes, want.FirstLanePort = 8, 61000
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
 	b[helloLengthAt] = byte(len(b))
-	b[flagsAt] |= 0xe0
+	b[flagsAt] |= 0xc0
 	var got Hello
 	if err := ParseHello(b, &got); err != nil {
 		t.Fatal(err)
