@@ -51,6 +51,7 @@ func keywords() []keyword {
 		}},
 		{name: "spread", set: file(setSpread)},
 		{name: "spread-ports", set: file(setSpreadPorts)},
+		{name: "spray", set: file(setSpray)},
 		{name: "underlay", set: file(setUnderlay)},
 		{name: "rx-cpus", set: file(setReceiveCPUs)},
 		{name: "outer-fragments", set: file(setOuterFragments)},

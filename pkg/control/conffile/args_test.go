@@ -114,7 +114,7 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 }
 
 func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
-	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "underlay", "rx-cpus", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
+	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "rx-cpus", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
 	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name"}

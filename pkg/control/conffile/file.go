@@ -49,6 +49,7 @@ type Interface struct {
 	Spread         *config.SpreadMode
 	Lanes          int           // 0 for the default
 	SpreadPorts    *spread.Ports // valid for config.CheckPorts
+	Spray          *config.Spray
 	Underlay       *config.UnderlayMode
 	ReceiveCPUs    *config.ReceiveCPUs
 	OuterFragments *config.OuterFragments
@@ -57,6 +58,7 @@ type Interface struct {
 
 // AddOwnSettings stores the settings that only ropewalk has, and that can change while a tunnel runs, in dev.
 func (i *Interface) AddOwnSettings(dev *config.Device) {
+	dev.Spray = i.Spray
 	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.ReceiveCPUs, i.OuterFragments
 }
 

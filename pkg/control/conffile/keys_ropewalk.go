@@ -32,6 +32,12 @@ func ropewalkKeys() []key {
 			defaultValue: "`" + spread.DefaultPorts.String() + "`",
 			about:        "Source ports to spread over, without the `ListenPort`.",
 		}},
+		{name: "Spray", quick: true, set: setSpray, doc: doc{
+			values:       "`off`, `auto`, " + strconv.Itoa(config.MinSpray) + "–" + strconv.Itoa(config.MaxSpray),
+			defaultValue: "`off`",
+			about: "Source ports over which one large flow is sprayed, towards peers with the same setting. " +
+				"[Spray](spread.md#spray).",
+		}},
 		{name: "Underlay", quick: true, set: setUnderlay, doc: doc{
 			values:       "`auto`, `udp`, `xdp`",
 			defaultValue: "`auto`",
@@ -81,6 +87,15 @@ func setSpreadPorts(p *parser, value string) string {
 		return fmt.Sprintf("two ports from %d on, such as %v", config.MinSpreadPort, spread.DefaultPorts)
 	}
 	p.file.Interface.SpreadPorts, p.portsLine = &ports, p.number
+	return ""
+}
+
+func setSpray(p *parser, value string) string {
+	spray, err := config.ParseSpray(value)
+	if err != nil {
+		return fmt.Sprintf(`"off", "auto" or a number from %d to %d`, config.MinSpray, config.MaxSpray)
+	}
+	p.file.Interface.Spray = &spray
 	return ""
 }
 
@@ -155,6 +170,9 @@ func formatRopewalk(b *bufio.Writer, i *Interface) {
 	}
 	if i.SpreadPorts != nil {
 		fmt.Fprintf(b, "SpreadPorts = %v\n", *i.SpreadPorts)
+	}
+	if i.Spray != nil {
+		fmt.Fprintf(b, "Spray = %v\n", *i.Spray)
 	}
 	if i.Underlay != nil {
 		fmt.Fprintf(b, "Underlay = %v\n", *i.Underlay)

@@ -192,6 +192,7 @@ func (d *fakeDevice) configureOwn(dev config.Device) {
 	if p := dev.SpreadPorts; p != nil {
 		r.Spread.FirstPort, r.Spread.LastPort = p.First, p.Last
 	}
+	assign(&r.Spread.Spray, dev.Spray)
 	assign(&r.Path.Mode, dev.Underlay)
 	if dev.ReceiveCPUs != nil {
 		r.Path.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: *dev.ReceiveCPUs}

@@ -65,6 +65,9 @@ func daemonFlags(conf *conffile.Interface, metrics string) []string {
 	if conf.SpreadPorts != nil {
 		flags = append(flags, "--spread-ports", conf.SpreadPorts.String())
 	}
+	if conf.Spray != nil {
+		flags = append(flags, "--spray", conf.Spray.String())
+	}
 	if conf.Underlay != nil {
 		flags = append(flags, "--underlay", conf.Underlay.String())
 	}

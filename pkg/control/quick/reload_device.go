@@ -27,6 +27,7 @@ func deviceKeys(dev *config.Device) []deviceKey {
 		keyOf(listenPortKey, &dev.ListenPort, 0),
 		keyOf("Spread", &dev.Spread, config.SpreadAuto),
 		keyOf("SpreadPorts", &dev.SpreadPorts, spread.DefaultPorts),
+		keyOf("Spray", &dev.Spray, config.SprayOff),
 		keyOf("Underlay", &dev.Underlay, config.UnderlayAuto),
 		keyOf("RxCPUs", &dev.ReceiveCPUs, config.ReceiveCPUs{}),
 		keyOf("OuterFragments", &dev.OuterFragments, false),
@@ -72,6 +73,7 @@ func (r *deviceReport) values() map[string]string {
 	if r.Spread != nil {
 		values["Spread"] = r.Spread.Mode.String()
 		values["SpreadPorts"] = r.Spread.Ports().String()
+		values["Spray"] = r.Spread.Spray.String()
 	}
 	if r.Path != nil {
 		var cpus config.ReceiveCPUs

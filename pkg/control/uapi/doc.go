@@ -10,8 +10,8 @@
 //   - probe=1, with a line "public_key=…": sends that peer a message that it answers, and one line of JSON (config.PeerProbe).
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
-//   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "underlay" (auto, udp or xdp),
-//     "rx_cpus" (off, auto or 0-3,8) and "outer_fragments" (off or on).
+//   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "spray" (off, auto or 4),
+//     "underlay" (auto, udp or xdp), "rx_cpus" (off, auto or 0-3,8) and "outer_fragments" (off or on).
 //
 // The answer to get=1 has WireGuard's keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
 //

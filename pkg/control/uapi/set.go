@@ -91,6 +91,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.Spread, err = parsed(value, config.ParseSpreadMode)
 	case keySpreadPorts:
 		p.dev.SpreadPorts, err = parsed(value, config.ParsePorts)
+	case keySpray:
+		p.dev.Spray, err = parsed(value, config.ParseSpray)
 	case keyUnderlay:
 		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
 	case keyReceiveCPUs:
@@ -216,6 +218,9 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.SpreadPorts != nil {
 		writeLine(b, keySpreadPorts, dev.SpreadPorts.String())
+	}
+	if dev.Spray != nil {
+		writeLine(b, keySpray, dev.Spray.String())
 	}
 	if dev.Underlay != nil {
 		writeLine(b, keyUnderlay, dev.Underlay.String())

@@ -60,6 +60,7 @@ const (
 const (
 	keySpread      = "spread"
 	keySpreadPorts = "spread_ports"
+	keySpray       = "spray"
 	keyUnderlay    = "underlay"
 	keyReceiveCPUs = "rx_cpus"
 	keyFragments   = "outer_fragments" // whether outer packets may be fragmented

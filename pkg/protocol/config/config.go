@@ -17,6 +17,7 @@ type Device struct {
 	FwMark         *uint32           // 0 removes the mark
 	Spread         *SpreadMode
 	SpreadPorts    *spread.Ports // the source ports to spread over; see CheckPorts
+	Spray          *Spray
 	Underlay       *UnderlayMode
 	ReceiveCPUs    *ReceiveCPUs // not with UnderlayXDP
 	OuterFragments *OuterFragments
@@ -62,6 +63,7 @@ type Status struct {
 	// Not part of WireGuard's status. The UAPI carries these fields separately, as a SpreadReport.
 	Spread      SpreadMode
 	SpreadPorts spread.Ports
+	Spray       Spray
 	Lanes       int // 0 when not known
 }
 

@@ -62,6 +62,7 @@ type PeerSpread struct {
 	Ports   int    `json:"ports"`            // source ports in use towards it; 0 unless active
 	Planned bool   `json:"planned"`          // the ports are from the peer's port plan
 	Gathers bool   `json:"gathers"`          // the peer has announced that it gathers
+	Sprays  int    `json:"sprays,omitempty"` // source ports over which one large flow may be sprayed; 0 for none
 	Reason  string `json:"reason,omitempty"` // why not active, for display; empty when active
 	// Blocked are those of the ports that the path does not admit: their flows leave from the listen port.
 	Blocked []uint16 `json:"blocked,omitempty"`
@@ -73,6 +74,7 @@ type SpreadReport struct {
 	Mode      SpreadMode            `json:"mode"`
 	FirstPort uint16                `json:"first_port"` // of SpreadPorts
 	LastPort  uint16                `json:"last_port"`
+	Spray     Spray                 `json:"spray"`
 	Lanes     int                   `json:"lanes"`
 	Peers     map[string]PeerSpread `json:"peers"` // by public key, in base64
 }
@@ -85,7 +87,7 @@ func (r *SpreadReport) Ports() spread.Ports {
 // SpreadReport returns the spreading part of st.
 func (st *Status) SpreadReport() SpreadReport {
 	r := SpreadReport{
-		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Lanes: st.Lanes,
+		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Spray: st.Spray, Lanes: st.Lanes,
 		Peers: make(map[string]PeerSpread, len(st.Peers)),
 	}
 	for i := range st.Peers {
@@ -96,7 +98,7 @@ func (st *Status) SpreadReport() SpreadReport {
 
 // AddSpread stores a report in st. Peers that are not in the report get the zero PeerSpread.
 func (st *Status) AddSpread(r SpreadReport) {
-	st.Spread, st.Lanes = r.Mode, r.Lanes
+	st.Spread, st.Spray, st.Lanes = r.Mode, r.Spray, r.Lanes
 	st.SpreadPorts = r.Ports()
 	byKey := make(map[noise.PublicKey]PeerSpread, len(r.Peers))
 	for text, p := range r.Peers {

@@ -74,10 +74,10 @@ func TestRangeWithListenPortIsRejected(t *testing.T) {
 
 func TestSpreadReportRoundTrip(t *testing.T) {
 	st := Status{
-		Name: "wg0", Spread: SpreadOn, SpreadPorts: spread.Ports{First: 2000, Last: 3000}, Lanes: 4,
+		Name: "wg0", Spread: SpreadOn, SpreadPorts: spread.Ports{First: 2000, Last: 3000}, Spray: 4, Lanes: 4,
 		PrivateKey: noise.PrivateKey{5},
 		Peers: []PeerStatus{
-			{PublicKey: noise.PublicKey{1}, Spread: PeerSpread{Active: true, Ports: 16, Planned: true, Gathers: true}},
+			{PublicKey: noise.PublicKey{1}, Spread: PeerSpread{Active: true, Ports: 16, Gathers: true, Sprays: 4}},
 			{PublicKey: noise.PublicKey{2}, Spread: PeerSpread{Reason: "it has not said that it gathers"}},
 		},
 	}
@@ -85,8 +85,8 @@ func TestSpreadReportRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `{"mode":"on","first_port":2000,"last_port":3000,"lanes":4,"peers":{` +
-		`"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=":{"active":true,"ports":16,"planned":true,"gathers":true},` +
+	want := `{"mode":"on","first_port":2000,"last_port":3000,"spray":"4","lanes":4,"peers":{` +
+		`"AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=":{"active":true,"ports":16,"planned":false,"gathers":true,"sprays":4},` +
 		`"AgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=":{"active":false,"ports":0,"planned":false,"gathers":false,` +
 		`"reason":"it has not said that it gathers"}}}`
 	if diff := cmp.Diff(want, string(text)); diff != "" {
