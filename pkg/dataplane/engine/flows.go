@@ -40,6 +40,7 @@ type FlowCounters struct {
 	Drops   uint64 // packets dropped by the lane's queue, or because they exceed the path MTU
 	First   int64  // of the engine's clock, when the flow was first seen
 	Last    int64
+	Sprayed int    // sent flows: the number of source ports over which they were last sprayed; 0 for none
 	Source  int    // sent flows: the source of the port that they last left from
 	Port    uint16 // received flows: the peer's port that they last came from
 }
@@ -176,7 +177,10 @@ func (t *transmitter) noteFlow(p *Peer, source, skip int) {
 	c := countFlow(table, t.train.FlowHash(), flowID{peer: p, Flow: t.train.Flow()}, bytes, t.now)
 	c.Packets += uint64(n)
 	c.Bytes += uint64(bytes)
-	c.Source = source
+	c.Source, c.Sprayed = source, 0
+	if t.stream != nil {
+		c.Sprayed = t.stream.ports()
+	}
 	t.lane.txFlows.put(table)
 }
 

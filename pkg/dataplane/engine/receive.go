@@ -36,6 +36,7 @@ type receiver struct {
 	in       []underlay.Datagrams // of the last receive call
 	buffers  []*buffer            // of in
 	queue    rxQueue
+	orders   orders
 	observed *flowTable // while messages of a run are delivered and flows are observed
 	opened   []session.Message
 	scratch  session.Scratch
@@ -101,11 +102,14 @@ func (r *receiver) next(conn underlay.Receiver) (n int, err error) {
 	n, ok := r.takeReceived()
 	switch {
 	case ok:
-	case r.idle():
+	case r.idle() && !r.orders.waiting():
 		r.lane.stats.rx.progress.rest()
 		n, err = conn.Recv(r.in)
 	case r.recv.tryRecv != nil:
 		n = r.recv.tryRecv(r.in)
+	}
+	if n == 0 && err == nil && r.idle() && r.orders.waiting() {
+		time.Sleep(orderPause)
 	}
 	return n, err
 }
@@ -135,6 +139,9 @@ func (r *receiver) handleReceived(n int) {
 			r.flush()
 		}
 		r.handleQuantum()
+	}
+	if len(r.orders.list) > 0 {
+		r.tendOrders()
 	}
 	r.flush()
 	r.publish()
@@ -240,6 +247,10 @@ func (r *receiver) openRun(run []byte, size int, e *element) {
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
 	e.newest = lastCounter(run, size, r.opened[:n])
+	if keys.HasStreams() {
+		r.deliverRun(s, keys, run, size, r.opened[:n], 0, e)
+		return
+	}
 	r.deliver(s, keys, r.opened[:n], 0, e)
 }
 
@@ -256,6 +267,9 @@ func lastCounter(run []byte, size int, opened []session.Message) uint64 {
 // deliver passes on the decrypted messages of one run, part of e. Bit i of checksumOK means that the checksums of the packet
 // in message i are correct.
 func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.Message, checksumOK uint64, e *element) {
+	if len(opened) == 0 {
+		return
+	}
 	r.observed = r.lane.rxFlows.take()
 	authentic, refused, rejected, data, control := 0, 0, 0, false, false
 	for i := range opened {

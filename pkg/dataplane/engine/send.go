@@ -21,7 +21,9 @@ func (t *transmitter) prepare(b *txBatch) {
 		i += g.runs
 		m := b.meta[g.first]
 		var ok bool
-		if g.counter, ok = m.keys.Reserve(g.messages); !ok {
+		if m.streamed {
+			g.counter = m.counter
+		} else if g.counter, ok = m.keys.Reserve(g.messages); !ok {
 			t.dropUnsealable(m, g.messages, drop.TXExhausted)
 			continue
 		}
@@ -114,7 +116,7 @@ func (p *Peer) sent(now int64, m *runMeta) {
 	} else {
 		p.Activity.Sent(now, m.inner > 0)
 	}
-	if rekeyDue(m.keys, now, false) {
+	if rekeyDue(m.keys, now, false) && (!m.streamed || p.Current.Load() == m.keys) { // a stream may end in the last session
 		p.SlowPath.Rekey()
 	}
 }

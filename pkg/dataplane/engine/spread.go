@@ -23,6 +23,9 @@ type Spread struct {
 	loads   *spread.Loads
 	blocked [4]uint64     // the sources that the path does not admit, as bits
 	checkAt *atomic.Int64 // see CheckAt
+	spray   Spray
+	// sprayLanes are the peer's receive lanes of sources, if flows may be sprayed.
+	sprayLanes []int
 }
 
 // noCheck is the time of CheckAt for never.
@@ -91,7 +94,10 @@ func (t *transmitter) chooseSource(p *Peer) int {
 	}
 	source := t.flowlets.Choose(s.loads, t.train.FlowHash(), t.now, t.train.Len()) // package spread calls the source a lane
 	s.requestCheck(p, t.now)                                                       // after Choose, so that the source is in use
-	if s.blocked[uint8(source)/64]>>(uint8(source)%64)&1 != 0 {
+	if s.spray.Ports > 0 {
+		t.noteElephant(p)
+	}
+	if s.blocks(source) {
 		return 0
 	}
 	return source

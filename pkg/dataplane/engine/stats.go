@@ -36,6 +36,9 @@ type LaneStats struct {
 	ICMPLimited uint64         `json:"icmp_limited"`
 	TxMarks     uint64         `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
 	RxMarks     uint64         `json:"rx_marks"`
+	TxSprayed   uint64         `json:"tx_sprayed"` // packets of sprayed flows
+	RxSprayed   uint64         `json:"rx_sprayed"`
+	RxOrder     OrderStats     `json:"rx_order"`   // how the lane has put RxSprayed in order
 	TxWorkers   workpool.Stats `json:"tx_workers"` // jobs submitted to workers
 	RxWorkers   workpool.Stats `json:"rx_workers"`
 	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
@@ -44,6 +47,22 @@ type LaneStats struct {
 	// SocketDrops counts the buffers that the kernel dropped at the lane's socket. Drops has an estimate of the packets in them.
 	SocketDrops uint64            `json:"socket_drops"`
 	Drops       map[string]uint64 `json:"drops"`
+}
+
+// OrderStats counts messages of sprayed flows.
+type OrderStats struct {
+	Waited    uint64 `json:"waited"`    // for others that belong in front of them
+	Late      uint64 `json:"late"`      // delivered after the lane had given them up
+	Skipped   uint64 `json:"skipped"`   // given up, because they were lost or late
+	Unordered uint64 `json:"unordered"` // delivered as they came, because they arrived at several lanes
+}
+
+// Add adds other to o.
+func (o *OrderStats) Add(other *OrderStats) {
+	o.Waited += other.Waited
+	o.Late += other.Late
+	o.Skipped += other.Skipped
+	o.Unordered += other.Unordered
 }
 
 // Stats returns a snapshot; it is consistent per counter, not across counters.
@@ -64,8 +83,9 @@ func (l *lane) snapshot() LaneStats {
 	return LaneStats{
 		TxPackets: tx.packets.Load(), TxBytes: tx.bytes.Load(), TxTrains: tx.trains.Load(), TxRuns: tx.runs.Load(),
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
-		TxMarks:    l.stats.txMarks.Load(),
-		RxMarks:    l.stats.rxMarks.Load(),
+		TxMarks:   l.stats.txMarks.Load(),
+		RxMarks:   l.stats.rxMarks.Load(),
+		TxSprayed: l.stats.sprayed.Load(), RxSprayed: l.stats.orders.received.Load(), RxOrder: l.stats.orders.load(),
 		ICMPErrors: l.stats.icmp.sent.Load(), ICMPLimited: l.stats.icmp.limited.Load(),
 		TxWorkers: l.sealJobs.Stats(), RxWorkers: l.openJobs.Stats(),
 		TxRunSizes: tx.sizes.load(), RxRunSizes: rx.sizes.load(),

@@ -31,6 +31,8 @@ func (s *LaneStats) add(o *LaneStats) {
 		{&s.RxTrains, o.RxTrains},
 		{&s.RxRuns, o.RxRuns},
 		{&s.TxMarks, o.TxMarks},
+		{&s.TxSprayed, o.TxSprayed},
+		{&s.RxSprayed, o.RxSprayed},
 		{&s.RxMarks, o.RxMarks},
 		{&s.ICMPErrors, o.ICMPErrors},
 		{&s.ICMPLimited, o.ICMPLimited},
@@ -46,6 +48,7 @@ func (s *LaneStats) add(o *LaneStats) {
 	} {
 		*sum.to += sum.more
 	}
+	s.RxOrder.Add(&o.RxOrder)
 	s.TxRunSizes.Add(&o.TxRunSizes)
 	s.RxRunSizes.Add(&o.RxRunSizes)
 	addCounts(s.Drops, o.Drops)

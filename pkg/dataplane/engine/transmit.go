@@ -44,7 +44,9 @@ type transmitter struct {
 	flushes  uint64        // number of the next flush, from 1
 	queue    txQueue
 	load     workload
-	holds    bool // runs that a full send buffer refuses are kept, not dropped
+	spray    sprayer
+	stream   *sprayer // of the parsed train; nil unless it is sprayed
+	holds    bool     // runs that a full send buffer refuses are kept, not dropped
 	icmp     icmpErrors
 	// scratchPacket holds one packet that exceeds a path MTU or cannot be delivered; nil until there is one.
 	scratchPacket []byte
@@ -176,7 +178,11 @@ func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair, sourc
 	if limit := p.pathLimit(); t.train.SegmentLen() > limit {
 		t.enqueueOversize(slot, p, keys, source, skip, limit)
 	} else {
+		if t.spray.on {
+			keys, source = t.sprayTrain(p, keys, source)
+		}
 		t.enqueueMessages(slot, p, keys, source, skip)
+		t.stream = nil
 	}
 	p.trafficOf(t.lane.index).enqueued.Store(t.flushes)
 }
@@ -211,14 +217,15 @@ func (t *transmitter) enqueueSingle(slot []byte, n int, p *Peer, keys *session.K
 	}
 	ecn := packet.ECNOf(msg[wire.DataHeaderLen : wire.DataHeaderLen+n]).Outer()
 	m := t.pending.last(source)
-	if m == nil || !m.accepts(p, keys, ecn, len(msg)) {
+	if m == nil || t.stream != nil || !m.accepts(p, keys, ecn, len(msg)) {
 		m = t.pending.open(source)
 		m.peer, m.keys, m.ecn, m.segSize = p, keys, ecn, len(msg)
+		t.reserve(m, 1)
 	}
 	t.pending.add(m, msg)
 	m.segments++
 	m.bytes += len(msg)
-	m.closed = len(msg) < m.segSize
+	m.closed = len(msg) < m.segSize || m.streamed
 	return m
 }
 
@@ -243,10 +250,18 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 		m.peer, m.keys, m.segSize, m.segments, m.bytes = p, keys, stride, count, l.Size()
 		m.inner, m.closed, m.layout, m.train, m.skip = (count-1)*segLen+last, true, l, t.train, first
 		m.ecn = t.train.ECN().Outer() // all packets of a train have one
+		t.reserve(m, count)
 		if first == skip {
 			m.trains = 1
 		}
 		t.pending.add(m, dst)
+	}
+}
+
+// reserve reserves the counters of a run now if it is sprayed: runs of several sources are sent in another order.
+func (t *transmitter) reserve(m *runMeta, messages int) {
+	if t.stream != nil {
+		m.counter, m.streamed = t.stream.stream.Reserve(messages)
 	}
 }
 

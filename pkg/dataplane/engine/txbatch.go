@@ -90,11 +90,11 @@ func (b *txBatch) bytes() (n int) {
 func (b *txBatch) spanAt(i int) sealSpan {
 	first := b.meta[i]
 	span := sealSpan{first: i, runs: 1, messages: first.segments}
-	if first.layout.Segments > 0 {
+	if first.layout.Segments > 0 || first.streamed {
 		return span
 	}
 	for _, m := range b.meta[i+1:] {
-		if m.keys != first.keys || m.layout.Segments > 0 {
+		if m.keys != first.keys || m.layout.Segments > 0 || m.streamed {
 			break
 		}
 		span.runs++

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+)
+
+// Messages of a sprayed flow (session.Stream) arrive at one lane from several ports. The lane puts them back into their order after it has
+// opened them, and before anything else sees them: only messages of the same stream wait for each other. All other messages cost one
+// pointer read per run.
+
+const (
+	// maxOrders is the number of streams that a lane puts in order at once, and maxPeerOrders that of those of one peer.
+	maxOrders     = 16
+	maxPeerOrders = 4
+	// maxWaitingBytes bounds the memory of the messages that wait in one lane. Beyond it, the stream with most of it gives up missing messages.
+	maxWaitingBytes = 16 << 20
+	// orderPause is the pause between two receive calls while messages wait and none arrive.
+	orderPause = 50 * time.Microsecond
+	// orderIdle is the time in ns after which an unused order is forgotten.
+	orderIdle = int64(time.Second)
+	// newStream is the number of the first message that a lane sees of a stream below which it waits for all before it.
+	newStream = 4096
+)
+
+// orderCounters counts messages of received streams.
+type orderCounters struct {
+	received  atomic.Uint64
+	waited    atomic.Uint64 // arrived before others that belong in front of them
+	late      atomic.Uint64 // arrived after the lane had given them up
+	skipped   atomic.Uint64 // given up: they were lost, or were late
+	unordered atomic.Uint64 // delivered as they came: they arrived at several lanes
+}
+
+func (c *orderCounters) load() OrderStats {
+	return OrderStats{Waited: c.waited.Load(), Late: c.late.Load(), Skipped: c.skipped.Load(), Unordered: c.unordered.Load()}
+}
+
+// order is one received stream.
+type order struct {
+	*spread.Order[waitingMessage]
+	session *Session
+	keys    *session.Keypair
+	number  uint32
+	usedAt  int64
+	bytes   int // of buffers
+}
+
+// waitingTrain holds messages that arrived together and wait. The buffer has copies of their plaintexts.
+type waitingTrain struct {
+	element  element
+	buffer   *buffer
+	messages []session.Message
+	verified []bool // the checksums of the packet are correct
+	left     int    // messages that still wait
+}
+
+// waitingMessage is one message of a train.
+type waitingMessage struct {
+	train *waitingTrain
+	index int
+}
+
+// orders are the received streams of a lane.
+type orders struct {
+	list   []*order
+	bytes  int             // of buffers
+	trains int             // that wait
+	free   []*waitingTrain // unused
+}
+
+// waiting reports whether messages wait.
+func (o *orders) waiting() bool { return o.trains > 0 }
+
+// deliverRun is deliver for a run of a session that has received streams.
+func (r *receiver) deliverRun(s *Session, keys *session.Keypair, run []byte, size int, opened []session.Message, checksumOK uint64, e *element) {
+	counter := func(i int) uint64 { return wire.Counter(run[i*size:]) }
+	streamed := func(i int) bool { return opened[i].Drop == drop.None && session.IsStream(counter(i)) }
+	for from, to := 0, 0; from < len(opened); from = to {
+		to = from + 1
+		if !streamed(from) {
+			for to < len(opened) && !streamed(to) {
+				to++
+			}
+			r.deliver(s, keys, opened[from:to], checksumOK>>from, e)
+			continue
+		}
+		for to < len(opened) && streamed(to) && counter(to) == counter(from)+uint64(to-from) {
+			to++
+		}
+		r.deliverStream(s, keys, counter(from), opened[from:to], checksumOK>>from, e)
+	}
+}
+
+// deliverStream delivers consecutive messages of a stream in their order.
+func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint64, opened []session.Message, checksumOK uint64, e *element) {
+	r.lane.stats.orders.received.Add(uint64(len(opened)))
+	o, number := r.orderOf(s, keys, counter)
+	if o == nil {
+		r.lane.stats.orders.unordered.Add(uint64(len(opened)))
+		r.deliver(s, keys, opened, checksumOK, e)
+		return
+	}
+	var train *waitingTrain
+	from := 0 // the first message that was neither delivered nor kept
+	for i := range opened {
+		place := o.Arrive(number+uint32(i), r.now)
+		for ; place == spread.Beyond; place = o.Arrive(number+uint32(i), r.now) {
+			r.deliver(s, keys, opened[from:i], checksumOK>>from, e)
+			from = i
+			r.makeRoom(o, number+uint32(i))
+		}
+		switch place {
+		case spread.Early:
+			r.deliver(s, keys, opened[from:i], checksumOK>>from, e)
+			from = i + 1
+			if train == nil {
+				train = r.newWaitingTrain(o, opened[i:], e)
+			}
+			r.keep(o, number+uint32(i), train, &opened[i], checksumOK>>i&1 != 0)
+			continue
+		case spread.Late:
+			r.lane.stats.orders.late.Add(1)
+		}
+		if o.Ready() {
+			r.deliver(s, keys, opened[from:i+1], checksumOK>>from, e)
+			from = i + 1
+			r.release(o)
+		}
+	}
+	r.deliver(s, keys, opened[from:], checksumOK>>from, e)
+	for r.orders.bytes > maxWaitingBytes {
+		r.makeRoom(r.orders.fattest(), 0)
+	}
+}
+
+// fattest returns the stream with most bytes that wait.
+func (o *orders) fattest() *order {
+	return slices.MaxFunc(o.list, func(a, b *order) int { return cmp.Compare(a.bytes, b.bytes) })
+}
+
+// orderOf returns the order of a stream, and the number of the message with the given counter in it. It returns nil if the messages of the
+// stream arrive at several lanes.
+func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64) (o *order, number uint32) {
+	stream, number := session.SplitStream(counter)
+	mine := r.recv.tryRecv != nil && keys.ClaimStream(stream, r.lane.index)
+	for i, o := range r.orders.list {
+		if o.keys != keys || o.number != stream {
+			continue
+		}
+		if o.usedAt = r.now; mine {
+			return o, number
+		}
+		r.endOrder(i)
+		return nil, number
+	}
+	if !mine {
+		return nil, number
+	}
+	if !r.roomForOrder(s.Peer) {
+		return nil, number
+	}
+	first := number
+	if number < newStream {
+		first = 0
+	}
+	o = &order{Order: spread.NewOrder[waitingMessage](first, r.now), session: s, keys: keys, number: stream, usedAt: r.now}
+	r.orders.list = append(r.orders.list, o)
+	return o, number
+}
+
+// roomForOrder reports whether a stream of p may be put in order. A peer with too many loses its oldest, never another peer's.
+func (r *receiver) roomForOrder(p *Peer) bool {
+	oldest, own := 0, 0
+	for i := len(r.orders.list) - 1; i >= 0; i-- {
+		if r.orders.list[i].session.Peer == p {
+			oldest = i
+			own++
+		}
+	}
+	if own > 0 && (own >= maxPeerOrders || len(r.orders.list) == maxOrders) {
+		r.endOrder(oldest)
+	}
+	return len(r.orders.list) < maxOrders
+}
+
+// newWaitingTrain returns a train with room for messages of e.
+func (r *receiver) newWaitingTrain(o *order, messages []session.Message, e *element) *waitingTrain {
+	size := 0
+	for i := range messages {
+		size += len(messages[i].Padded)
+	}
+	var t *waitingTrain
+	if last := len(r.orders.free) - 1; last < 0 {
+		t = new(waitingTrain)
+	} else {
+		t, r.orders.free = r.orders.free[last], r.orders.free[:last]
+	}
+	t.element, t.buffer = *e, r.queue.buffers.take(max(size, 1))
+	t.element.Buf, t.element.buffer = nil, nil // handled before
+	t.element.newest = 0                       // a message that waited moves no endpoint
+	t.messages, t.verified, t.left = t.messages[:0], t.verified[:0], 0
+	r.orders.bytes += len(t.buffer.bytes)
+	o.bytes += len(t.buffer.bytes)
+	r.orders.trains++
+	return t
+}
+
+// keep copies a message that has to wait.
+func (r *receiver) keep(o *order, number uint32, t *waitingTrain, m *session.Message, checksumOK bool) {
+	used := 0
+	if n := len(t.messages); n > 0 {
+		last := t.messages[n-1].Padded
+		used = len(t.buffer.bytes) - cap(last) + len(last)
+	}
+	end := used + copy(t.buffer.bytes[used:], m.Padded)
+	o.Keep(number, r.now, waitingMessage{t, len(t.messages)})
+	t.messages = append(t.messages, session.Message{Padded: t.buffer.bytes[used:end:len(t.buffer.bytes)]})
+	t.verified = append(t.verified, checksumOK)
+	t.left++
+	r.lane.stats.orders.waited.Add(1)
+}
+
+// release delivers the messages that need not wait any longer.
+func (r *receiver) release(o *order) {
+	for {
+		missing := o.Missing()
+		m, ok := o.Next(r.now)
+		if !ok {
+			return
+		}
+		r.lane.stats.orders.skipped.Add(uint64(missing))
+		r.deliverWaiting(o, m)
+	}
+}
+
+// makeRoom delivers the first message that waits, for one with the given number.
+func (r *receiver) makeRoom(o *order, number uint32) {
+	missing := o.Missing()
+	m, ok := o.MakeRoom(number)
+	if !ok {
+		return
+	}
+	r.lane.stats.orders.skipped.Add(uint64(missing))
+	r.deliverWaiting(o, m)
+	r.release(o)
+}
+
+// deliverWaiting delivers a message that has waited. The buffer stays until what was merged is written.
+func (r *receiver) deliverWaiting(o *order, m waitingMessage) {
+	t, verified := m.train, uint64(0)
+	if t.verified[m.index] {
+		verified = 1
+	}
+	r.deliver(o.session, o.keys, t.messages[m.index:m.index+1], verified, &t.element)
+	if t.left--; t.left > 0 {
+		return
+	}
+	r.orders.bytes -= len(t.buffer.bytes)
+	o.bytes -= len(t.buffer.bytes)
+	r.orders.trains--
+	r.queue.buffers.release(t.buffer)
+	t.buffer, t.element = nil, element{}
+	clear(t.messages)
+	if len(r.orders.free) < maxOrders {
+		r.orders.free = append(r.orders.free, t)
+	}
+	r.flushIfFull()
+}
+
+// tendOrders delivers the messages whose wait is over, and forgets streams that have ended.
+func (r *receiver) tendOrders() {
+	for i := 0; i < len(r.orders.list); {
+		o := r.orders.list[i]
+		r.release(o)
+		o.Tick(r.now)
+		if r.now-o.usedAt >= orderIdle && o.Waiting() == 0 {
+			r.endOrder(i)
+			continue
+		}
+		i++
+	}
+}
+
+// endOrder delivers what waits in order i, in order, and forgets it.
+func (r *receiver) endOrder(i int) {
+	o := r.orders.list[i]
+	r.orders.list = slices.Delete(r.orders.list, i, i+1)
+	for o.Waiting() > 0 {
+		r.makeRoom(o, 0)
+	}
+}

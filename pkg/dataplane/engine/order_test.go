@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// ordering makes the rig's lane one that may wait.
+func (r *rig) ordering() { r.rx.recv.tryRecv = func([]underlay.Datagrams) int { return 0 } }
+
+// sealAs returns a message from the peer with a counter.
+func (r *rig) sealAs(counter uint64, plain []byte) []byte {
+	l := session.NewLayout(1, len(plain), len(plain), DefaultMTU)
+	msg := make([]byte, l.Size())
+	copy(msg[wire.DataHeaderLen:], plain)
+	if r.remote.SealTrain(&r.scratch, msg, l, counter) != len(msg) {
+		r.tb.Fatal("the peer cannot seal")
+	}
+	return msg
+}
+
+// stream is a flow that the rig's peer sprays.
+type stream struct {
+	r     *rig
+	first uint64
+	plain [][]byte
+}
+
+func (r *rig) stream(n int) *stream {
+	s, ok := r.remote.OpenStream()
+	if !ok {
+		r.tb.Fatal("no stream")
+	}
+	defer s.Close()
+	first, _ := s.Reserve(1 << 30)
+	st := &stream{r: r, first: first}
+	f := flow.Flow{Ends: in4, ID: 1}
+	for range n {
+		st.plain = append(st.plain, f.Next(100)[offload.VnetHdrLen:])
+	}
+	return st
+}
+
+// arrive receives messages of the stream, each from its own port.
+func (s *stream) arrive(numbers ...int) {
+	for _, n := range numbers {
+		msg := s.r.sealAs(s.first+uint64(n), s.plain[n%len(s.plain)])
+		s.r.receive(msg, len(msg))
+	}
+}
+
+// got returns the numbers of the packets that were delivered since the last call.
+func (s *stream) got() (numbers []int) {
+	for _, train := range s.r.delivered() {
+		packets, err := flow.Packets(train)
+		if err != nil {
+			s.r.tb.Fatal(err)
+		}
+		for _, p := range packets {
+			numbers = append(numbers, slices.IndexFunc(s.plain, func(q []byte) bool { return slices.Equal(p[40:], q[40:]) }))
+		}
+	}
+	return numbers
+}
+
+func TestStreamIsDeliveredInOrder(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(8)
+	s.arrive(0, 2, 3, 5)
+	if got := s.got(); !slices.Equal(got, []int{0}) {
+		t.Errorf("got %v before 1 arrived", got)
+	}
+	s.arrive(1)
+	if got := s.got(); !slices.Equal(got, []int{1, 2, 3}) {
+		t.Errorf("got %v when 1 arrived", got)
+	}
+	r.now += 2 * int64(spread.MaxOrderWait)
+	r.rx.handleReceived(0)
+	if got := s.got(); !slices.Equal(got, []int{5}) {
+		t.Errorf("got %v when 4 was lost", got)
+	}
+	s.arrive(4)
+	if got := s.got(); !slices.Equal(got, []int{4}) {
+		t.Errorf("got %v when 4 was late", got)
+	}
+	want := OrderStats{Waited: 3, Late: 1, Skipped: 1}
+	if got := r.engine.Stats().Lanes[0].RxOrder; got != want || r.rx.orders.waiting() || r.rx.orders.bytes != 0 {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
+
+// TestOtherFlowsDoNotWaitForStream: only the messages of the stream do.
+func TestOtherFlowsDoNotWaitForStream(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(2)
+	early, udp := r.sealAs(s.first+1, s.plain[1]), in4.UDP(make([]byte, len(s.plain[0])-28))
+	other, size := r.seal(udp)
+	r.receive(slices.Concat(early, other, r.sealAs(s.first+3, s.plain[1])), size) // coalesced: they came from one port
+	if got := r.delivered(); len(got) != 1 || !slices.Equal(got[0][offload.VnetHdrLen:], udp) {
+		t.Errorf("%d trains were delivered, want that of the other flow", len(got))
+	}
+	if n := r.rx.orders.list[0].Waiting(); n != 2 {
+		t.Errorf("%d messages wait, want 2", n)
+	}
+}
+
+// TestReplayedMessagesOfStreamDoNotWait checks that one message cannot take the place of others.
+func TestReplayedMessagesOfStreamDoNotWait(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(4)
+	s.arrive(2, 2, 2)
+	if n := r.drops(drop.RXReplay); n != 2 || r.rx.orders.list[0].Waiting() != 1 {
+		t.Errorf("%d replays were dropped, %d messages wait", n, r.rx.orders.list[0].Waiting())
+	}
+}
+
+// TestStreamAtSeveralLanesIsNotOrdered: each lane would wait for what the other has.
+func TestStreamAtSeveralLanesIsNotOrdered(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(8)
+	s.arrive(0, 2)
+	r.keys.ClaimStream(0, 7)
+	s.arrive(3, 6)
+	if got := s.got(); !slices.Equal(got, []int{0, 2, 3, 6}) {
+		t.Errorf("got %v", got)
+	}
+	if o := r.engine.Stats().Lanes[0].RxOrder; o.Unordered != 2 || len(r.rx.orders.list) != 0 {
+		t.Errorf("counted %+v", o)
+	}
+}
+
+// TestPeerCannotOccupyOrders has a peer that begins streams and sends their ends only.
+func TestPeerCannotOccupyOrders(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	other, _ := r.newPeer("10.0.0.9/32")
+	ours, theirs := r.newSession(other, true)
+	st, _ := theirs.OpenStream()
+	first, _ := st.Reserve(8)
+	late := func(n uint64) {
+		remote := r.remote
+		r.remote = theirs
+		msg := r.sealAs(first+n, flow.Ends{Src: mustPort("10.0.0.9:5"), Dst: out4.Src}.UDP([]byte{byte(n)}))
+		r.remote = remote
+		r.receive(msg, len(msg))
+	}
+	late(0)
+	late(2)
+	for range 3 * maxOrders {
+		s := r.stream(1)
+		s.arrive(7, 9000, 1<<29)
+	}
+	r.delivered()
+	own := 0
+	for _, o := range r.rx.orders.list {
+		if o.keys != ours {
+			own++
+		}
+	}
+	if own > maxPeerOrders || r.rx.orders.bytes > maxWaitingBytes {
+		t.Errorf("the peer has %d streams, and %d bytes wait", own, r.rx.orders.bytes)
+	}
+	late(1)
+	if n := len(r.delivered()); n == 0 || r.engine.Stats().Lanes[0].RxOrder.Late != 0 {
+		t.Errorf("%d trains of the other peer came out, late: %d", n, r.engine.Stats().Lanes[0].RxOrder.Late)
+	}
+}
+
+// TestWaitingBytesAreBounded sends every other message, so that all wait.
+func TestWaitingBytesAreBounded(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(0)
+	s.plain = [][]byte{in4.UDP(make([]byte, 3000))} // a buffer of 16 KiB for each
+	for n := 1; n < 3000; n += 2 {
+		s.arrive(n)
+		if r.rx.orders.bytes > maxWaitingBytes {
+			t.Fatalf("%d bytes wait", r.rx.orders.bytes)
+		}
+		if n%256 == 1 {
+			r.delivered()
+		}
+	}
+	if r.engine.Stats().Lanes[0].RxOrder.Skipped == 0 {
+		t.Error("nothing was given up")
+	}
+}
+
+func TestEndedStreamsAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(4)
+	s.arrive(0, 2)
+	r.now += 2 * orderIdle
+	r.rx.handleReceived(0)
+	r.rx.handleReceived(0)
+	if n := len(r.rx.orders.list); n != 0 {
+		t.Errorf("%d streams are left", n)
+	}
+	s.arrive(3) // waits once more
+	r.now += 2 * int64(spread.MaxOrderWait)
+	r.rx.handleReceived(0)
+	if got := s.got(); !slices.Equal(got, []int{0, 2, 3}) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestOrderingAllocatesNothing(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(1)
+	const rounds = 60
+	var messages [][]byte
+	for n := range 2 * rounds {
+		messages = append(messages, r.sealAs(s.first+uint64(n^1), s.plain[0]))
+	}
+	buf, at := make([]byte, tun.MaxTrain), 0
+	if n := testing.AllocsPerRun(rounds-10, func() {
+		for range 2 {
+			r.receive(messages[at], len(messages[at]))
+			at++
+		}
+		for r.tun.TryReceive(0, buf) > 0 {
+		}
+	}); n != 0 {
+		t.Errorf("got %v allocations per pair of messages, want 0", n)
+	}
+	if o := r.engine.Stats().Lanes[0].RxOrder; o.Waited < rounds-10 {
+		t.Errorf("counted %+v", o)
+	}
+}
