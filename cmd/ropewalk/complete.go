@@ -144,6 +144,8 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return peerKeys(name), noFiles
 	case "spread":
 		return []string{"auto", "off", "on"}, noFiles
+	case "spray":
+		return []string{"off", "auto"}, noFiles
 	case "underlay":
 		return []string{"auto", "udp", "xdp"}, noFiles
 	case "rx-cpus":

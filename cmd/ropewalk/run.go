@@ -29,6 +29,7 @@ type runOptions struct {
 	log      logOptions
 	spread   config.SpreadMode
 	ports    spread.Ports
+	spray    config.Spray
 	metrics  metricsFlags
 	underlay underlayFlags
 	takeover bool
@@ -85,6 +86,9 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 		"spread inner flows over source ports: `auto|off|on`\n(auto: to peers that support gathering; on: to all peers)")
 	completeFlag(cmd, "spread", "auto", "off", "on")
 	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over; the listen port must not be among them")
+	cmd.Flags().TextVar(&o.spray, "spray", config.SprayOff,
+		"source ports over which one large flow is sprayed, to peers that have the flag too:\n`off|auto|N`, N from 2 to 16 (docs/spread.md)")
+	completeFlag(cmd, "spray", "off", "auto")
 	o.underlay.add(cmd)
 	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
@@ -176,7 +180,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 	return daemon.Options{
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
-		Spread: o.spread, SpreadPorts: o.ports, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
+		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		ReceiveCPUs: o.underlay.cpus, OuterFragments: o.underlay.fragments,
 		StateDir: quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {

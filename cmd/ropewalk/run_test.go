@@ -36,7 +36,7 @@ func TestRunRejectsInvalidFlagValues(t *testing.T) {
 // TestDaemonGetsFlagsOfItsParent parses the arguments that `run --daemon` passes on.
 func TestDaemonGetsFlagsOfItsParent(t *testing.T) {
 	given := []string{
-		"-d", "--lanes", "3", "--nice", "-5", "--workers", "auto", "--mtu=1380", "--spread", "on", "--spread-ports", "62000-62063",
+		"-d", "--lanes", "3", "--nice", "-5", "--workers", "auto", "--mtu=1380", "--spread", "on", "--spread-ports", "62000-62063", "--spray", "4",
 		"--log-level", "debug", "--log-format", "json", "--metrics", "127.0.0.1:9820", "--metrics-per-peer", "off", "--metrics-config", "web.yml",
 		"--underlay", "udp", "--underlay-device", "eth1", "--rx-cpus", "0-3,8", "--outer-fragments", "on",
 	}

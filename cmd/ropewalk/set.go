@@ -25,6 +25,7 @@ func newSetCmd() *cobra.Command {
 			"  private-key FILE        an empty file removes the key\n" +
 			"  spread auto|off|on      as `ropewalk run --spread` (not in wg)\n" +
 			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not in wg)\n" +
+			"  spray off|auto|N        as `ropewalk run --spray` (not in wg)\n" +
 			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
 			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not in wg)\n" +
 			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +

@@ -23,6 +23,7 @@ type Options struct {
 
 	Spread         config.SpreadMode
 	SpreadPorts    spread.Ports // zero stands for spread.DefaultPorts
+	Spray          config.Spray
 	Underlay       config.UnderlayMode
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
 	ReceiveCPUs    config.ReceiveCPUs

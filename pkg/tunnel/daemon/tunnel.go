@@ -41,7 +41,7 @@ func routeMTU(to *underlay.Endpoint, mark uint32) (int, error) {
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.
 func (d *Daemon) configure() error {
 	o := &d.o
-	c := config.Device{Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs, OuterFragments: &o.OuterFragments}
+	c := config.Device{Spray: &o.Spray, Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs, OuterFragments: &o.OuterFragments}
 	if err := d.tunnel.Configure(c); err != nil {
 		return fmt.Errorf("configuring the device: %w", err)
 	}

@@ -43,7 +43,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
 		return err
 	}
-	d.configureSpread(c.Spread, c.SpreadPorts)
+	d.configureSpread(c.Spread, c.SpreadPorts, c.Spray)
 	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
 	d.configureFragments(c.OuterFragments)
 	if private != nil && !private.Equal(d.private) {
@@ -350,8 +350,8 @@ func (d *Device) checkSpread(c *config.Device) error {
 	return nil
 }
 
-// configureSpread changes the spread mode and ports; nil leaves a setting unchanged. The caller holds mu.
-func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
+// configureSpread changes the spread mode and ports, and spraying; nil leaves a setting unchanged. The caller holds mu.
+func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports, spray *config.Spray) {
 	old := *d.spreading.Load()
 	s := old
 	if mode != nil {
@@ -360,10 +360,17 @@ func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports) {
 	if ports != nil {
 		s.ports = *ports
 	}
+	if spray != nil {
+		s.spray = *spray
+	}
 	if s == old {
 		return
 	}
 	d.spreading.Store(&s)
+	if old.spray = s.spray; s == old {
+		d.updateSpray()
+		return
+	}
 	d.resetSources()
 	d.resetSelection()
 	d.renewHellos(false)

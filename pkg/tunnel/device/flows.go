@@ -24,6 +24,7 @@ type Flow struct {
 	FlowID
 	Lane      int    `json:"lane"` // FlowReport.Lanes for the slow path
 	OuterPort uint16 `json:"outer_port"`
+	Sprayed   int    `json:"sprayed,omitempty"` // sent flows: the number of source ports over which the flow is sprayed; absent for none
 	Packets   uint64 `json:"packets"`
 	Bytes     uint64 `json:"bytes"`
 	Marks     uint64 `json:"marks"`
@@ -77,7 +78,7 @@ func (d *Device) byEngine() map[*engine.Peer]*Peer {
 
 func flowOf(f *engine.FlowStats, p *Peer) Flow {
 	flow := Flow{
-		FlowID: FlowID{Direction: "tx", Peer: p.key.Base64(), Name: p.nameText()}, Lane: f.Lane, OuterPort: f.Port,
+		FlowID: FlowID{Direction: "tx", Peer: p.key.Base64(), Name: p.nameText()}, Lane: f.Lane, OuterPort: f.Port, Sprayed: f.Sprayed,
 		Packets: f.Packets, Bytes: f.Bytes, Marks: f.Marks, Drops: f.Drops, First: f.First, Last: f.Last,
 	}
 	if f.Received {

@@ -133,7 +133,7 @@ func (d *Device) saveState() *State {
 func (d *Device) saveSettings() *State {
 	return &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
-		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Underlay: config.UnderlayMode(d.underlayMode.Load()),
+		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Spray: d.spreading.Load().spray, Underlay: config.UnderlayMode(d.underlayMode.Load()),
 		ReceiveCPUs: d.receiveCPUsState(), OuterFragments: config.OuterFragments(d.fragments.Load()),
 	}
 }
@@ -143,7 +143,7 @@ func (d *Device) saveSettings() *State {
 func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
-		PrivateKey: &private, ListenPort: &s.ListenPort, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts,
+		PrivateKey: &private, ListenPort: &s.ListenPort, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
 		Underlay: &s.Underlay, ReceiveCPUs: s.ReceiveCPUs, OuterFragments: &s.OuterFragments, ReplacePeers: true,
 	}
 	for i := range s.Peers {

@@ -20,6 +20,19 @@ func (d *Device) renewHellos(moved bool) {
 	}
 }
 
+// updateSpray tells all peers that the configuration of spraying has changed. The caller holds Device.mu.
+func (d *Device) updateSpray() {
+	for _, p := range d.peers {
+		p.mu.Lock()
+		p.updateSpread()
+		if p.running && p.hello.ropewalk && p.engine.Current.Load() != nil {
+			p.queryHello(p.dev.clock())
+			p.armTimer(p.dev.clock())
+		}
+		p.mu.Unlock()
+	}
+}
+
 // resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
 func (p *Peer) resetHello(reason error) {
 	p.hello = helloExchange{unknown: reason, sentAt: p.hello.sentAt}
@@ -153,6 +166,9 @@ func (p *Peer) localHello() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
 		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, Checks: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+	}
+	if p.dev.spreading.Load().spray != config.SprayOff {
+		h.Lanes, h.FirstLanePort = p.dev.selection.receiveLanes(p.dev.engine.Lanes())
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		local := to.Src

@@ -126,6 +126,17 @@ func (s *laneSelection) apply() {
 	s.log.Warn("setting the reuseport program (classic BPF) failed, received flows may share lanes until the interface goes down and up", "error", err)
 }
 
+// receiveLanes returns the number of receive lanes, of which there are n, for a hello: 0 if the source port does not select the lane. Messages
+// from port first + i arrive at lane i modulo lanes.
+func (s *laneSelection) receiveLanes(n int) (lanes, first uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.active && n > 1 {
+		return 0, 0
+	}
+	return uint16(n), s.spread.First
+}
+
 // SelectionReport describes how receive lanes are selected.
 type SelectionReport struct {
 	ByPort bool   `json:"by_port"`          // by the source port's index in a plan, or in the range at the time the port was opened

@@ -26,6 +26,7 @@ type Planner func(local netip.AddrPort, peer netip.Addr, mark uint32, candidates
 type spreadConfig struct {
 	mode  config.SpreadMode
 	ports spread.Ports
+	spray config.Spray
 }
 
 // resetSources discards the sources and uses those of the present port. The caller holds mu.
@@ -109,12 +110,13 @@ func (p *Peer) spreadSources() (list []uint8, planned bool, why error) {
 // updateSpread updates the lanes, the status and the log after a change that may start or stop spread. The caller holds mu.
 func (p *Peer) updateSpread() {
 	list, planned, why := p.spreadSources()
-	p.publishSpread(list, why)
+	p.publishSpread(list, p.sprayTo(planned), why)
 	p.startChecks()
 	state := config.PeerSpread{Active: why == nil, Ports: len(list), Planned: planned, Gathers: p.hello.remote.Gathers}
 	if why != nil {
 		state.Ports, state.Reason = 0, why.Error()
 	} else {
+		state.Sprays = p.engine.Spread.Load().Spray().Ports
 		state.Blocked = p.blockedPorts()
 	}
 	p.path.spread = state
@@ -152,15 +154,29 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 	}
 }
 
+// sprayTo returns how flows to the peer may be sprayed: both sides have to want it. Each port of a port plan has a lane of its own at the
+// peer, so no flow can be sprayed over them. The caller holds mu.
+func (p *Peer) sprayTo(planned bool) engine.Spray {
+	x, n := &p.hello, p.dev.spreading.Load().spray.Ports()
+	if n == 0 || planned || !x.known || x.remote.Lanes == 0 {
+		return engine.Spray{}
+	}
+	return engine.Spray{Ports: n, Lanes: int(x.remote.Lanes), FirstPort: x.remote.FirstLanePort}
+}
+
 // publishSpread passes the sources to the lanes. While spread may still start, lanes record flows, so that none is reordered then.
-func (p *Peer) publishSpread(list []uint8, why error) {
-	old := p.engine.Spread.Load()
+func (p *Peer) publishSpread(list []uint8, spray engine.Spray, why error) {
+	old, next := p.engine.Spread.Load(), (*engine.Spread)(nil)
 	switch {
 	case why == nil || errors.Is(why, errNoSession) || errors.Is(why, errAwaitingHello) || errors.Is(why, errNotHeard):
-		if old == nil || !slices.Equal(old.Sources(), list) {
-			p.engine.Spread.Store(engine.NewSpread(list))
+		if next = old; old == nil || !slices.Equal(old.Sources(), list) {
+			next = engine.NewSpread(list)
 		}
-	case old != nil:
-		p.engine.Spread.Store(nil)
+		if ref := p.dev.port.Load(); ref != nil && next.Spray() != spray {
+			next = next.Sprayed(spray, ref.Source)
+		}
+	}
+	if next != old {
+		p.engine.Spread.Store(next)
 	}
 }

@@ -31,9 +31,11 @@ type State struct {
 	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which older daemons can parse
 	// OuterFragments is absent for off, which older daemons can parse.
 	OuterFragments config.OuterFragments `json:"outer_fragments,omitempty"`
-	Peers          []PeerState           `json:"peers"`
-	Stats          engine.Stats          `json:"stats"`
-	Handshakes     HandshakeStats        `json:"handshakes"`
+	// Spray is absent for off, which older daemons can parse.
+	Spray      config.Spray   `json:"spray,omitempty"`
+	Peers      []PeerState    `json:"peers"`
+	Stats      engine.Stats   `json:"stats"`
+	Handshakes HandshakeStats `json:"handshakes"`
 }
 
 // PeerState is the state of one peer.

@@ -25,6 +25,7 @@ func (d *Device) Status() config.Status {
 		Peers:       make([]config.PeerStatus, 0, len(d.peers)),
 		Spread:      d.spreading.Load().mode,
 		SpreadPorts: d.spreadPorts(),
+		Spray:       d.spreading.Load().spray,
 		Lanes:       d.engine.Lanes(),
 	}
 	if id := d.identity.Load(); id != nil {
@@ -117,7 +118,7 @@ func (d *Device) eachPeer(f func(key string, p *Peer)) {
 func (d *Device) spreadReport() config.SpreadReport {
 	ports := d.spreadPorts()
 	r := config.SpreadReport{
-		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Lanes: d.engine.Lanes(),
+		Mode: d.spreading.Load().mode, FirstPort: ports.First, LastPort: ports.Last, Spray: d.spreading.Load().spray, Lanes: d.engine.Lanes(),
 		Peers: map[string]config.PeerSpread{},
 	}
 	d.eachPeer(func(key string, p *Peer) { r.Peers[key] = p.path.spread })
