@@ -71,6 +71,7 @@ type spreadJSON struct {
 	Mode      config.SpreadMode `json:"mode"`
 	FirstPort uint16            `json:"first_port"`
 	LastPort  uint16            `json:"last_port"`
+	Spray     config.Spray      `json:"spray"`
 }
 
 // JSON prints devices as one document, peers in the order of the pretty form. Secret keys are omitted unless Options.ShowKeys is
@@ -121,7 +122,7 @@ func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
 
 func newLanesJSON(st *config.Status, s *Stats) *lanesJSON {
 	return &lanesJSON{
-		Up: s.Up, Spread: spreadJSON{st.Spread, st.SpreadPorts.First, st.SpreadPorts.Last},
+		Up: s.Up, Spread: spreadJSON{st.Spread, st.SpreadPorts.First, st.SpreadPorts.Last, st.Spray},
 		TUN: s.TUN, Underlay: s.Underlay, Path: s.Path, Selection: s.Selection, Lanes: s.Lanes, Slow: s.Slow, Drops: s.AllDrops(),
 		Cipher: s.Cipher, Workers: s.Workers,
 	}

@@ -18,6 +18,9 @@ func (p *printer) lanes(st *config.Status) {
 	text := st.Spread.String()
 	if st.Spread != config.SpreadOff {
 		text += ", ports " + st.SpreadPorts.String()
+		if st.Spray != config.SprayOff {
+			text += ", spray " + st.Spray.String()
+		}
 	}
 	p.report("spread", text)
 	p.field("lanes", strconv.Itoa(st.Lanes))
@@ -37,6 +40,9 @@ func (p *printer) stats(s *Stats) {
 			p.bytes(l.RxBytes), count(l.RxPackets, "packet"), p.bytes(l.TxBytes), count(l.TxPackets, "packet"))
 		if n := l.Drops[socketDrop]; n > 0 {
 			text += fmt.Sprintf(", %d dropped at its socket", n)
+		}
+		if sprayed := l.TxSprayed + l.RxSprayed; sprayed > 0 {
+			text += fmt.Sprintf(", %d sprayed", sprayed)
 		}
 		if marks := l.TxMarks + l.RxMarks; marks > 0 {
 			text += fmt.Sprintf(", %d marked", marks)
@@ -175,6 +181,9 @@ func peerSpreadText(s config.PeerSpread) string {
 	text := count(uint64(s.Ports), "port")
 	if s.Planned {
 		text += ", planned"
+	}
+	if s.Sprays > 0 {
+		text += fmt.Sprintf(", a large flow over %d", s.Sprays)
 	}
 	if len(s.Blocked) > 0 {
 		text += fmt.Sprintf(", %d blocked on the path", len(s.Blocked))

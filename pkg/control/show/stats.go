@@ -60,6 +60,9 @@ type LaneStats struct {
 	RxRuns      uint64      `json:"rx_runs"`
 	TxMarks     uint64      `json:"tx_marks"`
 	RxMarks     uint64      `json:"rx_marks"`
+	TxSprayed   uint64      `json:"tx_sprayed"`
+	RxSprayed   uint64      `json:"rx_sprayed"`
+	RxOrder     OrderStats  `json:"rx_order"`
 	ICMPErrors  uint64      `json:"icmp_errors"`
 	ICMPLimited uint64      `json:"icmp_limited"`
 	TxWorkers   WorkerStats `json:"tx_workers"`
@@ -67,6 +70,14 @@ type LaneStats struct {
 	// SocketDrops counts buffers; reason rx_socket in Drops estimates the packets in them.
 	SocketDrops uint64            `json:"socket_drops"`
 	Drops       map[string]uint64 `json:"drops"`
+}
+
+// OrderStats counts the messages of sprayed flows that arrived out of order. See engine.OrderStats.
+type OrderStats struct {
+	Waited    uint64 `json:"waited"`
+	Late      uint64 `json:"late"`
+	Skipped   uint64 `json:"skipped"`
+	Unordered uint64 `json:"unordered"`
 }
 
 // WorkerStats counts the jobs that a lane submitted to the worker pool. See workpool.Stats.

@@ -147,6 +147,7 @@ func (s *scrape) lanes() {
 		errors += l.ICMPErrors
 		limited += l.ICMPLimited
 	}
+	s.spray()
 	s.count(icmpErrors, errors, "sent")
 	s.count(icmpErrors, limited, "limited")
 	s.count(laneSocketDropped, slow.SocketDrops, slowLane)
@@ -169,6 +170,23 @@ func (s *scrape) lane(name string, l *engine.LaneStats, drops uint64) {
 	s.count(laneMarks, l.TxMarks, name, "transmit")
 	s.count(laneMarks, l.RxMarks, name, "receive")
 	s.count(laneDropped, drops, name)
+}
+
+// spray emits the counters of sprayed flows, which the slow path does not have.
+func (s *scrape) spray() {
+	var sum engine.LaneStats
+	for i := range s.Stats.Lanes {
+		l := &s.Stats.Lanes[i]
+		sum.TxSprayed += l.TxSprayed
+		sum.RxSprayed += l.RxSprayed
+		sum.RxOrder.Add(&l.RxOrder)
+	}
+	s.count(sprayPackets, sum.TxSprayed, "sent")
+	s.count(sprayPackets, sum.RxSprayed, "received")
+	s.count(sprayPackets, sum.RxOrder.Waited, "waited")
+	s.count(sprayPackets, sum.RxOrder.Late, "late")
+	s.count(sprayPackets, sum.RxOrder.Skipped, "skipped")
+	s.count(sprayPackets, sum.RxOrder.Unordered, "unordered")
 }
 
 // workers emits the counters of the jobs that a lane submitted to the worker pool.

@@ -13,8 +13,9 @@ import (
 // InnerFlow is one inner flow in one direction of one lane, with its rates between two reports.
 type InnerFlow struct {
 	device.FlowID
-	Lane       string  `json:"lane"`       // 0, 1, … or slow
-	OuterPort  uint16  `json:"outer_port"` // the source port of its messages: this host's for tx, the peer's for rx
+	Lane       string  `json:"lane"`              // 0, 1, … or slow
+	OuterPort  uint16  `json:"outer_port"`        // the source port of its messages: this host's for tx, the peer's for rx
+	Sprayed    int     `json:"sprayed,omitempty"` // tx: the number of source ports over which the flow is sprayed, OuterPort among them
 	ByteRate   float64 `json:"bytes_per_second"`
 	PacketRate float64 `json:"packets_per_second"`
 	DropRate   float64 `json:"drops_per_second"`
@@ -59,7 +60,7 @@ func CompareFlows(before, now *device.FlowReport) []InnerFlow {
 			old = new(device.Flow)
 		}
 		flows[i] = InnerFlow{
-			FlowID: f.FlowID, Lane: strconv.Itoa(f.Lane), OuterPort: f.OuterPort,
+			FlowID: f.FlowID, Lane: strconv.Itoa(f.Lane), OuterPort: f.OuterPort, Sprayed: f.Sprayed,
 			ByteRate: c.rate(delta(old.Bytes, f.Bytes)), PacketRate: c.rate(delta(old.Packets, f.Packets)),
 			DropRate: c.rate(delta(old.Drops, f.Drops)), Age: seconds(now.Now - f.First), Idle: seconds(now.Now - f.Last),
 			Bytes: f.Bytes, Packets: f.Packets, Marks: f.Marks, Drops: f.Drops,
@@ -127,7 +128,7 @@ func flowTable(flows []InnerFlow, o Options) *table {
 		key := peerText(f.Peer, f.Name, o.Width >= wideFlows)
 		t.rows = append(t.rows, []cell{
 			text(clean(f.Direction)), text(bits(f.ByteRate)), text(count(f.PacketRate)), text(clean(f.Protocol)),
-			text(source), text(clean(f.Destination)), orDash(f.OuterPort != 0, strconv.Itoa(int(f.OuterPort))), text(clean(f.Lane)),
+			text(source), text(clean(f.Destination)), orDash(f.OuterPort != 0, f.portText()), text(clean(f.Lane)),
 			text(ageText(f.Age)), text(idleText(f.Idle)),
 			text(count(float64(f.Marks))),
 			{text: count(float64(f.Drops)), style: nonzeroStyle(f.DropRate)},
@@ -135,6 +136,15 @@ func flowTable(flows []InnerFlow, o Options) *table {
 		})
 	}
 	return t
+}
+
+// portText returns the port, and how many more a sprayed flow has.
+func (f *InnerFlow) portText() string {
+	port := strconv.Itoa(int(f.OuterPort))
+	if f.Sprayed > 1 {
+		port += "+" + strconv.Itoa(f.Sprayed-1)
+	}
+	return port
 }
 
 // wideFlows is the smallest width for full public keys.
