@@ -171,3 +171,33 @@ func (n *node) reportsReady(text string) {
 		return err
 	})
 }
+
+// TestNodesBehindDifferentNATsUseGateways has a node behind each of two NATs, which do not reach each other. A node outside is the gateway of
+// one of them.
+func TestNodesBehindDifferentNATsUseGateways(t *testing.T) {
+	l := newLab(t, 1)
+	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
+	l.putConfig("nat", map[string]any{"persistentKeepalive": int64(1)})
+	home := l.addNodeBehind(l.addNAT("nat1", natAddr, "10.1.0.254"), 2, "10.1.0.2", "10.1.0.254")
+	office := l.addNodeBehind(l.addNAT("nat2", "192.0.2.51", "10.2.0.254"), 3, "10.2.0.3", "10.2.0.254")
+	var pods []*pod
+	for _, n := range l.nodes {
+		pods = append(pods, n.addPod())
+		n.startMesh()
+	}
+	l.awaitPeers(2, 2, 2)
+	expect.EventuallyNoError(t, "the node outside is reached", func() error { return errors.Join(pods[1].ping(pods[0]), pods[2].ping(pods[0])) })
+	l.refused(pods[1], pods[2])
+
+	home.locate("home")
+	expect.NoError(t, l.nodes[0].ask(map[string]any{"gatewayOf": "home"}))
+	expect.NoError(t, office.ask(map[string]any{"gatewayOf": "office"}))
+	l.awaitPeers(2, 1, 1)
+	e := l.eavesdrop()
+	l.reach(pods)
+	expect.NoError(t, pods[1].exchange(pods[2]))
+	e.stop(l)
+	if e.seen() < 100 {
+		t.Errorf("only %d encrypted messages were seen", e.seen())
+	}
+}

@@ -20,21 +20,31 @@ import (
 
 const natAddr = "192.0.2.50"
 
-// addNAT adds a router with one address on the fabric, and a network behind it.
-func (l *lab) addNAT() *netlab.Host {
+// addNAT adds a router with one address on the fabric, and its address in a network behind it.
+func (l *lab) addNAT(name, addr, inside string) *netlab.Host {
 	l.Helper()
-	router, err := l.net.Host("nat")
+	router, err := l.net.Host(name)
 	expect.NoError(l, err)
-	c, err := l.net.Cable(l.fabric, router, netlab.CableConfig{AddrsB: []netip.Prefix{netip.MustParsePrefix(natAddr + "/24")}})
+	c, err := l.net.Cable(l.fabric, router, netlab.CableConfig{AddrsB: []netip.Prefix{netip.MustParsePrefix(addr + "/24")}})
 	expect.NoError(l, err)
 	l.bridge(l.fabric, c.DeviceA)
-	l.addBridge(router, netip.MustParsePrefix("10.1.0.254/24"))
+	l.addBridge(router, netip.MustParsePrefix(inside+"/24"))
 	if err := router.Masquerade(c.DeviceB, netlab.NATPorts{}); errors.Is(err, netlab.ErrNoNftables) {
 		l.Skip(err)
 	} else if err != nil {
 		l.Fatal(err)
 	}
 	return router
+}
+
+// addNodeBehind adds a node with a keepalive to the network behind a NAT, and a route through that.
+func (l *lab) addNodeBehind(router *netlab.Host, i int, addr, inside string) *node {
+	l.Helper()
+	l.addNodeOn(router, i, netip.MustParseAddr(addr))
+	n := l.nodes[i-1]
+	n.label("nat")
+	expect.NoError(l, errors.Join(n.host.Forward(), n.host.RouteVia(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParseAddr(inside))))
+	return n
 }
 
 // observed returns the endpoints of the peers that a node has at an address.
@@ -78,12 +88,9 @@ func TestNodesBehindNATAreReachedAtObservedPorts(t *testing.T) {
 	l := newLab(t, 1)
 	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
 	l.putConfig("nat", map[string]any{"persistentKeepalive": int64(1)})
-	router := l.addNAT()
+	router := l.addNAT("nat", natAddr, "10.1.0.254")
 	for i := 2; i <= 3; i++ {
-		l.addNodeOn(router, i, netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}))
-		n := l.nodes[i-1]
-		n.label("nat")
-		expect.NoError(l, errors.Join(n.host.Forward(), n.host.RouteVia(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParseAddr("10.1.0.254"))))
+		l.addNodeBehind(router, i, fmt.Sprintf("10.1.0.%d", i), "10.1.0.254")
 	}
 	var pods []*pod
 	for _, n := range l.nodes {
