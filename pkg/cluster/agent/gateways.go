@@ -81,9 +81,20 @@ func (m *meshReconciler) forgetGateways() {
 	m.unreachable.Store(nil)
 }
 
-// pollGateways evaluates what was received from gateways with the given names by their keys.
+// resumeGateways continues with the silent gateways that an earlier agent of this node published, unless a goroutine watches them already. Without
+// them all nodes would send to a silent gateway again, until this agent finds that it is silent.
+func (m *meshReconciler) resumeGateways(in *reconcileInput) {
+	if g := in.lastStatus.Gateway; m.gatewayWatch == nil && in.spec.GatewayOf != "" && g != nil && m.monitor.Resume(g.Unreachable) {
+		m.unreachable.Store(new(slices.Clone(g.Unreachable)))
+	}
+}
+
+// pollGateways evaluates what was received from gateways with the given names by their keys. From one that the engine lacks, nothing was.
 func (m *meshReconciler) pollGateways(names map[noise.PublicKey]string, have []config.PeerStatus) {
 	received := map[string]uint64{}
+	for _, name := range names {
+		received[name] = 0
+	}
 	for i := range have {
 		if name, is := names[have[i].PublicKey]; is {
 			received[name] += have[i].RxBytes

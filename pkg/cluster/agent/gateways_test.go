@@ -159,3 +159,58 @@ func TestForwardingIsCheckedByIPVersion(t *testing.T) {
 		return checkForwarding("tunnel", v4)
 	})
 }
+
+// TestRestartedGatewayKeepsSilentGatewaysPublished starts an agent whose earlier one has published that nothing arrives from the other gateway. Otherwise
+// all nodes would send to the silent one again.
+func TestRestartedGatewayKeepsSilentGatewaysPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		in := homeGateways()
+		in.lastStatus.Gateway = &v1alpha1.GatewayStatus{Forwards: true, Unreachable: []string{"b", "removed"}}
+		reports := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			r := m.mustReconcile(t, in)
+			if got := strings.Join(r.status.Gateway.Unreachable, " "); got != want {
+				t.Errorf("unreachable %q, want %q", got, want)
+			}
+			in.lastStatus = r.status
+		}
+		m.mustReconcile(t, in)
+		for range 10 {
+			reports("b")
+			time.Sleep(5 * time.Second)
+		}
+		close(engine().done)
+		synctest.Wait()
+		time.Sleep(minReopenDelay)
+		reports("b") // of another engine
+		for range 8 {
+			time.Sleep(5 * time.Second)
+			engine().receive(noise.PublicKey{1}, 32)
+		}
+		reports("")
+	})
+}
+
+// TestGatewayThatTheEngineLacksStaysUnreachable has an engine that refuses the change of its peers.
+func TestGatewayThatTheEngineLacksStaysUnreachable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, engine := newTestMeshReconciler(t)
+		in := homeGateways()
+		m.mustReconcile(t, in)
+		time.Sleep(13 * time.Second)
+		synctest.Wait()
+		in.nodes[1].Agent.Key = noise.PublicKey{11}
+		engine().mu.Lock()
+		engine().peersErr = errors.New("no memory")
+		engine().mu.Unlock()
+		if _, err := m.reconcile(t.Context(), in); err == nil {
+			t.Fatal("the engine's error is lost")
+		}
+		synctest.Wait()
+		if got := m.unreachableGateways(); !slices.Equal(got, []string{"b"}) {
+			t.Errorf("unreachable %q, want b", got)
+		}
+	})
+}

@@ -92,6 +92,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
 	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
+	m.resumeGateways(&in)
 	if r.changes, err = m.apply(m.lastDesired); err != nil {
 		return r, err
 	}
@@ -333,6 +334,7 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 // tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
+	m.forgetGateways()
 	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
@@ -357,5 +359,4 @@ func (m *meshReconciler) stop() {
 	clear(m.sentEndpoints)
 	m.configured = nil
 	m.unresponsive = unresponsive{}
-	m.forgetGateways()
 }

@@ -29,6 +29,19 @@ type gatewayActivity struct {
 	unreachable bool
 }
 
+// Resume continues with gateways that were unreachable before, and reports whether it does: an empty monitor alone does. They stay so until they
+// recover.
+func (m *GatewayMonitor) Resume(unreachable []string) bool {
+	if len(m.gateways) > 0 || len(unreachable) == 0 {
+		return false
+	}
+	m.gateways = map[string]gatewayActivity{}
+	for _, name := range unreachable {
+		m.gateways[name] = gatewayActivity{unreachable: true}
+	}
+	return true
+}
+
 // Update evaluates the bytes received from each gateway, by name, and returns the names of the unreachable ones in order. It forgets
 // gateways that are absent. A new one is reachable until it has been silent.
 func (m *GatewayMonitor) Update(now time.Time, received map[string]uint64) (unreachable []string) {

@@ -41,3 +41,20 @@ func TestSilentGatewayIsUnreachableUntilItRecovers(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreachableGatewayStaysSoWhenResumed resumes a monitor whose engine has counted bytes before, and one whose engine is new.
+func TestUnreachableGatewayStaysSoWhenResumed(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for _, bytes := range []uint64{0, 900} {
+		var m GatewayMonitor
+		if m.Resume(nil) || !m.Resume([]string{"b", "gone"}) || m.Resume([]string{"c"}) {
+			t.Error("want that an empty monitor alone resumes")
+		}
+		for _, at := range []int{0, 11, 12, 40, 60} {
+			got := m.Update(start.Add(time.Duration(at)*time.Second), map[string]uint64{"b": bytes, "c": uint64(at)})
+			if strings.Join(got, " ") != "b" {
+				t.Errorf("%d bytes, after %d s: unreachable %q, want b", bytes, at, got)
+			}
+		}
+	}
+}
