@@ -21,7 +21,7 @@ import (
 func homeGateways() reconcileInput {
 	own, other, ordinary := meshNode(0, noise.PublicKey{9}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
 	for _, g := range []*mesh.Node{&own, &other} {
-		g.GatewayOf, g.Agent.Forwards = "home", true
+		g.GatewayOf, g.Agent.Location, g.Agent.Forwards = "home", "home", true
 	}
 	ordinary.Agent.Location = "home"
 	return reconcileInput{nodes: []mesh.Node{own, other, ordinary}, self: own, spec: v1alpha1.NodeSpec{GatewayOf: "home"}, location: "elsewhere"}
@@ -119,8 +119,8 @@ func TestGatewayThatCannotForwardReportsIt(t *testing.T) {
 func TestNodesBehindGatewayAreNoPeers(t *testing.T) {
 	m, n, engine := newTestMeshReconciler(t)
 	own, gateway, far := meshNode(0, noise.PublicKey{9}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
-	gateway.GatewayOf, gateway.Agent.Forwards = "home", true
-	far.GatewayOf, far.Agent.Forwards = "office", true
+	gateway.GatewayOf, gateway.Agent.Location, gateway.Agent.Forwards = "home", "home", true
+	far.GatewayOf, far.Agent.Location, far.Agent.Forwards = "office", "office", true
 	published := own
 	own.Agent = nil
 	for _, self := range []mesh.Node{own, published} {

@@ -73,7 +73,7 @@ func (t *tunnelPlanner) findLocations(others []*Node) locations {
 
 // addGateway adds a node if it is a gateway that others can use.
 func (l *locations) addGateway(n *Node, keys claims[noise.PublicKey]) {
-	if n.GatewayOf != "" && n.Agent.Forwards && !n.Agent.Key.IsZero() && keys[n.Agent.Key] == n {
+	if n.GatewayOf != "" && n.Location() != "" && n.Agent.Forwards && !n.Agent.Key.IsZero() && keys[n.Agent.Key] == n {
 		l.gateways[n.GatewayOf] = append(l.gateways[n.GatewayOf], n)
 		l.isGateways[n] = true
 	}
@@ -96,12 +96,15 @@ func carrier(gateways []*Node) *Node {
 }
 
 // Location returns the node's location, or "". What administrators set precedes what its agent claims: a gateway must not choose for whom
-// it forwards.
+// it forwards. An agent that publishes none knows none, for example an older one: it has all nodes as peers.
 func (n *Node) Location() string {
-	if n.GatewayOf != "" || n.Agent == nil {
+	if n.Agent == nil {
 		return n.GatewayOf
 	}
-	return n.Agent.Location
+	if n.Agent.Location == "" {
+		return ""
+	}
+	return cmp.Or(n.GatewayOf, n.Agent.Location)
 }
 
 // via returns the gateway by which this node reaches another one in mode mesh; nil: they are peers.

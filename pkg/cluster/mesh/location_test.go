@@ -20,7 +20,9 @@ func in(location string) func(*Node) { return func(n *Node) { n.Agent.Location =
 
 // gatewayOf makes a node a gateway that does not reach others of its location.
 func gatewayOf(location string, unreachable ...string) func(*Node) {
-	return func(n *Node) { n.GatewayOf, n.Agent.Forwards, n.Agent.Unreachable = location, true, unreachable }
+	return func(n *Node) {
+		n.GatewayOf, n.Agent.Location, n.Agent.Forwards, n.Agent.Unreachable = location, location, true, unreachable
+	}
 }
 
 // twoSites returns two sites of three nodes, and a node without a location. n1 and n2 are gateways of a, n4 and n5 of b.
@@ -341,4 +343,29 @@ func located(n, locations int) []Node {
 		}
 	}
 	return nodes
+}
+
+// TestAgentsThatKnowNoLocationsArePeersOfAll has nodes whose agent is older than locations, in the middle of a rollout. Such an agent has all
+// nodes as peers, whatever administrators set.
+func TestAgentsThatKnowNoLocationsArePeersOfAll(t *testing.T) {
+	unaware := func(i int) func([]Node) {
+		return func(n []Node) { n[i-1].Agent.Location, n[i-1].Agent.Forwards = "", false }
+	}
+	for _, c := range []struct {
+		self string
+		old  int
+		want string
+	}{
+		{"n3", 4, "n1[n5 n6] n2 n4 n7"}, // n4 is to be a gateway
+		{"n1", 4, "n2+ n3 n4 n5[n6] n7"},
+		{"n6", 4, "n4 n5[n1 n2 n3] n7"},
+		{"n3", 6, "n1[n4 n5] n2 n6 n7"},
+		{"n3", 3, "n1 n2 n4 n5 n6 n7"}, // this node, before its status
+		{"n1", 1, "n2 n3 n4 n5 n6 n7"},
+	} {
+		plan, err := Tunnel(c.self, twoSites(unaware(c.old)), TunnelConfig{Location: "a"})
+		if got := reachedBy(&plan); err != nil || got != c.want {
+			t.Errorf("%s, n%d is old: got %s, want %s, error %v", c.self, c.old, got, c.want, err)
+		}
+	}
 }
