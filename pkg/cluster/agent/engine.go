@@ -34,9 +34,11 @@ type TunnelOptions struct {
 	Lanes   int
 	Workers int // of the worker pool; daemon.AutoWorkers derives the number from the CPUs
 	Nice    int // added to the nice value of the lanes' threads
+	// Initial is the configuration with which the engine starts. An engine that is taken over from another process keeps its own.
+	Initial config.Device
 }
 
-// OpenTunnel creates a tunnel's interface. It is down, and the engine has no key yet.
+// OpenTunnel opens a tunnel's interface. A new interface is down.
 type OpenTunnel func(o TunnelOptions, log *slog.Logger) (Engine, error)
 
 // OpenPersistentEngine is an OpenTunnel that runs ropewalk's engine in this process, as `ropewalk run` does. It serves the UAPI socket as
@@ -81,6 +83,7 @@ const endpointsDir = string(uapi.DefaultDir)
 func daemonOptions(t TunnelOptions, log *slog.Logger) daemon.Options {
 	return daemon.Options{
 		Name: t.Name, MTU: t.MTU, Log: log, Lanes: t.Lanes, Workers: t.Workers, Nice: t.Nice, Persist: true, StateDir: endpointsDir,
+		Initial: t.Initial,
 	}
 }
 

@@ -162,15 +162,15 @@ func reopenDelayAfter(ran, delay time.Duration) time.Duration {
 // openEngine starts an engine. A goroutine requests a reconcile when it exits.
 func (m *meshReconciler) openEngine(want setup) error {
 	o := want.engine
-	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Lanes: o.lanes, Workers: o.workers, Nice: o.nice}, m.cfg.Log)
+	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
+	initial := config.Device{
+		PrivateKey: &m.keys.current.key, ListenPort: &want.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
+	}
+	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Lanes: o.lanes, Workers: o.workers, Nice: o.nice, Initial: initial}, m.cfg.Log)
 	if err != nil {
 		return &setupError{fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}
-	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
-	err = e.Configure(config.Device{
-		PrivateKey: &m.keys.current.key, ListenPort: &want.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
-	})
-	if err != nil {
+	if err := e.Configure(initial); err != nil { // an engine that was taken over has another one
 		e.Close()
 		return &setupError{fmt.Errorf("setting key and port of the new tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}

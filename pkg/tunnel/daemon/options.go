@@ -28,6 +28,9 @@ type Options struct {
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
 	ReceiveCPUs    config.ReceiveCPUs
 	OuterFragments config.OuterFragments
+	// Initial is applied after all others, before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
+	// ReceiveHandover ignores it.
+	Initial config.Device
 
 	// TUNFD is a queue of an interface that another program has created (tun.Adopt). The daemon serves that, with one lane, instead of one
 	// called Name. ControlFD is a listening socket at the path of the interface's control socket. 0 is none. Open owns TUNFD once it has

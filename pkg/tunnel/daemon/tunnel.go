@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -42,7 +43,7 @@ func routeMTU(to *underlay.Endpoint, mark uint32) (int, error) {
 func (d *Daemon) configure() error {
 	o := &d.o
 	c := config.Device{Spray: &o.Spray, Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, ReceiveCPUs: &o.ReceiveCPUs, OuterFragments: &o.OuterFragments}
-	if err := d.tunnel.Configure(c); err != nil {
+	if err := errors.Join(d.tunnel.Configure(c), d.tunnel.Configure(o.Initial)); err != nil {
 		return fmt.Errorf("configuring the device: %w", err)
 	}
 	if o.Spread != config.SpreadOff {
