@@ -147,11 +147,30 @@ func (p *pod) probe(to *pod, every time.Duration) *probe {
 	expect.NoError(p.c, err)
 	r.stdout = bufio.NewReader(stdout)
 	expect.NoError(p.c, r.cmd.Start())
-	if _, err := r.stdout.ReadString('\n'); err != nil {
-		_ = r.cmd.Wait()
-		p.c.Fatalf("no traffic from %s to %s: %v\n%s", p.name, to.name, err, &r.stderr)
-	}
+	r.await("answered")
 	return r
+}
+
+// flows waits until traffic flows again after an interruption.
+func (r *probe) flows() {
+	r.c.Helper()
+	r.await("answered") // perhaps before the interruption
+	r.await("answered")
+}
+
+// await returns the next line that begins with a text.
+func (r *probe) await(begin string) string {
+	r.c.Helper()
+	for {
+		line, err := r.stdout.ReadString('\n')
+		if err != nil {
+			_ = r.cmd.Wait()
+			r.c.Fatalf("waiting for %q of the traffic: %v\n%s", begin, err, &r.stderr)
+		}
+		if strings.HasPrefix(line, begin) {
+			return line
+		}
+	}
 }
 
 // end ends the traffic. The connection that was open all the time must still work.
@@ -159,12 +178,8 @@ func (r *probe) end() probeResult {
 	r.c.Helper()
 	defer r.cancel()
 	expect.NoError(r.c, r.stdin.Close())
-	line, err := r.stdout.ReadBytes('\n')
-	if err != nil {
-		r.c.Fatalf("the traffic's result is missing: %v\n%s", err, &r.stderr)
-	}
 	var result probeResult
-	expect.NoError(r.c, json.Unmarshal(line, &result))
+	expect.NoError(r.c, json.Unmarshal([]byte(r.await("{")), &result))
 	_ = r.cmd.Wait()
 	if result.TCP != "" {
 		r.c.Errorf("the connection broke: %s", result.TCP)

@@ -179,11 +179,15 @@ type Hole struct {
 	Began, Lasted time.Duration
 }
 
-// maxHoles bounds the holes of a Probe.
-const maxHoles = 10
+const (
+	// maxHoles bounds the holes of a Probe.
+	maxHoles = 10
+	// settled is how many answers show that the traffic flows, and that programs which have just been started take no CPU time any more.
+	settled = 300
+)
 
 // probe sends datagrams to a server and keeps a connection open until its standard input ends, then prints a Probe. It prints
-// a line when the first answer arrives.
+// a line whenever so many answers have arrived that the traffic flows.
 func probe(addr, interval string) error {
 	every, err := time.ParseDuration(interval)
 	if err != nil {
@@ -233,7 +237,7 @@ func send(ctx context.Context, u net.Conn, every time.Duration) (sent []time.Dur
 // receive returns which datagrams were answered, once the socket is closed.
 func receive(u net.Conn) (answered []bool) {
 	b := make([]byte, 2048)
-	for {
+	for answers := 0; ; {
 		n, err := u.Read(b)
 		if errors.Is(err, net.ErrClosed) {
 			return answered
@@ -241,7 +245,7 @@ func receive(u net.Conn) (answered []bool) {
 		if err != nil || n < 8 { // an ICMP error: the server's port is closed for a moment
 			continue
 		}
-		if len(answered) == 0 {
+		if answers++; answers%settled == 0 {
 			fmt.Println("answered")
 		}
 		number := int(binary.BigEndian.Uint64(b))
