@@ -19,23 +19,38 @@ const (
 	cookieGroupBurst = 256
 	// cookieRate is the number of cookies per second for all groups together, cookieBurst at once. It bounds what a flood that forges all
 	// prefixes costs.
-	cookieRate  = 8192
-	cookieBurst = 1024
+	cookieRate  = 4096
+	cookieBurst = 512
 )
 
-// cookieLimit limits the cookies for unknown senders. Lanes use it without a lock. The secret seed keeps a sender from choosing prefixes of
-// a group.
+// cookieLimit limits the cookies for unknown senders. Lanes use it without a lock. Senders that try again have limits of their own: a flood
+// that invents addresses does not repeat them, so it takes no cookies from these.
 type cookieLimit struct {
+	senders      recentSenders
+	first, again groupLimit
+}
+
+func (l *cookieLimit) init() {
+	l.senders.seed, l.first.seed, l.again.seed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
+}
+
+// allow reports whether a message from addr may be answered with a cookie, and counts it.
+func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
+	if l.senders.note(now, addr) {
+		return l.again.allow(now, addr)
+	}
+	return l.first.allow(now, addr)
+}
+
+// groupLimit limits cookies by groups of source prefixes, and in total. The secret seed keeps a sender from choosing prefixes of a group.
+type groupLimit struct {
 	seed   maphash.Seed
 	groups [cookieGroups]bucket
 	total  bucket
 }
 
-func (l *cookieLimit) init() { l.seed = maphash.MakeSeed() }
-
-// allow reports whether a message from addr may be answered with a cookie, and counts it. A group that is over its limit takes nothing from
-// the others.
-func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
+// allow counts a cookie if it is within both limits. A group that is over its limit takes nothing from the others.
+func (l *groupLimit) allow(now int64, addr netip.Addr) bool {
 	group := &l.groups[maphash.Comparable(l.seed, sourcePrefix(addr))%cookieGroups]
 	return group.allow(now, cookieGroupRate, cookieGroupBurst) && l.total.allow(now, cookieRate, cookieBurst)
 }

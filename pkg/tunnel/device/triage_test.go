@@ -5,6 +5,7 @@ package device_test
 import (
 	"crypto/rand"
 	"errors"
+	mathrand "math/rand/v2"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -270,6 +271,47 @@ func provenSenderIsLimitedBeforeQueue(t *testing.T) {
 	}
 	if r := h.Handshake(peer.initiation(h, at(1)), peer.port.Endpoint(false)); r != drop.None {
 		t.Errorf("a peer: %v", r)
+	}
+}
+
+// TestUnknownSendersNeedThreeTriesUnderForgedFlood floods a loaded host from invented addresses. Each of ten unknown senders gets its cookie
+// with the second try at the latest, so that the third succeeds.
+func TestUnknownSendersNeedThreeTriesUnderForgedFlood(t *testing.T) {
+	synctest.Test(t, unknownSendersNeedThreeTriesUnderForgedFlood)
+}
+
+func unknownSendersNeedThreeTriesUnderForgedFlood(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, s := idleHost(t, lan, 1), newStranger(t, lan, 77)
+	msg, random := s.initiation(h, at(1)), mathrand.New(mathrand.NewPCG(1, 2))
+	flood := func(duration time.Duration) {
+		for ; duration > 0; duration -= 10 * time.Millisecond {
+			time.Sleep(10 * time.Millisecond)
+			for range 200 {
+				n := random.Uint32()
+				h.Handshake(msg, underlay.Endpoint{Dst: netip.AddrPortFrom(netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}), 7)})
+			}
+			if h.QueuedHandshakes() > device.HandshakeQueueLen/2 { // so many wait that the host stays under load
+				h.StepHandshakes()
+			}
+		}
+	}
+	try := func() (answered int) {
+		for n := range 10 {
+			if h.Handshake(msg, forged(n)) == drop.None {
+				answered++
+			}
+		}
+		return answered
+	}
+	s.load(h)
+	flood(500 * time.Millisecond)
+	if n := try(); n > 5 {
+		t.Errorf("the first try of %d senders is answered, although the flood takes the cookies", n)
+	}
+	flood(5200 * time.Millisecond)
+	if n := try(); n < 10 {
+		t.Errorf("the second try of %d senders is answered, want 10", n)
 	}
 }
 

@@ -38,6 +38,8 @@ func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 		if t = d.triage(msg, from, now); t.reason != drop.None {
 			return t.reason
 		}
+	} else {
+		d.cookies.senders.release(now)
 	}
 	m := d.handshakes.free.Get().(*handshakeMessage)
 	m.from, m.standing, m.n = from, t.standing, copy(m.msg[:], msg)
