@@ -284,6 +284,9 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		case len(m.Padded) == 0:
 		case wire.IsControl(m.Padded):
 			control = true
+			if wire.IsHello(m.Padded) {
+				keys.AgreeStreams(wire.AnnouncesOrder(m.Padded))
+			}
 			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++

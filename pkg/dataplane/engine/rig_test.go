@@ -99,7 +99,10 @@ func (r *rig) newSession(p *Peer, initiator bool) (ours, theirs *session.Keypair
 	ours = r.keypair(k)
 	k.Send, k.Recv, k.Local, k.Remote, k.Initiator = k.Recv, k.Send, k.Remote, k.Local, !initiator
 	s.Keys.Store(ours)
-	return ours, r.keypair(k)
+	theirs = r.keypair(k)
+	ours.AnnounceStreams()
+	theirs.AgreeStreams(true)
+	return ours, theirs
 }
 
 func (r *rig) keypair(k noise.Keys) *session.Keypair {

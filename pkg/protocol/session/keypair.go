@@ -35,6 +35,7 @@ type Keypair struct {
 	window Window
 
 	// Sprayed flows: see stream.go.
+	announced, agreed       atomic.Bool // streams to receive and to send
 	nextStream, openStreams atomic.Int32
 	streams                 atomic.Pointer[streams] // received; nil until there is one
 }

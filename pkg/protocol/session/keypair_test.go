@@ -31,6 +31,10 @@ func newPair(tb testing.TB, created int64) (a, b *Keypair) {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	for _, k := range []*Keypair{a, b} {
+		k.AnnounceStreams()
+		k.AgreeStreams(true)
+	}
 	return a, b
 }
 

@@ -9,8 +9,10 @@ import (
 
 // A stream is one sprayed flow: its messages leave from several ports and overtake each other. They have counters that no other message of the
 // session has: bit 62, the number of the stream, and the number of the message in the stream. So the receiver knows which messages of the
-// flow are missing, without a byte more on the wire. Ordinary counters stay far below bit 62 until the session expires. Counters of streams
-// are sent only to peers that have announced in a hello that they put streams in order.
+// flow are missing, without a byte more on the wire. Ordinary counters stay far below bit 62 until the session expires.
+//
+// A peer without streams would take such a counter for an ordinary one, and reject all ordinary messages after it as replays. So a session has
+// streams only after a hello in this session has announced them: hellos of earlier sessions say nothing about the peer that has the keys now.
 
 const (
 	streamBit   = 1 << 62
@@ -38,8 +40,17 @@ type Stream struct {
 	end  uint64
 }
 
-// OpenStream begins a stream; ok is false if the session has too many.
+// AnnounceStreams lets the peer send streams in this session. The caller calls it before it sends a hello that announces them.
+func (k *Keypair) AnnounceStreams() { k.announced.Store(true) }
+
+// AgreeStreams notes whether a hello that was received in this session announces streams.
+func (k *Keypair) AgreeStreams(announced bool) { k.agreed.Store(announced) }
+
+// OpenStream begins a stream; ok is false if the peer has not announced streams in this session, or the session has too many.
 func (k *Keypair) OpenStream() (s Stream, ok bool) {
+	if !k.agreed.Load() {
+		return s, false
+	}
 	if k.openStreams.Add(1) > MaxOpenStreams {
 		k.openStreams.Add(-1)
 		return s, false
@@ -170,7 +181,7 @@ func (k *Keypair) acceptStreams(counters []uint64, fresh []bool) {
 			i += n
 			continue
 		}
-		fresh[i] = allocated(&k.streams).accept(counters[i])
+		fresh[i] = k.announced.Load() && allocated(&k.streams).accept(counters[i])
 		i++
 	}
 }

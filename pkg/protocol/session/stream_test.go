@@ -3,6 +3,7 @@
 package session
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -160,5 +161,21 @@ func TestStreamIsInOrderOnOneLaneOnly(t *testing.T) {
 	}
 	if b.ClaimStream(1, 3) {
 		t.Error("a stream without messages has an owner")
+	}
+}
+
+// TestStreamsNeedAgreement: a peer without streams would reject all ordinary messages after one of a stream.
+func TestStreamsNeedAgreement(t *testing.T) {
+	a, b := newPair(t, 0)
+	a.AgreeStreams(false)
+	if _, ok := a.OpenStream(); ok {
+		t.Error("a stream to a peer that has announced none")
+	}
+	b.announced.Store(false)
+	if got := open1(t, a, b, streamBit, 5, 6); !slices.Equal(got, []drop.Reason{drop.RXReplay, drop.None, drop.None}) {
+		t.Errorf("messages of a stream without agreement, and after it: %v", got)
+	}
+	if b.HasStreams() {
+		t.Error("they have a replay window")
 	}
 }

@@ -27,6 +27,11 @@ func IsControl(plain []byte) bool {
 // IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
 func IsHello(plain []byte) bool { return hasMagic(plain, helloMagic) }
 
+// AnnouncesOrder reports whether a decrypted data message is a hello whose sender puts sprayed flows in order.
+func AnnouncesOrder(plain []byte) bool {
+	return helloHeader.check(plain) == nil && plain[flagsAt]&helloOrders != 0
+}
+
 // IsProbe reports whether a decrypted data message is a probe or an answer of any version, well-formed or not.
 func IsProbe(plain []byte) bool { return hasMagic(plain, probeMagic) }
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// spraying lets flows to the rig's peer be sprayed over 4 ports, once it has agreed.
+func (r *rig) spraying() {
+	s := NewSpread([]uint8{1, 2, 3, 4})
+	r.peer.Spread.Store(s.Sprayed(Spray{Ports: 4, Lanes: 1}, func(int) uint16 { return 0 }))
+}
+
+// hello receives a hello of the peer in a session whose end at the peer is keys.
+func (r *rig) hello(keys *session.Keypair, h *wire.Hello) {
+	msg := r.message(keys, wire.AppendHello(nil, h))
+	r.receive(msg, len(msg))
+}
+
+// elephant sends one flow at 4 Gbit/s for 300 ms. It returns the numbers of messages of streams and of others.
+func (r *rig) elephant(f *flow.Flow) (streamed, other int) {
+	for range 300 {
+		r.transmit(f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380))
+		for _, msg := range r.sentRaw() {
+			if session.IsStream(wire.Counter(msg)) {
+				streamed++
+			} else {
+				other++
+			}
+		}
+		r.now += int64(time.Millisecond)
+	}
+	return streamed, other
+}
+
+// TestEachSessionAgreesOnSpray: the peer may be another program in the next session, which knows no streams.
+func TestEachSessionAgreesOnSpray(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	f := &flow.Flow{Ends: out4, ID: 1}
+	if streamed, _ := r.elephant(f); streamed != 0 {
+		t.Errorf("%d messages of streams before the peer's hello", streamed)
+	}
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	if streamed, _ := r.elephant(f); streamed == 0 {
+		t.Error("no message of a stream after the peer's hello")
+	}
+	ours, theirs := r.newSession(r.peer, true)
+	r.peer.Current.Store(ours)
+	r.elephant(f) // the stream ends in its session
+	if streamed, other := r.elephant(f); streamed != 0 || other == 0 {
+		t.Errorf("%d messages of streams in a new session before the peer's hello", streamed)
+	}
+	r.hello(theirs, &wire.Hello{Gathers: true, First: 61000, Last: 61999})
+	if streamed, _ := r.elephant(f); streamed != 0 {
+		t.Errorf("%d messages of streams after a hello that announces none", streamed)
+	}
+}
