@@ -81,6 +81,9 @@ func (o *Order[T]) Keep(number uint32, now int64, item T) {
 	if o.waiting == 0 || int32(number-o.first) < 0 {
 		o.first = number
 	}
+	if after := &o.slots[(number+1)%orderSlots]; after.present { // number is the end of a gap that is not the first
+		o.note(now - after.at)
+	}
 	o.slots[number%orderSlots] = orderSlot[T]{item, now, true}
 	o.waiting++
 }

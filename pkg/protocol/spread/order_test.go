@@ -70,6 +70,22 @@ func TestOrderWaitsAsLongAsPathsDiffer(t *testing.T) {
 	}
 }
 
+// TestOrderMeasuresBehindLostMessages: those that fill other gaps show how the paths differ.
+func TestOrderMeasuresBehindLostMessages(t *testing.T) {
+	o := NewOrder[uint32](0, 0)
+	now := int64(1)
+	for n := uint32(1); now < int64(time.Second); n += 4 { // each fourth message is lost
+		deliver(o, n+2, now)
+		deliver(o, n+1, now+4*ms)
+		now += 5 * ms
+		deliver(o, n, now)
+		o.Tick(now)
+	}
+	if got := o.Wait(); got < 6*ms || got > 8*ms {
+		t.Errorf("waits %v, want the 5 ms by which messages were late, and half of that again", time.Duration(got))
+	}
+}
+
 // TestOrderGivesUpLostMessagesAtDeadline loses two messages at once: the flow is delayed once.
 func TestOrderGivesUpLostMessagesAtDeadline(t *testing.T) {
 	o := NewOrder[uint32](0, 0)
