@@ -2,10 +2,7 @@
 
 package session
 
-import (
-	"math/bits"
-	"sync"
-)
+import "sync"
 
 // A stream is one sprayed flow: its messages leave from several ports and overtake each other. They have counters that no other message of the
 // session has: bit 62, the number of the stream, and the number of the message in the stream. So the receiver knows which messages of the
@@ -100,16 +97,20 @@ type liveStream struct {
 
 const manyOwners = -1
 
-// accept is Window.Accept for the counter of a stream.
-func (s *streams) accept(counter uint64) bool {
-	number, n := SplitStream(counter)
-	if number >= MaxStreams {
-		return false
+// accept is Window.AcceptRun for the counters of a stream, which it replaces by the numbers of the messages.
+func (s *streams) accept(counters []uint64, fresh []bool) {
+	stream, _ := SplitStream(counters[0])
+	for i, c := range counters {
+		counters[i] = uint64(uint32(c))
+	}
+	if stream >= MaxStreams {
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := s.window(number)
-	return w != nil && w.Accept(uint64(n))
+	if w := s.window(stream); w != nil {
+		w.AcceptRun(counters, fresh)
+	}
 }
 
 // window returns the window of a stream, nil if it has ended. The caller holds mu.
@@ -167,23 +168,28 @@ func (s *streams) newest(counter uint64) bool {
 	return false
 }
 
-// acceptStreams is the part of acceptChunk for chunks with messages of streams. Bit i of streamed says that counters[i] is one of a stream.
+// acceptStreams is the part of acceptChunk for chunks with messages of streams.
 func (k *Keypair) acceptStreams(counters []uint64, fresh []bool) {
-	var streamed uint64
-	for i, c := range counters {
-		if IsStream(c) {
-			streamed |= 1 << i
+	for len(counters) > 0 {
+		n := 1
+		for n < len(counters) && windowOf(counters[n]) == windowOf(counters[0]) {
+			n++
 		}
-	}
-	for i := 0; i < len(counters); {
-		if n := min(bits.TrailingZeros64(streamed>>i), len(counters)-i); n > 0 {
-			k.window.AcceptRun(counters[i:i+n], fresh[i:i+n])
-			i += n
-			continue
+		if windowOf(counters[0]) == 0 {
+			k.window.AcceptRun(counters[:n], fresh[:n])
+		} else if clear(fresh[:n]); k.announced.Load() {
+			allocated(&k.streams).accept(counters[:n], fresh[:n])
 		}
-		fresh[i] = k.announced.Load() && allocated(&k.streams).accept(counters[i])
-		i++
+		counters, fresh = counters[n:], fresh[n:]
 	}
+}
+
+// windowOf identifies the replay window of a counter: 0 for the session's own.
+func windowOf(counter uint64) uint64 {
+	if !IsStream(counter) {
+		return 0
+	}
+	return counter >> streamShift
 }
 
 // HasStreams reports whether a message of a stream was received.
