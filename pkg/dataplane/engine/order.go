@@ -22,7 +22,8 @@ const (
 	// maxOrders is the number of streams that a lane puts in order at once, and maxPeerOrders that of those of one peer.
 	maxOrders     = 16
 	maxPeerOrders = 4
-	// maxWaitingBytes bounds the memory of the messages that wait in one lane. Beyond it, the stream with most of it gives up missing messages.
+	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
+	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
 	// orderPause is the pause between two receive calls while messages wait and none arrive.
 	orderPause = 50 * time.Microsecond
@@ -60,7 +61,7 @@ type waitingTrain struct {
 	element  element
 	buffer   *buffer
 	messages []session.Message
-	verified []bool // the checksums of the packet are correct
+	verified uint64 // bit i: the checksums of the packet in messages[i] are correct
 	left     int    // messages that still wait
 }
 
@@ -138,7 +139,7 @@ func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint
 		}
 	}
 	r.deliver(s, keys, opened[from:], checksumOK>>from, e)
-	for r.orders.bytes > maxWaitingBytes {
+	for r.orders.bytes > maxWaitingBytes || r.orders.waiting() && r.queue.byteLimit.exceeded(r.queue.buffers.used) {
 		r.makeRoom(r.orders.fattest(), 0)
 	}
 }
@@ -208,7 +209,7 @@ func (r *receiver) newWaitingTrain(o *order, messages []session.Message, e *elem
 	t.element, t.buffer = *e, r.queue.buffers.take(max(size, 1))
 	t.element.Buf, t.element.buffer = nil, nil // handled before
 	t.element.newest = 0                       // a message that waited moves no endpoint
-	t.messages, t.verified, t.left = t.messages[:0], t.verified[:0], 0
+	t.messages, t.verified, t.left = t.messages[:0], 0, 0
 	r.orders.bytes += len(t.buffer.bytes)
 	o.bytes += len(t.buffer.bytes)
 	r.orders.trains++
@@ -224,22 +225,28 @@ func (r *receiver) keep(o *order, number uint32, t *waitingTrain, m *session.Mes
 	}
 	end := used + copy(t.buffer.bytes[used:], m.Padded)
 	o.Keep(number, r.now, waitingMessage{t, len(t.messages)})
+	if checksumOK {
+		t.verified |= 1 << len(t.messages)
+	}
 	t.messages = append(t.messages, session.Message{Padded: t.buffer.bytes[used:end:len(t.buffer.bytes)]})
-	t.verified = append(t.verified, checksumOK)
 	t.left++
 	r.lane.stats.orders.waited.Add(1)
 }
 
 // release delivers the messages that need not wait any longer.
 func (r *receiver) release(o *order) {
+	var run waitingRun
 	for {
 		missing := o.Missing()
 		m, ok := o.Next(r.now)
+		if !ok || !run.add(m) {
+			r.deliverWaiting(o, &run)
+			run = waitingRun{m.train, m.index, m.index + 1}
+		}
 		if !ok {
 			return
 		}
 		r.lane.stats.orders.skipped.Add(uint64(missing))
-		r.deliverWaiting(o, m)
 	}
 }
 
@@ -251,18 +258,33 @@ func (r *receiver) makeRoom(o *order, number uint32) {
 		return
 	}
 	r.lane.stats.orders.skipped.Add(uint64(missing))
-	r.deliverWaiting(o, m)
+	r.deliverWaiting(o, &waitingRun{m.train, m.index, m.index + 1})
 	r.release(o)
 }
 
-// deliverWaiting delivers a message that has waited. The buffer stays until what was merged is written.
-func (r *receiver) deliverWaiting(o *order, m waitingMessage) {
-	t, verified := m.train, uint64(0)
-	if t.verified[m.index] {
-		verified = 1
+// waitingRun is consecutive messages of a train that waits.
+type waitingRun struct {
+	train    *waitingTrain
+	from, to int
+}
+
+// add adds the next message if it follows in the train.
+func (w *waitingRun) add(m waitingMessage) bool {
+	if w.train != m.train || w.to != m.index {
+		return false
 	}
-	r.deliver(o.session, o.keys, t.messages[m.index:m.index+1], verified, &t.element)
-	if t.left--; t.left > 0 {
+	w.to++
+	return true
+}
+
+// deliverWaiting delivers messages that have waited. The buffer stays until what was merged is written.
+func (r *receiver) deliverWaiting(o *order, w *waitingRun) {
+	t := w.train
+	if t == nil {
+		return
+	}
+	r.deliver(o.session, o.keys, t.messages[w.from:w.to], t.verified>>w.from, &t.element)
+	if t.left -= w.to - w.from; t.left > 0 {
 		return
 	}
 	r.orders.bytes -= len(t.buffer.bytes)

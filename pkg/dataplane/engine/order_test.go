@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -241,6 +242,45 @@ func TestOrderingAllocatesNothing(t *testing.T) {
 		t.Errorf("got %v allocations per pair of messages, want 0", n)
 	}
 	if o := r.engine.Stats().Lanes[0].RxOrder; o.Waited < rounds-10 {
+		t.Errorf("counted %+v", o)
+	}
+}
+
+// TestWorkersKeepStreamInOrder has trains that arrive in turned pairs, each pair from two ports, and workers that open them.
+func TestWorkersKeepStreamInOrder(t *testing.T) {
+	r := newRigWithWorkers(t, manyWorkers()).hasty()
+	r.ordering()
+	const trains, messages = 8, 45
+	s := r.stream(0)
+	f, number := flow.Flow{Ends: in4, ID: 1}, uint64(0)
+	check := flow.Checker{}
+	for range 20 {
+		for i := range trains {
+			var run []byte
+			packets, err := flow.Packets(f.Train(messages, 1300))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range packets {
+				run = append(run, r.sealAs(s.first+number, p)...)
+				number++
+			}
+			from := there
+			from.Dst = netip.AddrPortFrom(there.Dst.Addr(), uint16(61000+i))
+			r.arriveFrom(i^1, from, run, len(run)/messages)
+		}
+		r.rx.batch(trains)
+		for _, train := range r.delivered() {
+			if err := check.Take(train); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := check.Total(); n != number {
+		t.Errorf("%d of %d packets came out", n, number)
+	}
+	offered(t, r.engine.Stats().Lanes[0].RxWorkers)
+	if o := r.engine.Stats().Lanes[0].RxOrder; o.Waited == 0 || o.Late+o.Skipped > 0 {
 		t.Errorf("counted %+v", o)
 	}
 }

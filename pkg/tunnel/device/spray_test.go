@@ -211,7 +211,7 @@ func TestLostMessagesDelaySprayedFlowBriefly(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if missing := int(f.Sent()) - int(c.Total()-8); missing > n.lost || missing < n.lost-10 { // some were path MTU probes
-			t.Errorf("%d packets are missing, %d messages were lost", missing, n.lost)
+			t.Errorf("%d packets are missing, %d messages were lost, drops: %v, %v", missing, n.lost, a.AllDrops(), b.AllDrops())
 		}
 		if o := orders(b); o.Late != 0 || o.Skipped == 0 || n.lost < 100 {
 			t.Errorf("%+v, %d messages were lost", o, n.lost)
