@@ -20,8 +20,8 @@ import (
 
 const (
 	// maxOrders is the number of streams that a lane puts in order at once, and maxPeerOrders that of those of one peer.
-	maxOrders     = 16
-	maxPeerOrders = 4
+	maxOrders     = 4 * maxPeerOrders
+	maxPeerOrders = session.MaxOpenStreams
 	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
 	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
@@ -179,17 +179,21 @@ func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64) (o
 	return o, number
 }
 
-// roomForOrder reports whether a stream of p may be put in order. A peer with too many loses its oldest, never another peer's.
+// roomForOrder reports whether a stream of p may be put in order. A peer with too many loses the one that was unused for longest, never another
+// peer's.
 func (r *receiver) roomForOrder(p *Peer) bool {
-	oldest, own := 0, 0
-	for i := len(r.orders.list) - 1; i >= 0; i-- {
-		if r.orders.list[i].session.Peer == p {
-			oldest = i
-			own++
+	unused, own := 0, 0
+	for i, o := range r.orders.list {
+		if o.session.Peer != p {
+			continue
 		}
+		if own == 0 || o.usedAt < r.orders.list[unused].usedAt {
+			unused = i
+		}
+		own++
 	}
 	if own > 0 && (own >= maxPeerOrders || len(r.orders.list) == maxOrders) {
-		r.endOrder(oldest)
+		r.endOrder(unused)
 	}
 	return len(r.orders.list) < maxOrders
 }

@@ -182,6 +182,25 @@ func TestPeerCannotOccupyOrders(t *testing.T) {
 	}
 }
 
+// TestPeerMayHaveAllItsStreamsAtOneLane: a sender with many lanes has one for each.
+func TestPeerMayHaveAllItsStreamsAtOneLane(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	var streams []*stream
+	for range session.MaxOpenStreams {
+		streams = append(streams, r.stream(4))
+	}
+	for _, numbers := range [][]int{{0}, {2}, {1}} {
+		for _, s := range streams {
+			s.arrive(numbers...)
+		}
+	}
+	want := OrderStats{Waited: session.MaxOpenStreams}
+	if got := r.engine.Stats().Lanes[0].RxOrder; got != want || r.rx.orders.waiting() {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
+
 // TestWaitingBytesAreBounded sends every other message, so that all wait.
 func TestWaitingBytesAreBounded(t *testing.T) {
 	r := newRig(t)
