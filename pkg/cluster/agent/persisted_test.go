@@ -24,6 +24,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // newTestAgent returns an agent in mesh mode that never reaches its API, with its fake network and the engines that it opens.
@@ -383,6 +384,17 @@ func TestRepairsCountAsDrift(t *testing.T) {
 		if drift := a.stats.Drift.Load(); drift != c.drift || strings.Contains(log.String(), "repaired changes") != (c.drift > 0) {
 			t.Errorf("%s: %d, and logged is\n%s", c.name, drift, &log)
 		}
+	}
+}
+
+// TestAgentKeepsOnePlan: the plan of a large cluster takes megabytes, and each reconcile makes another one.
+func TestAgentKeepsOnePlan(t *testing.T) {
+	a, _ := newReconciledAgent(t, slog.New(slog.DiscardHandler))
+	first := a.persisted.Tunnel
+	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	last := a.runningMesh().lastDesired
+	if last.saved == first || a.persisted.Tunnel != last.saved || a.persisted.Routing != last.routing {
+		t.Error("the agent keeps the plan of an earlier reconcile for the state that it has saved, beside the last one")
 	}
 }
 

@@ -98,6 +98,7 @@ func (a *Agent) reapplyTunnel(n *node) error {
 // savePersisted saves the state if it changed, or if the last attempt failed.
 func (a *Agent) savePersisted(next persistedState) {
 	if !a.saveFailed && reflect.DeepEqual(a.persisted, next) {
+		a.persisted = next // the reconciler has this one: of thousands of peers, one copy is enough
 		return
 	}
 	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
