@@ -17,17 +17,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// minAgentLife is how long an agent must have run to be started again here. A sooner end is that of the container: the kubelet starts it again, with its
+// agentLife is how long an agent must have run to be started again here. A sooner end is that of the container: the kubelet starts it again, with its
 // backoff.
-const minAgentLife = 10 * time.Second
+type agentLife struct {
+	first time.Duration // of the container's first agent
+	next  time.Duration // of an agent that was started again
+}
+
+// defaultAgentLife lets an agent that crashes again and again end its container. A kubelet forgets the backoff of one that has run for ten minutes.
+func defaultAgentLife() agentLife { return agentLife{10 * time.Second, 10 * time.Minute} }
 
 func newSuperviseCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "supervise [FLAGS OF ropewalk-agent]",
 		Short: "Run the agent in a child process, and start it again at once if it is killed or crashes",
 		Long: "supervise runs ropewalk-agent with the same flags. If the agent is killed or crashes after ten seconds or more, it is started again at once: a kubelet\n" +
-			"takes a second or more to restart a container, and mode mesh carries no packets meanwhile. In all other cases supervise ends as the\n" +
-			"agent does. It passes SIGTERM and SIGINT on. The Helm chart runs it in mode mesh.",
+			"takes a second or more to restart a container, and mode mesh carries no packets meanwhile. One that crashes again within ten minutes is left to\n" +
+			"the kubelet and its backoff. In all other cases supervise ends as the agent does. It passes SIGTERM and SIGINT on. The Helm chart runs it in mode mesh.",
 		DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			self, err := os.Executable()
@@ -39,7 +45,7 @@ func newSuperviseCmd() *cobra.Command {
 				return err
 			}
 			debug.FreeOSMemory() // memory of the initialization, which is not used again
-			return supervise(cmd.Context(), minAgentLife, log, self, args...)
+			return supervise(cmd.Context(), defaultAgentLife(), log, self, args...)
 		},
 	}
 }
@@ -57,22 +63,25 @@ func (e childError) ExitCode() int {
 	return e.state.ExitCode()
 }
 
-// supervise runs a program until it ends by itself, or crashes within minLife, or ctx ends.
-func supervise(ctx context.Context, minLife time.Duration, log *slog.Logger, program string, args ...string) error {
+// supervise runs a program until it ends by itself, or crashes too early, or ctx ends.
+func supervise(ctx context.Context, l agentLife, log *slog.Logger, program string, args ...string) error {
 	runtime.LockOSThread() // the child is killed when the thread ends that has started it
 	defer runtime.UnlockOSThread()
-	for {
+	for minLife := l.first; ; {
 		began := time.Now()
 		err := runAgentProcess(ctx, program, args...)
 		exit, ended := errors.AsType[*exec.ExitError](err)
 		ran := time.Since(began)
 		switch {
+		case !ended && ctx.Err() != nil: // SIGTERM came before the agent began
+			return nil
 		case !ended:
 			return err
 		case ctx.Err() != nil || ran < minLife || !crashed(exit.ProcessState):
 			return childError{exit.ProcessState}
 		}
 		log.Warn("agent crashed or was killed, starting it again", "error", err, "ran", ran.Round(time.Second).String())
+		minLife = l.next
 	}
 }
 

@@ -18,10 +18,10 @@ import (
 )
 
 // supervised runs a shell script under supervise, and returns its result and how often the script began.
-func supervised(t *testing.T, ctx context.Context, minLife time.Duration, script string) (starts int, err error) {
+func supervised(t *testing.T, ctx context.Context, l agentLife, script string) (starts int, err error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "starts")
-	err = supervise(ctx, minLife, slog.New(slog.DiscardHandler), "/bin/sh", "-c", `echo >>"$0"; starts=$(wc -l <"$0"); `+script, file)
+	err = supervise(ctx, l, slog.New(slog.DiscardHandler), "/bin/sh", "-c", `echo >>"$0"; starts=$(wc -l <"$0"); `+script, file)
 	text, rerr := os.ReadFile(file)
 	expect.NoError(t, rerr)
 	return strings.Count(string(text), "\n"), err
@@ -29,7 +29,7 @@ func supervised(t *testing.T, ctx context.Context, minLife time.Duration, script
 
 func TestKilledAgentIsStartedAgain(t *testing.T) {
 	for _, script := range []string{"[ $starts = 3 ] || kill -KILL $$", "[ $starts = 3 ] || kill -SEGV $$", "[ $starts = 3 ] || exit 2"} {
-		if starts, err := supervised(t, t.Context(), 0, script); starts != 3 || err != nil {
+		if starts, err := supervised(t, t.Context(), agentLife{}, script); starts != 3 || err != nil {
 			t.Errorf("%s: got %d starts and error %v, want 3 and none", script, starts, err)
 		}
 	}
@@ -37,16 +37,16 @@ func TestKilledAgentIsStartedAgain(t *testing.T) {
 
 func TestAgentThatEndsItselfIsNotStartedAgain(t *testing.T) {
 	for _, tt := range []struct {
-		minLife time.Duration
-		script  string
-		want    int
+		min    time.Duration
+		script string
+		want   int
 	}{
 		{0, "exit 0", 0},
 		{0, "exit 1", 1},
 		{time.Hour, "exit 2", 2}, // a wrong flag, or a crash at once: the kubelet's backoff applies
 		{time.Hour, "kill -KILL $$", 137},
 	} {
-		starts, err := supervised(t, t.Context(), tt.minLife, tt.script)
+		starts, err := supervised(t, t.Context(), agentLife{first: tt.min}, tt.script)
 		if code := exitCode(err); starts != 1 || code != tt.want {
 			t.Errorf("%s: got %d starts and exit code %d (%v), want 1 and %d", tt.script, starts, code, err, tt.want)
 		}
@@ -64,7 +64,7 @@ func TestStoppedAgentIsNotStartedAgain(t *testing.T) {
 			_, _ = bufio.NewReader(r).ReadString('\n')
 			cancel()
 		}()
-		starts, err := supervised(t, ctx, 0, fmt.Sprintf(`trap 'exit %d' TERM; echo ready; while :; do sleep 0.01; done`, want))
+		starts, err := supervised(t, ctx, agentLife{}, fmt.Sprintf(`trap 'exit %d' TERM; echo ready; while :; do sleep 0.01; done`, want))
 		os.Stdout = out
 		expect.NoError(t, errors.Join(r.Close(), w.Close()))
 		if code := exitCode(err); starts != 1 || code != want {
@@ -85,8 +85,25 @@ func exitCode(err error) int {
 }
 
 func TestMissingProgramIsAnError(t *testing.T) {
-	err := supervise(t.Context(), 0, slog.New(slog.DiscardHandler), "/missing")
+	err := supervise(t.Context(), agentLife{}, slog.New(slog.DiscardHandler), "/missing")
 	if err == nil || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want that the program does not exist", err)
+	}
+}
+
+// TestAgentThatCrashesAgainEndsContainer crashes an agent twice. Without an end, thousands of agents that crash alike would read all objects from the API server
+// again and again, without the kubelet's backoff, and the pods would count no restarts.
+func TestAgentThatCrashesAgainEndsContainer(t *testing.T) {
+	starts, err := supervised(t, t.Context(), agentLife{next: time.Hour}, "[ $starts = 9 ] || kill -SEGV $$")
+	if code := exitCode(err); starts != 2 || code != 139 {
+		t.Errorf("got %d starts and exit code %d (%v), want 2 and 139", starts, code, err)
+	}
+}
+
+func TestSupervisorThatIsStoppedFirstStartsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := supervise(ctx, agentLife{}, slog.New(slog.DiscardHandler), "/bin/false"); err != nil {
+		t.Errorf("got %v, want none: SIGTERM came before the agent began", err)
 	}
 }
