@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -67,6 +68,14 @@ func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
 		c.Except[key] = v1alpha1.LabelValue(value)
 	}
 	return c, nil
+}
+
+// checkLocationLabel refuses a label that no Node can have: no node would have a location.
+func (o *options) checkLocationLabel() error {
+	if problems := validation.IsQualifiedName(o.cfg.LocationLabel); o.cfg.LocationLabel != "" && len(problems) > 0 {
+		return usageError{fmt.Errorf("--location-label: %q is no key of a label: %s", o.cfg.LocationLabel, problems[0])}
+	}
+	return nil
 }
 
 func parsePrefixes(flag string, texts []string) (all []netip.Prefix, err error) {

@@ -38,3 +38,17 @@ func TestFlagsForTrafficBetweenNodesAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestLocationLabelIsChecked(t *testing.T) {
+	for label, ok := range map[string]bool{
+		"": true, "ropewalk.io/location": true, "site": true, "topology.kubernetes.io/region": true,
+		"topology.kubernetes.io/region ": false, "site=east": false, "/site": false, "a/b/c": false,
+	} {
+		o := options{}
+		o.cfg.LocationLabel = label
+		err := o.checkLocationLabel()
+		if usage := (usageError{}); (err == nil) != ok || err != nil && !errors.As(err, &usage) {
+			t.Errorf("%q: %v", label, err)
+		}
+	}
+}
