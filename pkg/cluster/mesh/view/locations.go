@@ -28,10 +28,21 @@ func (n *Node) locationText() string {
 	return n.Location()
 }
 
-// checkGateways finds gateways that do not reach each other.
+// checkGateways finds gateways that do not reach each other, and nodes in a location without a gateway while others have one: a mistyped location is
+// such a one.
 func (c *checker) checkGateways() {
+	served := map[string]bool{}
+	for i := range c.m.Nodes {
+		if n := &c.m.Nodes[i]; n.forwards() {
+			served[n.GatewayOf] = true
+		}
+	}
 	for i := range c.m.Nodes {
 		n := &c.m.Nodes[i]
+		if n.participates() && n.Location() != "" && !served[n.Location()] && len(served) > 0 {
+			c.add(Warning, "gateways", n.Name, "its location "+n.Location()+" has no gateway, and others have: it is a peer of all nodes",
+				"kubectl get ropewalknodes -o custom-columns=NAME:.metadata.name,LOCATION:.status.location,GATEWAY:.spec.gatewayOf")
+		}
 		if names := n.unreachableGateways(); len(names) > 0 {
 			c.add(Warning, "gateways", n.Name, "nothing arrives from other gateways of its location: "+strings.Join(names, ", "),
 				"check that their agents run, and that UDP passes between the gateways, at the port in status.endpoints")

@@ -229,6 +229,10 @@ func TestCheckFindsEachProblem(t *testing.T) {
 			c.Nodes[1].Endpoint = netip.MustParseAddr("203.0.113.1")
 			c.Nodes[1].Agent.Endpoints[0] = netip.MustParseAddrPort("203.0.113.1:51820")
 		}, "encryption", Warning, []string{"node-02"}},
+		"a location that is mistyped": {func(c *Cluster) {
+			c.Nodes[0].Agent.Location, c.Nodes[1].Agent.Location = "east", "eats"
+			c.Nodes[0].GatewayOf, c.Nodes[0].Agent.Forwards = "east", true
+		}, "gateways", Warning, []string{"node-02"}},
 		"does not gather": {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false }, "spread", Warning, []string{"node-02"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -245,9 +249,12 @@ func TestCheckFindsEachProblem(t *testing.T) {
 			}
 		})
 	}
-	m := Build(cluster(3))
-	if len(m.Findings) > 0 {
-		t.Errorf("findings in a healthy cluster: %+v", m.Findings)
+	healthy := cluster(3)
+	for range 2 {
+		if m := Build(healthy); len(m.Findings) > 0 {
+			t.Errorf("findings in a healthy cluster: %+v", m.Findings)
+		}
+		healthy.Nodes[0].Agent.Location, healthy.Nodes[1].Agent.Location = "east", "west" // without gateways
 	}
 }
 
