@@ -49,6 +49,9 @@ func (t *transmitter) enqueueOversize(slot []byte, p *Peer, keys *session.Keypai
 // enqueueFragments appends the packets of the parsed IPv4 train, without the first skip, in fragments of at most limit
 // bytes each.
 func (t *transmitter) enqueueFragments(p *Peer, keys *session.Keypair, source, skip, limit int) {
+	if t.spray.on {
+		keys, source = t.sprayTrain(p, keys, source)
+	}
 	t.noteFlow(p, source, skip)
 	for i := skip; i < t.train.Segments(); i++ {
 		ip := t.segment(i)

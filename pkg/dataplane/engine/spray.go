@@ -173,7 +173,6 @@ func (t *transmitter) sprayTrain(p *Peer, keys *session.Keypair, source int) (*s
 		return keys, source
 	}
 	e.last, t.stream = t.now, e
-	t.lane.stats.sprayed.Add(uint64(t.train.Segments()))
 	return e.stream.Keys(), at
 }
 

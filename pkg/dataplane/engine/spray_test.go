@@ -26,7 +26,7 @@ func (r *rig) hello(keys *session.Keypair, h *wire.Hello) {
 // elephant sends one flow at 4 Gbit/s for 300 ms. It returns the numbers of messages of streams and of others.
 func (r *rig) elephant(f *flow.Flow) (streamed, other int) {
 	for range 300 {
-		r.transmit(f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380), f.Train(45, 1380))
+		r.transmit(f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200), f.Train(45, 1200))
 		for _, msg := range r.sentRaw() {
 			if session.IsStream(wire.Counter(msg)) {
 				streamed++
@@ -60,5 +60,23 @@ func TestEachSessionAgreesOnSpray(t *testing.T) {
 	r.hello(theirs, &wire.Hello{Gathers: true, First: 61000, Last: 61999})
 	if streamed, _ := r.elephant(f); streamed != 0 {
 		t.Errorf("%d messages of streams after a hello that announces none", streamed)
+	}
+}
+
+// TestPacketsOfAllSizesAreSprayed: a packet larger than the path MTU, which IPv6 has to carry, must not overtake others.
+func TestPacketsOfAllSizesAreSprayed(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	f := &flow.Flow{Ends: out6, ID: 1}
+	r.elephant(f)
+	r.peer.SetPathMTU(1100)
+	for _, size := range []int{1000, 1200, 1000} {
+		r.transmit(f.Train(10, size))
+		for _, msg := range r.sentRaw() {
+			if !session.IsStream(wire.Counter(msg)) {
+				t.Fatalf("a packet with %d bytes does not belong to the stream", size)
+			}
+		}
 	}
 }

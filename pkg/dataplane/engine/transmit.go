@@ -178,17 +178,17 @@ func (t *transmitter) enqueue(slot []byte, p *Peer, keys *session.Keypair, sourc
 	if limit := p.pathLimit(); t.train.SegmentLen() > limit {
 		t.enqueueOversize(slot, p, keys, source, skip, limit)
 	} else {
-		if t.spray.on {
-			keys, source = t.sprayTrain(p, keys, source)
-		}
 		t.enqueueMessages(slot, p, keys, source, skip)
-		t.stream = nil
 	}
+	t.stream = nil
 	p.trafficOf(t.lane.index).enqueued.Store(t.flushes)
 }
 
 // enqueueMessages appends the messages of the parsed train. It flushes when there is no room for all.
 func (t *transmitter) enqueueMessages(slot []byte, p *Peer, keys *session.Keypair, source, skip int) {
+	if t.spray.on {
+		keys, source = t.sprayTrain(p, keys, source)
+	}
 	t.noteFlow(p, source, skip)
 	if t.train.Segments() > 1 {
 		t.enqueueTrain(p, keys, source, skip)
@@ -261,7 +261,9 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 // reserve reserves the counters of a run now if it is sprayed: runs of several sources are sent in another order.
 func (t *transmitter) reserve(m *runMeta, messages int) {
 	if t.stream != nil {
-		m.counter, m.streamed = t.stream.stream.Reserve(messages)
+		if m.counter, m.streamed = t.stream.stream.Reserve(messages); m.streamed {
+			t.lane.stats.sprayed.Add(uint64(messages))
+		}
 	}
 }
 
