@@ -137,11 +137,7 @@ func (r *receiver) collectAhead(a *openJob) bool {
 	r.lane.openJobs.Collect(&r.scratch)
 	a.keys.AcceptTrain(&r.scratch, a.train(), a.SegSize, a.opened)
 	a.newest = lastCounter(a.train(), a.SegSize, a.opened)
-	if a.keys.HasStreams() {
-		r.deliverRun(a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.element)
-	} else {
-		r.deliver(a.session, a.keys, a.opened, a.checksumOK, &a.element)
-	}
+	r.deliverRun(a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.element)
 	r.flushIfFull()
 	a.session, a.keys = nil, nil // as handleQuantum does with the element
 	return true

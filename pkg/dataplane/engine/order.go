@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -19,9 +20,10 @@ import (
 // pointer read per run.
 
 const (
-	// maxOrders is the number of streams that a lane puts in order at once, and maxPeerOrders that of those of one peer.
+	// maxPeerOrders is the number of streams of one peer that a lane puts in order at once: those that the peer may have open, and as many
+	// that have just ended. maxOrders is that of all peers.
+	maxPeerOrders = 2 * session.MaxOpenStreams
 	maxOrders     = 4 * maxPeerOrders
-	maxPeerOrders = session.MaxOpenStreams
 	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
 	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
@@ -52,6 +54,7 @@ type order struct {
 	session *Session
 	keys    *session.Keypair
 	number  uint32
+	flow    packet.Flow // the inner flow of the first message
 	usedAt  int64
 	bytes   int // of buffers
 }
@@ -82,8 +85,20 @@ type orders struct {
 // waiting reports whether messages wait.
 func (o *orders) waiting() bool { return o.trains > 0 }
 
-// deliverRun is deliver for a run of a session that has received streams.
+// deliverRun delivers the messages of one run, those of streams in their order.
 func (r *receiver) deliverRun(s *Session, keys *session.Keypair, run []byte, size int, opened []session.Message, checksumOK uint64, e *element) {
+	switch {
+	case keys.HasStreams():
+		r.deliverStreams(s, keys, run, size, opened, checksumOK, e)
+		return
+	case r.orders.waiting(): // for messages of an older session, perhaps
+		r.settle(s.Peer, keys, 0, opened)
+	}
+	r.deliver(s, keys, opened, checksumOK, e)
+}
+
+// deliverStreams is deliverRun for a session that has received streams.
+func (r *receiver) deliverStreams(s *Session, keys *session.Keypair, run []byte, size int, opened []session.Message, checksumOK uint64, e *element) {
 	counter := func(i int) uint64 { return wire.Counter(run[i*size:]) }
 	streamed := func(i int) bool { return opened[i].Drop == drop.None && session.IsStream(counter(i)) }
 	for from, to := 0, 0; from < len(opened); from = to {
@@ -91,6 +106,9 @@ func (r *receiver) deliverRun(s *Session, keys *session.Keypair, run []byte, siz
 		if !streamed(from) {
 			for to < len(opened) && !streamed(to) {
 				to++
+			}
+			if r.orders.waiting() {
+				r.settle(s.Peer, keys, 0, opened[from:to])
 			}
 			r.deliver(s, keys, opened[from:to], checksumOK>>from, e)
 			continue
@@ -105,7 +123,10 @@ func (r *receiver) deliverRun(s *Session, keys *session.Keypair, run []byte, siz
 // deliverStream delivers consecutive messages of a stream in their order.
 func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint64, opened []session.Message, checksumOK uint64, e *element) {
 	r.lane.stats.orders.received.Add(uint64(len(opened)))
-	o, number := r.orderOf(s, keys, counter)
+	if r.orders.waiting() {
+		r.settle(s.Peer, keys, counter, opened)
+	}
+	o, number := r.orderOf(s, keys, counter, opened[0].Padded)
 	if o == nil {
 		r.lane.stats.orders.unordered.Add(uint64(len(opened)))
 		r.deliver(s, keys, opened, checksumOK, e)
@@ -144,14 +165,44 @@ func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint
 	}
 }
 
+// settle delivers what waits of a flow whose stream has ended, before messages of p that were opened under keys. counter is that of the first
+// message, if they are those of another stream. The flow has left from one port only since long before the end, so what is missing of the
+// stream is lost. Before the first message of a stream has arrived, the flow's other messages are older than the stream.
+func (r *receiver) settle(p *Peer, keys *session.Keypair, counter uint64, opened []session.Message) {
+	stream, _ := session.SplitStream(counter)
+	own := func(o *order) bool { return session.IsStream(counter) && o.keys == keys && o.number == stream }
+	for _, o := range r.orders.list {
+		if o.Waiting() == 0 || o.session.Peer != p || !o.Begun() || own(o) || !o.contains(opened) {
+			continue
+		}
+		for o.Waiting() > 0 {
+			r.makeRoom(o, 0)
+		}
+	}
+}
+
+// contains reports whether a message is one of the flow.
+func (o *order) contains(opened []session.Message) bool {
+	return slices.ContainsFunc(opened, func(m session.Message) bool { return innerFlow(m.Padded) == o.flow })
+}
+
+// innerFlow returns the flow of a decrypted packet, the zero Flow for anything else.
+func innerFlow(plain []byte) packet.Flow {
+	n, ok := packet.Length(plain)
+	if !ok {
+		return packet.Flow{}
+	}
+	return packet.FlowOf(plain[:n])
+}
+
 // fattest returns the stream with most bytes that wait.
 func (o *orders) fattest() *order {
 	return slices.MaxFunc(o.list, func(a, b *order) int { return cmp.Compare(a.bytes, b.bytes) })
 }
 
-// orderOf returns the order of a stream, and the number of the message with the given counter in it. It returns nil if the messages of the
-// stream arrive at several lanes.
-func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64) (o *order, number uint32) {
+// orderOf returns the order of a stream, and the number of the message with the given counter in it, whose plaintext is plain. It returns nil
+// if the messages of the stream arrive at several lanes, or there are too many streams.
+func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64, plain []byte) (o *order, number uint32) {
 	stream, number := session.SplitStream(counter)
 	mine := r.recv.tryRecv != nil && keys.ClaimStream(stream, r.lane.index)
 	for i, o := range r.orders.list {
@@ -164,38 +215,38 @@ func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64) (o
 		r.endOrder(i)
 		return nil, number
 	}
-	if !mine {
-		return nil, number
-	}
-	if !r.roomForOrder(s.Peer) {
+	if !mine || !r.roomForOrder(s.Peer) {
 		return nil, number
 	}
 	first := number
 	if number < newStream {
 		first = 0
 	}
-	o = &order{Order: spread.NewOrder[waitingMessage](first, r.now), session: s, keys: keys, number: stream, usedAt: r.now}
+	o = &order{Order: spread.NewOrder[waitingMessage](first, r.now), session: s, keys: keys, number: stream, flow: innerFlow(plain), usedAt: r.now}
 	r.orders.list = append(r.orders.list, o)
 	return o, number
 }
 
-// roomForOrder reports whether a stream of p may be put in order. A peer with too many loses the one that was unused for longest, never another
-// peer's.
+// roomForOrder reports whether another stream of p may be put in order. A peer with too many loses the one that was not used for longest,
+// unless that is in use: streams that replace each other all the time would be in no order, and cost much. No peer loses one to another peer.
 func (r *receiver) roomForOrder(p *Peer) bool {
-	unused, own := 0, 0
+	own, oldest := 0, -1
 	for i, o := range r.orders.list {
 		if o.session.Peer != p {
 			continue
 		}
-		if own == 0 || o.usedAt < r.orders.list[unused].usedAt {
-			unused = i
+		if own++; oldest < 0 || o.usedAt < r.orders.list[oldest].usedAt {
+			oldest = i
 		}
-		own++
 	}
-	if own > 0 && (own >= maxPeerOrders || len(r.orders.list) == maxOrders) {
-		r.endOrder(unused)
+	if own < maxPeerOrders && len(r.orders.list) < maxOrders {
+		return true
 	}
-	return len(r.orders.list) < maxOrders
+	if own == 0 || r.now-r.orders.list[oldest].usedAt < int64(spread.MaxOrderWait) {
+		return false
+	}
+	r.endOrder(oldest)
+	return true
 }
 
 // newWaitingTrain returns a train with room for messages of e.

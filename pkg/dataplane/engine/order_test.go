@@ -31,7 +31,7 @@ func (r *rig) sealAs(counter uint64, plain []byte) []byte {
 	return msg
 }
 
-// stream is a flow that the rig's peer sprays.
+// stream is a flow that the rig's peer sprays. Each has another flow.
 type stream struct {
 	r     *rig
 	first uint64
@@ -46,7 +46,8 @@ func (r *rig) stream(n int) *stream {
 	defer s.Close()
 	first, _ := s.Reserve(1 << 30)
 	st := &stream{r: r, first: first}
-	f := flow.Flow{Ends: in4, ID: 1}
+	number, _ := session.SplitStream(first)
+	f := flow.Flow{Ends: flow.Ends{Src: netip.AddrPortFrom(in4.Src.Addr(), uint16(number)), Dst: in4.Dst}, ID: 1}
 	for range n {
 		st.plain = append(st.plain, f.Next(100)[offload.VnetHdrLen:])
 	}
@@ -301,5 +302,61 @@ func TestWorkersKeepStreamInOrder(t *testing.T) {
 	offered(t, r.engine.Stats().Lanes[0].RxWorkers)
 	if o := r.engine.Stats().Lanes[0].RxOrder; o.Waited == 0 || o.Late+o.Skipped > 0 {
 		t.Errorf("counted %+v", o)
+	}
+}
+
+// afterStream are messages of the flow of s that do not belong to it: ordinary ones, and those of other streams, in its session and in a new one.
+func afterStream(r *rig, s *stream) map[string]func(plain []byte) []byte {
+	next, _ := r.remote.OpenStream()
+	counter, _ := next.Reserve(1)
+	_, theirs := r.newSession(r.peer, true)
+	in := func(k *session.Keypair, counter uint64, plain []byte) []byte {
+		remote := r.remote
+		defer func() { r.remote = remote }()
+		r.remote = k
+		return r.sealAs(counter, plain)
+	}
+	first, _ := theirs.OpenStream()
+	newest, _ := first.Reserve(1)
+	return map[string]func(plain []byte) []byte{
+		"ordinary":                       func(plain []byte) []byte { return r.message(r.remote, plain) },
+		"of the next stream":             func(plain []byte) []byte { return in(r.remote, counter, plain) },
+		"ordinary, in a new session":     func(plain []byte) []byte { return r.message(theirs, plain) },
+		"of a stream in the new session": func(plain []byte) []byte { return in(theirs, newest, plain) },
+	}
+}
+
+// TestFlowStaysInOrderWhenStreamEnds: a message that was lost shortly before the end keeps others waiting.
+func TestFlowStaysInOrderWhenStreamEnds(t *testing.T) {
+	for _, name := range []string{"ordinary", "of the next stream", "ordinary, in a new session", "of a stream in the new session"} {
+		r := newRig(t)
+		r.ordering()
+		s := r.stream(5)
+		after := afterStream(r, s)[name]
+		s.arrive(0, 2, 3)
+		other := r.message(r.remote, flow.Ends{Src: in4.Src, Dst: mustPort("10.0.0.1:77")}.UDP(make([]byte, 100)))
+		r.receive(other, len(other))
+		if n := r.rx.orders.list[0].Waiting(); n != 2 {
+			t.Errorf("%s: %d messages wait after one of another flow, want 2", name, n)
+		}
+		msg := after(s.plain[4])
+		r.receive(msg, len(msg))
+		if got := slices.DeleteFunc(s.got(), func(n int) bool { return n < 0 }); !slices.Equal(got, []int{0, 2, 3, 4}) {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+// TestFlowStaysInOrderWhenStreamBegins: the flow's port without the stream is the slowest.
+func TestFlowStaysInOrderWhenStreamBegins(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(5)
+	s.arrive(1, 2) // numbers of messages: 2 and 3 of the flow
+	before := r.message(r.remote, s.plain[4])
+	r.receive(before, len(before))
+	s.arrive(0)
+	if got := s.got(); !slices.Equal(got, []int{4, 0, 1, 2}) {
+		t.Errorf("got %v", got)
 	}
 }

@@ -247,11 +247,7 @@ func (r *receiver) openRun(run []byte, size int, e *element) {
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
 	e.newest = lastCounter(run, size, r.opened[:n])
-	if keys.HasStreams() {
-		r.deliverRun(s, keys, run, size, r.opened[:n], 0, e)
-		return
-	}
-	r.deliver(s, keys, r.opened[:n], 0, e)
+	r.deliverRun(s, keys, run, size, r.opened[:n], 0, e)
 }
 
 // lastCounter returns the counter of the last message of a run that was accepted; 0 if there is none.

@@ -125,6 +125,9 @@ func (o *Order[T]) MakeRoom(number uint32) (item T, ok bool) {
 	return o.Skip()
 }
 
+// Begun reports whether a message was delivered or given up.
+func (o *Order[T]) Begun() bool { return o.next != 0 }
+
 // Waiting returns the number of messages that wait.
 func (o *Order[T]) Waiting() int { return o.waiting }
 
