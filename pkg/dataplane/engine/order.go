@@ -160,9 +160,21 @@ func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint
 		}
 	}
 	r.deliver(s, keys, opened[from:], checksumOK>>from, e)
-	for r.orders.bytes > maxWaitingBytes || r.orders.waiting() && r.queue.byteLimit.exceeded(r.queue.buffers.used) {
+	for r.orders.bytes > maxWaitingBytes || r.orders.waiting() && r.queue.byteLimit.exceeded(r.orders.bytes) {
 		r.makeRoom(r.orders.fattest(), 0)
 	}
+}
+
+// trimOrders leaves half of the lane's part of the receive budget to the receive queue, which is full: others must not lose messages
+// because those of a stream wait.
+func (r *receiver) trimOrders() {
+	if 2*r.orders.bytes <= r.queue.byteLimit.limit() {
+		return
+	}
+	for 2*r.orders.bytes > r.queue.byteLimit.limit() {
+		r.makeRoom(r.orders.fattest(), 0)
+	}
+	r.flush()
 }
 
 // settle delivers what waits of a flow whose stream has ended, before messages of p that were opened under keys. counter is that of the first
@@ -263,7 +275,7 @@ func (r *receiver) newWaitingTrain(o *order, messages []session.Message, e *elem
 	}
 	t.element, t.buffer = *e, r.queue.buffers.take(max(size, 1))
 	t.element.Buf, t.element.buffer = nil, nil // handled before
-	t.element.newest = 0                       // a message that waited moves no endpoint
+	t.element.waited = true
 	t.messages, t.verified, t.left = t.messages[:0], 0, 0
 	r.orders.bytes += len(t.buffer.bytes)
 	o.bytes += len(t.buffer.bytes)

@@ -360,3 +360,49 @@ func TestFlowStaysInOrderWhenStreamBegins(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestWaitingMessageDoesNotMoveEndpoint has a stream with a message from where the peer was before.
+func TestWaitingMessageDoesNotMoveEndpoint(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(2)
+	before := there
+	before.Dst = mustPort("198.51.100.7:9")
+	early := r.sealAs(s.first+1, s.plain[1])
+	r.receiveFrom(before, early, len(early))
+	s.arrive(0)
+	if got := s.got(); !slices.Equal(got, []int{0, 1}) || len(r.owner.roams) != 0 {
+		t.Errorf("got %v, roamed to %v", got, r.owner.roams)
+	}
+}
+
+// TestStreamLeavesReceiveQueueRoom: the other lanes have all of the receive budget that they share.
+func TestStreamLeavesReceiveQueueRoom(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	r.engine.rxBudget.bytes.left.Store(0)
+	limit := r.rx.queue.byteLimit.limit()
+	s := r.stream(0)
+	s.plain = [][]byte{in4.UDP(make([]byte, 3000))} // a buffer of 16 KiB for each
+	for n := 1; n < 1000; n += 2 {
+		s.arrive(n)
+		if r.rx.orders.bytes > limit {
+			t.Fatalf("%d bytes wait, the lane may use %d", r.rx.orders.bytes, limit)
+		}
+		if n%128 == 1 {
+			r.delivered()
+		}
+	}
+	packets := make([][]byte, 40)
+	for i := range packets {
+		packets[i] = in4.UDP(make([]byte, 1372))
+	}
+	for i := range 16 {
+		run, size := r.seal(packets...)
+		r.arriveFrom(i, there, run, size)
+	}
+	r.rx.batch(16)
+	if n := r.drops(drop.RXQueueFull); n != 0 {
+		t.Errorf("%d messages were dropped for those that wait", n)
+	}
+}

@@ -360,7 +360,7 @@ func (r *receiver) mark(plain []byte, e *element) bool {
 // received updates endpoint, session and timers after authentic messages under keys. A control message (wire.IsControl) may come from
 // a source port that is not known yet, and the hello names the endpoint explicitly. So they do not update the endpoint here.
 func (p *Peer) received(now int64, keys *session.Keypair, data, control bool, e *element) {
-	if !control {
+	if !control && !e.waited {
 		p.noteSource(keys, e)
 	}
 	if p.Unconfirmed.Load() == keys {

@@ -52,6 +52,7 @@ type element struct {
 	buffer *buffer // that has Buf
 	skip   int     // bytes at the start of Buf whose messages were dropped
 	mark   bool    // the next message is to be marked as congested
+	waited bool    // for other messages of its stream, so that it says nothing about where the peer is now
 	newest uint64  // counter of the last message that was accepted
 }
 
@@ -126,6 +127,9 @@ func (r *receiver) admit(i int) {
 	}
 	if first == d.N {
 		return
+	}
+	if q.full() {
+		r.trimOrders()
 	}
 	for q.full() {
 		e, ok := q.PopFattest()
