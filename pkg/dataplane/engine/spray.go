@@ -31,10 +31,10 @@ const (
 // Spray says how one flow may be sprayed. The zero Spray is never.
 type Spray struct {
 	Ports int // source ports of one flow, at least 2
-	// Lanes is the number of the peer's receive lanes. Messages from port FirstPort + i arrive at lane i modulo Lanes, and a flow uses only
-	// ports of one lane.
-	Lanes     int
-	FirstPort uint16
+	// Lanes is the number of the peer's receive lanes. Messages from port FirstPort + i, up to LastPort, arrive at lane i modulo Lanes. A flow
+	// uses only ports of one lane.
+	Lanes               int
+	FirstPort, LastPort uint16
 }
 
 // Sprayed returns a copy of s, with the same loads, that sprays flows. port returns the port of a source.
@@ -49,8 +49,9 @@ func (s *Spread) Sprayed(spray Spray, port func(source int) uint16) *Spread {
 		if spray.Lanes == 1 {
 			continue
 		}
-		offset := int(port(int(source))) - int(spray.FirstPort)
-		if c.sprayLanes[i] = offset % spray.Lanes; offset < 0 {
+		if p := port(int(source)); p >= spray.FirstPort && p <= spray.LastPort {
+			c.sprayLanes[i] = int(p-spray.FirstPort) % spray.Lanes
+		} else {
 			c.sprayLanes[i] = noLane // the peer selects the lane by hash
 		}
 	}

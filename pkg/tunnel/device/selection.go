@@ -36,11 +36,12 @@ type laneSelection struct {
 	mu        sync.Mutex
 	port      selectingPort // nil while there is none
 	spread    underlay.Selection
-	owners    []*Peer // of spread.Plans, by index
-	installed int     // installed plans
-	active    bool    // a selection by source port is installed
-	reason    error   // why none is installed, or not all plans
-	logged    bool    // the failure was logged
+	owners    []*Peer      // of spread.Plans, by index
+	ports     spread.Ports // the installed range
+	installed int          // installed plans
+	active    bool         // a selection by source port is installed
+	reason    error        // why none is installed, or not all plans
+	logged    bool         // the failure was logged
 }
 
 // reset sets the port, nil for none, and the range of source ports. An empty range disables the selection.
@@ -112,6 +113,7 @@ func (s *laneSelection) apply() {
 	plans, err := s.port.SetSelection(&selection)
 	s.installed, s.active = plans, s.port.Features().Select
 	if err == nil {
+		s.ports = spread.Ports{First: selection.First, Last: selection.Last}
 		return
 	}
 	s.reason = err
@@ -127,11 +129,12 @@ func (s *laneSelection) apply() {
 }
 
 // receiveLanes returns the number of receive lanes, of which there are n, for a hello: 0 if the source port does not select the lane. Messages
-// from port first + i arrive at lane i modulo lanes.
+// from port first + i of the range arrive at lane i modulo lanes.
 func (s *laneSelection) receiveLanes(n int) (lanes, first uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.active && n > 1 {
+	selects := s.active && s.ports == spread.Ports{First: s.spread.First, Last: s.spread.Last}
+	if !selects && n > 1 {
 		return 0, 0
 	}
 	return uint16(n), s.spread.First

@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -289,4 +290,35 @@ func TestSprayEndsInOrder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPortsOutsideRangeOfPeerAreNotSprayed: the peer selects their lanes by a hash.
+func TestPortsOutsideRangeOfPeerAreNotSprayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &paths{delay: byPort}
+		a, b, c := newPaths(t, n, 4, devicetest.Options{Lanes: 4})
+		a.Apply(config.Device{SpreadPorts: &spread.Ports{First: 62500, Last: 62600}})
+		time.Sleep(10 * time.Second)
+		f := &flow.Flow{Ends: a.To(b, 3000, false), ID: 1}
+		n.portsOf(a)
+		elephant(a, f, 300*time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+		if ports, got := n.portsOf(a), c.Seen(1); ports != 1 || got != f.Sent() {
+			t.Errorf("%d of %d packets arrived, from %d ports", got, f.Sent(), ports)
+		}
+	})
+}
+
+// TestFixedRangeEndsSpray: the kernel goes on to select the lanes of other ports than the configured ones.
+func TestFixedRangeEndsSpray(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := newPaths(t, &paths{}, 4, devicetest.Options{
+			Lanes: 4, WrapPort: func(p underlay.Port) underlay.Port { return &standing{Fake: p.(*underlay.Fake)} },
+		})
+		b.Apply(config.Device{SpreadPorts: &spread.Ports{First: 60000, Last: 62999}})
+		time.Sleep(10 * time.Second)
+		if s := a.PeerStatus(b).Spread; !s.Active || s.Sprays != 0 {
+			t.Errorf("spread: %+v", s)
+		}
+	})
 }

@@ -161,7 +161,7 @@ func (p *Peer) sprayTo(planned bool) engine.Spray {
 	if n == 0 || planned || !x.known || x.remote.Lanes == 0 {
 		return engine.Spray{}
 	}
-	return engine.Spray{Ports: n, Lanes: int(x.remote.Lanes), FirstPort: x.remote.FirstLanePort}
+	return engine.Spray{Ports: n, Lanes: int(x.remote.Lanes), FirstPort: x.remote.FirstLanePort, LastPort: x.remote.Last}
 }
 
 // publishSpread passes the sources to the lanes. While spread may still start, lanes record flows, so that none is reordered then.
