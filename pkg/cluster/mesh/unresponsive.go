@@ -3,6 +3,7 @@
 package mesh
 
 import (
+	"maps"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -37,7 +38,9 @@ type peerActivity struct {
 
 // Update evaluates a device's peers and returns the unresponsive ones, in the given order. It forgets peers that are absent.
 func (s *UnresponsiveDetector) Update(now time.Time, have []config.PeerStatus) (silent []noise.PublicKey) {
-	seen := make(map[noise.PublicKey]peerActivity, len(have))
+	if s.peers == nil {
+		s.peers = make(map[noise.PublicKey]peerActivity, len(have))
+	}
 	for i := range have {
 		p := &have[i]
 		of, known := s.peers[p.PublicKey]
@@ -45,13 +48,27 @@ func (s *UnresponsiveDetector) Update(now time.Time, have []config.PeerStatus) (
 			of = peerActivity{handshake: p.LastHandshake}
 		}
 		of.update(now, p.TxBytes)
-		seen[p.PublicKey] = of
+		s.peers[p.PublicKey] = of
 		if of.unresponsive {
 			silent = append(silent, p.PublicKey)
 		}
 	}
-	s.peers = seen
+	if len(s.peers) > len(have) {
+		s.forgetAbsent(have)
+	}
 	return silent
+}
+
+// forgetAbsent removes the peers that a device does not have any more.
+func (s *UnresponsiveDetector) forgetAbsent(have []config.PeerStatus) {
+	present := make(map[noise.PublicKey]struct{}, len(have))
+	for i := range have {
+		present[have[i].PublicKey] = struct{}{}
+	}
+	maps.DeleteFunc(s.peers, func(key noise.PublicKey, _ peerActivity) bool {
+		_, ok := present[key]
+		return !ok
+	})
 }
 
 func (p *peerActivity) update(now time.Time, sent uint64) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
@@ -42,5 +43,25 @@ func TestPeerIsUnresponsiveOnlyAfterFailedHandshakes(t *testing.T) {
 		if got := s.Update(at(5000), nil); len(got) > 0 || len(s.peers) > 0 {
 			t.Errorf("%s: a peer that is gone is still known", name)
 		}
+	}
+}
+
+// TestUpdateOfSamePeersAllocatesNothing: an agent with thousands of peers updates the detector in each reconcile.
+func TestUpdateOfSamePeersAllocatesNothing(t *testing.T) {
+	var s UnresponsiveDetector
+	now := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	have := make([]config.PeerStatus, 100)
+	for i := range have {
+		have[i].PublicKey = noise.PublicKey{byte(i)}
+	}
+	s.Update(now, have)
+	if n := testing.AllocsPerRun(10, func() { s.Update(now, have) }); n > 0 {
+		t.Errorf("got %v allocations for the same peers, want none", n)
+	}
+	replaced := have[7].PublicKey
+	have[7].PublicKey = noise.PublicKey{200}
+	s.Update(now, have)
+	if _, known := s.peers[replaced]; known || len(s.peers) != len(have) {
+		t.Errorf("got %d peers after one was replaced, want %d without that one", len(s.peers), len(have))
 	}
 }
