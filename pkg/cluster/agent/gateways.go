@@ -129,7 +129,11 @@ func (m *meshReconciler) addLocation(in *reconcileInput, r *result) {
 	}
 	unreachable := m.unreachableGateways()
 	r.status.Gateway = &v1alpha1.GatewayStatus{Forwards: true, Unreachable: slices.Clone(unreachable[:min(len(unreachable), v1alpha1.MaxUnreachable)])}
-	if err := m.cfg.Network.CheckForwarding(m.cfg.Tunnel, in.self.PodCIDRs); err != nil {
+	forwards := in.self.PodCIDRs
+	if len(forwards) == 0 {
+		forwards = r.routing.Routes
+	}
+	if err := m.cfg.Network.CheckForwarding(m.cfg.Tunnel, forwards); err != nil {
 		r.status.Gateway.Forwards = false
 		r.notes = append(r.notes, fmt.Sprintf("this node is no gateway of its location %s: %v", in.spec.GatewayOf, err))
 		r.requeueAfter = soonest(r.requeueAfter, forwardingCheckInterval)

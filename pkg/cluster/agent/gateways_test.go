@@ -214,3 +214,14 @@ func TestGatewayThatTheEngineLacksStaysUnreachable(t *testing.T) {
 		}
 	})
 }
+
+// TestGatewayWithoutPodsChecksForwardingForOthers has a gateway whose own pod prefixes are unknown. It forwards for the pods of others all the same.
+func TestGatewayWithoutPodsChecksForwardingForOthers(t *testing.T) {
+	m, n, _ := newTestMeshReconciler(t)
+	in := homeGateways()
+	in.self.PodCIDRs, in.nodes[0].PodCIDRs = nil, nil
+	m.mustReconcile(t, in)
+	if !slices.Contains(n.forwards, in.nodes[2].PodCIDRs[0]) {
+		t.Errorf("forwarding is checked for %v, want the pods of other nodes", n.forwards)
+	}
+}
