@@ -12,6 +12,8 @@ const (
 	gatewayTimeout = 4 * coGatewayKeepalive * time.Second
 	// gatewayRecovery is how long one must be heard again before traffic returns to it, so that it does not alternate.
 	gatewayRecovery = 30 * time.Second
+	// maxMonitorPause is the longest time between two updates in which a gateway counts as silent. In a longer one this node itself did not run.
+	maxMonitorPause = gatewayTimeout / 2
 )
 
 // GatewayMonitor finds the gateways of a location from which another gateway there receives nothing. They send keepalive messages.
@@ -19,6 +21,7 @@ const (
 // The zero value is ready. It is not safe for concurrent use.
 type GatewayMonitor struct {
 	gateways map[string]gatewayActivity // by name
+	updated  time.Time                  // zero: not yet
 }
 
 // gatewayActivity is the record of one gateway.
@@ -45,12 +48,18 @@ func (m *GatewayMonitor) Resume(unreachable []string) bool {
 // Update evaluates the bytes received from each gateway, by name, and returns the names of the unreachable ones in order. It forgets
 // gateways that are absent. A new one is reachable until it has been silent.
 func (m *GatewayMonitor) Update(now time.Time, received map[string]uint64) (unreachable []string) {
+	var pause time.Duration
+	if d := now.Sub(m.updated); !m.updated.IsZero() && d > maxMonitorPause {
+		pause = d
+	}
+	m.updated = now
 	next := make(map[string]gatewayActivity, len(received))
 	for name, bytes := range received {
 		g, known := m.gateways[name]
 		if !known {
 			g = gatewayActivity{received: bytes, heard: now}
 		}
+		g.skip(pause)
 		g.update(now, bytes)
 		next[name] = g
 		if g.unreachable {
@@ -60,6 +69,14 @@ func (m *GatewayMonitor) Update(now time.Time, received map[string]uint64) (unre
 	m.gateways = next
 	slices.Sort(unreachable)
 	return unreachable
+}
+
+// skip leaves out a time in which nothing was evaluated.
+func (g *gatewayActivity) skip(pause time.Duration) {
+	g.heard = g.heard.Add(pause)
+	if !g.back.IsZero() {
+		g.back = g.back.Add(pause)
+	}
 }
 
 func (g *gatewayActivity) update(now time.Time, bytes uint64) {
