@@ -20,7 +20,8 @@ type NodeTraffic struct {
 }
 
 // routeNodes routes the addresses of other nodes into the tunnel: those of peers that encrypt traffic between nodes, too, and without
-// Cleartext those of nodes that are no peers yet. Gateways on the way must encrypt it, too: they would forward it in the clear. The latter are dropped there.
+// Cleartext those of nodes that are no peers yet, for which the tunnel drops packets. Gateways on the way must encrypt it as well: they would
+// forward it in the clear.
 func (t *tunnelPlanner) routeNodes(nodes []Node) {
 	if !t.cfg.Nodes.Encrypt {
 		return
