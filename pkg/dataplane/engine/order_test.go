@@ -376,6 +376,55 @@ func TestWaitingMessageDoesNotMoveEndpoint(t *testing.T) {
 	}
 }
 
+// TestStreamInUseDoesNotEndForAnother: a peer with too many streams has some that are not in order, instead of none that is.
+func TestStreamInUseDoesNotEndForAnother(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	var all []*stream
+	for range maxPeerOrders {
+		all = append(all, r.stream(4))
+		all[len(all)-1].arrive(0, 2)
+	}
+	remote := r.remote
+	another := func() *stream { // of another flow, in another session
+		_, r.remote = r.newSession(r.peer, true)
+		for range maxPeerOrders {
+			r.stream(0)
+		}
+		return r.stream(4)
+	}
+	last := another()
+	last.arrive(0, 2)
+	if n := last.waits(); n != 0 {
+		t.Errorf("%d messages of a stream too many wait", n)
+	}
+	r.delivered()
+	r.remote = remote
+	for _, s := range all {
+		s.arrive(1)
+		if got := s.got(); !slices.Equal(got, []int{1, 2}) {
+			t.Fatalf("got %v", got)
+		}
+	}
+	r.now += 2 * int64(spread.MaxOrderWait)
+	last = another()
+	last.arrive(0, 2)
+	if n := last.waits(); n != 1 {
+		t.Errorf("%d messages of a stream wait that replaces an unused one, want 1", n)
+	}
+}
+
+// waits returns the number of messages of the stream that wait.
+func (s *stream) waits() (n int) {
+	number, _ := session.SplitStream(s.first)
+	for _, o := range s.r.rx.orders.list {
+		if o.number == number && o.keys.Remote() == s.r.remote.Local() {
+			n += o.Waiting()
+		}
+	}
+	return n
+}
+
 // TestStreamLeavesReceiveQueueRoom: the other lanes have all of the receive budget that they share.
 func TestStreamLeavesReceiveQueueRoom(t *testing.T) {
 	r := newRig(t)
