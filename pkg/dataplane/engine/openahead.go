@@ -137,7 +137,11 @@ func (r *receiver) collectAhead(a *openJob) bool {
 	r.lane.openJobs.Collect(&r.scratch)
 	a.keys.AcceptTrain(&r.scratch, a.train(), a.SegSize, a.opened)
 	a.newest = lastCounter(a.train(), a.SegSize, a.opened)
-	r.deliverRun(a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.element)
+	if r.ordinary(a.keys) {
+		r.deliver(a.session, a.keys, a.opened, a.checksumOK, &a.element)
+	} else {
+		r.deliverRun(a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.element)
+	}
 	r.flushIfFull()
 	a.session, a.keys = nil, nil // as handleQuantum does with the element
 	return true

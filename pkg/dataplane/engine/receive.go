@@ -247,6 +247,10 @@ func (r *receiver) openRun(run []byte, size int, e *element) {
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
 	e.newest = lastCounter(run, size, r.opened[:n])
+	if r.ordinary(keys) {
+		r.deliver(s, keys, r.opened[:n], 0, e)
+		return
+	}
 	r.deliverRun(s, keys, run, size, r.opened[:n], 0, e)
 }
 
