@@ -4,6 +4,7 @@ package device
 
 import (
 	"hash/maphash"
+	"math"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -12,15 +13,12 @@ import (
 // Limits of the cookies for senders that nothing is known of. A cookie costs more than all else that such a message costs, and a sender needs
 // one in two minutes. WireGuard permits to drop messages under load (paper §5.3), and the sender repeats them.
 const (
-	// cookieGroups is the number of groups of source prefixes. Each has cookieGroupRate cookies per second, cookieGroupBurst at once. That is
-	// more than the handshakes of one address that the limiter allows.
-	cookieGroups     = 1024
-	cookieGroupRate  = 64
-	cookieGroupBurst = 256
-	// cookieRate is the number of cookies per second for all groups together, cookieBurst at once. It bounds what a flood that forges all
-	// prefixes costs.
-	cookieRate  = 4096
+	// cookieGroups is the number of groups of source prefixes that share cookieBurst.
+	cookieGroups = 1024
+	// cookieBurst is the number of cookies at once, for all groups together. It bounds what a flood that forges all prefixes costs.
 	cookieBurst = 512
+	// cookieFade is the time constant with which a cookie that was sent stops to count: cookieBurst per cookieFade are 4,096 per second.
+	cookieFade = time.Second / 8
 )
 
 // cookieLimit limits the cookies for unknown senders. Lanes use it without a lock. Senders that try again have limits of their own: a flood
@@ -42,34 +40,58 @@ func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
 	return l.first.allow(now, addr)
 }
 
-// groupLimit limits cookies by groups of source prefixes, and in total. The secret seed keeps a sender from choosing prefixes of a group.
+// groupLimit limits cookies in total. As in the queue of handshake messages, a group of source prefixes may have as many as there are left
+// (see put): half of all, if no other group asks. Thousands of peers behind one prefix reconnect in seconds so, and floods from few prefixes
+// leave cookies for others. The secret seed keeps a sender from choosing prefixes of a group.
 type groupLimit struct {
 	seed   maphash.Seed
-	groups [cookieGroups]bucket
-	total  bucket
+	groups [cookieGroups]fading
+	total  fading
 }
 
-// allow counts a cookie if it is within both limits. A group that is over its limit takes nothing from the others.
+// allow counts a cookie if it is within the limit.
 func (l *groupLimit) allow(now int64, addr netip.Addr) bool {
 	group := &l.groups[maphash.Comparable(l.seed, sourcePrefix(addr))%cookieGroups]
-	return group.allow(now, cookieGroupRate, cookieGroupBurst) && l.total.allow(now, cookieRate, cookieBurst)
+	if group.at(now)+l.total.at(now)+fadingOne > cookieBurst*fadingOne {
+		return false
+	}
+	group.add(now)
+	l.total.add(now)
+	return true
 }
 
-// bucket limits a rate of events: the generic cell rate algorithm (ITU-T I.371). Its value is the instant at which all events so far would
-// have happened at that rate. The zero bucket is ready.
-type bucket struct{ at atomic.Int64 }
+// fading counts events that fade away exponentially, with the time constant cookieFade. So the groups' counts always add up to the total.
+// It is a time in units of 8.2 µs, which wrap after 104 days, and below it the count at that time. The zero fading is empty.
+type fading struct{ v atomic.Uint64 }
 
-// allow reports whether an event at the instant now is within a rate per second and a burst, and counts it.
-func (b *bucket) allow(now, rate, burst int64) bool {
-	cost := int64(time.Second) / rate
+const (
+	fadingUnit      = 13 // of time, as a power of two in ns
+	fadingTimeBits  = 40
+	fadingCountBits = 64 - fadingTimeBits
+	fadingOne       = 1 << 14 // one event
+	fadingMax       = 1<<fadingCountBits - 1
+)
+
+// at returns the count, in fadingOne, at the instant now.
+func (f *fading) at(now int64) uint64 { return faded(f.v.Load(), now) }
+
+// add adds an event.
+func (f *fading) add(now int64) {
 	for {
-		old := b.at.Load()
-		next := max(old, now) + cost
-		if next > now+burst*cost {
-			return false
-		}
-		if b.at.CompareAndSwap(old, next) {
-			return true
+		old := f.v.Load()
+		next := uint64(now)>>fadingUnit<<fadingCountBits | min(faded(old, now)+fadingOne, fadingMax)
+		if f.v.CompareAndSwap(old, next) {
+			return
 		}
 	}
+}
+
+// faded returns what is left of a count. Instants of different lanes need not be in order: nothing fades from a later one.
+func faded(v uint64, now int64) uint64 {
+	const wrap, disorder = 1<<fadingTimeBits - 1, uint64(time.Second) >> fadingUnit
+	count, units := v&fadingMax, (uint64(now)>>fadingUnit-v>>fadingCountBits)&wrap
+	if count == 0 || units > wrap-disorder {
+		return count
+	}
+	return uint64(float64(count) * math.Exp(-float64(units<<fadingUnit)/float64(cookieFade)))
 }

@@ -3,56 +3,80 @@
 package device
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
 )
 
-// TestBucketAllowsRateAndBurst counts the events that pass when more than the rate are tried at regular intervals.
-func TestBucketAllowsRateAndBurst(t *testing.T) {
-	for _, c := range []struct {
-		rate, burst int64
-		every       time.Duration
-		want        int
-	}{
-		{64, 256, time.Second, 5},               // slower than the rate: all that are tried
-		{50, 256, time.Millisecond, 256 + 50*4}, // faster
-		{50, 1, time.Millisecond, 1 + 50*4},     // without a burst
-		{8192, 1024, 10 * time.Microsecond, 1024 + 8192*4},
-	} {
-		var b bucket
-		passed := 0
-		for now := time.Hour; now <= time.Hour+4*time.Second; now += c.every {
-			if b.allow(int64(now), c.rate, c.burst) {
-				passed++
-			}
+func newGroupLimit() *groupLimit {
+	var l cookieLimit
+	l.init()
+	return &l.first
+}
+
+// prefixed returns an address of prefix n.
+func prefixed(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 1}) }
+
+// ask asks for cookies at a rate from a number of prefixes in turn, and returns how many are allowed.
+func ask(l *groupLimit, from, duration time.Duration, perSecond, prefixes int) (allowed int) {
+	step := time.Second / time.Duration(perSecond)
+	for n := 0; time.Duration(n)*step < duration; n++ {
+		if l.allow(int64(from+time.Duration(n)*step), prefixed(n%prefixes)) {
+			allowed++
 		}
-		if slack := c.want / 50; passed < c.want-slack || passed > c.want {
-			t.Errorf("rate %d, burst %d, one event every %s: %d pass in four seconds, want %d", c.rate, c.burst, c.every, passed, c.want)
+	}
+	return allowed
+}
+
+// TestOnePrefixMayTakeHalfOfCookies: a carrier's NAT, or an IPv6 /48, may have thousands of peers that reconnect at once.
+func TestOnePrefixMayTakeHalfOfCookies(t *testing.T) {
+	const seconds, want = 4, cookieBurst/2 + 4*4096/2
+	for _, c := range []struct {
+		from                time.Duration
+		perSecond, min, max int
+	}{
+		{time.Hour, 64, seconds * 64, seconds * 64}, // slower than the limit
+		{time.Hour, 20_000, want * 98 / 100, want * 102 / 100},
+		{200 * 24 * time.Hour, 20_000, want * 98 / 100, want * 102 / 100},
+		{1<<53 - 2*time.Second, 20_000, want * 98 / 100, want * 102 / 100}, // the time of the counts wraps meanwhile
+	} {
+		if n := ask(newGroupLimit(), c.from, seconds*time.Second, c.perSecond, 1); n < c.min || n > c.max {
+			t.Errorf("after %s, %d messages per second: %d get a cookie in four seconds, want %d to %d", c.from, c.perSecond, n, c.min, c.max)
 		}
 	}
 }
 
-func TestBucketCountsConcurrentEvents(t *testing.T) {
-	const burst, callers = 1000, 8
-	var b bucket
-	var passed [callers]int
+// TestFloodsFromManyPrefixesLeaveCookies floods from 200 prefixes. Of 100 others, the few that share a group with one of these may have none.
+func TestFloodsFromManyPrefixesLeaveCookies(t *testing.T) {
+	const prefixes, others = 200, 100
+	l, now, allowed := newGroupLimit(), time.Hour, 0
+	ask(l, now-5*time.Second, 5*time.Second, 50_000, prefixes)
+	for n := range others {
+		ask(l, now, 20*time.Millisecond, 50_000, prefixes)
+		now += 40 * time.Millisecond
+		if l.allow(int64(now), prefixed(1000+n)) {
+			allowed++
+		}
+	}
+	if allowed < others*6/10 {
+		t.Errorf("%d of %d senders elsewhere get a cookie, want most", allowed, others)
+	}
+}
+
+func TestCookiesAreCountedConcurrently(t *testing.T) {
+	const lanes, each = 8, 60
+	var f fading
 	var all sync.WaitGroup
-	for i := range callers {
+	for lane := range lanes {
 		all.Go(func() {
-			for range burst {
-				if b.allow(int64(time.Hour), 10, burst) {
-					passed[i]++
-				}
+			for range each {
+				f.add(int64(time.Hour) - int64(lane)) // not in order
 			}
 		})
 	}
 	all.Wait()
-	total := 0
-	for _, n := range passed {
-		total += n
-	}
-	if total != burst {
-		t.Errorf("%d events pass at one instant, want %d", total, burst)
+	if n := f.at(int64(time.Hour)); n < (lanes*each-1)*fadingOne || n > lanes*each*fadingOne {
+		t.Errorf("got %.1f events, want %d", float64(n)/fadingOne, lanes*each)
 	}
 }

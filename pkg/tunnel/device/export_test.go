@@ -21,9 +21,9 @@ const (
 	MaxStagedTotal    = maxStagedTotal
 	HandshakeQueueLen = handshakeQueueLen
 	UnderLoadLen      = underLoadLen
-	CookieGroupBurst  = cookieGroupBurst
+	CookieGroupBurst  = cookieBurst / 2
 	CookieBurst       = cookieBurst
-	CookieRate        = cookieRate
+	CookieRate        = cookieBurst * int(time.Second/cookieFade)
 	TimerSlack        = slack
 )
 
