@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"testing"
@@ -453,5 +454,45 @@ func TestStreamLeavesReceiveQueueRoom(t *testing.T) {
 	r.rx.batch(16)
 	if n := r.drops(drop.RXQueueFull); n != 0 {
 		t.Errorf("%d messages were dropped for those that wait", n)
+	}
+}
+
+// TestHostileStreamsLoseAndKeepNothing: whatever numbers a peer uses, each of its messages is delivered or counted, and no buffer is kept.
+func TestHostileStreamsLoseAndKeepNothing(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	rng := rand.New(rand.NewPCG(7, 7))
+	plain := in4.UDP(make([]byte, 60))
+	jumps := []uint64{1, 1, 1, 2, 3, 64, 5000, 8191, 8192, 8193, 1 << 31, 1<<32 - 3}
+	var next [12]uint64
+	messages, delivered := 0, 0
+	for range 3000 {
+		var run []byte
+		size := 0
+		for range 1 + rng.IntN(8) {
+			stream := uint64(rng.IntN(len(next)))
+			counter := uint64(1)<<62 | stream<<32 | next[stream]&(1<<32-1)
+			next[stream] += jumps[rng.IntN(len(jumps))]
+			msg := r.sealAs(counter, plain)
+			if rng.IntN(4) == 0 {
+				msg = r.message(r.remote, plain)
+			}
+			run, size = append(run, msg...), len(msg)
+			messages++
+		}
+		r.receive(run, size)
+		r.now += rng.Int64N(int64(spread.MaxOrderWait) / 4)
+		delivered += len(packetsOf(t, r.delivered()...))
+	}
+	for range 2 {
+		r.now += 2 * int64(spread.MaxOrderWait)
+		r.rx.batch(0)
+	}
+	delivered += len(packetsOf(t, r.delivered()...))
+	if lost := messages - delivered; lost != int(r.allDrops()) || r.rx.orders.waiting() || r.rx.orders.bytes != 0 || r.rx.queue.buffers.used != 0 {
+		t.Errorf("%d of %d messages are missing, %d were dropped. %d bytes wait, %d are in use", lost, messages, r.allDrops(), r.rx.orders.bytes, r.rx.queue.buffers.used)
+	}
+	if o := r.engine.Stats().Lanes[0].RxOrder; o.Waited == 0 || o.Late == 0 || o.Skipped == 0 {
+		t.Errorf("counted %+v", o)
 	}
 }
