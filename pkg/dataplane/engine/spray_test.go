@@ -80,3 +80,25 @@ func TestPacketsOfAllSizesAreSprayed(t *testing.T) {
 		}
 	}
 }
+
+// TestStreamEndsWithItsKeys: keys are erased at once when the machine was copied, and the stream cannot end in its session.
+func TestStreamEndsWithItsKeys(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	h := &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1}
+	r.hello(r.remote, h)
+	f := &flow.Flow{Ends: out4, ID: 1}
+	r.elephant(f)
+	r.keys.Wipe()
+	ours, theirs := r.newSession(r.peer, true)
+	r.peer.Current.Store(ours)
+	r.hello(theirs, h)
+	before := r.allDrops()
+	r.elephant(f)
+	if n := r.allDrops() - before; n != 0 {
+		t.Errorf("%d packets were dropped", n)
+	}
+	if s := r.tx.spray.stream.Keys(); s != ours {
+		t.Errorf("the stream is one of %v, want %v", s, ours)
+	}
+}
