@@ -15,14 +15,19 @@ const (
 	// filters before the present one.
 	senderInterval = int64(4 * time.Second)
 	senderFilters  = 3
-	// senderBits is the size of a filter. At 100,000 new addresses per second it takes a twentieth of them for known ones.
-	senderBits = 1 << 22
+	// senderBlocks is the number of blocks of a filter. Up to 200,000 new addresses per second, so few of them are taken for known ones that
+	// these leave cookies for senders that try again.
+	senderBlocks = 1 << 14
+	// senderBlockBits is the size of a block, a cache line.
+	senderBlockBits = 512
+	// senderHashes is the number of bits that an address has in its block.
+	senderHashes = 5
 	// senderMemory is the number of intervals after which the filters of a device that was under load are released.
 	senderMemory = 15
 )
 
 // recentSenders tells a sender that tries again from one whose address a flood has invented. It has a Bloom filter of addresses for each of
-// the last intervals. Its memory is 1.5 MiB, while the device is under load and for a minute afterwards.
+// the last intervals. Its memory is 3 MiB, while the device is under load and for a minute afterwards.
 type recentSenders struct {
 	seed    maphash.Seed
 	turning sync.Mutex
@@ -35,8 +40,9 @@ type senderWindow struct {
 	filters  [senderFilters]*senderFilter
 }
 
-// senderFilter is a Bloom filter with two hashes.
-type senderFilter [senderBits / 64]atomic.Uint64
+// senderFilter is a Bloom filter in blocks, of which an address uses one (Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
+// Filters", 2007).
+type senderFilter [senderBlocks][senderBlockBits / 64]atomic.Uint64
 
 // note remembers a message from addr, and reports whether there was one in the intervals before.
 func (s *recentSenders) note(now int64, addr netip.Addr) (again bool) {
@@ -65,21 +71,15 @@ func (s *recentSenders) at(interval int64) *senderWindow {
 	return w
 }
 
-// turn returns the filters of a later interval. The oldest one becomes the first, and others may still read it: they may take a sender for
-// unknown.
+// turn returns the filters of a later interval. It clears none: other lanes may still use the oldest one.
 func (w *senderWindow) turn(interval int64) *senderWindow {
 	next := &senderWindow{interval: interval}
-	if w == nil || interval-w.interval >= senderFilters {
-		for i := range next.filters {
+	for i := range next.filters {
+		if age := interval - int64(i); w != nil && age <= w.interval && age > w.interval-senderFilters {
+			next.filters[i] = w.filters[w.interval-age]
+		} else {
 			next.filters[i] = new(senderFilter)
 		}
-		return next
-	}
-	next.filters = w.filters
-	for ; w.interval+1 <= interval; interval-- {
-		f := next.filters
-		f[senderFilters-1].clear()
-		next.filters = [senderFilters]*senderFilter{f[2], f[0], f[1]}
 	}
 	return next
 }
@@ -92,24 +92,29 @@ func (s *recentSenders) release(now int64) {
 }
 
 func (f *senderFilter) has(hash uint64) bool {
-	return f.bit(uint32(hash)) && f.bit(uint32(hash>>32))
-}
-
-func (f *senderFilter) bit(n uint32) bool {
-	n %= senderBits
-	return f[n/64].Load()>>(n%64)&1 != 0
+	for block, i := f.block(hash), 0; i < senderHashes; i++ {
+		if word, mask := senderBit(hash, i); block[word].Load()&mask == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (f *senderFilter) add(hash uint64) {
-	for _, n := range [...]uint32{uint32(hash) % senderBits, uint32(hash>>32) % senderBits} {
-		if mask := uint64(1) << (n % 64); f[n/64].Load()&mask == 0 {
-			f[n/64].Or(mask)
+	for block, i := f.block(hash), 0; i < senderHashes; i++ {
+		if word, mask := senderBit(hash, i); block[word].Load()&mask == 0 {
+			block[word].Or(mask)
 		}
 	}
 }
 
-func (f *senderFilter) clear() {
-	for i := range f {
-		f[i].Store(0)
-	}
+// block returns the block of an address: the lowest 14 bits of the hash. Above them are 9 bits for each bit in the block.
+func (f *senderFilter) block(hash uint64) *[senderBlockBits / 64]atomic.Uint64 {
+	return &f[hash%senderBlocks]
+}
+
+// senderBit returns bit i of an address in its block: the word in which it is, and its mask there.
+func senderBit(hash uint64, i int) (word int, mask uint64) {
+	n := hash >> (14 + 9*i) % senderBlockBits
+	return int(n / 64), 1 << (n % 64)
 }
