@@ -57,10 +57,7 @@ func (l *Limit) add(s *Slot) (added bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.slots) >= l.max {
-		oldest := l.oldest(false)
-		if oldest == nil && l.replaceServed {
-			oldest = l.oldest(true)
-		}
+		oldest := l.oldest(l.replaceServed && l.served() >= l.max-l.max/4)
 		if oldest == nil {
 			return false, l.changed
 		}
@@ -70,6 +67,16 @@ func (l *Limit) add(s *Slot) (added bool, changed <-chan struct{}) {
 	s.enter(false)
 	l.slots[s] = struct{}{}
 	return true, nil
+}
+
+// served returns the number of Slots that serve their clients. The caller holds mu.
+func (l *Limit) served() (n int) {
+	for s := range l.slots {
+		if s.served {
+			n++
+		}
+	}
+	return n
 }
 
 // oldest returns the Slot that has waited longest, or that has served longest; nil for none. The caller holds mu.
@@ -119,8 +126,9 @@ func (l *Limit) signal() {
 	l.changed = make(chan struct{})
 }
 
-// Listen returns a listener that accepts maxConns connections of l at a time. A further one closes the oldest that waits for its client, and
-// the oldest served one (Serve) if none waits: Accept does not block. Connections should carry one request each.
+// Listen returns a listener that accepts maxConns connections of l at a time. A further one closes the oldest that waits for its client, or the
+// oldest served one (Serve) if three quarters are served: Accept does not block, and clients that read no answer leave others the time to send
+// their requests. Connections should carry one request each.
 func Listen(l net.Listener, maxConns int) net.Listener {
 	limit := New(maxConns)
 	limit.replaceServed = true

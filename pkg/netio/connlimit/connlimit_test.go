@@ -154,3 +154,32 @@ func TestListenerClosesIdleBeforeServedConnections(t *testing.T) {
 		}
 	})
 }
+
+// TestStalledAnswersLeaveRoomForRequests has as many clients as there may be, which read no answer, and idle ones while another client sends its
+// request.
+func TestStalledAnswersLeaveRoomForRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxConns = 8
+		p := make(pipes, 1)
+		l := Listen(p, maxConns)
+		connect := func() (conn, client net.Conn) {
+			client, server := net.Pipe()
+			t.Cleanup(func() { _, _ = client.Close(), server.Close() })
+			p <- server
+			conn, err := l.Accept()
+			expect.NoError(t, err)
+			return conn, client
+		}
+		for range maxConns {
+			stalled, _ := connect()
+			Serve(stalled)
+		}
+		_, client := connect()
+		for range maxConns/4 - 1 {
+			connect()
+		}
+		if isClosed(client) {
+			t.Error("the next idle client has ended a connection before its request")
+		}
+	})
+}
