@@ -88,12 +88,12 @@ func handshakeFloodIsBounded(t *testing.T) {
 	lan := devicetest.NewLAN(nil)
 	h, s := idleHost(t, lan, 1), newStranger(t, lan, 66)
 	msg := s.initiation(h, at(1))
-	const extra, room = 500, device.UnderLoadLen + device.CookieGroupBurst
+	const extra, room = 500, device.HandshakeQueueLen / 2 // the other half is for other senders
 	refused := 0
 	for range room + extra {
 		switch h.Handshake(msg, s.port.Endpoint(false)) {
 		case drop.None:
-		case drop.HSRateLimited:
+		case drop.HSQueueFull:
 			refused++
 		default:
 			t.Fatal("neither queued nor refused")

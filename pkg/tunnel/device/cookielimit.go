@@ -15,10 +15,11 @@ import (
 const (
 	// cookieGroups is the number of groups of source prefixes that share cookieBurst.
 	cookieGroups = 1024
-	// cookieBurst is the number of cookies at once, for all groups together. It bounds what a flood that forges all prefixes costs.
-	cookieBurst = 512
-	// cookieFade is the time constant with which a cookie that was sent stops to count: cookieBurst per cookieFade are 4,096 per second.
-	cookieFade = time.Second / 8
+	// cookieBurst is the number of cookies at once, for all groups together: thousands of peers that reconnect try again only after 5 s.
+	cookieBurst = 8192
+	// cookieFade is the time constant with which a cookie that was sent stops to count: cookieBurst per cookieFade are 4,096 per second. That
+	// bounds what a flood that forges all prefixes costs.
+	cookieFade = 2 * time.Second
 )
 
 // cookieLimit limits the cookies for unknown senders. Lanes use it without a lock. Senders that try again have limits of their own: a flood
@@ -68,7 +69,7 @@ const (
 	fadingUnit      = 13 // of time, as a power of two in ns
 	fadingTimeBits  = 40
 	fadingCountBits = 64 - fadingTimeBits
-	fadingOne       = 1 << 14 // one event
+	fadingOne       = 1 << 10 // one event
 	fadingMax       = 1<<fadingCountBits - 1
 )
 

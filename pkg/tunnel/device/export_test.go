@@ -23,7 +23,7 @@ const (
 	UnderLoadLen      = underLoadLen
 	CookieGroupBurst  = cookieBurst / 2
 	CookieBurst       = cookieBurst
-	CookieRate        = cookieBurst * int(time.Second/cookieFade)
+	CookieRate        = int(cookieBurst * time.Second / cookieFade)
 	TimerSlack        = slack
 )
 
