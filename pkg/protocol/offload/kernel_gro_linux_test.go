@@ -28,6 +28,7 @@ import (
 //   - GRO merges any number of TCP packets up to 64 KiB. A Merger has the limit of UDP for both.
 //   - Since Linux knows AccECN, its GRO merges no packets whose CWR bits differ. A Merger lets packets without CWR follow one with it, as
 //     earlier kernels and GSO do.
+//   - GRO takes packets of one 5-tuple that differ in the IPv6 flow label for different flows, and reorders them. A Merger keeps their order.
 //   - Packets with one IPv4 ID and without DF are merged by GRO since Linux 6.18, which keeps the ID when it segments them. A Merger would
 //     lose it, and a router that fragments such packets needs it.
 //   - Packets with one IPv4 ID and with DF are merged by both, but virtio has no word for them: the kernel splits such a TCP train
@@ -198,11 +199,18 @@ func wantSameTrains(t *testing.T, r router, pkts [][]byte) {
 // comparable leaves out the packets about which GRO and a Merger intentionally differ. Of a flow it takes no packet behind a damaged one, and not
 // more packets than a Merger puts into a train.
 func comparable(pkts [][]byte) (out [][]byte) {
-	count, last := map[string]int{}, map[string][]byte{}
+	count, last, labels := map[string]int{}, map[string][]byte{}, map[string]bool{}
 	for _, p := range pkts {
 		l, key := layoutOf(p), flowKey(p)
 		if l.kind == opaque || differs(l, p) || count[key] == MaxSegments || !routable(p) || sameID(l, p, last[key]) {
 			continue
+		}
+		if l.kind.v6() {
+			label := key + flowLabel(p)
+			if labels[label] && flowLabel(last[key]) != flowLabel(p) {
+				continue // it returns to an earlier label
+			}
+			labels[label] = true
 		}
 		last[key] = p
 		out = append(out, p)
@@ -226,6 +234,9 @@ func differs(l layout, p []byte) bool {
 func sameID(l layout, p, last []byte) bool {
 	return !l.kind.v6() && last != nil && !packet.IPv4(p).DontFragment() && packet.IPv4(p).ID() == packet.IPv4(last).ID()
 }
+
+// flowLabel returns the flow label of an IPv6 packet.
+func flowLabel(p []byte) string { return string([]byte{p[1] & 0xf, p[2], p[3]}) }
 
 // routable reports whether a router forwards the packet from the first TUN to the second one.
 func routable(p []byte) bool {
