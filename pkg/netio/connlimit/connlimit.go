@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package connlimit bounds the number of connections of a server, so that clients that send nothing cannot keep others out: a new
-// connection replaces the one whose client has kept the server waiting longest. It does not end a request that is being answered.
+// connection replaces the one whose client has kept the server waiting longest. It ends a request that is being answered only at a listener of
+// Listen, if most of the connections have one.
 package connlimit
 
 import (
@@ -95,7 +96,7 @@ func (s *Slot) enter(served bool) {
 	s.served, s.turn = served, s.limit.turn
 }
 
-// Serve marks the client as served: its connection is not closed for another one.
+// Serve marks the client as served: its connection is not closed for another one, but for the exception that Listen has.
 func (s *Slot) Serve() {
 	s.limit.mu.Lock()
 	defer s.limit.mu.Unlock()

@@ -28,7 +28,7 @@ const (
 	readTimeout   = 10 * time.Second // for a whole request
 	writeTimeout  = 30 * time.Second // for a request and its response
 	maxHeader     = 16 << 10         // bytes of a header
-	maxClients    = 32               // connections; a new one replaces the oldest without a complete request
+	maxClients    = 32               // connections; a new one replaces an older one (connlimit.Listen)
 	maxScrapes    = 4                // concurrent scrapes
 	closeTimeout  = 2 * time.Second  // for responses in progress when the server stops
 	headerSlack   = 4 << 10          // bytes that net/http adds to maxHeader
