@@ -32,6 +32,14 @@ func fakeSuccessor() (s *Successor, end chan error, killed *bool) {
 	return &Successor{Ended: end, Kill: func() { *killed = true; end <- nil }}, end, killed
 }
 
+// handOver ends a handover, as the request of a successor does.
+func handOver(d *Daemon) {
+	d.mu.Lock()
+	d.handedOver = true
+	d.mu.Unlock()
+	d.finishHandover("wg0", 7)
+}
+
 func TestLateSuccessorIsKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _, killed := fakeSuccessor()
@@ -53,7 +61,7 @@ func TestSuccessorWithManyPeersHasMoreTime(t *testing.T) {
 			time.Sleep(time.Second)
 			d.noteSnapshot(device.MaxPeers)
 			time.Sleep(handover.PreparationTimeout(device.MaxPeers))
-			d.finishHandover("wg0", 7)
+			handOver(d)
 		}()
 		replied, err := d.upgrade(t.Context(), "/new")
 		if err != nil || *killed {
@@ -73,7 +81,7 @@ func TestSuccessorMayPrepareBeforeItsStartReturns(t *testing.T) {
 			d.noteSnapshot(device.MaxPeers)
 			return s, nil
 		})
-		time.AfterFunc(handover.PreparationTimeout(device.MaxPeers), func() { d.finishHandover("wg0", 7) })
+		time.AfterFunc(handover.PreparationTimeout(device.MaxPeers), func() { handOver(d) })
 		replied, err := d.upgrade(t.Context(), "/new")
 		if err != nil || *killed {
 			t.Fatalf("got process killed %t, error %v", *killed, err)
@@ -132,7 +140,7 @@ func TestSuccessorReceivingTheTunnelIsNotKilled(t *testing.T) {
 					d.handedOver = true
 					d.mu.Unlock()
 					d.handoverMu.Unlock()
-					d.finishHandover("wg0", 7)
+					handOver(d)
 				}()
 				reported := 0
 				d.o.OnHandover = func(_ string, pid int) { time.Sleep(time.Second); reported = pid }
