@@ -32,7 +32,7 @@ func newSuperviseCmd() *cobra.Command {
 		Use:   "supervise [FLAGS OF ropewalk-agent]",
 		Short: "Run the agent in a child process, and start it again at once if it is killed or crashes",
 		Long: "supervise runs ropewalk-agent with the same flags. If the agent is killed or crashes after ten seconds or more, it is started again at once: a kubelet\n" +
-			"takes a second or more to restart a container, and mode mesh carries no packets meanwhile. One that crashes again within ten minutes is left to\n" +
+			"takes half a second or more to restart a container, and mode mesh carries no packets meanwhile. One that crashes again within ten minutes is left to\n" +
 			"the kubelet and its backoff. In all other cases supervise ends as the agent does. It passes SIGTERM and SIGINT on. The Helm chart runs it in mode mesh.",
 		DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
