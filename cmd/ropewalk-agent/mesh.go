@@ -73,7 +73,7 @@ func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
 // checkLocationLabel refuses a label that no Node can have: no node would have a location.
 func (o *options) checkLocationLabel() error {
 	if problems := validation.IsQualifiedName(o.cfg.LocationLabel); o.cfg.LocationLabel != "" && len(problems) > 0 {
-		return usageError{fmt.Errorf("--location-label: %q is no key of a label: %s", o.cfg.LocationLabel, problems[0])}
+		return usageError{fmt.Errorf("--location-label: %q is not a valid label key: %s", o.cfg.LocationLabel, problems[0])}
 	}
 	return nil
 }
