@@ -159,7 +159,9 @@ func ParseHello(plain []byte, h *Hello) error {
 		h.Plan = append(h.Plan, port)
 	}
 	if at := helloPlanAt + 2*len(h.Plan); flags&helloOrders != 0 && len(body) >= at+helloLanesSize {
-		h.Lanes, h.FirstLanePort = helloUint16(body, at), helloUint16(body, at+2)
+		if h.Lanes = helloUint16(body, at); h.Lanes > 0 {
+			h.FirstLanePort = helloUint16(body, at+2)
+		}
 	}
 	return nil
 }
