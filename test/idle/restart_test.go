@@ -3,14 +3,13 @@
 package idle
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -37,12 +36,7 @@ func reconnect(t *testing.T, dialed bool) {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs a TUN driver: %v", err)
 	}
-	lab, err := netlab.New("restart")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
+	lab, _ := netlabtest.Hosts(t, "restart")
 	command := scaledCommand(t)
 	d := startScaled(t, lab, command)
 	var conn *net.UDPConn

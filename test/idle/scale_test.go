@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -36,12 +36,7 @@ func TestScaleWithPeers(t *testing.T) {
 	if *scale == 0 {
 		t.Skip("measures only with -scale")
 	}
-	lab, err := netlab.New("scale")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
+	lab, _ := netlabtest.Hosts(t, "scale")
 	command := scaledCommand(t)
 	d := startScaled(t, lab, command)
 	c := d.manyPeers(*scale)

@@ -3,7 +3,6 @@
 package idle
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -42,12 +42,7 @@ var scenarios = []scenario{
 
 // TestIdleDaemonRarelyWakesUp measures all scenarios at once, because idle daemons need little CPU time.
 func TestIdleDaemonRarelyWakesUp(t *testing.T) {
-	lab, err := netlab.New("idle")
-	if errors.Is(err, netlab.ErrPrivileges) {
-		t.Skip(err)
-	}
-	expect.NoError(t, err)
-	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
+	lab, _ := netlabtest.Hosts(t, "idle")
 	var daemons []*daemon
 	for _, s := range scenarios {
 		daemons = append(daemons, s.start(t, lab))
