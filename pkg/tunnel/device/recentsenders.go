@@ -27,7 +27,7 @@ const (
 )
 
 // recentSenders tells a sender that tries again from one whose address a flood has invented. It has a Bloom filter of addresses for each of
-// the last intervals. Its memory is 3 MiB, while the device is under load and for a minute afterwards.
+// the last intervals. Its memory is 3 MiB, while the device is under load and until the first handshake message a minute or more afterwards.
 type recentSenders struct {
 	seed    maphash.Seed
 	turning sync.Mutex
@@ -75,8 +75,8 @@ func (s *recentSenders) at(interval int64) *senderWindow {
 func (w *senderWindow) turn(interval int64) *senderWindow {
 	next := &senderWindow{interval: interval}
 	for i := range next.filters {
-		if age := interval - int64(i); w != nil && age <= w.interval && age > w.interval-senderFilters {
-			next.filters[i] = w.filters[w.interval-age]
+		if number := interval - int64(i); w != nil && number <= w.interval && number > w.interval-senderFilters {
+			next.filters[i] = w.filters[w.interval-number]
 		} else {
 			next.filters[i] = new(senderFilter)
 		}
@@ -84,7 +84,7 @@ func (w *senderWindow) turn(interval int64) *senderWindow {
 	return next
 }
 
-// release frees the filters some time after the last message under load.
+// release frees the filters if the last message under load is a minute old. Later messages call it, so that no timer is needed.
 func (s *recentSenders) release(now int64) {
 	if w := s.recent.Load(); w != nil && now/senderInterval-w.interval > senderMemory {
 		s.recent.CompareAndSwap(w, nil)
