@@ -21,6 +21,7 @@ type gatewayWatcher struct {
 	gatewayWatch *gatewayWatch            // the running goroutine; nil: there are no other gateways
 	monitor      mesh.GatewayMonitor      // while the goroutine runs, it alone uses it
 	unreachable  atomic.Pointer[[]string] // names, in order; nil: none
+	resumed      bool                     // unreachable includes those that an earlier agent published
 }
 
 // gatewayWatch is a goroutine that polls the engine.
@@ -77,16 +78,26 @@ func (m *meshReconciler) stopGatewayWatch() {
 
 // forgetGateways forgets what is known about other gateways, while no goroutine runs.
 func (m *meshReconciler) forgetGateways() {
-	m.monitor = mesh.GatewayMonitor{}
+	m.monitor, m.resumed = mesh.GatewayMonitor{}, false
 	m.unreachable.Store(nil)
 }
 
-// resumeGateways continues with the silent gateways that an earlier agent of this node published, unless a goroutine watches them already. Without
-// them all nodes would send to a silent gateway again, until this agent finds that it is silent.
+// resumeGateways continues once with the silent gateways that an earlier agent of this node published. Without them all nodes would send to a silent
+// gateway again, until this agent finds that it is silent. The goroutine may run already, for the saved tunnel: configurePeers starts it again.
 func (m *meshReconciler) resumeGateways(in *reconcileInput) {
-	if g := in.lastStatus.Gateway; m.gatewayWatch == nil && in.spec.GatewayOf != "" && g != nil && m.monitor.Resume(g.Unreachable) {
-		m.unreachable.Store(new(slices.Clone(g.Unreachable)))
+	if m.resumed || in.spec.GatewayOf == "" {
+		return
 	}
+	m.resumed = true
+	g := in.lastStatus.Gateway
+	if g == nil || len(g.Unreachable) == 0 {
+		return
+	}
+	m.stopGatewayWatch()
+	m.monitor.Resume(g.Unreachable)
+	names := slices.Concat(g.Unreachable, m.unreachableGateways())
+	slices.Sort(names)
+	m.unreachable.Store(new(slices.Compact(names)))
 }
 
 // pollGateways evaluates what was received from gateways with the given names by their keys. From one that the engine lacks, nothing was.

@@ -225,3 +225,27 @@ func TestGatewayWithoutPodsChecksForwardingForOthers(t *testing.T) {
 		t.Errorf("forwarding is checked for %v, want the pods of other nodes", n.forwards)
 	}
 }
+
+// TestRestoredGatewayKeepsSilentGatewaysPublished has an agent that restores its saved tunnel, and so watches the other gateway before it reaches the API.
+func TestRestoredGatewayKeepsSilentGatewaysPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		earlier, _, _ := newTestMeshReconciler(t)
+		in := homeGateways()
+		r := earlier.mustReconcile(t, in)
+		earlier.stop()
+		m := newMeshReconciler(earlier.cfg, r.saved, func() []netip.Addr { return nil }, func() {})
+		t.Cleanup(m.stop)
+		if err := m.applyPersisted(&persistedState{Routing: r.routing, Tunnel: r.saved}, in.settings); err != nil || m.gatewayWatch == nil {
+			t.Fatalf("the restored tunnel has no other gateway, or error %v", err)
+		}
+		synctest.Wait()
+		in.lastStatus.Gateway = &v1alpha1.GatewayStatus{Forwards: true, Unreachable: []string{"b"}}
+		for range 3 {
+			if got := m.mustReconcile(t, in).status.Gateway.Unreachable; !slices.Equal(got, []string{"b"}) {
+				t.Errorf("unreachable %q, want b", got)
+			}
+			in.lastStatus.Gateway.Unreachable = nil // it is resumed once
+			synctest.Wait()
+		}
+	})
+}

@@ -28,21 +28,20 @@ type GatewayMonitor struct {
 type gatewayActivity struct {
 	received    uint64    // bytes
 	heard       time.Time // when these last changed
-	back        time.Time // since when an unreachable one is heard again; zero: it is not
+	back        time.Time // since when it has been heard without a silence; zero: it is silent, or new
 	unreachable bool
 }
 
-// Resume continues with gateways that were unreachable before, and reports whether it does: an empty monitor alone does. They stay so until they
-// recover.
-func (m *GatewayMonitor) Resume(unreachable []string) bool {
-	if len(m.gateways) > 0 || len(unreachable) == 0 {
-		return false
+// Resume continues with gateways that were unreachable before. They stay so until they have been heard for a while.
+func (m *GatewayMonitor) Resume(unreachable []string) {
+	if m.gateways == nil {
+		m.gateways = map[string]gatewayActivity{}
 	}
-	m.gateways = map[string]gatewayActivity{}
 	for _, name := range unreachable {
-		m.gateways[name] = gatewayActivity{unreachable: true}
+		g := m.gateways[name]
+		g.unreachable = true
+		m.gateways[name] = g
 	}
-	return true
 }
 
 // Update evaluates the bytes received from each gateway, by name, and returns the names of the unreachable ones in order. It forgets

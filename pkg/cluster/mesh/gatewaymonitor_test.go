@@ -60,13 +60,28 @@ func TestSilentGatewayIsUnreachableUntilItRecovers(t *testing.T) {
 func TestUnreachableGatewayStaysSoWhenResumed(t *testing.T) {
 	for _, bytes := range []uint64{0, 900} {
 		var m monitorTest
-		if m.Resume(nil) || !m.Resume([]string{"b", "gone"}) || m.Resume([]string{"c"}) {
-			t.Error("want that an empty monitor alone resumes")
-		}
+		m.Resume([]string{"b", "gone"})
 		for _, at := range []int{0, 11, 12, 40, 60} {
 			if got := m.update(at, map[string]uint64{"b": bytes, "c": uint64(at)}); got != "b" && got != "b c" { // c may be silent between two steps
 				t.Errorf("%d bytes, after %d s: unreachable %q, want b", bytes, at, got)
 			}
+		}
+	}
+}
+
+// TestMonitorThatRunsResumesUnreachableGateways has a monitor that hears one of two gateways before it knows that both were unreachable.
+func TestMonitorThatRunsResumesUnreachableGateways(t *testing.T) {
+	var m monitorTest
+	m.update(0, map[string]uint64{"b": 0, "c": 0})
+	m.update(5, map[string]uint64{"b": 0, "c": 32})
+	m.Resume([]string{"b", "c"})
+	for at := 6; at < 40; at++ {
+		want := "b c"
+		if at >= 35 { // 30 s after c was first heard
+			want = "b"
+		}
+		if got := m.update(at, map[string]uint64{"b": 0, "c": uint64(32 * at)}); got != want {
+			t.Errorf("after %d s: unreachable %q, want %q", at, got, want)
 		}
 	}
 }
