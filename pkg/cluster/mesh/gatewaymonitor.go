@@ -55,10 +55,11 @@ func (m *GatewayMonitor) Update(now time.Time, received map[string]uint64) (unre
 	next := make(map[string]gatewayActivity, len(received))
 	for name, bytes := range received {
 		g, known := m.gateways[name]
-		if !known {
+		if known {
+			g.skip(pause)
+		} else {
 			g = gatewayActivity{received: bytes, heard: now}
 		}
-		g.skip(pause)
 		g.update(now, bytes)
 		next[name] = g
 		if g.unreachable {

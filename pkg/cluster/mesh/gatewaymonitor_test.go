@@ -99,3 +99,14 @@ func TestPausedGatewayBlamesNoOther(t *testing.T) {
 		t.Errorf("still silent afterwards: unreachable %q, want b", got)
 	}
 }
+
+// TestGatewayFoundAfterPauseHasUsualTime has an engine that was away for an hour, and then another gateway.
+func TestGatewayFoundAfterPauseHasUsualTime(t *testing.T) {
+	var m monitorTest
+	m.update(10, map[string]uint64{"b": 0})
+	m.at = 3610 // no update in between
+	m.update(3611, map[string]uint64{"b": 0, "c": 0})
+	if got := m.update(3623, m.last); got != "b c" {
+		t.Errorf("both are silent for 12 s after the pause: unreachable %q, want b c", got)
+	}
+}
