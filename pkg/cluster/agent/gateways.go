@@ -117,9 +117,9 @@ func (m *meshReconciler) pollGateways(names map[noise.PublicKey]string, have []c
 	}
 	m.unreachable.Store(&now)
 	if len(now) > 0 {
-		m.cfg.Log.Warn("nothing arrives from other gateways of this location, publishing that so that nodes use gateways that answer", "names", now)
+		m.cfg.Log.Warn("nothing arrives from other gateways of this location, publishing that so that nodes use gateways that answer", "gateways", now)
 	} else {
-		m.cfg.Log.Info("all gateways of this location answer", "before", before)
+		m.cfg.Log.Info("all gateways of this location answer", "previously_unreachable", before)
 	}
 	m.trigger()
 }
