@@ -43,17 +43,15 @@ type allowance struct {
 // limit returns the amount that the lane may use.
 func (a *allowance) limit() int { return int(a.budget.reserve + a.taken) }
 
-// exceeded reports whether used reaches the limit, and no chunk is to be had. It takes one chunk at most: used grows by no more between two
-// calls.
+// exceeded reports whether used reaches the limit, and no chunk is to be had.
 func (a *allowance) exceeded(used int) bool {
-	if used < a.limit() {
-		return false
+	for used >= a.limit() {
+		if !a.budget.take(a.taken) {
+			return true
+		}
+		a.taken += a.budget.chunk
 	}
-	if !a.budget.take(a.taken) {
-		return true
-	}
-	a.taken += a.budget.chunk
-	return used >= a.limit()
+	return false
 }
 
 // shrink returns the chunks that are not used, but for one: a queue whose length wavers does not take and return one all the time.

@@ -50,24 +50,25 @@ func TestBudgetLeavesSomeToOtherLanes(t *testing.T) {
 	}
 }
 
-// TestBudgetHoldsForLargeElements fills lanes with elements of up to a chunk: a lane may exceed its limit by part of one, and gets no less
-// than with small ones.
+// TestBudgetHoldsForLargeElements fills lanes with elements of up to three chunks: a lane may exceed its limit by part of one, and gets no
+// less than with small ones.
 func TestBudgetHoldsForLargeElements(t *testing.T) {
 	const total, reserve, chunk, lanes = 64 << 10, 4 << 10, 512, 5
-	_, small := newAllowances(total, reserve, chunk, lanes)
-	_, large := newAllowances(total, reserve, chunk, lanes)
-	for i := range lanes {
-		for _, size := range []int{1, 64, chunk - 1, chunk} {
+	for _, size := range []int{1, 64, chunk - 1, chunk, 3 * chunk} {
+		_, small := newAllowances(total, reserve, chunk, lanes)
+		_, large := newAllowances(total, reserve, chunk, lanes)
+		for i := range lanes {
 			used := 0
 			for !large[i].exceeded(used) {
 				used += size
 			}
-			if limit := large[i].limit(); used >= limit+size {
+			limit := large[i].limit()
+			if used >= limit+size {
 				t.Errorf("lane %d uses %d in elements of %d, its limit is %d", i, used, size, limit)
 			}
-		}
-		if most := small[i].grow(); large[i].limit() != most {
-			t.Errorf("lane %d may use %d with large elements, want %d", i, large[i].limit(), most)
+			if most := small[i].grow(); limit != most {
+				t.Errorf("lane %d may use %d with elements of %d, want %d", i, limit, size, most)
+			}
 		}
 	}
 }

@@ -39,12 +39,6 @@ const (
 	rxMessagesChunk   = 512
 )
 
-// No element is larger than a chunk, so allowance.exceeded takes one chunk at a time. A lane exceeds its limit by less than an element.
-const (
-	_ = uint(rxBytesChunk - maxElement)
-	_ = uint(rxMessagesChunk - underlay.MaxCoalesced)
-)
-
 // element is one received element: a datagram or a train of datagrams.
 type element struct {
 	underlay.Datagrams
