@@ -308,28 +308,25 @@ func (r *receiver) keep(o *order, number uint32, t *waitingTrain, m *session.Mes
 func (r *receiver) release(o *order) {
 	var run waitingRun
 	for {
-		missing := o.Missing()
 		m, ok := o.Next(r.now)
 		if !ok || !run.add(m) {
 			r.deliverWaiting(o, &run)
 			run = waitingRun{m.train, m.index, m.index + 1}
 		}
 		if !ok {
-			return
+			break
 		}
-		r.lane.stats.orders.skipped.Add(uint64(missing))
+	}
+	if n := o.TakeSkipped(); n > 0 {
+		r.lane.stats.orders.skipped.Add(n)
 	}
 }
 
 // makeRoom delivers the first message that waits, for one with the given number.
 func (r *receiver) makeRoom(o *order, number uint32) {
-	missing := o.Missing()
-	m, ok := o.MakeRoom(number)
-	if !ok {
-		return
+	if m, ok := o.MakeRoom(number); ok {
+		r.deliverWaiting(o, &waitingRun{m.train, m.index, m.index + 1})
 	}
-	r.lane.stats.orders.skipped.Add(uint64(missing))
-	r.deliverWaiting(o, &waitingRun{m.train, m.index, m.index + 1})
 	r.release(o)
 }
 

@@ -104,6 +104,20 @@ func TestStreamIsDeliveredInOrder(t *testing.T) {
 	}
 }
 
+// TestLongLossOfStreamIsCounted: more messages are lost than could wait.
+func TestLongLossOfStreamIsCounted(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(1)
+	s.arrive(0, 20000)
+	r.now += 2 * int64(spread.MaxOrderWait)
+	r.rx.handleReceived(0)
+	want := OrderStats{Waited: 1, Skipped: 19999}
+	if got := r.engine.Stats().Lanes[0].RxOrder; got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+}
+
 // TestOtherFlowsDoNotWaitForStream: only the messages of the stream do.
 func TestOtherFlowsDoNotWaitForStream(t *testing.T) {
 	r := newRig(t)

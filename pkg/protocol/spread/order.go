@@ -40,6 +40,7 @@ type Order[T any] struct {
 	missed, missedBefore int64
 	period               int64
 	skippedAt            int64 // arrival of the message that waited longest when Order last gave one up
+	skipped              uint64
 }
 
 type orderSlot[T any] struct {
@@ -107,6 +108,7 @@ func (o *Order[T]) Skip() (item T, ok bool) {
 	s := &o.slots[o.first%orderSlots]
 	if o.first != o.next {
 		o.skippedAt = s.at
+		o.skipped += uint64(o.first - o.next)
 	}
 	item, *s = s.item, orderSlot[T]{}
 	o.waiting--
@@ -120,7 +122,9 @@ func (o *Order[T]) Skip() (item T, ok bool) {
 // MakeRoom removes the first message that waits, as Skip does, for one that is Beyond. If none waits, there is room then.
 func (o *Order[T]) MakeRoom(number uint32) (item T, ok bool) {
 	if o.waiting == 0 {
-		o.next = number - orderSlots + 1
+		next := number - orderSlots + 1
+		o.skipped += uint64(next - o.next)
+		o.next = next
 	}
 	return o.Skip()
 }
@@ -131,12 +135,11 @@ func (o *Order[T]) Begun() bool { return o.next != 0 }
 // Waiting returns the number of messages that wait.
 func (o *Order[T]) Waiting() int { return o.waiting }
 
-// Missing returns the number of messages for which the first one that waits waits.
-func (o *Order[T]) Missing() int {
-	if o.waiting == 0 {
-		return 0
-	}
-	return int(o.first - o.next)
+// TakeSkipped returns the number of messages that were given up since the last call.
+func (o *Order[T]) TakeSkipped() uint64 {
+	n := o.skipped
+	o.skipped = 0
+	return n
 }
 
 // Deadline returns when Next gives up the messages that are missing. A message must wait.

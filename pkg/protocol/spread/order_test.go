@@ -92,14 +92,17 @@ func TestOrderGivesUpLostMessagesAtDeadline(t *testing.T) {
 	deliver(o, 2, ms)
 	deliver(o, 5, ms)
 	wait := o.Wait()
-	if out := ready(o, ms+wait-1); out != nil || o.Missing() != 2 {
-		t.Errorf("%v came out before the deadline, %d are missing", out, o.Missing())
+	if out := ready(o, ms+wait-1); out != nil || o.TakeSkipped() != 0 {
+		t.Errorf("%v came out before the deadline", out)
 	}
 	if out := ready(o, ms+wait); !slices.Equal(out, []uint32{2, 5}) {
 		t.Errorf("%v came out at the deadline", out)
 	}
 	if out := deliver(o, 3, ms+wait+1); !slices.Equal(out, []uint32{3}) {
 		t.Errorf("the late message: %v", out)
+	}
+	if got := o.TakeSkipped(); got != 4 {
+		t.Errorf("%d were given up, want 4", got)
 	}
 }
 
@@ -112,10 +115,13 @@ func TestOrderBoundsWhatWaits(t *testing.T) {
 			t.Fatalf("%d messages wait", o.Waiting())
 		}
 	}
-	out = append(out, deliver(o, 1<<31-1, 1)...) // from a peer that means ill
+	out = append(out, deliver(o, 1<<31-1, 1)...) // from a malicious peer
 	out = append(out, ready(o, 1+int64(MaxOrderWait))...)
 	if !slices.IsSorted(out) || len(out) != 3*orderSlots+1 {
 		t.Errorf("%d messages came out, sorted %v", len(out), slices.IsSorted(out))
+	}
+	if got, want := o.TakeSkipped(), uint64(1<<31-len(out)); got != want {
+		t.Errorf("%d were given up, want %d", got, want)
 	}
 }
 
