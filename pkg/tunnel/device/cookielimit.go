@@ -33,7 +33,7 @@ func (l *cookieLimit) init() {
 	l.senders.seed, l.first.seed, l.again.seed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 }
 
-// allow reports whether a message from addr may be answered with a cookie, and counts it.
+// allow reports whether a message from addr may be answered with a cookie, and counts it, even if the queue then has no room for the message.
 func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
 	if l.senders.note(now, addr) {
 		return l.again.allow(now, addr)
@@ -42,8 +42,8 @@ func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
 }
 
 // groupLimit limits cookies in total. As in the queue of handshake messages, a group of source prefixes may have as many as there are left
-// (see put): half of all, if no other group asks. Thousands of peers behind one prefix reconnect in seconds so, and floods from few prefixes
-// leave cookies for others. The secret seed keeps a sender from choosing prefixes of a group.
+// (see put): half of all, if no other group asks. So thousands of peers behind one prefix get cookies with few tries, and floods from few
+// prefixes leave cookies for others. The secret seed keeps a sender from choosing prefixes of a group.
 type groupLimit struct {
 	seed   maphash.Seed
 	groups [cookieGroups]fading
