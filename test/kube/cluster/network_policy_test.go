@@ -99,7 +99,7 @@ func (n *node) client(role string) *pod {
 	n.c.Helper()
 	n.c.kubectl("run", role, "--image="+podImage, "--image-pull-policy=Never", "--labels=role="+role, "--overrides", `{"spec": {"nodeName": "`+n.name+`"}}`)
 	n.c.kubectl("wait", "--for=condition=Ready", "pod/"+role, "--timeout=3m")
-	return &pod{c: n.c, name: role, addrs: strings.Fields(n.c.kubectl("get", "pod", role, "-o", "jsonpath={.status.podIPs[*].ip}"))}
+	return &pod{c: n.c, node: n, name: role, addrs: strings.Fields(n.c.kubectl("get", "pod", role, "-o", "jsonpath={.status.podIPs[*].ip}"))}
 }
 
 // knock connects to a server, for two seconds at most.
@@ -112,16 +112,15 @@ func (p *pod) knock(addr string) error {
 // server's node.
 func (p *pod) isRefused(server *pod) {
 	p.c.Helper()
-	to := p.c.nodes[1]
 	expect.EventuallyNoError(p.c, server.name+" refuses "+p.name, func() error {
 		for _, addr := range server.addrs {
 			if p.knock(addr) == nil {
 				return fmt.Errorf("%s answers", addr)
 			}
 		}
-		metrics, err := p.c.try("kubectl", "get", "--raw", "/api/v1/nodes/"+to.name+":9080/proxy/metrics")
-		if err == nil && strings.Count(metrics, `verdict="drop"`) != len(p.addrs) { // one counter for each IP version, once there are drops
-			err = fmt.Errorf("%s has not dropped packets of each IP version", to.name)
+		metrics, err := p.c.try("kubectl", "get", "--raw", "/api/v1/nodes/"+server.node.name+":9080/proxy/metrics")
+		if err == nil && strings.Count(metrics, `protocol="TCP",verdict="drop"`) < len(server.addrs) { // one counter for each IP version, once there are drops
+			err = fmt.Errorf("%s has not dropped TCP packets of each IP version", server.node.name)
 		}
 		return err
 	})

@@ -20,9 +20,10 @@ import (
 // toolPort is the port of the test's servers.
 const toolPort = "7"
 
-// pod is a running server of testdata/pods.yaml.
+// pod is a running server of testdata/pods.yaml, or a client.
 type pod struct {
 	c     *cluster
+	node  *node
 	name  string
 	addrs []string // IPv4, IPv6
 }
@@ -52,7 +53,7 @@ func (n *node) findPod() (*pod, error) {
 	if len(f) != 1+len(n.pods) {
 		return nil, fmt.Errorf("%s has no running server: %q", n.name, out)
 	}
-	p := &pod{c: n.c, name: f[0], addrs: f[1:]}
+	p := &pod{c: n.c, node: n, name: f[0], addrs: f[1:]}
 	if !n.hasOwnAddresses(p) {
 		return nil, fmt.Errorf("the server on %s has been started on another machine: %q", n.name, out)
 	}
