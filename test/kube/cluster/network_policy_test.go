@@ -44,6 +44,9 @@ func (c *cluster) testNetworkPolicy() {
 // startPolicies starts kube-network-policies on all nodes, and waits until it evaluates packets.
 func (c *cluster) startPolicies() {
 	c.Helper()
+	if n := c.nodes[0]; !n.hasQueueStatement() && !n.hasQueueTarget() {
+		c.Skip("needs CONFIG_NFT_QUEUE or CONFIG_NETFILTER_XT_TARGET_NFQUEUE")
+	}
 	c.kubectl("apply", "-f", "test/kube/cluster/testdata/network-policies.yaml")
 	c.kubectl("-n", "kube-system", "rollout", "status", "daemonset/kube-network-policies", "--timeout=3m")
 	for _, n := range c.nodes {
@@ -58,11 +61,17 @@ func (c *cluster) startPolicies() {
 	}
 }
 
+// stopPolicies stops kube-network-policies. The rules of iptables go first: without the program they drop new connections. Its own table goes last: the
+// program adds it again while it runs, and leaves it behind.
 func (c *cluster) stopPolicies() {
 	c.Helper()
-	c.kubectl("delete", "-f", "test/kube/cluster/testdata/network-policies.yaml")
 	for _, n := range c.nodes {
 		n.queueToPods("-D")
+	}
+	c.kubectl("delete", "--cascade=foreground", "-f", "test/kube/cluster/testdata/network-policies.yaml") // returns when its pods are gone
+	for _, n := range c.nodes {
+		_, err := n.show("/usr/sbin/nft add table inet kube-network-policies; delete table inet kube-network-policies")
+		expect.NoError(c, err)
 	}
 	c.kubectl("delete", "pod", "friend", "stranger", "--now")
 }
@@ -72,10 +81,6 @@ func (c *cluster) stopPolicies() {
 func (n *node) queueToPods(action string) {
 	n.c.Helper()
 	if n.hasQueueStatement() {
-		if action == "-D" {
-			_, err := n.show("/usr/sbin/nft delete table inet kube-network-policies") // it outlives the program
-			expect.NoError(n.c, err)
-		}
 		return
 	}
 	for _, prefix := range n.pods {
@@ -91,6 +96,21 @@ func (n *node) queueToPods(action string) {
 // hasQueueStatement adds a rule with the statement and deletes it, in one transaction.
 func (n *node) hasQueueStatement() bool {
 	_, err := n.show("/usr/sbin/nft add table inet probe; add chain inet probe c; add rule inet probe c queue to 1; delete table inet probe")
+	return err == nil
+}
+
+// hasQueueTarget adds a rule with the target of iptables to a chain of its own, and deletes both.
+func (n *node) hasQueueTarget() bool {
+	n.c.Helper()
+	const mangle = "/usr/sbin/iptables -w -t mangle "
+	if _, err := n.show(mangle + "-N probe"); err != nil {
+		return false
+	}
+	_, err := n.show(mangle + "-A probe -m conntrack --ctstate NEW -j NFQUEUE --queue-num " + queueID)
+	for _, action := range []string{"-F", "-X"} {
+		_, err := n.show(mangle + action + " probe")
+		expect.NoError(n.c, err)
+	}
 	return err == nil
 }
 
