@@ -35,8 +35,7 @@ func ropewalkKeys() []key {
 		{name: "Spray", quick: true, set: setSpray, doc: doc{
 			values:       "`off`, `auto`, " + strconv.Itoa(config.MinSpray) + "–" + strconv.Itoa(config.MaxSpray),
 			defaultValue: "`off`",
-			about: "Source ports over which one large flow is sprayed, towards peers with the same setting. " +
-				"[Spray](spread.md#spray).",
+			about:        "Source ports over which one large flow is sprayed, towards peers with the same setting. [Spray](spread.md#spray).",
 		}},
 		{name: "Underlay", quick: true, set: setUnderlay, doc: doc{
 			values:       "`auto`, `udp`, `xdp`",
@@ -46,14 +45,12 @@ func ropewalkKeys() []key {
 		{name: "RxCPUs", quick: true, set: setReceiveCPUs, doc: doc{
 			values:       "`off`, `auto`, a list as `0-3,8`",
 			defaultValue: "`off`",
-			about: "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. " +
-				"[Receive CPUs](underlay.md#receive-cpus).",
+			about:        "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. [Receive CPUs](underlay.md#receive-cpus).",
 		}},
 		{name: "OuterFragments", quick: true, set: setOuterFragments, doc: doc{
 			values:       "`off`, `on`",
 			defaultValue: "`off`",
-			about: "Whether messages that exceed the path MTU may leave in fragments. `off` fits inner packets to the path. " +
-				"[Path MTU](underlay.md#path-mtu).",
+			about:        "Whether messages that exceed the path MTU may leave in fragments. `off` fits inner packets to the path. [Path MTU](underlay.md#path-mtu).",
 		}},
 		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
 			values:       "`host:port`",
