@@ -94,19 +94,25 @@ func (t *transmitter) noteSent(b *txBatch) {
 
 // countSent counts the runs that were sent.
 func (t *transmitter) countSent(runs []*runMeta) {
-	packets, bytes, trains := 0, 0, 0
+	packets, bytes, trains, sprayed := 0, 0, 0, 0
 	var sizes RunSizes
 	for _, m := range runs {
 		packets += m.segments
 		sizes.note(m.segments)
 		bytes += m.inner
 		trains += m.trains
+		if m.streamed {
+			sprayed += m.segments
+		}
 		to := m.peer.trafficOf(t.lane.index)
 		to.tx.Add(uint64(m.bytes))
 		to.txPackets.Add(uint64(m.segments))
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(runs))
 	t.lane.stats.tx.sizes.publish(&sizes)
+	if sprayed > 0 {
+		t.lane.stats.sprayed.Add(uint64(sprayed))
+	}
 }
 
 // sent updates the timers for the messages of a run.

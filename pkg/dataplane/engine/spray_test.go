@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -60,6 +61,22 @@ func TestEachSessionAgreesOnSpray(t *testing.T) {
 	r.hello(theirs, &wire.Hello{Gathers: true, First: 61000, Last: 61999})
 	if streamed, _ := r.elephant(f); streamed != 0 {
 		t.Errorf("%d messages of streams after a hello that announces none", streamed)
+	}
+}
+
+func TestSprayedPacketsCountWhenSent(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	f := &flow.Flow{Ends: out4, ID: 1}
+	streamed, _ := r.elephant(f)
+	if n := r.engine.Stats().Lanes[0].TxSprayed; streamed == 0 || n != uint64(streamed) {
+		t.Errorf("counted %d of %d messages of streams", n, streamed)
+	}
+	r.engine.lanes[0].conn.Store(nil)
+	r.transmit(f.Train(45, 1200))
+	if n := r.engine.Stats().Lanes[0].TxSprayed; r.drops(drop.TXDown) != 45 || n != uint64(streamed) {
+		t.Errorf("counted %d messages of streams, of which %d were dropped, want %d", n, r.drops(drop.TXDown), streamed)
 	}
 }
 

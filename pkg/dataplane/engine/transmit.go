@@ -261,9 +261,7 @@ func (t *transmitter) enqueueTrain(p *Peer, keys *session.Keypair, source, skip 
 // reserve reserves the counters of a run now if it is sprayed: runs of several sources are sent in another order.
 func (t *transmitter) reserve(m *runMeta, messages int) {
 	if t.stream != nil {
-		if m.counter, m.streamed = t.stream.stream.Reserve(messages); m.streamed {
-			t.lane.stats.sprayed.Add(uint64(messages))
-		}
+		m.counter, m.streamed = t.stream.stream.Reserve(messages)
 	}
 }
 
