@@ -29,7 +29,7 @@ const (
 	maxWaitingBytes = 16 << 20
 	// orderPause is the pause between two receive calls while messages wait and none arrive.
 	orderPause = 50 * time.Microsecond
-	// orderIdle is the time in ns after which an unused order is forgotten.
+	// orderIdle is the time in ns after which an unused order is forgotten, with the next message that the lane receives.
 	orderIdle = int64(time.Second)
 	// newStream is the number of the first message that a lane sees of a stream below which it waits for all before it.
 	newStream = 4096
@@ -41,7 +41,7 @@ type orderCounters struct {
 	waited    atomic.Uint64 // arrived before others that belong in front of them
 	late      atomic.Uint64 // arrived after the lane had given them up
 	skipped   atomic.Uint64 // given up: they were lost, or were late
-	unordered atomic.Uint64 // delivered as they came: they arrived at several lanes
+	unordered atomic.Uint64 // delivered as they came: they arrived at several lanes, or the peer had too many streams
 }
 
 func (c *orderCounters) load() OrderStats {

@@ -54,7 +54,7 @@ type OrderStats struct {
 	Waited    uint64 `json:"waited"`    // for others that belong in front of them
 	Late      uint64 `json:"late"`      // delivered after the lane had given them up
 	Skipped   uint64 `json:"skipped"`   // given up, because they were lost or late
-	Unordered uint64 `json:"unordered"` // delivered as they came, because they arrived at several lanes
+	Unordered uint64 `json:"unordered"` // delivered as they came, because they arrived at several lanes or the peer had too many streams
 }
 
 // Add adds other to o.
