@@ -7,6 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,20 +28,22 @@ const maxDuration = time.Minute
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := checkFlags(*duration, *rate); err != nil {
+	if err := checkFlags(*duration, *rate, *only); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	os.Exit(program.Main(m, ropewalk))
 }
 
-// checkFlags fails if the values of -attack or -rate have no meaning. The daemon checks that of -underlay.
-func checkFlags(duration time.Duration, rate int) error {
+// checkFlags fails if the values of -attack, -rate or -only have no meaning. The daemon checks that of -underlay.
+func checkFlags(duration time.Duration, rate int, only string) error {
 	switch {
 	case duration < 0 || duration > maxDuration:
 		return fmt.Errorf("-attack %s: want 0 to %s", duration, maxDuration)
 	case rate <= 0:
 		return errors.New("-rate: want at least 1")
+	case !slices.ContainsFunc(attacks, func(a attack) bool { return strings.Contains(a.name, only) }):
+		return fmt.Errorf("-only %q: no attack has that in its name", only)
 	}
 	return nil
 }
@@ -48,17 +52,19 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		duration time.Duration
 		rate     int
+		only     string
 		ok       bool
 	}{
-		{0, 1, true},
-		{maxDuration, 100_000, true},
-		{-time.Second, 1, false},
-		{maxDuration + 1, 1, false},
-		{time.Second, 0, false},
-		{time.Second, -1, false},
+		{0, 1, "", true},
+		{maxDuration, 100_000, "valid mac1", true},
+		{-time.Second, 1, "", false},
+		{maxDuration + 1, 1, "", false},
+		{time.Second, 0, "", false},
+		{time.Second, -1, "", false},
+		{time.Second, 1, "valid mac2", false},
 	} {
-		if err := checkFlags(c.duration, c.rate); (err == nil) != c.ok {
-			t.Errorf("-attack %s -rate %d: got error %v, want none: %t", c.duration, c.rate, err, c.ok)
+		if err := checkFlags(c.duration, c.rate, c.only); (err == nil) != c.ok {
+			t.Errorf("-attack %s -rate %d -only %q: got error %v, want none: %t", c.duration, c.rate, c.only, err, c.ok)
 		}
 	}
 }
