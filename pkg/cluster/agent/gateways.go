@@ -18,16 +18,10 @@ import (
 
 // gatewayWatcher finds the other gateways of this node's location from which nothing arrives, if this node is a gateway.
 type gatewayWatcher struct {
-	gatewayWatch *gatewayWatch            // the running goroutine; nil: there are no other gateways
+	gatewayWatch *background              // polls the engine; nil: there were no other gateways yet
 	monitor      mesh.GatewayMonitor      // while the goroutine runs, it alone uses it
 	unreachable  atomic.Pointer[[]string] // names, in order; nil: none
 	resumed      bool                     // unreachable includes those that an earlier agent published
-}
-
-// gatewayWatch is a goroutine that polls the engine.
-type gatewayWatch struct {
-	cancel context.CancelFunc
-	done   chan struct{}
 }
 
 // gatewayPollInterval is the time between two polls. Each costs a gateway what reading the status of its peers costs.
@@ -48,12 +42,8 @@ func (m *meshReconciler) startGatewayWatch(peers []mesh.Peer) {
 		m.forgetGateways()
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &gatewayWatch{cancel, make(chan struct{})}
-	m.gatewayWatch = w
 	engine := m.engine
-	go func() {
-		defer close(w.done)
+	m.gatewayWatch = startBackground(func(ctx context.Context) {
 		for {
 			m.pollGateways(names, engine.Status().Peers)
 			select {
@@ -64,16 +54,7 @@ func (m *meshReconciler) startGatewayWatch(peers []mesh.Peer) {
 			case <-time.After(gatewayPollInterval):
 			}
 		}
-	}()
-}
-
-// stopGatewayWatch ends the goroutine and waits for it.
-func (m *meshReconciler) stopGatewayWatch() {
-	if m.gatewayWatch != nil {
-		m.gatewayWatch.cancel()
-		<-m.gatewayWatch.done
-		m.gatewayWatch = nil
-	}
+	})
 }
 
 // forgetGateways forgets what is known about other gateways, while no goroutine runs.
@@ -93,7 +74,7 @@ func (m *meshReconciler) resumeGateways(in *reconcileInput) {
 	if g == nil || len(g.Unreachable) == 0 {
 		return
 	}
-	m.stopGatewayWatch()
+	m.gatewayWatch.stop()
 	m.monitor.Resume(g.Unreachable)
 	names := slices.Concat(g.Unreachable, m.unreachableGateways())
 	slices.Sort(names)

@@ -13,14 +13,8 @@ import (
 
 // handoverWatcher moves a peer's allowed IPs to its next key as soon as the peer has used that key for a handshake.
 type handoverWatcher struct {
-	handover  *handover         // the running goroutine; nil: no peer changes its key
+	handover  *background       // polls the engine; nil: no peer has changed its key
 	handovers mesh.HandoverPoll // while the goroutine runs, it alone uses it
-}
-
-// handover is a goroutine that polls the engine.
-type handover struct {
-	cancel context.CancelFunc
-	done   chan struct{}
 }
 
 // handoverIdleFactor is the minimum ratio of the pause to the time that a poll takes: there may be thousands of peers.
@@ -31,12 +25,8 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 	if m.handovers.Interval(time.Now(), peers) == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	h := &handover{cancel: cancel, done: make(chan struct{})}
-	m.handover = h
 	engine := m.engine
-	go func() {
-		defer close(h.done)
+	m.handover = startBackground(func(ctx context.Context) {
 		for took := time.Duration(0); ; {
 			interval := m.handovers.Interval(time.Now(), peers)
 			if interval == 0 {
@@ -55,16 +45,7 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 			}
 			took = time.Since(began)
 		}
-	}()
-}
-
-// stopHandover ends the goroutine and waits for it.
-func (m *meshReconciler) stopHandover() {
-	if m.handover != nil {
-		m.handover.cancel()
-		<-m.handover.done
-		m.handover = nil
-	}
+	})
 }
 
 // movedNodes returns the names of the nodes whose allowed IPs move.

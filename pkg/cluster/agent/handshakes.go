@@ -16,15 +16,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// handshakeTrigger makes an engine start handshakes with its peers. To that end, it sets a persistent keepalive on each peer
-// for a moment. Until a peer has completed a handshake, it may send with the keys of an earlier engine, or to an earlier key. The first
-// peers are triggered at once and the others at a limited rate, because in a rollout many agents start at the same time. Peers
-// that the node sends to meanwhile need no trigger.
-type handshakeTrigger struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
 const (
 	// keepaliveSeconds is the keepalive interval. The engine sends the first one at once.
 	keepaliveSeconds = 25
@@ -44,13 +35,12 @@ type keepaliveBatch struct {
 	since time.Time
 }
 
-// triggerHandshakes triggers the peers in the given order, in a goroutine that ends with the engine. It leaves each peer with its
-// persistent keepalive.
-func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives, log *slog.Logger) *handshakeTrigger {
-	ctx, cancel := context.WithCancel(context.Background())
-	h := &handshakeTrigger{cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(h.done)
+// triggerHandshakes makes an engine start handshakes with its peers, in the given order. To that end, it sets a persistent keepalive on each
+// peer for a moment, in a goroutine that ends with the engine. It leaves each peer with its own persistent keepalive. Until a peer has
+// completed a handshake, it may send with the keys of an earlier engine, or to an earlier key. The first peers are triggered at once and the
+// others at a limited rate, because in a rollout many agents start at the same time. Peers that the node sends to meanwhile need no trigger.
+func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives, log *slog.Logger) *background {
+	return startBackground(func(ctx context.Context) {
 		q := handshakeQueue{peers: peers, rest: rest}
 		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
 			pause := wait.Jitter(handshakeInterval, 0.5)
@@ -72,11 +62,10 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives
 			case <-time.After(pause):
 			}
 		}
-	}()
-	return h
+	})
 }
 
-// handshakeQueue is the progress of a handshakeTrigger.
+// handshakeQueue is the progress of triggerHandshakes.
 type handshakeQueue struct {
 	peers      []noise.PublicKey // still to be triggered
 	active     []keepaliveBatch  // oldest first
@@ -109,17 +98,6 @@ func configurePeers(e Engine, changes []config.Peer) error {
 	}
 	return e.Configure(config.Device{Peers: changes})
 }
-
-// stop ends the goroutine and waits for it. It may be called on nil.
-func (h *handshakeTrigger) stop() {
-	if h != nil {
-		h.cancel()
-		<-h.done
-	}
-}
-
-// finished reports whether all peers have been triggered. It may be called on nil.
-func (h *handshakeTrigger) finished() bool { return h == nil || isClosed(h.done) }
 
 // setKeepalive returns the changes that set the peers' keepalive interval.
 func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Peer) {

@@ -263,9 +263,9 @@ func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 
 // configurePeers makes the engine's peers those of a plan, nodes with a persistent keepalive, and returns the number of changes.
 func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (int, error) {
-	m.stopHandover()
+	m.handover.stop()
 	defer m.startHandover(peers)
-	m.stopGatewayWatch()
+	m.gatewayWatch.stop()
 	defer m.startGatewayWatch(peers)
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
@@ -349,8 +349,8 @@ func (m *meshReconciler) tearDown(context.Context) error {
 
 // stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
 func (m *meshReconciler) stop() {
-	m.stopHandover()
-	m.stopGatewayWatch()
+	m.handover.stop()
+	m.gatewayWatch.stop()
 	m.handshakes.stop()
 	if m.engine != nil {
 		m.engine.Close()
