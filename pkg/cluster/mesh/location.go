@@ -41,14 +41,14 @@ type locations struct {
 	own        string             // this node's; empty: it is in none, or in one without a gateway
 	isGateway  bool               // this node is a gateway
 	gateways   map[string][]*Node // by location
-	carriers   map[string]*Node   // the gateways that carry, by location
+	active     map[string]*Node   // the active gateways, by location
 	isGateways map[*Node]bool
 	behind     map[string][]*Node // nodes that this node reaches by a gateway, by the gateway's name
 }
 
-// findLocations finds the gateways of all locations, and the one that carries for each. others are the other nodes in mode mesh.
+// findLocations finds the gateways of all locations, and the active one of each. others are the other nodes in mode mesh.
 func (t *tunnelPlanner) findLocations(others []*Node) locations {
-	l := locations{gateways: map[string][]*Node{}, carriers: map[string]*Node{}, isGateways: map[*Node]bool{}, behind: map[string][]*Node{}}
+	l := locations{gateways: map[string][]*Node{}, active: map[string]*Node{}, isGateways: map[*Node]bool{}, behind: map[string][]*Node{}}
 	for _, n := range others {
 		if n.GatewayOf != "" && !n.Agent.Forwards {
 			t.addProblem(n, "it does not forward for its location %s, so it is no gateway", n.GatewayOf)
@@ -59,13 +59,13 @@ func (t *tunnelPlanner) findLocations(others []*Node) locations {
 		l.addGateway(t.own, t.keys)
 	}
 	for name, gateways := range l.gateways {
-		l.carriers[name] = carrier(gateways)
+		l.active[name] = activeGateway(gateways)
 	}
 	own := t.own.Location()
 	if t.own.Agent == nil {
 		own = cmp.Or(own, t.cfg.Location)
 	}
-	if l.isGateway = l.isGateways[t.own]; l.carriers[own] != nil {
+	if l.isGateway = l.isGateways[t.own]; l.active[own] != nil {
 		l.own = own
 	}
 	return l
@@ -79,9 +79,9 @@ func (l *locations) addGateway(n *Node, keys claims[noise.PublicKey]) {
 	}
 }
 
-// carrier returns the gateway of a location that carries: the one that the fewest others do not reach, of several the first by name. The
-// status of a gateway that is down may be old: the others outvote it.
-func carrier(gateways []*Node) *Node {
+// activeGateway returns the gateway that carries the traffic of a location with others: the one that the fewest others do not reach, of
+// several the first by name. The status of a gateway that is down may be old: the others outvote it.
+func activeGateway(gateways []*Node) *Node {
 	missing := map[string]int{}
 	for _, g := range gateways {
 		for _, name := range g.Agent.Unreachable {
@@ -109,12 +109,12 @@ func (n *Node) Location() string {
 
 // via returns the gateway by which this node reaches another one in mode mesh; nil: they are peers.
 func (l *locations) via(n *Node) *Node {
-	there := l.carriers[n.Location()]
+	there := l.active[n.Location()]
 	switch {
 	case l.own == "" || there == nil || n.Location() == l.own:
 		return nil
 	case !l.isGateway:
-		return l.carriers[l.own]
+		return l.active[l.own]
 	case l.isGateways[n]:
 		return nil
 	}
@@ -129,7 +129,7 @@ func (l *locations) path(n *Node) (gateways []*Node) {
 	}
 	gateways = append(gateways, via)
 	if !l.isGateway && !l.isGateways[n] {
-		gateways = append(gateways, l.carriers[n.Location()])
+		gateways = append(gateways, l.active[n.Location()])
 	}
 	return gateways
 }

@@ -65,7 +65,7 @@ func TestGatewaysCarryBetweenLocations(t *testing.T) {
 		want       string
 	}{
 		{"an ordinary node", "n3", nil, "n1[n4 n5 n6] n2 n7"},
-		{"the gateway that carries", "n1", nil, "n2+ n3 n4[n6] n5 n7"},
+		{"the active gateway", "n1", nil, "n2+ n3 n4[n6] n5 n7"},
 		{"another gateway", "n5", nil, "n1[n3] n2 n4+ n6 n7"},
 		{"no location", "n7", nil, "n1 n2 n3 n4 n5 n6"},
 		{"a gateway that others do not reach", "n6", edit(5, gatewayOf("b", "n4")), "n4 n5[n1 n2 n3] n7"},
