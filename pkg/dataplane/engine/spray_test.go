@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -117,5 +118,58 @@ func TestStreamEndsWithItsKeys(t *testing.T) {
 	}
 	if s := r.tx.spray.stream.Keys(); s != ours {
 		t.Errorf("the stream is one of %v, want %v", s, ours)
+	}
+}
+
+// TestSprayedMessagesShareNoCounter has single packets and fragments beside trains, and between them packets of other flows from the same ports.
+func TestSprayedMessagesShareNoCounter(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	f := &flow.Flow{Ends: out4, ID: 1}
+	r.elephant(f)
+	r.peer.SetPathMTU(1100)
+	seen, streamed := map[uint64]bool{}, 0
+	for range 3 {
+		var trains [][]byte
+		for _, size := range []int{1000, 1000, 1000, 1000, 1000, 1000, 1200, 1200, 900} {
+			trains = append(trains, withoutDF(f.Train(1, size)))
+			for port := range uint16(8) {
+				other := flow.Ends{Src: netip.AddrPortFrom(out4.Src.Addr(), 7000+port), Dst: out4.Dst}
+				trains = append(trains, flow.WithVnetHeader(other.UDP(make([]byte, 972))))
+			}
+		}
+		r.transmit(append(trains, withoutDF(f.Train(3, 1000)), withoutDF(f.Train(3, 1200)))...)
+		for _, msg := range r.sentRaw() {
+			c := wire.Counter(msg)
+			if seen[c] {
+				t.Fatalf("counter %x was used twice", c)
+			}
+			seen[c] = true
+			if session.IsStream(c) {
+				streamed++
+			}
+		}
+	}
+	if want := 3 * (9 + 2 + 3 + 2*3); streamed != want || len(seen) != want+3*9*8 {
+		t.Errorf("%d messages of %d are of the stream, want %d of %d", streamed, len(seen), want, want+3*9*8)
+	}
+}
+
+func TestSlowerFlowIsNoLongerSprayed(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	f := &flow.Flow{Ends: out4, ID: 1}
+	r.elephant(f)
+	for range 500 { // 12 MB/s
+		r.sentRaw()
+		r.transmit(f.Train(10, 1200))
+		r.now += int64(time.Millisecond)
+	}
+	for _, msg := range r.sentRaw() {
+		if session.IsStream(wire.Counter(msg)) {
+			t.Fatal("a flow of 12 MB/s is sprayed")
+		}
 	}
 }
