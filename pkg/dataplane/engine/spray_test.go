@@ -4,6 +4,7 @@ package engine
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,6 +154,16 @@ func TestSprayedMessagesShareNoCounter(t *testing.T) {
 	}
 	if want := 3 * (9 + 2 + 3 + 2*3); streamed != want || len(seen) != want+3*9*8 {
 		t.Errorf("%d messages of %d are of the stream, want %d of %d", streamed, len(seen), want, want+3*9*8)
+	}
+}
+
+func TestFlowIsNotSprayedOverBlockedPorts(t *testing.T) {
+	all := NewSpread([]uint8{1, 2, 3, 4})
+	for blocked, want := range map[int][]uint8{1: {1, 3, 4}, 3: {1, 2, 3}} {
+		s := all.Blocked(func(i int) bool { return i == blocked }).Sprayed(Spray{Ports: 4, Lanes: 1}, func(int) uint16 { return 0 })
+		if got := s.sourcesWith(1); !slices.Equal(got, want) {
+			t.Errorf("sprayed over sources %v, want %v", got, want)
+		}
 	}
 }
 
