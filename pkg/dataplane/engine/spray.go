@@ -64,6 +64,14 @@ const noLane = -1
 // Spray returns the argument of Sprayed.
 func (s *Spread) Spray() Spray { return s.spray }
 
+// Sprays returns the largest number of sources over which one flow may be sprayed, 0 for none: a lane of the peer may have fewer than Spray.Ports.
+func (s *Spread) Sprays() (most int) {
+	for _, source := range s.sources[:len(s.sprayLanes)] {
+		most = max(most, len(s.sourcesWith(int(source))))
+	}
+	return most
+}
+
 // sourcesWith returns the sources over which a flow is sprayed that leaves from source home otherwise; home is first. None means that the flow
 // cannot be sprayed.
 func (s *Spread) sourcesWith(home int) []uint8 {

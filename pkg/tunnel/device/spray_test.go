@@ -211,7 +211,7 @@ func TestLostMessagesDelaySprayedFlowBriefly(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.mu.Lock()
 		lost := n.lost
-		n.mu.Unlock() // a worker that sends has its peer's lock, which orders needs
+		n.mu.Unlock()                                                                         // a worker that sends has its peer's lock, which orders needs
 		if missing := int(f.Sent()) - int(c.Total()-8); missing > lost || missing < lost-10 { // some were path MTU probes
 			t.Errorf("%d packets are missing, %d messages were lost, drops: %v, %v", missing, lost, a.AllDrops(), b.AllDrops())
 		}
@@ -306,6 +306,9 @@ func TestPortsOutsideRangeOfPeerAreNotSprayed(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		if ports, got := n.portsOf(a), c.Seen(1); ports != 1 || got != f.Sent() {
 			t.Errorf("%d of %d packets arrived, from %d ports", got, f.Sent(), ports)
+		}
+		if s := a.PeerStatus(b).Spread; !s.Active || s.Sprays != 0 {
+			t.Errorf("spread: %+v", s)
 		}
 	})
 }

@@ -116,7 +116,7 @@ func (p *Peer) updateSpread() {
 	if why != nil {
 		state.Ports, state.Reason = 0, why.Error()
 	} else {
-		state.Sprays = p.engine.Spread.Load().Spray().Ports
+		state.Sprays = p.engine.Spread.Load().Sprays()
 		state.Blocked = p.blockedPorts()
 	}
 	p.path.spread = state
