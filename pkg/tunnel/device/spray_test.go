@@ -211,7 +211,8 @@ func TestLostMessagesDelaySprayedFlowBriefly(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		n.mu.Lock()
 		lost := n.lost
-		n.mu.Unlock()                                                                         // a worker that sends has its peer's lock, which orders needs
+		n.mu.Unlock() // not later: a worker that sends has its peer's lock, which orders needs
+
 		if missing := int(f.Sent()) - int(c.Total()-8); missing > lost || missing < lost-10 { // some were path MTU probes
 			t.Errorf("%d packets are missing, %d messages were lost, drops: %v, %v", missing, lost, a.AllDrops(), b.AllDrops())
 		}
