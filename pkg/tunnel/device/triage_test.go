@@ -214,7 +214,8 @@ func cookiesForOnePrefixAreLimited(t *testing.T) {
 			t.Fatal(r)
 		}
 	}
-	if answered != device.CookieGroupBurst {
+	// A random seed may put the address that loaded the host, which got a cookie, into the same group.
+	if answered != device.CookieGroupBurst && answered != device.CookieGroupBurst-1 {
 		t.Errorf("%d messages of a prefix may be answered, want %d", answered, device.CookieGroupBurst)
 	}
 	if !flooder.entersElsewhere(h) {
