@@ -94,14 +94,14 @@ func TestCopiedMachineErasesKeysAndRenewsSessions(t *testing.T) {
 		devicetest.Connect(a, b)
 		talk(t, a, b)
 		time.Sleep(time.Second) // a peer accepts one initiation in 50 ms
-		initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a, wire.TypeData)
+		initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a.Outside(false).Addr(), wire.TypeData)
 		a.MachineCopied()
 		time.Sleep(time.Second)
 		if n := seen.sent(1, wire.TypeInitiation) - initiations; n != 1 {
 			t.Errorf("%d initiations were sent, want 1", n)
 		}
 		talk(t, b, a)
-		if got := seen.latestFrom(a, wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
+		if got := seen.latestFrom(a.Outside(false).Addr(), wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
 			t.Error("data was sent with the session of before")
 		}
 	})
@@ -116,7 +116,7 @@ func TestResumedMachineErasesKeysAndRenewsLiveSessions(t *testing.T) {
 			devicetest.Connect(a, b)
 			talk(t, a, b)
 			time.Sleep(slept)
-			initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a, wire.TypeData)
+			initiations, old := seen.sent(1, wire.TypeInitiation), seen.latestFrom(a.Outside(false).Addr(), wire.TypeData)
 			live := slept < time.Duration(peer.RejectAfterTime)
 			a.MachineResumed()
 			a.ClockJumped()
@@ -128,7 +128,7 @@ func TestResumedMachineErasesKeysAndRenewsLiveSessions(t *testing.T) {
 				t.Errorf("after %v %d receiver indices are in use, the session is live: %v", slept, n, live)
 			}
 			talk(t, a, b)
-			if got := seen.latestFrom(a, wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
+			if got := seen.latestFrom(a.Outside(false).Addr(), wire.TypeData); wire.ReceiverIndex(got) == wire.ReceiverIndex(old) {
 				t.Errorf("after %v data was sent with the session of before", slept)
 			}
 		})

@@ -84,11 +84,12 @@ func (m *messages) latest(kind wire.Type) []byte {
 	return bytes.Clone(m.last[kind])
 }
 
-// latestFrom is the last message of a type that a host has sent over IPv4, or nil.
-func (m *messages) latestFrom(h *devicetest.Host, kind wire.Type) []byte {
+// latestFrom is the last message of a type that was sent from an address, or nil. The caller asks the host for its address before: that takes
+// the locks of the host's peers, and a worker has one of them while it waits for filter.
+func (m *messages) latestFrom(addr netip.Addr, kind wire.Type) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return bytes.Clone(m.from[h.Outside(false).Addr()][kind])
+	return bytes.Clone(m.from[addr][kind])
 }
 
 // hasMAC2 tells whether a handshake message bears a cookie's MAC.

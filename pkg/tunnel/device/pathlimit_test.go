@@ -162,7 +162,7 @@ func TestReportedSizeLimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, seen := stockPair(t, devicetest.Options{})
 		talk(t, a, b)
-		own := seen.latestFrom(a, wire.TypeData)
+		own := seen.latestFrom(a.Outside(false).Addr(), wire.TypeData)
 		a.OnTooBig(tooBig(a, b, own[:wire.DataHeaderLen]))
 		time.Sleep(time.Second)
 		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
@@ -188,7 +188,7 @@ func TestForgedReportsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, seen := stockPair(t, devicetest.Options{})
 		talk(t, a, b)
-		own, foreign := seen.latestFrom(a, wire.TypeData), seen.latestFrom(b, wire.TypeData)
+		own, foreign := seen.latestFrom(a.Outside(false).Addr(), wire.TypeData), seen.latestFrom(b.Outside(false).Addr(), wire.TypeData)
 		forged := map[string]func(m *toobig.Message){
 			"receiver index":    func(m *toobig.Message) { m.Payload[4]++ },
 			"counter":           func(m *toobig.Message) { binary.LittleEndian.PutUint64(m.Payload[8:], 1<<20) },
@@ -225,7 +225,7 @@ func TestFalseReportIsRefutedSoon(t *testing.T) {
 		devicetest.Connect(a, b)
 		talk(t, a, b)
 		bothSpread(t, a, b)
-		m := tooBig(a, b, seen.latestFrom(a, wire.TypeData))
+		m := tooBig(a, b, seen.latestFrom(a.Outside(false).Addr(), wire.TypeData))
 		m.From = netip.AddrPortFrom(m.From.Addr(), spread.DefaultPorts.First+uint16(a.PeerStatus(b).Spread.Ports)/2)
 		a.OnTooBig(m)
 		if got := a.Stats().(device.Stats).PathMTUErrors; got.Believed != 1 {
@@ -258,7 +258,7 @@ func TestRoamingForgetsReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, seen := stockPair(t, devicetest.Options{})
 		talk(t, a, b)
-		a.OnTooBig(tooBig(a, b, seen.latestFrom(a, wire.TypeData)))
+		a.OnTooBig(tooBig(a, b, seen.latestFrom(a.Outside(false).Addr(), wire.TypeData)))
 		time.Sleep(time.Second)
 		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
 		port := uint16(devicetest.ListenPort + 1)
@@ -288,7 +288,7 @@ func TestProbesOutweighReports(t *testing.T) {
 		converse(t, a, b, 5)
 		wantPathMTU(t, a, b, 1480, 0)
 		report := func() {
-			m := tooBig(a, b, seen.latestFrom(a, wire.TypeData))
+			m := tooBig(a, b, seen.latestFrom(a.Outside(false).Addr(), wire.TypeData))
 			m.MTU = 1400
 			a.OnTooBig(m)
 		}
@@ -317,9 +317,7 @@ func TestReportBelowIPv6MinimumIsDiscarded(t *testing.T) {
 		a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(true)}})
 		b.Apply(config.Device{Peers: []config.Peer{a.AsPeer(true)}})
 		talk(t, a, b)
-		seen.mu.Lock()
-		own := seen.from[a.Outside(true).Addr()][wire.TypeData]
-		seen.mu.Unlock()
+		own := seen.latestFrom(a.Outside(true).Addr(), wire.TypeData)
 		for _, tt := range []struct{ mtu, want int }{{0, 0}, {1279, 0}, {1280, 1280}} {
 			m := tooBig(a, b, own)
 			m.MTU, m.From, m.To = tt.mtu, a.Outside(true), b.Outside(true)
