@@ -119,7 +119,7 @@ type sprayer struct {
 	sources []uint8
 	turn    int
 	until   int64 // the end of sending from one port before the stream ends; 0 while trains are sprayed
-	last    int64 // time of the last train
+	last    int64 // time of the last train, or of the decision to spray before there is one
 }
 
 // noteElephant counts the parsed train to p, to which flows may be sprayed.
@@ -129,8 +129,6 @@ func (t *transmitter) noteElephant(p *Peer) {
 	case e.peer == p && e.hash == hash:
 		e.bytes += n
 		e.weight += n
-	case e.on && t.now-e.last >= int64(spread.DefaultGap) && t.now-e.since >= sprayInterval: // the flow has ended
-		e.end(true)
 	case e.on:
 	case e.weight <= 0:
 		e.peer, e.hash, e.flow, e.weight, e.bytes, e.since = p, hash, t.train.Flow(), n, 0, t.now
@@ -148,7 +146,7 @@ func (e *sprayer) evaluate(now int64) {
 	if e.on {
 		e.small = rate < sprayRate/4
 	} else {
-		e.on, e.small = rate >= sprayRate, false
+		e.on, e.small, e.last = rate >= sprayRate, false, now
 	}
 	e.bytes, e.since, e.weight = 0, now, min(e.weight, int(minSprayBytes))
 }
@@ -204,6 +202,13 @@ func (e *sprayer) end(off bool) {
 	e.stream.Close()
 	e.spread = nil
 	e.on = !off
+}
+
+// endIfIdle closes the stream of a flow that has stopped. Trains of other flows to the same peer may not come, and may not be sprayed.
+func (e *sprayer) endIfIdle(now int64) {
+	if now-e.last >= int64(spread.DefaultGap) {
+		e.end(true)
+	}
 }
 
 // ports returns the number of source ports of the flow.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -201,6 +202,31 @@ func TestSlowerFlowIsNoLongerSprayed(t *testing.T) {
 	for _, msg := range r.sentRaw() {
 		if session.IsStream(wire.Counter(msg)) {
 			t.Fatal("a flow of 12 MB/s is sprayed")
+		}
+	}
+}
+
+// TestStreamOfStoppedFlowEnds: spray is turned off just as the flow stops, and other trains go to another peer.
+func TestStreamOfStoppedFlowEnds(t *testing.T) {
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	other, _ := r.newPeer("10.0.0.9/32")
+	ours, _ := r.newSession(other, true)
+	other.Current.Store(ours)
+	small := &flow.Flow{Ends: flow.Ends{Src: out4.Src, Dst: mustPort("10.0.0.9:5")}, ID: 2}
+	for _, off := range []bool{false, true} {
+		r.elephant(&flow.Flow{Ends: out4, ID: 1})
+		if s := r.tx.spray.stream.Keys(); s != r.keys {
+			t.Fatalf("the stream is one of %v, want %v", s, r.keys)
+		}
+		if off {
+			r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4}))
+		}
+		r.now += int64(spread.DefaultGap)
+		r.transmit(small.Train(2, 100))
+		if r.tx.spray.on || r.tx.spray.stream.Keys() != nil {
+			t.Errorf("spray is off: %v: the stream is open %v after the last train", off, spread.DefaultGap)
 		}
 	}
 }

@@ -108,6 +108,9 @@ func (t *transmitter) addTrains(n int) {
 	for i := range n {
 		t.addTrain(t.slots[i], t.sizes[i])
 	}
+	if t.spray.on { // after the trains: a flow that goes on is sprayed again at once
+		t.spray.endIfIdle(t.now)
+	}
 	t.load.note(0, 0, n, t.now)
 }
 
