@@ -39,6 +39,7 @@ type bufferSet struct {
 	own      [len(bufferSizes)][]*buffer
 	used     int       // bytes of the buffers in use
 	released []*buffer // in use until recycle
+	leaving  int       // bytes of released
 	made     int       // allocated buffers of all classes
 }
 
@@ -74,7 +75,13 @@ func newBuffer(class, n int) *buffer {
 }
 
 // release marks a buffer as unused from the next recycle on.
-func (s *bufferSet) release(b *buffer) { s.released = append(s.released, b) }
+func (s *bufferSet) release(b *buffer) {
+	s.released = append(s.released, b)
+	s.leaving += len(b.bytes)
+}
+
+// held returns the bytes that are still in use after the next recycle.
+func (s *bufferSet) held() int { return s.used - s.leaving }
 
 // recycle makes the released buffers available again. Nothing may refer to them any more.
 func (s *bufferSet) recycle() {
@@ -87,5 +94,5 @@ func (s *bufferSet) recycle() {
 		}
 		s.released[i] = nil
 	}
-	s.released = s.released[:0]
+	s.released, s.leaving = s.released[:0], 0
 }

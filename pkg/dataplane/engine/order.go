@@ -164,18 +164,21 @@ func (r *receiver) deliverStream(s *Session, keys *session.Keypair, counter uint
 		}
 	}
 	r.deliver(s, keys, opened[from:], checksumOK>>from, e)
-	for r.orders.bytes > maxWaitingBytes || r.orders.waiting() && r.queue.byteLimit.exceeded(r.orders.bytes) {
+	for r.orders.bytes > maxWaitingBytes || r.orders.waiting() && r.queue.byteLimit.exceeded(r.queue.buffers.held()) && r.overHalf() {
 		r.makeRoom(r.orders.fattest(), 0)
 	}
 }
 
-// trimOrders leaves half of the lane's part of the receive budget to the receive queue, which is full: others must not lose messages
-// because those of a stream wait.
+// overHalf reports whether the messages that wait have more than half of the lane's part of the receive budget. Only so much may they have
+// once nothing is left of it: others must not lose messages because those of a stream wait.
+func (r *receiver) overHalf() bool { return 2*r.orders.bytes > r.queue.byteLimit.limit() }
+
+// trimOrders leaves the other half to the receive queue, which is full.
 func (r *receiver) trimOrders() {
-	if 2*r.orders.bytes <= r.queue.byteLimit.limit() {
+	if !r.overHalf() {
 		return
 	}
-	for 2*r.orders.bytes > r.queue.byteLimit.limit() {
+	for r.overHalf() {
 		r.makeRoom(r.orders.fattest(), 0)
 	}
 	r.flush()

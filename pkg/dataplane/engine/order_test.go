@@ -471,6 +471,38 @@ func TestStreamLeavesReceiveQueueRoom(t *testing.T) {
 	}
 }
 
+// TestStreamCountsReceiveQueueAgainstBudget: the queue has two fifths of what the lane may use, and the other lanes all that they share.
+func TestStreamCountsReceiveQueueAgainstBudget(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	r.engine.rxBudget.bytes.left.Store(0)
+	q := &r.rx.queue
+	limit := q.byteLimit.limit()
+	for q.buffers.used < limit*2/5 {
+		run, size := r.seal(in4.UDP(make([]byte, 1372)), in4.UDP(make([]byte, 1372)))
+		r.arriveFrom(0, there, run, size)
+		r.rx.admit(0)
+	}
+	queued := q.buffers.used
+	s := r.stream(0)
+	s.plain = [][]byte{in4.UDP(make([]byte, 3000))} // a buffer of 16 KiB for each
+	most := 0
+	for n := 1; n < 1000; n += 2 {
+		msg := s.r.sealAs(s.first+uint64(n), s.plain[0])
+		r.rx.handleElement(&element{Datagrams: underlay.Datagrams{Buf: msg, N: len(msg), SegSize: len(msg), From: there}})
+		r.rx.flush()
+		if most = max(most, r.rx.orders.bytes); most+queued > limit {
+			t.Fatalf("%d bytes wait, and %d are in the queue. The lane may use %d", most, queued, limit)
+		}
+		if n%128 == 1 {
+			r.delivered()
+		}
+	}
+	if most+queued < limit*9/10 {
+		t.Errorf("%d bytes wait, and %d are in the queue, much less than the %d that the lane may use", most, queued, limit)
+	}
+}
+
 // TestHostileStreamsLoseAndKeepNothing: whatever numbers a peer uses, each of its messages is delivered or counted, and no buffer is kept.
 func TestHostileStreamsLoseAndKeepNothing(t *testing.T) {
 	r := newRig(t)
