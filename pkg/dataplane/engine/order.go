@@ -29,7 +29,8 @@ const (
 	maxWaitingBytes = 16 << 20
 	// orderPause is the pause between two receive calls while messages wait and none arrive.
 	orderPause = 50 * time.Microsecond
-	// orderIdle is the time in ns after which an unused order is forgotten, with the next message that the lane receives.
+	// orderIdle is the time in ns after which an unused order is forgotten, with the next message that the lane receives. A lane that
+	// receives none forgets it after twice that time at most.
 	orderIdle = int64(time.Second)
 	// newStream is the number of the first message that a lane sees of a stream below which it waits for all before it.
 	newStream = 4096
@@ -80,6 +81,8 @@ type orders struct {
 	bytes  int             // of buffers
 	trains int             // that wait
 	free   []*waitingTrain // unused
+
+	sleeping orderSleep
 }
 
 // waiting reports whether messages wait.

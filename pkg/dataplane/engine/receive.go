@@ -82,6 +82,7 @@ func (l *lane) receive(conn underlay.Lane, yield func(bool)) {
 // run receives from conn until it is closed. tryRecv receives without blocking; nil if that does not pay.
 func (r *receiver) run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams) int) {
 	defer r.queue.close()
+	defer r.orders.close()
 	r.recv.tryRecv = tryRecv
 	for {
 		n, err := r.next(conn)
@@ -104,7 +105,9 @@ func (r *receiver) next(conn underlay.Receiver) (n int, err error) {
 	case ok:
 	case r.idle() && !r.orders.waiting():
 		r.lane.stats.rx.progress.rest()
+		r.orders.sleep()
 		n, err = conn.Recv(r.in)
+		r.orders.wake()
 	case r.recv.tryRecv != nil:
 		n = r.recv.tryRecv(r.in)
 	}
