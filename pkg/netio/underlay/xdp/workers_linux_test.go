@@ -70,7 +70,7 @@ func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 	l.workers[1] = workers
 	l.wrap[1] = func(p *Port) underlay.Port { g.Port = p; return g }
 	l.startBoth(tunnelMode{viaXDP: [2]bool{true, true}, mode: xsk.Copy})
-	l.ping(100)
+	l.awaitXDP()
 	var from net.PacketConn
 	expect.NoError(t, l.hosts[0].Do(func() (err error) {
 		from, err = net.ListenPacket("udp", netip.AddrPortFrom(inner4[0].Addr(), 0).String())
