@@ -33,8 +33,8 @@ func (l *cookieLimit) init() {
 	l.senders.seed, l.first.seed, l.again.seed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 }
 
-// allow reports whether a message from addr may be answered with a cookie, and counts it, even if the queue then has no room for the message.
-func (l *cookieLimit) allow(now int64, addr netip.Addr) bool {
+// allow reports whether a message from addr may be answered with a cookie. If the queue has room for the message, the caller counts it.
+func (l *cookieLimit) allow(now int64, addr netip.Addr) (cookieCounts, bool) {
 	if l.senders.note(now, addr) {
 		return l.again.allow(now, addr)
 	}
@@ -50,15 +50,22 @@ type groupLimit struct {
 	total  fading
 }
 
-// allow counts a cookie if it is within the limit.
-func (l *groupLimit) allow(now int64, addr netip.Addr) bool {
-	group := &l.groups[maphash.Comparable(l.seed, sourcePrefix(addr))%cookieGroups]
-	if group.at(now)+l.total.at(now)+fadingOne > cookieBurst*fadingOne {
-		return false
+// cookieCounts are the counts that a cookie adds to. The zero cookieCounts are none.
+type cookieCounts struct{ group, total *fading }
+
+// allow reports whether another cookie is within the limit, and returns its counts. Lanes that ask at the same time may exceed the limit by one
+// cookie each.
+func (l *groupLimit) allow(now int64, addr netip.Addr) (cookieCounts, bool) {
+	c := cookieCounts{&l.groups[maphash.Comparable(l.seed, sourcePrefix(addr))%cookieGroups], &l.total}
+	return c, c.group.at(now)+c.total.at(now)+fadingOne <= cookieBurst*fadingOne
+}
+
+// count counts a cookie.
+func (c cookieCounts) count(now int64) {
+	if c.total != nil {
+		c.group.add(now)
+		c.total.add(now)
 	}
-	group.add(now)
-	l.total.add(now)
-	return true
 }
 
 // fading counts events that fade away exponentially, with the time constant cookieFade. So the groups' counts always add up to the total.

@@ -19,11 +19,20 @@ func newGroupLimit() *groupLimit {
 // prefixed returns an address of prefix n.
 func prefixed(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(n >> 8), byte(n), 1}) }
 
+// take counts a cookie if it is within the limit.
+func take(l *groupLimit, now int64, addr netip.Addr) bool {
+	c, ok := l.allow(now, addr)
+	if ok {
+		c.count(now)
+	}
+	return ok
+}
+
 // ask asks for cookies at a rate from a number of prefixes in turn, and returns how many are allowed.
 func ask(l *groupLimit, from, duration time.Duration, perSecond, prefixes int) (allowed int) {
 	step := time.Second / time.Duration(perSecond)
 	for n := 0; time.Duration(n)*step < duration; n++ {
-		if l.allow(int64(from+time.Duration(n)*step), prefixed(n%prefixes)) {
+		if take(l, int64(from+time.Duration(n)*step), prefixed(n%prefixes)) {
 			allowed++
 		}
 	}
@@ -57,14 +66,14 @@ func TestFloodsFromManyPrefixesLeaveCookies(t *testing.T) {
 	flood := func(n int) {
 		for range n {
 			now += r.Int64N(40_000)
-			l.allow(now, prefixed(r.IntN(prefixes)))
+			take(l, now, prefixed(r.IntN(prefixes)))
 		}
 	}
 	flood(250_000)
 	for n := range others {
 		before := r.IntN(each)
 		flood(before)
-		if l.allow(now, prefixed(1000+n)) {
+		if take(l, now, prefixed(1000+n)) {
 			allowed++
 		}
 		flood(each - before)

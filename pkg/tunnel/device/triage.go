@@ -35,8 +35,9 @@ const (
 // triage is the decision about a message that arrives under load.
 type triage struct {
 	standing standing
-	reserve  bool        // the message may use the reserved queue
-	reason   drop.Reason // the message is dropped, unless None
+	reserve  bool         // the message may use the reserved queue
+	cookies  cookieCounts // of the message, once it is queued
+	reason   drop.Reason  // the message is dropped, unless None
 }
 
 // triage decides about a message under load. Lanes call it, so it does not block and does no Diffie-Hellman operation.
@@ -66,10 +67,11 @@ func (d *Device) triage(msg []byte, from underlay.Endpoint, now int64) triage {
 	if d.endpoints.has(from.Dst) && d.known.Allow(now, from.Dst.Addr()) {
 		return triage{standing: mac1Valid, reserve: true}
 	}
-	if !d.cookies.allow(now, from.Dst.Addr()) {
+	cookies, ok := d.cookies.allow(now, from.Dst.Addr())
+	if !ok {
 		return triage{reason: drop.HSRateLimited}
 	}
-	return triage{standing: mac1Valid}
+	return triage{standing: mac1Valid, cookies: cookies}
 }
 
 // awaits reports whether a response or cookie reply has a receiver index of ours, which only the peer and an attacker on the path

@@ -226,6 +226,28 @@ func cookiesForOnePrefixAreLimited(t *testing.T) {
 	}
 }
 
+// TestRefusedMessagesUseUpNoCookies floods a loaded host from one prefix, beyond its part of the queue.
+func TestRefusedMessagesUseUpNoCookies(t *testing.T) {
+	synctest.Test(t, refusedMessagesUseUpNoCookies)
+}
+
+func refusedMessagesUseUpNoCookies(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	h, flooder := idleHost(t, lan, 1), newStranger(t, lan, 77)
+	flooder.load(h)
+	msg, reasons := flooder.initiation(h, at(1)), map[drop.Reason]int{}
+	for port := range uint16(2 * device.CookieGroupBurst) {
+		reasons[h.Handshake(msg, onePrefix(port))]++
+	}
+	if reasons[drop.HSQueueFull] < device.CookieGroupBurst || reasons[drop.HSRateLimited] > 0 {
+		t.Errorf("messages by reason: %v, want that the queue refuses more than half, and the limit none", reasons)
+	}
+	h.StepHandshakes()
+	if r := h.Handshake(msg, onePrefix(0)); r != drop.None {
+		t.Errorf("a message when the queue is empty: %v", r)
+	}
+}
+
 // TestCookiesForAllPrefixesAreLimited floods a loaded host from all prefixes for a second.
 func TestCookiesForAllPrefixesAreLimited(t *testing.T) {
 	synctest.Test(t, cookiesForAllPrefixesAreLimited)

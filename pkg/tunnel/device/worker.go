@@ -34,7 +34,8 @@ func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 		return drop.RXUnknownIndex
 	}
 	var t triage
-	if now := d.clock(); d.handshakes.underLoad(now) {
+	now := d.clock()
+	if d.handshakes.underLoad(now) {
 		if t = d.triage(msg, from, now); t.reason != drop.None {
 			return t.reason
 		}
@@ -47,6 +48,7 @@ func (d *Device) Handshake(msg []byte, from underlay.Endpoint) drop.Reason {
 		d.handshakes.free.Put(m)
 		return drop.HSQueueFull
 	}
+	t.cookies.count(now)
 	return drop.None
 }
 
