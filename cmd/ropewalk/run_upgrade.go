@@ -74,7 +74,7 @@ func successorEnv(env []string) []string {
 // this process is the service, it also notifies the service manager: the manager trusts the main process that it knows.
 func announceSuccessor(log *slog.Logger, name string, pid int) {
 	if pid == 0 {
-		log.Warn("process ID of the new daemon is unknown, the service manager takes the service for ended: `ropewalk down` stops the new daemon, but may not wait for it", "interface", name)
+		log.Warn("finding the process ID of the new daemon failed, the service manager considers the service stopped: `ropewalk down` ends the new daemon, but may not wait for its exit", "interface", name)
 		return
 	}
 	if err := quick.RecordSuccessor(quick.DefaultRunDir, name, os.Getpid(), pid); err != nil {
