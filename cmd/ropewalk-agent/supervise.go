@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"syscall"
@@ -33,7 +34,8 @@ func newSuperviseCmd() *cobra.Command {
 		Short: "Run the agent in a child process, and start it again at once if it is killed or crashes",
 		Long: "supervise runs ropewalk-agent with the same flags. If the agent is killed or crashes after ten seconds or more, it is started again at once: a kubelet\n" +
 			"takes half a second or more to restart a container, and mode mesh carries no packets meanwhile. One that crashes again within ten minutes is left to\n" +
-			"the kubelet and its backoff. In all other cases supervise ends as the agent does. It passes SIGTERM and SIGINT on. The Helm chart runs it in mode mesh.",
+			"the kubelet and its backoff. In all other cases supervise ends as the agent does. It passes SIGTERM, SIGINT, SIGHUP and\n" +
+			"SIGQUIT on. SIGQUIT makes the agent print the stacks of its goroutines and end, so it is started again. The Helm chart runs supervise in mode mesh.",
 		DisableFlagParsing: true, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			self, err := os.Executable()
@@ -67,9 +69,12 @@ func (e childError) ExitCode() int {
 func supervise(ctx context.Context, l agentLife, log *slog.Logger, program string, args ...string) error {
 	runtime.LockOSThread() // the child is killed when the thread ends that has started it
 	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT) // they would end this process, and with it the agent
+	defer signal.Stop(signals)
 	for minLife := l.first; ; {
 		began := time.Now()
-		err := runAgentProcess(ctx, program, args...)
+		err := runAgentProcess(ctx, signals, program, args...)
 		exit, ended := errors.AsType[*exec.ExitError](err)
 		ran := time.Since(began)
 		switch {
@@ -91,8 +96,8 @@ func crashed(s *os.ProcessState) bool {
 	return ok && (ws.Signaled() || ws.ExitStatus() == exitUsage)
 }
 
-// runAgentProcess runs a program to its end. When ctx ends, it sends SIGTERM.
-func runAgentProcess(ctx context.Context, program string, args ...string) error {
+// runAgentProcess runs a program to its end, and passes signals on. When ctx ends, it sends SIGTERM.
+func runAgentProcess(ctx context.Context, signals <-chan os.Signal, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -103,5 +108,14 @@ func runAgentProcess(ctx context.Context, program string, args ...string) error 
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting the agent: %w", err)
 	}
-	return cmd.Wait()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case s := <-signals:
+			_ = cmd.Process.Signal(s) // fails if the agent has ended
+		}
+	}
 }

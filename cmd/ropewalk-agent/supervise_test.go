@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,22 +54,39 @@ func TestAgentThatEndsItselfIsNotStartedAgain(t *testing.T) {
 	}
 }
 
+// trapped runs a script, which never ends by itself, under supervise. It calls ready when the script has set its trap.
+func trapped(t *testing.T, ctx context.Context, trap string, ready func()) (starts int, err error) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	expect.NoError(t, err)
+	out := os.Stdout
+	os.Stdout = w // of the script
+	go func() {
+		_, _ = bufio.NewReader(r).ReadString('\n')
+		ready()
+	}()
+	starts, err = supervised(t, ctx, agentLife{}, trap+"; echo ready; while :; do sleep 0.01; done")
+	os.Stdout = out
+	expect.NoError(t, errors.Join(r.Close(), w.Close()))
+	return starts, err
+}
+
 func TestStoppedAgentIsNotStartedAgain(t *testing.T) {
 	for _, want := range []int{0, 3} {
-		r, w, err := os.Pipe()
-		expect.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		out := os.Stdout
-		os.Stdout = w // of the script
-		go func() {
-			_, _ = bufio.NewReader(r).ReadString('\n')
-			cancel()
-		}()
-		starts, err := supervised(t, ctx, agentLife{}, fmt.Sprintf(`trap 'exit %d' TERM; echo ready; while :; do sleep 0.01; done`, want))
-		os.Stdout = out
-		expect.NoError(t, errors.Join(r.Close(), w.Close()))
+		starts, err := trapped(t, ctx, fmt.Sprintf("trap 'exit %d' TERM", want), cancel)
 		if code := exitCode(err); starts != 1 || code != want {
 			t.Errorf("got %d starts and exit code %d (%v), want 1 and %d, that of the agent's own handler of SIGTERM", starts, code, err, want)
+		}
+	}
+}
+
+// TestSignalsReachAgentNotSupervisor sends a signal that ends a program in Go to the process that supervises.
+func TestSignalsReachAgentNotSupervisor(t *testing.T) {
+	for name, s := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT} {
+		starts, err := trapped(t, t.Context(), "trap 'exit 3' "+name, func() { _ = syscall.Kill(os.Getpid(), s) })
+		if code := exitCode(err); starts != 1 || code != 3 {
+			t.Errorf("SIG%s: got %d starts and exit code %d (%v), want 1 and 3, that of the agent's own handler", name, starts, code, err)
 		}
 	}
 }
