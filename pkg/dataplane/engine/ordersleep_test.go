@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // chanLane is an underlay.Lane that receives from a channel until it is closed.
@@ -64,6 +65,34 @@ func TestSleepingLaneForgetsEndedStreams(t *testing.T) {
 		}
 		if got := s.got(); !slices.Equal(got, []int{0, 1, 2, 3, 4, 5, 6, 7}) {
 			t.Errorf("got %v", got)
+		}
+	})
+}
+
+// TestLaneWithWaitingMessagesPausesBetweenCalls: a lane that never pauses would use a whole core. In a bubble time passes only while it pauses.
+func TestLaneWithWaitingMessagesPausesBetweenCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		began := time.Now()
+		r.engine.cfg.Clock = func() int64 { return r.now + int64(time.Since(began)) }
+		s := r.stream(2)
+		conn, calls := chanLane{messages: make(chan []byte)}, 0
+		most := int(spread.MaxOrderWait/orderPause) + 1
+		tryRecv := func(rx []underlay.Datagrams) int {
+			if calls++; calls <= most {
+				return 0
+			}
+			msg := r.sealAs(s.first, s.plain[0]) // ends the wait
+			rx[0].N, rx[0].SegSize, rx[0].From = copy(rx[0].Buf, msg), len(msg), there
+			return 1
+		}
+		go r.rx.run(conn, tryRecv)
+		defer close(conn.messages)
+		conn.messages <- r.sealAs(s.first+1, s.plain[1])
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := s.got(); calls > most || calls < 2 || !slices.Equal(got, []int{1}) {
+			t.Errorf("got %v after %d calls, want at most %d in %v", got, calls, most, spread.MaxOrderWait)
 		}
 	})
 }

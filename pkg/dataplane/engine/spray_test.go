@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -228,5 +231,105 @@ func TestStreamOfStoppedFlowEnds(t *testing.T) {
 		if r.tx.spray.on || r.tx.spray.stream.Keys() != nil {
 			t.Errorf("spray is off: %v: the stream is open %v after the last train", off, spread.DefaultGap)
 		}
+	}
+}
+
+// sprayed returns a rig that sprays f over sources 1 to 4. The stream has begun.
+func sprayed(t *testing.T, f *flow.Flow) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.spraying()
+	r.hello(r.remote, &wire.Hello{Gathers: true, First: 61000, Last: 61999, Lanes: 1})
+	if streamed, _ := r.elephant(f); streamed == 0 {
+		t.Fatal("the flow is not sprayed")
+	}
+	return r
+}
+
+// TestFlowWithSameHashIsNotSprayed gives the sprayed flow the hash of another one.
+func TestFlowWithSameHashIsNotSprayed(t *testing.T) {
+	r := sprayed(t, &flow.Flow{Ends: out4, ID: 1})
+	other := &flow.Flow{Ends: flow.Ends{Src: netip.AddrPortFrom(out4.Src.Addr(), 7000), Dst: out4.Dst}, ID: 2}
+	r.transmit(other.Train(10, 1000))
+	r.tx.spray.hash = r.tx.train.FlowHash()
+	r.sentRaw()
+	r.transmit(other.Train(10, 1000))
+	for _, msg := range r.sentRaw() {
+		if session.IsStream(wire.Counter(msg)) {
+			t.Fatal("a message of the other flow belongs to the stream")
+		}
+	}
+}
+
+// TestSprayedTrainsLoadTheirPorts: other flows avoid busy ports, and ports in use are checked.
+func TestSprayedTrainsLoadTheirPorts(t *testing.T) {
+	r := sprayed(t, &flow.Flow{Ends: out4, ID: 1})
+	s := r.peer.Spread.Load()
+	for i, source := range s.Sources() {
+		if !s.InUse(i, r.now) {
+			t.Errorf("source %d is not in use", source)
+		}
+	}
+}
+
+// TestFullSendBufferHoldsFewSprayedRuns: a source that the flow does not have without spray has no room. Nothing bounds the runs that are held for it.
+func TestFullSendBufferHoldsFewSprayedRuns(t *testing.T) {
+	f := &flow.Flow{Ends: out4, ID: 1}
+	r := sprayed(t, f)
+	home := int(r.tx.spray.sources[0])
+	full := true
+	r.conn.fail = func(run *underlay.Run) error {
+		if full && run.Source != home {
+			return underlay.ErrSendBufferFull
+		}
+		return nil
+	}
+	for range 100 {
+		r.transmit(f.Train(45, 1200))
+	}
+	if n := len(r.tx.queue.held); n != 1 {
+		t.Errorf("%d runs are held, want 1", n)
+	}
+	full = false
+	r.pass(time.Millisecond)
+	if r.tx.queue.active() || r.allDrops() != 0 {
+		t.Errorf("%d runs are held still, %d packets were dropped", len(r.tx.queue.held), r.allDrops())
+	}
+}
+
+// TestEndingStreamLeavesFromOnePort is about the number of ports that is reported. It runs in a bubble, in which the engine's timer never fires.
+func TestEndingStreamLeavesFromOnePort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &flow.Flow{Ends: out4, ID: 1}
+		r := sprayed(t, f)
+		_, _ = r.engine.Flows()
+		for _, want := range []int{4, 1} {
+			r.transmit(f.Train(45, 1200))
+			flows, _ := r.observed()
+			if len(flows) != 1 || flows[0].Sprayed != want {
+				t.Errorf("flows: %+v, want one from %d ports", flows, want)
+			}
+			r.peer.Spread.Store(NewSpread([]uint8{1, 2, 3, 4})) // ends spraying
+		}
+	})
+}
+
+// TestStreamInLastSessionAsksForNoHandshake: the session that replaces the last one has begun.
+func TestStreamInLastSessionAsksForNoHandshake(t *testing.T) {
+	f := &flow.Flow{Ends: out4, ID: 1}
+	r := sprayed(t, f)
+	ours, _ := r.newSession(r.peer, true)
+	r.peer.Current.Store(ours)
+	r.transmit(f.Train(45, 1200))
+	r.now = r.keys.Created() + peer.RekeyAfterTime - int64(time.Millisecond)
+	r.tx.spray.last, r.tx.spray.until = r.now, r.now+sprayDrain // the flow has not paused
+	for _, want := range []int{0, 1} {
+		r.now += int64(time.Millisecond)
+		r.sentRaw()
+		r.transmit(f.Train(45, 1200))
+		if msgs := r.sentRaw(); len(msgs) != 45 || wire.DataReceiver(msgs[0]) != r.keys.Remote() || r.owner.rekeys != want {
+			t.Errorf("%d messages, %d handshakes were asked for, want %d", len(msgs), r.owner.rekeys, want)
+		}
+		r.peer.Current.Store(r.keys) // now no session replaces it
 	}
 }

@@ -116,6 +116,13 @@ func TestMessagesOfStreamsAreAcceptedOnce(t *testing.T) {
 	}
 }
 
+func TestMessageOfStreamMakesSessionUsed(t *testing.T) {
+	a, b := newPair(t, 0)
+	if s, _ := a.OpenStream(); b.Received() || open1(t, a, b, s.next)[0] != drop.None || !b.Received() {
+		t.Error("the session does not count as used from the first message on")
+	}
+}
+
 // TestStreamsLeaveOrdinaryWindowAlone: their counters are larger than all others.
 func TestStreamsLeaveOrdinaryWindowAlone(t *testing.T) {
 	a, b := newPair(t, 0)
