@@ -49,6 +49,7 @@ type Engine struct {
 	slow      slowLane
 	observer  flowObserver
 	rxBudget  rxBudget
+	streams   *session.StreamBudget
 	before    *Stats       // counters of a previous engine; nil for none
 	mtu       atomic.Int64 // the TUN's; lanes read it once per batch
 
@@ -59,7 +60,7 @@ type Engine struct {
 
 // New returns an engine with one lane per queue of the device. Start makes it run.
 func New(cfg Config) *Engine {
-	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand)}
+	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand), streams: session.NewStreamBudget(streamBytes)}
 	queues := cfg.Device.Queues()
 	e.rxBudget.init(len(queues) + 1) // and the slow lane
 	for i, q := range queues {

@@ -27,6 +27,8 @@ const (
 	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
 	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
+	// streamBytes bounds the memory of the replay windows of all streams of all peers: those of 400 sessions.
+	streamBytes = 128 << 20
 	// orderPause is the pause between two receive calls while messages wait and none arrive.
 	orderPause = 50 * time.Microsecond
 	// orderIdle is the time in ns after which an unused order is forgotten, with the next message that the lane receives. A lane that
@@ -35,6 +37,9 @@ const (
 	// newStream is the number of the first message that a lane sees of a stream below which it waits for all before it.
 	newStream = 4096
 )
+
+// AnnounceStreams lets the peer send sprayed flows in a session (session.Keypair.AnnounceStreams). It is false if others have all memory.
+func (e *Engine) AnnounceStreams(keys *session.Keypair) bool { return keys.AnnounceStreams(e.streams) }
 
 // orderCounters counts messages of received streams.
 type orderCounters struct {

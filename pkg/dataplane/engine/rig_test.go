@@ -100,7 +100,7 @@ func (r *rig) newSession(p *Peer, initiator bool) (ours, theirs *session.Keypair
 	k.Send, k.Recv, k.Local, k.Remote, k.Initiator = k.Recv, k.Send, k.Remote, k.Local, !initiator
 	s.Keys.Store(ours)
 	theirs = r.keypair(k)
-	ours.AnnounceStreams()
+	r.engine.AnnounceStreams(ours)
 	theirs.AgreeStreams(true)
 	return ours, theirs
 }

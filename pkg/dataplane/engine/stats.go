@@ -17,6 +17,8 @@ type Stats struct {
 	Slow LaneStats `json:"slow"`
 	// Drops counts the drops of handshakes and staging, by reason; those of each lane are in Lanes.
 	Drops map[string]uint64 `json:"drops"`
+	// SprayRefused counts the sessions in which no sprayed flows could be announced, because others have the memory for their replay windows.
+	SprayRefused uint64 `json:"spray_refused"`
 }
 
 // LaneStats is a snapshot of one lane. Bytes count inner packets. A train is one read or write of the TUN, of one or more
@@ -67,7 +69,7 @@ func (o *OrderStats) Add(other *OrderStats) {
 
 // Stats returns a snapshot; it is consistent per counter, not across counters.
 func (e *Engine) Stats() Stats {
-	s := Stats{Drops: dropMap(&e.SlowDrops)}
+	s := Stats{Drops: dropMap(&e.SlowDrops), SprayRefused: e.streams.Refused()}
 	for _, l := range e.lanes {
 		s.Lanes = append(s.Lanes, l.snapshot())
 	}

@@ -15,6 +15,7 @@ func (s *Stats) add(before *Stats) {
 	}
 	s.Slow.add(&before.Slow)
 	addCounts(s.Drops, before.Drops)
+	s.SprayRefused += before.SprayRefused
 }
 
 func (s *LaneStats) add(o *LaneStats) {

@@ -187,6 +187,7 @@ func (s *scrape) spray() {
 	s.count(sprayPackets, sum.RxOrder.Late, "late")
 	s.count(sprayPackets, sum.RxOrder.Skipped, "skipped")
 	s.count(sprayPackets, sum.RxOrder.Unordered, "unordered")
+	s.count(sprayRefused, s.Stats.SprayRefused)
 }
 
 // workers emits the counters of the jobs that a lane submitted to the worker pool.

@@ -45,6 +45,7 @@ const (
 	laneReceiveRuns
 	laneMarks
 	sprayPackets
+	sprayRefused
 	icmpErrors
 	laneDropped
 	laneSocketDropped
@@ -132,6 +133,7 @@ var definitions = [familyCount]definition{
 	laneReceiveTrains:   {"ropewalk_lane_receive_trains_total", counter, "Packets and trains (GRO) written to the TUN device.", "interface lane"},
 	laneReceiveRuns:     {"ropewalk_lane_receive_runs_total", counter, "Messages and runs of messages (UDP_GRO) received from the UDP socket.", "interface lane"},
 	sprayPackets:        {"ropewalk_spray_packets_total", counter, "Packets of sprayed flows: sent and received. Of the received ones: those that waited for earlier ones, those that arrived when the lane no longer waited for them (late), and those that were not put in order, because they arrived at several lanes or the peer had too many streams (unordered). Skipped ones were lost or late.", "interface event"},
+	sprayRefused:        {"ropewalk_spray_refused_sessions_total", counter, "Sessions in which this host did not let the peer spray flows, because other sessions have the memory for their replay windows.", "interface"},
 	laneMarks:           {"ropewalk_lane_congestion_marks_total", counter, "Inner packets that this host marked with ECN CE because their flow waited in the transmit or receive queue for too long. A flow that cannot be marked loses a packet instead, with reason tx_congestion or rx_congestion.", "interface lane direction"},
 	icmpErrors:          {"ropewalk_icmp_errors_total", counter, "ICMP errors for packets from this host or behind it that are too big for the path to the peer, or that have no peer or endpoint: sent to their senders, or limited. Host Unreachable is limited to 1,000 a second and lane, the errors of path MTU discovery are not.", "interface result"},
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},

@@ -35,7 +35,9 @@ type Keypair struct {
 	window Window
 
 	// Sprayed flows: see stream.go.
-	announced, agreed       atomic.Bool // streams to receive and to send
+	announced               atomic.Pointer[StreamBudget] // streams to receive; nil for none
+	refused                 atomic.Bool                  // by a StreamBudget
+	agreed                  atomic.Bool                  // streams to send
 	nextStream, openStreams atomic.Int32
 	streams                 atomic.Pointer[streams] // received; nil until there is one
 }
@@ -117,7 +119,10 @@ func (k *Keypair) reserveExact(n uint64) (first uint64, ok bool) {
 
 // Wipe makes the session unusable: nothing is sealed from then on, and OpenTrain returns RXExpired. The keys become
 // unreachable once lanes have finished their current train, and are overwritten some time later (see chachapoly.Key).
-func (k *Keypair) Wipe() { k.ciphers.Store(nil) }
+func (k *Keypair) Wipe() {
+	k.ciphers.Store(nil)
+	k.releaseStreams()
+}
 
 // Wiped reports whether Wipe was called.
 func (k *Keypair) Wiped() bool { return k.ciphers.Load() == nil }

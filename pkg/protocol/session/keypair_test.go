@@ -32,7 +32,7 @@ func newPair(tb testing.TB, created int64) (a, b *Keypair) {
 		tb.Fatal(err)
 	}
 	for _, k := range []*Keypair{a, b} {
-		k.AnnounceStreams()
+		k.AnnounceStreams(NewStreamBudget(sessionStreamBytes))
 		k.AgreeStreams(true)
 	}
 	return a, b

@@ -37,9 +37,6 @@ type Stream struct {
 	end  uint64
 }
 
-// AnnounceStreams lets the peer send streams in this session. The caller calls it before it sends a hello that announces them.
-func (k *Keypair) AnnounceStreams() { k.announced.Store(true) }
-
 // AgreeStreams notes whether a hello that was received in this session announces streams.
 func (k *Keypair) AgreeStreams(announced bool) { k.agreed.Store(announced) }
 
@@ -177,7 +174,7 @@ func (k *Keypair) acceptStreams(counters []uint64, fresh []bool) {
 		}
 		if windowOf(counters[0]) == 0 {
 			k.window.AcceptRun(counters[:n], fresh[:n])
-		} else if clear(fresh[:n]); k.announced.Load() {
+		} else if clear(fresh[:n]); k.announced.Load() != nil {
 			allocated(&k.streams).accept(counters[:n], fresh[:n])
 		}
 		counters, fresh = counters[n:], fresh[n:]

@@ -178,7 +178,7 @@ func TestStreamsNeedAgreement(t *testing.T) {
 	if _, ok := a.OpenStream(); ok {
 		t.Error("a stream to a peer that has announced none")
 	}
-	b.announced.Store(false)
+	b.releaseStreams()
 	if got := open1(t, a, b, streamBit, 5, 6); !slices.Equal(got, []drop.Reason{drop.RXReplay, drop.None, drop.None}) {
 		t.Errorf("messages of a stream without agreement, and after it: %v", got)
 	}

@@ -45,6 +45,22 @@ func (d *Device) CompleteState() *State {
 	return d.saveState()
 }
 
+// TakeStreamBudget takes the memory for replay windows of streams that is left, until the result is called.
+func (d *Device) TakeStreamBudget() (release func()) {
+	var taken []*session.Keypair
+	for {
+		keys, _ := session.NewKeypair(new(noise.Keys), 0) // an error only with a key of another length
+		taken = append(taken, keys)
+		if !d.engine.AnnounceStreams(keys) {
+			return func() {
+				for _, k := range taken {
+					k.Wipe()
+				}
+			}
+		}
+	}
+}
+
 // Shut takes down a device that was not started.
 func (d *Device) Shut() {
 	d.mu.Lock()

@@ -167,8 +167,8 @@ func (p *Peer) localHello() wire.Hello {
 	h := wire.Hello{
 		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, Checks: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
-	if p.dev.spreading.Load().spray != config.SprayOff {
-		h.Lanes, h.FirstLanePort = p.dev.selection.receiveLanes(p.dev.engine.Lanes())
+	if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
+		h.Lanes, h.FirstLanePort = lanes, first
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		local := to.Src
@@ -178,6 +178,13 @@ func (p *Peer) localHello() wire.Hello {
 		h.Own, h.Peer = netip.AddrPortFrom(local, ref.LocalPort()), to.Dst
 	}
 	return h
+}
+
+// announcesSpray reports whether the hello to send announces that this host puts sprayed flows in order. If so, the current session accepts them
+// from now on. The caller holds mu.
+func (p *Peer) announcesSpray() bool {
+	keys := p.engine.Current.Load()
+	return p.dev.spreading.Load().spray != config.SprayOff && keys != nil && p.dev.engine.AnnounceStreams(keys)
 }
 
 // handleHello processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has

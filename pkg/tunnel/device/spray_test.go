@@ -294,6 +294,34 @@ func TestSprayEndsInOrder(t *testing.T) {
 	}
 }
 
+// TestFlowIsNotSprayedBeyondStreamBudget: sessions of other peers have all memory for replay windows at the receiver. The flow goes on in order.
+func TestFlowIsNotSprayedBeyondStreamBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &paths{delay: byPort}
+		a, b, c := newPaths(t, n, 4, devicetest.Options{})
+		f := &flow.Flow{Ends: a.To(b, 3000, false), ID: 1}
+		elephant(a, f, 200*time.Millisecond)
+		release := b.TakeStreamBudget()
+		refused := b.Stats().(device.Stats).SprayRefused
+		for _, want := range []int{1, 4} {
+			a.PeerOf(b.Public()).Initiate()
+			elephant(a, f, 150*time.Millisecond) // the stream ends in its session
+			time.Sleep(10 * time.Second)
+			elephant(a, f, 200*time.Millisecond)
+			n.portsOf(a)
+			elephant(a, f, 50*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+			if ports, got := n.portsOf(a), c.Seen(1); ports != want || got != f.Sent() {
+				t.Errorf("%d of %d packets arrived, from %d ports, want %d", got, f.Sent(), ports, want)
+			}
+			if n := b.Stats().(device.Stats).SprayRefused - refused; n != 1 {
+				t.Errorf("%d sessions of the peer were refused, want 1", n)
+			}
+			release()
+		}
+	})
+}
+
 // TestPortsOutsideRangeOfPeerAreNotSprayed: the peer selects their lanes by a hash.
 func TestPortsOutsideRangeOfPeerAreNotSprayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
