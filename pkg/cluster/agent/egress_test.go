@@ -12,7 +12,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
-	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -20,8 +19,7 @@ import (
 // withRoutes calls f in a network namespace with 192.0.2.0/24 on eth0 and 10.244.0.0/16 on the tunnel tun0.
 func withRoutes(t *testing.T, f func() error) {
 	t.Helper()
-	_, hosts := netlabtest.Hosts(t, "ways", "node")
-	in(t, hosts[0], func() error {
+	inNamespace(t, func() error {
 		attrs := func(name string) netlink.LinkAttrs {
 			a := netlink.NewLinkAttrs()
 			a.Name = name
