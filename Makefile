@@ -113,8 +113,11 @@ check: need-go ## format, vet, lint, layers, language and known vulnerabilities
 
 # The database is on the internet: without it this reports so and succeeds.
 .PHONY: vulncheck
-vulncheck: need-go ## known vulnerabilities of Go and of the modules in use
-	@out=$$($(GOVULNCHECK) ./... 2>&1) || { case "$$out" in *'fetching vulnerabilities'*) echo "vulncheck skipped, the database is not reachable: $${out##*: }" ;; *) echo "$$out"; exit 1 ;; esac; }
+vulncheck: need-go ## known vulnerabilities of Go and of the modules in use, but not of test/kube: that is all of Kubernetes
+	@for mod in $$(find . -name go.mod -not -path './build/*' -not -path ./test/kube/go.mod); do \
+	  out=$$($(GOVULNCHECK) -C $$(dirname $$mod) ./... 2>&1) || case "$$out" in \
+	    *'fetching vulnerabilities'*) echo "vulncheck skipped, the database is not reachable: $${out##*: }"; exit 0 ;; \
+	    *) echo "$$mod:"; echo "$$out"; exit 1 ;; esac; done
 
 .PHONY: fmt
 fmt: ## format all Go code
