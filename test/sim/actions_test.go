@@ -8,34 +8,36 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // actions are all kinds of events. They run while all goroutines of devices wait. Those that need a living process do nothing without.
 var actions = map[string]func(*sim, event){
-	"send":    func(s *sim, e event) { s.sendEvery(e, 1) },
-	"train":   func(s *sim, e event) { s.sendEvery(e, 40) },
-	"burst":   func(s *sim, e event) { s.burst(e) },
-	"roam":    func(s *sim, e event) { s.roam(e) },
-	"forget":  func(s *sim, e event) { s.forget(e) },
-	"cut":     func(s *sim, e event) { s.cut(e) },
-	"narrow":  func(s *sim, e event) { s.narrow(e) },
-	"hold":    func(s *sim, e event) { s.hold(e) },
-	"pause":   func(s *sim, e event) { s.pause(e) },
-	"kill":    func(s *sim, e event) { s.kill(e) },
-	"upgrade": func(s *sim, e event) { s.upgrade(e) },
-	"down":    func(s *sim, e event) { s.down(e) },
-	"clock":   func(s *sim, e event) { s.hosts[e.A].stepWall(e.d() * time.Duration(e.N-20)) },
-	"suspend": func(s *sim, e event) { living(func(h *host) { h.suspend(e.d()) })(s, e) },
-	"junk":    func(s *sim, e event) { s.junk(e) },
-	"flip":    func(s *sim, e event) { s.flip(e) },
-	"replay":  func(s *sim, e event) { s.replay(e, false) },
-	"move":    func(s *sim, e event) { s.replay(e, true) },
-	"spoof":   func(s *sim, e event) { s.spoof(e) },
-	"stray":   func(s *sim, e event) { s.sendTo(e, "10.77.0.1") },
-	"spray":   func(s *sim, e event) { s.spray(e) },
-	"flood":   func(s *sim, e event) { s.flood(e) },
+	"send":     func(s *sim, e event) { s.sendEvery(e, 1) },
+	"train":    func(s *sim, e event) { s.sendEvery(e, 40) },
+	"elephant": func(s *sim, e event) { s.elephant(e) },
+	"burst":    func(s *sim, e event) { s.burst(e) },
+	"roam":     func(s *sim, e event) { s.roam(e) },
+	"forget":   func(s *sim, e event) { s.forget(e) },
+	"cut":      func(s *sim, e event) { s.cut(e) },
+	"narrow":   func(s *sim, e event) { s.narrow(e) },
+	"hold":     func(s *sim, e event) { s.hold(e) },
+	"pause":    func(s *sim, e event) { s.pause(e) },
+	"kill":     func(s *sim, e event) { s.kill(e) },
+	"upgrade":  func(s *sim, e event) { s.upgrade(e) },
+	"down":     func(s *sim, e event) { s.down(e) },
+	"clock":    func(s *sim, e event) { s.hosts[e.A].stepWall(e.d() * time.Duration(e.N-20)) },
+	"suspend":  func(s *sim, e event) { living(func(h *host) { h.suspend(e.d()) })(s, e) },
+	"junk":     func(s *sim, e event) { s.junk(e) },
+	"flip":     func(s *sim, e event) { s.flip(e) },
+	"replay":   func(s *sim, e event) { s.replay(e, false) },
+	"move":     func(s *sim, e event) { s.replay(e, true) },
+	"spoof":    func(s *sim, e event) { s.spoof(e) },
+	"stray":    func(s *sim, e event) { s.sendTo(e, "10.77.0.1") },
+	"spray":    func(s *sim, e event) { s.spray(e) },
+	"flood":    func(s *sim, e event) { s.flood(e) },
 }
 
 // living makes an action of a method of the host A, if its process runs.
@@ -84,6 +86,47 @@ func (s *sim) burst(e event) {
 	for range e.N {
 		s.send(e.A, e.B, e.flow, e.Size, 1)
 	}
+}
+
+// The phases of an elephant, in ms: small packets bring up session and spread, the flow becomes large enough to be sprayed, it is sprayed, and it goes on
+// slowly.
+const (
+	elephantBegins = 8000
+	elephantGrows  = 110
+	elephantLasts  = 250
+	elephantEnds   = 600
+)
+
+// elephant sends one flow from A to B that is sprayed. It has large packets, which are fewer.
+func (s *sim) elephant(e event) {
+	at := func(ms, trains, packets int) {
+		s.later(time.Duration(ms)*time.Millisecond, func() {
+			for range trains {
+				s.send(e.A, e.B, e.flow, 21_100, packets)
+			}
+		})
+	}
+	for ms := 0; ms < elephantBegins; ms += 1000 {
+		s.later(time.Duration(ms)*time.Millisecond, func() {
+			s.send(e.A, e.B, e.flow+500, 100, 1)
+			s.send(e.B, e.A, e.flow+500, 100, 1)
+		})
+	}
+	ms := elephantBegins
+	for ; ms < elephantBegins+elephantGrows; ms++ {
+		at(ms, 2, 3) // 127 MB/s
+	}
+	for ; ms < elephantBegins+elephantGrows+elephantLasts; ms += 2 {
+		at(ms, 1, 3) // 32 MB/s
+	}
+	for ; ms < elephantBegins+elephantGrows+elephantLasts+elephantEnds; ms += 5 {
+		at(ms, 1, 1)
+	}
+	s.later(time.Duration(ms)*time.Millisecond, func() {
+		if s.schedule.Calm && s.hosts[e.A].Stats().(device.Stats).Lanes[0].TxSprayed == 0 {
+			s.report.add("spray", "host %d has not sprayed its large flow to host %d", e.A, e.B)
+		}
+	})
 }
 
 // roam moves A to another address if it may roam, the last host otherwise.

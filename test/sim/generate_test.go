@@ -35,9 +35,36 @@ func generate(seed uint64) *schedule {
 	for range 2 + r.IntN(14) {
 		s.Events = append(s.Events, generateFault(r, s, end))
 	}
+	if s.Spread && s.Hosts <= 5 && s.NATed == 0 {
+		generateSpray(rand.New(rand.NewPCG(seed, 0x59)), s, end)
+	}
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return s
 }
+
+// generateSpray lets a quarter of the schedules spray a flow. Meanwhile, packets are replayed and one end is upgraded. Half of these schedules have no
+// other faults.
+func generateSpray(r *rand.Rand, s *schedule, end int) {
+	if r.IntN(4) > 0 {
+		return
+	}
+	s.Spray, s.Lanes = true, 1
+	if s.Calm = r.IntN(2) == 0; s.Calm {
+		s.Network = conditions{DelayMS: s.Network.DelayMS, Ordered: true}
+		s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
+	}
+	e := withPeers(r, s, event{AtMS: r.IntN(end), Do: "elephant"})
+	upgraded := e.A
+	if r.IntN(2) == 0 {
+		upgraded = e.B
+	}
+	at := e.AtMS + elephantBegins + elephantGrows + s.Network.DelayMS + 20 // some sprayed packets have arrived
+	s.Events = append(s.Events, e, event{AtMS: at, Do: "replay", A: e.B, N: 40},
+		event{AtMS: at + 1 + r.IntN(50), Do: "upgrade", A: upgraded, MS: r.IntN(50)})
+}
+
+// harmless are the actions that neither delay nor reorder packets.
+var harmless = map[string]bool{"send": true, "train": true, "burst": true, "junk": true, "flip": true, "replay": true}
 
 func generateNetwork(r *rand.Rand) conditions {
 	n := conditions{DelayMS: 1 + r.IntN(100)}

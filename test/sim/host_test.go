@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
@@ -103,7 +104,7 @@ func (h *host) create() {
 }
 
 func (h *host) openPort(o device.PortOptions) (underlay.Port, error) {
-	v4 := inside(h.n)
+	v4 := h.sim.schedule.inside(h.n)
 	v6, _ := netip.AddrFromSlice(append(make([]byte, 12), v4.AsSlice()...)) // not used
 	p, err := h.sim.network.lan.Open(v4, v6, o.Port, o.Lanes)
 	if err != nil {
@@ -138,11 +139,15 @@ func (h *host) must(doing string, err error) {
 }
 
 func (h *host) configuration() config.Device {
-	listen, spread := uint16(port), config.SpreadOff
+	listen, mode := uint16(port), config.SpreadOff
 	if h.sim.schedule.Spread {
-		spread = config.SpreadAuto
+		mode = config.SpreadAuto
 	}
-	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &spread, Peers: []config.Peer{h.silentPeer()}}
+	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer()}}
+	if h.sim.schedule.Spray {
+		ways := config.Spray(4)
+		c.Spray, c.SpreadPorts = &ways, &spread.Ports{First: 61000, Last: 61003} // few, since those in use are checked all the time
+	}
 	for _, p := range h.sim.schedule.pairs() {
 		if p[0] == h.n {
 			c.Peers = append(c.Peers, h.peer(p[1]))

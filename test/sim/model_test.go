@@ -44,6 +44,7 @@ func instantAt(host int) instant { return instant{host, time.Now().UnixNano()} }
 type model struct {
 	report  *report
 	ordered bool
+	inOrder map[uint16]bool // flows that must arrive in order in any case
 	marker  [markerLen]byte
 	mu      sync.Mutex
 	sent    map[packetID]*sentPacket
@@ -62,8 +63,12 @@ type sentPacket struct {
 func newModel(s *schedule, r *report) *model {
 	m := &model{
 		report: r, ordered: s.Network.Ordered && !s.Spread, // packets that wait for a session leave through the listen port
-		sent: map[packetID]*sentPacket{}, next: map[packetID]uint32{}, flows: map[packetID]uint32{},
+		inOrder: map[uint16]bool{},
+		sent:    map[packetID]*sentPacket{}, next: map[packetID]uint32{}, flows: map[packetID]uint32{},
 		got: map[int]uint64{}, gotAt: map[instant]int{}, put: map[int]uint64{},
+	}
+	for i, e := range s.Events {
+		m.inOrder[uint16(i)] = e.Do == "elephant" && s.Calm
 	}
 	source := rand.NewPCG(s.Seed, 0x3a)
 	binary.LittleEndian.PutUint64(m.marker[:], source.Uint64())
@@ -167,7 +172,7 @@ func (m *model) check(host int, p []byte) (kind string, err error) {
 // checkOrder checks that the packets of a flow arrive in order if the network keeps it.
 func (m *model) checkOrder(id packetID) (kind string, err error) {
 	of := packetID{id.src, id.dst, id.flow, 0}
-	if m.ordered && id.number < m.next[of] {
+	if (m.ordered || m.inOrder[id.flow]) && id.number < m.next[of] {
 		return "order", fmt.Errorf("packet %v was delivered after packet %d", id, m.next[of]-1)
 	}
 	m.next[of] = id.number + 1

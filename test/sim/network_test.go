@@ -15,8 +15,13 @@ import (
 )
 
 // Addresses of the simulated network. Hosts know only their inside address; others see the outside address, which changes when a host
-// roams. Nobody who is at an address of strangers is a peer.
-func inside(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}) }
+// roams. Both are the same at first if flows are sprayed: there is no spread through a NAT. Nobody who is at an address of strangers is a peer.
+func (s *schedule) inside(n int) netip.Addr {
+	if s.Spray {
+		return outside(n, 0)
+	}
+	return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)})
+}
 
 func outside(n, generation int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18, byte(generation), byte(n)})
@@ -46,6 +51,7 @@ type simNetwork struct {
 
 // access is where a host is connected.
 type access struct {
+	inside      netip.Addr
 	nated       bool
 	alive       bool
 	generation  int                       // of the outside address
@@ -58,8 +64,8 @@ type access struct {
 
 // link is one direction between two hosts.
 type link struct {
-	queue     []transit // by time of arrival
-	last      time.Time // arrival of the last datagram, if the link is ordered
+	queue     []transit            // by time of arrival
+	last      map[uint16]time.Time // arrival of the last datagram of each way, if the link is ordered
 	cutUntil  time.Time
 	narrow    int // the largest datagram, 0 for any
 	narrowTo  time.Time
@@ -82,7 +88,7 @@ func newNetwork(s *schedule, w *watch) *simNetwork {
 	n := &simNetwork{s: s, watch: w, access: make([]*access, s.Hosts+1), links: map[[2]int]*link{}}
 	n.lan = underlay.NewRoutedNetwork(n.route)
 	for i := range n.access {
-		n.access[i] = &access{nated: s.nated(i), out: map[uint16]netip.AddrPort{}}
+		n.access[i] = &access{inside: s.inside(i), nated: s.nated(i), out: map[uint16]netip.AddrPort{}}
 	}
 	return n
 }
@@ -91,7 +97,7 @@ func newNetwork(s *schedule, w *watch) *simNetwork {
 func (n *simNetwork) link(src, dst int) *link {
 	l := n.links[[2]int{src, dst}]
 	if l == nil {
-		l = &link{sessions: map[uint32]uint64{}, handshake: map[wire.Type]uint64{}}
+		l = &link{last: map[uint16]time.Time{}, sessions: map[uint32]uint64{}, handshake: map[wire.Type]uint64{}}
 		n.links[[2]int{src, dst}] = l
 	}
 	return l
@@ -115,11 +121,21 @@ func (n *simNetwork) route(d underlay.Routed) {
 	d.Payload = bytes.Clone(d.Payload)
 	l := n.link(src, dst)
 	f := n.fate(l, src, dst, d.Payload)
+	f.delay += time.Duration(n.way(d.From)) * time.Millisecond
 	for i := range f.copies {
 		t := transit{Routed: d, src: src, dst: dst, sent: time.Now(), copy: i > 0}
 		t.due = t.sent.Add(f.delay + time.Duration(i)*f.gap)
 		n.enqueue(l, t)
 	}
+}
+
+// way returns the way that datagrams from a port take: one of four, of which each is a millisecond longer than the one before. All take the first one
+// unless flows are sprayed.
+func (n *simNetwork) way(from netip.AddrPort) uint16 {
+	if !n.s.Spray {
+		return 0
+	}
+	return from.Port() % 4
 }
 
 // translate returns the outside address of a host's socket. A NAT makes a mapping.
@@ -145,11 +161,11 @@ func (n *simNetwork) hostAt(to netip.AddrPort) (host int, ok bool) {
 // socketAt returns the inside address to which the outside address of a host leads now.
 func (a *access) socketAt(host int, to netip.AddrPort) (socket netip.AddrPort, ok bool) {
 	if !a.nated {
-		return netip.AddrPortFrom(inside(host), to.Port()), to.Addr() == outside(host, a.generation)
+		return netip.AddrPortFrom(a.inside, to.Port()), to.Addr() == outside(host, a.generation)
 	}
 	for port, mapped := range a.out {
 		if mapped == to {
-			return netip.AddrPortFrom(inside(host), port), true
+			return netip.AddrPortFrom(a.inside, port), true
 		}
 	}
 	return netip.AddrPort{}, false
@@ -157,10 +173,11 @@ func (a *access) socketAt(host int, to netip.AddrPort) (socket netip.AddrPort, o
 
 // enqueue lets a datagram arrive when it is due. The caller holds mu.
 func (n *simNetwork) enqueue(l *link, t transit) {
-	if n.s.Network.Ordered && t.due.Before(l.last) {
-		t.due = l.last
+	way := n.way(t.From)
+	if last := l.last[way]; n.s.Network.Ordered && t.due.Before(last) {
+		t.due = last
 	}
-	l.last = t.due
+	l.last[way] = t.due
 	at, _ := slices.BinarySearchFunc(l.queue, t, func(a, b transit) int {
 		return cmp.Or(a.due.Compare(b.due), -1) // after those with the same time
 	})
@@ -220,7 +237,7 @@ func (n *simNetwork) inject(host int, from netip.AddrPort, payload []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := underlay.Routed{From: from, Payload: payload}
-	n.deliver(host, d, netip.AddrPortFrom(inside(host), port))
+	n.deliver(host, d, netip.AddrPortFrom(n.access[host].inside, port))
 }
 
 // takeReplies returns what hosts have sent to a stranger, and forgets what they have sent to all.
@@ -255,7 +272,7 @@ func (n *simNetwork) heal() {
 	for _, l := range n.links {
 		l.cutUntil, l.narrowTo, l.held = time.Time{}, time.Time{}, 0
 		queue := l.queue
-		l.queue, l.last = nil, time.Time{}
+		l.queue, l.last = nil, map[uint16]time.Time{}
 		for _, t := range queue {
 			if late := time.Until(t.due) > 2*time.Second; late && !n.s.Network.Ordered {
 				t.due = laterOf(t.due, time.Now().Add((settleSeconds+10)*time.Second))

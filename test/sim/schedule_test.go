@@ -19,6 +19,10 @@ type schedule struct {
 	// Spread: hosts send hellos, spread flows and measure path MTUs. Without it, all data messages but keepalives carry inner packets, so
 	// more can be checked.
 	Spread bool `json:"spread,omitempty"`
+	// Spray: hosts spray their largest flow. Each source port then has a way of its own through the network.
+	Spray bool `json:"spray,omitempty"`
+	// Calm: nothing but one upgrade and an attacker disturbs the hosts, so that the flow is surely sprayed, and must arrive in order.
+	Calm bool `json:"calm,omitempty"`
 	// NATed: the hosts from this number on are behind a NAT each, and have a persistent keepalive. 0 for none.
 	NATed   int        `json:"nated,omitempty"`
 	Network conditions `json:"network"`
