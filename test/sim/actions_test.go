@@ -49,18 +49,24 @@ func living(f func(*host)) func(*sim, event) {
 	}
 }
 
-// upgrade replaces A's process by another one, which takes MS to prepare, at most 20 s. The old one carries packets meanwhile.
+// upgrade replaces A's process by another one, which takes MS to prepare, at most 20 s. The old one carries packets meanwhile, and passes on
+// changes at half and three quarters of that time.
 func (s *sim) upgrade(e event) {
 	h := s.hosts[e.A]
 	if !h.alive() || h.snapshot != nil {
 		return
 	}
-	prepared := h.prepare()
-	s.later(min(e.d(), 20*time.Second), func() {
-		if h.snapshot == prepared { // else the process was killed
-			h.upgrade()
+	prepared, takes := h.prepare(), min(e.d(), 20*time.Second)
+	unlessKilled := func(f func()) func() {
+		return func() {
+			if h.snapshot == prepared {
+				f()
+			}
 		}
-	})
+	}
+	s.later(takes/2, unlessKilled(h.sendChanges))
+	s.later(takes*3/4, unlessKilled(h.sendChanges))
+	s.later(takes, unlessKilled(h.upgrade))
 }
 
 // sendEvery sends N trains of so many packets from A to B, one every MS.

@@ -42,6 +42,7 @@ type host struct {
 	died    bool              // at least once: packets that waited for a session then are not counted
 	// snapshot is what the next process has of this one, nil while no upgrade is under way.
 	snapshot *device.State
+	rounds   []*device.State // of changes since
 }
 
 func newHost(s *sim, n int) *host {
@@ -212,20 +213,27 @@ func (h *host) kill() {
 func (h *host) prepare() *device.State {
 	state, err := h.Snapshot()
 	h.must("preparing an upgrade", err)
-	h.snapshot = state
+	h.snapshot, h.rounds = state, nil
 	return state
 }
+
+// sendChanges passes on what has changed since prepare, or since sendChanges was last called.
+func (h *host) sendChanges() { h.rounds = append(h.rounds, h.Changes()) }
 
 // upgrade completes the handover.
 func (h *host) upgrade() {
 	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
-	changes, err := h.Leave()
+	last, err := h.Leave()
 	h.must("upgrading", err)
-	snapshot := h.snapshot
+	old, snapshot, rounds := h.Device, h.snapshot, append(h.rounds, last)
 	h.create()
 	h.must("resuming", h.Resume(h.passOn(snapshot)))
-	h.must("updating", h.Update(h.passOn(changes)))
+	for _, changes := range rounds {
+		h.must("updating", h.Update(h.passOn(changes)))
+	}
 	h.Start()
+	_, counters := old.Retire()
+	h.AddCounters(counters)
 }
 
 // passOn returns a state as another process gets it.

@@ -50,8 +50,8 @@ type Engine struct {
 	observer  flowObserver
 	rxBudget  rxBudget
 	streams   *session.StreamBudget
-	before    *Stats       // counters of a previous engine; nil for none
-	mtu       atomic.Int64 // the TUN's; lanes read it once per batch
+	before    atomic.Pointer[Stats] // counters of a previous engine; nil for none
+	mtu       atomic.Int64          // the TUN's; lanes read it once per batch
 
 	mu     sync.Mutex // serialises Attach and Detach
 	port   underlay.Port

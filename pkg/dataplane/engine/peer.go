@@ -31,8 +31,6 @@ type SlowPath interface {
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// OnDrop reports that the peer's count of dropped packets has changed.
-	OnDrop()
 	// CheckSources reports that data is spread to the peer, once for each Spread.CheckAt, at its time or later: the slow path then checks
 	// whether messages from the source ports reach the peer.
 	CheckSources()

@@ -293,7 +293,6 @@ func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
 func (o *owner) TooBig(int)                    { o.tooBig++ }
 func (o *owner) OnHeard()                      { o.heard++ }
-func (o *owner) OnDrop()                       {}
 func (o *owner) CheckSources()                 { o.checks++ }
 func (o *owner) SendBufferFull()               { o.full++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {

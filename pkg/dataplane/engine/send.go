@@ -51,7 +51,6 @@ func (t *transmitter) dropUnsealable(m *runMeta, messages int, why drop.Reason) 
 func (t *transmitter) dropForPeer(p *Peer, why drop.Reason, n int) {
 	t.drop(why, n)
 	p.trafficOf(t.lane.index).txDrops.Add(uint64(n))
-	p.SlowPath.OnDrop()
 }
 
 // send sends the sealed runs of b, counts them, and empties b.

@@ -92,7 +92,6 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, train []byte) {
 func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
 	e.SlowDrops.Add(why, n)
 	p.slow.txDrops.Add(uint64(n))
-	p.SlowPath.OnDrop()
 }
 
 // SendKeepalive sends p an empty message under keys.

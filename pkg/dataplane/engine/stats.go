@@ -74,8 +74,8 @@ func (e *Engine) Stats() Stats {
 		s.Lanes = append(s.Lanes, l.snapshot())
 	}
 	s.Slow = e.slow.lane.snapshot()
-	if e.before != nil {
-		s.add(e.before)
+	if before := e.before.Load(); before != nil {
+		s.add(before)
 	}
 	return s
 }

@@ -4,9 +4,9 @@ package engine
 
 // An engine that takes over from another adds the counters of the latter to its own: a counter that decreases breaks graphs.
 
-// Resume adds the counters of a previous engine to all results of Stats. Call it before Start. It ignores lanes that this
-// engine does not have.
-func (e *Engine) Resume(before *Stats) { e.before = before }
+// Resume adds the counters of a previous engine to all results of Stats. It ignores lanes that this engine does not
+// have.
+func (e *Engine) Resume(before *Stats) { e.before.Store(before) }
 
 // add adds the counters of a previous engine.
 func (s *Stats) add(before *Stats) {
@@ -75,12 +75,12 @@ func (p *Peer) Totals() (t PeerTraffic) {
 	return t
 }
 
-// Resume sets the counters to those of a previous engine for the peer. Call it before the peer has traffic.
-func (p *Peer) Resume(before PeerTraffic) {
-	p.slow.rx.Store(before.RxBytes)
-	p.slow.tx.Store(before.TxBytes)
-	p.slow.rxPackets.Store(before.Packets.Rx)
-	p.slow.txPackets.Store(before.Packets.Tx)
-	p.slow.rxDrops.Store(before.Packets.RxDrops)
-	p.slow.txDrops.Store(before.Packets.TxDrops)
+// AddTotals adds the counters of a previous engine for the peer.
+func (p *Peer) AddTotals(before PeerTraffic) {
+	p.slow.rx.Add(before.RxBytes)
+	p.slow.tx.Add(before.TxBytes)
+	p.slow.rxPackets.Add(before.Packets.Rx)
+	p.slow.txPackets.Add(before.Packets.Tx)
+	p.slow.rxDrops.Add(before.Packets.RxDrops)
+	p.slow.txDrops.Add(before.Packets.TxDrops)
 }

@@ -57,7 +57,9 @@ func TestCountersOfMissingLanesAreIgnored(t *testing.T) {
 func TestPeerCountersContinueFromPreviousEngine(t *testing.T) {
 	want := PeerTraffic{RxBytes: 1, TxBytes: 2, Packets: PeerPackets{Rx: 3, Tx: 4, RxDrops: 5, TxDrops: 6}}
 	r := newRig(t)
-	r.peer.Resume(want)
+	half := PeerTraffic{RxBytes: 1, TxBytes: 1, Packets: PeerPackets{Rx: 1, Tx: 2, RxDrops: 2, TxDrops: 3}}
+	r.peer.AddTotals(half)
+	r.peer.AddTotals(PeerTraffic{TxBytes: 1, Packets: PeerPackets{Rx: 2, Tx: 2, RxDrops: 3, TxDrops: 3}})
 	if got := r.peer.Totals(); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -54,7 +54,6 @@ func (s *stager) Stage(_ []byte, packets int) { s.packets.Add(int64(packets)) }
 func (s *stager) Confirm(*session.Keypair)    {}
 func (s *stager) Rekey()                      {}
 func (s *stager) Roam(underlay.Endpoint)      {}
-func (s *stager) OnDrop()                     {}
 
 func newTurmoil(t *testing.T, seed uint64) *turmoil {
 	m := &turmoil{

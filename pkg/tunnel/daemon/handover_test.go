@@ -20,6 +20,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -166,7 +167,9 @@ func TestFailedRestartRemovesControlSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{log: slog.New(slog.DiscardHandler), listener: listener, done: make(chan struct{})}
+	log := slog.New(slog.DiscardHandler)
+	d := &Daemon{log: log, listener: listener, done: make(chan struct{})}
+	d.tunnel = &tunnel{Device: device.New(device.Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: log})}
 	stopped := &handover.Tunnel{State: handover.State{Name: "rwd0"}} // a tunnel without queues
 	if stopped.ControlFD, err = listener.DupFD(); err != nil {
 		t.Fatal(err)
@@ -238,7 +241,7 @@ func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
 	c := handover.Conn{UnixConn: conn}
 	tunnel, err := c.RequestSnapshot(t.Context())
 	if err == nil {
-		err = c.RequestTunnel(t.Context(), tunnel)
+		err = c.RequestTunnel(t.Context(), tunnel, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

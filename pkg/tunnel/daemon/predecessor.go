@@ -14,7 +14,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // ErrHandedOver is the error of Serve after a handover: a successor has the tunnel.
@@ -169,44 +168,72 @@ func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 	}
 	d.configuring.Lock() // a change would be missing in the snapshot
 	defer d.configuring.Unlock()
-	snapshot, err := d.sendSnapshot(c)
+	peers, err := d.sendSnapshot(c)
 	if err != nil {
 		d.log.Warn("preparing the handover failed, this daemon keeps the tunnel without interruption and the new one ends", "error", err)
 		d.current().DiscardSnapshot()
 		return nil
 	}
-	d.stopAndSend(c, snapshot)
+	d.stopAndSend(c, peers)
 	return nil
 }
 
-// sendSnapshot sends the state of the running tunnel, and returns that of its device when the successor takes the tunnel.
-func (d *Daemon) sendSnapshot(c handover.Conn) (*device.State, error) {
+// sendSnapshot sends the state of the running tunnel, then what changes meanwhile. It returns the number of peers when the successor takes the
+// tunnel.
+func (d *Daemon) sendSnapshot(c handover.Conn) (peers int, err error) {
 	d.mu.RLock()
 	t := d.tunnel
 	d.mu.RUnlock()
 	queues, ok := t.tun.(tun.HandoverDevice)
 	if !ok {
-		return nil, errors.ErrUnsupported
+		return 0, errors.ErrUnsupported
 	}
 	fds, err := queues.DuplicateFDs()
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	defer func() {
 		for _, fd := range fds {
 			_ = unix.Close(fd)
 		}
 	}()
-	s := &handover.State{Name: t.tun.Name(), Queues: len(fds), Steered: t.tun.Features().Steer}
+	s := handover.State{Name: t.tun.Name(), Queues: len(fds), Steered: t.tun.Features().Steer}
 	if s.Device, err = t.Snapshot(); err != nil {
-		return nil, err
+		return 0, err
 	}
-	d.noteSnapshot(len(s.Device.Peers))
-	return s.Device, c.SendSnapshot(s, fds)
+	peers = len(s.Device.Peers)
+	d.noteSnapshot(peers)
+	if err := c.SendSnapshot(&s, fds); err != nil {
+		return 0, err
+	}
+	return peers, d.sendChanges(c, t, s)
 }
 
-// stopAndSend stops the tunnel and sends what has changed since the snapshot. It restarts the tunnel if that fails.
-func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
+const (
+	// fewChanges is the number of changed peers that are left for the time in which the tunnel is stopped.
+	fewChanges = 128
+	// maxRounds bounds how often changes are sent before that. Each round takes less time than the one before, unless peers change faster than
+	// the successor can follow.
+	maxRounds = 8
+)
+
+// sendChanges sends the peers that have changed since they were last sent, until they are few. The tunnel runs.
+func (d *Daemon) sendChanges(c handover.Conn, t *tunnel, s handover.State) error {
+	for range maxRounds {
+		if t.ChangedPeers() <= fewChanges {
+			break
+		}
+		s.Device = t.Changes()
+		d.noteSnapshot(len(s.Device.Peers))
+		if err := c.SendChanges(&s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopAndSend stops the tunnel of so many peers and sends what has changed since the last round. It restarts the tunnel if that fails.
+func (d *Daemon) stopAndSend(c handover.Conn, peers int) {
 	began := time.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -216,17 +243,20 @@ func (d *Daemon) stopAndSend(c handover.Conn, snapshot *device.State) {
 		d.tunnel.DiscardSnapshot()
 		return
 	}
+	changed := len(stopped.Device.Peers)
 	if err := d.send(c, stopped); err != nil {
 		d.log.Warn("handover failed, restarting the tunnel in the old daemon with new handshakes", "error", err)
-		stopped.Device = snapshot.Merge(stopped.Device)
 		d.restartTunnel(stopped)
 		return
 	}
 	d.handedOver = true
 	_ = stopped.CloseFDs()
 	successor := c.PID()
-	d.log.Info("tunnel handed over", "pid", successor, "interruption", time.Since(began).String(),
-		"peers", len(snapshot.Peers), "changed_peers", len(stopped.Device.Peers))
+	d.log.Info("tunnel handed over", "pid", successor, "interruption", time.Since(began).String(), "peers", peers, "changed_peers", changed)
+	_, counters := d.tunnel.Retire()
+	if err := c.SendCounters(counters); err != nil {
+		d.log.Warn("sending the counters to the new daemon failed, they restart at zero there", "error", err)
+	}
 	go d.finishHandover(stopped.Name, successor)
 }
 
@@ -302,6 +332,8 @@ func (d *Daemon) finishHandover(name string, successor int) {
 // restartTunnel starts a stopped tunnel again. The caller holds mu.
 func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
+	state, counters := d.tunnel.Retire()
+	stopped.Device = state
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
 		d.log.Error("restarting the tunnel failed, too, after the failed handover: this daemon ends, and traffic stops until one is started", "error", err)
@@ -311,6 +343,7 @@ func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	}
 	_ = unix.Close(stopped.ControlFD)
 	_ = d.listener.Resume() // fails for a closed listener, which ends the Daemon anyway
+	t.AddCounters(counters)
 	d.tunnel = t
 	t.Start()
 	d.log.Info("tunnel restarted in the old daemon after a failed handover")

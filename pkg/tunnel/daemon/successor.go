@@ -48,10 +48,11 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	if err != nil {
 		return err
 	}
+	peers := len(t.Device.Peers)
 	if err := d.prepareTunnel(t); err != nil {
 		return errors.Join(err, t.CloseFDs())
 	}
-	if err := c.RequestTunnel(ctx, t); err != nil {
+	if err := c.RequestTunnel(ctx, t, d.tunnel.Update); err != nil {
 		d.tunnel.Close()
 		t.QueueFDs = nil // closed
 		return errors.Join(err, t.CloseFDs())
@@ -60,13 +61,26 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 		return err
 	}
 	d.start()
-	if err := c.Send(handover.Started); err != nil {
+	err = c.Send(handover.Started)
+	steer(d.log, d.tunnel.tun) // with this version's program
+	if err != nil {
 		d.log.Warn("confirming the takeover to the old daemon failed, this daemon serves the tunnel and the old one ends after its timeout", "error", err)
 		// If the connection ended now, the old daemon would believe that this one has ended, and restart the tunnel. It stops waiting first.
 		_ = c.Await(handover.Started, handover.Timeout+handover.Timeout/2)
+		return nil
 	}
-	steer(d.log, d.tunnel.tun) // with this version's program
+	d.receiveCounters(c, peers)
 	return nil
+}
+
+// receiveCounters adds the predecessor's counters, while the tunnel runs. Nobody reads counters before: graphs must not see them decrease.
+func (d *Daemon) receiveCounters(c handover.Conn, peers int) {
+	counters, err := c.ReceiveCounters(peers)
+	if err != nil {
+		d.log.Warn("receiving the counters from the old daemon failed, they restart at zero", "error", err)
+		return
+	}
+	d.tunnel.AddCounters(counters)
 }
 
 // prepareTunnel makes a tunnel from a snapshot, while the predecessor still carries its packets. It starts nothing.

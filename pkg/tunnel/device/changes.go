@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 )
 
-// changedPeers is the set of peers whose state may differ from a Snapshot, so that Leave need not look at all peers. A peer that is not in it
-// has no session, no handshake in flight, no timer and no staged packets, and none of what PeerState holds has changed.
+// changedPeers is the set of peers whose PeerState may have changed since it was last returned for a handover, so that Leave need not look at
+// all peers. A worker that has handled a peer counts as a change, whatever it did. Packets do not.
 //
-// Code that changes one of these calls Peer.noteChange: afterwards if it does not hold Peer.mu, else at any time while it holds it. Snapshot
-// begins to track before it reads the first peer, so no change is lost.
+// Code that changes what PeerState holds calls Peer.noteChange: afterwards if it does not hold Peer.mu, else at any time while it holds it.
+// Snapshot begins to track before it reads the first peer, and take empties the set before the peers are read, so no change is lost.
 type changedPeers struct {
 	tracking atomic.Bool // from Snapshot to DiscardSnapshot
 
@@ -36,11 +36,20 @@ func (c *changedPeers) end() {
 	c.set = nil
 }
 
-// list returns the set in no order.
-func (c *changedPeers) list() []*Peer {
+// take returns the set in no order, and empties it.
+func (c *changedPeers) take() []*Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Keys(c.set))
+	list := slices.Collect(maps.Keys(c.set))
+	clear(c.set)
+	return list
+}
+
+// len returns the size of the set.
+func (c *changedPeers) len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.set)
 }
 
 // noteChange adds the peer to the changed ones. It costs one load unless there is a snapshot.
@@ -54,12 +63,4 @@ func (p *Peer) noteChange() {
 	if c.set != nil {
 		c.set[p] = struct{}{}
 	}
-}
-
-// activePeers returns the peers that may have a session, a timer or staged packets. The caller holds mu.
-func (d *Device) activePeers() []*Peer {
-	if d.handingOver && d.changed.tracking.Load() {
-		return d.changed.list()
-	}
-	return slices.Collect(maps.Values(d.peers))
 }

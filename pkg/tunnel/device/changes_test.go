@@ -47,30 +47,70 @@ func addSilentPeers(a *devicetest.Host, n int) {
 	a.Apply(c)
 }
 
-// TestHandoverAfterSnapshotHasOnlyActivePeers counts what is handed over while no packets are carried.
-func TestHandoverAfterSnapshotHasOnlyActivePeers(t *testing.T) {
-	sizes := map[int]int{}
-	for _, n := range []int{0, 500} {
+// TestStopHandsOverNoIdleSession counts what is handed over while no packets are carried: peers that were heard from since the last round.
+func TestStopHandsOverNoIdleSession(t *testing.T) {
+	const n = 20 // peers with a session
+	for _, active := range []int{0, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			a, b := devicetest.Pair(t, devicetest.Options{})
-			addSilentPeers(a, n)
-			talk(t, a, b)
-			time.Sleep(10 * time.Second)
-			snapshot := snapshotOf(t, a)
-			changes := handedOn(t, a)
-			text, err := changes.Encode()
-			if err != nil {
-				t.Fatal(err)
+			lan := devicetest.NewLAN(nil)
+			hub := lan.Host(t, 1, devicetest.Options{})
+			var spokes []*devicetest.Host
+			for i := range n {
+				s := lan.Host(t, byte(i+2), devicetest.Options{})
+				devicetest.Connect(hub, s)
+				talk(t, s, hub)
+				spokes = append(spokes, s)
 			}
-			sizes[n] = len(text)
-			if len(snapshot.Peers) != n+1 || len(changes.Peers) != 1 {
-				t.Errorf("%d peers in the snapshot, want %d; %d have changed, want the one with a session", len(snapshot.Peers), n+1, len(changes.Peers))
+			addSilentPeers(hub, 500)
+			time.Sleep(time.Minute)
+			snapshot := snapshotOf(t, hub)
+			for _, s := range spokes[:active] {
+				s.PeerOf(hub.Public()).Initiate()
+			}
+			synctest.Wait()
+			changed, round := hub.ChangedPeers(), hub.Changes()
+			stopped := handedOn(t, hub)
+			if sessions := withSession(snapshot); len(snapshot.Peers) != n+500 || sessions != n {
+				t.Errorf("snapshot: got %d peers, %d with a session, want %d and %d", len(snapshot.Peers), sessions, n+500, n)
+			}
+			if len(round.Peers) != active || changed != active || len(stopped.Peers) != 0 {
+				t.Errorf("%d peers active: got %d in the round, %d at the stop, want none there", active, len(round.Peers), len(stopped.Peers))
+			}
+			if indices := hub.Indices(); indices < n {
+				t.Errorf("%d receiver indices are left: the stop has erased sessions", indices)
+			}
+			if hub.Retire(); hub.Indices() != 0 || hub.Timers() != 0 {
+				t.Errorf("left after Retire: %d receiver indices, %d timers", hub.Indices(), hub.Timers())
 			}
 		})
 	}
-	if more := sizes[500] - sizes[0]; more > 16 || more < -16 { // digits of counters may differ
-		t.Errorf("500 peers add %d bytes", more)
+}
+
+// withSession returns the number of peers whose session is to be renewed.
+func withSession(s *device.State) (n int) {
+	for i := range s.Peers {
+		if s.Peers[i].Hello != nil {
+			n++
+		}
 	}
+	return n
+}
+
+// merged returns a state with the peers of later ones.
+func merged(s *device.State, later ...*device.State) *device.State {
+	for _, l := range later {
+		all := slices.Clone(l.Peers)
+		for _, p := range s.Peers {
+			if !slices.ContainsFunc(l.Peers, func(q device.PeerState) bool { return q.PublicKey == p.PublicKey }) {
+				all = append(all, p)
+			}
+		}
+		s = new(*l)
+		m := *l
+		m.Peers = all
+		s = &m
+	}
+	return s
 }
 
 // TestHandoverHasEveryChangeSinceSnapshot compares the state after each kind of change with a complete one.
@@ -110,9 +150,11 @@ func TestHandoverHasEveryChangeSinceSnapshot(t *testing.T) {
 					time.Sleep(time.Second)
 					change(t, a, b)
 					synctest.Wait()
+					round := a.Changes()
+					time.Sleep(time.Second)
 					changes := handedOn(t, a)
 					want := a.CompleteState()
-					diff := cmp.Diff(want, snapshot.Merge(changes), cmpopts.EquateEmpty(), cmpopts.SortSlices(func(x, y device.PeerState) bool { return x.PublicKey.Base64() < y.PublicKey.Base64() }),
+					diff := cmp.Diff(want, merged(snapshot, round, changes), cmpopts.EquateEmpty(), cmpopts.SortSlices(func(x, y device.PeerState) bool { return x.PublicKey.Base64() < y.PublicKey.Base64() }),
 						cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{}))
 					if diff != "" {
 						t.Error(diff)
@@ -167,6 +209,7 @@ func TestUpdateRefusesUnknownPeer(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		talk(t, a, b)
 		s := snapshotOf(t, a)
+		a.PeerOf(b.Public()).Initiate()
 		changes := handedOn(t, a)
 		if err := b.Update(changes); err == nil {
 			t.Error("a device that runs was updated")
@@ -179,6 +222,96 @@ func TestUpdateRefusesUnknownPeer(t *testing.T) {
 		}
 		if err := c.Update(changes); err == nil {
 			t.Error("an unknown peer was updated")
+		}
+	})
+}
+
+// TestPeerWithTrafficStartsBeforeItsTurn has a device whose many peers start one after the other.
+func TestPeerWithTrafficStartsBeforeItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen messages
+		lan := devicetest.NewLAN(seen.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b) // a initiates
+		c := lan.Host(t, 3, devicetest.Options{Stop: true})
+		c.Apply(config.Device{PrivateKey: &b.Key, Peers: []config.Peer{a.AsPeer(false)}})
+		p, train := c.PeerOf(a.Public()), []byte("train")
+		p.Stage(train, 1)
+		if n := c.StagedBytes(); n != 0 {
+			t.Errorf("%d bytes wait while the device is down", n)
+		}
+		c.WhileStarting(func() { p.Stage(train, 1) })
+		if n := c.StagedBytes(); n == 0 {
+			t.Error("a packet was dropped because it came before the turn of its peer")
+		}
+		c.Shut()
+		from := underlay.Endpoint{Dst: a.Outside(false)}
+		for want, handle := range map[drop.Reason]func(func()){drop.RXDown: func(f func()) { f() }, drop.None: c.WhileStarting} {
+			if r := c.Handshake(seen.latest(wire.TypeInitiation), from); r != drop.None {
+				t.Fatal(r)
+			}
+			handle(func() {
+				if got := c.StepHandshakes(); len(got) != 1 || got[0] != want {
+					t.Errorf("an initiation: got %v, want %v", got, want)
+				}
+			})
+			c.Shut()
+		}
+	})
+}
+
+// TestSessionEndedDuringPreparationIsNotRenewed has a session whose keys are erased when the next process takes over.
+func TestSessionEndedDuringPreparationIsNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		c := lan.Host(t, 1, devicetest.Options{Stop: true})
+		if err := c.Resume(passedOn(t, snapshotOf(t, a))); err != nil {
+			t.Fatal(err)
+		}
+		for a.Indices() > 0 { // the keys are erased after nine minutes, or later if the session was renewed meanwhile
+			time.Sleep(time.Minute)
+		}
+		changes := passedOn(t, a.Changes())
+		if err := errors.Join(c.Update(changes), c.Update(handedOn(t, a))); err != nil {
+			t.Fatal(err)
+		}
+		c.Start()
+		time.Sleep(time.Second)
+		if n := c.Stats().(device.Stats).Handshakes.Initiated; n != 0 {
+			t.Errorf("%d initiations to a peer whose session had ended", n)
+		}
+	})
+}
+
+// TestCountersOfRunningDeviceAreAdded counts what both devices have carried.
+func TestCountersOfRunningDeviceAreAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		state := handedOn(t, a)
+		c := lan.Host(t, 1, devicetest.Options{Stop: true})
+		if err := c.Resume(state); err != nil {
+			t.Fatal(err)
+		}
+		c.Key = a.Key
+		c.Start()
+		c.Await("a session", func() bool { return c.Stats().(device.Stats).Handshakes.Completed > 0 })
+		carries(t, c, b, false, 100)
+		counters, own := countersOf(t, a), c.PeerStatus(b)
+		before := c.Stats().(device.Stats)
+		c.AddCounters(counters)
+		was, is, after := counters.Peers[0].Traffic, c.PeerStatus(b), c.Stats().(device.Stats)
+		if is.RxBytes != own.RxBytes+was.RxBytes || is.TxBytes != own.TxBytes+was.TxBytes || is.Packets.Tx != own.Packets.Tx+was.Packets.Tx || own.TxBytes == 0 || was.TxBytes == 0 {
+			t.Errorf("got %+v, want the sum of %+v and %+v", is, own, was)
+		}
+		if after.Handshakes.Initiated != before.Handshakes.Initiated+counters.Handshakes.Initiated {
+			t.Errorf("handshakes: got %+v, want the sum of %+v and %+v", after.Handshakes, before.Handshakes, counters.Handshakes)
 		}
 	})
 }

@@ -301,7 +301,7 @@ func TestResumedDeviceKeepsBlockedPorts(t *testing.T) {
 		}
 		c.Key = a.Key
 		c.Start()
-		c.Await("a session", func() bool { return c.Stats().(device.Stats).Handshakes.Completed > 1 })
+		c.Await("a session", func() bool { return c.Stats().(device.Stats).Handshakes.Completed > 0 })
 		if n := arrived.of(c, b); n != 16 {
 			t.Errorf("%d of 16 flows arrive after the upgrade", n)
 		}

@@ -99,8 +99,9 @@ type linkState struct {
 	started     bool
 	linkUp      bool              // the interface is administratively up
 	up, closed  bool              // up: the port is open; it may be closed while the link is up
-	handingOver bool              // Leave returns its state at the end
-	startFirst  []noise.PublicKey // peers that had a session when Update was called; nil after they have started
+	handingOver bool              // Leave was called
+	startFirst  []noise.PublicKey // peers that had a session in the previous device; nil after they have started
+	starting    atomic.Bool       // startPeers runs, so that peers may start by themselves
 }
 
 // settings are the configured values. Those that lanes and workers read are atomic.
@@ -238,9 +239,9 @@ func (d *Device) supervise() {
 	}
 	d.mu.Lock()
 	d.closed = true
-	d.down()
 	leaving := d.handingOver
-	if !leaving {
+	if !leaving { // else Leave closes the port
+		d.down()
 		d.removePeers(slices.Collect(maps.Values(d.peers))...)
 	}
 	d.mu.Unlock()
@@ -250,9 +251,6 @@ func (d *Device) supervise() {
 	d.engine.Wait()
 	close(d.stop)
 	d.workers.Wait()
-	if leaving {
-		d.stopLate()
-	}
 	if !leaving {
 		d.log.Info("interface closed")
 	}

@@ -3,7 +3,9 @@
 package device
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
@@ -39,10 +41,11 @@ func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.N
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
 
-// CompleteState returns the state of all peers of a device that has left.
+// CompleteState returns the state of all peers.
 func (d *Device) CompleteState() *State {
-	d.changed.end()
-	return d.saveState()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.saveState(slices.Collect(maps.Values(d.peers)))
 }
 
 // TakeStreamBudget takes the memory for replay windows of streams that is left, until the result is called.
@@ -203,3 +206,29 @@ func ChooseEndpoint(present netip.AddrPort, known, resolved []netip.AddrPort, fa
 
 // ReserveLookUp returns the time at which one more peer may look up its route.
 func (d *Device) ReserveLookUp(now int64) int64 { return d.routeTurns.reserve(now) }
+
+// WhileStarting calls f as if peers were being started, and the turn of none had come.
+func (d *Device) WhileStarting(f func()) {
+	d.starting.Store(true)
+	defer d.starting.Store(false)
+	f()
+}
+
+// BeginSession gives the peer a session with fixed keys, as a handshake would.
+func (p *Peer) BeginSession() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.dev.clock()
+	b, err := p.reserveIndex()
+	if err != nil {
+		return err
+	}
+	if b.keys, err = session.NewKeypair(&noise.Keys{Local: b.index, Initiator: true}, now); err != nil {
+		return err
+	}
+	p.timers.SessionDerived(now)
+	p.handshakeComplete(now)
+	p.establish(b, true)
+	p.armTimer(now)
+	return nil
+}

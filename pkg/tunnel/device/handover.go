@@ -5,17 +5,19 @@ package device
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// Snapshot returns the state of a running device for Resume of another one. That may take long, and this device goes on meanwhile: Leave then
-// returns only the peers that have changed since, for Update. The state has no counters of the device, and no sessions. Until Leave or
-// DiscardSnapshot, Configure fails. It is an error if the device has ended before, or was not started.
+// Snapshot returns the state of a running device for Resume of another one. That may take long, and this device goes on meanwhile: Changes
+// returns the peers that have changed since, and so does Leave at the end, for Update. Until Leave or DiscardSnapshot, Configure fails. It is an
+// error if the device has ended before, or was not started.
 func (d *Device) Snapshot() (*State, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -23,13 +25,17 @@ func (d *Device) Snapshot() (*State, error) {
 		return nil, d.errCannotLeave()
 	}
 	d.changed.begin()
-	s := d.saveSettings()
-	s.Stats.Drops = map[string]uint64{}
-	s.Peers = make([]PeerState, 0, len(d.peers))
-	for _, p := range d.peers {
-		s.Peers = append(s.Peers, p.snapshot())
-	}
-	return s, nil
+	return d.saveState(slices.Collect(maps.Values(d.peers))), nil
+}
+
+// ChangedPeers returns the number of peers that Changes would return.
+func (d *Device) ChangedPeers() int { return d.changed.len() }
+
+// Changes returns the peers that have changed since Snapshot or the last Changes. The device goes on.
+func (d *Device) Changes() *State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.saveState(d.changed.take())
 }
 
 // DiscardSnapshot ends what Snapshot has begun, when there will be no Leave.
@@ -44,10 +50,10 @@ func (d *Device) errCannotLeave() error {
 	return fmt.Errorf("handing over %s: the interface was deleted, or its daemon is ending: %w", d.cfg.TUN.Name(), syscall.ENODEV)
 }
 
-// Leave ends the device as Close does, and returns the state that another device needs to continue: all of it, or the changes since
-// Snapshot. It first stops reading the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if
-// another process keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. It is an
-// error if the device has ended before, or was not started.
+// Leave stops the device, and returns the state that another device needs to continue: all of it, or after Snapshot what has changed since it was
+// last returned. It first stops reading the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if
+// another process keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. Its session keys
+// last until Retire or Close: erasing those of all peers takes long. It is an error if the device has ended before, or was not started.
 func (d *Device) Leave() (*State, error) {
 	d.mu.Lock()
 	if d.closed || !d.started {
@@ -56,9 +62,6 @@ func (d *Device) Leave() (*State, error) {
 		return nil, err
 	}
 	d.handingOver, d.closed = true, true
-	if !d.up {
-		d.noteAllChanged() // a device that is down carries no packets, so Leave may take long
-	}
 	d.mu.Unlock()
 	if k, ok := d.cfg.TUN.(tun.HandoverDevice); ok {
 		if err := k.StopReading(); err != nil {
@@ -72,61 +75,56 @@ func (d *Device) Leave() (*State, error) {
 		d.log.Warn("closing the TUN device for the handover failed, its descriptors close with this process: the new daemon has the same queues", "error", err)
 	}
 	<-d.done
-	return d.saveState(), nil
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changed.tracking.Load() {
+		return d.saveState(d.changed.take()), nil
+	}
+	return d.saveState(slices.Collect(maps.Values(d.peers))), nil
 }
 
-// drain takes the device down for Leave: sessions last until the lanes have handled all that they have read.
+// drain closes the port for Leave, once the lanes have handled all that they have read.
 func (d *Device) drain() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.up {
-		d.discardEndedSessions()
-	}
 	d.closeSources()
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the listen port for the handover failed, its descriptors close with this process: the new daemon has the same sockets", "error", err)
 	}
-	d.down()
+	d.closePort()
 }
 
-// discardEndedSessions leaves hello results out of the handover of a device that is down: its sessions ended when it went down. A device that
-// has resumed and was never up passes on the results that it was given. The caller holds mu.
-func (d *Device) discardEndedSessions() {
-	for _, p := range d.peers {
-		p.mu.Lock()
-		p.handover.ended = p.handover.restored
-		p.mu.Unlock()
-	}
-}
-
-// noteAllChanged makes Leave return all peers. The caller holds mu.
-func (d *Device) noteAllChanged() {
-	for _, p := range d.peers {
-		p.noteChange()
-	}
-}
-
-// stopLate stops the peers that workers have changed since drain, such as one whose initiation was accepted. The workers have ended.
-func (d *Device) stopLate() {
+// Retire erases the session keys of a device after Leave, and returns its complete state and its counters.
+func (d *Device) Retire() (*State, *Counters) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, p := range d.activePeers() {
-		if p.isRunning() {
-			p.stop()
-		}
+	d.changed.end()
+	s := d.saveState(slices.Collect(maps.Values(d.peers)))
+	for _, p := range d.peers {
+		p.stop()
 	}
+	return s, d.saveCounters()
 }
 
-// saveState returns the state of a device that has ended.
-func (d *Device) saveState() *State {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// saveState returns the settings of the device and the state of some peers. The caller holds mu.
+func (d *Device) saveState(peers []*Peer) *State {
 	s := d.saveSettings()
-	s.Stats, s.Handshakes = d.trafficStats(), d.handshakeCounts.snapshot()
-	for _, p := range d.activePeers() {
+	s.Peers = make([]PeerState, 0, len(peers))
+	for _, p := range peers {
 		s.Peers = append(s.Peers, p.saveState())
 	}
 	return s
+}
+
+// saveCounters returns the counters of a device that has ended. The caller holds mu.
+func (d *Device) saveCounters() *Counters {
+	c := &Counters{Stats: d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(), Peers: make([]PeerCounters, 0, len(d.peers))}
+	for _, p := range d.peers {
+		if t := p.engine.Totals(); t != (engine.PeerTraffic{}) {
+			c.Peers = append(c.Peers, PeerCounters{p.key, t})
+		}
+	}
+	return c
 }
 
 // saveSettings returns a state with nothing but the settings of the device. The caller holds mu.
@@ -158,18 +156,18 @@ func (d *Device) Resume(s *State) error {
 	if err := d.Configure(c); err != nil {
 		return fmt.Errorf("resuming a device: %w", err)
 	}
-	d.engine.Resume(&s.Stats)
-	d.handshakeCounts.add(s.Handshakes)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for i := range s.Peers {
-		if p := d.lookup(s.Peers[i].PublicKey); p != nil {
-			p.restore(&s.Peers[i])
+		if p := d.peers[s.Peers[i].PublicKey]; p != nil {
+			d.restorePeer(p, &s.Peers[i])
 		}
 	}
 	return nil
 }
 
-// Update gives a device that has resumed from a Snapshot, and was not started, what Leave of the same device returned afterwards. Its cost does
-// not depend on the number of peers that have not changed.
+// Update gives a device that has resumed from a Snapshot, and was not started, what Changes or Leave of the same device returned afterwards. Its
+// cost does not depend on the number of peers that have not changed.
 func (d *Device) Update(changes *State) error {
 	if err := d.Configure(config.Device{ListenPort: &changes.ListenPort}); err != nil {
 		return fmt.Errorf("updating a device: %w", err)
@@ -179,36 +177,33 @@ func (d *Device) Update(changes *State) error {
 	if d.started {
 		return errors.New("updating a device that is in use")
 	}
-	d.engine.Resume(&changes.Stats)
-	d.handshakeCounts.add(changes.Handshakes)
 	for i := range changes.Peers {
-		s := &changes.Peers[i]
-		p := d.peers[s.PublicKey]
+		p := d.peers[changes.Peers[i].PublicKey]
 		if p == nil {
 			return errors.New("updating a device: it has no peer of this key")
 		}
-		p.restore(s)
-		if s.Hello != nil {
-			d.startFirst = append(d.startFirst, p.key)
-		}
+		d.restorePeer(p, &changes.Peers[i])
 	}
 	return nil
 }
 
-// Merge returns the state of Snapshot with the changes that Leave has returned, for Resume.
-func (s *State) Merge(changes *State) *State {
-	merged := *changes
-	merged.Peers = slices.Clone(s.Peers)
-	at := make(map[noise.PublicKey]int, len(s.Peers))
-	for i := range s.Peers {
-		at[s.Peers[i].PublicKey] = i
+// restorePeer restores the state of one peer. The caller holds mu.
+func (d *Device) restorePeer(p *Peer, s *PeerState) {
+	p.restore(s)
+	if s.Hello != nil {
+		d.startFirst = append(d.startFirst, p.key)
 	}
-	for i := range changes.Peers {
-		if n, ok := at[changes.Peers[i].PublicKey]; ok {
-			merged.Peers[n] = changes.Peers[i]
+}
+
+// AddCounters adds the counters of the device whose state this one has resumed. Call it once; the device may run.
+func (d *Device) AddCounters(c *Counters) {
+	d.engine.Resume(&c.Stats)
+	d.handshakeCounts.add(c.Handshakes)
+	for i := range c.Peers {
+		if p := d.lookup(c.Peers[i].PublicKey); p != nil {
+			p.engine.AddTotals(c.Peers[i].Traffic)
 		}
 	}
-	return &merged
 }
 
 // config returns the peer's configuration.

@@ -158,7 +158,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running {
+	if !p.isUp() {
 		return drop.RXDown
 	}
 	now := d.clock()

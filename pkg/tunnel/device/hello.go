@@ -46,6 +46,7 @@ func (p *Peer) resetHello(reason error) {
 // renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
 // path from it. Then it queries the peer again, if there is a session. The caller holds mu.
 func (p *Peer) renewHello(moved bool) {
+	p.noteChange()
 	x := &p.hello
 	x.remote.Heard = false
 	if moved {

@@ -158,6 +158,7 @@ func (p *Peer) savedPathMTU() uint16 {
 
 // restorePathMTU makes the next search begin with the limit of the device before. The caller holds mu.
 func (p *Peer) restorePathMTU(limit int) {
+	p.mtu.search = nil
 	if limit > 0 {
 		p.mtu.search = new(pathmtu.Search)
 		p.mtu.search.Resume(limit)

@@ -95,10 +95,10 @@ func (p *Peer) Confirm(keys *session.Keypair) {
 func (p *Peer) Roam(from underlay.Endpoint) { p.moveEndpoint(from) }
 
 // OnHeard implements engine.SlowPath.
-func (p *Peer) OnHeard() { p.post(taskHello) }
-
-// OnDrop implements engine.SlowPath.
-func (p *Peer) OnDrop() { p.noteChange() }
+func (p *Peer) OnHeard() {
+	p.noteChange()
+	p.post(taskHello)
+}
 
 // runTasks runs all posted tasks.
 func (p *Peer) runTasks() {
@@ -231,9 +231,21 @@ func (p *Peer) sendKeepalive(now int64) {
 func (p *Peer) start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running {
-		return // started before: the peer is in startFirst
+	if !p.running { // else it was in startFirst, or has started by itself
+		p.run()
 	}
+}
+
+// isUp reports whether the peer runs, and starts it before its turn in startPeers. The caller holds mu.
+func (p *Peer) isUp() bool {
+	if !p.running && p.dev.starting.Load() {
+		p.run()
+	}
+	return p.running
+}
+
+// run is start of a peer that does not run. The caller holds mu.
+func (p *Peer) run() {
 	p.running = true
 	p.noteChange()
 	p.resetSendGroup()
@@ -250,19 +262,11 @@ func (p *Peer) start() {
 	p.armTimer(now)
 }
 
-// isRunning reports whether the peer was started and not stopped since.
-func (p *Peer) isRunning() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running
-}
-
 // stop erases all sessions, drops staged packets and stops the timers. The caller holds Device.mu.
 func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		p.handover.ended = p.saveHello()
 		if now := p.dev.clock(); p.isLive(now) || p.dev.renewals.concerns(p) {
 			p.handover.lostAt = now
 		}

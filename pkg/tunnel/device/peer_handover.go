@@ -11,43 +11,22 @@ import (
 // handoverState is the part of a session that one device passes on to the next: the hello result, no key. Peer.mu guards it.
 type handoverState struct {
 	restored *HelloResult // from the previous device, until start uses it; nil for none
-	ended    *HelloResult // of the session that stop has ended, for the next device
 	lostAt   int64        // when this side lost a session with which the peer may still send, 0 for never; start renews it
 }
 
-// snapshot returns the state of a peer of a running device, without its session. A peer with live state counts as changed.
-func (p *Peer) snapshot() PeerState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.hasLiveState() {
-		p.noteChange()
-	}
-	s := p.currentState()
-	s.Hello = nil
-	return s
-}
-
-// hasLiveState reports whether the peer has state beyond PeerState, or a task waits. The caller holds mu.
-func (p *Peer) hasLiveState() bool {
-	return p.hasSession() || p.handshake.attempt != nil || p.timers.timer != nil || p.handover.restored != nil || p.requests.tasks.Load() != 0 ||
-		p.hasStaged() || p.dev.renewals.concerns(p)
-}
-
-// saveState returns the state of a peer of a device that has ended.
+// saveState returns the peer's state. A peer that does not run has no session, but may have the result that it got from the previous device.
 func (p *Peer) saveState() PeerState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.currentState()
-}
-
-// currentState returns the peer's state; its session is the one that has ended. The caller holds mu.
-func (p *Peer) currentState() PeerState {
 	h := &p.handshake
 	s := PeerState{
 		PublicKey: p.key, Name: p.nameText(), PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
-		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt, Traffic: p.engine.Totals(),
-		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.ended,
+		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt,
+		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.restored,
 		PathMTU: p.savedPathMTU(),
+	}
+	if p.running {
+		s.Hello = p.saveHello()
 	}
 	if to := p.engine.Endpoint.Load(); to != nil {
 		s.Endpoint, s.Scope, s.Source = to.Dst, to.Scope, to.Src
@@ -69,7 +48,7 @@ func (p *Peer) saveHello() *HelloResult {
 	return s
 }
 
-// restore restores the state of one peer for Device.Resume.
+// restore restores the state of one peer for Device.Resume and Update.
 func (p *Peer) restore(s *PeerState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +56,6 @@ func (p *Peer) restore(s *PeerState) {
 		p.engine.Endpoint.Store(&underlay.Endpoint{Dst: s.Endpoint, Scope: s.Scope, Src: s.Source})
 	}
 	p.configureEndpointName(s.EndpointName, s.Endpoint)
-	p.engine.Resume(s.Traffic)
 	h := &p.handshake
 	h.completedAt, h.lastAcceptedAt = s.LastHandshake, s.LastAcceptedAt
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)

@@ -83,8 +83,11 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 	return nil
 }
 
-// startPeers starts all peers, those with traffic first: with many peers the rest takes long. The caller holds mu.
+// startPeers starts all peers, those that had a session first: with many peers the rest takes long. A peer with traffic does not wait for its
+// turn (Peer.isUp). The caller holds mu.
 func (d *Device) startPeers() {
+	d.starting.Store(true)
+	defer d.starting.Store(false)
 	for _, key := range d.startFirst {
 		if p := d.peers[key]; p != nil {
 			p.start()
@@ -137,10 +140,15 @@ func (d *Device) attachPort(port underlay.Port) error {
 // down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. The caller
 // holds mu.
 func (d *Device) down() {
-	d.up = false
-	for _, p := range d.activePeers() {
+	for _, p := range d.peers {
 		p.stop()
 	}
+	d.closePort()
+}
+
+// closePort closes the port, and leaves the peers as they are. The caller holds mu.
+func (d *Device) closePort() {
+	d.up = false
 	d.closeSources()
 	d.resetGuard(nil)
 	d.port.Store(nil)

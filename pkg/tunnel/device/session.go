@@ -116,6 +116,7 @@ func (p *Peer) eraseSessions() {
 	}
 	*s = keypairs{}
 	p.resetHello(errNoSession)
+	p.noteChange()
 }
 
 // reserveIndex reserves a receiver index that leads to p.

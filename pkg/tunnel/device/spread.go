@@ -43,7 +43,10 @@ func (d *Device) closeSources() {
 	d.sources.reset(nil)
 	d.groups.reset(nil)
 	d.selection.reset(nil, spread.Ports{})
-	for _, p := range d.activePeers() {
+	if d.handingOver {
+		return // the lanes send nothing more
+	}
+	for _, p := range d.peers {
 		p.mu.Lock()
 		p.engine.Spread.Store(nil)
 		p.startChecks()

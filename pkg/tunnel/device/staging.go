@@ -52,7 +52,7 @@ func (p *Peer) Stage(train []byte, packets int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch keys := p.engine.Current.Load(); {
-	case !p.running:
+	case !p.isUp():
 		p.dropForPeer(drop.TXDown, packets)
 	case keys.Usable(p.dev.clock()):
 		p.dev.engine.Transmit(p.engine, keys, train)
@@ -77,7 +77,6 @@ func (p *Peer) stage(train []byte, packets int) {
 	for all.order.Len() > 0 && all.bytes+s.size() > maxStagedTotal {
 		all.dropOldest(&all.order)
 	}
-	p.noteChange()
 	s.order = all.order.PushBack(s)
 	own.trains.PushBack(s)
 	own.bytes += s.size()

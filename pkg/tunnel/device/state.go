@@ -20,7 +20,7 @@ import (
 )
 
 // State is the state that one device hands over to the next (see Device.Leave). It holds the private and preshared keys in
-// the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice.
+// the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice. Counters follow later (see Counters).
 type State struct {
 	PrivateKey  Secret              `json:"private_key"`
 	ListenPort  uint16              `json:"listen_port"`
@@ -32,25 +32,22 @@ type State struct {
 	// OuterFragments is absent for off, which older daemons can parse.
 	OuterFragments config.OuterFragments `json:"outer_fragments,omitempty"`
 	// Spray is absent for off, which older daemons can parse.
-	Spray      config.Spray   `json:"spray,omitempty"`
-	Peers      []PeerState    `json:"peers"`
-	Stats      engine.Stats   `json:"stats"`
-	Handshakes HandshakeStats `json:"handshakes"`
+	Spray config.Spray `json:"spray,omitempty"`
+	Peers []PeerState  `json:"peers"`
 }
 
 // PeerState is the state of one peer.
 type PeerState struct {
-	PublicKey     noise.PublicKey    `json:"public_key"`
-	Name          string             `json:"name,omitempty"` // absent without, which older daemons can parse
-	PresharedKey  Secret             `json:"preshared_key"`
-	Endpoint      netip.AddrPort     `json:"endpoint"`
-	EndpointName  string             `json:"endpoint_name,omitempty"` // absent without, which older daemons can parse
-	Scope         uint32             `json:"scope"`
-	Source        netip.Addr         `json:"source"`
-	Keepalive     uint16             `json:"keepalive"`
-	AllowedIPs    []netip.Prefix     `json:"allowed_ips"`
-	LastHandshake time.Time          `json:"last_handshake"`
-	Traffic       engine.PeerTraffic `json:"traffic"`
+	PublicKey     noise.PublicKey `json:"public_key"`
+	Name          string          `json:"name,omitempty"` // absent without, which older daemons can parse
+	PresharedKey  Secret          `json:"preshared_key"`
+	Endpoint      netip.AddrPort  `json:"endpoint"`
+	EndpointName  string          `json:"endpoint_name,omitempty"` // absent without, which older daemons can parse
+	Scope         uint32          `json:"scope"`
+	Source        netip.Addr      `json:"source"`
+	Keepalive     uint16          `json:"keepalive"`
+	AllowedIPs    []netip.Prefix  `json:"allowed_ips"`
+	LastHandshake time.Time       `json:"last_handshake"`
 	// LastAccepted is the timestamp of the last accepted initiation, and LastAcceptedAt when it was accepted, by the machine's
 	// clock (engine.BootClock). LastSent is the timestamp of the last initiation sent.
 	LastAccepted   Timestamp    `json:"greatest"`
@@ -127,30 +124,15 @@ type plainState State
 // errInvalidState is returned for text that is not an encoded State. It has no details, since they may contain a key.
 var errInvalidState = errors.New("the state of the tunnel is malformed, or from an incompatible version of ropewalk")
 
-// stateJSON is a State whose counters may have unknown members.
-type stateJSON struct {
-	*plainState
-	Stats      tolerantCounters[engine.Stats]   `json:"stats"`
-	Handshakes tolerantCounters[HandshakeStats] `json:"handshakes"`
-}
-
-// tolerantCounters decodes counters and ignores unknown members.
-type tolerantCounters[T any] struct{ value T }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (c *tolerantCounters[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &c.value) }
-
-// ParseState is the inverse of Encode. An unknown member is an error, since its state would be lost, unless it is a counter.
+// ParseState is the inverse of Encode. An unknown member is an error, since its state would be lost.
 func ParseState(text []byte) (*State, error) {
 	s := new(State)
-	of := stateJSON{plainState: (*plainState)(s)}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if d.Decode(&of) != nil || d.More() {
+	if d.Decode((*plainState)(s)) != nil || d.More() {
 		return nil, errInvalidState
 	}
-	s.Stats, s.Handshakes = of.Stats.value, of.Handshakes.value
-	if len(s.Peers) > MaxPeers || len(s.Stats.Lanes) > config.MaxLanes || s.Stats.Drops == nil {
+	if len(s.Peers) > MaxPeers {
 		return nil, errInvalidState
 	}
 	for i := range s.Peers {
@@ -177,4 +159,38 @@ func (p *PeerState) valid() bool {
 	}
 	var h wire.Hello
 	return len(s.Plan) <= spread.MaxPorts && len(s.Blocked) <= spread.MaxPorts && (len(s.Hello) == 0 || wire.ParseHello(s.Hello, &h) == nil)
+}
+
+// Counters are the counters that one device hands over to the next (see Device.Retire).
+type Counters struct {
+	Stats      engine.Stats   `json:"stats"`
+	Handshakes HandshakeStats `json:"handshakes"`
+	Peers      []PeerCounters `json:"peers"`
+}
+
+// PeerCounters are the counters of one peer.
+type PeerCounters struct {
+	PublicKey noise.PublicKey    `json:"public_key"`
+	Traffic   engine.PeerTraffic `json:"traffic"`
+}
+
+// Encode returns the counters as JSON.
+func (c *Counters) Encode() ([]byte, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encoding counters: %w", err)
+	}
+	return b, nil
+}
+
+// ParseCounters is the inverse of Encode. It ignores unknown members, so that a release may have counters that another one does not know.
+func ParseCounters(text []byte) (*Counters, error) {
+	c := new(Counters)
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("parsing counters: %w", err)
+	}
+	if len(c.Peers) > MaxPeers || len(c.Stats.Lanes) > config.MaxLanes || c.Stats.Drops == nil {
+		return nil, errors.New("parsing counters: they are not those of a device")
+	}
+	return c, nil
 }

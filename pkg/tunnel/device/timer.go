@@ -39,6 +39,7 @@ func coalesce(now, deadline int64) int64 {
 
 // armTimer sets the timer to the peer's next deadline, or stops it if there is none. The caller holds mu.
 func (p *Peer) armTimer(now int64) {
+	p.noteChange() // whatever has led here
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
 	for _, deadline := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), t.initiateAt, t.retryAt} {
@@ -50,7 +51,6 @@ func (p *Peer) armTimer(now int64) {
 		p.stopTimer()
 		return
 	}
-	p.noteChange() // a peer with a timer counts as changed for a handover
 	wait := time.Duration(max(coalesce(now, next)-now, 0))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, p.Wake)

@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // The protocol, in order. Every Message is one byte.
@@ -28,11 +29,14 @@ import (
 //	predecessor: the number of descriptors, then the descriptors: an encoded state with all peers, and the queues. From here on it refuses
 //	             changes of the configuration.
 //	successor:   Take. It has made a device with all peers, and has started nothing.
-//	predecessor: stops the tunnel, sends the number of descriptors, then the descriptors: an encoded state with the peers that have changed,
+//	predecessor: while many peers have changed meanwhile: the number of descriptors, 1, then the descriptor: an encoded state with these peers.
+//	             The successor answers each with Take.
+//	predecessor: stops the tunnel, sends the number of descriptors, then the descriptors: an encoded state with the peers that have changed since,
 //	             the control socket, and the sockets.
 //	successor:   Ready. It has all of the tunnel, and has started nothing.
 //	predecessor: Commit. From here on it restarts the tunnel only if the connection ends before Started.
 //	successor:   Started. The tunnel runs.
+//	predecessor: the number of descriptors, 1, then the descriptor: the encoded counters. They are added to those of the successor.
 
 // Message is one step of the protocol.
 type Message byte
@@ -92,6 +96,14 @@ func (c Conn) SendSnapshot(s *State, queues []int) error {
 	return c.Await(Take, PreparationTimeout(len(s.Device.Peers)))
 }
 
+// SendChanges sends the peers of a running tunnel that have changed, and waits until the successor has them.
+func (c Conn) SendChanges(s *State) error {
+	if err := c.sendState(s, nil); err != nil {
+		return err
+	}
+	return c.Await(Take, PreparationTimeout(len(s.Device.Peers)))
+}
+
 // SendTunnel sends a stopped tunnel except for its queues, and waits until the successor is Ready. The descriptors stay the caller's.
 func (c Conn) SendTunnel(t *Tunnel) error {
 	fds := []int{t.ControlFD}
@@ -113,12 +125,38 @@ func (c Conn) sendState(s *State, fds []int) error {
 	if err != nil {
 		return err
 	}
-	state, err := newSealedFile(b)
-	clear(b)
+	defer clear(b)
+	return c.sendFile(b, fds)
+}
+
+// sendFile sends a sealed file that holds b, and descriptors.
+func (c Conn) sendFile(b []byte, fds []int) error {
+	file, err := newSealedFile(b)
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.sendFDs(append([]int{state}, fds...)), unix.Close(state))
+	return errors.Join(c.sendFDs(append([]int{file}, fds...)), unix.Close(file))
+}
+
+// SendCounters sends the counters of a tunnel that the successor runs.
+func (c Conn) SendCounters(counters *device.Counters) error {
+	b, err := counters.Encode()
+	if err != nil {
+		return err
+	}
+	return c.sendFile(b, nil)
+}
+
+// ReceiveCounters receives what SendCounters sends. The predecessor first erases the session keys of all peers.
+func (c Conn) ReceiveCounters(peers int) (*device.Counters, error) {
+	b, fds, err := c.receiveFile(PreparationTimeout(peers))
+	if err == nil && len(fds) > 0 {
+		err = errors.Join(errMalformed, closeAll(fds))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return device.ParseCounters(b)
 }
 
 // RequestSnapshot accepts the predecessor's offer, and returns the tunnel, which still runs, without its control socket and its sockets. The end
@@ -145,20 +183,22 @@ func (c Conn) RequestSnapshot(ctx context.Context) (t *Tunnel, err error) {
 	return &Tunnel{State: *s, ControlFD: -1, QueueFDs: fds}, nil
 }
 
-// RequestTunnel has the predecessor stop the tunnel of a snapshot, and completes it: t.Device holds the changes since. The end of ctx closes the
-// connection, but not after RequestTunnel has returned: until the successor has sent Started, a closed connection makes the predecessor
-// restart the tunnel.
-func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel) error {
+// RequestTunnel has the predecessor stop the tunnel of a snapshot, and completes it. Each time before, the predecessor may send peers that have
+// changed, which it passes to update; t.Device holds the last ones. The end of ctx closes the connection, but not after RequestTunnel has
+// returned: until the successor has sent Started, a closed connection makes the predecessor restart the tunnel.
+func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel, update func(changes *device.State) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	if err := c.Send(Take); err != nil {
-		return errors.Join(err, ctx.Err())
+	s, fds, err := c.requestState(t)
+	for err == nil && len(fds) == 0 {
+		if err = update(s.Device); err == nil {
+			s, fds, err = c.requestState(t)
+		}
 	}
-	s, fds, err := c.receiveState(Timeout)
 	if err != nil {
 		return errors.Join(err, ctx.Err())
 	}
-	if len(fds) != s.sockets() || s.Queues != t.Queues {
+	if len(fds) != s.sockets() {
 		return errors.Join(errMalformed, closeAll(fds))
 	}
 	if err := checkSocketNetNS(fds[0]); err != nil {
@@ -170,6 +210,18 @@ func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// requestState sends Take, and receives changes, or the stopped tunnel.
+func (c Conn) requestState(t *Tunnel) (*State, []int, error) {
+	if err := c.Send(Take); err != nil {
+		return nil, nil, err
+	}
+	s, fds, err := c.receiveState(Timeout)
+	if err == nil && s.Queues != t.Queues {
+		err = errors.Join(errMalformed, closeAll(fds))
+	}
+	return s, fds, err
 }
 
 // Send sends a message.
@@ -240,14 +292,9 @@ func (c Conn) fillOffer(b []byte) (n int, err error) {
 
 // receiveState receives what sendState sends.
 func (c Conn) receiveState(timeout time.Duration) (*State, []int, error) {
-	fds, err := c.receiveFDs(timeout)
+	b, fds, err := c.receiveFile(timeout)
 	if err != nil {
-		return nil, nil, errors.Join(err, closeAll(fds))
-	}
-	b, err := readSealedFile(fds[0])
-	fds = fds[1:]
-	if err != nil {
-		return nil, nil, errors.Join(err, closeAll(fds))
+		return nil, nil, err
 	}
 	defer clear(b)
 	s, err := parseState(b)
@@ -255,6 +302,19 @@ func (c Conn) receiveState(timeout time.Duration) (*State, []int, error) {
 		return nil, nil, errors.Join(err, closeAll(fds))
 	}
 	return s, fds, nil
+}
+
+// receiveFile receives what sendFile sends.
+func (c Conn) receiveFile(timeout time.Duration) ([]byte, []int, error) {
+	fds, err := c.receiveFDs(timeout)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll(fds))
+	}
+	b, err := readSealedFile(fds[0])
+	if err != nil {
+		return nil, nil, errors.Join(err, closeAll(fds[1:]))
+	}
+	return b, fds[1:], nil
 }
 
 // assignSockets is the inverse of what SendTunnel does. The number of descriptors must match the state.

@@ -8,10 +8,16 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 // connPair returns both ends of a connection.
@@ -106,6 +112,67 @@ func TestRefusalIsReadFromOpenConnection(t *testing.T) {
 		if err != nil || n < len(refusal)-1 {
 			t.Errorf("%q: got %q, error %v, want no error", refusal, buf[:n], err)
 		}
+	}
+}
+
+// TestSuccessorGetsRoundsThenTheTunnelThenCounters has two rounds of changes before the tunnel stops.
+func TestSuccessorGetsRoundsThenTheTunnelThenCounters(t *testing.T) {
+	a, b := connPair(t)
+	control, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := func(port uint16) State {
+		return State{Name: "wg0", Queues: 2, Device: &device.State{ListenPort: port}}
+	}
+	counters := &device.Counters{Stats: engine.Stats{Drops: map[string]uint64{"replay": 3}}, Peers: []device.PeerCounters{{Traffic: engine.PeerTraffic{RxBytes: 7}}}}
+	sent := make(chan error, 1)
+	go func() {
+		one, two, stopped := state(1), state(2), Tunnel{State: state(3), ControlFD: control}
+		sent <- errors.Join(a.Await(Take, time.Minute), a.SendChanges(&one), a.SendChanges(&two), a.SendTunnel(&stopped), a.SendCounters(counters), unix.Close(control))
+	}()
+	tunnel := &Tunnel{State: state(0)}
+	var rounds []uint16
+	err = b.RequestTunnel(t.Context(), tunnel, func(changes *device.State) error {
+		rounds = append(rounds, changes.ListenPort)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(rounds, []uint16{1, 2}) || tunnel.Device.ListenPort != 3 {
+		t.Errorf("got rounds %d, then %d, want 1 and 2, then 3", rounds, tunnel.Device.ListenPort)
+	}
+	if err := b.Send(Ready); err != nil {
+		t.Fatal(err)
+	}
+	got, err := b.ReceiveCounters(1)
+	if err := errors.Join(err, <-sent, unix.Close(tunnel.ControlFD)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(counters, got, cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestFailedUpdateEndsRequestTunnel: a successor without a change must not take the tunnel.
+func TestFailedUpdateEndsRequestTunnel(t *testing.T) {
+	a, b := connPair(t)
+	sent := make(chan error, 1)
+	go func() {
+		err := a.Await(Take, time.Minute)
+		if err == nil {
+			err = a.SendChanges(&State{Name: "wg0", Queues: 2, Device: &device.State{}})
+		}
+		sent <- err
+	}()
+	err := b.RequestTunnel(t.Context(), &Tunnel{State: State{Queues: 2}}, func(*device.State) error { return errMalformed })
+	if !errors.Is(err, errMalformed) {
+		t.Errorf("got error %v, want %v", err, errMalformed)
+	}
+	b.Close()
+	if err := <-sent; !IsClosed(err) {
+		t.Errorf("the predecessor: got error %v, want the end of the connection", err)
 	}
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -31,10 +30,9 @@ func example() *State {
 		Peers: []device.PeerState{{
 			PublicKey: noise.PublicKey{9}, PresharedKey: device.Secret{4, 5, 6}, Endpoint: netip.MustParseAddrPort("[2001:db8::1]:1"),
 			Source: netip.MustParseAddr("2001:db8::2"), Keepalive: 25, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-			LastHandshake: time.Unix(1, 2).UTC(), Traffic: engine.PeerTraffic{RxBytes: 1, TxBytes: 2}, LastAccepted: device.Timestamp{7},
+			LastHandshake: time.Unix(1, 2).UTC(), LastAccepted: device.Timestamp{7},
 			LastSent: device.Timestamp{8}, LastAcceptedAt: 3, Hello: &device.HelloResult{Ropewalk: true, Plan: []uint16{61000}, Blocked: []uint16{61001}},
 		}},
-		Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 1}},
 	}
 	return &State{
 		Name: "wg0", Queues: 2, Steered: true, Lanes: 2, Sources: []uint16{61000, 61001}, Plans: 1,
