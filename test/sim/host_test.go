@@ -146,8 +146,8 @@ func (h *host) configuration() config.Device {
 	}
 	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer()}}
 	if h.sim.schedule.Spray {
-		ways := config.Spray(4)
-		c.Spray, c.SpreadPorts = &ways, &spread.Ports{First: 61000, Last: 61003} // few, since those in use are checked all the time
+		ports := config.Spray(4)
+		c.Spray, c.SpreadPorts = &ports, &spread.Ports{First: 61000, Last: 61003} // few, since those in use are checked all the time
 	}
 	for _, p := range h.sim.schedule.pairs() {
 		if p[0] == h.n {

@@ -65,7 +65,7 @@ type access struct {
 // link is one direction between two hosts.
 type link struct {
 	queue     []transit            // by time of arrival
-	last      map[uint16]time.Time // arrival of the last datagram of each way, if the link is ordered
+	last      map[uint16]time.Time // arrival of the last datagram of each path, if the link is ordered
 	cutUntil  time.Time
 	narrow    int // the largest datagram, 0 for any
 	narrowTo  time.Time
@@ -121,7 +121,7 @@ func (n *simNetwork) route(d underlay.Routed) {
 	d.Payload = bytes.Clone(d.Payload)
 	l := n.link(src, dst)
 	f := n.fate(l, src, dst, d.Payload)
-	f.delay += time.Duration(n.way(d.From)) * time.Millisecond
+	f.delay += time.Duration(n.path(d.From)) * time.Millisecond
 	for i := range f.copies {
 		t := transit{Routed: d, src: src, dst: dst, sent: time.Now(), copy: i > 0}
 		t.due = t.sent.Add(f.delay + time.Duration(i)*f.gap)
@@ -129,9 +129,9 @@ func (n *simNetwork) route(d underlay.Routed) {
 	}
 }
 
-// way returns the way that datagrams from a port take: one of four, of which each is a millisecond longer than the one before. All take the first one
+// path returns the path that datagrams from a port take: one of four, of which each is a millisecond longer than the one before. All take the first one
 // unless flows are sprayed.
-func (n *simNetwork) way(from netip.AddrPort) uint16 {
+func (n *simNetwork) path(from netip.AddrPort) uint16 {
 	if !n.s.Spray {
 		return 0
 	}
@@ -173,11 +173,11 @@ func (a *access) socketAt(host int, to netip.AddrPort) (socket netip.AddrPort, o
 
 // enqueue lets a datagram arrive when it is due. The caller holds mu.
 func (n *simNetwork) enqueue(l *link, t transit) {
-	way := n.way(t.From)
-	if last := l.last[way]; n.s.Network.Ordered && t.due.Before(last) {
+	path := n.path(t.From)
+	if last := l.last[path]; n.s.Network.Ordered && t.due.Before(last) {
 		t.due = last
 	}
-	l.last[way] = t.due
+	l.last[path] = t.due
 	at, _ := slices.BinarySearchFunc(l.queue, t, func(a, b transit) int {
 		return cmp.Or(a.due.Compare(b.due), -1) // after those with the same time
 	})
