@@ -98,7 +98,7 @@ func (s *sim) burst(e event) {
 // slowly.
 const (
 	elephantBegins = 8000
-	elephantGrows  = 110
+	elephantGrows  = 140 // the largest flow before may have a head start of 3 MB
 	elephantLasts  = 250
 	elephantEnds   = 600
 )
