@@ -26,10 +26,12 @@ func (c *cluster) testNetworkPolicy() {
 	tap := c.nodes[1].tap()
 
 	c.kubectl("apply", "-f", "test/kube/cluster/testdata/policy.yaml")
-	stranger.isRefused(server)
+	stranger.awaitDrops(server)
 	friend.reaches(server)
 	for _, addr := range server.addrs {
-		if err := stranger.knock(addr); err == nil {
+		connected, err := stranger.connects(addr)
+		expect.NoError(c, err)
+		if connected {
 			c.Errorf("%s reaches %s in spite of the policy", stranger.name, addr)
 		}
 	}
@@ -122,20 +124,24 @@ func (n *node) client(role string) *pod {
 	return &pod{c: n.c, node: n, name: role, addrs: strings.Fields(n.c.kubectl("get", "pod", role, "-o", "jsonpath={.status.podIPs[*].ip}"))}
 }
 
-// knock connects to a server, for two seconds at most.
-func (p *pod) knock(addr string) error {
-	_, err := p.c.try("kubectl", "exec", p.name, "--", "/pod", "knock", net.JoinHostPort(addr, toolPort))
-	return err
+// connects reports whether a server answers. It does not if packets are dropped. Other failures are errors.
+func (p *pod) connects(addr string) (bool, error) {
+	out, err := p.c.try("kubectl", "exec", p.name, "--", "/pod", "connect", net.JoinHostPort(addr, toolPort))
+	return strings.Contains(out, "connected\n"), err
 }
 
-// isRefused waits until the policy drops what the pod sends to all addresses of a server. Drops are those that kube-network-policies counts on the
+// awaitDrops waits until the policy drops what the pod sends to all addresses of a server. Drops are those that kube-network-policies counts on the
 // server's node.
-func (p *pod) isRefused(server *pod) {
+func (p *pod) awaitDrops(server *pod) {
 	p.c.Helper()
-	expect.EventuallyNoError(p.c, server.name+" refuses "+p.name, func() error {
+	expect.EventuallyNoError(p.c, "packets of "+p.name+" to "+server.name+" are dropped", func() error {
 		for _, addr := range server.addrs {
-			if p.knock(addr) == nil {
-				return fmt.Errorf("%s answers", addr)
+			connected, err := p.connects(addr)
+			if connected {
+				err = fmt.Errorf("%s answers", addr)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		metrics, err := p.c.try("kubectl", "get", "--raw", "/api/v1/nodes/"+server.node.name+":9080/proxy/metrics")

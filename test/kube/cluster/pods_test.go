@@ -109,25 +109,25 @@ type probe struct {
 // probeResult is what test/kube/cluster/pod prints.
 type probeResult struct {
 	Sent, Received int
-	Holes          []probeHole
+	Gaps           []probeGap
 	Paused         time.Duration
 	TCP            string
 }
 
-type probeHole struct {
+type probeGap struct {
 	Lost          int
 	Began, Lasted time.Duration
 }
 
-func (h probeHole) String() string {
-	return fmt.Sprintf("%d in %v from %v", h.Lost, h.Lasted.Round(100*time.Microsecond), h.Began.Round(time.Millisecond))
+func (g probeGap) String() string {
+	return fmt.Sprintf("%d in %v from %v", g.Lost, g.Lasted.Round(100*time.Microsecond), g.Began.Round(time.Millisecond))
 }
 
 func (r probeResult) String() string {
-	return fmt.Sprintf("%d of %d datagrams lost, longest first: %v; longest time between two datagrams %v", r.Sent-r.Received, r.Sent, r.Holes, r.Paused)
+	return fmt.Sprintf("%d of %d datagrams lost, longest first: %v; longest time between two datagrams %v", r.Sent-r.Received, r.Sent, r.Gaps, r.Paused)
 }
 
-// The times between two datagrams of a probe: seldom while a step waits for minutes, and often where holes are measured.
+// The times between two datagrams of a probe: seldom while a step waits for minutes, and often where gaps are measured.
 const (
 	seldom = 10 * time.Millisecond
 	often  = time.Millisecond

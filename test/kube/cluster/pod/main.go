@@ -37,14 +37,14 @@ func main() {
 		err = serve(args[1])
 	case len(args) == 2 && args[0] == "dial":
 		err = dial(args[1])
-	case len(args) == 2 && args[0] == "knock":
-		err = knock(args[1])
+	case len(args) == 2 && args[0] == "connect":
+		err = connect(args[1])
 	case len(args) == 2 && args[0] == "chat":
 		err = chat(args[1])
 	case len(args) == 3 && args[0] == "probe":
 		err = probe(args[1], args[2])
 	default:
-		err = fmt.Errorf("usage: pod [serve|dial|knock|chat ADDRESS:PORT] or pod probe ADDRESS:PORT INTERVAL, not %q", args)
+		err = fmt.Errorf("usage: pod [serve|dial|connect|chat ADDRESS:PORT] or pod probe ADDRESS:PORT INTERVAL, not %q", args)
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -116,15 +116,20 @@ func dial(addr string) error {
 	return err
 }
 
-// knockTime is how long knock waits for an answer.
-const knockTime = 2 * time.Second
+// connectTimeout is how long connect waits for an answer.
+const connectTimeout = 2 * time.Second
 
-// knock connects, and sends nothing.
-func knock(addr string) error {
-	c, err := net.DialTimeout("tcp", addr, knockTime)
+// connect connects, and sends nothing. It prints whether the server answers. A refused connection is an error.
+func connect(addr string) error {
+	c, err := net.DialTimeout("tcp", addr, connectTimeout)
+	if os.IsTimeout(err) {
+		fmt.Println("timeout")
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	fmt.Println("connected")
 	return c.Close()
 }
 
@@ -163,25 +168,25 @@ func chat(addr string) error {
 // Probe is the result of probe.
 type Probe struct {
 	Sent, Received int
-	// Holes are the times in which all datagrams were lost, longest first.
-	Holes []Hole
+	// Gaps are the times in which all datagrams were lost, longest first.
+	Gaps []Gap
 	// Paused is the longest time between two datagrams: the prober had no CPU.
 	Paused time.Duration
 	// TCP is the error of a connection that was open all the time, or empty.
 	TCP string
 }
 
-// Hole is a run of datagrams that were lost.
-type Hole struct {
+// Gap is a run of datagrams that were lost.
+type Gap struct {
 	Lost int
 	// Began is when the first lost datagram was sent, since the first of all. Lasted is the time from then to the next datagram that was answered. Both
-	// are times of sending: an answer that comes late makes no hole.
+	// are times of sending: an answer that comes late makes no gap.
 	Began, Lasted time.Duration
 }
 
 const (
-	// maxHoles bounds the holes of a Probe.
-	maxHoles = 10
+	// maxGaps bounds the gaps of a Probe.
+	maxGaps = 10
 	// settled is how many answers show that the traffic flows, and that programs which have just been started take no CPU time any more.
 	settled = 300
 )
@@ -254,33 +259,33 @@ func receive(u net.Conn) (answered []bool) {
 	}
 }
 
-// summarize finds the holes. Datagrams before the first answer do not count.
+// summarize finds the gaps. Datagrams before the first answer do not count.
 func summarize(sent []time.Duration, answered []bool) (p Probe) {
 	first := max(0, slices.Index(answered, true))
-	hole := Hole{}
+	gap := Gap{}
 	for i := first; i < len(sent); i++ {
 		p.Sent++
 		if i > first {
 			p.Paused = max(p.Paused, sent[i]-sent[i-1])
 		}
 		if i >= len(answered) || !answered[i] {
-			if hole.Lost == 0 {
-				hole.Began = sent[i]
+			if gap.Lost == 0 {
+				gap.Began = sent[i]
 			}
-			hole.Lost++
-			hole.Lasted = sent[i] - hole.Began
+			gap.Lost++
+			gap.Lasted = sent[i] - gap.Began
 			continue
 		}
 		p.Received++
-		if hole.Lost > 0 {
-			hole.Lasted = sent[i] - hole.Began
-			p.Holes, hole = append(p.Holes, hole), Hole{}
+		if gap.Lost > 0 {
+			gap.Lasted = sent[i] - gap.Began
+			p.Gaps, gap = append(p.Gaps, gap), Gap{}
 		}
 	}
-	if hole.Lost > 0 {
-		p.Holes = append(p.Holes, hole)
+	if gap.Lost > 0 {
+		p.Gaps = append(p.Gaps, gap)
 	}
-	slices.SortFunc(p.Holes, func(a, b Hole) int { return cmp.Compare(b.Lasted, a.Lasted) })
-	p.Holes = p.Holes[:min(len(p.Holes), maxHoles)]
+	slices.SortFunc(p.Gaps, func(a, b Gap) int { return cmp.Compare(b.Lasted, a.Lasted) })
+	p.Gaps = p.Gaps[:min(len(p.Gaps), maxGaps)]
 	return p
 }
