@@ -47,8 +47,8 @@ func addSilentPeers(a *devicetest.Host, n int) {
 	a.Apply(c)
 }
 
-// TestStopHandsOverNoIdleSession counts what is handed over while no packets are carried: peers that were heard from since the last round.
-func TestStopHandsOverNoIdleSession(t *testing.T) {
+// TestStopPassesOnNoIdleSession counts what is handed over while no packets are carried: peers that were heard from since the last round.
+func TestStopPassesOnNoIdleSession(t *testing.T) {
 	const n = 20 // peers with a session
 	for _, active := range []int{0, 3} {
 		synctest.Test(t, func(t *testing.T) {
