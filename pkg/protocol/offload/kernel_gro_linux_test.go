@@ -199,18 +199,14 @@ func wantSameTrains(t *testing.T, r router, pkts [][]byte) {
 // comparable leaves out the packets about which GRO and a Merger intentionally differ. Of a flow it takes no packet behind a damaged one, and not
 // more packets than a Merger puts into a train.
 func comparable(pkts [][]byte) (out [][]byte) {
-	count, last, labels := map[string]int{}, map[string][]byte{}, map[string]bool{}
+	count, last := map[string]int{}, map[string][]byte{}
 	for _, p := range pkts {
 		l, key := layoutOf(p), flowKey(p)
 		if l.kind == opaque || differs(l, p) || count[key] == MaxSegments || !routable(p) || sameID(l, p, last[key]) {
 			continue
 		}
-		if l.kind.v6() {
-			label := key + flowLabel(p)
-			if labels[label] && flowLabel(last[key]) != flowLabel(p) {
-				continue // it returns to an earlier label
-			}
-			labels[label] = true
+		if l.kind.v6() && last[key] != nil && flowLabel(last[key]) != flowLabel(p) {
+			continue // another flow for GRO
 		}
 		last[key] = p
 		out = append(out, p)
