@@ -182,7 +182,7 @@ func (n *simNetwork) enqueue(l *link, t transit) {
 		return cmp.Or(a.due.Compare(b.due), -1) // after those with the same time
 	})
 	l.queue = slices.Insert(l.queue, at, t)
-	time.AfterFunc(time.Until(t.due), func() { n.arrive(l) })
+	time.AfterFunc(max(time.Until(t.due), 1), func() { n.arrive(l) })
 }
 
 // arrive takes the first datagram of a link's queue if it is due. It is called for each datagram when it is due.

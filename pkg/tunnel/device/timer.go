@@ -51,7 +51,8 @@ func (p *Peer) armTimer(now int64) {
 		p.stopTimer()
 		return
 	}
-	wait := time.Duration(max(coalesce(now, next)-now, 0))
+	// Not 0: Go 1.26 crashes under the race detector if two goroutines of a synctest bubble set timers that are due already.
+	wait := time.Duration(max(coalesce(now, next)-now, 1))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, p.Wake)
 	} else {
