@@ -63,6 +63,7 @@ func TestStopPassesOnNoIdleSession(t *testing.T) {
 			}
 			addSilentPeers(hub, 500)
 			time.Sleep(time.Minute)
+			synctest.Wait() // a timer may have fired at the same time
 			snapshot := snapshotOf(t, hub)
 			for _, s := range spokes[:active] {
 				s.PeerOf(hub.Public()).Initiate()
@@ -105,10 +106,9 @@ func merged(s *device.State, later ...*device.State) *device.State {
 				all = append(all, p)
 			}
 		}
-		s = new(*l)
-		m := *l
-		m.Peers = all
-		s = &m
+		last := *l
+		last.Peers = all
+		s = &last
 	}
 	return s
 }
@@ -257,6 +257,21 @@ func TestPeerWithTrafficStartsBeforeItsTurn(t *testing.T) {
 				}
 			})
 			c.Shut()
+		}
+	})
+}
+
+// TestRemovedPeerDoesNotStart has a lane that has found a peer before its removal, and passes a packet to it later.
+func TestRemovedPeerDoesNotStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		p := a.PeerOf(b.Public())
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Remove: true}}})
+		a.WhileStarting(func() { p.Stage([]byte("train"), 1) })
+		if n := a.StagedBytes(); n != 0 {
+			t.Errorf("a peer that was removed has started: %d bytes wait for its session", n)
 		}
 	})
 }

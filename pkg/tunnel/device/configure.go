@@ -324,6 +324,9 @@ func (d *Device) removePeers(list ...*Peer) {
 	})
 	for _, p := range list {
 		p.stop()
+		p.mu.Lock()
+		p.removed = true
+		p.mu.Unlock()
 		d.peersMu.Lock()
 		delete(d.peers, p.key)
 		d.peersMu.Unlock()

@@ -31,6 +31,7 @@ type Peer struct {
 
 	mu        sync.Mutex // guards all fields below
 	running   bool       // the device is up and the peer is configured
+	removed   bool       // from the configuration: lanes and workers may still know the peer
 	handshake handshakeState
 	sessions  keypairs
 	staged    stagedQueue // guarded by Device.staged
@@ -238,7 +239,7 @@ func (p *Peer) start() {
 
 // isUp reports whether the peer runs, and starts it before its turn in startPeers. The caller holds mu.
 func (p *Peer) isUp() bool {
-	if !p.running && p.dev.starting.Load() {
+	if !p.running && !p.removed && p.dev.starting.Load() {
 		p.run()
 	}
 	return p.running
