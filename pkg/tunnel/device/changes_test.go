@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -329,4 +332,21 @@ func TestCountersOfRunningDeviceAreAdded(t *testing.T) {
 			t.Errorf("handshakes: got %+v, want the sum of %+v and %+v", after.Handshakes, before.Handshakes, counters.Handshakes)
 		}
 	})
+}
+
+// TestAddedCountersOfPeersAreFreed: a device with a million peers would keep 80 MB until the next upgrade.
+func TestAddedCountersOfPeersAreFreed(t *testing.T) {
+	c := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Stop: true})
+	peers := func() weak.Pointer[device.PeerCounters] {
+		counters := &device.Counters{Stats: engine.Stats{Drops: map[string]uint64{"replay": 3}}, Peers: make([]device.PeerCounters, 1000)}
+		c.AddCounters(counters)
+		return weak.Make(&counters.Peers[0])
+	}()
+	runtime.GC()
+	if peers.Value() != nil {
+		t.Error("the device keeps the counters of all peers")
+	}
+	if n := c.AllDrops()["replay"]; n != 3 {
+		t.Errorf("%d drops, want 3", n)
+	}
 }

@@ -53,7 +53,7 @@ func (d *Device) errCannotLeave() error {
 // Leave stops the device, and returns the state that another device needs to continue: all of it, or after Snapshot what has changed since it was
 // last returned. It first stops reading the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if
 // another process keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. Its session keys
-// last until Retire or Close: erasing those of all peers takes long. It is an error if the device has ended before, or was not started.
+// last until Retire: erasing those of all peers takes long. It is an error if the device has ended before, or was not started.
 func (d *Device) Leave() (*State, error) {
 	d.mu.Lock()
 	if d.closed || !d.started {
@@ -197,7 +197,8 @@ func (d *Device) restorePeer(p *Peer, s *PeerState) {
 
 // AddCounters adds the counters of the device whose state this one has resumed. Call it once; the device may run.
 func (d *Device) AddCounters(c *Counters) {
-	d.engine.Resume(&c.Stats)
+	stats := c.Stats // not a part of c: the engine keeps it
+	d.engine.Resume(&stats)
 	d.handshakeCounts.add(c.Handshakes)
 	for i := range c.Peers {
 		if p := d.lookup(c.Peers[i].PublicKey); p != nil {
