@@ -69,13 +69,13 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 		_ = c.Await(handover.Started, handover.Timeout+handover.Timeout/2)
 		return nil
 	}
-	d.receiveCounters(c, peers)
+	d.receiveCounters(ctx, c, peers)
 	return nil
 }
 
 // receiveCounters adds the predecessor's counters, while the tunnel runs. Nobody reads counters before: graphs must not see them decrease.
-func (d *Daemon) receiveCounters(c handover.Conn, peers int) {
-	counters, err := c.ReceiveCounters(peers)
+func (d *Daemon) receiveCounters(ctx context.Context, c handover.Conn, peers int) {
+	counters, err := c.ReceiveCounters(ctx, peers)
 	if err != nil {
 		d.log.Warn("receiving the counters from the old daemon failed, they restart at zero", "error", err)
 		return

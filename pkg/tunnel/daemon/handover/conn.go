@@ -147,14 +147,17 @@ func (c Conn) SendCounters(counters *device.Counters) error {
 	return c.sendFile(b, nil)
 }
 
-// ReceiveCounters receives what SendCounters sends. The predecessor first erases the session keys of all peers.
-func (c Conn) ReceiveCounters(peers int) (*device.Counters, error) {
+// ReceiveCounters receives what SendCounters sends. The predecessor first erases the session keys of all peers. The end of ctx closes the
+// connection.
+func (c Conn) ReceiveCounters(ctx context.Context, peers int) (*device.Counters, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
 	b, fds, err := c.receiveFile(PreparationTimeout(peers))
 	if err == nil && len(fds) > 0 {
 		err = errors.Join(errMalformed, closeAll(fds))
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, ctx.Err())
 	}
 	return device.ParseCounters(b)
 }

@@ -146,7 +146,7 @@ func TestSuccessorGetsRoundsThenTheTunnelThenCounters(t *testing.T) {
 	if err := b.Send(Ready); err != nil {
 		t.Fatal(err)
 	}
-	got, err := b.ReceiveCounters(1)
+	got, err := b.ReceiveCounters(t.Context(), 1)
 	if err := errors.Join(err, <-sent, unix.Close(tunnel.ControlFD)); err != nil {
 		t.Fatal(err)
 	}
@@ -173,6 +173,16 @@ func TestFailedUpdateEndsRequestTunnel(t *testing.T) {
 	b.Close()
 	if err := <-sent; !IsClosed(err) {
 		t.Errorf("the predecessor: got error %v, want the end of the connection", err)
+	}
+}
+
+// TestCanceledContextEndsReceiveCounters: a successor that ends does not wait for a predecessor that hangs.
+func TestCanceledContextEndsReceiveCounters(t *testing.T) {
+	_, b := connPair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.ReceiveCounters(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }
 
