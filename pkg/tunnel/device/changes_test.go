@@ -133,6 +133,11 @@ func TestHandoverHasEveryChangeSinceSnapshot(t *testing.T) {
 			ends.Dst = netip.AddrPortFrom(netip.MustParseAddr("10.98.0.1"), 7)
 			a.Send(flow.WithVnetHeader(ends.UDP([]byte("x"))))
 		},
+		"roaming": func(t *testing.T, a, b *devicetest.Host) {
+			port := uint16(4242)
+			b.Apply(config.Device{ListenPort: &port})
+			carries(t, b, a, false, 100)
+		},
 		"routes":      func(_ *testing.T, a, _ *devicetest.Host) { a.RoutesChanged() },
 		"down and up": func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false); synctest.Wait(); a.TUN.SetUp(true) },
 		"down":        func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false) },
