@@ -5,6 +5,7 @@ package device_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -354,4 +355,25 @@ func TestAddedCountersOfPeersAreFreed(t *testing.T) {
 	if n := c.AllDrops()["replay"]; n != 3 {
 		t.Errorf("%d drops, want 3", n)
 	}
+}
+
+// TestRetireLogsNothing: the device is another process's by then, and may have had thousands of peers.
+func TestRetireLogsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		time.Sleep(time.Minute)
+		if !a.PeerStatus(b).Spread.Active {
+			t.Fatal("no spread")
+		}
+		handedOn(t, a)
+		before := log.String()
+		a.Retire()
+		if after := log.String(); after != before {
+			t.Errorf("logged %s", after[len(before):])
+		}
+	})
 }

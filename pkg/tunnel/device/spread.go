@@ -140,7 +140,7 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 		return
 	}
 	p.path.spreadLogged, p.path.spreadActive = state.Reason, state.Active
-	if p.path.up.due && !blocked { // the line "tunnel to peer up" will have it
+	if p.path.up.due && !blocked || !p.running { // the line "tunnel to peer up" will have it, or the peer was stopped
 		return
 	}
 	level := slog.LevelInfo
