@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -22,8 +23,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/namespace"
 )
@@ -184,6 +187,55 @@ func TestFailedRestartRemovesControlSocket(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("files that still exist: got %v, error %v, want length 0, no error", left, err)
+	}
+}
+
+// TestChangesAreSentWhileManyPeersChange sends all of them in one round, and leaves few for the stop.
+func TestChangesAreSentWhileManyPeersChange(t *testing.T) {
+	for n, want := range map[int][]int{fewChanges: nil, fewChanges + 1: {fewChanges + 1}} {
+		a := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
+		var c config.Device
+		for i := range n {
+			c.Peers = append(c.Peers, config.Peer{PublicKey: noise.PublicKey{7, byte(i), byte(i >> 8)}})
+		}
+		a.Apply(c)
+		if _, err := a.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		a.TUN.SetUp(false)
+		a.Await("the interface is down", func() bool { return !a.Up() })
+		predecessor, successor := connPair(t)
+		rounds := make(chan []int, 1)
+		go func() {
+			var sizes []int
+			// The end of the connection ends it: this predecessor does not stop the tunnel.
+			_ = successor.RequestTunnel(t.Context(), &handover.Tunnel{State: handover.State{Queues: 1}}, func(changes *device.State) error {
+				sizes = append(sizes, len(changes.Peers))
+				return nil
+			})
+			rounds <- sizes
+		}()
+		d := newUpgradeDaemon(nil)
+		state := handover.State{Name: "wg0", Queues: 1}
+		if err := errors.Join(predecessor.Await(handover.Take, handover.Timeout), d.sendChanges(predecessor, &tunnel{Device: a.Device}, state), predecessor.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-rounds; !slices.Equal(got, want) {
+			t.Errorf("%d peers changed: got rounds of %d, want %d", n, got, want)
+		}
+	}
+}
+
+// TestTakeoverOutlivesPredecessorWithoutCounters has a predecessor that ended before it sent them.
+func TestTakeoverOutlivesPredecessorWithoutCounters(t *testing.T) {
+	predecessor, successor := connPair(t)
+	predecessor.Close()
+	a := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
+	d := newUpgradeDaemon(nil)
+	d.tunnel.Device = a.Device
+	d.receiveCounters(t.Context(), successor, 1)
+	if !a.Up() {
+		t.Error("the tunnel has stopped")
 	}
 }
 
