@@ -90,6 +90,7 @@ func TestDeviceResumesFromSavedState(t *testing.T) {
 		c.Await("a handshake without traffic", func() bool {
 			return c.Stats().(device.Stats).Handshakes.Completed > stats.Handshakes.Completed
 		})
+		synctest.Wait() // until a keepalive has confirmed the session
 		carries(t, b, c, false, 100)
 		carries(t, c, b, false, 100)
 		after := c.PeerStatus(b)

@@ -43,6 +43,7 @@ func TestRestartedDeviceRenewsSessionWithoutEndpoint(t *testing.T) {
 		p.Endpoint = nil
 		again.Apply(config.Device{PrivateKey: &a.Key, Peers: []config.Peer{p}})
 		again.Await("a session", func() bool { return !again.PeerStatus(b).LastHandshake.IsZero() })
+		synctest.Wait() // until a keepalive has confirmed the session
 		carries(t, b, again, false, 100)
 		if waited := time.Since(began); waited > time.Second {
 			t.Errorf("the session was renewed after %v", waited)
