@@ -232,8 +232,7 @@ func (h *host) upgrade() {
 		h.must("updating", h.Update(h.passOn(changes)))
 	}
 	h.Start()
-	_, counters := old.Retire()
-	h.AddCounters(counters)
+	h.AddCounters(old.Retire())
 }
 
 // passOn returns a state as another process gets it.

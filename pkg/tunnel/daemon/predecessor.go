@@ -253,8 +253,7 @@ func (d *Daemon) stopAndSend(c handover.Conn, peers int) {
 	_ = stopped.CloseFDs()
 	successor := c.PID()
 	d.log.Info("tunnel handed over", "pid", successor, "interruption", time.Since(began).String(), "peers", peers, "changed_peers", changed)
-	_, counters := d.tunnel.Retire()
-	if err := c.SendCounters(counters); err != nil {
+	if err := c.SendCounters(d.tunnel.Retire()); err != nil {
 		d.log.Warn("sending the counters to the new daemon failed, they restart at zero there", "error", err)
 	}
 	go d.finishHandover(stopped.Name, successor)
@@ -332,8 +331,8 @@ func (d *Daemon) finishHandover(name string, successor int) {
 // restartTunnel starts a stopped tunnel again. The caller holds mu.
 func (d *Daemon) restartTunnel(stopped *handover.Tunnel) {
 	d.ownSocket() // the successor may have owned it already
-	state, counters := d.tunnel.Retire()
-	stopped.Device = state
+	stopped.Device = d.tunnel.CompleteState()
+	counters := d.tunnel.Retire()
 	t, err := d.restoreTunnel(stopped)
 	if err != nil {
 		d.log.Error("restarting the tunnel failed, too, after the failed handover: this daemon ends, and traffic stops until one is started", "error", err)

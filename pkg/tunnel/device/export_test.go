@@ -3,9 +3,7 @@
 package device
 
 import (
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
@@ -40,13 +38,6 @@ func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.N
 
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
-
-// CompleteState returns the state of all peers.
-func (d *Device) CompleteState() *State {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.saveState(slices.Collect(maps.Values(d.peers)))
-}
 
 // TakeStreamBudget takes the memory for replay windows of streams that is left, until the result is called.
 func (d *Device) TakeStreamBudget() (release func()) {

@@ -94,16 +94,22 @@ func (d *Device) drain() {
 	d.closePort()
 }
 
-// Retire erases the session keys of a device after Leave, and returns its complete state and its counters.
-func (d *Device) Retire() (*State, *Counters) {
+// CompleteState returns the state of all peers. After Leave, call it before Retire: only then are the sessions known.
+func (d *Device) CompleteState() *State {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.saveState(slices.Collect(maps.Values(d.peers)))
+}
+
+// Retire erases the session keys of a device after Leave, and returns its counters.
+func (d *Device) Retire() *Counters {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.changed.end()
-	s := d.saveState(slices.Collect(maps.Values(d.peers)))
 	for _, p := range d.peers {
 		p.stop()
 	}
-	return s, d.saveCounters()
+	return d.saveCounters()
 }
 
 // saveState returns the settings of the device and the state of some peers. The caller holds mu.
