@@ -340,6 +340,20 @@ func TestDownRemovesLeftoversOfKilledDaemon(t *testing.T) {
 	}
 }
 
+// TestDownKeepsSavedEndpointsOfKilledDaemon: a service manager takes the interface down before it starts the next daemon.
+func TestDownKeepsSavedEndpointsOfKilledDaemon(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", everything)
+	h.up(i)
+	h.killDaemon(i)
+	saved := filepath.Join(h.RunDir, "wg0.endpoints")
+	expect.NoError(t, os.WriteFile(saved, []byte("{}"), 0o600))
+	expect.NoError(t, h.Down(t.Context(), i))
+	if _, err := os.Stat(saved); err != nil {
+		t.Errorf("the saved endpoints are gone: %v", err)
+	}
+}
+
 func TestUpReplacesLeftoversOfKilledDaemon(t *testing.T) {
 	h := newHost(t)
 	i := h.open("wg0", everything)

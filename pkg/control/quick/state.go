@@ -198,11 +198,11 @@ func lockFile(path string) (*os.File, error) {
 // runFile returns the path of a file of the interface in RunDir.
 func (j *job) runFile(suffix string) string { return filepath.Join(j.RunDir, j.Name+suffix) }
 
-// removeFiles removes the saved state, the log, the endpoints that the daemon keeps, and the lock of an interface that is down. The caller
-// holds the lock.
+// removeFiles removes the saved state, the log, and the lock of an interface that is down. The endpoints that a killed daemon has saved stay:
+// a service manager calls Down before it starts the next daemon, which renews the sessions. The caller holds the lock.
 func (j *job) removeFiles() error {
 	var errs []error
-	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".endpoints"), j.runFile(".endpoints.tmp"), j.runFile(".lock")} {
+	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".lock")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -58,8 +58,7 @@ func newEndpoints(o Options) *endpoints {
 	return &endpoints{dir: o.StateDir, log: o.Log, changed: make(chan struct{}, 1), ended: make(chan struct{})}
 }
 
-// path returns the file of an interface. A process that was killed leaves it, for the next one and for `ropewalk down`, which removes it
-// (quick.job.removeFiles).
+// path returns the file of an interface. A process that was killed leaves it for the next one.
 func (e *endpoints) path(name string) string { return filepath.Join(e.dir, name+".endpoints") }
 
 // RemoveEndpoints removes the file that a killed daemon with Options.StateDir left for an interface. It succeeds if there is none.
