@@ -120,6 +120,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.S
 		if len(answer) == 0 {
 			return
 		}
+		slot.Wait() // a client that does not read its answer makes room for others, too
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 		_, err := conn.Write(answer)
 		if replied != nil {
@@ -128,7 +129,6 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.S
 		if err != nil || !more {
 			return
 		}
-		slot.Wait()
 	}
 }
 

@@ -259,9 +259,11 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 	}
 }
 
-// TestStalledClientsMakeRoomForOthers has as many clients as are served at once, each of which stops somewhere in its request.
+// TestStalledClientsMakeRoomForOthers has as many clients as are served at once, each of which stops somewhere in its request, or reads no answer.
 func TestStalledClientsMakeRoomForOthers(t *testing.T) {
-	for name, sent := range map[string]string{"silent": "", "within a line": "get=", "within a request": "set=1\nlisten_port=1\n"} {
+	for name, sent := range map[string]string{
+		"silent": "", "within a line": "get=", "within a request": "set=1\nlisten_port=1\n", "without reading": "get=1\n\n",
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -274,6 +276,7 @@ func TestStalledClientsMakeRoomForOthers(t *testing.T) {
 					l <- server
 					io.WriteString(stalled, sent)
 				}
+				synctest.Wait()
 				start := time.Now()
 				client, server := net.Pipe()
 				l <- server
