@@ -92,7 +92,7 @@ func TestPredecessorOwnsSocketAgainAfterFailedHandover(t *testing.T) {
 	name, pid := startDaemon(t)
 	c, tunnel := requestFrom(t, name)
 	// unix.Listen as in uapi.Listener.Own.
-	err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN))
+	err := errors.Join(c.RequestCommit(t.Context()), unix.Listen(tunnel.ControlFD, unix.SOMAXCONN))
 	if owner := ownerOf(t, name); owner != os.Getpid() {
 		t.Errorf("process %d owns the socket, not the successor", owner)
 	}
@@ -118,7 +118,7 @@ func ownerOf(t *testing.T, name string) int {
 	return handover.Conn{UnixConn: conn.(*net.UnixConn)}.PID()
 }
 
-// TestStoppedPredecessorKeepsSocketFileAfterCommit sends SIGTERM to the predecessor between Commit and Started.
+// TestStoppedPredecessorKeepsSocketFileAfterCommit sends SIGTERM to the predecessor between Commit and Serving.
 func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
 	name, pid := startDaemon(t)
 	c, tunnel := requestFrom(t, name)
@@ -134,6 +134,51 @@ func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
 	if err := errors.Join(tunnel.CloseFDs(), os.Remove(socketOf(name))); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestTunnelThatHasStartedIsNotTakenBack ends the connection as soon as the successor has started the tunnel, as its death does. Only the
+// successor knows which handshakes the tunnel has accepted since.
+func TestTunnelThatHasStartedIsNotTakenBack(t *testing.T) {
+	name, pid := startDaemon(t)
+	client, err := uapi.Dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.RequestHandover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := onMessage{"interface ready", func() { _ = conn.Close() }}
+	d := newDaemon(Options{Name: name, Lanes: 2, Log: slog.New(end)}.complete(), name)
+	if err := d.receiveHandover(t.Context(), handover.Conn{UnixConn: conn}); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	expect.EventuallyNoError(t, "the predecessor exits", func() error {
+		var exited unix.Siginfo
+		err := unix.Waitid(unix.P_PID, pid, &exited, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG, nil)
+		if err == nil && exited.Signo == 0 {
+			err = errors.New("it still runs")
+		}
+		return err
+	})
+}
+
+// onMessage is a slog.Handler that calls do at a message.
+type onMessage struct {
+	message string
+	do      func()
+}
+
+func (onMessage) Enabled(context.Context, slog.Level) bool { return true }
+func (h onMessage) WithAttrs([]slog.Attr) slog.Handler     { return h }
+func (h onMessage) WithGroup(string) slog.Handler          { return h }
+
+func (h onMessage) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.do()
+	}
+	return nil
 }
 
 // TestHandoverFailsAfterControlSocketIsClosed: without its control socket the successor could not be reached.

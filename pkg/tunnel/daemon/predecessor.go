@@ -145,7 +145,7 @@ func (d *Daemon) checkNotHandedOver(doing string) error {
 }
 
 // sendHandover implements uapi.Server.Handover: it hands the tunnel over to the process at the other end. The tunnel runs here until
-// that process takes it, and again if the process ends before it has started the tunnel. Sessions are not handed over, so that the two
+// that process takes it, and again if the process ends before it says that it serves the tunnel. Sessions are not handed over, so that the two
 // processes can never use the same nonce.
 func (d *Daemon) sendHandover(conn *net.UnixConn) error {
 	if !d.handoverMu.TryLock() {
@@ -297,7 +297,7 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	return t, nil
 }
 
-// send sends a stopped tunnel, and returns nil once the successor runs it. The caller holds mu.
+// send sends a stopped tunnel, and returns nil once the successor serves it. The caller holds mu.
 func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.SendTunnel(stopped); err != nil {
 		return err
@@ -310,10 +310,10 @@ func (d *Daemon) send(c handover.Conn, stopped *handover.Tunnel) error {
 	if err := c.Send(handover.Commit); err != nil {
 		return err
 	}
-	if err := c.Await(handover.Started, handover.Timeout); handover.IsClosed(err) {
-		return fmt.Errorf("waiting for the successor to start the tunnel: %w", err)
+	if err := c.Await(handover.Serving, handover.Timeout); handover.IsClosed(err) {
+		return fmt.Errorf("waiting for the successor to serve the tunnel: %w", err)
 	} else if err != nil {
-		d.log.Warn("new daemon has the tunnel but did not confirm in time that it runs, this daemon ends: check the new one", "error", err)
+		d.log.Warn("new daemon has the tunnel but did not confirm in time that it serves it, this daemon ends: check the new one", "error", err)
 	}
 	return nil
 }

@@ -57,18 +57,13 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 		t.QueueFDs = nil // closed
 		return errors.Join(err, t.CloseFDs())
 	}
-	if err := d.acceptTunnel(c, t); err != nil {
+	if err := d.acceptTunnel(ctx, c, t); err != nil {
 		return err
 	}
+	// First: the predecessor does not know the handshakes that a started tunnel accepts, so it must not take that back.
+	_ = c.Send(handover.Serving) // fails if the predecessor has ended or waits no longer
 	d.start()
-	err = c.Send(handover.Started)
 	steer(d.log, d.tunnel.tun) // with this version's program
-	if err != nil {
-		d.log.Warn("confirming the takeover to the old daemon failed, this daemon serves the tunnel and the old one ends after its timeout", "error", err)
-		// If the connection ended now, the old daemon would believe that this one has ended, and restart the tunnel. It stops waiting first.
-		_ = c.Await(handover.Started, handover.Timeout+handover.Timeout/2)
-		return nil
-	}
 	d.receiveCounters(ctx, c, peers)
 	return nil
 }
@@ -96,7 +91,7 @@ func (d *Daemon) prepareTunnel(t *handover.Tunnel) (err error) {
 }
 
 // acceptTunnel completes a prepared tunnel, and waits until the predecessor has committed the handover. It starts nothing.
-func (d *Daemon) acceptTunnel(c handover.Conn, t *handover.Tunnel) (err error) {
+func (d *Daemon) acceptTunnel(ctx context.Context, c handover.Conn, t *handover.Tunnel) (err error) {
 	d.listener, err = uapi.DefaultDir.ListenFD(t.Name, t.ControlFD)
 	t.ControlFD = -1 // owned by the listener, or closed
 	if err != nil {
@@ -105,10 +100,7 @@ func (d *Daemon) acceptTunnel(c handover.Conn, t *handover.Tunnel) (err error) {
 	}
 	_ = d.listener.Disown() // until Commit the predecessor owns the file; Disown cannot fail before Close
 	if err = d.tunnel.Update(t.Device); err == nil {
-		err = c.Send(handover.Ready)
-	}
-	if err == nil {
-		err = c.Await(handover.Commit, handover.Timeout)
+		err = c.RequestCommit(ctx)
 	}
 	if err != nil {
 		d.tunnel.Close()

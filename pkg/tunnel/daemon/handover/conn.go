@@ -34,8 +34,9 @@ import (
 //	predecessor: stops the tunnel, sends the number of descriptors, then the descriptors: an encoded state with the peers that have changed since,
 //	             the control socket, and the sockets.
 //	successor:   Ready. It has all of the tunnel, and has started nothing.
-//	predecessor: Commit. From here on it restarts the tunnel only if the connection ends before Started.
-//	successor:   Started. The tunnel runs.
+//	predecessor: Commit. From here on it restarts the tunnel only if the connection ends before Serving.
+//	successor:   Serving. From here on it alone serves the tunnel, which it starts now. Before, packets and handshake messages wait in the
+//	             sockets, so that the predecessor can restart the tunnel with all that is known of it.
 //	predecessor: the number of descriptors, 1, then the descriptor: the encoded counters. They are added to those of the successor.
 
 // Message is one step of the protocol.
@@ -46,7 +47,7 @@ const (
 	Take    Message = 'T'
 	Ready   Message = 'R'
 	Commit  Message = 'G'
-	Started Message = 'S'
+	Serving Message = 'S'
 )
 
 const (
@@ -187,8 +188,7 @@ func (c Conn) RequestSnapshot(ctx context.Context) (t *Tunnel, err error) {
 }
 
 // RequestTunnel has the predecessor stop the tunnel of a snapshot, and completes it. Each time before, the predecessor may send peers that have
-// changed, which it passes to update; t.Device holds the last ones. The end of ctx closes the connection, but not after RequestTunnel has
-// returned: until the successor has sent Started, a closed connection makes the predecessor restart the tunnel.
+// changed, which it passes to update; t.Device holds the last ones. The end of ctx closes the connection.
 func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel, update func(changes *device.State) error) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -209,8 +209,21 @@ func (c Conn) RequestTunnel(ctx context.Context, t *Tunnel, update func(changes 
 	}
 	t.State = *s
 	t.assignSockets(fds)
-	if !stop() {
-		return ctx.Err()
+	return nil
+}
+
+// RequestCommit sends Ready and waits for Commit. After an error the predecessor keeps the tunnel: it restarts the tunnel when the caller closes the
+// connection. There is no timeout, since the predecessor may end while a successor that was suspended gives up. The end of ctx closes the
+// connection, but not after RequestCommit has returned nil.
+func (c Conn) RequestCommit(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	err := c.Send(Ready)
+	if err == nil {
+		err = c.await(Commit, time.Time{})
+	}
+	if err != nil || !stop() {
+		return errors.Join(err, ctx.Err())
 	}
 	return nil
 }
@@ -227,12 +240,24 @@ func (c Conn) requestState(t *Tunnel) (*State, []int, error) {
 	return s, fds, err
 }
 
-// Send sends a message.
-func (c Conn) Send(m Message) error { return c.write([]byte{byte(m)}) }
+// Send sends a message. One byte always finds room, so it needs no deadline, which could pass while this process is suspended: an error means
+// that the other side has closed the connection.
+func (c Conn) Send(m Message) error {
+	if err := c.SetWriteDeadline(time.Time{}); err != nil {
+		return err
+	}
+	_, err := c.Write([]byte{byte(m)})
+	return err
+}
 
 // Await waits for a message.
 func (c Conn) Await(want Message, timeout time.Duration) error {
-	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
+	return c.await(want, time.Now().Add(timeout))
+}
+
+// await waits for a message until a deadline, which is zero for none.
+func (c Conn) await(want Message, deadline time.Time) error {
+	if err := c.SetReadDeadline(deadline); err != nil {
 		return err
 	}
 	var b [1]byte

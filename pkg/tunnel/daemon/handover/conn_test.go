@@ -186,6 +186,23 @@ func TestCanceledContextEndsReceiveCounters(t *testing.T) {
 	}
 }
 
+func TestCanceledContextEndsRequestCommit(t *testing.T) {
+	_, b := connPair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.RequestCommit(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestExpiredDeadlinesDoNotEndTheCommit: a process that was suspended for longer than its last deadline must not leave the tunnel to nobody.
+func TestExpiredDeadlinesDoNotEndTheCommit(t *testing.T) {
+	a, b := connPair(t)
+	if err := errors.Join(a.SetDeadline(time.Unix(1, 0)), b.SetDeadline(time.Unix(1, 0)), a.Send(Commit), b.RequestCommit(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCanceledContextEndsRequestSnapshot(t *testing.T) {
 	_, b := connPair(t)
 	ctx, cancel := context.WithCancel(t.Context())
