@@ -186,16 +186,20 @@ func (d *Daemon) probe(key noise.PublicKey) (config.PeerProbe, bool) {
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
 // Serve answers the clients of the control socket until ctx or the tunnel ends. It returns nil then, or ErrHandedOver after a handover.
-// It returns another error when the socket fails.
+// It returns another error when the socket fails. A handover that has stopped the tunnel is not interrupted by the end of ctx.
 func (d *Daemon) Serve(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
+	end := ctx.Done()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	go func() {
 		select {
 		case <-d.done:
-			cancel()
+		case <-end:
+			d.mu.RLock() // during a handover its connection stays open: the successor gets the counters, too
+			defer d.mu.RUnlock()
 		case <-ctx.Done():
 		}
+		cancel()
 	}()
 	s := &uapi.Server{Handler: d, Log: d.log, Level: d.o.Level, Handover: d.sendHandover, Flows: d.flows, Probe: d.probe}
 	if d.o.StartSuccessor != nil {

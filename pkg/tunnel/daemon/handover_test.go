@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -118,12 +119,19 @@ func ownerOf(t *testing.T, name string) int {
 	return handover.Conn{UnixConn: conn.(*net.UnixConn)}.PID()
 }
 
-// TestStoppedPredecessorKeepsSocketFileAfterCommit sends SIGTERM to the predecessor between Commit and Serving.
-func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
+// TestStoppedPredecessorSendsCountersAndKeepsSocketFile sends SIGTERM to the predecessor between Commit and Serving.
+func TestStoppedPredecessorSendsCountersAndKeepsSocketFile(t *testing.T) {
 	name, pid := startDaemon(t)
 	c, tunnel := requestFrom(t, name)
-	if err := errors.Join(c.Send(handover.Ready), c.Await(handover.Commit, handover.Timeout), unix.Kill(pid, unix.SIGTERM)); err != nil {
+	if err := errors.Join(c.RequestCommit(t.Context()), unix.Kill(pid, unix.SIGTERM)); err != nil {
 		t.Fatal(err)
+	}
+	expect.EventuallyNoError(t, "the predecessor has got the signal", func() error { return hasNoPendingSignal(pid) })
+	if err := c.Send(handover.Serving); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.ReceiveCounters(t.Context(), 0); err != nil {
+		t.Error("the counters: ", err)
 	}
 	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		t.Fatal(err)
@@ -134,6 +142,15 @@ func TestStoppedPredecessorKeepsSocketFileAfterCommit(t *testing.T) {
 	if err := errors.Join(tunnel.CloseFDs(), os.Remove(socketOf(name))); err != nil {
 		t.Error(err)
 	}
+}
+
+// hasNoPendingSignal fails if a signal to the process was not delivered yet.
+func hasNoPendingSignal(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err == nil && !strings.Contains(string(text), "\nShdPnd:\t0000000000000000\n") {
+		err = errors.New("a signal is pending")
+	}
+	return err
 }
 
 // TestTunnelThatHasStartedIsNotTakenBack ends the connection as soon as the successor has started the tunnel, as its death does. Only the
