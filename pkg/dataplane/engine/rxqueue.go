@@ -4,6 +4,7 @@ package engine
 
 import (
 	"hash/maphash"
+	"math"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
@@ -23,7 +24,9 @@ const (
 	rxMTU = 1500
 	// rxFlows is the number of buckets for flows, as in Linux.
 	rxFlows = 1024
-	// rxFlowQuantum is the number of bytes that a flow may send per round.
+	// rxPeerFlows is the number of flows that one peer may have besides that of its other ports: a peer of this program has as many source ports.
+	rxPeerFlows = 64
+	// rxFlowQuantum is the number of bytes that a flow may send per round, if its peer has no other flow.
 	rxFlowQuantum = 16 << 10
 	// rxElements is the maximum number of elements. It limits small ones; large ones reach the limit of bytes first.
 	rxElements = 4096
@@ -54,7 +57,7 @@ type element struct {
 // or from all other ports, whose order thus survives a change of the peer's endpoint. The messages are not authenticated yet.
 type flowKey struct {
 	peer *Peer
-	port uint16 // a spread source port; 0 for all others
+	port uint16 // 1 + a spread source port modulo rxPeerFlows; 0 for all others
 }
 
 // train returns the messages that were not dropped.
@@ -67,8 +70,16 @@ type rxQueue struct {
 	messages int // in the queue
 	bulk     int // elements in the queue of at least bulkThreshold bytes
 	seed     maphash.Seed
+	peers    map[*Peer]*peerFlows // with elements in the queue
+	spare    []*peerFlows         // unused
 	// The parts of the engine's rxBudget that the lane may use.
 	byteLimit, messageLimit allowance
+}
+
+// peerFlows counts the elements in the queue of each flow of a peer.
+type peerFlows struct {
+	elements [1 + rxPeerFlows]int32
+	active   int // flows with elements
 }
 
 // rxBudget is what the receive queues of an engine's lanes share.
@@ -83,8 +94,10 @@ func newRXQueue(r *receiver, b *rxBudget) rxQueue {
 	return rxQueue{
 		Queue: fqcodel.New(fqcodel.Config[element]{
 			Params: fqcodel.Params{Target: rxTarget, Interval: rxInterval, MTU: rxMTU},
-			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: rxBytes, Signal: r.signal,
+			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: math.MaxInt, // weighted ones: rxBudget bounds those in memory
+			Signal: r.signal,
 		}),
+		peers:        map[*Peer]*peerFlows{},
 		seed:         maphash.MakeSeed(),
 		byteLimit:    allowance{budget: &b.bytes},
 		messageLimit: allowance{budget: &b.messages},
@@ -133,6 +146,7 @@ func (r *receiver) admit(i int) {
 		r.drop(drop.RXQueueFull, e.messages())
 		r.noteUnopened(&e, e.messages(), len(e.train()))
 		q.messages -= e.messages()
+		q.leave(e.flow)
 		q.forget(&e)
 		q.recycle()
 	}
@@ -148,7 +162,50 @@ func (r *receiver) admit(i int) {
 		q.bulk++
 	}
 	q.messages += e.messages()
-	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, d.N, r.now)
+	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, d.N*q.enter(flow), r.now)
+}
+
+// enter counts an element of a flow, and returns the weight of its bytes: the number of flows of the peer, if other peers have elements, too.
+// Each peer so has the same share of the lane, and of the queue when that is full, however many source ports it sends from.
+func (q *rxQueue) enter(flow flowKey) (weight int) {
+	p := q.peers[flow.peer]
+	if p == nil {
+		p = q.unusedPeerFlows()
+		q.peers[flow.peer] = p
+	}
+	if p.elements[flow.port]++; p.elements[flow.port] == 1 {
+		p.active++
+	}
+	if len(q.peers) == 1 {
+		return 1
+	}
+	return p.active
+}
+
+// unusedPeerFlows returns counts of zero.
+func (q *rxQueue) unusedPeerFlows() *peerFlows {
+	last := len(q.spare) - 1
+	if last < 0 {
+		return new(peerFlows)
+	}
+	p := q.spare[last]
+	q.spare = q.spare[:last]
+	return p
+}
+
+// leave ends enter.
+func (q *rxQueue) leave(flow flowKey) {
+	p := q.peers[flow.peer]
+	if p.elements[flow.port]--; p.elements[flow.port] > 0 {
+		return
+	}
+	if p.active--; p.active > 0 {
+		return
+	}
+	delete(q.peers, flow.peer)
+	if len(q.spare) < ownBuffers {
+		q.spare = append(q.spare, p)
+	}
 }
 
 // firstData returns the offset of the first data message of a known session in d, d.N if there is none, and its flow.
@@ -176,7 +233,7 @@ func (r *receiver) sessionOf(msg []byte) *Session {
 // receivedFlow returns the flow of messages that a peer sends from a port.
 func receivedFlow(p *Peer, port uint16) flowKey {
 	if ports := p.Gathered.Load(); ports != nil && ports.Contains(port) {
-		return flowKey{p, port}
+		return flowKey{p, 1 + port%rxPeerFlows}
 	}
 	return flowKey{peer: p}
 }
@@ -202,6 +259,7 @@ func (r *receiver) signal(e *element) (empty bool) {
 	if e.skip < e.N {
 		return false
 	}
+	r.queue.leave(e.flow)
 	r.queue.forget(e)
 	return true
 }
@@ -213,6 +271,7 @@ func (q *rxQueue) pop(now int64) (e element, sparse, ok bool) {
 		return e, false, false
 	}
 	q.messages -= e.messages()
+	q.leave(e.flow)
 	if e.N >= bulkThreshold {
 		q.bulk--
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // arrived returns a datagram of n bytes for a receiver index, from a host's port.
@@ -47,6 +48,17 @@ func (r *rig) separate(a, b uint16) {
 	bucket := func(port uint16) uint64 { return maphash.Comparable(q.seed, receivedFlow(r.peer, port)) % rxFlows }
 	for bucket(a) == bucket(b) {
 		q.seed = maphash.MakeSeed()
+	}
+}
+
+// separateFrom gives the receive queue a seed by which the first flow of the rig's peer has a bucket that no flow of other has.
+func (r *rig) separateFrom(other *Peer) {
+	q := &r.rx.queue
+	bucket := func(f flowKey) uint64 { return maphash.Comparable(q.seed, f) % rxFlows }
+	for port := uint16(0); port <= rxPeerFlows; port++ {
+		if bucket(flowKey{other, port}) == bucket(flowKey{peer: r.peer}) {
+			q.seed, port = maphash.MakeSeed(), 0
+		}
 	}
 }
 
@@ -270,6 +282,54 @@ func TestFullReceiveQueueDropsFromFattestFlow(t *testing.T) {
 	}
 	if dropped := int(r.drops(drop.RXQueueFull)); dropped == 0 || got['f']+dropped != sent {
 		t.Errorf("of %d packets, %d were delivered and %d counted as dropped", sent, got['f'], dropped)
+	}
+}
+
+// TestManyPortsTakeNoShareOfOtherPeers has a peer that announces all ports as its source ports, and sends from another one each time, far more than
+// the lane can open. Another peer sends bulk from one port.
+func TestManyPortsTakeNoShareOfOtherPeers(t *testing.T) {
+	for name, body := range map[string]int{"large": 1300, "small": 8} {
+		r := newRig(t)
+		greedy, _ := r.newPeer("10.0.0.9/32")
+		_, theirs := r.newSession(greedy, true)
+		greedy.Gathered.Store(&spread.Ports{First: 1, Last: 65535})
+		r.separateFrom(greedy)
+		const begin, rounds, packets, every = 20, 40, 10, 16 // at the beginning each flow is a sparse one
+		from := flow.Ends{Src: mustPort("10.0.0.9:5"), Dst: out4.Src}
+		own, share := 0, 0
+		for round := range rounds {
+			for i := range rxSlots {
+				if i%every == 0 {
+					r.put(i, there, 'b', packets)
+					continue
+				}
+				var run []byte
+				for range packets {
+					run = append(run, r.message(theirs, from.UDP(make([]byte, body)))...)
+				}
+				r.arriveFrom(i, fromPort(1000+uint16(round*rxSlots+i)), run, len(run)/packets)
+			}
+			before, _ := greedy.Traffic()
+			r.rx.handleReceived(rxSlots)
+			after, _ := greedy.Traffic()
+			opened := packetsOf(t, r.delivered()...)
+			if round < begin {
+				continue
+			}
+			for _, p := range opened {
+				if p[len(p)-1] == 'b' {
+					own += len(p)
+				}
+			}
+			share += int(after - before)
+		}
+		if own < share/2 {
+			t.Errorf("%s: %d bytes of the peer with one port were opened, and %d of the other", name, own, share)
+		}
+		r.rx.batch(0)
+		if q := &r.rx.queue; len(q.peers) != 0 || q.messages != 0 {
+			t.Errorf("%s: an empty queue has %d peers and %d messages", name, len(q.peers), q.messages)
+		}
 	}
 }
 
