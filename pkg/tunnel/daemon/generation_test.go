@@ -4,11 +4,15 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -32,8 +36,37 @@ func TestNewGenerationIsRecognised(t *testing.T) {
 	}
 }
 
-// TestGenerationWatchEndsWithItsContext does not cover an event: only a hypervisor changes the ID. Sockets of earlier tests may be closed
-// meanwhile.
+// TestGenerationWatchReportsEvent sends the event of vmgenid to the sockets of a network namespace, as the kernel does to those of all.
+func TestGenerationWatchReportsEvent(t *testing.T) {
+	lab, err := netlab.New("generation")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	expect.NoError(t, err)
+	defer lab.Close()
+	host, err := lab.Host("a")
+	expect.NoError(t, err)
+	copied := make(chan struct{}, 1)
+	expect.NoError(t, host.Do(func() error {
+		if err := watchGeneration(t.Context(), slog.New(slog.DiscardHandler), func() { copied <- struct{}{} }); err != nil {
+			return err
+		}
+		return sendUevent("change@/devices/x\x00ACTION=change\x00NEW_VMGENID=1\x00")
+	}))
+	<-copied
+}
+
+// sendUevent sends an event to all sockets of kernel events in the thread's network namespace.
+func sendUevent(event string) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_KOBJECT_UEVENT)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, []byte(event), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: kernelEvents})
+}
+
+// TestGenerationWatchEndsWithItsContext: sockets of earlier tests may be closed meanwhile.
 func TestGenerationWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
