@@ -190,7 +190,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test test-arm64 test-race test-kube test-cluster test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test sim test-arm64 test-race test-kube test-cluster test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels
 	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4
@@ -382,7 +382,7 @@ endef
 
 .PHONY: deps-test
 deps-test: need-go
-	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux)
+	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux patch)
 
 .PHONY: deps-kube
 deps-kube: need-go

@@ -3,9 +3,11 @@
 package sim
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -117,6 +119,23 @@ func TestSchedulesSurviveEncoding(t *testing.T) {
 	for _, text := range []string{`{"hosts":2}{"do":"nothing","a":1}`, `{"hosts":2}{"do":"send","a":3}`, `{"host":2}`, ``} {
 		if _, err := parseSchedule([]byte(text)); err == nil {
 			t.Errorf("%q was parsed", text)
+		}
+	}
+}
+
+// TestMutantsApply finds patches that the sources have left behind: only `make sim-mutants` applies them.
+func TestMutantsApply(t *testing.T) {
+	files, err := filepath.Glob("mutants/*.patch")
+	if err != nil || len(files) < 20 {
+		t.Fatalf("got %d patches, error %v, want at least 20", len(files), err)
+	}
+	for _, name := range files {
+		out, err := exec.Command("patch", "--dry-run", "--directory=../..", "--strip=1", "--input="+filepath.Join("test/sim", name)).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
 		}
 	}
 }
