@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/tunnel"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -60,6 +61,22 @@ func TestContextEndsTunnel(t *testing.T) {
 	cancel()
 	<-tn.Done()
 	tn.Close()
+}
+
+func TestCopyAndResumeOfMachineRenewSessions(t *testing.T) {
+	network := underlay.NewNetwork(nil)
+	a, hostA, keyA := memoryTunnel(t.Context(), network, "192.0.2.1", "2001:db8::1")
+	b, hostB, keyB := memoryTunnel(t.Context(), network, "192.0.2.2", "2001:db8::2")
+	defer a.Close()
+	defer b.Close()
+	addPeer(a, keyB.Public(), "192.0.2.2:51820", "10.0.0.2/32")
+	addPeer(b, keyA.Public(), "192.0.2.1:51820", "10.0.0.1/32")
+	exchange(t.Context(), hostA, hostB, append(make([]byte, offload.VnetHdrLen), udpPacket("10.0.0.1", "10.0.0.2", "hello")...))
+	for name, renew := range map[string]func(){"copied": a.MachineCopied, "resumed": a.MachineResumed} {
+		before := a.Status().Peers[0].LastHandshake
+		renew()
+		expect.Eventually(t, "the session is renewed: "+name, func() bool { return a.Status().Peers[0].LastHandshake.After(before) })
+	}
 }
 
 func TestFormatShowsNoKeys(t *testing.T) {
