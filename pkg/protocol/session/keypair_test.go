@@ -104,33 +104,51 @@ func TestReserveStopsAtRejectAfterMessagesForGood(t *testing.T) {
 	}
 }
 
+// TestReserveNeverRepeatsCounter has two lanes that reserve until each has often been interrupted by the other, so that they run at the same time
+// on a busy machine, too.
 func TestReserveNeverRepeatsCounter(t *testing.T) {
 	for _, start := range []uint64{0, casFrom - 1000, RejectAfterMessages - 1000} {
 		a, _ := newPair(t, 0)
 		a.next.Store(start)
-		var mu sync.Mutex
-		seen := map[uint64]bool{}
+		var lanes [2]reserver
 		var wg sync.WaitGroup
-		for lane := range 4 {
-			wg.Go(func() {
-				for range 200 {
-					n := lane + 3
-					first, ok := a.Reserve(n)
-					if !ok {
-						continue
-					}
-					mu.Lock()
-					for c := first; c < first+uint64(n); c++ {
-						if seen[c] || c >= RejectAfterMessages {
-							t.Errorf("counter %d was reserved twice or is beyond the limit", c)
-						}
-						seen[c] = true
-					}
-					mu.Unlock()
-				}
-			})
+		for i := range lanes {
+			wg.Go(func() { lanes[i].run(t, a, start) })
 		}
 		wg.Wait()
+		for block := range min(len(lanes[0].blocks), len(lanes[1].blocks)) {
+			if lanes[0].blocks[block] && lanes[1].blocks[block] {
+				t.Fatalf("counter %d was reserved twice", start+uint64(block)*reservedBlock)
+			}
+		}
+	}
+}
+
+// reservedBlock is the size of the blocks that a reserver reserves.
+const reservedBlock = 3
+
+// reserver is a lane that notes the blocks that it has reserved, by their order.
+type reserver struct{ blocks []bool }
+
+func (r *reserver) run(t *testing.T, k *Keypair, start uint64) {
+	const maxBlocks, wantInterrupted = 5_000_000, 20_000
+	next := start
+	for interrupted := 0; len(r.blocks) < maxBlocks && interrupted < wantInterrupted; {
+		first, ok := k.Reserve(reservedBlock)
+		if !ok {
+			return // failed calls do not advance the counter
+		}
+		block := int((first - start) / reservedBlock)
+		if first < next || first+reservedBlock > RejectAfterMessages {
+			t.Errorf("counter %d was reserved twice or is beyond the limit", first)
+			return
+		}
+		if first > next {
+			interrupted++
+		}
+		next = first + reservedBlock
+		r.blocks = append(r.blocks, make([]bool, block-len(r.blocks))...)
+		r.blocks = append(r.blocks, true)
 	}
 }
 

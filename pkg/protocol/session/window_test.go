@@ -157,7 +157,7 @@ func TestAcceptRunIgnoresExcessEntries(t *testing.T) {
 
 // Lanes race for the same counters, singly and in trains, while the window moves on under them.
 func TestWindowConcurrentAcceptIsUnique(t *testing.T) {
-	const lanes, total = 4, 200_000
+	const lanes, total = 4, 2_000_000
 	var w Window
 	accepted := make([]atomic.Uint32, total)
 	var wg sync.WaitGroup
@@ -178,12 +178,13 @@ func TestWindowConcurrentAcceptIsUnique(t *testing.T) {
 	}
 }
 
-// raceThrough offers the counters in ascending trains with echoes of those just behind.
+// raceThrough offers the counters in ascending trains with echoes of those just behind. It goes on where the fastest lane is, so that lanes contend
+// whenever they run at the same time.
 func raceThrough(w *Window, accepted []atomic.Uint32, lane uint64) {
 	r := rand.New(rand.NewPCG(lane, 3))
 	counters := make([]uint64, 0, 64)
 	fresh := make([]bool, 64)
-	for base := 0; base < len(accepted); base += 40 {
+	for base := 0; base < len(accepted); base = max(base+40, int(w.newest.Load()<<blockShift)) {
 		counters = counters[:0]
 		for i := base; i < min(base+40, len(accepted)); i++ {
 			counters = append(counters, uint64(i))
@@ -203,7 +204,7 @@ func raceThrough(w *Window, accepted []atomic.Uint32, lane uint64) {
 
 // Lanes meet before each block and then contend for its slot.
 func TestWindowSlotContentionAcceptsEachCounterOnce(t *testing.T) {
-	const lanes, rounds = 2, 5000
+	const lanes, rounds = 2, 20_000
 	var w Window
 	var arrived, accepted atomic.Int64
 	var wg sync.WaitGroup
