@@ -157,14 +157,16 @@ func (l lateResponses) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return nil
 }
 
-// unheard counts data messages, and drops them until heard is set.
+// unheard counts data messages that are delivered. It drops others, which early counts, until heard is set.
 type unheard struct {
 	messages
+	early messages
 	heard atomic.Bool
 }
 
 func (u *unheard) filter(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
 	if kind, _ := wire.Classify(datagram); kind == wire.TypeData && !u.heard.Load() {
+		_ = u.early.filter(from, to, datagram)
 		return underlay.Drop
 	}
 	return u.messages.filter(from, to, datagram)
@@ -199,6 +201,22 @@ func TestResponderAnswersOnConfirmedSession(t *testing.T) {
 	if current, _ := peer.Sessions(); current != fresh || fresh == nil {
 		t.Errorf("the answer goes with %v, want %v", current, fresh)
 	}
+}
+
+// TestResponderSendsNothingUntilSessionIsUsed: only a message in the session shows that the initiator has the keys. Until then no data, hello,
+// keepalive or probe leaves.
+func TestResponderSendsNothingUntilSessionIsUsed(t *testing.T) {
+	seen, a, b := unconfirmed(t)
+	b.PeerOf(a.Public()).Stage(flow.WithVnetHeader(b.To(a, 0, false).UDP(nil)), 1)
+	b.Step()
+	if n := seen.early.sent(2, wire.TypeData); n != 0 {
+		t.Errorf("the responder sent %d messages in a session that the initiator has not used", n)
+	}
+	seen.heard.Store(true)
+	a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+	b.Next()
+	b.Step()
+	a.Next()
 }
 
 // TestLanesDeferWorkToWorkers: logging, timers, and hellos, for which up to 64 ports are opened.
