@@ -7,6 +7,8 @@ import (
 	"crypto/cipher"
 	"encoding/binary"
 	"fmt"
+	"math"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -131,8 +133,14 @@ var actions = []func(*script, *message){
 	func(s *script, m *message) { m.plain[1+s.byte()%(packet.IPv4HeaderLen-1)] = byte(s.byte()) }, // wireguard-go passes bad header lengths
 	func(s *script, m *message) { m.plain = m.plain[:s.byte()%len(m.plain)] },
 	func(s *script, m *message) { m.index = uint32(s.word()) },
+	func(s *script, m *message) { m.plain = numbered6(m.plain, s.byte()) },
 	func(s *script, m *message) {
-		m.plain = slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(s.byte())}, m.plain)
+		if n := s.byte(); n%2 == 0 {
+			m.counter |= 1 << 63 // without bit 62, which is that of streams
+			s.next = m.counter + 1
+		} else {
+			m.counter = math.MaxUint64 - uint64(n) // of no session: see session.RejectAfterMessages
+		}
 	},
 }
 
@@ -158,6 +166,16 @@ func numbered(n int) []byte {
 	return p
 }
 
+// numbered6 returns an IPv6 packet around a numbered one, from the peer if n is even. Its header says that n bytes follow.
+func numbered6(p []byte, n int) []byte {
+	h := make([]byte, packet.IPv6HeaderLen)
+	h[0], h[5], h[6], h[7] = 0x60, byte(n), 253, 64
+	copy(h[8:], netip.MustParseAddr("fd00::2").AsSlice())
+	copy(h[24:], netip.MustParseAddr("fd00::1").AsSlice())
+	h[23] += byte(n % 2)
+	return append(h, p...)
+}
+
 // wireguardGoWindow is the distance behind the newest counter up to which wireguard-go accepts a counter. Ropewalk's window is larger.
 const wireguardGoWindow = 8128
 
@@ -172,6 +190,7 @@ func FuzzSameDecision(f *testing.F) {
 	}
 	f.Add([]byte{0, 1, 0x1f, 0xc0, 2, 0x1f, 0xbe, 2, 0x1f, 0xbf, 2, 0, 1}) // at the window's end
 	f.Add([]byte{0, 1, 0xff, 0xff, 1, 0xff, 0xff, 2, 0x1f, 0xc0, 3, 0, 3, 1, 3, 2, 3, 3})
+	f.Add([]byte{0, 14, 20, 14, 28, 14, 27, 14, 40, 14, 0, 15, 1, 15, 2, 0, 15, 255, 2, 0, 1, 3, 2, 0, 15, 4, 14, 28}) // IPv6, and the largest counters
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, deadline := &script{rest: b}, inputDeadline()
 		ours, theirs := newDecider(t, implementations[0], 0), newDecider(t, implementations[2], 0)

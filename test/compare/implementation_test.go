@@ -62,7 +62,7 @@ func trainsOf(tb testing.TB, from, to endConfig, s shape) (trains [flows]train) 
 	tb.Helper()
 	for i := range trains {
 		f := flow.Flow{ID: uint32(i), Ends: flow.Ends{
-			Src: netip.AddrPortFrom(to.allowed.Addr(), uint16(1000+i)), Dst: netip.AddrPortFrom(from.allowed.Addr(), 2000),
+			Src: netip.AddrPortFrom(to.allowed[0].Addr(), uint16(1000+i)), Dst: netip.AddrPortFrom(from.allowed[0].Addr(), 2000),
 		}}
 		trains[i].element = f.Train(s.train, s.size-tcpHeaders)
 		packets, err := flow.Packets(trains[i].element)

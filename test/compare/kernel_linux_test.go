@@ -107,10 +107,11 @@ func openTap(tb testing.TB, ifindex int) *os.File {
 func configureKernel(tb testing.TB, name string, s endConfig, local, remote netip.AddrPort) {
 	tb.Helper()
 	key, port := wgtypes.Key(s.key), int(local.Port())
-	allowed := net.IPNet{IP: s.allowed.Addr().AsSlice(), Mask: net.CIDRMask(s.allowed.Bits(), s.allowed.Addr().BitLen())}
-	c := wgtypes.Config{PrivateKey: &key, ListenPort: &port, Peers: []wgtypes.PeerConfig{
-		{PublicKey: wgtypes.Key(s.peerKey), Endpoint: net.UDPAddrFromAddrPort(remote), AllowedIPs: []net.IPNet{allowed}},
-	}}
+	first := wgtypes.PeerConfig{PublicKey: wgtypes.Key(s.peerKey), Endpoint: net.UDPAddrFromAddrPort(remote)}
+	for _, p := range s.allowed {
+		first.AllowedIPs = append(first.AllowedIPs, net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())})
+	}
+	c := wgtypes.Config{PrivateKey: &key, ListenPort: &port, Peers: []wgtypes.PeerConfig{first}}
 	for _, k := range s.others {
 		c.Peers = append(c.Peers, wgtypes.PeerConfig{PublicKey: wgtypes.Key(k)})
 	}

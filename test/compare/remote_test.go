@@ -23,11 +23,11 @@ type endConfig struct {
 	key     noise.PrivateKey
 	peerKey noise.PublicKey
 	peer    netip.AddrPort    // the peer's endpoint
-	allowed netip.Prefix      // the peer's allowed IPs
+	allowed []netip.Prefix    // the peer's allowed IPs, IPv4 first
 	others  []noise.PublicKey // peers without endpoint and allowed IPs
 }
 
-// newEndConfigs returns the configurations of both ends. Our inner address is 10.0.0.1, theirs 10.0.0.2.
+// newEndConfigs returns the configurations of both ends. Our inner addresses are 10.0.0.1 and fd00::1, theirs 10.0.0.2 and fd00::2.
 func newEndConfigs(tb testing.TB) (ours, theirs endConfig) {
 	tb.Helper()
 	for _, s := range []*endConfig{&ours, &theirs} {
@@ -39,7 +39,8 @@ func newEndConfigs(tb testing.TB) (ours, theirs endConfig) {
 	}
 	ours.peerKey, theirs.peerKey = theirs.key.Public(), ours.key.Public()
 	ours.peer, theirs.peer = netip.MustParseAddrPort("192.0.2.2:51820"), netip.MustParseAddrPort("192.0.2.1:51820")
-	ours.allowed, theirs.allowed = netip.MustParsePrefix("10.0.0.2/32"), netip.MustParsePrefix("10.0.0.1/32")
+	ours.allowed = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/32"), netip.MustParsePrefix("fd00::2/128")}
+	theirs.allowed = []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::1/128")}
 	return ours, theirs
 }
 

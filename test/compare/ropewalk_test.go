@@ -29,10 +29,11 @@ func startRopewalk(tb testing.TB, e *memoryNet, s endConfig) {
 	})
 	tb.Cleanup(d.Close)
 	off, port := config.SpreadOff, s.peer.Port()
-	peers := []config.Peer{{
-		PublicKey: s.peerKey, Endpoint: &config.Endpoint{AddrPort: s.peer},
-		AllowedIPs: []config.AllowedIP{{Prefix: s.allowed}},
-	}}
+	first := config.Peer{PublicKey: s.peerKey, Endpoint: &config.Endpoint{AddrPort: s.peer}}
+	for _, prefix := range s.allowed {
+		first.AllowedIPs = append(first.AllowedIPs, config.AllowedIP{Prefix: prefix})
+	}
+	peers := []config.Peer{first}
 	for _, key := range s.others {
 		peers = append(peers, config.Peer{PublicKey: key})
 	}

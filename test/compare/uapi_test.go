@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
@@ -63,10 +64,19 @@ func (s *script) key() string {
 
 // publicKey returns a key that is not zero: wireguard-go without a private key has that one as its own.
 func (s *script) publicKey() string {
+	if len(s.rest) > 0 && s.rest[0] == 251 {
+		return ownKey(s.byte())
+	}
 	if key := s.key(); strings.Trim(key, "0") != "" || len(key) != 64 {
 		return key
 	}
 	return strings.Repeat("1", 64)
+}
+
+// ownKey returns the public key of one of the private keys that key returns: an interface is no peer of itself.
+func ownKey(n int) string {
+	private := noise.PrivateKey{31: byte(n%4 + 1)}
+	return private.Public().Hex()
 }
 
 // flags returns lines that follow a peer's key. Later in a section wireguard-go applies them to what came before, and the kernel's
@@ -127,6 +137,8 @@ func FuzzSameConfiguration(f *testing.F) {
 	for i := range configKeys {
 		f.Add([]byte{2, 1, 0, 2, 1, 1, 1, byte(i), 3, 0, 1, 10, 1, 1, 1, 24, byte(i), 130, 2, 24, 1})
 	}
+	f.Add([]byte{0, 251, 1, 1, 1, 10, 1, 1, 1, 24, 2, 3})
+	f.Add([]byte{2, 3, 0, 251, 1, 1, 1, 10, 1, 1, 1, 24, 0, 251, 1, 1, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 200 {
 			return

@@ -21,8 +21,10 @@ func startWireGuardGo(tb testing.TB, e *memoryNet, s endConfig) {
 	t := &wireguardGoTUN{net: e, events: make(chan wgtun.Event, 1)}
 	d := wg.NewDevice(t, &bind{net: e, peer: bindEndpoint{s.peer}}, wg.NewLogger(wg.LogLevelSilent, ""))
 	tb.Cleanup(d.Close)
-	set := fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=%s\n",
-		s.key.Hex(), s.peer.Port(), s.peerKey.Hex(), s.peer, s.allowed)
+	set := fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\n", s.key.Hex(), s.peer.Port(), s.peerKey.Hex(), s.peer)
+	for _, prefix := range s.allowed {
+		set += fmt.Sprintf("allowed_ip=%s\n", prefix)
+	}
 	for _, key := range s.others {
 		set += fmt.Sprintf("public_key=%s\n", key.Hex())
 	}
