@@ -131,7 +131,11 @@ const reservedBlock = 3
 type reserver struct{ blocks []bool }
 
 func (r *reserver) run(t *testing.T, k *Keypair, start uint64) {
-	const maxBlocks, wantInterrupted = 5_000_000, 20_000
+	const wantInterrupted = 20_000
+	maxBlocks := 5_000_000
+	if testing.Short() { // the race detector needs some 20 times as long
+		maxBlocks /= 20
+	}
 	next := start
 	for interrupted := 0; len(r.blocks) < maxBlocks && interrupted < wantInterrupted; {
 		first, ok := k.Reserve(reservedBlock)
