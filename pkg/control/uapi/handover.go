@@ -24,8 +24,8 @@ import (
 // daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
 // when the successor has the interface, or has failed.
 
-// handover passes the connection to the daemon. On success it returns io.EOF, which ends the connection.
-func (s *Server) handover(lines *lineReader, conn net.Conn) error {
+// handover passes the connection to the daemon. On success it returns io.EOF, which ends the connection. So does the end of ctx.
+func (s *Server) handover(ctx context.Context, lines *lineReader, conn net.Conn) error {
 	if err := readEnd(lines); err != nil {
 		return err
 	}
@@ -36,6 +36,8 @@ func (s *Server) handover(lines *lineReader, conn net.Conn) error {
 	if err := checkUser(c); err != nil {
 		return err
 	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
 	if err := s.Handover(c); err != nil {
 		return wrapHandler(err)
 	}

@@ -52,8 +52,8 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	return (&Server{Handler: h}).Serve(ctx, l)
 }
 
-// Serve answers clients until ctx ends, then closes l and all connections, waits for the operations that run, and
-// returns nil. It returns an error when l fails before.
+// Serve answers clients until ctx ends, then closes l and all connections, waits for the operations that run and for clients to read their
+// answers, and returns nil. It returns an error when l fails before.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var clients sync.WaitGroup
@@ -100,9 +100,13 @@ func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 
 // serveConn answers one client's operations, one after the other.
 func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.Slot) {
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
 	defer conn.Close()
+	end := func() {
+		conn.SetReadDeadline(time.Unix(1, 0)) // no further request
+		conn.SetWriteDeadline(time.Now().Add(lastReplyTimeout))
+	}
+	stop := context.AfterFunc(ctx, end)
+	defer stop()
 	lines := newLineReader(conn, 0)
 	lines.onEnd = slot.Serve
 	idle := s.Idle
@@ -110,18 +114,24 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.S
 		idle = idleTimeout
 	}
 	conn.SetReadDeadline(time.Now().Add(min(idle, firstTimeout)))
-	if lines.waitReadable() != nil {
+	if ctx.Err() != nil || lines.waitReadable() != nil {
 		return
 	}
 	for {
 		lines.beginOperation(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
+		if ctx.Err() != nil { // the deadline replaces that of end
+			return
+		}
 		answer, more, replied := s.operation(ctx, lines, conn)
 		if len(answer) == 0 {
 			return
 		}
 		slot.Wait() // a client that does not read its answer makes room for others, too
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+		if ctx.Err() != nil {
+			end()
+		}
 		_, err := conn.Write(answer)
 		if replied != nil {
 			replied()
@@ -145,7 +155,7 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 	case op == opUpgrade:
 		replied, err = s.upgrade(ctx, lines, conn)
 	case op == opHandover:
-		err = s.handover(lines, conn)
+		err = s.handover(ctx, lines, conn)
 	default:
 		body, err = s.dispatch(op, lines)
 	}

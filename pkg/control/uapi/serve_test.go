@@ -347,6 +347,56 @@ func TestServeClosesClientsWhenContextEnds(t *testing.T) {
 	})
 }
 
+// TestClientGetsItsAnswerAfterTheContextEnds: a daemon that ends, perhaps after a handover, answers the requests that it has read.
+func TestClientGetsItsAnswerAfterTheContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &uapi.Server{Handler: &uapitest.Device{}, Flows: func() any {
+			cancel()
+			synctest.Wait()
+			return 7
+		}}
+		l := make(pipes)
+		done := make(chan error)
+		go func() { done <- s.Serve(ctx, l) }()
+		client, server := net.Pipe()
+		l <- server
+		if _, err := io.WriteString(client, "flows=1\n\n"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(client); err != nil || string(answer) != "7\nerrno=0\n\n" {
+			t.Errorf("got %q, error %v, want the answer", answer, err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestServeEndsDespiteClientThatReadsNothing has a client that does not read its answer when the context ends.
+func TestServeEndsDespiteClientThatReadsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := make(pipes)
+		done := make(chan error)
+		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		client, server := net.Pipe()
+		l <- server
+		if _, err := io.WriteString(client, "get=1\n\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // until the answer is being written
+		cancel()
+		began := time.Now()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("Serve ended after %s", took)
+		}
+	})
+}
+
 // shortage is a listener that runs out of descriptors once.
 type shortage struct {
 	pipes

@@ -27,6 +27,8 @@ const (
 	firstTimeout = 5 * time.Second  // from connecting to the first byte, so that idle clients do not block others for long
 	idleTimeout  = 60 * time.Second // from the first byte to the end of the first request, and from the end of one request to that of the next
 	replyTimeout = 30 * time.Second // for a client to read its answer
+	// lastReplyTimeout is replyTimeout once the Server ends.
+	lastReplyTimeout = 5 * time.Second
 )
 
 // How a server handles its own shortages and failed requests.
