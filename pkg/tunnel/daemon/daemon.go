@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
@@ -168,6 +169,9 @@ func (d *Daemon) Configure(c config.Device) error {
 	defer d.configuring.RUnlock()
 	d.mu.RLock()
 	defer d.mu.RUnlock()
+	if d.handedOver {
+		return fmt.Errorf("configuring %s: %w, repeat the change: %w", d.tunnel.tun.Name(), ErrHandedOver, syscall.EAGAIN)
+	}
 	return d.tunnel.Configure(c)
 }
 

@@ -314,6 +314,15 @@ func TestSecondHandoverIsRefusedWithoutOffer(t *testing.T) {
 	}
 }
 
+// TestChangeDuringHandoverIsToBeRepeated has one that has waited for the end of the handover.
+func TestChangeDuringHandoverIsToBeRepeated(t *testing.T) {
+	d := newUpgradeDaemon(nil)
+	d.handedOver = true
+	if err := d.Configure(config.Device{}); !errors.Is(err, syscall.EAGAIN) {
+		t.Errorf("got error %v, want %v", err, syscall.EAGAIN)
+	}
+}
+
 func TestReceiveHandoverWithoutPredecessorFails(t *testing.T) {
 	_, err := ReceiveHandover(t.Context(), Options{Name: "rwnobody", Log: slog.New(slog.DiscardHandler)})
 	if !errors.Is(err, os.ErrNotExist) {
