@@ -27,6 +27,8 @@ const (
 	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
 	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
+	// waitingMessageBytes is what a waiting message takes besides its plaintext: its session.Message, and its part of the ring of spread.Order.
+	waitingMessageBytes = 64
 	// streamBytes bounds the memory of the replay windows of all streams of all peers: those of 400 sessions.
 	streamBytes = 128 << 20
 	// orderPause is the pause between two receive calls while messages wait and none arrive.
@@ -62,7 +64,7 @@ type order struct {
 	number  uint32
 	flow    packet.Flow // the inner flow of the first message
 	usedAt  int64
-	bytes   int // of buffers
+	bytes   int // of its trains
 }
 
 // waitingTrain holds messages that arrived together and wait. The buffer has copies of their plaintexts.
@@ -72,6 +74,7 @@ type waitingTrain struct {
 	messages []session.Message
 	verified uint64 // bit i: the checksums of the packet in messages[i] are correct
 	left     int    // messages that still wait
+	bytes    int    // of memory
 }
 
 // waitingMessage is one message of a train.
@@ -83,7 +86,7 @@ type waitingMessage struct {
 // orders are the received streams of a lane.
 type orders struct {
 	list   []*order
-	bytes  int             // of buffers
+	bytes  int             // of these trains
 	trains int             // that wait
 	free   []*waitingTrain // unused
 
@@ -292,8 +295,9 @@ func (r *receiver) newWaitingTrain(o *order, messages []session.Message, e *elem
 	t.element.Buf, t.element.buffer = nil, nil // handled before
 	t.element.waited = true
 	t.messages, t.verified, t.left = t.messages[:0], 0, 0
-	r.orders.bytes += len(t.buffer.bytes)
-	o.bytes += len(t.buffer.bytes)
+	t.bytes = len(t.buffer.bytes) + len(messages)*waitingMessageBytes
+	r.orders.bytes += t.bytes
+	o.bytes += t.bytes
 	r.orders.trains++
 	return t
 }
@@ -366,13 +370,13 @@ func (r *receiver) deliverWaiting(o *order, w *waitingRun) {
 	if t.left -= w.to - w.from; t.left > 0 {
 		return
 	}
-	r.orders.bytes -= len(t.buffer.bytes)
-	o.bytes -= len(t.buffer.bytes)
+	r.orders.bytes -= t.bytes
+	o.bytes -= t.bytes
 	r.orders.trains--
 	r.queue.buffers.release(t.buffer)
 	t.buffer, t.element = nil, element{}
 	clear(t.messages)
-	if len(r.orders.free) < maxOrders {
+	if len(r.orders.free) < maxOrders && cap(t.messages) <= maxOpenMessages {
 		r.orders.free = append(r.orders.free, t)
 	}
 	r.flushIfFull()

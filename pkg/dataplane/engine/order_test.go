@@ -217,6 +217,26 @@ func TestPeerMayHaveAllItsStreamsAtOneLane(t *testing.T) {
 	}
 }
 
+// TestEmptyWaitingMessagesTakeMemory has a peer that sends a train of keepalives, which need next to no buffer.
+func TestEmptyWaitingMessagesTakeMemory(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	s := r.stream(0)
+	var run []byte
+	for n := range uint64(maxRunMessages) {
+		run = append(run, r.sealAs(s.first+1+n, nil)...)
+	}
+	r.receive(run, wire.DataOverhead)
+	if o := r.rx.orders.list[0]; o.Waiting() != maxRunMessages || r.rx.orders.bytes < maxRunMessages*waitingMessageBytes {
+		t.Errorf("%d messages wait, with %d bytes", o.Waiting(), r.rx.orders.bytes)
+	}
+	r.now += 2 * int64(spread.MaxOrderWait)
+	r.rx.handleReceived(0)
+	if r.rx.orders.waiting() || r.rx.orders.bytes != 0 || len(r.rx.orders.free) != 0 {
+		t.Errorf("%d bytes wait, and %d large trains are kept", r.rx.orders.bytes, len(r.rx.orders.free))
+	}
+}
+
 // TestWaitingBytesAreBounded sends every other message, so that all wait.
 func TestWaitingBytesAreBounded(t *testing.T) {
 	r := newRig(t)
