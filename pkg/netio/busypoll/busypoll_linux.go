@@ -25,6 +25,15 @@ func Poll(fds []unix.PollFd, busy bool) error {
 	return poll(fds, 0)
 }
 
+// PollFor is Poll for at most limit, which is short enough to keep the P: less than spinInterval. It does not report whether one of fds is
+// ready.
+func PollFor(fds []unix.PollFd, limit time.Duration) error {
+	if _, errno := pollRaw(fds, min(limit, spinInterval)); errno != 0 && errno != unix.EINTR {
+		return errno
+	}
+	return nil
+}
+
 // poll keeps its P for at most that many spins, and then blocks.
 func poll(fds []unix.PollFd, spins int) error {
 	for range spins {

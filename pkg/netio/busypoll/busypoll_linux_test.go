@@ -70,6 +70,20 @@ func TestPollReturnsItsErrors(t *testing.T) {
 	})
 }
 
+func TestPollForReturnsWithoutEvent(t *testing.T) {
+	r, w := pipe(t)
+	fds := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
+	if err := PollFor(fds, time.Millisecond); err != nil || fds[0].Revents != 0 {
+		t.Errorf("got error %v, %+v, want no error", err, fds)
+	}
+	if _, err := unix.Write(w, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := PollFor(fds, time.Hour); err != nil || fds[0].Revents != unix.POLLIN {
+		t.Errorf("got error %v, %+v, want no error", err, fds)
+	}
+}
+
 // TestPollWakesWhileSpinningOrBlocking writes at once, and long after the last spin.
 func TestPollWakesWhileSpinningOrBlocking(t *testing.T) {
 	both(t, func(t *testing.T, busy bool) {

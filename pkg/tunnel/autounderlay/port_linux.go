@@ -13,6 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // maxLookups is the number of peers whose routes are looked up for a choice.
@@ -84,12 +86,20 @@ var (
 func Open(c Config) (*Port, error) {
 	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), lanes: c.UDP.Lanes(), mode: c.Mode, receiveCPUs: c.ReceiveCPUs, mark: c.Mark}
 	p.peerRegistry = newPeerRegistry(p.reconsider)
-	x, err := xdp.Open(xdp.Config{UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, Mark: c.Mark, BusyPoll: c.BusyPoll})
+	x, err := xdp.Open(xdp.Config{
+		UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, MayWait: mayWait, Mark: c.Mark, BusyPoll: c.BusyPoll,
+	})
 	if err != nil {
 		return nil, err
 	}
 	p.Port = x
 	return p, nil
+}
+
+// mayWait reports whether a datagram is no data message, so that a flood of its kind should not wake lanes.
+func mayWait(datagram []byte) bool {
+	kind, reason := wire.Classify(datagram)
+	return kind != wire.TypeData || reason != drop.None
 }
 
 // reconsider requests a new choice soon.

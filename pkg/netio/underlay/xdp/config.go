@@ -82,6 +82,9 @@ type Config struct {
 	reviewInterval time.Duration
 	// progress replaces xsk.Socket.TxProgress in tests; nil for none.
 	progress func() (done uint32, outstanding int)
+	// MayWait, if set, reports whether a datagram from the UDP port may wait for a millisecond, as a flood of handshake messages should. It gets
+	// the first of those that the kernel coalesced. The goroutines that receive call it.
+	MayWait func(datagram []byte) bool
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -116,7 +117,7 @@ func (l *lane) take(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	if n = l.receivePrevious(c, rx); n > 0 {
 		return n
 	}
-	due := c == nil || l.rx.udpReady || l.rx.xdpTurns >= maxXDPTurns
+	due := c == nil || (l.rx.udpReady || l.rx.xdpTurns >= maxXDPTurns) && l.rx.coalescer.wait() == 0
 	room := len(rx)
 	if due && (room > 1 || l.rx.xdpTurns > 0) {
 		room--
@@ -128,6 +129,7 @@ func (l *lane) take(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	if due && n < len(rx) {
 		m := l.udp.TryRecv(rx[n:])
 		l.rx.udpReady, l.rx.xdpTurns = m > 0, 0
+		l.rx.coalescer.note(rx[n:n+m], n+m == len(rx))
 		n += m
 	}
 	if c != nil && room == 0 && n == 0 {
@@ -162,16 +164,21 @@ func (l *lane) receivePrevious(c *laneSocket, rx []underlay.Datagrams) (n int) {
 	return 0
 }
 
-// wait blocks until one of the sockets is readable, or wake was called.
+// wait blocks until one of the sockets is readable, or wake was called. A UDP socket that coalesces is not readable before the next read
+// is due, but has been before, so that it will be read.
 func (l *lane) wait(c *laneSocket) error {
 	const udp, wake, xdp = 0, 1, 2
 	fds := [...]unix.PollFd{
 		udp: {Fd: int32(l.udp.FD()), Events: unix.POLLIN}, wake: {Fd: int32(l.wakeFD), Events: unix.POLLIN}, xdp: {Fd: -1},
 	}
+	limit := time.Duration(0)
 	if c != nil {
 		fds[xdp] = unix.PollFd{Fd: int32(c.socket.FD()), Events: unix.POLLIN}
+		if limit = l.rx.coalescer.wait(); limit > 0 {
+			fds[udp].Fd = -1
+		}
 	}
-	if err := l.poll(c, fds[:]); err != nil {
+	if err := l.poll(c, fds[:], limit); err != nil {
 		return fmt.Errorf("waiting for datagrams: %w", err)
 	}
 	if fds[wake].Revents != 0 {
@@ -186,9 +193,12 @@ func (l *lane) wait(c *laneSocket) error {
 const heldRetry = 2
 
 // poll waits for one of fds, but only briefly while the lane socket holds frames. No other goroutine would send them
-// before the next Send, which may wait for an answer to these frames.
-func (l *lane) poll(c *laneSocket, fds []unix.PollFd) error {
+// before the next Send, which may wait for an answer to these frames. A limit of 0 is none.
+func (l *lane) poll(c *laneSocket, fds []unix.PollFd, limit time.Duration) error {
 	if c == nil || !c.works() || !c.hasHeldFrames() {
+		if limit > 0 {
+			return busypoll.PollFor(fds, limit)
+		}
 		return busypoll.Poll(fds, l.port.busyPoll)
 	}
 	if err := c.socket.KickTx(); c.recordError(err) {

@@ -56,6 +56,7 @@ func Open(c Config) (*Port, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("setting up AF_XDP beside the UDP port: %w", err), p.closeLanes())
 		}
+		l.rx.coalescer.mayWait = c.MayWait
 		p.lanes = append(p.lanes, l)
 	}
 	if p.supervisor, err = startSupervisor(p, &c); err != nil {

@@ -21,6 +21,7 @@ type receiver struct {
 	descs        [rxBatch]xsk.Desc
 	xdpTurns     int  // receives since the last read of the UDP socket
 	udpReady     bool // the UDP socket has data, or had just now
+	coalescer    coalescer
 	lastSocket   *laneSocket
 	udpDrainLeft int // remaining reads of the UDP socket for datagrams from before lastSocket was set
 
