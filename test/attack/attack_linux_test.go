@@ -59,7 +59,7 @@ func newLab(t *testing.T) *lab {
 	})
 	expect.NoError(t, err)
 	t.Cleanup(func() { expect.NoError(t, l.Close()) })
-	h, err := l.AddHost("x", netip.PrefixFrom(attackedAddress, 24), netip.PrefixFrom(attackerAddress, 24))
+	h, err := attackerHost(l)
 	expect.NoError(t, err)
 	expect.NoError(t, l.A.Host.RouteVia(forgedAddresses, attackerAddress))
 	expect.NoError(t, l.A.Host.Forward())
@@ -67,6 +67,15 @@ func newLab(t *testing.T) *lab {
 	r := &lab{T: t, Lab: l, x: newAttacker(t, h, l.A.PublicKey()), running: running}
 	r.addPeers()
 	return r
+}
+
+// attackerHost connects the attacker to A by a cable of its own, or with -guard by that of the tunnel, which other hosts share as they share a NIC.
+func attackerHost(l *testbed.Lab) (*netlab.Host, error) {
+	near, far := netip.PrefixFrom(attackedAddress, 24), netip.PrefixFrom(attackerAddress, 24)
+	if !*guard {
+		return l.AddHost("x", near, far)
+	}
+	return l.B.Host, errors.Join(l.A.Host.SetUp(l.A.CableDevice, 0, near), l.B.Host.SetUp(l.B.CableDevice, 0, far))
 }
 
 // addPeers makes the attacker a peer, and adds others that do not answer.
@@ -121,7 +130,7 @@ func TestAttacksLeaveThroughput(t *testing.T) {
 		}
 	}
 	w.Flush()
-	t.Logf("TCP through the tunnel, underlay %s, %d packets per second\n%s", *mode, *rate, out.String())
+	t.Logf("TCP through the tunnel, underlay %s, guard %t, %d packets per second\n%s", *mode, *guard, *rate, out.String())
 }
 
 // measure returns a row of the table. Rounds alternate between the two ports.

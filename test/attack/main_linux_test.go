@@ -18,6 +18,7 @@ import (
 var (
 	duration = flag.Duration("attack", 0, "how long each attack lasts beside traffic, at most a minute; 0 sends a few thousand packets of each")
 	mode     = flag.String("underlay", "udp", "underlay of the attacked tunnel")
+	guard    = flag.Bool("guard", false, "attack through the device of the tunnel, where -underlay xdp has its guard, instead of another one")
 	rate     = flag.Int("rate", 100_000, "packets per second of an attack")
 	only     = flag.String("only", "", "measure only the attacks whose name contains this text")
 	ropewalk = program.Ropewalk()
