@@ -84,6 +84,7 @@ func (l *lane) transmit(yield func(bool)) {
 			return
 		default: // a packet that virtio-net cannot describe must not stop the lane
 			t.drop(drop.TXTUNRead, 1)
+			t.sendQueued()
 			time.Sleep(errorPause)
 		}
 	}

@@ -3,7 +3,9 @@
 package engine
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -397,6 +399,63 @@ func TestLaneWaitsForTUNAndSendBuffer(t *testing.T) {
 		t.Errorf("%d packets were sent, want 2", sent)
 	}
 	read("nothing waits", countingQueue{reads: 1})
+}
+
+// stepQueue is a Queue whose reads are the given functions.
+type stepQueue struct {
+	tun.Queue
+	steps []func(bufs [][]byte, sizes []int) (int, error)
+}
+
+func (q *stepQueue) Read(bufs [][]byte, sizes []int) (int, error) {
+	step := q.steps[0]
+	q.steps = q.steps[1:]
+	return step(bufs, sizes)
+}
+
+func (q *stepQueue) ReadOr(bufs [][]byte, sizes []int, _ []int32) (int, error) {
+	return q.Read(bufs, sizes)
+}
+
+func (q *stepQueue) TryRead([][]byte, []int) int { return 0 }
+
+// TestLaneSendsHeldRunWithoutSignalOfRoom: nothing tells the lane that the send buffer has room. The wait for it ends with a train, in vain, or
+// with a train that cannot be read.
+func TestLaneSendsHeldRunWithoutSignalOfRoom(t *testing.T) {
+	f := flow.Flow{Ends: out4}
+	read := func(bufs [][]byte, sizes []int) (int, error) {
+		sizes[0] = copy(bufs[0], f.Next(100))
+		return 1, nil
+	}
+	for name, c := range map[string]struct {
+		end  func([][]byte, []int) (int, error)
+		sent int
+	}{
+		"in vain":          {func([][]byte, []int) (int, error) { return 0, nil }, 1},
+		"with a train":     {read, 2},
+		"with a bad train": {func([][]byte, []int) (int, error) { return 0, errors.New("invalid train") }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, b := slowRig(t, 0)
+			sent := 0
+			r.tx.lane.queue = &stepQueue{steps: []func([][]byte, []int) (int, error){
+				read,
+				func(bufs [][]byte, sizes []int) (int, error) {
+					r.now += txRetry
+					b.room = 100
+					return c.end(bufs, sizes)
+				},
+				func([][]byte, []int) (int, error) {
+					sent = len(r.sent())
+					return 0, os.ErrClosed
+				},
+			}}
+			r.tx.lane.transmit(nil)
+			if sent != c.sent {
+				t.Errorf("%d packets were sent before the next read, want %d", sent, c.sent)
+			}
+		})
+	}
 }
 
 func TestLaneDoesNotWaitForFormerPort(t *testing.T) {
