@@ -75,6 +75,7 @@ func (t *transmitter) retry() {
 	}
 	t.countSent(q.sent)
 	q.keepHeld(kept)
+	t.noteOldest()
 }
 
 // resend passes the held runs to conn, in q.runs.
@@ -123,7 +124,25 @@ func (t *transmitter) hold(conn *underlay.Lane, r *underlay.Run, m *runMeta) {
 	h.run.Parts = h.parts[:]
 	t.advance(h, r.Sent)
 	q.held = append(q.held, h)
+	t.noteOldest()
 	m.peer.SlowPath.SendBufferFull()
+}
+
+// noteOldest publishes that another run is the oldest that is held, that a part of it was sent, or that none is held.
+func (t *transmitter) noteOldest() {
+	q, left := &t.queue, 0
+	var h *heldRun
+	if len(q.held) > 0 {
+		h = q.held[0]
+		left = h.run.Segments
+	}
+	switch p := &t.lane.stats.held; {
+	case h == nil:
+		p.rest()
+	case h != q.oldest || left != q.oldestLeft:
+		p.work()
+	}
+	q.oldest, q.oldestLeft = h, left
 }
 
 // noteFull records that the send buffer of r is full.

@@ -38,6 +38,7 @@ func newLane(e *Engine, index int, q tun.Queue, pool *workpool.Pool) *lane {
 // laneCounters counts packets and drops. The lane's goroutines write it a few times per batch, and Stats reads it.
 type laneCounters struct {
 	tx, rx  directionCounters
+	held    progress      // of the transmit queue
 	sprayed atomic.Uint64 // packets sent in streams
 	orders  orderCounters
 	txMarks atomic.Uint64 // packets marked as congested by this host

@@ -4,23 +4,26 @@ package engine
 
 import "sync/atomic"
 
-// progress shows others whether a loop of a lane makes progress. Only the loop changes it, at most twice per batch.
-type progress struct{ n atomic.Uint64 } // odd while the loop handles a batch; each batch has another number
+// progress shows others whether a loop of a lane, or its transmit queue, makes progress. Only the loop changes it, at most twice per batch.
+type progress struct{ n atomic.Uint64 } // odd while there is something to do; each piece of work has another number
 
-// work records that the loop has received a batch.
+// work records that the loop has received a batch, or that another held run of the queue is the oldest.
 func (p *progress) work() { p.n.Store((p.n.Load() + 1) | 1) }
 
-// rest records that the loop waits for packets.
+// rest records that the loop waits for packets, or that the queue holds no run.
 func (p *progress) rest() { p.n.Store((p.n.Load() + 1) &^ 1) }
 
-// Progress is the state of one loop of a lane.
+// Progress is the state of one loop of a lane, or of its transmit queue.
 type Progress uint64
 
-// Working reports whether the loop handles a batch. If a later Progress is the same, it still handles that batch.
+// Working reports whether the loop handles a batch, or the queue holds a run that a full send buffer refused. If a later Progress is the same,
+// it is still that batch, or that run.
 func (p Progress) Working() bool { return p&1 != 0 }
 
-// Progress returns the state of the transmit and of the receive loop of a lane.
-func (e *Engine) Progress(lane int) (tx, rx Progress) {
+// Progress returns the state of the transmit loop, of the receive loop and of the transmit queue of a lane. Each send buffer for which anything
+// waits has refused a run that is held, and held runs are tried again in order. So a send buffer that never has room again ends the
+// progress of the queue, also if the others go on.
+func (e *Engine) Progress(lane int) (tx, rx, queue Progress) {
 	s := &e.lanes[lane].stats
-	return Progress(s.tx.progress.n.Load()), Progress(s.rx.progress.n.Load())
+	return Progress(s.tx.progress.n.Load()), Progress(s.rx.progress.n.Load()), Progress(s.held.n.Load())
 }

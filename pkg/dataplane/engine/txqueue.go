@@ -61,6 +61,8 @@ type txQueue struct {
 	limit                     int
 	buffers                   bufferSet
 	held                      []*heldRun // in order of sending
+	oldest                    *heldRun   // held[0] when noteOldest was last called
+	oldestLeft                int        // its messages
 	full                      []sendBuffer
 	conn                      *underlay.Lane                 // whose send buffers they are
 	fds                       []int32                        // to wait for
@@ -263,6 +265,8 @@ func (t *transmitter) drain() {
 	for _, h := range q.held {
 		t.dropForPeer(h.meta.peer, drop.TXDown, h.run.Segments)
 	}
+	q.keepHeld(0)
+	t.noteOldest()
 	for q.Queue != nil {
 		e, ok := q.PopFattest()
 		if !ok {

@@ -228,14 +228,18 @@ func evaluateStalls(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
 		}
 	}
 	st := &s.Stalls
+	lanes := st.Transmit + st.Receive + st.Queued
 	switch {
 	case len(st.Lanes) > 0:
 		r.warn(name, "lanes make no progress: "+strings.Join(st.Lanes, ", "), "systemctl restart ropewalk@"+quote(name)+"   # and report it, with a goroutine dump: kill -QUIT")
+	case len(st.Queues) > 0:
+		r.warn(name, fmt.Sprintf("send buffers that have been full for a minute, of lanes: %d", st.Queues),
+			"ip -s link; tc -s qdisc   # the network device has stopped sending; if it sends: systemctl restart ropewalk@"+quote(name))
 	case xdp > 0:
 		r.warn(name, fmt.Sprintf("AF_XDP sockets whose frames the device did not send, and which were replaced: %d", xdp),
 			"ropewalk set "+quote(name)+" underlay udp   # if the number grows")
-	case st.Transmit+st.Receive+st.Staged > 0:
-		r.warn(name, fmt.Sprintf("stalls since the daemon started, all over: %d of lanes, %d of packets that waited for a session", st.Transmit+st.Receive, st.Staged),
+	case lanes+st.Staged > 0:
+		r.warn(name, fmt.Sprintf("stalls since the daemon started, all over: %d of lanes, %d of packets that waited for a session", lanes, st.Staged),
 			"report it, with the output of `ropewalk log "+quote(name)+"`")
 	default:
 		r.ok(name, "none")

@@ -430,6 +430,8 @@ func fastCases() []faultCase {
 		{"fast-spread", failing(config.PeerHandshake{Unanswered: 3}), OK, "see handshakes", ""},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls = config.StallReport{Transmit: 1, Lanes: []string{"tx0"}} }), Warning, "lanes make no progress: tx0", "restart"},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Staged = 2 }), Warning, "0 of lanes, 2 of packets", "ropewalk log"},
+		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Queued = 1 }), Warning, "1 of lanes, 0 of packets", "ropewalk log"},
+		{"stalls", stats(func(s *facts.Stats) { s.Stalls = config.StallReport{Queued: 3, Queues: []int{0, 2}} }), Warning, "of lanes: [0 2]", "ip -s link"},
 		{
 			"stalls", stats(func(s *facts.Stats) {
 				s.UnderlayStatus = &config.UnderlayReport{XDP: []config.XDPLane{{Stalls: 1}, {Stalls: 2}}}

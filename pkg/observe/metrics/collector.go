@@ -119,6 +119,7 @@ func (s *scrape) stalls() {
 	s.count(stalls, r.Transmit, "transmit")
 	s.count(stalls, r.Receive, "receive")
 	s.count(stalls, r.Staged, "staged")
+	s.count(stalls, r.Queued, "queued")
 	if lanes := s.Stats.Path.XDP; len(lanes) > 0 {
 		n := uint64(0)
 		for i := range lanes {

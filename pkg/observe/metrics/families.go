@@ -147,7 +147,7 @@ var definitions = [familyCount]definition{
 
 	dropped: {"ropewalk_dropped_packets_total", counter, "Packets dropped, by reason; docs/metrics.md explains each. Reason rx_socket is an estimate.", "interface stage reason"},
 
-	stalls: {"ropewalk_stalls_total", counter, "What took packets and made no progress: a lane that did not return from a batch for 10 s (transmit, receive), packets that waited for a session without a handshake (staged), or an AF_XDP socket whose frames the device did not send (xdp). Not 0 means a bug in ropewalk, the kernel or a driver.", "interface kind"},
+	stalls: {"ropewalk_stalls_total", counter, "What took packets and made no progress: a lane that did not return from a batch for 10 s (transmit, receive), packets that waited for a session without a handshake (staged), a transmit queue whose send buffer had no room for a minute (queued), or an AF_XDP socket whose frames the device did not send (xdp). Not 0 means a bug in ropewalk, the kernel or a driver; for queued also a network device that has stopped sending.", "interface kind"},
 
 	underlayInfo: {"ropewalk_underlay_info", gauge, "Configured mode (auto, udp, xdp) and current path (udp, xdp) of data messages, with the device and the AF_XDP bind mode (zerocopy, copy); always 1.", "interface mode path device xdp_mode"},
 	xdpLanes:     {"ropewalk_xdp_lanes", gauge, "Lanes with a working AF_XDP socket.", "interface"},

@@ -107,6 +107,108 @@ func TestLaneThatDoesNotReturnIsReported(t *testing.T) {
 	})
 }
 
+// fullPort is a port whose send buffers have room for so many runs of data. Nothing signals that there is more.
+type fullPort struct {
+	underlay.Port
+	room *atomic.Int64
+}
+
+func (p fullPort) Lane(i int) underlay.Lane { return fullLane{p.Port.Lane(i), p.room} }
+
+type fullLane struct {
+	underlay.Lane
+	room *atomic.Int64
+}
+
+// BeginWait implements underlay.Lane. It pauses, as the wait for room of a real TUN queue does: that of the fake one is much shorter.
+func (l fullLane) BeginWait() bool {
+	time.Sleep(99 * time.Millisecond)
+	return l.Lane.BeginWait()
+}
+
+func (l fullLane) Send(runs []underlay.Run) (failed int) {
+	for i := range runs {
+		if l.room.Add(-1) < 0 {
+			l.room.Add(1)
+			runs[i].Err = underlay.ErrSendBufferFull
+			failed++
+			continue
+		}
+		failed += l.Lane.Send(runs[i : i+1])
+	}
+	return failed
+}
+
+// fullPair returns two hosts with a session. The first has a fullPort with room for everything.
+func fullPair(t *testing.T, log *slog.Logger) (a, b *devicetest.Host, room *atomic.Int64) {
+	t.Helper()
+	room = new(atomic.Int64)
+	room.Store(1 << 30)
+	lan := devicetest.NewLAN(nil)
+	a = lan.Host(t, 1, devicetest.Options{Log: log, WrapPort: func(p underlay.Port) underlay.Port { return fullPort{p, room} }})
+	b = lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	talk(t, a, b)
+	stalls(a)
+	return a, b, room
+}
+
+func TestSendBufferThatStaysFullIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		a, b, room := fullPair(t, slog.New(slog.NewTextHandler(&log, nil)))
+		room.Store(0)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		for range 59 {
+			time.Sleep(time.Second)
+			if r := stalls(a); r.Queued != 0 || len(r.Queues) != 0 {
+				t.Fatalf("got %+v before the limit", r)
+			}
+		}
+		for range 5 {
+			time.Sleep(time.Second)
+			stalls(a)
+		}
+		if r := stalls(a); r.Queued != 1 || !slices.Equal(r.Queues, []int{0}) || r.Transmit != 0 || len(r.Lanes) != 0 {
+			t.Errorf("got %+v, want one stall, of the queue of lane 0", r)
+		}
+		if got := log.String(); strings.Count(got, "send buffer has been full") != 1 || !strings.Contains(got, " lane=0\n") {
+			t.Errorf("got log %q, want one line about the send buffer", got)
+		}
+		room.Store(1 << 30)
+		if got := b.Next(); len(got) == 0 {
+			t.Error("the packet did not arrive")
+		}
+		time.Sleep(2 * time.Second)
+		if r := stalls(a); r.Queued != 1 || len(r.Queues) != 0 {
+			t.Errorf("got %+v once there is room, want one stall and none now", r)
+		}
+	})
+}
+
+// TestSlowSendBufferIsNoStall: it has room for one run in 40 s, and more waits all the time.
+func TestSlowSendBufferIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, room := fullPair(t, nil)
+		room.Store(0)
+		packet := flow.WithVnetHeader(a.To(b, 1, false).UDP(nil))
+		a.Send(packet)
+		for range 3 {
+			a.Send(packet)
+			for range 40 {
+				time.Sleep(time.Second)
+				if r := stalls(a); r.Queued != 0 || len(r.Queues) != 0 {
+					t.Fatalf("got %+v of a queue that moves", r)
+				}
+			}
+			room.Store(1)
+			if got := b.Next(); len(got) == 0 {
+				t.Fatal("the packet did not arrive")
+			}
+		}
+	})
+}
+
 // TestPacketsWithoutHandshakeAreRestarted: the handshake for which a packet waits is lost, as by a lost wake-up.
 func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
