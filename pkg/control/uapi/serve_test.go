@@ -13,6 +13,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"syscall"
@@ -296,6 +299,38 @@ func TestStalledClientsMakeRoomForOthers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLargeFailedRequestGivesItsMemoryBack: otherwise the process holds several times the size of the request.
+func TestLargeFailedRequestGivesItsMemoryBack(t *testing.T) {
+	_, dir := serve(t)
+	const size = 8 << 20
+	line := []byte("allowed_ip=10.0.0.0/8\n")
+	request := slices.Concat([]byte("set=1\npublic_key="+strings.Repeat("a7", 32)+"\n"), bytes.Repeat(line, size/len(line)), []byte("nonsense=1\n\n"))
+	answer := make([]byte, len("errno=-22\n\n"))
+	conn, err := net.Dial("unix", string(dir)+"/wg0.sock")
+	expect.NoError(t, err)
+	defer conn.Close()
+	debug.FreeOSMemory()
+	before := heldMemory()
+	_, err = conn.Write(request)
+	expect.NoError(t, err)
+	_, err = io.ReadFull(conn, answer)
+	more := heldMemory() - before
+	if err != nil || string(answer) != "errno=-22\n\n" {
+		t.Errorf("got answer %q, error %v", answer, err)
+	}
+	if limit := int64(3 * size); more > limit { // the request's own garbage is more than twice that
+		t.Errorf("got %d bytes more than before the request, want at most %d", more, limit)
+	}
+	runtime.KeepAlive(request)
+}
+
+// heldMemory returns how much memory Go's runtime has not returned to the kernel, in bytes.
+func heldMemory() int64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
 func TestFailedRequestsAreLoggedAtLimitedRate(t *testing.T) {
