@@ -8,9 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -61,6 +64,31 @@ func TestSuspendMeterFindsSuspends(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestResumeRenewsSessionsAndClockChangeDoesNot calls clockJumped as watchClock does: only the host's clock could make that call it.
+func TestResumeRenewsSessionsAndClockChangeDoesNot(t *testing.T) {
+	if suspendsOften(autosleepFile) {
+		t.Skip("needs a kernel that does not suspend the machine by itself")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		d := newUpgradeDaemon(nil)
+		d.tunnel.Device = a.Device
+		a.ProbePeer(b.Public()) // starts a handshake
+		for _, suspended := range []bool{false, true} {
+			time.Sleep(time.Second) // fake clock: a peer accepts one initiation in 50 ms
+			before := a.PeerStatus(b).LastHandshake
+			if before.IsZero() {
+				t.Fatal("there is no session")
+			}
+			d.clockJumped(suspended)
+			time.Sleep(time.Second)
+			if renewed := a.PeerStatus(b).LastHandshake.After(before); renewed != suspended {
+				t.Errorf("suspended: %v, session renewed: %v", suspended, renewed)
+			}
+		}
+	})
 }
 
 func TestAutosleepIsRead(t *testing.T) {

@@ -20,13 +20,18 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
-func newKey(t *testing.T) noise.PublicKey {
+func newPrivateKey(t *testing.T) noise.PrivateKey {
 	t.Helper()
 	key, err := noise.NewPrivateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return key.Public()
+	return key
+}
+
+func newKey(t *testing.T) noise.PublicKey {
+	t.Helper()
+	return newPrivateKey(t).Public()
 }
 
 // saved writes a file for wg0 into a new directory, and returns what loads it, with its log.

@@ -36,6 +36,9 @@ func TestNewGenerationIsRecognised(t *testing.T) {
 	}
 }
 
+// newGeneration is the event of vmgenid.
+const newGeneration = "change@/devices/x\x00ACTION=change\x00NEW_VMGENID=1\x00"
+
 // TestGenerationWatchReportsEvent sends the event of vmgenid to the sockets of a network namespace, as the kernel does to those of all.
 func TestGenerationWatchReportsEvent(t *testing.T) {
 	lab, err := netlab.New("generation")
@@ -51,7 +54,7 @@ func TestGenerationWatchReportsEvent(t *testing.T) {
 		if err := watchGeneration(t.Context(), slog.New(slog.DiscardHandler), func() { copied <- struct{}{} }); err != nil {
 			return err
 		}
-		return sendUevent("change@/devices/x\x00ACTION=change\x00NEW_VMGENID=1\x00")
+		return sendUevent(newGeneration)
 	}))
 	<-copied
 }

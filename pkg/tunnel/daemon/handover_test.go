@@ -32,8 +32,11 @@ import (
 	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
-// daemonEnv makes the test binary a daemon for the interface of that name: see TestDaemonProcess.
-const daemonEnv = "ROPEWALK_TEST_DAEMON"
+// Environment variables of a daemon process: see TestDaemonProcess.
+const (
+	daemonEnv   = "ROPEWALK_TEST_DAEMON" // the name of its interface
+	stateDirEnv = "ROPEWALK_TEST_STATE"  // Options.StateDir
+)
 
 // TestDaemonProcess is the daemon process of other tests.
 func TestDaemonProcess(t *testing.T) {
@@ -43,7 +46,10 @@ func TestDaemonProcess(t *testing.T) {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
-	d, err := Open(Options{Name: name, Lanes: 2, Spread: config.SpreadOff, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	o := Options{
+		Name: name, Lanes: 2, Spread: config.SpreadOff, StateDir: os.Getenv(stateDirEnv), Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	d, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,25 +62,46 @@ func TestDaemonProcess(t *testing.T) {
 // startDaemon starts a process that serves an interface in new namespaces, and returns the interface's name and the process ID.
 func startDaemon(t *testing.T) (name string, pid int) {
 	t.Helper()
+	name = enterForDaemons(t)
+	return name, launch(t, name).Process.Pid
+}
+
+// enterForDaemons moves the test into new namespaces, and returns a name for an interface there.
+func enterForDaemons(t *testing.T) string {
+	t.Helper()
 	namespace.EnterWithMounts(t)
 	if err := unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK); err != nil {
 		t.Skip("needs TUN devices: ", err)
 	}
-	name = fmt.Sprintf("rwd%d", os.Getpid())
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestDaemonProcess$")
-	cmd.Env = append(os.Environ(), daemonEnv+"="+name)
-	cmd.Stderr = t.Output()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // of the thread, which is locked
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	return fmt.Sprintf("rwd%d", os.Getpid())
+}
+
+// process is a daemon process.
+type process struct{ *exec.Cmd }
+
+// launch starts a process that serves an interface in the test's namespaces, until it is stopped or the test ends.
+func launch(t *testing.T, name string, env ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command("/proc/self/exe", "-test.run=^TestDaemonProcess$")}
+	p.Env = append(append(os.Environ(), daemonEnv+"="+name), env...)
+	p.Stderr = t.Output()
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // of the thread, which is locked
+	expect.NoError(t, p.Start())
 	t.Cleanup(func() {
-		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
-			t.Error(err)
+		if p.ProcessState == nil {
+			p.stop(t)
 		}
 	})
 	expect.EventuallyNoError(t, "the daemon answers", func() error { return answers(name) })
-	return name, cmd.Process.Pid
+	return p
+}
+
+// stop ends the process in order.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+		t.Error(err)
+	}
 }
 
 // answers fails if the daemon of an interface does not answer.
