@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,9 @@ import (
 
 // Environment variables of a daemon process: see TestDaemonProcess.
 const (
-	daemonEnv   = "ROPEWALK_TEST_DAEMON" // the name of its interface
-	stateDirEnv = "ROPEWALK_TEST_STATE"  // Options.StateDir
+	daemonEnv   = "ROPEWALK_TEST_DAEMON"   // the name of its interface
+	stateDirEnv = "ROPEWALK_TEST_STATE"    // Options.StateDir
+	takeoverEnv = "ROPEWALK_TEST_TAKEOVER" // if set, it is the successor of the interface's daemon
 )
 
 // TestDaemonProcess is the daemon process of other tests.
@@ -49,7 +51,11 @@ func TestDaemonProcess(t *testing.T) {
 	o := Options{
 		Name: name, Lanes: 2, Spread: config.SpreadOff, StateDir: os.Getenv(stateDirEnv), Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
-	d, err := Open(o)
+	open := Open
+	if os.Getenv(takeoverEnv) != "" {
+		open = func(o Options) (*Daemon, error) { return ReceiveHandover(ctx, o) }
+	}
+	d, err := open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +83,17 @@ func enterForDaemons(t *testing.T) string {
 }
 
 // process is a daemon process.
-type process struct{ *exec.Cmd }
+type process struct {
+	*exec.Cmd
+	log bytes.Buffer // complete when the process has ended
+}
 
 // launch starts a process that serves an interface in the test's namespaces, until it is stopped or the test ends.
 func launch(t *testing.T, name string, env ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command("/proc/self/exe", "-test.run=^TestDaemonProcess$")}
 	p.Env = append(append(os.Environ(), daemonEnv+"="+name), env...)
-	p.Stderr = t.Output()
+	p.Stderr = io.MultiWriter(t.Output(), &p.log)
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // of the thread, which is locked
 	expect.NoError(t, p.Start())
 	t.Cleanup(func() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"testing"
 	"time"
 
@@ -100,4 +101,34 @@ func TestCopyOfMachineRenewsSessions(t *testing.T) {
 	expect.NoError(t, sendUevent(newGeneration))
 	a.awaitHandshake(t, beforeA)
 	b.awaitHandshake(t, beforeB)
+}
+
+// TestUpgradeLogsNoWarnings ignores those that a start without an upgrade logs on this machine, too.
+func TestUpgradeLogsNoWarnings(t *testing.T) {
+	a, b := startPair(t)
+	predecessor, before := a.process, a.status(t).Peers[0].LastHandshake
+	a.process = launch(t, a.name, takeoverEnv+"=1")
+	if err := predecessor.Wait(); err != nil {
+		t.Error("the old daemon: ", err)
+	}
+	a.awaitHandshake(t, before) // the new daemon answers
+	b.stop(t)
+	a.stop(t)
+	usual := map[string]bool{}
+	for _, w := range b.warnings() {
+		usual[w] = true
+	}
+	for _, w := range append(predecessor.warnings(), a.warnings()...) {
+		if !usual[w] {
+			t.Errorf("logged: %s", w)
+		}
+	}
+}
+
+// warnings returns the messages at WARN and ERROR of a process that has ended.
+func (p *process) warnings() (found []string) {
+	for _, m := range regexp.MustCompile(`level=(?:WARN|ERROR) msg=("(?:[^"\\]|\\.)*"|\S+)`).FindAllStringSubmatch(p.log.String(), -1) {
+		found = append(found, m[1])
+	}
+	return found
 }
