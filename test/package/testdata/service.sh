@@ -53,7 +53,8 @@ pid=$(prop MainPID ropewalk@wg0)
 tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '^ropewalk run .*json.* wg0'
 say the daemon is the main process and has the arguments of the environment file
 journalctl -o cat -u ropewalk@wg0 | grep -q '"msg":"interface up"'
-if journalctl -o cat -u 'ropewalk@*' | grep -E 'level":"(WARN|ERROR)|level=(WARN|ERROR)'; then exit 1; fi
+warned() { journalctl -o cat -u 'ropewalk@*' | grep -E 'level":"(WARN|ERROR)|level=(WARN|ERROR)'; }
+if warned; then exit 1; fi
 say the daemon logs to the journal, without warnings from its sandbox
 grep -q '^NoNewPrivs:.1' "/proc/$pid/status"
 grep -q '^Seccomp:.2' "/proc/$pid/status"
@@ -112,7 +113,8 @@ done
 ropewalk upgrade hooked
 [ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
 systemctl reload ropewalk@wg0
-say an upgrade keeps the unit, the interface and the peers, sets MAINPID to the new process, and allows a reload
+if warned; then exit 1; fi
+say an upgrade keeps the unit, the interface and the peers, sets MAINPID to the new process, allows a reload, and logs no warning
 mkdir -m 700 /root/new
 cp /usr/bin/ropewalk /root/new/
 if /root/new/ropewalk upgrade wg0 2>/tmp/refused; then exit 1; fi
@@ -129,6 +131,11 @@ until_true restarted
 pid=$(prop MainPID ropewalk@wg0)
 ip -br addr show wg0 | grep -q 10.99.0.1/32
 say a killed daemon is restarted
+pid1=$(prop MainPID ropewalk@wg1)
+kill -KILL "$pid1"
+renewed() { [ "$(prop MainPID ropewalk@wg1)" != "$pid1" ] && ropewalk show wg1 latest-handshakes 2>/dev/null | grep -q '[1-9][0-9]*$'; }
+until_true renewed
+say the daemon then renews the session with a peer whose endpoint is not configured
 
 mkdir -p /run/systemd/system/ropewalk@wg0.service.d
 printf '[Service]\nWatchdogSec=6s\n' >/run/systemd/system/ropewalk@wg0.service.d/watchdog.conf
