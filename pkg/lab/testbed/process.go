@@ -17,8 +17,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
-// stopTimeout is how long a process has to follow SIGTERM.
-const stopTimeout = 5 * time.Second
+// stopTimeout is how long a process has to follow SIGTERM: long enough for a busy machine.
+const stopTimeout = 30 * time.Second
 
 // Daemon starts the implementation of one tunnel end in a host: a foreground process that creates the interface and
 // serves its UAPI socket, /var/run/wireguard/IFNAME.sock. It need not wait until it is ready. The process must outlive
@@ -83,7 +83,7 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s exited unexpectedly (%s)%s", p.cmd.Path, p.cmd.ProcessState, p.LastWords())
 }
 
-// Stop sends SIGTERM, and SIGKILL to the process group after five seconds. It returns an error if the process failed.
+// Stop sends SIGTERM, and SIGKILL to the process group after half a minute. It returns an error if the process failed.
 // It may be called again.
 func (p *Process) Stop() error {
 	p.stopping.Store(true)
