@@ -45,6 +45,14 @@ volatile const u64 source_tolerance;
 volatile const u64 total_interval;
 volatile const u64 total_tolerance;
 
+/*
+ * Bloom filters of sources that sent initiations (recent_senders.h): the time of one filter in nanoseconds, the number of
+ * its blocks, and the secret seed of the hash.
+ */
+volatile const u64 sender_interval;
+volatile const u32 sender_blocks;
+volatile const u64 sender_seed;
+
 /* IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
 struct address {
 	be32 words[4];
@@ -92,6 +100,19 @@ struct {
 	TYPE(value, u64);
 } sources SEC(".maps");
 
+/* A block of a Bloom filter, as large as a cache line. */
+struct sender_block {
+	u64 words[8];
+};
+
+/* The blocks of the first filter, of the second and of the third. Go sets max_entries. */
+struct {
+	UINT(type, BPF_MAP_TYPE_ARRAY);
+	UINT(max_entries, 1);
+	TYPE(key, u32);
+	TYPE(value, struct sender_block);
+} senders SEC(".maps");
+
 /* TATs of peers' sources: configured endpoints, and the sources of their last authenticated messages. */
 struct {
 	UINT(type, BPF_MAP_TYPE_HASH);
@@ -119,9 +140,10 @@ struct {
 
 /* Rate limits that many sources share on one CPU. */
 enum {
-	LIMIT_NO_MAC2, /* sources that are not peers': initiations without mac2 */
-	LIMIT_MAC2,    /* sources that are not peers': initiations with mac2 */
-	LIMIT_PEERS,   /* peers' sources: initiations beyond the source's own limit */
+	LIMIT_NO_MAC2,  /* sources that are not peers': first initiations without mac2 */
+	LIMIT_REPEATED, /* sources that are not peers': further initiations without mac2 (recent_senders.h) */
+	LIMIT_MAC2,     /* sources that are not peers': initiations with mac2 */
+	LIMIT_PEERS,    /* peers' sources: initiations beyond the source's own limit */
 	LIMITS,
 };
 

@@ -4,13 +4,14 @@
 
 #include "classify_maps.h"
 #include "parse.h"
+#include "recent_senders.h"
 #include "wireguard.h"
 
 /*
- * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64, source_interval), and three per CPU
- * that sources share (LIMIT_NO_MAC2, LIMIT_MAC2 and LIMIT_PEERS, total_interval). Each is a token bucket in one u64
- * (GCRA, ITU-T I.371): the theoretical arrival time (TAT), at which the bucket is full again. Two CPUs that update a source's
- * TAT at the same time may lose one update, which lets one more initiation pass. A CPU's own limits are exact.
+ * Rate limits for handshake initiations: one per source (an IPv4 address or IPv6 /64, source_interval), and four per CPU
+ * that sources share (LIMIT_NO_MAC2, LIMIT_REPEATED, LIMIT_MAC2, LIMIT_PEERS, total_interval). Each is a token bucket in
+ * one u64 (GCRA, ITU-T I.371): the theoretical arrival time (TAT), at which the bucket is full again. Two CPUs that update
+ * a source's TAT at the same time may lose one update, which lets one more initiation pass. A CPU's own limits are exact.
  *
  * How a peer completes its handshake during a flood:
  *
@@ -19,9 +20,11 @@
  *
  * A flood from few real addresses exhausts their own limits. Dropped initiations consume nothing of the CPU's limit.
  *
- * A flood from spoofed addresses has no cookies. It exhausts the CPU's limit for initiations without a cookie, while
- * initiations with one have another limit. mac2 is a keyed BLAKE2s and cannot be verified here, so a flood with invented
- * mac2 exhausts both.
+ * A flood from spoofed addresses has no cookies. It exhausts the CPU's limit for first initiations without a cookie. A
+ * peer from an unknown address repeats its initiation after 5 s, which such a flood does not do: it then uses another
+ * limit (recent_senders.h), gets its cookie, and has a third limit for the initiation with that cookie. A flood that
+ * repeats its addresses exhausts the second limit. mac2 is a keyed BLAKE2s and cannot be verified here, so a flood with
+ * invented mac2 exhausts the third.
  *
  * The sources of peers are in a separate map (peer_sources): configured endpoints, and the sources of their last
  * authenticated messages. Other sources cannot evict them, and within their own limits they consume nothing of the CPU's
@@ -70,6 +73,19 @@ INLINE int has_mac2(const struct message *m, void *end)
 	return (void *)(mac2 + 2) <= end && (mac2[0] | mac2[1]);
 }
 
+/* Returns the limit that the initiation shares with those of other sources that are not peers', and notes its source. */
+INLINE u32 shared_limit(const struct address *source, int mac2, u64 now)
+{
+	u32 again;
+
+	if (mac2 || !total_interval) /* without limits one is as good as the other */
+		return LIMIT_MAC2;
+	again = note_sender(source, now);
+	/* Hides the range from the compiler, which would else omit the mask below that the verifier needs. */
+	__asm__ volatile("" : "+r"(again));
+	return again & 1 ? LIMIT_REPEATED : LIMIT_NO_MAC2;
+}
+
 INLINE int take_cpu_token(u64 now, u32 which)
 {
 	u32 key = 0;
@@ -103,7 +119,7 @@ INLINE int limit_initiation(const struct outer *o, const struct message *m, void
 	if (tat && !take_token(tat, now, source_interval, source_tolerance))
 		return drop(DROP_HS_XDP_SOURCE_LIMIT);
 	/* Precedes the insertion below, which is the most expensive step and may evict another source. */
-	if (!take_cpu_token(now, has_mac2(m, end) ? LIMIT_MAC2 : LIMIT_NO_MAC2))
+	if (!take_cpu_token(now, shared_limit(&source, has_mac2(m, end), now)))
 		return drop(DROP_HS_XDP_TOTAL_LIMIT);
 	if (!tat && source_interval) {
 		now += source_interval; /* the TAT after the first token */

@@ -29,7 +29,7 @@ type classifyCounters struct {
 
 type classifyCpuLimits struct {
 	_   structs.HostLayout
-	Tat [3]uint64
+	Tat [4]uint64
 }
 
 type classifyEndpoint struct {
@@ -40,6 +40,11 @@ type classifyEndpoint struct {
 		Raw uint16
 	}
 	Unused uint16
+}
+
+type classifySenderBlock struct {
+	_     structs.HostLayout
+	Words [8]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -53,6 +58,7 @@ const (
 	classifyMapEndpoints       = "endpoints"
 	classifyMapIndices         = "indices"
 	classifyMapPeerSources     = "peer_sources"
+	classifyMapSenders         = "senders"
 	classifyMapSources         = "sources"
 	classifyMapXsks            = "xsks"
 	classifyProgClassify       = "classify"
@@ -65,6 +71,9 @@ const (
 	classifyVarListenPort      = "listen_port"
 	classifyVarMaxFrame        = "max_frame"
 	classifyVarMultiBuffer     = "multi_buffer"
+	classifyVarSenderBlocks    = "sender_blocks"
+	classifyVarSenderInterval  = "sender_interval"
+	classifyVarSenderSeed      = "sender_seed"
 	classifyVarSourceInterval  = "source_interval"
 	classifyVarSourceTolerance = "source_tolerance"
 	classifyVarTotalInterval   = "total_interval"
@@ -127,6 +136,7 @@ type classifyMapSpecs struct {
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Indices     *ebpf.MapSpec `ebpf:"indices"`
 	PeerSources *ebpf.MapSpec `ebpf:"peer_sources"`
+	Senders     *ebpf.MapSpec `ebpf:"senders"`
 	Sources     *ebpf.MapSpec `ebpf:"sources"`
 	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
@@ -144,6 +154,9 @@ type classifyVariableSpecs struct {
 	ListenPort      *ebpf.VariableSpec `ebpf:"listen_port"`
 	MaxFrame        *ebpf.VariableSpec `ebpf:"max_frame"`
 	MultiBuffer     *ebpf.VariableSpec `ebpf:"multi_buffer"`
+	SenderBlocks    *ebpf.VariableSpec `ebpf:"sender_blocks"`
+	SenderInterval  *ebpf.VariableSpec `ebpf:"sender_interval"`
+	SenderSeed      *ebpf.VariableSpec `ebpf:"sender_seed"`
 	SourceInterval  *ebpf.VariableSpec `ebpf:"source_interval"`
 	SourceTolerance *ebpf.VariableSpec `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.VariableSpec `ebpf:"total_interval"`
@@ -177,6 +190,7 @@ type classifyMaps struct {
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Indices     *ebpf.Map `ebpf:"indices"`
 	PeerSources *ebpf.Map `ebpf:"peer_sources"`
+	Senders     *ebpf.Map `ebpf:"senders"`
 	Sources     *ebpf.Map `ebpf:"sources"`
 	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
@@ -190,6 +204,7 @@ func (m *classifyMaps) Close() error {
 		m.Endpoints,
 		m.Indices,
 		m.PeerSources,
+		m.Senders,
 		m.Sources,
 		m.Xsks,
 	)
@@ -208,6 +223,9 @@ type classifyVariables struct {
 	ListenPort      *ebpf.Variable `ebpf:"listen_port"`
 	MaxFrame        *ebpf.Variable `ebpf:"max_frame"`
 	MultiBuffer     *ebpf.Variable `ebpf:"multi_buffer"`
+	SenderBlocks    *ebpf.Variable `ebpf:"sender_blocks"`
+	SenderInterval  *ebpf.Variable `ebpf:"sender_interval"`
+	SenderSeed      *ebpf.Variable `ebpf:"sender_seed"`
 	SourceInterval  *ebpf.Variable `ebpf:"source_interval"`
 	SourceTolerance *ebpf.Variable `ebpf:"source_tolerance"`
 	TotalInterval   *ebpf.Variable `ebpf:"total_interval"`

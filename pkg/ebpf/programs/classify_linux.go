@@ -5,6 +5,7 @@ package programs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -37,8 +38,9 @@ type ClassifyOptions struct {
 	// SourceLimit limits the handshake initiations of one IPv4 address or IPv6 /64 (drop.HSXDPSourceLimit).
 	SourceLimit RateLimit
 	// TotalLimit limits the initiations of all other sources together, on each CPU (drop.HSXDPTotalLimit). Initiations with and
-	// without mac2 have one such limit each. Sources added with AddPeerSource are exempt. Their initiations beyond SourceLimit share
-	// a third limit of this size: otherwise a small spoofed flood could lock out a peer.
+	// without mac2 have one such limit each, and so have those without mac2 whose source also sent one in the two preceding
+	// intervals of 4 s. Sources added with AddPeerSource are exempt. Their initiations beyond SourceLimit share a fourth limit of
+	// this size: otherwise a small spoofed flood could lock out a peer.
 	TotalLimit RateLimit
 	// CPUs process the data messages whose receive queue has no socket (cpumap). Each outer flow uses one CPU, chosen by its
 	// source address and port. This is for devices with fewer receive queues than CPUs. It does not work with XDPGeneric,
@@ -82,6 +84,11 @@ func LoadClassify(o ClassifyOptions) (*Classify, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program classify: %w", err)
 	}
+	return loadClassifySpec(spec, o)
+}
+
+// loadClassifySpec loads the program and its maps.
+func loadClassifySpec(spec *ebpf.CollectionSpec, o ClassifyOptions) (*Classify, error) {
 	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
 	var objects classifyObjects
@@ -125,6 +132,9 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 		classifyVarListenPort: o.ListenPort, classifyVarMultiBuffer: o.MultiBuffer, classifyVarCheckIndices: o.CheckIndices, classifyVarChecksumPartial: o.ChecksumPartial,
 		classifyVarSourceInterval: sourceInterval, classifyVarSourceTolerance: sourceTolerance,
 		classifyVarTotalInterval: totalInterval, classifyVarTotalTolerance: totalTolerance,
+	}
+	if totalInterval > 0 {
+		maps.Copy(values, defaultSenders().configure(spec))
 	}
 	if o.LanePorts.Len() > 0 {
 		values[classifyVarFirstLanePort], values[classifyVarLastLanePort] = o.LanePorts.First, o.LanePorts.Last
