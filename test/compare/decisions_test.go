@@ -136,7 +136,7 @@ var actions = []func(*script, *message){
 	func(s *script, m *message) { m.plain = numbered6(m.plain, s.byte()) },
 	func(s *script, m *message) {
 		if n := s.byte(); n%2 == 0 {
-			m.counter |= 1 << 63 // without bit 62, which is that of streams
+			m.counter |= 1<<63 | 1<<32 // bit 62 is that of streams, and stays 0 although later counters may be smaller
 			s.next = m.counter + 1
 		} else {
 			m.counter = math.MaxUint64 - uint64(n) // of no session: see session.RejectAfterMessages
@@ -190,6 +190,7 @@ func FuzzSameDecision(f *testing.F) {
 	}
 	f.Add([]byte{0, 1, 0x1f, 0xc0, 2, 0x1f, 0xbe, 2, 0x1f, 0xbf, 2, 0, 1}) // at the window's end
 	f.Add([]byte{0, 1, 0xff, 0xff, 1, 0xff, 0xff, 2, 0x1f, 0xc0, 3, 0, 3, 1, 3, 2, 3, 3})
+	f.Add([]byte{15, 0, 2, 0x1f, 0xbe, 2, 0x1f, 0xbf})                                                                 // behind the first of the largest counters
 	f.Add([]byte{0, 14, 20, 14, 28, 14, 27, 14, 40, 14, 0, 15, 1, 15, 2, 0, 15, 255, 2, 0, 1, 3, 2, 0, 15, 4, 14, 28}) // IPv6, and the largest counters
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, deadline := &script{rest: b}, inputDeadline()
