@@ -193,17 +193,10 @@ func hasNoPendingSignal(pid int) error {
 // successor knows which handshakes the tunnel has accepted since.
 func TestTunnelThatHasStartedIsNotTakenBack(t *testing.T) {
 	name, pid := startDaemon(t)
-	client, err := uapi.Dial(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := client.RequestHandover()
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := onMessage{"interface ready", func() { _ = conn.Close() }}
+	c := dialPredecessor(t, name)
+	end := onMessage{"interface ready", func() { _ = c.Close() }}
 	d := newDaemon(Options{Name: name, Lanes: 2, Log: slog.New(end)}.complete(), name)
-	if err := d.receiveHandover(t.Context(), handover.Conn{UnixConn: conn}); err != nil {
+	if err := d.receiveHandover(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
@@ -385,8 +378,8 @@ func connPair(t *testing.T) (predecessor, successor handover.Conn) {
 	return predecessor, successor
 }
 
-// requestFrom makes the daemon of an interface stop its tunnel and send it, and returns the connection and the tunnel.
-func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
+// dialPredecessor requests a handover from the daemon of an interface, and returns the connection. It is closed when the test ends.
+func dialPredecessor(t *testing.T, name string) handover.Conn {
 	t.Helper()
 	client, err := uapi.Dial(name)
 	if err != nil {
@@ -397,7 +390,13 @@ func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	c := handover.Conn{UnixConn: conn}
+	return handover.Conn{UnixConn: conn}
+}
+
+// requestFrom makes the daemon of an interface stop its tunnel and send it, and returns the connection and the tunnel.
+func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
+	t.Helper()
+	c := dialPredecessor(t, name)
 	tunnel, err := c.RequestSnapshot(t.Context())
 	if err == nil {
 		err = c.RequestTunnel(t.Context(), tunnel, nil)
