@@ -93,11 +93,9 @@ func ruleID(r *netlink.Rule) string {
 
 // nodeRules returns the rules of this agent and of earlier ones.
 func nodeRules(family hostnet.Family) (own []netlink.Rule, err error) {
-	all, err := hostnet.Dump(func() ([]netlink.Rule, error) {
-		return netlink.RuleListFiltered(int(family), nil, 0) //nolint:forbidigo // within hostnet.Dump
-	})
+	all, err := hostnet.ListRules(family, nil, 0)
 	if err != nil {
-		return nil, fmt.Errorf("listing %s rules: %w", family, err)
+		return nil, err
 	}
 	for _, r := range all {
 		if r.Protocol == uint8(routeProtocol) && r.Priority >= clearRulePriority && r.Priority <= nodeEndPriority {

@@ -268,11 +268,9 @@ func setRules(want []routeKey) (changes int, err error) {
 func setRule(family hostnet.Family, wanted bool) (changes int, err error) {
 	r := netlink.NewRule()
 	r.Family, r.Table, r.Priority, r.Protocol = int(family), routeTable, rulePriority, uint8(routeProtocol)
-	have, err := hostnet.Dump(func() ([]netlink.Rule, error) {
-		return netlink.RuleListFiltered(int(family), &netlink.Rule{Table: routeTable, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY) //nolint:forbidigo // within hostnet.Dump
-	})
+	have, err := hostnet.ListRules(family, &netlink.Rule{Table: routeTable, Priority: rulePriority}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PRIORITY)
 	if err != nil {
-		return 0, fmt.Errorf("listing %s rules: %w", family, err)
+		return 0, err
 	}
 	switch there := len(have) > 0; {
 	case there == wanted:

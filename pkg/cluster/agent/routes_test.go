@@ -166,6 +166,23 @@ func wantRoutes(t *testing.T, what string, want map[string]string) {
 	}
 }
 
+// TestRulesOfFamilyThatKernelLacksAreNone: a kernel with ipv6.disable=1 lists no IPv6 rules. This one has no DECnet.
+func TestRulesOfFamilyThatKernelLacksAreNone(t *testing.T) {
+	inNamespace(t, func() error {
+		const lacking = hostnet.Family(unix.AF_DECnet)
+		if n, err := setRule(lacking, false); n != 0 || err != nil {
+			t.Errorf("removing the rule: got %d changes, error %v, want neither", n, err)
+		}
+		if n, err := setNodeRules(lacking, nil); n != 0 || err != nil {
+			t.Errorf("removing the rules for traffic between nodes: got %d changes, error %v, want neither", n, err)
+		}
+		if _, err := setRule(lacking, true); !errors.Is(err, unix.EAFNOSUPPORT) {
+			t.Errorf("adding the rule: got error %v, want %v", err, unix.EAFNOSUPPORT)
+		}
+		return nil
+	})
+}
+
 func (c *routed) test(t *testing.T, family hostnet.Family) error {
 	rules, err := netlink.RuleList(int(family))
 	cni := c.cniRoute()

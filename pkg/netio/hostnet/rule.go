@@ -3,9 +3,11 @@
 package hostnet
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Rule is a policy routing rule, limited to the two kinds that a tunnel's default route needs.
@@ -37,9 +39,9 @@ func DeleteRule(r Rule) error {
 
 // Rules lists the rules of a family that a Rule can represent, in the order in which the kernel applies them.
 func Rules(family Family) ([]Rule, error) {
-	list, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleList(int(family)) })
+	list, err := ListRules(family, nil, 0)
 	if err != nil {
-		return nil, fmt.Errorf("listing %s rules: %w", family, err)
+		return nil, err
 	}
 	var rules []Rule
 	for i := range list {
@@ -48,6 +50,19 @@ func Rules(family Family) ([]Rule, error) {
 		}
 	}
 	return rules, nil
+}
+
+// ListRules returns the rules of a family that match a filter, as netlink.RuleListFiltered takes it. A kernel without the family (ipv6.disable=1)
+// has none: unlike a list of routes, it refuses one of rules.
+func ListRules(family Family, filter *netlink.Rule, mask uint64) ([]netlink.Rule, error) {
+	list, err := Dump(func() ([]netlink.Rule, error) { return netlink.RuleListFiltered(int(family), filter, mask) })
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing %s rules: %w", family, err)
+	}
+	return list, nil
 }
 
 func (r Rule) netlink() *netlink.Rule {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestRulesAreAddedFirstAndDeletedExactly(t *testing.T) {
@@ -37,6 +38,13 @@ func TestRulesAreAddedFirstAndDeletedExactly(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestFamilyThatKernelLacksHasNoRules: a kernel with ipv6.disable=1 lacks IPv6, this one DECnet.
+func TestFamilyThatKernelLacksHasNoRules(t *testing.T) {
+	if rules, err := Rules(unix.AF_DECnet); len(rules) > 0 || err != nil {
+		t.Errorf("got %v, error %v, want neither", rules, err)
 	}
 }
 
