@@ -20,6 +20,8 @@ var errNoInterface = errors.New("no interface of this host has any of the node's
 // configureInterface implements Network.SetInterface. One address of each pod prefix is the source address of what the node
 // itself sends to other nodes' pods: they accept no other. It is checked on each reconcile, since other programs may change it,
 // the node may get its prefixes late (calico #8039), or get others, whose former addresses belong to another node.
+//
+// Strict reverse path filtering would drop another node's answers to pods: they come from an address to which packets bypass the tunnel.
 func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
 	if slices.ContainsFunc(pods, isIPv6) {
 		if err := hostnet.DisableLinkLocal(name); err != nil {
@@ -45,6 +47,13 @@ func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int,
 	n, err := removeOtherAddresses(name, have, want)
 	if changes += n; err != nil {
 		return changes, err
+	}
+	loosened, err := hostnet.LoosenRPFilter(name)
+	if err != nil {
+		return changes, err
+	}
+	if loosened {
+		changes++
 	}
 	l, err := hostnet.FindLink(name)
 	if err != nil || l.Up && l.MTU == mtu {

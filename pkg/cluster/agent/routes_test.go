@@ -84,6 +84,35 @@ func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	})
 }
 
+// TestAnswersOfOtherNodesPassStrictRPFilter: a pod's packet to another node bypasses the tunnel, and the answer comes out of it.
+func TestAnswersOfOtherNodesPassStrictRPFilter(t *testing.T) {
+	for _, on := range []string{"all", "tunnel"} {
+		inNamespace(t, func() error {
+			err := errors.Join(addNodeWithTunnel(), setSysctl("ipv4/conf/all/rp_filter", "0"), setSysctl("ipv4/conf/tunnel/rp_filter", "0"),
+				setSysctl("ipv4/conf/"+on+"/rp_filter", "1"))
+			if err != nil {
+				return err
+			}
+			answer := func() error {
+				_, err := netlink.RouteGetWithOptions(net.ParseIP("10.244.1.5"), &netlink.RouteGetOptions{SrcAddr: net.ParseIP("192.0.2.2"), Iif: "tunnel"})
+				return err
+			}
+			if answer() == nil { // EXDEV, on new kernels EINVAL
+				t.Errorf("strict on %s: the answer passes before rp_filter is changed", on)
+			}
+			for _, changes := range []int{1, 0} {
+				if n, err := configureInterface("tunnel", 1500, []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}); n != changes || err != nil {
+					t.Errorf("strict on %s: got %d changes, error %v, want %d", on, n, err, changes)
+				}
+				if err := answer(); err != nil {
+					t.Errorf("strict on %s: another node's answer to a pod is dropped: %v", on, err)
+				}
+			}
+			return nil
+		})
+	}
+}
+
 // TestHostSendsFromItsOwnAddress has no pod address on the tunnel's interface, and one source that the host does not have.
 func TestHostSendsFromItsOwnAddress(t *testing.T) {
 	inNamespace(t, func() error {

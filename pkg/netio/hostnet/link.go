@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -89,6 +90,36 @@ func DisableLinkLocal(name string) error {
 		return fmt.Errorf("disabling link-local addresses on %s: %w", name, err)
 	}
 	return nil
+}
+
+// The values of rp_filter that its functions know (Linux's ip-sysctl documentation), and its number in IFLA_INET_CONF (IPV4_DEVCONF_RP_FILTER).
+const (
+	rpFilterStrict, rpFilterLoose = 1, 2
+	devconfRPFilter               = 8
+)
+
+// LoosenRPFilter makes strict reverse path filtering on a link loose: a packet's source then needs a route, but not one by this link. It reports
+// whether that changed anything. It writes over netlink, because /proc/sys is read-only in most containers.
+func LoosenRPFilter(name string) (changed bool, err error) {
+	const sysctl = "ipv4/conf/%s/rp_filter"
+	if max(Sysctl(fmt.Sprintf(sysctl, "all")), Sysctl(fmt.Sprintf(sysctl, name))) != rpFilterStrict { // as the kernel combines them
+		return false, nil
+	}
+	l, err := find(name)
+	if err == nil {
+		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+		msg.Index = int32(l.Attrs().Index)
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(devconfRPFilter, nl.Uint32Attr(rpFilterLoose))
+		req.AddData(msg)
+		req.AddData(spec)
+		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+	}
+	if err != nil {
+		return false, fmt.Errorf("making rp_filter loose on %s: %w", name, err)
+	}
+	return true, nil
 }
 
 // DeleteLink deletes a link with its addresses and routes.
