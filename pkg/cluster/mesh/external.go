@@ -192,9 +192,9 @@ func (t *tunnelPlanner) newExternalPlanner() *externalPlanner {
 			x.cluster.Insert(p, "the pods of node "+name)
 		}
 	}
-	for name, addrs := range t.addrs {
-		for _, a := range addrs {
-			x.cluster.Insert(netip.PrefixFrom(a, a.BitLen()), "an address of node "+name)
+	for name := range t.pods { // of all nodes
+		for _, a := range t.ownAddrs(name) {
+			x.cluster.Insert(a, "an address of node "+name)
 		}
 	}
 	return x

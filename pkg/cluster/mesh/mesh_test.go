@@ -309,9 +309,38 @@ func TestTunnelPlansPeersRoutesAndProblems(t *testing.T) {
 			},
 			[]Peer{both[0], {
 				Node: "n3", Key: noise.PublicKey{3}, Endpoint: netip.MustParseAddrPort("198.51.100.3:7"),
-				AllowedIPs: prefixesOf("10.244.3.0/24", "198.51.100.3/32"),
+				AllowedIPs: prefixesOf("10.244.3.0/24", "192.0.2.3/32", "198.51.100.3/32"), // it answers pods from its InternalIP
 			}},
 			routes, nil, "",
+		},
+		{
+			"a node without spec.endpoint keeps its address against an older one with it, in another private network",
+			TunnelConfig{},
+			func(two, three *Node) {
+				two.Endpoint, two.Addrs = netip.MustParseAddr("198.51.100.2"), three.Addrs
+				two.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.2:7")}
+			},
+			[]Peer{{
+				Node: "n2", Key: noise.PublicKey{2}, Endpoint: netip.MustParseAddrPort("198.51.100.2:7"),
+				AllowedIPs: prefixesOf("10.244.2.0/24", "198.51.100.2/32"),
+			}, both[1]},
+			routes, nil, "",
+		},
+		{
+			"the InternalIP of a node with spec.endpoint bypasses the tunnel, but not one among pods",
+			TunnelConfig{Pods: prefixesOf("10.244.0.0/16", "192.0.2.2/31")},
+			func(_, three *Node) {
+				three.Endpoint = netip.MustParseAddr("198.51.100.3")
+				three.Addrs = append(three.Addrs, netip.MustParseAddr("10.244.2.7"))
+				three.Agent.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.3:7")}
+			},
+			[]Peer{both[0], {
+				Node: "n3", Key: noise.PublicKey{3}, Endpoint: netip.MustParseAddrPort("198.51.100.3:7"),
+				AllowedIPs: prefixesOf("10.244.3.0/24", "192.0.2.3/32", "198.51.100.3/32"),
+			}},
+			[]string{"10.244.0.0/16", "10.244.2.0/24", "10.244.3.0/24", "192.0.2.2/31"},
+			[]string{"10.244.1.0/24", "192.0.2.2/32", "192.0.2.3/32"},
+			"",
 		},
 		{
 			"a next key is a peer beside the current key",

@@ -137,7 +137,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	if own.OptOut {
 		return TunnelPlan{}, nil
 	}
-	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}, forwarded: claims[netip.AddrPort]{}}
+	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}, internal: map[string][]netip.Addr{}, forwarded: claims[netip.AddrPort]{}}
 	t.plan.AcceptedPrefixes = map[string][]netip.Prefix{}
 	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
@@ -173,6 +173,7 @@ type tunnelPlanner struct {
 	keys      claims[noise.PublicKey]
 	pods      map[string]*podPrefixes // by node
 	addrs     map[string][]netip.Addr // by node, the accepted ones
+	internal  map[string][]netip.Addr // by node, the accepted InternalIPs that spec.endpoint replaces as endpoints
 	forwarded claims[netip.AddrPort]  // endpoints at addresses that administrators set, which nodes behind one NAT share
 	podOwners *podOwners
 	locations locations
@@ -243,7 +244,32 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 			}
 		}
 	}
+	t.assignInternal(sorted, addrOwners)
 	t.assignForwarded(set)
+}
+
+// assignInternal assigns nodes with an address that administrators set their InternalIPs, too, from which they answer pods of other nodes. Nodes in
+// different private networks may have the same one, so that it is no problem if another node has it.
+func (t *tunnelPlanner) assignInternal(sorted []*Node, addrOwners claims[netip.Addr]) {
+	for _, n := range sorted {
+		if !n.Endpoint.IsValid() {
+			continue
+		}
+		for _, a := range UsableAddrs(n.Addrs) {
+			pods := t.podOwners.owner(a)
+			if (pods == "" || pods == n.Name) && addrOwners.claim(a, n) == nil {
+				t.internal[n.Name] = append(t.internal[n.Name], a)
+			}
+		}
+	}
+}
+
+// ownAddrs returns a node's addresses as prefixes.
+func (t *tunnelPlanner) ownAddrs(name string) (all []netip.Prefix) {
+	for _, a := range slices.Concat(t.addrs[name], t.internal[name]) {
+		all = append(all, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return all
 }
 
 // assignForwarded assigns nodes, the oldest first, their endpoints at the addresses that administrators set, except those of another node. An agent
@@ -337,12 +363,7 @@ func (t *tunnelPlanner) setMTU(p netip.Prefix, n *Node) {
 // allowedIPs returns the valid sources of a node's packets: its pods and its own addresses. A pod's packet to an address of the node
 // bypasses the tunnel, but the node's reply takes the route to the pod.
 func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
-	all := slices.Clone(t.pods[n.Name].accepted)
-	for _, a := range t.addrs[n.Name] {
-		all = append(all, netip.PrefixFrom(a, a.BitLen()))
-	}
-	slices.SortFunc(all, comparePrefixes)
-	return slices.Compact(all)
+	return sortedPrefixes(slices.Concat(t.pods[n.Name].accepted, t.ownAddrs(n.Name)))
 }
 
 // endpoint returns the first endpoint of an IP version that this node has.
@@ -397,9 +418,7 @@ func (t *tunnelPlanner) addExemptions(nodes []Node) {
 		if nodes[i].OptOut {
 			all = append(all, t.pods[nodes[i].Name].accepted...)
 		}
-		for _, a := range t.addrs[nodes[i].Name] {
-			all = append(all, netip.PrefixFrom(a, a.BitLen()))
-		}
+		all = append(all, t.ownAddrs(nodes[i].Name)...)
 	}
 	for _, a := range t.cfg.Bypass {
 		all = append(all, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
