@@ -16,6 +16,7 @@ import (
 // egressDevices caches the device towards each peer: there may be thousands, and each lookup asks the kernel. The zero value is
 // ready.
 type egressDevices struct {
+	mark    uint32 // of the tunnel's datagrams: rules that select by it route all other packets for a peer into the tunnel (Calico's host encryption)
 	devices map[netip.Addr]string
 	names   map[int]string // of devices, by index
 }
@@ -27,7 +28,7 @@ func (e *egressDevices) lookup(addr netip.Addr) (device string, err error) {
 	if device, ok := e.devices[addr]; ok {
 		return device, nil
 	}
-	routes, err := netlink.RouteGet(addr.AsSlice())
+	routes, err := netlink.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{Mark: e.mark})
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		if err == nil || slices.ContainsFunc(unreachableErrors(), func(no unix.Errno) bool { return errors.Is(err, no) }) {
 			return "", nil // not cached: there may be a route later

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
@@ -68,9 +69,41 @@ func TestTunneledPeerIsLeftOut(t *testing.T) {
 				Node: at, Endpoints: []netip.AddrPort{netip.MustParseAddrPort(at)}, Gather: spread.DefaultPorts, Spread: true,
 			})
 		}
-		configs, err := s.configs(plan, true)
+		configs, err := s.configs(plan, 0, true)
 		if err != nil || len(configs) != 1 || len(configs["eth0"].Peers) != 1 {
 			t.Errorf("got %+v, error %v, want length 1, no error", configs, err)
+		}
+		return nil
+	})
+}
+
+// TestPeersOfEncryptedHostsAreFound: with Calico's host encryption all packets for other nodes take its tunnel, except those with the tunnel's mark.
+func TestPeersOfEncryptedHostsAreFound(t *testing.T) {
+	withRoutes(t, func() error {
+		const mark, port, table = 0x100000, 51820, 1
+		rule, mask := netlink.NewRule(), uint32(mark)
+		rule.Family, rule.Invert, rule.Mark, rule.Mask, rule.Table, rule.Priority = unix.AF_INET, true, mark, &mask, table, 99
+		tun, err := netlink.LinkByName("tun0")
+		if err != nil {
+			return err
+		}
+		err = errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{
+			Dst: ipNet(netip.MustParsePrefix("192.0.2.2/32")), Table: table, LinkIndex: tun.Attrs().Index, Scope: netlink.SCOPE_LINK,
+		}))
+		if err != nil {
+			return err
+		}
+		at := netip.MustParseAddrPort("192.0.2.2:51820")
+		plan := mesh.SpreadPlan{Peers: []mesh.SpreadPeer{{Node: "n2", Endpoints: []netip.AddrPort{at}, Gather: spread.DefaultPorts, Spread: true}}}
+		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, port, func() {})
+		for _, c := range []struct {
+			mark uint32
+			want int // devices
+		}{{0, 0}, {mark, 1}, {0, 0}} {
+			tunnels := []spreader.Tunnel{{Name: "wg1", Port: port + 1, FwMark: 7}, {Name: "wireguard.cali", Port: port, FwMark: c.mark}}
+			if configs, err := s.configs(plan, markOf(tunnels, port), false); len(configs) != c.want || err != nil {
+				t.Errorf("mark %#x: got %+v, error %v, want length %d", c.mark, configs, err, c.want)
+			}
 		}
 		return nil
 	})

@@ -34,14 +34,15 @@ type cachedPlan struct {
 	err   error
 }
 
-// plan adds the port plans to the status. If the NIC's hash ignores ports, it adds a note with the command that changes that.
-func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, candidates spread.Ports) {
+// plan adds the port plans to the status. mark is that of the tunnel's datagrams. If the NIC's hash ignores ports, it adds a note with the command
+// that changes that.
+func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, mark uint32, candidates spread.Ports) {
 	for i, family := range []v1alpha1.IPFamily{v1alpha1.IPv4, v1alpha1.IPv6} {
 		to, peer := ingress(r.status.Endpoints, configs, family)
 		if !peer.IsValid() {
 			continue
 		}
-		rss, err := p.read(netip.Addr{}, peer, 0)
+		rss, err := p.read(netip.Addr{}, peer, mark)
 		last := &p.cache[i]
 		switch {
 		case errors.Is(err, hostnet.ErrNoRSS):

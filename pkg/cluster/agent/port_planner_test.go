@@ -45,7 +45,7 @@ func configsFor(devices map[string][]string) map[string]spreader.Config {
 
 func planOf(p *portPlanner, configs map[string]spreader.Config) result {
 	r := result{status: v1alpha1.NodeStatus{Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820", "[2001:db8::1]:51820"}}}
-	p.plan(&r, configs, spread.DefaultPorts)
+	p.plan(&r, configs, 0, spread.DefaultPorts)
 	return r
 }
 

@@ -67,14 +67,15 @@ func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (re
 	s.matchTunnel(&r, &plan, tunnels)
 	r.status.Peers, r.status.SpreadsTo = int32(len(plan.Peers)), int32(plan.SpreadsTo())
 	r.problems = plan.Problems
-	configs, err := s.configs(plan, in.hostMayHaveChanged)
+	mark := markOf(tunnels, port)
+	configs, err := s.configs(plan, mark, in.hostMayHaveChanged)
 	if err != nil {
 		r.status.Gathers, r.status.Plans = len(s.followers) > 0, in.lastStatus.Plans
 		return r, err
 	}
 	err = s.applyConfigs(ctx, &r, configs)
 	r.status.Gathers = s.gathers(configs)
-	s.planner.plan(&r, configs, s.cfg.Ports)
+	s.planner.plan(&r, configs, mark, s.cfg.Ports)
 	return r, err
 }
 
@@ -114,11 +115,21 @@ func (s *spreadReconciler) gathers(configs map[string]spreader.Config) bool {
 	return 2*gathering > all
 }
 
-// configs returns the configuration of each device that leads to peers. It leaves out peers that are not reachable. reread:
-// routes may have changed since the last call.
-func (s *spreadReconciler) configs(plan mesh.SpreadPlan, reread bool) (map[string]spreader.Config, error) {
-	if reread {
-		s.egressDevices = egressDevices{}
+// markOf returns the mark of the datagrams of the tunnel with that port; 0: none.
+func markOf(tunnels []spreader.Tunnel, port uint16) uint32 {
+	for i := range tunnels {
+		if tunnels[i].Port == port {
+			return tunnels[i].FwMark
+		}
+	}
+	return 0
+}
+
+// configs returns the configuration of each device that leads to peers. It leaves out peers that are not reachable. mark is that of the
+// tunnel's datagrams. reread: routes may have changed since the last call.
+func (s *spreadReconciler) configs(plan mesh.SpreadPlan, mark uint32, reread bool) (map[string]spreader.Config, error) {
+	if reread || mark != s.egressDevices.mark {
+		s.egressDevices = egressDevices{mark: mark}
 	}
 	configs := map[string]spreader.Config{}
 	for i := range plan.Peers {
