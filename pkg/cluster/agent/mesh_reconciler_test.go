@@ -239,6 +239,26 @@ func TestRefusedConfigurationIsNotRecorded(t *testing.T) {
 	}
 }
 
+// TestNodeThatMovesAfterUpgradeIsFollowed: an upgraded agent takes over a tunnel that has all peers already.
+func TestNodeThatMovesAfterUpgradeIsFollowed(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	earlier := engine()
+	upgraded, _, _ := newTestMeshReconciler(t)
+	upgraded.cfg.KeyDir = m.cfg.KeyDir
+	upgraded.cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return earlier, nil }
+	upgraded.mustReconcile(t, l)
+	moved := netip.MustParseAddrPort("192.0.2.200:51820")
+	l.nodes[1].Addrs = []netip.Addr{moved.Addr()}
+	l.nodes[1].Agent.Endpoints = []netip.AddrPort{moved}
+	upgraded.mustReconcile(t, l)
+	if got := earlier.Status().Peers[0].Endpoint.AddrPort; got != moved {
+		t.Errorf("the tunnel has the endpoint %s of the node that moved, want %s", got, moved)
+	}
+}
+
 func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 	m, n, engine := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})

@@ -35,6 +35,7 @@ func (t *peerTracker) noteConfigured(peers []mesh.Peer) {
 	for i := range peers {
 		t.configured[peers[i].Key] = peers[i].IsExternal()
 	}
+	t.sentEndpoints.Assume(peers)
 }
 
 // nodePeers returns all peers but the external ones.

@@ -11,8 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// SentEndpoints holds, by peer key, the endpoint that a device was last configured with. The device's own endpoint is no
-// substitute: roaming may have changed it.
+// SentEndpoints holds, by peer key, the endpoint that a device was last configured with, by this agent or an earlier one. The device's own endpoint
+// is no substitute: roaming may have changed it.
 type SentEndpoints map[noise.PublicKey]netip.AddrPort
 
 // Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
@@ -131,6 +131,16 @@ func (t SentEndpoints) Record(changes []config.Peer) {
 			delete(t, c.PublicKey)
 		case c.Endpoint != nil:
 			t[c.PublicKey] = c.Endpoint.AddrPort
+		}
+	}
+}
+
+// Assume records the endpoints of a plan's peers that were never sent: a device that was taken over from an earlier agent has had them, or has an
+// endpoint to which the peer has roamed since. From then on, another endpoint in a plan is a change.
+func (t SentEndpoints) Assume(peers []Peer) {
+	for i := range peers {
+		if p := &peers[i]; p.Endpoint.IsValid() && !t[p.Key].IsValid() {
+			t[p.Key] = p.Endpoint
 		}
 	}
 }

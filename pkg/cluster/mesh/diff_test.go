@@ -162,6 +162,27 @@ func TestDiffContainsOnlyChanges(t *testing.T) {
 	}
 }
 
+// A device that an agent took over has peers that this agent never configured.
+func TestNodeThatMovesAfterTakeoverIsFollowed(t *testing.T) {
+	before, after := peer(2, "10.244.2.0/24"), peer(2, "10.244.2.0/24")
+	after.Endpoint = netip.MustParseAddrPort("192.0.2.200:51820")
+	roamed := netip.MustParseAddrPort("203.0.113.77:4242")
+	sent := SentEndpoints{}
+	have := apply(nil, Diff([]Peer{before}, nil, SentEndpoints{})) // by the earlier agent
+	have[0].Endpoint.AddrPort = roamed
+	for _, c := range []struct {
+		plan Peer
+		want netip.AddrPort
+	}{{before, roamed}, {before, roamed}, {after, after.Endpoint}, {after, after.Endpoint}} {
+		changes := Diff([]Peer{c.plan}, have, sent)
+		sent.Record(changes)
+		sent.Assume([]Peer{c.plan})
+		if have = apply(have, changes); have[0].Endpoint.AddrPort != c.want {
+			t.Errorf("plan with endpoint %s: the device has %s, want %s", c.plan.Endpoint, have[0].Endpoint.AddrPort, c.want)
+		}
+	}
+}
+
 // TestRepeatedDiffsConverge covers cilium #20925: after any sequence of plans, the device has exactly the last one.
 func TestRepeatedDiffsConverge(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
