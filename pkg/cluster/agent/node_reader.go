@@ -45,9 +45,9 @@ type nodeReader struct {
 	requested map[string]bool // names of nodes whose RopewalkNodes changed
 	wake      chan struct{}   // has an element while requested names are to be handled
 
-	lastReads  map[string]nodeRead // used by List and by the watch after it
-	failing    bool                // the last read failed
-	surveyedAt atomic.Int64        // when the last survey began that found nothing new, in nanoseconds of Unix time; 0: never
+	lastReads  map[string]nodeRead       // used by List and by the watch after it
+	failing    bool                      // the last read failed
+	surveyedAt atomic.Pointer[time.Time] // when the last survey began that found nothing new, by the monotonic clock; nil: never
 }
 
 // nodeRead is the last read of a Node.
@@ -102,7 +102,7 @@ func (r *nodeReader) recordList(all *nodeList, began time.Time) {
 		_, rn := r.known(all.Items[i].Name)
 		r.lastReads[all.Items[i].Name] = nodeRead{began, claimOf(rn)}
 	}
-	r.surveyedAt.Store(began.UnixNano())
+	r.surveyedAt.Store(&began)
 }
 
 // Watch implements cache.ListerWatcher.
@@ -151,8 +151,8 @@ func (r *nodeReader) take() map[string]bool {
 
 // asOf returns the time at which the known Nodes were all of the cluster's, or zero: no list was made yet.
 func (r *nodeReader) asOf() time.Time {
-	if at := r.surveyedAt.Load(); at != 0 {
-		return time.Unix(0, at)
+	if at := r.surveyedAt.Load(); at != nil {
+		return *at
 	}
 	return time.Time{}
 }
@@ -260,7 +260,7 @@ func (w *nodeWatch) survey(ctx context.Context) {
 		}
 	}
 	if len(due) == 0 {
-		w.surveyedAt.Store(began.UnixNano())
+		w.surveyedAt.Store(&began)
 	}
 	w.forget(exists)
 	w.read(ctx, append(due, w.inTurn()...))

@@ -170,6 +170,14 @@ func TestNodeIsReadWhenItsAgentClaimsOther(t *testing.T) {
 	l.until("only its RopewalkNode is gone", func(all map[string]mesh.Node) bool { return hasAddr(all["b"], 6) && hasAddr(all["f"], 7) })
 }
 
+// TestSurveyTimeSurvivesClockSteps: a clock that is set back by hours after the boot must not delay the end of cleartext by as much.
+func TestSurveyTimeSurvivesClockSteps(t *testing.T) {
+	r := &nodeReader{}
+	if r.recordList(&nodeList{}, time.Now()); !strings.Contains(r.asOf().String(), " m=") {
+		t.Errorf("%s has no reading of the monotonic clock", r.asOf())
+	}
+}
+
 func TestSurveyFindsNodesWithoutAgents(t *testing.T) {
 	l := newReaderLab(t, time.Millisecond, "a", "b")
 	l.start()
