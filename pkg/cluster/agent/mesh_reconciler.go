@@ -87,7 +87,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.restartPending = turn > 0
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
 	r.routing.Nodes = m.encryption.routing(&m.cfg, &plan, in.self.Addrs, want.port)
-	r.saved = &savedTunnel{Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
+	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}

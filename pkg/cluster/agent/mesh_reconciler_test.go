@@ -154,6 +154,7 @@ type fakeNetwork struct {
 	filterErr         error          // error of SetPlaintextFilter
 	forwardingErr     error          // error of CheckForwarding
 	forwards          []netip.Prefix // that CheckForwarding was last called with
+	removed           []string       // by RemoveInterface
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
@@ -175,7 +176,10 @@ func (n *fakeNetwork) SetInterface(_ string, mtu int, pods []netip.Prefix) (int,
 	return changes, n.setInterfaceErr
 }
 
-func (n *fakeNetwork) RemoveInterface(string) error { return nil }
+func (n *fakeNetwork) RemoveInterface(name string) error {
+	n.removed = append(n.removed, name)
+	return nil
+}
 
 func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
 

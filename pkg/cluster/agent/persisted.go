@@ -32,6 +32,7 @@ type persistedState struct {
 
 // savedTunnel is the tunnel's part of the persisted state.
 type savedTunnel struct {
+	Name  string         `json:"name,omitempty"`  // of the interface
 	Addrs []netip.Addr   `json:"addrs,omitempty"` // the node's
 	Pods  []netip.Prefix `json:"pods,omitempty"`  // the node's; the interface has an address of each
 	// Peers also record the owner of each key. Otherwise a node could claim another's key while all agents restart.

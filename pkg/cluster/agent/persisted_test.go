@@ -233,7 +233,7 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &savedTunnel{
-		Addrs: own.Addrs, Pods: own.PodCIDRs,
+		Name: DefaultTunnel, Addrs: own.Addrs, Pods: own.PodCIDRs,
 		Peers: []mesh.Peer{
 			{Node: "b", Key: noise.PublicKey{1}, Endpoint: other.Agent.Endpoints[0], AllowedIPs: []netip.Prefix{other.PodCIDRs[0], netip.MustParsePrefix("192.0.2.1/32")}},
 			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Replaces: noise.PublicKey{1}},
@@ -449,6 +449,21 @@ func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
 	}
 	if a.stats.engine.Load() == nil || a.stats.Peers.Load() != 7 {
 		t.Errorf("got engine %v, %d peers, want non-nil, 7", a.stats.engine.Load(), a.stats.Peers.Load())
+	}
+}
+
+func TestFormerInterfaceOfRenamedTunnelIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+	for _, c := range []struct {
+		tunnel string
+		want   []string
+	}{{DefaultTunnel, nil}, {"mesh9", []string{DefaultTunnel}}} {
+		a, n, engines := newTestAgent(t, dir, func(c2 *Config) { c2.Tunnel = c.tunnel })
+		a.restorePersisted()
+		if !slices.Equal(n.removed, c.want) || len(*engines) != 1 {
+			t.Errorf("tunnel %s: removed %v, %d tunnels, want %v, 1", c.tunnel, n.removed, len(*engines), c.want)
+		}
 	}
 }
 

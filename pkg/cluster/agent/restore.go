@@ -36,10 +36,24 @@ func (a *Agent) restorePersisted() {
 		}
 	}
 	a.persisted, a.followed = saved, saved.Config
+	a.removeRenamedTunnel()
 	if err := a.applyLastDesired(nil); err != nil {
 		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying: traffic for other nodes' pods may be dropped or unencrypted meanwhile", "error", err)
 		a.queue.AddRateLimited(hostChanged)
 	}
+}
+
+// removeRenamedTunnel removes the interface that an earlier agent had under another name (--tunnel): no later agent or cleanup would know of it.
+func (a *Agent) removeRenamedTunnel() {
+	t := a.persisted.Tunnel
+	if t == nil || t.Name == "" || t.Name == a.cfg.Tunnel {
+		return
+	}
+	if err := a.cfg.Network.RemoveInterface(t.Name); err != nil {
+		a.cfg.Log.Warn("removing the former tunnel's interface failed, leaving it: no route uses it", "interface", t.Name, "error", err)
+		return
+	}
+	a.cfg.Log.Info("removed the former tunnel's interface, the tunnel has another name now", "former_interface", t.Name, "interface", a.cfg.Tunnel)
 }
 
 // applyLastDesired applies the last known desired state while the cluster does not supply one. n is this node in the API, or nil.
