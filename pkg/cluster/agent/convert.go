@@ -120,9 +120,13 @@ func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
 // maxPublishedCIDRs is the maximum number of prefixes in a status. Others read the prefixes at their source.
 const maxPublishedCIDRs = 16
 
+// cidrsOf leaves out IPv4 prefixes in IPv6 form, which no node may have: the API server rejects a status with one, and other nodes may be able to
+// write such a prefix for this one (CiliumNodes).
 func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
 	for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPublishedCIDRs)] {
-		all = append(all, v1alpha1.CIDR(p.String()))
+		if !p.Addr().Is4In6() {
+			all = append(all, v1alpha1.CIDR(p.String()))
+		}
 	}
 	return all
 }

@@ -301,6 +301,17 @@ func TestCalicoBlocksGiveNoAddress(t *testing.T) {
 	}
 }
 
+// TestPrefixThatAPIRejectsIsNotPublished: with it, the node would publish nothing at all.
+func TestPrefixThatAPIRejectsIsNotPublished(t *testing.T) {
+	m, _, _ := newTestMeshReconciler(t)
+	own := meshNode(0, noise.PublicKey{})
+	own.PodCIDRs = append(own.PodCIDRs, netip.MustParsePrefix("::ffff:10.244.0.0/120"))
+	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own}})
+	if len(r.status.PodCIDRs) != 1 || r.status.PodCIDRs[0] != "10.244.0.0/24" || len(r.notes) == 0 {
+		t.Errorf("published %v, notes %v, want 10.244.0.0/24 and a note", r.status.PodCIDRs, r.notes)
+	}
+}
+
 func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 	m, n, _ := newTestMeshReconciler(t)
 	l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
