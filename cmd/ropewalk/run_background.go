@@ -57,6 +57,7 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	if err := options.Check(); err != nil { // before its name becomes that of a file
 		return usageError{err}
 	}
+	warnOfSpray(cmd, o.spread, o.spray)
 	args, err := foregroundArgs(cmd.Flags(), name)
 	if err != nil {
 		return err

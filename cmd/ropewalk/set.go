@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 func newSetCmd() *cobra.Command {
@@ -73,7 +75,21 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 		return setError(err)
 	}
 	warn(cmd, warnings)
-	return withStartingDaemon(cmd.Context(), dir, name, func(c *uapi.Client) error { return explainUnderlay(c, &dev, c.Configure(dev)) })
+	return withStartingDaemon(cmd.Context(), dir, name, func(c *uapi.Client) error {
+		err := explainUnderlay(c, &dev, c.Configure(dev))
+		var current show.Stats
+		if err == nil && dev.Spray != nil && c.Stats(&current) == nil && current.Spread != nil {
+			warnOfSpray(cmd, current.Spread.Mode, current.Spread.Spray)
+		}
+		return err
+	})
+}
+
+// warnOfSpray prints a warning if spray has no effect.
+func warnOfSpray(cmd *cobra.Command, mode config.SpreadMode, spray config.Spray) {
+	if mode.Disables(spray) {
+		warn(cmd, []string{"Warning: spray has no effect while spread is off"})
+	}
 }
 
 // setError turns an error in the arguments into a usage error, and adds suggestions for an unknown keyword.

@@ -19,6 +19,7 @@ func (f *File) CheckSettings() []string {
 		w.add("%s", text)
 	}
 	f.checkKeys(&w)
+	f.checkSpray(&w)
 	f.checkAllowedIPs(&w)
 	return w
 }
@@ -58,6 +59,14 @@ func (f *File) hooksSetKey() bool {
 	return slices.ContainsFunc(slices.Concat(f.Interface.PreUp, f.Interface.PostUp), func(command string) bool {
 		return strings.Contains(command, "private-key") || strings.Contains(command, "setconf")
 	})
+}
+
+// checkSpray reports Spray together with a Spread that leaves it without effect.
+func (f *File) checkSpray(w *warnings) {
+	conf := &f.Interface
+	if conf.Spread != nil && conf.Spray != nil && conf.Spread.Disables(*conf.Spray) {
+		w.add("Spray = %v has no effect with Spread = %v", *conf.Spray, *conf.Spread)
+	}
 }
 
 // checkAllowedIPs reports prefixes that a later peer takes from an earlier one.

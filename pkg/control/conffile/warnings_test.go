@@ -28,6 +28,9 @@ func TestOddSettingsAreReported(t *testing.T) {
 		},
 		"private key by a command": {"[Interface]\nPostUp = wg set %i private-key /etc/wireguard/%i.key\n[Peer]\nPublicKey = " + other, nil},
 		"own public key":           {key + "[Peer]\nPublicKey = " + own, []string{own + " has the public key of this interface"}},
+		"spray without spread":     {key + "Spread = off\nSpray = auto", []string{"Spray = auto has no effect with Spread = off"}},
+		"spray with spread":        {key + "Spread = on\nSpray = 4", nil},
+		"neither":                  {key + "Spread = off\nSpray = off", nil},
 		"duplicate peer": {
 			key + strings.Repeat("[Peer]\nPublicKey = "+other+"\nAllowedIPs = 10.0.0.0/8\n", 3), []string{other + " has several [Peer] sections"},
 		},

@@ -47,6 +47,9 @@ func (m SpreadMode) String() string {
 	}
 }
 
+// Disables reports whether s has no effect with this mode. It is a reason for a warning only: spread may be off for a short time.
+func (m SpreadMode) Disables(s Spray) bool { return m == SpreadOff && s != SprayOff }
+
 // MarshalText implements encoding.TextMarshaler with String.
 func (m SpreadMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 

@@ -370,6 +370,9 @@ func (d *Device) configureSpread(mode *config.SpreadMode, ports *spread.Ports, s
 		return
 	}
 	d.spreading.Store(&s)
+	if s.mode.Disables(s.spray) && !old.mode.Disables(old.spray) {
+		d.log.Warn("spray has no effect while spread is off", "spray", s.spray)
+	}
 	if old.spray = s.spray; s == old {
 		d.updateSpray()
 		return

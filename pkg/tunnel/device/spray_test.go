@@ -3,8 +3,10 @@
 package device_test
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -70,6 +72,28 @@ func newPaths(t *testing.T, n *paths, spray config.Spray, o devicetest.Options) 
 		t.Fatalf("host 1: %+v", s)
 	}
 	return a, b, c
+}
+
+func TestSprayWithoutSpreadIsLogged(t *testing.T) {
+	off, auto, spray, none := config.SpreadOff, config.SpreadAuto, config.SprayAuto, config.SprayOff
+	for _, tc := range []struct {
+		changes []config.Device
+		want    int
+	}{
+		{[]config.Device{{Spread: &off, Spray: &spray}, {Spread: &off}, {SpreadPorts: &spread.Ports{First: 7000, Last: 7003}}}, 1},
+		{[]config.Device{{Spread: &off}, {Spray: &spray}, {Spray: &none}}, 1},
+		{[]config.Device{{Spray: &spray}, {Spread: &off}, {Spread: &auto}, {Spread: &off}}, 2},
+		{[]config.Device{{Spray: &spray}, {Spread: &off, Spray: &none}, {Spread: &auto, Spray: &spray}}, 0},
+	} {
+		var log lockedText
+		h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+		for _, change := range tc.changes {
+			h.Apply(change)
+		}
+		if got := strings.Count(log.String(), `level=WARN msg="spray has no effect while spread is off"`); got != tc.want {
+			t.Errorf("%d warnings, want %d:\n%s", got, tc.want, log.String())
+		}
+	}
 }
 
 func (n *paths) route(d underlay.Routed) {
