@@ -32,6 +32,7 @@ func main() {
 	}
 	if text := strings.TrimRight(err.Error(), "\n"); text != "" {
 		fmt.Fprintf(os.Stderr, "ropewalk: %s\n", printable(text))
+		reportFailure(text)
 	}
 	os.Exit(exitCode(err))
 }

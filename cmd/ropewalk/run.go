@@ -225,6 +225,7 @@ func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.
 			exporter.close()
 			return nil, nil, takeoverError(err)
 		}
+		endFailureReports()
 		return d, exporter, nil
 	}
 	exporter, err := o.metrics.listen(log)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
@@ -31,18 +33,63 @@ func takeoverError(err error) error {
 	return err
 }
 
+// failureFD is an environment variable with a file descriptor: the pipe to which a successor that fails writes its error.
+const failureFD = "ROPEWALK_FAILURE_FD"
+
 // startSuccessor starts the program at path with the arguments of successorArgs. The service manager is notified after the
 // takeover (announceSuccessor).
 func startSuccessor(path string, args []string) (*daemon.Successor, error) {
+	failure, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("creating a pipe for the new daemon: %w", err)
+	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = successorEnv(os.Environ())
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	passFile(cmd, failureFD, theirs)
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, errors.Join(err, failure.Close())
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	go func() {
+		defer failure.Close()
+		ended <- withReportedFailure(cmd.Wait(), failure)
+	}()
 	return &daemon.Successor{Ended: ended, Kill: func() { _ = cmd.Process.Kill() }}, nil
+}
+
+// withReportedFailure adds the text in the pipe to the exit error of a successor. It waits for nothing: the program may have left children that hold
+// the pipe open.
+func withReportedFailure(exit error, pipe *os.File) error {
+	raw, err := pipe.SyscallConn()
+	if exit == nil || err != nil {
+		return exit
+	}
+	text, n := make([]byte, 4096), 0
+	_ = raw.Read(func(fd uintptr) bool {
+		n, _ = unix.Read(int(fd), text) // non-blocking
+		return true
+	})
+	if n <= 0 {
+		return exit
+	}
+	return fmt.Errorf("%w: %s", exit, text[:n])
+}
+
+// reportFailure writes the error with which this process ends to the pipe of failureFD, if it is a successor.
+func reportFailure(text string) {
+	if fd, err := inheritFD(failureFD); err == nil && fd != 0 {
+		_, _ = unix.Write(fd, []byte(text)) // fails if nobody waits any longer
+	}
+}
+
+// endFailureReports closes the pipe of failureFD: this process has the tunnel.
+func endFailureReports() {
+	if fd, err := inheritFD(failureFD); err == nil && fd != 0 {
+		_ = unix.Close(fd)
+	}
 }
 
 // successorArgs returns the arguments of a daemon that takes over from one with args. requested is the interface in args, and name
@@ -60,7 +107,7 @@ func successorArgs(args []string, requested, name string) []string {
 // the service's process IDs (systemd.exec(5)): they differ from the successor's, which would then not count as the service. If it
 // is not, they stay, so that the successor does not count as the service either.
 func successorEnv(env []string) []string {
-	remove := []string{logFromUp, readyFD}
+	remove := []string{logFromUp, readyFD, failureFD}
 	if notifiesService() {
 		remove = append(remove, "WATCHDOG_PID", "SYSTEMD_EXEC_PID")
 	}

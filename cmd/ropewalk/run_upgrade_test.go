@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestSuccessorHasFlagsOfOldDaemon(t *testing.T) {
@@ -23,6 +25,34 @@ func TestSuccessorHasFlagsOfOldDaemon(t *testing.T) {
 	} {
 		if got := strings.Join(successorArgs(strings.Fields(args), "rwx%d", "rwx7"), " "); got != want {
 			t.Errorf("%s: got %s, want %s", args, got, want)
+		}
+	}
+}
+
+// TestFailedSuccessorGivesReason starts programs that end before they take anything over.
+func TestFailedSuccessorGivesReason(t *testing.T) {
+	dir := t.TempDir()
+	ropewalk, script, file, foreign := filepath.Join(dir, "ropewalk"), filepath.Join(dir, "script"), filepath.Join(dir, "file"), filepath.Join(dir, "foreign")
+	self, err := os.Executable()
+	expect.NoError(t, err)
+	expect.NoError(t, os.Symlink(self, ropewalk)) // see TestMain
+	expect.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\nsleep 1 >/dev/null 2>&1 &\nexit 7\n"), 0o700))
+	expect.NoError(t, os.WriteFile(file, nil, 0o600))
+	expect.NoError(t, os.WriteFile(foreign, []byte("\x7fELF of another machine"), 0o700))
+	for path, want := range map[string]string{
+		ropewalk:                     "exit status 2: --lanes: want a whole number, got \"many\"",
+		script:                       "exit status 7",
+		"/proc/self/exe/ropewalk":    "not a directory",
+		filepath.Join(dir, "absent"): "no such file",
+		file:                         "permission denied",
+		foreign:                      "exec format error",
+	} {
+		s, err := startSuccessor(path, []string{"run", "--takeover", "--lanes", "many", "rwnobody"})
+		if err == nil {
+			err = <-s.Ended
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", path, err, want)
 		}
 	}
 }

@@ -56,5 +56,5 @@ func upgradeError(name string, err error) error {
 	case errors.Is(e, syscall.ENODEV):
 		return fmt.Errorf("the daemon of %s has just been replaced by another one: run upgrade again if that is not this program: %w", name, e)
 	}
-	return fmt.Errorf("upgrade failed, the old daemon of %s continues: see its log: %w", name, e)
+	return fmt.Errorf("upgrade failed, the old daemon of %s continues (its log may have more): %w", name, e)
 }

@@ -20,7 +20,7 @@ type Error struct {
 	Errno syscall.Errno // positive; the protocol carries it negated
 	Line  int           // of the request, from 1; 0 when the error is not in a line
 	Key   string        // empty when the error is not in a key
-	Err   error         // the cause; nil in errors received by a Client
+	Err   error         // the cause; nil in most errors received by a Client
 
 	fatal bool // the rest of the connection cannot be parsed
 }

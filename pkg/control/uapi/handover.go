@@ -22,7 +22,7 @@ import (
 //
 // Operation "takeover=1" turns the connection into one between predecessor and successor, with a protocol of their own (package
 // daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
-// when the successor has the interface, or has failed.
+// when the successor has the interface, or has failed. A failure's text precedes the errno, in lines "reason=…".
 
 // handover passes the connection to the daemon. On success it returns io.EOF, which ends the connection. So does the end of ctx.
 func (s *Server) handover(ctx context.Context, lines *lineReader, conn net.Conn) error {

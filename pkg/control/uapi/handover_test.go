@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -161,6 +162,29 @@ func TestUpgradeIsAnsweredBeforeTheDaemonEnds(t *testing.T) {
 	case <-replied:
 	case <-time.After(time.Minute):
 		t.Error("the daemon is not notified after the answer")
+	}
+}
+
+func TestFailedUpgradeIsAnsweredWithItsReason(t *testing.T) {
+	d := Dir(t.TempDir())
+	l, err := d.Listen("wgt0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	failure := errors.New("starting /new: it says\n\nno\n" + strings.Repeat("x", maxLine))
+	serveOn(t, &Server{Upgrade: func(_ context.Context, path string) (func(), error) {
+		if path == "/absent" {
+			return nil, fmt.Errorf("starting %s: %w", path, syscall.ENOENT)
+		}
+		return nil, failure
+	}}, l)
+	c := dialed(t, d)
+	if err := c.Upgrade("/new"); err == nil || !strings.Contains(err.Error(), "starting /new: it says\nno\nxxx") {
+		t.Error(err)
+	}
+	err = c.Upgrade("/absent")
+	if want := "upgrading the daemon of wgt0: starting /absent: no such file or directory"; !errors.Is(err, syscall.ENOENT) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

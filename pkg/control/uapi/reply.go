@@ -4,8 +4,10 @@ package uapi
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -14,8 +16,9 @@ const errnoPrefix = "errno="
 
 // reply is the errno line that ends every answer.
 type reply struct {
-	seen  bool
-	errno syscall.Errno
+	seen   bool
+	errno  syscall.Errno
+	reason []string // lines of the error's text, if the daemon sent it
 }
 
 // set parses the errno, with either sign: wireguard-go sends -22, and wg(8) accepts both.
@@ -33,10 +36,25 @@ func (r *reply) err() error {
 	switch {
 	case !r.seen:
 		return protocolError("answer without errno")
+	case r.errno != 0 && len(r.reason) > 0:
+		return &Error{Errno: r.errno, Err: errors.New(strings.Join(r.reason, "\n"))}
 	case r.errno != 0:
 		return &Error{Errno: r.errno}
 	}
 	return nil
+}
+
+// maxReason is the number of characters of a line in appendReason.
+const maxReason = 1000
+
+// appendReason writes the text of an error, which precedes its errno. It is for ropewalk's own operations: wg(8) expects the errno first.
+func appendReason(b []byte, err error) []byte {
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		if line != "" {
+			b = fmt.Appendf(b, "%s=%.*s\n", keyReason, maxReason, line)
+		}
+	}
+	return b
 }
 
 // appendReply writes the end of an answer, the errno negated as wg(8) expects.
@@ -58,6 +76,8 @@ func parseReply(lines *lineReader) error {
 			return err
 		case !ok:
 			return r.err()
+		case key == keyReason:
+			r.reason = append(r.reason, value)
 		case key == "errno":
 			if err := r.set(value); err != nil {
 				return err

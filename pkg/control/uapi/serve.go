@@ -167,6 +167,9 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 			s.logger().Warn("request on the control socket failed", "operation", knownOp(op), "error", err)
 		})
 		body = nil
+		if op == opUpgrade {
+			body = appendReason(nil, err)
+		}
 		if maxRequest-lines.left > largeRequest {
 			debug.FreeOSMemory()
 		}

@@ -58,6 +58,9 @@ const (
 	opUpgrade  = "upgrade=1"  // the daemon starts a new one, which takes the tunnel over
 )
 
+// keyReason is the key of the text of an error, in the answer of an upgrade.
+const keyReason = "reason"
+
 // Device keys that only ropewalk has.
 const (
 	keySpread      = "spread"

@@ -118,7 +118,7 @@ say an upgrade keeps the unit, the interface and the peers, sets MAINPID to the 
 mkdir -m 700 /root/new
 cp /usr/bin/ropewalk /root/new/
 if /root/new/ropewalk upgrade wg0 2>/tmp/refused; then exit 1; fi
-grep -q 'continues: see its log' /tmp/refused
+grep -q 'continues.*: starting /root/new/ropewalk: ' /tmp/refused
 journalctl -o cat -u ropewalk@wg0 | grep -q 'upgrade requested, starting the new daemon: this daemon runs the tunnel until the new one takes over.*/root/new/ropewalk'
 [ "$(prop MainPID ropewalk@wg0)" = "$pid" ]
 was=$(rx)
