@@ -228,6 +228,28 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { close(p); return nil }
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 
+// dial connects a client.
+func (p pipes) dial() net.Conn {
+	client, server := net.Pipe()
+	p <- server
+	return client
+}
+
+// serveListener serves clients of l until the caller calls end.
+func serveListener(t *testing.T, l net.Listener, s *uapi.Server) (end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestIdleClientsAreDisconnected(t *testing.T) {
 	for _, tc := range []struct {
 		sent, answer string
@@ -238,12 +260,9 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 		{"get=1\n\n", "errno=0\n\n", time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
 			l := make(pipes)
-			done := make(chan error)
-			go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
-			client, server := net.Pipe()
-			l <- server
+			end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}})
+			client := l.dial()
 			start := time.Now()
 			if _, err := io.WriteString(client, tc.sent); err != nil {
 				t.Error(err)
@@ -254,10 +273,7 @@ func TestIdleClientsAreDisconnected(t *testing.T) {
 			if idle := time.Since(start); idle != tc.want {
 				t.Errorf("%q: disconnected after %v", tc.sent, idle)
 			}
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			end()
 		})
 	}
 }
@@ -269,20 +285,16 @@ func TestStalledClientsMakeRoomForOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
 				l := make(pipes)
-				done := make(chan error)
-				go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+				end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}})
 				for range 64 {
-					stalled, server := net.Pipe()
+					stalled := l.dial()
 					defer stalled.Close()
-					l <- server
 					io.WriteString(stalled, sent)
 				}
 				synctest.Wait()
 				start := time.Now()
-				client, server := net.Pipe()
-				l <- server
+				client := l.dial()
 				go io.WriteString(client, "set=1\n\n")
 				answer := make([]byte, len("errno=0\n\n"))
 				if _, err := io.ReadFull(client, answer); err != nil || string(answer) != "errno=0\n\n" {
@@ -292,10 +304,7 @@ func TestStalledClientsMakeRoomForOthers(t *testing.T) {
 					t.Errorf("answered after %v, want at once", waited)
 				}
 				client.Close()
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
+				end()
 			})
 		})
 	}
@@ -335,23 +344,18 @@ func heldMemory() int64 {
 
 func TestFailedRequestsAreLoggedAtLimitedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
 		var log bytes.Buffer
-		s := &uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.NewTextHandler(&log, nil))}
-		done := make(chan error)
-		go func() { done <- s.Serve(ctx, l) }()
+		end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		for range 1000 {
-			client, server := net.Pipe()
-			l <- server
+			client := l.dial()
 			go io.WriteString(client, "get=2\n\n")
 			if answer, err := io.ReadAll(client); err != nil || !strings.HasPrefix(string(answer), "errno=") {
 				t.Fatalf("got answer %q, error %v", answer, err)
 			}
 			time.Sleep(100 * time.Millisecond) // the clock is fake
 		}
-		cancel()
-		expect.NoError(t, <-done)
+		end()
 		if n := strings.Count(log.String(), "request on the control socket failed"); n < 16 || n > 16+11 {
 			t.Errorf("logged %d of 1000 failures in 100 s, want 16 and one each 10 s", n)
 		}
@@ -360,20 +364,13 @@ func TestFailedRequestsAreLoggedAtLimitedRate(t *testing.T) {
 
 func TestServeClosesClientsWhenContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
-		done := make(chan error)
-		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
+		end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}})
 		var clients []net.Conn
 		for range 64 { // as many as are served at once
-			client, server := net.Pipe()
-			l <- server
-			clients = append(clients, client)
+			clients = append(clients, l.dial())
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 		for _, client := range clients {
 			if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 				t.Error("a client is still connected: ", err)
@@ -394,8 +391,7 @@ func TestClientGetsItsAnswerAfterTheContextEnds(t *testing.T) {
 		l := make(pipes)
 		done := make(chan error)
 		go func() { done <- s.Serve(ctx, l) }()
-		client, server := net.Pipe()
-		l <- server
+		client := l.dial()
 		if _, err := io.WriteString(client, "flows=1\n\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -411,21 +407,15 @@ func TestClientGetsItsAnswerAfterTheContextEnds(t *testing.T) {
 // TestServeEndsDespiteClientThatReadsNothing has a client that does not read its answer when the context ends.
 func TestServeEndsDespiteClientThatReadsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
-		done := make(chan error)
-		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
-		client, server := net.Pipe()
-		l <- server
+		end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}})
+		client := l.dial()
 		if _, err := io.WriteString(client, "get=1\n\n"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait() // until the answer is being written
-		cancel()
 		began := time.Now()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("Serve ended after %s", took)
 		}
@@ -448,17 +438,10 @@ func (s *shortage) Accept() (net.Conn, error) {
 
 func TestServeRetriesWhenOutOfDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		l := &shortage{pipes: make(pipes)}
-		done := make(chan error)
-		go func() { done <- uapi.Serve(ctx, l, &uapitest.Device{}) }()
-		client, server := net.Pipe()
-		l.pipes <- server
-		client.Close()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end := serveListener(t, l, &uapi.Server{Handler: &uapitest.Device{}})
+		l.dial().Close()
+		end()
 	})
 }
 
@@ -468,22 +451,17 @@ func FuzzRequests(f *testing.F) {
 	f.Add("set=1\npublic_key=00\n\n\n")
 	f.Add("log=1\n\nlog=1\nlevel=debug\n\nlog=1\nlevel=loud\n\nlog=1\nx\n\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		ctx, cancel := context.WithCancel(t.Context())
 		l := make(pipes)
-		done := make(chan error)
-		s := uapi.Server{Handler: &uapitest.Device{}, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar), Flows: func() any { return nil }}
-		go func() { done <- s.Serve(ctx, l) }()
-		client, server := net.Pipe()
-		l <- server
+		end := serveListener(t, l, &uapi.Server{
+			Handler: &uapitest.Device{}, Log: slog.New(slog.DiscardHandler), Level: new(slog.LevelVar), Flows: func() any { return nil },
+		})
+		client := l.dial()
 		go func() {
 			io.WriteString(client, text)
 			client.Close()
 		}()
 		answer, _ := io.ReadAll(client)
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		end()
 		if len(answer) > 0 && !slices.ContainsFunc([]string{"errno=", "null\nerrno=", "level="}, func(s string) bool {
 			return strings.HasPrefix(string(answer), s)
 		}) {

@@ -69,6 +69,15 @@ func (l gatedLane) Send(runs []underlay.Run) int {
 
 func stalls(h *devicetest.Host) config.StallReport { return h.Stats().(device.Stats).Stalls }
 
+// stallsAfter reads the report each second, and returns the last one.
+func stallsAfter(h *devicetest.Host, seconds int) (r config.StallReport) {
+	for range seconds {
+		time.Sleep(time.Second)
+		r = stalls(h)
+	}
+	return r
+}
+
 func TestLaneThatDoesNotReturnIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -83,17 +92,10 @@ func TestLaneThatDoesNotReturnIsReported(t *testing.T) {
 		stalls(a)
 		g.close()
 		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
-		for range 9 {
-			time.Sleep(time.Second)
-			if r := stalls(a); r.Transmit != 0 || len(r.Lanes) != 0 {
-				t.Fatalf("got %+v before the limit", r)
-			}
+		if r := stallsAfter(a, 9); r.Transmit != 0 || len(r.Lanes) != 0 {
+			t.Fatalf("got %+v before the limit", r)
 		}
-		for range 5 {
-			time.Sleep(time.Second)
-			stalls(a)
-		}
-		if r := stalls(a); r.Transmit != 1 || !slices.Equal(r.Lanes, []string{"tx0"}) {
+		if r := stallsAfter(a, 5); r.Transmit != 1 || !slices.Equal(r.Lanes, []string{"tx0"}) {
 			t.Errorf("got %+v, want one stall, of tx0", r)
 		}
 		if got := log.String(); strings.Count(got, "lane is stuck in a batch") != 1 || !strings.Contains(got, " lane=0 direction=transmit\n") {
@@ -159,17 +161,10 @@ func TestSendBufferThatStaysFullIsReported(t *testing.T) {
 		a, b, room := fullPair(t, slog.New(slog.NewTextHandler(&log, nil)))
 		room.Store(0)
 		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
-		for range 59 {
-			time.Sleep(time.Second)
-			if r := stalls(a); r.Queued != 0 || len(r.Queues) != 0 {
-				t.Fatalf("got %+v before the limit", r)
-			}
+		if r := stallsAfter(a, 59); r.Queued != 0 || len(r.Queues) != 0 {
+			t.Fatalf("got %+v before the limit", r)
 		}
-		for range 5 {
-			time.Sleep(time.Second)
-			stalls(a)
-		}
-		if r := stalls(a); r.Queued != 1 || !slices.Equal(r.Queues, []int{0}) || r.Transmit != 0 || len(r.Lanes) != 0 {
+		if r := stallsAfter(a, 5); r.Queued != 1 || !slices.Equal(r.Queues, []int{0}) || r.Transmit != 0 || len(r.Lanes) != 0 {
 			t.Errorf("got %+v, want one stall, of the queue of lane 0", r)
 		}
 		if got := log.String(); strings.Count(got, "send buffer has been full") != 1 || !strings.Contains(got, " lane=0\n") {
@@ -195,11 +190,8 @@ func TestSlowSendBufferIsNoStall(t *testing.T) {
 		a.Send(packet)
 		for range 3 {
 			a.Send(packet)
-			for range 40 {
-				time.Sleep(time.Second)
-				if r := stalls(a); r.Queued != 0 || len(r.Queues) != 0 {
-					t.Fatalf("got %+v of a queue that moves", r)
-				}
+			if r := stallsAfter(a, 40); r.Queued != 0 || len(r.Queues) != 0 {
+				t.Fatalf("got %+v of a queue that moves", r)
 			}
 			room.Store(1)
 			if got := b.Next(); len(got) == 0 {
@@ -223,19 +215,12 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 		devicetest.Connect(a, b)
 		silent.Store(true)
 		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
-		for range 20 { // the handshake is repeated
-			time.Sleep(time.Second)
-			if r := stalls(a); r.Staged != 0 {
-				t.Fatalf("got %+v while a handshake is in flight", r)
-			}
+		if r := stallsAfter(a, 20); r.Staged != 0 { // the handshake is repeated
+			t.Fatalf("got %+v while a handshake is in flight", r)
 		}
 		silent.Store(false)
 		a.PeerOf(b.Public()).LoseHandshake()
-		for range 4 {
-			time.Sleep(time.Second)
-			stalls(a)
-		}
-		if r := stalls(a); r.Staged != 1 {
+		if r := stallsAfter(a, 4); r.Staged != 1 {
 			t.Errorf("got %+v, want one stall", r)
 		}
 		if got := b.Next(); len(got) == 0 {
@@ -254,11 +239,8 @@ func TestRetriedHandshakeIsNoStall(t *testing.T) {
 		time.Sleep(time.Second)
 		key := newKey(t)
 		a.Apply(config.Device{PrivateKey: &key})
-		for range 10 {
-			time.Sleep(time.Second)
-			if r := stalls(a); r.Staged != 0 {
-				t.Fatalf("got %+v while a retry is due", r)
-			}
+		if r := stallsAfter(a, 10); r.Staged != 0 {
+			t.Fatalf("got %+v while a retry is due", r)
 		}
 	})
 }
