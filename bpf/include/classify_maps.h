@@ -100,15 +100,17 @@ struct {
 	TYPE(value, u64);
 } sources SEC(".maps");
 
+#define SENDER_FILTERS 3
+
 /* A block of a Bloom filter, as large as a cache line. */
 struct sender_block {
 	u64 words[8];
 };
 
-/* The blocks of the first filter, of the second and of the third. Go sets max_entries. */
+/* The blocks of the first filter, of the second and of the third. Go multiplies max_entries by the blocks of a filter. */
 struct {
 	UINT(type, BPF_MAP_TYPE_ARRAY);
-	UINT(max_entries, 1);
+	UINT(max_entries, SENDER_FILTERS);
 	TYPE(key, u32);
 	TYPE(value, struct sender_block);
 } senders SEC(".maps");

@@ -19,7 +19,6 @@
  * its sender one more try.
  */
 
-#define SENDER_FILTERS 3
 #define SENDER_WORDS (sizeof(struct sender_block) / sizeof(u64))
 #define SENDER_WORD_BITS 48 /* the upper 16 bits hold the interval: a word that is 73 hours old counts as new */
 

@@ -17,9 +17,6 @@ type recentSenders struct {
 	seed     uint64
 }
 
-// senderFilters is SENDER_FILTERS of the C header.
-const senderFilters = 3
-
 // defaultSenders returns filters of 2 MiB each with a secret seed.
 func defaultSenders() recentSenders {
 	var seed [8]byte
@@ -27,9 +24,9 @@ func defaultSenders() recentSenders {
 	return recentSenders{interval: 4 * time.Second, blocks: 1 << 15, seed: binary.NativeEndian.Uint64(seed[:])}
 }
 
-// configure sets the size of the map, and returns the values of the program's constants.
+// configure sets the size of the map, which the C header gives in filters, and returns the values of the program's constants.
 func (s recentSenders) configure(spec *ebpf.CollectionSpec) map[string]any {
-	spec.Maps[classifyMapSenders].MaxEntries = senderFilters * s.blocks
+	spec.Maps[classifyMapSenders].MaxEntries *= s.blocks
 	return map[string]any{
 		classifyVarSenderInterval: uint64(s.interval), classifyVarSenderBlocks: s.blocks, classifyVarSenderSeed: s.seed,
 	}

@@ -77,7 +77,7 @@ func TestFilterForgetsSendersOfFormerIntervals(t *testing.T) {
 	c := newSendersClassify(t, 1, 1)
 	old, next := initiationFrom("192.0.2.1"), initiationFrom("192.0.2.2")
 	checkRows(t, c, []classifyRow{admitRow("old", old)})
-	ageSenders(t, c, senderFilters)
+	ageSenders(t, c, int(senderFilters(t)))
 	checkRows(t, c, []classifyRow{dropRow("next", next, totalLimit)})
 	ageSenders(t, c, 1)
 	checkRows(t, c, []classifyRow{dropRow("old", old, totalLimit), admitRow("next", next)})
@@ -105,6 +105,7 @@ func newSendersClassify(t *testing.T, limit int, blocks uint32) *Classify {
 	o := ClassifyOptions{ListenPort: 51820, TotalLimit: limitOf(limit)}
 	spec, err := classifySpec(o)
 	expect.NoError(t, err)
+	spec.Maps[classifyMapSenders].MaxEntries = senderFilters(t)
 	for name, value := range (recentSenders{interval: math.MaxInt64, blocks: blocks, seed: 1}).configure(spec) {
 		expect.NoError(t, spec.Variables[name].Set(value))
 	}
@@ -116,10 +117,18 @@ func newSendersClassify(t *testing.T, limit int, blocks uint32) *Classify {
 	return c
 }
 
+// senderFilters returns the number of filters in the C header.
+func senderFilters(t *testing.T) uint32 {
+	t.Helper()
+	spec, err := loadClassify()
+	expect.NoError(t, err)
+	return spec.Maps[classifyMapSenders].MaxEntries
+}
+
 // ageSenders moves the filters back by intervals, which equals the passing of time.
 func ageSenders(t *testing.T, c *Classify, intervals int) {
 	t.Helper()
-	n := c.maps.Senders.MaxEntries()
+	n, filters := c.maps.Senders.MaxEntries(), senderFilters(t)
 	aged := make([]classifySenderBlock, n)
 	for key := range n {
 		var b classifySenderBlock
@@ -127,7 +136,7 @@ func ageSenders(t *testing.T, c *Classify, intervals int) {
 		for i := range b.Words {
 			b.Words[i] -= uint64(intervals) << 48
 		}
-		back := uint32(intervals%senderFilters) * (n / senderFilters)
+		back := uint32(intervals) % filters * (n / filters)
 		aged[(key+n-back)%n] = b
 	}
 	for key, b := range aged {
