@@ -151,15 +151,21 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 	}
 	owner, bound := pl.owners[pl.cfg.Port]
 	candidates := pl.cfg.candidates()
-	var found, inRange *Tunnel
+	var found, unbound, inRange *Tunnel
 	for i := range tunnels {
 		switch t := &tunnels[i]; {
 		case t.Port == 0:
 		case t.Port == pl.cfg.Port && (bound || !t.Userspace):
 			found = t
+		case t.Port == pl.cfg.Port:
+			unbound = t
 		case slices.Contains(candidates, t.Port):
 			inRange = t
 		}
+	}
+	if unbound != nil {
+		return fmt.Errorf("%w listens on UDP port %d in this network namespace: that port is configured for %s, which is down, or whose process was started in another namespace",
+			ErrNoTunnel, pl.cfg.Port, unbound.Name)
 	}
 	if found == nil && !bound {
 		return fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))

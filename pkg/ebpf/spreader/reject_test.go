@@ -121,8 +121,9 @@ func TestUserspaceTunnelsNeedAMark(t *testing.T) {
 	user := wg("192.0.2.2:51820")
 	user.Userspace = true
 	r.here.finder.set(user)
-	if _, err := r.here.try(r.here.config()); !errors.Is(err, ErrNoTunnel) { // the tunnel's socket is in another namespace
-		t.Errorf("unexpected error: %v", err)
+	_, err := r.here.try(r.here.config()) // the tunnel's socket is in another namespace
+	if want := "that port is configured for " + user.Name + ", which is down"; !errors.Is(err, ErrNoTunnel) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want %q in it", err, want)
 	}
 	r.here.socket(port, 1)
 	cfg := r.here.config()
