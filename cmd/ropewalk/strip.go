@@ -28,7 +28,7 @@ func newStripCmd() *cobra.Command {
 func strip(cmd *cobra.Command, arg string) error {
 	path, _, err := quick.Find(quick.DefaultDir, arg)
 	if err != nil {
-		return withHint(err)
+		return withHint(withFileHint(err, arg))
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -119,19 +119,25 @@ func withOpened(cmd *cobra.Command, i quick.Interface, err error, f func(*quick.
 	return withHint(f(r, i))
 }
 
-// openInterface is quick.Open with a hint: to wg-quick, wg0.conf is an interface of that name, and not a file in this directory.
+// openInterface is quick.Open with hints.
 func openInterface(dir, arg string) (quick.Interface, error) {
 	i, err := quick.Open(dir, arg)
-	if !errors.Is(err, quick.ErrNoFile) || strings.Contains(arg, "/") {
-		return i, err
-	}
-	if info, statErr := os.Stat(arg); statErr == nil && info.Mode().IsRegular() {
-		return i, fmt.Errorf("%w (for the file in this directory: ./%s)", err, arg)
-	}
-	if link, _ := hostnet.FindLink(arg); link.Kind == tunKind || link.Kind == "wireguard" {
+	err = withFileHint(err, arg)
+	if link, _ := hostnet.FindLink(arg); errors.Is(err, quick.ErrNoFile) && (link.Kind == tunKind || link.Kind == "wireguard") {
 		return i, fmt.Errorf("%w, but the interface %s does: name the file with which it was brought up, or without one use `ip link delete %[2]s`", err, arg)
 	}
 	return i, err
+}
+
+// withFileHint adds a hint to quick.ErrNoFile: to wg-quick, wg0.conf is an interface of that name, and not a file in this directory.
+func withFileHint(err error, arg string) error {
+	if !errors.Is(err, quick.ErrNoFile) || strings.Contains(arg, "/") {
+		return err
+	}
+	if info, statErr := os.Stat(arg); statErr == nil && info.Mode().IsRegular() {
+		return fmt.Errorf("%w (for the file in this directory: ./%s)", err, arg)
+	}
+	return err
 }
 
 func newRunner(cmd *cobra.Command) (*quick.Runner, error) {
