@@ -160,15 +160,11 @@ func (s *scenario) run(ctx context.Context, ropewalk string) (o outcome, err err
 // cpuTimes returns the CPU time used so far by the two daemons, and by all processes, in ns.
 func cpuTimes(lab *testbed.Lab) (daemons [2]float64, all float64, err error) {
 	for i, side := range []*testbed.Side{lab.A, lab.B} {
-		for _, pid := range side.Daemon.PIDs() {
-			tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // the pattern is valid
-			for _, path := range tasks {
-				tid, _ := strconv.Atoi(filepath.Base(path))
-				if ns, err := schedTime(tid); err == nil { // the thread may have ended
-					daemons[i] += float64(ns)
-				}
-			}
+		used, err := side.Daemon.Usage()
+		if err != nil {
+			return daemons, 0, err
 		}
+		daemons[i] = float64(used.CPU)
 	}
 	all, err = busyTime()
 	return daemons, all, err

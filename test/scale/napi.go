@@ -3,12 +3,13 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
 )
 
 // napiTimes returns the CPU times of the kernel threads that receive from cables, in ns, by pid.
@@ -21,25 +22,11 @@ func napiTimes() map[int]int64 {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if ns, err := schedTime(pid); err == nil {
-			times[pid] = ns
+		if d, err := testbed.ThreadTime(pid); err == nil {
+			times[pid] = d.Nanoseconds()
 		}
 	}
 	return times
-}
-
-// schedTime returns the CPU time of a thread, in ns.
-func schedTime(pid int) (int64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
-	if err != nil {
-		return 0, fmt.Errorf("reading a kernel thread's time: %w", err)
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	ns, err := strconv.ParseInt(first, 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("reading a kernel thread's time: %w", err)
-	}
-	return ns, nil
 }
 
 // diffTimes returns the CPU time of each thread between two measurements, in descending order.

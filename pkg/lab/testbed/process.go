@@ -61,6 +61,19 @@ func StartProcess(ctx context.Context, h *netlab.Host, argv ...string) (*Process
 // PIDs returns the process and the live members of its process group.
 func (p *Process) PIDs() []int { return groupMembers(p.cmd.Process.Pid) }
 
+// Usage is what the live threads of a process and of its group have used since they began.
+type Usage struct {
+	CPU      time.Duration // user and system, by the scheduler's clock
+	Switches uint64        // context switches, voluntary and not
+}
+
+// Usage returns what the process has used so far.
+func (p *Process) Usage() (Usage, error) {
+	pids := p.PIDs()
+	switches, err := contextSwitches(pids)
+	return Usage{CPU: threadTimes(pids), Switches: switches}, err
+}
+
 // Argv is the command that was started.
 func (p *Process) Argv() []string { return slices.Clone(p.cmd.Args) }
 

@@ -142,6 +142,34 @@ func contextSwitches(pids []int) (uint64, error) {
 	return sum, nil
 }
 
+// threadTimes is the CPU time of all threads of the processes since they began. A thread that ends takes its own with it.
+func threadTimes(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*", pid)) // the pattern is good
+		for _, path := range tasks {
+			tid, _ := strconv.Atoi(filepath.Base(path))
+			if d, err := ThreadTime(tid); err == nil { // the thread may have ended
+				sum += d
+			}
+		}
+	}
+	return sum
+}
+
+// ThreadTime is the CPU time of a thread by the scheduler's clock, which counts nanoseconds, not ticks.
+func ThreadTime(tid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", tid))
+	if err != nil {
+		return 0, fmt.Errorf("reading a thread's time: %w", err)
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	ns, err := strconv.ParseInt(first, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("reading a thread's time: %w", err)
+	}
+	return time.Duration(ns), nil
+}
+
 // statusField reads one number of a /proc/PID/status.
 func statusField(path, key string) (uint64, error) {
 	text, err := os.ReadFile(path)

@@ -4,11 +4,15 @@ package testbed
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestBusyCPUCountsWork(t *testing.T) {
@@ -72,6 +76,32 @@ func TestProcessReportsMemoryAndContextSwitches(t *testing.T) {
 	}
 	if !slices.Contains(groupMembers(syscall.Getpgrp()), os.Getpid()) {
 		t.Error("the process is not in its group")
+	}
+}
+
+func TestThreadTimesSumAllThreads(t *testing.T) {
+	const work = 5 * time.Millisecond
+	var working sync.WaitGroup
+	end := make(chan struct{})
+	defer close(end)
+	for range 2 {
+		working.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for tid := unix.Gettid(); ; {
+				if d, err := ThreadTime(tid); err != nil || d >= work {
+					break
+				}
+			}
+			working.Done()
+			<-end
+		}()
+	}
+	working.Wait()
+	first, err := ThreadTime(os.Getpid())
+	if sum := threadTimes([]int{os.Getpid()}); err != nil || sum < first+work {
+		t.Errorf("the process has worked for %s, its first thread alone for %s, %v", sum, first, err)
 	}
 }
 
