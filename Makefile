@@ -137,8 +137,8 @@ soak: need-root need-tun need-go ## a minute each of traffic in memory, over AF_
 	$(GO) test -count=1 -timeout 0 ./test/soak -soak $(if $(HOURS),$(HOURS)h -only churn,1m) -v $(ARGS)
 
 .PHONY: attack
-attack: need-root need-tun build ## floods and hostile peers beside TCP through a tunnel, in namespaces of its own: the table of docs/reliability.md; ARGS="-underlay xdp -rate 50000"
-	ROPEWALK_BIN=$(CURDIR)/bin/ropewalk $(GO) test -count=1 -timeout 30m ./test/attack -run Throughput -attack 2s -v $(ARGS)
+attack: need-root need-tun build ## floods and hostile peers beside TCP through a tunnel, in namespaces of its own: the table of docs/reliability.md; ARGS="-underlay xdp -rounds 18"
+	ROPEWALK_BIN=$(CURDIR)/bin/ropewalk $(GO) test -count=1 -timeout 0 ./test/attack -run Throughput -attack 2s -v $(ARGS)
 
 SEEDS ?= 1000
 .PHONY: sim

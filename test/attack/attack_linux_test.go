@@ -33,7 +33,6 @@ const (
 	packets = 3000
 	// closedPort is a port of the attacked host where nobody listens.
 	closedPort = testbed.ListenPort + 1
-	rounds     = 3
 )
 
 // lab is a tunnel whose end A is attacked.
@@ -103,7 +102,7 @@ func TestAttacksAreCountedAndSurvived(t *testing.T) {
 	for _, a := range attacks {
 		before := l.drops()
 		expect.NoError(t, l.x.connect())
-		l.x.send(a, testbed.ListenPort, packets, nil)
+		l.x.send(l.x.generator(a, testbed.ListenPort, packets), packets, nil)
 		expect.Eventually(t, a.name+" is counted", func() bool { return len(a.countedSince(before, l.drops())) > 0 })
 		t.Logf("%s: %s", a.name, strings.Join(a.countedSince(before, l.drops()), ", "))
 		expect.NoError(t, l.Err())
@@ -121,8 +120,8 @@ func TestAttacksLeaveThroughput(t *testing.T) {
 	l := newLab(t)
 	var out bytes.Buffer
 	w := tabwriter.NewWriter(&out, 0, 0, 1, ' ', 0)
-	fmt.Fprintln(w, "| attack\t| packets/s\t| Gbit/s, no listener\t| Gbit/s\t| cost\t| memory, KiB\t| counted as\t|")
-	fmt.Fprintln(w, "| ---\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---\t|")
+	fmt.Fprintln(w, "| attack\t| packets/s\t| Gbit/s\t| cost\t| daemon, % of a core\t| context switches/s\t| memory, KiB\t| counted as\t|")
+	fmt.Fprintln(w, "| ---\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---:\t| ---\t|")
 	l.tcp(*duration)
 	for _, a := range attacks {
 		if strings.Contains(a.name, *only) {
@@ -130,35 +129,48 @@ func TestAttacksLeaveThroughput(t *testing.T) {
 		}
 	}
 	w.Flush()
-	t.Logf("TCP through the tunnel, underlay %s, guard %t, %d packets per second\n%s", *mode, *guard, *rate, out.String())
+	t.Logf("TCP through the tunnel, underlay %s, guard %t, %d packets per second, %d rounds\n"+
+		"a / b / c: without the attack, its packets to a port without a listener, the attack\n%s", *mode, *guard, *rate, *rounds, out.String())
 }
 
-// measure returns a row of the table. Rounds alternate between the two ports.
+// measure returns a row of the table.
 func (l *lab) measure(a attack) string {
 	l.Helper()
 	drops, memory := l.drops(), l.memory()
-	var unheard, attacked float64
-	var sent int
-	for range rounds {
+	var r results
+	for round := range *rounds {
 		expect.NoError(l, l.x.connect())
-		gbps, _ := l.beside(a, closedPort)
-		unheard += gbps / rounds
-		gbps, n := l.beside(a, testbed.ListenPort)
-		attacked += gbps / rounds
-		sent += n
+		for _, c := range order(round) {
+			r.add(c, l.beside(a, c))
+		}
 	}
-	return fmt.Sprintf("| %s\t| %.0f\t| %.2f\t| %.2f\t| %.0f %%\t| %+d\t| %s\t|", a.name, float64(sent)/(rounds*duration.Seconds()), unheard, attacked,
-		100*(1-attacked/unheard), l.memory()-memory, strings.Join(a.countedSince(drops, l.drops()), ", "))
+	return fmt.Sprintf("| %s\t| %s\t| %s\t| %s\t| %s\t| %s\t| %+d\t| %s\t|", a.name, r.means(packetRate, "%.0f"), r.means(gbps, "%.2f"),
+		cost(r[noListener][gbps], r[attacked][gbps]), r.means(cpu, "%.0f"), r.means(switches, "%.0f"),
+		l.memory()-memory, strings.Join(a.countedSince(drops, l.drops()), ", "))
 }
 
-// beside returns the throughput beside an attack to a port, and the packets sent.
-func (l *lab) beside(a attack, port uint16) (gbps float64, sent int) {
+// beside measures TCP beside a case of an attack.
+func (l *lab) beside(a attack, c caseOfRound) (f figures) {
 	l.Helper()
-	stop, done := make(chan struct{}), make(chan int)
-	go func() { done <- l.x.send(a, port, 1<<40, stop) }()
-	res := l.tcp(*duration)
+	stop, sent := make(chan struct{}), make(chan int, 1)
+	if port := c.port(); port == 0 {
+		sent <- 0
+	} else {
+		next := l.x.generator(a, port, prepared)
+		go func() { sent <- l.x.send(next, 1<<40, stop) }()
+	}
+	before, err := l.A.Daemon.Usage()
+	expect.NoError(l, err)
+	begin := time.Now()
+	f[gbps] = l.tcp(*duration).BitsPerSecond / 1e9
+	seconds := time.Since(begin).Seconds()
+	after, err := l.A.Daemon.Usage()
+	expect.NoError(l, err)
 	close(stop)
-	return res.BitsPerSecond / 1e9, <-done
+	f[packetRate] = float64(<-sent) / seconds
+	f[cpu] = 100 * (after.CPU - before.CPU).Seconds() / seconds
+	f[switches] = float64(after.Switches-min(before.Switches, after.Switches)) / seconds
+	return f
 }
 
 // tcp sends TCP to the attacked end.

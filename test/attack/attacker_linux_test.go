@@ -138,10 +138,9 @@ func (x *attacker) seal(inner []byte) []byte {
 	return aead.Seal(b, nonce[:], inner, nil)
 }
 
-// send sends packets of an attack to a port, at the rate of -rate, until stop is closed, but for no longer than maxDuration and no
+// send sends the packets of a generator, at the rate of -rate, until stop is closed, but for no longer than maxDuration and no
 // more than limit packets.
-func (x *attacker) send(a attack, port uint16, limit int, stop <-chan struct{}) (sent int) {
-	next := x.generator(a, netip.AddrPortFrom(attackedAddress, port), min(limit, prepared))
+func (x *attacker) send(next func(i int) []byte, limit int, stop <-chan struct{}) (sent int) {
 	begin := time.Now()
 	for at := (&unix.SockaddrInet4{Addr: attackedAddress.As4()}); sent < limit; sent++ {
 		elapsed := time.Since(begin)
@@ -162,9 +161,10 @@ func (x *attacker) send(a attack, port uint16, limit int, stop <-chan struct{}) 
 	return sent
 }
 
-// generator returns the function that returns packet i. Packets of a session have counters of their own. Others are made before the attack,
-// and repeated, so that the generator takes little CPU time.
-func (x *attacker) generator(a attack, to netip.AddrPort, n int) func(i int) []byte {
+// generator returns the function that returns packet i of an attack to a port. Packets of a session have counters of their own. Of
+// others n are made before the attack, and repeated, so that the generator takes little CPU time.
+func (x *attacker) generator(a attack, port uint16, n int) func(i int) []byte {
+	to := netip.AddrPortFrom(attackedAddress, port)
 	generate := func(i int) []byte { return outerPacket(a.source(), to, a.message(x, i), a.badChecksum) }
 	if a.session {
 		return generate

@@ -20,6 +20,7 @@ var (
 	mode     = flag.String("underlay", "udp", "underlay of the attacked tunnel")
 	guard    = flag.Bool("guard", false, "attack through the device of the tunnel, where -underlay xdp has its guard, instead of another one")
 	rate     = flag.Int("rate", 100_000, "packets per second of an attack")
+	rounds   = flag.Int("rounds", 3, "how often each attack is compared with none, and with its packets to a port without a listener")
 	only     = flag.String("only", "", "measure only the attacks whose name contains this text")
 	ropewalk = program.Ropewalk()
 )
@@ -29,20 +30,22 @@ const maxDuration = time.Minute
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := checkFlags(*duration, *rate, *only); err != nil {
+	if err := checkFlags(*duration, *rate, *rounds, *only); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
 	os.Exit(program.Main(m, ropewalk))
 }
 
-// checkFlags fails if the values of -attack, -rate or -only have no meaning. The daemon checks that of -underlay.
-func checkFlags(duration time.Duration, rate int, only string) error {
+// checkFlags fails if the values of -attack, -rate, -rounds or -only have no meaning. The daemon checks that of -underlay.
+func checkFlags(duration time.Duration, rate, rounds int, only string) error {
 	switch {
 	case duration < 0 || duration > maxDuration:
 		return fmt.Errorf("-attack %s: want 0 to %s", duration, maxDuration)
 	case rate <= 0:
 		return errors.New("-rate: want at least 1")
+	case rounds < 2:
+		return errors.New("-rounds: want at least 2, one has no standard error")
 	case !slices.ContainsFunc(attacks, func(a attack) bool { return strings.Contains(a.name, only) }):
 		return fmt.Errorf("-only %q: no attack has that in its name", only)
 	}
@@ -53,19 +56,21 @@ func TestWrongFlagsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		duration time.Duration
 		rate     int
+		rounds   int
 		only     string
 		ok       bool
 	}{
-		{0, 1, "", true},
-		{maxDuration, 100_000, "valid mac1", true},
-		{-time.Second, 1, "", false},
-		{maxDuration + 1, 1, "", false},
-		{time.Second, 0, "", false},
-		{time.Second, -1, "", false},
-		{time.Second, 1, "valid mac2", false},
+		{0, 1, 2, "", true},
+		{maxDuration, 100_000, 40, "valid mac1", true},
+		{-time.Second, 1, 3, "", false},
+		{maxDuration + 1, 1, 3, "", false},
+		{time.Second, 0, 3, "", false},
+		{time.Second, -1, 3, "", false},
+		{time.Second, 1, 1, "", false},
+		{time.Second, 1, 3, "valid mac2", false},
 	} {
-		if err := checkFlags(c.duration, c.rate, c.only); (err == nil) != c.ok {
-			t.Errorf("-attack %s -rate %d -only %q: got error %v, want none: %t", c.duration, c.rate, c.only, err, c.ok)
+		if err := checkFlags(c.duration, c.rate, c.rounds, c.only); (err == nil) != c.ok {
+			t.Errorf("-attack %s -rate %d -rounds %d -only %q: got error %v, want none: %t", c.duration, c.rate, c.rounds, c.only, err, c.ok)
 		}
 	}
 }
