@@ -144,6 +144,22 @@ func (k restingKeepalives) changes(keys []noise.PublicKey) (all []config.Peer) {
 	return all
 }
 
+// corrections returns the changes that give nodes that are peers already their keepalives. An agent whose tunnel was taken over may just have
+// triggered handshakes.
+func (k restingKeepalives) corrections(nodes []mesh.Peer, have []config.PeerStatus) []config.Peer {
+	present := make(map[noise.PublicKey]uint16, len(have))
+	for i := range have {
+		present[have[i].PublicKey] = have[i].Keepalive
+	}
+	var keys []noise.PublicKey
+	for i := range nodes {
+		if at, is := present[nodes[i].Key]; is && !nodes[i].IsExternal() && at != k.of(nodes[i].Key) {
+			keys = append(keys, nodes[i].Key)
+		}
+	}
+	return k.changes(keys)
+}
+
 // byLastHandshake returns the peers' keys in the order in which to trigger them: the most recent handshake first. Peers without
 // one come in random order, so that agents that start together do not all begin with the same peer.
 func byLastHandshake(have []config.PeerStatus) (keys []noise.PublicKey) {

@@ -271,9 +271,16 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (in
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, changes)
 	keepalives := keepalivesOf(peers, keepalive)
-	changes = append(changes, m.changeKeepalives(peers, keepalives)...)
+	takenOver := m.configured == nil && len(st.Peers) > 0 // with sessions, which the daemon renews
+	if takenOver {
+		m.hasNoPeers = false
+		changes = append(changes, keepalives.corrections(peers, st.Peers)...)
+	} else {
+		changes = append(changes, m.changeKeepalives(peers, keepalives)...)
+	}
 	if len(changes) == 0 {
 		m.noteConfigured(peers)
+		m.keepalives = keepalives
 		return 0, nil
 	}
 	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {

@@ -243,6 +243,34 @@ func TestRefusedConfigurationIsNotRecorded(t *testing.T) {
 	}
 }
 
+// TestTakenOverTunnelTriggersNoHandshakes: with the first node that joins after an upgrade, each agent would trigger one with each node. Keepalives that
+// an earlier agent had set for a moment are removed.
+func TestTakenOverTunnelTriggersNoHandshakes(t *testing.T) {
+	m, _, engine := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	m.handshakes.stop()
+	earlier := engine()
+	if err := configurePeers(earlier, setKeepalive([]noise.PublicKey{{1}}, keepaliveSeconds)); err != nil {
+		t.Fatal(err)
+	}
+	upgraded, _, _ := newTestMeshReconciler(t)
+	upgraded.cfg.KeyDir = m.cfg.KeyDir
+	upgraded.cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return earlier, nil }
+	upgraded.mustReconcile(t, l)
+	l.nodes = append(l.nodes, meshNode(2, noise.PublicKey{2}))
+	upgraded.mustReconcile(t, l)
+	if !upgraded.handshakes.finished() {
+		t.Error("handshakes with all nodes are triggered")
+	}
+	for _, p := range earlier.Status().Peers {
+		if p.Keepalive != 0 {
+			t.Errorf("node with the key %s has a keepalive of %d s", p.PublicKey, p.Keepalive)
+		}
+	}
+}
+
 // TestNodeThatMovesAfterUpgradeIsFollowed: an upgraded agent takes over a tunnel that has all peers already.
 func TestNodeThatMovesAfterUpgradeIsFollowed(t *testing.T) {
 	m, _, engine := newTestMeshReconciler(t)
