@@ -21,7 +21,8 @@ var errNoInterface = errors.New("no interface of this host has any of the node's
 // itself sends to other nodes' pods: they accept no other. It is checked on each reconcile, since other programs may change it,
 // the node may get its prefixes late (calico #8039), or get others, whose former addresses belong to another node.
 //
-// Strict reverse path filtering would drop another node's answers to pods: they come from an address to which packets bypass the tunnel.
+// Strict reverse path filtering would drop another node's answers to pods: they come from an address to which packets bypass the tunnel. That of
+// the node's own devices, at which packets of other nodes' pods arrive, is the administrator's.
 func configureInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error) {
 	if slices.ContainsFunc(pods, isIPv6) {
 		if err := hostnet.DisableLinkLocal(name); err != nil {
