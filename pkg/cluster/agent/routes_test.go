@@ -54,7 +54,9 @@ func addLink(name, addr string) error {
 
 func TestInterfaceAddressesFollowPodCIDRs(t *testing.T) {
 	inNamespace(t, func() error {
-		if err := addLink("tunnel", "10.244.1.0/32"); err != nil { // left by an earlier agent
+		err := errors.Join(addLink("tunnel", "10.244.1.0/32"), // left by an earlier agent
+			setSysctl("ipv4/conf/all/rp_filter", "0"), setSysctl("ipv4/conf/tunnel/rp_filter", "0"))
+		if err != nil {
 			return err
 		}
 		for _, c := range []struct {
