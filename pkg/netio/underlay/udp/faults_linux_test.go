@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // faultyKernel replaces sendmmsg. It returns the errors that verdict chooses, and records the accepted messages.
@@ -109,6 +110,34 @@ func TestLostSourceIsRetriedOnceWithoutIt(t *testing.T) {
 	}
 	if k.calls != 2 || !p.Features().GSO {
 		t.Errorf("got %d calls, GSO %v; want 2 calls and GSO", k.calls, p.Features().GSO)
+	}
+}
+
+// TestOversizeRunKeepsItsSource: some kernels report an oversize train by the error of a lost source address. Without the address its
+// datagrams would come from another one, and could not leave at all from the socket of a send group.
+func TestOversizeRunKeepsItsSource(t *testing.T) {
+	for group := range 2 {
+		k := &faultyKernel{verdict: func(_ []byte, segmented, source bool) unix.Errno {
+			if segmented || !source {
+				return unix.EINVAL
+			}
+			return 0
+		}}
+		p, l := faultyLane(t, k)
+		if group > 0 {
+			expect.NoError(t, p.OpenGroup(group))
+		}
+		r := run(3, 'a')
+		r.Group = group
+		for range 2 {
+			k.sent = nil
+			if failed := l.Send([]underlay.Run{r}); failed != 0 || len(k.sent) != 3 {
+				t.Errorf("group %d: %d runs failed, sent %v, want 3 datagrams", group, failed, lengths(k.sent))
+			}
+		}
+		if limit := p.paths.current().limit(r.To).train.bytes; limit != r.SegSize {
+			t.Errorf("group %d: the limit of trains is %d, want %d", group, limit, r.SegSize)
+		}
 	}
 }
 

@@ -252,15 +252,12 @@ func datagramSize(r *underlay.Run) (n int) {
 	return n
 }
 
-// sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. EINVAL has many reasons: the train was the
-// reason if the kernel accepts its datagrams. EIO means that UDP GSO is impossible: the device computes no
-// checksums, or the route has IPsec.
+// sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. They have the source address again, even if
+// the train was tried without it. EINVAL has many reasons: the train was the reason if the kernel accepts its datagrams. EIO means that UDP
+// GSO is impossible: the device computes no checksums, or the route has IPsec.
 func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
 	r := &runs[o.run]
 	o.segment = 0
-	if o.pktinfo == 0 {
-		o.from = netip.Addr{} // the train had no source address, or was sent again without it
-	}
 	s.queueSingly(&s.resend, runs, o)
 	s.flush(&s.resend, runs) // records each error
 	switch {
