@@ -18,17 +18,17 @@ import (
 // burstWindow is how long changes are collected before they are reported: a daemon can replace a route within it.
 const burstWindow = 100 * time.Millisecond
 
-// WatchRoutes calls changed after each change that may affect the path or the source address of packets: a route of
-// either family added, replaced or removed, an address removed, or a link set down. Changes within 100 ms are
-// reported once. A long call delays only the next. changed is called from its own goroutine until ctx ends. An
+// WatchRoutes calls changed after each change that may affect the path or the source address of packets: a route or a
+// routing rule of either family added, replaced or removed, an address removed, or a link set down. Changes within 100 ms
+// are reported once. A long call delays only the next. changed is called from its own goroutine until ctx ends. An
 // overrun, by which messages are lost, counts as a change.
 //
 // WatchRoutes returns once the subscription is in place, so no later change is missed, or an error if it fails. It
 // watches the network namespace of the calling thread, and costs nothing while nothing changes.
 func WatchRoutes(ctx context.Context, changed func()) error {
 	// Links are included because the kernel removes IPv4 routes over a downed link without a message (fib_flush).
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
+		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return fmt.Errorf("subscribing to route changes: %w", err)
 	}
@@ -121,7 +121,7 @@ func isRouteChange(kind uint16, data []byte) bool {
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return len(data) >= unix.SizeofRtMsg && // struct rtmsg: rtm_flags
 			binary.NativeEndian.Uint32(data[8:])&unix.RTM_F_CLONED == 0
-	case unix.RTM_DELADDR:
+	case unix.RTM_DELADDR, unix.RTM_NEWRULE, unix.RTM_DELRULE:
 		return true
 	case unix.RTM_NEWLINK:
 		return len(data) >= unix.SizeofIfInfomsg && data[0] == unix.AF_UNSPEC && // struct ifinfomsg: ifi_flags, ifi_change

@@ -272,11 +272,20 @@ func TestKernelChangesAreReported(t *testing.T) {
 	}
 	route4 := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("192.0.2.254")}
 	route6 := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: net.ParseIP("2001:db8::fe")}
+	rule := func(family int) *netlink.Rule {
+		r := netlink.NewRule()
+		r.Family, r.Table, r.Priority = family, 100, 100
+		return r
+	}
 	c := watched(t)
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
+		{"IPv4 rule added", func() error { return netlink.RuleAdd(rule(netlink.FAMILY_V4)) }},
+		{"IPv4 rule removed", func() error { return netlink.RuleDel(rule(netlink.FAMILY_V4)) }},
+		{"IPv6 rule added", func() error { return netlink.RuleAdd(rule(netlink.FAMILY_V6)) }},
+		{"IPv6 rule removed", func() error { return netlink.RuleDel(rule(netlink.FAMILY_V6)) }},
 		{"IPv4 route added", func() error { return netlink.RouteAdd(route4) }},
 		{"IPv6 route added", func() error { return netlink.RouteAdd(route6) }},
 		{"IPv4 route removed", func() error { return netlink.RouteDel(route4) }},
