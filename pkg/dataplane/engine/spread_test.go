@@ -98,6 +98,28 @@ func TestFlowsKeepSourceUntilPause(t *testing.T) {
 	}
 }
 
+// TestFlowsForgetSourcesOfFormerPort: another port numbers its sources anew, and may have fewer.
+func TestFlowsForgetSourcesOfFormerPort(t *testing.T) {
+	for _, recorded := range []bool{false, true} {
+		r := newRig(t)
+		sources := sourcesOf(r)
+		r.peer.Spread.Store(NewSpread([]uint8{7, 8}))
+		f := manyFlows(1)[0]
+		r.transmit(f.Next(100))
+		port := *r.tx.lane.conn.Load()
+		r.tx.lane.conn.Store(&port)
+		if recorded { // the peer's hello arrives after a packet
+			r.peer.Spread.Store(NewSpread(nil))
+			r.transmit(f.Next(100))
+		}
+		r.peer.Spread.Store(NewSpread([]uint8{1, 2}))
+		r.transmit(f.Next(100))
+		if source := sources[flowOf(packetsOf(t, f.Next(8))[0])]; source > 2 || recorded && source != 0 {
+			t.Errorf("recorded %v: the flow left from source %d", recorded, source)
+		}
+	}
+}
+
 // TestExistingFlowsKeepListenPort: a flow must not overtake itself when spreading begins.
 func TestExistingFlowsKeepListenPort(t *testing.T) {
 	for _, staged := range []bool{false, true} {

@@ -40,8 +40,9 @@ type transmitter struct {
 	now      int64
 	mtu      int
 	routes   routeCache
-	flowlets *spread.Flows // nil for the slow path
-	flushes  uint64        // number of the next flush, from 1
+	flowlets *spread.Flows  // nil for the slow path
+	port     *underlay.Lane // whose sources flowlets has
+	flushes  uint64         // number of the next flush, from 1
 	queue    txQueue
 	load     workload
 	spray    sprayer
@@ -106,6 +107,7 @@ func (t *transmitter) addTrains(n int) {
 	t.lane.stats.tx.progress.work()
 	t.now = t.lane.engine.cfg.Clock()
 	t.mtu = int(t.lane.engine.mtu.Load())
+	t.notePort()
 	for i := range n {
 		t.addTrain(t.slots[i], t.sizes[i])
 	}
@@ -113,6 +115,14 @@ func (t *transmitter) addTrains(n int) {
 		t.spray.endIfIdle(t.now)
 	}
 	t.load.note(0, 0, n, t.now)
+}
+
+// notePort forgets the sources of flows when another port is attached, which numbers its sources anew and may have fewer.
+func (t *transmitter) notePort() {
+	if port := t.lane.conn.Load(); port != t.port {
+		t.port = port
+		t.flowlets.Reset()
+	}
 }
 
 // addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch.

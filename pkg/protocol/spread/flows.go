@@ -35,6 +35,9 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 	return &Flows{entries: make([]uint64, 1<<log2), shift: 32 - log2, gap: int64(gap) >> tickShift}
 }
 
+// Reset empties the table: lanes have another meaning from now on.
+func (f *Flows) Reset() { clear(f.entries) }
+
 // Choose returns the lane for n bytes of the flow with that hash at the instant now (nanoseconds, never decreasing):
 // the flow's current lane if its last packet was less than the gap ago, else the least loaded lane of loads, the
 // first among equals. The current lane need not be in loads: a flow stays on its lane until it pauses.
