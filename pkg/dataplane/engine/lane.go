@@ -43,8 +43,10 @@ type laneCounters struct {
 	orders  orderCounters
 	txMarks atomic.Uint64 // packets marked as congested by this host
 	rxMarks atomic.Uint64
-	drops   drop.Counters
-	icmp    icmpCounters
+	// Control messages to send, and those that were accepted.
+	txControl, rxControl atomic.Uint64
+	drops                drop.Counters
+	icmp                 icmpCounters
 }
 
 // directionCounters counts one direction of a lane. Trains are counted at the TUN, and runs at the underlay.

@@ -33,6 +33,7 @@ func (e *Engine) SendProbe(p *Peer, keys *session.Keypair, source int, probe []b
 	copy(msg[wire.DataHeaderLen:], probe)
 	counter, ok := keys.Reserve(1)
 	if !ok || !keys.SealEach(&t.scratch, [][]byte{msg}, counter) {
+		t.lane.stats.txControl.Add(1)
 		t.dropForPeer(p, drop.TXNoSession, 1)
 		return errNotSent
 	}
@@ -45,16 +46,17 @@ func (e *Engine) SendProbe(p *Peer, keys *session.Keypair, source int, probe []b
 func (t *transmitter) sendProbe(p *Peer, keys *session.Keypair, conn underlay.Lane, r *underlay.Run) error {
 	runs := [1]underlay.Run{*r}
 	conn.Send(runs[:])
-	switch err := runs[0].Err; {
-	case err == nil:
-		m := &runMeta{peer: p, keys: keys, segments: r.Segments, bytes: r.SegSize}
-		p.sent(t.now, m)
-		t.countSent([]*runMeta{m})
-		return nil
-	case errors.Is(err, underlay.ErrTooBig):
+	err := runs[0].Err
+	if errors.Is(err, underlay.ErrTooBig) {
 		return err
-	default:
+	}
+	t.lane.stats.txControl.Add(1)
+	if err != nil {
 		t.dropForPeer(p, sendDropReason(err), 1)
 		return err
 	}
+	m := &runMeta{peer: p, keys: keys, segments: r.Segments, bytes: r.SegSize}
+	p.sent(t.now, m)
+	t.countSent([]*runMeta{m})
+	return nil
 }

@@ -293,6 +293,8 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
 				r.drop(why, 1)
 				rejected++
+			} else {
+				r.lane.stats.rxControl.Add(1)
 			}
 		default:
 			data = true

@@ -100,6 +100,7 @@ func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) { e.sendControl(p
 // SendHello sends p a hello (wire.AppendHello) under keys, from the given source of the port. The timers expect
 // no answer to it.
 func (e *Engine) SendHello(p *Peer, keys *session.Keypair, source int, hello []byte) {
+	e.slow.lane.stats.txControl.Add(1)
 	e.sendControl(p, keys, source, hello)
 }
 

@@ -286,6 +286,31 @@ func TestHellosReachSlowPath(t *testing.T) {
 	}
 }
 
+func TestControlMessagesAreCounted(t *testing.T) {
+	r := newRig(t)
+	ours, _ := underlay.Pipe(1)
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.engine.Detach() })
+	hello := wire.AppendHello(nil, &wire.Hello{})
+	keys := r.peer.Current.Load()
+	r.engine.SendHello(r.peer, keys, 0, hello)
+	if err := r.engine.SendProbe(r.peer, keys, 0, wire.AppendProbe(nil, &wire.Probe{}), 1300); err != nil {
+		t.Fatal(err)
+	}
+	r.engine.SendKeepalive(r.peer, keys)
+	for _, refusal := range []drop.Reason{drop.None, drop.HelloUnwanted} {
+		r.owner.refusal = refusal
+		run, size := r.seal(hello)
+		r.receive(run, size)
+	}
+	s := r.engine.Stats()
+	if s.Slow.TxControl != 2 || s.Slow.TxPackets != 3 || s.Lanes[0].RxControl != 1 {
+		t.Errorf("got %d control messages of %d sent, and %d received, want 2 of 3, and 1", s.Slow.TxControl, s.Slow.TxPackets, s.Lanes[0].RxControl)
+	}
+}
+
 // TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the listen port.
 func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
 	r := newRig(t)

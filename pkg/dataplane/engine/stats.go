@@ -34,15 +34,19 @@ type LaneStats struct {
 	RxRuns    uint64 `json:"rx_runs"`
 	// ICMPErrors counts the ICMP errors sent to senders of packets that cannot be delivered, and ICMPLimited those that were not, by
 	// the rate limit.
-	ICMPErrors  uint64         `json:"icmp_errors"`
-	ICMPLimited uint64         `json:"icmp_limited"`
-	TxMarks     uint64         `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
-	RxMarks     uint64         `json:"rx_marks"`
-	TxSprayed   uint64         `json:"tx_sprayed"` // packets of sprayed flows
-	RxSprayed   uint64         `json:"rx_sprayed"`
-	RxOrder     OrderStats     `json:"rx_order"`   // how the lane has put RxSprayed in order
-	TxWorkers   workpool.Stats `json:"tx_workers"` // jobs submitted to workers
-	RxWorkers   workpool.Stats `json:"rx_workers"`
+	ICMPErrors  uint64 `json:"icmp_errors"`
+	ICMPLimited uint64 `json:"icmp_limited"`
+	TxMarks     uint64 `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
+	RxMarks     uint64 `json:"rx_marks"`
+	// TxControl counts control messages (hellos, probes, checks, and answers to them) to send: they are in TxPackets or in Drops. RxControl
+	// counts those that were received and accepted.
+	TxControl uint64         `json:"tx_control"`
+	RxControl uint64         `json:"rx_control"`
+	TxSprayed uint64         `json:"tx_sprayed"` // packets of sprayed flows
+	RxSprayed uint64         `json:"rx_sprayed"`
+	RxOrder   OrderStats     `json:"rx_order"`   // how the lane has put RxSprayed in order
+	TxWorkers workpool.Stats `json:"tx_workers"` // jobs submitted to workers
+	RxWorkers workpool.Stats `json:"rx_workers"`
 	// Sizes of runs. Received runs count as they arrived, and sent runs if they could be sent.
 	TxRunSizes RunSizes `json:"tx_run_sizes"`
 	RxRunSizes RunSizes `json:"rx_run_sizes"`
@@ -87,6 +91,7 @@ func (l *lane) snapshot() LaneStats {
 		RxPackets: rx.packets.Load(), RxBytes: rx.bytes.Load(), RxTrains: rx.trains.Load(), RxRuns: rx.runs.Load(),
 		TxMarks:   l.stats.txMarks.Load(),
 		RxMarks:   l.stats.rxMarks.Load(),
+		TxControl: l.stats.txControl.Load(), RxControl: l.stats.rxControl.Load(),
 		TxSprayed: l.stats.sprayed.Load(), RxSprayed: l.stats.orders.received.Load(), RxOrder: l.stats.orders.load(),
 		ICMPErrors: l.stats.icmp.sent.Load(), ICMPLimited: l.stats.icmp.limited.Load(),
 		TxWorkers: l.sealJobs.Stats(), RxWorkers: l.openJobs.Stats(),

@@ -32,6 +32,8 @@ func (s *LaneStats) add(o *LaneStats) {
 		{&s.RxTrains, o.RxTrains},
 		{&s.RxRuns, o.RxRuns},
 		{&s.TxMarks, o.TxMarks},
+		{&s.TxControl, o.TxControl},
+		{&s.RxControl, o.RxControl},
 		{&s.TxSprayed, o.TxSprayed},
 		{&s.RxSprayed, o.RxSprayed},
 		{&s.RxMarks, o.RxMarks},
