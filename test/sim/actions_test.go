@@ -38,6 +38,7 @@ var actions = map[string]func(*sim, event){
 	"stray":    func(s *sim, e event) { s.sendTo(e, "10.77.0.1") },
 	"spray":    func(s *sim, e event) { s.spray(e) },
 	"flood":    func(s *sim, e event) { s.flood(e) },
+	"outage":   func(s *sim, e event) { s.outage(e) },
 }
 
 // living makes an action of a method of the host A, if its process runs.
@@ -83,6 +84,9 @@ func (s *sim) send(from, to int, number uint16, size, packets int) (first packet
 		return packetID{}
 	}
 	train, first := s.model.packets(from, to, number, size, packets)
+	if h.wallIsRight() && s.hosts[to].wallIsRight() {
+		s.network.change(func() { s.network.watch.liveness.send(first) })
+	}
 	h.send(int(number), train)
 	return first
 }
@@ -160,11 +164,17 @@ func (s *sim) cut(e event) {
 	})
 }
 
+// pathMTUKept is the time for which a host with spread may drop packets that were too large for the path.
+const pathMTUKept = 15 * time.Minute
+
 // narrow loses what is larger than Size on the way from A to B for MS.
 func (s *sim) narrow(e event) {
 	s.network.change(func() {
 		l := s.network.link(e.A, e.B)
 		l.narrow, l.narrowTo = e.Size, time.Now().Add(e.d())
+		if s.schedule.Spread {
+			s.network.watch.liveness.lost(e.A, e.B, time.Now().Add(pathMTUKept))
+		}
 	})
 }
 
@@ -306,6 +316,34 @@ func (s *sim) spray(e event) {
 		s.report.add("memory", "host %d dropped %d of %d packets to a peer that does not answer, so more than %d wait", e.A, dropped, n, maxWaiting)
 	}
 }
+
+// Packets that wait for silent peers may take 1 MiB for each, and 32 MiB for all.
+const (
+	silentPeers  = 40
+	silentTrains = 20
+	silentTrain  = 3 * 20_000 // bytes
+)
+
+// outage sends more packets from A to many peers that never answer than may wait for sessions.
+func (s *sim) outage(e event) {
+	h := s.hosts[e.A]
+	if !h.online() {
+		return
+	}
+	ends := devicetest.Ends(byte(e.A), byte(e.B), 6, false)
+	for i := range silentPeers * silentTrains {
+		ends.Dst = netip.AddrPortFrom(silentAddress(1+i%silentPeers), 7)
+		var payload []byte
+		for range 3 {
+			next, _ := s.model.payload(e.A, e.B, undeliverable, silentTrain/3)
+			payload = append(payload, next...)
+		}
+		h.send(0, ends.UDPTrain(len(payload)/3, payload))
+	}
+}
+
+// silentAddress is an address of a peer that never answers.
+func silentAddress(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(n), 1}) }
 
 // random are random numbers of an event.
 func (s *sim) random(e event) *rand.Rand {

@@ -61,6 +61,7 @@ func (s *sim) flood(e event) {
 	}
 	s.network.change(func() {
 		s.network.access[e.A].captured, s.network.access[e.A].captureFrom = nil, time.Now().Add(2*time.Second)
+		s.network.watch.liveness.disturbed(e.A)
 	})
 	x := s.newIntruder(e.A)
 	here, there := stranger(attacker), stranger(attacker+1)

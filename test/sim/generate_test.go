@@ -35,6 +35,9 @@ func generate(seed uint64) *schedule {
 	for range 2 + r.IntN(14) {
 		s.Events = append(s.Events, generateFault(r, s, end))
 	}
+	if o := rand.New(rand.NewPCG(seed, 0x6f)); o.IntN(8) == 0 {
+		s.Events = append(s.Events, withPeers(o, s, event{AtMS: o.IntN(end), Do: "outage"}))
+	}
 	if s.Spread && s.Hosts <= 5 && s.NATed == 0 {
 		generateSpray(rand.New(rand.NewPCG(seed, 0x59)), s, end)
 	}

@@ -37,16 +37,15 @@ type host struct {
 	wall    atomic.Int64 // ns by which the wall clock is ahead
 	maxWall int64
 	watches sync.WaitGroup
-	drops   map[string]uint64 // of processes that died
-	down    bool              // the interface is down
-	died    bool              // at least once: packets that waited for a session then are not counted
+	dead    tally // of processes that died
+	down    bool  // the interface is down
 	// snapshot is what the next process has of this one, nil while no upgrade is under way.
 	snapshot *device.State
 	rounds   []*device.State // of changes since
 }
 
 func newHost(s *sim, n int) *host {
-	h := &host{sim: s, n: n, began: time.Now(), drops: map[string]uint64{}}
+	h := &host{sim: s, n: n, began: time.Now()}
 	h.key, _ = noise.NewPrivateKey(seeded(s.schedule.Seed, uint64(n))) // the reader has no errors
 	return h
 }
@@ -129,7 +128,10 @@ func (h *host) receive(t *tun.Fake, queue int) {
 func (h *host) start() {
 	h.create()
 	h.must("configuring", h.Configure(h.configuration()))
-	h.sim.network.change(func() { h.sim.network.access[h.n].alive = true })
+	h.sim.network.change(func() {
+		h.sim.network.access[h.n].alive = true
+		h.sim.network.watch.liveness.disturbed(h.n)
+	})
 	h.Start()
 }
 
@@ -144,7 +146,12 @@ func (h *host) configuration() config.Device {
 	if h.sim.schedule.Spread {
 		mode = config.SpreadAuto
 	}
-	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer()}}
+	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer(0)}}
+	if h.sim.schedule.outageAt(h.n) {
+		for i := range silentPeers {
+			c.Peers = append(c.Peers, h.silentPeer(1+i))
+		}
+	}
 	if h.sim.schedule.Spray {
 		ports := config.Spray(4)
 		c.Spray, c.SpreadPorts = &ports, &spread.Ports{First: 61000, Last: 61003} // few, since those in use are checked all the time
@@ -181,11 +188,11 @@ func (h *host) peer(other int) config.Peer {
 }
 
 // silentPeer is a peer that never answers, for packets that wait for a session in vain.
-func (h *host) silentPeer() config.Peer {
+func (h *host) silentPeer(n int) config.Peer {
 	return config.Peer{
-		PublicKey:  noise.PublicKey{9, byte(h.n)},
+		PublicKey:  noise.PublicKey{9, byte(h.n), byte(n)},
 		Endpoint:   &config.Endpoint{AddrPort: stranger(silent)},
-		AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.9.0.0/24")}},
+		AllowedIPs: []config.AllowedIP{{Prefix: netip.PrefixFrom(silentAddress(n), 24).Masked()}},
 	}
 }
 
@@ -201,10 +208,9 @@ func (h *host) kill() {
 		h.sim.network.access[h.n].captured = nil // a new process cannot know what the old one has accepted
 		h.sim.network.watch.disturbed(h.n)
 	})
-	for reason, n := range h.dropCounts() {
-		h.drops[reason] += n
-	}
-	h.died = true
+	c := h.tally() // packets that wait for a session are counted no more
+	c.txDropped += uint64(max(h.sim.held(h), 0))
+	h.dead = c
 	h.Close()
 	h.Device, h.snapshot = nil, nil
 }
@@ -254,8 +260,12 @@ func (h *host) setUp(up bool) {
 
 // stepWall steps the wall clock.
 func (h *host) stepWall(by time.Duration) {
+	h.sim.network.change(func() { h.sim.network.watch.liveness.disturbed(h.n) })
 	h.maxWall = max(h.maxWall, h.wall.Add(int64(by)))
 }
+
+// wallIsRight reports whether peers accept all initiations: they refuse those that are older than the last.
+func (h *host) wallIsRight() bool { return h.wall.Load() == h.maxWall }
 
 // suspend lets the machine sleep: the monotonic clock advances, the timers do not.
 func (h *host) suspend(by time.Duration) {
@@ -277,13 +287,22 @@ func (h *host) dropCounts() map[string]uint64 {
 	return all
 }
 
-// allDrops includes those of processes that died.
-func (h *host) allDrops() map[string]uint64 {
-	all := h.dropCounts()
-	for reason, n := range h.drops {
-		all[reason] += n
+// tally is what a host's processes have counted.
+type tally struct {
+	txDropped, rxDropped uint64 // packets and messages
+	txControl, rxControl uint64 // control messages to send, and received ones that were accepted
+}
+
+// tally returns what all processes have counted.
+func (h *host) tally() tally {
+	t, drops, s := h.dead, h.dropCounts(), h.Stats().(device.Stats)
+	t.txDropped += sum(drops, true)
+	t.rxDropped += sum(drops, false)
+	for _, l := range append(s.Lanes, s.Slow) {
+		t.txControl += l.TxControl
+		t.rxControl += l.RxControl
 	}
-	return all
+	return t
 }
 
 // end closes the device and waits for the goroutines that observe it.

@@ -6,8 +6,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,11 +55,12 @@ type model struct {
 	got     map[int]uint64      // packets delivered, by host
 	gotAt   map[instant]int     // packets delivered at an instant
 	put     map[int]uint64      // packets sent, by host
+	open    map[int]map[int]int // packets that have not arrived, by sender and size
 }
 
 type sentPacket struct {
 	payload   int
-	delivered bool
+	delivered time.Time // zero: it has not arrived
 }
 
 func newModel(s *schedule, r *report) *model {
@@ -65,7 +68,7 @@ func newModel(s *schedule, r *report) *model {
 		report: r, ordered: s.Network.Ordered && !s.Spread, // packets that wait for a session leave through the listen port
 		inOrder: map[uint16]bool{},
 		sent:    map[packetID]*sentPacket{}, next: map[packetID]uint32{}, flows: map[packetID]uint32{},
-		got: map[int]uint64{}, gotAt: map[instant]int{}, put: map[int]uint64{},
+		got: map[int]uint64{}, gotAt: map[instant]int{}, put: map[int]uint64{}, open: map[int]map[int]int{},
 	}
 	for i, e := range s.Events {
 		m.inOrder[uint16(i)] = e.Do == "elephant" && s.Calm
@@ -85,8 +88,13 @@ func (m *model) payload(src, dst int, flow uint16, size int) ([]byte, packetID) 
 	m.flows[id]++
 	id.number = number
 	m.put[src]++
-	m.sent[id] = &sentPacket{payload: max(size-headers, stampLen)}
-	return m.content(id, m.sent[id].payload), id
+	n := max(size-headers, stampLen)
+	m.sent[id] = &sentPacket{payload: n}
+	if m.open[src] == nil {
+		m.open[src] = map[int]int{}
+	}
+	m.open[src][n]++
+	return m.content(id, n), id
 }
 
 // content is the payload of a packet.
@@ -162,10 +170,11 @@ func (m *model) check(host int, p []byte) (kind string, err error) {
 		return "misrouted", fmt.Errorf("packet %v was delivered", id)
 	case id.flow == undeliverable || netip.AddrFrom4([4]byte(p[12:16])) != from:
 		return "spoofed", fmt.Errorf("packet %v was delivered from an address outside its peer's allowed IPs", id)
-	case sent.delivered:
+	case !sent.delivered.IsZero():
 		return "twice", fmt.Errorf("packet %v was delivered twice", id)
 	}
-	sent.delivered = true
+	sent.delivered = time.Now()
+	m.open[int(id.src)][sent.payload]--
 	return m.checkOrder(id)
 }
 
@@ -179,10 +188,24 @@ func (m *model) checkOrder(id packetID) (kind string, err error) {
 	return "", nil
 }
 
-// delivered reports whether a packet has arrived.
-func (m *model) delivered(id packetID) bool {
+// least returns the fewest bytes that n packets of a host have that have not arrived.
+func (m *model) least(host, n int) (bytes int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	sent := m.sent[id]
-	return sent != nil && sent.delivered
+	for _, size := range slices.Sorted(maps.Keys(m.open[host])) {
+		k := min(n, m.open[host][size])
+		bytes += k * size
+		n -= k
+	}
+	return bytes
+}
+
+// deliveredAt returns the time at which a packet arrived, zero if it has not.
+func (m *model) deliveredAt(id packetID) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if sent := m.sent[id]; sent != nil {
+		return sent.delivered
+	}
+	return time.Time{}
 }

@@ -121,6 +121,9 @@ func (n *simNetwork) route(d underlay.Routed) {
 	d.Payload = bytes.Clone(d.Payload)
 	l := n.link(src, dst)
 	f := n.fate(l, src, dst, d.Payload)
+	if f.copies == 0 || f.delay > longDelay {
+		n.watch.liveness.lost(src, dst, time.Time{})
+	}
 	f.delay += time.Duration(n.path(d.From)) * time.Millisecond
 	for i := range f.copies {
 		t := transit{Routed: d, src: src, dst: dst, sent: time.Now(), copy: i > 0}
@@ -198,13 +201,16 @@ func (n *simNetwork) arrive(l *link) {
 	if time.Now().Before(a.pausedUntil) {
 		t.due = a.pausedUntil
 		n.enqueue(l, t)
+		n.watch.liveness.lost(t.src, t.dst, t.due)
 		return
 	}
 	socket, ok := a.socketAt(t.dst, t.To)
-	if ok && n.deliver(t.dst, t.Routed, socket) {
-		n.watch.arrive(&t)
-		n.capture(a, t)
+	if !ok || !n.deliver(t.dst, t.Routed, socket) {
+		n.watch.liveness.lost(t.src, t.dst, time.Time{})
+		return
 	}
+	n.watch.arrive(&t)
+	n.capture(a, t)
 }
 
 // deliver passes a datagram to a socket of a host, and counts it. The caller holds mu.

@@ -55,6 +55,7 @@ func runInBubble(s *schedule) []violation {
 		x.later(e.at(), func() {
 			x.report.note("event %+v", e)
 			actions[e.Do](x, e)
+			x.later(0, func() { x.checkMemory(x.hosts[e.A]) })
 		})
 	}
 	x.play()
@@ -130,7 +131,7 @@ func (s *sim) checkSettled(late []packetID) {
 		most = 2
 	}
 	for _, id := range late {
-		if s.model.delivered(id) {
+		if !s.model.deliveredAt(id).IsZero() {
 			continue
 		}
 		pair := [2]uint8{id.src, id.dst}
@@ -148,6 +149,7 @@ func (s *sim) rest() {
 	synctest.Wait()
 	s.network.change(func() {
 		s.network.watch.duties.checkAll()
+		s.network.watch.liveness.evaluateAll()
 		s.network.watch.checkExpired(s.model.gotAt)
 	})
 	s.wantNoReads("idle")

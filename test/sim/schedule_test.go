@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -61,6 +62,11 @@ func (s *schedule) nated(n int) bool { return s.NATed > 0 && n >= s.NATed }
 
 // roams reports whether a host may change its address at any time: of two peers only one may, or they would lose each other.
 func (s *schedule) roams(n int) bool { return s.Star && n > 1 || n == s.Hosts }
+
+// outageAt reports whether a host has many peers that never answer.
+func (s *schedule) outageAt(n int) bool {
+	return slices.ContainsFunc(s.Events, func(e event) bool { return e.Do == "outage" && e.A == n })
+}
 
 // pairs are the pairs of peers.
 func (s *schedule) pairs() (pairs [][2]int) {

@@ -23,6 +23,7 @@ type watch struct {
 	live     map[instant]int    // data messages that arrived at an instant and may be accepted
 	expired  map[instant]int    // those whose session has expired
 	duties   duties
+	liveness liveness
 	counts   []wireCounts // by host
 }
 
@@ -43,6 +44,7 @@ type sessionID struct {
 type observedSession struct {
 	dst       int
 	initiator bool // src has initiated the handshake
+	used      bool // dst has surely accepted a message of it
 	since     time.Time
 	rekeyBy   time.Time // data that src sends after this must be followed by an initiation; zero if its session is young
 	rekeyDue  bool      // such data was sent
@@ -71,7 +73,7 @@ func newWatch(s *schedule, r *report, m *model) *watch {
 	return &watch{
 		report: r, marker: m.marker[:], plain: !s.Spread, used: map[nonce]struct{}{}, sessions: map[sessionID]*observedSession{},
 		answered: map[sessionID]bool{}, heard: map[[2]int]hearing{},
-		live: map[instant]int{}, expired: map[instant]int{}, duties: newDuties(s, r), counts: make([]wireCounts, s.Hosts+1),
+		live: map[instant]int{}, expired: map[instant]int{}, duties: newDuties(s, r), liveness: newLiveness(s, r, m), counts: make([]wireCounts, s.Hosts+1),
 	}
 }
 
@@ -95,6 +97,7 @@ func (w *watch) transmit(src, dst int, known bool, to netip.AddrPort, d []byte) 
 		// The responder's keys exist from now on.
 		id := sessionID{src, wire.ReceiverIndex(d)}
 		w.tried(src, dst) // no initiation follows within 5 s
+		w.replaceUnused(dst, src)
 		w.sessions[id], w.answered[id] = &observedSession{dst: dst, since: time.Now()}, true
 	}
 	if known {
@@ -163,6 +166,15 @@ func (w *watch) tried(src, dst int) {
 	}
 }
 
+// replaceUnused forgets the sessions that src has initiated and dst has not seen in use: another one replaces them.
+func (w *watch) replaceUnused(src, dst int) {
+	for id, s := range w.sessions {
+		if id.src == src && s.dst == dst && s.initiator && !s.used {
+			delete(w.sessions, id)
+		}
+	}
+}
+
 // arrive notes a datagram that arrives at a host.
 func (w *watch) arrive(t *transit) {
 	kind, _ := wire.Classify(t.Payload)
@@ -177,6 +189,9 @@ func (w *watch) arrive(t *transit) {
 		w.countExpired(t)
 	}
 	fresh := kind == wire.TypeData && w.fresh(t)
+	if fresh {
+		w.sessions[sessionID{t.src, wire.DataReceiver(t.Payload)}].used = true
+	}
 	w.hear(t, fresh)
 	w.duties.arrived(t.src, t.dst, kind, fresh && carries(t.Payload))
 }
@@ -238,6 +253,7 @@ func (w *watch) count(dst int, d []byte) {
 // disturbed forgets what is expected of a host: its process ends or its clock jumps.
 func (w *watch) disturbed(host int) {
 	w.duties.forget(host)
+	w.liveness.disturbed(host)
 	for id, s := range w.sessions {
 		if id.src == host || s.dst == host {
 			delete(w.sessions, id)
