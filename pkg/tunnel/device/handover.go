@@ -147,7 +147,7 @@ func (d *Device) saveSettings() *State {
 func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
-		PrivateKey: &private, ListenPort: &s.ListenPort, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
+		PrivateKey: &private, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
 		Underlay: &s.Underlay, ReceiveCPUs: s.ReceiveCPUs, OuterFragments: &s.OuterFragments, ReplacePeers: true,
 	}
 	for i := range s.Peers {
@@ -159,7 +159,11 @@ func (d *Device) Resume(s *State) error {
 	if !unused {
 		return errors.New("resuming a device that is in use")
 	}
-	if err := d.Configure(c); err != nil {
+	err := d.Configure(c)
+	if err == nil { // after the spread ports, as the other device may have got it: then it may be one of them
+		err = d.Configure(config.Device{ListenPort: &s.ListenPort})
+	}
+	if err != nil {
 		return fmt.Errorf("resuming a device: %w", err)
 	}
 	d.mu.Lock()

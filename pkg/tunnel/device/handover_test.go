@@ -20,6 +20,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -325,6 +326,32 @@ func TestOnlyNewDeviceResumes(t *testing.T) {
 	s := handedOn(t, a)
 	if err := b.Resume(s); err == nil {
 		t.Error("a device that runs has resumed")
+	}
+}
+
+// TestHandoverAcceptsEveryConfiguration has settings that Configure accepts, one after the other. They must not prevent an upgrade.
+func TestHandoverAcceptsEveryConfiguration(t *testing.T) {
+	mapped := config.AllowedIP{Prefix: netip.MustParsePrefix("::ffff:10.0.0.0/104")}
+	within := uint16(devicetest.ListenPort + 5)
+	for name, changes := range map[string][]config.Device{
+		"a peer with the zero key":    {{Peers: []config.Peer{{}}}}, // for which no handshake is possible
+		"a prefix of mapped IPv4":     {{Peers: []config.Peer{{PublicKey: noise.PublicKey{1}, AllowedIPs: []config.AllowedIP{mapped}}}}},
+		"a port between spread ports": {{SpreadPorts: &spread.Ports{First: within - 1, Last: within + 1}}, {ListenPort: &within}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan := devicetest.NewLAN(nil)
+				a := lan.Host(t, 1, devicetest.Options{})
+				for _, c := range changes {
+					a.Apply(c)
+				}
+				before := a.Status()
+				c := resumed(t, lan, handedOn(t, a), 1, devicetest.Options{})
+				if diff := cmp.Diff(before, c.Status(), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}, netip.Addr{})); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
 	}
 }
 

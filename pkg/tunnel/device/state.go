@@ -145,11 +145,11 @@ func ParseState(text []byte) (*State, error) {
 
 func (p *PeerState) valid() bool {
 	a := p.Endpoint.Addr()
-	if p.PublicKey.IsZero() || config.CheckName(p.Name) != nil || config.CheckEndpointName(p.EndpointName) != nil || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
+	if config.CheckName(p.Name) != nil || config.CheckEndpointName(p.EndpointName) != nil || a.Is4In6() || a.Zone() != "" || p.Source.Is4In6() || p.Source.Zone() != "" {
 		return false
 	}
 	for _, prefix := range p.AllowedIPs {
-		if !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
+		if !prefix.IsValid() || prefix != prefix.Masked() {
 			return false
 		}
 	}

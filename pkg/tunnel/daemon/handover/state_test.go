@@ -79,7 +79,6 @@ func TestMalformedStateIsRefused(t *testing.T) {
 		"too many sources":        func(s *State) { s.Sources = make([]uint16, underlay.MaxSources+1) },
 		"plans without selection": func(s *State) { s.Selection = nil },
 		"a plan without address":  func(s *State) { s.Selection.Plans[0].From = netip.Addr{} },
-		"a peer without key":      func(s *State) { s.Device.Peers[0].PublicKey = noise.PublicKey{} },
 		"a mapped endpoint": func(s *State) {
 			s.Device.Peers[0].Endpoint = netip.MustParseAddrPort("[::ffff:192.0.2.1]:1")
 		},
