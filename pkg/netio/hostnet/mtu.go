@@ -29,19 +29,28 @@ func PathMTU(dst netip.Addr, scope uint32) (int, error) {
 	return routeMTU(&routes[0])
 }
 
-// RouteMTU returns the MTU (bytes) of the route from a local address to a destination for packets with a mark: the one that is
+// RouteMTU returns the MTU of RouteFrom.
+func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
+	mtu, _, err := RouteFrom(src, dst, scope, mark)
+	return mtu, err
+}
+
+// RouteFrom returns the MTU (bytes) of the route from a local address to a destination for packets with a mark: the one that is
 // configured, or else the smallest of the links, and over IPv6 no more than router advertisements permit. It takes no notice of path
 // MTUs that the kernel has learned from ICMP, which anybody can forge. The zero src, or one that the host does not have, leaves the
-// address to routing. scope is the interface index of a link-local destination, else 0.
-func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
+// address to routing. Otherwise links are the interface indexes of the next hops. scope is the interface index of a link-local destination,
+// else 0.
+func RouteFrom(src, dst netip.Addr, scope, mark uint32) (mtu int, links []int, err error) {
 	o := netlink.RouteGetOptions{OifIndex: int(scope), Mark: mark, FIBMatch: true}
 	to := dst.WithZone("").AsSlice()
 	var routes []netlink.Route
-	err := error(unix.EINVAL)
+	err = error(unix.EINVAL)
 	if src.IsValid() && src.Is4() == dst.Is4() {
 		from := o
 		from.SrcAddr = src.WithZone("").AsSlice()
-		routes, err = netlink.RouteGetWithOptions(to, &from)
+		if routes, err = netlink.RouteGetWithOptions(to, &from); err == nil && len(routes) > 0 && (src.Is4() || isLocal(src)) {
+			links = nextHopLinks(&routes[0])
+		}
 	}
 	if err != nil {
 		routes, err = netlink.RouteGetWithOptions(to, &o)
@@ -50,13 +59,24 @@ func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
 		err = ErrNoRoute
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking up the route to %s: %w", dst, err)
+		return 0, nil, fmt.Errorf("looking up the route to %s: %w", dst, err)
 	}
-	mtu, err := routeMTU(&routes[0])
-	if err != nil || dst.Is4() {
-		return mtu, err
+	mtu, err = routeMTU(&routes[0])
+	if err == nil && dst.Is6() {
+		mtu, err = limitedByAdvertisement(mtu, &routes[0])
 	}
-	for _, index := range nextHopLinks(&routes[0]) {
+	return mtu, links, err
+}
+
+// isLocal reports whether this host has an IPv6 address. Unlike IPv4, the kernel looks up routes from addresses that it does not have.
+func isLocal(addr netip.Addr) bool {
+	routes, err := netlink.RouteGetWithOptions(addr.WithZone("").AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+}
+
+// limitedByAdvertisement returns the MTU of an IPv6 route, or less if router advertisements on its links do not permit that.
+func limitedByAdvertisement(mtu int, r *netlink.Route) (int, error) {
+	for _, index := range nextHopLinks(r) {
 		l, err := netlink.LinkByIndex(index)
 		if err != nil {
 			return 0, fmt.Errorf("finding the device of a route: %w", err)

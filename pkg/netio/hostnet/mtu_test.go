@@ -5,6 +5,7 @@ package hostnet
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -47,23 +48,30 @@ func TestRouteMTUFollowsRouteAddressAndAdvertisement(t *testing.T) {
 	expect.NoError(t, netlink.RuleAdd(rule))
 	expect.NoError(t, os.WriteFile("/proc/sys/net/ipv6/conf/large/mtu", []byte("1420"), 0o600))
 
+	expect.Eventually(t, "the kernel uses the IPv6 address", func() bool { return isLocal(netip.MustParseAddr("2001:db8:1::1")) })
 	for _, tt := range []struct {
 		src, dst string
 		want     int
+		link     string // of packets from src
 	}{
-		{"", "203.0.113.8", 1400},
-		{"192.0.2.1", "203.0.113.8", 9000},
-		{"192.0.2.1", "203.0.113.9", 1300},
-		{"192.0.2.200", "203.0.113.8", 1400}, // the host does not have it any more
-		{"2001:db8:1::1", "203.0.113.8", 1400},
-		{"", "2001:db8:9::1", 1420},
-		{"2001:db8:1::1", "2001:db8:9::1", 1420},
+		{"", "203.0.113.8", 1400, ""},
+		{"192.0.2.1", "203.0.113.8", 9000, "large"},
+		{"192.0.2.1", "203.0.113.9", 1300, "large"},
+		{"198.51.100.1", "203.0.113.9", 1400, "small"},
+		{"192.0.2.200", "203.0.113.8", 1400, ""}, // the host does not have it any more
+		{"2001:db8:1::1", "203.0.113.8", 1400, ""},
+		{"", "2001:db8:9::1", 1420, ""},
+		{"2001:db8:1::1", "2001:db8:9::1", 1420, "large"},
+		{"2001:db8:1::2", "2001:db8:9::1", 1420, ""},
 	} {
 		src, _ := netip.ParseAddr(tt.src)
-		got, err := RouteMTU(src, netip.MustParseAddr(tt.dst), 0, 0)
+		got, links, err := RouteFrom(src, netip.MustParseAddr(tt.dst), 0, 0)
 		expect.NoError(t, err)
 		if got != tt.want {
 			t.Errorf("from %q to %s: got %d, want %d", tt.src, tt.dst, got, tt.want)
+		}
+		if tt.link == "" && links != nil || tt.link != "" && !slices.Equal(links, []int{indexes[tt.link]}) {
+			t.Errorf("from %q to %s: got links %d, want %q of %v", tt.src, tt.dst, links, tt.link, indexes)
 		}
 	}
 	if got, err := RouteMTU(netip.Addr{}, netip.MustParseAddr("100.64.0.1"), 0, 0); err == nil {

@@ -30,13 +30,14 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool, RouteMTU: routeMTU, Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
+		Pool: d.pool, Route: route, Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
 }
 
-// routeMTU returns the MTU of the route to an endpoint.
-func routeMTU(to *underlay.Endpoint, mark uint32) (int, error) {
-	return hostnet.RouteMTU(to.Src, to.Dst.Addr(), to.Scope, mark)
+// route implements device.Config.Route.
+func route(to *underlay.Endpoint, mark uint32) (device.Route, error) {
+	mtu, links, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
+	return device.Route{MTU: mtu, Links: links}, err
 }
 
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.

@@ -47,7 +47,7 @@ type PortOptions struct {
 	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, RouteMTU, Resolve and Pool may be nil.
+// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, Route, Resolve and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
@@ -57,9 +57,9 @@ type Config struct {
 	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
-	// RouteMTU returns the MTU in bytes of the route to an endpoint, for packets with a mark. Without it no limit is known before a router
-	// reports one.
-	RouteMTU func(to *underlay.Endpoint, mark uint32) (int, error)
+	// Route looks up the route to an endpoint, for packets with a mark. Without it no MTU is known before a router reports one, and
+	// RoutesChanged clears all source addresses.
+	Route func(to *underlay.Endpoint, mark uint32) (Route, error)
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
 	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
 	// Recall returns the last endpoint of a peer as the process before this one knew it, if the two had a session when that process ended. own

@@ -36,6 +36,9 @@ func (p *Peer) Earlier(t noise.Timestamp) { p.restore(&PeerState{LastSent: Times
 // Sign returns the timestamp of the next initiation if the wall clock shows wall.
 func (p *Peer) Sign(wall time.Time) noise.Timestamp { return p.handshake.clock.Now(wall) }
 
+// Source returns the local address from which messages to the peer leave, invalid if routing chooses it.
+func (p *Peer) Source() netip.Addr { return p.engine.Endpoint.Load().Src }
+
 // Follow applies an event of a device that was not started.
 func (d *Device) Follow(ev tun.Event) { d.applyLinkEvent(ev) }
 

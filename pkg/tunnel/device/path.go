@@ -81,6 +81,9 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 		p.post(taskRoamed)
 		p.noteSession()
 	}
+	if old != nil && old.Src != to.Src {
+		p.requestRoute()
+	}
 }
 
 // settling reports whether the tunnel has just come up or is not up yet. Then messages from several ports or addresses of the peer may move
@@ -110,9 +113,8 @@ func (p *Peer) isReplaced(address netip.Addr) bool {
 	return r != nil && slices.Contains(r.list, address) && p.dev.clock() < r.until
 }
 
-// RoutesChanged requests lookups of the routes' MTU, and clears the local address at which each peer last reached us: the address may be
-// gone, or no longer the best. Routing chooses one until the peer is heard from again. Call it when the host's routes, addresses or links
-// have changed.
+// RoutesChanged requests lookups of the routes to all peers. Those whose route has changed lose the local address at which they last reached
+// us (Peer.route), and so do those of which that is not known. Call it when the host's routes, addresses or links have changed.
 func (d *Device) RoutesChanged() {
 	if port := d.port.Load(); port != nil {
 		port.RoutesChanged()
@@ -120,16 +122,12 @@ func (d *Device) RoutesChanged() {
 	d.peersMu.RLock()
 	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
-		p.clearSource()
+		p.mu.Lock()
+		if !p.sourceRouteKnown(d.clock()) {
+			p.clearSource()
+		}
+		p.mu.Unlock()
 		p.requestRoute()
-	}
-}
-
-// clearSource lets routing choose the local address again: the present one may be why the peer does not answer.
-func (p *Peer) clearSource() {
-	if to := p.engine.Endpoint.Load(); to != nil && to.Src.IsValid() {
-		p.engine.Endpoint.CompareAndSwap(to, &underlay.Endpoint{Dst: to.Dst, Scope: to.Scope})
-		p.noteChange()
 	}
 }
 

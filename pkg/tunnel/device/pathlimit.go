@@ -26,6 +26,7 @@ type pathLimits struct {
 	until    int64 // when reported is forgotten
 	lookUpAt int64 // when the route may be looked up again
 	turn     int64 // the turn of this peer among all, 0 for none
+	from     *sourceRoute
 }
 
 const (
@@ -93,12 +94,12 @@ func storeMin(a *atomic.Uint64, n uint64) {
 // requestRoute has the route to the peer looked up. It needs no lock.
 func (p *Peer) requestRoute() { p.post(taskRoute) }
 
-// lookUpRoute looks up the MTU of the route to a peer with a session, unless it has just done so: then the timer does. The caller holds
+// lookUpRoute looks up the route to a peer with a session, unless it has just done so: then the timer does. The caller holds
 // mu.
 func (p *Peer) lookUpRoute(now int64) {
 	k, to := &p.mtu.known, p.engine.Endpoint.Load()
 	k.waits = false
-	if to == nil || p.dev.cfg.RouteMTU == nil || !p.engine.Current.Load().Usable(now) {
+	if to == nil || p.dev.cfg.Route == nil || !p.engine.Current.Load().Usable(now) {
 		return
 	}
 	if now >= k.lookUpAt && k.turn == 0 {
@@ -109,9 +110,8 @@ func (p *Peer) lookUpRoute(now int64) {
 		return
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
-	p.updatePathMTU(now)                                // for the overhead
-	mtu, _ := p.dev.cfg.RouteMTU(to, p.dev.mark.Load()) // 0 without a route
-	p.setRouteMTU(int32(mtu))
+	p.updatePathMTU(now) // for the overhead
+	p.setRouteMTU(int32(p.route(to).MTU))
 	if size := int(p.requests.refused.Swap(0)); size > 0 {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
 	}

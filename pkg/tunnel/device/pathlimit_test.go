@@ -46,11 +46,11 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
-		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
 			if n := int(mtu.Load()); n > 0 {
-				return n, nil
+				return device.Route{MTU: n}, nil
 			}
-			return 0, errors.New("no route")
+			return device.Route{}, errors.New("no route")
 		}})
 		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
 		talk(t, a, b)
@@ -77,9 +77,9 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 func TestRouteLookupsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lookups atomic.Int64
-		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
 			lookups.Add(1)
-			return 1500, nil
+			return device.Route{MTU: 1500}, nil
 		}})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
@@ -114,7 +114,7 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1500)
-		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return int(mtu.Load()), nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: int(mtu.Load())}, nil }})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		refuse := func() {
@@ -139,7 +139,7 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 // TestRefusalDoesNotFollowPeer has a refusal that waits for a lookup of the route when the peer roams.
 func TestRefusalDoesNotFollowPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
 		talk(t, a, b)
 		time.Sleep(5 * time.Second)
 		a.PeerOf(b.Public()).TooBig(1452)
@@ -238,7 +238,7 @@ func TestFalseReportIsRefutedSoon(t *testing.T) {
 
 func TestPermittedFragmentsLiftLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return 1400, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1400}, nil }})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
@@ -281,8 +281,8 @@ func TestProbesOutweighReports(t *testing.T) {
 			}
 			return seen.filter(from, to, datagram)
 		})
-		route := func(*underlay.Endpoint, uint32) (int, error) { return 1500, nil }
-		a, b := lan.Host(t, 1, devicetest.Options{RouteMTU: route}), lan.Host(t, 2, devicetest.Options{})
+		route := func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }
+		a, b := lan.Host(t, 1, devicetest.Options{Route: route}), lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
 		converse(t, a, b, 5)
@@ -348,7 +348,7 @@ func TestNewRouteMTUBeginsSearch(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
 		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
-		a, b := tappedPair(t, w, devicetest.Options{RouteMTU: func(*underlay.Endpoint, uint32) (int, error) { return int(mtu.Load()), nil }})
+		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: int(mtu.Load())}, nil }})
 		talk(t, a, b)
 		converse(t, a, b, 60)
 		wantPathMTU(t, a, b, 1400, 1328)
@@ -385,11 +385,11 @@ func TestRoamingPeerDoesNotDelayLookups(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		var lookups atomic.Int64
 		v4, _ := devicetest.Addresses(3)
-		a := lan.Host(t, 1, devicetest.Options{RouteMTU: func(to *underlay.Endpoint, _ uint32) (int, error) {
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) (device.Route, error) {
 			if to.Dst.Addr() == v4 {
 				lookups.Add(1)
 			}
-			return 1500, nil
+			return device.Route{MTU: 1500}, nil
 		}})
 		b, c := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		for _, h := range []*devicetest.Host{b, c} {

@@ -5,6 +5,7 @@ package device_test
 import (
 	"crypto/rand"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -147,4 +149,46 @@ func TestDoesNotRoamOnCookieReplies(t *testing.T) {
 	if msg := seen.latest(wire.TypeInitiation); !hasMAC2(msg) {
 		t.Error("the next initiation does not use the cookie")
 	}
+}
+
+// TestSourceAddressOutlastsOtherRoutesChange has a route that changes somewhere on the host, and one that leads to another link.
+func TestSourceAddressOutlastsOtherRoutesChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		var link atomic.Int64
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) (device.Route, error) {
+			if !to.Src.IsValid() {
+				return device.Route{MTU: 1500}, nil
+			}
+			return device.Route{MTU: 1500, Links: []int{int(link.Load())}}, nil
+		}})
+		b := lan.Host(t, 2, devicetest.Options{})
+		for _, h := range []*devicetest.Host{a, b} {
+			h.Apply(config.Device{Spread: new(config.SpreadOff)}) // no hello tells the address again
+		}
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		want := func(when string, pinned bool) {
+			t.Helper()
+			time.Sleep(2 * time.Second)
+			if src := a.PeerOf(b.Public()).Source(); src.IsValid() != pinned {
+				t.Errorf("%s: the source address is %v", when, src)
+			}
+		}
+		want("at first", true)
+		for range 3 {
+			a.RoutesChanged()
+			want("after a change of another route", true)
+		}
+		link.Store(7)
+		a.RoutesChanged()
+		want("after a change of the peer's route", false)
+		talk(t, a, b)
+		want("after a message from the peer", true)
+		a.RoutesChanged()
+		want("after another change of another route", true)
+		time.Sleep(5 * time.Minute) // the session expires
+		a.RoutesChanged()
+		want("without a session", false)
+	})
 }

@@ -42,8 +42,8 @@ type Options struct {
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
-	// RouteMTU is that of device.Config.
-	RouteMTU func(*underlay.Endpoint, uint32) (int, error)
+	// Route is that of device.Config.
+	Route func(*underlay.Endpoint, uint32) (device.Route, error)
 	// Resolve is that of device.Config.
 	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
 	// Recall is that of device.Config.
@@ -145,7 +145,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, RouteMTU: o.RouteMTU, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
