@@ -102,9 +102,15 @@ func (t *Timers) SessionDerived(now int64) {
 
 // HandshakeComplete records that a session is ready for sending: an initiator has received a valid response, or a
 // responder the first data message. HandshakeComplete ends the retries.
-func (t *Timers) HandshakeComplete(now int64) {
-	t.retryAt, t.attemptSince = 0, 0
-	t.SessionDerived(now)
+func (t *Timers) HandshakeComplete() { t.retryAt, t.attemptSince = 0, 0 }
+
+// IdentityReplaced records that handshakes so far were those of another private key: one in flight begins again at the next
+// Fire, and the next one waits for no RekeyTimeout.
+func (t *Timers) IdentityReplaced(now int64) {
+	t.lastInitiation = 0
+	if t.retryAt != 0 {
+		t.retryAt = now
+	}
 }
 
 // SetKeepalive sets the persistent keepalive's interval, 0 for off. Enabling it makes a keepalive due at once, which

@@ -180,7 +180,8 @@ func (d *duel) event() {
 	case n < 60:
 		d.want()
 	case n < 75 && d.eager.retransmit != 0:
-		d.lazy.HandshakeComplete(d.now)
+		d.lazy.SessionDerived(d.now)
+		d.lazy.HandshakeComplete()
 		d.eager.complete(d.now)
 		d.updateNext()
 	case n < 78:

@@ -160,7 +160,7 @@ func (p *simPeer) send(k kind) {
 // begin starts to send on a session, with what is staged or a keepalive to confirm it.
 func (p *simPeer) begin(id int) {
 	p.current = id
-	p.timers.HandshakeComplete(p.sim.now)
+	p.timers.HandshakeComplete()
 	p.updateNext()
 	k := keepalive
 	if p.staged {
@@ -186,6 +186,7 @@ func (p *simPeer) receive(m message) {
 			p.offered = 0
 			p.act.Received(now, false)
 			p.sessions[m.session] = &simSession{created: now, initiator: true, confirmed: true}
+			p.timers.SessionDerived(now)
 			p.begin(m.session)
 		}
 	default:

@@ -109,7 +109,7 @@ func TestInitiationsAreFiveSecondsApart(t *testing.T) {
 	if s.HandshakeWanted(s.now + 10*sec) {
 		t.Error("HandshakeWanted during a handshake = true, want false")
 	}
-	s.HandshakeComplete(s.now + sec)
+	s.HandshakeComplete()
 	if s.HandshakeWanted(s.now + RekeyTimeout - 1) {
 		t.Error("HandshakeWanted less than 5 s after the last initiation = true, want false")
 	}
@@ -148,12 +148,13 @@ func TestHandshakeCanRestartAfterGivingUp(t *testing.T) {
 	s.expect(t, "105.0 clear-source+send-initiation")
 }
 
-func TestCompletionEndsTheRetriesAndArmsErasure(t *testing.T) {
+func TestCompletionEndsTheRetries(t *testing.T) {
 	s := newScript()
 	s.HandshakeWanted(s.now)
 	s.initiate()
 	s.until(sec)
-	s.HandshakeComplete(s.now)
+	s.SessionDerived(s.now)
+	s.HandshakeComplete()
 	s.until(1000 * sec)
 	s.expect(t, "541.0 erase-sessions")
 }
@@ -162,14 +163,39 @@ func TestKeysAreErasedNineMinutesAfterTheLastNewSession(t *testing.T) {
 	s := newScript()
 	s.SessionDerived(s.now)
 	s.until(500 * sec)
-	s.HandshakeComplete(s.now)
+	s.SessionDerived(s.now)
 	s.until(2000 * sec)
 	s.expect(t, "1040.0 erase-sessions")
 }
 
+func TestFirstDataToResponderDoesNotPostponeErasure(t *testing.T) {
+	s := newScript()
+	s.ResponseSent(s.now)
+	s.until(170 * sec)
+	s.HandshakeComplete()
+	s.until(2000 * sec)
+	s.expect(t, "540.0 erase-sessions")
+}
+
+func TestReplacedIdentityWaitsForNoEarlierHandshake(t *testing.T) {
+	s := newScript()
+	s.HandshakeWanted(s.now)
+	s.initiate()
+	s.HandshakeComplete()
+	s.IdentityReplaced(s.now)
+	if !s.HandshakeWanted(s.now) {
+		t.Error("HandshakeWanted after the private key changed = false, want true")
+	}
+	s.initiate()
+	s.until(2 * sec)
+	s.IdentityReplaced(s.now)
+	s.until(6 * sec)
+	s.expect(t, "2.0 clear-source+send-initiation")
+}
+
 func TestPassiveKeepaliveFollowsReceivedDataByTenSeconds(t *testing.T) {
 	s := newScript()
-	s.HandshakeComplete(s.now)
+	s.HandshakeComplete()
 	s.until(3 * sec)
 	s.act.Received(s.now, true)
 	s.until(9 * sec)
@@ -180,7 +206,7 @@ func TestPassiveKeepaliveFollowsReceivedDataByTenSeconds(t *testing.T) {
 
 func TestKeepalivesTriggerNoPassiveKeepalive(t *testing.T) {
 	s := newScript()
-	s.HandshakeComplete(s.now)
+	s.HandshakeComplete()
 	s.act.Received(s.now, false)
 	s.until(100 * sec)
 	s.expect(t)
@@ -188,7 +214,7 @@ func TestKeepalivesTriggerNoPassiveKeepalive(t *testing.T) {
 
 func TestSentDataCancelsPassiveKeepalive(t *testing.T) {
 	s := newScript()
-	s.HandshakeComplete(s.now)
+	s.HandshakeComplete()
 	s.act.Received(s.now, true)
 	s.until(9 * sec)
 	s.act.Sent(s.now, true)
@@ -202,7 +228,7 @@ func TestUnansweredDataStartsNewHandshake(t *testing.T) {
 	s := newScript()
 	s.HandshakeWanted(s.now)
 	s.InitiationSent(s.now, 300*ms)
-	s.HandshakeComplete(s.now)
+	s.HandshakeComplete()
 	s.until(20 * sec)
 	s.act.Sent(s.now, true)
 	s.until(30 * sec)
@@ -213,7 +239,7 @@ func TestUnansweredDataStartsNewHandshake(t *testing.T) {
 
 func TestAuthenticatedMessageCancelsNewHandshake(t *testing.T) {
 	s := newScript()
-	s.HandshakeComplete(s.now)
+	s.HandshakeComplete()
 	s.act.Sent(s.now, true)
 	s.until(14 * sec)
 	s.act.Received(s.now, false)
@@ -342,7 +368,7 @@ func TestActionsHaveNames(t *testing.T) {
 func TestTimersAllocateNothing(t *testing.T) {
 	var timers Timers
 	var a Activity
-	timers.HandshakeComplete(t0)
+	timers.HandshakeComplete()
 	now := t0
 	if n := testing.AllocsPerRun(100, func() {
 		now += sec

@@ -174,11 +174,16 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 	if id != nil {
 		d.removePeers(d.peers[id.Public()]) // a device cannot be its own peer
 	}
+	now := d.clock()
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.eraseSessions()
 		p.endAttempt()
 		p.setIdentity(id)
+		p.timers.IdentityReplaced(now)
+		if p.running {
+			p.armTimer(now)
+		}
 		p.mu.Unlock()
 	}
 }

@@ -208,6 +208,21 @@ func TestNewIdentityEndsAllSessions(t *testing.T) {
 	})
 }
 
+func TestNewIdentityWaitsForNoEarlierHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		talk(t, a, b)
+		a.Key = newKey(t)
+		b.Apply(config.Device{ReplacePeers: true, Peers: []config.Peer{a.AsPeer(false)}})
+		a.Apply(config.Device{PrivateKey: &a.Key})
+		begin := time.Now()
+		carries(t, a, b, false, 100)
+		if took := time.Since(begin); took >= time.Second {
+			t.Errorf("the first packet took %v, want less than 1s", took)
+		}
+	})
+}
+
 func TestDeviceRejectsItselfAsPeer(t *testing.T) {
 	h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
 	next := newKey(t)

@@ -300,7 +300,7 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 func (p *Peer) handshakeComplete(now int64) {
 	p.endAttempt()
 	p.dev.renewals.leave(p)
-	p.timers.HandshakeComplete(now)
+	p.timers.HandshakeComplete()
 	p.requestRoute()
 	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered || p.path.up.due {
 		p.path.up.due = true
