@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -46,7 +47,6 @@ func ParseRetries(value string) (int, error) {
 type ResolverConfig struct {
 	Retries int                                                          // after temporary errors; or Forever
 	IP      func(ctx context.Context, host string) ([]netip.Addr, error) // in order of preference
-	Zone    func(name string) (index uint32, err error)                  // interface index
 	Wait    func(ctx context.Context, d time.Duration) error             // between two attempts
 	OnRetry func(endpoint string, err error, next time.Duration)         // called before each wait; may be nil
 }
@@ -56,11 +56,9 @@ type ResolverConfig struct {
 func NewResolver(l ResolverConfig) Resolver {
 	if l.IP == nil {
 		l.IP = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+			found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+			return uapi.Addrs(found), err
 		}
-	}
-	if l.Zone == nil {
-		l.Zone = interfaceIndex
 	}
 	if l.Wait == nil {
 		l.Wait = wait
@@ -77,11 +75,9 @@ func (l *ResolverConfig) resolve(ctx context.Context, endpoint string) (config.E
 	if err != nil {
 		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, explainLookup(err))
 	}
-	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(addr.WithZone(""), hp.port)}
-	if addr.Zone() != "" {
-		if ep.Scope, err = l.scope(addr.Zone()); err != nil {
-			return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
-		}
+	ep, err := uapi.NewEndpoint(netip.AddrPortFrom(addr, hp.port))
+	if err != nil {
+		return config.Endpoint{}, fmt.Errorf("resolving endpoint %q: %w", endpoint, err)
 	}
 	return ep, nil
 }
@@ -95,7 +91,7 @@ func (l *ResolverConfig) address(ctx context.Context, endpoint, host string) (ne
 	for attempt := 0; ; attempt++ {
 		addrs, err := l.IP(ctx, host)
 		if err == nil && len(addrs) > 0 {
-			return addrs[0].Unmap(), nil
+			return addrs[0], nil
 		}
 		if err == nil {
 			err = errors.New("name has no address")
@@ -143,24 +139,6 @@ func explainLookup(err error) error {
 		return lookupError{err, "the name server does not answer in time"}
 	}
 	return lookupError{err, fmt.Sprintf("looking up %q failed: the name server is not reachable or reported an error", dns.Name)}
-}
-
-func (l *ResolverConfig) scope(zone string) (uint32, error) {
-	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
-		return uint32(n), nil
-	}
-	return l.Zone(zone)
-}
-
-func interfaceIndex(name string) (uint32, error) {
-	ifi, err := net.InterfaceByName(name)
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err // without "route ip+net"
-	}
-	if err != nil {
-		return 0, fmt.Errorf("looking up zone %q: %w", name, err)
-	}
-	return uint32(ifi.Index), nil
 }
 
 func wait(ctx context.Context, d time.Duration) error {

@@ -32,13 +32,7 @@ func (n *names) lookup(retries int) ResolverConfig {
 				n.failures--
 				return nil, n.err
 			}
-			return []netip.Addr{netip.MustParseAddr("::ffff:192.0.2.1"), netip.MustParseAddr("fd00::1")}, nil
-		},
-		Zone: func(name string) (uint32, error) {
-			if name != "eth7" {
-				return 0, errors.New("no such interface")
-			}
-			return 7, nil
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd00::1")}, nil
 		},
 		Wait: func(_ context.Context, d time.Duration) error {
 			n.waits = append(n.waits, d)
@@ -56,7 +50,7 @@ func TestResolverAcceptsWhatWGAccepts(t *testing.T) {
 		"::1:55":              {AddrPort: netip.MustParseAddrPort("[::1]:55")},
 		"[::ffff:1.2.3.4]:55": {AddrPort: netip.MustParseAddrPort("[::ffff:1.2.3.4]:55")},
 		"[fe80::1%3]:010":     {AddrPort: netip.MustParseAddrPort("[fe80::1]:10"), Scope: 3},
-		"[fe80::1%eth7]:55":   {AddrPort: netip.MustParseAddrPort("[fe80::1]:55"), Scope: 7},
+		"[fe80::1%lo]:55":     {AddrPort: netip.MustParseAddrPort("[fe80::1]:55"), Scope: 1},
 		"vpn.example:55":      {AddrPort: netip.MustParseAddrPort("192.0.2.1:55")},
 	} {
 		got, err := resolve(t.Context(), in)

@@ -18,13 +18,33 @@ func parseEndpoint(s string) (*config.Endpoint, error) {
 	if err != nil {
 		return nil, invalidError("want address:port, got %d other bytes", len(s))
 	}
-	ep := &config.Endpoint{AddrPort: netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port())}
-	if zone := ap.Addr().Zone(); zone != "" {
-		if ep.Scope, err = zoneIndex(zone); err != nil {
-			return nil, invalidError("%w", err)
+	ep, err := NewEndpoint(ap)
+	if err != nil {
+		return nil, invalidError("%w", err)
+	}
+	return &ep, nil
+}
+
+// NewEndpoint returns the endpoint of an address whose zone is the name or the index of an interface of this host. It returns an error if
+// there is no such interface.
+func NewEndpoint(at netip.AddrPort) (config.Endpoint, error) {
+	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(at.Addr().WithZone(""), at.Port())}
+	var err error
+	if zone := at.Addr().Zone(); zone != "" {
+		ep.Scope, err = zoneIndex(zone)
+	}
+	return ep, err
+}
+
+// Addrs converts the result of net.Resolver.LookupIPAddr, with zones and without 4-in-6 forms. net.Resolver.LookupNetIP omits zones.
+func Addrs(found []net.IPAddr) []netip.Addr {
+	addrs := make([]netip.Addr, 0, len(found))
+	for _, f := range found {
+		if a, ok := netip.AddrFromSlice(f.IP); ok {
+			addrs = append(addrs, a.Unmap().WithZone(f.Zone))
 		}
 	}
-	return ep, nil
+	return addrs
 }
 
 func zoneIndex(zone string) (uint32, error) {

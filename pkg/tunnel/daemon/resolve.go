@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
@@ -37,13 +38,17 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 		}
 		return conn, err
 	}}
-	addrs, err := resolver.LookupNetIP(ctx, "ip", host)
+	found, err := resolver.LookupIPAddr(ctx, host)
 	if err != nil {
 		return device.Resolved{}, err
 	}
 	r := device.Resolved{TTL: time.Duration(ttl.seconds.Load()) * time.Second}
-	for _, a := range addrs {
-		r.Endpoints = append(r.Endpoints, netip.AddrPortFrom(a.Unmap(), uint16(port)))
+	for _, a := range uapi.Addrs(found) {
+		ep, err := uapi.NewEndpoint(netip.AddrPortFrom(a, uint16(port)))
+		if err != nil {
+			return device.Resolved{}, err
+		}
+		r.Endpoints = append(r.Endpoints, ep)
 	}
 	return r, nil
 }

@@ -3,11 +3,13 @@
 package daemon
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -37,7 +39,7 @@ func TestResolveAcceptsAddresses(t *testing.T) {
 	r, err := resolve(t.Context(), "localhost:51820", 0)
 	expect.NoError(t, err)
 	for _, e := range r.Endpoints {
-		if !e.Addr().IsLoopback() || e.Port() != 51820 {
+		if !e.AddrPort.Addr().IsLoopback() || e.AddrPort.Port() != 51820 {
 			t.Errorf("got %v", e)
 		}
 	}
@@ -46,5 +48,19 @@ func TestResolveAcceptsAddresses(t *testing.T) {
 	}
 	if _, err := resolve(t.Context(), "localhost", 0); err == nil {
 		t.Error("a name without a port: got no error")
+	}
+}
+
+func TestResolvedEndpointHasItsScope(t *testing.T) {
+	lo, err := net.InterfaceByName("lo")
+	expect.NoError(t, err)
+	r, err := resolve(t.Context(), "[fe80::1%lo]:51820", 0)
+	expect.NoError(t, err)
+	want := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: uint32(lo.Index)}
+	if len(r.Endpoints) != 1 || r.Endpoints[0] != want {
+		t.Errorf("got %v, want %v", r.Endpoints, want)
+	}
+	if _, err := resolve(t.Context(), "[fe80::1%nosuch]:51820", 0); err == nil {
+		t.Error("a zone without an interface: got no error")
 	}
 }

@@ -299,7 +299,7 @@ func (p *Peer) configure(c *config.Peer) {
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort
 		to := &underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), Scope: c.Endpoint.Scope}
-		p.configureEndpointName(c.EndpointName, to.Dst)
+		p.configureEndpointName(c.EndpointName, config.Endpoint{AddrPort: to.Dst, Scope: to.Scope})
 		if p.configureEndpoint(to) {
 			p.renewHello(true)
 		}

@@ -7,7 +7,6 @@ import (
 	"container/list"
 	"context"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -18,8 +17,8 @@ import (
 
 // Resolved is the result of a lookup.
 type Resolved struct {
-	Endpoints []netip.AddrPort // in order of preference
-	TTL       time.Duration    // of the name's records; 0 if unknown
+	Endpoints []config.Endpoint // in order of preference
+	TTL       time.Duration     // of the name's records; 0 if unknown
 }
 
 // Bounds of the time between two lookups of an endpoint's name.
@@ -56,20 +55,20 @@ type lookup struct {
 // endpointName is the name from which a peer's endpoint was resolved. Peer.mu guards it. No timer belongs to it: handshakes look the name up
 // again, so that an idle peer costs nothing.
 type endpointName struct {
-	name    string           // host:port
-	known   []netip.AddrPort // its addresses at the last lookup; nil if unknown
-	last    int64            // when it was looked up; by Device.clock
-	ttl     int64            // ns, 0 if unknown
+	name    string            // host:port
+	known   []config.Endpoint // its addresses at the last lookup; nil if unknown
+	last    int64             // when it was looked up; by Device.clock
+	ttl     int64             // ns, 0 if unknown
 	running bool
 }
 
 // configureEndpointName sets the name from which the endpoint was resolved; an empty name removes it. The caller holds mu.
-func (p *Peer) configureEndpointName(name string, endpoint netip.AddrPort) {
+func (p *Peer) configureEndpointName(name string, endpoint config.Endpoint) {
 	if name == "" {
 		p.path.name = nil
 		return
 	}
-	p.path.name = &endpointName{name: name, known: []netip.AddrPort{endpoint}, last: p.dev.clock()}
+	p.path.name = &endpointName{name: name, known: []config.Endpoint{endpoint}, last: p.dev.clock()}
 }
 
 // endpointName returns the name of the endpoint, empty for none. The caller holds mu.
@@ -195,26 +194,27 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 
 // chooseEndpoint returns the address to use after a lookup, and whether it differs from the present one. An address that works stays, also if
 // the peer has roamed there, unless the name had it and has it no more. An address that does not work is replaced by the name's next one.
-func chooseEndpoint(present *underlay.Endpoint, known, resolved []netip.AddrPort, failing bool) (to netip.AddrPort, move bool) {
-	if present == nil {
+func chooseEndpoint(from *underlay.Endpoint, known, resolved []config.Endpoint, failing bool) (to config.Endpoint, move bool) {
+	if from == nil {
 		return resolved[0], true
 	}
-	i := slices.Index(resolved, present.Dst)
+	present := config.Endpoint{AddrPort: from.Dst, Scope: from.Scope}
+	i := slices.Index(resolved, present)
 	switch {
 	case i >= 0 && failing:
 		to = resolved[(i+1)%len(resolved)]
-	case i < 0 && (failing || slices.Contains(known, present.Dst)):
+	case i < 0 && (failing || slices.Contains(known, present)):
 		to = resolved[0]
 	default:
-		return present.Dst, false
+		return present, false
 	}
-	return to, to != present.Dst
+	return to, to != present
 }
 
 // moveToResolved sets another address of the endpoint's name, and starts a handshake there. The caller holds mu.
-func (p *Peer) moveToResolved(to netip.AddrPort, now int64) {
-	p.log().Info("endpoint resolved to another address", "peer", p.key, "endpoint_name", p.endpointName(), "endpoint", to)
-	p.configureEndpoint(&underlay.Endpoint{Dst: to})
+func (p *Peer) moveToResolved(to config.Endpoint, now int64) {
+	p.log().Info("endpoint resolved to another address", "peer", p.key, "endpoint_name", p.endpointName(), "endpoint", to.AddrPort)
+	p.configureEndpoint(&underlay.Endpoint{Dst: to.AddrPort, Scope: to.Scope})
 	if !p.running {
 		return
 	}

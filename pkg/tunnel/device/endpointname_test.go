@@ -21,15 +21,19 @@ import (
 )
 
 func TestEndpointThatWorksStays(t *testing.T) {
-	at := func(n byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 51820) }
+	at := func(n byte) config.Endpoint {
+		return config.Endpoint{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 51820)}
+	}
 	a, b, c := at(1), at(2), at(3)
-	type list = []netip.AddrPort
+	scoped := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: 4}
+	rescoped := config.Endpoint{AddrPort: scoped.AddrPort, Scope: 5}
+	type list = []config.Endpoint
 	for _, test := range []struct {
 		about           string
-		present         netip.AddrPort
+		present         config.Endpoint
 		known, resolved list
 		failing         bool
-		want            netip.AddrPort
+		want            config.Endpoint
 	}{
 		{"works, still has the name", a, list{a}, list{b, a}, false, a},
 		{"works, lost the name", a, list{a}, list{b}, false, b},
@@ -40,6 +44,8 @@ func TestEndpointThatWorksStays(t *testing.T) {
 		{"fails, lost the name", a, list{a}, list{b}, true, b},
 		{"fails, roamed", c, list{a}, list{a}, true, a},
 		{"works, known is unknown", a, nil, list{b}, false, a},
+		{"works, link-local", scoped, list{scoped}, list{scoped}, false, scoped},
+		{"works, the interface has another index", scoped, list{scoped}, list{rescoped}, false, rescoped},
 	} {
 		got, moved := device.ChooseEndpoint(test.present, test.known, test.resolved, test.failing)
 		if got != test.want || moved != (test.want != test.present) {
@@ -61,7 +67,7 @@ func (r *resolver) resolve(_ context.Context, _ string, _ uint32) (device.Resolv
 	if at == nil {
 		return device.Resolved{}, errors.New("no answer")
 	}
-	return device.Resolved{Endpoints: []netip.AddrPort{*at}, TTL: r.ttl}, nil
+	return device.Resolved{Endpoints: []config.Endpoint{{AddrPort: *at}}, TTL: r.ttl}, nil
 }
 
 // namedPeers returns two hosts; the first resolves the name of the other, and has the endpoint first.

@@ -9,6 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -193,9 +194,9 @@ func (p *Peer) SendGroup() int { return int(p.engine.SendGroup.Load()) }
 // Key returns the peer's public key.
 func (p *Peer) Key() noise.PublicKey { return p.key }
 
-// ChooseEndpoint is chooseEndpoint for an address without a zone.
-func ChooseEndpoint(present netip.AddrPort, known, resolved []netip.AddrPort, failing bool) (netip.AddrPort, bool) {
-	return chooseEndpoint(&underlay.Endpoint{Dst: present}, known, resolved, failing)
+// ChooseEndpoint is chooseEndpoint.
+func ChooseEndpoint(present config.Endpoint, known, resolved []config.Endpoint, failing bool) (config.Endpoint, bool) {
+	return chooseEndpoint(&underlay.Endpoint{Dst: present.AddrPort, Scope: present.Scope}, known, resolved, failing)
 }
 
 // ReserveLookUp returns the time at which one more peer may look up its route.

@@ -4,6 +4,7 @@ package device
 
 import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -55,7 +56,7 @@ func (p *Peer) restore(s *PeerState) {
 	if s.Endpoint.IsValid() {
 		p.engine.Endpoint.Store(&underlay.Endpoint{Dst: s.Endpoint, Scope: s.Scope, Src: s.Source})
 	}
-	p.configureEndpointName(s.EndpointName, s.Endpoint)
+	p.configureEndpointName(s.EndpointName, config.Endpoint{AddrPort: s.Endpoint, Scope: s.Scope})
 	h := &p.handshake
 	h.completedAt, h.lastAcceptedAt = s.LastHandshake, s.LastAcceptedAt
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)
