@@ -37,11 +37,10 @@ func (s *sim) held(h *host) int {
 }
 
 // checkReceived compares the messages that arrived with the packets that were delivered and the messages that were dropped. The number of
-// handshake messages and keepalives that were accepted is not known. A socket that closes in an upgrade loses what waits in it: messages of
-// sprayed flows are dense enough for that.
+// handshake messages and keepalives that were accepted is not known.
 func (s *sim) checkReceived(h *host) {
 	t, c, got := h.tally(), s.wireCounts(h), s.model.got[h.n]
-	if out := got + t.rxControl + t.rxDropped; out < c.rxData && !s.schedule.Spray || out > c.rxTotal {
+	if out := got + t.rxControl + t.rxDropped; out < c.rxData || out > c.rxTotal {
 		s.report.add("counts", "host %d: %d messages arrived, %d with data, but %d packets were delivered, %d control messages accepted and %d counted as dropped: %v",
 			h.n, c.rxTotal, c.rxData, got, t.rxControl, t.rxDropped, h.dropCounts())
 	}

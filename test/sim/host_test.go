@@ -30,7 +30,9 @@ type host struct {
 	n       int
 	key     noise.PrivateKey
 	tun     *tun.Fake
-	starts  uint64 // of processes
+	port    *underlay.Fake // the last that was opened
+	kept    *underlay.Fake // its successor takes over what waits in it; nil for none
+	starts  uint64         // of processes
 	began   time.Time
 	reads   atomic.Int64 // of the clock: a device without timers does not read it
 	ahead   atomic.Int64 // ns by which the monotonic clock is ahead, after suspends
@@ -110,6 +112,10 @@ func (h *host) openPort(o device.PortOptions) (underlay.Port, error) {
 	if err != nil {
 		return nil, err
 	}
+	if h.kept != nil {
+		p.TakeOver(h.kept)
+	}
+	h.port, h.kept = p, nil
 	return p, nil
 }
 
@@ -208,10 +214,10 @@ func (h *host) kill() {
 		h.sim.network.access[h.n].captured = nil // a new process cannot know what the old one has accepted
 		h.sim.network.watch.disturbed(h.n)
 	})
+	h.Close()
 	c := h.tally() // packets that wait for a session are counted no more
 	c.txDropped += uint64(max(h.sim.held(h), 0))
 	h.dead = c
-	h.Close()
 	h.Device, h.snapshot = nil, nil
 }
 
@@ -229,8 +235,12 @@ func (h *host) sendChanges() { h.rounds = append(h.rounds, h.Changes()) }
 // upgrade completes the handover.
 func (h *host) upgrade() {
 	h.sim.network.change(func() { h.sim.network.watch.disturbed(h.n) })
+	if h.port != nil {
+		h.port.Keep()
+	}
 	last, err := h.Leave()
 	h.must("upgrading", err)
+	h.kept = h.port
 	old, snapshot, rounds := h.Device, h.snapshot, append(h.rounds, last)
 	h.create()
 	h.must("resuming", h.Resume(h.passOn(snapshot)))

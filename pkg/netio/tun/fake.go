@@ -129,7 +129,7 @@ func (f *Fake) Inject(queue int, train []byte) error {
 }
 
 // Receive returns the next train written to a queue, header included. It waits until ctx is done. After Close it
-// returns os.ErrClosed.
+// returns what was written before, then os.ErrClosed.
 func (f *Fake) Receive(ctx context.Context, queue int) ([]byte, error) {
 	r := f.queues[queue].out
 	defer context.AfterFunc(ctx, r.wake)()
@@ -171,7 +171,7 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 	if len(bufs) == 0 {
 		return 0, nil
 	}
-	if !q.in.wait(nil) {
+	if !q.in.wait(nil) || q.in.closed {
 		return 0, os.ErrClosed
 	}
 	return q.drain(bufs, sizes), nil

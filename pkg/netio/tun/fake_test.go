@@ -72,6 +72,21 @@ func TestFakeReceiveWaitsUntilCancelled(t *testing.T) {
 	})
 }
 
+func TestFakeReceiveReturnsTrainsWrittenBeforeClose(t *testing.T) {
+	f := tun.NewFake(tun.FakeConfig{})
+	train := append(make([]byte, offload.VnetHdrLen), 0x45)
+	if err := f.Queues()[0].Write([][]byte{train}); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if got, err := f.Receive(t.Context(), 0); err != nil || len(got) != len(train) {
+		t.Errorf("Receive = % x, %v", got, err)
+	}
+	if _, err := f.Receive(t.Context(), 0); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("second Receive: got error %v, want %v", err, os.ErrClosed)
+	}
+}
+
 func TestFakeQueueReturnsENOBUFSWhenFull(t *testing.T) {
 	f := tun.NewFake(tun.FakeConfig{Depth: 2})
 	train := append(make([]byte, offload.VnetHdrLen), 0x45)

@@ -51,7 +51,7 @@ func (r *fakeRing) pop(buf []byte) int {
 	return copy(buf, train)
 }
 
-// wait blocks until the ring has a train. It returns false when the ring is closed or giveUp returns true. mu must be
+// wait blocks until the ring has a train, is closed or giveUp returns true. It reports whether there is a train. mu must be
 // held.
 func (r *fakeRing) wait(giveUp func() bool) bool {
 	for r.count == 0 && !r.closed {
@@ -60,7 +60,7 @@ func (r *fakeRing) wait(giveUp func() bool) bool {
 		}
 		r.changed.Wait()
 	}
-	return !r.closed
+	return r.count > 0
 }
 
 func (r *fakeRing) wake() {

@@ -5,6 +5,7 @@ package underlay
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -140,6 +141,7 @@ type Fake struct {
 	// dontFragment is the inverse of what SetFragments has set.
 	dontFragment atomic.Bool
 	closed       atomic.Bool
+	kept         atomic.Bool
 	// selection is the active one; nil if there is none.
 	selection atomic.Pointer[Selection]
 }
@@ -247,7 +249,7 @@ func (f *Fake) Features() Features {
 	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil, DontFragment: f.dontFragment.Load()}
 }
 
-// SocketDrops implements Counter. It counts elements beyond a lane's capacity.
+// SocketDrops implements Counter. It counts elements beyond a lane's capacity, and those that waited at Close.
 func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {
@@ -258,6 +260,19 @@ func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
 	return SocketDrops{n, n}
 }
 
+// Keep lets a later Close leave what waits to a port that takes it over.
+func (f *Fake) Keep() { f.kept.Store(true) }
+
+// TakeOver moves what waits in a port that has closed after Keep to f. Both have as many lanes.
+func (f *Fake) TakeOver(kept *Fake) {
+	for i, l := range f.receivers() {
+		l.takeOver(kept.receivers()[i])
+	}
+}
+
+// receivers are the lanes and the secondary ports.
+func (f *Fake) receivers() []*fakeLane { return append(slices.Clip(f.lanes), f.secondary) }
+
 // Close implements Port.
 func (f *Fake) Close() error {
 	f.opening.Lock()
@@ -266,8 +281,8 @@ func (f *Fake) Close() error {
 		return nil
 	}
 	f.net.remove(f)
-	for _, l := range append(f.lanes, f.secondary) {
-		l.close()
+	for _, l := range f.receivers() {
+		l.close(f.kept.Load())
 	}
 	return nil
 }

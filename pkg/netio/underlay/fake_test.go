@@ -169,6 +169,50 @@ func TestFakePassesSelectorContract(t *testing.T) {
 	})
 }
 
+func TestFakeTakesOverWhatWaits(t *testing.T) {
+	network := underlay.NewNetwork(nil)
+	a, b := openPair(t, network)
+	v4, v6, port := b.Endpoint(false).Dst.Addr(), b.Endpoint(true).Dst.Addr(), b.LocalPort()
+	const source = 4000
+	if _, err := b.OpenSource(source); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []uint16{port, source} {
+		if err := a.SendTo(&underlay.Endpoint{Dst: netip.AddrPortFrom(v4, port)}, []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Keep()
+	b.Close()
+	next, err := network.Open(v4, v6, port, b.Lanes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.TakeOver(b)
+	for _, r := range []underlay.Receiver{next.Lane(0), next.SecondaryPorts()} {
+		rx := []underlay.Datagrams{{Buf: make([]byte, 65535)}}
+		if n, err := r.Recv(rx); err != nil || n != 1 || rx[0].N != 1 || rx[0].From.Dst != a.Endpoint(false).Dst {
+			t.Errorf("received %d datagrams of %d bytes from %v, error %v", n, rx[0].N, rx[0].From.Dst, err)
+		}
+	}
+	if sources := b.SocketDrops(nil); sources != (underlay.SocketDrops{}) {
+		t.Errorf("%v dropped", sources)
+	}
+}
+
+func TestFakeCountsWhatWaitsAtClose(t *testing.T) {
+	a, b := underlay.Pipe(1)
+	to := b.Endpoint(false)
+	if err := a.SendTo(&to, []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	lanes := make([]underlay.SocketDrops, 1)
+	if b.SocketDrops(lanes); lanes[0] != (underlay.SocketDrops{Buffers: 1, Datagrams: 1}) {
+		t.Errorf("got %v, want 1 dropped", lanes[0])
+	}
+}
+
 func TestFakeCountsDrops(t *testing.T) {
 	a, b := underlay.Pipe(2)
 	to := b.Endpoint(false)

@@ -30,7 +30,7 @@ type fakeLane struct {
 	count  int
 	free   [][]byte      // payloads to reuse, the last used first
 	held   []fakeElement // delayed by the filter
-	lost   atomic.Uint64 // because the ring was full
+	lost   atomic.Uint64 // because the ring was full, or closed
 	closed bool
 }
 
@@ -105,11 +105,27 @@ func (l *fakeLane) BeginWait() bool { return true }
 // EndWait implements Lane.
 func (l *fakeLane) EndWait() {}
 
-func (l *fakeLane) close() {
+// close ends Recv. Elements that wait are lost unless another lane is to take them over.
+func (l *fakeLane) close(kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	if !kept {
+		l.lost.Add(uint64(l.count))
+		l.count = 0
+	}
 	l.filled.Broadcast()
+}
+
+// takeOver moves what waits in a closed lane to this one.
+func (l *fakeLane) takeOver(kept *fakeLane) {
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	for ; kept.count > 0; kept.count-- {
+		e := kept.ring[kept.head]
+		l.take(e, e.payload)
+		kept.head = (kept.head + 1) % len(kept.ring)
+	}
 }
 
 // deliver queues a run for this lane. Without a filter it stays whole; with one it is split into datagrams.
@@ -161,10 +177,7 @@ func (l *fakeLane) applyVerdict(v Verdict, e fakeElement) {
 // push appends one element with a copy of parts as its payload, or drops it when the ring is full. A segSize of 0 means
 // a single datagram. The caller holds mu.
 func (l *fakeLane) push(head fakeElement, parts [][]byte) {
-	if l.closed {
-		return
-	}
-	if l.count == len(l.ring) {
+	if l.closed || l.count == len(l.ring) {
 		l.lost.Add(1)
 		return
 	}
