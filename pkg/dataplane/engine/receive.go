@@ -287,14 +287,8 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		case len(m.Padded) == 0:
 		case wire.IsControl(m.Padded):
 			control = true
-			if wire.IsHello(m.Padded) {
-				keys.AgreeStreams(wire.AnnouncesOrder(m.Padded))
-			}
-			if why := s.Peer.SlowPath.Hello(m.Padded, e.From); why != drop.None {
-				r.drop(why, 1)
+			if !r.deliverControl(m.Padded, s.Peer, keys, e) {
 				rejected++
-			} else {
-				r.lane.stats.rxControl.Add(1)
 			}
 		default:
 			data = true
@@ -314,6 +308,19 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 		count.rxPackets.Add(uint64(len(opened) - refused))
 		s.Peer.received(r.now, keys, data, control, e)
 	}
+}
+
+// deliverControl passes one decrypted control message of p, which arrived in e, to the slow path, or drops it.
+func (r *receiver) deliverControl(plain []byte, p *Peer, keys *session.Keypair, e *element) bool {
+	if wire.IsHello(plain) {
+		keys.AgreeStreams(wire.AnnouncesOrder(plain))
+	}
+	if why := p.SlowPath.Hello(plain, e.From); why != drop.None {
+		r.drop(why, 1)
+		return false
+	}
+	r.lane.stats.rxControl.Add(1)
+	return true
 }
 
 // deliverPacket checks one decrypted packet of p, which arrived in e, and passes it to the merger, or drops it.

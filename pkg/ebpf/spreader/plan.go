@@ -150,28 +150,9 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 		return err
 	}
 	owner, bound := pl.owners[pl.cfg.Port]
-	candidates := pl.cfg.candidates()
-	var found, unbound, inRange *Tunnel
-	for i := range tunnels {
-		switch t := &tunnels[i]; {
-		case t.Port == 0:
-		case t.Port == pl.cfg.Port && (bound || !t.Userspace):
-			found = t
-		case t.Port == pl.cfg.Port:
-			unbound = t
-		case slices.Contains(candidates, t.Port):
-			inRange = t
-		}
-	}
-	if unbound != nil {
-		return fmt.Errorf("%w listens on UDP port %d in this network namespace: that port is configured for %s, which is down, or whose process was started in another namespace",
-			ErrNoTunnel, pl.cfg.Port, unbound.Name)
-	}
-	if found == nil && !bound {
-		return fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))
-	}
-	if inRange != nil {
-		return fmt.Errorf("the ports %s contain the listen port %d of %s; choose others with --ports", pl.cfg.portsString(), inRange.Port, inRange.Name)
+	found, err := pl.tunnelOn(tunnels, bound)
+	if err != nil {
+		return err
 	}
 	if err := pl.checkTunnelOwner(found, owner); err != nil {
 		return err
@@ -188,6 +169,34 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 	}
 	pl.choosePeers(found, known)
 	return nil
+}
+
+// tunnelOn returns the tunnel that has the port, nil if a process has it that is not listed as a tunnel. bound reports whether any has.
+func (pl *plan) tunnelOn(tunnels []Tunnel, bound bool) (*Tunnel, error) {
+	candidates := pl.cfg.candidates()
+	var found, unbound, inRange *Tunnel
+	for i := range tunnels {
+		switch t := &tunnels[i]; {
+		case t.Port == 0:
+		case t.Port == pl.cfg.Port && (bound || !t.Userspace):
+			found = t
+		case t.Port == pl.cfg.Port:
+			unbound = t
+		case slices.Contains(candidates, t.Port):
+			inRange = t
+		}
+	}
+	if unbound != nil {
+		return nil, fmt.Errorf("%w listens on UDP port %d in this network namespace: that port is configured for %s, which is down, or whose process was started in another namespace",
+			ErrNoTunnel, pl.cfg.Port, unbound.Name)
+	}
+	if found == nil && !bound {
+		return nil, fmt.Errorf("%w listens on UDP port %d (%s)", ErrNoTunnel, pl.cfg.Port, namesOf(tunnels))
+	}
+	if inRange != nil {
+		return nil, fmt.Errorf("the ports %s contain the listen port %d of %s; choose others with --ports", pl.cfg.portsString(), inRange.Port, inRange.Name)
+	}
+	return found, nil
 }
 
 func (h *Host) finder() Finder {
