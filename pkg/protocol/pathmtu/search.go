@@ -309,7 +309,7 @@ func (s *Search) lost(at int64) {
 // blackHole asks whether the path carries small packets, after the loss of large ones.
 func (s *Search) blackHole(at int64, size int) {
 	s.state, s.large, s.confirm = Alive, min(size, s.sizes.Max), 0
-	s.notAlive(at, size)
+	s.notAlive(at, min(size, s.sizes.Max+1)) // Shrink may have come after the probe
 }
 
 // smaller returns the size to try after the loss of a larger one: that of the search before, the base, the floor; 0 for none.
@@ -340,11 +340,11 @@ func (s *Search) notAlive(at int64, size int) {
 	}
 }
 
-// notConfirmed gives up a larger size that is not in use yet, or searches again on the path where the limit was lost.
+// notConfirmed searches again on the path where the limit was lost, or a larger size that is not in use yet.
 func (s *Search) notConfirmed(at int64, size int) {
-	if s.held {
-		s.held, s.low = false, s.limit
-		s.rest(at)
+	if s.held { // this path may carry less than the one where that was found, and still more than the limit
+		s.low, s.high, s.state = s.limit, size, Searching
+		s.search(at)
 		return
 	}
 	s.proven = false
@@ -360,6 +360,11 @@ func (s *Search) search(at int64) {
 	}
 	if high > s.sizes.Max && s.low < s.sizes.Max {
 		s.try(at, s.sizes.Max)
+		return
+	}
+	if s.held && s.low == s.limit { // no larger size passes
+		s.held, s.state = false, Complete
+		s.rest(at)
 		return
 	}
 	s.complete(at)

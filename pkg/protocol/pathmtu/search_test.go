@@ -155,6 +155,24 @@ func TestLargerPathIsFoundLater(t *testing.T) {
 	n.expect(t, Complete, 1480)
 }
 
+// TestLimitRisesAgainOnUnequalPaths has a path that carries less than the others, and even less for two minutes. Whichever path the larger size
+// is found on, the limit becomes what all carry.
+func TestLimitRisesAgainOnUnequalPaths(t *testing.T) {
+	for narrow := range 4 {
+		n := newNetwork(1500, 1500, 1500, 1500)
+		n.mtu[narrow] = 1400
+		n.Start(n.now, sizes4(1440), len(n.mtu))
+		n.run(60)
+		n.expect(t, Complete, 1400)
+		n.mtu[narrow] = 1300
+		n.run(120)
+		n.expect(t, Complete, 1292) // the largest that data can have
+		n.mtu[narrow] = 1400
+		n.run(int(RaiseAfter/second) + 60)
+		n.expect(t, Complete, 1400)
+	}
+}
+
 func TestUnchangedPathSurvivesRaise(t *testing.T) {
 	n := newNetwork(1400)
 	n.Start(n.now, sizes4(1420), 1)
@@ -496,6 +514,31 @@ func TestOutageDoesNotLowerLimit(t *testing.T) {
 		}
 		n.expect(t, Complete, 1480)
 	}
+}
+
+// TestShrinkWithProbeInFlightBoundsSearch has a probe of the larger size that is lost, and the next one as well.
+func TestShrinkWithProbeInFlightBoundsSearch(t *testing.T) {
+	n := newNetwork(9000)
+	n.Start(n.now, sizes4(8940), 1)
+	n.run(5)
+	n.Confirm(n.now, 0)
+	n.mtu[0] = 1400
+	n.run(1)
+	if !n.Shrink(sizes4(1440)) {
+		t.Fatal("a new search must begin, want that the search goes on")
+	}
+	for range 60 * 100 {
+		n.now += second / 100
+		p, ok := n.Fire(n.now, true)
+		switch {
+		case !ok:
+		case n.State() == Searching && p.Size > 1500:
+			t.Fatalf("got a probe of %d bytes, want at most 1500", p.Size)
+		case p.Size <= 1500 && n.State() != Repeating:
+			n.Answered(n.now, p.ID, p.Size)
+		}
+	}
+	n.expect(t, Complete, 1500)
 }
 
 // TestShrinkKeepsSearchThatIsComplete follows the path afterwards. A search that does not know the smaller size begins again.
