@@ -16,8 +16,8 @@ type Transport struct {
 const maxExtensions = 8
 
 // FindTransport locates the transport header of a packet for which Length returned ok. It skips IPv6 hop-by-hop
-// options, routing headers and destination options. ok is false if their lengths are invalid or there are more than
-// maxExtensions. The caller must check that the transport header itself is complete.
+// options, routing headers and destination options. ok is false if their lengths are invalid or there are
+// maxExtensions or more. The caller must check that the transport header itself is complete.
 func FindTransport(ip []byte) (t Transport, ok bool) {
 	if ip[0]>>4 == 4 {
 		h := IPv4(ip)
