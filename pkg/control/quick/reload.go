@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -129,6 +130,9 @@ func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf := &f.Interface
 	dev.PrivateKey, dev.ListenPort, dev.FwMark = conf.PrivateKey, conf.ListenPort, conf.FwMark
+	if fwMark(dev) == 0 && hasPolicyRoute(conf, dev, ownersOf(peers)) {
+		dev.FwMark = nil // also with FwMark = off, Up has chosen a mark
+	}
 	conf.AddOwnSettings(&dev)
 	stopKeepalives(&dev, peers)
 	return dev, nil
@@ -176,11 +180,22 @@ func (j *job) reloadFacts(dev config.Device, st config.Status) (Facts, error) {
 			return hostnet.RouteMTU(netip.Addr{}, to, scope, fwMark(dev))
 		})
 	}
-	f.Owners = map[netip.Prefix]noise.PublicKey{}
-	for i := range st.Peers {
-		for _, prefix := range st.Peers[i].AllowedIPs {
-			f.Owners[prefix] = st.Peers[i].PublicKey
+	f.Owners = ownersOf(st.Peers)
+	return f, err
+}
+
+// ownersOf returns the allowed IPs of a device and their peers.
+func ownersOf(peers []config.PeerStatus) map[netip.Prefix]noise.PublicKey {
+	owners := map[netip.Prefix]noise.PublicKey{}
+	for i := range peers {
+		for _, prefix := range peers[i].AllowedIPs {
+			owners[prefix] = peers[i].PublicKey
 		}
 	}
-	return f, err
+	return owners
+}
+
+// hasPolicyRoute reports whether a plan has a default route with policy routing, which needs a mark.
+func hasPolicyRoute(conf *conffile.Interface, dev config.Device, owners map[netip.Prefix]noise.PublicKey) bool {
+	return isAuto(conf.Table) && slices.ContainsFunc(allowedIPs(dev, owners), func(p netip.Prefix) bool { return p.Bits() == 0 })
 }

@@ -289,6 +289,32 @@ func TestRemovedFwMarkLeavesDefaultRouteItsOwn(t *testing.T) {
 	}
 }
 
+func TestFwMarkOffKeepsMarkOfDefaultRoute(t *testing.T) {
+	h := newHost(t)
+	text := strings.NewReplacer("10.7.0.0/16", "0.0.0.0/0", "MTU", "FwMark = off\nMTU").Replace(basic)
+	h.up(h.open("wg0", basic))
+	i := h.open("wg0", text)
+	j := &job{Runner: h.Runner, Interface: i}
+	for _, removeState := range []bool{false, false, true} { // the change, none, and that of an interface of wg-quick
+		if removeState {
+			expect.NoError(t, j.removeState())
+		}
+		expect.NoError(t, h.Reload(t.Context(), i))
+		if st, err := j.status(); err != nil || st.FwMark != firstTable {
+			t.Errorf("got mark %d, error %v, want %d", st.FwMark, err, firstTable)
+		}
+		if plan, err := h.PlanReload(t.Context(), i); err != nil || len(Commands(plan.Steps)) > 0 {
+			t.Errorf("another reload: got %q, error %v, want nothing", Commands(plan.Steps), err)
+		}
+	}
+	expect.NoError(t, j.configure(config.Device{FwMark: new(uint32(7))}))
+	i = h.open("wg0", strings.Replace(text, "0.0.0.0/0", "10.7.0.0/16", 1))
+	expect.NoError(t, h.Reload(t.Context(), i))
+	if st, err := j.status(); err != nil || st.FwMark != 0 {
+		t.Errorf("without default route: got mark %d, error %v, want 0", st.FwMark, err)
+	}
+}
+
 func TestReloadKeepsWhatOthersAdded(t *testing.T) {
 	h := newHost(t)
 	h.up(h.open("wg0", basic))

@@ -20,9 +20,9 @@ type settings struct {
 	MTU       int              `json:"mtu"`
 	Routes    []tableRoute     `json:"routes"`
 	DNS       dnsEntry         `json:"dns"`
-	Policy    []hostnet.Family `json:"policy"` // families with a default route by policy routing
-	Mark      uint32           `json:"mark"`   // of policy routing, 0 without
-	FileMark  bool             `json:"file_mark"`
+	Policy    []hostnet.Family `json:"policy"`              // families with a default route by policy routing
+	Mark      uint32           `json:"mark"`                // of policy routing, 0 without
+	FileMark  bool             `json:"file_mark"`           // the file has a mark, and not "off"
 	FileKeys  []string         `json:"file_keys,omitempty"` // of deviceKeys that the file has
 
 	// Of these Reload only reports changes. Hooks is a hash: commands may have secrets.
@@ -51,7 +51,7 @@ func (d *dnsEntry) equal(o dnsEntry) bool {
 // settingsOf returns the settings that the steps of a plan make.
 func settingsOf(conf *conffile.Interface, plan []Step) settings {
 	s := settings{
-		FileMTU: conf.MTU, FileMark: conf.FwMark != nil, FileKeys: fileKeys(conf),
+		FileMTU: conf.MTU, FileMark: conf.FwMark != nil && *conf.FwMark != 0, FileKeys: fileKeys(conf),
 		Hooks: hashOf(conf.PreUp, conf.PostUp), Lanes: conf.Lanes, Metrics: conf.Metrics,
 	}
 	for _, step := range plan {
