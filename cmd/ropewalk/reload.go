@@ -60,6 +60,7 @@ func withPresentKey(dir uapi.Dir, i quick.Interface) quick.Interface {
 }
 
 func reload(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
+	outliveClosedPipe()
 	return withDaemon(r.Sockets, i.Name, func(c *uapi.Client) error {
 		var dev config.Device
 		i.File.Interface.AddOwnSettings(&dev)

@@ -18,6 +18,7 @@ func newSaveCmd() *cobra.Command {
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withRunning(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
+				outliveClosedPipe()
 				return r.Save(cmd.Context(), i)
 			})
 		},

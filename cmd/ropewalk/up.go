@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -157,6 +159,10 @@ func newRunner(cmd *cobra.Command) (*quick.Runner, error) {
 		},
 	}, nil
 }
+
+// outliveClosedPipe makes writes to a closed pipe fail. SIGPIPE would end this process amid its changes to the host. Hooks do not inherit this, as
+// they would if the signal was ignored.
+func outliveClosedPipe() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 func newResolver(cmd *cobra.Command) (conffile.Resolver, error) {
 	retries, err := conffile.ParseRetries(os.Getenv("WG_ENDPOINT_RESOLUTION_RETRIES"))
