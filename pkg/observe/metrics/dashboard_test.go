@@ -26,8 +26,8 @@ type panel struct {
 	queries                 []query
 }
 
-// In queries, $sel stands for the label matchers of the selected interfaces, $lanes for the same without lane slow, and $w for
-// the range of rates.
+// In queries, $sel stands for the label matchers of the selected interfaces, $lanes for the same without lane slow, $host for those of the
+// selected instances, and $w for the range of rates.
 var panels = []panel{
 	{title: "Interfaces up", kind: "stat", width: 4, queries: []query{{"ropewalk_interface_up$sel", "{{instance}} {{interface}}"}}},
 	{
@@ -36,7 +36,7 @@ var panels = []panel{
 	},
 	{title: "Peers with spreading", kind: "stat", width: 4, queries: []query{{"sum(ropewalk_peers_spread$sel)", "spread"}}},
 	{title: "Lanes", kind: "stat", width: 4, queries: []query{{"ropewalk_lanes$sel", "{{instance}} {{interface}}"}}},
-	{title: "Version", kind: "stat", width: 4, queries: []query{{"count by (version) (ropewalk_build_info)", "{{version}}"}}},
+	{title: "Version", kind: "stat", width: 4, queries: []query{{"count by (version) (ropewalk_build_info$host)", "{{version}}"}}},
 
 	{
 		title: "Throughput", help: "Bytes of inner packets.", unit: "bps", width: 12, queries: []query{
@@ -78,8 +78,8 @@ var panels = []panel{
 		queries: []query{{`sum by (le) (increase(ropewalk_udp_batch_messages_bucket{instance=~"$instance",interface=~"$interface",direction="transmit"}[$w]))`, "{{le}}"}},
 	},
 	{
-		title: "Packets per train (TUN device)", width: 8, queries: []query{
-			{"sum without (lane) (rate(ropewalk_lane_transmit_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_transmit_trains_total$sel[$w]))", "{{instance}} {{interface}} sent"},
+		title: "Packets per train (TUN device)", help: "Sent ones without lane slow, whose keepalives and other control messages come from no train.", width: 8, queries: []query{
+			{"sum without (lane) (rate(ropewalk_lane_transmit_packets_total$lanes[$w])) / sum without (lane) (rate(ropewalk_lane_transmit_trains_total$lanes[$w]))", "{{instance}} {{interface}} sent"},
 			{"sum without (lane) (rate(ropewalk_lane_receive_packets_total$sel[$w])) / sum without (lane) (rate(ropewalk_lane_receive_trains_total$sel[$w]))", "{{instance}} {{interface}} received"},
 		},
 	},
@@ -133,11 +133,11 @@ var panels = []panel{
 	},
 	{
 		title: "CPU", help: "CPU time of the process, in cores.", width: 8,
-		queries: []query{{"sum by (instance) (rate(process_cpu_seconds_total[$w]) * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
+		queries: []query{{"sum by (instance) (rate(process_cpu_seconds_total$host[$w]) * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
 	},
 	{
 		title: "Memory", unit: "bytes", width: 8,
-		queries: []query{{"sum by (instance) (process_resident_memory_bytes * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
+		queries: []query{{"sum by (instance) (process_resident_memory_bytes$host * on (job, instance) group_left () ropewalk_build_info)", "{{instance}}"}},
 	},
 	{
 		title: "Fast paths", help: "1: in use; 0: the fallback is in use.", kind: "table", width: 12,
@@ -152,6 +152,7 @@ var panels = []panel{
 var placeholders = strings.NewReplacer(
 	"$sel", `{instance=~"$instance",interface=~"$interface"}`,
 	"$lanes", `{instance=~"$instance",interface=~"$interface",lane!="slow"}`,
+	"$host", `{instance=~"$instance"}`,
 	"$w", "$__rate_interval",
 )
 
@@ -269,6 +270,20 @@ func unknownMetrics(text string) (unknown []string) {
 		}
 	}
 	return unknown
+}
+
+func TestPanelsShowOnlySelectedInstances(t *testing.T) {
+	joined := regexp.MustCompile(`\* on \(.*?\) group_left \(\) \w+`) // with a metric that is selected
+	metric := regexp.MustCompile(`\b(?:ropewalk|process)_\w+`)
+	selected := regexp.MustCompile(metric.String() + `(?:\$sel|\$lanes|\$host|\{instance=~"\$instance")`)
+	for _, p := range panels {
+		for _, q := range p.queries {
+			expr := joined.ReplaceAllString(q.expr, "")
+			if all, some := metric.FindAllString(expr, -1), selected.FindAllString(expr, -1); len(some) != len(all) {
+				t.Errorf("%s: got %d metrics of the selected instances, want %d: %s", p.title, len(some), len(all), q.expr)
+			}
+		}
+	}
 }
 
 func TestDashboardQueriesExistingMetrics(t *testing.T) {

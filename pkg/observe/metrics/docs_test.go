@@ -30,7 +30,7 @@ key. By default nothing is served. Each scrape takes a snapshot, so metrics cost
 The labels of a peer, ` + "`interface` and `public_key`, never change. Values that may change are in `ropewalk_peer_info`; join it:" + `
 
 ` + "```" + `
-rate(ropewalk_peer_receive_bytes_total[5m]) * on (interface, public_key) group_left (endpoint) ropewalk_peer_info
+rate(ropewalk_peer_receive_bytes_total[5m]) * on (job, instance, interface, public_key) group_left (endpoint) ropewalk_peer_info
 ` + "```" + `
 
 ` + "`allowed_ips` there lists the first %d, and the number of further ones. All keys in metrics are public keys. The server also exports" + `

@@ -176,7 +176,7 @@ var definitions = [familyCount]definition{
 	lastHandshake:   {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
 	selectionPlans:  {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},
 
-	peerInfo:            {"ropewalk_peer_info", gauge, "Name, endpoint and allowed IPs of a peer; always 1. Join it on interface and public_key.", "interface public_key name endpoint allowed_ips"},
+	peerInfo:            {"ropewalk_peer_info", gauge, "Name, endpoint and allowed IPs of a peer; always 1. Join it on job, instance, interface and public_key.", "interface public_key name endpoint allowed_ips"},
 	peerReceiveBytes:    {"ropewalk_peer_receive_bytes_total", counter, "Bytes of WireGuard messages received from a peer, as wg(8) counts.", "interface public_key"},
 	peerTransmitBytes:   {"ropewalk_peer_transmit_bytes_total", counter, "Bytes of WireGuard messages sent to a peer, as wg(8) counts.", "interface public_key"},
 	peerReceivePackets:  {"ropewalk_peer_receive_packets_total", counter, "WireGuard messages received from a peer, including handshakes and keepalives.", "interface public_key"},
@@ -188,7 +188,7 @@ var definitions = [familyCount]definition{
 	peerBlockedPorts:    {"ropewalk_peer_blocked_ports", gauge, "Source ports to a peer that the path does not admit; their flows leave from the listen port.", "interface public_key"},
 
 	peerPathMTU:     {"ropewalk_peer_path_mtu_bytes", gauge, "Largest outer IP packet to a peer, by probes, the MTU of the route, or an ICMP error; 0 if it is not known, as before the first session.", "interface public_key"},
-	peerPathMTUInfo: {"ropewalk_peer_path_mtu_info", gauge, "How the path MTU to a peer is known: confirmed or searching, by probes; route, icmp or host; unreachable, if no probe is answered; or unknown. Always 1. Join it on interface and public_key.", "interface public_key state"},
+	peerPathMTUInfo: {"ropewalk_peer_path_mtu_info", gauge, "How the path MTU to a peer is known: confirmed or searching, by probes; route, icmp or host; unreachable, if no probe is answered; or unknown. Always 1. Join it on job, instance, interface and public_key.", "interface public_key state"},
 
 	peerUnanswered: {"ropewalk_peer_unanswered_initiations", gauge, "Handshake initiations to a peer since the last complete handshake, without the last one.", "interface public_key"},
 
