@@ -4,8 +4,8 @@ package sim
 
 import "strings"
 
-// checkCounts checks that each packet and message of a host was passed on or is counted under one reason. It is called when nothing is
-// in transit any more.
+// checkCounts checks that each packet and message of a host was passed on or is counted under one reason. It is called when nothing waits any
+// more.
 func (s *sim) checkCounts(h *host) {
 	if n := s.held(h); n != 0 {
 		s.report.add("counts", "host %d: of %d packets to send, %d neither left nor are counted as dropped: %v", h.n, s.model.put[h.n], n, h.dropCounts())
@@ -50,12 +50,20 @@ func (s *sim) checkReceived(h *host) {
 // send waits for anything else.
 const maxStaged = 32 << 20
 
-// checkMemory checks that the packets that a device holds take no more memory than it allows for all peers together.
-func (s *sim) checkMemory(h *host) {
+// checkHeld checks, while all goroutines wait, that no packet of a host left or is counted more than once, and that those it holds take no more
+// memory than it allows for all peers together.
+func (s *sim) checkHeld(h *host) {
 	if !h.alive() {
 		return
 	}
-	if bytes := s.model.least(h.n, s.held(h)); bytes > maxStaged {
+	n := s.held(h)
+	if n < 0 {
+		s.report.add("counts", "host %d: of %d packets to send, %d too many left or are counted as dropped: %v", h.n, s.model.put[h.n], -n, h.dropCounts())
+	}
+	if bytes := s.model.least(h.n, n); bytes > maxStaged {
 		s.report.add("memory", "host %d holds packets of at least %d bytes, and may hold %d", h.n, bytes, maxStaged)
+	}
+	if !s.schedule.Spray { // a sprayed flow's messages may wait for their order
+		s.checkReceived(h)
 	}
 }

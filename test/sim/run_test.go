@@ -55,7 +55,7 @@ func runInBubble(s *schedule) []violation {
 		x.later(e.at(), func() {
 			x.report.note("event %+v", e)
 			actions[e.Do](x, e)
-			x.later(0, func() { x.checkMemory(x.hosts[e.A]) })
+			x.later(0, func() { x.each(x.checkHeld) })
 		})
 	}
 	x.play()
