@@ -135,6 +135,20 @@ func TestNixOSServiceHasSettingsOfUnit(t *testing.T) {
 	}
 }
 
+// TestUnitBoundsMemory: a daemon that outgrows the limit is killed, whatever its score is, unless it is exempt.
+func TestUnitBoundsMemory(t *testing.T) {
+	unit := ini(t, "deploy/systemd/ropewalk@.service")
+	if max := unit["Service/MemoryMax"]; max == "" || max == "infinity" {
+		t.Errorf("got MemoryMax=%q, want a limit", max)
+	}
+	if score := unit["Service/OOMScoreAdjust"]; score == "-1000" {
+		t.Errorf("got OOMScoreAdjust=%s, which exempts the daemon from the limit", score)
+	}
+	if restart := unit["Service/Restart"]; restart != "on-failure" && restart != "always" {
+		t.Errorf("got Restart=%q, so that a killed daemon is not started again", restart)
+	}
+}
+
 // TestNetworkdKeepsRulesOnRequest: the setting is for the whole host.
 func TestNetworkdKeepsRulesOnRequest(t *testing.T) {
 	for _, path := range []string{"deploy/package/nfpm.yaml", "deploy/arch/PKGBUILD"} {

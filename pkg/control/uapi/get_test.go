@@ -48,6 +48,22 @@ func parseGetString(s string) (config.Status, error) {
 	return parseGet(newLineReader(strings.NewReader(s), maxReply))
 }
 
+// TestRequestsAreBounded: a client that never ends its request must not fill the memory.
+func TestRequestsAreBounded(t *testing.T) {
+	const lines = 5
+	endless := strings.NewReader(strings.Repeat("fwmark=1\n", 1000))
+	l := newLineReader(endless, lines*int64(len("fwmark=1\n")))
+	for range lines {
+		if _, err := l.next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var e *Error
+	if _, err := l.next(); !errors.As(err, &e) || e.Errno != syscall.E2BIG || !e.fatal {
+		t.Errorf("got error %v, want one that ends the connection", err)
+	}
+}
+
 func TestClientSkipsKeysOfOtherDaemons(t *testing.T) {
 	st, err := parseGetString("own_public_key=x\nlisten_port=5\npublic_key=" + hexA + "\ndaita_enabled=1\nrx_bytes=7\nerrno=0\n\n")
 	if err != nil || st.ListenPort != 5 || st.Peers[0].RxBytes != 7 {

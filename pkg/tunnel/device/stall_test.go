@@ -211,7 +211,8 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 			}
 			return underlay.Deliver
 		})
-		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		var log bytes.Buffer
+		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		silent.Store(true)
 		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
@@ -222,6 +223,9 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 		a.PeerOf(b.Public()).LoseHandshake()
 		if r := stallsAfter(a, 4); r.Staged != 1 {
 			t.Errorf("got %+v, want one stall", r)
+		}
+		if n := strings.Count(log.String(), "packets to the peer stalled"); n != 1 { // the simulator looks for this text
+			t.Errorf("got log %q, want one line about the packets", log.String())
 		}
 		if got := b.Next(); len(got) == 0 {
 			t.Error("the packet did not arrive")
