@@ -69,6 +69,7 @@ func (f *metricsFlags) content(d metrics.Device) metrics.Content {
 	return metrics.Content{
 		Version:    version,
 		Collectors: []prometheus.Collector{metrics.NewCollector(metrics.FromDevice(d, time.Now), f.Options)},
+		Alive:      func() error { return metrics.Alive(d) },
 		Ready:      func() error { return metrics.Ready(d) },
 		Pages:      webPages(d, f.Options),
 	}

@@ -80,12 +80,8 @@ func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 // collectTunnel exports the metrics of the engine, as `ropewalk run` does. Its drop reason tx_no_peer counts packets for nodes
 // that are no peers. Without the blackhole routes, they would have left in the clear.
 func (s *Stats) collectTunnel(ch chan<- prometheus.Metric) {
-	e := s.engine.Load()
-	if e == nil {
-		return
-	}
-	d, ok := (*e).(metrics.Device)
-	if !ok {
+	d := s.device()
+	if d == nil {
 		return
 	}
 	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeerMetrics}).Collect(ch)

@@ -136,6 +136,32 @@ func (l *logged) String() string {
 }
 
 // counting is an engine with a drop counter.
+// TestStuckLaneFailsLivenessProbe: the kubelet then restarts the agent, and the engine with it.
+func TestStuckLaneFailsLivenessProbe(t *testing.T) {
+	for name, c := range map[string]struct {
+		engine Engine
+		alive  bool
+	}{
+		"no engine":  {nil, true},
+		"progress":   {stalling{&fakeEngine{}, config.StallReport{Transmit: 1}}, true},
+		"stuck lane": {stalling{&fakeEngine{}, config.StallReport{Transmit: 1, Lanes: []string{"tx0"}}}, false},
+	} {
+		var s Stats
+		s.update(&result{engine: c.engine}, nil)
+		if err := s.alive(); (err == nil) != c.alive {
+			t.Errorf("%s: got error %v, want none: %t", name, err, c.alive)
+		}
+	}
+}
+
+// stalling is an engine with stalls.
+type stalling struct {
+	*fakeEngine
+	stalls config.StallReport
+}
+
+func (e stalling) Stats() any { return device.Stats{Up: true, Stalls: e.stalls} }
+
 type counting struct{ *fakeEngine }
 
 func (counting) Stats() any {

@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,10 +120,27 @@ func (s *Stats) setEngine(e Engine) {
 // maxReconcileTime is the duration after which a reconcile counts as stuck.
 const maxReconcileTime = 5 * time.Minute
 
-// alive reports that no reconcile is stuck. It does not depend on the API.
-func (s *Stats) alive() bool {
-	began := s.busySince.Load()
-	return began == 0 || time.Since(time.Unix(0, began)) < maxReconcileTime
+var errReconcileStuck = errors.New("a reconcile does not end")
+
+// alive returns an error if a reconcile or a lane of the engine is stuck. It does not depend on the API.
+func (s *Stats) alive() error {
+	if began := s.busySince.Load(); began != 0 && time.Since(time.Unix(0, began)) >= maxReconcileTime {
+		return errReconcileStuck
+	}
+	if d := s.device(); d != nil {
+		return metrics.Alive(d)
+	}
+	return nil
+}
+
+// device returns the running engine; nil: none runs.
+func (s *Stats) device() metrics.Device {
+	e := s.engine.Load()
+	if e == nil {
+		return nil
+	}
+	d, _ := (*e).(metrics.Device)
+	return d
 }
 
 // standbyState is whether an agent stands by. It is safe for concurrent use.

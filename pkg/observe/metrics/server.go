@@ -45,6 +45,7 @@ type ServerConfig struct {
 type Content struct {
 	Version    string
 	Collectors []prometheus.Collector
+	Alive      func() error            // returns why the process should be restarted, nil if it should not; may be nil
 	Ready      func() error            // returns why the tunnel is not ready, nil if it is; may be nil
 	Pages      map[string]http.Handler // further pages by pattern of http.ServeMux
 }
@@ -167,28 +168,23 @@ func (s *Server) handler(c Content) (http.Handler, error) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelWarn), MaxRequestsInFlight: maxScrapes,
 	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, ready(c)) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "stuck", c.Alive) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "not ready", c.Ready) })
 	for pattern, page := range c.Pages {
 		mux.Handle(pattern, page)
 	}
 	return http.MaxBytesHandler(mux, 0), nil // no request has a body
 }
 
-func ready(c Content) error {
-	if c.Ready == nil {
-		return nil
-	}
-	return c.Ready()
-}
-
-// answer writes the response to a health check.
-func answer(w http.ResponseWriter, err error) {
+// answer writes the response to a health check, which succeeds if check is nil.
+func answer(w http.ResponseWriter, failure string, check func() error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	if err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = io.WriteString(w, "not ready: "+err.Error()+"\n")
-		return
+	if check != nil {
+		if err := check(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, failure+": "+err.Error()+"\n")
+			return
+		}
 	}
 	_, _ = io.WriteString(w, "ok\n")
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -46,6 +47,7 @@ func testServer(t *testing.T, d Device, o Options, webConfig string) (addr strin
 		ended <- s.Serve(ctx, Content{
 			Version:    "v1.2.3",
 			Collectors: []prometheus.Collector{NewCollector(FromDevice(d, time.Now), o)},
+			Alive:      func() error { return Alive(d) },
 			Ready:      func() error { return Ready(d) },
 			Pages:      map[string]http.Handler{"GET /more": http.NotFoundHandler()},
 		})
@@ -103,6 +105,18 @@ func TestServerAnswersScrapesAndHealthChecks(t *testing.T) {
 	}
 	if status, _ := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
 		t.Errorf("/healthz of an interface that is down: got %d, want 200", status)
+	}
+	d.mu.Lock()
+	d.stats.Stalls = config.StallReport{Transmit: 3, Lanes: []string{"tx1", "rx0"}}
+	d.mu.Unlock()
+	if status, body := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 503 || body != "stuck: lanes make no progress: tx1, rx0\n" {
+		t.Errorf("/healthz while lanes are stuck: got %d, %s", status, body)
+	}
+	d.mu.Lock()
+	d.stats.Stalls.Lanes = nil
+	d.mu.Unlock()
+	if status, body := get(t, http.DefaultClient, "http://"+addr+"/healthz"); status != 200 {
+		t.Errorf("/healthz once the lanes have resumed: got %d, %s", status, body)
 	}
 	for _, path := range []string{"/", "/debug/pprof/", "/metrics/..%2f", "/more"} {
 		if status, _ := get(t, http.DefaultClient, "http://"+addr+path); status != 404 {

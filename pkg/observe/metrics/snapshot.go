@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -93,6 +94,14 @@ func Ready(d Device) error {
 		return errDown
 	case d.Status().PublicKey.IsZero():
 		return errNoKey
+	}
+	return nil
+}
+
+// Alive returns an error while lanes of a device make no progress. Only another process helps then.
+func Alive(d Device) error {
+	if stats, _ := d.Stats().(device.Stats); len(stats.Stalls.Lanes) > 0 {
+		return fmt.Errorf("lanes make no progress: %s", strings.Join(stats.Stalls.Lanes, ", "))
 	}
 	return nil
 }
