@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -31,12 +32,17 @@ func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
 	return rssFinder{read: ReadRSS, driver: Driver, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
 }
 
-// routeLink returns the index of the link by which packets to the peer leave.
+// routeLink returns the index of the link by which packets to the peer leave. The zone of a link-local peer is a name or an index.
 func routeLink(local, peer netip.Addr, mark uint32) (int, error) {
 	if !peer.IsValid() {
 		return 0, errors.New("no address")
 	}
-	options := netlink.RouteGetOptions{Oif: peer.Zone(), Mark: mark}
+	options := netlink.RouteGetOptions{Mark: mark}
+	if index, err := strconv.Atoi(peer.Zone()); err == nil {
+		options.OifIndex = index
+	} else {
+		options.Oif = peer.Zone()
+	}
 	if local = local.Unmap(); local.IsValid() && !local.IsUnspecified() {
 		options.SrcAddr = local.AsSlice()
 	}

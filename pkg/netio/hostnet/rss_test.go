@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -288,9 +289,14 @@ func TestRSSIsReadFromDeviceTowardsPeer(t *testing.T) {
 func TestLinkLocalPeerUsesItsZone(t *testing.T) {
 	enterNamespace(t)
 	addVeth(t, "left0", "right0")
-	got, err := routeLink(netip.Addr{}, netip.MustParseAddr("fe80::1%right0"), 0)
-	if l, _ := FindLink("right0"); err != nil || got != l.Index {
-		t.Errorf("link %d (%v), want %d", got, err, l.Index)
+	for _, device := range []string{"left0", "right0"} {
+		l, _ := FindLink(device)
+		for _, zone := range []string{device, strconv.Itoa(l.Index)} {
+			got, err := routeLink(netip.Addr{}, netip.MustParseAddr("fe80::1").WithZone(zone), 0)
+			if err != nil || got != l.Index {
+				t.Errorf("zone %s: link %d (%v), want %d", zone, got, err, l.Index)
+			}
+		}
 	}
 }
 
