@@ -135,7 +135,6 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// counting is an engine with a drop counter.
 // TestStuckLaneFailsLivenessProbe: the kubelet then restarts the agent, and the engine with it.
 func TestStuckLaneFailsLivenessProbe(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -162,6 +161,7 @@ type stalling struct {
 
 func (e stalling) Stats() any { return device.Stats{Up: true, Stalls: e.stalls} }
 
+// counting is an engine with a drop counter.
 type counting struct{ *fakeEngine }
 
 func (counting) Stats() any {
