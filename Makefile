@@ -53,6 +53,10 @@ test-race: need-root need-tun deps-test build bin/wireguard-go ## the same tests
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
 
+.PHONY: test-secret
+test-secret: need-go ## handshakes with Go's experiment that erases their stack and registers
+	GOEXPERIMENT=runtimesecret $(GO) test -short -timeout 20m ./pkg/protocol/noise ./pkg/tunnel/device
+
 ARM64_TESTS := ./pkg/netio/xsk ./pkg/netio/underlay/xdp ./pkg/protocol/packet ./pkg/protocol/offload ./pkg/protocol/wire ./pkg/protocol/noise ./pkg/protocol/session ./pkg/protocol/chachapoly ./pkg/protocol/spread ./pkg/protocol/config ./pkg/netio/internal/fdguard
 .PHONY: test-arm64
 test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu-user; without capabilities, so that all else skips
@@ -190,7 +194,7 @@ scale-check: need-go need-root need-tun deps-scale build ## measure on two cores
 	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
 
 .PHONY: ci
-ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test sim test-arm64 test-race test-kube test-cluster test-package bench-smoke ## what CI runs
+ci: deps-test deps-kernels deps-kube deps-page check site check-recipes check-generated test sim test-arm64 test-race test-secret test-kube test-cluster test-package bench-smoke ## what CI runs
 	$(MAKE) test-kernels
 	$(MAKE) fuzz-smoke FUZZTIME=1000x # a count: a limit in time sometimes ends as a failure of the fuzzing engine itself
 	$(BIN) demo --seconds 4

@@ -62,10 +62,14 @@ func (d *Device) handleHandshake(msg []byte, from underlay.Endpoint, s standing)
 			return reason
 		}
 	}
-	if kind == wire.TypeInitiation {
-		return d.handleInitiation(id, msg, from)
-	}
-	return d.handleResponse(msg, from)
+	noise.Secretly(func() {
+		if kind == wire.TypeInitiation {
+			reason = d.handleInitiation(id, msg, from)
+		} else {
+			reason = d.handleResponse(msg, from)
+		}
+	})
+	return reason
 }
 
 // admit checks whether a handshake message deserves the cost of a Diffie-Hellman operation. It checks mac1, unless a lane has. Under
@@ -422,7 +426,8 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, e
 		timestamp = timestamp.Signed()
 	}
 	p.handshake.initiator = noise.NewInitiator(p.handshake.remote)
-	if err := p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand); err != nil {
+	noise.Secretly(func() { err = p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand) })
+	if err != nil {
 		return b, err
 	}
 	return b, p.cookieJar().AddMACs(msg[:], now)
