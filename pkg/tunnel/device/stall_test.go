@@ -224,11 +224,12 @@ func TestPacketsWithoutHandshakeAreRestarted(t *testing.T) {
 		if r := stallsAfter(a, 4); r.Staged != 1 {
 			t.Errorf("got %+v, want one stall", r)
 		}
-		if n := strings.Count(log.String(), "packets to the peer stalled"); n != 1 { // the simulator looks for this text
-			t.Errorf("got log %q, want one line about the packets", log.String())
-		}
 		if got := b.Next(); len(got) == 0 {
 			t.Error("the packet did not arrive")
+		}
+		synctest.Wait()                                                              // for all that log
+		if n := strings.Count(log.String(), "packets to the peer stalled"); n != 1 { // the simulator looks for this text
+			t.Errorf("got log %q, want one line about the packets", log.String())
 		}
 	})
 }
