@@ -27,10 +27,8 @@ func newDownCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			down := func(r *quick.Runner, i quick.Interface) error {
-				outliveClosedPipe()
-				return r.Down(cmd.Context(), i)
-			}
+			outliveClosedPipe()
+			down := func(r *quick.Runner, i quick.Interface) error { return r.Down(cmd.Context(), i) }
 			if i, gone := withoutFile(args[0]); gone {
 				fmt.Fprintln(cmd.ErrOrStderr(), printable(fmt.Sprintf("Warning: `%s', with which %s was brought up, does not exist: no PreDown and PostDown commands are executed", i.Path, i.Name)))
 				return withOpened(cmd, i, nil, down)

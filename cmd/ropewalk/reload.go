@@ -28,6 +28,9 @@ func newReloadCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !diff {
+				outliveClosedPipe()
+			}
 			return withRunning(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
 				warnOfSettings(r.Stderr, withPresentKey(r.Sockets, i))
 				if diff {
@@ -60,7 +63,6 @@ func withPresentKey(dir uapi.Dir, i quick.Interface) quick.Interface {
 }
 
 func reload(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
-	outliveClosedPipe()
 	return withDaemon(r.Sockets, i.Name, func(c *uapi.Client) error {
 		var dev config.Device
 		i.File.Interface.AddOwnSettings(&dev)

@@ -17,10 +17,8 @@ func newSaveCmd() *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withRunning(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
-				outliveClosedPipe()
-				return r.Save(cmd.Context(), i)
-			})
+			outliveClosedPipe()
+			return withRunning(cmd, args[0], func(r *quick.Runner, i quick.Interface) error { return r.Save(cmd.Context(), i) })
 		},
 	}
 }

@@ -46,6 +46,9 @@ func newUpCmd() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
+			if !dryRun {
+				outliveClosedPipe()
+			}
 			return withInterface(cmd, args[0], func(r *quick.Runner, i quick.Interface) error {
 				i.Metrics = o.addr // r.Up prints the command line with it
 				o.addr = cmp.Or(o.addr, i.File.Interface.Metrics)

@@ -21,7 +21,6 @@ import (
 // bringUp brings the interface up. If a service manager started this process, it then notifies the manager that the service is
 // ready, and that its main process is now the daemon.
 func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
-	outliveClosedPipe()
 	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), i.File); err != nil {
 		return err
 	}
