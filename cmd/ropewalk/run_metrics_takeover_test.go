@@ -20,6 +20,7 @@ type silentDevice struct{}
 
 func (silentDevice) Status() config.Status { return config.Status{} }
 func (silentDevice) Stats() any            { return device.Stats{} }
+func (silentDevice) StuckLanes() []string  { return nil }
 
 // logged is a slog.Handler that sends its records to a channel.
 type logged chan slog.Record

@@ -35,9 +35,9 @@ type Content struct {
 }
 
 // Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz fails only if a reconcile
-// or a lane of the engine is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds while the last
-// reconcile did.
-// /metrics has the agent's counters, in mesh mode also those of `ropewalk run`, and in spread mode those of `ropewalk spread`.
+// or a lane of the engine is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds
+// while the last reconcile did. /metrics has the agent's counters, in mesh mode also those of `ropewalk run`, and in spread
+// mode those of `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

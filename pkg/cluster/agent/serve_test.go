@@ -142,8 +142,8 @@ func TestStuckLaneFailsLivenessProbe(t *testing.T) {
 		alive  bool
 	}{
 		"no engine":  {nil, true},
-		"progress":   {stalling{&fakeEngine{}, config.StallReport{Transmit: 1}}, true},
-		"stuck lane": {stalling{&fakeEngine{}, config.StallReport{Transmit: 1, Lanes: []string{"tx0"}}}, false},
+		"progress":   {stalling{&fakeEngine{}, nil}, true},
+		"stuck lane": {stalling{&fakeEngine{}, []string{"tx0"}}, false},
 	} {
 		var s Stats
 		s.update(&result{engine: c.engine}, nil)
@@ -153,16 +153,19 @@ func TestStuckLaneFailsLivenessProbe(t *testing.T) {
 	}
 }
 
-// stalling is an engine with stalls.
+// stalling is an engine with lanes that make no progress.
 type stalling struct {
 	*fakeEngine
-	stalls config.StallReport
+	lanes []string
 }
 
-func (e stalling) Stats() any { return device.Stats{Up: true, Stalls: e.stalls} }
+func (e stalling) Stats() any           { return device.Stats{Up: true} }
+func (e stalling) StuckLanes() []string { return e.lanes }
 
 // counting is an engine with a drop counter.
 type counting struct{ *fakeEngine }
+
+func (counting) StuckLanes() []string { return nil }
 
 func (counting) Stats() any {
 	return device.Stats{Up: true, Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 3}, Lanes: []engine.LaneStats{{Drops: map[string]uint64{"tx_no_peer": 4}}}}}

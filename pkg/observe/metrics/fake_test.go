@@ -33,6 +33,12 @@ func (f *fakeDevice) Status() config.Status {
 	return s
 }
 
+func (f *fakeDevice) StuckLanes() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stats.Stalls.Lanes
+}
+
 func (f *fakeDevice) Stats() any {
 	f.mu.Lock()
 	defer f.mu.Unlock()

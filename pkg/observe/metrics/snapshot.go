@@ -47,6 +47,7 @@ type Source func() Snapshot
 type Device interface {
 	Status() config.Status
 	Stats() any // device.Stats
+	StuckLanes() []string
 }
 
 // FromDevice returns the Source for a device. Its snapshots hold no key but public ones.
@@ -100,8 +101,8 @@ func Ready(d Device) error {
 
 // Alive returns an error while lanes of a device make no progress. Only another process helps then.
 func Alive(d Device) error {
-	if stats, _ := d.Stats().(device.Stats); len(stats.Stalls.Lanes) > 0 {
-		return fmt.Errorf("lanes make no progress: %s", strings.Join(stats.Stalls.Lanes, ", "))
+	if lanes := d.StuckLanes(); len(lanes) > 0 {
+		return fmt.Errorf("lanes make no progress: %s", strings.Join(lanes, ", "))
 	}
 	return nil
 }

@@ -178,6 +178,9 @@ func (d *Daemon) Configure(c config.Device) error {
 // Stats implements uapi.Handler with a device.Stats.
 func (d *Daemon) Stats() any { return d.current().Stats() }
 
+// StuckLanes returns the lanes that make no progress, such as rx0.
+func (d *Daemon) StuckLanes() []string { return d.current().StuckLanes() }
+
 // flows returns a device.FlowReport.
 func (d *Daemon) flows() any { return d.current().Flows() }
 

@@ -81,6 +81,9 @@ func (d *Device) checkStalls() {
 	w.lastCheck = now
 }
 
+// StuckLanes returns the lanes that make no progress, such as rx0. It takes no lock of a peer, so its cost does not grow with them.
+func (d *Device) StuckLanes() []string { return d.stallReport().Lanes }
+
 // stallReport returns the counts after a check.
 func (d *Device) stallReport() config.StallReport {
 	d.checkStalls()
