@@ -4,6 +4,7 @@
 
 package noise
 
-// Secretly calls f. Built with GOEXPERIMENT=runtimesecret, it also overwrites the registers and the stack that f used, and what f allocated once
-// the garbage collector finds it unreachable. f must not keep secrets in variables of its caller, nor start goroutines that handle any.
+// Secretly calls f. Built with GOEXPERIMENT=runtimesecret, it also overwrites the registers and the stack that f used. Allocations of f are overwritten
+// once the garbage collector finds them unreachable. Secrets that f writes to memory of its caller stay until the caller wipes them. f must not
+// start goroutines that handle any.
 func Secretly(f func()) { f() }

@@ -107,7 +107,9 @@ func newIdentity(key *noise.PrivateKey) (*identity, error) {
 	if key == nil || key.IsZero() {
 		return nil, nil
 	}
-	id, err := noise.NewIdentity(*key)
+	var id *noise.Identity
+	var err error
+	noise.Secretly(func() { id, err = noise.NewIdentity(*key) })
 	if err != nil {
 		return nil, fmt.Errorf("setting private key: %w", err)
 	}
@@ -194,7 +196,9 @@ func (p *Peer) setIdentity(id *identity) {
 	if id == nil {
 		return
 	}
-	remote, err := noise.NewRemote(id.Identity, p.key)
+	var remote *noise.Remote
+	var err error
+	noise.Secretly(func() { remote, err = noise.NewRemote(id.Identity, p.key) })
 	if err != nil {
 		p.log().Warn("public key of the peer is invalid, no handshake with this peer is possible until it has another key", "peer", p.key, "error", err)
 		return
