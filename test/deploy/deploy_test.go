@@ -138,8 +138,8 @@ func TestNixOSServiceHasSettingsOfUnit(t *testing.T) {
 // TestUnitBoundsMemory: a daemon that outgrows the limit is killed, whatever its score is, unless it is exempt.
 func TestUnitBoundsMemory(t *testing.T) {
 	unit := ini(t, "deploy/systemd/ropewalk@.service")
-	if max := unit["Service/MemoryMax"]; max == "" || max == "infinity" {
-		t.Errorf("got MemoryMax=%q, want a limit", max)
+	if limit := unit["Service/MemoryMax"]; limit == "" || limit == "infinity" {
+		t.Errorf("got MemoryMax=%q, want a limit", limit)
 	}
 	if score := unit["Service/OOMScoreAdjust"]; score == "-1000" {
 		t.Errorf("got OOMScoreAdjust=%s, which exempts the daemon from the limit", score)

@@ -50,8 +50,8 @@ func (s *sim) checkReceived(h *host) {
 // send waits for anything else.
 const maxStaged = 32 << 20
 
-// checkHeld checks, while all goroutines wait, that no packet of a host left or is counted more than once, and that those it holds take no more
-// memory than it allows for all peers together.
+// checkHeld checks, while all goroutines wait, that no more packets of a host left or are counted than it had to send, and that those it holds take no
+// more memory than it allows for all peers together.
 func (s *sim) checkHeld(h *host) {
 	if !h.alive() {
 		return

@@ -290,7 +290,15 @@ func TestLinkLocalPeerUsesItsZone(t *testing.T) {
 	enterNamespace(t)
 	addVeth(t, "left0", "right0")
 	for _, device := range []string{"left0", "right0"} {
-		l, _ := FindLink(device)
+		l, err := FindLink(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prefix := &net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
+		route := &netlink.Route{LinkIndex: l.Index, Dst: prefix, Priority: 1} // the kernel adds its own when it notices the carrier
+		if err := netlink.RouteAppend(route); err != nil {
+			t.Fatal(err)
+		}
 		for _, zone := range []string{device, strconv.Itoa(l.Index)} {
 			got, err := routeLink(netip.Addr{}, netip.MustParseAddr("fe80::1").WithZone(zone), 0)
 			if err != nil || got != l.Index {

@@ -309,7 +309,7 @@ func (s *Search) lost(at int64) {
 // blackHole asks whether the path carries small packets, after the loss of large ones.
 func (s *Search) blackHole(at int64, size int) {
 	s.state, s.large, s.confirm = Alive, min(size, s.sizes.Max), 0
-	s.notAlive(at, min(size, s.sizes.Max+1)) // Shrink may have come after the probe
+	s.notAlive(at, min(size, s.sizes.Max+1)) // above: not searched. Shrink may have come after the probe
 }
 
 // smaller returns the size to try after the loss of a larger one: that of the search before, the base, the floor; 0 for none.

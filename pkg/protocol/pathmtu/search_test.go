@@ -156,7 +156,7 @@ func TestLargerPathIsFoundLater(t *testing.T) {
 }
 
 // TestLimitRisesAgainOnUnequalPaths has a path that carries less than the others, and even less for two minutes. Whichever path the larger size
-// is found on, the limit becomes what all carry.
+// is found on, the limit becomes the largest size that all carry.
 func TestLimitRisesAgainOnUnequalPaths(t *testing.T) {
 	for narrow := range 4 {
 		n := newNetwork(1500, 1500, 1500, 1500)
