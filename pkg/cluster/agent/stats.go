@@ -133,6 +133,9 @@ func (s *Stats) alive() error {
 	return nil
 }
 
+// A daemon must not lose its metrics and its part in the liveness probe when metrics.Device changes.
+var _ metrics.Device = (*servedDaemon)(nil)
+
 // device returns the running engine; nil: none runs.
 func (s *Stats) device() metrics.Device {
 	e := s.engine.Load()
