@@ -8,7 +8,8 @@ import "strings"
 // more.
 func (s *sim) checkCounts(h *host) {
 	if n := s.held(h); n != 0 {
-		s.report.add("counts", "host %d: of %d packets to send, %d neither left nor are counted as dropped: %v", h.n, s.model.put[h.n], n, h.dropCounts())
+		put, _ := s.model.packetCounts(h.n)
+		s.report.add("counts", "host %d: of %d packets to send, %d neither left nor are counted as dropped: %v", h.n, put, n, h.dropCounts())
 	}
 	s.checkReceived(h)
 }
@@ -33,13 +34,15 @@ func (s *sim) wireCounts(h *host) (c wireCounts) {
 // control messages look like packets.
 func (s *sim) held(h *host) int {
 	t, c := h.tally(), s.wireCounts(h)
-	return int(s.model.put[h.n]+t.txControl) - int(c.txData+t.txDropped)
+	put, _ := s.model.packetCounts(h.n)
+	return int(put+t.txControl) - int(c.txData+t.txDropped)
 }
 
 // checkReceived compares the messages that arrived with the packets that were delivered and the messages that were dropped. The number of
 // handshake messages and keepalives that were accepted is not known.
 func (s *sim) checkReceived(h *host) {
-	t, c, got := h.tally(), s.wireCounts(h), s.model.got[h.n]
+	t, c := h.tally(), s.wireCounts(h)
+	_, got := s.model.packetCounts(h.n)
 	if out := got + t.rxControl + t.rxDropped; out < c.rxData || out > c.rxTotal {
 		s.report.add("counts", "host %d: %d messages arrived, %d with data, but %d packets were delivered, %d control messages accepted and %d counted as dropped: %v",
 			h.n, c.rxTotal, c.rxData, got, t.rxControl, t.rxDropped, h.dropCounts())
@@ -58,7 +61,8 @@ func (s *sim) checkHeld(h *host) {
 	}
 	n := s.held(h)
 	if n < 0 {
-		s.report.add("counts", "host %d: of %d packets to send, %d too many left or are counted as dropped: %v", h.n, s.model.put[h.n], -n, h.dropCounts())
+		put, _ := s.model.packetCounts(h.n)
+		s.report.add("counts", "host %d: of %d packets to send, %d too many left or are counted as dropped: %v", h.n, put, -n, h.dropCounts())
 	}
 	if bytes := s.model.least(h.n, n); bytes > maxStaged {
 		s.report.add("memory", "host %d holds packets of at least %d bytes, and may hold %d", h.n, bytes, maxStaged)

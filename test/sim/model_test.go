@@ -188,6 +188,14 @@ func (m *model) checkOrder(id packetID) (kind string, err error) {
 	return "", nil
 }
 
+// packetCounts returns the number of packets that a host has sent and of those delivered to it. It needs the lock even while all goroutines wait: the
+// first packet that a host receives afterwards changes the numbers without having waited for the caller.
+func (m *model) packetCounts(host int) (put, got uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.put[host], m.got[host]
+}
+
 // least returns the fewest bytes that n packets of a host have that have not arrived.
 func (m *model) least(host, n int) (bytes int) {
 	m.mu.Lock()
