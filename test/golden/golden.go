@@ -8,6 +8,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,4 +34,19 @@ func Check[Text string | []byte](t testing.TB, path string, got Text) {
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s differs (-want +got; if the new text is correct, run the test with -update):\n%s", path, diff)
 	}
+}
+
+// CheckSection is like Check for the part of the file between the lines begin and end, which are markers. The rest of the file is not compared.
+func CheckSection(t testing.TB, path, begin, end, got string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(text), begin+"\n")
+	_, after, okEnd := strings.Cut(rest, end+"\n")
+	if !ok || !okEnd {
+		t.Fatalf("%s: got no lines %q and %q, want both in this order", path, begin, end)
+	}
+	Check(t, path, before+begin+"\n"+got+end+"\n"+after)
 }

@@ -44,3 +44,25 @@ func TestDifferingFileFailsTest(t *testing.T) {
 		t.Errorf("%d files differ and %d are missing, want 1 and 1", f.errors, f.fatal)
 	}
 }
+
+func TestOnlySectionIsCompared(t *testing.T) {
+	if golden.Update() {
+		t.Skip("-update would rewrite the differing file")
+	}
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("before\n<begin>\ntext\n<end>\nafter\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	golden.CheckSection(t, path, "<begin>", "<end>", "text\n")
+	var f failures
+	golden.CheckSection(&f, path, "<begin>", "<end>", "other\n")
+	for _, markers := range [][2]string{{"<other>", "<end>"}, {"<begin>", "<other>"}, {"<end>", "<begin>"}} {
+		func() {
+			defer func() { _ = recover() }()
+			golden.CheckSection(&f, path, markers[0], markers[1], "text\n")
+		}()
+	}
+	if f.errors != 1 || f.fatal != 3 {
+		t.Errorf("%d sections differ and %d lack a marker, want 1 and 3", f.errors, f.fatal)
+	}
+}
