@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -26,6 +27,7 @@ const (
 	churnPeers = 500                  // peers that are added and removed in each cycle
 	streamStep = 256                  // KiB that must arrive after each change
 	streamRest = 4 * time.Millisecond // pause after each chunk, which leaves CPU time to the changes
+	restEvery  = 20                   // cycles, some minutes: a test of seconds has no rest
 )
 
 // churn is two daemons between which a TCP connection in each direction must survive all changes.
@@ -36,6 +38,7 @@ type churn struct {
 	others   []noise.PublicKey
 	spare    byte // last byte of b's other outer address
 	began    time.Time
+	renewals int // of sessions that no change renewed
 }
 
 // change is one kind of event.
@@ -70,7 +73,7 @@ func TestChurnLeaksNothing(t *testing.T) {
 	stop := c.startStreams()
 	var samples []sample
 	for end := time.Now().Add(*duration); ; {
-		c.cycle()
+		c.cycle(len(samples) + 1)
 		samples = append(samples, c.sample())
 		t.Logf("cycle %d: %v", len(samples), samples[len(samples)-1])
 		if time.Now().After(end) {
@@ -78,25 +81,66 @@ func TestChurnLeaksNothing(t *testing.T) {
 		}
 	}
 	stop()
-	t.Logf("%d MiB to the second daemon, %d MiB to the first\n%s",
-		c.received[0].Load()>>20, c.received[1].Load()>>20, table(samples))
+	t.Logf("%d MiB to the second daemon, %d MiB to the first, %d renewals of sessions that no change renewed\n%s",
+		c.received[0].Load()>>20, c.received[1].Load()>>20, c.renewals, table(samples))
 	if err := verdict(samples); err != nil {
 		t.Error(err)
 	}
+	if c.renewals == 0 && *duration >= time.Hour {
+		t.Errorf("no session was old enough for a renewal in %d cycles", len(samples))
+	}
 }
 
-// cycle makes each change in turn, and waits for traffic after each.
-func (c *churn) cycle() {
+// cycle makes each change in turn, and waits for traffic after each. Each restEvery-th cycle has a rest, each time after another change.
+func (c *churn) cycle(n int) {
 	c.Helper()
-	for _, change := range changes {
-		before := [2]int64{c.received[0].Load(), c.received[1].Load()}
+	for i, change := range changes {
+		before := c.progress()
 		if err := change.do(c); err != nil {
 			c.Fatalf("%s: %v", change.name, err)
 		}
-		expect.Eventually(c, "traffic after "+change.name, func() bool {
-			return c.received[0].Load() >= before[0]+streamStep<<10 && c.received[1].Load() >= before[1]+streamStep<<10
+		c.awaitTraffic("traffic after "+change.name, before)
+		if n%restEvery == 0 && n/restEvery%len(changes) == i {
+			c.rest("the rest after " + change.name)
+		}
+	}
+}
+
+// progress returns how many bytes of each stream have arrived.
+func (c *churn) progress() [2]int64 { return [2]int64{c.received[0].Load(), c.received[1].Load()} }
+
+// awaitTraffic waits until more of both streams has arrived than before.
+func (c *churn) awaitTraffic(what string, before [2]int64) {
+	c.Helper()
+	expect.Eventually(c, what, func() bool {
+		now := c.progress()
+		return now[0] >= before[0]+streamStep<<10 && now[1] >= before[1]+streamStep<<10
+	})
+}
+
+// rest changes nothing until both daemons have renewed the session because of its age, and waits for traffic in the new one. A handshake
+// soon after the last one is no such renewal: two that the change before caused may have crossed. Nor is one after the session has expired.
+func (c *churn) rest(name string) {
+	c.Helper()
+	daemons := [2]*daemon{c.a, c.b}
+	var before, last [2]time.Time
+	for i, d := range daemons {
+		var err error
+		before[i], err = d.lastHandshake()
+		expect.NoError(c, err)
+	}
+	for i, d := range daemons {
+		expect.EventuallyNoError(c, "a renewal by "+d.ifname+" in "+name, func() (err error) {
+			last[i], err = d.lastHandshake()
+			if age := last[i].Sub(before[i]); err == nil && (age < rekeyAfter/2 || age >= time.Duration(session.RejectAfterTime)) {
+				err = fmt.Errorf("the last handshake was %v after that before the rest", age)
+			}
+			return err
 		})
 	}
+	c.awaitTraffic("traffic after the renewal in "+name, c.progress())
+	c.renewals++
+	c.Logf("%s: the daemons renewed the session after %v and %v", name, last[0].Sub(before[0]), last[1].Sub(before[1]))
 }
 
 func newChurn(t *testing.T) *churn {

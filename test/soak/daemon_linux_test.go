@@ -130,6 +130,20 @@ func (d *daemon) configure(c config.Device) error {
 	return d.ask(func(client *uapi.Client) error { return client.Configure(c) })
 }
 
+// lastHandshake returns the time of the last handshake with the only peer that has had one.
+func (d *daemon) lastHandshake() (last time.Time, err error) {
+	err = d.ask(func(client *uapi.Client) error {
+		status, err := client.Status()
+		for _, p := range status.Peers {
+			if p.LastHandshake.After(last) {
+				last = p.LastHandshake
+			}
+		}
+		return err
+	})
+	return last, err
+}
+
 // peer returns the configuration of the daemon as a peer of others.
 func (d *daemon) peer() config.Peer {
 	return config.Peer{

@@ -10,7 +10,8 @@
 // may ever have had two owners.
 //
 // Two daemons with a third tunnel go through cycles of changes: peers, addresses, MTU, underlay, spread, down and up, upgrades in place.
-// No TCP connection may end, and the daemons must not grow.
+// At regular intervals the changes rest until a session was renewed because of its age. No TCP connection may end, and the daemons must not
+// grow.
 package soak
 
 import (
