@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -70,11 +69,7 @@ func TestScrapePassesPromtool(t *testing.T) {
 // checkByPromtool runs `promtool check metrics` on a scrape.
 func checkByPromtool(t *testing.T, text string) {
 	t.Helper()
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("needs promtool, of Debian's package prometheus (make deps-test installs it)")
-	}
-	cmd := exec.Command(promtool, "check", "metrics")
+	cmd := promtool(t, "check", "metrics")
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Errorf("%v\n%s", err, out)

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -283,6 +284,42 @@ func TestPanelsShowOnlySelectedInstances(t *testing.T) {
 				t.Errorf("%s: got %d metrics of the selected instances, want %d: %s", p.title, len(some), len(all), q.expr)
 			}
 		}
+	}
+}
+
+// TestPacketsPerTrainCountsTrainsOnly: the messages of lane slow come from no train, and another instance is not selected.
+func TestPacketsPerTrainCountsTrainsOnly(t *testing.T) {
+	i := slices.IndexFunc(panels, func(p panel) bool { return strings.HasPrefix(p.title, "Packets per train") })
+	var series, checks []object
+	for _, direction := range []string{"transmit", "receive"} {
+		for _, s := range []struct{ instance, lane, packets, trains string }{
+			{"shown", "0", "0+960x20", "0+15x20"}, {"shown", "1", "0+120x20", "0+30x20"}, {"hidden", "0", "0+30x20", "0+15x20"},
+		} {
+			labels := `_total{instance="` + s.instance + `",interface="wg0",lane="` + s.lane + `"}`
+			series = append(series, object{"series": "ropewalk_lane_" + direction + "_packets" + labels, "values": s.packets},
+				object{"series": "ropewalk_lane_" + direction + "_trains" + labels, "values": s.trains})
+		}
+	}
+	slow := `_total{instance="shown",interface="wg0",lane="slow"}`
+	series = append(series, object{"series": "ropewalk_lane_transmit_packets" + slow, "values": "0+150x20"},
+		object{"series": "ropewalk_lane_transmit_trains" + slow, "values": "0x20"})
+	selection := strings.NewReplacer("$instance", "shown", "$interface", ".*", "$__rate_interval", "1m")
+	for _, q := range panels[i].queries {
+		checks = append(checks, object{
+			"expr": selection.Replace(placeholders.Replace(q.expr)), "eval_time": "5m",
+			"exp_samples": []object{{"labels": `{instance="shown", interface="wg0"}`, "value": 24}},
+		})
+	}
+	text, err := json.Marshal(object{"tests": []object{{"interval": "15s", "input_series": series, "promql_expr_test": checks}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "test.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := promtool(t, "test", "rules", file).CombinedOutput(); err != nil || len(checks) != 2 {
+		t.Errorf("%d queries: %v\n%s", len(checks), err, out)
 	}
 }
 

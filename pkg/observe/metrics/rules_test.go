@@ -14,13 +14,19 @@ import (
 // rulesDir holds the recording and alerting rules, and their promtool tests.
 const rulesDir = "../../../deploy/prometheus"
 
-func TestRulesPassPromtool(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
+// promtool returns a command of promtool, or skips the test.
+func promtool(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath("promtool")
 	if err != nil {
 		t.Skip("needs promtool, of Debian's package prometheus (make deps-test installs it)")
 	}
+	return exec.Command(path, args...)
+}
+
+func TestRulesPassPromtool(t *testing.T) {
 	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
-		cmd := exec.Command(promtool, args...)
+		cmd := promtool(t, args...)
 		cmd.Dir = rulesDir
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
