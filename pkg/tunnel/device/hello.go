@@ -56,11 +56,16 @@ func (p *Peer) renewHello(moved bool) {
 		p.requestRoute()
 		p.engine.Heard.Store(false)
 	}
-	x.handle(helloRenew)
+	awaits := x.state == helloAwaiting && !x.ropewalk // of a responder that may be a ropewalk: it sends the first hello
+	if !awaits {
+		x.handle(helloRenew)
+	}
 	switch {
 	case x.known:
 	case p.engine.Current.Load() == nil:
 		x.unknown = errNoSession
+	case awaits || x.ropewalk:
+		x.unknown = errAwaitingHello
 	default:
 		x.unknown = errNoHello
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -86,6 +87,33 @@ func TestDownInterfaceHasNoTunnelUp(t *testing.T) {
 		time.Sleep(time.Second)
 		if strings.Contains(log.String(), "tunnel to peer up") {
 			t.Error(log.String())
+		}
+	})
+}
+
+// TestTunnelUpWaitsForHelloAfterRoaming adds a peer anew that still spreads, as after a restart of this host. The peer's first hellos are lost,
+// and its data moves the endpoint to a source port.
+func TestTunnelUpWaitsForHelloAfterRoaming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		var lose atomic.Bool
+		v4, _ := devicetest.Addresses(2)
+		w := wiretap{lose: func(d tapped) bool { return lose.Load() && d.hello() && d.from.Addr() == v4 }}
+		lan := devicetest.NewLAN(w.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		wantSoon(t, a, b)
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Remove: true}}})
+		a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(false)}})
+		lose.Store(true)
+		carries(t, a, b, false, 500)
+		synctest.Wait() // until the peer uses the new session
+		carries(t, b, a, false, 500)
+		synctest.Wait()
+		lose.Store(false)
+		wantSoon(t, a, b)
+		if up, ports := strings.Count(log.String(), "tunnel to peer up"), strings.Count(log.String(), " ports\" underlay=udp"); up != 2 || ports != 2 {
+			t.Errorf("got %d tunnels up, %d of them spread, want 2 and 2:\n%s", up, ports, log.String())
 		}
 	})
 }
