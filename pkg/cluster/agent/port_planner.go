@@ -20,7 +20,7 @@ import (
 // reconcile and computes a plan only when that has changed. read and log must be set.
 type portPlanner struct {
 	// read is hostnet.RSSFor, or a fake.
-	read   func(local, peer netip.Addr, mark uint32) (hostnet.RSS, error)
+	read   func(local, peer netip.Addr, scope, mark uint32) (hostnet.RSS, error)
 	log    *slog.Logger
 	cache  [2]cachedPlan // by IP family
 	logged [2]string     // the reason, per IP family, that was logged last
@@ -42,7 +42,7 @@ func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, mark u
 		if !peer.IsValid() {
 			continue
 		}
-		rss, err := p.read(netip.Addr{}, peer, mark)
+		rss, err := p.read(netip.Addr{}, peer, 0, mark)
 		last := &p.cache[i]
 		switch {
 		case errors.Is(err, hostnet.ErrNoRSS):

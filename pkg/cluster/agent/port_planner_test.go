@@ -25,7 +25,7 @@ type fakeNIC struct {
 	asked []netip.Addr
 }
 
-func (f *fakeNIC) read(_, peer netip.Addr, _ uint32) (hostnet.RSS, error) {
+func (f *fakeNIC) read(_, peer netip.Addr, _, _ uint32) (hostnet.RSS, error) {
 	f.asked = append(f.asked, peer)
 	return hostnet.RSS{RSS: f.rss}, f.err
 }

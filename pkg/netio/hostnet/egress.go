@@ -10,12 +10,15 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// EgressDevice returns the link by which packets with that mark leave to a peer. For a VLAN it is the device below, which
-// has the queues. The error wraps ErrNoLink if the link is deleted meanwhile, or is the kernel's when there is no
-// route.
-func EgressDevice(peer netip.Addr, mark uint32) (Link, error) {
-	index, err := routeLink(netip.Addr{}, peer, mark)
-	for depth := 0; err == nil && depth < rssDepth; depth++ {
+// EgressDevice returns the link by which packets with that mark leave to a peer. scope is the interface index of a link-local peer, else 0.
+// For a VLAN it is the device below, which has the queues. The error wraps ErrNoLink if the link is deleted meanwhile, or ErrNoRoute.
+func EgressDevice(peer netip.Addr, scope, mark uint32) (Link, error) {
+	r, err := lookUpRoute(netip.Addr{}, peer, scope, mark)
+	if err != nil {
+		return Link{}, err
+	}
+	index := r.LinkIndex
+	for range rssDepth {
 		var l netlink.Link
 		if l, err = Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) }); err != nil {
 			break
@@ -42,18 +45,4 @@ func HasVLANs(index int) (bool, error) {
 		a := l.Attrs()
 		return l.Type() == "vlan" && a.ParentIndex == index && a.NetNsID < 0
 	}), nil
-}
-
-// EgressDeviceName returns the name of the link by which packets with that mark leave to an address, without following
-// stacked links; "" if there is no route.
-func EgressDeviceName(to netip.Addr, mark uint32) string {
-	index, err := routeLink(netip.Addr{}, to, mark)
-	if err != nil {
-		return ""
-	}
-	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) })
-	if err != nil {
-		return ""
-	}
-	return l.Attrs().Name
 }

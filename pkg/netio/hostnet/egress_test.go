@@ -39,22 +39,22 @@ func TestEgressDeviceSkipsVLANs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, peer := range []string{"192.0.2.9", "::ffff:192.0.2.9", "198.51.100.9"} {
-		if l, err := EgressDevice(netip.MustParseAddr(peer), 0); err != nil || l.Name != "near" {
+		if l, err := EgressDevice(netip.MustParseAddr(peer), 0, 0); err != nil || l.Name != "near" {
 			t.Errorf("towards %s: got %+v, error %v, want no error", peer, l, err)
 		}
 	}
 	for to, want := range map[string]string{
 		"192.0.2.9": "near", "::ffff:192.0.2.9": "near", "198.51.100.9": "near.7", "203.0.113.1": "", "127.0.0.1": "lo",
 	} {
-		if got := EgressDeviceName(netip.MustParseAddr(to), 0); got != want {
+		if got := EgressDeviceName(netip.MustParseAddr(to), 0, 0); got != want {
 			t.Errorf("towards %s: got %q, want %q", to, got, want)
 		}
 	}
-	if got := EgressDeviceName(netip.Addr{}, 0); got != "" {
+	if got := EgressDeviceName(netip.Addr{}, 0, 0); got != "" {
 		t.Errorf("towards nothing: got %q, want %q", got, "")
 	}
 	for _, peer := range []netip.Addr{{}, netip.MustParseAddr("203.0.113.1")} {
-		if l, err := EgressDevice(peer, 0); err == nil {
+		if l, err := EgressDevice(peer, 0, 0); err == nil {
 			t.Errorf("towards %s: %+v", peer, l)
 		}
 	}

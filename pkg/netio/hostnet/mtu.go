@@ -19,14 +19,11 @@ var ErrNoRoute = errors.New("no route")
 // PathMTU returns the MTU (bytes) towards a destination: the route's MTU, including a learned path MTU, or else the
 // link's. scope is the interface index of a link-local destination, else 0.
 func PathMTU(dst netip.Addr, scope uint32) (int, error) {
-	routes, err := netlink.RouteGetWithOptions(dst.WithZone("").AsSlice(), &netlink.RouteGetOptions{OifIndex: int(scope)})
-	if err == nil && len(routes) == 0 || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		err = ErrNoRoute
-	}
+	r, err := lookUpRoute(netip.Addr{}, dst, scope, 0)
 	if err != nil {
-		return 0, fmt.Errorf("looking up the route to %s: %w", dst, err)
+		return 0, err
 	}
-	return routeMTU(&routes[0])
+	return routeMTU(&r)
 }
 
 // RouteMTU returns the MTU of RouteFrom.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,45 +16,19 @@ import (
 )
 
 // RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
-// the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. For a
-// VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if all hash in the
-// same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is that of its VF, if that is up. If the peer's packets
+// the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. scope is the interface
+// index of a link-local peer, else 0. For a VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if
+// all hash in the same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is that of its VF, if that is up. If the peer's packets
 // arrive on another device, a port plan made from this is no worse than none.
 //
 // Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
-// device is deleted meanwhile; or the kernel's error when there is no route.
-func RSSFor(local, peer netip.Addr, mark uint32) (RSS, error) {
-	index, err := routeLink(local, peer, mark)
+// device is deleted meanwhile; ErrNoRoute.
+func RSSFor(local, peer netip.Addr, scope, mark uint32) (RSS, error) {
+	r, err := lookUpRoute(local, peer, scope, mark)
 	if err != nil {
-		return RSS{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
+		return RSS{}, err
 	}
-	return rssFinder{read: ReadRSS, driver: Driver, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(index, rssDepth)
-}
-
-// routeLink returns the index of the link by which packets to the peer leave. The zone of a link-local peer is a name or an index.
-func routeLink(local, peer netip.Addr, mark uint32) (int, error) {
-	if !peer.IsValid() {
-		return 0, errors.New("no address")
-	}
-	options := netlink.RouteGetOptions{Mark: mark}
-	if index, err := strconv.Atoi(peer.Zone()); err == nil {
-		options.OifIndex = index
-	} else {
-		options.Oif = peer.Zone()
-	}
-	if local = local.Unmap(); local.IsValid() && !local.IsUnspecified() {
-		options.SrcAddr = local.AsSlice()
-	}
-	routes, err := Dump(func() ([]netlink.Route, error) {
-		return netlink.RouteGetWithOptions(peer.Unmap().AsSlice(), &options)
-	})
-	if err == nil && len(routes) == 0 {
-		err = errors.New("no route")
-	}
-	if err != nil {
-		return 0, err
-	}
-	return routes[0].LinkIndex, nil
+	return rssFinder{read: ReadRSS, driver: Driver, byIndex: netlink.LinkByIndex, list: netlink.LinkList}.index(r.LinkIndex, rssDepth)
 }
 
 // rssFinder follows stacked links down to the devices that have queues.

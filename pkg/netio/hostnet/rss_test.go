@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -266,45 +265,18 @@ func TestRSSIsReadFromDeviceTowardsPeer(t *testing.T) {
 	for local, peer := range map[string]string{
 		"192.0.2.1": "192.0.2.2", "0.0.0.0": "192.0.2.3", "::": "2001:db8::2", "::ffff:192.0.2.1": "::ffff:192.0.2.2",
 	} {
-		l, _ := FindLink("left0")
-		got, err := routeLink(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0)
-		if err != nil || got != l.Index {
-			t.Errorf("%s to %s: link %d (%v), want %d", local, peer, got, err, l.Index)
-		}
-		if _, err := RSSFor(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0); !errors.Is(err, ErrNoRSS) ||
+		if _, err := RSSFor(netip.MustParseAddr(local), netip.MustParseAddr(peer), 0, 0); !errors.Is(err, ErrNoRSS) ||
 			!strings.Contains(err.Error(), "left0") {
 			t.Errorf("%s to %s: got %v", local, peer, err)
 		}
 	}
 	for _, peer := range []netip.Addr{netip.MustParseAddr("198.51.100.1"), {}} {
-		if _, err := RSSFor(netip.Addr{}, peer, 0); err == nil || errors.Is(err, ErrNoRSS) {
+		if _, err := RSSFor(netip.Addr{}, peer, 0, 0); err == nil || errors.Is(err, ErrNoRSS) {
 			t.Errorf("to %s: got %v", peer, err)
 		}
 	}
-	if _, err := RSSFor(netip.Addr{}, netip.MustParseAddr("192.0.2.1"), 0); !errors.Is(err, ErrNoRSS) {
+	if _, err := RSSFor(netip.Addr{}, netip.MustParseAddr("192.0.2.1"), 0, 0); !errors.Is(err, ErrNoRSS) {
 		t.Errorf("to ourselves: got %v", err)
-	}
-}
-
-func TestLinkLocalPeerUsesItsZone(t *testing.T) {
-	enterNamespace(t)
-	addVeth(t, "left0", "right0")
-	for _, device := range []string{"left0", "right0"} {
-		l, err := FindLink(device)
-		if err != nil {
-			t.Fatal(err)
-		}
-		prefix := &net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
-		route := &netlink.Route{LinkIndex: l.Index, Dst: prefix, Priority: 1} // the kernel adds its own when it notices the carrier
-		if err := netlink.RouteAppend(route); err != nil {
-			t.Fatal(err)
-		}
-		for _, zone := range []string{device, strconv.Itoa(l.Index)} {
-			got, err := routeLink(netip.Addr{}, netip.MustParseAddr("fe80::1").WithZone(zone), 0)
-			if err != nil || got != l.Index {
-				t.Errorf("zone %s: link %d (%v), want %d", zone, got, err, l.Index)
-			}
-		}
 	}
 }
 

@@ -2,7 +2,7 @@
 
 package underlay
 
-import "net/netip"
+import "github.com/ropewalk/ropewalk/pkg/protocol/config"
 
 // Guard is a Port that can drop unknown senders' packets where that is cheapest, before the kernel's network stack. It
 // works on a best-effort basis: it admits packets for entries that did not fit its tables. Any goroutine may call its
@@ -14,8 +14,8 @@ type Guard interface {
 	RemoveIndex(index uint32)
 	// AddSource registers a peer's endpoint. Handshakes of unknown senders then cannot use up the rate limit of its
 	// address. Peers may share an endpoint: one RemoveSource undoes one AddSource.
-	AddSource(endpoint netip.AddrPort)
-	RemoveSource(endpoint netip.AddrPort)
+	AddSource(endpoint config.Endpoint)
+	RemoveSource(endpoint config.Endpoint)
 	// SetGuarded is called when all indices are registered that peers may know. Nothing is dropped before.
 	SetGuarded()
 }

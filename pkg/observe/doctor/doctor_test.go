@@ -258,7 +258,7 @@ func hostCases() []faultCase {
 		{"nic-driver", func(*facts.Facts) {}, OK, "25 Gbit/s", ""},
 		{"mtu", func(f *facts.Facts) { f.Tunnels[0].Peers[0].PathMTU.Value = 1400 }, Warning, "at most 1340 fits", "ip link set dev wg0 mtu 1340"},
 		{"mtu", func(f *facts.Facts) {
-			f.Tunnels[0].MTU, f.Tunnels[0].Peers[0].Endpoint = 1421, netip.MustParseAddrPort("[2001:db8::1]:51820")
+			f.Tunnels[0].MTU, f.Tunnels[0].Peers[0].Endpoint = 1421, config.Endpoint{AddrPort: netip.MustParseAddrPort("[2001:db8::1]:51820")}
 		}, Warning, "at most 1420 fits", "mtu 1420"},
 		{"mtu", func(f *facts.Facts) { f.Tunnels[0].Peers[0].PathMTU.Err = errHidden }, OK, "no peer's path MTU", ""},
 	}

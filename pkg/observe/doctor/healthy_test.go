@@ -81,7 +81,7 @@ func healthyTunnel() facts.Tunnel {
 	workers := 2
 	return facts.Tunnel{
 		Name: "wg0", Kind: facts.Ropewalk, Port: 51820, MTU: 1420,
-		Peers: []facts.Peer{{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), PathMTU: facts.Known(1500)}},
+		Peers: []facts.Peer{{Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort("192.0.2.7:51820")}, PathMTU: facts.Known(1500)}},
 		Stats: facts.Known(facts.Stats{
 			Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true}, Underlay: underlay.Features{GSO: true, GRO: true, Select: true},
 			Lanes: make([]engine.LaneStats, 4),

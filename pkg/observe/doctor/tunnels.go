@@ -188,11 +188,11 @@ func evaluatePathMTU(f *facts.Facts, r *recorder) {
 				continue
 			}
 			room := p.PathMTU.Value - overheadIPv4
-			if p.Endpoint.Addr().Unmap().Is6() {
+			if p.Endpoint.AddrPort.Addr().Unmap().Is6() {
 				room = p.PathMTU.Value - overheadIPv6
 			}
 			if found == "" || room < least {
-				least, found = room, fmt.Sprintf("path MTU to %s is %d bytes", p.Endpoint.Addr(), p.PathMTU.Value)
+				least, found = room, fmt.Sprintf("path MTU to %s is %d bytes", p.Endpoint.AddrPort.Addr(), p.PathMTU.Value)
 			}
 		}
 		switch {

@@ -26,11 +26,11 @@ var (
 
 // query is the input of gatherFacts.
 type query struct {
-	device        string       // the configured device, if any
-	currentDevice string       // the device in use, if any
-	peers         []netip.Addr // the peers' addresses
-	mark          uint32       // SO_MARK of packets to them
-	wantCPUs      bool         // also gather facts about distribution to CPUs
+	device        string     // the configured device, if any
+	currentDevice string     // the device in use, if any
+	peers         []peerAddr // the peers' addresses
+	mark          uint32     // SO_MARK of packets to them
+	wantCPUs      bool       // also gather facts about distribution to CPUs
 }
 
 // gatherFacts finds the device that reaches most peers, unless one is configured, and its capabilities. It uses the
@@ -41,13 +41,13 @@ func gatherFacts(q *query) facts {
 	count := map[int]int{}
 	via := map[int][]netip.Addr{}
 	for _, p := range q.peers {
-		l, err := hostnet.EgressDevice(p, q.mark)
+		l, err := hostnet.EgressDevice(p.Addr, p.scope, q.mark)
 		if _, seen := links[l.Index]; err != nil || !seen && isLoopback(l.Index) {
 			continue // a peer on this host needs no device
 		}
 		links[l.Index] = l
 		count[l.Index]++
-		via[l.Index] = append(via[l.Index], p)
+		via[l.Index] = append(via[l.Index], p.Addr)
 	}
 	var l hostnet.Link
 	switch {

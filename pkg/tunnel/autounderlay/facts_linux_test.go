@@ -11,7 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -29,9 +31,9 @@ func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 	s := newLab(t)
 	first := s.cable(hereAt, farAt)
 	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))
-	a := func(list ...string) (addrs []netip.Addr) {
+	a := func(list ...string) (addrs []peerAddr) {
 		for _, one := range list {
-			addrs = append(addrs, netip.MustParseAddr(one))
+			addrs = append(addrs, peerAddr{netip.MustParseAddr(one), 0})
 		}
 		return addrs
 	}
@@ -62,6 +64,20 @@ func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 	}
 	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), currentDevice: second}); !f.inUse {
 		t.Errorf("the device in use is not recognized: got %+v, want inUse true", f)
+	}
+}
+
+func TestLinkLocalPeerSelectsDeviceOfItsScope(t *testing.T) {
+	here, scopes := netlabtest.LinkLocal(t, "auto")
+	s := &testNet{T: t, here: here}
+	for device, scope := range scopes {
+		reg := newPeerRegistry(func() {})
+		reg.AddSource(config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope})
+		reg.SetGuarded()
+		_, _, peers := reg.state(1)
+		if f := s.gather(query{peers: peers}); f.device != device || f.reachable != 1 {
+			t.Errorf("got %+v, want device %v, reachable 1", f, device)
+		}
 	}
 }
 
@@ -108,7 +124,7 @@ func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	}
 	expect.NoError(t, unable)
 	expect.NoError(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
-	if f := s.gather(query{peers: []netip.Addr{netip.MustParseAddr("198.51.100.2")}}); f.device != dev || f.reachable != 1 {
+	if f := s.gather(query{peers: []peerAddr{{netip.MustParseAddr("198.51.100.2"), 0}}}); f.device != dev || f.reachable != 1 {
 		t.Errorf("got %+v, want device %v, reachable 1", f, dev)
 	}
 	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
@@ -127,7 +143,7 @@ func TestRouteLookupUsesMark(t *testing.T) {
 		rule.Mark, rule.Table = 5, 77
 		return errors.Join(netlink.RouteAdd(r), netlink.RuleAdd(rule))
 	})
-	if f := s.gather(query{peers: []netip.Addr{farAt.Addr()}, mark: 5}); f.device != second {
+	if f := s.gather(query{peers: []peerAddr{{farAt.Addr(), 0}}, mark: 5}); f.device != second {
 		t.Errorf("got %+v, want device %v", f, second)
 	}
 }

@@ -3,11 +3,13 @@
 package autounderlay
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // maxCheckedIndices is the number of receiver indices up to which the program checks them. The map has room for more,
@@ -18,8 +20,8 @@ const maxCheckedIndices = programs.ClassifyIndices * 3 / 4
 type classifier interface {
 	AddIndex(index uint32) error
 	RemoveIndex(index uint32) error
-	AddSource(endpoint netip.AddrPort) error
-	RemoveSource(endpoint netip.AddrPort) error
+	AddSource(endpoint config.Endpoint) error
+	RemoveSource(endpoint config.Endpoint) error
 }
 
 // peerRegistry stores the peers' indices and endpoints that the device has reported. It implements underlay.Guard for
@@ -29,13 +31,13 @@ type peerRegistry struct {
 	complete       bool // the device has reported everything
 	tooManyIndices bool // there were more than maxCheckedIndices
 	indices        map[uint32]struct{}
-	sources        map[netip.AddrPort]int
+	sources        map[config.Endpoint]int
 	classifier     classifier // nil: none
 	changed        func()     // called when peers' endpoints or the number of indices change
 }
 
 func newPeerRegistry(changed func()) *peerRegistry {
-	return &peerRegistry{indices: map[uint32]struct{}{}, sources: map[netip.AddrPort]int{}, changed: changed}
+	return &peerRegistry{indices: map[uint32]struct{}{}, sources: map[config.Endpoint]int{}, changed: changed}
 }
 
 // AddIndex implements underlay.Guard.
@@ -63,7 +65,7 @@ func (reg *peerRegistry) RemoveIndex(index uint32) {
 }
 
 // AddSource implements underlay.Guard.
-func (reg *peerRegistry) AddSource(endpoint netip.AddrPort) {
+func (reg *peerRegistry) AddSource(endpoint config.Endpoint) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if reg.sources[endpoint]++; reg.sources[endpoint] == 1 {
@@ -75,7 +77,7 @@ func (reg *peerRegistry) AddSource(endpoint netip.AddrPort) {
 }
 
 // RemoveSource implements underlay.Guard.
-func (reg *peerRegistry) RemoveSource(endpoint netip.AddrPort) {
+func (reg *peerRegistry) RemoveSource(endpoint config.Endpoint) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if reg.sources[endpoint] == 0 {
@@ -116,16 +118,22 @@ func (reg *peerRegistry) setClassifier(r classifier) {
 	}
 }
 
+// peerAddr is a peer's address. scope is the interface index of a link-local one, else 0.
+type peerAddr struct {
+	netip.Addr
+	scope uint32
+}
+
 // state returns whether the device has reported everything, and whether indices may be checked. Once complete, it also
 // returns at most limit of the peers' addresses, always the same ones.
-func (reg *peerRegistry) state(limit int) (ready, check bool, peers []netip.Addr) {
+func (reg *peerRegistry) state(limit int) (ready, check bool, peers []peerAddr) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if reg.complete && limit > 0 {
 		for endpoint := range reg.sources {
-			peers = append(peers, endpoint.Addr())
+			peers = append(peers, peerAddr{endpoint.AddrPort.Addr(), endpoint.Scope})
 		}
-		slices.SortFunc(peers, netip.Addr.Compare)
+		slices.SortFunc(peers, func(a, b peerAddr) int { return cmp.Or(a.Compare(b.Addr), cmp.Compare(a.scope, b.scope)) })
 		peers = slices.Compact(peers)
 	}
 	return reg.complete, !reg.tooManyIndices, peers[:min(len(peers), limit)]

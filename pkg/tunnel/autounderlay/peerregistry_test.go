@@ -9,18 +9,20 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // fakeClassifier is a classifier without a kernel. It is used only under the registry's lock; the race detector checks
 // this.
 type fakeClassifier struct {
 	indices map[uint32]bool
-	sources map[netip.AddrPort]int
+	sources map[config.Endpoint]int
 	room    int // for indices
 }
 
 func newFakeClassifier() *fakeClassifier {
-	return &fakeClassifier{indices: map[uint32]bool{}, sources: map[netip.AddrPort]int{}, room: 1 << 20}
+	return &fakeClassifier{indices: map[uint32]bool{}, sources: map[config.Endpoint]int{}, room: 1 << 20}
 }
 
 var errFull = errors.New("full")
@@ -38,12 +40,12 @@ func (l *fakeClassifier) RemoveIndex(i uint32) error {
 	return nil
 }
 
-func (l *fakeClassifier) AddSource(a netip.AddrPort) error {
+func (l *fakeClassifier) AddSource(a config.Endpoint) error {
 	l.sources[a]++
 	return nil
 }
 
-func (l *fakeClassifier) RemoveSource(a netip.AddrPort) error {
+func (l *fakeClassifier) RemoveSource(a config.Endpoint) error {
 	if l.sources[a]--; l.sources[a] <= 0 {
 		delete(l.sources, a)
 	}
@@ -60,7 +62,9 @@ func (reg *peerRegistry) matches(l *fakeClassifier) bool {
 
 func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n}) }
 
-func endpointAt(n byte) netip.AddrPort { return netip.AddrPortFrom(addr(n), 51820) }
+func endpointAt(n byte) config.Endpoint {
+	return config.Endpoint{AddrPort: netip.AddrPortFrom(addr(n), 51820)}
+}
 
 func TestNewClassifierGetsPastAndFuturePeers(t *testing.T) {
 	k := newPeerRegistry(func() {})
@@ -103,8 +107,8 @@ func TestNewPeerAddressTriggersChange(t *testing.T) {
 	changes := 0
 	k := newPeerRegistry(func() { changes++ })
 	for i, test := range []struct {
-		do   func(netip.AddrPort)
-		a    netip.AddrPort
+		do   func(config.Endpoint)
+		a    config.Endpoint
 		want int
 	}{
 		{k.AddSource, endpointAt(1), 1},
@@ -113,7 +117,7 @@ func TestNewPeerAddressTriggersChange(t *testing.T) {
 		{k.RemoveSource, endpointAt(1), 2},
 		{k.RemoveSource, endpointAt(1), 3},
 		{k.RemoveSource, endpointAt(1), 3},
-		{func(netip.AddrPort) { k.SetGuarded() }, endpointAt(0), 4},
+		{func(config.Endpoint) { k.SetGuarded() }, endpointAt(0), 4},
 	} {
 		if test.do(test.a); changes != test.want {
 			t.Errorf("step %d: got %d changes, want %d", i, changes, test.want)
@@ -125,14 +129,28 @@ func TestPeersAreReturnedOnlyOnceGuarded(t *testing.T) {
 	k := newPeerRegistry(func() {})
 	for _, n := range []byte{3, 1, 2} {
 		k.AddSource(endpointAt(n))
-		k.AddSource(netip.AddrPortFrom(addr(n), 51821)) // a second peer at the same address
+		k.AddSource(config.Endpoint{AddrPort: netip.AddrPortFrom(addr(n), 51821)}) // a second peer at the same address
 	}
 	if ready, _, peers := k.state(2); ready || len(peers) != 0 {
 		t.Errorf("before: got %v, %v, want false, length 0", ready, peers)
 	}
 	k.SetGuarded()
-	if ready, check, peers := k.state(2); !ready || !check || !slices.Equal(peers, []netip.Addr{addr(1), addr(2)}) {
-		t.Errorf("after: got %v, %v, %v, want true, true, %v", ready, check, peers, []netip.Addr{addr(1), addr(2)})
+	if ready, check, peers := k.state(2); !ready || !check || !slices.Equal(peers, []peerAddr{{addr(1), 0}, {addr(2), 0}}) {
+		t.Errorf("after: got %v, %v, %v, want true, true, %v", ready, check, peers, []peerAddr{{addr(1), 0}, {addr(2), 0}})
+	}
+}
+
+// TestScopesDistinguishEqualPeerAddresses has one address on two links: they are two peers, and moving from one link to the other is a change.
+func TestScopesDistinguishEqualPeerAddresses(t *testing.T) {
+	changes := 0
+	k := newPeerRegistry(func() { changes++ })
+	at := netip.MustParseAddrPort("[fe80::1]:51820")
+	k.SetGuarded()
+	for _, scope := range []uint32{8, 7} {
+		k.AddSource(config.Endpoint{AddrPort: at, Scope: scope})
+	}
+	if _, _, peers := k.state(9); changes != 3 || !slices.Equal(peers, []peerAddr{{at.Addr(), 7}, {at.Addr(), 8}}) {
+		t.Errorf("got %v, %d changes, want both, 3 changes", peers, changes)
 	}
 }
 

@@ -5,13 +5,13 @@ package autounderlay
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // program is the classifier as an xdp.Program. The xdp.Port closes it, while other goroutines may still add peers or
@@ -67,12 +67,12 @@ func (p *program) RemoveIndex(index uint32) error {
 	return p.withOpen(func() error { return p.Classify.RemoveIndex(index) })
 }
 
-func (p *program) AddSource(endpoint netip.AddrPort) error {
-	return p.withOpen(func() error { return p.AddPeerSource(endpoint) })
+func (p *program) AddSource(endpoint config.Endpoint) error {
+	return p.withOpen(func() error { return p.AddPeerSource(endpoint.AddrPort) })
 }
 
-func (p *program) RemoveSource(endpoint netip.AddrPort) error {
-	return p.withOpen(func() error { return p.RemovePeerSource(endpoint) })
+func (p *program) RemoveSource(endpoint config.Endpoint) error {
+	return p.withOpen(func() error { return p.RemovePeerSource(endpoint.AddrPort) })
 }
 
 // withOpen calls f unless the program is closed. Close waits until f returns.

@@ -48,8 +48,8 @@ var (
 	farAt  = netip.MustParsePrefix("192.0.2.2/24")
 	index  = uint32(0x1badcafe)
 
-	hereEndpoint = netip.AddrPortFrom(hereAt.Addr(), 51820)
-	farEndpoint  = netip.AddrPortFrom(farAt.Addr(), 51820)
+	hereEndpoint = config.Endpoint{AddrPort: netip.AddrPortFrom(hereAt.Addr(), 51820)}
+	farEndpoint  = config.Endpoint{AddrPort: netip.AddrPortFrom(farAt.Addr(), 51820)}
 )
 
 func newTestNet(t *testing.T) *testNet {
@@ -57,7 +57,7 @@ func newTestNet(t *testing.T) *testNet {
 	s := newLab(t)
 	s.dev = s.cable(hereAt, farAt)
 	expect.NoError(t, s.far.Do(func() (err error) {
-		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(farEndpoint))
+		s.peer, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(farEndpoint.AddrPort))
 		return err
 	}))
 	t.Cleanup(func() { s.peer.Close() })
@@ -192,7 +192,7 @@ func (s *testNet) awaitMessage(what string) {
 }
 
 func (s *testNet) endpoint() *underlay.Endpoint {
-	return &underlay.Endpoint{Dst: farEndpoint}
+	return &underlay.Endpoint{Dst: farEndpoint.AddrPort}
 }
 
 // send sends a message through the first lane.

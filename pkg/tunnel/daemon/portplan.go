@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -22,13 +23,13 @@ type planner struct {
 }
 
 // plan implements device.Planner.
-func (p *planner) plan(local netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16 {
-	rss, err := hostnet.RSSFor(local.Addr(), peer, mark)
+func (p *planner) plan(local netip.AddrPort, peer *underlay.Endpoint, mark uint32, candidates spread.Ports) []uint16 {
+	rss, err := hostnet.RSSFor(local.Addr(), peer.Dst.Addr(), peer.Scope, mark)
 	if err != nil {
 		p.logOnce(slog.LevelDebug, err)
 		return nil
 	}
-	ports, err := spread.Plan(&rss.RSS, peer, local, candidates, 0)
+	ports, err := spread.Plan(&rss.RSS, peer.Dst.Addr(), local, candidates, 0)
 	switch {
 	case errors.Is(err, spread.ErrNotByPort):
 		p.logOnce(slog.LevelWarn, err)

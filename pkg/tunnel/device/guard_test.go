@@ -29,14 +29,14 @@ type lot struct {
 	current *guarded
 	ready   bool
 	indices map[uint32]int
-	sources map[netip.AddrPort]int
+	sources map[config.Endpoint]int
 	refused int // data messages to an index that was not known
 }
 
 func (l *lot) wrap(p underlay.Port) underlay.Port {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[netip.AddrPort]int{}
+	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[config.Endpoint]int{}
 	l.current = &guarded{p.(*underlay.Fake), l}
 	return l.current
 }
@@ -64,9 +64,9 @@ func (g *guarded) AddIndex(i uint32) { g.lot.do(g, func() { g.lot.indices[i]++ }
 
 func (g *guarded) RemoveIndex(i uint32) { g.lot.do(g, func() { delete(g.lot.indices, i) }) }
 
-func (g *guarded) AddSource(a netip.AddrPort) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
+func (g *guarded) AddSource(a config.Endpoint) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
 
-func (g *guarded) RemoveSource(a netip.AddrPort) {
+func (g *guarded) RemoveSource(a config.Endpoint) {
 	g.lot.do(g, func() {
 		if g.lot.sources[a]--; g.lot.sources[a] == 0 {
 			delete(g.lot.sources, a)
@@ -77,11 +77,11 @@ func (g *guarded) RemoveSource(a netip.AddrPort) {
 func (g *guarded) SetGuarded() { g.lot.do(g, func() { g.lot.ready = true }) }
 
 // sourcesAre tells whether these are all, each as often as it stands there.
-func (l *lot) sourcesAre(want ...netip.AddrPort) func() bool {
+func (l *lot) sourcesAre(want ...config.Endpoint) func() bool {
 	return func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		count := map[netip.AddrPort]int{}
+		count := map[config.Endpoint]int{}
 		for _, a := range want {
 			count[a]++
 		}
@@ -142,7 +142,7 @@ func TestGuardFollowsPeerAddresses(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		h := lan.Host(t, 1, devicetest.Options{WrapPort: guard.wrap})
 		second, third := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
-		at2, at3 := second.Outside(false), third.Outside(false)
+		at2, at3 := config.Endpoint{AddrPort: second.Outside(false)}, config.Endpoint{AddrPort: third.Outside(false)}
 		unknown := second.AsPeer(false)
 		unknown.Endpoint = nil
 		h.Apply(config.Device{Peers: []config.Peer{unknown}})
@@ -154,13 +154,19 @@ func TestGuardFollowsPeerAddresses(t *testing.T) {
 		h.Apply(config.Device{Peers: []config.Peer{third.AsPeer(false)}})
 		h.Await("the guard admits the configured address", guard.sourcesAre(at2, at3))
 		h.Apply(config.Device{Peers: []config.Peer{{
-			PublicKey: third.Public(), Endpoint: &config.Endpoint{AddrPort: second.Outside(false)},
+			PublicKey: third.Public(), Endpoint: &at2,
 		}}})
 		h.Await("two may share one", guard.sourcesAre(at2, at2))
 		third.Apply(config.Device{Peers: []config.Peer{h.AsPeer(false)}})
 		talk(t, third, h)
 		h.Await("the guard follows a moved peer", guard.sourcesAre(at2, at3))
 
+		for _, scope := range []uint32{7, 8} {
+			local := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: scope}
+			h.Apply(config.Device{Peers: []config.Peer{{PublicKey: third.Public(), Endpoint: &local}}})
+			h.Await("the guard follows a peer to another link", guard.sourcesAre(at2, local))
+		}
+		h.Apply(config.Device{Peers: []config.Peer{{PublicKey: third.Public(), Endpoint: &at3}}})
 		port := uint16(4242)
 		h.Apply(config.Device{ListenPort: &port})
 		h.Await("another port knows the same", guard.sourcesAre(at2, at3))

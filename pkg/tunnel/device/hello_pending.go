@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -81,17 +80,9 @@ func (p *Peer) takePendingHello() *pendingHello {
 	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
 	if stale && plannable && p.requests.hellos.planRate.allow(p.dev.clock(), time.Minute) {
 		local := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
-		m.plan, m.planned = p.dev.cfg.Plan(local, zoned(&m.from), p.dev.mark.Load(), m.ports()), true
+		m.plan, m.planned = p.dev.cfg.Plan(local, &m.from, p.dev.mark.Load(), m.ports()), true
 	}
 	return m
-}
-
-// zoned returns the address of an endpoint, with the interface index of a link-local one as its zone.
-func zoned(to *underlay.Endpoint) netip.Addr {
-	if to.Scope == 0 {
-		return to.Dst.Addr()
-	}
-	return to.Dst.Addr().WithZone(strconv.FormatUint(uint64(to.Scope), 10))
 }
 
 // ports returns the source ports that the sender may use.

@@ -89,23 +89,19 @@ type openPort struct{ underlay.Port }
 
 func (openPort) LocalPort() uint16 { return 51820 }
 
-// TestPlannerGetsInterfaceOfLinkLocalPeer: without it, routing would choose the first device that has link-local addresses.
-func TestPlannerGetsInterfaceOfLinkLocalPeer(t *testing.T) {
-	for want, from := range map[string]underlay.Endpoint{
-		"fe80::1%7": {Dst: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: 7, Src: netip.MustParseAddr("fe80::9")},
-		"192.0.2.1": {Dst: netip.MustParseAddrPort("192.0.2.1:51820"), Src: netip.MustParseAddr("192.0.2.9")},
-	} {
-		var got netip.Addr
-		d := &Device{clock: func() int64 { return 1 }}
-		d.cfg.Plan = func(_ netip.AddrPort, peer netip.Addr, _ uint32, _ spread.Ports) []uint16 {
-			got = peer
-			return nil
-		}
-		d.port.Store(&portRef{openPort{}})
-		p := &Peer{dev: d}
-		p.requests.hellos.put(&pendingHello{from: from, hello: wire.Hello{First: 61000, Last: 61999}})
-		if p.takePendingHello(); got.String() != want {
-			t.Errorf("got %s, want %s", got, want)
-		}
+// TestPlannerGetsScopeOfLinkLocalPeer: without it, routing would choose the first device that has link-local addresses.
+func TestPlannerGetsScopeOfLinkLocalPeer(t *testing.T) {
+	want := underlay.Endpoint{Dst: netip.MustParseAddrPort("[fe80::1]:51820"), Scope: 7, Src: netip.MustParseAddr("fe80::9")}
+	var got underlay.Endpoint
+	d := &Device{clock: func() int64 { return 1 }}
+	d.cfg.Plan = func(_ netip.AddrPort, peer *underlay.Endpoint, _ uint32, _ spread.Ports) []uint16 {
+		got = *peer
+		return nil
+	}
+	d.port.Store(&portRef{openPort{}})
+	p := &Peer{dev: d}
+	p.requests.hellos.put(&pendingHello{from: want, hello: wire.Hello{First: 61000, Last: 61999}})
+	if p.takePendingHello(); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -183,7 +183,7 @@ func TestPlanIsMadeOncePerSession(t *testing.T) {
 		var w wiretap
 		var plans atomic.Int32
 		a, b := tappedPair(t, &w, devicetest.Options{
-			Plan: func(_ netip.AddrPort, _ netip.Addr, _ uint32, c spread.Ports) []uint16 {
+			Plan: func(_ netip.AddrPort, _ *underlay.Endpoint, _ uint32, c spread.Ports) []uint16 {
 				plans.Add(1)
 				return []uint16{c.First + uint16(rand.IntN(c.Len()))}
 			},
@@ -234,7 +234,7 @@ func TestPlansAreUsedWholeOrNotAtAll(t *testing.T) {
 		unplanned := 0
 		for i := range peers {
 			p := lan.Host(t, byte(10+i), devicetest.Options{
-				Plan: func(netip.AddrPort, netip.Addr, uint32, spread.Ports) (plan []uint16) {
+				Plan: func(netip.AddrPort, *underlay.Endpoint, uint32, spread.Ports) (plan []uint16) {
 					for k := range planned {
 						plan = append(plan, uint16(61100+planned*i+k))
 					}

@@ -17,7 +17,7 @@ import (
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
 // all fields but replaced, roamLog and settles.
 type pathState struct {
-	guarded       netip.AddrPort    // the peer's endpoint as the port's guard knows it; the zero AddrPort for none
+	guarded       config.Endpoint   // the peer's endpoint as the port's guard knows it; the zero Endpoint for none
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
@@ -149,29 +149,29 @@ func (d *Device) refuseIndex(index uint32) {
 
 // updateGuard replaces the peer's endpoint in the guard, and among the known endpoints, by the present one. The caller holds mu.
 func (p *Peer) updateGuard() {
-	var endpoint netip.AddrPort
+	var endpoint config.Endpoint
 	if to := p.engine.Endpoint.Load(); to != nil {
-		endpoint = to.Dst
+		endpoint = config.Endpoint{AddrPort: to.Dst, Scope: to.Scope}
 	}
 	p.setGuarded(endpoint)
 }
 
-// setGuarded replaces the peer's endpoint in the guard and among the known endpoints; the zero AddrPort is none. The caller holds mu.
-func (p *Peer) setGuarded(endpoint netip.AddrPort) {
+// setGuarded replaces the peer's endpoint in the guard and among the known endpoints; the zero Endpoint is none. The caller holds mu.
+func (p *Peer) setGuarded(endpoint config.Endpoint) {
 	old := p.path.guarded
 	if endpoint == old {
 		return
 	}
 	p.path.guarded = endpoint
-	p.dev.endpoints.replace(old, endpoint)
+	p.dev.endpoints.replace(old.AddrPort, endpoint.AddrPort)
 	g := p.dev.guard.Load()
 	if g == nil {
 		return
 	}
-	if endpoint.IsValid() {
+	if endpoint.AddrPort.IsValid() {
 		g.AddSource(endpoint)
 	}
-	if old.IsValid() {
+	if old.AddrPort.IsValid() {
 		g.RemoveSource(old)
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -283,5 +283,5 @@ func (p *Peer) stop() {
 	p.endAttempt()
 	p.dropStaged()
 	p.timers.initiateAt = 0
-	p.setGuarded(netip.AddrPort{})
+	p.setGuarded(config.Endpoint{})
 }

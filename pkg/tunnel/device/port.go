@@ -174,8 +174,8 @@ func (d *Device) resetGuard(port underlay.Port) {
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
-		d.endpoints.replace(p.path.guarded, netip.AddrPort{})
-		p.path.guarded = netip.AddrPort{} // it was in the old port's guard
+		d.endpoints.replace(p.path.guarded.AddrPort, netip.AddrPort{})
+		p.path.guarded = config.Endpoint{} // it was in the old port's guard
 		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
 			if b != nil {
 				d.admitIndex(b.index)

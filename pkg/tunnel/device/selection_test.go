@@ -52,7 +52,7 @@ func rangeOf(ports spread.Ports) underlay.Selection {
 func fourPlans() []uint16 { return []uint16{61504, 61012, 61996, 61000} }
 
 func plans(list ...uint16) device.Planner {
-	return func(netip.AddrPort, netip.Addr, uint32, spread.Ports) []uint16 { return list }
+	return func(netip.AddrPort, *underlay.Endpoint, uint32, spread.Ports) []uint16 { return list }
 }
 
 // TestPlanIsInstalledBeforePeerLearnsIt recognizes the hello that bears a plan by its size. Who initiates answers the
@@ -196,7 +196,7 @@ func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 		var planned atomic.Int32
 		lan := devicetest.NewLAN(nil)
 		a := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return translated{p} }})
-		b := lan.Host(t, 2, devicetest.Options{WrapPort: at.wrap, Plan: func(netip.AddrPort, netip.Addr, uint32, spread.Ports) []uint16 {
+		b := lan.Host(t, 2, devicetest.Options{WrapPort: at.wrap, Plan: func(netip.AddrPort, *underlay.Endpoint, uint32, spread.Ports) []uint16 {
 			planned.Add(1)
 			return fourPlans()
 		}})
@@ -216,7 +216,7 @@ func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 		var planned atomic.Int32
 		lan := devicetest.NewLAN(nil)
 		a := lan.Host(t, 1, devicetest.Options{})
-		b := lan.Host(t, 2, devicetest.Options{Plan: func(_ netip.AddrPort, _ netip.Addr, _ uint32, c spread.Ports) []uint16 {
+		b := lan.Host(t, 2, devicetest.Options{Plan: func(_ netip.AddrPort, _ *underlay.Endpoint, _ uint32, c spread.Ports) []uint16 {
 			planned.Add(1)
 			return []uint16{c.First}
 		}})

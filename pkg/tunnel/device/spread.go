@@ -18,9 +18,8 @@ import (
 
 // Planner returns a port plan: the source ports, out of candidates, from which a peer at that address should send to our
 // endpoint local. With these ports its flows spread evenly over the queues of our NIC, in lane order. It returns
-// none if there is nothing to plan. The zone of a link-local peer is the index of an interface. mark is the firewall mark
-// of our packets to the peer. A worker calls it once per session, without a lock, so it may query the operating system.
-type Planner func(local netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16
+// none if there is nothing to plan. mark is the firewall mark of our packets to the peer. A worker calls it once per session, without a lock, so it may query the operating system.
+type Planner func(local netip.AddrPort, peer *underlay.Endpoint, mark uint32, candidates spread.Ports) []uint16
 
 // spreadConfig is the spread configuration of a device.
 type spreadConfig struct {

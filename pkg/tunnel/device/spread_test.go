@@ -375,8 +375,8 @@ func TestPlannedPortsAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var w wiretap
 		plan := []uint16{61500, 61007, 61999}
-		o := devicetest.Options{Plan: func(own netip.AddrPort, peer netip.Addr, mark uint32, candidates spread.Ports) []uint16 {
-			if own.Port() != devicetest.ListenPort || mark != 7 || !peer.Is4() || candidates != spread.DefaultPorts {
+		o := devicetest.Options{Plan: func(own netip.AddrPort, peer *underlay.Endpoint, mark uint32, candidates spread.Ports) []uint16 {
+			if own.Port() != devicetest.ListenPort || mark != 7 || !peer.Dst.Addr().Is4() || candidates != spread.DefaultPorts {
 				t.Errorf("asked to plan for %v from %v over %v", own, peer, candidates)
 			}
 			return plan

@@ -6,10 +6,12 @@ package netlabtest
 import (
 	"crypto/rand"
 	"errors"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
@@ -66,4 +68,33 @@ func NeedAFXDP(t testing.TB) {
 		t.Skipf("needs CAP_NET_RAW and a kernel with AF_XDP: %v", err)
 	}
 	_ = unix.Close(fd)
+}
+
+// LinkLocal creates a host with two cables, and returns the scopes of link-local addresses there: the interface indexes, by the name of the
+// device. It skips the test like Hosts.
+func LinkLocal(t testing.TB, prefix string) (here *netlab.Host, scopes map[string]uint32) {
+	t.Helper()
+	lab, hosts := Hosts(t, prefix, "here", "far")
+	scopes = map[string]uint32{}
+	for range 2 {
+		c, err := lab.Cable(hosts[0], hosts[1], netlab.CableConfig{Queues: 1, MTU: 1500})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = hosts[0].Do(func() error {
+			l, err := netlink.LinkByName(c.DeviceA)
+			if err != nil {
+				return err
+			}
+			index := l.Attrs().Index
+			scopes[c.DeviceA] = uint32(index)
+			prefix := &net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
+			// The kernel adds its own when it notices the carrier.
+			return netlink.RouteAppend(&netlink.Route{LinkIndex: index, Dst: prefix, Priority: 1})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return hosts[0], scopes
 }

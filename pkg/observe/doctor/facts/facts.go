@@ -185,7 +185,7 @@ type Tunnel struct {
 
 // Peer is one of a tunnel's peers that has an endpoint.
 type Peer struct {
-	Endpoint netip.AddrPort
+	Endpoint config.Endpoint
 	PathMTU  Result[int]
 }
 

@@ -36,7 +36,8 @@ func (s source) underlayDevices(tunnels []Tunnel) []candidate {
 	}
 	for _, t := range tunnels {
 		for _, p := range t.Peers {
-			add(hostnet.EgressDeviceName(p.Endpoint.Addr(), t.Mark), fmt.Sprintf("route to peer of %s, %s", t.Name, p.Endpoint.Addr()))
+			to := p.Endpoint.AddrPort.Addr()
+			add(hostnet.EgressDeviceName(to, p.Endpoint.Scope, t.Mark), fmt.Sprintf("route to peer of %s, %s", t.Name, to))
 		}
 	}
 	add(s.defaultRoute("proc/thread-self/net/route", parseRoute4), "default route")

@@ -86,7 +86,7 @@ func pluginDevices(links []hostnet.Link) []Plugin {
 }
 
 // setKernelState sets port and lower devices from the kernel's state. It leaves out routes into a tunnel and to this host.
-func (p *Plugin) setKernelState(tunnels []spreader.Tunnel, err error, towards func(to netip.Addr, mark uint32) string) {
+func (p *Plugin) setKernelState(tunnels []spreader.Tunnel, err error, towards func(to netip.Addr, scope, mark uint32) string) {
 	p.Port.Err = err
 	tunnel := func(name string) int {
 		return slices.IndexFunc(tunnels, func(t spreader.Tunnel) bool { return t.Name == name })
@@ -98,7 +98,7 @@ func (p *Plugin) setKernelState(tunnels []spreader.Tunnel, err error, towards fu
 	p.Port = Known(tunnels[i].Port)
 	peers := tunnels[i].Peers
 	for _, peer := range peers[:min(len(peers), maxPeers)] {
-		device := towards(peer.Endpoint.Addr(), tunnels[i].FwMark)
+		device := towards(peer.Endpoint.Addr(), 0, tunnels[i].FwMark)
 		if device != "" && device != "lo" && tunnel(device) < 0 && !slices.Contains(p.Lower, device) {
 			p.Lower = append(p.Lower, device)
 		}

@@ -38,7 +38,7 @@ func TestPluginPortAndLowerDevicesComeFromKernel(t *testing.T) {
 	tunnels := []spreader.Tunnel{{Name: "flannel-wg", Port: 4444, Peers: []spreader.TunnelPeer{
 		peer("192.0.2.1"), peer("198.51.100.1"), {}, peer("192.0.2.2"),
 	}}}
-	towards := func(a netip.Addr, _ uint32) string {
+	towards := func(a netip.Addr, _, _ uint32) string {
 		return map[string]string{"192.0.2.1": "eth1", "192.0.2.2": "eth1", "198.51.100.1": "eth0"}[a.String()]
 	}
 	p := Plugin{Device: "flannel-wg", Port: Known(uint16(51820))}
@@ -67,7 +67,7 @@ func TestPluginLowerDevicesExcludeTunnels(t *testing.T) {
 			peer("192.0.2.1:51820"), peer("198.51.100.1:51820"), peer("203.0.113.1:51820"), peer("203.0.113.2:51820"),
 		}},
 	}
-	towards := func(a netip.Addr, m uint32) string {
+	towards := func(a netip.Addr, _, m uint32) string {
 		return map[netip.Addr]map[uint32]string{
 			netip.MustParseAddr("192.0.2.1"):    {0: "wireguard.cali", mark: "eth0"},
 			netip.MustParseAddr("198.51.100.1"): {mark: "wireguard.cali"},

@@ -113,13 +113,13 @@ func (t *Tunnel) setStatus(status config.Status) {
 		}
 		if len(t.Peers) < maxPeers {
 			t.Peers = append(t.Peers, Peer{
-				Endpoint: p.Endpoint.AddrPort,
+				Endpoint: p.Endpoint,
 				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
 			})
 		}
 		if addr := p.Endpoint.AddrPort.Addr().Unmap(); t.Mark == NodeTrafficMark && isNode(p, addr) {
 			for _, a := range nodeAddrs(p, addr) {
-				t.Nodes = append(t.Nodes, Node{a, hostnet.EgressDeviceName(a, 0)})
+				t.Nodes = append(t.Nodes, Node{a, hostnet.EgressDeviceName(a, 0, 0)})
 			}
 		}
 	}
@@ -169,7 +169,7 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, MTU: mtu[f.Name]}
 		for _, p := range f.Peers {
 			if p.Endpoint.IsValid() && len(t.Peers) < maxPeers {
-				t.Peers = append(t.Peers, Peer{Endpoint: p.Endpoint, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
+				t.Peers = append(t.Peers, Peer{Endpoint: config.Endpoint{AddrPort: p.Endpoint}, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
 			}
 		}
 		all = append(all, t)

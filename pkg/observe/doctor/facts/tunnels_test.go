@@ -4,8 +4,10 @@ package facts
 
 import (
 	"net/netip"
+	"os"
 	"testing"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -29,5 +31,22 @@ func TestAllPeerNodesAreFacts(t *testing.T) {
 	without.setStatus(st)
 	if len(with.Nodes) != nodes+1 || len(with.Peers) != maxPeers || len(without.Nodes) != 0 {
 		t.Errorf("got %d nodes and %d peers, %d nodes without the mark, want %d, %d, 0", len(with.Nodes), len(with.Peers), len(without.Nodes), nodes+1, maxPeers)
+	}
+}
+
+func TestLinkLocalPeerLeadsToNICOfItsScope(t *testing.T) {
+	here, scopes := netlabtest.LinkLocal(t, "facts")
+	for device, scope := range scopes {
+		endpoint := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope}
+		var got []candidate
+		err := here.Do(func() error {
+			var tunnel Tunnel
+			tunnel.setStatus(config.Status{Peers: []config.PeerStatus{{Endpoint: endpoint}}})
+			got = source{os.DirFS("/")}.underlayDevices([]Tunnel{tunnel})
+			return nil
+		})
+		if err != nil || len(got) != 1 || got[0].device != device {
+			t.Errorf("got %+v, %v, want %s", got, err, device)
+		}
 	}
 }

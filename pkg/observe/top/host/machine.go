@@ -4,7 +4,6 @@ package host
 
 import (
 	"cmp"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // routeCacheTime is how long the devices that lead to the peers are taken to be the same.
@@ -42,12 +42,12 @@ type routeKey struct {
 
 // Read returns the counters of all CPUs, and of the queues of the NICs on the routes to a tunnel's endpoints. mark is the
 // tunnel's firewall mark.
-func (r *Reader) Read(tunnel string, endpoints []netip.Addr, mark uint32) top.HostCounters {
+func (r *Reader) Read(tunnel string, endpoints []config.Endpoint, mark uint32) top.HostCounters {
 	return top.HostCounters{Cores: r.cores(), Queues: r.queues(r.nics(tunnel, endpoints, mark))}
 }
 
 // nics caches the devices for routeCacheTime: routes seldom change, and there may be many peers.
-func (r *Reader) nics(tunnel string, endpoints []netip.Addr, mark uint32) []string {
+func (r *Reader) nics(tunnel string, endpoints []config.Endpoint, mark uint32) []string {
 	want := routeKey{tunnel, mark, len(endpoints)}
 	r.mu.Lock()
 	defer r.mu.Unlock()

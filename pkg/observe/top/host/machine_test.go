@@ -11,7 +11,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 const statText = `cpu  300 0 0 0 0 0 0 0 0 0
@@ -143,8 +146,23 @@ func TestNICsBelowVLANsAndBondsAreFound(t *testing.T) {
 
 func TestUnreadableHostHasNoCounters(t *testing.T) {
 	r := host(t, nil)
-	if got := r.Read("wg0", []netip.Addr{netip.MustParseAddr("127.0.0.1")}, 0); len(got.Cores) != 0 || len(got.Queues) != 0 {
+	if got := r.Read("wg0", []config.Endpoint{{AddrPort: netip.MustParseAddrPort("127.0.0.1:0")}}, 0); len(got.Cores) != 0 || len(got.Queues) != 0 {
 		t.Errorf("got %+v, want len(Cores) 0, len(Queues) 0", got)
+	}
+}
+
+func TestLinkLocalPeerLeadsToNICOfItsScope(t *testing.T) {
+	here, scopes := netlabtest.LinkLocal(t, "top")
+	for nic, scope := range scopes {
+		endpoint := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope}
+		r := New()
+		err := here.Do(func() error {
+			r.Sample(&config.Status{Peers: []config.PeerStatus{{Endpoint: endpoint}}}, device.Stats{})
+			return nil
+		})
+		if err != nil || !cmp.Equal(r.devices, []string{nic}) {
+			t.Errorf("got %v, %v, want %s", r.devices, err, nic)
+		}
 	}
 }
 

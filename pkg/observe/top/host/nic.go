@@ -14,6 +14,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Limits for parsed numbers and for the walk to lower devices.
@@ -24,13 +25,13 @@ const (
 )
 
 // find returns the NICs on the routes to the endpoints, or on the default routes without endpoints.
-func (r *Reader) find(tunnel string, endpoints []netip.Addr, mark uint32) []string {
+func (r *Reader) find(tunnel string, endpoints []config.Endpoint, mark uint32) []string {
 	if len(endpoints) == 0 { // documentation addresses (RFC 5737, RFC 3849) use the default route
-		endpoints = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		endpoints = []config.Endpoint{{AddrPort: netip.MustParseAddrPort("192.0.2.1:0")}, {AddrPort: netip.MustParseAddrPort("[2001:db8::1]:0")}}
 	}
 	var nics []string
 	for _, to := range endpoints[:min(len(endpoints), maxDestinations)] {
-		device := hostnet.EgressDeviceName(to, mark)
+		device := hostnet.EgressDeviceName(to.AddrPort.Addr(), to.Scope, mark)
 		if device != "" && device != "lo" && device != tunnel {
 			nics = r.below(nics, device, maxDepth)
 		}

@@ -3,7 +3,6 @@
 package host
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
@@ -14,10 +13,10 @@ import (
 // Sample returns a sample of a device's status and statistics, with the host's counters for the routes to its peers.
 func (r *Reader) Sample(status *config.Status, stats device.Stats) top.Sample {
 	now := time.Now()
-	var endpoints []netip.Addr
+	var endpoints []config.Endpoint
 	for i := range status.Peers {
-		if to := status.Peers[i].Endpoint.AddrPort; to.IsValid() {
-			endpoints = append(endpoints, to.Addr())
+		if to := status.Peers[i].Endpoint; to.AddrPort.IsValid() {
+			endpoints = append(endpoints, to)
 		}
 	}
 	return top.SampleOf(status, stats, r.Read(status.Name, endpoints, status.FwMark), now)
