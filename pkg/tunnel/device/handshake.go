@@ -398,8 +398,11 @@ func (p *Peer) noteInitiation(err error, now int64) {
 		log.Log(context.Background(), level, "sending a handshake initiation failed, retrying every 5 seconds while there is traffic for the peer", "error", err)
 		return
 	}
+	if reason := h.refused.reason; reason != "" {
+		log = log.With("refused", reason)
+	}
 	log.Log(context.Background(), level, "handshake initiations are not answered, retrying every 5 seconds while there is traffic for the peer",
-		"initiations", config.ManyUnanswered, "refused", h.refused.reason)
+		"initiations", config.ManyUnanswered)
 }
 
 // reportHandshake describes the handshake if it does not succeed. The caller holds mu.

@@ -51,6 +51,9 @@ func TestUnansweredInitiationsAreReported(t *testing.T) {
 		if n := strings.Count(log.String(), "handshake initiations are not answered"); n != 1 || !strings.Contains(log.String(), b.Public().String()) {
 			t.Errorf("got %d warnings, want 1, about %v:\n%s", n, b.Public(), log.String())
 		}
+		if strings.Contains(log.String(), "refused=") {
+			t.Errorf("a peer that sends nothing has refused nothing:\n%s", log.String())
+		}
 		down.Store(false)
 		time.Sleep(6 * time.Second)
 		if got := a.PeerStatus(b).Handshake; got != (config.PeerHandshake{}) {
