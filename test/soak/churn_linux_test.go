@@ -122,6 +122,7 @@ func (c *churn) awaitTraffic(what string, before [2]int64) {
 // soon after the last one is no such renewal: two that the change before caused may have crossed. Nor is one after the session has expired.
 func (c *churn) rest(name string) {
 	c.Helper()
+	c.awaitTraffic("traffic at the beginning of "+name, c.progress()) // all that arrived after an upgrade may have left before it
 	daemons := [2]*daemon{c.a, c.b}
 	var before, last [2]time.Time
 	for i, d := range daemons {
