@@ -12,11 +12,14 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// parseEndpoint accepts address:port and [address%zone]:port. wg(8) writes the zone as an interface name.
+// parseEndpoint accepts address:port and [address%zone]:port. wg(8) writes the zone as an interface name, formatEndpoint as an index.
 func parseEndpoint(s string) (*config.Endpoint, error) {
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil {
 		return nil, invalidError("want address:port, got %d other bytes", len(s))
+	}
+	if n, err := strconv.ParseUint(ap.Addr().Zone(), 10, 32); err == nil {
+		return &config.Endpoint{AddrPort: netip.AddrPortFrom(ap.Addr().WithZone(""), ap.Port()), Scope: uint32(n)}, nil
 	}
 	ep, err := NewEndpoint(ap)
 	if err != nil {
@@ -25,8 +28,8 @@ func parseEndpoint(s string) (*config.Endpoint, error) {
 	return &ep, nil
 }
 
-// NewEndpoint returns the endpoint of an address whose zone is the name or the index of an interface of this host. It returns an error if
-// there is no such interface.
+// NewEndpoint returns the endpoint of an address whose zone is the name, or else the index, of an interface of this host. It returns an
+// error if there is no interface of that name.
 func NewEndpoint(at netip.AddrPort) (config.Endpoint, error) {
 	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(at.Addr().WithZone(""), at.Port())}
 	var err error
@@ -48,10 +51,10 @@ func Addrs(found []net.IPAddr) []netip.Addr {
 }
 
 func zoneIndex(zone string) (uint32, error) {
-	if n, err := strconv.ParseUint(zone, 10, 32); err == nil {
+	ifi, err := net.InterfaceByName(zone)
+	if n, numErr := strconv.ParseUint(zone, 10, 32); err != nil && numErr == nil {
 		return uint32(n), nil
 	}
-	ifi, err := net.InterfaceByName(zone)
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err // without "route ip+net"
 	}
