@@ -52,9 +52,28 @@ func TestStripRemovesQuickAndRopewalkKeysOnly(t *testing.T) {
 }
 
 func TestStripErrorNamesTheOverlongLine(t *testing.T) {
-	err := Strip(io.Discard, strings.NewReader("\n"+strings.Repeat("#", maxLine+1)))
-	if want := "reading line 2 of the configuration to strip: longer than 16777216 bytes"; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+	var b bytes.Buffer
+	err := Strip(&b, strings.NewReader(strings.Repeat("#", 1<<13)+"\n"+strings.Repeat("#", maxLine+1)))
+	if want := "reading line 2 of the configuration to strip: longer than 16777216 bytes"; err == nil || err.Error() != want || b.Len() > 0 {
+		t.Errorf("got %v and %d bytes, want %s and none", err, b.Len(), want)
+	}
+}
+
+// blankLines returns a configuration with size bytes.
+func blankLines(size int64) io.Reader {
+	line := strings.Repeat(" ", 1<<20-1) + "\n"
+	return io.LimitReader(strings.NewReader(strings.Repeat(line, int(size>>20)+1)), size)
+}
+
+func TestStripRefusesTooLargeFile(t *testing.T) {
+	var b bytes.Buffer
+	if err := Strip(&b, blankLines(maxFile)); err != nil || b.Len() == 0 {
+		t.Errorf("the largest file: got %d bytes and error %v", b.Len(), err)
+	}
+	b.Reset()
+	err := Strip(&b, blankLines(maxFile+1))
+	if want := "reading the configuration to strip: longer than 67108864 bytes"; err == nil || err.Error() != want || b.Len() > 0 {
+		t.Errorf("got error %v and %d bytes, want %s and none", err, b.Len(), want)
 	}
 }
 

@@ -18,11 +18,23 @@ const (
 	maxLine = 16 << 20
 )
 
-// newLineScanner returns a scanner for lines of up to maxLine bytes. A longer line ends it with bufio.ErrTooLong.
+// newLineScanner returns a scanner for lines of up to maxLine bytes. A longer line ends it with bufio.ErrTooLong, and a file of more than
+// maxFile bytes with another error.
 func newLineScanner(r io.Reader) *bufio.Scanner {
-	lines := bufio.NewScanner(r)
+	lines := bufio.NewScanner(&fileReader{io.LimitedReader{R: r, N: maxFile + 1}})
 	lines.Buffer(nil, maxLine+1) // and the newline
 	return lines
+}
+
+// fileReader fails when its limit, one byte more than allowed, is reached: a file that is cut has fewer peers.
+type fileReader struct{ io.LimitedReader }
+
+func (f *fileReader) Read(b []byte) (int, error) {
+	n, err := f.LimitedReader.Read(b)
+	if f.N == 0 {
+		return 0, fmt.Errorf("longer than %d bytes", maxFile)
+	}
+	return n, err
 }
 
 // Parse reads a configuration. For mistakes in it, it returns an Error that lists them with name as the file's name, and no File. As
@@ -57,8 +69,7 @@ func ParseHooks(name string, r io.Reader) (*File, error) {
 
 // parse reads all lines, or those before maxErrors mistakes.
 func (p *parser) parse(r io.Reader) error {
-	limited := &io.LimitedReader{R: r, N: maxFile + 1}
-	lines := newLineScanner(limited)
+	lines := newLineScanner(r)
 	for len(p.errs) < maxErrors && lines.Scan() {
 		p.number++
 		if p.hooksOnly {
@@ -72,9 +83,6 @@ func (p *parser) parse(r io.Reader) error {
 		p.report(LineError{Fault: fmt.Sprintf("longer than %d bytes", maxLine)})
 	} else if err != nil {
 		return fmt.Errorf("reading %s: %w", p.name, err)
-	}
-	if limited.N == 0 {
-		return fmt.Errorf("reading %s: longer than %d bytes", p.name, maxFile)
 	}
 	return nil
 }

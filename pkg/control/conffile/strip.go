@@ -14,10 +14,10 @@ import (
 
 // Strip copies a file without the keys of wg-quick and ropewalk, otherwise byte for byte as `wg-quick strip` does: it keeps comments and the
 // keys of wg(8), trims blanks from lines, and appends an empty line. It does not check the file: Parse does. It drops a byte-order mark,
-// which wg-quick cannot handle.
+// which wg-quick cannot handle. It writes nothing unless it has read the whole file: part of one looks like a file with fewer peers.
 func Strip(w io.Writer, r io.Reader) error {
-	b := bufio.NewWriter(w)
-	lines := newLineScanner(io.LimitReader(r, maxFile))
+	var b bytes.Buffer
+	lines := newLineScanner(r)
 	lines.Split(scanRawLines)
 	inInterface := false
 	number := 1
@@ -41,7 +41,8 @@ func Strip(w io.Writer, r io.Reader) error {
 		return fmt.Errorf("reading the configuration to strip: %w", err)
 	}
 	b.WriteByte('\n')
-	return b.Flush()
+	_, err := b.WriteTo(w)
+	return err
 }
 
 // quickName returns a line's key as wg-quick finds it: the text before the first "=" or "#".
