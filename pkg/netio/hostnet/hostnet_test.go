@@ -149,3 +149,35 @@ func texts(prefixes []netip.Prefix) []string {
 	}
 	return out
 }
+
+func TestErrorNamesSysctlThatDisablesIPv6(t *testing.T) {
+	for disabled, want := range map[string]string{
+		"all":     "IPv6 is disabled by the sysctl net.ipv6.conf.all.disable_ipv6",
+		"default": "IPv6 is disabled by the sysctl net.ipv6.conf.default.disable_ipv6",
+		"wg0.1":   "IPv6 is disabled by the sysctl net.ipv6.conf.wg0/1.disable_ipv6",
+	} {
+		t.Run(disabled, func(t *testing.T) {
+			enterNamespace(t)
+			setIPv6(t, "all", "disable_ipv6", "0")
+			setIPv6(t, disabled, "disable_ipv6", "1") // if it exists already
+			addVeth(t, "wg0.1", "v1")
+			setIPv6(t, disabled, "disable_ipv6", "1")
+			if Sysctl("ipv6/conf/wg0.1/disable_ipv6") == 0 {
+				t.Skip("needs IPv6")
+			}
+			r := Route{Dst: netip.MustParsePrefix("::/0"), Link: "wg0.1"}
+			for before, err := range map[string]error{
+				"adding address fd00::1/64 to wg0.1: ": AddAddress("wg0.1", netip.MustParsePrefix("fd00::1/64")),
+				"adding route ::/0 to wg0.1: ":         AddRoute(r),
+				"appending route ::/0 to wg0.1: ":      AppendRoute(r),
+			} {
+				if err == nil || err.Error() != before+want {
+					t.Errorf("got %v, want %s%s", err, before, want)
+				}
+			}
+			if err := AddAddress("wg0.1", netip.MustParsePrefix("192.0.2.1/24")); err != nil {
+				t.Error("IPv4: ", err)
+			}
+		})
+	}
+}

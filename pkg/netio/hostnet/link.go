@@ -141,7 +141,7 @@ func AddAddress(name string, addr netip.Prefix) error {
 		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero})
 	}
 	if err != nil {
-		return fmt.Errorf("adding address %s to %s: %w", addr, name, err)
+		return fmt.Errorf("adding address %s to %s: %w", addr, name, namingSysctl(err, name, addr))
 	}
 	return nil
 }

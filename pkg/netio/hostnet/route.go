@@ -28,7 +28,7 @@ func AddRoute(r Route) error {
 		err = netlink.RouteAdd(r.over(l))
 	}
 	if err != nil {
-		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, err)
+		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func AppendRoute(r Route) error {
 		err = netlink.RouteAppend(r.over(l))
 	}
 	if err != nil {
-		return fmt.Errorf("appending route %s to %s: %w", r.Dst, r.Link, err)
+		return fmt.Errorf("appending route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
 	}
 	return nil
 }

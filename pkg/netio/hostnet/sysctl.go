@@ -6,8 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sysctl reads a number below /proc/sys/net, such as "ipv4/ip_default_ttl", in the thread's network namespace. It returns 0 on errors.
@@ -26,6 +30,21 @@ func Sysctl(name string) int {
 // IPv6MTU returns the MTU (bytes) for IPv6 packets through a device, in the thread's network namespace: that of the device, or the
 // smaller one of a router advertisement (RFC 4861, section 4.6.4). It returns 0 if it is unknown.
 func IPv6MTU(device string) int { return Sysctl("ipv6/conf/" + device + "/mtu") }
+
+// namingSysctl returns an error of the kernel for an address or a route of a link. If a sysctl disables IPv6, the kernel refuses both as if the
+// caller had no privilege, so the error names the sysctl in place of the kernel's. A link that is new has the value of "default", and writing
+// "all" writes all others (Linux's ip-sysctl documentation, disable_ipv6).
+func namingSysctl(err error, link string, prefix netip.Prefix) error {
+	if !errors.Is(err, unix.EACCES) || !prefix.Addr().Is6() {
+		return err
+	}
+	for _, conf := range []string{"all", "default", link} {
+		if Sysctl("ipv6/conf/"+conf+"/disable_ipv6") != 0 {
+			return fmt.Errorf("IPv6 is disabled by the sysctl net.ipv6.conf.%s.disable_ipv6", strings.ReplaceAll(conf, ".", "/")) // as sysctl(8)
+		}
+	}
+	return err
+}
 
 // srcValidMark makes reverse path filtering consider a packet's mark (Linux's ip-sysctl documentation,
 // src_valid_mark).
