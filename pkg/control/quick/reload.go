@@ -42,7 +42,24 @@ func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	if err := done.execute(ctx, j, change.Steps); err != nil {
 		return errors.Join(err, done.revert(context.WithoutCancel(ctx), j))
 	}
+	if !slices.ContainsFunc(change.Steps, changes) {
+		fmt.Fprintf(j.Stderr, "%s: nothing changed\n", j.Name)
+	}
 	return nil
+}
+
+// changes reports whether a step of Reload changes the host or the device. Steps that echo themselves do, too.
+func changes(s Step) bool {
+	if r, ok := s.(reversible); ok {
+		s = r.Step
+	}
+	switch s := s.(type) {
+	case recordSettings:
+		return false
+	case syncDevice:
+		return s.String() != ""
+	}
+	return true
 }
 
 // Commands returns the commands that steps echo, each followed by its details, which are indented.
@@ -54,16 +71,14 @@ func Commands(steps []Step) (lines []string) {
 		switch s := s.(type) {
 		case sequence:
 			lines = append(lines, Commands(s)...)
-		case syncDevice:
-			for n, change := range s.details() {
-				if n == 0 {
-					lines = append(lines, s.String())
-				}
-				lines = append(lines, "  "+change)
-			}
 		default:
 			if text := s.String(); text != "" {
 				lines = append(lines, text)
+			}
+			if d, ok := s.(syncDevice); ok {
+				for _, change := range d.details() {
+					lines = append(lines, "  "+change)
+				}
 			}
 		}
 	}

@@ -103,6 +103,25 @@ func TestReloadAndBackEqualsUp(t *testing.T) {
 	}
 }
 
+func TestReloadReportsThatNothingChanged(t *testing.T) {
+	for name, edit := range edits() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			i := h.open("wg0", strings.NewReplacer(edit...).Replace(basic))
+			h.up(h.open("wg0", basic))
+			// Without MTU in the file, the tunnel keeps the same one, which fits the uplink.
+			for n, unchanged := range []bool{name == "nothing" || name == "no MTU", true} {
+				h.stderr.Reset()
+				expect.NoError(t, h.Reload(t.Context(), i))
+				got := h.stderr.String()
+				if (got == "wg0: nothing changed\n") != unchanged || strings.Contains(got, "nothing") != unchanged {
+					t.Errorf("reload %d: got %q, want that nothing changed: %v", n, got, unchanged)
+				}
+			}
+		})
+	}
+}
+
 func TestFailedReloadChangesNothing(t *testing.T) {
 	for name, edit := range edits() {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,11 @@ type syncDevice struct {
 	report deviceReport
 }
 
+// String is empty if nothing changes. The device gets its settings all the same: it ignores those that it has.
 func (s syncDevice) String() string {
+	if len(s.details()) == 0 {
+		return ""
+	}
 	return fmt.Sprintf("wg syncconf %s <(ropewalk strip %s)", s.link, s.path)
 }
 
@@ -91,6 +95,9 @@ func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
 	}
 	if p.Endpoint != nil && *p.Endpoint != before.Endpoint {
 		changes = append(changes, fmt.Sprintf("endpoint %v", p.Endpoint.AddrPort))
+	}
+	if p.Endpoint != nil && p.EndpointName != before.EndpointName {
+		changes = append(changes, fmt.Sprintf("endpoint name %q", p.EndpointName))
 	}
 	if p.Keepalive != nil && *p.Keepalive != before.Keepalive {
 		changes = append(changes, "persistent keepalive "+keepalive(*p.Keepalive))
