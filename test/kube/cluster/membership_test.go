@@ -50,6 +50,19 @@ func (c *cluster) testLeave() {
 	c.nodes = c.nodes[:2]
 	c.forgets(old)
 	c.allReachEachOther()
+	c.awaitPodsGone(n.name)
+}
+
+// awaitPodsGone waits until the pods of a node that was deleted are deleted as well. A rolling update before that may stop (docs/kubernetes.md).
+func (c *cluster) awaitPodsGone(node string) {
+	c.Helper()
+	expect.EventuallyNoError(c, "the pods of "+node+" are deleted", func() error {
+		left, err := c.try("kubectl", "get", "pods", "-A", "--field-selector=spec.nodeName="+node, "-o", "name")
+		if err == nil && left != "" {
+			err = fmt.Errorf("the API still has %s", left)
+		}
+		return err
+	})
 }
 
 // testBlackout cuts the power of all nodes. They boot in the other order than the first time, each when the agent of the one before runs.
