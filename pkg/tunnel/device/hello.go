@@ -62,6 +62,7 @@ func (p *Peer) renewHello(moved bool) {
 	}
 	switch {
 	case x.known:
+	case p.engine.Current.Load() == nil && p.sessions.next != nil: // the reason that handleInitiation has set stays
 	case p.engine.Current.Load() == nil:
 		x.unknown = errNoSession
 	case awaits || x.ropewalk:

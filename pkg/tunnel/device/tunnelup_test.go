@@ -117,3 +117,22 @@ func TestTunnelUpWaitsForHelloAfterRoaming(t *testing.T) {
 		}
 	})
 }
+
+// TestTunnelUpWithoutHelloAfterRoaming has a peer without spread initiate at another address than the configured one.
+func TestTunnelUpWithoutHelloAfterRoaming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		lan := devicetest.NewLAN(nil)
+		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
+		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		former := b.AsPeer(false)
+		former.Endpoint = &config.Endpoint{AddrPort: netip.MustParseAddrPort("203.0.113.9:51820")}
+		a.Apply(config.Device{Peers: []config.Peer{former}})
+		b.Apply(config.Device{Peers: []config.Peer{a.AsPeer(false)}})
+		talk(t, b, a)
+		time.Sleep(5 * time.Second)
+		if text := log.String(); strings.Count(text, "tunnel to peer up") != 1 || !strings.Contains(text, `spread="off: the peer sent no hello`) {
+			t.Errorf("got %+v, log\n%s", a.PeerStatus(b).Spread, text)
+		}
+	})
+}
