@@ -122,6 +122,24 @@ func TestReloadReportsThatNothingChanged(t *testing.T) {
 	}
 }
 
+func TestNamesAreNoChangeOfOtherDaemons(t *testing.T) {
+	_, dev := parse(t, "wg0", strings.Replace(basic, "PublicKey", "# Name = laptop\nPublicKey", 1))
+	dev.Peers[0].EndpointName = "vpn.example.org:51820"
+	before := config.Status{PrivateKey: *dev.PrivateKey, Peers: []config.PeerStatus{{PublicKey: dev.Peers[0].PublicKey, Endpoint: *dev.Peers[0].Endpoint}}}
+	for _, a := range dev.Peers[0].AllowedIPs {
+		before.Peers[0].AllowedIPs = append(before.Peers[0].AllowedIPs, a.Prefix)
+	}
+	dev.ReplacePeers = false
+	s := syncDevice{configure{"wg0", "wg0.conf", dev}, before, deviceReport{}}
+	if s.String() != "" {
+		t.Errorf("got changes %q, want none", s.details())
+	}
+	s.report.Spread = new(config.SpreadReport)
+	if got := s.details(); len(got) != 2 {
+		t.Errorf("ropewalk: got changes %q, want both names", got)
+	}
+}
+
 func TestFailedReloadChangesNothing(t *testing.T) {
 	for name, edit := range edits() {
 		t.Run(name, func(t *testing.T) {

@@ -40,9 +40,11 @@ func (s syncDevice) details() []string {
 		}
 		before = map[noise.PublicKey]*config.PeerStatus{}
 	}
-	for i := range s.dev.Peers {
-		p := &s.dev.Peers[i]
-		for _, change := range peerDetails(before[p.PublicKey], p) {
+	for _, p := range s.dev.Peers {
+		if s.report.Spread == nil { // another daemon than ropewalk: it keeps no names
+			p.Name, p.EndpointName = nil, ""
+		}
+		for _, change := range peerDetails(before[p.PublicKey], &p) {
 			lines = append(lines, "peer "+p.PublicKey.Base64()+": "+change)
 		}
 	}
