@@ -39,7 +39,7 @@ func (d *difference) notes() (notes []string) {
 		"Metrics":         d.old.Metrics != d.wanted.Metrics,
 	} {
 		if changed {
-			notes = append(notes, fmt.Sprintf("%s of %s changed: this needs `ropewalk down` and `ropewalk up`", key, d.link))
+			notes = append(notes, fmt.Sprintf("%s of %s changed in the file: this needs `ropewalk down` and `ropewalk up`", key, d.link))
 		}
 	}
 	slices.Sort(notes)

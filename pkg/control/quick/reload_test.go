@@ -384,7 +384,7 @@ func TestReloadReportsWhatNeedsUp(t *testing.T) {
 	for range 2 {
 		h.stderr.Reset()
 		expect.NoError(t, h.Reload(t.Context(), i))
-		for _, want := range []string{"Warning: Lanes of wg0 changed", "Warning: Metrics of wg0", "Warning: PreUp or PostUp of wg0"} {
+		for _, want := range []string{"Warning: Lanes of wg0 changed in the file", "Warning: Metrics of wg0", "Warning: PreUp or PostUp of wg0", "wg0: nothing changed\n"} {
 			if !strings.Contains(h.stderr.String(), want) {
 				t.Errorf("%q is not in\n%s", want, h.stderr.String())
 			}
