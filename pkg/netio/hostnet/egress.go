@@ -11,7 +11,7 @@ import (
 )
 
 // EgressDevice returns the link by which packets with that mark leave to a peer. scope is the interface index of a link-local peer, else 0.
-// For a VLAN it is the device below, which has the queues. The error wraps ErrNoLink if the link is deleted meanwhile, or ErrNoRoute.
+// For a VLAN it is the device below, which has the queues. Without a route the error wraps ErrNoRoute.
 func EgressDevice(peer netip.Addr, scope, mark uint32) (Link, error) {
 	r, err := lookUpRoute(netip.Addr{}, peer, scope, mark)
 	if err != nil {
