@@ -131,9 +131,7 @@ func (p *Peer) updateSpread() {
 func (p *Peer) logSpread(state config.PeerSpread, why error) {
 	blocked := errors.Is(why, errNotHeard)
 	switch {
-	case errors.Is(why, errAwaitingHello), blocked && p.hello.state != helloUnconfirmed && p.hello.state != helloIdle:
-		return
-	case blocked && p.hello.state == helloIdle && p.engine.Current.Load() != nil: // about to query
+	case errors.Is(why, errAwaitingHello), blocked && p.hello.state != helloUnconfirmed: // not known in this session
 		return
 	case state.Active == p.path.spreadActive && (p.hello.nat == nil && !blocked || state.Reason == p.path.spreadLogged):
 		return

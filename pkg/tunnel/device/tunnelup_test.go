@@ -73,6 +73,36 @@ func TestFirewallWarningIsForAnExchangeThatEnded(t *testing.T) {
 	})
 }
 
+// TestUpgradeDuringExchangeWarnsOfNoFirewall hands a device over before the peer has confirmed its source ports. The next one has no session at
+// first, so it does not know yet whether messages from these ports arrive.
+func TestUpgradeDuringExchangeWarnsOfNoFirewall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedText
+		var lose atomic.Bool
+		w := wiretap{lose: func(d tapped) bool { return lose.Load() && d.hello() }}
+		lan := devicetest.NewLAN(w.filter)
+		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		wantSoon(t, a, b)
+		lose.Store(true)
+		for _, mode := range []config.SpreadMode{config.SpreadOff, config.SpreadAuto} {
+			a.Apply(config.Device{Spread: &mode})
+		}
+		s := handedOn(t, a)
+		c := lan.Host(t, 1, devicetest.Options{Stop: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err := c.Resume(s); err != nil {
+			t.Fatal(err)
+		}
+		c.Key = a.Key
+		lose.Store(false)
+		c.Start()
+		wantSoon(t, c, b)
+		if strings.Contains(log.String(), "level=WARN") || strings.Count(log.String(), "spread started") != 1 {
+			t.Error(log.String())
+		}
+	})
+}
+
 // TestDownInterfaceHasNoTunnelUp takes the interface down before a hello has arrived, and then turns spread off.
 func TestDownInterfaceHasNoTunnelUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
