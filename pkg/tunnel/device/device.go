@@ -208,7 +208,6 @@ func (d *Device) Start() {
 	for range runtime.NumCPU() {
 		d.workers.Go(d.runWorker)
 	}
-	d.engine.Start()
 	go d.supervise()
 }
 
@@ -232,10 +231,16 @@ func (d *Device) Close() {
 	<-d.done
 }
 
-// supervise applies link events until the interface is gone, then stops the device.
+// supervise applies link events until the interface is gone, then stops the device. Lanes read the TUN once the first one, its present state, is
+// applied: before the port is open they could only drop the packets that have waited there, during an upgrade for example.
 func (d *Device) supervise() {
+	reading := false
 	for ev := range d.cfg.TUN.Events() {
 		d.applyLinkEvent(ev)
+		if !reading {
+			reading = true
+			d.engine.Start()
+		}
 	}
 	d.mu.Lock()
 	d.closed = true

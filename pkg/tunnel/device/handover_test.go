@@ -254,6 +254,25 @@ func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 	})
 }
 
+// TestPacketsThatWaitBeforeStartAreSent has packets in the TUN's queue, as after the pause of an upgrade, and a port that takes time to open.
+func TestPacketsThatWaitBeforeStartAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a := lan.Host(t, 1, devicetest.Options{Stop: true, WrapPort: func(p underlay.Port) underlay.Port {
+			time.Sleep(time.Second)
+			return p
+		}})
+		b := lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		waits := a.To(b, 7, false).UDP([]byte("waits"))
+		a.Send(flow.WithVnetHeader(waits))
+		a.Start()
+		if got := b.Next(); len(got) != 1 || !bytes.Equal(got[0], waits) {
+			t.Errorf("got %d packets; drops: %v", len(got), a.AllDrops())
+		}
+	})
+}
+
 // keptPort is a port that rejects changes while it is kept for a handover.
 type keptPort struct {
 	*underlay.Fake

@@ -96,6 +96,7 @@ func TestUpgradeDuringExchangeWarnsOfNoFirewall(t *testing.T) {
 		c.Key = a.Key
 		lose.Store(false)
 		c.Start()
+		time.Sleep(time.Second) // until the peer uses the new session
 		wantSoon(t, c, b)
 		if strings.Contains(log.String(), "level=WARN") || strings.Count(log.String(), "spread started") != 1 {
 			t.Error(log.String())
