@@ -4,10 +4,10 @@ package quick
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -30,23 +30,20 @@ func (s syncDevice) String() string {
 // details returns a line for each change of the device, without secrets.
 func (s syncDevice) details() []string {
 	lines := s.deviceDetails()
-	before := map[noise.PublicKey]*config.PeerStatus{}
-	for i := range s.before.Peers {
-		before[s.before.Peers[i].PublicKey] = &s.before.Peers[i]
+	before, after := map[noise.PublicKey]*config.PeerStatus{}, s.peersAfter()
+	report := func(key noise.PublicKey) {
+		for _, change := range peerDetails(before[key], after[key]) {
+			lines = append(lines, "peer "+key.Base64()+": "+change)
+		}
+		delete(before, key)
+		delete(after, key) // a file may have several sections of a peer
 	}
-	if s.dev.ReplacePeers {
-		for _, p := range s.before.Peers {
-			lines = append(lines, "peer "+p.PublicKey.Base64()+": removed")
-		}
-		before = map[noise.PublicKey]*config.PeerStatus{}
+	for _, p := range s.before.Peers {
+		before[p.PublicKey] = &p
+		report(p.PublicKey)
 	}
-	for _, p := range s.dev.Peers {
-		if s.report.Spread == nil { // another daemon than ropewalk: it keeps no names
-			p.Name, p.EndpointName = nil, ""
-		}
-		for _, change := range peerDetails(before[p.PublicKey], &p) {
-			lines = append(lines, "peer "+p.PublicKey.Base64()+": "+change)
-		}
+	for i := range s.dev.Peers {
+		report(s.dev.Peers[i].PublicKey)
 	}
 	return lines
 }
@@ -84,39 +81,114 @@ func (s syncDevice) ownDetails() (lines []string) {
 	return lines
 }
 
-// peerDetails describes the change of a peer; before is nil for a new one.
-func peerDetails(before *config.PeerStatus, p *config.Peer) (changes []string) {
+// peersAfter returns the peers after the change, by key. As in a device, the sections of a peer add up, a prefix belongs to the last peer that
+// lists it, and a peer with the device's own key is ignored.
+func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
+	peers := map[noise.PublicKey]*config.PeerStatus{}
+	owners := map[netip.Prefix]*config.PeerStatus{}
+	if !s.dev.ReplacePeers {
+		for _, p := range s.before.Peers {
+			peers[p.PublicKey] = &p
+			for _, prefix := range p.AllowedIPs {
+				owners[prefix] = &p
+			}
+		}
+	}
+	for i := range s.dev.Peers {
+		p := &s.dev.Peers[i]
+		if p.Remove || isSelf(s.dev, p) {
+			delete(peers, p.PublicKey)
+			continue
+		}
+		if peers[p.PublicKey] == nil {
+			peers[p.PublicKey] = &config.PeerStatus{PublicKey: p.PublicKey}
+		}
+		s.applySection(peers[p.PublicKey], p, owners)
+	}
+	for _, p := range peers {
+		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(prefix netip.Prefix) bool { return owners[prefix] != p })
+	}
+	return peers
+}
+
+// applySection changes a peer by a section of the file. Other daemons than ropewalk have no names.
+func (s syncDevice) applySection(to *config.PeerStatus, p *config.Peer, owners map[netip.Prefix]*config.PeerStatus) {
+	named := s.report.Spread != nil
+	if p.Name != nil && named {
+		to.Name = *p.Name
+	}
+	if p.Endpoint != nil {
+		if unmapped(*p.Endpoint) != unmapped(to.Endpoint) {
+			to.Endpoint = *p.Endpoint
+		}
+		if named {
+			to.EndpointName = p.EndpointName
+		}
+	}
+	if p.Keepalive != nil {
+		to.Keepalive = *p.Keepalive
+	}
+	if p.PresharedKey != nil {
+		to.PresharedKey = *p.PresharedKey
+	}
+	before := to.AllowedIPs
+	to.AllowedIPs = nil
+	for _, prefix := range before {
+		switch {
+		case owners[prefix] != to:
+		case p.ReplaceAllowedIPs:
+			delete(owners, prefix)
+		default:
+			to.AllowedIPs = append(to.AllowedIPs, prefix)
+		}
+	}
+	for _, a := range p.AllowedIPs {
+		switch {
+		case !a.Remove:
+			owners[a.Prefix] = to
+			to.AllowedIPs = append(to.AllowedIPs, a.Prefix)
+		case owners[a.Prefix] == to:
+			delete(owners, a.Prefix)
+		}
+	}
+}
+
+// unmapped returns an endpoint without the 4-in-6 form of its address, which ropewalk does not keep.
+func unmapped(ep config.Endpoint) config.Endpoint {
+	ep.AddrPort = netip.AddrPortFrom(ep.AddrPort.Addr().Unmap(), ep.AddrPort.Port())
+	return ep
+}
+
+// peerDetails describes the change of a peer; before is nil for a new one, after for one that is removed.
+func peerDetails(before, after *config.PeerStatus) (changes []string) {
 	switch {
-	case p.Remove:
+	case after == nil && before == nil:
+		return nil
+	case after == nil:
 		return []string{"removed"}
 	case before == nil:
 		changes, before = []string{"added"}, new(config.PeerStatus)
 	}
-	if p.Name != nil && *p.Name != before.Name {
-		changes = append(changes, fmt.Sprintf("name %q", *p.Name))
+	if after.Name != before.Name {
+		changes = append(changes, fmt.Sprintf("name %q", after.Name))
 	}
-	if p.Endpoint != nil && *p.Endpoint != before.Endpoint {
-		changes = append(changes, fmt.Sprintf("endpoint %v", p.Endpoint.AddrPort))
+	if after.Endpoint != before.Endpoint {
+		changes = append(changes, "endpoint "+show.Endpoint(after.Endpoint, zoneName))
 	}
-	if p.Endpoint != nil && p.EndpointName != before.EndpointName {
-		changes = append(changes, fmt.Sprintf("endpoint name %q", p.EndpointName))
+	if after.EndpointName != before.EndpointName {
+		changes = append(changes, fmt.Sprintf("endpoint name %q", after.EndpointName))
 	}
-	if p.Keepalive != nil && *p.Keepalive != before.Keepalive {
-		changes = append(changes, "persistent keepalive "+keepalive(*p.Keepalive))
+	if after.Keepalive != before.Keepalive {
+		changes = append(changes, "persistent keepalive "+keepalive(after.Keepalive))
 	}
-	if p.PresharedKey != nil && *p.PresharedKey != before.PresharedKey {
+	if after.PresharedKey != before.PresharedKey {
 		changes = append(changes, "preshared key replaced")
 	}
-	owners := map[netip.Prefix]noise.PublicKey{}
-	for _, prefix := range before.AllowedIPs {
-		owners[prefix] = p.PublicKey
-	}
-	applyPeer(owners, p)
-	after := slices.SortedFunc(maps.Keys(owners), netip.Prefix.Compare)
-	for _, prefix := range without(before.AllowedIPs, after) {
+	slices.SortFunc(after.AllowedIPs, netip.Prefix.Compare)
+	for _, prefix := range without(before.AllowedIPs, after.AllowedIPs) {
 		changes = append(changes, fmt.Sprintf("allowed IP %v removed", prefix))
 	}
-	for _, prefix := range without(after, before.AllowedIPs) {
+	for _, prefix := range without(after.AllowedIPs, before.AllowedIPs) {
 		changes = append(changes, fmt.Sprintf("allowed IP %v added", prefix))
 	}
 	return changes
