@@ -21,7 +21,7 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 	}
 	dev.ReplacePeers = false
 	kept := make(map[noise.PublicKey]*config.Peer, len(dev.Peers))
-	for i := range dev.Peers {
+	for i := range slices.Backward(dev.Peers) { // of several sections, the first: those after it may have what it lacks
 		kept[dev.Peers[i].PublicKey] = &dev.Peers[i]
 	}
 	var changes []config.Peer // removals first, so that they cannot affect the settings of the other peers

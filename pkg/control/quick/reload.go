@@ -160,9 +160,11 @@ func stopKeepalives(dev *config.Device, now []config.PeerStatus) {
 		on[now[i].PublicKey] = now[i].Keepalive != 0
 	}
 	for i := range dev.Peers {
-		if p := &dev.Peers[i]; on[p.PublicKey] && p.Keepalive == nil && !p.Remove {
+		p := &dev.Peers[i]
+		if on[p.PublicKey] && p.Keepalive == nil && !p.Remove {
 			p.Keepalive = new(uint16)
 		}
+		delete(on, p.PublicKey) // another section of the peer may have one
 	}
 }
 

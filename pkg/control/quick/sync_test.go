@@ -76,3 +76,14 @@ func resync(t *testing.T, peers string, now []config.PeerStatus) config.Device {
 	expect.NoError(t, err)
 	return dev
 }
+
+// TestResyncOfSeveralSectionsKeepsSettings: the second section has none of them.
+func TestResyncOfSeveralSectionsKeepsSettings(t *testing.T) {
+	now := testPeers(t)
+	now[0].Name, now[0].PresharedKey, now[0].Keepalive = "desk", noise.PresharedKey{1}, 25
+	text := "[Peer]\n# Name = desk\nPublicKey = $A\nPersistentKeepalive = 25\nPresharedKey = " + now[0].PresharedKey.Base64() + "\n[Peer]\nPublicKey = $A\n[Peer]\nPublicKey = $B\n"
+	after := syncDevice{configure{dev: resync(t, text, now)}, config.Status{Peers: now}, deviceReport{Spread: new(config.SpreadReport)}}.peersAfter()[now[0].PublicKey]
+	if after.Name != now[0].Name || after.PresharedKey != now[0].PresharedKey || after.Keepalive != now[0].Keepalive {
+		t.Errorf("got %+v", after)
+	}
+}
