@@ -161,7 +161,7 @@ func (d *doctorRun) fix(ctx context.Context, changes []doctor.Change) error {
 		fmt.Fprintln(d.out, "\nNothing can be fixed at run time.")
 	} else {
 		d.plan(changes)
-		if !d.o.yes && !d.confirmed() {
+		if !d.o.yes && !d.confirmed(ctx) {
 			return errors.New("not confirmed: nothing was changed")
 		}
 		made, err := doctor.Apply(d.settings, d.o.record, changes)
@@ -190,9 +190,9 @@ func (d *doctorRun) plan(changes []doctor.Change) {
 	}
 }
 
-func (d *doctorRun) confirmed() bool {
+func (d *doctorRun) confirmed(ctx context.Context) bool {
 	fmt.Fprint(d.out, "Make these changes? [y/N] ")
-	answer, _ := bufio.NewReader(d.in).ReadString('\n')
+	answer, _ := untilDone(ctx, func() (string, error) { return bufio.NewReader(d.in).ReadString('\n') })
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"
 }

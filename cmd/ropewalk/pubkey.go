@@ -21,7 +21,7 @@ func newPubkeyCmd() *cobra.Command {
 		Example: "  ropewalk pubkey < private.key > public.key",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			key, err := readPrivateKey(cmd.InOrStdin())
+			key, err := untilDone(cmd.Context(), func() (noise.PrivateKey, error) { return readPrivateKey(cmd.InOrStdin()) })
 			if err != nil {
 				return err
 			}

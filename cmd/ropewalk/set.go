@@ -70,7 +70,11 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 	if err != nil {
 		return err
 	}
-	dev, warnings, err := conffile.ParseArgs(cmd.Context(), words, resolve)
+	var warnings []string
+	dev, err := untilDone(cmd.Context(), func() (dev config.Device, err error) {
+		dev, warnings, err = conffile.ParseArgs(cmd.Context(), words, resolve)
+		return dev, err
+	})
 	if err != nil {
 		return setError(err)
 	}

@@ -79,7 +79,7 @@ func applyFile(cmd *cobra.Command, dir uapi.Dir, name, path string, diff diffFun
 	if err != nil {
 		return err
 	}
-	f, err := readConf(path)
+	f, err := untilDone(cmd.Context(), func() (*conffile.File, error) { return readConf(path) })
 	if err != nil {
 		return withHint(quickKeyHint(err))
 	}
