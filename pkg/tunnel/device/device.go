@@ -102,6 +102,7 @@ type linkState struct {
 	handingOver bool              // Leave was called
 	startFirst  []noise.PublicKey // peers that had a session in the previous device; nil after they have started
 	starting    atomic.Bool       // startPeers runs, so that peers may start by themselves
+	reading     sync.Once         // of readTUN
 }
 
 // settings are the configured values. Those that lanes and workers read are atomic.
@@ -231,16 +232,11 @@ func (d *Device) Close() {
 	<-d.done
 }
 
-// supervise applies link events until the interface is gone, then stops the device. Lanes read the TUN once the first one, its present state, is
-// applied: before the port is open they could only drop the packets that have waited there, during an upgrade for example.
+// supervise applies link events until the interface is gone, then stops the device. The first event is the interface's present state.
 func (d *Device) supervise() {
-	reading := false
 	for ev := range d.cfg.TUN.Events() {
 		d.applyLinkEvent(ev)
-		if !reading {
-			reading = true
-			d.engine.Start()
-		}
+		d.readTUN()
 	}
 	d.mu.Lock()
 	d.closed = true

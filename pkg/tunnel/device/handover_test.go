@@ -254,16 +254,37 @@ func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 	})
 }
 
-// TestPacketsThatWaitBeforeStartAreSent has packets in the TUN's queue, as after the pause of an upgrade, and a port that takes time to open.
+// latePort is a port that takes time to open. All peers but one start when awaited is closed.
+type latePort struct {
+	*underlay.Fake
+	first   netip.AddrPort // the endpoint of that one
+	awaited chan struct{}
+}
+
+func (l *latePort) AddIndex(uint32)              {}
+func (l *latePort) RemoveIndex(uint32)           {}
+func (l *latePort) RemoveSource(config.Endpoint) {}
+func (l *latePort) SetGuarded()                  {}
+
+func (l *latePort) AddSource(a config.Endpoint) {
+	if a.AddrPort != l.first {
+		<-l.awaited
+	}
+}
+
+// TestPacketsThatWaitBeforeStartAreSent has packets in the TUN's queue, as after the pause of an upgrade.
 func TestPacketsThatWaitBeforeStartAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
+		b, other := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		awaited := make(chan struct{})
+		defer close(awaited)
 		a := lan.Host(t, 1, devicetest.Options{Stop: true, WrapPort: func(p underlay.Port) underlay.Port {
 			time.Sleep(time.Second)
-			return p
+			return &latePort{p.(*underlay.Fake), b.Outside(false), awaited}
 		}})
-		b := lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
+		devicetest.Connect(a, other)
 		waits := a.To(b, 7, false).UDP([]byte("waits"))
 		a.Send(flow.WithVnetHeader(waits))
 		a.Start()

@@ -88,6 +88,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 func (d *Device) startPeers() {
 	d.starting.Store(true)
 	defer d.starting.Store(false)
+	d.readTUN()
 	for _, key := range d.startFirst {
 		if p := d.peers[key]; p != nil {
 			p.start()
@@ -98,6 +99,9 @@ func (d *Device) startPeers() {
 		p.start()
 	}
 }
+
+// readTUN lets the lanes read the TUN. Without a port they could only drop the packets that wait there, after the pause of an upgrade for example.
+func (d *Device) readTUN() { d.reading.Do(d.engine.Start) }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	p, err := d.cfg.OpenPort(PortOptions{
