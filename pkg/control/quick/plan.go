@@ -4,7 +4,6 @@ package quick
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -196,17 +195,20 @@ func hasConnectedRoute(addrs []netip.Prefix, dst netip.Prefix) bool {
 // allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of routes: longest prefix first, and prefixes
 // of one length in reverse order of their text.
 func allowedIPs(dev config.Device, before map[netip.Prefix]noise.PublicKey) []netip.Prefix {
-	owners := map[netip.Prefix]noise.PublicKey{}
+	owners := prefixOwners{map[netip.Prefix]noise.PublicKey{}, map[noise.PublicKey][]netip.Prefix{}}
 	if !dev.ReplacePeers {
-		maps.Copy(owners, before)
-	}
-	for i := range dev.Peers {
-		if !isSelf(dev, &dev.Peers[i]) {
-			applyPeer(owners, &dev.Peers[i])
+		for prefix, key := range before {
+			owners.add(prefix, key)
 		}
 	}
-	prefixes := make([]netip.Prefix, 0, len(owners))
-	for p := range owners {
+	isSelf := selfOf(dev)
+	for i := range dev.Peers {
+		if !isSelf(&dev.Peers[i]) {
+			owners.apply(&dev.Peers[i])
+		}
+	}
+	prefixes := make([]netip.Prefix, 0, len(owners.of))
+	for p := range owners.of {
 		prefixes = append(prefixes, p)
 	}
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {
@@ -215,29 +217,48 @@ func allowedIPs(dev config.Device, before map[netip.Prefix]noise.PublicKey) []ne
 	return prefixes
 }
 
-// isSelf reports whether the peer has the device's own public key. A device ignores such a peer.
-func isSelf(dev config.Device, p *config.Peer) bool {
-	return dev.PrivateKey != nil && !dev.PrivateKey.IsZero() && dev.PrivateKey.Public() == p.PublicKey
+// selfOf returns a function that reports whether a peer has the device's own public key. A device ignores such a peer.
+func selfOf(dev config.Device) func(*config.Peer) bool {
+	if dev.PrivateKey == nil || dev.PrivateKey.IsZero() {
+		return func(*config.Peer) bool { return false }
+	}
+	own := dev.PrivateKey.Public()
+	return func(p *config.Peer) bool { return p.PublicKey == own }
 }
 
-// applyPeer applies one peer's change to owners, as a device does: a prefix belongs to the last peer that lists it.
-func applyPeer(owners map[netip.Prefix]noise.PublicKey, p *config.Peer) {
+// prefixOwners are the peers of allowed IPs. As in a device, a prefix belongs to the last peer that lists it.
+type prefixOwners struct {
+	of     map[netip.Prefix]noise.PublicKey
+	listed map[noise.PublicKey][]netip.Prefix // also those that another peer has now
+}
+
+func (o prefixOwners) add(prefix netip.Prefix, key noise.PublicKey) {
+	o.of[prefix] = key
+	o.listed[key] = append(o.listed[key], prefix)
+}
+
+func (o prefixOwners) remove(prefix netip.Prefix, key noise.PublicKey) {
+	if o.of[prefix] == key {
+		delete(o.of, prefix)
+	}
+}
+
+// apply applies one peer's change.
+func (o prefixOwners) apply(p *config.Peer) {
 	if p.Remove || p.ReplaceAllowedIPs {
-		for prefix, key := range owners {
-			if key == p.PublicKey {
-				delete(owners, prefix)
-			}
+		for _, prefix := range o.listed[p.PublicKey] {
+			o.remove(prefix, p.PublicKey)
 		}
+		delete(o.listed, p.PublicKey)
 	}
 	if p.Remove {
 		return
 	}
 	for _, a := range p.AllowedIPs {
-		switch {
-		case !a.Remove:
-			owners[a.Prefix] = p.PublicKey
-		case owners[a.Prefix] == p.PublicKey:
-			delete(owners, a.Prefix)
+		if a.Remove {
+			o.remove(a.Prefix, p.PublicKey)
+		} else {
+			o.add(a.Prefix, p.PublicKey)
 		}
 	}
 }

@@ -94,9 +94,10 @@ func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
 			}
 		}
 	}
+	isSelf := selfOf(s.dev)
 	for i := range s.dev.Peers {
 		p := &s.dev.Peers[i]
-		if p.Remove || isSelf(s.dev, p) {
+		if p.Remove || isSelf(p) {
 			delete(peers, p.PublicKey)
 			continue
 		}
