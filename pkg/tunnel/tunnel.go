@@ -73,7 +73,7 @@ func openUDP(log *slog.Logger) func(PortOptions) (underlay.Port, error) {
 }
 
 // Start begins to carry packets while the interface is up, until ctx ends or Close is called. The port opens after Start has
-// returned; packets before that are dropped. Start does nothing when called again or after Close.
+// returned; packets of the host wait until then. Start does nothing when called again or after Close.
 func (t *Tunnel) Start(ctx context.Context) {
 	t.start.Do(func() {
 		t.dev.Start()

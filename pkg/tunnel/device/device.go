@@ -236,7 +236,6 @@ func (d *Device) Close() {
 func (d *Device) supervise() {
 	for ev := range d.cfg.TUN.Events() {
 		d.applyLinkEvent(ev)
-		d.readTUN()
 	}
 	d.mu.Lock()
 	d.closed = true

@@ -33,6 +33,7 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 		d.down()
 		d.log.Info("interface down, listen port closed and sessions erased")
 	}
+	d.readTUN() // with mu: the lanes start before Leave waits for them, or not at all
 }
 
 // setMTU applies a new MTU of the TUN. The caller holds mu.
