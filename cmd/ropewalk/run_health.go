@@ -59,7 +59,7 @@ func (h *healthCheck) checkLoops(lanes int, up bool) error {
 		loops[strings.TrimRight(name, "0123456789")]++
 	}
 	tx, rx := loops["rw-tx"], loops["rw-rx"]
-	missing := tx < lanes || up && rx < lanes
+	missing := up && (tx < lanes || rx < lanes) // lanes do not read the TUN before the interface was up
 	h.named = h.named || up && !missing
 	if h.named && missing {
 		return fmt.Errorf("a lane has stopped: of %d lanes, %d transmit and %d receive", lanes, tx, rx)

@@ -112,6 +112,10 @@ func TestHealthCheckNeedsAnswerAndLaneThreads(t *testing.T) {
 	if err := check.check(); err != nil {
 		t.Errorf("an interface that is down has no receive threads: %v", err)
 	}
+	threads = []string{"ropewalk"}
+	if err := check.check(); err != nil {
+		t.Errorf("a lane reads nothing before its interface was up: %v", err)
+	}
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)
