@@ -21,8 +21,12 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 	}
 	dev.ReplacePeers = false
 	kept := make(map[noise.PublicKey]*config.Peer, len(dev.Peers))
-	for i := range slices.Backward(dev.Peers) { // of several sections, the first: those after it may have what it lacks
-		kept[dev.Peers[i].PublicKey] = &dev.Peers[i]
+	keyed, named := map[noise.PublicKey]bool{}, map[noise.PublicKey]bool{} // by any section of the peer
+	for i := range dev.Peers {
+		p := &dev.Peers[i]
+		kept[p.PublicKey] = p
+		keyed[p.PublicKey] = keyed[p.PublicKey] || p.PresharedKey != nil
+		named[p.PublicKey] = named[p.PublicKey] || p.Name != nil
 	}
 	var changes []config.Peer // removals first, so that they cannot affect the settings of the other peers
 	for i := range current {
@@ -32,10 +36,10 @@ func (f *File) Sync(ctx context.Context, resolve Resolver, current []config.Peer
 			changes = append(changes, config.Peer{PublicKey: now.PublicKey, Remove: true})
 			continue
 		}
-		if peer.PresharedKey == nil && !now.PresharedKey.IsZero() {
+		if !keyed[now.PublicKey] && !now.PresharedKey.IsZero() {
 			peer.PresharedKey = new(noise.PresharedKey)
 		}
-		if peer.Name == nil && now.Name != "" {
+		if !named[now.PublicKey] && now.Name != "" {
 			peer.Name = new(string)
 		}
 	}

@@ -160,11 +160,15 @@ func stopKeepalives(dev *config.Device, now []config.PeerStatus) {
 		on[now[i].PublicKey] = now[i].Keepalive != 0
 	}
 	for i := range dev.Peers {
+		if dev.Peers[i].Keepalive != nil { // in any section of the peer
+			delete(on, dev.Peers[i].PublicKey)
+		}
+	}
+	for i := range dev.Peers {
 		p := &dev.Peers[i]
-		if on[p.PublicKey] && p.Keepalive == nil && !p.Remove {
+		if on[p.PublicKey] && !p.Remove {
 			p.Keepalive = new(uint16)
 		}
-		delete(on, p.PublicKey) // another section of the peer may have one
 	}
 }
 

@@ -94,7 +94,11 @@ func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
 			}
 		}
 	}
-	isSelf := selfOf(s.dev)
+	dev := s.dev
+	if dev.PrivateKey == nil { // it may come from a credential
+		dev.PrivateKey = &s.before.PrivateKey
+	}
+	isSelf := selfOf(dev)
 	for i := range s.dev.Peers {
 		p := &s.dev.Peers[i]
 		if p.Remove || isSelf(p) {

@@ -42,12 +42,16 @@ func TestDetailsAreDifferencesToDeviceAfterwards(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := config.Status{PrivateKey: key, Peers: testPeers(t)}
-			got := syncDevice{configure{dev: resync(t, tt.file, before.Peers)}, before, deviceReport{Spread: new(config.SpreadReport)}}.details()
-			for n := range got {
-				got[n] = strings.NewReplacer("peer "+testPeerA, "A", "peer "+testPeerB, "B").Replace(got[n])
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Error(diff)
+			dev := resync(t, tt.file, before.Peers)
+			for _, key := range []*noise.PrivateKey{dev.PrivateKey, nil} { // nil: from a credential, not from the file
+				dev.PrivateKey = key
+				got := syncDevice{configure{dev: dev}, before, deviceReport{Spread: new(config.SpreadReport)}}.details()
+				for n := range got {
+					got[n] = strings.NewReplacer("peer "+testPeerA, "A", "peer "+testPeerB, "B").Replace(got[n])
+				}
+				if diff := cmp.Diff(tt.want, got); diff != "" {
+					t.Error(diff)
+				}
 			}
 		})
 	}
@@ -77,13 +81,17 @@ func resync(t *testing.T, peers string, now []config.PeerStatus) config.Device {
 	return dev
 }
 
-// TestResyncOfSeveralSectionsKeepsSettings: the second section has none of them.
+// TestResyncOfSeveralSectionsKeepsSettings: one of two sections has the settings of a peer. None of them changes, not even for a moment.
 func TestResyncOfSeveralSectionsKeepsSettings(t *testing.T) {
 	now := testPeers(t)
 	now[0].Name, now[0].PresharedKey, now[0].Keepalive = "desk", noise.PresharedKey{1}, 25
-	text := "[Peer]\n# Name = desk\nPublicKey = $A\nPersistentKeepalive = 25\nPresharedKey = " + now[0].PresharedKey.Base64() + "\n[Peer]\nPublicKey = $A\n[Peer]\nPublicKey = $B\n"
-	after := syncDevice{configure{dev: resync(t, text, now)}, config.Status{Peers: now}, deviceReport{Spread: new(config.SpreadReport)}}.peersAfter()[now[0].PublicKey]
-	if after.Name != now[0].Name || after.PresharedKey != now[0].PresharedKey || after.Keepalive != now[0].Keepalive {
-		t.Errorf("got %+v", after)
+	full := "[Peer]\n# Name = desk\nPublicKey = $A\nPersistentKeepalive = 25\nPresharedKey = " + now[0].PresharedKey.Base64() + "\n"
+	const empty, other = "[Peer]\nPublicKey = $A\n", "[Peer]\nPublicKey = $B\n"
+	for _, text := range []string{full + empty + other, empty + full + other} {
+		for _, p := range resync(t, text, now).Peers {
+			if p.Name != nil && *p.Name == "" || p.PresharedKey != nil && p.PresharedKey.IsZero() || p.Keepalive != nil && *p.Keepalive == 0 {
+				t.Errorf("got %+v of:\n%s", p, text)
+			}
+		}
 	}
 }
