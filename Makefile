@@ -105,6 +105,7 @@ test-page: need-go deps-page ## the web page beside the metrics, in headless Chr
 
 .PHONY: check
 check: need-go ## format, vet, lint, layers, language and known vulnerabilities
+	@left=$$(git ls-files --cached --others --exclude-standard -- '*.orig' '*.rej' '*.bak' '*~'); [ -z "$$left" ] || { echo "left behind by an editor or a merge:"; echo "$$left"; exit 1; }
 	@out=$$($(GOFUMPT) -l cmd pkg test deploy); [ -z "$$out" ] || { echo "not formatted (run make fmt):"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
