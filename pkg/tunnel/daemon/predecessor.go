@@ -286,7 +286,7 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	}
 	t.State = handover.State{
 		Name: d.tunnel.tun.Name(), Queues: len(t.QueueFDs), Steered: d.tunnel.tun.Features().Steer,
-		Lanes: len(t.Sockets.Lanes), Selection: t.Sockets.Selection, Plans: t.Sockets.Plans,
+		Lanes: len(t.Sockets.Lanes), Holders: len(t.Sockets.Holder), Selection: t.Sockets.Selection, Plans: t.Sockets.Plans,
 	}
 	for _, s := range t.Sockets.Sources {
 		t.Sources = append(t.Sources, s.Port)

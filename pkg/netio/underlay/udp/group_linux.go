@@ -25,7 +25,7 @@ type sendGroup struct {
 // that block to nodes. An IPv6 socket that is bound to an IPv6 address could not send to IPv4.
 func groupAddress(group int) netip.Addr { return netip.AddrFrom4([4]byte{255, 255, 255, byte(group)}) }
 
-// OpenGroup implements underlay.Port. It allows other sockets of the same user to join the ports (SO_REUSEPORT).
+// OpenGroup implements underlay.Port.
 func (p *Port) OpenGroup(group int) error {
 	if group <= 0 || group >= underlay.MaxGroups {
 		return fmt.Errorf("opening send group %d: %w", group, unix.EINVAL)
@@ -86,18 +86,11 @@ func (p *Port) addToGroups(source int) {
 
 // addToGroup opens the socket of a source in a group. The caller holds p.opening.
 func (p *Port) addToGroup(g *sendGroup, group, source int) error {
-	main := p.lanes[0].fd
-	if source > 0 {
-		main = p.sources.Handle(source)
-	}
-	if err := (&socket{fd: main}).reusePort(); err != nil {
-		return err
-	}
-	s, err := openBound(&p.config, p.sources.Port(source), func(s *socket, port uint16) error { return s.bindToGroup(port, group) })
+	s, err := p.bindBeside(source, func(s *socket, port uint16) error { return s.bindToGroup(port, group) })
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(checkDescriptorReserve(s.fd), checkNamespace(s.fd, main)); err != nil {
+	if err := errors.Join(checkDescriptorReserve(s.fd), checkNamespace(s.fd, p.lanes[0].fd)); err != nil {
 		return errors.Join(err, unix.Close(s.fd))
 	}
 	g.fds[source].Store(int32(s.fd) + 1)
@@ -119,7 +112,7 @@ func checkNamespace(a, b int) error {
 
 // bindToGroup binds to a port and the address of a group.
 func (s *socket) bindToGroup(port uint16, group int) error {
-	if err := s.reusePort(); err != nil {
+	if err := s.reusePort(1); err != nil {
 		return err
 	}
 	if err := s.freeBind(1); err != nil {

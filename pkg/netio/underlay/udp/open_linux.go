@@ -9,43 +9,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// laneSockets are the sockets of a listen port: those of the lanes, and the holder.
+type laneSockets struct {
+	lanes  []*socket
+	holder int // -1 for none
+	port   uint16
+}
+
 // openSockets opens and binds one socket per lane, all on one port, or none.
 //
-// The first is bound without SO_REUSEPORT. So if any other program holds the port, be it another ropewalk or the
+// The first socket is bound without SO_REUSEPORT. So if any other program holds the port, be it another ropewalk or the
 // kernel's WireGuard, bind fails with EADDRINUSE instead of sharing the port silently. The option is set afterwards,
-// and lets the other lanes join. Only a process of the same user that sets SO_REUSEPORT before its bind could still
-// join, and no WireGuard does that.
+// and lets the other lanes join.
+//
+// At the end the holder, or the only lane, has to lose the option (owner).
 //
 // Until SetSelection, the kernel chooses the lane of a datagram by a hash of addresses and ports. The group numbers
 // sockets in the order of their bind calls, so lane i is socket i.
-func openSockets(c *Config) (socks []*socket, port uint16, err error) {
-	defer func() {
-		if err != nil {
-			for _, s := range socks {
-				_ = unix.Close(s.fd)
-			}
-			socks = nil
-		}
-	}()
+func openSockets(c *Config) (*laneSockets, error) {
 	first, err := openFirst(c)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	socks = append(socks, first)
-	if port, err = first.localPort(); err != nil {
-		return socks, 0, err
+	s := &laneSockets{lanes: []*socket{first}, holder: -1}
+	ipv6 := first.family == unix.AF_INET6
+	if c.Lanes > 1 && ipv6 {
+		s.lanes, s.holder = nil, first.fd
+		err = first.receiveNothing()
 	}
-	for len(socks) < c.Lanes {
-		s, err := joinFirst(c, first, port)
-		if err != nil {
-			return socks, 0, err
-		}
-		socks = append(socks, s)
+	if err == nil {
+		s.port, err = first.localPort()
 	}
-	return socks, port, nil
+	for err == nil && len(s.lanes) < c.Lanes {
+		err = s.join(c, first)
+	}
+	if err == nil && c.Lanes > 1 && !ipv6 {
+		s.holder, err = openHolder(s.port)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
-// openFirst binds the first lane's socket. On hosts with IPv6 disabled it is an IPv4 socket.
+// openFirst binds the first socket. On hosts with IPv6 disabled it is an IPv4 socket.
 func openFirst(c *Config) (*socket, error) {
 	s, err := openBound(c, c.Port, (*socket).bind)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && !c.NoIPv6 {
@@ -58,17 +66,26 @@ func openFirst(c *Config) (*socket, error) {
 	return s, err
 }
 
-// joinFirst binds another lane's socket to the port that first holds.
-func joinFirst(c *Config, first *socket, port uint16) (*socket, error) {
-	if err := first.reusePort(); err != nil {
-		return nil, err
+// join binds the next lane's socket to the port that first holds.
+func (s *laneSockets) join(c *Config, first *socket) error {
+	if err := first.reusePort(1); err != nil {
+		return err
 	}
-	return openBound(c, port, func(s *socket, port uint16) error {
-		if err := s.reusePort(); err != nil {
-			return err
-		}
-		return s.bind(port)
-	})
+	next, err := openBound(c, s.port, (*socket).bindShared)
+	if err == nil {
+		s.lanes = append(s.lanes, next)
+	}
+	return err
+}
+
+// close closes all sockets.
+func (s *laneSockets) close() {
+	for _, l := range s.lanes {
+		_ = unix.Close(l.fd)
+	}
+	if s.holder >= 0 {
+		_ = unix.Close(s.holder)
+	}
 }
 
 func openBound(c *Config, port uint16, bind func(*socket, uint16) error) (*socket, error) {

@@ -19,8 +19,7 @@ import (
 
 // Port is an underlay.Port over UDP sockets. Its methods may be called by any goroutine.
 type Port struct {
-	port      uint16
-	family    int
+	boundPort
 	gro       bool
 	gso       bool
 	filter    bool // the filter drops trains of initiations
@@ -42,6 +41,13 @@ type Port struct {
 	// to end them.
 	opening sync.Mutex
 	config  Config // of the next source, and of send groups
+}
+
+// boundPort is the listen port.
+type boundPort struct {
+	port   uint16
+	family int
+	holder int // the descriptor of a socket that receives nothing and keeps other programs from the port, -1 for none
 }
 
 // fragmentState is about outer packets that exceed the path MTU.
@@ -98,15 +104,16 @@ func Open(c Config) (*Port, error) {
 
 // openNew is Open for new sockets.
 func openNew(c *Config) (*Port, error) {
-	socks, port, err := openSockets(c)
+	socks, err := openSockets(c)
 	if err != nil {
 		return nil, err
 	}
-	p := newPort(c, socks, port)
-	if p.secondary, err = newSecondaryPorts(p); err != nil {
-		for fd := range p.sockets {
-			_ = unix.Close(fd)
-		}
+	p := newPort(c, socks)
+	if err = p.owner(0).reusePort(0); err == nil {
+		p.secondary, err = newSecondaryPorts(p)
+	}
+	if err != nil {
+		socks.close()
 		return nil, err
 	}
 	p.openControlGroup()
@@ -115,11 +122,11 @@ func openNew(c *Config) (*Port, error) {
 
 // inherit is Open for existing sockets.
 func inherit(c *Config) (*Port, error) {
-	socks, port, err := inheritSockets(c)
+	socks, err := inheritSockets(c)
 	if err != nil {
 		return nil, err
 	}
-	p := newPort(c, socks, port)
+	p := newPort(c, socks)
 	if p.secondary, err = newSecondaryPorts(p); err != nil {
 		return nil, err
 	}
@@ -131,21 +138,22 @@ func inherit(c *Config) (*Port, error) {
 	return p, nil
 }
 
-func newPort(c *Config, socks []*socket, port uint16) *Port {
+func newPort(c *Config, socks *laneSockets) *Port {
+	first := socks.lanes[0]
 	p := &Port{
-		port: port, family: socks[0].family, gro: socks[0].gro, gso: socks[0].gso, config: c.sourceConfig(socks[0].family),
-		sources: underlay.NewSources(port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
+		boundPort: boundPort{socks.port, first.family, socks.holder}, gro: first.gro, gso: first.gso, config: c.sourceConfig(first.family),
+		sources: underlay.NewSources(socks.port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 	}
 	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernel.Uname())
 	p.paths.now, p.routed.fd = time.Now, -1
-	for _, s := range socks {
+	for _, s := range socks.lanes {
 		p.lanes = append(p.lanes, newLane(p, s.fd, c.BusyPoll))
 	}
 
-	filterErr := firstFilterError(socks)
+	filterErr := firstFilterError(socks.lanes)
 	p.filter = p.gro && filterErr == nil
 	if filterErr != nil && c.Log != nil {
-		c.Log.Warn("attaching the filter against handshake floods failed, during a flood data may be dropped at full socket buffers", "port", port, "error", filterErr)
+		c.Log.Warn("attaching the filter against handshake floods failed, during a flood data may be dropped at full socket buffers", "port", p.port, "error", filterErr)
 	}
 	p.senders.New = func() any { return newSingleSender(p) }
 	return p
@@ -276,6 +284,9 @@ func (p *Port) close() error {
 	defer p.mu.Unlock()
 	p.readLastDrops(kept)
 	errs = append(errs, p.secondary.close(), p.routed.close())
+	if p.holder >= 0 {
+		errs = append(errs, unix.Close(p.holder))
+	}
 	for fd := range p.sockets {
 		if err := unix.Close(fd); err != nil {
 			errs = append(errs, fmt.Errorf("closing a UDP socket: %w", err))

@@ -123,8 +123,17 @@ func (s *socket) bind(port uint16) error {
 	return unix.Bind(s.fd, &unix.SockaddrInet6{Port: int(port)})
 }
 
-func (s *socket) reusePort() error {
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+// bindShared binds to the wildcard address of a port whose sockets have SO_REUSEPORT.
+func (s *socket) bindShared(port uint16) error {
+	if err := s.reusePort(1); err != nil {
+		return err
+	}
+	return s.bind(port)
+}
+
+// reusePort sets SO_REUSEPORT to 1, which lets sockets that set it, too, bind the same port, or to 0.
+func (s *socket) reusePort(on int) error {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, on); err != nil {
 		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
 	}
 	return nil

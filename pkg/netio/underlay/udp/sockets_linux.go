@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -16,6 +17,7 @@ import (
 // wait in them. Their owner closes them, or passes them to Open.
 type Sockets struct {
 	Lanes   []int // descriptors, in the order of the lanes
+	Holder  []int // the descriptor that keeps other programs from the port of several lanes
 	Sources []Source
 	// Selection is the active selection, and Plans the number of its plans in the program; nil for none.
 	Selection *underlay.Selection
@@ -28,9 +30,9 @@ type Source struct {
 	FD   int
 }
 
-// FDs yields all descriptors: those of the lanes, then those of the sources.
+// FDs yields all descriptors: those of the lanes, the holder, then those of the sources.
 func (s *Sockets) FDs(yield func(fd int) bool) {
-	for _, fd := range s.Lanes {
+	for _, fd := range slices.Concat(s.Lanes, s.Holder) {
 		if !yield(fd) {
 			return
 		}
@@ -73,6 +75,13 @@ func (p *Port) Keep() (s *Sockets, err error) {
 		}
 		s.Lanes = append(s.Lanes, fd)
 	}
+	if p.holder >= 0 {
+		fd, err := duplicate(p.holder)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.Holder = []int{fd}
+	}
 	for i := 1; i < p.sources.Len(); i++ {
 		fd, err := duplicate(p.sources.Handle(i))
 		if err != nil {
@@ -97,25 +106,51 @@ var errForeignSocket = errors.New("not a UDP socket of this port")
 
 // inheritSockets takes over the sockets of another Port, after it has checked each of them. After an error the caller
 // still owns them.
-func inheritSockets(c *Config) (socks []*socket, port uint16, err error) {
+func inheritSockets(c *Config) (*laneSockets, error) {
 	if len(c.Sockets.Lanes) != c.Lanes {
-		return nil, 0, fmt.Errorf("taking over the sockets of %d lanes for a port with %d lanes", len(c.Sockets.Lanes), c.Lanes)
+		return nil, fmt.Errorf("taking over the sockets of %d lanes for a port with %d lanes", len(c.Sockets.Lanes), c.Lanes)
 	}
+	all := &laneSockets{holder: -1, port: c.Port}
 	for i, fd := range c.Sockets.Lanes {
 		s, bound, err := inheritSocket(c, fd)
-		if err == nil && (i > 0 && (bound != port || s.family != socks[0].family) || c.Port != 0 && bound != c.Port) {
+		if err == nil && (all.port != 0 && bound != all.port || i > 0 && s.family != all.lanes[0].family) {
 			err = errForeignSocket
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("taking over the socket of lane %d: %w", i, err)
+			return nil, fmt.Errorf("taking over the socket of lane %d: %w", i, err)
 		}
-		socks, port = append(socks, s), bound
+		all.lanes, all.port = append(all.lanes, s), bound
 	}
-	return socks, port, nil
+	for _, fd := range c.Sockets.Holder {
+		s, bound, err := identify(fd)
+		if err == nil && (bound != all.port || s.family != all.lanes[0].family) {
+			err = errForeignSocket
+		}
+		if err != nil {
+			return nil, fmt.Errorf("taking over the holder of the port: %w", err)
+		}
+		all.holder = fd
+	}
+	return all, nil
 }
 
 // inheritSocket sets the options of an existing socket.
 func inheritSocket(c *Config, fd int) (*socket, uint16, error) {
+	s, bound, err := identify(fd)
+	if err != nil {
+		return nil, 0, err
+	}
+	if s.family == unix.AF_INET {
+		c.NoIPv6 = true
+	}
+	if err := s.configure(c); err != nil {
+		return nil, 0, err
+	}
+	return s, bound, nil
+}
+
+// identify finds out about an existing socket.
+func identify(fd int) (*socket, uint16, error) {
 	s := &socket{fd: fd, bound: true}
 	for option, want := range map[int]int{unix.SO_TYPE: unix.SOCK_DGRAM, unix.SO_PROTOCOL: unix.IPPROTO_UDP} {
 		if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {
@@ -126,17 +161,8 @@ func inheritSocket(c *Config, fd int) (*socket, uint16, error) {
 	if s.family, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || s.family != unix.AF_INET && s.family != unix.AF_INET6 {
 		return nil, 0, errors.Join(errForeignSocket, err)
 	}
-	if s.family == unix.AF_INET {
-		c.NoIPv6 = true
-	}
 	bound, err := s.localPort()
-	if err != nil {
-		return nil, 0, err
-	}
-	if err := s.configure(c); err != nil {
-		return nil, 0, err
-	}
-	return s, bound, nil
+	return s, bound, err
 }
 
 // inheritSources takes over the sources of another Port, in their order, and its selection.

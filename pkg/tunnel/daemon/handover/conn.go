@@ -62,8 +62,9 @@ const (
 	Timeout = 20 * time.Second
 	// maxFDsPerMessage is how many descriptors are sent in one message (SCM_MAX_FD is 253).
 	maxFDsPerMessage = 200
-	// maxDescriptors is the maximum number of descriptors that are sent at once: the state, the control socket, one for each lane, and the source ports.
-	maxDescriptors = 2 + config.MaxLanes + underlay.MaxSources
+	// maxDescriptors is the maximum number of descriptors that are sent at once: the state, the control socket, one for each lane, the holder of the
+	// listen port, and the source ports.
+	maxDescriptors = 3 + config.MaxLanes + underlay.MaxSources
 )
 
 // Conn is the connection between predecessor and successor. It is for one goroutine at a time, except for Close.
@@ -348,8 +349,9 @@ func (c Conn) receiveFile(timeout time.Duration) ([]byte, []int, error) {
 // assignSockets is the inverse of what SendTunnel does. The number of descriptors must match the state.
 func (t *Tunnel) assignSockets(fds []int) {
 	t.ControlFD, fds = fds[0], fds[1:]
-	t.Sockets = udp.Sockets{Lanes: fds[:t.Lanes], Selection: t.Selection, Plans: t.Plans}
-	for i, fd := range fds[t.Lanes:] {
+	lanes, fds := fds[:t.Lanes], fds[t.Lanes:]
+	t.Sockets = udp.Sockets{Lanes: lanes, Holder: fds[:t.Holders], Selection: t.Selection, Plans: t.Plans}
+	for i, fd := range fds[t.Holders:] {
 		t.Sockets.Sources = append(t.Sockets.Sources, udp.Source{Port: t.Sources[i], FD: fd})
 	}
 }

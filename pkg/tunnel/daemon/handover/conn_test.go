@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
@@ -152,6 +153,24 @@ func TestSuccessorGetsRoundsThenTheTunnelThenCounters(t *testing.T) {
 	}
 	if diff := cmp.Diff(counters, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestSocketsKeepTheirRoles numbers descriptors in the order in which SendTunnel sends them.
+func TestSocketsKeepTheirRoles(t *testing.T) {
+	for _, holder := range [][]int{nil, {12}} {
+		want := udp.Sockets{Lanes: []int{10, 11}, Holder: holder, Sources: []udp.Source{{Port: 61000, FD: 13}, {Port: 61001, FD: 14}}}
+		tunnel, fds := Tunnel{State: State{Queues: 2, Lanes: 2, Holders: len(holder), Sources: []uint16{61000, 61001}}}, []int{9}
+		for fd := range want.FDs {
+			fds = append(fds, fd)
+		}
+		if n := tunnel.sockets(); n != len(fds) {
+			t.Fatalf("a successor expects %d descriptors, got %d", n, len(fds))
+		}
+		tunnel.assignSockets(fds)
+		if diff := cmp.Diff(want, tunnel.Sockets, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(want, "Selection")); diff != "" || tunnel.ControlFD != 9 {
+			t.Errorf("control socket %d, -want +got:\n%s", tunnel.ControlFD, diff)
+		}
 	}
 }
 

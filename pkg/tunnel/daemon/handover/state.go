@@ -23,7 +23,7 @@ import (
 // Version is the version of the handover format and protocol. Daemons of different versions cannot hand over to each other: the
 // predecessor keeps the tunnel. The successor opens the queues while the predecessor still reads them, so daemons of one version set the same
 // offloads.
-const Version = 3
+const Version = 4
 
 // ErrVersion is the error for another process with a different Version.
 var ErrVersion = errors.New("the other daemon has an incompatible handover version")
@@ -65,12 +65,13 @@ func (t *Tunnel) CloseFDs() error {
 }
 
 // State describes a tunnel without its descriptors. Those are sent after it: with a snapshot the TUN queues, with a stopped tunnel the control
-// socket, the sockets of the lanes, and the sockets of the source ports. It holds secrets.
+// socket, the sockets of the lanes, the one that holds the listen port, and the sockets of the source ports. It holds secrets.
 type State struct {
 	Name    string   `json:"name"`
 	Queues  int      `json:"queues"`
 	Steered bool     `json:"steered"`
 	Lanes   int      `json:"lanes"`   // with a socket; 0 while the interface is down
+	Holders int      `json:"holders"` // 1 if a socket keeps other programs from the listen port, else 0
 	Sources []uint16 `json:"sources"` // ports
 	// Selection is the socket selection in force. Its first Plans port plans are loaded.
 	Selection *underlay.Selection `json:"selection"`
@@ -88,7 +89,7 @@ func (s *State) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "handover
 func (s *State) LogValue() slog.Value { return slog.StringValue("handover state") }
 
 // sockets returns how many descriptors follow the state of a stopped tunnel.
-func (s *State) sockets() int { return 1 + s.Lanes + len(s.Sources) }
+func (s *State) sockets() int { return 1 + s.Lanes + s.Holders + len(s.Sources) }
 
 // plainState is State without its methods, for encoding/json.
 type plainState State
@@ -146,7 +147,7 @@ func checkVersion(b []byte) error {
 
 func (s *State) valid() bool {
 	ok := s.Name != "" && s.Queues >= 1 && s.Queues <= config.MaxLanes && (s.Lanes == 0 || s.Lanes == s.Queues) &&
-		len(s.Sources) <= underlay.MaxSources && s.Plans >= 0
+		(s.Holders == 0 || s.Holders == 1 && s.Lanes > 1) && len(s.Sources) <= underlay.MaxSources && s.Plans >= 0
 	if s.Selection == nil {
 		return ok && s.Plans == 0
 	}

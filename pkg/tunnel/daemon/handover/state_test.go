@@ -35,7 +35,7 @@ func example() *State {
 		}},
 	}
 	return &State{
-		Name: "wg0", Queues: 2, Steered: true, Lanes: 2, Sources: []uint16{61000, 61001}, Plans: 1,
+		Name: "wg0", Queues: 2, Steered: true, Lanes: 2, Holders: 1, Sources: []uint16{61000, 61001}, Plans: 1,
 		Selection: &underlay.Selection{First: 1, Last: 2, Plans: []underlay.Plan{{From: netip.MustParseAddr("192.0.2.1"), Ports: []uint16{1}}}},
 		Device:    state,
 	}
@@ -76,6 +76,7 @@ func TestMalformedStateIsRefused(t *testing.T) {
 		"no name":                 func(s *State) { s.Name = "" },
 		"no queue":                func(s *State) { s.Queues, s.Lanes = 0, 0 },
 		"queues and lanes":        func(s *State) { s.Lanes = 1 },
+		"a holder without lanes":  func(s *State) { s.Lanes = 0 },
 		"too many sources":        func(s *State) { s.Sources = make([]uint16, underlay.MaxSources+1) },
 		"plans without selection": func(s *State) { s.Selection = nil },
 		"a plan without address":  func(s *State) { s.Selection.Plans[0].From = netip.Addr{} },
