@@ -4,8 +4,7 @@
  * classify (XDP): runs in front of ropewalk's receiver. It decides for each packet to the listen port:
  *
  * - A data message goes to the AF_XDP socket of its receive queue.
- * - Without such a socket, or if the frame does not fit it, it goes to the CPU of its flow if a cpumap is configured,
- *   else up the stack.
+ * - Without such a socket, or if the frame does not fit it, it goes up the stack.
  * - Handshakes, cookie replies and keepalives go up the stack.
  * - Initiations beyond the rate limits are dropped (ratelimit.h).
  * - With check_indices, data messages with an unknown receiver index are dropped if they come from a peer's endpoint. From
@@ -34,7 +33,6 @@
  */
 
 #include "include/classify_maps.h"
-#include "include/flow_hash.h"
 #include "include/parse.h"
 #include "include/ratelimit.h"
 #include "include/wireguard.h"
@@ -58,43 +56,6 @@ INLINE int fits_socket(struct xdp_md *xdp, const struct outer *o, u32 len)
 	if (multi_buffer)
 		frame = bpf_xdp_get_buff_len(xdp);
 	return frame <= max_frame && o->udp_offset + len <= frame;
-}
-
-/*
- * Returns the CPU of an outer flow. Adjacent source ports, as lanes have them, get adjacent entries of cpu_table. The
- * hash of the address chooses the first entry, so that peers usually start at different ones.
- */
-INLINE u32 choose_cpu(const struct outer *o)
-{
-	be32 source[4] = {};
-	u64 entry;
-
-	outer_src(o, source);
-	entry = mix(mix((u64)source[0].raw << 32 | source[1].raw) + ((u64)source[2].raw << 32 | source[3].raw)) >> 32;
-	entry = (entry + host16(o->udp->ports.src)) % cpu_entries;
-	/* Hides the range from the compiler, which would else omit the mask below that the verifier needs. */
-	__asm__ volatile("" : "+r"(entry));
-	return cpu_table[entry & (CLASSIFY_CPU_ENTRIES - 1)];
-}
-
-/*
- * Returns whether the checksum covers only the pseudo-header, because the rest was left to the device
- * (CHECKSUM_PARTIAL). A cpumap passes on the frame without that skb flag. One in 65,536 complete checksums looks the
- * same.
- */
-INLINE int is_checksum_partial(const struct outer *o)
-{
-	be32 words[8] = {};
-	u64 sum = (u64)PROTO_UDP << 8; /* as a little-endian load reads it */
-
-	outer_src(o, words); /* the prefix of a mapped IPv4 address adds 0xffff, which is zero in this sum */
-	outer_dst(o, words + 4);
-	sum += o->udp->len.raw;
-	for (int i = 0; i < 8; i++)
-		sum += words[i].raw;
-	for (int i = 0; i < 3; i++)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return o->udp->checksum.raw == sum;
 }
 
 /* Returns whether no peer can have the source address. They go to the stack, which drops most of them. */
@@ -136,10 +97,6 @@ INLINE int classify_data(struct xdp_md *xdp, const struct outer *o, u32 index)
 	fits = fits_socket(xdp, o, len);
 	if (fits && bpf_redirect_map(&xsks, xdp->rx_queue_index, XDP_PASS) == XDP_REDIRECT)
 		return redirected(CLASSIFY_SOCKET);
-	if (cpu_entries && checksum_partial && is_checksum_partial(o))
-		return pass(CLASSIFY_CHECKSUM_PARTIAL);
-	if (cpu_entries && bpf_redirect_map(&cpus, choose_cpu(o), XDP_PASS) == XDP_REDIRECT)
-		return redirected(CLASSIFY_CPUMAP);
 	return pass(fits ? CLASSIFY_NO_SOCKET : CLASSIFY_TOO_LONG);
 }
 

@@ -8,7 +8,6 @@
  */
 enum classify_event {
 	CLASSIFY_SOCKET,           // data messages redirected to the AF_XDP socket of their receive queue
-	CLASSIFY_CPUMAP,           // data messages redirected to the CPU of their flow (cpumap), where the kernel receives them
 	CLASSIFY_NO_SOCKET,        // data messages passed to the kernel: their receive queue has no AF_XDP socket
 	CLASSIFY_TOO_LONG,         // data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete
 	CLASSIFY_KEEPALIVE,        // keepalives passed to the kernel
@@ -19,7 +18,6 @@ enum classify_event {
 	CLASSIFY_MALFORMED,        // packets passed to the kernel: the UDP length is invalid
 	CLASSIFY_MARTIAN,          // data messages passed to the kernel: no peer can have their source address
 	CLASSIFY_UNKNOWN_INDEX,    // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
-	CLASSIFY_CHECKSUM_PARTIAL, // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
 	CLASSIFY_EVENTS,
 };
 

@@ -9,7 +9,6 @@
 /* Configuration and maps of the classify program. Nothing is pinned: all ends with the process that loaded it. */
 enum {
 	CLASSIFY_QUEUES = 256, /* packets of further receive queues go up the stack */
-	CLASSIFY_CPU_ENTRIES = 256,
 	CLASSIFY_ADDRESSES = 1024,
 	CLASSIFY_INDICES = 65536,
 	CLASSIFY_SOURCES = 16384,
@@ -26,15 +25,8 @@ volatile const u32 max_frame = 0xffffffff;
 /* Whether sockets accept frames of several buffers. The program then needs Linux 5.18. */
 volatile const u8 multi_buffer;
 
-/* Whether only data messages with a receiver index of the indices map go to sockets and to the cpumap. */
+/* Whether only data messages with a receiver index of the indices map go to sockets. */
 volatile const u8 check_indices;
-
-/* The CPUs of flows whose receive queue has no socket, and the number of valid entries; 0: no cpumap. */
-volatile const u32 cpu_entries;
-volatile const u16 cpu_table[CLASSIFY_CPU_ENTRIES];
-
-/* Whether packets may arrive with their checksum left to the device, as from the other end of a veth. */
-volatile const u8 checksum_partial;
 
 /*
  * Rate limits (ratelimit.h): emission interval and tolerance in nanoseconds. An interval of 0 is no limit. source: of each source,
@@ -74,14 +66,6 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, u32);
 } xsks SEC(".maps");
-
-/* By CPU number. Go sets max_entries to the number of CPUs. The value is the length of the CPU's queue in frames. */
-struct {
-	UINT(type, BPF_MAP_TYPE_CPUMAP);
-	UINT(max_entries, 1);
-	TYPE(key, u32);
-	TYPE(value, u32);
-} cpus SEC(".maps");
 
 /* Receiver indices of this host's sessions and handshakes. */
 struct {
@@ -189,7 +173,7 @@ INLINE int pass(enum classify_event event)
 	return XDP_PASS;
 }
 
-/* Counts a packet that was redirected to a socket or CPU. */
+/* Counts a packet that was redirected to a socket. */
 INLINE int redirected(enum classify_event event)
 {
 	pass(event);

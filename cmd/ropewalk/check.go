@@ -18,7 +18,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 func newCheckCmd() *cobra.Command {
@@ -75,11 +74,6 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 // hostWarnings returns warnings about settings that do not fit the host with the file system root.
 func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 	conf := &f.Interface
-	if conf.ReceiveCPUs != nil {
-		if absent := absentCPUs(root, conf.ReceiveCPUs.List); len(absent) > 0 {
-			warnings = append(warnings, fmt.Sprintf("Warning: RxCPUs: this host has no CPU %s, so the whole list is ignored", config.FormatCPUs(absent)))
-		}
-	}
 	if conf.Table != "" && conf.Table != "auto" && conf.Table != "off" {
 		if _, err := hostnet.TableNumber(root, conf.Table); err != nil {
 			warnings = append(warnings, fmt.Sprintf("Warning: Table: %v", err))
@@ -94,23 +88,6 @@ func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
 		return nil
 	}
 	return []string{"Warning: `ropewalk up` fails on this host: " + quick.ErrNoResolvconf.Error()}
-}
-
-// maxCPUs is more than any kernel's limit (NR_CPUS).
-const maxCPUs = 8192
-
-// absentCPUs returns the CPUs that the host with the file system root cannot have, now or after hotplug. It returns none if that cannot
-// be read.
-func absentCPUs(root fs.FS, cpus []int) []int {
-	text, err := fs.ReadFile(root, "sys/devices/system/cpu/possible")
-	if err != nil {
-		return nil
-	}
-	possible, ok := config.ParseCPUs(string(text), maxCPUs)
-	if !ok {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(cpus), func(cpu int) bool { return slices.Contains(possible, cpu) })
 }
 
 // lookupTimeout bounds the lookups of all endpoints of a file.

@@ -32,15 +32,13 @@ func TestCheckWarnsOfDNSWithoutResolvconf(t *testing.T) {
 	}
 }
 
-// TestCheckUsesFilesOfItsRoot has a CPU and a routing table that only the host under the root has.
+// TestCheckUsesFilesOfItsRoot has a routing table that only the host under the root has.
 func TestCheckUsesFilesOfItsRoot(t *testing.T) {
 	root := t.TempDir()
-	for path, text := range map[string]string{"sys/devices/system/cpu/possible": "0-1023\n", "etc/iproute2/rt_tables": "7 of-the-root\n"} {
-		path = filepath.Join(root, path)
-		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		expect.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	}
-	f := &conffile.File{Interface: conffile.Interface{Table: "of-the-root", ReceiveCPUs: &config.ReceiveCPUs{List: []int{1023}}}}
+	path := filepath.Join(root, "etc/iproute2/rt_tables")
+	expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	expect.NoError(t, os.WriteFile(path, []byte("7 of-the-root\n"), 0o600))
+	f := &conffile.File{Interface: conffile.Interface{Table: "of-the-root"}}
 	if got := hostWarnings(os.DirFS(root), f); len(got) > 0 {
 		t.Errorf("got %q, want none", got)
 	}

@@ -148,8 +148,6 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return []string{"off", "auto"}, noFiles
 	case "underlay":
 		return []string{"auto", "udp", "xdp"}, noFiles
-	case "rx-cpus":
-		return []string{"off", "auto"}, noFiles
 	case "outer-fragments":
 		return []string{"off", "on"}, noFiles
 	case "persistent-keepalive", "fwmark":

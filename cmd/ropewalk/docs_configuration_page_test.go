@@ -45,8 +45,8 @@ A comment ` + "`# Name = laptop`" + ` above or in a ` + "`[Peer]`" + ` names the
 The name appears in ` + "`show`, `top`, `flows`" + `, the log and the metric ` + "`ropewalk_peer_info`" + `; ` + "`wg`" + ` never sees it, and ` + "`ropewalk save`" + ` keeps it.
 
 The column *change* names the command that applies a changed key to a running tunnel: *reload* is ` + "`ropewalk reload wg0`, which keeps" + `
-sessions; *restart* is ` + "`ropewalk down wg0` and `ropewalk up wg0`. `ropewalk set` changes wg's keys, `Spread`, `SpreadPorts`, `Underlay`" + `
-and ` + "`RxCPUs` of a running tunnel without the file. Lanes and spread are explained in the [glossary](glossary.md)." + `
+sessions; *restart* is ` + "`ropewalk down wg0` and `ropewalk up wg0`. `ropewalk set` changes wg's keys, `Spread`, `SpreadPorts`" + `
+and ` + "`Underlay` of a running tunnel without the file. Lanes and spread are explained in the [glossary](glossary.md)." + `
 `
 
 const commandsHead = `

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 func newReloadCmd() *cobra.Command {
@@ -63,10 +62,8 @@ func withPresentKey(dir uapi.Dir, i quick.Interface) quick.Interface {
 }
 
 func reload(cmd *cobra.Command, r *quick.Runner, i quick.Interface) error {
-	return withDaemon(r.Sockets, i.Name, func(c *uapi.Client) error {
-		var dev config.Device
-		i.File.Interface.AddOwnSettings(&dev)
-		return explainUnderlay(c, &dev, r.Reload(cmd.Context(), i))
+	return withDaemon(r.Sockets, i.Name, func(*uapi.Client) error {
+		return r.Reload(cmd.Context(), i)
 	})
 }
 

@@ -160,9 +160,6 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if err := o.underlay.check(); err != nil {
-		return err
-	}
 	o.underlay.warn(log)
 	return serve(ctx, log, tunnel, o)
 }
@@ -181,8 +178,8 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		ReceiveCPUs: o.underlay.cpus, OuterFragments: o.underlay.fragments,
-		StateDir: quick.DefaultRunDir, Log: log, Level: level,
+		OuterFragments: o.underlay.fragments,
+		StateDir:       quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},

@@ -38,7 +38,7 @@ func TestDaemonGetsFlagsOfItsParent(t *testing.T) {
 	given := []string{
 		"-d", "--lanes", "3", "--nice", "-5", "--workers", "auto", "--mtu=1380", "--spread", "on", "--spread-ports", "62000-62063", "--spray", "4",
 		"--log-level", "debug", "--log-format", "json", "--metrics", "127.0.0.1:9820", "--metrics-per-peer", "off", "--metrics-config", "web.yml",
-		"--underlay", "udp", "--underlay-device", "eth1", "--rx-cpus", "0-3,8", "--outer-fragments", "on",
+		"--underlay", "udp", "--underlay-device", "eth1", "--outer-fragments", "on",
 	}
 	parent, child := newRunCmd(), newRunCmd()
 	expect.NoError(t, parent.ParseFlags(given))

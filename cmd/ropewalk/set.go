@@ -29,7 +29,6 @@ func newSetCmd() *cobra.Command {
 			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not in wg)\n" +
 			"  spray off|auto|N        as `ropewalk run --spray` (not in wg)\n" +
 			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
-			"  rx-cpus off|auto|LIST   as `ropewalk run --rx-cpus` (not in wg)\n" +
 			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +
 			"Settings of a peer, which is added if it does not exist:\n" +
 			"  peer KEY                selects the peer for the keywords after it\n" +
@@ -80,7 +79,7 @@ func set(cmd *cobra.Command, dir uapi.Dir, name string, words []string) error {
 	}
 	warn(cmd, warnings)
 	return withStartingDaemon(cmd.Context(), dir, name, func(c *uapi.Client) error {
-		err := explainUnderlay(c, &dev, c.Configure(dev))
+		err := c.Configure(dev)
 		var current show.Stats
 		if err == nil && dev.Spray != nil && c.Stats(&current) == nil && current.Spread != nil {
 			warnOfSpray(cmd, current.Spread.Mode, current.Spread.Spray)

@@ -53,7 +53,6 @@ func keywords() []keyword {
 		{name: "spread-ports", set: file(setSpreadPorts)},
 		{name: "spray", set: file(setSpray)},
 		{name: "underlay", set: file(setUnderlay)},
-		{name: "rx-cpus", set: file(setReceiveCPUs)},
 		{name: "outer-fragments", set: file(setOuterFragments)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {

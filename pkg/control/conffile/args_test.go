@@ -76,10 +76,10 @@ func TestLastAllowedIPsListDecidesReplaceOrModify(t *testing.T) {
 }
 
 func TestSetAcceptsRopewalkKeywords(t *testing.T) {
-	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "udp", "rx-cpus", "auto"}
+	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "udp"}
 	dev, _, err := ParseArgs(t.Context(), words, NewResolver(ResolverConfig{}))
 	want := config.Device{
-		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP), ReceiveCPUs: &config.ReceiveCPUs{Auto: true},
+		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP),
 	}
 	if diff := cmp.Diff(want, dev, exact); diff != "" || err != nil {
 		t.Error(err, diff)
@@ -102,7 +102,6 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 		{[]string{"peer", "x"}, `peer: want a base64 key of 44 characters, got "x"`},
 		{[]string{"private-key", absent}, "private-key: want a file with one base64 key, or an empty one for none; \"" + absent + "\": no such file or directory"},
 		{[]string{"private-key", secret}, "private-key: want the name of a file with the key, because arguments are visible in process lists; got a key"},
-		{[]string{"rx-cpus", "all"}, `rx-cpus: want "off", "auto" or a list of CPUs such as 0-3,8, got "all"`},
 		{[]string{"underlay", "tcp"}, `underlay: want "auto", "udp" or "xdp", got "tcp"`},
 		{[]string{"spread", "often"}, `spread: want "auto", "off" or "on", got "often"`},
 	} {
@@ -114,7 +113,7 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 }
 
 func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
-	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "rx-cpus", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
+	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
 	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name"}
@@ -128,7 +127,7 @@ func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
 
 func FuzzSetWords(f *testing.F) {
 	f.Add("peer " + publicKey.Base64() + " allowed-ips +10.0.0.0/8,-::/0 endpoint [::1]:5 remove")
-	f.Add("listen-port 5 fwmark off spread on spread-ports 2000-3000 underlay udp rx-cpus 0-3")
+	f.Add("listen-port 5 fwmark off spread on spread-ports 2000-3000 underlay udp")
 	f.Add("peer x")
 	resolve := NewResolver(ResolverConfig{IP: func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no names here") }})
 	f.Fuzz(func(t *testing.T, line string) {

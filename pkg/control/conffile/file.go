@@ -51,7 +51,6 @@ type Interface struct {
 	SpreadPorts    *spread.Ports // valid for config.CheckPorts
 	Spray          *config.Spray
 	Underlay       *config.UnderlayMode
-	ReceiveCPUs    *config.ReceiveCPUs
 	OuterFragments *config.OuterFragments
 	Metrics        string // host:port to serve metrics at, "" for none
 }
@@ -59,7 +58,7 @@ type Interface struct {
 // AddOwnSettings stores the settings that only ropewalk has, and that can change while a tunnel runs, in dev.
 func (i *Interface) AddOwnSettings(dev *config.Device) {
 	dev.Spray = i.Spray
-	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.ReceiveCPUs, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.ReceiveCPUs, i.OuterFragments
+	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.OuterFragments
 }
 
 // Peer holds the keys of one [Peer] section.

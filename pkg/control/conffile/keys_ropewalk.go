@@ -42,11 +42,6 @@ func ropewalkKeys() []key {
 			defaultValue: "`auto`",
 			about:        "How data messages are sent and received: UDP sockets, AF_XDP, or `auto` by the network device. [Underlay](underlay.md).",
 		}},
-		{name: "RxCPUs", quick: true, set: setReceiveCPUs, doc: doc{
-			values:       "`off`, `auto`, a list as `0-3,8`",
-			defaultValue: "`off`",
-			about:        "CPUs over which the kernel distributes received datagrams, by source port, for UDP sockets. [Receive CPUs](underlay.md#receive-cpus).",
-		}},
 		{name: "OuterFragments", quick: true, set: setOuterFragments, doc: doc{
 			values:       "`off`, `on`",
 			defaultValue: "`off`",
@@ -105,15 +100,6 @@ func setUnderlay(p *parser, value string) string {
 	return ""
 }
 
-func setReceiveCPUs(p *parser, value string) string {
-	cpus, err := config.ParseReceiveCPUs(value)
-	if err != nil {
-		return `"off", "auto" or a list of CPUs such as 0-3,8`
-	}
-	p.file.Interface.ReceiveCPUs, p.cpusLine = &cpus, p.number
-	return ""
-}
-
 func setOuterFragments(p *parser, value string) string {
 	mode, err := config.ParseOuterFragments(value)
 	if err != nil {
@@ -148,16 +134,6 @@ func (p *parser) checkPorts() {
 	}
 }
 
-// checkReceiveCPUs reports RxCPUs together with an underlay that does not use them.
-func (p *parser) checkReceiveCPUs() {
-	conf := &p.file.Interface
-	if conf.Underlay != nil && conf.ReceiveCPUs != nil && config.CheckReceiveCPUs(*conf.Underlay, *conf.ReceiveCPUs) != nil {
-		p.errs = append(p.errs, &LineError{
-			File: p.name, Line: p.cpusLine, Key: "RxCPUs", Want: `"off" with Underlay = xdp`, Got: strconv.Quote(conf.ReceiveCPUs.String()),
-		})
-	}
-}
-
 func formatRopewalk(b *bufio.Writer, i *Interface) {
 	if i.Spread != nil {
 		fmt.Fprintf(b, "Spread = %v\n", *i.Spread)
@@ -173,9 +149,6 @@ func formatRopewalk(b *bufio.Writer, i *Interface) {
 	}
 	if i.Underlay != nil {
 		fmt.Fprintf(b, "Underlay = %v\n", *i.Underlay)
-	}
-	if i.ReceiveCPUs != nil {
-		fmt.Fprintf(b, "RxCPUs = %v\n", *i.ReceiveCPUs)
 	}
 	if i.OuterFragments != nil {
 		fmt.Fprintf(b, "OuterFragments = %v\n", *i.OuterFragments)

@@ -48,7 +48,6 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p.endPeer()
 	p.names.end(&p)
 	p.checkPorts()
-	p.checkReceiveCPUs()
 	p.checkMTU()
 	if len(p.errs) > 0 {
 		return nil, p.errs
@@ -121,7 +120,6 @@ type parser struct {
 	number    int  // of the line
 	peerLine  int  // the line of the last [Peer]
 	hasKey    bool // the last [Peer] has its PublicKey
-	cpusLine  int  // the line of the last RxCPUs
 	portsLine int  // the line of the last SpreadPorts
 	mtuLine   int  // the line of the last MTU
 	names     nameComments

@@ -38,7 +38,7 @@ func parse(t testing.TB, text string, dialect Dialect) *File {
 }
 
 // ownLines are those that wg-quick does not have.
-const ownLines = "SPREAD = Off # ours\n lanes=4\nSpreadPorts = 2000-3000\nUnderlay = UDP\nrxcpus = 0-1,3\nMetrics = [::1]:9820\nSpread=\n"
+const ownLines = "SPREAD = Off # ours\n lanes=4\nSpreadPorts = 2000-3000\nUnderlay = UDP\nMetrics = [::1]:9820\nSpread=\n"
 
 // full has every key, in odd but legal spellings.
 var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
@@ -62,7 +62,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 			DNSSearch: []string{"corp.example"}, MTU: 1420, Table: "off", SaveConfig: true,
 			PreUp: []string{"echo 'a  b' = c"}, PostUp: []string{"one", "two"}, PreDown: []string{"x"}, PostDown: []string{"y"},
 			Spread: new(config.SpreadOff), Lanes: 4, SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
-			Underlay: new(config.UnderlayUDP), ReceiveCPUs: &config.ReceiveCPUs{List: []int{0, 1, 3}}, Metrics: "[::1]:9820",
+			Underlay: new(config.UnderlayUDP), Metrics: "[::1]:9820",
 		},
 		Peers: []Peer{{
 			PublicKey: publicKey, PresharedKey: &psk, Endpoint: "vpn.example.com:51820", Keepalive: new(uint16(0)),
@@ -168,21 +168,19 @@ func TestSmallMTUIsAMistakeWithIPv6Addresses(t *testing.T) {
 
 func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 	for in, want := range map[string]string{
-		"Spread = sometimes":                         `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
-		"RxCPUs = 3-1":                               `wg0.conf:2: RxCPUs: want "off", "auto" or a list of CPUs such as 0-3,8, got "3-1"`,
-		"RxCPUs = auto\nUnderlay = xdp":              `wg0.conf:2: RxCPUs: want "off" with Underlay = xdp, got "auto"`,
-		"Underlay = dpdk":                            `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
-		"Metrics = 9820":                             `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "9820"`,
-		"Metrics = ::1:9820":                         `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "::1:9820"`,
-		"Metrics = host:http":                        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "host:http"`,
-		"Metrics = my host:9":                        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "my host:9"`,
-		"lanes = 0":                                  `wg0.conf:2: Lanes: want 1-256, got "0"`,
-		"Lanes = 257":                                `wg0.conf:2: Lanes: want 1-256, got "257"`,
-		"Lanes = all":                                `wg0.conf:2: Lanes: want 1-256, got "all"`,
-		"spreadports = 61000":                        `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
-		"SpreadPorts = 80-90":                        `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
-		"SpreadPorts = 61002-61001":                  `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
-		"SpreadPorts = 2000-3000\nListenPort = 2500": `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
+		"Spread = sometimes":        `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
+		"Underlay = dpdk":           `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
+		"Metrics = 9820":            `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "9820"`,
+		"Metrics = ::1:9820":        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "::1:9820"`,
+		"Metrics = host:http":       `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "host:http"`,
+		"Metrics = my host:9":       `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "my host:9"`,
+		"lanes = 0":                 `wg0.conf:2: Lanes: want 1-256, got "0"`,
+		"Lanes = 257":               `wg0.conf:2: Lanes: want 1-256, got "257"`,
+		"Lanes = all":               `wg0.conf:2: Lanes: want 1-256, got "all"`,
+		"spreadports = 61000":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
+		"SpreadPorts = 80-90":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
+		"SpreadPorts = 61002-61001": `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
+		"SpreadPorts = 2000-3000\nListenPort = 2500":                    `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
 		"ListenPort = 2500\nSpreadPorts = 1-2\nSpreadPorts = 2000-2500": "wg0.conf:3: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got \"1-2\"\nwg0.conf:4: SpreadPorts: want a range without the ListenPort, 2500, got \"2000-2500\"",
 		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: belongs in [Interface]`,
 	} {
@@ -199,7 +197,7 @@ func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 }
 
 func TestRopewalkKeysAreUnknownInWGDialect(t *testing.T) {
-	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000", "Underlay = udp", "RxCPUs = 0-3", "Metrics = :9820"} {
+	for _, line := range []string{"Spread = on", "Lanes = 4", "SpreadPorts = 2000-3000", "Underlay = udp", "Metrics = :9820"} {
 		if _, err := Parse("f", strings.NewReader("[Interface]\n"+line), WG); err == nil {
 			t.Errorf("%q is accepted", line)
 		}

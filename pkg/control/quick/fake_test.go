@@ -194,9 +194,6 @@ func (d *fakeDevice) configureOwn(dev config.Device) {
 	}
 	assign(&r.Spread.Spray, dev.Spray)
 	assign(&r.Path.Mode, dev.Underlay)
-	if dev.ReceiveCPUs != nil {
-		r.Path.ReceiveCPUs = &config.ReceiveCPUsReport{Mode: *dev.ReceiveCPUs}
-	}
 	assign(r.OuterFragments, dev.OuterFragments)
 }
 

@@ -70,9 +70,6 @@ func daemonFlags(conf *conffile.Interface, metrics string) []string {
 	if conf.Underlay != nil {
 		flags = append(flags, "--underlay", conf.Underlay.String())
 	}
-	if conf.ReceiveCPUs != nil {
-		flags = append(flags, "--rx-cpus", conf.ReceiveCPUs.String())
-	}
 	if conf.OuterFragments != nil {
 		flags = append(flags, "--outer-fragments", conf.OuterFragments.String())
 	}

@@ -71,9 +71,9 @@ ip -4 route add 10.8.0.0/16 dev wg0`,
 		},
 		{
 			name: "ropewalk keys", facts: facts,
-			file: "[Interface]\nSpreadPorts=2000-3000\nLanes=4\nUnderlay=udp\nRxCPUs=3,2\nMetrics=:9820\nSpread=OFF\n",
+			file: "[Interface]\nSpreadPorts=2000-3000\nLanes=4\nUnderlay=udp\nMetrics=:9820\nSpread=OFF\n",
 			want: `
-ropewalk run --lanes 4 --spread off --spread-ports 2000-3000 --underlay udp --rx-cpus 2-3 --metrics :9820 wg0
+ropewalk run --lanes 4 --spread off --spread-ports 2000-3000 --underlay udp --metrics :9820 wg0
 wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)
 ip link set mtu 1320 up dev wg0`,
 		},

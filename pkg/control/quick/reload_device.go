@@ -29,7 +29,6 @@ func deviceKeys(dev *config.Device) []deviceKey {
 		keyOf("SpreadPorts", &dev.SpreadPorts, spread.DefaultPorts),
 		keyOf("Spray", &dev.Spray, config.SprayOff),
 		keyOf("Underlay", &dev.Underlay, config.UnderlayAuto),
-		keyOf("RxCPUs", &dev.ReceiveCPUs, config.ReceiveCPUs{}),
 		keyOf("OuterFragments", &dev.OuterFragments, false),
 	}
 }
@@ -76,11 +75,7 @@ func (r *deviceReport) values() map[string]string {
 		values["Spray"] = r.Spread.Spray.String()
 	}
 	if r.Path != nil {
-		var cpus config.ReceiveCPUs
-		if r.Path.ReceiveCPUs != nil {
-			cpus = r.Path.ReceiveCPUs.Mode
-		}
-		values["Underlay"], values["RxCPUs"] = r.Path.Mode.String(), cpus.String()
+		values["Underlay"] = r.Path.Mode.String()
 	}
 	if r.OuterFragments != nil {
 		values["OuterFragments"] = r.OuterFragments.String()

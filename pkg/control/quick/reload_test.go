@@ -259,7 +259,7 @@ func TestPrefixLengthChangeKeepsRouteToPeers(t *testing.T) {
 }
 
 // deviceSettings are keys of the device, with another value than the default.
-const deviceSettings = "ListenPort = 51820\nFwMark = 7\nSpread = off\nSpreadPorts = 62000-62999\nSpray = 4\nUnderlay = udp\nRxCPUs = auto\nOuterFragments = on\n"
+const deviceSettings = "ListenPort = 51820\nFwMark = 7\nSpread = off\nSpreadPorts = 62000-62999\nSpray = 4\nUnderlay = udp\nOuterFragments = on\n"
 
 func TestReloadResetsRemovedSettings(t *testing.T) {
 	h := newHost(t)
@@ -276,7 +276,7 @@ func TestReloadResetsRemovedSettings(t *testing.T) {
 	for _, want := range []string{
 		"wg set wg0 fwmark 0", "  listen port: one that the kernel chooses, was 51820", "  Spread: auto, was off (applied live)", "  SpreadPorts: 61000-61999, was 62000-62999 (applied live)",
 		"  Spray: off, was 4 (applied live)",
-		"  Underlay: auto, was udp (applied live)", "  RxCPUs: off, was auto (applied live)", "  OuterFragments: off, was on (applied live)", ": persistent keepalive off",
+		"  Underlay: auto, was udp (applied live)", "  OuterFragments: off, was on (applied live)", ": persistent keepalive off",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)

@@ -38,7 +38,6 @@ func counted() device.Stats {
 		Path: config.UnderlayReport{
 			Mode: config.UnderlayAuto, Path: config.UnderlayXDP, Device: "eth0", How: "copy", Lanes: 2, Reason: "it has no zero-copy",
 			XDP: []config.XDPLane{{Received: 5}, {Error: "busy"}}, Events: map[string]uint64{"to_socket": 5}, Drops: map[string]uint64{"guard": 3},
-			ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Device: "eth0", Reason: "AF_XDP has it"},
 		},
 		Selection: device.SelectionReport{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
 		Cipher:    "avx512", Workers: 2,
@@ -98,7 +97,6 @@ func TestJSONMatchesGoldenFiles(t *testing.T) {
 func TestPrettyStatsMatchGoldenFile(t *testing.T) {
 	udp := &show.Stats{Up: true, Path: &config.UnderlayReport{
 		Path: config.UnderlayUDP, Reason: "eth0 is a veth",
-		ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: []int{0, 1, 2, 4}, Device: "eth0"},
 	}}
 	down := &show.Stats{Lanes: []show.LaneStats{{}}, Selection: &show.Selection{}}
 	opt := show.Options{Now: now, ZoneName: zoneName, Lanes: true, Stats: map[string]*show.Stats{"wg0": decoded(t, counted()), "down": down, "udp": udp}}

@@ -56,9 +56,6 @@ func (p *printer) stats(s *Stats) {
 		p.report("cipher", s.Cipher)
 	}
 	p.report("underlay", underlayText(s))
-	if s.Path != nil && s.Path.ReceiveCPUs != nil && s.Up {
-		p.report("rx cpus", receiveCPUsText(s.Path.ReceiveCPUs))
-	}
 	p.field("tun", cmp.Or(strings.TrimPrefix(joinFeatures(feature{"TSO", s.TUN.TSO}, feature{"USO", s.TUN.USO}, feature{"steered", s.TUN.Steer}), ", "), none))
 	if s.Selection != nil && s.Up {
 		p.report("selection", selectionText(s.Selection))
@@ -102,18 +99,6 @@ func gsoText(u *UnderlayFeatures) string {
 		return "GSO"
 	}
 	return fmt.Sprintf("GSO (not to %s)", count(uint64(u.DestinationsWithoutGSO), "destination"))
-}
-
-// receiveCPUsText returns text such as "0-3 on eth0", or "(none)" with the reason.
-func receiveCPUsText(r *config.ReceiveCPUsReport) string {
-	text := none
-	if len(r.CPUs) > 0 {
-		text = config.FormatCPUs(r.CPUs) + " on " + r.Device
-	}
-	if r.Reason != "" {
-		text += " (" + r.Reason + ")"
-	}
-	return text
 }
 
 // feature is an offload, or another feature, that may be available.

@@ -11,7 +11,7 @@
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
 //   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "spray" (off, auto or 4),
-//     "underlay" (auto, udp or xdp), "rx_cpus" (off, auto or 0-3,8) and "outer_fragments" (off or on).
+//     "underlay" (auto, udp or xdp), and "outer_fragments" (off or on).
 //
 // The answer to get=1 has WireGuard's keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
 //

@@ -95,8 +95,6 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.Spray, err = parsed(value, config.ParseSpray)
 	case keyUnderlay:
 		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
-	case keyReceiveCPUs:
-		p.dev.ReceiveCPUs, err = parsed(value, config.ParseReceiveCPUs)
 	case keyFragments:
 		p.dev.OuterFragments, err = parsed(value, config.ParseOuterFragments)
 	case "replace_peers":
@@ -224,9 +222,6 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	}
 	if dev.Underlay != nil {
 		writeLine(b, keyUnderlay, dev.Underlay.String())
-	}
-	if dev.ReceiveCPUs != nil {
-		writeLine(b, keyReceiveCPUs, dev.ReceiveCPUs.String())
 	}
 	if dev.OuterFragments != nil {
 		writeLine(b, keyFragments, dev.OuterFragments.String())

@@ -39,7 +39,7 @@ func mustHex[K noise.Key](t testing.TB, s string) K {
 }
 
 func TestParseSetUnderstandsEveryKey(t *testing.T) {
-	got, err := ParseSet(strings.NewReader("private_key=" + hexA + "\nlisten_port=51820\nfwmark=4294967295\nspread=off\nspread_ports=2000-3000\nunderlay=udp\nrx_cpus=0-3,8\nreplace_peers=true\n" +
+	got, err := ParseSet(strings.NewReader("private_key=" + hexA + "\nlisten_port=51820\nfwmark=4294967295\nspread=off\nspread_ports=2000-3000\nunderlay=udp\nreplace_peers=true\n" +
 		"public_key=" + hexB + "\nupdate_only=true\nprotocol_version=1\npreshared_key=" + hexA + "\nendpoint=[fe80::1%3]:7\n" +
 		"persistent_keepalive_interval=25\nreplace_allowed_ips=true\nallowed_ip=10.0.0.1/24\nallowed_ip=-fd00::1/64\n" +
 		"public_key=" + hexA + "\nremove=true\nendpoint=192.0.2.1:9\n\nignored"))
@@ -50,7 +50,7 @@ func TestParseSetUnderstandsEveryKey(t *testing.T) {
 	want := config.Device{
 		PrivateKey: &priv, ListenPort: new(uint16(51820)), FwMark: new(uint32(1<<32 - 1)), ReplacePeers: true,
 		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
-		Underlay: new(config.UnderlayUDP), ReceiveCPUs: &config.ReceiveCPUs{List: []int{0, 1, 2, 3, 8}},
+		Underlay: new(config.UnderlayUDP),
 		Peers: []config.Peer{{
 			PublicKey: mustHex[noise.PublicKey](t, hexB), UpdateOnly: true, PresharedKey: &psk,
 			Endpoint:  &config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:7"), Scope: 3},
@@ -108,8 +108,6 @@ func TestParseSetErrorsHaveLineAndKey(t *testing.T) {
 		{"fwmark=0x10\n", syscall.EINVAL, 1, "fwmark"},
 		{"fwmark=4294967296\n", syscall.EINVAL, 1, "fwmark"},
 		{"spread=sometimes\n", syscall.EINVAL, 1, "spread"},
-		{"rx_cpus=3-1\n", syscall.EINVAL, 1, "rx_cpus"},
-		{"rx_cpus=\n", syscall.EINVAL, 1, "rx_cpus"},
 		{"spread=\n", syscall.EINVAL, 1, "spread"},
 		{"spread_ports=61000\n", syscall.EINVAL, 1, "spread_ports"},
 		{"spread_ports=80-90\n", syscall.EINVAL, 1, "spread_ports"},

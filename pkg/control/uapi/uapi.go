@@ -67,7 +67,6 @@ const (
 	keySpreadPorts = "spread_ports"
 	keySpray       = "spray"
 	keyUnderlay    = "underlay"
-	keyReceiveCPUs = "rx_cpus"
 	keyFragments   = "outer_fragments" // whether outer packets may be fragmented
 )
 

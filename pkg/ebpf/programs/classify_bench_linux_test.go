@@ -26,7 +26,6 @@ func BenchmarkClassify(b *testing.B) {
 		return o
 	}
 	checked := with(func(o *ClassifyOptions) { o.CheckIndices = true })
-	spreading := with(func(o *ClassifyOptions) { o.CPUs = []int{0} })
 	v4, v6 := toHost(false, unchanged), toHost(true, unchanged)
 	for _, bb := range []struct {
 		name   string
@@ -42,7 +41,6 @@ func BenchmarkClassify(b *testing.B) {
 		{"v6 data to a socket", base, v6, true, false},
 		{"data to a socket, index checked", checked, v4, true, true},
 		{"data without a socket", base, v4, false, false},
-		{"data to a CPU", spreading, v4, false, false},
 		{"data of an unknown index", checked, v4, true, false},
 		{"keepalive", base, toHost(false, withPayload(message(4, 32))), true, false},
 		{"response", base, toHost(false, withPayload(message(2, 92))), true, false},

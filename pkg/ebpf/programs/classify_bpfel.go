@@ -23,7 +23,7 @@ type classifyAddress struct {
 
 type classifyCounters struct {
 	_      structs.HostLayout
-	Events [13]uint64
+	Events [11]uint64
 	Drops  [47]uint64
 }
 
@@ -54,7 +54,6 @@ const (
 	classifyMapAddresses       = "addresses"
 	classifyMapCounters        = "counters"
 	classifyMapCpuLimits       = "cpu_limits"
-	classifyMapCpus            = "cpus"
 	classifyMapEndpoints       = "endpoints"
 	classifyMapIndices         = "indices"
 	classifyMapPeerSources     = "peer_sources"
@@ -63,9 +62,6 @@ const (
 	classifyMapXsks            = "xsks"
 	classifyProgClassify       = "classify"
 	classifyVarCheckIndices    = "check_indices"
-	classifyVarChecksumPartial = "checksum_partial"
-	classifyVarCpuEntries      = "cpu_entries"
-	classifyVarCpuTable        = "cpu_table"
 	classifyVarFirstLanePort   = "first_lane_port"
 	classifyVarLastLanePort    = "last_lane_port"
 	classifyVarListenPort      = "listen_port"
@@ -132,7 +128,6 @@ type classifyMapSpecs struct {
 	Addresses   *ebpf.MapSpec `ebpf:"addresses"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	CpuLimits   *ebpf.MapSpec `ebpf:"cpu_limits"`
-	Cpus        *ebpf.MapSpec `ebpf:"cpus"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Indices     *ebpf.MapSpec `ebpf:"indices"`
 	PeerSources *ebpf.MapSpec `ebpf:"peer_sources"`
@@ -146,9 +141,6 @@ type classifyMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type classifyVariableSpecs struct {
 	CheckIndices    *ebpf.VariableSpec `ebpf:"check_indices"`
-	ChecksumPartial *ebpf.VariableSpec `ebpf:"checksum_partial"`
-	CpuEntries      *ebpf.VariableSpec `ebpf:"cpu_entries"`
-	CpuTable        *ebpf.VariableSpec `ebpf:"cpu_table"`
 	FirstLanePort   *ebpf.VariableSpec `ebpf:"first_lane_port"`
 	LastLanePort    *ebpf.VariableSpec `ebpf:"last_lane_port"`
 	ListenPort      *ebpf.VariableSpec `ebpf:"listen_port"`
@@ -186,7 +178,6 @@ type classifyMaps struct {
 	Addresses   *ebpf.Map `ebpf:"addresses"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	CpuLimits   *ebpf.Map `ebpf:"cpu_limits"`
-	Cpus        *ebpf.Map `ebpf:"cpus"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Indices     *ebpf.Map `ebpf:"indices"`
 	PeerSources *ebpf.Map `ebpf:"peer_sources"`
@@ -200,7 +191,6 @@ func (m *classifyMaps) Close() error {
 		m.Addresses,
 		m.Counters,
 		m.CpuLimits,
-		m.Cpus,
 		m.Endpoints,
 		m.Indices,
 		m.PeerSources,
@@ -215,9 +205,6 @@ func (m *classifyMaps) Close() error {
 // It can be passed to loadClassifyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type classifyVariables struct {
 	CheckIndices    *ebpf.Variable `ebpf:"check_indices"`
-	ChecksumPartial *ebpf.Variable `ebpf:"checksum_partial"`
-	CpuEntries      *ebpf.Variable `ebpf:"cpu_entries"`
-	CpuTable        *ebpf.Variable `ebpf:"cpu_table"`
 	FirstLanePort   *ebpf.Variable `ebpf:"first_lane_port"`
 	LastLanePort    *ebpf.Variable `ebpf:"last_lane_port"`
 	ListenPort      *ebpf.Variable `ebpf:"listen_port"`

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -42,15 +41,6 @@ type ClassifyOptions struct {
 	// intervals of 4 s. Sources added with AddPeerSource are exempt. Their initiations beyond SourceLimit share a fourth limit of
 	// this size: otherwise a small spoofed flood could lock out a peer.
 	TotalLimit RateLimit
-	// CPUs process the data messages whose receive queue has no socket (cpumap). Each outer flow uses one CPU, chosen by its
-	// source address and port. This is for devices with fewer receive queues than CPUs. It does not work with XDPGeneric,
-	// where the kernel's RPS serves the same purpose. If a CPU's queue is full, messages are dropped, and only the kernel
-	// counts them (tracepoint xdp:xdp_cpumap_enqueue). Empty: messages stay on the CPU that received them.
-	CPUs []int
-	// ChecksumPartial is set if packets may arrive with their checksum left to the device (CHECKSUM_PARTIAL), as from the other end
-	// of a veth (unless ethtool -K tx off). After a cpumap the kernel would drop them for a wrong checksum, so they stay on
-	// the CPU that received them. So does one in 65,536 of the other messages, which may be reordered within its flow.
-	ChecksumPartial bool
 }
 
 // Classify is the XDP program in front of an engine's receiver, with its maps. It redirects data messages to the AF_XDP
@@ -65,10 +55,9 @@ type ClassifyOptions struct {
 //
 // Attach, TakeOver, Detach and Close must not run concurrently. All other methods may be used concurrently.
 type Classify struct {
-	program    *ebpf.Program
-	maps       classifyMaps
-	usesCPUMap bool
-	link       *hook.UnpinnedLink
+	program *ebpf.Program
+	maps    classifyMaps
+	link    *hook.UnpinnedLink
 
 	mu           sync.Mutex
 	addresses    map[netip.Addr]struct{}
@@ -99,14 +88,10 @@ func loadClassifySpec(spec *ebpf.CollectionSpec, o ClassifyOptions) (*Classify, 
 		}
 		return nil, explainLoadError("classify", err)
 	}
-	c := &Classify{
-		program: objects.Classify, maps: objects.classifyMaps, usesCPUMap: len(o.CPUs) > 0,
+	return &Classify{
+		program: objects.Classify, maps: objects.classifyMaps,
 		addresses: map[netip.Addr]struct{}{}, sourceRefs: map[classifyAddress]int{}, endpointRefs: map[classifyEndpoint]int{},
-	}
-	if err := c.addCPUs(o.CPUs); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	}, nil
 }
 
 // classifySpec returns the program and its maps with their configuration filled in.
@@ -129,7 +114,7 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	values := map[string]any{
-		classifyVarListenPort: o.ListenPort, classifyVarMultiBuffer: o.MultiBuffer, classifyVarCheckIndices: o.CheckIndices, classifyVarChecksumPartial: o.ChecksumPartial,
+		classifyVarListenPort: o.ListenPort, classifyVarMultiBuffer: o.MultiBuffer, classifyVarCheckIndices: o.CheckIndices,
 		classifyVarSourceInterval: sourceInterval, classifyVarSourceTolerance: sourceTolerance,
 		classifyVarTotalInterval: totalInterval, classifyVarTotalTolerance: totalTolerance,
 	}
@@ -141,10 +126,6 @@ func classifySpec(o ClassifyOptions) (*ebpf.CollectionSpec, error) {
 	}
 	if o.MaxFrame > 0 {
 		values[classifyVarMaxFrame] = uint32(o.MaxFrame)
-	}
-	if len(o.CPUs) > 0 {
-		values[classifyVarCpuEntries], values[classifyVarCpuTable] = uint32(len(o.CPUs)), cpuTable(o.CPUs)
-		spec.Maps[classifyMapCpus].MaxEntries = uint32(slices.Max(o.CPUs)) + 1
 	}
 	for name, value := range values {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -171,48 +152,6 @@ func (o ClassifyOptions) check() error {
 		return fmt.Errorf("invalid range of lane ports %v", o.LanePorts)
 	case o.LanePorts.Contains(o.ListenPort):
 		return fmt.Errorf("the lane ports %v contain the listen port %d", o.LanePorts, o.ListenPort)
-	case len(o.CPUs) > maxCPUEntries:
-		return fmt.Errorf("%d CPUs exceed the maximum of %d", len(o.CPUs), maxCPUEntries)
-	}
-	return checkCPUs(o.CPUs)
-}
-
-func checkCPUs(cpus []int) error {
-	if len(cpus) == 0 {
-		return nil
-	}
-	all, err := ebpf.PossibleCPU()
-	if err != nil {
-		return fmt.Errorf("counting CPUs: %w", err)
-	}
-	for _, cpu := range cpus {
-		if cpu < 0 || cpu >= all {
-			return fmt.Errorf("CPU %d does not exist", cpu)
-		}
-	}
-	return nil
-}
-
-// maxCPUEntries is CLASSIFY_CPU_ENTRIES of the C header.
-const maxCPUEntries = 256
-
-func cpuTable(cpus []int) (at [maxCPUEntries]uint16) {
-	for i, cpu := range cpus {
-		at[i] = uint16(cpu)
-	}
-	return at
-}
-
-// cpuQueueLength is the length of a CPU's cpumap queue in frames: 4 ms at half a million frames per second. Frames beyond
-// it are dropped without a counter of ropewalk. It is long enough for the socket's buffer, which is counted, to fill first.
-const cpuQueueLength uint32 = 2048
-
-// addCPUs adds the CPUs to the cpumap. For each the kernel starts a thread that passes frames up the stack.
-func (c *Classify) addCPUs(cpus []int) error {
-	for _, cpu := range cpus {
-		if err := c.maps.Cpus.Put(uint32(cpu), cpuQueueLength); err != nil {
-			return fmt.Errorf("adding CPU %d to the cpumap: %w", cpu, err)
-		}
 	}
 	return nil
 }
@@ -224,9 +163,6 @@ func (c *Classify) Attach(device int, kind hook.Kind) error {
 	if c.link != nil {
 		return errors.New("attaching the XDP program classify: already attached")
 	}
-	if err := c.checkMode(kind); err != nil {
-		return fmt.Errorf("attaching the XDP program classify: %w", err)
-	}
 	held, err := hook.Hook{Device: device, AttachPoint: hook.XDP, Kind: kind}.AttachUnpinned(c.program)
 	if err != nil {
 		return err // it names the hook
@@ -235,23 +171,11 @@ func (c *Classify) Attach(device int, kind hook.Kind) error {
 	return nil
 }
 
-// checkMode rejects a cpumap in generic mode, where redirected packets are lost: always before Linux 5.15, and on 6.18 on
-// a veth.
-func (c *Classify) checkMode(kind hook.Kind) error {
-	if c.usesCPUMap && kind == hook.XDPGeneric {
-		return fmt.Errorf("%w: a cpumap does not work in generic mode; use RPS (/sys/class/net/*/queues/rx-*/rps_cpus)", ebpf.ErrNotSupported)
-	}
-	return nil
-}
-
 // TakeOver atomically replaces another, attached Classify: every packet is handled by exactly one of them. Set sockets,
 // addresses, indices and sources before, so that no packet is misclassified.
 func (c *Classify) TakeOver(other *Classify) error {
 	if c.link != nil || other.link == nil {
 		return errors.New("replacing the XDP program classify: the other must be attached, and this one must not")
-	}
-	if err := c.checkMode(other.link.Kind()); err != nil {
-		return fmt.Errorf("replacing the XDP program classify: %w", err)
 	}
 	if err := other.link.Replace(c.program); err != nil {
 		return fmt.Errorf("replacing the XDP program classify: %w", err)

@@ -5,7 +5,6 @@ package programs
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -40,18 +39,15 @@ func classifyRows(verdict uint32, taken string) []classifyRow {
 		}
 		return passed(name, "martian", d.bytes())
 	}
-	long := passed("IP longer than the frame", "too_long", set(set(v4, 14+2, 0, 125), 14+20+4, 0, 105))
-	if taken == ClassifyCPUMap.String() { // the stack on that CPU drops it
-		long.verdict, long.counts = verdict, taken
-	}
 	return []classifyRow{
-		long, handled("v4", false, unchanged), handled("v6", true, unchanged),
+		handled("v4", false, unchanged), handled("v6", true, unchanged),
 		handled("v4 with options", false, func(d *datagram) { d.options = 10 }),
 		handled("v4 with a VLAN tag", false, func(d *datagram) { d.tags = []uint16{0x8100} }),
 		handled("v6 with two VLAN tags", true, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100} }),
 		handled("v4 without a checksum", false, func(d *datagram) { d.checksum = none }),
 		handled("the smallest with a packet", false, withPayload(message(4, 48))),
 		handled("one byte more than a keepalive", false, withPayload(message(4, 33))),
+		passed("IP longer than the frame", "too_long", set(set(v4, 14+2, 0, 125), 14+20+4, 0, 105)),
 		{"v4 in a padded frame", append(clone(v4), 0, 0, 0), verdict, taken},
 		{"v4 with a wrong UDP checksum", set(v4, 14+20+6, 1, 2), verdict, taken},
 		{"v4 with a wrong header checksum", set(v4, 14+10, 1, 2), verdict, taken},
@@ -309,92 +305,7 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-func TestDataGoesToFlowCPU(t *testing.T) {
-	c := newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t)})
-	checkRows(t, c, classifyRows(xdpRedirect, "cpumap"))
-	defer unix.Close(addSocket(t, c, 0))
-	checkRows(t, c, []classifyRow{{"a socket comes first", toHost(false, unchanged), xdpRedirect, "socket"}})
-}
-
-// TestPartialChecksumsSkipCPUMap has checksums as a host leaves them to its device: the sum of the pseudo-header (RFC 768, RFC
-// 8200 section 8.1), not inverted.
-func TestPartialChecksumsSkipCPUMap(t *testing.T) {
-	var rows []classifyRow
-	for _, v6 := range []bool{false, true} {
-		for _, size := range []int{48, 96, 777, 1400} {
-			in := toHost(v6, withPayload(message(4, size)))
-			name := fmt.Sprintf("v6 %v, %d bytes", v6, size)
-			at, sum := pseudoSum(in, v6)
-			rows = append(rows,
-				classifyRow{name + ", unfinished", set(in, at, byte(sum>>8), byte(sum)), xdpPass, "checksum_partial"},
-				classifyRow{name + ", one more", set(in, at, byte((sum+1)>>8), byte(sum+1)), xdpRedirect, "cpumap"},
-				classifyRow{name + ", finished", in, xdpRedirect, "cpumap"},
-				classifyRow{name + ", none", set(in, at, 0, 0), xdpRedirect, "cpumap"})
-		}
-	}
-	checkRows(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), ChecksumPartial: true}), rows)
-	for i := range rows { // without ChecksumPartial there is no such check
-		rows[i].verdict, rows[i].counts = xdpRedirect, "cpumap"
-	}
-	checkRows(t, newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t)}), rows)
-	for i := range rows { // AF_XDP sockets do not need checksums
-		rows[i].counts = "socket"
-	}
-	c := newClassify(t, ClassifyOptions{CPUs: possibleCPUs(t), ChecksumPartial: true})
-	defer unix.Close(addSocket(t, c, 0))
-	checkRows(t, c, rows)
-}
-
-// pseudoSum returns the offset of the UDP checksum in a frame without VLAN tags or options, and the sum of its pseudo-header.
-func pseudoSum(frame []byte, v6 bool) (at int, sum uint16) {
-	first, udp := 14+12, 14+20 // offsets of the addresses and of the UDP header
-	if v6 {
-		first, udp = 14+8, 14+40
-	}
-	words := slices.Concat(frame[first:udp], frame[udp+4:udp+6], []byte{0, 17})
-	total := uint32(0)
-	for i := 0; i < len(words); i += 2 {
-		total += uint32(binary.BigEndian.Uint16(words[i:]))
-		total = total&0xffff + total>>16
-	}
-	return udp + 6, uint16(total)
-}
-
-// TestAdjacentLanePortsUseAdjacentCPUs removes one of two CPUs from the cpumap, so that its flows stay on the receiving CPU.
-func TestAdjacentLanePortsUseAdjacentCPUs(t *testing.T) {
-	cpus := possibleCPUs(t)
-	if len(cpus) < 2 {
-		t.Skip("needs two CPUs")
-	}
-	c := newClassify(t, ClassifyOptions{CPUs: cpus[:2]})
-	expect.NoError(t, c.maps.Cpus.Delete(uint32(cpus[1])))
-	on := func(src string) bool {
-		verdict, _, _ := classify(t, c, data(src, us4).bytes())
-		return verdict == xdpRedirect
-	}
-	begins := 0
-	for peer := range 64 {
-		address := fmt.Sprintf("192.0.2.%d", peer)
-		at := on(address + ":61000")
-		if at {
-			begins++
-		}
-		for lane := range 16 {
-			src := fmt.Sprintf("%s:%d", address, 61000+lane)
-			for range 2 {
-				if on(src) != (at == (lane%2 == 0)) {
-					t.Errorf("%s is not on the expected CPU", src)
-				}
-			}
-		}
-	}
-	if begins < 16 || begins > 48 {
-		t.Errorf("%d of 64 peers begin at the first of two CPUs", begins)
-	}
-}
-
 func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
-	cpus := possibleCPUs(t)
 	limits := []RateLimit{{}, {Interval: time.Nanosecond, Burst: 1}, {Interval: SourceInterval, Burst: SourceBurst}, {Interval: TotalInterval, Burst: TotalBurst}}
 	r := rand.New(rand.NewPCG(1, 2))
 	most := uint32(0)
@@ -402,8 +313,7 @@ func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
 		o := ClassifyOptions{
 			ListenPort: uint16(1 + i/2*r.IntN(2000)), // often port 1, where the verifier takes other paths
 			MaxFrame:   r.IntN(2) * 3498, CheckIndices: r.IntN(2) == 0, MultiBuffer: i%2 == 0,
-			SourceLimit: limits[r.IntN(3)], TotalLimit: limits[r.IntN(4)], CPUs: cpus[:r.IntN(len(cpus)+1)],
-			ChecksumPartial: r.IntN(2) == 0,
+			SourceLimit: limits[r.IntN(3)], TotalLimit: limits[r.IntN(4)],
 		}
 		if r.IntN(2) == 0 {
 			o.LanePorts = spread.Ports{First: 61000, Last: uint16(61000 + r.IntN(3))}
@@ -423,32 +333,6 @@ func TestClassifyLoadsInEveryConfiguration(t *testing.T) {
 	t.Logf("the verifier processed at most %d instructions (0: before Linux 5.16)", most)
 }
 
-func possibleCPUs(t testing.TB) (cpus []int) {
-	t.Helper()
-	n, err := ebpf.PossibleCPU()
-	expect.NoError(t, err)
-	online, err := onlineCPUs()
-	expect.NoError(t, err)
-	for cpu := range min(n, maxCPUEntries) {
-		if slices.Contains(online, cpu) {
-			cpus = append(cpus, cpu)
-		}
-	}
-	return cpus
-}
-
-// onlineCPUs returns the CPUs on which the process may run.
-func onlineCPUs() (cpus []int, err error) {
-	var set unix.CPUSet
-	err = unix.SchedGetaffinity(0, &set)
-	for cpu := range 1024 {
-		if set.IsSet(cpu) {
-			cpus = append(cpus, cpu)
-		}
-	}
-	return cpus, err
-}
-
 func TestClassifyRejectsInvalidOptions(t *testing.T) {
 	for _, tt := range []struct {
 		want string
@@ -458,9 +342,6 @@ func TestClassifyRejectsInvalidOptions(t *testing.T) {
 		{"invalid maximum frame length -1", ClassifyOptions{ListenPort: 1, MaxFrame: -1}},
 		{"invalid range of lane ports 3-2", ClassifyOptions{ListenPort: 1, LanePorts: spread.Ports{First: 3, Last: 2}}},
 		{"contain the listen port 5", ClassifyOptions{ListenPort: 5, LanePorts: spread.Ports{First: 3, Last: 7}}},
-		{"257 CPUs exceed the maximum of 256", ClassifyOptions{ListenPort: 1, CPUs: make([]int, 257)}},
-		{"CPU -1 does not exist", ClassifyOptions{ListenPort: 1, CPUs: []int{0, -1}}},
-		{"CPU 70000 does not exist", ClassifyOptions{ListenPort: 1, CPUs: []int{70000}}},
 		{"invalid rate limit: burst 0", ClassifyOptions{ListenPort: 1, SourceLimit: RateLimit{Interval: 1}}},
 		{"one every -1ns", ClassifyOptions{ListenPort: 1, TotalLimit: RateLimit{Interval: -1, Burst: 1}}},
 		{"one every 0s", ClassifyOptions{ListenPort: 1, TotalLimit: RateLimit{Burst: 1}}},
@@ -479,7 +360,7 @@ func TestClassifyRejectsInvalidOptions(t *testing.T) {
 func TestFailedLoadClassifyLeaksNoDescriptor(t *testing.T) {
 	loadClassifyFor(t, ClassifyOptions{ListenPort: 1}) // the first load may open descriptors that stay open
 	before := descriptors(t)
-	c, err := LoadClassify(ClassifyOptions{ListenPort: 1, CPUs: []int{0}})
+	c, err := LoadClassify(ClassifyOptions{ListenPort: 1})
 	expect.NoError(t, err)
 	expect.NoError(t, c.Close())
 	if _, err := LoadClassify(ClassifyOptions{}); err == nil {

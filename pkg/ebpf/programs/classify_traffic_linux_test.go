@@ -32,7 +32,7 @@ const (
 	pierTo   = "198.51.100.1:51820"
 )
 
-// newVethPair creates two hosts that send complete checksums, which a cpumap needs.
+// newVethPair creates two hosts.
 func newVethPair(t *testing.T) *vethPair {
 	t.Helper()
 	loadClassifyFor(t, ClassifyOptions{ListenPort: 1}) // skips without privileges
@@ -53,7 +53,6 @@ func newVethPair(t *testing.T) *vethPair {
 	})
 	expect.NoError(t, err)
 	p.device = cable.DeviceB
-	expect.NoError(t, p.sender.Do(func() error { return withoutChecksumOffload(cable.DeviceA) }))
 	return p
 }
 
@@ -122,15 +121,6 @@ func TestKernelReceivesEverythingWithoutSocket(t *testing.T) {
 	})
 }
 
-func TestCPUMapDeliversData(t *testing.T) {
-	p := newVethPair(t)
-	c := p.classify(ClassifyOptions{CPUs: possibleCPUs(t)}, hook.XDPNative)
-	p.exchange(message(4, 1000), message(4, 999), initiation(), message(4, 48))
-	if got := countsSince(t, c, ClassifyCounters{}); got["cpumap"] != 3 || got["initiation"] != 1 || len(got) != 2 {
-		t.Errorf("unexpected counters %v", got)
-	}
-}
-
 // TestEachQueueUsesItsOwnSocket runs the program on different receive queues.
 func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 	p := newVethPair(t)
@@ -161,25 +151,6 @@ func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 
 // xdpMD is struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
 type xdpMD [6]uint32
-
-func TestCPUMapIsRejectedInGenericMode(t *testing.T) {
-	p := newVethPair(t)
-	c := newClassify(t, ClassifyOptions{CPUs: []int{0}})
-	p.do(func(device int) error {
-		if err := c.Attach(device, hook.XDPGeneric); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
-			t.Errorf("unexpected error: %v", err)
-		}
-		return nil
-	})
-	old := p.classify(ClassifyOptions{}, hook.XDPGeneric)
-	if err := c.TakeOver(old); !errors.Is(err, ebpf.ErrNotSupported) || !strings.Contains(err.Error(), "RPS") {
-		t.Errorf("TakeOver: got error %v, want %v", err, ebpf.ErrNotSupported)
-	}
-	p.exchange(message(4, 100))
-	if got := countsSince(t, old, ClassifyCounters{}); got["no_socket"] != 1 {
-		t.Errorf("the other one counted %v", got)
-	}
-}
 
 func TestTakeOverReplacesAttachedClassify(t *testing.T) {
 	eachMode(t, func(t *testing.T, kind hook.Kind) {

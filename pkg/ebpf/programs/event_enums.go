@@ -86,19 +86,17 @@ var eventHelps = [EventCount]string{
 
 // The events of classify_events.h, in the order of the C enum.
 const (
-	ClassifySocket          ClassifyEvent = iota // data messages redirected to the AF_XDP socket of their receive queue
-	ClassifyCPUMap                               // data messages redirected to the CPU of their flow (cpumap), where the kernel receives them
-	ClassifyNoSocket                             // data messages passed to the kernel: their receive queue has no AF_XDP socket
-	ClassifyTooLong                              // data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete
-	ClassifyKeepalive                            // keepalives passed to the kernel
-	ClassifyInitiation                           // handshake initiations passed to the kernel, within the rate limits
-	ClassifyOther                                // handshake responses, cookie replies and non-WireGuard packets passed to the kernel
-	ClassifyNotLocal                             // packets passed to the kernel: their destination is not an address of this host
-	ClassifyFragment                             // IP fragments passed to the kernel; only first fragments have ports and are counted
-	ClassifyMalformed                            // packets passed to the kernel: the UDP length is invalid
-	ClassifyMartian                              // data messages passed to the kernel: no peer can have their source address
-	ClassifyUnknownIndex                         // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
-	ClassifyChecksumPartial                      // data messages passed to the kernel instead of a cpumap: their checksum is left to the device
+	ClassifySocket       ClassifyEvent = iota // data messages redirected to the AF_XDP socket of their receive queue
+	ClassifyNoSocket                          // data messages passed to the kernel: their receive queue has no AF_XDP socket
+	ClassifyTooLong                           // data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete
+	ClassifyKeepalive                         // keepalives passed to the kernel
+	ClassifyInitiation                        // handshake initiations passed to the kernel, within the rate limits
+	ClassifyOther                             // handshake responses, cookie replies and non-WireGuard packets passed to the kernel
+	ClassifyNotLocal                          // packets passed to the kernel: their destination is not an address of this host
+	ClassifyFragment                          // IP fragments passed to the kernel; only first fragments have ports and are counted
+	ClassifyMalformed                         // packets passed to the kernel: the UDP length is invalid
+	ClassifyMartian                           // data messages passed to the kernel: no peer can have their source address
+	ClassifyUnknownIndex                      // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
 
 	// ClassifyEventCount is the number of events.
 	ClassifyEventCount = iota
@@ -106,7 +104,6 @@ const (
 
 var classifyEventNames = [ClassifyEventCount]string{
 	"socket",
-	"cpumap",
 	"no_socket",
 	"too_long",
 	"keepalive",
@@ -117,12 +114,10 @@ var classifyEventNames = [ClassifyEventCount]string{
 	"malformed",
 	"martian",
 	"unknown_index",
-	"checksum_partial",
 }
 
 var classifyEventHelps = [ClassifyEventCount]string{
 	"data messages redirected to the AF_XDP socket of their receive queue",
-	"data messages redirected to the CPU of their flow (cpumap), where the kernel receives them",
 	"data messages passed to the kernel: their receive queue has no AF_XDP socket",
 	"data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete",
 	"keepalives passed to the kernel",
@@ -133,5 +128,4 @@ var classifyEventHelps = [ClassifyEventCount]string{
 	"packets passed to the kernel: the UDP length is invalid",
 	"data messages passed to the kernel: no peer can have their source address",
 	"data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint",
-	"data messages passed to the kernel instead of a cpumap: their checksum is left to the device",
 }

@@ -70,10 +70,6 @@ func render(b *bytes.Buffer, kind, header string, rows [][]string) {
 func camel(s string) string {
 	var b strings.Builder
 	for _, w := range strings.Split(s, "_") {
-		if w == "CPUMAP" {
-			b.WriteString("CPUMap")
-			continue
-		}
 		b.WriteString(w[:1] + strings.ToLower(w[1:]))
 	}
 	return b.String()

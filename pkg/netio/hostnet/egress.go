@@ -5,7 +5,6 @@ package hostnet
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 )
@@ -33,16 +32,4 @@ func EgressDevice(peer netip.Addr, scope, mark uint32) (Link, error) {
 		err = ErrNoLink
 	}
 	return Link{}, fmt.Errorf("finding the device towards %s: %w", peer, err)
-}
-
-// HasVLANs reports whether a device has VLANs in this network namespace.
-func HasVLANs(index int) (bool, error) {
-	all, err := Dump(netlink.LinkList)
-	if err != nil {
-		return false, fmt.Errorf("listing the network interfaces: %w", err)
-	}
-	return slices.ContainsFunc(all, func(l netlink.Link) bool {
-		a := l.Attrs()
-		return l.Type() == "vlan" && a.ParentIndex == index && a.NetNsID < 0
-	}), nil
 }

@@ -9,9 +9,6 @@ type Switcher interface {
 	// SetMode sets the wanted mode. It returns at once; the path changes soon after. Packets in flight at that moment
 	// may be lost, or reordered if their lane changes. Sessions, sources and the lane selection stay.
 	SetMode(mode config.UnderlayMode)
-	// SetReceiveCPUs sets the CPUs to which the kernel distributes received packets while UDP sockets carry the data
-	// messages. It returns at once. Packets in flight of flows that change CPUs may be reordered.
-	SetReceiveCPUs(cpus config.ReceiveCPUs)
 	// Report returns the present path, and the reason for it.
 	Report() config.UnderlayReport
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
@@ -19,8 +18,6 @@ func fastChecks() []Check {
 	return []Check{
 		checkDaemons("fast-underlay", "underlay mode: UDP sockets or AF_XDP", evaluateFastUnderlay,
 			"AF_XDP with zero-copy bypasses most of the kernel network stack"),
-		checkDaemons("fast-rx-cpus", "CPUMAP redirect of received packets (rx-cpus)", evaluateFastReceiveCPUs,
-			"a peer that spreads uses one CPU per receive queue; with fewer queues than CPUs the other CPUs stay idle"),
 		checkDaemons("fast-udp", "UDP GSO and GRO in use on the daemon's sockets", evaluateFastUDP,
 			"without them each datagram costs a system call"),
 		checkDaemons("fast-tun", "TSO and USO in use on the daemon's TUN device", evaluateFastTUN,
@@ -74,28 +71,6 @@ func evaluateFastUnderlay(_ *facts.Facts, name string, s *facts.Stats, r *record
 		r.ok(name, "UDP sockets, as configured")
 	default:
 		r.ok(name, "UDP sockets: %s", why)
-	}
-}
-
-func evaluateFastReceiveCPUs(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
-	if s.UnderlayStatus == nil || s.UnderlayStatus.ReceiveCPUs == nil {
-		r.ok(name, "off: not configured")
-		return
-	}
-	cpus := s.UnderlayStatus.ReceiveCPUs
-	why := cmp.Or(cpus.Reason, "the daemon reports no reason")
-	switch {
-	case len(cpus.CPUs) > 0 && 2*s.UnderlayStatus.Events[programs.ClassifyChecksumPartial.String()] > s.UnderlayStatus.Events[programs.ClassifyCPUMap.String()]:
-		r.warn(name, fmt.Sprintf("CPUs %s, but many messages are not redirected: %s leaves UDP checksums to the receiver", config.FormatCPUs(cpus.CPUs),
-			"the other end of "+cpus.Device), "ethtool -K DEVICE tx off   # at the other end of "+quote(cpus.Device)+", if that is a veth; or here: "+
-			"ropewalk set "+quote(name)+" rx-cpus off")
-	case len(cpus.CPUs) > 0:
-		r.ok(name, "CPUs %s, for packets received on %s", config.FormatCPUs(cpus.CPUs), cpus.Device)
-	case cpus.Mode.Auto:
-		r.ok(name, "none: %s", why)
-	default:
-		r.warn(name, fmt.Sprintf("none, although %v is configured: %s", cpus.Mode, why),
-			"see nic-driver, nic-xdp and capabilities; or ropewalk set "+quote(name)+" rx-cpus off")
 	}
 }
 

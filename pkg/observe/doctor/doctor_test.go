@@ -385,23 +385,11 @@ func fastCases() []faultCase {
 	fewer.Lanes, fewer.XDP = 3, []config.XDPLane{{}, {Error: "queue 3 is not there"}}
 	none := config.UnderlayReport{Mode: config.UnderlayXDP, Path: config.UnderlayUDP, Reason: "another's program"}
 	auto := config.UnderlayReport{Path: config.UnderlayUDP, Reason: "the driver copies"}
-	shared := func(cpus ...int) config.UnderlayReport {
-		return config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{CPUs: cpus, Device: "eth0"}}
-	}
-	unsummed := shared(0, 1)
-	unsummed.Events = map[string]uint64{"cpumap": 9, "checksum_partial": 5}
-	enough := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{Auto: true}, Reason: "enough queues"}}
-	refused := config.UnderlayReport{ReceiveCPUs: &config.ReceiveCPUsReport{Mode: config.ReceiveCPUs{List: []int{3}}, Reason: "another's program"}}
 	return []faultCase{
 		{"fast-underlay", uses(xdp), OK, "AF_XDP on eth0 (zerocopy)", ""},
 		{"fast-underlay", uses(fewer), Warning, "3 of 4 lanes: queue 3 is not there", "ethtool -L eth0 combined 4"},
 		{"fast-underlay", uses(none), Warning, "although AF_XDP is configured: another's program", "nic-xdp"},
 		{"fast-underlay", uses(auto), OK, "UDP sockets: the driver copies", ""},
-		{"fast-rx-cpus", uses(auto), OK, "not configured", ""},
-		{"fast-rx-cpus", uses(shared(0, 1)), OK, "CPUs 0-1, for packets received on eth0", ""},
-		{"fast-rx-cpus", uses(unsummed), Warning, "leaves UDP checksums", "tx off"},
-		{"fast-rx-cpus", uses(enough), OK, "none: enough queues", ""},
-		{"fast-rx-cpus", uses(refused), Warning, "although 3 is configured: another's program", "rx-cpus off"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "returned EIO", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, GSO refused to destinations: 2", "ethtool -K eth0 tx on"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {

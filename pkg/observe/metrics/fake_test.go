@@ -103,9 +103,6 @@ func newFake() *fakeDevice {
 				},
 				Events: map[string]uint64{"socket": 1000, "stack": 50},
 				Drops:  map[string]uint64{"hs_xdp_source_limit": 12},
-				ReceiveCPUs: &config.ReceiveCPUsReport{
-					Mode: config.ReceiveCPUs{Auto: true}, CPUs: []int{0, 1, 4}, Device: "eth0",
-				},
 			},
 			Handshakes: device.HandshakeStats{Initiated: 30, Completed: 9, GaveUp: 1, Answered: 8, Confirmed: 7},
 			Selection:  device.SelectionReport{ByPort: true, Plans: 1, Wanted: 2},

@@ -72,7 +72,6 @@ const (
 	xdpRejected
 	xdpOwnership
 	xdpHeld
-	receiveCPUs
 
 	handshakesStarted
 	handshakes
@@ -162,7 +161,6 @@ var definitions = [familyCount]definition{
 	xdpRejected:  {"ropewalk_xdp_rejected_frames_total", counter, "Frames rejected because their AF_XDP descriptor was invalid. Not 0 means a bug in a driver or in ropewalk.", "interface lane"},
 	xdpOwnership: {"ropewalk_xdp_frame_ownership_errors_total", counter, "AF_XDP descriptors that named a frame which their sender did not own. Not 0 means a bug in a driver or in ropewalk.", "interface lane"},
 	xdpHeld:      {"ropewalk_xdp_held_frames", gauge, "Frames of an AF_XDP socket in use: received and not yet returned (rx), being written (tx), or waiting in the kernel to be sent (kernel).", "interface lane by"},
-	receiveCPUs:  {"ropewalk_receive_cpus", gauge, "CPUs over which the kernel spreads received UDP packets (--rx-cpus); absent if that is off.", "interface device"},
 
 	handshakesStarted: {"ropewalk_handshakes_started_total", counter, "Handshakes started: initiations sent, with retries (initiator), and responses sent (responder).", "interface role"},
 	handshakes:        {"ropewalk_handshakes_total", counter, "Handshakes that ended: completed, or gave_up after 90 s (initiator). Refused ones are drops of the stage handshake.", "interface role result"},

@@ -14,9 +14,6 @@ func (s *scrape) underlay() {
 	u := &s.Stats.Path
 	s.emit(underlayInfo, 1, u.Mode.String(), u.Path.String(), label(u.Device), u.How)
 	s.emit(xdpLanes, float64(u.Lanes))
-	if r := u.ReceiveCPUs; r != nil {
-		s.emit(receiveCPUs, float64(len(r.CPUs)), label(r.Device))
-	}
 	for event, n := range u.Events {
 		s.count(xdpEvents, n, event)
 	}

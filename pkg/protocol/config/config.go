@@ -19,7 +19,6 @@ type Device struct {
 	SpreadPorts    *spread.Ports // the source ports to spread over; see CheckPorts
 	Spray          *Spray
 	Underlay       *UnderlayMode
-	ReceiveCPUs    *ReceiveCPUs // not with UnderlayXDP
 	OuterFragments *OuterFragments
 	ReplacePeers   bool   // remove all peers first
 	Peers          []Peer // in the order given

@@ -62,8 +62,6 @@ type UnderlayReport struct {
 	XDP    []XDPLane         `json:"xdp,omitempty"`    // by lane
 	Events map[string]uint64 `json:"events,omitempty"` // the XDP program's counters for packets to the port
 	Drops  map[string]uint64 `json:"drops,omitempty"`  // packets that it dropped, by reason
-
-	ReceiveCPUs *ReceiveCPUsReport `json:"rx_cpus,omitempty"` // nil: none are configured
 }
 
 // XDPLane is the state of one lane's AF_XDP socket. Counters start when the port is opened.

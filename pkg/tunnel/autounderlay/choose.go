@@ -11,18 +11,15 @@ import (
 
 // facts are the input of the choice between UDP sockets and AF_XDP, for one device.
 type facts struct {
-	device     string // the configured device, or the one that reaches most peers; empty: none
-	deviceErr  error  // why there is no device
-	peers      int    // number of peers' addresses
-	reachable  int    // of those, the number reached through the device
-	inUse      bool   // AF_XDP uses the device now
-	driver     string
-	mtu        int  // bytes
-	known      bool // caps is valid: the kernel reports the driver's capabilities (Linux 6.3)
-	caps       xsk.Capabilities
-	hashQueues int   // number of receive queues among which the device distributes by port; 0 if unknown
-	cpus       []int // CPUs that the process may use
-	stripsVLAN bool  // the device strips the tags of VLANs on top of it
+	device    string // the configured device, or the one that reaches most peers; empty: none
+	deviceErr error  // why there is no device
+	peers     int    // number of peers' addresses
+	reachable int    // of those, the number reached through the device
+	inUse     bool   // AF_XDP uses the device now
+	driver    string
+	mtu       int  // bytes
+	known     bool // caps is valid: the kernel reports the driver's capabilities (Linux 6.3)
+	caps      xsk.Capabilities
 }
 
 // choice is the result of a mode, for a device.

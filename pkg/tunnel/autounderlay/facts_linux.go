@@ -7,16 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"net"
-	"net/netip"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 var (
@@ -30,7 +25,6 @@ type query struct {
 	currentDevice string     // the device in use, if any
 	peers         []peerAddr // the peers' addresses
 	mark          uint32     // SO_MARK of packets to them
-	wantCPUs      bool       // also gather facts about distribution to CPUs
 }
 
 // gatherFacts finds the device that reaches most peers, unless one is configured, and its capabilities. It uses the
@@ -39,7 +33,6 @@ func gatherFacts(q *query) facts {
 	f := facts{peers: len(q.peers)}
 	links := map[int]hostnet.Link{}
 	count := map[int]int{}
-	via := map[int][]netip.Addr{}
 	for _, p := range q.peers {
 		l, err := hostnet.EgressDevice(p.Addr, p.scope, q.mark)
 		if _, seen := links[l.Index]; err != nil || !seen && isLoopback(l.Index) {
@@ -47,7 +40,6 @@ func gatherFacts(q *query) facts {
 		}
 		links[l.Index] = l
 		count[l.Index]++
-		via[l.Index] = append(via[l.Index], p.Addr)
 	}
 	var l hostnet.Link
 	switch {
@@ -66,9 +58,6 @@ func gatherFacts(q *query) facts {
 	}
 	f.device, f.mtu, f.reachable, f.inUse = l.Name, l.MTU, count[l.Index], l.Name == q.currentDevice
 	f.probeDevice(l)
-	if q.wantCPUs && f.device != "" {
-		f.probeCPUs(l, via[l.Index])
-	}
 	return f
 }
 
@@ -103,49 +92,4 @@ func (f *facts) probeDevice(l hostnet.Link) {
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		f.device, f.deviceErr = "", fmt.Errorf("reading the capabilities of %s: %w", l.Name, err)
 	}
-}
-
-// probeCPUs fills in the facts about distribution to CPUs, for messages from those peers.
-func (f *facts) probeCPUs(l hostnet.Link, peers []netip.Addr) {
-	if c, err := hostnet.ReadChannels(l.Name); err == nil {
-		f.hashQueues = c.RX + c.Combined
-	}
-	if rss, err := hostnet.ReadRSS(l.Name); err == nil && !hashesPorts(&rss.RSS, peers, f.inUse) {
-		f.hashQueues = 1
-	}
-	if offloads, err := hostnet.ReadFeatures(l.Name); err == nil && offloads["rx-vlan-hw-parse"].On {
-		f.stripsVLAN, err = hostnet.HasVLANs(l.Index)
-		f.stripsVLAN = f.stripsVLAN || err != nil
-	}
-	var set unix.CPUSet
-	if unix.SchedGetaffinity(0, &set) != nil {
-		return
-	}
-	for cpu := range len(set) * bits.UintSize {
-		if set.IsSet(cpu) {
-			f.cpus = append(f.cpus, cpu)
-		}
-	}
-}
-
-// hashesPorts reports whether the NIC's RSS hash includes the ports for most of the peers; it may do so for one address family
-// alone. On a device in use it must do so for more than three quarters, the margin of reachesEnoughPeers.
-func hashesPorts(rss *spread.RSS, peers []netip.Addr, inUse bool) bool {
-	if len(peers) == 0 {
-		return rss.UDP4 != spread.AddressesOnly
-	}
-	blind := 0
-	for _, p := range peers {
-		fields := rss.UDP6
-		if p.Is4() {
-			fields = rss.UDP4
-		}
-		if fields == spread.AddressesOnly {
-			blind++
-		}
-	}
-	if inUse {
-		return 4*blind < len(peers)
-	}
-	return 2*blind < len(peers)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -77,34 +76,6 @@ func TestLinkLocalPeerSelectsDeviceOfItsScope(t *testing.T) {
 		_, _, peers := reg.state(1)
 		if f := s.gather(query{peers: peers}); f.device != device || f.reachable != 1 {
 			t.Errorf("got %+v, want device %v, reachable 1", f, device)
-		}
-	}
-}
-
-func TestPortHashingIsDecidedByMostPeers(t *testing.T) {
-	const four, two = spread.FourTuple, spread.AddressesOnly
-	v4, v6 := farAt.Addr(), netip.MustParseAddr("2001:db8::2")
-	for _, test := range []struct {
-		udp4, udp6  spread.Fields
-		peers       []netip.Addr
-		want, inUse bool // expected result, and the result for a device in use
-	}{
-		{four, four, []netip.Addr{v4, v6}, true, true},
-		{two, four, []netip.Addr{v4}, false, false},
-		{two, four, []netip.Addr{v6}, true, true},
-		{four, two, []netip.Addr{v6}, false, false},
-		{four, two, []netip.Addr{v4}, true, true},
-		{four, two, []netip.Addr{v4, v6}, false, false},
-		{four, two, []netip.Addr{v4, v4, v6}, true, false},
-		{four, two, []netip.Addr{v4, v4, v4, v4, v6}, true, true},
-		{spread.OtherFields, spread.OtherFields, []netip.Addr{v4, v6}, true, true},
-		{two, four, nil, false, false},
-		{four, two, nil, true, true},
-	} {
-		for inUse, want := range map[bool]bool{false: test.want, true: test.inUse} {
-			if got := hashesPorts(&spread.RSS{UDP4: test.udp4, UDP6: test.udp6}, test.peers, inUse); got != want {
-				t.Errorf("%+v, in use %v: got %v, want %v", test, inUse, got, want)
-			}
 		}
 	}
 }

@@ -5,7 +5,6 @@ package autounderlay
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,8 +28,6 @@ type Config struct {
 	// Device is the network device whose queues AF_XDP uses. If it is empty, the Port chooses the device that reaches
 	// most peers.
 	Device string
-	// ReceiveCPUs are the CPUs to which the kernel distributes packets for the UDP sockets.
-	ReceiveCPUs config.ReceiveCPUs
 	// Mark is the SO_MARK of the UDP port.
 	Mark uint32
 	// BusyPoll makes lanes keep their CPU while traffic flows (package busypoll).
@@ -51,15 +48,12 @@ type Port struct {
 
 	mu           sync.Mutex // guards the fields below
 	mode         config.UnderlayMode
-	receiveCPUs  config.ReceiveCPUs
 	mark         uint32
 	choice       choice
-	cpuChoice    cpuSelection
 	everXDP      bool        // AF_XDP was chosen at least once
 	chosenDevice string      // device of the choice
 	wanted       xdp.Binding // the wanted binding, without its program
 	checkIndices bool        // the program checks receiver indices
-	programCPUs  []int       // the CPUs to which the program distributes
 	loadFailure  loadFailure // of the wanted binding's program
 	binding      xdp.Binding // wanted with its program, or the zero Binding
 	program      *program
@@ -84,7 +78,7 @@ var (
 // Open returns a port that uses UDP until it is guarded (underlay.Guard), and the chosen path from then on. It belongs
 // to the calling thread's network namespace. Errors are those of xdp.Open; after them the caller still owns Config.UDP.
 func Open(c Config) (*Port, error) {
-	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), lanes: c.UDP.Lanes(), mode: c.Mode, receiveCPUs: c.ReceiveCPUs, mark: c.Mark}
+	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), lanes: c.UDP.Lanes(), mode: c.Mode, mark: c.Mark}
 	p.peerRegistry = newPeerRegistry(p.reconsider)
 	x, err := xdp.Open(xdp.Config{
 		UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, MayWait: mayWait, Mark: c.Mark, BusyPoll: c.BusyPoll,
@@ -117,14 +111,6 @@ func (p *Port) SetMode(mode config.UnderlayMode) {
 	p.reconsider()
 }
 
-// SetReceiveCPUs implements underlay.Switcher.
-func (p *Port) SetReceiveCPUs(cpus config.ReceiveCPUs) {
-	p.mu.Lock()
-	p.receiveCPUs = cpus
-	p.mu.Unlock()
-	p.reconsider()
-}
-
 // SetMark implements underlay.Port.
 func (p *Port) SetMark(mark uint32) error {
 	if err := p.Port.SetMark(mark); err != nil {
@@ -141,93 +127,72 @@ func (p *Port) SetMark(mark uint32) error {
 func (p *Port) choose() xdp.Binding {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, s, f, check := p.decide()
+	now, f, check := p.decide()
 	next := xdp.Binding{Final: f.device == "" && f.deviceErr == nil}
-	switch {
-	case now.xdp:
+	if now.xdp {
 		next = xdp.Binding{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
-	case len(s.cpus) > 0:
-		next = xdp.Binding{Device: f.device, NoSockets: true}
 	}
-	if next != p.wanted || check != p.checkIndices || !slices.Equal(s.cpus, p.programCPUs) {
+	if next != p.wanted || check != p.checkIndices {
 		p.setClassifier(nil) // the xdp.Port closes the former program
-		p.wanted, p.checkIndices, p.programCPUs, p.loadFailure = next, check, s.cpus, loadFailure{}
+		p.wanted, p.checkIndices, p.loadFailure = next, check, loadFailure{}
 		p.binding, p.program = next, nil
 	}
-	if next.Device != "" && p.program == nil {
-		now, s = p.openProgram(now, s, hasPartialChecksums(f.driver))
+	if now.xdp && p.program == nil {
+		now = p.openProgram(now)
 	}
 	p.everXDP = p.everXDP || now.xdp
 	if now != p.choice || f.device != p.chosenDevice {
 		p.choice, p.chosenDevice = now, f.device
 		p.logChoice()
 	}
-	if s.logReason() != p.cpuChoice.logReason() {
-		p.logCPUs(&s)
-	}
-	p.cpuChoice = s
 	return p.binding
 }
 
 // openProgram loads the program of the wanted binding. If this fails, the choice falls back to UDP. The caller holds
 // mu.
-func (p *Port) openProgram(now choice, s cpuSelection, partialChecksums bool) (choice, cpuSelection) {
+func (p *Port) openProgram(now choice) choice {
 	if r := &p.loadFailure; r.err == nil || !time.Now().Before(r.retryAt) {
 		program, err := load(&programs.ClassifyOptions{
-			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices, CPUs: p.programCPUs, ChecksumPartial: partialChecksums,
+			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices,
 		}, &p.counters)
 		if err == nil {
 			p.setClassifier(program)
 			p.program, p.binding = program, p.wanted
 			p.binding.Program = program
-			return now, s
+			return now
 		}
 		p.loadFailure = loadFailure{err, time.Now().Add(loadRetry)}
 	}
 	p.binding = xdp.Binding{}
-	if p.wanted.NoSockets {
-		return now, cpuSelection{reason: p.loadFailure.err.Error()}
-	}
-	if s.reason != "" { // the reason was that AF_XDP receives the messages
-		s = cpuSelection{reason: p.loadFailure.err.Error()}
-	}
-	return choice{reason: p.loadFailure.err.Error()}, s
+	return choice{reason: p.loadFailure.err.Error()}
 }
 
 // notYet is the reason for UDP in a new port.
 const notYet = "the port was opened just now"
 
 // decide makes the choice. The caller holds mu.
-func (p *Port) decide() (now choice, s cpuSelection, f facts, check bool) {
-	most, spreads := maxLookups, p.receiveCPUs.On()
-	if p.mode == config.UnderlayUDP && !spreads {
+func (p *Port) decide() (now choice, f facts, check bool) {
+	most := maxLookups
+	if p.mode == config.UnderlayUDP {
 		most = 0
 	}
 	ready, check, peers := p.state(most)
 	switch {
 	case most == 0:
-		return choice{reason: asConfigured}, s, f, check
+		return choice{reason: asConfigured}, f, check
 	case !ready:
-		return choice{reason: notYet}, cpuSelection{reason: notYet}, f, check
+		return choice{reason: notYet}, f, check
 	}
-	f = gatherFacts(&query{device: p.device, currentDevice: p.binding.Device, peers: peers, mark: p.mark, wantCPUs: spreads})
-	now = choose(p.mode, &f)
-	if spreads {
-		s = chooseCPUs(p.receiveCPUs, &f, now)
-	}
-	return now, s, f, check
+	f = gatherFacts(&query{device: p.device, currentDevice: p.binding.Device, peers: peers, mark: p.mark})
+	return choose(p.mode, &f), f, check
 }
 
 // onLanesChanged implements xdp.Config.Changed. It logs the effect of the choice.
 func (p *Port) onLanesChanged(ready int, why error) {
 	p.mu.Lock()
-	device, withoutSockets, cpus := p.binding.Device, p.binding.NoSockets, p.programCPUs
+	device := p.binding.Device
 	p.mu.Unlock()
 	switch {
-	case withoutSockets && why != nil:
-		p.log.Warn(logNotSpread, "reason", why)
-	case withoutSockets:
-		p.log.Info("XDP program distributes received packets to CPUs (CPUMAP)", "cpus", config.FormatCPUs(cpus))
 	case ready == 0:
 		p.log.Warn("AF_XDP unavailable, using UDP sockets until a retry succeeds", "device", device, "reason", why)
 	case why != nil:
@@ -247,17 +212,4 @@ func (p *Port) logChoice() {
 		level = slog.LevelWarn
 	}
 	p.log.Log(context.Background(), level, "underlay path selected", "path", path, "device", p.chosenDevice, "reason", p.choice.reason)
-}
-
-const logNotSpread = "rx-cpus not in effect, received packets stay on the CPUs that serve the NIC's queues"
-
-// logCPUs logs the reason why packets are not distributed. onLanesChanged logs their distribution.
-func (p *Port) logCPUs(s *cpuSelection) {
-	switch {
-	case s.reason == "" || s.reason == notYet:
-	case p.receiveCPUs.Auto:
-		p.log.Info(logNotSpread, "reason", s.logReason())
-	default:
-		p.log.Warn(logNotSpread, "reason", s.logReason())
-	}
 }

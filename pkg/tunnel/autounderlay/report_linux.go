@@ -17,13 +17,9 @@ func (p *Port) Report() config.UnderlayReport {
 	p.mu.Lock()
 	r := config.UnderlayReport{Mode: p.mode, Path: config.UnderlayUDP, Device: p.chosenDevice, Reason: p.choice.reason}
 	program, wanted, everXDP := p.program, p.choice.xdp, p.everXDP
-	want, cpus := p.receiveCPUs, p.cpuChoice
 	p.mu.Unlock()
 	sum, ever := p.counters.total(program)
 	s := p.Status()
-	if want.On() {
-		r.ReceiveCPUs = cpus.report(want, r.Device, s.Attached, s.Err)
-	}
 	if everXDP {
 		reportLanes(&r, &s)
 	}

@@ -26,7 +26,6 @@ type Options struct {
 	Spray          config.Spray
 	Underlay       config.UnderlayMode
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
-	ReceiveCPUs    config.ReceiveCPUs
 	OuterFragments config.OuterFragments
 	// Initial is applied after all others, before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
 	// ReceiveHandover ignores it.

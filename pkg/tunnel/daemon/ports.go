@@ -32,7 +32,7 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := autounderlay.Open(autounderlay.Config{UDP: u, Mode: o.Mode, Device: p.device, ReceiveCPUs: o.CPUs, Mark: o.Mark, BusyPoll: true, Log: p.log})
+	a, err := autounderlay.Open(autounderlay.Config{UDP: u, Mode: o.Mode, Device: p.device, Mark: o.Mark, BusyPoll: true, Log: p.log})
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}

@@ -16,8 +16,8 @@ import (
 var ErrVersion = handover.ErrVersion
 
 // ReceiveHandover is Open for the interface of a running daemon, the predecessor, which then ends. Routes, addresses, ports, counters and
-// the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts, Underlay
-// and ReceiveCPUs are ignored: the predecessor's hold.
+// the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts and
+// Underlay are ignored: the predecessor's hold.
 //
 // After an error the predecessor keeps the tunnel. If ctx ends before everything is received, that is an error, too. Errors:
 // uapi.IsNotRunning holds if there is no predecessor, ErrVersion if its version is incompatible, and a *uapi.Error if it refuses.

@@ -19,7 +19,7 @@ import (
 )
 
 // Configure applies a change as a whole, or returns an error and changes nothing. Errors are those of opening the
-// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, config.ErrReceiveCPUs, and syscall.EINVAL for invalid values.
+// port (syscall.EADDRINUSE among them), of setting the mark, ErrTooManyPeers, and syscall.EINVAL for invalid values.
 func (d *Device) Configure(c config.Device) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,7 +32,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	if err := cmp.Or(checkPeerSettings(c.Peers), d.checkSpread(&c), d.checkUnderlay(&c)); err != nil {
+	if err := cmp.Or(checkPeerSettings(c.Peers), d.checkSpread(&c), checkUnderlay(c.Underlay)); err != nil {
 		return err
 	}
 	private := clamped(c.PrivateKey)
@@ -44,7 +44,7 @@ func (d *Device) Configure(c config.Device) error {
 		return err
 	}
 	d.configureSpread(c.Spread, c.SpreadPorts, c.Spray)
-	d.configureUnderlay(c.Underlay, c.ReceiveCPUs)
+	d.configureUnderlay(c.Underlay)
 	d.configureFragments(c.OuterFragments)
 	if private != nil && !private.Equal(d.private) {
 		d.replaceIdentity(*private, id)

@@ -40,7 +40,6 @@ type PortOptions struct {
 	Lanes int
 	Mark  uint32 // SO_MARK, 0 for none
 	Mode  config.UnderlayMode
-	CPUs  config.ReceiveCPUs
 	// OuterFragments permits fragments of outer packets.
 	OuterFragments config.OuterFragments
 	// TooBig must be called for ICMP errors that report a path MTU, by any goroutine. Without it fragments are permitted.
@@ -111,11 +110,10 @@ type settings struct {
 	listenPort   uint16
 	identity     atomic.Pointer[identity]
 	spreading    atomic.Pointer[spreadConfig]
-	mtu          atomic.Int64                       // of the TUN, 0 before it is known
-	mark         atomic.Uint32                      // fwmark of outer packets, 0 for none
-	underlayMode atomic.Uint32                      // config.UnderlayMode
-	cpus         atomic.Pointer[config.ReceiveCPUs] // nil for none
-	fragments    atomic.Bool                        // config.OuterFragments
+	mtu          atomic.Int64  // of the TUN, 0 before it is known
+	mark         atomic.Uint32 // fwmark of outer packets, 0 for none
+	underlayMode atomic.Uint32 // config.UnderlayMode
+	fragments    atomic.Bool   // config.OuterFragments
 }
 
 // portState is the port, and its sockets beyond one per lane.

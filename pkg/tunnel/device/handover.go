@@ -138,7 +138,7 @@ func (d *Device) saveSettings() *State {
 	return &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
 		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Spray: d.spreading.Load().spray, Underlay: config.UnderlayMode(d.underlayMode.Load()),
-		ReceiveCPUs: d.receiveCPUsState(), OuterFragments: config.OuterFragments(d.fragments.Load()),
+		OuterFragments: config.OuterFragments(d.fragments.Load()),
 	}
 }
 
@@ -148,7 +148,7 @@ func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
 		PrivateKey: &private, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
-		Underlay: &s.Underlay, ReceiveCPUs: s.ReceiveCPUs, OuterFragments: &s.OuterFragments, ReplacePeers: true,
+		Underlay: &s.Underlay, OuterFragments: &s.OuterFragments, ReplacePeers: true,
 	}
 	for i := range s.Peers {
 		c.Peers = append(c.Peers, s.Peers[i].config())

@@ -106,7 +106,7 @@ func (d *Device) readTUN() { d.reading.Do(d.engine.Start) }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	p, err := d.cfg.OpenPort(PortOptions{
-		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()), CPUs: d.receiveCPUs(),
+		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()),
 		OuterFragments: config.OuterFragments(d.fragments.Load()), TooBig: d.onTooBig,
 	})
 	if err != nil {

@@ -28,7 +28,6 @@ type State struct {
 	Spread      config.SpreadMode   `json:"spread"`
 	SpreadPorts spread.Ports        `json:"spread_ports"`
 	Underlay    config.UnderlayMode `json:"underlay"`
-	ReceiveCPUs *config.ReceiveCPUs `json:"rx_cpus,omitempty"` // nil for none, which older daemons can parse
 	// OuterFragments is absent for off, which older daemons can parse.
 	OuterFragments config.OuterFragments `json:"outer_fragments,omitempty"`
 	// Spray is absent for off, which older daemons can parse.

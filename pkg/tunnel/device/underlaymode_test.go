@@ -4,12 +4,9 @@ package device_test
 
 import (
 	"crypto/rand"
-	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
@@ -25,28 +22,12 @@ type switched struct {
 	*underlay.Fake
 	mu    sync.Mutex
 	modes []config.UnderlayMode
-	cpus  []string
 }
 
 func (s *switched) SetMode(mode config.UnderlayMode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.modes = append(s.modes, mode)
-}
-
-func (s *switched) SetReceiveCPUs(cpus config.ReceiveCPUs) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cpus = append(s.cpus, cpus.String())
-}
-
-// processors returns over which the kernel was to spread its part, and forgets them.
-func (s *switched) processors() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list := strings.Join(s.cpus, " ")
-	s.cpus = nil
-	return list
 }
 
 func (s *switched) Report() config.UnderlayReport {
@@ -158,67 +139,6 @@ func TestNewPortOpensInConfiguredMode(t *testing.T) {
 	d.Follow(tun.Event{Up: true, MTU: 1420})
 	if got, n := s.opened(); got != config.UnderlayUDP || n != 3 {
 		t.Errorf("opened as %v, %d ports", got, n)
-	}
-}
-
-// cpusOf is the change of the processors alone.
-func cpusOf(t *testing.T, text string) config.Device {
-	t.Helper()
-	cpus, err := config.ParseReceiveCPUs(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return config.Device{ReceiveCPUs: &cpus}
-}
-
-func TestReceiveCPUChangeReachesOpenAndLaterPorts(t *testing.T) {
-	var s switches
-	d := s.host(t)
-	port := s.last()
-	for _, test := range []struct {
-		change config.Device
-		want   string
-	}{
-		{cpusOf(t, "off"), ""}, // which it is
-		{cpusOf(t, "0-1"), "0-1"},
-		{cpusOf(t, "1,0"), ""},
-		{underlayOf(config.UnderlayUDP), ""},
-		{cpusOf(t, "auto"), "auto"},
-		{cpusOf(t, "off"), "off"},
-		{cpusOf(t, "3"), "3"},
-	} {
-		apply(t, d, test.change)
-		if got := port.processors(); got != test.want {
-			t.Errorf("%+v: asked for %q, want %q", test.change, got, test.want)
-		}
-	}
-	number := uint16(4243)
-	apply(t, d, config.Device{ListenPort: &number})
-	if got := s.how[len(s.how)-1].CPUs.String(); got != "3" {
-		t.Errorf("another port was opened with %q", got)
-	}
-}
-
-func TestReceiveCPUsRejectedWithAFXDP(t *testing.T) {
-	var s switches
-	d := s.host(t)
-	both, cpus := underlayOf(config.UnderlayXDP), cpusOf(t, "auto")
-	both.ReceiveCPUs = cpus.ReceiveCPUs
-	refused := func(c config.Device) {
-		t.Helper()
-		if err := d.Configure(c); !errors.Is(err, config.ErrReceiveCPUs) || !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%+v: %v", c, err)
-		}
-	}
-	refused(both)
-	apply(t, d, cpus)
-	refused(underlayOf(config.UnderlayXDP))
-	back := underlayOf(config.UnderlayXDP)
-	back.ReceiveCPUs = new(config.ReceiveCPUs)
-	apply(t, d, back)
-	refused(cpus)
-	if modes, asked := s.last().asked(), s.last().processors(); !slices.Equal(modes, []config.UnderlayMode{config.UnderlayXDP}) || asked != "auto off" {
-		t.Errorf("%v and %q reached the port", modes, asked)
 	}
 }
 

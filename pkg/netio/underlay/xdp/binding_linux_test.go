@@ -187,34 +187,6 @@ func TestChangedReportsDeviceOutcome(t *testing.T) {
 	next(1)
 }
 
-// TestChangedReportsNewProgramWithoutSockets changes nothing but the program.
-func TestChangedReportsNewProgramWithoutSockets(t *testing.T) {
-	p := newPair(t, 1)
-	u := p.openUDP(0, udp.Config{})
-	var c chooser
-	var alone [4]Binding // created before the port, so that its cleanup runs last
-	for i := range alone {
-		alone[i] = Binding{Device: p.devs[0], NoSockets: true, Program: &closeCounter{redirectAll: newRedirectAll(t, u.LocalPort())}}
-	}
-	c.set(alone[0])
-	changes := make(chan int, 100)
-	var port *Port
-	expect.NoError(t, p.hosts[0].Do(func() (err error) {
-		port, err = Open(Config{UDP: u, Choose: c.choose, Changed: func(ready int, _ error) { changes <- ready }})
-		return err
-	}))
-	t.Cleanup(func() { expect.NoError(t, port.Close()) })
-	for _, next := range alone[1:] {
-		select {
-		case <-changes:
-		case <-time.After(deadline):
-			t.Fatal("Config.Changed was not called")
-		}
-		c.set(next)
-		port.Reconsider()
-	}
-}
-
 func listening(p *Port) bool {
 	p.supervisor.mu.Lock()
 	defer p.supervisor.mu.Unlock()

@@ -47,8 +47,6 @@ type Binding struct {
 	// Program selects the packets that AF_XDP receives, which are at most MaxFrame bytes long. The Port attaches,
 	// detaches and closes it.
 	Program Program
-	// NoSockets runs the program without AF_XDP sockets: everything goes through the UDP port.
-	NoSockets bool
 	// Final says that no change of the network can lead to another Binding. It applies to a Binding without a device.
 	// The Port then does not watch the network.
 	Final bool
@@ -67,8 +65,7 @@ type Config struct {
 	// the present one, whose program is then closed.
 	Choose func() Binding
 	// Changed, if set, is called by the same goroutine when the outcome of a Binding changes. It gets the number of
-	// lanes with an AF_XDP socket on the device, and the reason why the others have none. With NoSockets, a new Program
-	// is a change too. Failures that may pass within a second are not reported.
+	// lanes with an AF_XDP socket on the device, and the reason why the others have none. Failures that may pass within a second are not reported.
 	Changed func(ready int, why error)
 	// Frames is the maximum number of frames that wait for each lane in each direction. It is a power of two from 64 to
 	// 65,536, or 0 for the default of package xsk. It bounds the delay.

@@ -110,10 +110,6 @@ func (sup *supervisor) configureDevice(link netlink.Link) (again bool) {
 	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
 	up := link.Attrs().Flags&net.FlagUp != 0
 	for i, l := range sup.port.lanes {
-		if sup.config.NoSockets {
-			sup.recordError(i, errNoSockets)
-			continue
-		}
 		if err != nil && l.laneSocket.Load() == nil {
 			sup.recordError(i, err) // without the program, the kernel would open a socket without zero-copy
 			continue
@@ -356,10 +352,9 @@ func (sup *supervisor) recordDevice(err error) {
 
 // outcome is the state of a device that Config.Changed reports. It is comparable.
 type outcome struct {
-	device  string
-	program Program // set with NoSockets; only its owner knows its effect
-	ready   int
-	why     string
+	device string
+	ready  int
+	why    string
 }
 
 // transientPeriod is the retry interval from which a failure is reported.
@@ -381,9 +376,6 @@ func (sup *supervisor) publishChange() {
 		now.why = why.Error()
 	}
 	now.ready = s.Ready()
-	if sup.config.NoSockets {
-		now.program = sup.config.Program
-	}
 	if now == sup.lastOutcome || why != nil && !sup.device.retryAt.IsZero() && sup.device.retryIn < transientPeriod {
 		return
 	}

@@ -3,7 +3,6 @@
 package xdp
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
@@ -46,9 +45,6 @@ func (r Reason) String() string {
 	}[min(r, reasons)]
 }
 
-// errNoSockets is the state of lanes with Binding.NoSockets. It is not a failure.
-var errNoSockets = errors.New("the binding uses no AF_XDP sockets")
-
 // Status is the state of a Port.
 type Status struct {
 	// Attached is true while the XDP program is attached to the device.
@@ -82,7 +78,7 @@ func (s *Status) firstError() error {
 // laneError returns the error of the first lane without an AF_XDP socket, or nil.
 func (s *Status) laneError() error {
 	for i := range s.Lanes {
-		if err := s.Lanes[i].Err; err != nil && !errors.Is(err, errNoSockets) {
+		if err := s.Lanes[i].Err; err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}

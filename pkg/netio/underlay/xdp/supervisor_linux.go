@@ -129,15 +129,14 @@ func (sup *supervisor) begin(home netns.NsHandle) error {
 	return nil
 }
 
-// startWatcher starts a watcher with the subscriptions that the Binding needs, unless it runs already. closeWatcher
-// ends it.
+// startWatcher starts a watcher, for a device if the Binding has one, unless it runs already. closeWatcher ends it.
 func (sup *supervisor) startWatcher() error {
-	c := subscriptions{neighbours: sup.config.Device != "" && !sup.config.NoSockets, queues: sup.config.Device != ""}
-	if sup.watcher != nil && sup.watcher.subscriptions == c {
+	ofDevice := sup.config.Device != ""
+	if sup.watcher != nil && sup.watcher.ofDevice == ofDevice {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(sup.ctx)
-	w, err := watch(ctx, sup.port.wake, c)
+	w, err := watch(ctx, sup.port.wake, ofDevice)
 	if err != nil {
 		cancel()
 		return err
@@ -184,7 +183,7 @@ func (sup *supervisor) reconsider() {
 		sup.useBinding(sup.config.Choose())
 	}
 	if err == nil && sup.watcher != nil {
-		err = sup.startWatcher() // with the subscriptions of the new Binding
+		err = sup.startWatcher() // for the new Binding
 	}
 	if err != nil {
 		sup.pending = true // retry later

@@ -25,8 +25,8 @@ type hop struct {
 // watcher subscribes to the kernel's messages about links, addresses, routes, rules, neighbours and queues, and reads Packet Too Big
 // messages. It stores only that something changed; the supervisor then queries the present state.
 type watcher struct {
-	wake          chan struct{}
-	subscriptions subscriptions
+	wake     chan struct{}
+	ofDevice bool // also subscribed to neighbours, queues and Packet Too Big messages
 
 	mu       sync.Mutex
 	watched  map[hop]struct{}
@@ -36,35 +36,28 @@ type watcher struct {
 	finished sync.WaitGroup
 }
 
-// subscriptions are the optional multicast groups of a watcher.
-type subscriptions struct {
-	neighbours bool // there may be many; they matter only if frames are written
-	queues     bool
-}
-
 // watchErrorPause limits the CPU time of a persistent error.
 const watchErrorPause = 100 * time.Millisecond
 
 // watch starts a watcher in the calling thread's network namespace. It runs until ctx ends. Each relevant change
-// notifies wake.
-func watch(ctx context.Context, wake chan struct{}, c subscriptions) (*watcher, error) {
+// notifies wake. ofDevice includes changes that matter only while a device is in use: neighbours, of which there may be many, queues
+// and path MTUs.
+func watch(ctx context.Context, wake chan struct{}, ofDevice bool) (*watcher, error) {
 	groups := []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
 		unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 	}
-	if c.neighbours {
+	if ofDevice {
 		groups = append(groups, unix.RTNLGRP_NEIGH)
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, groups...)
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to link, address, route and rule changes (netlink): %w", err)
 	}
-	w := &watcher{wake: wake, subscriptions: c, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}, tooBig: map[netip.Addr]struct{}{}}
+	w := &watcher{wake: wake, ofDevice: ofDevice, watched: map[hop]struct{}{}, hops: map[hop]struct{}{}, tooBig: map[netip.Addr]struct{}{}}
 	w.listen(ctx, socket, w.record)
-	if c.neighbours {
+	if ofDevice {
 		w.watchTooBig(ctx)
-	}
-	if c.queues {
 		if queues, err := subscribeQueues(); err == nil {
 			w.listen(ctx, queues, w.recordQueues)
 		} // without it, changed queues are noticed at the next other change

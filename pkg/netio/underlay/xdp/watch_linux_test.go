@@ -166,18 +166,18 @@ func TestNeighbourSubscriptionNeedsAFXDP(t *testing.T) {
 	k := &supervisor{port: &Port{wake: make(chan struct{}, 1)}, ctx: ctx}
 	for _, c := range []struct {
 		binding Binding
-		want    subscriptions
+		want    bool
 	}{
-		{Binding{}, subscriptions{}},
-		{Binding{Device: "lo"}, subscriptions{neighbours: true, queues: true}},
-		{Binding{Device: "lo", NoSockets: true}, subscriptions{queues: true}},
+		{Binding{}, false},
+		{Binding{Device: "lo"}, true},
+		{Binding{}, false},
 	} {
 		k.config.Binding = c.binding
 		if err := k.startWatcher(); err != nil {
 			t.Fatal(err)
 		}
-		if got := k.watcher.subscriptions; got != c.want {
-			t.Errorf("%+v: got subscriptions %+v, want %+v", c.binding, got, c.want)
+		if got := k.watcher.ofDevice; got != c.want {
+			t.Errorf("%+v: subscribed to neighbours: got %v, want %v", c.binding, got, c.want)
 		}
 	}
 	k.closeWatcher()
@@ -185,7 +185,7 @@ func TestNeighbourSubscriptionNeedsAFXDP(t *testing.T) {
 
 func TestWatcherEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	w, err := watch(ctx, make(chan struct{}, 1), subscriptions{true, true})
+	w, err := watch(ctx, make(chan struct{}, 1), true)
 	if err != nil {
 		t.Fatal(err)
 	}

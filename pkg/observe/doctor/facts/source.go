@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // maxFile is the largest part of a file that is read, in bytes: /proc/net/udp with thousands of sockets.
@@ -92,11 +91,30 @@ func parseList(text string) ([]int, error) {
 	if text == "" {
 		return nil, nil
 	}
-	list, ok := config.ParseCPUs(text, maxCPUs)
-	if !ok {
-		return nil, fmt.Errorf("invalid CPU list %q", shorten(text))
+	var list []int
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, ok := parseRange(part)
+		if !ok {
+			return nil, fmt.Errorf("invalid CPU list %q", shorten(text))
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			list = append(list, cpu)
+		}
+		slices.Sort(list)
+		list = slices.Compact(list)
 	}
 	return list, nil
+}
+
+// parseRange parses "8" or "0-3".
+func parseRange(s string) (first, last int, ok bool) {
+	from, to, isRange := strings.Cut(s, "-")
+	if !isRange {
+		to = from
+	}
+	a, errA := strconv.ParseUint(from, 10, 16)
+	b, errB := strconv.ParseUint(to, 10, 16)
+	return int(a), int(b), errA == nil && errB == nil && a <= b && b < maxCPUs
 }
 
 // ParseMask reads a CPU bitmap such as "00000000,0000000f", most significant word first.
