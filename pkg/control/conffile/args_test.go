@@ -95,7 +95,7 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 	}{
 		{[]string{"per"}, `invalid argument "per"`},
 		{[]string{secret}, "invalid argument"},
-		{[]string{"listen-port", "65536"}, `listen-port: want 0-65535, got "65536"`},
+		{[]string{"listen-port", "65536"}, `listen-port: want 0-65535 or a UDP service, got "65536"`},
 		{[]string{"listen-port"}, "listen-port: missing value"},
 		{[]string{"remove"}, "remove: must follow a peer"},
 		{[]string{"peer", key, "fwmark", "1"}, "fwmark: must precede the first peer"},

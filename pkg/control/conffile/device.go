@@ -4,7 +4,7 @@ package conffile
 
 import (
 	"context"
-	"net/netip"
+	"fmt"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -68,14 +68,15 @@ func (p *Peer) config(ctx context.Context, resolve Resolver) (config.Peer, error
 	return peer, nil
 }
 
-// endpointName returns an endpoint if its host is a name, which can be resolved again, else "".
+// endpointName returns host:port with a numeric port if the host is a name, which can be resolved again, else "".
 func endpointName(endpoint string) string {
 	hp, err := splitEndpoint(endpoint)
 	if err != nil {
 		return ""
 	}
-	if _, err := netip.ParseAddr(hp.host); err == nil || config.CheckEndpointName(endpoint) != nil {
+	name := fmt.Sprintf("%s:%d", hp.host, hp.port)
+	if _, numeric := parseHost(hp.host); numeric || config.CheckEndpointName(name) != nil {
 		return ""
 	}
-	return endpoint
+	return name
 }

@@ -84,7 +84,7 @@ func (l *ResolverConfig) resolve(ctx context.Context, endpoint string) (config.E
 
 // address parses a literal address. It looks a name up, with retries.
 func (l *ResolverConfig) address(ctx context.Context, endpoint, host string) (netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
+	if addr, ok := parseHost(host); ok {
 		return addr, nil
 	}
 	delay := firstDelay
@@ -169,12 +169,28 @@ func splitEndpoint(s string) (hostPort, error) {
 			return hostPort{}, errors.New("no port after the closing bracket")
 		}
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
+	n, err := parsePort(port)
 	if err != nil {
-		return hostPort{}, fmt.Errorf("port is not a number from 0 to 65535: %q", port)
+		return hostPort{}, err
 	}
 	if host == "" || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '[' || r == ']' }) {
 		return hostPort{}, fmt.Errorf("not a host: %q", host)
 	}
-	return hostPort{host: host, port: uint16(n)}, nil
+	return hostPort{host: host, port: n}, nil
+}
+
+// parsePort parses a port as getaddrinfo(3) does: a decimal number, or the name of a UDP service (services(5)).
+func parsePort(s string) (uint16, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err == nil {
+		return uint16(n), nil
+	}
+	if strings.Trim(s, "+-0123456789") == "" { // among them the empty one, which LookupPort takes for 0
+		return 0, fmt.Errorf("port is not a number from 0 to 65535: %q", s)
+	}
+	named, err := net.LookupPort("udp", s)
+	if err != nil {
+		return 0, fmt.Errorf("port is neither a number from 0 to 65535 nor a UDP service: %q", s)
+	}
+	return uint16(named), nil
 }

@@ -43,10 +43,8 @@ func interfaceKeys() []key {
 			defaultValue: "the credential, else none",
 			about:        "The local private key, as `ropewalk genkey` prints it. Without one the interface exists and carries nothing.",
 		}},
-		{name: "ListenPort", set: func(p *parser, v string) string {
-			return setNumber(&p.file.Interface.ListenPort, v, 10, 16, "0-65535")
-		}, doc: doc{
-			values:       "0–65535",
+		{name: "ListenPort", set: setListenPort, doc: doc{
+			values:       "0–65535, name of a UDP service",
 			defaultValue: "0: the kernel chooses",
 			about:        "The local UDP port. Handshakes, and all data that is not spread, have it as source port.",
 		}},
@@ -107,6 +105,15 @@ func setNumber[N uint16 | uint32](field **N, value string, base, bits int, want 
 	}
 	n := N(v)
 	*field = &n
+	return ""
+}
+
+func setListenPort(p *parser, value string) string {
+	n, err := parsePort(value)
+	if err != nil {
+		return "0-65535 or a UDP service"
+	}
+	p.file.Interface.ListenPort = &n
 	return ""
 }
 

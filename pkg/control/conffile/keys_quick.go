@@ -28,7 +28,7 @@ func quickKeys() []key {
 		{name: "Address", quick: true, list: addAddress, doc: doc{
 			values:       "list of addresses",
 			defaultValue: "none",
-			about:        "The interface's inner addresses, with their prefix lengths.",
+			about:        "The interface's inner addresses, with their prefix lengths or netmasks.",
 		}},
 		{name: "DNS", quick: true, list: addDNS, doc: doc{
 			values:       "list of addresses and domains",
@@ -63,9 +63,9 @@ func splitList(value string) []string {
 }
 
 func addAddress(p *parser, item string) string {
-	prefix, err := parsePrefix(item)
+	prefix, err := parseInterfaceAddress(item)
 	if err != nil {
-		return "addresses, with or without prefix length"
+		return "addresses, with or without prefix length or netmask"
 	}
 	p.file.Interface.Address = append(p.file.Interface.Address, prefix)
 	return ""

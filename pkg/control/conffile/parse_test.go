@@ -91,7 +91,7 @@ func TestErrorsNameFileLineKeyAndWant(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{peer + "PersistentKeepalive = x", `wg0.conf:3: PersistentKeepalive: want 0-65535 or "off", got "x"`},
 		{peer + "persistentkeepalive = 65536", `wg0.conf:3: PersistentKeepalive: want 0-65535 or "off", got "65536"`},
-		{"[Interface]\nListenPort = 65536", `wg0.conf:2: ListenPort: want 0-65535, got "65536"`},
+		{"[Interface]\nListenPort = 65536", `wg0.conf:2: ListenPort: want 0-65535 or a UDP service, got "65536"`},
 		{"[Interface]\nListenPort =", `wg0.conf:2: ListenPort: want a value`},
 		{"[Interface]\nListenPort", `wg0.conf:2: ListenPort: want a value`},
 		{"[Interface]\nFwMark = 0X1", `wg0.conf:2: FwMark: want 0-0xffffffff or "off", got "0X1"`},

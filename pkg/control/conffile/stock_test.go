@@ -77,7 +77,7 @@ func stockTexts() []string {
 		"[Interface]\nPrivateKey=" + privateKey.Base64() + "\n", "[Interface]\nPrivateKey=AAAA\n", "[Interface]\nPrivateKey=\n",
 		"[Peer]\nPublicKey=" + publicKey.Base64() + "\n[Interface]\nListenPort=7\n[Peer]\n",
 	}
-	for _, v := range []string{"0", "65535", "5 1 8 2 0", "010", "-1", "http", "0x10", "", "=5", "5=6"} {
+	for _, v := range []string{"0", "65535", "5 1 8 2 0", "010", "-1", "http", "ntp", "open vpn", "nosuch", "0x10", "", "=5", "5=6"} {
 		texts = append(texts, "[Interface]\nListenPort = "+v+"\n")
 	}
 	for _, v := range []string{"0", "off", "0xca6c", "0XFF", "010", "4294967295", "4294967296", "-1", "0x", ""} {
@@ -97,7 +97,8 @@ func stockTexts() []string {
 		},
 		"Endpoint": {
 			"1.2.3.4:55", "[::1]:55", "[fe80::1%lo]:55", "[fe80::1%1]:55", "[fe80::1%nope]x:55", "::1:55", "1.2.3.4", "1.2.3.4:",
-			"1.2.3.4:http", "1.2.3.4:0", "[1.2.3.4]:55", "[::1]", "[::1]55", "[::1", "[::ffff:1.2.3.4]:55", "1.2.3.4 : 5 5", "",
+			"1.2.3.4:http", "1.2.3.4:https", "1.2.3.4:ntp", "1.2.3.4:nosuch", "1.2.3.4:0", "0xc0000202:55", "3221225986:55", "192.0.514:55", "192.514:55",
+			"192.000.002.002:55", "0300.0x0.02.0XFE:55", "010.1:55", "0:55", "[0x7f.1]:55", "[1.2.3.4]:55", "[::1]", "[::1]55", "[::1", "[::ffff:1.2.3.4]:55", "1.2.3.4 : 5 5", "",
 		},
 		"PersistentKeepalive": {"off", "OFF", "0", "65535", "65536", "-1", "25x", "", "0x10", "010", "+5", "2 5", "o f f"},
 	} {

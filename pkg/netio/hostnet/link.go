@@ -137,8 +137,12 @@ func DeleteLink(name string) error {
 // AddAddress adds an address with the host's bits, without a broadcast address, as `ip address add` does.
 func AddAddress(name string, addr netip.Prefix) error {
 	l, err := find(name)
-	if err == nil {
-		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero})
+	switch {
+	case err != nil:
+	case addr.Addr().Is4In6():
+		err = changeMappedAddress(l, addr, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	default:
+		err = netlink.AddrAdd(l, &netlink.Addr{IPNet: ipNet(addr), Broadcast: net.IPv4zero, Scope: addressScope(addr.Addr())})
 	}
 	if err != nil {
 		return fmt.Errorf("adding address %s to %s: %w", addr, name, namingSysctl(err, name, addr))
@@ -146,10 +150,22 @@ func AddAddress(name string, addr netip.Prefix) error {
 	return nil
 }
 
+// addressScope returns the scope that ip(8) gives to an address; the kernel derives that of an IPv6 address itself.
+func addressScope(addr netip.Addr) int {
+	if addr.Is4() && addr.IsLoopback() {
+		return unix.RT_SCOPE_HOST
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
 // RemoveAddress removes an address with the host's bits. A missing address is no error.
 func RemoveAddress(name string, addr netip.Prefix) error {
 	l, err := find(name)
-	if err == nil {
+	switch {
+	case err != nil:
+	case addr.Addr().Is4In6():
+		err = changeMappedAddress(l, addr, unix.RTM_DELADDR, 0)
+	default:
 		err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(addr)})
 	}
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {

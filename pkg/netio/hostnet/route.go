@@ -25,7 +25,7 @@ type Route struct {
 func AddRoute(r Route) error {
 	l, err := find(r.Link)
 	if err == nil {
-		err = netlink.RouteAdd(r.over(l))
+		err = r.add(l, netlink.RouteAdd, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	}
 	if err != nil {
 		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
@@ -37,7 +37,7 @@ func AddRoute(r Route) error {
 func AppendRoute(r Route) error {
 	l, err := find(r.Link)
 	if err == nil {
-		err = netlink.RouteAppend(r.over(l))
+		err = r.add(l, netlink.RouteAppend, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	}
 	if err != nil {
 		return fmt.Errorf("appending route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
@@ -48,7 +48,11 @@ func AppendRoute(r Route) error {
 // RemoveRoute removes a route that AddRoute or AppendRoute has added. A missing route is no error.
 func RemoveRoute(r Route) error {
 	l, err := find(r.Link)
-	if err == nil {
+	switch {
+	case err != nil:
+	case r.Dst.Addr().Is4In6():
+		err = changeMappedRoute(l, &r, unix.RTM_DELROUTE, 0)
+	default:
 		route := r.over(l)
 		route.Protocol = unix.RTPROT_BOOT // as they have it; the kernel's own route to the same prefix stays
 		err = netlink.RouteDel(route)
@@ -57,6 +61,14 @@ func RemoveRoute(r Route) error {
 		return fmt.Errorf("removing route %s to %s: %w", r.Dst, r.Link, err)
 	}
 	return nil
+}
+
+// add adds the route with the library's function, or with these flags.
+func (r *Route) add(l netlink.Link, add func(*netlink.Route) error, flags int) error {
+	if r.Dst.Addr().Is4In6() {
+		return changeMappedRoute(l, r, unix.RTM_NEWROUTE, flags)
+	}
+	return add(r.over(l))
 }
 
 func (r *Route) over(l netlink.Link) *netlink.Route {

@@ -5,10 +5,13 @@ package hostnet
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // twoUplinks creates u0 (MTU 1400, 192.0.2.2/24) and w0 (MTU 1300, 198.51.100.2/24).
@@ -132,4 +135,58 @@ func TestRoutesAreAddedToTheirTable(t *testing.T) {
 		}
 	}
 	t.Errorf("10.0.0.0/8 with scope link is not in %v", main)
+}
+
+// TestMappedPrefixesAreIPv6 covers IPv4-mapped prefixes, which are IPv6 to the kernel.
+func TestMappedPrefixesAreIPv6(t *testing.T) {
+	twoUplinks(t)
+	addr := netip.MustParsePrefix("::ffff:10.9.0.1/128")
+	before, err := Addresses("u0")
+	expect.NoError(t, err)
+	expect.NoError(t, AddAddress("u0", addr))
+	if err := AddAddress("u0", addr); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("adding %v twice: got %v", addr, err)
+	}
+	if got, err := Addresses("u0"); err != nil || !slices.Contains(got, addr) || len(got) != len(before)+1 {
+		t.Errorf("got addresses %v, error %v, want %v and %v", got, err, before, addr)
+	}
+	expect.NoError(t, RemoveAddress("u0", addr))
+	expect.NoError(t, RemoveAddress("u0", addr)) // a missing one is no error
+	if got, err := Addresses("u0"); err != nil || !slices.Equal(got, before) {
+		t.Errorf("after the removal: got %v, error %v, want %v", got, err, before)
+	}
+	for _, r := range []Route{
+		{Dst: netip.MustParsePrefix("::ffff:0.0.0.0/96"), Link: "u0", Table: MainTable},
+		{Dst: netip.MustParsePrefix("::ffff:10.0.0.1/128"), Link: "u0", Table: 4711},
+	} {
+		expect.NoError(t, AddRoute(r))
+		if err := AddRoute(r); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("adding %v twice: got %v", r.Dst, err)
+		}
+		if got, err := LinkRoutes("u0"); err != nil || !slices.Equal(got, []Route{r}) {
+			t.Errorf("got routes %v, error %v, want %v", got, err, r)
+		}
+		expect.NoError(t, RemoveRoute(r))
+		if got, err := LinkRoutes("u0"); err != nil || len(got) != 0 {
+			t.Errorf("after the removal: got %v, error %v, want none", got, err)
+		}
+	}
+}
+
+func TestLoopbackAddressHasScopeHost(t *testing.T) {
+	twoUplinks(t)
+	expect.NoError(t, AddAddress("u0", netip.MustParsePrefix("127.0.0.5/32")))
+	link, err := netlink.LinkByName("u0")
+	expect.NoError(t, err)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	expect.NoError(t, err)
+	for _, a := range addrs {
+		want := netlink.SCOPE_UNIVERSE
+		if a.IP.IsLoopback() {
+			want = netlink.SCOPE_HOST
+		}
+		if a.Scope != int(want) {
+			t.Errorf("%v: got scope %v, want %v", a.IPNet, netlink.Scope(a.Scope), want)
+		}
+	}
 }
