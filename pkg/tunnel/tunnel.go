@@ -52,13 +52,11 @@ func New(cfg Config) (*Tunnel, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Log = cfg.Log.With("interface", cfg.TUN.Name())
+	dev := device.Config{TUN: cfg.TUN, OpenPort: cfg.OpenPort, Log: cfg.Log}
 	if cfg.OpenPort == nil {
-		cfg.OpenPort = openUDP(cfg.Log)
+		dev.OpenPort, dev.ReservePort = openUDP(cfg.Log), new(udp.Reservation).Set
 	}
-	return &Tunnel{
-		tun: cfg.TUN, log: cfg.Log,
-		dev: device.New(device.Config{TUN: cfg.TUN, OpenPort: cfg.OpenPort, Log: cfg.Log}),
-	}, nil
+	return &Tunnel{tun: cfg.TUN, log: cfg.Log, dev: device.New(dev)}, nil
 }
 
 // openUDP returns a function that opens UDP sockets with GSO and GRO where the kernel has them.

@@ -108,7 +108,12 @@ func (s configure) String() string {
 	return fmt.Sprintf("wg setconf %s <(ropewalk strip %s)", s.link, s.path)
 }
 
-func (s configure) run(_ context.Context, j *job) error { return j.configure(s.dev) }
+func (s configure) run(_ context.Context, j *job) error {
+	if err := j.configure(s.dev); err != nil {
+		return fmt.Errorf("%w%s", err, portHint(err))
+	}
+	return nil
+}
 
 func (configure) undo() Step { return nil }
 

@@ -24,6 +24,7 @@ type ports struct {
 	mu        sync.Mutex
 	inherited *udp.Sockets // of the predecessor, for the first port; nil for none
 	latest    *udp.Port    // the last port opened
+	reserved  udp.Reservation
 }
 
 // open opens the UDP port, and the underlay that chooses between it and AF_XDP.

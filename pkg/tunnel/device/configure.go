@@ -163,10 +163,21 @@ func (d *Device) configureListen(listen *uint16, mark uint32) error {
 	case listen == nil:
 		return nil
 	case !d.linkUp:
-		d.listenPort = *listen
-		return nil
+		return d.reserveListen(*listen)
 	}
 	return d.bringUp(*listen, mark)
+}
+
+// reserveListen sets the listen port while the link is down. A port in use is refused: nobody would see the error when the link comes up. Before
+// Start the process that hands the device over may still have the port.
+func (d *Device) reserveListen(port uint16) error {
+	if d.started {
+		if err := d.cfg.ReservePort(port); err != nil {
+			return fmt.Errorf("setting listen port %d: %w", port, err)
+		}
+	}
+	d.listenPort = port
+	return nil
 }
 
 // replaceIdentity changes the private key and ends all sessions of the old one.

@@ -46,10 +46,11 @@ type PortOptions struct {
 	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. Plan, Rand, Wall, Clock, OnLoopStart, Route, Resolve and Pool may be nil.
+// Config configures a Device. ReservePort, Plan, Rand, Wall, Clock, OnLoopStart, Route, Resolve and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
+	ReservePort func(port uint16) error      // keeps others from using a port while the link is down; 0 ends it; nil for none
 	Log         *slog.Logger
 	Plan        Planner                      // makes port plans for peers; nil for none
 	Rand        io.Reader                    // crypto/rand when nil
@@ -171,6 +172,9 @@ func New(cfg Config) *Device {
 	}
 	if cfg.Wall == nil {
 		cfg.Wall = time.Now
+	}
+	if cfg.ReservePort == nil {
+		cfg.ReservePort = func(uint16) error { return nil }
 	}
 	d := &Device{
 		cfg:      cfg,

@@ -105,6 +105,7 @@ func (d *Device) startPeers() {
 func (d *Device) readTUN() { d.reading.Do(d.engine.Start) }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
+	d.endReservation()
 	p, err := d.cfg.OpenPort(PortOptions{
 		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()),
 		OuterFragments: config.OuterFragments(d.fragments.Load()), TooBig: d.onTooBig,
@@ -114,6 +115,9 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	}
 	return p, nil
 }
+
+// endReservation ends that of reserveListen.
+func (d *Device) endReservation() { _ = d.cfg.ReservePort(0) }
 
 // attachPort replaces the present port by port. While the device is down, no peer has state of a port. The caller holds mu.
 func (d *Device) attachPort(port underlay.Port) error {
@@ -154,6 +158,7 @@ func (d *Device) down() {
 // closePort closes the port, and leaves the peers as they are. The caller holds mu.
 func (d *Device) closePort() {
 	d.up = false
+	d.endReservation()
 	d.closeSources()
 	d.resetGuard(nil)
 	d.port.Store(nil)
