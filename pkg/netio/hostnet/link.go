@@ -92,11 +92,11 @@ func DisableLinkLocal(name string) error {
 	return nil
 }
 
-// The values of rp_filter that its functions know (Linux's ip-sysctl documentation), and its number in IFLA_INET_CONF (IPV4_DEVCONF_RP_FILTER).
-const (
-	rpFilterStrict, rpFilterLoose = 1, 2
-	devconfRPFilter               = 8
-)
+// The values of rp_filter that its functions know (Linux's ip-sysctl documentation).
+const rpFilterStrict, rpFilterLoose = 1, 2
+
+// Settings of a link in IFLA_INET_CONF (IPV4_DEVCONF_SEND_REDIRECTS, IPV4_DEVCONF_RP_FILTER).
+const devconfSendRedirects, devconfRPFilter = 6, 8
 
 // LoosenRPFilter makes strict reverse path filtering on a link loose: a packet's source then needs a route, but not one by this link. It reports
 // whether that changed anything. It writes over netlink, because /proc/sys is read-only in most containers.
@@ -105,22 +105,47 @@ func LoosenRPFilter(name string) (changed bool, err error) {
 	if max(Sysctl(fmt.Sprintf(sysctl, "all")), Sysctl(fmt.Sprintf(sysctl, name))) != rpFilterStrict { // as the kernel combines them
 		return false, nil
 	}
-	l, err := find(name)
-	if err == nil {
-		req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
-		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		msg.Index = int32(l.Attrs().Index)
-		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(devconfRPFilter, nl.Uint32Attr(rpFilterLoose))
-		req.AddData(msg)
-		req.AddData(spec)
-		_, err = req.Execute(unix.NETLINK_ROUTE, 0)
-	}
-	if err != nil {
+	if err := setIPv4Conf(name, devconfRPFilter, rpFilterLoose); err != nil {
 		return false, fmt.Errorf("making rp_filter loose on %s: %w", name, err)
 	}
 	return true, nil
 }
+
+// setIPv4Conf sets a value of IFLA_INET_CONF, which is the sysctl net.ipv4.conf of the link.
+func setIPv4Conf(name string, setting int, value uint32) error {
+	l, err := find(name)
+	if err != nil {
+		return err
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(l.Attrs().Index)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil).AddRtAttr(setting, nl.Uint32Attr(value))
+	req.AddData(msg)
+	req.AddData(spec)
+	_, err = req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// DisableRedirects stops the kernel from sending ICMP redirects for packets that it forwards back to a link, as the in-kernel WireGuard does for
+// its devices (drivers/net/wireguard/device.c, wg_open). The kernel sends them if either the link's setting or that of "all" permits it. So it
+// clears both, and reports whether that of "all" was set. Other links keep their own setting, which is on by default.
+func DisableRedirects(name string) (all bool, err error) {
+	if err := setIPv4Conf(name, devconfSendRedirects, 0); err != nil {
+		return false, fmt.Errorf("disabling ICMP redirects on %s: %w", name, err)
+	}
+	if Sysctl("ipv4/conf/all/send_redirects") == 0 {
+		return false, nil
+	}
+	if err := writeSysctl("/proc/sys/net/ipv4/conf/all/send_redirects", "0"); err != nil {
+		return false, fmt.Errorf("setting net.ipv4.conf.all.send_redirects to 0: %w", err)
+	}
+	return true, nil
+}
+
+// Forwards reports whether the kernel forwards IPv4 packets that arrive on a link.
+func Forwards(name string) bool { return Sysctl("ipv4/conf/"+name+"/forwarding") != 0 }
 
 // DeleteLink deletes a link with its addresses and routes.
 func DeleteLink(name string) error {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/vishvananda/netns"
@@ -87,7 +88,7 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
 	if d.features, err = setOffloads(fds[0], &c); err == nil {
-		d.monitor, err = resumeMonitor(fds[0], d.deleted, name)
+		d.monitor, err = resumeMonitor(fds[0], d.deleted, name, c.Log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(d.stop))
@@ -143,8 +144,8 @@ func missingFlags(have uint16, queues int) (names []string) {
 }
 
 // resumeMonitor follows an interface without configuring it, in whichever namespace it is.
-func resumeMonitor(fd int, deleted <-chan struct{}, name string) (*monitor, error) {
-	m := newMonitor(fd, deleted)
+func resumeMonitor(fd int, deleted <-chan struct{}, name string, log *slog.Logger) (*monitor, error) {
+	m := newMonitor(fd, deleted, log)
 	if origin, err := netns.Get(); err == nil {
 		m.origin = origin.UniqueId()
 		_ = origin.Close()

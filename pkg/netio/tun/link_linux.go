@@ -96,7 +96,8 @@ func eventOf(a *netlink.LinkAttrs) Event {
 	return Event{Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
 }
 
-// configure sets the MTU, the queue length, gso_max_size and the address generation mode, and removes link-local addresses.
+// configure sets the MTU, the queue length, gso_max_size and the address generation mode, and removes link-local addresses. It clears
+// IFF_MULTICAST, as the in-kernel WireGuard does: programs that look for the flag, such as mDNS responders, leave the interface alone.
 func (l *link) configure(c *Config) error {
 	ref := l.ref()
 	if err := l.handle.LinkSetMTU(ref, c.MTU); err != nil {
@@ -107,6 +108,9 @@ func (l *link) configure(c *Config) error {
 	}
 	l.acceptWholeTrains()
 	l.disableLinkLocal()
+	if !l.state.Up { // new, and not a persistent one of an administrator's choice
+		_ = l.handle.LinkSetMulticastOff(ref)
+	}
 	l.state.MTU = c.MTU
 	return nil
 }

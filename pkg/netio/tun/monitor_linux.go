@@ -5,11 +5,14 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
@@ -32,7 +35,8 @@ type monitor struct {
 	nsids   *nsidSubscription // nil if events of other namespaces cannot be received
 	polling bool              // no events arrive from the interface's current namespace
 	events  chan Event
-	last    Event // the last one sent
+	last    Event        // the last one sent
+	log     *slog.Logger // nil for none
 	done    chan struct{}
 	ended   chan struct{}
 
@@ -49,7 +53,7 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 		l.close()
 		return nil, err
 	}
-	m := newMonitor(fd, deleted)
+	m := newMonitor(fd, deleted, c.Log)
 	m.link = l
 	// On an error (Linux before 5.2, or no privilege) origin stays empty: a return of the interface to its first namespace is not
 	// recognised.
@@ -66,9 +70,9 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 	return m, nil
 }
 
-func newMonitor(fd int, deleted <-chan struct{}) *monitor {
+func newMonitor(fd int, deleted <-chan struct{}, log *slog.Logger) *monitor {
 	return &monitor{
-		fd: fd, deleted: deleted, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
+		fd: fd, deleted: deleted, log: log, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 }
 
@@ -91,6 +95,9 @@ func (m *monitor) close() {
 func (m *monitor) run() {
 	defer close(m.ended)
 	defer close(m.events)
+	if m.last.Up { // a persistent or a given interface
+		m.disableRedirects()
+	}
 	l := m.link
 	if l == nil { // the interface was in another namespace at start
 		l = m.followMove()
@@ -124,9 +131,31 @@ func (m *monitor) report(l *link, e Event) {
 	if e.Up && !m.last.Up || e.MTU >= packet.IPv6MinMTU && m.last.MTU < packet.IPv6MinMTU {
 		l.disableLinkLocal() // Linux deletes the IPv6 state below this MTU, and creates it anew above
 	}
+	if e.Up && !m.last.Up {
+		m.disableRedirects()
+	}
 	if e != m.last {
 		m.send(e)
 	}
+}
+
+// disableRedirects stops the kernel from sending ICMP redirects for packets that it forwards from one peer to another one.
+func (m *monitor) disableRedirects() {
+	at, err := m.locate()
+	if err != nil {
+		return // without the privilege to enter the namespace
+	}
+	defer at.close()
+	at.run(func() {
+		all, err := hostnet.DisableRedirects(at.name)
+		switch log := m.log; {
+		case log == nil:
+		case err != nil && hostnet.Forwards(at.name):
+			log.Warn("disabling ICMP redirects failed: hosts get them if this host forwards packets from one peer to another one", "interface", at.name, "error", err)
+		case all:
+			log.Info("ICMP redirects disabled in this network namespace, as by the in-kernel WireGuard", "interface", at.name, "sysctl", "net.ipv4.conf.all.send_redirects")
+		}
+	})
 }
 
 // send replaces an unread event. It never blocks, because the monitor is the only sender.
@@ -232,6 +261,24 @@ type location struct {
 }
 
 func (l *location) close() { _ = l.ns.Close() }
+
+// run runs f on a thread in the namespace, if this process may enter it. To be in it already needs no privilege.
+func (l *location) run(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		here, err := netns.Get()
+		if err != nil {
+			return
+		}
+		defer here.Close()
+		if here.Equal(l.ns) || netns.Set(l.ns) == nil {
+			f()
+		}
+	}()
+	<-done
+}
 
 // locate queries the interface's namespace (TUNGETDEVNETNS, Linux 5.2) and name by the queue's descriptor. EBADFD
 // means that the interface was deleted. Any other error is transient or a missing privilege. The caller closes the

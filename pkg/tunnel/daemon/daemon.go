@@ -73,7 +73,7 @@ func Open(o Options) (*Daemon, error) {
 // openTUN creates the interface, or adopts TUNFD.
 func (o *Options) openTUN() (tun.Device, error) {
 	if o.TUNFD != 0 {
-		return tun.Adopt(o.TUNFD, tun.Config{BusyPoll: true})
+		return tun.Adopt(o.TUNFD, tun.Config{BusyPoll: true, Log: o.Log})
 	}
 	return tun.Open(tun.Config{Name: o.Name, Queues: o.Lanes, MTU: o.MTU, BusyPoll: true, Log: o.Log, Persist: o.Persist})
 }
