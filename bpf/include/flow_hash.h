@@ -3,42 +3,61 @@
 #define ROPEWALK_FLOW_HASH_H
 
 #include "bpf.h"
+#include "fragments.h"
 #include "ip.h"
+#include "mix.h"
 
 /*
- * The hash of an inner flow, by which steer.bpf.c chooses the TUN queue. It equals that of FlowHash in pkg/protocol/packet. It is
- * symmetric: both directions of a flow have the same hash.
+ * The hash of an inner flow, by which steer.bpf.c chooses the TUN queue. It equals that of Fragments.FlowHash in pkg/protocol/packet. It
+ * is symmetric: both directions of a flow have the same hash.
  */
 
-/* A bijective mixing function: every bit of the input affects every bit of the output. */
-INLINE u64 mix(u64 x)
-{
-	const u64 odd = 0xd6e8feb86659fd93ULL;
+/* A packet's flow. The addresses are those of IPv4, shifted by the width of a port, or hashes of those of IPv6. */
+struct flow {
+	u64 src;
+	u64 dst;
+	struct transport t;
+};
 
-	x ^= x >> 32;
-	x *= odd;
-	x ^= x >> 32;
-	x *= odd;
-	return x ^ x >> 32;
+/* Returns whether the packet is valid. If not, flow must not be used. */
+INLINE int load_ipv4_flow(struct __sk_buff *skb, struct flow *flow)
+{
+	struct ipv4_header ip;
+
+	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv4_transport(skb, &ip, &flow->t))
+		return 0;
+	flow->src = (u64)host32(ip.src) << 16;
+	flow->dst = (u64)host32(ip.dst) << 16;
+	return 1;
 }
 
-INLINE u64 hash_ipv4_endpoint(be32 address, be16 port)
+INLINE int load_ipv6_flow(struct __sk_buff *skb, struct flow *flow)
 {
-	return mix((u64)host32(address) << 16 | host16(port));
+	struct ipv6_header ip;
+
+	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv6_transport(skb, &ip, &flow->t))
+		return 0;
+	flow->src = mix(host64(ip.src[0])) + host64(ip.src[1]);
+	flow->dst = mix(host64(ip.dst[0])) + host64(ip.dst[1]);
+	return 1;
 }
 
-INLINE u64 hash_ipv6_endpoint(const be64 address[2], be16 port)
+INLINE int load_flow(struct __sk_buff *skb, struct flow *flow)
 {
-	return mix(mix(host64(address[0])) + host64(address[1]) + host16(port));
+	u8 version;
+
+	if (bpf_skb_load_bytes(skb, 0, &version, sizeof(version)))
+		return 0;
+	switch (version >> 4) {
+	case 4:
+		return load_ipv4_flow(skb, flow);
+	case 6:
+		return load_ipv6_flow(skb, flow);
+	}
+	return 0;
 }
 
-/* The sum makes the hash symmetric. */
-INLINE u32 hash_endpoints(u64 src, u64 dst, u8 protocol)
-{
-	return mix(src + dst + protocol) >> 32;
-}
-
-/* Returns the ports. Both are 0 in fragments, in truncated packets, and for all other protocols. */
+/* Returns the ports. Both are 0 in later fragments, in truncated packets, and for all other protocols. */
 INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 {
 	struct ports ports = {};
@@ -53,44 +72,21 @@ INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 	return ports;
 }
 
-INLINE u32 ipv4_flow_hash(struct __sk_buff *skb)
-{
-	struct ipv4_header ip;
-	struct transport t;
-	struct ports ports;
-
-	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv4_transport(skb, &ip, &t))
-		return 0;
-	ports = load_ports(skb, &t);
-	return hash_endpoints(hash_ipv4_endpoint(ip.src, ports.src), hash_ipv4_endpoint(ip.dst, ports.dst), t.protocol);
-}
-
-INLINE u32 ipv6_flow_hash(struct __sk_buff *skb)
-{
-	struct ipv6_header ip;
-	struct transport t;
-	struct ports ports;
-
-	if (bpf_skb_load_bytes(skb, 0, &ip, sizeof(ip)) || !ipv6_transport(skb, &ip, &t))
-		return 0;
-	ports = load_ports(skb, &t);
-	return hash_endpoints(hash_ipv6_endpoint(ip.src, ports.src), hash_ipv6_endpoint(ip.dst, ports.dst), t.protocol);
-}
-
 /* Returns the hash of the packet's flow, or 0 if it is not a valid IP packet. The packet begins with its IP header. */
 INLINE u32 flow_hash(struct __sk_buff *skb)
 {
-	u8 version;
+	struct ports ports;
+	struct flow flow;
+	u32 hash;
 
-	if (bpf_skb_load_bytes(skb, 0, &version, sizeof(version)))
+	if (!load_flow(skb, &flow))
 		return 0;
-	switch (version >> 4) {
-	case 4:
-		return ipv4_flow_hash(skb);
-	case 6:
-		return ipv6_flow_hash(skb);
-	}
-	return 0;
+	ports = load_ports(skb, &flow.t);
+	/* The sum makes the hash symmetric. */
+	hash = mix(mix(flow.src + host16(ports.src)) + mix(flow.dst + host16(ports.dst)) + flow.t.protocol) >> 32;
+	if (!flow.t.fragment)
+		return hash;
+	return fragment_hash(mix(mix(flow.src) + flow.dst + flow.t.id), flow.t.first, hash);
 }
 
 #endif

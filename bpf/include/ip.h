@@ -55,6 +55,17 @@ struct ipv6_extension {
 	u8 len; /* in 8 bytes, without the first 8 */
 };
 
+/* RFC 8200, section 4.5. */
+struct ipv6_fragment {
+	u8 next_header;
+	u8 reserved;
+	be16 offset;
+	be32 id;
+};
+
+/* Mask of the fragment offset. It is zero in the first fragment. */
+#define IPV6_OFFSET 0xfff8
+
 /* The first bytes of the TCP, UDP and SCTP headers. */
 struct ports {
 	be16 src;
@@ -68,8 +79,11 @@ struct ports {
 struct transport {
 	u32 offset;
 	u32 end;     /* of the packet, by its IP header */
-	u8 protocol; /* for a fragment: the same in all fragments of the datagram */
-	u8 found;    /* whether the transport header is at offset */
+	u64 id;      /* of a fragment's datagram, among those of its hosts; IPv4: with the protocol (RFC 791, section 3.2) */
+	u8 protocol; /* of a later fragment: the same in all later fragments of the datagram */
+	u8 found;    /* whether the transport header is at offset: not in later fragments */
+	u8 fragment; /* whether the packet is one */
+	u8 first;    /* whether it is the first one of its datagram */
 };
 
 /* Returns whether the IP header's lengths are valid. If not, t must not be used. */
@@ -78,7 +92,9 @@ INLINE int ipv4_transport(struct __sk_buff *skb, const struct ipv4_header *ip, s
 	t->offset = (ip->version_ihl & 0x0f) * 4;
 	t->end = host16(ip->total_len);
 	t->protocol = ip->protocol;
-	t->found = (host16(ip->fragment) & IPV4_FRAGMENT) == 0;
+	t->found = t->first = (host16(ip->fragment) & IPV4_OFFSET) == 0;
+	t->fragment = (host16(ip->fragment) & IPV4_FRAGMENT) != 0;
+	t->id = (u64)ip->protocol << 48 | host16(ip->id);
 	return t->offset >= sizeof(*ip) && t->offset <= t->end && t->end <= skb->len;
 }
 
@@ -104,27 +120,53 @@ INLINE int ipv6_skip(struct __sk_buff *skb, struct transport *t)
 	return 1;
 }
 
-/* Returns whether the IP header's length is valid. If not, t must not be used. */
-INLINE int ipv6_transport(struct __sk_buff *skb, const struct ipv6_header *ip, struct transport *t)
+/* Moves t past the extension headers that the parser skips. */
+INLINE void ipv6_skip_extensions(struct __sk_buff *skb, struct transport *t)
 {
-	t->offset = sizeof(*ip);
-	t->end = sizeof(*ip) + host16(ip->payload_len);
-	t->protocol = ip->next_header;
-	t->found = 0;
-	if (t->end > skb->len)
-		return 0;
+#pragma clang loop unroll(disable)
 	for (int i = 0; i < IPV6_MAX_EXTENSIONS && !t->found; i++) {
 		if (!ipv6_skippable(t->protocol))
 			t->found = 1;
 		else if (!ipv6_skip(skb, t))
 			break;
 	}
-	if (t->protocol == PROTO_FRAGMENT) {
-		t->found = 0;
-		/* The fragment header begins with the protocol, which is the same in all fragments of a datagram. */
+}
+
+/* Moves t past the fragment header at its offset, and what else the parser skips in the first fragment of a datagram. */
+INLINE void ipv6_skip_fragment(struct __sk_buff *skb, struct transport *t)
+{
+	struct ipv6_fragment header;
+
+	t->found = 0;
+	if (t->end - t->offset < sizeof(header)) {
 		if (t->offset < t->end)
 			bpf_skb_load_bytes(skb, t->offset, &t->protocol, sizeof(t->protocol));
+		return;
 	}
+	if (bpf_skb_load_bytes(skb, t->offset, &header, sizeof(header)))
+		return;
+	t->protocol = header.next_header;
+	t->fragment = 1;
+	t->id = host32(header.id);
+	t->first = (host16(header.offset) & IPV6_OFFSET) == 0;
+	if (!t->first)
+		return;
+	t->offset += sizeof(header);
+	ipv6_skip_extensions(skb, t);
+}
+
+/* Returns whether the IP header's length is valid. If not, t must not be used. */
+INLINE int ipv6_transport(struct __sk_buff *skb, const struct ipv6_header *ip, struct transport *t)
+{
+	t->offset = sizeof(*ip);
+	t->end = sizeof(*ip) + host16(ip->payload_len);
+	t->protocol = ip->next_header;
+	t->found = t->fragment = t->first = 0;
+	if (t->end > skb->len)
+		return 0;
+	ipv6_skip_extensions(skb, t);
+	if (t->found && t->protocol == PROTO_FRAGMENT)
+		ipv6_skip_fragment(skb, t);
 	return 1;
 }
 

@@ -31,17 +31,6 @@ struct udp_header {
 	be16 checksum;
 };
 
-/* RFC 8200, section 4.5. */
-struct ipv6_fragment {
-	u8 next_header;
-	u8 reserved;
-	be16 offset;
-	be32 id;
-};
-
-/* Mask of the fragment offset. It is zero in the first fragment. */
-#define IPV6_OFFSET 0xfff8
-
 /* The greatest length of all headers, up to the end of the UDP header. */
 #define OUTER_MAX (ETHERNET_LEN + VLAN_TAGS * VLAN_LEN + 60 + sizeof(struct udp_header))
 

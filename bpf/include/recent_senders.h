@@ -3,7 +3,7 @@
 #define ROPEWALK_RECENT_SENDERS_H
 
 #include "classify_maps.h"
-#include "flow_hash.h"
+#include "mix.h"
 
 /*
  * Tells a sender that tries again from one whose address a flood has invented. There is a Bloom filter of sources for each

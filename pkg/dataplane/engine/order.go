@@ -213,7 +213,7 @@ func (r *receiver) settle(p *Peer, keys *session.Keypair, counter uint64, opened
 
 // contains reports whether a message is one of the flow.
 func (o *order) contains(opened []session.Message) bool {
-	return slices.ContainsFunc(opened, func(m session.Message) bool { return innerFlow(m.Padded) == o.flow })
+	return slices.ContainsFunc(opened, func(m session.Message) bool { return o.flow.Matches(innerFlow(m.Padded)) })
 }
 
 // innerFlow returns the flow of a decrypted packet, the zero Flow for anything else.

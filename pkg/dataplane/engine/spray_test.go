@@ -251,7 +251,7 @@ func TestFlowWithSameHashIsNotSprayed(t *testing.T) {
 	r := sprayed(t, &flow.Flow{Ends: out4, ID: 1})
 	other := &flow.Flow{Ends: flow.Ends{Src: netip.AddrPortFrom(out4.Src.Addr(), 7000), Dst: out4.Dst}, ID: 2}
 	r.transmit(other.Train(10, 1000))
-	r.tx.spray.hash = r.tx.train.FlowHash()
+	r.tx.spray.hash = r.tx.hash
 	r.sentRaw()
 	r.transmit(other.Train(10, 1000))
 	for _, msg := range r.sentRaw() {

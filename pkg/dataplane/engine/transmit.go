@@ -36,6 +36,7 @@ type transmitter struct {
 	spares   []*txBatch // unused batches: neither being filled nor in the job ring
 	jobs     *workpool.JobRing
 	train    offload.Train
+	hash     uint32 // of the parsed train's flow
 	scratch  session.Scratch
 	now      int64
 	mtu      int
@@ -109,7 +110,7 @@ func (t *transmitter) addTrains(n int) {
 	t.mtu = int(t.lane.engine.mtu.Load())
 	t.notePort()
 	for i := range n {
-		t.addTrain(t.slots[i], t.sizes[i])
+		t.addTrain(t.slots[i], t.sizes[i], t.hashes[i])
 	}
 	if t.spray.on { // after the trains: a flow that goes on is sprayed again at once
 		t.spray.endIfIdle(t.now)
@@ -125,8 +126,9 @@ func (t *transmitter) notePort() {
 	}
 }
 
-// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch.
-func (t *transmitter) addTrain(slot []byte, n int) {
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow.
+func (t *transmitter) addTrain(slot []byte, n int, hash uint32) {
+	t.hash = hash
 	train := slot[headroom : headroom+n]
 	if !t.parse(train) {
 		return

@@ -22,8 +22,9 @@ type txBatch struct {
 	slots     [][]byte // backing of bufs, with room for the message header in front
 	bufs      [][]byte // buffers for TUN reads
 	sizes     []int
-	arena     []byte // buffer for split trains
-	arenaUsed int    // bytes of arena taken
+	hashes    []uint32 // of the flows of what was read
+	arena     []byte   // buffer for split trains
+	arenaUsed int      // bytes of arena taken
 	pending   pendingRuns
 
 	runs  []underlay.Run
@@ -45,6 +46,7 @@ type sealSpan struct {
 func newTxBatch(n int) *txBatch {
 	b := &txBatch{
 		sizes:   make([]int, n),
+		hashes:  make([]uint32, n),
 		arena:   make([]byte, arenaLen),
 		pending: newPending(),
 		runs:    make([]underlay.Run, 0, maxPending),

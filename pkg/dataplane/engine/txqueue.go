@@ -39,6 +39,7 @@ type sendBuffer struct{ source, group int }
 // txElement is one train that waits.
 type txElement struct {
 	peer     *Peer
+	hash     uint32 // of its flow
 	source   int
 	conn     *underlay.Lane // that has the source
 	train    []byte         // with its virtio-net header
@@ -196,7 +197,7 @@ func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 	if q.Queue == nil {
 		q.Queue, q.flows = newTXQueue(t), make([]waitingFlow, txFlows)
 	}
-	f := waitingFlow{p, t.train.FlowHash()}
+	f := waitingFlow{p, t.hash}
 	place, waits := q.place(f)
 	if !waits {
 		if !q.blocks(p, sendBuffer{source, p.sendGroup()}) {
@@ -211,7 +212,7 @@ func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 		}
 		t.dropElement(&e)
 	}
-	e := txElement{peer: p, source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
+	e := txElement{peer: p, hash: t.hash, source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
 	q.flows[place] = f
 	q.Push(place, e, len(train), t.now)
@@ -311,6 +312,7 @@ func (t *transmitter) sendQueued() {
 
 // sendElement adds a train that has left the queue to the batch. slot is unused until the next flush.
 func (t *transmitter) sendElement(e *txElement, slot []byte) {
+	t.hash = e.hash
 	train := e.train
 	if e.segments == 1 { // it is sealed in place
 		train = slot[headroom : headroom+copy(slot[headroom:], e.train)]

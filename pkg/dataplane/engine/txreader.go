@@ -24,21 +24,23 @@ const (
 	sparseGap = int64(100 * time.Millisecond)
 )
 
-// trainReader reads the trains of one lane. A TUN queue is a FIFO, in which a ping waits behind all bulk. So the reader moves what waits there to
+// trainReader reads the trains of one lane, and computes the hashes of their flows, in the order of the TUN queue. A TUN queue is a FIFO, in which a ping waits behind all bulk. So the reader moves what waits there to
 // a fair queue (RFC 8290 without CoDel), from which sparse flows leave first. It drops and marks nothing. Its methods belong to the transmit
 // goroutine.
 type trainReader struct {
-	lane  *lane
-	queue *fqcodel.Queue[readTrain] // nil until it is needed
-	free  [][]byte                  // unused slots
-	until int64                     // the end of reading ahead
-	large [readAheadFlows]int64     // by bucket: when its last large train was read
+	lane      *lane
+	fragments packet.Fragments
+	queue     *fqcodel.Queue[readTrain] // nil until it is needed
+	free      [][]byte                  // unused slots
+	until     int64                     // the end of reading ahead
+	large     [readAheadFlows]int64     // by bucket: when its last large train was read
 }
 
 // readTrain is one train of n bytes in a slot of its own.
 type readTrain struct {
 	slot []byte
 	n    int
+	hash uint32
 }
 
 // newReadQueue returns the queue of a trainReader. No train waits for the target time.
@@ -82,12 +84,13 @@ func (r *trainReader) tryRead(b *txBatch) int {
 // next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before. If the last of them is
 // not large, the TUN queue was empty.
 func (r *trainReader) next(b *txBatch, n int) int {
+	r.hash(b, 0, n)
 	if n == 0 || b.sizes[n-1] <= tun.BigTrain {
 		return n
 	}
 	now := r.lane.engine.cfg.Clock()
 	for i := range n {
-		r.note(r.hash(b, i), b.sizes[i], now)
+		r.note(b.hashes[i], b.sizes[i], now)
 	}
 	if now >= r.until || n == len(b.bufs) {
 		return n
@@ -96,12 +99,15 @@ func (r *trainReader) next(b *txBatch, n int) int {
 	if more == 0 {
 		return n
 	}
+	r.hash(b, n, n+more)
 	return r.readAhead(b, n+more)
 }
 
-// hash returns the flow hash of train i of b.
-func (r *trainReader) hash(b *txBatch, i int) uint32 {
-	return packet.FlowHash(b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]])
+// hash computes the hashes of trains that were read into b. Those of fragments depend on the trains before.
+func (r *trainReader) hash(b *txBatch, first, end int) {
+	for i := first; i < end; i++ {
+		b.hashes[i] = r.fragments.FlowHash(b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]])
+	}
 }
 
 // note records a train of n bytes.
@@ -128,15 +134,15 @@ func (r *trainReader) readAhead(b *txBatch, n int) int {
 		if n = r.lane.queue.TryRead(b.bufs[:room], b.sizes[:room]); n == 0 {
 			return r.pop(b, now)
 		}
+		r.hash(b, 0, n)
 	}
 }
 
 // push moves the first n trains of b to the queue.
 func (r *trainReader) push(b *txBatch, n int, now int64) {
 	for i := range n {
-		hash := r.hash(b, i)
-		r.note(hash, b.sizes[i], now)
-		r.queue.Push(hash, readTrain{slot: b.slots[i], n: b.sizes[i]}, max(b.sizes[i], 1), now)
+		r.note(b.hashes[i], b.sizes[i], now)
+		r.queue.Push(b.hashes[i], readTrain{slot: b.slots[i], n: b.sizes[i], hash: b.hashes[i]}, max(b.sizes[i], 1), now)
 		b.setSlot(i, r.slot())
 	}
 }
@@ -150,7 +156,7 @@ func (r *trainReader) pop(b *txBatch, now int64) (n int) {
 		}
 		r.free = append(r.free, b.slots[n])
 		b.setSlot(n, e.slot)
-		b.sizes[n] = e.n
+		b.sizes[n], b.hashes[n] = e.n, e.hash
 		n++
 		if e.n > tun.BigTrain {
 			break

@@ -16,7 +16,8 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	steerProgSteer = "steer"
+	steerMapFragments = "fragments"
+	steerProgSteer    = "steer"
 )
 
 // loadSteer returns the embedded CollectionSpec for steer.
@@ -68,6 +69,7 @@ type steerProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type steerMapSpecs struct {
+	Fragments *ebpf.MapSpec `ebpf:"fragments"`
 }
 
 // steerVariableSpecs contains global variables before they are loaded into the kernel.
@@ -96,10 +98,13 @@ func (o *steerObjects) Close() error {
 //
 // It can be passed to loadSteerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type steerMaps struct {
+	Fragments *ebpf.Map `ebpf:"fragments"`
 }
 
 func (m *steerMaps) Close() error {
-	return _SteerClose()
+	return _SteerClose(
+		m.Fragments,
+	)
 }
 
 // steerVariables contains all global variables after they have been loaded into the kernel.

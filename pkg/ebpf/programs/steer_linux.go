@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Steer is the program that chooses the TUN queue of an inner packet or train by packet.FlowHash, which also selects the
-// lane elsewhere. It is a socket filter for TUNSETSTEERINGEBPF, without state.
+// Steer is the program that chooses the TUN queue of an inner packet or train by packet.Fragments.FlowHash, which also selects the
+// lane elsewhere. It is a socket filter for TUNSETSTEERINGEBPF. Its only state is the table of fragmented datagrams.
 type Steer struct {
 	program *ebpf.Program
 }
@@ -22,7 +22,7 @@ type Steer struct {
 func LoadSteer() (*Steer, error) {
 	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
-	var objects steerObjects
+	var objects steerPrograms // which keep the map
 	if err := loadSteerObjects(&objects, nil); err != nil {
 		return nil, explainLoadError("steer", err)
 	}

@@ -58,10 +58,10 @@ func run(t testing.TB, s *Steer, ip []byte) uint32 {
 	return value
 }
 
-// checkHash fails unless C and Go return the same hash for a packet.
-func checkHash(t testing.TB, s *Steer, name string, ip []byte) {
+// checkHash fails unless C and Go return the same hash for a packet. f has seen the same packets as s.
+func checkHash(t testing.TB, s *Steer, f *packet.Fragments, name string, ip []byte) {
 	t.Helper()
-	if got, want := run(t, s, ip), packet.FlowHash(ip); got != want {
+	if got, want := run(t, s, ip), f.FlowHash(ip); got != want {
 		t.Errorf("%s: % x: hash %#08x, want %#08x", name, ip, got, want)
 	}
 }
@@ -76,7 +76,7 @@ const (
 
 // One row per branch of bpf/include/ip.h and bpf/include/flow_hash.h.
 func TestSteerMatchesGoFlowHash(t *testing.T) {
-	s := load(t)
+	s, f := load(t), new(packet.Fragments)
 	v4, v6 := ipv4(packet.UDP, 8), ipv6(packet.UDP, 8)
 	for _, tt := range []struct {
 		name string
@@ -91,8 +91,12 @@ func TestSteerMatchesGoFlowHash(t *testing.T) {
 		{"v4 ICMP", v4, ipv4(packet.ICMP, 8), otherFlow},
 		{"v4 with options", v4, addIPv4Options(v4, 5), sameFlow},
 		{"v4 with padding", v4, append(clone(v4), 1, 2, 3), sameFlow},
-		{"v4 first fragment", v4, set(v4, 6, 0x20, 0), noPorts},
-		{"v4 later fragment", v4, set(v4, 6, 0, 7), noPorts},
+		{"v4 later fragment without its first", v4, set(v4, 6, 0, 7), noPorts},
+		{"v4 first fragment", v4, set(v4, 6, 0x20, 0), sameFlow},
+		{"v4 later fragment", v4, set(v4, 6, 0, 7), sameFlow},
+		{"v4 later fragment of another datagram", v4, set(v4, 4, 0, 1, 0, 7), noPorts},
+		{"v4 later fragment of the other direction", v4, set(reverse(v4), 6, 0, 7), noPorts},
+		{"v4 first fragment with options", v4, addIPv4Options(set(v4, 4, 0, 2, 0x20, 0), 5), sameFlow},
 		{"v4 that must not be fragmented", v4, set(v4, 6, 0x40, 0), sameFlow},
 		{"v4 with the ports just inside", v4, ipv4(packet.UDP, 4), sameFlow},
 		{"v4 with the ports cut", v4, ipv4(packet.UDP, 3), noPorts},
@@ -114,9 +118,14 @@ func TestSteerMatchesGoFlowHash(t *testing.T) {
 		{"v6 with seven extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 7)...), sameFlow},
 		{"v6 with eight extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 8)...), noPorts},
 		{"v6 with nine extension headers", v6, addIPv6Extensions(v6, 0, repeat(packet.DestOptions, 9)...), otherFlow},
-		{"v6 fragment", v6, addIPv6Extensions(v6, 0, packet.Fragment), noPorts},
-		{"v6 fragment behind an extension header", v6, addIPv6Extensions(v6, 1, packet.Routing, packet.Fragment), noPorts},
-		{"v6 fragment behind eight", v6, addIPv6Extensions(v6, 0, append(repeat(packet.Routing, 8), packet.Fragment)...), noPorts},
+		{"v6 later fragment without its first", v6, set(addIPv6Extensions(v6, 0, packet.Fragment), 42, 1), noPorts},
+		{"v6 first fragment", v6, addIPv6Extensions(v6, 0, packet.Fragment), sameFlow},
+		{"v6 later fragment", v6, set(addIPv6Extensions(v6, 0, packet.Fragment), 42, 1), sameFlow},
+		{"v6 later fragment of another datagram", v6, set(addIPv6Extensions(v6, 0, packet.Fragment), 42, 1, 0, 0, 0, 0, 9), noPorts},
+		{"v6 later fragment of the other direction", v6, set(addIPv6Extensions(reverse(v6), 0, packet.Fragment), 42, 1), noPorts},
+		{"v6 fragment behind an extension header", v6, addIPv6Extensions(v6, 1, packet.Routing, packet.Fragment), sameFlow},
+		{"v6 fragment with options behind", v6, addIPv6Extensions(v6, 1, packet.Fragment, packet.DestOptions), sameFlow},
+		{"v6 fragment behind eight", v6, addIPv6Extensions(v6, 0, append(repeat(packet.Routing, 8), packet.Fragment)...), otherFlow},
 		{"v6 fragment that ends before its header", v6, set(ipv6(packet.Fragment, 0), 6, 44), otherFlow},
 		{"v6 with an extension header cut", v6, ipv6(packet.HopByHop, 7), otherFlow},
 		{"v6 with an extension header beyond the end", v6, set(addIPv6Extensions(v6, 0, packet.HopByHop), 41, 2), otherFlow},
@@ -130,7 +139,7 @@ func TestSteerMatchesGoFlowHash(t *testing.T) {
 		{"neither version", v4, set(v4, 0, 0x55), noFlow},
 		{"one byte", v4, []byte{0x45}, noFlow},
 	} {
-		checkHash(t, s, tt.name, tt.ip)
+		checkHash(t, s, f, tt.name, tt.ip)
 		if got := kindOf(t, s, tt.like, tt.ip); got != tt.kind {
 			t.Errorf("%s: kind %d, want %d", tt.name, got, tt.kind)
 		}
@@ -156,14 +165,14 @@ func kindOf(t *testing.T, s *Steer, like, ip []byte) int {
 }
 
 func TestSteerMatchesGoFlowHashOnRandomPackets(t *testing.T) {
-	s := load(t)
+	s, f := load(t), new(packet.Fragments)
 	g := newGenerator(1)
 	kinds := map[string]int{}
 	const rounds = 20000
 	for range rounds {
 		name, ip := g.next()
 		kinds[name]++
-		checkHash(t, s, name, ip)
+		checkHash(t, s, f, name, ip)
 		if packet.FlowHash(ip) != 0 {
 			kinds["with a flow"]++
 		}
@@ -185,7 +194,8 @@ func FuzzSteer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ip []byte) {
 		if len(ip) > 0 && len(ip) <= maxRun {
-			checkHash(t, s, "fuzz", ip)
+			var fragments packet.Fragments
+			checkHash(t, s, &fragments, "fuzz", ip)
 		}
 	})
 }

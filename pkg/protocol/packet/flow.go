@@ -19,6 +19,17 @@ func FlowOf(ip []byte) Flow {
 	return Flow{Source: netip.AddrPortFrom(Source(ip), src), Destination: netip.AddrPortFrom(Destination(ip), dst), Protocol: proto}
 }
 
+// Matches reports whether packets of both may belong to one flow: a packet without ports may be a fragment of any flow between its
+// two hosts.
+func (f Flow) Matches(g Flow) bool {
+	if f == g {
+		return true
+	}
+	return f.Source.Addr() == g.Source.Addr() && f.Destination.Addr() == g.Destination.Addr() && (f.withoutPorts() || g.withoutPorts())
+}
+
+func (f Flow) withoutPorts() bool { return f.Source.Port()|f.Destination.Port() == 0 }
+
 // String returns the protocol's name: tcp, udp, icmp, ipv6-icmp, sctp, or its number.
 func (p Protocol) String() string {
 	switch p {

@@ -20,7 +20,8 @@ func TestFlowOfReturnsPortsAsFlowHash(t *testing.T) {
 		{set(udp4(1000, 53), 9, byte(ICMP)), "icmp 0 0"},
 		{set(udp6(1000, 53), 6, byte(ICMPv6)), "ipv6-icmp 0 0"},
 		{set(udp4(1000, 53), 9, 47), "47 0 0"},
-		{set(udp4(1000, 53), 6, 0x20), "udp 0 0"}, // a fragment
+		{set(udp4(1000, 53), 6, 0x20), "udp 1000 53"}, // the first fragment
+		{set(udp4(1000, 53), 7, 1), "udp 0 0"},        // a later fragment
 	} {
 		f := FlowOf(tt.ip)
 		if got := fmt.Sprint(f.Protocol, f.Source.Port(), f.Destination.Port()); got != tt.want {

@@ -3,10 +3,9 @@
 package packet
 
 // FlowHash returns a hash of the inner flow that is the same in both directions. It covers the addresses, the
-// transport protocol, and the ports of TCP, UDP and SCTP. Fragments are hashed without ports, so that all fragments
-// of a datagram have one hash. The IPv6 flow label is not used. All bits of the result are equally distributed. The
-// hash of bytes that are no IP packet is 0.
-//
+// transport protocol, and the ports of TCP, UDP and SCTP. Later fragments have no ports: Fragments knows those of the
+// first one. The IPv6 flow label is not used. All bits of the result are equally distributed. The hash of bytes that
+// are no IP packet is 0.
 // The hash is defined in 64-bit arithmetic, so that eBPF can compute the same (all fields in network order):
 //
 //	mix(x) = x ^= x>>32; x *= 0xd6e8feb86659fd93; twice, then x ^= x>>32
@@ -32,21 +31,33 @@ func FlowHash(ip []byte) uint32 {
 // flowPorts returns the protocol of the flow, and its ports if the packet contains them.
 func flowPorts(ip []byte) (proto Protocol, src, dst uint16) {
 	t, ok := FindTransport(ip)
-	if !ok || t.Fragment && ip[0]>>4 == 6 {
-		return fragmentProtocol(ip, t), 0, 0
+	if t.Fragment {
+		t, ok = firstFragmentTransport(ip, t)
 	}
-	if t.Fragment || !t.Protocol.hasPorts() || len(ip)-t.Offset < 4 {
+	if !ok || !t.Protocol.hasPorts() || len(ip)-t.Offset < 4 {
 		return t.Protocol, 0, 0
 	}
 	return t.Protocol, be16(ip[t.Offset : t.Offset+2]), be16(ip[t.Offset+2 : t.Offset+4])
 }
 
-// fragmentProtocol returns the next header in an IPv6 fragment header: all fragments of a datagram carry the same.
-func fragmentProtocol(ip []byte, t Transport) Protocol {
-	if t.Protocol == Fragment && t.Offset < len(ip) {
-		return Protocol(ip[t.Offset])
+// firstFragmentTransport returns the transport header of a fragment; ok is false in all but the first fragment of a datagram.
+// The protocol is then that of the fragment header, which all fragments of a datagram carry.
+func firstFragmentTransport(ip []byte, t Transport) (Transport, bool) {
+	if ip[0]>>4 == 4 {
+		return t, be16(ip[6:8])&ipv4OffsetMask == 0
 	}
-	return t.Protocol
+	if len(ip)-t.Offset < fragmentHeaderLen {
+		if t.Offset < len(ip) {
+			t.Protocol = Protocol(ip[t.Offset])
+		}
+		return t, false
+	}
+	h := ip[t.Offset : t.Offset+fragmentHeaderLen]
+	t = Transport{Protocol: Protocol(h[0]), Offset: t.Offset + fragmentHeaderLen}
+	if be16(h[2:4])&ipv6OffsetMask != 0 {
+		return t, false
+	}
+	return skipExtensions(ip, t)
 }
 
 // mix is a bijection of 64-bit words in which every input bit reaches every output bit.

@@ -77,16 +77,6 @@ func TestFlowHashIgnoresFieldsThatVaryWithinFlow(t *testing.T) {
 	}
 }
 
-func TestFragmentsOfADatagramShareAHash(t *testing.T) {
-	first, later := set(udp4(1000, 53), 6, 0x20, 0), set(udp4(7, 8), 6, 0, 1)
-	if FlowHash(first) != FlowHash(later) {
-		t.Error("IPv4 fragments differ")
-	}
-	if FlowHash(extended(udp6(1000, 53), Fragment)) != FlowHash(extended(udp6(7, 8), Fragment)) {
-		t.Error("IPv6 fragments differ")
-	}
-}
-
 func TestFlowHashSeparatesNeighbouringFlows(t *testing.T) {
 	const flows, lanes = 4096, 16
 	var low, high [lanes]int

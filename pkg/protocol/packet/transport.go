@@ -23,7 +23,11 @@ func FindTransport(ip []byte) (t Transport, ok bool) {
 		h := IPv4(ip)
 		return Transport{h.Protocol(), h.HeaderLen(), h.IsFragment()}, true
 	}
-	t = Transport{Protocol: IPv6(ip).NextHeader(), Offset: IPv6HeaderLen}
+	return skipExtensions(ip, Transport{Protocol: IPv6(ip).NextHeader(), Offset: IPv6HeaderLen})
+}
+
+// skipExtensions moves t past the IPv6 extension headers that are skipped, up to a fragment header.
+func skipExtensions(ip []byte, t Transport) (Transport, bool) {
 	for range maxExtensions {
 		switch t.Protocol {
 		case HopByHop, Routing, DestOptions:

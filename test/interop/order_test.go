@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package interop
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+const (
+	mixedRounds    = 40
+	mixedDatagrams = 16 // per round
+)
+
+// mixedSizes are payload sizes of one flow. The largest need fragments.
+var mixedSizes = []int{600, 600, 2600, 600, 8000}
+
+// fourLanes is ropewalk with four lanes, on machines with fewer processors, too.
+var fourLanes = implementation{name: ropewalk.name, need: ropewalk.need, start: func(t *testing.T, h *host, ifname string) func() error {
+	t.Helper()
+	return startDaemon(t, h, ropewalkBinary.Need(t), "run", "--lanes", "4", ifname)
+}}
+
+// TestFlowKeepsOrderAroundUnusualPackets sends UDP flows in which some packets do not look like the others: datagrams in fragments, and with
+// IPv6 extension headers. All packets of a flow take one lane and one source port, so none overtakes another.
+func TestFlowKeepsOrderAroundUnusualPackets(t *testing.T) {
+	forPairings(t, []pairing{{fourLanes, fourLanes}}, func(t *testing.T, p pairing) {
+		l := newLab(t, p, false)
+		l.start(t)
+		serveEcho(t, l.right.host)
+		for _, v6 := range []bool{false, true} {
+			t.Run(familyName(v6), func(t *testing.T) {
+				exchange(t, l.left, l.right.inner(v6), 100)
+				for port := range 4 {
+					sendMixedFlow(t, l.left, l.right, v6, sinkPort+port)
+				}
+			})
+		}
+	})
+}
+
+// sendMixedFlow sends one flow, and fails if a datagram arrives before one that was sent earlier.
+func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) {
+	t.Helper()
+	sink := listenUDP(t, to.host, port)
+	defer sink.Close()
+	expect.NoError(t, sink.SetReadDeadline(time.Now().Add(patience)))
+	expect.NoError(t, setOption(sink, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20))
+	out, err := dialUDP(from.host, netip.AddrPortFrom(to.inner(v6), uint16(port)))
+	expect.NoError(t, err)
+	defer out.Close()
+	buf := make([]byte, 1<<16)
+	for sent := uint32(0); sent < mixedRounds*mixedDatagrams; {
+		for range mixedDatagrams {
+			if v6 {
+				expect.NoError(t, setDestinationOptions(out, sent%3 == 0))
+			}
+			_, err := out.Write(mixedDatagram(sent))
+			expect.NoError(t, err)
+			sent++
+		}
+		for number := sent - mixedDatagrams; number < sent; number++ {
+			n, err := sink.Read(buf)
+			expect.NoError(t, err)
+			if got := binary.BigEndian.Uint32(buf); got != number {
+				t.Fatalf("port %d: got datagram %d, want %d", port, got, number)
+			}
+			if !bytes.Equal(buf[:n], mixedDatagram(number)) {
+				t.Fatalf("port %d: datagram %d differs", port, number)
+			}
+		}
+	}
+}
+
+func mixedDatagram(number uint32) []byte {
+	b := pattern(mixedSizes[int(number)%len(mixedSizes)], uint64(number))
+	binary.BigEndian.PutUint32(b, number)
+	return b
+}
+
+// setDestinationOptions makes each datagram carry an extension header with padding (RFC 3542, section 9), or none.
+func setDestinationOptions(c *net.UDPConn, on bool) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	header := ""
+	if on {
+		header = "\x00\x00\x01\x04\x00\x00\x00\x00"
+	}
+	var sockErr error
+	err = raw.Control(func(fd uintptr) {
+		sockErr = unix.SetsockoptString(int(fd), unix.IPPROTO_IPV6, unix.IPV6_DSTOPTS, header)
+	})
+	if err := errors.Join(err, sockErr); err != nil {
+		return fmt.Errorf("setting destination options: %w", err)
+	}
+	return nil
+}
