@@ -100,6 +100,23 @@ func TestPolicyRulesOfOtherTunnelsAreKept(t *testing.T) {
 	}
 }
 
+// TestSuppressRuleIsFoundByItsPriority: when priorities are used up, it is behind the mark rule, and others' rules may be between both.
+func TestSuppressRuleIsFoundByItsPriority(t *testing.T) {
+	suppress := hostnet.Rule{Family: hostnet.IPv4, Table: hostnet.MainTable, SuppressDefault: true}
+	mark := hostnet.Rule{Family: hostnet.IPv4, Table: 51820, NotMark: 51820}
+	at := func(r hostnet.Rule, priority int) hostnet.Rule { r.Priority = priority; return r }
+	between := hostnet.Rule{Family: hostnet.IPv4, Table: 7, Priority: 4}
+	for _, rules := range [][]hostnet.Rule{
+		{at(mark, 0), at(suppress, 0), at(suppress, 1)},
+		{at(suppress, 4), between, at(mark, 5)},
+	} {
+		got := removeRules{hostnet.IPv4, 51820}.selectRules(rules)
+		if len(got) != 2 || got[1].Priority != max(got[0].Priority-1, 0) {
+			t.Errorf("got %+v of %+v, want a pair", got, rules)
+		}
+	}
+}
+
 func FuzzFirewallDeletions(f *testing.F) {
 	f.Add("table ip wg-quick-wg0\ntable inet filter\n")
 	f.Add("*raw\n-A PREROUTING " + ruleComment("wg0") + " -j DROP\n-A INPUT -j DROP\nCOMMIT\n")

@@ -5,6 +5,7 @@ package quick
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
@@ -73,18 +74,19 @@ func (s removeRules) deletion(rule hostnet.Rule) string {
 	return fmt.Sprintf("ip %s rule delete table %d", familyFlag(s.family), s.mark)
 }
 
-// selectRules selects the tunnel's rules from rules in the kernel's order. The suppress rule of a pair, added last, is directly before the mark
-// rule. It is returned, and so deleted, after the mark rule: with only the mark rule, packets for the main table's networks would enter
-// the tunnel.
+// selectRules selects the tunnel's rules: the mark rules, and for each its suppress rule. The kernel gives the latter, added last, the
+// priority below, but none below 0 (fib_default_rule_pref in net/core/fib_rules.c). It is returned, and so deleted, after the mark rule:
+// with only the mark rule, packets for the main table's networks would enter the tunnel.
 func (s removeRules) selectRules(rules []hostnet.Rule) []hostnet.Rule {
 	var picked []hostnet.Rule
-	for i, rule := range rules {
+	for _, rule := range rules {
 		if rule.Table != s.mark || rule.NotMark != s.mark {
 			continue
 		}
 		picked = append(picked, rule)
-		if i > 0 && suppresses(rules[i-1]) {
-			picked = append(picked, rules[i-1])
+		i := slices.IndexFunc(rules, func(r hostnet.Rule) bool { return suppresses(r) && r.Priority == max(rule.Priority-1, 0) })
+		if i >= 0 {
+			picked = append(picked, rules[i])
 		}
 	}
 	return picked
