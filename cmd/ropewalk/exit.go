@@ -40,13 +40,14 @@ func (e codedError) Unwrap() error { return e.err }
 // ExitCode returns the exit code of the process.
 func (e codedError) ExitCode() int { return e.code }
 
-// exitCode returns the exit code of the process for an error that is not nil. cobra has no type for unknown commands.
+// exitCode returns the exit code of the process for an error that is not nil. A hook's passes through, as with wg-quick; one that a signal
+// has ended has none. cobra has no type for unknown commands.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[usageError](err); ok || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	var coded interface{ ExitCode() int }
-	if errors.As(err, &coded) {
+	if errors.As(err, &coded) && coded.ExitCode() >= 0 {
 		return coded.ExitCode()
 	}
 	return exitError
