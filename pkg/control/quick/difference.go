@@ -261,7 +261,7 @@ func (d *difference) firewall() []Step {
 
 func (d *difference) firewallOf(s settings) (steps []Step) {
 	for _, f := range s.Policy {
-		steps = append(steps, addFirewall{link: d.link, family: f, mark: s.Mark, tool: d.facts.Firewall, addrs: addressesOf(s.Addresses, f)})
+		steps = append(steps, addFirewall{link: d.link, family: f, mark: s.Mark, tool: d.facts.Firewalls[f], addrs: addressesOf(s.Addresses, f)})
 	}
 	return steps
 }

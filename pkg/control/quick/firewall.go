@@ -21,15 +21,25 @@ const (
 	Iptables
 )
 
-// firewall prefers nft, as wg-quick does.
-func (t Tools) firewall() Firewall {
-	switch {
-	case t.Nft != "":
-		return Nftables
-	case t.IptablesRestore != "" && t.Ip6tablesRestore != "":
-		return Iptables
+// firewalls returns the tool for each family. It prefers nft, as wg-quick does.
+func (t Tools) firewalls() map[hostnet.Family]Firewall {
+	tools := map[hostnet.Family]Firewall{}
+	for _, family := range hostnet.Families() {
+		switch {
+		case t.Nft != "":
+			tools[family] = Nftables
+		case t.iptablesRestore(family) != "":
+			tools[family] = Iptables
+		}
 	}
-	return NoFirewall
+	return tools
+}
+
+func (t Tools) iptablesRestore(family hostnet.Family) string {
+	if family == hostnet.IPv6 {
+		return t.Ip6tablesRestore
+	}
+	return t.IptablesRestore
 }
 
 // addFirewall adds the firewall rules for a default route. They drop packets to the tunnel's addresses that arrive on other interfaces from
@@ -58,14 +68,10 @@ func (s addFirewall) run(ctx context.Context, j *job) error {
 	case Nftables:
 		_, err = pipe(ctx, s.nftRules(), j.Tools.Nft, "-f", "-")
 	case Iptables:
-		restore := j.Tools.IptablesRestore
-		if s.family == hostnet.IPv6 {
-			restore = j.Tools.Ip6tablesRestore
-		}
-		_, err = pipe(ctx, s.iptablesRules(), restore, "-n")
+		_, err = pipe(ctx, s.iptablesRules(), j.Tools.iptablesRestore(s.family), "-n")
 	default:
-		j.warn("neither nft nor iptables is installed: packets to %s's addresses from other interfaces are not dropped, "+
-			"and answers to the tunnel may not pass reverse path filtering", s.link)
+		j.warn("neither nft nor %s is installed: packets to %s's %s addresses from other interfaces are not dropped, "+
+			"and answers to the tunnel may not pass reverse path filtering", s.iptables(), s.link, s.family)
 	}
 	if err != nil {
 		// iptables-restore commits table by table.

@@ -22,8 +22,9 @@ type Facts struct {
 	Table        uint32   // number of the table in the file, if it has one
 	FreeTable    uint32   // first unused table from 51820 on
 	SrcValidMark bool     // net.ipv4.conf.all.src_valid_mark is set already
-	Firewall     Firewall // the firewall tool
 	DNSPrefix    string   // prefix of resolvconf entries: "", or such as "tun."
+
+	Firewalls map[hostnet.Family]Firewall // the firewall tools
 
 	// Owners are the allowed IPs that the device has before its configuration is applied, and their peers.
 	Owners map[netip.Prefix]noise.PublicKey
@@ -166,7 +167,7 @@ func (p *policyRouting) defaultRoute(dst netip.Prefix) []Step {
 		steps = append(steps, setSrcValidMark{})
 	}
 	return append(steps, addFirewall{
-		link: p.i.Name, family: family, mark: p.mark, tool: p.facts.Firewall,
+		link: p.i.Name, family: family, mark: p.mark, tool: p.facts.Firewalls[family],
 		addrs: addressesOf(p.i.File.Interface.Address, family),
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -40,6 +41,8 @@ func parse(t *testing.T, name, text string) (Interface, config.Device) {
 	return Interface{Name: name, Path: "/etc/wireguard/" + name + ".conf", File: file}, dev
 }
 
+func nftables() map[hostnet.Family]Firewall { return Tools{Nft: "/sbin/nft"}.firewalls() }
+
 // shown returns the commands that steps echo.
 func shown(steps []Step) []string {
 	var lines []string
@@ -52,7 +55,7 @@ func shown(steps []Step) []string {
 }
 
 func TestPlanEchoesTheCommandsOfWgQuick(t *testing.T) {
-	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewall: Nftables}
+	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewalls: nftables()}
 	with := func(change func(*Facts)) Facts { f := facts; change(&f); return f }
 	for _, c := range []struct {
 		name, file string
@@ -99,7 +102,7 @@ nft -f -`,
 		},
 		{
 			name: "fwmark in the file, src_valid_mark set, iptables", file: "[Interface]\nFwMark=0x2a\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0\n",
-			facts: with(func(f *Facts) { f.SrcValidMark, f.Firewall = true, Iptables }),
+			facts: with(func(f *Facts) { f.SrcValidMark, f.Firewalls = true, Tools{IptablesRestore: "/sbin/iptables-restore"}.firewalls() }),
 			want: `
 ropewalk run wg0
 wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)

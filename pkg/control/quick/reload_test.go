@@ -186,7 +186,7 @@ func TestFailedReloadRestoresIPv6(t *testing.T) {
 }
 
 func TestReloadAddsRoutesBeforeRemovals(t *testing.T) {
-	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewall: Nftables}
+	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewalls: nftables()}
 	plan := func(text string) settings {
 		i, dev := parse(t, "wg0", text)
 		f := facts

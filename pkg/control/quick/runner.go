@@ -215,7 +215,7 @@ func (j *job) executeAll(ctx context.Context, steps []Step) error {
 // facts reads the Facts of the host.
 func (j *job) facts(dev config.Device) (Facts, error) {
 	conf := &j.File.Interface
-	f := Facts{Firewall: j.Tools.firewall(), DNSPrefix: j.dnsPrefix()}
+	f := Facts{Firewalls: j.Tools.firewalls(), DNSPrefix: j.dnsPrefix()}
 	if conf.MTU == 0 {
 		f.EndpointMTUs, f.DefaultMTU = pathMTUs(dev, hostnet.PathMTU)
 	}

@@ -120,7 +120,7 @@ func TestUpEchoesThePlan(t *testing.T) {
 	var want strings.Builder
 	dev, err := i.File.Device(t.Context(), h.Resolve)
 	expect.NoError(t, err)
-	facts := Facts{EndpointMTUs: []int{1400}, FreeTable: 51820, Firewall: h.Tools.firewall()}
+	facts := Facts{EndpointMTUs: []int{1400}, FreeTable: 51820, Firewalls: h.Tools.firewalls()}
 	steps := slices.Concat(hooks("wg0", i.File.Interface.PreUp), Plan(i, dev, facts))
 	for _, line := range shown(steps) {
 		want.WriteString("[#] " + line + "\n")
@@ -525,8 +525,24 @@ func TestUpWarnsWithoutFirewallTools(t *testing.T) {
 	h := newHost(t)
 	h.Tools = Tools{Bash: h.Tools.Bash, Sh: h.Tools.Sh, Resolvconf: h.Tools.Resolvconf}
 	h.up(h.open("wg0", everything))
-	if got := strings.Count(h.stderr.String(), "Warning: neither nft nor iptables"); got != 2 {
+	if got := strings.Count(h.stderr.String(), "Warning: neither nft nor ip"); got != 2 {
 		t.Errorf("%d warnings in\n%s", got, h.stderr.String())
+	}
+}
+
+// TestEachFamilyHasItsOwnFirewallTool: a host without IPv6 may lack ip6tables.
+func TestEachFamilyHasItsOwnFirewallTool(t *testing.T) {
+	h := newHost(t)
+	tool, rules := filepath.Join(h.dir, "iptables-restore"), filepath.Join(h.dir, "rules")
+	expect.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\ncat >> '"+rules+"'\n"), 0o755))
+	h.Tools = Tools{Bash: h.Tools.Bash, Sh: h.Tools.Sh, Resolvconf: h.Tools.Resolvconf, IptablesRestore: tool}
+	h.up(h.open("wg0", everything))
+	got, err := os.ReadFile(rules)
+	if want := "-I PREROUTING ! -i wg0 -d 10.9.0.1 "; err != nil || !strings.Contains(string(got), want) {
+		t.Errorf("got rules %q, error %v, want %q in them", got, err, want)
+	}
+	if out := h.stderr.String(); strings.Contains(out, "nor iptables") || !strings.Contains(out, "Warning: neither nft nor ip6tables is installed: packets to wg0's IPv6 addresses") {
+		t.Errorf("got warnings of the wrong family:\n%s", out)
 	}
 }
 
