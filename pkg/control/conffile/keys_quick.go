@@ -37,7 +37,7 @@ func quickKeys() []key {
 		}},
 		{name: "MTU", quick: true, set: setMTU, doc: doc{
 			values:       strconv.Itoa(minMTU) + "–" + strconv.Itoa(maxMTU) + " bytes",
-			defaultValue: "the path MTU of the endpoints, else of the default route, minus 80",
+			defaultValue: "the path MTU of the endpoints, else of the default route, minus 80; with IPv6 at least 1280",
 			about:        "The interface's MTU. Set it if path MTUs of peers differ.",
 		}},
 		{name: "Table", quick: true, set: setTable, doc: doc{

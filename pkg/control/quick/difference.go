@@ -14,21 +14,29 @@ import (
 type difference struct {
 	link        string
 	old, wanted settings // of the plan at the last Up or Reload, and of the present file
-	now         settings // the interface's, which others may have changed
+	now         present  // the interface's, which others may have changed
+	mark        uint32   // the device's
 	facts       Facts
 }
 
-// steps returns the steps of the change. Addresses and routes that others have added stay. Routes and rules are added before others are
-// removed, also those that the kernel has added for addresses: without either, packets for the tunnel would leave by the host's default
-// route, in cleartext. Only the routes that the kernel removes with the last IPv4 address are added after it has gone.
+// steps returns the steps of the change. Addresses and routes that others have added stay. Routes
+// and rules are added before others are removed: without either, packets for the tunnel would leave
+// by the host's default route, in cleartext. Only the routes that the kernel removes with the last
+// IPv4 address are added after it has gone. Which routes the kernel makes for addresses is not
+// known in advance, so while addresses are removed, routes to the same prefixes stand in for them.
 func (d *difference) steps() []Step {
 	added, removed := d.addresses()
-	early, late := d.addRoutes()
-	routes := slices.Concat(added, d.addPolicy(), early, removed, late, d.removePolicy(), d.removeRoutes())
-	if d.wanted.MTU < d.now.MTU { // last: below ipv6MinMTU there are no IPv6 addresses and routes to remove, or to add again
-		return slices.Concat(routes, d.mtu(), d.dns(), d.record())
+	steps := slices.Concat(d.bridge(), added, d.addPolicy(), removed, d.restoreOthers(), d.addRoutes(), d.removePolicy(), d.removeRoutes())
+	if d.wanted.MTU < d.now.MTU { // last: below ipv6MinMTU there are no IPv6 addresses and routes to remove
+		steps = append(steps, d.mtu()...)
+	} else {
+		steps = append(d.mtu(), steps...)
 	}
-	return slices.Concat(d.mtu(), routes, d.dns(), d.record())
+	if steps = append(steps, d.dns()...); len(steps) > 0 {
+		restore := sequence{restoreAddresses{d.link, d.now.Addresses}, restoreRoutes{d.link, d.now.Routes}}
+		steps = slices.Insert(steps, 0, Step(reversible{sequence{}, restore}))
+	}
+	return append(steps, d.record()...)
 }
 
 // notes returns the settings that only a new daemon, or Up, reads.
@@ -46,55 +54,31 @@ func (d *difference) notes() (notes []string) {
 	return notes
 }
 
-func (d *difference) mtu() []Step {
-	want := d.wanted.MTU
-	if want == d.now.MTU || d.wanted.FileMTU == 0 && d.old.FileMTU == 0 { // one by the routes stays as Up has found it
-		return nil
+// plannedMTU returns the MTU after Reload. One by the routes stays as Up has found it, unless IPv6
+// needs more.
+func (d *difference) plannedMTU() int {
+	stays := d.wanted.FileMTU == 0 && d.old.FileMTU == 0
+	if stays && (d.now.MTU >= ipv6MinMTU || d.wanted.MTU < ipv6MinMTU) {
+		return d.now.MTU
 	}
-	var lost settings
-	if want < ipv6MinMTU {
-		lost = d.ipv6()
-	}
-	return []Step{reversible{setMTU{d.link, want}, sequence{setMTU{d.link, d.now.MTU}, restoreAddresses{d.link, lost.Addresses}, restoreRoutes{d.link, lost.Routes}}}}
+	return d.wanted.MTU
 }
 
-// ipv6MinMTU is the minimum MTU of a link with IPv6 (RFC 8200, section 5). Below it the kernel removes IPv6 addresses and routes.
-const ipv6MinMTU = 1280
-
-// ipv6 returns the IPv6 addresses and routes that the interface has after all steps but that of the MTU.
-func (d *difference) ipv6() (s settings) {
-	for _, a := range without(slices.Concat(d.now.Addresses, d.wanted.Addresses), without(d.old.Addresses, d.wanted.Addresses)) {
-		if a.Addr().Is6() {
-			s.Addresses = append(s.Addresses, a)
-		}
+func (d *difference) mtu() []Step {
+	if d.wanted.MTU == d.now.MTU {
+		return nil
 	}
-	old, wanted := unnamed(d.old.Routes), unnamed(d.wanted.Routes)
-	for _, r := range without(slices.Concat(d.now.Routes, wanted), without(old, wanted)) {
-		if r.Dst.Addr().Is6() {
-			add := d.step(r)
-			s.Routes = append(s.Routes, tableRoute{add.dst, add.table, add.name})
-		}
-	}
-	return s
+	return []Step{reversible{setMTU{d.link, d.wanted.MTU}, setMTU{d.link, d.now.MTU}}}
 }
 
 // addresses returns the steps that add addresses and those that remove others, in this order: with the last IPv4 address of an interface,
 // the kernel removes its IPv4 routes.
 func (d *difference) addresses() (add, remove []Step) {
-	added := without(d.wanted.Addresses, d.now.Addresses)
 	removed := d.removedAddresses()
-	if d.losesIPv4() {
-		add = append(add, reversible{sequence{}, restoreRoutes{d.link, d.lostRoutes()}})
-	}
 	if slices.ContainsFunc(removed, func(a netip.Prefix) bool {
 		return a.Addr().Is4() && slices.ContainsFunc(d.wanted.Addresses, func(b netip.Prefix) bool { return a.Masked() == b.Masked() })
 	}) {
 		add = append(add, promoteSecondaries{d.link})
-	}
-	for _, r := range d.bridges() {
-		route := d.step(r)
-		add = append(add, reversible{route, removeRoute(route)})
-		remove = append(remove, reversible{removeRoute(route), route})
 	}
 	for _, a := range removed {
 		step := reversible{removeAddress{d.link, a}, addAddress{d.link, a}}
@@ -104,7 +88,7 @@ func (d *difference) addresses() (add, remove []Step) {
 			remove = append(remove, step)
 		}
 	}
-	for _, a := range added {
+	for _, a := range d.addedAddresses() {
 		add = append(add, reversible{addAddress{d.link, a}, removeAddress{d.link, a}})
 	}
 	return add, remove
@@ -116,84 +100,79 @@ func (d *difference) changesLength(removed netip.Prefix) bool {
 	return removed.Addr().Is6() && slices.ContainsFunc(d.wanted.Addresses, func(a netip.Prefix) bool { return a.Addr() == removed.Addr() })
 }
 
-// bridges returns the routes that stand in for those of the kernel while addresses change their length.
-func (d *difference) bridges() (routes []tableRoute) {
-	for _, a := range d.removedAddresses() {
-		if d.changesLength(a) && !a.IsSingleIP() {
-			routes = append(routes, tableRoute{Dst: a.Masked()})
-		}
-	}
-	return without(routes, slices.Concat(d.now.Routes, unnamed(d.wanted.Routes)))
+func (d *difference) addedAddresses() []netip.Prefix {
+	return without(d.wanted.Addresses, d.now.Addresses)
 }
 
 func (d *difference) removedAddresses() []netip.Prefix {
 	return intersection(without(d.old.Addresses, d.wanted.Addresses), d.now.Addresses)
 }
 
-// losesIPv4 reports whether the last IPv4 address is removed.
-func (d *difference) losesIPv4() bool {
-	is4 := func(a netip.Prefix) bool { return a.Addr().Is4() }
-	others := without(d.now.Addresses, d.old.Addresses)
-	return slices.ContainsFunc(d.now.Addresses, is4) && !slices.ContainsFunc(slices.Concat(others, d.wanted.Addresses), is4)
-}
-
-// lostRoutes returns the routes that the kernel removes with the last IPv4 address.
-func (d *difference) lostRoutes() []tableRoute {
-	if !d.losesIPv4() {
+// bridges returns routes beside those that the kernel has made for addresses, while addresses are
+// removed.
+func (d *difference) bridges() (routes []tableRoute) {
+	if len(d.removedAddresses()) == 0 {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(d.now.Routes), func(r tableRoute) bool { return !r.Dst.Addr().Is4() })
+	for _, dst := range d.now.Connected {
+		routes = append(routes, tableRoute{Dst: dst, Table: hostnet.MainTable})
+	}
+	return routesWithout(routes, d.now.Routes)
 }
 
-func (d *difference) removeRoutes() (steps []Step) {
-	left := without(d.now.Routes, d.lostRoutes())
-	for _, r := range without(unnamed(d.old.Routes), unnamed(d.wanted.Routes)) {
-		if slices.Contains(left, r) {
-			add := d.step(r)
-			steps = append(steps, reversible{removeRoute(add), add})
-		}
+func (d *difference) bridge() (steps []Step) {
+	for _, r := range d.bridges() {
+		add := r.step(d.link)
+		add.beside = true
+		steps = append(steps, reversible{add, removeRoute(add)})
 	}
 	return steps
 }
 
-// addRoutes returns the steps that add routes, before and after addresses are removed. It also adds the lost routes again that others
-// have added.
-func (d *difference) addRoutes() (early, late []Step) {
-	lost, removed := d.lostRoutes(), d.removedAddresses()
-	left, others := without(d.now.Routes, lost), without(lost, unnamed(d.old.Routes))
-	for _, r := range without(slices.Concat(unnamed(d.wanted.Routes), others), left) {
-		add := d.step(r)
-		if r.Dst.Addr().Is4() && d.losesIPv4() {
-			late = append(late, reversible{add, removeRoute(add)})
-			continue
-		}
-		add.beside = r.Dst.Addr().Is4() && r.Table == 0 && slices.ContainsFunc(removed, func(a netip.Prefix) bool { return a.Masked() == r.Dst })
-		early = append(early, reversible{add, removeRoute(add)})
+// restoreOthers adds the routes again that the kernel removes with an address although they are to
+// stay.
+func (d *difference) restoreOthers() []Step {
+	if len(d.removedAddresses()) == 0 {
+		return nil
 	}
-	return early, late
+	return []Step{restoreRoutes{d.link, routesWithout(d.now.Routes, routesWithout(d.old.Routes, d.wanted.Routes))}}
 }
 
-// unnamed returns the routes without the names of their tables. The main table has number 0.
-func unnamed(routes []tableRoute) []tableRoute {
-	routes = slices.Clone(routes)
-	for i := range routes {
-		routes[i].Name = ""
-		if routes[i].Table == hostnet.MainTable {
-			routes[i].Table = 0
-		}
-	}
-	return routes
+// changesAddresses reports whether the kernel's own routes may change.
+func (d *difference) changesAddresses() bool {
+	return len(d.removedAddresses())+len(d.addedAddresses()) > 0
 }
 
-// step returns the step that adds a route, with the name of its table as a file has it.
-func (d *difference) step(r tableRoute) addRoute {
-	named := slices.Concat(d.wanted.Routes, d.old.Routes)
-	if i := slices.Index(unnamed(named), r); i >= 0 {
-		r.Name = named[i].Name
-	} else if r.Table != 0 {
-		r.Name = decimal(r.Table)
+func (d *difference) addRoutes() []Step {
+	routes := routesWithout(d.wanted.Routes, d.now.Routes)
+	if !d.changesAddresses() {
+		routes = d.now.missing(routes)
+		for i := range routes {
+			routes[i].Table = routes[i].table() // the kernel has been asked
+		}
 	}
-	return addRoute{link: d.link, dst: r.Dst, table: r.Table, name: r.Name}
+	if len(routes) == 0 {
+		return nil
+	}
+	return []Step{reversible{addRoutes{d.link, routes}, removeRoutes{link: d.link, routes: routesWithout(routes, d.bridges())}}}
+}
+
+// removeRoutes removes the routes that are not wanted any more, and those that are needless because
+// of other addresses.
+func (d *difference) removeRoutes() []Step {
+	bridges := d.bridges()
+	candidates, keep := slices.Concat(bridges, d.old.Routes), d.now.needed(d.wanted.Routes)
+	if d.changesAddresses() {
+		candidates, keep = append(candidates, d.wanted.Routes...), d.wanted.Routes
+	} else {
+		candidates = routesWithout(candidates, keep)
+	}
+	has := slices.Concat(bridges, d.now.Routes)
+	routes := routesWithout(has, routesWithout(has, candidates))
+	if len(routes) == 0 {
+		return nil
+	}
+	return []Step{reversible{removeRoutes{d.link, routes, keep}, restoreRoutes{d.link, routes}}}
 }
 
 // kept reports whether the rules of s for a family are those of other, too.
@@ -204,7 +183,7 @@ func kept(s settings, f hostnet.Family, other settings) bool {
 // addPolicy adds the rules for default routes, and the firewall, which depends on the addresses.
 func (d *difference) addPolicy() []Step {
 	var steps []Step
-	mark, before := d.wanted.Mark, d.now.Mark
+	mark, before := d.wanted.Mark, d.mark
 	if mark != 0 && mark != d.old.Mark {
 		steps = append(steps, reversible{recordTable{mark}, recordTable{d.old.Mark}})
 	}
@@ -234,7 +213,7 @@ func (d *difference) removePolicy() []Step {
 		}
 	}
 	if d.wanted.Mark == 0 && !d.wanted.FileMark && (d.old.FileMark || d.old.Mark != 0) { // the file's, or one that up has chosen
-		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, d.now.Mark}})
+		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, d.mark}})
 	}
 	if len(d.wanted.Policy) == 0 {
 		steps = append(steps, d.firewall()...)

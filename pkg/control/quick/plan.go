@@ -17,12 +17,12 @@ import (
 
 // Facts are the properties of the host that Plan depends on.
 type Facts struct {
-	EndpointMTUs []int    // path MTUs (bytes) of the endpoints that have a route
-	DefaultMTU   int      // MTU (bytes) of the default route, 0 without one
-	Table        uint32   // number of the table in the file, if it has one
-	FreeTable    uint32   // first unused table from 51820 on
-	SrcValidMark bool     // net.ipv4.conf.all.src_valid_mark is set already
-	DNSPrefix    string   // prefix of resolvconf entries: "", or such as "tun."
+	EndpointMTUs []int  // path MTUs (bytes) of the endpoints that have a route
+	DefaultMTU   int    // MTU (bytes) of the default route, 0 without one
+	Table        uint32 // number of the table in the file, if it has one
+	FreeTable    uint32 // first unused table from 51820 on
+	SrcValidMark bool   // net.ipv4.conf.all.src_valid_mark is set already
+	DNSPrefix    string // prefix of resolvconf entries: "", or such as "tun."
 
 	Firewalls map[hostnet.Family]Firewall // the firewall tools
 
@@ -44,12 +44,14 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	for _, addr := range conf.Address {
 		steps = append(steps, addAddress{i.Name, addr})
 	}
-	steps = append(steps, linkUp{i.Name, tunnelMTU(conf.MTU, facts)})
+	routes := planRoutes(i, dev, facts)
+	steps = append(steps, linkUp{i.Name, tunnelMTU(conf, routes, facts)})
 	if len(conf.DNS) > 0 {
 		steps = append(steps, setDNS{entry: facts.DNSPrefix + i.Name, servers: conf.DNS, search: conf.DNSSearch})
 	}
-	steps = append(steps, planRoutes(i, dev, facts)...)
-	steps = append(steps, recordSettings{settingsOf(conf, steps)})
+	steps = append(steps, routes...)
+	planned := settingsOf(conf, steps)
+	steps = append(steps, recordSettings{planned}, readBack{link: i.Name, planned: planned})
 	return append(steps, hooks(i.Name, conf.PostUp)...)
 }
 
@@ -100,18 +102,33 @@ const (
 	defaultMTU = 1500
 )
 
-// tunnelMTU returns the MTU that wg-quick would set, from the largest path MTU of the endpoints. If path MTUs differ, the user has to
-// set MTU=.
-func tunnelMTU(configured int, facts Facts) int {
+// ipv6MinMTU is the minimum MTU of a link with IPv6 (RFC 8200, section 5). Below it the kernel
+// removes IPv6 addresses and routes.
+const ipv6MinMTU = 1280
+
+// tunnelMTU returns the MTU that wg-quick would set, from the largest path MTU of the endpoints. If
+// path MTUs differ, the user has to set MTU=. With IPv6 it is at least ipv6MinMTU, whatever the
+// path: ropewalk sends IPv6 packets of that size in any case.
+func tunnelMTU(conf *conffile.Interface, routes []Step, facts Facts) int {
+	mtu := defaultMTU
 	switch {
-	case configured != 0:
-		return configured
+	case conf.MTU != 0:
+		return conf.MTU
 	case len(facts.EndpointMTUs) > 0:
-		return slices.Max(facts.EndpointMTUs) - overhead
+		mtu = slices.Max(facts.EndpointMTUs)
 	case facts.DefaultMTU != 0:
-		return facts.DefaultMTU - overhead
+		mtu = facts.DefaultMTU
 	}
-	return defaultMTU - overhead
+	if mtu -= overhead; hasIPv6(conf, routes) {
+		return max(mtu, ipv6MinMTU)
+	}
+	return mtu
+}
+
+// hasIPv6 reports whether the interface has IPv6 addresses or routes.
+func hasIPv6(conf *conffile.Interface, routes []Step) bool {
+	return slices.ContainsFunc(conf.Address, func(a netip.Prefix) bool { return a.Addr().Is6() }) ||
+		slices.ContainsFunc(settingsOf(conf, routes).Routes, func(r tableRoute) bool { return r.Dst.Addr().Is6() })
 }
 
 // planRoutes plans routes by the file's Table: none, all in one table, or the main table with policy routing for default routes.
@@ -121,6 +138,7 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 		return nil
 	}
 	var steps []Step
+	var routes []tableRoute
 	policy := policyRouting{i: i, facts: facts, mark: fwMark(dev)}
 	for _, dst := range allowedIPs(dev, facts.Owners) {
 		switch {
@@ -128,9 +146,12 @@ func planRoutes(i Interface, dev config.Device, facts Facts) []Step {
 			steps = append(steps, addRoute{link: i.Name, dst: dst, table: facts.Table, name: conf.Table})
 		case dst.Bits() == 0:
 			steps = append(steps, policy.defaultRoute(dst)...)
-		case !hasConnectedRoute(conf.Address, dst):
-			steps = append(steps, addRoute{link: i.Name, dst: dst})
+		default:
+			routes = append(routes, tableRoute{Dst: dst})
 		}
+	}
+	if len(routes) > 0 { // longer prefixes come first
+		steps = slices.Insert(steps, 0, Step(addRoutes{i.Name, routes}))
 	}
 	return steps
 }
@@ -180,14 +201,6 @@ func addressesOf(prefixes []netip.Prefix, family hostnet.Family) []netip.Addr {
 		}
 	}
 	return addrs
-}
-
-// hasConnectedRoute reports whether a route that the kernel adds for an address covers dst. The kernel adds none for an IPv4 /32.
-func hasConnectedRoute(addrs []netip.Prefix, dst netip.Prefix) bool {
-	return slices.ContainsFunc(addrs, func(a netip.Prefix) bool {
-		single := a.Addr().Is4() && a.IsSingleIP()
-		return !single && a.Bits() <= dst.Bits() && a.Contains(dst.Addr())
-	})
 }
 
 // allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of routes: longest prefix first, and prefixes

@@ -43,13 +43,11 @@ func parse(t *testing.T, name, text string) (Interface, config.Device) {
 
 func nftables() map[hostnet.Family]Firewall { return Tools{Nft: "/sbin/nft"}.firewalls() }
 
-// shown returns the commands that steps echo.
+// shown returns the commands that steps echo, without comments.
 func shown(steps []Step) []string {
-	var lines []string
-	for _, s := range steps {
-		if text := s.String(); text != "" {
-			lines = append(lines, text)
-		}
+	lines := Commands(steps)
+	for i := range lines {
+		lines[i], _, _ = strings.Cut(lines[i], " #")
 	}
 	return lines
 }
@@ -70,6 +68,7 @@ ropewalk run wg0
 wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)
 ip -4 address add 10.9.0.1/24 dev wg0
 ip link set mtu 1320 up dev wg0
+ip -4 route add 10.9.0.2/32 dev wg0
 ip -4 route add 10.8.0.0/16 dev wg0`,
 		},
 		{
@@ -102,7 +101,9 @@ nft -f -`,
 		},
 		{
 			name: "fwmark in the file, src_valid_mark set, iptables", file: "[Interface]\nFwMark=0x2a\n[Peer]\nPublicKey=$A\nAllowedIPs=0.0.0.0/0\n",
-			facts: with(func(f *Facts) { f.SrcValidMark, f.Firewalls = true, Tools{IptablesRestore: "/sbin/iptables-restore"}.firewalls() }),
+			facts: with(func(f *Facts) {
+				f.SrcValidMark, f.Firewalls = true, Tools{IptablesRestore: "/sbin/iptables-restore"}.firewalls()
+			}),
 			want: `
 ropewalk run wg0
 wg setconf wg0 <(ropewalk strip /etc/wireguard/wg0.conf)
@@ -164,32 +165,24 @@ ip link set mtu 1280 up dev wg0`,
 
 func TestTunnelMTUIsFromLargestPathMTU(t *testing.T) {
 	for _, c := range []struct {
-		configured int
-		facts      Facts
-		want       int
+		file  string
+		facts Facts
+		want  int
 	}{
-		{1234, Facts{EndpointMTUs: []int{9000}}, 1234},
-		{0, Facts{EndpointMTUs: []int{9000, 1400, 1500}, DefaultMTU: 1300}, 8920},
-		{0, Facts{DefaultMTU: 9000}, 8920},
-		{0, Facts{}, 1420},
+		{"MTU=1234", Facts{EndpointMTUs: []int{9000}}, 1234},
+		{"", Facts{EndpointMTUs: []int{9000, 1400, 1500}, DefaultMTU: 1300}, 8920},
+		{"", Facts{DefaultMTU: 9000}, 8920},
+		{"", Facts{}, 1420},
+		{"Address=10.9.0.1/24", Facts{EndpointMTUs: []int{1280}}, 1200},
+		{"Address=fd09::1/64", Facts{EndpointMTUs: []int{1280}}, 1280},
+		{"Address=fd09::1/64", Facts{DefaultMTU: 1300}, 1280},
+		{"[Peer]\nPublicKey=$A\nAllowedIPs=fd09::/64", Facts{DefaultMTU: 1300}, 1280},
+		{"[Peer]\nPublicKey=$A\nAllowedIPs=::/0", Facts{DefaultMTU: 1300}, 1280},
+		{"Table=off\n[Peer]\nPublicKey=$A\nAllowedIPs=::/0", Facts{DefaultMTU: 1300}, 1220},
 	} {
-		if got := tunnelMTU(c.configured, c.facts); got != c.want {
-			t.Errorf("%d, %+v: got %d, want %d", c.configured, c.facts, got, c.want)
-		}
-	}
-}
-
-func TestPrefixesWithConnectedRouteGetNoRoute(t *testing.T) {
-	addrs := []netip.Prefix{
-		netip.MustParsePrefix("10.9.0.1/24"), netip.MustParsePrefix("10.7.0.1/32"),
-		netip.MustParsePrefix("fd09::1/64"), netip.MustParsePrefix("fd07::1/128"),
-	}
-	for prefix, want := range map[string]bool{
-		"10.9.0.0/24": true, "10.9.0.7/32": true, "10.9.0.0/16": false, "10.9.1.0/24": false, "10.7.0.1/32": false,
-		"fd09::/64": true, "fd09::5/128": true, "fd09::/48": false, "fd07::1/128": true, "::/1": false, "0.0.0.0/1": false,
-	} {
-		if got := hasConnectedRoute(addrs, netip.MustParsePrefix(prefix)); got != want {
-			t.Errorf("%s: got %v, want %v", prefix, got, want)
+		i, dev := parse(t, "wg0", "[Interface]\n"+c.file+"\n")
+		if got := settingsOf(&i.File.Interface, Plan(i, dev, c.facts)).MTU; got != c.want {
+			t.Errorf("%q, %+v: got %d, want %d", c.file, c.facts, got, c.want)
 		}
 	}
 }

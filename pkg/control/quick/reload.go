@@ -54,7 +54,7 @@ func changes(s Step) bool {
 		s = r.Step
 	}
 	switch s := s.(type) {
-	case recordSettings:
+	case recordSettings, readBack:
 		return false
 	case syncDevice:
 		return s.String() != ""
@@ -71,6 +71,10 @@ func Commands(steps []Step) (lines []string) {
 		switch s := s.(type) {
 		case sequence:
 			lines = append(lines, Commands(s)...)
+		case addRoutes:
+			lines = append(lines, s.commands()...)
+		case removeRoutes:
+			lines = append(lines, s.commands()...)
 		default:
 			if text := s.String(); text != "" {
 				lines = append(lines, text)
@@ -118,7 +122,6 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if err != nil {
 		return Reload{}, err
 	}
-	now.Mark = st.FwMark
 	planned := dev
 	if planned.FwMark == nil && st.FwMark != 0 && !saved.Settings.FileMark {
 		planned.FwMark = &st.FwMark
@@ -130,9 +133,17 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if len(j.File.Interface.DNS) > 0 && j.Tools.Resolvconf == "" {
 		return Reload{}, ErrNoResolvconf
 	}
-	plan := Plan(j.Interface, planned, facts)
-	d := difference{link: j.Name, old: *saved.Settings, wanted: settingsOf(&j.File.Interface, plan), now: now, facts: facts}
-	return Reload{Steps: append(d.steps(), device), Notes: d.notes()}, nil
+	before, err := j.readBack(saved.Settings)
+	if err != nil {
+		return Reload{}, err
+	}
+	d := difference{
+		link: j.Name, old: *saved.Settings, wanted: settingsOf(&j.File.Interface, Plan(j.Interface, planned, facts)),
+		now: now, mark: st.FwMark, facts: facts,
+	}
+	d.now.Addresses = asWritten(now.Addresses, slices.Concat(d.old.Addresses, d.wanted.Addresses))
+	d.wanted.MTU = d.plannedMTU()
+	return Reload{Steps: append(d.steps(), readBack{j.Name, d.wanted, before}, device), Notes: d.notes()}, nil
 }
 
 // Resync returns the changes of `ropewalk syncconf`, except that settings of [Interface] which the file does not mention are kept. One of
@@ -170,27 +181,6 @@ func stopKeepalives(dev *config.Device, now []config.PeerStatus) {
 			p.Keepalive = new(uint16)
 		}
 	}
-}
-
-// present returns the addresses, routes and MTU that the interface has.
-func (j *job) present() (settings, error) {
-	var now settings
-	link, err := hostnet.FindLink(j.Name)
-	if err == nil {
-		now.MTU = link.MTU
-		now.Addresses, err = hostnet.Addresses(j.Name)
-	}
-	if err != nil {
-		return now, err
-	}
-	routes, err := hostnet.LinkRoutes(j.Name)
-	for _, r := range routes {
-		if r.Table == hostnet.MainTable {
-			r.Table = 0
-		}
-		now.Routes = append(now.Routes, tableRoute{Dst: r.Dst, Table: r.Table})
-	}
-	return now, err
 }
 
 // reloadFacts reads the Facts of the host of a running interface, which may itself be the default route.

@@ -4,7 +4,6 @@ package quick
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -71,6 +70,44 @@ func (s removeRoute) run(context.Context, *job) error {
 
 func (removeRoute) undo() Step { return nil }
 
+// removeRoutes removes routes as far as the interface has them, except those of keep that are
+// needed.
+type removeRoutes struct {
+	link         string
+	routes, keep []tableRoute
+}
+
+func (removeRoutes) String() string { return "" }
+
+func (removeRoutes) undo() Step { return nil }
+
+func (s removeRoutes) run(ctx context.Context, j *job) error {
+	now, err := j.present()
+	if err != nil {
+		return err
+	}
+	has, steps := setOf(now.Routes), []Step{}
+	for _, r := range routesWithout(s.routes, now.needed(s.keep)) {
+		if has[r.key()] {
+			steps = append(steps, removeRoute(r.step(s.link)))
+		}
+	}
+	return j.executeAll(ctx, steps)
+}
+
+// commands returns the commands as far as they are known before the interface has its addresses.
+func (s removeRoutes) commands() (lines []string) {
+	needless := setOf(routesWithout(s.routes, s.keep))
+	for _, r := range s.routes {
+		line := removeRoute(r.step(s.link)).String()
+		if !needless[r] {
+			line += " # if a route of an address covers it"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
 // restoreAddresses adds the addresses that the interface does not have.
 type restoreAddresses struct {
 	link  string
@@ -86,31 +123,19 @@ func (s restoreAddresses) run(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, a := range without(s.addrs, now.Addresses) {
-		errs = append(errs, j.execute(ctx, addAddress{s.link, a}))
+	var steps []Step
+	for _, a := range now.absent(s.addrs) {
+		steps = append(steps, addAddress{s.link, a})
 	}
-	return errors.Join(errs...)
+	return j.executeAll(ctx, steps)
 }
 
-// restoreRoutes adds the routes that the interface does not have.
-type restoreRoutes struct {
-	link   string
-	routes []tableRoute
-}
+// restoreRoutes is addRoutes for routes that the interface has before Reload: nothing is printed in
+// advance.
+type restoreRoutes addRoutes
 
 func (restoreRoutes) String() string { return "" }
 
 func (restoreRoutes) undo() Step { return nil }
 
-func (s restoreRoutes) run(ctx context.Context, j *job) error {
-	now, err := j.present()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, r := range without(s.routes, now.Routes) {
-		errs = append(errs, j.execute(ctx, addRoute{link: s.link, dst: r.Dst, table: r.Table, name: r.Name}))
-	}
-	return errors.Join(errs...)
-}
+func (s restoreRoutes) run(ctx context.Context, j *job) error { return addRoutes(s).run(ctx, j) }

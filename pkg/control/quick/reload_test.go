@@ -167,57 +167,72 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	}
 }
 
-func TestFailedReloadRestoresIPv6(t *testing.T) {
+func TestReloadThatLosesIPv6IsUndone(t *testing.T) {
 	h := newHost(t)
 	h.up(h.open("wg0", basic))
-	before, j := h.snapshot(), &job{Runner: h.Runner, Interface: h.open("wg0", basic)}
-	j.File.Interface.MTU = 1200 // a file with IPv6 addresses cannot have it
-	change, err := j.planReload(t.Context())
-	expect.NoError(t, err)
-	var done progress
-	steps := append(change.Steps[:len(change.Steps)-1], failing{})
-	if err := done.execute(t.Context(), j, steps); !errors.Is(err, errInjected) {
-		t.Fatalf("got error %v, want %v", err, errInjected)
+	before, i := h.snapshot(), h.open("wg0", basic)
+	i.File.Interface.MTU = 1200 // a file with IPv6 addresses cannot have it
+	err := h.Reload(t.Context(), i)
+	if err == nil || !strings.Contains(err.Error(), "address fd09::1/64 is missing; route fd07::/48 is missing") {
+		t.Errorf("got error %v, want one that names the address and the route", err)
 	}
-	expect.NoError(t, done.revert(t.Context(), j))
 	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestReloadAddsRoutesBeforeRemovals(t *testing.T) {
-	facts := Facts{EndpointMTUs: []int{1400}, DefaultMTU: 1500, FreeTable: 51820, Firewalls: nftables()}
-	plan := func(text string) settings {
-		i, dev := parse(t, "wg0", text)
-		f := facts
-		if i.File.Interface.Table == "4711" {
-			f.Table = 4711
-		}
-		return settingsOf(&i.File.Interface, Plan(i, dev, f))
+// TestReloadNeverLetsPacketsLeaveInCleartext looks up the path to an address of each prefix after
+// each step.
+func TestReloadNeverLetsPacketsLeaveInCleartext(t *testing.T) {
+	addrs := map[netip.Addr]bool{}
+	for _, a := range []string{"10.9.0.2", "10.7.0.9", "10.6.0.9", "1.2.3.4", "fd07::9", "fd06::9", "fd09::9", "2001:db8::9"} {
+		addrs[netip.MustParseAddr(a)] = true
 	}
 	for name, edit := range edits() {
-		texts := []string{basic, strings.NewReplacer(edit...).Replace(basic)}
-		for range 2 {
-			old, wanted := plan(texts[0]), plan(texts[1])
-			now := settings{Addresses: old.Addresses, Routes: unnamed(old.Routes), MTU: old.MTU, Mark: old.Mark}
-			d := difference{link: "wg0", old: old, wanted: wanted, now: now, facts: facts}
-			removed := false
-			for _, s := range d.steps() {
-				if r, ok := s.(reversible); ok {
-					s = r.Step
-				}
-				switch s := s.(type) {
-				case removeRoute, removeRules:
-					removed = true
-				case removeAddress:
-					removed = removed || s.addr.Addr().Is4() && !d.losesIPv4()
-				case addRoute, addMarkRule:
-					if removed {
-						t.Errorf("%s: %v comes after a removal: packets leave in cleartext between", name, s)
-					}
-				}
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			texts := []string{basic, strings.NewReplacer(edit...).Replace(basic)}
+			h.up(h.open("wg0", basic))
+			for range 2 {
+				slices.Reverse(texts)
+				j := &job{Runner: h.Runner, Interface: h.open("wg0", texts[0])}
+				change, err := j.planReload(t.Context())
+				expect.NoError(t, err)
+				h.executeInTunnel(j, change.Steps, addrs)
 			}
-			slices.Reverse(texts)
+		})
+	}
+}
+
+// executeInTunnel executes steps. Addresses that lead into the tunnel before and after all of them
+// must do so after each, except those of IPv4 while its last address is removed.
+func (h *testHost) executeInTunnel(j *job, steps []Step, addrs map[netip.Addr]bool) {
+	h.t.Helper()
+	into := func() map[netip.Addr]bool {
+		set := map[netip.Addr]bool{}
+		for a := range addrs {
+			to, err := hostnet.RouteTo(a, 0, 0)
+			set[a] = err == nil && to.Device == "wg0"
+		}
+		return set
+	}
+	has4 := func() bool {
+		now, err := hostnet.Addresses("wg0")
+		expect.NoError(h.t, err)
+		return len(addressesOf(now, hostnet.IPv4)) > 0
+	}
+	before, had4 := into(), has4()
+	var after []map[netip.Addr]bool
+	for _, s := range steps {
+		expect.NoError(h.t, j.execute(h.t.Context(), s))
+		after = append(after, into())
+	}
+	loses4 := had4 && !has4()
+	for n, set := range after {
+		for a := range addrs {
+			if before[a] && after[len(after)-1][a] && !set[a] && (!loses4 || a.Is6()) {
+				h.t.Errorf("after %v: packets to %s leave in cleartext", steps[n], a)
+			}
 		}
 	}
 }
@@ -365,7 +380,7 @@ func TestReloadKeepsWhatOthersAdded(t *testing.T) {
 	expect.NoError(t, h.Reload(t.Context(), i))
 	addresses, err := hostnet.Addresses("wg0")
 	expect.NoError(t, err)
-	routes, err := hostnet.LinkRoutes("wg0")
+	routes, _, err := hostnet.LinkRoutes("wg0")
 	expect.NoError(t, err)
 	if !slices.Contains(addresses, address) {
 		t.Errorf("%v is not in %v", address, addresses)
@@ -425,7 +440,7 @@ func TestPlanUpChangesNothing(t *testing.T) {
 	for line := range strings.Lines(h.stderr.String()) {
 		echoed = append(echoed, strings.TrimSpace(strings.TrimPrefix(line, "[#] ")))
 	}
-	if diff := cmp.Diff(echoed, Commands(steps)); diff != "" {
+	if diff := cmp.Diff(echoed, shown(steps)); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -34,9 +35,23 @@ type settings struct {
 // tableRoute is a route over the interface.
 type tableRoute struct {
 	Dst   netip.Prefix `json:"dst"`
-	Table uint32       `json:"table"` // 0 for the main table
+	Table uint32       `json:"table"` // 0: the main table, unless a route of an address covers Dst
 	Name  string       `json:"name"`  // of the table, as the file has it
 }
+
+// step returns the step that adds the route.
+func (r tableRoute) step(link string) addRoute {
+	if r.Name == "" && r.table() != hostnet.MainTable {
+		r.Name = decimal(r.Table)
+	}
+	return addRoute{link: link, dst: r.Dst, table: r.Table, name: r.Name}
+}
+
+// table returns the number of the table.
+func (r tableRoute) table() uint32 { return cmp.Or(r.Table, hostnet.MainTable) }
+
+// key returns the route as the kernel has it, for comparisons.
+func (r tableRoute) key() tableRoute { return tableRoute{Dst: r.Dst, Table: r.table()} }
 
 // dnsEntry is an entry of resolvconf.
 type dnsEntry struct {
@@ -60,6 +75,8 @@ func settingsOf(conf *conffile.Interface, plan []Step) settings {
 			s.Addresses = append(s.Addresses, step.addr)
 		case linkUp:
 			s.MTU = step.mtu
+		case addRoutes:
+			s.Routes = append(s.Routes, step.routes...)
 		case addRoute:
 			s.Routes = append(s.Routes, tableRoute{step.dst, step.table, step.name})
 		case setDNS:

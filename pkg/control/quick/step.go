@@ -4,8 +4,10 @@ package quick
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -68,7 +70,7 @@ type addRoute struct {
 	table uint32 // 0 for the main table
 	name  string // of the table, as the file has it; empty for the main table
 
-	beside bool // the kernel's route for an address, which is to be removed
+	beside bool // the kernel's own route to the same prefix
 }
 
 func (s addRoute) String() string {
@@ -96,6 +98,44 @@ func (s addRoute) run(context.Context, *job) error {
 }
 
 func (addRoute) undo() Step { return nil }
+
+// addRoutes adds the routes that are needed and that the interface lacks.
+type addRoutes struct {
+	link   string
+	routes []tableRoute
+}
+
+func (addRoutes) String() string { return "" }
+
+func (addRoutes) undo() Step { return nil }
+
+func (s addRoutes) run(ctx context.Context, j *job) error {
+	now, err := j.present()
+	if err != nil {
+		return err
+	}
+	missing := now.missing(s.routes)
+	for i, r := range missing {
+		step := r.step(s.link)
+		step.beside = slices.Contains(now.Connected, r.Dst) && r.table() == hostnet.MainTable
+		if err := j.execute(ctx, step); err != nil {
+			return errors.Join(err, removeRoutes{link: s.link, routes: missing[:i]}.run(ctx, j))
+		}
+	}
+	return nil
+}
+
+// commands returns the commands as far as they are known before the interface has its addresses.
+func (s addRoutes) commands() (lines []string) {
+	for _, r := range s.routes {
+		line := r.step(s.link).String()
+		if r.Table == 0 {
+			line += " # unless a route of an address covers it"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
 
 // configure gives the device its keys and peers.
 type configure struct {

@@ -183,20 +183,37 @@ func addressScope(addr netip.Addr) int {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-// RemoveAddress removes an address with the host's bits. A missing address is no error.
+// RemoveAddress removes an address with the host's bits. A missing address is no error. An IPv6
+// address has one prefix length at a time on a link, and is removed whatever it is.
 func RemoveAddress(name string, addr netip.Prefix) error {
 	l, err := find(name)
-	switch {
-	case err != nil:
-	case addr.Addr().Is4In6():
-		err = changeMappedAddress(l, addr, unix.RTM_DELADDR, 0)
-	default:
-		err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(addr)})
+	if err == nil {
+		err = removeAddress(l, addr)
 	}
 	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("removing address %s from %s: %w", addr, name, err)
 	}
 	return nil
+}
+
+func removeAddress(l netlink.Link, addr netip.Prefix) error {
+	if addr.Addr().Is4In6() {
+		return changeMappedAddress(l, addr, unix.RTM_DELADDR, 0)
+	}
+	found := netlink.Addr{IPNet: ipNet(addr)}
+	if addr.Addr().Is6() {
+		all, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(l, int(IPv6)) })
+		if err != nil {
+			return err
+		}
+		for i := range all {
+			if all[i].IP.Equal(found.IP) {
+				found = all[i]
+				break
+			}
+		}
+	}
+	return netlink.AddrDel(l, &found)
 }
 
 // Addresses lists a link's addresses with the host's bits, IPv4 first, in the kernel's order.

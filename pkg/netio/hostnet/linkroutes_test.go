@@ -18,8 +18,12 @@ func TestRemoveRouteKeepsTheKernelsRoute(t *testing.T) {
 	expect.NoError(t, AddRoute(ours))
 	expect.NoError(t, AddRoute(other))
 	for _, want := range [][]Route{{ours, other}, {other}} {
-		if got, err := LinkRoutes("u0"); err != nil || !slices.Equal(got, want) {
+		got, connected, err := LinkRoutes("u0")
+		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("got %v, error %v, want %v", got, err, want)
+		}
+		if !slices.Contains(connected, netip.MustParsePrefix("192.0.2.0/24")) || slices.Contains(connected, ours.Dst) {
+			t.Errorf("got the kernel's own %v, want 192.0.2.0/24 alone of IPv4", connected)
 		}
 		expect.NoError(t, RemoveRoute(ours))
 	}

@@ -75,28 +75,33 @@ func (r *Route) over(l netlink.Link) *netlink.Route {
 	return &netlink.Route{Dst: ipNet(r.Dst), LinkIndex: l.Attrs().Index, Table: int(r.Table), Scope: scope(r.Dst.Addr())}
 }
 
-// LinkRoutes lists the routes over a link, in all tables, that are as AddRoute adds them.
-func LinkRoutes(name string) ([]Route, error) {
+// LinkRoutes lists the routes over a link: those in all tables that are as AddRoute adds them, and
+// the prefixes of those that the kernel has made in the main table, for addresses.
+func LinkRoutes(name string) (added []Route, connected []netip.Prefix, err error) {
 	l, err := find(name)
 	if err != nil {
-		return nil, fmt.Errorf("listing the routes of %s: %w", name, err)
+		return nil, nil, fmt.Errorf("listing the routes of %s: %w", name, err)
 	}
-	filter := &netlink.Route{LinkIndex: l.Attrs().Index, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
-	var routes []Route
+	filter := &netlink.Route{LinkIndex: l.Attrs().Index, Type: unix.RTN_UNICAST}
 	for _, family := range Families() {
 		all, err := Dump(func() ([]netlink.Route, error) {
-			return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
+			return netlink.RouteListFiltered(int(family), filter, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TYPE|netlink.RT_FILTER_TABLE)
 		})
 		if err != nil {
-			return nil, fmt.Errorf("listing the %s routes of %s: %w", family, name, err)
+			return nil, nil, fmt.Errorf("listing the %s routes of %s: %w", family, name, err)
 		}
 		for i := range all {
-			if dst := prefixOf(all[i].Dst); dst.IsValid() && all[i].Gw == nil {
-				routes = append(routes, Route{Dst: dst, Link: name, Table: uint32(all[i].Table)})
+			r := &all[i]
+			switch dst := prefixOf(r.Dst); {
+			case !dst.IsValid() || r.Gw != nil:
+			case r.Protocol == unix.RTPROT_BOOT:
+				added = append(added, Route{Dst: dst, Link: name, Table: uint32(r.Table)})
+			case r.Protocol == unix.RTPROT_KERNEL && r.Table == unix.RT_TABLE_MAIN:
+				connected = append(connected, dst)
 			}
 		}
 	}
-	return routes, nil
+	return added, connected, nil
 }
 
 // scope returns the scope of a route without a gateway: link for IPv4; IPv6 has no scopes (as in iproute2).

@@ -163,11 +163,11 @@ func TestMappedPrefixesAreIPv6(t *testing.T) {
 		if err := AddRoute(r); !errors.Is(err, unix.EEXIST) {
 			t.Errorf("adding %v twice: got %v", r.Dst, err)
 		}
-		if got, err := LinkRoutes("u0"); err != nil || !slices.Equal(got, []Route{r}) {
+		if got, _, err := LinkRoutes("u0"); err != nil || !slices.Equal(got, []Route{r}) {
 			t.Errorf("got routes %v, error %v, want %v", got, err, r)
 		}
 		expect.NoError(t, RemoveRoute(r))
-		if got, err := LinkRoutes("u0"); err != nil || len(got) != 0 {
+		if got, _, err := LinkRoutes("u0"); err != nil || len(got) != 0 {
 			t.Errorf("after the removal: got %v, error %v, want none", got, err)
 		}
 	}

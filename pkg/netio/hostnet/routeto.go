@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -34,6 +35,51 @@ func RouteTo(to netip.Addr, scope, mark uint32) (Egress, error) {
 	e.Gateway, _ = netip.AddrFromSlice(r.Gw)
 	e.Source, e.Gateway = e.Source.Unmap(), e.Gateway.Unmap()
 	return e, nil
+}
+
+// Match is the routing table entry that decides where packets leave.
+type Match struct {
+	Dst  netip.Prefix
+	Link int // its index; of a route with several next hops that of the first
+}
+
+// MatchRoutes looks up the entry for packets without a mark to each address, as `ip route get
+// fibmatch` does. It has an invalid Dst for those that leave by no link.
+func MatchRoutes(addrs []netip.Addr) ([]Match, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE) // one socket for thousands of addresses
+	if err != nil {
+		return nil, fmt.Errorf("looking up routes: %w", err)
+	}
+	defer h.Close()
+	matches := make([]Match, len(addrs))
+	for i, addr := range addrs {
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return h.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		})
+		switch {
+		case isUnroutable(err):
+		case err != nil:
+			return nil, fmt.Errorf("looking up the route to %s: %w", addr, err)
+		case len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST: // not an address of this host
+			matches[i] = Match{matchedPrefix(&routes[0], addr), nextHopLinks(&routes[0])[0]}
+		}
+	}
+	return matches, nil
+}
+
+// isUnroutable reports whether the kernel has no route to an address, or one that is unreachable,
+// prohibited or a blackhole.
+func isUnroutable(err error) bool {
+	return slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) })
+}
+
+// matchedPrefix returns the destination of a route to an address. The kernel omits that of a
+// default route.
+func matchedPrefix(r *netlink.Route, addr netip.Addr) netip.Prefix {
+	if dst := prefixOf(r.Dst); dst.IsValid() {
+		return dst
+	}
+	return netip.PrefixFrom(addr, 0).Masked()
 }
 
 // EgressDeviceName returns the Device of RouteTo, "" if there is no route.

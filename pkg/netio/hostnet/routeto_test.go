@@ -13,6 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+func TestMatchRoutesReturnsTheDecidingEntry(t *testing.T) {
+	twoUplinks(t)
+	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 0)
+	addVia(t, "203.0.113.0/24", "198.51.100.1", 0, 0)
+	prohibited := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("203.0.114.0/24")), Type: unix.RTN_PROHIBIT}
+	if err := netlink.RouteAdd(prohibited); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"8.8.8.8": "0.0.0.0/0 u0", "192.0.2.9": "192.0.2.0/24 u0", "203.0.113.9": "203.0.113.0/24 w0",
+		"192.0.2.2": "", "203.0.114.9": "", "2001:db8::1": "",
+	}
+	for addr, want := range want {
+		got, err := MatchRoutes([]netip.Addr{netip.MustParseAddr(addr)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		if m := got[0]; m.Dst.IsValid() {
+			l, err := netlink.LinkByIndex(m.Link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = m.Dst.String() + " " + l.Attrs().Name
+		}
+		if text != want {
+			t.Errorf("%s: got %q, want %q", addr, text, want)
+		}
+	}
+}
+
 // TestScopeSelectsLinkOfLinkLocalPeer: without the scope, the kernel takes the first link that has link-local addresses.
 func TestScopeSelectsLinkOfLinkLocalPeer(t *testing.T) {
 	enterNamespace(t)

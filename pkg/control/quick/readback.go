@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// readBack compares the configuration that the kernel has with the planned one, before PostUp
+// hooks, which may change it on purpose. A difference is an error: packets for the tunnel might
+// leave in cleartext.
+type readBack struct {
+	link    string
+	planned settings
+	before  findings // those of Reload before its changes are not its own
+}
+
+func (readBack) String() string { return "" }
+
+func (readBack) undo() Step { return nil }
+
+func (s readBack) run(_ context.Context, j *job) error {
+	found, err := j.readBack(&s.planned)
+	if err != nil {
+		return err
+	}
+	if warnings := without(found.warnings, s.before.warnings); len(warnings) > 0 {
+		j.warn("%s: %s", s.link, firstOf(warnings))
+	}
+	if errs := without(found.errors, s.before.errors); len(errs) > 0 {
+		return fmt.Errorf("the kernel's configuration of %s differs from the plan: %s", s.link, firstOf(errs))
+	}
+	return nil
+}
+
+// firstOf joins the first texts, and counts the others.
+func firstOf(texts []string) string {
+	const shown = 3
+	if len(texts) > shown {
+		texts = append(texts[:shown:shown], fmt.Sprintf("%d more", len(texts)-shown))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// findings are differences between the kernel's configuration of an interface and the planned one.
+// Only a path into another tunnel is a warning: the user has given both the same prefixes, and
+// packets do not leave in cleartext.
+type findings struct{ errors, warnings []string }
+
+func (j *job) readBack(planned *settings) (found findings, err error) {
+	now, err := j.present()
+	if err != nil {
+		return found, err
+	}
+	found.errors = now.differences(planned)
+	rules, err := ruleDifferences(planned)
+	if err != nil {
+		return found, err
+	}
+	found.errors = append(found.errors, rules...)
+	return found, j.findOtherPaths(probed(planned), &found)
+}
+
+func (p *present) differences(planned *settings) (found []string) {
+	if !p.Up {
+		found = append(found, "it is down")
+	}
+	if p.MTU != planned.MTU {
+		found = append(found, fmt.Sprintf("its MTU is %d, not %d", p.MTU, planned.MTU))
+	}
+	for _, a := range p.absent(planned.Addresses) {
+		found = append(found, fmt.Sprintf("address %s is missing", a))
+	}
+	for _, r := range p.missing(planned.Routes) {
+		found = append(found, fmt.Sprintf("route %s is missing in table %d", r.Dst, r.table()))
+	}
+	return found
+}
+
+// ruleDifferences compares the rules of policy routing. Their order matters: when no lower
+// priorities are left, the kernel adds a rule behind others.
+func ruleDifferences(planned *settings) (found []string, err error) {
+	for _, family := range planned.Policy {
+		rules, err := hostnet.Rules(family)
+		if err != nil {
+			return nil, err
+		}
+		mark := slices.IndexFunc(rules, func(r hostnet.Rule) bool { return r.Table == planned.Mark && r.NotMark == planned.Mark })
+		switch {
+		case mark < 0:
+			found = append(found, fmt.Sprintf("the %s rule for table %d is missing", family, planned.Mark))
+		case !slices.ContainsFunc(rules[:mark], suppresses):
+			found = append(found, fmt.Sprintf("the %s rule for networks of the main table does not precede that for table %d: no lower priority than %d is left",
+				family, planned.Mark, rules[mark].Priority))
+		}
+	}
+	return found, nil
+}
+
+// probed returns the prefixes whose packets without a mark have to enter the tunnel: those of the
+// main table, and of policy routing.
+func probed(planned *settings) (prefixes []netip.Prefix) {
+	for _, r := range planned.Routes {
+		addr := r.Dst.Addr()
+		// Every link has link-local and multicast addresses, and IPv6 packets to IPv4-mapped ones are
+		// looked up as IPv4.
+		special := addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.Is4In6()
+		if !special && (r.table() == hostnet.MainTable || r.Table == planned.Mark) {
+			prefixes = append(prefixes, r.Dst)
+		}
+	}
+	return prefixes
+}
+
+// findOtherPaths finds the prefixes for which the kernel prefers another link. The lookup is for an
+// address in the middle: the first one of 0.0.0.0/1 is not routable. A route to a longer prefix is
+// legitimate, such as to the LAN or to an endpoint.
+func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
+	addrs := make([]netip.Addr, len(prefixes))
+	for i, p := range prefixes {
+		addrs[i] = middle(p)
+	}
+	matches, err := hostnet.MatchRoutes(addrs)
+	if err != nil {
+		return err
+	}
+	links, err := linksByIndex()
+	if err != nil {
+		return err
+	}
+	for i, m := range matches {
+		link := links[m.Link]
+		if !m.Dst.IsValid() || m.Dst.Bits() > prefixes[i].Bits() || link.Name == j.Name {
+			continue
+		}
+		to := &found.errors
+		if link.Kind == "tuntap" || link.Kind == "wireguard" {
+			to = &found.warnings
+		}
+		*to = append(*to, fmt.Sprintf("packets to %s leave by %s, on the route to %s", prefixes[i], link.Name, m.Dst))
+	}
+	return nil
+}
+
+func linksByIndex() (map[int]hostnet.Link, error) {
+	all, err := hostnet.Links()
+	links := map[int]hostnet.Link{}
+	for _, l := range all {
+		links[l.Index] = l
+	}
+	return links, err
+}
+
+// middle returns the address in the middle of a prefix.
+func middle(p netip.Prefix) netip.Addr {
+	if p.IsSingleIP() {
+		return p.Addr()
+	}
+	b := p.Masked().Addr().AsSlice()
+	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
+}

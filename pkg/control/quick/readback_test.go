@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package quick
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// leads checks by which link packets to an address leave.
+func (h *testHost) leads(addr, link string) {
+	h.t.Helper()
+	to, err := hostnet.RouteTo(netip.MustParseAddr(addr), 0, 0)
+	if err != nil || to.Device != link {
+		h.t.Errorf("packets to %s leave by %q, error %v, want %s", addr, to.Device, err, link)
+	}
+}
+
+// TestAllowedIPsOfZeroNetworkEnterTunnel: the kernel makes no route for an address whose network
+// begins at 0.0.0.0.
+func TestAllowedIPsOfZeroNetworkEnterTunnel(t *testing.T) {
+	for _, addr := range []string{"10.9.0.1/0", "10.9.0.1/4"} {
+		h := newHost(t)
+		i := h.open("wg0", "[Interface]\nPrivateKey = $KEY\nAddress = "+addr+"\n[Peer]\nPublicKey = $A\nEndpoint = 192.0.2.9:1\nAllowedIPs = 10.8.0.0/24\n")
+		h.up(i)
+		h.leads("10.8.0.5", "wg0")
+		expect.NoError(t, h.Reload(t.Context(), i))
+		h.leads("10.8.0.5", "wg0")
+	}
+}
+
+// TestIPv6SurvivesSmallUnderlay: the path to the endpoint has IPv6's minimum MTU, so less is left
+// for the tunnel.
+func TestIPv6SurvivesSmallUnderlay(t *testing.T) {
+	h := newHost(t)
+	expect.NoError(t, hostnet.SetMTU("u0", 1280))
+	h.up(h.open("wg0", strings.Replace(basic, "MTU = 1320\n", "", 1)))
+	h.leads("fd09::9", "wg0")
+	if link, err := hostnet.FindLink("wg0"); err != nil || link.MTU != 1280 {
+		t.Errorf("got %+v, error %v, want MTU 1280", link, err)
+	}
+}
+
+// TestReloadRaisesMTUForIPv6: Up has set a lower MTU, which IPv4 alone permits.
+func TestReloadRaisesMTUForIPv6(t *testing.T) {
+	h := newHost(t)
+	expect.NoError(t, hostnet.SetMTU("u0", 1280))
+	text := strings.NewReplacer("MTU = 1320\n", "", ", fd09::1/64", "", ", fd07::/48", "").Replace(basic)
+	h.up(h.open("wg0", text))
+	if link, err := hostnet.FindLink("wg0"); err != nil || link.MTU != 1200 {
+		t.Errorf("got %+v, error %v, want MTU 1200", link, err)
+	}
+	expect.NoError(t, h.Reload(t.Context(), h.open("wg0", strings.Replace(basic, "MTU = 1320\n", "", 1))))
+	h.leads("fd09::9", "wg0")
+}
+
+// tampered are changes of the host between the steps of Up and the reading back, and the errors.
+func tampered() map[string]func(*testHost) (want string) {
+	rule := func(h *testHost, change func(*netlink.Rule)) {
+		r := netlink.NewRule()
+		change(r)
+		expect.NoError(h.t, netlink.RuleAdd(r))
+	}
+	return map[string]func(*testHost) string{
+		"nothing": func(*testHost) string { return "" },
+		"address": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.RemoveAddress("wg0", netip.MustParsePrefix("fd09::1/64")))
+			return "address fd09::1/64 is missing"
+		},
+		"route": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.RemoveRoute(hostnet.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Link: "wg0"}))
+			return "route 10.7.0.0/16 is missing in table 254"
+		},
+		"default route": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.RemoveRoute(hostnet.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Link: "wg0", Table: firstTable}))
+			return "route 0.0.0.0/0 is missing in table 51820; packets to 0.0.0.0/0 leave by u0, on the route to 0.0.0.0/0"
+		},
+		"MTU": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.SetMTU("wg0", 1300))
+			return "its MTU is 1300, not 1320"
+		},
+		"rule": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.DeleteRule(hostnet.Rule{Family: hostnet.IPv4, Table: firstTable, NotMark: firstTable, Priority: 32765}))
+			return "the IPv4 rule for table 51820 is missing; packets to 0.0.0.0/0 leave by u0, on the route to 0.0.0.0/0"
+		},
+		"another's rule": func(h *testHost) string {
+			expect.NoError(h.t, netlink.RouteAdd(&netlink.Route{Dst: defaultNet(), Gw: netip.MustParseAddr("192.0.2.1").AsSlice(), Table: 7}))
+			rule(h, func(r *netlink.Rule) { r.Table, r.Priority = 7, 5 })
+			return "packets to 10.7.0.0/16 leave by u0, on the route to 0.0.0.0/0; packets to 0.0.0.0/0 leave by u0, on the route to 0.0.0.0/0"
+		},
+		"a LAN and a host inside": func(h *testHost) string {
+			for _, dst := range []string{"128.0.0.0/1", "10.7.128.0/32"} {
+				p := netip.MustParsePrefix(dst)
+				expect.NoError(h.t, hostnet.AddRoute(hostnet.Route{Dst: p, Link: "u0"}))
+			}
+			return ""
+		},
+		"another's prohibition": func(h *testHost) string {
+			rule(h, func(r *netlink.Rule) { r.Type, r.Priority = 8, 5 }) // FR_ACT_PROHIBIT
+			return ""
+		},
+		"down": func(h *testHost) string {
+			l, err := netlink.LinkByName("wg0")
+			expect.NoError(h.t, err)
+			expect.NoError(h.t, netlink.LinkSetDown(l))
+			return "it is down"
+		},
+	}
+}
+
+func TestUpReadsBackTheKernelsConfiguration(t *testing.T) {
+	for name, tamper := range tampered() {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			i := h.open("wg0", strings.NewReplacer("::/0", "fe80::/64, ff00::/8, ::ffff:1.2.3.0/120, ::/0", "10.9.0.1/24", "10.9.0.1/32").Replace(everything))
+			h.up(i)
+			j := &job{Runner: h.Runner, Interface: i}
+			st, _ := j.loadState()
+			want := tamper(h)
+			err := readBack{link: "wg0", planned: *st.Settings}.run(t.Context(), j)
+			if want == "" {
+				expect.NoError(t, err)
+				return
+			}
+			if want = "the kernel's configuration of wg0 differs from the plan: " + want; err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("got error %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// TestUpWithUnexpectedPathIsUndone: a rule of another program precedes the main table.
+func TestUpWithUnexpectedPathIsUndone(t *testing.T) {
+	h := newHost(t)
+	expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: defaultNet(), Gw: netip.MustParseAddr("192.0.2.1").AsSlice(), Table: 7}))
+	r := netlink.NewRule()
+	r.Table = 7
+	expect.NoError(t, netlink.RuleAdd(r))
+	before := h.snapshot()
+	err := h.Up(t.Context(), h.open("wg0", basic))
+	if err == nil || !strings.Contains(err.Error(), "packets to 10.7.0.0/16 leave by u0") {
+		t.Errorf("got error %v, want one that names the prefix and the link", err)
+	}
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestHooksMayChangeWhatUpReadBack: they run afterwards, and Reload accepts what they did.
+func TestHooksMayChangeWhatUpReadBack(t *testing.T) {
+	if _, err := lookPath("ip"); err != nil {
+		t.Skip("needs ip(8)")
+	}
+	h := newHost(t)
+	text := strings.Replace(basic, "MTU", "PostUp = ip rule add lookup 7 && ip route add default via 192.0.2.1 table 7\nMTU", 1)
+	h.up(h.open("wg0", text))
+	h.leads("10.7.0.9", "u0")
+	expect.NoError(t, h.Reload(t.Context(), h.open("wg0", strings.Replace(text, "[Peer]", "[Peer]\nPersistentKeepalive = 5", 1))))
+	err := h.Reload(t.Context(), h.open("wg0", strings.Replace(text, "10.7.0.0/16", "10.7.0.0/16, 10.6.0.0/16", 1)))
+	if err == nil || strings.Contains(err.Error(), "10.7.") || !strings.Contains(err.Error(), "packets to 10.6.0.0/16 leave by u0") {
+		t.Errorf("another prefix: got error %v, want one that names it alone", err)
+	}
+}
+
+// TestPathIntoAnotherTunnelIsAWarning: two tunnels have the same subnet.
+func TestPathIntoAnotherTunnelIsAWarning(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", basic))
+	h.stderr.Reset()
+	h.up(h.open("wg1", strings.NewReplacer("10.7.", "10.6.", "fd07", "fd06", "fd09::1/64", "fd08::1/64").Replace(basic)))
+	if want := "Warning: wg1: packets to 10.9.0.2/32 leave by wg0, on the route to 10.9.0.0/24\n"; !strings.Contains(h.stderr.String(), want) {
+		t.Errorf("%q is not in\n%s", want, h.stderr.String())
+	}
+}
+
+// TestReloadOfTunnelBehindAnotherDefaultRoute: the tunnel that came up later has the default route.
+func TestReloadOfTunnelBehindAnotherDefaultRoute(t *testing.T) {
+	h := newHost(t)
+	first := h.open("wg0", everything)
+	h.up(first)
+	h.up(h.open("wg1", strings.NewReplacer(".9.", ".8.", "fd09", "fd08", ".7.", ".6.", "DNS", "MTU = 1320\nDNS").Replace(everything)))
+	h.stderr.Reset()
+	expect.NoError(t, h.Reload(t.Context(), first))
+	if got := h.stderr.String(); got != "wg0: nothing changed\n" {
+		t.Errorf("got %q, want that nothing changed", got)
+	}
+}
+
+func TestTunnelWithoutPriorityForItsRulesIsRefused(t *testing.T) {
+	h := newHost(t)
+	r := netlink.NewRule()
+	r.Table, r.Priority, r.IifName = int(hostnet.MainTable), 3, "u0"
+	expect.NoError(t, netlink.RuleAdd(r))
+	text := strings.Replace(basic, "10.7.0.0/16", "0.0.0.0/0", 1)
+	before := h.snapshot()
+	first := h.open("wg0", text)
+	h.up(first)
+	one := h.rules()
+	err := h.Up(t.Context(), h.open("wg1", strings.NewReplacer(".9.", ".8.", "fd09", "fd08", "fd07", "fd06").Replace(text)))
+	if err == nil || !strings.Contains(err.Error(), "no lower priority than 0 is left") {
+		t.Errorf("got error %v, want one that names the priority", err)
+	}
+	if diff := cmp.Diff(one, h.rules()); diff != "" {
+		t.Error(diff)
+	}
+	expect.NoError(t, h.Down(t.Context(), first))
+	expect.NoError(t, hostnet.SetSrcValidMark(false))
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReloadAcceptsAddressesChangedByHooks(t *testing.T) {
+	for name, addrs := range map[string][2]string{
+		"IPv4 peer":   {"172.20.0.1/32", "172.20.0.1/32 peer 172.20.0.2/32"},
+		"IPv4 subnet": {"172.20.0.1/24", "172.20.0.1/32 peer 172.20.0.2/32"},
+		"IPv6 peer":   {"fe80::1/64", "fe80::1/128 peer fe80::2/64"},
+		"IPv6 length": {"fd09::1/64", "fd09::1/128"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			text := strings.NewReplacer("10.9.0.1/24, fd09::1/64", addrs[0], "MTU", "Table = off\nPostUp = ip addr del dev %i "+addrs[0]+" && ip addr add dev %i "+addrs[1]+"\nMTU").Replace(basic)
+			h.up(h.open("wg0", text))
+			want := h.snapshot()
+			i := h.open("wg0", strings.Replace(text, "[Peer]", "[Peer]\nPersistentKeepalive = 25", 1))
+			expect.NoError(t, h.Reload(t.Context(), i))
+			if diff := cmp.Diff(want, h.snapshot()); diff != "" {
+				t.Error(diff)
+			}
+			st, err := (&job{Runner: h.Runner, Interface: i}).status()
+			if err != nil || st.Peers[0].Keepalive != 25 {
+				t.Errorf("got %+v, error %v, want a keepalive of 25 s", st.Peers, err)
+			}
+			expect.NoError(t, h.Reload(t.Context(), h.open("wg0", strings.NewReplacer("/24", "/25", "/64", "/60", "/32", "/31").Replace(text))))
+		})
+	}
+}
+
+func TestMiddleOfPrefix(t *testing.T) {
+	for prefix, want := range map[string]string{
+		"0.0.0.0/0": "128.0.0.0", "0.0.0.0/1": "64.0.0.0", "10.9.0.0/24": "10.9.0.128", "10.9.0.2/31": "10.9.0.3", "10.9.0.2/32": "10.9.0.2",
+		"::/0": "8000::", "fd00::/9": "fd40::", "fd00::1/128": "fd00::1",
+	} {
+		if got := middle(netip.MustParsePrefix(prefix)).String(); got != want {
+			t.Errorf("%s: got %s, want %s", prefix, got, want)
+		}
+	}
+}
