@@ -18,7 +18,7 @@ enum drop_reason {
 	DROP_TX_EXHAUSTED,          // the session may send no more messages (Reject-After-Messages)
 	DROP_TX_SEND_ERROR,         // the kernel returned an error when sending the datagram
 	DROP_TX_TOO_BIG,            // the datagram exceeds what UDP or the path can carry
-	DROP_TX_DOWN,               // the interface is down
+	DROP_TX_DOWN,               // the listen port is not open
 	DROP_TX_TUN_READ,           // reading from the TUN failed
 	DROP_TX_NO_SESSION,         // no session exists and none can be established, or the session ended before the packet was encrypted
 	/* from the underlay towards the TUN */

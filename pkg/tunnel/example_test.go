@@ -67,7 +67,7 @@ func memoryTunnel(ctx context.Context, network *underlay.Network, v4, v6 string)
 	return t, host, key
 }
 
-// exchange sends a train until the other host has it: a tunnel that has just started drops packets until its port is open.
+// exchange sends a train until the other host has it: nothing arrives until the other host's port is open.
 func exchange(ctx context.Context, from, to *tun.Fake, train []byte) []byte {
 	for ctx.Err() == nil {
 		if err := from.Inject(0, train); err != nil {

@@ -65,6 +65,11 @@ func (t *ropewalkTUN) Queues() (queues []tun.Queue) {
 	return queues
 }
 
+// StopReading implements tun.Device. The interface stays up, so nobody calls it.
+func (t *ropewalkTUN) StopReading() error { return errors.ErrUnsupported }
+
+func (t *ropewalkTUN) ResumeReading() error { return errors.ErrUnsupported }
+
 func (t *ropewalkTUN) Close() error {
 	t.once.Do(func() {
 		close(t.events)

@@ -242,3 +242,23 @@ func TestDetachWakesSlowLane(t *testing.T) {
 	}
 	<-sent
 }
+
+// TestStoppedLanesReadNothing stops and starts lanes.
+func TestStoppedLanesReadNothing(t *testing.T) {
+	e, device := newIdleEngine(2)
+	for range 2 {
+		e.Start()
+		expect.NoError(t, e.Stop())
+		expect.NoError(t, device.Inject(1, flow.WithVnetHeader(out4.UDP(nil))))
+		bufs, sizes := [][]byte{make([]byte, tun.MaxTrain)}, []int{0}
+		if n := device.Queues()[1].TryRead(bufs, sizes); n != 1 {
+			t.Fatalf("%d trains wait, want 1", n)
+		}
+	}
+	expect.NoError(t, device.Close())
+	e.Start()
+	e.Wait()
+	if err := e.Stop(); err == nil {
+		t.Error("the lanes of a closed device can be stopped")
+	}
+}

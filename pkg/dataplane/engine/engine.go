@@ -80,13 +80,29 @@ func (e *Engine) SetMTU(mtu int) { e.mtu.Store(int64(mtu)) }
 // Lanes returns the number of lanes.
 func (e *Engine) Lanes() int { return len(e.lanes) }
 
-// Start starts to read the TUN. Call it once.
+// Start starts to read the TUN. Call it again only after Stop.
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
 		e.tx.Go(func() {
 			l.transmit(e.loopStarted("tx", l))
 		})
 	}
+}
+
+// Stop ends what Start has begun. Packets of the host then wait in the TUN until the next Start. All that waits there now is sent, as far as the
+// port permits. After an error the lanes read on.
+func (e *Engine) Stop() error {
+	if err := e.cfg.Device.StopReading(); err != nil {
+		return fmt.Errorf("stopping the lanes: %w", err)
+	}
+	e.tx.Wait()
+	if err := e.cfg.Device.ResumeReading(); err != nil {
+		return fmt.Errorf("stopping the lanes: %w", err)
+	}
+	for _, l := range e.lanes {
+		l.tx.sendWaiting()
+	}
+	return nil
 }
 
 // loopStarted calls Config.OnLoopStart for one goroutine of a lane.
@@ -97,7 +113,7 @@ func (e *Engine) loopStarted(direction string, l *lane) (yield func(bool)) {
 	return e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
 }
 
-// Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted.
+// Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted, or reading it is stopped.
 func (e *Engine) Wait() { e.tx.Wait() }
 
 // Attach starts to send to port and to receive from it. The port must have as many lanes as the engine. On success the

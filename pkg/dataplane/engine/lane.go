@@ -17,6 +17,7 @@ type lane struct {
 	index  int
 	queue  tun.Queue
 	conn   atomic.Pointer[underlay.Lane] // nil while detached
+	tx     *transmitter                  // nil before the first Start
 	stats  laneCounters
 	// The flow tables of each direction, while flows are observed.
 	txFlows, rxFlows flowSlot

@@ -70,10 +70,17 @@ func newTransmitter(l *lane, n int) *transmitter {
 	return t
 }
 
-// transmit moves trains from the TUN queue to the underlay until the queue is closed.
+// maxWaiting bounds the trains that sendWaiting sends, if a host adds to them all the time.
+const maxWaiting = 1 << 14
+
+// transmit moves trains from the TUN queue to the underlay until the queue is closed, or Stop is called.
 func (l *lane) transmit(yield func(bool)) {
-	t := newTransmitter(l, txSlots)
+	if l.tx == nil {
+		l.tx = newTransmitter(l, txSlots)
+	}
+	t := l.tx
 	t.load.yield = yield
+	defer func() { t.load.yield = nil }()
 	for {
 		l.stats.tx.progress.rest()
 		n, err := t.read()
@@ -90,6 +97,18 @@ func (l *lane) transmit(yield func(bool)) {
 			time.Sleep(errorPause)
 		}
 	}
+}
+
+// sendWaiting sends what waits in the TUN queue, which no goroutine reads.
+func (t *transmitter) sendWaiting() {
+	for n, sent := 1, 0; n > 0 && sent < maxWaiting; sent += n {
+		if n = t.reader.tryRead(t.txBatch); n > 0 {
+			t.sendBatch(n)
+			t.sendQueued()
+		}
+	}
+	t.drain()
+	t.lane.stats.tx.progress.rest()
 }
 
 // errorPause keeps a lane from using a whole core when its TUN queue or underlay fails repeatedly.

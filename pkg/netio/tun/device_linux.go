@@ -14,16 +14,21 @@ import (
 // device is a multi-queue TUN device. Unless it is persistent, the kernel deletes the interface with its last
 // descriptor, however the process ends.
 type device struct {
-	name            string
-	features        Features
-	queues          []*queue
-	stop            int           // eventfd
-	deleted         chan struct{} // a token when a queue finds that the interface was deleted
-	monitor         *monitor
-	steering        steering
-	stopReadingOnce sync.Once
-	stopReadingErr  error // the result of StopReading
-	closeOnce       sync.Once
+	name      string
+	features  Features
+	queues    []*queue
+	stop      int           // eventfd
+	deleted   chan struct{} // a token when a queue finds that the interface was deleted
+	monitor   *monitor
+	steering  steering
+	reading   readingState
+	closeOnce sync.Once
+}
+
+// readingState is whether the queues may be read.
+type readingState struct {
+	mu              sync.Mutex
+	stopped, closed bool
 }
 
 var _ Device = (*device)(nil)
@@ -106,6 +111,50 @@ func (d *device) Features() Features {
 // Events implements Device.
 func (d *device) Events() <-chan Event { return d.monitor.events }
 
+// StopReading implements Device.
+func (d *device) StopReading() error {
+	d.reading.mu.Lock()
+	defer d.reading.mu.Unlock()
+	return d.stopReading()
+}
+
+// stopReading stops the readers. The caller holds reading.mu.
+func (d *device) stopReading() error {
+	if d.reading.stopped {
+		return nil
+	}
+	one := [8]byte{1} // a nonzero count makes the eventfd readable, until ResumeReading reads it
+	if _, err := unix.Write(d.stop, one[:]); err != nil {
+		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
+	}
+	d.reading.stopped = true
+	for _, q := range d.queues {
+		q.reading.Close()
+	}
+	return nil
+}
+
+// ResumeReading implements Device.
+func (d *device) ResumeReading() error {
+	d.reading.mu.Lock()
+	defer d.reading.mu.Unlock()
+	switch {
+	case d.reading.closed:
+		return os.ErrClosed
+	case !d.reading.stopped:
+		return nil
+	}
+	var count [8]byte
+	if _, err := unix.Read(d.stop, count[:]); err != nil {
+		return fmt.Errorf("resuming to read from %s: %w", d.name, err)
+	}
+	for _, q := range d.queues {
+		q.reading.Open()
+	}
+	d.reading.stopped = false
+	return nil
+}
+
 // Close implements Device. Further calls wait for the first and return nil.
 func (d *device) Close() (err error) {
 	d.closeOnce.Do(func() { err = d.close() })
@@ -114,7 +163,7 @@ func (d *device) Close() (err error) {
 
 // close wakes the readers. It closes the descriptors after the last user has left.
 func (d *device) close() error {
-	if err := d.StopReading(); err != nil {
+	if err := d.stopReadingForEver(); err != nil {
 		return err
 	}
 	for _, q := range d.queues {
@@ -124,6 +173,14 @@ func (d *device) close() error {
 	d.monitor.close()
 	d.steering.close()
 	return d.closeFDs()
+}
+
+// stopReadingForEver is StopReading before which or after which ResumeReading fails.
+func (d *device) stopReadingForEver() error {
+	d.reading.mu.Lock()
+	defer d.reading.mu.Unlock()
+	d.reading.closed = true
+	return d.stopReading()
 }
 
 func (d *device) closeFDs() error {

@@ -77,6 +77,27 @@ func (f *Fake) Features() Features { return f.config.Features }
 // Events implements Device.
 func (f *Fake) Events() <-chan Event { return f.events }
 
+// StopReading implements Device.
+func (f *Fake) StopReading() error {
+	for _, q := range f.queues {
+		q.in.setStopped(true)
+	}
+	return nil
+}
+
+// ResumeReading implements Device.
+func (f *Fake) ResumeReading() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return os.ErrClosed
+	}
+	for _, q := range f.queues {
+		q.in.setStopped(false)
+	}
+	return nil
+}
+
 // Close implements Device.
 func (f *Fake) Close() error {
 	f.Delete()
@@ -171,7 +192,8 @@ func (q *fakeQueue) Read(bufs [][]byte, sizes []int) (n int, err error) {
 	if len(bufs) == 0 {
 		return 0, nil
 	}
-	if !q.in.wait(nil) || q.in.closed {
+	q.in.wait(q.in.ended)
+	if q.in.ended() {
 		return 0, os.ErrClosed
 	}
 	return q.drain(bufs, sizes), nil
@@ -185,7 +207,7 @@ func (q *fakeQueue) ReadOr(bufs [][]byte, sizes []int, _ []int32) (int, error) {
 	time.Sleep(time.Millisecond)
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
-	if q.in.closed {
+	if q.in.ended() {
 		return 0, os.ErrClosed
 	}
 	return q.drain(bufs, sizes), nil
@@ -195,7 +217,7 @@ func (q *fakeQueue) ReadOr(bufs [][]byte, sizes []int, _ []int32) (int, error) {
 func (q *fakeQueue) TryRead(bufs [][]byte, sizes []int) int {
 	q.in.mu.Lock()
 	defer q.in.mu.Unlock()
-	if q.in.closed {
+	if q.in.ended() {
 		return 0
 	}
 	return q.drain(bufs, sizes)

@@ -13,6 +13,7 @@ type fakeRing struct {
 	count   int
 	free    [][]byte // a stack
 	closed  bool
+	stopped bool // by StopReading
 }
 
 func newFakeRing(depth int) *fakeRing {
@@ -61,6 +62,17 @@ func (r *fakeRing) wait(giveUp func() bool) bool {
 		r.changed.Wait()
 	}
 	return r.count > 0
+}
+
+// ended reports whether reading is impossible. mu must be held.
+func (r *fakeRing) ended() bool { return r.closed || r.stopped }
+
+// setStopped sets stopped, and wakes all that wait.
+func (r *fakeRing) setStopped(stopped bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = stopped
+	r.changed.Broadcast()
 }
 
 func (r *fakeRing) wake() {

@@ -18,9 +18,6 @@ type HandoverDevice interface {
 	// DuplicateFDs returns a duplicate of each queue's descriptor, owned by the caller, for OpenFromFDs. The interface stays while
 	// one of them is open, also after the Device is closed.
 	DuplicateFDs() (fds []int, err error)
-	// StopReading makes Read return os.ErrClosed, and returns after the last reader has left. Writing still works.
-	// Packets from the host wait in the queues.
-	StopReading() error
 }
 
 var _ HandoverDevice = (*device)(nil)
@@ -43,23 +40,6 @@ func closeAll(fds []int) error {
 		errs = append(errs, unix.Close(fd))
 	}
 	return errors.Join(errs...)
-}
-
-// StopReading implements HandoverDevice.
-func (d *device) StopReading() error {
-	d.stopReadingOnce.Do(func() { d.stopReadingErr = d.stopReading() })
-	return d.stopReadingErr
-}
-
-func (d *device) stopReading() error {
-	one := [8]byte{1} // a nonzero count makes the eventfd readable; nobody reads it, so it stays readable
-	if _, err := unix.Write(d.stop, one[:]); err != nil {
-		return fmt.Errorf("waking the readers of %s: %w", d.name, err)
-	}
-	for _, q := range d.queues {
-		q.reading.Close()
-	}
-	return nil
 }
 
 // OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.

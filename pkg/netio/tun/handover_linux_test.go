@@ -58,7 +58,7 @@ func TestHandoverContinuesOnSameQueues(t *testing.T) {
 	}
 	k := first.(tun.HandoverDevice)
 	fds, err := k.DuplicateFDs()
-	if err := errors.Join(err, k.StopReading()); err != nil {
+	if err := errors.Join(err, first.StopReading()); err != nil {
 		t.Fatal(err)
 	}
 	for range cap(ended) {

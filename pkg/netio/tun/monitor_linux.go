@@ -201,7 +201,8 @@ func (m *monitor) followMove() *link {
 			return l
 		}
 		last = at
-		if wait := nextCheck(changed, m.polling || err != nil); wait != 0 {
+		// While the interface is down, nobody may read its queues, and so nobody notices that it was deleted with its namespace.
+		if wait := nextCheck(changed, m.polling || err != nil || !m.last.Up); wait != 0 {
 			timer.Reset(wait)
 		}
 		changed = false

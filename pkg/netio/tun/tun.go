@@ -32,7 +32,7 @@ type Queue interface {
 	// Read blocks until the queue has a train. It reads trains into bufs[i], which must hold MaxTrain bytes, and
 	// stores their lengths in sizes[i]. It continues without blocking until the queue is empty or bufs are used up. A
 	// train larger than 4 KiB also ends it, because that is worth sending at once. Read returns os.ErrClosed once the
-	// device is closed or deleted.
+	// device is closed or deleted, and after StopReading.
 	Read(bufs [][]byte, sizes []int) (int, error)
 	// ReadOr is Read that also returns, with 0, when one of the given descriptors becomes writable, and now and then: often
 	// if there are more than MaxReadFDs, of which it ignores the rest. It ignores negative ones.
@@ -59,6 +59,11 @@ type Device interface {
 	// Events delivers state changes, beginning with the state at open. A slow reader sees only the last one. The
 	// channel is closed when the device is closed or the interface is deleted.
 	Events() <-chan Event
+	// StopReading makes Read and ReadOr return os.ErrClosed, and returns after the last reader has left. Packets from the host wait in the
+	// queues. Writing still works.
+	StopReading() error
+	// ResumeReading ends what StopReading has begun. It returns os.ErrClosed once the device is closed.
+	ResumeReading() error
 	// Close deletes the interface, unless it is persistent, and wakes all readers. It returns after the last reader
 	// has left.
 	Close() error

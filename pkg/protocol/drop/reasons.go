@@ -14,7 +14,7 @@ const (
 	TXExhausted                    // the session may send no more messages (Reject-After-Messages)
 	TXSendError                    // the kernel returned an error when sending the datagram
 	TXTooBig                       // the datagram exceeds what UDP or the path can carry
-	TXDown                         // the interface is down
+	TXDown                         // the listen port is not open
 	TXTUNRead                      // reading from the TUN failed
 	TXNoSession                    // no session exists and none can be established, or the session ended before the packet was encrypted
 	RXTooShort                     // shorter than the smallest WireGuard message
@@ -117,7 +117,7 @@ var helps = [Count]string{
 	"the session may send no more messages (Reject-After-Messages)",
 	"the kernel returned an error when sending the datagram",
 	"the datagram exceeds what UDP or the path can carry",
-	"the interface is down",
+	"the listen port is not open",
 	"reading from the TUN failed",
 	"no session exists and none can be established, or the session ended before the packet was encrypted",
 	"shorter than the smallest WireGuard message",

@@ -346,6 +346,7 @@ func (d *Device) removePeers(list ...*Peer) {
 		p.stop()
 		p.mu.Lock()
 		p.removed = true
+		p.dropStaged()
 		p.mu.Unlock()
 		d.peersMu.Lock()
 		delete(d.peers, p.key)

@@ -102,7 +102,8 @@ type linkState struct {
 	handingOver bool              // Leave was called
 	startFirst  []noise.PublicKey // peers that had a session in the previous device; nil after they have started
 	starting    atomic.Bool       // startPeers runs, so that peers may start by themselves
-	reading     sync.Once         // of readTUN
+	reading     bool              // the lanes read the TUN
+	expiry      *time.Timer       // of packets that are staged while the link is down; nil before it was down
 }
 
 // settings are the configured values. Those that lanes and workers read are atomic.

@@ -64,6 +64,7 @@ func (d *Device) Shut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.down()
+	d.dropStaged()
 }
 
 // Step runs all waiting work of a device that was not started, and returns the number of items.

@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -63,12 +62,10 @@ func (d *Device) Leave() (*State, error) {
 	}
 	d.handingOver, d.closed = true, true
 	d.mu.Unlock()
-	if k, ok := d.cfg.TUN.(tun.HandoverDevice); ok {
-		if err := k.StopReading(); err != nil {
-			d.log.Warn("stopping reads from the TUN device failed, packets may be lost during the handover", "error", err)
-		} else {
-			d.engine.Wait()
-		}
+	if err := d.cfg.TUN.StopReading(); err != nil {
+		d.log.Warn("stopping reads from the TUN device failed, packets may be lost during the handover", "error", err)
+	} else {
+		d.engine.Wait()
 	}
 	d.drain()
 	if err := d.cfg.TUN.Close(); err != nil {
@@ -109,6 +106,7 @@ func (d *Device) Retire() *Counters {
 	for _, p := range d.peers {
 		p.stop()
 	}
+	d.dropStaged()
 	return d.saveCounters()
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -43,8 +42,6 @@ func TestDownErasesSessionsAndUpStartsFresh(t *testing.T) {
 		if n := a.Indices(); n != 0 {
 			t.Errorf("%d receiver indices are left", n)
 		}
-		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
-		a.Await("the packet is dropped", func() bool { return a.Drops(drop.TXDown) == 1 })
 		a.TUN.SetUp(true)
 		a.Await("it is up", a.Up)
 		if port := a.Status().ListenPort; port != devicetest.ListenPort {

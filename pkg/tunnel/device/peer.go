@@ -260,10 +260,13 @@ func (p *Peer) run() {
 		p.renew(now)
 	}
 	p.handover.lostAt = 0
+	if p.hasStaged() {
+		p.post(taskHandshake)
+	}
 	p.armTimer(now)
 }
 
-// stop erases all sessions, drops staged packets and stops the timers. The caller holds Device.mu.
+// stop erases all sessions and stops the timers. Staged packets stay until dropStaged. The caller holds Device.mu.
 func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -281,7 +284,6 @@ func (p *Peer) stop() {
 	p.eraseSessions()
 	p.forgetPathLimits()
 	p.endAttempt()
-	p.dropStaged()
 	p.timers.initiateAt = 0
 	p.setGuarded(config.Endpoint{})
 }

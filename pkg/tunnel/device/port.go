@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -29,11 +30,34 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 		if err := d.bringUp(d.listenPort, d.mark.Load()); err != nil {
 			d.logPortFailure(err)
 		}
-	case !ev.Up && d.up:
-		d.down()
-		d.log.Info("interface down, listen port closed and sessions erased")
+	case !ev.Up:
+		d.stopReading() // before the port closes
+		if d.up {
+			d.down()
+			d.holdStaged()
+			d.log.Info("interface down, listen port closed and sessions erased")
+		}
+		return
 	}
-	d.readTUN() // with mu: the lanes start before Leave waits for them, or not at all
+	d.readTUN() // also without a port: nothing says when there will be one, so packets are dropped and counted
+}
+
+// stagedHold is the time for which packets stay staged while the link is down. If it goes down and up at once, lanes may stage packets of the
+// new link before the device knows of either.
+const stagedHold = time.Second
+
+// holdStaged drops all staged packets after stagedHold, if there is no port then. The caller holds mu.
+func (d *Device) holdStaged() {
+	if d.expiry != nil {
+		d.expiry.Stop()
+	}
+	d.expiry = time.AfterFunc(stagedHold, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if !d.up {
+			d.dropStaged()
+		}
+	})
 }
 
 // setMTU applies a new MTU of the TUN. The caller holds mu.
@@ -101,8 +125,26 @@ func (d *Device) startPeers() {
 	}
 }
 
-// readTUN lets the lanes read the TUN. Without a port they could only drop the packets that wait there, after the pause of an upgrade for example.
-func (d *Device) readTUN() { d.reading.Do(d.engine.Start) }
+// readTUN lets the lanes read the TUN. Before the port is open they could only drop the packets that wait there: the host sends as soon as the
+// interface is up, and during the pause of an upgrade. The caller holds mu: the lanes start before Leave waits for them, or not at all.
+func (d *Device) readTUN() {
+	if !d.reading {
+		d.reading = true
+		d.engine.Start()
+	}
+}
+
+// stopReading ends readTUN. All that the lanes have read, and all that waits in the TUN, is sent. Later packets wait. The caller holds mu.
+func (d *Device) stopReading() {
+	if !d.reading {
+		return
+	}
+	if err := d.engine.Stop(); err != nil {
+		d.log.Warn("stopping reads from the TUN device failed, packets are dropped until the listen port is open", "error", err)
+		return
+	}
+	d.reading = false
+}
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	d.endReservation()
@@ -122,6 +164,8 @@ func (d *Device) endReservation() { _ = d.cfg.ReservePort(0) }
 // attachPort replaces the present port by port. While the device is down, no peer has state of a port. The caller holds mu.
 func (d *Device) attachPort(port underlay.Port) error {
 	if d.up {
+		d.stopReading()
+		defer d.readTUN()
 		d.closeSources()
 	}
 	if err := d.engine.Detach(); err != nil {
@@ -146,7 +190,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 	return nil
 }
 
-// down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. The caller
+// down erases all sessions and closes the port. Peers stop first, so that none sends while the port closes. Staged packets stay. The caller
 // holds mu.
 func (d *Device) down() {
 	for _, p := range d.peers {

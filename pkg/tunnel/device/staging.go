@@ -72,10 +72,10 @@ func (p *Peer) stage(train []byte, packets int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for own.trains.Len() > 0 && (own.trains.Len() >= maxStaged || own.bytes+s.size() > maxStagedBytes) {
-		all.dropOldest(&own.trains)
+		all.dropOldest(&own.trains, drop.TXStagedOverflow)
 	}
 	for all.order.Len() > 0 && all.bytes+s.size() > maxStagedTotal {
-		all.dropOldest(&all.order)
+		all.dropOldest(&all.order, drop.TXStagedOverflow)
 	}
 	s.order = all.order.PushBack(s)
 	own.trains.PushBack(s)
@@ -84,10 +84,10 @@ func (p *Peer) stage(train []byte, packets int) {
 }
 
 // dropOldest drops the first train of l, all of which are in order of age. The caller holds mu.
-func (a *stagedTrains) dropOldest(l *list.List) {
+func (a *stagedTrains) dropOldest(l *list.List, why drop.Reason) {
 	s := l.Front().Value.(*stagedTrain)
 	a.remove(s)
-	s.peer.dropForPeer(drop.TXStagedOverflow, s.packets)
+	s.peer.dropForPeer(why, s.packets)
 }
 
 // remove removes the oldest train of a peer. The caller holds mu.
@@ -124,6 +124,16 @@ func (p *Peer) hasStaged() bool {
 func (p *Peer) dropStaged() {
 	for s := p.unstage(); s != nil; s = p.unstage() {
 		p.dropForPeer(drop.TXStagedExpired, s.packets)
+	}
+}
+
+// dropStaged drops the staged trains of all peers.
+func (d *Device) dropStaged() {
+	all := &d.staged
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for all.order.Len() > 0 {
+		all.dropOldest(&all.order, drop.TXStagedExpired)
 	}
 }
 

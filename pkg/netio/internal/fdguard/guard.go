@@ -12,7 +12,7 @@ const (
 )
 
 // Guard keeps a file descriptor open while its one user is in a system call on it. Close returns only after the user
-// has left and can never return, so that the kernel cannot reuse the descriptor's number under the call. Each call
+// has left and cannot return, so that the kernel cannot reuse the descriptor's number under the call. Each call
 // costs the user two uncontended compare-and-swaps and no lock. Only one goroutine at a time may be between Enter and Leave.
 type Guard struct {
 	state atomic.Int32
@@ -32,9 +32,16 @@ func (g *Guard) Leave() {
 	}
 }
 
-// Close waits for the user to leave and rejects it from then on. It may be called once, after waking a blocked user.
+// Close waits for the user to leave and rejects it from then on. It may be called once, after waking a blocked user, and once more after each
+// Open.
 func (g *Guard) Close() {
 	if g.state.Swap(closed) == busy {
 		<-g.done
 	}
+}
+
+// Open accepts the user again. The goroutine that closed the Guard calls it, while no other calls a method.
+func (g *Guard) Open() {
+	g.done = make(chan struct{})
+	g.state.Store(idle)
 }

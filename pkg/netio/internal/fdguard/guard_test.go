@@ -29,6 +29,28 @@ func TestCloseWaitsForLeave(t *testing.T) {
 	}
 }
 
+func TestOpenedGuardWorksAgain(t *testing.T) {
+	g := New()
+	for range 2 {
+		g.Close()
+		g.Open()
+		if !g.Enter() {
+			t.Fatal("Enter = false after Open")
+		}
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			g.Close()
+		}()
+		for g.state.Load() != closed {
+			runtime.Gosched()
+		}
+		g.Leave()
+		<-left
+		g.Open()
+	}
+}
+
 func TestEnterFailsAfterClose(t *testing.T) {
 	g := New()
 	g.Close()

@@ -41,17 +41,18 @@ func RunContract(t *testing.T, factory Factory) {
 		queues int
 		test   func(*testing.T, Subject)
 	}{
-		"ReadReturnsHostPackets":          {1, readReturnsHostPackets},
-		"ReadStopsAfterATrain":            {1, readStopsAfterATrain},
-		"TryReadDoesNotWait":              {1, tryReadDoesNotWait},
-		"ReadOrEnds":                      {1, readOrEnds},
-		"HostReceivesWrites":              {2, hostReceivesWrites},
-		"WriteJoinsBuffers":               {1, writeJoinsBuffers},
-		"WriteRejectsMalformedTrains":     {1, writeRejectsMalformedTrains},
-		"EventsFollowTheState":            {1, eventsFollowTheState},
-		"CloseWakesAllReaders":            {3, closeWakesAllReaders},
-		"DeletionClosesTheDevice":         {2, deletionClosesTheDevice},
-		"ReadsAndWritesWithoutAllocating": {1, readsAndWritesWithoutAllocating},
+		"ReadReturnsHostPackets":           {1, readReturnsHostPackets},
+		"ReadStopsAfterATrain":             {1, readStopsAfterATrain},
+		"TryReadDoesNotWait":               {1, tryReadDoesNotWait},
+		"ReadOrEnds":                       {1, readOrEnds},
+		"PacketsWaitWhileReadingIsStopped": {2, packetsWaitWhileReadingIsStopped},
+		"HostReceivesWrites":               {2, hostReceivesWrites},
+		"WriteJoinsBuffers":                {1, writeJoinsBuffers},
+		"WriteRejectsMalformedTrains":      {1, writeRejectsMalformedTrains},
+		"EventsFollowTheState":             {1, eventsFollowTheState},
+		"CloseWakesAllReaders":             {3, closeWakesAllReaders},
+		"DeletionClosesTheDevice":          {2, deletionClosesTheDevice},
+		"ReadsAndWritesWithoutAllocating":  {1, readsAndWritesWithoutAllocating},
 	} {
 		t.Run(name, func(t *testing.T) { c.test(t, factory(t, c.queues)) })
 	}
@@ -165,6 +166,56 @@ func readOrEnds(t *testing.T, s Subject) {
 	if _, err := q.ReadOr(bufs, sizes, nil); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("ReadOr of a closed device: %v", err)
 	}
+}
+
+// packetsWaitWhileReadingIsStopped stops twice, once before anybody reads.
+func packetsWaitWhileReadingIsStopped(t *testing.T, s Subject) {
+	bufs, sizes := newBufs(1)
+	for i := range 2 {
+		errs := startReaders(s.Device)
+		if err := errors.Join(s.Device.StopReading(), s.Device.StopReading()); err != nil {
+			t.Fatal(err)
+		}
+		awaitClosed(t, s.Device, errs)
+		s.Inject(outbound(i, 100+i))
+		for _, q := range s.Device.Queues() {
+			if n := q.TryRead(bufs, sizes); n != 0 {
+				t.Fatalf("TryRead = %d after StopReading", n)
+			}
+			if err := q.Write([][]byte{inbound(i, 100)}); errors.Is(err, os.ErrClosed) {
+				t.Error("Write fails after StopReading")
+			}
+		}
+		if err := errors.Join(s.Device.ResumeReading(), s.Device.ResumeReading()); err != nil {
+			t.Fatal(err)
+		}
+		for sizes[0] != offload.VnetHdrLen+100+i { // the kernel sends packets by itself
+			readAny(t, s.Device, bufs, sizes)
+		}
+	}
+	if err := s.Device.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Device.ResumeReading(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("ResumeReading of a closed device: %v", err)
+	}
+}
+
+// readAny reads one train from any queue.
+func readAny(t *testing.T, d tun.Device, bufs [][]byte, sizes []int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		for _, q := range d.Queues() {
+			n, err := q.ReadOr(bufs, sizes, []int32{-1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n > 0 {
+				return
+			}
+		}
+	}
+	t.Fatal("no queue has a train")
 }
 
 func hostReceivesWrites(t *testing.T, s Subject) {
