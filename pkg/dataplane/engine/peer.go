@@ -13,11 +13,12 @@ import (
 )
 
 // SlowPath handles the rare events of a Peer. Lanes call it at most once per train, and only in exceptional cases. Its
-// methods must not block for long, and several lanes may call them at once.
+// methods must wait neither for a system call nor for the slow path's cryptography, and several lanes may call them at once.
 type SlowPath interface {
 	// Stage takes a train (see tun.Queue) of the given number of packets, for which there is no usable session. train is
-	// valid only during the call. The slow path starts a handshake, or transmits at once if there is a session by now.
-	Stage(train []byte, packets int)
+	// valid only during the call. The slow path starts a handshake, and sends the train before it changes Peer.Current. If there is a
+	// session by now, Stage takes nothing and returns the key pair to send with.
+	Stage(train []byte, packets int) *session.Keypair
 	// Confirm reports that the peer has sent with the unconfirmed key pair, keys: the slow path may send with it now.
 	Confirm(keys *session.Keypair)
 	// Rekey reports that a new handshake is due.

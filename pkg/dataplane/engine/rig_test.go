@@ -279,15 +279,18 @@ type owner struct {
 	tooBig    int
 	full      int
 	hellos    [][]byte
-	refusal   drop.Reason // of hellos
-	onStage   func()
+	refusal   drop.Reason             // of hellos
+	onStage   func() *session.Keypair // nil for none; its result is that of Stage
 }
 
-func (o *owner) Stage(element []byte, _ int) {
-	o.staged = append(o.staged, bytes.Clone(element))
+func (o *owner) Stage(element []byte, _ int) *session.Keypair {
 	if o.onStage != nil {
-		o.onStage()
+		if keys := o.onStage(); keys != nil {
+			return keys
+		}
 	}
+	o.staged = append(o.staged, bytes.Clone(element))
+	return nil
 }
 func (o *owner) Confirm(keys *session.Keypair) { o.confirmed = append(o.confirmed, keys) }
 func (o *owner) Rekey()                        { o.rekeys++ }

@@ -161,32 +161,33 @@ func (t *transmitter) addTrain(slot []byte, n int, hash uint32) {
 		t.refuse(p)
 		return
 	}
-	keys := p.Current.Load()
-	usable, active := keys.Usable(t.now), t.queue.active()
-	if !usable && !active {
-		t.stageTrain(p, train)
+	source, active := 0, t.queue.active()
+	if active {
+		if source = t.chooseSource(p); t.queueIfFull(p, source, train) {
+			return
+		}
+	}
+	keys := t.keysOrStage(p, train, t.train.Segments())
+	if keys == nil {
 		return
 	}
-	source := t.chooseSource(p)
-	switch {
-	case active && t.queueIfFull(p, source, train):
-	case usable:
-		t.enqueue(slot, p, keys, source, 0)
-	default:
-		t.stageTrain(p, train)
+	if !active {
+		source = t.chooseSource(p)
 	}
+	t.enqueue(slot, p, keys, source, 0)
 }
 
-// stageTrain stages the parsed train until there is a session with p.
-func (t *transmitter) stageTrain(p *Peer, train []byte) { t.stagePackets(p, train, t.train.Segments()) }
-
-// stagePackets stages a train of n packets, which is the parsed one or part of it.
-func (t *transmitter) stagePackets(p *Peer, train []byte, n int) {
+// keysOrStage returns the key pair to send with. Without one it stages a train of n packets, which is the parsed one or part of it, until there
+// is a session with p, and returns nil.
+func (t *transmitter) keysOrStage(p *Peer, train []byte, n int) *session.Keypair {
+	if keys := p.Current.Load(); keys.Usable(t.now) {
+		return keys
+	}
 	if t.pendingFor(p) {
 		t.flush() // keeps the order
 	}
 	t.noteStaged(p)
-	p.SlowPath.Stage(train, n)
+	return p.SlowPath.Stage(train, n)
 }
 
 // pendingFor reports whether packets to p may wait to be sent by this lane.

@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -200,16 +201,18 @@ func TestTrainsWithoutSessionAreStagedInOrder(t *testing.T) {
 	_, other := r.newPeer("10.9.0.0/16")
 	lost := flow.WithVnetHeader(flow.Ends{Src: out4.Src, Dst: mustPort("10.9.1.1:7")}.UDP([]byte("staged")))
 	a := flow.Flow{Ends: out4}
-	other.onStage = func() {
+	other.onStage = func() *session.Keypair {
 		if len(r.conn.runs) != 0 {
 			t.Error("the batch was sent for a peer that has no packets in it")
 		}
 		r.peer.Current.Store(nil)
+		return nil
 	}
-	r.owner.onStage = func() {
+	r.owner.onStage = func() *session.Keypair {
 		if len(r.conn.runs) != 1 {
 			t.Error("a train was staged before earlier packets to the peer had left")
 		}
+		return nil
 	}
 	r.transmit(a.Next(50), lost, a.Next(50))
 	if len(other.staged) != 1 || string(other.staged[0]) != string(lost) || len(r.owner.staged) != 1 {
@@ -277,5 +280,20 @@ func TestSentBytesCountWireGuardMessages(t *testing.T) {
 	}
 	if got, want := r.peer.Packets(), (PeerPackets{Tx: 4}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestTrainLeavesIfSessionExistsWhenStaged has a session that begins after the lane has looked for one.
+func TestTrainLeavesIfSessionExistsWhenStaged(t *testing.T) {
+	r := newRig(t)
+	f := flow.Flow{Ends: out4}
+	r.peer.Current.Store(nil)
+	r.owner.onStage = func() *session.Keypair { return r.keys }
+	single, train := f.Next(100), f.Train(5, 1000)
+	want := append(packetsOf(t, single), packetsOf(t, train)...)
+	r.transmit(single, train)
+	samePackets(t, unpadded(t, r.sent()), want)
+	if len(r.owner.staged) != 0 {
+		t.Errorf("%d trains are staged", len(r.owner.staged))
 	}
 }

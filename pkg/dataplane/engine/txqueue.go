@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -320,31 +321,39 @@ func (t *transmitter) sendElement(e *txElement, slot []byte) {
 	if !t.parse(train) {
 		return
 	}
+	if e.peer.Endpoint.Load() == nil {
+		t.dropForPeer(e.peer, drop.TXNoEndpoint, e.segments-e.skip)
+		return
+	}
 	keys := e.peer.Current.Load()
 	switch {
-	case e.peer.Endpoint.Load() == nil:
-		t.dropForPeer(e.peer, drop.TXNoEndpoint, e.segments-e.skip)
 	case keys.Usable(t.now):
+	case e.skip == 0:
+		keys = t.keysOrStage(e.peer, train, e.segments)
+	default:
+		keys = t.stageRest(e)
+	}
+	if keys != nil {
 		t.queue.left[e.source] = t.now
 		t.enqueue(slot, e.peer, keys, sourceOn(t.lane.conn.Load(), e.conn, e.source), e.skip)
-	case e.skip == 0:
-		t.stageTrain(e.peer, train)
-	default:
-		t.stageRest(e)
 	}
 }
 
-// stageRest stages the packets of e that were not dropped, one by one.
-func (t *transmitter) stageRest(e *txElement) {
+// stageRest stages the packets of e that were not dropped, one by one. If there is a session by then, it returns the key pair to send the others
+// with, and e is without those that were staged.
+func (t *transmitter) stageRest(e *txElement) *session.Keypair {
 	stride := offload.VnetHdrLen + t.train.SegmentLen()
 	rest := make([]byte, (e.segments-e.skip)*stride) // with virtio-net headers of zero: nothing is left to do to the packets
 	t.train.Split(rest, stride, offload.VnetHdrLen, e.skip, e.segments-e.skip)
-	for i := e.skip; i < e.segments; i++ {
+	for ; e.skip < e.segments; e.skip++ {
 		n := t.train.SegmentLen()
-		if i == e.segments-1 {
+		if e.skip == e.segments-1 {
 			n = t.train.LastLen()
 		}
-		t.stagePackets(e.peer, rest[:offload.VnetHdrLen+n], 1)
+		if keys := t.keysOrStage(e.peer, rest[:offload.VnetHdrLen+n], 1); keys != nil {
+			return keys
+		}
 		rest = rest[min(stride, len(rest)):]
 	}
+	return nil
 }

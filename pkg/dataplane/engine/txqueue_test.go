@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -652,6 +653,25 @@ func TestExpiredSessionStagesNoDroppedPackets(t *testing.T) {
 	r.peer.Current.Store(nil)
 	r.tx.sendElement(&txElement{peer: r.peer, train: train, segments: 5, skip: 2}, r.tx.slots[0])
 	samePackets(t, packetsOf(t, r.owner.staged...), packetsOf(t, train)[2:])
+}
+
+// TestRestOfTrainLeavesIfSessionExistsWhenStaged has a session that begins after one packet of a train was staged, whose first two were dropped.
+func TestRestOfTrainLeavesIfSessionExistsWhenStaged(t *testing.T) {
+	r := newRig(t)
+	f := flow.Flow{Ends: out4}
+	train := f.Train(5, 1000)
+	want := packetsOf(t, train)
+	r.peer.Current.Store(nil)
+	r.owner.onStage = func() *session.Keypair {
+		if len(r.owner.staged) == 0 {
+			return nil
+		}
+		return r.keys
+	}
+	r.tx.sendElement(&txElement{peer: r.peer, train: train, segments: 5, skip: 2}, r.tx.slots[0])
+	r.tx.flush()
+	samePackets(t, packetsOf(t, r.owner.staged...), want[2:3])
+	samePackets(t, unpadded(t, r.sent()), want[3:])
 }
 
 func TestLargestTrainWaits(t *testing.T) {

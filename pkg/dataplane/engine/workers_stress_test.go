@@ -50,10 +50,13 @@ type stager struct {
 	packets atomic.Int64
 }
 
-func (s *stager) Stage(_ []byte, packets int) { s.packets.Add(int64(packets)) }
-func (s *stager) Confirm(*session.Keypair)    {}
-func (s *stager) Rekey()                      {}
-func (s *stager) Roam(underlay.Endpoint)      {}
+func (s *stager) Stage(_ []byte, packets int) *session.Keypair {
+	s.packets.Add(int64(packets))
+	return nil
+}
+func (s *stager) Confirm(*session.Keypair) {}
+func (s *stager) Rekey()                   {}
+func (s *stager) Roam(underlay.Endpoint)   {}
 
 func newTurmoil(t *testing.T, seed uint64) *turmoil {
 	m := &turmoil{

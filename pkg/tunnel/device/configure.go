@@ -204,6 +204,7 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 // setIdentity derives the handshake keys for id and the peer. No handshake may be in flight. The caller holds mu.
 func (p *Peer) setIdentity(id *identity) {
 	p.handshake.remote, p.handshake.initiator, p.handshake.cookies = nil, nil, nil
+	defer p.updateRefusal()
 	if id == nil {
 		return
 	}
@@ -346,6 +347,7 @@ func (d *Device) removePeers(list ...*Peer) {
 		p.stop()
 		p.mu.Lock()
 		p.removed = true
+		p.updateRefusal() // before the rest, so that lanes add nothing
 		p.dropStaged()
 		p.mu.Unlock()
 		d.peersMu.Lock()

@@ -50,7 +50,7 @@ type PortOptions struct {
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
-	ReservePort func(port uint16) error      // keeps others from using a port while the link is down; 0 ends it; nil for none
+	ReservePort func(port uint16) error // keeps others from using a port while the link is down; 0 ends it; nil for none
 	Log         *slog.Logger
 	Plan        Planner                      // makes port plans for peers; nil for none
 	Rand        io.Reader                    // crypto/rand when nil

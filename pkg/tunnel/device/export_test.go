@@ -134,6 +134,16 @@ func (p *Peer) LoseHandshake() {
 	p.timers.Start()
 }
 
+// Forget erases the sessions with the peer, and permits another handshake at once.
+func (p *Peer) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.eraseSessions()
+	p.endAttempt()
+	p.timers.IdentityReplaced(p.dev.clock())
+	p.post(taskHandshake)
+}
+
 // Renewals returns the number of peers that have their turn and of those that wait for one.
 func (d *Device) Renewals() (running, waiting int) {
 	d.renewals.mu.Lock()

@@ -34,7 +34,7 @@ type Peer struct {
 	removed   bool       // from the configuration: lanes and workers may still know the peer
 	handshake handshakeState
 	sessions  keypairs
-	staged    stagedQueue // guarded by Device.staged
+	staged    stagedQueue // guarded by Device.staged alone: lanes use it
 	timers    timerState
 	hello     helloExchange
 	path      pathState
@@ -49,7 +49,7 @@ type Peer struct {
 type laneRequests struct {
 	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
 	sendGroup        atomic.Bool                     // taskSendGroup was posted since the port was opened
-	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm
+	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm, which a lane may have published
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
 	probes           probeQueue
@@ -78,17 +78,15 @@ func (p *Peer) Rekey() {
 	}
 }
 
-// Confirm implements engine.SlowPath. It promotes the key pair at once if it can. The host may answer before a worker runs,
-// and a restarted peer may have lost the previous session. A worker does the rest. It also does the promotion while packets
-// are staged, because promoting sends all of them: until then there is no current session, and answers are staged behind them.
+// Confirm implements engine.SlowPath. It lets lanes send with the key pair at once if it can. The host may answer before a worker runs,
+// and a restarted peer may have lost the previous session. A worker does the rest. It also sends the packets that are staged: until then
+// there is no current session, and answers are staged behind them.
 func (p *Peer) Confirm(keys *session.Keypair) {
-	p.requests.confirmedKeys.Store(keys)
-	if p.mu.TryLock() {
-		if p.running && !p.hasStaged() {
-			p.promoteNext()
-		}
-		p.mu.Unlock()
+	if p.engine.Current.Load() == keys { // a worker has not run since the last call
+		return
 	}
+	p.requests.confirmedKeys.Store(keys)
+	p.publishUnconfirmed(keys)
 	p.post(taskConfirm)
 }
 
@@ -110,7 +108,7 @@ func (p *Peer) runTasks() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.running {
+	if !p.isUp() {
 		return
 	}
 	if tasks&taskSendGroup != 0 {
@@ -248,6 +246,7 @@ func (p *Peer) isUp() bool {
 // run is start of a peer that does not run. The caller holds mu.
 func (p *Peer) run() {
 	p.running = true
+	p.updateRefusal()
 	p.noteChange()
 	p.resetSendGroup()
 	p.updateGuard()
@@ -260,7 +259,10 @@ func (p *Peer) run() {
 		p.renew(now)
 	}
 	p.handover.lostAt = 0
-	if p.hasStaged() {
+	switch {
+	case p.handshake.remote == nil:
+		p.dropStaged()
+	case p.hasStaged():
 		p.post(taskHandshake)
 	}
 	p.armTimer(now)
@@ -276,6 +278,7 @@ func (p *Peer) stop() {
 		}
 	}
 	p.running = false
+	p.updateRefusal()
 	p.noteChange()
 	p.dev.renewals.leave(p)
 	p.handover.restored, p.timers.retryAt = nil, 0

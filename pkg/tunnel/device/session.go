@@ -43,23 +43,24 @@ func (p *Peer) establish(b *keyBinding, initiator bool) {
 	s := &p.sessions
 	b.session.Keys.Store(b.keys)
 	if !initiator {
+		p.setUnconfirmed(b.keys)
+		p.promoteNext() // if a lane has published it
 		old := s.next
 		s.next = b
-		p.engine.Unconfirmed.Store(b.keys)
 		p.releaseIndex(old)
 		return
 	}
+	p.setUnconfirmed(nil)
+	p.promoteNext()
 	crossed := s.next
 	s.next = nil
-	p.engine.Unconfirmed.Store(nil)
 	p.promote(b)
 	if crossed != nil {
 		p.retire(crossed)
 	}
 }
 
-// promoteNext promotes the responder's new key pair if the initiator has used it. Lanes call it while nothing is staged; the
-// rest may take long, and is left to confirmSession. The caller holds mu.
+// promoteNext promotes the responder's new key pair if the initiator has used it. A lane may have published it already. The caller holds mu.
 func (p *Peer) promoteNext() {
 	s := &p.sessions
 	if s.next == nil || s.next.keys != p.requests.confirmedKeys.Load() {
@@ -67,7 +68,9 @@ func (p *Peer) promoteNext() {
 	}
 	b := s.next
 	s.next = nil
-	p.engine.Unconfirmed.Store(nil)
+	if p.engine.Unconfirmed.Load() == b.keys {
+		p.setUnconfirmed(nil)
+	}
 	p.dev.handshakeCounts.confirmed.Add(1)
 	p.promote(b)
 	s.confirmed = b
@@ -77,20 +80,10 @@ func (p *Peer) promoteNext() {
 func (p *Peer) promote(b *keyBinding) {
 	old := p.sessions.current
 	p.sessions.current = b
-	p.publishCurrent()
+	p.publish(b.keys)
 	if old != nil {
 		p.retire(old)
 	}
-}
-
-// publishCurrent sends the staged packets and then lets lanes send with the current key pair. The caller holds mu, so no
-// lane can stage a packet in between.
-func (p *Peer) publishCurrent() {
-	keys := p.sessions.current.keys
-	for s := p.unstage(); s != nil; s = p.unstage() {
-		p.dev.engine.Transmit(p.engine, keys, s.bytes)
-	}
-	p.engine.Current.Store(keys)
 }
 
 // retire keeps b for messages in flight. It may keep one key pair too many, which releaseExcess releases.
@@ -100,7 +93,7 @@ func (p *Peer) retire(b *keyBinding) {
 	s.previous[0], s.previous[1], s.previous[2] = b, s.previous[0], s.previous[1]
 }
 
-// releaseExcess releases the oldest key pair. A lane that promotes finds none: establish has released it before.
+// releaseExcess releases the oldest key pair.
 func (p *Peer) releaseExcess() {
 	p.releaseIndex(p.sessions.previous[2])
 	p.sessions.previous[2] = nil
@@ -109,8 +102,8 @@ func (p *Peer) releaseExcess() {
 // eraseSessions erases all key pairs and the result of the hello exchange. The caller holds mu.
 func (p *Peer) eraseSessions() {
 	s := &p.sessions
+	p.setUnconfirmed(nil) // first: a lane may publish it
 	p.engine.Current.Store(nil)
-	p.engine.Unconfirmed.Store(nil)
 	for _, b := range s.all() {
 		p.releaseIndex(b)
 	}

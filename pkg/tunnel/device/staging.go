@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
 const (
@@ -22,17 +23,21 @@ const (
 	stagedOverhead = 3 * 48
 )
 
-// stagedTrains are the staged trains of all peers of a device. Its lock comes after Peer.mu.
+// stagedTrains are the staged trains of all peers of a device. Lanes take the lock, so nobody keeps it during a handshake or a system call.
+// It comes after Peer.mu.
 type stagedTrains struct {
 	mu    sync.Mutex
 	order list.List // of *stagedTrain, oldest first
 	bytes int       // their memory
 }
 
-// stagedQueue holds the trains that wait for a session with one peer, oldest first. stagedTrains.mu guards it.
+// stagedQueue holds the trains that wait for a session with one peer, oldest first. stagedTrains.mu guards it, and all changes of the key pairs of
+// engine.Peer. So no train is added once lanes may send with a session.
 type stagedQueue struct {
-	trains list.List // of *stagedTrain
-	bytes  int
+	trains  list.List // of *stagedTrain
+	bytes   int
+	sending int         // while trains are being sent: the number of those that may be added, plus 1; else 0
+	refusal drop.Reason // why no train is taken
 }
 
 // stagedTrain is one train and its number of packets.
@@ -46,32 +51,57 @@ type stagedTrain struct {
 // size returns the memory of a train.
 func (s *stagedTrain) size() int { return cap(s.bytes) + stagedOverhead }
 
-// Stage implements engine.SlowPath. It holds the peer's lock while it decides. Nothing can thus be staged after a session
-// has become current, and the order is kept.
-func (p *Peer) Stage(train []byte, packets int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch keys := p.engine.Current.Load(); {
-	case !p.isUp():
-		p.dropForPeer(drop.TXDown, packets)
-	case keys.Usable(p.dev.clock()):
-		p.dev.engine.Transmit(p.engine, keys, train)
-	case p.handshake.remote == nil:
-		p.dropForPeer(drop.TXNoSession, packets)
-	default:
-		p.stage(train, packets)
-		p.post(taskHandshake)
+// Stage implements engine.SlowPath. It decides, and hands the train over, under the lock of staged trains alone. So a handshake with the peer delays
+// no lane.
+func (p *Peer) Stage(train []byte, packets int) *session.Keypair {
+	keys, why := p.stageable()
+	if keys == nil && why == drop.None {
+		keys, why = p.stage(&stagedTrain{peer: p, bytes: bytes.Clone(train), packets: packets})
 	}
+	switch {
+	case keys != nil:
+		return keys
+	case why == drop.None:
+		p.post(taskHandshake)
+	default:
+		p.dropForPeer(why, packets)
+	}
+	return nil
 }
 
-// stage appends a copy of train. Beyond the limits the oldest trains are dropped: those of the peer first, then those of any. So a peer
-// that has just become active keeps its first packets even while another host sends to many that do not answer. The caller holds mu.
-func (p *Peer) stage(train []byte, packets int) {
-	s := &stagedTrain{peer: p, bytes: bytes.Clone(train), packets: packets}
+// stageable returns the key pair to send with, if there is one by now, or the reason for which no train is taken.
+func (p *Peer) stageable() (*session.Keypair, drop.Reason) {
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	return p.stageableLocked()
+}
+
+// stageableLocked is stageable for a caller that holds the lock of staged trains.
+func (p *Peer) stageableLocked() (*session.Keypair, drop.Reason) {
+	why := p.staged.refusal
+	if why == drop.TXDown && p.dev.starting.Load() {
+		return nil, drop.None // a worker starts the peer before its turn
+	}
+	if keys := p.engine.Current.Load(); why == drop.None && keys.Usable(p.dev.clock()) {
+		return keys, drop.None
+	}
+	return nil, why
+}
+
+// stage appends a train, unless stageable says otherwise by now. Beyond the limits the oldest trains are dropped: those of the peer first, then
+// those of any. So a peer that has just become active keeps its first packets even while another host sends to many that do not answer.
+func (p *Peer) stage(s *stagedTrain) (*session.Keypair, drop.Reason) {
 	all, own := &p.dev.staged, &p.staged
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	for own.trains.Len() > 0 && (own.trains.Len() >= maxStaged || own.bytes+s.size() > maxStagedBytes) {
+	if keys, why := p.stageableLocked(); keys != nil || why != drop.None {
+		return keys, why
+	}
+	room := own.room()
+	if room == 0 {
+		return nil, drop.TXStagedOverflow
+	}
+	for own.trains.Len() > 0 && (own.trains.Len() >= room || own.bytes+s.size() > maxStagedBytes) {
 		all.dropOldest(&own.trains, drop.TXStagedOverflow)
 	}
 	for all.order.Len() > 0 && all.bytes+s.size() > maxStagedTotal {
@@ -81,6 +111,79 @@ func (p *Peer) stage(train []byte, packets int) {
 	own.trains.PushBack(s)
 	own.bytes += s.size()
 	all.bytes += s.size()
+	return nil, drop.None
+}
+
+// room returns the number of trains that may wait.
+func (q *stagedQueue) room() int {
+	if q.sending > 0 {
+		return q.sending - 1
+	}
+	return maxStaged
+}
+
+// updateRefusal follows a change of what decides whether trains are staged. The caller holds mu.
+func (p *Peer) updateRefusal() {
+	why := drop.None
+	switch {
+	case p.removed, p.running && p.handshake.remote == nil:
+		why = drop.TXNoSession
+	case !p.running:
+		why = drop.TXDown
+	}
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	p.staged.refusal = why
+}
+
+// publish sends the staged trains with keys, and then lets lanes send with them. Lanes may stage further ones meanwhile, which are sent, too. Each
+// time only half as many may be added, so that it ends however fast they are. The caller holds mu.
+func (p *Peer) publish(keys *session.Keypair) {
+	for room := maxStaged; ; {
+		trains := p.publishOrTake(keys, room)
+		if len(trains) == 0 {
+			return
+		}
+		for _, s := range trains {
+			p.dev.engine.Transmit(p.engine, keys, s.bytes)
+		}
+		room = min(room, len(trains)) / 2
+	}
+}
+
+// publishOrTake lets lanes send with keys if no train is staged. Else it removes and returns all, and lets lanes add room trains until it is
+// called again.
+func (p *Peer) publishOrTake(keys *session.Keypair, room int) (trains []*stagedTrain) {
+	all, own := &p.dev.staged, &p.staged
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	own.sending = room + 1
+	if own.trains.Len() == 0 {
+		own.sending = 0
+		p.engine.Current.Store(keys)
+	}
+	for e := own.trains.Front(); e != nil; e = own.trains.Front() {
+		s := e.Value.(*stagedTrain)
+		all.remove(s)
+		trains = append(trains, s)
+	}
+	return trains
+}
+
+// publishUnconfirmed lets lanes send with keys, if it is still the unconfirmed key pair and no train is staged. Lanes call it.
+func (p *Peer) publishUnconfirmed(keys *session.Keypair) {
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	if p.engine.Unconfirmed.Load() == keys && p.staged.trains.Len() == 0 && p.staged.sending == 0 {
+		p.engine.Current.Store(keys)
+	}
+}
+
+// setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane publishes the one before.
+func (p *Peer) setUnconfirmed(keys *session.Keypair) {
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	p.engine.Unconfirmed.Store(keys)
 }
 
 // dropOldest drops the first train of l, all of which are in order of age. The caller holds mu.
@@ -99,31 +202,20 @@ func (a *stagedTrains) remove(s *stagedTrain) {
 	a.bytes -= s.size()
 }
 
-// unstage removes and returns the oldest train of the peer, nil if there is none.
-func (p *Peer) unstage() *stagedTrain {
-	all := &p.dev.staged
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	first := p.staged.trains.Front()
-	if first == nil {
-		return nil
-	}
-	s := first.Value.(*stagedTrain)
-	all.remove(s)
-	return s
-}
-
-// hasStaged reports whether trains wait for a session with the peer. While the caller holds mu, none is added.
+// hasStaged reports whether trains wait for a session with the peer. Lanes may add some at any time, and post taskHandshake.
 func (p *Peer) hasStaged() bool {
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
 	return p.staged.trains.Len() > 0
 }
 
-// dropStaged drops all staged trains of the peer. The caller holds mu.
+// dropStaged drops all staged trains of the peer.
 func (p *Peer) dropStaged() {
-	for s := p.unstage(); s != nil; s = p.unstage() {
-		p.dropForPeer(drop.TXStagedExpired, s.packets)
+	all := &p.dev.staged
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for p.staged.trains.Len() > 0 {
+		all.dropOldest(&p.staged.trains, drop.TXStagedExpired)
 	}
 }
 

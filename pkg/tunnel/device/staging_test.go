@@ -6,11 +6,14 @@ import (
 	"crypto/rand"
 	"net/netip"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -40,6 +43,125 @@ func TestStagedPacketsLeaveFirstAndInOrder(t *testing.T) {
 	}
 	a.Await("all has arrived", func() bool { return check.Total() == want || t.Failed() })
 	wantNoDrops(t, a, b)
+}
+
+// blockedPort is a port whose handshake messages to one endpoint wait until they are let go, as they would for a Diffie-Hellman operation.
+type blockedPort struct {
+	underlay.Port
+	to      netip.AddrPort
+	waiting chan struct{} // gets a value for each
+	letGo   chan struct{}
+}
+
+func (b *blockedPort) SendTo(to *underlay.Endpoint, datagram []byte) error {
+	if to.Dst == b.to {
+		b.waiting <- struct{}{}
+		<-b.letGo
+	}
+	return b.Port.SendTo(to, datagram)
+}
+
+// TestLanesDoNotWaitForHandshakeOfPeer stages a packet for a peer whose lock is held during a handshake.
+func TestLanesDoNotWaitForHandshakeOfPeer(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	blocked := &blockedPort{waiting: make(chan struct{}, 1), letGo: make(chan struct{})}
+	hub := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port {
+		blocked.Port = p
+		return blocked
+	}})
+	x, y := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+	blocked.to = x.Outside(false)
+	devicetest.Connect(hub, y)
+	devicetest.Connect(hub, x)
+	talk(t, hub, y)
+	sendText(hub, x, "begins a handshake")
+	<-blocked.waiting
+	sendText(hub, x, "is staged meanwhile")
+	sendText(hub, y, "overtakes")
+	if got := y.Next(); len(got) != 1 {
+		t.Errorf("got %d packets, want 1", len(got))
+	}
+	close(blocked.letGo)
+	wantNext(t, hub, x, "begins a handshake", "is staged meanwhile")
+}
+
+// addingPort is a port on which each staged packet that leaves adds another, as a lane does that is as fast as the worker which sends.
+type addingPort struct {
+	underlay.Port
+	add atomic.Pointer[func()]
+}
+
+func (a *addingPort) SendRun(r *underlay.Run) error {
+	if add := a.add.Load(); add != nil {
+		(*add)()
+	}
+	return a.Port.SendRun(r)
+}
+
+// TestSessionBeginsHoweverManyPacketsAreStaged hangs if staged packets are sent for as long as there are new ones.
+func TestSessionBeginsHoweverManyPacketsAreStaged(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	var port addingPort
+	a := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port {
+		port.Port = p
+		return &port
+	}})
+	b := lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	check := flow.Checker{Lossy: true}
+	b.Watch(func(_ int, e []byte) {
+		if err := check.Take(e); err != nil {
+			t.Error(err)
+		}
+	})
+	f := flow.Flow{Ends: a.To(b, 1, false), ID: 1}
+	sent := uint64(0)
+	add := func() {
+		for range 2 {
+			if keys := a.PeerOf(b.Public()).Stage(f.Next(100), 1); keys == nil {
+				sent++
+			}
+		}
+	}
+	port.add.Store(&add)
+	a.Send(f.Next(100))
+	sent++
+	a.Await("there is a session", func() bool {
+		current, _ := a.PeerOf(b.Public()).Sessions()
+		return current != nil
+	})
+	port.add.Store(nil)
+	a.Await("each packet has arrived or is counted", func() bool {
+		return check.Total()+a.Drops(drop.TXStagedOverflow) == sent || t.Failed()
+	})
+}
+
+// TestNoPacketOvertakesStagedOnes erases the session all the time while lanes send.
+func TestNoPacketOvertakesStagedOnes(t *testing.T) {
+	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 2, Depth: 4096})
+	check := flow.Checker{Lossy: true}
+	b.Watch(func(_ int, e []byte) {
+		if err := check.Take(e); err != nil {
+			t.Error(err)
+		}
+	})
+	var lanes sync.WaitGroup
+	var ended atomic.Bool
+	for lane := range 2 {
+		lanes.Go(func() {
+			f := flow.Flow{Ends: a.To(b, uint16(lane), false), ID: uint32(lane)}
+			for !ended.Load() {
+				a.SendOn(lane, f.Next(100))
+			}
+		})
+	}
+	for range 20 {
+		before := check.Total()
+		a.PeerOf(b.Public()).Forget()
+		a.Await("packets arrive in another session", func() bool { return check.Total() > before+500 || t.Failed() })
+	}
+	ended.Store(true)
+	lanes.Wait()
 }
 
 // idleHost is a host that is up, but whose workers only run in Step.
@@ -200,7 +322,7 @@ func TestRemovingPeerDropsStagedPackets(t *testing.T) {
 		t.Errorf("%d bytes are staged, %d packets counted", a.StagedBytes(), a.Drops(drop.TXStagedExpired))
 	}
 	p.Stage(flow.WithVnetHeader(devicetest.Ends(1, 2, 1, false).UDP(nil)), 1)
-	if a.StagedBytes() != 0 || a.Drops(drop.TXDown) != 1 {
+	if a.StagedBytes() != 0 || a.Drops(drop.TXNoSession) != 1 {
 		t.Error("a removed peer stages packets")
 	}
 }

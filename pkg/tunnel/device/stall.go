@@ -185,6 +185,7 @@ func (d *Device) stagedPeers() (peers []*Peer) {
 func (p *Peer) checkStuck(now int64, restart bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.promoteNext()
 	usable := p.engine.Current.Load().Usable(now)
 	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) {
 		return false
@@ -194,7 +195,7 @@ func (p *Peer) checkStuck(now int64, restart bool) bool {
 	}
 	p.logStaged(now, usable)
 	if usable {
-		p.publishCurrent() // sends them
+		p.publish(p.sessions.current.keys) // sends them
 	} else {
 		p.initiate(now)
 	}
