@@ -295,6 +295,8 @@ deps-recipes:
 # ---- release: what users install, in build/dist. The same sources give the same bytes.
 
 NFPM := $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+# Without a serial number and the time, so that the same program gives the same bytes.
+SBOM := $(GO) run github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0 bin -json -noserial -notimestamp -short-purls -std
 BUILDAH ?= buildah
 DIST := build/dist
 STAGE := build/stage
@@ -319,7 +321,7 @@ release: need-go need-buildah ## everything that users install, for amd64 and ar
 $(DIST_PROGRAMS): $(DIST)/%: need-go
 	@mkdir -p $(DIST)
 	GOOS=linux GOARCH=$(lastword $(subst -, ,$*)) $(GO) build -ldflags '$(LDFLAGS)' -o $@ ./cmd/$(firstword $(subst -linux-, ,$*))
-	$(GO) run ./deploy/sbom $@ '$(VERSION)' >$@.cdx.json
+	$(SBOM) -version '$(VERSION)' $@ >$@.cdx.json
 
 # Files of a package besides the program. The generator of the manual needs the build tag docs, so that the program stays without it.
 .PHONY: stage

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -46,32 +47,32 @@ func TestSBOMListsProgramModules(t *testing.T) {
 	for _, name := range programs() {
 		path := artifact(t, name)
 		var doc struct {
-			BOMFormat, SpecVersion, SerialNumber string
-			Metadata                             struct {
-				Component struct{ Hashes []struct{ Content string } }
+			BOMFormat string
+			Metadata  struct {
+				Properties []struct{ Name, Value string }
 			}
 			Components []struct{ PURL string }
 		}
 		if err := json.Unmarshal(read(t, path+".cdx.json"), &doc); err != nil {
 			t.Fatal(err)
 		}
-		if doc.BOMFormat != "CycloneDX" || doc.SpecVersion != "1.6" || !strings.HasPrefix(doc.SerialNumber, "urn:uuid:") {
-			t.Errorf("%s: got %+v", name, doc)
-		}
-		if h := doc.Metadata.Component.Hashes; len(h) != 1 || h[0].Content != digest(t, path) {
-			t.Errorf("%s: the SBOM's hash differs from the program's: got %v, want length 1", name, h)
+		if sum := (struct{ Name, Value string }{"cdx:gomod:binary:hash:SHA-256", digest(t, path)}); doc.BOMFormat != "CycloneDX" || !slices.Contains(doc.Metadata.Properties, sum) {
+			t.Errorf("%s: the SBOM is not CycloneDX with the program's hash %s: %+v", name, sum.Value, doc.Metadata)
 		}
 		info, err := buildinfo.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := len(doc.Components), len(info.Deps)+1; got != want || got < 10 {
-			t.Errorf("%s: got %d components, want %d", name, got, want)
+		want := []string{"pkg:golang/std@" + info.GoVersion}
+		for _, dep := range info.Deps {
+			want = append(want, "pkg:golang/"+dep.Path+"@"+dep.Version)
 		}
-		for i, dep := range info.Deps {
-			if got, want := doc.Components[i+1].PURL, "pkg:golang/"+dep.Path+"@"+dep.Version; got != want {
-				t.Errorf("%s: got %s, want %s", name, got, want)
-			}
+		var got []string
+		for _, c := range doc.Components {
+			got = append(got, c.PURL)
+		}
+		if slices.Sort(got); len(got) < 10 || !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("%s: got components %q, want %q", name, got, want)
 		}
 	}
 }
