@@ -66,7 +66,7 @@ func (o *transmitter) send(lane, n int, at func(i int) (parts [][]byte, segSize,
 			case o.handshake <- bytes.Clone(first):
 			default: // after the handshake nobody reads the channel, and a device that starts another handshake must not block
 			}
-		case !wire.IsKeepalive(first):
+		case len(first) != wire.KeepaliveSize:
 			packets += segments
 			o.sent.inspect(parts)
 		}

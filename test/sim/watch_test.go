@@ -116,7 +116,7 @@ func (w *watch) checkEndpoint(src, dst int, to netip.AddrPort) {
 // carries reports whether a data message is longer than a keepalive.
 func carries(d []byte) bool {
 	kind, _ := wire.Classify(d)
-	return kind == wire.TypeData && !wire.IsKeepalive(d)
+	return kind == wire.TypeData && len(d) != wire.KeepaliveSize
 }
 
 func (w *watch) transmitData(src int, d []byte) {

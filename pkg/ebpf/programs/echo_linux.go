@@ -24,9 +24,6 @@ func NewEchoKeys(send, receive [16]byte) EchoKeys {
 // Equal compares keys.
 func (k EchoKeys) Equal(o EchoKeys) bool { return k == o }
 
-// Swapped returns the keys of the other end.
-func (k EchoKeys) Swapped() EchoKeys { return EchoKeys{send: k.receive, receive: k.send} }
-
 // Format implements fmt.Formatter, for every verb.
 func (EchoKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)")) }
 

@@ -35,10 +35,6 @@ func (s *Steer) FD() int { return s.program.FD() }
 // Close closes the program. A device to which it is attached keeps it.
 func (s *Steer) Close() error { return s.program.Close() }
 
-// SteerQueue returns the queue that a TUN with Steer attached selects for a packet with that packet.FlowHash. queues is at
-// least one. The driver uses only 16 bits of the hash (tun_ebpf_select_queue in Linux).
-func SteerQueue(hash uint32, queues int) int { return int(uint16(hash)) % queues }
-
 // explainLoadError adds the missing requirement to the error of a failed load.
 func explainLoadError(name string, err error) error {
 	switch {

@@ -205,7 +205,7 @@ func TestSteerQueueUsesLow16HashBits(t *testing.T) {
 		hash         uint32
 		queues, want int
 	}{{0, 1, 0}, {7, 1, 0}, {7, 4, 3}, {0x10000, 3, 0}, {0xffffffff, 4, 3}, {0xffff0005, 3, 2}, {0xffffffff, 256, 255}} {
-		if got := SteerQueue(tt.hash, tt.queues); got != tt.want {
+		if got := steerQueue(tt.hash, tt.queues); got != tt.want {
 			t.Errorf("hash %#x, %d queues: got %d, want %d", tt.hash, tt.queues, got, tt.want)
 		}
 	}
@@ -269,3 +269,7 @@ func BenchmarkSteerRun(b *testing.B) {
 		})
 	}
 }
+
+// steerQueue returns the queue that a TUN with Steer attached selects for a packet with that packet.FlowHash. queues is at
+// least one. The driver uses only 16 bits of the hash (tun_ebpf_select_queue in Linux).
+func steerQueue(hash uint32, queues int) int { return int(uint16(hash)) % queues }

@@ -113,7 +113,7 @@ func TestSteerKeepsBothDirectionsOnOneQueue(t *testing.T) {
 			r := newRig(t, queues)
 			used := map[int]bool{}
 			for _, ip := range flows() {
-				want := SteerQueue(packet.FlowHash(ip), queues)
+				want := steerQueue(packet.FlowHash(ip), queues)
 				used[want] = true
 				answer := reverse(ip)
 				if packet.FlowHash(answer) != packet.FlowHash(ip) {
@@ -142,7 +142,7 @@ func TestSteerKeepsBothDirectionsOnOneQueue(t *testing.T) {
 func TestRemovedSteeringNoLongerSelectsQueue(t *testing.T) {
 	r := newRig(t, 2)
 	ip := ipv4(packet.UDP, 60)
-	steered := SteerQueue(packet.FlowHash(ip), 2)
+	steered := steerQueue(packet.FlowHash(ip), 2)
 	if got := r.queueOf(ip); got != steered {
 		t.Fatalf("queue %d, want %d", got, steered)
 	}

@@ -32,27 +32,35 @@ func (EchoSecrets) MarshalText() ([]byte, error) { return []byte("(redacted)"), 
 // echoLabel separates the echo's keys from all others that are derived from the same secrets.
 const echoLabel = "ropewalk spread echo v1"
 
-// keys returns the keys of the echo, or none if the private key is unknown. Each end uses its own key for its probes, so that none can
-// be sent back to its prober.
+// keys returns the keys of the echo, or none if the private key is unknown.
 func (s EchoSecrets) keys() programs.EchoKeys {
+	send, receive, ok := s.derive()
+	if !ok {
+		return programs.EchoKeys{}
+	}
+	return programs.NewEchoKeys(send, receive)
+}
+
+// derive returns the keys of both ends. Each end uses its own key for its probes, so that none can be sent back to its prober.
+func (s EchoSecrets) derive() (send, receive [16]byte, ok bool) {
 	private, err := ecdh.X25519().NewPrivateKey(s.private[:])
 	if err != nil || s.private == [32]byte{} {
-		return programs.EchoKeys{}
+		return send, receive, false
 	}
 	public, err := ecdh.X25519().NewPublicKey(s.public[:])
 	if err != nil {
-		return programs.EchoKeys{}
+		return send, receive, false
 	}
 	shared, err := private.ECDH(public)
 	if err != nil { // a point of low order
-		return programs.EchoKeys{}
+		return send, receive, false
 	}
 	derived := blake2s.Sum256(bytes.Join([][]byte{[]byte(echoLabel), shared, s.preshared[:]}, nil))
-	send, receive := [16]byte(derived[:16]), [16]byte(derived[16:])
+	send, receive = [16]byte(derived[:16]), [16]byte(derived[16:])
 	if bytes.Compare(private.PublicKey().Bytes(), s.public[:]) > 0 {
 		send, receive = receive, send
 	}
-	return programs.NewEchoKeys(send, receive)
+	return send, receive, true
 }
 
 // echoKeys holds keys that were derived before: thousands take a noticeable time.

@@ -247,11 +247,13 @@ func TestPeerWithoutGatherStaysSpread(t *testing.T) {
 func TestEchoKeysFitBothEnds(t *testing.T) {
 	a, b, preshared := newKey(t), newKey(t), [32]byte{1}
 	public := func(k *ecdh.PrivateKey) [32]byte { return [32]byte(k.PublicKey().Bytes()) }
-	here := NewEchoSecrets([32]byte(a.Bytes()), public(b), preshared).keys()
-	there := NewEchoSecrets([32]byte(b.Bytes()), public(a), preshared).keys()
-	if here.Swapped() != there || here == there || here == (programs.EchoKeys{}) {
+	secrets := NewEchoSecrets([32]byte(a.Bytes()), public(b), preshared)
+	send, receive, ok := secrets.derive()
+	theirSend, theirReceive, theyOK := NewEchoSecrets([32]byte(b.Bytes()), public(a), preshared).derive()
+	if !ok || !theyOK || send != theirReceive || receive != theirSend || send == receive {
 		t.Error("the keys of both ends do not fit")
 	}
+	here := secrets.keys()
 	if NewEchoSecrets([32]byte(a.Bytes()), public(b), [32]byte{2}).keys() == here {
 		t.Error("another preshared key makes the same keys")
 	}

@@ -196,15 +196,6 @@ func (c *Capture) Queues() ([]QueueCount, error) {
 	return c.queues.read(0, c.cfg.Queues)
 }
 
-// ReceiveQueues returns the packets received by the device, by receive queue, as Queues does. For a device that records no
-// receive queue, such as the loopback, all counts are zero.
-func (c *Capture) ReceiveQueues() ([]QueueCount, error) {
-	if c.queues == nil {
-		return nil, nil
-	}
-	return c.queues.read(maxQueues, c.cfg.Queues)
-}
-
 // Stop ends the capture, and returns after Handle was called with all packets captured before. Stats and Queues can still be
 // called.
 func (c *Capture) Stop() error {

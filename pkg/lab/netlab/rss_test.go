@@ -133,7 +133,7 @@ func captureQueues(t *testing.T, a, b *Host, queues int) queueCaptures {
 func (c queueCaptures) packets() (sent, came []uint64) {
 	c.t.Helper()
 	s, err := c.sent.Queues()
-	r, err2 := c.received.ReceiveQueues()
+	r, err2 := c.received.queues.read(maxQueues, c.received.cfg.Queues)
 	if err != nil || err2 != nil || s == nil || r == nil {
 		c.t.Fatal("reading the queue counters: ", err, err2)
 	}

@@ -181,7 +181,7 @@ func (f *fakeKernel) deliver(packet []byte) bool {
 		addr := f.fill.pop() + RxHeadroom
 		copy(f.umem[addr:], part)
 		d := Desc{Addr: addr, Len: uint32(len(part))}
-		d.SetMore(i < need-1)
+		d.setMore(i < need-1)
 		f.rx.put(f.t, d)
 	}
 	return true
@@ -224,4 +224,22 @@ func smallConfig(c Config) Config {
 		c.TxFrames = 64
 	}
 	return c
+}
+
+// setMore sets whether the packet continues in the next Desc.
+func (d *Desc) setMore(more bool) {
+	d.Options &^= optionContinued
+	if more {
+		d.Options |= optionContinued
+	}
+}
+
+// count returns the number of frames with that owner.
+func (o *frameOwners) count(who owner) (n int) {
+	for _, have := range o.owners {
+		if have == who {
+			n++
+		}
+	}
+	return n
 }

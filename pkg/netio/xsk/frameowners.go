@@ -49,13 +49,3 @@ func (o *frameOwners) setAll(who owner) {
 		o.owners[i] = who
 	}
 }
-
-// count returns the number of frames with that owner.
-func (o *frameOwners) count(who owner) (n int) {
-	for _, have := range o.owners {
-		if have == who {
-			n++
-		}
-	}
-	return n
-}

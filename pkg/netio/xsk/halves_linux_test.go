@@ -147,7 +147,7 @@ func TestFrameNeverHasTwoOwners(t *testing.T) {
 }
 
 func TestSubmitRejectsInvalidPackets(t *testing.T) {
-	more := func(d Desc) Desc { d.SetMore(true); return d }
+	more := func(d Desc) Desc { d.setMore(true); return d }
 	tests := []struct {
 		name  string
 		multi bool

@@ -36,22 +36,10 @@ type producer[T Desc | uint64] struct {
 	indices
 	items []T    // the length is a power of two
 	next  uint32 // the producer's index, including unpublished items
-	limit uint32 // the index at which the ring is full, by the last read of the consumer's index
 }
 
 func newProducer[T Desc | uint64](x indices, items []T) producer[T] {
-	return producer[T]{
-		indices: x, items: items, next: x.producer.Load(), limit: x.consumer.Load() + uint32(len(items)),
-	}
-}
-
-// room returns the number of free entries. It reads the consumer's index only if fewer than want are known to be
-// free.
-func (p *producer[T]) room(want int) int {
-	if int(p.limit-p.next) < want {
-		p.limit = p.consumer.Load() + uint32(len(p.items))
-	}
-	return int(p.limit - p.next)
+	return producer[T]{indices: x, items: items, next: x.producer.Load()}
 }
 
 // push writes an item to the ring, which must have room, without publishing it.

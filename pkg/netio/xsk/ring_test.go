@@ -33,7 +33,7 @@ func TestRingsMatchSliceQueue(t *testing.T) {
 			switch r.IntN(4) {
 			case 0:
 				want := r.IntN(size + 10)
-				n := min(want, p.room(want))
+				n := min(want, p.room())
 				if full := size - len(queue); n != min(want, full) {
 					t.Fatalf("room for %d of %d, want %d", n, want, min(want, full))
 				}
@@ -71,7 +71,7 @@ func TestRingsPassItemsBetweenGoroutines(t *testing.T) {
 	var both sync.WaitGroup
 	both.Go(func() {
 		for next := uint64(0); next < total; {
-			n := min(p.room(16), int(total-next))
+			n := min(min(16, p.room()), int(total-next))
 			if n == 0 {
 				runtime.Gosched()
 			}
@@ -128,3 +128,6 @@ func TestPendingIsNeverNegative(t *testing.T) {
 	done.Store(true)
 	all.Wait()
 }
+
+// room returns the number of free entries.
+func (p *producer[T]) room() int { return len(p.items) - int(p.next-p.consumer.Load()) }

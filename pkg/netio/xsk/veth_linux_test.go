@@ -338,7 +338,7 @@ func TestLargePacketsUseSeveralFrames(t *testing.T) {
 		for i := range batch[:n] {
 			part := copy(from.Frame(batch[i]), rest)
 			rest, batch[i].Len = rest[part:], uint32(part)
-			batch[i].SetMore(len(rest) > 0)
+			batch[i].setMore(len(rest) > 0)
 		}
 		if got := from.Submit(batch[:n]); got != 3 {
 			t.Fatalf("got %d frames submitted, want 3", got)

@@ -22,14 +22,6 @@ const (
 // Config.MultiBuffer.
 func (d Desc) More() bool { return d.Options&optionContinued != 0 }
 
-// SetMore sets whether the packet continues in the next Desc.
-func (d *Desc) SetMore(more bool) {
-	d.Options &^= optionContinued
-	if more {
-		d.Options |= optionContinued
-	}
-}
-
 // MaxFragments is the largest number of frames in one packet that is sent. In copy mode the kernel builds a packet of
 // MAX_SKB_FRAGS pages, which is at least 17. It drops a packet that needs more, without returning its frames. A
 // zero-copy driver may support fewer (Capabilities.MaxFragments).

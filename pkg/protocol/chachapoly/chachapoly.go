@@ -48,15 +48,6 @@ func NewKey(key *[KeyLen]byte) (*Key, error) {
 	return newKey(preferred(), key, 0)
 }
 
-// NewKeyWith returns a Key that uses one of Implementations.
-func NewKeyWith(impl string, key *[KeyLen]byte) (*Key, error) {
-	i, err := lookup(impl)
-	if err != nil {
-		return nil, err
-	}
-	return newKey(i, key, 0)
-}
-
 func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error) {
 	aead, err := chacha20poly1305.New(key[:])
 	if err != nil {

@@ -59,15 +59,6 @@ var preferred = sync.OnceValue(func() *implementation {
 	return list[fastest(timeTrain(list))]
 })
 
-// Implementations lists the implementations that this CPU supports; Generic is always the last.
-func Implementations() []string {
-	var names []string
-	for _, i := range implementations() {
-		names = append(names, i.name)
-	}
-	return names
-}
-
 // FailedSelfTest lists the implementations that are left out because this CPU computes them wrongly, for doctor.
 func FailedSelfTest() []string {
 	_, failed := tested()

@@ -92,8 +92,8 @@ func TestHandshakeGivesBothSidesTheSameKeys(t *testing.T) {
 	for _, psk := range []PresharedKey{{}, {1, 2, 3}} {
 		a, b := newSides(t)
 		i, initiation := initiate(t, a)
-		if sender, ok := i.InFlight(); !ok || sender != 0xa1 {
-			t.Errorf("InFlight after an initiation = %#x, %v, want 0xa1, true", sender, ok)
+		if i.sender != 0xa1 || i.ephemeral == nil {
+			t.Errorf("after an initiation: sender index %#x, ephemeral key %v, want 0xa1 and a key", i.sender, i.ephemeral != nil)
 		}
 		theirs, response := respond(t, accept(t, b, initiation[:]), psk)
 		ours, reason := i.ConsumeResponse(response[:], &psk)
@@ -109,8 +109,8 @@ func TestHandshakeGivesBothSidesTheSameKeys(t *testing.T) {
 		if !ours.Initiator || theirs.Initiator {
 			t.Errorf("got initiator %v and %v, want true and false", ours.Initiator, theirs.Initiator)
 		}
-		if _, ok := i.InFlight(); ok {
-			t.Error("InFlight after the response = true, want false")
+		if i.ephemeral != nil {
+			t.Error("the ephemeral key is kept after the response")
 		}
 	}
 }
@@ -395,8 +395,8 @@ func TestFailingRandomnessEndsTheHandshake(t *testing.T) {
 	if err := i.CreateInitiation(initiation, 1, testTime, broken); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("CreateInitiation with a broken random source: got error %v, want %v", err, io.ErrClosedPipe)
 	}
-	if _, ok := i.InFlight(); ok {
-		t.Error("InFlight after a failed CreateInitiation = true, want false")
+	if i.ephemeral != nil {
+		t.Error("an ephemeral key is kept after a failed CreateInitiation")
 	}
 	if _, err := r.CreateResponse(new(wire.Response), 1, &PresharedKey{}, broken); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("CreateResponse with a broken random source: got error %v, want %v", err, io.ErrClosedPipe)

@@ -99,9 +99,6 @@ func (i *Initiator) mixShared(state *symmetric, ephemeral *[KeySize]byte) bool {
 	return true
 }
 
-// InFlight reports whether a handshake awaits its response, and its sender index.
-func (i *Initiator) InFlight() (sender uint32, ok bool) { return i.sender, i.ephemeral != nil }
-
 // Wipe ends the handshake in flight, if any, and overwrites its state. crypto/ecdh holds the ephemeral
 // private key, so only the reference to it is dropped.
 func (i *Initiator) Wipe() { *i = Initiator{remote: i.remote} }

@@ -54,7 +54,6 @@ func readAll(b []byte, typ Type) int {
 	default:
 		DataReceiver(b)
 		Counter(b)
-		IsKeepalive(b)
 		return head + 4 + 8 + len(Ciphertext(b))
 	}
 }

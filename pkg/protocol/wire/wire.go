@@ -19,22 +19,6 @@ const (
 	TypeData        Type = 4 // transport data, keepalives included
 )
 
-// String returns the type's name, as used in logs and metric labels.
-func (t Type) String() string {
-	switch t {
-	case TypeInitiation:
-		return "initiation"
-	case TypeResponse:
-		return "response"
-	case TypeCookieReply:
-		return "cookie_reply"
-	case TypeData:
-		return "data"
-	default:
-		return "unknown"
-	}
-}
-
 // Sizes of whole messages, in bytes.
 const (
 	InitiationSize  = 148

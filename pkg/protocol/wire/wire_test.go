@@ -157,15 +157,6 @@ func TestHeadersRoundTrip(t *testing.T) {
 	}
 }
 
-func TestOnlyADataMessageWithoutPlaintextIsAKeepalive(t *testing.T) {
-	if !IsKeepalive(message(32, 4, 0, 0, 0)) {
-		t.Error("32 bytes are not a keepalive")
-	}
-	if IsKeepalive(message(48, 4, 0, 0, 0)) {
-		t.Error("48 bytes are a keepalive")
-	}
-}
-
 func TestPaddingNeverExceedsTheMTU(t *testing.T) {
 	for _, tc := range []struct{ n, mtu, want int }{
 		{0, 1420, 0},
@@ -198,16 +189,6 @@ func TestPaddingAgreesWithItsDefinition(t *testing.T) {
 			if got := PaddedLen(n, mtu); got != want {
 				t.Fatalf("PaddedLen(%d, %d) = %d, want %d", n, mtu, got, want)
 			}
-		}
-	}
-}
-
-func TestTypesHaveNames(t *testing.T) {
-	for want, typ := range map[string]Type{
-		"initiation": 1, "response": 2, "cookie_reply": 3, "data": 4, "unknown": 5,
-	} {
-		if got := typ.String(); got != want {
-			t.Errorf("type %d is %q, want %q", uint32(typ), got, want)
 		}
 	}
 }

@@ -140,9 +140,3 @@ type LaneStatus struct {
 	// counted twice.
 	Frames xsk.Frames
 }
-
-// Balanced reports whether the frame accounting of the lane's AF_XDP sockets is correct. No frame was refused or named
-// by a party that did not own it. When nothing is received or sent, all frames are back.
-func (s *LaneStatus) Balanced() bool {
-	return s.Socket.Rejected+s.Socket.FrameOwnershipErrors+s.Socket.RxInvalid+s.Socket.TxInvalid == 0 && s.Frames.Idle()
-}
