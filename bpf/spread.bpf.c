@@ -20,11 +20,6 @@
 #include "include/toobig.h"
 #include "include/wireguard.h"
 
-INLINE u32 datagram_count(const struct __sk_buff *skb)
-{
-	return skb->gso_segs ? skb->gso_segs : 1;
-}
-
 /* Reads the message's type. Returns whether there is one. */
 INLINE int load_type(struct __sk_buff *skb, const struct outer *o, u32 *type)
 {
@@ -36,12 +31,12 @@ INLINE int load_type(struct __sk_buff *skb, const struct outer *o, u32 *type)
 	return 1;
 }
 
-/* Returns whether the packet is a data message that carries an inner packet, or a train of such messages. */
+/* Returns whether the packet is a data message that carries an inner packet. */
 INLINE int is_data(struct __sk_buff *skb, const struct outer *o, u32 len)
 {
-	u32 type, message = skb->gso_size ? skb->gso_size : len;
+	u32 type;
 
-	return message > KEEPALIVE_LEN && load_type(skb, o, &type) && type == DATA_MESSAGE;
+	return len > KEEPALIVE_LEN && load_type(skb, o, &type) && type == DATA_MESSAGE;
 }
 
 INLINE struct peer *find_peer(const struct outer *o)
@@ -53,20 +48,13 @@ INLINE struct peer *find_peer(const struct outer *o)
 }
 
 /*
- * Returns the flow of a message: the skb's hash, or the mark's flow bits, which it clears. If the kernel's WireGuard
- * leaves a hash on a message, it is that of the inner flow: the kernel clears others (skb_clear_hash_if_not_l4). So skb->hash is read: the helper
- * bpf_get_hash_recalc may compute the hash of the outer packet.
+ * Returns the hash of a message's inner flow. If the kernel's WireGuard leaves a hash on a message, it is that of the inner flow: the
+ * kernel clears others (skb_clear_hash_if_not_l4). So skb->hash is read: the helper bpf_get_hash_recalc may compute the hash of the
+ * outer packet.
  */
-INLINE u32 take_flow(struct __sk_buff *skb, u32 mark_mask)
+INLINE u32 flow_of(struct __sk_buff *skb)
 {
-	u32 flow;
-
-	if (!mark_mask)
-		return skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
-	/* Fibonacci hashing: each bit of the mark affects the bits that choose the table entry and the first lane. */
-	flow = (skb->mark & mark_mask) * 0x9e3779b1;
-	skb->mark &= ~mark_mask;
-	return flow ^ flow >> 16;
+	return skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
 /*
@@ -85,9 +73,9 @@ INLINE void note_fragment(struct counters *cpu, const struct outer *o)
 	count(cpu, EVENT_EGRESS_FRAGMENT, 1);
 }
 
-INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, u32 mark_mask, const struct outer *o)
+INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, const struct outer *o)
 {
-	u32 key = 0, lanes = peer->lanes, lane, flow = take_flow(skb, mark_mask);
+	u32 key = 0, lanes = peer->lanes, lane, flow = flow_of(skb);
 	const struct settings *set = bpf_map_lookup_elem(&settings, &key);
 	struct udp_header old = *o->udp;
 	struct ports new = old.ports;
@@ -96,32 +84,25 @@ INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct p
 	if (!set || lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	if (set->paused || peer->paused) {
-		count(cpu, EVENT_PAUSED, datagram_count(skb));
+		count(cpu, EVENT_PAUSED, 1);
 		return;
 	}
 	if (peer->fragmented && (s64)((now >> TICK_SHIFT) - peer->fragmented) < (s64)(FRAGMENTED_HOLD >> TICK_SHIFT)) {
-		count(cpu, EVENT_FRAGMENTED_PEER, datagram_count(skb));
+		count(cpu, EVENT_FRAGMENTED_PEER, 1);
 		return;
 	}
 	if (set->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
-		count(cpu, EVENT_UNANSWERED, datagram_count(skb));
+		count(cpu, EVENT_UNANSWERED, 1);
 		return;
 	}
 	lane = choose_lane(cpu, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
 	new.src = peer->ports[lane];
 	if (is_blocked(cpu, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
-		count(cpu, EVENT_PORT_BLOCKED, datagram_count(skb));
+		count(cpu, EVENT_PORT_BLOCKED, 1);
 		return;
 	}
-	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. With a mark
-	 * it is the same for all flows of the socket. */
-	if (!replace_ports(skb, o->udp_offset, old, new, mark_mask ? BPF_F_INVALIDATE_HASH : 0)) {
-		count(cpu, EVENT_EGRESS_ERROR, 1);
-		return;
-	}
-	count(cpu, EVENT_SPREAD, datagram_count(skb));
-	if (skb->gso_size)
-		count(cpu, EVENT_SPREAD_TRAIN, 1);
+	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. */
+	count(cpu, replace_ports(skb, o->udp_offset, old, new) ? EVENT_SPREAD : EVENT_EGRESS_ERROR, 1);
 }
 
 SEC("tc")
@@ -148,11 +129,16 @@ int spread(struct __sk_buff *skb)
 		if (peer && is_probe_clone(skb))
 			return become_probe(cpu, skb, &peer->echo, &o);
 		if (peer)
-			spread_message(cpu, skb, peer, local->mark_mask, &o);
+			spread_message(cpu, skb, peer, &o);
 		else
-			count(cpu, EVENT_NO_PEER, datagram_count(skb));
+			count(cpu, EVENT_NO_PEER, 1);
 	}
 	return TCX_NEXT;
+}
+
+INLINE u32 datagram_count(const struct __sk_buff *skb)
+{
+	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
 SEC("tc")

@@ -77,14 +77,11 @@ struct __sk_buff {
 	u32 data_end;
 	u32 more[20];
 	u32 gso_segs;
-	u64 sk;
-	u32 gso_size; /* of a train: the payload bytes of each segment but the last. Linux 5.7 */
 };
 
 _Static_assert(__builtin_offsetof(struct __sk_buff, cb) == 48, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "include/uapi/linux/bpf.h");
-_Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "include/uapi/linux/bpf.h");
 
 struct xdp_md {
 	u32 data;
@@ -115,8 +112,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 
 enum {
-	BPF_F_RECOMPUTE_CSUM = 1,  /* update the device's checksum over the packet (CHECKSUM_COMPLETE) */
-	BPF_F_INVALIDATE_HASH = 2, /* saves a call of bpf_set_hash_invalid() */
+	BPF_F_RECOMPUTE_CSUM = 1, /* update the device's checksum over the packet (CHECKSUM_COMPLETE) */
 };
 
 /* Writes into the packet, after unsharing it if needed. Invalidates all pointers into the packet. */

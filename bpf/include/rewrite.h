@@ -16,15 +16,13 @@ INLINE u32 port_pair(struct ports ports)
 }
 
 /* Replaces the ports of the UDP header at udp_offset. Returns 1, or 0 if there is no memory to make the header writable. */
-INLINE int replace_ports(struct __sk_buff *skb, u32 udp_offset, struct udp_header old, struct ports new, u64 flags)
+INLINE int replace_ports(struct __sk_buff *skb, u32 udp_offset, struct udp_header old, struct ports new)
 {
 	/*
 	 * skb->csum (CHECKSUM_COMPLETE) stays valid: the changes of the ports and of the UDP checksum add up to 0. Without a UDP
 	 * checksum (0) nothing cancels the change of the ports, so skb->csum must be updated.
 	 */
-	if (!old.checksum.raw)
-		flags |= BPF_F_RECOMPUTE_CSUM;
-	if (bpf_skb_store_bytes(skb, udp_offset, &new, sizeof(new), flags))
+	if (bpf_skb_store_bytes(skb, udp_offset, &new, sizeof(new), old.checksum.raw ? 0 : BPF_F_RECOMPUTE_CSUM))
 		return 0;
 	/*
 	 * The header is writable by now, so this cannot fail. The helper leaves a checksum of 0 (BPF_F_MARK_MANGLED_0), and one
@@ -81,7 +79,7 @@ INLINE u64 pseudo_header_sum(const struct outer *o, be16 len)
 INLINE int replace_received_ports(struct __sk_buff *skb, const struct outer *o, struct udp_header header, struct ports new)
 {
 	if (!header.checksum.raw || header.checksum.raw == folded(pseudo_header_sum(o, header.len)))
-		return replace_ports(skb, o->udp_offset, header, new, 0);
+		return replace_ports(skb, o->udp_offset, header, new);
 	header.checksum.raw = update_checksum(header.checksum.raw, port_pair(header.ports), port_pair(new));
 	header.ports = new;
 	return !bpf_skb_store_bytes(skb, o->udp_offset, &header, sizeof(header), 0);

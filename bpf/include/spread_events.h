@@ -4,12 +4,11 @@
 
 /*
  * Counters of the spread and gather programs, for packets of configured tunnels only. Go's Event is generated from this
- * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a train counts. Append only, before
+ * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts. Append only, before
  * SPREAD_EVENTS: the enum's length is part of the maps' layout.
  */
 enum spread_event {
 	EVENT_SPREAD,            // data messages sent with the source port of their flow's lane
-	EVENT_SPREAD_TRAIN,      // GSO trains among them, each rewritten at once
 	EVENT_FLOW_NEW,          // flows assigned to a lane for the first time
 	EVENT_FLOW_REASSIGNED,   // flows assigned to a lane again, after a silence longer than the gap
 	EVENT_NO_PEER,           // data messages not spread: no configured peer has this address and port

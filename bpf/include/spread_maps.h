@@ -40,8 +40,6 @@ struct {
 /* The tunnel to which a UDP port of this host belongs. */
 struct local_port {
 	be16 listen_port; /* of the tunnel that has this port as listen port or lane port; 0: no tunnel has it */
-	u16 unused;
-	u32 mark_mask; /* for the listen port: the bits of the mark that identify the flow; 0: use the skb's hash */
 };
 
 /* By port in host order. */

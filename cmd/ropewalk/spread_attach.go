@@ -24,7 +24,6 @@ type spreadAttachOptions struct {
 	ports     string
 	peerPorts string
 	gather    string
-	mark      string
 	watch     bool
 	metrics   spreadMetrics
 	cfg       spreader.Config
@@ -60,7 +59,8 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: that of --ports)")
 	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc, xdp or none (default: the device's setting, at first auto)")
 	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
-	f.StringVar(&o.mark, "mark", "", "mask of the fwmark bits in which a userspace WireGuard stores the flow")
+	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")
+	_ = f.MarkHidden("any-socket")
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
 		fmt.Sprintf("idle time after which a flow may change its port\n(default: the device's setting, at first %s)", spread.DefaultGap))
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and follow changes of devices and peers")
@@ -124,13 +124,6 @@ func (o spreadAttachOptions) config(device string) (cfg spreader.Config, err err
 		if cfg.PeerPorts, err = config.ParsePorts(o.peerPorts); err != nil {
 			return cfg, fmt.Errorf("--peer-ports %q: %w", o.peerPorts, err)
 		}
-	}
-	if o.mark != "" {
-		mark, err := strconv.ParseUint(o.mark, 0, 32)
-		if err != nil || mark == 0 {
-			return cfg, fmt.Errorf("--mark %q: want a mask, such as 0xff000000", o.mark)
-		}
-		cfg.MarkMask = uint32(mark)
 	}
 	return cfg, nil
 }

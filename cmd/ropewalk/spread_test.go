@@ -36,7 +36,7 @@ func runSpread(args ...string) (out, errs string, err error) {
 func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 	o := spreadAttachOptions{
 		peers: []string{"192.0.2.7", "192.0.2.8:9", "2001:db8::1", "[2001:db8::2]", "[2001:db8::3]:7"},
-		ports: "61000-61015", peerPorts: "62000-62015", gather: "xdp", mark: "0xff00",
+		ports: "61000-61015", peerPorts: "62000-62015", gather: "xdp",
 		cfg: spreader.Config{Port: 51820, Lanes: 4},
 	}
 	got, err := o.config("eth0")
@@ -44,7 +44,7 @@ func TestSpreadFlagsBecomeAConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := spreader.Config{
-		Device: "eth0", Port: 51820, Lanes: 4, Gather: spreader.GatherXDP, MarkMask: 0xff00,
+		Device: "eth0", Port: 51820, Lanes: 4, Gather: spreader.GatherXDP,
 		Ports: spread.Ports{First: 61000, Last: 61015}, PeerPorts: spread.Ports{First: 62000, Last: 62015},
 	}
 	for _, p := range []string{"192.0.2.7:0", "192.0.2.8:9", "[2001:db8::1]:0", "[2001:db8::2]:0", "[2001:db8::3]:7"} {
@@ -75,7 +75,6 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 		{"attach lo --port 1 --ports 80-99", "privileged ports, below 1024"},
 		{"attach lo --port 1 --ports 80,81", "include privileged ones"},
 		{"attach lo --port 1 --peer-ports 7", `--peer-ports "7": want two ports`},
-		{"attach lo --port 1 --mark 0", "--mark \"0\": want a mask"},
 		{"attach lo --port 1 --lanes 65", "65 lanes: want 1 to 64"},
 		{"attach lo --port 1 --gather some", "want auto, tc, xdp or none"},
 		{"attach lo --port 1 --gap 2h", "want 1ms to 1m"},
@@ -191,7 +190,7 @@ func TestSpreadCommandsFromAttachToDetach(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	attach := []string{"attach", "near", "--port", "51820", "--mark", "0xff000000", "--peer", "192.0.2.7", "--lanes", "3"}
+	attach := []string{"attach", "near", "--port", "51820", "--any-socket", "--peer", "192.0.2.7", "--lanes", "3"}
 	for range 2 {
 		out, errs, err := runSpread(attach...)
 		if err != nil {

@@ -19,8 +19,8 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 2)
 	for _, n := range l.nodes {
-		n.tunnelSocket = n.socket(0)
-		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask))
+		n.tunnelSocket = n.socket()
+		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket")
 	}
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	expect.EventuallyNoError(l, "flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
@@ -83,8 +83,8 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	var agents []*container
 	for i, n := range l.nodes {
 		if i < 2 {
-			n.tunnelSocket = n.socket(0)
-			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask)))
+			n.tunnelSocket = n.socket()
+			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket"))
 		} else {
 			agents = append(agents, n.run(kustomized("mesh"), bpf, "--pod-cidr", "10.244.0.0/16"))
 		}

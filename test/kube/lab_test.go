@@ -33,9 +33,8 @@ import (
 )
 
 const (
-	port     = 51820
-	markMask = 0xffff0000
-	apiAddr  = "192.0.2.254"
+	port    = 51820
+	apiAddr = "192.0.2.254"
 )
 
 // lab is a cluster: nodes and the API server on a bridge.

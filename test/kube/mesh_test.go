@@ -679,7 +679,7 @@ func TestModeSwitchRemovesFirstMode(t *testing.T) {
 		if !n.ruled() {
 			t.Error("the blackhole routes did not outlive the agent")
 		}
-		n.tunnelSocket = n.socket(0)
+		n.tunnelSocket = n.socket()
 		n.startSpread(bpf)
 	}
 	l.awaitStatus("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })

@@ -28,7 +28,7 @@ const flows = 16
 // startSpread starts the agent. All nodes share a BPF file system, in which each network namespace has its own directory.
 func (n *node) startSpread(bpf string) {
 	n.l.Helper()
-	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--mark", strconv.Itoa(markMask), "--bpf-fs", bpf, "--key-dir", n.keys)
+	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--any-socket", "--bpf-fs", bpf, "--key-dir", n.keys)
 }
 
 // mountBPF mounts a BPF file system for the test.
@@ -46,15 +46,14 @@ func mountBPF(t *testing.T) string {
 	return dir
 }
 
-// socket opens a socket of a node's userspace WireGuard: its packets have their flow in their mark.
-func (n *node) socket(flow int) *net.UDPConn {
+// socket opens a socket that stands in for a node's in-kernel WireGuard.
+func (n *node) socket() *net.UDPConn {
 	n.l.Helper()
 	var c *net.UDPConn
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		ctlErr := raw.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1),
-				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, flow<<16))
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 		})
 		return errors.Join(err, ctlErr)
 	}}
@@ -66,6 +65,20 @@ func (n *node) socket(flow int) *net.UDPConn {
 		return err
 	}))
 	n.l.Cleanup(func() { c.Close() })
+	return c
+}
+
+// flowSocket is socket for one flow to another node: connect(2) gives the socket a hash of its own (sk_set_txhash), as the kernel's
+// WireGuard gives the packets of each flow one.
+func (n *node) flowSocket(to *node) *net.UDPConn {
+	n.l.Helper()
+	c := n.socket()
+	raw, err := c.SyscallConn()
+	expect.NoError(n.l, err)
+	ctlErr := raw.Control(func(fd uintptr) {
+		err = unix.Connect(int(fd), &unix.SockaddrInet4{Addr: to.addr.As4(), Port: port})
+	})
+	expect.NoError(n.l, errors.Join(err, ctlErr))
 	return c
 }
 
@@ -85,8 +98,8 @@ func sources(from, to *node) (wire, arrived map[uint16]bool) {
 	}})
 	expect.NoError(l, err)
 	var senders []*net.UDPConn
-	for flow := range flows {
-		senders = append(senders, from.socket(flow+1))
+	for range flows {
+		senders = append(senders, from.flowSocket(to))
 	}
 	m := make([]byte, 96)
 	m[0] = 4
@@ -119,7 +132,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 4)
 	for _, n := range l.nodes {
-		n.tunnelSocket = n.socket(0) // it stays open: the tunnel exists
+		n.tunnelSocket = n.socket() // it stays open: the tunnel exists
 	}
 	three := l.nodes[:3]
 	for _, n := range three {
@@ -176,7 +189,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 2)
 	for _, n := range l.nodes {
-		n.tunnelSocket = n.socket(0)
+		n.tunnelSocket = n.socket()
 		n.startSpread(bpf)
 	}
 	a, b := l.nodes[0], l.nodes[1]
@@ -212,7 +225,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	bpf := mountBPF(t)
 	l := newLab(t, 3)
 	for _, n := range l.nodes[:2] {
-		n.tunnelSocket = n.socket(0)
+		n.tunnelSocket = n.socket()
 		n.startSpread(bpf)
 	}
 	liar := l.nodes[2]

@@ -46,8 +46,8 @@ type Config struct {
 
 // SpreadConfig has the settings of spread mode.
 type SpreadConfig struct {
-	// Mark is the mask of the bits of a packet's mark that hold its flow. It is for userspace WireGuard.
-	Mark uint32
+	// AnySocket is that of a spreader.Config, for tests.
+	AnySocket bool
 	// BPF is the BPF file system for pins. Empty: the system's, which is mounted if necessary.
 	BPF string
 }

@@ -5,7 +5,6 @@ package programs
 // The events of spread_events.h, in the order of the C enum.
 const (
 	EventSpread           Event = iota // data messages sent with the source port of their flow's lane
-	EventSpreadTrain                   // GSO trains among them, each rewritten at once
 	EventFlowNew                       // flows assigned to a lane for the first time
 	EventFlowReassigned                // flows assigned to a lane again, after a silence longer than the gap
 	EventNoPeer                        // data messages not spread: no configured peer has this address and port
@@ -34,7 +33,6 @@ const (
 
 var eventNames = [EventCount]string{
 	"spread",
-	"spread_train",
 	"flow_new",
 	"flow_reassigned",
 	"no_peer",
@@ -60,7 +58,6 @@ var eventNames = [EventCount]string{
 
 var eventHelps = [EventCount]string{
 	"data messages sent with the source port of their flow's lane",
-	"GSO trains among them, each rewritten at once",
 	"flows assigned to a lane for the first time",
 	"flows assigned to a lane again, after a silence longer than the gap",
 	"data messages not spread: no configured peer has this address and port",

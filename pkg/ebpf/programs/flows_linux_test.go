@@ -10,11 +10,10 @@ import (
 )
 
 func TestActiveFlowsHaveHashAndLane(t *testing.T) {
-	const peer = "192.0.2.2:51820"
-	m := newLaneModel(t, 8, time.Hour, peer)
+	m := newLaneModel(t, 8, time.Hour, them6)
 	want := map[uint16]int{}
-	for _, mark := range []uint32{0x10000, 0x20000, 0x7fff0000} {
-		want[uint16(markFlow(mark, 0xffffffff)>>16)] = m.step(peer, mark, 1000)
+	for entry, flow := range m.labels(them6, 3) {
+		want[uint16(entry)] = m.step(them6, flow, 1000)
 	}
 	flows, err := m.s.ActiveFlows()
 	expect.NoError(t, err)

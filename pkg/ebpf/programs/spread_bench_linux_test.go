@@ -58,13 +58,14 @@ func BenchmarkSpread(b *testing.B) {
 func BenchmarkSpreadFlows(b *testing.B) {
 	s := newSpread(b, SpreadOptions{L2: true})
 	expect.NoError(b, s.SetGap(time.Hour))
-	expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
-	expect.NoError(b, s.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(61000, 61015)}))
-	in := data(us4, them4).bytes()
+	expect.NoError(b, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	expect.NoError(b, s.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them6), Lanes: ports(61000, 61015)}))
+	in := data(us6, them6).bytes()
 	for _, flows := range []uint32{1, 100000} {
 		each := func() {
 			for i := range uint32(100000) {
-				_, err := s.Egress().Run(&ebpf.RunOptions{Data: in, Context: skb{skbMark: i%flows + 1}})
+				setLabel(in, i%flows+1)
+				_, err := s.Egress().Run(&ebpf.RunOptions{Data: in})
 				expect.NoError(b, err)
 			}
 		}

@@ -15,7 +15,7 @@ import (
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [23]uint64
+	Events [22]uint64
 	Recent [8]struct {
 		_       structs.HostLayout
 		Jiffies uint64
@@ -69,8 +69,6 @@ type spreadLocalPort struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	Unused   uint16
-	MarkMask uint32
 }
 
 type spreadPeer struct {

@@ -52,9 +52,6 @@ func spreadRows() []spreadRow {
 		row("v6 whose checksum becomes 0", m6, l6, func(d *datagram) { d.payload = checksumZeroFlow(from(us6, lane), them6) }),
 		row("v6 without a checksum", m6, l6, func(d *datagram) { d.checksum = none }),
 		row("v6 with two VLAN tags", m6, l6, func(d *datagram) { d.tags = []uint16{0x8100, 0x8100} }),
-		{"a train", m4.bytes(), train(10, 96), l4.bytes(), map[Event]uint64{EventSpread: 10, EventSpreadTrain: 1}},
-		{"a train to nobody", data(us4, "203.0.113.3:51821").bytes(), train(10, 96), nil, map[Event]uint64{EventNoPeer: 10}},
-		{"a train of keepalives", m4.bytes(), train(3, 32), nil, nil},
 
 		alone("an initiation", sized(1, 148)), alone("a response", sized(2, 92)), alone("a cookie", sized(3, 64)),
 		alone("no type", sized(0, 96)), alone("type 5", sized(5, 96)), alone("a reserved byte", reserved),
@@ -109,7 +106,7 @@ func TestSpreadChangesOnlyDataMessagesOfTunnels(t *testing.T) {
 	for _, row := range spreadRows() {
 		clearFlows(t, s)
 		before := counters(t, s)
-		out, after, refused := runTC(t, s.Egress(), row.in, row.ctx)
+		out, _, refused := runTC(t, s.Egress(), row.in, row.ctx)
 		if refused {
 			t.Errorf("%s: the kernel rejects the packet", row.name)
 			continue
@@ -123,9 +120,6 @@ func TestSpreadChangesOnlyDataMessagesOfTunnels(t *testing.T) {
 		}
 		if got := counted(t, s, before); !maps.Equal(got, counts) {
 			t.Errorf("%s: counted %v, want %v", row.name, got, counts)
-		}
-		if after[skbMark] != 0 {
-			t.Errorf("%s: got mark %#x, want 0", row.name, after[skbMark])
 		}
 	}
 }
@@ -179,40 +173,6 @@ func TestSpreadLeavesTruncatedPacketsUnchanged(t *testing.T) {
 			t.Errorf("unexpected counters %v", got)
 		}
 	}
-}
-
-func TestSpreadReadsAndClearsFlowMark(t *testing.T) {
-	s := newSpread(t, SpreadOptions{L2: true})
-	for _, tt := range []struct{ mask, mark, after uint32 }{
-		{0, 0x12345678, 0x12345678}, {0xffff0000, 0x12345678, 0x5678}, {0xff00, 0x12345678, 0x12340078}, {0xffffffff, 0x12345678, 0},
-	} {
-		expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: tt.mask}))
-		clearFlows(t, s)
-		for _, kind := range []byte{1, 4} {
-			want := tt.mark
-			if kind == 4 {
-				want = tt.after
-			}
-			in := data(us4, them4).with(func(d *datagram) { d.payload = message(kind, 148) }).bytes()
-			if _, after, _ := runTC(t, s.Egress(), in, skb{skbMark: tt.mark}); after[skbMark] != want {
-				t.Errorf("mask %#x, type %d: mark %#x, want %#x", tt.mask, kind, after[skbMark], want)
-			}
-		}
-		if tt.mask == 0 {
-			continue
-		}
-		var word uint64
-		expect.NoError(t, s.maps.Flows.Lookup(markFlow(tt.mark, tt.mask)>>16, &word))
-		if word == 0 {
-			t.Errorf("mask %#x: the flow was not seen", tt.mask)
-		}
-	}
-}
-
-// markFlow computes the same as take_flow in bpf/spread.bpf.c.
-func markFlow(mark, mask uint32) uint32 {
-	flow := (mark & mask) * 0x9e3779b1
-	return flow ^ flow>>16
 }
 
 func TestSpreadSkipsPeersWithoutLanes(t *testing.T) {

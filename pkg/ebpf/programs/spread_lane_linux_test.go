@@ -3,10 +3,16 @@
 package programs
 
 import (
+	"encoding/binary"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -19,6 +25,7 @@ type laneModel struct {
 	flows *spread.Flows
 	loads map[string]*spread.Loads
 	lanes int
+	hash  *ebpf.Program
 	now   int64 // of the last run, nanoseconds
 }
 
@@ -29,8 +36,8 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 	t.Helper()
 	s := loadSpreadFor(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(gap))
-	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffffffff}))
-	c := &laneModel{t: t, s: s, flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	c := &laneModel{t: t, s: s, hash: newHash(t), flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
 	for _, endpoint := range peers {
 		p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint), First: first}
 		for i := range lanes {
@@ -42,19 +49,52 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 	return c
 }
 
-// step sends a message of a flow. It fails unless C and Go choose the same lane.
-func (m *laneModel) step(peer string, mark uint32, size int) int {
+// newHash returns a program whose result is the packet's hash as the kernel computes it, which spread takes for the flow's.
+func newHash(t *testing.T) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.FnGetHashRecalc.Call(), asm.Return()},
+	})
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, p.Close()) })
+	return p
+}
+
+// flowHash returns the hash of a packet. The kernel computes another after each boot.
+func flowHash(t *testing.T, p *ebpf.Program, in []byte) uint32 {
+	t.Helper()
+	hash, err := p.Run(&ebpf.RunOptions{Data: in})
+	expect.NoError(t, err)
+	return hash
+}
+
+// setLabel sets the flow label of an IPv6 packet, from which the kernel computes its hash.
+func setLabel(in []byte, label uint32) {
+	binary.BigEndian.PutUint32(in[14:], 6<<28|label)
+}
+
+// labels returns flow labels of messages to a peer by their entries of the flow table, which are all different.
+func (m *laneModel) labels(peer string, n int) map[uint32]uint32 {
 	m.t.Helper()
-	us := us4
-	if netip.MustParseAddrPort(peer).Addr().Is6() {
-		us = us6
+	labels := map[uint32]uint32{}
+	in := data(us6, peer).bytes()
+	for label := uint32(1); len(labels) < n; label++ {
+		setLabel(in, label)
+		labels[flowHash(m.t, m.hash, in)>>16] = label
 	}
-	in := data(us, peer).with(func(d *datagram) { d.payload = message(4, size) }).bytes()
-	out, _, refused := runTC(m.t, m.s.Egress(), in, skb{skbMark: mark})
+	return labels
+}
+
+// step sends a message with a flow label. It fails unless C and Go choose the same lane.
+func (m *laneModel) step(peer string, label uint32, size int) int {
+	m.t.Helper()
+	in := data(us6, peer).with(func(d *datagram) { d.payload = message(4, size) }).bytes()
+	setLabel(in, label)
+	out, _, refused := runTC(m.t, m.s.Egress(), in, skb{})
 	if refused {
 		m.t.Fatal("the kernel rejects the packet")
 	}
-	flow := markFlow(mark, 0xffffffff)
+	flow := flowHash(m.t, m.hash, in)
 	var word uint64
 	expect.NoError(m.t, m.s.maps.Flows.Lookup(flow>>16, &word))
 	m.now = int64(word >> 8 << tickShift)
@@ -87,27 +127,44 @@ func (m *laneModel) checkLoads() {
 	}
 }
 
+// TestLaneChoiceMatchesGoModel has flows to two peers that share entries of the flow table.
 func TestLaneChoiceMatchesGoModel(t *testing.T) {
+	const them = "[2001:db8:2::3]:51821"
+	shared := sharedEntries(newLaneModel(t, 1, time.Hour, them6, them), them6, them)
 	for _, lanes := range []int{1, 2, 3, 16, 63, 64} {
 		for _, gap := range []time.Duration{time.Microsecond, 300 * time.Microsecond, time.Hour} {
-			c := newLaneModel(t, lanes, gap, them4, them6)
+			c := newLaneModel(t, lanes, gap, them6, them)
 			r := rand.New(rand.NewPCG(uint64(lanes), uint64(gap)))
 			for range 2000 {
-				// Some marks share an entry of the flow table, also across peers.
-				mark, size := uint32(r.IntN(100))*0x01000193, 33+r.IntN(1400)
-				c.step([]string{them4, them6}[r.IntN(2)], mark, size)
+				i := r.IntN(2)
+				c.step([]string{them6, them}[i], shared[r.IntN(len(shared))][i], 33+r.IntN(1400))
 			}
 			c.checkLoads()
-			c.checkFlowCounts(gap)
+			c.checkFlowCounts(gap, len(shared))
 		}
 	}
 }
 
-// checkFlowCounts checks the number of lane choices, for gaps that determine it.
-func (m *laneModel) checkFlowCounts(gap time.Duration) {
+// sharedEntries returns pairs of flow labels. Messages to two peers with the labels of a pair have the same entry of the flow table.
+func sharedEntries(m *laneModel, first, second string) (pairs [][2]uint32) {
+	m.t.Helper()
+	others := m.labels(second, 2000)
+	for entry, label := range m.labels(first, 2000) {
+		if other, ok := others[entry]; ok {
+			pairs = append(pairs, [2]uint32{label, other})
+		}
+	}
+	if len(pairs) < 10 {
+		m.t.Fatalf("%d shared entries, want some 60", len(pairs))
+	}
+	return pairs
+}
+
+// checkFlowCounts checks the number of new flows, and that of further lane choices for gaps that determine it.
+func (m *laneModel) checkFlowCounts(gap time.Duration, flows int) {
 	m.t.Helper()
 	got := counted(m.t, m.s, Counters{})
-	if got[EventSpread] != 2000 || got[EventFlowNew] > 100 || got[EventFlowNew] < 50 {
+	if got[EventSpread] != 2000 || got[EventFlowNew] != uint64(flows) {
 		m.t.Errorf("gap %v: counted %v", gap, got)
 	}
 	if gap == time.Hour && got[EventFlowReassigned] != 0 {
@@ -118,33 +175,34 @@ func (m *laneModel) checkFlowCounts(gap time.Duration) {
 // Loads of different age, up to an epoch difference beyond 64, decay as in the Go model.
 func TestLoadDecayMatchesGoModel(t *testing.T) {
 	for _, epochs := range []int64{0, 1, 2, 7, 30, 39, 40, 63, 64, 65, 1 << 20} {
-		c := newLaneModel(t, 5, time.Microsecond, them4)
-		c.step(them4, 1, 100)
+		c := newLaneModel(t, 5, time.Microsecond, them6)
+		c.step(them6, 1, 100)
 		r := rand.New(rand.NewPCG(uint64(epochs), 0))
 		then := c.now - epochs<<27
 		others := spread.NewFlows(16, 0)
 		for range 20 {
-			others.Choose(c.loads[them4], r.Uint32(), then, r.IntN(1<<30)<<r.IntN(9))
+			others.Choose(c.loads[them6], r.Uint32(), then, r.IntN(1<<30)<<r.IntN(9))
 		}
 		var peer spreadPeer
-		key := peerKey(51820, netip.MustParseAddrPort(them4))
+		key := peerKey(51820, netip.MustParseAddrPort(them6))
 		expect.NoError(t, c.s.maps.Peers.Lookup(&key, &peer))
 		for lane := range c.lanes {
-			peer.Loads[lane] = uint64(then>>27)&0xffffff<<40 | c.loads[them4].Bytes(lane, then)
+			peer.Loads[lane] = uint64(then>>27)&0xffffff<<40 | c.loads[them6].Bytes(lane, then)
 		}
 		expect.NoError(t, c.s.maps.Peers.Put(&key, &peer))
 		for i := range uint32(20) {
-			c.step(them4, 1+i*0x01000193, 1000)
+			c.step(them6, 1+i, 1000)
 		}
 		c.checkLoads()
 	}
 }
 
 func TestSixteenFlowsUseSixteenLanes(t *testing.T) {
-	c := newLaneModel(t, 16, time.Hour, them4)
+	c := newLaneModel(t, 16, time.Hour, them6)
 	taken := map[int]int{}
-	for i := range uint32(160) {
-		taken[c.step(them4, 1+i%16, 1400)]++
+	labels := slices.Collect(maps.Values(c.labels(them6, 16)))
+	for i := range 160 {
+		taken[c.step(them6, labels[i%16], 1400)]++
 	}
 	for lane := range 16 {
 		if taken[lane] != 10 {
@@ -153,44 +211,29 @@ func TestSixteenFlowsUseSixteenLanes(t *testing.T) {
 	}
 }
 
-// A mask of few bits still selects different lanes.
-func TestFewMarkBitsSelectAllLanes(t *testing.T) {
-	for _, shift := range []int{0, 8, 16, 24, 28} {
-		seen := map[uint32]bool{}
-		for i := range uint32(16) {
-			seen[markFlow(i<<shift, 15<<shift)>>16] = true
-		}
-		if len(seen) != 16 {
-			t.Errorf("4 bits at %d: got %d entries, want 16", shift, len(seen))
-		}
-	}
-}
-
 // With all entries of the table in use, each flow keeps its lane.
 func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(time.Hour))
-	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
-	var lanes []uint16
-	for i := range uint16(64) {
-		lanes = append(lanes, 61000+i)
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them6), Lanes: ports(61000, 61063)}))
+	now, err := ticks()
+	expect.NoError(t, err)
+	keys, entries := make([]uint32, s.maps.Flows.MaxEntries()), make([]uint64, s.maps.Flows.MaxEntries())
+	for i := range keys {
+		keys[i], entries[i] = uint32(i), uint64(now)<<laneBits|uint64(i%64)
 	}
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: lanes}))
-	in := data(us4, them4).bytes()
-	first := make([]uint16, 1<<16)
-	for round := range 2 {
-		for i := range uint32(1 << 16) {
-			out, _, _ := runTC(t, s.Egress(), in, skb{skbMark: i << 16})
-			switch port := sourcePort(out); {
-			case round == 0:
-				first[i] = port
-			case port != first[i]:
-				t.Fatalf("flow %d: port %d, then %d", i, first[i], port)
-			}
+	_, err = s.maps.Flows.BatchUpdate(keys, entries, nil)
+	expect.NoError(t, err)
+	in, hash := data(us6, them6).bytes(), newHash(t)
+	for label := range uint32(10000) {
+		setLabel(in, label)
+		out, _, _ := runTC(t, s.Egress(), in, skb{})
+		if got, want := sourcePort(out), uint16(61000+flowHash(t, hash, in)>>16%64); got != want {
+			t.Fatalf("flow label %d: port %d, want %d", label, got, want)
 		}
 	}
 	got := counted(t, s, Counters{})
-	if got[EventSpread] != 1<<17 || got[EventFlowNew] != 1<<16 || got[EventFlowReassigned] != 0 {
+	if got[EventSpread] != 10000 || got[EventFlowNew] != 0 || got[EventFlowReassigned] != 0 {
 		t.Errorf("unexpected counters %v", got)
 	}
 }
@@ -199,14 +242,13 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 func TestLaneBeyondPeerLanesWraps(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(time.Hour))
-	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999), MarkMask: 0xffff0000}))
 	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
 	in := data(us4, them4).bytes()
-	runTC(t, s.Egress(), in, skb{skbMark: 1 << 16})
-	key, word := markFlow(1<<16, 0xffff0000)>>16, uint64(0)
+	runTC(t, s.Egress(), in, skb{})
+	key, word := flowHash(t, newHash(t), in)>>16, uint64(0)
 	expect.NoError(t, s.maps.Flows.Lookup(key, &word))
 	expect.NoError(t, s.maps.Flows.Put(key, word|0xff))
-	out, _, _ := runTC(t, s.Egress(), in, skb{skbMark: 1 << 16})
+	out, _, _ := runTC(t, s.Egress(), in, skb{})
 	if got, want := sourcePort(out), uint16(61001+255%3); got != want {
 		t.Errorf("port %d, want %d", got, want)
 	}

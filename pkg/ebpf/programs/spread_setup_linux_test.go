@@ -73,7 +73,6 @@ func (s *State) SetPeer(p Peer) error { return s.SetPeers([]Peer{p}) }
 type skb [48]uint32
 
 const (
-	skbMark    = 8 / 4
 	skbGSOSegs = 164 / 4
 	skbGSOSize = 176 / 4
 )

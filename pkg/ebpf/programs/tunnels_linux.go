@@ -17,9 +17,6 @@ type Tunnel struct {
 	// LanePorts are the source ports of its data messages, in any order. Packets from a configured peer to one of these ports are
 	// redirected to Port. No other tunnel may have any of them. Empty: the tunnel only gathers.
 	Lanes []uint16
-	// MarkMask selects the bits of a packet's mark (SO_MARK) that hold its flow. The program clears them. Zero: the flow is
-	// the packet's hash.
-	MarkMask uint32
 }
 
 // SetTunnel adds a tunnel, or updates the one with that port. It changes nothing and returns an error if one of the ports
@@ -80,14 +77,11 @@ func (s *State) putLocalPorts(ports []spreadLocalPort, t Tunnel) error {
 			next[uint32(port)] = spreadLocalPort{}
 		}
 	}
-	var lane spreadLocalPort
-	lane.ListenPort.Raw = networkOrder(t.Port)
-	for _, port := range t.Lanes {
-		next[uint32(port)] = lane
+	var own spreadLocalPort
+	own.ListenPort.Raw = networkOrder(t.Port)
+	for _, port := range append([]uint16{t.Port}, t.Lanes...) {
+		next[uint32(port)] = own
 	}
-	listen := lane
-	listen.MarkMask = t.MarkMask
-	next[uint32(t.Port)] = listen
 	for port, entry := range next {
 		if entry == ports[port] {
 			continue
@@ -144,7 +138,7 @@ func (s *State) Tunnels() ([]Tunnel, error) {
 		switch owner := hostOrder(p.ListenPort.Raw); {
 		case owner == 0:
 		case int(owner) == port:
-			tunnels = append(tunnels, Tunnel{Port: owner, MarkMask: p.MarkMask})
+			tunnels = append(tunnels, Tunnel{Port: owner})
 		default:
 			lanes[owner] = append(lanes[owner], uint16(port))
 		}

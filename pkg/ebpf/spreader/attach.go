@@ -287,7 +287,7 @@ func changedPeers(peers []programs.Peer, existing map[netip.AddrPort]*programs.P
 
 // sameTunnel compares tunnels with sorted lanes.
 func sameTunnel(a, b programs.Tunnel) bool {
-	return a.Port == b.Port && a.MarkMask == b.MarkMask && slices.Equal(a.Lanes, b.Lanes)
+	return a.Port == b.Port && slices.Equal(a.Lanes, b.Lanes)
 }
 
 func samePeer(a, b programs.Peer) bool {

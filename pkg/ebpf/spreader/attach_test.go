@@ -46,7 +46,7 @@ func TestGatherOnlyPeersAreNotSpreadTo(t *testing.T) {
 	if report := r.here.attach(cfg); len(report.Peers) != 0 || len(report.GatherOnly) != 1 {
 		r.Errorf("got report %+v, want len(Peers) 0, len(GatherOnly) 1", report)
 	}
-	receiver := r.there.socket(port, 0)
+	receiver := r.there.socket(port)
 	for flow, ports := range r.sources(r.senders(), receiver) {
 		if len(ports) != 1 || !ports[port] {
 			r.Errorf("flow %d came from %v", flow, ports)
@@ -61,7 +61,7 @@ func TestGatherOnlyPeersAreNotSpreadTo(t *testing.T) {
 			lanes[p] = true
 		}
 	}
-	if lanes[port] || len(lanes) != flows {
+	if lanes[port] || len(lanes) < fewestPorts {
 		r.Errorf("got ports %v, want %d different ones", lanes, flows)
 	}
 }
@@ -74,18 +74,21 @@ func TestFlowsAreSpreadAndGathered(t *testing.T) {
 		if len(report.Lanes) != spread.MaxPorts || report.Tunnel != "wg0" || len(report.Peers) != 1 {
 			r.Errorf("got report %+v, want len(Lanes) %v, Tunnel \"wg0\", len(Peers) 1", report, spread.MaxPorts)
 		}
-		senders, receiver := r.senders(), r.there.socket(port, 0)
+		senders, receiver := r.senders(), r.there.socket(port)
 		used := map[uint16]bool{}
 		for flow, ports := range r.sources(senders, receiver) {
 			for p := range ports {
-				if used[p] || !slices.Contains(report.Lanes, p) {
-					r.Errorf("flow %d came from port %d: shared with another flow, or not one of %d", flow, p, report.Lanes)
+				if !slices.Contains(report.Lanes, p) {
+					r.Errorf("flow %d came from port %d, not one of %d", flow, p, report.Lanes)
 				}
 				used[p] = true
 			}
 			if len(ports) != 1 {
 				r.Errorf("flow %d came from %v", flow, ports)
 			}
+		}
+		if len(used) < fewestPorts {
+			r.Errorf("%d flows share the ports %v", flows, used)
 		}
 		// A peer without ropewalk answers to the source port of the last packet.
 		_, err := receiver.WriteToUDPAddrPort(message(0, 0), netip.AddrPortFrom(hereAddr, report.Lanes[0]))
@@ -169,7 +172,7 @@ func TestUpgradeProcessesEachPacket(t *testing.T) {
 		here, there := r.here.config(), r.there.config()
 		here.Gather, there.Gather = gather, gather
 		report := r.here.attach(here)
-		sender, receiver := r.here.socket(port, 1), r.there.socket(port, 0)
+		sender, receiver := r.here.socket(port), r.there.socket(port)
 		r.flow(sender, receiver, func() { r.here.attach(here) }, func(from uint16) bool { return slices.Contains(report.Lanes, from) })
 		r.there.attach(there)
 		r.flow(sender, receiver, func() { r.there.attach(there) }, func(from uint16) bool { return from == port })
@@ -224,7 +227,7 @@ func TestAttachRepairsReturnedDevice(t *testing.T) {
 		if st := r.here.status(); st.Spread.State != "attached" || st.Gather.State != "attached" || len(st.Problems) > 0 {
 			r.Errorf("after attaching again: got %+v, want Spread.State \"attached\", Gather.State \"attached\", no Problems", st)
 		}
-		for flow, ports := range r.sources(r.senders(), r.there.socket(port, 0)) {
+		for flow, ports := range r.sources(r.senders(), r.there.socket(port)) {
 			for p := range ports {
 				if !slices.Contains(report.Lanes, p) {
 					r.Errorf("flow %d came from %d", flow, p)

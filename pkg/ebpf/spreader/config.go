@@ -72,9 +72,9 @@ type Config struct {
 	// Gather is the hook of the gather program, for all tunnels on the device. Empty: unchanged, or GatherAuto if nothing is
 	// attached.
 	Gather Gather
-	// MarkMask selects the bits of a packet's mark (SO_MARK) that hold its flow. Zero: the flow is the packet's hash, which the
-	// kernel's WireGuard sets from the inner packet.
-	MarkMask uint32
+	// AnySocket accepts a port that a process owns. It is for tests, whose sockets stand in for the kernel's WireGuard: a flow is the
+	// packet's hash, which the kernel's WireGuard sets from the inner packet, and a socket from its own hash (sk_txhash).
+	AnySocket bool
 	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port, for all tunnels on the
 	// device. Zero: unchanged, or spread.DefaultGap if nothing is attached.
 	Gap time.Duration

@@ -57,10 +57,8 @@ func newEchoRig(t *testing.T, gather Gather) *echoRig {
 		cfg.Gather = gather
 		s.attach(cfg)
 	}
-	for flow := range flows {
-		e.senders = append(e.senders, e.here.socket(port, flow+1))
-	}
-	e.receiver = e.there.socket(port, 0)
+	e.senders = e.rig.senders()
+	e.receiver = e.there.socket(port)
 	return e
 }
 

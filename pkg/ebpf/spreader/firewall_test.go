@@ -24,7 +24,7 @@ func TestStatefulFirewallGetsMessagesFromListenPort(t *testing.T) {
 		t.Skip(err)
 	}
 	expect.NoError(t, err)
-	sender, receiver := r.here.socket(port, 1), r.there.socket(port, 0)
+	sender, receiver := r.here.socket(port), r.there.socket(port)
 	here, there := netip.AddrPortFrom(hereAddr, port), netip.AddrPortFrom(thereAddr, port)
 	_, err = receiver.WriteToUDPAddrPort(message(0, 0)[:32], here) // as a handshake, of the connection that is admitted
 	expect.NoError(t, err)

@@ -73,7 +73,7 @@ func (s *side) addPluginAt(point hook.AttachPoint, anew bool, priority uint16, h
 func (r *rig) portsSeen() (ports map[uint16]bool) {
 	r.Helper()
 	ports = map[uint16]bool{}
-	senders, receiver := r.senders(), r.there.socket(port, 0)
+	senders, receiver := r.senders(), r.there.socket(port)
 	for _, of := range r.sources(senders, receiver) {
 		for p := range of {
 			ports[p] = true
@@ -98,7 +98,7 @@ func spreadRunsBeforePlugin(t *testing.T, priority uint16, handle uint32) {
 	if report := r.here.attach(r.here.config()); report.SpreadBehind != nil {
 		t.Errorf("got report %+v, want no SpreadBehind", report)
 	}
-	if ports := r.portsSeen(); ports[port] || len(ports) != flows {
+	if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
 		t.Errorf("got ports %v, want %d different ones", ports, flows)
 	}
 	if st := r.here.status(); len(st.Problems) > 0 || st.Spread.Before != nil || len(st.Spread.After) != 1 || !strings.Contains(st.Spread.After[0], pluginFilter) {
@@ -139,7 +139,7 @@ func TestWatchComesInFrontOfNetworkPluginAgain(t *testing.T) {
 				t.Errorf("got status %+v, want ropewalk's filter in front of the plugin's", st)
 			}
 			stop()
-			if ports := r.portsSeen(); ports[port] || len(ports) != flows {
+			if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
 				t.Errorf("got ports %v, want %d different ones", ports, flows)
 			}
 			r.here.addPlugin(hook.Egress, true)

@@ -221,10 +221,9 @@ func (pl *plan) checkTunnelOwner(t *Tunnel, owner udpOwner) error {
 		pl.report.Tunnel = t.Name
 		process = cmp.Or(process, "a process")
 	}
-	if process != "" && pl.cfg.MarkMask == 0 {
+	if process != "" && !pl.cfg.AnySocket {
 		return fmt.Errorf("UDP port %d belongs to %s, not to the kernel's WireGuard: all its packets have the hash of its "+
-			"socket, and would use one port; if it writes the flow into bits of its packets' mark, select those with --mark "+
-			"(`ropewalk run` does not need this command: it spreads by itself)", pl.cfg.Port, process)
+			"socket, and would use one port (`ropewalk run` does not need this command: it spreads by itself)", pl.cfg.Port, process)
 	}
 	if t != nil || len(pl.cfg.configuredPeers()) > 0 {
 		return nil
@@ -281,7 +280,7 @@ func (pl *plan) choosePorts(p pins, known history) error {
 		*known.sharedPorts = lanes
 	}
 	pl.report.Lanes = lanes
-	pl.tunnel = programs.Tunnel{Port: pl.cfg.Port, Lanes: pl.assignLanes(taken), MarkMask: pl.cfg.MarkMask}
+	pl.tunnel = programs.Tunnel{Port: pl.cfg.Port, Lanes: pl.assignLanes(taken)}
 	return nil
 }
 

@@ -98,15 +98,13 @@ func TestReservedPortsAreAccepted(t *testing.T) {
 func TestPortErrorNamesOwningProcess(t *testing.T) {
 	r := newRig(t)
 	r.here.finder.set()
-	r.here.socket(port, 1)
+	r.here.socket(port)
 	cfg := r.here.config()
-	cfg.MarkMask = 0
 	_, err := r.here.try(cfg)
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d), not to the kernel's", os.Getpid())) ||
-		!strings.Contains(err.Error(), "--mark") {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("(process %d), not to the kernel's", os.Getpid())) {
 		t.Errorf("unexpected error: %v", err)
 	}
-	cfg.MarkMask = markMask
+	cfg.AnySocket = true
 	if _, err = r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "name them with --peer") {
 		t.Errorf("without peers: got error %v, want an error", err)
 	}
@@ -116,7 +114,7 @@ func TestPortErrorNamesOwningProcess(t *testing.T) {
 	}
 }
 
-func TestUserspaceTunnelsNeedAMark(t *testing.T) {
+func TestUserspaceTunnelsNeedAnySocket(t *testing.T) {
 	r := newRig(t)
 	user := wg("192.0.2.2:51820")
 	user.Userspace = true
@@ -125,13 +123,13 @@ func TestUserspaceTunnelsNeedAMark(t *testing.T) {
 	if want := "that port is configured for " + user.Name + ", which is down"; !errors.Is(err, ErrNoTunnel) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got error %v, want %q in it", err, want)
 	}
-	r.here.socket(port, 1)
+	r.here.socket(port)
 	cfg := r.here.config()
-	cfg.MarkMask = 0
 	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "not to the kernel's WireGuard") {
 		t.Errorf("unexpected error: %v", err)
 	}
-	r.here.attach(r.here.config())
+	cfg.AnySocket = true
+	r.here.attach(cfg)
 }
 
 // TestKernelSocketWithoutDeviceNeedsPeers has a WireGuard device that was moved into a container.
@@ -140,7 +138,6 @@ func TestKernelSocketWithoutDeviceNeedsPeers(t *testing.T) {
 	r.here.finder.set()
 	r.here.host.udpOwners = map[uint16]udpOwner{port: {inode: ^uint64(0)}}
 	cfg := r.here.config()
-	cfg.MarkMask = 0
 	if _, err := r.here.try(cfg); err == nil || !strings.Contains(err.Error(), "was moved to another") {
 		t.Errorf("unexpected error: %v", err)
 	}
@@ -279,7 +276,7 @@ func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 
 func TestPortsInUseAreAvoided(t *testing.T) {
 	r := newRig(t)
-	r.here.socket(61005, 0)
+	r.here.socket(61005)
 	report := r.here.attach(r.here.config())
 	if report.Lanes[0] != 61006 {
 		t.Errorf("got %d", report.Lanes)

@@ -63,7 +63,6 @@ type TunnelStatus struct {
 	Name  string       `json:"name"` // "?" if unknown
 	Port  uint16       `json:"port"`
 	Ports string       `json:"ports"` // the range that its lanes are in
-	Mark  uint32       `json:"mark,omitempty"`
 	Peers []PeerStatus `json:"peers"`
 	// Interface has counters of an in-kernel WireGuard, nil for another tunnel.
 	Interface *InterfaceCounters `json:"interface,omitempty"`
@@ -279,7 +278,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		return err
 	}
 	for _, t := range present {
-		ts := TunnelStatus{Name: unknownName, Port: t.Port, Ports: portSpan(t.Lanes).String(), Mark: t.MarkMask, Peers: []PeerStatus{}}
+		ts := TunnelStatus{Name: unknownName, Port: t.Port, Ports: portSpan(t.Lanes).String(), Peers: []PeerStatus{}}
 		i := slices.IndexFunc(tunnels, func(found Tunnel) bool { return found.Port == t.Port })
 		if _, bound := owners[t.Port]; i >= 0 {
 			ts.Name, ts.Interface = tunnels[i].Name, readInterface(tunnels[i].Name)

@@ -41,7 +41,6 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 		return netlink.LinkSetUp(l)
 	})
 	cfg := r.here.config()
-	cfg.MarkMask = 0
 	report := r.here.attach(cfg)
 	if report.Tunnel != "wg0" || len(report.Peers) != 2 || len(report.Skipped) != 1 || len(report.Warnings) > 0 {
 		t.Errorf("got report %+v, want Tunnel \"wg0\", len(Peers) 2, len(Skipped) 1, no Warnings", report)

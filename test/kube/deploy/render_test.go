@@ -197,14 +197,6 @@ func TestExtraEnvIsAdded(t *testing.T) {
 	}
 }
 
-// TestMarkIsRenderedAsInteger checks a large value, because Helm parses numbers as floating-point.
-func TestMarkIsRenderedAsInteger(t *testing.T) {
-	_, container := agentContainer(t, Values{"spread": Values{"mark": uint32(0xffff0000)}})
-	if args := at(t, container, "args").([]any); !slices.Contains(args, any("--mark=4294901760")) {
-		t.Error(args)
-	}
-}
-
 func TestMetricsListenOnLoopbackByDefault(t *testing.T) {
 	listen := func(c map[string]any) (value string) {
 		for _, e := range at(t, c, "env").([]any) {

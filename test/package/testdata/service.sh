@@ -175,10 +175,10 @@ if ip link show wg0 2>/dev/null || ip link show wg1 2>/dev/null; then exit 1; fi
 say stopping removes the interface and the socket
 systemctl start ropewalk@wg1
 
-# ropewalk-spread@, on an unused device. To its programs, a WireGuard that keeps the flow in the packet mark is like the kernel's.
+# ropewalk-spread@, on an unused device. The socket of wg1 stands in for the kernel's WireGuard.
 ip link add rwp0 type veth peer name rwp1
 ip link set rwp0 up
-printf 'PORT=51991\nARGS=--mark 0xff00 --peer 192.0.2.1\n' >/etc/ropewalk/spread-rwp0.conf
+printf 'PORT=51991\nARGS=--any-socket --peer 192.0.2.1\n' >/etc/ropewalk/spread-rwp0.conf
 trap 'echo "FAILED in line $LINENO"; journalctl --no-pager -o cat -u "ropewalk-spread@*" | tail -60' ERR
 systemctl enable --now ropewalk-spread@rwp0 2>/dev/null
 spreads() { ropewalk spread status rwp0 | grep -q 51991; }

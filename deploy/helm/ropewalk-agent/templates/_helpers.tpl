@@ -87,9 +87,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- if contains "spread" $modes }}
-{{- if and .Values.spread.mark (not .Values.cleanup.enabled) }}
-- --mark={{ int64 .Values.spread.mark }}
-{{- end }}
 - --bpf-fs=/run/ropewalk/bpf
 {{- end }}
 - --key-dir=/var/lib/ropewalk/keys
