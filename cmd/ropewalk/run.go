@@ -44,8 +44,9 @@ func newRunCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it",
-		Long: "run creates a TUN interface and runs its tunnel, until SIGTERM or SIGINT, or until the interface is deleted. With --daemon\n" +
-			"it returns when the interface is ready and the tunnel runs in the background, with its log in " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
+		Long: "run creates a TUN interface and runs its tunnel, until SIGTERM or SIGINT, or until the interface is deleted or its control\n" +
+			"socket is removed (as a systemd service it creates the socket again). With --daemon it returns when the interface is\n" +
+			"ready and the tunnel runs in the background, with its log in " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
 			"The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. LOG_LEVEL=debug|verbose|info|warn|error|silent sets\n" +
 			"the log level; `ropewalk log` changes it at run time. `ropewalk INTERFACE`, or a link to this program named wireguard-go,\n" +
 			"is `ropewalk run --daemon INTERFACE` (in the foreground with -f or WG_PROCESS_FOREGROUND=1).",
@@ -179,6 +180,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		OuterFragments: o.underlay.fragments,
+		KeepSocket:     os.Getenv(keepSocket) != "" || notifiesService(),
 		StateDir:       quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))

@@ -83,6 +83,10 @@ func (w *watchdog) run(ctx context.Context) {
 // service manager that the interface is ready, after it has configured addresses and routes.
 const startedByUp = "ROPEWALK_STARTED_BY_UP"
 
+// keepSocket is an environment variable that `ropewalk up` sets for the daemon it starts. Routes, rules and DNS belong to up's interface, so it
+// must not end because a control socket was removed.
+const keepSocket = "ROPEWALK_KEEP_SOCKET"
+
 // logFromUp is an environment variable that `ropewalk up` sets if it passes the journal as file descriptor 3.
 const (
 	logFromUp   = "ROPEWALK_LOG_FROM_UP"

@@ -159,6 +159,7 @@ func newRunner(cmd *cobra.Command) (*quick.Runner, error) {
 		Daemon: func(name string, flags []string) *exec.Cmd {
 			daemon := exec.Command("/proc/self/exe", slices.Concat([]string{"run"}, flags, []string{name})...)
 			daemon.Args[0] = "ropewalk"
+			daemon.Env = append(os.Environ(), keepSocket+"=1")
 			return daemon
 		},
 	}, nil

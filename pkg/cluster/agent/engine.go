@@ -82,7 +82,7 @@ const endpointsDir = string(uapi.DefaultDir)
 
 func daemonOptions(t TunnelOptions, log *slog.Logger) daemon.Options {
 	return daemon.Options{
-		Name: t.Name, MTU: t.MTU, Log: log, Lanes: t.Lanes, Workers: t.Workers, Nice: t.Nice, Persist: true, StateDir: endpointsDir,
+		Name: t.Name, MTU: t.MTU, Log: log, Lanes: t.Lanes, Workers: t.Workers, Nice: t.Nice, Persist: true, KeepSocket: true, StateDir: endpointsDir,
 		Initial: t.Initial,
 	}
 }

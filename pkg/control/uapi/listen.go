@@ -126,7 +126,20 @@ func isServed(path string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
-func (d Dir) bind(path string) (*Listener, error) {
+// bindAttempts is how often bind creates a socket whose file others remove at once.
+const bindAttempts = 10
+
+// bind creates the socket. wg(8) removes sockets that refuse connections, as this one does between its bind(2) and its listen(2).
+func (d Dir) bind(path string) (l *Listener, err error) {
+	for range bindAttempts {
+		if l, err = d.bindOnce(path); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	return l, err
+}
+
+func (d Dir) bindOnce(path string) (*Listener, error) {
 	lc := net.ListenConfig{Control: ownerOnly}
 	l, err := lc.Listen(context.Background(), "unix", path)
 	if err != nil {

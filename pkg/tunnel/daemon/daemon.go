@@ -192,8 +192,8 @@ func (d *Daemon) probe(key noise.PublicKey) (config.PeerProbe, bool) {
 // Done is closed when the tunnel has ended: by Close, by deletion of the interface, or by a handover.
 func (d *Daemon) Done() <-chan struct{} { return d.done }
 
-// Serve answers the clients of the control socket until ctx or the tunnel ends. It returns nil then, or ErrHandedOver after a handover.
-// It returns another error when the socket fails. A handover that has stopped the tunnel is not interrupted by the end of ctx.
+// Serve answers the clients of the control socket until ctx or the tunnel ends, or until the socket's file is removed (see
+// Options.KeepSocket). It returns nil then, or ErrHandedOver after a handover. It returns another error when the socket fails. A handover that has stopped the tunnel is not interrupted by the end of ctx.
 func (d *Daemon) Serve(ctx context.Context) error {
 	end := ctx.Done()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -212,7 +212,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	if d.o.StartSuccessor != nil {
 		s.Upgrade = d.upgrade
 	}
-	err := s.Serve(ctx, d.listener)
+	err := d.serveSockets(ctx, s)
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.handedOver {

@@ -40,6 +40,10 @@ type Options struct {
 	// tun.Config.
 	Persist bool
 
+	// KeepSocket creates the control socket again when its file was removed. Otherwise the removal ends Serve, as it ends wireguard-go: programs
+	// stop tunnels so. A tunnel for which somebody else is responsible, such as a service manager, must not end by a cleaned directory.
+	KeepSocket bool
+
 	// StateDir is the directory in which the endpoints of peers with a session are kept, so that a process that replaces a killed one
 	// renews their sessions. It is created if it does not exist. Empty: they are not kept.
 	StateDir string
