@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -55,10 +56,7 @@ type ResolverConfig struct {
 // and then 1.2 times longer each time, up to 20 s, as wg(8) does.
 func NewResolver(l ResolverConfig) Resolver {
 	if l.IP == nil {
-		l.IP = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			found, err := net.DefaultResolver.LookupIPAddr(ctx, host)
-			return uapi.Addrs(found), err
-		}
+		l.IP = hostnet.LookUpHost
 	}
 	if l.Wait == nil {
 		l.Wait = wait
@@ -130,15 +128,21 @@ func (e lookupError) Unwrap() error { return e.error }
 // explainLookup replaces the text of the library's error, which has addresses of the exchange with the name server.
 func explainLookup(err error) error {
 	dns, ok := errors.AsType[*net.DNSError](err)
+	text := ""
 	switch {
 	case !ok:
 		return err
 	case dns.IsNotFound:
-		return lookupError{err, fmt.Sprintf("there is no address for the name %q", dns.Name)}
+		text = fmt.Sprintf("there is no address for the name %q", dns.Name)
 	case dns.IsTimeout:
-		return lookupError{err, "the name server does not answer in time"}
+		text = "the name server does not answer in time"
+	default:
+		text = fmt.Sprintf("looking up %q failed: the name server is not reachable or reported an error", dns.Name)
 	}
-	return lookupError{err, fmt.Sprintf("looking up %q failed: the name server is not reachable or reported an error", dns.Name)}
+	if both, ok := errors.AsType[*hostnet.LookupError](err); ok {
+		text += fmt.Sprintf(" (getent ahosts: %v)", both.Getent)
+	}
+	return lookupError{err, text}
 }
 
 func wait(ctx context.Context, d time.Duration) error {

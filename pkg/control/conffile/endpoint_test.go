@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -106,6 +107,19 @@ func TestLookupErrorsArePlain(t *testing.T) {
 		if got == nil || got.Error() != want || !errors.Is(got, err) {
 			t.Errorf("got %v, want %s", got, want)
 		}
+	}
+}
+
+func TestLookupErrorNamesGetent(t *testing.T) {
+	n := &names{failures: 1, err: &hostnet.LookupError{Getent: errors.New("no address"), DNS: &net.DNSError{Name: "vpn.example", IsTemporary: true}}}
+	_, err := NewResolver(n.lookup(0))(t.Context(), "vpn.example:55")
+	want := `resolving endpoint "vpn.example:55": looking up "vpn.example" failed: the name server is not reachable or reported an error (getent ahosts: no address)`
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	n.failures = 1
+	if _, err := NewResolver(n.lookup(1))(t.Context(), "vpn.example:55"); err != nil || len(n.waits) != 1 {
+		t.Errorf("a temporary error: got %v after the waits %v, want another attempt", err, n.waits)
 	}
 }
 

@@ -39,17 +39,6 @@ func NewEndpoint(at netip.AddrPort) (config.Endpoint, error) {
 	return ep, err
 }
 
-// Addrs converts the result of net.Resolver.LookupIPAddr, with zones and without 4-in-6 forms. net.Resolver.LookupNetIP omits zones.
-func Addrs(found []net.IPAddr) []netip.Addr {
-	addrs := make([]netip.Addr, 0, len(found))
-	for _, f := range found {
-		if a, ok := netip.AddrFromSlice(f.IP); ok {
-			addrs = append(addrs, a.Unmap().WithZone(f.Zone))
-		}
-	}
-	return addrs
-}
-
 func zoneIndex(zone string) (uint32, error) {
 	ifi, err := net.InterfaceByName(zone)
 	if n, numErr := strconv.ParseUint(zone, 10, 32); err != nil && numErr == nil {

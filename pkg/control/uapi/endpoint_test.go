@@ -3,9 +3,7 @@
 package uapi_test
 
 import (
-	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,14 +12,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/test/namespace"
 )
-
-func TestAddrsKeepZones(t *testing.T) {
-	got := uapi.Addrs([]net.IPAddr{{IP: net.ParseIP("192.0.2.1")}, {IP: net.ParseIP("fe80::1"), Zone: "eth7"}, {IP: net.IP{1}}})
-	want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fe80::1%eth7")}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
 
 // TestNumericDeviceNameIsNoIndex has a device named "1", the index of lo. The control socket's clients write an index there.
 func TestNumericDeviceNameIsNoIndex(t *testing.T) {

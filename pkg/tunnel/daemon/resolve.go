@@ -4,6 +4,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,11 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
-// resolve looks up an endpoint's name, host:port, with a mark on the queries. Go's resolver does not return TTLs: ttlConn reads them from
-// the answers. Names in /etc/hosts have none.
+// lookupShare is the time for each of the two resolvers.
+const lookupShare = 5 * time.Second
+
+// resolve looks up an endpoint's name, host:port. Without a mark getent(1) decides about the addresses and their order, as in wg(8). It knows no
+// marks: a marked lookup asks it only for names that Go's resolver does not find.
 func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, error) {
 	host, portText, err := net.SplitHostPort(name)
 	if err != nil {
@@ -29,6 +34,36 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 	if err != nil {
 		return device.Resolved{}, err
 	}
+	addrs, ttl, err := lookUpMarked(ctx, host, mark)
+	if mark == 0 || err != nil {
+		bounded, cancel := context.WithTimeout(ctx, lookupShare)
+		defer cancel()
+		switch found, getentErr := hostnet.Getent(bounded, host); {
+		case getentErr == nil:
+			addrs, err = found, nil
+		case err != nil && !errors.Is(getentErr, hostnet.ErrNoGetent):
+			err = &hostnet.LookupError{Getent: getentErr, DNS: err}
+		}
+	}
+	if err != nil {
+		return device.Resolved{}, err
+	}
+	r := device.Resolved{TTL: ttl}
+	for _, a := range addrs {
+		ep, err := uapi.NewEndpoint(netip.AddrPortFrom(a, uint16(port)))
+		if err != nil {
+			return device.Resolved{}, err
+		}
+		r.Endpoints = append(r.Endpoints, ep)
+	}
+	return r, nil
+}
+
+// lookUpMarked looks a host name up with a mark on the queries. Go's resolver does not return TTLs: ttlConn reads them from the answers. Names in
+// /etc/hosts have none.
+func lookUpMarked(ctx context.Context, host string, mark uint32) ([]netip.Addr, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupShare)
+	defer cancel()
 	var ttl minTTL
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error { return setMark(c, mark) }}
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -39,18 +74,7 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 		return conn, err
 	}}
 	found, err := resolver.LookupIPAddr(ctx, host)
-	if err != nil {
-		return device.Resolved{}, err
-	}
-	r := device.Resolved{TTL: time.Duration(ttl.seconds.Load()) * time.Second}
-	for _, a := range uapi.Addrs(found) {
-		ep, err := uapi.NewEndpoint(netip.AddrPortFrom(a, uint16(port)))
-		if err != nil {
-			return device.Resolved{}, err
-		}
-		r.Endpoints = append(r.Endpoints, ep)
-	}
-	return r, nil
+	return hostnet.Addrs(found), time.Duration(ttl.seconds.Load()) * time.Second, err
 }
 
 func setMark(c syscall.RawConn, mark uint32) error {

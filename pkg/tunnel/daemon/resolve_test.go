@@ -5,6 +5,9 @@ package daemon
 import (
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -62,5 +65,36 @@ func TestResolvedEndpointHasItsScope(t *testing.T) {
 	}
 	if _, err := resolve(t.Context(), "[fe80::1%nosuch]:51820", 0); err == nil {
 		t.Error("a zone without an interface: got no error")
+	}
+}
+
+// fakeGetent puts a getent with this script in front of the others.
+func fakeGetent(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "getent"), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// TestGetentDecidesUnlessQueriesAreMarked: a marked query must not take a default route through the tunnel, and getent's would.
+func TestGetentDecidesUnlessQueriesAreMarked(t *testing.T) {
+	fakeGetent(t, "echo 192.0.2.7 STREAM; echo 192.0.2.8 STREAM")
+	for _, tc := range []struct {
+		name string
+		mark uint32
+		want string
+	}{
+		{"localhost:5", 0, "192.0.2.7:5"},
+		{"localhost:5", 7, "127.0.0.1:5"},
+		{"nas.invalid-:5", 7, "192.0.2.7:5"}, // known to getent alone
+	} {
+		r, err := resolve(t.Context(), tc.name, tc.mark)
+		if err != nil || len(r.Endpoints) == 0 || r.Endpoints[0].AddrPort.String() != tc.want {
+			t.Errorf("%s with mark %d: got %v, error %v, want %s", tc.name, tc.mark, r.Endpoints, err, tc.want)
+		}
+	}
+	fakeGetent(t, "exit 2")
+	if _, err := resolve(t.Context(), "nas.invalid-:5", 0); err == nil || !strings.Contains(err.Error(), "getent ahosts: no address; Go's resolver: ") {
+		t.Errorf("got error %v, want both resolvers' errors", err)
 	}
 }

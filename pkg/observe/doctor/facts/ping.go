@@ -17,16 +17,13 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // lookUp returns the addresses of a host name.
 func lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	for i := range found {
-		found[i] = found[i].Unmap()
-	}
-	return found, err
+	return hostnet.LookUpHost(ctx, host)
 }
 
 // marked returns a Control function that sets SO_MARK. Mark 0 needs no privilege.
