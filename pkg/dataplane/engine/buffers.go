@@ -41,6 +41,7 @@ type bufferSet struct {
 	released []*buffer // in use until recycle
 	leaving  int       // bytes of released
 	made     int       // allocated buffers of all classes
+	memory   *trimmer  // nil for none
 }
 
 // take returns a buffer of the smallest class that holds n bytes. n must not exceed maxTrainBuffer.
@@ -59,6 +60,7 @@ func (s *bufferSet) take(n int) *buffer {
 		return b
 	}
 	s.made++
+	s.memory.note()
 	return newBuffer(class, s.made)
 }
 

@@ -52,6 +52,7 @@ type Engine struct {
 	streams   *session.StreamBudget
 	before    atomic.Pointer[Stats] // counters of a previous engine; nil for none
 	mtu       atomic.Int64          // the TUN's; lanes read it once per batch
+	memory    trimmer
 
 	mu     sync.Mutex // serialises Attach and Detach
 	port   underlay.Port
@@ -61,6 +62,7 @@ type Engine struct {
 // New returns an engine with one lane per queue of the device. Start makes it run.
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand), streams: session.NewStreamBudget(streamBytes)}
+	e.memory.free = giveBack
 	queues := cfg.Device.Queues()
 	e.rxBudget.init(len(queues) + 1) // and the slow lane
 	for i, q := range queues {
@@ -136,7 +138,8 @@ func (e *Engine) Attach(port underlay.Port) error {
 			l.receive(conn, e.loopStarted("rx", l))
 		})
 	}
-	e.rx.Go(func() { newReceiver(e.slow.lane, secondarySlots).run(port.SecondaryPorts(), nil) })
+	e.rx.Go(func() { e.slow.lane.ownReceiver(secondarySlots).run(port.SecondaryPorts(), nil) })
+	e.memory.note() // sockets have buffers, too
 	return nil
 }
 
@@ -155,6 +158,7 @@ func (e *Engine) Detach() error {
 	err := e.port.Close()
 	e.rx.Wait()
 	e.port = nil
+	e.memory.note()
 	if err != nil {
 		return fmt.Errorf("closing the UDP port: %w", err)
 	}

@@ -23,6 +23,7 @@ type lane struct {
 	txFlows, rxFlows flowSlot
 	// Jobs of each direction that workers may run.
 	sealJobs, openJobs *workpool.JobRing
+	receiver           *receiver // of the receive goroutine; nil before the first port
 }
 
 const (

@@ -68,12 +68,15 @@ func (o *orders) expire() {
 	}
 }
 
-// close ends the timer when the lane stops to receive.
+// close forgets the orders, and ends the timer, when the lane stops to receive.
 func (o *orders) close() {
 	s := &o.sleeping
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.timer != nil {
 		s.timer.Stop()
+		s.set = false
 	}
+	clear(o.list)
+	o.list = o.list[:0]
 }

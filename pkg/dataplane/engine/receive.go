@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
@@ -19,6 +20,8 @@ import (
 const (
 	// rxSlots is the number of elements that one receive call returns.
 	rxSlots = 64
+	// rxTrains bounds them until so many small ones wait: the memory of the others then stays untouched, and the trains in the cache.
+	rxTrains = 16
 	// maxRunMessages is the largest number of messages in a 64 KiB receive buffer: each has at least 32 bytes.
 	maxRunMessages = 65536 / wire.DataOverhead
 	// bulkThreshold is the size of a received run, in bytes, from which it is bulk: opening it is worth the help of a worker.
@@ -35,6 +38,7 @@ type receiver struct {
 	lane     *lane
 	in       []underlay.Datagrams // of the last receive call
 	buffers  []*buffer            // of in
+	slots    int                  // of in, for the next receive call
 	queue    rxQueue
 	orders   orders
 	observed *flowTable // while messages of a run are delivered and flows are observed
@@ -63,6 +67,7 @@ func newReceiver(l *lane, n int) *receiver {
 		buffers: make([]*buffer, n),
 		opened:  make([]session.Message, maxRunMessages),
 		merger:  offload.NewMerger(l.engine.cfg.Device.Features().USO),
+		slots:   min(n, rxTrains),
 	}
 	for i := range r.in {
 		r.buffers[i] = newBuffer(receiveClass, i)
@@ -72,9 +77,18 @@ func newReceiver(l *lane, n int) *receiver {
 	return r
 }
 
+// ownReceiver returns the lane's receiver, which receives n elements at a time. It outlives ports: at the end of one it is empty. A new one for
+// each port would leave its buffers to the garbage collector.
+func (l *lane) ownReceiver(n int) *receiver {
+	if l.receiver == nil {
+		l.receiver = newReceiver(l, n)
+	}
+	return l.receiver
+}
+
 // receive moves packets from the underlay to the TUN queue until conn is closed.
 func (l *lane) receive(conn underlay.Lane, yield func(bool)) {
-	r := newReceiver(l, rxSlots)
+	r := l.ownReceiver(rxSlots)
 	r.load.yield = yield
 	r.run(conn, conn.TryRecv)
 }
@@ -106,10 +120,10 @@ func (r *receiver) next(conn underlay.Receiver) (n int, err error) {
 	case r.idle() && !r.orders.waiting():
 		r.lane.stats.rx.progress.rest()
 		r.orders.sleep()
-		n, err = conn.Recv(r.in)
+		n, err = conn.Recv(r.in[:r.slots])
 		r.orders.wake()
 	case r.recv.tryRecv != nil:
-		n = r.recv.tryRecv(r.in)
+		n = r.recv.tryRecv(r.in[:r.slots])
 	}
 	if n == 0 && err == nil && r.idle() && r.orders.waiting() {
 		time.Sleep(orderPause)
@@ -130,6 +144,12 @@ func (r *receiver) handleReceived(n int) {
 		r.sizes.noteBytes(r.in[i].N, r.in[i].SegSize)
 	}
 	r.runs += n
+	switch {
+	case bytes > n*tun.BigTrain:
+		r.slots = min(len(r.in), rxTrains)
+	case n == r.slots:
+		r.slots = len(r.in)
+	}
 	if r.idle() && bytes <= quantum {
 		for i := range n {
 			r.handleElement(&element{Datagrams: r.in[i]})

@@ -31,7 +31,7 @@ func (r *receiver) offerReceive() {
 	if j.offered || j.tryRecv == nil || !r.ahead.enabled {
 		return
 	}
-	j.in, j.offered = r.in, true
+	j.in, j.offered = r.in[:r.slots], true
 	r.lane.openJobs.Offer(j)
 }
 

@@ -97,6 +97,7 @@ func newRXQueue(r *receiver, b *rxBudget) rxQueue {
 			Flows:  rxFlows, Quantum: rxFlowQuantum, Elements: rxElements, Bytes: math.MaxInt, // weighted ones: rxBudget bounds those in memory
 			Signal: r.signal,
 		}),
+		buffers:      bufferSet{memory: &r.lane.engine.memory},
 		peers:        map[*Peer]*peerFlows{},
 		seed:         maphash.MakeSeed(),
 		byteLimit:    allowance{budget: &b.bytes},

@@ -44,6 +44,7 @@ func (t *transmitter) readAndSubmit() bool {
 func (t *transmitter) spareBatch() *txBatch {
 	last := len(t.spares) - 1
 	if last < 0 {
+		t.lane.engine.memory.note()
 		return newTxBatch(txSlots)
 	}
 	b := t.spares[last] // the most recently used, perhaps still in the cache

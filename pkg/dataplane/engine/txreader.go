@@ -32,6 +32,7 @@ type trainReader struct {
 	fragments packet.Fragments
 	queue     *fqcodel.Queue[readTrain] // nil until it is needed
 	free      [][]byte                  // unused slots
+	many      bool                      // the last reads were of small packets only, and used up their slots
 	until     int64                     // the end of reading ahead
 	large     [readAheadFlows]int64     // by bucket: when its last large train was read
 }
@@ -60,7 +61,8 @@ func (r *trainReader) read(b *txBatch) (int, error) {
 	if r.waits() {
 		return r.readAhead(b, 0), nil
 	}
-	n, err := r.lane.queue.Read(b.bufs, b.sizes)
+	end := r.slots(b)
+	n, err := r.lane.queue.Read(b.bufs[:end], b.sizes[:end])
 	return r.next(b, n), err
 }
 
@@ -69,7 +71,8 @@ func (r *trainReader) readOr(b *txBatch, writable []int32) (int, error) {
 	if r.waits() {
 		return r.readAhead(b, 0), nil
 	}
-	n, err := r.lane.queue.ReadOr(b.bufs, b.sizes, writable)
+	end := r.slots(b)
+	n, err := r.lane.queue.ReadOr(b.bufs[:end], b.sizes[:end], writable)
 	return r.next(b, n), err
 }
 
@@ -78,16 +81,30 @@ func (r *trainReader) tryRead(b *txBatch) int {
 	if r.waits() {
 		return r.readAhead(b, 0)
 	}
-	return r.next(b, r.lane.queue.TryRead(b.bufs, b.sizes))
+	end := r.slots(b)
+	return r.next(b, r.lane.queue.TryRead(b.bufs[:end], b.sizes[:end]))
+}
+
+// slots returns the number of slots of b for the next read.
+func (r *trainReader) slots(b *txBatch) int {
+	if r.many {
+		return len(b.bufs)
+	}
+	return min(len(b.bufs), txTrains)
 }
 
 // next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before. If the last of them is
 // not large, the TUN queue was empty.
 func (r *trainReader) next(b *txBatch, n int) int {
 	r.hash(b, 0, n)
-	if n == 0 || b.sizes[n-1] <= tun.BigTrain {
+	if n == 0 {
+		return 0
+	}
+	if b.sizes[n-1] <= tun.BigTrain {
+		r.many = r.many || n == r.slots(b)
 		return n
 	}
+	r.many = false
 	now := r.lane.engine.cfg.Clock()
 	for i := range n {
 		r.note(b.hashes[i], b.sizes[i], now)
@@ -172,6 +189,7 @@ func (r *trainReader) slot() []byte {
 		r.free = r.free[:last]
 		return s
 	}
+	r.lane.engine.memory.note()
 	slots, _ := newSlots(1)
 	return slots[0]
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// TestPortChangesReuseBuffers attaches many ports in turn, as flaps of the interface do.
+func TestPortChangesReuseBuffers(t *testing.T) {
+	e, _ := newIdleEngine(2)
+	const cycles = 10
+	var ports [1 + cycles]underlay.Port
+	for i := range ports {
+		ports[i], _ = underlay.Pipe(2)
+	}
+	var before, after runtime.MemStats
+	for i, port := range ports {
+		if i == 1 { // the first port allocates what the others use
+			runtime.ReadMemStats(&before)
+		}
+		expect.NoError(t, e.Attach(port))
+		expect.NoError(t, e.Detach())
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / cycles; each > maxElement {
+		t.Errorf("each port allocated %d bytes, want at most one buffer of %d", each, maxElement)
+	}
+}
+
+func TestMemoryIsGivenBackWithoutGrowth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		freed := 0
+		m := &trimmer{free: func() { freed++ }}
+		for range 3 { // while memory grows, none is given back
+			m.note()
+			m.note()
+			time.Sleep(trimDelay - 1)
+			if freed != 0 {
+				t.Fatalf("gave back %d times while memory grows, want 0", freed)
+			}
+		}
+		for burst := 1; burst <= 3; burst++ {
+			time.Sleep(10 * trimDelay)
+			if freed != burst {
+				t.Fatalf("gave back %d times after %d bursts", freed, burst)
+			}
+			m.note()
+		}
+	})
+}
