@@ -22,26 +22,24 @@ import (
 // State is the state that one device hands over to the next (see Device.Leave). It holds the private and preshared keys in
 // the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice. Counters follow later (see Counters).
 type State struct {
-	PrivateKey  Secret              `json:"private_key"`
-	ListenPort  uint16              `json:"listen_port"`
-	FwMark      uint32              `json:"fwmark"`
-	Spread      config.SpreadMode   `json:"spread"`
-	SpreadPorts spread.Ports        `json:"spread_ports"`
-	Underlay    config.UnderlayMode `json:"underlay"`
-	// OuterFragments is absent for off, which older daemons can parse.
-	OuterFragments config.OuterFragments `json:"outer_fragments,omitempty"`
-	// Spray is absent for off, which older daemons can parse.
-	Spray config.Spray `json:"spray,omitempty"`
-	Peers []PeerState  `json:"peers"`
+	PrivateKey     Secret                `json:"private_key"`
+	ListenPort     uint16                `json:"listen_port"`
+	FwMark         uint32                `json:"fwmark"`
+	Spread         config.SpreadMode     `json:"spread"`
+	SpreadPorts    spread.Ports          `json:"spread_ports"`
+	Underlay       config.UnderlayMode   `json:"underlay"`
+	OuterFragments config.OuterFragments `json:"outer_fragments"`
+	Spray          config.Spray          `json:"spray"`
+	Peers          []PeerState           `json:"peers"`
 }
 
 // PeerState is the state of one peer.
 type PeerState struct {
 	PublicKey     noise.PublicKey `json:"public_key"`
-	Name          string          `json:"name,omitempty"` // absent without, which older daemons can parse
+	Name          string          `json:"name"` // empty for none
 	PresharedKey  Secret          `json:"preshared_key"`
 	Endpoint      netip.AddrPort  `json:"endpoint"`
-	EndpointName  string          `json:"endpoint_name,omitempty"` // absent without, which older daemons can parse
+	EndpointName  string          `json:"endpoint_name"` // empty for none
 	Scope         uint32          `json:"scope"`
 	Source        netip.Addr      `json:"source"`
 	Keepalive     uint16          `json:"keepalive"`
@@ -49,23 +47,23 @@ type PeerState struct {
 	LastHandshake time.Time       `json:"last_handshake"`
 	// LastAccepted is the timestamp of the last accepted initiation, and LastAcceptedAt when it was accepted, by the machine's
 	// clock (engine.BootClock). LastSent is the timestamp of the last initiation sent.
-	LastAccepted   Timestamp    `json:"greatest"`
-	LastSent       Timestamp    `json:"initiated"`
-	LastAcceptedAt int64        `json:"last_consumed"`
-	Hello          *HelloResult `json:"session"` // nil without a session
-	// PathMTU is the limit of the last search in bytes. It is absent if nothing was too large, which older daemons can parse.
-	PathMTU uint16 `json:"path_mtu,omitempty"`
+	LastAccepted   Timestamp    `json:"last_accepted"`
+	LastSent       Timestamp    `json:"last_sent"`
+	LastAcceptedAt int64        `json:"last_accepted_at"`
+	Hello          *HelloResult `json:"hello"` // nil without a session
+	// PathMTU is the limit of the last search in bytes, 0 if nothing was too large.
+	PathMTU uint16 `json:"path_mtu"`
 }
 
 // HelloResult is the result of the hello exchange in a session. The session's keys stay in the process.
 type HelloResult struct {
-	Hello     []byte     `json:"hello"`    // the peer's last hello, as wire.AppendHello writes it; empty for none
-	Ropewalk  bool       `json:"ropewalk"` // the peer accepts hellos
-	LocalAddr netip.Addr `json:"own"`      // the local address at which the last hello arrived
-	Heard     bool       `json:"heard"`    // a message came from another port than the listen port
-	Plan      []uint16   `json:"plan"`     // the source ports that the peer should use
-	// Blocked are the source ports that the path to the peer does not admit. They are absent for none, which older daemons can parse.
-	Blocked []uint16 `json:"blocked,omitempty"`
+	Hello     []byte     `json:"hello"`      // the peer's last hello, as wire.AppendHello writes it; empty for none
+	Ropewalk  bool       `json:"ropewalk"`   // the peer accepts hellos
+	LocalAddr netip.Addr `json:"local_addr"` // the local address at which the last hello arrived
+	Heard     bool       `json:"heard"`      // a message came from another port than the listen port
+	Plan      []uint16   `json:"plan"`       // the source ports that the peer should use
+	// Blocked are the source ports that the path to the peer does not admit.
+	Blocked []uint16 `json:"blocked"`
 }
 
 // Secret is a key that is encoded in the clear in a State, and nowhere else.

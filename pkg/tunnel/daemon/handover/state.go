@@ -23,7 +23,7 @@ import (
 // Version is the version of the handover format and protocol. Daemons of different versions cannot hand over to each other: the
 // predecessor keeps the tunnel. The successor opens the queues while the predecessor still reads them, so daemons of one version set the same
 // offloads.
-const Version = 4
+const Version = 1
 
 // ErrVersion is the error for another process with a different Version.
 var ErrVersion = errors.New("the other daemon has an incompatible handover version")
