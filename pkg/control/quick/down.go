@@ -138,7 +138,11 @@ func (j *job) status() (config.Status, error) {
 		return config.Status{}, fmt.Errorf("`%s' %w: it is named %s now; rename it back, or take it down", j.Name, ErrNotWireGuard, name)
 	}
 	if errors.Is(err, hostnet.ErrNoLink) {
-		return config.Status{}, fmt.Errorf("`%s' %w", j.Name, ErrNotWireGuard)
+		ns := j.movedTo()
+		if ns == 0 {
+			return config.Status{}, fmt.Errorf("`%s' %w", j.Name, ErrNotWireGuard)
+		}
+		err = j.checkMoved(ns)
 	}
 	if err != nil {
 		return config.Status{}, err

@@ -109,11 +109,15 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 		return Reload{}, err
 	}
 	saved, known := j.loadState()
-	known = known && saved.Settings != nil && !j.interfaceReplaced(saved)
+	known = known && saved.Settings != nil && !j.interfaceReplaced(saved) && j.netNS == 0
 	if known {
 		resetRemoved(&dev, saved.Settings.FileKeys)
 	}
 	device := syncDevice{configure{j.Name, j.Path, dev}, st, report}
+	if !known && j.netNS != 0 {
+		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: it was moved to network namespace %s", j.Name, j.netNS)
+		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil
+	}
 	if !known {
 		note := fmt.Sprintf("addresses, MTU, DNS and routes of %s stay as they are: reload changes them only if this version of `ropewalk up` brought the interface up", j.Name)
 		return Reload{Steps: []Step{device}, Notes: []string{note}}, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -60,6 +61,7 @@ func resetRemoved(dev *config.Device, had []string) {
 
 // deviceReport is what the control socket reports of a device besides its status. Fields are zero for other daemons than ropewalk.
 type deviceReport struct {
+	TUN            struct{ NetNS hostnet.Namespace } `json:"tun"`
 	Names          config.NameReport      `json:"names"`
 	Spread         *config.SpreadReport   `json:"spread"`
 	Path           *config.UnderlayReport `json:"path"`

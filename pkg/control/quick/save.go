@@ -37,7 +37,7 @@ func (j *job) save(ctx context.Context) error {
 	file.Interface.PrivateKey = running.PrivateKey
 	file.Interface.ListenPort = running.ListenPort
 	file.Interface.FwMark = running.FwMark
-	if err := j.hostSettings(ctx, &file.Interface); err != nil {
+	if err := j.there(func() error { return j.hostSettings(ctx, &file.Interface) }); err != nil {
 		return err
 	}
 	var b bytes.Buffer

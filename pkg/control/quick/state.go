@@ -11,13 +11,16 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // state is what a Runner saves about an interface that it brought up. Down needs it when the daemon does not answer.
 type state struct {
 	PID   int    `json:"pid"`
 	Link  int    `json:"link"`  // index of the interface
-	NetNS uint64 `json:"netns"` // inode of the network namespace
+	// NetNS is the network namespace in which Up ran.
+	NetNS hostnet.Namespace `json:"netns"`
 	Table uint32 `json:"table"` // of the default routes, 0 for none
 	DNS   bool   `json:"dns"`   // resolvconf has an entry
 	Path  string `json:"path"`  // of the file
@@ -30,7 +33,7 @@ func (j *job) statePath() string { return j.runFile(".json") }
 // saveState replaces the saved state, and sets its NetNS to the caller's.
 func (j *job) saveState(st state) error {
 	var err error
-	if st.NetNS, err = networkNamespace(); err != nil {
+	if st.NetNS, err = hostnet.CurrentNamespace(); err != nil {
 		return err
 	}
 	b, err := json.Marshal(st)
@@ -47,7 +50,7 @@ func (j *job) loadState() (state, bool) {
 	if err == nil {
 		err = json.Unmarshal(b, &st)
 	}
-	here, nsErr := networkNamespace()
+	here, nsErr := hostnet.CurrentNamespace()
 	if err != nil || nsErr != nil || st.NetNS != here {
 		return state{}, false
 	}
@@ -59,15 +62,6 @@ func (j *job) removeState() error {
 		return fmt.Errorf("removing the state of %s: %w", j.Name, err)
 	}
 	return nil
-}
-
-// networkNamespace returns the inode of the calling thread's network namespace.
-func networkNamespace() (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return 0, fmt.Errorf("identifying the network namespace: %w", err)
-	}
-	return st.Ino, nil
 }
 
 // recordSettings saves the settings.
@@ -113,7 +107,7 @@ func (j *job) updateState(change func(*state)) error {
 // StartedFrom returns the path of the file with which a Runner with this runDir has brought an interface up, in the caller's network
 // namespace. It is empty if none has.
 func StartedFrom(runDir, name string) string {
-	st, _ := (&job{&Runner{RunDir: runDir}, Interface{Name: name}}).loadState()
+	st, _ := (&job{Runner: &Runner{RunDir: runDir}, Interface: Interface{Name: name}}).loadState()
 	return st.Path
 }
 
@@ -122,7 +116,7 @@ func StartedFrom(runDir, name string) string {
 // while a Runner works on the interface.
 func RecordSuccessor(runDir, name string, from, to int) error {
 	r := &Runner{RunDir: runDir}
-	j := &job{r, Interface{Name: name}}
+	j := &job{Runner: r, Interface: Interface{Name: name}}
 	if st, ok := j.loadState(); !ok || st.PID != from {
 		return nil
 	}

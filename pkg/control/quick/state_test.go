@@ -7,7 +7,7 @@ import "testing"
 func TestSuccessorReplacesSavedProcessID(t *testing.T) {
 	dir := t.TempDir()
 	r := &Runner{RunDir: dir}
-	j := &job{r, Interface{Name: "wg0"}}
+	j := &job{Runner: r, Interface: Interface{Name: "wg0"}}
 	if err := RecordSuccessor(dir, "wg0", 7, 8); err != nil {
 		t.Errorf("an interface without saved state: %v", err)
 	}

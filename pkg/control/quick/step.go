@@ -28,6 +28,7 @@ type Step interface {
 type job struct {
 	*Runner
 	Interface
+	netNS hostnet.Namespace // of an interface that was moved there, 0 for the caller's
 }
 
 type addAddress struct {

@@ -104,8 +104,8 @@ func (h *testHost) served(name string) bool {
 	return err == nil
 }
 
-func (h *testHost) namespace() uint64 {
-	n, err := networkNamespace()
+func (h *testHost) namespace() hostnet.Namespace {
+	n, err := hostnet.CurrentNamespace()
 	expect.NoError(h.t, err)
 	return n
 }

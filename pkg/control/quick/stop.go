@@ -33,11 +33,14 @@ func (s stopDaemon) run(_ context.Context, j *job) error {
 	if p.ours {
 		link = j.presentName()
 	}
-	if _, err := hostnet.FindLink(link); err == nil {
+	switch _, err := hostnet.FindLink(link); {
+	case err == nil:
 		j.echo("ip link delete dev " + link)
 		if err := hostnet.DeleteLink(link); err != nil && !errors.Is(err, hostnet.ErrNoLink) {
 			return err
 		}
+	case p.ours && j.netNS != 0: // the daemon deletes its interface wherever that is
+		_ = unix.PidfdSendSignal(p.fd, unix.SIGTERM, nil, 0) // fails if it has ended
 	}
 	if err := p.waitExit(j.timeout()); err != nil {
 		return fmt.Errorf("stopping the daemon of %s: %w", s.link, err)

@@ -104,7 +104,7 @@ func (d *device) Queues() []Queue {
 // Features implements Device.
 func (d *device) Features() Features {
 	features := d.features
-	features.Steer = d.steering.isEnabled()
+	features.Steer, features.NetNS = d.steering.isEnabled(), d.monitor.netNS.Load()
 	return features
 }
 

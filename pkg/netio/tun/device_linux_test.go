@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun/tuntest"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
@@ -234,6 +235,9 @@ func TestFeaturesFollowConfig(t *testing.T) {
 		{tun.Config{Name: "rw0", NoUSO: true}, tun.Features{TSO: true}},
 		{tun.Config{Name: "rw1", NoTSO: true}, tun.Features{}},
 	} {
+		here, err := hostnet.CurrentNamespace()
+		expect.NoError(t, err)
+		c.want.NetNS = uint64(here)
 		if got := open(t, c.config).Features(); got != c.want {
 			t.Errorf("%+v: got %+v, want %+v", c.config, got, c.want)
 		}

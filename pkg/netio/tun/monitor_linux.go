@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netns"
@@ -39,6 +40,8 @@ type monitor struct {
 	log     *slog.Logger // nil for none
 	done    chan struct{}
 	ended   chan struct{}
+
+	netNS atomic.Uint64 // the interface's hostnet.Namespace at the last check, 0 if unknown
 
 	link *link // at start; nil if the interface is in another namespace
 }
@@ -80,6 +83,11 @@ func (m *monitor) start() {
 	var err error
 	if m.nsids, err = openNSIDSubscription(); err != nil {
 		m.nsids = nil // fall back to polling
+	}
+	if m.netNS.Load() == 0 {
+		if at, err := m.locate(); err == nil { // else it stays unknown
+			at.close()
+		}
 	}
 	go m.run()
 }
@@ -297,6 +305,10 @@ func (m *monitor) locate() (*location, error) {
 	if err != nil {
 		_ = ns.Close()
 		return nil, fmt.Errorf("querying the interface's name: %w", err)
+	}
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) == nil {
+		m.netNS.Store(st.Ino)
 	}
 	return &location{ns: ns, id: ns.UniqueId(), name: request.Name()}, nil
 }

@@ -92,4 +92,6 @@ type Features struct {
 	USO bool // UDP trains, IPv4 and IPv6, in both directions (Linux 6.2 and later)
 	// Steer is set while a steering program selects the queues; it changes with SetSteering.
 	Steer bool
+	// NetNS is the inode of the network namespace in which the interface was last seen, 0 if unknown.
+	NetNS uint64 `json:",omitempty"`
 }
