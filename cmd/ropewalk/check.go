@@ -82,12 +82,15 @@ func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 	return append(warnings, networkdWarnings(root, f)...)
 }
 
-// dnsWarnings returns a warning about DNS servers that this host cannot set: `ropewalk up` fails for them.
+// dnsWarnings returns a warning about DNS servers that this host cannot set or use.
 func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
-	if len(f.Interface.DNS) == 0 || tools.Resolvconf != "" {
-		return nil
+	if len(f.Interface.DNS) > 0 && tools.Resolvconf == "" {
+		return []string{"Warning: `ropewalk up` fails on this host: " + quick.ErrNoResolvconf.Error()}
 	}
-	return []string{"Warning: `ropewalk up` fails on this host: " + quick.ErrNoResolvconf.Error()}
+	if warning := tools.PortWarning(f.Interface.DNS); warning != "" {
+		return []string{"Warning: " + warning}
+	}
+	return nil
 }
 
 // lookupTimeout bounds the lookups of all endpoints of a file.

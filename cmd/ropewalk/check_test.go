@@ -20,7 +20,7 @@ import (
 )
 
 func TestCheckWarnsOfDNSWithoutResolvconf(t *testing.T) {
-	f := &conffile.File{Interface: conffile.Interface{DNS: []netip.Addr{netip.MustParseAddr("192.0.2.53")}}}
+	f := &conffile.File{Interface: conffile.Interface{DNS: []conffile.Nameserver{{Addr: netip.MustParseAddr("192.0.2.53")}}}}
 	if got := dnsWarnings(f, quick.Tools{}); len(got) != 1 || !strings.Contains(got[0], "resolvconf is not installed") {
 		t.Errorf("got %q, want a warning", got)
 	}

@@ -36,7 +36,7 @@ type Interface struct {
 	FwMark     *uint32
 
 	Address    []netip.Prefix // with host bits; an address without prefix length has the full length
-	DNS        []netip.Addr
+	DNS        []Nameserver
 	DNSSearch  []string
 	MTU        int    // bytes
 	Table      string // "", "auto", "off", a number or a name of /etc/iproute2/rt_tables

@@ -86,8 +86,8 @@ func formatQuick(b *bufio.Writer, i *Interface) {
 	for _, address := range i.Address {
 		fmt.Fprintf(b, "Address = %s\n", show.Prefix(address))
 	}
-	for _, addr := range i.DNS {
-		fmt.Fprintf(b, "DNS = %s\n", addr)
+	for _, server := range i.DNS {
+		fmt.Fprintf(b, "DNS = %s\n", server)
 	}
 	formatTexts(b, "DNS", i.DNSSearch)
 	if i.MTU != 0 {

@@ -33,7 +33,7 @@ func quickKeys() []key {
 		{name: "DNS", quick: true, list: addDNS, doc: doc{
 			values:       "list of addresses and domains",
 			defaultValue: "none",
-			about:        "DNS servers and search domains, set with resolvconf while the interface is up.",
+			about:        "DNS servers and search domains, set with resolvconf while the interface is up. Systemd's resolvconf also takes `address:port`.",
 		}},
 		{name: "MTU", quick: true, set: setMTU, doc: doc{
 			values:       strconv.Itoa(minMTU) + "–" + strconv.Itoa(maxMTU) + " bytes",
@@ -71,15 +71,15 @@ func addAddress(p *parser, item string) string {
 	return ""
 }
 
-// addDNS adds an address or a search domain. wg-quick takes an item of digits and dots, or with a colon, for an address. Such an item
-// must be a valid address here.
+// addDNS adds a name server or a search domain. wg-quick takes an item of digits and dots, or with a
+// colon, for a name server. Such an item must be a valid one here.
 func addDNS(p *parser, item string) string {
-	addr, err := netip.ParseAddr(item)
+	server, ok := ParseNameserver(item)
 	switch {
-	case err == nil:
-		p.file.Interface.DNS = append(p.file.Interface.DNS, addr)
+	case ok:
+		p.file.Interface.DNS = append(p.file.Interface.DNS, server)
 	case strings.Trim(item, "0123456789.") == "" || strings.Contains(item, ":"):
-		return "addresses and search domains"
+		return "addresses, with or without port, and search domains"
 	default:
 		p.file.Interface.DNSSearch = append(p.file.Interface.DNSSearch, item)
 	}

@@ -45,7 +45,7 @@ var full = "\ufeff# a comment\r\n [Interface] # here too\r\n" +
 	"privatekey = " + privateKey.Base64() + "\r\n" +
 	"ListenPort=5 1 8 2 0\n FWMARK = 0xca6c # hex\n" +
 	"Address = 10.0.0.2/24, fd00::2/64\nADDRESS = 10.9.9.9\n" +
-	"DNS = 192.0.2.53, corp.example fd00::53\nMTU = 1420\nTable = off\nSaveConfig = TRUE\n" +
+	"DNS = 192.0.2.53, corp.example [fd00::53]:5335\nMTU = 1420\nTable = off\nSaveConfig = TRUE\n" +
 	ownLines + "PreUp = echo 'a  b' = c # comment\nPostUp=one\nPostUp =  two  \nPreDown = x\nPostDown = y\nPreUp =\n" +
 	"[PEER]\nPublicKey=" + publicKey.Base64() + "\nPresharedKey = " + psk.Base64() + "\n" +
 	"AllowedIPs = 10.0.0.1/24, fd00::/64\nallowedips = 192.0.2.1\nEndpoint = vpn.example.com : 51820\nPersistentKeepalive = OFF\n" +
@@ -58,7 +58,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 			Address: []netip.Prefix{
 				netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("fd00::2/64"), netip.MustParsePrefix("10.9.9.9/32"),
 			},
-			DNS:       []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("fd00::53")},
+			DNS:       []Nameserver{{Addr: netip.MustParseAddr("192.0.2.53")}, {netip.MustParseAddr("fd00::53"), 5335}},
 			DNSSearch: []string{"corp.example"}, MTU: 1420, Table: "off", SaveConfig: true,
 			PreUp: []string{"echo 'a  b' = c"}, PostUp: []string{"one", "two"}, PreDown: []string{"x"}, PostDown: []string{"y"},
 			Spread: new(config.SpreadOff), Lanes: 4, SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
@@ -142,7 +142,7 @@ func TestParseReportsAllMistakesAtOnce(t *testing.T) {
 
 func TestInvalidQuickValuesAreReported(t *testing.T) {
 	for _, line := range []string{
-		"Address = 10.0.0.1/33", "Address = host", "DNS = 1.2.3", "DNS = fd00::x", "MTU = 67", "MTU = many", "Table = a b",
+		"Address = 10.0.0.1/33", "Address = host", "DNS = 1.2.3", "DNS = 1.2.3.4:0", "DNS = 1.2.3.4:dns", "DNS = fd00::x", "MTU = 67", "MTU = many", "Table = a b",
 		"SaveConfig = yes", "Pre Up = x",
 	} {
 		if _, err := Parse("f", strings.NewReader("[Interface]\n"+line), Quick); err == nil {
@@ -168,19 +168,19 @@ func TestSmallMTUIsAMistakeWithIPv6Addresses(t *testing.T) {
 
 func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 	for in, want := range map[string]string{
-		"Spread = sometimes":        `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
-		"Underlay = dpdk":           `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
-		"Metrics = 9820":            `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "9820"`,
-		"Metrics = ::1:9820":        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "::1:9820"`,
-		"Metrics = host:http":       `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "host:http"`,
-		"Metrics = my host:9":       `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "my host:9"`,
-		"lanes = 0":                 `wg0.conf:2: Lanes: want 1-256, got "0"`,
-		"Lanes = 257":               `wg0.conf:2: Lanes: want 1-256, got "257"`,
-		"Lanes = all":               `wg0.conf:2: Lanes: want 1-256, got "all"`,
-		"spreadports = 61000":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
-		"SpreadPorts = 80-90":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
-		"SpreadPorts = 61002-61001": `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
-		"SpreadPorts = 2000-3000\nListenPort = 2500":                    `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
+		"Spread = sometimes":                         `wg0.conf:2: Spread: want "auto", "off" or "on", got "sometimes"`,
+		"Underlay = dpdk":                            `wg0.conf:2: Underlay: want "auto", "udp" or "xdp", got "dpdk"`,
+		"Metrics = 9820":                             `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "9820"`,
+		"Metrics = ::1:9820":                         `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "::1:9820"`,
+		"Metrics = host:http":                        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "host:http"`,
+		"Metrics = my host:9":                        `wg0.conf:2: Metrics: want address:port, [IPv6 address]:port or name:port, got "my host:9"`,
+		"lanes = 0":                                  `wg0.conf:2: Lanes: want 1-256, got "0"`,
+		"Lanes = 257":                                `wg0.conf:2: Lanes: want 1-256, got "257"`,
+		"Lanes = all":                                `wg0.conf:2: Lanes: want 1-256, got "all"`,
+		"spreadports = 61000":                        `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
+		"SpreadPorts = 80-90":                        `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
+		"SpreadPorts = 61002-61001":                  `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
+		"SpreadPorts = 2000-3000\nListenPort = 2500": `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
 		"ListenPort = 2500\nSpreadPorts = 1-2\nSpreadPorts = 2000-2500": "wg0.conf:3: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got \"1-2\"\nwg0.conf:4: SpreadPorts: want a range without the ListenPort, 2500, got \"2000-2500\"",
 		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: belongs in [Interface]`,
 	} {

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 )
 
 // ErrNoResolvconf is the error for a file with DNS on a host without resolvconf.
@@ -20,7 +23,7 @@ var ErrNoResolvconf = errors.New("setting DNS servers: resolvconf is not install
 // setDNS adds a resolvconf entry. While it exists, only its servers are used (-x).
 type setDNS struct {
 	entry   string
-	servers []netip.Addr
+	servers []conffile.Nameserver
 	search  []string
 }
 
@@ -30,6 +33,9 @@ func (s setDNS) run(ctx context.Context, j *job) error {
 	if j.Tools.Resolvconf == "" {
 		return ErrNoResolvconf
 	}
+	if warning := j.Tools.PortWarning(s.servers); warning != "" {
+		j.warn("%s", warning)
+	}
 	err := j.updateState(func(st *state) { st.DNS = true })
 	if err == nil {
 		_, err = pipe(ctx, s.text(), j.Tools.Resolvconf, "-a", s.entry, "-m", "0", "-x")
@@ -38,6 +44,17 @@ func (s setDNS) run(ctx context.Context, j *job) error {
 		return errors.Join(err, s.undo().run(context.WithoutCancel(ctx), j))
 	}
 	return nil
+}
+
+// PortWarning returns a warning if a server has a port that resolvconf does not understand. Only
+// systemd's does; with others the C library ignores such a server.
+func (t Tools) PortWarning(servers []conffile.Nameserver) string {
+	i := slices.IndexFunc(servers, func(n conffile.Nameserver) bool { return n.Port != 0 })
+	path, err := filepath.EvalSymlinks(t.Resolvconf)
+	if i < 0 || err == nil && filepath.Base(path) == "resolvectl" {
+		return ""
+	}
+	return fmt.Sprintf("DNS: only systemd's resolvconf supports a port: programs ignore the name server %s", servers[i])
 }
 
 // text is in the format of resolv.conf(5).
@@ -84,7 +101,7 @@ func (r *Runner) dnsPrefix() string {
 
 // currentDNS returns the servers and search domains that resolvconf has for the interface. ok is false when they cannot
 // be read.
-func (j *job) currentDNS(ctx context.Context) (servers []netip.Addr, search []string, ok bool) {
+func (j *job) currentDNS(ctx context.Context) (servers []conffile.Nameserver, search []string, ok bool) {
 	entry := j.dnsPrefix() + j.Name
 	var text string
 	err := ErrNoResolvconf
@@ -103,14 +120,14 @@ func (j *job) currentDNS(ctx context.Context) (servers []netip.Addr, search []st
 }
 
 // parseResolv reads the lines of resolv.conf(5) that setDNS writes, and ignores others.
-func parseResolv(text string) (servers []netip.Addr, search []string) {
+func parseResolv(text string) (servers []conffile.Nameserver, search []string) {
 	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
 		switch {
 		case len(fields) == 2 && fields[0] == "nameserver":
-			if addr, err := netip.ParseAddr(fields[1]); err == nil {
-				servers = append(servers, addr)
+			if server, ok := conffile.ParseNameserver(fields[1]); ok {
+				servers = append(servers, server)
 			}
 		case len(fields) > 1 && fields[0] == "search":
 			search = append(search, fields[1:]...)

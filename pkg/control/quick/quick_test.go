@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestOpenFindsTheFileOfWgQuick(t *testing.T) {
@@ -162,13 +162,48 @@ func TestDNSPrefixComesFromDebiansInterfaceOrder(t *testing.T) {
 	}
 }
 
+func TestPortOfNameserverNeedsSystemd(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"resolvectl", "openresolv"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		link := filepath.Join(t.TempDir(), "resolvconf")
+		if err := os.Symlink(filepath.Join(dir, name), link); err != nil {
+			t.Fatal(err)
+		}
+		for server, want := range map[string]bool{"127.0.0.1": false, "127.0.0.1:5335": name != "resolvectl"} {
+			n, ok := conffile.ParseNameserver(server)
+			got := Tools{Resolvconf: link}.PortWarning([]conffile.Nameserver{n})
+			if !ok || strings.Contains(got, "127.0.0.1:5335") != want {
+				t.Errorf("%s, %s: got warning %q, want one: %v", name, server, got, want)
+			}
+		}
+	}
+}
+
+func TestPortOfNameserverReachesResolvconf(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", strings.Replace(basic, "MTU", "DNS = 127.0.0.1:5335\nMTU", 1))
+	h.up(i)
+	got, err := os.ReadFile(filepath.Join(h.dir, "dns", "wg0"))
+	if err != nil || string(got) != "nameserver 127.0.0.1:5335\n" {
+		t.Errorf("got %q, error %v", got, err)
+	}
+	expect.NoError(t, h.Save(t.Context(), i))
+	if text, err := os.ReadFile(i.Path); err != nil || !strings.Contains(string(text), "\nDNS = 127.0.0.1:5335\n") {
+		t.Errorf("saved %s, error %v, want DNS with its port", text, err)
+	}
+}
+
 func FuzzParseResolv(f *testing.F) {
 	f.Add("nameserver 10.0.0.1\nnameserver fe80::1%eth0\nsearch a.example b.example\noptions ndots:2\n")
+	f.Add("nameserver 127.0.0.1:5335\nnameserver [fe80::1%eth0]:53\n")
 	f.Add("nameserver\nnameserver x y\nsearch\n# c\n\x00")
 	f.Fuzz(func(t *testing.T, text string) {
 		servers, search := parseResolv(text)
 		again, searchAgain := parseResolv(setDNS{servers: servers, search: search}.text())
-		diff := cmp.Diff(servers, again, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }))
+		diff := cmp.Diff(servers, again, cmp.Comparer(func(a, b conffile.Nameserver) bool { return a == b }))
 		if diff != "" || !cmp.Equal(search, searchAgain) {
 			t.Errorf("%q: %v %q became %v %q", text, servers, search, again, searchAgain)
 		}

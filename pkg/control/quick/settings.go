@@ -55,8 +55,8 @@ func (r tableRoute) key() tableRoute { return tableRoute{Dst: r.Dst, Table: r.ta
 
 // dnsEntry is an entry of resolvconf.
 type dnsEntry struct {
-	Servers []netip.Addr `json:"servers"`
-	Search  []string     `json:"search"`
+	Servers []conffile.Nameserver `json:"servers"`
+	Search  []string              `json:"search"`
 }
 
 func (d *dnsEntry) equal(o dnsEntry) bool {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conffile
+
+import "net/netip"
+
+// Nameserver is a DNS server.
+type Nameserver struct {
+	Addr netip.Addr `json:"addr"`
+	Port uint16     `json:"port,omitempty"` // 0: the default; others are for systemd's resolvconf only
+}
+
+// ParseNameserver parses an address, or an address and a port as in 127.0.0.1:5335 and [::1]:5335.
+func ParseNameserver(text string) (Nameserver, bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return Nameserver{Addr: addr}, true
+	}
+	server, err := netip.ParseAddrPort(text)
+	return Nameserver{server.Addr(), server.Port()}, err == nil && server.Port() != 0
+}
+
+// String returns a text that ParseNameserver accepts.
+func (n Nameserver) String() string {
+	if n.Port == 0 {
+		return n.Addr.String()
+	}
+	return netip.AddrPortFrom(n.Addr, n.Port).String()
+}
