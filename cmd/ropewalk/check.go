@@ -25,8 +25,8 @@ func newCheckCmd() *cobra.Command {
 		Use:   "check CONFIG_FILE | INTERFACE",
 		Short: "Check a wg-quick file without changing anything",
 		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
-			"and surely not meant. It looks the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks\n" +
-			"for that of the running tunnel, and for a systemd credential.\n\n" +
+			"and surely not meant, or for which `ropewalk up` fails on this host. It looks the names of endpoints up, and changes\n" +
+			"nothing. For a file without a PrivateKey it looks for that of the running tunnel, and for a systemd credential.\n\n" +
 			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
 		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),
@@ -50,7 +50,7 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 		return codedError{code: exitFailed}
 	}
 	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(os.DirFS(root), i.File),
-		dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File, conffile.NewResolver(conffile.ResolverConfig{})))
+		obstacles(i), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File, conffile.NewResolver(conffile.ResolverConfig{})))
 	if err := cmd.Context().Err(); err != nil {
 		return err
 	}
@@ -80,6 +80,18 @@ func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 		}
 	}
 	return append(warnings, networkdWarnings(root, f)...)
+}
+
+// obstacles returns warnings about the host's network.
+func obstacles(i quick.Interface) (warnings []string) {
+	reasons, err := quick.Obstacles(i)
+	if err != nil {
+		reasons = append(reasons, err.Error())
+	}
+	for _, reason := range reasons {
+		warnings = append(warnings, "Warning: `ropewalk up` fails on this host: "+reason)
+	}
+	return warnings
 }
 
 // dnsWarnings returns a warning about DNS servers that this host cannot set or use.

@@ -52,6 +52,17 @@ func Rules(family Family) ([]Rule, error) {
 	return rules, nil
 }
 
+// LowestPriority returns the priority of the second rule of a family: those without a priority go between
+// the first, for local addresses, and the second. Without a second one it is that of the main table.
+func LowestPriority(family Family) (int, error) {
+	const mainPriority = 32766
+	rules, err := ListRules(family, nil, 0)
+	if err != nil || len(rules) < 2 {
+		return mainPriority, err
+	}
+	return rules[1].Priority, nil
+}
+
 // ListRules returns the rules of a family that match a filter, as netlink.RuleListFiltered takes it. A kernel without the family (ipv6.disable=1)
 // has none: unlike a list of routes, it refuses one of rules.
 func ListRules(family Family, filter *netlink.Rule, mask uint64) ([]netlink.Rule, error) {

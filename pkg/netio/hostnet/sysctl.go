@@ -4,8 +4,10 @@ package hostnet
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"strconv"
@@ -31,19 +33,36 @@ func Sysctl(name string) int {
 // smaller one of a router advertisement (RFC 4861, section 4.6.4). It returns 0 if it is unknown.
 func IPv6MTU(device string) int { return Sysctl("ipv6/conf/" + device + "/mtu") }
 
-// namingSysctl returns an error of the kernel for an address or a route of a link. If a sysctl disables IPv6, the kernel refuses both as if the
-// caller had no privilege, so the error names the sysctl in place of the kernel's. A link that is new has the value of "default", and writing
-// "all" writes all others (Linux's ip-sysctl documentation, disable_ipv6).
+// namingSysctl returns an error of the kernel for an address or a route of a link. If a sysctl disables
+// IPv6, the kernel refuses both as if the caller had no privilege, so the error names the sysctl.
 func namingSysctl(err error, link string, prefix netip.Prefix) error {
 	if !errors.Is(err, unix.EACCES) || !prefix.Addr().Is6() {
 		return err
 	}
-	for _, conf := range []string{"all", "default", link} {
+	return cmp.Or(disabledIPv6("all", "default", link), err)
+}
+
+// IPv6OfNewLinks returns the reason why a link that is created now has no IPv6, nil if it has.
+func IPv6OfNewLinks() error {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); errors.Is(err, fs.ErrNotExist) {
+		return errors.New("the kernel has no IPv6 (ipv6.disable=1)")
+	}
+	if Sysctl("ipv6/conf/default/disable_ipv6") == 0 {
+		return nil
+	}
+	return disabledIPv6("all", "default")
+}
+
+// disabledIPv6 returns an error that names the first sysctl that is set, nil if none is. A link that is
+// new has the value of "default", and writing "all" writes all others (Linux's ip-sysctl
+// documentation, disable_ipv6).
+func disabledIPv6(confs ...string) error {
+	for _, conf := range confs {
 		if Sysctl("ipv6/conf/"+conf+"/disable_ipv6") != 0 {
 			return fmt.Errorf("IPv6 is disabled by the sysctl net.ipv6.conf.%s.disable_ipv6", strings.ReplaceAll(conf, ".", "/")) // as sysctl(8)
 		}
 	}
-	return err
+	return nil
 }
 
 // srcValidMark makes reverse path filtering consider a packet's mark (Linux's ip-sysctl documentation,
