@@ -169,12 +169,12 @@ sim-mutants: need-go ## apply known faults, and print how many seeds the simulat
 	GO='$(GO)' test/sim/mutants/run.sh
 
 .PHONY: fuzz-smoke
-fuzz-smoke: need-go ## fuzz targets with reproducible results for $(FUZZTIME) each, from the corpora in test/fuzz/corpus
-	$(GO) run ./test/fuzz -once $(FUZZTIME) $(ARGS)
+fuzz-smoke: need-go ## fuzz targets with reproducible results for FUZZTIME=10s each, from the corpora in test/fuzz/corpus; ONLY=pkg/protocol for some
+	test/fuzz/fuzz.sh $(FUZZTIME)
 
 .PHONY: fuzz-long
-fuzz-long: need-go ## all fuzz targets in turn for HOURS=8, their corpora updated, a table (docs/reliability.md); ARGS="-only pkg/protocol -exec 'chrt -i 0'"
-	$(GO) run ./test/fuzz -hours $(or $(HOURS),0) $(ARGS)
+fuzz-long: need-go ## all fuzz targets, a minute each, again and again for HOURS=8, with new inputs kept in build/fuzz
+	test/fuzz/fuzz.sh 60s $(or $(HOURS),8)
 
 .PHONY: bench-smoke
 bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none rots
