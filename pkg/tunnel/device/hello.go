@@ -43,9 +43,43 @@ func (p *Peer) resetHello(reason error) {
 	p.stopPathMTU()
 }
 
+// followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The caller holds mu.
+func (p *Peer) followRoam(now int64) {
+	if p.path.roams.begin(now) {
+		p.renewHello(true)
+	} else {
+		p.discardHello(true)
+	}
+}
+
+// followDeferredRoam is the part of followRoam that was due later. The caller holds mu.
+func (p *Peer) followDeferredRoam(now int64) {
+	if r := &p.path.roams; r.due.Load() && r.begin(now) {
+		p.requestRoute()
+		p.queryAgain()
+	}
+}
+
 // renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
 // path from it. Then it queries the peer again, if there is a session. The caller holds mu.
 func (p *Peer) renewHello(moved bool) {
+	p.discardHello(moved)
+	if moved {
+		p.requestRoute()
+	}
+	p.queryAgain()
+}
+
+// queryAgain queries the peer after discardHello, if there is a session. The caller holds mu.
+func (p *Peer) queryAgain() {
+	if p.running && p.hello.ropewalk && p.engine.Current.Load() != nil {
+		p.queryHello(p.dev.clock())
+		p.armTimer(p.dev.clock())
+	}
+}
+
+// discardHello is renewHello without queries. The caller holds mu.
+func (p *Peer) discardHello(moved bool) {
 	p.noteChange()
 	x := &p.hello
 	x.remote.Heard = false
@@ -53,7 +87,6 @@ func (p *Peer) renewHello(moved bool) {
 		x.nat, x.localAddr = nil, netip.Addr{}
 		p.forgetPathLimits()
 		p.stopPathMTU()
-		p.requestRoute()
 		p.engine.Heard.Store(false)
 	}
 	awaits := x.state == helloAwaiting && !x.ropewalk // of a responder that may be a ropewalk: it sends the first hello
@@ -72,10 +105,6 @@ func (p *Peer) renewHello(moved bool) {
 	}
 	p.updateGathered()
 	p.updateSpread()
-	if p.running && x.ropewalk && p.engine.Current.Load() != nil {
-		p.queryHello(p.dev.clock())
-		p.armTimer(p.dev.clock())
-	}
 }
 
 // helloSessionConfirmed starts the exchange: the peer uses the session that it initiated with a signed initiation. The
@@ -197,6 +226,9 @@ func (p *Peer) announcesSpray() bool {
 // handleHello processes a received hello, nil for none. It answers if the peer requests that, or if the local hello has
 // changed since it was last sent. The caller holds mu.
 func (p *Peer) handleHello(m *pendingHello, now int64) {
+	if p.path.roams.due.Load() {
+		return
+	}
 	requested := false
 	if m != nil {
 		requested = p.receiveHello(m)

@@ -45,6 +45,9 @@ func (q *helloQueue) put(m *pendingHello) {
 
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
+	if p.path.roams.due.Load() {
+		return drop.HelloUnwanted
+	}
 	if wire.IsProbe(plain) {
 		return p.receiveProbe(plain)
 	}

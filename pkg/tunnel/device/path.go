@@ -27,6 +27,7 @@ type pathState struct {
 	name          *endpointName // nil for none
 	replaced      atomic.Pointer[replacedAddresses]
 	roamLog       rate
+	roams         roamPace
 	settles       atomic.Int64 // until then the endpoint may change without a message in the log
 }
 
@@ -90,6 +91,41 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 // the endpoint there and back; the line "tunnel to peer up" has the final one. It needs no lock.
 func (p *Peer) settling() bool {
 	return p.engine.Current.Load() == nil || p.dev.clock() < p.path.settles.Load()
+}
+
+// roamPace limits the hellos, route lookups and probes that follow when a peer roams. Two machines with one key roam with each message. It never limits
+// roaming itself.
+type roamPace struct {
+	next  int64       // when the next round may begin
+	pause int64       // after the last round
+	due   atomic.Bool // the peer has roamed since: until next, control messages are neither sent nor answered. Lanes read it
+}
+
+// The pause doubles with each round, and begins anew when the peer has not roamed for maxRoamPause.
+const (
+	roamPause    = helloPause
+	maxRoamPause = int64(time.Minute)
+)
+
+// begin reports whether a round may begin now. If not, it is due later.
+func (r *roamPace) begin(now int64) bool {
+	early := now < r.next
+	if r.due.Store(early); early {
+		return false
+	}
+	if r.pause = min(2*r.pause, maxRoamPause); r.pause == 0 || now-r.next >= maxRoamPause {
+		r.pause = roamPause
+	}
+	r.next = now + r.pause
+	return true
+}
+
+// nextTimer returns when a round is due, 0 for never.
+func (r *roamPace) nextTimer() int64 {
+	if !r.due.Load() {
+		return 0
+	}
+	return r.next
 }
 
 // swapEndpoint sets the peer's endpoint, unless the configuration has just replaced it, even if that happens while

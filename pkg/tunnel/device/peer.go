@@ -119,7 +119,7 @@ func (p *Peer) runTasks() {
 	p.runHandshakeTasks(tasks, now)
 	if tasks&taskRoamed != 0 {
 		p.updateGuard()
-		p.renewHello(true)
+		p.followRoam(now)
 	}
 	if tasks&taskHello != 0 {
 		p.handleHello(m, now)
@@ -164,6 +164,7 @@ func (p *Peer) runTimers(now int64) {
 	p.runPathLimits(now)
 	p.runPathMTU(now)
 	p.runChecks(now)
+	p.followDeferredRoam(now)
 	p.initiateDeferred(now)
 	p.retryHandshake(now)
 }
@@ -282,6 +283,7 @@ func (p *Peer) stop() {
 	p.noteChange()
 	p.dev.renewals.leave(p)
 	p.handover.restored, p.timers.retryAt = nil, 0
+	p.path.roams.due.Store(false)
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
 	p.eraseSessions()
