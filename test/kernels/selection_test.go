@@ -33,7 +33,7 @@ func hostOnlyTests() []string {
 		"TestFlowsFallEvenlyOnLanes", "TestSingleDatagramCannotBlockCoalescedData", "TestFilterSamplesWholeTrain",
 		"TestProgramMatchesGoModel", "TestProgramIsNeverTooLong",
 		"TestSetPeersMatchesOneByOne", "TestLaneChoiceMatchesGoModel", "TestFullFlowTableKeepsFlowsOnLanes",
-		"TestRateLimitIsTokenBucket", "TestLoadDecayMatchesGoModel", "TestRandomPacketsCountAtMostOnce", "TestAdjacentLanePortsUseAdjacentCPUs",
+		"TestRateLimitIsTokenBucket", "TestLoadDecayMatchesGoModel", "TestRandomPacketsCountAtMostOnce",
 		"TestPeersListsSeveralBatches", "TestFullPeerMapReturnsErrFull", "TestFullIndexMapReturnsErrFull",
 		"TestFailedAttachIsRolledBack", "TestSecondTunnelInheritsDeviceSettings", "TestUpgradeProcessesEachPacket",
 		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",

@@ -176,6 +176,9 @@ func converged(l *loop) (standing time.Duration, utilisation float64) {
 }
 
 func TestStandingQueueConvergesAtFullUtilisation(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the race detector, which has nothing to find here, takes minutes")
+	}
 	for _, tt := range []struct {
 		name           string
 		senders, train int
