@@ -32,23 +32,35 @@ func withEthtool[T any](device, operation string, f func(ethtool) (T, error)) (r
 
 // Driver returns the name of a device's driver, as `ethtool -i` does.
 func Driver(device string) (string, error) {
-	return withEthtool(device, "reading the driver", driverName)
+	d, err := ReadDriver(device)
+	return d.Name, err
 }
 
-// struct ethtool_drvinfo.
+// DriverInfo identifies a device's driver, its firmware and the device's place on its bus. Names are empty if the driver reports none.
+type DriverInfo struct{ Name, Version, Firmware, Bus string }
+
+// ReadDriver reads what `ethtool -i` shows of a device.
+func ReadDriver(device string) (DriverInfo, error) {
+	return withEthtool(device, "reading the driver", driverInfo)
+}
+
+// struct ethtool_drvinfo: strings of 32 bytes from offset 4 on.
 const (
-	drvinfoDriver = 4 // offset
+	drvinfoDriver = 4
 	drvinfoLen    = 196
 	driverLen     = 32
 )
 
-func driverName(call ethtool) (string, error) {
+func driverInfo(call ethtool) (d DriverInfo, err error) {
 	b := request(unix.ETHTOOL_GDRVINFO, drvinfoLen)
 	if err := call(b); err != nil {
-		return "", err
+		return d, err
 	}
-	name, _, _ := bytes.Cut(b[drvinfoDriver:drvinfoDriver+driverLen], []byte{0})
-	return string(bytes.Map(printable, name)), nil
+	for i, field := range []*string{&d.Name, &d.Version, &d.Firmware, &d.Bus} {
+		text, _, _ := bytes.Cut(b[drvinfoDriver+i*driverLen:][:driverLen], []byte{0})
+		*field = string(bytes.Map(printable, text))
+	}
+	return d, nil
 }
 
 // printable replaces characters that names of drivers, features and counters do not contain. Some contain spaces.

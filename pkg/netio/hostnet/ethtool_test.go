@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,4 +220,21 @@ func FuzzEthtoolAnswers(f *testing.F) {
 		_, _ = rings(call)
 		_, _ = coalescing(call)
 	})
+}
+
+func TestDriverInfoHasFirmwareAndBus(t *testing.T) {
+	call := func(b []byte) error {
+		for i, text := range []string{"ice", "6.18.0", "4.40 0x8001c967\x07", "0000:03:00.0"} {
+			copy(b[4+32*i:], text)
+		}
+		copy(b[100:], strings.Repeat("b", 40)) // not terminated, and the next field
+		return nil
+	}
+	got, err := driverInfo(call)
+	if want := (DriverInfo{"ice", "6.18.0", "4.40 0x8001c967?", strings.Repeat("b", 32)}); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if _, err := driverInfo(func([]byte) error { return unix.EOPNOTSUPP }); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Errorf("got %v, want EOPNOTSUPP", err)
+	}
 }

@@ -254,9 +254,9 @@ func receiveChannels(call ethtool) (int, error) {
 
 // driverNameOrNone returns "" if the driver does not report its name.
 func driverNameOrNone(call ethtool) (string, error) {
-	name, err := driverName(call)
+	d, err := driverInfo(call)
 	if ok, err := isSupported(err); !ok {
 		return "", err
 	}
-	return name, nil
+	return d.Name, nil
 }
