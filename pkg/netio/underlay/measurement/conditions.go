@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measurement
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
+)
+
+// Conditions are those of a measurement. It says nothing about a device once they have changed.
+type Conditions struct {
+	Driver string `json:"driver"`
+	// DriverVersion is empty if it is the kernel's.
+	DriverVersion string `json:"driver_version,omitempty"`
+	Firmware      string `json:"firmware,omitempty"`
+	Bus           string `json:"bus,omitempty"` // the device's address on its bus
+	Kernel        string `json:"kernel"`        // uname -r
+	Queues        int    `json:"queues"`        // receive queues; 1 if the driver does not report them
+}
+
+// ReadConditions reads the present conditions of a device in the network namespace of the calling thread.
+func ReadConditions(device string) (Conditions, error) {
+	d, err := hostnet.ReadDriver(device)
+	if err != nil {
+		return Conditions{}, err
+	}
+	c := Conditions{Driver: d.Name, DriverVersion: d.Version, Firmware: d.Firmware, Bus: d.Bus, Queues: 1}
+	if c.Kernel, _ = kernel.Uname(); c.DriverVersion == c.Kernel {
+		c.DriverVersion = ""
+	}
+	if q, err := hostnet.ReadChannels(device); err == nil {
+		c.Queues = max(q.RX+q.Combined, 1)
+	}
+	return c, nil
+}
+
+// changes names the conditions that differ from c in now.
+func (c *Conditions) changes(now *Conditions) string {
+	var list []string
+	for _, part := range []struct {
+		name        string
+		before, now any
+	}{
+		{"driver", c.Driver, now.Driver},
+		{"driver version", c.DriverVersion, now.DriverVersion},
+		{"firmware", c.Firmware, now.Firmware},
+		{"bus address", c.Bus, now.Bus},
+		{"kernel", c.Kernel, now.Kernel},
+		{"receive queues", c.Queues, now.Queues},
+	} {
+		if part.before != part.now {
+			list = append(list, fmt.Sprintf("%s %v is now %v", part.name, orNone(part.before), orNone(part.now)))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+func orNone(value any) any {
+	if value == "" {
+		return "none"
+	}
+	return value
+}
