@@ -3,7 +3,7 @@
 // Package netlab builds small networks out of network namespaces, for the demo, for tests and for benchmarks: hosts,
 // multi-queue cables (veth pairs) between them, cables with a delay, a rate and a queue, processes inside them, and packet
 // captures. It needs no programs such as ip, ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device
-// that it did not create.
+// that it did not create, but for those given to ConnectPorts.
 //
 // A Lab owns everything it created, and Close removes it. Sweep removes the labs of processes that were killed.
 package netlab
@@ -39,6 +39,8 @@ type Lab struct {
 
 	mu     sync.Mutex
 	hosts  []*Host
+	here   []*Host
+	ports  []port // moved into hosts
 	links  []*linkCopier
 	closed bool
 }
@@ -87,8 +89,14 @@ func (l *Lab) Close() error {
 		k.close()
 	}
 	var errs []error
+	for i := range l.ports {
+		errs = append(errs, l.ports[i].giveBack())
+	}
 	for i := len(l.hosts) - 1; i >= 0; i-- {
 		errs = append(errs, l.hosts[i].close())
+	}
+	for _, h := range l.here {
+		errs = append(errs, h.ns.Close())
 	}
 	errs = append(errs, release(l.lock))
 	if err := errors.Join(errs...); err != nil {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netlab
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Here returns the network namespace of the calling thread as a host. Closing the Lab leaves it as it is.
+func (l *Lab) Here() (*Host, error) {
+	ns, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("finding this network namespace: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := &Host{name: "this namespace", ns: ns}
+	l.here = append(l.here, h)
+	return h, nil
+}
+
+// port is a device that was moved into a host, and is moved back.
+type port struct {
+	device string
+	from   *Host
+	to     *Host
+	up     bool
+}
+
+// ConnectPorts moves two devices from the host from, which are connected with each other already, into two hosts, and brings them up with the addresses
+// of cfg. Closing the Lab moves them back, and up if they were. Devices in use are refused: the move would take their addresses and routes away.
+func (l *Lab) ConnectPorts(from, a, b *Host, devices [2]string, cfg CableConfig) (*Cable, error) {
+	for i, h := range []*Host{a, b} {
+		if err := l.borrow(from, h, devices[i]); err != nil {
+			return nil, fmt.Errorf("moving %s into %s: %w", devices[i], h.name, explain(err))
+		}
+	}
+	err := errors.Join(a.SetUp(devices[0], 0, cfg.AddrsA...), b.SetUp(devices[1], 0, cfg.AddrsB...))
+	if err == nil {
+		err = errors.Join(a.waitUntilUp(devices[0]), b.waitUntilUp(devices[1]))
+	}
+	return &Cable{DeviceA: devices[0], DeviceB: devices[1]}, err
+}
+
+func (l *Lab) borrow(from, to *Host, device string) error {
+	up, err := from.unused(device)
+	if err != nil {
+		return err
+	}
+	if err := from.Move(device, to); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ports = append(l.ports, port{device: device, from: from, to: to, up: up})
+	return nil
+}
+
+// unused returns an error if a device has addresses, besides link-local ones, or belongs to another one. Otherwise it reports whether it is up.
+func (h *Host) unused(device string) (up bool, err error) {
+	err = h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		up = link.Attrs().RawFlags&unix.IFF_UP != 0
+		if link.Attrs().MasterIndex != 0 {
+			return errors.New("it is the port of a bridge or bond")
+		}
+		addrs, err := nl.AddrList(link, netlink.FAMILY_ALL) //nolint:forbidigo // of one device, in another namespace
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); !ok || !ip.Unmap().IsLinkLocalUnicast() {
+				return fmt.Errorf("it is in use: it has the address %v", a.IPNet)
+			}
+		}
+		return nil
+	})
+	return up, err
+}
+
+// Move moves a device into another host.
+func (h *Host) Move(device string, to *Host) error {
+	ns, err := to.dup()
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return h.netlink(func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		return nl.LinkSetNsFd(link, int(ns))
+	})
+}
+
+// giveBack moves a port back.
+func (p *port) giveBack() error {
+	err := p.to.Move(p.device, p.from)
+	if err == nil && p.up {
+		err = p.from.SetUp(p.device, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("moving %s back: %w", p.device, err)
+	}
+	return nil
+}
