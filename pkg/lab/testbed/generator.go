@@ -140,7 +140,7 @@ func (l *Lab) Load(ctx context.Context, f Flow) (traffic.Result, error) {
 func (l *Lab) load(ctx context.Context, f Flow) (traffic.Result, time.Duration, error) {
 	from, to := l.ends(f)
 	f.Server = l.serverAt(to, f.IPv6)
-	res, sender, err := l.client(ctx, from.App, f.Config)
+	res, sender, err := runClient(ctx, l.cfg.Traffic, from.App, f.Config)
 	return res, sender, errors.Join(err, damage(res))
 }
 
@@ -169,9 +169,9 @@ func damage(res traffic.Result) error {
 	return fmt.Errorf("%d pieces of %s traffic arrived damaged", res.Corrupt, res.Kind)
 }
 
-// client runs `ropewalk traffic client` in a host, and also returns the CPU time that it took.
-func (l *Lab) client(ctx context.Context, h *netlab.Host, cfg traffic.Config) (traffic.Result, time.Duration, error) {
-	argv := append(slices.Clone(l.cfg.Traffic), clientArgs(cfg)...)
+// runClient runs `ropewalk traffic client` in a host, and also returns the CPU time that it took.
+func runClient(ctx context.Context, command []string, h *netlab.Host, cfg traffic.Config) (traffic.Result, time.Duration, error) {
+	argv := append(slices.Clone(command), clientArgs(cfg)...)
 	cmd := h.Command(ctx, argv...)
 	var out, diag bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diag

@@ -34,6 +34,9 @@ type Config struct {
 	Traffic []string
 	// Link, if not nil, is the path that the cable emulates. It has one queue.
 	Link *netlab.Link
+	// Ports, if not empty, are two devices of the calling thread's namespace with a cable between them. They take the place of the Lab's own cable
+	// until it is closed.
+	Ports [2]string
 	// Clients puts a host behind each side, where traffic begins and ends. The sides forward it, and have no sockets of it.
 	Clients bool
 	// Prefix begins the names of the namespaces, as netlab.New's; empty means "bench".
@@ -93,10 +96,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if l.B, err = newSide(l.net, "b", 2); err != nil {
 		return err
 	}
-	l.cable, err = l.net.Cable(l.A.Host, l.B.Host, netlab.CableConfig{
-		Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:], Link: l.cfg.Link,
-	})
-	if err != nil {
+	if err := l.connectHosts(); err != nil {
 		return err
 	}
 	l.A.CableDevice, l.B.CableDevice = l.cable.DeviceA, l.cable.DeviceB
@@ -124,6 +124,19 @@ func (l *Lab) build(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+func (l *Lab) connectHosts() (err error) {
+	c := netlab.CableConfig{Queues: l.cfg.Queues, AddrsA: l.A.Cable[:], AddrsB: l.B.Cable[:], Link: l.cfg.Link}
+	if l.cfg.Ports == [2]string{} {
+		l.cable, err = l.net.Cable(l.A.Host, l.B.Host, c)
+		return err
+	}
+	here, err := l.net.Here()
+	if err == nil {
+		l.cable, err = l.net.ConnectPorts(here, l.A.Host, l.B.Host, l.cfg.Ports, c)
+	}
+	return err
 }
 
 // tunnel starts and configures both ends. Control sockets of all namespaces lie in one directory: the netlab's tag

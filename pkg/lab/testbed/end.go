@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package testbed
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// EndConfig configures an End. Daemon, Traffic and Prefix are those of Config.
+type EndConfig struct {
+	Daemon  Daemon
+	Traffic []string
+	Prefix  string
+	// Secret is known to both ends. Their private keys follow from it.
+	Secret noise.PresharedKey
+	// Far is where the far end listens. The far end itself has an unspecified address, and listens on the port.
+	Far netip.AddrPort
+}
+
+// End is one end of a tunnel between two machines. The daemon runs in the calling thread's namespace, the traffic in a namespace of its own.
+type End struct {
+	cfg         Config
+	net         *netlab.Lab
+	here, there *Side
+}
+
+// StartEnd starts an end. The caller closes it. The near end returns when the far end answers.
+func StartEnd(ctx context.Context, c EndConfig) (*End, error) {
+	e := &End{cfg: Config{Daemon: c.Daemon, Traffic: c.Traffic, Prefix: c.Prefix}}
+	e.cfg.complete()
+	var err error
+	if e.net, err = netlab.New(e.cfg.Prefix); err != nil {
+		return nil, err
+	}
+	_ = uapi.DefaultDir.Sweep(socketGlob, socketGrace) // a socket that is left does not disturb
+	if err := e.build(ctx, &c); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting one end of a tunnel: %w", err), e.Close())
+	}
+	return e, nil
+}
+
+func (e *End) build(ctx context.Context, c *EndConfig) (err error) {
+	near, far := sideOf(1, &c.Secret, "near"), sideOf(2, &c.Secret, "far")
+	if e.here, e.there = near, far; c.Far.Addr().IsUnspecified() {
+		e.here, e.there = far, near
+	}
+	if e.here.Host, err = e.net.Here(); err != nil {
+		return err
+	}
+	if e.here.App, err = e.net.Host("traffic"); err != nil {
+		return err
+	}
+	if err := e.here.start(ctx, e.cfg.Daemon, "rb"+e.net.Tag()+"e"); err != nil {
+		return err
+	}
+	if err := e.configure(c.Far); err != nil {
+		return err
+	}
+	if e.here.server, err = startServer(ctx, e.here.App, e.cfg.Traffic); err != nil || e.here == far {
+		return err
+	}
+	return e.await(ctx)
+}
+
+// sideOf makes a side whose key follows from the secret.
+func sideOf(n byte, secret *noise.PresharedKey, role string) *Side {
+	sum := sha256.Sum256(append([]byte("ropewalk bench underlay "+role), secret[:]...))
+	return &Side{Tunnel: [2]netip.Prefix{v4(10, 77, 0, n), v6(1, n)}, key: noise.PrivateKey(sum)}
+}
+
+// configure makes the other end the only peer, and moves the interface to the traffic.
+func (e *End) configure(far netip.AddrPort) error {
+	c, err := uapi.Dial(e.here.Iface)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	p := config.Peer{PublicKey: e.there.key.Public()}
+	for _, t := range e.there.Tunnel {
+		p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: netip.PrefixFrom(t.Addr(), t.Addr().BitLen())})
+	}
+	var port uint16 // any
+	if far.Addr().IsUnspecified() {
+		port = far.Port()
+	} else {
+		p.Endpoint = &config.Endpoint{AddrPort: far}
+	}
+	err = c.Configure(config.Device{PrivateKey: &e.here.key, ListenPort: &port, ReplacePeers: true, Peers: []config.Peer{p}})
+	if err == nil {
+		err = e.here.Host.Move(e.here.Iface, e.here.App)
+	}
+	if err != nil {
+		return fmt.Errorf("configuring %s: %w", e.here.Iface, err)
+	}
+	return e.here.App.SetUp(e.here.Iface, tunnelMTU, e.here.Tunnel[:]...)
+}
+
+const (
+	requestPort = 5211 // where the far end takes requests for traffic
+	// maxRequest is the longest traffic that the far end sends on request.
+	maxRequest = time.Minute
+)
+
+// trafficRequest asks the far end to send traffic to the near one.
+type trafficRequest struct {
+	Kind          traffic.Kind
+	Streams, Size int
+	Duration      time.Duration
+	BitsPerSecond float64
+}
+
+// Serve sends traffic at the far end when the near end asks for it, until ctx is done. The requests arrive through the tunnel.
+func (e *End) Serve(ctx context.Context) error {
+	var l net.Listener
+	at := netip.AddrPortFrom(e.here.Tunnel[0].Addr(), requestPort)
+	err := e.here.App.Do(func() (err error) {
+		l, err = net.Listen("tcp", at.String())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("listening for requests: %w", err)
+	}
+	s := http.Server{Handler: http.HandlerFunc(e.handle), ReadTimeout: readyTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	defer context.AfterFunc(ctx, func() { s.Close() })()
+	go func() {
+		<-e.here.Daemon.Done()
+		s.Close()
+	}()
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving requests: %w", err)
+	}
+	return e.here.Daemon.Err()
+}
+
+// readyTimeout bounds the time in which a request arrives.
+const readyTimeout = 10 * time.Second
+
+// handle answers GET with nothing, and a trafficRequest with its result.
+func (e *End) handle(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		return
+	}
+	var q trafficRequest
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<10)).Decode(&q)
+	if err == nil && (q.Duration <= 0 || q.Duration > maxRequest) {
+		err = fmt.Errorf("traffic for %v: want more than 0 and at most %v", q.Duration, maxRequest)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	res, err := e.Load(r.Context(), Flow{Config: traffic.Config{
+		Kind: q.Kind, Streams: q.Streams, Size: q.Size, Duration: q.Duration, BitsPerSecond: q.BitsPerSecond,
+	}})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(res) // the near end notices a failure
+}
+
+// Load runs a flow and returns what arrived, as Lab.Load does. A flow that is reversed comes from the other end.
+func (e *End) Load(ctx context.Context, f Flow) (traffic.Result, error) {
+	if f.Reverse {
+		return e.request(ctx, f.Config)
+	}
+	f.Server = netip.AddrPortFrom(e.there.Tunnel[0].Addr(), serverPort)
+	res, _, err := runClient(ctx, e.cfg.Traffic, e.here.App, f.Config)
+	return res, errors.Join(e.here.Daemon.Err(), err, damage(res))
+}
+
+// SetUnderlay is Lab.SetUnderlay for this end. The other end keeps its underlay.
+func (e *End) SetUnderlay(ctx context.Context, mode config.UnderlayMode) (config.UnderlayReport, error) {
+	return e.here.setUnderlay(ctx, mode)
+}
+
+func (e *End) request(ctx context.Context, c traffic.Config) (res traffic.Result, err error) {
+	body, err := json.Marshal(trafficRequest{c.Kind, c.Streams, c.Size, c.Duration, c.BitsPerSecond})
+	if err != nil {
+		return res, err
+	}
+	err = e.call(ctx, http.MethodPost, body, &res)
+	return res, errors.Join(err, damage(res))
+}
+
+// await returns when the far end answers.
+func (e *End) await(ctx context.Context) error {
+	err := e.here.Await(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return e.call(ctx, http.MethodGet, nil, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for the far end: %w", err)
+	}
+	return nil
+}
+
+// call sends a request to the far end and decodes its answer, unless that is nil.
+func (e *End) call(ctx context.Context, method string, body []byte, answer any) error {
+	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = e.here.App.Do(func() error {
+			var d net.Dialer
+			conn, err = d.DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	to := netip.AddrPortFrom(e.there.Tunnel[0].Addr(), requestPort)
+	q, err := http.NewRequestWithContext(ctx, method, "http://"+to.String(), bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	a, err := client.Do(q)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	if a.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(a.Body, 1<<10))
+		return fmt.Errorf("the far end answered %s: %s", a.Status, bytes.TrimSpace(text))
+	}
+	if answer == nil {
+		return nil
+	}
+	return json.NewDecoder(a.Body).Decode(answer)
+}
+
+// Close stops the daemon and removes everything that the End created.
+func (e *End) Close() error {
+	var err error
+	if e.here != nil {
+		err = e.here.stop()
+	}
+	return errors.Join(err, e.net.Close())
+}
