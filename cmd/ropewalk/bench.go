@@ -69,6 +69,7 @@ func newBenchCmd() *cobra.Command {
 	f.IntSliceVar(&o.lanes, "lanes", nil, "numbers of lanes to measure (default: 1, 2, 4 ... up to the number of cores)")
 	f.StringVar(&o.json, "json", "", "write the report as JSON to a file; - writes it to standard output instead of the table")
 	f.StringVar(&o.plots, "plots", "", "write the plots as SVG files into a directory")
+	cmd.AddCommand(newBenchUnderlayCmd(), newBenchPeerCmd())
 	return cmd
 }
 
