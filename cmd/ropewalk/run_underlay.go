@@ -30,7 +30,7 @@ func (u *underlayFlags) warn(log *slog.Logger) {
 
 func (u *underlayFlags) add(cmd *cobra.Command) {
 	cmd.Flags().TextVar(&u.mode, "underlay", config.UnderlayAuto,
-		"sockets for data messages: `auto|udp|xdp`\n(xdp: AF_XDP where the device supports it; auto: AF_XDP where it supports zero-copy)")
+		"sockets for data messages: `auto|udp|xdp`\n(xdp: AF_XDP where the device supports it; auto: AF_XDP where\n`ropewalk bench underlay` found it better)")
 	cmd.Flags().StringVar(&u.device, "underlay-device", "",
 		"network device for AF_XDP (default: the device of the route to most peers)")
 	completeFlag(cmd, "underlay", "auto", "udp", "xdp")

@@ -4,11 +4,11 @@ package underlay
 
 import "github.com/ropewalk/ropewalk/pkg/protocol/config"
 
-// Guard is a Port that can drop unknown senders' packets where that is cheapest, before the kernel's network stack. It
+// Guard drops unknown senders' packets where that is cheapest, before the kernel's network stack. It
 // works on a best-effort basis: it admits packets for entries that did not fit its tables. Any goroutine may call its
 // methods. Each costs one system call at most.
 type Guard interface {
-	// AddIndex registers a receiver index, before any peer can learn it. Once the Port is guarded, data messages from a
+	// AddIndex registers a receiver index, before any peer can learn it. Data messages from a
 	// registered endpoint to an unknown index are dropped (drop.RXUnknownIndex). RemoveIndex undoes it.
 	AddIndex(index uint32)
 	RemoveIndex(index uint32)
@@ -16,6 +16,12 @@ type Guard interface {
 	// address. Peers may share an endpoint: one RemoveSource undoes one AddSource.
 	AddSource(endpoint config.Endpoint)
 	RemoveSource(endpoint config.Endpoint)
-	// SetGuarded is called when all indices are registered that peers may know. Nothing is dropped before.
-	SetGuarded()
+}
+
+// Peers is what a Switcher may ask of the peers. The caller holds no lock with which a method of the Switcher is called.
+type Peers interface {
+	// Guard registers all indices and endpoints with g, and then all changes until the next call. With nil it only ends that.
+	Guard(g Guard)
+	// Endpoints returns the endpoints of some peers, at most limit.
+	Endpoints(limit int) []config.Endpoint
 }

@@ -12,7 +12,7 @@ type UnderlayMode uint8
 
 // The modes. In each, UDP sockets carry handshakes and the messages that AF_XDP cannot.
 const (
-	UnderlayAuto UnderlayMode = iota // the faster path for the device towards the peers
+	UnderlayAuto UnderlayMode = iota // UDP sockets, unless AF_XDP was measured to be better on the device
 	UnderlayUDP                      // UDP sockets only
 	UnderlayXDP                      // AF_XDP sockets where available
 )

@@ -5,6 +5,7 @@ package autounderlay
 import (
 	"fmt"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
@@ -13,19 +14,20 @@ import (
 type facts struct {
 	device    string // the configured device, or the one that reaches most peers; empty: none
 	deviceErr error  // why there is no device
-	peers     int    // number of peers' addresses
-	reachable int    // of those, the number reached through the device
-	inUse     bool   // AF_XDP uses the device now
 	driver    string
 	mtu       int  // bytes
 	known     bool // caps is valid: the kernel reports the driver's capabilities (Linux 6.3)
 	caps      xsk.Capabilities
+	// measured is the valid measurement of the device. Otherwise measuredErr is the reason why there is none.
+	measured    measurement.Result
+	measuredErr error
 }
 
 // choice is the result of a mode, for a device.
 type choice struct {
 	xdp    bool
 	mode   xsk.Mode
+	device string
 	reason string // for people, for each choice
 }
 
@@ -48,41 +50,35 @@ func frameSize(mtu int) int {
 	return 0
 }
 
-// reachesEnoughPeers reports whether AF_XDP on the device pays off: half of the peers to begin, and a quarter to
-// continue. The hysteresis keeps single peers that come and go from changing the path each time.
-func (f *facts) reachesEnoughPeers() bool {
-	if f.inUse {
-		return 4*f.reachable >= f.peers
-	}
-	return 2*f.reachable >= f.peers
-}
-
 // choose returns the path of data messages. UDP sockets carry trains: one system call and one pass through the stack
-// for up to 64 KiB. AF_XDP carries frames. It is faster only where a frame is cheap, that is, where the device itself
-// reads and writes the frames (docs/performance.md). So auto requires zero-copy; mode xdp also permits copies.
+// for up to 64 KiB. AF_XDP carries frames. Which is faster depends on the device and its driver, so auto requires a
+// measurement of the device. Mode xdp does not.
 func choose(mode config.UnderlayMode, f *facts) choice {
+	no := func(format string, args ...any) choice {
+		return choice{device: f.device, reason: fmt.Sprintf(format, args...)}
+	}
+	yes := func(mode xsk.Mode, reason string) choice { return choice{true, mode, f.device, reason} }
 	switch {
 	case mode == config.UnderlayUDP:
-		return choice{reason: asConfigured}
+		return no(asConfigured)
 	case f.device == "":
-		return choice{reason: fmt.Sprintf("no device for AF_XDP: %v", f.deviceErr)}
+		return no("no device for AF_XDP: %v", f.deviceErr)
 	case f.driver == bonding:
-		return choice{reason: fmt.Sprintf("%s is a bond, and its slaves have the queues", f.device)}
+		return no("%s is a bond, and its slaves have the queues", f.device)
 	case f.known && !f.caps.Native:
-		return choice{reason: fmt.Sprintf("the driver of %s (%s) does not support native XDP", f.device, f.driver)}
+		return no("the driver of %s (%s) does not support native XDP", f.device, f.driver)
 	case frameSize(f.mtu) == 0:
-		return choice{reason: fmt.Sprintf("packets of %d bytes (the MTU of %s) do not fit into an AF_XDP frame", f.mtu, f.device)}
+		return no("packets of %d bytes (the MTU of %s) do not fit into an AF_XDP frame", f.mtu, f.device)
 	case mode == config.UnderlayXDP && f.known && !f.caps.ZeroCopy:
-		return choice{true, xsk.Copy, asConfigured}
+		return yes(xsk.Copy, asConfigured)
 	case mode == config.UnderlayXDP:
-		return choice{true, xsk.Auto, asConfigured}
-	case !f.known:
-		return choice{reason: fmt.Sprintf("this kernel does not report whether the driver of %s (%s) supports zero-copy", f.device, f.driver)}
-	case !f.caps.ZeroCopy:
-		return choice{reason: fmt.Sprintf("the driver of %s (%s) does not support zero-copy, and UDP sockets are faster than AF_XDP with copies",
-			f.device, f.driver)}
-	case !f.reachesEnoughPeers():
-		return choice{reason: fmt.Sprintf("%d of %d peers are not reached through %s", f.peers-f.reachable, f.peers, f.device)}
+		return yes(xsk.Auto, asConfigured)
+	case f.measuredErr != nil:
+		return no("%v", f.measuredErr)
+	case !f.measured.Better():
+		return no("%v", &f.measured)
+	case f.measured.Mode == measurement.ZeroCopy:
+		return yes(xsk.ZeroCopy, f.measured.String())
 	}
-	return choice{true, xsk.ZeroCopy, fmt.Sprintf("the driver of %s (%s) has zero-copy", f.device, f.driver)}
+	return yes(xsk.Copy, f.measured.String())
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
@@ -15,8 +16,16 @@ import (
 func TestChoiceFollowsModeAndDevice(t *testing.T) {
 	const auto, byName = config.UnderlayAuto, config.UnderlayXDP
 	nic := facts{
-		device: "eth0", driver: "ice", mtu: 1500, peers: 4, reachable: 4,
-		known: true, caps: xsk.Capabilities{Native: true, ZeroCopy: true},
+		device: "eth0", driver: "ice", mtu: 1500, known: true, caps: xsk.Capabilities{Native: true, ZeroCopy: true},
+		measuredErr: measurement.ErrNone,
+	}
+	measured := func(mode string, datagrams, trains float64) func(*facts) {
+		compare := func(x float64) measurement.Comparison {
+			return measurement.Comparison{UDP: measurement.Cost{Gbps: 1, NsPerPacket: 1}, XDP: measurement.Cost{Gbps: x, NsPerPacket: 1}}
+		}
+		return func(f *facts) {
+			f.measured, f.measuredErr = measurement.Result{Device: "eth0", Mode: mode, Datagrams: compare(datagrams), Trains: compare(trains)}, nil
+		}
 	}
 	with := func(change func(*facts)) facts {
 		f := nic
@@ -40,15 +49,11 @@ func TestChoiceFollowsModeAndDevice(t *testing.T) {
 		"configured":          {byName, nic, true, xsk.Auto, asConfigured},
 		"configured, copies":  {byName, copies, true, xsk.Copy, asConfigured},
 		"configured, unknown": {byName, with(func(f *facts) { f.known = false }), true, xsk.Auto, asConfigured},
-		"configured, few":     {byName, with(func(f *facts) { f.reachable = 0 }), true, xsk.Auto, asConfigured},
-		"auto":                {auto, nic, true, xsk.ZeroCopy, "has zero-copy"},
-		"auto, copies":        {auto, copies, false, 0, "faster than AF_XDP with copies"},
-		"auto, unknown":       {auto, with(func(f *facts) { f.known = false }), false, 0, "does not report"},
-		"auto, few":           {auto, with(func(f *facts) { f.reachable = 1 }), false, 0, "3 of 4 peers"},
-		"auto, half":          {auto, with(func(f *facts) { f.reachable = 2 }), true, xsk.ZeroCopy, "zero-copy"},
-		"auto, less than was": {auto, with(func(f *facts) { f.reachable, f.inUse = 1, true }), true, xsk.ZeroCopy, "zero-copy"},
-		"auto, too few now":   {auto, with(func(f *facts) { f.reachable, f.inUse = 0, true }), false, 0, "4 of 4 peers"},
-		"auto, device, alone": {auto, with(func(f *facts) { f.reachable, f.peers = 0, 0 }), true, xsk.ZeroCopy, "zero-copy"},
+		"auto, not measured":  {auto, nic, false, 0, measurement.ErrNone.Error()},
+		"auto, better":        {auto, with(measured(measurement.ZeroCopy, 1.2, 1.1)), true, xsk.ZeroCopy, "measured on eth0 (zerocopy)"},
+		"auto, copies better": {auto, with(measured(measurement.Copy, 1.2, 1.1)), true, xsk.Copy, "measured on eth0 (copy)"},
+		"auto, worse trains":  {auto, with(measured(measurement.ZeroCopy, 1.2, 0.9)), false, 0, "for trains 0.90 times the throughput"},
+		"auto, no more XDP":   {auto, with(func(f *facts) { measured(measurement.Copy, 2, 2)(f); f.caps = xsk.Capabilities{} }), false, 0, "native XDP"},
 	} {
 		got := choose(test.mode, &test.facts)
 		if got.xdp != test.xdp || got.mode != test.how || !strings.Contains(got.reason, test.reason) {
@@ -69,7 +74,7 @@ func TestFrameSizeFollowsMTU(t *testing.T) {
 }
 
 func TestDeviceChangesOnlyForTwiceAsManyPeers(t *testing.T) {
-	links := []hostnet.Link{{Name: "a", Index: 3}, {Name: "b", Index: 2}, {Name: "c", Index: 1}}
+	a, b, c := hostnet.Link{Name: "a", Index: 3}, hostnet.Link{Name: "b", Index: 2}, hostnet.Link{Name: "c", Index: 1}
 	for _, test := range []struct {
 		a, b int
 		now  string
@@ -85,7 +90,7 @@ func TestDeviceChangesOnlyForTwiceAsManyPeers(t *testing.T) {
 		{1, 0, "b", "a"},
 		{1, 2, "gone", "b"},
 	} {
-		if got := busiestLink(links, map[int]int{3: test.a, 2: test.b}, test.now); got.Name != test.want {
+		if got := busiestLink(map[hostnet.Link]int{a: test.a, b: test.b, c: 0}, test.now); got.Name != test.want {
 			t.Errorf("%d and %d peers, %q in use: got %s, want %s", test.a, test.b, test.now, got.Name, test.want)
 		}
 	}

@@ -26,43 +26,44 @@ func (s *testNet) gather(q query) (f facts) {
 	return f
 }
 
+// at is the endpoint of a peer at an address.
+func at(addr string) config.Endpoint {
+	return config.Endpoint{AddrPort: netip.AddrPortFrom(netip.MustParseAddr(addr), 51820)}
+}
+
 func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 	s := newLab(t)
 	first := s.cable(hereAt, farAt)
 	second := s.cable(netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("198.51.100.2/24"))
-	a := func(list ...string) (addrs []peerAddr) {
+	a := func(list ...string) (peers []config.Endpoint) {
 		for _, one := range list {
-			addrs = append(addrs, peerAddr{netip.MustParseAddr(one), 0})
+			peers = append(peers, at(one))
 		}
-		return addrs
+		return peers
 	}
 	for name, test := range map[string]struct {
 		q      query
 		device string
-		here   int
 		err    error
 	}{
-		"one":                {query{peers: a("192.0.2.2")}, first, 1, nil},
-		"most":               {query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3")}, second, 2, nil},
-		"some unreachable":   {query{peers: a("192.0.2.2", "203.0.113.1", "2001:db8::1")}, first, 1, nil},
-		"configured":         {query{device: first, peers: a("198.51.100.2", "192.0.2.2")}, first, 1, nil},
-		"configured, unused": {query{device: first}, first, 0, nil},
-		"none":               {query{}, "", 0, errNoPeers},
-		"no route":           {query{peers: a("203.0.113.1")}, "", 0, errNoRoutes},
-		"missing":            {query{device: "missing", peers: a("192.0.2.2")}, "", 0, hostnet.ErrNoLink},
-		"itself":             {query{peers: a("192.0.2.1")}, "", 0, errNoRoutes},
-		"itself and one":     {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, 1, nil},
+		"one":                {query{peers: a("192.0.2.2")}, first, nil},
+		"most":               {query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3")}, second, nil},
+		"some unreachable":   {query{peers: a("192.0.2.2", "203.0.113.1", "2001:db8::1")}, first, nil},
+		"configured":         {query{device: first, peers: a("198.51.100.2", "192.0.2.2")}, first, nil},
+		"configured, unused": {query{device: first}, first, nil},
+		"none":               {query{}, "", errNoPeers},
+		"no route":           {query{peers: a("203.0.113.1")}, "", errNoRoutes},
+		"missing":            {query{device: "missing", peers: a("192.0.2.2")}, "", hostnet.ErrNoLink},
+		"itself":             {query{peers: a("192.0.2.1")}, "", errNoRoutes},
+		"itself and one":     {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, nil},
 	} {
 		f := s.gather(test.q)
-		if f.device != test.device || f.reachable != test.here || f.peers != len(test.q.peers) || !errors.Is(f.deviceErr, test.err) {
-			t.Errorf("%s: got %+v, want device %v, reachable %v, peers %v, deviceErr %v", name, f, test.device, test.here, len(test.q.peers), test.err)
+		if f.device != test.device || !errors.Is(f.deviceErr, test.err) {
+			t.Errorf("%s: got %+v, want device %v, deviceErr %v", name, f, test.device, test.err)
 		}
 		if f.device != "" && (f.driver != "veth" || f.mtu != 1500 || f.known && !f.caps.Native || f.caps.ZeroCopy) {
 			t.Errorf("%s: of the device: %+v", name, f)
 		}
-	}
-	if f := s.gather(query{peers: a("192.0.2.2", "198.51.100.2", "198.51.100.3"), currentDevice: second}); !f.inUse {
-		t.Errorf("the device in use is not recognized: got %+v, want inUse true", f)
 	}
 }
 
@@ -70,12 +71,9 @@ func TestLinkLocalPeerSelectsDeviceOfItsScope(t *testing.T) {
 	here, scopes := netlabtest.LinkLocal(t, "auto")
 	s := &testNet{T: t, here: here}
 	for device, scope := range scopes {
-		reg := newPeerRegistry(func() {})
-		reg.AddSource(config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope})
-		reg.SetGuarded()
-		_, _, peers := reg.state(1)
-		if f := s.gather(query{peers: peers}); f.device != device || f.reachable != 1 {
-			t.Errorf("got %+v, want device %v, reachable 1", f, device)
+		peer := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope}
+		if f := s.gather(query{peers: []config.Endpoint{peer}}); f.device != device {
+			t.Errorf("got %+v, want device %v", f, device)
 		}
 	}
 }
@@ -95,8 +93,8 @@ func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	}
 	expect.NoError(t, unable)
 	expect.NoError(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
-	if f := s.gather(query{peers: []peerAddr{{netip.MustParseAddr("198.51.100.2"), 0}}}); f.device != dev || f.reachable != 1 {
-		t.Errorf("got %+v, want device %v, reachable 1", f, dev)
+	if f := s.gather(query{peers: []config.Endpoint{at("198.51.100.2")}}); f.device != dev {
+		t.Errorf("got %+v, want device %v", f, dev)
 	}
 	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
 		t.Errorf("a configured VLAN device: %+v", f)
@@ -114,7 +112,7 @@ func TestRouteLookupUsesMark(t *testing.T) {
 		rule.Mark, rule.Table = 5, 77
 		return errors.Join(netlink.RouteAdd(r), netlink.RuleAdd(rule))
 	})
-	if f := s.gather(query{peers: []peerAddr{{farAt.Addr(), 0}}, mark: 5}); f.device != second {
+	if f := s.gather(query{peers: []config.Endpoint{farEndpoint}, mark: 5}); f.device != second {
 		t.Errorf("got %+v, want device %v", f, second)
 	}
 }

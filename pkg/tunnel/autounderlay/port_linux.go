@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
@@ -28,6 +29,8 @@ type Config struct {
 	// Device is the network device whose queues AF_XDP uses. If it is empty, the Port chooses the device that reaches
 	// most peers.
 	Device string
+	// Measurements is the directory of the measurements by which auto chooses (package measurement).
+	Measurements string
 	// Mark is the SO_MARK of the UDP port.
 	Mark uint32
 	// BusyPoll makes lanes keep their CPU while traffic flows (package busypoll).
@@ -38,31 +41,34 @@ type Config struct {
 // Port is an xdp.Port that chooses its device and mode. Any goroutine may call its methods.
 type Port struct {
 	*xdp.Port
-	*peerRegistry
-	log    *slog.Logger
-	device string
-	port   uint16
-	lanes  int
+	config Config
 
-	counters programCounters // sums over the current program and all earlier ones
+	counters    programCounters // sums over the current program and all earlier ones
+	searching   atomic.Bool     // no peer has led to a device, so another one may
+	manyIndices atomic.Bool     // there were more indices than a program checks
+	bound       bound           // belongs to the goroutine that chooses
 
-	mu           sync.Mutex // guards the fields below
-	mode         config.UnderlayMode
-	mark         uint32
-	choice       choice
-	everXDP      bool        // AF_XDP was chosen at least once
-	chosenDevice string      // device of the choice
-	wanted       xdp.Binding // the wanted binding, without its program
-	checkIndices bool        // the program checks receiver indices
-	loadFailure  loadFailure // of the wanted binding's program
-	binding      xdp.Binding // wanted with its program, or the zero Binding
-	program      *program
+	mu       sync.Mutex // guards the fields below; nothing else is called with it
+	settings settings
+	choice   choice
+	everXDP  bool     // AF_XDP was chosen at least once
+	program  *program // of the choice
 }
 
-// loadFailure is the reason why there is no program, and the time of the next attempt.
-type loadFailure struct {
-	err     error
-	retryAt time.Time
+// settings are what others set.
+type settings struct {
+	mode  config.UnderlayMode
+	mark  uint32
+	peers underlay.Peers // nil until the device has restored all sessions
+}
+
+// bound is the effect of the last choice.
+type bound struct {
+	wanted       xdp.Binding // without its program
+	checkIndices bool        // the program checks receiver indices
+	program      *program    // nil for none
+	failure      error       // why the wanted program is missing
+	retryAt      time.Time   // when another attempt to load it may begin
 }
 
 // loadRetry is the time until a program that failed to load may be loaded again, at the next choice.
@@ -71,15 +77,13 @@ const loadRetry = time.Minute
 var (
 	_ underlay.Port     = (*Port)(nil)
 	_ underlay.Selector = (*Port)(nil)
-	_ underlay.Guard    = (*Port)(nil)
 	_ underlay.Switcher = (*Port)(nil)
 )
 
-// Open returns a port that uses UDP until it is guarded (underlay.Guard), and the chosen path from then on. It belongs
+// Open returns a port that uses UDP until SetPeers, and the chosen path from then on. It belongs
 // to the calling thread's network namespace. Errors are those of xdp.Open; after them the caller still owns Config.UDP.
 func Open(c Config) (*Port, error) {
-	p := &Port{log: c.Log, device: c.Device, port: c.UDP.LocalPort(), lanes: c.UDP.Lanes(), mode: c.Mode, mark: c.Mark}
-	p.peerRegistry = newPeerRegistry(p.reconsider)
+	p := &Port{config: c, settings: settings{mode: c.Mode, mark: c.Mark}}
 	x, err := xdp.Open(xdp.Config{
 		UDP: c.UDP, Choose: p.choose, Changed: p.onLanesChanged, MayWait: mayWait, Mark: c.Mark, BusyPoll: c.BusyPoll,
 	})
@@ -96,19 +100,25 @@ func mayWait(datagram []byte) bool {
 	return kind != wire.TypeData || reason != drop.None
 }
 
-// reconsider requests a new choice soon.
-func (p *Port) reconsider() {
-	if p.Port != nil {
-		p.Reconsider()
-	}
+// set changes the settings, and requests a new choice soon.
+func (p *Port) set(change func(*settings)) {
+	p.mu.Lock()
+	change(&p.settings)
+	p.mu.Unlock()
+	p.Reconsider()
 }
 
 // SetMode implements underlay.Switcher.
-func (p *Port) SetMode(mode config.UnderlayMode) {
-	p.mu.Lock()
-	p.mode = mode
-	p.mu.Unlock()
-	p.reconsider()
+func (p *Port) SetMode(mode config.UnderlayMode) { p.set(func(s *settings) { s.mode = mode }) }
+
+// SetPeers implements underlay.Switcher.
+func (p *Port) SetPeers(peers underlay.Peers) { p.set(func(s *settings) { s.peers = peers }) }
+
+// EndpointAdded implements underlay.Switcher.
+func (p *Port) EndpointAdded(config.Endpoint) {
+	if p.searching.Load() {
+		p.Reconsider()
+	}
 }
 
 // SetMark implements underlay.Port.
@@ -116,100 +126,114 @@ func (p *Port) SetMark(mark uint32) error {
 	if err := p.Port.SetMark(mark); err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.mark = mark
-	p.mu.Unlock()
-	p.reconsider()
+	p.set(func(s *settings) { s.mark = mark })
 	return nil
 }
 
 // choose implements xdp.Config.Choose.
 func (p *Port) choose() xdp.Binding {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, f, check := p.decide()
-	next := xdp.Binding{Final: f.device == "" && f.deviceErr == nil}
-	if now.xdp {
-		next = xdp.Binding{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
+	s, before := p.settings, p.choice
+	p.mu.Unlock()
+	now, next := p.decide(&s)
+	if err := p.bind(&next, s.peers); err != nil {
+		now.xdp, now.reason = false, err.Error()
 	}
-	if next != p.wanted || check != p.checkIndices {
-		p.setClassifier(nil) // the xdp.Port closes the former program
-		p.wanted, p.checkIndices, p.loadFailure = next, check, loadFailure{}
-		p.binding, p.program = next, nil
+	p.mu.Lock()
+	p.choice, p.program, p.everXDP = now, p.bound.program, p.everXDP || now.xdp
+	p.mu.Unlock()
+	if now != before {
+		p.logChoice(&now, s.mode)
 	}
-	if now.xdp && p.program == nil {
-		now = p.openProgram(now)
-	}
-	p.everXDP = p.everXDP || now.xdp
-	if now != p.choice || f.device != p.chosenDevice {
-		p.choice, p.chosenDevice = now, f.device
-		p.logChoice()
-	}
-	return p.binding
-}
-
-// openProgram loads the program of the wanted binding. If this fails, the choice falls back to UDP. The caller holds
-// mu.
-func (p *Port) openProgram(now choice) choice {
-	if r := &p.loadFailure; r.err == nil || !time.Now().Before(r.retryAt) {
-		program, err := load(&programs.ClassifyOptions{
-			ListenPort: p.port, MaxFrame: xdp.MaxFrame(p.wanted.FrameSize), CheckIndices: p.checkIndices,
-		}, &p.counters)
-		if err == nil {
-			p.setClassifier(program)
-			p.program, p.binding = program, p.wanted
-			p.binding.Program = program
-			return now
-		}
-		p.loadFailure = loadFailure{err, time.Now().Add(loadRetry)}
-	}
-	p.binding = xdp.Binding{}
-	return choice{reason: p.loadFailure.err.Error()}
+	return next
 }
 
 // notYet is the reason for UDP in a new port.
 const notYet = "the port was opened just now"
 
-// decide makes the choice. The caller holds mu.
-func (p *Port) decide() (now choice, f facts, check bool) {
-	most := maxLookups
-	if p.mode == config.UnderlayUDP {
-		most = 0
-	}
-	ready, check, peers := p.state(most)
+// decide makes the choice, and returns the binding for it without its program.
+func (p *Port) decide(s *settings) (choice, xdp.Binding) {
+	p.searching.Store(false)
+	q := query{device: p.config.Device, currentDevice: p.bound.wanted.Device, mark: s.mark}
 	switch {
-	case most == 0:
-		return choice{reason: asConfigured}, f, check
-	case !ready:
-		return choice{reason: notYet}, f, check
+	case s.mode == config.UnderlayUDP:
+		return choice{reason: asConfigured}, xdp.Binding{Final: true}
+	case s.peers == nil:
+		return choice{reason: notYet}, xdp.Binding{Final: true}
+	case s.mode == config.UnderlayAuto:
+		q.measurements = p.config.Measurements
 	}
-	f = gatherFacts(&query{device: p.device, currentDevice: p.binding.Device, peers: peers, mark: p.mark})
-	return choose(p.mode, &f), f, check
+	p.searching.Store(q.device == "") // before the peers are read, so that none is missed
+	q.peers = s.peers.Endpoints(maxLookups)
+	f := gatherFacts(&q)
+	p.searching.Store(f.device == "" && q.device == "")
+	now := choose(s.mode, &f)
+	if !now.xdp {
+		return now, xdp.Binding{}
+	}
+	return now, xdp.Binding{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
+}
+
+// bind adds the program to a binding with a device: the present one, or a new one if the binding has changed. If that fails, the
+// binding becomes the zero Binding.
+func (p *Port) bind(next *xdp.Binding, peers underlay.Peers) error {
+	b, check := &p.bound, !p.manyIndices.Load()
+	if *next != b.wanted || check != b.checkIndices {
+		if b.program != nil {
+			peers.Guard(nil) // the xdp.Port closes the former program
+		}
+		*b = bound{wanted: *next, checkIndices: check}
+	}
+	if next.Device == "" {
+		return nil
+	}
+	if b.program == nil && (b.failure == nil || !time.Now().Before(b.retryAt)) {
+		b.program, b.failure = load(&programs.ClassifyOptions{
+			ListenPort: p.config.UDP.LocalPort(), MaxFrame: xdp.MaxFrame(next.FrameSize), CheckIndices: check,
+		}, p.onManyIndices, &p.counters)
+		b.retryAt = time.Now().Add(loadRetry)
+		if b.failure == nil {
+			peers.Guard(b.program)
+		}
+	}
+	if b.program == nil {
+		*next = xdp.Binding{}
+		return b.failure
+	}
+	next.Program = b.program
+	return nil
+}
+
+// onManyIndices requests a program that does not check indices.
+func (p *Port) onManyIndices() {
+	if !p.manyIndices.Swap(true) {
+		p.Reconsider()
+	}
 }
 
 // onLanesChanged implements xdp.Config.Changed. It logs the effect of the choice.
 func (p *Port) onLanesChanged(ready int, why error) {
-	p.mu.Lock()
-	device := p.binding.Device
-	p.mu.Unlock()
+	device, lanes := p.bound.wanted.Device, p.config.UDP.Lanes()
 	switch {
 	case ready == 0:
-		p.log.Warn("AF_XDP unavailable, using UDP sockets until a retry succeeds", "device", device, "reason", why)
+		p.config.Log.Warn("AF_XDP unavailable, using UDP sockets until a retry succeeds", "device", device, "reason", why)
 	case why != nil:
-		p.log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds", "device", device, "xdp_lanes", ready, "lanes", p.lanes, "reason", why)
+		p.config.Log.Warn("AF_XDP opened for some lanes only, the others use UDP sockets until a retry succeeds", "device", device, "xdp_lanes", ready, "lanes", lanes, "reason", why)
 	default:
-		p.log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
+		p.config.Log.Info("data messages use AF_XDP", "device", device, "lanes", ready)
 	}
 }
 
-// logChoice logs the choice. The caller holds mu.
-func (p *Port) logChoice() {
+// logChoice logs the choice that was made for a mode.
+func (p *Port) logChoice(c *choice, mode config.UnderlayMode) {
 	path, level := config.UnderlayUDP, slog.LevelDebug
 	switch {
-	case p.choice.xdp:
+	case c.xdp:
 		path, level = config.UnderlayXDP, slog.LevelInfo
-	case p.mode == config.UnderlayXDP && (p.chosenDevice != "" || p.device != "" && p.choice.reason != notYet):
+	case mode == config.UnderlayXDP && (c.device != "" || p.config.Device != "" && c.reason != notYet):
 		level = slog.LevelWarn
+	case mode == config.UnderlayAuto && c.device != "":
+		level = slog.LevelInfo
 	}
-	p.log.Log(context.Background(), level, "underlay path selected", "path", path, "device", p.chosenDevice, "reason", p.choice.reason)
+	p.config.Log.Log(context.Background(), level, "underlay path selected", "path", path, "device", c.device, "reason", c.reason)
 }

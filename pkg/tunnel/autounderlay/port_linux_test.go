@@ -17,6 +17,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -44,6 +46,14 @@ func (s *testNet) listeners() (n int) {
 	return n
 }
 
+// someLanes is a port of which only the number of lanes matters.
+type someLanes struct {
+	underlay.Port
+	n int
+}
+
+func (l someLanes) Lanes() int { return l.n }
+
 func TestLaneChangeLogMatchesReadyLanes(t *testing.T) {
 	why := errors.New("lane 3: no queue")
 	for _, c := range []struct {
@@ -56,7 +66,10 @@ func TestLaneChangeLogMatchesReadyLanes(t *testing.T) {
 		{0, why, `level=WARN msg="AF_XDP unavailable, using UDP sockets until a retry succeeds" device=eth0 reason="lane 3: no queue"`},
 	} {
 		var log bytes.Buffer
-		p := &Port{log: slog.New(slog.NewTextHandler(&log, nil)), lanes: 4, binding: xdp.Binding{Device: "eth0"}}
+		p := &Port{
+			config: Config{UDP: someLanes{n: 4}, Log: slog.New(slog.NewTextHandler(&log, nil))},
+			bound:  bound{wanted: xdp.Binding{Device: "eth0"}},
+		}
 		p.onLanesChanged(c.ready, c.why)
 		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
 			t.Errorf("%d lanes ready: got log %q, want %q", c.ready, got, c.want)
@@ -76,7 +89,7 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 		t.Errorf("before the guard: got program %d, want 0", s.attached(s.dev))
 	}
 	s.await("the end of the subscription of the last choice", func() bool { return s.listeners() == 0 })
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	r := s.awaitPath(byXDP)
 	if r.Mode != byXDP || r.Device != s.dev || r.How != "copy" || r.Lanes != 1 || r.Reason != asConfigured || len(r.XDP) != 1 || r.XDP[0].Error != "" {
 		t.Errorf("after SetGuarded: got %+v, want AF_XDP in copy mode on one lane", r)
@@ -106,8 +119,8 @@ func TestXDPIsUsedOnceGuarded(t *testing.T) {
 	if r := s.port.Report(); r.Path != byUDP || r.Lanes != 0 || r.Drops[drop.RXUnknownIndex.String()] == 0 {
 		t.Errorf("closed: %+v", r)
 	}
-	s.port.AddIndex(5) // by callers that do not know of the Close yet
-	s.port.RemoveSource(farEndpoint)
+	s.peers.AddIndex(5) // by callers that do not know of the Close yet
+	s.peers.RemoveSource(farEndpoint)
 	s.port.SetMode(byUDP)
 }
 
@@ -130,7 +143,8 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 		t.Errorf("counters decreased from %+v to %+v", before, r)
 	}
 	s.awaitMessage("a message through UDP")
-	s.port.AddSource(hereEndpoint) // triggers a new choice
+	s.peers.AddSource(hereEndpoint)
+	s.port.EndpointAdded(farEndpoint)
 	s.port.SetMode(byUDP)
 	s.await("release after the new choice", released)
 	s.port.SetMode(byXDP)
@@ -141,9 +155,62 @@ func TestModeUDPReleasesProgramAndSubscriptions(t *testing.T) {
 	s.port.SetMode(config.UnderlayAuto)
 	r = s.awaitPath(byUDP)
 	s.await("the program is off", func() bool { return s.attached(s.dev) == 0 })
-	if r = s.port.Report(); r.Mode != config.UnderlayAuto || r.Device != s.dev || r.Reason == asConfigured {
-		t.Errorf("auto: got %+v, want Mode %v, Device %v, Reason other than %v", r, config.UnderlayAuto, s.dev, asConfigured)
+	if r = s.port.Report(); r.Mode != config.UnderlayAuto || r.Device != s.dev || !strings.Contains(r.Reason, measurement.ErrNone.Error()) {
+		t.Errorf("auto: got %+v, want Mode %v, Device %v, Reason %v", r, config.UnderlayAuto, s.dev, measurement.ErrNone)
 	}
+}
+
+// save saves a measurement of the device, in which AF_XDP carries that many times of what UDP sockets carry.
+func (s *testNet) save(factor float64) {
+	s.Helper()
+	c := measurement.Comparison{UDP: measurement.Cost{Gbps: 1, NsPerPacket: 1}, XDP: measurement.Cost{Gbps: factor, NsPerPacket: 1 / factor}}
+	r := measurement.Result{Device: s.dev, Mode: measurement.Copy, Datagrams: c, Trains: c}
+	expect.NoError(s, s.here.Do(func() (err error) {
+		r.Conditions, err = measurement.ReadConditions(s.dev)
+		return err
+	}))
+	expect.NoError(s, measurement.Save(s.dir, &r))
+}
+
+func TestAutoFollowsMeasurementOfDevice(t *testing.T) {
+	requireXDP(t)
+	s := newTestNet(t)
+	log := &logRecorder{Handler: slog.DiscardHandler}
+	s.open(config.UnderlayAuto, "", log)
+	s.port.SetPeers(s.peers)
+	is := func(path config.UnderlayMode, reason string) func() bool {
+		return func() bool {
+			r := s.port.Report()
+			return r.Path == path && r.Device == s.dev && strings.Contains(r.Reason, reason)
+		}
+	}
+	s.await("UDP without a measurement", is(byUDP, measurement.ErrNone.Error()))
+	s.await("the log line", func() bool { return log.has("INFO", "udp", measurement.ErrNone.Error()) })
+	for _, step := range []struct {
+		factor float64
+		path   config.UnderlayMode
+	}{{1.5, byXDP}, {0.9, byUDP}, {2, byXDP}} {
+		s.save(step.factor)
+		s.port.SetMode(config.UnderlayAuto) // a new choice
+		s.await("the path that was better", is(step.path, "measured on "+s.dev))
+	}
+	s.awaitMessage("a message through AF_XDP")
+	expect.NoError(t, os.WriteFile(measurement.Path(s.dir, s.dev), []byte("{}"), 0o644))
+	s.port.SetMode(config.UnderlayAuto)
+	s.await("UDP with an unreadable measurement", is(byUDP, "reading the measurement of "+s.dev))
+}
+
+func TestFirstEndpointLeadsToDevice(t *testing.T) {
+	requireXDP(t)
+	s := newTestNet(t)
+	s.open(byXDP, "", slog.DiscardHandler)
+	s.peers.RemoveSource(farEndpoint)
+	s.port.SetPeers(s.peers)
+	s.await("the reason", func() bool { return strings.Contains(s.port.Report().Reason, errNoPeers.Error()) })
+	s.peers.AddSource(farEndpoint)
+	s.port.EndpointAdded(farEndpoint)
+	s.awaitPath(byXDP)
+	s.awaitMessage("a message through AF_XDP")
 }
 
 // TestModeChangesUnderTraffic sends in both directions. Each batch arrives before the next is sent, unless the mode
@@ -153,7 +220,7 @@ func TestModeChangesUnderTraffic(t *testing.T) {
 	const batches, batch, changes = 20, 16, 8
 	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	out := s.recordReceived()
 	in := &numbers{seen: map[uint32]bool{}}
 	go func() {
@@ -206,7 +273,7 @@ func TestModeChangesLeakNoResources(t *testing.T) {
 	requireXDP(t)
 	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	open := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		expect.NoError(t, err)
@@ -287,7 +354,7 @@ func TestForeignXDPProgramIsKeptAndReported(t *testing.T) {
 	stranger := s.attached(s.dev)
 	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byXDP, "", log)
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	s.await("the reason", func() bool {
 		r := s.port.Report()
 		return r.Path == byUDP && r.Device == s.dev && strings.Contains(r.Reason, "stranger") && r.Lanes == 0
@@ -307,8 +374,7 @@ func TestSecondPortCannotUseSameDevice(t *testing.T) {
 	s := newXDPTestNet(t)
 	first := s.attached(s.dev)
 	second := s.another(byXDP, "", slog.DiscardHandler)
-	second.AddSource(farEndpoint)
-	second.SetGuarded()
+	second.SetPeers(newPeers(farEndpoint))
 	s.await("the reason", func() bool {
 		r := second.Report()
 		return r.Path == byUDP && strings.Contains(r.Reason, "classify") && strings.Contains(r.Reason, "already attached")
@@ -378,7 +444,7 @@ func TestConfiguredDeviceIsAwaited(t *testing.T) {
 	s := newTestNet(t)
 	log := &logRecorder{Handler: slog.DiscardHandler}
 	s.open(byXDP, "cable1", log)
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	s.await("the reason", func() bool {
 		r := s.port.Report()
 		return r.Path == byUDP && r.Device == "" && strings.Contains(r.Reason, "cable1")
@@ -399,7 +465,7 @@ func TestTooManyIndicesAdmitUnknownSenders(t *testing.T) {
 	s := newXDPTestNet(t)
 	first := s.attached(s.dev)
 	for i := range uint32(maxCheckedIndices + 1) {
-		s.port.AddIndex(i)
+		s.peers.AddIndex(i)
 	}
 	s.await("another program", func() bool {
 		r := s.port.Report()
@@ -437,8 +503,8 @@ func TestCloseRacesWithOtherCalls(t *testing.T) {
 	s := newTestNet(t)
 	for range 5 {
 		p := s.another(byXDP, "", slog.DiscardHandler)
-		p.AddSource(farEndpoint)
-		p.SetGuarded()
+		peers := newPeers(farEndpoint)
+		p.SetPeers(peers)
 		stop := make(chan struct{})
 		var users sync.WaitGroup
 		for u := range uint32(2) {
@@ -449,10 +515,11 @@ func TestCloseRacesWithOtherCalls(t *testing.T) {
 						return
 					default:
 					}
-					p.AddIndex(i)
-					p.AddSource(endpointAt(byte(i)))
-					p.RemoveIndex(i)
-					p.RemoveSource(endpointAt(byte(i)))
+					peers.AddIndex(i)
+					peers.AddSource(endpointAt(byte(i)))
+					p.EndpointAdded(farEndpoint)
+					peers.RemoveIndex(i)
+					peers.RemoveSource(endpointAt(byte(i)))
 					p.Report()
 					if i%64 == 0 {
 						p.SetMode([]config.UnderlayMode{byXDP, byUDP}[i/64%2])

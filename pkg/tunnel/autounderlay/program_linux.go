@@ -5,39 +5,46 @@ package autounderlay
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// program is the classifier as an xdp.Program. The xdp.Port closes it, while other goroutines may still add peers or
-// read counters. After Close they get os.ErrClosed.
+// maxCheckedIndices is the number of receiver indices up to which a program checks them. Its map has room for more,
+// because another program takes over later.
+const maxCheckedIndices = programs.ClassifyIndices * 3 / 4
+
+// program is the classifier as an xdp.Program and an underlay.Guard. The xdp.Port closes it, while other goroutines may still add peers or
+// read counters. After Close these calls have no effect.
 type program struct {
 	*programs.Classify
-	tally *programCounters // gets the final counters
+	counters *programCounters // gets the final counters
+	indices  atomic.Int64
+	full     func() // called when there are more than maxCheckedIndices
 
 	mu     sync.RWMutex
 	closed bool
 }
 
 var (
-	_ xdp.Program = (*program)(nil)
-	_ classifier  = (*program)(nil)
+	_ xdp.Program    = (*program)(nil)
+	_ underlay.Guard = (*program)(nil)
 )
 
 // load loads the program. It fills in the rate limits of a receiver.
-func load(o *programs.ClassifyOptions, t *programCounters) (*program, error) {
+func load(o *programs.ClassifyOptions, full func(), t *programCounters) (*program, error) {
 	o.SourceLimit = programs.RateLimit{Interval: programs.SourceInterval, Burst: programs.SourceBurst}
 	o.TotalLimit = programs.RateLimit{Interval: programs.TotalInterval, Burst: programs.TotalBurst}
 	c, err := programs.LoadClassify(*o)
 	if err != nil {
 		return nil, fmt.Errorf("loading the XDP program: %w", err)
 	}
-	return &program{Classify: c, tally: t}, nil
+	return &program{Classify: c, counters: t, full: full}, nil
 }
 
 // Attach implements xdp.Program.
@@ -54,33 +61,38 @@ func (p *program) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	p.tally.add(p.Classify)
+	p.counters.add(p.Classify)
 	return errors.Join(errDetach, p.Classify.Close())
 }
 
-// AddIndex implements classifier, as do the following methods.
-func (p *program) AddIndex(index uint32) error {
-	return p.withOpen(func() error { return p.Classify.AddIndex(index) })
+// AddIndex implements underlay.Guard, as do the following methods.
+func (p *program) AddIndex(index uint32) {
+	p.withOpen(func() { _ = p.Classify.AddIndex(index) }) // the map has room for maxCheckedIndices
+	if p.indices.Add(1) > maxCheckedIndices {
+		p.full()
+	}
 }
 
-func (p *program) RemoveIndex(index uint32) error {
-	return p.withOpen(func() error { return p.Classify.RemoveIndex(index) })
+// RemoveIndex may fail: a remaining index only admits messages that no session can open.
+func (p *program) RemoveIndex(index uint32) {
+	p.indices.Add(-1)
+	p.withOpen(func() { _ = p.Classify.RemoveIndex(index) })
 }
 
-func (p *program) AddSource(endpoint config.Endpoint) error {
-	return p.withOpen(func() error { return p.AddPeerSource(endpoint.AddrPort) })
+// AddSource may fail: if the map is full, the peer counts as unknown.
+func (p *program) AddSource(endpoint config.Endpoint) {
+	p.withOpen(func() { _ = p.AddPeerSource(endpoint.AddrPort) })
 }
 
-func (p *program) RemoveSource(endpoint config.Endpoint) error {
-	return p.withOpen(func() error { return p.RemovePeerSource(endpoint.AddrPort) })
+func (p *program) RemoveSource(endpoint config.Endpoint) {
+	p.withOpen(func() { _ = p.RemovePeerSource(endpoint.AddrPort) })
 }
 
 // withOpen calls f unless the program is closed. Close waits until f returns.
-func (p *program) withOpen(f func() error) error {
+func (p *program) withOpen(f func()) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.closed {
-		return os.ErrClosed
+	if !p.closed {
+		f()
 	}
-	return f()
 }

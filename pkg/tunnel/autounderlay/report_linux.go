@@ -3,7 +3,6 @@
 package autounderlay
 
 import (
-	"os"
 	"sync"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
@@ -15,19 +14,15 @@ import (
 // Report implements underlay.Switcher.
 func (p *Port) Report() config.UnderlayReport {
 	p.mu.Lock()
-	r := config.UnderlayReport{Mode: p.mode, Path: config.UnderlayUDP, Device: p.chosenDevice, Reason: p.choice.reason}
-	program, wanted, everXDP := p.program, p.choice.xdp, p.everXDP
+	now, mode, program, everXDP := p.choice, p.settings.mode, p.program, p.everXDP
 	p.mu.Unlock()
-	sum, ever := p.counters.total(program)
-	s := p.Status()
-	if everXDP {
+	r := config.UnderlayReport{Mode: mode, Path: config.UnderlayUDP, Device: now.device, Reason: now.reason}
+	if s := p.Status(); everXDP {
 		reportLanes(&r, &s)
-	}
-	if wanted {
-		reportError(&r, &s)
-	}
-	if wanted || ever {
-		sum.report(&r)
+		if now.xdp {
+			reportError(&r, &s)
+		}
+		reportCounters(&r, p.counters.total(program))
 	}
 	return r
 }
@@ -65,56 +60,44 @@ func reportError(r *config.UnderlayReport, s *xdp.Status) {
 
 // programCounters sums the counters of all programs of a port, former ones included, so that no counter decreases.
 type programCounters struct {
-	mu   sync.Mutex
-	sum  classifyCounters
-	ever bool // a program was loaded
+	mu  sync.Mutex
+	sum programs.ClassifyCounters // of former programs
 }
-
-// classifyCounters is the sum of the programs.ClassifyCounters of several programs.
-type classifyCounters struct{ programs.ClassifyCounters }
 
 // add adds the last counters of a program that is about to be closed.
 func (t *programCounters) add(c *programs.Classify) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.ever = true
-	if last, err := c.Counters(); err == nil {
-		t.sum.add(&last)
-	}
+	addCounters(&t.sum, c)
 }
 
-// total returns the sum, including the present program, which may be nil. ever reports whether there was a program.
-func (t *programCounters) total(p *program) (sum classifyCounters, ever bool) {
-	var now programs.ClassifyCounters
-	errClosed := os.ErrClosed
+// total returns the sum, including the present program, which may be nil.
+func (t *programCounters) total(p *program) programs.ClassifyCounters {
 	if p != nil {
 		// Close adds p's counters to the sum, and waits for this lock. So they are counted exactly once.
 		p.mu.RLock()
 		defer p.mu.RUnlock()
-		if !p.closed {
-			now, errClosed = p.Counters()
-		}
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	sum = t.sum
-	if errClosed == nil {
-		sum.add(&now)
+	sum := t.sum
+	t.mu.Unlock()
+	if p != nil && !p.closed {
+		addCounters(&sum, p.Classify)
 	}
-	return sum, t.ever || p != nil
+	return sum
 }
 
-func (c *classifyCounters) add(other *programs.ClassifyCounters) {
-	for i, n := range other.Events {
-		c.Events[i] += n
+func addCounters(sum *programs.ClassifyCounters, c *programs.Classify) {
+	more, _ := c.Counters() // zero after an error
+	for i, n := range more.Events {
+		sum.Events[i] += n
 	}
-	for i, n := range other.Drops {
-		c.Drops[i] += n
+	for i, n := range more.Drops {
+		sum.Drops[i] += n
 	}
 }
 
-// report writes the counters into r.
-func (c *classifyCounters) report(r *config.UnderlayReport) {
+func reportCounters(r *config.UnderlayReport, c programs.ClassifyCounters) {
 	r.Events, r.Drops = map[string]uint64{}, map[string]uint64{}
 	for i, n := range c.Events {
 		r.Events[programs.ClassifyEvent(i).String()] = n

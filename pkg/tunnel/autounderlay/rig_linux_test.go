@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,13 +35,15 @@ const deadline = 20 * time.Second
 // testNet is a host with a cable to another one. The peer there is only a socket.
 type testNet struct {
 	*testing.T
-	lab  *netlab.Lab
-	here *netlab.Host
-	far  *netlab.Host
-	dev  string // device of here
-	peer *net.UDPConn
-	port *Port
-	got  chan uint32 // numbers of the data messages that arrived at port
+	lab   *netlab.Lab
+	here  *netlab.Host
+	far   *netlab.Host
+	dev   string // device of here
+	dir   string // of measurements
+	peer  *net.UDPConn
+	port  *Port
+	peers *knownPeers // of port
+	got   chan uint32 // numbers of the data messages that arrived at port
 }
 
 var (
@@ -51,6 +54,10 @@ var (
 	hereEndpoint = config.Endpoint{AddrPort: netip.AddrPortFrom(hereAt.Addr(), 51820)}
 	farEndpoint  = config.Endpoint{AddrPort: netip.AddrPortFrom(farAt.Addr(), 51820)}
 )
+
+func endpointAt(n byte) config.Endpoint {
+	return config.Endpoint{AddrPort: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 51820)}
+}
 
 func newTestNet(t *testing.T) *testNet {
 	t.Helper()
@@ -70,7 +77,7 @@ func newXDPTestNet(t *testing.T) *testNet {
 	requireXDP(t)
 	s := newTestNet(t)
 	s.open(byXDP, "", slog.DiscardHandler)
-	s.port.SetGuarded()
+	s.port.SetPeers(s.peers)
 	s.awaitPath(byXDP)
 	return s
 }
@@ -78,7 +85,7 @@ func newXDPTestNet(t *testing.T) *testNet {
 func newLab(t *testing.T) *testNet {
 	t.Helper()
 	lab, hosts := netlabtest.Hosts(t, "auto", "here", "far")
-	return &testNet{T: t, lab: lab, here: hosts[0], far: hosts[1]}
+	return &testNet{T: t, lab: lab, here: hosts[0], far: hosts[1], dir: t.TempDir()}
 }
 
 // cable connects the hosts, and returns the device at here.
@@ -114,12 +121,83 @@ func (s *testNet) openUDP() *udp.Port {
 	return u
 }
 
-// open opens the port, not guarded yet, with one receiver index and one peer address.
+// knownPeers implements underlay.Peers as a device does.
+type knownPeers struct {
+	mu      sync.Mutex
+	indices map[uint32]bool
+	sources map[config.Endpoint]int
+	guard   underlay.Guard
+}
+
+func newPeers(endpoints ...config.Endpoint) *knownPeers {
+	k := &knownPeers{indices: map[uint32]bool{}, sources: map[config.Endpoint]int{}}
+	for _, e := range endpoints {
+		k.AddSource(e)
+	}
+	return k
+}
+
+func (k *knownPeers) Guard(g underlay.Guard) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.guard = g; g == nil {
+		return
+	}
+	for i := range k.indices {
+		g.AddIndex(i)
+	}
+	for e, n := range k.sources {
+		for range n {
+			g.AddSource(e)
+		}
+	}
+}
+
+func (k *knownPeers) Endpoints(limit int) (list []config.Endpoint) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for e := range k.sources {
+		list = append(list, e)
+	}
+	return list[:min(limit, len(list))]
+}
+
+// change changes what the peers are, and reports it to the guard.
+func (k *knownPeers) change(do func(), publish func(underlay.Guard)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	do()
+	if k.guard != nil {
+		publish(k.guard)
+	}
+}
+
+func (k *knownPeers) AddIndex(i uint32) {
+	k.change(func() { k.indices[i] = true }, func(g underlay.Guard) { g.AddIndex(i) })
+}
+
+func (k *knownPeers) RemoveIndex(i uint32) {
+	k.change(func() { delete(k.indices, i) }, func(g underlay.Guard) { g.RemoveIndex(i) })
+}
+
+func (k *knownPeers) AddSource(e config.Endpoint) {
+	k.change(func() { k.sources[e]++ }, func(g underlay.Guard) { g.AddSource(e) })
+}
+
+func (k *knownPeers) RemoveSource(e config.Endpoint) {
+	k.change(func() {
+		if k.sources[e]--; k.sources[e] <= 0 {
+			delete(k.sources, e)
+		}
+	}, func(g underlay.Guard) { g.RemoveSource(e) })
+}
+
+// open opens the port, which knows no peers yet, and makes peers with one receiver index and one address.
 func (s *testNet) open(mode config.UnderlayMode, device string, log slog.Handler) {
 	s.Helper()
 	s.port = s.another(mode, device, log)
-	s.port.AddSource(farEndpoint)
-	s.port.AddIndex(index)
+	s.peers = newPeers(farEndpoint)
+	s.peers.AddIndex(index)
 	s.got = s.listen(s.port)
 }
 
@@ -127,7 +205,7 @@ func (s *testNet) another(mode config.UnderlayMode, device string, log slog.Hand
 	s.Helper()
 	u := s.openUDP()
 	expect.NoError(s, s.here.Do(func() (err error) {
-		p, err = Open(Config{UDP: u, Mode: mode, Device: device, Log: slog.New(log)})
+		p, err = Open(Config{UDP: u, Mode: mode, Device: device, Measurements: s.dir, Log: slog.New(log)})
 		return err
 	}))
 	s.Cleanup(func() { expect.NoError(s, p.Close()) })

@@ -99,8 +99,7 @@ func runChild(t *testing.T) {
 	expect.NoError(t, err)
 	p, err := Open(Config{UDP: u, Mode: byXDP, Log: slog.New(slog.DiscardHandler)})
 	expect.NoError(t, err)
-	p.AddSource(farEndpoint)
-	p.SetGuarded()
+	p.SetPeers(newPeers(farEndpoint))
 	stays := os.Getenv(childKeepsPortOpen) != ""
 	for end := time.Now().Add(deadline); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if r := p.Report(); r.Path == byXDP || !stays && r.Reason != notYet {

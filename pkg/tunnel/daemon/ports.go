@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/autounderlay"
@@ -33,7 +34,7 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := autounderlay.Open(autounderlay.Config{UDP: u, Mode: o.Mode, Device: p.device, Mark: o.Mark, BusyPoll: true, Log: p.log})
+	a, err := autounderlay.Open(autounderlay.Config{UDP: u, Mode: o.Mode, Device: p.device, Measurements: measurement.DefaultDir, Mark: o.Mark, BusyPoll: true, Log: p.log})
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}

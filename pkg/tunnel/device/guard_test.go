@@ -16,10 +16,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
 
-// guarded is a port that records the guard's calls and counts the messages that it would reject.
+// guarded is a port and its guard. It records the guard's calls and counts the messages that it would reject.
 type guarded struct {
-	*underlay.Fake
-	lot *lot
+	switched
+	lot     *lot
+	peers   underlay.Peers
+	sharing sync.WaitGroup
 }
 
 // lot is the sequence of one host's guards.
@@ -37,7 +39,7 @@ func (l *lot) wrap(p underlay.Port) underlay.Port {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ready, l.indices, l.sources = false, map[uint32]int{}, map[config.Endpoint]int{}
-	l.current = &guarded{p.(*underlay.Fake), l}
+	l.current = &guarded{switched: switched{Fake: p.(*underlay.Fake)}, lot: l}
 	return l.current
 }
 
@@ -74,7 +76,19 @@ func (g *guarded) RemoveSource(a config.Endpoint) {
 	})
 }
 
-func (g *guarded) SetGuarded() { g.lot.do(g, func() { g.lot.ready = true }) }
+// SetPeers does later what takes locks of the device, as a real port does.
+func (g *guarded) SetPeers(peers underlay.Peers) {
+	g.peers = peers
+	g.sharing.Go(func() {
+		peers.Guard(g)
+		g.lot.do(g, func() { g.lot.ready = true })
+	})
+}
+
+func (g *guarded) Close() error {
+	g.sharing.Wait()
+	return g.switched.Close()
+}
 
 // sourcesAre tells whether these are all, each as often as it stands there.
 func (l *lot) sourcesAre(want ...config.Endpoint) func() bool {
@@ -173,6 +187,53 @@ func TestGuardFollowsPeerAddresses(t *testing.T) {
 		h.Apply(config.Device{Peers: []config.Peer{{PublicKey: second.Public(), Remove: true}}})
 		h.Await("the guard drops a removed peer", guard.sourcesAre(at3))
 	})
+}
+
+// TestNextGuardKnowsEachPeerOnce replaces the guard while peers roam and rekey.
+func TestNextGuardKnowsEachPeerOnce(t *testing.T) {
+	var guard lot
+	lan := devicetest.NewLAN(nil)
+	a := lan.Host(t, 1, devicetest.Options{Depth: 4096, WrapPort: guard.wrap})
+	b := lan.Host(t, 2, devicetest.Options{Depth: 4096})
+	devicetest.Connect(a, b)
+	talk(t, a, b)
+	here, elsewhere := config.Endpoint{AddrPort: b.Outside(false)}, config.Endpoint{AddrPort: netip.MustParseAddrPort("192.0.2.99:9")}
+	stop := make(chan struct{})
+	var changes sync.WaitGroup
+	changes.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &elsewhere}}})
+				a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &here}}})
+				a.PeerOf(b.Public()).Initiate()
+			}
+		}
+	})
+	for range 200 {
+		old := guard.current
+		next := guard.wrap(old.Fake).(*guarded)
+		next.peers = old.peers
+		next.peers.Guard(next)
+	}
+	close(stop)
+	changes.Wait()
+	a.Await("the last guard knows what the device knows", func() bool {
+		indices, _, _ := guard.numbers()
+		return indices == a.Indices() && guard.sourcesAre(here)()
+	})
+	if got := guard.current.peers.Endpoints(1); len(got) != 1 || got[0] != here {
+		t.Errorf("got endpoints %v, want %v", got, here)
+	}
+	if got := guard.current.peers.Endpoints(0); len(got) != 0 {
+		t.Errorf("got %v beyond the limit", got)
+	}
+	a.Apply(config.Device{ReplacePeers: true})
+	if indices, _, _ := guard.numbers(); indices != 0 || !guard.sourcesAre()() {
+		t.Errorf("%d indices and %v left behind", indices, guard.sources)
+	}
 }
 
 // TestGuardKnowsIndicesWhilePortChanges has handshakes cross with changes of the port.

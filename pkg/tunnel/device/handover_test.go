@@ -256,17 +256,12 @@ func TestHandoverSendsPacketsAlreadyRead(t *testing.T) {
 
 // latePort is a port that takes time to open. All peers but one start when awaited is closed.
 type latePort struct {
-	*underlay.Fake
+	switched
 	first   netip.AddrPort // the endpoint of that one
 	awaited chan struct{}
 }
 
-func (l *latePort) AddIndex(uint32)              {}
-func (l *latePort) RemoveIndex(uint32)           {}
-func (l *latePort) RemoveSource(config.Endpoint) {}
-func (l *latePort) SetGuarded()                  {}
-
-func (l *latePort) AddSource(a config.Endpoint) {
+func (l *latePort) EndpointAdded(a config.Endpoint) {
 	if a.AddrPort != l.first {
 		<-l.awaited
 	}
@@ -281,7 +276,7 @@ func TestPacketsThatWaitBeforeStartAreSent(t *testing.T) {
 		defer close(awaited)
 		a := lan.Host(t, 1, devicetest.Options{Stop: true, WrapPort: func(p underlay.Port) underlay.Port {
 			time.Sleep(time.Second)
-			return &latePort{p.(*underlay.Fake), b.Outside(false), awaited}
+			return &latePort{switched{Fake: p.(*underlay.Fake)}, b.Outside(false), awaited}
 		}})
 		devicetest.Connect(a, b)
 		devicetest.Connect(a, other)

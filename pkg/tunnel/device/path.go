@@ -17,7 +17,8 @@ import (
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
 // all fields but replaced, roamLog and settles.
 type pathState struct {
-	guarded       config.Endpoint   // the peer's endpoint as the port's guard knows it; the zero Endpoint for none
+	guarded       config.Endpoint   // the peer's endpoint as guard and Device.endpoints know it; the zero Endpoint for none
+	guard         *guardRef         // the guard that knows it
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate
@@ -167,7 +168,7 @@ func (d *Device) RoutesChanged() {
 	}
 }
 
-// guardRef boxes the interface for atomic.Pointer.
+// guardRef boxes the interface for atomic.Pointer. Its address tells one guard from the next.
 type guardRef struct{ underlay.Guard }
 
 // admitIndex adds a local receiver index to the guard. refuseIndex removes it.
@@ -194,20 +195,22 @@ func (p *Peer) updateGuard() {
 
 // setGuarded replaces the peer's endpoint in the guard and among the known endpoints; the zero Endpoint is none. The caller holds mu.
 func (p *Peer) setGuarded(endpoint config.Endpoint) {
-	old := p.path.guarded
-	if endpoint == old {
-		return
+	old, g := p.path.guarded, p.dev.guard.Load()
+	known := p.path.guard == g // g knows old
+	p.path.guarded, p.path.guard = endpoint, g
+	if endpoint != old {
+		p.dev.endpoints.replace(old.AddrPort, endpoint.AddrPort)
+		if s, ok := p.dev.switcher(); ok && endpoint.AddrPort.IsValid() {
+			s.EndpointAdded(endpoint)
+		}
 	}
-	p.path.guarded = endpoint
-	p.dev.endpoints.replace(old.AddrPort, endpoint.AddrPort)
-	g := p.dev.guard.Load()
-	if g == nil {
+	if g == nil || known && endpoint == old {
 		return
 	}
 	if endpoint.AddrPort.IsValid() {
 		g.AddSource(endpoint)
 	}
-	if old.AddrPort.IsValid() {
+	if known && old.AddrPort.IsValid() {
 		g.RemoveSource(old)
 	}
 }

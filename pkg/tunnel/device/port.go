@@ -5,7 +5,6 @@ package device
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -104,7 +103,7 @@ func (d *Device) bringUp(listen uint16, mark uint32) error {
 	d.up = true
 	d.log.Info("interface up", "port", port.LocalPort())
 	d.startPeers()
-	d.setGuarded()
+	d.sharePeers()
 	return nil
 }
 
@@ -172,9 +171,8 @@ func (d *Device) attachPort(port underlay.Port) error {
 		d.log.Warn("closing the old listen port failed, traffic uses the new one: the old sockets stay open until this daemon ends", "old_port", d.listenPort, "port", port.LocalPort(), "error", err)
 	}
 	d.socketDrops.setPort(nil, d.engine.Lanes())
-	d.resetGuard(port)
+	d.guard.Store(nil)
 	if err := d.engine.Attach(port); err != nil {
-		d.resetGuard(nil)
 		return errors.Join(err, port.Close())
 	}
 	d.listenPort = port.LocalPort()
@@ -184,7 +182,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 	d.groups.reset(port)
 	d.resetSelection()
 	if d.up {
-		d.setGuarded()
+		d.sharePeers()
 		d.renewHellos(true)
 	}
 	return nil
@@ -204,45 +202,61 @@ func (d *Device) closePort() {
 	d.up = false
 	d.endReservation()
 	d.closeSources()
-	d.resetGuard(nil)
 	d.port.Store(nil)
 	if err := d.engine.Detach(); err != nil {
 		d.log.Warn("closing the listen port failed, its sockets stay open until this daemon ends", "port", d.listenPort, "error", err)
 	}
+	d.guard.Store(nil)
 	d.socketDrops.setPort(nil, d.engine.Lanes())
 }
 
-// resetGuard tells a new port, nil for none, the indices and addresses of our peers, if the port implements underlay.Guard. While the
-// device is down there are no indices, and Peer.start tells the address. setGuarded must follow.
-// Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard by itself. The
-// caller holds mu.
-func (d *Device) resetGuard(port underlay.Port) {
-	g, ok := port.(underlay.Guard)
-	if !ok {
-		d.guard.Store(nil)
-	} else {
-		d.guard.Store(&guardRef{g})
+// portPeers implements underlay.Peers for a port.
+type portPeers struct{ *Device }
+
+// sharePeers lets the port know the peers, once they have their sessions. The caller holds mu.
+func (d *Device) sharePeers() {
+	if s, ok := d.switcher(); ok {
+		s.SetPeers(portPeers{d})
 	}
-	if !d.up {
+}
+
+// Guard implements underlay.Peers. Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard
+// by itself.
+func (d portPeers) Guard(g underlay.Guard) {
+	if g == nil {
+		d.guard.Store(nil)
 		return
 	}
+	d.guard.Store(&guardRef{g})
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
 		p.mu.Lock()
-		d.endpoints.replace(p.path.guarded.AddrPort, netip.AddrPort{})
-		p.path.guarded = config.Endpoint{} // it was in the old port's guard
-		for _, b := range append(p.sessions.all(), p.handshake.attempt) {
-			if b != nil {
-				d.admitIndex(b.index)
+		if p.running {
+			for _, b := range append(p.sessions.all(), p.handshake.attempt) {
+				if b != nil {
+					d.admitIndex(b.index)
+				}
 			}
+			p.updateGuard()
 		}
-		p.updateGuard()
 		p.mu.Unlock()
 	}
 }
 
-// setGuarded tells the guard, if there is one, that it knows all indices.
-func (d *Device) setGuarded() {
-	if g := d.guard.Load(); g != nil {
-		g.SetGuarded()
+// Endpoints implements underlay.Peers.
+func (d portPeers) Endpoints(limit int) (list []config.Endpoint) {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		if len(list) == limit {
+			break
+		}
+		p.mu.Lock()
+		if p.path.guarded.AddrPort.IsValid() {
+			list = append(list, p.path.guarded)
+		}
+		p.mu.Unlock()
 	}
+	return list
 }

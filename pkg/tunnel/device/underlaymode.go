@@ -21,11 +21,12 @@ func checkUnderlay(mode *config.UnderlayMode) error {
 	return nil
 }
 
-// configureUnderlay changes the underlay mode. nil leaves it unchanged. The caller holds mu.
+// configureUnderlay sets the underlay mode. nil leaves it unchanged; the present mode makes the port choose again. The caller holds mu.
 func (d *Device) configureUnderlay(mode *config.UnderlayMode) {
-	if mode == nil || config.UnderlayMode(d.underlayMode.Swap(uint32(*mode))) == *mode {
+	if mode == nil {
 		return
 	}
+	d.underlayMode.Store(uint32(*mode))
 	if s, ok := d.switcher(); ok {
 		s.SetMode(*mode)
 	}

@@ -30,6 +30,10 @@ func (s *switched) SetMode(mode config.UnderlayMode) {
 	s.modes = append(s.modes, mode)
 }
 
+func (s *switched) SetPeers(underlay.Peers) {}
+
+func (s *switched) EndpointAdded(config.Endpoint) {}
+
 func (s *switched) Report() config.UnderlayReport {
 	return config.UnderlayReport{Mode: config.UnderlayXDP, Path: config.UnderlayXDP, Device: "eth7", Lanes: 1}
 }
@@ -99,9 +103,8 @@ func TestUnderlayModeChangeReachesOpenPort(t *testing.T) {
 		change config.Device
 		want   []config.UnderlayMode
 	}{
-		{underlayOf(config.UnderlayAuto), nil}, // which it is
+		{underlayOf(config.UnderlayAuto), []config.UnderlayMode{config.UnderlayAuto}}, // which it is
 		{underlayOf(config.UnderlayXDP), []config.UnderlayMode{config.UnderlayXDP}},
-		{underlayOf(config.UnderlayXDP), nil},
 		{config.Device{}, nil},
 		{underlayOf(config.UnderlayUDP), []config.UnderlayMode{config.UnderlayUDP}},
 		{underlayOf(config.UnderlayAuto), []config.UnderlayMode{config.UnderlayAuto}},
