@@ -18,6 +18,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -120,12 +121,24 @@ func nicCases() []faultCase {
 	unsupported := fmt.Errorf("asking: %w", unix.EOPNOTSUPP)
 	noRSS := facts.Unknown[hostnet.RSS](hostnet.ErrNoRSS)
 	one := func(n *facts.NIC) { n.Channels = facts.Known(hostnet.Channels{Combined: 1, MaxCombined: 1}) }
+	measured := func(times float64) measurement.Result {
+		c := measurement.Comparison{UDP: measurement.Cost{Gbps: 1, NsPerPacket: 1}, XDP: measurement.Cost{Gbps: times, NsPerPacket: 1}}
+		return measurement.Result{Device: "eth0", Datagrams: c, Trains: c}
+	}
 	return []faultCase{
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Value.ZeroCopy = false }), OK, "copy mode", ""},
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Value = xsk.Capabilities{} }), Warning, "no native XDP", "UDP sockets"},
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Value, n.Virtual = xsk.Capabilities{}, true }), OK, "virtual", ""},
 		{"nic-driver", nic(func(n *facts.NIC) { n.XDPDriver.Err = errors.ErrUnsupported }), OK, "6.3", ""},
 		{"nic-driver", func(f *facts.Facts) { f.NICs = nil }, OK, "--device", ""},
+		{"nic-underlay", func(*facts.Facts) {}, OK, "to measure it: ropewalk bench underlay eth0 --to HOST", ""},
+		{"nic-underlay", nic(func(n *facts.NIC) { n.XDPDriver.Value.ZeroCopy = false }), OK, "would copy each packet", ""},
+		{"nic-underlay", nic(func(n *facts.NIC) {
+			n.Measured.Err = fmt.Errorf("%w on eth0: firmware 1 is now 2", measurement.ErrStale)
+		}), Warning,
+			"firmware 1 is now 2", "ropewalk bench underlay eth0"},
+		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(1.2)) }), OK, "auto uses AF_XDP: measured on eth0", ""},
+		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(0.9)) }), OK, "auto uses UDP sockets: measured on eth0", ""},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, ID: 9, Name: "xdp_lb"}) }), Warning, `foreign program 9 "xdp_lb"`, "bpftool prog show id 9"},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, Generic: true, Name: "classify"}) }), OK, "generic", ""},
 		{"nic-channels", nic(func(n *facts.NIC) { n.Channels.Value.Combined = 2 }), Warning, "2 of 16 receive queues", "ethtool -L eth0 combined 4"},

@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -65,6 +66,7 @@ func healthyNIC() facts.NIC {
 			Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4),
 		}}),
 		XDPDriver: facts.Known(xsk.Capabilities{Native: true, ZeroCopy: true}),
+		Measured:  facts.Unknown[measurement.Result](measurement.ErrNone),
 		IRQs: facts.Known([]facts.IRQ{
 			{Number: 40, Name: "mlx5_comp0", CPUs: []int{0}},
 			{Number: 41, Name: "mlx5_comp1", CPUs: []int{1}},
@@ -117,7 +119,7 @@ func unknown() *facts.Facts {
 			Name: "eth0", Driver: facts.Unknown[string](errHidden), Channels: facts.Unknown[hostnet.Channels](errHidden),
 			Rings: facts.Unknown[hostnet.Rings](errHidden), Coalescing: facts.Unknown[hostnet.Coalescing](errHidden),
 			Features: facts.Unknown[map[string]hostnet.Feature](errHidden), RSS: facts.Unknown[hostnet.RSS](errHidden),
-			XDP: facts.Unknown[facts.XDP](errHidden), XDPDriver: facts.Unknown[xsk.Capabilities](errHidden),
+			XDP: facts.Unknown[facts.XDP](errHidden), XDPDriver: facts.Unknown[xsk.Capabilities](errHidden), Measured: facts.Unknown[measurement.Result](errHidden),
 			IRQs: facts.Unknown[[]facts.IRQ](errHidden), RPS: facts.Unknown[map[string][]int](errHidden), XPS: facts.Unknown[map[string][]int](errHidden),
 		}},
 		Sysctls: map[string]facts.Result[string]{},

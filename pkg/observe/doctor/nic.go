@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -18,7 +19,9 @@ import (
 func nicChecks() []Check {
 	return []Check{
 		check("nic-driver", "driver, and its support for native XDP and AF_XDP zero-copy", evaluateDrivers,
-			"AF_XDP is faster than UDP sockets only with native XDP and zero-copy"),
+			"AF_XDP can be faster than UDP sockets only with native XDP and zero-copy"),
+		checkNICs("nic-underlay", "measurement of AF_XDP against UDP sockets", evaluateMeasurement,
+			"Underlay = auto uses AF_XDP only on a device where it was measured to be better"),
 		checkNICs("nic-xdp", "attached XDP program", evaluateXDP,
 			"a device takes one XDP program: if another one is attached, ropewalk cannot attach its own"),
 		checkNICs("nic-channels", "receive queues (ethtool channels) against CPUs", evaluateChannels,
@@ -90,6 +93,25 @@ func evaluateDriver(_ *facts.Facts, n *facts.NIC, r *recorder) {
 		r.ok(n.Name, "%s (%s): virtual device without native XDP", name, n.Why)
 	default:
 		r.warn(n.Name, fmt.Sprintf("%s (%s): no native XDP", name, n.Why), "keep AF_XDP off on this NIC: UDP sockets are fastest here")
+	}
+}
+
+func evaluateMeasurement(_ *facts.Facts, n *facts.NIC, r *recorder) {
+	measure := fmt.Sprintf("ropewalk bench underlay %s --to HOST --key FILE", quote(n.Name))
+	err := n.Measured.Err
+	switch {
+	case err == nil && n.Measured.Value.Better():
+		r.ok(n.Name, "Underlay = auto uses AF_XDP: %v", &n.Measured.Value)
+	case err == nil:
+		r.ok(n.Name, "Underlay = auto uses UDP sockets: %v", &n.Measured.Value)
+	case errors.Is(err, measurement.ErrStale):
+		r.warn(n.Name, fmt.Sprintf("Underlay = auto uses UDP sockets: %v", err), measure)
+	case !errors.Is(err, measurement.ErrNone):
+		r.unknown(n.Name, err)
+	case n.XDPDriver.Value.ZeroCopy:
+		r.ok(n.Name, "Underlay = auto uses UDP sockets: AF_XDP with zero-copy is possible, but was not measured; to measure it: %s", measure)
+	default:
+		r.ok(n.Name, "Underlay = auto uses UDP sockets: AF_XDP was not measured, and it would copy each packet")
 	}
 }
 

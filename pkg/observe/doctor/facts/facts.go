@@ -10,6 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -122,6 +123,7 @@ type NIC struct {
 	RSS        Result[hostnet.RSS]
 	XDP        Result[XDP]
 	XDPDriver  Result[xsk.Capabilities]
+	Measured   Result[measurement.Result] // of UDP sockets against AF_XDP
 	IRQs       Result[[]IRQ]
 	RPS        Result[map[string][]int] // CPUs, by receive queue ("rx-0")
 	XPS        Result[map[string][]int] // CPUs, by transmit queue

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 )
 
@@ -101,6 +102,7 @@ func (s source) nic(w candidate) (NIC, error) {
 	n.readEthtool()
 	n.XDP = Known(attached(a.Xdp))
 	n.XDPDriver = result(xsk.Probe(a.Index))
+	n.Measured = result(measurement.Load(measurement.DefaultDir, a.Name))
 	s.sysfs(&n)
 	return n, nil
 }
