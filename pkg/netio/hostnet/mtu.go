@@ -28,16 +28,25 @@ func PathMTU(dst netip.Addr, scope uint32) (int, error) {
 
 // RouteMTU returns the MTU of RouteFrom.
 func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
-	mtu, _, err := RouteFrom(src, dst, scope, mark)
-	return mtu, err
+	p, err := RouteFrom(src, dst, scope, mark)
+	return p.MTU, err
 }
 
-// RouteFrom returns the MTU (bytes) of the route from a local address to a destination for packets with a mark: the one that is
-// configured, or else the smallest of the links, and over IPv6 no more than router advertisements permit. It takes no notice of path
-// MTUs that the kernel has learned from ICMP, which anybody can forge. The zero src, or one that the host does not have, leaves the
-// address to routing. Otherwise links are the interface indexes of the next hops. scope is the interface index of a link-local destination,
-// else 0.
-func RouteFrom(src, dst netip.Addr, scope, mark uint32) (mtu int, links []int, err error) {
+// Path is how packets leave.
+type Path struct {
+	// MTU in bytes is the one that is configured for the route, or else the smallest of the links, and over IPv6 no more than router
+	// advertisements permit. It takes no notice of path MTUs that the kernel has learned from ICMP, which anybody can forge.
+	MTU   int
+	Links []int // interface indexes of the next hops
+	// HasSource reports whether the route is the one of packets from the source address.
+	HasSource bool
+	// Hops describes the source address that routing chooses, links and gateways. Two paths with equal Hops are one.
+	Hops string
+}
+
+// RouteFrom looks up the route from a local address to a destination for packets with a mark. The zero src, or one that the host does not
+// have, leaves the address to routing. scope is the interface index of a link-local destination, else 0.
+func RouteFrom(src, dst netip.Addr, scope, mark uint32) (p Path, err error) {
 	o := netlink.RouteGetOptions{OifIndex: int(scope), Mark: mark, FIBMatch: true}
 	to := dst.WithZone("").AsSlice()
 	var routes []netlink.Route
@@ -45,8 +54,8 @@ func RouteFrom(src, dst netip.Addr, scope, mark uint32) (mtu int, links []int, e
 	if src.IsValid() && src.Is4() == dst.Is4() {
 		from := o
 		from.SrcAddr = src.WithZone("").AsSlice()
-		if routes, err = netlink.RouteGetWithOptions(to, &from); err == nil && len(routes) > 0 && (src.Is4() || isLocal(src)) {
-			links = nextHopLinks(&routes[0])
+		if routes, err = netlink.RouteGetWithOptions(to, &from); err == nil && len(routes) > 0 {
+			p.HasSource = src.Is4() || IsLocal(src)
 		}
 	}
 	if err != nil {
@@ -56,17 +65,31 @@ func RouteFrom(src, dst netip.Addr, scope, mark uint32) (mtu int, links []int, e
 		err = ErrNoRoute
 	}
 	if err != nil {
-		return 0, nil, fmt.Errorf("looking up the route to %s: %w", dst, err)
+		return Path{}, fmt.Errorf("looking up the route to %s: %w", dst, err)
 	}
-	mtu, err = routeMTU(&routes[0])
+	r := &routes[0]
+	p.Links, p.Hops = nextHopLinks(r), hops(r)
+	p.MTU, err = routeMTU(r)
 	if err == nil && dst.Is6() {
-		mtu, err = limitedByAdvertisement(mtu, &routes[0])
+		p.MTU, err = limitedByAdvertisement(p.MTU, r)
 	}
-	return mtu, links, err
+	return p, err
 }
 
-// isLocal reports whether this host has an IPv6 address. Unlike IPv4, the kernel looks up routes from addresses that it does not have.
-func isLocal(addr netip.Addr) bool {
+// hops is Path.Hops of a route.
+func hops(r *netlink.Route) string {
+	if len(r.MultiPath) == 0 {
+		return fmt.Sprint(r.Src, r.LinkIndex, r.Gw, r.Via)
+	}
+	b := fmt.Append(nil, r.Src)
+	for _, h := range r.MultiPath {
+		b = fmt.Append(b, h.LinkIndex, h.Gw, h.Via)
+	}
+	return string(b)
+}
+
+// IsLocal reports whether this host has an address. The kernel looks up routes from IPv6 addresses that it does not have.
+func IsLocal(addr netip.Addr) bool {
 	routes, err := netlink.RouteGetWithOptions(addr.WithZone("").AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
 }

@@ -3,6 +3,7 @@
 package hostnet
 
 import (
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -48,7 +49,7 @@ func TestRouteMTUFollowsRouteAddressAndAdvertisement(t *testing.T) {
 	expect.NoError(t, netlink.RuleAdd(rule))
 	expect.NoError(t, os.WriteFile("/proc/sys/net/ipv6/conf/large/mtu", []byte("1420"), 0o600))
 
-	expect.Eventually(t, "the kernel uses the IPv6 address", func() bool { return isLocal(netip.MustParseAddr("2001:db8:1::1")) })
+	expect.Eventually(t, "the kernel uses the IPv6 address", func() bool { return IsLocal(netip.MustParseAddr("2001:db8:1::1")) })
 	for _, tt := range []struct {
 		src, dst string
 		want     int
@@ -65,16 +66,55 @@ func TestRouteMTUFollowsRouteAddressAndAdvertisement(t *testing.T) {
 		{"2001:db8:1::2", "2001:db8:9::1", 1420, ""},
 	} {
 		src, _ := netip.ParseAddr(tt.src)
-		got, links, err := RouteFrom(src, netip.MustParseAddr(tt.dst), 0, 0)
+		got, err := RouteFrom(src, netip.MustParseAddr(tt.dst), 0, 0)
 		expect.NoError(t, err)
-		if got != tt.want {
-			t.Errorf("from %q to %s: got %d, want %d", tt.src, tt.dst, got, tt.want)
+		if got.MTU != tt.want {
+			t.Errorf("from %q to %s: got %d, want %d", tt.src, tt.dst, got.MTU, tt.want)
 		}
-		if tt.link == "" && links != nil || tt.link != "" && !slices.Equal(links, []int{indexes[tt.link]}) {
-			t.Errorf("from %q to %s: got links %d, want %q of %v", tt.src, tt.dst, links, tt.link, indexes)
+		if got.HasSource != (tt.link != "") || got.HasSource && !slices.Equal(got.Links, []int{indexes[tt.link]}) {
+			t.Errorf("from %q to %s: got %+v, want link %q of %v", tt.src, tt.dst, got, tt.link, indexes)
 		}
 	}
 	if got, err := RouteMTU(netip.Addr{}, netip.MustParseAddr("100.64.0.1"), 0, 0); err == nil {
 		t.Errorf("without a route: got %d", got)
+	}
+}
+
+// TestHopsTellRoutesApart changes the link, the gateway and the preferred source of a route, and what leaves the path unchanged.
+func TestHopsTellRoutesApart(t *testing.T) {
+	enterNamespace(t)
+	var links []int
+	for i, device := range []string{"first", "second"} {
+		addVeth(t, device, "far-"+device)
+		expect.NoError(t, SetLinkUp(device, 1500))
+		for host := range 2 {
+			expect.NoError(t, AddAddress(device, netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(2 + i), byte(1 + host)}), 24)))
+		}
+		l, err := FindLink(device)
+		expect.NoError(t, err)
+		links = append(links, l.Index)
+	}
+	hopsOf := func(dst string, r netlink.Route) string {
+		r.Dst = ipNet(netip.MustParsePrefix(dst))
+		expect.NoError(t, netlink.RouteReplace(&r))
+		p, err := RouteFrom(netip.Addr{}, netip.MustParseAddr("203.0.113.1"), 0, 0)
+		expect.NoError(t, err)
+		return p.Hops
+	}
+	gateway := net.IPv4(192, 0, 2, 254)
+	first := hopsOf("203.0.113.0/24", netlink.Route{LinkIndex: links[0], Gw: gateway})
+	for name, r := range map[string]netlink.Route{
+		"another gateway":         {LinkIndex: links[0], Gw: net.IPv4(192, 0, 2, 253)},
+		"another link":            {LinkIndex: links[1], Gw: net.IPv4(192, 0, 3, 254)},
+		"another source":          {LinkIndex: links[0], Gw: gateway, Src: net.IPv4(192, 0, 2, 2)},
+		"several next hops":       {MultiPath: []*netlink.NexthopInfo{{LinkIndex: links[0], Gw: gateway}, {LinkIndex: links[1], Gw: net.IPv4(192, 0, 3, 254)}}},
+		"several other next hops": {MultiPath: []*netlink.NexthopInfo{{LinkIndex: links[0], Gw: gateway}, {LinkIndex: links[1], Gw: net.IPv4(192, 0, 3, 253)}}},
+	} {
+		if other := hopsOf("203.0.113.0/24", r); other == first {
+			t.Errorf("%s: got %q again", name, other)
+		}
+	}
+	if more := hopsOf("203.0.113.0/25", netlink.Route{LinkIndex: links[0], Gw: gateway, MTU: 1400}); more != first {
+		t.Errorf("a more specific route on the same path: got %q, want %q", more, first)
 	}
 }

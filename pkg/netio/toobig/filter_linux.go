@@ -3,6 +3,7 @@
 package toobig
 
 import (
+	"errors"
 	"fmt"
 	"net"
 
@@ -25,7 +26,7 @@ const (
 )
 
 // filter4 passes Fragmentation Needed about data messages. The filter of a raw IPv4 socket sees the IP header.
-func filter4(c *net.IPConn) error {
+func filter4(c *net.IPConn) (readFunc, error) {
 	const quoted = icmpHeaderLen // offset of the quoted packet, from X
 	code, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadMemShift{Off: 0}, // X = length of the IP header
@@ -46,13 +47,14 @@ func filter4(c *net.IPConn) error {
 		bpf.RetConstant{Val: deny},
 	})
 	if err != nil {
-		return fmt.Errorf("assembling the filter: %w", err)
+		return nil, fmt.Errorf("assembling the filter: %w", err)
 	}
-	return ipv4.NewPacketConn(c).SetBPF(code)
+	p := ipv4.NewPacketConn(c)
+	return reader4(p), errors.Join(p.SetControlMessage(ipv4.FlagInterface, true), p.SetBPF(code))
 }
 
 // filter6 passes Packet Too Big about data messages. The filter of a raw IPv6 socket sees what is behind the IP header.
-func filter6(c *net.IPConn) error {
+func filter6(c *net.IPConn) (readFunc, error) {
 	code, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 0, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: typeTooBig6, SkipTrue: 5},
@@ -64,7 +66,8 @@ func filter6(c *net.IPConn) error {
 		bpf.RetConstant{Val: deny},
 	})
 	if err != nil {
-		return fmt.Errorf("assembling the filter: %w", err)
+		return nil, fmt.Errorf("assembling the filter: %w", err)
 	}
-	return ipv6.NewPacketConn(c).SetBPF(code)
+	p := ipv6.NewPacketConn(c)
+	return reader6(p), errors.Join(p.SetControlMessage(ipv6.FlagInterface, true), p.SetBPF(code))
 }

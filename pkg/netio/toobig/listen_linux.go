@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -28,7 +31,7 @@ const (
 
 // Listener reads messages until Close.
 type Listener struct {
-	conns   []*net.IPConn
+	conns   []*conn
 	readers sync.WaitGroup
 	closed  chan struct{}
 }
@@ -38,43 +41,74 @@ type Listener struct {
 // the call. Listen needs CAP_NET_RAW. Without IPv6 on this host it reads IPv4 alone.
 func Listen(f func(*Message)) (*Listener, error) {
 	l := &Listener{closed: make(chan struct{})}
-	v4, err := open("ip4:icmp", net.IPv4zero, filter4)
+	v4, err := open("ip4:icmp", net.IPv4zero, filter4, parse4)
 	if err != nil {
 		return nil, err
 	}
 	l.conns = append(l.conns, v4)
-	v6, err := open("ip6:ipv6-icmp", net.IPv6unspecified, filter6)
+	v6, err := open("ip6:ipv6-icmp", net.IPv6unspecified, filter6, parse6)
 	switch {
 	case err == nil:
 		l.conns = append(l.conns, v6)
 	case !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, unix.EADDRNOTAVAIL):
 		return nil, errors.Join(err, v4.Close())
 	}
-	for i, parse := range []func([]byte, *Message) bool{parse4, parse6}[:len(l.conns)] {
-		l.readers.Go(func() { l.read(l.conns[i], parse, f) })
+	for _, c := range l.conns {
+		l.readers.Go(func() { l.read(c, f) })
 	}
 	return l, nil
 }
 
+// conn is the socket of an address family.
+type conn struct {
+	*net.IPConn
+	read  readFunc
+	parse func([]byte, *Message) bool
+}
+
+// readFunc reads a message, and returns its length, the interface index at which it arrived, and its sender.
+type readFunc func(buf []byte) (n, link int, by net.Addr, err error)
+
+func reader4(p *ipv4.PacketConn) readFunc {
+	return func(buf []byte) (n, link int, by net.Addr, err error) {
+		n, control, by, err := p.ReadFrom(buf)
+		if control != nil {
+			link = control.IfIndex
+		}
+		return n, link, by, err
+	}
+}
+
+func reader6(p *ipv6.PacketConn) readFunc {
+	return func(buf []byte) (n, link int, by net.Addr, err error) {
+		n, control, by, err := p.ReadFrom(buf)
+		if control != nil {
+			link = control.IfIndex
+		}
+		return n, link, by, err
+	}
+}
+
 // open opens a raw socket that receives only the wanted messages.
-func open(network string, any net.IP, filter func(*net.IPConn) error) (*net.IPConn, error) {
+func open(network string, any net.IP, filter func(*net.IPConn) (readFunc, error), parse func([]byte, *Message) bool) (*conn, error) {
 	c, err := net.ListenIP(network, &net.IPAddr{IP: any})
 	if err != nil {
 		return nil, fmt.Errorf("opening a socket for ICMP errors (needs CAP_NET_RAW): %w", err)
 	}
-	if err := filter(c); err != nil {
+	read, err := filter(c)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("filtering ICMP errors: %w", err), c.Close())
 	}
-	return c, nil
+	return &conn{c, read, parse}, nil
 }
 
 // read passes the messages of a socket to f until Close. Only messages that passed the filter count towards the pause, so other ICMP
 // traffic of the host takes no turns from them.
-func (l *Listener) read(c *net.IPConn, parse func([]byte, *Message) bool, f func(*Message)) {
+func (l *Listener) read(c *conn, f func(*Message)) {
 	buf := make([]byte, quotedMax)
 	var m Message
 	for passed := 0; ; {
-		n, _, err := c.ReadFromIP(buf)
+		n, link, by, err := c.read(buf)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -82,13 +116,22 @@ func (l *Listener) read(c *net.IPConn, parse func([]byte, *Message) bool, f func
 			if !l.sleep(pauseAfterError) {
 				return
 			}
-		case parse(buf[:n], &m):
+		case c.parse(buf[:n], &m):
+			m.By, m.Link = addrOf(by), link
 			f(&m)
 			if passed++; passed%pauseAfter == 0 && !l.sleep(pause) {
 				return
 			}
 		}
 	}
+}
+
+func addrOf(a net.Addr) netip.Addr {
+	if ip, ok := a.(*net.IPAddr); ok {
+		addr, _ := netip.AddrFromSlice(ip.IP)
+		return addr.Unmap()
+	}
+	return netip.Addr{}
 }
 
 // sleep returns false if the Listener was closed.

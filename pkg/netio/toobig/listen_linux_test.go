@@ -88,6 +88,9 @@ func TestReportsArriveAmidOtherErrors(t *testing.T) {
 			for n := range reports {
 				select {
 				case m := <-seen:
+					if m.Link != 1 || m.By.String() != tt.to {
+						t.Fatalf("the message came from %s at interface %d, want %s at the loopback device", m.By, m.Link, tt.to)
+					}
 					if m.MTU != 1400 || len(m.Payload) == 0 || m.Payload[0] != 4 {
 						t.Fatalf("got %+v", m)
 					}

@@ -16,6 +16,8 @@ type Message struct {
 	From    netip.AddrPort // the quoted source
 	To      netip.AddrPort // the quoted destination
 	Payload []byte         // the quoted start of the UDP payload; it may be empty
+	By      netip.Addr     // the sender of the message, without a zone
+	Link    int            // the interface index at which the message arrived, 0 if unknown
 }
 
 // The types of the messages, and the code of the first.

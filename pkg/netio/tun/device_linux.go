@@ -31,7 +31,10 @@ type readingState struct {
 	stopped, closed bool
 }
 
-var _ Device = (*device)(nil)
+var (
+	_ Device  = (*device)(nil)
+	_ Indexed = (*device)(nil)
+)
 
 // Open creates the interface in the network namespace of the calling thread. It is initially down and has no
 // addresses.
@@ -91,6 +94,9 @@ func (d *device) open(c *Config) error {
 
 // Name implements Device. Renaming the interface later does not change it.
 func (d *device) Name() string { return d.name }
+
+// Index implements Indexed.
+func (d *device) Index() int { return int(d.monitor.index.Load()) }
 
 // Queues implements Device.
 func (d *device) Queues() []Queue {

@@ -139,6 +139,7 @@ func resumeMonitor(fd int, deleted <-chan struct{}, name string, log *slog.Logge
 		if m.link, err = followLink(nil, name); err != nil {
 			return nil, err
 		}
+		m.index.Store(int32(m.link.index))
 		m.link.acceptWholeTrains()
 		m.send(m.link.state)
 	} else {

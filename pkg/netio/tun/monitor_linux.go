@@ -38,6 +38,7 @@ type monitor struct {
 	events  chan Event
 	last    Event        // the last one sent
 	log     *slog.Logger // nil for none
+	index   atomic.Int32 // of the interface, 0 while it is in another namespace
 	done    chan struct{}
 	ended   chan struct{}
 
@@ -58,6 +59,7 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 	}
 	m := newMonitor(fd, deleted, c.Log)
 	m.link = l
+	m.index.Store(int32(l.index))
 	// On an error (Linux before 5.2, or no privilege) origin stays empty: a return of the interface to its first namespace is not
 	// recognised.
 	at, err := m.locate()
@@ -120,6 +122,8 @@ func (m *monitor) run() {
 // follow reports changes until the interface leaves the link's namespace, the subscription ends, or the monitor is
 // closed. The subscription ends on overrun, when changes arrive faster than they are read.
 func (m *monitor) follow(l *link) {
+	m.index.Store(int32(l.index))
+	defer m.index.Store(0)
 	m.report(l, l.state)
 	for {
 		select {

@@ -95,3 +95,9 @@ type Features struct {
 	// NetNS is the inode of the network namespace in which the interface was last seen, 0 if unknown.
 	NetNS uint64 `json:",omitempty"`
 }
+
+// Indexed is an optional interface of a Device.
+type Indexed interface {
+	// Index returns the interface index in the network namespace where the Device was opened, 0 while the interface is in another one.
+	Index() int
+}

@@ -71,6 +71,15 @@ func (s *Stream) Reserve(n int) (first uint64, ok bool) {
 // Keys returns the session of the stream, nil if the stream is closed or was never open.
 func (s *Stream) Keys() *Keypair { return s.keys }
 
+// HasSent reports whether a message with that counter may have been sent: an ordinary one, or one of a stream that has begun.
+func (k *Keypair) HasSent(counter uint64) bool {
+	if IsStream(counter) {
+		stream, _ := SplitStream(counter)
+		return int64(stream) < int64(k.nextStream.Load())
+	}
+	return counter < k.Sent()
+}
+
 // Close ends the stream.
 func (s *Stream) Close() {
 	if s.keys != nil {

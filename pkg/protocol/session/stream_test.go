@@ -186,3 +186,19 @@ func TestStreamsNeedAgreement(t *testing.T) {
 		t.Error("they have a replay window")
 	}
 }
+
+func TestOnlyReservedCountersCountAsSent(t *testing.T) {
+	a, _ := newPair(t, 0)
+	first, ok := a.Reserve(2)
+	s, opened := a.OpenStream()
+	if !ok || !opened {
+		t.Fatal("no counters")
+	}
+	for counter, want := range map[uint64]bool{
+		first: true, first + 1: true, first + 2: false, s.next: true, s.next + 1<<streamShift: false, 1 << 63: false,
+	} {
+		if got := a.HasSent(counter); got != want {
+			t.Errorf("counter %#x: got %v", counter, got)
+		}
+	}
+}

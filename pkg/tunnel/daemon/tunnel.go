@@ -9,6 +9,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
@@ -30,14 +31,25 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserved.Set, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool, Route: route, Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
+		Pool: d.pool, Route: route, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
+		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
+}
+
+// isOwnError implements device.Config.OwnError. The tunnel answers packets that are too big for it in the name of their destination.
+func isOwnError(t tun.Device, m *toobig.Message) bool {
+	i, ok := t.(tun.Indexed)
+	return ok && m.Link != 0 && m.Link == i.Index() || hostnet.IsLocal(m.By)
 }
 
 // route implements device.Config.Route.
 func route(to *underlay.Endpoint, mark uint32) (device.Route, error) {
-	mtu, links, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
-	return device.Route{MTU: mtu, Links: links}, err
+	p, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
+	r := device.Route{MTU: p.MTU, Hops: p.Hops}
+	if p.HasSource {
+		r.Links = p.Links
+	}
+	return r, err
 }
 
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.

@@ -46,7 +46,7 @@ type PortOptions struct {
 	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. ReservePort, Plan, Rand, Wall, Clock, OnLoopStart, Route, Resolve and Pool may be nil.
+// Config configures a Device. ReservePort, Plan, Rand, Wall, Clock, OnLoopStart, Route, OwnError, Resolve and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
@@ -60,6 +60,8 @@ type Config struct {
 	// Route looks up the route to an endpoint, for packets with a mark. Without it no MTU is known before a router reports one, and
 	// RoutesChanged clears all source addresses.
 	Route func(to *underlay.Endpoint, mark uint32) (Route, error)
+	// OwnError reports whether this host has made an ICMP error. nil: it makes none.
+	OwnError func(*toobig.Message) bool
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.
 	Resolve func(ctx context.Context, name string, mark uint32) (Resolved, error)
 	// Recall returns the last endpoint of a peer as the process before this one knew it, if the two had a session when that process ended. own

@@ -18,14 +18,15 @@ import (
 // pathLimits are limits of outer packets to a peer that are known without probes. They count while outer packets must not be fragmented.
 // Peer.mu guards them.
 type pathLimits struct {
-	route    int32 // the MTU of the route in bytes, 0 if unknown
-	reported int32 // what a router has reported in bytes, or the host by a refusal; 0 for nothing
-	path     int16 // of the packet that the router dropped, as the search numbers paths
-	byHost   bool  // reported is the host's
-	waits    bool  // for lookUpAt, to look the route up
-	until    int64 // when reported is forgotten
-	lookUpAt int64 // when the route may be looked up again
-	turn     int64 // the turn of this peer among all, 0 for none
+	route    int32  // the MTU of the route in bytes, 0 if unknown
+	hops     string // Route.Hops of the last route that was known
+	reported int32  // what a router has reported in bytes, or the host by a refusal; 0 for nothing
+	path     int16  // of the packet that the router dropped, as the search numbers paths
+	byHost   bool   // reported is the host's
+	waits    bool   // for lookUpAt, to look the route up
+	until    int64  // when reported is forgotten
+	lookUpAt int64  // when the route may be looked up again
+	turn     int64  // the turn of this peer among all, 0 for none
 	from     *sourceRoute
 }
 
@@ -111,7 +112,7 @@ func (p *Peer) lookUpRoute(now int64) {
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
 	p.updatePathMTU(now) // for the overhead
-	p.setRouteMTU(int32(p.route(to).MTU))
+	p.setRoute(p.route(to))
 	if size := int(p.requests.refused.Swap(0)); size > 0 {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
 	}
@@ -133,6 +134,21 @@ func (l *lookUpTurns) reserve(now int64) (at int64) {
 			return at
 		}
 	}
+}
+
+// setRoute applies the route. What routers and the host reported on another one no longer holds, and the search begins again. The caller holds
+// mu.
+func (p *Peer) setRoute(r Route) {
+	k := &p.mtu.known
+	if r.Hops != "" {
+		if k.hops != "" && k.hops != r.Hops {
+			k.reported = 0
+			p.requests.reported.Store(0)
+			p.mtu.stop()
+		}
+		k.hops = r.Hops
+	}
+	p.setRouteMTU(int32(r.MTU))
 }
 
 // setRouteMTU applies the MTU of the route. Refusals on the route before no longer hold, and the search begins again: the new path may carry
@@ -190,13 +206,18 @@ func (p *Peer) runPathLimits(now int64) {
 
 // onTooBig takes an ICMP error. Any goroutine may call it.
 func (d *Device) onTooBig(m *toobig.Message) {
-	if p := d.senderOf(m); p != nil {
+	if p := d.senderOf(m); p != nil && !d.isOwnError(m) {
 		d.icmpCounts.believed.Add(1)
 		storeMin(&p.requests.reported, uint64(reportedSize(m))<<16|uint64(m.From.Port()))
 		p.post(taskProbe)
 		return
 	}
 	d.icmpCounts.ignored.Add(1)
+}
+
+// isOwnError reports whether this host made an ICMP error: it says nothing about the path. In a routing loop the tunnel and the kernel make many.
+func (d *Device) isOwnError(m *toobig.Message) bool {
+	return d.cfg.OwnError != nil && d.cfg.OwnError(m)
 }
 
 // reportedSize returns the size that passes, according to m. A router that does not say it drops what is larger than the next common MTU
@@ -273,7 +294,7 @@ func (d *Device) peersByEndpoint() map[netip.AddrPort][]*Peer {
 // hasSent reports whether a message with this header was sent to the peer in the present session.
 func (p *Peer) hasSent(receiver uint32, counter uint64) bool {
 	keys := p.engine.Current.Load()
-	return keys != nil && keys.Remote() == receiver && counter < keys.Sent()
+	return keys != nil && keys.Remote() == receiver && keys.HasSent(counter)
 }
 
 // takeReported applies the size of an ICMP error. The caller holds mu.

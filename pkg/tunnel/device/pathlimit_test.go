@@ -183,6 +183,59 @@ func TestReportedSizeLimitsInnerPackets(t *testing.T) {
 	})
 }
 
+// TestErrorsOfThisHostAreIgnored has errors that it made about its own packets, as in a routing loop.
+func TestErrorsOfThisHostAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		local := netip.MustParseAddr("192.0.2.77")
+		a, b, seen := stockPair(t, devicetest.Options{OwnError: func(m *toobig.Message) bool { return m.By == local }})
+		talk(t, a, b)
+		m := tooBig(a, b, seen.latestFrom(a.Outside(false).Addr(), wire.TypeData))
+		m.By = local
+		a.OnTooBig(m)
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
+		m.By = netip.MustParseAddr("192.0.2.78")
+		a.OnTooBig(m)
+		time.Sleep(time.Second)
+		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		if got := a.Stats().(device.Stats).PathMTUErrors; got != (config.ICMPErrorCounts{Believed: 1, Ignored: 1}) {
+			t.Errorf("got %+v, want one believed and one ignored", got)
+		}
+	})
+}
+
+// TestAnotherRouteForgetsReports keeps the MTU of the route.
+func TestAnotherRouteForgetsReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hops atomic.Pointer[string]
+		hops.Store(new("first"))
+		a, b, seen := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
+			return device.Route{MTU: 1500, Hops: *hops.Load()}, nil
+		}})
+		talk(t, a, b)
+		report := func() {
+			a.OnTooBig(tooBig(a, b, seen.latestFrom(a.Outside(false).Addr(), wire.TypeData)))
+			time.Sleep(2 * time.Second)
+			wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		}
+		report()
+		a.RoutesChanged()
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		for _, next := range []string{"", "first"} { // no route for a moment
+			hops.Store(&next)
+			a.RoutesChanged()
+			time.Sleep(2 * time.Second)
+			wantLimit(t, a, b, config.PathMTUICMP, 1400, 1328)
+		}
+		hops.Store(new("second"))
+		a.RoutesChanged()
+		time.Sleep(2 * time.Second)
+		wantLimit(t, a, b, config.PathMTURoute, 1500, 0)
+		report()
+	})
+}
+
 // TestForgedReportsAreIgnored changes the parts that an attacker off the path cannot know, and others.
 func TestForgedReportsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

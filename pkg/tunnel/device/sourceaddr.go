@@ -11,8 +11,9 @@ import (
 
 // Route is a route to an endpoint.
 type Route struct {
-	MTU   int   // bytes, 0 if unknown
-	Links []int // interface indexes of the next hops of packets with the endpoint's source address; nil if the host does not have it
+	MTU   int    // bytes, 0 if unknown
+	Links []int  // interface indexes of the next hops of packets with the endpoint's source address; nil if the host does not have it
+	Hops  string // another text is another route; empty if unknown
 }
 
 // sourceRoute is how packets from a source address left when that was last looked up.

@@ -3,9 +3,11 @@
 package device_test
 
 import (
+	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,9 +15,12 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
@@ -25,6 +30,7 @@ import (
 type paths struct {
 	net   *underlay.Network
 	delay func(port uint16) time.Duration
+	tap   func(d underlay.Routed) // called for each datagram; nil for none
 	rate  int                   // bytes per second and source, 0 for no limit
 	lose  func(large bool) bool // nil for no loss; large are messages of full trains
 
@@ -97,6 +103,9 @@ func TestSprayWithoutSpreadIsLogged(t *testing.T) {
 }
 
 func (n *paths) route(d underlay.Routed) {
+	if n.tap != nil {
+		n.tap(d)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.lines == nil {
@@ -245,6 +254,34 @@ func TestLostMessagesDelaySprayedFlowBriefly(t *testing.T) {
 		}
 		if longest > 6*time.Millisecond { // the paths differ by 3 ms, and half of that again, and the polling
 			t.Errorf("the flow stood still for %v", longest)
+		}
+	})
+}
+
+// TestReportsAboutSprayedMessagesAreBelieved quotes a message of a stream.
+func TestReportsAboutSprayedMessagesAreBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var m *toobig.Message
+		n := &paths{delay: byPort}
+		n.tap = func(d underlay.Routed) {
+			if len(d.Payload) > largeMessage && session.IsStream(binary.LittleEndian.Uint64(d.Payload[8:])) {
+				mu.Lock()
+				defer mu.Unlock()
+				m = &toobig.Message{MTU: 1400, Size: 1480, From: d.From, To: d.To, Payload: slices.Clone(d.Payload[:wire.DataHeaderLen])}
+			}
+		}
+		a, b, _ := newPaths(t, n, 4, devicetest.Options{})
+		f := flow.Flow{Ends: a.To(b, 2000, false), ID: 1}
+		elephant(a, &f, 500*time.Millisecond)
+		mu.Lock()
+		defer mu.Unlock()
+		if m == nil {
+			t.Fatal("nothing was sprayed")
+		}
+		a.OnTooBig(m)
+		if got := a.Stats().(device.Stats).PathMTUErrors; got.Believed != 1 {
+			t.Errorf("got %+v, want the report believed", got)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
@@ -44,6 +45,8 @@ type Options struct {
 	Clock  engine.Clock // by default, the device's
 	// Route is that of device.Config.
 	Route func(*underlay.Endpoint, uint32) (device.Route, error)
+	// OwnError is that of device.Config.
+	OwnError func(*toobig.Message) bool
 	// Resolve is that of device.Config.
 	Resolve func(ctx context.Context, name string, mark uint32) (device.Resolved, error)
 	// Recall is that of device.Config.
@@ -145,7 +148,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
