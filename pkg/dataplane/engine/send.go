@@ -168,6 +168,8 @@ func sendDropReason(err error) drop.Reason {
 		return drop.TXTooBig
 	case errors.Is(err, underlay.ErrSendBufferFull):
 		return drop.TXSendBuffer
+	case errors.Is(err, underlay.ErrLoop):
+		return drop.TXLoop
 	}
 	return drop.TXSendError
 }

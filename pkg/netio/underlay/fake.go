@@ -138,6 +138,7 @@ type Fake struct {
 	sources   *Sources
 	opening   sync.Mutex // held by OpenSource, and by Close to end it
 	mark      atomic.Uint32
+	Loops
 	// dontFragment is the inverse of what SetFragments has set.
 	dontFragment atomic.Bool
 	closed       atomic.Bool
@@ -293,6 +294,9 @@ func (f *Fake) send(r *Run, lane int) error {
 	}
 	if err := r.Check(); err != nil {
 		return err
+	}
+	if f.IsLoop(r.To) {
+		return ErrLoop
 	}
 	port := f.sources.Port(r.Source)
 	if port == 0 {

@@ -155,6 +155,9 @@ type Port interface {
 	// that the network device cannot carry. Features says the effect: fragments stay permitted if nothing would report that a
 	// datagram was too big for a router.
 	SetFragments(permitted bool) error
+	// SetLoop makes runs and messages to an address, whatever their port, fail with ErrLoop, or ends that. Call it when the route to the
+	// address leads into the tunnel itself.
+	SetLoop(to *Endpoint, loops bool)
 	// RoutesChanged discards the sizes that the host has refused. Call it when the host's routes or links changed.
 	RoutesChanged()
 	// Features returns the capabilities that were found at Open, as far as the kernel has not refused them since.

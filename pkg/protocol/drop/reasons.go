@@ -51,6 +51,7 @@ const (
 	TXQueueFull                    // the transmit queue was full: dropped from the flow with the most bytes in it
 	TXCongestion                   // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	TXPacketTooBig                 // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
+	TXLoop                         // the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -104,6 +105,7 @@ var names = [Count]string{
 	"tx_queue_full",
 	"tx_congestion",
 	"tx_packet_too_big",
+	"tx_loop",
 }
 
 var helps = [Count]string{
@@ -154,4 +156,5 @@ var helps = [Count]string{
 	"the transmit queue was full: dropped from the flow with the most bytes in it",
 	"the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal",
 	"the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size",
+	"the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt",
 }

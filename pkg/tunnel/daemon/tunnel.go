@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -31,21 +32,29 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserved.Set, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool, Route: route, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
+		Pool: d.pool, Route: func(to *underlay.Endpoint, mark uint32) (device.Route, error) { return route(t, to, mark) }, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
 		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
 }
 
 // isOwnError implements device.Config.OwnError. The tunnel answers packets that are too big for it in the name of their destination.
 func isOwnError(t tun.Device, m *toobig.Message) bool {
-	i, ok := t.(tun.Indexed)
-	return ok && m.Link != 0 && m.Link == i.Index() || hostnet.IsLocal(m.By)
+	return m.Link != 0 && m.Link == indexOf(t) || hostnet.IsLocal(m.By)
+}
+
+// indexOf returns the index of the tunnel's interface, 0 if it is not in this network namespace.
+func indexOf(t tun.Device) int {
+	if i, ok := t.(tun.Indexed); ok {
+		return i.Index()
+	}
+	return 0
 }
 
 // route implements device.Config.Route.
-func route(to *underlay.Endpoint, mark uint32) (device.Route, error) {
+func route(t tun.Device, to *underlay.Endpoint, mark uint32) (device.Route, error) {
 	p, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
-	r := device.Route{MTU: p.MTU, Hops: p.Hops}
+	index := indexOf(t)
+	r := device.Route{MTU: p.MTU, Hops: p.Hops, Loops: index != 0 && slices.Contains(p.Links, index)}
 	if p.HasSource {
 		r.Links = p.Links
 	}

@@ -140,6 +140,8 @@ type work struct {
 	refusals    refusals
 	failuresLog rate // of warnings about peers that do not answer
 	pathMTULog  rate // of messages about path MTUs
+	loopLog     rate // of warnings about routing loops
+	loops       loopDestinations
 	routeTurns  lookUpTurns
 	lookups     lookups
 }

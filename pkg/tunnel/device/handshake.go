@@ -118,6 +118,8 @@ func (d *Device) send(to *underlay.Endpoint, f func(underlay.Port) error) (drop.
 		return drop.None, nil
 	case errors.Is(err, underlay.ErrSendBufferFull):
 		return drop.TXSendBuffer, err
+	case errors.Is(err, underlay.ErrLoop):
+		return drop.TXLoop, err
 	}
 	d.log.Debug("sending a handshake message or cookie reply failed, the initiator of the handshake retries in 5 seconds", "endpoint", to.Dst, "error", err)
 	return drop.TXSendError, err
@@ -324,6 +326,7 @@ func (p *Peer) sendHandshake(msg []byte, now int64) error {
 		p.dropForPeer(drop.TXNoEndpoint, 1)
 		return nil
 	}
+	p.checkLoop(to)
 	p.engine.Activity.Sent(now, false) // before an answer can arrive
 	why, err := p.dev.send(to, func(port underlay.Port) error { return port.SendTo(to, msg) })
 	if why != drop.None {
@@ -383,7 +386,7 @@ func (p *Peer) noteInitiation(err error, now int64) {
 	if err == nil && h.sendErr != nil {
 		h.unanswered = 0 // those before were not sent
 	}
-	firstError, many := err != nil && h.sendErr == nil, err == nil && h.unanswered == config.ManyUnanswered
+	firstError, many := err != nil && h.sendErr == nil && !errors.Is(err, underlay.ErrLoop), err == nil && h.unanswered == config.ManyUnanswered
 	h.unanswered++
 	h.sendErr = err
 	if !firstError && !many {

@@ -29,7 +29,8 @@ type pathState struct {
 	replaced      atomic.Pointer[replacedAddresses]
 	roamLog       rate
 	roams         roamPace
-	settles       atomic.Int64 // until then the endpoint may change without a message in the log
+	loop          loopDestination // that the port refuses
+	settles       atomic.Int64    // until then the endpoint may change without a message in the log
 }
 
 // replacedAddresses are the addresses of endpoints that the configuration has replaced, newest first. Messages still in flight from there
@@ -54,6 +55,9 @@ func (p *Peer) configureEndpoint(to *underlay.Endpoint) (moved bool) {
 	}
 	p.engine.Endpoint.Store(to)
 	p.noteChange()
+	if moved {
+		p.requestRoute()
+	}
 	return moved
 }
 
@@ -83,7 +87,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 		p.post(taskRoamed)
 		p.noteSession()
 	}
-	if old != nil && old.Src != to.Src {
+	if old != nil && (old.Src != to.Src || old.Dst.Addr() != to.Dst.Addr()) {
 		p.requestRoute()
 	}
 }

@@ -95,12 +95,12 @@ func storeMin(a *atomic.Uint64, n uint64) {
 // requestRoute has the route to the peer looked up. It needs no lock.
 func (p *Peer) requestRoute() { p.post(taskRoute) }
 
-// lookUpRoute looks up the route to a peer with a session, unless it has just done so: then the timer does. The caller holds
+// lookUpRoute looks up the route to a peer with a session, or whose route leads into the tunnel, unless it has just done so: then the timer does. The caller holds
 // mu.
 func (p *Peer) lookUpRoute(now int64) {
 	k, to := &p.mtu.known, p.engine.Endpoint.Load()
 	k.waits = false
-	if to == nil || p.dev.cfg.Route == nil || !p.engine.Current.Load().Usable(now) {
+	if to == nil || p.dev.cfg.Route == nil || !p.engine.Current.Load().Usable(now) && !p.isLooping() {
 		return
 	}
 	if now >= k.lookUpAt && k.turn == 0 {
@@ -112,8 +112,10 @@ func (p *Peer) lookUpRoute(now int64) {
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
 	p.updatePathMTU(now) // for the overhead
-	p.setRoute(p.route(to))
-	if size := int(p.requests.refused.Swap(0)); size > 0 {
+	r := p.route(to)
+	p.setLoop(to, r.Loops)
+	p.setRoute(r)
+	if size := int(p.requests.refused.Swap(0)); size > 0 && !r.Loops {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
 	}
 	p.updatePathMTU(now)
@@ -147,6 +149,9 @@ func (p *Peer) setRoute(r Route) {
 			p.mtu.stop()
 		}
 		k.hops = r.Hops
+	}
+	if r.Loops {
+		r.MTU = 0 // the tunnel's own
 	}
 	p.setRouteMTU(int32(r.MTU))
 }

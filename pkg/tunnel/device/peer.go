@@ -288,6 +288,7 @@ func (p *Peer) stop() {
 	p.timers.Stop(&p.engine.Activity)
 	p.eraseSessions()
 	p.forgetPathLimits()
+	p.forgetLoop()
 	p.endAttempt()
 	p.timers.initiateAt = 0
 	p.setGuarded(config.Endpoint{})

@@ -177,6 +177,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 	}
 	d.listenPort = port.LocalPort()
 	d.port.Store(&portRef{port})
+	d.loops.apply(port)
 	d.socketDrops.setPort(port, d.engine.Lanes())
 	d.resetSources()
 	d.groups.reset(port)

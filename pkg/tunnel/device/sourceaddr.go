@@ -13,6 +13,7 @@ import (
 type Route struct {
 	MTU   int    // bytes, 0 if unknown
 	Links []int  // interface indexes of the next hops of packets with the endpoint's source address; nil if the host does not have it
+	Loops bool   // it leads into the tunnel itself
 	Hops  string // another text is another route; empty if unknown
 }
 

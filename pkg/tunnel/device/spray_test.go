@@ -31,8 +31,8 @@ type paths struct {
 	net   *underlay.Network
 	delay func(port uint16) time.Duration
 	tap   func(d underlay.Routed) // called for each datagram; nil for none
-	rate  int                   // bytes per second and source, 0 for no limit
-	lose  func(large bool) bool // nil for no loss; large are messages of full trains
+	rate  int                     // bytes per second and source, 0 for no limit
+	lose  func(large bool) bool   // nil for no loss; large are messages of full trains
 
 	carriers sync.WaitGroup
 

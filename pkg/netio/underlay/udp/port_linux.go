@@ -33,6 +33,7 @@ type Port struct {
 	senders   sync.Pool                                      // of *singleSender
 	sendNow   func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 	drops     dropCounters
+	underlay.Loops
 	fragmentState
 	selectionState
 	closeState

@@ -48,7 +48,10 @@ func (s *sender) send(runs []underlay.Run) (failed int) {
 		r := &runs[i]
 		r.Sent = 0
 		o := origin{run: i, tos: s.dscp | uint8(r.ECN)}
-		if r.Err = r.Check(); r.Err == nil {
+		if r.Err = r.Check(); r.Err == nil && s.port.IsLoop(r.To) {
+			r.Err = underlay.ErrLoop
+		}
+		if r.Err == nil {
 			o.from, r.Err = s.selectSource(runs, r)
 		}
 		if r.Err == nil {

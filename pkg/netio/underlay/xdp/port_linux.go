@@ -114,6 +114,9 @@ func (p *Port) SetFragments(permitted bool) error {
 // RoutesChanged implements underlay.Port. The paths of AF_XDP follow the host's routes by themselves.
 func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
 
+// SetLoop implements underlay.Port. A frame of AF_XDP leaves by a network device.
+func (p *Port) SetLoop(to *underlay.Endpoint, loops bool) { p.udp.SetLoop(to, loops) }
+
 // SetSelection implements underlay.Selector for datagrams that the UDP sockets receive. Datagrams from AF_XDP belong to
 // the lane of their queue: the device's hash keeps the datagrams of one source in one queue. If the UDP port is no
 // Selector, the error satisfies errors.Is(err, errors.ErrUnsupported).

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// A message to an endpoint whose route leads into the tunnel would come back as a packet to encrypt, again and again. So the port refuses it, as
+// the in-kernel WireGuard does (ELOOP, send4 in drivers/net/wireguard/socket.c). The kernel sees the route of each message. This device looks
+// it up before each handshake message, and when the endpoint or the host's routes change.
+
+// loopDestinations counts the peers at each destination that the port refuses.
+type loopDestinations struct {
+	mu    sync.Mutex
+	peers map[loopDestination]int
+}
+
+// loopDestination is the part of an endpoint that routing knows; the zero loopDestination for none.
+type loopDestination struct {
+	addr  netip.Addr
+	scope uint32
+}
+
+func (d loopDestination) endpoint() *underlay.Endpoint {
+	return &underlay.Endpoint{Dst: netip.AddrPortFrom(d.addr, 0), Scope: d.scope}
+}
+
+// replace moves a peer from one destination to another.
+func (l *loopDestinations) replace(port underlay.Port, before, after loopDestination) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.peers == nil {
+		l.peers = map[loopDestination]int{}
+	}
+	if before.addr.IsValid() {
+		if l.peers[before]--; l.peers[before] == 0 {
+			delete(l.peers, before)
+			port.SetLoop(before.endpoint(), false)
+		}
+	}
+	if after.addr.IsValid() {
+		if l.peers[after]++; l.peers[after] == 1 {
+			port.SetLoop(after.endpoint(), true)
+		}
+	}
+}
+
+// apply tells a new port all destinations.
+func (l *loopDestinations) apply(port underlay.Port) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := range l.peers {
+		port.SetLoop(d.endpoint(), true)
+	}
+}
+
+// checkLoop looks up whether the route to an endpoint leads into the tunnel. The caller holds mu.
+func (p *Peer) checkLoop(to *underlay.Endpoint) {
+	if p.dev.cfg.Route == nil {
+		return
+	}
+	r, _ := p.dev.cfg.Route(to, p.dev.mark.Load()) // the zero Route without a route
+	p.setLoop(to, r.Loops)
+}
+
+// setLoop notes whether the route to an endpoint leads into the tunnel. The caller holds mu.
+func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
+	var next loopDestination
+	if loops {
+		next = loopDestination{to.Dst.Addr(), to.Scope}
+	}
+	before, port := p.path.loop, p.dev.port.Load()
+	if next == before || port == nil {
+		return
+	}
+	p.path.loop = next
+	p.dev.loops.replace(port, before, next)
+	log := p.log().With("peer", p.key, "endpoint", to.Dst)
+	if !loops {
+		log.Info("the route to the peer's endpoint does not lead into the tunnel any more, sending again")
+		return
+	}
+	level := slog.LevelWarn
+	if !p.dev.loopLog.allow(p.dev.clock(), time.Minute) { // there may be thousands of such peers
+		level = slog.LevelDebug
+	}
+	log.Log(context.Background(), level, "the route to the peer's endpoint leads into the tunnel itself, dropping all messages to the peer until the route changes")
+}
+
+// isLooping reports whether the route to the peer leads into the tunnel, as far as it was looked up. The caller holds mu.
+func (p *Peer) isLooping() bool { return p.path.loop != loopDestination{} }
+
+// forgetLoop is called when the peer stops. The caller holds mu.
+func (p *Peer) forgetLoop() {
+	if port := p.dev.port.Load(); port != nil {
+		p.dev.loops.replace(port, p.path.loop, loopDestination{})
+	}
+	p.path.loop = loopDestination{}
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// loopRig is two hosts. The route of the first to addresses in loops leads into its tunnel.
+type loopRig struct {
+	t    *testing.T
+	a, b *devicetest.Host
+	sent atomic.Int64 // datagrams of a
+
+	mu    sync.Mutex
+	loops map[netip.Addr]bool
+	log   bytes.Buffer
+}
+
+func newLoopRig(t *testing.T) *loopRig {
+	t.Helper()
+	r := &loopRig{t: t, loops: map[netip.Addr]bool{}}
+	var at netip.Addr
+	lan := devicetest.NewLAN(func(from, _ netip.AddrPort, _ []byte) underlay.Verdict {
+		if from.Addr() == at {
+			r.sent.Add(1)
+		}
+		return underlay.Deliver
+	})
+	r.a = lan.Host(t, 1, devicetest.Options{Route: r.route, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
+	r.b = lan.Host(t, 2, devicetest.Options{})
+	at = r.a.Outside(false).Addr()
+	for _, h := range []*devicetest.Host{r.a, r.b} {
+		h.Apply(config.Device{Spread: new(config.SpreadOff)})
+	}
+	devicetest.Connect(r.a, r.b)
+	time.Sleep(time.Second)
+	return r
+}
+
+func (r *loopRig) route(to *underlay.Endpoint, _ uint32) (device.Route, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loops[to.Dst.Addr()] {
+		return device.Route{MTU: 1420, Hops: "tunnel", Loops: true}, nil
+	}
+	return device.Route{MTU: 1500, Hops: "cable"}, nil
+}
+
+// set lets the route to the second host lead into the tunnel, or not.
+func (r *loopRig) set(loops bool) {
+	r.mu.Lock()
+	r.loops[r.b.Outside(false).Addr()] = loops
+	r.mu.Unlock()
+	r.a.RoutesChanged()
+	time.Sleep(2 * time.Second)
+}
+
+func (r *loopRig) drops() uint64 { return r.a.Drops(drop.TXLoop) }
+
+// expectQuiet has the first host send for ten seconds: nothing leaves, and the packets are counted.
+func (r *loopRig) expectQuiet() {
+	r.t.Helper()
+	before, dropped := r.sent.Load(), r.drops()
+	for range 10 {
+		r.a.Send(flow.WithVnetHeader(r.a.To(r.b, 1, false).UDP(nil)))
+		time.Sleep(time.Second)
+	}
+	if n := r.sent.Load() - before; n != 0 {
+		r.t.Errorf("%d datagrams left", n)
+	}
+	if n := r.drops() - dropped; n == 0 {
+		r.t.Error("nothing was counted as dropped for the loop")
+	}
+}
+
+// expectLog wants a number of warnings about the loop.
+func (r *loopRig) expectLog(warnings int) {
+	r.t.Helper()
+	text := r.log.String()
+	if n := strings.Count(text, "leads into the tunnel itself"); n != warnings || strings.Count(text, "level=WARN") != warnings {
+		r.t.Errorf("got %d warnings about a loop, want %d and no others in\n%s", n, warnings, text)
+	}
+	for _, want := range []string{"endpoint=" + r.b.Outside(false).String(), r.b.Public().String()} {
+		if !strings.Contains(text, want) {
+			r.t.Errorf("the log lacks %s", want)
+		}
+	}
+}
+
+func TestLoopingRouteStopsPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		for range 2 {
+			r.set(true)
+			r.expectQuiet()
+			r.set(false)
+			talk(t, r.a, r.b)
+		}
+		r.expectLog(2)
+	})
+}
+
+// TestLoopLeavesNoPathLimit has a host that refuses a size in the loop.
+func TestLoopLeavesNoPathLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		time.Sleep(2 * time.Second)
+		for _, before := range []bool{true, false} { // before the loop was looked up, and after it
+			if before {
+				r.a.PeerOf(r.b.Public()).TooBig(1400)
+				time.Sleep(2 * time.Second)
+			}
+			r.set(true)
+			if !before {
+				r.a.PeerOf(r.b.Public()).TooBig(1400)
+				time.Sleep(2 * time.Second)
+			}
+			r.set(false)
+			wantLimit(t, r.a, r.b, config.PathMTURoute, 1500, 0)
+		}
+	})
+}
+
+// TestLoopingRouteStopsHandshakes has a route that leads into the tunnel from the beginning.
+func TestLoopingRouteStopsHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		r.set(true)
+		r.expectQuiet()
+		r.expectLog(1)
+		r.set(false)
+		r.a.Send(flow.WithVnetHeader(r.a.To(r.b, 1, false).UDP(nil)))
+		time.Sleep(10 * time.Second)
+		if keys, _ := r.a.PeerOf(r.b.Public()).Sessions(); keys == nil {
+			t.Error("no session after the end of the loop")
+		}
+	})
+}
+
+// TestLoopOutlastsChangeOfPort changes the listen port, which opens other sockets.
+func TestLoopOutlastsChangeOfPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		r.set(true)
+		port := uint16(devicetest.ListenPort + 1)
+		r.a.Apply(config.Device{ListenPort: &port})
+		r.expectQuiet()
+	})
+}
+
+// TestLoopEndsWithAnotherEndpoint moves the peer to an address whose route is right, and back.
+func TestLoopEndsWithAnotherEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		r.set(true)
+		r.expectQuiet()
+		endpoint := config.Endpoint{AddrPort: r.b.Outside(true)}
+		r.a.Apply(config.Device{Peers: []config.Peer{{PublicKey: r.b.Public(), Endpoint: &endpoint}}})
+		time.Sleep(2 * time.Second)
+		talk(t, r.a, r.b)
+		endpoint = config.Endpoint{AddrPort: r.b.Outside(false)}
+		r.a.Apply(config.Device{Peers: []config.Peer{{PublicKey: r.b.Public(), Endpoint: &endpoint}}})
+		time.Sleep(2 * time.Second)
+		r.expectQuiet()
+	})
+}
