@@ -80,8 +80,8 @@ func TestRouteMTUFollowsRouteAddressAndAdvertisement(t *testing.T) {
 	}
 }
 
-// TestHopsTellRoutesApart changes the link, the gateway and the preferred source of a route, and what leaves the path unchanged.
-func TestHopsTellRoutesApart(t *testing.T) {
+// TestHopsDifferForOtherRoutes changes the link, the gateway and the preferred source of a route, and what leaves the path unchanged.
+func TestHopsDifferForOtherRoutes(t *testing.T) {
 	enterNamespace(t)
 	var links []int
 	for i, device := range []string{"first", "second"} {

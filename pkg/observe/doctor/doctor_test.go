@@ -287,6 +287,14 @@ func portCases() []faultCase {
 		f.Tunnels[0].Kind, f.Sockets.Value = facts.InKernel, []facts.Socket{kernelOwn, kernelOwn}
 	}
 	pre := func(f *facts.Facts) { f.Pre, f.Tunnels = true, nil }
+	second := func(device, allowed string) func(*facts.Facts) { // through which messages of wg0 leave
+		return func(f *facts.Facts) {
+			f.Tunnels[0].Peers[0].Device = "wg1"
+			f.Tunnels = append(f.Tunnels, facts.Tunnel{Name: "wg1", Kind: facts.InKernel, Peers: []facts.Peer{{
+				Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort("198.51.100.7:51820")}, AllowedIPs: []netip.Prefix{netip.MustParsePrefix(allowed)}, Device: device,
+			}}})
+		}
+	}
 	return []faultCase{
 		{"port", join(other), Failed, "in use by unbound (77)", "sport = :51820"},
 		{"port", join(kernelOwn), Failed, "the kernel", "ss -ulpn"},
@@ -299,6 +307,11 @@ func portCases() []faultCase {
 			f.Tunnels = append(f.Tunnels, facts.Tunnel{Name: "wg1", Kind: facts.InKernel, Port: 51820})
 		}, Failed, "tunnel wg1", "ss"},
 		{"port", func(f *facts.Facts) { f.Tunnels[0].Port = 0 }, OK, "no listen port", ""},
+		{"loop", func(f *facts.Facts) { f.Tunnels[0].Peers[0].Device = "wg0" }, Failed, "192.0.2.7 are routed into the tunnel itself (wg0 → wg0)", "ip route add 192.0.2.7"},
+		{"loop", second("wg0", "192.0.2.0/24"), Failed, "(wg0 → wg1 → wg0)", "ip route add 192.0.2.7"},
+		{"loop", second("eth0", "192.0.2.0/24"), OK, "no message", ""},
+		{"loop", second("wg0", "198.51.100.0/24"), OK, "no message", ""},
+		{"loop", second("wg1", "192.0.2.0/24"), Failed, "198.51.100.7", "ip route add 198.51.100.7"},
 	}
 }
 

@@ -5,6 +5,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -205,4 +206,56 @@ func evaluatePathMTU(f *facts.Facts, r *recorder) {
 			r.ok(t.Name, "%d bytes, %s", t.MTU, found)
 		}
 	}
+}
+
+func evaluateLoops(f *facts.Facts, r *recorder) {
+	for i := range f.Tunnels {
+		t := &f.Tunnels[i]
+		looping, path := "", []string(nil)
+		for j := range t.Peers {
+			if path = loopOf(f, t, &t.Peers[j]); path != nil {
+				looping = t.Peers[j].Endpoint.AddrPort.Addr().String()
+				break
+			}
+		}
+		if looping == "" {
+			r.ok(t.Name, "no message to a peer is routed into the tunnel")
+			continue
+		}
+		r.fail(t.Name, fmt.Sprintf("messages to %s are routed into the tunnel itself (%s)", looping, strings.Join(path, " → ")),
+			"ip route add "+looping+" via GATEWAY   # or AllowedIPs = 0.0.0.0/0, ::/0 in place of parts of it: policy routing")
+	}
+}
+
+// loopOf returns the tunnels through which messages of t to a peer come back to t, nil if they do not.
+func loopOf(f *facts.Facts, t *facts.Tunnel, p *facts.Peer) []string {
+	path := []string{t.Name}
+	for len(path) <= len(f.Tunnels) {
+		if p.Device == t.Name {
+			return append(path, t.Name)
+		}
+		i := slices.IndexFunc(f.Tunnels, func(o facts.Tunnel) bool { return o.Name == p.Device })
+		if i < 0 {
+			return nil
+		}
+		next := peerFor(&f.Tunnels[i], p.Endpoint.AddrPort.Addr().Unmap())
+		if next == nil {
+			return nil
+		}
+		path, p = append(path, p.Device), next
+	}
+	return nil // a loop of other tunnels
+}
+
+// peerFor returns the peer to which a tunnel sends packets to an address, nil for none.
+func peerFor(t *facts.Tunnel, to netip.Addr) (found *facts.Peer) {
+	bits := -1
+	for i := range t.Peers {
+		for _, prefix := range t.Peers[i].AllowedIPs {
+			if prefix.Contains(to) && prefix.Bits() > bits {
+				found, bits = &t.Peers[i], prefix.Bits()
+			}
+		}
+	}
+	return found
 }

@@ -23,12 +23,12 @@ func TestLoopRefusesOnlyItsDestination(t *testing.T) {
 		p.SetLoop(&underlay.Endpoint{Dst: looping.Dst}, loops)
 		for i, err := range send(&looping) {
 			if loops != (errors.Is(err, underlay.ErrLoop) && errors.Is(err, syscall.ELOOP)) || !loops && err != nil {
-				t.Errorf("a loop is %v, way %d: got error %v", loops, i, err)
+				t.Errorf("a loop is %v, method %d: got error %v", loops, i, err)
 			}
 		}
 		for i, err := range send(&other) {
 			if err != nil {
-				t.Errorf("another destination, a loop is %v, way %d: got error %v", loops, i, err)
+				t.Errorf("another destination, a loop is %v, method %d: got error %v", loops, i, err)
 			}
 		}
 	}

@@ -187,8 +187,10 @@ type Tunnel struct {
 
 // Peer is one of a tunnel's peers that has an endpoint.
 type Peer struct {
-	Endpoint config.Endpoint
-	PathMTU  Result[int]
+	Endpoint   config.Endpoint
+	AllowedIPs []netip.Prefix
+	PathMTU    Result[int]
+	Device     string // by which the tunnel's messages to Endpoint leave; "" if there is no route
 }
 
 // Node is a Kubernetes node that the tunnel reaches.

@@ -112,9 +112,10 @@ func (t *Tunnel) setStatus(status config.Status) {
 			continue
 		}
 		if len(t.Peers) < maxPeers {
+			to := p.Endpoint.AddrPort.Addr().Unmap()
 			t.Peers = append(t.Peers, Peer{
-				Endpoint: p.Endpoint,
-				PathMTU:  result(hostnet.PathMTU(p.Endpoint.AddrPort.Addr().Unmap(), p.Endpoint.Scope)),
+				Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs,
+				PathMTU: result(hostnet.PathMTU(to, p.Endpoint.Scope)), Device: hostnet.EgressDeviceName(to, p.Endpoint.Scope, t.Mark),
 			})
 		}
 		if addr := p.Endpoint.AddrPort.Addr().Unmap(); t.Mark == NodeTrafficMark && isNode(p, addr) {
