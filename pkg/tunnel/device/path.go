@@ -87,7 +87,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 		p.post(taskRoamed)
 		p.noteSession()
 	}
-	if old != nil && (old.Src != to.Src || old.Dst.Addr() != to.Dst.Addr()) {
+	if old != nil && old.Src != to.Src {
 		p.requestRoute()
 	}
 }
