@@ -134,8 +134,13 @@ func TestBenchUnderlayMeasuresAgainstPeer(t *testing.T) {
 
 func TestBenchUnderlayRefusesMistakes(t *testing.T) {
 	for _, args := range [][]string{
-		{"underlay"}, {"underlay", "eth0"}, {"underlay", "eth0", "--to", "h", "--loop", "eth1"}, {"underlay", "eth0", "--loop", "eth0"},
-		{"underlay", "eth0", "--loop", "eth1", "--rounds", "0"}, {"underlay", "eth0", "--loop", "eth1", "--seconds", "-1"}, {"peer"},
+		{"underlay"},
+		{"underlay", "eth0"},
+		{"underlay", "eth0", "--to", "h", "--loop", "eth1"},
+		{"underlay", "eth0", "--loop", "eth0"},
+		{"underlay", "eth0", "--loop", "eth1", "--rounds", "0"},
+		{"underlay", "eth0", "--loop", "eth1", "--seconds", "-1"},
+		{"peer"},
 	} {
 		root := newRootCmd()
 		root.SetArgs(append([]string{"bench"}, args...))

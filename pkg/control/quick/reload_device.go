@@ -62,10 +62,10 @@ func resetRemoved(dev *config.Device, had []string) {
 // deviceReport is what the control socket reports of a device besides its status. Fields are zero for other daemons than ropewalk.
 type deviceReport struct {
 	TUN            struct{ NetNS hostnet.Namespace } `json:"tun"`
-	Names          config.NameReport      `json:"names"`
-	Spread         *config.SpreadReport   `json:"spread"`
-	Path           *config.UnderlayReport `json:"path"`
-	OuterFragments *config.OuterFragments `json:"outer_fragments"`
+	Names          config.NameReport                 `json:"names"`
+	Spread         *config.SpreadReport              `json:"spread"`
+	Path           *config.UnderlayReport            `json:"path"`
+	OuterFragments *config.OuterFragments            `json:"outer_fragments"`
 }
 
 // values returns the present settings by key, as a file has them.

@@ -17,13 +17,13 @@ import (
 
 // state is what a Runner saves about an interface that it brought up. Down needs it when the daemon does not answer.
 type state struct {
-	PID   int    `json:"pid"`
-	Link  int    `json:"link"`  // index of the interface
+	PID  int `json:"pid"`
+	Link int `json:"link"` // index of the interface
 	// NetNS is the network namespace in which Up ran.
 	NetNS hostnet.Namespace `json:"netns"`
-	Table uint32 `json:"table"` // of the default routes, 0 for none
-	DNS   bool   `json:"dns"`   // resolvconf has an entry
-	Path  string `json:"path"`  // of the file
+	Table uint32            `json:"table"` // of the default routes, 0 for none
+	DNS   bool              `json:"dns"`   // resolvconf has an entry
+	Path  string            `json:"path"`  // of the file
 	// Settings are those of the host that Up or Reload has made, for the next Reload.
 	Settings *settings `json:"settings,omitempty"`
 }

@@ -133,10 +133,12 @@ func nicCases() []faultCase {
 		{"nic-driver", func(f *facts.Facts) { f.NICs = nil }, OK, "--device", ""},
 		{"nic-underlay", func(*facts.Facts) {}, OK, "to measure it: ropewalk bench underlay eth0 --to HOST", ""},
 		{"nic-underlay", nic(func(n *facts.NIC) { n.XDPDriver.Value.ZeroCopy = false }), OK, "would copy each packet", ""},
-		{"nic-underlay", nic(func(n *facts.NIC) {
-			n.Measured.Err = fmt.Errorf("%w on eth0: firmware 1 is now 2", measurement.ErrStale)
-		}), Warning,
-			"firmware 1 is now 2", "ropewalk bench underlay eth0"},
+		{
+			"nic-underlay", nic(func(n *facts.NIC) {
+				n.Measured.Err = fmt.Errorf("%w on eth0: firmware 1 is now 2", measurement.ErrStale)
+			}), Warning,
+			"firmware 1 is now 2", "ropewalk bench underlay eth0",
+		},
 		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(1.2)) }), OK, "auto uses AF_XDP: measured on eth0", ""},
 		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(0.9)) }), OK, "auto uses UDP sockets: measured on eth0", ""},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, ID: 9, Name: "xdp_lb"}) }), Warning, `foreign program 9 "xdp_lb"`, "bpftool prog show id 9"},
