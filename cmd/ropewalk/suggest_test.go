@@ -27,7 +27,7 @@ func TestMistakesHaveExitCodeAndSuggestion(t *testing.T) {
 		{[]string{"set", "nosuch0", "per", "x"}, exitUsage, "invalid argument \"per\"\n\nDid you mean this?\n\tpeer\n"},
 		{[]string{"set", "nosuch0", "xyzzy"}, exitUsage, `invalid argument "xyzzy": want one of listen-port, fwmark, `},
 		{[]string{"set", "nosuch0", manualPrivate}, exitUsage, `invalid argument: want one of listen-port, fwmark, `},
-		{[]string{"set", "nosuch0", "listen-port", "x"}, exitUsage, `listen-port: want 0-65535, got "x"`},
+		{[]string{"set", "nosuch0", "listen-port", "x"}, exitUsage, `listen-port: want 0-65535 or a UDP service, got "x"`},
 		{[]string{"set", "nosuch0", "listen-port", "1"}, exitUnreachable, "no such interface: nosuch0"},
 		{[]string{"show", "nosuch0"}, exitUnreachable, "no such interface: nosuch0"},
 		{[]string{"showconf", "nosuch0"}, exitUnreachable, "no such interface: nosuch0"},

@@ -142,6 +142,7 @@ func (p *port) SecondaryPorts() underlay.Receiver { return &portLane{port: p, in
 func (p *port) SetMark(uint32) error              { return nil }
 func (p *port) SetFragments(bool) error           { return nil }
 func (p *port) RoutesChanged()                    {}
+func (p *port) SetLoop(*underlay.Endpoint, bool)  {}
 func (p *port) Features() underlay.Features {
 	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
 }
