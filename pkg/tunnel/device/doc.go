@@ -12,7 +12,7 @@
 //   - hellos: hello, timer, hello_pending, hello_state
 //   - source ports, receive lanes and endpoints: path, spread, check, sendgroup, sources, selection
 //   - the path MTU: pathmtu, pathlimit
-//   - helpers: sourceaddr, tunnelup, underlaymode, peername, renewals, knownendpoints, cookielimit, recentsenders, queue, counters, ratelimit, changes, state
+//   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, renewals, knownendpoints, cookielimit, recentsenders, queue, counters, ratelimit, changes, state
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
 // helpers and of the engine's slow lane. Lanes take Peer.mu only for packets without a session.
