@@ -5,6 +5,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"slices"
 
@@ -32,7 +33,10 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserved.Set, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool, Route: func(to *underlay.Endpoint, mark uint32) (device.Route, error) { return route(t, to, mark) }, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
+		Pool: d.pool, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
+		Route: func(to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
+			return route(t, to, port, mark)
+		},
 		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
 }
@@ -51,12 +55,16 @@ func indexOf(t tun.Device) int {
 }
 
 // route implements device.Config.Route.
-func route(t tun.Device, to *underlay.Endpoint, mark uint32) (device.Route, error) {
+func route(t tun.Device, to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
 	p, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
-	index := indexOf(t)
-	r := device.Route{MTU: p.MTU, Hops: p.Hops, Loops: index != 0 && slices.Contains(p.Links, index)}
+	r := device.Route{MTU: p.MTU, Hops: p.Hops}
 	if p.HasSource {
 		r.Links = p.Links
+	}
+	if index := indexOf(t); index != 0 {
+		var links []int
+		links, err = hostnet.DatagramLinks(netip.AddrPortFrom(to.Src, port), to.Dst, to.Scope, mark)
+		r.Loops = len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index })
 	}
 	return r, err
 }

@@ -57,9 +57,9 @@ type Config struct {
 	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
-	// Route looks up the route to an endpoint, for packets with a mark. Without it no MTU is known before a router reports one, and
-	// RoutesChanged clears all source addresses.
-	Route func(to *underlay.Endpoint, mark uint32) (Route, error)
+	// Route looks up the route to an endpoint, for packets from a port (0: any) with a mark. Without it no MTU is known before a router reports
+	// one, and RoutesChanged clears all source addresses.
+	Route func(to *underlay.Endpoint, port uint16, mark uint32) (Route, error)
 	// OwnError reports whether this host has made an ICMP error. nil: it makes none.
 	OwnError func(*toobig.Message) bool
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.

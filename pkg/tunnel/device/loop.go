@@ -66,7 +66,7 @@ func (p *Peer) checkLoop(to *underlay.Endpoint) {
 	if p.dev.cfg.Route == nil {
 		return
 	}
-	r, _ := p.dev.cfg.Route(to, p.dev.mark.Load()) // the zero Route without a route
+	r, _ := p.dev.routeTo(to) // the zero Route without a route
 	p.setLoop(to, r.Loops)
 }
 

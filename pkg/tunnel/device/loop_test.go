@@ -27,6 +27,8 @@ type loopRig struct {
 	a, b *devicetest.Host
 	sent atomic.Int64 // datagrams of a
 
+	freePort atomic.Uint32 // messages from there never loop
+
 	mu    sync.Mutex
 	loops map[netip.Addr]bool
 	log   bytes.Buffer
@@ -53,10 +55,10 @@ func newLoopRig(t *testing.T) *loopRig {
 	return r
 }
 
-func (r *loopRig) route(to *underlay.Endpoint, _ uint32) (device.Route, error) {
+func (r *loopRig) route(to *underlay.Endpoint, port uint16, _ uint32) (device.Route, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.loops[to.Dst.Addr()] {
+	if r.loops[to.Dst.Addr()] && uint32(port) != r.freePort.Load() {
 		return device.Route{MTU: 1420, Hops: "tunnel", Loops: true}, nil
 	}
 	return device.Route{MTU: 1500, Hops: "cable"}, nil
@@ -182,5 +184,23 @@ func TestLoopEndsWithAnotherEndpoint(t *testing.T) {
 		r.a.Apply(config.Device{Peers: []config.Peer{{PublicKey: r.b.Public(), Endpoint: &endpoint}}})
 		time.Sleep(2 * time.Second)
 		r.expectQuiet()
+	})
+}
+
+// TestRouteLookupHasListenPort has rules by which only datagrams from the new listen port leave by the uplink.
+func TestRouteLookupHasListenPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		port := uint16(devicetest.ListenPort + 1)
+		r.freePort.Store(uint32(port))
+		r.set(true)
+		r.a.Apply(config.Device{ListenPort: &port})
+		time.Sleep(2 * time.Second)
+		before := r.drops()
+		talk(t, r.a, r.b)
+		if n := r.drops() - before; n != 0 {
+			t.Errorf("%d packets were dropped for the loop that has ended", n)
+		}
 	})
 }

@@ -46,7 +46,7 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
 			if n := int(mtu.Load()); n > 0 {
 				return device.Route{MTU: n}, nil
 			}
@@ -77,7 +77,7 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 func TestRouteLookupsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lookups atomic.Int64
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
 			lookups.Add(1)
 			return device.Route{MTU: 1500}, nil
 		}})
@@ -114,7 +114,9 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1500)
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: int(mtu.Load())}, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
+			return device.Route{MTU: int(mtu.Load())}, nil
+		}})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		refuse := func() {
@@ -139,7 +141,7 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 // TestRefusalDoesNotFollowPeer has a refusal that waits for a lookup of the route when the peer roams.
 func TestRefusalDoesNotFollowPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
 		talk(t, a, b)
 		time.Sleep(5 * time.Second)
 		a.PeerOf(b.Public()).TooBig(1452)
@@ -209,7 +211,7 @@ func TestAnotherRouteForgetsReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hops atomic.Pointer[string]
 		hops.Store(new("first"))
-		a, b, seen := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) {
+		a, b, seen := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
 			return device.Route{MTU: 1500, Hops: *hops.Load()}, nil
 		}})
 		talk(t, a, b)
@@ -291,7 +293,7 @@ func TestFalseReportIsRefutedSoon(t *testing.T) {
 
 func TestPermittedFragmentsLiftLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1400}, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1400}, nil }})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
@@ -334,7 +336,7 @@ func TestProbesOutweighReports(t *testing.T) {
 			}
 			return seen.filter(from, to, datagram)
 		})
-		route := func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }
+		route := func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }
 		a, b := lan.Host(t, 1, devicetest.Options{Route: route}), lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
@@ -401,7 +403,9 @@ func TestNewRouteMTUBeginsSearch(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
 		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
-		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint32) (device.Route, error) { return device.Route{MTU: int(mtu.Load())}, nil }})
+		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
+			return device.Route{MTU: int(mtu.Load())}, nil
+		}})
 		talk(t, a, b)
 		converse(t, a, b, 60)
 		wantPathMTU(t, a, b, 1400, 1328)
@@ -438,7 +442,7 @@ func TestRoamingPeerDoesNotDelayLookups(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		var lookups atomic.Int64
 		v4, _ := devicetest.Addresses(3)
-		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) (device.Route, error) {
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint16, _ uint32) (device.Route, error) {
 			if to.Dst.Addr() == v4 {
 				lookups.Add(1)
 			}

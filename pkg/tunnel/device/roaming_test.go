@@ -156,7 +156,7 @@ func TestSourceAddressOutlastsOtherRoutesChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		var link atomic.Int64
-		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) (device.Route, error) {
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint16, _ uint32) (device.Route, error) {
 			if !to.Src.IsValid() {
 				return device.Route{MTU: 1500}, nil
 			}

@@ -26,8 +26,8 @@ type sourceRoute struct {
 // route looks up the route to the peer. If packets from the peer's source address leave by other links than before, routing chooses the
 // address again, as in the in-kernel WireGuard (send4, drivers/net/wireguard/socket.c). The caller holds mu.
 func (p *Peer) route(to *underlay.Endpoint) Route {
-	k, mark := &p.mtu.known, p.dev.mark.Load()
-	r, _ := p.dev.cfg.Route(to, mark) // the zero Route without a route
+	k := &p.mtu.known
+	r, _ := p.dev.routeTo(to) // the zero Route without a route
 	switch {
 	case !to.Src.IsValid():
 		k.from = nil
@@ -36,9 +36,18 @@ func (p *Peer) route(to *underlay.Endpoint) Route {
 	case !slices.Equal(k.from.links, r.Links):
 		k.from = nil
 		p.clearSource()
-		r, _ = p.dev.cfg.Route(p.engine.Endpoint.Load(), mark)
+		r, _ = p.dev.routeTo(p.engine.Endpoint.Load())
 	}
 	return r
+}
+
+// routeTo looks up the route of messages to an endpoint as the device sends them now.
+func (d *Device) routeTo(to *underlay.Endpoint) (Route, error) {
+	listen := uint16(0)
+	if port := d.port.Load(); port != nil {
+		listen = port.LocalPort()
+	}
+	return d.cfg.Route(to, listen, d.mark.Load())
 }
 
 // sourceRouteKnown reports whether the next lookup finds out if packets from the peer's source address leave by other links. The caller

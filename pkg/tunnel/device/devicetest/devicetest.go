@@ -44,7 +44,7 @@ type Options struct {
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
 	// Route is that of device.Config.
-	Route func(*underlay.Endpoint, uint32) (device.Route, error)
+	Route func(*underlay.Endpoint, uint16, uint32) (device.Route, error)
 	// OwnError is that of device.Config.
 	OwnError func(*toobig.Message) bool
 	// Resolve is that of device.Config.

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package daemon
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
+)
+
+// linkTUN is a TUN device with the index of another link.
+type linkTUN struct {
+	tun.Device
+	index int
+}
+
+func (l linkTUN) Index() int { return l.index }
+
+// addLink makes a link that is up.
+func addLink(t *testing.T, name string) (index int) {
+	t.Helper()
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-end"}); err != nil {
+		t.Skipf("needs veth links: %v", err)
+	}
+	for _, end := range []string{name + "-end", name} {
+		l, err := netlink.LinkByName(end)
+		expect.NoError(t, err)
+		expect.NoError(t, netlink.LinkSetUp(l))
+		index = l.Attrs().Index
+	}
+	return index
+}
+
+// TestRouteLoopsOnlyIfAllDatagramsDo has a default route into the tunnel, and a rule for the listen port that leads to the uplink.
+func TestRouteLoopsOnlyIfAllDatagramsDo(t *testing.T) {
+	namespace.Enter(t)
+	w0, uplink := addLink(t, "w0"), addLink(t, "uplink")
+	add := func(table int, prefix string, hops ...int) {
+		_, dst, err := net.ParseCIDR(prefix)
+		expect.NoError(t, err)
+		r := netlink.Route{Table: table, Dst: dst}
+		for _, h := range hops {
+			r.MultiPath = append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: h})
+		}
+		expect.NoError(t, netlink.RouteAdd(&r))
+	}
+	add(unix.RT_TABLE_MAIN, "0.0.0.0/0", w0)
+	add(unix.RT_TABLE_MAIN, "203.0.113.0/24", w0, uplink)
+	add(unix.RT_TABLE_MAIN, "192.0.2.0/24", w0, w0)
+	add(100, "198.51.100.0/24", uplink)
+	rule := netlink.NewRule()
+	rule.Family, rule.Table, rule.Sport = unix.AF_INET, 100, netlink.NewRulePortRange(51820, 51820)
+	expect.NoError(t, netlink.RuleAdd(rule))
+	for _, tt := range []struct {
+		index int
+		port  uint16
+		dst   string
+		want  bool
+	}{
+		{w0, 51820, "198.51.100.1:51820", false},
+		{w0, 51821, "198.51.100.1:51820", true},
+		{w0, 51821, "203.0.113.1:51820", false},
+		{w0, 51821, "192.0.2.1:51820", true},
+		{uplink, 51820, "198.51.100.1:51820", true},
+		{0, 51821, "198.51.100.1:51820", false},
+	} {
+		r, err := route(linkTUN{index: tt.index}, &underlay.Endpoint{Dst: netip.MustParseAddrPort(tt.dst)}, tt.port, 0)
+		expect.NoError(t, err)
+		if r.Loops != tt.want {
+			t.Errorf("from port %d to %s by link %d: got %+v, want loops %t", tt.port, tt.dst, tt.index, r, tt.want)
+		}
+	}
+}
