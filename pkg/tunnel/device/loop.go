@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -32,32 +33,41 @@ func (d loopDestination) endpoint() *underlay.Endpoint {
 	return &underlay.Endpoint{Dst: netip.AddrPortFrom(d.addr, 0), Scope: d.scope}
 }
 
-// replace moves a peer from one destination to another.
-func (l *loopDestinations) replace(port underlay.Port, before, after loopDestination) {
+// replace moves a peer from one destination to another. Destinations that a port has not heard of here reach it in attach.
+func (l *loopDestinations) replace(at *atomic.Pointer[portRef], before, after loopDestination) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.peers == nil {
 		l.peers = map[loopDestination]int{}
 	}
+	port := at.Load()
 	if before.addr.IsValid() {
 		if l.peers[before]--; l.peers[before] == 0 {
 			delete(l.peers, before)
-			port.SetLoop(before.endpoint(), false)
+			port.setLoop(before, false)
 		}
 	}
 	if after.addr.IsValid() {
 		if l.peers[after]++; l.peers[after] == 1 {
-			port.SetLoop(after.endpoint(), true)
+			port.setLoop(after, true)
 		}
 	}
 }
 
-// apply tells a new port all destinations.
-func (l *loopDestinations) apply(port underlay.Port) {
+// setLoop tells the port, if there is one.
+func (r *portRef) setLoop(d loopDestination, loops bool) {
+	if r != nil {
+		r.SetLoop(d.endpoint(), loops)
+	}
+}
+
+// attach stores a new port, and tells it all destinations.
+func (l *loopDestinations) attach(at *atomic.Pointer[portRef], port *portRef) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	at.Store(port)
 	for d := range l.peers {
-		port.SetLoop(d.endpoint(), true)
+		port.setLoop(d, true)
 	}
 }
 
@@ -76,12 +86,12 @@ func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
 	if loops {
 		next = loopDestination{to.Dst.Addr(), to.Scope}
 	}
-	before, port := p.path.loop, p.dev.port.Load()
-	if next == before || port == nil {
+	before := p.path.loop
+	if next == before {
 		return
 	}
 	p.path.loop = next
-	p.dev.loops.replace(port, before, next)
+	p.dev.loops.replace(&p.dev.port, before, next)
 	log := p.log().With("peer", p.key, "endpoint", to.Dst)
 	if !loops {
 		log.Info("the route to the peer's endpoint does not lead into the tunnel any more, sending again")
@@ -99,8 +109,6 @@ func (p *Peer) isLooping() bool { return p.path.loop != loopDestination{} }
 
 // forgetLoop is called when the peer stops. The caller holds mu.
 func (p *Peer) forgetLoop() {
-	if port := p.dev.port.Load(); port != nil {
-		p.dev.loops.replace(port, p.path.loop, loopDestination{})
-	}
+	p.dev.loops.replace(&p.dev.port, p.path.loop, loopDestination{})
 	p.path.loop = loopDestination{}
 }

@@ -176,8 +176,7 @@ func (d *Device) attachPort(port underlay.Port) error {
 		return errors.Join(err, port.Close())
 	}
 	d.listenPort = port.LocalPort()
-	d.port.Store(&portRef{port})
-	d.loops.apply(port)
+	d.loops.attach(&d.port, &portRef{port})
 	d.socketDrops.setPort(port, d.engine.Lanes())
 	d.resetSources()
 	d.groups.reset(port)

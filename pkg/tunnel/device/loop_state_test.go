@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device
+
+import (
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+)
+
+// loopPort is a port that knows only loops.
+type loopPort struct {
+	underlay.Port
+	loops underlay.Loops
+}
+
+func (p *loopPort) SetLoop(to *underlay.Endpoint, loops bool) { p.loops.SetLoop(to, loops) }
+
+// TestNewPortHearsOfEachLoop attaches ports while peers begin and end to loop.
+func TestNewPortHearsOfEachLoop(t *testing.T) {
+	old := loopDestination{addr: netip.MustParseAddr("192.0.2.1")}
+	next := loopDestination{addr: netip.MustParseAddr("192.0.2.2")}
+	for range 20_000 {
+		d, port := &Device{}, &loopPort{}
+		d.loops.attach(&d.port, &portRef{&loopPort{}})
+		d.loops.replace(&d.port, loopDestination{}, old)
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for _, f := range []func(){
+			func() { d.loops.replace(&d.port, old, next) },
+			func() { d.loops.attach(&d.port, &portRef{port}) },
+		} {
+			wg.Go(func() {
+				<-start
+				f()
+			})
+		}
+		close(start)
+		wg.Wait()
+		if port.loops.IsLoop(old.endpoint()) || !port.loops.IsLoop(next.endpoint()) {
+			t.Fatal("the new port and the device disagree about loops")
+		}
+	}
+}
+
+// TestLoopsWithoutPortReachTheNext has one peer that begins to loop without a port, and one that ends.
+func TestLoopsWithoutPortReachTheNext(t *testing.T) {
+	d, port := &Device{}, &loopPort{}
+	ends, begins := loopDestination{addr: netip.MustParseAddr("192.0.2.1")}, loopDestination{addr: netip.MustParseAddr("192.0.2.2")}
+	d.loops.attach(&d.port, &portRef{&loopPort{}})
+	d.loops.replace(&d.port, loopDestination{}, ends)
+	d.port.Store(nil)
+	d.loops.replace(&d.port, ends, loopDestination{})
+	d.loops.replace(&d.port, loopDestination{}, begins)
+	d.loops.attach(&d.port, &portRef{port})
+	if port.loops.IsLoop(ends.endpoint()) || !port.loops.IsLoop(begins.endpoint()) {
+		t.Error("the new port does not know the loops")
+	}
+}
