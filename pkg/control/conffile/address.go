@@ -4,6 +4,7 @@ package conffile
 
 import (
 	"errors"
+	"math"
 	"math/bits"
 	"net/netip"
 	"strconv"
@@ -85,10 +86,10 @@ func parseIPAddress(s string) (netip.Addr, error) {
 	return netip.AddrFrom4(bytes), nil
 }
 
-// parseLength parses a prefix length or a netmask as ip(8) does (get_netmask).
+// parseLength parses a prefix length or a netmask as ip(8) does (get_netmask): a number is a length, even one that no address has.
 func parseLength(s string) (int, error) {
-	if n, err := parseC(strings.TrimPrefix(s, "+")); err == nil && n <= 128 {
-		return int(n), nil
+	if n, err := parseC(strings.TrimPrefix(s, "+")); err == nil {
+		return int(min(n, math.MaxInt32)), nil
 	}
 	mask, err := parseIPAddress(s)
 	if err != nil || !mask.Is4() {
