@@ -2,12 +2,15 @@
 
 package conffile
 
-import "net/netip"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Nameserver is a DNS server.
 type Nameserver struct {
-	Addr netip.Addr `json:"addr"`
-	Port uint16     `json:"port,omitempty"` // 0: the default; others are for systemd's resolvconf only
+	Addr netip.Addr
+	Port uint16 // 0: the default; others are for systemd's resolvconf only
 }
 
 // ParseNameserver parses an address, or an address and a port as in 127.0.0.1:5335 and [::1]:5335.
@@ -25,4 +28,17 @@ func (n Nameserver) String() string {
 		return n.Addr.String()
 	}
 	return netip.AddrPortFrom(n.Addr, n.Port).String()
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (n Nameserver) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (n *Nameserver) UnmarshalText(text []byte) error {
+	server, ok := ParseNameserver(string(text))
+	if !ok {
+		return fmt.Errorf("parsing name server %q: neither an address nor an address and port", text)
+	}
+	*n = server
+	return nil
 }

@@ -2,7 +2,11 @@
 
 package quick
 
-import "testing"
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+)
 
 func TestSuccessorReplacesSavedProcessID(t *testing.T) {
 	dir := t.TempDir()
@@ -32,5 +36,25 @@ func TestSuccessorReplacesSavedProcessID(t *testing.T) {
 	defer unlock()
 	if err := RecordSuccessor(dir, "wg0", 8, 9); err == nil {
 		t.Error("the state was changed while another Runner has the lock")
+	}
+}
+
+// TestStateHasNameserversAsText keeps the format of the state, which outlives the program that wrote it.
+func TestStateHasNameserversAsText(t *testing.T) {
+	const text = `{"servers":["192.0.2.53","fd00::53","[fe80::1%eth0]:5335"],"search":["corp.example"]}`
+	var dns dnsEntry
+	if err := json.Unmarshal([]byte(text), &dns); err != nil {
+		t.Fatal(err)
+	}
+	if last := dns.Servers[2]; last.Addr != netip.MustParseAddr("fe80::1%eth0") || last.Port != 5335 {
+		t.Errorf("got %v", last)
+	}
+	if got, err := json.Marshal(dns); err != nil || string(got) != text {
+		t.Errorf("got %s, error %v, want %s", got, err, text)
+	}
+	for _, bad := range []string{`{"servers":["vpn.example"]}`, `{"servers":["192.0.2.53:0"]}`, `{"servers":[""]}`} {
+		if err := json.Unmarshal([]byte(bad), &dns); err == nil {
+			t.Errorf("%s: got no error", bad)
+		}
 	}
 }
