@@ -197,7 +197,7 @@ func (d *Daemon) sendSnapshot(c handover.Conn) (peers int, err error) {
 			_ = unix.Close(fd)
 		}
 	}()
-	s := handover.State{Name: t.tun.Name(), Queues: len(fds), Steered: t.tun.Features().Steer}
+	s := handover.State{Name: t.tun.Name(), Queues: len(fds), Steered: t.tun.Features().Steer, KeepSocket: d.o.KeepSocket}
 	if s.Device, err = t.Snapshot(); err != nil {
 		return 0, err
 	}
@@ -285,7 +285,7 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 		return nil, errors.Join(err, t.CloseFDs())
 	}
 	t.State = handover.State{
-		Name: d.tunnel.tun.Name(), Queues: len(t.QueueFDs), Steered: d.tunnel.tun.Features().Steer,
+		Name: d.tunnel.tun.Name(), Queues: len(t.QueueFDs), Steered: d.tunnel.tun.Features().Steer, KeepSocket: d.o.KeepSocket,
 		Lanes: len(t.Sockets.Lanes), Holders: len(t.Sockets.Holder), Selection: t.Sockets.Selection, Plans: t.Sockets.Plans,
 	}
 	for _, s := range t.Sockets.Sources {

@@ -17,7 +17,7 @@ var ErrVersion = handover.ErrVersion
 
 // ReceiveHandover is Open for the interface of a running daemon, the predecessor, which then ends. Routes, addresses, ports, counters and
 // the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts and
-// Underlay are ignored: the predecessor's hold.
+// Underlay are ignored: the predecessor's hold. KeepSocket holds if either daemon has it.
 //
 // After an error the predecessor keeps the tunnel. If ctx ends before everything is received, that is an error, too. Errors:
 // uapi.IsNotRunning holds if there is no predecessor, ErrVersion if its version is incompatible, and a *uapi.Error if it refuses.
@@ -80,7 +80,7 @@ func (d *Daemon) receiveCounters(ctx context.Context, c handover.Conn, peers int
 
 // prepareTunnel makes a tunnel from a snapshot, while the predecessor still carries its packets. It starts nothing.
 func (d *Daemon) prepareTunnel(t *handover.Tunnel) (err error) {
-	d.o.Name, d.o.Lanes = t.Name, t.Queues
+	d.o.Name, d.o.Lanes, d.o.KeepSocket = t.Name, t.Queues, d.o.KeepSocket || t.KeepSocket
 	raiseGOMAXPROCS(t.Queues, d.o.Workers)
 	if d.tunnel, err = d.restoreTunnel(t); err != nil {
 		return err

@@ -67,9 +67,12 @@ func (t *Tunnel) CloseFDs() error {
 // State describes a tunnel without its descriptors. Those are sent after it: with a snapshot the TUN queues, with a stopped tunnel the control
 // socket, the sockets of the lanes, the one that holds the listen port, and the sockets of the source ports. It holds secrets.
 type State struct {
-	Name    string   `json:"name"`
-	Queues  int      `json:"queues"`
-	Steered bool     `json:"steered"`
+	Name    string `json:"name"`
+	Queues  int    `json:"queues"`
+	Steered bool   `json:"steered"`
+	// KeepSocket makes the successor create a removed control socket again, as the predecessor does.
+	KeepSocket bool `json:"keep_socket"`
+
 	Lanes   int      `json:"lanes"`   // with a socket; 0 while the interface is down
 	Holders int      `json:"holders"` // 1 if a socket keeps other programs from the listen port, else 0
 	Sources []uint16 `json:"sources"` // ports
