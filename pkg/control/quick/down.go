@@ -138,19 +138,15 @@ func (j *job) status() (config.Status, error) {
 		return config.Status{}, fmt.Errorf("`%s' %w: it is named %s now; rename it back, or take it down", j.Name, ErrNotWireGuard, name)
 	}
 	if errors.Is(err, hostnet.ErrNoLink) {
-		ns := j.movedTo()
-		if ns == 0 {
-			return config.Status{}, fmt.Errorf("`%s' %w", j.Name, ErrNotWireGuard)
-		}
-		err = j.checkMoved(ns)
+		err = j.findMoved()
 	}
 	if err != nil {
 		return config.Status{}, err
 	}
 	c, err := j.Sockets.Dial(j.Name)
-	switch {
-	case uapi.IsUnresponsive(err):
-		return config.Status{}, fmt.Errorf("requesting the status of %s: %w: %w", j.Name, errUnresponsive, err)
+	switch err := j.unlessHanging(err); {
+	case errors.Is(err, errUnresponsive):
+		return config.Status{}, err
 	case err != nil:
 		return config.Status{}, fmt.Errorf("`%s' %w: %w", j.Name, ErrNotWireGuard, err)
 	}
@@ -158,10 +154,15 @@ func (j *job) status() (config.Status, error) {
 	timeout := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
 	defer timeout.Stop()
 	st, err := c.Status()
+	return st, j.unlessHanging(err)
+}
+
+// unlessHanging returns errUnresponsive instead of an error that only a daemon that hangs causes. A timer closes the connection to that.
+func (j *job) unlessHanging(err error) error {
 	if errors.Is(err, net.ErrClosed) || uapi.IsUnresponsive(err) {
-		err = fmt.Errorf("reading the status of %s: %w", j.Name, errUnresponsive)
+		return fmt.Errorf("asking about %s: %w: %w", j.Name, errUnresponsive, err)
 	}
-	return st, err
+	return err
 }
 
 // removeLeftovers removes rules, firewall, DNS entry and socket of the interface's earlier daemon, if that was killed.

@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,23 +13,37 @@ import (
 // moveTimeout is the time within which a daemon learns that its interface was moved.
 const moveTimeout = time.Second
 
-// movedTo returns the network namespace of an interface that Up has created here, and that a hook or a command has moved since; 0 for none. Its
-// daemon knows where it is. The caller has not found the interface here.
-func (j *job) movedTo() hostnet.Namespace {
+// findMoved finds an interface that the caller has not found here. Errors: ErrNotWireGuard if it is nowhere else, and those of movedTo and
+// checkMoved.
+func (j *job) findMoved() error {
+	ns, err := j.movedTo()
+	if err != nil {
+		return err
+	}
+	if ns == 0 {
+		return fmt.Errorf("`%s' %w", j.Name, ErrNotWireGuard)
+	}
+	return j.checkMoved(ns)
+}
+
+// movedTo returns the network namespace of an interface that a hook or a command has moved; 0 for none. Its daemon knows where it is. The error is
+// errUnresponsive for a daemon that hangs.
+func (j *job) movedTo() (hostnet.Namespace, error) {
 	here, err := hostnet.CurrentNamespace()
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	for deadline := time.Now().Add(moveTimeout); ; time.Sleep(pollInterval) {
 		report, err := j.report()
-		if err != nil || report.TUN.NetNS == 0 {
-			return 0
-		}
-		if report.TUN.NetNS != here {
-			return report.TUN.NetNS
-		}
-		if time.Now().After(deadline) {
-			return 0
+		switch {
+		case errors.Is(err, errUnresponsive):
+			return 0, err
+		case err != nil || report.TUN.NetNS == 0:
+			return 0, nil
+		case report.TUN.NetNS != here:
+			return report.TUN.NetNS, nil
+		case time.Now().After(deadline):
+			return 0, nil
 		}
 	}
 }

@@ -438,6 +438,24 @@ func TestDownKillsHangingDaemonAndCleansUp(t *testing.T) {
 	}
 }
 
+// TestStatusOfMovedInterfaceDoesNotWaitForHangingDaemon removes the interface, which is as good as moving it while its daemon says nothing.
+func TestStatusOfMovedInterfaceDoesNotWaitForHangingDaemon(t *testing.T) {
+	h := newHost(t)
+	i := h.open("wg0", basic)
+	h.up(i)
+	j := &job{Runner: h.Runner, Interface: i}
+	p, err := j.findProcess()
+	expect.NoError(t, err)
+	defer p.close()
+	h.suspend(p)
+	expect.NoError(t, hostnet.DeleteLink("wg0"))
+	h.Timeout = 50 * time.Millisecond
+	if _, err := j.status(); !errors.Is(err, errUnresponsive) || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want %v after this package's timeout", err, errUnresponsive)
+	}
+	expect.NoError(t, unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
+}
+
 // TestDownReportsDaemonWithFullListenQueue has a daemon that cannot be found by its socket.
 func TestDownReportsDaemonWithFullListenQueue(t *testing.T) {
 	h := newHost(t)

@@ -5,9 +5,11 @@ package quick
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -47,14 +49,19 @@ func (j *job) save(ctx context.Context) error {
 	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
 }
 
-// report requests the report of the interface's daemon.
+// report requests the report of the interface's daemon. The error is errUnresponsive for a daemon that hangs.
 func (j *job) report() (r deviceReport, err error) {
 	c, err := j.Sockets.Dial(j.Name)
 	if err != nil {
-		return r, err
+		return r, j.unlessHanging(err)
 	}
 	defer c.Close()
-	if c.Stats(&r) != nil { // other daemons than ropewalk have none
+	timeout := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
+	defer timeout.Stop()
+	switch err := j.unlessHanging(c.Stats(&r)); {
+	case errors.Is(err, errUnresponsive):
+		return deviceReport{}, err
+	case err != nil: // other daemons than ropewalk have none
 		return deviceReport{}, nil
 	}
 	return r, nil
