@@ -22,8 +22,9 @@ import (
 // ErrNoGetent is the error of Getent without that program.
 var ErrNoGetent = errors.New("this host has no getent")
 
-// getentTimeout is for the name servers of resolv.conf(5), which the C library asks for ten seconds by default.
-const getentTimeout = 15 * time.Second
+// getentTimeout leaves time for Go's resolver: a module of nsswitch.conf(5) may hang, and the C library waits five seconds for each name server
+// by default.
+const getentTimeout = 5 * time.Second
 
 // Getent returns the addresses of a host name as getaddrinfo(3) has them, in its order, with zones. It executes `getent ahosts`.
 func Getent(ctx context.Context, host string) ([]netip.Addr, error) {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,6 +107,16 @@ func TestHangingGetentEndsWithContext(t *testing.T) {
 	cancel(cause)
 	if _, err := Getent(ctx, "localhost"); !errors.Is(err, cause) {
 		t.Errorf("got %v, want %v", err, cause)
+	}
+}
+
+// TestHangingGetentLeavesTimeForGoResolver has a caller with less time than the C library may take.
+func TestHangingGetentLeavesTimeForGoResolver(t *testing.T) {
+	fakeGetent(t, "exec sleep 1000")
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+	defer cancel()
+	if got, err := LookUpHost(ctx, "localhost"); err != nil || len(got) == 0 || !got[0].IsLoopback() {
+		t.Errorf("got %v, error %v, want addresses of Go's resolver", got, err)
 	}
 }
 
