@@ -20,11 +20,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
-// lookupShare is the time for each of the two resolvers.
+// lookupShare is the time for Go's resolver. That of getent is as long.
 const lookupShare = 5 * time.Second
 
 // resolve looks up an endpoint's name, host:port. Without a mark getent(1) decides about the addresses and their order, as in wg(8). It knows no
-// marks: a marked lookup asks it only for names that Go's resolver does not find.
+// marks, so its queries may take a default route through the tunnel: a marked lookup asks it only for names that DNS says do not exist.
 func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, error) {
 	host, portText, err := net.SplitHostPort(name)
 	if err != nil {
@@ -35,10 +35,8 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 		return device.Resolved{}, err
 	}
 	addrs, ttl, err := lookUpMarked(ctx, host, mark)
-	if mark == 0 || err != nil {
-		bounded, cancel := context.WithTimeout(ctx, lookupShare)
-		defer cancel()
-		switch found, getentErr := hostnet.Getent(bounded, host); {
+	if mark == 0 || isNotFound(err) {
+		switch found, getentErr := hostnet.Getent(ctx, host); {
 		case getentErr == nil:
 			addrs, err = found, nil
 		case err != nil && !errors.Is(getentErr, hostnet.ErrNoGetent):
@@ -57,6 +55,12 @@ func resolve(ctx context.Context, name string, mark uint32) (device.Resolved, er
 		r.Endpoints = append(r.Endpoints, ep)
 	}
 	return r, nil
+}
+
+// isNotFound reports whether the name servers have answered that there is no such name.
+func isNotFound(err error) bool {
+	dns, ok := errors.AsType[*net.DNSError](err)
+	return ok && dns.IsNotFound
 }
 
 // lookUpMarked looks a host name up with a mark on the queries. Go's resolver does not return TTLs: ttlConn reads them from the answers. Names in

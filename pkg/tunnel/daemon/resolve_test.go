@@ -3,9 +3,11 @@
 package daemon
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 func TestTTLIsTheLeastOfTheAnswers(t *testing.T) {
@@ -96,5 +99,24 @@ func TestGetentDecidesUnlessQueriesAreMarked(t *testing.T) {
 	fakeGetent(t, "exit 2")
 	if _, err := resolve(t.Context(), "nas.invalid-:5", 0); err == nil || !strings.Contains(err.Error(), "getent ahosts: no address; Go's resolver: ") {
 		t.Errorf("got error %v, want both resolvers' errors", err)
+	}
+}
+
+// TestUnansweredMarkedQueryIsNotSentUnmarked executes itself in a network namespace without routes: queries come from any thread.
+func TestUnansweredMarkedQueryIsNotSentUnmarked(t *testing.T) {
+	const inside = "ROPEWALK_TEST_NO_ROUTES"
+	if os.Getenv(inside) == "" {
+		namespace.Enter(t)
+		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	fakeGetent(t, "echo 192.0.2.7 STREAM")
+	r, err := resolve(t.Context(), "vpn.example:5", 7)
+	if dns, ok := errors.AsType[*net.DNSError](err); !ok || dns.IsNotFound {
+		t.Errorf("got %v, error %v, want the error of a query without an answer", r.Endpoints, err)
 	}
 }
