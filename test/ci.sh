@@ -56,7 +56,7 @@ finish() {
   printf 'ci: %d min %02d s, status %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$1"
 }
 
-run_beside &
+run_beside </dev/null &
 side=$!
 trap 'finish $?' EXIT
 trap 'exit 130' INT TERM
