@@ -54,7 +54,7 @@ test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need
 	$(GOTEST) -timeout 20m ./...
 
 # The other packages of test/ run programs that the race detector does not see.
-RACE_PACKAGES ?= ./cmd/... ./pkg/... ./test/compare ./test/sim ./test/soak
+RACE_PACKAGES ?= ./cmd/... ./pkg/... ./test/compare ./test/sim ./test/soak ./test/spread
 .PHONY: test-race
 test-race: need-root need-tun deps-test build bin/wireguard-go ## the tests that run ropewalk's code in their own process, under the race detector
 	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 30m $(RACE_PACKAGES)
