@@ -136,10 +136,11 @@ func (p *Peer) updateRefusal() {
 	p.staged.refusal = why
 }
 
-// publish sends the staged trains with keys, and then lets lanes send with them. Lanes may stage further ones meanwhile, which are sent, too. Each
-// time only half as many may be added, so that it ends however fast they are. The caller holds mu.
+// publish sends the staged trains with keys, and then lets lanes send with them. Lanes may stage
+// further ones meanwhile, which are sent, too. Each round leaves room for half as many, so that it
+// ends however fast they are. The caller holds mu.
 func (p *Peer) publish(keys *session.Keypair) {
-	for room := maxStaged; ; {
+	for room := maxStaged; ; room /= 2 {
 		trains := p.publishOrTake(keys, room)
 		if len(trains) == 0 {
 			return
@@ -147,7 +148,6 @@ func (p *Peer) publish(keys *session.Keypair) {
 		for _, s := range trains {
 			p.dev.engine.Transmit(p.engine, keys, s.bytes)
 		}
-		room = min(room, len(trains)) / 2
 	}
 }
 

@@ -136,6 +136,44 @@ func TestSessionBeginsHoweverManyPacketsAreStaged(t *testing.T) {
 	})
 }
 
+// TestPacketPerRoundIsNotDropped stages one packet while each of the first five leaves, as a host that
+// answers at once does.
+func TestPacketPerRoundIsNotDropped(t *testing.T) {
+	lan := devicetest.NewLAN(nil)
+	var port addingPort
+	a := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port {
+		port.Port = p
+		return &port
+	}})
+	b := lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	check := flow.Checker{}
+	b.Watch(func(_ int, e []byte) {
+		if err := check.Take(e); err != nil {
+			t.Error(err)
+		}
+	})
+	f := flow.Flow{Ends: a.To(b, 1, false), ID: 1}
+	left, staged := 5, uint64(1)
+	add := func() { // with Peer.mu
+		if left > 0 && a.PeerOf(b.Public()).Stage(f.Next(100), 1) == nil {
+			left--
+			staged++
+		}
+	}
+	a.Send(f.Next(100))
+	port.add.Store(&add)
+	a.Await("there is a session", func() bool {
+		current, _ := a.PeerOf(b.Public()).Sessions()
+		return current != nil
+	})
+	port.add.Store(nil)
+	a.Await("each packet has arrived", func() bool { return check.Total() == staged || t.Failed() })
+	if n := a.Drops(drop.TXStagedOverflow); n != 0 {
+		t.Errorf("%d packets were dropped as %v", n, drop.TXStagedOverflow)
+	}
+}
+
 // TestNoPacketOvertakesStagedOnes erases the session all the time while lanes send.
 func TestNoPacketOvertakesStagedOnes(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 2, Depth: 4096})
