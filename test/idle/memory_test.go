@@ -12,7 +12,7 @@ import (
 )
 
 // maxBytesPerPeer is the limit of heap bytes for a peer without a session: a seventh above the measured value (docs/idle.md).
-func maxBytesPerPeer(lanes int) int { return 2300 + 20*lanes }
+func maxBytesPerPeer(lanes int) int { return 2650 + 20*lanes }
 
 // maxBytesPerSession is the limit of heap bytes that a session adds: twice the measured value.
 const maxBytesPerSession = 2200

@@ -73,7 +73,7 @@ func (h *Host) unused(device string) (up bool, err error) {
 		if link.Attrs().MasterIndex != 0 {
 			return errors.New("it is the port of a bridge or bond")
 		}
-		addrs, err := nl.AddrList(link, netlink.FAMILY_ALL) //nolint:forbidigo // of one device, in another namespace
+		addrs, err := nl.AddrList(link, netlink.FAMILY_ALL)
 		if err != nil {
 			return err
 		}

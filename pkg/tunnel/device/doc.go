@@ -15,5 +15,5 @@
 //   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, renewals, knownendpoints, cookielimit, recentsenders, queue, counters, ratelimit, changes, state
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
-// helpers and of the engine's slow lane. Lanes take Peer.mu only for packets without a session.
+// helpers and of the engine's slow lane. Lanes never take Peer.mu.
 package device
