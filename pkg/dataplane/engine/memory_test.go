@@ -4,6 +4,7 @@ package engine
 
 import (
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,20 +37,20 @@ func TestPortChangesReuseBuffers(t *testing.T) {
 
 func TestMemoryIsGivenBackWithoutGrowth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		freed := 0
-		m := &trimmer{free: func() { freed++ }}
+		var freed atomic.Int32
+		m := &trimmer{free: func() { freed.Add(1) }}
 		for range 3 { // while memory grows, none is given back
 			m.note()
 			m.note()
 			time.Sleep(trimDelay - 1)
-			if freed != 0 {
-				t.Fatalf("gave back %d times while memory grows, want 0", freed)
+			if n := freed.Load(); n != 0 {
+				t.Fatalf("gave back %d times while memory grows, want 0", n)
 			}
 		}
-		for burst := 1; burst <= 3; burst++ {
+		for burst := int32(1); burst <= 3; burst++ {
 			time.Sleep(10 * trimDelay)
-			if freed != burst {
-				t.Fatalf("gave back %d times after %d bursts", freed, burst)
+			if n := freed.Load(); n != burst {
+				t.Fatalf("gave back %d times after %d bursts", n, burst)
 			}
 			m.note()
 		}
