@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -71,6 +72,7 @@ func TestRouteLoopsOnlyIfAllDatagramsDo(t *testing.T) {
 		{w0, 51821, "192.0.2.1:51820", true},
 		{uplink, 51820, "198.51.100.1:51820", true},
 		{0, 51821, "198.51.100.1:51820", false},
+		{w0, 51821, "[2001:db8::1]:51820", false}, // no route
 	} {
 		r, err := route(linkTUN{index: tt.index}, &underlay.Endpoint{Dst: netip.MustParseAddrPort(tt.dst)}, tt.port, 0)
 		expect.NoError(t, err)
@@ -78,4 +80,24 @@ func TestRouteLoopsOnlyIfAllDatagramsDo(t *testing.T) {
 			t.Errorf("from port %d to %s by link %d: got %+v, want loops %t", tt.port, tt.dst, tt.index, r, tt.want)
 		}
 	}
+}
+
+// TestFailedRouteLookupIsNoRoute has no descriptor left for the lookup's socket.
+func TestFailedRouteLookupIsNoRoute(t *testing.T) {
+	namespace.Enter(t)
+	to := &underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:51820")}
+	w0 := linkTUN{index: addLink(t, "w0")}
+	limitFiles(t)
+	if r, err := route(w0, to, 51820, 0); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("got %+v, %v; want %v", r, err, unix.EMFILE)
+	}
+}
+
+// limitFiles lets no further descriptor be opened during the test.
+func limitFiles(t *testing.T) {
+	t.Helper()
+	var before unix.Rlimit
+	expect.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
+	t.Cleanup(func() { expect.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) })
+	expect.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max}))
 }

@@ -56,16 +56,20 @@ func indexOf(t tun.Device) int {
 
 // route implements device.Config.Route.
 func route(t tun.Device, to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
-	p, err := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark)
+	p, _ := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark) // the zero Path if it is unknown
 	r := device.Route{MTU: p.MTU, Hops: p.Hops}
 	if p.HasSource {
 		r.Links = p.Links
 	}
-	if index := indexOf(t); index != 0 {
-		var links []int
-		links, err = hostnet.DatagramLinks(netip.AddrPortFrom(to.Src, port), to.Dst, to.Scope, mark)
-		r.Loops = len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index })
+	index := indexOf(t)
+	if index == 0 {
+		return r, nil
 	}
+	links, err := hostnet.DatagramLinks(netip.AddrPortFrom(to.Src, port), to.Dst, to.Scope, mark)
+	if errors.Is(err, hostnet.ErrNoRoute) {
+		err = nil
+	}
+	r.Loops = len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index })
 	return r, err
 }
 

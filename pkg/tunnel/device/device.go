@@ -58,7 +58,7 @@ type Config struct {
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
 	// Route looks up the route to an endpoint, for packets from a port (0: any) with a mark. Without it no MTU is known before a router reports
-	// one, and RoutesChanged clears all source addresses.
+	// one, and RoutesChanged clears all source addresses. An error leaves Route.Loops as it was. A missing route is none.
 	Route func(to *underlay.Endpoint, port uint16, mark uint32) (Route, error)
 	// OwnError reports whether this host has made an ICMP error. nil: it makes none.
 	OwnError func(*toobig.Message) bool
@@ -140,7 +140,6 @@ type work struct {
 	refusals    refusals
 	failuresLog rate // of warnings about peers that do not answer
 	pathMTULog  rate // of messages about path MTUs
-	loopLog     rate // of warnings about routing loops
 	loops       loopDestinations
 	routeTurns  lookUpTurns
 	lookups     lookups

@@ -21,6 +21,8 @@ import (
 type loopDestinations struct {
 	mu    sync.Mutex
 	peers map[loopDestination]int
+
+	began, ended rate // of messages in the log: there may be thousands of such peers
 }
 
 // loopDestination is the part of an endpoint that routing knows; the zero loopDestination for none.
@@ -76,8 +78,9 @@ func (p *Peer) checkLoop(to *underlay.Endpoint) {
 	if p.dev.cfg.Route == nil {
 		return
 	}
-	r, _ := p.dev.routeTo(to) // the zero Route without a route
-	p.setLoop(to, r.Loops)
+	if r, err := p.dev.routeTo(to); err == nil {
+		p.setLoop(to, r.Loops)
+	}
 }
 
 // setLoop notes whether the route to an endpoint leads into the tunnel. The caller holds mu.
@@ -92,16 +95,24 @@ func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
 	}
 	p.path.loop = next
 	p.dev.loops.replace(&p.dev.port, before, next)
-	log := p.log().With("peer", p.key, "endpoint", to.Dst)
-	if !loops {
-		log.Info("the route to the peer's endpoint does not lead into the tunnel any more, sending again")
-		return
+	p.logLoop(to, loops)
+}
+
+// logLoop logs that the route to an endpoint leads into the tunnel now, or does not any more.
+func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
+	level, limit := slog.LevelInfo, &p.dev.loops.ended
+	if loops {
+		level, limit = slog.LevelWarn, &p.dev.loops.began
 	}
-	level := slog.LevelWarn
-	if !p.dev.loopLog.allow(p.dev.clock(), time.Minute) { // there may be thousands of such peers
+	if !limit.allow(p.dev.clock(), time.Minute) {
 		level = slog.LevelDebug
 	}
-	log.Log(context.Background(), level, "the route to the peer's endpoint leads into the tunnel itself, dropping all messages to the peer until the route changes")
+	log := p.log().With("peer", p.key, "endpoint", to.Dst)
+	if loops {
+		log.Log(context.Background(), level, "the route to the peer's endpoint leads into the tunnel itself, dropping all messages to the peer until the route changes")
+	} else {
+		log.Log(context.Background(), level, "the route to the peer's endpoint does not lead into the tunnel any more, sending again")
+	}
 }
 
 // isLooping reports whether the route to the peer leads into the tunnel, as far as it was looked up. The caller holds mu.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,7 @@ type loopRig struct {
 	sent atomic.Int64 // datagrams of a
 
 	freePort atomic.Uint32 // messages from there never loop
+	fails    atomic.Bool   // each lookup
 
 	mu    sync.Mutex
 	loops map[netip.Addr]bool
@@ -56,6 +58,9 @@ func newLoopRig(t *testing.T) *loopRig {
 }
 
 func (r *loopRig) route(to *underlay.Endpoint, port uint16, _ uint32) (device.Route, error) {
+	if r.fails.Load() {
+		return device.Route{}, syscall.EMFILE
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.loops[to.Dst.Addr()] && uint32(port) != r.freePort.Load() {
@@ -201,6 +206,46 @@ func TestRouteLookupHasListenPort(t *testing.T) {
 		talk(t, r.a, r.b)
 		if n := r.drops() - before; n != 0 {
 			t.Errorf("%d packets were dropped for the loop that has ended", n)
+		}
+	})
+}
+
+// TestFailedLookupLeavesLoop has lookups fail while the route leads into the tunnel, and while it does not.
+func TestFailedLookupLeavesLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		r.set(true)
+		r.fails.Store(true)
+		r.a.RoutesChanged()
+		r.expectQuiet()
+		time.Sleep(10 * time.Second) // until the peer's silence makes a handshake
+		if text := r.log.String(); strings.Contains(text, "does not lead") {
+			t.Errorf("a failed lookup counts as another route in\n%s", text)
+		}
+		r.fails.Store(false)
+		r.set(false)
+		talk(t, r.a, r.b)
+		r.fails.Store(true)
+		r.set(true)
+		talk(t, r.a, r.b)
+		r.expectLog(1)
+	})
+}
+
+// TestFlappingLoopIsLoggedRarely has a route that changes 60 times in two minutes.
+func TestFlappingLoopIsLoggedRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		for range 30 {
+			r.set(true)
+			r.set(false)
+		}
+		for _, text := range []string{"does not lead", "leads into"} {
+			if n := strings.Count(r.log.String(), text); n < 8 || n > 24 { // eight a minute
+				t.Errorf("%q was logged %d times", text, n)
+			}
 		}
 	})
 }

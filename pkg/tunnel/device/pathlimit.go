@@ -112,10 +112,12 @@ func (p *Peer) lookUpRoute(now int64) {
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
 	p.updatePathMTU(now) // for the overhead
-	r := p.route(to)
-	p.setLoop(to, r.Loops)
+	r, err := p.route(to)
+	if err == nil {
+		p.setLoop(to, r.Loops)
+	}
 	p.setRoute(r)
-	if size := int(p.requests.refused.Swap(0)); size > 0 && !r.Loops {
+	if size := int(p.requests.refused.Swap(0)); size > 0 && !p.isLooping() {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
 	}
 	p.updatePathMTU(now)

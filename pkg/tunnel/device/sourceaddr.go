@@ -25,9 +25,9 @@ type sourceRoute struct {
 
 // route looks up the route to the peer. If packets from the peer's source address leave by other links than before, routing chooses the
 // address again, as in the in-kernel WireGuard (send4, drivers/net/wireguard/socket.c). The caller holds mu.
-func (p *Peer) route(to *underlay.Endpoint) Route {
+func (p *Peer) route(to *underlay.Endpoint) (Route, error) {
 	k := &p.mtu.known
-	r, _ := p.dev.routeTo(to) // the zero Route without a route
+	r, err := p.dev.routeTo(to)
 	switch {
 	case !to.Src.IsValid():
 		k.from = nil
@@ -36,12 +36,12 @@ func (p *Peer) route(to *underlay.Endpoint) Route {
 	case !slices.Equal(k.from.links, r.Links):
 		k.from = nil
 		p.clearSource()
-		r, _ = p.dev.routeTo(p.engine.Endpoint.Load())
+		r, err = p.dev.routeTo(p.engine.Endpoint.Load())
 	}
-	return r
+	return r, err
 }
 
-// routeTo looks up the route of messages to an endpoint as the device sends them now.
+// routeTo looks up the route of messages to an endpoint as the device sends them now: the zero Route without one.
 func (d *Device) routeTo(to *underlay.Endpoint) (Route, error) {
 	listen := uint16(0)
 	if port := d.port.Load(); port != nil {
