@@ -112,7 +112,7 @@ func (d *Daemon) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatchers = cancel
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
-		d.log.Warn("watching routes failed, changed routes and source addresses take effect only with later handshakes until this daemon restarts", "error", err)
+		d.log.Warn("watching routes failed, changed routes and source addresses take effect only with later handshakes, perhaps minutes later, until this daemon restarts", "error", err)
 	}
 	if err := watchClock(ctx, d.clockJumped); err != nil {
 		d.log.Warn("watching the clock for suspends failed, session keys may outlive a suspend of this machine until this daemon restarts", "error", err)

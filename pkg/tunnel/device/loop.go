@@ -15,12 +15,14 @@ import (
 
 // A message to an endpoint whose route leads into the tunnel would come back as a packet to encrypt, again and again. So the port refuses it, as
 // the in-kernel WireGuard does (ELOOP, send4 in drivers/net/wireguard/socket.c). The kernel sees the route of each message. This device looks
-// it up before each handshake message, and when the endpoint or the host's routes change.
+// it up before a handshake message, unless it knows the answer, and when the endpoint or the host's routes change.
 
 // loopDestinations counts the peers at each destination that the port refuses.
 type loopDestinations struct {
 	mu    sync.Mutex
 	peers map[loopDestination]int
+
+	generation atomic.Uint64 // of the host's routes
 
 	began, ended rate // of messages in the log: there may be thousands of such peers
 }
@@ -73,14 +75,35 @@ func (l *loopDestinations) attach(at *atomic.Pointer[portRef], port *portRef) {
 	}
 }
 
-// checkLoop looks up whether the route to an endpoint leads into the tunnel. The caller holds mu.
+// loopLookup is a lookup whose answer is known.
+type loopLookup struct {
+	to         underlay.Endpoint
+	port       uint16
+	mark       uint32
+	generation uint64
+	until      int64 // when it is forgotten: the kernel does not tell all changes
+}
+
+// loopLookupLifetime is longer than the time between two handshakes of a session, and shorter than anybody wants to search for a loop.
+const loopLookupLifetime = int64(5 * time.Minute)
+
+// checkLoop looks up whether the route to an endpoint leads into the tunnel, if that is not known. The caller holds mu.
 func (p *Peer) checkLoop(to *underlay.Endpoint) {
-	if p.dev.cfg.Route == nil {
+	d, now := p.dev, p.dev.clock()
+	if d.cfg.Route == nil {
 		return
 	}
-	if r, err := p.dev.routeTo(to); err == nil {
-		p.setLoop(to, r.Loops)
+	next := loopLookup{*to, d.localPort(), d.mark.Load(), d.loops.generation.Load(), p.path.looked.until}
+	if next == p.path.looked && now < next.until {
+		return
 	}
+	r, err := d.routeTo(to)
+	if err != nil {
+		return
+	}
+	p.setLoop(to, r.Loops)
+	next.until = now + loopLookupLifetime
+	p.path.looked = next
 }
 
 // setLoop notes whether the route to an endpoint leads into the tunnel. The caller holds mu.
@@ -93,7 +116,7 @@ func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
 	if next == before {
 		return
 	}
-	p.path.loop = next
+	p.path.loop, p.path.looked = next, loopLookup{}
 	p.dev.loops.replace(&p.dev.port, before, next)
 	p.logLoop(to, loops)
 }
@@ -121,5 +144,5 @@ func (p *Peer) isLooping() bool { return p.path.loop != loopDestination{} }
 // forgetLoop is called when the peer stops. The caller holds mu.
 func (p *Peer) forgetLoop() {
 	p.dev.loops.replace(&p.dev.port, p.path.loop, loopDestination{})
-	p.path.loop = loopDestination{}
+	p.path.loop, p.path.looked = loopDestination{}, loopLookup{}
 }

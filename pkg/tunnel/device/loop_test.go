@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,8 @@ type loopRig struct {
 
 	freePort atomic.Uint32 // messages from there never loop
 	fails    atomic.Bool   // each lookup
+	lookups  atomic.Int64
+	cut      atomic.Bool // the network delivers nothing
 
 	mu    sync.Mutex
 	loops map[netip.Addr]bool
@@ -39,16 +42,19 @@ type loopRig struct {
 func newLoopRig(t *testing.T) *loopRig {
 	t.Helper()
 	r := &loopRig{t: t, loops: map[netip.Addr]bool{}}
-	var at netip.Addr
+	var at []netip.Addr
 	lan := devicetest.NewLAN(func(from, _ netip.AddrPort, _ []byte) underlay.Verdict {
-		if from.Addr() == at {
+		if slices.Contains(at, from.Addr()) {
 			r.sent.Add(1)
+		}
+		if r.cut.Load() {
+			return underlay.Drop
 		}
 		return underlay.Deliver
 	})
 	r.a = lan.Host(t, 1, devicetest.Options{Route: r.route, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
 	r.b = lan.Host(t, 2, devicetest.Options{})
-	at = r.a.Outside(false).Addr()
+	at = []netip.Addr{r.a.Outside(false).Addr(), r.a.Outside(true).Addr()}
 	for _, h := range []*devicetest.Host{r.a, r.b} {
 		h.Apply(config.Device{Spread: new(config.SpreadOff)})
 	}
@@ -58,6 +64,7 @@ func newLoopRig(t *testing.T) *loopRig {
 }
 
 func (r *loopRig) route(to *underlay.Endpoint, port uint16, _ uint32) (device.Route, error) {
+	r.lookups.Add(1)
 	if r.fails.Load() {
 		return device.Route{}, syscall.EMFILE
 	}
@@ -247,5 +254,62 @@ func TestFlappingLoopIsLoggedRarely(t *testing.T) {
 				t.Errorf("%q was logged %d times", text, n)
 			}
 		}
+	})
+}
+
+// TestHandshakeLooksLoopUpAfterChanges has a peer that does not answer, so that its route is looked up for handshake messages alone.
+func TestHandshakeLooksLoopUpAfterChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		r.cut.Store(true)
+		mark, port := uint32(7), uint16(devicetest.ListenPort+1)
+		endpoint := config.Endpoint{AddrPort: r.b.Outside(true)}
+		for _, change := range []struct {
+			name string
+			make func()
+			want int64 // lookups
+		}{
+			{"the first message", func() {}, 1},
+			{"nothing", func() {}, 0},
+			{"routes", r.a.RoutesChanged, 1},
+			{"the mark", func() { r.a.Apply(config.Device{FwMark: &mark}) }, 1},
+			{"the port", func() { r.a.Apply(config.Device{ListenPort: &port}) }, 1},
+			{"the endpoint", func() {
+				r.a.Apply(config.Device{Peers: []config.Peer{{PublicKey: r.b.Public(), Endpoint: &endpoint}}})
+			}, 1},
+			{"time", func() { time.Sleep(5 * time.Minute) }, 1},
+			{"a failed lookup", func() { r.fails.Store(true); r.a.RoutesChanged(); time.Sleep(time.Minute); r.fails.Store(false) }, 1},
+		} {
+			change.make()
+			r.a.Send(flow.WithVnetHeader(r.a.To(r.b, 1, false).UDP(nil)))
+			if change.name == "a failed lookup" {
+				r.lookups.Store(0)
+			}
+			before := r.sent.Load()
+			time.Sleep(20 * time.Second)
+			if n := r.lookups.Swap(0); n != change.want {
+				t.Errorf("%s: %d lookups, want %d", change.name, n, change.want)
+			}
+			if n := r.sent.Load() - before; n < 3 {
+				t.Errorf("%s: %d initiations", change.name, n)
+			}
+		}
+	})
+}
+
+// TestLoopIsFoundAgainBeforeHandshake moves a peer without a session away for less than the time between two initiations.
+func TestLoopIsFoundAgainBeforeHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		r.cut.Store(true)
+		r.set(true)
+		r.expectQuiet()
+		time.Sleep(500 * time.Millisecond)
+		for _, v6 := range []bool{true, false} {
+			endpoint := config.Endpoint{AddrPort: r.b.Outside(v6)}
+			r.a.Apply(config.Device{Peers: []config.Peer{{PublicKey: r.b.Public(), Endpoint: &endpoint}}})
+			time.Sleep(1500 * time.Millisecond)
+		}
+		r.expectQuiet()
 	})
 }

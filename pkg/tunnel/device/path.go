@@ -30,6 +30,7 @@ type pathState struct {
 	roamLog       rate
 	roams         roamPace
 	loop          loopDestination // that the port refuses
+	looked        loopLookup      // the last one before a handshake message that counts; the zero loopLookup for none
 	settles       atomic.Int64    // until then the endpoint may change without a message in the log
 }
 
@@ -157,6 +158,7 @@ func (p *Peer) isReplaced(address netip.Addr) bool {
 // RoutesChanged requests lookups of the routes to all peers. Those whose route has changed lose the local address at which they last reached
 // us (Peer.route), and so do those of which that is not known. Call it when the host's routes, addresses or links have changed.
 func (d *Device) RoutesChanged() {
+	d.loops.generation.Add(1)
 	if port := d.port.Load(); port != nil {
 		port.RoutesChanged()
 	}

@@ -43,11 +43,15 @@ func (p *Peer) route(to *underlay.Endpoint) (Route, error) {
 
 // routeTo looks up the route of messages to an endpoint as the device sends them now: the zero Route without one.
 func (d *Device) routeTo(to *underlay.Endpoint) (Route, error) {
-	listen := uint16(0)
+	return d.cfg.Route(to, d.localPort(), d.mark.Load())
+}
+
+// localPort returns the listen port, 0 while there is none. It needs no lock.
+func (d *Device) localPort() uint16 {
 	if port := d.port.Load(); port != nil {
-		listen = port.LocalPort()
+		return port.LocalPort()
 	}
-	return d.cfg.Route(to, listen, d.mark.Load())
+	return 0
 }
 
 // sourceRouteKnown reports whether the next lookup finds out if packets from the peer's source address leave by other links. The caller
