@@ -9,7 +9,7 @@ set -uo pipefail
 read -ra targets <<<"$1"
 read -ra beside <<<"$2"
 export CI_TIMES=$PWD/build/ci
-rm -rf "$CI_TIMES" && mkdir -p "$CI_TIMES"
+rm -rf "$CI_TIMES" && mkdir -p "$CI_TIMES" && : >"$CI_TIMES/targets"
 idle=(nice -n 19)
 chrt --idle 0 true 2>/dev/null && idle=(chrt --idle 0)
 set -m # each background job is a process group, which can be killed whole
@@ -19,7 +19,10 @@ timed() {
   local target=$1 began=$SECONDS code
   shift
   echo "ci: $(date +%T) $target began"
-  "$@" make --no-print-directory "$target" && code=0 || code=$?
+  "$@" make --no-print-directory "$target" &
+  running=$!
+  wait "$running" # not in the foreground: a signal must end the run at once
+  code=$?
   local result=passed took=$((SECONDS - began))
   [ "$code" = 0 ] || result=FAILED
   printf '%4d min %02d s  %-6s  %s%s\n' $((took / 60)) $((took % 60)) $result "$target" "${1:+ (beside)}" | tee -a "$CI_TIMES/targets" | sed 's/^ */ci: /'
@@ -27,6 +30,7 @@ timed() {
 }
 
 run_beside() {
+  set +m # the group of this list holds its targets
   for target in "${beside[@]}"; do
     timed "$target" "${idle[@]}" >"$CI_TIMES/$target.log" 2>&1
     code=$?
@@ -43,8 +47,8 @@ show_ended() {
 }
 
 finish() {
-  kill -- -"$side" 2>/dev/null
-  wait "$side" 2>/dev/null
+  kill -- -"$side" -"${running:-$side}" 2>/dev/null
+  wait 2>/dev/null
   show_ended
   for target in "${beside[@]}"; do # killed before its end
     [ ! -e "$CI_TIMES/$target.log" ] || echo "ci: $target was ended early; its output is in $CI_TIMES/$target.log"
