@@ -32,7 +32,7 @@ func environment() []variable {
 		{name: "NODE_NAME", values: "a name", used: "`ropewalk-agent`", about: "Name of the node, unless `--node` is given."},
 		{name: "CREDENTIALS_DIRECTORY", values: "a directory", used: "systemd: `up`", about: "Directory of the credential `private-key`. [Install](install.md#the-private-key-as-a-credential)."},
 		{name: "NOTIFY_SOCKET", values: "a socket", used: "systemd: `run`, `up`, `reload`", about: "Socket for sd_notify(3): the tunnel is up, reloading or stopping."},
-		{name: "SYSTEMD_EXEC_PID", values: "a process ID", used: "systemd: `run`, `up`, `reload`", about: "The process that systemd started. `ropewalk` in a hook has another process ID and does not notify systemd."},
+		{name: "SYSTEMD_EXEC_PID", values: "a process ID", used: "systemd: `run`, `up`, `reload`", about: "The process that systemd started. `ropewalk` in a hook has another process ID and does not notify systemd. A daemon with this process ID outlives the removal of its control socket."},
 		{name: "JOURNAL_STREAM", values: "a device and inode", used: "systemd: `up`", about: "If it identifies standard error, the daemon logs to the journal.", foreign: true},
 		{name: "WATCHDOG_USEC", values: "microseconds", used: "systemd: `run`", about: "Watchdog timeout. The daemon checks itself three times per timeout and notifies systemd if the check passes.", foreign: true},
 		{name: "WATCHDOG_PID", values: "a process ID", used: "systemd: `run`", about: "The process that the watchdog supervises.", foreign: true},

@@ -180,7 +180,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		OuterFragments: o.underlay.fragments,
-		KeepSocket:     os.Getenv(keepSocket) != "" || notifiesService(),
+		KeepSocket:     keepsSocket(),
 		StateDir:       quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))

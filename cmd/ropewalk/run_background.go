@@ -111,7 +111,7 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Op
 	process.Args[0] = "ropewalk"
 	process.Dir = "/" // so that it keeps no file system busy
 	process.Stdout, process.Stderr = log, log
-	process.Env = os.Environ()
+	process.Env = backgroundEnv()
 	passFile(process, readyFD, theirs)
 	passFD(process, tunFD, o.TUNFD)
 	passFD(process, controlFD, o.ControlFD)
@@ -122,6 +122,15 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Op
 		return "", fmt.Errorf("starting the daemon of %s: %w", o.Name, err)
 	}
 	return awaitReady(ctx, process, ready, log, o.Name)
+}
+
+// backgroundEnv returns the environment of a daemon in the background. Its process ID is not the one that a unit knows.
+func backgroundEnv() []string {
+	env := os.Environ()
+	if keepsSocket() {
+		env = append(env, keepSocket+"=1")
+	}
+	return env
 }
 
 // passFile passes an open file to a process, with its descriptor in an environment variable.

@@ -84,8 +84,14 @@ func (w *watchdog) run(ctx context.Context) {
 const startedByUp = "ROPEWALK_STARTED_BY_UP"
 
 // keepSocket is an environment variable that `ropewalk up` sets for the daemon it starts. Routes, rules and DNS belong to up's interface, so it
-// must not end because a control socket was removed.
+// must not end because a control socket was removed. `ropewalk run --daemon` sets it in a unit.
 const keepSocket = "ROPEWALK_KEEP_SOCKET"
+
+// keepsSocket reports whether the daemon that this process is, or starts in the background, must not end by a removed control socket: `ropewalk up`
+// or a unit is responsible for it. Of a unit whose Type is not notify, systemd gives only the process ID.
+func keepsSocket() bool {
+	return os.Getenv(keepSocket) != "" || notifiesService() || isExecPID(os.Getenv("SYSTEMD_EXEC_PID"))
+}
 
 // logFromUp is an environment variable that `ropewalk up` sets if it passes the journal as file descriptor 3.
 const (

@@ -244,6 +244,36 @@ func TestOnlyProcessStartedByManagerIsService(t *testing.T) {
 	}
 }
 
+// TestRemovedSocketEndsNoDaemonOfUnit covers the daemon that a unit starts, and the one that it starts in the background (Type=forking).
+func TestRemovedSocketEndsNoDaemonOfUnit(t *testing.T) {
+	self := strconv.Itoa(os.Getpid())
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		want bool
+	}{
+		"shell":                      {nil, false},
+		"Type=simple":                {map[string]string{"SYSTEMD_EXEC_PID": self}, true},
+		"Type=notify":                {map[string]string{"SYSTEMD_EXEC_PID": self, "NOTIFY_SOCKET": "/run/x"}, true},
+		"Type=notify, older systemd": {map[string]string{"NOTIFY_SOCKET": "/run/x"}, true},
+		"up":                         {map[string]string{keepSocket: "1"}, true},
+		// innernet and others, which are units themselves, stop a tunnel by the removal of its socket.
+		"another program of a unit": {map[string]string{"SYSTEMD_EXEC_PID": "1", "NOTIFY_SOCKET": "/run/x"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, v := range []string{"SYSTEMD_EXEC_PID", "NOTIFY_SOCKET", keepSocket, startedByUp} {
+				t.Setenv(v, tc.env[v])
+			}
+			o, err := (&runOptions{}).daemon("rwnobody", slog.New(slog.DiscardHandler), nil)
+			if err != nil || o.KeepSocket != tc.want {
+				t.Errorf("the daemon keeps its socket: got %v, %v, want %v", o.KeepSocket, err, tc.want)
+			}
+			if got := slices.Contains(backgroundEnv(), keepSocket+"=1"); got != tc.want {
+				t.Errorf("a daemon in the background keeps its socket: got %v, want %v", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestOnlyServiceDaemonsNotifyUpgrades covers the daemon and its successors.
 func TestOnlyServiceDaemonsNotifyUpgrades(t *testing.T) {
 	path := filepath.Join(string(uapitest.NewDir(t)), "notify")

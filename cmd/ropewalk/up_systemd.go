@@ -52,8 +52,11 @@ func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 // runs ropewalk for another interface has the same environment, except that SYSTEMD_EXEC_PID is not its process ID.
 func isService() bool {
 	started := os.Getenv("SYSTEMD_EXEC_PID") // systemd.exec(5)
-	return os.Getenv("NOTIFY_SOCKET") != "" && (started == "" || started == strconv.Itoa(os.Getpid()))
+	return os.Getenv("NOTIFY_SOCKET") != "" && (started == "" || isExecPID(started))
 }
+
+// isExecPID reports whether pid, a SYSTEMD_EXEC_PID, is that of this process.
+func isExecPID(pid string) bool { return pid == strconv.Itoa(os.Getpid()) }
 
 // passServiceContext passes what the service manager gave this process to the daemon: the watchdog and the journal.
 func passServiceContext(cmd *exec.Cmd) {
