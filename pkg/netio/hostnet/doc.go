@@ -5,5 +5,6 @@
 //
 // Every function works in the network namespace of the calling thread; a caller that has entered another one must have
 // locked its goroutine to the thread. Functions keep no state and may be called concurrently. Errors wrap the kernel's
-// errno. Start reading at link.go for netlink and ethtool.go for NICs; watch.go reports route changes.
+// errno. Start reading at link.go for netlink and ethtool.go for NICs; watch.go reports route changes, and indexes.go new
+// indexes of links.
 package hostnet

@@ -25,7 +25,7 @@ type Daemon struct {
 	log          *slog.Logger
 	pool         *workpool.Pool
 	endpoints    *endpoints
-	stopWatchers context.CancelFunc // of routes, clock and endpoints
+	stopWatchers context.CancelFunc // of routes, links, clock and endpoints
 	done         chan struct{}      // closed when the tunnel has ended
 	doneOnce     sync.Once
 
@@ -103,7 +103,7 @@ func newDaemon(o Options, name string) *Daemon {
 	}
 }
 
-// start starts the tunnel, and the watchers of routes and clock.
+// start starts the tunnel, and the watchers of routes, links and clock.
 func (d *Daemon) start() {
 	d.tunnel.Start()
 	features := d.tunnel.tun.Features()
@@ -114,6 +114,9 @@ func (d *Daemon) start() {
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
 		d.log.Warn("watching routes failed, changed routes and source addresses take effect only with later handshakes, perhaps minutes later, until this daemon restarts", "error", err)
 	}
+	if err := hostnet.WatchIndexes(ctx, d.usesScope, d.moveScope); err != nil {
+		d.log.Warn("watching links failed, endpoints on a link that is deleted and created again stay unreachable until they are set again", "error", err)
+	}
 	if err := watchClock(ctx, d.clockJumped); err != nil {
 		d.log.Warn("watching the clock for suspends failed, session keys may outlive a suspend of this machine until this daemon restarts", "error", err)
 	}
@@ -122,6 +125,15 @@ func (d *Daemon) start() {
 	}
 	go d.endpoints.keep(ctx, d.Name(), d.current)
 	go d.finishWith(d.tunnel.Device)
+}
+
+// usesScope reports whether endpoints are on the link with this index.
+func (d *Daemon) usesScope(index int) bool { return d.current().UsesScope(uint32(index)) }
+
+// moveScope moves the endpoints on a link that was created again.
+func (d *Daemon) moveScope(link string, from, to int) {
+	d.log.Info("link of link-local endpoints was created again, moving the endpoints to its new index", "link", link, "index", to)
+	d.current().MoveScope(uint32(from), uint32(to))
 }
 
 // clockJumped follows a suspend of the machine, or a change of its clock.

@@ -140,6 +140,7 @@ func TestHandoverHasEveryChangeSinceSnapshot(t *testing.T) {
 			carries(t, b, a, false, 100)
 		},
 		"routes":      func(_ *testing.T, a, _ *devicetest.Host) { a.RoutesChanged() },
+		"new index":   func(_ *testing.T, a, _ *devicetest.Host) { a.MoveScope(0, 7) },
 		"down and up": func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false); synctest.Wait(); a.TUN.SetUp(true) },
 		"down":        func(_ *testing.T, a, _ *devicetest.Host) { a.TUN.SetUp(false) },
 	} {

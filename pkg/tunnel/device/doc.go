@@ -10,7 +10,7 @@
 //   - one peer, as lanes and timers call it: peer, peer_handover
 //   - handshakes and sessions: recall, renew, handshake, endpointname, refused, session, staging
 //   - hellos: hello, timer, hello_pending, hello_state
-//   - source ports, receive lanes and endpoints: path, spread, check, sendgroup, sources, selection
+//   - source ports, receive lanes and endpoints: scope, path, spread, check, sendgroup, sources, selection
 //   - the path MTU: pathmtu, pathlimit
 //   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, renewals, knownendpoints, cookielimit, recentsenders, queue, counters, ratelimit, changes, state
 //

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostnet
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// namedLink returns a message about a link.
+func namedLink(kind uint16, index int, name string) syscall.NetlinkMessage {
+	data := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(data[4:], uint32(index))
+	data = append(data, nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)).Serialize()...)
+	return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
+}
+
+func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
+	added := func(index int, name string) syscall.NetlinkMessage { return namedLink(unix.RTM_NEWLINK, index, name) }
+	deleted := func(index int, name string) syscall.NetlinkMessage { return namedLink(unix.RTM_DELLINK, index, name) }
+	done := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_DONE}}
+	interrupted := added(2, "eth0")
+	interrupted.Header.Flags = unix.NLM_F_DUMP_INTR
+	port := deleted(2, "eth0")
+	port.Data[0] = unix.AF_BRIDGE
+	for name, c := range map[string]struct {
+		messages []syscall.NetlinkMessage
+		want     []string
+	}{
+		"deleted and added":          {[]syscall.NetlinkMessage{deleted(2, "eth0"), added(9, "eth0")}, []string{"eth0 2 9"}},
+		"added with its index":       {[]syscall.NetlinkMessage{deleted(2, "eth0"), added(2, "eth0")}, nil},
+		"added twice":                {[]syscall.NetlinkMessage{deleted(2, "eth0"), added(9, "eth0"), deleted(9, "eth0"), added(2, "eth0")}, []string{"eth0 2 9", "eth0 9 2"}},
+		"added and renamed":          {[]syscall.NetlinkMessage{deleted(2, "eth0"), added(9, "usb0"), added(9, "eth0")}, []string{"eth0 2 9"}},
+		"renamed before":             {[]syscall.NetlinkMessage{added(2, "lan"), deleted(2, "lan"), added(8, "eth0"), added(9, "lan")}, []string{"lan 2 9"}},
+		"renamed, another has it":    {[]syscall.NetlinkMessage{added(2, "lan"), added(9, "eth0")}, nil},
+		"not used":                   {[]syscall.NetlinkMessage{deleted(3, "eth1"), added(9, "eth1")}, nil},
+		"lost messages":              {[]syscall.NetlinkMessage{added(3, "eth1"), added(9, "eth0"), done}, []string{"eth0 2 9"}},
+		"lost, added later":          {[]syscall.NetlinkMessage{added(3, "eth1"), done, added(9, "eth0")}, []string{"eth0 2 9"}},
+		"interrupted listing":        {[]syscall.NetlinkMessage{interrupted, done}, []string{"listing"}},
+		"bridge port":                {[]syscall.NetlinkMessage{port, added(9, "eth0")}, nil},
+		"of another name, then gone": {[]syscall.NetlinkMessage{deleted(2, "eth0"), added(9, "eth9"), deleted(9, "eth9")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			used := []int{2}
+			w := newIndexWatch(func(index int) bool { return slices.Contains(used, index) }, func(name string, from, to int) {
+				got = append(got, fmt.Sprint(name, " ", from, " ", to))
+				used = []int{to}
+			}, func() error { return nil })
+			w.list()
+			w.read([]syscall.NetlinkMessage{added(2, "eth0"), added(3, "eth1"), done})
+			w.list() // after lost messages, unless nothing ends it
+			w.read(c.messages)
+			if w.stale {
+				got = append(got, "listing")
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
+	enterNamespace(t)
+	addVeth(t, "uplink", "far")
+	before, err := FindLink("uplink")
+	expect.NoError(t, err)
+	type move struct {
+		name     string
+		from, to int
+	}
+	moves := make(chan move, 10)
+	expect.NoError(t, WatchIndexes(t.Context(), func(index int) bool { return index == before.Index }, func(name string, from, to int) {
+		moves <- move{name, from, to}
+	}))
+	link, err := netlink.LinkByName("uplink")
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkDel(link))
+	addVeth(t, "other", "otherfar")
+	addVeth(t, "uplink", "far")
+	after, err := FindLink("uplink")
+	expect.NoError(t, err)
+	if got, want := <-moves, (move{"uplink", before.Index, after.Index}); got != want || before.Index == after.Index {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
