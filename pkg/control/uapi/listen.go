@@ -126,8 +126,8 @@ func isServed(path string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, os.ErrNotExist)
 }
 
-// bindAttempts is how often bind creates a socket whose file others remove at once.
-const bindAttempts = 10
+// bindAttempts is how often bind creates a socket whose file others remove at once. On a busy machine that happens some times in a row.
+const bindAttempts = 1000
 
 // bind creates the socket. wg(8) removes sockets that refuse connections, as this one does between its bind(2) and its listen(2).
 func (d Dir) bind(path string) (l *Listener, err error) {
