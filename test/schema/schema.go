@@ -22,15 +22,26 @@ import (
 // Check compares the schema of a document's type with that of its kind in dir, and validates JSON documents of this kind.
 func Check(t *testing.T, dir, kind string, document any, outputs ...string) {
 	t.Helper()
+	check(t, dir, kind, object{"const": kind}, document, outputs)
+}
+
+// CheckKinds is Check for kinds of documents with one type: their common schema has the name title.
+func CheckKinds[K ~string](t *testing.T, dir, title string, kinds []K, document any, outputs ...string) {
+	t.Helper()
+	check(t, dir, title, object{"enum": kinds}, document, outputs)
+}
+
+func check(t *testing.T, dir, title string, kind object, document any, outputs []string) {
+	t.Helper()
 	s := of(reflect.TypeOf(document))
 	properties := s["properties"].(object)
-	properties["apiVersion"], properties["kind"] = object{"const": "ropewalk/v1"}, object{"const": kind}
-	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", kind
+	properties["apiVersion"], properties["kind"] = object{"const": "ropewalk/v1"}, kind
+	s["$schema"], s["title"] = "https://json-schema.org/draft/2020-12/schema", title
 	text, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden.Check(t, filepath.Join(dir, kind+".json"), append(text, '\n'))
+	golden.Check(t, filepath.Join(dir, title+".json"), append(text, '\n'))
 	for _, output := range outputs {
 		if err := Validate(text, output); err != nil {
 			t.Errorf("%v in %s", err, output)

@@ -9,15 +9,16 @@ import (
 	"github.com/ropewalk/ropewalk/test/schema"
 )
 
-// TestSchemasMatchGoldenDocuments validates files that other tests compare with the output.
-func TestSchemasMatchGoldenDocuments(t *testing.T) {
-	for kind, path := range map[Document]string{
-		StatusDocument: "testdata/status.json", GraphDocument: "testdata/graph.json", CheckDocument: "testdata/check.json",
-	} {
+// TestSchemaMatchesGoldenDocuments validates files that other tests compare with the output.
+func TestSchemaMatchesGoldenDocuments(t *testing.T) {
+	var documents []string
+	for _, path := range []string{"testdata/status.json", "testdata/graph.json", "testdata/check.json"} {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		schema.Check(t, "../../../../docs/schemas", string(kind), documentJSON{}, string(b))
+		documents = append(documents, string(b))
 	}
+	kinds := []Document{StatusDocument, GraphDocument, CheckDocument}
+	schema.CheckKinds(t, "../../../../docs/schemas", "Mesh", kinds, documentJSON{}, documents...)
 }
