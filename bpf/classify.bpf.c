@@ -10,8 +10,6 @@
  * - With check_indices, data messages with an unknown receiver index are dropped if they come from a peer's endpoint. From
  *   elsewhere they go up the stack: they may be for another WireGuard, to which this host translates the listen port (NAT).
  *
- * Of packets to the lane ports it handles only initiations, with the same rate limits.
- *
  * The program handles only packets to an address of this host, which Go reads from the kernel. The same
  * device may forward other hosts' WireGuard traffic to the same port.
  *
@@ -53,8 +51,6 @@ INLINE int fits_socket(struct xdp_md *xdp, const struct outer *o, u32 len)
 {
 	u32 frame = xdp->data_end - xdp->data;
 
-	if (multi_buffer)
-		frame = bpf_xdp_get_buff_len(xdp);
 	return frame <= max_frame && o->udp_offset + len <= frame;
 }
 
@@ -133,31 +129,15 @@ INLINE int classify_listen_port(struct xdp_md *xdp, const struct outer *o, void 
 	return pass(CLASSIFY_OTHER);
 }
 
-/* Handles a packet to the range of lane ports. Some ports of that range may belong to other sockets. */
-INLINE int classify_lane_port(const struct outer *o, void *end)
-{
-	const struct message *m = find_message(o, end);
-
-	if (!m || o->fragment || bad_length(o) || !is_initiation(o, m) || !is_local(o))
-		return XDP_PASS;
-	return limit_initiation(o, m, end);
-}
-
 SEC("xdp")
 int classify(struct xdp_md *xdp)
 {
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
-	u16 to;
 
-	if (parse_outer(data, end, 1, &o) != UDP_FOUND)
+	if (parse_outer(data, end, 1, &o) != UDP_FOUND || host16(o.udp->ports.dst) != listen_port)
 		return XDP_PASS;
-	to = host16(o.udp->ports.dst);
-	if (to == listen_port)
-		return classify_listen_port(xdp, &o, end);
-	if (first_lane_port <= to && to <= last_lane_port)
-		return classify_lane_port(&o, end);
-	return XDP_PASS;
+	return classify_listen_port(xdp, &o, end);
 }
 
 const char LICENSE[] SEC("license") = "Dual BSD/GPL";

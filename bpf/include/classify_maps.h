@@ -14,16 +14,11 @@ enum {
 	CLASSIFY_SOURCES = 16384,
 };
 
-/* In host order: the listen port, and the range of lane ports, of which only initiations are rate-limited. */
+/* In host order. */
 volatile const u16 listen_port;
-volatile const u16 first_lane_port = 1;
-volatile const u16 last_lane_port;
 
 /* The longest frame that a socket accepts, in bytes from the Ethernet header on. */
 volatile const u32 max_frame = 0xffffffff;
-
-/* Whether sockets accept frames of several buffers. The program then needs Linux 5.18. */
-volatile const u8 multi_buffer;
 
 /* Whether only data messages with a receiver index of the indices map go to sockets. */
 volatile const u8 check_indices;

@@ -11,10 +11,7 @@ import (
 
 // UnpinnedLink is an XDP program that is attached to a device without a pin. The kernel detaches it when the process ends,
 // however it ends. It is for a program that must not outlive its process. Its methods must not be called concurrently.
-type UnpinnedLink struct {
-	link link.Link
-	hook Hook
-}
+type UnpinnedLink struct{ link link.Link }
 
 // AttachUnpinned attaches a program to the XDP hook until Close or the end of the process. It needs no BPF file system, and
 // uses only Device, AttachPoint and Kind of the Hook. The program may be closed afterwards. Errors are those of Attach.
@@ -29,30 +26,7 @@ func (h Hook) AttachUnpinned(p *ebpf.Program) (*UnpinnedLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &UnpinnedLink{link: l, hook: h}, nil
-}
-
-// Replace atomically replaces the attached program: every packet is handled by exactly one of them.
-func (l *UnpinnedLink) Replace(p *ebpf.Program) error {
-	return (&xdpOrTCXLink{l.link}).replace(l.hook, p)
-}
-
-// Status returns the hook's present status: Attached, or Defunct if the device is gone or the program was detached by force.
-// Unlike Hook.Status it works in every network namespace.
-func (l *UnpinnedLink) Status() (Status, error) {
-	st, err := (&xdpOrTCXLink{l.link}).status(l.hook)
-	if err == nil {
-		st.Kind = l.Kind()
-	}
-	return st, err
-}
-
-// Kind returns XDPNative or XDPGeneric, as chosen when the program was attached.
-func (l *UnpinnedLink) Kind() Kind {
-	if l.hook.Kind == XDPGeneric {
-		return XDPGeneric
-	}
-	return XDPNative
+	return &UnpinnedLink{l}, nil
 }
 
 // Close detaches the program. The program is off when Close returns.

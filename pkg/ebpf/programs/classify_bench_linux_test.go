@@ -12,14 +12,13 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // BenchmarkClassify measures the cost of a packet for each outcome. BenchmarkEmptyProgram measures the overhead.
 func BenchmarkClassify(b *testing.B) {
 	ample := RateLimit{Interval: time.Nanosecond, Burst: 1}
-	base := ClassifyOptions{SourceLimit: ample, TotalLimit: ample, MaxFrame: 1514, LanePorts: spread.Ports{First: 61000, Last: 61999}}
+	base := ClassifyOptions{SourceLimit: ample, TotalLimit: ample, MaxFrame: 1514}
 	with := func(change func(*ClassifyOptions)) ClassifyOptions {
 		o := base
 		change(&o)

@@ -62,11 +62,8 @@ const (
 	classifyMapXsks            = "xsks"
 	classifyProgClassify       = "classify"
 	classifyVarCheckIndices    = "check_indices"
-	classifyVarFirstLanePort   = "first_lane_port"
-	classifyVarLastLanePort    = "last_lane_port"
 	classifyVarListenPort      = "listen_port"
 	classifyVarMaxFrame        = "max_frame"
-	classifyVarMultiBuffer     = "multi_buffer"
 	classifyVarSenderBlocks    = "sender_blocks"
 	classifyVarSenderInterval  = "sender_interval"
 	classifyVarSenderSeed      = "sender_seed"
@@ -141,11 +138,8 @@ type classifyMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type classifyVariableSpecs struct {
 	CheckIndices    *ebpf.VariableSpec `ebpf:"check_indices"`
-	FirstLanePort   *ebpf.VariableSpec `ebpf:"first_lane_port"`
-	LastLanePort    *ebpf.VariableSpec `ebpf:"last_lane_port"`
 	ListenPort      *ebpf.VariableSpec `ebpf:"listen_port"`
 	MaxFrame        *ebpf.VariableSpec `ebpf:"max_frame"`
-	MultiBuffer     *ebpf.VariableSpec `ebpf:"multi_buffer"`
 	SenderBlocks    *ebpf.VariableSpec `ebpf:"sender_blocks"`
 	SenderInterval  *ebpf.VariableSpec `ebpf:"sender_interval"`
 	SenderSeed      *ebpf.VariableSpec `ebpf:"sender_seed"`
@@ -205,11 +199,8 @@ func (m *classifyMaps) Close() error {
 // It can be passed to loadClassifyObjects or ebpf.CollectionSpec.LoadAndAssign.
 type classifyVariables struct {
 	CheckIndices    *ebpf.Variable `ebpf:"check_indices"`
-	FirstLanePort   *ebpf.Variable `ebpf:"first_lane_port"`
-	LastLanePort    *ebpf.Variable `ebpf:"last_lane_port"`
 	ListenPort      *ebpf.Variable `ebpf:"listen_port"`
 	MaxFrame        *ebpf.Variable `ebpf:"max_frame"`
-	MultiBuffer     *ebpf.Variable `ebpf:"multi_buffer"`
 	SenderBlocks    *ebpf.Variable `ebpf:"sender_blocks"`
 	SenderInterval  *ebpf.Variable `ebpf:"sender_interval"`
 	SenderSeed      *ebpf.Variable `ebpf:"sender_seed"`

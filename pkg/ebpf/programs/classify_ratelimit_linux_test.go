@@ -14,7 +14,6 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -222,29 +221,6 @@ func TestRateLimitIsTokenBucket(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestInitiationsToLanePortsAreRateLimited: the engine accepts handshakes at all its ports. Other packets to the range may
-// belong to other sockets.
-func TestInitiationsToLanePortsAreRateLimited(t *testing.T) {
-	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(1), LanePorts: spread.Ports{First: 61000, Last: 61999}, CheckIndices: true})
-	defer unix.Close(addSocket(t, c, 0))
-	to := func(port uint16, payload []byte) []byte {
-		return data(them4, from(us4, port)).with(withPayload(payload)).bytes()
-	}
-	checkRows(t, c, []classifyRow{
-		admitRow("first", to(61000, initiation())), dropRow("second", to(61999, initiation()), sourceLimit),
-		dropRow("to the listen port", to(51820, initiation()), sourceLimit),
-		{"before the lanes", to(60999, initiation()), xdpPass, ""},
-		{"behind the lanes", to(62000, initiation()), xdpPass, ""},
-		{"data", to(61000, message(4, 96)), xdpPass, ""},
-		{"a response", to(61000, message(2, 92)), xdpPass, ""},
-		{"nothing", to(61000, nil), xdpPass, ""},
-		{"longer", to(61000, message(1, 149)), xdpPass, ""},
-		{"a fragment", set(to(61000, initiation()), 14+6, 0x20, 0), xdpPass, ""},
-		{"a lie", set(to(61000, initiation()), 14+3, 28), xdpPass, ""},
-		{"another's", data(them4, "198.51.100.2:61000").with(withPayload(initiation())).bytes(), xdpPass, ""},
-	})
 }
 
 // pinToCPU keeps the test's thread, which runs the programs, on one CPU with one limit.

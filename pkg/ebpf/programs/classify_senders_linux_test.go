@@ -109,7 +109,7 @@ func newSendersClassify(t *testing.T, limit int, blocks uint32) *Classify {
 	for name, value := range (recentSenders{interval: math.MaxInt64, blocks: blocks, seed: 1}).configure(spec) {
 		expect.NoError(t, spec.Variables[name].Set(value))
 	}
-	c, err := loadClassifySpec(spec, o)
+	c, err := loadClassifySpec(spec)
 	skipUnprivileged(t, err)
 	expect.NoError(t, err)
 	t.Cleanup(func() { expect.NoError(t, c.Close()) })

@@ -4,8 +4,8 @@ package programs
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"strings"
@@ -69,10 +69,10 @@ func (p *vethPair) do(f func(device int) error) {
 }
 
 // classify loads and attaches the program, with the receiver's address.
-func (p *vethPair) classify(o ClassifyOptions, kind hook.Kind) *Classify {
+func (p *vethPair) classify(o ClassifyOptions) *Classify {
 	p.Helper()
 	c := newClassify(p.T, o)
-	p.do(func(device int) error { return c.Attach(device, kind) })
+	p.do(func(device int) error { return c.Attach(device) })
 	return c
 }
 
@@ -102,29 +102,31 @@ func (p *vethPair) exchange(payloads ...[]byte) {
 	}
 }
 
-// eachMode runs a test in native and generic mode.
-func eachMode(t *testing.T, test func(t *testing.T, kind hook.Kind)) {
-	for _, kind := range []hook.Kind{hook.XDPNative, hook.XDPGeneric} {
-		t.Run(kind.String(), func(t *testing.T) { test(t, kind) })
-	}
-}
-
 func TestKernelReceivesEverythingWithoutSocket(t *testing.T) {
-	eachMode(t, func(t *testing.T, kind hook.Kind) {
-		p := newVethPair(t)
-		c := p.classify(ClassifyOptions{SourceLimit: limitOf(2), TotalLimit: limitOf(5)}, kind)
-		p.exchange(message(4, 1000), message(4, 32), initiation(), withMAC2(), message(2, 92), message(3, 64), []byte("x"))
-		got := countsSince(t, c, ClassifyCounters{})
-		if got["no_socket"] != 1 || got["keepalive"] != 1 || got["initiation"] != 2 || got["other"] != 3 || len(got) != 4 {
-			t.Errorf("unexpected counters %v", got)
+	p := newVethPair(t)
+	c := p.classify(ClassifyOptions{SourceLimit: limitOf(2), TotalLimit: limitOf(5)})
+	p.exchange(message(4, 1000), message(4, 32), initiation(), withMAC2(), message(2, 92), message(3, 64), []byte("x"))
+	got := countsSince(t, c, ClassifyCounters{})
+	if got["no_socket"] != 1 || got["keepalive"] != 1 || got["initiation"] != 2 || got["other"] != 3 || len(got) != 4 {
+		t.Errorf("unexpected counters %v", got)
+	}
+	p.do(func(device int) error {
+		if err := newClassify(t, ClassifyOptions{}).Attach(device); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
+			t.Errorf("attaching beside another program: got error %v, want %q in it", err, "(classify) is already attached")
 		}
+		return nil
 	})
+	expect.NoError(t, c.Detach())
+	p.exchange(message(4, 102))
+	if after := countsSince(t, c, ClassifyCounters{}); !maps.Equal(after, got) {
+		t.Errorf("after the detachment: got counters %v, want %v", after, got)
+	}
 }
 
 // TestEachQueueUsesItsOwnSocket runs the program on different receive queues.
 func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 	p := newVethPair(t)
-	c := p.classify(ClassifyOptions{}, hook.XDPNative)
+	c := p.classify(ClassifyOptions{})
 	fd := addSocket(t, c, 1)
 	defer unix.Close(fd)
 	in := toHost(false, unchanged)
@@ -151,37 +153,3 @@ func TestEachQueueUsesItsOwnSocket(t *testing.T) {
 
 // xdpMD is struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
 type xdpMD [6]uint32
-
-func TestTakeOverReplacesAttachedClassify(t *testing.T) {
-	eachMode(t, func(t *testing.T, kind hook.Kind) {
-		p := newVethPair(t)
-		old := p.classify(ClassifyOptions{}, kind)
-		if st, err := old.Status(); err != nil || st.State != hook.Attached || st.Kind != kind {
-			t.Errorf("seen from another namespace: got %+v, error %v, want no error", st, err)
-		}
-		p.exchange(message(4, 100))
-		next := newClassify(t, ClassifyOptions{CheckIndices: true})
-		expect.NoError(t, next.AddIndex(binary.LittleEndian.Uint32(message(4, 100)[4:])))
-		p.do(func(device int) error {
-			if err := next.Attach(device, kind); !errors.As(err, new(*hook.BusyError)) || !strings.Contains(err.Error(), "(classify) is already attached") {
-				t.Errorf("attaching beside another program: got error %v, want %q in it", err, "(classify) is already attached")
-			}
-			return nil
-		})
-		expect.NoError(t, next.TakeOver(old))
-		expect.NoError(t, old.Detach()) // must not detach its successor
-		p.exchange(message(4, 101))
-		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
-			t.Errorf("unexpected counters %v", got)
-		}
-		if err := next.TakeOver(old); err == nil {
-			t.Error("second TakeOver succeeded")
-		}
-		expect.NoError(t, next.Detach())
-		p.exchange(message(4, 102))
-		if got := countsSince(t, next, ClassifyCounters{}); got["no_socket"] != 1 {
-			t.Errorf("after the detachment: %v", got)
-		}
-		p.do(func(device int) error { return next.Attach(device, kind) })
-	})
-}

@@ -112,17 +112,3 @@ var classifyEventNames = [ClassifyEventCount]string{
 	"martian",
 	"unknown_index",
 }
-
-var classifyEventHelps = [ClassifyEventCount]string{
-	"data messages redirected to the AF_XDP socket of their receive queue",
-	"data messages passed to the kernel: their receive queue has no AF_XDP socket",
-	"data messages passed to the kernel: the frame is too long for AF_XDP sockets, or incomplete",
-	"keepalives passed to the kernel",
-	"handshake initiations passed to the kernel, within the rate limits",
-	"handshake responses, cookie replies and non-WireGuard packets passed to the kernel",
-	"packets passed to the kernel: their destination is not an address of this host",
-	"IP fragments passed to the kernel; only first fragments have ports and are counted",
-	"packets passed to the kernel: the UDP length is invalid",
-	"data messages passed to the kernel: no peer can have their source address",
-	"data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint",
-}

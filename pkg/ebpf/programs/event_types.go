@@ -19,9 +19,6 @@ type ClassifyEvent uint8
 // String returns the event's stable name, as used in metric labels: lower case with underscores.
 func (e ClassifyEvent) String() string { return textAt(classifyEventNames[:], int(e), "unknown") }
 
-// Help returns a short description for operators.
-func (e ClassifyEvent) Help() string { return textAt(classifyEventHelps[:], int(e), "") }
-
 func textAt(texts []string, i int, otherwise string) string {
 	if i < len(texts) {
 		return texts[i]

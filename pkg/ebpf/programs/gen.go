@@ -30,7 +30,7 @@ func main() {
 		if len(rows) == 0 {
 			log.Fatalf("no events in %s", args[2])
 		}
-		render(&b, args[0], filepath.Base(args[2]), rows)
+		render(&b, args[0], filepath.Base(args[2]), rows, args[0] == "Event")
 	}
 	out, err := format.Source(b.Bytes())
 	if err != nil {
@@ -41,9 +41,9 @@ func main() {
 	}
 }
 
-// render writes the constants, names and help texts of one enum. The constants' prefix is the type's name without a
+// render writes the constants and names of one enum, and with helps the help texts. The constants' prefix is the type's name without a
 // trailing Event.
-func render(b *bytes.Buffer, kind, header string, rows [][]string) {
+func render(b *bytes.Buffer, kind, header string, rows [][]string, helps bool) {
 	prefix, list := kind, strings.ToLower(kind[:1])+kind[1:]
 	if short := strings.TrimSuffix(kind, "Event"); short != "" {
 		prefix = short
@@ -60,7 +60,11 @@ func render(b *bytes.Buffer, kind, header string, rows [][]string) {
 	for _, r := range rows {
 		fmt.Fprintf(b, "\t%q,\n", strings.ToLower(r[1]))
 	}
-	fmt.Fprintf(b, "}\n\nvar %sHelps = [%sCount]string{\n", list, kind)
+	b.WriteString("}\n")
+	if !helps {
+		return
+	}
+	fmt.Fprintf(b, "\nvar %sHelps = [%sCount]string{\n", list, kind)
 	for _, r := range rows {
 		fmt.Fprintf(b, "\t%q,\n", r[2])
 	}

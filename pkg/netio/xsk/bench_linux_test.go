@@ -54,28 +54,24 @@ func sendBatch(b *testing.B, s *Socket, batch []Desc, size int) {
 	}
 }
 
-// BenchmarkSendReceive measures both sockets and the kernel between them, over a veth in each mode.
+// BenchmarkSendReceive measures both sockets and the kernel between them, over a veth.
 func BenchmarkSendReceive(b *testing.B) {
-	for _, mode := range modes {
-		b.Run(mode.name, func(b *testing.B) {
-			benchSizes(b, func(b *testing.B, size int) {
-				from, to := benchPair(b, mode.attach, mode.mode, size)
-				sent, received := make([]Desc, benchBatch), make([]Desc, benchBatch)
-				m := cost.OfCalls(b, benchBatch, benchBatch*size)
-				for b.Loop() {
-					sendBatch(b, from, sent, size)
-					receiveBatch(b, from, to, received)
-				}
-				m.Report()
-			})
-		})
-	}
+	benchSizes(b, func(b *testing.B, size int) {
+		from, to := benchPair(b, size)
+		sent, received := make([]Desc, benchBatch), make([]Desc, benchBatch)
+		m := cost.OfCalls(b, benchBatch, benchBatch*size)
+		for b.Loop() {
+			sendBatch(b, from, sent, size)
+			receiveBatch(b, from, to, received)
+		}
+		m.Report()
+	})
 }
 
 // BenchmarkReceive measures receiving frames that are already in the ring, without the kernel's copy.
 func BenchmarkReceive(b *testing.B) {
 	benchSizes(b, func(b *testing.B, size int) {
-		from, to := benchPair(b, link.XDPDriverMode, Copy, size)
+		from, to := benchPair(b, size)
 		sent, received := make([]Desc, benchBatch), make([]Desc, benchBatch)
 		m := cost.OfCalls(b, benchBatch, benchBatch*size)
 		for b.Loop() {
@@ -89,10 +85,10 @@ func BenchmarkReceive(b *testing.B) {
 	})
 }
 
-func benchPair(b *testing.B, attach link.XDPAttachFlags, mode Mode, size int) (from, to *Socket) {
+func benchPair(b *testing.B, size int) (from, to *Socket) {
 	l := newLink(b, 1)
-	l.redirect(b, 1, attach, 0)
-	from, to = l.ends[0].open(b, Config{Mode: mode}), l.ends[1].open(b, Config{Mode: mode})
+	l.redirect(b, 1, link.XDPDriverMode, 0)
+	from, to = l.ends[0].open(b, Config{Mode: Copy}), l.ends[1].open(b, Config{Mode: Copy})
 	all := make([]Desc, DefaultFrames)
 	for i := range all[:from.Reserve(all)] {
 		l.number(from.Frame(all[i])[:size], 0)

@@ -18,16 +18,6 @@ const (
 // bind binds the socket to its queue. A failed bind can be repeated on the same socket.
 func (s *Socket) bind(c *Config) error {
 	flags := uint16(unix.XDP_USE_NEED_WAKEUP) | modeFlag(c.Mode)
-	if c.MultiBuffer {
-		err := s.bindWithRetry(c, flags|unix.XDP_USE_SG)
-		if err == nil {
-			s.features.MultiBuffer = true
-			return nil
-		}
-		if !errors.Is(err, unix.EINVAL) { // Linux before 6.6 does not know the flag
-			return explainBind(c, err)
-		}
-	}
 	if err := s.bindWithRetry(c, flags); err != nil {
 		return explainBind(c, err)
 	}
@@ -38,7 +28,7 @@ func modeFlag(m Mode) uint16 {
 	switch m {
 	case ZeroCopy:
 		return unix.XDP_ZEROCOPY
-	case Copy, Generic:
+	case Copy:
 		return unix.XDP_COPY
 	}
 	return 0

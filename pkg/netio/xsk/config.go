@@ -33,27 +33,16 @@ type Config struct {
 	Interface int
 	// Queue is the number of the queue, from 0. A Socket serves one queue.
 	Queue int
-	// Mode is the AF_XDP mode; the zero value is Auto. With an XDP program in generic mode it must be Generic or Copy: a
-	// driver in zero-copy mode does not pass frames to such a program.
+	// Mode is the AF_XDP mode; the zero value is Auto.
 	Mode Mode
 	// FrameSize is the size of a frame in bytes, 2048 or 4096 and no larger than a page; 0 means DefaultFrameSize. A
-	// received packet must fit into FrameSize - RxHeadroom, a packet that is sent into FrameSize - TxHeadroom, unless
-	// there is MultiBuffer.
+	// received packet must fit into FrameSize - RxHeadroom, a packet that is sent into FrameSize - TxHeadroom.
 	FrameSize int
 	// RxFrames and TxFrames are the numbers of frames for receiving and for sending, powers of two from 64 to 65,536; 0
 	// means DefaultFrames. RxFrames bounds how many packets wait for Receive, and so the delay.
 	RxFrames, TxFrames int
-	// MultiBuffer enables packets of several frames (XDP_USE_SG). Without it the kernel drops larger packets.
-	MultiBuffer bool
 	// TxChecksum enables OffloadChecksum.
 	TxChecksum bool
-	// NoHugePages disables huge pages for the UMEM.
-	NoHugePages bool
-	// BusyPoll, if not 0, makes WakeRx and WakeTx poll the device for that long (in whole microseconds) instead of
-	// its interrupts (SO_PREFER_BUSY_POLL, Linux 5.11). It needs CAP_NET_ADMIN, and the device's napi_defer_hard_irqs
-	// and gro_flush_timeout set. BusyPollBudget is the number of frames per poll; 0 is the kernel's default, 8.
-	BusyPoll       time.Duration
-	BusyPollBudget int
 	// BindTimeout is how long Open retries a queue that is in use: the kernel releases a queue some time after its last
 	// Socket was closed. 0 means DefaultBindTimeout; a negative value disables retries.
 	BindTimeout time.Duration
@@ -72,12 +61,10 @@ func (c Config) complete(pageSize int) (Config, error) {
 		return c, fmt.Errorf("interface index %d is invalid", c.Interface)
 	case c.Queue < 0 || c.Queue > 0xffff:
 		return c, fmt.Errorf("queue %d is out of range: 0 to 65535", c.Queue)
-	case c.Mode > Generic:
+	case c.Mode > Copy:
 		return c, fmt.Errorf("mode %d is unknown", c.Mode)
 	case c.FrameSize != 2048 && c.FrameSize != 4096, c.FrameSize > pageSize:
 		return c, fmt.Errorf("frame size %d is invalid: 2048 or 4096, at most a page", c.FrameSize)
-	case c.BusyPoll < 0 || c.BusyPoll > time.Second || c.BusyPollBudget < 0 || c.BusyPollBudget > 0xffff:
-		return c, errors.New("busy polling is out of range: at most one second and 65,535 frames")
 	}
 	return c, errors.Join(checkFrames("RxFrames", c.RxFrames), checkFrames("TxFrames", c.TxFrames))
 }

@@ -18,28 +18,22 @@ type Capabilities struct {
 	Native bool
 	// ZeroCopy: the driver supports zero-copy AF_XDP.
 	ZeroCopy bool
-	// RxFragments: the driver runs XDP programs on packets of several fragments.
-	RxFragments bool
-	// MaxFragments is the largest number of frames in a packet with ZeroCopy; 1 means no MultiBuffer, 0 unknown.
-	MaxFragments int
 	// TxChecksum: OffloadChecksum works with ZeroCopy. In copy mode it always does.
 	TxChecksum bool
 }
 
 // Constants of linux/netdev.h.
 const (
-	netdevFamily        = "netdev"
-	netdevVersion       = 1
-	netdevDevGet        = 1
-	netdevIfindex       = 1
-	netdevXDPFeatures   = 3
-	netdevZCMaxSegments = 4
-	netdevXSKFeatures   = 6
+	netdevFamily      = "netdev"
+	netdevVersion     = 1
+	netdevDevGet      = 1
+	netdevIfindex     = 1
+	netdevXDPFeatures = 3
+	netdevXSKFeatures = 6
 
 	xdpBasic    = 1 << 0
 	xdpRedirect = 1 << 1
 	xdpZeroCopy = 1 << 3
-	xdpRxSG     = 1 << 5
 
 	xskTxChecksum = 1 << 1
 )
@@ -105,9 +99,6 @@ func (c *Capabilities) set(d *netlink.AttributeDecoder) {
 		v := d.Uint64()
 		c.Native = v&(xdpBasic|xdpRedirect) == xdpBasic|xdpRedirect
 		c.ZeroCopy = c.Native && v&xdpZeroCopy != 0
-		c.RxFragments = v&xdpRxSG != 0
-	case netdevZCMaxSegments:
-		c.MaxFragments = int(d.Uint32() & 0xffff)
 	case netdevXSKFeatures:
 		c.TxChecksum = d.Uint64()&xskTxChecksum != 0
 	}

@@ -31,13 +31,13 @@ func TestCapabilitiesAreParsed(t *testing.T) {
 	}{
 		{"nothing", reply(), Capabilities{}},
 		{
-			"a veth", reply(attribute(netdevXDPFeatures, u64(0x63)...), attribute(netdevZCMaxSegments, u32(1)...)),
-			Capabilities{Native: true, RxFragments: true, MaxFragments: 1},
+			"a veth", reply(attribute(netdevXDPFeatures, u64(0x63)...)),
+			Capabilities{Native: true},
 		},
 		{
 			"zero-copy", reply(attribute(netdevIfindex, u32(2)...), attribute(netdevXDPFeatures, u64(0x2f)...),
-				attribute(netdevZCMaxSegments, u32(5)...), attribute(netdevXSKFeatures, u64(3)...)),
-			Capabilities{Native: true, ZeroCopy: true, RxFragments: true, MaxFragments: 5, TxChecksum: true},
+				attribute(netdevXSKFeatures, u64(3)...)),
+			Capabilities{Native: true, ZeroCopy: true, TxChecksum: true},
 		},
 		{"zero-copy without redirecting", reply(attribute(netdevXDPFeatures, u64(0x9)...)), Capabilities{}},
 	}
@@ -55,7 +55,7 @@ func TestCapabilitiesAreParsed(t *testing.T) {
 
 func FuzzParseCapabilities(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(reply(attribute(netdevXDPFeatures, u64(0x2f)...), attribute(netdevZCMaxSegments, u32(5)...)))
+	f.Add(reply(attribute(netdevXDPFeatures, u64(0x2f)...)))
 	f.Add([]byte{200, 0, 3, 0})
 	f.Add([]byte{0, 0, 0, 0})
 	f.Add([]byte{5, 0, 3, 0, 9}) // without its padding
@@ -64,7 +64,7 @@ func FuzzParseCapabilities(f *testing.F) {
 		if err != nil && c != (Capabilities{}) {
 			t.Errorf("got %+v with error %v, want no capabilities", c, err)
 		}
-		if c.ZeroCopy && !c.Native || c.MaxFragments < 0 {
+		if c.ZeroCopy && !c.Native {
 			t.Errorf("got %+v", c)
 		}
 	})

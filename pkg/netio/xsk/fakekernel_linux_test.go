@@ -169,21 +169,14 @@ func (f *fakeKernel) probe(int) (Capabilities, error) { return f.device, nil }
 
 func (f *fakeKernel) pause(d time.Duration) { f.paused += d }
 
-// deliver simulates the arrival of a packet, in as many frames as it needs.
+// deliver simulates the arrival of a packet.
 func (f *fakeKernel) deliver(packet []byte) bool {
-	room := int(f.reg.Size) - RxHeadroom
-	need := max(1, (len(packet)+room-1)/room)
-	if int(f.fill.pending()) < need {
+	if f.fill.empty() {
 		return false
 	}
-	for i := range need {
-		part := packet[i*room : min(len(packet), (i+1)*room)]
-		addr := f.fill.pop() + RxHeadroom
-		copy(f.umem[addr:], part)
-		d := Desc{Addr: addr, Len: uint32(len(part))}
-		d.setMore(i < need-1)
-		f.rx.put(f.t, d)
-	}
+	addr := f.fill.pop() + RxHeadroom
+	copy(f.umem[addr:], packet)
+	f.rx.put(f.t, Desc{Addr: addr, Len: uint32(len(packet))})
 	return true
 }
 
@@ -224,14 +217,6 @@ func smallConfig(c Config) Config {
 		c.TxFrames = 64
 	}
 	return c
-}
-
-// setMore sets whether the packet continues in the next Desc.
-func (d *Desc) setMore(more bool) {
-	d.Options &^= optionContinued
-	if more {
-		d.Options |= optionContinued
-	}
 }
 
 // count returns the number of frames with that owner.

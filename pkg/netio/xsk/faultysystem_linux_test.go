@@ -111,7 +111,7 @@ func TestFailedSetUpLeaksNothing(t *testing.T) {
 }
 
 func injectAll(t *testing.T, c Config, sys system, held func() string) {
-	c.MultiBuffer, c.TxChecksum, c.BusyPoll, c.BindTimeout = true, true, time.Microsecond, time.Minute
+	c.TxChecksum, c.BindTimeout = true, time.Minute
 	var tolerated []string
 	for failAt := 1; ; failAt++ {
 		f := &faultySystem{system: sys, failAt: failAt, live: map[string]int{}}

@@ -35,7 +35,7 @@ func open(c Config, sys system) (*Socket, error) {
 
 func (s *Socket) setUp(c *Config) (err error) {
 	length := (c.RxFrames + c.TxFrames) * c.FrameSize
-	if s.umem, s.features.HugePages, err = mapUMEM(s.sys, length, c.NoHugePages); err != nil {
+	if s.umem, err = mapUMEM(s.sys, length); err != nil {
 		return err
 	}
 	s.frames, s.size = s.umem[:length:length], uint64(c.FrameSize)
@@ -116,41 +116,15 @@ func (s *Socket) assignFrames(c *Config) {
 	s.tx.start()
 }
 
-// defaultTxBudget is the number of frames that one send transmits in copy mode where it cannot be set (TX_BATCH_SIZE
-// in Linux).
-const defaultTxBudget = 32
-
 // setOptions sets the optional performance settings that the kernel supports.
 func (s *Socket) setOptions(c *Config) {
-	s.features.TxBudget = defaultTxBudget
-	if s.sys.setInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, c.TxFrames) == nil {
-		s.features.TxBudget = c.TxFrames
-	}
+	// One system call of WakeTx then sends all frames in copy mode; before Linux 6.17 it sends 32 (TX_BATCH_SIZE).
+	_ = s.sys.setInt(s.fd, unix.SOL_XDP, unix.XDP_MAX_TX_SKB_BUDGET, c.TxFrames)
 	// In copy mode the send buffer also limits the frames in flight, by default to 90 full frames.
 	sndbuf := c.TxFrames * c.FrameSize // the kernel doubles it
 	if s.sys.setInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sndbuf) != nil {
 		_ = s.sys.setInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sndbuf)
 	}
-	s.features.BusyPoll = c.BusyPoll > 0 && s.setBusyPoll(c)
-}
-
-// setBusyPoll enables busy polling, all options or none.
-func (s *Socket) setBusyPoll(c *Config) bool {
-	type option struct{ name, value int }
-	options := []option{
-		{unix.SO_PREFER_BUSY_POLL, 1},
-		{unix.SO_BUSY_POLL, int(max(c.BusyPoll.Microseconds(), 1))},
-	}
-	if c.BusyPollBudget > 0 {
-		options = append(options, option{unix.SO_BUSY_POLL_BUDGET, c.BusyPollBudget})
-	}
-	for _, o := range options {
-		if s.sys.setInt(s.fd, unix.SOL_SOCKET, o.name, o.value) != nil {
-			_ = s.sys.setInt(s.fd, unix.SOL_SOCKET, unix.SO_PREFER_BUSY_POLL, 0)
-			return false
-		}
-	}
-	return true
 }
 
 // queryFeatures reads the mode of the bound socket and derives its features.
@@ -159,25 +133,11 @@ func (s *Socket) queryFeatures(c *Config) error {
 	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_OPTIONS, options[:]); err != nil {
 		return fmt.Errorf("querying the mode: %w", err)
 	}
-	var device Capabilities
-	switch {
-	case options != [4]byte{}: // XDP_OPTIONS_ZEROCOPY is the only bit defined
-		s.features.Mode = ZeroCopy
-		device, _ = s.sys.probe(c.Interface) // unknown before Linux 6.3: assume no capabilities
-	case c.Mode == Generic:
-		s.features.Mode = Generic
-	default:
-		s.features.Mode = Copy
+	s.features.Mode = Copy    // in which the kernel computes the checksum if the device does not
+	if options != [4]byte{} { // XDP_OPTIONS_ZEROCOPY is the only bit defined
+		device, _ := s.sys.probe(c.Interface) // unknown before Linux 6.3: assume no capabilities
+		s.features.Mode, s.tx.metadata = ZeroCopy, s.tx.metadata && device.TxChecksum
 	}
-	s.tx.fragments = 1
-	if s.features.MultiBuffer {
-		s.tx.fragments = MaxFragments
-		if s.features.Mode == ZeroCopy {
-			s.tx.fragments = max(1, min(MaxFragments, device.MaxFragments))
-		}
-	}
-	// In copy mode the kernel computes the checksum if the device does not.
-	s.tx.metadata = s.tx.metadata && (s.features.Mode != ZeroCopy || device.TxChecksum)
 	s.features.TxChecksum = s.tx.metadata
 	return nil
 }

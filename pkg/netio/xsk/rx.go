@@ -27,31 +27,17 @@ func (r *rx) start() {
 // receive implements Socket.Receive.
 func (r *rx) receive(into []Desc) int {
 	n := r.ring.peek(into)
-	whole := n
-	if n > 0 && into[n-1].More() {
-		whole = wholePackets(into[:n])
-	}
-	r.ring.take(whole)
+	r.ring.take(n)
 	kept := 0
-	for _, d := range into[:whole] {
+	for _, d := range into[:n] {
 		if r.frames.move(d.Addr, kernel, user) {
 			into[kept] = d
 			kept++
 		}
 	}
-	count(&r.frameOwnershipErrors, whole-kept)
+	count(&r.frameOwnershipErrors, n-kept)
 	count(&r.received, kept)
 	return kept
-}
-
-// wholePackets returns the number of descriptors that belong to complete packets, or all if none is complete.
-func wholePackets(descs []Desc) int {
-	for n := len(descs); n > 0; n-- {
-		if !descs[n-1].More() {
-			return n
-		}
-	}
-	return len(descs)
 }
 
 // refill implements Socket.Refill.

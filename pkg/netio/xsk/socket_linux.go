@@ -11,7 +11,7 @@ import (
 )
 
 // Socket is an AF_XDP socket on one queue. One goroutine may call Receive, Refill and WakeRx. One goroutine, which
-// may be the same, may call Reserve, Submit, Release, Reap, OffloadChecksum and WakeTx. Any goroutine may call Frame,
+// may be the same, may call Reserve, Submit, Release, OffloadChecksum and WakeTx. Any goroutine may call Frame,
 // FD, Features, Frames, Pending, KickTx, Check and Stats. No method allocates. Only WakeRx, WakeTx, KickTx, Check,
 // Stats and Close call the kernel. Close may be called after both goroutines have stopped.
 type Socket struct {
@@ -59,8 +59,7 @@ func (s *Socket) Frame(d Desc) []byte {
 }
 
 // Receive fills into with received frames, oldest first, and returns their number. It does not block. The frames
-// belong to the caller until Refill. A packet of several frames is returned whole, unless it has more frames than
-// len(into).
+// belong to the caller until Refill.
 func (s *Socket) Receive(into []Desc) int { return s.rx.receive(into) }
 
 // Refill returns received frames to the kernel for receiving, in any order. Addr may have moved within a frame.
@@ -80,9 +79,6 @@ func (s *Socket) Submit(descs []Desc) int { return s.tx.submit(descs) }
 // Release frees reserved frames that were not submitted.
 func (s *Socket) Release(descs []Desc) { s.tx.release(descs) }
 
-// Reap frees the frames that were sent, and returns their number. Reserve calls it when too few are free.
-func (s *Socket) Reap() int { return s.tx.reap() }
-
 // Pending returns the number of submitted frames that the kernel has not processed yet. Any goroutine may call it.
 func (s *Socket) Pending() int { return int(s.tx.ring.pending()) }
 
@@ -96,7 +92,7 @@ func (s *Socket) TxProgress() (completed uint32, outstanding int) {
 
 // OffloadChecksum requests that the device, or the kernel in its place, compute the Internet checksum of the packet
 // from byte start to its end and store it at start+offset. The caller has put the pseudo-header sum there (not
-// inverted). d must be reserved, be the first of its packet, and have its final Len. OffloadChecksum returns false,
+// inverted). d must be reserved and have its final Len. OffloadChecksum returns false,
 // and changes nothing, without Features.TxChecksum or if the checksum field is not within d.
 func (s *Socket) OffloadChecksum(d *Desc, start, offset uint16) bool {
 	return s.tx.requestChecksum(d, start, offset)

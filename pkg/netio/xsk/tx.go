@@ -16,7 +16,6 @@ type tx struct {
 	free       []uint64 // a stack of base addresses: the most recently used frame is still in the cache
 	reaped     [reapBatch]uint64
 	limit      uint64 // the largest end offset of a packet in a frame: FrameSize
-	fragments  int    // the largest number of frames in a packet
 	metadata   bool   // whether frames may carry TX metadata
 	umem       []byte
 
@@ -52,7 +51,7 @@ func (t *tx) reserve(into []Desc) int {
 	return n
 }
 
-// reap implements Socket.Reap.
+// reap frees the frames that were sent, and returns their number.
 func (t *tx) reap() (reaped int) {
 	invalid := 0
 	for {
@@ -77,62 +76,31 @@ func (t *tx) reap() (reaped int) {
 
 // submit implements Socket.Submit.
 func (t *tx) submit(descs []Desc) (taken int) {
-	for len(descs) > 0 {
-		n := packetLen(descs)
-		if t.isValid(descs[:n]) {
-			t.push(descs[:n])
-			taken += n
+	for i, d := range descs {
+		if t.isValid(d) {
+			t.frames.move(d.Addr, user, kernel)
+			t.ring.push(d) // cannot overflow: the ring has an entry for every frame
+			taken++
 		} else {
-			count(&t.rejected, n)
-			t.release(descs[:n])
+			count(&t.rejected, 1)
+			t.release(descs[i : i+1])
 		}
-		descs = descs[n:]
 	}
 	t.ring.publish()
 	count(&t.sent, taken)
 	return taken
 }
 
-// packetLen returns the number of descriptors of the first packet.
-func packetLen(descs []Desc) int {
-	for i, d := range descs {
-		if !d.More() {
-			return i + 1
-		}
-	}
-	return len(descs)
-}
-
-func (t *tx) push(packet []Desc) {
-	for _, d := range packet {
-		t.frames.move(d.Addr, user, kernel)
-		t.ring.push(d) // cannot overflow: the ring has an entry for every frame
-	}
-}
-
 // isValid reports whether the kernel accepts a packet. The kernel skips an invalid one without a completion, or
 // leaves it at the head of the ring forever.
-func (t *tx) isValid(packet []Desc) bool {
-	if len(packet) > t.fragments || packet[len(packet)-1].More() {
-		return false
-	}
-	for i, d := range packet {
-		if !t.isValidFrame(d) || d.Options&optionMetadata != 0 && (i > 0 || !t.isValidRequest(d)) {
-			return false
-		}
-		for _, earlier := range packet[:i] {
-			if t.frames.base(earlier.Addr) == t.frames.base(d.Addr) {
-				return false
-			}
-		}
-	}
-	return true
+func (t *tx) isValid(d Desc) bool {
+	return t.isValidFrame(d) && (d.Options&optionMetadata == 0 || t.isValidRequest(d))
 }
 
 func (t *tx) isValidFrame(d Desc) bool {
 	offset := d.Addr - t.frames.base(d.Addr)
 	return t.frames.has(d.Addr, user) && d.Len > 0 && offset >= TxHeadroom && offset+uint64(d.Len) <= t.limit &&
-		d.Options&^(optionContinued|optionMetadata) == 0
+		d.Options&^optionMetadata == 0
 }
 
 // release implements Socket.Release.

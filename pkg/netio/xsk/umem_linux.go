@@ -15,23 +15,21 @@ const hugePage = 2 << 20
 // mapUMEM maps memory for the frames. It uses huge pages if the administrator has reserved some (vm.nr_hugepages) and
 // the UMEM fills at least one. Otherwise it maps ordinary pages, which the kernel may merge. The kernel allocates the
 // pages when it pins them.
-func mapUMEM(sys system, length int, noHuge bool) (mem []byte, huge bool, err error) {
+func mapUMEM(sys system, length int) ([]byte, error) {
 	const anonymous = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
-	if !noHuge && length >= hugePage {
+	if length >= hugePage {
 		rounded := (length + hugePage - 1) / hugePage * hugePage
 		mem, err := sys.mmap(-1, 0, rounded, anonymous|unix.MAP_HUGETLB|unix.MAP_HUGE_2MB)
 		if err == nil {
-			return mem, true, nil
+			return mem, nil
 		}
 	}
-	mem, err = sys.mmap(-1, 0, length, anonymous)
+	mem, err := sys.mmap(-1, 0, length, anonymous)
 	if err != nil {
-		return nil, false, fmt.Errorf("mapping %d bytes of frames: %w", length, err)
+		return nil, fmt.Errorf("mapping %d bytes of frames: %w", length, err)
 	}
-	if !noHuge {
-		_ = sys.madvise(mem, unix.MADV_HUGEPAGE) // best effort
-	}
-	return mem, false, nil
+	_ = sys.madvise(mem, unix.MADV_HUGEPAGE) // best effort
+	return mem, nil
 }
 
 // registerUMEM registers the memory with the kernel. It records whether frames may carry TX metadata, which is so if

@@ -55,14 +55,12 @@ func (e *vethEnd) probe(ifindex int) (c Capabilities, err error) {
 	return c, err
 }
 
-func newLink(t testing.TB, queues int) *vethPair { return newLinkMTU(t, queues, 1500) }
-
-func newLinkMTU(t testing.TB, queues, mtu int) *vethPair {
+func newLink(t testing.TB, queues int) *vethPair {
 	t.Helper()
 	netlabtest.NeedAFXDP(t)
 	lab, hosts := netlabtest.Hosts(t, "xsk", "a", "b")
 	a, b := hosts[0], hosts[1]
-	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: mtu})
+	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: 1500})
 	expect.NoError(t, err)
 	l := &vethPair{lab: lab, ends: [2]*vethEnd{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}
 	for _, e := range l.ends {
@@ -145,19 +143,6 @@ func (e *vethEnd) open(t testing.TB, c Config) *Socket {
 		expect.NoError(t, e.xsks.Update(uint32(c.Queue), uint32(s.FD()), ebpf.UpdateAny))
 	}
 	return s
-}
-
-// modes are the XDP modes of a veth, and the queues on which frames from two of three queues arrive. A veth leaves the
-// transmit queue's number in the packet. Generic XDP reads it as the receive queue plus one, where 0 means none. So
-// frames of queues 0 and 1 both arrive on queue 0, and those of 2 on 1.
-var modes = []struct {
-	name   string
-	attach link.XDPAttachFlags
-	mode   Mode
-	pairs  [2][2]int // from, to
-}{
-	{"native", link.XDPDriverMode, Copy, [2][2]int{{0, 0}, {1, 1}}},
-	{"generic", link.XDPGenericMode, Generic, [2][2]int{{0, 0}, {2, 1}}},
 }
 
 // number writes frame n: header, number, fill pattern.

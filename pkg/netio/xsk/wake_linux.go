@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WakeRx wakes the kernel after Refill if it has run out of frames. With BusyPoll it polls the device. It is not
-// needed before poll(2), which does the same. Errors: ErrDown, ErrGone, ErrQueueGone, os.ErrClosed. Any other error
+// WakeRx wakes the kernel after Refill if it has run out of frames. It is not needed before poll(2), which does the same. Errors: ErrDown, ErrGone, ErrQueueGone, os.ErrClosed. Any other error
 // comes from the system call and may be transient.
 func (s *Socket) WakeRx() error {
 	switch {
 	case s.fd < 0:
 		return os.ErrClosed
-	case !s.features.BusyPoll && !s.rx.fill.needsWakeup():
+	case !s.rx.fill.needsWakeup():
 		return nil
 	}
 	count(&s.rx.wakes, 1)
@@ -48,7 +47,7 @@ func (s *Socket) WakeTx() error {
 		return os.ErrClosed
 	case s.features.Mode != ZeroCopy && s.Pending() == 0:
 		return nil // in zero-copy mode the driver may need a wakeup to complete frames
-	case !s.features.BusyPoll && !s.tx.ring.needsWakeup():
+	case !s.tx.ring.needsWakeup():
 		return nil
 	}
 	// A kernel before 5.16 updates the consumer index only when it finds the ring empty. So the loop stops for lack of

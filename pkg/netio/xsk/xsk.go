@@ -8,24 +8,12 @@ type Desc struct {
 	Addr uint64
 	// Len is the number of filled bytes.
 	Len uint32
-	// Options are kernel flags: see More and Socket.OffloadChecksum.
+	// Options are kernel flags: see Socket.OffloadChecksum.
 	Options uint32
 }
 
-// Bits of Desc.Options (linux/if_xdp.h).
-const (
-	optionContinued = 1 << 0 // XDP_PKT_CONTD
-	optionMetadata  = 1 << 1 // XDP_TX_METADATA
-)
-
-// More reports whether the packet continues in the next Desc, as packets larger than a frame do with
-// Config.MultiBuffer.
-func (d Desc) More() bool { return d.Options&optionContinued != 0 }
-
-// MaxFragments is the largest number of frames in one packet that is sent. In copy mode the kernel builds a packet of
-// MAX_SKB_FRAGS pages, which is at least 17. It drops a packet that needs more, without returning its frames. A
-// zero-copy driver may support fewer (Capabilities.MaxFragments).
-const MaxFragments = 17
+// optionMetadata is a bit of Desc.Options (XDP_TX_METADATA in linux/if_xdp.h).
+const optionMetadata = 1 << 1
 
 // Mode is the AF_XDP mode of a Socket.
 type Mode uint8
@@ -38,9 +26,6 @@ const (
 	ZeroCopy
 	// Copy has the kernel copy each frame once. Every device does it that takes a native XDP program.
 	Copy
-	// Generic is Copy beneath an XDP program in generic (SKB) mode, which every device takes. There a veth numbers
-	// queues in its own way: what leaves one end by queue i > 0 arrives at the other on queue i-1.
-	Generic
 )
 
 // String returns the mode's stable name, as used in metric labels.
@@ -52,26 +37,16 @@ func (m Mode) String() string {
 		return "zerocopy"
 	case Copy:
 		return "copy"
-	case Generic:
-		return "generic"
 	}
 	return "unknown"
 }
 
 // Features are what a Socket found it can do when it was opened.
 type Features struct {
-	// Mode is ZeroCopy, Copy or Generic.
+	// Mode is ZeroCopy or Copy.
 	Mode Mode
-	// HugePages: the UMEM is in huge pages.
-	HugePages bool
-	// BusyPoll: WakeRx and WakeTx poll the device, as Config.BusyPoll requested.
-	BusyPoll bool
-	// MultiBuffer: a packet may have several frames (Linux 6.6).
-	MultiBuffer bool
 	// TxChecksum: OffloadChecksum works (Linux 6.8).
 	TxChecksum bool
-	// TxBudget is the number of frames that one system call of WakeTx sends in copy mode: 32 before Linux 6.17.
-	TxBudget int
 }
 
 // Stats are counters since Open. The second group is XDP_STATISTICS from the kernel.
@@ -80,7 +55,7 @@ type Stats struct {
 	Received, Sent uint64
 	// Completed counts frames that the kernel returned after sending.
 	Completed uint64
-	// Rejected counts frames that Submit rejected: empty, longer than a frame, or part of a malformed packet.
+	// Rejected counts frames that Submit rejected: empty, or longer than a frame.
 	Rejected uint64
 	// FrameOwnershipErrors counts descriptors of frames that the caller or the kernel did not own. It should stay zero.
 	FrameOwnershipErrors uint64
@@ -116,6 +91,3 @@ type Frames struct {
 	// TxDone counts those of TxKernel that are in the completion ring, from which Reserve refills the free list.
 	TxDone int
 }
-
-// Idle reports whether the counts are those of a Socket that is neither receiving nor sending.
-func (f Frames) Idle() bool { return f.RxUser == 0 && f.TxUser == 0 && f.TxKernel == f.TxDone }

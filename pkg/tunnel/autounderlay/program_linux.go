@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
@@ -45,14 +44,6 @@ func load(o *programs.ClassifyOptions, full func(), t *programCounters) (*progra
 		return nil, fmt.Errorf("loading the XDP program: %w", err)
 	}
 	return &program{Classify: c, counters: t, full: full}, nil
-}
-
-// Attach implements xdp.Program.
-func (p *program) Attach(device int, generic bool) error {
-	if generic {
-		return p.Classify.Attach(device, hook.XDPGeneric)
-	}
-	return p.Classify.Attach(device, hook.XDPNative)
 }
 
 // Close implements xdp.Program.

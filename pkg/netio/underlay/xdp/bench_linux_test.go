@@ -179,7 +179,7 @@ func BenchmarkTunnel(b *testing.B) {
 	for _, m := range []tunnelMode{
 		{name: "xdp", viaXDP: [2]bool{true, true}, mode: xsk.Copy},
 		{name: "udp"},
-		{name: "udp without GSO and GRO", mode: xsk.Generic},
+		{name: "udp without GSO and GRO", noTrains: true},
 	} {
 		b.Run(m.name, func(b *testing.B) {
 			l := newTunnel(b, m, 1)

@@ -15,8 +15,8 @@ import (
 // Program is the XDP program that is attached to the device: programs.Classify, or a test's program. One goroutine
 // calls its methods. The goroutine's thread is in the Port's network namespace.
 type Program interface {
-	// Attach attaches the program to a device's receive path, natively or in generic mode.
-	Attach(device int, generic bool) error
+	// Attach attaches the program to a device's receive path, natively.
+	Attach(device int) error
 	// Detach detaches the program. It returns no error if the program is not attached, or if its device is gone.
 	Detach() error
 	// SetSocket redirects the data messages of a queue to an AF_XDP socket. RemoveSocket undoes it.
@@ -34,14 +34,8 @@ type Binding struct {
 	// Device is the name of the network device whose queues are used: lane i has queue i. Lanes beyond the number of
 	// queues use UDP.
 	Device string
-	// Mode selects how frames come from and go to the device. With xsk.Generic the program is attached in generic mode.
+	// Mode selects how frames come from and go to the device.
 	Mode xsk.Mode
-	// NoTrains promises that each packet which arrives at a virtual device is a single datagram. Without this promise,
-	// xsk.Generic is not used on a virtual device. In generic mode the program sees the same packets as the stack: the
-	// train that the other end of a veth sent with UDP_SEGMENT arrives as one packet. A train that fits into a frame
-	// looks like one datagram, and nothing marks its parts. For hardware devices the kernel turns coalescing off
-	// (dev_disable_gro_hw). Native programs always see single packets.
-	NoTrains bool
 	// FrameSize is 2048 or 4096 bytes; 0 means 2048.
 	FrameSize int
 	// Program selects the packets that AF_XDP receives, which are at most MaxFrame bytes long. The Port attaches,
@@ -55,8 +49,7 @@ type Binding struct {
 // Config configures a Port.
 type Config struct {
 	// UDP is the slow path. Its lanes must have a method FD() int. It returns the descriptor to wait for, with poll(2),
-	// until TryRecv has something. The Port owns UDP after a successful Open. In generic mode it should not use UDP_GRO
-	// (see programs.Classify).
+	// until TryRecv has something. The Port owns UDP after a successful Open.
 	UDP underlay.Port
 	// Binding is the initial Binding, and the only one if Choose is nil.
 	Binding

@@ -27,8 +27,6 @@ var modes = []struct {
 	{"native", Config{Binding: Binding{Mode: xsk.Copy}}, udp.Config{}},
 	{"native with checksums in software", Config{Binding: Binding{Mode: xsk.Copy}, NoChecksumOffload: true}, udp.Config{}},
 	{"busy polling", Config{Binding: Binding{Mode: xsk.Copy}, BusyPoll: true}, udp.Config{}},
-	// In generic mode a train would reach the socket as one datagram.
-	{"generic", Config{Binding: Binding{Mode: xsk.Generic, NoTrains: true}}, udp.Config{NoGSO: true, NoGRO: true}},
 }
 
 func TestPortsPassContract(t *testing.T) {
@@ -107,7 +105,7 @@ func TestSingleElementReceivesAlternateBetweenSockets(t *testing.T) {
 		expect.NoError(t, err)
 	}
 	expect.Eventually(t, "all to be there", func() bool {
-		counters, err := a.supervisor.config.Program.(classifyProgram).Counters()
+		counters, err := a.supervisor.config.Program.(*programs.Classify).Counters()
 		expect.NoError(t, err)
 		return counters.Events[programs.ClassifySocket] == each
 	})

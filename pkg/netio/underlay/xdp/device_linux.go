@@ -23,9 +23,6 @@ const (
 	lastRetry  = time.Minute
 )
 
-// hardware is the link type of devices that set no rtnl_link_ops, which virtual devices have.
-const hardware = "device"
-
 // device is the supervisor's state of the network device.
 type device struct {
 	index     int // 0: none
@@ -105,9 +102,9 @@ func (sup *supervisor) configureDevice(link netlink.Link) (again bool) {
 	sup.device.index = link.Attrs().Index
 	sup.device.completes = completesChecksums(link.Attrs().Name)
 	errAddresses := sup.publishAddresses(link)
-	err := sup.attach(link)
+	err := sup.attach()
 	sup.recordDevice(errors.Join(err, errAddresses))
-	again = err != nil && !errors.Is(err, errTrains) || errAddresses != nil
+	again = err != nil || errAddresses != nil
 	up := link.Attrs().Flags&net.FlagUp != 0
 	for i, l := range sup.port.lanes {
 		if err != nil && l.laneSocket.Load() == nil {
@@ -214,18 +211,12 @@ func (sup *supervisor) publishAddresses(link netlink.Link) error {
 	return nil
 }
 
-// errTrains is the reason why generic mode is not used. Retrying does not help.
-var errTrains = fmt.Errorf("%w: generic XDP on a virtual device, where one packet may contain several datagrams", errors.ErrUnsupported)
-
 // attach attaches the program to the device.
-func (sup *supervisor) attach(link netlink.Link) error {
-	switch {
-	case sup.device.attached:
+func (sup *supervisor) attach() error {
+	if sup.device.attached {
 		return nil
-	case sup.config.Mode == xsk.Generic && !sup.config.NoTrains && link.Type() != hardware:
-		return errTrains
 	}
-	if err := sup.config.Program.Attach(sup.device.index, sup.config.Mode == xsk.Generic); err != nil {
+	if err := sup.config.Program.Attach(sup.device.index); err != nil {
 		return err // the error names the operation
 	}
 	sup.device.attached = true
@@ -277,8 +268,7 @@ func (sup *supervisor) openSocket(i int, l *lane) error {
 	config.BindTimeout = -1 // the supervisor retries
 	// Checksum offload must be requested before it is known whether a socket of mode Auto copies. Afterwards, offloads
 	// decides.
-	copies := config.Mode == xsk.Copy || config.Mode == xsk.Generic
-	config.TxChecksum = !sup.config.NoChecksumOffload && (sup.device.completes || !copies)
+	config.TxChecksum = !sup.config.NoChecksumOffload && (sup.device.completes || config.Mode != xsk.Copy)
 	socket, err := xsk.Open(config)
 	if err != nil {
 		return err
@@ -387,7 +377,7 @@ func (sup *supervisor) publishChange() {
 func (sup *supervisor) status() Status {
 	sup.mu.Lock()
 	defer sup.mu.Unlock()
-	s := Status{Attached: sup.report.attached, Err: sup.report.err, Targets: sup.port.table.reasons()}
+	s := Status{Attached: sup.report.attached, Err: sup.report.err}
 	for i, l := range sup.port.lanes {
 		s.Lanes = append(s.Lanes, l.status(&sup.report.lanes[i]))
 	}
@@ -399,7 +389,7 @@ func (l *lane) status(r *laneReport) LaneStatus {
 	s := LaneStatus{
 		Err: r.err, Fallbacks: r.fallbacks, Stalls: r.stalls, Socket: r.closedStats,
 		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
-		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(), Long: l.tx.tooLong.load(), Lost: l.tx.lost.load() + r.lost,
+		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(), Lost: l.tx.lost.load() + r.lost,
 	}
 	c := l.laneSocket.Load()
 	switch {

@@ -18,7 +18,6 @@ func TestChecksumOffloadNeedsCompletingDevice(t *testing.T) {
 		want      bool
 	}{
 		"a veth":                        {xsk.Features{Mode: xsk.Copy, TxChecksum: true}, true, true},
-		"a veth in generic mode":        {xsk.Features{Mode: xsk.Generic, TxChecksum: true}, true, true},
 		"a veth before Linux 6.8":       {xsk.Features{Mode: xsk.Copy}, true, false},
 		"hardware, by copies":           {xsk.Features{Mode: xsk.Copy, TxChecksum: true}, false, false},
 		"a driver that says it does":    {xsk.Features{Mode: xsk.ZeroCopy, TxChecksum: true}, false, true},

@@ -251,9 +251,6 @@ func TestOversizeTargetUsesUDPUntilPathChanges(t *testing.T) {
 	s.expect(most, true)
 	s.expect(most+1, false)
 	s.expect(100, false)
-	if long := s.port.Status().Lanes[0].Long; long != 1 {
-		t.Errorf("%d were too long", long)
-	}
 	for end := range 2 {
 		s.link(end, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1600) })
 	}
@@ -484,31 +481,6 @@ func TestLanesBeyondQueuesUseUDP(t *testing.T) {
 		sendOne(t, a.Lane(i), &to, message(4, 100))
 		if got := a.Status().Lanes[i].Slow; got != want {
 			t.Errorf("lane %d: got %d runs sent through UDP, want %d", i, got, want)
-		}
-	}
-}
-
-// TestGenericModeIsRefusedOnVirtualDevices: otherwise two datagrams in a packet that fits into a frame would become
-// one.
-func TestGenericModeIsRefusedOnVirtualDevices(t *testing.T) {
-	p := newPair(t, 1)
-	a := p.classify(0, Config{Binding: Binding{Mode: xsk.Generic}}, udp.Config{})
-	st := a.Status()
-	if !errors.Is(st.Err, errors.ErrUnsupported) || st.Attached || st.Ready() != 0 || a.supervisor.config.Program.Detach() != nil {
-		t.Fatalf("got %+v", st)
-	}
-	b := p.openUDP(1, udp.Config{})
-	to := p.endpoint(0, a, false)
-	train := append(message(4, 160), message(4, 96)...)
-	expect.NoError(t, b.SendRun(&underlay.Run{To: &to, Parts: [][]byte{train}, SegSize: 160, Segments: 2}))
-	rx := elements(2, 65535)
-	for got := 0; got < len(train); {
-		n, err := a.Lane(0).Recv(rx)
-		expect.NoError(t, err)
-		for i := range rx[:n] {
-			if got += rx[i].N; rx[i].SegSize > 160 {
-				t.Fatalf("a datagram of %d bytes", rx[i].SegSize)
-			}
 		}
 	}
 }

@@ -142,16 +142,6 @@ func (t *table) targets() []target {
 	return list
 }
 
-// reasons counts the targets by Reason; ViaXDP counts those that use AF_XDP.
-func (t *table) reasons() (count [reasons]int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, p := range t.paths {
-		count[p.reason]++
-	}
-	return count
-}
-
 // notify puts a token into a channel of capacity one.
 func notify(c chan struct{}) {
 	select {

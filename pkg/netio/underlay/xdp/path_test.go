@@ -129,17 +129,3 @@ func TestFindingPathDoesNotAllocate(t *testing.T) {
 		t.Errorf("got %v allocations, want 0", n)
 	}
 }
-
-func TestEveryReasonHasAName(t *testing.T) {
-	seen := map[string]bool{}
-	for r := range Reason(reasons) {
-		if name := r.String(); seen[name] || name == "unknown" || name == "" {
-			t.Errorf("reason %d has the name %q", r, name)
-		} else {
-			seen[name] = true
-		}
-	}
-	if Reason(200).String() != "unknown" {
-		t.Error(Reason(200).String())
-	}
-}

@@ -63,7 +63,7 @@ func (l *tunnel) xdpBinding(end int) Binding {
 	l.Helper()
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: tunnelPort, MaxFrame: MaxFrame(0)})
 	expect.NoError(l.TB, err)
-	return Binding{Device: l.devs[end], Mode: xsk.Copy, Program: classifyProgram{program}}
+	return Binding{Device: l.devs[end], Mode: xsk.Copy, Program: program}
 }
 
 func (l *tunnel) awaitReady(what string, n int) {

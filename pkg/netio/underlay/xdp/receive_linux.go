@@ -53,19 +53,14 @@ func (r *receiver) receive(c *laneSocket, rx []underlay.Datagrams, p *Port) int 
 	return r.gather.count
 }
 
-// unpack copies the frames' datagrams, and returns the number of frames without a datagram for the port. Packets of
-// several frames count as such too: they are never requested.
+// unpack copies the frames' datagrams, and returns the number of frames without a datagram for the port.
 func (r *receiver) unpack(s *xsk.Socket, descs []xsk.Desc, port uint16) (bad int) {
-	more := false
 	for _, d := range descs {
-		f, payload, ok := parseFrame(s.Frame(d), port)
-		part := more || d.More()
-		more = d.More()
-		if !ok || part {
+		if f, payload, ok := parseFrame(s.Frame(d), port); ok {
+			r.gather.add(&f, payload)
+		} else {
 			bad++
-			continue
 		}
-		r.gather.add(&f, payload)
 	}
 	return bad
 }

@@ -31,7 +31,7 @@ type sender struct {
 	// full are the send buffers of UDP sockets that have refused a run of the current call. They get no more in this call, to keep the order.
 	full []sendBuffer
 
-	sent, viaUDP, tooLong, lost counter
+	sent, viaUDP, lost counter
 }
 
 // sendBuffer identifies the UDP socket of a source in a send group.
@@ -81,7 +81,6 @@ func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 	headers = &e.path.headers
 	if longest(r) > headers.max {
 		e.tooLong = true
-		s.tooLong.add(1)
 		return nil, 0
 	}
 	if from = s.port.udp.Source(r.Source); from == 0 {

@@ -34,16 +34,7 @@ const (
 	NoNeighbour
 	// Failed: the query to the kernel failed.
 	Failed
-
-	reasons = iota
 )
-
-// String returns the reason's stable name.
-func (r Reason) String() string {
-	return [...]string{
-		"xdp", "unresolved", "no_route", "other_device", "unsupported_route", "unsupported_rules", "no_source", "no_neighbour", "failed", "unknown",
-	}[min(r, reasons)]
-}
 
 // Status is the state of a Port.
 type Status struct {
@@ -53,8 +44,6 @@ type Status struct {
 	Err error
 	// Lanes has one element per lane.
 	Lanes []LaneStatus
-	// Targets counts the recently used destination addresses by Reason.
-	Targets [reasons]int
 }
 
 // Ready returns the number of lanes with a working AF_XDP socket.
@@ -72,46 +61,12 @@ func (s *Status) firstError() error {
 	if s.Err != nil {
 		return s.Err
 	}
-	return s.laneError()
-}
-
-// laneError returns the error of the first lane without an AF_XDP socket, or nil.
-func (s *Status) laneError() error {
 	for i := range s.Lanes {
 		if err := s.Lanes[i].Err; err != nil {
 			return fmt.Errorf("lane %d: %w", i, err)
 		}
 	}
 	return nil
-}
-
-// Why explains why datagrams do not use AF_XDP: because of the device, a lane without a socket, or the path to a
-// target. It is empty if all use AF_XDP. The text is for people.
-func (s *Status) Why() string {
-	if s.Err != nil {
-		return s.Err.Error()
-	}
-	if err := s.laneError(); err != nil {
-		return fmt.Sprintf("%d of %d lanes have no AF_XDP socket: %v", len(s.Lanes)-s.Ready(), len(s.Lanes), err)
-	}
-	for r := NoRoute; r < reasons; r++ {
-		if n := s.Targets[r]; n > 0 {
-			return fmt.Sprintf("%d destination addresses use the UDP socket: %s", n, r.text())
-		}
-	}
-	return ""
-}
-
-// text returns the reason in a few words for people.
-func (r Reason) text() string {
-	return [...]string{
-		ViaXDP: "the path uses AF_XDP", Unresolved: "the path is not resolved yet", NoRoute: "there is no route to another host",
-		OtherDevice: "the route leads to another device", UnsupportedRoute: "the route needs the kernel's own processing, such as encapsulation",
-		UnsupportedRules: "routing rules depend on ports, protocol or user",
-		NoSource:         "the source address is not this host's",
-		NoNeighbour:      "the next hop's link-layer address is unknown", Failed: "the query to the kernel failed",
-		reasons: "unknown",
-	}[min(r, reasons)]
 }
 
 // LaneStatus is the state of a lane. Counters run since the Port was opened.
@@ -127,9 +82,8 @@ type LaneStatus struct {
 	Stalls uint64
 	// Received and Sent count the datagrams received and sent through AF_XDP.
 	Received, Sent uint64
-	// Slow counts runs sent through the UDP socket. Long counts those of them that were too long for the path. To keep
-	// the order, their target returns to AF_XDP only when its path changes.
-	Slow, Long uint64
+	// Slow counts runs sent through the UDP socket.
+	Slow uint64
 	// Malformed counts received frames that were dropped because they contained no datagram for the port.
 	Malformed uint64
 	// Lost counts datagrams that were dropped because the device did not take them in time, or went away with them.

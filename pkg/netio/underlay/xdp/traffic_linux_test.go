@@ -12,23 +12,12 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
-
-// classifyProgram is programs.Classify as a Program.
-type classifyProgram struct{ *programs.Classify }
-
-func (c classifyProgram) Attach(device int, generic bool) error {
-	if generic {
-		return c.Classify.Attach(device, hook.XDPGeneric)
-	}
-	return c.Classify.Attach(device, hook.XDPNative)
-}
 
 // classify opens a port with programs.Classify.
 func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
@@ -38,7 +27,7 @@ func (p *pair) classify(end int, c Config, slow udp.Config) *Port {
 	program, err := programs.LoadClassify(programs.ClassifyOptions{ListenPort: u.LocalPort(), MaxFrame: MaxFrame(c.FrameSize)})
 	expect.NoError(p.TB, err)
 	p.Cleanup(func() { expect.NoError(p.TB, program.Close()) })
-	return p.open(end, u, classifyProgram{program}, c)
+	return p.open(end, u, program, c)
 }
 
 // openKernelSocket opens an ordinary UDP socket at one end.
@@ -170,7 +159,7 @@ func TestTrainsArriveAsTrains(t *testing.T) {
 		t.Fatal(runs[0].Err)
 	}
 	expect.Eventually(t, "the train", func() bool {
-		counters, err := b.supervisor.config.Program.(classifyProgram).Counters()
+		counters, err := b.supervisor.config.Program.(*programs.Classify).Counters()
 		expect.NoError(t, err)
 		return counters.Events[programs.ClassifySocket] == segments
 	})

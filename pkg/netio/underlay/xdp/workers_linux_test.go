@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	engines "github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -105,7 +106,7 @@ func TestBackloggedTrainsAreOfferedToWorkers(t *testing.T) {
 // awaitSilence waits until an end receives no more data messages.
 func (l *tunnel) awaitSilence(end int) {
 	l.Helper()
-	program := l.ports[end].supervisor.config.Program.(classifyProgram)
+	program := l.ports[end].supervisor.config.Program.(*programs.Classify)
 	last := uint64(0)
 	for unchanged := 0; unchanged < 5; time.Sleep(time.Millisecond) {
 		c, err := program.Counters()
