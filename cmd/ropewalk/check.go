@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -50,7 +51,7 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 		return codedError{code: exitFailed}
 	}
 	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(os.DirFS(root), i.File),
-		obstacles(i), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i.File, conffile.NewResolver(conffile.ResolverConfig{})))
+		obstacles(i), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i, conffile.NewResolver(conffile.ResolverConfig{})))
 	if err := cmd.Context().Err(); err != nil {
 		return err
 	}
@@ -108,20 +109,30 @@ func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
 // lookupTimeout bounds the lookups of all endpoints of a file.
 const lookupTimeout = 10 * time.Second
 
-// endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved. They mean nothing once ctx has ended.
-func endpointWarnings(ctx context.Context, f *conffile.File, resolve conffile.Resolver) (warnings []string) {
+// endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved, or whose messages are routed into the tunnel. They mean
+// nothing once ctx has ended.
+func endpointWarnings(ctx context.Context, i quick.Interface, resolve conffile.Resolver) (warnings []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	for i := range f.Peers {
-		p := &f.Peers[i]
+	for n := range i.File.Peers {
+		p := &i.File.Peers[n]
 		if p.Endpoint == "" {
 			continue
 		}
 		if ctx.Err() != nil {
 			return append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
 		}
-		if _, err := resolve(ctx, p.Endpoint); err != nil {
+		ep, err := resolve(ctx, p.Endpoint)
+		var into netip.Prefix
+		if err == nil {
+			into, err = quick.LoopingPrefix(i, ep.AddrPort.Addr())
+		}
+		switch {
+		case err != nil:
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
+		case into.IsValid():
+			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: AllowedIPs: the route to %v takes messages to the endpoint %v into the tunnel itself: "+
+				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", p.PublicKey.Base64(), into, ep.AddrPort.Addr()))
 		}
 	}
 	return warnings

@@ -12,11 +12,15 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
 func TestCheckWarnsOfDNSWithoutResolvconf(t *testing.T) {
@@ -59,12 +63,59 @@ func TestCheckReportsEndpointsLeftAtTimeout(t *testing.T) {
 			for range peers {
 				f.Peers = append(f.Peers, conffile.Peer{Endpoint: "peer.example:51820"})
 			}
-			got := endpointWarnings(t.Context(), f, silent)
+			got := endpointWarnings(t.Context(), quick.Interface{Name: "rwk0", File: f}, silent)
 			if left := strings.Contains(strings.Join(got, "\n"), "other endpoints"); len(got) != want || left != (peers > 1) {
 				t.Errorf("%d peers: got %q, want %d warnings", peers, got, want)
 			}
 		})
 	}
+}
+
+// TestCheckWarnsOfEndpointInAllowedIPs has a host with a default route and no IPv6.
+func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
+	namespace.Enter(t)
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}}); err != nil {
+		t.Skipf("needs links: %v", err)
+	}
+	uplink, err := netlink.LinkByName("uplink")
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkSetUp(uplink))
+	expect.NoError(t, hostnet.AddAddress("uplink", netip.MustParsePrefix("192.0.2.1/24")))
+	expect.NoError(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr("192.0.2.254").AsSlice()}))
+	check := func(allowed, endpoint, more, want string) {
+		t.Helper()
+		file := "[Interface]\n" + more + "[Peer]\nPublicKey = " + noise.PublicKey{2}.Base64() + "\nEndpoint = " + endpoint + ":51820\nAllowedIPs = " + allowed + "\n"
+		i, err := openInterface("", writeConf(t, "rwk0", file))
+		expect.NoError(t, err)
+		got := strings.Join(endpointWarnings(t.Context(), i, conffile.NewResolver(conffile.ResolverConfig{})), "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s in %s: got %q, want %q", endpoint, allowed, got, want)
+		}
+	}
+	for _, tc := range []struct {
+		allowed, endpoint, more, want string
+	}{
+		{"0.0.0.0/1, 128.0.0.0/1", "198.51.100.1", "", "the route to 128.0.0.0/1 takes messages to the endpoint 198.51.100.1"},
+		{"0.0.0.0/0, 198.51.100.0/24, 198.51.0.0/16", "198.51.100.1", "", "the route to 198.51.100.0/24 takes"},
+		{"::/1, 8000::/1", "[2001:db8::1]", "", "the route to ::/1 takes messages to the endpoint 2001:db8::1"},
+		{"0.0.0.0/0, ::/0", "198.51.100.1", "", ""},
+		{"10.0.0.0/8", "198.51.100.1", "", ""},
+		{"192.0.0.0/16", "192.0.2.7", "", ""},                  // the uplink's network is more specific
+		{"192.0.2.0/25, 0.0.0.0/1", "192.0.2.1", "", ""},       // the host itself
+		{"fe80::/10", "[fe80::1%uplink]", "", ""},              // by its link
+		{"128.0.0.0/1", "198.51.100.1", "Table = off\n", ""},   // no routes
+		{"128.0.0.0/1", "198.51.100.1", "Table = 7\n", ""},     // needs rules, which nobody knows
+		{"128.0.0.0/1", "198.51.100.1", "FwMark = 0x10\n", ""}, // likewise
+		{"128.0.0.0/1", "198.51.100.1", "PostUp = ip route add 198.51.100.1 via 192.0.2.254\n", ""},
+	} {
+		check(tc.allowed, tc.endpoint, tc.more, tc.want)
+	}
+	expect.NoError(t, netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "rwk0"}})) // as if `up` had run
+	expect.NoError(t, hostnet.SetLinkUp("rwk0", 1420))
+	expect.NoError(t, hostnet.AddRoute(hostnet.Route{Dst: netip.MustParsePrefix("128.0.0.0/1"), Link: "rwk0"}))
+	check("0.0.0.0/1, 128.0.0.0/1", "198.51.100.1", "", "the route to 128.0.0.0/1 takes")
+	expect.NoError(t, hostnet.AddRoute(hostnet.Route{Dst: netip.MustParsePrefix("198.51.100.1/32"), Link: "uplink"}))
+	check("0.0.0.0/1, 128.0.0.0/1", "198.51.100.1", "", "")
 }
 
 func TestCheckEndsWithItsContext(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -37,6 +38,40 @@ func Obstacles(i Interface) (reasons []string, err error) {
 		}
 	}
 	return reasons, nil
+}
+
+// LoopingPrefix returns the AllowedIPs whose route takes messages to an endpoint into the tunnel itself; the zero Prefix if there is none. Policy
+// routing keeps messages out of a default route, but not out of parts of one, such as 128.0.0.0/1.
+func LoopingPrefix(i Interface, endpoint netip.Addr) (netip.Prefix, error) {
+	endpoint = endpoint.Unmap()
+	if hostnet.IsLocal(endpoint) || endpoint.IsLinkLocalUnicast() { // whose scope is the route
+		return netip.Prefix{}, nil
+	}
+	matches, err := hostnet.MatchRoutes([]netip.Addr{endpoint})
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	host := matches[0].Dst
+	if own, err := hostnet.FindLink(i.Name); err == nil && matches[0].Link == own.Index {
+		host = netip.Prefix{}
+	}
+	return loopingPrefix(i.File, endpoint, host), nil
+}
+
+// loopingPrefix is LoopingPrefix for a host whose route to the endpoint is that to a prefix. Files with a mark or with hooks for routes have a way of
+// their own.
+func loopingPrefix(f *conffile.File, endpoint netip.Addr, host netip.Prefix) (longest netip.Prefix) {
+	conf := &f.Interface
+	mentionsRoutes := func(command string) bool { return strings.Contains(command, "route") || strings.Contains(command, "rule") }
+	if !isAuto(conf.Table) || conf.FwMark != nil && *conf.FwMark != 0 || slices.ContainsFunc(slices.Concat(conf.PreUp, conf.PostUp), mentionsRoutes) {
+		return longest
+	}
+	for _, p := range routedPrefixes(f) {
+		if p.Contains(endpoint) && p.Bits() > max(longest.Bits(), host.Bits(), 0) {
+			longest = p
+		}
+	}
+	return longest
 }
 
 // rulePriorities is the number of priorities that the rules of a default route need.

@@ -40,7 +40,7 @@ func hostChecks() []Check {
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
 			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
 		check("loop", "routes of the tunnels' messages to their peers", evaluateLoops,
-			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again; the tunnel drops what it would send itself").needsTunnel(),
+			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again; a tunnel drops only what it would send to itself").needsTunnel(),
 		check("mtu", "tunnel MTU against the path MTU to each peer", evaluatePathMTU,
 			"inner packets that do not fit the path are fragmented or refused with ICMP errors, which costs more than all offloads gain").needsTunnel(),
 	}
