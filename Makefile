@@ -108,7 +108,7 @@ helm-lint: need-go ## the charts, what is made of them, and kustomize's bases; t
 	cd test/kube/deploy && $(GO) vet ./... && $(GOLANGCI) run --allow-parallel-runners ./... && $(GOTEST) -count=1 -timeout 60m ./...
 
 .PHONY: manifests
-manifests: need-go ## make anew the copies in the Helm charts, and what is made of the charts: kustomize's bases, docs/helm-values.md
+manifests: need-go ## make anew what is made of the Helm charts: kustomize's bases, docs/helm-values.md
 	cd test/kube/deploy && $(GO) test -count=1 . -update
 
 .PHONY: test-page
@@ -314,7 +314,7 @@ TAR := tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode
 .PHONY: release
 release: need-go need-buildah ## everything that users install, for amd64 and arm64, with SBOMs and checksums, in build/dist (docs/install.md)
 	@mkdir -p $(DIST) && rm -f $(DIST)/ropewalk* $(DIST)/SHA256SUMS
-	$(MAKE) --no-print-directory packages image image-agent charts kustomize
+	$(MAKE) --no-print-directory packages image image-agent chart-archives kustomize
 	cd $(DIST) && export LC_ALL=C && sha256sum ropewalk* >SHA256SUMS
 
 .PHONY: $(DIST_PROGRAMS)
@@ -367,13 +367,18 @@ image-agent: need-buildah $(DIST_PROGRAMS) stage ## container image of the Kuber
 	GO='$(GO)' sh deploy/package/notices.sh $(DIST)/ropewalk-agent-linux-$(firstword $(DIST_ARCHES)) >$(STAGE)/common/copyright-agent
 	$(call build_image,ropewalk-agent,ropewalk ropewalk-agent)
 
-# As `helm package --version --app-version` does.
 CHARTS := ropewalk-agent ropewalk-crds
+CHARTS_DIR := build/charts
 .PHONY: charts
-charts: ## Helm charts, in build/dist
-	@rm -rf $(STAGE)/charts && mkdir -p $(STAGE)/charts $(DIST) && cp -r $(CHARTS:%=deploy/helm/%) $(STAGE)/charts
-	sed -Ei 's/^version: .*/version: $(SEMVER)/; s/^appVersion: .*/appVersion: "$(IMAGE_TAG)"/' $(CHARTS:%=$(STAGE)/charts/%/Chart.yaml)
-	set -o pipefail; for c in $(CHARTS); do $(TAR) -X deploy/helm/ropewalk-agent/.helmignore -C $(STAGE)/charts -c $$c | gzip -9n >$(DIST)/$$c-$(SEMVER).tgz || exit 1; done
+charts: ## Helm charts with the version of the tree, in build/charts
+	deploy/helm/stage.sh $(CHARTS_DIR)
+	sed -Ei 's/^version: .*/version: $(SEMVER)/; s/^appVersion: .*/appVersion: "$(IMAGE_TAG)"/' $(CHARTS:%=$(CHARTS_DIR)/%/Chart.yaml)
+
+# As `helm package --version --app-version` does.
+.PHONY: chart-archives
+chart-archives: charts ## Helm charts as archives, in build/dist
+	@mkdir -p $(DIST)
+	set -o pipefail; for c in $(CHARTS); do $(TAR) -X deploy/helm/ropewalk-agent/.helmignore -C $(CHARTS_DIR) -c $$c | gzip -9n >$(DIST)/$$c-$(SEMVER).tgz || exit 1; done
 
 BASES := ropewalk-kustomize-$(SEMVER)
 .PHONY: kustomize

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// firstTag is the appVersion of the chart. nextTag is the same image with another name: an upgrade.
+	// firstTag is the version with which images and charts are made. nextTag is the same image with another name: an upgrade.
 	firstTag   = "0.1.0"
 	nextTag    = "0.1.1"
 	agentImage = "localhost/ropewalk-agent"

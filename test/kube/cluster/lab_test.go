@@ -79,7 +79,7 @@ func (c *cluster) mkdir(name string) string {
 
 // prepare prepares a program beside the control plane, in the repository, as an administrator.
 func (c *cluster) prepare(ctx context.Context, argv ...string) *exec.Cmd {
-	env := []string{"env", "--chdir=" + c.repository, "PATH=" + c.bin + ":" + os.Getenv("PATH"), "KUBECONFIG=" + c.admin}
+	env := []string{"env", "--chdir=" + c.repository, "VERSION=" + firstTag, "PATH=" + c.bin + ":" + os.Getenv("PATH"), "KUBECONFIG=" + c.admin}
 	return c.control.command(ctx, append(env, argv...)...)
 }
 

@@ -12,7 +12,7 @@ import (
 // upgrade is the documented way to change values.
 func (c *cluster) upgrade(values string) {
 	c.Helper()
-	out, err := c.try("bash", "-exc", "helm upgrade ropewalk-agent deploy/helm/ropewalk-agent -n ropewalk-system --reuse-values --set "+values)
+	out, err := c.try("bash", "-exc", "helm upgrade ropewalk-agent build/charts/ropewalk-agent -n ropewalk-system --reuse-values --set "+values)
 	if err != nil {
 		c.Fatalf("%v\n%s", err, out)
 	}

@@ -4,7 +4,10 @@ package deploy
 
 import (
 	"flag"
+	"fmt"
+	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,20 +22,55 @@ var update = flag.Bool("update", false, "rewrite the files that are generated fr
 // root is the repository's root.
 const root = "../../.."
 
-func chartPath(chart string) string { return filepath.Join(root, "deploy", chart) }
+// charts is the directory of the complete charts.
+var charts string
 
-func TestGeneratedFilesAreUpToDate(t *testing.T) {
-	for path, from := range copies() { // first: the other files are generated from the copies, too
-		text, err := os.ReadFile(filepath.Join(root, from))
-		if err == nil {
-			err = check(root, path, string(text), *update)
-		}
-		if err != nil {
-			t.Error(err)
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := runWithCharts(m)
+	if err != nil {
+		log.Fatal(err)
+	}
+	os.Exit(code)
+}
+
+// runWithCharts stages the charts as `make charts` does.
+func runWithCharts(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "charts")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	charts = dir
+	if out, err := exec.Command(filepath.Join(root, "deploy", "helm", "stage.sh"), dir).CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("staging the charts: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+func chartPath(chart string) string { return filepath.Join(charts, chart) }
+
+// TestChartWithoutStagedFilesFails: it would install no CRD, or empty rules.
+func TestChartWithoutStagedFilesFails(t *testing.T) {
+	on := Values{"enabled": true}
+	for _, c := range []struct {
+		chart  string
+		values Values
+	}{
+		{crdsChart, Values{}},
+		{agentChart, withImage(Values{"metrics": Values{"enabled": true, "rules": on}})},
+		{agentChart, withImage(Values{"metrics": Values{"enabled": true, "dashboard": on}})},
+	} {
+		_, err := Render(filepath.Join(root, "deploy", "helm", c.chart), here(), c.values)
+		if err == nil || !strings.Contains(err.Error(), "run make charts, then install build/charts/"+c.chart) {
+			t.Errorf("%s with %v: got error %v, want one with the command", c.chart, c.values, err)
 		}
 	}
+}
+
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	for _, m := range files() {
-		text, err := m.text(root)
+		text, err := m.text(chartPath(agentChart))
 		if err == nil {
 			err = check(root, m.path, text, *update)
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	agentChart = "helm/ropewalk-agent"
-	crdsChart  = "helm/ropewalk-crds"
+	agentChart = "ropewalk-agent"
+	crdsChart  = "ropewalk-crds"
 	namespace  = "ropewalk-system"
 )
 
@@ -75,18 +75,6 @@ func files() []generated {
 	}
 }
 
-// copies returns the copies in charts of files elsewhere. Helm packs no files from outside a chart, and not every transport of
-// a source tree keeps symbolic links.
-func copies() map[string]string {
-	return map[string]string{
-		"deploy/helm/ropewalk-agent/files/dashboard.json":                  "deploy/grafana/ropewalk.json",
-		"deploy/helm/ropewalk-agent/files/rules.yml":                       "deploy/prometheus/rules.yml",
-		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalkconfigs.yaml": "deploy/crd/ropewalk.io_ropewalkconfigs.yaml",
-		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalknodes.yaml":   "deploy/crd/ropewalk.io_ropewalknodes.yaml",
-		"deploy/helm/ropewalk-crds/files/ropewalk.io_ropewalkpeers.yaml":   "deploy/crd/ropewalk.io_ropewalkpeers.yaml",
-	}
-}
-
 const generatedHeader = "# SPDX-License-Identifier: Apache-2.0\n# Generated from the chart in deploy/helm/ropewalk-agent by `make manifests`. Do not edit.\n"
 
 // namespaceManifest is the namespace for the agents: pods with host network are admitted only at this level.
@@ -100,9 +88,9 @@ metadata:
     pod-security.kubernetes.io/warn: privileged
 `
 
-// text returns the generated content.
-func (g generated) text(root string) (string, error) {
-	manifests, err := Render(filepath.Join(root, "deploy", agentChart), Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, withImage(g.values))
+// text returns the content that is generated from the agent's chart.
+func (g generated) text(chart string) (string, error) {
+	manifests, err := Render(chart, Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, withImage(g.values))
 	if err != nil {
 		return "", err
 	}

@@ -170,3 +170,8 @@ httpGet:
 {{- end }}
   port: {{ .Values.metrics.port }}
 {{- end }}
+
+{{- /* The error of a chart without the files that make charts adds. */}}
+{{- define "ropewalk.incomplete" -}}
+this chart is incomplete: run make charts, then install build/charts/ropewalk-agent
+{{- end }}
