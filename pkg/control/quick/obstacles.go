@@ -62,7 +62,9 @@ func LoopingPrefix(i Interface, endpoint netip.Addr) (netip.Prefix, error) {
 // their own.
 func loopingPrefix(f *conffile.File, endpoint netip.Addr, host netip.Prefix) (longest netip.Prefix) {
 	conf := &f.Interface
-	mentionsRoutes := func(command string) bool { return strings.Contains(command, "route") || strings.Contains(command, "rule") }
+	mentionsRoutes := func(command string) bool {
+		return strings.Contains(command, "route") || strings.Contains(command, "rule")
+	}
 	if !isAuto(conf.Table) || conf.FwMark != nil && *conf.FwMark != 0 || slices.ContainsFunc(slices.Concat(conf.PreUp, conf.PostUp), mentionsRoutes) {
 		return longest
 	}
