@@ -17,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
@@ -130,7 +131,7 @@ func (s *shower) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(s.addLanes(&st), s.addReports(&st, sel))
+	err = s.addStats(&st, sel)
 	return errors.Join(s.print([]config.Status{st}, sel, false), err)
 }
 
@@ -156,7 +157,7 @@ func (s *shower) all(sel show.Selector) error {
 			errs = append(errs, err)
 			continue
 		}
-		if err := errors.Join(s.addLanes(&st), s.addReports(&st, sel)); err != nil {
+		if err := s.addStats(&st, sel); err != nil {
 			errs = append(errs, err)
 		}
 		devices = append(devices, st)
@@ -191,10 +192,9 @@ func (s *shower) status(name string) (config.Status, error) {
 	return client.Status()
 }
 
-// addReports adds the names of peers and their failing handshakes, to what is shown without --lanes. Other daemons than ropewalk report
-// neither.
-func (s *shower) addReports(st *config.Status, sel show.Selector) error {
-	if s.opt.Lanes || sel != "" || len(st.Peers) == 0 {
+// addStats adds what ropewalk's daemon reports beside the status of wg(8). Other daemons report nothing: with --lanes that is an error.
+func (s *shower) addStats(st *config.Status, sel show.Selector) error {
+	if sel != "" {
 		return nil
 	}
 	client, err := dialDaemon(s.dir, st.Name)
@@ -203,37 +203,37 @@ func (s *shower) addReports(st *config.Status, sel show.Selector) error {
 	}
 	defer client.Close()
 	stats := new(show.Stats)
-	if client.Stats(stats) == nil {
-		st.AddHandshakes(stats.FailingHandshakes)
-		st.AddNames(stats.Names)
+	err = client.Stats(stats)
+	switch {
+	case err != nil && !s.opt.Lanes:
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading the lanes of %s: %w", st.Name, err)
+	case stats.Spread == nil && s.opt.Lanes:
+		return fmt.Errorf("reading the lanes of %s: its daemon does not report them", st.Name)
 	}
-	return nil
-}
-
-// addLanes adds the statistics for --lanes. Other daemons than ropewalk have none: they are shown without, with an error.
-func (s *shower) addLanes(st *config.Status) error {
+	st.AddHandshakes(stats.FailingHandshakes)
+	st.AddNames(stats.Names)
+	s.addNamespace(st.Name, hostnet.Namespace(stats.TUN.NetNS))
 	if !s.opt.Lanes {
 		return nil
 	}
-	client, err := dialDaemon(s.dir, st.Name)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	stats := new(show.Stats)
-	if err := client.Stats(stats); err != nil {
-		return fmt.Errorf("reading the lanes of %s: %w", st.Name, err)
-	}
-	if stats.Spread == nil {
-		return fmt.Errorf("reading the lanes of %s: its daemon does not report them", st.Name)
-	}
 	st.AddSpread(*stats.Spread)
 	st.AddPathMTU(stats.PathMTU)
-	st.AddHandshakes(stats.FailingHandshakes)
-	st.AddNames(stats.Names)
 	if s.opt.Stats == nil {
 		s.opt.Stats = map[string]*show.Stats{}
 	}
 	s.opt.Stats[st.Name] = stats
 	return nil
+}
+
+// addNamespace notes the network namespace of an interface that is not in this one.
+func (s *shower) addNamespace(name string, ns hostnet.Namespace) {
+	if here, err := hostnet.CurrentNamespace(); err != nil || ns == 0 || ns == here {
+		return
+	}
+	if s.opt.NetNS == nil {
+		s.opt.NetNS = map[string]string{}
+	}
+	s.opt.NetNS[name] = ns.String()
 }

@@ -14,8 +14,10 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // twoDevices serves the interfaces b0 and a0. The clock of the command is that of their handshakes.
@@ -79,6 +81,35 @@ func TestShowAddsLanesOfDaemon(t *testing.T) {
 		}
 		if !strings.Contains(out.String(), "  lanes: 3\n") {
 			t.Errorf("no lanes in %q", out)
+		}
+	}
+}
+
+// TestShowNamesNamespaceOfMovedInterface has an interface without peers, which was moved, and one that was not.
+func TestShowNamesNamespaceOfMovedInterface(t *testing.T) {
+	here, err := hostnet.CurrentNamespace()
+	expect.NoError(t, err)
+	s, out, _ := twoDevices(t)
+	for name, ns := range map[string]hostnet.Namespace{"c0": here, "d0": 1} {
+		var dev uapitest.Device
+		dev.SetStats(map[string]any{"tun": map[string]any{"NetNS": ns}, "spread": config.SpreadReport{}})
+		uapitest.Serve(t, s.dir, name, &dev)
+	}
+	for _, tc := range []struct {
+		flags showFlags
+		want  string
+	}{
+		{showFlags{}, "  network namespace: net:[1]\n"},
+		{showFlags{lanes: true}, "  network namespace: net:[1]\n"},
+		{showFlags{json: true}, `"netns": "net:[1]"`},
+	} {
+		s.apply(tc.flags)
+		for name, want := range map[string]string{"c0": "", "d0": tc.want} {
+			out.Reset()
+			expect.NoError(t, s.run([]string{name}))
+			if got := out.String(); want == "" && strings.Contains(got, "net:[") || !strings.Contains(got, want) {
+				t.Errorf("%s, %+v: got %q, want %q", name, tc.flags, got, want)
+			}
 		}
 	}
 }

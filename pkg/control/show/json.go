@@ -30,6 +30,7 @@ type interfaceJSON struct {
 	PrivateKey string     `json:"private_key,omitempty"` // with Options.ShowKeys only
 	ListenPort uint16     `json:"listen_port"`
 	FwMark     uint32     `json:"fwmark"`
+	NetNS      string     `json:"netns,omitempty"` // of an interface that is not in the caller's network namespace
 	Peers      []peerJSON `json:"peers"`
 	*lanesJSON            // with Options.Lanes only
 }
@@ -93,7 +94,7 @@ func JSON(w io.Writer, devices []config.Status, opt Options) error {
 }
 
 func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
-	j := interfaceJSON{Name: st.Name, ListenPort: st.ListenPort, FwMark: st.FwMark, Peers: []peerJSON{}}
+	j := interfaceJSON{Name: st.Name, ListenPort: st.ListenPort, FwMark: st.FwMark, NetNS: opt.NetNS[st.Name], Peers: []peerJSON{}}
 	if !st.PublicKey.IsZero() {
 		j.PublicKey = st.PublicKey.Base64()
 	}

@@ -29,7 +29,7 @@ func counted() device.Stats {
 		ICMPErrors: 6, ICMPLimited: 7, Drops: map[string]uint64{"replay": 5, "bad_tag": 1, drop.RXSocket.String(): 20}, SocketDrops: 2,
 	}
 	return device.Stats{
-		Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true},
+		Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true, NetNS: 4026531840},
 		Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
 		Stats: engine.Stats{
 			Lanes: []engine.LaneStats{lane, {}}, Slow: engine.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
@@ -65,7 +65,7 @@ func TestStatsDecodesDaemonStatistics(t *testing.T) {
 		ICMPErrors: 6, ICMPLimited: 7, Drops: map[string]uint64{"replay": 5, "bad_tag": 1, "rx_socket": 20}, SocketDrops: 2,
 	}
 	want := &show.Stats{
-		Up: true, TUN: show.TUNFeatures{TSO: true, USO: true, Steer: true},
+		Up: true, TUN: show.TUNFeatures{TSO: true, USO: true, Steer: true, NetNS: 4026531840},
 		Underlay: show.UnderlayFeatures{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
 		Lanes:    []show.LaneStats{lane, {}}, Slow: show.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 		Drops: map[string]uint64{"replay": 1, "bad_mac1": 7}, Spread: new(config.SpreadReport),
@@ -90,6 +90,7 @@ func asJSON(t *testing.T, opt show.Options, devices ...config.Status) string {
 func TestJSONMatchesGoldenFiles(t *testing.T) {
 	opt := show.Options{Now: now, ZoneName: zoneName}
 	golden.Check(t, "testdata/json.golden", asJSON(t, opt, sample(), config.Status{Name: "bare"}))
+	opt.NetNS = map[string]string{"wg0": "blue"}
 	opt.Lanes, opt.Stats = true, map[string]*show.Stats{"wg0": decoded(t, counted())}
 	golden.Check(t, "testdata/json-lanes.golden", asJSON(t, opt, spreading()))
 }
@@ -99,7 +100,7 @@ func TestPrettyStatsMatchGoldenFile(t *testing.T) {
 		Path: config.UnderlayUDP, Reason: "eth0 is a veth",
 	}}
 	down := &show.Stats{Lanes: []show.LaneStats{{}}, Selection: &show.Selection{}}
-	opt := show.Options{Now: now, ZoneName: zoneName, Lanes: true, Stats: map[string]*show.Stats{"wg0": decoded(t, counted()), "down": down, "udp": udp}}
+	opt := show.Options{Now: now, ZoneName: zoneName, Lanes: true, Stats: map[string]*show.Stats{"wg0": decoded(t, counted()), "down": down, "udp": udp}, NetNS: map[string]string{"wg0": "blue", "udp": "red\n"}}
 	st := spreading()
 	st.Peers = nil
 	golden.Check(t, "testdata/stats.golden", pretty(t, opt, st, config.Status{Name: "down", Lanes: 1, Spread: config.SpreadOff},

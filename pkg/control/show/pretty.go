@@ -97,6 +97,9 @@ func (p *printer) device(st *config.Status) {
 	if st.FwMark != 0 {
 		p.field("fwmark", fwMarkText(st.FwMark))
 	}
+	if ns := p.opt.NetNS[st.Name]; ns != "" {
+		p.report("network namespace", ns)
+	}
 	showLanes := p.opt.Lanes && st.Lanes != 0
 	if showLanes {
 		p.lanes(st)

@@ -13,10 +13,12 @@ type Options struct {
 	Color bool // ANSI colours, in the pretty form only; see UseColor
 	// Lanes prints the lanes of the device, and the source ports over which each peer's flows are spread: after wg(8)'s fields, in the
 	// pretty form and JSON.
-	Lanes    bool
-	Stats    map[string]*Stats // for Lanes: the daemon's counters by device name; may lack devices
-	ShowKeys bool              // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
-	Now      time.Time         // the present time, for "ago"
+	Lanes bool
+	Stats map[string]*Stats // for Lanes: the daemon's counters by device name; may lack devices
+	// NetNS has the network namespaces of interfaces that are not in the caller's, by device name: as text, such as a name of ip-netns(8).
+	NetNS    map[string]string
+	ShowKeys bool      // private and preshared keys in the pretty form, in place of "(hidden)", and in JSON
+	Now      time.Time // the present time, for "ago"
 	// ZoneName names the interface of a link-local endpoint's zone. If it is nil or returns "", the index is printed.
 	ZoneName func(index uint32) string
 }

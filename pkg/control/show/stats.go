@@ -33,6 +33,8 @@ type TUNFeatures struct {
 	TSO   bool `json:"tso"`
 	USO   bool `json:"uso"`
 	Steer bool `json:"steer"`
+	// NetNS is the inode of the interface's network namespace, 0 if the daemon does not know it.
+	NetNS uint64 `json:"netns,omitempty"`
 }
 
 // UnderlayFeatures are the features of the underlay's UDP sockets.
