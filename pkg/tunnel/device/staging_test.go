@@ -175,6 +175,75 @@ func TestPacketPerRoundIsNotDropped(t *testing.T) {
 	}
 }
 
+// steppedPort is a port on which the next messages of workers wait, one after the other, until they are let go.
+type steppedPort struct {
+	underlay.Port
+	steps          atomic.Int64 // messages that will wait
+	waiting, letGo chan struct{}
+	runs           atomic.Int64 // that lanes have sent
+}
+
+func (s *steppedPort) SendRun(r *underlay.Run) error {
+	if s.steps.Add(-1) >= 0 {
+		s.waiting <- struct{}{}
+		<-s.letGo
+	}
+	return s.Port.SendRun(r)
+}
+
+func (s *steppedPort) Lane(i int) underlay.Lane { return countedSends{s.Port.Lane(i), &s.runs} }
+
+type countedSends struct {
+	underlay.Lane
+	runs *atomic.Int64
+}
+
+func (c countedSends) Send(runs []underlay.Run) int {
+	defer c.runs.Add(int64(len(runs)))
+	return c.Lane.Send(runs)
+}
+
+// TestLaterPacketsDoNotOvertakeStagedOnes has each lane read another packet while staged ones leave. The peer has one lane, so its host gets
+// packets in the order in which they left.
+func TestLaterPacketsDoNotOvertakeStagedOnes(t *testing.T) {
+	const steps = 1 + 2 + 4 // of one, two and four staged packets
+	lan := devicetest.NewLAN(nil)
+	port := &steppedPort{waiting: make(chan struct{}), letGo: make(chan struct{})}
+	a := lan.Host(t, 1, devicetest.Options{Lanes: 2, WrapPort: func(p underlay.Port) underlay.Port {
+		port.Port = p
+		return port
+	}})
+	b := lan.Host(t, 2, devicetest.Options{})
+	devicetest.Connect(a, b)
+	var check flow.Checker
+	b.Watch(func(_ int, e []byte) {
+		if err := check.Take(e); err != nil {
+			t.Error(err)
+		}
+	})
+	flows := [2]flow.Flow{{Ends: a.To(b, 0, false), ID: 0}, {Ends: a.To(b, 1, false), ID: 1}}
+	port.steps.Store(steps)
+	a.Send(flows[0].Next(100))
+	for range steps {
+		<-port.waiting
+		for lane := range flows {
+			before := a.StagedBytes()
+			a.SendOn(lane, flows[lane].Next(100))
+			a.Await("the lane has handled the packet", func() bool { return a.StagedBytes() != before || port.runs.Load() > 0 })
+		}
+		sent := port.runs.Load()
+		if sent > 0 {
+			port.steps.Store(0)
+		}
+		port.letGo <- struct{}{}
+		if sent > 0 {
+			t.Fatal("a lane has sent a packet while staged ones leave")
+		}
+	}
+	a.Await("all has arrived", func() bool { return check.Total() == 1+2*steps || t.Failed() })
+	wantNoDrops(t, a, b)
+}
+
 // idleHost is a host that is up, but whose workers only run in Step.
 func idleHost(t testing.TB, lan devicetest.LAN, n byte) *devicetest.Host {
 	t.Helper()
