@@ -285,6 +285,29 @@ func TestLanesReleaseNoIndex(t *testing.T) {
 	})
 }
 
+// TestLateConfirmationLeavesNewerSession has a lane that was slow to report the session before the one that the peer uses now.
+func TestLateConfirmationLeavesNewerSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen, a, b := unconfirmed(t)
+		peer := b.PeerOf(a.Public())
+		_, older := peer.Sessions()
+		time.Sleep(time.Second)
+		a.PeerOf(b.Public()).Initiate()
+		synctest.Wait()
+		b.StepHandshakes()
+		synctest.Wait()
+		_, newer := peer.Sessions()
+		seen.heard.Store(true)
+		a.Send(flow.WithVnetHeader(a.To(b, 1, false).UDP(nil)))
+		b.Next() // so the newer session has been used
+		peer.Confirm(older)
+		b.Step()
+		if current, unconfirmed := peer.Sessions(); current != newer || newer == older || unconfirmed != nil {
+			t.Errorf("the session is %p and %p is unconfirmed, want %p and none, not %p", current, unconfirmed, newer, older)
+		}
+	})
+}
+
 // TestAnswerLeavesWhilePeerIsLocked: a responder's TUN may have an answer for a lane before a worker has promoted the session that the question
 // came under. A peer that has begun anew has forgotten the session before.
 func TestAnswerLeavesWhilePeerIsLocked(t *testing.T) {

@@ -49,7 +49,7 @@ type Peer struct {
 type laneRequests struct {
 	tasks            atomic.Uint32                   // waiting tasks, as bits; the peer is in Device.tasks while not zero
 	sendGroup        atomic.Bool                     // taskSendGroup was posted since the port was opened
-	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm, which a lane may have published
+	confirmedKeys    atomic.Pointer[session.Keypair] // the key pair of taskConfirm, which a lane may have published; see Peer.confirm
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
 	probes           probeQueue
@@ -85,9 +85,9 @@ func (p *Peer) Confirm(keys *session.Keypair) {
 	if p.engine.Current.Load() == keys { // a worker has not run since the last call
 		return
 	}
-	p.requests.confirmedKeys.Store(keys)
-	p.publishUnconfirmed(keys)
-	p.post(taskConfirm)
+	if p.confirm(keys) {
+		p.post(taskConfirm)
+	}
 }
 
 // Roam implements engine.SlowPath: an authenticated message came from the endpoint from.

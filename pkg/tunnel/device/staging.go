@@ -170,16 +170,22 @@ func (p *Peer) publishOrTake(keys *session.Keypair, room int) (trains []*stagedT
 	return trains
 }
 
-// publishUnconfirmed lets lanes send with keys, if it is still the unconfirmed key pair and no train is staged. Lanes call it.
-func (p *Peer) publishUnconfirmed(keys *session.Keypair) {
+// confirm notes that the peer has used keys, and lets lanes send with it if no train is staged. It returns false if keys is not the unconfirmed key
+// pair any more. Lanes call it.
+func (p *Peer) confirm(keys *session.Keypair) bool {
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
-	if p.engine.Unconfirmed.Load() == keys && p.staged.trains.Len() == 0 && p.staged.sending == 0 {
+	if p.engine.Unconfirmed.Load() != keys {
+		return false
+	}
+	p.requests.confirmedKeys.Store(keys)
+	if p.staged.trains.Len() == 0 && p.staged.sending == 0 {
 		p.engine.Current.Store(keys)
 	}
+	return true
 }
 
-// setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane publishes the one before.
+// setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane confirms the one before.
 func (p *Peer) setUnconfirmed(keys *session.Keypair) {
 	p.dev.staged.mu.Lock()
 	defer p.dev.staged.mu.Unlock()
