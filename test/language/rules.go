@@ -70,7 +70,6 @@ type kind int
 const (
 	other     kind = iota
 	markdown       // prose, and names in code
-	changelog      // prose; its code has the names of earlier versions
 	goFile         // comments, string literals and identifiers
 	cFile          // comments and identifiers
 	comments       // comments that begin with #
@@ -81,9 +80,6 @@ func kindOf(name string) kind {
 	base := filepath.Base(name)
 	switch filepath.Ext(base) {
 	case ".md":
-		if base == "CHANGELOG.md" {
-			return changelog
-		}
 		return markdown
 	case ".go":
 		if strings.Contains(base, "_bpfel") || strings.HasPrefix(base, "zz_") {
@@ -104,8 +100,8 @@ func kindOf(name string) kind {
 // Check returns the violations in a file, in the order of its lines.
 func (r *Rules) Check(k kind, text []byte) (found []Finding) {
 	switch k {
-	case markdown, changelog:
-		found = r.markdown(k, string(text))
+	case markdown:
+		found = r.markdown(string(text))
 	case goFile:
 		found = r.goFile(text)
 	case cFile:
@@ -138,7 +134,7 @@ var (
 	space      = regexp.MustCompile(`[\s*#>]+`)
 )
 
-func (r *Rules) markdown(k kind, text string) (found []Finding) {
+func (r *Rules) markdown(text string) (found []Finding) {
 	block := false
 	var paragraph []string
 	start := 1
@@ -147,9 +143,6 @@ func (r *Rules) markdown(k kind, text string) (found []Finding) {
 		paragraph = nil
 	}
 	code := func(i int, texts ...string) {
-		if k == changelog {
-			return
-		}
 		for _, name := range identifier.FindAllString(strings.Join(texts, " "), -1) {
 			found = append(found, r.name(i+1, name)...)
 		}
