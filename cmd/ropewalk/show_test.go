@@ -37,7 +37,13 @@ func twoDevices(t *testing.T) (*shower, *bytes.Buffer, []config.Status) {
 	for _, st := range []config.Status{devices[1], devices[0]} {
 		var dev uapitest.Device
 		dev.SetStatus(st)
-		dev.SetStats(map[string]any{"spread": st.SpreadReport()})
+		spreads := config.SpreadReport{
+			Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Spray: st.Spray, Lanes: st.Lanes, Peers: map[string]config.PeerSpread{},
+		}
+		for _, p := range st.Peers {
+			spreads.Peers[p.PublicKey.Base64()] = p.Spread
+		}
+		dev.SetStats(map[string]any{"spread": spreads})
 		uapitest.Serve(t, dir, st.Name, &dev)
 	}
 	var out bytes.Buffer

@@ -76,7 +76,7 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	}
 	s.mtu = link
 	for _, a := range in.self.Addrs { // peers may use any IP version that the node has
-		s.mtu = min(s.mtu, mesh.MTU(link, mesh.WireGuardLayer(a)))
+		s.mtu = min(s.mtu, mesh.MTU(link, a))
 	}
 	return s, nil
 }

@@ -186,11 +186,6 @@ func (c *Client) send(request []byte) error {
 	return err
 }
 
-// Interfaces lists the interfaces in DefaultDir. See Dir.Interfaces.
-func Interfaces() ([]string, error) {
-	return DefaultDir.Interfaces()
-}
-
 // Interfaces lists, sorted, the interfaces whose socket a process serves. A missing directory means no interfaces.
 func (d Dir) Interfaces() ([]string, error) {
 	entries, err := os.ReadDir(string(d))

@@ -90,9 +90,6 @@ func New[T any](cfg Config[T]) *Queue[T] {
 // Len returns the number of elements in the queue.
 func (q *Queue[T]) Len() int { return q.elements }
 
-// Bytes returns the sum of the sizes with which elements in the queue were pushed.
-func (q *Queue[T]) Bytes() int { return q.bytes }
-
 // Full reports whether a bound of Config is reached: PopFattest must make room before Push.
 func (q *Queue[T]) Full() bool { return q.elements == len(q.nodes) || q.bytes >= q.cfg.Bytes }
 

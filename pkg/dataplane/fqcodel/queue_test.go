@@ -100,8 +100,8 @@ func (m *model) signal(e *train) bool {
 
 // check compares sizes.
 func (m *model) check() {
-	if m.q.Len() != len(m.size) || m.q.Bytes() != m.bytes {
-		m.Fatalf("%d elements, %d bytes; want %d, %d", m.q.Len(), m.q.Bytes(), len(m.size), m.bytes)
+	if m.q.Len() != len(m.size) || m.q.bytes != m.bytes {
+		m.Fatalf("%d elements, %d bytes; want %d, %d", m.q.Len(), m.q.bytes, len(m.size), m.bytes)
 	}
 	if full := len(m.size) == m.q.cfg.Elements || m.bytes >= m.q.cfg.Bytes; m.q.Full() != full {
 		m.Fatalf("Full is %v with %d elements, %d bytes", m.q.Full(), len(m.size), m.bytes)
@@ -205,7 +205,7 @@ func TestPopFattestTakesOldestOfLargestFlow(t *testing.T) {
 	if want := []int{1, 0, 4, 2, 3, 5}; !slices.Equal(ids, want) {
 		t.Errorf("order %v, want %v", ids, want)
 	}
-	if _, _, ok := m.q.Pop(1); ok || m.q.Len() != 0 || m.q.Bytes() != 0 {
+	if _, _, ok := m.q.Pop(1); ok || m.q.Len() != 0 || m.q.bytes != 0 {
 		t.Error("queue not empty")
 	}
 }

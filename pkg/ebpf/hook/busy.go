@@ -10,7 +10,6 @@ import (
 
 // BusyError is returned if another program occupies an attach point that takes only one program.
 type BusyError struct {
-	Device      int
 	AttachPoint AttachPoint
 	Program     ebpf.ProgramID // zero if unknown
 	Name        string         // the program's or the filter's, empty if unknown

@@ -179,7 +179,7 @@ func (h Hook) freePlace() (place, error) {
 		}
 	}
 	other := taken[handles[0]]
-	return place{}, &BusyError{Device: h.Device, AttachPoint: h.AttachPoint, Program: ebpf.ProgramID(other.Id), Name: other.Name}
+	return place{}, &BusyError{AttachPoint: h.AttachPoint, Program: ebpf.ProgramID(other.Id), Name: other.Name}
 }
 
 func (h Hook) parent() uint32 {

@@ -34,7 +34,7 @@ func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST): // attached since the check
-		return nil, fmt.Errorf("attaching to the XDP hook: %w", &BusyError{Device: h.Device, AttachPoint: XDP})
+		return nil, fmt.Errorf("attaching to the XDP hook: %w", &BusyError{AttachPoint: XDP})
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return nil, fmt.Errorf("attaching to the XDP hook: the device's driver does not support native XDP: %w (%w)", ebpf.ErrNotSupported, err)
 	}
@@ -53,7 +53,7 @@ func (h Hook) checkXDPFree() error {
 	}
 	id := ebpf.ProgramID(x.ProgId)
 	return fmt.Errorf("attaching to the XDP hook: %w",
-		&BusyError{Device: h.Device, AttachPoint: XDP, Program: id, Name: ProgramName(id)})
+		&BusyError{AttachPoint: XDP, Program: id, Name: ProgramName(id)})
 }
 
 // xdpKind returns the mode in which the device runs its XDP program.

@@ -147,6 +147,9 @@ func TestQueueSettingsMatchKernelLayout(t *testing.T) {
 	if c, err := coalescing(answer(map[int]uint32{1: 50, 10: 1})); err != nil || c != (Coalescing{RX: 50 * time.Microsecond, Adaptive: true}) {
 		t.Errorf("got %+v, error %v, want %+v, no error", c, err, (Coalescing{RX: 50 * time.Microsecond, Adaptive: true}))
 	}
+	if _, err := channels(answer(map[int]uint32{8: 1<<32 - 1})); !errors.Is(err, errInconsistent) {
+		t.Error(err)
+	}
 	if _, err := rings(answer(map[int]uint32{1: 1 << 31})); !errors.Is(err, errInconsistent) {
 		t.Error(err)
 	}

@@ -22,7 +22,6 @@ var ErrNoRSS = errors.New("no receive-side scaling")
 type RSS struct {
 	spread.RSS // Device is the device's name
 	Driver     string
-	Channels   int // RX channels, including combined ones; 0 if the driver does not report them
 }
 
 // ReadRSS reads a device's hash function, key, indirection table and hashed fields by the ethtool ioctls, which need
@@ -56,9 +55,6 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 	}
 	if err == nil {
 		r.UDP6, err = readFields(call, udpV6Flow)
-	}
-	if err == nil {
-		r.Channels, err = receiveChannels(call)
 	}
 	if err == nil {
 		r.Driver, err = driverNameOrNone(call)
@@ -241,15 +237,6 @@ func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 		return spread.AddressesOnly, nil
 	}
 	return spread.OtherFields, nil
-}
-
-// receiveChannels returns 0 if the driver does not report them.
-func receiveChannels(call ethtool) (int, error) {
-	c, err := channels(call)
-	if ok, err := isSupported(err); !ok {
-		return 0, err
-	}
-	return c.RX + c.Combined, nil
 }
 
 // driverNameOrNone returns "" if the driver does not report its name.

@@ -24,7 +24,6 @@ type fakeNIC struct {
 	table            []uint32
 	function, xfrm   byte
 	udp4, udp6       uint64
-	rx, combined     uint32
 	errs             map[uint32]error  // by command
 	lengths          [2]uint32         // isSupported in place of table's and key's
 	changesOnce      bool              // the table grows between the two requests
@@ -36,7 +35,7 @@ type fakeNIC struct {
 func goodNIC() *fakeNIC {
 	return &fakeNIC{
 		driver: "ice", key: spread.MicrosoftKey(), table: spread.EqualIndirection(16), function: 1,
-		udp4: 0xf0, udp6: 0xf0, combined: 16, errs: map[uint32]error{}, calls: map[uint32]int{}, last: map[uint32][]byte{},
+		udp4: 0xf0, udp6: 0xf0, errs: map[uint32]error{}, calls: map[uint32]int{}, last: map[uint32][]byte{},
 	}
 }
 
@@ -54,9 +53,6 @@ func (n *fakeNIC) call(b []byte) error {
 	case unix.ETHTOOL_GRXFH:
 		fields := map[uint32]uint64{udpV4Flow: n.udp4, udpV6Flow: n.udp6}[binary.NativeEndian.Uint32(b[4:])]
 		binary.NativeEndian.PutUint64(b[8:], fields)
-	case unix.ETHTOOL_GCHANNELS:
-		put(20, n.rx)
-		put(32, n.combined)
 	case unix.ETHTOOL_GDRVINFO:
 		copy(b[4:36], n.driver)
 	}
@@ -96,12 +92,11 @@ const testRelease = "6.18.44-test"
 
 func TestReadRSSReturnsDriverValues(t *testing.T) {
 	n := goodNIC()
-	n.rx = 2
 	r, err := readRSS("eth7", n.call, testRelease)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Device != "eth7" || r.Driver != "ice" || r.Channels != 18 || r.Function != spread.Toeplitz || r.Transform != spread.Plain ||
+	if r.Device != "eth7" || r.Driver != "ice" || r.Function != spread.Toeplitz || r.Transform != spread.Plain ||
 		r.UDP4 != spread.FourTuple || r.UDP6 != spread.FourTuple ||
 		!slices.Equal(r.Key, n.key) || !slices.Equal(r.Indirection, n.table) {
 		t.Errorf("got %+v", r)
@@ -126,7 +121,6 @@ func TestReadRSSParsesDriverVariants(t *testing.T) {
 		"by VLAN too":            {func(n *fakeNIC) { n.udp4 = 0xf4 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
 		"no fields":              {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.UDP4 == spread.FourTuple }},
 		"fields unknown":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EINVAL }, func(r RSS) bool { return r.UDP6 == spread.FourTuple }},
-		"no channels":            {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GCHANNELS] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.Channels == 0 }},
 		"table grew":             {func(n *fakeNIC) { n.changesOnce = true }, func(r RSS) bool { return len(r.Indirection) == 256 }},
 		"driver of 40 bytes":     {func(n *fakeNIC) { n.driver = strings.Repeat("x", 40) }, func(r RSS) bool { return len(r.Driver) == 32 }},
 		"driver with a sequence": {func(n *fakeNIC) { n.driver = "\x1b[2J" }, func(r RSS) bool { return r.Driver == "?[2J" }},
@@ -187,14 +181,13 @@ func TestInconsistentDriverIsRejected(t *testing.T) {
 		"lengths of another table": {func(n *fakeNIC) { n.lengths = [2]uint32{64, 40} }, errInconsistent},
 		"other lengths later":      {func(n *fakeNIC) { n.lengthsAlternate = true }, errInconsistent},
 		"queue out of range":       {func(n *fakeNIC) { n.table[5] = 1 << 31 }, errInconsistent},
-		"channels out of range":    {func(n *fakeNIC) { n.combined = 1<<32 - 1 }, errInconsistent},
 		"no table":                 {func(n *fakeNIC) { n.table = nil }, ErrNoRSS},
 		"no key":                   {func(n *fakeNIC) { n.key = nil }, ErrNoRSS},
 		"no RSS":                   {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRSSH] = unix.EOPNOTSUPP }, ErrNoRSS},
 		"deleted at first":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRSSH] = unix.ENODEV }, ErrNoLink},
 		"deleted later":            {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.ENODEV }, ErrNoLink},
 		"deleted at last":          {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GDRVINFO] = unix.ENODEV }, ErrNoLink},
-		"forbidden":                {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GCHANNELS] = unix.EPERM }, unix.EPERM},
+		"forbidden":                {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GDRVINFO] = unix.EPERM }, unix.EPERM},
 	} {
 		n := goodNIC()
 		c.lie(n)

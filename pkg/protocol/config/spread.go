@@ -87,18 +87,6 @@ func (r *SpreadReport) Ports() spread.Ports {
 	return spread.Ports{First: r.FirstPort, Last: r.LastPort}
 }
 
-// SpreadReport returns the spreading part of st.
-func (st *Status) SpreadReport() SpreadReport {
-	r := SpreadReport{
-		Mode: st.Spread, FirstPort: st.SpreadPorts.First, LastPort: st.SpreadPorts.Last, Spray: st.Spray, Lanes: st.Lanes,
-		Peers: make(map[string]PeerSpread, len(st.Peers)),
-	}
-	for i := range st.Peers {
-		r.Peers[st.Peers[i].PublicKey.Base64()] = st.Peers[i].Spread
-	}
-	return r
-}
-
 // AddSpread stores a report in st. Peers that are not in the report get the zero PeerSpread.
 func (st *Status) AddSpread(r SpreadReport) {
 	st.Spread, st.Spray, st.Lanes = r.Mode, r.Spray, r.Lanes

@@ -40,10 +40,3 @@ func (c *Counters) Add(r Reason, n int) {
 
 // Get returns how many packets were dropped for r.
 func (c *Counters) Get(r Reason) uint64 { return c.n[r].Load() }
-
-// Snapshot adds the counters to sum. The snapshot is not atomic.
-func (c *Counters) Snapshot(sum *[Count]uint64) {
-	for i := range c.n {
-		sum[i] += c.n[i].Load()
-	}
-}

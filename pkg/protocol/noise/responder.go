@@ -21,7 +21,6 @@ type Responder struct {
 	local     *Identity
 	state     symmetric
 	stage     stage
-	remote    *Remote
 	static    PublicKey
 	ephemeral [KeySize]byte
 	timestamp [wire.TimestampLen + wire.TagLen]byte // encrypted
@@ -86,7 +85,7 @@ func (r *Responder) Authenticate(remote *Remote) (Timestamp, drop.Reason) {
 		r.Wipe()
 		return Timestamp{}, drop.HSInvalid
 	}
-	r.remote, r.stage = remote, authenticated
+	r.stage = authenticated
 	return timestamp, drop.None
 }
 

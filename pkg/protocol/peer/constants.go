@@ -13,8 +13,6 @@ import (
 const (
 	// RekeyAfterMessages is the number of messages after which either side starts a new session (§6.2).
 	RekeyAfterMessages = session.RekeyAfterMessages
-	// RejectAfterMessages is the number of messages a session may carry (§6.2).
-	RejectAfterMessages = session.RejectAfterMessages
 	// RekeyAfterTime is the age at which a session's initiator starts a new one when it sends (§6.2).
 	RekeyAfterTime = int64(120 * time.Second)
 	// RejectAfterTime is the age from which a session is used for neither sending nor receiving (§6.2).
@@ -25,8 +23,6 @@ const (
 	RekeyTimeout = int64(5 * time.Second)
 	// KeepaliveTimeout is how long after received data a passive keepalive is sent if nothing else was (§6.5).
 	KeepaliveTimeout = int64(10 * time.Second)
-	// CookieRefresh is the lifetime of a cookie and of the secret it is derived from (§5.4.7).
-	CookieRefresh = int64(120 * time.Second)
 	// MaxJitter is the largest random time added to RekeyTimeout, so that two peers do not retry in lockstep (a third of a
 	// second in the Linux driver).
 	MaxJitter = int64(334 * time.Millisecond)

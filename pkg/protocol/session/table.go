@@ -75,19 +75,6 @@ func (t *Table[T]) Add(entry T) (index uint32, err error) {
 	return index, nil
 }
 
-// Replace stores another entry under an index in use, and reports whether it was in use. A handshake so becomes its
-// session without a moment in which the index is unknown.
-func (t *Table[T]) Replace(index uint32, entry T) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	slot := t.slot(index)
-	if node := slot.Load(); node == nil || node.index != index {
-		return false
-	}
-	slot.Store(&tableNode[T]{index: index, entry: entry})
-	return true
-}
-
 // Remove frees index, and reports whether it was in use. A concurrent Lookup may still return the entry.
 func (t *Table[T]) Remove(index uint32) bool {
 	t.mu.Lock()

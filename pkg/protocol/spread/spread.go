@@ -34,10 +34,5 @@ func (p Ports) All() []uint16 {
 // Contains reports whether port is in the range.
 func (p Ports) Contains(port uint16) bool { return p.Len() > 0 && p.First <= port && port <= p.Last }
 
-// Overlaps reports whether the ranges have a port in common.
-func (p Ports) Overlaps(o Ports) bool {
-	return p.Len() > 0 && o.Len() > 0 && p.First <= o.Last && o.First <= p.Last
-}
-
 // String returns "first-last".
 func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }

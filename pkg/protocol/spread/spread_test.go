@@ -33,23 +33,6 @@ func TestRangesOfPorts(t *testing.T) {
 	}
 }
 
-func TestPortsOverlapIsSymmetric(t *testing.T) {
-	for _, c := range []struct {
-		a, b Ports
-		want bool
-	}{
-		{Ports{1, 5}, Ports{5, 9}, true},
-		{Ports{1, 5}, Ports{6, 9}, false},
-		{Ports{1, 9}, Ports{4, 5}, true},
-		{Ports{1, 9}, Ports{5, 4}, false},
-		{Ports{1, 9}, Ports{}, false},
-	} {
-		if c.a.Overlaps(c.b) != c.want || c.b.Overlaps(c.a) != c.want {
-			t.Errorf("%s and %s overlap: want %t", c.a, c.b, c.want)
-		}
-	}
-}
-
 func TestAllPortsOfARangeAreInOrder(t *testing.T) {
 	for ports, want := range map[Ports][]uint16{{First: 65533, Last: 65535}: {65533, 65534, 65535}, {First: 7, Last: 7}: {7}, {}: {}} {
 		if got := ports.All(); !slices.Equal(got, want) {

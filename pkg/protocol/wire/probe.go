@@ -15,11 +15,8 @@ type Probe struct {
 	Size   int    // of the probe's plaintext, in bytes; an answer is as small as a hello
 }
 
-// Limits of a probe's plaintext, in bytes.
-const (
-	MinProbeSize = 12
-	MaxProbeSize = 0xffff
-)
+// MinProbeSize is the length of the shortest plaintext of a probe, in bytes.
+const MinProbeSize = 12
 
 // Errors of ParseProbe.
 var (

@@ -18,7 +18,7 @@ func paddedProbe(p Probe) []byte {
 func TestProbeLayout(t *testing.T) {
 	for want, p := range map[string]Probe{
 		"0072776d0100dc0504030201": {ID: 0x01020304, Size: 1500},
-		"0072776d0101ffff07000000": {Answer: true, ID: 7, Size: MaxProbeSize},
+		"0072776d0101ffff07000000": {Answer: true, ID: 7, Size: 0xffff},
 	} {
 		if got := hex.EncodeToString(AppendProbe(nil, &p)); got != want {
 			t.Errorf("%+v: got %s, want %s", p, got, want)
