@@ -65,22 +65,44 @@ func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 	return udp.Open(c)
 }
 
-// dupSockets fills in s with duplicates of the open port's sockets. Without an open port it leaves s empty. Afterwards the
-// port's sockets do not change any more, and closing the port leaves the duplicates as they are.
-func (p *ports) dupSockets(s *udp.Sockets) error {
+// reserve implements device.Config.ReservePort.
+func (p *ports) reserve(port uint16) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.latest == nil {
-		return nil
+	p.adoptReservation()
+	return p.reserved.Set(port)
+}
+
+// adoptReservation continues the predecessor's reservation, if it had one. The caller holds mu.
+func (p *ports) adoptReservation() {
+	s := p.inherited
+	if s == nil || len(s.Lanes) > 0 || len(s.Holder) == 0 {
+		return
 	}
-	sockets, err := p.latest.Keep()
-	switch {
-	case err == nil:
-		*s = *sockets
-	case !errors.Is(err, net.ErrClosed): // the interface is down
-		return err
+	if err := p.reserved.Adopt(s.Holder[0]); err != nil {
+		p.log.Warn("taking over the old daemon's reservation of the listen port failed, other programs can bind the port while the interface is down", "error", err)
 	}
-	return nil
+	s.Holder = nil // the reservation owns it
+}
+
+// dupSockets fills in s with duplicates of the open port's sockets, without an open port with one of the reservation. Afterwards the
+// port's sockets do not change any more, and closing the port leaves the duplicates as they are.
+func (p *ports) dupSockets(s *udp.Sockets) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest != nil {
+		sockets, err := p.latest.Keep()
+		if err == nil {
+			*s = *sockets
+			return nil
+		}
+		if !errors.Is(err, net.ErrClosed) { // else the interface is down
+			return err
+		}
+	}
+	p.adoptReservation()
+	s.Holder, err = p.reserved.Duplicate()
+	return err
 }
 
 // closeInherited closes inherited sockets that no port has used.

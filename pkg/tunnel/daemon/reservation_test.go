@@ -75,14 +75,30 @@ func TestTakenPortIsRefusedBeforeLinkUp(t *testing.T) {
 	expect.NoError(t, bound(other))
 }
 
-// TestReservationDoesNotHinderUpgrade: the successor opens the port that its predecessor has reserved.
-func TestReservationDoesNotHinderUpgrade(t *testing.T) {
+// TestReservationOutlivesUpgrades: the port is this interface's until the successor's successor opens it, and after a handover that fails.
+func TestReservationOutlivesUpgrades(t *testing.T) {
 	name := enterForDaemons(t)
-	predecessor := launch(t, name)
+	p := launch(t, name)
 	const port = 51899
+	reserved := func(when string) {
+		t.Helper()
+		if err := bound(port); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%s another program binds the port: got %v, want %v", when, err, syscall.EADDRINUSE)
+		}
+	}
 	expect.NoError(t, setPort(t, name, port))
-	launch(t, name, takeoverEnv+"=1")
-	expect.NoError(t, predecessor.Wait())
+	c, tunnel := requestFrom(t, name)
+	expect.NoError(t, errors.Join(tunnel.CloseFDs(), c.Close()))
+	expect.EventuallyNoError(t, "the predecessor runs again", func() error { return answers(name) })
+	reserved("after a failed handover")
+	for range 2 {
+		successor := launch(t, name, takeoverEnv+"=1")
+		expect.NoError(t, p.Wait())
+		reserved("after an upgrade")
+		p = successor
+	}
 	expect.NoError(t, hostnet.SetLinkUp(name, tun.DefaultMTU))
 	expect.Eventually(t, "the port is open", func() bool { return listens(t, name) })
+	p.stop(t)
+	expect.NoError(t, bound(port))
 }

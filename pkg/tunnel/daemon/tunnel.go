@@ -32,7 +32,7 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	p := &ports{log: d.log, device: d.o.UnderlayDevice, inherited: sockets}
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
-		TUN: t, OpenPort: p.open, ReservePort: p.reserved.Set, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
+		TUN: t, OpenPort: p.open, ReservePort: p.reserve, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
 		Pool: d.pool, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
 		Route: func(to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
 			return route(t, to, port, mark)

@@ -220,6 +220,40 @@ func TestPortFailuresAreLoggedWithNextStep(t *testing.T) {
 	}
 }
 
+// TestFailedOpenKeepsListenPortReserved: until the port is open, it is no other program's.
+func TestFailedOpenKeepsListenPortReserved(t *testing.T) {
+	lan := underlay.NewNetwork(nil)
+	v4, v6 := devicetest.Addresses(1)
+	var failing atomic.Bool
+	var reserved uint16
+	d := device.New(device.Config{
+		TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler),
+		ReservePort: func(port uint16) error { reserved = port; return nil },
+		OpenPort: func(o device.PortOptions) (underlay.Port, error) {
+			if failing.Load() {
+				return nil, syscall.EMFILE
+			}
+			return lan.Open(v4, v6, o.Port, o.Lanes)
+		},
+	})
+	t.Cleanup(d.Shut)
+	first, second := uint16(4242), uint16(4243)
+	apply(t, d, config.Device{ListenPort: &first})
+	failing.Store(true)
+	d.Follow(tun.Event{Up: true, MTU: 1420})
+	if reserved != first {
+		t.Errorf("after the failure port %d is reserved, want %d", reserved, first)
+	}
+	if err := d.Configure(config.Device{ListenPort: &second}); err == nil || reserved != first {
+		t.Errorf("after a second port, error %v: port %d is reserved, want %d", err, reserved, first)
+	}
+	failing.Store(false)
+	apply(t, d, config.Device{ListenPort: &first})
+	if reserved != 0 {
+		t.Errorf("with the port open, port %d is reserved", reserved)
+	}
+}
+
 // TestCloseLeavesNothingBehind: synctest does not let a bubble end while a goroutine of it is left.
 func TestCloseLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -91,13 +91,15 @@ func portHint(err error) string {
 	return "see the error; set the listen port again to retry"
 }
 
-// bringUp opens the port and starts all peers. The caller holds mu.
+// bringUp opens the port and starts all peers. After an error the present listen port stays reserved, unless another program has it. The caller
+// holds mu.
 func (d *Device) bringUp(listen uint16, mark uint32) error {
 	port, err := d.openPort(listen, mark)
-	if err != nil {
-		return err
+	if err == nil {
+		err = d.attachPort(port)
 	}
-	if err := d.attachPort(port); err != nil {
+	if err != nil {
+		_ = d.cfg.ReservePort(d.listenPort)
 		return err
 	}
 	d.up = true

@@ -150,7 +150,7 @@ func checkVersion(b []byte) error {
 
 func (s *State) valid() bool {
 	ok := s.Name != "" && s.Queues >= 1 && s.Queues <= config.MaxLanes && (s.Lanes == 0 || s.Lanes == s.Queues) &&
-		(s.Holders == 0 || s.Holders == 1 && s.Lanes > 1) && len(s.Sources) <= underlay.MaxSources && s.Plans >= 0
+		(s.Holders == 0 || s.Holders == 1 && s.Lanes != 1) && len(s.Sources) <= underlay.MaxSources && s.Plans >= 0
 	if s.Selection == nil {
 		return ok && s.Plans == 0
 	}
