@@ -22,7 +22,7 @@ type laneSockets struct {
 // kernel's WireGuard, bind fails with EADDRINUSE instead of sharing the port silently. The option is set afterwards,
 // and lets the other lanes join.
 //
-// At the end the holder, or the only lane, has to lose the option (owner).
+// At the end the holder, or the only lane, has to lose the option (shareOwner).
 //
 // Until SetSelection, the kernel chooses the lane of a datagram by a hash of addresses and ports. The group numbers
 // sockets in the order of their bind calls, so lane i is socket i.
@@ -32,19 +32,23 @@ func openSockets(c *Config) (*laneSockets, error) {
 		return nil, err
 	}
 	s := &laneSockets{lanes: []*socket{first}, holder: -1}
+	s.port, err = first.localPort()
 	ipv6 := first.family == unix.AF_INET6
-	if c.Lanes > 1 && ipv6 {
-		s.lanes, s.holder = nil, first.fd
-		err = first.receiveNothing()
-	}
-	if err == nil {
-		s.port, err = first.localPort()
+	if err == nil && c.Lanes > 1 && ipv6 {
+		if holderErr := first.receiveNothing(); holderErr == nil {
+			s.lanes, s.holder = nil, first.fd
+		} else {
+			c.warnOfNoHolder(s.port, holderErr)
+		}
 	}
 	for err == nil && len(s.lanes) < c.Lanes {
 		err = s.join(c, first)
 	}
 	if err == nil && c.Lanes > 1 && !ipv6 {
-		s.holder, err = openHolder(s.port)
+		var holderErr error
+		if s.holder, holderErr = openHolder(s.port); holderErr != nil {
+			c.warnOfNoHolder(s.port, holderErr)
+		}
 	}
 	if err != nil {
 		s.close()

@@ -20,10 +20,18 @@ import (
 // to the lists and others are prepended (sk_add_node_rcu in include/net/sock.h). So the holder of IPv6 sockets is bound before the lanes,
 // and the one of IPv4 sockets after them.
 //
-// A program that binds its socket to a device does not meet the holder, and can still join the port of several lanes.
+// A program that binds its socket to a device does not meet the holder, and can still join the port of several lanes. Where a sandbox refuses
+// to bind the holder to a device, there is none.
 
 // noDevice is an interface index that no device has: the kernel counts up from 1.
 const noDevice = math.MaxInt32
+
+// warnOfNoHolder logs why a port has no holder.
+func (c *Config) warnOfNoHolder(port uint16, err error) {
+	if c.Log != nil {
+		c.Log.Warn("reserving the listen port of several lanes failed, another program that sets SO_REUSEPORT can join the port and take datagrams", "port", port, "error", err)
+	}
+}
 
 // openHolder opens the holder of a port of IPv4 sockets.
 func openHolder(port uint16) (fd int, err error) {
@@ -48,26 +56,30 @@ func (s *socket) receiveNothing() error {
 	return nil
 }
 
-// owner returns the socket that keeps other programs from the port of a source.
-func (p *Port) owner(source int) *socket {
+// shareOwner sets SO_REUSEPORT of the socket that keeps other programs from the port of a source.
+func (p *Port) shareOwner(source, on int) error {
 	switch {
 	case source > 0:
-		return &socket{fd: p.sources.Handle(source)}
+		return (&socket{fd: p.sources.Handle(source)}).reusePort(on)
 	case p.holder >= 0:
-		return &socket{fd: p.holder}
+		return (&socket{fd: p.holder}).reusePort(on)
+	case len(p.lanes) > 1: // without a holder all have the option always
+		return nil
 	}
-	return &socket{fd: p.lanes[0].fd}
+	return (&socket{fd: p.lanes[0].fd}).reusePort(on)
 }
 
 // bindBeside opens a socket on the port of a source. The caller holds p.opening.
 func (p *Port) bindBeside(source int, bind func(*socket, uint16) error) (*socket, error) {
-	owner := p.owner(source)
-	if err := owner.reusePort(1); err != nil {
+	if err := p.shareOwner(source, 1); err != nil {
 		return nil, err
 	}
 	s, err := openBound(&p.config, p.sources.Port(source), bind)
 	if err != nil {
-		return nil, errors.Join(err, owner.reusePort(0))
+		return nil, errors.Join(err, p.shareOwner(source, 0))
 	}
-	return s, errors.Join(s.reusePort(0), owner.reusePort(0))
+	if err := errors.Join(s.reusePort(0), p.shareOwner(source, 0)); err != nil {
+		return nil, errors.Join(err, unix.Close(s.fd))
+	}
+	return s, nil
 }

@@ -110,7 +110,7 @@ func openNew(c *Config) (*Port, error) {
 		return nil, err
 	}
 	p := newPort(c, socks)
-	if err = p.owner(0).reusePort(0); err == nil {
+	if err = p.shareOwner(0, 0); err == nil {
 		p.secondary, err = newSecondaryPorts(p)
 	}
 	if err != nil {
