@@ -48,9 +48,9 @@ func newBenchUnderlayCmd() *cobra.Command {
 			"packet of single datagrams and trains. Underlay = auto uses AF_XDP on DEVICE while the result says that it is\n" +
 			"better, and driver, firmware, kernel and receive queues stay as they are. Run it on an idle machine.\n\n" +
 			"With --to the other end is a host that runs `ropewalk bench peer` with the same key. With --loop it is another\n" +
-			"port of this host, connected to DEVICE by a cable. Both ports must be without addresses: they are moved into\n" +
-			"network namespaces meanwhile, and back afterwards, also after an interrupt. An XDP program is attached to DEVICE:\n" +
-			"some drivers lose the link for seconds when that happens.",
+			"port of this host, connected to DEVICE by a cable. Both ports must be without addresses, routes and VLANs: they are\n" +
+			"moved into network namespaces meanwhile, and back afterwards, also after an interrupt. An XDP program is attached to\n" +
+			"DEVICE: some drivers lose the link for seconds when that happens.",
 		Example: "  sudo ropewalk bench peer --key bench.key   # on the other host, with a copy of the key from `ropewalk genpsk`\n" +
 			"  sudo ropewalk bench underlay eth0 --to 192.0.2.2 --key bench.key\n" +
 			"  sudo ropewalk bench underlay eth0 --loop eth1",

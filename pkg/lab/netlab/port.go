@@ -3,9 +3,11 @@
 package netlab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -62,7 +64,8 @@ func (l *Lab) borrow(from, to *Host, device string) error {
 	return nil
 }
 
-// unused returns an error if a device has addresses, besides link-local ones, or belongs to another one. Otherwise it reports whether it is up.
+// unused returns an error if a device has addresses or routes, besides those of the kernel, belongs to another one, or has others above it. Otherwise it
+// reports whether it is up.
 func (h *Host) unused(device string) (up bool, err error) {
 	err = h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
@@ -73,18 +76,53 @@ func (h *Host) unused(device string) (up bool, err error) {
 		if link.Attrs().MasterIndex != 0 {
 			return errors.New("it is the port of a bridge or bond")
 		}
-		addrs, err := nl.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil {
-			return err
-		}
-		for _, a := range addrs {
-			if ip, ok := netip.AddrFromSlice(a.IP); !ok || !ip.Unmap().IsLinkLocalUnicast() {
-				return fmt.Errorf("it is in use: it has the address %v", a.IPNet)
-			}
-		}
-		return nil
+		return cmp.Or(checkAddresses(nl, link), checkRoutes(nl, link.Attrs().Index), checkUppers(nl, link.Attrs().Index))
 	})
 	return up, err
+}
+
+func checkAddresses(nl *netlink.Handle, link netlink.Link) error {
+	addrs, err := nl.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); !ok || !ip.Unmap().IsLinkLocalUnicast() {
+			return fmt.Errorf("it is in use: it has the address %v", a.IPNet)
+		}
+	}
+	return nil
+}
+
+// checkRoutes finds routes that do not come back by themselves, in all tables.
+func checkRoutes(nl *netlink.Handle, index int) error {
+	routes, err := nl.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("listing its routes: %w", err)
+	}
+	for i := range routes {
+		r := &routes[i]
+		leaves := r.LinkIndex == index || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.LinkIndex == index })
+		if leaves && r.Protocol != unix.RTPROT_KERNEL {
+			return fmt.Errorf("it is in use: the route to %v leaves by it", r.Dst)
+		}
+	}
+	return nil
+}
+
+// checkUppers finds VLANs, macvlans and other devices above it.
+func checkUppers(nl *netlink.Handle, index int) error {
+	links, err := nl.LinkList()
+	if err != nil {
+		return fmt.Errorf("listing the devices above it: %w", err)
+	}
+	for _, l := range links {
+		vxlan, _ := l.(*netlink.Vxlan)
+		if l.Attrs().ParentIndex == index && l.Type() != "veth" || vxlan != nil && vxlan.VtepDevIndex == index { // that of a veth is its other end
+			return fmt.Errorf("it is in use: %s %s is above it", l.Type(), l.Attrs().Name)
+		}
+	}
+	return nil
 }
 
 // Move moves a device into another host.

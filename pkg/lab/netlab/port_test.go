@@ -3,6 +3,8 @@
 package netlab_test
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -61,12 +63,46 @@ func TestPortsReturnWhenLabCloses(t *testing.T) {
 }
 
 func TestPortInUseIsRefused(t *testing.T) {
-	lab, hosts := netlabtest.Hosts(t, "ports", "outer", "a", "b")
-	outer, a, b := hosts[0], hosts[1], hosts[2]
-	cable, err := lab.Cable(outer, a, netlab.CableConfig{AddrsA: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}})
+	_, dst, err := net.ParseCIDR("198.51.100.0/24")
 	expect.NoError(t, err)
-	_, err = lab.ConnectPorts(outer, a, b, [2]string{cable.DeviceA, "none"}, netlab.CableConfig{})
-	if err == nil || !strings.Contains(err.Error(), "in use: it has the address 192.0.2.1/24") || flags(t, outer, cable.DeviceA) == 0 {
-		t.Errorf("got %v, want a refusal, and the device where it was", err)
+	_, multipath, err := net.ParseCIDR("203.0.113.0/24")
+	expect.NoError(t, err)
+	gateway := net.ParseIP("192.0.2.254")
+	for want, use := range map[string]func(l netlink.Link) error{
+		"in use: it has the address 192.0.2.1/24": func(l netlink.Link) error {
+			addr, err := netlink.ParseAddr("192.0.2.1/24")
+			return errors.Join(err, netlink.AddrAdd(l, addr))
+		},
+		"in use: the route to 198.51.100.0/24 leaves by it": func(l netlink.Link) error {
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: dst, Gw: gateway, Flags: int(netlink.FLAG_ONLINK), Table: 100})
+		},
+		"in use: the route to 203.0.113.0/24 leaves by it": func(l netlink.Link) error {
+			hop := netlink.NexthopInfo{LinkIndex: l.Attrs().Index, Gw: gateway, Flags: int(netlink.FLAG_ONLINK)}
+			return netlink.RouteAdd(&netlink.Route{Dst: multipath, MultiPath: []*netlink.NexthopInfo{&hop, &hop}})
+		},
+		"in use: macvlan above is above it": func(l netlink.Link) error {
+			return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "above", ParentIndex: l.Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		},
+		"in use: vxlan above is above it": func(l netlink.Link) error {
+			return netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "above"}, VxlanId: 7, VtepDevIndex: l.Attrs().Index, Port: 4789})
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			lab, hosts := netlabtest.Hosts(t, "ports", "outer", "a", "b")
+			outer, a, b := hosts[0], hosts[1], hosts[2]
+			cable, err := lab.Cable(outer, a, netlab.CableConfig{})
+			expect.NoError(t, err)
+			expect.NoError(t, outer.Do(func() error {
+				l, err := netlink.LinkByName(cable.DeviceA)
+				if err != nil {
+					return err
+				}
+				return use(l)
+			}))
+			_, err = lab.ConnectPorts(outer, a, b, [2]string{cable.DeviceA, "none"}, netlab.CableConfig{})
+			if err == nil || !strings.Contains(err.Error(), want) || flags(t, outer, cable.DeviceA) == 0 {
+				t.Errorf("got %v, want %q, and the device where it was", err, want)
+			}
+		})
 	}
 }
