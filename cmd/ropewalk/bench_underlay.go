@@ -211,9 +211,9 @@ func benchHost(ctx context.Context, text string) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	addrs, err := hostnet.LookUpHost(ctx, host)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(n)), nil
+	return netip.AddrPortFrom(addrs[0].WithZone(""), uint16(n)), nil
 }

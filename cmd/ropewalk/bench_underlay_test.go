@@ -151,3 +151,19 @@ func TestBenchUnderlayRefusesMistakes(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchHostIsLookedUpAsByGetaddrinfo has a name that only a getent(1) knows, as one of an NSS module.
+func TestBenchHostIsLookedUpAsByGetaddrinfo(t *testing.T) {
+	dir := t.TempDir()
+	script := "#!/bin/sh\n[ \"$*\" = 'ahosts lab.invalid' ] && echo '192.0.2.9 STREAM lab.invalid'\n"
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "getent"), []byte(script), 0o700))
+	t.Setenv("PATH", dir)
+	for text, want := range map[string]string{"lab.invalid": "192.0.2.9:51821", "lab.invalid:7": "192.0.2.9:7"} {
+		if got, err := benchHost(t.Context(), text); err != nil || got.String() != want {
+			t.Errorf("%s: got %v, %v, want %s", text, got, err, want)
+		}
+	}
+	if got, err := benchHost(t.Context(), "[2001:db8::1]"); err != nil || got.String() != "[2001:db8::1]:51821" {
+		t.Errorf("an address: got %v, %v", got, err)
+	}
+}
