@@ -9,8 +9,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
 // Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
@@ -99,7 +99,7 @@ func (d *Device) Stats() any {
 	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
 	s.Names, s.Stalls = d.nameReport(), d.stallReport()
-	s.Cipher, s.Workers = session.Cipher(), d.cfg.Pool.Workers()
+	s.Cipher, s.Workers = chachapoly.Implementation(), d.cfg.Pool.Workers()
 	return s
 }
 

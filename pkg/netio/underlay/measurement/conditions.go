@@ -4,7 +4,6 @@ package measurement
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
@@ -37,30 +36,8 @@ func ReadConditions(device string) (Conditions, error) {
 	return c, nil
 }
 
-// changes names the conditions that differ from c in now.
-func (c *Conditions) changes(now *Conditions) string {
-	var list []string
-	for _, part := range []struct {
-		name        string
-		before, now any
-	}{
-		{"driver", c.Driver, now.Driver},
-		{"driver version", c.DriverVersion, now.DriverVersion},
-		{"firmware", c.Firmware, now.Firmware},
-		{"bus address", c.Bus, now.Bus},
-		{"kernel", c.Kernel, now.Kernel},
-		{"receive queues", c.Queues, now.Queues},
-	} {
-		if part.before != part.now {
-			list = append(list, fmt.Sprintf("%s %v is now %v", part.name, orNone(part.before), orNone(part.now)))
-		}
-	}
-	return strings.Join(list, ", ")
-}
-
-func orNone(value any) any {
-	if value == "" {
-		return "none"
-	}
-	return value
+// String names all conditions in one line.
+func (c Conditions) String() string {
+	return fmt.Sprintf("driver %s (version %q, firmware %q, bus address %q), kernel %s, receive queues %d",
+		c.Driver, c.DriverVersion, c.Firmware, c.Bus, c.Kernel, c.Queues)
 }

@@ -51,8 +51,8 @@ func Load(dir, device string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if changes := r.Conditions.changes(&now); changes != "" {
-		return Result{}, fmt.Errorf("%w on %s: %s", ErrStale, device, changes)
+	if r.Conditions != now {
+		return Result{}, fmt.Errorf("%w on %s: measured with %v, now %v", ErrStale, device, r.Conditions, now)
 	}
 	return r, nil
 }
