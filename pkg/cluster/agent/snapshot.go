@@ -86,7 +86,7 @@ func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
 
 func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	p := view.Peer{
-		Name: rp.Name, Key: string(rp.Spec.PublicKey), Endpoint: string(rp.Spec.Endpoint), Nodes: nodesText(&rp.Spec),
+		Name: rp.Name, Key: string(rp.Spec.PublicKey), AllowedIPs: []string{}, Endpoint: string(rp.Spec.Endpoint), Nodes: nodesText(&rp.Spec),
 		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted), Cluster: rp.Labels[v1alpha1.LabelCluster], Definition: toExternal(rp),
 	}
 	for _, a := range rp.Spec.AllowedIPs {

@@ -31,18 +31,19 @@ const sampledNodes = 50
 
 // Link is a pair of nodes.
 type Link struct {
-	A, B string // A is before B
-	Kind Kind
-	// AToB is the direction from A to B, BToA the reverse.
-	AToB, BToA Direction
+	A    string    `json:"a"`
+	B    string    `json:"b"` // behind A
+	Kind Kind      `json:"kind"`
+	AToB Direction `json:"a_to_b"`
+	BToA Direction `json:"b_to_a"`
 }
 
 // Direction is one direction of a link.
 type Direction struct {
-	Peer         bool     // the other is a peer
-	Spreads      Tristate // flows are spread towards the other
-	Unresponsive bool     // the other does not answer handshakes
-	Gateway      string   // the gateway of a location by which the other is reached; empty: there is none
+	Peer         bool     `json:"peer"`              // the other is a peer
+	Spreads      Tristate `json:"spreads"`           // flows are spread towards the other
+	Unresponsive bool     `json:"stale"`             // the other does not answer handshakes
+	Gateway      string   `json:"gateway,omitempty"` // the gateway of a location by which the other is reached; empty: there is none
 }
 
 // Kind is the state of a link.

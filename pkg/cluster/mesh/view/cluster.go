@@ -23,15 +23,16 @@ type Cluster struct {
 
 // Peer is a RopewalkPeer, for display.
 type Peer struct {
-	Name, Key  string
-	AllowedIPs []string
-	Endpoint   string // "": the peer begins
-	Nodes      string // the labels of the nodes that are to have it, or "by" and its gateway; "": all
-	Accepted   Tristate
-	Message    string // of the condition Accepted
+	Name       string   `json:"name"`
+	Key        string   `json:"public_key"`
+	AllowedIPs []string `json:"allowed_ips"`
+	Endpoint   string   `json:"endpoint,omitempty"`      // "": the peer begins
+	Nodes      string   `json:"node_selector,omitempty"` // the labels of the nodes that are to have it, or "by" and its gateway; "": all
+	Accepted   Tristate `json:"accepted"`
+	Message    string   `json:"message,omitempty"` // of the condition Accepted
 	// Cluster is the name of the cluster that a manifest exported it from, "" for none.
-	Cluster    string
-	Definition mesh.ExternalPeer // as agents read it
+	Cluster    string            `json:"-"`
+	Definition mesh.ExternalPeer `json:"-"` // as agents read it
 }
 
 // Tristate is a truth value that may be unknown.

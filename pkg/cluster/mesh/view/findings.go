@@ -24,13 +24,13 @@ const (
 
 // Finding is a problem of one or several nodes.
 type Finding struct {
-	Severity Severity
+	Severity Severity `json:"severity"`
 	// Check is the kind of finding, for programs: agent, conditions, encryption, external, gateways, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
 	// plan, pods, spec, spread.
-	Check string
-	Nodes []string // by name
-	Found string
-	Fix   string // "" where it is obvious
+	Check string   `json:"check"`
+	Nodes []string `json:"nodes"` // by name
+	Found string   `json:"found"`
+	Fix   string   `json:"fix,omitempty"` // "" where it is obvious
 }
 
 // agentStartGrace is the age up to which a node without a running agent is only a warning.
@@ -77,7 +77,7 @@ func (c *checker) add(s Severity, check, node, found, fix string) {
 	if !known {
 		i = len(c.list)
 		c.at[key] = i
-		c.list = append(c.list, Finding{Severity: s, Check: check, Found: found, Fix: fix})
+		c.list = append(c.list, Finding{Severity: s, Check: check, Nodes: []string{}, Found: found, Fix: fix})
 	}
 	if node != "" {
 		c.list[i].Nodes = append(c.list[i].Nodes, node)

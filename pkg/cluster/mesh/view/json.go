@@ -25,26 +25,16 @@ const (
 )
 
 type documentJSON struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       Document       `json:"kind"`
-	Time       string         `json:"time"`
-	TimeUnix   int64          `json:"time_unix"`
-	Cluster    string         `json:"cluster,omitempty"`
-	Summary    summaryJSON    `json:"summary"`
-	Nodes      *[]nodeJSON    `json:"nodes,omitempty"`
-	Links      *[]linkJSON    `json:"links,omitempty"`          // absent if pairs were not evaluated
-	Peers      *[]peerJSON    `json:"ropewalk_peers,omitempty"` // absent if unknown
-	Findings   *[]findingJSON `json:"findings,omitempty"`
-}
-
-type summaryJSON struct {
-	Nodes    int            `json:"nodes"`
-	OptedOut int            `json:"opted_out"`
-	Modes    map[string]int `json:"modes"`
-	Versions map[string]int `json:"agent_versions"`
-	Links    map[Kind]int   `json:"links,omitempty"`
-	Failed   int            `json:"failed"`
-	Warnings int            `json:"warnings"`
+	APIVersion string      `json:"apiVersion"`
+	Kind       Document    `json:"kind"`
+	Time       string      `json:"time"`
+	TimeUnix   int64       `json:"time_unix"`
+	Cluster    string      `json:"cluster,omitempty"`
+	Summary    Summary     `json:"summary"`
+	Nodes      *[]nodeJSON `json:"nodes,omitempty"`
+	Links      *[]Link     `json:"links,omitempty"`          // absent if pairs were not evaluated
+	Peers      *[]Peer     `json:"ropewalk_peers,omitempty"` // absent if unknown
+	Findings   *[]Finding  `json:"findings,omitempty"`
 }
 
 type nodeJSON struct {
@@ -82,44 +72,11 @@ type nodeJSON struct {
 	Unreachable []string `json:"unreachable_gateways,omitempty"` // gateways of its location from which it receives nothing
 }
 
-type linkJSON struct {
-	A    string        `json:"a"`
-	B    string        `json:"b"`
-	Kind Kind          `json:"kind"`
-	AToB directionJSON `json:"a_to_b"`
-	BToA directionJSON `json:"b_to_a"`
-}
-
-type directionJSON struct {
-	Peer         bool     `json:"peer"`
-	Spreads      Tristate `json:"spreads"`
-	Unresponsive bool     `json:"stale"`
-	Gateway      string   `json:"gateway,omitempty"` // by which the other is reached
-}
-
-type peerJSON struct {
-	Name         string   `json:"name"`
-	PublicKey    string   `json:"public_key"`
-	AllowedIPs   []string `json:"allowed_ips"`
-	Endpoint     string   `json:"endpoint,omitempty"`
-	NodeSelector string   `json:"node_selector,omitempty"`
-	Accepted     Tristate `json:"accepted"`
-	Message      string   `json:"message,omitempty"`
-}
-
-type findingJSON struct {
-	Severity Severity `json:"severity"`
-	Check    string   `json:"check"`
-	Nodes    []string `json:"nodes"`
-	Found    string   `json:"found"`
-	Fix      string   `json:"fix,omitempty"`
-}
-
 // WriteJSON writes a document.
 func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 	d := documentJSON{
 		APIVersion: APIVersion, Kind: kind, Time: m.Time.UTC().Format(time.RFC3339), TimeUnix: m.Time.Unix(), Cluster: m.Name,
-		Summary: summaryJSON(m.Summary()),
+		Summary: m.Summary(),
 	}
 	if kind != CheckDocument {
 		d.Nodes = new([]nodeJSON{})
@@ -128,22 +85,13 @@ func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
 		}
 	}
 	if kind == GraphDocument && m.hasLinks() {
-		d.Links = new([]linkJSON{})
-		for _, l := range m.Links {
-			*d.Links = append(*d.Links, linkJSON{l.A, l.B, l.Kind, directionJSON(l.AToB), directionJSON(l.BToA)})
-		}
+		d.Links = new(nonNil(m.Links))
 	}
 	if kind == StatusDocument && m.Peers != nil {
-		d.Peers = new([]peerJSON{})
-		for _, p := range m.Peers {
-			*d.Peers = append(*d.Peers, peerJSON{p.Name, p.Key, nonNil(p.AllowedIPs), p.Endpoint, p.Nodes, p.Accepted, p.Message})
-		}
+		d.Peers = &m.Peers
 	}
 	if kind != GraphDocument {
-		d.Findings = new([]findingJSON{})
-		for _, f := range m.Findings {
-			*d.Findings = append(*d.Findings, findingJSON{f.Severity, f.Check, nonNil(f.Nodes), f.Found, f.Fix})
-		}
+		d.Findings = new(nonNil(m.Findings))
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
@@ -180,11 +128,11 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 }
 
 // nonNil makes the JSON [] rather than null.
-func nonNil(texts []string) []string {
-	if texts == nil {
-		return []string{}
+func nonNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
 	}
-	return texts
+	return list
 }
 
 func (n *Node) key() string {

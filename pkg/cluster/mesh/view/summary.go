@@ -11,13 +11,13 @@ import (
 
 // Summary has counts for one line of text.
 type Summary struct {
-	Nodes    int
-	OptedOut int
-	Modes    map[string]int // of the nodes that did not opt out and that have a status
-	Versions map[string]int // of agents
-	Links    map[Kind]int   // empty if pairs were not evaluated
-	Failed   int            // findings
-	Warnings int
+	Nodes    int            `json:"nodes"`
+	OptedOut int            `json:"opted_out"`
+	Modes    map[string]int `json:"modes"`           // of the nodes that did not opt out and that have a status
+	Versions map[string]int `json:"agent_versions"`  // of agents
+	Links    map[Kind]int   `json:"links,omitempty"` // empty if pairs were not evaluated
+	Failed   int            `json:"failed"`          // findings
+	Warnings int            `json:"warnings"`
 }
 
 // Summary counts nodes, links and findings.
