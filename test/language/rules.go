@@ -68,11 +68,11 @@ func Parse(text string) (*Rules, error) {
 type kind int
 
 const (
-	other     kind = iota
-	markdown       // prose, and names in code
-	goFile         // comments, string literals and identifiers
-	cFile          // comments and identifiers
-	comments       // comments that begin with #
+	other    kind = iota
+	markdown      // prose, and names in code
+	goFile        // comments, string literals and identifiers
+	cFile         // comments and identifiers
+	comments      // comments that begin with #
 )
 
 // kindOf returns how the file called name is read.
