@@ -141,6 +141,8 @@ func nicCases() []faultCase {
 		},
 		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(1.2)) }), OK, "auto uses AF_XDP: measured on eth0", ""},
 		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured = facts.Known(measured(0.9)) }), OK, "auto uses UDP sockets: measured on eth0", ""},
+		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured, n.NoXDP = facts.Known(measured(1.2)), "eth0 is a bond" }), OK, "auto uses UDP sockets: eth0 is a bond", ""},
+		{"nic-underlay", nic(func(n *facts.NIC) { n.Measured, n.Above = facts.Known(measured(1.2)), "eth0.7" }), OK, "auto uses UDP sockets: packets leave by eth0.7", ""},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, ID: 9, Name: "xdp_lb"}) }), Warning, `foreign program 9 "xdp_lb"`, "bpftool prog show id 9"},
 		{"nic-xdp", nic(func(n *facts.NIC) { n.XDP = facts.Known(facts.XDP{Attached: true, Generic: true, Name: "classify"}) }), OK, "generic", ""},
 		{"nic-channels", nic(func(n *facts.NIC) { n.Channels.Value.Combined = 2 }), Warning, "2 of 16 receive queues", "ethtool -L eth0 combined 4"},

@@ -100,6 +100,10 @@ func evaluateMeasurement(_ *facts.Facts, n *facts.NIC, r *recorder) {
 	measure := fmt.Sprintf("ropewalk bench underlay %s --to HOST --key FILE", quote(n.Name))
 	err := n.Measured.Err
 	switch {
+	case n.Above != "":
+		r.ok(n.Name, "Underlay = auto uses UDP sockets: packets leave by %s, which is above %s", n.Above, n.Name)
+	case n.NoXDP != "":
+		r.ok(n.Name, "Underlay = auto uses UDP sockets: %s", n.NoXDP)
 	case err == nil && n.Measured.Value.Better():
 		r.ok(n.Name, "Underlay = auto uses AF_XDP: %v", &n.Measured.Value)
 	case err == nil:

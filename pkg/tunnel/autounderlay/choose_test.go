@@ -16,7 +16,7 @@ import (
 func TestChoiceFollowsModeAndDevice(t *testing.T) {
 	const auto, byName = config.UnderlayAuto, config.UnderlayXDP
 	nic := facts{
-		device: "eth0", driver: "ice", mtu: 1500, known: true, caps: xsk.Capabilities{Native: true, ZeroCopy: true},
+		device:      xsk.Device{Name: "eth0", Driver: "ice", MTU: 1500, Known: true, Capabilities: xsk.Capabilities{Native: true, ZeroCopy: true}},
 		measuredErr: measurement.ErrNone,
 	}
 	measured := func(mode string, datagrams, trains float64) func(*facts) {
@@ -32,7 +32,7 @@ func TestChoiceFollowsModeAndDevice(t *testing.T) {
 		change(&f)
 		return f
 	}
-	copies := with(func(f *facts) { f.caps.ZeroCopy = false })
+	copies := with(func(f *facts) { f.device.Capabilities.ZeroCopy = false })
 	for name, test := range map[string]struct {
 		mode   config.UnderlayMode
 		facts  facts
@@ -43,32 +43,21 @@ func TestChoiceFollowsModeAndDevice(t *testing.T) {
 		"udp":                 {config.UnderlayUDP, nic, false, 0, asConfigured},
 		"no device":           {byName, facts{deviceErr: errors.New("no such link")}, false, 0, "no such link"},
 		"auto, no device":     {auto, facts{deviceErr: errNoPeers}, false, 0, errNoPeers.Error()},
-		"no XDP":              {byName, with(func(f *facts) { f.caps = xsk.Capabilities{} }), false, 0, "eth0 (ice) does not support native XDP"},
-		"a bond":              {byName, with(func(f *facts) { f.driver = "bonding" }), false, 0, "a bond"},
-		"jumbo":               {byName, with(func(f *facts) { f.mtu = 9000 }), false, 0, "9000"},
+		"no XDP":              {byName, with(func(f *facts) { f.device.Capabilities = xsk.Capabilities{} }), false, 0, "eth0 (ice) does not support native XDP"},
+		"a bond":              {byName, with(func(f *facts) { f.device.Driver = "bonding" }), false, 0, "a bond"},
+		"jumbo":               {byName, with(func(f *facts) { f.device.MTU = 9000 }), false, 0, "9000"},
 		"configured":          {byName, nic, true, xsk.Auto, asConfigured},
 		"configured, copies":  {byName, copies, true, xsk.Copy, asConfigured},
-		"configured, unknown": {byName, with(func(f *facts) { f.known = false }), true, xsk.Auto, asConfigured},
+		"configured, unknown": {byName, with(func(f *facts) { f.device.Known = false }), true, xsk.Auto, asConfigured},
 		"auto, not measured":  {auto, nic, false, 0, measurement.ErrNone.Error()},
 		"auto, better":        {auto, with(measured(measurement.ZeroCopy, 1.2, 1.1)), true, xsk.ZeroCopy, "measured on eth0 (zerocopy)"},
 		"auto, copies better": {auto, with(measured(measurement.Copy, 1.2, 1.1)), true, xsk.Copy, "measured on eth0 (copy)"},
 		"auto, worse trains":  {auto, with(measured(measurement.ZeroCopy, 1.2, 0.9)), false, 0, "for trains 0.90 times the throughput"},
-		"auto, no more XDP":   {auto, with(func(f *facts) { measured(measurement.Copy, 2, 2)(f); f.caps = xsk.Capabilities{} }), false, 0, "native XDP"},
+		"auto, no more XDP":   {auto, with(func(f *facts) { measured(measurement.Copy, 2, 2)(f); f.device.Capabilities = xsk.Capabilities{} }), false, 0, "native XDP"},
 	} {
 		got := choose(test.mode, &test.facts)
 		if got.xdp != test.xdp || got.mode != test.how || !strings.Contains(got.reason, test.reason) {
 			t.Errorf("%s: got %+v, want %v, %v and %q", name, got, test.xdp, test.how, test.reason)
-		}
-	}
-}
-
-func TestFrameSizeFollowsMTU(t *testing.T) {
-	for mtu, want := range map[int]int{
-		68: 2048, 1500: 2048, 2048 - xsk.RxHeadroom - ethernetHeader: 2048, 2048 - xsk.RxHeadroom - ethernetHeader + 1: 4096,
-		4096 - xsk.RxHeadroom - ethernetHeader: 4096, 4096 - xsk.RxHeadroom - ethernetHeader + 1: 0, 9000: 0, 65536: 0,
-	} {
-		if got := frameSize(mtu); got != want {
-			t.Errorf("MTU %d: frames of %d, want %d", mtu, got, want)
 		}
 	}
 }

@@ -37,14 +37,14 @@ func gatherFacts(q *query) facts {
 	if err != nil {
 		return facts{deviceErr: err}
 	}
-	f := facts{device: l.Name, mtu: l.MTU}
-	if f.driver, err = hostnet.Driver(l.Name); err != nil {
-		f.driver = l.Kind
+	f := facts{device: xsk.Device{Name: l.Name, MTU: l.MTU}}
+	if f.device.Driver, err = hostnet.Driver(l.Name); err != nil {
+		f.device.Driver = l.Kind
 	}
-	f.caps, err = xsk.Probe(l.Index)
-	f.known = err == nil
+	f.device.Capabilities, err = xsk.Probe(l.Index)
+	f.device.Known = err == nil
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		f.device, f.deviceErr = "", fmt.Errorf("reading the capabilities of %s: %w", l.Name, err)
+		f.device.Name, f.deviceErr = "", fmt.Errorf("reading the capabilities of %s: %w", l.Name, err)
 	}
 	if q.measurements != "" {
 		f.measured, f.measuredErr = measurement.Load(q.measurements, l.Name)

@@ -58,10 +58,10 @@ func TestFactsDescribeDeviceOfMostPeers(t *testing.T) {
 		"itself and one":     {query{peers: a("192.0.2.1", "198.51.100.1", "192.0.2.2")}, first, nil},
 	} {
 		f := s.gather(test.q)
-		if f.device != test.device || !errors.Is(f.deviceErr, test.err) {
+		if f.device.Name != test.device || !errors.Is(f.deviceErr, test.err) {
 			t.Errorf("%s: got %+v, want device %v, deviceErr %v", name, f, test.device, test.err)
 		}
-		if f.device != "" && (f.driver != "veth" || f.mtu != 1500 || f.known && !f.caps.Native || f.caps.ZeroCopy) {
+		if d := f.device; d.Name != "" && (d.Driver != "veth" || d.MTU != 1500 || d.Known && !d.Capabilities.Native || d.Capabilities.ZeroCopy) {
 			t.Errorf("%s: of the device: %+v", name, f)
 		}
 	}
@@ -72,7 +72,7 @@ func TestLinkLocalPeerSelectsDeviceOfItsScope(t *testing.T) {
 	s := &testNet{T: t, here: here}
 	for device, scope := range scopes {
 		peer := config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::2]:51820"), Scope: scope}
-		if f := s.gather(query{peers: []config.Endpoint{peer}}); f.device != device {
+		if f := s.gather(query{peers: []config.Endpoint{peer}}); f.device.Name != device {
 			t.Errorf("got %+v, want device %v", f, device)
 		}
 	}
@@ -93,10 +93,10 @@ func TestVLANRouteUsesUnderlyingDevice(t *testing.T) {
 	}
 	expect.NoError(t, unable)
 	expect.NoError(t, s.here.SetUp("v7", 0, netip.MustParsePrefix("198.51.100.1/24")))
-	if f := s.gather(query{peers: []config.Endpoint{at("198.51.100.2")}}); f.device != dev {
+	if f := s.gather(query{peers: []config.Endpoint{at("198.51.100.2")}}); f.device.Name != dev {
 		t.Errorf("got %+v, want device %v", f, dev)
 	}
-	if f := s.gather(query{device: "v7"}); f.device != "v7" || f.known && f.caps.Native {
+	if f := s.gather(query{device: "v7"}); f.device.Name != "v7" || f.device.Known && f.device.Capabilities.Native {
 		t.Errorf("a configured VLAN device: %+v", f)
 	}
 }
@@ -112,7 +112,7 @@ func TestRouteLookupUsesMark(t *testing.T) {
 		rule.Mark, rule.Table = 5, 77
 		return errors.Join(netlink.RouteAdd(r), netlink.RuleAdd(rule))
 	})
-	if f := s.gather(query{peers: []config.Endpoint{farEndpoint}, mark: 5}); f.device != second {
+	if f := s.gather(query{peers: []config.Endpoint{farEndpoint}, mark: 5}); f.device.Name != second {
 		t.Errorf("got %+v, want device %v", f, second)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
+	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -166,12 +167,12 @@ func (p *Port) decide(s *settings) (choice, xdp.Binding) {
 	p.searching.Store(q.device == "") // before the peers are read, so that none is missed
 	q.peers = s.peers.Endpoints(maxLookups)
 	f := gatherFacts(&q)
-	p.searching.Store(f.device == "" && q.device == "")
+	p.searching.Store(f.device.Name == "" && q.device == "")
 	now := choose(s.mode, &f)
 	if !now.xdp {
 		return now, xdp.Binding{}
 	}
-	return now, xdp.Binding{Device: f.device, Mode: now.mode, FrameSize: frameSize(f.mtu)}
+	return now, xdp.Binding{Device: f.device.Name, Mode: now.mode, FrameSize: xsk.FrameSizeFor(f.device.MTU)}
 }
 
 // bind adds the program to a binding with a device: the present one, or a new one if the binding has changed. If that fails, the

@@ -110,6 +110,7 @@ type IdleState struct {
 type NIC struct {
 	Name    string
 	Why     string // why it was examined
+	Above   string // the device that routes name in place of it, such as a bond of which it is a port; "" for none
 	Index   int
 	MTU     int // bytes
 	Virtual bool
@@ -123,6 +124,7 @@ type NIC struct {
 	RSS        Result[hostnet.RSS]
 	XDP        Result[XDP]
 	XDPDriver  Result[xsk.Capabilities]
+	NoXDP      string                     // why AF_XDP cannot be used; "" if nothing is known against it
 	Measured   Result[measurement.Result] // of UDP sockets against AF_XDP
 	IRQs       Result[[]IRQ]
 	RPS        Result[map[string][]int] // CPUs, by receive queue ("rx-0")

@@ -57,7 +57,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	if len(o.Devices) > 0 {
 		devices = nil
 		for _, name := range o.Devices {
-			devices = append(devices, candidate{name, "given by --device", true})
+			devices = append(devices, candidate{device: name, reason: "given by --device", named: true})
 		}
 	}
 	for _, c := range devices {

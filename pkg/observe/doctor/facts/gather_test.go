@@ -113,6 +113,9 @@ func TestGatherReadsDefaultRouteDevice(t *testing.T) {
 	if got := f.Sysctls[RPFilter("uplink")]; got.Value != "1" || got.Err != nil {
 		t.Errorf("got rp_filter %+v, want Value \"1\", Err nil", got)
 	}
+	if n.Above != "" || n.NoXDP != "" {
+		t.Errorf("got above %q, an obstacle to AF_XDP %q, want none of a veth", n.Above, n.NoXDP)
+	}
 	if n.XDP.Value.Attached {
 		t.Errorf("XDP program: got %+v, want none attached", n.XDP)
 	}
@@ -130,7 +133,7 @@ func TestGatherReadsLowerDevicesOfBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := gather(t, Options{Pre: true, Devices: []string{"br0"}})
-	if len(f.NICs) != 1 || f.NICs[0].Name != "uplink" || !strings.Contains(f.NICs[0].Why, "below br0") {
+	if len(f.NICs) != 1 || f.NICs[0].Name != "uplink" || !strings.Contains(f.NICs[0].Why, "below br0") || f.NICs[0].Above != "br0" {
 		t.Errorf("got %+v, want length 1", f.NICs)
 	}
 	if got := f.Sysctls[RPFilter("br0")]; !slices.Equal(f.Underlay, []string{"br0"}) || got.Value == "" || got.Err != nil {

@@ -3,6 +3,7 @@
 package facts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,7 +23,8 @@ import (
 // candidate is a device to examine, and the reason.
 type candidate struct {
 	device, reason string
-	named          bool // by the user: it must exist
+	named          bool   // by the user: it must exist
+	above          string // the device that was replaced by this lower one; "" for none
 }
 
 // underlayDevices finds the devices of the default routes and of the routes to all peers, without the tunnels themselves.
@@ -79,11 +81,16 @@ func (s source) below(leaves []candidate, w candidate, depth int) []candidate {
 	for _, name := range names {
 		if lower, ok := strings.CutPrefix(name, "lower_"); ok && depth > 0 {
 			leaf = false
-			leaves = s.below(leaves, candidate{device: lower, reason: w.reason + ", below " + w.device}, depth-1)
+			leaves = s.below(leaves, candidate{device: lower, reason: w.reason + ", below " + w.device, above: cmp.Or(w.above, w.device)}, depth-1)
 		}
 	}
-	known := slices.ContainsFunc(leaves, func(l candidate) bool { return l.device == w.device })
-	if leaf && !known && len(leaves) < maxNICs {
+	switch known := slices.IndexFunc(leaves, func(l candidate) bool { return l.device == w.device }); {
+	case !leaf:
+	case known >= 0:
+		if w.above == "" { // routes name it, too
+			leaves[known].above = ""
+		}
+	case len(leaves) < maxNICs:
 		leaves = append(leaves, w)
 	}
 	return leaves
@@ -98,10 +105,11 @@ func (s source) nic(w candidate) (NIC, error) {
 		return NIC{}, fmt.Errorf("reading device %s: %w", w.device, err)
 	}
 	a := l.Attrs()
-	n := NIC{Name: a.Name, Why: w.reason, Index: a.Index, MTU: a.MTU, Virtual: l.Type() != "device", Node: -1}
+	n := NIC{Name: a.Name, Why: w.reason, Above: w.above, Index: a.Index, MTU: a.MTU, Virtual: l.Type() != "device", Node: -1}
 	n.readEthtool()
 	n.XDP = Known(attached(a.Xdp))
 	n.XDPDriver = result(xsk.Probe(a.Index))
+	n.NoXDP = (&xsk.Device{Name: n.Name, Driver: cmp.Or(n.Driver.Value, l.Type()), MTU: n.MTU, Known: n.XDPDriver.Err == nil, Capabilities: n.XDPDriver.Value}).Obstacle()
 	n.Measured = result(measurement.Load(measurement.DefaultDir, a.Name))
 	s.sysfs(&n)
 	return n, nil

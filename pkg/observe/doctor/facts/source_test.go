@@ -5,6 +5,7 @@ package facts
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -243,6 +244,21 @@ func TestLowerDeviceCyclesTerminate(t *testing.T) {
 		if l.device == "" {
 			t.Error("a device without a name")
 		}
+	}
+}
+
+func TestDeviceOfRoutesIsNotBelowAnother(t *testing.T) {
+	s := sourceOf(map[string]string{"sys/class/net/bond0.7/lower_bond0/x": "", "sys/class/net/bond0/lower_a/x": "", "sys/class/net/bond0/lower_b/x": ""})
+	var leaves []candidate
+	for _, device := range []string{"bond0.7", "b", "bond0.7"} {
+		leaves = s.below(leaves, candidate{device: device}, maxDepth)
+	}
+	got := map[string]string{}
+	for _, l := range leaves {
+		got[l.device] = l.above
+	}
+	if want := map[string]string{"a": "bond0.7", "b": ""}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
