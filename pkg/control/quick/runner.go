@@ -217,7 +217,7 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 	conf := &j.File.Interface
 	f := Facts{Firewalls: j.Tools.firewalls(), DNSPrefix: j.dnsPrefix()}
 	if conf.MTU == 0 {
-		f.EndpointMTUs, f.DefaultMTU = pathMTUs(dev, hostnet.PathMTU)
+		f.EndpointMTUs, f.DefaultMTU = pathMTUs(dev, func(to netip.Addr, scope uint32) (int, error) { return hostnet.PathMTU(to, scope, 0) })
 	}
 	var err error
 	switch {

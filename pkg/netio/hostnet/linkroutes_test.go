@@ -28,7 +28,7 @@ func TestRemoveRouteKeepsTheKernelsRoute(t *testing.T) {
 		expect.NoError(t, RemoveRoute(ours))
 	}
 	expect.NoError(t, RemoveRoute(Route{Dst: netip.MustParsePrefix("192.0.2.0/24"), Link: "u0"}))
-	if mtu, err := PathMTU(netip.MustParseAddr("192.0.2.9"), 0); err != nil || mtu != 1400 {
+	if mtu, err := PathMTU(netip.MustParseAddr("192.0.2.9"), 0, 0); err != nil || mtu != 1400 {
 		t.Errorf("the connected route: got MTU %d, error %v, want 1400, no error", mtu, err)
 	}
 }

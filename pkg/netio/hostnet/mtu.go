@@ -16,10 +16,10 @@ import (
 // ErrNoRoute is wrapped by the error for an unreachable destination.
 var ErrNoRoute = errors.New("no route")
 
-// PathMTU returns the MTU (bytes) towards a destination: the route's MTU, including a learned path MTU, or else the
+// PathMTU returns the MTU (bytes) towards a destination of packets with a mark: the route's MTU, including a learned path MTU, or else the
 // link's. scope is the interface index of a link-local destination, else 0.
-func PathMTU(dst netip.Addr, scope uint32) (int, error) {
-	r, err := lookUpRoute(netip.Addr{}, dst, scope, 0)
+func PathMTU(dst netip.Addr, scope, mark uint32) (int, error) {
+	r, err := lookUpRoute(netip.Addr{}, dst, scope, mark)
 	if err != nil {
 		return 0, err
 	}

@@ -51,7 +51,7 @@ func TestPathMTUFallsBackToLinkMTU(t *testing.T) {
 	addVia(t, "0.0.0.0/0", "192.0.2.1", 0, 0)
 	addVia(t, "203.0.113.0/24", "192.0.2.1", 1234, 0)
 	for dst, want := range map[string]int{"8.8.8.8": 1400, "203.0.113.9": 1234, "198.51.100.7": 1300, "127.0.0.1": 65536} {
-		got, err := PathMTU(netip.MustParseAddr(dst), 0)
+		got, err := PathMTU(netip.MustParseAddr(dst), 0, 0)
 		if err != nil || got != want {
 			t.Errorf("%s: got %d, %v, want %d", dst, got, err, want)
 		}
@@ -61,7 +61,7 @@ func TestPathMTUFallsBackToLinkMTU(t *testing.T) {
 func TestPathMTUWithoutRouteReturnsErrNoRoute(t *testing.T) {
 	enterNamespace(t)
 	for _, dst := range []string{"203.0.113.9", "2001:db8::1"} {
-		if _, err := PathMTU(netip.MustParseAddr(dst), 0); !errors.Is(err, ErrNoRoute) {
+		if _, err := PathMTU(netip.MustParseAddr(dst), 0, 0); !errors.Is(err, ErrNoRoute) {
 			t.Errorf("%s: got error %v, want %v", dst, err, ErrNoRoute)
 		}
 	}

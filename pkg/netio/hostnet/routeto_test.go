@@ -73,7 +73,7 @@ func TestScopeSelectsLinkOfLinkLocalPeer(t *testing.T) {
 		if l, err := EgressDevice(peer, scope, 0); err != nil || l.Name != device {
 			t.Errorf("device: got %+v, %v, want %s", l, err, device)
 		}
-		if mtu, err := PathMTU(peer, scope); err != nil || mtu != 1400+i {
+		if mtu, err := PathMTU(peer, scope, 0); err != nil || mtu != 1400+i {
 			t.Errorf("path MTU: got %d, %v, want %d", mtu, err, 1400+i)
 		}
 		if _, err := RSSFor(netip.Addr{}, peer, scope, 0); !errors.Is(err, ErrNoRSS) || !strings.Contains(err.Error(), device) {

@@ -74,7 +74,7 @@ func TestLearnedPathMTUHoldsForFragmentsAlone(t *testing.T) {
 		runs := []underlay.Run{{To: &to, Parts: [][]byte{message(4, 1400)}, Segments: 1}}
 		port.Lane(0).Send(runs)
 		return p.hosts[0].Do(func() error {
-			mtu, err := hostnet.PathMTU(to.Dst.Addr(), 0)
+			mtu, err := hostnet.PathMTU(to.Dst.Addr(), 0, 0)
 			if err == nil && mtu != 1400 {
 				err = fmt.Errorf("path MTU is %d", mtu)
 			}

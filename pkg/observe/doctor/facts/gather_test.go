@@ -279,3 +279,25 @@ func TestGatherSucceedsOnEmptyHost(t *testing.T) {
 		t.Errorf("got %+v, want Sysctls[BPFJIT].Err non-nil, Process.Capabilities.Err non-nil, Sockets.Err non-nil, CPU.Online.Err non-nil", f)
 	}
 }
+
+// TestPathMTUIsThatOfMarkedPackets has a route for the tunnel's mark, by which its messages leave.
+func TestPathMTUIsThatOfMarkedPackets(t *testing.T) {
+	enterNamespace(t)
+	uplink := cable(t)
+	const mark, table = 7, 100
+	if err := netlink.RouteAdd(&netlink.Route{LinkIndex: uplink.Attrs().Index, Gw: net.IPv4(198, 51, 100, 1), MTU: 1300, Table: table}); err != nil {
+		t.Fatal(err)
+	}
+	rule := netlink.NewRule()
+	rule.Family, rule.Mark, rule.Table = netlink.FAMILY_V4, mark, table
+	if err := netlink.RuleAdd(rule); err != nil {
+		t.Fatal(err)
+	}
+	for fwMark, want := range map[uint32]int{0: 1400, mark: 1300} {
+		var tunnel Tunnel
+		tunnel.setStatus(config.Status{FwMark: fwMark, Peers: []config.PeerStatus{{Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort("203.0.113.1:51820")}}}})
+		if got := tunnel.Peers[0].PathMTU; got.Err != nil || got.Value != want {
+			t.Errorf("mark %d: got %+v, want %d", fwMark, got, want)
+		}
+	}
+}

@@ -115,7 +115,7 @@ func (t *Tunnel) setStatus(status config.Status) {
 			to := p.Endpoint.AddrPort.Addr().Unmap()
 			t.Peers = append(t.Peers, Peer{
 				Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs,
-				PathMTU: result(hostnet.PathMTU(to, p.Endpoint.Scope)), Device: hostnet.EgressDeviceName(to, p.Endpoint.Scope, t.Mark),
+				PathMTU: result(hostnet.PathMTU(to, p.Endpoint.Scope, t.Mark)), Device: hostnet.EgressDeviceName(to, p.Endpoint.Scope, t.Mark),
 			})
 		}
 		if addr := p.Endpoint.AddrPort.Addr().Unmap(); t.Mark == NodeTrafficMark && isNode(p, addr) {
@@ -167,10 +167,10 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 		if f.Userspace || isOther {
 			continue
 		}
-		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, MTU: mtu[f.Name]}
+		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, Mark: f.FwMark, MTU: mtu[f.Name]}
 		for _, p := range f.Peers {
 			if p.Endpoint.IsValid() && len(t.Peers) < maxPeers {
-				t.Peers = append(t.Peers, Peer{Endpoint: config.Endpoint{AddrPort: p.Endpoint}, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0))})
+				t.Peers = append(t.Peers, Peer{Endpoint: config.Endpoint{AddrPort: p.Endpoint}, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0, t.Mark))})
 			}
 		}
 		all = append(all, t)
