@@ -41,7 +41,7 @@ INLINE u32 fragment_hash(u64 key, int first, u32 hash)
 		set->next = next + 1;
 		return hash;
 	}
-#pragma clang loop unroll(disable)
+#pragma unroll
 	for (u32 i = 1; i <= FRAGMENT_WAYS; i++) {
 		u64 entry = set->entries[(next - i) & (FRAGMENT_WAYS - 1)];
 

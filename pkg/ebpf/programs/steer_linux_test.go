@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // skipUnprivileged skips the test if the process may not load programs (EPERM). EACCES, which the verifier returns, fails
@@ -38,6 +40,33 @@ func load(t testing.TB) *Steer {
 		}
 	})
 	return s
+}
+
+// TestSteerLoadsWithCapBPFAlone loads the program as an agent in a pod does. Without CAP_PERFMON the verifier also follows the
+// branches that a CPU may take by speculation, so a loop may be too long for it.
+func TestSteerLoadsWithCapBPFAlone(t *testing.T) {
+	load(t)
+	loaded := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		loaded <- loadWithCapBPF()
+	}()
+	expect.NoError(t, <-loaded)
+}
+
+func loadWithCapBPF() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var few [2]unix.CapUserData
+	few[unix.CAP_BPF/32].Effective = 1 << (unix.CAP_BPF % 32)
+	few[unix.CAP_BPF/32].Permitted = few[unix.CAP_BPF/32].Effective
+	if err := unix.Capset(&header, &few[0]); err != nil {
+		return err
+	}
+	s, err := LoadSteer()
+	if err != nil {
+		return err
+	}
+	return s.Close()
 }
 
 // maxRun is a packet length that BPF_PROG_TEST_RUN always accepts: a page without its overhead.
