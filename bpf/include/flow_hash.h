@@ -76,7 +76,7 @@ INLINE struct ports load_ports(struct __sk_buff *skb, const struct transport *t)
 INLINE u32 flow_hash(struct __sk_buff *skb)
 {
 	struct ports ports;
-	struct flow flow;
+	struct flow flow = {}; /* without CAP_PERFMON the verifier refuses reads of an unset stack on any branch */
 	u32 hash;
 
 	if (!load_flow(skb, &flow))
