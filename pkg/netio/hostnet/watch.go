@@ -103,12 +103,10 @@ func reportChanges(ctx context.Context, pending <-chan struct{}, changed func())
 
 // pause sleeps for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

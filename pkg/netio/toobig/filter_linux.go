@@ -4,7 +4,6 @@ package toobig
 
 import (
 	"errors"
-	"fmt"
 	"net"
 
 	"golang.org/x/net/bpf"
@@ -46,11 +45,9 @@ func filter4(c *net.IPConn) (readFunc, error) {
 		bpf.RetConstant{Val: pass},
 		bpf.RetConstant{Val: deny},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("assembling the filter: %w", err)
-	}
 	p := ipv4.NewPacketConn(c)
-	return reader4(p), errors.Join(p.SetControlMessage(ipv4.FlagInterface, true), p.SetBPF(code))
+	read := reader(p.ReadFrom, func(m *ipv4.ControlMessage) int { return m.IfIndex })
+	return read, errors.Join(err, p.SetControlMessage(ipv4.FlagInterface, true), p.SetBPF(code))
 }
 
 // filter6 passes Packet Too Big about data messages. The filter of a raw IPv6 socket sees what is behind the IP header.
@@ -65,9 +62,7 @@ func filter6(c *net.IPConn) (readFunc, error) {
 		bpf.RetConstant{Val: pass},
 		bpf.RetConstant{Val: deny},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("assembling the filter: %w", err)
-	}
 	p := ipv6.NewPacketConn(c)
-	return reader6(p), errors.Join(p.SetControlMessage(ipv6.FlagInterface, true), p.SetBPF(code))
+	read := reader(p.ReadFrom, func(m *ipv6.ControlMessage) int { return m.IfIndex })
+	return read, errors.Join(err, p.SetControlMessage(ipv6.FlagInterface, true), p.SetBPF(code))
 }

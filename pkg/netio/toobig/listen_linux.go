@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/ipv4"
-	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -69,21 +67,12 @@ type conn struct {
 // readFunc reads a message, and returns its length, the interface index at which it arrived, and its sender.
 type readFunc func(buf []byte) (n, link int, by net.Addr, err error)
 
-func reader4(p *ipv4.PacketConn) readFunc {
+// reader returns a readFunc. index returns the interface index in a control message.
+func reader[C any](read func([]byte) (int, *C, net.Addr, error), index func(*C) int) readFunc {
 	return func(buf []byte) (n, link int, by net.Addr, err error) {
-		n, control, by, err := p.ReadFrom(buf)
+		n, control, by, err := read(buf)
 		if control != nil {
-			link = control.IfIndex
-		}
-		return n, link, by, err
-	}
-}
-
-func reader6(p *ipv6.PacketConn) readFunc {
-	return func(buf []byte) (n, link int, by net.Addr, err error) {
-		n, control, by, err := p.ReadFrom(buf)
-		if control != nil {
-			link = control.IfIndex
+			link = index(control)
 		}
 		return n, link, by, err
 	}

@@ -55,6 +55,17 @@ func (r *Run) measure() (size int, whole bool) {
 	return size, whole
 }
 
+// LargestDatagram returns the size of the largest datagram of a run that passed Check.
+func (r *Run) LargestDatagram() (n int) {
+	if r.Segments > 1 {
+		return r.SegSize
+	}
+	for _, part := range r.Parts {
+		n += len(part)
+	}
+	return n
+}
+
 // Datagrams calls yield for each datagram of a run that passed Check, in order.
 func (r *Run) Datagrams(yield func(datagram []byte) bool) {
 	sent := 0

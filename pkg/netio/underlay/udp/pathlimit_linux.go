@@ -114,7 +114,7 @@ func hasOwnFragmentOption(r *underlay.Run) bool { return r.DontFragment || r.May
 
 // refuses reports whether a limit applies to a run. Runs below all limits cost no lookup.
 func (t *pathTable) refuses(r *underlay.Run) bool {
-	size := datagramSize(r)
+	size := r.LargestDatagram()
 	if t == nil || !t.least.refuses(size, r.Segments) {
 		return false
 	}
@@ -239,17 +239,6 @@ func (s *sender) limited(r *underlay.Run) bool {
 	}
 	s.paths, s.pathsChecked = s.port.paths.current(), true
 	return s.paths.refuses(r)
-}
-
-// datagramSize returns the size of the datagrams of r, of which the last may be smaller.
-func datagramSize(r *underlay.Run) (n int) {
-	if r.Segments > 1 {
-		return r.SegSize
-	}
-	for _, part := range r.Parts {
-		n += len(part)
-	}
-	return n
 }
 
 // sendSingly sends the datagrams of the run of o, whose train was refused, and notes the limit. They have the source address again, even if

@@ -79,7 +79,7 @@ func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 		return nil, 0
 	}
 	headers = &e.path.headers
-	if longest(r) > headers.max {
+	if r.LargestDatagram() > headers.max {
 		e.tooLong = true
 		return nil, 0
 	}
@@ -87,17 +87,6 @@ func (s *sender) choose(r *underlay.Run) (headers *frameHeader, from uint16) {
 		return nil, 0
 	}
 	return headers, from
-}
-
-// longest returns the size of a run's largest datagram.
-func longest(r *underlay.Run) (n int) {
-	if r.Segments > 1 {
-		return r.SegSize
-	}
-	for _, part := range r.Parts {
-		n += len(part)
-	}
-	return n
 }
 
 // sendUDP sends runs through the UDP socket, after the frames before them.

@@ -91,11 +91,9 @@ func (w *watcher) receiveLoop(ctx context.Context, socket *nl.NetlinkSocket, not
 }
 
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(d):
 	}
 }
 
