@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"time"
 )
 
 // The defaults of Config.
 const (
-	DefaultFrameSize   = 2048
-	DefaultFrames      = 2048 // in each direction
-	DefaultBindTimeout = 2 * time.Second
+	DefaultFrameSize = 2048
+	DefaultFrames    = 2048 // in each direction
 )
 
 // maxFrames bounds RxFrames and TxFrames; the kernel's own limit is memory.
@@ -43,9 +41,6 @@ type Config struct {
 	RxFrames, TxFrames int
 	// TxChecksum enables OffloadChecksum.
 	TxChecksum bool
-	// BindTimeout is how long Open retries a queue that is in use: the kernel releases a queue some time after its last
-	// Socket was closed. 0 means DefaultBindTimeout; a negative value disables retries.
-	BindTimeout time.Duration
 }
 
 // complete returns c with its defaults filled in, or an error for values that no kernel accepts.
@@ -53,9 +48,6 @@ func (c Config) complete(pageSize int) (Config, error) {
 	c.FrameSize = valueOrDefault(c.FrameSize, DefaultFrameSize)
 	c.RxFrames = valueOrDefault(c.RxFrames, DefaultFrames)
 	c.TxFrames = valueOrDefault(c.TxFrames, DefaultFrames)
-	if c.BindTimeout == 0 {
-		c.BindTimeout = DefaultBindTimeout
-	}
 	switch {
 	case c.Interface <= 0:
 		return c, fmt.Errorf("interface index %d is invalid", c.Interface)

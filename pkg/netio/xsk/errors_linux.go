@@ -57,8 +57,7 @@ func explainRegister(err error) error {
 	return fmt.Errorf("registering the UMEM: %w", err)
 }
 
-// explainBind describes an error of bind. The caller has already retried without each flag that an old kernel may
-// reject, so EINVAL has one meaning left.
+// explainBind describes an error of bind.
 func explainBind(c *Config, err error) error {
 	where := fmt.Sprintf("binding to queue %d of device index %d", c.Queue, c.Interface)
 	switch {

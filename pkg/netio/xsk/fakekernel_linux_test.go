@@ -5,7 +5,6 @@ package xsk
 import (
 	"encoding/binary"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +30,6 @@ type fakeKernel struct {
 	onBind  func(flags uint16) error
 	onSend  func() unix.Errno
 	onRecv  func() unix.Errno
-	paused  time.Duration
 	device  Capabilities
 
 	fill, done kernelRing[uint64]
@@ -117,7 +115,7 @@ func (f *fakeKernel) getBytes(_, _, option int, value []byte) (int, error) {
 	switch option {
 	case unix.XDP_MMAP_OFFSETS:
 		at := unix.XDPRingOffset{Producer: 0, Consumer: 64, Flags: fakeFlags, Desc: fakeItemsAt}
-		copy(value, mmapOffsets(&unix.XDPMmapOffsets{Rx: at, Tx: at, Fr: at, Cr: at}))
+		copy(value, bytesOf(&unix.XDPMmapOffsets{Rx: at, Tx: at, Fr: at, Cr: at}))
 	case unix.XDP_OPTIONS:
 		if f.zc {
 			value[0] = 1
@@ -166,8 +164,6 @@ func (f *fakeKernel) receive(int) unix.Errno {
 }
 
 func (f *fakeKernel) probe(int) (Capabilities, error) { return f.device, nil }
-
-func (f *fakeKernel) pause(d time.Duration) { f.paused += d }
 
 // deliver simulates the arrival of a packet.
 func (f *fakeKernel) deliver(packet []byte) bool {

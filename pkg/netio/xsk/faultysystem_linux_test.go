@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -111,7 +110,7 @@ func TestFailedSetUpLeaksNothing(t *testing.T) {
 }
 
 func injectAll(t *testing.T, c Config, sys system, held func() string) {
-	c.TxChecksum, c.BindTimeout = true, time.Minute
+	c.TxChecksum = true
 	var tolerated []string
 	for failAt := 1; ; failAt++ {
 		f := &faultySystem{system: sys, failAt: failAt, live: map[string]int{}}

@@ -15,7 +15,7 @@ import (
 // Open opens a Socket on a queue of a device in the network namespace of the calling thread. It receives once the
 // caller has put its FD into the map of an XDP program; it can send at once.
 //
-// Errors: ErrBusy when the queue is still in use after Config.BindTimeout; ErrNoQueue; ErrGone for a missing device;
+// Errors: ErrBusy while the queue is in use: the kernel releases it some time after its last Socket was closed; ErrNoQueue; ErrGone for a missing device;
 // ErrDown; os.ErrPermission without CAP_NET_RAW; errors.ErrUnsupported if the kernel has no AF_XDP, or the device
 // does not support the required ZeroCopy; ENOBUFS when the limit of locked memory is too low. A failed Open leaks
 // nothing.
@@ -71,7 +71,7 @@ func (s *Socket) mapRings(c *Config) error {
 			return fmt.Errorf("creating a ring of %d entries: %w", r.size, err)
 		}
 	}
-	bytes := mmapOffsets(&at)
+	bytes := bytesOf(&at)
 	n, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_MMAP_OFFSETS, bytes)
 	if err != nil {
 		return fmt.Errorf("querying the ring offsets: %w", err)

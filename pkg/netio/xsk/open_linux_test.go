@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +37,7 @@ func TestConfigRejectsInvalidValues(t *testing.T) {
 		t.Error("a frame larger than a page: got no error")
 	}
 	c, err := Config{Interface: 1}.complete(4096)
-	if err != nil || c.FrameSize != 2048 || c.RxFrames != 2048 || c.TxFrames != 2048 || c.BindTimeout != 2*time.Second {
+	if err != nil || c.FrameSize != 2048 || c.RxFrames != 2048 || c.TxFrames != 2048 {
 		t.Errorf("got defaults %+v, error %v", c, err)
 	}
 }
@@ -128,38 +127,13 @@ func TestHugePagesAreUsedWhenAvailable(t *testing.T) {
 	}
 }
 
-func TestBindRetriesRecentlyClosedQueue(t *testing.T) {
-	f := newFake(t)
-	f.onBind = func(uint16) error {
-		if len(f.binds) < 6 {
-			return unix.EBUSY
-		}
-		return nil
-	}
-	openFake(t, f, Config{})
-	if len(f.binds) != 6 || f.paused != 31*time.Millisecond { // 1+2+4+8+16
-		t.Errorf("got %d attempts over %v", len(f.binds), f.paused)
-	}
-}
-
-func TestBindGivesUpOnBusyQueue(t *testing.T) {
-	// 113 = 1+2+4+8+16+32+50, the first sum over 100.
-	for patience, want := range map[time.Duration]time.Duration{-1: 0, 100 * time.Millisecond: 113 * time.Millisecond} {
-		f := newFake(t)
-		f.onBind = func(uint16) error { return unix.EBUSY }
-		_, err := open(smallConfig(Config{BindTimeout: patience}), f)
-		if !errors.Is(err, ErrBusy) || !errors.Is(err, unix.EBUSY) || f.live != 0 || f.paused != want {
-			t.Errorf("got error %v, %d descriptors leaked, waited %v, want wait %v", err, f.live, f.paused, want)
-		}
-	}
-}
-
 func TestBindErrorsAreDistinct(t *testing.T) {
 	tests := []struct {
 		err  error
 		mode Mode
 		want error
 	}{
+		{unix.EBUSY, Auto, ErrBusy},
 		{unix.EINVAL, Auto, ErrNoQueue},
 		{unix.EINVAL, ZeroCopy, unix.EINVAL},
 		{unix.ENODEV, Auto, ErrGone},

@@ -11,7 +11,7 @@ type rx struct {
 	fill   producer[uint64]
 	frames frameOwners
 
-	received, refilled, frameOwnershipErrors, wakes atomic.Uint64
+	received, refilled, frameOwnershipErrors atomic.Uint64
 }
 
 // start gives all frames to the kernel. It must precede bind: drivers expect at least as many frames as they have

@@ -135,14 +135,14 @@ func (s *Socket) readStats() (Stats, error) {
 	stats := Stats{
 		Received: s.rx.received.Load(), Sent: s.tx.sent.Load(), Completed: s.tx.completed.Load(),
 		Rejected: s.tx.rejected.Load(), FrameOwnershipErrors: s.rx.frameOwnershipErrors.Load() + s.tx.frameOwnershipErrors.Load(),
-		TxRefused: s.tx.refused.Load() + s.tx.refusedByKick.Load(), RxWakes: s.rx.wakes.Load(), TxWakes: s.tx.wakes.Load(),
+		TxRefused: s.tx.refused.Load() + s.tx.refusedByKick.Load(),
 	}
 	var k unix.XDPStatistics // counters unknown to an older kernel stay zero
-	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_STATISTICS, statistics(&k)); err != nil {
+	if _, err := s.sys.getBytes(s.fd, unix.SOL_XDP, unix.XDP_STATISTICS, bytesOf(&k)); err != nil {
 		return stats, fmt.Errorf("reading the statistics of an AF_XDP socket: %w", err)
 	}
-	stats.RxDropped, stats.RxRingFull, stats.FillEmpty = k.Rx_dropped, k.Rx_ring_full, k.Rx_fill_ring_empty_descs
-	stats.RxInvalid, stats.TxInvalid, stats.TxEmpty = k.Rx_invalid_descs, k.Tx_invalid_descs, k.Tx_ring_empty_descs
+	stats.RxDropped, stats.RxRingFull = k.Rx_dropped, k.Rx_ring_full
+	stats.RxInvalid, stats.TxInvalid = k.Rx_invalid_descs, k.Tx_invalid_descs
 	return stats, nil
 }
 

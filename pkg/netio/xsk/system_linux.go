@@ -3,8 +3,6 @@
 package xsk
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -24,8 +22,6 @@ type system interface {
 	send(fd int) unix.Errno
 	receive(fd int) unix.Errno
 	probe(ifindex int) (Capabilities, error)
-	// pause sleeps for d between two attempts.
-	pause(d time.Duration)
 }
 
 // linuxSystem is the system of a real kernel.
@@ -64,5 +60,3 @@ func (linuxSystem) send(fd int) unix.Errno { return sendNothing(fd) }
 func (linuxSystem) receive(fd int) unix.Errno { return receiveNothing(fd) }
 
 func (linuxSystem) probe(ifindex int) (Capabilities, error) { return Probe(ifindex) }
-
-func (linuxSystem) pause(d time.Duration) { time.Sleep(d) }

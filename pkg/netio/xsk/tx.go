@@ -19,7 +19,7 @@ type tx struct {
 	metadata   bool   // whether frames may carry TX metadata
 	umem       []byte
 
-	reserved, released, sent, completed, rejected, frameOwnershipErrors, refused, wakes atomic.Uint64
+	reserved, released, sent, completed, rejected, frameOwnershipErrors, refused atomic.Uint64
 
 	// refusedByKick counts, like refused, frames that the device dropped instead of sending (EBUSY), as KickTx saw it, which several
 	// goroutines may call. refused has those that WakeTx saw.

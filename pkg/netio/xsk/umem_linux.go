@@ -39,7 +39,7 @@ func (s *Socket) registerUMEM(c *Config) error {
 	reg := unix.XDPUmemReg{Addr: addressOf(s.umem), Len: uint64(len(s.frames)), Size: uint32(c.FrameSize)}
 	if c.TxChecksum {
 		reg.Flags, reg.Tx_metadata_len = unix.XDP_UMEM_TX_METADATA_LEN, metadataLen
-		err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, umemReg(&reg))
+		err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, bytesOf(&reg))
 		if err == nil {
 			s.tx.metadata = true
 			return nil
@@ -49,7 +49,7 @@ func (s *Socket) registerUMEM(c *Config) error {
 		}
 		reg.Flags, reg.Tx_metadata_len = 0, 0
 	}
-	if err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, umemReg(&reg)); err != nil {
+	if err := s.sys.setBytes(s.fd, unix.SOL_XDP, unix.XDP_UMEM_REG, bytesOf(&reg)); err != nil {
 		return explainRegister(err)
 	}
 	return nil

@@ -49,19 +49,9 @@ func ringMappingLen[T Desc | uint64](at *unix.XDPRingOffset, n int) int {
 // addressOf returns the address of a mapping.
 func addressOf(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))) }
 
-// mmapOffsets returns struct xdp_mmap_offsets as bytes.
-func mmapOffsets(o *unix.XDPMmapOffsets) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(o)), unsafe.Sizeof(*o))
-}
-
-// statistics returns struct xdp_statistics as bytes.
-func statistics(s *unix.XDPStatistics) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s))
-}
-
-// umemReg returns struct xdp_umem_reg as bytes. All 32 are passed: a kernel with a shorter struct ignores the rest.
-func umemReg(r *unix.XDPUmemReg) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(r)), unsafe.Sizeof(*r))
+// bytesOf returns a struct of linux/if_xdp.h as bytes. A kernel whose struct is shorter ignores or omits the rest.
+func bytesOf[T unix.XDPMmapOffsets | unix.XDPStatistics | unix.XDPUmemReg](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
 // getsockopt returns the number of bytes written to value.

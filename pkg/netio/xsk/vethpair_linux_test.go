@@ -32,11 +32,22 @@ type vethPair struct {
 // vethEnd is one end, with the system calls made in its namespace.
 type vethEnd struct {
 	linuxSystem
-	host   *netlab.Host
-	device string
-	index  int
-	mac    net.HardwareAddr
-	xsks   *ebpf.Map
+	host     *netlab.Host
+	device   string
+	index    int
+	mac      net.HardwareAddr
+	xsks     *ebpf.Map
+	patience time.Duration // for a queue whose last Socket was closed just now
+}
+
+// bind waits for the kernel to release the queue.
+func (e *vethEnd) bind(fd int, address *unix.SockaddrXDP) error {
+	for end := time.Now().Add(e.patience); ; time.Sleep(time.Millisecond) {
+		err := e.linuxSystem.bind(fd, address)
+		if !errors.Is(err, unix.EBUSY) || !time.Now().Before(end) {
+			return err
+		}
+	}
 }
 
 func (e *vethEnd) socket() (fd int, err error) {
@@ -62,7 +73,7 @@ func newLink(t testing.TB, queues int) *vethPair {
 	a, b := hosts[0], hosts[1]
 	c, err := lab.Cable(a, b, netlab.CableConfig{Queues: queues, MTU: 1500})
 	expect.NoError(t, err)
-	l := &vethPair{lab: lab, ends: [2]*vethEnd{{host: a, device: c.DeviceA}, {host: b, device: c.DeviceB}}}
+	l := &vethPair{lab: lab, ends: [2]*vethEnd{{host: a, device: c.DeviceA, patience: deadline}, {host: b, device: c.DeviceB, patience: deadline}}}
 	for _, e := range l.ends {
 		expect.NoError(t, e.host.Do(func() error {
 			device, err := net.InterfaceByName(e.device)

@@ -17,7 +17,6 @@ func (s *Socket) WakeRx() error {
 	case !s.rx.fill.needsWakeup():
 		return nil
 	}
-	count(&s.rx.wakes, 1)
 	errno := s.sys.receive(s.fd)
 	if isTransient(errno) {
 		return nil
@@ -67,7 +66,6 @@ func (s *Socket) WakeTx() error {
 func (s *Socket) wakeTxOnce() (moved, again bool, err error) {
 	before := s.tx.ring.consumer.Load()
 	errno := s.sys.send(s.fd)
-	count(&s.tx.wakes, 1)
 	moved = s.tx.ring.consumer.Load() != before
 	if s.features.Mode == ZeroCopy {
 		if isTransient(errno) {

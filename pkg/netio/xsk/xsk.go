@@ -61,19 +61,13 @@ type Stats struct {
 	FrameOwnershipErrors uint64
 	// TxRefused counts frames that the device dropped instead of sending.
 	TxRefused uint64
-	// RxWakes and TxWakes count system calls.
-	RxWakes, TxWakes uint64
 
 	// RxDropped counts packets that the kernel dropped: larger than a frame, or no free frame.
 	RxDropped uint64
 	// RxRingFull counts packets dropped because Receive was not called for too long.
 	RxRingFull uint64
-	// FillEmpty counts how often the kernel found the fill ring empty.
-	FillEmpty uint64
 	// RxInvalid and TxInvalid count descriptors that the kernel rejected. They should stay zero.
 	RxInvalid, TxInvalid uint64
-	// TxEmpty counts how often the kernel found the TX ring empty.
-	TxEmpty uint64
 }
 
 // Frames counts where the frames of a Socket are. The sum, without TxDone, is Config.RxFrames + Config.TxFrames.

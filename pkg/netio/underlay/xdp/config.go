@@ -60,9 +60,6 @@ type Config struct {
 	// Changed, if set, is called by the same goroutine when the outcome of a Binding changes. It gets the number of
 	// lanes with an AF_XDP socket on the device, and the reason why the others have none. Failures that may pass within a second are not reported.
 	Changed func(ready int, why error)
-	// Frames is the maximum number of frames that wait for each lane in each direction. It is a power of two from 64 to
-	// 65,536, or 0 for the default of package xsk. It bounds the delay.
-	Frames int
 	// Mark is the SO_MARK of the UDP port. Routing depends on it.
 	Mark uint32
 	// NoChecksumOffload computes UDP checksums in software, even where the device, or the kernel for it, would compute
@@ -125,11 +122,4 @@ func (c *Config) waiters() ([]waiter, error) {
 		list[i] = w
 	}
 	return list, nil
-}
-
-// socket returns the configuration of a lane's AF_XDP socket.
-func (c *Config) socket(device, queue int) xsk.Config {
-	return xsk.Config{
-		Interface: device, Queue: queue, Mode: c.Mode, FrameSize: c.FrameSize, RxFrames: c.Frames, TxFrames: c.Frames,
-	}
 }

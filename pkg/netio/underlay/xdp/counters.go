@@ -24,8 +24,7 @@ func addStats(a, b xsk.Stats) xsk.Stats {
 	return xsk.Stats{
 		Received: a.Received + b.Received, Sent: a.Sent + b.Sent, Completed: a.Completed + b.Completed,
 		Rejected: a.Rejected + b.Rejected, FrameOwnershipErrors: a.FrameOwnershipErrors + b.FrameOwnershipErrors, TxRefused: a.TxRefused + b.TxRefused,
-		RxWakes: a.RxWakes + b.RxWakes, TxWakes: a.TxWakes + b.TxWakes,
-		RxDropped: a.RxDropped + b.RxDropped, RxRingFull: a.RxRingFull + b.RxRingFull, FillEmpty: a.FillEmpty + b.FillEmpty,
-		RxInvalid: a.RxInvalid + b.RxInvalid, TxInvalid: a.TxInvalid + b.TxInvalid, TxEmpty: a.TxEmpty + b.TxEmpty,
+		RxDropped: a.RxDropped + b.RxDropped, RxRingFull: a.RxRingFull + b.RxRingFull,
+		RxInvalid: a.RxInvalid + b.RxInvalid, TxInvalid: a.TxInvalid + b.TxInvalid,
 	}
 }

@@ -264,8 +264,7 @@ func (sup *supervisor) probe(c *laneSocket, up bool) {
 
 // openSocket opens a lane's AF_XDP socket.
 func (sup *supervisor) openSocket(i int, l *lane) error {
-	config := sup.config.socket(sup.device.index, i)
-	config.BindTimeout = -1 // the supervisor retries
+	config := xsk.Config{Interface: sup.device.index, Queue: i, Mode: sup.config.Mode, FrameSize: sup.config.FrameSize}
 	// Checksum offload must be requested before it is known whether a socket of mode Auto copies. Afterwards, offloads
 	// decides.
 	config.TxChecksum = !sup.config.NoChecksumOffload && (sup.device.completes || config.Mode != xsk.Copy)
