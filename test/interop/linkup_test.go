@@ -12,10 +12,16 @@ import (
 )
 
 // TestPacketsAfterLinkUpArrive sends as soon as the call that sets the interface up has returned, which is before the daemon knows of it, and
-// until the peer accepts the next handshake. Every packet must arrive, in order.
+// until the peer accepts the next handshake. Every packet must arrive, in order. Spread is off: with it, a machine that stalls for the gap
+// between flowlets may reorder.
 func TestPacketsAfterLinkUpArrive(t *testing.T) {
 	t.Parallel()
-	p := pairing{ropewalk, ropewalk}
+	unspread := ropewalk
+	unspread.start = func(t *testing.T, h *host, ifname string) func() error {
+		t.Helper()
+		return startDaemon(t, h, ropewalkBinary.Need(t), "run", "--spread", "off", ifname)
+	}
+	p := pairing{unspread, unspread}
 	p.left.need(t)
 	l := newLab(t, p, false)
 	l.start(t)
