@@ -26,7 +26,6 @@ func TestPacketsAfterLinkUpArrive(t *testing.T) {
 	l := newLab(t, p, false)
 	l.start(t)
 	in := listenUDP(t, l.right.host, sinkPort)
-	expect.NoError(t, in.SetReadDeadline(time.Now().Add(patience)))
 	out, err := dialUDP(l.left.host, netip.AddrPortFrom(l.right.inner4.Addr(), sinkPort))
 	expect.NoError(t, err)
 	defer func() { _ = out.Close() }()
@@ -34,6 +33,7 @@ func TestPacketsAfterLinkUpArrive(t *testing.T) {
 	expect.NoError(t, err)
 	const links, packets = 20, 12 // a packet each 5 ms: a peer accepts one initiation in 50 ms
 	for i := range uint32(links) {
+		expect.NoError(t, in.SetReadDeadline(time.Now().Add(patience)))
 		expect.NoError(t, l.left.host.nl.LinkSetDown(link))
 		expect.NoError(t, l.left.host.nl.LinkSetUp(link))
 		for j := range uint32(packets) {

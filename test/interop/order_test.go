@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -54,27 +55,24 @@ func TestFlowKeepsOrderAroundUnusualPackets(t *testing.T) {
 func sendMixedFlows(t *testing.T, from, to *tunnel, v6 bool, port int) {
 	t.Helper()
 	for range 3 {
-		early, first := sendMixedFlow(t, from, to, v6, port)
-		if early == first {
+		if sendMixedFlow(t, from, to, v6, port) == 0 {
 			return
 		}
-		t.Logf("port %d: got datagram %d, want %d", port, early, first)
 		port += 4
 	}
 	t.Fatal("three flows were reordered")
 }
 
-// sendMixedFlow sends one flow. If datagram got arrives before datagram want, which was sent earlier, it returns at once.
-func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (got, want uint32) {
+// sendMixedFlow sends one flow, and returns the number of datagrams that arrived after one that was sent later. A slow machine may lose some.
+func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int) {
 	t.Helper()
 	sink := listenUDP(t, to.host, port)
 	defer sink.Close()
-	expect.NoError(t, sink.SetReadDeadline(time.Now().Add(patience)))
 	expect.NoError(t, setOption(sink, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20))
 	out, err := dialUDP(from.host, netip.AddrPortFrom(to.inner(v6), uint16(port)))
 	expect.NoError(t, err)
 	defer out.Close()
-	buf := make([]byte, 1<<16)
+	buf, received, next := make([]byte, 1<<16), 0, uint32(0)
 	for sent := uint32(0); sent < mixedRounds*mixedDatagrams; {
 		for range mixedDatagrams {
 			if v6 {
@@ -84,18 +82,28 @@ func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (got, want
 			expect.NoError(t, err)
 			sent++
 		}
-		for number := sent - mixedDatagrams; number < sent; number++ {
+		for next < sent {
+			expect.NoError(t, sink.SetReadDeadline(time.Now().Add(2*time.Second)))
 			n, err := sink.Read(buf)
-			expect.NoError(t, err)
-			if got := binary.BigEndian.Uint32(buf); got != number {
-				return got, number
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break // the last ones were lost
 			}
+			expect.NoError(t, err)
+			number := binary.BigEndian.Uint32(buf)
 			if !bytes.Equal(buf[:n], mixedDatagram(number)) {
 				t.Fatalf("port %d: datagram %d differs", port, number)
 			}
+			if number < next {
+				t.Logf("port %d: datagram %d arrived after %d", port, number, next-1)
+				late++
+			}
+			received, next = received+1, max(next, number+1)
 		}
 	}
-	return 0, 0
+	if all := mixedRounds * mixedDatagrams; received < all/2 {
+		t.Fatalf("port %d: %d of %d datagrams arrived", port, received, all)
+	}
+	return late
 }
 
 func mixedDatagram(number uint32) []byte {
