@@ -74,12 +74,16 @@ func TestCheckReportsEndpointsLeftAtTimeout(t *testing.T) {
 // TestCheckWarnsOfEndpointInAllowedIPs has a host with a default route and no IPv6.
 func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
 	namespace.Enter(t)
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "uplink"}}); err != nil {
-		t.Skipf("needs links: %v", err)
+	add := func(name string) {
+		t.Helper()
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-end"}); err != nil {
+			t.Skipf("needs veth links: %v", err)
+		}
+		expect.NoError(t, hostnet.SetLinkUp(name+"-end", 1420))
+		expect.NoError(t, hostnet.SetLinkUp(name, 1420))
 	}
-	uplink, err := netlink.LinkByName("uplink")
-	expect.NoError(t, err)
-	expect.NoError(t, netlink.LinkSetUp(uplink))
+	expect.NoError(t, hostnet.SetLinkUp("lo", 65536))
+	add("uplink")
 	expect.NoError(t, hostnet.AddAddress("uplink", netip.MustParsePrefix("192.0.2.1/24")))
 	expect.NoError(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr("192.0.2.254").AsSlice()}))
 	check := func(allowed, endpoint, more, want string) {
@@ -110,8 +114,7 @@ func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
 	} {
 		check(tc.allowed, tc.endpoint, tc.more, tc.want)
 	}
-	expect.NoError(t, netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "rwk0"}})) // as if `up` had run
-	expect.NoError(t, hostnet.SetLinkUp("rwk0", 1420))
+	add("rwk0") // as if `up` had run
 	expect.NoError(t, hostnet.AddRoute(hostnet.Route{Dst: netip.MustParsePrefix("128.0.0.0/1"), Link: "rwk0"}))
 	check("0.0.0.0/1, 128.0.0.0/1", "198.51.100.1", "", "the route to 128.0.0.0/1 takes")
 	expect.NoError(t, hostnet.AddRoute(hostnet.Route{Dst: netip.MustParsePrefix("198.51.100.1/32"), Link: "uplink"}))

@@ -92,8 +92,9 @@ const (
 	maxMTU = 65535
 )
 
+// setMTU reads a number as ip(8) does, to which wg-quick gives it: 02614 is 1420.
 func setMTU(p *parser, value string) string {
-	n, err := strconv.ParseUint(value, 10, 32)
+	n, err := parseC(strings.TrimPrefix(value, "+"))
 	if err != nil || n < minMTU || n > maxMTU {
 		return strconv.Itoa(minMTU) + "-" + strconv.Itoa(maxMTU)
 	}

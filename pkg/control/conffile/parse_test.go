@@ -154,6 +154,21 @@ func TestInvalidQuickValuesAreReported(t *testing.T) {
 	}
 }
 
+// TestMTUIsReadAsByIP: wg-quick gives it to `ip link set mtu`, for which a leading 0 is octal and 0x hexadecimal.
+func TestMTUIsReadAsByIP(t *testing.T) {
+	for text, want := range map[string]int{"1420": 1420, "01420": 784, "02614": 1420, "0x5dc": 1500, "+1400": 1400} {
+		f, err := Parse("f", strings.NewReader("[Interface]\nMTU = "+text), Quick)
+		if err != nil || f.Interface.MTU != want {
+			t.Errorf("%s: got %+v, %v, want %d", text, f, err, want)
+		}
+	}
+	for _, text := range []string{"089", "0b10110", "1_420", "-1420", "0x", "1420x"} {
+		if _, err := Parse("f", strings.NewReader("[Interface]\nMTU = "+text), Quick); err == nil {
+			t.Errorf("%s is accepted", text)
+		}
+	}
+}
+
 func TestSmallMTUIsAMistakeWithIPv6Addresses(t *testing.T) {
 	want := `f:2: MTU: want 1280 or more with the IPv6 Address fd00::1/64, got "1279"`
 	if _, err := Parse("f", strings.NewReader("[Interface]\nMTU = 1279\nAddress = 10.0.0.1/24, fd00::1/64"), Quick); err == nil || err.Error() != want {
