@@ -64,7 +64,7 @@ in
       wantedBy = [ "multi-user.target" ];
       wants = [ "network-online.target" "nss-lookup.target" ];
       after = [ "network-online.target" "nss-lookup.target" ];
-      path = [ pkgs.nftables pkgs.openresolv pkgs.iproute2 ];
+      path = [ pkgs.nftables pkgs.openresolv pkgs.getent pkgs.iproute2 ];
       serviceConfig = {
         # deploy/systemd/ropewalk@.service gives the reasons. Further settings go into systemd.services."ropewalk-wg0".serviceConfig: DNS keys
         # need ReadWritePaths = [ "/etc" ], since openresolv writes there.

@@ -135,6 +135,20 @@ func TestNixOSServiceHasSettingsOfUnit(t *testing.T) {
 	}
 }
 
+// TestNixOSServiceFindsPrograms: a unit of NixOS finds only the programs of its path. Hooks of files use ip.
+func TestNixOSServiceFindsPrograms(t *testing.T) {
+	m := regexp.MustCompile(`\n *path = \[ (.*) \];\n`).FindStringSubmatch(read(t, "deploy/nixos/ropewalk.nix"))
+	if m == nil {
+		t.Fatal("the unit has no path")
+	}
+	packages := strings.Fields(m[1])
+	for program, of := range map[string]string{"nft": "nftables", "resolvconf": "openresolv", "getent": "getent", "ip": "iproute2"} {
+		if !slices.Contains(packages, "pkgs."+of) {
+			t.Errorf("the path has no %s: want pkgs.%s in %v", program, of, packages)
+		}
+	}
+}
+
 // TestUnitBoundsMemory: a daemon that outgrows the limit is killed, whatever its score is, unless it is exempt.
 func TestUnitBoundsMemory(t *testing.T) {
 	unit := ini(t, "deploy/systemd/ropewalk@.service")
