@@ -9,14 +9,19 @@ import (
 	"time"
 )
 
-// trimDelay is the time without growth after which memory is given back.
-const trimDelay = time.Second
+const (
+	// trimDelay is the time without growth after which memory is given back.
+	trimDelay = time.Second
+	// trimPause is the time from one collection to the next one: each empties the pools, so the next burst allocates again.
+	trimPause = 30 * time.Second
+)
 
 // trimmer gives memory back to the operating system some seconds after lanes have last needed more of it: the runtime alone keeps the
 // peak of a burst for minutes, since lanes allocate nothing while they carry packets. Without growth it does nothing.
 type trimmer struct {
 	grown atomic.Uint64 // how often memory was allocated
 	armed atomic.Bool   // check will be called
+	last  time.Time     // of giving back; for check
 	free  func()        // giveBack, except in tests
 }
 
@@ -27,18 +32,24 @@ func (m *trimmer) note() {
 	}
 	m.grown.Add(1)
 	if !m.armed.Swap(true) {
-		m.arm(m.grown.Load())
+		m.arm(trimDelay)
 	}
 }
 
-func (m *trimmer) arm(seen uint64) { time.AfterFunc(trimDelay, func() { m.check(seen) }) }
+// arm calls check after a pause.
+func (m *trimmer) arm(pause time.Duration) {
+	seen := m.grown.Load()
+	time.AfterFunc(pause, func() { m.check(seen) })
+}
 
-// check gives memory back unless more was needed since it was armed.
+// check gives memory back unless more was needed since it was armed, or it was given back not long ago.
 func (m *trimmer) check(seen uint64) {
-	if now := m.grown.Load(); now != seen {
-		m.arm(now)
+	pause := trimPause - time.Since(m.last)
+	if pause > 0 || m.grown.Load() != seen {
+		m.arm(max(pause, trimDelay))
 		return
 	}
+	m.last = time.Now()
 	m.armed.Store(false)
 	m.free()
 }

@@ -48,11 +48,25 @@ func TestMemoryIsGivenBackWithoutGrowth(t *testing.T) {
 			}
 		}
 		for burst := int32(1); burst <= 3; burst++ {
-			time.Sleep(10 * trimDelay)
+			time.Sleep(trimPause)
 			if n := freed.Load(); n != burst {
 				t.Fatalf("gave back %d times after %d bursts", n, burst)
 			}
 			m.note()
+		}
+	})
+}
+
+func TestMemoryIsGivenBackRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var freed atomic.Int32
+		m := &trimmer{free: func() { freed.Add(1) }}
+		for range 10 * trimPause / (2 * trimDelay) {
+			m.note()
+			time.Sleep(2 * trimDelay)
+		}
+		if n := freed.Load(); n < 9 || n > 10 {
+			t.Errorf("gave back %d times within 10 pauses, want 10", n)
 		}
 	})
 }
