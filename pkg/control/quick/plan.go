@@ -51,7 +51,7 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	}
 	steps = append(steps, routes...)
 	planned := settingsOf(conf, steps)
-	steps = append(steps, recordSettings{planned}, readBack{link: i.Name, planned: planned})
+	steps = append(steps, recordSettings{planned}, readBack{link: i.Name, planned: planned, probe: probed(&planned)})
 	return append(steps, hooks(i.Name, conf.PostUp)...)
 }
 

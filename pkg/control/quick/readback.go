@@ -18,7 +18,8 @@ import (
 type readBack struct {
 	link    string
 	planned settings
-	before  findings // those of Reload before its changes are not its own
+	probe   []netip.Prefix // whose packets have to enter the tunnel
+	before  findings       // those of Reload before its changes are not its own
 }
 
 func (readBack) String() string { return "" }
@@ -26,7 +27,11 @@ func (readBack) String() string { return "" }
 func (readBack) undo() Step { return nil }
 
 func (s readBack) run(_ context.Context, j *job) error {
-	found, err := j.readBack(&s.planned)
+	now, err := j.present()
+	if err != nil {
+		return err
+	}
+	found, err := j.findings(&now, &s.planned, s.probe)
 	if err != nil {
 		return err
 	}
@@ -53,18 +58,15 @@ func firstOf(texts []string) string {
 // packets do not leave in cleartext.
 type findings struct{ errors, warnings []string }
 
-func (j *job) readBack(planned *settings) (found findings, err error) {
-	now, err := j.present()
-	if err != nil {
-		return found, err
-	}
+// findings compares what the kernel has with what was planned, and looks up the paths to prefixes.
+func (j *job) findings(now *present, planned *settings, probe []netip.Prefix) (found findings, err error) {
 	found.errors = now.differences(planned)
 	rules, err := ruleDifferences(planned)
 	if err != nil {
 		return found, err
 	}
 	found.errors = append(found.errors, rules...)
-	return found, j.findOtherPaths(probed(planned), &found)
+	return found, j.findOtherPaths(probe, &found)
 }
 
 func (p *present) differences(planned *settings) (found []string) {
@@ -122,6 +124,9 @@ func probed(planned *settings) (prefixes []netip.Prefix) {
 // address in the middle: the first one of 0.0.0.0/1 is not routable. A route to a longer prefix is
 // legitimate, such as to the LAN or to an endpoint.
 func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
+	if len(prefixes) == 0 {
+		return nil
+	}
 	addrs := make([]netip.Addr, len(prefixes))
 	for i, p := range prefixes {
 		addrs[i] = middle(p)

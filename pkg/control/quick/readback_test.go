@@ -4,6 +4,7 @@ package quick
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,7 +125,7 @@ func TestUpReadsBackTheKernelsConfiguration(t *testing.T) {
 			j := &job{Runner: h.Runner, Interface: i}
 			st, _ := j.loadState()
 			want := tamper(h)
-			err := readBack{link: "wg0", planned: *st.Settings}.run(t.Context(), j)
+			err := readBack{link: "wg0", planned: *st.Settings, probe: probed(st.Settings)}.run(t.Context(), j)
 			if want == "" {
 				expect.NoError(t, err)
 				return
@@ -166,6 +167,33 @@ func TestHooksMayChangeWhatUpReadBack(t *testing.T) {
 	err := h.Reload(t.Context(), h.open("wg0", strings.Replace(text, "10.7.0.0/16", "10.7.0.0/16, 10.6.0.0/16", 1)))
 	if err == nil || strings.Contains(err.Error(), "10.7.") || !strings.Contains(err.Error(), "packets to 10.6.0.0/16 leave by u0") {
 		t.Errorf("another prefix: got error %v, want one that names it alone", err)
+	}
+}
+
+// TestReloadLooksUpOnlyWhatItChanges: a file may have tens of thousands of prefixes.
+func TestReloadLooksUpOnlyWhatItChanges(t *testing.T) {
+	h := newHost(t)
+	h.up(h.open("wg0", basic))
+	for ips, want := range map[string][]string{
+		"10.7.0.0/16, fd07::/48":                          nil,
+		"10.7.0.0/16, fd07::/48\nPersistentKeepalive = 5": nil,
+		"10.7.0.0/16, fd07::/48, 10.6.0.0/16":             {"10.6.0.0/16"},
+		"10.6.0.0/16, fd07::/48":                          {"10.6.0.0/16"},
+		"10.7.0.0/16, fd07::/48, 0.0.0.0/0":               {"0.0.0.0/0", "10.7.0.0/16", "10.9.0.2/32", "fd07::/48"}, // with rules
+	} {
+		change, err := h.PlanReload(t.Context(), h.open("wg0", strings.Replace(basic, "10.7.0.0/16, fd07::/48", ips, 1)))
+		expect.NoError(t, err)
+		var got []string
+		for _, s := range change.Steps {
+			if check, ok := s.(readBack); ok {
+				for _, p := range check.probe {
+					got = append(got, p.String())
+				}
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%q: looks %q up, want %q", ips, got, want)
+		}
 	}
 }
 

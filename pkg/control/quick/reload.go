@@ -137,17 +137,33 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	if len(j.File.Interface.DNS) > 0 && j.Tools.Resolvconf == "" {
 		return Reload{}, ErrNoResolvconf
 	}
-	before, err := j.readBack(saved.Settings)
-	if err != nil {
-		return Reload{}, err
-	}
 	d := difference{
 		link: j.Name, old: *saved.Settings, wanted: settingsOf(&j.File.Interface, Plan(j.Interface, planned, facts)),
 		now: now, mark: st.FwMark, facts: facts,
 	}
 	d.now.Addresses = asWritten(now.Addresses, slices.Concat(d.old.Addresses, d.wanted.Addresses))
 	d.wanted.MTU = d.plannedMTU()
-	return Reload{Steps: append(d.steps(), readBack{j.Name, d.wanted, before}, device), Notes: d.notes()}, nil
+	steps := d.steps()
+	if slices.ContainsFunc(steps, changes) {
+		check, err := j.checkAfter(&d, &now)
+		if err != nil {
+			return Reload{}, err
+		}
+		steps = append(steps, check)
+	}
+	return Reload{Steps: append(steps, device), Notes: d.notes()}, nil
+}
+
+// checkAfter returns the step that reads the result of a change back. There may be thousands of prefixes: those that stay are looked up, before and
+// afterwards, only if the change of rules can concern them.
+func (j *job) checkAfter(d *difference, now *present) (s readBack, err error) {
+	s = readBack{link: j.Name, planned: d.wanted, probe: probed(&d.wanted)}
+	had := probed(&d.old)
+	if d.old.Mark == d.wanted.Mark && slices.Equal(d.old.Policy, d.wanted.Policy) {
+		s.probe, had = without(s.probe, had), nil
+	}
+	s.before, err = j.findings(now, &d.old, had)
+	return s, err
 }
 
 // Resync returns the changes of `ropewalk syncconf`, except that settings of [Interface] which the file does not mention are kept. One of
