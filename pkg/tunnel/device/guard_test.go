@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
 
@@ -22,6 +23,7 @@ type guarded struct {
 	lot     *lot
 	peers   underlay.Peers
 	sharing sync.WaitGroup
+	learns  func(config.Endpoint) // called by AddSource; nil for none
 }
 
 // lot is the sequence of one host's guards.
@@ -48,7 +50,7 @@ func (l *lot) filter(_, to netip.AddrPort, datagram []byte) underlay.Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	kind, _ := wire.Classify(datagram)
-	if to.Addr() == l.at && kind == wire.TypeData && l.ready && l.indices[wire.ReceiverIndex(datagram)] == 0 {
+	if to.Addr() == l.at && kind == wire.TypeData && l.ready && l.indices[wire.ReceiverIndex(datagram)] <= 0 {
 		l.refused++
 	}
 	return underlay.Deliver
@@ -64,9 +66,20 @@ func (l *lot) do(g *guarded, f func()) {
 
 func (g *guarded) AddIndex(i uint32) { g.lot.do(g, func() { g.lot.indices[i]++ }) }
 
-func (g *guarded) RemoveIndex(i uint32) { g.lot.do(g, func() { delete(g.lot.indices, i) }) }
+func (g *guarded) RemoveIndex(i uint32) {
+	g.lot.do(g, func() {
+		if g.lot.indices[i]--; g.lot.indices[i] == 0 {
+			delete(g.lot.indices, i)
+		}
+	})
+}
 
-func (g *guarded) AddSource(a config.Endpoint) { g.lot.do(g, func() { g.lot.sources[a]++ }) }
+func (g *guarded) AddSource(a config.Endpoint) {
+	g.lot.do(g, func() { g.lot.sources[a]++ })
+	if g.learns != nil {
+		g.learns(a)
+	}
+}
 
 func (g *guarded) RemoveSource(a config.Endpoint) {
 	g.lot.do(g, func() {
@@ -108,10 +121,14 @@ func (l *lot) sourcesAre(want ...config.Endpoint) func() bool {
 	}
 }
 
+// numbers returns the number of indices as a guard counts them: calls of AddIndex less those of RemoveIndex.
 func (l *lot) numbers() (indices, refused int, ready bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.indices), l.refused, l.ready
+	for _, n := range l.indices {
+		indices += n
+	}
+	return indices, l.refused, l.ready
 }
 
 // TestGuardAdmitsAllSessionMessages lives through rekeys by both sides, another port, and the interface going down.
@@ -233,6 +250,48 @@ func TestNextGuardKnowsEachPeerOnce(t *testing.T) {
 	a.Apply(config.Device{ReplacePeers: true})
 	if indices, _, _ := guard.numbers(); indices != 0 || !guard.sourcesAre()() {
 		t.Errorf("%d indices and %v left behind", indices, guard.sources)
+	}
+}
+
+// TestNextGuardCountsEachIndexOnce has a handshake with one of two peers begin, and one end, while the next guard learns of the other peer.
+func TestNextGuardCountsEachIndexOnce(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		before, during func(*device.Peer)
+	}{
+		{"begins", func(*device.Peer) {}, (*device.Peer).Initiate},
+		{"ends", (*device.Peer).Initiate, (*device.Peer).LoseHandshake},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var guard lot
+				lan := devicetest.NewLAN(nil)
+				a := lan.Host(t, 1, devicetest.Options{WrapPort: guard.wrap})
+				others := map[netip.AddrPort]*device.Peer{}
+				for n := range byte(2) {
+					other := lan.Host(t, 2+n, devicetest.Options{Stop: true})
+					devicetest.Connect(a, other)
+					others[other.Outside(false)] = a.PeerOf(other.Public())
+				}
+				for _, p := range others {
+					c.before(p)
+				}
+				old := guard.current
+				next := guard.wrap(old.Fake).(*guarded)
+				next.learns = func(first config.Endpoint) {
+					for at, p := range others {
+						if at != first.AddrPort {
+							c.during(p)
+						}
+					}
+					next.learns = nil
+				}
+				old.peers.Guard(next)
+				if indices, _, _ := guard.numbers(); indices != a.Indices() {
+					t.Errorf("the guard counts %d indices, want %d", indices, a.Indices())
+				}
+			})
+		})
 	}
 }
 

@@ -177,16 +177,18 @@ func (d *Device) RoutesChanged() {
 // guardRef boxes the interface for atomic.Pointer. Its address tells one guard from the next.
 type guardRef struct{ underlay.Guard }
 
-// admitIndex adds a local receiver index to the guard. refuseIndex removes it.
-func (d *Device) admitIndex(index uint32) {
-	if g := d.guard.Load(); g != nil {
-		g.AddIndex(index)
+// admitIndex adds the index of b to the guard, unless the guard knows it. refuseIndex removes it. The caller holds the peer's mu.
+func (d *Device) admitIndex(b *keyBinding) {
+	g := d.guard.Load()
+	if g != nil && g != b.guard {
+		g.AddIndex(b.index)
 	}
+	b.guard = g
 }
 
-func (d *Device) refuseIndex(index uint32) {
-	if g := d.guard.Load(); g != nil {
-		g.RemoveIndex(index)
+func (d *Device) refuseIndex(b *keyBinding) {
+	if b.guard != nil && b.guard == d.guard.Load() {
+		b.guard.RemoveIndex(b.index)
 	}
 }
 

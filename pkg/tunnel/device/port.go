@@ -223,7 +223,7 @@ func (d *Device) sharePeers() {
 }
 
 // Guard implements underlay.Peers. Handshakes may run meanwhile: each index that is reserved after the pointer is stored reaches the guard
-// by itself.
+// by itself, and no index reaches it twice.
 func (d portPeers) Guard(g underlay.Guard) {
 	if g == nil {
 		d.guard.Store(nil)
@@ -237,7 +237,7 @@ func (d portPeers) Guard(g underlay.Guard) {
 		if p.running {
 			for _, b := range append(p.sessions.all(), p.handshake.attempt) {
 				if b != nil {
-					d.admitIndex(b.index)
+					d.admitIndex(b)
 				}
 			}
 			p.updateGuard()

@@ -12,6 +12,7 @@ import (
 // keyBinding is a local receiver index, and its key pair once the handshake is complete.
 type keyBinding struct {
 	index   uint32
+	guard   *guardRef // that knows index; nil for none
 	session *engine.Session
 	keys    *session.Keypair
 	signed  bool // the peer initiated, and marked its initiation as a ropewalk's
@@ -119,9 +120,10 @@ func (p *Peer) reserveIndex() (*keyBinding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserving a receiver index: %w", err)
 	}
-	p.dev.admitIndex(index)
+	b := &keyBinding{index: index, session: s}
+	p.dev.admitIndex(b)
 	p.noteChange()
-	return &keyBinding{index: index, session: s}, nil
+	return b, nil
 }
 
 // releaseIndex releases the index and wipes the keys. b may be nil.
@@ -129,7 +131,7 @@ func (p *Peer) releaseIndex(b *keyBinding) {
 	if b == nil {
 		return
 	}
-	p.dev.refuseIndex(b.index) // before the index can be reserved again
+	p.dev.refuseIndex(b) // before the index can be reserved again
 	p.dev.engine.Sessions.Remove(b.index)
 	b.session.Keys.Store(nil)
 	if b.keys != nil {
