@@ -10,7 +10,9 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -260,5 +262,72 @@ func TestStoppedLanesReadNothing(t *testing.T) {
 	e.Wait()
 	if err := e.Stop(); err == nil {
 		t.Error("the lanes of a closed device can be stopped")
+	}
+}
+
+// unstoppable is a TUN that does not stop reading.
+type unstoppable struct{ *tun.Fake }
+
+func (unstoppable) StopReading() error { return syscall.EIO }
+
+func TestLanesReadOnIfTUNDoesNotStop(t *testing.T) {
+	device := unstoppable{tun.NewFake(tun.FakeConfig{})}
+	e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+	e.Start()
+	if err := e.Stop(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("Stop: error %v, want %v", err, syscall.EIO)
+	}
+	expect.NoError(t, device.Inject(0, flow.WithVnetHeader(out4.UDP(nil))))
+	expect.Eventually(t, "the lane reads a packet to no peer", func() bool { return e.lanes[0].stats.drops.Get(drop.TXNoPeer) == 1 })
+	expect.NoError(t, device.Close())
+	e.Wait()
+}
+
+// jointTUN is a TUN of two queues, each of which can be tried only while the other is.
+type jointTUN struct{ *tun.Fake }
+
+func (j jointTUN) Queues() []tun.Queue {
+	queues, both := j.Fake.Queues(), make(chan struct{})
+	for i, q := range queues {
+		queues[i] = jointQueue{q, both}
+	}
+	return queues
+}
+
+type jointQueue struct {
+	tun.Queue
+	both chan struct{}
+}
+
+func (j jointQueue) TryRead([][]byte, []int) int {
+	select {
+	case j.both <- struct{}{}:
+	case <-j.both:
+	}
+	return 0
+}
+
+// TestLanesSendWaitingPacketsInParallel hangs if a lane waits for another.
+func TestLanesSendWaitingPacketsInParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		device := jointTUN{tun.NewFake(tun.FakeConfig{Queues: 2})}
+		e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+		e.Start()
+		expect.NoError(t, e.Stop())
+		e.SendWaiting()
+	})
+}
+
+// TestNumberOfWaitingPacketsSentIsBounded has more packets wait than a host can leave in a TUN queue.
+func TestNumberOfWaitingPacketsSentIsBounded(t *testing.T) {
+	device := tun.NewFake(tun.FakeConfig{Depth: 3 * maxWaiting})
+	e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+	e.Start()
+	expect.NoError(t, e.Stop())
+	for device.Inject(0, flow.WithVnetHeader(out4.UDP(nil))) == nil {
+	}
+	e.SendWaiting()
+	if n := e.lanes[0].stats.drops.Get(drop.TXNoPeer); n < maxWaiting || n > 2*maxWaiting {
+		t.Errorf("%d packets were handled, want %d or little more", n, maxWaiting)
 	}
 }

@@ -91,8 +91,8 @@ func (e *Engine) Start() {
 	}
 }
 
-// Stop ends what Start has begun. Packets of the host then wait in the TUN until the next Start. All that waits there now is sent, as far as the
-// port permits. After an error the lanes read on.
+// Stop ends what Start has begun. Packets of the host then wait in the TUN until the next Start. If the TUN device does not stop, the lanes read
+// on. If it does not resume, as after it was closed, they have ended for good.
 func (e *Engine) Stop() error {
 	if err := e.cfg.Device.StopReading(); err != nil {
 		return fmt.Errorf("stopping the lanes: %w", err)
@@ -101,10 +101,16 @@ func (e *Engine) Stop() error {
 	if err := e.cfg.Device.ResumeReading(); err != nil {
 		return fmt.Errorf("stopping the lanes: %w", err)
 	}
-	for _, l := range e.lanes {
-		l.tx.sendWaiting()
-	}
 	return nil
+}
+
+// SendWaiting sends what waits in the TUN after Stop, as far as the port permits: maxWaiting trains of each queue or little more.
+func (e *Engine) SendWaiting() {
+	var lanes sync.WaitGroup
+	for _, l := range e.lanes {
+		lanes.Go(l.tx.sendWaiting)
+	}
+	lanes.Wait()
 }
 
 // loopStarted calls Config.OnLoopStart for one goroutine of a lane.

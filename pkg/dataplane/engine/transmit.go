@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
@@ -73,8 +74,9 @@ func newTransmitter(l *lane, n int) *transmitter {
 	return t
 }
 
-// maxWaiting bounds the trains that sendWaiting sends, if a host adds to them all the time.
-const maxWaiting = 1 << 14
+// maxWaiting bounds the trains that sendWaiting sends, if a host adds to them all the time. It is more than what a TUN queue has by default, and
+// what was read ahead.
+const maxWaiting = 2 * tun.DefaultQueueLen
 
 // transmit moves trains from the TUN queue to the underlay until the queue is closed, or Stop is called.
 func (l *lane) transmit(yield func(bool)) {

@@ -135,6 +135,35 @@ func TestPacketsWaitWhilePortChanges(t *testing.T) {
 	})
 }
 
+// TestPortChangeLeavesWaitingPackets has one packet in a lane and one in the TUN when the port changes. The change does not wait until the latter
+// has left.
+func TestPortChangeLeavesWaitingPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, slow := slowPair(t)
+		time.Sleep(time.Minute) // no other message is in flight
+		first, second := make(chan struct{}), make(chan struct{})
+		slow.held.Store(&first)
+		sendText(a, b, "read")
+		synctest.Wait()
+		sendText(a, b, "waits")
+		applied := make(chan error, 1)
+		go func() {
+			port := uint16(devicetest.ListenPort + 1)
+			applied <- a.Configure(config.Device{ListenPort: &port})
+		}()
+		time.Sleep(time.Second) // until the new port is open
+		slow.held.Store(&second)
+		close(first)
+		synctest.Wait()
+		if len(applied) == 0 {
+			t.Error("the port does not change while a packet in the TUN has not left")
+		}
+		close(second)
+		expect.NoError(t, <-applied)
+		wantNext(t, a, b, "read", "waits")
+	})
+}
+
 // TestPacketsWithoutPortAreDropped has a taken port when the interface comes up: nobody knows when it will be free.
 func TestPacketsWithoutPortAreDropped(t *testing.T) {
 	var log lockedText

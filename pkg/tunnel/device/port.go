@@ -30,7 +30,9 @@ func (d *Device) applyLinkEvent(ev tun.Event) {
 			d.logPortFailure(err)
 		}
 	case !ev.Up:
-		d.stopReading() // before the port closes
+		if d.stopReading() { // before the port closes
+			d.engine.SendWaiting()
+		}
 		if d.up {
 			d.down()
 			d.holdStaged()
@@ -135,16 +137,17 @@ func (d *Device) readTUN() {
 	}
 }
 
-// stopReading ends readTUN. All that the lanes have read, and all that waits in the TUN, is sent. Later packets wait. The caller holds mu.
-func (d *Device) stopReading() {
+// stopReading ends readTUN, and reports whether it had begun. All that the lanes have read is sent. Other packets wait in the TUN. The caller holds mu.
+func (d *Device) stopReading() (stopped bool) {
 	if !d.reading {
-		return
+		return false
 	}
 	if err := d.engine.Stop(); err != nil {
 		d.log.Warn("stopping reads from the TUN device failed, packets are dropped until the listen port is open", "error", err)
-		return
+		return false
 	}
 	d.reading = false
+	return true
 }
 
 func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
