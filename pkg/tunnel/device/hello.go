@@ -45,19 +45,31 @@ func (p *Peer) resetHello(reason error) {
 
 // followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The caller holds mu.
 func (p *Peer) followRoam(now int64) {
-	if p.path.roams.begin(now) {
-		p.renewHello(true)
-	} else {
-		p.discardHello(true)
-	}
+	p.discardHello(true)
+	p.beginRoamRound(now)
 }
 
 // followDeferredRoam is the part of followRoam that was due later. The caller holds mu.
 func (p *Peer) followDeferredRoam(now int64) {
-	if r := &p.path.roams; r.due.Load() && r.begin(now) {
-		p.requestRoute()
-		p.queryAgain()
+	if p.path.roams.due.Load() {
+		p.beginRoamRound(now)
 	}
+}
+
+// beginRoamRound begins a round of hellos and lookups, or leaves it for later. A hello that came in a pause is handled now, and the peer has the
+// whole time to send one. The caller holds mu.
+func (p *Peer) beginRoamRound(now int64) {
+	if !p.path.roams.begin(now) {
+		return
+	}
+	if x := &p.hello; x.deadline != 0 {
+		x.deadline = max(x.deadline, now+helloWait)
+	}
+	if p.requests.hellos.keepOnly(p.engine.Endpoint.Load()) {
+		p.post(taskHello)
+	}
+	p.requestRoute()
+	p.queryAgain()
 }
 
 // renewHello discards what the peer confirmed about the path to it and, if either side has moved, what is known about the
@@ -143,6 +155,7 @@ func (p *Peer) queryHello(now int64) {
 func (p *Peer) runHelloTimer(now int64) {
 	x := &p.hello
 	switch {
+	case p.path.roams.due.Load():
 	case x.sendAt != 0 && now >= x.sendAt:
 		p.sendHello(now)
 	case x.deadline == 0 || now < x.deadline:
@@ -227,6 +240,7 @@ func (p *Peer) announcesSpray() bool {
 // changed since it was last sent. The caller holds mu.
 func (p *Peer) handleHello(m *pendingHello, now int64) {
 	if p.path.roams.due.Load() {
+		p.requests.hellos.putBack(m)
 		return
 	}
 	requested := false

@@ -43,16 +43,28 @@ func (q *helloQueue) put(m *pendingHello) {
 	}
 }
 
+// putBack undoes taking m, which may be nil, unless another one has come meanwhile.
+func (q *helloQueue) putBack(m *pendingHello) { q.last.CompareAndSwap(nil, m) }
+
+// keepOnly drops a hello that has waited while the peer moved away from where it came from, and reports whether one waits now.
+func (q *helloQueue) keepOnly(to *underlay.Endpoint) bool {
+	m := q.last.Load()
+	if m != nil && to != nil && !m.isFrom(to.Dst) && q.last.CompareAndSwap(m, nil) {
+		m = nil
+	}
+	return m != nil
+}
+
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
-	if p.path.roams.due.Load() {
-		return drop.HelloUnwanted
-	}
-	if wire.IsProbe(plain) {
+	paused := p.path.roams.due.Load()
+	switch {
+	case wire.IsProbe(plain) && !paused:
 		return p.receiveProbe(plain)
-	}
-	if wire.IsCheck(plain) {
+	case wire.IsCheck(plain) && !paused:
 		return p.receiveCheck(plain)
+	case wire.IsProbe(plain), wire.IsCheck(plain):
+		return drop.HelloUnwanted
 	}
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
@@ -65,13 +77,18 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 		return drop.HelloInvalid
 	}
 	p.requests.hellos.put(m)
-	p.post(taskHello)
+	if !p.path.roams.due.Load() { // else it waits for the next round
+		p.post(taskHello)
+	}
 	return drop.None
 }
 
 // takePendingHello returns the waiting hello, nil for none. It adds a port plan for the sender once per session, and when
 // the sender's ports change, at a limited rate. Planning queries the operating system, so the caller must not hold mu.
 func (p *Peer) takePendingHello() *pendingHello {
+	if p.path.roams.due.Load() {
+		return nil
+	}
 	m := p.requests.hellos.last.Swap(nil)
 	if m == nil || p.dev.cfg.Plan == nil {
 		return m
@@ -96,6 +113,11 @@ func (m *pendingHello) ports() spread.Ports {
 // fromSource reports whether the hello came from one of these ports and not from the listen port.
 func (m *pendingHello) fromSource() bool {
 	return m.ports().Contains(m.from.Dst.Port()) && m.from.Dst.Port() != m.hello.Own.Port()
+}
+
+// isFrom reports whether the sender is at an endpoint, which may have one of its source ports.
+func (m *pendingHello) isFrom(to netip.AddrPort) bool {
+	return m.from.Dst == to || m.from.Dst.Addr() == to.Addr() && (m.fromSource() || m.ports().Contains(to.Port()))
 }
 
 // natError explains why there is no spread through a NAT. A NAT maps the listen ports only. It would drop messages from

@@ -17,6 +17,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -316,6 +317,81 @@ func TestNewPortHasNoOldSources(t *testing.T) {
 	if at := b.PeerStatus(a).Endpoint.AddrPort; at != a.Outside(false) {
 		t.Errorf("the endpoint is %v, want %v", at, a.Outside(false))
 	}
+}
+
+// pauseRoams has b roam from a's view with each message, until the next round of hellos is many seconds away, and then return.
+func pauseRoams(t *testing.T, a, b *devicetest.Host) {
+	t.Helper()
+	for i := range byte(200) {
+		elsewhere := netip.AddrFrom4([4]byte{203, 0, 113, i % 2})
+		a.PeerOf(b.Public()).Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(elsewhere, devicetest.ListenPort)})
+		time.Sleep(100 * time.Millisecond)
+	}
+	carries(t, b, a, false, 100)
+}
+
+// TestSessionInRoamPauseSpreadsAfterIt begins a session in which the peer's hellos come before they may be answered.
+func TestSessionInRoamPauseSpreadsAfterIt(t *testing.T) {
+	for name, initiate := range map[string]func(a, b *devicetest.Host){
+		"initiator": func(a, b *devicetest.Host) { a.PeerOf(b.Public()).Initiate() },
+		"responder": func(a, b *devicetest.Host) { b.PeerOf(a.Public()).Initiate() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := devicetest.Pair(t, devicetest.Options{})
+				wantSoon(t, a, b)
+				pauseRoams(t, a, b)
+				initiate(a, b)
+				for range 60 {
+					time.Sleep(time.Second)
+					if why(a, b, "does not run ropewalk")() {
+						t.Fatalf("the peer counts as a stock WireGuard: %+v", a.PeerStatus(b).Spread)
+					}
+				}
+				if !spreads(a, b)() || !spreads(b, a)() {
+					t.Errorf("still not: %+v, %+v", a.PeerStatus(b).Spread, b.PeerStatus(a).Spread)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstHelloInRoamPauseIsHandledAfterIt has only that hello say that the peer runs ropewalk.
+func TestFirstHelloInRoamPauseIsHandledAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		talk(t, a, b)
+		time.Sleep(10 * time.Second)
+		pauseRoams(t, a, b)
+		b.Apply(config.Device{Spread: new(config.SpreadAuto)})
+		a.PeerOf(b.Public()).Initiate()
+		time.Sleep(time.Minute)
+		if !spreads(a, b)() || !spreads(b, a)() {
+			t.Errorf("still not: %+v, %+v", a.PeerStatus(b).Spread, b.PeerStatus(a).Spread)
+		}
+	})
+}
+
+// TestHelloBeforeRoamMovesNobodyBack keeps a hello in a pause, and then has the peer roam.
+func TestHelloBeforeRoamMovesNobodyBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		wantSoon(t, a, b)
+		pauseRoams(t, a, b)
+		down(b)
+		before := underlay.Endpoint{Dst: b.Outside(false)}
+		hello := wire.AppendHello(nil, &wire.Hello{Own: before.Dst, Peer: a.Outside(false), NoReply: true})
+		if why := a.PeerOf(b.Public()).Hello(hello, before); why != drop.None {
+			t.Errorf("the hello was dropped: %v", why)
+		}
+		elsewhere := netip.MustParseAddrPort("203.0.113.9:51820")
+		a.PeerOf(b.Public()).Roam(underlay.Endpoint{Dst: elsewhere})
+		time.Sleep(time.Minute)
+		if at := a.PeerStatus(b).Endpoint.AddrPort; at != elsewhere {
+			t.Errorf("the endpoint is %v, want %v", at, elsewhere)
+		}
+	})
 }
 
 // TestHelloFromNewListenPortRoams covers a peer that spreads all its data, so that only hellos show its listen port.

@@ -104,7 +104,7 @@ func (p *Peer) settling() bool {
 type roamPace struct {
 	next  int64       // when the next round may begin
 	pause int64       // after the last round
-	due   atomic.Bool // the peer has roamed since: until next, control messages are neither sent nor answered. Lanes read it
+	due   atomic.Bool // the peer has roamed since: until next, control messages are neither sent nor answered, and a hello waits. Lanes read it
 }
 
 // The pause doubles with each round, and begins anew when the peer has not roamed for maxRoamPause.

@@ -42,7 +42,7 @@ func (p *Peer) armTimer(now int64) {
 	p.noteChange() // whatever has led here
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
-	for _, deadline := range []int64{p.hello.nextTimer(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), p.path.roams.nextTimer(), t.initiateAt, t.retryAt} {
+	for _, deadline := range []int64{p.nextHello(), p.nextProbe(now), p.nextCheck(), p.mtu.known.next(), p.path.roams.nextTimer(), t.initiateAt, t.retryAt} {
 		if deadline != 0 && (next == 0 || deadline < next) {
 			next = deadline
 		}
@@ -58,6 +58,14 @@ func (p *Peer) armTimer(now int64) {
 	} else {
 		t.timer.Reset(wait)
 	}
+}
+
+// nextHello returns when runHelloTimer is due, 0 for never. The caller holds mu.
+func (p *Peer) nextHello() int64 {
+	if p.path.roams.due.Load() {
+		return 0
+	}
+	return p.hello.nextTimer()
 }
 
 // stopTimer releases the timer. If it has fired already, a worker finds that nothing is due. The caller holds mu.
