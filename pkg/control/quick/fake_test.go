@@ -65,6 +65,7 @@ func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 	if mode == fakeDies {
 		return fmt.Errorf("fake daemon of %s: no luck", name)
 	}
+	go endWithTest(sockets)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	tun := &netlink.Tuntap{
@@ -96,6 +97,16 @@ func fakeDaemon(mode string, sockets uapi.Dir, name string) error {
 		}
 	}
 	return err
+}
+
+// endWithTest ends the process after its test, which removes the directory. A test may leave the daemon of a moved interface.
+func endWithTest(sockets uapi.Dir) {
+	for {
+		if _, err := os.Stat(string(sockets)); err != nil {
+			os.Exit(0)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // drain reads until the interface is deleted.
