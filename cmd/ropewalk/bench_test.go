@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -36,7 +37,8 @@ func TestBenchProcess(t *testing.T) {
 	root := newRootCmd()
 	root.SetArgs(os.Args[slices.Index(os.Args, "--")+1:])
 	if err := root.ExecuteContext(ctx); err != nil {
-		t.Fatal(err)
+		fmt.Fprintln(os.Stderr, err) // for the process that reads the result from standard output
+		t.FailNow()
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	helloTimeout  = 10 * time.Second
+	helloTimeout  = 30 * time.Second
 	progressEvery = 200 * time.Millisecond
 )
 
