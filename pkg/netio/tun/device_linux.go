@@ -22,7 +22,6 @@ type device struct {
 	monitor   *monitor
 	steering  steering
 	reading   readingState
-	drops     queueDrops
 	closeOnce sync.Once
 }
 
@@ -33,9 +32,8 @@ type readingState struct {
 }
 
 var (
-	_ Device      = (*device)(nil)
-	_ Indexed     = (*device)(nil)
-	_ DropCounter = (*device)(nil)
+	_ Device  = (*device)(nil)
+	_ Indexed = (*device)(nil)
 )
 
 // Open creates the interface in the network namespace of the calling thread. It is initially down and has no
@@ -87,7 +85,6 @@ func (d *device) open(c *Config) error {
 	if d.monitor, err = startMonitor(fd, d.deleted, name, c); err != nil || !c.Persist {
 		return err
 	}
-	d.drops.start(d.monitor)
 	if err := d.persist(); err != nil {
 		d.monitor.close()
 		return err

@@ -76,7 +76,6 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	for _, fd := range fds {
 		d.queues = append(d.queues, newQueue(fd, d.stop, d.deleted, c.BusyPoll))
 	}
-	d.drops.start(d.monitor)
 	return d, nil
 }
 

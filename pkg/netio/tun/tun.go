@@ -80,12 +80,6 @@ type Steerer interface {
 	SetSteering(fd int) error
 }
 
-// DropCounter is an optional interface of a Device.
-type DropCounter interface {
-	// QueueDrops returns the number of packets and trains that the kernel has dropped since the device was opened, because a queue was full.
-	QueueDrops() uint64
-}
-
 // Event is the device's state after a change: whether it is administratively up, and its MTU in bytes.
 type Event struct {
 	Up  bool

@@ -7,20 +7,14 @@ import (
 	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
-	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
-// trafficStats returns the lanes' counters, with the drops of the TUN and of the sockets in front of them.
+// trafficStats returns the lanes' counters, with the drops of the sockets in front of them.
 func (d *Device) trafficStats() engine.Stats {
 	s := d.engine.Stats()
 	d.socketDrops.addTo(&s)
-	if c, ok := d.cfg.TUN.(tun.DropCounter); ok {
-		if n := c.QueueDrops(); n > 0 {
-			s.Drops[drop.TXTUNQueue.String()] += n
-		}
-	}
 	return s
 }
 
