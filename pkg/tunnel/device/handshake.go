@@ -173,6 +173,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 		return d.logRefusal(reason, from, key)
 	}
 	if !signed {
+		p.requests.hellos.discard()
 		p.resetHello(errNoHello)
 	}
 	p.noteHandshakeMessage(len(msg), from, now)

@@ -77,6 +77,7 @@ func (p *Peer) beginRoamRound(now int64) {
 func (p *Peer) renewHello(moved bool) {
 	p.discardHello(moved)
 	if moved {
+		p.requests.hellos.discard()
 		p.requestRoute()
 	}
 	p.queryAgain()

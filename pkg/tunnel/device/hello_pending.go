@@ -20,7 +20,7 @@ import (
 type pendingHello struct {
 	hello   wire.Hello
 	from    underlay.Endpoint
-	source  bool // it, or one that it replaced, came from a source port
+	source  bool // it, or one from the same address that it replaced, came from a source port
 	planned bool // plan is valid
 	plan    []uint16
 }
@@ -36,7 +36,7 @@ type helloQueue struct {
 func (q *helloQueue) put(m *pendingHello) {
 	for {
 		old := q.last.Load()
-		m.source = m.fromSource() || old != nil && old.source
+		m.source = m.fromSource() || old != nil && old.source && old.from.Dst.Addr() == m.from.Dst.Addr()
 		if q.last.CompareAndSwap(old, m) {
 			return
 		}
@@ -45,6 +45,9 @@ func (q *helloQueue) put(m *pendingHello) {
 
 // putBack undoes taking m, which may be nil, unless another one has come meanwhile.
 func (q *helloQueue) putBack(m *pendingHello) { q.last.CompareAndSwap(nil, m) }
+
+// discard drops the waiting hello: the session, the port or the peer that it speaks of is another one now.
+func (q *helloQueue) discard() { q.last.Store(nil) }
 
 // keepOnly drops a hello that has waited while the peer moved away from where it came from, and reports whether one waits now.
 func (q *helloQueue) keepOnly(to *underlay.Endpoint) bool {

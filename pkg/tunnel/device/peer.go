@@ -253,6 +253,7 @@ func (p *Peer) run() {
 	p.updateGuard()
 	p.timers.SetKeepalive(p.timers.keepalive)
 	p.timers.Start()
+	p.requests.hellos.discard()
 	p.resetHello(errNoSession)
 	now := p.dev.clock()
 	p.resumeHello(now)

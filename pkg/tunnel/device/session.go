@@ -109,6 +109,7 @@ func (p *Peer) eraseSessions() {
 		p.releaseIndex(b)
 	}
 	*s = keypairs{}
+	p.requests.hellos.discard()
 	p.resetHello(errNoSession)
 	p.noteChange()
 }
