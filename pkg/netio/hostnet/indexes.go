@@ -5,6 +5,7 @@ package hostnet
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -34,6 +35,10 @@ func WatchIndexes(ctx context.Context, used func(index int) bool, moved func(nam
 	for attempt := 0; attempt < dumpAttempts && (attempt == 0 || w.stale); attempt++ {
 		for w.list(); w.listing; {
 			messages, err := receive()
+			if errors.Is(err, unix.ENOBUFS) {
+				w.listing, w.stale = false, true
+				break
+			}
 			if err != nil {
 				socket.Close()
 				return fmt.Errorf("listing the network interfaces: %w", err)
