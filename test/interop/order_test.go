@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -72,7 +73,8 @@ func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int)
 	out, err := dialUDP(from.host, netip.AddrPortFrom(to.inner(v6), uint16(port)))
 	expect.NoError(t, err)
 	defer out.Close()
-	buf, received, next := make([]byte, 1<<16), 0, uint32(0)
+	buf, next := make([]byte, 1<<16), uint32(0)
+	received := make([]int, len(mixedSizes)) // by the place of its size
 	for sent := uint32(0); sent < mixedRounds*mixedDatagrams; {
 		for range mixedDatagrams {
 			if v6 {
@@ -97,11 +99,12 @@ func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int)
 				t.Logf("port %d: datagram %d arrived after %d", port, number, next-1)
 				late++
 			}
-			received, next = received+1, max(next, number+1)
+			received[int(number)%len(mixedSizes)]++
+			next = max(next, number+1)
 		}
 	}
-	if all := mixedRounds * mixedDatagrams; received < all/2 {
-		t.Fatalf("port %d: %d of %d datagrams arrived", port, received, all)
+	if all := mixedRounds * mixedDatagrams / len(mixedSizes); slices.Min(received) < all/2 {
+		t.Fatalf("port %d: got %v datagrams of sizes %v, want at least half of %d each", port, received, mixedSizes, all)
 	}
 	return late
 }
