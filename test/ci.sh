@@ -19,7 +19,7 @@ timed() {
   local target=$1 began=$SECONDS code
   shift
   echo "ci: $(date +%T) $target began"
-  "$@" make --no-print-directory "$target" &
+  "$@" make --no-print-directory "$target" </dev/null &
   running=$!
   wait "$running" # not in the foreground: a signal must end the run at once
   code=$?
