@@ -39,5 +39,6 @@ func TestEndpointFollowsRecreatedLink(t *testing.T) {
 	follows()
 	launch(t, name, takeoverEnv+"=1")
 	expect.NoError(t, predecessor.Wait())
+	(&party{name: name}).status(t) // the successor answers when it watches links
 	follows()
 }
