@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
@@ -46,6 +47,9 @@ func load(t testing.TB) *Steer {
 // branches that a CPU may take by speculation, so a loop may be too long for it.
 func TestSteerLoadsWithCapBPFAlone(t *testing.T) {
 	load(t)
+	if v, err := features.LinuxVersionCode(); err != nil || v < 6<<16|12<<8 {
+		t.Skipf("needs Linux 6.12: the verifier of 5.10 refuses the program without CAP_PERFMON (%#x, %v)", v, err)
+	}
 	loaded := make(chan error)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with the goroutine
