@@ -119,15 +119,25 @@ func (s *stock) receives(v6 bool, size int) {
 
 func (s *stock) gets(p []byte) {
 	s.t.Helper()
-	select {
-	case got := <-s.tun.Inbound:
-		if !bytes.Equal(got, p) {
-			s.t.Fatalf("wireguard-go got\n% x, want\n% x", got, p)
-		}
-	case <-time.After(devicetest.Patience):
-		s.t.Fatalf("wireguard-go got nothing: it has received %s B, sent %s B, and made a handshake at %s s. We dropped %v",
-			s.get("rx_bytes"), s.get("tx_bytes"), s.get("last_handshake_time_sec"), s.h.AllDrops())
+	if got := s.next(); !bytes.Equal(got, p) {
+		s.t.Fatalf("wireguard-go got\n% x, want\n% x", got, p)
 	}
+}
+
+// next returns the next packet that wireguard-go has received. It looks once more after the timeout, which also fires when this whole process
+// stood still.
+func (s *stock) next() []byte {
+	s.t.Helper()
+	for _, wait := range []time.Duration{devicetest.Patience, time.Second} {
+		select {
+		case got := <-s.tun.Inbound:
+			return got
+		case <-time.After(wait):
+		}
+	}
+	s.t.Fatalf("wireguard-go got nothing: it has received %s B, sent %s B, and made a handshake at %s s. We dropped %v",
+		s.get("rx_bytes"), s.get("tx_bytes"), s.get("last_handshake_time_sec"), s.h.AllDrops())
+	return nil
 }
 
 // sends proves that one packet of the given size gets from wireguard-go to us.
