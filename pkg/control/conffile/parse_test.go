@@ -195,6 +195,7 @@ func TestInvalidRopewalkValuesAreReported(t *testing.T) {
 		"spreadports = 61000":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61000"`,
 		"SpreadPorts = 80-90":       `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "80-90"`,
 		"SpreadPorts = 61002-61001": `wg0.conf:2: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got "61002-61001"`,
+
 		"SpreadPorts = 2000-3000\nListenPort = 2500":                    `wg0.conf:2: SpreadPorts: want a range without the ListenPort, 2500, got "2000-3000"`,
 		"ListenPort = 2500\nSpreadPorts = 1-2\nSpreadPorts = 2000-2500": "wg0.conf:3: SpreadPorts: want two ports from 1024 on, such as 61000-61999, got \"1-2\"\nwg0.conf:4: SpreadPorts: want a range without the ListenPort, 2500, got \"2000-2500\"",
 		"[Peer]\nPublicKey=" + publicKey.Base64() + "\nSpread = on":     `wg0.conf:4: Spread: belongs in [Interface]`,
