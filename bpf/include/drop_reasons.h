@@ -62,6 +62,7 @@ enum drop_reason {
 	DROP_TX_CONGESTION,         // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	DROP_TX_PACKET_TOO_BIG,     // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
 	DROP_TX_LOOP,               // the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt
+	DROP_TX_TUN_QUEUE,          // dropped by the kernel in front of the lanes: the TUN's queue was full
 	DROP_REASONS,
 };
 

@@ -32,8 +32,9 @@ type readingState struct {
 }
 
 var (
-	_ Device  = (*device)(nil)
-	_ Indexed = (*device)(nil)
+	_ Device      = (*device)(nil)
+	_ Indexed     = (*device)(nil)
+	_ DropCounter = (*device)(nil)
 )
 
 // Open creates the interface in the network namespace of the calling thread. It is initially down and has no

@@ -31,13 +31,17 @@ type Fake struct {
 	queues []*fakeQueue
 	events chan Event
 	up     atomic.Bool
+	drops  atomic.Uint64
 
 	mu     sync.Mutex // guards the fields below, and sending to events
 	state  Event
 	closed bool
 }
 
-var _ Device = (*Fake)(nil)
+var (
+	_ Device      = (*Fake)(nil)
+	_ DropCounter = (*Fake)(nil)
+)
 
 // NewFake returns a fake device.
 func NewFake(c FakeConfig) *Fake {
@@ -144,10 +148,14 @@ func (f *Fake) change(edit func(*Event)) {
 // Inject queues a train (a virtio-net header and a packet) for Read. It returns ENOBUFS when the queue is full.
 func (f *Fake) Inject(queue int, train []byte) error {
 	if !f.queues[queue].in.push(train) {
+		f.drops.Add(1)
 		return syscall.ENOBUFS
 	}
 	return nil
 }
+
+// QueueDrops implements DropCounter.
+func (f *Fake) QueueDrops() uint64 { return f.drops.Load() }
 
 // Receive returns the next train written to a queue, header included. It waits until ctx is done. After Close it
 // returns what was written before, then os.ErrClosed.

@@ -45,6 +45,9 @@ type monitor struct {
 	netNS atomic.Uint64 // the interface's hostnet.Namespace at the last check, 0 if unknown
 
 	link *link // at start; nil if the interface is in another namespace
+
+	dropQueries chan chan uint64 // answered with drops
+	drops       uint64           // of run until ended is closed; see DropCounter
 }
 
 // startMonitor configures the interface and starts to follow it.
@@ -78,6 +81,7 @@ func startMonitor(fd int, deleted <-chan struct{}, name string, c *Config) (*mon
 func newMonitor(fd int, deleted <-chan struct{}, log *slog.Logger) *monitor {
 	return &monitor{
 		fd: fd, deleted: deleted, log: log, events: make(chan Event, 1), done: make(chan struct{}), ended: make(chan struct{}),
+		dropQueries: make(chan chan uint64),
 	}
 }
 
@@ -128,7 +132,10 @@ func (m *monitor) follow(l *link) {
 	for {
 		select {
 		case <-m.done:
+			m.updateDrops(l)
 			return
+		case answer := <-m.dropQueries:
+			answer <- m.updateDrops(l)
 		case c, ok := <-l.subscription.changes:
 			if !ok || c.gone {
 				return
@@ -202,7 +209,11 @@ func (m *monitor) followMove() *link {
 	for last, changed := "", true; ; {
 		select {
 		case <-m.done:
+			m.updateDrops(nil)
 			return nil
+		case answer := <-m.dropQueries:
+			answer <- m.updateDrops(nil)
+			continue
 		case <-m.deleted:
 		case <-events:
 			changed = true

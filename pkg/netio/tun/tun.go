@@ -80,6 +80,13 @@ type Steerer interface {
 	SetSteering(fd int) error
 }
 
+// DropCounter is an optional interface of a Device.
+type DropCounter interface {
+	// QueueDrops returns the number of packets and trains that the kernel has dropped in front of Read since the interface was created, which
+	// may be before Open: a queue was full. It takes some 50 µs. Any goroutine may call it, also after Close.
+	QueueDrops() uint64
+}
+
 // Event is the device's state after a change: whether it is administratively up, and its MTU in bytes.
 type Event struct {
 	Up  bool

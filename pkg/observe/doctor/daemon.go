@@ -12,6 +12,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
 
 func fastChecks() []Check {
@@ -22,6 +23,8 @@ func fastChecks() []Check {
 			"without them each datagram costs a system call"),
 		checkDaemons("fast-tun", "TSO and USO in use on the daemon's TUN device", evaluateFastTUN,
 			"without them the TUN device passes single packets"),
+		checkDaemons("tun-queue", "packets that the kernel dropped in front of the lanes", evaluateTUNQueue,
+			"packets that find the TUN's queue full are lost before the tunnel's own queues"),
 		checkDaemons("fast-steer", "TUN steering eBPF program in use", evaluateFastSteer,
 			"without it one lane may do all transmit work for a peer"),
 		checkDaemons("fast-select", "receive-socket selection by source port (SO_ATTACH_REUSEPORT_CBPF)", evaluateFastSelect,
@@ -117,6 +120,22 @@ func evaluateFastTUN(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
 		return
 	}
 	r.warn(name, found+": the kernel refused the rest when the interface was created", "see tun-offloads, then restart the daemon")
+}
+
+// maxTUNQueueDrops is the ratio of packets sent to those dropped from which the drops are no fault.
+const maxTUNQueueDrops = 1000
+
+func evaluateTUNQueue(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	drops, sent := s.Drops[drop.TXTUNQueue.String()], uint64(0)
+	for i := range s.Lanes {
+		sent += s.Lanes[i].TxPackets
+	}
+	found := fmt.Sprintf("%d dropped, %d sent", drops, sent)
+	if drops*maxTUNQueueDrops <= sent {
+		r.ok(name, "%s", found)
+		return
+	}
+	r.warn(name, found, fmt.Sprintf("give the lanes CPU time (cpu-…), or ip link set dev %s txqueuelen 10000", quote(name)))
 }
 
 func evaluateFastSteer(f *facts.Facts, name string, s *facts.Stats, r *recorder) {

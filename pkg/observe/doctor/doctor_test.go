@@ -426,6 +426,8 @@ func fastCases() []faultCase {
 			f.Kernel.UDP = facts.Known(underlay.Features{GSO: true})
 		}), Warning, "GRO off: not supported by the kernel", "udp-gro"},
 		{"fast-tun", stats(func(s *facts.Stats) { s.TUN.USO = false }), Warning, "USO off", "tun-offloads"},
+		{"tun-queue", stats(func(s *facts.Stats) { s.Drops, s.Lanes[0].TxPackets = map[string]uint64{"tx_tun_queue": 2}, 1999 }), Warning, "2 dropped, 1999 sent", "txqueuelen"},
+		{"tun-queue", stats(func(s *facts.Stats) { s.Drops, s.Lanes[0].TxPackets = map[string]uint64{"tx_tun_queue": 2}, 2000 }), OK, "2 dropped, 2000 sent", ""},
 		{"fast-steer", stats(func(s *facts.Stats) { s.TUN.Steer = false }), Warning, "although", "CAP_BPF"},
 		{"fast-steer", both(stats(func(s *facts.Stats) { s.TUN.Steer = false }), func(f *facts.Facts) { f.Kernel.Steer = unix.EPERM }), Warning, "not permitted", "tun-steer"},
 		{"fast-steer", stats(func(s *facts.Stats) { s.TUN.Steer, s.Lanes = false, s.Lanes[:1] }), OK, "one lane", ""},

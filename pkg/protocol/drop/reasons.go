@@ -52,6 +52,7 @@ const (
 	TXCongestion                   // the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal
 	TXPacketTooBig                 // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
 	TXLoop                         // the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt
+	TXTUNQueue                     // dropped by the kernel in front of the lanes: the TUN's queue was full
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -106,6 +107,7 @@ var names = [Count]string{
 	"tx_congestion",
 	"tx_packet_too_big",
 	"tx_loop",
+	"tx_tun_queue",
 }
 
 var helps = [Count]string{
@@ -157,4 +159,5 @@ var helps = [Count]string{
 	"the flow's packets waited in the transmit queue for too long: one was dropped as a congestion signal",
 	"the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size",
 	"the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt",
+	"dropped by the kernel in front of the lanes: the TUN's queue was full",
 }

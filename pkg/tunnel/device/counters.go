@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 )
@@ -16,6 +17,15 @@ func (d *Device) trafficStats() engine.Stats {
 	s := d.engine.Stats()
 	d.socketDrops.addTo(&s)
 	return s
+}
+
+// addTUNDrops adds what the kernel dropped in front of the lanes. The interface keeps this counter, so an upgrade hands none over.
+func (d *Device) addTUNDrops(s *engine.Stats) {
+	if c, ok := d.cfg.TUN.(tun.DropCounter); ok {
+		if n := c.QueueDrops(); n > 0 {
+			s.Drops[drop.TXTUNQueue.String()] += n
+		}
+	}
 }
 
 // socketDrops sums the drops of the kernel's socket queues over all ports that the device has had. Any goroutine may call

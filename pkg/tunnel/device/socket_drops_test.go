@@ -9,6 +9,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/udp"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 )
@@ -47,4 +48,20 @@ func TestSocketDropsAreCountedPermanently(t *testing.T) {
 	h.Await("it is up again", h.Up)
 	refuse()
 	h.Await("the next port's is added", counted(2))
+}
+
+// TestTUNQueueDropsAreCounted fills the TUN's queue, which no lane reads while the device is down.
+func TestTUNQueueDropsAreCounted(t *testing.T) {
+	h := devicetest.NewUDP(t, 1, devicetest.Options{Lanes: 1})
+	h.Await("it is up", h.Up)
+	down(h)
+	const refused = 3
+	for n := 0; n < refused; {
+		if h.TUN.Inject(0, make([]byte, 100)) != nil {
+			n++
+		}
+	}
+	if n := h.Drops(drop.TXTUNQueue); n != refused {
+		t.Errorf("%d drops are counted, want %d", n, refused)
+	}
 }

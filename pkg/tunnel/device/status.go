@@ -91,6 +91,7 @@ type Stats struct {
 // Stats returns a snapshot of all counters. It holds no secrets.
 func (d *Device) Stats() any {
 	s := Stats{Interface: d.cfg.TUN.Name(), TUN: d.cfg.TUN.Features(), Stats: d.trafficStats()}
+	d.addTUNDrops(&s.Stats)
 	if port := d.port.Load(); port != nil {
 		s.Up, s.Underlay = true, port.Features()
 	}

@@ -210,6 +210,7 @@ type Stats struct {
 	TUN      tun.Features         `json:"tun"`
 	Underlay underlay.Features    `json:"underlay"`
 	Lanes    []engine.LaneStats   `json:"lanes"`
+	Drops    map[string]uint64    `json:"drops"` // those of no lane
 	Spread   config.SpreadReport  `json:"spread"`
 	PathMTU  config.PathMTUReport `json:"path_mtu"`
 	// FailingHandshakes has the peers that do not answer.
