@@ -2,8 +2,9 @@
 
 package underlay
 
-// Counter is a Port that counts the datagrams that the operating system discarded before any Recv could return them.
-// The reasons are a full buffer, a filter (Features.Filter) or a wrong checksum; the count does not distinguish them.
+// Counter is a Port that counts the datagrams that the operating system discarded before any Recv could return them, or
+// after Send had reported success. The reasons of the former are a full buffer, a filter (Features.Filter) or a wrong
+// checksum; the count does not distinguish them.
 type Counter interface {
 	// SocketDrops stores the drops of lane i in lanes[i], as far as lanes reaches, and returns the sum of the drops of
 	// all sources. The counts never decrease while the Port is open. After Close they keep their values. If another
@@ -19,10 +20,13 @@ type SocketDrops struct {
 	Buffers uint64
 	// Datagrams estimates the datagrams in them, at least one each.
 	Datagrams uint64
+	// Unsent counts datagrams that a lane passed to the network without an error, and that never left.
+	Unsent uint64
 }
 
 // Add adds other to d.
 func (d *SocketDrops) Add(other SocketDrops) {
 	d.Buffers += other.Buffers
 	d.Datagrams += other.Datagrams
+	d.Unsent += other.Unsent
 }

@@ -255,10 +255,10 @@ func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {
 		n := f.lanes[i].lost.Load()
-		lanes[i] = SocketDrops{n, n}
+		lanes[i] = SocketDrops{Buffers: n, Datagrams: n}
 	}
 	n := f.secondary.lost.Load()
-	return SocketDrops{n, n}
+	return SocketDrops{Buffers: n, Datagrams: n}
 }
 
 // Keep lets a later Close leave what waits to a port that takes it over.

@@ -66,7 +66,8 @@ type Stats struct {
 	RxDropped uint64
 	// RxRingFull counts packets dropped because Receive was not called for too long.
 	RxRingFull uint64
-	// RxInvalid and TxInvalid count descriptors that the kernel rejected. They should stay zero.
+	// RxInvalid and TxInvalid count descriptors that the kernel rejected. They should stay zero. The frames of RxInvalid were
+	// for receiving, and held no packet (__xp_alloc in net/xdp/xsk_buff_pool.c).
 	RxInvalid, TxInvalid uint64
 }
 

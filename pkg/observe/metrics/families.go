@@ -155,7 +155,7 @@ var definitions = [familyCount]definition{
 	xdpReceived:  {"ropewalk_xdp_receive_datagrams_total", counter, "Datagrams received by an AF_XDP socket.", "interface lane"},
 	xdpSent:      {"ropewalk_xdp_transmit_datagrams_total", counter, "Datagrams sent by an AF_XDP socket.", "interface lane"},
 	xdpUDPRuns:   {"ropewalk_xdp_udp_runs_total", counter, "Runs that the lane sent by its UDP socket instead of its AF_XDP socket.", "interface lane"},
-	xdpLost:      {"ropewalk_xdp_lost_datagrams_total", counter, "Datagrams queued on an AF_XDP socket that were not sent: the device was too slow or was removed.", "interface lane"},
+	xdpLost:      {"ropewalk_xdp_lost_datagrams_total", counter, "Datagrams queued on an AF_XDP socket that were not sent: the device refused them, was too slow or was removed.", "interface lane"},
 	xdpFallbacks: {"ropewalk_xdp_fallbacks_total", counter, "Times that an AF_XDP socket failed and the lane's UDP socket took over.", "interface lane"},
 	xdpMalformed: {"ropewalk_xdp_malformed_datagrams_total", counter, "Malformed datagrams received by an AF_XDP socket.", "interface lane"},
 	xdpRejected:  {"ropewalk_xdp_rejected_frames_total", counter, "Frames rejected because their AF_XDP descriptor was invalid. Not 0 means a bug in a driver or in ropewalk.", "interface lane"},

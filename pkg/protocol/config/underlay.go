@@ -70,11 +70,11 @@ type XDPLane struct {
 	Received  uint64 `json:"received"`        // datagrams
 	Sent      uint64 `json:"sent"`
 	Slow      uint64 `json:"slow"`      // runs sent by the UDP socket instead
-	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept in time, or that were lost with it
+	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept, or that were lost with it
 	Fallbacks uint64 `json:"fallbacks"` // how often a working socket failed
 	Stalls    uint64 `json:"stalls"`    // those of them whose device did not send their datagrams
 	Malformed uint64 `json:"malformed"`
-	// Rejected counts frames to send that were empty, too long or part of a malformed packet. FrameOwnershipErrors counts
+	// Rejected counts frames that were empty, too long or outside of the shared memory. FrameOwnershipErrors counts
 	// descriptors of frames that the kernel or the process did not own. Both should stay zero.
 	Rejected             uint64 `json:"rejected"`
 	FrameOwnershipErrors uint64 `json:"frame_ownership_errors"`

@@ -36,8 +36,9 @@ func reportLanes(r *config.UnderlayReport, s *xdp.Status) {
 		l := &s.Lanes[i]
 		x := config.XDPLane{
 			Received: l.Received, Sent: l.Sent, Slow: l.Slow, Lost: l.Lost, Fallbacks: l.Fallbacks, Stalls: l.Stalls, Malformed: l.Malformed,
-			Rejected: l.Socket.Rejected, FrameOwnershipErrors: l.Socket.FrameOwnershipErrors,
-			RXHeld: l.Frames.RxUser, TXHeld: l.Frames.TxUser, TXKernel: l.Frames.TxKernel - l.Frames.TxDone,
+			Rejected:             l.Socket.Rejected + l.Socket.RxInvalid + l.Socket.TxInvalid,
+			FrameOwnershipErrors: l.Socket.FrameOwnershipErrors,
+			RXHeld:               l.Frames.RxUser, TXHeld: l.Frames.TxUser, TXKernel: l.Frames.TxKernel - l.Frames.TxDone,
 		}
 		if l.Err != nil {
 			x.Error = l.Err.Error()

@@ -75,6 +75,9 @@ func addSocketDrops(to *engine.LaneStats, n underlay.SocketDrops) {
 	if n.Datagrams > 0 {
 		to.Drops[drop.RXSocket.String()] += n.Datagrams
 	}
+	if n.Unsent > 0 {
+		to.Drops[drop.TXSendError.String()] += n.Unsent
+	}
 }
 
 // HandshakeStats counts the handshakes of all peers, by our role. Rejected messages count as drops, by reason.

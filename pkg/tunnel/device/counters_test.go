@@ -11,7 +11,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// losing has discarded so many buffers in front of its lanes, and a hundred times as many in front of its sources, each of ten datagrams.
+// losing has discarded so many buffers in front of its lanes, and a hundred times as many in front of its sources, each of ten
+// datagrams. Each lane has not sent two datagrams per buffer.
 type losing struct {
 	underlay.Port
 	lanes []uint64
@@ -20,7 +21,7 @@ type losing struct {
 func (c *losing) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
 	for i, n := range c.lanes {
-		lanes[i] = underlay.SocketDrops{Buffers: n, Datagrams: 10 * n}
+		lanes[i] = underlay.SocketDrops{Buffers: n, Datagrams: 10 * n, Unsent: 2 * n}
 		sources.Add(underlay.SocketDrops{Buffers: 100 * n, Datagrams: 1000 * n})
 	}
 	return sources
@@ -51,6 +52,9 @@ func TestSocketDropsSurvivePortChange(t *testing.T) {
 		for i, n := range []uint64{step.lanes[0], step.lanes[1], step.slow} {
 			if n > 0 {
 				want[i].SocketDrops, want[i].Drops["rx_socket"] = n, 10*n
+			}
+			if n > 0 && i < 2 {
+				want[i].Drops["tx_send_error"] = 2 * n
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {

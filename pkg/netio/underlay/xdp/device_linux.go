@@ -388,18 +388,19 @@ func (l *lane) status(r *laneReport) LaneStatus {
 	s := LaneStatus{
 		Err: r.err, Fallbacks: r.fallbacks, Stalls: r.stalls, Socket: r.closedStats,
 		Received: l.rx.received.load(), Malformed: l.rx.malformed.load(),
-		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(), Lost: l.tx.lost.load() + r.lost,
+		Sent: l.tx.sent.load(), Slow: l.tx.viaUDP.load(),
 	}
 	c := l.laneSocket.Load()
-	switch {
-	case c != nil:
+	if c != nil {
 		s.Err, s.Features, s.Frames = c.err(), c.socket.Features(), c.socket.Frames()
-	case r.closing != nil:
+	} else {
 		c = r.closing
-	default:
-		return s
 	}
-	now, _ := c.socket.Stats() // values that the kernel does not report stay zero
-	s.Socket = addStats(s.Socket, now)
+	if c != nil {
+		now, _ := c.socket.Stats() // values that the kernel does not report stay zero
+		s.Socket = addStats(s.Socket, now)
+	}
+	s.Unsent = r.lost + s.Socket.Rejected + s.Socket.TxRefused + s.Socket.TxInvalid
+	s.Lost = l.tx.failed.load() + s.Unsent
 	return s
 }

@@ -8,7 +8,7 @@ var _ underlay.Counter = (*Port)(nil)
 
 // SocketDrops implements underlay.Counter for both sockets of each lane. It adds the drops of the AF_XDP socket (no
 // free frame, or a full ring) to those of the UDP socket, if the UDP port counts them. In zero-copy mode, drops for
-// lack of a frame are among the device's own drops.
+// lack of a frame are among the device's own drops, and so are frames that the device does not send.
 func (p *Port) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
 	if c, ok := p.udp.(underlay.Counter); ok {
@@ -17,7 +17,7 @@ func (p *Port) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.Socke
 	s := p.Status()
 	for i := range min(len(lanes), len(s.Lanes)) {
 		n := s.Lanes[i].Socket.RxDropped + s.Lanes[i].Socket.RxRingFull
-		lanes[i].Add(underlay.SocketDrops{Buffers: n, Datagrams: n})
+		lanes[i].Add(underlay.SocketDrops{Buffers: n, Datagrams: n, Unsent: s.Lanes[i].Unsent})
 	}
 	return sources
 }

@@ -5,6 +5,8 @@ package xdp
 import (
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -46,5 +48,25 @@ func TestDropsForLackOfFramesAreCounted(t *testing.T) {
 	expect.NoError(t, s.port.Close())
 	if after := drops() - before; after != lost {
 		t.Errorf("%d dropped, and %d once closed", lost, after)
+	}
+}
+
+// TestFramesThatDeviceRefusesAreCounted sends frames that the other end of the cable does not take: its MTU is smaller.
+func TestFramesThatDeviceRefusesAreCounted(t *testing.T) {
+	s := newTestNet(t)
+	s.link(1, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1280) })
+	const frames = 3
+	for range frames {
+		sendOne(t, s.port.Lane(0), &s.to, message(4, 1400))
+	}
+	lanes := make([]underlay.SocketDrops, 1)
+	expect.Eventually(t, "the refused frames to be counted", func() bool {
+		s.port.SocketDrops(lanes)
+		return lanes[0].Unsent == frames
+	})
+	expect.NoError(t, s.port.Close())
+	s.port.SocketDrops(lanes)
+	if lost := s.port.Status().Lanes[0].Lost; lost != frames || lanes[0] != (underlay.SocketDrops{Unsent: frames}) {
+		t.Errorf("%d of %d lost, %+v dropped", lost, frames, lanes[0])
 	}
 }

@@ -31,7 +31,7 @@ type sender struct {
 	// full are the send buffers of UDP sockets that have refused a run of the current call. They get no more in this call, to keep the order.
 	full []sendBuffer
 
-	sent, viaUDP, lost counter
+	sent, viaUDP, failed counter // failed: datagrams for which there was no frame
 }
 
 // sendBuffer identifies the UDP socket of a source in a send group.
@@ -125,7 +125,7 @@ func (s *sender) passUDP(l *lane, runs []underlay.Run) (failed int) {
 func (s *sender) sendFrames(c *laneSocket, r *underlay.Run) error {
 	descs := s.descs[:r.Segments]
 	if !s.reserve(c, descs) {
-		s.lost.add(r.Segments)
+		s.failed.add(r.Segments)
 		return unix.ENOBUFS
 	}
 	i := 0
@@ -133,10 +133,8 @@ func (s *sender) sendFrames(c *laneSocket, r *underlay.Run) error {
 		s.frame(c, &descs[i], datagram)
 		i++
 	}
-	taken := c.socket.Submit(descs)
+	s.sent.add(c.socket.Submit(descs))
 	s.queued = true
-	s.sent.add(taken)
-	s.lost.add(len(descs) - taken)
 	return nil
 }
 

@@ -86,8 +86,10 @@ type LaneStatus struct {
 	Slow uint64
 	// Malformed counts received frames that were dropped because they contained no datagram for the port.
 	Malformed uint64
-	// Lost counts datagrams that were dropped because the device did not take them in time, or went away with them.
+	// Lost counts datagrams that were dropped because the device did not take them, or went away with them.
 	Lost uint64
+	// Unsent counts those of them whose runs Send did not report as failed.
+	Unsent uint64
 	// Socket holds the counters of the lane's AF_XDP sockets, present and former.
 	Socket xsk.Stats
 	// Frames counts the frames of the lane's AF_XDP socket by place. While the lane works, some may be missing or
