@@ -169,13 +169,7 @@ func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("the given socket is not the control socket %s but %s", path, l.Addr())
 	}
-	ul.SetUnlinkOnClose(false)
-	id, err := os.Lstat(path)
-	if err != nil {
-		_ = ul.Close()
-		return nil, fmt.Errorf("listening on %s: %w", path, err)
-	}
-	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
+	return d.newListener(ul, path)
 }
 
 // Disown makes Close leave the socket's file in place, because another Listener owns the file. Own undoes this. Once Close has begun to

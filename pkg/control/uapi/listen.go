@@ -21,7 +21,8 @@ type Listener struct {
 	*net.UnixListener
 	dir   Dir
 	path  string
-	id    os.FileInfo // of the socket's file, to recognise it
+	file  *os.File    // the socket's file (O_PATH), also when it has another name; Close closes it
+	id    os.FileInfo // of the file, to recognise it
 	pause pause
 
 	mu       sync.Mutex // guards the fields below
@@ -145,14 +146,23 @@ func (d Dir) bindOnce(path string) (*Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", path, err)
 	}
-	ul := l.(*net.UnixListener)
-	ul.SetUnlinkOnClose(false)
-	id, err := os.Lstat(path)
+	return d.newListener(l.(*net.UnixListener), path)
+}
+
+// newListener returns the Listener of a socket that is bound to path. It takes ownership of the socket, also on error.
+func (d Dir) newListener(l *net.UnixListener, path string) (*Listener, error) {
+	l.SetUnlinkOnClose(false)
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		ul.Close()
-		return nil, fmt.Errorf("listening on %s: %w", path, err)
+		l.Close()
+		return nil, fmt.Errorf("listening on %s: opening the socket's file: %w", path, err)
 	}
-	return &Listener{UnixListener: ul, dir: d, path: path, id: id}, nil
+	file := os.NewFile(uintptr(fd), path)
+	id, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close(), l.Close())
+	}
+	return &Listener{UnixListener: l, dir: d, path: path, file: file, id: id}, nil
 }
 
 // ownerOnly sets the mode that bind gives to the socket file: that of the unbound socket (net/unix/af_unix.c,
@@ -169,6 +179,7 @@ func ownerOnly(_, _ string, c syscall.RawConn) error {
 // open.
 func (l *Listener) Close() error {
 	defer func() { _ = l.Resume() }() // so that a paused Accept returns
+	defer l.file.Close()
 	if l.beginClose() {
 		return l.UnixListener.Close()
 	}

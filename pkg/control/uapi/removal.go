@@ -4,9 +4,9 @@ package uapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,27 +15,6 @@ import (
 // AwaitRemoval waits until the socket's file has been removed or replaced, so that no client can connect any more. A file that was renamed is
 // not removed. At the end of ctx it returns the cause. Other errors mean that a removal cannot be noticed. It sleeps in between.
 func (l *Listener) AwaitRemoval(ctx context.Context) error {
-	fd, err := unix.Open(l.path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("opening %s: %w", l.path, err)
-	}
-	file := os.NewFile(uintptr(fd), l.path)
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	if !os.SameFile(info, l.id) {
-		return nil
-	}
-	return awaitUnlink(ctx, file)
-}
-
-// awaitUnlink waits until an open file has no name any more.
-func awaitUnlink(ctx context.Context, file *os.File) error {
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("creating an inotify instance: %w", err)
@@ -43,18 +22,18 @@ func awaitUnlink(ctx context.Context, file *os.File) error {
 	events := os.NewFile(uintptr(watch), "inotify")
 	defer events.Close()
 	// IN_ATTRIB is sent for a change of the number of links. The inode itself lives as long as the socket.
-	if _, err := unix.InotifyAddWatch(watch, fmt.Sprintf("/proc/self/fd/%d", file.Fd()), unix.IN_ATTRIB); err != nil {
-		return fmt.Errorf("watching %s: %w", file.Name(), err)
+	if _, err := unix.InotifyAddWatch(watch, fmt.Sprintf("/proc/self/fd/%d", l.file.Fd()), unix.IN_ATTRIB); err != nil {
+		return fmt.Errorf("watching %s: %w", l.path, err)
 	}
 	stop := context.AfterFunc(ctx, func() { events.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	buffer := make([]byte, unix.SizeofInotifyEvent+unix.NAME_MAX+1)
 	for {
-		var st unix.Stat_t
-		if err := unix.Fstat(int(file.Fd()), &st); err != nil {
-			return fmt.Errorf("examining %s: %w", file.Name(), err)
+		info, err := l.file.Stat()
+		if err != nil {
+			return fmt.Errorf("examining the control socket's file: %w", err)
 		}
-		if st.Nlink == 0 {
+		if info.Sys().(*syscall.Stat_t).Nlink == 0 {
 			return nil
 		}
 		if _, err := events.Read(buffer); ctx.Err() != nil {

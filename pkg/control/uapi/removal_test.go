@@ -3,6 +3,7 @@
 package uapi_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -46,5 +47,40 @@ func TestListenSurvivesToolsThatRemoveDeadSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
+	}
+}
+
+// TestRemovalBeforeWatchIsNoticed also renames the file before anything watches it, which removes nothing.
+func TestRemovalBeforeWatchIsNoticed(t *testing.T) {
+	stopped := errors.New("stopped")
+	for name, c := range map[string]struct {
+		change func(path string) error
+		want   error
+	}{
+		"removed": {os.Remove, nil},
+		"renamed": {func(path string) error { return os.Rename(path, path+"x") }, stopped},
+		"replaced": {func(path string) error {
+			if err := os.WriteFile(path+"x", nil, 0o600); err != nil {
+				return err
+			}
+			return os.Rename(path+"x", path)
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := uapitest.NewDir(t)
+			l, err := dir.Listen("wg0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			if err := c.change(string(dir) + "/wg0.sock"); err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancelCause(t.Context())
+			stop(stopped)
+			if err := l.AwaitRemoval(ctx); !errors.Is(err, c.want) {
+				t.Errorf("got %v, want %v", err, c.want)
+			}
+		})
 	}
 }
