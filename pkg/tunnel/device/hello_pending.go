@@ -36,15 +36,38 @@ type helloQueue struct {
 func (q *helloQueue) put(m *pendingHello) {
 	for {
 		old := q.last.Load()
-		m.source = m.fromSource() || old != nil && old.source && old.from.Dst.Addr() == m.from.Dst.Addr()
-		if q.last.CompareAndSwap(old, m) {
+		if q.last.CompareAndSwap(old, m.after(old)) {
 			return
 		}
 	}
 }
 
-// putBack undoes taking m, which may be nil, unless another one has come meanwhile.
-func (q *helloQueue) putBack(m *pendingHello) { q.last.CompareAndSwap(nil, m) }
+// putBack undoes taking m, which may be nil. A hello that has come meanwhile stays in its place.
+func (q *helloQueue) putBack(m *pendingHello) {
+	for m != nil {
+		newer := q.last.Load()
+		if q.last.CompareAndSwap(newer, newer.after(m)) {
+			return
+		}
+	}
+}
+
+// after returns m together with what old, the hello before it, says of the same path. Either may be nil.
+func (m *pendingHello) after(old *pendingHello) *pendingHello {
+	if m == nil {
+		return old
+	}
+	next := *m
+	next.source = m.source || m.fromSource()
+	if old == nil || old.from.Dst.Addr() != m.from.Dst.Addr() {
+		return &next
+	}
+	next.source = next.source || old.source
+	if old.planned && old.from.Src == m.from.Src && old.from.Scope == m.from.Scope && old.ports() == m.ports() {
+		next.plan, next.planned = old.plan, true
+	}
+	return &next
+}
 
 // discard drops the waiting hello: the session, the port or the peer that it speaks of is another one now.
 func (q *helloQueue) discard() { q.last.Store(nil) }

@@ -36,6 +36,44 @@ func TestHelloInheritsSourceOfItsAddressOnly(t *testing.T) {
 	}
 }
 
+// TestReturnedHelloPassesOnWhatItKnows: a newer hello arrived while a worker had one that has to wait.
+func TestReturnedHelloPassesOnWhatItKnows(t *testing.T) {
+	const first, listen = "192.0.2.1:61000", "192.0.2.1:51820"
+	for name, c := range map[string]struct {
+		from            string
+		last            uint16
+		source, planned bool
+	}{
+		"same address":    {listen, 61999, true, true},
+		"other ports":     {listen, 61099, true, false},
+		"other address":   {"192.0.2.9:51820", 61999, false, false},
+		"no newer hello":  {first, 61999, true, true},
+		"its own source":  {"192.0.2.9:61000", 61999, true, false},
+		"its source port": {"192.0.2.1:61001", 61999, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var q helloQueue
+			hello := func(from string, last uint16) *pendingHello {
+				return &pendingHello{
+					from:  underlay.Endpoint{Dst: netip.MustParseAddrPort(from), Src: netip.MustParseAddr("192.0.2.8")},
+					hello: wire.Hello{First: 61000, Last: last, Own: netip.MustParseAddrPort("192.0.2.1:51820")},
+				}
+			}
+			q.put(hello(first, 61999))
+			taken := q.last.Swap(nil)
+			taken.plan, taken.planned = []uint16{61007}, true
+			if c.from != first {
+				q.put(hello(c.from, c.last))
+			}
+			q.putBack(taken)
+			got := q.last.Load()
+			if got.from.Dst.String() != c.from || got.source != c.source || got.planned != c.planned || got.planned != (len(got.plan) == 1) {
+				t.Errorf("got %+v, want one from %s with source %t, planned %t", got, c.from, c.source, c.planned)
+			}
+		})
+	}
+}
+
 func TestErasedSessionsLeaveNoHello(t *testing.T) {
 	d := New(Config{TUN: tun.NewFake(tun.FakeConfig{}), Log: slog.New(slog.DiscardHandler)})
 	defer d.Close()
