@@ -32,19 +32,9 @@ func WatchIndexes(ctx context.Context, used func(index int) bool, moved func(nam
 		messages, _, err := socket.Receive()
 		return messages, err
 	}
-	for attempt := 0; attempt < dumpAttempts && (attempt == 0 || w.stale); attempt++ {
-		for w.list(); w.listing; {
-			messages, err := receive()
-			if errors.Is(err, unix.ENOBUFS) {
-				w.listing, w.stale = false, true
-				break
-			}
-			if err != nil {
-				socket.Close()
-				return fmt.Errorf("listing the network interfaces: %w", err)
-			}
-			w.read(messages)
-		}
+	if err := w.listFirst(receive); err != nil {
+		socket.Close()
+		return fmt.Errorf("listing the network interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, socket.Close) // wakes Receive
 	go w.run(ctx, receive)
@@ -72,6 +62,24 @@ type linkName struct {
 
 func newIndexWatch(used func(int) bool, moved func(string, int, int), send func() error) *indexWatch {
 	return &indexWatch{used: used, moved: moved, send: send, names: map[int]linkName{}, gone: map[string]int{}}
+}
+
+// listFirst lists all links, again while messages are lost.
+func (w *indexWatch) listFirst(receive func() ([]syscall.NetlinkMessage, error)) error {
+	for attempt := 0; attempt < dumpAttempts && (attempt == 0 || w.stale); attempt++ {
+		for w.list(); w.listing; {
+			messages, err := receive()
+			if errors.Is(err, unix.ENOBUFS) {
+				w.listing, w.stale = false, true
+				break
+			}
+			if err != nil {
+				return err
+			}
+			w.read(messages)
+		}
+	}
+	return nil
 }
 
 func (w *indexWatch) run(ctx context.Context, receive func() ([]syscall.NetlinkMessage, error)) {

@@ -4,6 +4,7 @@ package hostnet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -70,6 +71,46 @@ func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
 	}
 }
 
+// TestFirstListingIsRepeatedAfterLostMessages: the kernel discards a listing's messages, too, when the socket's buffer is full.
+func TestFirstListingIsRepeatedAfterLostMessages(t *testing.T) {
+	type answer struct {
+		messages []syscall.NetlinkMessage
+		err      error
+	}
+	eth0 := namedLink(unix.RTM_NEWLINK, 2, "eth0")
+	done := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.NLMSG_DONE}}
+	lost := answer{err: unix.ENOBUFS}
+	complete := answer{messages: []syscall.NetlinkMessage{eth0, done}}
+	for name, c := range map[string]struct {
+		answers  []answer
+		listings int
+		err      error
+	}{
+		"nothing lost":      {[]answer{complete}, 1, nil},
+		"lost twice":        {[]answer{lost, lost, complete}, 3, nil},
+		"lost in between":   {[]answer{{messages: []syscall.NetlinkMessage{eth0}}, lost, complete}, 2, nil},
+		"another error":     {[]answer{{err: unix.EBADF}}, 1, unix.EBADF},
+		"always lost":       {slices.Repeat([]answer{lost}, dumpAttempts), dumpAttempts, nil},
+		"lost, then failed": {[]answer{lost, {err: unix.EBADF}}, 2, unix.EBADF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			listings := 0
+			w := newIndexWatch(func(int) bool { return false }, nil, func() error { listings++; return nil })
+			err := w.listFirst(func() ([]syscall.NetlinkMessage, error) {
+				next := c.answers[0]
+				c.answers = c.answers[1:]
+				return next.messages, next.err
+			})
+			if !errors.Is(err, c.err) || listings != c.listings || len(c.answers) != 0 {
+				t.Errorf("got %v after %d listings, want %v after %d", err, listings, c.err, c.listings)
+			}
+			if known := w.names[2].name == "eth0" && !w.stale; known != (err == nil && c.listings < dumpAttempts) {
+				t.Errorf("link known: %t; messages lost: %t", known, w.stale)
+			}
+		})
+	}
+}
+
 func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
 	enterNamespace(t)
 	addVeth(t, "uplink", "far")
@@ -90,6 +131,7 @@ func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
 	addVeth(t, "uplink", "far")
 	after, err := FindLink("uplink")
 	expect.NoError(t, err)
+	expect.Eventually(t, "the new index is reported", func() bool { return len(moves) > 0 })
 	if got, want := <-moves, (move{"uplink", before.Index, after.Index}); got != want || before.Index == after.Index {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
