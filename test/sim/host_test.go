@@ -238,7 +238,7 @@ func (h *host) upgrade() {
 	if h.port != nil {
 		h.port.Keep()
 	}
-	last, err := h.Leave()
+	last, err := h.Leave(nil)
 	h.must("upgrading", err)
 	h.kept = h.port
 	old, snapshot, rounds := h.Device, h.snapshot, append(h.rounds, last)

@@ -281,18 +281,15 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	if t.QueueFDs, err = queues.DuplicateFDs(); err != nil {
 		return nil, errors.Join(err, t.CloseFDs())
 	}
-	if err := d.tunnel.ports.dupSockets(&t.Sockets); err != nil {
-		return nil, errors.Join(err, t.CloseFDs())
-	}
 	t.State = handover.State{
 		Name: d.tunnel.tun.Name(), Queues: len(t.QueueFDs), Steered: d.tunnel.tun.Features().Steer, KeepSocket: d.o.KeepSocket,
-		Lanes: len(t.Sockets.Lanes), Holders: len(t.Sockets.Holder), Selection: t.Sockets.Selection, Plans: t.Sockets.Plans,
 	}
+	if t.Device, err = d.tunnel.Leave(func() error { return d.tunnel.ports.dupSockets(&t.Sockets) }); err != nil {
+		return nil, errors.Join(err, t.CloseFDs())
+	}
+	t.Lanes, t.Holders, t.Selection, t.Plans = len(t.Sockets.Lanes), len(t.Sockets.Holder), t.Sockets.Selection, t.Sockets.Plans
 	for _, s := range t.Sockets.Sources {
 		t.Sources = append(t.Sources, s.Port)
-	}
-	if t.Device, err = d.tunnel.Leave(); err != nil {
-		return nil, errors.Join(err, t.CloseFDs())
 	}
 	return t, nil
 }

@@ -52,16 +52,14 @@ func (d *Device) errCannotLeave() error {
 // Leave stops the device, and returns the state that another device needs to continue: all of it, or after Snapshot what has changed since it was
 // last returned. It first stops reading the TUN, then the port, so that all packets that were read are sent. Later packets wait in the kernel if
 // another process keeps the descriptors (tun.HandoverDevice, udp.Port.Keep). The device sends nothing after Leave has returned. Its session keys
-// last until Retire: erasing those of all peers takes long. It is an error if the device has ended before, or was not started.
-func (d *Device) Leave() (*State, error) {
-	d.mu.Lock()
-	if d.closed || !d.started {
-		err := d.errCannotLeave()
-		d.mu.Unlock()
+// last until Retire: erasing those of all peers takes long.
+//
+// Before all that, Leave calls keep, unless it is nil. The device neither opens nor closes a port from then on, until it is stopped, so keep can
+// duplicate the port's sockets. The device goes on if keep returns an error. It is also an error if the device has ended before, or was not started.
+func (d *Device) Leave(keep func() error) (*State, error) {
+	if err := d.beginLeave(keep); err != nil {
 		return nil, err
 	}
-	d.handingOver, d.closed = true, true
-	d.mu.Unlock()
 	if err := d.cfg.TUN.StopReading(); err != nil {
 		d.log.Warn("stopping reads from the TUN device failed, packets may be lost during the handover", "error", err)
 	} else {
@@ -78,6 +76,22 @@ func (d *Device) Leave() (*State, error) {
 		return d.saveState(d.changed.take()), nil
 	}
 	return d.saveState(slices.Collect(maps.Values(d.peers))), nil
+}
+
+// beginLeave makes the device ignore all link events from now on, unless it fails.
+func (d *Device) beginLeave(keep func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || !d.started {
+		return d.errCannotLeave()
+	}
+	if keep != nil {
+		if err := keep(); err != nil {
+			return err
+		}
+	}
+	d.handingOver, d.closed = true, true
+	return nil
 }
 
 // drain closes the port for Leave, once the lanes have handled all that they have read.

@@ -75,7 +75,7 @@ func stopOnce(b *testing.B, n int) time.Duration {
 	prepare(b, old, next)
 	runtime.GC()
 	began := time.Now()
-	changes, err := old.Leave()
+	changes, err := old.Leave(nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -33,7 +33,7 @@ import (
 // handedOn is a's state as another process gets it.
 func handedOn(t *testing.T, a *devicetest.Host) *device.State {
 	t.Helper()
-	s, err := a.Leave()
+	s, err := a.Leave(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestDeviceResumesFromSavedState(t *testing.T) {
 		talk(t, a, b)
 		before, stats := a.PeerStatus(b), a.Stats().(device.Stats)
 		s := handedOn(t, a)
-		if _, err := a.Leave(); !errors.Is(err, syscall.ENODEV) {
+		if _, err := a.Leave(nil); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("left twice: %v", err)
 		}
 		c := lan.Host(t, 1, devicetest.Options{Stop: true})
