@@ -43,10 +43,8 @@ func explainLoadError(name string, err error) error {
 			"a container a seccomp profile that allows bpf)", name, unix.EPERM)
 	case errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("loading the eBPF program %s: %w (needs a kernel with CONFIG_BPF_SYSCALL)", name, err)
-	case errors.As(err, new(*ebpf.VerifierError)) && errors.Is(err, unix.EACCES): // the verifier returns EACCES for either
+	case errors.As(err, new(*ebpf.VerifierError)): // for lack of either it returns EACCES, EINVAL or E2BIG
 		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10, and CAP_PERFMON)", name, err)
-	case errors.As(err, new(*ebpf.VerifierError)):
-		return fmt.Errorf("loading the eBPF program %s: %w (needs Linux 5.10)", name, err)
 	}
 	return fmt.Errorf("loading the eBPF program %s: %w", name, err)
 }

@@ -252,7 +252,7 @@ func TestLoadErrorsNameMissingRequirement(t *testing.T) {
 		{unix.EMFILE, "loading the eBPF program steer: too many open files"},
 		{unix.EPERM, "needs CAP_BPF"},
 		{unix.ENOSYS, "needs a kernel with CONFIG_BPF_SYSCALL"},
-		{&ebpf.VerifierError{Cause: unix.EINVAL}, "(needs Linux 5.10)"},
+		{&ebpf.VerifierError{Cause: unix.E2BIG}, "(needs Linux 5.10, and CAP_PERFMON)"},
 		{&ebpf.VerifierError{Cause: unix.EACCES}, "(needs Linux 5.10, and CAP_PERFMON)"},
 	} {
 		err := explainLoadError("steer", fmt.Errorf("wrapped: %w", tt.err))

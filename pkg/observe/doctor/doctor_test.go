@@ -75,6 +75,10 @@ func kernelCases() []faultCase {
 		{"tun-offloads", func(f *facts.Facts) { f.Kernel.TUN = facts.Known(tun.Features{}) }, Warning, "neither", "tun module"},
 		{"tun-steer", func(f *facts.Facts) { f.Kernel.Steer = unix.ENOSYS }, Warning, "does not load", "CONFIG_BPF_SYSCALL"},
 		{"tun-steer", func(f *facts.Facts) { f.Kernel.Steer = denied }, Unknown, "not permitted", ""},
+		{"tun-steer", func(f *facts.Facts) { f.Kernel.Steer = unix.EACCES }, Warning, "does not load", "boot Linux 5.10"},
+		{"tun-steer", func(f *facts.Facts) {
+			f.Kernel.Steer, f.Process.Capabilities.Value = unix.E2BIG, 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_BPF
+		}, Warning, "does not load", "grant CAP_PERFMON"},
 		{"tcx", func(f *facts.Facts) { f.Kernel.TCX = errors.ErrUnsupported }, OK, "clsact", ""},
 		{"tcx", func(f *facts.Facts) { f.Kernel.TCX = denied }, Unknown, "not permitted", ""},
 		{"xdp-sockets", func(f *facts.Facts) { f.Kernel.XDPSocket = errors.ErrUnsupported }, Warning, "no AF_XDP", "CONFIG_XDP_SOCKETS"},

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
@@ -115,11 +117,23 @@ func evaluateSteer(f *facts.Facts, r *recorder) {
 	switch err := f.Kernel.Steer; {
 	case err == nil:
 		r.ok("", "the program loads")
-	case denied(err):
+	case errors.Is(err, unix.EPERM):
 		r.unknown("", err)
 	default:
-		r.warn("", fmt.Sprintf("the program does not load: %v", err), "boot Linux 5.10 or later with CONFIG_BPF_SYSCALL=y")
+		r.warn("", fmt.Sprintf("the program does not load: %v", err), steerFix(f, err))
 	}
+}
+
+// steerFix returns what makes the kernel load the program. Without CAP_PERFMON verifiers follow more branches, and some give up.
+func steerFix(f *facts.Facts, err error) string {
+	have := f.Process.Capabilities
+	switch {
+	case errors.Is(err, unix.ENOSYS):
+		return "boot a kernel with CONFIG_BPF_SYSCALL=y"
+	case have.Err == nil && missingCapabilities(have.Value, capability{unix.CAP_PERFMON, "CAP_PERFMON"}) != "":
+		return "grant CAP_PERFMON, see capabilities"
+	}
+	return "boot Linux 5.10 or later"
 }
 
 func evaluateTCX(f *facts.Facts, r *recorder) {
