@@ -7,23 +7,29 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
+// AbsentLinks are the former indexes of links that were deleted, by name. Nobody changes it.
+type AbsentLinks map[string]int
+
 // WatchIndexes calls moved when a link that was deleted exists again under its name, with another index. It follows links of which used returns
-// true when they are deleted. It calls both from one goroutine, until ctx ends. Lost messages (overruns) hide no link.
+// true when they are deleted, and those in absent, which it keeps up to date. It calls both from one goroutine, at first the
+// caller's, until ctx ends. Lost messages (overruns) hide no link.
 //
 // WatchIndexes returns once it knows all links. It watches the network namespace of the calling thread, and costs nothing while no link
 // changes.
-func WatchIndexes(ctx context.Context, used func(index int) bool, moved func(name string, from, to int)) error {
+func WatchIndexes(ctx context.Context, absent *atomic.Pointer[AbsentLinks], used func(index int) bool, moved func(name string, from, to int)) error {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
 		return fmt.Errorf("subscribing to link changes: %w", err)
 	}
-	w := newIndexWatch(used, moved, func() error {
+	w := newIndexWatch(absent, used, moved, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		return socket.Send(req)
@@ -48,10 +54,11 @@ type indexWatch struct {
 	send  func() error // requests a listing
 
 	names   map[int]linkName
-	gone    map[string]int // the former index of a used link that was deleted
-	round   int            // of listings
-	listing bool           // one is under way
-	stale   bool           // messages were lost: another listing must follow
+	gone    AbsentLinks                  // used links that were deleted
+	absent  *atomic.Pointer[AbsentLinks] // a copy of gone
+	round   int                          // of listings
+	listing bool                         // one is under way
+	stale   bool                         // messages were lost: another listing must follow
 }
 
 // linkName is the name of a link, and the last listing that had it.
@@ -60,8 +67,19 @@ type linkName struct {
 	round int
 }
 
-func newIndexWatch(used func(int) bool, moved func(string, int, int), send func() error) *indexWatch {
-	return &indexWatch{used: used, moved: moved, send: send, names: map[int]linkName{}, gone: map[string]int{}}
+func newIndexWatch(absent *atomic.Pointer[AbsentLinks], used func(int) bool, moved func(string, int, int), send func() error) *indexWatch {
+	w := &indexWatch{used: used, moved: moved, send: send, names: map[int]linkName{}, gone: AbsentLinks{}, absent: absent}
+	if before := absent.Load(); before != nil {
+		maps.Copy(w.gone, *before)
+	}
+	w.publish()
+	return w
+}
+
+// publish copies gone for others.
+func (w *indexWatch) publish() {
+	absent := maps.Clone(w.gone)
+	w.absent.Store(&absent)
 }
 
 // listFirst lists all links, again while messages are lost.
@@ -147,6 +165,7 @@ func (w *indexWatch) add(index int, name string) {
 	w.names[index] = linkName{name, w.round}
 	if from, ok := w.gone[name]; ok {
 		delete(w.gone, name)
+		w.publish()
 		w.move(name, from, index)
 	}
 }
@@ -169,6 +188,7 @@ func (w *indexWatch) remove(index int) {
 		}
 	}
 	w.gone[n.name] = index
+	w.publish()
 }
 
 func (w *indexWatch) move(name string, from, to int) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -53,7 +54,7 @@ func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			used := []int{2}
-			w := newIndexWatch(func(index int) bool { return slices.Contains(used, index) }, func(name string, from, to int) {
+			w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(index int) bool { return slices.Contains(used, index) }, func(name string, from, to int) {
 				got = append(got, fmt.Sprint(name, " ", from, " ", to))
 				used = []int{to}
 			}, func() error { return nil })
@@ -68,6 +69,24 @@ func TestNewIndexOfUsedLinkIsReported(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// TestAbsentLinksPassToNextWatch: the links are deleted in one process, and exist again in the next.
+func TestAbsentLinksPassToNextWatch(t *testing.T) {
+	var absent atomic.Pointer[AbsentLinks]
+	var got []string
+	watch := func(messages ...syscall.NetlinkMessage) {
+		w := newIndexWatch(&absent, func(int) bool { return true }, func(name string, from, to int) {
+			got = append(got, fmt.Sprint(name, " ", from, " ", to))
+		}, nil)
+		w.read(messages)
+	}
+	watch(namedLink(unix.RTM_NEWLINK, 2, "eth0"), namedLink(unix.RTM_NEWLINK, 3, "eth1"), namedLink(unix.RTM_DELLINK, 2, "eth0"), namedLink(unix.RTM_DELLINK, 3, "eth1"))
+	watch(namedLink(unix.RTM_NEWLINK, 8, "eth0"))
+	watch(namedLink(unix.RTM_NEWLINK, 8, "eth0"), namedLink(unix.RTM_NEWLINK, 9, "eth1"))
+	if want := []string{"eth0 2 8", "eth1 3 9"}; !slices.Equal(got, want) || len(*absent.Load()) != 0 {
+		t.Errorf("got %q, want %q; %v are left", got, want, *absent.Load())
 	}
 }
 
@@ -95,7 +114,7 @@ func TestFirstListingIsRepeatedAfterLostMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			listings := 0
-			w := newIndexWatch(func(int) bool { return false }, nil, func() error { listings++; return nil })
+			w := newIndexWatch(new(atomic.Pointer[AbsentLinks]), func(int) bool { return false }, nil, func() error { listings++; return nil })
 			err := w.listFirst(func() ([]syscall.NetlinkMessage, error) {
 				next := c.answers[0]
 				c.answers = c.answers[1:]
@@ -121,7 +140,7 @@ func TestRecreatedLinkIsFoundInKernel(t *testing.T) {
 		from, to int
 	}
 	moves := make(chan move, 10)
-	expect.NoError(t, WatchIndexes(t.Context(), func(index int) bool { return index == before.Index }, func(name string, from, to int) {
+	expect.NoError(t, WatchIndexes(t.Context(), new(atomic.Pointer[AbsentLinks]), func(index int) bool { return index == before.Index }, func(name string, from, to int) {
 		moves <- move{name, from, to}
 	}))
 	link, err := netlink.LinkByName("uplink")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -25,8 +26,9 @@ type Daemon struct {
 	log          *slog.Logger
 	pool         *workpool.Pool
 	endpoints    *endpoints
-	stopWatchers context.CancelFunc // of routes, links, clock and endpoints
-	done         chan struct{}      // closed when the tunnel has ended
+	stopWatchers context.CancelFunc                  // of routes, links, clock and endpoints
+	absentLinks  atomic.Pointer[hostnet.AbsentLinks] // of endpoints; nil before start, unless a predecessor knows some
+	done         chan struct{}                       // closed when the tunnel has ended
 	doneOnce     sync.Once
 
 	handoverMu, upgradeMu sync.Mutex     // one handover and one upgrade at a time
@@ -114,7 +116,7 @@ func (d *Daemon) start() {
 	if err := hostnet.WatchRoutes(ctx, func() { d.current().RoutesChanged() }); err != nil {
 		d.log.Warn("watching routes failed, changed routes and source addresses take effect only with later handshakes, perhaps minutes later, until this daemon restarts", "error", err)
 	}
-	if err := hostnet.WatchIndexes(ctx, d.usesScope, d.moveScope); err != nil {
+	if err := hostnet.WatchIndexes(ctx, &d.absentLinks, d.usesScope, d.moveScope); err != nil {
 		d.log.Warn("watching links failed, endpoints on a link that is deleted and created again stay unreachable until they are set again", "error", err)
 	}
 	if err := watchClock(ctx, d.clockJumped); err != nil {

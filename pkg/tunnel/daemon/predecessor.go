@@ -287,6 +287,9 @@ func (d *Daemon) stopTunnel() (t *handover.Tunnel, err error) {
 	if t.Device, err = d.tunnel.Leave(func() error { return d.tunnel.ports.dupSockets(&t.Sockets) }); err != nil {
 		return nil, errors.Join(err, t.CloseFDs())
 	}
+	if absent := d.absentLinks.Load(); absent != nil { // nil if links are not watched
+		t.AbsentLinks = *absent
+	}
 	t.Lanes, t.Holders, t.Selection, t.Plans = len(t.Sockets.Lanes), len(t.Sockets.Holder), t.Sockets.Selection, t.Sockets.Plans
 	for _, s := range t.Sockets.Sources {
 		t.Sources = append(t.Sources, s.Port)

@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon/handover"
 )
 
@@ -107,5 +108,7 @@ func (d *Daemon) acceptTunnel(ctx context.Context, c handover.Conn, t *handover.
 		return errors.Join(err, d.tunnel.ports.closeInherited(), d.listener.Close())
 	}
 	d.ownSocket()
+	absent := hostnet.AbsentLinks(t.AbsentLinks) // not a pointer into t, which has secrets
+	d.absentLinks.Store(&absent)
 	return nil
 }

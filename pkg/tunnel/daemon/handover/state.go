@@ -79,6 +79,8 @@ type State struct {
 	// Selection is the socket selection in force. Its first Plans port plans are loaded.
 	Selection *underlay.Selection `json:"selection"`
 	Plans     int                 `json:"plans"`
+	// AbsentLinks are the former indexes of links of endpoints that do not exist at present, by name (hostnet.AbsentLinks).
+	AbsentLinks map[string]int `json:"absent_links"`
 	// EncodedDevice is Device in the encoded state. It is nil otherwise.
 	EncodedDevice json.RawMessage `json:"device"`
 

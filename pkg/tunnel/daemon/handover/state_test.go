@@ -37,7 +37,7 @@ func example() *State {
 	return &State{
 		Name: "wg0", Queues: 2, Steered: true, KeepSocket: true, Lanes: 2, Holders: 1, Sources: []uint16{61000, 61001}, Plans: 1,
 		Selection: &underlay.Selection{First: 1, Last: 2, Plans: []underlay.Plan{{From: netip.MustParseAddr("192.0.2.1"), Ports: []uint16{1}}}},
-		Device:    state,
+		Device:    state, AbsentLinks: map[string]int{"usb0": 7},
 	}
 }
 
