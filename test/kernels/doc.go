@@ -19,6 +19,7 @@
 //	KERNELS            kernel series, e.g. "5.10 6.12"; all if empty
 //	KERNELS_CACHE      cache directory of unpacked kernels; build/kernels in the repository if empty
 //	KERNELS_PACKAGES   packages to test, e.g. "./test/interop ./pkg/netio/tun"; see defaultPackages
+//	KERNELS_GATE       if not empty, only the tests of make ci: see fullSteps, fullTests and gateTests
 //	KERNELS_RUN        tests to run: a regular expression as for go test -run
 //	KERNELS_TIMEOUT    time limit of one machine including restarts, e.g. "10m"; see defaultTimeout
 //	ROPEWALK_BIN       the static binary to test; built from cmd/ropewalk if empty

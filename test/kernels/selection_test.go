@@ -4,6 +4,7 @@ package kernels
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"regexp"
@@ -58,12 +59,48 @@ func testsOfOtherKernels(kernel string) []string {
 			"TestSpreadKeepsTCPSegmentsInOrder")
 	}
 	if kernel != oldest() && kernel != newest() {
-		tests = append(tests, "TestWrongKeyIsRejectedUntilCorrected", "TestSimultaneousHandshakesLeaveWorkingTunnel",
-			"TestHandshakeTeachesResponderTheEndpoint", "TestTunnelRecoversAfterPeerRestart", "TestEndpointFollowsRoamingPeer",
-			"TestPersistentKeepaliveNeedsNoTraffic", "TestReceiverAnswersOneWayDataWithKeepalive", "TestRekeysAfterTwoMinutesWithoutPacketLoss",
-			"TestStockPeerReceivesOnlyWireGuardMessages", "TestStockPeerLogsInvalidMessages")
+		tests = append(tests, wireGuardTests()...)
 	}
 	return tests
+}
+
+// wireGuardTests returns tests of the kernel's WireGuard, whose protocol is the same in all kernels.
+func wireGuardTests() []string {
+	return []string{
+		"TestWrongKeyIsRejectedUntilCorrected", "TestSimultaneousHandshakesLeaveWorkingTunnel",
+		"TestHandshakeTeachesResponderTheEndpoint", "TestTunnelRecoversAfterPeerRestart", "TestEndpointFollowsRoamingPeer",
+		"TestPersistentKeepaliveNeedsNoTraffic", "TestReceiverAnswersOneWayDataWithKeepalive", "TestRekeysAfterTwoMinutesWithoutPacketLoss",
+		"TestStockPeerReceivesOnlyWireGuardMessages", "TestStockPeerLogsInvalidMessages",
+	}
+}
+
+// fullSteps returns the steps that KERNELS_GATE leaves out. The host runs the tests of spreader. The
+// steps programs and spread load and attach the same eBPF programs.
+func fullSteps() []string { return []string{"spreader", "flannel"} }
+
+// fullTests returns the tests that KERNELS_GATE leaves out on a kernel: one kernel's WireGuard is enough.
+func fullTests(kernel string) []string {
+	if kernel == newest() {
+		return nil
+	}
+	return wireGuardTests()
+}
+
+// gateTests returns patterns of the tests that KERNELS_GATE runs of a step, if not all. The eBPF
+// programs must load, call helpers, pass traffic and keep pins on each kernel. Their results for a
+// packet are the same everywhere, and the verifier takes seconds in each test.
+func gateTests() map[string]string {
+	return map[string]string{"programs": "^(" + strings.Join([]string{
+		"TestClassifyLoadsInEveryConfiguration", "TestSpreadLoadsInEveryConfiguration", "TestSteerLoadsWithCapBPFAlone",
+		"TestSteerMatchesGoFlowHash", "TestLoadErrorsNameMissingRequirement", "TestPinnedStateOutlivesProcess",
+		"TestDataGoesToQueueSocketOtherPacketsToStack", "TestMultiBufferFramesGoToStack", "TestSourceLimitDropsItsFurtherInitiations",
+		"TestKernelReceivesEverythingWithoutSocket", "TestEachQueueUsesItsOwnSocket",
+		"TestSteerKeepsBothDirectionsOnOneQueue", "TestRemovedSteeringNoLongerSelectsQueue",
+		"TestSpreadKeepsTrainsAndPartialChecksumsValid", "TestSpreadContinuesToNextProgramWithHash", "TestGatheredDatagramsArriveIntact",
+		"TestNonlinearHeadersAreParsed", "TestKernelHashFlowsKeepTheirPort", "TestQueueCountsReportReceiveQueues",
+		"TestSpreadHandlesPacketsWithoutEthernetHeader", "TestGatherRestoresPorts", "TestMessageCloneBecomesProbe", "TestProbeIsTurnedAround",
+		"TestPacketTooBigQuotesListenPort", "TestActiveFlowsHaveHashAndLane",
+	}, "|") + ")$"}
 }
 
 func oldest() string { return matrix[0].name }
@@ -107,14 +144,17 @@ func TestSkippedTestsExist(t *testing.T) {
 	for _, s := range matrix {
 		names = append(names, testsOfOtherKernels(s.name)...)
 	}
+	for _, pattern := range gateTests() {
+		names = append(names, strings.Split(strings.Trim(pattern, "^()$"), "|")...)
+	}
 	for _, name := range names {
 		if !tests[name] {
-			t.Errorf("the skip list names %s, but there is no such test", name)
+			t.Errorf("a list names %s, but there is no such test", name)
 		}
 	}
-	for step := range slowSteps() {
+	for _, step := range slices.Concat(slices.Collect(maps.Keys(slowSteps())), slices.Collect(maps.Keys(gateTests())), fullSteps()) {
 		if !slices.ContainsFunc(defaultPackages, func(p string) bool { return path.Base(p) == step }) {
-			t.Errorf("slowSteps names %s, but no default package has that name", step)
+			t.Errorf("a list names %s, but no default package has that name", step)
 		}
 		if !slices.ContainsFunc(matrix, func(s series) bool { return !omitted(s.name, step) }) {
 			t.Errorf("%s runs on no kernel", step)
