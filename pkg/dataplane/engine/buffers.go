@@ -10,15 +10,17 @@ import (
 
 // bufferSizes are the sizes of buffers in bytes. A waiting train is copied to the smallest that holds it, so that a queue of small
 // datagrams does not take 64 KiB for each.
-var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement, maxTrainBuffer}
+var bufferSizes = [...]int{2 << 10, 16 << 10, maxElement, slotLen}
 
 const (
 	// maxElement is the maximum size in bytes of what one receive from a UDP socket returns: a datagram, or a train that GRO made.
 	maxElement = 65536
 	// receiveClass is the index in bufferSizes of maxElement.
 	receiveClass = 2
-	// maxTrainBuffer is the size in bytes of the buffer for the largest train of a TUN, in whole cache lines.
-	maxTrainBuffer = (tun.MaxTrain + 63) &^ 63
+	// slotClass is the index in bufferSizes of slotLen.
+	slotClass = 3
+	// slotLen is the size in bytes of a slot for reading the largest train of a TUN, with headroom and tailroom, in whole cache lines.
+	slotLen = (headroom + tun.MaxTrain + tailroom + 63) &^ 63
 )
 
 // buffer holds one train while it waits in a lane's transmit or receive queue.
@@ -44,7 +46,7 @@ type bufferSet struct {
 	memory   *trimmer  // nil for none
 }
 
-// take returns a buffer of the smallest class that holds n bytes. n must not exceed maxTrainBuffer.
+// take returns a buffer of the smallest class that holds n bytes. n must not exceed slotLen.
 func (s *bufferSet) take(n int) *buffer {
 	class := 0
 	for bufferSizes[class] < n {

@@ -196,17 +196,17 @@ func (t *transmitter) noteRefused(p *Peer, source, skip int) {
 	t.lane.txFlows.put(table)
 }
 
-// noteQueued counts marks and drops of a train in the transmit queue, while flows are observed.
-func (t *transmitter) noteQueued(e *txElement, marks, drops int) {
+// noteQueued counts marks and drops of a train that has waited in a queue, while flows are observed.
+func (t *transmitter) noteQueued(p *Peer, source int, train []byte, marks, drops int) {
 	table := t.lane.txFlows.take()
 	if table == nil {
 		return
 	}
-	ip := e.train[offload.VnetHdrLen:]
-	c := countFlow(table, packet.FlowHash(ip), flowID{peer: e.peer, Flow: packet.FlowOf(ip)}, 0, t.now)
+	ip := train[offload.VnetHdrLen:]
+	c := countFlow(table, packet.FlowHash(ip), flowID{peer: p, Flow: packet.FlowOf(ip)}, 0, t.now)
 	c.Marks += uint64(marks)
 	c.Drops += uint64(drops)
-	c.Source = e.source
+	c.Source = source
 	t.lane.txFlows.put(table)
 }
 

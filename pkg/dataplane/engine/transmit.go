@@ -61,7 +61,6 @@ type transmitter struct {
 func newTransmitter(l *lane, n int) *transmitter {
 	t := &transmitter{
 		lane:     l,
-		reader:   trainReader{lane: l},
 		drops:    &l.stats.drops,
 		txBatch:  newTxBatch(n),
 		jobs:     l.sealJobs,
@@ -71,6 +70,7 @@ func newTransmitter(l *lane, n int) *transmitter {
 	}
 	t.queue.buffers.memory = &l.engine.memory
 	t.queue.limit = min(max(txQueueTotal/max(len(l.engine.lanes), 1), minTXQueue), maxTXQueue)
+	t.reader = trainReader{lane: l, buffers: bufferSet{memory: &l.engine.memory}, drop: t.dropRead}
 	return t
 }
 
@@ -134,7 +134,7 @@ func (t *transmitter) addTrains(n int) {
 	t.mtu = int(t.lane.engine.mtu.Load())
 	t.notePort()
 	for i := range n {
-		t.addTrain(t.slots[i], t.sizes[i], t.hashes[i])
+		t.addTrain(t.slots[i], t.sizes[i], t.hashes[i], t.congested[i])
 	}
 	if t.spray.on { // after the trains: a flow that goes on is sprayed again at once
 		t.spray.endIfIdle(t.now)
@@ -150,8 +150,9 @@ func (t *transmitter) notePort() {
 	}
 }
 
-// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow.
-func (t *transmitter) addTrain(slot []byte, n int, hash uint32) {
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow. If the train was
+// congested, it signals that.
+func (t *transmitter) addTrain(slot []byte, n int, hash uint32, congested bool) {
 	t.hash = hash
 	train := slot[headroom : headroom+n]
 	if !t.parse(train) {
@@ -179,7 +180,13 @@ func (t *transmitter) addTrain(slot []byte, n int, hash uint32) {
 	if !active {
 		source = t.chooseSource(p)
 	}
-	t.enqueue(slot, p, keys, source, 0)
+	skip := 0
+	if congested {
+		skip = t.signalCongestion(p, source, train, t.train.Segments())
+	}
+	if skip < t.train.Segments() {
+		t.enqueue(slot, p, keys, source, skip)
+	}
 }
 
 // keysOrStage returns the key pair to send with. Without one it stages a train of n packets, which is the parsed one or part of it, until there

@@ -12,17 +12,19 @@ import (
 const (
 	// arenaLen is the size of the arena, in bytes: at least one full run and the small ones before it.
 	arenaLen = 2 * 65536
-	// cacheStagger spreads the slots over cache sets: without it all would start at the same offset modulo 64 KiB.
+	// cacheStagger spreads large buffers over cache sets: without it all would start at the same offset modulo 64 KiB.
 	cacheStagger = 5 * 64
 )
 
 // txBatch is the result of one read of the TUN, a train or several small packets, with all that is needed to send it. It is
 // one job for sealing, by the lane or a worker.
 type txBatch struct {
-	slots     [][]byte // backing of bufs, with room for the message header in front
-	bufs      [][]byte // buffers for TUN reads
+	buffers   []*buffer // backing of slots
+	slots     [][]byte  // backing of bufs, with room for the message header in front
+	bufs      [][]byte  // buffers for TUN reads
 	sizes     []int
 	hashes    []uint32 // of the flows of what was read
+	congested []bool   // what waited for too long in the lane's queue
 	arena     []byte   // buffer for split trains
 	arenaUsed int      // bytes of arena taken
 	pending   pendingRuns
@@ -45,37 +47,29 @@ type sealSpan struct {
 // newTxBatch returns a batch for up to n trains or single packets.
 func newTxBatch(n int) *txBatch {
 	b := &txBatch{
-		sizes:   make([]int, n),
-		hashes:  make([]uint32, n),
-		arena:   make([]byte, arenaLen),
-		pending: newPending(),
-		runs:    make([]underlay.Run, 0, maxPending),
-		meta:    make([]*runMeta, 0, maxPending),
-		parts:   make([][]byte, 0, maxPending),
-		spans:   make([]sealSpan, 0, maxPending),
+		buffers:   make([]*buffer, n),
+		slots:     make([][]byte, n),
+		bufs:      make([][]byte, n),
+		sizes:     make([]int, n),
+		hashes:    make([]uint32, n),
+		congested: make([]bool, n),
+		arena:     make([]byte, arenaLen),
+		pending:   newPending(),
+		runs:      make([]underlay.Run, 0, maxPending),
+		meta:      make([]*runMeta, 0, maxPending),
+		parts:     make([][]byte, 0, maxPending),
+		spans:     make([]sealSpan, 0, maxPending),
 	}
-	b.slots, b.bufs = newSlots(n)
+	for i := range n {
+		b.setBuffer(i, newBuffer(slotClass, i))
+	}
 	return b
 }
 
-// newSlots splits one allocation into n read buffers.
-func newSlots(n int) (backing, bufs [][]byte) {
-	size := headroom + tun.MaxTrain + tailroom
-	size += cacheStagger - size%64
-	all := make([]byte, n*size)
-	for i := range n {
-		s := all[i*size : (i+1)*size : (i+1)*size]
-		backing = append(backing, s)
-		bufs = append(bufs, readBuffer(s))
-	}
-	return backing, bufs
+// setBuffer replaces the buffer of slot i, which is of slotClass.
+func (b *txBatch) setBuffer(i int, buf *buffer) {
+	b.buffers[i], b.slots[i], b.bufs[i] = buf, buf.bytes, buf.bytes[headroom:headroom+tun.MaxTrain]
 }
-
-// readBuffer returns the part of a slot into which a train is read.
-func readBuffer(slot []byte) []byte { return slot[headroom : headroom+tun.MaxTrain] }
-
-// setSlot replaces slot i.
-func (b *txBatch) setSlot(i int, slot []byte) { b.slots[i], b.bufs[i] = slot, readBuffer(slot) }
 
 // empty reports whether there is nothing to send.
 func (b *txBatch) empty() bool { return len(b.pending.runs) == 0 }

@@ -74,7 +74,6 @@ type txQueue struct {
 	waited                    bool                           // since the last retry, for room
 	spurious                  bool                           // the kernel called a send buffer writable and still refused all runs, for example because IPsec does not permit the route yet
 	left                      [underlay.MaxSources + 1]int64 // by source: when a train that had waited for it last left
-	marks                     int                            // packets marked as congested
 }
 
 // active reports whether any send buffer is full, or trains wait.
@@ -152,9 +151,23 @@ func (t *transmitter) clearPlace(place uint32) {
 // dropElement drops a train for which the queue has no room.
 func (t *transmitter) dropElement(e *txElement) {
 	t.dropForPeer(e.peer, drop.TXQueueFull, e.segments-e.skip)
-	t.noteQueued(e, 0, e.segments-e.skip)
+	t.noteQueued(e.peer, e.source, e.train, 0, e.segments-e.skip)
 	t.queue.buffers.release(e.buffer)
 	t.queue.buffers.recycle()
+}
+
+// dropRead counts a train that was read, and for which there is no room.
+func (t *transmitter) dropRead(train []byte) {
+	if !t.parse(train) {
+		return
+	}
+	p := t.routes.lookup(&t.lane.engine.Routes, t.train.Destination())
+	if p == nil {
+		t.drop(drop.TXQueueFull, t.train.Segments())
+		return
+	}
+	t.dropForPeer(p, drop.TXQueueFull, t.train.Segments())
+	t.noteRefused(p, 0, 0)
 }
 
 // newTXQueue returns the FQ-CoDel queue of a transmitter.
@@ -230,22 +243,27 @@ func (q *txQueue) heldBytes() (n int) {
 	return n
 }
 
-// signal signals congestion on the first packet of e: by a mark if it can carry one, otherwise by dropping it. A mark in the header of a
-// train marks all its packets. It is the queue's fqcodel.Config.Signal.
+// signal signals congestion on e. It is the queue's fqcodel.Config.Signal.
 func (t *transmitter) signal(e *txElement) (empty bool) {
-	if ip := e.train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
-		packet.SetCE(ip)
-		t.queue.marks += e.segments - e.skip
-		t.noteQueued(e, e.segments-e.skip, 0)
-		return false
-	}
-	t.dropForPeer(e.peer, drop.TXCongestion, 1)
-	t.noteQueued(e, 0, 1)
-	if e.skip++; e.skip < e.segments {
+	if e.skip += t.signalCongestion(e.peer, e.source, e.train, e.segments-e.skip); e.skip < e.segments {
 		return false
 	}
 	t.queue.buffers.release(e.buffer)
 	return true
+}
+
+// signalCongestion signals congestion on the first packet of a train: by a mark if it can carry one, otherwise it counts it as dropped and
+// returns 1. A mark in the header of a train marks all its packets. The train has so many packets left.
+func (t *transmitter) signalCongestion(p *Peer, source int, train []byte, packets int) (dropped int) {
+	if ip := train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
+		packet.SetCE(ip)
+		t.lane.stats.txMarks.Add(uint64(packets))
+		t.noteQueued(p, source, train, packets, 0)
+		return 0
+	}
+	t.dropForPeer(p, drop.TXCongestion, 1)
+	t.noteQueued(p, source, train, 0, 1)
+	return 1
 }
 
 // retryDue reports whether sendQueued has been due for some time.
@@ -304,10 +322,6 @@ func (t *transmitter) sendQueued() {
 	q.buffers.recycle()
 	if q.Len() == 0 {
 		clear(q.flows) // removed peers are not kept
-	}
-	if q.marks > 0 {
-		t.lane.stats.txMarks.Add(uint64(q.marks))
-		q.marks = 0
 	}
 }
 

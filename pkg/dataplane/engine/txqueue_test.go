@@ -725,7 +725,7 @@ func TestSendGroupChangeWithinBatchKeepsOrder(t *testing.T) {
 	trains := [][]byte{f.Train(3, 1000), f.Train(3, 1000)}
 	r.tx.now, r.tx.mtu = r.now, DefaultMTU
 	for i, train := range trains {
-		r.tx.addTrain(r.tx.slots[i], copy(r.tx.bufs[i], train), 1)
+		r.tx.addTrain(r.tx.slots[i], copy(r.tx.bufs[i], train), 1, false)
 		r.peer.SendGroup.Store(1)
 	}
 	r.tx.flush()

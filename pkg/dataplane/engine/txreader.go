@@ -13,43 +13,53 @@ import (
 )
 
 const (
-	// A lane reads ahead until it has readAheadTrains trains: 4 MiB, 6 ms at 5 Gbit/s. The last batch may exceed that.
-	readAheadTrains = 64
-	// readAheadFlows is the number of buckets for their flows.
+	// backlogTime is the time in nanoseconds after which a TUN queue that was not found empty has a backlog.
+	backlogTime = int64(time.Millisecond)
+	// readAheadTrains bounds the trains and packets that a lane has read ahead. Beyond it the flow with most bytes loses some.
+	readAheadTrains = 4096
+	// readAheadBytes bounds the memory of their buffers. Beyond it the rest stays in the TUN queue: to drop a train costs its flow many packets.
+	readAheadBytes = 8 << 20
+	// readAheadFlows is the number of buckets for flows.
 	readAheadFlows = 256
-	// readAheadHold is the time in nanoseconds for which a lane reads ahead after it has read a sparse train: with bulk alone it would only
-	// take the trains through a colder cache.
-	readAheadHold = int64(250 * time.Millisecond)
-	// sparseGap is the time in nanoseconds without a large train after which the small ones of a flow are sparse.
-	sparseGap = int64(100 * time.Millisecond)
 )
 
-// trainReader reads the trains of one lane, and computes the hashes of their flows, in the order of the TUN queue. A TUN queue is a FIFO, in which a ping waits behind all bulk. So the reader moves what waits there to
-// a fair queue (RFC 8290 without CoDel), from which sparse flows leave first. It drops and marks nothing. Its methods belong to the transmit
-// goroutine.
+// trainReader reads the trains of one lane, and computes the hashes of their flows, in the order of the TUN queue. A TUN queue is a FIFO, and
+// bounds trains and single packets by number. So with a backlog the reader moves all that waits there to an FQ-CoDel queue. Without one,
+// trains would only pass through a colder cache. Its methods belong to the transmit goroutine.
 type trainReader struct {
 	lane      *lane
 	fragments packet.Fragments
 	queue     *fqcodel.Queue[readTrain] // nil until it is needed
-	free      [][]byte                  // unused slots
+	buffers   bufferSet                 // of queue
+	drop      func(train []byte)        // counts a train for which queue has no room
 	many      bool                      // the last reads were of small packets only, and used up their slots
-	until     int64                     // the end of reading ahead
-	large     [readAheadFlows]int64     // by bucket: when its last large train was read
+	emptied   int64                     // when the TUN queue was last found empty
 }
 
-// readTrain is one train of n bytes in a slot of its own.
+// readTrain is a train of n bytes: a large one in a slot, a small one in a smaller buffer.
 type readTrain struct {
-	slot []byte
-	n    int
-	hash uint32
+	buffer    *buffer
+	n         int
+	hash      uint32
+	congested bool
 }
 
-// newReadQueue returns the queue of a trainReader. No train waits for the target time.
-func newReadQueue() *fqcodel.Queue[readTrain] {
+func (e *readTrain) train() []byte {
+	if e.buffer.class == slotClass {
+		return e.buffer.bytes[headroom : headroom+e.n]
+	}
+	return e.buffer.bytes[:e.n]
+}
+
+// newReadQueue returns the queue of a trainReader. The lane signals congestion when it sends: it has not parsed the trains yet.
+func (r *trainReader) newReadQueue() *fqcodel.Queue[readTrain] {
 	return fqcodel.New(fqcodel.Config[readTrain]{
-		Params: fqcodel.Params{Target: math.MaxInt64, Interval: rxInterval, MTU: rxMTU},
-		Flows:  readAheadFlows, Quantum: rxFlowQuantum, Elements: readAheadTrains + txSlots, Bytes: (readAheadTrains + txSlots) * tun.MaxTrain,
-		Signal: func(*readTrain) bool { return false },
+		Params: fqcodel.Params{Target: txTarget, Interval: txInterval, MTU: rxMTU},
+		Flows:  readAheadFlows, Quantum: rxFlowQuantum, Elements: readAheadTrains, Bytes: math.MaxInt,
+		Signal: func(e *readTrain) bool {
+			e.congested = true
+			return false
+		},
 	})
 }
 
@@ -93,48 +103,32 @@ func (r *trainReader) slots(b *txBatch) int {
 	return min(len(b.bufs), txTrains)
 }
 
-// next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before. If the last of them is
-// not large, the TUN queue was empty.
+// next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before.
 func (r *trainReader) next(b *txBatch, n int) int {
 	r.hash(b, 0, n)
 	if n == 0 {
 		return 0
 	}
-	if b.sizes[n-1] <= tun.BigTrain {
-		r.many = r.many || n == r.slots(b)
-		return n
-	}
-	r.many = false
 	now := r.lane.engine.cfg.Clock()
-	for i := range n {
-		r.note(b.hashes[i], b.sizes[i], now)
+	switch {
+	case b.sizes[n-1] > tun.BigTrain:
+		r.many = false
+	case n == r.slots(b):
+		r.many = true
+	default:
+		r.emptied = now
 	}
-	if now >= r.until || n == len(b.bufs) {
+	if now-r.emptied < backlogTime {
 		return n
 	}
-	more := r.lane.queue.TryRead(b.bufs[n:], b.sizes[n:])
-	if more == 0 {
-		return n
-	}
-	r.hash(b, n, n+more)
-	return r.readAhead(b, n+more)
+	return r.readAhead(b, n)
 }
 
 // hash computes the hashes of trains that were read into b. Those of fragments depend on the trains before.
 func (r *trainReader) hash(b *txBatch, first, end int) {
 	for i := first; i < end; i++ {
+		b.congested[i] = false
 		b.hashes[i] = r.fragments.FlowHash(b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]])
-	}
-}
-
-// note records a train of n bytes.
-func (r *trainReader) note(hash uint32, n int, now int64) {
-	at := &r.large[hash%readAheadFlows]
-	switch {
-	case n > tun.BigTrain:
-		*at = now
-	case now-*at >= sparseGap:
-		r.until = now + readAheadHold
 	}
 }
 
@@ -142,26 +136,43 @@ func (r *trainReader) note(hash uint32, n int, now int64) {
 // returns their number.
 func (r *trainReader) readAhead(b *txBatch, n int) int {
 	if r.queue == nil {
-		r.queue = newReadQueue()
+		r.queue = r.newReadQueue()
 	}
 	now := r.lane.engine.cfg.Clock()
-	for {
-		r.push(b, n, now)
-		room := min(max(readAheadTrains-r.queue.Len(), 0), len(b.bufs))
-		if n = r.lane.queue.TryRead(b.bufs[:room], b.sizes[:room]); n == 0 {
-			return r.pop(b, now)
+	for r.push(b, n, now) && r.buffers.held() <= readAheadBytes {
+		if n = r.lane.queue.TryRead(b.bufs, b.sizes); n == 0 {
+			r.emptied = now
+			break
 		}
 		r.hash(b, 0, n)
 	}
+	n = r.pop(b, now)
+	r.buffers.recycle()
+	return n
 }
 
-// push moves the first n trains of b to the queue.
-func (r *trainReader) push(b *txBatch, n int, now int64) {
+// push moves the first n trains of b to the queue. It reports whether there was room for all. If not, the flow with most bytes has lost as many: a
+// lane that read on would soon only read and drop.
+func (r *trainReader) push(b *txBatch, n int, now int64) (ok bool) {
+	ok = true
 	for i := range n {
-		r.note(b.hashes[i], b.sizes[i], now)
-		r.queue.Push(b.hashes[i], readTrain{slot: b.slots[i], n: b.sizes[i], hash: b.hashes[i]}, max(b.sizes[i], 1), now)
-		b.setSlot(i, r.slot())
+		for r.queue.Full() {
+			e, _ := r.queue.PopFattest()
+			r.drop(e.train())
+			r.buffers.release(e.buffer)
+			ok = false
+		}
+		e := readTrain{n: b.sizes[i], hash: b.hashes[i]}
+		if e.n > tun.BigTrain {
+			e.buffer = b.buffers[i]
+			b.setBuffer(i, r.buffers.take(slotLen))
+		} else {
+			e.buffer = r.buffers.take(e.n)
+			copy(e.buffer.bytes, b.bufs[i][:e.n])
+		}
+		r.queue.Push(e.hash, e, max(e.n, 1), now)
 	}
+	return ok
 }
 
 // pop moves trains from the queue to b until it has moved a large one, and returns their number.
@@ -171,25 +182,18 @@ func (r *trainReader) pop(b *txBatch, now int64) (n int) {
 		if !ok {
 			break
 		}
-		r.free = append(r.free, b.slots[n])
-		b.setSlot(n, e.slot)
-		b.sizes[n], b.hashes[n] = e.n, e.hash
+		if e.buffer.class == slotClass {
+			r.buffers.release(b.buffers[n])
+			b.setBuffer(n, e.buffer)
+		} else {
+			copy(b.bufs[n], e.train())
+			r.buffers.release(e.buffer)
+		}
+		b.sizes[n], b.hashes[n], b.congested[n] = e.n, e.hash, e.congested
 		n++
 		if e.n > tun.BigTrain {
 			break
 		}
 	}
 	return n
-}
-
-// slot returns an unused slot.
-func (r *trainReader) slot() []byte {
-	if last := len(r.free) - 1; last >= 0 {
-		s := r.free[last]
-		r.free = r.free[:last]
-		return s
-	}
-	r.lane.engine.memory.note()
-	slots, _ := newSlots(1)
-	return slots[0]
 }

@@ -7,8 +7,10 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -33,14 +35,16 @@ func (r *rig) wait(trains ...[]byte) {
 // sourcePort returns the source port of an IPv4 packet without options.
 func sourcePort(ip []byte) uint16 { return uint16(ip[20])<<8 | uint16(ip[21]) }
 
-func TestSparseFlowsPassBulkInTUNQueue(t *testing.T) {
+// behind lets the TUN queue have a backlog: it was last found empty some time ago.
+func (r *rig) behind() { r.now += backlogTime }
+
+func TestSparseFlowsPassBacklogInTUNQueue(t *testing.T) {
 	r := newRig(t)
 	bulk, sparse := flowFrom(1), flowFrom(2)
-	r.carry(bulk.Train(40, 1000), sparse.Next(100), bulk.Train(40, 1000))
-	r.sent()
 	for range 10 {
 		r.wait(bulk.Train(40, 1000))
 	}
+	r.behind()
 	r.carry(sparse.Next(100))
 	sent := unpadded(t, r.sent())
 	if len(sent) != 10*40+1 {
@@ -51,11 +55,12 @@ func TestSparseFlowsPassBulkInTUNQueue(t *testing.T) {
 	}
 }
 
-func TestBulkAloneIsNotReadAhead(t *testing.T) {
+func TestBulkWithoutBacklogIsNotReadAhead(t *testing.T) {
 	r := newRig(t)
 	bulk, other := flowFrom(1), flowFrom(2)
+	r.carry(bulk.Next(100))
 	for range 5 {
-		r.wait(bulk.Train(40, 1000), other.Train(40, 1000), bulk.Next(100)) // bulk flows have small trains, too
+		r.wait(bulk.Train(40, 1000), other.Train(40, 1000), bulk.Next(100))
 	}
 	for n := r.tx.reader.tryRead(r.tx.txBatch); n > 0; n = r.tx.reader.tryRead(r.tx.txBatch) {
 		if r.tx.reader.waits() {
@@ -65,18 +70,129 @@ func TestBulkAloneIsNotReadAhead(t *testing.T) {
 	}
 }
 
-func TestReadingAheadEndsWithoutSparseFlows(t *testing.T) {
+func TestReadingAheadEndsWithBacklog(t *testing.T) {
 	r := newRig(t)
-	bulk, sparse := flowFrom(1), flowFrom(2)
-	r.carry(bulk.Train(40, 1000), sparse.Next(100), bulk.Train(40, 1000))
-	r.now += readAheadHold
+	bulk := flowFrom(1)
+	r.behind()
+	r.carry(bulk.Train(40, 1000), bulk.Train(40, 1000))
 	r.wait(bulk.Train(40, 1000), bulk.Train(40, 1000))
 	if n := r.tx.reader.tryRead(r.tx.txBatch); n != 1 || r.tx.reader.waits() {
 		t.Errorf("got %d trains and reading ahead %v, want 1 and false", n, r.tx.reader.waits())
 	}
 }
 
-// TestReadingAheadKeepsOrderWithinFlows compares each flow of any mix with what was sent. More trains wait than are read ahead.
+// TestBacklogLeavesTUNQueue has a burst in the TUN queue, from which one read takes all.
+func TestBacklogLeavesTUNQueue(t *testing.T) {
+	r := newRig(t)
+	f := flowFrom(1)
+	var want [][]byte
+	for range readAheadTrains {
+		train := f.Next(100)
+		want = append(want, train[offload.VnetHdrLen:])
+		r.wait(train)
+	}
+	r.behind()
+	r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
+	if n := r.engine.lanes[0].queue.TryRead([][]byte{make([]byte, tun.MaxTrain)}, []int{0}); n != 0 {
+		t.Error("packets are left in the TUN queue")
+	}
+	r.carry()
+	samePackets(t, unpadded(t, r.sent()), want)
+	if n := r.allDrops(); n != 0 {
+		t.Errorf("got %d drops, want 0", n)
+	}
+}
+
+// TestFloodInTUNQueueTakesNoRoomFromOtherFlows offers twice as many packets of one flow as the lane sends.
+func TestFloodInTUNQueueTakesNoRoomFromOtherFlows(t *testing.T) {
+	r := newRig(t)
+	flood, other := flowFrom(1), flowFrom(2)
+	const reads = 2 * readAheadTrains / txSlots
+	for range reads {
+		for range 2 * txSlots {
+			r.wait(flood.Next(1000))
+		}
+		r.wait(other.Next(100))
+		r.behind()
+		r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
+	}
+	r.carry()
+	sent, own := unpadded(t, r.sent()), 0
+	for _, p := range sent {
+		if sourcePort(p) == 2 {
+			own++
+		}
+	}
+	dropped := r.drops(drop.TXQueueFull)
+	if own != reads || dropped == 0 || len(sent)-own+int(r.allDrops()) != reads*2*txSlots {
+		t.Errorf("%d of %d packets of the other flow were sent, and %d of the flood with %d dropped", own, reads, len(sent)-own, dropped)
+	}
+	if n := r.peer.Packets().TxDrops; n != r.allDrops() {
+		t.Errorf("%d drops are counted for the peer, want %d", n, r.allDrops())
+	}
+}
+
+// TestTrainsBeyondBytesStayInTUNQueue has more bytes of trains in the TUN queue than a lane reads ahead.
+func TestTrainsBeyondBytesStayInTUNQueue(t *testing.T) {
+	r := newRig(t)
+	f := flowFrom(1)
+	const trains = 2 * readAheadBytes / 60000
+	for range trains {
+		r.wait(f.Train(60, 1000))
+	}
+	r.behind()
+	r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
+	if n := r.tx.reader.buffers.used; n > readAheadBytes+slotLen {
+		t.Errorf("%d bytes were read ahead", n)
+	}
+	r.carry()
+	if n := len(r.sent()); n != 60*trains || r.allDrops() != 0 {
+		t.Errorf("%d packets were sent and %d dropped, want %d and 0", n, r.allDrops(), 60*trains)
+	}
+}
+
+// TestStandingBacklogIsSignalled offers two flows more than the lane carries, for longer than CoDel's interval.
+func TestStandingBacklogIsSignalled(t *testing.T) {
+	for name, tt := range map[string]struct {
+		train bool
+		ecn   packet.ECN
+	}{
+		"trains": {true, packet.NotECT}, "packets": {false, packet.NotECT},
+		"trains with ECN": {true, packet.ECT0}, "packets with ECN": {false, packet.ECT0},
+	} {
+		r := newRig(t)
+		f, offered, sent, marked := flowFrom(1), 0, 0, 0
+		for range 30 {
+			r.now += int64(txInterval / 10)
+			for i := range 2 * txSlots { // a lane sends as many packets as it has slots, or one train
+				train := markedElement(f.Next(1000), tt.ecn)
+				if tt.train {
+					train = markedElement(f.Train(40, 1000), tt.ecn)
+				}
+				offered += len(packetsOf(t, train))
+				if r.wait(train); tt.train && i > 0 {
+					break
+				}
+			}
+			r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
+		}
+		r.carry()
+		for _, p := range unpadded(t, r.sent()) {
+			if sent++; packet.ECNOf(p) == packet.CE {
+				marked++
+			}
+		}
+		dropped := r.drops(drop.TXCongestion)
+		if r.engine.Stats().Lanes[0].TxMarks != uint64(marked) || uint64(sent)+r.allDrops() != uint64(offered) {
+			t.Errorf("%s: %d of %d packets were sent, %d of them marked, and %d dropped", name, sent, offered, marked, r.allDrops())
+		}
+		if tt.ecn == packet.NotECT && (dropped == 0 || marked > 0) || tt.ecn != packet.NotECT && (dropped > 0 || marked == 0) {
+			t.Errorf("%s: %d packets were dropped and %d marked", name, dropped, marked)
+		}
+	}
+}
+
+// TestReadingAheadKeepsOrderWithinFlows compares each flow of any mix with what was sent.
 func TestReadingAheadKeepsOrderWithinFlows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	r := newRig(t)
@@ -85,9 +201,9 @@ func TestReadingAheadKeepsOrderWithinFlows(t *testing.T) {
 		flows[i] = flowFrom(uint16(i))
 	}
 	for range 20 {
-		r.now += int64(time.Millisecond)
+		r.behind()
 		want := map[uint16][][]byte{}
-		for range 1 + rng.IntN(5*readAheadTrains) {
+		for range 1 + rng.IntN(200) {
 			i := rng.IntN(len(flows))
 			train := flows[i].Next(8 + rng.IntN(1000))
 			if i%4 == 0 {
@@ -119,13 +235,13 @@ func TestReadingAheadAllocatesNothing(t *testing.T) {
 	bulk, sparse := flowFrom(1), flowFrom(2)
 	train, single := bulk.Train(40, 1000), sparse.Next(100)
 	pass := func() {
+		r.behind()
 		r.wait(train, train, train, single)
 		r.carry(train)
 		if r.tx.reader.queue == nil {
 			t.Fatal("nothing was read ahead")
 		}
 	}
-	r.carry(train, single, train)
 	pass()
 	if n := testing.AllocsPerRun(20, pass); n != 0 {
 		t.Errorf("got %v allocations, want 0", n)
@@ -135,9 +251,8 @@ func TestReadingAheadAllocatesNothing(t *testing.T) {
 // TestMalformedTrainsAreReadAhead has trains without a whole header among others.
 func TestMalformedTrainsAreReadAhead(t *testing.T) {
 	r := newRig(t)
-	bulk, sparse := flowFrom(1), flowFrom(2)
-	r.carry(bulk.Train(40, 1000), sparse.Next(100), bulk.Train(40, 1000))
-	r.sent()
+	bulk := flowFrom(1)
+	r.behind()
 	r.carry(bulk.Train(40, 1000), []byte{1}, make([]byte, packet.IPv4HeaderLen), bulk.Train(40, 1000))
 	if n := len(r.sent()); n != 80 {
 		t.Errorf("got %d packets, want 80", n)

@@ -29,7 +29,7 @@ func manyWorkers() workpool.Config { return workpool.Config{Workers: 2*runtime.N
 // hasty advances the clock with each batch, so that a backoff for lack of cores ends soon.
 func (r *rig) hasty() *rig {
 	r.engine.cfg.Clock = func() int64 {
-		r.now += int64(10 * time.Millisecond)
+		r.now += int64(time.Millisecond)
 		return r.now
 	}
 	return r
@@ -332,7 +332,7 @@ func TestWorkersSealBatchesOfSmallPackets(t *testing.T) {
 	r := newRigWithWorkers(t, workpool.Config{Workers: 1}).hasty()
 	f := flow.Flow{Ends: out4}
 	var elements [][]byte
-	for range 20 * txSlots {
+	for range readAheadTrains {
 		elements = append(elements, f.Next(500))
 	}
 	r.carry(elements...)
