@@ -8,11 +8,15 @@ import (
 	"strings"
 )
 
-// The defaults of Config.
-const (
-	DefaultMTU      = 1420 // what WireGuard fits into 1500 bytes over IPv6
-	DefaultQueueLen = 500
-)
+// DefaultMTU is the default of Config.MTU: what WireGuard fits into 1500 bytes over IPv6.
+const DefaultMTU = 1420
+
+// kernelQueueLen is the length in packets or trains that the kernel gives the queues of a new TUN (TUN_READQ_SIZE).
+const kernelQueueLen = 500
+
+// QueueLen returns the number of packets or trains that each of n queues holds for Read before the kernel drops (txqueuelen), unless another
+// length was set by hand. Their sum bounds the memory, as one train may have 64 KiB. A reader that empties the queues bounds the delay.
+func QueueLen(n int) int { return max(8192/max(n, 2), kernelQueueLen) }
 
 // MaxQueues is the largest number of queues of a TUN device (MAX_TAP_QUEUES in Linux).
 const MaxQueues = 256
@@ -35,9 +39,6 @@ type Config struct {
 	// MTU is the largest inner packet in bytes, 68 to 65535; 0 means DefaultMTU. Below 1280 the interface has no
 	// IPv6.
 	MTU int
-	// QueueLen is the number of packets or trains that each queue holds for Read before the kernel drops; 0 means
-	// DefaultQueueLen. It bounds the delay that a busy device adds.
-	QueueLen int
 	// NoTSO and NoUSO disable TCP and UDP trains even where the kernel supports them. USO requires TSO.
 	NoTSO bool
 	NoUSO bool
@@ -48,8 +49,8 @@ type Config struct {
 	Log *slog.Logger
 	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
 	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no
-	// process uses and that Open has made persistent before. The number of queues may differ from before; MTU and
-	// QueueLen are set again. Remove deletes the interface.
+	// process uses and that Open has made persistent before. The number of queues may differ from before; the MTU is
+	// set again. Remove deletes the interface.
 	Persist bool
 }
 
@@ -58,9 +59,6 @@ func (c Config) complete() (Config, error) {
 	c.Queues = max(c.Queues, 1)
 	if c.MTU == 0 {
 		c.MTU = DefaultMTU
-	}
-	if c.QueueLen == 0 {
-		c.QueueLen = DefaultQueueLen
 	}
 	if c.Queues > MaxQueues {
 		return c, fmt.Errorf("opening %d queues: a TUN device has at most %d", c.Queues, MaxQueues)

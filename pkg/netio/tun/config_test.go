@@ -21,7 +21,7 @@ func TestConfigRejectsNamesTheKernelRejects(t *testing.T) {
 	if _, err := (Config{Name: "x", Queues: MaxQueues + 1}).complete(); err == nil {
 		t.Error("too many queues were accepted")
 	}
-	if c, _ := (Config{Name: "x"}).complete(); c.Queues != 1 || c.MTU != DefaultMTU || c.QueueLen != DefaultQueueLen {
+	if c, _ := (Config{Name: "x"}).complete(); c.Queues != 1 || c.MTU != DefaultMTU {
 		t.Errorf("defaults are %+v", c)
 	}
 }

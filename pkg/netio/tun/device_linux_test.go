@@ -146,7 +146,6 @@ func TestFailedOpenLeaksNothing(t *testing.T) {
 	for _, c := range []tun.Config{
 		{Name: "rw0", MTU: 1 << 20},
 		{Name: "rw0", Queues: 3, MTU: 20},
-		{Name: "rw0", QueueLen: -1},
 	} {
 		if d, err := tun.Open(c); err == nil {
 			d.Close()
@@ -211,13 +210,13 @@ func TestPercentDUsesLowestFreeNumber(t *testing.T) {
 
 func TestInterfaceMatchesConfig(t *testing.T) {
 	enterNamespace(t)
-	open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300, QueueLen: 77})
+	open(t, tun.Config{Name: "rw0", Queues: 3, MTU: 1300})
 	link, err := netlink.LinkByName("rw0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	a := link.Attrs()
-	if a.MTU != 1300 || a.TxQLen != 77 || a.GSOMaxSize != 65536 || a.NumTxQueues < 3 || a.Flags&net.FlagUp != 0 {
+	if a.MTU != 1300 || a.TxQLen != tun.QueueLen(3) || a.GSOMaxSize != 65536 || a.NumTxQueues < 3 || a.Flags&net.FlagUp != 0 {
 		t.Errorf("MTU %d, queue length %d, gso_max_size %d, %d queues, flags %v",
 			a.MTU, a.TxQLen, a.GSOMaxSize, a.NumTxQueues, a.Flags)
 	}

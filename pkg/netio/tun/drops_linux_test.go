@@ -35,10 +35,10 @@ func overflow(t *testing.T, d tun.Device, n int) uint64 {
 // TestFullQueueDropsAreThoseOfTheInterface moves an interface, hands it over, closes it and opens it again: the kernel keeps its counter.
 func TestFullQueueDropsAreThoseOfTheInterface(t *testing.T) {
 	n := newNamespaces(t)
-	c := tun.Config{Name: "rw0", Persist: true, QueueLen: 10}
+	c := tun.Config{Name: "rw0", Persist: true}
 	d := open(t, c)
 	t.Cleanup(func() { _ = tun.Remove(c.Name) })
-	newHost(t, d)
+	expect.NoError(t, netlink.LinkSetTxQLen(newHost(t, d).link, 10))
 	expectDrops := func(when string, d tun.Device, want uint64) {
 		t.Helper()
 		if got := d.(tun.DropCounter).QueueDrops(); got != want {
@@ -58,4 +58,20 @@ func TestFullQueueDropsAreThoseOfTheInterface(t *testing.T) {
 	newHost(t, d)
 	overflow(t, d, 3)
 	expectDrops("opened again", d, 8)
+}
+
+func TestQueueLengthSetByHandIsKept(t *testing.T) {
+	enterNamespace(t)
+	c := tun.Config{Name: "rw0", Persist: true, Queues: 2}
+	t.Cleanup(func() { _ = tun.Remove(c.Name) })
+	for _, want := range []int{tun.QueueLen(2), 77} {
+		d := open(t, c)
+		if got := queueLen(t, c.Name); got != want {
+			t.Errorf("the queue holds %d, want %d", got, want)
+		}
+		l, err := netlink.LinkByName(c.Name)
+		expect.NoError(t, err)
+		expect.NoError(t, netlink.LinkSetTxQLen(l, 77))
+		expect.NoError(t, d.Close())
+	}
 }

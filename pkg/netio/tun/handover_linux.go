@@ -43,8 +43,8 @@ func closeAll(fds []int) error {
 }
 
 // OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.
-// On success it owns the descriptors; after an error the caller still does. The interface stays as it is, except for its gso_max_size:
-// Config.Queues, MTU, QueueLen and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
+// On success it owns the descriptors; after an error the caller still does. The interface stays as it is, except for its gso_max_size and
+// a queue length that nobody has set: Config.Queues, MTU and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
 // empty, the interface's current name. steered reports whether a steering program is set.
 func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	if len(fds) == 0 || len(fds) > MaxQueues {
@@ -68,7 +68,7 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
 	if d.features, err = setOffloads(fds[0], &c); err == nil {
-		d.monitor, err = resumeMonitor(fds[0], d.deleted, name, c.Log)
+		d.monitor, err = resumeMonitor(fds[0], len(fds), d.deleted, name, c.Log)
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(d.stop))
@@ -124,7 +124,7 @@ func missingFlags(have uint16, queues int) (names []string) {
 }
 
 // resumeMonitor follows an interface without configuring it, in whichever namespace it is.
-func resumeMonitor(fd int, deleted <-chan struct{}, name string, log *slog.Logger) (*monitor, error) {
+func resumeMonitor(fd, queues int, deleted <-chan struct{}, name string, log *slog.Logger) (*monitor, error) {
 	m := newMonitor(fd, deleted, log)
 	if origin, err := netns.Get(); err == nil {
 		m.origin = origin.UniqueId()
@@ -141,6 +141,7 @@ func resumeMonitor(fd int, deleted <-chan struct{}, name string, log *slog.Logge
 		}
 		m.index.Store(int32(m.link.index))
 		m.link.acceptWholeTrains()
+		m.link.lengthenQueues(queues)
 		m.send(m.link.state)
 	} else {
 		at.close()

@@ -26,6 +26,7 @@ type link struct {
 	handle       *netlink.Handle
 	index        int
 	state        Event             // up and MTU at the last lookup
+	queueLen     int               // at the last lookup
 	subscription *linkSubscription // nil without a subscription
 }
 
@@ -80,7 +81,7 @@ func (l *link) find(name string) error {
 	if err != nil {
 		return fmt.Errorf("finding interface %s: %w", name, err)
 	}
-	l.index = found.Attrs().Index
+	l.index, l.queueLen = found.Attrs().Index, found.Attrs().TxQLen
 	l.state = eventOf(found.Attrs())
 	return nil
 }
@@ -103,10 +104,8 @@ func (l *link) configure(c *Config) error {
 	if err := l.handle.LinkSetMTU(ref, c.MTU); err != nil {
 		return fmt.Errorf("setting the MTU to %d: %w", c.MTU, err)
 	}
-	if err := l.handle.LinkSetTxQLen(ref, c.QueueLen); err != nil {
-		return fmt.Errorf("setting the queue length to %d: %w", c.QueueLen, err)
-	}
 	l.acceptWholeTrains()
+	l.lengthenQueues(c.Queues)
 	l.disableLinkLocal()
 	if !l.state.Up { // new, and not a persistent one of an administrator's choice
 		_ = l.handle.LinkSetMulticastOff(ref)
@@ -119,6 +118,13 @@ func (l *link) configure(c *Config) error {
 func (l *link) acceptWholeTrains() {
 	_ = l.handle.LinkSetGSOMaxSize(l.ref(), gsoMaxSize)
 	_ = l.handle.LinkSetGSOIPv4MaxSize(l.ref(), gsoMaxSize) // since Linux 6.3; older kernels ignore or reject it
+}
+
+// lengthenQueues sets the length of all queues, unless somebody has set another one. Errors are ignored: shorter ones drop more.
+func (l *link) lengthenQueues(queues int) {
+	if l.queueLen == kernelQueueLen {
+		_ = l.handle.LinkSetTxQLen(l.ref(), QueueLen(queues))
+	}
 }
 
 // disableLinkLocal stops the kernel from generating a link-local address, as the kernel's WireGuard does. Otherwise

@@ -149,7 +149,7 @@ func TestMonitorLogsUnknownNamespace(t *testing.T) {
 	defer file.Close()
 	var log bytes.Buffer
 	level := &slog.HandlerOptions{Level: slog.LevelDebug}
-	m, err := startMonitor(int(file.Fd()), nil, "rw0", &Config{MTU: 1420, QueueLen: 1000, Log: slog.New(slog.NewTextHandler(&log, level))})
+	m, err := startMonitor(int(file.Fd()), nil, "rw0", &Config{MTU: 1420, Log: slog.New(slog.NewTextHandler(&log, level))})
 	expect.NoError(t, err)
 	m.close()
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "namespace of the interface is unknown") || !strings.Contains(got, "interface=rw0") {

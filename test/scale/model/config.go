@@ -97,7 +97,7 @@ type Config struct {
 
 // The sizes of queues, as in the engine and in Linux.
 const (
-	tunQueue     = 500     // elements per TUN queue (tun.DefaultQueueLen)
+	tunQueue     = 500     // elements per TUN queue
 	nicRing      = 1024    // packets per NIC queue
 	socketSum    = 1 << 20 // bytes of all lanes' receive buffers together,
 	socketMin    = 1 << 19 // but at least this for each (cmd/ropewalk: receiveBuffer)
