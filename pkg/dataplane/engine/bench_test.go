@@ -61,7 +61,7 @@ func benchmarkTransmit(b *testing.B, r *rig, packets, size int, elements ...[]by
 				r.tx.sizes[i] = copy(r.tx.bufs[i], e)
 			}
 		})
-		r.tx.reader.hash(r.tx.txBatch, 0, len(elements)) // as reading does
+		r.tx.reader.hash(r.tx.txBatch, len(elements)) // as reading does
 		r.tx.sendBatch(len(elements))
 	}
 	m.Report()

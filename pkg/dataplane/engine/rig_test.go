@@ -118,7 +118,7 @@ func (r *rig) transmit(elements ...[]byte) {
 	for i, e := range elements {
 		r.tx.sizes[i] = copy(r.tx.bufs[i], e)
 	}
-	r.tx.reader.hash(r.tx.txBatch, 0, len(elements))
+	r.tx.reader.hash(r.tx.txBatch, len(elements))
 	r.tx.sendBatch(len(elements))
 }
 

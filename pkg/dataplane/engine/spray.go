@@ -124,7 +124,7 @@ type sprayer struct {
 
 // noteElephant counts the parsed train to p, to which flows may be sprayed.
 func (t *transmitter) noteElephant(p *Peer) {
-	e, n, hash := &t.spray, t.train.Len(), t.hash
+	e, n, hash := &t.spray, t.train.Len(), t.flowHash()
 	switch {
 	case e.peer == p && e.hash == hash:
 		e.bytes += n
@@ -155,7 +155,7 @@ func (e *sprayer) evaluate(now int64) {
 // of keys and source.
 func (t *transmitter) sprayTrain(p *Peer, keys *session.Keypair, source int) (*session.Keypair, int) {
 	e := &t.spray
-	if p != e.peer || t.hash != e.hash || !e.flow.Matches(t.train.Flow()) {
+	if p != e.peer || t.flowHash() != e.hash || !e.flow.Matches(t.train.Flow()) {
 		return keys, source
 	}
 	s, at := p.Spread.Load(), source

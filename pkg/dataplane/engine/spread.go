@@ -85,15 +85,15 @@ func (t *transmitter) chooseSource(p *Peer) int {
 	if s == nil || t.flowlets == nil {
 		return 0
 	}
-	if t.queue.delays(waitingFlow{p, t.hash}, t.flowlets.Lane(t.hash), t.now) {
-		t.flowlets.Keep(t.hash, t.now)
+	if t.queue.delays(waitingFlow{p, t.flowHash()}, t.flowlets.Lane(t.flowHash()), t.now) {
+		t.flowlets.Keep(t.flowHash(), t.now)
 	}
 	if s.loads == nil {
-		t.flowlets.Note(t.hash, t.now)
+		t.flowlets.Note(t.flowHash(), t.now)
 		return 0
 	}
-	source := t.flowlets.Choose(s.loads, t.hash, t.now, t.train.Len()) // package spread calls the source a lane
-	s.requestCheck(p, t.now)                                           // after Choose, so that the source is in use
+	source := t.flowlets.Choose(s.loads, t.flowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	s.requestCheck(p, t.now)                                                 // after Choose, so that the source is in use
 	if s.spray.Ports > 0 {
 		t.noteElephant(p)
 	}
@@ -106,7 +106,7 @@ func (t *transmitter) chooseSource(p *Peer) int {
 // noteStaged records the flow of the parsed train to p: once there is a session, it will leave from the listen port.
 func (t *transmitter) noteStaged(p *Peer) {
 	if p.Spread.Load() != nil {
-		t.flowlets.Note(t.hash, t.now)
+		t.flowlets.Note(t.flowHash(), t.now)
 	}
 }
 

@@ -39,7 +39,7 @@ type transmitter struct {
 	spares   []*txBatch // unused batches: neither being filled nor in the job ring
 	jobs     *workpool.JobRing
 	train    offload.Train
-	hash     uint32 // of the parsed train's flow
+	hash     uint32 // of the parsed train's flow; 0 if not computed yet
 	scratch  session.Scratch
 	now      int64
 	mtu      int
@@ -150,7 +150,7 @@ func (t *transmitter) notePort() {
 	}
 }
 
-// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow. If the train was
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow, 0 if not computed yet. If the train was
 // congested, it signals that.
 func (t *transmitter) addTrain(slot []byte, n int, hash uint32, congested bool) {
 	t.hash = hash
@@ -205,6 +205,14 @@ func (t *transmitter) keysOrStage(p *Peer, train []byte, n int) *session.Keypair
 // pendingFor reports whether packets to p may wait to be sent by this lane.
 func (t *transmitter) pendingFor(p *Peer) bool {
 	return p.trafficOf(t.lane.index).enqueued.Load() == t.flushes
+}
+
+// flowHash returns the hash of the parsed train's flow.
+func (t *transmitter) flowHash() uint32 {
+	if t.hash == 0 {
+		t.hash = t.train.FlowHash()
+	}
+	return t.hash
 }
 
 // parse parses a train into t.train. It counts an invalid one as a drop and returns false.

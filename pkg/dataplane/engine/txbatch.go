@@ -5,6 +5,7 @@ package engine
 import (
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -23,7 +24,7 @@ type txBatch struct {
 	slots     [][]byte  // backing of bufs, with room for the message header in front
 	bufs      [][]byte  // buffers for TUN reads
 	sizes     []int
-	hashes    []uint32 // of the flows of what was read
+	hashes    []uint32 // of the flows of what was read; 0 if not computed yet
 	congested []bool   // what waited for too long in the lane's queue
 	arena     []byte   // buffer for split trains
 	arenaUsed int      // bytes of arena taken
@@ -69,6 +70,11 @@ func newTxBatch(n int) *txBatch {
 // setBuffer replaces the buffer of slot i, which is of slotClass.
 func (b *txBatch) setBuffer(i int, buf *buffer) {
 	b.buffers[i], b.slots[i], b.bufs[i] = buf, buf.bytes, buf.bytes[headroom:headroom+tun.MaxTrain]
+}
+
+// packet returns the packet of train i.
+func (b *txBatch) packet(i int) []byte {
+	return b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]]
 }
 
 // empty reports whether there is nothing to send.

@@ -211,7 +211,7 @@ func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 	if q.Queue == nil {
 		q.Queue, q.flows = newTXQueue(t), make([]waitingFlow, txFlows)
 	}
-	f := waitingFlow{p, t.hash}
+	f := waitingFlow{p, t.flowHash()}
 	place, waits := q.place(f)
 	if !waits {
 		if !q.blocks(p, sendBuffer{source, p.sendGroup()}) {
@@ -226,7 +226,7 @@ func (t *transmitter) queueIfFull(p *Peer, source int, train []byte) bool {
 		}
 		t.dropElement(&e)
 	}
-	e := txElement{peer: p, hash: t.hash, source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
+	e := txElement{peer: p, hash: t.flowHash(), source: source, conn: t.lane.conn.Load(), buffer: q.buffers.take(len(train)), segments: t.train.Segments()}
 	e.train = e.buffer.bytes[:copy(e.buffer.bytes, train)]
 	q.flows[place] = f
 	q.Push(place, e, len(train), t.now)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
-	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
@@ -23,7 +22,7 @@ const (
 	readAheadFlows = 256
 )
 
-// trainReader reads the trains of one lane, and computes the hashes of their flows, in the order of the TUN queue. A TUN queue is a FIFO, and
+// trainReader reads the trains of one lane, and computes those hashes of their flows that depend on the order of the TUN queue. A TUN queue is a FIFO, and
 // bounds trains and single packets by number. So with a backlog the reader moves all that waits there to an FQ-CoDel queue. Without one,
 // trains would only pass through a colder cache. Its methods belong to the transmit goroutine.
 type trainReader struct {
@@ -105,7 +104,7 @@ func (r *trainReader) slots(b *txBatch) int {
 
 // next returns the number of trains in b to send next. The first n were just read, and no trains were read ahead before.
 func (r *trainReader) next(b *txBatch, n int) int {
-	r.hash(b, 0, n)
+	r.hash(b, n)
 	if n == 0 {
 		return 0
 	}
@@ -124,11 +123,13 @@ func (r *trainReader) next(b *txBatch, n int) int {
 	return r.readAhead(b, n)
 }
 
-// hash computes the hashes of trains that were read into b. Those of fragments depend on the trains before.
-func (r *trainReader) hash(b *txBatch, first, end int) {
-	for i := first; i < end; i++ {
-		b.congested[i] = false
-		b.hashes[i] = r.fragments.FlowHash(b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]])
+// hash computes the hashes of fragments among the first n trains of b, which were just read: they depend on the trains before.
+func (r *trainReader) hash(b *txBatch, n int) {
+	for i := range n {
+		b.congested[i], b.hashes[i] = false, 0
+		if ip := b.packet(i); packet.MayBeFragment(ip) {
+			b.hashes[i] = r.fragments.FlowHash(ip)
+		}
 	}
 }
 
@@ -144,7 +145,7 @@ func (r *trainReader) readAhead(b *txBatch, n int) int {
 			r.emptied = now
 			break
 		}
-		r.hash(b, 0, n)
+		r.hash(b, n)
 	}
 	n = r.pop(b, now)
 	r.buffers.recycle()
@@ -163,6 +164,9 @@ func (r *trainReader) push(b *txBatch, n int, now int64) (ok bool) {
 			ok = false
 		}
 		e := readTrain{n: b.sizes[i], hash: b.hashes[i]}
+		if e.hash == 0 {
+			e.hash = packet.FlowHash(b.packet(i))
+		}
 		if e.n > tun.BigTrain {
 			e.buffer = b.buffers[i]
 			b.setBuffer(i, r.buffers.take(slotLen))

@@ -26,10 +26,10 @@ type fragmentSet struct {
 	next    uint8 // the entry that is replaced next
 }
 
-// FlowHash returns the hash of the packet's flow: FlowHash, except in later fragments of a datagram.
+// FlowHash returns the hash of the packet's flow: FlowHash, except in later fragments of a datagram. It changes f only if MayBeFragment.
 func (f *Fragments) FlowHash(ip []byte) uint32 {
 	hash := FlowHash(ip)
-	if hash == 0 || !mayBeFragment(ip) {
+	if hash == 0 || !MayBeFragment(ip) {
 		return hash
 	}
 	key, first, ok := fragmentKey(ip)
@@ -44,9 +44,13 @@ func (f *Fragments) FlowHash(ip []byte) uint32 {
 	return s.find(key, hash)
 }
 
-// mayBeFragment reports whether a valid packet is a fragment, or has an IPv6 extension header in front of what may be one.
-func mayBeFragment(ip []byte) bool {
-	if ip[0]>>4 == 4 {
+// MayBeFragment reports whether a packet is a fragment, or has an IPv6 extension header in front of what may be one. That of bytes that are
+// no packet is undefined.
+func MayBeFragment(ip []byte) bool {
+	switch {
+	case len(ip) < IPv4HeaderLen:
+		return false
+	case ip[0]>>4 == 4:
 		return IPv4(ip).IsFragment()
 	}
 	switch IPv6(ip).NextHeader() {
