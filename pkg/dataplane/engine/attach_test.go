@@ -327,7 +327,7 @@ func TestNumberOfWaitingPacketsSentIsBounded(t *testing.T) {
 	for device.Inject(0, flow.WithVnetHeader(out4.UDP(nil))) == nil {
 	}
 	e.SendWaiting()
-	if n := e.lanes[0].stats.drops.Get(drop.TXNoPeer); n < maxWaiting || n > 2*maxWaiting {
+	if n := int(e.lanes[0].stats.drops.Get(drop.TXNoPeer)); n < maxWaiting || n > 2*maxWaiting {
 		t.Errorf("%d packets were handled, want %d or little more", n, maxWaiting)
 	}
 }

@@ -76,7 +76,7 @@ func newTransmitter(l *lane, n int) *transmitter {
 
 // maxWaiting bounds the trains that sendWaiting sends, if a host adds to them all the time. It is more than what a TUN queue has by default, and
 // what was read ahead.
-const maxWaiting = 2 * 8192
+var maxWaiting = 2 * tun.QueueLen(1)
 
 // transmit moves trains from the TUN queue to the underlay until the queue is closed, or Stop is called.
 func (l *lane) transmit(yield func(bool)) {

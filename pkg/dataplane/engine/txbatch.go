@@ -77,6 +77,13 @@ func (b *txBatch) packet(i int) []byte {
 	return b.bufs[i][min(offload.VnetHdrLen, b.sizes[i]):b.sizes[i]]
 }
 
+// swapBuffers swaps the buffers of two slots.
+func (b *txBatch) swapBuffers(i, j int) {
+	at := b.buffers[i]
+	b.setBuffer(i, b.buffers[j])
+	b.setBuffer(j, at)
+}
+
 // empty reports whether there is nothing to send.
 func (b *txBatch) empty() bool { return len(b.pending.runs) == 0 }
 

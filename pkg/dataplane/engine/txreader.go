@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
@@ -16,11 +17,20 @@ const (
 	backlogTime = int64(time.Millisecond)
 	// readAheadTrains bounds the trains and packets that a lane has read ahead. Beyond it the flow with most bytes loses some.
 	readAheadTrains = 4096
-	// readAheadBytes bounds the memory of their buffers. Beyond it the rest stays in the TUN queue: to drop a train costs its flow many packets.
+	// readAheadBytes bounds the memory of their buffers. Beyond it trains are dropped, and small packets still read.
 	readAheadBytes = 8 << 20
+	// shedLen is the size in bytes of the reads that drop trains: more than a packet of a usual link.
+	shedLen = 2 << 10
+	// shedReads bounds the reads in a row that may drop, of which each takes up to a batch.
+	shedReads = 32
 	// readAheadFlows is the number of buckets for flows.
 	readAheadFlows = 256
 )
+
+// singleParams are CoDel's parameters for single packets. They cost a lane several times as much per byte as trains, so a standing backlog of
+// them keeps it from sleeping, and all other threads wait for its CPU. A tenth of CoDel's defaults is some milliseconds of such packets, as
+// the 500 entries of the kernel's queue were.
+var singleParams = fqcodel.Params{Target: time.Millisecond, Interval: 10 * time.Millisecond, MTU: rxMTU}
 
 // trainReader reads the trains of one lane, and computes those hashes of their flows that depend on the order of the TUN queue. A TUN queue is a FIFO, and
 // bounds trains and single packets by number. So with a backlog the reader moves all that waits there to an FQ-CoDel queue. Without one,
@@ -31,6 +41,7 @@ type trainReader struct {
 	queue     *fqcodel.Queue[readTrain] // nil until it is needed
 	buffers   bufferSet                 // of queue
 	drop      func(train []byte)        // counts a train for which queue has no room
+	short     [][]byte                  // of shortBufs
 	many      bool                      // the last reads were of small packets only, and used up their slots
 	emptied   int64                     // when the TUN queue was last found empty
 }
@@ -54,7 +65,8 @@ func (e *readTrain) train() []byte {
 func (r *trainReader) newReadQueue() *fqcodel.Queue[readTrain] {
 	return fqcodel.New(fqcodel.Config[readTrain]{
 		Params: fqcodel.Params{Target: txTarget, Interval: txInterval, MTU: rxMTU},
-		Flows:  readAheadFlows, Quantum: rxFlowQuantum, Elements: readAheadTrains, Bytes: math.MaxInt,
+		Small:  &singleParams, SmallSize: tun.BigTrain,
+		Flows: readAheadFlows, Quantum: rxFlowQuantum, Elements: readAheadTrains, Bytes: math.MaxInt,
 		Signal: func(e *readTrain) bool {
 			e.congested = true
 			return false
@@ -140,16 +152,49 @@ func (r *trainReader) readAhead(b *txBatch, n int) int {
 		r.queue = r.newReadQueue()
 	}
 	now := r.lane.engine.cfg.Clock()
-	for r.push(b, n, now) && r.buffers.held() <= readAheadBytes {
-		if n = r.lane.queue.TryRead(b.bufs, b.sizes); n == 0 {
+	for sheds := 0; r.push(b, n, now) && sheds < shedReads; {
+		bufs, full := b.bufs, r.buffers.held() > readAheadBytes
+		if full {
+			sheds++
+			bufs = r.shortBufs(b)
+		}
+		if n = r.lane.queue.TryRead(bufs, b.sizes); n == 0 {
 			r.emptied = now
 			break
 		}
 		r.hash(b, n)
+		if full {
+			n = r.shed(b, n)
+		}
 	}
 	n = r.pop(b, now)
 	r.buffers.recycle()
 	return n
+}
+
+// shortBufs returns the buffers of b, cut to shedLen. A read of a train into one of them takes it from the TUN queue without copying the rest.
+func (r *trainReader) shortBufs(b *txBatch) [][]byte {
+	r.short = r.short[:0]
+	for _, buf := range b.bufs {
+		r.short = append(r.short, buf[:shedLen])
+	}
+	return r.short
+}
+
+// shed drops those of the first n trains of b that were cut by a read into shortBufs, and returns the number of the others. If such trains
+// waited in the TUN queue instead, packets of sparse flows would wait behind up to 64 KiB each.
+func (r *trainReader) shed(b *txBatch, n int) (kept int) {
+	for i := range n {
+		if size := b.sizes[i]; size < shedLen {
+			b.swapBuffers(kept, i)
+			b.sizes[kept], b.hashes[kept] = size, b.hashes[i]
+			kept++
+			continue
+		}
+		length, _ := packet.Length(b.packet(i))
+		r.drop(b.bufs[i][:min(offload.VnetHdrLen+max(length, shedLen-offload.VnetHdrLen), tun.MaxTrain)]) // its headers, for the count
+	}
+	return kept
 }
 
 // push moves the first n trains of b to the queue. It reports whether there was room for all. If not, the flow with most bytes has lost as many: a

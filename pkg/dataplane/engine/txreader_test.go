@@ -132,22 +132,33 @@ func TestFloodInTUNQueueTakesNoRoomFromOtherFlows(t *testing.T) {
 	}
 }
 
-// TestTrainsBeyondBytesStayInTUNQueue has more bytes of trains in the TUN queue than a lane reads ahead.
-func TestTrainsBeyondBytesStayInTUNQueue(t *testing.T) {
+// TestTrainsBeyondBytesDelayNoSparseFlow has more bytes of trains in the TUN queue than a lane reads ahead, and a packet behind them.
+func TestTrainsBeyondBytesDelayNoSparseFlow(t *testing.T) {
 	r := newRig(t)
-	f := flowFrom(1)
+	bulk, sparse := flowFrom(1), flowFrom(2)
 	const trains = 2 * readAheadBytes / 60000
 	for range trains {
-		r.wait(f.Train(60, 1000))
+		r.wait(bulk.Train(60, 1000))
 	}
+	ping := sparse.Next(100)
+	r.wait(ping)
 	r.behind()
 	r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
-	if n := r.tx.reader.buffers.used; n > readAheadBytes+slotLen {
+	if n := r.tx.reader.buffers.used; n > readAheadBytes+2*slotLen {
 		t.Errorf("%d bytes were read ahead", n)
 	}
+	r.tx.sendBatch(r.tx.reader.tryRead(r.tx.txBatch))
+	sent := unpadded(t, r.sent())
+	if n := len(sent); n > 2*60+1 || sourcePort(sent[n-1]) != 2 && sourcePort(sent[60]) != 2 {
+		t.Errorf("a packet waits behind more than %d others", n)
+	}
 	r.carry()
-	if n := len(r.sent()); n != 60*trains || r.allDrops() != 0 {
-		t.Errorf("%d packets were sent and %d dropped, want %d and 0", n, r.allDrops(), 60*trains)
+	dropped := r.drops(drop.TXQueueFull)
+	if n := len(sent) + len(r.sent()); dropped == 0 || dropped%60 != 0 || n+int(r.allDrops()) != 60*trains+1 {
+		t.Errorf("%d packets were sent and %d dropped, want %d together", n, r.allDrops(), 60*trains+1)
+	}
+	if n := r.peer.Packets().TxDrops; n != r.allDrops() {
+		t.Errorf("%d drops are counted for the peer, want %d", n, r.allDrops())
 	}
 }
 

@@ -5,6 +5,9 @@ package fqcodel
 // Config configures a Queue of elements T.
 type Config[T any] struct {
 	Params
+	// Small, if set, takes the place of Params for elements of at most SmallSize bytes.
+	Small     *Params
+	SmallSize int
 	// Flows is the number of flow queues to which hashes are mapped, a power of two.
 	Flows int
 	// Quantum is the number of bytes that a flow may send per round. If elements are much larger, Pop goes around several times for each.
@@ -209,15 +212,15 @@ func (q *Queue[T]) retire(l *list) {
 // dequeue removes the next element of flow i that has packets, and signals congestion (dequeue of RFC 8289, section 5.5). Like a packet
 // that Linux marks, an element that keeps packets ends the loop. It returns a node to release; none if the flow is empty.
 func (q *Queue[T]) dequeue(i int32, now int64) int32 {
-	c, p := &q.flows[i].codel, &q.cfg.Params
-	n, above := q.take(i, now)
+	c := &q.flows[i].codel
+	n, p, above := q.take(i, now)
 	if !above {
 		c.signalling = false
 		return n
 	}
 	if !c.signalling {
 		if q.signal(n) {
-			n, _ = q.take(i, now)
+			n, _, _ = q.take(i, now)
 		}
 		c.enter(p, now)
 		return n
@@ -226,7 +229,7 @@ func (q *Queue[T]) dequeue(i int32, now int64) int32 {
 		c.counted()
 		empty := q.signal(n)
 		if empty {
-			n, c.signalling = q.take(i, now)
+			n, p, c.signalling = q.take(i, now)
 		}
 		if c.signalling {
 			c.next = p.control(c.next, c.count)
@@ -238,13 +241,16 @@ func (q *Queue[T]) dequeue(i int32, now int64) int32 {
 	return n
 }
 
-// take removes the first element of flow i, and reports whether it may be signalled (dodequeue of RFC 8289, section 5.6).
-func (q *Queue[T]) take(i int32, now int64) (n int32, above bool) {
-	n = q.unlink(i)
+// take removes the first element of flow i. It returns its parameters, and whether it may be signalled (dodequeue of RFC 8289, section 5.6).
+func (q *Queue[T]) take(i int32, now int64) (n int32, p *Params, above bool) {
+	n, p = q.unlink(i), &q.cfg.Params
 	if n == none {
-		return none, false
+		return none, p, false
 	}
-	return n, q.flows[i].codel.above(&q.cfg.Params, now, now-q.nodes[n].pushed, q.backlog[i])
+	if q.cfg.Small != nil && int(q.nodes[n].bytes) <= q.cfg.SmallSize {
+		p = q.cfg.Small
+	}
+	return n, p, q.flows[i].codel.above(p, now, now-q.nodes[n].pushed, q.backlog[i])
 }
 
 // signal calls Config.Signal, and releases the element if it is empty then.

@@ -342,3 +342,28 @@ func TestBlockedFlowsAreSetAside(t *testing.T) {
 		}
 	}
 }
+
+// TestSmallElementsHaveTheirParameters lets two flows stand for 15 ms, one of small elements and one of large ones.
+func TestSmallElementsHaveTheirParameters(t *testing.T) {
+	signals := map[uint32]int{}
+	q := New(Config[train]{
+		Params: Params{Target: 5 * time.Millisecond, Interval: 100 * time.Millisecond, MTU: 1500},
+		Small:  &Params{Target: time.Millisecond, Interval: 10 * time.Millisecond, MTU: 1500}, SmallSize: 4096,
+		Flows: 2, Quantum: 1500, Elements: 100, Bytes: 1 << 20,
+		Signal: func(e *train) bool {
+			signals[e.flow]++
+			return false
+		},
+	})
+	for id := range 40 {
+		q.Push(0, train{id, 1, 0}, 4096, 1)
+		q.Push(1, train{id, 1, 1}, 4097, 1)
+	}
+	for now := time.Duration(1); now <= 15*time.Millisecond; now += time.Millisecond {
+		q.Pop(int64(now))
+		q.Pop(int64(now))
+	}
+	if signals[0] == 0 || signals[1] != 0 {
+		t.Errorf("small elements had %d signals, large ones %d", signals[0], signals[1])
+	}
+}
