@@ -224,16 +224,16 @@ ci: export KERNELS_GATE := 1
 ci: export SEEDS := 200
 ci: export SKIP_CLUSTERS := TestClusterWithOneIPVersion
 ci: deps-ci ## the gate before a merge; prints the time of each target and of the slowest tests
-	@test/ci.sh 'test test-race test-arm64 bench-smoke test-package test-kube test-cluster test-kernels' \
-	  'check build-kube helm-lint check-generated site sim fuzz-smoke'
+	@test/ci.sh 'test test-race test-arm64 bench-smoke test-kube test-package test-cluster test-kernels' \
+	  'check build-kube release helm-lint check-generated site test-reproducible sim fuzz-smoke'
 
 .PHONY: ci-full
 ci-full: export FUZZTIME := 1000x
 ci-full: export RACE_PACKAGES := ./...
 ci-full: export RACE_SKIP :=
 ci-full: deps-ci ## all kernels, clusters, packages under the race detector and seeds of the simulator, and the targets that make ci leaves out
-	@test/ci.sh 'test test-race test-arm64 bench-smoke test-package test-kube test-cluster test-kernels test-secret check-recipes demo' \
-	  'check build-kube helm-lint check-generated site sim fuzz-smoke vulncheck lint-kube'
+	@test/ci.sh 'test test-race test-arm64 bench-smoke test-kube test-package test-cluster test-kernels test-secret check-recipes demo' \
+	  'check build-kube release helm-lint check-generated site test-reproducible sim fuzz-smoke vulncheck lint-kube'
 
 .PHONY: deps-ci
 deps-ci: deps-test deps-kernels deps-kube deps-cluster deps-package deps-arm64 deps-generate deps-page deps-site bin/gotestsum
@@ -321,7 +321,7 @@ TAR := tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode
 .PHONY: release
 release: need-go need-buildah ## everything that users install, for amd64 and arm64, with SBOMs and checksums, in build/dist (docs/install.md)
 	@mkdir -p $(DIST) && rm -f $(DIST)/ropewalk* $(DIST)/SHA256SUMS
-	$(MAKE) --no-print-directory packages image image-agent chart-archives kustomize
+	$(MAKE) --no-print-directory packages image image-agent chart-archives kustomize CHARTS_DIR=$(STAGE)/charts
 	cd $(DIST) && export LC_ALL=C && sha256sum ropewalk* >SHA256SUMS
 
 .PHONY: $(DIST_PROGRAMS)
@@ -394,10 +394,20 @@ kustomize: ## kustomize's bases and the CRD, in build/dist
 	sed -Ei 's|^( *image: ropewalk-agent:).*|\1$(IMAGE_TAG)|; s|^( *app.kubernetes.io/version: ).*|\1"$(IMAGE_TAG)"|' $(STAGE)/kustomize/$(BASES)/kustomize/*/*.yaml
 	set -o pipefail; $(TAR) -C $(STAGE)/kustomize -c $(BASES) | gzip -9n >$(DIST)/$(BASES).tar.gz
 
+# test/ci.sh makes the release, and makes it again, beside other targets.
 .PHONY: test-package
-test-package: need-root need-tun deps-package release bin/wireguard-go ## the release: its files, units, reproducibility, images and charts
-	$(GOTEST) -count=1 -timeout 20m -v ./test/package -dist $(CURDIR)/$(DIST)
+test-package: need-root need-tun deps-package $(if $(CI_TIMES),await-release,release) bin/wireguard-go ## the release: its files, units, reproducibility, images and charts
+	$(GOTEST) -count=1 -timeout 20m -v -skip TestReleaseIsReproducible ./test/package -dist $(CURDIR)/$(DIST)
 	cd test/kube/deploy && $(GOTEST) -count=1 -run TestRelease . -dist $(CURDIR)/$(DIST)
+	$(if $(CI_TIMES),,$(MAKE) --no-print-directory test-reproducible)
+
+.PHONY: test-reproducible
+test-reproducible: need-go need-buildah ## make the release of build/dist again, and compare all files
+	$(GOTEST) -count=1 -timeout 60m -run TestReleaseIsReproducible ./test/package -dist $(CURDIR)/$(DIST)
+
+.PHONY: await-release
+await-release:
+	@until grep -qE 'FAILED| release \(beside\)$$' $(CI_TIMES)/targets; do sleep 1; done; ! grep FAILED $(CI_TIMES)/targets
 
 .PHONY: need-buildah
 need-buildah:
