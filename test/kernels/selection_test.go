@@ -78,12 +78,14 @@ func wireGuardTests() []string {
 // steps programs and spread load and attach the same eBPF programs.
 func fullSteps() []string { return []string{"spreader", "flannel"} }
 
-// fullTests returns the tests that KERNELS_GATE leaves out on a kernel: one kernel's WireGuard is enough.
+// fullTests returns the tests that KERNELS_GATE leaves out on a kernel. One kernel's WireGuard is
+// enough. The host runs the test of the engine's flows, and TestTwoRopewalksNegotiateSpread spreads.
 func fullTests(kernel string) []string {
-	if kernel == newest() {
-		return nil
+	tests := []string{"TestEngineTunnelFlowsKeepTheirPort"}
+	if kernel != newest() {
+		tests = append(tests, wireGuardTests()...)
 	}
-	return wireGuardTests()
+	return tests
 }
 
 // gateTests returns patterns of the tests that KERNELS_GATE runs of a step, if not all. The eBPF
@@ -143,6 +145,7 @@ func TestSkippedTestsExist(t *testing.T) {
 	names := hostOnlyTests()
 	for _, s := range matrix {
 		names = append(names, testsOfOtherKernels(s.name)...)
+		names = append(names, fullTests(s.name)...)
 	}
 	for _, pattern := range gateTests() {
 		names = append(names, strings.Split(strings.Trim(pattern, "^()$"), "|")...)
