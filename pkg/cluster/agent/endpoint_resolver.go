@@ -15,8 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 )
 
-// endpointResolver finds the first address of external peers whose endpoint is a host name. From then on the device resolves the name
-// again, when handshakes fail. One goroutine calls its methods; mu guards against the goroutines of lookups.
+// endpointResolver finds the first address of external peers whose endpoint is a host name, and another one if this node cannot use it. From
+// then on the device resolves the name again, when handshakes fail. One goroutine calls its methods; mu guards against the goroutines of lookups.
 type endpointResolver struct {
 	lookup  conffile.Resolver // host:port
 	trigger func()            // called after a name was resolved
@@ -60,7 +60,7 @@ func (r *endpointResolver) resolve(ctx context.Context, peers []mesh.ExternalPee
 		}
 		wanted[p.EndpointName] = true
 		if p.Endpoint = r.known[p.EndpointName]; !p.Endpoint.IsValid() {
-			r.start(ctx, p)
+			r.start(ctx, p, 0)
 		}
 	}
 	for name, cancel := range r.running {
@@ -77,8 +77,23 @@ func (r *endpointResolver) resolve(ctx context.Context, peers []mesh.ExternalPee
 	return peers
 }
 
-// start starts a goroutine that looks up the endpoint name of a peer, unless one runs.
-func (r *endpointResolver) start(ctx context.Context, p *mesh.ExternalPeer) {
+// retry looks the names of peers up, and no others again, until they have other addresses: those belong to the cluster or to another peer.
+func (r *endpointResolver) retry(ctx context.Context, inside []mesh.ExternalPeer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, cancel := range r.running {
+		if r.known[name].IsValid() && !slices.ContainsFunc(inside, func(p mesh.ExternalPeer) bool { return p.EndpointName == name }) {
+			cancel()
+			delete(r.running, name)
+		}
+	}
+	for i := range inside {
+		r.start(ctx, &inside[i], resolveRetryPeriod)
+	}
+}
+
+// start starts a goroutine that looks up the endpoint name of a peer after a pause, unless one runs.
+func (r *endpointResolver) start(ctx context.Context, p *mesh.ExternalPeer, pause time.Duration) {
 	name, peer := p.EndpointName, p.Name
 	if r.running[name] != nil {
 		return
@@ -86,20 +101,18 @@ func (r *endpointResolver) start(ctx context.Context, p *mesh.ExternalPeer) {
 	ctx, cancel := context.WithCancel(ctx)
 	r.running[name] = cancel
 	r.lookups.Go(func() {
-		for {
-			at, err := r.lookupUsable(ctx, name)
-			if ctx.Err() != nil {
-				return
-			}
-			if err == nil {
-				r.store(ctx, name, at)
-				return
-			}
-			r.log.Warn("resolving the endpoint name of a RopewalkPeer failed, keeping its last address if there is one, retrying", "peer", peer, "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
+		for ; ; pause = resolveRetryPeriod {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(resolveRetryPeriod):
+			case <-time.After(pause):
+			}
+			at, err := r.lookupUsable(ctx, name)
+			if err == nil && r.store(ctx, name, at) || ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				r.log.Warn("resolving the endpoint name of a RopewalkPeer failed, keeping its last address if there is one, retrying", "peer", peer, "endpoint_name", name, "after", resolveRetryPeriod, "error", err)
 			}
 		}
 	})
@@ -119,19 +132,20 @@ func (r *endpointResolver) lookupUsable(ctx context.Context, name string) (netip
 	return netip.AddrPortFrom(usable[0], at.AddrPort.Port()), nil
 }
 
-// store records the address of a name, unless its lookup was canceled, and requests a reconcile.
-func (r *endpointResolver) store(ctx context.Context, name string, at netip.AddrPort) {
+// store records the address of a name, and requests a reconcile. It returns false for the address that is known, and once ctx has ended.
+func (r *endpointResolver) store(ctx context.Context, name string, at netip.AddrPort) bool {
 	r.mu.Lock()
-	wanted := ctx.Err() == nil
-	if wanted {
+	changed := ctx.Err() == nil && r.known[name] != at
+	if changed {
 		r.known[name] = at
 		r.running[name]()
 		delete(r.running, name)
 	}
 	r.mu.Unlock()
-	if wanted {
+	if changed {
 		r.trigger()
 	}
+	return changed
 }
 
 // stop ends all lookups and waits for them. Those that are needed later begin anew.

@@ -50,6 +50,40 @@ func TestEndpointNameIsResolvedOnce(t *testing.T) {
 	})
 }
 
+// TestInsideAddressIsLookedUpAgain: a name had an address that belongs to the cluster, and gets another one.
+func TestInsideAddressIsLookedUpAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lookups, triggers := 0, 0
+		peers := named("vpn.example.org:51820")
+		saved := named("vpn.example.org:51820")
+		saved[0].Endpoint = netip.MustParseAddrPort("10.244.1.7:51820")
+		r := newEndpointResolver(saved, slog.New(slog.DiscardHandler), func() { triggers++ })
+		r.lookup = func(context.Context, string) (config.Endpoint, error) {
+			if lookups++; lookups <= 2 {
+				return config.Endpoint{AddrPort: saved[0].Endpoint}, nil
+			}
+			return config.Endpoint{AddrPort: netip.MustParseAddrPort("198.51.100.7:51820")}, nil
+		}
+		inside := r.resolve(t.Context(), peers)
+		for range 4 {
+			r.retry(t.Context(), inside)
+			time.Sleep(resolveRetryPeriod)
+			synctest.Wait()
+		}
+		if got := r.resolve(t.Context(), peers); got[0].Endpoint.String() != "198.51.100.7:51820" || lookups < 3 || triggers != 1 {
+			t.Errorf("got %s after %d lookups and %d triggers", got[0].Endpoint, lookups, triggers)
+		}
+		r.retry(t.Context(), nil)
+		before := lookups
+		time.Sleep(2 * resolveRetryPeriod)
+		synctest.Wait()
+		if lookups != before {
+			t.Errorf("%d more lookups of an address outside", lookups-before)
+		}
+		r.stop()
+	})
+}
+
 func TestUnusableEndpointAddressIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -168,6 +168,20 @@ func TestExternalPeersStayWhileUnknown(t *testing.T) {
 	}
 }
 
+// TestPeerWithInsideAddressIsResolvedAgain: its name has an address of its own allowed IPs.
+func TestPeerWithInsideAddressIsResolvedAgain(t *testing.T) {
+	m, _, _ := newTestMeshReconciler(t)
+	own := meshNode(0, noise.PublicKey{})
+	p := toExternal(laptop())
+	p.Selected, p.EndpointName = true, "vpn.example.org:51820"
+	m.resolver.known[p.EndpointName] = netip.AddrPortFrom(p.AllowedIPs[0].Addr(), 51820)
+	defer m.resolver.stop()
+	m.mustReconcile(t, reconcileInput{nodes: []mesh.Node{own}, self: own, external: []mesh.ExternalPeer{p}, externalKnown: true})
+	if m.resolver.running[p.EndpointName] == nil {
+		t.Error("no lookup waits")
+	}
+}
+
 func TestExternalPeerKeepsKeepaliveWhenKeyChanges(t *testing.T) {
 	m, _, engine := newTestMeshReconciler(t)
 	own := meshNode(0, noise.PublicKey{})

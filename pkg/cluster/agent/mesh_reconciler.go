@@ -141,6 +141,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 		cfg.Cleartext = now
 		plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg)
 	}
+	m.resolver.retry(ctx, plan.Inside)
 	return plan, wait, err
 }
 

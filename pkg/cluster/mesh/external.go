@@ -123,6 +123,7 @@ func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner, gateway
 		return
 	}
 	if why := x.resolvedConflict(p); why != "" {
+		t.plan.Inside = append(t.plan.Inside, *p)
 		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not have the RopewalkPeer %s, packets for it are dropped: %s", p.Name, why))
 		return
 	}

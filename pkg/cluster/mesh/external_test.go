@@ -160,6 +160,9 @@ func TestResolvedAddressDecidesForOneNodeOnly(t *testing.T) {
 		if err != nil || len(plan.Refused) > 0 || has != (conflict == "") || !strings.Contains(notes, conflict) || (notes == "") != has {
 			t.Errorf("%s: has the peer: %v, refused %v, notes %q, %v", at, has, plan.Refused, notes, err)
 		}
+		if inside := len(plan.Inside) == 1 && plan.Inside[0].Name == "laptop"; inside == has {
+			t.Errorf("%s: peers to resolve again: %+v", at, plan.Inside)
+		}
 		if !slices.Contains(plan.Routes, p.AllowedIPs[0]) {
 			t.Errorf("%s: packets for the peer leave unencrypted", at)
 		}

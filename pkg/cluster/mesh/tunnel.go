@@ -68,7 +68,8 @@ type TunnelPlan struct {
 	// UnknownPods are the names of the peers whose pod prefixes are unknown, sorted. Traffic for their pods has no route into the tunnel
 	// and leaves unencrypted, with or without Cleartext. None if the cluster's prefixes are configured: then Cleartext alone decides.
 	UnknownPods []string
-	Refused     []Refusal // external peers that all nodes refuse, sorted by name
+	Refused     []Refusal      // external peers that all nodes refuse, sorted by name
+	Inside      []ExternalPeer // accepted peers that this node does not have: their names resolve to addresses of the cluster or of another peer
 	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and those that peers had which are refused now.
 	AcceptedPrefixes map[string][]netip.Prefix
 	Problems         []Problem // of other nodes
