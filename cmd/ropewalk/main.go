@@ -23,6 +23,7 @@ func main() {
 	runtime.LockOSThread() // no lane may run on the main thread: lanes rename their threads, and this one's name is the process's
 	nameProcess()
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
+	context.AfterFunc(ctx, cancel) // a second signal ends commands that wait for a file to be opened, such as a FIFO
 	root := newRootCmd()
 	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), isLikeCommandOf(root), os.Getenv)...)
 	err := explainUnknownCommand(root.ExecuteContext(ctx), os.Args[1:])

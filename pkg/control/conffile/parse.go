@@ -154,6 +154,9 @@ func (p *parser) enter(text string) {
 		p.file.Peers = append(p.file.Peers, Peer{Name: above})
 	default:
 		p.section = noSection
+		if end := strings.IndexByte(text, ']'); end >= 0 {
+			text = text[:end+1] // behind it may be a key, in a file with carriage returns only
+		}
 		p.fault("", "[Interface] or [Peer]", fmt.Sprintf("%.40q", text))
 	}
 }

@@ -106,6 +106,7 @@ func TestErrorsNameFileLineKeyAndWant(t *testing.T) {
 		{"#\n" + strings.Repeat("#", maxLine+1), `wg0.conf:2: longer than 16777216 bytes`},
 		{"[Interface]\nFwMark\n" + strings.Repeat("#", maxLine+1), "wg0.conf:2: FwMark: want a value\nwg0.conf:3: longer than 16777216 bytes"},
 		{"[Wireguard]", `wg0.conf:1: want [Interface] or [Peer], got "[Wireguard]"`},
+		{"[Interface]\rPrivateKey = secret", `wg0.conf:1: want [Interface] or [Peer], got "[Interface]"`},
 		{"\n[Peer]\nEndpoint = 192.0.2.1:1", `wg0.conf:2: want a PublicKey in this [Peer]`},
 		{"[Peer]\n" + peer, `wg0.conf:1: want a PublicKey in this [Peer]`},
 		{peer + "Endpoint = 192.0.2.1", `wg0.conf:3: Endpoint: want address:port, [IPv6 address]:port or name:port, got "192.0.2.1"`},

@@ -36,6 +36,16 @@ func Obstacles(i Interface) (reasons []string, err error) {
 		if lowest < rulePriorities {
 			reasons = append(reasons, fmt.Sprintf("no priority is left for %s rules below that of rule %d", family, lowest))
 		}
+		defaults := prefixes[slices.IndexFunc(prefixes, isDefault):][:1]
+		paths, err := otherPaths(defaults, i.Name)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range paths {
+			if text := p.String(); p.isWide() && !isTunnel(p.link) && !slices.Contains(reasons, text) {
+				reasons = append(reasons, text)
+			}
+		}
 	}
 	return reasons, nil
 }

@@ -51,8 +51,25 @@ func Plan(i Interface, dev config.Device, facts Facts) []Step {
 	}
 	steps = append(steps, routes...)
 	planned := settingsOf(conf, steps)
-	steps = append(steps, recordSettings{planned}, readBack{link: i.Name, planned: planned, probe: probed(&planned)})
-	return append(steps, hooks(i.Name, conf.PostUp)...)
+	check := readBack{link: i.Name, planned: planned, probe: probed(&planned)}
+	last := check
+	last.endpoints, last.mark = endpointsOf(dev), cmp.Or(planned.Mark, fwMark(dev))
+	if len(conf.PostUp) == 0 {
+		return append(steps, recordSettings{planned}, last)
+	}
+	last.afterHooks = true
+	steps = append(steps, recordSettings{planned}, check)
+	return append(append(steps, hooks(i.Name, conf.PostUp)...), last)
+}
+
+// endpointsOf returns the endpoints of a device's peers but for link-local ones, whose scope is the route.
+func endpointsOf(dev config.Device) (endpoints []netip.AddrPort) {
+	for i := range dev.Peers {
+		if e := dev.Peers[i].Endpoint; e != nil && e.AddrPort.IsValid() && !e.AddrPort.Addr().IsLinkLocalUnicast() {
+			endpoints = append(endpoints, e.AddrPort)
+		}
+	}
+	return endpoints
 }
 
 // daemonFlags returns the flags of `ropewalk run` for ropewalk's keys. metrics takes precedence over the file.

@@ -14,12 +14,15 @@ import (
 
 // readBack compares the configuration that the kernel has with the planned one, before PostUp
 // hooks, which may change it on purpose. A difference is an error: packets for the tunnel might
-// leave in cleartext.
+// leave in cleartext. After the hooks it only warns.
 type readBack struct {
-	link    string
-	planned settings
-	probe   []netip.Prefix // whose packets have to enter the tunnel
-	before  findings       // those of Reload before its changes are not its own
+	link       string
+	planned    settings
+	probe      []netip.Prefix // whose packets have to enter the tunnel
+	before     findings       // those of Reload before its changes are not its own
+	afterHooks bool
+	endpoints  []netip.AddrPort // whose route must not lead into the tunnel
+	mark       uint32           // of messages to them
 }
 
 func (readBack) String() string { return "" }
@@ -27,11 +30,7 @@ func (readBack) String() string { return "" }
 func (readBack) undo() Step { return nil }
 
 func (s readBack) run(_ context.Context, j *job) error {
-	now, err := j.present()
-	if err != nil {
-		return err
-	}
-	found, err := j.findings(&now, &s.planned, s.probe)
+	found, err := s.find(j)
 	if err != nil {
 		return err
 	}
@@ -42,6 +41,39 @@ func (s readBack) run(_ context.Context, j *job) error {
 		return fmt.Errorf("the kernel's configuration of %s differs from the plan: %s", s.link, firstOf(errs))
 	}
 	return nil
+}
+
+func (s readBack) find(j *job) (found findings, err error) {
+	now, err := j.present()
+	if err == nil {
+		found, err = j.findings(&now, &s.planned, s.probe)
+	}
+	if s.afterHooks {
+		if err != nil {
+			found.errors = append(found.errors, err.Error())
+		}
+		for _, e := range found.errors {
+			found.warnings = append(found.warnings, "after PostUp, "+e)
+		}
+		found.errors, err = nil, nil
+	}
+	found.warnings = append(found.warnings, loops(s.link, s.endpoints, s.mark)...)
+	return found, err
+}
+
+// loops returns warnings about endpoints whose route leads into the tunnel itself. The daemon refuses to send there.
+func loops(name string, endpoints []netip.AddrPort, mark uint32) (warnings []string) {
+	own, err := hostnet.FindLink(name)
+	if err != nil {
+		return nil // a hook has removed it
+	}
+	for _, ep := range endpoints {
+		if links, err := hostnet.DatagramLinks(netip.AddrPort{}, ep, 0, mark); err == nil && slices.Contains(links, own.Index) {
+			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v are routed into the tunnel itself and dropped: use 0.0.0.0/0 or ::/0 in place "+
+				"of parts of it, or add a route to the endpoint", ep))
+		}
+	}
+	return warnings
 }
 
 // firstOf joins the first texts, and counts the others.
@@ -120,37 +152,102 @@ func probed(planned *settings) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// findOtherPaths finds the prefixes for which the kernel prefers another link. The lookup is for an
-// address in the middle: the first one of 0.0.0.0/1 is not routable. A route to a longer prefix is
-// legitimate, such as to the LAN or to an endpoint.
+// findOtherPaths finds the prefixes for which the kernel prefers another link. A route to a longer
+// prefix is legitimate, such as to the LAN or to an endpoint, unless it replaces a default route.
 func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
-	if len(prefixes) == 0 {
+	paths, err := otherPaths(prefixes, j.Name)
+	for _, p := range paths {
+		to := &found.errors
+		if isTunnel(p.link) {
+			to = &found.warnings
+		}
+		if text := p.String(); (p.isWide() || p.route.Bits() <= p.prefix.Bits()) && !slices.Contains(*to, text) {
+			*to = append(*to, text)
+		}
+	}
+	return err
+}
+
+func isTunnel(l hostnet.Link) bool { return l.Kind == "tuntap" || l.Kind == "wireguard" }
+
+// warnOfWideRoutes warns of routes that have come up since Up and replace a default route into the tunnel.
+func (j *job) warnOfWideRoutes() error {
+	st, ok := j.loadState()
+	if !ok || st.Settings == nil {
 		return nil
 	}
-	addrs := make([]netip.Addr, len(prefixes))
-	for i, p := range prefixes {
-		addrs[i] = middle(p)
+	defaults := slices.DeleteFunc(probed(st.Settings), func(p netip.Prefix) bool { return p.Bits() > 0 })
+	paths, err := otherPaths(defaults, j.Name)
+	paths = slices.DeleteFunc(paths, func(p path) bool { return !p.isWide() })
+	for i, p := range paths {
+		if !slices.Contains(paths[:i], p) {
+			j.warn("%s: %s", j.Name, p)
+		}
+	}
+	return err
+}
+
+// path is where packets to an address of a prefix leave.
+type path struct {
+	prefix, route netip.Prefix
+	link          hostnet.Link
+}
+
+func (p path) String() string {
+	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.prefix, p.link.Name, p.route)
+}
+
+// wideBits is the length from which routes beside a default route into the tunnel are legitimate, such as 10.0.0.0/8. Shorter ones replace it
+// in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
+const wideBits = 8
+
+// isWide reports whether a part of a default route leaves by another one.
+func (p path) isWide() bool {
+	return p.prefix.Bits() == 0 && p.route.Bits() > 0 && p.route.Bits() < wideBits
+}
+
+// otherPaths returns the paths of packets to prefixes that do not enter the interface with a name.
+func otherPaths(prefixes []netip.Prefix, name string) (paths []path, err error) {
+	if len(prefixes) == 0 {
+		return nil, nil
+	}
+	var addrs []netip.Addr
+	var of []netip.Prefix
+	for _, p := range prefixes {
+		for _, a := range samples(p) {
+			addrs, of = append(addrs, a), append(of, p)
+		}
 	}
 	matches, err := hostnet.MatchRoutes(addrs)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	links, err := linksByIndex()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for i, m := range matches {
-		link := links[m.Link]
-		if !m.Dst.IsValid() || m.Dst.Bits() > prefixes[i].Bits() || link.Name == j.Name {
-			continue
+		if link := links[m.Link]; m.Dst.IsValid() && link.Name != name {
+			paths = append(paths, path{of[i], m.Dst, link})
 		}
-		to := &found.errors
-		if link.Kind == "tuntap" || link.Kind == "wireguard" {
-			to = &found.warnings
-		}
-		*to = append(*to, fmt.Sprintf("packets to %s leave by %s, on the route to %s", prefixes[i], link.Name, m.Dst))
 	}
-	return nil
+	return paths, nil
+}
+
+// samples returns the addresses of a prefix that are looked up: the one in the middle, as the first one of 0.0.0.0/1 is not routable. Of a
+// default route they are those in the middle of parts of the unicast addresses.
+func samples(p netip.Prefix) (addrs []netip.Addr) {
+	parts := []string{p.String()}
+	switch p {
+	case netip.PrefixFrom(netip.IPv4Unspecified(), 0):
+		parts = []string{"0.0.0.0/3", "32.0.0.0/3", "64.0.0.0/3", "96.0.0.0/3", "128.0.0.0/3", "160.0.0.0/3", "192.0.0.0/3"}
+	case netip.PrefixFrom(netip.IPv6Unspecified(), 0):
+		parts = []string{"::/0", "2000::/5", "2800::/5", "3000::/5", "3800::/5"}
+	}
+	for _, part := range parts {
+		addrs = append(addrs, middle(netip.MustParsePrefix(part)))
+	}
+	return addrs
 }
 
 func linksByIndex() (map[int]hostnet.Link, error) {

@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -97,11 +99,15 @@ func tampered() map[string]func(*testHost) (want string) {
 			return "packets to 10.7.0.0/16 leave by u0, on the route to 0.0.0.0/0; packets to 0.0.0.0/0 leave by u0, on the route to 0.0.0.0/0"
 		},
 		"a LAN and a host inside": func(h *testHost) string {
-			for _, dst := range []string{"128.0.0.0/1", "10.7.128.0/32"} {
+			for _, dst := range []string{"128.0.0.0/8", "10.7.128.0/32"} {
 				p := netip.MustParsePrefix(dst)
 				expect.NoError(h.t, hostnet.AddRoute(hostnet.Route{Dst: p, Link: "u0"}))
 			}
 			return ""
+		},
+		"half of the default route": func(h *testHost) string {
+			expect.NoError(h.t, hostnet.AddRoute(hostnet.Route{Dst: netip.MustParsePrefix("128.0.0.0/1"), Link: "u0"}))
+			return "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1"
 		},
 		"another's prohibition": func(h *testHost) string {
 			rule(h, func(r *netlink.Rule) { r.Type, r.Priority = 8, 5 }) // FR_ACT_PROHIBIT
@@ -279,5 +285,65 @@ func TestMiddleOfPrefix(t *testing.T) {
 		if got := middle(netip.MustParsePrefix(prefix)).String(); got != want {
 			t.Errorf("%s: got %s, want %s", prefix, got, want)
 		}
+	}
+}
+
+// TestHalvesOfDefaultRouteAreNoticed: a DHCP server sets them (option 121), before Up or afterwards.
+func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
+	h := newHost(t)
+	half := hostnet.Route{Dst: netip.MustParsePrefix("128.0.0.0/1"), Link: "u0"}
+	const want = "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1"
+	expect.NoError(t, hostnet.AddRoute(half))
+	before, i := h.snapshot(), h.open("wg0", everything)
+	if reasons, err := Obstacles(i); err != nil || !slices.Contains(reasons, want) {
+		t.Errorf("check finds %q, error %v, want %s", reasons, err, want)
+	}
+	if err := h.Up(t.Context(), i); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	if diff := cmp.Diff(before, h.snapshot()); diff != "" {
+		t.Error(diff)
+	}
+	_, dst, err := net.ParseCIDR(half.Dst.String())
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.RouteDel(&netlink.Route{Dst: dst, Scope: unix.RT_SCOPE_LINK}))
+	h.up(i)
+	expect.NoError(t, hostnet.AddRoute(half))
+	h.stderr.Reset()
+	expect.NoError(t, h.Reload(t.Context(), i))
+	if !strings.Contains(h.stderr.String(), want) {
+		t.Errorf("reload prints %q, want %s", h.stderr.String(), want)
+	}
+}
+
+// TestUpWarnsOfHooksThatChangeTheTunnel: PostUp takes the interface down, which removes its routes.
+func TestUpWarnsOfHooksThatChangeTheTunnel(t *testing.T) {
+	if _, err := lookPath("ip"); err != nil {
+		t.Skip("needs ip(8)")
+	}
+	for hook, want := range map[string]string{
+		"ip link set %i down":     "after PostUp, it is down",
+		"ip address flush dev %i": "after PostUp, address 10.9.0.1/24 is missing",
+		"ip link del %i":          "after PostUp, ",
+		"true":                    "",
+	} {
+		h := newHost(t)
+		expect.NoError(t, h.Up(t.Context(), h.open("wg0", strings.Replace(basic, "MTU", "PostUp = "+hook+"\nMTU", 1))))
+		if got := h.stderr.String(); (want == "") == strings.Contains(got, "after PostUp") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q is printed, want %q", hook, got, want)
+		}
+	}
+}
+
+func TestUpWarnsOfEndpointInsideTunnel(t *testing.T) {
+	h := newHost(t)
+	for ips, want := range map[string]bool{"198.51.100.0/24": true, "10.7.0.0/16": false, "0.0.0.0/0": false} {
+		i := h.open("wg0", strings.Replace(basic, "10.7.0.0/16", ips, 1))
+		h.stderr.Reset()
+		h.up(i)
+		if got := strings.Contains(h.stderr.String(), "endpoint 198.51.100.1:51820 are routed into the tunnel itself"); got != want {
+			t.Errorf("%s: %q is printed", ips, h.stderr.String())
+		}
+		expect.NoError(t, h.Down(t.Context(), i))
 	}
 }

@@ -44,6 +44,7 @@ func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	}
 	if !slices.ContainsFunc(change.Steps, changes) {
 		fmt.Fprintf(j.Stderr, "%s: nothing changed\n", j.Name)
+		return j.warnOfWideRoutes()
 	}
 	return nil
 }
@@ -149,6 +150,7 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 		if err != nil {
 			return Reload{}, err
 		}
+		check.endpoints, check.mark = endpointsOf(planned), st.FwMark
 		steps = append(steps, check)
 	}
 	return Reload{Steps: append(steps, device), Notes: d.notes()}, nil
