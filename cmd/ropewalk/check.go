@@ -127,9 +127,11 @@ func endpointWarnings(ctx context.Context, i quick.Interface, resolve conffile.R
 		if err == nil {
 			into, err = quick.LoopingPrefix(i, ep.AddrPort.Addr())
 		}
-		switch {
+		switch addr := ep.AddrPort.Addr(); {
 		case err != nil:
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
+		case ep.AddrPort.Port() == 0 || addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: Endpoint %s: no host has the address and port %v", p.PublicKey.Base64(), p.Endpoint, ep.AddrPort))
 		case into.IsValid():
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: AllowedIPs: the route to %v takes messages to the endpoint %v into the tunnel itself: "+
 				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", p.PublicKey.Base64(), into, ep.AddrPort.Addr()))

@@ -104,6 +104,8 @@ func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
 		{"::/1, 8000::/1", "[2001:db8::1]", "", "the route to ::/1 takes messages to the endpoint 2001:db8::1"},
 		{"0.0.0.0/0, ::/0", "198.51.100.1", "", ""},
 		{"10.0.0.0/8", "198.51.100.1", "", ""},
+		{"10.0.0.0/8", "224.0.0.1", "", "no host has the address and port 224.0.0.1:51820"},
+		{"10.0.0.0/8", "0.0.0.0", "", "no host has"},
 		{"192.0.0.0/16", "192.0.2.7", "", ""},                  // the uplink's network is more specific
 		{"192.0.2.0/25, 0.0.0.0/1", "192.0.2.1", "", ""},       // the host itself
 		{"fe80::/10", "[fe80::1%uplink]", "", ""},              // by its link

@@ -105,16 +105,27 @@ func setMTU(p *parser, value string) string {
 // ipv6MinMTU is the minimum MTU of a link with IPv6 addresses (RFC 8200, section 5).
 const ipv6MinMTU = 1280
 
-// checkMTU reports an MTU with which the kernel turns IPv6 off, together with IPv6 addresses.
+// checkMTU reports an MTU with which the kernel turns IPv6 off, together with IPv6 addresses or routes.
 func (p *parser) checkMTU() {
 	conf := &p.file.Interface
-	i := slices.IndexFunc(conf.Address, func(a netip.Prefix) bool { return a.Addr().Is6() })
-	if conf.MTU == 0 || conf.MTU >= ipv6MinMTU || i < 0 {
+	if conf.MTU == 0 || conf.MTU >= ipv6MinMTU {
 		return
 	}
-	p.errs = append(p.errs, &LineError{
-		File: p.name, Line: p.mtuLine, Key: "MTU", Want: fmt.Sprintf("%d or more with the IPv6 Address %v", ipv6MinMTU, conf.Address[i]), Got: fmt.Sprintf("\"%d\"", conf.MTU),
-	})
+	what, prefixes := "Address", conf.Address
+	isIPv6 := func(a netip.Prefix) bool { return a.Addr().Is6() && !a.Addr().Is4In6() }
+	if !slices.ContainsFunc(prefixes, isIPv6) && conf.Table != "off" {
+		what = "AllowedIPs"
+		for i := range p.file.Peers {
+			for _, a := range p.file.Peers[i].AllowedIPs {
+				prefixes = append(prefixes[:len(prefixes):len(prefixes)], a.Prefix)
+			}
+		}
+	}
+	if i := slices.IndexFunc(prefixes, isIPv6); i >= 0 {
+		p.errs = append(p.errs, &LineError{
+			File: p.name, Line: p.mtuLine, Key: "MTU", Want: fmt.Sprintf("%d or more with the IPv6 %s %v", ipv6MinMTU, what, prefixes[i]), Got: fmt.Sprintf("\"%d\"", conf.MTU),
+		})
+	}
 }
 
 func setTable(p *parser, value string) string {

@@ -175,7 +175,12 @@ func TestSmallMTUIsAMistakeWithIPv6Addresses(t *testing.T) {
 	if _, err := Parse("f", strings.NewReader("[Interface]\nMTU = 1279\nAddress = 10.0.0.1/24, fd00::1/64"), Quick); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	for _, lines := range []string{"MTU = 1279\nAddress = 10.0.0.1/24", "MTU = 1280\nAddress = fd00::1/64", "Address = fd00::1/64"} {
+	const peer = "[Peer]\nPublicKey = xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg=\n"
+	want = `f:2: MTU: want 1280 or more with the IPv6 AllowedIPs fd00::/64, got "1279"`
+	if _, err := Parse("f", strings.NewReader("[Interface]\nMTU = 1279\n"+peer+"AllowedIPs = 10.0.0.0/8, fd00::/64"), Quick); err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+	for _, lines := range []string{"MTU = 1279\nAddress = 10.0.0.1/24", "MTU = 1279\nTable = off\n" + peer + "AllowedIPs = fd00::/64", "MTU = 1280\nAddress = fd00::1/64", "Address = fd00::1/64"} {
 		if _, err := Parse("f", strings.NewReader("[Interface]\n"+lines), Quick); err != nil {
 			t.Errorf("%q: got %v, want no error", lines, err)
 		}
