@@ -91,6 +91,13 @@ func (n Namespace) do(path string, f func() error) error {
 		return err
 	}
 	defer ns.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {
+		return err
+	}
+	if Namespace(st.Ino) != n { // the process has moved, or the name was given to another one
+		return fmt.Errorf("%s has become another namespace", path)
+	}
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread ends with this goroutine

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/namespace"
 )
 
@@ -37,5 +38,15 @@ func mustLinkUp(t *testing.T, name string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestDoRefusesOtherNamespace opens a path that led to the namespace when it was found, and leads to another one now.
+func TestDoRefusesOtherNamespace(t *testing.T) {
+	here, err := CurrentNamespace()
+	expect.NoError(t, err)
+	ran := false
+	if err := (here + 1).do("/proc/thread-self/ns/net", func() error { ran = true; return nil }); ran || err == nil {
+		t.Errorf("called in another namespace: %v, error %v", ran, err)
 	}
 }
