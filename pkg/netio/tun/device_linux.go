@@ -174,8 +174,8 @@ func (d *device) close() error {
 		return err
 	}
 	for _, q := range d.queues {
-		q.writing.Close()
-		q.inject.writing.Close()
+		q.writer.guard.Close()
+		q.injector.guard.Close()
 	}
 	d.monitor.close()
 	d.steering.close()

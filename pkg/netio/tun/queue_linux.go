@@ -13,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/internal/fdguard"
 )
 
-// queue is one non-blocking descriptor of a TUN device. It blocks in poll(2), together with the stop eventfd.
+// queue is one non-blocking descriptor of a TUN device. Readers block in poll(2), together with the stop eventfd.
 type queue struct {
 	fd       int
 	stop     int             // an eventfd, readable once reading must stop
@@ -24,25 +24,23 @@ type queue struct {
 		fds     [2 + MaxReadFDs]unix.PollFd
 		timeout int // in milliseconds
 	}
-	writing fdguard.Guard
-	readErr error // for the next Read: it occurred after trains that had to be returned
-	vector  vector
-
-	inject struct {
-		mu      sync.Mutex
-		writing fdguard.Guard
-		vector  vector
-	}
+	readErr  error // for the next Read: it occurred after trains that had to be returned
+	writer   writer
+	injectMu sync.Mutex
+	injector writer
 }
 
-// vector is the argument of one writer's writev.
-type vector [MaxBuffers]unix.Iovec
+// writer is the state of one goroutine that writes.
+type writer struct {
+	guard  fdguard.Guard
+	vector [MaxBuffers]unix.Iovec // the argument of writev
+}
 
 var _ Queue = (*queue)(nil)
 
 func newQueue(fd, stop int, deleted chan<- struct{}, busyPoll bool) *queue {
-	q := &queue{fd: fd, stop: stop, deleted: deleted, busyPoll: busyPoll, reading: fdguard.New(), writing: fdguard.New()}
-	q.inject.writing, q.readOr.timeout = fdguard.New(), readOrTimeout
+	q := &queue{fd: fd, stop: stop, deleted: deleted, busyPoll: busyPoll, reading: fdguard.New()}
+	q.writer.guard, q.injector.guard, q.readOr.timeout = fdguard.New(), fdguard.New(), readOrTimeout
 	return q
 }
 
@@ -67,7 +65,7 @@ func (q *queue) read(bufs [][]byte, sizes []int) (n int, err error) {
 		case err != nil:
 			return 0, q.signalIfDeleted(err)
 		}
-		if err := q.wait(unix.POLLIN); err != nil {
+		if err := q.wait(); err != nil {
 			return 0, err
 		}
 	}
@@ -141,10 +139,9 @@ func (q *queue) drain(bufs [][]byte, sizes []int) (n int) {
 	return n
 }
 
-// wait blocks until the descriptor is ready for events. It returns os.ErrClosed when reading stops or the interface
-// was deleted.
-func (q *queue) wait(events int16) error {
-	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: events}, {Fd: int32(q.stop), Events: unix.POLLIN}}
+// wait blocks until there may be a train. It returns os.ErrClosed when reading stops or the interface was deleted.
+func (q *queue) wait() error {
+	fds := [2]unix.PollFd{{Fd: int32(q.fd), Events: unix.POLLIN}, {Fd: int32(q.stop), Events: unix.POLLIN}}
 	if err := busypoll.Poll(fds[:], q.busyPoll); err != nil {
 		return err
 	}
@@ -184,53 +181,73 @@ func (q *queue) signalIfDeleted(err error) error {
 }
 
 // Write implements Queue.
-func (q *queue) Write(buffers [][]byte) error {
-	if !q.writing.Enter() {
-		return os.ErrClosed
-	}
-	err := q.write(buffers, &q.vector)
-	q.writing.Leave()
-	return err
-}
+func (q *queue) Write(buffers [][]byte) error { return q.writer.write(q, buffers) }
 
 // Inject implements Queue.
 func (q *queue) Inject(buffers [][]byte) error {
-	q.inject.mu.Lock()
-	defer q.inject.mu.Unlock()
-	if !q.inject.writing.Enter() {
-		return os.ErrClosed
-	}
-	err := q.write(buffers, &q.inject.vector)
-	q.inject.writing.Leave()
-	return err
+	q.injectMu.Lock()
+	defer q.injectMu.Unlock()
+	return q.injector.write(q, buffers)
 }
 
-func (q *queue) write(buffers [][]byte, iovs *vector) error {
-	if len(buffers) > len(iovs) {
-		return ErrTooManyBuffers
+func (w *writer) write(q *queue, buffers [][]byte) error {
+	if !w.guard.Enter() {
+		return os.ErrClosed
 	}
-	count := 0
-	for _, b := range buffers {
-		if len(b) > 0 {
-			iovs[count].Base = &b[0]
-			iovs[count].SetLen(len(b))
-			count++
-		}
-	}
-	if count == 0 {
-		return unix.EINVAL
+	defer w.guard.Leave()
+	iovs, err := w.fill(buffers)
+	if err != nil {
+		return err
 	}
 	for {
-		switch errno := writev(q.fd, iovs[:count]); errno {
+		switch errno := writev(q.fd, iovs); errno {
 		case 0:
 			return nil
 		case unix.EINTR:
 		case unix.EAGAIN:
-			if err := q.wait(unix.POLLOUT); err != nil {
+			if err := w.waitForRoom(q); err != nil {
 				return err
 			}
 		default:
 			return q.signalIfDeleted(errno)
 		}
 	}
+}
+
+// fill returns the vector of a train.
+func (w *writer) fill(buffers [][]byte) ([]unix.Iovec, error) {
+	if len(buffers) > len(w.vector) {
+		return nil, ErrTooManyBuffers
+	}
+	count := 0
+	for _, b := range buffers {
+		if len(b) > 0 {
+			w.vector[count].Base = &b[0]
+			w.vector[count].SetLen(len(b))
+			count++
+		}
+	}
+	if count == 0 {
+		return nil, unix.EINVAL
+	}
+	return w.vector[:count], nil
+}
+
+// writeTimeout limits a poll for room, in milliseconds. Nothing wakes it when the device is closed.
+const writeTimeout = 100
+
+// waitForRoom blocks until the queue takes a train. Unlike wait it ignores the end of reading.
+func (w *writer) waitForRoom(q *queue) error {
+	fds := [1]unix.PollFd{{Fd: int32(q.fd), Events: unix.POLLOUT}}
+	for !w.guard.Closing() {
+		switch n, err := unix.Poll(fds[:], writeTimeout); {
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return err
+		case fds[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0:
+			return q.signalIfDeleted(unix.EBADFD)
+		case n > 0:
+			return nil
+		}
+	}
+	return os.ErrClosed
 }

@@ -5,6 +5,7 @@ package tun
 import (
 	"errors"
 	"os"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -82,5 +83,45 @@ func TestReadOrEndsSoonWithManyDescriptors(t *testing.T) {
 	fds[MaxReadFDs] = int32(newEventFD(t))
 	if n, err := readOr(t, q, fds...); n != 0 || err != nil {
 		t.Errorf("got %d trains and %v, want none", n, err)
+	}
+}
+
+// newFullQueue returns a queue that writes to a full pipe in place of a TUN, and its other end. A page that is read makes room for one.
+func newFullQueue(t *testing.T) (q *queue, readFD int, page []byte) {
+	t.Helper()
+	q, in := newPipeQueue(t)
+	readFD, q.fd, page = q.fd, in, make([]byte, 4096)
+	for err := error(nil); err == nil; {
+		_, err = unix.Write(in, page)
+	}
+	return q, readFD, page
+}
+
+// TestWriteWaitsForRoomAfterStop writes to a full pipe in place of a TUN. In most rounds the writer finds it full before a reader makes room.
+func TestWriteWaitsForRoomAfterStop(t *testing.T) {
+	q, out, page := newFullQueue(t)
+	_, err := unix.Write(q.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	expect.NoError(t, err)
+	for range 64 {
+		for _, write := range []func([][]byte) error{q.Write, q.Inject} {
+			done := make(chan error)
+			go func() { done <- write([][]byte{page}) }()
+			runtime.Gosched()
+			_, err = unix.Read(out, make([]byte, len(page)))
+			expect.NoError(t, err)
+			expect.NoError(t, <-done)
+		}
+	}
+}
+
+// TestCloseEndsWaitForRoom hangs if nothing ends the wait of a writer.
+func TestCloseEndsWaitForRoom(t *testing.T) {
+	q, _, page := newFullQueue(t)
+	done := make(chan error)
+	go func() { done <- q.Write([][]byte{page}) }()
+	runtime.Gosched()
+	q.writer.guard.Close()
+	if err := <-done; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got error %v, want %v", err, os.ErrClosed)
 	}
 }

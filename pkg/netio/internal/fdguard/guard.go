@@ -40,6 +40,9 @@ func (g *Guard) Close() {
 	}
 }
 
+// Closing reports whether Close was called. The user asks between two system calls that Close does not interrupt.
+func (g *Guard) Closing() bool { return g.state.Load() == closed }
+
 // Open accepts the user again. The goroutine that closed the Guard calls it, while no other calls a method.
 func (g *Guard) Open() {
 	g.done = make(chan struct{})
