@@ -48,6 +48,7 @@ func (p *Port) OpenGroup(group int) error {
 		}
 	}
 	p.groups[group].Store(g)
+	p.reportForeign(-1)
 	return nil
 }
 
@@ -82,6 +83,7 @@ func (p *Port) addToGroups(source int) {
 			_ = p.addToGroup(g, group, source)
 		}
 	}
+	p.reportForeign(source)
 }
 
 // addToGroup opens the socket of a source in a group. The caller holds p.opening.

@@ -21,7 +21,8 @@ import (
 // and the one of IPv4 sockets after them.
 //
 // A program that binds its socket to a device does not meet the holder, and can still join the port of several lanes. Where a sandbox refuses
-// to bind the holder to a device, there is none.
+// to bind the holder to a device, there is none. Any program of the same user can join while the owner has the option. All of these are
+// found afterwards (reportForeign).
 
 // noDevice is an interface index that no device has: the kernel counts up from 1.
 const noDevice = math.MaxInt32

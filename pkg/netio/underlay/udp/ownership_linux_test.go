@@ -3,9 +3,13 @@
 package udp
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +18,16 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// bindShared binds a socket of another program of the same user, which sets SO_REUSEPORT.
+// bindShared binds a socket of another program of the same user, which sets SO_REUSEPORT, and closes it.
 func bindShared(t *testing.T, addr string, port uint16) error {
+	t.Helper()
+	fd, err := bindSharedOn(t, "", addr, port)
+	expect.NoError(t, unix.Close(fd))
+	return err
+}
+
+// bindSharedOn is bindShared on a device, if it has a name. The caller closes the socket.
+func bindSharedOn(t *testing.T, device, addr string, port uint16) (int, error) {
 	t.Helper()
 	to, family := netip.MustParseAddr(addr), unix.AF_INET
 	if to.Is6() {
@@ -23,12 +35,14 @@ func bindShared(t *testing.T, addr string, port uint16) error {
 	}
 	fd, err := newSocket(family)
 	expect.NoError(t, err)
-	defer func() { expect.NoError(t, unix.Close(fd)) }()
 	expect.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
-	if family == unix.AF_INET6 {
-		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(port), Addr: to.As16()})
+	if device != "" {
+		expect.NoError(t, unix.BindToDevice(fd, device))
 	}
-	return unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: to.As4()})
+	if family == unix.AF_INET6 {
+		return fd, unix.Bind(fd, &unix.SockaddrInet6{Port: int(port), Addr: to.As16()})
+	}
+	return fd, unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: to.As4()})
 }
 
 // expectOwned tries to bind the ports of p as another program.
@@ -126,5 +140,59 @@ func TestOtherProgramCannotJoinKeptPorts(t *testing.T) {
 			}
 			expectAllLanesReceive(t, p)
 		})
+	}
+}
+
+// TestProgramThatJoinedPortIsLogged has another program join as if it had bound while the owner shared the port, or beside the holder.
+func TestProgramThatJoinedPortIsLogged(t *testing.T) {
+	for _, tt := range []struct {
+		lanes        int
+		device, addr string
+		source       bool
+	}{{1, "", "0.0.0.0", false}, {1, "", "::1", false}, {1, "", "127.0.0.1", true}, {2, "lo", "0.0.0.0", false}} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			requireNamespace(t)
+			var log bytes.Buffer
+			p := open(t, Config{Lanes: tt.lanes, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if len(slices.Collect(eachBoundSocket(p.LocalPort()))) == 0 {
+				t.Skip("needs a kernel with udp_diag (CONFIG_INET_UDP_DIAG)")
+			}
+			source := openSource(t, p)
+			expect.NoError(t, p.OpenGroup(1))
+			expect.NoError(t, p.openOwn(probeGroup, 0))
+			if log.Len() > 0 {
+				t.Fatalf("its own sockets: %s", &log)
+			}
+			if !tt.source {
+				source = 0
+			}
+			expect.NoError(t, p.shareOwner(source, 1))
+			fd, err := bindSharedOn(t, tt.device, tt.addr, p.Source(source))
+			expect.NoError(t, err)
+			defer func() { expect.NoError(t, unix.Close(fd)) }()
+			expect.NoError(t, p.shareOwner(source, 0))
+			for _, group := range []int{2, 3} {
+				expect.NoError(t, p.OpenGroup(group))
+				text := log.String()
+				if strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("port=%d address=%s ", p.Source(source), tt.addr)) {
+					t.Errorf("got %q", text)
+				}
+			}
+		})
+	}
+}
+
+// TestKeptSocketsAreNotForeign passes the sockets on while the former port is open, as an upgrade in place does.
+func TestKeptSocketsAreNotForeign(t *testing.T) {
+	requireNamespace(t)
+	p := open(t, Config{Lanes: 2})
+	openSource(t, p)
+	expect.NoError(t, p.OpenGroup(1))
+	kept, err := p.Keep()
+	expect.NoError(t, err)
+	var log bytes.Buffer
+	open(t, Config{Lanes: 2, Sockets: kept, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if log.Len() > 0 {
+		t.Errorf("got %s", &log)
 	}
 }

@@ -49,6 +49,8 @@ type boundPort struct {
 	port   uint16
 	family int
 	holder int // the descriptor of a socket that receives nothing and keeps other programs from the port, -1 for none
+
+	foreign map[uint64]bool // the inodes of sockets of other programs that were logged; opening guards it
 }
 
 // fragmentState is about outer packets that exceed the path MTU.
@@ -118,6 +120,7 @@ func openNew(c *Config) (*Port, error) {
 		return nil, err
 	}
 	p.openControlGroup()
+	p.reportForeign(0)
 	return p, nil
 }
 
@@ -136,13 +139,14 @@ func inherit(c *Config) (*Port, error) {
 	}
 	p.drops.read(p.sockets, p.received) // those of the former owner, which it has estimated
 	p.openControlGroup()
+	p.reportForeign(-1)
 	return p, nil
 }
 
 func newPort(c *Config, socks *laneSockets) *Port {
 	first := socks.lanes[0]
 	p := &Port{
-		boundPort: boundPort{socks.port, first.family, socks.holder}, gro: first.gro, gso: first.gso, config: c.sourceConfig(first.family),
+		boundPort: boundPort{socks.port, first.family, socks.holder, map[uint64]bool{}}, gro: first.gro, gso: first.gso, config: c.sourceConfig(first.family),
 		sources: underlay.NewSources(socks.port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 	}
 	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernel.Uname())
