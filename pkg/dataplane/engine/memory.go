@@ -13,7 +13,7 @@ const (
 	// trimDelay is the time without growth after which memory is given back.
 	trimDelay = time.Second
 	// trimPause is the time from one collection to the next one: each empties the pools, so the next burst allocates again.
-	trimPause = 30 * time.Second
+	trimPause = 20 * time.Second
 )
 
 // trimmer gives memory back to the operating system some seconds after lanes have last needed more of it: the runtime alone keeps the
