@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/xdp"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -68,12 +68,7 @@ type bound struct {
 	wanted       xdp.Binding // without its program
 	checkIndices bool        // the program checks receiver indices
 	program      *program    // nil for none
-	failure      error       // why the wanted program is missing
-	retryAt      time.Time   // when another attempt to load it may begin
 }
-
-// loadRetry is the time until a program that failed to load may be loaded again, at the next choice.
-const loadRetry = time.Minute
 
 var (
 	_ underlay.Port     = (*Port)(nil)
@@ -161,6 +156,8 @@ func (p *Port) decide(s *settings) (choice, xdp.Binding) {
 		return choice{reason: asConfigured}, xdp.Binding{Final: true}
 	case s.peers == nil:
 		return choice{reason: notYet}, xdp.Binding{Final: true}
+	case s.mode == config.UnderlayAuto && !measurement.Exists(p.config.Measurements):
+		return choice{reason: measurement.ErrNone.Error()}, xdp.Binding{Final: true} // `ropewalk set` makes a new choice
 	case s.mode == config.UnderlayAuto:
 		q.measurements = p.config.Measurements
 	}
@@ -176,7 +173,7 @@ func (p *Port) decide(s *settings) (choice, xdp.Binding) {
 }
 
 // bind adds the program to a binding with a device: the present one, or a new one if the binding has changed. If that fails, the
-// binding becomes the zero Binding.
+// binding becomes a final one without a device, until the settings change.
 func (p *Port) bind(next *xdp.Binding, peers underlay.Peers) error {
 	b, check := &p.bound, !p.manyIndices.Load()
 	if *next != b.wanted || check != b.checkIndices {
@@ -188,18 +185,16 @@ func (p *Port) bind(next *xdp.Binding, peers underlay.Peers) error {
 	if next.Device == "" {
 		return nil
 	}
-	if b.program == nil && (b.failure == nil || !time.Now().Before(b.retryAt)) {
-		b.program, b.failure = load(&programs.ClassifyOptions{
+	if b.program == nil {
+		program, err := load(&programs.ClassifyOptions{
 			ListenPort: p.config.UDP.LocalPort(), MaxFrame: xdp.MaxFrame(next.FrameSize), CheckIndices: check,
 		}, p.onManyIndices, &p.counters)
-		b.retryAt = time.Now().Add(loadRetry)
-		if b.failure == nil {
-			peers.Guard(b.program)
+		if err != nil {
+			*next = xdp.Binding{Final: true}
+			return err
 		}
-	}
-	if b.program == nil {
-		*next = xdp.Binding{}
-		return b.failure
+		b.program = program
+		peers.Guard(program)
 	}
 	next.Program = b.program
 	return nil

@@ -4,6 +4,7 @@ package measurement
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
@@ -16,8 +17,10 @@ type Conditions struct {
 	DriverVersion string `json:"driver_version,omitempty"`
 	Firmware      string `json:"firmware,omitempty"`
 	Bus           string `json:"bus,omitempty"` // the device's address on its bus
-	Kernel        string `json:"kernel"`        // uname -r
-	Queues        int    `json:"queues"`        // receive queues; 1 if the driver does not report them
+	// MAC is the hardware address of a device without a bus. Its name may be that of others, in other network namespaces.
+	MAC    string `json:"mac,omitempty"`
+	Kernel string `json:"kernel"` // uname -r
+	Queues int    `json:"queues"` // receive queues; 1 if the driver does not report them
 }
 
 // ReadConditions reads the present conditions of a device in the network namespace of the calling thread.
@@ -30,6 +33,13 @@ func ReadConditions(device string) (Conditions, error) {
 	if c.Kernel, _ = kernel.Uname(); c.DriverVersion == c.Kernel {
 		c.DriverVersion = ""
 	}
+	if c.Bus == "" {
+		i, err := net.InterfaceByName(device)
+		if err != nil {
+			return Conditions{}, fmt.Errorf("reading the hardware address of %s: %w", device, err)
+		}
+		c.MAC = i.HardwareAddr.String()
+	}
 	if q, err := hostnet.ReadChannels(device); err == nil {
 		c.Queues = max(q.RX+q.Combined, 1)
 	}
@@ -38,6 +48,6 @@ func ReadConditions(device string) (Conditions, error) {
 
 // String names all conditions in one line.
 func (c Conditions) String() string {
-	return fmt.Sprintf("driver %s (version %q, firmware %q, bus address %q), kernel %s, receive queues %d",
-		c.Driver, c.DriverVersion, c.Firmware, c.Bus, c.Kernel, c.Queues)
+	return fmt.Sprintf("driver %s (version %q, firmware %q, bus address %q), hardware address %q, kernel %s, receive queues %d",
+		c.Driver, c.DriverVersion, c.Firmware, c.Bus, c.MAC, c.Kernel, c.Queues)
 }

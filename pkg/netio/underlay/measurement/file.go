@@ -40,6 +40,12 @@ type file struct {
 // Path returns the file of a device's Result.
 func Path(dir, device string) string { return filepath.Join(dir, "underlay-"+device+".json") }
 
+// Exists reports whether the directory has a saved Result of any device.
+func Exists(dir string) bool {
+	files, _ := filepath.Glob(Path(dir, "*")) // fails for malformed patterns only
+	return len(files) > 0
+}
+
 // Load returns the saved Result of a device, which is valid under the present conditions of the device. Else the error says why there is none:
 // ErrNone, ErrStale, or another for a file that Save has not written. It reads the conditions in the calling thread's network namespace.
 func Load(dir, device string) (Result, error) {

@@ -75,8 +75,14 @@ func loopback(t *testing.T) *Result {
 
 func TestSavedResultIsLoaded(t *testing.T) {
 	dir, want := filepath.Join(t.TempDir(), "new"), loopback(t)
+	if Exists(dir) {
+		t.Error("a result exists before the first was saved")
+	}
 	expect.NoError(t, Save(dir, want))
 	expect.NoError(t, Save(dir, want)) // replaces
+	if !Exists(dir) {
+		t.Error("no result exists")
+	}
 	got, err := Load(dir, "lo")
 	expect.NoError(t, err)
 	if d := cmp.Diff(*want, got); d != "" {
@@ -103,6 +109,7 @@ func TestChangedConditionsMakeResultStale(t *testing.T) {
 		"driver version": {func(c *Conditions) { c.DriverVersion = "1.2" }, `(version "1.2",`},
 		"firmware":       {func(c *Conditions) { c.Firmware = "4.5" }, `firmware "4.5",`},
 		"place":          {func(c *Conditions) { c.Bus = "0000:03:00.0" }, `bus address "0000:03:00.0")`},
+		"other device":   {func(c *Conditions) { c.MAC = "02:00:00:00:00:01" }, `hardware address "02:00:00:00:00:01",`},
 		"kernel":         {func(c *Conditions) { c.Kernel = "5.4.0" }, "kernel 5.4.0,"},
 		"queues":         {func(c *Conditions) { c.Queues = 64 }, "receive queues 64,"},
 	} {
