@@ -103,8 +103,7 @@ func (p *Peer) releaseExcess() {
 // eraseSessions erases all key pairs and the result of the hello exchange. The caller holds mu.
 func (p *Peer) eraseSessions() {
 	s := &p.sessions
-	p.setUnconfirmed(nil) // first: a lane may publish it
-	p.engine.Current.Store(nil)
+	p.clearKeys()
 	for _, b := range s.all() {
 		p.releaseIndex(b)
 	}

@@ -14,6 +14,8 @@ import (
 const (
 	// maxStaged is the largest number of trains that wait for a peer's session, as in the Linux driver.
 	maxStaged = 128
+	// maxPublished bounds the trains that a worker sends with a peer's lock while lanes stage further ones.
+	maxPublished = 4 * maxStaged
 	// maxStagedBytes bounds the memory of the trains staged for one peer, since a train may have 64 KiB.
 	maxStagedBytes = 1 << 20
 	// maxStagedTotal bounds the memory of all staged trains of a device, however many peers are unreachable: a peer can make a hub send
@@ -137,14 +139,15 @@ func (p *Peer) updateRefusal() {
 }
 
 // publish sends the staged trains with keys, and then lets lanes send with them. Lanes may stage
-// further ones meanwhile, which are sent, too. Each round leaves room for half as many, so that it
-// ends however fast they are. The caller holds mu.
+// further ones meanwhile, which are sent, too. Each round leaves room for half of the trains that
+// maxPublished still permits, so that it ends however fast they are. The caller holds mu.
 func (p *Peer) publish(keys *session.Keypair) {
-	for room := maxStaged; ; room /= 2 {
-		trains := p.publishOrTake(keys, room)
+	for sent := 0; ; {
+		trains := p.publishOrTake(keys, min((maxPublished-sent)/2, maxStaged))
 		if len(trains) == 0 {
 			return
 		}
+		sent += len(trains)
 		for _, s := range trains {
 			p.dev.engine.Transmit(p.engine, keys, s.bytes)
 		}
@@ -183,6 +186,14 @@ func (p *Peer) confirm(keys *session.Keypair) bool {
 		p.engine.Current.Store(keys)
 	}
 	return true
+}
+
+// clearKeys removes the current and the unconfirmed key pair.
+func (p *Peer) clearKeys() {
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	p.engine.Current.Store(nil)
+	p.engine.Unconfirmed.Store(nil)
 }
 
 // setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane confirms the one before.
