@@ -134,15 +134,15 @@ func newPort(e *memoryNet, s endConfig) *port {
 	return &port{net: e, side: s, secondaryPorts: newQueue(1, 0)}
 }
 
-func (p *port) Lane(i int) underlay.Lane          { return &portLane{port: p, index: i, in: p.net.network[i]} }
-func (p *port) Lanes() int                        { return len(p.net.network) }
-func (p *port) LocalPort() uint16                 { return p.side.peer.Port() }
-func (p *port) Source(int) uint16                 { return p.LocalPort() }
-func (p *port) SecondaryPorts() underlay.Receiver { return &portLane{port: p, in: p.secondaryPorts} }
-func (p *port) SetMark(uint32) error              { return nil }
-func (p *port) SetFragments(bool) error           { return nil }
-func (p *port) RoutesChanged()                    {}
-func (p *port) SetLoop(*underlay.Endpoint, bool)  {}
+func (p *port) Lane(i int) underlay.Lane           { return &portLane{port: p, index: i, in: p.net.network[i]} }
+func (p *port) Lanes() int                         { return len(p.net.network) }
+func (p *port) LocalPort() uint16                  { return p.side.peer.Port() }
+func (p *port) Source(int) uint16                  { return p.LocalPort() }
+func (p *port) SecondaryPorts() underlay.Receiver  { return &portLane{port: p, in: p.secondaryPorts} }
+func (p *port) SetMark(uint32) error               { return nil }
+func (p *port) SetFragments(bool) error            { return nil }
+func (p *port) RoutesChanged()                     {}
+func (p *port) SetLoop(underlay.Destination, bool) {}
 func (p *port) Features() underlay.Features {
 	return underlay.Features{GSO: true, GRO: true, IPv4: true, IPv6: true}
 }

@@ -21,34 +21,37 @@ func (loopError) Is(target error) bool { return target == syscall.ELOOP }
 // the same last byte.
 type Loops struct {
 	counts [256]atomic.Int32 // of set, by the last byte of the address
-	set    sync.Map          // of destination
+	set    sync.Map          // of Destination
 }
 
-type destination struct {
-	addr  netip.Addr
-	scope uint32
+// Destination is the part of an endpoint that decides its route, but for rules with ports. The zero Destination is none.
+type Destination struct {
+	Addr  netip.Addr
+	Scope uint32
 }
+
+// Destination returns the destination of an endpoint.
+func (e *Endpoint) Destination() Destination { return Destination{e.Dst.Addr(), e.Scope} }
 
 // SetLoop adds a destination, or removes it.
-func (l *Loops) SetLoop(to *Endpoint, loops bool) {
-	key := destination{to.Dst.Addr(), to.Scope}
+func (l *Loops) SetLoop(to Destination, loops bool) {
 	if loops {
-		if _, old := l.set.LoadOrStore(key, nil); !old {
-			l.count(to).Add(1)
+		if _, old := l.set.LoadOrStore(to, nil); !old {
+			l.count(to.Addr).Add(1)
 		}
-	} else if _, old := l.set.LoadAndDelete(key); old {
-		l.count(to).Add(-1)
+	} else if _, old := l.set.LoadAndDelete(to); old {
+		l.count(to.Addr).Add(-1)
 	}
 }
 
 // IsLoop reports whether a destination is in the set.
 func (l *Loops) IsLoop(to *Endpoint) bool {
-	if l.count(to).Load() == 0 {
+	if l.count(to.Dst.Addr()).Load() == 0 {
 		return false
 	}
-	_, ok := l.set.Load(destination{to.Dst.Addr(), to.Scope})
+	_, ok := l.set.Load(to.Destination())
 	return ok
 }
 
-// count returns the element of counts for a destination.
-func (l *Loops) count(to *Endpoint) *atomic.Int32 { return &l.counts[to.Dst.Addr().As16()[15]] }
+// count returns the element of counts for an address.
+func (l *Loops) count(to netip.Addr) *atomic.Int32 { return &l.counts[to.As16()[15]] }

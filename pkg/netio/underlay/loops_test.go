@@ -25,17 +25,17 @@ func TestLoopsKnowAddressesAndScopes(t *testing.T) {
 	}
 	want("empty", false, looping, local)
 	for range 2 { // a second call changes nothing
-		l.SetLoop(looping, true)
-		l.SetLoop(local, true)
+		l.SetLoop(looping.Destination(), true)
+		l.SetLoop(local.Destination(), true)
 	}
 	want("set", true, looping, at("192.0.2.1", 2, 0), local)
 	want("set", false, at("192.0.2.2", 1, 0), at("198.51.100.1", 1, 0), at("fe80::1", 1, 8), at("fe80::2", 1, 7))
 	for range 2 {
-		l.SetLoop(looping, false)
+		l.SetLoop(looping.Destination(), false)
 	}
 	want("one removed", false, looping)
 	want("one removed", true, local)
-	l.SetLoop(local, false)
+	l.SetLoop(local.Destination(), false)
 	want("both removed", false, looping, local)
 }
 
@@ -43,7 +43,7 @@ func TestLoopsAllocateNothing(t *testing.T) {
 	var l underlay.Loops
 	looping, other, alike := underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.1:1")},
 		underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.2:1")}, underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:1")}
-	l.SetLoop(&looping, true)
+	l.SetLoop(looping.Destination(), true)
 	if n := testing.AllocsPerRun(100, func() {
 		if !l.IsLoop(&looping) || l.IsLoop(&other) || l.IsLoop(&alike) {
 			t.Fatal("wrong result")

@@ -157,7 +157,7 @@ type Port interface {
 	SetFragments(permitted bool) error
 	// SetLoop makes runs and messages to an address, whatever their port, fail with ErrLoop, or ends that. Call it when the route to the
 	// address leads into the tunnel itself.
-	SetLoop(to *Endpoint, loops bool)
+	SetLoop(to Destination, loops bool)
 	// RoutesChanged discards the sizes that the host has refused. Call it when the host's routes or links changed.
 	RoutesChanged()
 	// Features returns the capabilities that were found at Open, as far as the kernel has not refused them since.

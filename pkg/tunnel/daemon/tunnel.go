@@ -34,9 +34,7 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserve, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
 		Pool: d.pool, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
-		Route: func(to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
-			return route(t, to, port, mark)
-		},
+		Route: route, Loops: func(to *underlay.Endpoint, port uint16, mark uint32) (bool, error) { return loops(t, to, port, mark) },
 		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
 }
@@ -55,22 +53,26 @@ func indexOf(t tun.Device) int {
 }
 
 // route implements device.Config.Route.
-func route(t tun.Device, to *underlay.Endpoint, port uint16, mark uint32) (device.Route, error) {
+func route(to *underlay.Endpoint, mark uint32) device.Route {
 	p, _ := hostnet.RouteFrom(to.Src, to.Dst.Addr(), to.Scope, mark) // the zero Path if it is unknown
 	r := device.Route{MTU: p.MTU, Hops: p.Hops}
 	if p.HasSource {
 		r.Links = p.Links
 	}
+	return r
+}
+
+// loops implements device.Config.Loops.
+func loops(t tun.Device, to *underlay.Endpoint, port uint16, mark uint32) (bool, error) {
 	index := indexOf(t)
 	if index == 0 {
-		return r, nil
+		return false, nil
 	}
 	links, err := hostnet.DatagramLinks(netip.AddrPortFrom(to.Src, port), to.Dst, to.Scope, mark)
 	if errors.Is(err, hostnet.ErrNoRoute) {
 		err = nil
 	}
-	r.Loops = len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index })
-	return r, err
+	return len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index }), err
 }
 
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.

@@ -46,7 +46,7 @@ type PortOptions struct {
 	TooBig func(*toobig.Message)
 }
 
-// Config configures a Device. ReservePort, Plan, Rand, Wall, Clock, OnLoopStart, Route, OwnError, Resolve and Pool may be nil.
+// Config configures a Device. ReservePort, Plan, Rand, Wall, Clock, OnLoopStart, Route, Loops, OwnError, Resolve and Pool may be nil.
 type Config struct {
 	TUN         tun.Device
 	OpenPort    func(PortOptions) (underlay.Port, error)
@@ -57,9 +57,12 @@ type Config struct {
 	Wall        func() time.Time             // time.Now when nil; used for TAI64N and the time of the last handshake
 	Clock       engine.Clock                 // engine.NewClock() when nil
 	OnLoopStart func(loop string) func(bool) // engine.Config.OnLoopStart
-	// Route looks up the route to an endpoint, for packets from a port (0: any) with a mark. Without it no MTU is known before a router reports
-	// one, and RoutesChanged clears all source addresses. An error leaves Route.Loops as it was. A missing route is none.
-	Route func(to *underlay.Endpoint, port uint16, mark uint32) (Route, error)
+	// Route looks up the route to an endpoint, for packets with a mark: the zero Route if it is unknown. Without it no MTU is known before a router
+	// reports one, RoutesChanged clears all source addresses, and Loops is not used for peers with a session.
+	Route func(to *underlay.Endpoint, mark uint32) Route
+	// Loops reports whether the route to an endpoint leads into the tunnel itself, for packets from a port (0: any) with a mark. A missing route
+	// does not. After an error the device does as before. nil: none does.
+	Loops func(to *underlay.Endpoint, port uint16, mark uint32) (bool, error)
 	// OwnError reports whether this host has made an ICMP error. nil: it makes none.
 	OwnError func(*toobig.Message) bool
 	// Resolve looks up the name of an endpoint, host:port, with a mark on its queries (0: none). Without it, names are not looked up again.

@@ -5,7 +5,6 @@ package device
 import (
 	"context"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,38 +19,28 @@ import (
 // loopDestinations counts the peers at each destination that the port refuses.
 type loopDestinations struct {
 	mu    sync.Mutex
-	peers map[loopDestination]int
+	peers map[underlay.Destination]int
 
 	generation atomic.Uint64 // of the host's routes
 
 	began, ended rate // of messages in the log: there may be thousands of such peers
 }
 
-// loopDestination is the part of an endpoint that routing knows; the zero loopDestination for none.
-type loopDestination struct {
-	addr  netip.Addr
-	scope uint32
-}
-
-func (d loopDestination) endpoint() *underlay.Endpoint {
-	return &underlay.Endpoint{Dst: netip.AddrPortFrom(d.addr, 0), Scope: d.scope}
-}
-
 // replace moves a peer from one destination to another. Destinations that a port has not heard of here reach it in attach.
-func (l *loopDestinations) replace(at *atomic.Pointer[portRef], before, after loopDestination) {
+func (l *loopDestinations) replace(at *atomic.Pointer[portRef], before, after underlay.Destination) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.peers == nil {
-		l.peers = map[loopDestination]int{}
+		l.peers = map[underlay.Destination]int{}
 	}
 	port := at.Load()
-	if before.addr.IsValid() {
+	if before.Addr.IsValid() {
 		if l.peers[before]--; l.peers[before] == 0 {
 			delete(l.peers, before)
 			port.setLoop(before, false)
 		}
 	}
-	if after.addr.IsValid() {
+	if after.Addr.IsValid() {
 		if l.peers[after]++; l.peers[after] == 1 {
 			port.setLoop(after, true)
 		}
@@ -59,9 +48,9 @@ func (l *loopDestinations) replace(at *atomic.Pointer[portRef], before, after lo
 }
 
 // setLoop tells the port, if there is one.
-func (r *portRef) setLoop(d loopDestination, loops bool) {
+func (r *portRef) setLoop(d underlay.Destination, loops bool) {
 	if r != nil {
-		r.SetLoop(d.endpoint(), loops)
+		r.SetLoop(d, loops)
 	}
 }
 
@@ -90,27 +79,27 @@ const loopLookupLifetime = int64(5 * time.Minute)
 // checkLoop looks up whether the route to an endpoint leads into the tunnel, if that is not known. The caller holds mu.
 func (p *Peer) checkLoop(to *underlay.Endpoint) {
 	d, now := p.dev, p.dev.clock()
-	if d.cfg.Route == nil {
+	if d.cfg.Loops == nil {
 		return
 	}
 	next := loopLookup{*to, d.localPort(), d.mark.Load(), d.loops.generation.Load(), p.path.looked.until}
 	if next == p.path.looked && now < next.until {
 		return
 	}
-	r, err := d.routeTo(to)
+	loops, err := d.cfg.Loops(to, next.port, next.mark)
 	if err != nil {
 		return
 	}
-	p.setLoop(to, r.Loops)
+	p.setLoop(to, loops)
 	next.until = now + loopLookupLifetime
 	p.path.looked = next
 }
 
 // setLoop notes whether the route to an endpoint leads into the tunnel. The caller holds mu.
 func (p *Peer) setLoop(to *underlay.Endpoint, loops bool) {
-	var next loopDestination
+	var next underlay.Destination
 	if loops {
-		next = loopDestination{to.Dst.Addr(), to.Scope}
+		next = to.Destination()
 	}
 	before := p.path.loop
 	if next == before {
@@ -139,10 +128,10 @@ func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
 }
 
 // isLooping reports whether the route to the peer leads into the tunnel, as far as it was looked up. The caller holds mu.
-func (p *Peer) isLooping() bool { return p.path.loop != loopDestination{} }
+func (p *Peer) isLooping() bool { return p.path.loop != underlay.Destination{} }
 
 // forgetLoop is called when the peer stops. The caller holds mu.
 func (p *Peer) forgetLoop() {
-	p.dev.loops.replace(&p.dev.port, p.path.loop, loopDestination{})
-	p.path.loop, p.path.looked = loopDestination{}, loopLookup{}
+	p.dev.loops.replace(&p.dev.port, p.path.loop, underlay.Destination{})
+	p.path.loop, p.path.looked = underlay.Destination{}, loopLookup{}
 }

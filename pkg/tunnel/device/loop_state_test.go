@@ -16,16 +16,20 @@ type loopPort struct {
 	loops underlay.Loops
 }
 
-func (p *loopPort) SetLoop(to *underlay.Endpoint, loops bool) { p.loops.SetLoop(to, loops) }
+func (p *loopPort) SetLoop(to underlay.Destination, loops bool) { p.loops.SetLoop(to, loops) }
+
+func endpointAt(d underlay.Destination) *underlay.Endpoint {
+	return &underlay.Endpoint{Dst: netip.AddrPortFrom(d.Addr, 0), Scope: d.Scope}
+}
 
 // TestNewPortHearsOfEachLoop attaches ports while peers begin and end to loop.
 func TestNewPortHearsOfEachLoop(t *testing.T) {
-	old := loopDestination{addr: netip.MustParseAddr("192.0.2.1")}
-	next := loopDestination{addr: netip.MustParseAddr("192.0.2.2")}
+	old := underlay.Destination{Addr: netip.MustParseAddr("192.0.2.1")}
+	next := underlay.Destination{Addr: netip.MustParseAddr("192.0.2.2")}
 	for range 20_000 {
 		d, port := &Device{}, &loopPort{}
 		d.loops.attach(&d.port, &portRef{&loopPort{}})
-		d.loops.replace(&d.port, loopDestination{}, old)
+		d.loops.replace(&d.port, underlay.Destination{}, old)
 		var wg sync.WaitGroup
 		start := make(chan struct{})
 		for _, f := range []func(){
@@ -39,7 +43,7 @@ func TestNewPortHearsOfEachLoop(t *testing.T) {
 		}
 		close(start)
 		wg.Wait()
-		if port.loops.IsLoop(old.endpoint()) || !port.loops.IsLoop(next.endpoint()) {
+		if port.loops.IsLoop(endpointAt(old)) || !port.loops.IsLoop(endpointAt(next)) {
 			t.Fatal("the new port and the device disagree about loops")
 		}
 	}
@@ -48,14 +52,14 @@ func TestNewPortHearsOfEachLoop(t *testing.T) {
 // TestLoopsWithoutPortReachTheNext has one peer that begins to loop without a port, and one that ends.
 func TestLoopsWithoutPortReachTheNext(t *testing.T) {
 	d, port := &Device{}, &loopPort{}
-	ends, begins := loopDestination{addr: netip.MustParseAddr("192.0.2.1")}, loopDestination{addr: netip.MustParseAddr("192.0.2.2")}
+	ends, begins := underlay.Destination{Addr: netip.MustParseAddr("192.0.2.1")}, underlay.Destination{Addr: netip.MustParseAddr("192.0.2.2")}
 	d.loops.attach(&d.port, &portRef{&loopPort{}})
-	d.loops.replace(&d.port, loopDestination{}, ends)
+	d.loops.replace(&d.port, underlay.Destination{}, ends)
 	d.port.Store(nil)
-	d.loops.replace(&d.port, ends, loopDestination{})
-	d.loops.replace(&d.port, loopDestination{}, begins)
+	d.loops.replace(&d.port, ends, underlay.Destination{})
+	d.loops.replace(&d.port, underlay.Destination{}, begins)
 	d.loops.attach(&d.port, &portRef{port})
-	if port.loops.IsLoop(ends.endpoint()) || !port.loops.IsLoop(begins.endpoint()) {
+	if port.loops.IsLoop(endpointAt(ends)) || !port.loops.IsLoop(endpointAt(begins)) {
 		t.Error("the new port does not know the loops")
 	}
 }

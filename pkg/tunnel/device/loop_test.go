@@ -52,7 +52,7 @@ func newLoopRig(t *testing.T) *loopRig {
 		}
 		return underlay.Deliver
 	})
-	r.a = lan.Host(t, 1, devicetest.Options{Route: r.route, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
+	r.a = lan.Host(t, 1, devicetest.Options{Route: r.route, Loops: r.lookUpLoop, Log: slog.New(slog.NewTextHandler(&r.log, nil))})
 	r.b = lan.Host(t, 2, devicetest.Options{})
 	at = []netip.Addr{r.a.Outside(false).Addr(), r.a.Outside(true).Addr()}
 	for _, h := range []*devicetest.Host{r.a, r.b} {
@@ -63,17 +63,25 @@ func newLoopRig(t *testing.T) *loopRig {
 	return r
 }
 
-func (r *loopRig) route(to *underlay.Endpoint, port uint16, _ uint32) (device.Route, error) {
-	r.lookups.Add(1)
-	if r.fails.Load() {
-		return device.Route{}, syscall.EMFILE
-	}
+func (r *loopRig) leadsIntoTunnel(to *underlay.Endpoint, port uint16) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.loops[to.Dst.Addr()] && uint32(port) != r.freePort.Load() {
-		return device.Route{MTU: 1420, Hops: "tunnel", Loops: true}, nil
+	return r.loops[to.Dst.Addr()] && uint32(port) != r.freePort.Load()
+}
+
+func (r *loopRig) route(to *underlay.Endpoint, _ uint32) device.Route {
+	if r.leadsIntoTunnel(to, devicetest.ListenPort) {
+		return device.Route{MTU: 1420, Hops: "tunnel"}
 	}
-	return device.Route{MTU: 1500, Hops: "cable"}, nil
+	return device.Route{MTU: 1500, Hops: "cable"}
+}
+
+func (r *loopRig) lookUpLoop(to *underlay.Endpoint, port uint16, _ uint32) (bool, error) {
+	r.lookups.Add(1)
+	if r.fails.Load() {
+		return false, syscall.EMFILE
+	}
+	return r.leadsIntoTunnel(to, port), nil
 }
 
 // set lets the route to the second host lead into the tunnel, or not.

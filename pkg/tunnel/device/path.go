@@ -29,9 +29,9 @@ type pathState struct {
 	replaced      atomic.Pointer[replacedAddresses]
 	roamLog       rate
 	roams         roamPace
-	loop          loopDestination // that the port refuses
-	looked        loopLookup      // the last one before a handshake message that counts; the zero loopLookup for none
-	settles       atomic.Int64    // until then the endpoint may change without a message in the log
+	loop          underlay.Destination // that the port refuses
+	looked        loopLookup           // the last one before a handshake message that counts; the zero loopLookup for none
+	settles       atomic.Int64         // until then the endpoint may change without a message in the log
 }
 
 // replacedAddresses are the addresses of endpoints that the configuration has replaced, newest first. Messages still in flight from there

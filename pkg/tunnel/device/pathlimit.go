@@ -112,10 +112,8 @@ func (p *Peer) lookUpRoute(now int64) {
 	}
 	k.turn, k.lookUpAt = 0, now+lookUpPause
 	p.updatePathMTU(now) // for the overhead
-	r, err := p.route(to)
-	if err == nil {
-		p.setLoop(to, r.Loops)
-	}
+	r := p.route(to)
+	p.checkLoop(p.engine.Endpoint.Load())
 	p.setRoute(r)
 	if size := int(p.requests.refused.Swap(0)); size > 0 && !p.isLooping() {
 		k.refuse(int32(size+p.mtu.overhead-wire.DataOverhead), now)
@@ -152,7 +150,7 @@ func (p *Peer) setRoute(r Route) {
 		}
 		k.hops = r.Hops
 	}
-	if r.Loops {
+	if p.isLooping() {
 		r.MTU = 0 // the tunnel's own
 	}
 	p.setRouteMTU(int32(r.MTU))

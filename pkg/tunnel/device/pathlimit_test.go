@@ -4,7 +4,6 @@ package device_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -46,11 +45,11 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route {
 			if n := int(mtu.Load()); n > 0 {
-				return device.Route{MTU: n}, nil
+				return device.Route{MTU: n}
 			}
-			return device.Route{}, errors.New("no route")
+			return device.Route{}
 		}})
 		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
 		talk(t, a, b)
@@ -77,9 +76,9 @@ func TestRouteMTULimitsInnerPackets(t *testing.T) {
 func TestRouteLookupsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lookups atomic.Int64
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route {
 			lookups.Add(1)
-			return device.Route{MTU: 1500}, nil
+			return device.Route{MTU: 1500}
 		}})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
@@ -114,8 +113,8 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1500)
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
-			return device.Route{MTU: int(mtu.Load())}, nil
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route {
+			return device.Route{MTU: int(mtu.Load())}
 		}})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
@@ -141,7 +140,7 @@ func TestRefusedSizeLimitsInnerPackets(t *testing.T) {
 // TestRefusalDoesNotFollowPeer has a refusal that waits for a lookup of the route when the peer roams.
 func TestRefusalDoesNotFollowPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }})
 		talk(t, a, b)
 		time.Sleep(5 * time.Second)
 		a.PeerOf(b.Public()).TooBig(1452)
@@ -211,8 +210,8 @@ func TestAnotherRouteForgetsReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hops atomic.Pointer[string]
 		hops.Store(new("first"))
-		a, b, seen := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
-			return device.Route{MTU: 1500, Hops: *hops.Load()}, nil
+		a, b, seen := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route {
+			return device.Route{MTU: 1500, Hops: *hops.Load()}
 		}})
 		talk(t, a, b)
 		report := func() {
@@ -293,7 +292,7 @@ func TestFalseReportIsRefutedSoon(t *testing.T) {
 
 func TestPermittedFragmentsLiftLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1400}, nil }})
+		a, b, _ := stockPair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1400} }})
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
@@ -336,7 +335,7 @@ func TestProbesOutweighReports(t *testing.T) {
 			}
 			return seen.filter(from, to, datagram)
 		})
-		route := func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }
+		route := func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }
 		a, b := lan.Host(t, 1, devicetest.Options{Route: route}), lan.Host(t, 2, devicetest.Options{})
 		devicetest.Connect(a, b)
 		talk(t, a, b)
@@ -403,8 +402,8 @@ func TestNewRouteMTUBeginsSearch(t *testing.T) {
 		var mtu atomic.Int64
 		mtu.Store(1400)
 		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
-		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) {
-			return device.Route{MTU: int(mtu.Load())}, nil
+		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route {
+			return device.Route{MTU: int(mtu.Load())}
 		}})
 		talk(t, a, b)
 		converse(t, a, b, 60)
@@ -442,11 +441,11 @@ func TestRoamingPeerDoesNotDelayLookups(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		var lookups atomic.Int64
 		v4, _ := devicetest.Addresses(3)
-		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint16, _ uint32) (device.Route, error) {
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) device.Route {
 			if to.Dst.Addr() == v4 {
 				lookups.Add(1)
 			}
-			return device.Route{MTU: 1500}, nil
+			return device.Route{MTU: 1500}
 		}})
 		b, c := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		for _, h := range []*devicetest.Host{b, c} {

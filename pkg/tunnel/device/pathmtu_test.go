@@ -199,7 +199,7 @@ func TestProbesAndAnswersAreLimited(t *testing.T) {
 func TestUnansweredProbesAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > 400 }}
-		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
+		a, b := tappedPair(t, w, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }})
 		talk(t, a, b)
 		time.Sleep(30 * time.Second)
 		if got := a.PeerStatus(b).PathMTU; got.State != config.PathMTUUnreachable {
@@ -227,7 +227,7 @@ func TestLimitOutlivesPause(t *testing.T) {
 // TestRoamingPeerGetsFewProbes has a peer that moves with every message: it decides where probes go, and they are larger than its messages.
 func TestRoamingPeerGetsFewProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := devicetest.Pair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint16, uint32) (device.Route, error) { return device.Route{MTU: 1500}, nil }})
+		a, b := devicetest.Pair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }})
 		wantSoon(t, a, b)
 		before := a.PeerStatus(b).PathMTU.Probes.Sent
 		for i := range uint16(1000) {

@@ -156,11 +156,11 @@ func TestSourceAddressOutlastsOtherRoutesChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := devicetest.NewLAN(nil)
 		var link atomic.Int64
-		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint16, _ uint32) (device.Route, error) {
+		a := lan.Host(t, 1, devicetest.Options{Route: func(to *underlay.Endpoint, _ uint32) device.Route {
 			if !to.Src.IsValid() {
-				return device.Route{MTU: 1500}, nil
+				return device.Route{MTU: 1500}
 			}
-			return device.Route{MTU: 1500, Links: []int{int(link.Load())}}, nil
+			return device.Route{MTU: 1500, Links: []int{int(link.Load())}}
 		}})
 		b := lan.Host(t, 2, devicetest.Options{})
 		for _, h := range []*devicetest.Host{a, b} {

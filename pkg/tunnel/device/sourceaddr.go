@@ -13,7 +13,6 @@ import (
 type Route struct {
 	MTU   int    // bytes, 0 if unknown
 	Links []int  // interface indexes of the next hops of packets with the endpoint's source address; nil if the host does not have it
-	Loops bool   // it leads into the tunnel itself
 	Hops  string // another text is another route; empty if unknown
 }
 
@@ -25,9 +24,9 @@ type sourceRoute struct {
 
 // route looks up the route to the peer. If packets from the peer's source address leave by other links than before, routing chooses the
 // address again, as in the in-kernel WireGuard (send4, drivers/net/wireguard/socket.c). The caller holds mu.
-func (p *Peer) route(to *underlay.Endpoint) (Route, error) {
+func (p *Peer) route(to *underlay.Endpoint) Route {
 	k := &p.mtu.known
-	r, err := p.dev.routeTo(to)
+	r := p.dev.routeTo(to)
 	switch {
 	case !to.Src.IsValid():
 		k.from = nil
@@ -36,15 +35,13 @@ func (p *Peer) route(to *underlay.Endpoint) (Route, error) {
 	case !slices.Equal(k.from.links, r.Links):
 		k.from = nil
 		p.clearSource()
-		r, err = p.dev.routeTo(p.engine.Endpoint.Load())
+		r = p.dev.routeTo(p.engine.Endpoint.Load())
 	}
-	return r, err
+	return r
 }
 
 // routeTo looks up the route of messages to an endpoint as the device sends them now: the zero Route without one.
-func (d *Device) routeTo(to *underlay.Endpoint) (Route, error) {
-	return d.cfg.Route(to, d.localPort(), d.mark.Load())
-}
+func (d *Device) routeTo(to *underlay.Endpoint) Route { return d.cfg.Route(to, d.mark.Load()) }
 
 // localPort returns the listen port, 0 while there is none. It needs no lock.
 func (d *Device) localPort() uint16 {

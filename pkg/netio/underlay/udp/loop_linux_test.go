@@ -20,7 +20,7 @@ func TestLoopRefusesOnlyItsDestination(t *testing.T) {
 		return []error{runs[0].Err, p.SendTo(to, make([]byte, 100)), p.SendRun(&single)}
 	}
 	for _, loops := range []bool{true, true, false} { // the second time changes nothing
-		p.SetLoop(&underlay.Endpoint{Dst: looping.Dst}, loops)
+		p.SetLoop(looping.Destination(), loops)
 		for i, err := range send(&looping) {
 			if loops != (errors.Is(err, underlay.ErrLoop) && errors.Is(err, syscall.ELOOP)) || !loops && err != nil {
 				t.Errorf("a loop is %v, method %d: got error %v", loops, i, err)

@@ -4,7 +4,6 @@ package udp
 
 import (
 	"math"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,12 +25,6 @@ const (
 	// unlimited is a size above that of all datagrams.
 	unlimited = math.MaxInt
 )
-
-// destination identifies a path. The source address and the ports have no part in it: they rarely change the route.
-type destination struct {
-	addr  netip.Addr
-	scope uint32
-}
 
 // pathLimit describes what the kernel has refused to send to a destination.
 type pathLimit struct {
@@ -79,7 +72,7 @@ func (l *sizeLimit) lower(o sizeLimit) {
 
 // pathTable is an immutable snapshot of the limits, of which some may have ended.
 type pathTable struct {
-	limits     map[destination]pathLimit
+	limits     map[underlay.Destination]pathLimit
 	least      pathLimit // the smallest sizes, and the earliest ends
 	withoutGSO int       // destinations without UDP GSO
 }
@@ -89,7 +82,7 @@ func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 	if t == nil {
 		return noLimit
 	}
-	l, ok := t.limits[destination{to.Dst.Addr(), to.Scope}]
+	l, ok := t.limits[to.Destination()]
 	if !ok {
 		l = noLimit
 	}
@@ -141,7 +134,7 @@ func (p *pathLimits) current() *pathTable {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.replace(now, func(map[destination]pathLimit) {})
+	return p.replace(now, func(map[underlay.Destination]pathLimit) {})
 }
 
 // withoutGSO returns the number of destinations without UDP GSO.
@@ -156,11 +149,11 @@ func (p *pathLimits) withoutGSO() int {
 func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, key := p.now(), destination{to.Dst.Addr(), to.Scope}
+	now, key := p.now(), to.Destination()
 	if t := p.table.Load(); t != nil && t.isFull(key, now) {
 		return t
 	}
-	return p.replace(now, func(limits map[destination]pathLimit) {
+	return p.replace(now, func(limits map[underlay.Destination]pathLimit) {
 		l, known := limits[key]
 		if !known {
 			l = noLimit
@@ -178,7 +171,7 @@ func (p *pathLimits) forgetDatagrams() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.replace(p.now(), func(limits map[destination]pathLimit) {
+	p.replace(p.now(), func(limits map[underlay.Destination]pathLimit) {
 		for d, l := range limits {
 			if l.datagram = noLimit.datagram; l == noLimit {
 				delete(limits, d)
@@ -191,7 +184,7 @@ func (p *pathLimits) forgetDatagrams() {
 
 // isFull reports whether there is no room for a destination. To take another one's place would cost more, again and again, than a refused
 // system call.
-func (t *pathTable) isFull(key destination, now time.Time) bool {
+func (t *pathTable) isFull(key underlay.Destination, now time.Time) bool {
 	if _, known := t.limits[key]; known || len(t.limits) < maxPaths {
 		return false
 	}
@@ -204,8 +197,8 @@ func (t *pathTable) isFull(key destination, now time.Time) bool {
 }
 
 // replace stores and returns the limits that have not ended, after a change. The caller holds mu.
-func (p *pathLimits) replace(now time.Time, change func(limits map[destination]pathLimit)) *pathTable {
-	next := &pathTable{limits: map[destination]pathLimit{}, least: noLimit}
+func (p *pathLimits) replace(now time.Time, change func(limits map[underlay.Destination]pathLimit)) *pathTable {
+	next := &pathTable{limits: map[underlay.Destination]pathLimit{}, least: noLimit}
 	if t := p.table.Load(); t != nil {
 		for d, l := range t.limits {
 			if l = l.at(now); l != noLimit {

@@ -18,7 +18,7 @@ import (
 type routedSources struct {
 	mu    sync.Mutex
 	fd    int // an unbound socket in the network namespace and with the mark of the others, -1 for none
-	known map[destination]routedSource
+	known map[underlay.Destination]routedSource
 }
 
 type routedSource struct {
@@ -69,12 +69,12 @@ func (r *routedSources) close() error {
 func (r *routedSources) source(to *underlay.Endpoint) netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key, now := destination{to.Dst.Addr(), to.Scope}, time.Now()
+	key, now := to.Destination(), time.Now()
 	if s, ok := r.known[key]; ok && now.Before(s.until) {
 		return s.addr
 	}
 	if r.known == nil || len(r.known) >= maxRoutedSources {
-		r.known = map[destination]routedSource{}
+		r.known = map[underlay.Destination]routedSource{}
 	}
 	addr := r.lookUp(to)
 	r.known[key] = routedSource{addr, now.Add(routedSourceLifetime)}

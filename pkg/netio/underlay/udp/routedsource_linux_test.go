@@ -41,7 +41,7 @@ func TestLostRoutedSourceIsNotUsed(t *testing.T) {
 	requireNamespace(t)
 	a, b := open(t, Config{}), open(t, Config{})
 	to := loopback(b, true)
-	a.routed.known = map[destination]routedSource{{addr: to.Dst.Addr()}: {netip.MustParseAddr("2001:db8::9"), time.Now().Add(time.Hour)}}
+	a.routed.known = map[underlay.Destination]routedSource{to.Destination(): {netip.MustParseAddr("2001:db8::9"), time.Now().Add(time.Hour)}}
 	if from := exchange(t, a, b, &to); from.Dst.Addr() != to.Dst.Addr() {
 		t.Errorf("it left from %v, want %v", from.Dst, to.Dst.Addr())
 	}

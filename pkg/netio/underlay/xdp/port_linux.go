@@ -115,7 +115,7 @@ func (p *Port) SetFragments(permitted bool) error {
 func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
 
 // SetLoop implements underlay.Port. A frame of AF_XDP leaves by a network device.
-func (p *Port) SetLoop(to *underlay.Endpoint, loops bool) { p.udp.SetLoop(to, loops) }
+func (p *Port) SetLoop(to underlay.Destination, loops bool) { p.udp.SetLoop(to, loops) }
 
 // SetSelection implements underlay.Selector for datagrams that the UDP sockets receive. Datagrams from AF_XDP belong to
 // the lane of their queue: the device's hash keeps the datagrams of one source in one queue. If the UDP port is no

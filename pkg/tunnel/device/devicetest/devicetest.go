@@ -43,8 +43,9 @@ type Options struct {
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
 	Plan   device.Planner
 	Clock  engine.Clock // by default, the device's
-	// Route is that of device.Config.
-	Route func(*underlay.Endpoint, uint16, uint32) (device.Route, error)
+	// Route and Loops are those of device.Config.
+	Route func(*underlay.Endpoint, uint32) device.Route
+	Loops func(*underlay.Endpoint, uint16, uint32) (bool, error)
 	// OwnError is that of device.Config.
 	OwnError func(*toobig.Message) bool
 	// Resolve is that of device.Config.
@@ -148,7 +149,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 	h.Key = key
 	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
-		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
+		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Loops: o.Loops, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
 	tb.Cleanup(h.close)
 	h.Apply(config.Device{PrivateKey: &h.Key, ListenPort: &at.port})
