@@ -43,9 +43,12 @@ func (p *Peer) resetHello(reason error) {
 	p.stopPathMTU()
 }
 
-// followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The caller holds mu.
+// followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The route may lead into the tunnel, so its lookup does not
+// wait for a round: lookUpRoute has a pace of its own. The caller holds mu.
 func (p *Peer) followRoam(now int64) {
 	p.discardHello(true)
+	p.forgetReports()
+	p.requestRoute()
 	p.beginRoamRound(now)
 }
 
@@ -62,6 +65,9 @@ func (p *Peer) beginRoamRound(now int64) {
 	if !p.path.roams.begin(now) {
 		return
 	}
+	p.forgetPathLimits()
+	p.mtu.stop()
+	p.updatePathMTU(now) // the limit of the last search holds
 	if x := &p.hello; x.deadline != 0 {
 		x.deadline = max(x.deadline, now+helloWait)
 	}
@@ -77,6 +83,8 @@ func (p *Peer) beginRoamRound(now int64) {
 func (p *Peer) renewHello(moved bool) {
 	p.discardHello(moved)
 	if moved {
+		p.forgetPathLimits()
+		p.stopPathMTU()
 		p.requests.hellos.discard()
 		p.requestRoute()
 	}
@@ -98,8 +106,6 @@ func (p *Peer) discardHello(moved bool) {
 	x.remote.Heard = false
 	if moved {
 		x.nat, x.localAddr = nil, netip.Addr{}
-		p.forgetPathLimits()
-		p.stopPathMTU()
 		p.engine.Heard.Store(false)
 	}
 	awaits := x.state == helloAwaiting && !x.ropewalk // of a responder that may be a ropewalk: it sends the first hello
@@ -242,6 +248,7 @@ func (p *Peer) announcesSpray() bool {
 func (p *Peer) handleHello(m *pendingHello, now int64) {
 	if p.path.roams.due.Load() {
 		p.requests.hellos.putBack(m)
+		p.answerWaitingHello(now)
 		return
 	}
 	requested := false
@@ -249,6 +256,20 @@ func (p *Peer) handleHello(m *pendingHello, now int64) {
 		requested = p.receiveHello(m)
 	}
 	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
+		p.sendHello(now)
+	}
+}
+
+// answerWaitingHello answers the hello that waits for a round, at most once. The caller holds mu.
+func (p *Peer) answerWaitingHello(now int64) {
+	q := &p.requests.hellos
+	m := q.last.Load()
+	if m == nil || m.hello.NoReply || !p.hello.ropewalk {
+		return
+	}
+	answered := *m
+	answered.hello.NoReply = true
+	if q.last.CompareAndSwap(m, &answered) { // else a newer one has its own task
 		p.sendHello(now)
 	}
 }

@@ -83,14 +83,13 @@ func (q *helloQueue) keepOnly(to *underlay.Endpoint) bool {
 
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
-	paused := p.path.roams.due.Load()
 	switch {
-	case wire.IsProbe(plain) && !paused:
+	case wire.IsProbe(plain):
 		return p.receiveProbe(plain)
-	case wire.IsCheck(plain) && !paused:
-		return p.receiveCheck(plain)
-	case wire.IsProbe(plain), wire.IsCheck(plain):
+	case wire.IsCheck(plain) && p.path.roams.due.Load():
 		return drop.HelloUnwanted
+	case wire.IsCheck(plain):
+		return p.receiveCheck(plain)
 	}
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
@@ -103,9 +102,7 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 		return drop.HelloInvalid
 	}
 	p.requests.hellos.put(m)
-	if !p.path.roams.due.Load() { // else it waits for the next round
-		p.post(taskHello)
-	}
+	p.post(taskHello)
 	return drop.None
 }
 

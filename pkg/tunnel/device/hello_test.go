@@ -356,6 +356,30 @@ func TestSessionInRoamPauseSpreadsAfterIt(t *testing.T) {
 	}
 }
 
+// TestHelloInRoamPauseIsAnsweredOnce has a peer that asks for a hello long before the next round.
+func TestHelloInRoamPauseIsAnsweredOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var w wiretap
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		wantSoon(t, a, b)
+		pauseRoams(t, a, b)
+		b.Apply(config.Device{Spread: new(config.SpreadOff)}) // it sends no hello itself
+		at := underlay.Endpoint{Dst: b.Outside(false)}
+		answers := func(d tapped) bool { return d.hello() && d.from.Port() == devicetest.ListenPort }
+		for _, asks := range []bool{true, false} {
+			w.forget()
+			hello := wire.AppendHello(nil, &wire.Hello{Own: at.Dst, Peer: a.Outside(false), NoReply: !asks})
+			if why := a.PeerOf(b.Public()).Hello(hello, at); why != drop.None {
+				t.Errorf("the hello was dropped: %v", why)
+			}
+			time.Sleep(2 * time.Second)
+			if n := w.count(a.N, answers); (n == 1) != asks || n > 1 {
+				t.Errorf("a hello that asks for one, %t, was answered %d times", asks, n)
+			}
+		}
+	})
+}
+
 // TestFirstHelloInRoamPauseIsHandledAfterIt has only that hello say that the peer runs ropewalk.
 func TestFirstHelloInRoamPauseIsHandledAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -321,3 +321,27 @@ func TestLoopIsFoundAgainBeforeHandshake(t *testing.T) {
 		r.expectQuiet()
 	})
 }
+
+// TestRoamIntoLoopIsRefusedSoon has a peer that roams often, and then to an address whose route leads into the tunnel.
+func TestRoamIntoLoopIsRefusedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newLoopRig(t)
+		talk(t, r.a, r.b)
+		p := r.a.PeerOf(r.b.Public())
+		inside := netip.MustParseAddrPort("10.0.0.77:51820")
+		r.mu.Lock()
+		r.loops[inside.Addr()] = true
+		r.mu.Unlock()
+		r.lookups.Store(0)
+		for i := range uint16(6500) { // in 65 s
+			p.Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(r.b.Outside(false).Addr(), 40000+i%2)})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := r.lookups.Load(); n > 75 { // one a second, and one for each round
+			t.Errorf("%d lookups in 65 s", n)
+		}
+		p.Roam(underlay.Endpoint{Dst: inside})
+		time.Sleep(1500 * time.Millisecond)
+		r.expectQuiet()
+	})
+}

@@ -99,12 +99,12 @@ func (p *Peer) settling() bool {
 	return p.engine.Current.Load() == nil || p.dev.clock() < p.path.settles.Load()
 }
 
-// roamPace limits the hellos, route lookups and probes that follow when a peer roams. Two machines with one key roam with each message. It never limits
+// roamPace limits the hellos and probes that follow when a peer roams. Two machines with one key roam with each message. It never limits
 // roaming itself.
 type roamPace struct {
 	next  int64       // when the next round may begin
 	pause int64       // after the last round
-	due   atomic.Bool // the peer has roamed since: until next, control messages are neither sent nor answered, and a hello waits. Lanes read it
+	due   atomic.Bool // the peer has roamed since: until next, no query or probe is sent, and a hello waits. Lanes read it
 }
 
 // The pause doubles with each round, and begins anew when the peer has not roamed for maxRoamPause.

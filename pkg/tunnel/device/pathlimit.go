@@ -354,6 +354,12 @@ func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.Pa
 func (p *Peer) forgetPathLimits() {
 	turn := p.mtu.known.turn
 	p.mtu.known = pathLimits{turn: turn, lookUpAt: turn}
+	p.forgetReports()
+}
+
+// forgetReports discards what waits to be applied, and is about another endpoint. The caller holds mu.
+func (p *Peer) forgetReports() {
+	p.mtu.known.from = nil
 	p.requests.reported.Store(0)
 	p.requests.refused.Store(0)
 }

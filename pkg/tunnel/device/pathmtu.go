@@ -176,7 +176,7 @@ func (p *Peer) runPathMTU(now int64) {
 	p.updatePathMTU(now)
 	s, sources := &p.mtu, p.probeSources()
 	search, keys := s.active(), p.engine.Current.Load()
-	if search == nil || !keys.Usable(now) {
+	if search == nil || p.path.roams.due.Load() || !keys.Usable(now) {
 		return
 	}
 	probe, ok := search.Fire(now, p.sendsData())
@@ -213,7 +213,7 @@ func (p *Peer) sendsData() bool {
 // nextProbe returns when to call runPathMTU, 0 for never. The caller holds mu.
 func (p *Peer) nextProbe(now int64) int64 {
 	search := p.mtu.active()
-	if search == nil || !p.engine.Current.Load().Usable(now) {
+	if search == nil || p.path.roams.due.Load() || !p.engine.Current.Load().Usable(now) {
 		return 0
 	}
 	return search.Next(p.sendsData())

@@ -239,3 +239,55 @@ func TestRoamingPeerGetsFewProbes(t *testing.T) {
 		}
 	})
 }
+
+// flap has a NAT with two uplinks send b's packets from two ports in turn for some seconds, while both hosts send.
+func flap(t *testing.T, a, b *devicetest.Host, seconds int) {
+	t.Helper()
+	p, at := a.PeerOf(b.Public()), b.Outside(false)
+	for range seconds {
+		for range 2 {
+			p.Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr(), 40000)})
+			p.Roam(underlay.Endpoint{Dst: at})
+			time.Sleep(200 * time.Millisecond)
+		}
+		for range 8 {
+			carries(t, a, b, false, 1000)
+			carries(t, b, a, false, 1000)
+		}
+		time.Sleep(600 * time.Millisecond)
+	}
+}
+
+// TestPathMTUIsMeasuredBehindFlappingNAT has a host that does not know that it roams.
+func TestPathMTUIsMeasuredBehindFlappingNAT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, mtu := narrowPair(t, 1500)
+		converse(t, a, b, 5)
+		flap(t, a, b, 120)
+		mtu.Store(1400)
+		flap(t, a, b, 120)
+		wantPathMTU(t, b, a, 1400, 1328)
+	})
+}
+
+// TestPathMTULimitOutlastsRoaming has a NAT that moves a host for a moment every half minute.
+func TestPathMTULimitOutlastsRoaming(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, _ := narrowPair(t, 1400)
+		converse(t, a, b, 60)
+		wantPathMTU(t, b, a, 1400, 1328)
+		p, at := a.PeerOf(b.Public()), b.Outside(false)
+		for range 10 {
+			p.Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(at.Addr(), 40000)})
+			p.Roam(underlay.Endpoint{Dst: at})
+			for range 30 {
+				converse(t, a, b, 1)
+				for _, side := range [][2]*devicetest.Host{{a, b}, {b, a}} {
+					if got := side[0].PeerStatus(side[1]).PathMTU; got.InnerBytes != 1328 {
+						t.Fatalf("got path MTU %+v, want 1328 inside", got)
+					}
+				}
+			}
+		}
+	})
+}
