@@ -68,7 +68,8 @@ func loops(name string, endpoints []netip.AddrPort, mark uint32) (warnings []str
 		return nil // a hook has removed it
 	}
 	for _, ep := range endpoints {
-		if links, err := hostnet.DatagramLinks(netip.AddrPort{}, ep, 0, mark); err == nil && slices.Contains(links, own.Index) {
+		links, err := hostnet.DatagramLinks(netip.AddrPort{}, ep, 0, mark)
+		if err == nil && len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != own.Index }) {
 			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v are routed into the tunnel itself and dropped: use 0.0.0.0/0 or ::/0 in place "+
 				"of parts of it, or add a route to the endpoint", ep))
 		}

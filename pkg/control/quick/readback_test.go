@@ -314,6 +314,11 @@ func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
 	if !strings.Contains(h.stderr.String(), want) {
 		t.Errorf("reload prints %q, want %s", h.stderr.String(), want)
 	}
+	h.stderr.Reset()
+	expect.NoError(t, h.Reload(t.Context(), h.open("wg0", strings.Replace(everything, "[Peer]", "[Peer]\nPersistentKeepalive = 5", 1))))
+	if !strings.Contains(h.stderr.String(), want) {
+		t.Errorf("reload of a changed file prints %q, want %s", h.stderr.String(), want)
+	}
 }
 
 // TestUpWarnsOfHooksThatChangeTheTunnel: PostUp takes the interface down, which removes its routes.

@@ -44,9 +44,8 @@ func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	}
 	if !slices.ContainsFunc(change.Steps, changes) {
 		fmt.Fprintf(j.Stderr, "%s: nothing changed\n", j.Name)
-		return j.warnOfWideRoutes()
 	}
-	return nil
+	return j.warnOfWideRoutes()
 }
 
 // changes reports whether a step of Reload changes the host or the device. Steps that echo themselves do, too.
