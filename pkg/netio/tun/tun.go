@@ -83,7 +83,7 @@ type Steerer interface {
 // DropCounter is an optional interface of a Device.
 type DropCounter interface {
 	// QueueDrops returns the number of packets and trains that the kernel has dropped in front of Read since the interface was created, which
-	// may be before Open: a queue was full. It takes some 50 µs. Any goroutine may call it, also after Close.
+	// may be before Open: a queue was full. It asks the kernel. Any goroutine may call it, also after Close.
 	QueueDrops() uint64
 }
 
