@@ -24,7 +24,7 @@ type Control interface {
 	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
 }
 
-// Config configures an Engine. All fields except OnLoopStart and Pool are required.
+// Config configures an Engine. All fields except OnLoopStart, Pool and GiveBack are required.
 type Config struct {
 	Device  tun.Device
 	Control Control
@@ -36,6 +36,8 @@ type Config struct {
 	OnLoopStart func(loop string) (yield func(bool))
 	// Pool has the workers that seal and open trains for busy lanes; nil for none. It must outlive the lanes.
 	Pool *workpool.Pool
+	// GiveBack gives memory back to the operating system some seconds after a burst, by two garbage collections of the whole process.
+	GiveBack bool
 }
 
 // Engine connects one TUN device with the underlay port that is attached.
@@ -62,7 +64,9 @@ type Engine struct {
 // New returns an engine with one lane per queue of the device. Start makes it run.
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand), streams: session.NewStreamBudget(streamBytes)}
-	e.memory.free = giveBack
+	if cfg.GiveBack {
+		e.memory.free = giveBack
+	}
 	queues := cfg.Device.Queues()
 	e.rxBudget.init(len(queues) + 1) // and the slow lane
 	for i, q := range queues {

@@ -25,9 +25,9 @@ type trimmer struct {
 	free  func()        // giveBack, except in tests
 }
 
-// note records that memory was allocated, or is no longer needed. A nil trimmer ignores it.
+// note records that memory was allocated, or is no longer needed. A trimmer that is nil or cannot free ignores it.
 func (m *trimmer) note() {
-	if m == nil {
+	if m == nil || m.free == nil {
 		return
 	}
 	m.grown.Add(1)
@@ -54,8 +54,10 @@ func (m *trimmer) check(seen uint64) {
 	m.free()
 }
 
-// giveBack collects twice, since a sync.Pool keeps its content over the first collection.
+// giveBack collects twice, since a sync.Pool keeps its content over the first collection. It keeps what lanes take from the pools in between:
+// a busy lane does not allocate anew, which would lead here again.
 func giveBack() {
 	runtime.GC()
+	time.Sleep(trimDelay)
 	debug.FreeOSMemory()
 }

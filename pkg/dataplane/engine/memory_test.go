@@ -70,3 +70,38 @@ func TestMemoryIsGivenBackRarely(t *testing.T) {
 		}
 	})
 }
+
+// TestMemoryOfBusyLaneIsKept has a lane that uses its buffers between the two collections of giveBack. Under the race detector a sync.Pool drops every fourth buffer.
+func TestMemoryOfBusyLaneIsKept(t *testing.T) {
+	const n = 8 * ownBuffers
+	use := func(s *bufferSet) {
+		bufs := make([]*buffer, n)
+		for i := range bufs {
+			bufs[i] = s.take(maxElement)
+		}
+		for _, b := range bufs {
+			s.release(b)
+		}
+		s.recycle()
+	}
+	for _, busy := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &bufferSet{}
+			use(s)
+			before, done := s.made, make(chan struct{})
+			go func() {
+				giveBack()
+				close(done)
+			}()
+			synctest.Wait() // until it sleeps
+			if busy {
+				use(s)
+			}
+			<-done
+			use(s)
+			if again := s.made - before; again > n*3/4 == busy {
+				t.Errorf("busy lane %v: allocated %d of %d buffers again", busy, again, n)
+			}
+		})
+	}
+}

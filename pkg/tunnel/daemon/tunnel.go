@@ -33,7 +33,7 @@ func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserve, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
-		Pool: d.pool, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
+		Pool: d.pool, GiveBack: true, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
 		Route: route, Loops: func(to *underlay.Endpoint, port uint16, mark uint32) (bool, error) { return loops(t, to, port, mark) },
 		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}

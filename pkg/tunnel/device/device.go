@@ -72,6 +72,7 @@ type Config struct {
 	Recall func(own, peer noise.PublicKey) (netip.AddrPort, bool)
 	// OnSession is called when the result of SessionEndpoints may have changed, perhaps often. It must not block or call the device. nil for none.
 	OnSession func()
+	GiveBack  bool           // engine.Config.GiveBack
 	Pool      *workpool.Pool // workers that help busy lanes; nil for none. It must outlive the device
 }
 
@@ -202,7 +203,7 @@ func New(cfg Config) *Device {
 	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{
 		Device: cfg.TUN, Control: d, Clock: d.clock, Rand: cfg.Rand, OnLoopStart: cfg.OnLoopStart,
-		Pool: cfg.Pool,
+		Pool: cfg.Pool, GiveBack: cfg.GiveBack,
 	})
 	return d
 }
