@@ -103,9 +103,6 @@ func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
 	if cfg.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
 		return cfg, err
 	}
-	if err := o.checkLocationLabel(); err != nil {
-		return cfg, err
-	}
 	if cfg.NodeEncryption, err = o.nodeEncryption(); err != nil {
 		return cfg, err
 	}

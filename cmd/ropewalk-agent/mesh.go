@@ -8,7 +8,6 @@ import (
 	"net/netip"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -30,7 +29,6 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 	f.StringSliceVar(&o.pods, "pod-cidr", nil, "mesh mode: prefix of the cluster's pods; traffic for unknown nodes within it is dropped (repeatable)")
 	f.StringSliceVar(&o.services, "service-cidr", nil, "mesh mode: prefix of the cluster's Services; RopewalkPeers with allowed IPs in it are refused (repeatable)")
-	f.StringVar(&o.cfg.LocationLabel, "location-label", v1alpha1.LabelLocation, "mesh mode: label of the Node that has its location; a location with a gateway (spec.gatewayOf) is reached by that")
 	addNodeFlags(f, o)
 }
 
@@ -68,14 +66,6 @@ func (o *options) nodeEncryption() (c agent.NodeEncryption, err error) {
 		c.Except[key] = v1alpha1.LabelValue(value)
 	}
 	return c, nil
-}
-
-// checkLocationLabel refuses a label that no Node can have: no node would have a location.
-func (o *options) checkLocationLabel() error {
-	if problems := validation.IsQualifiedName(o.cfg.LocationLabel); o.cfg.LocationLabel != "" && len(problems) > 0 {
-		return usageError{fmt.Errorf("--location-label: %q is not a valid label key: %s", o.cfg.LocationLabel, problems[0])}
-	}
-	return nil
 }
 
 func parsePrefixes(flag string, texts []string) (all []netip.Prefix, err error) {

@@ -38,7 +38,6 @@ func TestCRDValidation(t *testing.T) {
 	client := a.dynamic.Resource(rwnodes)
 	good := map[string]any{
 		"mode": "mesh", "optOut": true, "endpoint": "2001:db8::1", "port": int64(51820), "mtu": int64(8921), "keyGeneration": int64(2),
-		"gatewayOf": "east",
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": "n1"}, "spec": good,
@@ -50,7 +49,6 @@ func TestCRDValidation(t *testing.T) {
 		"mode": "spread", "publicKey": key, "endpoints": []any{"192.0.2.1:51820", "[2001:db8::1]:51820"},
 		"podCIDRs": []any{"10.244.0.0/24", "2001:db8::/64"}, "spreadPorts": map[string]any{"first": int64(61000), "last": int64(61999)},
 		"gathers": true, "peers": int64(3), "mtu": int64(1420), "plans": []any{planned("IPv4", 61007, 61000), planned("IPv6", 61001)},
-		"location": "east", "gateway": map[string]any{"forwards": false},
 	}
 	try := func(part string, fields map[string]any) error {
 		o := &unstructured.Unstructured{Object: map[string]any{
@@ -77,10 +75,7 @@ func TestCRDValidation(t *testing.T) {
 		{"spec", "port", int64(65536)},
 		{"spec", "mtu", int64(575)},
 		{"spec", "keyGeneration", int64(1)}, // it was 2
-		{"spec", "gatewayOf", "no label"},
 		{"spec", "unknown", "field"},
-		{"status", "location", "-east"},
-		{"status", "gateway", map[string]any{"unreachable": []any{"node-2"}}},
 		{"status", "publicKey", "not a key"},
 		{"status", "publicKey", key[:43]},
 		{"status", "publicKey", strings.Repeat("A", 42) + "B="}, // bits beyond the key's

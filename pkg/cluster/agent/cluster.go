@@ -44,7 +44,6 @@ type agentState struct {
 	agent                    *mesh.Agent
 	optOut                   bool
 	endpoint                 netip.Addr
-	gatewayOf                string
 	plansChangedAt           time.Time // when the last change of its port plans was accepted; zero: never
 }
 
@@ -266,10 +265,10 @@ func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agent
 		if gone {
 			return m, agentState{}
 		}
-		return m, agentState{n.UID, rn.UID, m.Agent, m.OptOut, m.Endpoint, m.GatewayOf, time.Time{}}
+		return m, agentState{n.UID, rn.UID, m.Agent, m.OptOut, m.Endpoint, time.Time{}}
 	}
 	if gone || hasUntouchedSpec(rn) {
-		m.OptOut, m.Endpoint, m.GatewayOf = w.optOut, w.endpoint, w.gatewayOf
+		m.OptOut, m.Endpoint = w.optOut, w.endpoint
 	}
 	from := w.ropewalkNodeUID
 	switch {
@@ -278,7 +277,7 @@ func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agent
 	default:
 		from = rn.UID
 	}
-	return m, agentState{n.UID, from, m.Agent, m.OptOut, m.Endpoint, m.GatewayOf, w.plansChangedAt}
+	return m, agentState{n.UID, from, m.Agent, m.OptOut, m.Endpoint, w.plansChangedAt}
 }
 
 // hasUntouchedSpec reports whether nobody has written the spec since the agent created the object.

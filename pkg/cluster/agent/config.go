@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -65,8 +64,6 @@ type MeshConfig struct {
 	// Pods and Services are those of mesh.TunnelConfig.
 	Pods, Services []netip.Prefix
 	NodeEncryption NodeEncryption
-	// LocationLabel is the label of the Node that has its location; empty: v1alpha1.LabelLocation.
-	LocationLabel string
 	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
 	PerPeerMetrics metrics.PerPeer
 	// Open opens the tunnel; nil: OpenPersistentEngine.
@@ -107,9 +104,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Cleartext == "" {
 		c.Cleartext = CleartextNever
-	}
-	if c.LocationLabel == "" {
-		c.LocationLabel = v1alpha1.LabelLocation
 	}
 	if c.canRun == nil {
 		c.canRun = canRunMode

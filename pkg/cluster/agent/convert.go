@@ -38,7 +38,6 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 	m.OptOut = m.OptOut || rn.Spec.OptOut
 	m.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
 	m.Port = uint16(max(0, min(rn.Spec.Port, 65535)))
-	m.GatewayOf = string(rn.Spec.GatewayOf)
 	if rn.Status.Mode != "" {
 		m.Agent = toAgent(&rn.Status)
 	}
@@ -65,10 +64,7 @@ func hasNodeAsOwner(rn *v1alpha1.RopewalkNode) bool {
 }
 
 func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
-	a := &mesh.Agent{Mode: mesh.Mode(st.Mode), Gathers: st.Gathers, MTU: int(st.MTU), EncryptsNodes: st.EncryptsNodes, Location: string(st.Location)}
-	if g := st.Gateway; g != nil {
-		a.Forwards, a.Unreachable = g.Forwards, g.Unreachable
-	}
+	a := &mesh.Agent{Mode: mesh.Mode(st.Mode), Gathers: st.Gathers, MTU: int(st.MTU), EncryptsNodes: st.EncryptsNodes}
 	a.Key, _ = noise.ParseBase64[noise.PublicKey](string(st.PublicKey))
 	a.NextKey, _ = noise.ParseBase64[noise.PublicKey](string(st.NextPublicKey))
 	for _, text := range st.Endpoints {

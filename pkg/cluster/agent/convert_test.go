@@ -37,14 +37,12 @@ const aNode = `{"metadata":{"name":"n1","uid":"u1"},
 func agentOf(uid string) *v1alpha1.RopewalkNode {
 	return &v1alpha1.RopewalkNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}},
-		Spec:       v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1", Port: 4502, GatewayOf: "home"},
+		Spec:       v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1", Port: 4502},
 		Status: v1alpha1.NodeStatus{
 			Mode: v1alpha1.ModeMesh, PublicKey: v1alpha1.PublicKey(noise.PublicKey{7}.Base64()), NextPublicKey: "nonsense", Gathers: true,
 			Endpoints:   []v1alpha1.Endpoint{"192.0.2.1:51820", "example.org:1", "[2001:db8::1]:51820"},
 			SpreadPorts: &v1alpha1.Ports{First: 61000, Last: 61999},
 			Plans:       []v1alpha1.Plan{{IPFamily: v1alpha1.IPv6, Ports: []v1alpha1.Port{61003, -1, 1 << 20}}, {IPFamily: "IPv5"}},
-			Location:    "home",
-			Gateway:     &v1alpha1.GatewayStatus{Forwards: true, Unreachable: []string{"n2"}},
 		},
 	}
 }
@@ -52,11 +50,11 @@ func agentOf(uid string) *v1alpha1.RopewalkNode {
 func TestConversionDropsUntrustedFields(t *testing.T) {
 	n := parseNode(t, aNode)
 	want := mesh.Node{
-		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"), Port: 4502, GatewayOf: "home",
+		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"), Port: 4502,
 		Addrs:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:1::/64")},
 		Agent: &mesh.Agent{
-			Mode: mesh.ModeMesh, Key: noise.PublicKey{7}, Gathers: true, Ports: spread.DefaultPorts, Location: "home", Forwards: true, Unreachable: []string{"n2"},
+			Mode: mesh.ModeMesh, Key: noise.PublicKey{7}, Gathers: true, Ports: spread.DefaultPorts,
 			Plans:     mesh.Plans{V6: []uint16{61003, 0, 65535}}, // pkg/cluster/mesh accepts a plan entirely or not at all
 			Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:51820"), netip.MustParseAddrPort("[2001:db8::1]:51820")},
 		},
@@ -65,7 +63,7 @@ func TestConversionDropsUntrustedFields(t *testing.T) {
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("-want +got\n" + diff)
 	}
-	want.OptOut, want.Endpoint, want.Port, want.GatewayOf, want.Agent = false, netip.Addr{}, 0, "", nil
+	want.OptOut, want.Endpoint, want.Port, want.Agent = false, netip.Addr{}, 0, nil
 	n.UID = "u2"
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("RopewalkNode of an earlier node of that name: -want +got\n" + diff)
@@ -98,11 +96,6 @@ func TestHeartbeatsAreIrrelevantUpdates(t *testing.T) {
 	planned.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61003, 61001}}}
 	if !isRelevantUpdate(before, planned, "other") {
 		t.Error("a changed port plan is not relevant")
-	}
-	unreachable := agentOf("u1")
-	unreachable.Status.Gateway.Unreachable = nil
-	if !isRelevantUpdate(before, unreachable, "other") {
-		t.Error("a gateway that is reached again is not relevant")
 	}
 	after.Status.NextPublicKey = v1alpha1.PublicKey(noise.PublicKey{8}.Base64())
 	if !isRelevantUpdate(before, after, "other") {
@@ -151,9 +144,6 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 				}
 				if mode != c.mode || m.OptOut != c.optOut {
 					t.Errorf("got mode %q, opted out %v, want %q, %v", mode, m.OptOut, c.mode, c.optOut)
-				}
-				if want := map[bool]string{true: "home"}[c.optOut]; m.GatewayOf != want {
-					t.Errorf("got a gateway of %q, want %q", m.GatewayOf, want)
 				}
 			}
 		})

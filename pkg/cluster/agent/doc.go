@@ -7,7 +7,7 @@
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, takeover, snapshot, export, serve, startup, metrics
 //   - the reconcile loop: reconcile, standby, restore, node_settings, mode, publish, external_status, config_status, events, drift, state, triggers
-//   - mesh mode: mesh_reconciler, key_rotation, handover, gateways, mesh_engine, endpoint_resolver, peer_tracker, handshakes, background, unresponsive, key_prober, keyring, keyfile, node_encryption
+//   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, endpoint_resolver, peer_tracker, handshakes, background, unresponsive, key_prober, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
 //   - the API: cluster, api_endpoints, node_configs, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, foreign_objects, node_protobuf, api_dialer
 //   - the host: persisted, boot_routes, atomicfile, network, forwarding, interface, routes, local_pods, plaintext, node_filter, node_rules, node_routing, engine

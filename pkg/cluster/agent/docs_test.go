@@ -32,7 +32,6 @@ var operatorActions = map[string]string{
 	"ropewalk_agent_external_peers":                  "compare it with the RopewalkPeers that select the node (`kubectl get ropewalkpeers`)",
 	"ropewalk_agent_external_peers_refused":          "if not 0: the condition `Accepted` of the RopewalkPeers has the reason (`kubectl get ropewalkpeers`)",
 	"ropewalk_agent_node_routes":                     "if 0 with `mesh.encryptNodes`: `ropewalk mesh check` has the reason (check `encryption`), such as a kernel before Linux 6.1",
-	"ropewalk_agent_nodes_behind_gateways":           "with `ropewalk_agent_peers`, it is the number of other nodes with a tunnel. If it is too low: `ropewalk mesh check` (check `gateways`)",
 	"ropewalk_agent_nodes_without_tunnel":            "if it stays above 0: `ropewalk mesh check` names the nodes (checks `agent` and `key`). Start an agent there, or set `spec.optOut`",
 	"ropewalk_agent_peers":                           "if it is less than on other nodes: `ropewalk mesh check` (check `peers`)",
 	"ropewalk_agent_plaintext_dropped_packets_total": "if it rises: `tcpdump` on the network device of the node shows the source address. On that node, look for a missing rule (`ip rule list priority 8282`), or one in front of it",

@@ -36,12 +36,12 @@ type keepaliveBatch struct {
 }
 
 // triggerHandshakes makes an engine start handshakes with its peers, in the given order. To that end, it sets a persistent keepalive on each
-// peer for a moment, in a goroutine that ends with the engine. It leaves each peer with its own persistent keepalive. Until a peer has
+// peer for a moment, in a goroutine that ends with the engine. It leaves each peer with the given persistent keepalive, in seconds. Until a peer has
 // completed a handshake, it may send with the keys of an earlier engine, or to an earlier key. The first peers are triggered at once and the
 // others at a limited rate, because in a rollout many agents start at the same time. Peers that the node sends to meanwhile need no trigger.
-func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives, log *slog.Logger) *background {
+func triggerHandshakes(e Engine, peers []noise.PublicKey, keepalive uint16, log *slog.Logger) *background {
 	return startBackground(func(ctx context.Context) {
-		q := handshakeQueue{peers: peers, rest: rest}
+		q := handshakeQueue{peers: peers, keepalive: keepalive}
 		for batch := handshakeBurst; len(q.peers) > 0 || len(q.active) > 0; batch = handshakeBatch {
 			pause := wait.Jitter(handshakeInterval, 0.5)
 			if err := q.step(e, batch); err != nil {
@@ -69,7 +69,7 @@ func triggerHandshakes(e Engine, peers []noise.PublicKey, rest restingKeepalives
 type handshakeQueue struct {
 	peers      []noise.PublicKey // still to be triggered
 	active     []keepaliveBatch  // oldest first
-	rest       restingKeepalives // of peers that have been triggered
+	keepalive  uint16            // of peers that have been triggered, in seconds
 	lastFailed bool              // the last change failed and was logged
 }
 
@@ -79,7 +79,7 @@ func (q *handshakeQueue) step(e Engine, batch int) error {
 	var changes []config.Peer
 	peers, active := q.peers, q.active
 	if len(active) > 0 && time.Since(active[0].since) >= keepaliveDuration {
-		changes, active = q.rest.changes(active[0].peers), active[1:]
+		changes, active = setKeepalive(active[0].peers, q.keepalive), active[1:]
 	}
 	if next := peers[:min(batch, len(peers))]; len(next) > 0 {
 		changes = append(changes, setKeepalive(next, keepaliveSeconds)...)
@@ -107,57 +107,20 @@ func setKeepalive(peers []noise.PublicKey, seconds uint16) (changes []config.Pee
 	return changes
 }
 
-// restingKeepalives are the persistent keepalives of nodes, in seconds, for while no handshakes are triggered.
-type restingKeepalives struct {
-	common     uint16                   // 0: none
-	coGateways map[noise.PublicKey]bool // which have another one
-}
-
-// keepalivesOf returns the keepalives of a plan's nodes.
-func keepalivesOf(peers []mesh.Peer, common uint16) restingKeepalives {
-	k := restingKeepalives{common: common}
-	for i := range peers {
-		if !peers[i].CoGateway {
-			continue
-		}
-		if k.coGateways == nil {
-			k.coGateways = map[noise.PublicKey]bool{}
-		}
-		k.coGateways[peers[i].Key] = true
-	}
-	return k
-}
-
-// of returns the keepalive of a node.
-func (k restingKeepalives) of(key noise.PublicKey) uint16 {
-	if k.coGateways[key] {
-		return mesh.CoGatewayKeepalive(k.common)
-	}
-	return k.common
-}
-
-// changes returns the changes that give nodes their keepalives.
-func (k restingKeepalives) changes(keys []noise.PublicKey) (all []config.Peer) {
-	for _, key := range keys {
-		all = append(all, setKeepalive([]noise.PublicKey{key}, k.of(key))...)
-	}
-	return all
-}
-
-// corrections returns the changes that give nodes that are peers already their keepalives. An agent whose tunnel was taken over may just have
-// triggered handshakes.
-func (k restingKeepalives) corrections(nodes []mesh.Peer, have []config.PeerStatus) []config.Peer {
+// correctKeepalives returns the changes that give nodes that are peers already a persistent keepalive, in seconds. An agent whose tunnel
+// was taken over may just have triggered handshakes.
+func correctKeepalives(nodes []mesh.Peer, have []config.PeerStatus, keepalive uint16) []config.Peer {
 	present := make(map[noise.PublicKey]uint16, len(have))
 	for i := range have {
 		present[have[i].PublicKey] = have[i].Keepalive
 	}
 	var keys []noise.PublicKey
 	for i := range nodes {
-		if at, is := present[nodes[i].Key]; is && !nodes[i].IsExternal() && at != k.of(nodes[i].Key) {
+		if at, is := present[nodes[i].Key]; is && !nodes[i].IsExternal() && at != keepalive {
 			keys = append(keys, nodes[i].Key)
 		}
 	}
-	return k.changes(keys)
+	return setKeepalive(keys, keepalive)
 }
 
 // byLastHandshake returns the peers' keys in the order in which to trigger them: the most recent handshake first. Peers without

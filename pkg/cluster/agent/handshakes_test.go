@@ -47,7 +47,7 @@ func TestHandshakesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers = 1000
 		e := manyPeers(peers)
-		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), restingKeepalives{}, slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
 		defer n.stop()
 		synctest.Wait()
 		if now, _ := e.peersWithKeepalive(0); len(now) != handshakeBurst {
@@ -96,7 +96,7 @@ func TestRecentPeersHandshakeFirst(t *testing.T) {
 func TestHandshakeTriggerStopsWithEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := manyPeers(1000)
-		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), restingKeepalives{}, slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
 		synctest.Wait()
 		e.Close()
 		<-n.done
@@ -135,7 +135,7 @@ func TestNewKeyRestartsHandshakeTrigger(t *testing.T) {
 func TestKeepalivesEndDespiteFailedChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := manyPeers(200)
-		n := triggerHandshakes(halting{e, time.Now()}, byLastHandshake(e.Status().Peers), restingKeepalives{}, slog.New(slog.DiscardHandler))
+		n := triggerHandshakes(halting{e, time.Now()}, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
 		defer n.stop()
 		time.Sleep(time.Minute)
 		if now, ever := e.peersWithKeepalive(0); len(ever) != 200 || len(now) != 0 {

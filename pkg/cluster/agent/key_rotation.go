@@ -98,7 +98,7 @@ func (m *meshReconciler) ensureKey() error {
 	if err := m.engine.Configure(c); err != nil {
 		return fmt.Errorf("changing the key of the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
-	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.keepalives, m.cfg.Log)
+	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.keepalive, m.cfg.Log)
 	m.cfg.Log.Info("private key of this node changed, starting handshakes with all nodes", "generation", m.keys.current.number, "public_key", m.keys.current.public())
 	return nil
 }

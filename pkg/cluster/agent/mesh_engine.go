@@ -45,10 +45,10 @@ type engineRunner struct {
 	engine      Engine // nil: none runs
 	hasNoPeers  bool   // no peers have been configured yet
 	opened      time.Time
-	reopenDelay time.Duration     // minimum time from opened to the next engine
-	setup       setup             // of the engine
-	keepalives  restingKeepalives // that its nodes have
-	turn        restartTurn       // zero: none is due
+	reopenDelay time.Duration // minimum time from opened to the next engine
+	setup       setup         // of the engine
+	keepalive   uint16        // that its nodes have, in seconds
+	turn        restartTurn   // zero: none is due
 }
 
 // errEngineExited means that an engine exited early, and that the delay before the next one is not over.

@@ -27,7 +27,6 @@ type meshReconciler struct {
 	engineRunner
 	peerTracker
 	handoverWatcher
-	gatewayWatcher
 	resolver      *endpointResolver
 	external      []mesh.ExternalPeer       // the last known ones
 	accepted      map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
@@ -92,7 +91,6 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
 	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
-	m.resumeGateways(&in)
 	if r.changes, err = m.apply(m.lastDesired); err != nil {
 		return r, err
 	}
@@ -106,7 +104,6 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
-	m.addLocation(&in, &r)
 	return r, err
 }
 
@@ -118,7 +115,7 @@ func (m *meshReconciler) planned(in *reconcileInput, plan *mesh.TunnelPlan, allo
 		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
 	}
 	r.externalPeers = countExternal(plan.Peers)
-	r.nodeRoutes, r.clearNodes, r.behind = len(plan.NodeRoutes), len(plan.ClearNodes), countBehind(plan.Peers)
+	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
 	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, plan), clearNodesNote(plan))
 	return r
 }
@@ -131,7 +128,7 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 	cfg := mesh.TunnelConfig{
 		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
 		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
-		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption), Location: in.location,
+		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption),
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
@@ -266,22 +263,19 @@ func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (int, error) {
 	m.handover.stop()
 	defer m.startHandover(peers)
-	m.gatewayWatch.stop()
-	defer m.startGatewayWatch(peers)
 	st := m.engine.Status()
 	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, changes)
-	keepalives := keepalivesOf(peers, keepalive)
 	takenOver := m.configured == nil && len(st.Peers) > 0 // with sessions, which the daemon renews
 	if takenOver {
 		m.hasNoPeers = false
-		changes = append(changes, keepalives.corrections(peers, st.Peers)...)
+		changes = append(changes, correctKeepalives(peers, st.Peers, keepalive)...)
 	} else {
-		changes = append(changes, m.changeKeepalives(peers, keepalives)...)
+		changes = append(changes, m.changeKeepalive(peers, keepalive)...)
 	}
 	if len(changes) == 0 {
 		m.noteConfigured(peers)
-		m.keepalives = keepalives
+		m.keepalive = keepalive
 		return 0, nil
 	}
 	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {
@@ -289,30 +283,33 @@ func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (in
 	}
 	m.noteConfigured(peers)
 	m.sentEndpoints.Record(changes)
-	m.keepalives = keepalives
+	m.keepalive = keepalive
 	if m.hasNoPeers {
 		m.hasNoPeers = false
 		m.handshakes.stop()
-		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalives, m.cfg.Log)
+		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalive, m.cfg.Log)
 	}
 	m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(changes), "peers", len(peers))
 	return len(changes), nil
 }
 
-// changeKeepalives returns the changes that give nodes another persistent keepalive. Handshakes that were to begin with the former
+// changeKeepalive returns the changes that give nodes another persistent keepalive. Handshakes that were to begin with the former
 // interval are triggered again.
-func (m *meshReconciler) changeKeepalives(peers []mesh.Peer, keepalives restingKeepalives) []config.Peer {
+func (m *meshReconciler) changeKeepalive(peers []mesh.Peer, keepalive uint16) []config.Peer {
+	if keepalive == m.keepalive {
+		return nil
+	}
 	var keys []noise.PublicKey
 	for i := range peers {
-		if key := peers[i].Key; !peers[i].IsExternal() && keepalives.of(key) != m.keepalives.of(key) {
-			keys = append(keys, key)
+		if !peers[i].IsExternal() {
+			keys = append(keys, peers[i].Key)
 		}
 	}
 	if len(keys) > 0 && !m.handshakes.finished() {
 		m.handshakes.stop()
 		m.hasNoPeers = true
 	}
-	return keepalives.changes(keys)
+	return setKeepalive(keys, keepalive)
 }
 
 // status returns the fields of the node's status that mesh mode fills in.
@@ -342,7 +339,6 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 // tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.
 func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
-	m.forgetGateways()
 	m.resolver.stop()
 	m.lastDesired = nil
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
@@ -358,12 +354,11 @@ func (m *meshReconciler) tearDown(context.Context) error {
 // stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
 func (m *meshReconciler) stop() {
 	m.handover.stop()
-	m.gatewayWatch.stop()
 	m.handshakes.stop()
 	if m.engine != nil {
 		m.engine.Close()
 	}
-	m.engine, m.setup, m.keepalives = nil, setup{}, restingKeepalives{}
+	m.engine, m.setup, m.keepalive = nil, setup{}, 0
 	clear(m.sentEndpoints)
 	m.configured = nil
 	m.unresponsive = unresponsive{}

@@ -146,15 +146,13 @@ type fakeNetwork struct {
 	setInterfaceCalls int // calls of SetInterface
 	pods              []netip.Prefix
 	mtu               int
-	pendingChanges    int            // changes that the next SetInterface reports
-	linkMTUErr        error          // error of LinkMTU
-	setInterfaceErr   error          // error of SetInterface
-	filter            bool           // of SetPlaintextFilter
-	nodes             *NodeRouting   // likewise
-	filterErr         error          // error of SetPlaintextFilter
-	forwardingErr     error          // error of CheckForwarding
-	forwards          []netip.Prefix // that CheckForwarding was last called with
-	removed           []string       // by RemoveInterface
+	pendingChanges    int          // changes that the next SetInterface reports
+	linkMTUErr        error        // error of LinkMTU
+	setInterfaceErr   error        // error of SetInterface
+	filter            bool         // of SetPlaintextFilter
+	nodes             *NodeRouting // likewise
+	filterErr         error        // error of SetPlaintextFilter
+	removed           []string     // by RemoveInterface
 }
 
 func (n *fakeNetwork) SetRoutes(_ string, r *Routing) (int, error) {
@@ -182,11 +180,6 @@ func (n *fakeNetwork) RemoveInterface(name string) error {
 }
 
 func (n *fakeNetwork) LinkMTU([]netip.Addr) (int, error) { return 1500, n.linkMTUErr }
-
-func (n *fakeNetwork) CheckForwarding(_ string, of []netip.Prefix) error {
-	n.forwards = of
-	return n.forwardingErr
-}
 
 // meshNode returns the i-th node, like the one in pkg/cluster/mesh's tests.
 func meshNode(i byte, key noise.PublicKey) mesh.Node {

@@ -41,7 +41,6 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 		{"changes_total", "Changes made to the node's network.", prometheus.CounterValue, int64(s.Changes.Load())},
 		{"drift_total", "Changes made although the cluster had not changed: another program had changed the host.", prometheus.CounterValue, int64(s.Drift.Load())},
 		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
-		{"nodes_behind_gateways", "Other nodes that this one reaches by a gateway of a location, in mode mesh: they are no peers.", prometheus.GaugeValue, s.Behind.Load()},
 		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
 		{"problems", "Problems with the status of other nodes.", prometheus.GaugeValue, s.Problems.Load()},
 		{"external_peers", "RopewalkPeers that this node has as peers, in mode mesh.", prometheus.GaugeValue, s.ExternalPeers.Load()},

@@ -60,7 +60,6 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		a.setNodeEncryption(ctx, n, &in)
 		release, _ := kernel.Uname()
 		in.oldKernel = oldKernel(release)
-		in.location = n.Labels[a.cfg.LocationLabel]
 	}
 	res, err := a.active.reconcile(ctx, in)
 	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self

@@ -21,8 +21,6 @@ type Network interface {
 	RemoveInterface(name string) error
 	// LinkMTU returns the MTU of the interface that has one of the addresses, the smallest of several interfaces.
 	LinkMTU(addrs []netip.Addr) (int, error)
-	// CheckForwarding returns an error if the host does not forward packets of the prefixes' IP versions that arrive through a tunnel.
-	CheckForwarding(tunnel string, of []netip.Prefix) error
 }
 
 // Routing is the set of prefixes that a tunnel carries. The persisted state has it as JSON.
@@ -58,7 +56,3 @@ func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int,
 func (hostNetwork) RemoveInterface(name string) error { return RemoveTunnel(name) }
 
 func (hostNetwork) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }
-
-func (hostNetwork) CheckForwarding(tunnel string, of []netip.Prefix) error {
-	return checkForwarding(tunnel, of)
-}

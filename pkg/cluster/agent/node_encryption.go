@@ -114,6 +114,6 @@ func clearNodesNote(plan *mesh.TunnelPlan) string {
 	if len(plan.ClearNodes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("traffic to %d other nodes themselves is not encrypted (mesh.encryptNodes): their agents, or gateways on the way, do not take part, or "+
+	return fmt.Sprintf("traffic to %d other nodes themselves is not encrypted (mesh.encryptNodes): their agents do not take part, or "+
 		"their addresses lie outside of mesh.nodeCIDRs", len(plan.ClearNodes))
 }

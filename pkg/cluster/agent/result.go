@@ -22,7 +22,6 @@ type reconcileInput struct {
 	external           []mesh.ExternalPeer // in mesh mode
 	externalKnown      bool                // external is complete
 	encryptNodes       bool                // this node is to encrypt traffic between nodes
-	location           string              // of this node, by its label; empty: none
 	oldKernel          string              // release of a kernel that cannot; see oldKernel
 	apiEndpoints       []netip.AddrPort    // of the API server; none: unknown
 	apiEndpointsOver   int                 // number of those that are too many, and not in apiEndpoints
@@ -45,7 +44,6 @@ type result struct {
 	withoutTunnel int              // number of nodes that have no tunnel to this one, in mesh mode
 	nodeRoutes    int              // number of addresses of other nodes that traffic reaches through the tunnel
 	clearNodes    int              // number of peers to whose addresses traffic is not encrypted although this node would encrypt it
-	behind        int              // number of nodes that this one reaches by a gateway
 	filtering     bool             // unencrypted packets from other nodes' pods are dropped, in mesh mode
 	cleartext     bool             // traffic for pods of nodes without a tunnel leaves unencrypted
 	routing       *Routing         // into the tunnel; nil: none

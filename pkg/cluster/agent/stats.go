@@ -34,8 +34,6 @@ type Stats struct {
 	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
 	// which traffic goes unencrypted although this node would encrypt it.
 	NodeRoutes, ClearNodes atomic.Int64
-	// Behind is the number of nodes that this one reaches by a gateway of a location.
-	Behind atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
@@ -64,7 +62,6 @@ func (s *Stats) update(r *result, err error) {
 	s.WithoutTunnel.Store(int64(r.withoutTunnel))
 	s.NodeRoutes.Store(int64(r.nodeRoutes))
 	s.ClearNodes.Store(int64(r.clearNodes))
-	s.Behind.Store(int64(r.behind))
 	s.ExternalPeers.Store(int64(r.externalPeers))
 	if r.external != nil {
 		s.RefusedPeers.Store(int64(len(r.external.refused)))

@@ -79,12 +79,3 @@ func BenchmarkDiffOf5000NodesThatAreThere(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkTunnelOf5000NodesInTenLocations(b *testing.B) {
-	nodes := located(5000, 10)
-	for b.Loop() {
-		if p, err := Tunnel("node-4999", nodes, TunnelConfig{}); err != nil || len(p.Peers) != 499 {
-			b.Fatal(len(p.Peers), err)
-		}
-	}
-}

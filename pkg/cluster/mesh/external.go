@@ -97,15 +97,12 @@ func (t *tunnelPlanner) addExternal() {
 	slices.SortFunc(t.plan.Refused, func(a, b Refusal) int { return strings.Compare(a.Peer, b.Peer) })
 }
 
-// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name. A node behind a peer has the index of that.
+// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name.
 func (t *tunnelPlanner) indexNodes() map[string]int {
 	index := make(map[string]int, len(t.plan.Peers))
 	for i := range t.plan.Peers {
 		if p := &t.plan.Peers[i]; !p.isReplacement() {
 			index[p.Node] = i
-			for _, n := range p.Behind {
-				index[n.Node] = i
-			}
 		}
 	}
 	return index
@@ -138,11 +135,7 @@ func (t *tunnelPlanner) addTransit(p *ExternalPeer, gateways map[string]int) {
 		return
 	}
 	g := &t.plan.Peers[i]
-	transit := TransitPeer{External: p.Name, Key: p.Key, AllowedIPs: p.AllowedIPs}
-	if g.Node != p.Gateway {
-		transit.Gateway = p.Gateway
-	}
-	g.Transit = append(g.Transit, transit)
+	g.Transit = append(g.Transit, TransitPeer{External: p.Name, Key: p.Key, AllowedIPs: p.AllowedIPs})
 	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...) // addExternal sorts them
 	for _, pods := range t.pods[p.Gateway].accepted {
 		if mtu, known := t.plan.MTU[pods]; known {
@@ -334,7 +327,7 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 			})
 		}
 		for _, t := range p.Transit {
-			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: cmp.Or(t.Gateway, p.Node), Selected: true})
+			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: p.Node, Selected: true})
 		}
 	}
 	return all

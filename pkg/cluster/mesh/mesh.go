@@ -2,8 +2,8 @@
 
 // Package mesh computes the desired state of a node in a cluster: its peers in spread mode (Spread), its WireGuard peers and
 // routes in mesh mode (Tunnel), and the changes from the current state (Diff). It does no I/O. Begin reading in this file, then
-// tunnel.go or spread.go; peers outside of the cluster are in external.go, gateways between locations in location.go. Only
-// pkg/cluster/mesh's own packages and pkg/cluster/agent import it.
+// tunnel.go or spread.go; peers outside of the cluster are in external.go. Only pkg/cluster/mesh's own packages and
+// pkg/cluster/agent import it.
 //
 // All functions are pure functions of the cluster's objects. They are safe for concurrent use, and do not depend on the order
 // of the nodes.
@@ -47,8 +47,6 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// OptOut reports that administrators excluded the node.
 	OptOut bool
-	// GatewayOf is the location whose gateway administrators made the node; empty: none.
-	GatewayOf string
 	// Agent is the status of the node's agent; nil: there is none.
 	Agent *Agent
 }
@@ -69,12 +67,6 @@ type Agent struct {
 	Gathers bool
 	// EncryptsNodes reports that the node carries traffic between nodes in the tunnel.
 	EncryptsNodes bool
-	// Location of the node; empty: none. GatewayOf precedes it.
-	Location string
-	// Forwards reports that the node, as a gateway, forwards for its location.
-	Forwards bool
-	// Unreachable are the other gateways of its location from which a gateway receives nothing.
-	Unreachable []string
 }
 
 // Problem is a reason to ignore a part of a node's status.

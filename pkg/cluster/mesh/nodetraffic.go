@@ -20,18 +20,17 @@ type NodeTraffic struct {
 }
 
 // routeNodes routes the addresses of other nodes into the tunnel: those of peers that encrypt traffic between nodes, too, and without
-// Cleartext those of nodes that are no peers yet, for which the tunnel drops packets. Gateways on the way must encrypt it as well: they would
-// forward it in the clear.
+// Cleartext those of nodes that are no peers yet, for which the tunnel drops packets.
 func (t *tunnelPlanner) routeNodes(nodes []Node) {
 	if !t.cfg.Nodes.Encrypt {
 		return
 	}
-	reached := t.reachedNames()
+	peers := t.peerNames()
 	for i := range nodes {
 		n := &nodes[i]
 		switch {
-		case n.Name == t.own.Name || n.OptOut || !reached[n.Name] && t.cfg.Cleartext:
-		case reached[n.Name] && !t.locations.encrypt(n):
+		case n.Name == t.own.Name || n.OptOut || !peers[n.Name] && t.cfg.Cleartext:
+		case peers[n.Name] && !n.Agent.EncryptsNodes:
 			t.plan.ClearNodes = append(t.plan.ClearNodes, n.Name)
 		default:
 			t.routeNode(n)
@@ -62,14 +61,11 @@ func (t *tunnelPlanner) routeNode(n *Node) {
 	}
 }
 
-// reachedNames returns the names of the nodes that are peers or behind one.
-func (t *tunnelPlanner) reachedNames() map[string]bool {
-	reached := make(map[string]bool, len(t.plan.Peers))
+// peerNames returns the names of the nodes that are peers.
+func (t *tunnelPlanner) peerNames() map[string]bool {
+	names := make(map[string]bool, len(t.plan.Peers))
 	for i := range t.plan.Peers {
-		reached[t.plan.Peers[i].Node] = true
-		for _, n := range t.plan.Peers[i].Behind {
-			reached[n.Node] = true
-		}
+		names[t.plan.Peers[i].Node] = true
 	}
-	return reached
+	return names
 }

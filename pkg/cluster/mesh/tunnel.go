@@ -39,8 +39,6 @@ type TunnelConfig struct {
 	Keepalive uint16
 	// Nodes is for traffic to the addresses of other nodes.
 	Nodes NodeTraffic
-	// Location is that of this node until it has published one.
-	Location string
 }
 
 // KeyOwners maps a key to the name of its node.
@@ -93,10 +91,6 @@ type Peer struct {
 	Keepalive    uint16 `json:"keepalive,omitempty"` // in seconds; 0: none
 
 	Transit []TransitPeer `json:"transit,omitempty"` // external peers whose gateway the node is
-	// Behind are nodes of other locations that this node reaches by the peer. Their allowed IPs are among the peer's.
-	Behind []NodeBehind `json:"behind,omitempty"`
-	// CoGateway reports that the node is another gateway of this node's location, as this node is.
-	CoGateway bool `json:"coGateway,omitempty"`
 }
 
 // TransitPeer is an external peer that a node reaches by a gateway. Its allowed IPs are among the gateway's.
@@ -104,23 +98,14 @@ type TransitPeer struct {
 	External   string          `json:"external"`
 	Key        noise.PublicKey `json:"key"`
 	AllowedIPs []netip.Prefix  `json:"allowedIPs"`
-	// Gateway is the node that has the peer, if it is behind the peer of this node; otherwise empty.
-	Gateway string `json:"gateway,omitempty"`
 }
 
-// KeyOwnersOf returns the owners of the nodes' keys in a plan, including nodes behind gateways.
+// KeyOwnersOf returns the owners of the nodes' keys in a plan.
 func KeyOwnersOf(peers []Peer) KeyOwners {
 	h := make(KeyOwners, len(peers))
 	for i := range peers {
 		if !peers[i].IsExternal() {
 			h[peers[i].Key] = peers[i].Node
-		}
-		for _, n := range peers[i].Behind {
-			for _, key := range []noise.PublicKey{n.Key, n.NextKey} {
-				if !key.IsZero() {
-					h[key] = n.Node
-				}
-			}
 		}
 	}
 	return h
@@ -149,12 +134,10 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	all := others(self, ModeMesh, nodes)
 	t.assignKeys(all)
 	t.assignAddrs(nodes)
-	t.locations = t.findLocations(all)
 	t.plan.Peers, t.plan.Routes = make([]Peer, 0, len(all)), make([]netip.Prefix, 0, 2*len(all)) // growing would double what thousands of nodes take
 	for _, n := range all {
 		t.addPeer(n)
 	}
-	t.addBehind()
 	if !cfg.Cleartext {
 		t.routeAllPods(self, nodes)
 	}
@@ -177,7 +160,6 @@ type tunnelPlanner struct {
 	internal  map[string][]netip.Addr // by node, the accepted InternalIPs that spec.endpoint replaces as endpoints
 	forwarded claims[netip.AddrPort]  // endpoints at addresses that administrators set, which nodes behind one NAT share
 	podOwners *podOwners
-	locations locations
 	plan      TunnelPlan
 }
 
@@ -317,23 +299,11 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 	for _, c := range pods.accepted {
 		t.setMTU(c, n)
 	}
-	if via := t.locations.via(n); via != nil {
-		t.locations.behind[via.Name] = append(t.locations.behind[via.Name], n)
-		return
-	}
-	t.addDirectPeer(n)
-}
-
-// addDirectPeer adds the valid keys of a node that this one reaches without a gateway.
-func (t *tunnelPlanner) addDirectPeer(n *Node) {
 	endpoint, ok := t.endpoint(n)
 	if !ok {
 		t.addProblem(n, "it has published no endpoint of its own with an IP version that this node has")
 	}
 	p := Peer{Node: n.Name, Key: n.Agent.Key, Endpoint: endpoint, AllowedIPs: t.allowedIPs(n), Keepalive: t.cfg.Keepalive}
-	if p.CoGateway = t.locations.isCoGateway(n); p.CoGateway {
-		p.Keepalive = CoGatewayKeepalive(p.Keepalive)
-	}
 	t.plan.Peers = append(t.plan.Peers, p)
 	if next, ok := t.nextKey(n); ok {
 		p.Key, p.AllowedIPs, p.Replaces = next, nil, n.Agent.Key
@@ -356,7 +326,7 @@ func (t *tunnelPlanner) nextKey(n *Node) (key noise.PublicKey, ok bool) {
 
 // setMTU records the MTU of a node's prefix.
 func (t *tunnelPlanner) setMTU(p netip.Prefix, n *Node) {
-	if mtu := t.locations.mtu(n); mtu > 0 {
+	if mtu := n.Agent.MTU; mtu > 0 {
 		t.plan.MTU[p] = max(mtu, MinMTU)
 	}
 }
@@ -364,7 +334,9 @@ func (t *tunnelPlanner) setMTU(p netip.Prefix, n *Node) {
 // allowedIPs returns the valid sources of a node's packets: its pods and its own addresses. A pod's packet to an address of the node
 // bypasses the tunnel, but the node's reply takes the route to the pod.
 func (t *tunnelPlanner) allowedIPs(n *Node) []netip.Prefix {
-	return sortedPrefixes(slices.Concat(t.pods[n.Name].accepted, t.ownAddrs(n.Name)))
+	all := slices.Concat(t.pods[n.Name].accepted, t.ownAddrs(n.Name))
+	slices.SortFunc(all, comparePrefixes)
+	return slices.Compact(all)
 }
 
 // endpoint returns the first endpoint of an IP version that this node has.
@@ -392,9 +364,9 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
 }
 
-// listWithoutTunnel lists the nodes that are neither peers nor behind one, and those of the others whose pods are unknown.
+// listWithoutTunnel lists the nodes that are no peers, and those of the others whose pods are unknown.
 func (t *tunnelPlanner) listWithoutTunnel(nodes []Node) {
-	peers := t.reachedNames()
+	peers := t.peerNames()
 	for i := range nodes {
 		n := &nodes[i]
 		switch {

@@ -20,7 +20,6 @@ import (
 // +kubebuilder:printcolumn:name="Stale",type=integer,JSONPath=`.status.stalePeers.count`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Config",type=string,JSONPath=`.status.config.name`,priority=1
-// +kubebuilder:printcolumn:name="Location",type=string,JSONPath=`.status.location`,priority=1
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
@@ -94,21 +93,7 @@ type NodeSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:XValidation:rule="self >= oldSelf",message="keyGeneration must not decrease"
 	KeyGeneration int64 `json:"keyGeneration,omitempty"`
-
-	// GatewayOf makes the node a gateway of a location, in mode mesh. It then forwards between the nodes of that location and those of
-	// others, and decrypts what it forwards. It precedes status.location.
-	// +optional
-	GatewayOf Location `json:"gatewayOf,omitempty"`
 }
-
-// LabelLocation is the label of a Node that has its location, unless the agent was started with another one.
-const LabelLocation = "ropewalk.io/location"
-
-// Location is a value of a label: a data center, a site, the nodes behind a NAT.
-//
-// +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`
-type Location string
 
 // PublicKey is a WireGuard public key in base64.
 //
@@ -237,15 +222,7 @@ type NodeStatus struct {
 	// +optional
 	EncryptsNodes bool `json:"encryptsNodes,omitempty"`
 
-	// Location of the node, by the label of the Node or spec.gatewayOf. If it has a gateway, nodes of other locations reach the node by that.
-	// +optional
-	Location Location `json:"location,omitempty"`
-
-	// Gateway is what a gateway of a location reports (spec.gatewayOf).
-	// +optional
-	Gateway *GatewayStatus `json:"gateway,omitempty"`
-
-	// Peers is the number of other nodes that are peers. Nodes behind a gateway are none.
+	// Peers is the number of other nodes that are peers.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Peers int32 `json:"peers,omitempty"`
@@ -280,23 +257,6 @@ type NodeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
-
-// GatewayStatus is what a gateway of a location reports.
-type GatewayStatus struct {
-	// Forwards reports that the node's kernel forwards packets. Other nodes do not use a gateway that does not.
-	Forwards bool `json:"forwards"`
-
-	// Unreachable are other gateways of the location from which this one receives nothing. Of several gateways, the one that the fewest
-	// others do not reach carries the traffic.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:items:MaxLength=253
-	Unreachable []string `json:"unreachable,omitempty"`
-}
-
-// MaxUnreachable is the maximum length of GatewayStatus.Unreachable.
-const MaxUnreachable = 16
 
 // ConditionReady reports whether the agent's last reconcile succeeded. Its message has the error or warnings.
 const ConditionReady = "Ready"

@@ -146,7 +146,6 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		{"a strategy that is none", Values{"updateStrategy": "Recreate"}},
 		{"a name with capitals", Values{"nameOverride": "Ropewalk"}},
 		{"a variable without a name", Values{"extraEnv": []any{Values{"value": "1"}}}},
-		{"a label of locations with a value", Values{"mesh": Values{"locationLabel": "site=east"}}},
 		{"a URL as a host", Values{"apiServer": Values{"host": "https://192.0.2.1"}}},
 	} {
 		if _, err := Render(chartPath(agentChart), Release{Name: "r", Namespace: namespace}, c.values); err == nil {

@@ -39,8 +39,7 @@ func everything() Values {
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
 			"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "always", "podCIDRSource": "cilium",
-			"locationLabel": "topology.kubernetes.io/region",
-			"encryptNodes":  true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"}, "clearNodeLabels": Values{"example.org/clear": "yes"},
+			"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"}, "clearNodeLabels": Values{"example.org/clear": "yes"},
 		},
 		"metrics": Values{
 			"enabled": true, "podMonitor": on, "rules": on,

@@ -107,9 +107,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- range .Values.mesh.serviceCIDRs }}
 - --service-cidr={{ . }}
 {{- end }}
-{{- with .Values.mesh.locationLabel }}
-- --location-label={{ . }}
-{{- end }}
 - --cleartext={{ .Values.mesh.cleartext }}
 {{- if .Values.mesh.encryptNodes }}
 {{- if not .Values.mesh.nodeCIDRs }}

@@ -40,10 +40,9 @@ type Link struct {
 
 // Direction is one direction of a link.
 type Direction struct {
-	Peer         bool     `json:"peer"`              // the other is a peer
-	Spreads      Tristate `json:"spreads"`           // flows are spread towards the other
-	Unresponsive bool     `json:"stale"`             // the other does not answer handshakes
-	Gateway      string   `json:"gateway,omitempty"` // the gateway of a location by which the other is reached; empty: there is none
+	Peer         bool     `json:"peer"`    // the other is a peer
+	Spreads      Tristate `json:"spreads"` // flows are spread towards the other
+	Unresponsive bool     `json:"stale"`   // the other does not answer handshakes
 }
 
 // Kind is the state of a link.
@@ -54,22 +53,20 @@ const (
 	SpreadBothWays Kind = "spread"         // both spread towards each other
 	SpreadOneWay   Kind = "spread-one-way" // one of them does
 	Tunnel         Kind = "tunnel"         // neither is known to
-	ByGateway      Kind = "gateway"        // they are no peers, and reach each other by gateways of their locations
 	StaleHandshake Kind = "stale"          // one gets no answer to its handshakes
 	NoTunnel       Kind = "none"           // they are not each other's peers
 )
 
 // Kinds returns all, the best first.
 func Kinds() []Kind {
-	return []Kind{SpreadBothWays, SpreadOneWay, Tunnel, ByGateway, StaleHandshake, NoTunnel}
+	return []Kind{SpreadBothWays, SpreadOneWay, Tunnel, StaleHandshake, NoTunnel}
 }
 
 // expectation is what one node should have, by its agent's rules.
 type expectation struct {
-	peers   map[string]bool   // value: it would spread towards the peer
-	behind  map[string]string // nodes that it reaches by a gateway, with that
-	count   int               // of peers
-	spreads int               // number of nodes that it should spread towards
+	peers   map[string]bool // value: it would spread towards the peer
+	count   int             // of peers
+	spreads int             // number of nodes that it should spread towards
 }
 
 // Build evaluates a cluster.
@@ -143,7 +140,7 @@ type problems map[mesh.Problem]int
 
 // expect computes what one node should have, and collects the problems that it finds.
 func expect(n *Node, all []mesh.Node, found problems) expectation {
-	s := expectation{peers: map[string]bool{}, behind: map[string]string{}}
+	s := expectation{peers: map[string]bool{}}
 	if !n.participates() {
 		return s
 	}
@@ -162,9 +159,6 @@ func expect(n *Node, all []mesh.Node, found problems) expectation {
 	}
 	for i := range plan.Peers {
 		s.peers[plan.Peers[i].Node] = true
-		for _, n := range plan.Peers[i].Behind {
-			s.behind[n.Node] = plan.Peers[i].Node
-		}
 	}
 	found.add(plan.Problems)
 	s.count, s.spreads = len(s.peers), len(s.peers)
@@ -197,7 +191,7 @@ func (m *Mesh) direction(from, to *Node) Direction {
 	s := m.expected[from.Name]
 	would, isPeer := s.peers[to.Name]
 	stale := from.Reported.Unresponsive
-	w := Direction{Peer: isPeer, Spreads: No, Unresponsive: isPeer && slices.Contains(stale.Nodes, to.Name), Gateway: s.behind[to.Name]}
+	w := Direction{Peer: isPeer, Spreads: No, Unresponsive: isPeer && slices.Contains(stale.Nodes, to.Name)}
 	switch {
 	case !would || from.Reported.SpreadsTo == 0:
 	case from.Reported.SpreadsTo < s.spreads, // it spreads towards some, but the status does not tell which
@@ -212,27 +206,16 @@ func (m *Mesh) direction(from, to *Node) Direction {
 func (l *Link) kind() Kind {
 	there, back := l.AToB.Spreads == Yes, l.BToA.Spreads == Yes
 	switch {
-	case !l.AToB.reaches() || !l.BToA.reaches():
+	case !l.AToB.Peer || !l.BToA.Peer:
 		return NoTunnel
 	case l.AToB.Unresponsive || l.BToA.Unresponsive:
 		return StaleHandshake
-	case !l.AToB.Peer || !l.BToA.Peer:
-		return ByGateway
 	case there && back:
 		return SpreadBothWays
 	case there || back:
 		return SpreadOneWay
 	}
 	return Tunnel
-}
-
-// reaches reports whether there is a tunnel to the other node, or to a gateway that forwards to it.
-func (d Direction) reaches() bool { return d.Peer || d.Gateway != "" }
-
-// kinds returns the kinds of links to be shown: those of any cluster, and ByGateway if there are such links.
-func (m *Mesh) kinds() []Kind {
-	byGateway := slices.ContainsFunc(m.Links, func(l Link) bool { return l.Kind == ByGateway })
-	return slices.DeleteFunc(Kinds(), func(k Kind) bool { return k == ByGateway && !byGateway })
 }
 
 // Filter returns the mesh with only the wanted nodes, their links and the nodes at the other ends.

@@ -63,8 +63,6 @@ func (k Kind) stroke() stroke {
 		return stroke{"#3b8ad9", "12 4", "solid"}
 	case Tunnel:
 		return stroke{"#8b949e", "", "solid"}
-	case ByGateway:
-		return stroke{"#8a6fd0", "14 4 3 4", `"dashed,bold"`}
 	case StaleHandshake:
 		return stroke{"#e08a1e", "7 5", "dashed"}
 	default:

@@ -25,7 +25,7 @@ const (
 // Finding is a problem of one or several nodes.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	// Check is the kind of finding, for programs: agent, conditions, encryption, external, gateways, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
+	// Check is the kind of finding, for programs: agent, conditions, encryption, external, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
 	// plan, pods, spec, spread.
 	Check string   `json:"check"`
 	Nodes []string `json:"nodes"` // by name
@@ -53,7 +53,6 @@ func (m *Mesh) check(found problems) []Finding {
 	e.checkModes()
 	e.checkMTUs()
 	e.checkEncryption()
-	e.checkGateways()
 	for _, p := range m.Peers {
 		if p.Accepted == No {
 			e.add(Failed, "external", "", "the RopewalkPeer "+p.Name+" is refused: "+p.Message, "kubectl edit ropewalkpeer "+p.Name)

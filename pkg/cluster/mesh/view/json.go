@@ -65,11 +65,6 @@ type nodeJSON struct {
 	ClearReason   string `json:"clear_reason,omitempty"`   // why that traffic of this node is not encrypted, or not all of it
 
 	Config *FollowedConfig `json:"config,omitempty"` // the RopewalkConfig that applies
-
-	Location    string   `json:"location,omitempty"`
-	GatewayOf   string   `json:"gateway_of,omitempty"`           // the location for which it is to forward
-	Forwards    *bool    `json:"forwards,omitempty"`             // absent if it is to be no gateway
-	Unreachable []string `json:"unreachable_gateways,omitempty"` // gateways of its location from which it receives nothing
 }
 
 // WriteJSON writes a document.
@@ -111,12 +106,6 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 	}
 	if m.encrypts {
 		j.EncryptsNodes, j.ClearReason = new(n.encryptsNodes()), n.clearReason()
-	}
-	if n.participates() {
-		j.Location = n.Location()
-	}
-	if j.GatewayOf = n.GatewayOf; n.GatewayOf != "" {
-		j.Forwards, j.Unreachable = new(n.forwards()), n.unreachableGateways()
 	}
 	if n.Reported.Config.Name != "" {
 		j.Config = &n.Reported.Config

@@ -184,7 +184,7 @@ func (p *drawing) header() {
 		}
 	}
 	p.y += textSize * leading
-	for _, k := range p.m.kinds() {
+	for _, k := range Kinds() {
 		text := fmt.Sprintf("%s: %d", k, counts[k])
 		if k == NoTunnel && hidden > 0 {
 			text += fmt.Sprintf(" (%d of isolated nodes, not drawn)", hidden)
@@ -235,7 +235,7 @@ func (p *drawing) layout() {
 
 // links draws all links, the worst kind on top.
 func (p *drawing) links() {
-	for _, k := range p.m.kinds() {
+	for _, k := range Kinds() {
 		width, opacity := 2.2, 0.85
 		switch bad := k == StaleHandshake || k == NoTunnel; {
 		case p.crowded && k == SpreadBothWays:

@@ -104,8 +104,7 @@ func (m *Mesh) nodeRows(s Style) [][]string {
 	if m.encrypts {
 		rows = m.withColumn(rows, s, worst, "ENCRYPTS NODES", (*Node).encryptsText)
 	}
-	rows = m.withColumn(rows, s, worst, "CONFIG", (*Node).configText)
-	return m.withColumn(rows, s, worst, "LOCATION", (*Node).locationText)
+	return m.withColumn(rows, s, worst, "CONFIG", (*Node).configText)
 }
 
 // withColumn adds a column if any node has a text for it.
@@ -219,8 +218,6 @@ func (k Kind) String() string {
 		return "spread one way"
 	case Tunnel:
 		return "tunnel, not known to spread"
-	case ByGateway:
-		return "by a gateway"
 	case StaleHandshake:
 		return "stale handshake"
 	default:
@@ -231,8 +228,6 @@ func (k Kind) String() string {
 // String returns the direction's state for people.
 func (d Direction) String() string {
 	switch {
-	case d.Gateway != "":
-		return "by " + d.Gateway
 	case !d.Peer:
 		return "no peer"
 	case d.Unresponsive:

@@ -71,33 +71,14 @@ func clusterWithProblems(n int) Cluster {
 	return c
 }
 
-// twoLocations returns a location with two gateways and an ordinary node, and one with a gateway, an ordinary node and a node that is to be a
-// gateway and does not forward. The gateways of the first one do not hear each other.
-func twoLocations() Cluster {
-	c := cluster(6)
-	for i, peers := range []int{3, 3, 2, 4, 2, 2} {
-		n := &c.Nodes[i]
-		n.Reported.Peers, n.Reported.SpreadsTo, n.Agent.Location = peers, peers, string(rune('a'+i/3))
-		if i != 2 && i != 4 {
-			n.GatewayOf, n.Agent.Forwards = n.Agent.Location, i != 5
-		}
-	}
-	c.Nodes[0].Agent.Unreachable, c.Nodes[1].Agent.Unreachable = []string{"node-02"}, []string{"node-01"}
-	return c
-}
-
 func TestOutputMatchesGoldenFiles(t *testing.T) {
 	few, many, well := Build(clusterWithProblems(6)), Build(clusterWithProblems(20)), Build(cluster(3))
-	encrypted, located := Build(partlyEncrypting()), Build(twoLocations())
+	encrypted := Build(partlyEncrypting())
 	for name, write := range map[string]func(io.Writer) error{
 		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
 		"well.svg":        well.WriteSVG,
 		"encryption.txt":  func(w io.Writer) error { return encrypted.WriteText(w, Style{}) },
 		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument) },
-		"locations.txt":   func(w io.Writer) error { return located.WriteText(w, Style{Links: true}) },
-		"locations.json":  func(w io.Writer) error { return located.WriteJSON(w, GraphDocument) },
-		"locations.dot":   located.WriteDOT,
-		"locations.svg":   located.WriteSVG,
 		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
 		"problems.txt":    func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
 		"check.txt":       func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
@@ -229,10 +210,6 @@ func TestCheckFindsEachProblem(t *testing.T) {
 			c.Nodes[1].Endpoint = netip.MustParseAddr("203.0.113.1")
 			c.Nodes[1].Agent.Endpoints[0] = netip.MustParseAddrPort("203.0.113.1:51820")
 		}, "encryption", Warning, []string{"node-02"}},
-		"a location that is mistyped": {func(c *Cluster) {
-			c.Nodes[0].Agent.Location, c.Nodes[1].Agent.Location = "east", "eats"
-			c.Nodes[0].GatewayOf, c.Nodes[0].Agent.Forwards = "east", true
-		}, "gateways", Warning, []string{"node-02"}},
 		"does not gather": {func(c *Cluster) { spreading(c); c.Nodes[1].Agent.Gathers = false }, "spread", Warning, []string{"node-02"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,12 +226,8 @@ func TestCheckFindsEachProblem(t *testing.T) {
 			}
 		})
 	}
-	healthy := cluster(3)
-	for range 2 {
-		if m := Build(healthy); len(m.Findings) > 0 {
-			t.Errorf("findings in a healthy cluster: %+v", m.Findings)
-		}
-		healthy.Nodes[0].Agent.Location, healthy.Nodes[1].Agent.Location = "east", "west" // without gateways
+	if m := Build(cluster(3)); len(m.Findings) > 0 {
+		t.Errorf("findings in a healthy cluster: %+v", m.Findings)
 	}
 }
 

@@ -183,7 +183,7 @@ type Tunnel struct {
 	Stats Result[Stats] // for Kind Ropewalk only
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
-	// Nodes are the peers that are nodes, and the nodes behind gateways among them, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
+	// Nodes are the addresses of the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
 	Nodes []Node
 }
 

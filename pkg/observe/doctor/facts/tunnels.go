@@ -131,8 +131,7 @@ func isNode(p *config.PeerStatus, addr netip.Addr) bool {
 	return slices.Contains(p.AllowedIPs, netip.PrefixFrom(addr, addr.BitLen()))
 }
 
-// nodeAddrs returns the address of a node, and those of the nodes behind it if it is a gateway between locations: prefixes of one address in its
-// allowed IPs, of the same IP version.
+// nodeAddrs returns the addresses of a node: prefixes of one address in its allowed IPs, of the same IP version.
 func nodeAddrs(p *config.PeerStatus, addr netip.Addr) (all []netip.Addr) {
 	for _, a := range p.AllowedIPs {
 		if a.IsSingleIP() && a.Addr().Is4() == addr.Is4() {

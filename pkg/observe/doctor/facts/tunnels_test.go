@@ -11,7 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// TestAllPeerNodesAreFacts has more nodes than peers whose path MTU is looked up, a peer that is no node, and a node behind a gateway.
+// TestAllPeerNodesAreFacts has more nodes than peers whose path MTU is looked up, a peer that is no node, and a node with two addresses of an IP version.
 func TestAllPeerNodesAreFacts(t *testing.T) {
 	const nodes = maxPeers + 2
 	st := config.Status{FwMark: NodeTrafficMark}
@@ -23,8 +23,8 @@ func TestAllPeerNodesAreFacts(t *testing.T) {
 		}
 		st.Peers = append(st.Peers, p)
 	}
-	gateway := &st.Peers[nodes]
-	gateway.AllowedIPs = append(gateway.AllowedIPs, netip.MustParsePrefix("198.19.0.1/32"), netip.MustParsePrefix("2001:db8::1/128"), netip.MustParsePrefix("10.244.1.0/24"))
+	both := &st.Peers[nodes]
+	both.AllowedIPs = append(both.AllowedIPs, netip.MustParsePrefix("198.19.0.1/32"), netip.MustParsePrefix("2001:db8::1/128"), netip.MustParsePrefix("10.244.1.0/24"))
 	var with, without Tunnel
 	with.setStatus(st)
 	st.FwMark = 0

@@ -231,6 +231,3 @@ func (j *joiner) RemoveInterface(string) error { return nil }
 
 // LinkMTU implements agent.Network.
 func (j *joiner) LinkMTU([]netip.Addr) (int, error) { return 1500, nil }
-
-// CheckForwarding implements agent.Network.
-func (j *joiner) CheckForwarding(string, []netip.Prefix) error { return nil }
