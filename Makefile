@@ -100,7 +100,7 @@ test-cluster: need-root need-tun deps-cluster ## clusters of nodes with kubelets
 
 .PHONY: build-kube
 build-kube: need-go ## compile all of Kubernetes that test-kube and test-cluster run, so that they begin at once
-	cd test/kube && $(GO) test -count=1 -timeout 60m -run '^$$' ./... && $(GO) build -o /dev/null ./hyper && $(GO) build -o /dev/null k8s.io/kubernetes/cmd/kubectl
+	cd test/kube && $(GO) test -count=1 -timeout 60m -run '^$$' ./... && $(GO) build -o /dev/null ./hyper
 	cd test/kube/deploy && $(GO) test -count=1 -timeout 60m -run '^$$' ./... && $(GO) build -o /dev/null helm.sh/helm/v3/cmd/helm
 	cd test/kube/policy && $(GO) build -o /dev/null sigs.k8s.io/kube-network-policies/cmd
 

@@ -28,9 +28,6 @@ import (
 func newMeshCmd() *cobra.Command {
 	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are returned, too
-		if verb == command.Export {
-			return writeExport(cmd, o)
-		}
 		m, err := loadMesh(cmd.Context(), o)
 		if err != nil {
 			return err

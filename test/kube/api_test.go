@@ -46,13 +46,7 @@ type api struct {
 
 func startAPI(t *testing.T) *api {
 	t.Helper()
-	return startAPIOf(t, sharedServer)
-}
-
-// startAPIOf is startAPI with one of several servers.
-func startAPIOf(t *testing.T, start func() (*rest.Config, error)) *api {
-	t.Helper()
-	server, err := start()
+	server, err := sharedServer()
 	if err != nil {
 		t.Fatal(err)
 	}

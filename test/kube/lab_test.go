@@ -44,7 +44,6 @@ type lab struct {
 	fabric *netlab.Host
 	nodes  []*node
 	door   *door
-	server string // the API server's address on the bridge
 	dir    string // the token and the CA
 	dual   bool   // nodes and pods have IPv6 as well
 }
@@ -86,7 +85,7 @@ func layLab(t *testing.T, nodes int, dual bool) *lab {
 			t.Error(err)
 		}
 	})
-	l := &lab{api: startAPI(t), net: nl, server: apiAddr, dir: t.TempDir(), dual: dual}
+	l := &lab{api: startAPI(t), net: nl, dir: t.TempDir(), dual: dual}
 	t.Cleanup(l.clear)
 	l.layFabric()
 	for i := 1; i <= nodes; i++ {
@@ -105,12 +104,7 @@ const cniProtocol = 99
 func (n *node) layRoutes() {
 	n.l.Helper()
 	expect.NoError(n.l, n.host.Forward())
-	n.layRoutesTo(n.l.nodes)
-}
-
-func (n *node) layRoutesTo(nodes []*node) {
-	n.l.Helper()
-	for _, o := range nodes {
+	for _, o := range n.l.nodes {
 		if o == n {
 			continue
 		}
@@ -159,7 +153,7 @@ func (l *lab) layFabric() {
 	var err error
 	l.fabric, err = l.net.Host("fabric")
 	expect.NoError(l, err)
-	l.addBridge(l.fabric, netip.MustParsePrefix(l.server+"/24"))
+	l.addBridge(l.fabric, netip.MustParsePrefix(apiAddr+"/24"))
 	l.addDoor()
 }
 
@@ -168,7 +162,7 @@ func (l *lab) addDoor() {
 	l.Helper()
 	l.door = l.newDoor(func() (ln net.Listener, err error) {
 		err = l.fabric.Do(func() error {
-			ln, err = new(net.ListenConfig).Listen(context.Background(), "tcp", l.server+":6443")
+			ln, err = new(net.ListenConfig).Listen(context.Background(), "tcp", apiAddr+":6443")
 			return err
 		})
 		return ln, err
@@ -289,7 +283,7 @@ func (n *node) start(args ...string) {
 	expect.NoError(n.l, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	argv := append([]string{
-		bin, "--node", n.name, "--server", "https://" + n.l.server + ":6443", "--server-name", u.Hostname(),
+		bin, "--node", n.name, "--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(),
 		"--token-file", token, "--ca-file", filepath.Join(n.l.dir, "ca"), "--learn", "1s", "--log-level", "debug",
 		"--listen", probes,
 	}, args...)

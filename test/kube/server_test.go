@@ -73,13 +73,8 @@ func (o *outlives) close() {
 // suite is shared by all tests, and closed after the last one.
 var suite = &outlives{}
 
-// sharedServer starts an API server with an administrator's credentials. That takes four seconds. otherServer is that of another cluster.
-var (
-	sharedServer = sync.OnceValues(startSuiteServer)
-	otherServer  = sync.OnceValues(startSuiteServer)
-)
-
-func startSuiteServer() (cfg *rest.Config, err error) {
+// sharedServer starts an API server with an administrator's credentials. That takes four seconds.
+var sharedServer = sync.OnceValues(func() (cfg *rest.Config, err error) {
 	done := make(chan struct{})
 	go func() { // in a goroutine that Fatal may end
 		defer close(done)
@@ -87,7 +82,7 @@ func startSuiteServer() (cfg *rest.Config, err error) {
 	}()
 	<-done
 	return cfg, suite.failed
-}
+})
 
 // startServer is apiserver.StartAPITestServer of Kubernetes' tests, with the authorization of real clusters.
 func startServer(t testing.TB) *rest.Config {

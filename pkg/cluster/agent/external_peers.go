@@ -69,7 +69,7 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 	}
 	for _, rp := range e.objects() {
 		p := toExternal(rp)
-		p.Selected = hasLabels(n.Labels, rp.Spec.NodeSelector) // all nodes, if there is a gateway
+		p.Selected = hasLabels(n.Labels, rp.Spec.NodeSelector)
 		all = append(all, p)
 	}
 	return all, true
@@ -78,12 +78,8 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 // toExternal converts the API's object. The API server has validated it, but maybe with another version of the CRD: whatever does not
 // parse is in Invalid.
 func toExternal(rp *v1alpha1.RopewalkPeer) mesh.ExternalPeer {
-	p := mesh.ExternalPeer{Name: rp.Name, Created: rp.CreationTimestamp.Time, Gateway: rp.Spec.Gateway}
+	p := mesh.ExternalPeer{Name: rp.Name, Created: rp.CreationTimestamp.Time}
 	spec := &rp.Spec
-	if spec.Gateway != "" && len(spec.NodeSelector) > 0 { // nodes would send packets to a gateway that may not have the peer
-		p.Invalid = "gateway and nodeSelector exclude each other"
-		return p
-	}
 	var err error
 	if p.Key, err = noise.ParseBase64[noise.PublicKey](string(spec.PublicKey)); err != nil || p.Key.IsZero() {
 		p.Invalid = "publicKey is no WireGuard key"

@@ -56,10 +56,6 @@ func TestInvalidRopewalkPeersAreFound(t *testing.T) {
 		{"no prefix", func(s *v1alpha1.PeerSpec) { s.AllowedIPs = []v1alpha1.PeerPrefix{"10.9.0.2"} }, true, ""},
 		{"many prefixes", func(s *v1alpha1.PeerSpec) { s.AllowedIPs = make([]v1alpha1.PeerPrefix, 65) }, true, ""},
 		{"keepalive", func(s *v1alpha1.PeerSpec) { s.PersistentKeepalive = 65536 }, true, ""},
-		{"a gateway", func(s *v1alpha1.PeerSpec) { s.Gateway = "node-1" }, false, ""},
-		{"a gateway beside a selector, which may not select it", func(s *v1alpha1.PeerSpec) {
-			s.Gateway, s.NodeSelector = "node-1", map[string]v1alpha1.LabelValue{"zone": "b"}
-		}, true, ""},
 		{"negative keepalive", func(s *v1alpha1.PeerSpec) { s.PersistentKeepalive = -1 }, true, ""},
 	} {
 		rp := laptop()

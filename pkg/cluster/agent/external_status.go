@@ -165,10 +165,7 @@ func acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusa
 
 // nodesMessage says which nodes have a peer. It lists no nodes: a writer may know other nodes' labels from an earlier time.
 func nodesMessage(spec *v1alpha1.PeerSpec) string {
-	switch {
-	case spec.Gateway != "":
-		return "a peer of the node " + spec.Gateway + ", which forwards for the other nodes in mode mesh"
-	case len(spec.NodeSelector) == 0:
+	if len(spec.NodeSelector) == 0 {
 		return "a peer of all nodes in mode mesh"
 	}
 	return "a peer of the nodes in mode mesh with the labels " + selectorText(spec.NodeSelector)

@@ -90,8 +90,8 @@ type nodeAddress struct {
 	Address string `json:"address"`
 }
 
-// internalIP is the type of the addresses that nodes use among each other, externalIP that of addresses for the outside.
-const internalIP, externalIP = "InternalIP", "ExternalIP"
+// internalIP is the type of the addresses that nodes use among each other.
+const internalIP = "InternalIP"
 
 type nodeList struct {
 	metav1.TypeMeta `json:",inline"`

@@ -86,8 +86,8 @@ func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
 
 func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	p := view.Peer{
-		Name: rp.Name, Key: string(rp.Spec.PublicKey), AllowedIPs: []string{}, Endpoint: string(rp.Spec.Endpoint), Nodes: nodesText(&rp.Spec),
-		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted), Cluster: rp.Labels[v1alpha1.LabelCluster], Definition: toExternal(rp),
+		Name: rp.Name, Key: string(rp.Spec.PublicKey), AllowedIPs: []string{}, Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(rp.Spec.NodeSelector),
+		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted),
 	}
 	for _, a := range rp.Spec.AllowedIPs {
 		p.AllowedIPs = append(p.AllowedIPs, string(a))
@@ -96,14 +96,6 @@ func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 		p.Message = c.Message
 	}
 	return p
-}
-
-// nodesText returns the labels of the nodes that are to have a peer, or its gateway; "": all nodes.
-func nodesText(spec *v1alpha1.PeerSpec) string {
-	if spec.Gateway != "" {
-		return "by " + spec.Gateway
-	}
-	return selectorText(spec.NodeSelector)
 }
 
 // NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Errors are those of Snapshot.
@@ -173,11 +165,6 @@ type fullNode struct {
 
 func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
-	for _, a := range n.node.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == externalIP {
-			v.ExternalIPs = append(v.ExternalIPs, ip)
-		}
-	}
 	switch {
 	case rn == nil || isAdoptable(rn):
 		v.Origin = view.NoAgent

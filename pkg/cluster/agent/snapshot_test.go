@@ -8,17 +8,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"path"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/client-go/rest"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/view"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -117,12 +114,8 @@ func TestSnapshotExplainsListErrors(t *testing.T) {
 
 func TestSnapshotHasRopewalkPeers(t *testing.T) {
 	c, err := Snapshot(t.Context(), serve(t, []string{node1}, []string{agentObject("n1", "u1")}))
-	want := view.Peer{Name: "laptop", Key: "k", AllowedIPs: []string{"10.9.0.2/32"}, Nodes: "a=,zone=b", Accepted: view.No, Message: "taken", Cluster: "west"}
-	want.Definition = mesh.ExternalPeer{Name: "laptop", Invalid: "publicKey is no WireGuard key"}
-	if external := c.Nodes[0].ExternalIPs; len(external) != 1 || external[0].String() != "198.51.100.7" {
-		t.Errorf("got the ExternalIPs %v", external)
-	}
-	if diff := cmp.Diff([]view.Peer{want}, c.Peers, cmpopts.EquateComparable(netip.AddrPort{})); err != nil || diff != "" {
+	want := view.Peer{Name: "laptop", Key: "k", AllowedIPs: []string{"10.9.0.2/32"}, Nodes: "a=,zone=b", Accepted: view.No, Message: "taken"}
+	if diff := cmp.Diff([]view.Peer{want}, c.Peers); err != nil || diff != "" {
 		t.Errorf("-want +got\n%s%v", diff, err)
 	}
 }

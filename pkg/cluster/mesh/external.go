@@ -26,8 +26,7 @@ type ExternalPeer struct {
 	// EndpointName is the host and port that Endpoint is resolved from; empty: none.
 	EndpointName string
 	Keepalive    uint16 // interval in seconds; 0: none
-	Selected     bool   // this node is to have the peer, or to reach it by its gateway
-	Gateway      string // the name of the only node that has the peer, and forwards for the others; empty: none
+	Selected     bool   // this node is to have the peer
 	Invalid      string // why the definition cannot be used; empty: it can
 }
 
@@ -36,6 +35,9 @@ type Refusal struct {
 	Peer, Reason string
 	Invalid      bool // no device accepts the definition; otherwise it conflicts with the cluster or with an older peer
 }
+
+// MaxExternalAllowedIPs is the number of allowed IPs that the CRD permits.
+const MaxExternalAllowedIPs = 64
 
 // The shortest allowed IPs of an external peer. A shorter one is a mistake: the tunnel is no default route.
 const (
@@ -84,66 +86,25 @@ func (t *tunnelPlanner) addExternal() {
 		}
 		x.accept(p)
 	}
-	gateways := t.indexNodes()
 	for _, p := range x.accepted {
-		t.addAccepted(p, x, gateways)
-	}
-	for _, i := range gateways {
-		if g := &t.plan.Peers[i]; len(g.Transit) > 0 {
-			slices.SortFunc(g.AllowedIPs, comparePrefixes)
-			g.AllowedIPs = slices.Compact(g.AllowedIPs)
-		}
+		t.addAccepted(p, x)
 	}
 	slices.SortFunc(t.plan.Refused, func(a, b Refusal) int { return strings.Compare(a.Peer, b.Peer) })
 }
 
-// indexNodes returns the indexes of the nodes' current keys in the plan's peers, by name.
-func (t *tunnelPlanner) indexNodes() map[string]int {
-	index := make(map[string]int, len(t.plan.Peers))
-	for i := range t.plan.Peers {
-		if p := &t.plan.Peers[i]; !p.isReplacement() {
-			index[p.Node] = i
-		}
-	}
-	return index
-}
-
 // addAccepted adds an accepted peer, if this node is to have it.
-func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner, gateways map[string]int) {
+func (t *tunnelPlanner) addAccepted(p *ExternalPeer, x *externalPlanner) {
 	if !p.Selected {
 		return
 	}
 	t.plan.Routes = append(t.plan.Routes, p.AllowedIPs...)
 	t.plan.AcceptedPrefixes[p.Name] = p.AllowedIPs
-	if p.Gateway != "" && p.Gateway != t.own.Name {
-		t.addTransit(p, gateways)
-		return
-	}
 	if why := x.resolvedConflict(p); why != "" {
 		t.plan.Inside = append(t.plan.Inside, *p)
 		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not have the RopewalkPeer %s, packets for it are dropped: %s", p.Name, why))
 		return
 	}
 	t.plan.Peers = append(t.plan.Peers, p.peer())
-}
-
-// addTransit makes the allowed IPs of an accepted peer those of its gateway, if that is a peer of this node.
-func (t *tunnelPlanner) addTransit(p *ExternalPeer, gateways map[string]int) {
-	i, is := gateways[p.Gateway]
-	if !is {
-		t.plan.Notes = append(t.plan.Notes, fmt.Sprintf("this node does not reach the RopewalkPeer %s, packets for it are dropped: its gateway %s is no peer", p.Name, p.Gateway))
-		return
-	}
-	g := &t.plan.Peers[i]
-	g.Transit = append(g.Transit, TransitPeer{External: p.Name, Key: p.Key, AllowedIPs: p.AllowedIPs})
-	g.AllowedIPs = append(g.AllowedIPs, p.AllowedIPs...) // addExternal sorts them
-	for _, pods := range t.pods[p.Gateway].accepted {
-		if mtu, known := t.plan.MTU[pods]; known {
-			for _, a := range p.AllowedIPs {
-				t.plan.MTU[a] = mtu
-			}
-		}
-	}
 }
 
 // hold routes the prefixes that a refused peer had on this node into the tunnel, which drops packets for them: they must not leave
@@ -326,9 +287,6 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 				Selected: true,
 			})
 		}
-		for _, t := range p.Transit {
-			all = append(all, ExternalPeer{Name: t.External, Key: t.Key, AllowedIPs: t.AllowedIPs, Gateway: p.Node, Selected: true})
-		}
 	}
 	return all
 }
@@ -336,16 +294,11 @@ func ExternalPeersOf(peers []Peer) (all []ExternalPeer) {
 // HeldPeersOf returns the external peers of an earlier plan that were refused, for while their definitions are unknown.
 func HeldPeersOf(accepted map[string][]netip.Prefix, peers []Peer) (all []ExternalPeer) {
 	for _, name := range slices.Sorted(maps.Keys(accepted)) {
-		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.External == name || p.forwardsTo(name) }) {
+		if !slices.ContainsFunc(peers, func(p Peer) bool { return p.External == name }) {
 			all = append(all, ExternalPeer{Name: name, Selected: true, Invalid: "its definition is not known yet"})
 		}
 	}
 	return all
-}
-
-// forwardsTo reports whether the peer is the gateway of an external peer.
-func (p *Peer) forwardsTo(external string) bool {
-	return slices.ContainsFunc(p.Transit, func(t TransitPeer) bool { return t.External == external })
 }
 
 // IsExternal reports whether the peer is no node.

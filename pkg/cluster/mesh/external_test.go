@@ -3,7 +3,6 @@
 package mesh
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -215,7 +214,6 @@ func TestRefusedPeerKeepsPrefixesItHad(t *testing.T) {
 
 func TestExternalPeersOfPlanGiveThatPlan(t *testing.T) {
 	peers := []ExternalPeer{external(1, "laptop", "10.9.0.2/32").at("198.51.100.7:1"), external(2, "west", "10.8.0.0/16")}
-	peers[1].Gateway = "n2"
 	peers[0].Keepalive, peers[0].EndpointName = 25, "vpn.example.org:1"
 	nodes := []Node{node(1), node(2)}
 	first, err := Tunnel("n1", nodes, TunnelConfig{External: peers})
@@ -231,43 +229,6 @@ func TestExternalPeersOfPlanGiveThatPlan(t *testing.T) {
 	}
 	if owners := KeyOwnersOf(first.Peers); len(owners) != 1 {
 		t.Errorf("an external peer owns a key of nodes: %v", owners)
-	}
-}
-
-func TestGatewayForwardsForOtherNodes(t *testing.T) {
-	west := external(1, "west", "10.8.0.0/16").at("198.51.100.7:1")
-	west.Gateway = "n2"
-	small := node(2, func(n *Node) { n.Agent.MTU = 1400 })
-	for _, c := range []struct {
-		name, self string
-		nodes      []Node
-		peers      string // with their allowed IPs
-		mtu        int    // of the route
-		notes      string
-	}{
-		{"a node", "n1", []Node{node(1), small}, "n2 [10.8.0.0/16 10.244.2.0/24 192.0.2.2/32]", 1400, ""},
-		{"the gateway", "n2", []Node{node(1), small}, "n1 [10.244.1.0/24 192.0.2.1/32]; west [10.8.0.0/16]", 0, ""},
-		{
-			"no gateway", "n1",
-			[]Node{node(1), node(3)},
-			"n3 [10.244.3.0/24 192.0.2.3/32]", 0,
-			"this node does not reach the RopewalkPeer west, packets for it are dropped: its gateway n2 is no peer",
-		},
-		{
-			"a gateway whose key changes", "n1",
-			[]Node{node(1), node(2, func(n *Node) { n.Agent.NextKey = noise.PublicKey{1, 1} })},
-			"n2 []; n2 [10.8.0.0/16 10.244.2.0/24 192.0.2.2/32]", 0, "",
-		},
-	} {
-		plan, err := Tunnel(c.self, c.nodes, TunnelConfig{External: []ExternalPeer{west}})
-		var got []string
-		for _, p := range plan.Peers {
-			got = append(got, fmt.Sprint(p.Node+p.External, " ", p.AllowedIPs))
-		}
-		notes := strings.Join(plan.Notes, ";")
-		if text := strings.Join(got, "; "); err != nil || text != c.peers || notes != c.notes || plan.MTU[west.AllowedIPs[0]] != c.mtu || !slices.Contains(plan.Routes, west.AllowedIPs[0]) {
-			t.Errorf("%s: got %s, notes %q, %v, MTU %v, routes %v", c.name, text, notes, err, plan.MTU, plan.Routes)
-		}
 	}
 }
 

@@ -89,15 +89,6 @@ type Peer struct {
 	// EndpointName is the host:port of an external peer, which the device resolves again when it needs to; empty: none.
 	EndpointName string `json:"endpointName,omitempty"`
 	Keepalive    uint16 `json:"keepalive,omitempty"` // in seconds; 0: none
-
-	Transit []TransitPeer `json:"transit,omitempty"` // external peers whose gateway the node is
-}
-
-// TransitPeer is an external peer that a node reaches by a gateway. Its allowed IPs are among the gateway's.
-type TransitPeer struct {
-	External   string          `json:"external"`
-	Key        noise.PublicKey `json:"key"`
-	AllowedIPs []netip.Prefix  `json:"allowedIPs"`
 }
 
 // KeyOwnersOf returns the owners of the nodes' keys in a plan.

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RopewalkPeer is a WireGuard peer that is no node of the cluster: a laptop, a gateway, a node of another cluster. Administrators
+// RopewalkPeer is a WireGuard peer that is no node of the cluster: a laptop, a router, a node of another cluster. Administrators
 // write its spec. Nodes in mode mesh have it as a peer beside the other nodes. It never holds a secret.
 //
 // +kubebuilder:object:root=true
@@ -40,12 +40,7 @@ type RopewalkPeerList struct {
 	Items []RopewalkPeer `json:"items"`
 }
 
-// LabelCluster is the label of RopewalkPeers that `ropewalk mesh export` made of another cluster's nodes. Its value is that cluster's name.
-const LabelCluster = "ropewalk.io/cluster"
-
 // PeerSpec describes the peer.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.nodeSelector)",message="gateway and nodeSelector exclude each other",fieldPath=".gateway"
 type PeerSpec struct {
 	// PublicKey of the peer.
 	PublicKey PublicKey `json:"publicKey"`
@@ -72,14 +67,6 @@ type PeerSpec struct {
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
-
-	// Gateway is the name of the node that has the peer. The other nodes in mode mesh send packets for the allowed IPs to that node, which
-	// forwards them, and accept packets with these sources from it.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	Gateway string `json:"gateway,omitempty"`
 }
 
 // PeerPrefix is an IP prefix without host bits.

@@ -6,12 +6,9 @@
 package command
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"net/netip"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +27,6 @@ const (
 	Status Verb = "status"
 	Graph  Verb = "graph"
 	Check  Verb = "check"
-	Export Verb = "export"
 )
 
 // Options are the flags and arguments of all verbs.
@@ -42,13 +38,6 @@ type Options struct {
 	Format                      string
 	Output                      string
 	Nodes                       []string // patterns for path.Match; none: all
-
-	// Of export:
-	ClusterName, CheckContext string
-	ExternalIPs, BehindNAT    bool
-	Keepalive                 uint16 // in seconds; 0: none
-	Gateway, Via              string
-	PodCIDRs                  []string
 }
 
 // Run runs a verb with valid options.
@@ -89,17 +78,16 @@ func New(run Run) *cobra.Command {
 		Short: "Show and check the mesh of a Kubernetes cluster",
 		Long: "mesh reads the Nodes, RopewalkNodes and RopewalkPeers of a cluster, as kubectl does, and shows links between nodes and\n" +
 			"problems. It contacts no node and changes nothing. It needs the right to list the first two kinds. Docs: docs/mesh.md.",
-		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production\n" +
-			"  ropewalk mesh export --cluster-name east | kubectl --context west apply -f -",
+		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return UsageError{fmt.Errorf("unknown command %q: want one of check, export, graph, status", args[0])}
+				return UsageError{fmt.Errorf("unknown command %q: want one of check, graph, status", args[0])}
 			}
 			return cmd.Help()
 		},
 		Args: cobra.ArbitraryArgs,
 	}
-	mesh.AddCommand(newStatus(run), newGraph(run), newCheck(run), newExport(run))
+	mesh.AddCommand(newStatus(run), newGraph(run), newCheck(run))
 	return mesh
 }
 
@@ -156,58 +144,6 @@ func newCheck(run Run) *cobra.Command {
 	return cmd
 }
 
-// exportName is a DNS label that leaves room for the names of nodes.
-var exportName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?$`)
-
-func newExport(run Run) *cobra.Command {
-	var o Options
-	cmd := &cobra.Command{
-		Use:   "export",
-		Short: "Print the nodes as RopewalkPeers for another cluster",
-		Long: "export prints a manifest of RopewalkPeers, one for each node in mode mesh: public key, endpoint, and the prefixes of its pods as\n" +
-			"allowed IPs. It contains no secrets. Apply it in the other cluster, and that cluster's manifest in this one: the pods of both\n" +
-			"then reach each other through the tunnels between the nodes. Export again when nodes are added, removed, or get another key,\n" +
-			"address or pod prefix. The label ropewalk.io/cluster lets kubectl apply --prune remove peers of nodes that are gone.\n" +
-			"Pods of both clusters must have different prefixes. Nodes that are left out are listed on the standard error.",
-		Example: "  ropewalk mesh export --context east --cluster-name east --check-context west | kubectl --context west apply -f -\n" +
-			"  ropewalk mesh export --context west --cluster-name west --check-context east | kubectl --context east apply -f -",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return UsageError{fmt.Errorf("export has no arguments, got %q: all nodes are exported", args[0])}
-			}
-			return nil
-		},
-	}
-	f := o.flags(cmd, Export, run)
-	f.StringVar(&o.ClusterName, "cluster-name", "", "name of this cluster in the other one, such as east (required)")
-	f.StringVar(&o.CheckContext, "check-context", "", "context of the other cluster: refuse what its agents would refuse")
-	f.BoolVar(&o.ExternalIPs, "external-ip", false, "endpoints with the nodes' ExternalIPs, at the ports of their tunnels")
-	f.BoolVar(&o.BehindNAT, "behind-nat", false, "without endpoints, for nodes behind a NAT: they begin, so the other cluster's export needs --persistent-keepalive")
-	f.Uint16Var(&o.Keepalive, "persistent-keepalive", 0, "interval of the other cluster's keepalive messages in `SECONDS`, if its nodes are behind a NAT")
-	f.StringVar(&o.Gateway, "gateway", "", "export this node only, with the pods of all: it forwards for the others (the other cluster's export needs --via with it)")
-	f.StringSliceVar(&o.PodCIDRs, "pod-cidr", nil, "with --gateway: prefix of this cluster's pods, in place of those of its nodes (repeatable)")
-	f.StringVar(&o.Via, "via", "", "node of the other cluster that forwards for its other nodes, as that cluster's export has it in --gateway")
-	return cmd
-}
-
-// checkExport validates the options of export.
-func (o *Options) checkExport() error {
-	switch {
-	case !exportName.MatchString(o.ClusterName):
-		return fmt.Errorf("--cluster-name %q: want a name of 1 to 30 lower-case letters, digits and dashes, such as east", o.ClusterName)
-	case o.ExternalIPs && o.BehindNAT:
-		return errors.New("--external-ip and --behind-nat exclude each other: without an endpoint there is no address")
-	case len(o.PodCIDRs) > 0 && o.Gateway == "":
-		return errors.New("--pod-cidr needs --gateway: each node has its own pods otherwise")
-	}
-	for _, text := range o.PodCIDRs {
-		if _, err := netip.ParsePrefix(text); err != nil {
-			return fmt.Errorf("--pod-cidr: %w", err)
-		}
-	}
-	return nil
-}
-
 // flags adds the flags that all verbs have.
 func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	f := cmd.Flags()
@@ -220,11 +156,7 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Nodes = args
-		err := o.check()
-		if verb == Export {
-			err = cmp.Or(err, o.checkExport())
-		}
-		if err != nil {
+		if err := o.check(); err != nil {
 			return UsageError{err}
 		}
 		return run(cmd, verb, *o)
@@ -285,11 +217,7 @@ func matches(pattern, name string) bool {
 func Line(cmd *cobra.Command, verb Verb, o Options) []string {
 	line := []string{string(verb)}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		value := f.Value.String()
-		if list, ok := f.Value.(pflag.SliceValue); ok { // String has brackets
-			value = strings.Join(list.GetSlice(), ",")
-		}
-		line = append(line, "--"+f.Name+"="+value)
+		line = append(line, "--"+f.Name+"="+f.Value.String())
 	})
 	return append(append(line, "--"), o.Nodes...)
 }

@@ -34,7 +34,6 @@ func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	for _, text := range []string{
 		"status", "status --problems --json --links", "status -- -odd-name", "graph -o a.svg", "graph --format dot n1 n2",
 		"check --strict --timeout 5s --context=x --kubeconfig /a --server https://h node-*",
-		"export --cluster-name east --check-context west --external-ip --persistent-keepalive 25", "export --cluster-name e --behind-nat", "export --cluster-name e --gateway n1 --via w1 --pod-cidr 10.0.0.0/8 --pod-cidr fd00::/48",
 	} {
 		verb, o, line, err := execute(strings.Fields(text)...)
 		if err != nil {
@@ -76,8 +75,6 @@ func TestFormatFollowsOutputExtension(t *testing.T) {
 func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
 	for _, text := range []string{
 		"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s",
-		"export", "export --cluster-name East", "export --cluster-name a.b", "export --cluster-name " + strings.Repeat("a", 31), "export --cluster-name a node-1",
-		"export --cluster-name a --behind-nat --external-ip", "export --cluster-name a --pod-cidr 10.0.0.0/8", "export --cluster-name a --gateway n1 --pod-cidr 10",
 	} {
 		_, _, _, err := execute(strings.Fields(text)...)
 		if e, ok := errors.AsType[UsageError](err); !ok || e.ExitCode() != 2 {

@@ -106,9 +106,6 @@ func (m *Mesh) stride() int {
 	return len(m.Nodes) / sampledNodes
 }
 
-// MeshNodes returns the nodes as agents see them, without agents that have not published a key.
-func (c *Cluster) MeshNodes() []mesh.Node { return meshNodes(c.Nodes) }
-
 // meshNodes returns the nodes as agents see them. Nodes without a published key cannot be peers. They lose their agent here,
 // and have a finding of their own.
 func meshNodes(nodes []Node) (all []mesh.Node) {

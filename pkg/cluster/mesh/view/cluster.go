@@ -6,7 +6,6 @@
 package view
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -27,12 +26,9 @@ type Peer struct {
 	Key        string   `json:"public_key"`
 	AllowedIPs []string `json:"allowed_ips"`
 	Endpoint   string   `json:"endpoint,omitempty"`      // "": the peer begins
-	Nodes      string   `json:"node_selector,omitempty"` // the labels of the nodes that are to have it, or "by" and its gateway; "": all
+	Nodes      string   `json:"node_selector,omitempty"` // the labels of the nodes that are to have it; "": all
 	Accepted   Tristate `json:"accepted"`
 	Message    string   `json:"message,omitempty"` // of the condition Accepted
-	// Cluster is the name of the cluster that a manifest exported it from, "" for none.
-	Cluster    string            `json:"-"`
-	Definition mesh.ExternalPeer `json:"-"` // as agents read it
 }
 
 // Tristate is a truth value that may be unknown.
@@ -71,8 +67,6 @@ type Node struct {
 	// Kubelet is the Ready condition of the Node.
 	Kubelet  Tristate
 	Reported Reported
-	// ExternalIPs are the addresses of that type in the Node.
-	ExternalIPs []netip.Addr
 }
 
 // Reported has the parts of a RopewalkNode that are only displayed.
