@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,17 +32,13 @@ func newMeshCmd() *cobra.Command {
 			return err
 		}
 		out := cmd.OutOrStdout()
-		switch verb {
-		case command.Graph:
-			return writeGraph(out, m, o)
-		case command.Check:
-			if err := writeCheck(out, m, o); err != nil {
-				return err
-			}
-			return command.Verdict(m.Summary(), o.Strict)
-		default:
+		if verb == command.Status {
 			return writeStatus(out, m, o)
 		}
+		if err := writeCheck(out, m, o); err != nil {
+			return err
+		}
+		return command.Verdict(m.Summary(), o.Strict)
 	})
 }
 
@@ -117,36 +112,18 @@ func kubeconfig(o command.Options) (cfg *rest.Config, name string, err error) {
 }
 
 func writeStatus(out io.Writer, m *view.Mesh, o command.Options) error {
+	links := o.Links || len(o.Nodes) > 0
 	if o.JSON {
-		return m.WriteJSON(out, view.StatusDocument)
+		return m.WriteJSON(out, view.StatusDocument, links)
 	}
-	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems, Links: o.Links || len(o.Nodes) > 0})
+	return m.WriteText(out, view.Style{Color: useColor(out), Problems: o.Problems, Links: links})
 }
 
 func writeCheck(out io.Writer, m *view.Mesh, o command.Options) error {
 	if o.JSON {
-		return m.WriteJSON(out, view.CheckDocument)
+		return m.WriteJSON(out, view.CheckDocument, false)
 	}
 	return m.WriteFindings(out, view.Style{Color: useColor(out)})
-}
-
-// writeGraph renders into memory first, so that an error leaves no partial file.
-func writeGraph(out io.Writer, m *view.Mesh, o command.Options) error {
-	var b bytes.Buffer
-	write := map[string]func(io.Writer) error{
-		"svg": m.WriteSVG, "dot": m.WriteDOT, "json": func(w io.Writer) error { return m.WriteJSON(w, view.GraphDocument) },
-	}[o.Format]
-	if err := write(&b); err != nil {
-		return err
-	}
-	if o.Output == "" {
-		_, err := out.Write(b.Bytes())
-		return err
-	}
-	if err := os.WriteFile(o.Output, b.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("writing the graph: %w", err)
-	}
-	return nil
 }
 
 // useColor reports whether the output is coloured, by the same rules as ropewalk's other commands.

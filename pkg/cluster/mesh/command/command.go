@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,6 @@ type Verb string
 // The verbs.
 const (
 	Status Verb = "status"
-	Graph  Verb = "graph"
 	Check  Verb = "check"
 )
 
@@ -35,8 +33,6 @@ type Options struct {
 	Timeout                     time.Duration
 	JSON                        bool
 	Problems, Links, Strict     bool
-	Format                      string
-	Output                      string
 	Nodes                       []string // patterns for path.Match; none: all
 }
 
@@ -78,16 +74,16 @@ func New(run Run) *cobra.Command {
 		Short: "Show and check the mesh of a Kubernetes cluster",
 		Long: "mesh reads the Nodes, RopewalkNodes and RopewalkPeers of a cluster, as kubectl does, and shows links between nodes and\n" +
 			"problems. It contacts no node and changes nothing. It needs the right to list the first two kinds. Docs: docs/mesh.md.",
-		Example: "  ropewalk mesh status\n  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh check --context production",
+		Example: "  ropewalk mesh status\n  ropewalk mesh check --context production",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return UsageError{fmt.Errorf("unknown command %q: want one of check, graph, status", args[0])}
+				return UsageError{fmt.Errorf("unknown command %q: want one of check, status", args[0])}
 			}
 			return cmd.Help()
 		},
 		Args: cobra.ArbitraryArgs,
 	}
-	mesh.AddCommand(newStatus(run), newGraph(run), newCheck(run))
+	mesh.AddCommand(newStatus(run), newCheck(run))
 	return mesh
 }
 
@@ -104,27 +100,7 @@ func newStatus(run Run) *cobra.Command {
 	f := o.flags(cmd, Status, run)
 	f.BoolVar(&o.JSON, "json", false, "print JSON (apiVersion "+view.APIVersion+", kind "+string(view.StatusDocument)+")")
 	f.BoolVar(&o.Problems, "problems", false, "leave out nodes without findings")
-	f.BoolVar(&o.Links, "links", false, "list the links of all nodes as well")
-	return cmd
-}
-
-func newGraph(run Run) *cobra.Command {
-	var o Options
-	cmd := &cobra.Command{
-		Use:   "graph [NODE...]",
-		Short: "Draw the nodes and their links",
-		Long: "graph draws nodes and links. A link is spread both ways, spread one way, a tunnel that is not known to spread, a stale\n" +
-			"handshake, or no tunnel. A browser shows the SVG in its light or dark theme. With node names or patterns as arguments,\n" +
-			"it draws those nodes, their links and the nodes at the other ends.",
-		Example: "  ropewalk mesh graph -o mesh.svg\n  ropewalk mesh graph node-1 > mesh.svg\n  ropewalk mesh graph --format dot | dot -Tpng -o mesh.png",
-	}
-	f := o.flags(cmd, Graph, run)
-	f.StringVar(&o.Format, "format", "", "svg, dot or json (default: by the extension of --output, or svg)")
-	f.StringVarP(&o.Output, "output", "o", "", "file to write instead of the standard output")
-	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return formats(), cobra.ShellCompDirectiveFilterFileExt
-	})
+	f.BoolVar(&o.Links, "links", false, "list the links of all nodes as well, also in JSON")
 	return cmd
 }
 
@@ -164,9 +140,7 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	return f
 }
 
-func formats() []string { return []string{"svg", "dot", "json"} }
-
-// check validates the options and sets the default format.
+// check validates the options.
 func (o *Options) check() error {
 	for _, pattern := range o.Nodes {
 		if _, err := path.Match(pattern, ""); err != nil {
@@ -175,15 +149,6 @@ func (o *Options) check() error {
 	}
 	if o.Timeout <= 0 {
 		return errors.New("--timeout: want a positive duration, such as 30s")
-	}
-	if o.Format != "" && !slices.Contains(formats(), o.Format) {
-		return fmt.Errorf("--format %q: want %s", o.Format, strings.Join(formats(), ", "))
-	}
-	if o.Format == "" {
-		o.Format = strings.TrimPrefix(path.Ext(o.Output), ".")
-		if !slices.Contains(formats(), o.Format) {
-			o.Format = "svg"
-		}
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func execute(args ...string) (verb Verb, o Options, line []string, err error) {
 
 func TestForwardedCommandLineParsesTheSame(t *testing.T) {
 	for _, text := range []string{
-		"status", "status --problems --json --links", "status -- -odd-name", "graph -o a.svg", "graph --format dot n1 n2",
+		"status", "status --problems --json --links", "status -- -odd-name", "status n1 n2",
 		"check --strict --timeout 5s --context=x --kubeconfig /a --server https://h node-*",
 	} {
 		verb, o, line, err := execute(strings.Fields(text)...)
@@ -62,19 +62,9 @@ func TestUnmatchedArgumentsAreListed(t *testing.T) {
 	}
 }
 
-func TestFormatFollowsOutputExtension(t *testing.T) {
-	for text, want := range map[string]string{
-		"graph": "svg", "graph -o a.dot": "dot", "graph -o a.json": "json", "graph -o a.b": "svg", "graph -o a.svg --format dot": "dot",
-	} {
-		if _, o, _, err := execute(strings.Fields(text)...); err != nil || o.Format != want {
-			t.Errorf("%s: got %q, error %v, want %q, no error", text, o.Format, err, want)
-		}
-	}
-}
-
 func TestInvalidArgumentsAreUsageErrors(t *testing.T) {
 	for _, text := range []string{
-		"stauts", "graph --format png", "status [", "check --timeout 0s", "check --timeout -1s",
+		"stauts", "status [", "check --timeout 0s", "check --timeout -1s",
 	} {
 		_, _, _, err := execute(strings.Fields(text)...)
 		if e, ok := errors.AsType[UsageError](err); !ok || e.ExitCode() != 2 {

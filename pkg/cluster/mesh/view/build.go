@@ -15,7 +15,7 @@ type Mesh struct {
 	Name  string
 	Time  time.Time
 	Nodes []Node // by name
-	// Links are those between any two nodes that did not opt out, by names. There are none with more than MaxLinked nodes.
+	// Links are those between any two nodes that did not opt out, by names; nil with more than MaxLinked nodes.
 	Links    []Link
 	Findings []Finding // the worst first
 	Peers    []Peer    // by name; nil: unknown
@@ -48,7 +48,7 @@ type Direction struct {
 // Kind is the state of a link.
 type Kind string
 
-// The kinds, the best first.
+// The kinds.
 const (
 	SpreadBothWays Kind = "spread"         // both spread towards each other
 	SpreadOneWay   Kind = "spread-one-way" // one of them does
@@ -56,11 +56,6 @@ const (
 	StaleHandshake Kind = "stale"          // one gets no answer to its handshakes
 	NoTunnel       Kind = "none"           // they are not each other's peers
 )
-
-// Kinds returns all, the best first.
-func Kinds() []Kind {
-	return []Kind{SpreadBothWays, SpreadOneWay, Tunnel, StaleHandshake, NoTunnel}
-}
 
 // expectation is what one node should have, by its agent's rules.
 type expectation struct {
@@ -170,6 +165,7 @@ func (p problems) add(found []mesh.Problem) {
 
 // buildLinks evaluates each pair of nodes.
 func (m *Mesh) buildLinks() {
+	m.Links = []Link{}
 	for i := range m.Nodes {
 		for j := i + 1; j < len(m.Nodes); j++ {
 			a, b := &m.Nodes[i], &m.Nodes[j]

@@ -17,7 +17,7 @@ func TestStatusShowsConfigOfNodes(t *testing.T) {
 	if err := m.WriteText(&text, Style{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.WriteJSON(&document, StatusDocument); err != nil {
+	if err := m.WriteJSON(&document, StatusDocument, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"CONFIG\n", "yes    -\n", "yes    storage (refused)\n", "yes    edge\n"} {

@@ -19,8 +19,7 @@ type Document string
 
 // The documents.
 const (
-	StatusDocument Document = "MeshStatus" // nodes, RopewalkPeers, findings
-	GraphDocument  Document = "MeshGraph"  // nodes, links
+	StatusDocument Document = "MeshStatus" // nodes, links, RopewalkPeers, findings
 	CheckDocument  Document = "MeshCheck"  // findings
 )
 
@@ -32,7 +31,7 @@ type documentJSON struct {
 	Cluster    string      `json:"cluster,omitempty"`
 	Summary    Summary     `json:"summary"`
 	Nodes      *[]nodeJSON `json:"nodes,omitempty"`
-	Links      *[]Link     `json:"links,omitempty"`          // absent if pairs were not evaluated
+	Links      *[]Link     `json:"links,omitempty"`          // absent if not wanted, or not evaluated
 	Peers      *[]Peer     `json:"ropewalk_peers,omitempty"` // absent if unknown
 	Findings   *[]Finding  `json:"findings,omitempty"`
 }
@@ -67,26 +66,23 @@ type nodeJSON struct {
 	Config *FollowedConfig `json:"config,omitempty"` // the RopewalkConfig that applies
 }
 
-// WriteJSON writes a document.
-func (m *Mesh) WriteJSON(out io.Writer, kind Document) error {
+// WriteJSON writes a document. A MeshStatus has the links, if they are wanted and evaluated.
+func (m *Mesh) WriteJSON(out io.Writer, kind Document, links bool) error {
 	d := documentJSON{
 		APIVersion: APIVersion, Kind: kind, Time: m.Time.UTC().Format(time.RFC3339), TimeUnix: m.Time.Unix(), Cluster: m.Name,
-		Summary: m.Summary(),
+		Summary: m.Summary(), Findings: new(nonNil(m.Findings)),
 	}
-	if kind != CheckDocument {
+	if kind == StatusDocument {
 		d.Nodes = new([]nodeJSON{})
 		for i := range m.Nodes {
 			*d.Nodes = append(*d.Nodes, m.nodeJSON(&m.Nodes[i]))
 		}
-	}
-	if kind == GraphDocument && m.hasLinks() {
-		d.Links = new(nonNil(m.Links))
-	}
-	if kind == StatusDocument && m.Peers != nil {
-		d.Peers = &m.Peers
-	}
-	if kind != GraphDocument {
-		d.Findings = new(nonNil(m.Findings))
+		if links && m.Links != nil {
+			d.Links = &m.Links
+		}
+		if m.Peers != nil {
+			d.Peers = &m.Peers
+		}
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")

@@ -12,13 +12,13 @@ import (
 // TestSchemaMatchesGoldenDocuments validates files that other tests compare with the output.
 func TestSchemaMatchesGoldenDocuments(t *testing.T) {
 	var documents []string
-	for _, path := range []string{"testdata/status.json", "testdata/graph.json", "testdata/check.json"} {
+	for _, path := range []string{"testdata/status.json", "testdata/check.json"} {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		documents = append(documents, string(b))
 	}
-	kinds := []Document{StatusDocument, GraphDocument, CheckDocument}
+	kinds := []Document{StatusDocument, CheckDocument}
 	schema.CheckKinds(t, "../../../../docs/schemas", "Mesh", kinds, documentJSON{}, documents...)
 }

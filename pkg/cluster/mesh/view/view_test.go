@@ -5,13 +5,9 @@ package view
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -76,21 +72,15 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 	encrypted := Build(partlyEncrypting())
 	for name, write := range map[string]func(io.Writer) error{
 		"well.txt":        func(w io.Writer) error { return well.WriteText(w, Style{Links: true}) },
-		"well.svg":        well.WriteSVG,
 		"encryption.txt":  func(w io.Writer) error { return encrypted.WriteText(w, Style{}) },
-		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument) },
+		"encryption.json": func(w io.Writer) error { return encrypted.WriteJSON(w, StatusDocument, false) },
 		"troubled.txt":    func(w io.Writer) error { return few.WriteText(w, Style{Links: true}) },
 		"problems.txt":    func(w io.Writer) error { return many.WriteText(w, Style{Problems: true, Color: true}) },
 		"check.txt":       func(w io.Writer) error { return few.WriteFindings(w, Style{}) },
-		"troubled.dot":    few.WriteDOT,
-		"troubled.svg":    few.WriteSVG,
-		"crowd.svg":       many.WriteSVG,
-		"status.json":     func(w io.Writer) error { return few.WriteJSON(w, StatusDocument) },
-		"graph.json":      func(w io.Writer) error { return few.WriteJSON(w, GraphDocument) },
-		"check.json":      func(w io.Writer) error { return few.WriteJSON(w, CheckDocument) },
+		"status.json":     func(w io.Writer) error { return few.WriteJSON(w, StatusDocument, true) },
+		"check.json":      func(w io.Writer) error { return few.WriteJSON(w, CheckDocument, true) },
 		"nothing.txt":     func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteText(w, Style{}) },
-		"nothing.svg":     func(w io.Writer) error { m := Build(Cluster{Time: now}); return m.WriteSVG(w) },
-		"one-node.json":   func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, GraphDocument) },
+		"one-node.json":   func(w io.Writer) error { m := few.Filter(is("node-03")); return m.WriteJSON(w, StatusDocument, true) },
 	} {
 		var b bytes.Buffer
 		if err := write(&b); err != nil {
@@ -101,22 +91,6 @@ func TestOutputMatchesGoldenFiles(t *testing.T) {
 }
 
 func is(name string) func(string) bool { return func(n string) bool { return n == name } }
-
-func TestLargeDrawingHidesLinksOfIsolatedNodes(t *testing.T) {
-	m := Build(clusterWithProblems(50))
-	var b bytes.Buffer
-	if err := m.WriteSVG(&b); err != nil {
-		t.Fatal(err)
-	}
-	if dir := os.Getenv("ROPEWALK_DRAWINGS"); dir != "" { // to look at the drawings
-		if err := os.WriteFile(filepath.Join(dir, "fifty.svg"), b.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := strings.Count(b.String(), "no tunnel (no peer"); n > 0 || !strings.Contains(b.String(), "not drawn") {
-		t.Errorf("%d links of nodes without any tunnel are drawn", n)
-	}
-}
 
 // encrypting makes all nodes encrypt traffic between nodes.
 func encrypting(c *Cluster) {
@@ -148,17 +122,19 @@ func TestJSONFollowsCommonSchema(t *testing.T) {
 		t.Errorf("%s, the others %s", APIVersion, show.APIVersion)
 	}
 	for _, n := range []int{0, 3, MaxLinked + 1} {
-		m := Build(cluster(n))
-		var b bytes.Buffer
-		if err := m.WriteJSON(&b, GraphDocument); err != nil {
-			t.Fatal(err)
-		}
-		var d struct {
-			Nodes []any
-			Links *[]any
-		}
-		if err := json.Unmarshal(b.Bytes(), &d); err != nil || len(d.Nodes) != n || (d.Links == nil) != (n > MaxLinked) {
-			t.Errorf("%d nodes: %v", n, err)
+		all := Build(cluster(n))
+		for want, m := range map[int]Mesh{n: all, 0: all.Filter(is("none"))} {
+			var b bytes.Buffer
+			if err := m.WriteJSON(&b, StatusDocument, true); err != nil {
+				t.Fatal(err)
+			}
+			var d struct {
+				Nodes []any
+				Links *[]any
+			}
+			if err := json.Unmarshal(b.Bytes(), &d); err != nil || len(d.Nodes) != want || (d.Links == nil) != (n > MaxLinked) {
+				t.Errorf("%d of %d nodes: got %d, links %v, error %v", want, n, len(d.Nodes), d.Links, err)
+			}
 		}
 	}
 }
@@ -296,39 +272,19 @@ func TestLinkKindCombinesBothDirections(t *testing.T) {
 	}
 }
 
-func TestOutputIsWellFormedForHostileNames(t *testing.T) {
+func TestTextHasNoControlCharactersOfNames(t *testing.T) {
 	c := clusterWithProblems(8)
 	for i := range c.Nodes {
 		c.Nodes[i].Name = fmt.Sprintf("n%d\"\\\n<&'>\x00\x1b]\u202e-->", i)
 		c.Nodes[i].Reported.Message = c.Nodes[i].Name
 	}
 	m := Build(c)
-	var svg, dot, text bytes.Buffer
-	if err := errors.Join(m.WriteSVG(&svg), m.WriteDOT(&dot), m.WriteText(&text, Style{Links: true})); err != nil {
+	var text bytes.Buffer
+	if err := m.WriteText(&text, Style{Links: true}); err != nil {
 		t.Fatal(err)
-	}
-	d := xml.NewDecoder(&svg)
-	for {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := parseDOT(dot.String()); err != nil {
-		t.Errorf("%v\n%s", err, &dot)
 	}
 	if strings.ContainsAny(text.String(), "\x00\x1b\u202e") {
 		t.Errorf("got %q", &text)
-	}
-	for _, name := range []string{"troubled.dot"} {
-		graph, err := os.ReadFile(filepath.Join("testdata", name))
-		if err == nil {
-			err = parseDOT(string(graph))
-		}
-		if err != nil {
-			t.Error(err)
-		}
 	}
 }
 
@@ -341,27 +297,6 @@ func TestLargeClusterIsSampled(t *testing.T) {
 	}
 	if _, nodes := findingOf(m, "key"); !slices.Equal(nodes, []string{"node-08"}) {
 		t.Errorf("got %+v", m.Findings)
-	}
-}
-
-func TestCommonDomainIsLeftOutOfNames(t *testing.T) {
-	for _, c := range []struct {
-		names []string
-		want  string
-	}{
-		{[]string{"a.eu.example", "b.eu.example"}, ".eu.example"},
-		{[]string{"a.eu.example", "b.us.example"}, ".example"},
-		{[]string{"a.eu.example", "b"}, ""},
-		{[]string{"a.eu.example"}, ""},
-		{[]string{"node-1", "node-2"}, ""},
-	} {
-		var nodes []Node
-		for _, n := range c.names {
-			nodes = append(nodes, Node{Node: mesh.Node{Name: n}})
-		}
-		if got := commonDomain(nodes); got != c.want {
-			t.Errorf("%v: got %q, want %q", c.names, got, c.want)
-		}
 	}
 }
 
