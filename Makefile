@@ -116,10 +116,6 @@ helm-lint: need-go ## the charts, what is made of them, and kustomize's bases; t
 manifests: need-go ## make anew what is made of the Helm charts: kustomize's bases, docs/helm-values.md
 	cd test/kube/deploy && $(GO) test -count=1 . -update
 
-.PHONY: test-page
-test-page: need-go deps-page ## the web page beside the metrics, in headless Chromium (installs it: 400 MB)
-	$(GO) test -count=1 -timeout 10m ./pkg/observe/top/page
-
 .PHONY: check
 check: need-go ## format, vet, lint, layers and language
 	@left=$$(git ls-files --cached --others --exclude-standard -- '*.orig' '*.rej' '*.bak' '*~'); [ -z "$$left" ] || { echo "left behind by an editor or a merge:"; echo "$$left"; exit 1; }
@@ -236,7 +232,7 @@ ci-full: deps-ci ## all kernels, clusters, packages under the race detector and 
 	  'check build-kube release helm-lint check-generated site test-reproducible sim fuzz-smoke vulncheck lint-kube'
 
 .PHONY: deps-ci
-deps-ci: deps-test deps-kernels deps-kube deps-cluster deps-package deps-arm64 deps-generate deps-page deps-site bin/gotestsum
+deps-ci: deps-test deps-kernels deps-kube deps-cluster deps-package deps-arm64 deps-generate deps-site bin/gotestsum
 
 bin/gotestsum: need-go
 	GOBIN=$(CURDIR)/bin $(GO) install $(GOTESTSUM)
@@ -262,9 +258,9 @@ deps-site:
 
 SHOTS := build/screenshots
 .PHONY: screenshots
-screenshots: need-go deps-page ## the pictures in docs/images: ropewalk top as its tests draw it, and the web page in headless Chromium
+screenshots: ## the picture in docs/images: ropewalk top as its tests draw it, in headless Chromium (installs it: 400 MB)
+	$(call apt_install,chromium)
 	@mkdir -p $(SHOTS) docs/images
-	$(GO) test -count=1 ./pkg/observe/top/page -run 'TestBrowserDrawsTunnel$$' -screenshots $(abspath $(SHOTS)) && cp $(SHOTS)/wide.png docs/images/page.png
 	@{ echo '<meta charset="utf-8"><style>body {margin: 0; background: #111} pre {margin: 0; padding: 12px; color: #ddd; font: 14px/17px monospace}</style><pre>'; \
 	  sed 's/&/\&amp;/g; s/</\&lt;/g' pkg/observe/top/testdata/overview-120x40.golden; } >$(SHOTS)/top.html
 	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --user-data-dir=$(abspath $(SHOTS))/profile --window-size=1040,704 \
@@ -466,10 +462,6 @@ deps-cycles:
 .PHONY: deps-arm64
 deps-arm64:
 	$(call apt_install,qemu-user-static util-linux)
-
-.PHONY: deps-page
-deps-page:
-	$(call apt_install,chromium)
 
 .PHONY: deps-scale
 deps-scale:

@@ -71,7 +71,6 @@ func (f *metricsFlags) content(d metrics.Device) metrics.Content {
 		Collectors: []prometheus.Collector{metrics.NewCollector(metrics.FromDevice(d, time.Now), f.Options)},
 		Alive:      func() error { return metrics.Alive(d) },
 		Ready:      func() error { return metrics.Ready(d) },
-		Pages:      webPages(d, f.Options),
 	}
 }
 

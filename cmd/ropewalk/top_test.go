@@ -17,7 +17,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
-	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 	"github.com/ropewalk/ropewalk/pkg/observe/top"
 	"github.com/ropewalk/ropewalk/pkg/observe/top/host"
 	"github.com/ropewalk/ropewalk/pkg/observe/top/live"
@@ -170,23 +169,6 @@ func TestTopReconnectsToReplacedDaemon(t *testing.T) {
 	}
 	if _, err := s.next(false); err != nil {
 		t.Errorf("the next sample: %v", err)
-	}
-}
-
-func TestWebPageShowsPeersIfMetricsDo(t *testing.T) {
-	for _, tt := range []struct {
-		mode  metrics.PerPeer
-		peers int
-		want  bool
-	}{
-		{metrics.PerPeerAuto, metrics.MaxPeers, true},
-		{metrics.PerPeerAuto, metrics.MaxPeers + 1, false},
-		{metrics.PerPeerOn, metrics.MaxPeers + 1, true},
-		{metrics.PerPeerOff, 1, false},
-	} {
-		if got := showsPeers(metrics.Options{PerPeer: tt.mode}, tt.peers); got != tt.want {
-			t.Errorf("%s, %d peers: got %t, want %t", tt.mode, tt.peers, got, tt.want)
-		}
 	}
 }
 

@@ -3,8 +3,8 @@
 // Package observe groups the packages that report the state of a host or a tunnel.
 //
 //   - metrics: the Prometheus collector and its listener
-//   - top: rates and shares of peers, lanes, NIC queues and cores; top/host reads the host's counters, top/live and top/page
-//     draw the result
+//   - top: rates and shares of peers, lanes, NIC queues and cores; top/host reads the host's counters, top/live draws
+//     the result
 //   - doctor: checks of a host, computed from the facts that doctor/facts gathers; can apply fixes and undo them
 //   - term: tables and bars for terminals
 //   - portplan: simulation of queue load, drawn by ropewalk spread plan

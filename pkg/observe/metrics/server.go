@@ -45,9 +45,8 @@ type ServerConfig struct {
 type Content struct {
 	Version    string
 	Collectors []prometheus.Collector
-	Alive      func() error            // returns why the process should be restarted, nil if it should not; may be nil
-	Ready      func() error            // returns why the tunnel is not ready, nil if it is; may be nil
-	Pages      map[string]http.Handler // further pages by pattern of http.ServeMux
+	Alive      func() error // returns why the process should be restarted, nil if it should not; may be nil
+	Ready      func() error // returns why the tunnel is not ready, nil if it is; may be nil
 }
 
 // Server serves /metrics and the health checks /healthz and /readyz.
@@ -170,9 +169,6 @@ func (s *Server) handler(c Content) (http.Handler, error) {
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "stuck", c.Alive) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, "not ready", c.Ready) })
-	for pattern, page := range c.Pages {
-		mux.Handle(pattern, page)
-	}
 	return http.MaxBytesHandler(mux, 0), nil // no request has a body
 }
 

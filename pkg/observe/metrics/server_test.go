@@ -49,7 +49,6 @@ func testServer(t *testing.T, d Device, o Options, webConfig string) (addr strin
 			Collectors: []prometheus.Collector{NewCollector(FromDevice(d, time.Now), o)},
 			Alive:      func() error { return Alive(d) },
 			Ready:      func() error { return Ready(d) },
-			Pages:      map[string]http.Handler{"GET /more": http.NotFoundHandler()},
 		})
 	}()
 	t.Cleanup(func() {
@@ -249,15 +248,15 @@ func TestLongRequestOutlivesIdleClients(t *testing.T) {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		served <- s.Serve(ctx, Content{Pages: map[string]http.Handler{"GET /long": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		served <- s.Serve(ctx, Content{Alive: func() error {
 			close(begun)
 			<-end
-			w.WriteHeader(http.StatusNoContent)
-		})}})
+			return nil
+		}})
 	}()
 	answer := make(chan error, 1)
 	go func() {
-		resp, err := http.Get("http://" + s.Addr().String() + "/long")
+		resp, err := http.Get("http://" + s.Addr().String() + "/healthz")
 		if err == nil {
 			err = resp.Body.Close()
 		}
