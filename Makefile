@@ -49,9 +49,11 @@ bin/wireguard-go: need-go
 demo: need-root need-tun build ## two hosts in namespaces, real traffic through ropewalk
 	$(BIN) demo
 
+# Packages whose tests wait most of their time. Named first, they run beside others.
+WAITING := ./test/spread ./cmd/ropewalk
 .PHONY: test
 test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need no other kernel
-	$(GOTEST) -timeout 20m ./...
+	$(GOTEST) -timeout 20m $(WAITING) ./...
 
 # The packages of the product where goroutines share memory, and tests of whole devices. make ci-full runs the race detector on all.
 RACE_PACKAGES ?= ./cmd/... ./pkg/cluster/agent/... ./pkg/control/quick ./pkg/control/uapi ./pkg/dataplane/engine ./pkg/dataplane/workpool \

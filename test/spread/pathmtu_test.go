@@ -51,6 +51,7 @@ func TestPathMTUIsMeasured(t *testing.T) {
 		{"IPv6/silent router/AF_XDP", true, true, 1500, 1360, 1280, []string{"--underlay", "xdp"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // each waits, for 15 s or more
 			l := newLab(t)
 			l.connectHosts(tt.v6, false)
 			l.setCables(tt.host)
