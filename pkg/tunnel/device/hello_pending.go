@@ -16,7 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// pendingHello is a received hello on its way from a lane to a worker.
+// pendingHello is a received hello on its way from a lane to a worker. Once in a helloQueue it is
+// not changed: a lane that has just loaded it may read it even after a worker took it.
 type pendingHello struct {
 	hello   wire.Hello
 	from    underlay.Endpoint
@@ -122,8 +123,9 @@ func (p *Peer) takePendingHello() *pendingHello {
 	ref := p.dev.port.Load()
 	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
 	if stale && plannable && p.requests.hellos.planRate.allow(p.dev.clock(), time.Minute) {
-		local := netip.AddrPortFrom(m.from.Src, ref.LocalPort())
-		m.plan, m.planned = p.dev.cfg.Plan(local, &m.from, p.dev.mark.Load(), m.ports()), true
+		local, next := netip.AddrPortFrom(m.from.Src, ref.LocalPort()), *m
+		next.plan, next.planned = p.dev.cfg.Plan(local, &m.from, p.dev.mark.Load(), m.ports()), true
+		return &next
 	}
 	return m
 }

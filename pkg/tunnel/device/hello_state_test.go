@@ -101,7 +101,11 @@ func TestPlannerGetsScopeOfLinkLocalPeer(t *testing.T) {
 	d.port.Store(&portRef{openPort{}})
 	p := &Peer{dev: d}
 	p.requests.hellos.put(&pendingHello{from: want, hello: wire.Hello{First: 61000, Last: 61999}})
-	if p.takePendingHello(); got != want {
+	queued := p.requests.hellos.last.Load() // as a lane that puts the next one
+	if m := p.takePendingHello(); got != want || !m.planned {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if queued.planned {
+		t.Error("the plan was added to a hello that a lane may be reading")
 	}
 }
