@@ -56,11 +56,13 @@ test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need
 	$(GOTEST) -timeout 20m $(WAITING) ./...
 
 # The packages of the product where goroutines share memory, and tests of whole devices. make ci-full runs the race detector on all.
-RACE_PACKAGES ?= ./cmd/... ./pkg/cluster/agent/... ./pkg/control/quick ./pkg/control/uapi ./pkg/dataplane/engine ./pkg/dataplane/workpool \
+# The slowest come first, so that none runs alone at the end.
+RACE_PACKAGES ?= ./pkg/tunnel/device ./cmd/... ./pkg/cluster/agent/... ./pkg/control/quick ./pkg/control/uapi ./pkg/dataplane/engine ./pkg/dataplane/workpool \
   ./pkg/ebpf/programs ./pkg/ebpf/spreader ./pkg/netio/... ./pkg/observe/doctor/facts ./pkg/observe/metrics ./pkg/observe/top/... \
-  $(addprefix ./pkg/protocol/,chachapoly drop noise peer session spread) ./pkg/tunnel/... ./test/sim ./test/soak
-# The commands demo and bench start other processes and wait for them, for minutes.
-RACE_SKIP ?= ^Test(Demo|Bench)
+  $(addprefix ./pkg/protocol/,drop noise peer session spread) ./pkg/tunnel/... ./test/sim ./test/soak
+# The commands demo and bench start other processes and wait for them, for minutes. The others compute what `make test` compares with
+# models, or repeat what TestElephantIsSprayedInOrder and TestSprayEndsInOrder do with other flows.
+RACE_SKIP ?= ^Test(Demo|Bench|InventedSenders|LostMessagesDelaySprayed|PortLimitDoesNotLimitSprayed|FlowIsNotSprayed|SmallFlowsAreNotSprayed)
 .PHONY: test-race
 test-race: need-root need-tun deps-test build bin/wireguard-go ## the tests of code that goroutines share, under the race detector
 	CGO_ENABLED=1 $(GOTEST) -race -short -timeout 30m -skip '$(RACE_SKIP)' $(RACE_PACKAGES)
