@@ -37,13 +37,13 @@ func Obstacles(i Interface) (reasons []string, err error) {
 			reasons = append(reasons, fmt.Sprintf("no priority is left for %s rules below that of rule %d", family, lowest))
 		}
 		defaults := prefixes[slices.IndexFunc(prefixes, isDefault):][:1]
-		paths, err := otherPaths(defaults, i.Name)
+		paths, err := hostnet.WidePaths(defaults, i.Name)
 		if err != nil {
 			return nil, err
 		}
 		for _, p := range paths {
-			if text := p.String(); p.isWide() && !isTunnel(p.link) && !slices.Contains(reasons, text) {
-				reasons = append(reasons, text)
+			if !p.IntoTunnel() {
+				reasons = append(reasons, p.String())
 			}
 		}
 	}

@@ -156,20 +156,18 @@ func probed(planned *settings) (prefixes []netip.Prefix) {
 // findOtherPaths finds the prefixes for which the kernel prefers another link. A route to a longer
 // prefix is legitimate, such as to the LAN or to an endpoint, unless it replaces a default route.
 func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
-	paths, err := otherPaths(prefixes, j.Name)
+	paths, err := hostnet.OtherPaths(prefixes, j.Name)
 	for _, p := range paths {
 		to := &found.errors
-		if isTunnel(p.link) {
+		if p.IntoTunnel() {
 			to = &found.warnings
 		}
-		if text := p.String(); (p.isWide() || p.route.Bits() <= p.prefix.Bits()) && !slices.Contains(*to, text) {
+		if text := p.String(); (p.IsWide() || p.Route.Bits() <= p.Prefix.Bits()) && !slices.Contains(*to, text) {
 			*to = append(*to, text)
 		}
 	}
 	return err
 }
-
-func isTunnel(l hostnet.Link) bool { return l.Kind == "tuntap" || l.Kind == "wireguard" }
 
 // warnOfWideRoutes warns of routes that have come up since Up and replace a default route into the tunnel.
 func (j *job) warnOfWideRoutes() error {
@@ -177,96 +175,9 @@ func (j *job) warnOfWideRoutes() error {
 	if !ok || st.Settings == nil {
 		return nil
 	}
-	defaults := slices.DeleteFunc(probed(st.Settings), func(p netip.Prefix) bool { return p.Bits() > 0 })
-	paths, err := otherPaths(defaults, j.Name)
-	paths = slices.DeleteFunc(paths, func(p path) bool { return !p.isWide() })
-	for i, p := range paths {
-		if !slices.Contains(paths[:i], p) {
-			j.warn("%s: %s", j.Name, p)
-		}
+	paths, err := hostnet.WidePaths(probed(st.Settings), j.Name)
+	for _, p := range paths {
+		j.warn("%s: %s", j.Name, p)
 	}
 	return err
-}
-
-// path is where packets to an address of a prefix leave.
-type path struct {
-	prefix, route netip.Prefix
-	link          hostnet.Link
-}
-
-func (p path) String() string {
-	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.prefix, p.link.Name, p.route)
-}
-
-// wideBits is the length from which routes beside a default route into the tunnel are legitimate, such as 10.0.0.0/8. Shorter ones replace it
-// in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
-const wideBits = 8
-
-// isWide reports whether a part of a default route leaves by another one.
-func (p path) isWide() bool {
-	return p.prefix.Bits() == 0 && p.route.Bits() > 0 && p.route.Bits() < wideBits
-}
-
-// otherPaths returns the paths of packets to prefixes that do not enter the interface with a name.
-func otherPaths(prefixes []netip.Prefix, name string) (paths []path, err error) {
-	if len(prefixes) == 0 {
-		return nil, nil
-	}
-	var addrs []netip.Addr
-	var of []netip.Prefix
-	for _, p := range prefixes {
-		for _, a := range samples(p) {
-			addrs, of = append(addrs, a), append(of, p)
-		}
-	}
-	matches, err := hostnet.MatchRoutes(addrs)
-	if err != nil {
-		return nil, err
-	}
-	links, err := linksByIndex()
-	if err != nil {
-		return nil, err
-	}
-	for i, m := range matches {
-		if link := links[m.Link]; m.Dst.IsValid() && link.Name != name {
-			paths = append(paths, path{of[i], m.Dst, link})
-		}
-	}
-	return paths, nil
-}
-
-// samples returns the addresses of a prefix that are looked up: the one in the middle, as the first one of 0.0.0.0/1 is not routable. Of a
-// default route they are those in the middle of parts of the unicast addresses.
-func samples(p netip.Prefix) (addrs []netip.Addr) {
-	parts := []string{p.String()}
-	switch p {
-	case netip.PrefixFrom(netip.IPv4Unspecified(), 0):
-		parts = []string{"0.0.0.0/3", "32.0.0.0/3", "64.0.0.0/3", "96.0.0.0/3", "128.0.0.0/3", "160.0.0.0/3", "192.0.0.0/3"}
-	case netip.PrefixFrom(netip.IPv6Unspecified(), 0):
-		parts = []string{"::/0", "2000::/5", "2800::/5", "3000::/5", "3800::/5"}
-	}
-	for _, part := range parts {
-		addrs = append(addrs, middle(netip.MustParsePrefix(part)))
-	}
-	return addrs
-}
-
-func linksByIndex() (map[int]hostnet.Link, error) {
-	all, err := hostnet.Links()
-	links := map[int]hostnet.Link{}
-	for _, l := range all {
-		links[l.Index] = l
-	}
-	return links, err
-}
-
-// middle returns the address in the middle of a prefix.
-func middle(p netip.Prefix) netip.Addr {
-	if p.IsSingleIP() {
-		return p.Addr()
-	}
-	b := p.Masked().Addr().AsSlice()
-	b[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	addr, _ := netip.AddrFromSlice(b)
-	return addr
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
@@ -224,6 +225,23 @@ func evaluateLoops(f *facts.Facts, r *recorder) {
 		}
 		r.fail(t.Name, fmt.Sprintf("messages to %s are routed into the tunnel itself (%s)", looping, strings.Join(path, " → ")),
 			"ip route add "+looping+" via GATEWAY   # or AllowedIPs = 0.0.0.0/0, ::/0 in place of parts of it: policy routing")
+	}
+}
+
+func evaluateReplaced(f *facts.Facts, r *recorder) {
+	for _, t := range f.Tunnels {
+		switch paths := t.Replaced.Value; {
+		case t.Replaced.Err != nil:
+			r.unknown(t.Name, t.Replaced.Err)
+		case len(paths) == 0:
+			r.ok(t.Name, "no route replaces a default route into the tunnel")
+		default:
+			record := r.fail
+			if !slices.ContainsFunc(paths, func(p hostnet.OtherPath) bool { return !p.IntoTunnel() }) {
+				record = r.warn
+			}
+			record(t.Name, fmt.Sprint(paths[0]), "ip route show table all "+paths[0].Route.String()+"   # remove it where it is set: another VPN, or DHCP option 121")
+		}
 	}
 }
 

@@ -181,6 +181,8 @@ type Tunnel struct {
 	MTU   int // bytes
 	Peers []Peer
 	Stats Result[Stats] // for Kind Ropewalk only
+	// Replaced are the paths by which packets for the tunnel's default routes leave beside it.
+	Replaced Result[[]hostnet.OtherPath]
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
 	// Nodes are the addresses of the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.

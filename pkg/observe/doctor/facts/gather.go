@@ -52,6 +52,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 			return nil, err
 		}
 		s.readThreaded(f.Tunnels)
+		readReplaced(f.Tunnels)
 	}
 	devices := s.underlayDevices(f.Tunnels)
 	if len(o.Devices) > 0 {

@@ -187,6 +187,22 @@ func (s source) readThreaded(tunnels []Tunnel) {
 	}
 }
 
+// readReplaced sets Replaced, for default routes in the main table and in that of the tunnel's mark, as wg-quick has them.
+func readReplaced(tunnels []Tunnel) {
+	for i := range tunnels {
+		t := &tunnels[i]
+		routes, _, err := hostnet.LinkRoutes(t.Name)
+		var prefixes []netip.Prefix
+		for _, r := range routes {
+			if r.Table == hostnet.MainTable || r.Table == t.Mark {
+				prefixes = append(prefixes, r.Dst)
+			}
+		}
+		paths, lookup := hostnet.WidePaths(prefixes, t.Name)
+		t.Replaced = result(paths, errors.Join(err, lookup))
+	}
+}
+
 // hiddenTunnels returns the kernel's tunnels without their configuration, which needs CAP_NET_ADMIN.
 func hiddenTunnels(mtu map[string]int, err error) []Tunnel {
 	var all []Tunnel
