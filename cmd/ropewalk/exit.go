@@ -5,6 +5,8 @@ package main
 import (
 	"errors"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 )
 
 // Exit codes.
@@ -13,7 +15,7 @@ const (
 	exitUsage       = 2 // the command line is wrong
 	exitFailed      = 3 // a check failed
 	exitWarnings    = 4 // no check failed, but some warned
-	exitUnreachable = 5 // no daemon answers for the interface
+	exitUnreachable = 5 // no such interface, or no daemon answers for it
 )
 
 // usageError marks a mistake in the command line itself.
@@ -49,6 +51,9 @@ func exitCode(err error) int {
 	var coded interface{ ExitCode() int }
 	if errors.As(err, &coded) && coded.ExitCode() >= 0 {
 		return coded.ExitCode()
+	}
+	if errors.Is(err, quick.ErrNotWireGuard) || errors.Is(err, quick.ErrUnresponsive) {
+		return exitUnreachable
 	}
 	return exitError
 }

@@ -102,11 +102,15 @@ func withRunning(cmd *cobra.Command, arg string, f func(*quick.Runner, quick.Int
 	return withOpened(cmd, i, err, f)
 }
 
-// openRunning opens the file of an interface, or if there is none, that with which it was brought up.
+// openRunning opens the file of an interface, or if there is none, that with which it was brought up. Without either, the error for a name that is no
+// interface has the exit code exitUnreachable.
 func openRunning(arg string, open func(dir, arg string) (quick.Interface, error)) (quick.Interface, error) {
 	i, err := open(quick.DefaultDir, arg)
 	if path := startedFrom(arg); path != "" && errors.Is(err, quick.ErrNoFile) {
 		return open("", path)
+	}
+	if _, absent := hostnet.FindLink(arg); errors.Is(err, quick.ErrNoFile) && !strings.Contains(arg, "/") && errors.Is(absent, hostnet.ErrNoLink) {
+		err = codedError{exitUnreachable, err}
 	}
 	return i, err
 }

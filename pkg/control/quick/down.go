@@ -85,7 +85,7 @@ func daemonProblem(err error) string {
 	switch {
 	case errors.Is(err, ErrNotWireGuard):
 		return "is not running; removing its leftovers"
-	case errors.Is(err, errUnresponsive):
+	case errors.Is(err, ErrUnresponsive):
 		return "does not answer; deleting its interface"
 	}
 	return ""
@@ -127,10 +127,7 @@ func defaultRouteTable(table string, st config.Status) uint32 {
 	return 0
 }
 
-// errUnresponsive is the error for a daemon that does not answer in time, or whose listen queue is full.
-var errUnresponsive = errors.New("its daemon does not answer")
-
-// status requests the status from the interface's daemon. Errors: ErrNotWireGuard without such an interface or daemon, errUnresponsive
+// status requests the status from the interface's daemon. Errors: ErrNotWireGuard without such an interface or daemon, ErrUnresponsive
 // for a daemon that hangs.
 func (j *job) status() (config.Status, error) {
 	_, err := hostnet.FindLink(j.Name)
@@ -145,7 +142,7 @@ func (j *job) status() (config.Status, error) {
 	}
 	c, err := j.Sockets.Dial(j.Name)
 	switch err := j.unlessHanging(err); {
-	case errors.Is(err, errUnresponsive):
+	case errors.Is(err, ErrUnresponsive):
 		return config.Status{}, err
 	case err != nil:
 		return config.Status{}, fmt.Errorf("`%s' %w: %w", j.Name, ErrNotWireGuard, err)
@@ -157,10 +154,10 @@ func (j *job) status() (config.Status, error) {
 	return st, j.unlessHanging(err)
 }
 
-// unlessHanging returns errUnresponsive instead of an error that only a daemon that hangs causes. A timer closes the connection to that.
+// unlessHanging returns ErrUnresponsive instead of an error that only a daemon that hangs causes. A timer closes the connection to that.
 func (j *job) unlessHanging(err error) error {
 	if errors.Is(err, net.ErrClosed) || uapi.IsUnresponsive(err) {
-		return fmt.Errorf("asking about %s: %w: %w", j.Name, errUnresponsive, err)
+		return fmt.Errorf("asking about %s: %w: %w", j.Name, ErrUnresponsive, err)
 	}
 	return err
 }

@@ -27,7 +27,7 @@ func (j *job) findMoved() error {
 }
 
 // movedTo returns the network namespace of an interface that a hook or a command has moved; 0 for none. Its daemon knows where it is. The error is
-// errUnresponsive for a daemon that hangs.
+// ErrUnresponsive for a daemon that hangs.
 func (j *job) movedTo() (hostnet.Namespace, error) {
 	here, err := hostnet.CurrentNamespace()
 	if err != nil {
@@ -36,7 +36,7 @@ func (j *job) movedTo() (hostnet.Namespace, error) {
 	for deadline := time.Now().Add(moveTimeout); ; time.Sleep(pollInterval) {
 		report, err := j.report()
 		switch {
-		case errors.Is(err, errUnresponsive):
+		case errors.Is(err, ErrUnresponsive):
 			return 0, err
 		case err != nil || report.TUN.NetNS == 0:
 			return 0, nil

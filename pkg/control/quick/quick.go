@@ -15,11 +15,13 @@ import (
 // DefaultDir is the directory of configurations that are named without a path.
 const DefaultDir = "/etc/wireguard"
 
-// Errors that callers distinguish. Their messages are wg-quick's.
+// Errors that callers distinguish. Their messages are wg-quick's. ErrUnresponsive is for a daemon that does not answer in time, or whose
+// listen queue is full.
 var (
 	ErrExists       = errors.New("already exists")
 	ErrNotWireGuard = errors.New("is not a WireGuard interface")
 	ErrNoFile       = errors.New("does not exist")
+	ErrUnresponsive = errors.New("its daemon does not answer")
 )
 
 // Interface is an interface and its configuration file.

@@ -450,8 +450,8 @@ func TestStatusOfMovedInterfaceDoesNotWaitForHangingDaemon(t *testing.T) {
 	h.suspend(p)
 	expect.NoError(t, hostnet.DeleteLink("wg0"))
 	h.Timeout = 50 * time.Millisecond
-	if _, err := j.status(); !errors.Is(err, errUnresponsive) || !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v, want %v after this package's timeout", err, errUnresponsive)
+	if _, err := j.status(); !errors.Is(err, ErrUnresponsive) || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want %v after this package's timeout", err, ErrUnresponsive)
 	}
 	expect.NoError(t, unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0))
 }

@@ -49,7 +49,7 @@ func (j *job) save(ctx context.Context) error {
 	return replaceFile(j.Path, append(bytes.TrimRight(b.Bytes(), "\n"), '\n'))
 }
 
-// report requests the report of the interface's daemon. The error is errUnresponsive for a daemon that hangs.
+// report requests the report of the interface's daemon. The error is ErrUnresponsive for a daemon that hangs.
 func (j *job) report() (r deviceReport, err error) {
 	c, err := j.Sockets.Dial(j.Name)
 	if err != nil {
@@ -59,7 +59,7 @@ func (j *job) report() (r deviceReport, err error) {
 	timeout := time.AfterFunc(j.timeout(), func() { _ = c.Close() })
 	defer timeout.Stop()
 	switch err := j.unlessHanging(c.Stats(&r)); {
-	case errors.Is(err, errUnresponsive):
+	case errors.Is(err, ErrUnresponsive):
 		return deviceReport{}, err
 	case err != nil: // other daemons than ropewalk have none
 		return deviceReport{}, nil
