@@ -59,7 +59,7 @@ func (s startDaemon) run(ctx context.Context, j *job) error {
 }
 
 // CreateLog creates or truncates the log file of an interface's daemon in the directory runDir, readable by its owner only. The caller
-// closes it.
+// closes it. It stays after a failed Up, as it may have the reason.
 func CreateLog(runDir, name string) (*os.File, error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the directory for daemon logs: %w", err)

@@ -97,7 +97,7 @@ func suppresses(r hostnet.Rule) bool {
 }
 
 // setSrcValidMark makes reverse path filtering use the mark. Without it, the kernel would drop the answers to the tunnel's packets: they
-// arrive by another default route than that of unmarked packets.
+// arrive by another default route than that of unmarked packets. Down leaves it set, as wg-quick does: another tunnel may rely on it.
 type setSrcValidMark struct{}
 
 func (setSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=1" }

@@ -134,7 +134,7 @@ func RecordSuccessor(runDir, name string, from, to int) error {
 }
 
 // lock keeps other Runners from working on the interface at the same time. It does not wait: a hook that runs ropewalk for its
-// own interface would wait forever.
+// own interface would wait forever. unlock also removes the file of the lock, so that none is left of a failed Up or of a mistyped name.
 func (r *Runner) lock(name string) (unlock func(), err error) {
 	if err := os.MkdirAll(r.RunDir, 0o755); err != nil {
 		return nil, fmt.Errorf("creating the state directory: %w", err)
@@ -147,28 +147,20 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 		return nil, fmt.Errorf("locking %s: %w", name, err)
 	}
 	return func() {
+		_ = os.Remove(f.Name()) // a file that is left harms nothing
 		// Unlock first: a child that is being forked has a copy of the descriptor, so Close alone might unlock too late.
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil
 }
 
-// Lock keeps Runners with this runDir, and other callers of Lock, from working on an interface. It does not wait. unlock also removes the
-// file of the lock.
+// Lock keeps Runners with this runDir, and other callers of Lock, from working on an interface. It does not wait.
 func Lock(runDir, name string) (unlock func(), err error) {
-	r := &Runner{RunDir: runDir}
-	release, err := r.lock(name)
-	if err != nil {
-		return nil, err
-	}
-	return func() {
-		_ = os.Remove(filepath.Join(runDir, name+".lock")) // a file that is left harms nothing
-		release()
-	}, nil
+	return (&Runner{RunDir: runDir}).lock(name)
 }
 
-// lockFile creates and locks a file. The owner of the lock may remove it (removeFiles): then the lock is that of a file without a name,
-// which others do not see.
+// lockFile creates and locks a file. The owner of the lock removes it: then the lock is that of a file without a name, which others do not
+// see.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
@@ -192,11 +184,11 @@ func lockFile(path string) (*os.File, error) {
 // runFile returns the path of a file of the interface in RunDir.
 func (j *job) runFile(suffix string) string { return filepath.Join(j.RunDir, j.Name+suffix) }
 
-// removeFiles removes the saved state, the log, and the lock of an interface that is down. The endpoints that a killed daemon has saved stay:
+// removeFiles removes the saved state and the log of an interface that is down. The endpoints that a killed daemon has saved stay:
 // a service manager calls Down before it starts the next daemon, which renews the sessions. The caller holds the lock.
 func (j *job) removeFiles() error {
 	var errs []error
-	for _, path := range []string{j.statePath(), j.runFile(".log"), j.runFile(".lock")} {
+	for _, path := range []string{j.statePath(), j.runFile(".log")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
