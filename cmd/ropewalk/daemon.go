@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -49,10 +50,10 @@ func withStartingDaemon(ctx context.Context, dir uapi.Dir, name string, f func(*
 func dialDaemon(dir uapi.Dir, name string) (*uapi.Client, error) {
 	client, err := dir.Dial(name)
 	switch {
+	case uapi.IsUnresponsive(err), errors.Is(err, uapi.ErrNotSocket):
+		return nil, codedError{exitUnreachable, err}
 	case uapi.IsNotRunning(err):
 		return nil, codedError{exitUnreachable, notServed(dir, name)}
-	case uapi.IsUnresponsive(err):
-		return nil, codedError{exitUnreachable, err}
 	case err != nil:
 		return nil, withHint(err)
 	}

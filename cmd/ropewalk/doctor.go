@@ -106,10 +106,14 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 	return f, err
 }
 
-// renamedTunnel returns an error for the first of the names that an interface had before it was renamed, or has since, and nil for none.
+// renamedTunnel returns an error for the first of the names that an interface had before it was renamed, or has since, or whose socket is a file;
+// nil for none.
 func renamedTunnel(dir uapi.Dir, names []string) error {
 	served, _ := dir.Interfaces() // an error means none
 	for _, name := range names {
+		if _, err := dir.Dial(name); errors.Is(err, uapi.ErrNotSocket) {
+			return err
+		}
 		_, err := hostnet.FindLink(name)
 		if former := formerNames(dir, name); len(former) > 0 && !slices.Contains(served, name) {
 			return fmt.Errorf("examining %s: no daemon answers by this name; if the interface was renamed, its former name was %s: restart the tunnel with its new name",

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -188,6 +189,20 @@ func TestShowDistinguishesUnservedAndMissingInterface(t *testing.T) {
 	}
 	if err := s.run([]string{"nosuch0"}); err == nil || err.Error() != "no such interface: nosuch0" || exitCode(err) != exitUnreachable {
 		t.Error(err)
+	}
+}
+
+func TestFileInPlaceOfSocketIsNamed(t *testing.T) {
+	s, _, _ := twoDevices(t)
+	path := filepath.Join(string(s.dir), "lo.sock")
+	expect.NoError(t, os.WriteFile(path, nil, 0o600))
+	for name, err := range map[string]error{"show": s.run([]string{"lo"}), "doctor": renamedTunnel(s.dir, []string{"lo"})} {
+		if err == nil || !strings.Contains(err.Error(), path+": connect: connection refused: the file is not a socket: remove it") {
+			t.Errorf("%s: got error %v", name, err)
+		}
+		if name == "show" && exitCode(err) != exitUnreachable {
+			t.Errorf("got exit code %d, want %d", exitCode(err), exitUnreachable)
+		}
 	}
 }
 

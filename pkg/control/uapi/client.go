@@ -33,6 +33,9 @@ func Dial(name string) (*Client, error) {
 	return DefaultDir.Dial(name)
 }
 
+// ErrNotSocket is wrapped in the error for a file that is in the place of a socket.
+var ErrNotSocket = errors.New("the file is not a socket")
+
 // Dial connects to the daemon of an interface. The error is os.ErrNotExist when there is no socket, syscall.ECONNREFUSED when the
 // daemon died without removing its socket, and syscall.EAGAIN when its listen queue is full.
 func (d Dir) Dial(name string) (*Client, error) {
@@ -41,6 +44,9 @@ func (d Dir) Dial(name string) (*Client, error) {
 		return nil, fmt.Errorf("connecting to interface %q: %w", name, err)
 	}
 	conn, err := net.DialTimeout("unix", path, requestTimeout)
+	if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.Mode().Type() != os.ModeSocket {
+		err = fmt.Errorf("%w: %w: remove it, and the daemon of `ropewalk up` creates its socket again", err, ErrNotSocket)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connecting to interface %s: %w", name, err)
 	}

@@ -87,7 +87,7 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("the file exists and is not a socket: %w", unix.EEXIST)
+		return fmt.Errorf("%w: %w", ErrNotSocket, unix.EEXIST)
 	case isServed(path):
 		return fmt.Errorf("another process serves this interface: %w", unix.EADDRINUSE)
 	}
