@@ -51,7 +51,8 @@ func checkFile(cmd *cobra.Command, dir, root, arg string) error {
 		return codedError{code: exitFailed}
 	}
 	found := slices.Concat(i.File.Warnings, i.File.CheckSettings(), hostWarnings(os.DirFS(root), i.File),
-		obstacles(i), dnsWarnings(i.File, quick.FindTools(exec.LookPath)), endpointWarnings(cmd.Context(), i, conffile.NewResolver(conffile.ResolverConfig{})))
+		obstacles(os.DirFS(root), i), dnsWarnings(i.File, quick.FindTools(exec.LookPath)),
+		endpointWarnings(cmd.Context(), os.DirFS(root), i, conffile.NewResolver(conffile.ResolverConfig{})))
 	if err := cmd.Context().Err(); err != nil {
 		return err
 	}
@@ -84,8 +85,8 @@ func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 }
 
 // obstacles returns warnings about the host's network.
-func obstacles(i quick.Interface) (warnings []string) {
-	reasons, err := quick.Obstacles(i)
+func obstacles(root fs.FS, i quick.Interface) (warnings []string) {
+	reasons, err := quick.Obstacles(root, i)
 	if err != nil {
 		reasons = append(reasons, err.Error())
 	}
@@ -111,7 +112,7 @@ const lookupTimeout = 10 * time.Second
 
 // endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved, or whose messages are routed into the tunnel. They mean
 // nothing once ctx has ended.
-func endpointWarnings(ctx context.Context, i quick.Interface, resolve conffile.Resolver) (warnings []string) {
+func endpointWarnings(ctx context.Context, root fs.FS, i quick.Interface, resolve conffile.Resolver) (warnings []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	for n := range i.File.Peers {
@@ -125,7 +126,7 @@ func endpointWarnings(ctx context.Context, i quick.Interface, resolve conffile.R
 		ep, err := resolve(ctx, p.Endpoint)
 		var into netip.Prefix
 		if err == nil {
-			into, err = quick.LoopingPrefix(i, ep.AddrPort.Addr())
+			into, err = quick.LoopingPrefix(root, i, ep.AddrPort.Addr())
 		}
 		switch addr := ep.AddrPort.Addr(); {
 		case err != nil:

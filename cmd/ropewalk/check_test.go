@@ -63,7 +63,7 @@ func TestCheckReportsEndpointsLeftAtTimeout(t *testing.T) {
 			for range peers {
 				f.Peers = append(f.Peers, conffile.Peer{Endpoint: "peer.example:51820"})
 			}
-			got := endpointWarnings(t.Context(), quick.Interface{Name: "rwk0", File: f}, silent)
+			got := endpointWarnings(t.Context(), os.DirFS("/"), quick.Interface{Name: "rwk0", File: f}, silent)
 			if left := strings.Contains(strings.Join(got, "\n"), "other endpoints"); len(got) != want || left != (peers > 1) {
 				t.Errorf("%d peers: got %q, want %d warnings", peers, got, want)
 			}
@@ -91,7 +91,7 @@ func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
 		file := "[Interface]\n" + more + "[Peer]\nPublicKey = " + noise.PublicKey{2}.Base64() + "\nEndpoint = " + endpoint + ":51820\nAllowedIPs = " + allowed + "\n"
 		i, err := openInterface("", writeConf(t, "rwk0", file))
 		expect.NoError(t, err)
-		got := strings.Join(endpointWarnings(t.Context(), i, conffile.NewResolver(conffile.ResolverConfig{})), "\n")
+		got := strings.Join(endpointWarnings(t.Context(), os.DirFS("/"), i, conffile.NewResolver(conffile.ResolverConfig{})), "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
 			t.Errorf("%s in %s: got %q, want %q", endpoint, allowed, got, want)
 		}
@@ -106,9 +106,11 @@ func TestCheckWarnsOfEndpointInAllowedIPs(t *testing.T) {
 		{"10.0.0.0/8", "198.51.100.1", "", ""},
 		{"10.0.0.0/8", "224.0.0.1", "", "no host has the address and port 224.0.0.1:51820"},
 		{"10.0.0.0/8", "0.0.0.0", "", "no host has"},
-		{"192.0.0.0/16", "192.0.2.7", "", ""},                  // the uplink's network is more specific
-		{"192.0.2.0/25, 0.0.0.0/1", "192.0.2.1", "", ""},       // the host itself
-		{"fe80::/10", "[fe80::1%uplink]", "", ""},              // by its link
+		{"192.0.0.0/16", "192.0.2.7", "", ""},                                           // the uplink's network is more specific
+		{"192.0.2.0/25, 0.0.0.0/1", "192.0.2.1", "", ""},                                // the host itself
+		{"fe80::/10", "[fe80::1%uplink]", "", ""},                                       // by its link
+		{"0.0.0.0/0", "198.51.100.1", "Table = main\n", "the route to 0.0.0.0/0 takes"}, // no policy routing
+		{"128.0.0.0/1", "198.51.100.1", "Table = 254\n", "the route to 128.0.0.0/1 takes"},
 		{"128.0.0.0/1", "198.51.100.1", "Table = off\n", ""},   // no routes
 		{"128.0.0.0/1", "198.51.100.1", "Table = 7\n", ""},     // needs rules, which nobody knows
 		{"128.0.0.0/1", "198.51.100.1", "FwMark = 0x10\n", ""}, // likewise

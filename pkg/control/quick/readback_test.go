@@ -284,7 +284,7 @@ func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
 	const want = "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1"
 	expect.NoError(t, hostnet.AddRoute(half))
 	before, i := h.snapshot(), h.open("wg0", everything)
-	if reasons, err := Obstacles(i); err != nil || !slices.Contains(reasons, want) {
+	if reasons, err := Obstacles(h.Root, i); err != nil || !slices.Contains(reasons, want) {
 		t.Errorf("check finds %q, error %v, want %s", reasons, err, want)
 	}
 	if err := h.Up(t.Context(), i); err == nil || !strings.Contains(err.Error(), want) {

@@ -12,6 +12,7 @@ import (
 type OtherPath struct {
 	Prefix, Route netip.Prefix
 	Link          Link
+	Metric        int // of Route
 }
 
 func (p OtherPath) String() string {
@@ -63,7 +64,7 @@ func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err er
 	}
 	for i, m := range matches {
 		if link := links[m.Link]; m.Dst.IsValid() && link.Name != name {
-			paths = append(paths, OtherPath{of[i], m.Dst, link})
+			paths = append(paths, OtherPath{of[i], m.Dst, link, m.Metric})
 		}
 	}
 	return paths, nil

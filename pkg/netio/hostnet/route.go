@@ -112,6 +112,14 @@ func scope(dst netip.Addr) netlink.Scope {
 	return netlink.SCOPE_UNIVERSE
 }
 
+// MetricOf returns the metric that the kernel gives to a route of AddRoute (IP6_RT_PRIO_USER).
+func MetricOf(p netip.Prefix) int {
+	if p.Addr().Is4() {
+		return 0
+	}
+	return 1024
+}
+
 // TableEmpty reports whether a routing table has no routes, of either family.
 func TableEmpty(table uint32) (bool, error) {
 	for _, family := range Families() {

@@ -39,8 +39,9 @@ func RouteTo(to netip.Addr, scope, mark uint32) (Egress, error) {
 
 // Match is the routing table entry that decides where packets leave.
 type Match struct {
-	Dst  netip.Prefix
-	Link int // its index; of a route with several next hops that of the first
+	Dst    netip.Prefix
+	Link   int // its index; of a route with several next hops that of the first
+	Metric int
 }
 
 // MatchRoutes looks up the entry for packets without a mark to each address, as `ip route get
@@ -61,7 +62,7 @@ func MatchRoutes(addrs []netip.Addr) ([]Match, error) {
 		case err != nil:
 			return nil, fmt.Errorf("looking up the route to %s: %w", addr, err)
 		case len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST: // not an address of this host
-			matches[i] = Match{matchedPrefix(&routes[0], addr), nextHopLinks(&routes[0])[0]}
+			matches[i] = Match{matchedPrefix(&routes[0], addr), nextHopLinks(&routes[0])[0], routes[0].Priority}
 		}
 	}
 	return matches, nil
