@@ -48,7 +48,7 @@ enum drop_reason {
 	/* hellos (capability exchange) of authenticated peers */
 	DROP_HELLO_INVALID,         // a hello that is truncated or malformed
 	DROP_HELLO_VERSION,         // a hello of an unsupported version
-	DROP_HELLO_UNWANTED,        // a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, more than 8 came within a second, or the peer roams all the time
+	DROP_HELLO_UNWANTED,        // a hello or a probe that is not wanted: spread is off, more than 8 of one kind came within a second, or the peer roams all the time
 	/* initiations dropped by the XDP program in front of the receiver */
 	DROP_HS_XDP_SOURCE_LIMIT,   // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
 	DROP_HS_XDP_TOTAL_LIMIT,    // initiations beyond a CPU's rate limit for all sources together, dropped in XDP

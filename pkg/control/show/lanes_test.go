@@ -26,7 +26,7 @@ func spreading() config.Status {
 	}
 	for i, m := range []config.PathMTU{
 		{Bytes: 1480, State: config.PathMTUConfirmed, Probes: config.ProbeCounts{Sent: 1, Answered: 1}},
-		{Bytes: 1280, InnerBytes: 1200, State: config.PathMTUSearching, Probes: config.ProbeCounts{Sent: 9, Answered: 4, Refused: 1}},
+		{Bytes: 1280, InnerBytes: 1200, State: config.PathMTUSearching, Probes: config.ProbeCounts{Sent: 9, Answered: 4}},
 		{Bytes: 1500, State: config.PathMTURoute},
 		{Bytes: 1400, InnerBytes: 1328, State: config.PathMTUICMP},
 	} {

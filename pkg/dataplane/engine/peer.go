@@ -32,11 +32,9 @@ type SlowPath interface {
 	TooBig(size int)
 	// OnHeard reports that Peer.Heard has become true.
 	OnHeard()
-	// CheckSources reports that data is spread to the peer, once for each Spread.CheckAt, at its time or later: the slow path then checks
-	// whether messages from the source ports reach the peer.
-	CheckSources()
-	// Hello takes a decrypted control message (wire.IsControl): a hello, a path MTU probe, or a check of a source port. plain is valid
-	// only during the call.
+	// ProbeDue reports that as many messages have left from a source as Spread.WakeAfter has set.
+	ProbeDue()
+	// Hello takes a decrypted control message (wire.IsControl): a hello or a probe. plain is valid only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
 }
 
@@ -65,6 +63,7 @@ type Peer struct {
 	// SendGroup is the send group (underlay.Port.OpenGroup) of data messages to the peer.
 	SendGroup atomic.Int32
 	pathMTU   atomic.Int32 // see SetPathMTU; noPathMTU for none
+	ports     portCounts
 
 	slow    traffic                       // outside the lanes, such as handshakes
 	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
@@ -104,6 +103,12 @@ func (p *Peer) Traffic() (rx, tx uint64) {
 		}
 	}
 	return rx, tx
+}
+
+// Data returns the bytes of WireGuard messages that lanes have sent to the peer.
+func (p *Peer) Data() (bytes uint64) {
+	_, all := p.Traffic()
+	return all - p.slow.tx.Load()
 }
 
 // PeerPackets counts WireGuard messages from a peer (Rx) and to it (Tx). RxDrops counts messages of its sessions that

@@ -326,7 +326,7 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 	if authentic > 0 {
 		count.rx.Add(uint64(authentic))
 		count.rxPackets.Add(uint64(len(opened) - refused))
-		s.Peer.received(r.now, keys, data, control, e)
+		s.Peer.received(r.now, keys, len(opened)-refused, data, control, e)
 	}
 }
 
@@ -395,10 +395,8 @@ func (r *receiver) mark(plain []byte, e *element) bool {
 
 // received updates endpoint, session and timers after authentic messages under keys. A control message (wire.IsControl) may come from
 // a source port that is not known yet, and the hello names the endpoint explicitly. So they do not update the endpoint here.
-func (p *Peer) received(now int64, keys *session.Keypair, data, control bool, e *element) {
-	if !control && !e.waited {
-		p.noteSource(keys, e)
-	}
+func (p *Peer) received(now int64, keys *session.Keypair, messages int, data, control bool, e *element) {
+	p.noteSource(keys, e, messages, !control && !e.waited)
 	if p.Unconfirmed.Load() == keys {
 		p.SlowPath.Confirm(keys)
 	}

@@ -275,7 +275,7 @@ type owner struct {
 	rekeys    int
 	roams     []underlay.Endpoint
 	heard     int
-	checks    int
+	probes    int
 	tooBig    int
 	full      int
 	hellos    [][]byte
@@ -297,7 +297,7 @@ func (o *owner) Rekey()                        { o.rekeys++ }
 func (o *owner) Roam(from underlay.Endpoint)   { o.roams = append(o.roams, from) }
 func (o *owner) TooBig(int)                    { o.tooBig++ }
 func (o *owner) OnHeard()                      { o.heard++ }
-func (o *owner) CheckSources()                 { o.checks++ }
+func (o *owner) ProbeDue()                     { o.probes++ }
 func (o *owner) SendBufferFull()               { o.full++ }
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))

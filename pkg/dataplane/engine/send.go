@@ -103,6 +103,9 @@ func (t *transmitter) countSent(runs []*runMeta) {
 		if m.streamed {
 			sprayed += m.segments
 		}
+		if m.source > 0 {
+			m.peer.countSource(m.source, m.segments)
+		}
 		to := m.peer.trafficOf(t.lane.index)
 		to.tx.Add(uint64(m.bytes))
 		to.txPackets.Add(uint64(m.segments))

@@ -9,7 +9,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
-	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // slowLane sends keepalives, hellos, and packets that waited for a session. It has a transmitter of its own over the port's
@@ -92,28 +91,4 @@ func (e *Engine) Transmit(p *Peer, keys *session.Keypair, train []byte) {
 func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
 	e.SlowDrops.Add(why, n)
 	p.slow.txDrops.Add(uint64(n))
-}
-
-// SendKeepalive sends p an empty message under keys.
-func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) { e.sendControl(p, keys, 0, nil) }
-
-// SendHello sends p a hello (wire.AppendHello) under keys, from the given source of the port. The timers expect
-// no answer to it.
-func (e *Engine) SendHello(p *Peer, keys *session.Keypair, source int, hello []byte) {
-	e.slow.lane.stats.txControl.Add(1)
-	e.sendControl(p, keys, source, hello)
-}
-
-// sendControl sends p one message that is not an IP packet.
-func (e *Engine) sendControl(p *Peer, keys *session.Keypair, source int, plain []byte) {
-	e.slow.mu.Lock()
-	defer e.slow.mu.Unlock()
-	t := e.slow.transmitter(e)
-	if p.Endpoint.Load() == nil {
-		t.dropForPeer(p, drop.TXNoEndpoint, 1)
-		return
-	}
-	n := copy(t.slots[0][wire.DataHeaderLen:], plain)
-	t.enqueueSingle(t.slots[0], n, p, keys, source)
-	t.flush()
 }

@@ -3,10 +3,8 @@
 package engine
 
 import (
-	"math"
 	"math/rand/v2"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -21,15 +19,11 @@ const flowsLog2 = 12
 type Spread struct {
 	sources []uint8
 	loads   *spread.Loads
-	blocked [4]uint64     // the sources that the path does not admit, as bits
-	checkAt *atomic.Int64 // see CheckAt
+	blocked [4]uint64 // the sources that the path does not admit, as bits
 	spray   Spray
 	// sprayLanes are the peer's receive lanes of sources, if flows may be sprayed.
 	sprayLanes []int
 }
-
-// noCheck is the time of CheckAt for never.
-const noCheck = math.MaxInt64
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
 // Without sources, all messages leave from the listen port, but flows are recorded, so that none is reordered when spread
@@ -38,9 +32,7 @@ func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
 		return &Spread{}
 	}
-	s := &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32()), checkAt: new(atomic.Int64)}
-	s.checkAt.Store(noCheck)
-	return s
+	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
 }
 
 // Blocked returns a copy of s, which has sources, with the same loads. The flows of sources that are blocked by index leave from the
@@ -56,23 +48,34 @@ func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
 	return &c
 }
 
-// IsBlocked reports whether some source is blocked.
-func (s *Spread) IsBlocked() bool { return s.blocked != [4]uint64{} }
-
-// CheckAt makes lanes call SlowPath.CheckSources once, at the first train that is spread at the given time or later. Copies share the time.
-func (s *Spread) CheckAt(earliest int64) {
-	if s.checkAt != nil {
-		s.checkAt.Store(earliest)
+// AppendSent appends the number of messages that have left from each source, modulo 2^32. Copies of s share the counts.
+func (s *Spread) AppendSent(b []uint32) []uint32 {
+	for i := range s.sources {
+		b = append(b, s.loads.Sent(i))
 	}
+	return b
 }
 
-// InUse reports whether data has left from the source with that index in the last second or so.
-func (s *Spread) InUse(index int, now int64) bool { return s.loads.Bytes(index, now) > 0 }
+// SharesCounts reports whether one of s and o, which may be nil, is a copy of the other.
+func (s *Spread) SharesCounts(o *Spread) bool { return o != nil && s.loads == o.loads }
 
-// requestCheck calls SlowPath.CheckSources if it is time.
-func (s *Spread) requestCheck(p *Peer, now int64) {
-	if at := s.checkAt.Load(); now >= at && s.checkAt.CompareAndSwap(at, noCheck) {
-		p.SlowPath.CheckSources()
+// WakeAfter makes lanes call SlowPath.ProbeDue once n more messages than sent (AppendSent) have left from a source; 0 for never. It reports
+// whether that is the case already.
+func (s *Spread) WakeAfter(sent []uint32, n uint32) (passed bool) {
+	for i := range s.sources {
+		at := uint32(0)
+		if n > 0 {
+			at = max(sent[i]+n, 1)
+		}
+		passed = s.loads.WakeAt(i, at) || passed
+	}
+	return passed
+}
+
+// countSource counts n messages that have left from a source.
+func (p *Peer) countSource(source, n int) {
+	if s := p.Spread.Load(); s != nil && s.loads != nil && s.loads.CountSent(source, n) {
+		p.SlowPath.ProbeDue()
 	}
 }
 
@@ -93,7 +96,6 @@ func (t *transmitter) chooseSource(p *Peer) int {
 		return 0
 	}
 	source := t.flowlets.Choose(s.loads, t.flowHash(), t.now, t.train.Len()) // package spread calls the source a lane
-	s.requestCheck(p, t.now)                                                 // after Choose, so that the source is in use
 	if s.spray.Ports > 0 {
 		t.noteElephant(p)
 	}
@@ -110,15 +112,23 @@ func (t *transmitter) noteStaged(p *Peer) {
 	}
 }
 
-// noteSource updates the endpoint after authentic messages in e. Elements of different flows are not handled in the order of their
+// noteSource counts authentic messages in e by their source port, and updates the endpoint if roam is set. Elements of different flows are not handled in the order of their
 // arrival, so only the newest message of the session moves the endpoint: one that waited does not move it back.
-func (p *Peer) noteSource(keys *session.Keypair, e *element) {
+func (p *Peer) noteSource(keys *session.Keypair, e *element, messages int, roam bool) {
 	to := p.Endpoint.Load()
 	if to == nil {
-		p.SlowPath.Roam(e.From)
+		if roam {
+			p.SlowPath.Roam(e.From)
+		}
 		return
 	}
 	at, gathered := p.listenEndpoint(to, e.From)
+	if gathered {
+		p.ports.count(e.From.Dst.Port(), messages)
+	}
+	if !roam {
+		return
+	}
 	if gathered {
 		p.MarkHeard()
 	}

@@ -4,6 +4,8 @@ package engine
 
 import (
 	"bytes"
+	"errors"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -295,10 +297,7 @@ func TestControlMessagesAreCounted(t *testing.T) {
 	t.Cleanup(func() { _ = r.engine.Detach() })
 	hello := wire.AppendHello(nil, &wire.Hello{})
 	keys := r.peer.Current.Load()
-	r.engine.SendHello(r.peer, keys, 0, hello)
-	if err := r.engine.SendProbe(r.peer, keys, 0, wire.AppendProbe(nil, &wire.Probe{}), 1300); err != nil {
-		t.Fatal(err)
-	}
+	r.engine.SendControl(r.peer, keys, ControlMessage{Plain: hello}, ControlMessage{Plain: wire.AppendProbe(nil, &wire.Probe{}), Size: 1300})
 	r.engine.SendKeepalive(r.peer, keys)
 	for _, refusal := range []drop.Reason{drop.None, drop.HelloUnwanted} {
 		r.owner.refusal = refusal
@@ -358,26 +357,132 @@ func TestBlockedSourcesSendFromListenPort(t *testing.T) {
 	}
 }
 
-func TestSourceChecksAreRequestedOnce(t *testing.T) {
+// TestSentMessagesAreCountedBySource has a train, a single packet and a control message leave from each source, and one that is not sent.
+func TestSentMessagesAreCountedBySource(t *testing.T) {
 	r := newRig(t)
-	owner := r.peer.SlowPath.(*owner)
-	s := NewSpread([]uint8{1, 2})
+	sources := sourcesOf(r)
+	record := r.conn.fail
+	s := NewSpread([]uint8{1, 200})
+	r.peer.Spread.Store(s)
+	want := []uint32{0, 0}
+	for _, f := range manyFlows(4) {
+		train := f.Train(10, 1000)
+		r.transmit(train)
+		r.transmit(f.Next(100))
+		at := sources[flowOf(packetsOf(t, train)[0])]
+		want[map[int]int{1: 0, 200: 1}[at]] += 11
+		r.conn.fail = func(*underlay.Run) error { return errors.New("refused") }
+		r.transmit(f.Next(100))
+		r.conn.fail = record
+	}
+	ours, _ := underlay.Pipe(1)
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.engine.Detach() })
+	source, err := ours.OpenSource(61000)
+	if err != nil || source != 1 {
+		t.Fatalf("got source %d and error %v, want 1", source, err)
+	}
+	probe := ControlMessage{Source: 1, Plain: wire.AppendProbe(nil, &wire.Probe{Kind: wire.ProbePort, Size: wire.MinProbeSize})}
+	r.engine.SendControl(r.peer, r.keys, probe, probe, ControlMessage{Plain: probe.Plain})
+	want[0] += 2
+	if got := s.AppendSent(nil); !slices.Equal(got, want) || want[1] == 0 {
+		t.Errorf("got %v messages of the sources, want %v", got, want)
+	}
+	if got := s.Blocked(func(int) bool { return true }).AppendSent(nil); !slices.Equal(got, want) {
+		t.Errorf("a copy: got %v, want %v", got, want)
+	}
+}
+
+// TestLanesWakeProberOnce has lanes send as many messages as were asked for, and more.
+func TestLanesWakeProberOnce(t *testing.T) {
+	r := newRig(t)
+	s := NewSpread([]uint8{1})
 	r.peer.Spread.Store(s)
 	f := manyFlows(1)[0]
 	for _, c := range []struct {
-		at   int64
-		want int
-	}{{noCheck, 0}, {r.now + 1, 0}, {r.now, 1}} {
-		s.CheckAt(c.at)
-		for range 3 {
-			r.transmit(f.Next(100))
+		after uint32
+		want  []int // after each message
+	}{{0, []int{0, 0, 0}}, {1, []int{1, 1, 1}}, {3, []int{0, 0, 1, 1}}, {0, []int{0, 0}}} {
+		r.owner.probes = 0
+		if s.WakeAfter(s.AppendSent(nil), c.after) {
+			t.Errorf("after %d: got passed, want it to come", c.after)
 		}
-		if owner.checks != c.want {
-			t.Errorf("check at %d, now %d: got %d requests, want %d", c.at, r.now, owner.checks, c.want)
+		for i, want := range c.want {
+			if r.transmit(f.Next(100)); r.owner.probes != want {
+				t.Errorf("after %d, message %d: got %d calls, want %d", c.after, i, r.owner.probes, want)
+			}
 		}
 	}
-	if !s.InUse(0, r.now) && !s.InUse(1, r.now) || s.InUse(0, r.now) && s.InUse(1, r.now) {
-		t.Error("got both or no source in use, want that of the flow")
+	if !s.WakeAfter([]uint32{0}, 1) {
+		t.Error("got messages to come, want passed")
 	}
-	NewSpread(nil).CheckAt(0)
+	NewSpread(nil).WakeAfter(nil, 1)
+}
+
+// portsOf returns the peer's counts by port.
+func portsOf(p *Peer) map[uint16]uint32 {
+	counts := map[uint16]uint32{}
+	for _, c := range p.PortCounts(nil) {
+		counts[c.Port] += c.Messages
+	}
+	return counts
+}
+
+// from returns the peer's endpoint with another port.
+func from(port uint16) underlay.Endpoint {
+	return underlay.Endpoint{Dst: netip.AddrPortFrom(there.Dst.Addr(), port), Src: there.Src}
+}
+
+// TestReceivedMessagesAreCountedByPort has data, keepalives, hellos and messages that are not authentic come from source ports.
+func TestReceivedMessagesAreCountedByPort(t *testing.T) {
+	r := newRig(t)
+	hello := wire.AppendHello(nil, &wire.Hello{})
+	run, size := r.seal(in4.UDP(make([]byte, 100)), in4.UDP(make([]byte, 100)), in4.UDP(make([]byte, 100)))
+	r.receiveFrom(from(61001), run, size)
+	if got := r.peer.PortCounts(nil); got != nil {
+		t.Errorf("no ports known: got %v, want none", got)
+	}
+	r.peer.Gathered.Store(&spread.Ports{First: 61000, Last: 61999})
+	for _, plain := range [][][]byte{{in4.UDP([]byte("a")), in4.UDP([]byte("b"))}, {nil}, {hello}} {
+		for _, port := range []uint16{61001, 61065, there.Dst.Port(), 5} {
+			run, size := r.seal(plain...)
+			r.receiveFrom(from(port), run, size)
+			r.receiveFrom(from(port), run, size) // a replay
+		}
+	}
+	if got, want := portsOf(r.peer), map[uint16]uint32{61001: 4, 61065: 4}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestManyPortsBeginCountingAnew has a peer that uses more ports than it may at once.
+func TestManyPortsBeginCountingAnew(t *testing.T) {
+	var p Peer
+	for port := range uint16(1000) {
+		p.ports.count(1000+port, 3)
+		p.ports.count(1000+port, 1)
+	}
+	counts := portsOf(&p)
+	if n := len(p.PortCounts(nil)); n > spread.MaxPorts || n != len(counts) {
+		t.Errorf("got %d counts of %d ports, want at most %d", n, len(counts), spread.MaxPorts)
+	}
+	if counts[1999] != 4 {
+		t.Errorf("got %d messages of the last port, want 4", counts[1999])
+	}
+}
+
+func TestCountingByPortAllocatesNothing(t *testing.T) {
+	r := newRig(t)
+	s := NewSpread([]uint8{1, 200})
+	r.peer.Spread.Store(s)
+	r.peer.ports.count(61000, 1)
+	if n := testing.AllocsPerRun(100, func() {
+		r.peer.countSource(200, 3)
+		r.peer.ports.count(61000, 3)
+		r.peer.ports.count(61001, 3)
+	}); n != 0 {
+		t.Errorf("got %v allocations, want 0", n)
+	}
 }

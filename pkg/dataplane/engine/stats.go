@@ -38,7 +38,7 @@ type LaneStats struct {
 	ICMPLimited uint64 `json:"icmp_limited"`
 	TxMarks     uint64 `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
 	RxMarks     uint64 `json:"rx_marks"`
-	// TxControl counts control messages (hellos, probes, checks, and answers to them) to send: they are in TxPackets or in Drops. RxControl
+	// TxControl counts control messages (hellos, probes, and answers to them) to send: they are in TxPackets or in Drops. RxControl
 	// counts those that were received and accepted.
 	TxControl uint64         `json:"tx_control"`
 	RxControl uint64         `json:"rx_control"`

@@ -19,7 +19,7 @@ type PathMTUState string
 const (
 	PathMTUUnknown     PathMTUState = "unknown"     // there is no session; or the peer answers no probes, and outer fragments are permitted
 	PathMTUSearching   PathMTUState = "searching"   // probes are being sent; Bytes may still change
-	PathMTUConfirmed   PathMTUState = "confirmed"   // a probe of Bytes was answered; source ports are tried in turn
+	PathMTUConfirmed   PathMTUState = "confirmed"   // a probe of Bytes was answered
 	PathMTUUnreachable PathMTUState = "unreachable" // no probe of any size is answered
 	PathMTURoute       PathMTUState = "route"       // the MTU of the route, smaller than what probes have found, if any
 	PathMTUHost        PathMTUState = "host"        // this host refuses larger packets than its route carries, as with IPsec
@@ -30,7 +30,6 @@ const (
 type ProbeCounts struct {
 	Sent     uint64 `json:"sent"`
 	Answered uint64 `json:"answered"`
-	Refused  uint64 `json:"refused"` // too large for this host's network device
 }
 
 // ICMPErrorCounts counts ICMP errors that report a path MTU.

@@ -41,7 +41,7 @@ const (
 	HSBadCookie                    // a cookie reply to no message that this host sent
 	HelloInvalid                   // a hello that is truncated or malformed
 	HelloVersion                   // a hello of an unsupported version
-	HelloUnwanted                  // a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, more than 8 came within a second, or the peer roams all the time
+	HelloUnwanted                  // a hello or a probe that is not wanted: spread is off, more than 8 of one kind came within a second, or the peer roams all the time
 	HSXDPSourceLimit               // initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP
 	HSXDPTotalLimit                // initiations beyond a CPU's rate limit for all sources together, dropped in XDP
 	RXSocket                       // dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong
@@ -148,7 +148,7 @@ var helps = [Count]string{
 	"a cookie reply to no message that this host sent",
 	"a hello that is truncated or malformed",
 	"a hello of an unsupported version",
-	"a hello, a check of source ports or a path MTU probe that is not wanted: spread is off, more than 8 came within a second, or the peer roams all the time",
+	"a hello or a probe that is not wanted: spread is off, more than 8 of one kind came within a second, or the peer roams all the time",
 	"initiations beyond the rate limit of their IPv4 address or IPv6 /64, dropped in XDP",
 	"initiations beyond a CPU's rate limit for all sources together, dropped in XDP",
 	"dropped by the kernel at the socket: the receive buffer was full, the socket filter refused a train of initiations, or the checksum was wrong",

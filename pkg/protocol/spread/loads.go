@@ -33,7 +33,9 @@ type Loads struct {
 // load has its own cache line: neighbours belong to other lanes' goroutines.
 type load struct {
 	packed atomic.Uint64
-	_      [56]byte
+	sent   atomic.Uint32 // messages, modulo 2^32
+	wake   atomic.Uint32 // see WakeAt
+	_      [48]byte
 }
 
 // NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose shared entry was set with another
@@ -113,6 +115,28 @@ func (l *Loads) Add(lane int, now int64, n int) {
 	if place := l.index(lane); place >= 0 {
 		l.add(place, epochOf(now), n)
 	}
+}
+
+// CountSent counts n messages that have left from a lane. It reports, once, that the count of WakeAt is reached. It ignores lanes that have no
+// load. Counts are exact, unlike loads: they are compared with those of the receiver.
+func (l *Loads) CountSent(lane, n int) (wake bool) {
+	place := l.index(lane)
+	if place < 0 {
+		return false
+	}
+	x := &l.loads[place]
+	sent, at := x.sent.Add(uint32(n)), x.wake.Load()
+	return at != 0 && int32(sent-at) >= 0 && x.wake.CompareAndSwap(at, 0)
+}
+
+// Sent returns the number of messages that have left from the lane with index i, modulo 2^32.
+func (l *Loads) Sent(i int) uint32 { return l.loads[i].sent.Load() }
+
+// WakeAt makes CountSent report that the lane with index i has sent so many messages, modulo 2^32; 0 for never. It reports whether it has
+// done so already.
+func (l *Loads) WakeAt(i int, sent uint32) (passed bool) {
+	l.loads[i].wake.Store(sent)
+	return sent != 0 && int32(l.loads[i].sent.Load()-sent) >= 0
 }
 
 func (l *Loads) add(place int, epoch uint64, n int) {

@@ -2,12 +2,11 @@
 
 package wire
 
-// Hellos, probes and checks are control messages: plaintexts of data messages between two ropewalks, inside their session. Each begins
-// with a magic, a version and flags. The magic's first byte is zero, so a stock peer sees neither IPv4 nor IPv6 and drops the message.
+// Hellos and probes are control messages: plaintexts of data messages between two ropewalks, inside their session. Each begins with a
+// magic, a version and flags, or the kind of a probe. The magic's first byte is zero, so a stock peer sees neither IPv4 nor IPv6 and drops the message.
 const (
 	helloMagic = "\x00rwp"
 	probeMagic = "\x00rwm"
-	checkMagic = "\x00rwc"
 )
 
 // Offsets in a control message: magic 4, version 1, flags 1.
@@ -16,12 +15,9 @@ const (
 	flagsAt   = 5
 )
 
-// flagAnswer is the only flag of a probe and of a check. Unknown flags are ignored.
-const flagAnswer = 1
-
-// IsControl reports whether a decrypted data message is for the slow path: a hello, a probe, or a check of a source port.
+// IsControl reports whether a decrypted data message is for the slow path: a hello or a probe.
 func IsControl(plain []byte) bool {
-	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain) || IsCheck(plain))
+	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain))
 }
 
 // IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
@@ -34,9 +30,6 @@ func AnnouncesOrder(plain []byte) bool {
 
 // IsProbe reports whether a decrypted data message is a probe or an answer of any version, well-formed or not.
 func IsProbe(plain []byte) bool { return hasMagic(plain, probeMagic) }
-
-// IsCheck reports whether a decrypted data message is a check or an answer of any version, well-formed or not.
-func IsCheck(plain []byte) bool { return hasMagic(plain, checkMagic) }
 
 func hasMagic(plain []byte, magic string) bool {
 	return len(plain) >= len(magic) && string(plain[:len(magic)]) == magic
@@ -51,7 +44,7 @@ type header struct {
 	later     error // of a later version
 }
 
-// append appends magic, version and flags.
+// append appends magic, version, and flags or kind.
 func (h *header) append(b []byte, flags byte) []byte {
 	return append(append(b, h.magic...), h.version, flags)
 }

@@ -17,8 +17,7 @@ type Hello struct {
 	Gathers bool // the sender receives data messages from any of the receiver's source ports
 	Heard   bool // an authenticated message from a port other than the receiver's listen port has arrived
 	NoReply bool // the sender wants no hello in return
-	Probes  bool // the sender answers path MTU probes (Probe)
-	Checks  bool // the sender answers checks of source ports (Check)
+	Probes  bool // the sender answers probes (Probe)
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
@@ -51,7 +50,6 @@ const (
 	helloHeard
 	helloNoReply
 	helloProbes
-	helloChecks
 	helloOrders // the fields of Lanes follow the plan
 )
 
@@ -113,9 +111,6 @@ func (h *Hello) flags() (flags byte) {
 	if h.Probes {
 		flags |= helloProbes
 	}
-	if h.Checks {
-		flags |= helloChecks
-	}
 	if h.Lanes > 0 {
 		flags |= helloOrders
 	}
@@ -142,10 +137,10 @@ func ParseHello(plain []byte, h *Hello) error {
 	flags := body[flagsAt]
 	*h = Hello{
 		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
-		Probes: flags&helloProbes != 0, Checks: flags&helloChecks != 0,
-		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
-		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
-		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
+		Probes: flags&helloProbes != 0,
+		Own:    helloEndpoint(body, helloOwnAt, helloOwnPortAt),
+		Peer:   helloEndpoint(body, helloPeerAt, helloPeerPortAt),
+		First:  helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
 		Plan: h.Plan[:0],
 	}
 	if h.First > h.Last || h.First == 0 && h.Last != 0 {

@@ -39,7 +39,7 @@ func TestHelloLayout(t *testing.T) {
 			00000000000000000000ffffc0000201 20010db8000000000000000000000002
 			0200 49ee 48ee`},
 		{"lanes", Hello{Lanes: 4, FirstLanePort: 61000}, `
-			00727770 01 20 3600 0000 0000 0000 0000
+			00727770 01 10 3600 0000 0000 0000 0000
 			00000000000000000000000000000000 00000000000000000000000000000000
 			0000 0400 48ee`},
 		{"nothing known", Hello{}, `
@@ -72,7 +72,7 @@ func randomHello(r *rand.Rand) Hello {
 		return netip.AddrFrom16([16]byte{0x20, byte(r.Uint32()), 15: byte(r.Uint32())})
 	}
 	h := Hello{
-		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0, Probes: r.IntN(2) == 0, Checks: r.IntN(2) == 0,
+		Gathers: r.IntN(2) == 0, Heard: r.IntN(2) == 0, NoReply: r.IntN(2) == 0, Probes: r.IntN(2) == 0,
 		Own: netip.AddrPortFrom(addr(), uint16(r.Uint32())), Peer: netip.AddrPortFrom(addr(), uint16(r.Uint32())),
 	}
 	if r.IntN(2) == 0 {

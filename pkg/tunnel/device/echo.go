@@ -66,7 +66,7 @@ func (p *Peer) sendEcho(keys *session.Keypair, now int64) {
 	}
 	e.sent++
 	e.id, e.sentAt = echoID|uint32(e.sent), now
-	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))
+	p.sendControl(keys, 0, wire.AppendProbe(nil, &wire.Probe{ID: e.id, Size: echoSize}))
 }
 
 // echoSize is the size of a probe with WireGuard's padding.

@@ -58,7 +58,7 @@ func TestPollsDoNotReplaceProbeUnderWay(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			probe(t, a, b)
 		}
-		answer := wire.Probe{Answer: true, ID: 1<<31 | uint32(sent), Size: wire.PaddingMultiple}
+		answer := wire.Probe{Kind: wire.ProbeAnswer, ID: 1<<31 | uint32(sent), Size: wire.PaddingMultiple}
 		a.PeerOf(b.Public()).Hello(wire.AppendProbe(nil, &answer), underlay.Endpoint{Dst: b.Outside(false)})
 		time.Sleep(10 * time.Millisecond)
 		if got := probe(t, a, b); got.Answered != 1 || got.RTT != 600*time.Millisecond {

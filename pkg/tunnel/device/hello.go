@@ -66,7 +66,7 @@ func (p *Peer) beginRoamRound(now int64) {
 		return
 	}
 	p.forgetPathLimits()
-	p.mtu.stop()
+	p.probing.stop()
 	p.updatePathMTU(now) // the limit of the last search holds
 	if x := &p.hello; x.deadline != 0 {
 		x.deadline = max(x.deadline, now+helloWait)
@@ -87,6 +87,9 @@ func (p *Peer) renewHello(moved bool) {
 		p.stopPathMTU()
 		p.requests.hellos.discard()
 		p.requestRoute()
+		if p.probing.Prober != nil {
+			p.probing.Refill()
+		}
 	}
 	p.queryAgain()
 }
@@ -207,13 +210,13 @@ func (p *Peer) sendHello(now int64) {
 		x.querySent(now)
 		h.NoReply = false
 	}
-	p.dev.engine.SendHello(p.engine, keys, 0, wire.AppendHello(nil, &h))
+	p.sendControl(keys, 0, wire.AppendHello(nil, &h))
 }
 
 // sendHelloFromSource sends a hello from another port than the listen port, to test whether it arrives. The caller holds mu.
 func (p *Peer) sendHelloFromSource(hello []byte) {
 	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
-		p.dev.engine.SendHello(p.engine, p.engine.Current.Load(), int(list[0]), hello)
+		p.sendControl(p.engine.Current.Load(), int(list[0]), hello)
 	}
 }
 
@@ -221,7 +224,7 @@ func (p *Peer) sendHelloFromSource(hello []byte) {
 func (p *Peer) localHello() wire.Hello {
 	ports := p.dev.spreadPorts()
 	h := wire.Hello{
-		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, Checks: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
 	}
 	if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
 		h.Lanes, h.FirstLanePort = lanes, first
@@ -296,9 +299,6 @@ func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 	}
 	p.updateSpread()
 	p.updatePathMTU(p.dev.clock())
-	if search := p.mtu.active(); search != nil {
-		search.Retry(p.dev.clock())
-	}
 	return lost || !m.hello.NoReply
 }
 

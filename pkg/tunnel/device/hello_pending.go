@@ -84,13 +84,8 @@ func (q *helloQueue) keepOnly(to *underlay.Endpoint) bool {
 
 // Hello implements engine.SlowPath.
 func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
-	switch {
-	case wire.IsProbe(plain):
+	if wire.IsProbe(plain) {
 		return p.receiveProbe(plain)
-	case wire.IsCheck(plain) && p.path.roams.due.Load():
-		return drop.HelloUnwanted
-	case wire.IsCheck(plain):
-		return p.receiveCheck(plain)
 	}
 	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted

@@ -5,13 +5,14 @@ package device
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/pathmtu"
+	"github.com/ropewalk/ropewalk/pkg/protocol/probe"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
@@ -21,7 +22,7 @@ type pathLimits struct {
 	route    int32  // the MTU of the route in bytes, 0 if unknown
 	hops     string // Route.Hops of the last route that was known
 	reported int32  // what a router has reported in bytes, or the host by a refusal; 0 for nothing
-	path     int16  // of the packet that the router dropped, as the search numbers paths
+	path     int16  // of the packet that the router dropped, as the prober numbers paths
 	byHost   bool   // reported is the host's
 	waits    bool   // for lookUpAt, to look the route up
 	until    int64  // when reported is forgotten
@@ -146,7 +147,7 @@ func (p *Peer) setRoute(r Route) {
 		if k.hops != "" && k.hops != r.Hops {
 			k.reported = 0
 			p.requests.reported.Store(0)
-			p.mtu.stop()
+			p.probing.stop()
 		}
 		k.hops = r.Hops
 	}
@@ -170,7 +171,7 @@ func (p *Peer) setRouteMTU(mtu int32) {
 		port.RoutesChanged()
 	}
 	if k.route != 0 && mtu != 0 {
-		p.mtu.stop()
+		p.probing.stop()
 	}
 	k.route = mtu
 }
@@ -178,7 +179,7 @@ func (p *Peer) setRouteMTU(mtu int32) {
 // refuse records that the host refused a packet of that size. If the MTU of the route does not explain that, the next common size may pass.
 func (k *pathLimits) refuse(size int32, now int64) {
 	if k.route == 0 || size <= k.route {
-		k.report(pathLimits{reported: int32(pathmtu.Plateau(int(size))), byHost: true, until: now + refusalLifetime}, now)
+		k.report(pathLimits{reported: int32(probe.Plateau(int(size))), byHost: true, until: now + refusalLifetime}, now)
 	}
 }
 
@@ -228,12 +229,12 @@ func (d *Device) isOwnError(m *toobig.Message) bool {
 // reportedSize returns the size that passes, according to m. A router that does not say it drops what is larger than the next common MTU
 // (RFC 1191, section 5). No path has less than the minimum MTU of its protocol.
 func reportedSize(m *toobig.Message) int {
-	size, floor := m.MTU, pathmtu.BaseSize
+	size, floor := m.MTU, probe.BaseSize
 	if m.To.Addr().Is4() {
-		floor = pathmtu.FloorIPv4
+		floor = probe.FloorIPv4
 	}
 	if size == 0 {
-		size = pathmtu.Plateau(m.Size)
+		size = probe.Plateau(m.Size)
 	}
 	return max(size, floor)
 }
@@ -242,7 +243,7 @@ func reportedSize(m *toobig.Message) int {
 // since an attacker off the path cannot know the receiver index (RFC 8201, section 6). Reports of less than the minimum MTU of IPv6 are
 // discarded (section 4).
 func (d *Device) senderOf(m *toobig.Message) *Peer {
-	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen || m.To.Addr().Is6() && m.MTU < pathmtu.BaseSize {
+	if m.MTU >= m.Size || len(m.Payload) < wire.DataHeaderLen || m.To.Addr().Is6() && m.MTU < probe.BaseSize {
 		return nil
 	}
 	if wire.Type(binary.LittleEndian.Uint32(m.Payload)) != wire.TypeData {
@@ -311,22 +312,13 @@ func (p *Peer) takeReported(now int64) {
 	path := p.pathOf(uint16(r))
 	p.mtu.known.report(pathLimits{reported: int32(r >> 16), path: int16(path), until: now + reportLifetime}, now)
 	p.updatePathMTU(now)
-	if search := p.mtu.active(); search != nil {
-		search.Confirm(now, path)
+	if p.probing.active() {
+		p.probing.Confirm(now, path)
 	}
 }
 
-// pathOf returns the number that the search gives the path from a source port: 0 for the listen port. The caller holds mu.
-func (p *Peer) pathOf(port uint16) int {
-	if open := p.dev.port.Load(); open != nil {
-		for i, source := range p.probeSources() {
-			if open.Source(int(source)) == port {
-				return i + 1
-			}
-		}
-	}
-	return 0
-}
+// pathOf returns the number that the prober gives the path from a source port: 0 for the listen port. The caller holds mu.
+func (p *Peer) pathOf(port uint16) int { return 1 + slices.Index(p.probedPorts(), port) }
 
 // apply lowers the limit of probes, and says how it is known. A search without a limit stays visible, also if the route has one.
 func (k *pathLimits) apply(limit int, state config.PathMTUState) (int, config.PathMTUState) {

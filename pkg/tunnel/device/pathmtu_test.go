@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
 
 // ipv4Headers are the outer headers of a test network's datagrams, in bytes.
@@ -46,6 +47,16 @@ func converse(t *testing.T, a, b *devicetest.Host, seconds int) {
 			carries(t, b, a, false, 1000)
 		}
 		time.Sleep(time.Second)
+	}
+}
+
+// strain is converse with packets of any size, which may be lost.
+func strain(a, b *devicetest.Host, seconds, payload int) {
+	for range 8 * seconds {
+		for _, x := range [][2]*devicetest.Host{{a, b}, {b, a}} {
+			x[0].Send(flow.WithVnetHeader(x[0].To(x[1], 1000, false).UDP(make([]byte, payload))))
+		}
+		time.Sleep(time.Second / 8)
 	}
 }
 
@@ -89,14 +100,39 @@ func TestSilentlyDroppingPathIsMeasured(t *testing.T) {
 func TestShrunkenPathIsMeasuredUnderTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, mtu := narrowPair(t, 1500)
-		converse(t, a, b, 5)
+		drain(t, a)
+		drain(t, b)
+		strain(a, b, 5, 1392)
 		wantPathMTU(t, a, b, 1480, 0)
 		mtu.Store(1400)
-		converse(t, a, b, 60)
+		strain(a, b, 60, 1392)
+		strain(a, b, 120, 1000)
 		wantPathMTU(t, a, b, 1400, 1328)
 		mtu.Store(1500)
-		converse(t, a, b, 700)
+		strain(a, b, 700, 1000)
 		wantPathMTU(t, a, b, 1480, 0)
+	})
+}
+
+// TestShrunkenPathIsMeasuredBehindNAT has no source ports, and so no counts but that of all messages.
+func TestShrunkenPathIsMeasuredBehindNAT(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mtu atomic.Int64
+		mtu.Store(1500)
+		w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(mtu.Load()) }}
+		lan := devicetest.NewLAN(w.filter)
+		a := lan.Host(t, 1, devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return translated{p} }})
+		b := lan.Host(t, 2, devicetest.Options{})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		drain(t, a)
+		drain(t, b)
+		strain(a, b, 5, 1392)
+		wantPathMTU(t, a, b, 1480, 0)
+		mtu.Store(1400)
+		strain(a, b, 60, 1392)
+		strain(a, b, 120, 1000)
+		wantPathMTU(t, a, b, 1400, 1328)
 	})
 }
 
@@ -180,16 +216,16 @@ func TestProbesAndAnswersAreLimited(t *testing.T) {
 		talk(t, a, b)
 		time.Sleep(1500 * time.Millisecond)
 		p := b.PeerOf(a.Public())
-		for _, answer := range []bool{false, true} {
+		for _, kind := range []wire.ProbeKind{wire.ProbeSize, wire.ProbeAnswer, wire.ProbeRequest, wire.ProbeReport} {
 			refused := 0
 			for range 20 {
-				probe := wire.Probe{Answer: answer, ID: 1, Size: wire.MinProbeSize}
+				probe := wire.Probe{Kind: kind, ID: 1, Size: wire.MinProbeSize}
 				if p.Hello(wire.AppendProbe(nil, &probe), underlay.Endpoint{Dst: a.Outside(false)}) == drop.HelloUnwanted {
 					refused++
 				}
 			}
 			if refused != 12 {
-				t.Errorf("answers %v: %d of 20 are refused, want 12", answer, refused)
+				t.Errorf("%v: got %d of 20 refused, want 12", kind, refused)
 			}
 		}
 	})
@@ -240,9 +276,8 @@ func TestRoamingPeerGetsFewProbes(t *testing.T) {
 	})
 }
 
-// flap has a NAT with two uplinks send b's packets from two ports in turn for some seconds, while both hosts send.
-func flap(t *testing.T, a, b *devicetest.Host, seconds int) {
-	t.Helper()
+// flap is strain while a NAT with two uplinks sends b's packets from two ports in turn.
+func flap(a, b *devicetest.Host, seconds int) {
 	p, at := a.PeerOf(b.Public()), b.Outside(false)
 	for range seconds {
 		for range 2 {
@@ -250,11 +285,7 @@ func flap(t *testing.T, a, b *devicetest.Host, seconds int) {
 			p.Roam(underlay.Endpoint{Dst: at})
 			time.Sleep(200 * time.Millisecond)
 		}
-		for range 8 {
-			carries(t, a, b, false, 1000)
-			carries(t, b, a, false, 1000)
-		}
-		time.Sleep(600 * time.Millisecond)
+		strain(a, b, 1, 1392)
 	}
 }
 
@@ -262,10 +293,11 @@ func flap(t *testing.T, a, b *devicetest.Host, seconds int) {
 func TestPathMTUIsMeasuredBehindFlappingNAT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, mtu := narrowPair(t, 1500)
-		converse(t, a, b, 5)
-		flap(t, a, b, 120)
+		drain(t, a)
+		drain(t, b)
+		flap(a, b, 80)
 		mtu.Store(1400)
-		flap(t, a, b, 120)
+		flap(a, b, 200) // a search has few probes
 		wantPathMTU(t, b, a, 1400, 1328)
 	})
 }

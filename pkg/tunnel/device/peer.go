@@ -38,8 +38,8 @@ type Peer struct {
 	timers    timerState
 	hello     helloExchange
 	path      pathState
-	checks    *checkState // nil before the first Spread with sources
-	mtu       mtuSearch
+	probing   probing
+	mtu       pathMTUState
 	echo      *echoState // nil before the first ProbePeer
 	handover  handoverState
 	renewal   renewal // guarded by Device.renewals
@@ -53,10 +53,9 @@ type laneRequests struct {
 	lastRekeyRequest atomic.Int64                    // when a lane last requested a rekey
 	hellos           helloQueue
 	probes           probeQueue
-	checks           atomic.Pointer[checkQueue] // see checkQueue
-	reported         atomic.Uint64              // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
-	replies          rate                       // responses and cookie replies in the reserved share
-	refused          atomic.Uint64              // the size in bytes of a message that the host refused, 0 for none
+	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
+	replies          rate          // responses and cookie replies in the reserved share
+	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
 }
 
 // Format prints the public key for every verb: a Peer holds secrets.
@@ -127,12 +126,7 @@ func (p *Peer) runTasks() {
 	if tasks&taskProbe != 0 {
 		p.handleProbes(now)
 		p.takeReported(now)
-	}
-	if tasks&taskCheck != 0 {
-		p.handleChecks(now)
-	}
-	if tasks&taskCheckSources != 0 {
-		p.checkSources(now)
+		p.runProbes(now)
 	}
 	if tasks&taskRoute != 0 {
 		p.lookUpRoute(now)
@@ -162,8 +156,7 @@ func (p *Peer) runTimers(now int64) {
 	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 	p.runHelloTimer(now)
 	p.runPathLimits(now)
-	p.runPathMTU(now)
-	p.runChecks(now)
+	p.runProbes(now)
 	p.followDeferredRoam(now)
 	p.initiateDeferred(now)
 	p.retryHandshake(now)
@@ -207,6 +200,9 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 	}
 	if a.Has(peer.ClearSource) {
 		p.clearSource()
+		if p.probing.active() {
+			p.probing.Unanswered()
+		}
 	}
 	if a.Has(peer.SendInitiation) {
 		p.sendInitiation(now)

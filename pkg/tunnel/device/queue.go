@@ -99,17 +99,15 @@ func (b *handshakeQueue) underLoad(now int64) bool {
 
 // The tasks that lanes and timers post for a worker.
 const (
-	taskHandshake    uint32 = 1 << iota // a session is needed
-	taskConfirm                         // the unconfirmed key pair was used
-	taskTimer                           // a timer fired, or must be set again
-	taskHello                           // a hello waits, or the peer was first heard from a source port
-	taskRoamed                          // the peer's address or port changed
-	taskProbe                           // a path MTU probe, or the answer to one, waits
-	taskRoute                           // the route to the peer must be looked up
-	taskSendGroup                       // data to the peer waits for a send buffer
-	taskCheck                           // a check of a source port, or the answer to one, waits
-	taskCheckSources                    // data is spread, and its source ports must be checked
-	taskRenew                           // it is the peer's turn in renewals
+	taskHandshake uint32 = 1 << iota // a session is needed
+	taskConfirm                      // the unconfirmed key pair was used
+	taskTimer                        // a timer fired, or must be set again
+	taskHello                        // a hello waits, or the peer was first heard from a source port
+	taskRoamed                       // the peer's address or port changed
+	taskProbe                        // a probe, or the answer to one, waits, or one may be due
+	taskRoute                        // the route to the peer must be looked up
+	taskSendGroup                    // data to the peer waits for a send buffer
+	taskRenew                        // it is the peer's turn in renewals
 )
 
 // post posts a task for a worker. It never blocks, since each peer is queued at most once.

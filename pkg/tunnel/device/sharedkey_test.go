@@ -48,7 +48,7 @@ func sharedKeyCost(t *testing.T, mode config.SpreadMode) (datagrams, bytes int64
 	return datagrams, bytes
 }
 
-// TestTwoMachinesWithOneKeyCostLittle compares with spread off, where no hello, check or probe leaves, as from a stock WireGuard.
+// TestTwoMachinesWithOneKeyCostLittle compares with spread off, where no hello or probe leaves, as from a stock WireGuard.
 func TestTwoMachinesWithOneKeyCostLittle(t *testing.T) {
 	stock, stockBytes := sharedKeyCost(t, config.SpreadOff)
 	n, bytes := sharedKeyCost(t, config.SpreadAuto)

@@ -48,7 +48,7 @@ func (d *Device) closeSources() {
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.engine.Spread.Store(nil)
-		p.startChecks()
+		p.updateProbedSources()
 		p.resetSendGroup()
 		p.path.sourcesOpened = 0
 		p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *Peer) spreadSources() (list []uint8, planned bool, why error) {
 func (p *Peer) updateSpread() {
 	list, planned, why := p.spreadSources()
 	p.publishSpread(list, p.sprayTo(planned), why)
-	p.startChecks()
+	p.updateProbedSources()
 	state := config.PeerSpread{Active: why == nil, Ports: len(list), Planned: planned, Gathers: p.hello.remote.Gathers}
 	if why != nil {
 		state.Ports, state.Reason = 0, why.Error()

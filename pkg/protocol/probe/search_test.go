@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pathmtu
+package probe
 
 import (
 	"fmt"
@@ -16,7 +16,6 @@ type network struct {
 	Search
 	now     int64
 	mtu     []int // of each path; 0 drops all
-	device  int   // larger packets are refused at once; 0 for none
 	loss    float64
 	delay   int64 // added to the round trip
 	active  bool
@@ -48,18 +47,34 @@ func (n *network) run(seconds int) {
 			n.Answered(n.now, n.answers[0].id, n.answers[0].size)
 			n.answers = n.answers[1:]
 		}
-		if p, ok := n.Fire(n.now, n.active); ok {
+		if p, ok := n.fireAt(n.now, n.active); ok {
 			n.send(p)
+		}
+		if n.now/second != (n.now-second/100)/second {
+			n.loseData()
+		}
+	}
+}
+
+// fireAt returns the probe that is due.
+func (n *network) fireAt(now int64, active bool) (Probe, bool) {
+	if n.expire(now, active); !n.ready(now) {
+		return Probe{}, false
+	}
+	return n.take(now), true
+}
+
+// loseData has each path report the loss of data of the largest size, if it is lost.
+func (n *network) loseData() {
+	for path, mtu := range n.mtu {
+		if limit, _ := n.Limit(); n.active && limit > mtu {
+			n.doubt(n.now, path)
 		}
 	}
 }
 
 func (n *network) send(p Probe) {
 	n.probes++
-	if n.device > 0 && p.Size > n.device {
-		n.Refused(n.now, p.Size)
-		return
-	}
 	if p.Size > n.mtu[p.Path%len(n.mtu)] || n.r.Float64() < n.loss {
 		return
 	}
@@ -79,7 +94,7 @@ func (n *network) expect(t *testing.T, state State, limit int) {
 
 func TestLargestSizeIsConfirmedByOneProbe(t *testing.T) {
 	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(2)
 	n.expect(t, Complete, 1480)
 	if n.probes != 1 {
@@ -92,7 +107,7 @@ func TestSearchFindsLargestSizeThatFits(t *testing.T) {
 		for mtu := 1280; mtu <= 9100; mtu += 37 {
 			n := newNetwork(mtu)
 			sizes := sizes4(tun)
-			n.Start(n.now, sizes, 1)
+			n.Start(n.now, sizes)
 			n.run(120)
 			got, _ := n.Limit()
 			if n.State() != Complete || got > mtu || useful(sizes, got) != useful(sizes, min(mtu, sizes.Max)) {
@@ -112,7 +127,7 @@ func useful(s Sizes, limit int) int {
 
 func TestSearchFindsSizesBelowBase(t *testing.T) {
 	n := newNetwork(1000)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(120)
 	if got, _ := n.Limit(); n.State() != Complete || got > 1000 || got <= 1000-16 {
 		t.Errorf("got %v with limit %d, want complete and at most 1000", n.State(), got)
@@ -121,7 +136,7 @@ func TestSearchFindsSizesBelowBase(t *testing.T) {
 
 func TestDeadPathDoesNotLimitData(t *testing.T) {
 	n := newNetwork(0)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(20)
 	n.expect(t, Unreachable, 0)
 	n.mtu[0] = 1500
@@ -131,7 +146,7 @@ func TestDeadPathDoesNotLimitData(t *testing.T) {
 
 func TestBlackHoleIsLeftWithinTenProbes(t *testing.T) {
 	n := newNetwork(9000)
-	n.Start(n.now, sizes4(8940), 1)
+	n.Start(n.now, sizes4(8940))
 	n.run(30)
 	n.expect(t, Complete, 9000)
 	n.mtu[0], n.probes = 1400, 0
@@ -147,7 +162,7 @@ func TestBlackHoleIsLeftWithinTenProbes(t *testing.T) {
 
 func TestLargerPathIsFoundLater(t *testing.T) {
 	n := newNetwork(1400)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(60)
 	n.expect(t, Complete, 1400)
 	n.mtu[0] = 1500
@@ -161,7 +176,7 @@ func TestLimitRisesAgainOnUnequalPaths(t *testing.T) {
 	for narrow := range 4 {
 		n := newNetwork(1500, 1500, 1500, 1500)
 		n.mtu[narrow] = 1400
-		n.Start(n.now, sizes4(1440), len(n.mtu))
+		n.Start(n.now, sizes4(1440))
 		n.run(60)
 		n.expect(t, Complete, 1400)
 		n.mtu[narrow] = 1300
@@ -175,7 +190,7 @@ func TestLimitRisesAgainOnUnequalPaths(t *testing.T) {
 
 func TestUnchangedPathSurvivesRaise(t *testing.T) {
 	n := newNetwork(1400)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(60)
 	for range 2000 {
 		n.run(1)
@@ -187,11 +202,11 @@ func TestUnchangedPathSurvivesRaise(t *testing.T) {
 
 func TestIdleSearchNeverWakes(t *testing.T) {
 	n := newNetwork(1400)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.active = false
 	n.run(60)
 	n.expect(t, Complete, 1400)
-	if at := n.Next(false); at != 0 {
+	if at := n.dueAt(false); at != 0 {
 		t.Errorf("got a timer at %d, want none", at)
 	}
 	n.probes = 0
@@ -203,7 +218,7 @@ func TestIdleSearchNeverWakes(t *testing.T) {
 
 func TestSmallestOfSeveralPathsCounts(t *testing.T) {
 	n := newNetwork(1500, 1500, 1436, 1500, 1400, 1450)
-	n.Start(n.now, sizes4(1440), 6)
+	n.Start(n.now, sizes4(1440))
 	n.run(120)
 	n.expect(t, Complete, 1400)
 	for range 1500 { // raises do not touch the limit either
@@ -216,7 +231,7 @@ func TestSmallestOfSeveralPathsCounts(t *testing.T) {
 
 func TestFilteredSourcePortDoesNotCount(t *testing.T) {
 	n := newNetwork(1500, 0, 1500)
-	n.Start(n.now, sizes4(1440), 3)
+	n.Start(n.now, sizes4(1440))
 	for range 120 {
 		n.run(1)
 		if got, _ := n.Limit(); got != 0 && got != 1500 || n.State() == Unreachable {
@@ -225,84 +240,13 @@ func TestFilteredSourcePortDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestAddedPathIsChecked(t *testing.T) {
-	n := newNetwork(1500, 1400)
-	n.Start(n.now, sizes4(1440), 1)
-	n.run(5)
-	n.expect(t, Complete, 1500)
-	n.SetPaths(n.now, 2)
-	n.run(60)
-	n.expect(t, Complete, 1400)
-}
-
-// TestConfirmedPathIsTriedBeforeAddedOnes has a report about a path just before flows are spread over more.
-func TestConfirmedPathIsTriedBeforeAddedOnes(t *testing.T) {
-	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
-	n.run(5)
-	n.Confirm(n.now, 0)
-	n.SetPaths(n.now, 64)
-	n.now += Pause
-	if p, ok := n.Fire(n.now, false); !ok || p.Path != 0 {
-		t.Fatalf("got %+v, %v, want a probe of path 0", p, ok)
-	}
-	n.SetPaths(n.now, 1) // while the answer is on its way
-	n.Confirm(n.now, 0)
-	n.SetPaths(n.now, 2)
-	n.run(20)
-	n.expect(t, Complete, 1480)
-}
-
-func TestRefusedSizeIsNotTriedAgain(t *testing.T) {
-	n := newNetwork(9000)
-	n.device = 1500
-	n.Start(n.now, sizes4(8940), 1)
-	n.run(10)
-	n.expect(t, Complete, 1500)
-}
-
-// TestUnsentProbesAreNotLost has a host that cannot send for ten minutes, for want of sockets or buffers.
-func TestUnsentProbesAreNotLost(t *testing.T) {
-	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
-	attempts := 0
-	for range 600 {
-		if _, ok := n.Fire(n.now, true); ok {
-			attempts++
-			n.Unsent(n.now)
-		}
-		n.now += Timeout
-	}
-	if attempts < 10 || attempts > 40 {
-		t.Errorf("got %d attempts, want about 3 per minute", attempts)
-	}
-	n.expect(t, Testing, 0)
-	n.run(61)
-	n.expect(t, Complete, 1480)
-}
-
-// TestUnsentProbesLeaveIdlePeerAsleep: a search that cannot send waits for data.
-func TestUnsentProbesLeaveIdlePeerAsleep(t *testing.T) {
-	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
-	for range Tries {
-		n.Fire(n.now, false)
-		n.Unsent(n.now)
-		n.now += Timeout
-	}
-	if at := n.Next(false); at != 0 {
-		t.Errorf("an idle peer is woken at %d", at)
-	}
-}
-
-// TestLimitHoldsWhenSearchBeginsAgain has a peer that roams, or returns after a pause, on the same path.
 func TestLimitHoldsWhenSearchBeginsAgain(t *testing.T) {
 	n := newNetwork(1400)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(60)
 	n.expect(t, Complete, 1400)
 	n.Stop()
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	for range 60 {
 		n.run(1)
 		if got, _ := n.Limit(); got != 1400 {
@@ -310,21 +254,22 @@ func TestLimitHoldsWhenSearchBeginsAgain(t *testing.T) {
 		}
 	}
 	n.mtu[0] = 1500
-	n.Start(n.now, sizes4(1420), 1)
+	n.Stop()
+	n.Start(n.now, sizes4(1420))
 	n.run(2)
 	n.expect(t, Complete, 1480)
-	n.Start(n.now, sizes4(1300), 1)
-	n.expect(t, Testing, 0)
+	n.Start(n.now, sizes4(1300))
+	n.expect(t, Complete, 1360)
 }
 
 func TestConfirmTriesPathAtOnce(t *testing.T) {
 	n := newNetwork(1500, 1500, 1500)
-	n.Start(n.now, sizes4(1420), 3)
+	n.Start(n.now, sizes4(1420))
 	n.run(60)
 	n.expect(t, Complete, 1480)
 	n.Confirm(n.now, 2)
 	n.now += Pause
-	p, ok := n.Fire(n.now, false)
+	p, ok := n.fireAt(n.now, false)
 	if !ok || p.Path != 2 || p.Size != 1480 {
 		t.Fatalf("got %+v, %v, want a probe of the limit on path 2", p, ok)
 	}
@@ -333,7 +278,7 @@ func TestConfirmTriesPathAtOnce(t *testing.T) {
 		t.Errorf("got the answer of path %d, %v", path, ok)
 	}
 	n.now += Pause
-	if p, ok = n.Fire(n.now, false); !ok || p.Path != 1 || p.Size != 1480 {
+	if p, ok = n.fireAt(n.now, false); !ok || p.Path != 1 || p.Size != 1480 {
 		t.Fatalf("got %+v, %v, want a probe of the limit on path 1", p, ok)
 	}
 	n.Answered(n.now, p.ID, p.Size)
@@ -348,7 +293,7 @@ func TestConfirmTriesPathAtOnce(t *testing.T) {
 func TestSlowPathIsNotNarrowAfterOutage(t *testing.T) {
 	n := newNetwork(1500)
 	n.delay = 3 * second / 2
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(20)
 	n.expect(t, Complete, 1480)
 	n.mtu[0] = 0
@@ -358,80 +303,16 @@ func TestSlowPathIsNotNarrowAfterOutage(t *testing.T) {
 	n.expect(t, Complete, 1480)
 }
 
-// TestManyPathsAreCheckedSoon has a narrow path among many. Data begins to flow after the search, and then pauses.
-func TestManyPathsAreCheckedSoon(t *testing.T) {
-	for narrow := range 64 {
-		n := newNetwork(make([]int, 64)...)
-		for i := range n.mtu {
-			n.mtu[i] = 1500
-		}
-		n.mtu[narrow] = 1400
-		n.Start(n.now, sizes4(1420), len(n.mtu))
-		n.active = false
-		n.run(1)
-		if n.probes > Tries {
-			t.Fatalf("got %d probes without data, want at most %d", n.probes, Tries)
-		}
-		n.active = true
-		n.run(1)
-		n.active = false
-		n.run(60)
-		n.expect(t, Complete, 1400)
-	}
-}
-
-// TestSearchLooksForDataOnce has data that begins soon after the search, and a peer that sends none.
-func TestSearchLooksForDataOnce(t *testing.T) {
-	for _, active := range []bool{true, false} {
-		n := newNetwork(1500, 1500)
-		n.active = false
-		n.Start(n.now, sizes4(1420), 2)
-		n.run(1)
-		at := n.Next(false)
-		if at < n.now || at > n.now+3*second {
-			t.Fatalf("got a timer at %d, want one within 3 s of %d", at, n.now)
-		}
-		n.now, n.active, n.probes = at, active, 0
-		n.run(5)
-		if want := map[bool]int{true: 1}[active]; n.probes != want || n.Next(false) != 0 {
-			t.Errorf("data %v: got %d probes and a timer at %d, want %d and none", active, n.probes, n.Next(false), want)
-		}
-	}
-}
-
-// TestSkippedPathsGetNoProbes has six paths, of which three are left out. The others take turns as before.
-func TestSkippedPathsGetNoProbes(t *testing.T) {
-	n := newNetwork(1500, 0, 1500, 0, 0, 1500)
-	n.Start(n.now, sizes4(1420), 6)
-	n.SkipPaths(func(path int) bool { return n.mtu[path] == 0 })
-	n.run(10)
-	n.expect(t, Complete, 1480)
-	for begin, turn := n.now, 0; n.now < begin+60*second; n.now += second / 100 {
-		p, ok := n.Fire(n.now, true)
-		if !ok {
-			continue
-		}
-		if n.mtu[p.Path] == 0 {
-			t.Fatalf("got a probe on path %d, which is left out", p.Path)
-		}
-		n.Answered(n.now, p.ID, p.Size)
-		turn++
-		if want := begin + int64(turn)*4*second; n.now > want {
-			t.Fatalf("turn %d is %v late", turn, time.Duration(n.now-want))
-		}
-	}
-}
-
 // TestConfirmingOftenProbesSeldom has somebody on the path who claims all the time that the limit is too large.
 func TestConfirmingOftenProbesSeldom(t *testing.T) {
 	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
+	n.Start(n.now, sizes4(1420))
 	n.run(5)
 	n.probes = 0
 	for range 100 {
 		n.Confirm(n.now, 0)
 		n.now += second / 20
-		if p, ok := n.Fire(n.now, false); ok {
+		if p, ok := n.fireAt(n.now, false); ok {
 			n.probes++
 			n.Answered(n.now, p.ID, p.Size)
 		}
@@ -444,15 +325,15 @@ func TestConfirmingOftenProbesSeldom(t *testing.T) {
 
 func TestStaleAnswersAreIgnored(t *testing.T) {
 	n := newNetwork(1500)
-	n.Start(n.now, sizes4(1420), 1)
-	old, _ := n.Fire(n.now, true)
+	n.Start(n.now, sizes4(1420))
+	old, _ := n.fireAt(n.now, true)
 	n.Stop()
-	n.Start(n.now, sizes4(1420), 1)
-	if p, ok := n.Fire(n.now+Pause-1, true); ok {
+	n.Start(n.now, sizes4(1420))
+	if p, ok := n.fireAt(n.now+Pause-1, true); ok {
 		t.Errorf("got probe %+v before the pause has ended", p)
 	}
 	n.now += Pause
-	p, _ := n.Fire(n.now, true)
+	p, _ := n.fireAt(n.now, true)
 	n.Answered(n.now, old.ID, old.Size)
 	n.Answered(n.now, p.ID+1, p.Size)
 	n.Answered(n.now, p.ID, p.Size-1)
@@ -469,7 +350,7 @@ func TestRandomPathsAreFollowed(t *testing.T) {
 			n.r = rand.New(rand.NewPCG(seed, 3))
 			n.loss = 0.1
 			sizes := sizes4([]int{1420, 1440, 8940}[seed%3])
-			n.Start(n.now, sizes, len(n.mtu))
+			n.Start(n.now, sizes)
 			for range 4 {
 				for i := range n.mtu {
 					n.mtu[i] = 1280 + n.r.IntN(4000)
@@ -499,7 +380,7 @@ func (n *network) limitFits(t *testing.T) {
 func TestOutageDoesNotLowerLimit(t *testing.T) {
 	for outage := 1; outage <= 20; outage++ {
 		n := newNetwork(1500)
-		n.Start(n.now, sizes4(1420), 1)
+		n.Start(n.now, sizes4(1420))
 		n.run(15)
 		n.mtu[0] = 0
 		for range outage {
@@ -516,20 +397,18 @@ func TestOutageDoesNotLowerLimit(t *testing.T) {
 	}
 }
 
-// TestShrinkWithProbeInFlightBoundsSearch has a probe of the larger size that is lost, and the next one as well.
-func TestShrinkWithProbeInFlightBoundsSearch(t *testing.T) {
+// TestSmallerMTUBoundsProbeInFlight has a probe of the larger size that is lost, and the next one as well.
+func TestSmallerMTUBoundsProbeInFlight(t *testing.T) {
 	n := newNetwork(9000)
-	n.Start(n.now, sizes4(8940), 1)
+	n.Start(n.now, sizes4(8940))
 	n.run(5)
 	n.Confirm(n.now, 0)
 	n.mtu[0] = 1400
 	n.run(1)
-	if !n.Shrink(sizes4(1440)) {
-		t.Fatal("a new search must begin, want that the search goes on")
-	}
+	n.Start(n.now, sizes4(1440))
 	for range 60 * 100 {
 		n.now += second / 100
-		p, ok := n.Fire(n.now, true)
+		p, ok := n.fireAt(n.now, true)
 		switch {
 		case !ok:
 		case n.State() == Searching && p.Size > 1500:
@@ -541,8 +420,8 @@ func TestShrinkWithProbeInFlightBoundsSearch(t *testing.T) {
 	n.expect(t, Complete, 1500)
 }
 
-// TestShrinkKeepsSearchThatIsComplete follows the path afterwards. A search that does not know the smaller size begins again.
-func TestShrinkKeepsSearchThatIsComplete(t *testing.T) {
+// TestSmallerMTUKeepsCompleteSearch follows the path afterwards. A search that does not know the smaller size begins again.
+func TestSmallerMTUKeepsCompleteSearch(t *testing.T) {
 	for name, c := range map[string]struct {
 		path, seconds, mtu int  // the path, the time before, the new MTU
 		asked              bool // a probe is on its way meanwhile, and is lost
@@ -558,16 +437,16 @@ func TestShrinkKeepsSearchThatIsComplete(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(c.path)
-			n.Start(n.now, sizes4(1420), 1)
+			n.Start(n.now, sizes4(1420))
 			n.run(c.seconds)
 			if c.asked {
 				n.Confirm(n.now, 0)
-				if _, fired := n.Fire(n.now+second, true); !fired {
+				if _, fired := n.fireAt(n.now+second, true); !fired {
 					t.Fatal("no probe")
 				}
 			}
-			if ok := n.Shrink(sizes4(c.mtu)); ok != c.ok {
-				t.Fatalf("got %v, want %v", ok, c.ok)
+			if n.Start(n.now, sizes4(c.mtu)); (n.State() == Complete) != c.ok {
+				t.Fatalf("got %v, want it complete: %v", n.State(), c.ok)
 			}
 			if limit, _ := n.Limit(); limit != c.limit {
 				t.Errorf("got limit %d, want %d", limit, c.limit)

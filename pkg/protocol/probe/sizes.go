@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pathmtu
+package probe
 
 // BaseSize is the size of a packet that almost every path carries (BASE_PLPMTU, RFC 8899 section 5.1.2): the minimum MTU of IPv6.
 const BaseSize = 1280
