@@ -39,6 +39,8 @@ var actions = map[string]func(*sim, event){
 	"spray":    func(s *sim, e event) { s.spray(e) },
 	"flood":    func(s *sim, e event) { s.flood(e) },
 	"outage":   func(s *sim, e event) { s.outage(e) },
+	"block":    func(s *sim, e event) { s.block(e) },
+	"fallback": func(s *sim, e event) { s.fallback(e) },
 }
 
 // living makes an action of a method of the host A, if its process runs.

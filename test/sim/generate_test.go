@@ -41,6 +41,9 @@ func generate(seed uint64) *schedule {
 	if s.Spread && s.Hosts <= 5 && s.NATed == 0 {
 		generateSpray(rand.New(rand.NewPCG(seed, 0x59)), s, end)
 	}
+	if s.Spread && !s.Spray && s.Hosts <= 5 && s.NATed == 0 {
+		generateFallback(rand.New(rand.NewPCG(seed, 0x66)), s, end)
+	}
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return s
 }
@@ -64,6 +67,16 @@ func generateSpray(r *rand.Rand, s *schedule, end int) {
 	at := e.AtMS + elephantBegins + elephantGrows + s.Network.DelayMS + 20 // some sprayed packets have arrived
 	s.Events = append(s.Events, e, event{AtMS: at, Do: "replay", A: e.B, N: 40},
 		event{AtMS: at + 1 + r.IntN(50), Do: "upgrade", A: upgraded, MS: r.IntN(50)})
+}
+
+// generateFallback lets a firewall drop what leaves from source ports, or has an outage, in a sixth of the schedules, with no other faults.
+func generateFallback(r *rand.Rand, s *schedule, end int) {
+	if r.IntN(6) > 0 {
+		return
+	}
+	s.Calm, s.Network = true, conditions{DelayMS: s.Network.DelayMS, Ordered: true}
+	s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
+	s.Events = append(s.Events, withPeers(r, s, event{AtMS: r.IntN(end), Do: "fallback", N: 1 + r.IntN(40)}))
 }
 
 // harmless are the actions that neither delay nor reorder packets.

@@ -15,9 +15,9 @@ import (
 )
 
 // Addresses of the simulated network. Hosts know only their inside address; others see the outside address, which changes when a host
-// roams. Both are the same at first if flows are sprayed: there is no spread through a NAT. Nobody who is at an address of strangers is a peer.
+// roams. Both are the same at first if flows must be spread: there is no spread through a NAT. Nobody who is at an address of strangers is a peer.
 func (s *schedule) inside(n int) netip.Addr {
-	if s.Spray {
+	if s.Spray || s.Calm {
 		return outside(n, 0)
 	}
 	return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)})
@@ -60,6 +60,17 @@ type access struct {
 	pausedUntil time.Time                 // the host receives nothing until then
 	captured    []transit                 // the last that arrived
 	captureFrom time.Time                 // before that, the host may have refused what arrived
+	firewall    firewall
+}
+
+// firewall drops what leaves from a host's source ports.
+type firewall struct {
+	until time.Time
+	share uint16 // of the ports: all if it is 0, else those that are 0 modulo share
+}
+
+func (f *firewall) drops(from netip.AddrPort) bool {
+	return from.Port() != port && time.Now().Before(f.until) && (f.share == 0 || from.Port()%f.share == 0)
 }
 
 // link is one direction between two hosts.
@@ -121,6 +132,9 @@ func (n *simNetwork) route(d underlay.Routed) {
 	d.Payload = bytes.Clone(d.Payload)
 	l := n.link(src, dst)
 	f := n.fate(l, src, dst, d.Payload)
+	if n.access[src].firewall.drops(d.From) {
+		f.copies = 0
+	}
 	if f.copies == 0 || f.delay > longDelay {
 		n.watch.liveness.lost(src, dst, time.Time{})
 	}
@@ -273,7 +287,7 @@ func (n *simNetwork) heal() {
 	defer n.mu.Unlock()
 	n.perfect = true
 	for _, a := range n.access {
-		a.pausedUntil = time.Time{}
+		a.pausedUntil, a.firewall = time.Time{}, firewall{}
 	}
 	for _, l := range n.links {
 		l.cutUntil, l.narrowTo, l.held = time.Time{}, time.Time{}, 0

@@ -22,7 +22,8 @@ type schedule struct {
 	Spread bool `json:"spread,omitempty"`
 	// Spray: hosts spray their largest flow. Each source port then has a way of its own through the network.
 	Spray bool `json:"spray,omitempty"`
-	// Calm: nothing but one upgrade and an attacker disturbs the hosts, so that the flow is surely sprayed, and must arrive in order.
+	// Calm: nothing but one upgrade, or a fallback, and an attacker disturbs the hosts. So a flow is surely sprayed, and must arrive in order,
+	// and one whose source port is blocked must arrive by the listen port.
 	Calm bool `json:"calm,omitempty"`
 	// NATed: the hosts from this number on are behind a NAT each, and have a persistent keepalive. 0 for none.
 	NATed   int        `json:"nated,omitempty"`
