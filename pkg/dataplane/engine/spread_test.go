@@ -93,6 +93,7 @@ func TestFlowsKeepSourceUntilPause(t *testing.T) {
 			t.Fatal("the flow changed its source without a pause")
 		}
 	}
+	r.transmit(f.Train(40, 1000), f.Train(40, 1000))
 	r.now += int64(spread.DefaultGap)
 	r.transmit(f.Next(100))
 	if sources[key] == first {

@@ -317,6 +317,7 @@ func TestFlowWithWaitingTrainsKeepsItsSource(t *testing.T) {
 			if len(r.conn.from) != trains+2 || slices.Min(r.conn.from) != first || slices.Max(r.conn.from) != first {
 				t.Fatalf("the runs left from sources %v, want %d times the same", r.conn.from, trains+2)
 			}
+			r.peer.Spread.Load().loads.Add(first, r.now, 1<<20)
 			r.pass(spread.DefaultGap)
 			r.transmit(f.Train(3, 1000))
 			if last := r.conn.from[trains+2]; last == first {

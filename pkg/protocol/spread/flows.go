@@ -47,7 +47,7 @@ func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 	lane := int(*entry & laneMask)
 	place := loads.index(lane)
 	if f.paused(*entry, tick) {
-		place = loads.least(epoch)
+		place = loads.least(epoch, f.shiftOf(*entry, tick, loads))
 		lane = loads.lane(place)
 	}
 	*entry = uint64(tick)<<laneBits | uint64(lane)
@@ -55,6 +55,21 @@ func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
 		loads.add(place, epoch, n)
 	}
 	return loads.usable(lane)
+}
+
+// A flow that has paused for less than sparsePause takes the first lane whose load is less than 2^sparseShift bytes: a few packets now and then
+// wake one lane of the receiver instead of all.
+const (
+	sparsePause = int64(4*time.Second) >> tickShift
+	sparseShift = 12
+)
+
+// shiftOf returns the precision of loads for a flow that has paused. A new flow, which may become a large one, takes the least loaded lane.
+func (f *Flows) shiftOf(entry uint64, tick int64, loads *Loads) int {
+	if loads.lanes == nil || entry == 0 || tick-int64(entry>>laneBits) >= sparsePause {
+		return 0
+	}
+	return sparseShift
 }
 
 // Note records that the flow uses lane ListenPort now, before loads exist for it, so that Choose does not reorder it

@@ -372,3 +372,32 @@ func BenchmarkChoose(b *testing.B) {
 		})
 	}
 }
+
+// TestSparseFlowsShareLane has flows of a packet per second each. They begin on lanes of their own, and then share one, unless it is loaded.
+func TestSparseFlowsShareLane(t *testing.T) {
+	lanes := []uint8{3, 4, 5, 6}
+	loads, f := NewLoadsOf(lanes, 1), NewFlows(12, DefaultGap)
+	now := int64(time.Hour)
+	round := func(pause time.Duration) (used map[int]int) {
+		used = map[int]int{}
+		for flow := range uint32(16) {
+			used[f.Choose(loads, flow<<27, now, 100)]++
+			now += int64(pause) / 16
+		}
+		return used
+	}
+	if used := round(time.Second); len(used) != len(lanes) {
+		t.Errorf("new flows: got lanes %v, want all", used)
+	}
+	if used := round(time.Second); used[4] != 16 {
+		t.Errorf("sparse flows: got lanes %v, want lane 4 for all", used)
+	}
+	loads.Add(4, now, 1<<20)
+	if used := round(time.Second); used[4] > 0 || used[5] == 0 {
+		t.Errorf("the lane is loaded: got lanes %v, want others", used)
+	}
+	now += int64(time.Minute)
+	if used := round(time.Second); len(used) != len(lanes) {
+		t.Errorf("after a minute: got lanes %v, want all", used)
+	}
+}

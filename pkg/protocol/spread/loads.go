@@ -92,7 +92,8 @@ func (l *Loads) usable(lane int) int {
 	return lane
 }
 
-func (l *Loads) least(epoch uint64) int {
+// least returns the index of the least load, in units of 2^shift bytes; that of first, or of the next after it, among equals.
+func (l *Loads) least(epoch uint64, shift int) int {
 	n := len(l.loads)
 	best, least := l.first, uint64(loadMask+1)
 	for i := range n {
@@ -100,7 +101,7 @@ func (l *Loads) least(epoch uint64) int {
 		if place >= n {
 			place -= n
 		}
-		if b := decayed(l.loads[place].packed.Load(), epoch); b < least {
+		if b := decayed(l.loads[place].packed.Load(), epoch) >> shift; b < least {
 			best, least = place, b
 			if b == 0 {
 				break
