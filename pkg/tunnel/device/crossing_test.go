@@ -4,11 +4,13 @@ package device_test
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -59,4 +61,33 @@ func TestCrossedHandshakesLoseNoPackets(t *testing.T) {
 			t.Errorf("%d initiations in 500 s, want the two that crossed and one every 120 s", n)
 		}
 	})
+}
+
+// TestCrossedHandshakeDoesNotYieldToStock has two hosts initiate at once. A stock one forgets its handshake when it answers another, so it
+// ignores the response to its own.
+func TestCrossedHandshakeDoesNotYieldToStock(t *testing.T) {
+	for range 8 { // of which about a half have the larger key
+		synctest.Test(t, func(t *testing.T) {
+			own, _ := devicetest.Addresses(1)
+			lan := devicetest.NewLAN(func(from, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+				if kind, _ := wire.Classify(datagram); kind == wire.TypeResponse && from.Addr() == own {
+					return underlay.Drop
+				}
+				return underlay.Deliver
+			})
+			far := devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return farPort{p} }}
+			a, stock := lan.Host(t, 1, far), lan.Host(t, 2, far)
+			off := config.SpreadOff
+			stock.Apply(config.Device{Spread: &off})
+			devicetest.Connect(a, stock)
+			began := time.Now()
+			a.Send(flow.WithVnetHeader(a.To(stock, 1, false).UDP(nil)))
+			stock.Send(flow.WithVnetHeader(stock.To(a, 1, false).UDP(nil)))
+			a.Next()
+			stock.Next()
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("got the packets after %v, want no handshake timeout", took)
+			}
+		})
+	}
 }

@@ -177,7 +177,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 		p.resetHello(errNoHello)
 	}
 	p.noteHandshakeMessage(len(msg), from, now)
-	if p.handshake.attempt != nil && p.yieldsCrossing(id) {
+	if p.handshake.attempt != nil && signed && p.yieldsCrossing(id) {
 		p.endAttempt()
 	}
 	p.respond(r, signed, now)
@@ -185,7 +185,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 }
 
 // yieldsCrossing reports whether our handshake yields to the peer's when the two crossed: that of the side with the larger public key does.
-// Two stock devices both drop their handshake and retry after 5 s. If only the peer is a stock device, our handshake succeeds.
+// Two stock devices both drop their handshake and retry after 5 s. If the peer is one, it drops its own and answers ours, so ours does not yield.
 func (p *Peer) yieldsCrossing(id *identity) bool {
 	local := id.Public()
 	return bytes.Compare(p.key[:], local[:]) < 0
