@@ -471,6 +471,33 @@ func TestPlansLeaveSourcesForOtherPeers(t *testing.T) {
 	})
 }
 
+// TestHostilePlansLeaveSources has peers plan as many ports as they can. All others still spread.
+func TestHostilePlansLeaveSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		hub := lan.Host(t, 1, devicetest.Options{})
+		const hostile = 8
+		for i := range hostile + 1 {
+			p := lan.Host(t, byte(10+i), devicetest.Options{
+				Plan: func(netip.AddrPort, *underlay.Endpoint, uint32, spread.Ports) (plan []uint16) {
+					for k := range spread.MaxPorts {
+						plan = append(plan, uint16(61100+i*spread.MaxPorts+k))
+					}
+					if i == hostile {
+						return plan[:2]
+					}
+					return plan
+				},
+			})
+			devicetest.Connect(hub, p)
+			wantSoon(t, hub, p)
+			if s := hub.PeerStatus(p).Spread; s.Ports < 2 || i == hostile && !s.Planned {
+				t.Errorf("peer %d: got %+v, want its flows spread", i, s)
+			}
+		}
+	})
+}
+
 // TestFlappingPeerDoesNotFloodTheLog: an authenticated peer changes its mind eight times a second.
 func TestFlappingPeerDoesNotFloodTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -62,38 +62,45 @@ func (s *sourcePool) fill(ports spread.Ports) (list []uint8, err error) {
 }
 
 // planned returns the sources of a port plan, or none if any port is unavailable: part of a plan does not spread evenly. opened counts
-// the sources that were opened for one peer. It is limited to the size of one plan, to leave sources for other peers.
+// the sources that were opened for one peer. It is at most the size of one plan, and half of what others have left: all can still spread.
 func (s *sourcePool) planned(plan []uint16, ports spread.Ports, opened *int) []uint8 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.port == nil || len(plan) > spread.MaxPorts {
+	if s.port == nil || len(plan) == 0 || len(plan) > spread.MaxPorts {
 		return nil
 	}
+	if s.shared == nil && s.err == nil { // first, for the peers without a plan
+		s.shared, s.err = s.fill(ports)
+	}
+	open, added := s.openPorts(), 0
+	for i, port := range plan {
+		if !ports.Contains(port) || slices.Contains(plan[:i], port) {
+			return nil
+		}
+		if !slices.Contains(open, port) {
+			added++
+		}
+	}
+	if added > 0 && *opened+added > min(spread.MaxPorts, (underlay.MaxSources-len(open)+*opened)/2) {
+		return nil
+	}
+	defer func() { *opened += len(s.openPorts()) - len(open) }()
 	var list []uint8
 	for _, port := range plan {
-		isNew := !s.isOpen(port)
-		if !ports.Contains(port) || isNew && *opened == spread.MaxPorts {
-			return nil
-		}
 		source, err := s.open(port)
-		if err != nil || slices.Contains(list, source) {
+		if err != nil {
 			return nil
-		}
-		if isNew {
-			*opened++
 		}
 		list = append(list, source)
 	}
 	return list
 }
 
-func (s *sourcePool) isOpen(port uint16) bool {
+func (s *sourcePool) openPorts() (list []uint16) {
 	for source := 1; s.port.Source(source) != 0; source++ {
-		if s.port.Source(source) == port {
-			return true
-		}
+		list = append(list, s.port.Source(source))
 	}
-	return false
+	return list
 }
 
 // open opens a port that no other socket uses. It logs once that no more can be opened.
