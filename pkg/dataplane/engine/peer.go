@@ -58,6 +58,8 @@ type Peer struct {
 	Spread atomic.Pointer[Spread]
 	// Gathered are the source ports, besides the listen port, from which the peer may send without roaming; nil for none.
 	Gathered atomic.Pointer[spread.Ports]
+	// SendsHellos reports whether the peer's hellos name its listen port.
+	SendsHellos atomic.Bool
 	// Heard reports whether an authentic message has come from one of the Gathered ports.
 	Heard atomic.Bool
 	// SendGroup is the send group (underlay.Port.OpenGroup) of data messages to the peer.

@@ -138,7 +138,8 @@ func (p *Peer) noteSource(keys *session.Keypair, e *element, messages int, roam 
 }
 
 // listenEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
-// one of the peer's spread source ports. The listen port is then that of known.
+// one of the peer's spread source ports. The listen port is then that of known, if the peer has not moved: a NAT at the new address may map it
+// to any other. There the peer is reached at the port that it has sent from, until a hello names its listen port.
 func (p *Peer) listenEndpoint(known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
 	if *known == from {
 		return from, false
@@ -147,7 +148,9 @@ func (p *Peer) listenEndpoint(known *underlay.Endpoint, from underlay.Endpoint) 
 	if ports == nil || !ports.Contains(from.Dst.Port()) {
 		return from, false
 	}
-	from.Dst = netip.AddrPortFrom(from.Dst.Addr(), known.Dst.Port())
+	if from.Dst.Addr() == known.Dst.Addr() || !p.SendsHellos.Load() {
+		from.Dst = netip.AddrPortFrom(from.Dst.Addr(), known.Dst.Port())
+	}
 	return from, true
 }
 

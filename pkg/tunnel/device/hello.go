@@ -312,6 +312,7 @@ func (p *Peer) localHelloChanged() bool {
 func (p *Peer) updateGathered() {
 	x := &p.hello
 	ports := x.remotePorts()
+	p.engine.SendsHellos.Store(x.known)
 	if !x.known && p.dev.spreading.Load().mode == config.SpreadOn {
 		ports = p.dev.spreadPorts() // both ends use the same range, as with `spread attach`
 	}
