@@ -233,7 +233,7 @@ func (p *Peer) BeginSession() error {
 		return err
 	}
 	p.timers.SessionDerived(now)
-	p.handshakeComplete(now)
+	p.handshakeComplete(b, now)
 	p.establish(b, true)
 	p.armTimer(now)
 	return nil

@@ -220,7 +220,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	b.signed = signed
 	p.establish(b, false)
 	p.timers.ResponseSent(now)
-	_ = p.sendHandshake(msg[:], now) // counted; the peer tries again
+	_ = p.sendHandshake(b, msg[:], now) // counted; the peer tries again
 	p.armTimer(now)
 	p.dev.handshakeCounts.answered.Add(1)
 	p.log().Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
@@ -281,7 +281,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	p.noteHandshakeMessage(len(msg), from, now)
 	p.timers.SessionDerived(now)
 	p.dev.handshakeCounts.completed.Add(1)
-	p.handshakeComplete(now)
+	p.handshakeComplete(b, now)
 	staged := p.hasStaged()
 	p.establish(b, true)
 	if !staged {
@@ -303,8 +303,9 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 	p.engine.Activity.Received(now, false)
 }
 
-// handshakeComplete updates timers and statistics: both sides have the session, and need no other handshake. The caller holds mu.
-func (p *Peer) handshakeComplete(now int64) {
+// handshakeComplete updates timers and statistics: both sides have the session of b, and need no other handshake. The caller holds mu.
+func (p *Peer) handshakeComplete(b *keyBinding, now int64) {
+	p.path.proven = b.sentTo
 	p.endAttempt()
 	p.dev.renewals.leave(p)
 	p.timers.HandshakeComplete()
@@ -320,14 +321,15 @@ func (p *Peer) handshakeComplete(now int64) {
 	p.logUp(false)
 }
 
-// sendHandshake sends a handshake message to the peer's endpoint. The error is that of the system call. The caller holds mu.
-func (p *Peer) sendHandshake(msg []byte, now int64) error {
+// sendHandshake sends a handshake message for the session of b to the peer's endpoint. The error is that of the system call. The caller holds mu.
+func (p *Peer) sendHandshake(b *keyBinding, msg []byte, now int64) error {
 	to := p.engine.Endpoint.Load()
 	if to == nil {
 		p.dropForPeer(drop.TXNoEndpoint, 1)
 		return nil
 	}
 	p.checkLoop(to)
+	b.sentTo = to.Dst.Addr()
 	p.engine.Activity.Sent(now, false) // before an answer can arrive
 	why, err := p.dev.send(to, func(port underlay.Port) error { return port.SendTo(to, msg) })
 	if why != drop.None {
@@ -375,7 +377,7 @@ func (p *Peer) sendInitiation(now int64) {
 	}
 	p.dev.handshakeCounts.initiated.Add(1)
 	p.log().Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
-	p.noteInitiation(p.sendHandshake(msg[:], now), now)
+	p.noteInitiation(p.sendHandshake(b, msg[:], now), now)
 	p.timers.InitiationSent(now, p.dev.jitter())
 	p.lookUpEndpoint(now)
 }

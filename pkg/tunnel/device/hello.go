@@ -46,6 +46,9 @@ func (p *Peer) resetHello(reason error) {
 // followRoam learns anew what depends on the endpoint: a hello, the route, the path MTU. The route may lead into the tunnel, so its lookup does not
 // wait for a round: lookUpRoute has a pace of its own. The caller holds mu.
 func (p *Peer) followRoam(now int64) {
+	if to := p.engine.Endpoint.Load(); to == nil || to.Dst.Addr() != p.path.proven {
+		p.path.proven = netip.Addr{}
+	}
 	p.discardHello(true)
 	p.forgetReports()
 	p.requestRoute()
@@ -108,7 +111,8 @@ func (p *Peer) discardHello(moved bool) {
 	x := &p.hello
 	x.remote.Heard = false
 	if moved {
-		x.nat, x.localAddr = nil, netip.Addr{}
+		x.nat, x.localAddr, x.plan, x.remote.Plan = nil, netip.Addr{}, nil, nil
+		p.dev.selection.plan(p, netip.Addr{}, nil)
 		p.engine.Heard.Store(false)
 	}
 	awaits := x.state == helloAwaiting && !x.ropewalk // of a responder that may be a ropewalk: it sends the first hello
@@ -281,6 +285,9 @@ func (p *Peer) answerWaitingHello(now int64) {
 // So does one from a peer that no longer hears us, because it was restarted. The caller holds mu.
 func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 	x := &p.hello
+	if m.from.Dst.Addr() != p.path.proven { // the plans of both sides are for the path to another host, or another host's
+		m.hello.Plan, m.planned = nil, false
+	}
 	lost := x.receive(m.hello, p.findNAT(m))
 	x.localAddr = m.from.Src
 	if m.planned {

@@ -19,6 +19,7 @@ import (
 type pathState struct {
 	guarded       config.Endpoint   // the peer's endpoint as guard and Device.endpoints know it; the zero Endpoint for none
 	guard         *guardRef         // the guard that knows it
+	proven        netip.Addr        // where the peer received a handshake message, while its endpoint is there: nobody else's address
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     rate

@@ -178,7 +178,7 @@ func (p *Peer) confirmSession(now int64) {
 		return
 	}
 	p.sessions.confirmed = nil
-	p.handshakeComplete(now)
+	p.handshakeComplete(b, now)
 	if b.signed {
 		p.helloSessionConfirmed(now)
 	}

@@ -78,6 +78,7 @@ func (p *Peer) resumeHello(now int64) {
 	}
 	x.ropewalk, x.localAddr, x.plan = s.Ropewalk, s.LocalAddr, s.Plan
 	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {
+		p.path.proven = to.Dst.Addr()
 		p.dev.selection.plan(p, to.Dst.Addr(), s.Plan)
 	}
 	p.updateGathered()

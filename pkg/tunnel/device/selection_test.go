@@ -209,6 +209,58 @@ func TestPeerBehindNATGetsNoPlan(t *testing.T) {
 	})
 }
 
+// TestPeerPlansForItsOwnAddressOnly has a peer send hellos with another peer's address as forged outer source, before and after that peer
+// connects.
+func TestPeerPlansForItsOwnAddressOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		var at portOf
+		hub := lan.Host(t, 1, devicetest.Options{Lanes: 4, WrapPort: at.wrap, Plan: func(_ netip.AddrPort, _ *underlay.Endpoint, _ uint32, c spread.Ports) []uint16 {
+			return []uint16{c.First, c.First + 1, c.First + 2, c.First + 3}
+		}})
+		bad, good := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		devicetest.Connect(hub, bad)
+		talk(t, hub, bad)
+		hub.Apply(config.Device{Peers: []config.Peer{good.AsPeer(false)}})
+		from := underlay.Endpoint{Dst: good.Outside(false), Src: hub.Outside(false).Addr()}
+		forge := func(seconds int) {
+			for range seconds {
+				hello := wire.Hello{Gathers: true, Heard: true, Own: from.Dst, Peer: hub.Outside(false), First: 61100, Last: 61103}
+				hub.PeerOf(bad.Public()).Hello(wire.AppendHello(nil, &hello), from)
+				time.Sleep(time.Second)
+				for _, p := range at.Load().Selection().Plans {
+					if p.From == from.Dst.Addr() && p.Ports[0] == 61100 {
+						t.Fatal("the plan for the address of a peer is that of another one")
+					}
+				}
+			}
+		}
+		forge(10)
+		good.Apply(config.Device{Peers: []config.Peer{hub.AsPeer(false)}})
+		talk(t, good, hub)
+		forge(5)
+		plans := at.Load().Selection().Plans
+		if len(plans) != 1 || plans[0].From != from.Dst.Addr() {
+			t.Errorf("got %+v, want the honest peer's plan", plans)
+		}
+	})
+}
+
+// TestPlanEndsWhenPeerRoams has a peer move. The plan for its former address holds no longer.
+func TestPlanEndsWhenPeerRoams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var at portOf
+		lan := devicetest.NewLAN(nil)
+		a := lan.Host(t, 1, devicetest.Options{})
+		b := lan.Host(t, 2, devicetest.Options{Lanes: 2, Plan: plans(fourPlans()...), WrapPort: at.wrap})
+		devicetest.Connect(a, b)
+		talk(t, a, b)
+		b.Await("the plan is in force", func() bool { return len(at.Load().Selection().Plans) == 1 })
+		b.PeerOf(a.Public()).Roam(underlay.Endpoint{Dst: netip.MustParseAddrPort("192.0.2.9:51820")})
+		b.Await("it is not", at.selects(rangeOf(spread.DefaultPorts)))
+	})
+}
+
 // TestPlanningIsRateLimitedPerPeer: each plan is work, and moves the flows of all that have the peer's address.
 func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ package device
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
@@ -15,7 +16,8 @@ type keyBinding struct {
 	guard   *guardRef // that knows index; nil for none
 	session *engine.Session
 	keys    *session.Keypair
-	signed  bool // the peer initiated, and marked its initiation as a ropewalk's
+	sentTo  netip.Addr // where our handshake message went: a peer with the keys receives at this address
+	signed  bool       // the peer initiated, and marked its initiation as a ropewalk's
 }
 
 // keypairs are a peer's key pairs (WireGuard paper §6.3): the current one to send with, previous ones whose messages may
