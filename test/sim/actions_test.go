@@ -41,6 +41,8 @@ var actions = map[string]func(*sim, event){
 	"outage":   func(s *sim, e event) { s.outage(e) },
 	"block":    func(s *sim, e event) { s.block(e) },
 	"fallback": func(s *sim, e event) { s.fallback(e) },
+	"relocate": func(s *sim, e event) { s.relocate(e) },
+	"forge":    func(s *sim, e event) { s.forge(e) },
 }
 
 // living makes an action of a method of the host A, if its process runs.

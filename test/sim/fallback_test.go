@@ -34,12 +34,7 @@ const (
 // fallback sends flows of 125 packets per second from A to B. They must reach B soon after a firewall drops their source ports. An outage, if N is a
 // multiple of 5, must block no port. In the end none is blocked. There are few control messages, also while there are few packets.
 func (s *sim) fallback(e event) {
-	for at := time.Duration(0); at < fallbackBegins; at += time.Second {
-		s.later(at, func() {
-			s.send(e.A, e.B, e.flow+500, 100, 1)
-			s.send(e.B, e.A, e.flow+500, 100, 1)
-		})
-	}
+	s.warmUp(e)
 	h := s.hosts[e.A]
 	var late []packetID
 	var before control

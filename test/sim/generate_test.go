@@ -44,6 +44,9 @@ func generate(seed uint64) *schedule {
 	if s.Spread && !s.Spray && s.Hosts <= 5 && s.NATed == 0 {
 		generateFallback(rand.New(rand.NewPCG(seed, 0x66)), s, end)
 	}
+	if s.Spread && !s.Spray && !s.Calm && s.Hosts <= 5 && s.NATed == 0 {
+		generateRelocation(rand.New(rand.NewPCG(seed, 0x6d)), s, end)
+	}
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return s
 }
@@ -77,6 +80,17 @@ func generateFallback(r *rand.Rand, s *schedule, end int) {
 	s.Calm, s.Network = true, conditions{DelayMS: s.Network.DelayMS, Ordered: true}
 	s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
 	s.Events = append(s.Events, withPeers(r, s, event{AtMS: r.IntN(end), Do: "fallback", N: 1 + r.IntN(40)}))
+}
+
+// generateRelocation lets a host that spreads move in a third of the schedules, or forge its address, with no other faults.
+func generateRelocation(r *rand.Rand, s *schedule, end int) {
+	if r.IntN(3) > 0 {
+		return
+	}
+	s.Calm, s.Network = true, conditions{DelayMS: s.Network.DelayMS, Ordered: true}
+	s.Plans = r.IntN(3) == 0
+	s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
+	s.Events = append(s.Events, withPeers(r, s, event{AtMS: r.IntN(end), Do: map[bool]string{true: "forge", false: "relocate"}[s.Plans], N: r.IntN(2)}))
 }
 
 // harmless are the actions that neither delay nor reorder packets.

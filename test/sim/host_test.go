@@ -92,13 +92,18 @@ func (h *host) create() {
 	h.starts++
 	h.down = false
 	h.snapshot = nil
-	lanes := h.sim.schedule.Lanes
+	lanes, plan := h.sim.schedule.Lanes, device.Planner(nil)
+	if h.sim.schedule.Plans {
+		plan = func(_ netip.AddrPort, _ *underlay.Endpoint, _ uint32, from spread.Ports) []uint16 {
+			return from.All()[:4]
+		}
+	}
 	h.tun = tun.NewFake(tun.FakeConfig{Queues: lanes, Depth: 8192, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
 		TUN: h.tun, Log: slog.New(logWatch{slog.DiscardHandler, h}), Clock: h.clock,
 		Rand:     seeded(h.sim.schedule.Seed, uint64(h.n)<<32|h.starts),
 		Wall:     func() time.Time { return time.Now().Add(time.Duration(h.wall.Load())) },
-		OpenPort: h.openPort,
+		OpenPort: h.openPort, Plan: plan,
 	})
 	for q := range lanes {
 		h.watches.Go(func() { h.receive(h.tun, q) })
@@ -107,6 +112,9 @@ func (h *host) create() {
 
 func (h *host) openPort(o device.PortOptions) (underlay.Port, error) {
 	v4 := h.sim.schedule.inside(h.n)
+	if a := h.sim.network.access[h.n]; a.forges { // also its hellos say so
+		v4 = outside(h.n, a.generation+100)
+	}
 	v6, _ := netip.AddrFromSlice(append(make([]byte, 12), v4.AsSlice()...)) // not used
 	p, err := h.sim.network.lan.Open(v4, v6, o.Port, o.Lanes)
 	if err != nil {

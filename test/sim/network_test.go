@@ -53,6 +53,9 @@ type simNetwork struct {
 type access struct {
 	inside      netip.Addr
 	nated       bool
+	keepsPorts  bool // the NAT keeps source ports, but not the listen port
+	uplinks     bool // what leaves from odd source ports has another address
+	forges      bool // what leaves has an address at which the host receives nothing
 	alive       bool
 	generation  int                       // of the outside address
 	out         map[uint16]netip.AddrPort // of a NAT, by inside port
@@ -157,13 +160,21 @@ func (n *simNetwork) path(from netip.AddrPort) uint16 {
 
 // translate returns the outside address of a host's socket. A NAT makes a mapping.
 func (a *access) translate(host int, from netip.AddrPort) netip.AddrPort {
-	if !a.nated {
+	switch {
+	case a.forges:
+		return netip.AddrPortFrom(outside(host, a.generation+100), from.Port())
+	case a.uplinks:
+		return netip.AddrPortFrom(outside(host, a.generation+int(from.Port()%2)), from.Port())
+	case !a.nated:
 		return netip.AddrPortFrom(outside(host, a.generation), from.Port())
 	}
 	to, ok := a.out[from.Port()]
 	if !ok {
 		a.mappings++
 		to = netip.AddrPortFrom(outside(host, a.generation), uint16(20000+a.mappings))
+		if a.keepsPorts && from.Port() != port {
+			to = netip.AddrPortFrom(to.Addr(), from.Port())
+		}
 		a.out[from.Port()] = to
 	}
 	return to
@@ -178,7 +189,8 @@ func (n *simNetwork) hostAt(to netip.AddrPort) (host int, ok bool) {
 // socketAt returns the inside address to which the outside address of a host leads now.
 func (a *access) socketAt(host int, to netip.AddrPort) (socket netip.AddrPort, ok bool) {
 	if !a.nated {
-		return netip.AddrPortFrom(a.inside, to.Port()), to.Addr() == outside(host, a.generation)
+		here := to.Addr() == outside(host, a.generation) || a.uplinks && to.Addr() == outside(host, a.generation+1)
+		return netip.AddrPortFrom(a.inside, to.Port()), here
 	}
 	for port, mapped := range a.out {
 		if mapped == to {
