@@ -25,8 +25,8 @@ func spreading() config.Status {
 		st.Peers[i].Spread = s
 	}
 	for i, m := range []config.PathMTU{
-		{Bytes: 1480, State: config.PathMTUConfirmed, Probes: config.ProbeCounts{Sent: 1, Answered: 1}},
-		{Bytes: 1280, InnerBytes: 1200, State: config.PathMTUSearching, Probes: config.ProbeCounts{Sent: 9, Answered: 4}},
+		{Bytes: 1480, State: config.PathMTUConfirmed},
+		{Bytes: 1280, InnerBytes: 1200, State: config.PathMTUSearching},
 		{Bytes: 1500, State: config.PathMTURoute},
 		{Bytes: 1400, InnerBytes: 1328, State: config.PathMTUICMP},
 	} {

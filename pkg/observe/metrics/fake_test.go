@@ -83,7 +83,7 @@ func newFake() *fakeDevice {
 			Peers: []config.PeerStatus{fakePeer(1, -1), fakePeer(2, time.Hour), spread},
 		},
 		stats: device.Stats{
-			Cipher: "avx512", Workers: 2, PathMTUProbes: config.ProbeCounts{Sent: 7, Answered: 5},
+			Cipher: "avx512", Workers: 2,
 			PathMTUErrors: config.ICMPErrorCounts{Believed: 2, Ignored: 3},
 			Interface:     "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
 			Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},

@@ -80,7 +80,6 @@ const (
 	peersAggregated
 	peersSpread
 	peersFailing
-	pathMTUProbes
 	pathMTUErrors
 	lastHandshake
 	selectionPlans
@@ -169,7 +168,6 @@ var definitions = [familyCount]definition{
 	peersAggregated: {"ropewalk_peers_aggregated", gauge, "1 if metrics of single peers are off, or omitted because there are too many peers; else 0.", "interface"},
 	peersFailing:    {"ropewalk_peers_unanswered", gauge, "Peers that have not answered the last three or more handshake initiations.", "interface"},
 	peersSpread:     {"ropewalk_peers_spread", gauge, "Peers whose flows are spread over source ports.", "interface"},
-	pathMTUProbes:   {"ropewalk_path_mtu_probes_total", counter, "Probes of the path MTU to peers: sent, and answered by the peer.", "interface result"},
 	pathMTUErrors:   {"ropewalk_path_mtu_icmp_errors_total", counter, "ICMP errors that report a path MTU: believed, because they quote a message of a present session; or ignored.", "interface result"},
 	lastHandshake:   {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
 	selectionPlans:  {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},

@@ -99,8 +99,6 @@ func (s *scrape) summary() {
 	}
 	s.emit(peersSpread, float64(spread))
 	s.emit(peersFailing, float64(failing))
-	s.count(pathMTUProbes, s.Stats.PathMTUProbes.Sent, "sent")
-	s.count(pathMTUProbes, s.Stats.PathMTUProbes.Answered, "answered")
 	s.count(pathMTUErrors, s.Stats.PathMTUErrors.Believed, "believed")
 	s.count(pathMTUErrors, s.Stats.PathMTUErrors.Ignored, "ignored")
 	s.emit(lastHandshake, unix(last))

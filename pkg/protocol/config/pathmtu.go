@@ -9,7 +9,6 @@ type PathMTU struct {
 	Bytes      int          `json:"bytes"`       // the largest outer IP packet that data may have; 0 if not known
 	InnerBytes int          `json:"inner_bytes"` // the largest inner packet that fits; 0 if all do, or if not known
 	State      PathMTUState `json:"state"`
-	Probes     ProbeCounts  `json:"probes"`
 }
 
 // PathMTUState says how the path MTU was found.
@@ -25,12 +24,6 @@ const (
 	PathMTUHost        PathMTUState = "host"        // this host refuses larger packets than its route carries, as with IPsec
 	PathMTUICMP        PathMTUState = "icmp"        // a router has reported it, for a packet that was sent from here
 )
-
-// ProbeCounts counts the probes of the path MTU.
-type ProbeCounts struct {
-	Sent     uint64 `json:"sent"`
-	Answered uint64 `json:"answered"`
-}
 
 // ICMPErrorCounts counts ICMP errors that report a path MTU.
 type ICMPErrorCounts struct {

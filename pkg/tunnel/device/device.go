@@ -152,7 +152,6 @@ type work struct {
 // counters count for all present and removed peers.
 type counters struct {
 	handshakeCounts handshakeCounters
-	probeCounts     probeCounters
 	icmpCounts      icmpCounters
 	socketDrops     socketDrops
 }

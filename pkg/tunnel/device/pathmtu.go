@@ -135,7 +135,7 @@ func (s *pathMTUState) innerLimit(limit int) int {
 // reportPathMTU returns the path MTU for people. The caller holds mu.
 func (p *Peer) reportPathMTU() config.PathMTU {
 	limit, state := p.pathMTU()
-	return config.PathMTU{Bytes: limit, InnerBytes: p.mtu.innerLimit(limit), State: state, Probes: p.probing.counts}
+	return config.PathMTU{Bytes: limit, InnerBytes: p.mtu.innerLimit(limit), State: state}
 }
 
 // searchState returns the state of a search for people. proven is that of its limit.

@@ -70,12 +70,14 @@ func wantPathMTU(t *testing.T, a, b *devicetest.Host, size, inner int) {
 
 func TestPathMTUIsConfirmedByOneProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b, _ := narrowPair(t, 1500)
+		var w wiretap
+		a, b := tappedPair(t, &w, devicetest.Options{})
+		talk(t, a, b)
 		time.Sleep(5 * time.Second)
 		wantPathMTU(t, a, b, 1480, 0)
 		wantPathMTU(t, b, a, 1480, 0)
-		if n := a.PeerStatus(b).PathMTU.Probes; n.Sent != 1 || n.Answered != 1 {
-			t.Errorf("got probes %+v, want one, answered", n)
+		if n := w.count(a.N, tapped.probe); n != 1 {
+			t.Errorf("got %d probes, want one", n)
 		}
 	})
 }
@@ -163,15 +165,18 @@ func TestNewMTURestartsPathMTUSearch(t *testing.T) {
 func TestSmallerMTUNeedsNoPathMTUSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, path := range []int64{1500, 1400} {
-			a, b, _ := narrowPair(t, path)
+			w := &wiretap{lose: func(d tapped) bool { return d.size+ipv4Headers > int(path) }}
+			a, b := tappedPair(t, w, devicetest.Options{})
 			converse(t, a, b, 60)
-			before, changes := a.PeerStatus(b).PathMTU.Probes.Sent, 20
+			w.forget()
+			changes := 20
 			for i := range changes {
 				a.TUN.SetMTU(1300 - i)
 				time.Sleep(time.Second)
 			}
 			wantPathMTU(t, a, b, 1360-(changes-1), 0)
-			if n := a.PeerStatus(b).PathMTU.Probes.Sent - before; n > 2 { // those that confirm what data uses
+			large := func(d tapped) bool { return d.kind == wire.TypeData && d.size > 1000 }
+			if n := w.count(a.N, large); n > 2 { // those that confirm what data uses
 				t.Errorf("path MTU %d: %d smaller MTUs caused %d probes", path, changes, n)
 			}
 		}
@@ -263,14 +268,15 @@ func TestLimitOutlivesPause(t *testing.T) {
 // TestRoamingPeerGetsFewProbes has a peer that moves with every message: it decides where probes go, and they are larger than its messages.
 func TestRoamingPeerGetsFewProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := devicetest.Pair(t, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }})
+		var w wiretap
+		a, b := tappedPair(t, &w, devicetest.Options{Route: func(*underlay.Endpoint, uint32) device.Route { return device.Route{MTU: 1500} }})
 		wantSoon(t, a, b)
-		before := a.PeerStatus(b).PathMTU.Probes.Sent
+		w.forget()
 		for i := range uint16(1000) {
 			a.PeerOf(b.Public()).Roam(underlay.Endpoint{Dst: netip.AddrPortFrom(b.Outside(false).Addr(), 4000+i%2)})
 			time.Sleep(time.Millisecond)
 		}
-		if n := a.PeerStatus(b).PathMTU.Probes.Sent - before; n > 5 {
+		if n := w.count(a.N, tapped.probe); n > 5 {
 			t.Errorf("got %d probes in a second, want four", n)
 		}
 	})

@@ -84,8 +84,6 @@ func (p *Peer) takeAnswer(m *wire.Probe, now int64) {
 	}
 	size := m.Size + p.mtu.overhead
 	if path, ok := p.probing.Answered(now, m.ID, size); ok {
-		p.probing.counts.Answered++
-		p.dev.probeCounts.answered.Add(1)
 		p.mtu.known.refute(size, path)
 		p.applyPathMTU()
 	}
@@ -113,11 +111,10 @@ func (p *Peer) takeReport(m *wire.Probe, now int64) {
 // runProbes sends the probes that are due. The caller holds mu.
 func (p *Peer) runProbes(now int64) {
 	p.updatePathMTU(now)
-	b := &p.probing
 	if !p.mayProbe(now) {
 		return
 	}
-	probes := b.Fire(now, p.countSent())
+	probes := p.probing.Fire(now, p.countSent())
 	p.applyPathMTU()
 	if len(probes) == 0 {
 		return
@@ -131,8 +128,6 @@ func (p *Peer) runProbes(now int64) {
 		if m.Kind == wire.ProbeSize {
 			c.Size = m.Size - p.mtu.overhead
 			plain.Size = c.Size
-			b.counts.Sent++
-			p.dev.probeCounts.sent.Add(1)
 		}
 		c.Plain = wire.AppendProbe(nil, &plain)
 		messages = append(messages, c)

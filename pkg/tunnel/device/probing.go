@@ -3,10 +3,7 @@
 package device
 
 import (
-	"sync/atomic"
-
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/probe"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
@@ -16,14 +13,6 @@ type probing struct {
 	*probe.Prober                // nil before the first
 	spread        *engine.Spread // whose sources are the paths from 1 on, nil for none
 	sent          probe.Sent
-	counts        config.ProbeCounts // of the path MTU
-}
-
-// probeCounters counts the probes of the path MTU to all present and removed peers.
-type probeCounters struct{ sent, answered atomic.Uint64 }
-
-func (c *probeCounters) snapshot() config.ProbeCounts {
-	return config.ProbeCounts{Sent: c.sent.Load(), Answered: c.answered.Load()}
 }
 
 // countSent returns the numbers of messages sent to the peer. The caller holds mu.

@@ -68,8 +68,6 @@ type Stats struct {
 	engine.Stats
 	Spread  config.SpreadReport  `json:"spread"`
 	PathMTU config.PathMTUReport `json:"path_mtu"`
-	// PathMTUProbes counts the probes to all present and removed peers.
-	PathMTUProbes config.ProbeCounts `json:"path_mtu_probes"`
 	// PathMTUErrors counts ICMP errors that report a path MTU.
 	PathMTUErrors config.ICMPErrorCounts `json:"path_mtu_errors"`
 	Selection     SelectionReport        `json:"selection"`
@@ -96,7 +94,7 @@ func (d *Device) Stats() any {
 		s.Up, s.Underlay = true, port.Features()
 	}
 	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
-	s.PathMTU, s.PathMTUProbes = d.pathMTUReport(), d.probeCounts.snapshot()
+	s.PathMTU = d.pathMTUReport()
 	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
 	s.Names, s.Stalls = d.nameReport(), d.stallReport()
