@@ -31,10 +31,6 @@ func (e *Engine) SendControl(p *Peer, keys *session.Keypair, messages ...Control
 	e.slow.mu.Lock()
 	defer e.slow.mu.Unlock()
 	t := e.slow.transmitter(e)
-	if p.Endpoint.Load() == nil {
-		t.dropForPeer(p, drop.TXNoEndpoint, len(messages))
-		return
-	}
 	for i := range messages {
 		m := &messages[i]
 		if m.Size > 0 {
@@ -43,6 +39,10 @@ func (e *Engine) SendControl(p *Peer, keys *session.Keypair, messages ...Control
 		}
 		if len(m.Plain) > 0 {
 			t.lane.stats.txControl.Add(1)
+		}
+		if p.Endpoint.Load() == nil {
+			t.dropForPeer(p, drop.TXNoEndpoint, 1)
+			continue
 		}
 		slot := t.allocate(wire.DataOverhead + len(m.Plain) + wire.PaddingMultiple)
 		t.enqueueSingle(slot, copy(slot[wire.DataHeaderLen:], m.Plain), p, keys, m.Source)

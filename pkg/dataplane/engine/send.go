@@ -103,12 +103,12 @@ func (t *transmitter) countSent(runs []*runMeta) {
 		if m.streamed {
 			sprayed += m.segments
 		}
-		if m.source > 0 {
-			m.peer.countSource(m.source, m.segments)
-		}
 		to := m.peer.trafficOf(t.lane.index)
 		to.tx.Add(uint64(m.bytes))
 		to.txPackets.Add(uint64(m.segments))
+		if m.source > 0 { // afterwards: no source has more messages than all together
+			m.peer.countSource(m.source, m.segments)
+		}
 	}
 	t.lane.stats.tx.add(packets, bytes, trains, len(runs))
 	t.lane.stats.tx.sizes.publish(&sizes)
