@@ -69,7 +69,7 @@ func (p *Peer) beginRoamRound(now int64) {
 		return
 	}
 	p.forgetPathLimits()
-	p.probing.stop()
+	p.probing.leavePath()
 	p.updatePathMTU(now) // the limit of the last search holds
 	if x := &p.hello; x.deadline != 0 {
 		x.deadline = max(x.deadline, now+helloWait)
@@ -87,12 +87,10 @@ func (p *Peer) renewHello(moved bool) {
 	p.discardHello(moved)
 	if moved {
 		p.forgetPathLimits()
-		p.stopPathMTU()
+		p.probing.leavePath()
+		p.applyPathMTU()
 		p.requests.hellos.discard()
 		p.requestRoute()
-		if p.probing.Prober != nil {
-			p.probing.Refill()
-		}
 	}
 	p.queryAgain()
 }

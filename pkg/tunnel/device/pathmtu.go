@@ -36,10 +36,7 @@ func (p *Peer) updatePathMTU(now int64) {
 	case off || !p.running || !p.hello.known || !p.hello.remote.Probes:
 		p.probing.stop()
 	case changed || !p.probing.active():
-		if p.probing.Prober == nil {
-			p.probing.Prober = new(probe.Prober)
-		}
-		p.probing.Start(now, sizes)
+		p.probing.get().Start(now, sizes)
 	}
 	p.applyPathMTU()
 }
@@ -66,15 +63,6 @@ func (p *Peer) savedPathMTU() uint16 {
 		return 0
 	}
 	return uint16(limit)
-}
-
-// restorePathMTU makes the next search begin with the limit of the device before. The caller holds mu.
-func (p *Peer) restorePathMTU(limit int) {
-	p.probing.Prober = nil
-	if limit > 0 {
-		p.probing.Prober = new(probe.Prober)
-		p.probing.Resume(limit)
-	}
 }
 
 // stopPathMTU ends the search. The next one begins with its limit. The caller holds mu.

@@ -151,6 +151,22 @@ func TestRoamingRestartsPathMTUSearch(t *testing.T) {
 	})
 }
 
+// TestRoamedPeerHasNewBurst has a peer move to a narrower path, after the search has used up the burst of probes, and while little is sent.
+func TestRoamedPeerHasNewBurst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b, mtu := narrowPair(t, 1400)
+		time.Sleep(30 * time.Second)
+		mtu.Store(1300)
+		port := uint16(devicetest.ListenPort + 1)
+		b.Apply(config.Device{ListenPort: &port})
+		carries(t, b, a, false, 1000)
+		time.Sleep(15 * time.Second)
+		if got := a.PeerStatus(b).PathMTU; got.Bytes > 1300 || got.Bytes < 1280 {
+			t.Errorf("got path MTU %+v, want 1280 to 1300", got)
+		}
+	})
+}
+
 func TestNewMTURestartsPathMTUSearch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, _ := narrowPair(t, 9000)

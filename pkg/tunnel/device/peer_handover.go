@@ -62,7 +62,9 @@ func (p *Peer) restore(s *PeerState) {
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)
 	h.clock.Resume(h.lastSent)
 	p.handover.restored = s.Hello
-	p.restorePathMTU(int(s.PathMTU))
+	if s.PathMTU > 0 || p.probing.Prober != nil { // the next search begins with it
+		p.probing.get().Resume(int(s.PathMTU))
+	}
 }
 
 // resumeHello restores the result of the hello exchange and starts a handshake, if the previous device had a session. The

@@ -38,10 +38,25 @@ func (p *Peer) mayProbe(now int64) bool {
 	return p.probing.active() && !p.path.roams.due.Load() && p.engine.Current.Load().Usable(now)
 }
 
+// get returns the prober. It makes the first.
+func (b *probing) get() *probe.Prober {
+	if b.Prober == nil {
+		b.Prober = new(probe.Prober)
+	}
+	return b.Prober
+}
+
 // stop ends the probes. The next ones begin with the path MTU that was found.
 func (b *probing) stop() {
 	if b.Prober != nil {
 		b.Stop()
+	}
+}
+
+// leavePath is stop after a change of the endpoint: the next probes have a new burst.
+func (b *probing) leavePath() {
+	if b.stop(); b.Prober != nil {
+		b.Refill()
 	}
 }
 
@@ -73,17 +88,10 @@ func (p *Peer) updateProbedSources() {
 	if s == b.spread {
 		return
 	}
-	if b.Prober == nil {
-		b.Prober = new(probe.Prober)
+	old := b.spread
+	if b.spread = s; s == nil || !s.SharesCounts(old) {
+		b.get().SetSources(len(b.sources()))
 	}
-	if s == nil || !s.SharesCounts(b.spread) {
-		n := 0
-		if s != nil {
-			n = len(s.Sources())
-		}
-		b.SetSources(n)
-	}
-	b.spread = s
 }
 
 // nextProbe returns when to call runProbes, 0 for never. It has lanes call ProbeDue before, if need be. The caller holds mu.
