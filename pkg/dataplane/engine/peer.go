@@ -65,7 +65,7 @@ type Peer struct {
 	// SendGroup is the send group (underlay.Port.OpenGroup) of data messages to the peer.
 	SendGroup atomic.Int32
 	pathMTU   atomic.Int32 // see SetPathMTU; noPathMTU for none
-	ports     portCounts
+	ports     atomic.Pointer[portCounts]
 
 	slow    traffic                       // outside the lanes, such as handshakes
 	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer

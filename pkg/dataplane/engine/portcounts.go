@@ -9,23 +9,19 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// portCounts counts the authentic messages of one peer by the source port that they came from (Peer.Gathered). It takes memory with the first
-// message from such a port.
-type portCounts struct{ table atomic.Pointer[portTable] }
-
-// portTable has a count for each port, in a place that the port determines, or the next one. Neighbouring ports, which arrive at different lanes,
-// have cache lines of their own.
-type portTable [spread.MaxPorts]struct {
+// portCounts counts the authentic messages of one peer by the source port that they came from (Peer.Gathered). Each port has a place that it
+// determines, or the next one. Neighbouring ports, which arrive at different lanes, have cache lines of their own.
+type portCounts [spread.MaxPorts]struct {
 	port, messages atomic.Uint32
 	_              [56]byte
 }
 
-// count adds n messages from a port.
-func (c *portCounts) count(port uint16, n int) {
-	t := c.table.Load()
+// countPort adds n messages from a port. The first takes memory.
+func (p *Peer) countPort(port uint16, n int) {
+	t := p.ports.Load()
 	if t == nil {
-		c.table.CompareAndSwap(nil, new(portTable))
-		t = c.table.Load()
+		p.ports.CompareAndSwap(nil, new(portCounts))
+		t = p.ports.Load()
 	}
 	for i := range uint16(len(t)) {
 		x := &t[(port+i)%uint16(len(t))]
@@ -38,7 +34,7 @@ func (c *portCounts) count(port uint16, n int) {
 }
 
 // forget begins to count anew. A lane that counts meanwhile may leave a few messages of a port that was forgotten.
-func (t *portTable) forget() {
+func (t *portCounts) forget() {
 	for i := range t {
 		t[i].messages.Store(0)
 		t[i].port.Store(0)
@@ -48,7 +44,7 @@ func (t *portTable) forget() {
 // PortCounts appends the number of messages from each of the peer's source ports, modulo 2^32. It returns those that have arrived since the
 // peer began to use its present ports.
 func (p *Peer) PortCounts(counts []wire.PortCount) []wire.PortCount {
-	t := p.ports.table.Load()
+	t := p.ports.Load()
 	if t == nil {
 		return counts
 	}

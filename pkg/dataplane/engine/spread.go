@@ -124,7 +124,7 @@ func (p *Peer) noteSource(keys *session.Keypair, e *element, messages int, roam 
 	}
 	at, gathered := p.listenEndpoint(to, e.From)
 	if gathered {
-		p.ports.count(e.From.Dst.Port(), messages)
+		p.countPort(e.From.Dst.Port(), messages)
 	}
 	if !roam {
 		return

@@ -462,8 +462,8 @@ func TestReceivedMessagesAreCountedByPort(t *testing.T) {
 func TestManyPortsBeginCountingAnew(t *testing.T) {
 	var p Peer
 	for port := range uint16(1000) {
-		p.ports.count(1000+port, 3)
-		p.ports.count(1000+port, 1)
+		p.countPort(1000+port, 3)
+		p.countPort(1000+port, 1)
 	}
 	counts := portsOf(&p)
 	if n := len(p.PortCounts(nil)); n > spread.MaxPorts || n != len(counts) {
@@ -478,11 +478,11 @@ func TestCountingByPortAllocatesNothing(t *testing.T) {
 	r := newRig(t)
 	s := NewSpread([]uint8{1, 200})
 	r.peer.Spread.Store(s)
-	r.peer.ports.count(61000, 1)
+	r.peer.countPort(61000, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		r.peer.countSource(200, 3)
-		r.peer.ports.count(61000, 3)
-		r.peer.ports.count(61001, 3)
+		r.peer.countPort(61000, 3)
+		r.peer.countPort(61001, 3)
 	}); n != 0 {
 		t.Errorf("got %v allocations, want 0", n)
 	}

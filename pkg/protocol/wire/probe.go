@@ -39,11 +39,6 @@ const (
 	probeKinds   = iota
 )
 
-// String returns the kind's name.
-func (k ProbeKind) String() string {
-	return [probeKinds]string{"size", "answer", "request", "report", "port"}[k]
-}
-
 // MinProbeSize is the length of the shortest plaintext of a probe, in bytes.
 const MinProbeSize = 12
 
