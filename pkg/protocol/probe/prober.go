@@ -123,8 +123,8 @@ func (p *Prober) SetSources(n int) {
 	p.forgetPaths()
 }
 
-// Refill permits a new burst of probes: the path is another one.
-func (p *Prober) Refill() { p.budget = budget{} }
+// Refill permits a new burst of probes, and tests of blocked ports at once: the path is another one.
+func (p *Prober) Refill() { p.budget, p.retryAt, p.pause = budget{}, 0, minRetry }
 
 // Unanswered notes that the peer has not answered data: each message that is missing counts.
 func (p *Prober) Unanswered() { p.urgent, p.strict = true, true }

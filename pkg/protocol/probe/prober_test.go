@@ -256,6 +256,20 @@ func TestBlockedPortOpensAgain(t *testing.T) {
 	w.until(70*time.Second, func() bool { return !w.Blocked(0) })
 }
 
+// TestBlockedPortIsTestedOnNewPath has ports that have been blocked for long.
+func TestBlockedPortIsTestedOnNewPath(t *testing.T) {
+	w := newWorld(t, 4, 1)
+	w.flow(1, 100, 200)
+	w.run(5 * time.Second)
+	w.paths[1].blocked = true
+	w.run(10 * time.Minute)
+	w.paths[1].blocked = false
+	w.Refill()
+	w.refills++
+	w.arm()
+	w.until(2*time.Second, func() bool { return !w.Blocked(0) })
+}
+
 // TestNarrowPathIsFoundByLoss has one port's path carry less, or begin to.
 func TestNarrowPathIsFoundByLoss(t *testing.T) {
 	for name, late := range map[string]bool{"from the start": false, "later": true} {
