@@ -12,7 +12,7 @@ import (
 func TestBlockedPortIsNoticedWithinSecond(t *testing.T) {
 	for _, perSecond := range []int{100, 1000} {
 		for _, others := range []int{0, 1, 15} {
-			for seed := range uint64(6) {
+			for seed := range seeds(6) {
 				w := newWorld(t, 16, seed)
 				for path := range 1 + others {
 					w.flow(1+path, perSecond, 200)
@@ -95,7 +95,7 @@ func TestQuietPeerIsLeftAlone(t *testing.T) {
 // TestOutageBlocksNothing has all paths carry nothing for a while, with flows of any rate.
 func TestOutageBlocksNothing(t *testing.T) {
 	for _, outage := range []time.Duration{50 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second, 20 * time.Second, 5 * time.Minute} {
-		for seed := range uint64(4) {
+		for seed := range seeds(4) {
 			w := newWorld(t, 8, seed)
 			w.flow(1, 1, 1480)
 			w.flow(2, 20, 200)
@@ -119,7 +119,7 @@ func TestOutageBlocksNothing(t *testing.T) {
 // TestDelayBlocksNothing has paths of unequal and varying delays, and reordering.
 func TestDelayBlocksNothing(t *testing.T) {
 	for _, delay := range []int64{0, 100, 400, 1500} {
-		for seed := range uint64(5) {
+		for seed := range seeds(5) {
 			w := newWorld(t, 8, seed)
 			for i := range w.paths {
 				w.paths[i].delay += delay*tick + w.r.Int64N(150)*tick
@@ -138,7 +138,7 @@ func TestDelayBlocksNothing(t *testing.T) {
 
 // TestLossyPathBlocksNothing loses every tenth message, in both directions, of flows that send in bursts, too.
 func TestLossyPathBlocksNothing(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range seeds(4) {
 		w := newWorld(t, 8, seed)
 		for i := range w.paths {
 			w.paths[i].loss = 0.1
@@ -163,7 +163,7 @@ func TestLossyPathBlocksNothing(t *testing.T) {
 // TestFirewallMovesAllFlows has the path drop all source ports, also those that carry no data yet, and admit them again.
 func TestFirewallMovesAllFlows(t *testing.T) {
 	for _, flows := range []int{1, 2, 16} {
-		for seed := range uint64(5) {
+		for seed := range seeds(5) {
 			w := newWorld(t, 64, seed)
 			for path := range flows {
 				w.flow(1+path, 100, 200)
@@ -424,7 +424,7 @@ func TestUnansweredDataIsReasonToAsk(t *testing.T) {
 // TestRandomFaultsAreFollowed blocks and opens ports, narrows paths, and has outages. In the end each port that carries data is in the right
 // state.
 func TestRandomFaultsAreFollowed(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range seeds(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, 8, seed)
 			for path := range 1 + w.r.IntN(8) {

@@ -78,6 +78,14 @@ func newWorld(t *testing.T, sources int, seed uint64) *world {
 	return w
 }
 
+// seeds returns how many of n seeds to simulate.
+func seeds(n uint64) uint64 {
+	if testing.Short() {
+		return 1
+	}
+	return n
+}
+
 // flow adds a flow of so many packets per second.
 func (w *world) flow(path, perSecond, size int) *stream {
 	f := &stream{path: path, every: second / int64(perSecond), size: size, until: 1 << 62, copies: 1}
