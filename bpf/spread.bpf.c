@@ -8,12 +8,14 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three let every packet continue, except that the gather programs take the echo's datagrams (echo.h).
+ * All three handle only what this host's WireGuard sends or what is sent to it (local.h). They let every packet continue, except that the
+ * gather programs take the echo's datagrams (echo.h).
  */
 
 #include "include/answers.h"
 #include "include/echo.h"
 #include "include/lane.h"
+#include "include/local.h"
 #include "include/parse.h"
 #include "include/restore.h"
 #include "include/rewrite.h"
@@ -117,7 +119,7 @@ int spread(struct __sk_buff *skb)
 	if (!cpu || parse_skb(skb, l2, &o) != UDP_FOUND)
 		return TCX_NEXT;
 	local = find_local_port(o.udp->ports.src);
-	if (!local || local->listen_port.raw != o.udp->ports.src.raw)
+	if (!local || local->listen_port.raw != o.udp->ports.src.raw || !is_own(cpu, skb, &o))
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {

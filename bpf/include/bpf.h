@@ -67,7 +67,8 @@ struct __sk_buff {
 	u32 pkt_type;
 	u32 mark;
 	u32 queue_mapping; /* on ingress the receive queue plus one; 0: not recorded by the driver */
-	u32 unused[6];
+	u32 unused[5];
+	u32 ingress_ifindex; /* of the device on which this network namespace received the packet; 0: it was sent here */
 	u32 ifindex;
 	u32 tc_index;
 	u32 cb[5]; /* scratch, which clones inherit */
@@ -79,6 +80,7 @@ struct __sk_buff {
 	u32 gso_segs;
 };
 
+_Static_assert(__builtin_offsetof(struct __sk_buff, ingress_ifindex) == 36, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, cb) == 48, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "include/uapi/linux/bpf.h");

@@ -2,6 +2,7 @@
 #ifndef ROPEWALK_RESTORE_H
 #define ROPEWALK_RESTORE_H
 
+#include "local.h"
 #include "rewrite.h"
 #include "spread_maps.h"
 
@@ -19,15 +20,6 @@ struct sender {
 	be16 endpoint_port;    /* 0: it is not a peer with lane ports */
 	be16 listen_port;      /* of the tunnel */
 };
-
-INLINE int same_address(const be32 a[4], const be32 b[4])
-{
-	u32 differences = 0;
-
-	for (int i = 0; i < 4; i++)
-		differences |= a[i].raw ^ b[i].raw;
-	return !differences;
-}
 
 /* Returns the slot of the CPU's cache for an address and tunnel, chosen by a multiplicative hash. */
 INLINE struct recent_source *recent_slot(struct counters *cpu, const struct source_key *key)
@@ -94,7 +86,7 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 
 	from->source = 0;
 	from->endpoint_port.raw = 0;
-	if (!local)
+	if (!local || !is_to_us(cpu, o))
 		return 0;
 	count_queue(queue, datagrams);
 	if (o->fragment || bad_length(o)) {

@@ -18,6 +18,7 @@ enum {
 	SPREAD_FLOWS = 65536,
 	SPREAD_LANES = 64, /* per peer */
 	SPREAD_PEERS = 16384,
+	SPREAD_ADDRESSES = 65536,
 	SPREAD_QUEUES = 256, /* receive queues with a counter; the last one also counts all further queues */
 };
 
@@ -49,6 +50,20 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, struct local_port);
 } local_ports SEC(".maps");
+
+/* IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
+struct address {
+	be32 words[4];
+};
+
+/* Addresses of this host, without those of the loopback network. */
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	UINT(max_entries, SPREAD_ADDRESSES);
+	TYPE(key, struct address);
+	TYPE(value, u8);
+} addresses SEC(".maps");
 
 /* A peer's endpoint and its tunnel. IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
 struct peer_key {
@@ -134,9 +149,16 @@ struct recent_source {
 
 #define RECENT_BITS 3
 
-/* The state of one CPU: event counters, and a cache of sources. They are one value: a packet needs one lookup. */
+/* An address of this host, as of a jiffy. */
+struct recent_address {
+	u64 jiffies;
+	be32 words[4];
+};
+
+/* The state of one CPU: event counters, and caches of addresses. They are one value: a packet needs one lookup. */
 struct counters {
 	u64 events[SPREAD_EVENTS];
+	struct recent_address local;
 	struct recent_source recent[1 << RECENT_BITS]; /* by address */
 };
 

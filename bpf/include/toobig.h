@@ -2,6 +2,7 @@
 #ifndef ROPEWALK_TOOBIG_H
 #define ROPEWALK_TOOBIG_H
 
+#include "local.h"
 #include "rewrite.h"
 #include "spread_maps.h"
 
@@ -26,15 +27,19 @@ struct packet_too_big {
 };
 
 /* Computes the ports with which the quoted packet left WireGuard. Returns whether they differ from the quoted ones. */
-INLINE int quoted_ports(const struct packet_too_big *m, struct ports *new)
+INLINE int quoted_ports(struct counters *cpu, const struct packet_too_big *m, struct ports *new)
 {
 	struct peer_key key = {.port = m->ports.dst};
+	struct address source = {};
 	struct local_port *local;
 
 	if (m->type != ICMPV6_PACKET_TOO_BIG || m->quoted.next_header != PROTO_UDP)
 		return 0;
 	local = find_local_port(m->ports.src);
 	if (!local || local->listen_port.raw == m->ports.src.raw)
+		return 0;
+	__builtin_memcpy(source.words, m->quoted.src, sizeof(source.words));
+	if (!is_local(cpu, &source))
 		return 0;
 	key.listen_port = local->listen_port;
 	__builtin_memcpy(key.address, m->quoted.dst, sizeof(key.address));
@@ -50,7 +55,7 @@ INLINE void restore_quoted_tc(struct counters *cpu, struct __sk_buff *skb, u32 i
 	struct packet_too_big m;
 	struct ports new;
 
-	if (bpf_skb_load_bytes(skb, icmp_offset, &m, sizeof(m)) || !quoted_ports(&m, &new))
+	if (bpf_skb_load_bytes(skb, icmp_offset, &m, sizeof(m)) || !quoted_ports(cpu, &m, &new))
 		return;
 	if (bpf_skb_store_bytes(skb, icmp_offset + __builtin_offsetof(struct packet_too_big, ports), &new, sizeof(new), 0)) {
 		count(cpu, EVENT_INGRESS_ERROR, 1);
@@ -66,7 +71,7 @@ INLINE void restore_quoted_xdp(struct counters *cpu, void *data, void *end, u32 
 	struct packet_too_big *m = data + icmp_offset;
 	struct ports new;
 
-	if ((void *)(m + 1) > end || !quoted_ports(m, &new))
+	if ((void *)(m + 1) > end || !quoted_ports(cpu, m, &new))
 		return;
 	m->checksum.raw = update_checksum(m->checksum.raw, port_pair(m->ports), port_pair(new));
 	m->ports = new;

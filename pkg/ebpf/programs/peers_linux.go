@@ -200,11 +200,6 @@ func explainPutError(err error) error {
 	return nil
 }
 
-// normalizedEndpoint returns the endpoint without zone, and with an unmapped IPv4 address.
-func normalizedEndpoint(e netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), e.Port())
-}
-
 func peerKey(tunnel uint16, endpoint netip.AddrPort) spreadPeerKey {
 	var key spreadPeerKey
 	for i, w := range addressWords(endpoint.Addr()) {
@@ -224,11 +219,7 @@ func sourceKey(tunnel uint16, address netip.Addr) spreadSourceKey {
 }
 
 func (k *spreadPeerKey) endpoint() netip.AddrPort {
-	var address [16]byte
-	for i, w := range k.Address {
-		binary.NativeEndian.PutUint32(address[4*i:], w.Raw)
-	}
-	return normalizedEndpoint(netip.AddrPortFrom(netip.AddrFrom16(address), hostOrder(k.Port.Raw)))
+	return netip.AddrPortFrom((&spreadAddress{Words: k.Address}).address(), hostOrder(k.Port.Raw))
 }
 
 // addressWords returns an address as the maps' keys hold it. IPv4 addresses are mapped into IPv6.

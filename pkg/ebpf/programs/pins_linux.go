@@ -17,7 +17,7 @@ import (
 
 // layout numbers the maps' layout. Increment it with any change to the layout or meaning of the maps in
 // bpf/include/spread_maps.h and lane.h.
-const layout = 1
+const layout = 2
 
 const layoutPrefix = "state-"
 
@@ -77,7 +77,7 @@ func OpenState(pinDir string) (*State, error) {
 		}
 	}
 	s := newState(&spreadMaps{
-		Counters: opened[spreadMapCounters], Flows: opened[spreadMapFlows], LocalPorts: opened[spreadMapLocalPorts],
+		Addresses: opened[spreadMapAddresses], Counters: opened[spreadMapCounters], Flows: opened[spreadMapFlows], LocalPorts: opened[spreadMapLocalPorts],
 		Peers: opened[spreadMapPeers], Queues: opened[spreadMapQueues], Settings: opened[spreadMapSettings],
 		Sources: opened[spreadMapSources],
 	})

@@ -61,7 +61,7 @@ func (a *answering) forgetRecentSources() {
 	var cpus []spreadCounters
 	expect.NoError(a.t, a.maps.Counters.Lookup(uint32(0), &cpus))
 	for i := range cpus {
-		cpus[i].Recent = spreadCounters{}.Recent
+		cpus[i].Recent, cpus[i].Local = spreadCounters{}.Recent, spreadCounters{}.Local
 	}
 	expect.NoError(a.t, a.maps.Counters.Put(uint32(0), cpus))
 }

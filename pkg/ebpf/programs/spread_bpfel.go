@@ -13,9 +13,25 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type spreadAddress struct {
+	_     structs.HostLayout
+	Words [4]struct {
+		_   structs.HostLayout
+		Raw uint32
+	}
+}
+
 type spreadCounters struct {
 	_      structs.HostLayout
 	Events [22]uint64
+	Local  struct {
+		_       structs.HostLayout
+		Jiffies uint64
+		Words   [4]struct {
+			_   structs.HostLayout
+			Raw uint32
+		}
+	}
 	Recent [8]struct {
 		_       structs.HostLayout
 		Jiffies uint64
@@ -147,6 +163,7 @@ type spreadSourceKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	spreadMapAddresses  = "addresses"
 	spreadMapCounters   = "counters"
 	spreadMapFlows      = "flows"
 	spreadMapLocalPorts = "local_ports"
@@ -212,6 +229,7 @@ type spreadProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadMapSpecs struct {
+	Addresses  *ebpf.MapSpec `ebpf:"addresses"`
 	Counters   *ebpf.MapSpec `ebpf:"counters"`
 	Flows      *ebpf.MapSpec `ebpf:"flows"`
 	LocalPorts *ebpf.MapSpec `ebpf:"local_ports"`
@@ -249,6 +267,7 @@ func (o *spreadObjects) Close() error {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadMaps struct {
+	Addresses  *ebpf.Map `ebpf:"addresses"`
 	Counters   *ebpf.Map `ebpf:"counters"`
 	Flows      *ebpf.Map `ebpf:"flows"`
 	LocalPorts *ebpf.Map `ebpf:"local_ports"`
@@ -260,6 +279,7 @@ type spreadMaps struct {
 
 func (m *spreadMaps) Close() error {
 	return _SpreadClose(
+		m.Addresses,
 		m.Counters,
 		m.Flows,
 		m.LocalPorts,

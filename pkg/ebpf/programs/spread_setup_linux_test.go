@@ -49,7 +49,18 @@ func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 			t.Error(err)
 		}
 	})
+	expect.NoError(t, s.SetAddresses(ourAddresses))
 	return s
+}
+
+// ourAddresses are those of us4 and us6, and the addresses of the other hosts of the tests with several.
+var ourAddresses = addresses("198.51.100.1", "2001:db8:1::1", "198.51.100.9", "203.0.113.2", "2001:db8:2::2")
+
+func addresses(all ...string) (parsed []netip.Addr) {
+	for _, a := range all {
+		parsed = append(parsed, netip.MustParseAddr(a))
+	}
+	return parsed
 }
 
 // newSpread returns the programs with the tests' tunnel and a peer at each of them4 and them6, with one lane.

@@ -193,6 +193,9 @@ func (c *change) writeState(s *programs.State) error {
 	if err := s.SetGap(c.plan.cfg.Gap); err != nil {
 		return err
 	}
+	if err := s.SetAddresses(c.plan.addresses); err != nil { // they are the host's, so a rollback keeps them
+		return err
+	}
 	_, err = syncTunnel(s, c.plan.tunnel, c.plan.peers)
 	return err
 }

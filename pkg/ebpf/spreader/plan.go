@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -27,8 +28,10 @@ type plan struct {
 	owners   map[uint16]udpOwner
 	tunnel   programs.Tunnel
 	peers    []programs.Peer
-	report   Report
-	traffic  uint64 // Tunnel.traffic, 0 if unknown
+	// addresses are those of this host.
+	addresses []netip.Addr
+	report    Report
+	traffic   uint64 // Tunnel.traffic, 0 if unknown
 }
 
 // plan makes all decisions and changes nothing.
@@ -47,7 +50,8 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	if err := pl.choosePorts(p, known); err != nil {
 		return nil, err
 	}
-	return pl, nil
+	pl.addresses, err = hostnet.LocalAddresses(new(netlink.Handle))
+	return pl, err
 }
 
 func (pl *plan) findDevice(p pins, known history) error {

@@ -87,10 +87,10 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 		}
 	}()
 	w := &watcher{
-		host: h, filters: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
+		host: h, changed: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
 		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}},
 	}
-	if err := w.watchFilters(subscription); err != nil {
+	if err := w.watchHost(subscription); err != nil {
 		return err
 	}
 	r, err := h.attach(ctx, cfg, w.history)
@@ -108,7 +108,7 @@ type watcher struct {
 	log           *slog.Logger
 	attached      func(Report)
 	changes       <-chan Change
-	filters       chan struct{} // gets a token when a filter of the device has changed
+	changed       chan struct{} // gets a token when a filter of the device or an address of the host has changed
 	index         atomic.Int64  // the device's, as of the last change or poll
 	history       history
 	lastError     string        // the last logged error
@@ -139,7 +139,7 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 					burst = time.After(linkDebounce)
 				}
 			}
-		case <-w.filters:
+		case <-w.changed:
 			w.reconcile(ctx)
 			timer.Reset(w.wait)
 		case c := <-w.changes:
@@ -157,16 +157,20 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 	}
 }
 
-// watchFilters reports changes of the device's filters: other programs remove those of ropewalk (Cilium's agent, all of a
-// direction when it starts), or add theirs in front.
-func (w *watcher) watchFilters(ctx context.Context) error {
+// watchHost reports changes of the device's filters, and of the host's addresses. Other programs remove the filters of ropewalk (Cilium's
+// agent, all of a direction when it starts), or add theirs in front.
+func (w *watcher) watchHost(ctx context.Context) error {
 	w.index.Store(int64(deviceIndex(w.cfg.Device)))
-	return hostnet.WatchFilters(ctx, func(index int) bool { return int64(index) == w.index.Load() }, func() {
+	report := func() {
 		select {
-		case w.filters <- struct{}{}:
+		case w.changed <- struct{}{}:
 		default:
 		}
-	})
+	}
+	if err := hostnet.WatchAddresses(ctx, report); err != nil {
+		return err
+	}
+	return hostnet.WatchFilters(ctx, func(index int) bool { return int64(index) == w.index.Load() }, report)
 }
 
 // change replaces the Config unless it is invalid, and reconciles with it.
@@ -267,7 +271,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	}
 	defer s.Close()
 	changed, err := syncTunnel(s, pl.tunnel, pl.peers)
-	if err != nil {
+	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
 		err = wrapError(cfg, err)
 	}
 	return reconcileResult{pl.report, changed, pl.traffic}, err

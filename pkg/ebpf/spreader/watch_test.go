@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -192,4 +195,36 @@ func TestWatchBacksOffOnIdleTunnel(t *testing.T) {
 			t.Errorf("%s: next poll in %v, want %d s", step.name, w.wait, step.want)
 		}
 	}
+}
+
+// TestWatchFollowsAddresses: messages from an address that the host has got since then are spread, those from one that it lost are not.
+func TestWatchFollowsAddresses(t *testing.T) {
+	r := newRig(t)
+	reports, _, _ := r.here.watch(time.Hour)
+	r.next(reports)
+	has := func(want bool) func() bool {
+		return func() (found bool) {
+			r.here.do(func() error {
+				p, unlock, err := r.here.host.openMounted(t.Context())
+				if err != nil {
+					return err
+				}
+				defer unlock()
+				s, err := programs.OpenState(p.state(r.here.device))
+				if err != nil {
+					return err
+				}
+				defer s.Close()
+				addresses, err := s.Addresses()
+				found = slices.Contains(addresses, netip.MustParseAddr("192.0.2.77"))
+				return err
+			})
+			return found == want
+		}
+	}
+	extra := netip.MustParsePrefix("192.0.2.77/32")
+	r.here.do(func() error { return hostnet.AddAddress(r.here.device, extra) })
+	expect.Eventually(t, "the new address is known", has(true))
+	r.here.do(func() error { return hostnet.RemoveAddress(r.here.device, extra) })
+	expect.Eventually(t, "the removed address is forgotten", has(false))
 }

@@ -235,6 +235,22 @@ func Addresses(name string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
+// LocalAddresses lists the addresses of all links, in the kernel's order, without those of the loopback network. h may be new(netlink.Handle).
+func LocalAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
+	for _, family := range Families() {
+		list, err := Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, int(family)) })
+		if err != nil {
+			return nil, fmt.Errorf("listing the %s addresses: %w", family, err)
+		}
+		for i := range list {
+			if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
+				all = append(all, a.Unmap())
+			}
+		}
+	}
+	return all, nil
+}
+
 func find(name string) (netlink.Link, error) {
 	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByName(name) })
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {

@@ -51,6 +51,16 @@ func WatchFilters(ctx context.Context, isDevice func(index int) bool, changed fu
 	return nil
 }
 
+// WatchAddresses calls changed after an address was added or removed, or its lifetime was extended. Otherwise it is like WatchRoutes.
+func WatchAddresses(ctx context.Context, changed func()) error {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	if err != nil {
+		return fmt.Errorf("subscribing to address changes: %w", err)
+	}
+	watchSocket(ctx, socket, func(kind uint16, _ []byte) bool { return kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR }, changed)
+	return nil
+}
+
 func watchSocket(ctx context.Context, socket *nl.NetlinkSocket, relevant func(kind uint16, data []byte) bool, changed func()) {
 	context.AfterFunc(ctx, socket.Close) // wakes Receive
 	watch(ctx, changed, relevant, func() ([]syscall.NetlinkMessage, error) {
