@@ -59,22 +59,6 @@ INLINE u32 flow_of(struct __sk_buff *skb)
 	return skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
-/*
- * How long messages to a peer are not spread after one has left in fragments, in nanoseconds. NICs and routers hash fragments
- * by their addresses alone, so smaller messages of the same flow, if they had a lane port, would take another queue or path.
- */
-#define FRAGMENTED_HOLD 10000000000ULL
-
-/* Notes that a message to the packet's peer leaves in fragments. */
-INLINE void note_fragment(struct counters *cpu, const struct outer *o)
-{
-	struct peer *peer = find_peer(o);
-
-	if (peer)
-		peer->fragmented = monotonic() >> TICK_SHIFT;
-	count(cpu, EVENT_EGRESS_FRAGMENT, 1);
-}
-
 INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, const struct outer *o)
 {
 	u32 key = 0, lanes = peer->lanes, lane, flow = flow_of(skb);
@@ -87,10 +71,6 @@ INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct p
 		return;
 	if (set->paused || peer->paused) {
 		count(cpu, EVENT_PAUSED, 1);
-		return;
-	}
-	if (peer->fragmented && (s64)((now >> TICK_SHIFT) - peer->fragmented) < (s64)(FRAGMENTED_HOLD >> TICK_SHIFT)) {
-		count(cpu, EVENT_FRAGMENTED_PEER, 1);
 		return;
 	}
 	if (set->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
@@ -123,7 +103,12 @@ int spread(struct __sk_buff *skb)
 		return TCX_NEXT;
 	len = host16(o.udp->len);
 	if (o.fragment) {
-		note_fragment(cpu, &o);
+		/*
+		 * The first of several fragments keeps the listen port, so all fragments of a datagram do. NICs and routers hash fragments by their
+		 * addresses alone, so a lane port would change nothing. Unfragmented messages of the same flow take another queue than these,
+		 * with or without a lane port.
+		 */
+		count(cpu, EVENT_EGRESS_FRAGMENT, 1);
 	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
 		count(cpu, EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
@@ -161,7 +146,7 @@ int gather_tc(struct __sk_buff *skb)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
 	changed = compute_ports(cpu, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
-	if (from.endpoint_port.raw && host16(o.udp->len) == sizeof(struct echo_datagram)) {
+	if (is_echo_length(&o, &from)) {
 		verdict = take_echo_tc(cpu, skb, &o, &from);
 		if (verdict != TCX_NEXT)
 			return verdict;
@@ -196,7 +181,7 @@ int gather_xdp(struct xdp_md *xdp)
 		return XDP_PASS;
 	changed = compute_ports(cpu, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
-	if (from.endpoint_port.raw && host16(udp->len) == sizeof(struct echo_datagram)) {
+	if (is_echo_length(&o, &from)) {
 		verdict = take_echo_xdp(cpu, data, end, &o, &from);
 		if (verdict != XDP_PASS)
 			return verdict;

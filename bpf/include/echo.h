@@ -153,6 +153,12 @@ enum echo_verdict {
 	ECHO_DONE,  /* drop it */
 };
 
+/* Returns whether the packet is a datagram of a peer with the length of a probe. */
+INLINE int is_echo_length(const struct outer *o, const struct sender *from)
+{
+	return from->endpoint_port.raw && !o->fragment && host16(o->udp->len) == sizeof(struct echo_datagram);
+}
+
 /* Returns whether a datagram with the length of a probe is a probe or an answer. */
 INLINE int is_echo(const struct echo_datagram *d)
 {

@@ -169,12 +169,12 @@ INLINE enum parse_result parse_skb(struct __sk_buff *skb, u8 ethernet, struct ou
 	return parse_outer((void *)(long)skb->data, (void *)(long)skb->data_end, ethernet, o);
 }
 
-/* Returns whether the UDP length is invalid: below the header's size, or beyond the IP packet's end. */
+/* Returns whether the UDP length is invalid: below the header's size, or beyond the end of the IP packet, unless that is a fragment. */
 INLINE int bad_length(const struct outer *o)
 {
 	s32 len = host16(o->udp->len);
 
-	return len < (s32)sizeof(*o->udp) || len > o->ip_room;
+	return len < (s32)sizeof(*o->udp) || (len > o->ip_room && !o->fragment);
 }
 
 /* Maps an IPv4 address into IPv6 (RFC 4291, section 2.5.5.2). */

@@ -8,7 +8,8 @@
 
 /*
  * Port restoration on ingress, shared by tc and XDP. Gather replaces a source port that is a peer's lane port by the port of the peer's
- * endpoint. In packets of peers it also replaces a destination port that is a lane port of this host by the listen port.
+ * endpoint. In packets of peers it also replaces a destination port that is a lane port of this host by the listen port. A router may have
+ * fragmented the packet: its first fragment has the ports and the checksum of the whole datagram, so it is handled in the same way.
  */
 
 /* The minimum number of jiffies (0.1 to 1 s, by CONFIG_HZ) between two updates of source->noted (answers.h). */
@@ -89,8 +90,8 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	if (!local || !is_to_us(cpu, o))
 		return 0;
 	count_queue(queue, datagrams);
-	if (o->fragment || bad_length(o)) {
-		count(cpu, o->fragment ? EVENT_INGRESS_FRAGMENT : EVENT_INGRESS_MALFORMED, 1);
+	if (bad_length(o)) {
+		count(cpu, EVENT_INGRESS_MALFORMED, 1);
 		return 0;
 	}
 	from->listen_port = local->listen_port;

@@ -4,24 +4,22 @@
 
 /*
  * Counters of the spread and gather programs, for packets of configured tunnels only. Go's Event is generated from this
- * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts. Append only, before
- * SPREAD_EVENTS: the enum's length is part of the maps' layout.
+ * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts. A change is one of the maps' layout
+ * (pins_linux.go).
  */
 enum spread_event {
 	EVENT_SPREAD,            // data messages sent with the source port of their flow's lane
 	EVENT_FLOW_NEW,          // flows assigned to a lane for the first time
 	EVENT_FLOW_REASSIGNED,   // flows assigned to a lane again, after a silence longer than the gap
 	EVENT_NO_PEER,           // data messages not spread: no configured peer has this address and port
-	EVENT_EGRESS_FRAGMENT,   // outgoing IP fragments not spread; only first fragments have ports and are counted
+	EVENT_EGRESS_FRAGMENT,   // data messages and handshakes that left in fragments, which keep the listen port
 	EVENT_EGRESS_MALFORMED,  // outgoing packets not spread: the UDP length is invalid
 	EVENT_EGRESS_ERROR,      // data messages not spread: the kernel had no memory to rewrite them
 	EVENT_GATHER,            // datagrams from a peer's lane port whose source port was restored
 	EVENT_TO_LISTEN_PORT,    // datagrams to a lane port of this host that were redirected to the listen port
-	EVENT_INGRESS_FRAGMENT,  // incoming IP fragments left unchanged; only first fragments have ports and are counted
 	EVENT_INGRESS_MALFORMED, // incoming packets left unchanged: the UDP length is invalid
 	EVENT_INGRESS_ERROR,     // datagrams left unchanged: the kernel had no memory to rewrite them
 	EVENT_PACKET_TOO_BIG,    // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
-	EVENT_FRAGMENTED_PEER,   // data messages not spread: others to this peer left in fragments, which have no ports to hash
 	EVENT_UNANSWERED,        // data messages not spread: the peer did not answer what it got from lane ports
 	EVENT_PAUSED,            // data messages not spread: spread is paused for the device or the peer
 	EVENT_ECHO_PROBE,        // probes sent to peers, from the listen port or a lane port

@@ -91,7 +91,6 @@ struct peer {
 	be16 ports[SPREAD_LANES];
 	u32 first; /* modulo lanes: where the search for the least loaded lane begins */
 	u64 loads[SPREAD_LANES]; /* bytes recently sent by each lane, packed (lane.h) */
-	u64 fragmented; /* tick at which a message to the peer last left in fragments; 0: never */
 	u32 paused;	/* by user space: data messages to the peer keep the listen port */
 	u32 noted;	/* gather updates answers.heard. Without that, the peer's silence means nothing */
 	struct answers answers;

@@ -8,16 +8,14 @@ const (
 	EventFlowNew                       // flows assigned to a lane for the first time
 	EventFlowReassigned                // flows assigned to a lane again, after a silence longer than the gap
 	EventNoPeer                        // data messages not spread: no configured peer has this address and port
-	EventEgressFragment                // outgoing IP fragments not spread; only first fragments have ports and are counted
+	EventEgressFragment                // data messages and handshakes that left in fragments, which keep the listen port
 	EventEgressMalformed               // outgoing packets not spread: the UDP length is invalid
 	EventEgressError                   // data messages not spread: the kernel had no memory to rewrite them
 	EventGather                        // datagrams from a peer's lane port whose source port was restored
 	EventToListenPort                  // datagrams to a lane port of this host that were redirected to the listen port
-	EventIngressFragment               // incoming IP fragments left unchanged; only first fragments have ports and are counted
 	EventIngressMalformed              // incoming packets left unchanged: the UDP length is invalid
 	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
 	EventPacketTooBig                  // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
-	EventFragmentedPeer                // data messages not spread: others to this peer left in fragments, which have no ports to hash
 	EventUnanswered                    // data messages not spread: the peer did not answer what it got from lane ports
 	EventPaused                        // data messages not spread: spread is paused for the device or the peer
 	EventEchoProbe                     // probes sent to peers, from the listen port or a lane port
@@ -41,11 +39,9 @@ var eventNames = [EventCount]string{
 	"egress_error",
 	"gather",
 	"to_listen_port",
-	"ingress_fragment",
 	"ingress_malformed",
 	"ingress_error",
 	"packet_too_big",
-	"fragmented_peer",
 	"unanswered",
 	"paused",
 	"echo_probe",
@@ -61,16 +57,14 @@ var eventHelps = [EventCount]string{
 	"flows assigned to a lane for the first time",
 	"flows assigned to a lane again, after a silence longer than the gap",
 	"data messages not spread: no configured peer has this address and port",
-	"outgoing IP fragments not spread; only first fragments have ports and are counted",
+	"data messages and handshakes that left in fragments, which keep the listen port",
 	"outgoing packets not spread: the UDP length is invalid",
 	"data messages not spread: the kernel had no memory to rewrite them",
 	"datagrams from a peer's lane port whose source port was restored",
 	"datagrams to a lane port of this host that were redirected to the listen port",
-	"incoming IP fragments left unchanged; only first fragments have ports and are counted",
 	"incoming packets left unchanged: the UDP length is invalid",
 	"datagrams left unchanged: the kernel had no memory to rewrite them",
 	"Packet Too Big messages about a lane port of this host, whose quoted source port was restored",
-	"data messages not spread: others to this peer left in fragments, which have no ports to hash",
 	"data messages not spread: the peer did not answer what it got from lane ports",
 	"data messages not spread: spread is paused for the device or the peer",
 	"probes sent to peers, from the listen port or a lane port",

@@ -23,7 +23,7 @@ type spreadAddress struct {
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [22]uint64
+	Events [20]uint64
 	Local  struct {
 		_       structs.HostLayout
 		Jiffies uint64
@@ -94,12 +94,11 @@ type spreadPeer struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	First      uint32
-	Loads      [64]uint64
-	Fragmented uint64
-	Paused     uint32
-	Noted      uint32
-	Answers    struct {
+	First   uint32
+	Loads   [64]uint64
+	Paused  uint32
+	Noted   uint32
+	Answers struct {
 		_          structs.HostLayout
 		Heard      uint64
 		Sent       uint64

@@ -64,25 +64,24 @@ func spreadRows() []spreadRow {
 		alone("another v6 address", data(us6, "[2001:db8:2::3]:51821").bytes(), EventNoPeer),
 		alone("another peer's handshake", data(us4, "203.0.113.3:51821").with(func(d *datagram) { d.payload = message(1, 148) }).bytes()),
 	}
-	return append(rows, invalidRows(m4.bytes(), m6.bytes(), EventEgressFragment, EventEgressMalformed)...)
+	rows = append(rows, invalidRows(m4.bytes(), m6.bytes(), EventEgressMalformed)...)
+	for name, in := range firstFragments(m4.bytes(), m6.bytes()) {
+		rows = append(rows, alone(name, in, EventEgressFragment))
+	}
+	return rows
 }
 
 // invalidRows returns invalid variants of valid packets, which neither spread nor gather changes.
-func invalidRows(v4, v6 []byte, fragment, malformed Event) []spreadRow {
+func invalidRows(v4, v6 []byte, malformed Event) []spreadRow {
 	const ip, udp4, udp6 = 14, 14 + 20, 14 + 40
 	alone := func(name string, in []byte, events ...Event) spreadRow {
 		return spreadRow{name, in, skb{}, nil, once(events...)}
 	}
-	extended := func(types ...packet.Protocol) []byte {
-		return slices.Concat(v6[:ip], addIPv6Extensions(v6[ip:], 0, types...))
-	}
+	extended := func(types ...packet.Protocol) []byte { return extendedBy(v6, types...) }
 	fragmented := extended(packet.Fragment)
 	return []spreadRow{
-		alone("v4 first fragment", set(v4, ip+6, 0x20, 0), fragment),
 		alone("v4 later fragment", set(v4, ip+6, 0x20, 9)),
 		alone("v4 last fragment", set(v4, ip+6, 0, 9)),
-		alone("v6 first fragment", set(fragmented, udp6+3, 1), fragment),
-		alone("v6 atomic fragment", fragmented, fragment),
 		alone("v6 later fragment", set(fragmented, udp6+3, 9)),
 		alone("v6 fragment of TCP", set(fragmented, udp6, 6)),
 		alone("v6 with an extension header", extended(packet.HopByHop)),
@@ -98,6 +97,22 @@ func invalidRows(v4, v6 []byte, fragment, malformed Event) []spreadRow {
 		alone("UDP length behind v6's end", set(v6, udp6+5, 105), malformed),
 		alone("v4 length below its header", set(v4, ip+2, 0, 8), malformed),
 		alone("v6 length 0", set(v6, ip+4, 0, 0), malformed),
+	}
+}
+
+// extendedBy returns an IPv6 packet with extension headers.
+func extendedBy(v6 []byte, types ...packet.Protocol) []byte {
+	return slices.Concat(v6[:14], addIPv6Extensions(v6[14:], 0, types...))
+}
+
+// firstFragments returns the first fragments of packets: the whole packet that is called one, and only its first bytes.
+func firstFragments(v4, v6 []byte) map[string][]byte {
+	const ip, udp6 = 14, 14 + 40
+	fragmented := extendedBy(v6, packet.Fragment)
+	return map[string][]byte{
+		"v4 first fragment": set(v4, ip+6, 0x20, 0), "v6 first fragment": set(fragmented, udp6+3, 1), "v6 atomic fragment": fragmented,
+		"v4 short first fragment": set(set(v4, ip+6, 0x20, 0), ip+2, 0, 20+24)[:ip+20+24],
+		"v6 short first fragment": set(set(fragmented, udp6+3, 1), ip+4, 0, 8+24)[:udp6+8+24],
 	}
 }
 

@@ -47,8 +47,11 @@ func gatherRows() []spreadRow {
 		alone("v6 of another address", from("[2001:db8:2::3]:1", gathers), us6),
 		alone("no tunnel's port", lane4, from(us4, 51819)), alone("behind our lane ports", them4, from(us4, 62000)),
 	}
-	hard := invalidRows(data(lane4, ours4).bytes(), data(lane6, us6).bytes(), EventIngressFragment, EventIngressMalformed)
-	return append(rows, hard...)
+	want := firstFragments(data(them4, us4).bytes(), data(them6, us6).bytes())
+	for name, in := range firstFragments(data(lane4, us4).bytes(), data(lane6, us6).bytes()) {
+		rows = append(rows, spreadRow{name, in, skb{}, want[name], source})
+	}
+	return append(rows, invalidRows(data(lane4, ours4).bytes(), data(lane6, us6).bytes(), EventIngressMalformed)...)
 }
 
 // newGather returns a Spread with an additional peer that does not spread.

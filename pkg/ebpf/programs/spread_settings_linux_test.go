@@ -71,30 +71,16 @@ func TestPausedPeerStaysSoWhenItChanges(t *testing.T) {
 	}
 }
 
-// TestMessagesBesideFragmentsKeepListenPort: fragments have no ports to hash, so their flow's other messages would take another
-// path.
-func TestMessagesBesideFragmentsKeepListenPort(t *testing.T) {
+// TestFragmentsLeaveOtherMessagesSpread: an attacker who forges an ICMP error can make the kernel fragment large messages, and nothing more.
+func TestFragmentsLeaveOtherMessagesSpread(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
-	to4, to6 := data(us4, them4).bytes(), data(us6, them6).bytes()
-	if port, _ := sentFrom(t, s, to4); port != lane {
-		t.Errorf("before: got port %d, want %d", port, lane)
-	}
+	to4 := data(us4, them4).bytes()
 	fragment := set(to4, 14+6, 0x20, 0)
 	if port, counts := sentFrom(t, s, fragment); port != 51820 || !maps.Equal(counts, once(EventEgressFragment)) {
 		t.Errorf("a fragment: got port %d, counts %v", port, counts)
 	}
-	if port, counts := sentFrom(t, s, to4); port != 51820 || !maps.Equal(counts, once(EventFragmentedPeer)) {
-		t.Errorf("after the fragment: got port %d, counts %v, want 51820, once %v", port, counts, EventFragmentedPeer)
-	}
-	if port, _ := sentFrom(t, s, to6); port != lane {
-		t.Errorf("another peer: got port %d, want %d", port, lane)
-	}
-	key, value := peerKey(51820, endpoint(them4)), spreadPeer{}
-	expect.NoError(t, s.maps.Peers.Lookup(&key, &value))
-	value.Fragmented -= min(value.Fragmented, 10_000_000_000>>tickShift+1) // as 10 s later
-	expect.NoError(t, s.maps.Peers.Put(&key, &value))
-	if port, _ := sentFrom(t, s, to4); port != lane {
-		t.Errorf("10 s later: got port %d, want %d", port, lane)
+	if port, counts := sentFrom(t, s, to4); port != lane || !maps.Equal(counts, once(EventSpread)) {
+		t.Errorf("after the fragment: got port %d, counts %v, want %d, once %v", port, counts, lane, EventSpread)
 	}
 }
 
