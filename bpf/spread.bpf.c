@@ -12,7 +12,6 @@
  * gather programs take the echo's datagrams (echo.h).
  */
 
-#include "include/answers.h"
 #include "include/echo.h"
 #include "include/lane.h"
 #include "include/local.h"
@@ -61,28 +60,30 @@ INLINE u32 flow_of(struct __sk_buff *skb)
 
 INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, const struct outer *o)
 {
-	u32 key = 0, lanes = peer->lanes, lane, flow = flow_of(skb);
+	u32 key = 0, lanes = peer->lanes, lane = LISTEN_LANE;
 	const struct settings *set = bpf_map_lookup_elem(&settings, &key);
 	struct udp_header old = *o->udp;
 	struct ports new = old.ports;
 	u64 now = monotonic();
+	struct lane *l;
 
-	if (!set || lanes == 0 || lanes > SPREAD_LANES)
+	if (!set || !peer->echo || lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	if (set->paused || peer->paused) {
 		count(cpu, EVENT_PAUSED, 1);
 		return;
 	}
-	if (set->gather && peer->noted && is_unanswered(&peer->answers, now >> TICK_SHIFT)) {
-		count(cpu, EVENT_UNANSWERED, 1);
+	if (peer->ready)
+		lane = choose_lane(cpu, peer, lanes, flow_of(skb), now, set->flowlet_gap);
+	else
+		count(cpu, EVENT_UNPROVEN, 1);
+	l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
+	add_load(l, skb->len, now);
+	new.src = l->port;
+	if (is_probe_due(l, now))
+		send_probes(cpu, skb, peer, lane, lanes, old.ports.src, now);
+	if (lane == LISTEN_LANE || !is_open(peer, l))
 		return;
-	}
-	lane = choose_lane(cpu, peer, lanes, flow, skb->len, now, set->flowlet_gap) & (SPREAD_LANES - 1);
-	new.src = peer->ports[lane];
-	if (is_blocked(cpu, skb, &peer->echo, lane, old.ports.src, new.src, now)) {
-		count(cpu, EVENT_PORT_BLOCKED, 1);
-		return;
-	}
 	/* The skb's hash is that of the inner flow and stays, for queueing disciplines and the choice of the transmit queue. */
 	count(cpu, replace_ports(skb, o->udp_offset, old, new) ? EVENT_SPREAD : EVENT_EGRESS_ERROR, 1);
 }
@@ -114,7 +115,7 @@ int spread(struct __sk_buff *skb)
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {
 		peer = find_peer(&o);
 		if (peer && is_probe_clone(skb))
-			return become_probe(cpu, skb, &peer->echo, &o);
+			return become_probe(cpu, skb, peer, &o);
 		if (peer)
 			spread_message(cpu, skb, peer, &o);
 		else
@@ -138,7 +139,6 @@ int gather_tc(struct __sk_buff *skb)
 	struct sender from;
 	enum parse_result found = parse_skb(skb, l2, &o);
 	int changed, verdict;
-	u32 type;
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
@@ -151,8 +151,6 @@ int gather_tc(struct __sk_buff *skb)
 		if (verdict != TCX_NEXT)
 			return verdict;
 	}
-	if (is_note_due(from.source) && !bpf_skb_load_bytes(skb, o.udp_offset + sizeof(*o.udp), &type, sizeof(type)))
-		note_heard(from.source, &o, type, from.listen_port);
 	if (!changed)
 		return TCX_NEXT;
 	old = *o.udp;
@@ -186,8 +184,6 @@ int gather_xdp(struct xdp_md *xdp)
 		if (verdict != XDP_PASS)
 			return verdict;
 	}
-	if (is_note_due(from.source) && (void *)(udp + 1) + sizeof(struct message) <= end)
-		note_heard(from.source, &o, ((struct message *)(udp + 1))->type, from.listen_port);
 	if (!changed)
 		return XDP_PASS;
 	old = udp->ports;

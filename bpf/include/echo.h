@@ -7,24 +7,30 @@
 #include "restore.h"
 
 /*
- * Tests whether the path admits each lane port. While messages are spread, probes leave from the listen port and from each
- * lane port in use, once per round. The peer's gather program answers each from its listen port to the prober's listen port,
- * which every stateful firewall admits. So a missing answer depends only on the port from which the probe came.
+ * Proves that the path admits each lane port. Probes leave from the listen port, once per round, and from lane ports. The peer's gather program
+ * answers each from its listen port to the prober's listen port, which every stateful firewall admits. So a missing answer depends only on the
+ * port from which the probe came.
  *
- * A lane port is blocked, and its messages keep the listen port, when three of its probes in a row stay unanswered. A round
- * counts only if its probe from the listen port was answered, and one of a later round too. So neither an outage of the whole
- * path nor a delay blocks a port, nor does a peer that never answers. The port is open again with the next answer.
+ * A lane is open, and messages leave from its port, only after one of its probes was answered (RFC 8899 probes a path in the same way before
+ * using it). It is closed when three of its probes in a row stay unanswered. A round counts only if its probe from the listen port was answered,
+ * and one of a later round too. So neither an outage of the whole path nor a delay closes a lane. If the listen port's probes stay unanswered for
+ * SILENT_ROUNDS, the peer has become silent, and all proofs end. A peer that never answers is never spread to.
+ *
+ * Probes are few. A port has one after PROBE_MESSAGES messages from it, or when it has not had one for a minute, and sooner only while its last one is
+ * unanswered. While the listen port's probes are unanswered, rounds become twice as long each time.
  *
  * A probe is made of a data message: bpf_clone_redirect sends a clone to the same device. The clone passes this program
  * again, ahead of the message, and is shortened there. If that fails, the probe is lost and the message is not.
  */
 
-/* The length of a round in nanoseconds. A round begins with a message. */
+/* The least length of a round in nanoseconds. A round begins with a message. */
 #define ECHO_ROUND 250000000ULL
-/* The length of a round until the peer's first answer. The peer may not support the echo, so its lanes are not probed until then. */
-#define ECHO_FIRST_ROUND 1000000000ULL
-/* A blocked port has a probe in every fourth round. */
-#define ECHO_BLOCKED_ROUNDS 4
+/* The greatest length is ECHO_ROUND << ECHO_MAX_SHIFT: 4 minutes. */
+#define ECHO_MAX_SHIFT 10
+#define SILENT_ROUNDS 8
+#define PROBE_MESSAGES 64
+#define SECOND_SHIFT 30
+#define PROBE_SECONDS 56 /* in units of 2^SECOND_SHIFT ns: a minute */
 /* Later answers do not count. */
 #define ECHO_TIMEOUT 10000000000ULL
 #define ECHO_MASK_BITS 32
@@ -58,58 +64,90 @@ INLINE u32 aged(u32 mask, u32 rounds)
 	return rounds < ECHO_MASK_BITS ? mask << rounds : 0;
 }
 
-/* Returns whether the lane lost three probes in a row. Bit 0 of the lane's masks must be the present round. */
-INLINE int is_lost(const struct echo *e, const struct lane_echo *l)
+/* Returns whether a lane lost three probes in a row, by its masks and those of the listen port. Bit 0 is the present round in all. */
+INLINE int is_lost(u32 rounds_answered, u32 sent, u32 answered)
 {
-	u32 earlier = e->answered & (e->answered - 1);	   /* all but the last answered round */
-	u32 since = (l->answered & (0 - l->answered)) - 1; /* the rounds after the lane's last answer */
-	u32 lost = l->sent & earlier & since;
+	u32 earlier = rounds_answered & (rounds_answered - 1); /* all but the last answered round */
+	u32 since = (answered & (0 - answered)) - 1;	       /* the rounds after the lane's last answer */
+	u32 lost = sent & earlier & since;
 
 	lost &= lost - 1;
 	lost &= lost - 1;
 	return lost != 0;
 }
 
-INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct echo *e, be16 listen_port, u64 now)
+/* Returns the length of the present round: twice as long with each round before it whose probe from the listen port stayed unanswered. */
+INLINE u64 round_length(u32 answered)
 {
-	e->round_at = now;
-	e->round++;
-	e->answered <<= 1;
-	send_probe(cpu, skb, listen_port, ECHO_LISTEN_PORT);
+	u64 length = ECHO_ROUND;
+
+	for (u32 i = 0; i < ECHO_MAX_SHIFT; i++)
+		length <<= !(answered & ((2U << i) - 1));
+	return length;
 }
 
-INLINE void probe_lane(struct counters *cpu, struct __sk_buff *skb, const struct echo *e, struct lane_echo *l, be16 port, u32 lane)
+/* Records that a probe is about to leave. */
+INLINE void note_probe(const struct peer *peer, struct lane *l, u64 now)
 {
-	u32 rounds = e->round - l->round;
+	u32 rounds = peer->round - l->round;
 
-	if (l->blocked && rounds < ECHO_BLOCKED_ROUNDS)
-		return;
 	l->sent = aged(l->sent, rounds) | 1;
 	l->answered = aged(l->answered, rounds);
-	l->round = e->round;
-	send_probe(cpu, skb, port, lane);
+	l->round = peer->round;
+	l->messages = 0;
+	l->probed = now >> SECOND_SHIFT;
 }
 
-/* Probes the lane of a message if that is due. Returns whether the message should keep the listen port. */
-INLINE int is_blocked(struct counters *cpu, struct __sk_buff *skb, struct echo *e, u32 lane, be16 listen_port, be16 port, u64 now)
+INLINE void begin_round(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, be16 listen_port, u64 now)
 {
-	struct lane_echo *l;
-
-	if (!e->on)
-		return 0;
-	/* The verifier of Linux 5.10 forgets the range of a number on the stack, but not that of a pointer. */
-	__asm__ volatile("" : "+r"(lane));
-	lane &= SPREAD_LANES - 1;
-	l = &e->lanes[lane];
-	if ((s64)(now - e->round_at) >= (s64)(e->answers ? ECHO_ROUND : ECHO_FIRST_ROUND))
-		begin_round(cpu, skb, e, listen_port, now);
-	if (e->answers && l->round != e->round)
-		probe_lane(cpu, skb, e, l, port, lane);
-	if (l->evaluated != e->answers) {
-		l->evaluated = e->answers;
-		l->blocked |= is_lost(e, l);
+	peer->round_at = now;
+	peer->round++;
+	note_probe(peer, &peer->listen, now);
+	if (peer->answers && !(peer->listen.answered & ((2U << SILENT_ROUNDS) - 1))) {
+		peer->answers = 0;
+		peer->ready = 0;
+		peer->next = 0;
+		peer->proof++;
 	}
-	return l->blocked;
+	send_probe(cpu, skb, listen_port, LISTEN_LANE);
+}
+
+/* Counts a message from a port. Returns whether the port needs a probe. */
+INLINE int is_probe_due(struct lane *l, u64 now)
+{
+	l->messages++;
+	return l->messages >= PROBE_MESSAGES || (u32)(now >> SECOND_SHIFT) - l->probed >= PROBE_SECONDS || l->sent & ~l->answered & 1;
+}
+
+/*
+ * Sends the probes that a message's port needs: one from the listen port if a round begins, and one from the message's lane, or, if that has had
+ * one in this round, from the next lane that is not open. Invalidates all pointers into the packet.
+ */
+INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, u32 lane, u32 lanes, be16 listen_port, u64 now)
+{
+	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
+	int earned = l->messages >= PROBE_MESSAGES;
+
+	if (earned)
+		l->messages = 0;
+	if ((s64)(now - peer->round_at) >= (s64)round_length(peer->listen.answered))
+		begin_round(cpu, skb, peer, listen_port, now);
+	if (!peer->answers)
+		return;
+	if (l->round == peer->round) {
+		if (!earned)
+			return;
+		lane = peer->next < lanes ? peer->next : 0;
+		peer->next = lane + 1;
+		peer->ready |= lane + 1 == lanes;
+		l = lane_at(peer, lane);
+		if (is_open(peer, l) || l->round == peer->round || !l->port.raw)
+			return;
+	} else if (is_lost(peer->listen.answered, aged(l->sent, peer->round - l->round), aged(l->answered, peer->round - l->round))) {
+		l->proof = peer->proof - 1;
+	}
+	note_probe(peer, l, now);
+	send_probe(cpu, skb, l->port, lane);
 }
 
 /* Returns the bit of a round in a mask whose bit 0 is the present round, or 0 if the round is too old. */
@@ -121,29 +159,18 @@ INLINE u32 round_bit(u32 present, u32 round)
 /* Records the answer to a probe. Returns whether the probe was outstanding. */
 INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 listen_port)
 {
-	struct echo *e = &peer->echo;
-	struct lane_echo *l;
-	u32 bit, lane = m->lane;
+	u32 lane = m->lane, bit;
+	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 
-	if (bpf_ktime_get_ns() - m->time > ECHO_TIMEOUT)
-		return 0;
-	if (lane == ECHO_LISTEN_PORT) {
-		bit = round_bit(e->round, m->round);
-		if (!bit || e->answered & bit || m->port.raw != listen_port.raw)
-			return 0;
-		e->answered |= bit;
-		e->answers++;
-		return 1;
-	}
-	__asm__ volatile("" : "+r"(lane));
-	if (lane >= SPREAD_LANES || peer->ports[lane].raw != m->port.raw)
-		return 0;
-	l = &e->lanes[lane];
 	bit = round_bit(l->round, m->round);
-	if (!(l->sent & bit & ~l->answered))
+	if (lane > LISTEN_LANE || bpf_ktime_get_ns() - m->time > ECHO_TIMEOUT || !(l->sent & bit & ~l->answered) ||
+	    m->port.raw != (lane == LISTEN_LANE ? listen_port : l->port).raw)
 		return 0;
 	l->answered |= bit;
-	l->blocked = 0;
+	if (lane == LISTEN_LANE)
+		peer->answers++;
+	else
+		l->proof = peer->proof;
 	return 1;
 }
 
@@ -175,15 +202,15 @@ INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, 
 
 	outer_src(o, key.address);
 	peer = bpf_map_lookup_elem(&peers, &key);
-	if (!peer || !peer->echo.on)
+	if (!peer || !peer->echo)
 		return ECHO_NONE;
 	probe = m->kind == ECHO_PROBE;
-	if (m->mac == echo_mac(probe ? &peer->echo.receive : &peer->echo.send, m)) {
+	if (m->mac == echo_mac(probe ? &peer->receive : &peer->send, m)) {
 		if (probe && m->port.raw == d->udp.ports.src.raw) { /* else there is a NAT */
 			d->udp.ports.src = d->udp.ports.dst;
 			d->udp.ports.dst = key.port;
 			m->kind = ECHO_ANSWER;
-			m->mac = echo_mac(&peer->echo.receive, m);
+			m->mac = echo_mac(&peer->receive, m);
 			return ECHO_REPLY;
 		}
 		if (m->kind == ECHO_ANSWER && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
@@ -246,16 +273,16 @@ INLINE int take_echo_xdp(struct counters *cpu, void *data, void *end, const stru
 }
 
 /* Turns the clone of a data message into a probe. Returns the verdict. */
-INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struct echo *e, const struct outer *o)
+INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struct peer *peer, const struct outer *o)
 {
 	struct echo_datagram d = {
 		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
-		.message = {.magic = ECHO_MAGIC, .lane = skb->cb[3], .kind = ECHO_PROBE, .port = {skb->cb[2]}, .round = e->round},
+		.message = {.magic = ECHO_MAGIC, .lane = skb->cb[3], .kind = ECHO_PROBE, .port = {skb->cb[2]}, .round = peer->round},
 	};
 
 	skb->cb[0] = 0;
 	d.message.time = bpf_ktime_get_ns();
-	d.message.mac = echo_mac(&e->send, &d.message);
+	d.message.mac = echo_mac(&peer->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {
 		count(cpu, EVENT_ECHO_ERROR, 1);
 		return TCX_DROP;

@@ -2,7 +2,6 @@
 #ifndef ROPEWALK_ECHO_MESSAGE_H
 #define ROPEWALK_ECHO_MESSAGE_H
 
-#include "echo_maps.h"
 #include "rewrite.h"
 #include "spread_maps.h"
 
@@ -14,12 +13,11 @@
 enum {
 	ECHO_PROBE = 1,
 	ECHO_ANSWER = 2,
-	ECHO_LISTEN_PORT = 0xff, /* as a lane: the probe came from the listen port */
 };
 
 struct echo_message {
 	u32 magic;
-	u8 lane;
+	u8 lane; /* of the prober; LISTEN_LANE for the listen port */
 	u8 kind;
 	be16 port; /* from which the probe was sent */
 	u32 round;

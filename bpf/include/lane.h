@@ -5,13 +5,13 @@
 #include "spread_maps.h"
 
 /*
- * The choice of a flow's lane: here the index, in the peer's ports, of the source port from which its messages leave. The
- * algorithm is that of Flows and Loads in Go's package spread.
+ * The choice of a flow's lane: the source port from which its messages leave. The algorithm is that of Flows and Loads in Go's package
+ * spread.
  *
- * A flow entry is tick << LANE_BITS | lane: when the flow last sent a packet, and on which lane; 0: the entry is unused. A
- * load is epoch << LOAD_BITS | bytes: when it was last updated, and the bytes sent, which are halved with every epoch. A
- * tick is 1,024 ns (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that update an entry at the same time may lose one
- * update: a load is only an estimate, and a flow is on one CPU at a time.
+ * A flow entry is tick << LANE_BITS | lane: when the flow last sent a packet, and on which lane; 0: the entry is unused. A port keeps its lane while it
+ * is in the peer's list of ports (State.SetPeers), so a flow keeps its port when the list changes. A load is epoch << LOAD_BITS | bytes: when it was last
+ * updated, and the bytes sent, which are halved with every epoch. A tick is 1,024 ns (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that
+ * update an entry at the same time may lose one update: a load is only an estimate, and a flow is on one CPU at a time.
  */
 
 #define TICK_SHIFT 10
@@ -21,6 +21,9 @@
 #define LOAD_MASK ((1ULL << LOAD_BITS) - 1)
 #define LANE_BITS 8
 #define LANE_MASK 0xff
+
+/* As a lane: the listen port. */
+#define LISTEN_LANE SPREAD_LANES
 
 /*
  * Returns all ones if a < b, else 0. Both must be below 2^63. The asm hides the comparison from the compiler, which would
@@ -34,6 +37,21 @@ INLINE u64 less_mask(u64 a, u64 b)
 	return difference >> 63;
 }
 
+/* Returns the lane with an index. */
+INLINE struct lane *lane_at(struct peer *peer, u32 lane)
+{
+	/* The verifier of Linux 5.10 forgets the range of a number on the stack, but not that of a pointer. The asm hides the range that the
+	 * compiler knows, or it would omit the mask. */
+	__asm__ volatile("" : "+r"(lane));
+	return &peer->lane[lane & (SPREAD_LANES - 1)];
+}
+
+/* Returns whether the path admits a lane: a probe was answered, and three later ones in a row were not lost (echo.h). */
+INLINE int is_open(const struct peer *peer, const struct lane *l)
+{
+	return l->proof == peer->proof;
+}
+
 /* Returns the bytes of a packed load at an epoch. */
 INLINE u64 decayed(u64 load, u64 epoch)
 {
@@ -43,44 +61,50 @@ INLINE u64 decayed(u64 load, u64 epoch)
 }
 
 /*
- * Returns the lane with the least load. Of equally loaded lanes it returns the first, counted from the peer's first lane.
- * The loop body has no branches, since the verifier would explore both sides of each in all further iterations.
+ * Returns the open lane with the least load, or LISTEN_LANE if none is open. Of equally loaded lanes it returns the first, counted from the
+ * peer's first lane. The loop body has no branches, since the verifier would explore both sides of each in all further iterations.
  */
 INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 {
-	u64 start = peer->first % lanes, best = LOAD_MASK << LANE_BITS | LANE_MASK;
+	u64 start = peer->first % lanes, best = LOAD_MASK << LANE_BITS | LANE_MASK, none = best;
 
-	/* Linux 5.10 needs the comparison of i with SPREAD_LANES below: its verifier forgets the range of a number on the stack.
-	 * The compiler would omit it if it knew the range of lanes. The asm hides that. */
+	/* Linux 5.10 needs the comparison of i with SPREAD_LANES below: see lane_at. */
 	__asm__ volatile("" : "+r"(lanes));
 	for (u32 i = 0; i < SPREAD_LANES && i < lanes; i++) {
+		const struct lane *l = &peer->lane[i];
 		u64 distance = i - start + (lanes & less_mask(i, start));
-		u64 candidate = decayed(peer->loads[i], epoch) << LANE_BITS | distance;
+		u64 candidate = decayed(l->load, epoch) << LANE_BITS | distance;
 
+		candidate |= less_mask(0, l->proof ^ peer->proof) & none; /* a closed one is no better than none */
 		best ^= (best ^ candidate) & less_mask(candidate, best);
 	}
+	if (best == none)
+		return LISTEN_LANE;
 	start += best & LANE_MASK;
 	return start < lanes ? start : start - lanes;
 }
 
 /*
- * Returns the lane for a packet, and updates the flow and the load. flow is the flow's hash, lanes at least 1. now is in ns
- * and changes once per jiffy (monotonic), flowlet_gap is in ticks.
+ * Returns the lane for a packet, or LISTEN_LANE, and updates the flow. flow is the flow's hash. now is in ns and changes once per jiffy
+ * (monotonic), flowlet_gap is in ticks.
  */
-INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 flow, u64 bytes, u64 now, u64 flowlet_gap)
+INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 flow, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
-	u64 *entry = bpf_map_lookup_elem(&flows, &key), *load, packed;
-	u64 tick = now >> TICK_SHIFT, epoch = (now >> EPOCH_SHIFT) & EPOCH_MASK;
+	u64 *entry = bpf_map_lookup_elem(&flows, &key), packed, tick = now >> TICK_SHIFT;
 
 	if (!entry)
-		return 0;
+		return LISTEN_LANE;
 	packed = *entry;
 	if (packed && (s64)(tick - (packed >> LANE_BITS)) < (s64)flowlet_gap) {
 		lane = packed & LANE_MASK;
 	} else {
+		lane = least_loaded(peer, lanes, (now >> EPOCH_SHIFT) & EPOCH_MASK);
+		if (lane == LISTEN_LANE) {
+			count(cpu, EVENT_UNPROVEN, 1);
+			return lane;
+		}
 		count(cpu, packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
-		lane = least_loaded(peer, lanes, epoch);
 	}
 	/*
 	 * The entry stores the lane before the modulo below: flows whose hashes begin alike share an entry, and one to a peer
@@ -90,12 +114,19 @@ INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 f
 	if (packed != (tick << LANE_BITS | lane))
 		*entry = tick << LANE_BITS | lane;
 	lane %= lanes;
-	/* The verifier needs the mask below. The compiler would omit it if it knew the range of lane. The asm hides that. */
-	__asm__ volatile("" : "+r"(lane));
-	load = &peer->loads[lane & (SPREAD_LANES - 1)];
-	bytes += decayed(*load, epoch);
-	*load = epoch << LOAD_BITS | (bytes < LOAD_MASK ? bytes : LOAD_MASK);
-	return lane;
+	if (is_open(peer, lane_at(peer, lane)))
+		return lane;
+	count(cpu, EVENT_PORT_BLOCKED, 1);
+	return LISTEN_LANE;
+}
+
+/* Adds a packet's bytes to the load of its lane. */
+INLINE void add_load(struct lane *l, u64 bytes, u64 now)
+{
+	u64 epoch = (now >> EPOCH_SHIFT) & EPOCH_MASK;
+
+	bytes += decayed(l->load, epoch);
+	l->load = epoch << LOAD_BITS | (bytes < LOAD_MASK ? bytes : LOAD_MASK);
 }
 
 #endif

@@ -12,12 +12,8 @@
  * fragmented the packet: its first fragment has the ports and the checksum of the whole datagram, so it is handled in the same way.
  */
 
-/* The minimum number of jiffies (0.1 to 1 s, by CONFIG_HZ) between two updates of source->noted (answers.h). */
-#define NOTE_JIFFIES 100
-
 /* The sender of a packet to a tunnel. */
 struct sender {
-	struct source *source; /* null: its address has none, or its ports came from the cache, which implies that no note is due */
 	be16 endpoint_port;    /* 0: it is not a peer with lane ports */
 	be16 listen_port;      /* of the tunnel */
 };
@@ -32,36 +28,29 @@ INLINE struct recent_source *recent_slot(struct counters *cpu, const struct sour
 	return &cpu->recent[hash >> (32 - RECENT_BITS)];
 }
 
-/* Returns whether a data message from the peer must now update source->noted. */
-INLINE int is_note_due(const struct source *source)
-{
-	return source && bpf_jiffies64() - source->noted >= NOTE_JIFFIES;
-}
-
 /*
  * Returns the lane ports of the packet's source address, from the CPU's cache or else from the map. Packets arrive in bursts, so most
  * addresses were looked up in the same jiffy before, and a cache hit costs a fifth of a lookup. A slot is valid for one jiffy, so nothing
- * must invalidate it. from->source must be null; it is set after a lookup in the map. While a note is due, the slot is stored invalid
- * (jiffies 0), so that each packet is looked up: a probe is sent just ahead of a data message, and that message must find from->source.
+ * must invalidate it.
  */
-INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, struct sender *from)
+INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, be16 listen_port)
 {
-	struct source_key key = {.listen_port = from->listen_port};
+	struct source_key key = {.listen_port = listen_port};
 	struct recent_source *recent;
+	struct source *source;
 	u64 jiffies = bpf_jiffies64();
 
 	outer_src(o, key.address);
 	recent = recent_slot(cpu, &key);
 	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address))
 		return recent;
-	from->source = bpf_map_lookup_elem(&sources, &key);
-	*recent = (struct recent_source){.jiffies = is_note_due(from->source) ? 0 : jiffies, .listen_port = key.listen_port,
-					 .first = 1}; /* above last: no lane ports */
+	source = bpf_map_lookup_elem(&sources, &key);
+	*recent = (struct recent_source){.jiffies = jiffies, .listen_port = listen_port, .first = 1}; /* above last: no lane ports */
 	__builtin_memcpy(recent->address, key.address, sizeof(recent->address));
-	if (from->source) {
-		recent->endpoint_port = from->source->endpoint_port;
-		recent->first = from->source->first;
-		recent->last = from->source->last;
+	if (source) {
+		recent->endpoint_port = source->endpoint_port;
+		recent->first = source->first;
+		recent->last = source->last;
 	}
 	return recent;
 }
@@ -85,7 +74,6 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	struct local_port *local = find_local_port(o->udp->ports.dst);
 	const struct recent_source *recent;
 
-	from->source = 0;
 	from->endpoint_port.raw = 0;
 	if (!local || !is_to_us(cpu, o))
 		return 0;
@@ -96,7 +84,7 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	}
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
-	recent = find_source(cpu, o, from);
+	recent = find_source(cpu, o, from->listen_port);
 	from->endpoint_port = recent->endpoint_port;
 	if (recent->first <= host16(new->src) && host16(new->src) <= recent->last)
 		new->src = recent->endpoint_port;

@@ -20,14 +20,14 @@ enum spread_event {
 	EVENT_INGRESS_MALFORMED, // incoming packets left unchanged: the UDP length is invalid
 	EVENT_INGRESS_ERROR,     // datagrams left unchanged: the kernel had no memory to rewrite them
 	EVENT_PACKET_TOO_BIG,    // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
-	EVENT_UNANSWERED,        // data messages not spread: the peer did not answer what it got from lane ports
+	EVENT_UNPROVEN,          // data messages not spread: the peer has not answered probes from the lane ports
 	EVENT_PAUSED,            // data messages not spread: spread is paused for the device or the peer
 	EVENT_ECHO_PROBE,        // probes sent to peers, from the listen port or a lane port
 	EVENT_ECHO_ANSWER,       // answers of peers to these probes
 	EVENT_ECHO_REPLY,        // probes of peers that were answered
 	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
-	EVENT_PORT_BLOCKED,      // data messages not spread: the peer answers probes from the listen port, and none from their lane port
+	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
 	SPREAD_EVENTS,
 };
 

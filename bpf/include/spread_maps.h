@@ -3,7 +3,7 @@
 #define ROPEWALK_SPREAD_MAPS_H
 
 #include "bpf.h"
-#include "echo_maps.h"
+#include "siphash.h"
 #include "spread_events.h"
 
 /*
@@ -11,7 +11,7 @@
  * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value,
  * needs a new layout number in Go (pins_linux.go), which is part of the pins' path.
  *
- * A lane is here the index of a source port in peer.ports (lane.h). A tick is 1,024 ns of CLOCK_MONOTONIC.
+ * A lane is here a source port towards a peer, or its index in peer.lane. A tick is 1,024 ns of CLOCK_MONOTONIC.
  */
 enum {
 	SPREAD_PORTS = 65536,
@@ -28,7 +28,7 @@ volatile const u8 l2 = 1;
 struct settings {
 	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks */
 	u32 paused;	 /* by user space: data messages to all peers keep the listen port */
-	u32 gather;	 /* a gather program is attached, which updates answers.heard */
+	u32 unused;
 };
 
 struct {
@@ -73,28 +73,37 @@ struct peer_key {
 };
 
 /*
- * Whether a peer answers the messages that it gets from lane ports (answers.h). An answer is any data message of the
- * peer. A hold is a period in which messages to it keep the listen port, because it did not answer.
+ * A source port towards a peer: its load (lane.h), and its probes (echo.h). What a message needs of its lane is in one or two cache lines. Bit i
+ * of a mask belongs to the round that was i rounds before.
  */
-struct answers {
-	u64 heard;	/* tick at which gather last recorded a data message of the peer */
-	u64 sent;	/* tick of the last spread message */
-	u64 unanswered; /* tick of the first spread message since heard; 0: none */
-	u64 held;	/* tick at which the present or last hold ends; 0: there was none */
-	u32 messages;	/* number of messages spread since unanswered */
-	u32 failures;	/* number of holds in a row without an answer */
+struct lane {
+	u64 load;     /* bytes recently sent, packed */
+	be16 port;    /* 0: none has this index */
+	u16 messages; /* number of messages since the last probe */
+	u32 proof;    /* peer.proof when a probe was last answered. The lane is open if that is the present value */
+	u32 probed;   /* time of the last probe, in units of 2^SECOND_SHIFT ns */
+	u32 round;    /* of the last probe, and bit 0 of the masks */
+	u32 sent;     /* the rounds with a probe */
+	u32 answered; /* those whose probe was answered */
 };
 
 /* A peer as the spread program needs it: the destination of egress messages. */
 struct peer {
-	u32 lanes; /* number of valid ports; 0: data messages to this peer are not spread */
-	be16 ports[SPREAD_LANES];
-	u32 first; /* modulo lanes: where the search for the least loaded lane begins */
-	u64 loads[SPREAD_LANES]; /* bytes recently sent by each lane, packed (lane.h) */
-	u32 paused;	/* by user space: data messages to the peer keep the listen port */
-	u32 noted;	/* gather updates answers.heard. Without that, the peer's silence means nothing */
-	struct answers answers;
-	struct echo echo; /* probes of the lane ports and the answers to them (echo.h) */
+	u32 lanes;  /* number of lanes, with those that have no port; 0: data messages to this peer are not spread */
+	u32 first;  /* modulo lanes: where the search for the least loaded lane begins */
+	u32 paused; /* by user space: data messages to the peer keep the listen port */
+	u32 echo;   /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
+	struct siphash_key send;    /* of this host's probes and their answers */
+	struct siphash_key receive; /* of the peer's */
+	u64 round_at; /* when the round began, in nanoseconds */
+	u32 round;
+	u32 answers; /* number of probes from the listen port that were answered; 0: the peer is silent */
+	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
+	u32 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
+	u32 next;    /* the lane to prove next */
+	u32 unused;
+	struct lane listen; /* the listen port. Its masks are those of the rounds */
+	struct lane lane[SPREAD_LANES];
 };
 
 struct {
@@ -117,7 +126,6 @@ struct source {
 	u16 first; /* lowest of the peer's lane ports, in host order */
 	u16 last;  /* highest */
 	u16 unused;
-	u64 noted; /* jiffies at the last update of the peer's answers.heard */
 };
 
 struct {

@@ -57,8 +57,8 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("number of ports to spread over (default: all, at most %d)", spread.MaxPorts))
 	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports: a range FIRST-LAST, or a plan PORT,PORT[,PORT]")
 	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: that of --ports)")
-	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc, xdp or none (default: the device's setting, at first auto)")
-	completeFlag(cmd, "gather", "auto", "tc", "xdp", "none")
+	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc or xdp (default: the device's setting, at first auto)")
+	completeFlag(cmd, "gather", "auto", "tc", "xdp")
 	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")
 	_ = f.MarkHidden("any-socket")
 	f.DurationVar(&o.cfg.Gap, "gap", 0,

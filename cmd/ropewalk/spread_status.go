@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -173,12 +172,14 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 		switch {
 		case p.Paused:
 			paused = ", " + s.Bad("paused")
-		case p.HeldSeconds > 0:
-			paused = ", " + s.Bad(fmt.Sprintf("unanswered, paused for %v", time.Duration(p.HeldSeconds)*time.Second))
 		case len(p.Blocked) > 0:
 			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Blocked), countOf(len(p.Lanes), "source port")))
+		case p.Ready:
+			paused = ", spread to"
 		case p.EchoAnswered:
-			paused = ", answers probes"
+			paused = ", answers probes: spread begins with more traffic"
+		case len(p.Lanes) > 0:
+			paused = ", not spread to: answers no probes"
 		}
 		fmt.Fprintf(b, "    peer %s, gathered from %s%s\n", p.Endpoint, p.Gather, paused)
 		var most float64

@@ -106,12 +106,12 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 		},
 		Gather: spreader.HookStatus{State: "detached", Kind: "none", Reason: "asked for"},
 		Tunnels: []spreader.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []spreader.PeerStatus{
-			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", EchoAnswered: true, Lanes: []spreader.LaneStatus{
+			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", EchoAnswered: true, Ready: true, Lanes: []spreader.LaneStatus{
 				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
 			}},
 			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Paused: true, Lanes: []spreader.LaneStatus{{Port: 61000}}},
 			{
-				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", EchoAnswered: true, Blocked: []uint16{61001},
+				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", EchoAnswered: true, Ready: true, Blocked: []uint16{61001},
 				Lanes: []spreader.LaneStatus{{Port: 61000, Share: 1}, {Port: 61001}},
 			},
 		}, Interface: &spreader.InterfaceCounters{RxPackets: 5, RxErrors: 1234, RxFrameErrors: 1230, RxLengthErrors: 4, RxDropped: 2}}},
@@ -134,7 +134,7 @@ eth0
 
   wg0  UDP port 51820, source ports in 61000-61002
     its WireGuard: 1,234 rx_errors (1,230 frame, 4 length), 2 rx_dropped
-    peer 192.0.2.7:51820, gathered from 61000-61999, answers probes
+    peer 192.0.2.7:51820, gathered from 61000-61999, spread to
       61000 ████████████████████████████████████████  50.0%
       61001 ████████████████████                      25.0%
       61002 ████████████████████                      25.0%

@@ -16,6 +16,6 @@ package programs
 // The flags exclude system headers and compiler defaults, so that the build is reproducible. Instruction set v3 needs
 // Linux 5.1.
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -tags linux -target bpfel -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -mcpu=v3 -std=c11 -ffreestanding -nostdinc -Wall -Wextra -Werror" -no-global-types steer ../../../bpf/steer.bpf.c
-//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -tags linux -target bpfel -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -mcpu=v3 -std=c11 -ffreestanding -nostdinc -Wall -Wextra -Werror" -type echo -type lane_echo spread ../../../bpf/spread.bpf.c
+//go:generate go run github.com/cilium/ebpf/cmd/bpf2go -tags linux -target bpfel -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -mcpu=v3 -std=c11 -ffreestanding -nostdinc -Wall -Wextra -Werror" -type lane spread ../../../bpf/spread.bpf.c
 //go:generate go run github.com/cilium/ebpf/cmd/bpf2go -tags linux -target bpfel -cc clang-19 -strip llvm-strip-19 -cflags "-O2 -mcpu=v3 -std=c11 -ffreestanding -nostdinc -Wall -Wextra -Werror" classify ../../../bpf/classify.bpf.c
 //go:generate go run gen.go Event EVENT ../../../bpf/include/spread_events.h ClassifyEvent CLASSIFY ../../../bpf/include/classify_events.h event_enums.go

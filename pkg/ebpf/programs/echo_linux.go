@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 )
 
 // EchoKeys authenticate the echo with a peer (bpf/include/echo.h). It redacts itself. The zero value means none: there is no echo.
@@ -30,51 +31,75 @@ func (EchoKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)"
 // MarshalText keeps the keys out of JSON and of logs.
 func (EchoKeys) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
 
-// setKeys sets the keys. Rounds begin at a random number, so that no answer of an earlier time fits.
-func (e *spreadEcho) setKeys(k EchoKeys) {
-	if k == e.keys() {
+// setKeys sets the keys. Rounds and proofs begin at random numbers, so that no answer and no proof of an earlier time fits.
+func (value *spreadPeer) setKeys(k EchoKeys) {
+	if k == value.keys() {
 		return
 	}
-	*e = spreadEcho{On: flag(k != EchoKeys{}), Round: rand.Uint32()}
-	e.Send.K, e.Receive.K = k.send, k.receive
-	e.clearLanes()
-}
-
-func (e *spreadEcho) keys() EchoKeys { return EchoKeys{e.Send.K, e.Receive.K} }
-
-// clear forgets all answers.
-func (e *spreadEcho) clear() {
-	e.Answered, e.Answers = 0, 0
-	e.clearLanes()
-}
-
-func (e *spreadEcho) clearLanes() {
-	for i := range e.Lanes {
-		e.clearLane(i)
+	value.Echo, value.Send.K, value.Receive.K = flag(k != EchoKeys{}), k.send, k.receive
+	value.Round, value.Proof, value.RoundAt, value.Answers, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0
+	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
+	for i := range value.Lane {
+		value.closeLane(i)
 	}
 }
 
-// clearLane forgets a lane's probes. The lane has its next one in the next round.
-func (e *spreadEcho) clearLane(i int) {
-	e.Lanes[i] = spreadLaneEcho{Round: e.Round, Evaluated: e.Answers}
+func (value *spreadPeer) keys() EchoKeys { return EchoKeys{value.Send.K, value.Receive.K} }
+
+// closeLane forgets a lane's proof and its probes. Its next probe is due when the lanes' turn comes to it.
+func (value *spreadPeer) closeLane(i int) {
+	l := &value.Lane[i]
+	l.Proof, l.Round, l.Sent, l.Answered = value.Proof-1, value.Round-1, 0, 0
 }
 
-// setLanePorts sets the ports of a peer's lanes. A lane with another port than before has nothing to its name.
+// setLanePorts sets the ports of a peer's lanes. A port that the peer had before keeps its lane, with its load, its proof and its flows. New ones
+// fill the gaps.
 func (value *spreadPeer) setLanePorts(ports []uint16) {
-	value.Lanes = uint32(len(ports))
-	for i, port := range ports {
-		if raw := networkOrder(port); raw != value.Ports[i].Raw {
-			value.Ports[i].Raw = raw
-			value.Echo.clearLane(i)
+	old, kept := value.lanes(), map[uint16]bool{}
+	value.Lanes = 0
+	for i := range old {
+		if l := &old[i]; slices.Contains(ports, hostOrder(l.Port.Raw)) {
+			kept[hostOrder(l.Port.Raw)], value.Lanes = true, uint32(i)+1
+		} else {
+			*l = spreadLane{}
+			value.closeLane(i)
 		}
 	}
+	i := 0
+	for _, port := range ports {
+		if kept[port] {
+			continue
+		}
+		for value.Lane[i].Port.Raw != 0 {
+			i++
+		}
+		value.Lane[i] = spreadLane{}
+		value.Lane[i].Port.Raw = networkOrder(port)
+		value.closeLane(i)
+		value.Lanes = max(value.Lanes, uint32(i)+1)
+	}
 }
 
-// blockedPorts returns the lane ports that the path does not admit.
+// lanes returns the lanes, with those that have no port.
+func (value *spreadPeer) lanes() []spreadLane {
+	return value.Lane[:min(int(value.Lanes), len(value.Lane))]
+}
+
+// blockedPorts returns the lane ports that the path does not admit, if all have been probed.
 func (value *spreadPeer) blockedPorts() (ports []uint16) {
-	for i, l := range value.Echo.Lanes[:min(int(value.Lanes), len(value.Echo.Lanes))] {
-		if l.Blocked != 0 {
-			ports = append(ports, hostOrder(value.Ports[i].Raw))
+	for _, l := range value.lanes() {
+		if value.Ready != 0 && l.Proof != value.Proof && l.Port.Raw != 0 {
+			ports = append(ports, hostOrder(l.Port.Raw))
+		}
+	}
+	return ports
+}
+
+// lanePorts returns the ports of the peer's lanes.
+func (value *spreadPeer) lanePorts() (ports []uint16) {
+	for _, l := range value.lanes() {
+		if l.Port.Raw != 0 {
+			ports = append(ports, hostOrder(l.Port.Raw))
 		}
 	}
 	return ports

@@ -16,14 +16,14 @@ const (
 	EventIngressMalformed              // incoming packets left unchanged: the UDP length is invalid
 	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
 	EventPacketTooBig                  // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
-	EventUnanswered                    // data messages not spread: the peer did not answer what it got from lane ports
+	EventUnproven                      // data messages not spread: the peer has not answered probes from the lane ports
 	EventPaused                        // data messages not spread: spread is paused for the device or the peer
 	EventEchoProbe                     // probes sent to peers, from the listen port or a lane port
 	EventEchoAnswer                    // answers of peers to these probes
 	EventEchoReply                     // probes of peers that were answered
 	EventEchoBad                       // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EventEchoError                     // probes and answers not sent: the kernel had no memory, or the device refused them
-	EventPortBlocked                   // data messages not spread: the peer answers probes from the listen port, and none from their lane port
+	EventPortBlocked                   // data messages not spread: the peer no longer answers probes from their lane port
 
 	// EventCount is the number of events.
 	EventCount = iota
@@ -42,7 +42,7 @@ var eventNames = [EventCount]string{
 	"ingress_malformed",
 	"ingress_error",
 	"packet_too_big",
-	"unanswered",
+	"unproven",
 	"paused",
 	"echo_probe",
 	"echo_answer",
@@ -65,14 +65,14 @@ var eventHelps = [EventCount]string{
 	"incoming packets left unchanged: the UDP length is invalid",
 	"datagrams left unchanged: the kernel had no memory to rewrite them",
 	"Packet Too Big messages about a lane port of this host, whose quoted source port was restored",
-	"data messages not spread: the peer did not answer what it got from lane ports",
+	"data messages not spread: the peer has not answered probes from the lane ports",
 	"data messages not spread: spread is paused for the device or the peer",
 	"probes sent to peers, from the listen port or a lane port",
 	"answers of peers to these probes",
 	"probes of peers that were answered",
 	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
-	"data messages not spread: the peer answers probes from the listen port, and none from their lane port",
+	"data messages not spread: the peer no longer answers probes from their lane port",
 }
 
 // The events of classify_events.h, in the order of the C enum.

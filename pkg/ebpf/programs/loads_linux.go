@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// Loads returns the load of each lane to a peer: bytes sent, halved every 134 ms (package spread). It returns nil if the
+// Loads returns the load of each lane to a peer, in the order of Peer.Lanes: bytes sent, halved every 134 ms (package spread). It returns nil if the
 // peer does not exist.
 func (s *State) Loads(p Peer) ([]uint64, error) {
 	key := peerKey(p.Tunnel, p.Endpoint)
@@ -23,8 +23,10 @@ func (s *State) Loads(p Peer) ([]uint64, error) {
 		return nil, fmt.Errorf("reading the clock: %w", err)
 	}
 	var loads []uint64
-	for _, load := range value.Loads[:min(value.Lanes, spread.MaxPorts)] {
-		loads = append(loads, spread.LoadBytes(load, now.Nano()))
+	for _, l := range value.lanes() {
+		if l.Port.Raw != 0 {
+			loads = append(loads, spread.LoadBytes(l.Load, now.Nano()))
+		}
 	}
 	return loads, nil
 }

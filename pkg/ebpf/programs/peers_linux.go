@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +16,7 @@ import (
 )
 
 // SPREAD_LANES of the C header must equal spread.MaxPorts.
-var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Ports)]struct{}{}
+var _ [spread.MaxPorts]struct{} = [len(spreadPeer{}.Lane)]struct{}{}
 
 // ErrFull is returned if an eBPF map is full. Unless a method's comment says otherwise, nothing was changed.
 var ErrFull = errors.New("the eBPF map is full")
@@ -30,22 +29,20 @@ type Peer struct {
 	// address equals the IPv4 address.
 	Endpoint netip.AddrPort
 	// LanePorts are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
-	// the tunnel. Ports of a port plan are in its order. Empty: messages to the peer are not spread.
+	// the tunnel. Ports of a port plan are in its order. A port that the peer has already keeps its place. Empty: messages to the peer
+	// are not spread.
 	Lanes []uint16
 	// First is the index of the lane, modulo the number of lanes, that wins among equally loaded ones, followed by the next
 	// ones. Hosts that send to the same peer should use different values.
 	First uint32
 	// Paused: messages to the peer keep the listen port (SetPeerPaused). SetPeers ignores it.
 	Paused bool
-	// HeldFor is the time for which messages to the peer keep the listen port, since it did not answer what it got from lane ports.
-	// SetPeers ignores it.
-	HeldFor time.Duration
-	// Echo holds the keys of the echo with the peer, which tells whether the path admits the lane ports. It needs Gather in tc.
+	// Echo holds the keys of the echo with the peer, which proves that the path admits lane ports. Without them messages keep the listen port.
 	Echo EchoKeys
-	// EchoAnswered: the peer has answered a probe from the listen port. Blocked are the lane ports whose probes it does not answer, so
-	// that their messages keep the listen port. SetPeers ignores both.
-	EchoAnswered bool
-	Blocked      []uint16
+	// EchoAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
+	// in use. Blocked are the others then: their messages keep the listen port. SetPeers ignores all three.
+	EchoAnswered, Ready bool
+	Blocked             []uint16
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -90,8 +87,8 @@ func (s *State) putPeer(p *Peer) error {
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
-	value.First, value.Noted = p.First, flag(p.Gather != spread.Ports{})
-	value.Echo.setKeys(p.Echo)
+	value.First = p.First
+	value.setKeys(p.Echo)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
 }
@@ -122,7 +119,6 @@ func (s *State) putSource(r *peerTable, p *Peer) error {
 	}
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
-	value.Noted = r.sources[key].Noted
 	if r.sources[key] == value {
 		return nil
 	}
@@ -162,18 +158,11 @@ func (s *State) Peers() ([]Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listing the peers of spread: %w", err)
 	}
-	now, err := ticks()
-	if err != nil {
-		return nil, fmt.Errorf("listing the peers of spread: %w", err)
-	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
-		p.Echo, p.EchoAnswered, p.Blocked = value.Echo.keys(), value.Echo.Answers != 0, value.blockedPorts()
-		p.HeldFor = time.Duration(max(0, int64(value.Answers.Held)-now)) << tickShift
-		for _, lane := range value.Ports[:min(value.Lanes, spread.MaxPorts)] {
-			p.Lanes = append(p.Lanes, hostOrder(lane.Raw))
-		}
+		p.Echo, p.EchoAnswered, p.Ready, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.blockedPorts()
+		p.Lanes = value.lanePorts()
 		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]
 		if hostOrder(source.EndpointPort.Raw) == p.Endpoint.Port() {
 			p.Gather = spread.Ports{First: source.First, Last: source.Last}

@@ -51,11 +51,6 @@ func (s *State) SetPaused(paused bool) error {
 	return s.change(func(all *spreadSettings) { all.Paused = flag(paused) })
 }
 
-// SetGather tells the spread program whether a gather program is attached. Only then it can know whether peers answer.
-func (s *State) SetGather(attached bool) error {
-	return s.change(func(all *spreadSettings) { all.Gather = flag(attached) })
-}
-
 // ticks returns the present time as the programs count it.
 func ticks() (int64, error) {
 	var now unix.Timespec
@@ -65,15 +60,14 @@ func ticks() (int64, error) {
 	return now.Nano() >> tickShift, nil
 }
 
-// SetPeerPaused is SetPaused for one peer; peers that are paused stay so when SetPeers changes them. It also ends HeldFor and clears
-// Blocked. If there is no such peer, errors.Is(err, ebpf.ErrKeyNotExist).
+// SetPeerPaused is SetPaused for one peer; peers that are paused stay so when SetPeers changes them. If there is no such peer,
+// errors.Is(err, ebpf.ErrKeyNotExist).
 func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused bool) error {
 	key := peerKey(tunnel, endpoint)
 	var value spreadPeer
 	err := s.maps.Peers.Lookup(&key, &value)
 	if err == nil {
-		value.Paused, value.Answers = flag(paused), spreadPeer{}.Answers
-		value.Echo.clear()
+		value.Paused = flag(paused)
 		err = s.maps.Peers.Put(&key, &value)
 	}
 	if err != nil {

@@ -52,31 +52,19 @@ type spreadCounters struct {
 	}
 }
 
-type spreadEcho struct {
+type spreadLane struct {
 	_    structs.HostLayout
-	Send struct {
-		_ structs.HostLayout
-		K [2]uint64
+	Load uint64
+	Port struct {
+		_   structs.HostLayout
+		Raw uint16
 	}
-	Receive struct {
-		_ structs.HostLayout
-		K [2]uint64
-	}
-	RoundAt  uint64
-	On       uint32
+	Messages uint16
+	Proof    uint32
+	Probed   uint32
 	Round    uint32
+	Sent     uint32
 	Answered uint32
-	Answers  uint32
-	Lanes    [64]spreadLaneEcho
-}
-
-type spreadLaneEcho struct {
-	_         structs.HostLayout
-	Round     uint32
-	Sent      uint32
-	Answered  uint32
-	Evaluated uint32
-	Blocked   uint32
 }
 
 type spreadLocalPort struct {
@@ -88,26 +76,28 @@ type spreadLocalPort struct {
 }
 
 type spreadPeer struct {
-	_     structs.HostLayout
-	Lanes uint32
-	Ports [64]struct {
-		_   structs.HostLayout
-		Raw uint16
+	_      structs.HostLayout
+	Lanes  uint32
+	First  uint32
+	Paused uint32
+	Echo   uint32
+	Send   struct {
+		_ structs.HostLayout
+		K [2]uint64
 	}
-	First   uint32
-	Loads   [64]uint64
-	Paused  uint32
-	Noted   uint32
-	Answers struct {
-		_          structs.HostLayout
-		Heard      uint64
-		Sent       uint64
-		Unanswered uint64
-		Held       uint64
-		Messages   uint32
-		Failures   uint32
+	Receive struct {
+		_ structs.HostLayout
+		K [2]uint64
 	}
-	Echo spreadEcho
+	RoundAt uint64
+	Round   uint32
+	Answers uint32
+	Proof   uint32
+	Ready   uint32
+	Next    uint32
+	Unused  uint32
+	Listen  spreadLane
+	Lane    [64]spreadLane
 }
 
 type spreadPeerKey struct {
@@ -130,7 +120,7 @@ type spreadSettings struct {
 	_          structs.HostLayout
 	FlowletGap uint64
 	Paused     uint32
-	Gather     uint32
+	Unused     uint32
 }
 
 type spreadSource struct {
@@ -142,7 +132,6 @@ type spreadSource struct {
 	First  uint16
 	Last   uint16
 	Unused uint16
-	Noted  uint64
 }
 
 type spreadSourceKey struct {

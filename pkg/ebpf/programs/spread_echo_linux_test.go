@@ -20,7 +20,7 @@ import (
 
 const (
 	echoLen    = 40
-	listenLane = 0xff
+	listenLane = 64
 	probeKind  = 1
 	answerKind = 2
 
@@ -104,41 +104,53 @@ func parseEcho(t *testing.T, b []byte, key [16]byte) echo {
 	return e
 }
 
-// echoing is a Spread whose peers at them4 and them6 have keys, and that has sent probes.
+// echoing is a Spread whose peers at them4 and them6 have not answered yet.
 type echoing struct {
-	answering
+	*Spread
+	t   *testing.T
 	xdp bool // gather by XDP
 }
 
 func newEchoing(t *testing.T) *echoing {
 	t.Helper()
-	a := &echoing{answering: *newAnswering(t)}
-	peers, err := a.Peers()
-	expect.NoError(t, err)
-	for i := range peers {
-		peers[i].Echo = NewEchoKeys(ourKey, theirKey)
+	e := &echoing{Spread: newSpread(t, SpreadOptions{L2: true}), t: t}
+	for _, at := range []string{them4, them6} {
+		e.changePeer(t, 51820, endpoint(at), func(value *spreadPeer) {
+			keys := value.keys()
+			value.setKeys(EchoKeys{})
+			value.setKeys(keys)
+		})
 	}
-	expect.NoError(t, a.SetPeers(peers))
-	return a
+	return e
 }
 
-func (e *echoing) change(f func(s *spreadEcho)) {
+// newProved is newEchoing after the answers of the peer at them4.
+func newProved(t *testing.T) *echoing {
+	t.Helper()
+	e := newEchoing(t)
+	for range 2 {
+		e.step()
+		e.answer(listenLane)
+	}
+	e.answer(0)
+	return e
+}
+
+func (e *echoing) change(f func(value *spreadPeer)) {
 	e.t.Helper()
-	key, value := e.peer()
-	f(&value.Echo)
-	expect.NoError(e.t, e.maps.Peers.Put(&key, &value))
+	e.changePeer(e.t, 51820, endpoint(them4), f)
 }
 
-func (e *echoing) state() spreadEcho {
+func (e *echoing) state() (now spreadPeer) {
 	e.t.Helper()
-	_, value := e.peer()
-	return value.Echo
+	e.change(func(value *spreadPeer) { now = *value })
+	return now
 }
 
-// step sends a message in a round of its own, and returns its source port.
+// step sends a message in a round of its own, for which probes are due, and returns its source port.
 func (e *echoing) step() uint16 {
 	e.t.Helper()
-	e.change(func(s *spreadEcho) { s.RoundAt = 0 })
+	e.change(func(value *spreadPeer) { value.RoundAt, value.Listen.Messages, value.Lane[0].Messages = 0, 63, 63 })
 	return e.same()
 }
 
@@ -149,8 +161,16 @@ func (e *echoing) same() uint16 {
 	return port
 }
 
+func (e *echoing) want(what string, got, want uint16) {
+	e.t.Helper()
+	if got != want {
+		s := e.state()
+		e.t.Fatalf("%s: got source port %d, want %d; answers %d, ready %d, listen %+v, lane %+v", what, got, want, s.Answers, s.Ready, s.Listen, s.Lane[0])
+	}
+}
+
 // now returns the clock of the programs.
-func now(t *testing.T) uint64 {
+func now(t testing.TB) uint64 {
 	t.Helper()
 	n, err := ticks()
 	expect.NoError(t, err)
@@ -187,7 +207,7 @@ func (e *echoing) receive(d datagram) (verdict uint32, out []byte, events map[Ev
 // answer delivers the answer to the probe of a lane in the present round.
 func (e *echoing) answer(lane byte) {
 	e.t.Helper()
-	m := echo{lane: lane, kind: answerKind, port: 61005, round: e.state().Round, time: now(e.t)}
+	m := echo{lane: lane, kind: answerKind, port: 61005 + uint16(lane), round: e.state().Round, time: now(e.t)}
 	if lane == listenLane {
 		m.port = 51820
 	}
@@ -287,11 +307,12 @@ func TestForgedEchoIsCountedAndDropped(t *testing.T) {
 
 func rejectsForgedEcho(t *testing.T, e *echoing) {
 	e.step()
+	e.answer(listenLane)
+	e.step() // the lane's first probe
 	s, at := e.state(), now(t)
 	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
 	answer := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
 	e.answer(listenLane)
-	e.same() // the lane's first probe
 	for name, c := range map[string]struct {
 		from string
 		sent []byte
@@ -305,6 +326,7 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 		"answer of an early round":   {them4, echo{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},
 		"late answer":                {them4, echo{0, answerKind, lane, s.Round, at - uint64(11*time.Second)}.bytes(ourKey), tcDrop},
 		"answer for another port":    {them4, echo{0, answerKind, lane + 1, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer for no lane":         {them4, echo{65, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
 		"answer for an unused lane":  {them4, echo{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
 		"answer from a lane port":    {from(them4, gathers), good.bytes(ourKey), tcDrop},
 		"probe through a NAT":        {from(them4, gathers), echo{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
@@ -324,22 +346,61 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 			}
 		})
 	}
-	if got := e.state(); got.Lanes[0].Answered != 0 || got.Answers != 1 {
-		t.Errorf("an invalid answer counted: %+v, lane %+v", got.Answers, got.Lanes[0])
+	if got := e.state(); got.Lane[0].Answered != 0 || got.Answers != 2 {
+		t.Errorf("an invalid answer counted: %d, lane %+v", got.Answers, got.Lane[0])
 	}
+	e.want("without a valid answer", e.same(), 51820)
 	e.answer(0) // the valid one
 }
 
-// TestPortIsBlockedAfterThreeLostProbes: the listen port's probes are answered, the lane's are not.
-func TestPortIsBlockedAfterThreeLostProbes(t *testing.T) {
+// TestLaneIsUsedOnlyAfterItsProof: the peer answers probes from the listen port first, and then one from the lane.
+func TestLaneIsUsedOnlyAfterItsProof(t *testing.T) {
 	e := newEchoing(t)
+	for range 3 {
+		before := counters(t, e.Spread)
+		e.want("never answered", e.step(), 51820)
+		if got := counted(t, e.Spread, before); got[EventUnproven] != 1 || e.state().Lane[0].Sent != 0 {
+			t.Errorf("counted %v, lane %+v, want no probe of the lane", got, e.state().Lane[0])
+		}
+	}
+	e.answer(listenLane)
+	e.want("the listen port answered", e.step(), 51820)
+	e.answer(listenLane)
+	e.want("the lane is not answered yet", e.same(), 51820)
+	e.answer(0)
+	e.want("the lane answered", e.same(), lane)
+	peers, err := e.Peers()
+	expect.NoError(t, err)
+	if p := peers[0]; !p.EchoAnswered || !p.Ready || p.Blocked != nil || peers[1].EchoAnswered || peers[1].Ready {
+		t.Errorf("got %+v", peers)
+	}
+}
+
+// TestNoLaneIsUsedBeforeAllHadProbes: the first lane alone would get all flows, and they would stay on it.
+func TestNoLaneIsUsedBeforeAllHadProbes(t *testing.T) {
+	e := newEchoing(t)
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+2), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	e.step()
+	e.answer(listenLane)
+	for i := range byte(3) {
+		e.want(fmt.Sprintf("before probe %d", i), e.step(), 51820)
+		e.answer(listenLane)
+		e.answer(i)
+	}
+	if port := e.same(); port < lane || port > lane+2 {
+		t.Errorf("all lanes answered: got port %d", port)
+	}
+}
+
+// TestLaneClosesAfterThreeLostProbes: the listen port's probes are answered, the lane's are not.
+func TestLaneClosesAfterThreeLostProbes(t *testing.T) {
+	e := newProved(t)
 	for round := range 4 {
 		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
 		e.answer(listenLane)
-		if round < 3 {
-			e.want("within the round", e.same(), lane)
-		}
+		e.want("within the round", e.same(), lane)
 	}
+	e.want("three lost", e.step(), 51820)
 	before := counters(t, e.Spread)
 	e.want("three lost", e.same(), 51820)
 	if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventPortBlocked)) {
@@ -350,36 +411,33 @@ func TestPortIsBlockedAfterThreeLostProbes(t *testing.T) {
 	if p := peers[0]; !p.EchoAnswered || !slices.Equal(p.Blocked, []uint16{lane}) || peers[1].EchoAnswered || peers[1].Blocked != nil {
 		t.Errorf("got %+v", peers)
 	}
-	for range 4 { // until its next probe
+	for range 4 {
 		e.want("blocked", e.step(), 51820)
 		e.answer(listenLane)
 	}
 	e.answer(0)
-	e.want("answered", e.same(), lane)
 	for range 3 {
-		e.want("afterwards", e.step(), lane)
+		e.want("answered", e.step(), lane)
 		e.answer(listenLane)
 	}
 }
 
-// TestLanesStaySpread has cases in which no port must be blocked.
-func TestLanesStaySpread(t *testing.T) {
+// TestLanesStayOpen has cases in which no lane must be closed.
+func TestLanesStayOpen(t *testing.T) {
 	for name, c := range map[string]struct{ listen, lane func(round int) bool }{
 		"two of three lost":         {func(int) bool { return true }, func(r int) bool { return r%3 == 2 }},
-		"a peer without echo":       {func(int) bool { return false }, func(int) bool { return false }},
-		"outage of both":            {func(r int) bool { return r < 3 || r > 20 }, func(r int) bool { return r < 3 || r > 20 }},
+		"outage of both":            {func(r int) bool { return r < 3 || r > 7 }, func(r int) bool { return r < 3 || r > 7 }},
 		"all answered":              {func(int) bool { return true }, func(int) bool { return true }},
-		"only lane answered":        {func(r int) bool { return r == 0 }, func(int) bool { return true }},
+		"only lane answered":        {func(r int) bool { return r%7 == 0 }, func(int) bool { return true }},
 		"listen port lost in turns": {func(r int) bool { return r%2 == 0 }, func(r int) bool { return r%2 == 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := newEchoing(t)
+			e := newProved(t)
 			for round := range 40 {
 				e.want(fmt.Sprintf("round %d", round), e.step(), lane)
 				if c.listen(round) {
 					e.answer(listenLane)
 				}
-				e.want("after the answer", e.same(), lane) // lanes have probes as soon as the peer has answered one
 				if c.lane(round) {
 					e.answer(0)
 				}
@@ -389,12 +447,28 @@ func TestLanesStaySpread(t *testing.T) {
 	}
 }
 
+// TestSilentPeerLosesItsProofs: it no longer gathers, for example, and a firewall admits only what comes from the listen port.
+func TestSilentPeerLosesItsProofs(t *testing.T) {
+	e := newProved(t)
+	for round := range 8 {
+		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
+	}
+	e.want("silent", e.step(), 51820)
+	if s := e.state(); s.Answers != 0 || s.Ready != 0 {
+		t.Errorf("got answers %d, ready %d, want none", s.Answers, s.Ready)
+	}
+	for range 2 {
+		e.answer(listenLane)
+		e.want("the listen port answers again", e.step(), 51820)
+	}
+	e.answer(0)
+	e.want("the lane answers again", e.same(), lane)
+}
+
 // TestDelayedAnswersKeepLane has a path whose round trip takes six rounds.
 func TestDelayedAnswersKeepLane(t *testing.T) {
-	e := newEchoing(t)
+	e := newProved(t)
 	const delay = 6
-	e.step()
-	e.answer(listenLane)
 	for round := range uint32(40) {
 		e.want(fmt.Sprintf("round %d", round), e.step(), lane)
 		if round < delay {
@@ -410,19 +484,8 @@ func TestDelayedAnswersKeepLane(t *testing.T) {
 	}
 }
 
-func TestResumeOpensBlockedPorts(t *testing.T) {
-	e := newEchoing(t)
-	for range 5 {
-		e.step()
-		e.answer(listenLane)
-	}
-	e.want("blocked", e.same(), 51820)
-	expect.NoError(t, e.SetPeerPaused(51820, endpoint(them4), false))
-	e.want("resumed", e.same(), lane)
-}
-
 func TestPausedSpreadSendsNoProbes(t *testing.T) {
-	e := newEchoing(t)
+	e := newProved(t)
 	expect.NoError(t, e.SetPaused(true))
 	before := e.state()
 	e.want("paused", e.step(), 51820)
@@ -431,31 +494,75 @@ func TestPausedSpreadSendsNoProbes(t *testing.T) {
 	}
 }
 
-// TestPeerThatNeverAnsweredHasFewProbes: it may have no echo.
-func TestPeerThatNeverAnsweredHasFewProbes(t *testing.T) {
-	e := newEchoing(t)
-	e.step()
-	e.change(func(s *spreadEcho) { s.RoundAt -= uint64(300 * time.Millisecond) })
-	before := e.state().Round
-	e.same()
-	if got := e.state(); got.Round != before || got.Lanes[0].Sent != 0 {
-		t.Errorf("never answered: got round %d and %#x sent, want round %d and no probe of a lane", got.Round, got.Lanes[0].Sent, before)
-	}
-	e.answer(listenLane)
-	e.same()
-	if got := e.state(); got.Round != before+1 || got.Lanes[0].Sent != 1 {
-		t.Errorf("answered: got round %d and %#x sent, want round %d and a probe of the lane", got.Round, got.Lanes[0].Sent, before+1)
+// TestProbesAreFew has as many messages as the bound allows for a probe of the lane and one from the listen port.
+func TestProbesAreFew(t *testing.T) {
+	const messages = 6400
+	for name, c := range map[string]struct {
+		load func(t *testing.T) *echoing
+		each func(e *echoing)
+		most uint64
+	}{
+		"all answered": {newProved, func(e *echoing) {
+			if s := e.state(); s.Listen.Answered&1 == 0 {
+				e.answer(listenLane)
+			} else if s.Lane[0].Answered&1 == 0 {
+				e.answer(0)
+			}
+		}, 2 * (messages/64 + 1)},
+		"never answered": {newEchoing, func(*echoing) {}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := c.load(t)
+			e.step()
+			before := counters(t, e.Spread)
+			for range messages {
+				// The clock of the rounds stands still unless a message is the 64th: a quarter of a second passes then.
+				e.change(func(value *spreadPeer) {
+					value.RoundAt = 1 << 62
+					if value.Listen.Messages == 63 || value.Lane[0].Messages == 63 {
+						value.RoundAt = now(t) - uint64(250*time.Millisecond)
+					}
+				})
+				e.same()
+				c.each(e)
+			}
+			if got := counted(t, e.Spread, before)[EventEchoProbe]; got > c.most {
+				t.Errorf("got %d probes for %d messages, want at most %d", got, messages, c.most)
+			}
+		})
 	}
 }
 
-func TestPeerWithoutKeysHasNoEcho(t *testing.T) {
-	a := &echoing{answering: *newAnswering(t)}
-	before := a.state()
-	a.want("without keys", a.step(), lane)
-	if got := a.state(); got.Round != before.Round || got.On != 0 {
+// TestRoundsOfSilentPeerGrow: each is twice as long as the one before, up to four minutes.
+func TestRoundsOfSilentPeerGrow(t *testing.T) {
+	e := newEchoing(t)
+	e.step()
+	for round := range 40 {
+		length := 500 * time.Millisecond << min(round, 9)
+		began := func(ago time.Duration) bool {
+			before := e.state().Round
+			e.change(func(value *spreadPeer) { value.RoundAt = now(t) - uint64(ago) })
+			e.same()
+			return e.state().Round != before
+		}
+		if began(length - 100*time.Millisecond) {
+			t.Fatalf("round %d ended before %v", round, length)
+		}
+		if !began(length + 100*time.Millisecond) {
+			t.Fatalf("round %d did not end after %v", round, length)
+		}
+	}
+}
+
+func TestPeerWithoutKeysKeepsListenPort(t *testing.T) {
+	e := newEchoing(t)
+	e.change(func(value *spreadPeer) { value.setKeys(EchoKeys{}) })
+	before := e.state()
+	e.want("without keys", e.step(), 51820)
+	if got := e.state(); got.Round != before.Round || got.Echo != 0 {
 		t.Errorf("got %+v", got)
 	}
-	verdict, _, events := a.receive(datagram{src: them4, dst: us4, payload: echo{kind: probeKind, port: 51821}.bytes(theirKey)})
+	verdict, _, events := e.receive(datagram{src: them4, dst: us4, payload: echo{kind: probeKind, port: 51821}.bytes(theirKey)})
 	if verdict != tcxNext || len(events) != 0 {
 		t.Errorf("got verdict %#x, events %v, want none", verdict, events)
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
-	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // spreadRow is a packet with its expected result want; nil: unchanged.
@@ -192,7 +191,7 @@ func TestSpreadLeavesTruncatedPacketsUnchanged(t *testing.T) {
 
 func TestSpreadSkipsPeersWithoutLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4)}))
+	s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4)})
 	in := data(us4, them4).bytes()
 	if out, _, _ := runTC(t, s.Egress(), in, skb{}); !bytes.Equal(out, in) {
 		t.Errorf("% x became\n% x", in, out)

@@ -43,7 +43,7 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 		for i := range lanes {
 			p.Lanes = append(p.Lanes, uint16(61000+7*i))
 		}
-		expect.NoError(t, s.SetPeer(p))
+		s.setOpenPeer(t, p)
 		c.loads[endpoint] = spread.NewLoads(lanes, first)
 	}
 	return c
@@ -97,7 +97,7 @@ func (m *laneModel) step(peer string, label uint32, size int) int {
 	flow := flowHash(m.t, m.hash, in)
 	var word uint64
 	expect.NoError(m.t, m.s.maps.Flows.Lookup(flow>>16, &word))
-	m.now = int64(word >> 8 << tickShift)
+	m.now = int64(word >> laneBits << tickShift)
 	want := m.flows.Choose(m.loads[peer], flow, m.now, len(in))
 	got := int(sourcePort(out)-61000) / 7
 	if got != want || int(word&0xff) != want || sourcePort(out) != uint16(61000+7*got) {
@@ -114,7 +114,7 @@ func (m *laneModel) checkLoads() {
 		key := peerKey(51820, netip.MustParseAddrPort(endpoint))
 		expect.NoError(m.t, m.s.maps.Peers.Lookup(&key, &peer))
 		for lane := range m.lanes {
-			word := peer.Loads[lane]
+			word := peer.Lane[lane].Load
 			age := (uint64(m.now>>27) - word>>40) & 0xffffff
 			got := uint64(0)
 			if age < 64 {
@@ -187,7 +187,7 @@ func TestLoadDecayMatchesGoModel(t *testing.T) {
 		key := peerKey(51820, netip.MustParseAddrPort(them6))
 		expect.NoError(t, c.s.maps.Peers.Lookup(&key, &peer))
 		for lane := range c.lanes {
-			peer.Loads[lane] = uint64(then>>27)&0xffffff<<40 | c.loads[them6].Bytes(lane, then)
+			peer.Lane[lane].Load = uint64(then>>27)&0xffffff<<40 | c.loads[them6].Bytes(lane, then)
 		}
 		expect.NoError(t, c.s.maps.Peers.Put(&key, &peer))
 		for i := range uint32(20) {
@@ -215,7 +215,8 @@ func TestSixteenFlowsUseSixteenLanes(t *testing.T) {
 func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(time.Hour))
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them6), Lanes: ports(61000, 61063)}))
+	expect.NoError(t, s.DeletePeer(51820, endpoint(them6)))
+	s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(them6), Lanes: ports(61000, 61063)})
 	now, err := ticks()
 	expect.NoError(t, err)
 	keys, entries := make([]uint32, s.maps.Flows.MaxEntries()), make([]uint64, s.maps.Flows.MaxEntries())
@@ -238,18 +239,67 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	}
 }
 
-// A lane of a flow entry beyond the peer's present lanes wraps around.
-func TestLaneBeyondPeerLanesWraps(t *testing.T) {
+// TestFlowKeepsPortWhenListChanges has flows that never pause while ports are added, removed and put into another order.
+func TestFlowKeepsPortWhenListChanges(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(time.Hour))
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(them4), Lanes: []uint16{61001, 61002, 61003}}))
-	in := data(us4, them4).bytes()
-	runTC(t, s.Egress(), in, skb{})
-	key, word := flowHash(t, newHash(t), in)>>16, uint64(0)
-	expect.NoError(t, s.maps.Flows.Lookup(key, &word))
-	expect.NoError(t, s.maps.Flows.Put(key, word|0xff))
-	out, _, _ := runTC(t, s.Egress(), in, skb{})
-	if got, want := sourcePort(out), uint16(61001+255%3); got != want {
-		t.Errorf("port %d, want %d", got, want)
+	to := func(ports []uint16) {
+		s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(them6), Lanes: ports})
+	}
+	in := data(us6, them6).bytes()
+	sent := func() map[uint32]uint16 {
+		from := map[uint32]uint16{}
+		for label := range uint32(16) {
+			setLabel(in, label+1)
+			from[label], _ = sentFrom(t, s, in)
+		}
+		return from
+	}
+	to(ports(61000, 61063))
+	before := sent()
+	for name, list := range map[string][]uint16{
+		"another port in front": append([]uint16{61700}, ports(61000, 61062)...),
+		"the other way round":   reversed(ports(61000, 61063)),
+		"a longer list":         ports(61000, 61063),
+	} {
+		to(list)
+		for label, port := range sent() {
+			if was := before[label]; port != was && slices.Contains(list, was) {
+				t.Errorf("%s: flow %d left from port %d, then from %d", name, label, was, port)
+			}
+		}
+	}
+	to(ports(61800, 61802)) // none of them
+	moved := sent()
+	if again := sent(); !maps.Equal(again, moved) {
+		t.Errorf("flows without their port left from %v, then from %v", moved, again)
+	}
+}
+
+func reversed(ports []uint16) []uint16 {
+	slices.Reverse(ports)
+	return ports
+}
+
+// TestClosedLanesGetNoFlows: only the lanes that the path admits share the load.
+func TestClosedLanesGetNoFlows(t *testing.T) {
+	c := newLaneModel(t, 16, time.Microsecond, them6)
+	c.s.changePeer(t, 51820, endpoint(them6), func(value *spreadPeer) {
+		for i := range 16 {
+			if i%3 != 0 {
+				value.closeLane(i)
+			}
+		}
+	})
+	used := map[uint16]bool{}
+	for label := range uint32(200) {
+		in := data(us6, them6).bytes()
+		setLabel(in, label)
+		port, _ := sentFrom(t, c.s, in)
+		used[port] = true
+	}
+	want := map[uint16]bool{61000: true, 61000 + 7*3: true, 61000 + 7*6: true, 61000 + 7*9: true, 61000 + 7*12: true, 61000 + 7*15: true}
+	if !maps.Equal(used, want) {
+		t.Errorf("got ports %v, want %v", used, want)
 	}
 }

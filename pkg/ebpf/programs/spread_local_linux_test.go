@@ -75,7 +75,7 @@ func TestGatherLeavesPacketsToOthersUnchanged(t *testing.T) {
 func TestAddressesFollowTheHost(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetAddresses(addresses("192.0.2.77", "2001:db8:1::1", "192.0.2.77")))
-	(&answering{s, t}).forgetRecentSources()
+	s.forgetRecentAddresses(t)
 	if port, counts := sentFrom(t, s, data(us4, them4).bytes()); port != 51820 || len(counts) != 0 {
 		t.Errorf("removed: got port %d, counted %v, want the packet unchanged", port, counts)
 	}

@@ -60,7 +60,7 @@ func TestPausedMessagesKeepListenPort(t *testing.T) {
 func TestPausedPeerStaysSoWhenItChanges(t *testing.T) {
 	s := newSpread(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetPeerPaused(51820, endpoint(them4), true))
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61007}}))
+	s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: []uint16{61007}})
 	peers, err := s.Peers()
 	expect.NoError(t, err)
 	if len(peers) != 2 || !peers[0].Paused || peers[1].Paused {

@@ -69,12 +69,49 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	s := loadSpreadFor(t, o)
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, endpoint := range []string{them4, them6} {
-		expect.NoError(t, s.SetPeer(Peer{
+		s.setOpenPeer(t, Peer{
 			Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint),
-			Lanes: []uint16{lane}, Gather: between(62000, 62999),
-		}))
+			Lanes: []uint16{lane}, Gather: between(62000, 62999), Echo: NewEchoKeys(ourKey, theirKey),
+		})
 	}
 	return s
+}
+
+// setOpenPeer sets a peer whose lanes are proved, and need no probe for a long time.
+func (s *State) setOpenPeer(t testing.TB, p Peer) {
+	t.Helper()
+	p.Echo = NewEchoKeys(ourKey, theirKey)
+	expect.NoError(t, s.SetPeer(p))
+	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
+}
+
+// openLanes is as if a probe of each lane had been answered now, and no further round began.
+func (value *spreadPeer) openLanes(now uint64) {
+	value.Answers, value.Ready, value.RoundAt, value.Listen.Probed = 1, 1, 1<<62, uint32(now>>30)
+	for i := range value.Lane {
+		l := &value.Lane[i]
+		l.Proof, l.Round, l.Probed = value.Proof, value.Round, uint32(now>>30)
+	}
+}
+
+// changePeer changes what the programs know of a peer.
+func (s *State) changePeer(t testing.TB, tunnel uint16, endpoint netip.AddrPort, f func(value *spreadPeer)) {
+	t.Helper()
+	key, value := peerKey(tunnel, endpoint), spreadPeer{}
+	expect.NoError(t, s.maps.Peers.Lookup(&key, &value))
+	f(&value)
+	expect.NoError(t, s.maps.Peers.Put(&key, &value))
+}
+
+// forgetRecentAddresses is the passing of a jiffy.
+func (s *State) forgetRecentAddresses(t testing.TB) {
+	t.Helper()
+	var cpus []spreadCounters
+	expect.NoError(t, s.maps.Counters.Lookup(uint32(0), &cpus))
+	for i := range cpus {
+		cpus[i].Recent, cpus[i].Local = spreadCounters{}.Recent, spreadCounters{}.Local
+	}
+	expect.NoError(t, s.maps.Counters.Put(uint32(0), cpus))
 }
 
 // SetPeer calls SetPeers with one peer.

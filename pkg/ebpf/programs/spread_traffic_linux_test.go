@@ -246,7 +246,7 @@ func (s *network) spreadFrom(lanes ...uint16) *Spread {
 	expect.NoError(s.t, spread.SetGap(time.Hour))
 	expect.NoError(s.t, spread.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
 	for _, ends := range networkAddrs {
-		expect.NoError(s.t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes}))
+		spread.setOpenPeer(s.t, Peer{Tunnel: 51820, Endpoint: endpoint(ends[1]), Lanes: lanes})
 	}
 	s.attach(s.left, s.out, spread.Egress(), ebpf.AttachTCXEgress)
 	return spread
@@ -258,7 +258,7 @@ func loadGather(t *testing.T) *Spread {
 	gather := loadSpreadFor(t, SpreadOptions{L2: true})
 	expect.NoError(t, gather.SetTunnel(Tunnel{Port: 51821}))
 	for _, ends := range networkAddrs {
-		expect.NoError(t, gather.SetPeer(Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)}))
+		gather.setOpenPeer(t, Peer{Tunnel: 51821, Endpoint: endpoint(ends[0]), Gather: between(61000, 61999)})
 	}
 	return gather
 }
@@ -357,7 +357,7 @@ func TestNonlinearHeadersAreParsed(t *testing.T) {
 	}{
 		"spread": {51820, 61234, func(s *network) *Spread {
 			spread := s.spreadFrom(61234)
-			expect.NoError(t, spread.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them), Lanes: []uint16{61234}}))
+			spread.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(them), Lanes: []uint16{61234}})
 			return spread
 		}, EventSpread},
 		"gather": {61234, 51820, func(s *network) *Spread {

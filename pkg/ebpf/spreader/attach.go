@@ -34,7 +34,7 @@ type Report struct {
 	GatherOnly []netip.AddrPort `json:"gather_only,omitempty"`
 	// Skipped are peers that are not configured. A later Attach, or Watch, may add them.
 	Skipped []SkippedPeer `json:"skipped,omitempty"`
-	// Spread and Gather are the kinds of the hooks, such as "tcx". Gather is "none" if no gather program is attached.
+	// Spread and Gather are the kinds of the hooks, such as "tcx".
 	Spread string `json:"spread"`
 	Gather string `json:"gather"`
 	// SpreadBehind and GatherBehind are the programs that run before these, and may end the processing of a packet.
@@ -293,8 +293,10 @@ func sameTunnel(a, b programs.Tunnel) bool {
 	return a.Port == b.Port && slices.Equal(a.Lanes, b.Lanes)
 }
 
+// samePeer ignores the order of the lanes: ports that a peer had before keep their places.
 func samePeer(a, b programs.Peer) bool {
-	return a.Endpoint == b.Endpoint && a.Echo == b.Echo && a.Gather == b.Gather && slices.Equal(a.Lanes, b.Lanes)
+	return a.Endpoint == b.Endpoint && a.Echo == b.Echo && a.Gather == b.Gather &&
+		slices.Equal(slices.Sorted(slices.Values(a.Lanes)), slices.Sorted(slices.Values(b.Lanes)))
 }
 
 // attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.
@@ -308,7 +310,6 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 	switch c.plan.cfg.Gather {
 	case GatherXDP:
 		on, off = append(on, part{hook.XDP, s.XDP()}), off[:1]
-	case GatherNone:
 	default:
 		on, off = append(on, part{hook.Ingress, s.Ingress()}), off[1:]
 	}
@@ -329,7 +330,7 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 			return err
 		}
 	}
-	return s.SetGather(c.plan.cfg.Gather != GatherNone)
+	return nil
 }
 
 func (c *change) hook(point hook.AttachPoint) hook.Hook {

@@ -34,12 +34,10 @@ type Gather string
 
 // The modes. Auto is GatherTC, since tc ingress disables no offloads. XDP costs less per packet, but a driver may disable
 // offloads for it: on a veth TSO and UDP GSO of the other end, on virtio_net the guest's receive offloads (TSO, UFO, LRO).
-// GatherNone is for peers that never spread and never answer to a lane port. Peers that do not gather answer to lane ports.
 const (
 	GatherAuto Gather = "auto"
 	GatherTC   Gather = "tc"
 	GatherXDP  Gather = "xdp"
-	GatherNone Gather = "none"
 )
 
 // Config configures the spreading of one tunnel on one device.
@@ -100,9 +98,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, invalid("the tunnel's listen port is missing: name it with --port (`wg show all listen-port` lists them)")
 	}
 	switch c.Gather {
-	case "", GatherAuto, GatherTC, GatherXDP, GatherNone:
+	case "", GatherAuto, GatherTC, GatherXDP:
 	default:
-		return c, invalid("invalid gather mode %q: want auto, tc, xdp or none", c.Gather)
+		return c, invalid("invalid gather mode %q: want auto, tc or xdp", c.Gather)
 	}
 	if c.Gap != 0 && (c.Gap < time.Millisecond || c.Gap > time.Minute) {
 		return c, invalid("invalid gap %s: want 1ms to 1m", c.Gap)

@@ -29,6 +29,9 @@ func (EchoSecrets) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacte
 // MarshalText keeps the keys out of JSON and of logs.
 func (EchoSecrets) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
 
+// testKeys are the keys of peers of which none are known, with Config.AnySocket.
+var testKeys = programs.NewEchoKeys([16]byte{1}, [16]byte{1})
+
 // echoLabel separates the echo's keys from all others that are derived from the same secrets.
 const echoLabel = "ropewalk spread echo v1"
 
@@ -80,10 +83,9 @@ func (k echoKeys) of(s EchoSecrets) programs.EchoKeys {
 	return keys
 }
 
-// echoSecrets returns the secrets of those peers of the tunnel that share their address with no other. Without gather there is nothing that
-// answers probes, so it returns none.
+// echoSecrets returns the secrets of those peers of the tunnel that share their address with no other.
 func (pl *plan) echoSecrets(t *Tunnel) map[netip.Addr]EchoSecrets {
-	if t == nil || pl.cfg.Gather == GatherNone {
+	if t == nil {
 		return nil
 	}
 	all := make(map[netip.Addr]EchoSecrets, len(t.Peers))

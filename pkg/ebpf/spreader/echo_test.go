@@ -103,14 +103,10 @@ func (e *echoRig) passXDP(device string) {
 // exchangeKeys gives the tunnels keys, as WireGuard would have them.
 func (e *echoRig) exchangeKeys() {
 	e.Helper()
-	here, there, preshared := newKey(e), newKey(e), [32]byte{1}
-	to := func(s *side, own, peer *ecdh.PrivateKey) Tunnel {
-		t := wg(netip.AddrPortFrom(s.addr, port).String())
-		t.Peers[0].Secrets = NewEchoSecrets([32]byte(own.Bytes()), [32]byte(peer.PublicKey().Bytes()), preshared)
-		return t
+	for s, peer := range map[*side]netip.Addr{e.here: e.there.addr, e.there: e.here.addr} {
+		t := wg(netip.AddrPortFrom(peer, port).String())
+		s.finder.set(t)
 	}
-	e.here.finder.set(to(e.there, here, there))
-	e.there.finder.set(to(e.here, there, here))
 }
 
 func newKey(tb testing.TB) *ecdh.PrivateKey {
@@ -130,15 +126,15 @@ func (e *echoRig) nft(commands string) {
 	}
 }
 
-// arrivals sends a message of each flow, and returns the flows that arrive. The peer sends one, too: on a slow machine the test takes
-// longer than spread goes on without an answer.
+// arrivals sends messages of each flow, and returns the flows of which the last one arrives.
 func (e *echoRig) arrivals() map[int]bool {
 	e.Helper()
-	_, err := e.receiver.WriteToUDPAddrPort(message(0, 0), netip.AddrPortFrom(hereAddr, port))
-	expect.NoError(e, err)
-	for flow, c := range e.senders {
-		_, err := c.WriteToUDPAddrPort(message(flow, 0), netip.AddrPortFrom(e.there.addr, port))
-		expect.NoError(e, err)
+	const each = 8
+	for n := range each {
+		for flow, c := range e.senders {
+			_, err := c.WriteToUDPAddrPort(message(flow, n), netip.AddrPortFrom(e.there.addr, port))
+			expect.NoError(e, err)
+		}
 	}
 	arrived, buf := map[int]bool{}, make([]byte, 2048)
 	expect.NoError(e, e.receiver.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
@@ -150,7 +146,9 @@ func (e *echoRig) arrivals() map[int]bool {
 		if n != 96 || from != netip.AddrPortFrom(hereAddr, port) {
 			e.Fatalf("received %d bytes from %v, want a data message from port %d", n, from, port)
 		}
-		arrived[int(buf[16])] = true
+		if buf[20] == each-1 {
+			arrived[int(buf[16])] = true
+		}
 	}
 }
 
@@ -171,7 +169,7 @@ func (e *echoRig) awaitFlows(what string, want func(PeerStatus) bool) {
 	})
 }
 
-func isSpread(p PeerStatus) bool { return p.EchoAnswered && len(p.Blocked) == 0 }
+func isSpread(p PeerStatus) bool { return p.Ready && len(p.Blocked) == 0 }
 
 // TestLanesFollowStatefulFirewall has a firewall that admits only replies: none, then one, then none again. The messages take lane ports
 // only while it is not there.
@@ -187,7 +185,7 @@ func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 	_, err := e.receiver.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(hereAddr, port)) // the connection that is admitted
 	expect.NoError(t, err)
 	e.awaitFlows("behind the firewall", func(p PeerStatus) bool {
-		return p.EchoAnswered && len(p.Blocked) > 0 && p.HeldSeconds == 0
+		return p.EchoAnswered && len(p.Blocked) > 0
 	})
 	st := e.here.status()
 	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") {
@@ -215,12 +213,13 @@ func TestOnlyTheDroppedPortIsBlocked(t *testing.T) {
 	e.awaitFlows("with the port blocked", func(p PeerStatus) bool { return slices.Equal(p.Blocked, []uint16{blocked}) })
 }
 
-// TestPeerWithoutGatherStaysSpread: it answers no probe, and drops them as WireGuard does.
-func TestPeerWithoutGatherStaysSpread(t *testing.T) {
+// TestPeerWithoutGatherIsNotSpreadTo: it answers no probe, and drops the few that it gets as WireGuard does.
+func TestPeerWithoutGatherIsNotSpreadTo(t *testing.T) {
 	e := newEchoRig(t, GatherAuto)
 	e.there.detach(0)
 	probes, buf := 0, make([]byte, 2048)
-	for n := range 5 * flows {
+	const messages = 100 * flows
+	for n := range messages {
 		_, err := e.senders[n%flows].WriteToUDPAddrPort(message(n%flows, n), netip.AddrPortFrom(e.there.addr, port))
 		expect.NoError(t, err)
 		expect.NoError(t, e.receiver.SetReadDeadline(time.Now().Add(20*time.Second)))
@@ -231,13 +230,13 @@ func TestPeerWithoutGatherStaysSpread(t *testing.T) {
 			if size != 96 {
 				probes++
 			}
-			if (size == 96) == (from.Port() == port) {
-				t.Fatalf("received %d bytes from port %d, want data from lane ports and probes from the listen port alone", size, from.Port())
+			if from.Port() != port {
+				t.Fatalf("received %d bytes from port %d, want all from the listen port", size, from.Port())
 			}
 		}
 	}
-	if p := e.peer(); p.EchoAnswered || len(p.Blocked) != 0 || probes == 0 {
-		t.Errorf("got status %+v after %d probes, want no answer and no blocked port", p, probes)
+	if p := e.peer(); p.EchoAnswered || p.Ready || probes == 0 || probes > messages/50 {
+		t.Errorf("got status %+v after %d probes, want no answer to a few", p, probes)
 	}
 }
 

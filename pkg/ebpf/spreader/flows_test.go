@@ -26,12 +26,13 @@ func TestDeviceHasItsActiveFlows(t *testing.T) {
 	cfg := r.here.config()
 	cfg.Gap = time.Minute
 	r.here.attach(cfg)
-	receiver := r.there.socket(port)
+	senders, receiver := r.senders(), r.there.socket(port)
 	if f := flowsOf(); f == nil || len(f.Flows) != 0 || len(f.Tunnels) != 1 {
 		t.Fatalf("before traffic: got %+v, want no flows", f)
 	}
+	r.prove(senders[:2], receiver)
 	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(thereAddr, port))
-	for flow, c := range r.senders()[:2] {
+	for flow, c := range senders[:2] {
 		_, err := c.WriteToUDP(message(flow, 1), to)
 		expect.NoError(t, err)
 		r.receive(receiver)

@@ -69,19 +69,20 @@ func (s *side) addPluginAt(point hook.AttachPoint, anew bool, priority uint16, h
 	})
 }
 
-// portsSeen returns the source ports of here's flows as there's tunnel sees them.
-func (r *rig) portsSeen() (ports map[uint16]bool) {
+// portsSeen returns the source ports of here's flows as there's tunnel sees them, after the peer's source ports are proved if that is asked for.
+func (r *rig) portsSeen(proved bool) (ports map[uint16]bool) {
 	r.Helper()
 	ports = map[uint16]bool{}
 	senders, receiver := r.senders(), r.there.socket(port)
+	if proved {
+		r.prove(senders, receiver)
+	}
 	for _, of := range r.sources(senders, receiver) {
 		for p := range of {
 			ports[p] = true
 		}
 	}
-	for _, c := range append(senders, receiver) {
-		expect.NoError(r, c.Close())
-	}
+	closeAll(senders, receiver)
 	return ports
 }
 
@@ -98,7 +99,7 @@ func spreadRunsBeforePlugin(t *testing.T, priority uint16, handle uint32) {
 	if report := r.here.attach(r.here.config()); report.SpreadBehind != nil {
 		t.Errorf("got report %+v, want no SpreadBehind", report)
 	}
-	if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
+	if ports := r.portsSeen(true); ports[port] || len(ports) < fewestPorts {
 		t.Errorf("got ports %v, want %d different ones", ports, flows)
 	}
 	if st := r.here.status(); len(st.Problems) > 0 || st.Spread.Before != nil || len(st.Spread.After) != 1 || !strings.Contains(st.Spread.After[0], pluginFilter) {
@@ -119,7 +120,7 @@ func gatherRunsBeforePlugin(t *testing.T, priority uint16, handle uint32) {
 	r.here.attach(r.here.config())
 	r.there.attach(r.there.config())
 	r.there.addPluginAt(hook.Ingress, false, priority, handle) // Calico comes again, with another priority
-	if ports := r.portsSeen(); !ports[port] || len(ports) != 1 {
+	if ports := r.portsSeen(true); !ports[port] || len(ports) != 1 {
 		t.Errorf("got ports %v, want %d alone", ports, port)
 	}
 }
@@ -139,7 +140,7 @@ func TestWatchComesInFrontOfNetworkPluginAgain(t *testing.T) {
 				t.Errorf("got status %+v, want ropewalk's filter in front of the plugin's", st)
 			}
 			stop()
-			if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
+			if ports := r.portsSeen(true); ports[port] || len(ports) < fewestPorts {
 				t.Errorf("got ports %v, want %d different ones", ports, flows)
 			}
 			r.here.addPlugin(hook.Egress, true)

@@ -19,7 +19,7 @@ var ErrNotAttached = errors.New("spread is not attached")
 // SetPaused pauses or resumes spread on a device: while paused, messages keep their tunnel's listen port. It takes effect at once, and lasts
 // until the next SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network
 // namespace. With a valid peer address, only peers at that address are paused or resumed; a peer whose address changes is no longer paused.
-// A resume also ends PeerStatus.HeldSeconds and clears PeerStatus.Blocked. The error is ErrNotAttached if there is nothing to pause.
+// The error is ErrNotAttached if there is nothing to pause.
 func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
@@ -69,25 +69,22 @@ func (p pins) setPaused(device string, peer netip.Addr, paused bool) (found bool
 		return false, err
 	}
 	defer s.Close()
+	if !peer.IsValid() {
+		return false, s.SetPaused(paused)
+	}
 	peers, err := s.Peers()
 	if err != nil {
 		return false, err
 	}
 	for i := range peers {
 		p := &peers[i]
-		switch {
-		case peer.IsValid() && p.Endpoint.Addr() == peer.Unmap().WithZone(""):
-			found = true
-			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, paused)
-		case !peer.IsValid() && !paused && (p.HeldFor > 0 || len(p.Blocked) > 0):
-			err = s.SetPeerPaused(p.Tunnel, p.Endpoint, p.Paused) // ends the hold, and opens blocked ports
+		if p.Endpoint.Addr() != peer.Unmap().WithZone("") {
+			continue
 		}
-		if err != nil {
+		found = true
+		if err := s.SetPeerPaused(p.Tunnel, p.Endpoint, paused); err != nil {
 			return found, err
 		}
 	}
-	if !peer.IsValid() {
-		err = s.SetPaused(paused)
-	}
-	return found, err
+	return found, nil
 }

@@ -3,16 +3,11 @@
 package spreader
 
 import (
-	"encoding/binary"
 	"errors"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -37,6 +32,7 @@ func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
 			r, peer := newRig(t), c.peer
 			r.here.pauseAll = c.allDevices
 			r.here.attach(r.here.config())
+			r.portsSeen(true)
 			r.here.pause(peer, true)
 			r.here.attach(r.here.config())
 			reports, _, stop := r.here.watch(200 * time.Millisecond)
@@ -44,7 +40,7 @@ func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
 			r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
 			r.next(reports)
 			stop()
-			if ports := r.portsSeen(); !ports[port] || len(ports) != 1 {
+			if ports := r.portsSeen(false); !ports[port] || len(ports) != 1 {
 				t.Errorf("paused: got ports %v, want %d alone", ports, port)
 			}
 			st := r.here.status()
@@ -52,7 +48,7 @@ func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
 				t.Errorf("paused: got status %+v", st)
 			}
 			r.here.pause(peer, false)
-			if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
+			if ports := r.portsSeen(true); ports[port] || len(ports) < fewestPorts {
 				t.Errorf("resumed: got ports %v, want %d different ones", ports, flows)
 			}
 		})
@@ -82,63 +78,4 @@ func TestPauseNeedsSomethingToPause(t *testing.T) {
 		t.Errorf("no such peer: got error %v, want an error", err)
 	}
 	expect.NoError(t, try(netip.MustParseAddr("::ffff:192.0.2.2")))
-}
-
-// hold makes the programs of a side believe that its peers do not answer.
-func (s *side) hold() {
-	s.r.Helper()
-	const heldOffset = 688 // of answers.held in struct peer
-	s.do(func() error {
-		p, err := pinsIn(s.host.FS)
-		if err != nil {
-			return err
-		}
-		m, err := ebpf.LoadPinnedMap(filepath.Join(p.state(s.device), "state-1", "peers"), nil)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		var now unix.Timespec
-		expect.NoError(s.r, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
-		for entries := m.Iterate(); entries.Next(&key, &value); {
-			binary.NativeEndian.PutUint64(value[heldOffset:], uint64(now.Nano()+int64(10*time.Minute))>>10)
-			expect.NoError(s.r, m.Put(key, value))
-		}
-		return nil
-	})
-}
-
-// TestUnansweredPeersAreReportedUntilResumed also repeats the attach, which must not resume anything.
-func TestUnansweredPeersAreReportedUntilResumed(t *testing.T) {
-	r := newRig(t)
-	r.here.attach(r.here.config())
-	r.here.hold()
-	r.here.attach(r.here.config())
-	if ports := r.portsSeen(); !ports[port] || len(ports) != 1 {
-		t.Errorf("held: got ports %v, want %d alone", ports, port)
-	}
-	st := r.here.status()
-	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") || st.Tunnels[0].Peers[0].HeldSeconds < 500 {
-		t.Errorf("held: got status %+v, want a problem", st)
-	}
-	r.here.pause(netip.Addr{}, false)
-	if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
-		t.Errorf("resumed: got ports %v, want %d different ones", ports, flows)
-	}
-	if st := r.here.status(); len(st.Problems) != 0 {
-		t.Errorf("resumed: got status %+v, want no problem", st)
-	}
-}
-
-// TestSilentPeerIsHeldOnlyWithGather: without gather nothing can tell whether peers answer.
-func TestSilentPeerIsHeldOnlyWithGather(t *testing.T) {
-	r := newRig(t)
-	cfg := r.here.config()
-	cfg.Gather = GatherNone
-	r.here.attach(cfg)
-	r.here.hold()
-	if ports := r.portsSeen(); ports[port] || len(ports) < fewestPorts {
-		t.Errorf("got ports %v, want %d different ones", ports, flows)
-	}
 }

@@ -202,7 +202,9 @@ func TestPlannedPortsAppearOnWire(t *testing.T) {
 	cfg.Peers, cfg.PeerPlans = []netip.AddrPort{there}, map[netip.AddrPort][]uint16{there: {61901, 61007, 61444}}
 	r.here.attach(cfg)
 	seen := map[uint16]bool{}
-	for _, ports := range r.sources(r.senders(), r.there.socket(port)) {
+	senders, receiver := r.senders(), r.there.socket(port)
+	r.prove(senders, receiver)
+	for _, ports := range r.sources(senders, receiver) {
 		for p := range ports {
 			seen[p] = true
 		}

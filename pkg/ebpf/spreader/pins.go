@@ -138,8 +138,7 @@ func (p pins) currentSettings(device string, index int) (gather Gather, gap time
 	switch {
 	case err != nil:
 		return "", 0, err
-	case at.State == hook.Detached:
-		gather = GatherNone
+	case at.State == hook.Detached: // a version that could do without gather has left it so
 	case point == hook.XDP:
 		gather = GatherXDP
 	default:

@@ -346,9 +346,21 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	})
 	endpoints = sorted(endpoints)
 	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
-	secrets := pl.echoSecrets(t)
+	secrets, unknown := pl.echoSecrets(t), []netip.AddrPort(nil)
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
-		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e), Echo: known.echoKeys.of(secrets[e.Addr()])})
+		keys := known.echoKeys.of(secrets[e.Addr()])
+		switch {
+		case keys != (programs.EchoKeys{}):
+		case pl.cfg.AnySocket:
+			keys = testKeys
+		default:
+			unknown = append(unknown, e)
+		}
+		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e), Echo: keys})
+	}
+	if len(unknown) > 0 {
+		pl.warn("%d peers, the first at %s, are gathered from, and not spread to: their keys are unknown, so they cannot prove that "+
+			"messages from other source ports arrive", len(unknown), unknown[0])
 	}
 }
 

@@ -82,6 +82,7 @@ func wg(endpoints ...string) Tunnel {
 		p := TunnelPeer{Key: string(rune('a' + i))}
 		if e != "" {
 			p.Endpoint = netip.MustParseAddrPort(e)
+			p.Secrets = secretsWith(p.Endpoint.Addr())
 		}
 		t.Peers = append(t.Peers, p)
 	}
@@ -279,6 +280,9 @@ func (r *rig) receive(c *net.UDPConn) arrival {
 	expect.NoError(r, c.SetReadDeadline(time.Now().Add(20*time.Second)))
 	b := make([]byte, 2048)
 	n, from, err := c.ReadFromUDPAddrPort(b)
+	for err == nil && r.answer(c, b[:n], from) {
+		n, from, err = c.ReadFromUDPAddrPort(b)
+	}
 	expect.NoError(r, err)
 	if n != 96 {
 		r.Fatalf("received %d bytes, want a data message", n)
@@ -325,3 +329,9 @@ func (r *rig) senders() (all []*net.UDPConn) {
 }
 
 func writeFile(path, text string) error { return os.WriteFile(path, []byte(text), 0o600) }
+
+func closeAll(senders []*net.UDPConn, receiver *net.UDPConn) {
+	for _, c := range append(senders, receiver) {
+		c.Close()
+	}
+}

@@ -77,11 +77,10 @@ type PeerStatus struct {
 	SentBytes     uint64 `json:"sent_bytes"`
 	Gather        string `json:"gather"` // the range of ports that it may spread over
 	Paused        bool   `json:"paused"` // messages to it keep the listen port
-	// HeldSeconds is the time for which messages to it keep the listen port, because it did not answer what it got from lane ports.
-	HeldSeconds float64 `json:"held_seconds,omitempty"`
-	// EchoAnswered: the peer answers probes from the listen port. Blocked are the lane ports from which it does not: their messages
-	// keep the listen port.
+	// EchoAnswered: the peer answers probes from the listen port. Ready: it is spread to, from the ports whose probes it answers. Blocked are
+	// the other ones: their messages keep the listen port.
 	EchoAnswered bool         `json:"echo_answered"`
+	Ready        bool         `json:"ready"`
 	Blocked      []uint16     `json:"blocked,omitempty"`
 	Lanes        []LaneStatus `json:"lanes"`
 }
@@ -181,6 +180,9 @@ func (p pins) hookStatus(st *DeviceStatus, index int) {
 		st.problem("the gather hook cannot be read: %v", gatherErr)
 	} else {
 		st.Gather = hookStatusOf(gather, whyGather(gather.Kind))
+		if gather.State == hook.Detached {
+			st.problem("gather is not attached: attach again, or detach")
+		}
 		st.readOrder(&st.Gather, p.hook(st.Device, index, point, hook.Best))
 	}
 	if index == 0 {
@@ -245,7 +247,7 @@ func whyGather(k hook.Kind) string {
 		return "asked for: less per packet, but XDP may turn offloads off (a veth's TSO and UDP GSO at the other end, " +
 			"virtio_net's guest offloads)"
 	}
-	return "asked for: messages that peers send to lane ports are lost, and peers that spread seem to roam between ports"
+	return ""
 }
 
 func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
@@ -294,7 +296,6 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
 		}
-		s.checkAnswers(ts)
 		s.checkLanes(ts)
 		s.Tunnels = append(s.Tunnels, ts)
 		if i >= 0 {
@@ -336,17 +337,6 @@ func (t *TunnelStatus) readTraffic(from *Tunnel) {
 	}
 }
 
-// checkAnswers reports peers that do not answer what they get from lane ports.
-func (s *DeviceStatus) checkAnswers(ts TunnelStatus) {
-	silent := slices.DeleteFunc(slices.Clone(ts.Peers), func(p PeerStatus) bool { return p.HeldSeconds == 0 })
-	if len(silent) == 0 {
-		return
-	}
-	s.problem("%d peers of port %d, the first at %s, did not answer messages from source ports %s, which now keep port %d for a while: a "+
-		"firewall on the path may admit only replies to port %d; once it admits the others, `ropewalk spread resume %s` tries again",
-		len(silent), ts.Port, silent[0].Endpoint, ts.Ports, ts.Port, ts.Port, s.Device)
-}
-
 // checkLanes reports lane ports that the path to a peer does not admit, as the echo shows.
 func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 	for _, p := range ts.Peers {
@@ -373,8 +363,8 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
 	st := PeerStatus{
-		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, HeldSeconds: p.HeldFor.Seconds(),
-		EchoAnswered: p.EchoAnswered, Blocked: p.Blocked, Lanes: []LaneStatus{},
+		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused,
+		EchoAnswered: p.EchoAnswered, Ready: p.Ready, Blocked: p.Blocked, Lanes: []LaneStatus{},
 	}
 	loads, err := state.Loads(p)
 	if err != nil {

@@ -284,11 +284,7 @@ func (pl *plan) checkAttached(p pins) error {
 	if pl.cfg.Gather == GatherXDP {
 		gather = hook.XDP
 	}
-	points := []hook.AttachPoint{hook.Egress, gather}
-	if pl.cfg.Gather == GatherNone {
-		points = points[:1]
-	}
-	for _, point := range points {
+	for _, point := range []hook.AttachPoint{hook.Egress, gather} {
 		h := p.hook(pl.cfg.Device, pl.index, point, hook.Best)
 		state, err := pl.reportHook(h)
 		if err != nil {

@@ -147,7 +147,7 @@ func portState(f *spreader.DeviceFlows, p *spreader.PeerStatus, port uint16) str
 	switch {
 	case f.Paused || p.Paused:
 		return "paused"
-	case p.HeldSeconds > 0:
+	case !p.Ready:
 		return "held"
 	case slices.Contains(p.Blocked, port):
 		return "blocked"

@@ -19,7 +19,7 @@ func spreadAfter(n uint64, endpoints ...string) *spreader.DeviceFlows {
 	for i, endpoint := range endpoints {
 		tunnel.Peers = append(tunnel.Peers, spreader.PeerStatus{
 			Endpoint: netip.MustParseAddrPort(endpoint), PublicKey: fmt.Sprintf("%043d=", i),
-			ReceivedBytes: n * 1e6 * uint64(i+1), SentBytes: n * 3e6, Blocked: []uint16{61001},
+			ReceivedBytes: n * 1e6 * uint64(i+1), SentBytes: n * 3e6, Ready: true, Blocked: []uint16{61001},
 			Lanes: []spreader.LaneStatus{{Port: 61000, Load: 1000 * uint64(i+1), Share: 0.25}, {Port: 61001, Load: 3000, Share: 0.75}},
 		})
 	}
@@ -36,7 +36,7 @@ func TestSpreadScreensMatchGoldenFiles(t *testing.T) {
 	one := CompareSpread(spreadAfter(1, "192.0.2.7:51820"), spreadAfter(3, "192.0.2.7:51820"))
 	endpoints := []string{"192.0.2.7:51820", "[2001:db8::7]:51820", "192.0.2.9:1"}
 	paused := spreadAfter(2, endpoints...)
-	paused.Tunnels[0].Peers[0].Paused, paused.Tunnels[0].Peers[1].HeldSeconds = true, 9
+	paused.Tunnels[0].Peers[0].Paused, paused.Tunnels[0].Peers[1].Ready = true, false
 	many := CompareSpread(spreadAfter(1, endpoints...), paused)
 	for name, tt := range map[string]struct {
 		*SpreadFrame
