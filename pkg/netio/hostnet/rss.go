@@ -25,7 +25,7 @@ type RSS struct {
 }
 
 // ReadRSS reads a device's hash function, key, indirection table and hashed fields by the ethtool ioctls, which need
-// no privilege (Linux 5.10). A driver that does not report the fields is assumed to hash addresses and ports. Errors:
+// no privilege (Linux 5.10). Errors:
 // ErrNoLink, ErrNoRSS, or an error about inconsistent replies of the driver.
 func ReadRSS(device string) (RSS, error) {
 	call, closeIt, err := openEthtool(device)
@@ -55,6 +55,9 @@ func readRSS(device string, call ethtool, release string) (RSS, error) {
 	}
 	if err == nil {
 		r.UDP6, err = readFields(call, udpV6Flow)
+	}
+	if err == nil {
+		r.Rules, err = flowRules(call)
 	}
 	if err == nil {
 		r.Driver, err = driverNameOrNone(call)
@@ -182,9 +185,10 @@ const NetvscDriver = "hv_netvsc"
 
 // struct ethtool_rxnfc: the command, the flow type, and as its data a mask of hashed fields.
 const (
-	rxnfcFlow = 4
-	rxnfcData = 8
-	rxnfcLen  = 192
+	rxnfcFlow  = 4
+	rxnfcData  = 8
+	rxnfcRules = 184
+	rxnfcLen   = 192
 
 	udpV4Flow = 0x02 // UDP_V4_FLOW
 	udpV6Flow = 0x06 // UDP_V6_FLOW
@@ -228,7 +232,7 @@ func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 	b := request(unix.ETHTOOL_GRXFH, rxnfcLen)
 	binary.NativeEndian.PutUint32(b[rxnfcFlow:], flow)
 	if ok, err := isSupported(call(b)); !ok {
-		return spread.FourTuple, err
+		return spread.UnknownFields, err
 	}
 	switch binary.NativeEndian.Uint64(b[rxnfcData:]) {
 	case hashAddresses | hashPorts:
@@ -237,6 +241,15 @@ func readFields(call ethtool, flow uint32) (spread.Fields, error) {
 		return spread.AddressesOnly, nil
 	}
 	return spread.OtherFields, nil
+}
+
+// flowRules returns the number of rules that send packets to a queue or to another RSS context, 0 if the driver has none.
+func flowRules(call ethtool) (int, error) {
+	b := request(unix.ETHTOOL_GRXCLSRLCNT, rxnfcLen)
+	if ok, err := isSupported(call(b)); !ok {
+		return 0, err
+	}
+	return int(uint32At(b, rxnfcRules)), nil
 }
 
 // driverNameOrNone returns "" if the driver does not report its name.

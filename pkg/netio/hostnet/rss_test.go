@@ -24,6 +24,7 @@ type fakeNIC struct {
 	table            []uint32
 	function, xfrm   byte
 	udp4, udp6       uint64
+	rules            uint32
 	errs             map[uint32]error  // by command
 	lengths          [2]uint32         // isSupported in place of table's and key's
 	changesOnce      bool              // the table grows between the two requests
@@ -53,6 +54,8 @@ func (n *fakeNIC) call(b []byte) error {
 	case unix.ETHTOOL_GRXFH:
 		fields := map[uint32]uint64{udpV4Flow: n.udp4, udpV6Flow: n.udp6}[binary.NativeEndian.Uint32(b[4:])]
 		binary.NativeEndian.PutUint64(b[8:], fields)
+	case unix.ETHTOOL_GRXCLSRLCNT:
+		put(184, n.rules)
 	case unix.ETHTOOL_GDRVINFO:
 		copy(b[4:36], n.driver)
 	}
@@ -119,8 +122,8 @@ func TestReadRSSParsesDriverVariants(t *testing.T) {
 		"by source alone":        {func(n *fakeNIC) { n.udp4 = 0x50 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
 		"discarded":              {func(n *fakeNIC) { n.udp4 = 1 << 31 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
 		"by VLAN too":            {func(n *fakeNIC) { n.udp4 = 0xf4 }, func(r RSS) bool { return r.UDP4 == spread.OtherFields }},
-		"no fields":              {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.UDP4 == spread.FourTuple }},
-		"fields unknown":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EINVAL }, func(r RSS) bool { return r.UDP6 == spread.FourTuple }},
+		"no fields":              {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, func(r RSS) bool { return r.UDP4 == spread.UnknownFields }},
+		"fields unknown":         {func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EINVAL }, func(r RSS) bool { return r.UDP6 == spread.UnknownFields }},
 		"table grew":             {func(n *fakeNIC) { n.changesOnce = true }, func(r RSS) bool { return len(r.Indirection) == 256 }},
 		"driver of 40 bytes":     {func(n *fakeNIC) { n.driver = strings.Repeat("x", 40) }, func(r RSS) bool { return len(r.Driver) == 32 }},
 		"driver with a sequence": {func(n *fakeNIC) { n.driver = "\x1b[2J" }, func(r RSS) bool { return r.Driver == "?[2J" }},
@@ -167,6 +170,24 @@ func TestMisreportedHashIsNotPlannedFor(t *testing.T) {
 		}
 		if !errors.Is(err, want) {
 			t.Errorf("%s: got error %v, want %v", driver, err, want)
+		}
+	}
+}
+
+// TestUncertainHashIsNotPlannedFor: the driver reports no fields, as gve's, or rules override the hash.
+func TestUncertainHashIsNotPlannedFor(t *testing.T) {
+	for name, change := range map[string]func(n *fakeNIC){
+		"no fields": func(n *fakeNIC) { n.errs[unix.ETHTOOL_GRXFH] = unix.EOPNOTSUPP }, "a flow rule": func(n *fakeNIC) { n.rules = 1 },
+	} {
+		n := goodNIC()
+		change(n)
+		r, err := readRSS("eth7", n.call, testRelease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = spread.Plan(&r.RSS, netip.MustParseAddr("10.0.3.17"), netip.MustParseAddrPort("10.0.9.4:51820"), spread.DefaultPorts, 0)
+		if !errors.Is(err, spread.ErrUnknownHash) {
+			t.Errorf("%s: got error %v, want %v", name, err, spread.ErrUnknownHash)
 		}
 	}
 }

@@ -43,6 +43,8 @@ const (
 	AddressesOnly
 	// OtherFields is anything else.
 	OtherFields
+	// UnknownFields means that the driver does not report the fields.
+	UnknownFields
 )
 
 // Reasons why the queue of a packet cannot be computed. RSS.Queue wraps one of them in every error, and Plan in every
@@ -63,6 +65,8 @@ type RSS struct {
 	Indirection []uint32 // queues, not empty
 	Transform   Transform
 	UDP4, UDP6  Fields
+	// Rules is the number of the NIC's flow rules. A rule may send packets to any queue, or to an RSS context with another table.
+	Rules int
 }
 
 // MicrosoftKey is the key of the verification suite in Microsoft's specification of RSS, which is the default of some NICs.
@@ -119,6 +123,10 @@ func (r *RSS) ByPort(addr netip.Addr) error {
 	case fields == AddressesOnly:
 		return fmt.Errorf("%s hashes UDP over IPv%d by its addresses alone (ethtool -N %s rx-flow-hash udp%d sdfn adds the ports): %w",
 			r.name(), version, cmp.Or(r.Device, "DEV"), version, ErrNotByPort)
+	case fields == UnknownFields:
+		return fmt.Errorf("%s does not report which fields of UDP over IPv%d it hashes: %w", r.name(), version, ErrUnknownHash)
+	case r.Rules > 0:
+		return fmt.Errorf("%s has %d flow rules, which may override its hash (ethtool -n %s lists them): %w", r.name(), r.Rules, cmp.Or(r.Device, "DEV"), ErrUnknownHash)
 	case fields != FourTuple:
 		return fmt.Errorf("%s hashes UDP over IPv%d by other fields than addresses and ports: %w", r.name(), version, ErrUnknownHash)
 	}
