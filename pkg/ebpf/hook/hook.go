@@ -73,7 +73,8 @@ const (
 	Attached
 	// Defunct: the program is pinned but not attached, since its device is gone or it was detached by force.
 	Defunct
-	// OnOtherDevice: the program is attached to another device than Hook.Device, which may have had the same name.
+	// OnOtherDevice: the program is attached to another device than Hook.Device, which may have had the same name. The other device may be in
+	// another network namespace, and have the same index there.
 	OnOtherDevice
 	// Replaced: another program took this one's place.
 	Replaced

@@ -5,12 +5,14 @@ package hook
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -42,6 +44,53 @@ func senderDevice(p AttachPoint) string {
 		return "near"
 	}
 	return "far"
+}
+
+// TestDeviceWithSameIndexIsNotAttached moves the device to another network namespace. Another one takes its name and its index.
+func TestDeviceWithSameIndexIsNotAttached(t *testing.T) {
+	forEachKind(t, func(r *rig, h Hook) {
+		c := r.counter(h.AttachPoint, verdict(h.AttachPoint))
+		r.attach(h, c.Program)
+		l, err := netlink.LinkByIndex(r.device)
+		expect.NoError(r, err)
+		away := otherNamespace(r.T)
+		expect.NoError(r, netlink.LinkSetNsFd(l, away))
+		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near", Index: r.device, TxQLen: -1}, PeerName: "other"})
+		if err != nil {
+			r.Skipf("the index cannot be chosen: %v", err)
+		}
+		if st := r.state(h); st.State == Attached || st.State == Detached {
+			r.Errorf("got status %+v, want neither attached nor detached", st)
+		}
+		r.attach(h, c.Program)
+		if st := r.state(h); st.State != Attached || st.Device != r.device {
+			r.Errorf("attached again: got status %+v, want it attached", st)
+		}
+	})
+}
+
+// otherNamespace returns a descriptor of a network namespace without a process.
+func otherNamespace(t *testing.T) int {
+	t.Helper()
+	result := make(chan int)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Unshare(unix.CLONE_NEWNET) != nil {
+			result <- -1
+			return
+		}
+		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			fd = -1
+		}
+		result <- fd
+	}()
+	fd := <-result
+	if fd < 0 {
+		t.Skip("needs a second network namespace")
+	}
+	t.Cleanup(func() { expect.NoError(t, unix.Close(fd)) })
+	return fd
 }
 
 func TestAttachedProgramIsCalledUntilDetached(t *testing.T) {

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 )
 
 // errNoLink is returned for a pin that is not a link.
@@ -53,10 +55,25 @@ func (l *xdpOrTCXLink) status(h Hook) (Status, error) {
 	switch {
 	case st.Device == 0:
 		st.State = Defunct
-	case h.Device != 0 && st.Device != h.Device:
+	case h.Device != 0 && (st.Device != h.Device || !h.runs(st.Program)):
 		st.State = OnOtherDevice
 	}
 	return st, nil
+}
+
+// runs reports whether the device, in this network namespace, runs a program. The index in a link's info is that of the device's own namespace,
+// where it may have been moved to, and another device may have it here.
+func (h Hook) runs(id ebpf.ProgramID) bool {
+	if h.AttachPoint != XDP {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: h.Device, Attach: h.tcxType()})
+		return err == nil && slices.ContainsFunc(result.Programs, func(p link.AttachedProgram) bool { return p.ID == id })
+	}
+	l, err := netlink.LinkByIndex(h.Device)
+	if err != nil || l.Attrs().Xdp == nil {
+		return false
+	}
+	there := ebpf.ProgramID(l.Attrs().Xdp.ProgId)
+	return there == id || l.Attrs().Xdp.Attached && there == 0 // several modes at once have no common program
 }
 
 func (l *xdpOrTCXLink) replace(h Hook, p *ebpf.Program) error {
