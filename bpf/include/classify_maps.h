@@ -9,7 +9,7 @@
 /* Configuration and maps of the classify program. Nothing is pinned: all ends with the process that loaded it. */
 enum {
 	CLASSIFY_QUEUES = 256, /* packets of further receive queues go up the stack */
-	CLASSIFY_ADDRESSES = 1024,
+	CLASSIFY_ADDRESSES = 65536, /* kube-proxy with IPVS makes each Service an address of the host */
 	CLASSIFY_INDICES = 65536,
 	CLASSIFY_SOURCES = 16384,
 };

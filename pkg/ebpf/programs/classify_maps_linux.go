@@ -46,7 +46,7 @@ func (c *Classify) RemoveSocket(queue int) error {
 
 // SetAddresses sets the addresses of this host, on all devices: those at which the tunnel's UDP socket receives. Packets to
 // any other address go up the stack. Addresses that were set before stay in the map without interruption. If there are
-// too many, errors.Is(err, ErrFull), and some of the new ones are missing.
+// too many, errors.Is(err, ErrFull), and the last ones are missing.
 func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +65,11 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 		}
 		delete(c.addresses, a)
 	}
-	for a := range next {
+	for _, a := range addresses {
+		a = a.Unmap().WithZone("")
+		if _, has := c.addresses[a]; has || !a.IsValid() {
+			continue
+		}
 		if err := explainPutError(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
 			return fmt.Errorf("adding this host's address %v to the XDP program: %w", a, err)
 		}
