@@ -120,8 +120,8 @@ INLINE int is_probe_due(struct lane *l, u64 now)
 }
 
 /*
- * Sends the probes that a message's port needs: one from the listen port if a round begins, and one from the message's lane, or, if that has had
- * one in this round, from the next lane that is not open. Invalidates all pointers into the packet.
+ * Sends the probes that a message's port needs: one from the listen port if a round begins, one from the message's lane if that had none in this
+ * round, and after PROBE_MESSAGES one from the next lane if that is not open. Invalidates all pointers into the packet.
  */
 INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, u32 lane, u32 lanes, be16 listen_port, u64 now)
 {
@@ -134,18 +134,20 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 		begin_round(cpu, skb, peer, listen_port, now);
 	if (!peer->answers)
 		return;
-	if (l->round == peer->round) {
-		if (!earned)
-			return;
-		lane = peer->next < lanes ? peer->next : 0;
-		peer->next = lane + 1;
-		peer->ready |= lane + 1 == lanes;
-		l = lane_at(peer, lane);
-		if (is_open(peer, l) || l->round == peer->round || !l->port.raw)
-			return;
-	} else if (is_lost(peer->listen.answered, aged(l->sent, peer->round - l->round), aged(l->answered, peer->round - l->round))) {
-		l->proof = peer->proof - 1;
+	if (l->round != peer->round) {
+		if (is_lost(peer->listen.answered, aged(l->sent, peer->round - l->round), aged(l->answered, peer->round - l->round)))
+			l->proof = peer->proof - 1;
+		note_probe(peer, l, now);
+		send_probe(cpu, skb, l->port, lane);
 	}
+	if (!earned)
+		return;
+	lane = peer->next < lanes ? peer->next : 0;
+	peer->next = lane + 1;
+	peer->ready |= lane + 1 == lanes;
+	l = lane_at(peer, lane);
+	if (is_open(peer, l) || l->round == peer->round || !l->port.raw)
+		return;
 	note_probe(peer, l, now);
 	send_probe(cpu, skb, l->port, lane);
 }

@@ -73,7 +73,7 @@ struct peer_key {
 };
 
 /*
- * A source port towards a peer: its load (lane.h), and its probes (echo.h). What a message needs of its lane is in one or two cache lines. Bit i
+ * A source port towards a peer: its load (lane.h), and its probes (echo.h). A message needs one or two cache lines of its lane. Bit i
  * of a mask belongs to the round that was i rounds before.
  */
 struct lane {

@@ -115,7 +115,7 @@ func TestFlowsNeedsDaemonThatCounts(t *testing.T) {
 // deviceFlowsAfter is a device after n seconds, with two flows to one peer.
 func deviceFlowsAfter(n uint64) *spreader.DeviceFlows {
 	peer := spreader.PeerStatus{
-		Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), PublicKey: "BBBB", ReceivedBytes: n * 1e6, SentBytes: n * 3e6,
+		Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), PublicKey: "BBBB", ReceivedBytes: n * 1e6, SentBytes: n * 3e6, Ready: true,
 	}
 	peer.Lanes = []spreader.LaneStatus{
 		{Port: 61000, Load: 1000, Share: 0.25}, {Port: 61001, Load: 3000, Share: 0.75},

@@ -14,7 +14,7 @@ func newSpreadCmd() *cobra.Command {
 			"outer source port, so that the receiver's NIC distributes flows over its queues. Packets of one flow stay in order. The\n" +
 			"receiver restores the source port that its WireGuard expects (gather). Both ends need it, with the same range of ports.\n" +
 			"It does not work through a NAT. `ropewalk run` spreads by itself and needs no `ropewalk spread`.",
-		Example: "  ropewalk spread attach eth0 --port 51820\n  ropewalk spread status\n  ropewalk spread detach eth0",
+		Example: "  ropewalk spread attach eth0 --port 51820\n  ropewalk spread status\n  ropewalk spread detach",
 	})
 	cmd.AddCommand(newSpreadAttachCmd(), newSpreadStatusCmd(), newSpreadDetachCmd(), newSpreadPauseCmd(true), newSpreadPauseCmd(false),
 		newSpreadPlanCmd())

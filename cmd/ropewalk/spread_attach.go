@@ -34,10 +34,11 @@ func newSpreadAttachCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach DEVICE --port PORT",
 		Short: "Attach spreading and gathering for a tunnel to a device",
-		Long: "attach attaches BPF programs to DEVICE that spread and gather a tunnel's packets. They give the data messages of the\n" +
-			"tunnel that listens on PORT a source port for each inner flow, and restore the source port of its peers' messages. The\n" +
-			"programs stay attached when the command ends; another attach updates them in place, without losing a packet. Attach\n" +
-			"again after a peer's endpoint has changed or the device was recreated, or use --watch.\n\n" +
+		Long: "attach attaches BPF programs to DEVICE, and to all other devices by which peers may send, that spread and gather a\n" +
+			"tunnel's packets. They give the data messages of the tunnel that listens on PORT a source port for each inner flow, and\n" +
+			"restore the source port of its peers' messages. The programs stay attached when the command ends; another attach\n" +
+			"updates them in place, without losing a packet. Attach again after a peer's endpoint has changed or\n" +
+			"the device was recreated, or use --watch.\n\n" +
 			"The gather program runs at tc ingress, where it disables no offload. --gather xdp costs less per packet, but XDP on a\n" +
 			"veth disables TSO and UDP GSO of the other end, and on virtio_net the guest's receive offloads.\n\n" +
 			"--gather and --gap apply to all tunnels on the device. Without these flags the device keeps its settings.",

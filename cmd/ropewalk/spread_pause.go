@@ -15,21 +15,19 @@ import (
 func newSpreadPauseCmd(pause bool) *cobra.Command {
 	var peer string
 	cmd := &cobra.Command{
-		Use:     "resume [DEVICE]",
+		Use:     "resume",
 		Short:   "End a pause of spreading",
-		Long:    "resume ends what pause did, for all peers or for one, on one device or on all. A peer that is paused by itself stays so.",
-		Example: "  ropewalk spread resume\n  ropewalk spread resume eth0 --peer 192.0.2.7",
+		Long:    "resume ends what pause did, for all peers or for one. A peer that is paused by itself stays so.",
+		Example: "  ropewalk spread resume\n  ropewalk spread resume --peer 192.0.2.7",
 	}
 	if pause {
-		cmd.Use, cmd.Short = "pause [DEVICE]", "Let messages keep the listen port, without detaching"
-		cmd.Long = "pause makes the messages that leave a device keep their tunnel's listen port, as without ropewalk, at once and until\n" +
-			"`ropewalk spread resume` or detach. Without DEVICE it does so on all devices. The programs stay attached, and what\n" +
-			"peers send is still gathered."
-		cmd.Example = "  ropewalk spread pause\n  ropewalk spread pause eth0 --peer 192.0.2.7"
+		cmd.Use, cmd.Short = "pause", "Let messages keep the listen port, without detaching"
+		cmd.Long = "pause makes messages keep their tunnel's listen port, as without ropewalk, at once and until\n" +
+			"`ropewalk spread resume` or detach. The programs stay attached, and what peers send is still gathered."
+		cmd.Example = "  ropewalk spread pause\n  ropewalk spread pause --peer 192.0.2.7"
 	}
-	cmd.Args = usageArgs(cobra.MaximumNArgs(1))
-	cmd.ValidArgsFunction = completeDevice
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.Args = usageArgs(cobra.NoArgs)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var at netip.Addr
 		if peer != "" {
 			var err error
@@ -37,11 +35,7 @@ func newSpreadPauseCmd(pause bool) *cobra.Command {
 				return usageError{fmt.Errorf("--peer %q: not an IP address", peer)}
 			}
 		}
-		device := ""
-		if len(args) > 0 {
-			device = args[0]
-		}
-		return printing(new(spreader.Host).SetPaused(cmd.Context(), device, at, pause))
+		return printing(new(spreader.Host).SetPaused(cmd.Context(), at, pause))
 	}
 	cmd.Flags().StringVar(&peer, "peer", "", "address of one peer (default: all peers)")
 	return cmd

@@ -115,7 +115,7 @@ func renderSpreadDevice(b *strings.Builder, s term.Style, d spreader.DeviceStatu
 	renderSpreadHook(b, s, "spread", d.Spread)
 	renderSpreadHook(b, s, "gather", d.Gather)
 	if d.Paused {
-		fmt.Fprintf(b, "  %s  messages keep the listen port until `ropewalk spread resume %s`\n", s.Bad("paused"), printable(d.Device))
+		fmt.Fprintf(b, "  %s  messages keep the listen port until `ropewalk spread resume`\n", s.Bad("paused"))
 	}
 	for _, p := range d.Problems {
 		fmt.Fprintf(b, "  %s %s\n", s.Bad("✗"), printable(p))

@@ -76,15 +76,15 @@ func TestSpreadRejectsInvalidFlags(t *testing.T) {
 		{"attach lo --port 1 --ports 80,81", "include privileged ones"},
 		{"attach lo --port 1 --peer-ports 7", `--peer-ports "7": want two ports`},
 		{"attach lo --port 1 --lanes 65", "65 lanes: want 1 to 64"},
-		{"attach lo --port 1 --gather some", "want auto, tc, xdp or none"},
+		{"attach lo --port 1 --gather some", "want auto, tc or xdp"},
 		{"attach lo --port 1 --gap 2h", "want 1ms to 1m"},
 		{"attach lo --port 1 --gap 0", "want 1ms to 1m"},
 		{"attach lo --port 1 --peer 255.255.255.255", "is not a valid peer address"},
 		{"attach lo --port 1 --peer fe80::1%eth7", "its zone names another device"},
-		{"detach", "missing argument: DEVICE"},
+		{"detach a b", "unexpected argument \"b\""},
 		{"status a b", "unexpected argument \"b\""},
 		{"pause --peer here", `--peer "here": not an IP address`},
-		{"resume eth0 --peer here", `--peer "here": not an IP address`},
+		{"resume --peer here", `--peer "here": not an IP address`},
 	} {
 		_, _, err := runSpread(strings.Fields(tt.args)...)
 		if err == nil || !strings.Contains(err.Error(), tt.want) || exitCode(err) != exitUsage {
@@ -129,7 +129,7 @@ eth0
           runs before filter cil_to_netdev-eth0 (priority 1)
   gather  none
           asked for
-  paused  messages keep the listen port until `+"`ropewalk spread resume eth0`"+`
+  paused  messages keep the listen port until `+"`ropewalk spread resume`"+`
   ✗ the link is gone: attach again
 
   wg0  UDP port 51820, source ports in 61000-61002

@@ -179,15 +179,13 @@ func (c *CleanupConfig) publishOnce(ctx context.Context, client *client) error {
 func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	host := &spreader.Host{FS: c.BPF}
 	all, err := host.Status(ctx, "")
-	errs := []error{err}
-	for _, d := range all {
-		err := host.Detach(ctx, d.Device, 0)
-		if err == nil {
-			c.Log.Info("cleanup detached the spread and gather programs from a device, its tunnel uses one source port again", "device", d.Device)
-		}
-		errs = append(errs, err)
+	if err = errors.Join(err, host.Detach(ctx, 0)); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	for _, d := range all {
+		c.Log.Info("cleanup detached the spread and gather programs from a device, its tunnel uses one source port again", "device", d.Device)
+	}
+	return nil
 }
 
 // removeTunnel deletes the interface if an agent left it, and the socket of a killed agent.

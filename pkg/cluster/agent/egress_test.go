@@ -131,9 +131,24 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 	}
 }
 
+// TestPeersOfAllDevicesShareOneConfig: peers may send by another device than the one that leads to them.
+func TestPeersOfAllDevicesShareOneConfig(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820", "198.51.100.1:51820"}})
+	if all := s.merged(configs); len(all) != 1 || len(all["eth1"].PeerPortRanges) != 3 || all["eth1"].Device != "eth1" {
+		t.Errorf("got %+v, want all peers for eth1, which leads to most", all)
+	}
+	s.followers["eth0"] = &deviceFollower{}
+	if all := s.merged(configs); len(all) != 1 || len(all["eth0"].PeerPortRanges) != 3 {
+		t.Errorf("got %+v, want all peers for eth0, which has a follower", all)
+	}
+	if all := s.merged(nil); len(all) != 0 {
+		t.Errorf("without peers: got %+v, want none", all)
+	}
+}
+
 func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
-	s.detachedStale = true
 	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})
 	w := &deviceFollower{wanted: wanted["eth0"]}
 	w.repairs.Add(2)

@@ -26,7 +26,7 @@ type spreadReconciler struct {
 	announcement   announcement
 	unmatchedPeers unmatchedPeers
 	planner        portPlanner
-	detachedStale  bool   // programs that an earlier agent left on other devices are detached
+	detached       bool   // without peers: the programs are detached, also those that an earlier agent left
 	trigger        func() // requests a reconcile
 }
 
@@ -73,8 +73,9 @@ func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (re
 		r.status.Gathers, r.status.Plans = len(s.followers) > 0, in.lastStatus.Plans
 		return r, err
 	}
-	err = s.applyConfigs(ctx, &r, configs)
-	r.status.Gathers = s.gathers(configs)
+	applied := s.merged(configs)
+	err = s.applyConfigs(ctx, &r, applied)
+	r.status.Gathers = s.gathers(applied)
 	s.planner.plan(&r, configs, mark, s.cfg.Ports)
 	return r, err
 }
@@ -161,6 +162,33 @@ func (s *spreadReconciler) config(device string) spreader.Config {
 	}
 }
 
+// merged returns one configuration with all peers, by its device: the one with a follower if it leads to peers, else the one that most peers are
+// behind. The others get the programs, too, since peers may send by any device. It returns an empty map without peers.
+func (s *spreadReconciler) merged(configs map[string]spreader.Config) map[string]spreader.Config {
+	best := ""
+	for _, device := range slices.Sorted(maps.Keys(configs)) {
+		if s.followers[device] != nil {
+			best = device
+			break
+		}
+		if best == "" || len(configs[device].PeerPortRanges) > len(configs[best].PeerPortRanges) {
+			best = device
+		}
+	}
+	if best == "" {
+		return nil
+	}
+	all := s.config(best)
+	for _, cfg := range configs {
+		all.Peers, all.GatherOnly = append(all.Peers, cfg.Peers...), append(all.GatherOnly, cfg.GatherOnly...)
+		maps.Copy(all.PeerPortRanges, cfg.PeerPortRanges)
+		maps.Copy(all.PeerPlans, cfg.PeerPlans)
+	}
+	slices.SortFunc(all.Peers, netip.AddrPort.Compare)
+	slices.SortFunc(all.GatherOnly, netip.AddrPort.Compare)
+	return map[string]spreader.Config{best: all}
+}
+
 func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spreader.Config {
 	cfg.PeerPortRanges[at] = p.Gather
 	if !p.Spread {
@@ -178,11 +206,6 @@ func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spread
 // not affect the others.
 func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted map[string]spreader.Config) error {
 	var errs []error
-	if !s.detachedStale {
-		err := s.detach(ctx, func(device string) bool { _, ok := wanted[device]; return !ok })
-		s.detachedStale = err == nil
-		errs = append(errs, err)
-	}
 	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // sorted, so that the same errors give the same text
 		f := s.followers[device]
 		cfg, isWanted := wanted[device]
@@ -193,14 +216,16 @@ func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted m
 		case !isWanted:
 			r.changes++
 			f.stop()
-			if err := s.host.Detach(ctx, device, s.port); err != nil {
-				errs, s.detachedStale = append(errs, err), false // the next reconcile retries
-			}
 			delete(s.followers, device)
+			s.detached = false
 		case f.changeFailed || !sameConfig(cfg, f.wanted):
 			r.changes++
 			errs = append(errs, f.change(ctx, cfg))
 		}
+	}
+	if len(wanted) == 0 && !s.detached { // also what an earlier agent left; the next reconcile retries
+		err := s.host.Detach(ctx, s.port)
+		errs, s.detached = append(errs, err), err == nil
 	}
 	for _, device := range slices.Sorted(maps.Keys(wanted)) {
 		cfg := wanted[device]
@@ -237,20 +262,7 @@ func (s *spreadReconciler) tearDown(ctx context.Context) error {
 			return nil //nolint:nilerr // without a tunnel, nothing can be attached
 		}
 	}
-	return s.detach(ctx, func(string) bool { return true })
-}
-
-// detach detaches the tunnel's programs from the devices that match.
-func (s *spreadReconciler) detach(ctx context.Context, match func(device string) bool) error {
-	all, err := s.host.Status(ctx, "")
-	errs := []error{err}
-	for _, d := range all {
-		ours := slices.ContainsFunc(d.Tunnels, func(t spreader.TunnelStatus) bool { return t.Port == s.port })
-		if ours && match(d.Device) {
-			errs = append(errs, s.host.Detach(ctx, d.Device, s.port))
-		}
-	}
-	return errors.Join(errs...)
+	return s.host.Detach(ctx, s.port)
 }
 
 func (s *spreadReconciler) stop() {

@@ -21,6 +21,53 @@ const layout = 2
 
 const layoutPrefix = "state-"
 
+// Pins are directories in a BPF file system. They are created if needed. Pinned maps outlive the process, and the next LoadSpread reuses
+// them. Maps of another layout are kept: a version of ropewalk with another layout begins with empty maps beside them.
+type Pins struct {
+	// Shared has the maps that the programs on all devices of a network namespace share: tunnels, peers, flows and settings. So a peer's answer
+	// counts on whichever device it arrives.
+	Shared string
+	// Device has the counters of one device.
+	Device string
+}
+
+// dirOf returns the directory of the map with that name.
+func (p Pins) dirOf(name string) string {
+	if isDeviceMap(name) {
+		return layoutDir(p.Device)
+	}
+	return layoutDir(p.Shared)
+}
+
+// isDeviceMap reports whether each device has a map with that name of its own.
+func isDeviceMap(name string) bool { return name == spreadMapCounters || name == spreadMapQueues }
+
+// deviceMaps opens or creates the pinned maps of one device. An empty directory means no pinning, and no maps here.
+func deviceMaps(spec *ebpf.CollectionSpec, pinDir string) (all map[string]*ebpf.Map, err error) {
+	dir, err := createPinDir(pinDir)
+	if err != nil || dir == "" {
+		return nil, err
+	}
+	all = map[string]*ebpf.Map{}
+	for name, m := range stateSpecs(spec) {
+		if !isDeviceMap(name) {
+			continue
+		}
+		if all[name], err = ebpf.NewMapWithOptions(m, ebpf.MapOptions{PinPath: dir}); err != nil {
+			delete(all, name)
+			closeMaps(all)
+			return nil, fmt.Errorf("opening the pinned eBPF map %s: %w", filepath.Join(dir, name), explainLoadError("spread", err))
+		}
+	}
+	return all, nil
+}
+
+func closeMaps(all map[string]*ebpf.Map) {
+	for _, m := range all {
+		_ = m.Close()
+	}
+}
+
 // layoutDir returns the directory in which maps of this layout are pinned.
 func layoutDir(pinDir string) string {
 	return filepath.Join(pinDir, fmt.Sprint(layoutPrefix, layout))
@@ -60,20 +107,22 @@ func checkBPFFS(path string) error {
 // ErrOtherLayout is returned for maps that were pinned with another layout.
 var ErrOtherLayout = errors.New("pinned by another version of ropewalk")
 
-// OpenState opens the maps that LoadSpread, perhaps in another process, pinned in a directory. If maps of this layout are
-// missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are only maps of another layout.
-func OpenState(pinDir string) (*State, error) {
+// OpenState opens the maps that LoadSpread, perhaps in another process, has pinned. Without Pins.Device the State has no counters. If maps of this
+// layout are missing, errors.Is(err, os.ErrNotExist), and also errors.Is(err, ErrOtherLayout) if there are only maps of another layout.
+func OpenState(pins Pins) (*State, error) {
 	spec, err := loadSpread()
 	if err != nil {
 		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
 	}
 	opened := make(map[string]*ebpf.Map)
 	for name, want := range stateSpecs(spec) {
-		if opened[name], err = openPinned(filepath.Join(layoutDir(pinDir), name), want); err != nil {
-			for _, m := range opened {
-				_ = m.Close()
-			}
-			return nil, errors.Join(err, otherLayout(pinDir))
+		if pins.Device == "" && isDeviceMap(name) {
+			continue
+		}
+		if opened[name], err = openPinned(filepath.Join(pins.dirOf(name), name), want); err != nil {
+			delete(opened, name)
+			closeMaps(opened)
+			return nil, errors.Join(err, otherLayout(pins.Shared), otherLayout(pins.Device))
 		}
 	}
 	s := newState(&spreadMaps{

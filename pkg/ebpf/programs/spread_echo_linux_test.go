@@ -422,6 +422,20 @@ func TestLaneClosesAfterThreeLostProbes(t *testing.T) {
 	}
 }
 
+// TestClosedLaneIsProvedAgainByTrafficOfOthers: each lane in use has its own probe in each round, and the closed one has its turn all the same.
+func TestClosedLaneIsProvedAgainByTrafficOfOthers(t *testing.T) {
+	e := newProved(t)
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	for range 2 {
+		e.want("the first lane", e.step(), lane)
+		e.answer(listenLane)
+		e.answer(0)
+	}
+	if s := e.state(); s.Lane[1].Sent == 0 {
+		t.Fatalf("the closed lane had no probe: %+v", s.Lane[1])
+	}
+}
+
 // TestLanesStayOpen has cases in which no lane must be closed.
 func TestLanesStayOpen(t *testing.T) {
 	for name, c := range map[string]struct{ listen, lane func(round int) bool }{

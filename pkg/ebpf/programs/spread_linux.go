@@ -14,10 +14,8 @@ import (
 type SpreadOptions struct {
 	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
 	L2 bool
-	// PinDir is the directory in a BPF file system where the maps are pinned. It is created if needed. Pinned maps outlive
-	// the process, and the next LoadSpread reuses them. Empty: the maps end with the programs. Maps of another layout are
-	// kept: a version of ropewalk with another layout begins with empty maps beside them.
-	PinDir string
+	// Pins are where the maps are pinned. Zero: the maps end with the programs.
+	Pins Pins
 }
 
 // Spread holds the programs that give data messages the source port of their flow's lane, the programs that restore the
@@ -35,14 +33,19 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 	if err != nil {
 		return nil, err
 	}
-	pins, err := createPinDir(o.PinDir)
+	shared, err := createPinDir(o.Pins.Shared)
 	if err != nil {
 		return nil, err
 	}
 	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
 	_ = rlimit.RemoveMemlock()
 	var objects spreadObjects
-	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pins}}
+	own, err := deviceMaps(spec, o.Pins.Device)
+	if err != nil {
+		return nil, err
+	}
+	defer closeMaps(own)
+	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: shared}, MapReplacements: own}
 	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
 		return nil, explainLoadError("spread", err)
 	}
@@ -62,9 +65,9 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	if err := spec.Variables[spreadVarL2].Set(o.L2); err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program spread: %w", err)
 	}
-	if o.PinDir != "" {
-		for name := range stateSpecs(spec) {
-			spec.Maps[name].Pinning = ebpf.PinByName
+	if o.Pins != (Pins{}) {
+		for _, m := range stateSpecs(spec) {
+			m.Pinning = ebpf.PinByName
 		}
 	}
 	return spec, nil

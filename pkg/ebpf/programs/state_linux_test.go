@@ -181,16 +181,16 @@ func TestFullPeerMapReturnsErrFull(t *testing.T) {
 
 func TestPinnedStateOutlivesProcess(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "ropewalk", "eth0")
-	if _, err := OpenState(dir); !errors.Is(err, os.ErrNotExist) {
+	if _, err := OpenState(Pins{dir, dir}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing pinned: got error %v, want %v", err, os.ErrNotExist)
 	}
-	old := newSpread(t, SpreadOptions{L2: true, PinDir: dir})
+	old := newSpread(t, SpreadOptions{L2: true, Pins: Pins{dir, dir}})
 	expect.NoError(t, old.SetGap(time.Hour))
 	in := data(us4, them4).bytes()
 	runTC(t, old.Egress(), in, skb{})
 	before := counters(t, old)
 
-	next := loadSpreadFor(t, SpreadOptions{L2: true, PinDir: dir})
+	next := loadSpreadFor(t, SpreadOptions{L2: true, Pins: Pins{dir, dir}})
 	runTC(t, next.Egress(), in, skb{})
 	if got := counted(t, next, before); got[EventSpread] != 1 || got[EventFlowNew] != 0 {
 		t.Errorf("the next version counted %v", got)
@@ -198,7 +198,7 @@ func TestPinnedStateOutlivesProcess(t *testing.T) {
 	if gap, err := next.Gap(); err != nil || gap < time.Hour {
 		t.Errorf("the next version has gap %v, error %v, want %v", gap, err, time.Hour)
 	}
-	state, err := OpenState(dir)
+	state, err := OpenState(Pins{dir, dir})
 	expect.NoError(t, err)
 	tunnels, _ := next.Tunnels()
 	peers, _ := next.Peers()
@@ -225,17 +225,17 @@ func TestStateOfOtherLayoutIsKept(t *testing.T) {
 	expect.NoError(t, err)
 	defer m.Close()
 	expect.NoError(t, m.Pin(filepath.Join(other, spreadMapFlows)))
-	loadSpreadFor(t, SpreadOptions{PinDir: dir})
+	loadSpreadFor(t, SpreadOptions{Pins: Pins{dir, dir}})
 	if _, err := os.Stat(filepath.Join(other, spreadMapFlows)); err != nil {
 		t.Error(err)
 	}
 
 	expect.NoError(t, os.Remove(filepath.Join(layoutDir(dir), spreadMapFlows)))
 	expect.NoError(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
-	if _, err := LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
+	if _, err := LoadSpread(SpreadOptions{Pins: Pins{dir, dir}}); !errors.Is(err, ebpf.ErrMapIncompatible) {
 		t.Errorf("loading over a map of another kind: got error %v, want %v", err, ebpf.ErrMapIncompatible)
 	}
-	if _, err := OpenState(dir); !errors.Is(err, ebpf.ErrMapIncompatible) {
+	if _, err := OpenState(Pins{dir, dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
 		t.Errorf("opening a map of another kind: got error %v, want %v", err, ebpf.ErrMapIncompatible)
 	}
 	expect.NoError(t, RemoveState(dir))
@@ -246,7 +246,7 @@ func TestStateOfOtherLayoutIsKept(t *testing.T) {
 
 func TestPinningRequiresBPFFS(t *testing.T) {
 	loadSpreadFor(t, SpreadOptions{})
-	_, err := LoadSpread(SpreadOptions{PinDir: filepath.Join(t.TempDir(), "x")})
+	_, err := LoadSpread(SpreadOptions{Pins: Pins{Shared: filepath.Join(t.TempDir(), "x")}})
 	if err == nil || !strings.Contains(err.Error(), "not a BPF file system") {
 		t.Errorf("unexpected error: %v", err)
 	}
@@ -308,7 +308,7 @@ func TestSettingsKeepTheirValues(t *testing.T) {
 // TestFailedLoadSpreadLeaksNoDescriptor lets loading fail at a pinned map of another kind, when other maps are open.
 func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
 	dir := filepath.Join(bpffs(t), "eth0")
-	loadSpreadFor(t, SpreadOptions{PinDir: dir}) // the first load may open descriptors that stay open
+	loadSpreadFor(t, SpreadOptions{Pins: Pins{dir, dir}}) // the first load may open descriptors that stay open
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	expect.NoError(t, err)
 	defer m.Close()
@@ -316,7 +316,7 @@ func TestFailedLoadSpreadLeaksNoDescriptor(t *testing.T) {
 	expect.NoError(t, m.Pin(filepath.Join(layoutDir(dir), spreadMapFlows)))
 	before := descriptors(t)
 	for range 10 { // maps are loaded in random order
-		if _, err = LoadSpread(SpreadOptions{PinDir: dir}); !errors.Is(err, ebpf.ErrMapIncompatible) {
+		if _, err = LoadSpread(SpreadOptions{Pins: Pins{dir, dir}}); !errors.Is(err, ebpf.ErrMapIncompatible) {
 			t.Fatal(err)
 		}
 	}

@@ -24,8 +24,10 @@ const unknownName = "?"
 // Report is the result of an Attach.
 type Report struct {
 	Device string `json:"device"`
-	Tunnel string `json:"tunnel"` // its name, "?" if unknown
-	Port   uint16 `json:"port"`
+	// AlsoOn are the other devices on which the peers' packets may arrive: the programs are attached to them, too.
+	AlsoOn []string `json:"also_on,omitempty"`
+	Tunnel string   `json:"tunnel"` // its name, "?" if unknown
+	Port   uint16   `json:"port"`
 	// Lanes are the source ports over which flows are spread, in order.
 	Lanes []uint16 `json:"lanes"`
 	// Peers are the endpoints to which flows are spread.
@@ -49,27 +51,28 @@ type SkippedPeer struct {
 	Reason string `json:"reason"`
 }
 
-// Attach spreads a tunnel's packets on a device, and gathers those of its peers. If the device is attached already, Attach
-// updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
+// Attach spreads a tunnel's packets on a device, and gathers those of its peers, there and on all other devices on which they may arrive. If the
+// device is attached already, Attach updates ports and peers, replaces the programs in place, and repairs attachments that lost their device. If it fails, it
 // restores the previous state. Exception: programs that it has already replaced stay if the process has no CAP_SYS_ADMIN.
 //
 // If another process holds the lock, Attach waits until ctx ends, at most some seconds. So do Status and Detach. The error
 // says how to proceed. It may wrap ErrInvalid, ErrNoDevice, ErrNoTunnel, hook.ErrNoBPFFS, a *hook.BusyError,
 // ebpf.ErrNotSupported, programs.ErrFull or os.ErrPermission.
 func (h *Host) Attach(ctx context.Context, cfg Config) (Report, error) {
-	return h.attach(ctx, cfg, history{})
+	r, _, err := h.attach(ctx, cfg, history{})
+	return r, err
 }
 
-// attach is Attach with the history of earlier calls.
-func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, error) {
+// attach is Attach with the history of earlier calls. It also returns the devices.
+func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, []device, error) {
 	if _, err := h.mounted(); err != nil { // report an invalid Config before mounting anything
 		if _, err := h.plan(pins{}, cfg, history{}); err != nil {
-			return Report{}, wrapError(cfg, err)
+			return Report{}, nil, wrapError(cfg, err)
 		}
 	}
 	p, unlock, err := h.open(ctx)
 	if err != nil {
-		return Report{}, wrapError(cfg, err)
+		return Report{}, nil, wrapError(cfg, err)
 	}
 	defer unlock()
 	if len(cfg.configuredPeers()) == 0 {
@@ -77,13 +80,13 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, e
 	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
-		return Report{}, wrapError(cfg, err)
+		return Report{}, nil, wrapError(cfg, err)
 	}
 	c := &change{host: h, pins: p, plan: pl}
 	if err := c.apply(); err != nil {
-		return Report{}, wrapError(cfg, errors.Join(err, c.rollBack()))
+		return Report{}, nil, wrapError(cfg, errors.Join(err, c.rollBack()))
 	}
-	return pl.report, nil
+	return pl.report, pl.devices, nil
 }
 
 func wrapError(cfg Config, err error) error {
@@ -134,33 +137,52 @@ func (c *change) step(name string) error {
 }
 
 func (c *change) apply() error {
-	dir := c.pins.device(c.plan.cfg.Device)
+	if err := c.attachTo(c.plan.devices[0]); err != nil {
+		return err
+	}
+	for _, d := range c.plan.devices[1:] {
+		mark := len(c.rollbacks)
+		if err := c.attachTo(d); err != nil {
+			rest := change{rollbacks: c.rollbacks[mark:]}
+			c.rollbacks = c.rollbacks[:mark]
+			c.plan.warn("the programs cannot be attached to %s: what arrives there is not gathered: %v", d.name, errors.Join(err, rest.rollBack()))
+		}
+	}
+	return c.pins.removeGone(c.plan.cfg.Device)
+}
+
+// attachTo attaches the programs to a device. Those of the configured one come first, and write the state that all share.
+func (c *change) attachTo(d device) error {
+	dir := c.pins.device(d.name)
 	c.onFailure(func() error { hook.RemoveEmpty(c.pins.fs, dir); return nil })
 	if err := hook.MakePinDir(c.pins.fs, dir); err != nil {
 		return err
 	}
-	s, err := c.load()
+	s, err := c.load(d)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if err := c.writeState(&s.State); err != nil {
-		return err
+	if d == c.plan.devices[0] {
+		if err := c.writeState(&s.State); err != nil {
+			return err
+		}
 	}
-	return c.attachPrograms(s)
+	return c.attachPrograms(d, s)
 }
 
-// load loads the programs with the device's pinned maps, or with new ones.
-func (c *change) load() (*programs.Spread, error) {
+// load loads the programs for a device with the pinned maps, or with new ones.
+func (c *change) load(d device) (*programs.Spread, error) {
 	if err := c.step("load"); err != nil {
 		return nil, err
 	}
-	dir := c.pins.state(c.plan.cfg.Device)
-	_, err := os.Lstat(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		c.onFailure(func() error { return programs.RemoveState(dir) })
+	maps := c.pins.state(d.name)
+	for _, dir := range []string{maps.Shared, maps.Device} {
+		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
+			c.onFailure(func() error { return programs.RemoveState(dir) })
+		}
 	}
-	return programs.LoadSpread(programs.SpreadOptions{L2: c.plan.ethernet, PinDir: dir})
+	return programs.LoadSpread(programs.SpreadOptions{L2: d.ethernet, Pins: maps})
 }
 
 // writeState writes the plan's tunnel and peers to the maps.
@@ -168,7 +190,7 @@ func (c *change) writeState(s *programs.State) error {
 	if err := c.step("configure"); err != nil {
 		return err
 	}
-	dir := c.pins.state(c.plan.cfg.Device)
+	maps := c.pins.shared()
 	before, peers, err := readTunnel(s, c.plan.cfg.Port)
 	if err != nil {
 		return err
@@ -178,7 +200,7 @@ func (c *change) writeState(s *programs.State) error {
 		return err
 	}
 	c.onFailure(func() error { // opens the state again, since s may be closed by then
-		s, err := programs.OpenState(dir)
+		s, err := programs.OpenState(maps)
 		if err != nil {
 			return err
 		}
@@ -300,14 +322,14 @@ func samePeer(a, b programs.Peer) bool {
 }
 
 // attachPrograms attaches gather before spread, so that answers to lane ports are understood from the first packet on.
-func (c *change) attachPrograms(s *programs.Spread) error {
+func (c *change) attachPrograms(d device, s *programs.Spread) error {
 	type part struct {
 		point   hook.AttachPoint
 		program *ebpf.Program
 	}
 	var on []part
 	off := []hook.AttachPoint{hook.Ingress, hook.XDP}
-	switch c.plan.cfg.Gather {
+	switch d.gather {
 	case GatherXDP:
 		on, off = append(on, part{hook.XDP, s.XDP()}), off[:1]
 	default:
@@ -318,7 +340,7 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 		if err := c.step(p.point.String()); err != nil {
 			return err
 		}
-		if err := c.attach(p.point, p.program); err != nil {
+		if err := c.attach(d, p.point, p.program); err != nil {
 			return err
 		}
 	}
@@ -326,20 +348,20 @@ func (c *change) attachPrograms(s *programs.Spread) error {
 		return err
 	}
 	for _, point := range off {
-		if err := c.hook(point).Detach(); err != nil {
+		if err := c.hook(d, point).Detach(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *change) hook(point hook.AttachPoint) hook.Hook {
-	return c.pins.hook(c.plan.cfg.Device, c.plan.index, point, c.host.kind)
+func (c *change) hook(d device, point hook.AttachPoint) hook.Hook {
+	return c.pins.hook(d.name, d.index, point, c.host.kind)
 }
 
 // attach attaches one program. Its rollback restores the previous one.
-func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) error {
-	h := c.hook(point)
+func (c *change) attach(d device, point hook.AttachPoint, p *ebpf.Program) error {
+	h := c.hook(d, point)
 	before, err := h.Status()
 	if err != nil {
 		return err
@@ -369,6 +391,6 @@ func (c *change) attach(point hook.AttachPoint, p *ebpf.Program) error {
 		}
 		return err
 	}
-	_, err = c.plan.reportHook(h)
+	_, err = c.plan.reportHook(d, h)
 	return err
 }

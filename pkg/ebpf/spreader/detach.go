@@ -14,21 +14,21 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// Detach ends spreading and gathering on a device for the tunnel with that listen port, or for all tunnels if port is 0.
-// With the last tunnel it removes the programs and all pins. It returns nil if nothing is attached or the device is gone.
+// Detach ends spreading and gathering on all devices of the network namespace, for the tunnel with that listen port, or for all tunnels if port is
+// 0. With the last tunnel it removes the programs and all pins. It returns nil if nothing is attached.
 //
 // A peer that does not gather may still answer to a lane port, until the next packet that it receives from the tunnel.
-func (h *Host) Detach(ctx context.Context, device string, port uint16) error {
+func (h *Host) Detach(ctx context.Context, port uint16) error {
 	p, unlock, err := h.openMounted(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
 		defer unlock()
-		err = p.detach(device, port)
+		err = p.detach(port)
 	}
 	if err != nil {
-		return fmt.Errorf("detaching from %s: %w", device, err)
+		return fmt.Errorf("detaching spread: %w", err)
 	}
 	return nil
 }
@@ -55,26 +55,44 @@ func (h *Host) openMounted(ctx context.Context) (pins, func(), error) {
 	return p, unlock, err
 }
 
-func (p pins) detach(device string, port uint16) error {
+func (p pins) detach(port uint16) error {
 	if port != 0 {
-		left, err := p.removeTunnel(device, port)
+		left, err := p.removeTunnel(port)
 		if err != nil || left > 0 {
 			return err
 		}
 	}
+	devices, err := p.devices()
+	errs := []error{err}
+	for _, device := range devices {
+		errs = append(errs, p.detachFrom(device))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	err = programs.RemoveState(p.shared().Shared)
+	hook.RemoveEmpty(p.fs, p.dir)
+	return err
+}
+
+// detachFrom removes the programs and pins of one device.
+func (p pins) detachFrom(device string) error {
 	index := deviceIndex(device)
 	var errs []error
 	for _, point := range hookOrder() {
 		errs = append(errs, p.hook(device, index, point, hook.Best).Detach())
 	}
-	errs = append(errs, programs.RemoveState(p.state(device)))
+	if err := errors.Join(errs...); err != nil {
+		return err // the maps stay: by them the device is known to have pins
+	}
+	err := programs.RemoveState(p.state(device).Device)
 	hook.RemoveEmpty(p.fs, p.device(device))
-	return errors.Join(errs...)
+	return err
 }
 
 // removeTunnel removes a tunnel and returns the number of remaining ones.
-func (p pins) removeTunnel(device string, port uint16) (left int, err error) {
-	s, err := programs.OpenState(p.state(device))
+func (p pins) removeTunnel(port uint16) (left int, err error) {
+	s, err := programs.OpenState(p.shared())
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}

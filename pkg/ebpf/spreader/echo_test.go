@@ -31,6 +31,7 @@ type echoRig struct {
 	*rig
 	router   *netlab.Host
 	inward   string // the router's device towards here
+	outward  string // towards there
 	senders  []*net.UDPConn
 	receiver *net.UDPConn
 }
@@ -47,14 +48,14 @@ func newEchoRig(t *testing.T, gather Gather) *echoRig {
 	expect.NoError(t, router.Forward())
 	e.router = router
 	e.inward = e.plugInto(e.here, "192.0.2.254/24")
-	outward := e.plugInto(e.there, "198.51.100.254/24")
+	e.outward = e.plugInto(e.there, "198.51.100.254/24")
 	e.exchangeKeys()
-	for s, device := range map[*side]string{e.here: e.inward, e.there: outward} {
+	for s, device := range map[*side]string{e.here: e.inward, e.there: e.outward} {
 		if gather == GatherXDP {
 			e.passXDP(device)
 		}
 		cfg := s.config()
-		cfg.Gather = gather
+		cfg.Gather, cfg.Lanes = gather, 16
 		s.attach(cfg)
 	}
 	e.senders = e.rig.senders()

@@ -35,5 +35,5 @@ func spreadAndShow(ctx context.Context, host *spreader.Host, cfg spreader.Config
 	for _, d := range devices {
 		fmt.Fprintf(out, "%s: %d tunnel, %d problems\n", d.Device, len(d.Tunnels), len(d.Problems))
 	}
-	return host.Detach(ctx, cfg.Device, cfg.Port)
+	return host.Detach(ctx, cfg.Port)
 }

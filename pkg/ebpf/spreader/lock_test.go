@@ -43,7 +43,7 @@ func (s *side) allCalls(ctx context.Context) (errs []error) {
 	s.do(func() error {
 		_, attach := s.host.Attach(ctx, s.config())
 		_, status := s.host.Status(ctx, "")
-		errs = []error{attach, status, s.host.Detach(ctx, s.device, 0)}
+		errs = []error{attach, status, s.host.Detach(ctx, 0)}
 		return nil
 	})
 	return errs

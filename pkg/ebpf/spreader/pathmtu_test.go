@@ -31,7 +31,7 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 				MTU: 1500, AddrsA: []netip.Prefix{prefix("2001:db8:a::1/64")}, AddrsB: []netip.Prefix{prefix("2001:db8:a::2/64")},
 			})
 			expect.NoError(t, err)
-			_, err = lab.Cable(router, there, netlab.CableConfig{
+			far, err := lab.Cable(router, there, netlab.CableConfig{
 				MTU: 1400, AddrsA: []netip.Prefix{prefix("2001:db8:b::2/64")}, AddrsB: []netip.Prefix{prefix("2001:db8:b::1/64")},
 			})
 			expect.NoError(t, err)
@@ -44,18 +44,41 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 			finder := &fakeFinder{}
 			finder.set(wg(to.String()))
 			host := &Host{FS: mountBPFFS(t), Tunnels: finder}
-			expect.NoError(t, here.Do(func() error {
-				_, err := host.Attach(t.Context(), Config{Device: near.DeviceA, Port: port, Gather: gather})
-				return err
-			}))
+			attach := func(h *netlab.Host, host *Host, cfg Config) {
+				expect.NoError(t, h.Do(func() error {
+					_, err := host.Attach(t.Context(), cfg)
+					return err
+				}))
+			}
+			attach(here, host, Config{Device: near.DeviceA, Port: port, Gather: gather, Lanes: 1})
+			theirs := wg("[2001:db8:a::1]:51820")
+			theirs.Peers[0].Secrets = secretsWith(hereAddr)
+			finderThere := &fakeFinder{}
+			finderThere.set(theirs)
+			attach(there, &Host{FS: host.FS, Tunnels: finderThere}, Config{Device: far.DeviceB, Port: port})
 
 			large := append(message(1, 1), make([]byte, 1440-96)...)
 			buf := make([]byte, 2048)
+			expect.Eventually(t, "the source port is proved", func() (ready bool) {
+				for range 64 {
+					_, err := sender.WriteToUDPAddrPort(message(1, 1), to)
+					expect.NoError(t, err)
+				}
+				expect.NoError(t, here.Do(func() error {
+					st, err := host.Status(t.Context(), near.DeviceA)
+					ready = err == nil && st[0].Tunnels[0].Peers[0].Ready
+					return err
+				}))
+				return ready
+			})
 			expect.Eventually(t, "a message above the path MTU arrives", func() bool {
 				_, err := sender.WriteToUDPAddrPort(large, to)
 				expect.NoError(t, err)
 				expect.NoError(t, receiver.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 				n, _, err := receiver.ReadFromUDPAddrPort(buf)
+				for err == nil && n == 96 { // of those that proved the source port
+					n, _, err = receiver.ReadFromUDPAddrPort(buf)
+				}
 				return err == nil && n == len(large)
 			})
 			expect.NoError(t, here.Do(func() error {
@@ -63,7 +86,7 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 				if err != nil || len(st) != 1 || !slices.ContainsFunc(st[0].Counters, func(c Counter) bool { return c.Name == "packet_too_big" && c.Count > 0 }) {
 					t.Errorf("got status %+v, error %v, want packet_too_big counted", st, err)
 				}
-				return errors.Join(err, host.Detach(t.Context(), near.DeviceA, 0))
+				return errors.Join(err, host.Detach(t.Context(), 0))
 			}))
 		})
 	}

@@ -3,7 +3,6 @@
 package spreader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,75 +15,45 @@ import (
 // ErrNotAttached is returned by SetPaused for a device without the programs.
 var ErrNotAttached = errors.New("spread is not attached")
 
-// SetPaused pauses or resumes spread on a device: while paused, messages keep their tunnel's listen port. It takes effect at once, and lasts
-// until the next SetPaused or Detach. The programs stay attached, and gather goes on. An empty device stands for all devices in the network
-// namespace. With a valid peer address, only peers at that address are paused or resumed; a peer whose address changes is no longer paused.
-// The error is ErrNotAttached if there is nothing to pause.
-func (h *Host) SetPaused(ctx context.Context, device string, peer netip.Addr, paused bool) error {
+// SetPaused pauses or resumes spread on all devices of the network namespace: while paused, messages keep their tunnel's listen port. It takes
+// effect at once, and lasts until the next SetPaused or Detach. The programs stay attached, and gather goes on. With a valid address, only peers at
+// that address are paused or resumed; a peer whose address changes is no longer paused. The error is ErrNotAttached if there is nothing to pause.
+func (h *Host) SetPaused(ctx context.Context, peer netip.Addr, paused bool) error {
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
 		defer unlock()
-		err = p.setPausedOn(device, peer, paused)
+		err = p.setPaused(peer.Unmap().WithZone(""), paused)
 	}
-	on := cmp.Or(device, "all devices")
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w (ropewalk spread attach %s)", ErrNotAttached, cmp.Or(device, "DEVICE"))
+		err = fmt.Errorf("%w (ropewalk spread attach DEVICE)", ErrNotAttached)
 	}
 	if err != nil {
-		return fmt.Errorf("pausing or resuming spread on %s: %w", on, err)
+		return fmt.Errorf("pausing or resuming spread: %w", err)
 	}
 	return nil
 }
 
-// setPausedOn continues with the other devices if one fails.
-func (p pins) setPausedOn(device string, peer netip.Addr, paused bool) error {
-	names := []string{device}
-	if device == "" {
-		var err error
-		if names, err = p.devices(); err != nil {
-			return err
-		}
-		if len(names) == 0 {
-			return fs.ErrNotExist
-		}
-	}
-	found, errs := !peer.IsValid(), []error(nil)
-	for _, name := range names {
-		there, err := p.setPaused(name, peer, paused)
-		found = found || there
-		if err != nil {
-			errs = append(errs, fmt.Errorf("device %s: %w", name, err))
-		}
-	}
-	if err := errors.Join(errs...); err != nil || found {
-		return err
-	}
-	return fmt.Errorf("no peer has the address %s (`ropewalk spread status %s` lists them)", peer, device)
-}
-
-// setPaused reports whether there is a peer with that address.
-func (p pins) setPaused(device string, peer netip.Addr, paused bool) (found bool, err error) {
-	s, err := programs.OpenState(p.state(device))
+func (p pins) setPaused(peer netip.Addr, paused bool) error {
+	s, err := programs.OpenState(p.shared())
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer s.Close()
 	if !peer.IsValid() {
-		return false, s.SetPaused(paused)
+		return s.SetPaused(paused)
 	}
 	peers, err := s.Peers()
 	if err != nil {
-		return false, err
+		return err
 	}
+	found := false
 	for i := range peers {
-		p := &peers[i]
-		if p.Endpoint.Addr() != peer.Unmap().WithZone("") {
-			continue
-		}
-		found = true
-		if err := s.SetPeerPaused(p.Tunnel, p.Endpoint, paused); err != nil {
-			return found, err
+		if p := &peers[i]; p.Endpoint.Addr() == peer {
+			found, err = true, errors.Join(err, s.SetPeerPaused(p.Tunnel, p.Endpoint, paused))
 		}
 	}
-	return found, nil
+	if !found {
+		return fmt.Errorf("no peer has the address %s (`ropewalk spread status` lists them)", peer)
+	}
+	return err
 }

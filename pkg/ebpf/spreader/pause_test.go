@@ -15,22 +15,14 @@ import (
 // pause pauses or resumes spreading at a side.
 func (s *side) pause(peer netip.Addr, paused bool) {
 	s.r.Helper()
-	device := s.device
-	if s.pauseAll {
-		device = ""
-	}
-	s.do(func() error { return s.host.SetPaused(s.r.Context(), device, peer, paused) })
+	s.do(func() error { return s.host.SetPaused(s.r.Context(), peer, paused) })
 }
 
 // TestPauseKeepsListenPortUntilResumed also repeats the attach and has Watch change the peers, which must not resume anything.
 func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
-	for name, c := range map[string]struct {
-		peer       netip.Addr
-		allDevices bool
-	}{"all peers": {}, "one peer": {peer: thereAddr}, "all devices": {allDevices: true}, "one peer on all devices": {thereAddr, true}} {
+	for name, peer := range map[string]netip.Addr{"all peers": {}, "one peer": thereAddr} {
 		t.Run(name, func(t *testing.T) {
-			r, peer := newRig(t), c.peer
-			r.here.pauseAll = c.allDevices
+			r := newRig(t)
 			r.here.attach(r.here.config())
 			r.portsSeen(true)
 			r.here.pause(peer, true)
@@ -57,15 +49,9 @@ func TestPauseKeepsListenPortUntilResumed(t *testing.T) {
 
 func TestPauseNeedsSomethingToPause(t *testing.T) {
 	r := newRig(t)
-	r.here.do(func() error {
-		if err := r.here.host.SetPaused(t.Context(), "", netip.Addr{}, true); !errors.Is(err, ErrNotAttached) {
-			t.Errorf("all devices: got error %v, want %v", err, ErrNotAttached)
-		}
-		return nil
-	})
 	try := func(peer netip.Addr) (err error) {
 		r.here.do(func() error {
-			err = r.here.host.SetPaused(t.Context(), r.here.device, peer, true)
+			err = r.here.host.SetPaused(t.Context(), peer, true)
 			return nil
 		})
 		return err

@@ -69,7 +69,7 @@ func TestPeersUseTheirPortPlans(t *testing.T) {
 	if fmt.Sprint(lanes) != "[[61000 61001] [61900 61001] [] [61000 61001] [61000 61001]]" {
 		t.Errorf("got %d", lanes)
 	}
-	if len(pl.report.Warnings) != 1 || !strings.HasPrefix(pl.report.Warnings[0], "port 61777 belongs to x: peers with that port in their port plan (2, the first at 192.0.2.4:51820)") {
+	if len(pl.report.Warnings) != 2 || !strings.HasPrefix(pl.report.Warnings[0], "5 peers") || !strings.HasPrefix(pl.report.Warnings[1], "port 61777 belongs to x: peers with that port in their port plan (2, the first at 192.0.2.4:51820)") {
 		t.Errorf("unexpected warnings: %q", pl.report.Warnings)
 	}
 }

@@ -75,8 +75,18 @@ const (
 	statePin = "state"
 )
 
-// state returns the directory in which a device's maps are pinned.
-func (p pins) state(device string) string { return filepath.Join(p.device(device), statePin) }
+// sharedPin is the name of the directory with the maps that all devices share. No device has it: the percent sign of a device's name is escaped.
+const sharedPin = "%shared"
+
+// shared returns where the maps are pinned that all devices share.
+func (p pins) shared() programs.Pins { return programs.Pins{Shared: filepath.Join(p.dir, sharedPin)} }
+
+// state returns where the maps of a device's programs are pinned.
+func (p pins) state(device string) programs.Pins {
+	maps := p.shared()
+	maps.Device = filepath.Join(p.device(device), statePin)
+	return maps
+}
 
 // hook returns a hook of a device. Index 0 stands for a device that is gone.
 func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
@@ -144,7 +154,7 @@ func (p pins) currentSettings(device string, index int) (gather Gather, gap time
 	default:
 		gather = GatherTC
 	}
-	s, err := programs.OpenState(p.state(device))
+	s, err := programs.OpenState(p.shared())
 	if errors.Is(err, fs.ErrNotExist) {
 		return gather, 0, nil
 	}
@@ -158,29 +168,20 @@ func (p pins) currentSettings(device string, index int) (gather Gather, gap time
 
 // otherTunnels returns all tunnels but the one with that port, and the lanes of that one.
 func (p pins) otherTunnels(port uint16) (others []programs.Tunnel, lanes []uint16, err error) {
-	devices, err := p.devices()
-	if err != nil {
-		return nil, lanes, err
-	}
-	for _, d := range devices {
-		tunnels, err := p.tunnels(d)
-		if err != nil {
-			return nil, lanes, err
-		}
-		for _, t := range tunnels {
-			if t.Port == port {
-				lanes = t.Lanes
-			} else {
-				others = append(others, t)
-			}
+	tunnels, err := p.tunnels()
+	for _, t := range tunnels {
+		if t.Port == port {
+			lanes = t.Lanes
+		} else {
+			others = append(others, t)
 		}
 	}
-	return others, lanes, nil
+	return others, lanes, err
 }
 
-// tunnels returns the tunnels of a device. There are none if its maps are missing or have another layout.
-func (p pins) tunnels(device string) ([]programs.Tunnel, error) {
-	s, err := programs.OpenState(p.state(device))
+// tunnels returns the tunnels. There are none if the maps are missing or have another layout.
+func (p pins) tunnels() ([]programs.Tunnel, error) {
+	s, err := programs.OpenState(p.shared())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -191,9 +192,9 @@ func (p pins) tunnels(device string) ([]programs.Tunnel, error) {
 	return s.Tunnels()
 }
 
-// listenPorts returns the listen ports of the peers in a device's maps, by address.
+// listenPorts returns the listen ports of the peers in the maps, by address.
 func (p pins) listenPorts(cfg Config) map[netip.Addr]uint16 {
-	s, err := programs.OpenState(p.state(cfg.Device))
+	s, err := programs.OpenState(p.shared())
 	if err != nil {
 		return nil
 	}

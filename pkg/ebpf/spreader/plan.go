@@ -22,12 +22,11 @@ import (
 
 // plan is the result of a Config on this host at this moment.
 type plan struct {
-	cfg      Config
-	index    int  // the device's
-	ethernet bool // whether its packets begin with an Ethernet header
-	owners   map[uint16]udpOwner
-	tunnel   programs.Tunnel
-	peers    []programs.Peer
+	cfg     Config
+	devices []device // the configured one first
+	owners  map[uint16]udpOwner
+	tunnel  programs.Tunnel
+	peers   []programs.Peer
 	// addresses are those of this host.
 	addresses []netip.Addr
 	report    Report
@@ -70,7 +69,7 @@ func (pl *plan) findDevice(p pins, known history) error {
 		return fmt.Errorf("%s is a WireGuard device: name the device through which its outer packets leave "+
 			"(`ip route get PEER` shows it)", a.Name)
 	}
-	pl.index, pl.ethernet = a.Index, a.EncapType == "ether"
+	pl.devices = []device{deviceOf(l)}
 	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(known.remoteAddresses)); err != nil {
 		return err
 	}
@@ -80,7 +79,10 @@ func (pl *plan) findDevice(p pins, known history) error {
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
 		pl.warn("XDP on a veth disables TSO and UDP GSO at its other end; --gather tc does not")
 	}
-	return nil
+	if pl.cfg.Gather == GatherXDP {
+		pl.devices[0].gather = GatherXDP
+	}
+	return pl.findReceivers()
 }
 
 // checkNotRenamed returns an error if the device already has the programs, attached under a former name. A second pair would
@@ -98,7 +100,7 @@ func (pl *plan) checkNotRenamed(p pins) error {
 			continue
 		}
 		// Unreadable pins count as not attached.
-		if at, _ := p.attachedTo(name); slices.Contains(at, pl.index) {
+		if at, _ := p.attachedTo(name); slices.Contains(at, pl.devices[0].index) {
 			return fmt.Errorf("%s already has the programs, attached under its former name %s: run `ropewalk spread detach %s`, and "+
 				"retry", pl.cfg.Device, name, name)
 		}
@@ -134,7 +136,7 @@ func (pl *plan) checkRemote(checked map[netip.Addr]bool) error {
 func (pl *plan) inheritSettings(p pins) error {
 	c := &pl.cfg
 	if (c.Gather == "" || c.Gap == 0) && p.dir != "" {
-		gather, gap, err := p.currentSettings(c.Device, pl.index)
+		gather, gap, err := p.currentSettings(c.Device, pl.devices[0].index)
 		if err != nil {
 			return err
 		}

@@ -258,7 +258,7 @@ func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 	}
 	b.PortPlan = []uint16{61041, 61002, 61004}
 	report := r.here.attach(b)
-	a.PortPlan = []uint16{61005, 61040, 61001} // one port stays
+	a.PortPlan = []uint16{61005, 61040, 61001} // one port stays, and keeps its place
 	r.here.attach(a)
 	b.PortPlan = append(b.PortPlan, 61003) // free since the change above
 	r.here.attach(b)
@@ -269,7 +269,7 @@ func TestTunnelsMayInterleavePlannedPorts(t *testing.T) {
 			lanes[i] = append(lanes[i], l.Port)
 		}
 	}
-	if fmt.Sprint(lanes) != "[[61005 61040 61001] [61041 61002 61004 61003]]" || len(st.Problems) > 0 || len(report.Lanes) != 3 {
+	if fmt.Sprint(lanes) != "[[61040 61005 61001] [61041 61002 61004 61003]]" || len(st.Problems) > 0 || len(report.Lanes) != 3 {
 		t.Errorf("got %v, %q, %+v", lanes, st.Problems, report)
 	}
 }

@@ -47,13 +47,12 @@ type rig struct {
 
 // side is one host with its end of the cable.
 type side struct {
-	r        *rig
-	lab      *netlab.Host
-	device   string
-	addr     netip.Addr
-	finder   *fakeFinder
-	host     *Host
-	pauseAll bool // pause concerns all devices
+	r      *rig
+	lab    *netlab.Host
+	device string
+	addr   netip.Addr
+	finder *fakeFinder
+	host   *Host
 }
 
 // fakeFinder is a Finder with a fixed list of tunnels.
@@ -188,7 +187,7 @@ func (s *side) attach(cfg Config) Report {
 
 func (s *side) detach(port uint16) {
 	s.r.Helper()
-	s.do(func() error { return s.host.Detach(s.r.Context(), s.device, port) })
+	s.do(func() error { return s.host.Detach(s.r.Context(), port) })
 }
 
 // status returns the device's status, or nil if nothing is attached.

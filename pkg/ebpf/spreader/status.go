@@ -257,6 +257,8 @@ func (s *DeviceStatus) hookProblem(what string, at hook.Status, index int) {
 		s.problem("%s is defunct: the device was removed, or the program was detached by force: attach again", what)
 	case at.State == hook.Replaced:
 		s.problem("%s was replaced by program %d (%s): attach again", what, at.Other, hook.ProgramName(at.Other))
+	case at.State == hook.OnOtherDevice && at.Device == index:
+		s.problem("%s is attached to a device that was moved to another network namespace: attach again", what)
 	case at.State == hook.OnOtherDevice:
 		s.problem("%s is attached to %s, which had this name before: attach again", what, deviceName(at.Device))
 	}

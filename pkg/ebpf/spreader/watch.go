@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -93,10 +94,11 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	if err := w.watchHost(subscription); err != nil {
 		return err
 	}
-	r, err := h.attach(ctx, cfg, w.history)
+	r, devices, err := h.attach(ctx, cfg, w.history)
 	if err != nil {
 		return err
 	}
+	w.noteDevices(devices)
 	w.attached(r)
 	w.run(ctx, updates)
 	return nil
@@ -108,8 +110,8 @@ type watcher struct {
 	log           *slog.Logger
 	attached      func(Report)
 	changes       <-chan Change
-	changed       chan struct{} // gets a token when a filter of the device or an address of the host has changed
-	index         atomic.Int64  // the device's, as of the last change or poll
+	changed       chan struct{}         // gets a token when a filter of the device or an address of the host has changed
+	indices       atomic.Pointer[[]int] // of the devices, as of the last change or poll
 	history       history
 	lastError     string        // the last logged error
 	interval      time.Duration // the minimum time between two polls
@@ -128,16 +130,13 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 		select {
 		case <-ctx.Done():
 			return
-		case u, ok := <-updates:
+		case _, ok := <-updates:
 			switch {
 			case !ok:
 				updates, w.noLinkUpdates, w.wait = nil, true, w.interval
 				timer.Reset(w.wait)
-			case u.Attrs().Name == w.cfg.Device:
-				w.index.Store(int64(u.Attrs().Index))
-				if burst == nil {
-					burst = time.After(linkDebounce)
-				}
+			case burst == nil: // peers may send to a new device, too
+				burst = time.After(linkDebounce)
 			}
 		case <-w.changed:
 			w.reconcile(ctx)
@@ -160,7 +159,7 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 // watchHost reports changes of the device's filters, and of the host's addresses. Other programs remove the filters of ropewalk (Cilium's
 // agent, all of a direction when it starts), or add theirs in front.
 func (w *watcher) watchHost(ctx context.Context) error {
-	w.index.Store(int64(deviceIndex(w.cfg.Device)))
+	w.indices.Store(new([]int))
 	report := func() {
 		select {
 		case w.changed <- struct{}{}:
@@ -170,7 +169,7 @@ func (w *watcher) watchHost(ctx context.Context) error {
 	if err := hostnet.WatchAddresses(ctx, report); err != nil {
 		return err
 	}
-	return hostnet.WatchFilters(ctx, func(index int) bool { return int64(index) == w.index.Load() }, report)
+	return hostnet.WatchFilters(ctx, func(index int) bool { return slices.Contains(*w.indices.Load(), index) }, report)
 }
 
 // change replaces the Config unless it is invalid, and reconciles with it.
@@ -191,6 +190,7 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 	}
 	maps.DeleteFunc(w.history.remoteAddresses, func(a netip.Addr, _ bool) bool { return !named[a] })
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.noteDevices(found.devices)
 	w.wait, w.traffic = w.interval, found.traffic
 	c.Done(found.report, err)
 	return true
@@ -199,6 +199,7 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 // reconcile restores the configured state.
 func (w *watcher) reconcile(ctx context.Context) {
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
+	w.noteDevices(found.devices)
 	w.schedule(found.traffic, found.changed || err != nil)
 	switch {
 	case ctx.Err() != nil:
@@ -216,6 +217,18 @@ func (w *watcher) reconcile(ctx context.Context) {
 	}
 }
 
+// noteDevices makes changes of the devices' filters cause a reconcile.
+func (w *watcher) noteDevices(all []device) {
+	if all == nil {
+		return
+	}
+	indices := make([]int, 0, len(all))
+	for _, d := range all {
+		indices = append(indices, d.index)
+	}
+	w.indices.Store(&indices)
+}
+
 // schedule sets the time of the next poll. It backs off while the tunnel is idle and there is nothing to repair. So a
 // peer that is new or has moved after a pause is noticed later, and packets to it are not spread until then.
 func (w *watcher) schedule(traffic uint64, busy bool) {
@@ -231,6 +244,7 @@ func (w *watcher) schedule(traffic uint64, busy bool) {
 // reconcileResult is the result of a reconcile.
 type reconcileResult struct {
 	report  Report
+	devices []device // nil: unchanged
 	changed bool
 	traffic uint64 // Tunnel.traffic, 0 if unknown
 }
@@ -239,8 +253,8 @@ type reconcileResult struct {
 func (h *Host) reconcile(ctx context.Context, cfg Config, known history) (reconcileResult, error) {
 	found, err := h.reconcileState(ctx, cfg, known)
 	if errors.Is(err, errNotAttached) {
-		report, err := h.attach(ctx, cfg, known)
-		return reconcileResult{report: report, changed: true}, err
+		report, devices, err := h.attach(ctx, cfg, known)
+		return reconcileResult{report: report, devices: devices, changed: true}, err
 	}
 	return found, err
 }
@@ -265,7 +279,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err := pl.checkAttached(p); err != nil {
 		return reconcileResult{}, err
 	}
-	s, err := programs.OpenState(p.state(cfg.Device))
+	s, err := programs.OpenState(p.shared())
 	if err != nil {
 		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
 	}
@@ -274,35 +288,36 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
 		err = wrapError(cfg, err)
 	}
-	return reconcileResult{pl.report, changed, pl.traffic}, err
+	return reconcileResult{pl.report, pl.devices, changed, pl.traffic}, err
 }
 
-// checkAttached returns errNotAttached unless all configured hooks are attached, in front of all programs that they can precede. It
-// fills in the report.
+// checkAttached returns errNotAttached unless all hooks are attached, in front of all programs that they can precede. It fills in the report.
 func (pl *plan) checkAttached(p pins) error {
-	gather := hook.Ingress
-	if pl.cfg.Gather == GatherXDP {
-		gather = hook.XDP
+	for _, d := range pl.devices {
+		gather := hook.Ingress
+		if d.gather == GatherXDP {
+			gather = hook.XDP
+		}
+		for _, point := range []hook.AttachPoint{hook.Egress, gather} {
+			h := p.hook(d.name, d.index, point, hook.Best)
+			state, err := pl.reportHook(d, h)
+			if err != nil {
+				return err
+			}
+			inFront, err := h.InFront()
+			if err != nil {
+				return err
+			}
+			if state != hook.Attached || !inFront {
+				return errNotAttached
+			}
+		}
 	}
-	for _, point := range []hook.AttachPoint{hook.Egress, gather} {
-		h := p.hook(pl.cfg.Device, pl.index, point, hook.Best)
-		state, err := pl.reportHook(h)
-		if err != nil {
-			return err
-		}
-		inFront, err := h.InFront()
-		if err != nil {
-			return err
-		}
-		if state != hook.Attached || !inFront {
-			return errNotAttached
-		}
-	}
-	return nil
+	return p.removeGone(pl.cfg.Device)
 }
 
 // reportHook adds a hook to the report.
-func (pl *plan) reportHook(h hook.Hook) (hook.State, error) {
+func (pl *plan) reportHook(d device, h hook.Hook) (hook.State, error) {
 	st, err := h.Status()
 	if err != nil {
 		return st.State, err
@@ -312,13 +327,15 @@ func (pl *plan) reportHook(h hook.Hook) (hook.State, error) {
 		return st.State, err
 	}
 	behind := neighbourNames(before)
-	if h.AttachPoint == hook.Egress {
+	switch {
+	case d != pl.devices[0]:
+	case h.AttachPoint == hook.Egress:
 		pl.report.Spread, pl.report.SpreadBehind = st.Kind.String(), behind
-	} else {
+	default:
 		pl.report.Gather, pl.report.GatherBehind = st.Kind.String(), behind
 	}
 	if len(behind) > 0 {
-		pl.warn("%s", behindText(h.AttachPoint, behind))
+		pl.warn("%s: %s", d.name, behindText(h.AttachPoint, behind))
 	}
 	return st.State, nil
 }

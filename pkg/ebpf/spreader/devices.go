@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+)
+
+// device is a device to which the programs are attached.
+type device struct {
+	name     string
+	index    int
+	ethernet bool   // whether its packets begin with an Ethernet header
+	gather   Gather // GatherTC or GatherXDP
+}
+
+// deviceOf returns a device. It gathers with tc.
+func deviceOf(l netlink.Link) device {
+	a := l.Attrs()
+	return device{name: a.Name, index: a.Index, ethernet: a.EncapType == "ether", gather: GatherTC}
+}
+
+// innerKinds are kinds of devices that carry packets inside others, or none to other hosts. Outer packets of a WireGuard do not arrive there, unless a
+// route leads to its peer by one: then it is named in the Config.
+var innerKinds = []string{
+	"wireguard", "tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm",
+	"ifb", "nlmon", "netkit", "vcan", "can",
+}
+
+// receivers returns the devices on which this host may receive from its peers, whichever device the routes to them name: those with an IP
+// address that are no part of another device. A veth with a link-local address alone belongs to a container.
+func receivers() ([]device, error) {
+	links, err := hostnet.Dump(netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("listing the devices: %w", err)
+	}
+	addresses, err := hostnet.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("listing the addresses: %w", err)
+	}
+	has, global, kinds := map[int]bool{}, map[int]bool{}, map[int]string{}
+	for i := range addresses {
+		a := &addresses[i]
+		has[a.LinkIndex] = true
+		global[a.LinkIndex] = global[a.LinkIndex] || !a.IP.IsLinkLocalUnicast()
+	}
+	for _, l := range links {
+		kinds[l.Attrs().Index] = l.Type()
+	}
+	var all []device
+	for _, l := range links {
+		a := l.Attrs()
+		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
+		switch {
+		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()):
+		case global[a.Index], has[a.Index] && l.Type() != "veth":
+			all = append(all, deviceOf(l))
+		}
+	}
+	return all, nil
+}
+
+// findReceivers adds the devices on which the peers' packets may arrive.
+func (pl *plan) findReceivers() error {
+	all, err := receivers()
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		if d.index != pl.devices[0].index {
+			pl.devices = append(pl.devices, d)
+			pl.report.AlsoOn = append(pl.report.AlsoOn, d.name)
+		}
+	}
+	return nil
+}
+
+// removeGone removes the pins of devices that no longer exist, other than the configured one: nobody attaches to them again by name.
+func (p pins) removeGone(configured string) error {
+	names, err := p.devices()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == configured || deviceIndex(name) != 0 {
+			continue
+		}
+		if at, err := p.attachedTo(name); err != nil || len(at) > 0 {
+			continue // renamed
+		}
+		if err := p.detachFrom(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spreader
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// TestAsymmetricUplinksAreGatheredAndAnswered has two uplinks between hosts with addresses of their own, as with BGP on the host. Here sends by
+// the first and there by the second one. Each attaches to the device that its route names.
+func TestAsymmetricUplinksAreGatheredAndAnswered(t *testing.T) {
+	r := newUnpluggedRig(t)
+	prefix := netip.MustParsePrefix
+	for _, s := range []*side{r.here, r.there} {
+		s.do(func() error { return hostnet.AddAddress("lo", netip.PrefixFrom(s.addr, 32)) })
+	}
+	var cables []*netlab.Cable
+	for _, net := range []string{"10.1.0.", "10.2.0."} {
+		c, err := r.lab.Cable(r.here.lab, r.there.lab, netlab.CableConfig{
+			Queues: 4, AddrsA: []netip.Prefix{prefix(net + "1/24")}, AddrsB: []netip.Prefix{prefix(net + "2/24")},
+		})
+		expect.NoError(t, err)
+		cables = append(cables, c)
+	}
+	expect.NoError(t, r.here.lab.RouteVia(netip.PrefixFrom(thereAddr, 32), netip.MustParseAddr("10.1.0.2")))
+	expect.NoError(t, r.there.lab.RouteVia(netip.PrefixFrom(hereAddr, 32), netip.MustParseAddr("10.2.0.1")))
+	r.here.device, r.there.device = cables[0].DeviceA, cables[1].DeviceB
+	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
+	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
+	for s, other := range map[*side]string{r.here: cables[1].DeviceA, r.there: cables[0].DeviceB} {
+		if report := s.attach(s.config()); !slices.Equal(report.AlsoOn, []string{other}) {
+			t.Fatalf("got report %+v, want AlsoOn %s", report, other)
+		}
+	}
+	senders, receiver := r.senders(), r.there.socket(port)
+	r.prove(senders, receiver)
+	for flow, ports := range r.sources(senders, receiver) {
+		if !ports[port] || len(ports) != 1 {
+			t.Errorf("flow %d came from %v, want %d alone", flow, ports, port)
+		}
+	}
+	if n := r.here.status().Counters[programs.EventSpread].Count; n == 0 {
+		t.Error("nothing was spread")
+	}
+	r.here.detach(0)
+	r.there.detach(0)
+	if pins := r.pins(); len(pins) > 0 {
+		t.Errorf("pins left: %q", pins)
+	}
+}
