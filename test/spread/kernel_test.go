@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -209,6 +210,24 @@ func (l *lab) sendPlanned() outcome {
 	})
 }
 
+// prove sends until the peer has answered a probe from each source port.
+func (l *lab) prove() {
+	l.Helper()
+	f := l.newFlows()
+	defer f.close()
+	expect.EventuallyNoError(l, "the source ports are proved", func() error {
+		for range 20 {
+			if !f.round(time.Second) {
+				return errors.New("nothing arrives")
+			}
+		}
+		if p := l.status(l.left).Tunnels[0].Peers[0]; !p.Ready || len(p.Blocked) > 0 {
+			return fmt.Errorf("the status is %+v", p)
+		}
+		return nil
+	})
+}
+
 // sendSpread runs prepare and sends, until the outcome is good. Each time it checks that each flow has one port and is in
 // order, that all source ports are restored, and that the tunnels know only endpoints with the listen port.
 func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
@@ -217,6 +236,7 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 		for _, p := range prepare {
 			p()
 		}
+		l.prove()
 		o, _ := l.sendFlows(l.watch(l.router, toRight), rounds, func() {
 			l.checkEndpoint(l.left)
 			l.checkEndpoint(l.right)
