@@ -3,8 +3,8 @@
 package spreader
 
 import (
-	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -36,30 +36,22 @@ var innerKinds = []string{
 // receivers returns the devices on which this host may receive from its peers, whichever device the routes to them name: those with an IP
 // address that are no part of another device. A veth with a link-local address alone belongs to a container.
 func receivers() ([]device, error) {
-	links, err := hostnet.Dump(netlink.LinkList)
+	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
-		return nil, fmt.Errorf("listing the devices: %w", err)
+		return nil, err
 	}
-	addresses, err := hostnet.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, fmt.Errorf("listing the addresses: %w", err)
-	}
-	has, global, kinds := map[int]bool{}, map[int]bool{}, map[int]string{}
-	for i := range addresses {
-		a := &addresses[i]
-		has[a.LinkIndex] = true
-		global[a.LinkIndex] = global[a.LinkIndex] || !a.IP.IsLinkLocalUnicast()
-	}
+	kinds := map[int]string{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
 	}
 	var all []device
 	for _, l := range links {
 		a := l.Attrs()
+		global := slices.ContainsFunc(addresses[a.Index], func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
 		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()):
-		case global[a.Index], has[a.Index] && l.Type() != "veth":
+		case global, len(addresses[a.Index]) > 0 && l.Type() != "veth":
 			all = append(all, deviceOf(l))
 		}
 	}

@@ -235,6 +235,24 @@ func Addresses(name string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
+// LinkAddresses lists all links, and their addresses by the link's index.
+func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Addr, err error) {
+	if links, err = Dump(netlink.LinkList); err != nil {
+		return nil, nil, fmt.Errorf("listing the links: %w", err)
+	}
+	list, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing the addresses: %w", err)
+	}
+	addresses = map[int][]netip.Addr{}
+	for i := range list {
+		if a, ok := netip.AddrFromSlice(list[i].IP); ok {
+			addresses[list[i].LinkIndex] = append(addresses[list[i].LinkIndex], a.Unmap())
+		}
+	}
+	return links, addresses, nil
+}
+
 // LocalAddresses lists the addresses of all links, in the kernel's order, without those of the loopback network. h may be new(netlink.Handle).
 func LocalAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
 	for _, family := range Families() {
