@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -48,7 +47,6 @@ type Classify struct {
 	link    *hook.UnpinnedLink
 
 	mu           sync.Mutex
-	addresses    map[netip.Addr]struct{}
 	sourceRefs   map[classifyAddress]int // how often each was added
 	endpointRefs map[classifyEndpoint]int
 }
@@ -73,7 +71,7 @@ func loadClassifySpec(spec *ebpf.CollectionSpec) (*Classify, error) {
 	}
 	return &Classify{
 		program: objects.Classify, maps: objects.classifyMaps,
-		addresses: map[netip.Addr]struct{}{}, sourceRefs: map[classifyAddress]int{}, endpointRefs: map[classifyEndpoint]int{},
+		sourceRefs: map[classifyAddress]int{}, endpointRefs: map[classifyEndpoint]int{},
 	}, nil
 }
 

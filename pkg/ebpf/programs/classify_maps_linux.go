@@ -50,32 +50,7 @@ func (c *Classify) RemoveSocket(queue int) error {
 func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next := make(map[netip.Addr]struct{}, len(addresses))
-	for _, a := range addresses {
-		if a.IsValid() {
-			next[a.Unmap().WithZone("")] = struct{}{}
-		}
-	}
-	for a := range c.addresses {
-		if _, stays := next[a]; stays {
-			continue
-		}
-		if err := ignoreNotExist(c.maps.Addresses.Delete(addressKey(a))); err != nil {
-			return fmt.Errorf("removing this host's address %v from the XDP program: %w", a, err)
-		}
-		delete(c.addresses, a)
-	}
-	for _, a := range addresses {
-		a = a.Unmap().WithZone("")
-		if _, has := c.addresses[a]; has || !a.IsValid() {
-			continue
-		}
-		if err := explainPutError(c.maps.Addresses.Put(addressKey(a), present)); err != nil {
-			return fmt.Errorf("adding this host's address %v to the XDP program: %w", a, err)
-		}
-		c.addresses[a] = struct{}{}
-	}
-	return nil
+	return setAddresses(c.maps.Addresses, addresses)
 }
 
 // AddIndex adds a receiver index, for CheckIndices. Call it before the handshake message with the index is sent. If there

@@ -208,7 +208,11 @@ func sourceKey(tunnel uint16, address netip.Addr) spreadSourceKey {
 }
 
 func (k *spreadPeerKey) endpoint() netip.AddrPort {
-	return netip.AddrPortFrom((&spreadAddress{Words: k.Address}).address(), hostOrder(k.Port.Raw))
+	var b []byte
+	for _, w := range k.Address {
+		b = binary.NativeEndian.AppendUint32(b, w.Raw)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), hostOrder(k.Port.Raw))
 }
 
 // addressWords returns an address as the maps' keys hold it. IPv4 addresses are mapped into IPv6.
