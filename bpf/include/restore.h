@@ -14,7 +14,7 @@
 
 /* The sender of a packet to a tunnel. */
 struct sender {
-	be16 endpoint_port;    /* 0: it is not a peer with lane ports */
+	be16 endpoint_port;    /* 0: the source port is neither the endpoint's nor a lane port of a peer */
 	be16 listen_port;      /* of the tunnel */
 };
 
@@ -85,9 +85,10 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
 	recent = find_source(cpu, o, from->listen_port);
-	from->endpoint_port = recent->endpoint_port;
 	if (recent->first <= host16(new->src) && host16(new->src) <= recent->last)
 		new->src = recent->endpoint_port;
+	if (new->src.raw == recent->endpoint_port.raw)
+		from->endpoint_port = new->src;
 	if (new->dst.raw != from->listen_port.raw &&
 	    (new->src.raw != o->udp->ports.src.raw || from_endpoint(o, from->listen_port)))
 		new->dst = from->listen_port;

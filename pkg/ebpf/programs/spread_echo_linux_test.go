@@ -330,6 +330,7 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 		"answer for an unused lane":  {them4, echo{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
 		"answer from a lane port":    {from(them4, gathers), good.bytes(ourKey), tcDrop},
 		"probe through a NAT":        {from(them4, gathers), echo{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
+		"probe not gathered from":    {from(them4, 63000), echo{kind: probeKind, port: 63000}.bytes(theirKey), tcxNext},
 		"neither probe nor answer":   {them4, echo{kind: 3}.bytes(ourKey), tcDrop},
 		"answer from a third host":   {"203.0.113.9:51821", good.bytes(ourKey), tcxNext},
 		"something of that length":   {them4, make([]byte, echoLen), tcxNext},
