@@ -211,6 +211,29 @@ func TestUnsupportedRulesLeaveEverythingToKernel(t *testing.T) {
 	awaitReason(t, s.port, &s.to, ViaXDP)
 }
 
+// TestNextHopsChosenByPortsAreLeftToKernel: a lane's frames would all take the same one.
+func TestNextHopsChosenByPortsAreLeftToKernel(t *testing.T) {
+	s := newTestNet(t)
+	policy := func(n string) {
+		s.do(0, func() error { return os.WriteFile("/proc/sys/net/ipv4/fib_multipath_hash_policy", []byte(n), 0o644) })
+	}
+	policy("1")
+	var hops []*netlink.NexthopInfo
+	for _, gateway := range []string{"192.0.2.201", "192.0.2.202"} {
+		hops = append(hops, &netlink.NexthopInfo{Gw: net.ParseIP(gateway)})
+	}
+	s.link(0, func(l netlink.Link) error {
+		for _, h := range hops {
+			h.LinkIndex, h.Flags = l.Attrs().Index, int(netlink.FLAG_ONLINK)
+		}
+		return netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: s.to.Dst.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}, MultiPath: hops})
+	})
+	awaitReason(t, s.port, &s.to, UnsupportedRoute)
+	policy("0")
+	s.link(0, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1400) }) // a change that is announced
+	s.awaitPath("by a next hop that addresses choose", func(p *path) bool { return p.reason == NoNeighbour })
+}
+
 func TestLocalBroadcastAndMulticastTargetsUseUDP(t *testing.T) {
 	s := newTestNet(t)
 	for _, dst := range []string{"192.0.2.1", "127.0.0.1", "192.0.2.255", "224.0.0.1", "[2001:db8::1]", "[::1]"} {

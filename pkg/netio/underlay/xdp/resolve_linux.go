@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -136,10 +137,21 @@ func (r *resolver) route(to target) (*netlink.Route, Reason) {
 		return nil, Failed
 	case len(routes) != 1 || routes[0].Type != unix.RTN_UNICAST:
 		return nil, NoRoute
-	case routes[0].Encap != nil || routes[0].NewDst != nil || len(routes[0].MultiPath) > 0:
+	case routes[0].Encap != nil || routes[0].NewDst != nil || r.dependsOnPorts(to, o):
 		return nil, UnsupportedRoute
 	}
 	return &routes[0], ViaXDP
+}
+
+// dependsOnPorts reports whether the kernel chooses among several next hops by a hash that may include ports (fib_multipath_hash_policy). A
+// lookup returns the one without ports. In doubt it reports true.
+func (r *resolver) dependsOnPorts(to target, o *netlink.RouteGetOptions) bool {
+	if hostnet.Sysctl(strings.ToLower(hostnet.FamilyOf(to.dst).String())+"/fib_multipath_hash_policy") == 0 {
+		return false
+	}
+	o.FIBMatch = true
+	matched, err := r.nl.RouteGetWithOptions(to.dst.AsSlice(), o)
+	return err != nil || len(matched) != 1 || len(matched[0].MultiPath) > 0
 }
 
 // fillLink fills in the fields of the egress that depend on the route's device.

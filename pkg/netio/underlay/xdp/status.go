@@ -23,7 +23,7 @@ const (
 	// OtherDevice: the route leads to another device than the port's: one stacked on top of it (bond, bridge), or a
 	// tunnel.
 	OtherDevice
-	// UnsupportedRoute: the route needs the kernel's own processing, encapsulation above all.
+	// UnsupportedRoute: the route needs the kernel's own processing: it encapsulates, or has several next hops of which ports choose one.
 	UnsupportedRoute
 	// UnsupportedRules: routing depends on ports, protocol or user (ip rule). The route lookup here does not pass them
 	// to the kernel.
