@@ -40,20 +40,16 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 		return nil, err
 	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
-	if err := pl.findDevice(p, known); err != nil {
+	if err := pl.findDevice(p); err != nil {
 		return nil, err
 	}
 	if err := h.findTunnel(pl, known); err != nil {
 		return nil, err
 	}
-	if err := pl.choosePorts(p, known); err != nil {
-		return nil, err
-	}
-	pl.addresses, err = hostnet.LocalAddresses(new(netlink.Handle))
-	return pl, err
+	return pl, pl.choosePorts(p, known)
 }
 
-func (pl *plan) findDevice(p pins, known history) error {
+func (pl *plan) findDevice(p pins) error {
 	l, err := netlink.LinkByName(pl.cfg.Device)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
@@ -70,10 +66,10 @@ func (pl *plan) findDevice(p pins, known history) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.devices = []device{deviceOf(l)}
-	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(known.remoteAddresses)); err != nil {
+	if pl.addresses, err = hostnet.LocalAddresses(new(netlink.Handle)); err != nil {
 		return err
 	}
-	if err := pl.inheritSettings(p); err != nil {
+	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(), pl.inheritSettings(p)); err != nil {
 		return err
 	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
@@ -108,24 +104,15 @@ func (pl *plan) checkNotRenamed(p pins) error {
 	return nil
 }
 
-// checkRemote returns an error for a peer whose address is local to this host or a broadcast address, by the routing table.
-// It skips the addresses in checked, since there may be thousands, and adds those that it has checked.
-func (pl *plan) checkRemote(checked map[netip.Addr]bool) error {
+// checkRemote returns an error for a peer whose address is this host's.
+func (pl *plan) checkRemote() error {
+	own := make(map[netip.Addr]bool, len(pl.addresses))
+	for _, a := range pl.addresses {
+		own[a] = true
+	}
 	for _, p := range pl.cfg.configuredPeers() {
-		if checked[p.Addr()] {
-			continue
-		}
-		routes, err := netlink.RouteGet(p.Addr().Unmap().WithZone("").AsSlice())
-		if err != nil {
-			continue // there may be a route later
-		}
-		for _, r := range routes {
-			if r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST {
-				return fmt.Errorf("%s is not a valid peer address: it is local to this host, or a broadcast address", p.Addr())
-			}
-		}
-		if checked != nil {
-			checked[p.Addr()] = true
+		if own[p.Addr().Unmap().WithZone("")] {
+			return fmt.Errorf("%s is not a valid peer address: it is this host's", p.Addr())
 		}
 	}
 	return nil
@@ -406,10 +393,8 @@ func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPor
 type history struct {
 	endpointPorts map[string]uint16     // by the peer's key, kept over calls; may be nil
 	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps
-	// remoteAddresses are addresses that are not local to this host, kept over calls; may be nil.
-	remoteAddresses map[netip.Addr]bool
-	sharedPorts     *sharedPorts // kept over calls; may be nil
-	echoKeys        echoKeys     // kept over calls; may be nil
+	sharedPorts   *sharedPorts          // kept over calls; may be nil
+	echoKeys      echoKeys              // kept over calls; may be nil
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of

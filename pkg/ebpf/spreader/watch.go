@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -89,7 +87,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, changed: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, remoteAddresses: map[netip.Addr]bool{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}},
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err
@@ -184,11 +182,6 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 		return false
 	}
 	w.cfg = c.Config
-	named := map[netip.Addr]bool{}
-	for _, e := range w.cfg.configuredPeers() {
-		named[e.Addr()] = true
-	}
-	maps.DeleteFunc(w.history.remoteAddresses, func(a netip.Addr, _ bool) bool { return !named[a] })
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
 	w.noteDevices(found.devices)
 	w.wait, w.traffic = w.interval, found.traffic
