@@ -101,7 +101,7 @@ struct peer {
 	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
 	u32 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
 	u32 next;    /* the lane to prove next */
-	u32 unused;
+	u32 stalled; /* of and for user space: WireGuard receives nothing from the peer */
 	struct lane listen; /* the listen port. Its masks are those of the rounds */
 	struct lane lane[SPREAD_LANES];
 };

@@ -65,6 +65,8 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
 		fmt.Sprintf("idle time after which a flow may change its port\n(default: the device's setting, at first %s)", spread.DefaultGap))
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and follow changes of devices and peers")
+	f.BoolVar(&o.cfg.RestartStalledPeers, "restart-stalled-peers", false, "with --watch: remove and add again a peer from which WireGuard receives nothing,\n"+
+		"at most once in ten minutes")
 	o.metrics.add(f)
 	return cmd
 }
@@ -76,6 +78,9 @@ func spreadAttach(cmd *cobra.Command, device string, o spreadAttachOptions) erro
 	}
 	if err == nil {
 		err = o.metrics.check(o.watch)
+	}
+	if err == nil && cfg.RestartStalledPeers && !o.watch {
+		err = errors.New("--restart-stalled-peers needs --watch: peers are watched while the command runs")
 	}
 	if err != nil {
 		return usageError{err}

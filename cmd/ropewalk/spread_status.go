@@ -170,6 +170,8 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 	for _, p := range t.Peers {
 		paused := ""
 		switch {
+		case p.Stalled:
+			paused = ", " + s.Bad("stalled")
 		case p.Paused:
 			paused = ", " + s.Bad("paused")
 		case len(p.Blocked) > 0:

@@ -47,6 +47,8 @@ type Config struct {
 type SpreadConfig struct {
 	// AnySocket is that of a spreader.Config, for tests.
 	AnySocket bool
+	// RestartStalledPeers is that of a spreader.Config.
+	RestartStalledPeers bool
 	// BPF is the BPF file system for pins. Empty: the system's, which is mounted if necessary.
 	BPF string
 }

@@ -37,6 +37,8 @@ type Peer struct {
 	First uint32
 	// Paused: messages to the peer keep the listen port (SetPeerPaused). SetPeers ignores it.
 	Paused bool
+	// Stalled: WireGuard receives nothing from the peer. The programs do not use it.
+	Stalled bool
 	// Echo holds the keys of the echo with the peer, which proves that the path admits lane ports. Without them messages keep the listen port.
 	Echo EchoKeys
 	// EchoAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
@@ -87,7 +89,7 @@ func (s *State) putPeer(p *Peer) error {
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
-	value.First = p.First
+	value.First, value.Stalled = p.First, flag(p.Stalled)
 	value.setKeys(p.Echo)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
@@ -160,7 +162,7 @@ func (s *State) Peers() ([]Peer, error) {
 	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
-		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0}
+		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0, Stalled: value.Stalled != 0}
 		p.Echo, p.EchoAnswered, p.Ready, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.blockedPorts()
 		p.Lanes = value.lanePorts()
 		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]

@@ -95,7 +95,7 @@ type spreadPeer struct {
 	Proof   uint32
 	Ready   uint32
 	Next    uint32
-	Unused  uint32
+	Stalled uint32
 	Listen  spreadLane
 	Lane    [64]spreadLane
 }

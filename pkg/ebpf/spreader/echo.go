@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"crypto/ecdh"
 	"fmt"
-	"net/netip"
 
 	"golang.org/x/crypto/blake2s"
 
@@ -81,21 +80,4 @@ func (k echoKeys) of(s EchoSecrets) programs.EchoKeys {
 		}
 	}
 	return keys
-}
-
-// echoSecrets returns the secrets of those peers of the tunnel that share their address with no other.
-func (pl *plan) echoSecrets(t *Tunnel) map[netip.Addr]EchoSecrets {
-	if t == nil {
-		return nil
-	}
-	all := make(map[netip.Addr]EchoSecrets, len(t.Peers))
-	for _, p := range t.Peers {
-		address := p.Endpoint.Addr()
-		if _, shared := all[address]; shared {
-			all[address] = EchoSecrets{}
-			continue
-		}
-		all[address] = p.Secrets
-	}
-	return all
 }

@@ -30,7 +30,7 @@ type plan struct {
 	// addresses are those of this host.
 	addresses []netip.Addr
 	report    Report
-	traffic   uint64 // Tunnel.traffic, 0 if unknown
+	found     *Tunnel // nil: not known
 }
 
 // plan makes all decisions and changes nothing.
@@ -157,9 +157,7 @@ func (h *Host) findTunnel(pl *plan, known history) error {
 	if found != nil && found.StallFixed != "" {
 		pl.warn("this kernel's WireGuard can stop receiving from a peer (CVE-2026-52945); boot Linux %s or later", found.StallFixed)
 	}
-	if found != nil {
-		pl.traffic = found.traffic()
-	}
+	pl.found = found
 	pl.choosePeers(found, known)
 	return nil
 }
@@ -335,17 +333,20 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	})
 	endpoints = sorted(endpoints)
 	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
-	secrets, unknown := pl.echoSecrets(t), []netip.AddrPort(nil)
+	byAddress, unknown := t.peersByAddress(), []netip.AddrPort(nil)
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
-		keys := known.echoKeys.of(secrets[e.Addr()])
+		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)}
+		if found := byAddress[e.Addr()]; found != nil {
+			p.Echo, p.Stalled = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled
+		}
 		switch {
-		case keys != (programs.EchoKeys{}):
+		case p.Echo != programs.EchoKeys{}:
 		case pl.cfg.AnySocket:
-			keys = testKeys
+			p.Echo = testKeys
 		default:
 			unknown = append(unknown, e)
 		}
-		pl.peers = append(pl.peers, programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e), Echo: keys})
+		pl.peers = append(pl.peers, p)
 	}
 	if len(unknown) > 0 {
 		pl.warn("%d peers, the first at %s, are gathered from, and not spread to: their keys are unknown, so they cannot prove that "+
@@ -395,6 +396,7 @@ type history struct {
 	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps
 	sharedPorts   *sharedPorts          // kept over calls; may be nil
 	echoKeys      echoKeys              // kept over calls; may be nil
+	stalls        stallWatch            // kept over calls; may be nil
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of

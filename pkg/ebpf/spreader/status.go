@@ -77,6 +77,8 @@ type PeerStatus struct {
 	SentBytes     uint64 `json:"sent_bytes"`
 	Gather        string `json:"gather"` // the range of ports that it may spread over
 	Paused        bool   `json:"paused"` // messages to it keep the listen port
+	// Stalled: WireGuard sends to the peer and receives nothing from it but handshakes, as the process with Watch or Follow saw last.
+	Stalled bool `json:"stalled,omitempty"`
 	// EchoAnswered: the peer answers probes from the listen port. Ready: it is spread to, from the ports whose probes it answers. Blocked are
 	// the other ones: their messages keep the listen port.
 	EchoAnswered bool         `json:"echo_answered"`
@@ -323,15 +325,7 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 
 // readTraffic copies the tunnel's byte counts of those peers that share their address with no other.
 func (t *TunnelStatus) readTraffic(from *Tunnel) {
-	byAddress := map[netip.Addr]*TunnelPeer{}
-	for i := range from.Peers {
-		address := from.Peers[i].Endpoint.Addr()
-		if _, shared := byAddress[address]; shared {
-			byAddress[address] = nil
-			continue
-		}
-		byAddress[address] = &from.Peers[i]
-	}
+	byAddress := from.peersByAddress()
 	for i := range t.Peers {
 		if p := byAddress[t.Peers[i].Endpoint.Addr()]; p != nil {
 			t.Peers[i].PublicKey, t.Peers[i].ReceivedBytes, t.Peers[i].SentBytes = p.Key, p.ReceivedBytes, p.SentBytes
@@ -339,9 +333,13 @@ func (t *TunnelStatus) readTraffic(from *Tunnel) {
 	}
 }
 
-// checkLanes reports lane ports that the path to a peer does not admit, as the echo shows.
+// checkLanes reports stalled peers, and lane ports that the path to a peer does not admit, as the echo shows.
 func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 	for _, p := range ts.Peers {
+		if p.Stalled {
+			s.problem("%s sends to %s, and receives nothing but handshakes: the peer is down or filters, or this kernel's WireGuard has stalled "+
+				"(CVE-2026-52945): remove the peer and add it again, or attach with --restart-stalled-peers", ts.Name, p.Endpoint)
+		}
 		if len(p.Blocked) > 0 {
 			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+
 				"or block some ports; flows of these ports keep port %d until a probe gets through", p.Endpoint, len(p.Blocked), len(p.Lanes),
@@ -365,7 +363,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
 	st := PeerStatus{
-		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused,
+		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Stalled: p.Stalled,
 		EchoAnswered: p.EchoAnswered, Ready: p.Ready, Blocked: p.Blocked, Lanes: []LaneStatus{},
 	}
 	loads, err := state.Loads(p)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
@@ -32,12 +33,32 @@ type Tunnel struct {
 	Peers      []TunnelPeer
 }
 
-// traffic returns the number of bytes exchanged with the present peers.
+// traffic returns the number of bytes exchanged with the present peers, 0 if the tunnel is nil.
 func (t *Tunnel) traffic() (sum uint64) {
+	if t == nil {
+		return 0
+	}
 	for i := range t.Peers {
 		sum += t.Peers[i].ReceivedBytes + t.Peers[i].SentBytes
 	}
 	return sum
+}
+
+// peersByAddress returns the peers by the addresses of their endpoints, nil for an address that several share.
+func (t *Tunnel) peersByAddress() map[netip.Addr]*TunnelPeer {
+	if t == nil {
+		return nil
+	}
+	all := make(map[netip.Addr]*TunnelPeer, len(t.Peers))
+	for i := range t.Peers {
+		address := t.Peers[i].Endpoint.Addr()
+		if _, shared := all[address]; shared {
+			all[address] = nil
+			continue
+		}
+		all[address] = &t.Peers[i]
+	}
+	return all
 }
 
 // TunnelPeer is a peer of a Tunnel.
@@ -45,6 +66,8 @@ type TunnelPeer struct {
 	Key string // public, base64
 	// Endpoint is the peer's endpoint; invalid if it has none.
 	Endpoint netip.AddrPort
+	// LastHandshake is when the last handshake completed; zero: none has.
+	LastHandshake time.Time
 	// ReceivedBytes and SentBytes are the tunnel's counters of the peer.
 	ReceivedBytes, SentBytes uint64
 	// Secrets derive the keys of the echo with the peer; zero if unknown.
@@ -54,6 +77,11 @@ type TunnelPeer struct {
 // Finder finds the tunnels in the network namespace of the calling thread.
 type Finder interface {
 	Tunnels() ([]Tunnel, error)
+}
+
+// peerRestarter is a Finder that can restart peers.
+type peerRestarter interface {
+	RestartPeer(tunnel, key string) error
 }
 
 // WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
@@ -106,7 +134,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 	for _, p := range d.Peers {
 		peer := TunnelPeer{
 			Key: p.PublicKey.String(), Secrets: NewEchoSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey),
-			ReceivedBytes: uint64(p.ReceiveBytes), SentBytes: uint64(p.TransmitBytes),
+			LastHandshake: p.LastHandshakeTime, ReceivedBytes: uint64(p.ReceiveBytes), SentBytes: uint64(p.TransmitBytes),
 		}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
@@ -115,4 +143,48 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 		t.Peers = append(t.Peers, peer)
 	}
 	return t
+}
+
+// RestartPeer removes a peer of the kernel's WireGuard and adds it again with its configuration. A peer with a link-local endpoint is not
+// restarted: the library does not know the endpoint's device.
+func (WireGuard) RestartPeer(tunnel, key string) error {
+	err := restartPeer(tunnel, key)
+	if err != nil {
+		return fmt.Errorf("restarting the peer %s of %s: %w", key, tunnel, err)
+	}
+	return nil
+}
+
+func restartPeer(tunnel, key string) error {
+	client, err := wgctrl.New()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	d, err := client.Device(tunnel)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(d.Peers, func(p wgtypes.Peer) bool { return p.PublicKey.String() == key })
+	if i < 0 {
+		return errors.New("there is no such peer")
+	}
+	p := &d.Peers[i]
+	if p.Endpoint != nil && p.Endpoint.IP.IsLinkLocalUnicast() {
+		return fmt.Errorf("its endpoint %s is link-local", p.Endpoint.IP)
+	}
+	set := func(p wgtypes.PeerConfig) error { // two calls: one with both would lose settings if there are many allowed IPs
+		return client.ConfigureDevice(tunnel, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
+	}
+	if err := set(wgtypes.PeerConfig{PublicKey: p.PublicKey, Remove: true}); err != nil {
+		return err
+	}
+	err = set(wgtypes.PeerConfig{
+		PublicKey: p.PublicKey, PresharedKey: &p.PresharedKey, Endpoint: p.Endpoint, PersistentKeepaliveInterval: &p.PersistentKeepaliveInterval,
+		ReplaceAllowedIPs: true, AllowedIPs: p.AllowedIPs,
+	})
+	if err != nil {
+		return fmt.Errorf("it was removed, and adding it again failed: %w", err)
+	}
+	return nil
 }

@@ -87,7 +87,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, changed: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}},
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err
@@ -184,7 +184,8 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 	w.cfg = c.Config
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
 	w.noteDevices(found.devices)
-	w.wait, w.traffic = w.interval, found.traffic
+	w.wait, w.traffic = w.interval, found.tunnel.traffic()
+	w.watchPeers(found.tunnel)
 	c.Done(found.report, err)
 	return true
 }
@@ -193,7 +194,8 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 func (w *watcher) reconcile(ctx context.Context) {
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
 	w.noteDevices(found.devices)
-	w.schedule(found.traffic, found.changed || err != nil)
+	w.schedule(found.tunnel.traffic(), found.changed || err != nil)
+	w.watchPeers(found.tunnel)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil && err.Error() != w.lastError:
@@ -207,6 +209,32 @@ func (w *watcher) reconcile(ctx context.Context) {
 		if found.changed {
 			w.attached(found.report)
 		}
+	}
+}
+
+// watchPeers takes a sample of the peers' counters. It reports peers that have stalled, and restarts them if the Config says so.
+func (w *watcher) watchPeers(t *Tunnel) {
+	if t == nil || t.Userspace {
+		return
+	}
+	now := time.Now()
+	stalled, recovered := w.history.stalls.update(now, t.Peers)
+	for _, key := range stalled {
+		w.log.Warn("WireGuard sends to a peer and receives nothing but handshakes, the peer may have to be restarted", "interface", t.Name, "peer", key)
+	}
+	for _, key := range recovered {
+		w.log.Info("WireGuard receives from a peer again", "interface", t.Name, "peer", key)
+	}
+	restarter, ok := w.host.finder().(peerRestarter)
+	if !ok || !w.cfg.RestartStalledPeers {
+		return
+	}
+	for _, key := range w.history.stalls.takeRestarts(now) {
+		if err := restarter.RestartPeer(t.Name, key); err != nil {
+			w.log.Error("restarting a stalled peer failed, retrying in ten minutes", "interface", t.Name, "peer", key, "error", err)
+			continue
+		}
+		w.log.Warn("restarted a stalled peer of WireGuard: it was removed and added again", "interface", t.Name, "peer", key)
 	}
 }
 
@@ -239,7 +267,7 @@ type reconcileResult struct {
 	report  Report
 	devices []device // nil: unchanged
 	changed bool
-	traffic uint64 // Tunnel.traffic, 0 if unknown
+	tunnel  *Tunnel // nil: not known
 }
 
 // reconcile updates the maps, and calls attach only if a program is not attached.
@@ -281,7 +309,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
 		err = wrapError(cfg, err)
 	}
-	return reconcileResult{pl.report, pl.devices, changed, pl.traffic}, err
+	return reconcileResult{pl.report, pl.devices, changed, pl.found}, err
 }
 
 // checkAttached returns errNotAttached unless all hooks are attached, in front of all programs that they can precede. It fills in the report.

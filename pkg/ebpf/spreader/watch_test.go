@@ -43,6 +43,11 @@ func (s *syncBuffer) has(text string) bool {
 // watch runs Watch until stop or the test's end.
 func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffer, stop func()) {
 	s.r.Helper()
+	return s.watchWith(s.config(), every)
+}
+
+func (s *side) watchWith(cfg Config, every time.Duration) (reports <-chan Report, log *syncBuffer, stop func()) {
+	s.r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.host.pollInterval = every
 	out := make(chan Report, 100)
@@ -50,7 +55,7 @@ func (s *side) watch(every time.Duration) (reports <-chan Report, log *syncBuffe
 	done := make(chan error, 1)
 	go func() {
 		done <- s.lab.Do(func() error {
-			return s.host.Watch(ctx, s.config(), slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(r Report) { out <- r })
+			return s.host.Watch(ctx, cfg, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), func(r Report) { out <- r })
 		})
 	}()
 	stop = sync.OnceFunc(func() {
@@ -168,6 +173,60 @@ func TestWatchKeepsPollingWithoutLinkUpdates(t *testing.T) {
 			}
 		}
 	})
+}
+
+// stallingFinder has a peer with which handshakes complete every 15 s, and from which nothing else arrives, until it is restarted.
+type stallingFinder struct {
+	mu       sync.Mutex
+	calls    int
+	restarts []string
+}
+
+func (f *stallingFinder) Tunnels() ([]Tunnel, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	t := wg(netip.AddrPortFrom(thereAddr, port).String())
+	t.Peers[0].LastHandshake = time.Unix(int64(1000+15*f.calls), 0)
+	t.Peers[0].SentBytes, t.Peers[0].ReceivedBytes = uint64(f.calls)<<20, uint64(f.calls)*responseBytes
+	if len(f.restarts) > 0 {
+		t.Peers[0].ReceivedBytes = uint64(f.calls) << 20
+	}
+	return []Tunnel{t}, nil
+}
+
+func (f *stallingFinder) RestartPeer(tunnel, key string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.restarts = append(f.restarts, tunnel+" "+key)
+	return nil
+}
+
+func TestWatchReportsAndRestartsStalledPeer(t *testing.T) {
+	r := newRig(t)
+	f := &stallingFinder{}
+	r.here.host.Tunnels = f
+	reports, log, stop := r.here.watch(100 * time.Millisecond)
+	r.next(reports)
+	expect.Eventually(t, "the status has the peer", func() bool {
+		st := r.here.status()
+		return st.Tunnels[0].Peers[0].Stalled && slices.ContainsFunc(st.Problems, func(p string) bool { return strings.Contains(p, "CVE-2026-52945") })
+	})
+	if !log.has("the peer may have to be restarted") || len(f.restarts) > 0 {
+		t.Errorf("the log has no warning, or the peer was restarted: %q", f.restarts)
+	}
+	stop()
+	cfg := r.here.config()
+	cfg.RestartStalledPeers = true
+	reports, log, _ = r.here.watchWith(cfg, 100*time.Millisecond)
+	r.next(reports)
+	expect.Eventually(t, "the restart is logged", func() bool { return log.has("restarted a stalled peer") })
+	expect.Eventually(t, "the status has no stalled peer", func() bool { return !r.here.status().Tunnels[0].Peers[0].Stalled })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.restarts, []string{"wg0 a"}) {
+		t.Errorf("restarted %q, want one peer once", f.restarts)
+	}
 }
 
 func TestWatchBacksOffOnIdleTunnel(t *testing.T) {

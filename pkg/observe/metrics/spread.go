@@ -28,6 +28,7 @@ const (
 	spreadProblems
 	spreadPeers
 	spreadLanes
+	spreadStalled
 	spreadEvents
 	spreadQueues
 	spreadFamilyCount
@@ -39,6 +40,7 @@ var spreadDefinitions = [spreadFamilyCount]definition{
 	spreadProblems: {"ropewalk_spread_problems", gauge, "Number of problems of a device; `ropewalk spread status` describes them.", "device"},
 	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port"},
 	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port"},
+	spreadStalled:  {"ropewalk_spread_stalled_peers", gauge, "Peers to which the kernel's WireGuard sends and from which it receives nothing but handshakes, as the process that watches them saw last.", "device tunnel port"},
 	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs; the names are those of `ropewalk spread status --json`.", "device event"},
 	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
 }
@@ -100,10 +102,12 @@ func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *spreader.Device
 	for _, t := range d.Tunnels {
 		name, port := label(t.Name), strconv.Itoa(int(t.Port))
 		emit(spreadPeers, float64(len(t.Peers)), name, port)
-		lanes := 0
+		lanes, stalled := 0, 0.0
 		for _, p := range t.Peers {
 			lanes = max(lanes, len(p.Lanes))
+			stalled += boolValue(p.Stalled)
 		}
+		emit(spreadStalled, stalled, name, port)
 		emit(spreadLanes, float64(lanes), name, port)
 	}
 	for _, event := range d.Counters {

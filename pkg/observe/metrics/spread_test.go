@@ -25,7 +25,7 @@ func spreading(context.Context) ([]spreader.DeviceStatus, error) {
 		{
 			Device: "eth0", Spread: spreader.HookStatus{State: "attached", Kind: "tcx"}, Gather: spreader.HookStatus{State: "attached", Kind: "xdp"},
 			Tunnels: []spreader.TunnelStatus{
-				{Name: "cilium_wg0", Port: 51871, Peers: []spreader.PeerStatus{peer(16), peer(64), peer(0)}},
+				{Name: "cilium_wg0", Port: 51871, Peers: []spreader.PeerStatus{peer(16), peer(64), {Stalled: true}}},
 				{Name: "wg\xff", Port: 51820, Peers: []spreader.PeerStatus{peer(16)}},
 			},
 			Counters: []spreader.Counter{{Name: "spread", Count: 1 << 40}, {Name: "no_lane"}}, Queues: []uint64{7, 0, 9},
