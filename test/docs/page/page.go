@@ -51,7 +51,7 @@ func Root(depth int) string { return filepath.Join(slices.Repeat([]string{".."},
 // ReadAll reads all pages in the repository's root and in docs/.
 func ReadAll(root string) ([]*Page, error) {
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/dev/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
