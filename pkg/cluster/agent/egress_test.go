@@ -111,23 +111,31 @@ func TestPeersOfEncryptedHostsAreFound(t *testing.T) {
 
 func TestGathersReportsMajorityOfPeers(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
-	peers := []string{"192.0.2.2:51820", "192.0.2.3:51820"}
-	s.followers["eth0"] = &deviceFollower{applied: configsFor(map[string][]string{"eth0": peers})["eth0"]}
+	config := func(peers ...string) *spreader.Config {
+		cfg := configsFor(map[string][]string{"eth0": peers})["eth0"]
+		return &cfg
+	}
+	if s.gathers(config("192.0.2.2:51820")) {
+		t.Error("gathers without a follower")
+	}
+	s.follower = &deviceFollower{applied: *config("192.0.2.2:51820", "192.0.2.3:51820")}
 	for _, c := range []struct {
-		devices map[string][]string
-		want    bool
+		cfg  *spreader.Config
+		want bool
 	}{
-		{map[string][]string{}, false},
-		{map[string][]string{"eth0": peers[:1]}, true},
-		{map[string][]string{"eth1": peers[:1]}, false},
-		{map[string][]string{"eth0": peers, "docker0": {"172.17.0.9:51820"}}, true},
-		{map[string][]string{"eth0": peers[:1], "eth1": {"198.51.100.1:51820"}}, false},
-		{map[string][]string{"eth0": {peers[0], peers[1], "192.0.2.4:51820"}}, true}, // the third does not fit
-		{map[string][]string{"eth0": {peers[0], "192.0.2.4:51820", "192.0.2.5:51820"}}, false},
+		{config("192.0.2.2:51820"), true},
+		{config("192.0.2.9:51820"), false},
+		{config("192.0.2.2:51820", "192.0.2.9:51820"), false},
+		{config("192.0.2.2:51820", "192.0.2.3:51820", "192.0.2.4:51820"), true}, // the third does not fit
+		{config("192.0.2.2:51820", "192.0.2.4:51820", "192.0.2.5:51820"), false},
 	} {
-		if got := s.gathers(configsFor(c.devices)); got != c.want {
-			t.Errorf("%v: got %t, want %t", c.devices, got, c.want)
+		if got := s.gathers(c.cfg); got != c.want {
+			t.Errorf("%v: got %t, want %t", c.cfg.Peers, got, c.want)
 		}
+	}
+	s.follower.gatherBehind.Store(true)
+	if s.gathers(config("192.0.2.2:51820")) {
+		t.Error("gathers behind another program")
 	}
 }
 
@@ -135,27 +143,27 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 func TestPeersOfAllDevicesShareOneConfig(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
 	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820", "198.51.100.1:51820"}})
-	if all := s.merged(configs); len(all) != 1 || len(all["eth1"].PeerPortRanges) != 3 || all["eth1"].Device != "eth1" {
+	if all := s.merged(configs); all == nil || len(all.PeerPortRanges) != 3 || all.Device != "eth1" {
 		t.Errorf("got %+v, want all peers for eth1, which leads to most", all)
 	}
-	s.followers["eth0"] = &deviceFollower{}
-	if all := s.merged(configs); len(all) != 1 || len(all["eth0"].PeerPortRanges) != 3 {
+	s.follower = &deviceFollower{wanted: spreader.Config{Device: "eth0"}}
+	if all := s.merged(configs); all == nil || len(all.PeerPortRanges) != 3 || all.Device != "eth0" {
 		t.Errorf("got %+v, want all peers for eth0, which has a follower", all)
 	}
-	if all := s.merged(nil); len(all) != 0 {
+	if all := s.merged(nil); all != nil {
 		t.Errorf("without peers: got %+v, want none", all)
 	}
 }
 
 func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
-	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})
-	w := &deviceFollower{wanted: wanted["eth0"]}
+	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
+	w := &deviceFollower{wanted: wanted}
 	w.repairs.Add(2)
-	s.followers["eth0"] = w
+	s.follower = w
 	for _, want := range []int{2, 0} {
 		var r result
-		if err := s.applyConfigs(t.Context(), &r, wanted); err != nil || r.repaired != want || r.changes != want {
+		if err := s.apply(t.Context(), &r, &wanted); err != nil || r.repaired != want || r.changes != want {
 			t.Errorf("got %d, of %d changes, want %d: %v", r.repaired, r.changes, want, err)
 		}
 	}
@@ -164,7 +172,7 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var r result
-	if err := s.applyConfigs(ctx, &r, wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
+	if err := s.apply(ctx, &r, &wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
 		t.Errorf("%d: got error %v, want %v", r.repaired, err, context.Canceled)
 	}
 }
@@ -177,7 +185,7 @@ func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
 	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
 		t.Errorf("nothing is attached, but the status is %+v", r.status)
 	}
-	s.followers["eth0"] = &deviceFollower{wanted: spreader.Config{}}
+	s.follower = &deviceFollower{wanted: spreader.Config{}}
 	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
 		t.Errorf("got %+v, want status.Gathers true, len(status.Endpoints) 1, spread non-nil", r)
 	}

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -20,8 +19,8 @@ import (
 type spreadReconciler struct {
 	cfg            Config
 	host           *spreader.Host
-	followers      map[string]*deviceFollower // by device
-	port           uint16                     // of the tunnel; 0: not known yet
+	follower       *deviceFollower // nil: nothing is attached, as far as this agent knows
+	port           uint16          // of the tunnel; 0: not known yet
 	egressDevices  egressDevices
 	announcement   announcement
 	unmatchedPeers unmatchedPeers
@@ -30,11 +29,11 @@ type spreadReconciler struct {
 	trigger        func() // requests a reconcile
 }
 
-// newSpreadReconciler returns a reconciler without followers. lastPort is the tunnel's port in the node's last status; 0:
+// newSpreadReconciler returns a reconciler without a follower. lastPort is the tunnel's port in the node's last status; 0:
 // unknown.
 func newSpreadReconciler(cfg Config, lastPort uint16, trigger func()) *spreadReconciler {
 	return &spreadReconciler{
-		cfg: cfg, host: &spreader.Host{FS: cfg.BPF}, followers: map[string]*deviceFollower{}, port: lastPort,
+		cfg: cfg, host: &spreader.Host{FS: cfg.BPF}, port: lastPort,
 		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: trigger,
 	}
 }
@@ -70,12 +69,12 @@ func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (re
 	mark := markOf(tunnels, port)
 	configs, err := s.configs(plan, mark, in.hostMayHaveChanged)
 	if err != nil {
-		r.status.Gathers, r.status.Plans = len(s.followers) > 0, in.lastStatus.Plans
+		r.status.Gathers, r.status.Plans = s.follower != nil, in.lastStatus.Plans
 		return r, err
 	}
-	applied := s.merged(configs)
-	err = s.applyConfigs(ctx, &r, applied)
-	r.status.Gathers = s.gathers(applied)
+	wanted := s.merged(configs)
+	err = s.apply(ctx, &r, wanted)
+	r.status.Gathers = wanted != nil && s.gathers(wanted)
 	s.planner.plan(&r, configs, mark, s.cfg.Ports)
 	return r, err
 }
@@ -96,24 +95,16 @@ func (s *spreadReconciler) devices(ctx context.Context) ([]spreader.DeviceStatus
 // unchangedResult returns the last status, for when the tunnel cannot be read: attached programs stay attached.
 func (s *spreadReconciler) unchangedResult(in reconcileInput) (r result) {
 	r.spread = s.devices
-	if len(s.followers) > 0 {
+	if s.follower != nil {
 		r.status = *in.lastStatus.DeepCopy()
 		r.status.Gathers = true
 	}
 	return r
 }
 
-// gathers reports whether traffic from more than half of the peers is gathered. A single peer may be behind a device that takes
-// no program, or may not fit into the program's map. An error elsewhere does not matter here.
-func (s *spreadReconciler) gathers(configs map[string]spreader.Config) bool {
-	gathering, all := 0, 0
-	for device, cfg := range configs {
-		all += len(cfg.PeerPortRanges)
-		if f := s.followers[device]; f != nil {
-			gathering += f.gatheringPeers(cfg)
-		}
-	}
-	return 2*gathering > all
+// gathers reports whether traffic from more than half of the peers is gathered. A single peer may not fit into the programs' map.
+func (s *spreadReconciler) gathers(cfg *spreader.Config) bool {
+	return s.follower != nil && 2*s.follower.gatheringPeers(*cfg) > len(cfg.PeerPortRanges)
 }
 
 // markOf returns the mark of the datagrams of the tunnel with that port; 0: none.
@@ -162,21 +153,20 @@ func (s *spreadReconciler) config(device string) spreader.Config {
 	}
 }
 
-// merged returns one configuration with all peers, by its device: the one with a follower if it leads to peers, else the one that most peers are
-// behind. The others get the programs, too, since peers may send by any device. It returns an empty map without peers.
-func (s *spreadReconciler) merged(configs map[string]spreader.Config) map[string]spreader.Config {
+// merged returns one configuration with all peers, of the followed device if it leads to peers, else of the one that most peers are behind. The
+// others get the programs, too, since peers may send by any device. It returns nil without peers.
+func (s *spreadReconciler) merged(configs map[string]spreader.Config) *spreader.Config {
 	best := ""
 	for _, device := range slices.Sorted(maps.Keys(configs)) {
-		if s.followers[device] != nil {
-			best = device
-			break
-		}
 		if best == "" || len(configs[device].PeerPortRanges) > len(configs[best].PeerPortRanges) {
 			best = device
 		}
 	}
 	if best == "" {
 		return nil
+	}
+	if s.follower != nil && len(configs[s.follower.wanted.Device].PeerPortRanges) > 0 {
+		best = s.follower.wanted.Device
 	}
 	all := s.config(best)
 	for _, cfg := range configs {
@@ -186,7 +176,7 @@ func (s *spreadReconciler) merged(configs map[string]spreader.Config) map[string
 	}
 	slices.SortFunc(all.Peers, netip.AddrPort.Compare)
 	slices.SortFunc(all.GatherOnly, netip.AddrPort.Compare)
-	return map[string]spreader.Config{best: all}
+	return &all
 }
 
 func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spreader.Config {
@@ -202,46 +192,40 @@ func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spread
 	return cfg
 }
 
-// applyConfigs attaches, changes and detaches programs until they match the wanted configurations. An error of one device does
-// not affect the others.
-func (s *spreadReconciler) applyConfigs(ctx context.Context, r *result, wanted map[string]spreader.Config) error {
-	var errs []error
-	for _, device := range slices.Sorted(maps.Keys(s.followers)) { // sorted, so that the same errors give the same text
-		f := s.followers[device]
-		cfg, isWanted := wanted[device]
+// apply attaches, changes or detaches the programs until they match the wanted configuration; nil: none.
+func (s *spreadReconciler) apply(ctx context.Context, r *result, wanted *spreader.Config) error {
+	if f := s.follower; f != nil {
 		if n := f.takeRepairs(); !f.changeFailed { // after a failed change, the repair may be that change, retried
 			r.repaired += n
+			r.changes += n
 		}
 		switch {
-		case !isWanted:
+		case wanted == nil || wanted.Device != f.wanted.Device:
 			r.changes++
-			f.stop()
-			delete(s.followers, device)
+			s.stop()
 			s.detached = false
-		case f.changeFailed || !sameConfig(cfg, f.wanted):
+		case f.changeFailed || !sameConfig(*wanted, f.wanted):
 			r.changes++
-			errs = append(errs, f.change(ctx, cfg))
+			return f.change(ctx, *wanted)
+		default:
+			return nil
 		}
 	}
-	if len(wanted) == 0 && !s.detached { // also what an earlier agent left; the next reconcile retries
-		err := s.host.Detach(ctx, s.port)
-		errs, s.detached = append(errs, err), err == nil
-	}
-	for _, device := range slices.Sorted(maps.Keys(wanted)) {
-		cfg := wanted[device]
-		if s.followers[device] != nil {
-			continue
+	if wanted == nil {
+		if s.detached {
+			return nil
 		}
-		r.changes++
-		f, err := followDevice(ctx, s.host, cfg, s.cfg.Log, s.trigger)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		s.followers[device] = f
+		err := s.host.Detach(ctx, s.port) // also what an earlier agent left; the next reconcile retries
+		s.detached = err == nil
+		return err
 	}
-	r.changes += r.repaired
-	return errors.Join(errs...)
+	r.changes++
+	f, err := followDevice(ctx, s.host, *wanted, s.cfg.Log, s.trigger)
+	if err != nil {
+		return err
+	}
+	s.follower = f
+	return nil
 }
 
 func sameConfig(a, b spreader.Config) bool {
@@ -266,8 +250,8 @@ func (s *spreadReconciler) tearDown(ctx context.Context) error {
 }
 
 func (s *spreadReconciler) stop() {
-	for device, f := range s.followers {
-		f.stop()
-		delete(s.followers, device)
+	if s.follower != nil {
+		s.follower.stop()
+		s.follower = nil
 	}
 }
