@@ -149,7 +149,7 @@ func (s *spreadReconciler) config(device string) spreader.Config {
 	return spreader.Config{
 		Device: device, Port: s.port, Ports: s.cfg.Ports, AnySocket: s.cfg.AnySocket, RestartStalledPeers: s.cfg.RestartStalledPeers, PeerPorts: spread.DefaultPorts,
 		PeerPortRanges: map[netip.AddrPort]spread.Ports{}, PeerPlans: map[netip.AddrPort][]uint16{}, Gather: spreader.GatherAuto,
-		Gap: spread.DefaultGap, // reading the attached program's value takes CAP_SYS_ADMIN, which agents lack
+		Gap: spread.DefaultGap,
 	}
 }
 

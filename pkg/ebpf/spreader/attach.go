@@ -212,8 +212,10 @@ func (c *change) writeState(s *programs.State) error {
 		_, syncErr := syncTunnel(s, *before, peers)
 		return errors.Join(err, syncErr)
 	})
-	if err := s.SetGap(c.plan.cfg.Gap); err != nil {
-		return err
+	if c.plan.cfg.Gap != 0 {
+		if err := s.SetGap(c.plan.cfg.Gap); err != nil {
+			return err
+		}
 	}
 	if err := s.SetAddresses(c.plan.addresses); err != nil { // they are the host's, so a rollback keeps them
 		return err

@@ -76,8 +76,8 @@ type Config struct {
 	// AnySocket accepts a port that a process owns. It is for tests, whose sockets stand in for the kernel's WireGuard: a flow is the
 	// packet's hash, which the kernel's WireGuard sets from the inner packet, and a socket from its own hash (sk_txhash).
 	AnySocket bool
-	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port, for all tunnels on the
-	// device. Zero: unchanged, or spread.DefaultGap if nothing is attached.
+	// Gap is the flowlet gap: how long a flow must be silent before it may change its source port, for all tunnels of the
+	// network namespace. Zero: unchanged, at first spread.DefaultGap.
 	Gap time.Duration
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -138,32 +137,20 @@ func (p pins) gatherHook(device string, index int) (hook.AttachPoint, hook.Statu
 	return hook.Ingress, ingress, nil
 }
 
-// currentSettings returns the device's present gather mode and flowlet gap, or zeros if nothing is attached.
-func (p pins) currentSettings(device string, index int) (gather Gather, gap time.Duration, err error) {
+// currentGather returns the device's present gather mode, or "" if nothing is attached.
+func (p pins) currentGather(device string, index int) (Gather, error) {
 	egress, err := p.hook(device, index, hook.Egress, hook.Best).Status()
 	if err != nil || egress.State == hook.Detached {
-		return "", 0, err
+		return "", err
 	}
-	point, at, err := p.gatherHook(device, index)
-	switch {
-	case err != nil:
-		return "", 0, err
-	case at.State == hook.Detached: // a version that could do without gather has left it so
+	switch point, at, err := p.gatherHook(device, index); {
+	case err != nil || at.State == hook.Detached:
+		return "", err
 	case point == hook.XDP:
-		gather = GatherXDP
+		return GatherXDP, nil
 	default:
-		gather = GatherTC
+		return GatherTC, nil
 	}
-	s, err := programs.OpenState(p.shared())
-	if errors.Is(err, fs.ErrNotExist) {
-		return gather, 0, nil
-	}
-	if err != nil {
-		return "", 0, err
-	}
-	defer s.Close()
-	gap, err = s.Gap()
-	return gather, gap, err
 }
 
 // otherTunnels returns all tunnels but the one with that port, and the lanes of that one.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // plan is the result of a Config on this host at this moment.
@@ -69,7 +68,7 @@ func (pl *plan) findDevice(p pins) error {
 	if pl.addresses, err = hostnet.LocalAddresses(new(netlink.Handle)); err != nil {
 		return err
 	}
-	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(), pl.inheritSettings(p)); err != nil {
+	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(), pl.inheritGather(p)); err != nil {
 		return err
 	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
@@ -118,19 +117,14 @@ func (pl *plan) checkRemote() error {
 	return nil
 }
 
-// inheritSettings sets fields that the Config leaves unset to the device's present settings, which may come from another
-// tunnel.
-func (pl *plan) inheritSettings(p pins) error {
+// inheritGather sets the gather mode, if the Config leaves it unset, to the device's present one, which may come from another tunnel.
+func (pl *plan) inheritGather(p pins) (err error) {
 	c := &pl.cfg
-	if (c.Gather == "" || c.Gap == 0) && p.dir != "" {
-		gather, gap, err := p.currentSettings(c.Device, pl.devices[0].index)
-		if err != nil {
-			return err
-		}
-		c.Gather, c.Gap = cmp.Or(c.Gather, gather), cmp.Or(c.Gap, gap)
+	if c.Gather == "" && p.dir != "" {
+		c.Gather, err = p.currentGather(c.Device, pl.devices[0].index)
 	}
-	c.Gather, c.Gap = cmp.Or(c.Gather, GatherAuto), cmp.Or(c.Gap, spread.DefaultGap)
-	return nil
+	c.Gather = cmp.Or(c.Gather, GatherAuto)
+	return err
 }
 
 // findTunnel finds the tunnel by its port, and its peers.
