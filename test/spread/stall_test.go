@@ -69,6 +69,10 @@ func TestStalledKernelPeerIsRestarted(t *testing.T) {
 		out, _ := watch.CombinedOutput()
 		ended <- out
 	}()
+	defer func() {
+		stop()
+		t.Logf("%s", <-ended)
+	}()
 	sender := l.listenUDP(l.left.host, l.left.inner.Addr())
 	highest, last := before.TransmitBytes, before
 	expect.EventuallyNoError(t, "the peer is restarted", func() error {
@@ -84,8 +88,6 @@ func TestStalledKernelPeerIsRestarted(t *testing.T) {
 		}
 		return nil
 	})
-	stop()
-	t.Logf("%s", <-ended)
 	after := l.peer(l.left)
 	if after.PublicKey != before.PublicKey || after.PresharedKey != psk || after.PersistentKeepaliveInterval != keepalive ||
 		after.Endpoint.String() != before.Endpoint.String() || fmt.Sprint(after.AllowedIPs) != fmt.Sprint(before.AllowedIPs) || len(after.AllowedIPs) != 2 {

@@ -10,7 +10,6 @@ import (
 
 // Times and sizes of the WireGuard paper, sections 5.4 and 6.1.
 const (
-	renewalTime      = 15 * time.Second // KEEPALIVE_TIMEOUT + REKEY_TIMEOUT: a handshake begins so long after data that nothing answered
 	rekeyAttemptTime = 90 * time.Second
 	rejectAfterTime  = 180 * time.Second
 	responseBytes    = 92 // of a response to a handshake
@@ -25,9 +24,10 @@ const (
 	restartInterval = 10 * time.Minute
 )
 
-// peerRecord is what samples of a peer's counters have shown. A peer is stalled if nothing but responses to handshakes arrives from it, and one of
-// two holds. Handshakes complete again and again, renewalTime apart: so does a kernel whose receive queue of the peer has stopped, since its
-// handshakes do not pass that queue (CVE-2026-52945). Or the session has ended, and handshakes have failed for rekeyAttemptTime.
+// peerRecord is what samples of a peer's counters have shown. A peer is stalled if nothing but responses to handshakes arrives from it,
+// and one of two holds. Handshakes complete again and again, 15 s apart (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT): so does a kernel whose
+// receive queue of the peer has stopped, since its handshakes do not pass that queue (CVE-2026-52945). Or the session has ended, and
+// handshakes have failed for rekeyAttemptTime.
 type peerRecord struct {
 	sample    TunnelPeer
 	at        time.Time // of the sample; zero: there was none
@@ -40,8 +40,8 @@ type peerRecord struct {
 // next returns the record after another sample.
 func (r peerRecord) next(now time.Time, p *TunnelPeer) peerRecord {
 	n := peerRecord{sample: *p, at: now, restarted: r.restarted}
-	most := responseBytes * uint64(max(1, now.Sub(r.at)/renewalTime))
-	if r.at.IsZero() || p.ReceivedBytes < r.sample.ReceivedBytes || p.ReceivedBytes-r.sample.ReceivedBytes > most {
+	// Between two samples there may have been several handshakes. Other messages rarely add up to a multiple of a response.
+	if r.at.IsZero() || p.ReceivedBytes < r.sample.ReceivedBytes || (p.ReceivedBytes-r.sample.ReceivedBytes)%responseBytes != 0 {
 		return n
 	}
 	switch since := p.LastHandshake.Sub(r.sample.LastHandshake); {

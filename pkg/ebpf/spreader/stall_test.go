@@ -37,6 +37,7 @@ var stallCases = map[string][]stallSample{
 	"never sent to":                     {{5, -1, 0, 0, false}, {300, -1, 0, 0, false}, {600, -1, 0, 0, false}},
 	"handshakes every 15 s":             stalledFrom(3, early(6, 15, 92)),
 	"seen every minute":                 stalledFrom(3, early(6, 60, 4*92)),
+	"two handshakes between samples":    {{5, 0, 0, 0, false}, {25, 17, 9, 184, false}, {45, 33, 19, 276, false}, {85, 81, 29, 552, true}},
 	"handshakes every 2 minutes":        early(6, 120, 92),
 	"the peer begins the handshakes":    early(6, 15, 148+32),
 	"data with each handshake":          early(6, 15, 92+4000),
