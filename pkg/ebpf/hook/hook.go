@@ -31,12 +31,11 @@ const (
 	TCX
 	Clsact
 	XDPNative
-	XDPGeneric
 )
 
 // String returns the kind's name, such as "tcx".
 func (k Kind) String() string {
-	return [...]string{"best", "tcx", "clsact", "xdp", "xdp-generic"}[min(k, XDPGeneric)]
+	return [...]string{"best", "tcx", "clsact", "xdp"}[min(k, XDPNative)]
 }
 
 // String returns the attach point's name, such as "egress".
@@ -183,13 +182,7 @@ func (h Hook) Detach() error {
 
 // acceptsKind reports whether a program that is attached with that kind may keep it.
 func (h Hook) acceptsKind(k Kind) bool {
-	switch {
-	case h.Kind != Best:
-		return k == h.Kind
-	case h.AttachPoint == XDP:
-		return k == XDPNative
-	}
-	return k == TCX || k == Clsact
+	return h.Kind == Best || h.Kind == k
 }
 
 func (h Hook) create(p *ebpf.Program) error {

@@ -22,7 +22,7 @@ func forEachKind(t *testing.T, test func(r *rig, h Hook)) {
 	for _, k := range []struct {
 		point AttachPoint
 		kind  Kind
-	}{{Egress, TCX}, {Ingress, TCX}, {Egress, Clsact}, {Ingress, Clsact}, {XDP, XDPNative}, {XDP, XDPGeneric}} {
+	}{{Egress, TCX}, {Ingress, TCX}, {Egress, Clsact}, {Ingress, Clsact}, {XDP, XDPNative}} {
 		t.Run(k.point.String()+" by "+k.kind.String(), func(t *testing.T) {
 			r := newRig(t)
 			test(r, r.hook(k.point, k.kind))

@@ -50,7 +50,7 @@ func (l *xdpOrTCXLink) status(h Hook) (Status, error) {
 	}
 	if x := info.XDP(); x != nil {
 		st.Device = int(x.Ifindex)
-		st.Kind = xdpKind(st.Device)
+		st.Kind = XDPNative
 	}
 	switch {
 	case st.Device == 0:

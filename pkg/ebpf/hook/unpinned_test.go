@@ -14,96 +14,44 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-func forEachXDPMode(t *testing.T, test func(r *rig, h Hook)) {
-	for _, kind := range []Kind{XDPNative, XDPGeneric} {
-		t.Run(kind.String(), func(t *testing.T) {
-			r := newRig(t)
-			test(r, Hook{Device: r.device, AttachPoint: XDP, Kind: kind})
-		})
-	}
-}
-
 func TestUnpinnedProgramRunsUntilClose(t *testing.T) {
-	forEachXDPMode(t, func(r *rig, h Hook) {
-		c := r.counter(XDP, xdpPass)
-		held, err := h.AttachUnpinned(c.Program)
-		expect.NoError(r, err)
-		s := r.sender(senderDevice(XDP))
-		expect.NoError(r, s.send(10))
-		r.waitFor(c, 10)
+	r := newRig(t)
+	c := r.counter(XDP, xdpPass)
+	held, err := AttachXDP(r.device, c.Program)
+	expect.NoError(r, err)
+	s := r.sender(senderDevice(XDP))
+	expect.NoError(r, s.send(10))
+	r.waitFor(c, 10)
+	l, err := netlink.LinkByIndex(r.device)
+	expect.NoError(r, err)
+	if x := l.Attrs().Xdp; x == nil || !x.Attached || ebpf.ProgramID(x.ProgId) != r.id(c) {
+		r.Errorf("attached: got %+v, want program %d", x, r.id(c))
+	}
+	if len(r.pins()) > 0 {
+		r.Errorf("pins %q", r.pins())
+	}
+	expect.NoError(r, held.Close()) // as when the process is killed
+	expect.Eventually(r, "the program is detached", func() bool {
 		l, err := netlink.LinkByIndex(r.device)
 		expect.NoError(r, err)
-		if x := l.Attrs().Xdp; x == nil || !x.Attached || ebpf.ProgramID(x.ProgId) != r.id(c) {
-			r.Errorf("attached: got %+v, want program %d", x, r.id(c))
-		}
-		expect.NoError(r, held.Close())
-		before := r.count(c)
-		expect.NoError(r, s.send(10))
-		if n := r.count(c); n != before {
-			r.Errorf("%d packets after the end", n-before)
-		}
-		if len(r.pins()) > 0 {
-			r.Errorf("pins %q", r.pins())
-		}
-		l, err = netlink.LinkByIndex(r.device)
-		expect.NoError(r, err)
-		if x := l.Attrs().Xdp; x != nil && x.Attached {
-			r.Errorf("left behind: %+v", x)
-		}
+		return l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached
 	})
 }
 
-// TestUnpinnedProgramEndsWithItsProcess only closes the descriptor, as happens when a process is killed.
-func TestUnpinnedProgramEndsWithItsProcess(t *testing.T) {
-	forEachXDPMode(t, func(r *rig, h Hook) {
-		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
-		expect.NoError(r, err)
-		expect.NoError(r, held.link.Close())
-		expect.Eventually(r, "the program is detached", func() bool {
-			l, err := netlink.LinkByIndex(r.device)
-			expect.NoError(r, err)
-			return l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached
-		})
-	})
-}
-
-func TestUnpinnedLinkSurvivesDeviceRemoval(t *testing.T) {
-	forEachXDPMode(t, func(r *rig, h Hook) {
-		held, err := h.AttachUnpinned(r.counter(XDP, xdpPass).Program)
-		expect.NoError(r, err)
-		r.unplug()
-		expect.NoError(r, held.Close())
-	})
-}
-
-func TestAttachUnpinnedKeepsForeignProgram(t *testing.T) {
-	forEachXDPMode(t, func(r *rig, h Hook) {
-		other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
-		held, err := h.AttachUnpinned(other.Program)
-		expect.NoError(r, err)
-		for _, kind := range []Kind{XDPNative, XDPGeneric} {
-			again := h
-			again.Kind = kind
-			_, err = again.AttachUnpinned(mine.Program)
-			busy, ok := errors.AsType[*BusyError](err)
-			if !ok || busy.Program != r.id(other) || busy.Name != "count_xdp" || busy.Dispatcher() {
-				r.Errorf("%v: got error %v", kind, err)
-			}
-		}
-		expect.NoError(r, held.Close())
-		held, err = h.AttachUnpinned(mine.Program)
-		expect.NoError(r, err)
-		expect.NoError(r, held.Close())
-	})
-}
-
-func TestAttachUnpinnedRequiresXDPAndDevice(t *testing.T) {
-	if _, err := (Hook{Device: 1, AttachPoint: Egress}).AttachUnpinned(nil); !errors.Is(err, ebpf.ErrNotSupported) {
-		t.Errorf("at egress: got error %v, want %v", err, ebpf.ErrNotSupported)
+func TestUnpinnedProgramKeepsForeignOne(t *testing.T) {
+	r := newRig(t)
+	other, mine := r.counter(XDP, xdpPass), r.counter(XDP, xdpPass)
+	held, err := AttachXDP(r.device, other.Program)
+	expect.NoError(r, err)
+	_, err = AttachXDP(r.device, mine.Program)
+	busy, ok := errors.AsType[*BusyError](err)
+	if !ok || busy.Program != r.id(other) || busy.Name != "count_xdp" || busy.Dispatcher() {
+		r.Errorf("got error %v", err)
 	}
-	if _, err := (Hook{AttachPoint: XDP}).AttachUnpinned(nil); err == nil || !strings.Contains(err.Error(), "invalid device index") {
-		t.Errorf("without a device: got error %v, want an error", err)
-	}
+	expect.NoError(r, errors.Join(held.Detach(), held.Close()))
+	held, err = AttachXDP(r.device, mine.Program)
+	expect.NoError(r, err)
+	expect.NoError(r, held.Close())
 }
 
 // TestLibxdpDispatcherIsReportedAndKept attaches a program with the dispatcher's name by netlink, as libxdp does.
@@ -123,7 +71,7 @@ func TestLibxdpDispatcherIsReportedAndKept(t *testing.T) {
 	expect.NoError(r, netlink.LinkSetXdpFdWithFlags(l, dispatcher.FD(), driver))
 	mine := r.counter(XDP, xdpPass)
 	for _, attach := range []func() error{
-		func() error { _, err := r.hook(XDP, XDPNative).AttachUnpinned(mine.Program); return err },
+		func() error { _, err := AttachXDP(r.device, mine.Program); return err },
 		func() error { return r.hook(XDP, XDPNative).Attach(mine.Program) },
 	} {
 		err = attach()

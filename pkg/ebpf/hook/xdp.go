@@ -9,27 +9,24 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 func (h Hook) createXDP(p *ebpf.Program) error {
-	l, err := h.linkXDP(p)
+	l, err := AttachXDP(h.Device, p)
 	if err != nil {
 		return err
 	}
 	return h.pinLink(l)
 }
 
-func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
-	if err := h.checkXDPFree(); err != nil {
+// AttachXDP attaches a program to a device's XDP hook, without a pin: the kernel detaches it when the process ends, however it ends. The
+// program may be closed afterwards. Errors are those of Hook.Attach.
+func AttachXDP(device int, p *ebpf.Program) (link.Link, error) {
+	if err := checkXDPFree(device); err != nil {
 		return nil, err
 	}
-	mode := link.XDPDriverMode
-	if h.Kind == XDPGeneric {
-		mode = link.XDPGenericMode
-	}
-	l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: h.Device, Flags: mode})
+	l, err := link.AttachXDP(link.XDPOptions{Program: p, Interface: device, Flags: link.XDPDriverMode})
 	switch {
 	case err == nil:
 		return l, nil
@@ -42,10 +39,10 @@ func (h Hook) linkXDP(p *ebpf.Program) (link.Link, error) {
 }
 
 // checkXDPFree returns a BusyError if the device has an XDP program. A device cannot have a native and a generic one.
-func (h Hook) checkXDPFree() error {
-	l, err := netlink.LinkByIndex(h.Device)
+func checkXDPFree(device int) error {
+	l, err := netlink.LinkByIndex(device)
 	if err != nil {
-		return fmt.Errorf("reading device index %d: %w", h.Device, err)
+		return fmt.Errorf("reading device index %d: %w", device, err)
 	}
 	x := l.Attrs().Xdp
 	if x == nil || !x.Attached {
@@ -54,15 +51,6 @@ func (h Hook) checkXDPFree() error {
 	id := ebpf.ProgramID(x.ProgId)
 	return fmt.Errorf("attaching to the XDP hook: %w",
 		&BusyError{AttachPoint: XDP, Program: id, Name: ProgramName(id)})
-}
-
-// xdpKind returns the mode in which the device runs its XDP program.
-func xdpKind(device int) Kind {
-	l, err := netlink.LinkByIndex(device)
-	if err == nil && l.Attrs().Xdp != nil && l.Attrs().Xdp.AttachMode == nl.XDP_ATTACHED_SKB {
-		return XDPGeneric
-	}
-	return XDPNative
 }
 
 // ProgramName returns the name of a loaded program, or "" if it cannot be read.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
@@ -44,7 +45,7 @@ type ClassifyOptions struct {
 type Classify struct {
 	program *ebpf.Program
 	maps    classifyMaps
-	link    *hook.UnpinnedLink
+	link    link.Link // nil: not attached
 
 	mu           sync.Mutex
 	sourceRefs   map[classifyAddress]int // how often each was added
@@ -136,7 +137,7 @@ func (c *Classify) Attach(device int) error {
 	if c.link != nil {
 		return errors.New("attaching the XDP program classify: already attached")
 	}
-	held, err := hook.Hook{Device: device, AttachPoint: hook.XDP, Kind: hook.XDPNative}.AttachUnpinned(c.program)
+	held, err := hook.AttachXDP(device, c.program)
 	if err != nil {
 		return err // it names the hook
 	}
@@ -144,14 +145,18 @@ func (c *Classify) Attach(device int) error {
 	return nil
 }
 
-// Detach detaches the program. It returns nil if it is not attached.
+// Detach detaches the program, which is off when it returns. It returns nil if it is not attached.
 func (c *Classify) Detach() error {
 	if c.link == nil {
 		return nil
 	}
 	held := c.link
 	c.link = nil
-	return held.Close()
+	_ = held.Detach() // fails with one of several errors if the program is off already, for example because the device is gone
+	if err := held.Close(); err != nil {
+		return fmt.Errorf("detaching from the XDP hook: %w", err)
+	}
+	return nil
 }
 
 // Close detaches the program and closes it and its maps.

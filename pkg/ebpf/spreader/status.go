@@ -245,7 +245,7 @@ func whyGather(k hook.Kind) string {
 	switch k {
 	case hook.TCX, hook.Clsact:
 		return "tc ingress turns no offload off, and works on every device"
-	case hook.XDPNative, hook.XDPGeneric:
+	case hook.XDPNative:
 		return "asked for: less per packet, but XDP may turn offloads off (a veth's TSO and UDP GSO at the other end, " +
 			"virtio_net's guest offloads)"
 	}
