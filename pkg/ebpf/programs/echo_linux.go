@@ -85,10 +85,10 @@ func (value *spreadPeer) lanes() []spreadLane {
 	return value.Lane[:min(int(value.Lanes), len(value.Lane))]
 }
 
-// blockedPorts returns the lane ports that the path does not admit, if all have been probed.
+// blockedPorts returns the lane ports that have been probed and that the path does not admit, once the peer is ready.
 func (value *spreadPeer) blockedPorts() (ports []uint16) {
 	for _, l := range value.lanes() {
-		if value.Ready != 0 && l.Proof != value.Proof && l.Port.Raw != 0 {
+		if value.Ready != 0 && l.Proof != value.Proof && l.Sent != 0 {
 			ports = append(ports, hostOrder(l.Port.Raw))
 		}
 	}

@@ -377,6 +377,17 @@ func TestLaneIsUsedOnlyAfterItsProof(t *testing.T) {
 	}
 }
 
+// TestNewPortOfReadyPeerIsNotBlocked: no probe from it was lost.
+func TestNewPortOfReadyPeerIsNotBlocked(t *testing.T) {
+	e := newProved(t)
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	peers, err := e.Peers()
+	expect.NoError(t, err)
+	if p := peers[0]; !p.Ready || p.Blocked != nil {
+		t.Errorf("got %+v, want it ready, and no blocked port", p)
+	}
+}
+
 // TestNoLaneIsUsedBeforeAllHadProbes: the first lane alone would get all flows, and they would stay on it.
 func TestNoLaneIsUsedBeforeAllHadProbes(t *testing.T) {
 	e := newEchoing(t)
