@@ -41,6 +41,12 @@ enum {
 	ECHO_CB1 = 0x9b03e64a,
 };
 
+/* Other programs may use the same words. */
+INLINE void clear_marks(struct __sk_buff *skb)
+{
+	skb->cb[0] = skb->cb[1] = skb->cb[2] = skb->cb[3] = 0;
+}
+
 INLINE int is_probe_clone(const struct __sk_buff *skb)
 {
 	return skb->cb[0] == ECHO_CB0 && skb->cb[1] == ECHO_CB1;
@@ -55,7 +61,7 @@ INLINE void send_probe(struct counters *cpu, struct __sk_buff *skb, be16 port, u
 	skb->cb[3] = lane;
 	if (bpf_clone_redirect(skb, skb->ifindex, 0))
 		count(cpu, EVENT_ECHO_ERROR, 1);
-	skb->cb[0] = 0;
+	clear_marks(skb);
 }
 
 /* Shifts a mask of rounds, so that bit 0 is the present round after further rounds have begun. */
@@ -282,7 +288,7 @@ INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struc
 		.message = {.magic = ECHO_MAGIC, .lane = skb->cb[3], .kind = ECHO_PROBE, .port = {skb->cb[2]}, .round = peer->round},
 	};
 
-	skb->cb[0] = 0;
+	clear_marks(skb);
 	d.message.time = bpf_ktime_get_ns();
 	d.message.mac = echo_mac(&peer->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {

@@ -14,8 +14,8 @@
 
 /* The sender of a packet to a tunnel. */
 struct sender {
-	be16 endpoint_port;    /* 0: the source port is neither the endpoint's nor a lane port of a peer */
-	be16 listen_port;      /* of the tunnel */
+	be16 endpoint_port; /* 0: the source port is neither the endpoint's nor a lane port of a peer */
+	be16 listen_port;   /* of the tunnel */
 };
 
 /* Returns the slot of the CPU's cache for an address and tunnel, chosen by a multiplicative hash. */
