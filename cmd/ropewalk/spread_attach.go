@@ -164,7 +164,7 @@ func parseSpreadPorts(s string) (spread.Ports, []uint16, error) {
 }
 
 func printSpreadReport(out, errs io.Writer, r spreader.Report) {
-	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(r.Device), printable(r.Tunnel), r.Port,
+	fmt.Fprintf(out, "%s: %s (UDP port %d) spreads over %s to %s; spread by %s, gather by %s\n", printable(strings.Join(append([]string{r.Device}, r.AlsoOn...), ", ")), printable(r.Tunnel), r.Port,
 		countOf(len(r.Lanes), "port"), countOf(len(r.Peers), "peer"), r.Spread, r.Gather)
 	for _, s := range r.Skipped {
 		fmt.Fprintf(errs, "ropewalk: skipping peer %s: %s\n", s.Key, printable(s.Reason))
