@@ -3,6 +3,7 @@
 package spread
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -19,9 +20,8 @@ import (
 )
 
 // peer returns the only peer of a side's tunnel.
-func (l *lab) peer(s *side) (p wgtypes.Peer) {
-	l.Helper()
-	expect.NoError(l, s.wg(func(c *wgctrl.Client) error {
+func (s *side) peer() (p wgtypes.Peer, err error) {
+	err = s.wg(func(c *wgctrl.Client) error {
 		d, err := c.Device(s.ifname)
 		if err == nil && len(d.Peers) != 1 {
 			err = fmt.Errorf("%s has %d peers", s.name, len(d.Peers))
@@ -30,8 +30,8 @@ func (l *lab) peer(s *side) (p wgtypes.Peer) {
 			p = d.Peers[0]
 		}
 		return err
-	}))
-	return p
+	})
+	return p, err
 }
 
 // runNft runs nftables commands on the router.
@@ -59,26 +59,35 @@ func TestStalledKernelPeerIsRestarted(t *testing.T) {
 			}}})
 		}))
 	}
-	before := l.peer(l.left)
+	before, err := l.left.peer()
+	expect.NoError(t, err)
 	l.runNft("add table inet stall; add chain inet stall forward { type filter hook forward priority 0; }; " +
 		"add rule inet stall forward iifname " + toRight + " udp dport " + strconv.Itoa(port) + " @th,64,8 4 drop")
 	ctx, stop := context.WithCancel(t.Context())
 	watch := l.left.host.Command(ctx, l.bin, "spread", "attach", cable, "--port", strconv.Itoa(port), "--watch", "--restart-stalled-peers")
-	ended := make(chan []byte, 1)
-	go func() {
-		out, _ := watch.CombinedOutput()
-		ended <- out
-	}()
+	out, err := watch.StdoutPipe()
+	expect.NoError(t, err)
+	watch.Stderr = watch.Stdout
+	expect.NoError(t, watch.Start())
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() { // in a virtual machine, loading the programs takes minutes
+		t.Error("the programs were not attached")
+	}
 	defer func() {
 		stop()
-		t.Logf("%s", <-ended)
+		for lines.Scan() {
+			t.Log(lines.Text())
+		}
+		_ = watch.Wait()
 	}()
 	sender := l.listenUDP(l.left.host, l.left.inner.Addr())
 	highest, last := before.TransmitBytes, before
 	expect.EventuallyNoError(t, "the peer is restarted", func() error {
-		// It fails while there is no peer.
 		_, _ = sender.WriteToUDPAddrPort(make([]byte, 100), netip.AddrPortFrom(l.right.inner.Addr(), 9))
-		p := l.peer(l.left)
+		p, err := l.left.peer()
+		if err != nil {
+			return err // it was removed, and is added again
+		}
 		if p.LastHandshakeTime != last.LastHandshakeTime {
 			t.Logf("handshake %v later, %d bytes received", p.LastHandshakeTime.Sub(last.LastHandshakeTime), p.ReceiveBytes-last.ReceiveBytes)
 			last = p
@@ -88,7 +97,8 @@ func TestStalledKernelPeerIsRestarted(t *testing.T) {
 		}
 		return nil
 	})
-	after := l.peer(l.left)
+	after, err := l.left.peer()
+	expect.NoError(t, err)
 	if after.PublicKey != before.PublicKey || after.PresharedKey != psk || after.PersistentKeepaliveInterval != keepalive ||
 		after.Endpoint.String() != before.Endpoint.String() || fmt.Sprint(after.AllowedIPs) != fmt.Sprint(before.AllowedIPs) || len(after.AllowedIPs) != 2 {
 		t.Errorf("got %+v after the restart, want the configuration of %+v", after, before)
