@@ -82,7 +82,7 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, [
 	if err != nil {
 		return Report{}, nil, wrapError(cfg, err)
 	}
-	c := &change{host: h, pins: p, plan: pl}
+	c := &change{host: h, pins: p, plan: pl, refused: known.refused}
 	if err := c.apply(); err != nil {
 		return Report{}, nil, wrapError(cfg, errors.Join(err, c.rollBack()))
 	}
@@ -115,6 +115,7 @@ type change struct {
 	host      *Host
 	pins      pins
 	plan      *plan
+	refused   map[int]bool // of the history
 	rollbacks []func() error
 }
 
@@ -145,6 +146,10 @@ func (c *change) apply() error {
 		if err := c.attachTo(d); err != nil {
 			rest := change{rollbacks: c.rollbacks[mark:]}
 			c.rollbacks = c.rollbacks[:mark]
+			if c.refused != nil {
+				c.refused[d.index] = true
+			}
+			c.plan.report.AlsoOn = slices.DeleteFunc(c.plan.report.AlsoOn, func(name string) bool { return name == d.name })
 			c.plan.warn("the programs cannot be attached to %s: what arrives there is not gathered: %v", d.name, errors.Join(err, rest.rollBack()))
 		}
 	}

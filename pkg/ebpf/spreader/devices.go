@@ -33,41 +33,29 @@ var innerKinds = []string{
 	"ifb", "nlmon", "netkit", "vcan", "can",
 }
 
-// receivers returns the devices on which this host may receive from its peers, whichever device the routes to them name: those with an IP
-// address that are no part of another device. A veth with a link-local address alone belongs to a container.
-func receivers() ([]device, error) {
+// findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
+// those with an IP address that are no part of another device. A veth with a link-local address alone belongs to a container. refused are
+// the indices of devices that cannot have the programs.
+func (pl *plan) findReceivers(refused map[int]bool) error {
 	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	kinds := map[int]string{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
 	}
-	var all []device
 	for _, l := range links {
 		a := l.Attrs()
-		global := slices.ContainsFunc(addresses[a.Index], func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
+		all := addresses[a.Index]
+		pl.addresses = append(pl.addresses, all...)
+		global := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
-		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()):
-		case global, len(addresses[a.Index]) > 0 && l.Type() != "veth":
-			all = append(all, deviceOf(l))
-		}
-	}
-	return all, nil
-}
-
-// findReceivers adds the devices on which the peers' packets may arrive.
-func (pl *plan) findReceivers() error {
-	all, err := receivers()
-	if err != nil {
-		return err
-	}
-	for _, d := range all {
-		if d.index != pl.devices[0].index {
-			pl.devices = append(pl.devices, d)
-			pl.report.AlsoOn = append(pl.report.AlsoOn, d.name)
+		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, refused[a.Index]:
+		case global, len(all) > 0 && l.Type() != "veth":
+			pl.devices = append(pl.devices, deviceOf(l))
+			pl.report.AlsoOn = append(pl.report.AlsoOn, a.Name)
 		}
 	}
 	return nil
@@ -83,7 +71,7 @@ func (p pins) removeGone(configured string) error {
 		if name == configured || deviceIndex(name) != 0 {
 			continue
 		}
-		if at, err := p.attachedTo(name); err != nil || len(at) > 0 {
+		if attached, err := p.isAttached(name, 0); err != nil || attached {
 			continue // renamed
 		}
 		if err := p.detachFrom(name); err != nil {

@@ -106,19 +106,15 @@ func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.K
 // hookOrder returns the attach points in the order of detaching. Spread is first: answers to its packets still need gather.
 func hookOrder() []hook.AttachPoint { return []hook.AttachPoint{hook.Egress, hook.Ingress, hook.XDP} }
 
-// attachedTo returns the indices of the devices to which a device's programs are attached, also after a rename.
-func (p pins) attachedTo(device string) (indices []int, err error) {
-	index := deviceIndex(device)
+// isAttached reports whether any of the programs that a device's name stands for is attached to the device with that index; 0: to any.
+func (p pins) isAttached(name string, index int) (bool, error) {
 	for _, point := range hookOrder() {
-		st, err := p.hook(device, index, point, hook.Best).Status()
-		if err != nil {
-			return nil, err
-		}
-		if st.State == hook.Attached || st.State == hook.OnOtherDevice {
-			indices = append(indices, st.Device)
+		st, err := p.hook(name, index, point, hook.Best).Status()
+		if err != nil || st.State == hook.Attached {
+			return err == nil, err
 		}
 	}
-	return indices, nil
+	return false, nil
 }
 
 // gatherHook returns the attach point of the gather program, and its status.

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
-	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // plan is the result of a Config on this host at this moment.
@@ -39,7 +38,7 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 		return nil, err
 	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
-	if err := pl.findDevice(p); err != nil {
+	if err := pl.findDevice(p, known); err != nil {
 		return nil, err
 	}
 	if err := h.findTunnel(pl, known); err != nil {
@@ -48,7 +47,7 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	return pl, pl.choosePorts(p, known)
 }
 
-func (pl *plan) findDevice(p pins) error {
+func (pl *plan) findDevice(p pins, known history) error {
 	l, err := netlink.LinkByName(pl.cfg.Device)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return fmt.Errorf("%w: %s", ErrNoDevice, pl.cfg.Device)
@@ -65,7 +64,7 @@ func (pl *plan) findDevice(p pins) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.devices = []device{deviceOf(l)}
-	if pl.addresses, err = hostnet.LocalAddresses(new(netlink.Handle)); err != nil {
+	if err := pl.findReceivers(known.refused); err != nil {
 		return err
 	}
 	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(), pl.inheritGather(p)); err != nil {
@@ -77,7 +76,7 @@ func (pl *plan) findDevice(p pins) error {
 	if pl.cfg.Gather == GatherXDP {
 		pl.devices[0].gather = GatherXDP
 	}
-	return pl.findReceivers()
+	return nil
 }
 
 // checkNotRenamed returns an error if the device already has the programs, attached under a former name. A second pair would
@@ -95,7 +94,7 @@ func (pl *plan) checkNotRenamed(p pins) error {
 			continue
 		}
 		// Unreadable pins count as not attached.
-		if at, _ := p.attachedTo(name); slices.Contains(at, pl.devices[0].index) {
+		if attached, _ := p.isAttached(name, pl.devices[0].index); attached {
 			return fmt.Errorf("%s already has the programs, attached under its former name %s: run `ropewalk spread detach %s`, and "+
 				"retry", pl.cfg.Device, name, name)
 		}
@@ -391,6 +390,7 @@ type history struct {
 	sharedPorts   *sharedPorts          // kept over calls; may be nil
 	echoKeys      echoKeys              // kept over calls; may be nil
 	stalls        stallWatch            // kept over calls; may be nil
+	refused       map[int]bool          // indices of devices that could not get the programs, kept over calls; may be nil
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of

@@ -62,7 +62,7 @@ func (p pins) isIdle() bool {
 		return false
 	}
 	for _, d := range devices {
-		if at, err := p.attachedTo(d); err != nil || len(at) > 0 {
+		if attached, err := p.isAttached(d, 0); err != nil || attached {
 			return false
 		}
 	}

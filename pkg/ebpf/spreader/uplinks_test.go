@@ -3,9 +3,12 @@
 package spreader
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
@@ -54,4 +57,34 @@ func TestAsymmetricUplinksAreGatheredAndAnswered(t *testing.T) {
 	if pins := r.pins(); len(pins) > 0 {
 		t.Errorf("pins left: %q", pins)
 	}
+}
+
+// TestRefusedDeviceIsNotTriedAtEachPoll has a second device that cannot have the programs. To load them for it takes long.
+func TestRefusedDeviceIsNotTriedAtEachPoll(t *testing.T) {
+	r := newRig(t)
+	other, err := r.lab.Host("other")
+	expect.NoError(t, err)
+	_, err = r.lab.Cable(other, r.here.lab, netlab.CableConfig{
+		AddrsA: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24")}, AddrsB: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/24")},
+	})
+	expect.NoError(t, err)
+	var loads atomic.Int32
+	r.here.host.beforeStep = func(name string) error {
+		if name == "load" && loads.Add(1) == 2 {
+			return errors.New("refused")
+		}
+		return nil
+	}
+	reports, _, stop := r.here.watch(50 * time.Millisecond)
+	if report := r.next(reports); len(report.AlsoOn) > 0 || len(report.Warnings) == 0 {
+		t.Errorf("got report %+v, want a warning and no other device", report)
+	}
+	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
+	r.next(reports) // of a later poll
+	stop()
+	if n := loads.Load(); n != 2 {
+		t.Errorf("the programs were loaded %d times, want 2", n)
+	}
+	r.here.detach(0)
+	r.here.clean()
 }

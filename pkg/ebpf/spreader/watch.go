@@ -30,8 +30,12 @@ const (
 	idleBytes = 16 << 10
 )
 
-// linkDebounce is the time for which link updates are collected before they are acted on.
-const linkDebounce = 100 * time.Millisecond
+// linkDebounce and addressDebounce are the times for which updates are collected before they are acted on. On a node, each new container
+// brings addresses.
+const (
+	linkDebounce    = 100 * time.Millisecond
+	addressDebounce = time.Second
+)
 
 // Watch attaches, and repairs the attachment until ctx ends: when the device returns, when a program was detached by force,
 // and when a peer is new, gone or has another endpoint. It calls attached with the first Report and with each Report of a
@@ -86,8 +90,8 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 		}
 	}()
 	w := &watcher{
-		host: h, changed: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}},
+		host: h, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, refused: map[int]bool{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err
@@ -108,7 +112,8 @@ type watcher struct {
 	log           *slog.Logger
 	attached      func(Report)
 	changes       <-chan Change
-	changed       chan struct{}         // gets a token when a filter of the device or an address of the host has changed
+	filters       chan struct{}         // gets a token when a filter of a device has changed
+	addresses     chan struct{}         // gets one when an address of the host has changed
 	indices       atomic.Pointer[[]int] // of the devices, as of the last change or poll
 	history       history
 	lastError     string        // the last logged error
@@ -128,15 +133,19 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 		select {
 		case <-ctx.Done():
 			return
-		case _, ok := <-updates:
+		case u, ok := <-updates:
 			switch {
 			case !ok:
 				updates, w.noLinkUpdates, w.wait = nil, true, w.interval
 				timer.Reset(w.wait)
-			case burst == nil: // peers may send to a new device, too
+			case burst == nil && (u.Attrs().Name == w.cfg.Device || slices.Contains(*w.indices.Load(), u.Attrs().Index)):
 				burst = time.After(linkDebounce)
 			}
-		case <-w.changed:
+		case <-w.addresses: // so a new device has one, too
+			if burst == nil {
+				burst = time.After(addressDebounce)
+			}
+		case <-w.filters:
 			w.reconcile(ctx)
 			timer.Reset(w.wait)
 		case c := <-w.changes:
@@ -158,16 +167,17 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 // agent, all of a direction when it starts), or add theirs in front.
 func (w *watcher) watchHost(ctx context.Context) error {
 	w.indices.Store(new([]int))
-	report := func() {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
-	if err := hostnet.WatchAddresses(ctx, report); err != nil {
+	if err := hostnet.WatchAddresses(ctx, func() { notify(w.addresses) }); err != nil {
 		return err
 	}
-	return hostnet.WatchFilters(ctx, func(index int) bool { return slices.Contains(*w.indices.Load(), index) }, report)
+	return hostnet.WatchFilters(ctx, func(index int) bool { return slices.Contains(*w.indices.Load(), index) }, func() { notify(w.filters) })
+}
+
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // change replaces the Config unless it is invalid, and reconciles with it.

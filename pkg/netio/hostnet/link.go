@@ -235,7 +235,7 @@ func Addresses(name string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// LinkAddresses lists all links, and their addresses by the link's index.
+// LinkAddresses lists all links, and their addresses by the link's index, without those of the loopback network.
 func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Addr, err error) {
 	if links, err = Dump(netlink.LinkList); err != nil {
 		return nil, nil, fmt.Errorf("listing the links: %w", err)
@@ -246,27 +246,11 @@ func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Addr, err 
 	}
 	addresses = map[int][]netip.Addr{}
 	for i := range list {
-		if a, ok := netip.AddrFromSlice(list[i].IP); ok {
+		if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
 			addresses[list[i].LinkIndex] = append(addresses[list[i].LinkIndex], a.Unmap())
 		}
 	}
 	return links, addresses, nil
-}
-
-// LocalAddresses lists the addresses of all links, in the kernel's order, without those of the loopback network. h may be new(netlink.Handle).
-func LocalAddresses(h *netlink.Handle) (all []netip.Addr, err error) {
-	for _, family := range Families() {
-		list, err := Dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, int(family)) })
-		if err != nil {
-			return nil, fmt.Errorf("listing the %s addresses: %w", family, err)
-		}
-		for i := range list {
-			if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
-				all = append(all, a.Unmap())
-			}
-		}
-	}
-	return all, nil
 }
 
 func find(name string) (netlink.Link, error) {

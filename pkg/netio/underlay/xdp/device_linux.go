@@ -197,7 +197,7 @@ func (sup *supervisor) releaseDevice(reason error) error {
 // Link-local addresses are left out if the device has devices stacked on top of it, or is part of another device.
 // There, the scope of their senders is that of the upper device, which only the stack determines.
 func (sup *supervisor) publishAddresses(link netlink.Link) error {
-	addresses, err := hostnet.LocalAddresses(sup.resolver.nl)
+	addresses, err := sup.resolver.local()
 	if err == nil && slices.ContainsFunc(addresses, isScoped) && sup.resolver.isStacked(link) {
 		addresses = slices.DeleteFunc(addresses, isScoped)
 	}

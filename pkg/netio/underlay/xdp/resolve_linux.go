@@ -277,3 +277,20 @@ func (r *resolver) isStacked(link netlink.Link) bool {
 		return a.ParentIndex == link.Attrs().Index && a.NetNsID < 0 && a.Index != a.ParentIndex
 	})
 }
+
+// local lists this host's addresses, without those of the loopback network.
+func (r *resolver) local() ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, family := range hostnet.Families() {
+		list, err := hostnet.Dump(func() ([]netlink.Addr, error) { return r.nl.AddrList(nil, int(family)) })
+		if err != nil {
+			return nil, fmt.Errorf("listing the %s addresses: %w", family, err)
+		}
+		for _, l := range list {
+			if a, ok := netip.AddrFromSlice(l.IP); ok && !a.IsLoopback() {
+				all = append(all, a.Unmap())
+			}
+		}
+	}
+	return all, nil
+}
