@@ -15,12 +15,6 @@ func (s *State) SetAddresses(addresses []netip.Addr) error {
 	return setAddresses(s.maps.Addresses, addresses)
 }
 
-// Addresses returns the addresses of this host that were set, in no order.
-func (s *State) Addresses() (all []netip.Addr, err error) {
-	err = forEachEntry(s.maps.Addresses, func(key *[16]byte, _ *uint8) { all = append(all, netip.AddrFrom16(*key).Unmap()) })
-	return all, err
-}
-
 // setAddresses makes a map contain these addresses only. It ignores invalid ones.
 func setAddresses(m *ebpf.Map, addresses []netip.Addr) error {
 	old, next := map[[16]byte]bool{}, make(map[[16]byte]bool, len(addresses))

@@ -22,9 +22,6 @@ func NewEchoKeys(send, receive [16]byte) EchoKeys {
 	return EchoKeys{words(send), words(receive)}
 }
 
-// Equal compares keys.
-func (k EchoKeys) Equal(o EchoKeys) bool { return k == o }
-
 // Format implements fmt.Formatter, for every verb.
 func (EchoKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)")) }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-var equality = cmp.Options{cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
+var equality = cmp.Options{cmpopts.EquateEmpty(), cmpopts.EquateComparable(EchoKeys{}), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })}
 
 // bpffs mounts a BPF file system that only the test's thread sees. The thread ends with the test's goroutine.
 func bpffs(t *testing.T) string {

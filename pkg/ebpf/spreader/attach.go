@@ -75,9 +75,6 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, [
 		return Report{}, nil, wrapError(cfg, err)
 	}
 	defer unlock()
-	if len(cfg.configuredPeers()) == 0 {
-		known.portByAddress = p.listenPorts(cfg)
-	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return Report{}, nil, wrapError(cfg, err)

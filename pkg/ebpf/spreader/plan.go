@@ -37,6 +37,9 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(cfg.configuredPeers()) == 0 && p.dir != "" {
+		known.portByAddress = p.listenPorts(cfg)
+	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
 	if err := pl.findDevice(p, known); err != nil {
 		return nil, err

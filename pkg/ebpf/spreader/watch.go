@@ -300,9 +300,6 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 		return reconcileResult{}, wrapError(cfg, err)
 	}
 	defer unlock()
-	if len(cfg.configuredPeers()) == 0 {
-		known.portByAddress = p.listenPorts(cfg)
-	}
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return reconcileResult{}, wrapError(cfg, err)

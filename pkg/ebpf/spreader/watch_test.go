@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,9 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
-	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -261,27 +262,20 @@ func TestWatchFollowsAddresses(t *testing.T) {
 	r := newRig(t)
 	reports, _, _ := r.here.watch(time.Hour)
 	r.next(reports)
+	extra := netip.MustParsePrefix("192.0.2.77/32")
+	pins, err := filepath.Glob(r.fs + "/ropewalk/spread/*/%shared/*/addresses")
+	if err != nil || len(pins) != 1 {
+		t.Fatalf("got pins %q, error %v, want one", pins, err)
+	}
+	m, err := ebpf.LoadPinnedMap(pins[0], nil)
+	expect.NoError(t, err)
+	defer m.Close()
 	has := func(want bool) func() bool {
-		return func() (found bool) {
-			r.here.do(func() error {
-				p, unlock, err := r.here.host.openMounted(t.Context())
-				if err != nil {
-					return err
-				}
-				defer unlock()
-				s, err := programs.OpenState(p.state(r.here.device))
-				if err != nil {
-					return err
-				}
-				defer s.Close()
-				addresses, err := s.Addresses()
-				found = slices.Contains(addresses, netip.MustParseAddr("192.0.2.77"))
-				return err
-			})
-			return found == want
+		return func() bool {
+			key, value := extra.Addr().As16(), uint8(0)
+			return (m.Lookup(&key, &value) == nil) == want
 		}
 	}
-	extra := netip.MustParsePrefix("192.0.2.77/32")
 	r.here.do(func() error { return hostnet.AddAddress(r.here.device, extra) })
 	expect.Eventually(t, "the new address is known", has(true))
 	r.here.do(func() error { return hostnet.RemoveAddress(r.here.device, extra) })
