@@ -33,6 +33,7 @@ type runOptions struct {
 	metrics  metricsFlags
 	underlay underlayFlags
 	takeover bool
+	persist  bool
 
 	inBackground bool       // --daemon
 	foreground   bool       // --foreground, which excludes --daemon
@@ -93,6 +94,9 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	o.underlay.add(cmd)
 	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
+	cmd.Flags().BoolVar(&o.persist, "persist", false,
+		"leave the interface with its addresses and routes when the daemon ends or dies, and\n"+
+			"reuse it: packets to it are dropped meanwhile (`ip link delete` removes it)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolVarP(&o.inBackground, "daemon", "d", false, "return when the interface is ready, and serve it in the background")
@@ -179,7 +183,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		OuterFragments: o.underlay.fragments,
+		OuterFragments: o.underlay.fragments, Persist: o.persist,
 		KeepSocket:     keepsSocket(),
 		StateDir:       quick.DefaultRunDir, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {

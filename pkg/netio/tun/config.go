@@ -49,16 +49,18 @@ type Config struct {
 	Log *slog.Logger
 	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
 	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no
-	// process uses and that Open has made persistent before. The number of queues may differ from before; the MTU is
-	// set again. Remove deletes the interface.
+	// process uses and that Open has made persistent before. The number of queues may differ from before. MTU is set
+	// again, or kept if it is 0. Remove deletes the interface.
 	Persist bool
+
+	keepMTU bool // of a reused interface
 }
 
 // complete returns c with its defaults filled in, or an error for values that no kernel accepts.
 func (c Config) complete() (Config, error) {
 	c.Queues = max(c.Queues, 1)
 	if c.MTU == 0 {
-		c.MTU = DefaultMTU
+		c.MTU, c.keepMTU = DefaultMTU, true
 	}
 	if c.Queues > MaxQueues {
 		return c, fmt.Errorf("opening %d queues: a TUN device has at most %d", c.Queues, MaxQueues)

@@ -44,7 +44,7 @@ func closeAll(fds []int) error {
 
 // OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.
 // On success it owns the descriptors; after an error the caller still does. The interface stays as it is, except for its gso_max_size and
-// a queue length that nobody has set: Config.Queues, MTU and Persist are ignored. Device.Name returns Config.Name, even after a renaming; if
+// a queue length that nobody has set, and with Config.Persist becomes persistent: Config.Queues and MTU are ignored. Device.Name returns Config.Name, even after a renaming; if
 // empty, the interface's current name. steered reports whether a steering program is set.
 func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	if len(fds) == 0 || len(fds) > MaxQueues {
@@ -75,6 +75,12 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	}
 	for _, fd := range fds {
 		d.queues = append(d.queues, newQueue(fd, d.stop, d.deleted, c.BusyPoll))
+	}
+	if c.Persist {
+		if err := d.persist(); err != nil {
+			d.monitor.close()
+			return nil, errors.Join(err, unix.Close(d.stop))
+		}
 	}
 	return d, nil
 }

@@ -33,9 +33,13 @@ func attachFirst(c *Config) (fd int, name string, err error) {
 	if fd, name, err = attachQueue(c.Name, false); err != nil {
 		return -1, "", err
 	}
-	if _, err := findPersistent(c.Name, 1); err != nil { // another process attached at the same time
+	l, err := findPersistent(c.Name, 1)
+	if err != nil { // another process attached at the same time
 		_ = unix.Close(fd)
 		return -1, "", fmt.Errorf("reusing interface %s: %w", c.Name, err)
+	}
+	if c.keepMTU {
+		c.MTU = l.Attrs().MTU
 	}
 	return fd, name, nil
 }

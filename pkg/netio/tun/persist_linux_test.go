@@ -48,6 +48,17 @@ func TestPersistentInterfaceIsReopenedAndRemoved(t *testing.T) {
 	if now := index(); now != was || len(again.Queues()) != 2 || (<-again.Events()).MTU != tun.DefaultMTU {
 		t.Errorf("index %d, not %d; %d queues", now, was, len(again.Queues()))
 	}
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		err = errors.Join(netlink.LinkSetMTU(link, 1300), again.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	again = reopen()
+	if mtu := (<-again.Events()).MTU; mtu != 1300 {
+		t.Errorf("got MTU %d without one in the options, want 1300, which the interface had", mtu)
+	}
 	if err := errors.Join(again.Close(), tun.Remove(name), tun.Remove(name)); err != nil {
 		t.Error(err)
 	}

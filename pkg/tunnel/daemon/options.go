@@ -16,7 +16,7 @@ import (
 // Options configure a Daemon.
 type Options struct {
 	Name    string // of the interface; one %d in it is replaced by the lowest free number
-	MTU     int    // of the new interface in bytes; 0 is tun.DefaultMTU
+	MTU     int    // of the new interface in bytes; 0 is tun.DefaultMTU, or the MTU of a reused interface
 	Lanes   int    // 0 is one for each CPU that the process may use
 	Workers int    // of the worker pool; AutoWorkers derives the number from the CPUs
 	Nice    int    // added to the nice value of the lanes' threads, -20 to 19

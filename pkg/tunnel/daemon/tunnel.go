@@ -91,7 +91,7 @@ func (d *Daemon) configure() error {
 // restoreTunnel makes a tunnel from a stopped one, or from a snapshot: then its sockets may follow before the first port is
 // opened. It starts nothing. After an error the caller owns the descriptors that stopped still has.
 func (d *Daemon) restoreTunnel(stopped *handover.Tunnel) (*tunnel, error) {
-	t, err := tun.OpenFromFDs(stopped.QueueFDs, stopped.Steered, tun.Config{Name: stopped.Name, BusyPoll: true, Log: d.o.Log})
+	t, err := tun.OpenFromFDs(stopped.QueueFDs, stopped.Steered, tun.Config{Name: stopped.Name, BusyPoll: true, Log: d.o.Log, Persist: d.o.Persist})
 	if err != nil {
 		return nil, err
 	}
