@@ -18,7 +18,7 @@ func environment() []variable {
 		{name: "WG_TUN_FD", values: "a file descriptor", used: "`run`", about: "A queue of a TUN interface that another program has created, with IFF_NO_PI and IFF_VNET_HDR. The daemon serves that interface, with one lane, and creates none."},
 		{name: "WG_UAPI_FD", values: "a file descriptor", used: "`run`", about: "A Unix socket that listens at `/var/run/wireguard/INTERFACE.sock`. The daemon uses it as its control socket."},
 		{name: "WG_QUICK_USERSPACE_IMPLEMENTATION", values: "`ropewalk`", used: "wg-quick(8), `ropewalk wg0`", about: "The program that wg-quick(8) starts. If it is set, the interface may have any name but that of a command, else its name must be as `wg0`: letters, digits, `-` and `_`, with a digit, and no resemblance to a command."},
-		{name: "WG_ENDPOINT_RESOLUTION_RETRIES", values: "a number, `infinity`; 15", used: "`up`, `reload`, `set`, `setconf`, `addconf`, `syncconf`", about: "Number of retries when a name server does not answer."},
+		{name: "WG_ENDPOINT_RESOLUTION_RETRIES", values: "a number, `infinity`; 15", used: "`run --config`, `up`, `reload`, `set`, `setconf`, `addconf`, `syncconf`", about: "Number of retries when a name server does not answer."},
 		{name: "WG_COLOR_MODE", values: "`always`, `never`, `auto`", used: "`show`, `spread`, `mesh`, `demo`", about: "Colours; `auto` uses them on a terminal."},
 		{name: "WG_HIDE_KEYS", values: "`never`", used: "`show`", about: "`never` shows private and preshared keys, except in JSON."},
 		{name: "NO_COLOR", values: "anything", used: "`show`, `spread`, `mesh`, `top`, `doctor`, `demo`", about: "Turns colours off."},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -34,6 +35,8 @@ type runOptions struct {
 	underlay underlayFlags
 	takeover bool
 	persist  bool
+	config   string            // --config
+	resolve  conffile.Resolver // of endpoints in config
 
 	inBackground bool       // --daemon
 	foreground   bool       // --foreground, which excludes --daemon
@@ -69,6 +72,11 @@ func newRunCmd() *cobra.Command {
 				return err
 			}
 			o.ready = ready
+			if o.config != "" {
+				if o.resolve, err = newResolver(cmd); err != nil {
+					return err
+				}
+			}
 			return run(cmd.Context(), args[0], o)
 		},
 	}
@@ -96,7 +104,10 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
 	cmd.Flags().BoolVar(&o.persist, "persist", false,
 		"leave the interface with its addresses and routes when the daemon ends or dies, and\n"+
-			"reuse it: packets to it are dropped meanwhile (`ip link delete` removes it)")
+			"reuse it: packets to it are dropped meanwhile (ip link delete removes it)")
+	cmd.Flags().StringVar(&o.config, "config", "",
+		"configure the tunnel before it starts, by a `file` with wg's keys and those of\n"+
+			"ropewalk's own that can change while a tunnel runs (docs/operations.md#without-up)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolVarP(&o.inBackground, "daemon", "d", false, "return when the interface is ready, and serve it in the background")
@@ -235,7 +246,10 @@ func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := daemon.Open(tunnel)
+	var d *daemon.Daemon
+	if tunnel.Initial, err = o.readConfig(ctx, log); err == nil {
+		d, err = daemon.Open(tunnel)
+	}
 	if err != nil {
 		exporter.close()
 		return nil, nil, err

@@ -178,7 +178,7 @@ func foregroundArgs(flags *pflag.FlagSet, name string) (args []string, err error
 		switch f.Name {
 		case "daemon":
 			return
-		case "metrics-config":
+		case "config", "metrics-config":
 			var pathErr error
 			value, pathErr = filepath.Abs(value)
 			err = errors.Join(err, pathErr)

@@ -14,8 +14,9 @@ import (
 type Dialect uint8
 
 const (
-	WG    Dialect = iota // the keys of wg(8), for setconf, addconf and syncconf
-	Quick                // the keys of WG, and in [Interface] those of wg-quick(8) and ropewalk
+	WG     Dialect = iota // the keys of wg(8), for setconf, addconf and syncconf
+	Quick                 // the keys of WG, and in [Interface] those of wg-quick(8) and ropewalk
+	Daemon                // the keys of WG, and in [Interface] ropewalk's own that can change while a tunnel runs, for run --config
 )
 
 // File is a parsed file. A nil or zero field was not given.

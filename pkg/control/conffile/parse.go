@@ -277,6 +277,8 @@ func (p *parser) keys() []key {
 		return nil
 	case p.dialect == WG:
 		return interfaceKeys()
+	case p.dialect == Daemon:
+		return append(interfaceKeys(), slices.DeleteFunc(ropewalkKeys(), func(k key) bool { return k.doc.restart })...)
 	}
 	return slices.Concat(interfaceKeys(), quickKeys(), ropewalkKeys())
 }

@@ -291,3 +291,16 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestDaemonDialectHasOnlyKeysOfRunningTunnel(t *testing.T) {
+	f, err := Parse("x", strings.NewReader("[Interface]\nListenPort = 5\nUnderlay = udp\nSpreadPorts = 62000-62099\n[Peer]\nPublicKey = "+publicKey.Base64()), Daemon)
+	if err != nil || *f.Interface.Underlay != config.UnderlayUDP || f.Interface.SpreadPorts == nil || len(f.Peers) != 1 {
+		t.Errorf("got %+v, %v, want the port, the underlay, the spread ports and a peer", f, err)
+	}
+	for _, line := range []string{"Address = 10.0.0.1/24", "MTU = 1400", "PostUp = reboot", "Lanes = 2", "Metrics = :1"} {
+		_, err := Parse("x", strings.NewReader("[Interface]\n"+line), Daemon)
+		if err == nil || !strings.Contains(err.Error(), "x:2: ") || !strings.Contains(err.Error(), "unknown key") {
+			t.Errorf("%s: got error %v, want an unknown key in line 2", line, err)
+		}
+	}
+}
