@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // Client is a connection to a device's daemon, ropewalk's or another's. It is for one goroutine at a time. The error of a refused
@@ -65,8 +66,11 @@ func (c *Client) Close() error {
 }
 
 // Status returns the present state of the device. Status.Name is the name that was dialled.
-func (c *Client) Status() (config.Status, error) {
-	if err := c.send([]byte(opGet + "\n\n")); err != nil {
+func (c *Client) Status() (config.Status, error) { return c.StatusOf() }
+
+// StatusOf is Status with only these peers, those of them that exist; all without keys. Only daemons with the feature get.public_key have it.
+func (c *Client) StatusOf(peers ...noise.PublicKey) (config.Status, error) {
+	if err := c.send(requestOf(opGet, peers)); err != nil {
 		return config.Status{}, fmt.Errorf("requesting the status of interface %s: %w", c.name, err)
 	}
 	st, err := parseGet(c.lines)
@@ -144,7 +148,7 @@ func (c *Client) configure(dev config.Device) error {
 // Stats requests the device's statistics and stores them in into, as json.Unmarshal does. Only ropewalk's daemon has this
 // operation: others close the connection.
 func (c *Client) Stats(into any) error {
-	if err := c.requestJSON(opStats, into); err != nil {
+	if err := c.requestJSON(into, opStats); err != nil {
 		return fmt.Errorf("reading the statistics of interface %s: %w", c.name, err)
 	}
 	return nil
@@ -153,14 +157,23 @@ func (c *Client) Stats(into any) error {
 // Flows requests the device's busiest flows and stores them in into, as json.Unmarshal does. The device counts flows from the first
 // request on. See Stats.
 func (c *Client) Flows(into any) error {
-	if err := c.requestJSON(opFlows, into); err != nil {
+	if err := c.requestJSON(into, opFlows); err != nil {
 		return fmt.Errorf("reading the flows of interface %s: %w", c.name, err)
 	}
 	return nil
 }
 
-func (c *Client) requestJSON(op string, into any) error {
-	if err := c.send([]byte(op + "\n\n")); err != nil {
+// requestOf returns an operation about these peers.
+func requestOf(op string, peers []noise.PublicKey) []byte {
+	b := []byte(op + "\n")
+	for _, key := range peers {
+		b = append(b, "public_key="+key.Hex()+"\n"...)
+	}
+	return append(b, '\n')
+}
+
+func (c *Client) requestJSON(into any, op string, peers ...noise.PublicKey) error {
+	if err := c.send(requestOf(op, peers)); err != nil {
 		return err
 	}
 	raw, err := c.readJSON()

@@ -3,7 +3,6 @@
 package uapi
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -13,38 +12,39 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// probe implements the probe operation.
+// probe implements the probe operation. Its answer lacks peers that do not exist.
 func (s *Server) probe(lines *lineReader) ([]byte, error) {
 	if s.Probe == nil {
 		return nil, refuse(lines, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("this device probes no peers")})
 	}
-	name, value, ok, err := lines.pair()
+	keys, err := readKeys(lines)
 	if err != nil {
 		return nil, err
 	}
-	key, keyErr := noise.ParseHex[noise.PublicKey](value)
-	switch {
-	case !ok:
-		return nil, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want public_key=")}
-	case name != "public_key" || keyErr != nil:
-		return nil, refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want public_key= and a key in hexadecimal digits")})
+	reports := make(map[noise.PublicKey]config.PeerProbe, len(keys))
+	for key := range keys {
+		if report, ok := s.Probe(key); ok {
+			reports[key] = report
+		}
 	}
-	if err := readEnd(lines); err != nil {
-		return nil, err
-	}
-	report, ok := s.Probe(key)
-	if !ok {
-		return nil, &Error{Errno: unix.ENOENT, Line: lines.line, Err: errors.New("no such peer")}
-	}
-	b, err := json.Marshal(report)
-	return append(b, '\n'), wrapHandler(err)
+	return encodeJSON(reports)
 }
 
-// Probe sends a peer a message that it answers, and returns the present state of the test without waiting: a later call reports the
-// answer. Only ropewalk's daemon has this operation: others close the connection.
-func (c *Client) Probe(key noise.PublicKey) (report config.PeerProbe, err error) {
-	if err := c.requestJSON(opProbe+"\npublic_key="+key.Hex(), &report); err != nil {
-		return config.PeerProbe{}, fmt.Errorf("probing a peer of interface %s: %w", c.name, err)
+// ProbePeers sends peers a message that they answer, and returns the present state of these tests without waiting: a later call reports the
+// answers. Peers that do not exist are left out. Only ropewalk's daemon has this operation: others close the connection.
+func (c *Client) ProbePeers(peers ...noise.PublicKey) (reports map[noise.PublicKey]config.PeerProbe, err error) {
+	if err := c.requestJSON(&reports, opProbe, peers...); err != nil {
+		return nil, fmt.Errorf("probing peers of interface %s: %w", c.name, err)
 	}
-	return report, nil
+	return reports, nil
+}
+
+// Probe is ProbePeers for one peer. If it does not exist, the error is syscall.ENOENT.
+func (c *Client) Probe(key noise.PublicKey) (config.PeerProbe, error) {
+	reports, err := c.ProbePeers(key)
+	report, ok := reports[key]
+	if err == nil && !ok {
+		err = fmt.Errorf("probing peer %s of interface %s: no such peer: %w", key, c.name, unix.ENOENT)
+	}
+	return report, err
 }

@@ -5,6 +5,7 @@ package uapi_test
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -45,6 +46,47 @@ func TestClientProbesPeer(t *testing.T) {
 		}
 		if _, err := client.Probe(noise.PublicKey{2}); !errors.Is(err, syscall.ENOENT) {
 			t.Errorf("got error %v, want %v", err, syscall.ENOENT)
+		}
+	}
+}
+
+func TestOneRequestProbesManyPeers(t *testing.T) {
+	probed := map[noise.PublicKey]int{}
+	client := clientOf(t, &uapi.Server{Probe: func(key noise.PublicKey) (config.PeerProbe, bool) {
+		probed[key]++
+		return config.PeerProbe{Sent: uint64(key[0])}, key[0] < 200
+	}})
+	var keys []noise.PublicKey
+	for i := range 201 {
+		keys = append(keys, noise.PublicKey{byte(i)})
+	}
+	got, err := client.ProbePeers(keys...)
+	if err != nil || len(got) != 200 || got[keys[7]].Sent != 7 || len(probed) != 201 {
+		t.Errorf("got %d reports, %d probed peers, %v, want those of 200 of 201 peers", len(got), len(probed), err)
+	}
+}
+
+func TestStatusOfHasOnlyTheNamedPeers(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	device := new(uapitest.Device)
+	var keys []noise.PublicKey
+	var status config.Status
+	for i := range 5 {
+		keys = append(keys, noise.PublicKey{byte(i)})
+		status.Peers = append(status.Peers, config.PeerStatus{PublicKey: keys[i]})
+	}
+	device.SetStatus(status)
+	uapitest.RunServer(t, dir, "wg0", &uapi.Server{Handler: device, Log: slog.New(slog.DiscardHandler)})
+	client := uapitest.Dial(t, dir, "wg0")
+	for _, wanted := range [][]noise.PublicKey{{keys[1], keys[3]}, {keys[4], {99}}, {{99}}, keys} {
+		st, err := client.StatusOf(wanted...)
+		var got []noise.PublicKey
+		for i := range st.Peers {
+			got = append(got, st.Peers[i].PublicKey)
+		}
+		want := slices.DeleteFunc(slices.Clone(wanted), func(k noise.PublicKey) bool { return !slices.Contains(keys, k) })
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %v, %v, want %v", got, err, want)
 		}
 	}
 }

@@ -233,13 +233,36 @@ func (s *Server) set(lines *lineReader) error {
 	return wrapHandler(s.Handler.Configure(dev))
 }
 
+// get answers with all peers, or with those that the request names.
 func (s *Server) get(lines *lineReader) ([]byte, error) {
-	if err := readEnd(lines); err != nil {
+	keys, err := readKeys(lines)
+	if err != nil {
 		return nil, err
 	}
+	st := s.Handler.Status()
+	if len(keys) > 0 {
+		st.Peers = slices.DeleteFunc(slices.Clone(st.Peers), func(p config.PeerStatus) bool { return !keys[p.PublicKey] })
+	}
 	var b bytes.Buffer
-	err := WriteGet(&b, s.Handler.Status())
+	err = WriteGet(&b, st)
 	return b.Bytes(), wrapHandler(err)
+}
+
+// readKeys reads the rest of an operation whose lines are public keys.
+func readKeys(lines *lineReader) (keys map[noise.PublicKey]bool, err error) {
+	keys = map[noise.PublicKey]bool{}
+	for {
+		line, err := lines.next()
+		if err != nil || line == "" {
+			return keys, err
+		}
+		value, ok := strings.CutPrefix(line, "public_key=")
+		key, keyErr := noise.ParseHex[noise.PublicKey](value)
+		if !ok || keyErr != nil {
+			return nil, refuse(lines, &Error{Errno: unix.EINVAL, Line: lines.line, Err: errors.New("want public_key= and a key in hexadecimal digits, or an empty line")})
+		}
+		keys[key] = true
+	}
 }
 
 func (s *Server) flows(lines *lineReader) ([]byte, error) {
@@ -254,7 +277,11 @@ func marshal(lines *lineReader, value func() any) ([]byte, error) {
 	if err := readEnd(lines); err != nil {
 		return nil, err
 	}
-	b, err := json.Marshal(value())
+	return encodeJSON(value())
+}
+
+func encodeJSON(value any) ([]byte, error) {
+	b, err := json.Marshal(value)
 	return append(b, '\n'), wrapHandler(err)
 }
 
