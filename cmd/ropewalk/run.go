@@ -196,7 +196,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
 		OuterFragments: o.underlay.fragments, Persist: o.persist,
 		KeepSocket:     keepsSocket(),
-		StateDir:       quick.DefaultRunDir, Log: log, Level: level,
+		StateDir:       quick.DefaultRunDir, Version: version, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},

@@ -7,13 +7,15 @@
 //
 //   - stats=1: one line of JSON.
 //   - flows=1: one line of JSON with the busiest flows, which the daemon counts from the first request to some seconds after the last.
-//   - probe=1, with a line "public_key=…": sends that peer a message that it answers, and one line of JSON (config.PeerProbe).
+//   - get=1 with lines "public_key=…": only these peers.
+//   - probe=1 with lines "public_key=…": sends these peers a message that they answer, and one line of JSON (config.PeerProbe by peer).
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
 //   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "spray" (off, auto or 4),
 //     "underlay" (auto, udp or xdp), and "outer_fragments" (off or on).
 //
-// The answer to get=1 has WireGuard's keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
+// An older daemon refuses requests with keys that it does not know as a whole, so stats=1 lists the keys and operations that its daemon has
+// (features.go). The answer to get=1 has WireGuard's keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
 //
 // Package daemon serves the socket. Packages quick and doctor and the commands are clients. Start reading with Server in serve.go and
 // Client in client.go. Below them are listen.go (the socket's file), handover.go (upgrades), get.go, set.go and loglevel.go (the

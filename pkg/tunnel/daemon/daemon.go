@@ -190,7 +190,11 @@ func (d *Daemon) Configure(c config.Device) error {
 }
 
 // Stats implements uapi.Handler with a device.Stats.
-func (d *Daemon) Stats() any { return d.current().Stats() }
+func (d *Daemon) Stats() any {
+	s, _ := d.current().Stats().(device.Stats)
+	s.Version, s.Features = d.o.Version, uapi.Features()
+	return s
+}
 
 // StuckLanes returns the lanes that make no progress, such as rx0.
 func (d *Daemon) StuckLanes() []string { return d.current().StuckLanes() }

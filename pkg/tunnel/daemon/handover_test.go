@@ -38,6 +38,7 @@ const (
 	daemonEnv   = "ROPEWALK_TEST_DAEMON"   // the name of its interface
 	stateDirEnv = "ROPEWALK_TEST_STATE"    // Options.StateDir
 	takeoverEnv = "ROPEWALK_TEST_TAKEOVER" // if set, it is the successor of the interface's daemon
+	testVersion = "v9"                     // Options.Version
 	keepEnv     = "ROPEWALK_TEST_KEEP"     // if set, Options.KeepSocket
 )
 
@@ -50,7 +51,7 @@ func TestDaemonProcess(t *testing.T) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	o := Options{
-		Name: name, Lanes: 2, Spread: config.SpreadOff, StateDir: os.Getenv(stateDirEnv), KeepSocket: os.Getenv(keepEnv) != "", Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Name: name, Version: testVersion, Lanes: 2, Spread: config.SpreadOff, StateDir: os.Getenv(stateDirEnv), KeepSocket: os.Getenv(keepEnv) != "", Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	open := Open
 	if os.Getenv(takeoverEnv) != "" {

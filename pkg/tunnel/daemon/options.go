@@ -48,6 +48,8 @@ type Options struct {
 	// renews their sessions. It is created if it does not exist. Empty: they are not kept.
 	StateDir string
 
+	Version string // of the program, for clients of the control socket; empty: unknown
+
 	Log   *slog.Logger
 	Level *slog.LevelVar // of Log, for the control socket; nil if it cannot be changed
 	// StartSuccessor starts the program at path as the daemon's successor, for the interface called name. The program must call

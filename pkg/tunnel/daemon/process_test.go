@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -131,4 +132,20 @@ func (p *process) warnings() (found []string) {
 		found = append(found, m[1])
 	}
 	return found
+}
+
+// TestStatsNameVersionAndFeatures: clients do not send keys that an older daemon refuses.
+func TestStatsNameVersionAndFeatures(t *testing.T) {
+	name, _ := startDaemon(t)
+	client, err := uapi.Dial(name)
+	expect.NoError(t, err)
+	defer client.Close()
+	var stats struct {
+		Version  string
+		Features []string
+	}
+	expect.NoError(t, client.Stats(&stats))
+	if stats.Version != testVersion || !slices.Equal(stats.Features, uapi.Features()) {
+		t.Errorf("got %+v", stats)
+	}
 }

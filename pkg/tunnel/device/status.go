@@ -61,6 +61,9 @@ func (p *Peer) status() config.PeerStatus {
 
 // Stats is the response to the control socket's stats request, in JSON.
 type Stats struct {
+	// Version is of the program, and Features are what its control socket understands (uapi.Features); both are set by package daemon.
+	Version   string            `json:"version,omitempty"`
+	Features  []string          `json:"features,omitempty"`
 	Interface string            `json:"interface"`
 	Up        bool              `json:"up"`
 	TUN       tun.Features      `json:"tun"`
