@@ -35,6 +35,7 @@ type runOptions struct {
 	underlay underlayFlags
 	takeover bool
 	persist  bool
+	reflect  uint16
 	config   string            // --config
 	resolve  conffile.Resolver // of endpoints in config
 
@@ -105,6 +106,8 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.persist, "persist", false,
 		"leave the interface with its addresses and routes when the daemon ends or dies, and\n"+
 			"reuse it: packets to it are dropped meanwhile (ip link delete removes it)")
+	cmd.Flags().Uint16Var(&o.reflect, "reflect", 0,
+		"answer small datagrams to this UDP `port` that came through the tunnel\n(docs/operations.md#without-up; default: off)")
 	cmd.Flags().StringVar(&o.config, "config", "",
 		"configure the tunnel before it starts, by a `file` with wg's keys and those of\n"+
 			"ropewalk's own that can change while a tunnel runs (docs/operations.md#without-up)")
@@ -194,9 +197,9 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		OuterFragments: o.underlay.fragments, Persist: o.persist,
-		KeepSocket:     keepsSocket(),
-		StateDir:       quick.DefaultRunDir, Version: version, Log: log, Level: level,
+		OuterFragments: o.underlay.fragments, Persist: o.persist, Reflect: o.reflect,
+		KeepSocket: keepsSocket(),
+		StateDir:   quick.DefaultRunDir, Version: version, Log: log, Level: level,
 		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
 			return startSuccessor(path, successorArgs(os.Args, name, created))
 		},

@@ -103,7 +103,7 @@ func (s *scrape) device() {
 	s.emit(selectionPlans, float64(st.Selection.Plans), "in_force")
 }
 
-// handshakes emits the numbers of handshakes by the local role.
+// handshakes emits the numbers of handshakes by the local role, and of datagrams that test the path.
 func (s *scrape) handshakes() {
 	h := &s.Stats.Handshakes
 	s.count(handshakesStarted, h.Initiated, "initiator")
@@ -111,6 +111,10 @@ func (s *scrape) handshakes() {
 	s.count(handshakes, h.Completed, "initiator", "completed")
 	s.count(handshakes, h.GaveUp, "initiator", "gave_up")
 	s.count(handshakes, h.Confirmed, "responder", "completed")
+	if r := s.Stats.Reflector; r != nil {
+		s.count(reflector, r.Answered, "answered")
+		s.count(reflector, r.Ignored, "ignored")
+	}
 }
 
 // stalls emits the stalls of each kind.

@@ -106,6 +106,7 @@ func newFake() *fakeDevice {
 			},
 			Handshakes: device.HandshakeStats{Initiated: 30, Completed: 9, GaveUp: 1, Answered: 8, Confirmed: 7},
 			Selection:  device.SelectionReport{ByPort: true, Plans: 1, Wanted: 2},
+			Reflector:  &config.ReflectorReport{Port: 7, Answered: 40, Ignored: 4},
 		},
 	}
 }

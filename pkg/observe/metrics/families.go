@@ -75,6 +75,7 @@ const (
 
 	handshakesStarted
 	handshakes
+	reflector
 
 	peers
 	peersAggregated
@@ -163,6 +164,7 @@ var definitions = [familyCount]definition{
 
 	handshakesStarted: {"ropewalk_handshakes_started_total", counter, "Handshakes started: initiations sent, with retries (initiator), and responses sent (responder).", "interface role"},
 	handshakes:        {"ropewalk_handshakes_total", counter, "Handshakes that ended: completed, or gave_up after 90 s (initiator). Refused ones are drops of the stage handshake.", "interface role result"},
+	reflector:         {"ropewalk_reflector_datagrams_total", counter, "Datagrams that reached the reflector through the tunnel: answered, or ignored (no requests, of no peer, or too many).", "interface result"},
 
 	peers:           {"ropewalk_peers", gauge, "Peers: established (a handshake in the last 180 s), idle (an older one) or never (none yet).", "interface state"},
 	peersAggregated: {"ropewalk_peers_aggregated", gauge, "1 if metrics of single peers are off, or omitted because there are too many peers; else 0.", "interface"},

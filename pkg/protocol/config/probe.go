@@ -14,4 +14,13 @@ type PeerProbe struct {
 	Sent      uint64        `json:"sent"`     // probes
 	Answered  uint64        `json:"answered"` // probes of those
 	RTT       time.Duration `json:"rtt_ns"`   // of the last answered one
+	// Reflected is the number of requests from the peer that this host's reflector has answered.
+	Reflected uint64 `json:"reflected"`
+}
+
+// ReflectorReport describes the reflector (package netio/reflector), in the JSON of the statistics.
+type ReflectorReport struct {
+	Port     uint16 `json:"port"`
+	Answered uint64 `json:"answered"` // requests
+	Ignored  uint64 `json:"ignored"`  // datagrams: no requests, of no peer, or too many
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/reflector"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -26,6 +28,7 @@ type Daemon struct {
 	log          *slog.Logger
 	pool         *workpool.Pool
 	endpoints    *endpoints
+	reflector    *reflector.Reflector                // nil without Options.Reflect
 	stopWatchers context.CancelFunc                  // of routes, links, clock and endpoints
 	absentLinks  atomic.Pointer[hostnet.AbsentLinks] // of endpoints; nil before start, unless a predecessor knows some
 	done         chan struct{}                       // closed when the tunnel has ended
@@ -62,11 +65,14 @@ func Open(o Options) (*Daemon, error) {
 	d.tunnel = d.newTunnel(t, nil)
 	err = d.configure()
 	if err == nil {
+		err = d.listenReflector()
+	}
+	if err == nil {
 		d.listener, err = o.listen(t.Name())
 	}
 	if err != nil {
 		d.pool.Close()
-		return nil, errors.Join(err, t.Close())
+		return nil, errors.Join(err, d.reflector.Close(), t.Close())
 	}
 	d.start()
 	return d, nil
@@ -95,6 +101,14 @@ func (o *Options) listen(name string) (*uapi.Listener, error) {
 	return l, nil
 }
 
+// listenReflector binds the reflector to the interface.
+func (d *Daemon) listenReflector() (err error) {
+	if d.o.Reflect != 0 {
+		d.reflector, err = reflector.Listen(indexOf(d.tunnel.tun), d.o.Reflect)
+	}
+	return err
+}
+
 // newDaemon returns a Daemon without a tunnel, with its workers started. All of its log messages name the interface.
 func newDaemon(o Options, name string) *Daemon {
 	log := o.Log.With("interface", name)
@@ -108,6 +122,7 @@ func newDaemon(o Options, name string) *Daemon {
 // start starts the tunnel, and the watchers of routes, links and clock.
 func (d *Daemon) start() {
 	d.tunnel.Start()
+	go d.reflector.Serve(func(from netip.Addr) bool { return d.current().AdmitReflection(from) })
 	features := d.tunnel.tun.Features()
 	d.log.Info("interface ready", "lanes", d.o.Lanes, "workers", d.pool.Workers(),
 		"tso", features.TSO, "uso", features.USO, "tun_steering", features.Steer)
@@ -192,7 +207,7 @@ func (d *Daemon) Configure(c config.Device) error {
 // Stats implements uapi.Handler with a device.Stats.
 func (d *Daemon) Stats() any {
 	s, _ := d.current().Stats().(device.Stats)
-	s.Version, s.Features = d.o.Version, uapi.Features()
+	s.Version, s.Features, s.Reflector = d.o.Version, uapi.Features(), d.reflector.Report()
 	return s
 }
 
@@ -244,6 +259,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 // has it. It may be called repeatedly.
 func (d *Daemon) Close() {
 	d.stopWatchers()
+	_ = d.reflector.Close() // fails if it is closed
 	d.current().Close()
 	if !d.wasHandedOver() {
 		d.endpoints.remove(d.Name())

@@ -40,6 +40,9 @@ type Options struct {
 	// tun.Config.
 	Persist bool
 
+	// Reflect is the UDP port of a reflector that is bound to the interface (package netio/reflector); 0: none.
+	Reflect uint16
+
 	// KeepSocket creates the control socket again when its file was removed. Otherwise the removal ends Serve, as it ends wireguard-go: programs
 	// stop tunnels so. A tunnel for which somebody else is responsible, such as a service manager, must not end by a cleaned directory.
 	KeepSocket bool

@@ -141,11 +141,12 @@ func TestStatsNameVersionAndFeatures(t *testing.T) {
 	expect.NoError(t, err)
 	defer client.Close()
 	var stats struct {
-		Version  string
-		Features []string
+		Version   string
+		Features  []string
+		Reflector *config.ReflectorReport
 	}
 	expect.NoError(t, client.Stats(&stats))
-	if stats.Version != testVersion || !slices.Equal(stats.Features, uapi.Features()) {
+	if stats.Version != testVersion || !slices.Equal(stats.Features, uapi.Features()) || stats.Reflector != nil {
 		t.Errorf("got %+v", stats)
 	}
 }

@@ -39,6 +39,7 @@ func ReceiveHandover(ctx context.Context, o Options) (*Daemon, error) {
 	d := newDaemon(o, o.Name) // before the predecessor stops the tunnel
 	if err := d.receiveHandover(ctx, handover.Conn{UnixConn: conn}); err != nil {
 		d.pool.Close()
+		_ = d.reflector.Close()
 		return nil, fmt.Errorf("receiving the handover of %s: %w", o.Name, err)
 	}
 	return d, nil
@@ -84,6 +85,11 @@ func (d *Daemon) prepareTunnel(t *handover.Tunnel) (err error) {
 	d.o.Name, d.o.Lanes, d.o.KeepSocket = t.Name, t.Queues, d.o.KeepSocket || t.KeepSocket
 	raiseGOMAXPROCS(t.Queues, d.o.Workers)
 	if d.tunnel, err = d.restoreTunnel(t); err != nil {
+		return err
+	}
+	if err := d.listenReflector(); err != nil {
+		d.tunnel.Close()
+		t.QueueFDs = nil // closed
 		return err
 	}
 	t.Device = nil

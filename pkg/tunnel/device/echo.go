@@ -3,6 +3,8 @@
 package device
 
 import (
+	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -48,7 +50,7 @@ func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok boo
 		p.initiate(now)
 		p.armTimer(now)
 	}
-	r.Handshake = p.reportHandshake()
+	r.Handshake, r.Reflected = p.reportHandshake(), p.reflections.answered.Load()
 	if e := p.echo; e != nil {
 		r.Sent, r.Answered, r.RTT = e.sent, e.answered, time.Duration(e.rtt)
 	}
@@ -80,4 +82,25 @@ func (p *Peer) echoed(m *wire.Probe, now int64) bool {
 		e.rtt, e.sentAt = now-e.sentAt, 0
 	}
 	return m.ID&echoID != 0
+}
+
+// reflections limits and counts the requests of a peer that a reflector answers. It is safe for concurrent use.
+type reflections struct {
+	rate     rate
+	answered atomic.Uint64
+}
+
+// AdmitReflection reports whether a reflector answers a request that came through the tunnel: its source is an allowed IP of a peer, and the peer
+// has sent fewer than eight others in this second.
+func (d *Device) AdmitReflection(from netip.Addr) bool {
+	e, ok := d.engine.Routes.Lookup(from)
+	if !ok {
+		return false
+	}
+	p, ok := e.SlowPath.(*Peer)
+	if !ok || !p.reflections.rate.allow(d.clock(), time.Second) {
+		return false
+	}
+	p.reflections.answered.Add(1)
+	return true
 }

@@ -3,6 +3,7 @@
 package device_test
 
 import (
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,6 +143,35 @@ func TestUnequalPresharedKeysExplainSilentPeer(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if got := probe(t, a, b); !got.Session || got.Handshake != (config.PeerHandshake{}) {
 			t.Errorf("after the keys are equal: got %+v, want a session", got)
+		}
+	})
+}
+
+func TestReflectionIsAdmittedFromAllowedIPsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := devicetest.Pair(t, devicetest.Options{})
+		from := a.Status().Peers[0].AllowedIPs[0].Addr()
+		admitted := func() (n int) {
+			for range 100 {
+				if a.AdmitReflection(from) {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(time.Second)
+		if n := admitted(); n != 8 {
+			t.Errorf("got %d of 100 requests admitted in a second, want 8", n)
+		}
+		if a.AdmitReflection(netip.MustParseAddr("192.0.2.77")) {
+			t.Error("a request was admitted from an address of no peer")
+		}
+		time.Sleep(time.Second)
+		if n := admitted(); n != 8 {
+			t.Errorf("got %d of 100 requests admitted in the next second, want 8", n)
+		}
+		if got := probe(t, a, b).Reflected; got != 16 {
+			t.Errorf("got %d reflected, want 16", got)
 		}
 	})
 }

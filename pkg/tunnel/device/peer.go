@@ -27,7 +27,8 @@ type Peer struct {
 	engine *engine.Peer
 	name   atomic.Pointer[string] // for people, nil for none; written under mu
 
-	requests laneRequests
+	requests    laneRequests
+	reflections reflections
 
 	mu        sync.Mutex // guards all fields below
 	running   bool       // the device is up and the peer is configured

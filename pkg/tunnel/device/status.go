@@ -87,6 +87,8 @@ type Stats struct {
 	Stalls  config.StallReport `json:"stalls"`
 	Cipher  string             `json:"cipher"`  // the ChaCha20-Poly1305 implementation
 	Workers int                `json:"workers"` // workers that help lanes
+	// Reflector is nil if there is none. Package daemon sets it.
+	Reflector *config.ReflectorReport `json:"reflector,omitempty"`
 }
 
 // Stats returns a snapshot of all counters. It holds no secrets.
