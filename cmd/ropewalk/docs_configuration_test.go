@@ -44,7 +44,7 @@ func TestConfigurationPageHasEveryCommandAndFlag(t *testing.T) {
 
 // TestEnvironmentListsAllVariables compares environment with all calls of os.Getenv and os.LookupEnv.
 func TestEnvironmentListsAllVariables(t *testing.T) {
-	internal := map[string]bool{"ROPEWALK_STARTED_BY_UP": true, "ROPEWALK_KEEP_SOCKET": true, "ROPEWALK_LOG_FROM_UP": true, "ROPEWALK_READY_FD": true, "ROPEWALK_FAILURE_FD": true} // between processes of ropewalk
+	internal := map[string]bool{"ROPEWALK_STARTED_BY_UP": true, "ROPEWALK_KEEP_SOCKET": true, "ROPEWALK_LOG_FROM_UP": true, "ROPEWALK_READY_FD": true, "ROPEWALK_FAILURE_FD": true, "ROPEWALK_KEPT": true} // between processes of ropewalk
 	read := environmentRead(t, ".", "../ropewalk-agent", "../../pkg")
 	known := map[string]bool{}
 	for _, v := range environment() {

@@ -88,7 +88,7 @@ func newRootCmd() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(newHelpCmd())
-	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newCheckCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
+	addGroup(root, "Tunnels:", newRunCmd(), newUpCmd(), newDownCmd(), newReloadCmd(), newCheckCmd(), newReadyCmd(), newUpgradeCmd(), newSaveCmd(), newStripCmd(), newLogCmd())
 	addGroup(root, "Configuration, as wg(8) does:", newShowCmd(), newTopCmd(), newFlowsCmd(), newShowconfCmd(), newSetCmd(), newSetconfCmd(), newAddconfCmd(), newSyncconfCmd(),
 		newGenkeyCmd(), newGenpskCmd(), newPubkeyCmd())
 	addGroup(root, "Host:", newDoctorCmd(), newSpreadCmd(), newBenchCmd(), newDemoCmd())

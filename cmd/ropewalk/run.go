@@ -39,6 +39,9 @@ type runOptions struct {
 	config   string            // --config
 	resolve  conffile.Resolver // of endpoints in config
 
+	keepDaemon bool   // --keep
+	keepSocket string // of `ropewalk ready`
+
 	inBackground bool       // --daemon
 	foreground   bool       // --foreground, which excludes --daemon
 	ready        *readyPipe // of a daemon in the background, else nil
@@ -55,7 +58,8 @@ func newRunCmd() *cobra.Command {
 			"The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. LOG_LEVEL=debug|verbose|info|warn|error|silent sets\n" +
 			"the log level; `ropewalk log` changes it at run time. `ropewalk INTERFACE`, or a link to this program named wireguard-go,\n" +
 			"is `ropewalk run --daemon INTERFACE` (in the foreground with -f or WG_PROCESS_FOREGROUND=1).",
-		Example:           "  ropewalk run --daemon wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0\n  ropewalk run --takeover wg0",
+		Example: "  ropewalk run --daemon wg0\n  ropewalk run --lanes 4 wg0\n  ropewalk run --spread off wg0\n  ropewalk run --takeover wg0\n" +
+			"  ropewalk run --keep --persist --config /etc/ropewalk/wg0.conf wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,6 +67,10 @@ func newRunCmd() *cobra.Command {
 				o.log.level = knownLevel(os.Getenv("LOG_LEVEL"))
 			}
 			switch {
+			case o.keepDaemon:
+				return o.keep(cmd.Context(), cmd, args[0])
+			case o.keepSocket != "":
+				return usageError{errors.New("--keep-socket needs --keep")}
 			case o.inBackground && cmd.Flags().Changed("foreground"):
 				return usageError{errors.New("--daemon and --foreground exclude each other")}
 			case o.inBackground:
@@ -106,6 +114,10 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&o.persist, "persist", false,
 		"leave the interface with its addresses and routes when the daemon ends or dies, and\n"+
 			"reuse it: packets to it are dropped meanwhile (ip link delete removes it)")
+	cmd.Flags().BoolVar(&o.keepDaemon, "keep", false,
+		"run the daemon in a child process and start another one after a crash; take over a served\n"+
+			"interface, and wait after another process has taken over (docs/operations.md#without-up)")
+	cmd.Flags().StringVar(&o.keepSocket, "keep-socket", "", "answer ropewalk ready on a Unix socket at `path` (default: none)")
 	cmd.Flags().Uint16Var(&o.reflect, "reflect", 0,
 		"answer small datagrams to this UDP `port` that came through the tunnel\n(docs/operations.md#without-up; default: off)")
 	cmd.Flags().StringVar(&o.config, "config", "",
@@ -223,7 +235,7 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 	o.ready.announce(log, d.Name())
 	err = d.Serve(ctx)
 	if errors.Is(err, daemon.ErrHandedOver) {
-		return nil
+		return keptExit(exitHandedOver, nil)
 	}
 	notifyStopping()
 	return err

@@ -176,7 +176,7 @@ func foregroundArgs(flags *pflag.FlagSet, name string) (args []string, err error
 	flags.Visit(func(f *pflag.Flag) {
 		value := f.Value.String()
 		switch f.Name {
-		case "daemon":
+		case "daemon", "keep", "keep-socket":
 			return
 		case "config", "metrics-config":
 			var pathErr error

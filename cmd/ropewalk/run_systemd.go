@@ -90,7 +90,7 @@ const keepSocket = "ROPEWALK_KEEP_SOCKET"
 // keepsSocket reports whether the daemon that this process is, or starts in the background, must not end by a removed control socket: `ropewalk up`
 // or a unit is responsible for it. Of a unit whose Type is not notify, systemd gives only the process ID.
 func keepsSocket() bool {
-	return os.Getenv(keepSocket) != "" || notifiesService() || isExecPID(os.Getenv("SYSTEMD_EXEC_PID"))
+	return os.Getenv(keepSocket) != "" || os.Getenv(kept) != "" || notifiesService() || isExecPID(os.Getenv("SYSTEMD_EXEC_PID"))
 }
 
 // logFromUp is an environment variable that `ropewalk up` sets if it passes the journal as file descriptor 3.

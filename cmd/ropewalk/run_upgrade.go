@@ -28,9 +28,9 @@ func takeoverError(err error) error {
 	case uapi.IsNotRunning(err):
 		return codedError{exitUnreachable, fmt.Errorf("%w (without %s the interface is created)", err, takeoverFlag)}
 	case errors.Is(err, daemon.ErrVersion), errors.Is(err, syscall.EPROTO):
-		return fmt.Errorf("%w: the old daemon continues; restart it instead", err)
+		err = fmt.Errorf("%w: the old daemon continues; restart it instead", err)
 	}
-	return err
+	return keptExit(exitRefused, err)
 }
 
 // failureFD is an environment variable with a file descriptor: the pipe to which a successor that fails writes its error.

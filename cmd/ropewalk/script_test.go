@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,17 +13,47 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/reflector"
 	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
 // TestMain makes this test binary run ropewalk if it is called by that name: by scripts, and by the daemons that they start.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"ropewalk": main, "wireguard-go": main})
+	testscript.Main(m, map[string]func(){"ropewalk": main, "wireguard-go": main, "ask-reflector": askReflector})
+}
+
+// askReflector is a program of scripts. It sends a request to a reflector, and prints "answered", or the error.
+func askReflector() {
+	err := func() error {
+		c, err := net.Dial("udp", os.Args[1])
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		nonce := strings.Repeat("n", 16)
+		answer := make([]byte, 2*reflector.Size)
+		for range 30 { // the first ones may be lost with a session
+			if _, err := c.Write([]byte(reflector.Request + nonce)); err != nil {
+				return err
+			}
+			_ = c.SetReadDeadline(time.Now().Add(time.Second))
+			n, err := c.Read(answer)
+			if err == nil && string(answer[:n]) == reflector.Answer+nonce {
+				return errors.New("answered")
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("%q: %w", answer[:n], err)
+			}
+		}
+		return errors.New("no answer")
+	}()
+	fmt.Println(err)
 }
 
 // scriptEnv names the script that a child process in new namespaces runs.

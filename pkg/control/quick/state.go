@@ -133,6 +133,9 @@ func RecordSuccessor(runDir, name string, from, to int) error {
 	return j.saveState(st)
 }
 
+// ErrLocked is the error of Lock while another process has the lock.
+var ErrLocked = errors.New("another process is bringing it up or down")
+
 // lock keeps other Runners from working on the interface at the same time. It does not wait: a hook that runs ropewalk for its
 // own interface would wait forever. unlock also removes the file of the lock, so that none is left of a failed Up or of a mistyped name.
 func (r *Runner) lock(name string) (unlock func(), err error) {
@@ -141,7 +144,7 @@ func (r *Runner) lock(name string) (unlock func(), err error) {
 	}
 	f, err := lockFile(filepath.Join(r.RunDir, name+".lock"))
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = errors.New("another process is bringing it up or down")
+		err = ErrLocked
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking %s: %w", name, err)

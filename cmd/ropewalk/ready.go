@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+)
+
+const (
+	readyOK      = "ok"
+	readyTimeout = 2 * time.Second
+	maxReadyText = 1024 // bytes of an answer
+)
+
+func newReadyCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ready SOCKET",
+		Short: "Check that a kept daemon serves its interface",
+		Long: "ready asks the `ropewalk run --keep --keep-socket SOCKET` that serves the socket. It succeeds if the daemon of that process serves\n" +
+			"the interface and answers, or if another one serves it and keeps it or has taken it over. It fails while a daemon\n" +
+			"starts. As a container's probe it does not depend on addresses, which two pods on one host share during an update.",
+		Example: "  ropewalk ready /run/keep/wg0.sock",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return checkReady(cmd.Context(), args[0]) },
+	}
+}
+
+// checkReady asks the supervisor that serves a socket.
+func checkReady(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return codedError{exitUnreachable, fmt.Errorf("asking the supervisor of the daemon: %w", err)}
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(readyTimeout))
+	text, err := io.ReadAll(io.LimitReader(c, maxReadyText))
+	if err != nil {
+		return codedError{exitFailed, fmt.Errorf("asking the daemon: %w", err)}
+	}
+	if answer := strings.TrimSpace(string(text)); answer != readyOK {
+		return codedError{exitFailed, fmt.Errorf("the daemon is not ready: %s", answer)}
+	}
+	return nil
+}
+
+// serveReady answers each connection to a Unix socket with one line, for checkReady, until ctx ends. It replaces a socket that an earlier
+// supervisor left. An empty path is none.
+func (s *supervisor) serveReady(ctx context.Context, path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing the socket of an earlier process: %w", err)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("listening for `ropewalk ready`: %w", err)
+	}
+	context.AfterFunc(ctx, func() { _ = l.Close() })
+	go func() {
+		for ctx.Err() == nil {
+			c, err := l.Accept()
+			if err != nil {
+				sleep(ctx, readyTimeout) // the check is repeated
+				continue
+			}
+			go s.answerReady(c)
+		}
+	}()
+	return nil
+}
+
+func (s *supervisor) answerReady(c net.Conn) {
+	defer c.Close()
+	answer := readyOK
+	if err := s.check(); err != nil {
+		answer = err.Error()
+	}
+	_ = c.SetDeadline(time.Now().Add(readyTimeout))
+	_, _ = fmt.Fprintln(c, answer)
+}
+
+// errStarting is the answer while no daemon serves the interface.
+var errStarting = errors.New("it starts, or takes the tunnel over from another one")
+
+// check returns nil if this supervisor's daemon answers, or waits for another one.
+func (s *supervisor) check() error {
+	switch supervisorState(s.state.Load()) {
+	case supervisorWaiting:
+		return nil
+	case supervisorStarting:
+		return errStarting
+	}
+	c, err := uapi.Dial(s.name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.LogLevel() // the smallest request
+	return err
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+)
+
+// kept is an environment variable that --keep sets for its daemon.
+const kept = "ROPEWALK_KEPT"
+
+// Exit codes of a kept daemon for its parent.
+const (
+	exitHandedOver = 6 // another process has taken the tunnel over
+	exitRefused    = 7 // the daemon that serves the interface does not hand it over
+)
+
+// keptExit adds an exit code for the parent to an error of a kept daemon.
+func keptExit(code int, err error) error {
+	if os.Getenv(kept) == "" {
+		return err
+	}
+	return codedError{code, err}
+}
+
+const (
+	// turnPoll is the time between checks whether another process still serves the interface, or holds the lock.
+	turnPoll = 50 * time.Millisecond
+	// refusedPause is the time to the next takeover after a refused one.
+	refusedPause = 2 * time.Second
+	// minDaemonLife is how long a daemon must run for the next one to start without a delay. It is also the longest delay.
+	minDaemonLife = time.Minute
+	// minRestartDelay is the delay after the second crash. It doubles with each further one.
+	minRestartDelay = time.Second
+)
+
+// supervisorState is what `ropewalk ready` reports.
+type supervisorState int32
+
+const (
+	supervisorStarting supervisorState = iota // a daemon starts, or crashed and is about to
+	supervisorServing                         // the daemon serves the interface
+	supervisorWaiting                         // another daemon serves the interface and keeps it, or has taken it over
+)
+
+// supervisor is the parent process of --keep. It has neither keys nor a tunnel: its child is the daemon. Two supervisors of one interface hand the tunnel
+// over, as in a rolling update: the later one takes over, and the earlier one waits, for its own end or that of the other.
+type supervisor struct {
+	name    string
+	args    []string // of the daemon
+	log     *slog.Logger
+	signals chan os.Signal // to pass on
+	state   atomic.Int32   // supervisorState
+	unlock  func()         // of the lock that the supervisor holds whose daemon has the tunnel; nil: not held
+	delay   time.Duration  // to the next daemon after a crash
+}
+
+// keep serves an interface in a child process until ctx ends, or the child ends otherwise than by a crash.
+func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) error {
+	switch err := tun.CheckName(name); {
+	case o.inBackground || o.takeover:
+		return usageError{errors.New("--keep excludes --daemon, and takes over by itself, without --takeover")}
+	case err != nil:
+		return usageError{err}
+	case strings.Contains(name, "%"):
+		return usageError{errors.New("--keep needs the name of the interface, without %d")}
+	}
+	args, err := foregroundArgs(cmd.Flags(), name)
+	if err != nil {
+		return err
+	}
+	log, _, err := o.log.open(os.Stderr)
+	if err != nil {
+		return usageError{err}
+	}
+	s := &supervisor{name: name, args: args, log: log.With("interface", name), signals: make(chan os.Signal, 1)}
+	signal.Notify(s.signals, syscall.SIGQUIT) // it would end this process, and with it the daemon
+	defer signal.Stop(s.signals)
+	if err := s.serveReady(ctx, o.keepSocket); err != nil {
+		return err
+	}
+	debug.FreeOSMemory() // memory of the initialization, which is not used again
+	return s.run(ctx)
+}
+
+// run starts daemons until one ends in order. After the end of ctx the error is that of the last one.
+func (s *supervisor) run(ctx context.Context) error {
+	defer s.release()
+	for ctx.Err() == nil {
+		s.setState(supervisorStarting)
+		flags := s.awaitTurn(ctx)
+		began := time.Now()
+		end, ready, err := s.runDaemon(ctx, flags)
+		if err != nil {
+			return err
+		}
+		code := end.ExitCode()
+		switch crashed := code < 0 || ready && code == exitUsage; { // the exit code of a panic
+		case ctx.Err() != nil:
+			return childError{end}
+		case code == exitHandedOver:
+			s.log.Info("another process has taken the tunnel over, waiting until this process is stopped or nobody serves the interface")
+			s.standBy(ctx)
+		case code == exitRefused:
+			s.log.Warn("the running daemon does not hand the interface over, retrying until it ends", "after", refusedPause.String())
+			s.setState(supervisorWaiting)
+			s.awaitEnd(ctx, refusedPause)
+		case code == exitUnreachable && len(flags) > 0: // it has ended meanwhile
+		case crashed:
+			s.pauseAfterCrash(ctx, end, time.Since(began))
+		default:
+			return childError{end}
+		}
+	}
+	return nil
+}
+
+// childError is the end of a daemon that is not started again. It has no text: the daemon has reported its error, and the kernel its signal.
+type childError struct{ state *os.ProcessState }
+
+func (childError) Error() string { return "" }
+
+// ExitCode returns the daemon's exit code, or 128 and the signal that has ended it, as a shell does.
+func (e childError) ExitCode() int {
+	if ws, ok := e.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return e.state.ExitCode()
+}
+
+func (s *supervisor) setState(now supervisorState) { s.state.Store(int32(now)) }
+
+// isServed reports whether a process serves the interface.
+func (s *supervisor) isServed() bool {
+	c, err := uapi.Dial(s.name)
+	if err != nil {
+		return !uapi.IsNotRunning(err)
+	}
+	_ = c.Close()
+	return true
+}
+
+// awaitTurn waits until a process serves the interface, and returns the flag to take over from it, or until this supervisor has the lock and
+// nobody does.
+func (s *supervisor) awaitTurn(ctx context.Context) (flags []string) {
+	for ctx.Err() == nil {
+		held := s.lock() // first: its last holder may have started a daemon
+		if s.isServed() {
+			return []string{takeoverFlag}
+		}
+		if held {
+			break
+		}
+		sleep(ctx, turnPoll)
+	}
+	return nil
+}
+
+// standBy waits until nobody serves the interface, and no other supervisor is about to.
+func (s *supervisor) standBy(ctx context.Context) {
+	s.setState(supervisorWaiting)
+	s.release()
+	for ctx.Err() == nil && (s.isServed() || !s.lock()) {
+		sleep(ctx, turnPoll)
+	}
+}
+
+// awaitEnd waits until nobody serves the interface, at most for a time.
+func (s *supervisor) awaitEnd(ctx context.Context, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	for ctx.Err() == nil && s.isServed() {
+		sleep(ctx, turnPoll)
+	}
+}
+
+// pauseAfterCrash delays the next daemon if the last one also followed a crash.
+func (s *supervisor) pauseAfterCrash(ctx context.Context, end *os.ProcessState, ran time.Duration) {
+	if ran >= minDaemonLife {
+		s.delay = 0
+	}
+	s.log.Warn("the daemon crashed or was killed, starting another one: packets are dropped until then", "status", end.String(), "ran", ran.String(), "after", s.delay.String())
+	s.setState(supervisorStarting)
+	sleep(ctx, s.delay)
+	s.delay = min(max(2*s.delay, minRestartDelay), minDaemonLife)
+}
+
+// lock reports whether this supervisor has the lock, and takes it if it is free. It does not wait.
+func (s *supervisor) lock() bool {
+	if s.unlock != nil {
+		return true
+	}
+	unlock, err := quick.Lock(quick.DefaultRunDir, s.name+".keep")
+	if errors.Is(err, quick.ErrLocked) {
+		return false
+	}
+	if err != nil {
+		s.log.Warn("locking the interface failed, cannot detect another process that keeps it: both may open it at once", "error", err)
+		unlock = func() {}
+	}
+	s.unlock = unlock
+	return true
+}
+
+func (s *supervisor) release() {
+	if s.unlock != nil {
+		s.unlock()
+		s.unlock = nil
+	}
+}
+
+// runDaemon runs a daemon to its end, and passes signals on. When ctx ends, it sends SIGTERM. ready: the daemon has served the interface.
+func (s *supervisor) runDaemon(ctx context.Context, flags []string) (end *os.ProcessState, ready bool, err error) {
+	pipe, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, false, fmt.Errorf("creating a pipe for the daemon: %w", err)
+	}
+	defer pipe.Close()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", slices.Insert(slices.Clone(s.args), 1, flags...)...)
+	cmd.Args[0] = "ropewalk"
+	cmd.Env = append(os.Environ(), kept+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	passFile(cmd, readyFD, theirs)
+	// A terminal's signals reach this process only. The daemon must not outlive this thread, the main one: nobody would pass signals on.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if the daemon has ended
+		return os.ErrProcessDone                // the result is the daemon's own
+	}
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		return nil, false, fmt.Errorf("starting the daemon of %s: %w", s.name, err)
+	}
+	served, ended := make(chan bool, 1), make(chan struct{})
+	go func() {
+		text, _ := io.ReadAll(io.LimitReader(pipe, unix.IFNAMSIZ))
+		served <- len(text) > 0
+	}()
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // ProcessState has the result
+	}()
+	var relock <-chan time.Time // after a takeover, until the other supervisor has released the lock
+	for {
+		select {
+		case ready = <-served:
+			if ready {
+				s.setState(supervisorServing)
+				relock = time.After(0)
+			}
+		case <-relock:
+			if relock = nil; !s.lock() {
+				relock = time.After(turnPoll)
+			}
+		case sig := <-s.signals:
+			_ = cmd.Process.Signal(sig) // fails if the daemon has ended
+		case <-ended:
+			return cmd.ProcessState, ready, nil
+		}
+	}
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) { _ = pause(ctx, d) }
