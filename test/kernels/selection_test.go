@@ -79,11 +79,17 @@ func wireGuardTests() []string {
 func fullSteps() []string { return []string{"spreader", "flannel"} }
 
 // fullTests returns the tests that KERNELS_GATE leaves out on a kernel. One kernel's WireGuard is
-// enough. The host runs the test of the engine's flows, and TestTwoRopewalksNegotiateSpread spreads.
+// enough. The host runs the tests of the first list, and of the last on a new kernel.
 func fullTests(kernel string) []string {
-	tests := []string{"TestEngineTunnelFlowsKeepTheirPort"}
+	tests := []string{
+		"TestEngineTunnelFlowsKeepTheirPort", "TestGatheredDatagramsArriveIntact", "TestSmallSendBufferPassesLargestDatagrams",
+	}
 	if kernel != newest() {
+		tests = append(tests, "TestAgentsSpreadForeignWireGuardTunnels", "TestXDPUsesEveryQueueOfNIC", "TestZeroUDPChecksumIsSentAsAllOnes")
 		tests = append(tests, wireGuardTests()...)
+	}
+	if kernel != oldest() {
+		tests = append(tests, "TestReplacementCountsEachPacketOnce", "TestOtherProgramCannotJoinPorts")
 	}
 	return tests
 }
@@ -98,7 +104,7 @@ func gateTests() map[string]string {
 		"TestDataGoesToQueueSocketOtherPacketsToStack", "TestMultiBufferFramesGoToStack", "TestSourceLimitDropsItsFurtherInitiations",
 		"TestKernelReceivesEverythingWithoutSocket", "TestEachQueueUsesItsOwnSocket",
 		"TestSteerKeepsBothDirectionsOnOneQueue", "TestRemovedSteeringNoLongerSelectsQueue",
-		"TestSpreadKeepsTrainsAndPartialChecksumsValid", "TestSpreadContinuesToNextProgramWithHash", "TestGatheredDatagramsArriveIntact",
+		"TestSpreadKeepsTrainsAndPartialChecksumsValid", "TestSpreadContinuesToNextProgramWithHash",
 		"TestNonlinearHeadersAreParsed", "TestKernelHashFlowsKeepTheirPort", "TestQueueCountsReportReceiveQueues",
 		"TestSpreadHandlesPacketsWithoutEthernetHeader", "TestGatherRestoresPorts", "TestMessageCloneBecomesProbe", "TestProbeIsTurnedAround",
 		"TestPacketTooBigQuotesListenPort", "TestActiveFlowsHaveHashAndLane",
