@@ -29,12 +29,23 @@ type implementation struct {
 
 var (
 	ropewalk    = implementation{name: "ropewalk", need: needRopewalk, start: startRopewalk}
+	unspread    = implementation{name: "ropewalk", need: needRopewalk, start: startUnspread}
 	wireguardGo = implementation{name: "wireguard-go", need: needWireGuardGo, start: startWireGuardGo}
 	inKernel    = implementation{name: "kernel", need: needInKernel, start: startInKernel}
 )
 
 // pairing is two implementations that are tested against each other.
 type pairing struct{ left, right implementation }
+
+// withoutSpread returns p with ropewalks that send nothing but WireGuard's own messages.
+func (p pairing) withoutSpread() pairing {
+	for _, i := range []*implementation{&p.left, &p.right} {
+		if i.name == ropewalk.name {
+			*i = unspread
+		}
+	}
+	return p
+}
 
 func (p pairing) String() string { return p.left.name + " and " + p.right.name }
 
@@ -148,6 +159,11 @@ func needWireGuardGo(t *testing.T) { t.Helper(); wireguardGoBinary.Need(t) }
 func startRopewalk(t *testing.T, h *host, ifname string) func() error {
 	t.Helper()
 	return startDaemon(t, h, ropewalkBinary.Need(t), "run", ifname)
+}
+
+func startUnspread(t *testing.T, h *host, ifname string) func() error {
+	t.Helper()
+	return startDaemon(t, h, ropewalkBinary.Need(t), "run", "--spread", "off", ifname)
 }
 
 func startWireGuardGo(t *testing.T, h *host, ifname string) func() error {

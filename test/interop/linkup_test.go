@@ -16,11 +16,6 @@ import (
 // between flowlets may reorder.
 func TestPacketsAfterLinkUpArrive(t *testing.T) {
 	t.Parallel()
-	unspread := ropewalk
-	unspread.start = func(t *testing.T, h *host, ifname string) func() error {
-		t.Helper()
-		return startDaemon(t, h, ropewalkBinary.Need(t), "run", "--spread", "off", ifname)
-	}
 	p := pairing{unspread, unspread}
 	p.left.need(t)
 	l := newLab(t, p, false)
