@@ -220,7 +220,7 @@ func TestPeerPlansForItsOwnAddressOnly(t *testing.T) {
 		}})
 		bad, good := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		devicetest.Connect(hub, bad)
-		talk(t, hub, bad)
+		talk(t, bad, hub) // before bad spreads: a later message may arrive at any lane of hub
 		hub.Apply(config.Device{Peers: []config.Peer{good.AsPeer(false)}})
 		from := underlay.Endpoint{Dst: good.Outside(false), Src: hub.Outside(false).Addr()}
 		forge := func(seconds int) {
