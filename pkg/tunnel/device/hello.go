@@ -284,7 +284,9 @@ func (p *Peer) answerWaitingHello(now int64) {
 func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 	x := &p.hello
 	if m.from.Dst.Addr() != p.path.proven { // the plans of both sides are for the path to another host, or another host's
-		m.hello.Plan, m.planned = nil, false
+		unplanned := *m // a lane may be reading m
+		unplanned.hello.Plan, unplanned.planned = nil, false
+		m = &unplanned
 	}
 	lost := x.receive(m.hello, p.findNAT(m))
 	x.localAddr = m.from.Src
