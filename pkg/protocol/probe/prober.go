@@ -96,7 +96,8 @@ type port struct {
 func (x *port) report(received, sent uint32, forgive bool) (arrived, missing int32) {
 	arrived = int32(received - x.received)
 	if x.received = received; arrived < 0 || int32(x.settled+uint32(arrived)-sent) > 0 { // of another process, or of another list of ports
-		arrived, forgive = 0, true
+		x.settled = x.asked
+		return 0, 0
 	}
 	x.settled += uint32(arrived)
 	if missing = int32(x.asked - x.settled); missing <= 0 {

@@ -4,6 +4,7 @@ package probe
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 )
@@ -132,6 +133,30 @@ func TestDelayBlocksNothing(t *testing.T) {
 				w.run(time.Second)
 				w.wantBlocked(fmt.Sprintf("delay of %d ms", delay))
 			}
+		}
+	}
+}
+
+// TestCountsMayBeLarge begins with counts that a path had before, of which some wrap around soon.
+func TestCountsMayBeLarge(t *testing.T) {
+	for _, count := range []uint32{1<<31 - 1000, 1 << 31, 3 << 30, math.MaxUint32 - 2000, math.MaxUint32 - 50, math.MaxUint32} {
+		for seed := range seeds(3) {
+			w := newWorld(t, 8, seed)
+			for i := range w.paths {
+				w.sent.On[i], w.peer[i] = count, count
+			}
+			w.arm()
+			w.flow(0, 50, 1480)
+			w.flow(1, 100, 200)
+			w.flow(2, 100, 200)
+			w.run(time.Minute)
+			w.wantBlocked(fmt.Sprintf("after %d messages", count))
+			w.paths[1].blocked = true
+			w.until(time.Second, func() bool { return w.Blocked(0) })
+			w.paths[1].blocked = false
+			w.paths[0].mtu = 1400
+			w.until(30*time.Second, func() bool { limit, _ := w.Limit(); return limit <= 1400 })
+			w.until(time.Minute, func() bool { return !w.Blocked(0) })
 		}
 	}
 }
