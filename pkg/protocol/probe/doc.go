@@ -9,7 +9,8 @@
 // message tells about all ports, and none is sent while nothing is.
 //
 // A port is blocked if three reports in a row have nothing of it, although messages were sent before each request: data first, and then small
-// probes. An outage blocks no port, since without the answer to a request nothing is concluded.
+// probes. An outage blocks no port, since without the answer to a request nothing is concluded. If a message of a blocked port arrives late,
+// the port opens, and needs more such reports to be blocked again.
 //
 // The search for the path MTU is Datagram Packetization Layer Path MTU Discovery (RFC 8899). It begins with the largest packet that data
 // can have. One answer completes it. If three such probes are lost while a probe of the base size is answered, the path is a black hole

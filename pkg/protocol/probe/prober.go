@@ -20,6 +20,8 @@ const (
 	doubtEvery = int64(150 * time.Millisecond)
 	// mostMisses is the number of reports in a row that have none of a port's messages before the port is blocked.
 	mostMisses = 3
+	// mostPatience bounds port.patience.
+	mostPatience = 3 * mostMisses
 	// missingShare is the part of the messages of a report that raise doubts when they are missing, as a divisor.
 	missingShare = 8
 	// minRetry is the time from the block of a port to the probe that tests it again. It doubles up to maxRetry.
@@ -86,27 +88,30 @@ type port struct {
 	received uint32 // by the peer, in the last report
 	settled  uint32 // sent, and known to have arrived or to be lost
 	asked    uint32 // sent before the last request
+	lost     uint32 // counted as lost, and not arrived since
 	misses   int    // reports in a row that have none of the messages sent before the request
+	patience int    // further misses before the port is blocked: it has been, and messages arrived that had counted as lost
 	partial  bool   // some messages were missing in the last report, and others had arrived
 	blocked  bool   // the path drops what leaves from it: flows leave from the listen port
 }
 
 // report takes the number of received messages from a report. sent is the number of those sent by now. It returns how many have arrived since
-// the last report, and how many are missing. forgive says that none is.
-func (x *port) report(received, sent uint32, forgive bool) (arrived, missing int32) {
+// the last report, how many of these had counted as lost, and how many are missing. forgive says that none is.
+func (x *port) report(received, sent uint32, forgive bool) (arrived, late, missing int32) {
 	arrived = int32(received - x.received)
-	if x.received = received; arrived < 0 || int32(x.settled+uint32(arrived)-sent) > 0 { // of another process, or of another list of ports
-		x.settled = x.asked
-		return 0, 0
+	late = max(arrived-int32(sent-x.settled), 0)
+	if x.received = received; arrived < 0 || uint32(late) > x.lost { // of another process, or of another list of ports
+		x.settled, x.lost = x.asked, 0
+		return 0, 0, 0
 	}
-	x.settled += uint32(arrived)
+	x.settled, x.lost = x.settled+uint32(arrived-late), x.lost-uint32(late)
 	if missing = int32(x.asked - x.settled); missing <= 0 {
-		return arrived, 0
+		return arrived, late, 0
 	}
-	if x.settled = x.asked; forgive {
+	if x.settled, x.lost = x.asked, x.lost+uint32(missing); forgive {
 		missing = 0
 	}
-	return arrived, missing
+	return arrived, late, missing
 }
 
 // Start begins a new search. See Search.Start.
@@ -292,7 +297,7 @@ func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 		if gap || i > 0 && !r.Counted {
 			x.misses = 0
 		}
-		arrived, missing := x.report(r.On[i], tx.On[i], gap || i > 0 && !r.Counted)
+		arrived, late, missing := x.report(r.On[i], tx.On[i], gap || i > 0 && !r.Counted)
 		partial := arrived > 0 && missing > 0
 		if (partial && x.partial || arrived > 0 && x.misses > 0) && p.budget.has(firstUse) {
 			p.doubt(now, i) // large messages may be lost
@@ -300,7 +305,7 @@ func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 		x.partial = partial
 		if i > 0 {
 			before := x.blocked
-			x.evaluate(arrived, missing, strict, p.all)
+			x.evaluate(arrived, late, missing, strict, p.all)
 			changed = changed || x.blocked != before
 			anyArrived, anyMissing = anyArrived || arrived > 0, anyMissing || missing > 0 && !before
 		}
@@ -321,17 +326,20 @@ func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 }
 
 // evaluate blocks a port without arrivals, unless all are blocked, and opens one with arrivals. strict says that each message that is missing
-// counts.
-func (x *port) evaluate(arrived, missing int32, strict, all bool) {
+// counts. A port that was blocked too early gets more time.
+func (x *port) evaluate(arrived, late, missing int32, strict, all bool) {
 	switch {
 	case arrived > 0:
+		if late > 0 && (x.blocked || all) {
+			x.patience = min(x.patience+mostMisses, mostPatience)
+		}
 		x.misses, x.blocked = 0, false
 		if strict && missing > 0 || missing > 2 && missingShare*missing > arrived {
 			x.misses = 1
 		}
 	case missing > 0 && !x.blocked && !all:
 		x.misses++
-		x.blocked = x.misses >= mostMisses
+		x.blocked = x.misses >= mostMisses+x.patience
 	}
 }
 

@@ -123,7 +123,7 @@ func TestDelayBlocksNothing(t *testing.T) {
 		for seed := range seeds(5) {
 			w := newWorld(t, 8, seed)
 			for i := range w.paths {
-				w.paths[i].delay += delay*tick + w.r.Int64N(150)*tick
+				w.paths[i].delay += delay*tick + w.r.Int64N(300)*tick
 				w.paths[i].jitter = 50 * tick
 			}
 			for path := 1; path <= 6; path++ {
@@ -132,6 +132,52 @@ func TestDelayBlocksNothing(t *testing.T) {
 			for range 60 {
 				w.run(time.Second)
 				w.wantBlocked(fmt.Sprintf("delay of %d ms", delay))
+			}
+		}
+	}
+}
+
+// TestSlowPortOpensAgain has a port whose messages take longer than those of the listen port, so that each test of it counts as lost at first.
+func TestSlowPortOpensAgain(t *testing.T) {
+	for _, extra := range []int64{0, 160, 400} {
+		for _, perSecond := range []int{1, 20, 100, 1000} {
+			for seed := range seeds(3) {
+				w := newWorld(t, 8, seed)
+				w.paths[1].delay += extra * tick
+				w.flow(1, perSecond, 200)
+				w.flow(2, 100, 200)
+				w.run(20 * time.Second)
+				w.paths[1].blocked = true
+				w.until(time.Minute, func() bool { return w.Blocked(0) })
+				w.run(30 * time.Second)
+				w.paths[1].blocked = false
+				w.until(2*time.Minute, func() bool { return !w.Blocked(0) })
+			}
+		}
+	}
+}
+
+// TestPortThatBecomesSlowIsKept has messages of one port, or of all, arrive after they counted as lost. So the next ones are waited for.
+func TestPortThatBecomesSlowIsKept(t *testing.T) {
+	for _, extra := range []int64{300, 600, 1200} {
+		for _, slow := range []int{1, 8} {
+			for _, perSecond := range []int{20, 100, 1000} {
+				for seed := range seeds(3) {
+					w := newWorld(t, 8, seed)
+					w.flow(1, perSecond, 200)
+					w.flow(2, perSecond, 200)
+					w.run(20 * time.Second)
+					for path := 1; path <= slow; path++ {
+						w.paths[path].delay += extra * tick
+					}
+					if extra > 300 {
+						w.run(30 * time.Second) // it learns
+					}
+					for range 600 {
+						w.wantBlocked(fmt.Sprintf("%d of 8 ports %d ms slower, %d packets per second", slow, extra, perSecond))
+						w.run(100 * time.Millisecond)
+					}
+				}
 			}
 		}
 	}
