@@ -126,7 +126,9 @@ func (p *Prober) Start(now int64, sizes Sizes) {
 func (p *Prober) SetSources(n int) {
 	p.ports = make([]port, 1+n)
 	p.silent, p.all, p.since, p.asking = 0, false, 0, false
-	p.forgetPaths()
+	if p.probe.Path, p.narrow = 0, 0; p.confirm > 1 {
+		p.confirm = 0
+	}
 }
 
 // Refill permits a new burst of probes, and tests of blocked ports at once: the path is another one.
@@ -164,7 +166,7 @@ func (p *Prober) Fire(now int64, tx *Sent) []Probe {
 	if p.state == Off {
 		return nil
 	}
-	p.expire(now, p.active(tx))
+	p.expire(now, p.active(tx.Data-p.sized))
 	if p.ready(now) && p.budget.take(0) {
 		p.batch = append(p.batch, p.take(now))
 		p.sized = tx.Data
@@ -175,10 +177,8 @@ func (p *Prober) Fire(now int64, tx *Sent) []Probe {
 	return p.batch
 }
 
-// active reports whether data was sent since the last probe of a size.
-func (p *Prober) active(tx *Sent) bool { return p.isData(tx.Data - p.sized) }
-
-func (p *Prober) isData(bytes uint64) bool { return bytes >= uint64(activeMessages*p.sizes.Max) }
+// active reports whether so many bytes are more than a few messages.
+func (p *Prober) active(bytes uint64) bool { return bytes >= uint64(activeMessages*p.sizes.Max) }
 
 // testDoubted tests doubted ports before the next request, and once another one: are all blocked?
 func (p *Prober) testDoubted(now int64) {
@@ -278,7 +278,7 @@ func (p *Prober) nextRequest(now int64, tx *Sent) (at, keep int64, waiting uint3
 		return max(p.askedAt, since) + doubtEvery, forSizes, waiting
 	case waiting > 0:
 		return max(p.askedAt+askEvery, since+doubtEvery), keep, waiting
-	case p.isData(tx.Data - p.data):
+	case p.active(tx.Data - p.data):
 		return p.askedAt + slowlyEvery, keep, 0
 	}
 	return 0, 0, 0
@@ -349,7 +349,7 @@ func (p *Prober) Next(now int64, tx *Sent) int64 {
 		return 0
 	}
 	at := never
-	if due := p.dueAt(p.active(tx)); due != 0 {
+	if due := p.dueAt(p.active(tx.Data - p.sized)); due != 0 {
 		if at = due; !p.waiting || p.tries < Tries {
 			at = max(due, p.budget.ready(max(now, due), 0))
 		}

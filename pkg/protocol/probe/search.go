@@ -162,7 +162,7 @@ func (s *Search) Confirm(now int64, path int) {
 		return
 	}
 	s.confirm = path + 1
-	if s.resting() {
+	if s.state == Complete && !s.waiting && s.tries == 0 {
 		s.rest(now)
 	}
 }
@@ -174,27 +174,10 @@ func (s *Search) doubt(now int64, path int) {
 	}
 }
 
-// resting reports whether the search is complete and waits for no answer.
-func (s *Search) resting() bool { return s.state == Complete && !s.waiting && s.tries == 0 }
-
-// forgetPaths notes that all paths but the listen port's have another meaning.
-func (s *Search) forgetPaths() {
-	s.probe.Path, s.narrow = 0, 0
-	if s.confirm > 1 {
-		s.confirm = 0
-	}
-}
-
 // try makes a probe of a size due at the instant at.
 func (s *Search) try(at int64, size int) {
 	s.probe.Size = size
 	s.tries, s.waiting, s.idle, s.due = 0, false, false, at
-}
-
-// tryOnce is try for a size that counts as too large after the loss of one probe.
-func (s *Search) tryOnce(at int64, size int) {
-	s.try(at, size)
-	s.tries, s.first = Tries-1, s.probe.ID+1
 }
 
 // pass goes on after the answer to a probe. at is the time of the next one.
@@ -205,7 +188,8 @@ func (s *Search) pass(at int64) {
 		s.complete(at)
 	case Alive:
 		s.low, s.state = size, Repeating
-		s.tryOnce(at, s.large)
+		s.try(at, s.large)
+		s.tries, s.first = Tries-1, s.probe.ID+1 // its loss suffices
 	case Repeating:
 		s.low = size
 		s.complete(at)
