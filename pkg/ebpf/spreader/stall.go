@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Times and sizes of the WireGuard paper, sections 5.4 and 6.1.
+// Sizes and times of the WireGuard paper, sections 5.4 and 6.1.
 const (
-	rekeyAttemptTime = 90 * time.Second
-	rejectAfterTime  = 180 * time.Second
-	responseBytes    = 92 // of a response to a handshake
+	initiationBytes = 148 // of the first message of a handshake
+	responseBytes   = 92  // of the answer
+	rekeyTimeout    = 5 * time.Second
 )
 
 const (
@@ -24,15 +24,15 @@ const (
 	restartInterval = 10 * time.Minute
 )
 
-// peerRecord is what samples of a peer's counters have shown. A peer is stalled if nothing but responses to handshakes arrives from it,
-// and one of two holds. Handshakes complete again and again, 15 s apart (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT): so does a kernel whose
-// receive queue of the peer has stopped, since its handshakes do not pass that queue (CVE-2026-52945). Or the session has ended, and
-// handshakes have failed for rekeyAttemptTime.
+// peerRecord is what samples of a peer's counters have shown. A peer is stalled if handshakes complete again and again, 15 s apart
+// (KEEPALIVE_TIMEOUT + REKEY_TIMEOUT), and nothing but them arrives. So it is with a kernel whose receive queue of the peer has stopped,
+// since handshakes do not pass that queue (CVE-2026-52945). The time of the last handshake shows only those that this side began: the
+// other ones complete with the first data, which does pass it.
 type peerRecord struct {
 	sample    TunnelPeer
 	at        time.Time // of the sample; zero: there was none
+	initiated time.Time // when a sample last had an initiation of the peer; zero: none had since anything else arrived
 	early     int       // number of early handshakes in a row
-	trying    time.Time // when the first byte was sent without a session; zero: none was
 	stalled   bool
 	restarted time.Time // the last restart; zero: none
 }
@@ -40,30 +40,49 @@ type peerRecord struct {
 // next returns the record after another sample.
 func (r peerRecord) next(now time.Time, p *TunnelPeer) peerRecord {
 	n := peerRecord{sample: *p, at: now, restarted: r.restarted}
-	// Between two samples there may have been several handshakes. Other messages rarely add up to a multiple of a response.
-	if r.at.IsZero() || p.ReceivedBytes < r.sample.ReceivedBytes || (p.ReceivedBytes-r.sample.ReceivedBytes)%responseBytes != 0 {
+	if r.at.IsZero() || p.ReceivedBytes < r.sample.ReceivedBytes {
 		return n
 	}
-	switch since := p.LastHandshake.Sub(r.sample.LastHandshake); {
-	case since > 0 && since <= earlyHandshake:
-		n.early = r.early + 1
-	case since != 0: // a usual one, or the first
-	case now.Sub(p.LastHandshake) < rejectAfterTime:
-		n.early = r.early
-	default:
-		n.early, n.trying = r.early, r.trying
-		if n.trying.IsZero() && p.SentBytes > r.sample.SentBytes {
-			n.trying = now
+	initiations, ok := countInitiations(p.ReceivedBytes-r.sample.ReceivedBytes, now.Sub(r.at))
+	if !ok {
+		return n
+	}
+	n.early, n.initiated = r.early, r.initiated
+	count := func(early bool) {
+		n.early++
+		if !early {
+			n.early = 0
 		}
 	}
-	n.stalled = n.early >= earlyHandshakes || !n.trying.IsZero() && now.Sub(n.trying) >= rekeyAttemptTime
+	if since := p.LastHandshake.Sub(r.sample.LastHandshake); since != 0 {
+		count(since > 0 && since <= earlyHandshake)
+	}
+	if initiations > 0 {
+		since := now.Sub(r.initiated)
+		// A peer without responses repeats its initiation, REKEY_TIMEOUT apart: its handshakes do not complete.
+		count(since <= earlyHandshake && since >= time.Duration(initiations)*2*rekeyTimeout)
+		n.initiated = now
+	}
+	n.stalled = n.early >= earlyHandshakes
 	return n
+}
+
+// countInitiations returns how many of the bytes' messages are initiations, if all may be messages of handshakes. Each side begins at most one
+// per rekeyTimeout.
+func countInitiations(bytes uint64, within time.Duration) (n int, ok bool) {
+	limit := uint64(within/rekeyTimeout) + 2
+	for i := range limit {
+		if rest := bytes - i*initiationBytes; i*initiationBytes <= bytes && rest%responseBytes == 0 && rest/responseBytes < limit {
+			return int(i), true
+		}
+	}
+	return 0, false
 }
 
 // stallWatch has a record of each peer, by its public key.
 type stallWatch map[string]peerRecord
 
-// update evaluates the present peers and forgets all others. It returns the peers that have become stalled, and those that are no longer.
+// update evaluates the present peers. Of all others it keeps the times of restarts within restartInterval. It returns the peers that have become stalled, and those that are no longer.
 func (w stallWatch) update(now time.Time, peers []TunnelPeer) (stalled, recovered []string) {
 	present := make(map[string]bool, len(peers))
 	for i := range peers {
@@ -78,7 +97,12 @@ func (w stallWatch) update(now time.Time, peers []TunnelPeer) (stalled, recovere
 			recovered = append(recovered, p.Key)
 		}
 	}
-	maps.DeleteFunc(w, func(key string, _ peerRecord) bool { return !present[key] })
+	for key, r := range w {
+		if !present[key] {
+			w[key] = peerRecord{restarted: r.restarted}
+		}
+	}
+	maps.DeleteFunc(w, func(key string, r peerRecord) bool { return !present[key] && now.Sub(r.restarted) >= restartInterval })
 	return stalled, recovered
 }
 
