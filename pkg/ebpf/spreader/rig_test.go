@@ -68,6 +68,10 @@ func (f *fakeFinder) Tunnels() ([]Tunnel, error) {
 	return append([]Tunnel(nil), f.tunnels...), f.err
 }
 
+func (f *fakeFinder) RestartPeer(string, string) (func() error, error) {
+	return nil, errors.ErrUnsupported
+}
+
 func (f *fakeFinder) set(tunnels ...Tunnel) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

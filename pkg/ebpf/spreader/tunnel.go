@@ -77,11 +77,8 @@ type TunnelPeer struct {
 // Finder finds the tunnels in the network namespace of the calling thread.
 type Finder interface {
 	Tunnels() ([]Tunnel, error)
-}
-
-// peerRestarter is a Finder that can restart peers.
-type peerRestarter interface {
-	RestartPeer(tunnel, key string) error
+	// RestartPeer removes a peer and adds it again. After an error, a retry that is not nil adds what may be missing.
+	RestartPeer(tunnel, key string) (retry func() error, err error)
 }
 
 // WireGuard finds the kernel's WireGuard devices, and those of processes with a UAPI socket.
@@ -145,46 +142,80 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 	return t
 }
 
-// RestartPeer removes a peer of the kernel's WireGuard and adds it again with its configuration. A peer with a link-local endpoint is not
-// restarted: the library does not know the endpoint's device.
-func (WireGuard) RestartPeer(tunnel, key string) error {
-	err := restartPeer(tunnel, key)
-	if err != nil {
-		return fmt.Errorf("restarting the peer %s of %s: %w", key, tunnel, err)
-	}
-	return nil
-}
-
-func restartPeer(tunnel, key string) error {
+// RestartPeer removes a peer of the kernel's WireGuard and adds it again with its configuration, in one message. A peer with a link-local
+// endpoint is not restarted: the library does not know the endpoint's device.
+func (WireGuard) RestartPeer(tunnel, key string) (retry func() error, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("restarting the peer %s of %s: %w", key, tunnel, err)
+		}
+	}()
 	client, err := wgctrl.New()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer client.Close()
+	p, err := findPeer(client, tunnel, key)
+	switch {
+	case err != nil:
+		return nil, err
+	case p == nil:
+		return nil, errors.New("there is no such peer")
+	case p.Endpoint != nil && p.Endpoint.IP.IsLinkLocalUnicast():
+		return nil, fmt.Errorf("its endpoint %s is link-local", p.Endpoint.IP)
+	}
+	first, rest := restartMessages(p)
+	missing := append([][]wgtypes.PeerConfig{first}, rest...)
+	send := func(client *wgctrl.Client) error {
+		for ; len(missing) > 0; missing = missing[1:] {
+			if err := client.ConfigureDevice(tunnel, wgtypes.Config{Peers: missing[0]}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return func() error {
+		client, err := wgctrl.New()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		p, err := findPeer(client, tunnel, key)
+		if errors.Is(err, os.ErrNotExist) || p != nil && len(missing) > len(rest) {
+			return nil // the tunnel is gone, or the peer was not removed
+		}
+		if err != nil {
+			return err
+		}
+		return send(client)
+	}, send(client)
+}
+
+// findPeer returns a peer of a tunnel, nil if there is none.
+func findPeer(client *wgctrl.Client, tunnel, key string) (*wgtypes.Peer, error) {
 	d, err := client.Device(tunnel)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	i := slices.IndexFunc(d.Peers, func(p wgtypes.Peer) bool { return p.PublicKey.String() == key })
 	if i < 0 {
-		return errors.New("there is no such peer")
+		return nil, nil
 	}
-	p := &d.Peers[i]
-	if p.Endpoint != nil && p.Endpoint.IP.IsLinkLocalUnicast() {
-		return fmt.Errorf("its endpoint %s is link-local", p.Endpoint.IP)
+	return &d.Peers[i], nil
+}
+
+// maxAllowedIPs is the greatest number of allowed IPs that the library writes in one message. It splits longer lists without regard to
+// removals.
+const maxAllowedIPs = 256
+
+// restartMessages returns what each message to the kernel sets. The first removes the peer and adds it, so there is no time without it.
+func restartMessages(p *wgtypes.Peer) (first []wgtypes.PeerConfig, rest [][]wgtypes.PeerConfig) {
+	n := min(len(p.AllowedIPs), maxAllowedIPs)
+	for chunk := range slices.Chunk(p.AllowedIPs[n:], maxAllowedIPs) {
+		rest = append(rest, []wgtypes.PeerConfig{{PublicKey: p.PublicKey, UpdateOnly: true, AllowedIPs: chunk}})
 	}
-	set := func(p wgtypes.PeerConfig) error { // two calls: one with both would lose settings if there are many allowed IPs
-		return client.ConfigureDevice(tunnel, wgtypes.Config{Peers: []wgtypes.PeerConfig{p}})
-	}
-	if err := set(wgtypes.PeerConfig{PublicKey: p.PublicKey, Remove: true}); err != nil {
-		return err
-	}
-	err = set(wgtypes.PeerConfig{
+	return []wgtypes.PeerConfig{{PublicKey: p.PublicKey, Remove: true}, {
 		PublicKey: p.PublicKey, PresharedKey: &p.PresharedKey, Endpoint: p.Endpoint, PersistentKeepaliveInterval: &p.PersistentKeepaliveInterval,
-		ReplaceAllowedIPs: true, AllowedIPs: p.AllowedIPs,
-	})
-	if err != nil {
-		return fmt.Errorf("it was removed, and adding it again failed: %w", err)
-	}
-	return nil
+		AllowedIPs: p.AllowedIPs[:n],
+	}}, rest
 }

@@ -90,7 +90,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 		}
 	}()
 	w := &watcher{
-		host: h, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
+		host: h, retries: map[string]func() error{}, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
 		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, refused: map[int]bool{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
@@ -116,11 +116,12 @@ type watcher struct {
 	addresses     chan struct{}         // gets one when an address of the host has changed
 	indices       atomic.Pointer[[]int] // of the devices, as of the last change or poll
 	history       history
-	lastError     string        // the last logged error
-	interval      time.Duration // the minimum time between two polls
-	wait          time.Duration // until the next poll
-	noLinkUpdates bool          // the link subscription ended
-	traffic       uint64        // of the tunnel, at the last poll
+	retries       map[string]func() error // of restarts that failed, by the peer's key
+	lastError     string                  // the last logged error
+	interval      time.Duration           // the minimum time between two polls
+	wait          time.Duration           // until the next poll
+	noLinkUpdates bool                    // the link subscription ended
+	traffic       uint64                  // of the tunnel, at the last poll
 }
 
 func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
@@ -224,27 +225,47 @@ func (w *watcher) reconcile(ctx context.Context) {
 
 // watchPeers takes a sample of the peers' counters. It reports peers that have stalled, and restarts them if the Config says so.
 func (w *watcher) watchPeers(t *Tunnel) {
+	w.retryRestarts()
 	if t == nil || t.Userspace {
 		return
 	}
 	now := time.Now()
 	stalled, recovered := w.history.stalls.update(now, t.Peers)
 	for _, key := range stalled {
-		w.log.Warn("WireGuard sends to a peer and receives nothing but handshakes, the peer may have to be restarted", "interface", t.Name, "peer", key)
+		log := w.log.With("interface", t.Name, "peer", key)
+		if w.history.stalls[key].restarted.IsZero() {
+			log.Warn("WireGuard receives nothing but handshakes from a peer: the path may drop its data, or the kernel's receive queue of the peer has stopped")
+		} else {
+			log.Warn("a peer has stalled again since it was to be restarted: the path may drop its data, or the interface has to be restarted")
+		}
 	}
 	for _, key := range recovered {
 		w.log.Info("WireGuard receives from a peer again", "interface", t.Name, "peer", key)
 	}
-	restarter, ok := w.host.finder().(peerRestarter)
-	if !ok || !w.cfg.RestartStalledPeers {
+	if !w.cfg.RestartStalledPeers {
 		return
 	}
 	for _, key := range w.history.stalls.takeRestarts(now) {
-		if err := restarter.RestartPeer(t.Name, key); err != nil {
-			w.log.Error("restarting a stalled peer failed, retrying in ten minutes", "interface", t.Name, "peer", key, "error", err)
-			continue
+		retry, err := w.host.finder().RestartPeer(t.Name, key)
+		switch {
+		case err == nil:
+			w.log.Warn("restarted a stalled peer of WireGuard: it was removed and added again", "interface", t.Name, "peer", key)
+		case retry == nil:
+			w.log.Error("restarting a stalled peer failed, and changed nothing", "interface", t.Name, "peer", key, "error", err)
+		default:
+			w.log.Error("restarting a stalled peer failed, retrying what is missing of it", "interface", t.Name, "peer", key, "error", err)
+			w.retries[key] = retry
 		}
-		w.log.Warn("restarted a stalled peer of WireGuard: it was removed and added again", "interface", t.Name, "peer", key)
+	}
+}
+
+// retryRestarts adds peers that were removed and could not be added. Nothing else has their configuration.
+func (w *watcher) retryRestarts() {
+	for key, retry := range w.retries {
+		if retry() == nil {
+			delete(w.retries, key)
+			w.log.Info("a stalled peer was added again after failures", "peer", key)
+		}
 	}
 }
 

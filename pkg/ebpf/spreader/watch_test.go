@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -181,6 +182,8 @@ type stallingFinder struct {
 	mu       sync.Mutex
 	calls    int
 	restarts []string
+	failures int  // of the additions
+	removed  bool // the peer is not there
 }
 
 func (f *stallingFinder) Tunnels() ([]Tunnel, error) {
@@ -188,6 +191,10 @@ func (f *stallingFinder) Tunnels() ([]Tunnel, error) {
 	defer f.mu.Unlock()
 	f.calls++
 	t := wg(netip.AddrPortFrom(thereAddr, port).String())
+	if f.removed {
+		t.Peers = nil
+		return []Tunnel{t}, nil
+	}
 	t.Peers[0].LastHandshake = time.Unix(int64(1000+f.calls), 0)
 	t.Peers[0].SentBytes = uint64(f.calls) << 20
 	if len(f.restarts) > 0 {
@@ -196,11 +203,36 @@ func (f *stallingFinder) Tunnels() ([]Tunnel, error) {
 	return []Tunnel{t}, nil
 }
 
-func (f *stallingFinder) RestartPeer(tunnel, key string) error {
+func (f *stallingFinder) RestartPeer(tunnel, key string) (retry func() error, err error) {
+	f.mu.Lock()
+	f.restarts = append(f.restarts, tunnel+" "+key)
+	f.mu.Unlock()
+	add := func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.failures--
+		if f.removed = f.failures >= 0; f.removed {
+			return syscall.ENOMEM
+		}
+		return nil
+	}
+	return add, add()
+}
+
+func TestWatchAddsRemovedPeerLater(t *testing.T) {
+	r := newRig(t)
+	f := &stallingFinder{failures: 2}
+	r.here.host.Tunnels = f
+	cfg := r.here.config()
+	cfg.RestartStalledPeers = true
+	reports, log, _ := r.here.watchWith(cfg, 100*time.Millisecond)
+	r.next(reports)
+	expect.Eventually(t, "the peer is added again", func() bool { return log.has("added again after failures") })
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restarts = append(f.restarts, tunnel+" "+key)
-	return nil
+	if f.removed || !slices.Equal(f.restarts, []string{"wg0 a"}) || !log.has("retrying") {
+		t.Errorf("the peer is gone (%v), was restarted as %q, want once, or no failure was logged", f.removed, f.restarts)
+	}
 }
 
 func TestWatchReportsAndRestartsStalledPeer(t *testing.T) {
@@ -213,7 +245,7 @@ func TestWatchReportsAndRestartsStalledPeer(t *testing.T) {
 		st := r.here.status()
 		return st.Tunnels[0].Peers[0].Stalled && slices.ContainsFunc(st.Problems, func(p string) bool { return strings.Contains(p, "CVE-2026-52945") })
 	})
-	if !log.has("the peer may have to be restarted") || len(f.restarts) > 0 {
+	if !log.has("receives nothing but handshakes") || len(f.restarts) > 0 {
 		t.Errorf("the log has no warning, or the peer was restarted: %q", f.restarts)
 	}
 	stop()
