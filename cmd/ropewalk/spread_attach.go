@@ -65,7 +65,7 @@ func newSpreadAttachCmd() *cobra.Command {
 	f.DurationVar(&o.cfg.Gap, "gap", 0,
 		fmt.Sprintf("idle time after which a flow may change its port\n(default: the device's setting, at first %s)", spread.DefaultGap))
 	f.BoolVar(&o.watch, "watch", false, "stay in the foreground and follow changes of devices and peers")
-	f.BoolVar(&o.cfg.RestartStalledPeers, "restart-stalled-peers", false, "with --watch: remove and add again a peer from which WireGuard receives nothing,\n"+
+	f.BoolVar(&o.cfg.RestartStalledPeers, "restart-stalled-peers", false, "with --watch: remove and add again a peer from which WireGuard receives only handshakes,\n"+
 		"at most once in ten minutes")
 	o.metrics.add(f)
 	return cmd

@@ -70,8 +70,8 @@ type Config struct {
 	// Gather is the hook of the gather program, for all tunnels on the device. Empty: unchanged, or GatherAuto if nothing is
 	// attached.
 	Gather Gather
-	// RestartStalledPeers makes Watch and Follow remove and add again a peer from which the kernel's WireGuard receives nothing, at most once in ten
-	// minutes. The peer keeps its configuration and loses its session and its counters.
+	// RestartStalledPeers makes Watch and Follow remove and add again a peer from which the kernel's WireGuard receives only handshakes, at most
+	// once in ten minutes per call. The peer keeps its configuration and loses its session and its counters.
 	RestartStalledPeers bool
 	// AnySocket accepts a port that a process owns. It is for tests, whose sockets stand in for the kernel's WireGuard: a flow is the
 	// packet's hash, which the kernel's WireGuard sets from the inner packet, and a socket from its own hash (sk_txhash).

@@ -337,8 +337,8 @@ func (t *TunnelStatus) readTraffic(from *Tunnel) {
 func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 	for _, p := range ts.Peers {
 		if p.Stalled {
-			s.problem("%s sends to %s, and receives nothing but handshakes: the peer is down or filters, or this kernel's WireGuard has stalled "+
-				"(CVE-2026-52945): remove the peer and add it again, or attach with --restart-stalled-peers", ts.Name, p.Endpoint)
+			s.problem("%s sends to %s, and receives nothing but handshakes: the path may drop the peer's data, or this kernel's WireGuard has stalled "+
+				"(CVE-2026-52945): removing the peer and adding it again may help (--restart-stalled-peers); else restart the interface", ts.Name, p.Endpoint)
 		}
 		if len(p.Blocked) > 0 {
 			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+
