@@ -3,9 +3,7 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,21 +13,21 @@ import (
 func newSpreadDetachCmd() *cobra.Command {
 	var port uint16
 	cmd := &cobra.Command{
-		Use:   "detach [DEVICE]",
+		Use:   "detach",
 		Short: "Detach spreading",
 		Long: "detach ends spreading on all devices, for one tunnel or for all, and removes programs and pins. It succeeds if nothing\n" +
-			"is attached. If DEVICE is named, and nothing is attached to it, detach changes nothing.",
-		Example:           "  ropewalk spread detach\n  ropewalk spread detach --port 51820",
-		Args:              usageArgs(cobra.MaximumNArgs(1)),
-		ValidArgsFunction: completeDevice,
-		RunE: func(cmd *cobra.Command, args []string) error {
+			"is attached.",
+		Example: "  ropewalk spread detach\n  ropewalk spread detach --port 51820",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unexpected argument %q: detach ends spreading on all devices; --port names one tunnel", args[0])}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			host := new(spreader.Host)
-			device := strings.Join(args, "")
-			if all, err := host.Status(cmd.Context(), device); err == nil && len(all) == 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "nothing is spread on %s\n", printable(cmp.Or(device, "any device")))
-				if device != "" {
-					return nil
-				}
+			if all, err := host.Status(cmd.Context(), ""); err == nil && len(all) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "nothing is spread on any device")
 			}
 			return printing(host.Detach(cmd.Context(), port))
 		},

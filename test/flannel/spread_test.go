@@ -142,7 +142,7 @@ func (c *cluster) attach(h *netlab.Host) {
 	if err != nil {
 		c.Fatalf("attaching on %s: %v\n%s", h.Name(), err, out)
 	}
-	c.Cleanup(func() { _, _ = c.run(h, "spread", "detach", cable) })
+	c.Cleanup(func() { _, _ = c.run(h, "spread", "detach") })
 }
 
 func (c *cluster) run(h *netlab.Host, args ...string) (string, error) {

@@ -106,7 +106,7 @@ func (l *lab) attachPlanned() {
 }
 
 func (l *lab) detach(s *side) error {
-	out, err := l.run(s, "spread", "detach", cable)
+	out, err := l.run(s, "spread", "detach")
 	if err != nil {
 		err = errors.Join(err, errors.New(out))
 	}

@@ -189,7 +189,7 @@ systemctl restart ropewalk-spread@rwp0
 spreads
 systemctl stop ropewalk-spread@rwp0
 spreads
-ropewalk spread detach rwp0
+ropewalk spread detach
 if spreads; then exit 1; fi
 systemctl start ropewalk-spread@rwp0
 say ropewalk-spread@ spreads on a device, whose programs stay attached when the unit stops
