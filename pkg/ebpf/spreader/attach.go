@@ -135,6 +135,9 @@ func (c *change) step(name string) error {
 }
 
 func (c *change) apply() error {
+	if err := c.followNames(); err != nil {
+		return err
+	}
 	if err := c.attachTo(c.plan.devices[0]); err != nil {
 		return err
 	}
@@ -151,6 +154,27 @@ func (c *change) apply() error {
 		}
 	}
 	return c.pins.removeGone(c.plan.cfg.Device)
+}
+
+// followNames gives the pins of renamed devices their new names. Two pairs of programs on a device would count and gather twice.
+func (c *change) followNames() error {
+	names, err := c.pins.devices()
+	if err != nil {
+		return err
+	}
+	for _, d := range c.plan.devices {
+		for _, name := range names {
+			if attached, _ := c.pins.isAttached(name, d.index); name == d.name || !attached { // unreadable: not attached
+				continue
+			}
+			was, is := c.pins.device(name), c.pins.device(d.name)
+			if err := errors.Join(c.pins.detachFrom(d.name), os.Rename(was, is)); err != nil {
+				return err
+			}
+			c.onFailure(func() error { return os.Rename(is, was) })
+		}
+	}
+	return nil
 }
 
 // attachTo attaches the programs to a device. Those of the configured one come first, and write the state that all share.

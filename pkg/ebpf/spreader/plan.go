@@ -70,7 +70,7 @@ func (pl *plan) findDevice(p pins, known history) error {
 	if err := pl.findReceivers(known.refused); err != nil {
 		return err
 	}
-	if err := errors.Join(pl.checkNotRenamed(p), pl.checkRemote(), pl.inheritGather(p)); err != nil {
+	if err := errors.Join(pl.checkRemote(), pl.inheritGather(p)); err != nil {
 		return err
 	}
 	if l.Type() == "veth" && pl.cfg.Gather == GatherXDP {
@@ -78,29 +78,6 @@ func (pl *plan) findDevice(p pins, known history) error {
 	}
 	if pl.cfg.Gather == GatherXDP {
 		pl.devices[0].gather = GatherXDP
-	}
-	return nil
-}
-
-// checkNotRenamed returns an error if the device already has the programs, attached under a former name. A second pair would
-// count and gather twice.
-func (pl *plan) checkNotRenamed(p pins) error {
-	if p.dir == "" {
-		return nil
-	}
-	names, err := p.devices()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if name == pl.cfg.Device {
-			continue
-		}
-		// Unreadable pins count as not attached.
-		if attached, _ := p.isAttached(name, pl.devices[0].index); attached {
-			return fmt.Errorf("%s already has the programs, attached under its former name %s: run `ropewalk spread detach %s`, and "+
-				"retry", pl.cfg.Device, name, name)
-		}
 	}
 	return nil
 }

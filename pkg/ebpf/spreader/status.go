@@ -219,8 +219,8 @@ func (s *DeviceStatus) nameProblem(index int) {
 		s.problem("the device is gone: attach again when it is back, or keep `ropewalk spread attach --watch` running")
 		return
 	}
-	s.problem("the device was renamed to %s or moved to another network namespace, with its programs: detach "+
-		"it under this name, then attach it under the other", deviceName(index))
+	s.problem("the device was renamed to %s or moved to another network namespace, with its programs: attach "+
+		"it under its new name, or detach", deviceName(index))
 }
 
 func hookStatusOf(s hook.Status, why string) HookStatus {
