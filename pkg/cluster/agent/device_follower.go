@@ -23,7 +23,7 @@ type deviceFollower struct {
 	changes      chan spreader.Change
 	done         chan struct{}
 	repairs      atomic.Int64 // since the last takeRepairs
-	gatherBehind atomic.Bool  // another program may accept packets before the gather program sees them
+	gatherMisses atomic.Bool  // packets may come by a device that refused the gather program, or another program may accept them first
 	reportCount  atomic.Int64
 }
 
@@ -53,7 +53,7 @@ func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config,
 }
 
 func (f *deviceFollower) logReport(r spreader.Report) {
-	f.gatherBehind.Store(len(r.GatherBehind) > 0)
+	f.gatherMisses.Store(len(r.GatherBehind)+len(r.NotOn) > 0)
 	f.log.Info("spread attached", "device", r.Device, "interface", r.Tunnel, "port", r.Port, "source_ports", len(r.Lanes),
 		"peers", len(r.Peers), "gather_only_peers", len(r.GatherOnly), "spread", r.Spread, "gather", r.Gather)
 	for _, warning := range r.Warnings {
@@ -87,10 +87,10 @@ func (f *deviceFollower) change(ctx context.Context, cfg spreader.Config) error 
 	return nil
 }
 
-// gatheringPeers returns how many peers of a Config are gathered from with its ports: none while another program may accept
-// their packets first.
+// gatheringPeers returns how many peers of a Config are gathered from with its ports: none while packets may miss
+// the gather program.
 func (f *deviceFollower) gatheringPeers(cfg spreader.Config) (n int) {
-	if f.gatherBehind.Load() {
+	if f.gatherMisses.Load() {
 		return 0
 	}
 	for at, ports := range cfg.PeerPortRanges {

@@ -33,17 +33,17 @@ func TestFailedChangeKeepsExistingPeers(t *testing.T) {
 	}
 }
 
-// TestGatherBehindAnotherProgramIsNotAnnounced: packets that the other program accepts are not gathered.
-func TestGatherBehindAnotherProgramIsNotAnnounced(t *testing.T) {
+// TestMissedGatherIsNotAnnounced has another program in front, which may accept packets, and a device that refused the programs.
+func TestMissedGatherIsNotAnnounced(t *testing.T) {
 	cfg := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
 	w := &deviceFollower{applied: cfg, log: slog.New(slog.DiscardHandler)}
 	for _, c := range []struct {
-		behind []string
+		report spreader.Report
 		want   int
-	}{{nil, 1}, {[]string{"filter u32 (priority 1)"}, 0}, {nil, 1}} {
-		w.logReport(spreader.Report{GatherBehind: c.behind})
+	}{{want: 1}, {spreader.Report{GatherBehind: []string{"filter u32 (priority 1)"}}, 0}, {spreader.Report{NotOn: []string{"eth1"}}, 0}, {want: 1}} {
+		w.logReport(c.report)
 		if n := w.gatheringPeers(cfg); n != c.want {
-			t.Errorf("behind %q: got %d peers, want %d", c.behind, n, c.want)
+			t.Errorf("%+v: got %d peers, want %d", c.report, n, c.want)
 		}
 	}
 }

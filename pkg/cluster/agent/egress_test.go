@@ -133,7 +133,7 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 			t.Errorf("%v: got %t, want %t", c.cfg.Peers, got, c.want)
 		}
 	}
-	s.follower.gatherBehind.Store(true)
+	s.follower.gatherMisses.Store(true)
 	if s.gathers(config("192.0.2.2:51820")) {
 		t.Error("gathers behind another program")
 	}

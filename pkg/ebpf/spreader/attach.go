@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +12,16 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
+
+// defaultRefusedPause is the time after which a device that refused the programs is tried again.
+const defaultRefusedPause = 10 * time.Minute
 
 // unknownName is the name of a tunnel of which only the port is known.
 const unknownName = "?"
@@ -26,6 +31,8 @@ type Report struct {
 	Device string `json:"device"`
 	// AlsoOn are the other devices on which the peers' packets may arrive: the programs are attached to them, too.
 	AlsoOn []string `json:"also_on,omitempty"`
+	// NotOn are those that refused the programs. With Watch they are tried again after ten minutes.
+	NotOn  []string `json:"not_on,omitempty"`
 	Tunnel string   `json:"tunnel"` // its name, "?" if unknown
 	Port   uint16   `json:"port"`
 	// Lanes are the source ports over which flows are spread, in order.
@@ -79,7 +86,7 @@ func (h *Host) attach(ctx context.Context, cfg Config, known history) (Report, [
 	if err != nil {
 		return Report{}, nil, wrapError(cfg, err)
 	}
-	c := &change{host: h, pins: p, plan: pl, refused: known.refused}
+	c := &change{host: h, pins: p, plan: pl, attempts: known.attempts}
 	if err := c.apply(); err != nil {
 		return Report{}, nil, wrapError(cfg, errors.Join(err, c.rollBack()))
 	}
@@ -112,7 +119,7 @@ type change struct {
 	host      *Host
 	pins      pins
 	plan      *plan
-	refused   map[int]bool // of the history
+	attempts  attempts // of the history
 	rollbacks []func() error
 }
 
@@ -146,11 +153,10 @@ func (c *change) apply() error {
 		if err := c.attachTo(d); err != nil {
 			rest := change{rollbacks: c.rollbacks[mark:]}
 			c.rollbacks = c.rollbacks[:mark]
-			if c.refused != nil {
-				c.refused[d.index] = true
-			}
+			err = errors.Join(err, rest.rollBack())
+			c.note(d, err)
 			c.plan.report.AlsoOn = slices.DeleteFunc(c.plan.report.AlsoOn, func(name string) bool { return name == d.name })
-			c.plan.warn("the programs cannot be attached to %s: what arrives there is not gathered: %v", d.name, errors.Join(err, rest.rollBack()))
+			c.plan.refuse(d.name, err)
 		}
 	}
 	return c.pins.removeGone(c.plan.cfg.Device)
@@ -177,8 +183,62 @@ func (c *change) followNames() error {
 	return nil
 }
 
-// attachTo attaches the programs to a device. Those of the configured one come first, and write the state that all share.
+// note keeps the result of an attempt to give a device the programs.
+func (c *change) note(d device, err error) {
+	if c.attempts != nil {
+		c.attempts[d.index] = attempt{err, time.Now().Add(cmp.Or(c.host.refusedPause, defaultRefusedPause))}
+	}
+}
+
+// keeps reports whether this process has given a device its programs, and they are still attached, in front. Then it fills in the report.
+func (c *change) keeps(d device) bool {
+	if a, tried := c.attempts[d.index]; !tried || a.err != nil {
+		return false
+	}
+	s, err := programs.OpenState(c.pins.state(d.name))
+	if err != nil {
+		return false
+	}
+	s.Close()
+	hooks := []hook.Hook{c.hook(d, hook.Egress), c.hook(d, hook.Ingress)}
+	if d.gather == GatherXDP {
+		hooks[1] = c.hook(d, hook.XDP)
+	}
+	for _, h := range hooks {
+		st, err := h.Status()
+		inFront, orderErr := h.InFront()
+		if errors.Join(err, orderErr) != nil || st.State != hook.Attached || !inFront {
+			return false
+		}
+	}
+	for _, h := range hooks {
+		_, err = c.plan.reportHook(d, h)
+	}
+	return err == nil
+}
+
+// configure writes the state to the maps that are pinned.
+func (c *change) configure() error {
+	s, err := programs.OpenState(c.pins.shared())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return c.writeState(s)
+}
+
+// attachTo attaches the programs to a device. Those of the configured one come first, and write the state that all share. If they are loaded, so are
+// all: the shared maps may be new.
 func (c *change) attachTo(d device) error {
+	first := d == c.plan.devices[0]
+	switch kept := c.keeps(d); {
+	case kept && first:
+		return c.configure()
+	case kept:
+		return nil
+	case first:
+		clear(c.attempts)
+	}
 	dir := c.pins.device(d.name)
 	c.onFailure(func() error { hook.RemoveEmpty(c.pins.fs, dir); return nil })
 	if err := hook.MakePinDir(c.pins.fs, dir); err != nil {
@@ -189,12 +249,14 @@ func (c *change) attachTo(d device) error {
 		return err
 	}
 	defer s.Close()
-	if d == c.plan.devices[0] {
+	if first {
 		if err := c.writeState(&s.State); err != nil {
 			return err
 		}
 	}
-	return c.attachPrograms(d, s)
+	err = c.attachPrograms(d, s)
+	c.note(d, err)
+	return err
 }
 
 // load loads the programs for a device with the pinned maps, or with new ones.

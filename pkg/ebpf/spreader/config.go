@@ -24,6 +24,7 @@ type Host struct {
 
 	kind         hook.Kind           // for tests: the kind of the tc hooks
 	pollInterval time.Duration       // for tests: how often Watch polls; 0: defaultPollInterval
+	refusedPause time.Duration       // for tests: how long a refused device is left out; 0: defaultRefusedPause
 	lockTimeout  time.Duration       // for tests: how long to wait for other processes; 0: defaultLockTimeout
 	beforeStep   func(string) error  // for tests: called before each step of Attach
 	udpOwners    map[uint16]udpOwner // for tests: the owners of UDP ports, in place of /proc

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -34,9 +35,9 @@ var innerKinds = []string{
 }
 
 // findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
-// those with an IP address that are no part of another device. A veth with a link-local address alone belongs to a container. refused are
-// the indices of devices that cannot have the programs.
-func (pl *plan) findReceivers(refused map[int]bool) error {
+// those with an IP address that are no part of another device. A veth without an address of its own belongs to a container: it has a
+// link-local one, or that of the gateway, which the CNI plugin ptp gives to the veth of each pod.
+func (pl *plan) findReceivers(known attempts) error {
 	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
 		return err
@@ -49,17 +50,36 @@ func (pl *plan) findReceivers(refused map[int]bool) error {
 		a := l.Attrs()
 		all := addresses[a.Index]
 		pl.addresses = append(pl.addresses, all...)
-		global := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
+		own := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
-		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, refused[a.Index]:
-		case global, len(all) > 0 && l.Type() != "veth":
+		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):
+		case known[a.Index].refused():
+			pl.refuse(a.Name, known[a.Index].err)
+		default:
 			pl.devices = append(pl.devices, deviceOf(l))
 			pl.report.AlsoOn = append(pl.report.AlsoOn, a.Name)
 		}
 	}
 	return nil
 }
+
+// refuse reports a device that cannot have the programs.
+func (pl *plan) refuse(name string, err error) {
+	pl.report.NotOn = append(pl.report.NotOn, name)
+	pl.warn("the programs cannot be attached to %s: what arrives there is not gathered: %v", name, err)
+}
+
+// attempts are the last attempts of this process to give devices the programs, by the device's index.
+type attempts map[int]attempt
+
+// attempt is one of them. An error keeps the device out of all plans until its time.
+type attempt struct {
+	err   error
+	until time.Time
+}
+
+func (a attempt) refused() bool { return a.err != nil && time.Now().Before(a.until) }
 
 // removeGone removes the pins of devices that no longer exist, other than the configured one: nobody attaches to them again by name.
 func (p pins) removeGone(configured string) error {

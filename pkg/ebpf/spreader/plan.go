@@ -67,7 +67,7 @@ func (pl *plan) findDevice(p pins, known history) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.devices = []device{deviceOf(l)}
-	if err := pl.findReceivers(known.refused); err != nil {
+	if err := pl.findReceivers(known.attempts); err != nil {
 		return err
 	}
 	if err := errors.Join(pl.checkRemote(), pl.inheritGather(p)); err != nil {
@@ -370,7 +370,7 @@ type history struct {
 	sharedPorts   *sharedPorts          // kept over calls; may be nil
 	echoKeys      echoKeys              // kept over calls; may be nil
 	stalls        stallWatch            // kept over calls; may be nil
-	refused       map[int]bool          // indices of devices that could not get the programs, kept over calls; may be nil
+	attempts      attempts              // kept over calls; may be nil
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of

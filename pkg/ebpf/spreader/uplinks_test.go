@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -59,32 +60,82 @@ func TestAsymmetricUplinksAreGatheredAndAnswered(t *testing.T) {
 	}
 }
 
-// TestRefusedDeviceIsNotTriedAtEachPoll has a second device that cannot have the programs. To load them for it takes long.
-func TestRefusedDeviceIsNotTriedAtEachPoll(t *testing.T) {
-	r := newRig(t)
-	other, err := r.lab.Host("other")
-	expect.NoError(t, err)
-	_, err = r.lab.Cable(other, r.here.lab, netlab.CableConfig{
-		AddrsA: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24")}, AddrsB: []netip.Prefix{netip.MustParsePrefix("10.1.0.1/24")},
-	})
-	expect.NoError(t, err)
-	var loads atomic.Int32
+// another connects here to a further host, and returns the name of its device.
+func (r *rig) another(name, address string) string {
+	r.Helper()
+	host, err := r.lab.Host(name)
+	expect.NoError(r, err)
+	c, err := r.lab.Cable(host, r.here.lab, netlab.CableConfig{AddrsB: []netip.Prefix{netip.MustParsePrefix(address)}})
+	expect.NoError(r, err)
+	return c.DeviceB
+}
+
+// countLoads counts how often here loads the programs. It refuses those whose number is named.
+func (r *rig) countLoads(refused int32) *atomic.Int32 {
+	loads := new(atomic.Int32)
 	r.here.host.beforeStep = func(name string) error {
-		if name == "load" && loads.Add(1) == 2 {
+		if name == "load" && loads.Add(1) == refused {
 			return errors.New("refused")
 		}
 		return nil
 	}
+	return loads
+}
+
+func TestNewDeviceLoadsNoOthersAgain(t *testing.T) {
+	r := newRig(t)
+	first := r.another("first", "10.1.0.1/24")
+	loads := r.countLoads(0)
 	reports, _, stop := r.here.watch(50 * time.Millisecond)
-	if report := r.next(reports); len(report.AlsoOn) > 0 || len(report.Warnings) == 0 {
-		t.Errorf("got report %+v, want a warning and no other device", report)
+	r.next(reports)
+	before := loads.Load()
+	second := r.another("second", "10.2.0.1/24")
+	if report := r.next(reports); !slices.Equal(report.AlsoOn, []string{first, second}) || report.Spread == "" || report.Gather == "none" {
+		t.Errorf("got report %+v, want AlsoOn %s and %s, and the hooks", report, first, second)
 	}
-	r.here.finder.set(wg("192.0.2.2:51820", "198.51.100.7:4000"))
-	r.next(reports) // of a later poll
+	stop()
+	if n := loads.Load() - before; n != 1 {
+		t.Errorf("the programs were loaded %d times for the new device, want 1", n)
+	}
+	r.here.attach(r.here.config())
+	if n := loads.Load() - before; n != 4 {
+		t.Errorf("another attach loaded %d times, want 3: it replaces all", n-1)
+	}
+}
+
+// TestRefusedDeviceIsNotTriedAtEachPoll has a second device that cannot have the programs. To load them for it takes long.
+func TestRefusedDeviceIsNotTriedAtEachPoll(t *testing.T) {
+	r := newRig(t)
+	other := r.another("other", "10.1.0.1/24")
+	loads := r.countLoads(2)
+	reports, _, stop := r.here.watch(50 * time.Millisecond)
+	for _, peers := range []Tunnel{wg("192.0.2.2:51820", "198.51.100.7:4000"), wg("192.0.2.2:51820")} {
+		report := r.next(reports)
+		if len(report.AlsoOn) > 0 || !slices.Equal(report.NotOn, []string{other}) || !strings.Contains(strings.Join(report.Warnings, "\n"), other) {
+			t.Errorf("got report %+v, want a warning, and NotOn %s", report, other)
+		}
+		r.here.finder.set(peers)
+	}
 	stop()
 	if n := loads.Load(); n != 2 {
 		t.Errorf("the programs were loaded %d times, want 2", n)
 	}
 	r.here.detach(0)
 	r.here.clean()
+}
+
+func TestRefusedDeviceIsTriedAgainLater(t *testing.T) {
+	r := newRig(t)
+	other := r.another("other", "10.1.0.1/24")
+	loads := r.countLoads(2)
+	r.here.host.refusedPause = time.Nanosecond
+	reports, _, stop := r.here.watch(50 * time.Millisecond)
+	r.next(reports)
+	if report := r.next(reports); !slices.Equal(report.AlsoOn, []string{other}) || len(report.NotOn) > 0 {
+		t.Errorf("got report %+v, want AlsoOn %s", report, other)
+	}
+	stop()
+	if n := loads.Load(); n != 3 {
+		t.Errorf("the programs were loaded %d times, want 3", n)
+	}
 }

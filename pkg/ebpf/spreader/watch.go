@@ -91,7 +91,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, retries: map[string]func() error{}, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, refused: map[int]bool{}},
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, attempts: attempts{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err
