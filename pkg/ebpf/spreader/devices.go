@@ -42,15 +42,18 @@ func (pl *plan) findReceivers(known attempts) error {
 	if err != nil {
 		return err
 	}
-	kinds := map[int]string{}
+	kinds, users := map[int]string{}, map[netip.Addr]int{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
+		for _, a := range addresses[l.Attrs().Index] {
+			users[a]++
+		}
 	}
 	for _, l := range links {
 		a := l.Attrs()
 		all := addresses[a.Index]
 		pl.addresses = append(pl.addresses, all...)
-		own := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() })
+		own := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() && users[a] == 1 })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
 		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):

@@ -82,6 +82,16 @@ func (r *rig) countLoads(refused int32) *atomic.Int32 {
 	return loads
 }
 
+// TestGatewaysOfPodsAreNoReceivers has the devices of the CNI plugin ptp: the host's end of each pod's veth has the same address.
+func TestGatewaysOfPodsAreNoReceivers(t *testing.T) {
+	r := newRig(t)
+	r.another("pod1", "10.1.0.1/32")
+	r.another("pod2", "10.1.0.1/32")
+	if report := r.here.attach(r.here.config()); len(report.AlsoOn) > 0 {
+		t.Errorf("got AlsoOn %q, want none", report.AlsoOn)
+	}
+}
+
 func TestNewDeviceLoadsNoOthersAgain(t *testing.T) {
 	r := newRig(t)
 	first := r.another("first", "10.1.0.1/24")
