@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -37,7 +38,7 @@ var innerKinds = []string{
 // findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
 // those with an IP address that are no part of another device. A veth without an address of its own belongs to a container: it has a
 // link-local one, or that of the gateway, which the CNI plugin ptp gives to the veth of each pod.
-func (pl *plan) findReceivers(known attempts) error {
+func (pl *plan) findReceivers(p pins, known attempts) error {
 	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
 		return err
@@ -60,11 +61,24 @@ func (pl *plan) findReceivers(known attempts) error {
 		case known[a.Index].refused():
 			pl.refuse(a.Name, known[a.Index].err)
 		default:
-			pl.devices = append(pl.devices, deviceOf(l))
+			d := deviceOf(l)
+			if d.gather, err = p.gatherOf(d); err != nil {
+				return err
+			}
+			pl.devices = append(pl.devices, d)
 			pl.report.AlsoOn = append(pl.report.AlsoOn, a.Name)
 		}
 	}
 	return nil
+}
+
+// gatherOf returns the present gather mode of a further device, which may come from another tunnel.
+func (p pins) gatherOf(d device) (Gather, error) {
+	if p.dir == "" {
+		return d.gather, nil
+	}
+	present, err := p.currentGather(d.name, d.index)
+	return cmp.Or(present, d.gather), err
 }
 
 // refuse reports a device that cannot have the programs.

@@ -67,7 +67,7 @@ func (pl *plan) findDevice(p pins, known history) error {
 			"(`ip route get PEER` shows it)", a.Name)
 	}
 	pl.devices = []device{deviceOf(l)}
-	if err := pl.findReceivers(known.attempts); err != nil {
+	if err := pl.findReceivers(p, known.attempts); err != nil {
 		return err
 	}
 	if err := errors.Join(pl.checkRemote(), pl.inheritGather(p)); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -110,6 +111,22 @@ func TestNewDeviceLoadsNoOthersAgain(t *testing.T) {
 	r.here.attach(r.here.config())
 	if n := loads.Load() - before; n != 4 {
 		t.Errorf("another attach loaded %d times, want 3: it replaces all", n-1)
+	}
+}
+
+// TestTunnelsKeepGatherOfOtherDevices has two tunnels, each attached to a device of its own.
+func TestTunnelsKeepGatherOfOtherDevices(t *testing.T) {
+	r := newRig(t)
+	other, cfg := r.another("other", "10.1.0.1/24"), r.here.config()
+	cfg.Gather = GatherXDP
+	r.here.attach(cfg)
+	kind := r.here.status().Gather.Kind
+	second := wg("10.1.0.2:51821")
+	second.Name, second.Port = "wg1", 51821
+	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()), second)
+	r.here.attach(Config{Device: other, Port: 51821, Ports: spread.Ports{First: 62000, Last: 62100}})
+	if st := r.here.status(); kind != "xdp" || st.Gather.Kind != kind || len(st.Problems) > 0 {
+		t.Errorf("got gather %s, then %+v with problems %q, want xdp", kind, st.Gather, st.Problems)
 	}
 }
 
