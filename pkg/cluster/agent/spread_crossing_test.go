@@ -75,6 +75,7 @@ func (t *tunnels) cross(from, to *testNode) *crossing {
 	c.open()
 	defer c.close()
 	c.connect()
+	c.prove()
 	received, _ := to.transfer()
 	_, sent := from.transfer()
 	c.bytes = 0
@@ -187,6 +188,36 @@ func (c *crossing) connect() {
 		}
 	}
 	c.sawAll()
+}
+
+// prove sends until messages leave from a source port. Before, the other node has to answer a probe from each, and each probe needs
+// 64 messages.
+func (c *crossing) prove() {
+	c.Helper()
+	expect.EventuallyNoError(c, "messages from a source port", func() error {
+		time.Sleep(spread.DefaultGap) // the flow may choose its port anew
+		for range 8 {
+			for range 64 {
+				c.send(0)
+			}
+			for range 64 {
+				if _, _, err := c.receive(time.Now().Add(patience)); err != nil {
+					return err
+				}
+			}
+		}
+		c.sawAll()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.ports[c.from.endpoint().Port()] && len(c.ports) == 1 {
+			return errors.New("all left from the listen port")
+		}
+		return nil
+	})
+	time.Sleep(spread.DefaultGap)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.ports)
 }
 
 // oneRound sends datagrams of each flow in turn, and receives them all. A flow changes its port only after a pause of
