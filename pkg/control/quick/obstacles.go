@@ -43,7 +43,7 @@ func Obstacles(root fs.FS, i Interface) (reasons []string, err error) {
 	}
 	paths, err := hostnet.OtherPaths(probed(&planned), i.Name)
 	for _, p := range paths {
-		if text := p.String(); (p.IsWide() || p.Metric <= hostnet.MetricOf(p.Prefix) && p.Route == usedFor(p.Prefix, conf)) && !p.IntoTunnel() && !slices.Contains(reasons, text) {
+		if text := p.String(); (p.IsWide() || p.Metric <= hostnet.MetricOf(p.Prefix) && p.Route == usedFor(p.Prefix, conf)) && !p.Link.Tunnel && !slices.Contains(reasons, text) {
 			reasons = append(reasons, text)
 		}
 	}

@@ -159,7 +159,7 @@ func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
 	paths, err := hostnet.OtherPaths(prefixes, j.Name)
 	for _, p := range paths {
 		to := &found.errors
-		if p.IntoTunnel() {
+		if p.Link.Tunnel {
 			to = &found.warnings
 		}
 		if text := p.String(); (p.IsWide() || p.Route.Bits() <= p.Prefix.Bits()) && !slices.Contains(*to, text) {

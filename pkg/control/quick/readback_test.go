@@ -295,6 +295,22 @@ func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
 	}
 	_, dst, err := net.ParseCIDR(half.Dst.String())
 	expect.NoError(t, err)
+	for _, tt := range []struct {
+		mode  netlink.TuntapMode
+		fails bool
+	}{{netlink.TUNTAP_MODE_TUN, false}, {netlink.TUNTAP_MODE_TAP, true}} { // another tunnel, and a virtual machine's cable
+		other := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "other", Flags: net.FlagUp}, Mode: tt.mode}
+		expect.NoError(t, netlink.LinkAdd(other))
+		expect.NoError(t, netlink.LinkSetUp(other))
+		expect.NoError(t, netlink.RouteReplace(&netlink.Route{Dst: dst, Scope: unix.RT_SCOPE_LINK, LinkIndex: other.Index}))
+		if err := h.Up(t.Context(), h.open("wg0", everything)); (err != nil) != tt.fails {
+			t.Errorf("%s: got error %v", tt.mode, err)
+		} else if err == nil {
+			expect.NoError(t, h.Down(t.Context(), h.open("wg0", everything)))
+		}
+		expect.NoError(t, netlink.LinkDel(other))
+	}
+	expect.NoError(t, hostnet.AddRoute(half))
 	expect.NoError(t, netlink.RouteDel(&netlink.Route{Dst: dst, Scope: unix.RT_SCOPE_LINK}))
 	h.up(i)
 	expect.NoError(t, hostnet.AddRoute(half))

@@ -25,6 +25,8 @@ type Link struct {
 	Master int
 	MTU    int // bytes
 	Up     bool
+	// Tunnel tells that packets enter a tunnel: WireGuard or a TUN. A TAP is a cable, of a virtual machine for example.
+	Tunnel bool
 }
 
 // Links lists all links.
@@ -265,6 +267,9 @@ func find(name string) (netlink.Link, error) {
 }
 
 func linkOf(l netlink.Link) Link {
-	a := l.Attrs()
-	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, Master: a.MasterIndex, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0}
+	a, tunnel := l.Attrs(), l.Type() == "wireguard"
+	if t, ok := l.(*netlink.Tuntap); ok {
+		tunnel = t.Mode == netlink.TUNTAP_MODE_TUN
+	}
+	return Link{Name: a.Name, Kind: l.Type(), Index: a.Index, Master: a.MasterIndex, MTU: a.MTU, Up: a.Flags&net.FlagUp != 0, Tunnel: tunnel}
 }

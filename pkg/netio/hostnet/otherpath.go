@@ -19,9 +19,6 @@ func (p OtherPath) String() string {
 	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Prefix, p.Link.Name, p.Route)
 }
 
-// IntoTunnel reports whether the packets enter another tunnel, and so do not leave in cleartext.
-func (p OtherPath) IntoTunnel() bool { return p.Link.Kind == "tuntap" || p.Link.Kind == "wireguard" }
-
 // wideBits is the length from which routes beside a default route into the tunnel are legitimate, such as 10.0.0.0/8. Shorter ones replace it
 // in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
 const wideBits = 8

@@ -320,16 +320,16 @@ func portCases() []faultCase {
 		{"loop", second("eth0", "192.0.2.0/24"), OK, "no message", ""},
 		{"loop", second("wg0", "198.51.100.0/24"), OK, "no message", ""},
 		{"loop", second("wg1", "192.0.2.0/24"), Failed, "198.51.100.7", "ip route add 198.51.100.7"},
-		{"default-route", half("tuntap"), Warning, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
-		{"default-route", half("veth"), Failed, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
+		{"default-route", half(true), Warning, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
+		{"default-route", half(false), Failed, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
 		{"default-route", func(f *facts.Facts) { f.Tunnels[0].Replaced.Err = errHidden }, Unknown, "hidden", ""},
 	}
 }
 
 // half is a route that replaces a half of the tunnel's default route.
-func half(kind string) func(*facts.Facts) {
+func half(tunnel bool) func(*facts.Facts) {
 	path := hostnet.OtherPath{
-		Prefix: netip.MustParsePrefix("0.0.0.0/0"), Route: netip.MustParsePrefix("128.0.0.0/1"), Link: hostnet.Link{Name: "u0", Kind: kind},
+		Prefix: netip.MustParsePrefix("0.0.0.0/0"), Route: netip.MustParsePrefix("128.0.0.0/1"), Link: hostnet.Link{Name: "u0", Tunnel: tunnel},
 	}
 	return func(f *facts.Facts) { f.Tunnels[0].Replaced = facts.Known([]hostnet.OtherPath{path}) }
 }

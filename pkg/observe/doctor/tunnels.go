@@ -236,7 +236,7 @@ func evaluateReplaced(f *facts.Facts, r *recorder) {
 			r.ok(t.Name, "no route replaces a default route into the tunnel")
 		default:
 			record := r.fail
-			if paths[0].IntoTunnel() {
+			if paths[0].Link.Tunnel {
 				record = r.warn
 			}
 			record(t.Name, fmt.Sprint(paths[0]), "ip route show table all "+paths[0].Route.String()+"   # remove it where it is set: another VPN, or DHCP option 121")
