@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 
 	"github.com/vishvananda/netns"
@@ -68,7 +67,7 @@ func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 		return nil, explainOpen(fmt.Errorf("creating an eventfd: %w", err))
 	}
 	if d.features, err = setOffloads(fds[0], &c); err == nil {
-		d.monitor, err = resumeMonitor(fds[0], len(fds), d.deleted, name, c.Log)
+		d.monitor, err = resumeMonitor(fds[0], len(fds), d.deleted, name, &c)
 	}
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(d.stop))
@@ -129,9 +128,9 @@ func missingFlags(have uint16, queues int) (names []string) {
 	return names
 }
 
-// resumeMonitor follows an interface without configuring it, in whichever namespace it is.
-func resumeMonitor(fd, queues int, deleted <-chan struct{}, name string, log *slog.Logger) (*monitor, error) {
-	m := newMonitor(fd, deleted, log)
+// resumeMonitor follows an interface in whichever namespace it is. In another one than this it does not configure it.
+func resumeMonitor(fd, queues int, deleted <-chan struct{}, name string, c *Config) (*monitor, error) {
+	m := newMonitor(fd, deleted, c.Log)
 	if origin, err := netns.Get(); err == nil {
 		m.origin = origin.UniqueId()
 		_ = origin.Close()
@@ -148,6 +147,12 @@ func resumeMonitor(fd, queues int, deleted <-chan struct{}, name string, log *sl
 		m.index.Store(int32(m.link.index))
 		m.link.acceptWholeTrains()
 		m.link.lengthenQueues(queues)
+		if c.Persist {
+			if err := m.link.markPersistent(); err != nil {
+				m.link.close()
+				return nil, err
+			}
+		}
 		m.send(m.link.state)
 	} else {
 		at.close()

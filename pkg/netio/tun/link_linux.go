@@ -111,6 +111,9 @@ func (l *link) configure(c *Config) error {
 		_ = l.handle.LinkSetMulticastOff(ref)
 	}
 	l.state.MTU = c.MTU
+	if c.Persist {
+		return l.markPersistent()
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ package tun
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -62,15 +64,53 @@ func findPersistent(name string, queues int) (netlink.Link, error) {
 	return l, nil
 }
 
+// markPersistent marks the interface, so that Open may reuse it.
+func (l *link) markPersistent() error {
+	if err := l.handle.LinkSetAlias(l.ref(), persistentAlias); err != nil {
+		return fmt.Errorf("marking the interface as persistent: %w", err)
+	}
+	return nil
+}
+
 // persist makes the interface stay after its descriptors are closed.
 func (d *device) persist() error {
-	if err := d.monitor.link.handle.LinkSetAlias(d.monitor.link.ref(), persistentAlias); err != nil {
-		return fmt.Errorf("marking interface %s as persistent: %w", d.name, err)
-	}
 	if err := unix.IoctlSetInt(d.queues[0].fd, unix.TUNSETPERSIST, 1); err != nil {
 		return fmt.Errorf("making interface %s persistent: %w", d.name, err)
 	}
 	return nil
+}
+
+// HoldCarrier keeps the carrier of a persistent interface until the result is closed, also while no process serves the interface. Without
+// a carrier some hosts skip its routes (the sysctl ignore_routes_with_linkdown), or remove them. The result is a queue that is detached: it gets no packets.
+// It does not prevent Open, Remove or the deletion of the interface. The interface must be in the network namespace of the calling thread.
+func HoldCarrier(name string) (io.Closer, error) {
+	fd, err := detachedQueue(name)
+	if err != nil {
+		return nil, fmt.Errorf("holding the carrier of interface %s: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func detachedQueue(name string) (int, error) {
+	if _, err := findPersistent(name, MaxQueues); err != nil {
+		return -1, err
+	}
+	fd, _, err := attachQueue(name, false)
+	if err != nil {
+		return -1, err
+	}
+	request, err := unix.NewIfreq("")
+	if err == nil {
+		_, err = findPersistent(name, MaxQueues) // it may have been deleted, and created by attachQueue
+	}
+	if err == nil {
+		request.SetUint16(unix.IFF_DETACH_QUEUE)
+		err = unix.IoctlIfreq(fd, unix.TUNSETQUEUE, request)
+	}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
 }
 
 // Remove deletes a persistent interface that no process uses, in the network namespace of the calling thread. An

@@ -8,8 +8,11 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func TestPersistentInterfaceIsReopenedAndRemoved(t *testing.T) {
@@ -91,5 +94,55 @@ func TestForeignInterfacesAreNotReopenedOrRemoved(t *testing.T) {
 		if err := tun.Remove(l.Attrs().Name); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("%s is removed: got error %v, want %v", l.Attrs().Name, err, syscall.EBUSY)
 		}
+	}
+}
+
+// TestHeldCarrierOutlivesDevice: packets to an interface without a carrier may leave by other routes.
+func TestHeldCarrierOutlivesDevice(t *testing.T) {
+	enterNamespace(t)
+	const name = "rwheld"
+	if _, err := tun.HoldCarrier(name); !errors.As(err, &netlink.LinkNotFoundError{}) {
+		t.Errorf("without an interface: got error %v, want %T", err, netlink.LinkNotFoundError{})
+	}
+	d := open(t, tun.Config{Name: name, Queues: 2, Persist: true})
+	newHost(t, d).leaveUnseen()
+	held, err := tun.HoldCarrier(name)
+	expect.NoError(t, err)
+	for range 2 {
+		expect.NoError(t, d.Close())
+		l, err := netlink.LinkByName(name)
+		expect.NoError(t, err)
+		if l.Attrs().RawFlags&unix.IFF_LOWER_UP == 0 {
+			t.Error("the interface has no carrier")
+		}
+		d = open(t, tun.Config{Name: name, Queues: 3, Persist: true})
+	}
+	expect.NoError(t, errors.Join(d.Close(), tun.Remove(name)))
+	if _, err := netlink.LinkByName(name); err == nil {
+		t.Error("the interface is still there")
+	}
+	expect.NoError(t, held.Close())
+}
+
+// TestMovedPersistentInterfaceIsHandedOver has one that the receiver cannot mark.
+func TestMovedPersistentInterfaceIsHandedOver(t *testing.T) {
+	enterNamespace(t)
+	d := open(t, tun.Config{Name: "rwmoved", Persist: true})
+	there, err := netns.Get()
+	expect.NoError(t, err)
+	defer there.Close()
+	here, err := netns.New()
+	expect.NoError(t, err)
+	defer here.Close()
+	fds, err := d.(tun.HandoverDevice).DuplicateFDs()
+	expect.NoError(t, err)
+	received, err := tun.OpenFromFDs(fds, false, tun.Config{Name: "rwmoved", Persist: true})
+	expect.NoError(t, err)
+	expect.NoError(t, errors.Join(d.Close(), received.Close()))
+	from, err := netlink.NewHandleAt(there)
+	expect.NoError(t, err)
+	defer from.Close()
+	if _, err := from.LinkByName("rwmoved"); err != nil {
+		t.Error(err)
 	}
 }
