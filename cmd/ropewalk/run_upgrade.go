@@ -27,6 +27,8 @@ func takeoverError(err error) error {
 	switch {
 	case uapi.IsNotRunning(err):
 		return codedError{exitUnreachable, fmt.Errorf("%w (without %s the interface is created)", err, takeoverFlag)}
+	case errors.Is(err, daemon.ErrUnprepared):
+		return err
 	case errors.Is(err, daemon.ErrVersion), errors.Is(err, syscall.EPROTO):
 		err = fmt.Errorf("%w: the old daemon continues; restart it instead", err)
 	}

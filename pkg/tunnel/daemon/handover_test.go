@@ -408,3 +408,21 @@ func requestFrom(t *testing.T, name string) (handover.Conn, *handover.Tunnel) {
 	}
 	return c, tunnel
 }
+
+// TestTakeoverWithTakenReflectorPortFails leaves the tunnel to the predecessor. To repeat it would not help.
+func TestTakeoverWithTakenReflectorPortFails(t *testing.T) {
+	name, _ := startDaemon(t)
+	c, err := net.ListenUDP("udp", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	port := c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	_, err = ReceiveHandover(t.Context(), Options{Name: name, Lanes: 2, Reflect: port, Log: slog.New(slog.DiscardHandler)})
+	if !errors.Is(err, ErrUnprepared) || !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("got error %v, want %v", err, syscall.EADDRINUSE)
+	}
+	if err := answers(name); err != nil {
+		t.Error(err)
+	}
+}

@@ -16,6 +16,9 @@ import (
 // ErrVersion is the error for a predecessor whose handover version is incompatible.
 var ErrVersion = handover.ErrVersion
 
+// ErrUnprepared is the error for a takeover that fails by this process, before the predecessor stops the tunnel.
+var ErrUnprepared = errors.New("preparing to serve the interface")
+
 // ReceiveHandover is Open for the interface of a running daemon, the predecessor, which then ends. Routes, addresses, ports, counters and
 // the configuration stay. New sessions are established with all peers at once. Of the Options, Lanes, MTU, Spread, SpreadPorts and
 // Underlay are ignored: the predecessor's hold. KeepSocket holds if either daemon has it.
@@ -52,7 +55,7 @@ func (d *Daemon) receiveHandover(ctx context.Context, c handover.Conn) error {
 	}
 	peers := len(t.Device.Peers)
 	if err := d.prepareTunnel(t); err != nil {
-		return errors.Join(err, t.CloseFDs())
+		return errors.Join(fmt.Errorf("%w: %w", ErrUnprepared, err), t.CloseFDs())
 	}
 	if err := c.RequestTunnel(ctx, t, d.tunnel.Update); err != nil {
 		d.tunnel.Close()
