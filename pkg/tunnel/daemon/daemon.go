@@ -101,12 +101,21 @@ func (o *Options) listen(name string) (*uapi.Listener, error) {
 	return l, nil
 }
 
-// listenReflector binds the reflector to the interface.
+// listenReflector binds the reflector to the interface, unless that was moved to another network namespace.
 func (d *Daemon) listenReflector() (err error) {
-	if d.o.Reflect != 0 {
-		d.reflector, err = reflector.Listen(indexOf(d.tunnel.tun), d.o.Reflect)
+	switch index := indexOf(d.tunnel.tun); {
+	case d.o.Reflect == 0:
+	case index == 0:
+		d.log.Warn("the interface is in another network namespace, this daemon reflects no datagrams")
+	default:
+		d.reflector, err = reflector.Listen(index, d.o.Reflect)
 	}
 	return err
+}
+
+// admitReflection reports whether the reflector answers a request. It does not answer this host's own processes.
+func (d *Daemon) admitReflection(from netip.Addr) bool {
+	return !hostnet.IsLocal(from) && d.current().AdmitReflection(from)
 }
 
 // newDaemon returns a Daemon without a tunnel, with its workers started. All of its log messages name the interface.
@@ -122,7 +131,7 @@ func newDaemon(o Options, name string) *Daemon {
 // start starts the tunnel, and the watchers of routes, links and clock.
 func (d *Daemon) start() {
 	d.tunnel.Start()
-	go d.reflector.Serve(func(from netip.Addr) bool { return d.current().AdmitReflection(from) })
+	go d.reflector.Serve(d.admitReflection)
 	features := d.tunnel.tun.Features()
 	d.log.Info("interface ready", "lanes", d.o.Lanes, "workers", d.pool.Workers(),
 		"tso", features.TSO, "uso", features.USO, "tun_steering", features.Steer)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -424,5 +425,17 @@ func TestTakeoverWithTakenReflectorPortFails(t *testing.T) {
 	}
 	if err := answers(name); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestReflectorRefusesThisHost(t *testing.T) {
+	a := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{})
+	a.Apply(config.Device{Peers: []config.Peer{{PublicKey: noise.PublicKey{7}, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("0.0.0.0/0")}}}}})
+	d := newUpgradeDaemon(nil)
+	d.tunnel.Device = a.Device
+	for from, want := range map[string]bool{"127.0.0.1": false, "192.0.2.77": true} {
+		if got := d.admitReflection(netip.MustParseAddr(from)); got != want {
+			t.Errorf("%s: got %v, want %v", from, got, want)
+		}
 	}
 }
