@@ -3,6 +3,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -96,6 +97,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("%d lanes: want 1 to %d, or 0 for one for each CPU", o.Lanes, config.MaxLanes)
 	case o.TUNFD != 0 && o.Lanes > 1:
 		return fmt.Errorf("%d lanes for the one queue of an interface that another program has created: want 1", o.Lanes)
+	case o.TUNFD != 0 && o.Persist:
+		return errors.New("an interface that another program has created stays or vanishes as that program has set: it cannot be made persistent")
 	case o.Nice < -20 || o.Nice > 19:
 		return fmt.Errorf("a nice value of %d: want -20 to 19", o.Nice)
 	}
