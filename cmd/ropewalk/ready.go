@@ -66,13 +66,21 @@ func (s *supervisor) serveReady(ctx context.Context, path string) error {
 	if path == "" {
 		return nil
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing the socket of an earlier process: %w", err)
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && info.Mode().Type() != os.ModeSocket:
+		err = fmt.Errorf("%s: %w", path, uapi.ErrNotSocket)
+	case err == nil:
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("replacing the socket of an earlier process: %w", err)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("listening for `ropewalk ready`: %w", err)
 	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it may be that of a later process
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	go func() {
 		for ctx.Err() == nil {
