@@ -205,6 +205,12 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 	if err == nil && o.takeover && (queue != 0 || control != 0) {
 		err = fmt.Errorf("--takeover needs neither %s nor %s: the old daemon passes its own", tunFD, controlFD)
 	}
+	start := func(path, created string) (*daemon.Successor, error) {
+		return startSuccessor(path, successorArgs(os.Args, name, created))
+	}
+	if os.Getenv(kept) != "" { // the successor would be no child of this one's parent
+		start = nil
+	}
 	return daemon.Options{
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
@@ -212,10 +218,8 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		OuterFragments: o.underlay.fragments, Persist: o.persist, Reflect: o.reflect,
 		KeepSocket: keepsSocket(),
 		StateDir:   quick.DefaultRunDir, Version: version, Log: log, Level: level,
-		StartSuccessor: func(path, created string) (*daemon.Successor, error) {
-			return startSuccessor(path, successorArgs(os.Args, name, created))
-		},
-		OnHandover: func(name string, pid int) { announceSuccessor(log, name, pid) },
+		StartSuccessor: start,
+		OnHandover:     func(name string, pid int) { announceSuccessor(log, name, pid) },
 	}, err
 }
 

@@ -58,7 +58,7 @@ func (s *Server) upgrade(ctx context.Context, lines *lineReader, conn net.Conn) 
 	}
 	c, ok := conn.(*net.UnixConn)
 	if !ok || s.Upgrade == nil {
-		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("upgrade is not supported by this process: only `ropewalk run` supports it")}
+		return nil, &Error{Errno: unix.EOPNOTSUPP, Err: errors.New("upgrade is not supported by this process: only `ropewalk run` without --keep supports it. From --keep another `ropewalk run --keep` takes over")}
 	}
 	if err := checkUser(c); err != nil {
 		return nil, err

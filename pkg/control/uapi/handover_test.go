@@ -257,7 +257,7 @@ func TestFailedRequestIsLoggedWithItsOperation(t *testing.T) {
 	}
 	for _, want := range []string{
 		"operation=upgrade error=\"upgrade=1: the next line must be path= and an absolute path",
-		"operation=upgrade error=\"upgrade is not supported by this process: only `ropewalk run` supports it",
+		"operation=upgrade error=\"upgrade is not supported by this process: only `ropewalk run` without --keep supports it. From --keep another `ropewalk run --keep` takes over",
 		"operation=handover error=\"handover is not supported by this process",
 	} {
 		if want = "request on the control socket failed\" " + want; !strings.Contains(log.String(), want) {
