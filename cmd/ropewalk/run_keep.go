@@ -46,11 +46,11 @@ func keptExit(code int, err error) error {
 const (
 	// turnPoll is the time between checks whether another process still serves the interface, or holds the lock.
 	turnPoll = 50 * time.Millisecond
-	// refusedPause is the time to the next takeover after a refused one.
-	refusedPause = 2 * time.Second
+	// servedPoll is that time while a process does.
+	servedPoll = 500 * time.Millisecond
 	// minDaemonLife is how long a daemon must run for the next one to start without a delay. It is also the longest delay.
 	minDaemonLife = time.Minute
-	// minRestartDelay is the delay after the second crash. It doubles with each further one.
+	// minRestartDelay is the delay after the second crash, and after the first refused takeover. It doubles with each further one.
 	minRestartDelay = time.Second
 )
 
@@ -73,6 +73,8 @@ type supervisor struct {
 	state   atomic.Int32   // supervisorState
 	unlock  func()         // of the lock that the supervisor holds whose daemon has the tunnel; nil: not held
 	delay   time.Duration  // to the next daemon after a crash
+	persist bool           // --persist
+	carrier io.Closer      // of tun.HoldCarrier; nil: not held
 }
 
 // keep serves an interface in a child process until ctx ends, or the child ends otherwise than by a crash.
@@ -82,6 +84,8 @@ func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) 
 		return usageError{errors.New("--keep excludes --daemon, and takes over by itself, without --takeover")}
 	case err != nil:
 		return usageError{err}
+	case os.Getenv(tunFD)+os.Getenv(controlFD) != "":
+		return usageError{fmt.Errorf("--keep excludes %s and %s", tunFD, controlFD)}
 	case strings.Contains(name, "%"):
 		return usageError{errors.New("--keep needs the name of the interface, without %d")}
 	}
@@ -93,38 +97,54 @@ func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) 
 	if err != nil {
 		return usageError{err}
 	}
-	s := &supervisor{name: name, args: args, log: log.With("interface", name), signals: make(chan os.Signal, 1)}
+	s := &supervisor{name: name, args: args, log: log.With("interface", name), signals: make(chan os.Signal, 1), persist: o.persist}
 	signal.Notify(s.signals, syscall.SIGQUIT) // it would end this process, and with it the daemon
 	defer signal.Stop(s.signals)
 	if err := s.serveReady(ctx, o.keepSocket); err != nil {
 		return err
 	}
+	if !o.persist {
+		s.log.Warn("--keep without --persist: the interface and its routes vanish with a daemon that crashes, and packets leave by other routes")
+	}
 	debug.FreeOSMemory() // memory of the initialization, which is not used again
 	return s.run(ctx)
 }
 
-// run starts daemons until one ends in order. After the end of ctx the error is that of the last one.
+// run starts daemons until one ends in order. After the end of ctx the error is that of the last one, unless that was about a takeover.
 func (s *supervisor) run(ctx context.Context) error {
 	defer s.release()
+	served, retry := false, time.Duration(0) // retry: the delay after a refused takeover
 	for ctx.Err() == nil {
 		s.setState(supervisorStarting)
 		flags := s.awaitTurn(ctx)
+		if ctx.Err() != nil {
+			break
+		}
 		began := time.Now()
 		end, ready, err := s.runDaemon(ctx, flags)
-		if err != nil {
+		switch served = served || ready; {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil && !served:
 			return err
+		case err != nil: // perhaps the host lacks memory: as after a crash
+			s.log.Warn("starting the daemon failed", "error", err)
 		}
 		code := end.ExitCode()
 		switch crashed := code < 0 || ready && code == exitUsage; { // the exit code of a panic
+		case ctx.Err() != nil && (code == exitHandedOver || code == exitRefused):
 		case ctx.Err() != nil:
 			return childError{end}
 		case code == exitHandedOver:
 			s.log.Info("another process has taken the tunnel over, waiting until this process is stopped or nobody serves the interface")
 			s.standBy(ctx)
 		case code == exitRefused:
-			s.log.Warn("the running daemon does not hand the interface over, retrying until it ends", "after", refusedPause.String())
+			if retry == 0 {
+				s.log.Warn("the running daemon does not hand the interface over, retrying until it ends")
+			}
+			retry = longerDelay(retry)
 			s.setState(supervisorWaiting)
-			s.awaitEnd(ctx, refusedPause)
+			s.awaitEnd(ctx, retry)
 		case code == exitUnreachable && len(flags) > 0: // it has ended meanwhile
 		case crashed:
 			s.pauseAfterCrash(ctx, end, time.Since(began))
@@ -181,7 +201,7 @@ func (s *supervisor) standBy(ctx context.Context) {
 	s.setState(supervisorWaiting)
 	s.release()
 	for ctx.Err() == nil && (s.isServed() || !s.lock()) {
-		sleep(ctx, turnPoll)
+		sleep(ctx, servedPoll)
 	}
 }
 
@@ -190,19 +210,41 @@ func (s *supervisor) awaitEnd(ctx context.Context, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for ctx.Err() == nil && s.isServed() {
-		sleep(ctx, turnPoll)
+		sleep(ctx, servedPoll)
 	}
 }
 
-// pauseAfterCrash delays the next daemon if the last one also followed a crash.
+// pauseAfterCrash delays the next daemon if the last one also followed a crash. A supervisor that waits, perhaps of another version, may open
+// the interface meanwhile.
 func (s *supervisor) pauseAfterCrash(ctx context.Context, end *os.ProcessState, ran time.Duration) {
 	if ran >= minDaemonLife {
 		s.delay = 0
 	}
 	s.log.Warn("the daemon crashed or was killed, starting another one: packets are dropped until then", "status", end.String(), "ran", ran.String(), "after", s.delay.String())
 	s.setState(supervisorStarting)
-	sleep(ctx, s.delay)
-	s.delay = min(max(2*s.delay, minRestartDelay), minDaemonLife)
+	if s.delay > 0 {
+		s.release()
+		sleep(ctx, s.delay)
+	}
+	s.delay = longerDelay(s.delay)
+}
+
+func longerDelay(d time.Duration) time.Duration { return min(max(2*d, minRestartDelay), minDaemonLife) }
+
+// holdCarrier keeps the carrier of the interface while no daemon serves it. It is called for each daemon: the interface may be another one of that name.
+func (s *supervisor) holdCarrier() {
+	if !s.persist {
+		return
+	}
+	held, err := tun.HoldCarrier(s.name)
+	if err != nil {
+		s.log.Warn("the interface will have no carrier while no daemon serves it: with the sysctl ignore_routes_with_linkdown packets then leave by other routes", "error", err)
+		return
+	}
+	if s.carrier != nil {
+		_ = s.carrier.Close()
+	}
+	s.carrier = held
 }
 
 // lock reports whether this supervisor has the lock, and takes it if it is free. It does not wait.
@@ -266,6 +308,7 @@ func (s *supervisor) runDaemon(ctx context.Context, flags []string) (end *os.Pro
 		select {
 		case ready = <-served:
 			if ready {
+				s.holdCarrier()
 				s.setState(supervisorServing)
 				relock = time.After(0)
 			}
