@@ -23,6 +23,7 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket")
 	}
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	prove(l.nodes[0], l.nodes[1])
 	expect.EventuallyNoError(l, "flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 }
 

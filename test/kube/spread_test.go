@@ -146,6 +146,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 		n.shows(fmt.Sprintf("ropewalk_spread_peers{device=%q,port=\"%d\",tunnel=\"?\"} 2\n", n.device, port))
 	}
 	l.nodes = l.nodes[:4]
+	prove(l.nodes[0], l.nodes[1])
 	expect.EventuallyNoError(l, "flows spread, once probes were answered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 	wire, arrived := sources(l.nodes[0], l.nodes[3]) // a node without an agent
 	if len(wire) != 1 || !wire[port] || !arrived[port] {
@@ -154,7 +155,28 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 
 	l.nodes[3].startSpread(bpf)
 	l.awaitStatus("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
+	prove(l.nodes[0], l.nodes[3])
 	expect.EventuallyNoError(l, "flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
+}
+
+// prove sends as many messages as the probes of all source ports need.
+func prove(from, to *node) {
+	l := from.l
+	l.Helper()
+	const batch = 32 // fits a receive buffer
+	s := from.flowSocket(to)
+	defer s.Close()
+	expect.NoError(l, to.tunnelSocket.SetReadDeadline(time.Now().Add(patience)))
+	for range 65 * spread.MaxPorts / batch {
+		for range batch {
+			_, err := s.WriteToUDPAddrPort([]byte{4, 95: 0}, netip.AddrPortFrom(to.addr, port))
+			expect.NoError(l, err)
+		}
+		for range batch {
+			_, _, err := to.tunnelSocket.ReadFromUDPAddrPort(make([]byte, 96))
+			expect.NoError(l, err)
+		}
+	}
 }
 
 // spreads verifies that flows are spread from one node to another, and gathered there. Two flows may share a lane: a lane's
@@ -192,6 +214,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 	}
 	a, b := l.nodes[0], l.nodes[1]
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	prove(a, b)
 	expect.EventuallyNoError(l, "flows are spread", func() error { return spreads(a, b) })
 	for what, end := range map[string]func(*node){"killed": (*node).kill, "stopped": (*node).stop} {
 		end(a)
@@ -229,6 +252,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	liar := l.nodes[2]
 	l.nodes = l.nodes[:2]
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	prove(l.nodes[0], l.nodes[1])
 	mtu := int64(1400)
 	for what, status := range map[string]map[string]any{
 		"two ports at one address":        {"endpoints": []any{"192.0.2.3:51820", "192.0.2.3:51821"}},
