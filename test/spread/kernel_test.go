@@ -237,6 +237,7 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 			p()
 		}
 		l.prove()
+		time.Sleep(3 * time.Second) // its load on the ports decays, which flows would avoid
 		o, _ := l.sendFlows(l.watch(l.router, toRight), rounds, func() {
 			l.checkEndpoint(l.left)
 			l.checkEndpoint(l.right)
