@@ -100,12 +100,12 @@ func detachedQueue(name string) (int, error) {
 		return -1, err
 	}
 	request, err := unix.NewIfreq("")
-	if err == nil {
-		_, err = findPersistent(name, MaxQueues) // it may have been deleted, and created by attachQueue
-	}
-	if err == nil {
+	if err == nil { // at once: a daemon may be serving the interface, and packets would wait in this queue
 		request.SetUint16(unix.IFF_DETACH_QUEUE)
 		err = unix.IoctlIfreq(fd, unix.TUNSETQUEUE, request)
+	}
+	if err == nil {
+		_, err = findPersistent(name, MaxQueues) // it may have been deleted, and created by attachQueue
 	}
 	if err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
