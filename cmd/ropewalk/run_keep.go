@@ -122,7 +122,10 @@ func (s *supervisor) run(ctx context.Context) error {
 		}
 		began := time.Now()
 		end, ready, err := s.runDaemon(ctx, flags)
-		switch served = served || ready; {
+		if ready {
+			served, retry = true, 0
+		}
+		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
 		case err != nil && !served:
