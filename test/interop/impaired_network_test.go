@@ -107,7 +107,9 @@ func (n *impairedNetwork) plug(t *testing.T, h *host, network *netlab.Host) {
 	expect.NoError(t, h.setUp(cable))
 	expect.NoError(t, n.host.setUp(p.device))
 	var err error
-	p.capture, err = network.Capture(netlab.CaptureConfig{Device: p.device, Handle: p.take})
+	p.capture, err = network.Capture(netlab.CaptureConfig{
+		Device: p.device, Handle: p.take, SnapLen: headers + wire.DataHeaderLen, // the ring has room for more packets
+	})
 	expect.NoError(t, err)
 	t.Cleanup(func() { expect.NoError(t, p.capture.Close()) })
 }
@@ -243,8 +245,9 @@ func (p *impairedPort) take(f netlab.Packet) {
 	}
 }
 
+const headers = 14 + 20 + 8 // Ethernet, IPv4 without options, UDP
+
 func parseWireMessage(f netlab.Packet) (m wireMessage, err error) {
-	const headers = 14 + 20 + 8 // Ethernet, IPv4 without options, UDP
 	if len(f.Data) < headers || binary.BigEndian.Uint16(f.Data[12:]) != unix.ETH_P_IP || f.Data[23] != unix.IPPROTO_UDP {
 		return m, fmt.Errorf("captured a frame that is not UDP over IPv4: %x", f.Data[:min(len(f.Data), headers)])
 	}

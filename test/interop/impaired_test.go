@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -68,26 +67,30 @@ func newImpairedLab(t *testing.T, p pairing) (*lab, *impairedNetwork) {
 	n.impair(t, netlink.NetemQdiscAttrs{Latency: 5000, Loss: 1})
 	serveEcho(t, l.left.host)
 	l.left.start(t, l.right.asPeer(netip.AddrPort{}, nil))
-	l.left.awaitPort(t)
+	l.left.awaitUp(t)
 	l.right.start(t, l.peerOf(l.right))
 	exchange(t, l.right, l.left.inner4.Addr(), 100)
 	return l, n
 }
 
-// awaitPort waits until x's UDP port is open. Until then its host answers messages with ICMP errors. ropewalk opens the port when it
-// is notified that the interface is up.
-func (x *tunnel) awaitPort(t *testing.T) {
+// awaitUp waits until x, a ropewalk, reads its UDP port. It opens the port when it is notified that
+// the interface is up. Until then a socket that reserves the port discards messages, uncounted.
+func (x *tunnel) awaitUp(t *testing.T) {
 	t.Helper()
-	local := fmt.Sprintf(":%04X 0000", x.port) // and an unconnected remote address
 	expect.EventuallyNoError(t, x.String()+" to open its port", func() error {
-		return x.host.do(func() error {
-			v4, err := os.ReadFile("/proc/thread-self/net/udp")
-			v6, err6 := os.ReadFile("/proc/thread-self/net/udp6") // a socket of both families
-			if !strings.Contains(string(v4)+string(v6), local) {
-				err = errors.Join(err, fmt.Errorf("no socket of port %d in:\n%s%s", x.port, v4, v6))
-			}
-			return errors.Join(err, err6)
-		})
+		c, err := uapi.Dial(x.ifname)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		var s struct{ Up bool }
+		if err := c.Stats(&s); err != nil {
+			return err
+		}
+		if !s.Up {
+			return errors.New("the port is not open")
+		}
+		return nil
 	})
 }
 

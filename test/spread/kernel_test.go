@@ -210,16 +210,20 @@ func (l *lab) sendPlanned() outcome {
 	})
 }
 
-// prove sends until the peer has answered a probe from each source port.
+// prove sends until the peer has answered a probe from each source port, and the load on the ports,
+// which flows would avoid, has decayed. The network may drop some packets.
 func (l *lab) prove() {
 	l.Helper()
 	f := l.newFlows()
 	defer f.close()
+	defer time.Sleep(3 * time.Second)
 	expect.EventuallyNoError(l, "the source ports are proved", func() error {
+		got := f.got.Load()
 		for range 20 {
-			if !f.round(time.Second) {
-				return errors.New("nothing arrives")
-			}
+			f.round(200 * time.Millisecond)
+		}
+		if f.got.Load() == got {
+			return errors.New("nothing arrives")
 		}
 		if p := l.status(l.left).Tunnels[0].Peers[0]; !p.Ready || len(p.Blocked) > 0 {
 			return fmt.Errorf("the status is %+v", p)
@@ -237,7 +241,6 @@ func (l *lab) sendSpread(good func(outcome) bool, prepare ...func()) outcome {
 			p()
 		}
 		l.prove()
-		time.Sleep(3 * time.Second) // its load on the ports decays, which flows would avoid
 		o, _ := l.sendFlows(l.watch(l.router, toRight), rounds, func() {
 			l.checkEndpoint(l.left)
 			l.checkEndpoint(l.right)

@@ -43,6 +43,7 @@ func TestFlowsKeepOrderOnImpairedNetwork(t *testing.T) {
 			for _, s := range l.both() {
 				l.attach(s)
 			}
+			l.prove()
 		}},
 		{"ropewalk", func(*testing.T) {}, func(l *lab) {
 			l.startEngine()
