@@ -61,12 +61,15 @@ func usedFor(p netip.Prefix, conf *conffile.Interface) netip.Prefix {
 		return netip.Prefix{}
 	}
 	for _, a := range conf.Address {
-		if isAuto(conf.Table) && a.Bits() <= p.Bits() && a.Masked().Contains(p.Addr()) {
+		if isAuto(conf.Table) && hasRoute(a) && a.Bits() <= p.Bits() && a.Masked().Contains(p.Addr()) {
 			return a.Masked()
 		}
 	}
 	return p
 }
+
+// hasRoute reports whether the kernel makes a route for an address: it makes none to 0.0.0.0 (fib_add_ifaddr).
+func hasRoute(a netip.Prefix) bool { return a.Addr().Is6() || a.Masked().Addr().As4()[0] != 0 }
 
 // plannedRoutes returns the routes and rules that Up plans: none for an unknown table, of which the caller has another warning.
 func plannedRoutes(root fs.FS, i Interface) settings {

@@ -41,6 +41,8 @@ func TestObstaclesAgreeWithUp(t *testing.T) {
 		{name: "own network, auto", allowed: "10.9.0.0/24"},
 		{name: "own network, main", table: "main", allowed: "10.9.0.0/24", fails: true},
 		{name: "own network, off", table: "off", allowed: "10.9.0.0/24, 192.0.2.0/24"},
+		{name: "own network without a route", address: "10.9.0.1/0", allowed: "10.8.0.0/24"},
+		{name: "default route in an own network without a route", address: "10.9.0.1/0", allowed: "0.0.0.0/0"},
 		{name: "own IPv6 network, main", address: "fd09::1/64", table: "main", allowed: "fd09::/64"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
