@@ -43,6 +43,7 @@ func hostOnlyTests() []string {
 		"TestImplementationsDoEqualWork", "FuzzSameDecision", "FuzzSameAnswers", "FuzzSameConfiguration", // in memory
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 		"TestXDPGuardPassesMasqueradedTunnel",
+		"TestRouteIntoTunnelCausesNoStorm", "TestRouteIntoTunnelLeavesNoPathMTU", "TestBurstOfSinglePacketsFitsTUNQueue", "TestFlapsLeaveNoMemory",
 	}
 }
 
