@@ -17,7 +17,7 @@ import (
 
 // requiredModules are the modules that the tests need. closure adds their dependencies.
 var requiredModules = []string{
-	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge",
+	"wireguard", "veth", "tun", "dummy", "vxlan", "virtio_pci", "virtio_net", "8021q", "bonding", "bridge", "ipvlan",
 	"sch_ingress", "sch_netem", "sch_tbf", "cls_bpf", "act_mirred", "nf_tables", "nfnetlink", "xfrm_user",
 	"nft_ct", "nft_chain_nat", "nft_masq", "nft_nat", "nft_fib_inet",
 }

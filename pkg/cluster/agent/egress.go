@@ -5,12 +5,13 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 )
 
 // egressDevices caches the device towards each peer: there may be thousands, and each lookup asks the kernel. The zero value is
@@ -55,7 +56,7 @@ func (e *egressDevices) deviceName(index int) (string, error) {
 		return "", err
 	}
 	name := link.Attrs().Name
-	if link.Type() == "wireguard" || link.Type() == "tuntap" || link.Attrs().Flags&net.FlagLoopback != 0 {
+	if link.Type() == "tuntap" || spreader.CheckDevice(link) != nil {
 		name = ""
 	}
 	if e.names == nil {

@@ -4,6 +4,7 @@ package spreader
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,6 +23,26 @@ type device struct {
 	gather   Gather // GatherTC or GatherXDP
 }
 
+// CheckDevice returns an error for a device that cannot have the programs, or on which they would have no effect. The programs read packets that
+// begin with an Ethernet header, or with an IP header as those of a ppp device do (drivers/net/ppp/ppp_generic.c adds and removes its own).
+// An ipvlan device in mode L3 or L3S sends and receives by the IP layer of the device below (drivers/net/ipvlan/ipvlan_core.c).
+func CheckDevice(l netlink.Link) error {
+	a := l.Attrs()
+	ipvlan, isIPvlan := l.(*netlink.IPVlan)
+	switch {
+	case a.Flags&net.FlagLoopback != 0:
+		return fmt.Errorf("%s is the loopback device: its packets reach no NIC, so there is nothing to spread", a.Name)
+	case l.Type() == "wireguard":
+		return fmt.Errorf("%s is a WireGuard device: name the device through which its outer packets leave "+
+			"(`ip route get PEER` shows it)", a.Name)
+	case !slices.Contains([]string{"ether", "none", "ppp"}, a.EncapType):
+		return fmt.Errorf("%s is of type link/%s: its packets begin with neither an Ethernet header nor that of IP", a.Name, a.EncapType)
+	case isIPvlan && ipvlan.Mode != netlink.IPVLAN_MODE_L2:
+		return fmt.Errorf("%s is an ipvlan device in mode L3 or L3S, which receives behind tc: attach to the device below it", a.Name)
+	}
+	return nil
+}
+
 // deviceOf returns a device. It gathers with tc.
 func deviceOf(l netlink.Link) device {
 	a := l.Attrs()
@@ -31,8 +52,7 @@ func deviceOf(l netlink.Link) device {
 // innerKinds are kinds of devices that carry packets inside others, or none to other hosts. Outer packets of a WireGuard do not arrive there, unless a
 // route leads to its peer by one: then it is named in the Config.
 var innerKinds = []string{
-	"wireguard", "tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm",
-	"ifb", "nlmon", "netkit", "vcan", "can",
+	"tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "xfrm", "ifb", "netkit",
 }
 
 // findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
@@ -57,7 +77,7 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 		own := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() && users[a] == 1 })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
-		case part, a.Flags&net.FlagLoopback != 0, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):
+		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):
 		case known[a.Index].refused():
 			pl.refuse(a.Name, known[a.Index].err)
 		default:

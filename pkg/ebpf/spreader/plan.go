@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -58,13 +57,8 @@ func (pl *plan) findDevice(p pins, known history) error {
 	if err != nil {
 		return fmt.Errorf("reading the device %s: %w", pl.cfg.Device, err)
 	}
-	a := l.Attrs()
-	switch {
-	case a.Flags&net.FlagLoopback != 0:
-		return fmt.Errorf("%s is the loopback device: its packets reach no NIC, so there is nothing to spread", a.Name)
-	case l.Type() == "wireguard":
-		return fmt.Errorf("%s is a WireGuard device: name the device through which its outer packets leave "+
-			"(`ip route get PEER` shows it)", a.Name)
+	if err := CheckDevice(l); err != nil {
+		return err
 	}
 	pl.devices = []device{deviceOf(l)}
 	if err := pl.findReceivers(p, known.attempts); err != nil {
