@@ -135,7 +135,7 @@ int classify(struct xdp_md *xdp)
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
 
-	if (parse_outer(data, end, 1, &o) != UDP_FOUND || host16(o.udp->ports.dst) != listen_port)
+	if (parse_outer(data, end, 1, 1, &o) != UDP_FOUND || host16(o.udp->ports.dst) != listen_port)
 		return XDP_PASS;
 	return classify_listen_port(xdp, &o, end);
 }

@@ -8,8 +8,8 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three handle only what this host's WireGuard sends or what is sent to it (local.h). They let every packet continue, except that the
- * gather programs take the echo's datagrams (echo.h).
+ * All three handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
+ * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take the echo's datagrams (echo.h).
  */
 
 #include "include/echo.h"
@@ -170,7 +170,7 @@ int gather_xdp(struct xdp_md *xdp)
 	struct udp_header *udp;
 	struct ports old, new;
 	struct sender from;
-	enum parse_result found = parse_outer(data, end, l2, &o);
+	enum parse_result found = parse_outer(data, end, l2, 0, &o);
 	int changed, verdict;
 
 	if (cpu && found == ICMPV6_FOUND)

@@ -67,7 +67,10 @@ struct __sk_buff {
 	u32 pkt_type;
 	u32 mark;
 	u32 queue_mapping; /* on ingress the receive queue plus one; 0: not recorded by the driver */
-	u32 unused[5];
+	u32 protocol;
+	u32 vlan_present; /* the tag that the kernel keeps outside the packet's data */
+	u32 vlan_tci;
+	u32 unused[2];
 	u32 ingress_ifindex; /* of the device on which this network namespace received the packet; 0: it was sent here */
 	u32 ifindex;
 	u32 tc_index;
@@ -80,6 +83,7 @@ struct __sk_buff {
 	u32 gso_segs;
 };
 
+_Static_assert(__builtin_offsetof(struct __sk_buff, vlan_tci) == 24, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, ingress_ifindex) == 36, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, cb) == 48, "include/uapi/linux/bpf.h");
 _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "include/uapi/linux/bpf.h");

@@ -24,6 +24,9 @@ enum {
 	ETHERTYPE_SVLAN = 0xa888, /* 802.1ad */
 };
 
+/* The VLAN's number in a tag, as a little-endian load reads it. A tag with number 0 has a priority alone. */
+#define VLAN_NUMBER 0xff0f
+
 /* RFC 768. */
 struct udp_header {
 	struct ports ports;
@@ -127,7 +130,7 @@ INLINE enum parse_result parse_ip(void *data, void *end, struct outer *o)
 	return NOT_UDP;
 }
 
-INLINE enum parse_result parse_ethernet(void *data, void *end, struct outer *o)
+INLINE enum parse_result parse_ethernet(void *data, void *end, u8 vlans, struct outer *o)
 {
 	o->udp_offset = ETHERNET_LEN;
 	for (int tags = 0; tags <= VLAN_TAGS; tags++) {
@@ -135,6 +138,8 @@ INLINE enum parse_result parse_ethernet(void *data, void *end, struct outer *o)
 
 		if ((void *)(ethertype + 1) > end)
 			return HEADERS_NONLINEAR;
+		if (!vlans && tags && ethertype[-1] & VLAN_NUMBER)
+			return NOT_UDP;
 		switch (*ethertype) {
 		case ETHERTYPE_IPV4:
 			return parse_ipv4(data, end, o);
@@ -150,23 +155,32 @@ INLINE enum parse_result parse_ethernet(void *data, void *end, struct outer *o)
 	return NOT_UDP;
 }
 
-/* Finds the UDP header between data and end. udp_offset serves as the parser's cursor until then. */
-INLINE enum parse_result parse_outer(void *data, void *end, u8 ethernet, struct outer *o)
+/*
+ * Finds the UDP header between data and end. udp_offset serves as the parser's cursor until then. vlans: also in packets of VLANs. Otherwise
+ * these are left to the VLAN's device.
+ */
+INLINE enum parse_result parse_outer(void *data, void *end, u8 ethernet, u8 vlans, struct outer *o)
 {
 	*o = (struct outer){};
-	return ethernet ? parse_ethernet(data, end, o) : parse_ip(data, end, o);
+	return ethernet ? parse_ethernet(data, end, vlans, o) : parse_ip(data, end, o);
 }
 
-/* Finds the UDP header of an skb. Pulls the headers into the linear part if they are not there. */
+/*
+ * Finds the UDP header of an skb that belongs to no VLAN, of which it may have the tag outside of its data. Pulls the headers into the linear part
+ * if they are not there.
+ */
 INLINE enum parse_result parse_skb(struct __sk_buff *skb, u8 ethernet, struct outer *o)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	enum parse_result result = parse_outer(data, end, ethernet, o);
 	u32 most = skb->len < OUTER_MAX ? skb->len : OUTER_MAX;
+	enum parse_result result;
 
+	if (skb->vlan_present && skb->vlan_tci & 0xfff)
+		return NOT_UDP;
+	result = parse_outer(data, end, ethernet, 0, o);
 	if (result != HEADERS_NONLINEAR || data + most <= end || bpf_skb_pull_data(skb, most))
 		return result;
-	return parse_outer((void *)(long)skb->data, (void *)(long)skb->data_end, ethernet, o);
+	return parse_outer((void *)(long)skb->data, (void *)(long)skb->data_end, ethernet, 0, o);
 }
 
 /* Returns whether the UDP length is invalid: below the header's size, or beyond the end of the IP packet, unless that is a fragment. */

@@ -22,6 +22,7 @@ type datagram struct {
 	payload  []byte
 	checksum int
 	tags     []uint16 // EtherTypes of VLAN tags
+	vlan     byte     // the number in each; 0: of no VLAN
 	options  int      // in words of 4 bytes
 }
 
@@ -65,15 +66,15 @@ func (d datagram) bytes() []byte {
 	if d.options > 0 {
 		ip = addIPv4Options(ip, d.options)
 	}
-	return slices.Concat(ethernet(ethertype, d.tags...), ip)
+	return slices.Concat(ethernet(ethertype, d.vlan, d.tags...), ip)
 }
 
 // ethernet returns a header, with VLAN tags.
-func ethernet(ethertype uint16, tags ...uint16) []byte {
+func ethernet(ethertype uint16, vlan byte, tags ...uint16) []byte {
 	b := make([]byte, 12, 22)
 	for _, tag := range tags {
 		b = binary.BigEndian.AppendUint16(b, tag)
-		b = append(b, 0, 7)
+		b = append(b, 0xe0, vlan)
 	}
 	return binary.BigEndian.AppendUint16(b, ethertype)
 }

@@ -244,10 +244,10 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 	e := newEchoing(t)
 	for name, d := range map[string]datagram{
 		"IPv4": data(us4, them4), "IPv6": data(us6, them6),
-		"without checksum": data(us4, them4).with(func(d *datagram) { d.checksum = none }),
-		"with options":     data(us4, them4).with(func(d *datagram) { d.options = 3 }),
-		"with VLAN tag":    data(us4, them4).with(func(d *datagram) { d.tags = []uint16{0x8100} }),
-		"long":             data(us4, them4).with(func(d *datagram) { d.payload = message(4, 1400) }),
+		"without checksum":  data(us4, them4).with(func(d *datagram) { d.checksum = none }),
+		"with options":      data(us4, them4).with(func(d *datagram) { d.options = 3 }),
+		"with priority tag": data(us4, them4).with(func(d *datagram) { d.tags = []uint16{0x8100} }),
+		"long":              data(us4, them4).with(func(d *datagram) { d.payload = message(4, 1400) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := counters(t, e.Spread)
@@ -273,10 +273,10 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 // TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port.
 func TestProbeIsTurnedAround(t *testing.T) {
 	changes := map[string]func(d *datagram){
-		"plain":            func(*datagram) {},
-		"without checksum": func(d *datagram) { d.checksum = none },
-		"with options":     func(d *datagram) { d.options = 3 },
-		"with VLAN tag":    func(d *datagram) { d.tags = []uint16{0x8100} },
+		"plain":             func(*datagram) {},
+		"without checksum":  func(d *datagram) { d.checksum = none },
+		"with options":      func(d *datagram) { d.options = 3 },
+		"with priority tag": func(d *datagram) { d.tags = []uint16{0x8100} },
 	}
 	eachEcho(t, func(t *testing.T, e *echoing) {
 		for name, change := range changes {

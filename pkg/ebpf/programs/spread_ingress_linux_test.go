@@ -28,9 +28,9 @@ func gatherRows() []spreadRow {
 		row("v4 without a checksum", lane4, us4, them4, us4, source, func(d *datagram) { d.checksum = none }),
 		row("v4 whose checksum becomes 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = checksumZeroFlow(them4, us4) }),
 		row("v4 whose checksum was 0", lane4, us4, them4, us4, source, func(d *datagram) { d.payload = checksumZeroFlow(lane4, us4) }),
-		row("v4 with a VLAN tag and options", lane4, us4, them4, us4, source, func(d *datagram) { d.tags, d.options = []uint16{0x8100}, 3 }),
+		row("v4 with a priority tag and options", lane4, us4, them4, us4, source, func(d *datagram) { d.tags, d.options = []uint16{0x8100}, 3 }),
 		row("v6", lane6, us6, them6, us6, source, as),
-		row("v6 with two VLAN tags", lane6, us6, them6, us6, source, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100} }),
+		row("v6 with two priority tags", lane6, us6, them6, us6, source, func(d *datagram) { d.tags = []uint16{0x88a8, 0x8100} }),
 		row("the first of the range", from(them4, 62000), us4, them4, us4, source, as),
 		row("the last of the range", from(them4, 62999), us4, them4, us4, source, as),
 		row("a handshake to a lane port", them4, ours4, them4, us4, destination, func(d *datagram) { d.payload = message(1, 148) }),
@@ -47,6 +47,7 @@ func gatherRows() []spreadRow {
 		alone("v6 of another address", from("[2001:db8:2::3]:1", gathers), us6),
 		alone("no tunnel's port", lane4, from(us4, 51819)), alone("behind our lane ports", them4, from(us4, 62000)),
 	}
+	rows = append(rows, spreadRow{"a VLAN's packet", data(lane4, us4).with(func(d *datagram) { d.tags, d.vlan = []uint16{0x8100}, 7 }).bytes(), skb{}, nil, nil})
 	want := firstFragments(data(them4, us4).bytes(), data(them6, us6).bytes())
 	for name, in := range firstFragments(data(lane4, us4).bytes(), data(lane6, us6).bytes()) {
 		rows = append(rows, spreadRow{name, in, skb{}, want[name], source})

@@ -91,7 +91,7 @@ func tooBig(to string, packetTooBig []byte) []byte {
 	copy(ip[8:], slices.Concat(netip.MustParseAddr("2001:db8:9::9").AsSlice(), endpoint(to).Addr().AsSlice()))
 	copy(ip[40:], icmp)
 	setICMPv6Checksum(ip)
-	return slices.Concat(ethernet(uint16(packet.EtherTypeIPv6)), ip)
+	return slices.Concat(ethernet(uint16(packet.EtherTypeIPv6), 0), ip)
 }
 
 // setICMPv6Checksum sets the checksum (RFC 4443, section 2.3).

@@ -83,8 +83,8 @@ func sipHash(key [16]byte, b []byte) uint64 {
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
-// prove sends messages from here until each peer's source ports are proved.
-func (r *rig) prove(senders []*net.UDPConn, receiver *net.UDPConn) {
+// prove sends messages from here until each peer's source ports are proved. It returns their number.
+func (r *rig) prove(senders []*net.UDPConn, receiver *net.UDPConn) (sent uint64) {
 	r.Helper()
 	to := netip.AddrPortFrom(r.there.addr, port)
 	expect.EventuallyNoError(r, "the source ports are proved", func() error {
@@ -93,6 +93,7 @@ func (r *rig) prove(senders []*net.UDPConn, receiver *net.UDPConn) {
 			_, err := c.WriteToUDPAddrPort(message(n%len(senders), n), to)
 			expect.NoError(r, err)
 			r.receive(receiver)
+			sent++
 		}
 		p := r.here.status().Tunnels[0].Peers[0]
 		if !p.Ready || len(p.Blocked) > 0 {
@@ -100,4 +101,5 @@ func (r *rig) prove(senders []*net.UDPConn, receiver *net.UDPConn) {
 		}
 		return nil
 	})
+	return sent
 }

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -37,28 +40,123 @@ func TestAsymmetricUplinksAreGatheredAndAnswered(t *testing.T) {
 	expect.NoError(t, r.here.lab.RouteVia(netip.PrefixFrom(thereAddr, 32), netip.MustParseAddr("10.1.0.2")))
 	expect.NoError(t, r.there.lab.RouteVia(netip.PrefixFrom(hereAddr, 32), netip.MustParseAddr("10.2.0.1")))
 	r.here.device, r.there.device = cables[0].DeviceA, cables[1].DeviceB
-	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
-	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
-	for s, other := range map[*side]string{r.here: cables[1].DeviceA, r.there: cables[0].DeviceB} {
-		if report := s.attach(s.config()); !slices.Equal(report.AlsoOn, []string{other}) {
-			t.Fatalf("got report %+v, want AlsoOn %s", report, other)
-		}
-	}
-	senders, receiver := r.senders(), r.there.socket(port)
-	r.prove(senders, receiver)
-	for flow, ports := range r.sources(senders, receiver) {
-		if !ports[port] || len(ports) != 1 {
-			t.Errorf("flow %d came from %v, want %d alone", flow, ports, port)
-		}
-	}
-	if n := r.here.status().Counters[programs.EventSpread].Count; n == 0 {
-		t.Error("nothing was spread")
-	}
+	other := map[*side]string{r.here: cables[1].DeviceA, r.there: cables[0].DeviceB}
+	r.attachBoth(func(s *side) []string { return []string{other[s]} })
+	r.gathersAll()
 	r.here.detach(0)
 	r.there.detach(0)
 	if pins := r.pins(); len(pins) > 0 {
 		t.Errorf("pins left: %q", pins)
 	}
+}
+
+// TestVLANCountsEachMessageOnce has a tunnel over a VLAN whose parent has an address, and so the programs, too.
+func TestVLANCountsEachMessageOnce(t *testing.T) {
+	r := newUnpluggedRig(t)
+	prefix := netip.MustParsePrefix
+	c, err := r.lab.Cable(r.here.lab, r.there.lab, netlab.CableConfig{AddrsA: []netip.Prefix{prefix("10.1.0.1/24")}, AddrsB: []netip.Prefix{prefix("10.1.0.2/24")}})
+	expect.NoError(t, err)
+	parents := map[*side]string{r.here: c.DeviceA, r.there: c.DeviceB}
+	for s, parent := range parents {
+		s.device = parent
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "vlan.7"
+		s.addLink(&netlink.Vlan{LinkAttrs: attrs, VlanId: 7}, netip.PrefixFrom(s.addr, 24).String())
+		s.device = "vlan.7"
+	}
+	r.attachBoth(func(s *side) []string { return []string{parents[s]} })
+	sent := r.gathersAll()
+	if n := r.here.count(programs.EventSpread) + r.here.count(programs.EventUnproven) + r.here.count(programs.EventPortBlocked); n != sent {
+		t.Errorf("%d messages were sent, and %d counted", sent, n)
+	}
+	for s, parent := range parents {
+		s.device = parent
+		st := s.status()
+		for _, n := range st.Counters {
+			if n.Count > 0 {
+				t.Errorf("the parent counts, too: %+v", n)
+			}
+		}
+		if len(st.Queues) > 0 {
+			t.Errorf("the parent's queues have %d", st.Queues)
+		}
+	}
+}
+
+// TestBondGathersAll has a bond of two cables, whose messages take them in turn.
+func TestBondGathersAll(t *testing.T) {
+	r := newUnpluggedRig(t)
+	var devices [2][2]string
+	for i := range devices {
+		c, err := r.lab.Cable(r.here.lab, r.there.lab, netlab.CableConfig{})
+		expect.NoError(t, err)
+		devices[i] = [2]string{c.DeviceA, c.DeviceB}
+	}
+	for end, s := range []*side{r.here, r.there} {
+		s.bond("bond0", devices[0][end], devices[1][end])
+		s.device = "bond0"
+	}
+	r.attachBoth(func(*side) []string { return nil })
+	r.gathersAll()
+}
+
+// bond makes a bond of devices, with the side's address.
+func (s *side) bond(name string, members ...string) {
+	s.r.Helper()
+	var unable error
+	s.do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		b := netlink.NewLinkBond(attrs)
+		b.Mode = netlink.BOND_MODE_BALANCE_RR
+		if unable = netlink.LinkAdd(b); unable != nil {
+			return nil
+		}
+		for _, name := range members {
+			l, err := netlink.LinkByName(name)
+			if err := errors.Join(err, netlink.LinkSetDown(l), netlink.LinkSetMaster(l, b)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if errors.Is(unable, unix.EOPNOTSUPP) {
+		s.r.Skip("needs a kernel with bonding")
+	}
+	expect.NoError(s.r, errors.Join(unable, s.lab.SetUp(name, 1500, netip.PrefixFrom(s.addr, 24))))
+}
+
+// attachBoth gives both tunnels each other as a peer, and attaches them. others returns the further devices that a side has.
+func (r *rig) attachBoth(others func(*side) []string) {
+	r.Helper()
+	r.here.finder.set(wg(netip.AddrPortFrom(thereAddr, port).String()))
+	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, port).String()))
+	for _, s := range []*side{r.here, r.there} {
+		cfg := s.config()
+		cfg.Lanes = flows
+		if report := s.attach(cfg); !slices.Equal(report.AlsoOn, others(s)) {
+			r.Fatalf("got report %+v, want AlsoOn %s", report, others(s))
+		}
+	}
+}
+
+// gathersAll proves the source ports, and fails unless 200 of 200 messages are then spread and gathered. It returns the number of all messages.
+func (r *rig) gathersAll() (sent uint64) {
+	r.Helper()
+	senders, receiver := r.senders(), r.there.socket(port)
+	sent = r.prove(senders, receiver) + 200
+	before := r.here.count(programs.EventSpread)
+	for n := range 200 {
+		_, err := senders[n%flows].WriteToUDPAddrPort(message(n%flows, n), netip.AddrPortFrom(thereAddr, port))
+		expect.NoError(r, err)
+		if a := r.receive(receiver); a.from.Port() != port {
+			r.Errorf("message %d came from %v", n, a.from)
+		}
+	}
+	if spread := r.here.count(programs.EventSpread) - before; spread != 200 {
+		r.Errorf("%d of 200 messages were spread", spread)
+	}
+	return sent
 }
 
 // another connects here to a further host, and returns the name of its device.
