@@ -242,7 +242,7 @@ INLINE int take_echo_tc(struct counters *cpu, struct __sk_buff *skb, const struc
 	case ECHO_NONE:
 		return TCX_NEXT;
 	case ECHO_REPLY:
-		if (swap_addresses(skb, o) && replace_datagram(skb, o->udp_offset, &old, &d)) {
+		if (turn_around(skb, o) && replace_datagram(skb, o->udp_offset, &old, &d)) {
 			count(cpu, EVENT_ECHO_REPLY, 1);
 			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
 			bpf_redirect(skb->ifindex, 0);
@@ -271,7 +271,7 @@ INLINE int take_echo_xdp(struct counters *cpu, void *data, void *end, const stru
 		if (d.udp.checksum.raw)
 			set_checksum(o, &d);
 		*packet = d;
-		swap_addresses_xdp(data, o);
+		turn_around_xdp(data, o);
 		count(cpu, EVENT_ECHO_REPLY, 1);
 		return XDP_TX;
 	case ECHO_DONE:

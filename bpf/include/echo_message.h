@@ -53,18 +53,38 @@ INLINE u32 ip_offset(const struct outer *o)
 	return o->udp_offset - (o->v4 ? (o->v4->version_ihl & 0x0f) * 4 : (u32)sizeof(*o->v6));
 }
 
-/* Swaps the addresses, which changes no checksum: an answer goes to where its probe came from. */
-INLINE int swap_addresses(struct __sk_buff *skb, const struct outer *o)
+/* The TTL or hop limit of an answer, as Linux has it. The rest of the probe's may be too small for the way back. */
+#define ANSWER_HOPS 64
+
+/* The TTL of an IPv4 header, and the protocol beside it: the checksum covers pairs of bytes. */
+#define TTL_PAIR(v4) ((v4)->ttl | (v4)->protocol << 8)
+#define ANSWER_TTL_PAIR (ANSWER_HOPS | PROTO_UDP << 8)
+
+/* Gives the packet the hops of an answer. Returns whether they could be written. */
+INLINE int renew_hops(struct __sk_buff *skb, u32 ip, int v4, u16 old)
+{
+	u16 pair = ANSWER_TTL_PAIR;
+
+	if (!v4)
+		return !bpf_skb_store_bytes(skb, ip + __builtin_offsetof(struct ipv6_header, hop_limit), &pair, 1, BPF_F_RECOMPUTE_CSUM);
+	return !bpf_l3_csum_replace(skb, ip + __builtin_offsetof(struct ipv4_header, checksum), old, pair, sizeof(pair)) &&
+	       !bpf_skb_store_bytes(skb, ip + __builtin_offsetof(struct ipv4_header, ttl), &pair, sizeof(pair), 0);
+}
+
+/* Swaps the addresses, which changes no checksum: an answer goes to where its probe came from, with hops of its own. */
+INLINE int turn_around(struct __sk_buff *skb, const struct outer *o)
 {
 	u32 ip = ip_offset(o);
+	u16 ttl = o->v4 ? TTL_PAIR(o->v4) : 0;
+	int v4 = o->v4 != 0;
 	int swapped = o->v4 ? SWAP(skb, ip + __builtin_offsetof(struct ipv4_header, src), 4) :
 			      SWAP(skb, ip + __builtin_offsetof(struct ipv6_header, src), 16);
 
-	return swapped && (!l2 || SWAP(skb, 0, 6));
+	return swapped && (!l2 || SWAP(skb, 0, 6)) && renew_hops(skb, ip, v4, ttl);
 }
 
-/* Like swap_addresses, for XDP. The headers are within the packet. */
-INLINE void swap_addresses_xdp(void *data, const struct outer *o)
+/* Like turn_around, for XDP. The headers are within the packet. */
+INLINE void turn_around_xdp(void *data, const struct outer *o)
 {
 	struct {
 		u8 dst[6], src[6];
@@ -77,10 +97,13 @@ INLINE void swap_addresses_xdp(void *data, const struct outer *o)
 		old[0] = v4->src;
 		v4->src = v4->dst;
 		v4->dst = old[0];
+		v4->checksum.raw = update_checksum(v4->checksum.raw, TTL_PAIR(v4), ANSWER_TTL_PAIR);
+		v4->ttl = ANSWER_HOPS;
 	} else if (v6) {
 		__builtin_memcpy(old, v6->src, sizeof(old));
 		__builtin_memcpy(v6->src, v6->dst, sizeof(old));
 		__builtin_memcpy(v6->dst, old, sizeof(old));
+		v6->hop_limit = ANSWER_HOPS;
 	}
 	if (l2) {
 		__builtin_memcpy(&old_mac, mac, sizeof(old_mac));

@@ -3,6 +3,7 @@
 package programs
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -24,6 +25,7 @@ type datagram struct {
 	tags     []uint16 // EtherTypes of VLAN tags
 	vlan     byte     // the number in each; 0: of no VLAN
 	options  int      // in words of 4 bytes
+	hops     byte     // TTL or hop limit; 0: 64
 }
 
 // message returns a WireGuard message of that type and size.
@@ -52,8 +54,10 @@ func (d datagram) bytes() []byte {
 	if src.Addr().Is4() {
 		ip, ethertype = ipv4(packet.UDP, 8+len(d.payload)), uint16(packet.EtherTypeIPv4)
 		copy(ip[12:], slices.Concat(src.Addr().AsSlice(), dst.Addr().AsSlice()))
+		ip[8] = cmp.Or(d.hops, 64)
 	} else {
 		copy(ip[8:], slices.Concat(src.Addr().AsSlice(), dst.Addr().AsSlice()))
+		ip[7] = cmp.Or(d.hops, 64)
 	}
 	udp := ip[len(ip)-8-len(d.payload):]
 	binary.BigEndian.PutUint16(udp, src.Port())

@@ -270,7 +270,7 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 	}
 }
 
-// TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port.
+// TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port. They have one hop left, and their answers have all.
 func TestProbeIsTurnedAround(t *testing.T) {
 	changes := map[string]func(d *datagram){
 		"plain":             func(*datagram) {},
@@ -286,7 +286,7 @@ func TestProbeIsTurnedAround(t *testing.T) {
 				}
 				for _, port := range []uint16{51821, gathers} {
 					m := echo{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
-					probe := datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey)}.with(change)
+					probe := datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey), hops: 1}.with(change)
 					verdict, out, events := e.receive(probe)
 					m.kind = answerKind
 					answer := datagram{src: ends[0], dst: ends[1], payload: m.bytes(theirKey)}.with(change)
