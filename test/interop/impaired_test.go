@@ -111,6 +111,11 @@ func (n *impairedNetwork) wantCounted(t *testing.T, x, y *tunnel) {
 	if x.impl.name != ropewalk.name {
 		return
 	}
+	for _, p := range n.ports {
+		if missed := p.capture.Stats().Missed; missed > 0 {
+			t.Fatalf("the capture of %s missed %d packets, so nothing can be compared", p.device, missed)
+		}
+	}
 	expect.EventuallyNoError(t, x.String()+" to count all messages", func() error {
 		sent, _, err := n.passed(x.host, y.host)
 		if err != nil {

@@ -12,9 +12,11 @@ import (
 )
 
 const (
-	blockSize       = 256 << 10
-	blockCount      = 64
-	retireTimeoutMs = 20 // after this time the kernel hands over a block that is not full
+	// blockSize is room for the largest train. With few packets, a reader may be late by
+	// blockCount * retireTimeoutMs before some are missed: seconds, for an emulated machine.
+	blockSize       = 128 << 10
+	blockCount      = 128
+	retireTimeoutMs = 40 // after this time the kernel hands over a block that is not full
 )
 
 // Offsets in the ring's blocks and frames: struct tpacket_block_desc and struct tpacket3_hdr of linux/if_packet.h. The
