@@ -69,8 +69,9 @@ func newTransmitter(l *lane, n int) *transmitter {
 		holds:    true,
 	}
 	t.queue.buffers.memory = &l.engine.memory
-	t.queue.limit = min(max(txQueueTotal/max(len(l.engine.lanes), 1), minTXQueue), maxTXQueue)
-	t.reader = trainReader{lane: l, buffers: bufferSet{memory: &l.engine.memory}, drop: t.dropRead}
+	share := max(txQueueTotal/max(len(l.engine.lanes), 1), minTXQueue)
+	t.queue.limit = min(share, maxTXQueue)
+	t.reader = trainReader{lane: l, limit: min(share, readAheadBytes), buffers: bufferSet{memory: &l.engine.memory}, drop: t.dropRead}
 	return t
 }
 

@@ -17,7 +17,7 @@ const (
 	backlogTime = int64(time.Millisecond)
 	// readAheadTrains bounds the trains and packets that a lane has read ahead. Beyond it the flow with most bytes loses some.
 	readAheadTrains = 4096
-	// readAheadBytes bounds the memory of their buffers. Beyond it trains are dropped, and small packets still read.
+	// readAheadBytes bounds the memory of their buffers. Many lanes have a lower limit: that of all is txQueueTotal, as for transmit queues.
 	readAheadBytes = 8 << 20
 	// shedLen is the size in bytes of the reads that drop trains: more than a packet of a usual link.
 	shedLen = 2 << 10
@@ -37,6 +37,7 @@ var singleParams = fqcodel.Params{Target: time.Millisecond, Interval: 10 * time.
 // trains would only pass through a colder cache. Its methods belong to the transmit goroutine.
 type trainReader struct {
 	lane      *lane
+	limit     int // of buffers, in bytes: beyond it trains are dropped, and small packets still read
 	fragments packet.Fragments
 	queue     *fqcodel.Queue[readTrain] // nil until it is needed
 	buffers   bufferSet                 // of queue
@@ -153,7 +154,7 @@ func (r *trainReader) readAhead(b *txBatch, n int) int {
 	}
 	now := r.lane.engine.cfg.Clock()
 	for sheds := 0; r.push(b, n, now) && sheds < shedReads; {
-		bufs, full := b.bufs, r.buffers.held() > readAheadBytes
+		bufs, full := b.bufs, r.buffers.held() > r.limit
 		if full {
 			sheds++
 			bufs = r.shortBufs(b)

@@ -162,6 +162,16 @@ func TestTrainsBeyondBytesDelayNoSparseFlow(t *testing.T) {
 	}
 }
 
+// TestManyLanesShareMemoryOfQueues has more lanes than may have the largest queues.
+func TestManyLanesShareMemoryOfQueues(t *testing.T) {
+	for lanes, want := range map[int]int{1: readAheadBytes, 8: readAheadBytes, 16: 4 << 20, 32: minTXQueue, 64: minTXQueue} {
+		e := New(Config{Device: tun.NewFake(tun.FakeConfig{Queues: lanes}), Clock: NewClock()})
+		if got := newTransmitter(e.lanes[0], 1).reader.limit; got != want {
+			t.Errorf("each of %d lanes reads %d bytes ahead, want %d", lanes, got, want)
+		}
+	}
+}
+
 // TestStandingBacklogIsSignalled offers two flows more than the lane carries, for longer than CoDel's interval.
 func TestStandingBacklogIsSignalled(t *testing.T) {
 	for name, tt := range map[string]struct {
