@@ -20,6 +20,8 @@ type FakeConfig struct {
 	Queues int
 	MTU    int
 	Depth  int // trains queued in each direction of each queue; 0 means 1024
+	// QueueDrops is where the counter begins (DropCounter).
+	QueueDrops uint64
 	Features
 }
 
@@ -56,6 +58,7 @@ func NewFake(c FakeConfig) *Fake {
 		c.Depth = 1024
 	}
 	f := &Fake{config: c, events: make(chan Event, 1)}
+	f.drops.Store(c.QueueDrops)
 	for range c.Queues {
 		f.queues = append(f.queues, &fakeQueue{device: f, in: newFakeRing(c.Depth), out: newFakeRing(c.Depth)})
 	}

@@ -19,13 +19,19 @@ func (d *Device) trafficStats() engine.Stats {
 	return s
 }
 
-// addTUNDrops adds what the kernel dropped in front of the lanes. The interface keeps this counter, so an upgrade hands none over.
+// addTUNDrops adds what the kernel dropped in front of the lanes since this device, or the one whose counters it has, began.
 func (d *Device) addTUNDrops(s *engine.Stats) {
-	if c, ok := d.cfg.TUN.(tun.DropCounter); ok {
-		if n := c.QueueDrops(); n > 0 {
-			s.Drops[drop.TXTUNQueue.String()] += n
-		}
+	if n, before := d.tunQueueDrops(), d.tunDropsBefore.Load(); n > before {
+		s.Drops[drop.TXTUNQueue.String()] += n - before
 	}
+}
+
+// tunQueueDrops returns the kernel's counter, which the interface keeps.
+func (d *Device) tunQueueDrops() uint64 {
+	if c, ok := d.cfg.TUN.(tun.DropCounter); ok {
+		return c.QueueDrops()
+	}
+	return 0
 }
 
 // socketDrops sums the drops of the kernel's socket queues over all ports that the device has had. Any goroutine may call

@@ -154,6 +154,7 @@ type counters struct {
 	handshakeCounts handshakeCounters
 	icmpCounts      icmpCounters
 	socketDrops     socketDrops
+	tunDropsBefore  atomic.Uint64 // of a persistent interface, while no daemon served it
 }
 
 // lifetime ends the device's goroutines.
@@ -193,6 +194,7 @@ func New(cfg Config) *Device {
 	if cfg.Clock != nil {
 		d.clock = cfg.Clock
 	}
+	d.tunDropsBefore.Store(d.tunQueueDrops())
 	d.handshakes.init()
 	d.endpoints.init()
 	d.cookies.init()

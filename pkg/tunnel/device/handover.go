@@ -136,7 +136,10 @@ func (d *Device) saveState(peers []*Peer) *State {
 
 // saveCounters returns the counters of a device that has ended. The caller holds mu.
 func (d *Device) saveCounters() *Counters {
-	c := &Counters{Stats: d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(), Peers: make([]PeerCounters, 0, len(d.peers))}
+	c := &Counters{
+		Stats: d.trafficStats(), Handshakes: d.handshakeCounts.snapshot(), Peers: make([]PeerCounters, 0, len(d.peers)),
+		TUNDropsBefore: d.tunDropsBefore.Load(),
+	}
 	for _, p := range d.peers {
 		if t := p.engine.Totals(); t != (engine.PeerTraffic{}) {
 			c.Peers = append(c.Peers, PeerCounters{p.key, t})
@@ -222,6 +225,7 @@ func (d *Device) AddCounters(c *Counters) {
 	stats := c.Stats // not a part of c: the engine keeps it
 	d.engine.Resume(&stats)
 	d.handshakeCounts.add(c.Handshakes)
+	d.tunDropsBefore.Store(c.TUNDropsBefore)
 	for i := range c.Peers {
 		if p := d.lookup(c.Peers[i].PublicKey); p != nil {
 			p.engine.AddTotals(c.Peers[i].Traffic)

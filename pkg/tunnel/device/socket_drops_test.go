@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // TestSocketDropsAreCountedPermanently sends a train that the sockets refuse.
@@ -50,18 +51,27 @@ func TestSocketDropsAreCountedPermanently(t *testing.T) {
 	h.Await("the next port's is added", counted(2))
 }
 
-// TestTUNQueueDropsAreCounted fills the TUN's queue, which no lane reads while the device is down.
+// TestTUNQueueDropsAreCounted fills the TUN's queue, which no lane reads while the device is down. The kernel's counter goes on in the next
+// device, without what it had before the first: then no daemon served the persistent interface.
 func TestTUNQueueDropsAreCounted(t *testing.T) {
-	h := devicetest.NewUDP(t, 1, devicetest.Options{Lanes: 1})
-	h.Await("it is up", h.Up)
-	down(h)
-	const refused = 3
+	const before, refused = 1000, 3
+	lan := devicetest.NewLAN(nil)
+	a := lan.Host(t, 1, devicetest.Options{Lanes: 1, Drops: before})
+	a.Await("it is up", a.Up)
+	down(a)
 	for n := 0; n < refused; {
-		if h.TUN.Inject(0, make([]byte, 100)) != nil {
+		if a.TUN.Inject(0, make([]byte, 100)) != nil {
 			n++
 		}
 	}
-	if n := h.Drops(drop.TXTUNQueue); n != refused {
+	if n := a.Drops(drop.TXTUNQueue); n != refused {
 		t.Errorf("%d drops are counted, want %d", n, refused)
+	}
+	s := handedOn(t, a)
+	b := lan.Host(t, 1, devicetest.Options{Lanes: 1, Drops: before + refused + 1, Stop: true})
+	expect.NoError(t, b.Resume(s))
+	b.AddCounters(countersOf(t, a))
+	if n := b.Drops(drop.TXTUNQueue); n != refused+1 {
+		t.Errorf("after an upgrade %d drops are counted, want %d", n, refused+1)
 	}
 }

@@ -163,6 +163,8 @@ type Counters struct {
 	Stats      engine.Stats   `json:"stats"`
 	Handshakes HandshakeStats `json:"handshakes"`
 	Peers      []PeerCounters `json:"peers"`
+	// TUNDropsBefore is the kernel's counter of the TUN's queues before the first of the devices.
+	TUNDropsBefore uint64 `json:"tun_drops_before"`
 }
 
 // PeerCounters are the counters of one peer.

@@ -38,6 +38,7 @@ const ListenPort = 51820
 type Options struct {
 	Lanes  int
 	Depth  int          // of the TUN's queues, see tun.FakeConfig
+	Drops  uint64       // of the TUN's queues before, see tun.FakeConfig
 	Log    *slog.Logger // by default, a message at level error fails the test
 	Stop   bool         // do not start the device
 	NoIPv6 bool         // of NewUDP: do without, as on a host that has none
@@ -147,7 +148,7 @@ func start(tb testing.TB, n byte, o Options, at site) *Host {
 		o.Log = slog.New(&errorsFail{Handler: slog.DiscardHandler, tb: tb})
 	}
 	h.Key = key
-	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, Features: tun.Features{TSO: true, USO: true}})
+	h.TUN = tun.NewFake(tun.FakeConfig{Queues: o.Lanes, Depth: o.Depth, QueueDrops: o.Drops, Features: tun.Features{TSO: true, USO: true}})
 	h.Device = device.New(device.Config{
 		TUN: h.TUN, Log: o.Log, Plan: o.Plan, Clock: o.Clock, Route: o.Route, Loops: o.Loops, OwnError: o.OwnError, Resolve: o.Resolve, Recall: o.Recall, OpenPort: wrapped(at.open, o.WrapPort),
 	})
