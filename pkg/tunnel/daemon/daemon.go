@@ -115,7 +115,7 @@ func (d *Daemon) listenReflector() (err error) {
 
 // admitReflection reports whether the reflector answers a request. It does not answer this host's own processes.
 func (d *Daemon) admitReflection(from netip.Addr) bool {
-	return !hostnet.IsLocal(from) && d.current().AdmitReflection(from)
+	return d.current().AdmitReflection(from, hostnet.IsLocal)
 }
 
 // newDaemon returns a Daemon without a tunnel, with its workers started. All of its log messages name the interface.

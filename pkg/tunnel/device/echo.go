@@ -91,14 +91,14 @@ type reflections struct {
 }
 
 // AdmitReflection reports whether a reflector answers a request that came through the tunnel: its source is an allowed IP of a peer, and the peer
-// has sent fewer than eight others in this second.
-func (d *Device) AdmitReflection(from netip.Addr) bool {
+// has sent fewer than eight others in this second. Then isLocal reports whether it is an address of this host, which gets no answer.
+func (d *Device) AdmitReflection(from netip.Addr, isLocal func(netip.Addr) bool) bool {
 	e, ok := d.engine.Routes.Lookup(from)
 	if !ok {
 		return false
 	}
 	p, ok := e.SlowPath.(*Peer)
-	if !ok || !p.reflections.rate.allow(d.clock(), time.Second) {
+	if !ok || !p.reflections.rate.allow(d.clock(), time.Second) || isLocal(from) {
 		return false
 	}
 	p.reflections.answered.Add(1)

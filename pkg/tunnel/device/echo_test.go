@@ -150,10 +150,14 @@ func TestUnequalPresharedKeysExplainSilentPeer(t *testing.T) {
 func TestReflectionIsAdmittedFromAllowedIPsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
-		from := a.Status().Peers[0].AllowedIPs[0].Addr()
+		from, local, lookups := a.Status().Peers[0].AllowedIPs[0].Addr(), false, 0
+		isLocal := func(netip.Addr) bool {
+			lookups++
+			return local
+		}
 		admitted := func() (n int) {
 			for range 100 {
-				if a.AdmitReflection(from) {
+				if a.AdmitReflection(from, isLocal) {
 					n++
 				}
 			}
@@ -163,12 +167,19 @@ func TestReflectionIsAdmittedFromAllowedIPsOnly(t *testing.T) {
 		if n := admitted(); n != 8 {
 			t.Errorf("got %d of 100 requests admitted in a second, want 8", n)
 		}
-		if a.AdmitReflection(netip.MustParseAddr("192.0.2.77")) {
+		if a.AdmitReflection(netip.MustParseAddr("192.0.2.77"), isLocal) {
 			t.Error("a request was admitted from an address of no peer")
 		}
 		time.Sleep(time.Second)
 		if n := admitted(); n != 8 {
 			t.Errorf("got %d of 100 requests admitted in the next second, want 8", n)
+		}
+		time.Sleep(time.Second)
+		if local = true; admitted() != 0 {
+			t.Error("a request of this host was admitted")
+		}
+		if lookups != 24 {
+			t.Errorf("got %d lookups, want 24: no more than are admitted from a peer", lookups)
 		}
 		if got := probe(t, a, b).Reflected; got != 16 {
 			t.Errorf("got %d reflected, want 16", got)
