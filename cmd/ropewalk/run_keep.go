@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -66,15 +67,16 @@ const (
 // supervisor is the parent process of --keep. It has neither keys nor a tunnel: its child is the daemon. Two supervisors of one interface hand the tunnel
 // over, as in a rolling update: the later one takes over, and the earlier one waits, for its own end or that of the other.
 type supervisor struct {
-	name    string
-	args    []string // of the daemon
-	log     *slog.Logger
-	signals chan os.Signal // to pass on
-	state   atomic.Int32   // supervisorState
-	unlock  func()         // of the lock that the supervisor holds whose daemon has the tunnel; nil: not held
-	delay   time.Duration  // to the next daemon after a crash
-	persist bool           // --persist
-	carrier io.Closer      // of tun.HoldCarrier; nil: not held
+	name     string
+	args     []string // of the daemon
+	log      *slog.Logger
+	signals  chan os.Signal // to pass on
+	state    atomic.Int32   // supervisorState
+	warnLock sync.Once
+	unlock   func()        // of the lock that the supervisor holds whose daemon has the tunnel; nil: not held
+	delay    time.Duration // to the next daemon after a crash
+	persist  bool          // --persist
+	carrier  io.Closer     // of tun.HoldCarrier; nil: not held
 }
 
 // keep serves an interface in a child process until ctx ends, or the child ends otherwise than by a crash.
@@ -199,11 +201,14 @@ func (s *supervisor) awaitTurn(ctx context.Context) (flags []string) {
 	return nil
 }
 
-// standBy waits until nobody serves the interface, and no other supervisor is about to.
+// standBy waits until nobody serves the interface, and no other supervisor is about to. It tries the lock first, which costs the daemon of that
+// supervisor nothing. It polls, since a blocking flock(2) could not be ended.
 func (s *supervisor) standBy(ctx context.Context) {
 	s.setState(supervisorWaiting)
-	s.release()
-	for ctx.Err() == nil && (s.isServed() || !s.lock()) {
+	for s.release(); ctx.Err() == nil; s.release() {
+		if s.lock() && !s.isServed() {
+			return
+		}
 		sleep(ctx, servedPoll)
 	}
 }
@@ -260,7 +265,9 @@ func (s *supervisor) lock() bool {
 		return false
 	}
 	if err != nil {
-		s.log.Warn("locking the interface failed, cannot detect another process that keeps it: both may open it at once", "error", err)
+		s.warnLock.Do(func() {
+			s.log.Warn("locking the interface failed, cannot detect another process that keeps it: both may open it at once", "error", err)
+		})
 		unlock = func() {}
 	}
 	s.unlock = unlock
