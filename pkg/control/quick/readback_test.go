@@ -326,6 +326,26 @@ func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
 	}
 }
 
+// TestPartsOfDefaultRouteAreNoticed has routes that replace a default route in one part. Longer ones may be legitimate.
+func TestPartsOfDefaultRouteAreNoticed(t *testing.T) {
+	h := newHost(t)
+	expect.NoError(t, hostnet.AddAddress("u0", netip.MustParsePrefix("fd00:7::2/64")))
+	h.up(h.open("wg0", everything))
+	for route, want := range map[string]bool{
+		"8.0.0.0/7": true, "64.0.0.0/4": true, "220.0.0.0/6": true, "2600::/7": true, "3000::/4": true,
+		"11.0.0.0/8": false, "2600::/8": false,
+	} {
+		r := hostnet.Route{Dst: netip.MustParsePrefix(route), Link: "u0"}
+		expect.NoError(t, hostnet.AddRoute(r))
+		paths, err := hostnet.WidePaths([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}, "wg0")
+		expect.NoError(t, err)
+		if got := len(paths) == 1 && paths[0].Route == r.Dst; got != want || len(paths) > 1 {
+			t.Errorf("%s: got %v, want it to be noticed: %v", route, paths, want)
+		}
+		expect.NoError(t, hostnet.RemoveRoute(r))
+	}
+}
+
 // TestUpWarnsOfHooksThatChangeTheTunnel: PostUp takes the interface down, which removes its routes.
 func TestUpWarnsOfHooksThatChangeTheTunnel(t *testing.T) {
 	if _, err := lookPath("ip"); err != nil {

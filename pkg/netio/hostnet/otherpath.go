@@ -68,17 +68,18 @@ func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err er
 }
 
 // samples returns the addresses of a prefix that are looked up: the one in the middle, as the first one of 0.0.0.0/1 is not routable. Of a
-// default route they are those in the middle of parts of the unicast addresses.
+// default route they are also those in the middle of the longest wide prefixes of unicast addresses.
 func samples(p netip.Prefix) (addrs []netip.Addr) {
-	parts := []string{p.String()}
-	switch p {
-	case netip.PrefixFrom(netip.IPv4Unspecified(), 0):
-		parts = []string{"0.0.0.0/3", "32.0.0.0/3", "64.0.0.0/3", "96.0.0.0/3", "128.0.0.0/3", "160.0.0.0/3", "192.0.0.0/3"}
-	case netip.PrefixFrom(netip.IPv6Unspecified(), 0):
-		parts = []string{"::/0", "2000::/5", "2800::/5", "3000::/5", "3800::/5"}
+	addrs = append(addrs, middle(p))
+	first, end := 0x20, 0x40 // 2000::/3
+	if p.Addr().Is4() {
+		first, end = 0, 224
 	}
-	for _, part := range parts {
-		addrs = append(addrs, middle(netip.MustParsePrefix(part)))
+	for b := first; p.Bits() == 0 && b < end; b += 1 << (8 - (wideBits - 1)) {
+		part := p.Addr().AsSlice()
+		part[0] = byte(b)
+		addr, _ := netip.AddrFromSlice(part)
+		addrs = append(addrs, middle(netip.PrefixFrom(addr, wideBits-1)))
 	}
 	return addrs
 }
