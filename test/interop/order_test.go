@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -44,28 +45,16 @@ func TestFlowKeepsOrderAroundUnusualPackets(t *testing.T) {
 			t.Run(familyName(v6), func(t *testing.T) {
 				exchange(t, l.left, l.right.inner(v6), 100)
 				for port := range 4 {
-					sendMixedFlows(t, l.left, l.right, v6, sinkPort+port)
+					sendMixedFlow(t, l.left, l.right, v6, sinkPort+port)
 				}
 			})
 		}
 	})
 }
 
-// sendMixedFlows fails if no flow out of three keeps its order. A machine that stalls for the gap after which a flow may take another source
-// port reorders one, but not three.
-func sendMixedFlows(t *testing.T, from, to *tunnel, v6 bool, port int) {
-	t.Helper()
-	for range 3 {
-		if sendMixedFlow(t, from, to, v6, port) == 0 {
-			return
-		}
-		port += 4
-	}
-	t.Fatal("three flows were reordered")
-}
-
-// sendMixedFlow sends one flow, and returns the number of datagrams that arrived after one that was sent later. A slow machine may lose some.
-func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int) {
+// sendMixedFlow sends one flow in rounds, and fails if a datagram arrives after one that was sent later. A slow machine may lose some. In a round as
+// long as the gap after which a flow may take another source port, one may be late: then the machine has stalled.
+func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) {
 	t.Helper()
 	sink := listenUDP(t, to.host, port)
 	defer sink.Close()
@@ -75,7 +64,10 @@ func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int)
 	defer out.Close()
 	buf, next := make([]byte, 1<<16), uint32(0)
 	received := make([]int, len(mixedSizes)) // by the place of its size
+	var late []uint32
+	var took [mixedRounds]time.Duration
 	for sent := uint32(0); sent < mixedRounds*mixedDatagrams; {
+		round, began := sent/mixedDatagrams, time.Now()
 		for range mixedDatagrams {
 			if v6 {
 				expect.NoError(t, setDestinationOptions(out, sent%3 == 0))
@@ -97,16 +89,21 @@ func sendMixedFlow(t *testing.T, from, to *tunnel, v6 bool, port int) (late int)
 			}
 			if number < next {
 				t.Logf("port %d: datagram %d arrived after %d", port, number, next-1)
-				late++
+				late = append(late, number)
 			}
 			received[int(number)%len(mixedSizes)]++
 			next = max(next, number+1)
+		}
+		took[round] = time.Since(began)
+	}
+	for _, number := range late {
+		if d := took[number/mixedDatagrams]; d < spread.DefaultGap {
+			t.Errorf("port %d: datagram %d was overtaken in a round of %s", port, number, d)
 		}
 	}
 	if all := mixedRounds * mixedDatagrams / len(mixedSizes); slices.Min(received) < all/2 {
 		t.Fatalf("port %d: got %v datagrams of sizes %v, want at least half of %d each", port, received, mixedSizes, all)
 	}
-	return late
 }
 
 func mixedDatagram(number uint32) []byte {
