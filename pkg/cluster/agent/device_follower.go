@@ -22,6 +22,7 @@ type deviceFollower struct {
 	cancel       context.CancelFunc
 	changes      chan spreader.Change
 	done         chan struct{}
+	err          error        // when done: why it ended; programs.ErrOtherLayout unless it was stopped
 	repairs      atomic.Int64 // since the last takeRepairs
 	gatherMisses atomic.Bool  // packets may come by a device that refused the gather program, or another program may accept them first
 	reportCount  atomic.Int64
@@ -31,10 +32,10 @@ type deviceFollower struct {
 func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config, log *slog.Logger, trigger func()) (*deviceFollower, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &deviceFollower{wanted: cfg, applied: cfg, log: log, cancel: cancel, changes: make(chan spreader.Change), done: make(chan struct{})}
-	first := make(chan error, 1)
+	first := make(chan error, 2)
 	go func() {
 		defer close(f.done)
-		first <- host.Follow(ctx, spreader.FollowOptions{Config: cfg, Changes: f.changes, Log: log, Attached: func(r spreader.Report) {
+		f.err = host.Follow(ctx, spreader.FollowOptions{Config: cfg, Changes: f.changes, Log: log, Attached: func(r spreader.Report) {
 			f.logReport(r)
 			if f.reportCount.Add(1) == 1 {
 				first <- nil
@@ -43,6 +44,10 @@ func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config,
 			f.repairs.Add(1)
 			trigger()
 		}})
+		first <- f.err
+		if f.err != nil && f.reportCount.Load() > 0 {
+			trigger()
+		}
 	}()
 	if err := <-first; err != nil {
 		cancel()
@@ -50,6 +55,16 @@ func followDevice(ctx context.Context, host *spreader.Host, cfg spreader.Config,
 		return nil, err
 	}
 	return f, nil
+}
+
+// ended returns why the follower has ended by itself, nil while it runs.
+func (f *deviceFollower) ended() error {
+	select {
+	case <-f.done:
+		return f.err
+	default:
+		return nil
+	}
 }
 
 func (f *deviceFollower) logReport(r spreader.Report) {
@@ -78,6 +93,8 @@ func (f *deviceFollower) change(ctx context.Context, cfg spreader.Config) error 
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-f.done:
+		return f.err
 	case f.changes <- c:
 	}
 	if err := <-result; err != nil {

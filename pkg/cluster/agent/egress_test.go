@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -174,6 +175,23 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 	var r result
 	if err := s.apply(ctx, &r, &wanted); !errors.Is(err, context.Canceled) || r.repaired != 0 {
 		t.Errorf("%d: got error %v, want %v", r.repaired, err, context.Canceled)
+	}
+}
+
+// TestReplacedProgramsAreNotTakenBack: the agent of another version, which has attached, would do the same.
+func TestReplacedProgramsAreNotTakenBack(t *testing.T) {
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}, "eth1": {"192.0.2.2:51820", "192.0.2.3:51820"}})
+	done := make(chan struct{})
+	close(done)
+	s.follower = &deviceFollower{wanted: configs["eth0"], done: done, err: programs.ErrOtherLayout}
+	for _, wanted := range configs {
+		if err := s.apply(t.Context(), &result{}, &wanted); !errors.Is(err, programs.ErrOtherLayout) {
+			t.Errorf("%s: got error %v, want %v", wanted.Device, err, programs.ErrOtherLayout)
+		}
+	}
+	if err := s.follower.change(t.Context(), configs["eth0"]); !errors.Is(err, programs.ErrOtherLayout) {
+		t.Errorf("change: got error %v, want %v", err, programs.ErrOtherLayout)
 	}
 }
 

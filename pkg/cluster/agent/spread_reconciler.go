@@ -195,6 +195,9 @@ func withPeer(cfg spreader.Config, p *mesh.SpreadPeer, at netip.AddrPort) spread
 // apply attaches, changes or detaches the programs until they match the wanted configuration; nil: none.
 func (s *spreadReconciler) apply(ctx context.Context, r *result, wanted *spreader.Config) error {
 	if f := s.follower; f != nil {
+		if err := f.ended(); err != nil { // it does not attach again: another version's agent would do the same
+			return err
+		}
 		if n := f.takeRepairs(); !f.changeFailed { // after a failed change, the repair may be that change, retried
 			r.repaired += n
 			r.changes += n

@@ -22,7 +22,7 @@ const layout = 2
 const layoutPrefix = "state-"
 
 // Pins are directories in a BPF file system. They are created if needed. Pinned maps outlive the process, and the next LoadSpread reuses
-// them. Maps of another layout are kept: a version of ropewalk with another layout begins with empty maps beside them.
+// them. A version of ropewalk with another layout begins with empty maps beside them, and may remove them (RemoveOtherLayouts).
 type Pins struct {
 	// Shared has the maps that the programs on all devices of a network namespace share: tunnels, peers, flows and settings. So a peer's answer
 	// counts on whichever device it arrives.
@@ -140,6 +140,20 @@ func otherLayout(pinDir string) error {
 		return nil
 	}
 	return ErrOtherLayout
+}
+
+// RemoveOtherLayouts unpins the maps of other layouts. It is called when the programs are replaced that used them.
+func RemoveOtherLayouts(pins Pins) error {
+	var errs []error
+	for _, pinDir := range []string{pins.Shared, pins.Device} {
+		dirs, _ := filepath.Glob(filepath.Join(pinDir, layoutPrefix+"*"))
+		for _, dir := range dirs {
+			if dir != layoutDir(pinDir) {
+				errs = append(errs, os.RemoveAll(dir))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // stateSpecs returns the maps that are pinned. Maps of global variables belong to one load of the programs.

@@ -159,6 +159,11 @@ func (c *change) apply() error {
 			c.plan.refuse(d.name, err)
 		}
 	}
+	for _, d := range c.plan.devices {
+		if err := programs.RemoveOtherLayouts(c.pins.state(d.name)); err != nil {
+			return err
+		}
+	}
 	return c.pins.removeGone(c.plan.cfg.Device)
 }
 

@@ -42,6 +42,9 @@ const (
 // change. When ctx ends it returns nil and leaves everything attached. It returns the error of the first Attach. Later
 // errors are logged once each, and retried.
 //
+// If a version of ropewalk with another layout of the maps attaches meanwhile, Watch ends with programs.ErrOtherLayout. The programs of that version
+// know nothing of this tunnel until the process is restarted as that version, and only one version can be attached.
+//
 // It must stay in the network namespace in which it is called. A process with several needs a locked thread.
 func (h *Host) Watch(ctx context.Context, cfg Config, log *slog.Logger, attached func(Report)) error {
 	return h.Follow(ctx, FollowOptions{Config: cfg, Log: log, Attached: attached})
@@ -102,8 +105,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}
 	w.noteDevices(devices)
 	w.attached(r)
-	w.run(ctx, updates)
-	return nil
+	return w.run(ctx, updates)
 }
 
 type watcher struct {
@@ -122,18 +124,20 @@ type watcher struct {
 	wait          time.Duration           // until the next poll
 	noLinkUpdates bool                    // the link subscription ended
 	traffic       uint64                  // of the tunnel, at the last poll
+	ended         error                   // another version has attached
 }
 
-func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
+// run ends with ctx, or with programs.ErrOtherLayout.
+func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) error {
 	w.interval = cmp.Or(w.host.pollInterval, defaultPollInterval)
 	w.wait = w.interval
 	timer := time.NewTimer(w.wait)
 	defer timer.Stop()
 	var burst <-chan time.Time
-	for {
+	for w.ended == nil {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case u, ok := <-updates:
 			switch {
 			case !ok:
@@ -162,6 +166,7 @@ func (w *watcher) run(ctx context.Context, updates <-chan netlink.LinkUpdate) {
 			timer.Reset(w.wait)
 		}
 	}
+	return w.ended
 }
 
 // watchHost reports changes of the device's filters, and of the host's addresses. Other programs remove the filters of ropewalk (Cilium's
@@ -193,22 +198,30 @@ func (w *watcher) change(ctx context.Context, c Change) (looked bool) {
 		return false
 	}
 	w.cfg = c.Config
-	found, err := w.host.reconcile(ctx, w.cfg, w.history)
-	w.noteDevices(found.devices)
+	found, err := w.restore(ctx)
 	w.wait, w.traffic = w.interval, found.tunnel.traffic()
 	w.watchPeers(found.tunnel)
 	c.Done(found.report, err)
 	return true
 }
 
-// reconcile restores the configured state.
-func (w *watcher) reconcile(ctx context.Context) {
+// restore restores the configured state, unless another version has attached.
+func (w *watcher) restore(ctx context.Context) (reconcileResult, error) {
 	found, err := w.host.reconcile(ctx, w.cfg, w.history)
 	w.noteDevices(found.devices)
+	if errors.Is(err, programs.ErrOtherLayout) {
+		w.ended = err
+	}
+	return found, err
+}
+
+// reconcile restores the configured state, and reports changes and failures.
+func (w *watcher) reconcile(ctx context.Context) {
+	found, err := w.restore(ctx)
 	w.schedule(found.tunnel.traffic(), found.changed || err != nil)
 	w.watchPeers(found.tunnel)
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, w.ended != nil:
 	case err != nil && err.Error() != w.lastError:
 		w.lastError = err.Error()
 		w.log.Warn("restoring the spread and gather programs on a device failed, retrying: packets from spread peers may be lost meanwhile", "device", w.cfg.Device, "port", w.cfg.Port, "error", err)
@@ -321,6 +334,15 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 		return reconcileResult{}, wrapError(cfg, err)
 	}
 	defer unlock()
+	s, err := programs.OpenState(p.shared())
+	if errors.Is(err, programs.ErrOtherLayout) {
+		return reconcileResult{}, fmt.Errorf("the programs on %s were replaced (%w), which do not know the tunnel on port %d: restart this process as that version",
+			cfg.Device, programs.ErrOtherLayout, cfg.Port)
+	}
+	if err != nil {
+		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
+	}
+	defer s.Close()
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return reconcileResult{}, wrapError(cfg, err)
@@ -328,11 +350,6 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err := pl.checkAttached(p); err != nil {
 		return reconcileResult{}, err
 	}
-	s, err := programs.OpenState(p.shared())
-	if err != nil {
-		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
-	}
-	defer s.Close()
 	changed, err := syncTunnel(s, pl.tunnel, pl.peers)
 	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
 		err = wrapError(cfg, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -143,6 +145,60 @@ func TestWatchReattachesDetachedPrograms(t *testing.T) {
 	r.next(reports)
 	if st := r.here.status(); st == nil || st.Spread.State != "attached" {
 		t.Errorf("unexpected status: %+v", st)
+	}
+}
+
+// TestWatchEndsWhenAnotherVersionAttaches: its maps have another layout, so this version can neither fill them nor take the programs away from it.
+func TestWatchEndsWhenAnotherVersionAttaches(t *testing.T) {
+	r := newRig(t)
+	r.here.host.pollInterval = 200 * time.Millisecond // long enough for other processes to get the lock
+	reports, done := make(chan Report, 10), make(chan error, 1)
+	go func() {
+		done <- r.here.lab.Do(func() error {
+			return r.here.host.Watch(t.Context(), r.here.config(), slog.New(slog.DiscardHandler), func(r Report) { reports <- r })
+		})
+	}()
+	r.next(reports)
+	program := r.here.status().Spread.Program
+	shared := filepath.Join(filepath.Dir(r.here.dir()), sharedPin)
+	expect.NoError(t, os.Rename(filepath.Join(shared, "state-2"), filepath.Join(shared, "state-7")))
+	select {
+	case err := <-done:
+		if !errors.Is(err, programs.ErrOtherLayout) {
+			t.Errorf("got error %v, want %v", err, programs.ErrOtherLayout)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("Watch goes on")
+	}
+	if got := r.here.status().Spread.Program; got != program {
+		t.Errorf("program %d was replaced by %d", program, got)
+	}
+}
+
+// TestAttachRemovesMapsOfOtherLayouts: by their absence a process of another version sees that its programs were replaced.
+func TestAttachRemovesMapsOfOtherLayouts(t *testing.T) {
+	r := newRig(t)
+	r.here.attach(r.here.config())
+	var old []string
+	for _, dir := range []string{filepath.Join(filepath.Dir(r.here.dir()), sharedPin), filepath.Join(r.here.dir(), statePin)} {
+		old = append(old, filepath.Join(dir, "state-1"))
+		expect.NoError(t, os.Rename(filepath.Join(dir, "state-2"), filepath.Join(dir, "state-1")))
+	}
+	r.here.host.beforeStep = func(string) error { return errors.New("refused") }
+	if _, err := r.here.try(r.here.config()); err == nil {
+		t.Error("attach succeeded")
+	}
+	for _, dir := range old {
+		if _, err := os.Lstat(dir); err != nil {
+			t.Errorf("after a failure: %v", err)
+		}
+	}
+	r.here.host.beforeStep = nil
+	r.here.attach(r.here.config())
+	for _, dir := range old {
+		if _, err := os.Lstat(dir); err == nil {
+			t.Errorf("%s is left", dir)
+		}
 	}
 }
 
