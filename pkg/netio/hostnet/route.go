@@ -23,26 +23,12 @@ type Route struct {
 
 // AddRoute adds a route as `ip route add DST dev LINK table TABLE` does. An existing route is syscall.EEXIST.
 func AddRoute(r Route) error {
-	l, err := find(r.Link)
-	if err == nil {
-		err = r.add(l, netlink.RouteAdd, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	}
-	if err != nil {
-		return fmt.Errorf("adding route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
-	}
-	return nil
+	return r.add("adding", netlink.RouteAdd, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 }
 
 // AppendRoute adds a route as `ip route append` does: beside another to the same prefix, such as that of an address, which stays in use.
 func AppendRoute(r Route) error {
-	l, err := find(r.Link)
-	if err == nil {
-		err = r.add(l, netlink.RouteAppend, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
-	}
-	if err != nil {
-		return fmt.Errorf("appending route %s to %s: %w", r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
-	}
-	return nil
+	return r.add("appending", netlink.RouteAppend, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 }
 
 // RemoveRoute removes a route that AddRoute or AppendRoute has added. A missing route is no error.
@@ -64,11 +50,19 @@ func RemoveRoute(r Route) error {
 }
 
 // add adds the route with the library's function, or with these flags.
-func (r *Route) add(l netlink.Link, add func(*netlink.Route) error, flags int) error {
-	if r.Dst.Addr().Is4In6() {
-		return changeMappedRoute(l, r, unix.RTM_NEWROUTE, flags)
+func (r *Route) add(doing string, add func(*netlink.Route) error, flags int) error {
+	l, err := find(r.Link)
+	switch {
+	case err != nil:
+	case r.Dst.Addr().Is4In6():
+		err = changeMappedRoute(l, r, unix.RTM_NEWROUTE, flags)
+	default:
+		err = add(r.over(l))
 	}
-	return add(r.over(l))
+	if err != nil {
+		return fmt.Errorf("%s route %s to %s: %w", doing, r.Dst, r.Link, namingSysctl(err, r.Link, r.Dst))
+	}
+	return nil
 }
 
 func (r *Route) over(l netlink.Link) *netlink.Route {
