@@ -58,25 +58,17 @@ func (s source) names(path string) ([]string, error) {
 }
 
 // cpus reads a CPU list.
-func (s source) cpus(path string) ([]int, error) {
-	text, err := s.text(path)
-	if err != nil {
-		return nil, err
-	}
-	list, err := parseList(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading /%s: %w", path, err)
-	}
-	return list, nil
-}
+func (s source) cpus(path string) ([]int, error) { return s.parsed(path, parseList) }
 
 // mask reads a CPU bitmap.
-func (s source) mask(path string) ([]int, error) {
+func (s source) mask(path string) ([]int, error) { return s.parsed(path, ParseMask) }
+
+func (s source) parsed(path string, parse func(string) ([]int, error)) ([]int, error) {
 	text, err := s.text(path)
 	if err != nil {
 		return nil, err
 	}
-	list, err := ParseMask(text)
+	list, err := parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("reading /%s: %w", path, err)
 	}
