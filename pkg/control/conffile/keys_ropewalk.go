@@ -56,12 +56,7 @@ func ropewalkKeys() []key {
 }
 
 func setSpread(p *parser, value string) string {
-	mode, err := config.ParseSpreadMode(value)
-	if err != nil {
-		return `"auto", "off" or "on"`
-	}
-	p.file.Interface.Spread = &mode
-	return ""
+	return setParsed(&p.file.Interface.Spread, value, config.ParseSpreadMode, `"auto", "off" or "on"`)
 }
 
 func setLanes(p *parser, value string) string {
@@ -83,29 +78,24 @@ func setSpreadPorts(p *parser, value string) string {
 }
 
 func setSpray(p *parser, value string) string {
-	spray, err := config.ParseSpray(value)
-	if err != nil {
-		return fmt.Sprintf(`"off", "auto" or a number from %d to %d`, config.MinSpray, config.MaxSpray)
-	}
-	p.file.Interface.Spray = &spray
-	return ""
+	return setParsed(&p.file.Interface.Spray, value, config.ParseSpray, fmt.Sprintf(`"off", "auto" or a number from %d to %d`, config.MinSpray, config.MaxSpray))
 }
 
 func setUnderlay(p *parser, value string) string {
-	mode, err := config.ParseUnderlayMode(value)
-	if err != nil {
-		return `"auto", "udp" or "xdp"`
-	}
-	p.file.Interface.Underlay = &mode
-	return ""
+	return setParsed(&p.file.Interface.Underlay, value, config.ParseUnderlayMode, `"auto", "udp" or "xdp"`)
 }
 
 func setOuterFragments(p *parser, value string) string {
-	mode, err := config.ParseOuterFragments(value)
+	return setParsed(&p.file.Interface.OuterFragments, value, config.ParseOuterFragments, `"on" or "off"`)
+}
+
+// setParsed stores a parsed value, or returns what is wanted.
+func setParsed[T any](to **T, value string, parse func(string) (T, error), want string) string {
+	parsed, err := parse(value)
 	if err != nil {
-		return `"on" or "off"`
+		return want
 	}
-	p.file.Interface.OuterFragments = &mode
+	*to = &parsed
 	return ""
 }
 
