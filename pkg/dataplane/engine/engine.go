@@ -55,6 +55,7 @@ type Engine struct {
 	before    atomic.Pointer[Stats] // counters of a previous engine; nil for none
 	mtu       atomic.Int64          // the TUN's; lanes read it once per batch
 	memory    trimmer
+	peers     atomic.Uint32 // number of NewPeer's calls
 
 	mu     sync.Mutex // serialises Attach and Detach
 	port   underlay.Port

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -66,6 +67,7 @@ type Peer struct {
 	SendGroup atomic.Int32
 	pathMTU   atomic.Int32 // see SetPathMTU; noPathMTU for none
 	ports     atomic.Pointer[portCounts]
+	number    uint16 // in the flow tables, not 0
 
 	slow    traffic                       // outside the lanes, such as handshakes
 	traffic []atomic.Pointer[laneTraffic] // of each lane; nil until the lane sends or receives for the peer
@@ -88,7 +90,8 @@ type laneTraffic struct {
 
 // NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.
 func (e *Engine) NewPeer(slow SlowPath) *Peer {
-	p := &Peer{SlowPath: slow, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
+	number := uint16(e.peers.Add(1)%math.MaxUint16) + 1
+	p := &Peer{SlowPath: slow, number: number, traffic: make([]atomic.Pointer[laneTraffic], len(e.lanes))}
 	p.SetPathMTU(0)
 	return p
 }

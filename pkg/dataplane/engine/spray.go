@@ -87,7 +87,7 @@ func (s *Spread) sourcesWith(home int) []uint8 {
 	var list []uint8
 	for i := range s.sources {
 		j := (at + i) % len(s.sources)
-		if s.sprayLanes[j] == s.sprayLanes[at] && !s.blocks(int(s.sources[j])) && len(list) < s.spray.Ports {
+		if s.sprayLanes[j] == s.sprayLanes[at] && !s.loads.Blocks(int(s.sources[j])) && len(list) < s.spray.Ports {
 			list = append(list, s.sources[j])
 		}
 	}
@@ -95,11 +95,6 @@ func (s *Spread) sourcesWith(home int) []uint8 {
 		return nil
 	}
 	return list
-}
-
-// blocks reports whether the path does not admit a source.
-func (s *Spread) blocks(source int) bool {
-	return s.blocked[uint8(source)/64]>>(uint8(source)%64)&1 != 0
 }
 
 // sprayer finds the largest flow of a lane and sprays it.

@@ -19,7 +19,6 @@ const flowsLog2 = 12
 type Spread struct {
 	sources []uint8
 	loads   *spread.Loads
-	blocked [4]uint64 // the sources that the path does not admit, as bits
 	spray   Spray
 	// sprayLanes are the peer's receive lanes of sources, if flows may be sprayed.
 	sprayLanes []int
@@ -39,12 +38,7 @@ func NewSpread(sources []uint8) *Spread {
 // listen port.
 func (s *Spread) Blocked(blocked func(index int) bool) *Spread {
 	c := *s
-	c.blocked = [4]uint64{}
-	for i, source := range s.sources {
-		if blocked(i) {
-			c.blocked[source/64] |= 1 << (source % 64)
-		}
-	}
+	c.loads = s.loads.Blocked(blocked)
 	return &c
 }
 
@@ -57,7 +51,9 @@ func (s *Spread) AppendSent(b []uint32) []uint32 {
 }
 
 // SharesCounts reports whether one of s and o, which may be nil, is a copy of the other.
-func (s *Spread) SharesCounts(o *Spread) bool { return o != nil && s.loads == o.loads }
+func (s *Spread) SharesCounts(o *Spread) bool {
+	return o != nil && (s.loads == o.loads || s.loads != nil && o.loads != nil && s.loads.SharesCounts(o.loads))
+}
 
 // WakeAfter makes lanes call SlowPath.ProbeDue once n more messages than sent (AppendSent) have left from a source; 0 for never. It reports
 // whether that is the case already.
@@ -88,18 +84,19 @@ func (t *transmitter) chooseSource(p *Peer) int {
 	if s == nil || t.flowlets == nil {
 		return 0
 	}
-	if t.queue.delays(waitingFlow{p, t.flowHash()}, t.flowlets.Lane(t.flowHash()), t.now) {
-		t.flowlets.Keep(t.flowHash(), t.now)
+	f := spread.Flow{Peer: p.number, Hash: t.flowHash()}
+	if t.queue.delays(waitingFlow{p, f.Hash}, t.flowlets.Lane(s.loads, f, t.now), t.now) {
+		t.flowlets.Keep(f, t.now)
 	}
 	if s.loads == nil {
-		t.flowlets.Note(t.flowHash(), t.now)
+		t.flowlets.Note(f, t.now)
 		return 0
 	}
-	source := t.flowlets.Choose(s.loads, t.flowHash(), t.now, t.train.Len()) // package spread calls the source a lane
+	source := t.flowlets.Choose(s.loads, f, t.now, t.train.Len()) // package spread calls the source a lane
 	if s.spray.Ports > 0 {
 		t.noteElephant(p)
 	}
-	if s.blocks(source) {
+	if s.loads.Blocks(source) {
 		return 0
 	}
 	return source
@@ -108,7 +105,7 @@ func (t *transmitter) chooseSource(p *Peer) int {
 // noteStaged records the flow of the parsed train to p: once there is a session, it will leave from the listen port.
 func (t *transmitter) noteStaged(p *Peer) {
 	if p.Spread.Load() != nil {
-		t.flowlets.Note(t.flowHash(), t.now)
+		t.flowlets.Note(spread.Flow{Peer: p.number, Hash: t.flowHash()}, t.now)
 	}
 }
 

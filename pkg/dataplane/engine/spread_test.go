@@ -87,7 +87,7 @@ func TestFlowsKeepSourceUntilPause(t *testing.T) {
 	r.transmit(f.Next(100))
 	first := sources[key]
 	for range 100 {
-		r.now += int64(spread.DefaultGap) - 2000
+		r.now += int64(spread.DefaultGap) - 100_000
 		r.transmit(f.Train(40, 1000)) // the most loaded source by far
 		if sources[key] != first {
 			t.Fatal("the flow changed its source without a pause")

@@ -132,7 +132,7 @@ func (c *Strategy) simulateRound(flows *spread.Flows, loads *spread.Loads, hashe
 			now += step
 			lane := int(hash % uint32(len(c.Ports)))
 			if !c.byHash {
-				lane = flows.Choose(loads, hash, now, planPacketSize)
+				lane = flows.Choose(loads, spread.Flow{Peer: 1, Hash: hash}, now, planPacketSize)
 			}
 			c.packets[c.queue[lane]]++
 		}

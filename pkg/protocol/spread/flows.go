@@ -10,51 +10,90 @@ import "time"
 const DefaultGap = 500 * time.Millisecond
 
 const (
-	// tickShift converts nanoseconds to ticks of 1,024 ns.
-	tickShift = 10
+	// tickShift converts nanoseconds to ticks of 65 µs.
+	tickShift = 16
 	laneBits  = 8
 	laneMask  = 1<<laneBits - 1
+	peerBits  = 16
+	peerMask  = 1<<peerBits - 1
+	tickBits  = 64 - peerBits - laneBits // 834 days, then ticks begin anew
 )
 
 // ListenPort is the lane of Note. NewLoadsOf must not be called with it.
 const ListenPort = 0
 
-// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). Flows that share an
-// entry share a lane, which costs balance but never order. So the table is never full and needs no eviction. An entry
-// is a packed uint64: the tick of the flow's last packet above laneBits bits of lane; zero for never.
+// Flow is an inner flow: the number of the peer to which it goes, never 0, and its hash.
+type Flow struct {
+	Peer uint16
+	Hash uint32
+}
+
+// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). Flows to one peer that share an
+// entry share a lane, which costs balance but never order. So the table is never full and needs no eviction. An entry is live
+// until its flow pauses. A flow that finds a live entry of another peer has none: its lane is that of its slot, which the entry's index gives (Loads.slot).
 //
 // Flows is used by one goroutine.
 type Flows struct {
-	entries []uint64
+	entries []entry
 	shift   int
 	gap     int64 // in ticks
 }
 
+// entry is packed: the tick of the flow's last packet, its peer and its lane; zero for never.
+type entry uint64
+
+func newEntry(tick int64, peer uint16, lane int) entry {
+	return entry(tick)<<(peerBits+laneBits) | entry(peer)<<laneBits | entry(lane)
+}
+
+func (e entry) lane() int    { return int(e & laneMask) }
+func (e entry) peer() uint16 { return uint16(e >> laneBits & peerMask) }
+
+// age returns how many ticks ago the flow sent its last packet.
+func (e entry) age(tick int64) int64 {
+	return (tick - int64(e>>(peerBits+laneBits))) << (64 - tickBits) >> (64 - tickBits)
+}
+
 // NewFlows returns an empty table with 2^log2 entries, 0 < log2 <= 24.
 func NewFlows(log2 int, gap time.Duration) *Flows {
-	return &Flows{entries: make([]uint64, 1<<log2), shift: 32 - log2, gap: int64(gap) >> tickShift}
+	return &Flows{entries: make([]entry, 1<<log2), shift: 32 - log2, gap: int64(gap) >> tickShift}
 }
 
 // Reset empties the table: lanes have another meaning from now on.
 func (f *Flows) Reset() { clear(f.entries) }
 
-// Choose returns the lane for n bytes of the flow with that hash at the instant now (nanoseconds, never decreasing):
-// the flow's current lane if its last packet was less than the gap ago, else the least loaded lane of loads, the
-// first among equals. The current lane need not be in loads: a flow stays on its lane until it pauses.
-func (f *Flows) Choose(loads *Loads, hash uint32, now int64, n int) int {
-	entry := &f.entries[hash>>f.shift]
-	tick, epoch := now>>tickShift, epochOf(now)
-	lane := int(*entry & laneMask)
+// Choose returns the lane for n bytes of a flow at the instant now (nanoseconds, never decreasing): the flow's current lane if
+// its last packet was less than the gap ago, else the least loaded lane of loads, the first among equals. The current lane need not
+// be in loads: a flow stays on its lane until it pauses.
+func (f *Flows) Choose(loads *Loads, flow Flow, now int64, n int) int {
+	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
+	lane := e.lane()
 	place := loads.index(lane)
-	if f.paused(*entry, tick) {
-		place = loads.least(epoch, f.shiftOf(*entry, tick, loads))
+	if e.peer() == flow.Peer && e.age(tick) < f.gap {
+		*e = newEntry(tick, flow.Peer, lane)
+	} else {
+		place = f.place(loads, e, flow, now)
 		lane = loads.lane(place)
 	}
-	*entry = uint64(tick)<<laneBits | uint64(lane)
 	if place >= 0 {
-		loads.add(place, epoch, n)
+		loads.add(place, epochOf(now), n)
 	}
 	return loads.usable(lane)
+}
+
+// place returns the place of the lane of a flow that has no live entry, and updates the entry unless that is another flow's. While an entry is
+// another peer's, flows have the lane of their slot. One that left from there less than a gap ago has not paused.
+func (f *Flows) place(loads *Loads, e *entry, flow Flow, now int64) (place int) {
+	tick := now >> tickShift
+	if old := *e; old != 0 && old.peer() != flow.Peer && old.age(tick) < 2*f.gap {
+		place = loads.slot(flow.Hash >> f.shift)
+	} else {
+		place = loads.least(epochOf(now), f.shiftOf(old, flow, tick, loads))
+	}
+	if f.paused(*e, tick) {
+		*e = newEntry(tick, flow.Peer, loads.lane(place))
+	}
+	return place
 }
 
 // A flow that has paused for less than sparsePause takes the first lane whose load is less than 2^sparseShift bytes: a few packets now and then
@@ -65,34 +104,40 @@ const (
 )
 
 // shiftOf returns the precision of loads for a flow that has paused. A new flow, which may become a large one, takes the least loaded lane.
-func (f *Flows) shiftOf(entry uint64, tick int64, loads *Loads) int {
-	if loads.lanes == nil || entry == 0 || tick-int64(entry>>laneBits) >= sparsePause {
+func (f *Flows) shiftOf(e entry, flow Flow, tick int64, loads *Loads) int {
+	if loads.lanes == nil || e.peer() != flow.Peer || e.age(tick) >= sparsePause {
 		return 0
 	}
 	return sparseShift
 }
 
-// Note records that the flow uses lane ListenPort now, before loads exist for it, so that Choose does not reorder it
-// later. It does not change an entry that another flow is using on another lane.
-func (f *Flows) Note(hash uint32, now int64) {
-	entry := &f.entries[hash>>f.shift]
-	tick := now >> tickShift
-	if *entry&laneMask == ListenPort || f.paused(*entry, tick) {
-		*entry = uint64(tick)<<laneBits | ListenPort
+// Note records that the flow uses lane ListenPort now, before loads exist for its peer, so that Choose does not reorder it
+// later. It does not change a live entry of another peer, or of a flow that has left from another lane.
+func (f *Flows) Note(flow Flow, now int64) {
+	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
+	if e.peer() == flow.Peer && e.lane() == ListenPort || f.paused(*e, tick) {
+		*e = newEntry(tick, flow.Peer, ListenPort)
 	}
 }
 
-// Lane returns the lane of the flow's last packet, ListenPort if there was none.
-func (f *Flows) Lane(hash uint32) int { return int(f.entries[hash>>f.shift] & laneMask) }
+// Lane returns the lane of the last packet of a flow, ListenPort if there was none. Without loads all leave from there.
+func (f *Flows) Lane(loads *Loads, flow Flow, now int64) int {
+	e := f.entries[flow.Hash>>f.shift]
+	switch {
+	case e.peer() == flow.Peer:
+		return e.lane()
+	case e == 0 || loads == nil || e.age(now>>tickShift) >= 2*f.gap:
+		return ListenPort
+	}
+	return loads.lane(loads.slot(flow.Hash >> f.shift))
+}
 
-// Keep keeps the flow, if there was one, on its lane as if it had sent a packet now: older packets may still wait to be sent.
-func (f *Flows) Keep(hash uint32, now int64) {
-	if entry := &f.entries[hash>>f.shift]; *entry != 0 {
-		*entry = uint64(now>>tickShift)<<laneBits | *entry&laneMask
+// Keep keeps the flow, if it has an entry, on its lane as if it had sent a packet now: older packets may still wait to be sent.
+func (f *Flows) Keep(flow Flow, now int64) {
+	if e := &f.entries[flow.Hash>>f.shift]; e.peer() == flow.Peer {
+		*e = newEntry(now>>tickShift, flow.Peer, e.lane())
 	}
 }
 
-// paused reports whether a flow with that entry may take another lane.
-func (f *Flows) paused(entry uint64, tick int64) bool {
-	return entry == 0 || tick-int64(entry>>laneBits) >= f.gap
-}
+// paused reports whether the flow of an entry may take another lane.
+func (f *Flows) paused(e entry, tick int64) bool { return e == 0 || e.age(tick) >= f.gap }

@@ -28,6 +28,7 @@ type Loads struct {
 	first   int
 	lanes   []uint8              // the lane of each load; nil means its index
 	indexes *[laneMask + 1]int16 // the load of each lane, -1 for none; nil means the lane modulo their number
+	blocked uint64               // by index: lanes that the path does not admit
 }
 
 // load has its own cache line: neighbours belong to other lanes' goroutines.
@@ -38,8 +39,8 @@ type load struct {
 	_      [48]byte
 }
 
-// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose shared entry was set with another
-// peer's Loads uses its lane modulo n. Among equally loaded lanes, first modulo n comes first, then the lanes after
+// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose entry was set with larger Loads
+// uses its lane modulo n. Among equally loaded lanes, first modulo n comes first, then the lanes after
 // it: flows that begin together take neighbouring ports, which a linear hash, such as a NIC's, maps to different
 // queues. Senders to one receiver should differ in first, otherwise their first flows would share a queue.
 func NewLoads(n int, first uint32) *Loads {
@@ -59,6 +60,30 @@ func NewLoadsOf(lanes []uint8, first uint32) *Loads {
 	}
 	return l
 }
+
+// Blocked returns a copy of l, with the same loads and counts, in which exactly the lanes are blocked for which blocked returns true by index.
+func (l *Loads) Blocked(blocked func(index int) bool) *Loads {
+	c := *l
+	c.blocked = 0
+	for i := range l.loads {
+		if blocked(i) {
+			c.blocked |= 1 << i
+		}
+	}
+	return &c
+}
+
+// Blocks reports whether a lane is blocked. Choose returns blocked lanes, too.
+func (l *Loads) Blocks(lane int) bool {
+	if l.blocked == 0 {
+		return false
+	}
+	place := l.index(lane)
+	return place >= 0 && l.blocked>>place&1 != 0
+}
+
+// SharesCounts reports whether one of l and o is a copy of the other.
+func (l *Loads) SharesCounts(o *Loads) bool { return &l.loads[0] == &o.loads[0] }
 
 // Len returns the number of lanes.
 func (l *Loads) Len() int { return len(l.loads) }
@@ -109,6 +134,19 @@ func (l *Loads) least(epoch uint64, shift int) int {
 		}
 	}
 	return best
+}
+
+// slot returns the index of the lane of flows without an entry, by the index that it would have: that slot, or the next after it that is not blocked. So the
+// lane changes only if the slot's is blocked or open again.
+func (l *Loads) slot(entry uint32) int {
+	n := len(l.loads)
+	own := int(entry) % n
+	for i := range n {
+		if place := (own + i) % n; l.blocked>>place&1 == 0 {
+			return place
+		}
+	}
+	return own
 }
 
 // Add adds n bytes to the load of a lane. It ignores lanes that have none.

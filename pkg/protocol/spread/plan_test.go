@@ -182,7 +182,7 @@ func TestPlannedPortsCarryEqualFlowsEvenly(t *testing.T) {
 		var packets [16]int
 		hashes := distinctHashes(rng, 16)
 		for packet := range 1600 {
-			lane := flows.Choose(loads, hashes[packet%16], 1<<30+int64(packet)<<15, 1400)
+			lane := flows.Choose(loads, Flow{1, hashes[packet%16]}, 1<<30+int64(packet)<<15, 1400)
 			packets[queues[lane]]++
 		}
 		if busiest := slices.Max(packets[:]); busiest != 100 {

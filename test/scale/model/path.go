@@ -97,7 +97,7 @@ func (p *path) port(lane int, hash uint32, now int64, bytes int) int {
 	if p.loads == nil {
 		return 0
 	}
-	return p.flows[lane].Choose(p.loads, hash, now, bytes)
+	return p.flows[lane].Choose(p.loads, spread.Flow{Peer: 1, Hash: hash}, now, bytes)
 }
 
 // mix64 is the finalizer of splitmix64. It stands for a random hash.

@@ -107,7 +107,7 @@ func plan(t *testing.T, rng *rand.Rand, queues int, to netip.AddrPort) []uint16 
 func choosePorts(rng *rand.Rand, ports []uint16, flows int) (chosen []uint16) {
 	loads, table := spread.NewLoads(len(ports), rng.Uint32()), spread.NewFlows(16, spread.DefaultGap)
 	for _, upper := range rng.Perm(1 << 16)[:flows] {
-		chosen = append(chosen, ports[table.Choose(loads, uint32(upper)<<16, 1<<30, 1400)])
+		chosen = append(chosen, ports[table.Choose(loads, spread.Flow{Peer: 1, Hash: uint32(upper) << 16}, 1<<30, 1400)])
 	}
 	return chosen
 }
