@@ -13,36 +13,25 @@ import (
 // keyRotation changes the node's own key on request. mesh.Rotation decides the steps.
 type keyRotation struct {
 	keys        *keyring
-	probe       *keyProber // of the next key; nil: no peer was probed yet
-	announcedAt time.Time  // when the cluster was first seen to have the next key; zero: not yet
+	announcedAt time.Time // when the cluster was first seen to have the next key; zero: not yet
 }
-
-// rotationTimeout is how long a peer that does not accept the next key may delay the change.
-const rotationTimeout = 10 * time.Minute
 
 // stepRotation does the next step of a key change, if one is in progress. It returns the delay before the step after that.
 func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, note string, err error) {
-	limits := mesh.RotationLimits{Propagation: m.cfg.Propagation, Timeout: rotationTimeout}
 	for {
-		r, err := m.rotationState(in)
-		if err != nil {
-			return 0, "", err
-		}
-		switch step := r.Step(limits); step {
+		r := m.rotationState(in)
+		switch step := r.Step(m.cfg.Propagation); step {
 		case mesh.RotationGenerate:
 			if err := m.keys.prepare(r.Requested); err != nil {
 				return 0, "", err
 			}
-			m.announcedAt, m.probe = time.Time{}, nil
+			m.announcedAt = time.Time{}
 			m.cfg.Log.Info("next private key of this node generated, publishing its public key before the change", "generation", m.keys.next.number, "public_key", m.keys.next.public())
 			continue
 		case mesh.RotationWait:
-			wait = max(limits.Propagation-r.Announced, time.Second)
-			return wait, fmt.Sprintf("waiting for peers to accept the next key (generation %d)", r.Next), nil
+			wait = max(m.cfg.Propagation-r.Announced, time.Second)
+			return wait, fmt.Sprintf("waiting for peers to learn the next key (generation %d)", r.Next), nil
 		case mesh.RotationSwitch:
-			if m.probe != nil && time.Since(m.probe.lastSentAt) < probeSettleTime {
-				return probeSettleTime, "", nil
-			}
 			return 0, "", m.switchKey()
 		default: // RotationAnnounce, too: reconcile publishes the next key in its status
 			return 0, "", nil
@@ -50,29 +39,19 @@ func (m *meshReconciler) stepRotation(in reconcileInput) (wait time.Duration, no
 	}
 }
 
-// rotationState returns the progress of a key change. Once the key has had time to propagate, it probes the peers.
-func (m *meshReconciler) rotationState(in reconcileInput) (mesh.Rotation, error) {
+// rotationState returns the progress of a key change.
+func (m *meshReconciler) rotationState(in reconcileInput) mesh.Rotation {
 	r := mesh.Rotation{
 		Requested: in.spec.KeyGeneration, Current: m.keys.current.number, Next: m.keys.next.number, Announced: -1,
 	}
 	if r.Next == 0 || in.lastStatus.NextPublicKey != publicKeyOf(m.keys.next) {
-		return r, nil
+		return r
 	}
 	if m.announcedAt.IsZero() {
 		m.announcedAt = time.Now()
 	}
 	r.Announced = time.Since(m.announcedAt)
-	if r.Announced < m.cfg.Propagation {
-		return r, nil
-	}
-	var err error
-	if m.probe == nil {
-		m.probe, err = newProber(m.keys.next.key)
-	}
-	if err == nil {
-		r.Unconfirmed, err = m.probe.countUnconfirmed(m.nodePeers(m.engine.Status().Peers))
-	}
-	return r, err
+	return r
 }
 
 // switchKey replaces the current key by the next one. Deleting the old key comes first: a node that has used a key must never go
@@ -81,7 +60,7 @@ func (m *meshReconciler) switchKey() error {
 	if err := m.keys.advance(); err != nil {
 		return err
 	}
-	m.announcedAt, m.probe = time.Time{}, nil
+	m.announcedAt = time.Time{}
 	return m.ensureKey()
 }
 

@@ -196,7 +196,7 @@ func (m *meshReconciler) reapply() (changes int, err error) {
 func (m *meshReconciler) openKeys(requested int64) (err error) {
 	if m.keys == nil || m.engine == nil {
 		m.keys, err = openKeyring(m.cfg.KeyDir, requested, rand.Reader)
-		m.announcedAt, m.probe = time.Time{}, nil
+		m.announcedAt = time.Time{}
 	}
 	return err
 }

@@ -15,7 +15,7 @@ import (
 //
 // The zero value is ready. It is not safe for concurrent use.
 type HandoverPoll struct {
-	// Propagation is RotationLimits.Propagation of the other nodes.
+	// Propagation is how long other nodes wait between the announcement of a key and its use.
 	Propagation time.Duration
 	changes     map[string]keyChange // by node
 }
@@ -31,7 +31,7 @@ const (
 	fastInterval, slowInterval = 10 * time.Millisecond, 100 * time.Millisecond
 	// expectedDuration is how long a change takes after Propagation.
 	expectedDuration = 20 * time.Second
-	// pollTimeout exceeds the longest time that a node waits for others (RotationLimits.Timeout) and for the API.
+	// pollTimeout exceeds the time that a node waits for the API.
 	pollTimeout = 15 * time.Minute
 )
 

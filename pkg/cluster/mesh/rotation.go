@@ -17,16 +17,6 @@ type Rotation struct {
 	Next      int64 // generation of the stored next key, which is not in use yet
 	// Announced is how long the cluster has had the next key; negative: not yet.
 	Announced time.Duration
-	// Unconfirmed is the number of peers with a session that have not accepted the next key yet.
-	Unconfirmed int
-}
-
-// RotationLimits bound the wait for other nodes.
-type RotationLimits struct {
-	// Propagation is the minimum time for others to learn the next key.
-	Propagation time.Duration
-	// Timeout is the time after which unconfirmed peers no longer count: a node must not prevent another's key change for ever.
-	Timeout time.Duration
 }
 
 // RotationStep is a node's next step.
@@ -37,13 +27,13 @@ const (
 	RotationIdle     RotationStep = "rest"     // nothing to do
 	RotationGenerate RotationStep = "make"     // generate and store a key of the requested generation
 	RotationAnnounce RotationStep = "announce" // publish the next key
-	RotationWait     RotationStep = "await"    // wait for other nodes to accept it
+	RotationWait     RotationStep = "await"    // wait for other nodes to learn it
 	RotationSwitch   RotationStep = "switch"   // make the next key the current one and delete the old one
 )
 
 // Step returns the next step. The steps survive a restart at any point, because a generated key is stored and a change is never
-// reverted.
-func (r Rotation) Step(limits RotationLimits) RotationStep {
+// reverted. propagation is the time for others to learn the next key.
+func (r Rotation) Step(propagation time.Duration) RotationStep {
 	switch {
 	case r.Next == 0 && r.Requested <= r.Current:
 		return RotationIdle
@@ -51,7 +41,7 @@ func (r Rotation) Step(limits RotationLimits) RotationStep {
 		return RotationGenerate
 	case r.Announced < 0:
 		return RotationAnnounce
-	case r.Announced < limits.Propagation || r.Unconfirmed > 0 && r.Announced < limits.Timeout:
+	case r.Announced < propagation:
 		return RotationWait
 	default:
 		return RotationSwitch
