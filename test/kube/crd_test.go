@@ -214,8 +214,7 @@ func TestRopewalkConfigValidation(t *testing.T) {
 			"matchLabels":      map[string]any{"pool": "a", "node-role.kubernetes.io/gateway": ""},
 			"matchExpressions": []any{requirement("zone", "In", "x", "y"), requirement("example.org/slow", "DoesNotExist")},
 		},
-		"priority": int64(-7), "mode": "mesh", "port": int64(51820), "mtu": int64(8921), "persistentKeepalive": int64(25), "lanes": int64(2),
-		"workers": int64(0), "nice": int64(-20), "underlay": "udp",
+		"priority": int64(-7), "mode": "mesh", "port": int64(51820), "mtu": int64(8921), "persistentKeepalive": int64(25), "underlay": "udp",
 	}
 	_, err := client.Create(t.Context(), newConfig("good", good), metav1.CreateOptions{})
 	expect.NoError(a, err)
@@ -247,12 +246,6 @@ func TestRopewalkConfigValidation(t *testing.T) {
 		{"mtu", int64(575), "spec.mtu"},
 		{"persistentKeepalive", int64(-1), "spec.persistentKeepalive"},
 		{"persistentKeepalive", int64(65536), "spec.persistentKeepalive"},
-		{"lanes", int64(-1), "spec.lanes"},
-		{"lanes", int64(257), "spec.lanes"},
-		{"workers", int64(-1), "spec.workers"},
-		{"workers", int64(257), "spec.workers"},
-		{"nice", int64(-21), "spec.nice"},
-		{"nice", int64(20), "spec.nice"},
 		{"underlay", "tcp", "spec.underlay"},
 	} {
 		spec := maps.Clone(good)

@@ -20,11 +20,7 @@ type setup struct {
 	mtu       int    // 0: none
 	keepalive uint16 // of other nodes, in seconds; 0: none
 	underlay  config.UnderlayMode
-	engine    engineOptions
 }
-
-// engineOptions are fixed while an engine runs.
-type engineOptions struct{ lanes, workers, nice int }
 
 // setupError is the host's refusal of a setup. The setup before it is still in effect, unless no engine runs.
 type setupError struct {
@@ -34,12 +30,6 @@ type setupError struct {
 
 func (e *setupError) Unwrap() error { return e.error }
 
-// restartTurn is when an engine restarts with other options.
-type restartTurn struct {
-	wanted engineOptions
-	at     time.Time
-}
-
 // engineRunner holds the running engine and the backoff between engines.
 type engineRunner struct {
 	engine      Engine // nil: none runs
@@ -48,7 +38,6 @@ type engineRunner struct {
 	reopenDelay time.Duration // minimum time from opened to the next engine
 	setup       setup         // of the engine
 	keepalive   uint16        // that its nodes have, in seconds
-	turn        restartTurn   // zero: none is due
 }
 
 // errEngineExited means that an engine exited early, and that the delay before the next one is not over.
@@ -64,9 +53,10 @@ const (
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	o := &in.settings
-	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, keepalive: o.Keepalive}
-	s.engine = engineOptions{o.Lanes, valueOr(o.Workers, daemon.AutoWorkers), valueOr(o.Nice, daemon.LaneNice)}
-	s.underlay = valueOr(o.Underlay, config.UnderlayAuto)
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, keepalive: o.Keepalive, underlay: config.UnderlayAuto}
+	if o.Underlay != nil {
+		s.underlay = *o.Underlay
+	}
 	if s.mtu != 0 {
 		return s, nil
 	}
@@ -81,29 +71,6 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	return s, nil
 }
 
-func valueOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
-}
-
-// takeTurn returns the present options of the engine until it is this node's turn to restart, and then the wanted ones. wait is the time until
-// the turn.
-func (m *meshReconciler) takeTurn(wanted engineOptions, in reconcileInput) (allowed engineOptions, wait time.Duration) {
-	if m.engine == nil || wanted == m.setup.engine {
-		m.turn = restartTurn{}
-		return wanted, 0
-	}
-	if m.turn.wanted != wanted || m.turn.at.IsZero() {
-		m.turn = restartTurn{wanted, time.Now().Add(mesh.RestartDelay(&in.self, in.nodes))}
-	}
-	if wait = time.Until(m.turn.at); wait > 0 {
-		return m.setup.engine, wait
-	}
-	return wanted, 0
-}
-
 // ensureEngine makes an engine run with the given configuration. It returns the number of changes to the port and the interface.
 func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes int, err error) {
 	if m.engine != nil && isClosed(m.engine.Done()) {
@@ -112,10 +79,6 @@ func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes 
 		}
 		m.stop()
 		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
-	}
-	if m.engine != nil && m.setup.engine != want.engine {
-		m.cfg.Log.Info("restarting the tunnel with new lanes, workers or nice value, dropping its packets meanwhile", "interface", m.cfg.Tunnel)
-		m.stop()
 	}
 	if m.engine == nil {
 		if time.Since(m.opened) < m.reopenDelay {
@@ -161,12 +124,11 @@ func reopenDelayAfter(ran, delay time.Duration) time.Duration {
 
 // openEngine starts an engine. A goroutine requests a reconcile when it exits.
 func (m *meshReconciler) openEngine(want setup) error {
-	o := want.engine
 	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
 	initial := config.Device{
 		PrivateKey: &m.keys.current.key, ListenPort: &want.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
 	}
-	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Lanes: o.lanes, Workers: o.workers, Nice: o.nice, Initial: initial}, m.cfg.Log)
+	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice, Initial: initial}, m.cfg.Log)
 	if err != nil {
 		return &setupError{fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err), true}
 	}

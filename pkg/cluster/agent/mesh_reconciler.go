@@ -81,9 +81,6 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	if err != nil {
 		return r, err
 	}
-	var turn time.Duration
-	want.engine, turn = m.takeTurn(want.engine, in)
-	r.restartPending = turn > 0
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
 	r.routing.Nodes = m.encryption.routing(&m.cfg, &plan, in.self.Addrs, want.port)
 	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
@@ -95,7 +92,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		return r, err
 	}
 	rotation, note, err := m.stepRotation(in)
-	if r.requeueAfter = soonest(turn, soonest(wait, rotation)); note != "" {
+	if r.requeueAfter = soonest(wait, rotation); note != "" {
 		r.notes = append(r.notes, note)
 	}
 	if m.filterErr != nil {

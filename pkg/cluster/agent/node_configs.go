@@ -69,12 +69,6 @@ func parseConfig(rc *v1alpha1.RopewalkConfig) parsedConfig {
 
 // checkConfigSpec returns an error for values that the CRD does not admit, and that would overflow.
 func checkConfigSpec(s *v1alpha1.ConfigSpec) error {
-	value := func(p *int32) int32 {
-		if p == nil {
-			return 0
-		}
-		return *p
-	}
 	for _, f := range []struct {
 		name             string
 		value, low, high int32
@@ -82,9 +76,6 @@ func checkConfigSpec(s *v1alpha1.ConfigSpec) error {
 		{"port", s.Port, 0, 65535},
 		{"mtu", s.MTU, 0, 65535},
 		{"persistentKeepalive", s.PersistentKeepalive, 0, 65535},
-		{"lanes", s.Lanes, 0, config.MaxLanes},
-		{"workers", value(s.Workers), 0, config.MaxLanes},
-		{"nice", value(s.Nice), -20, 19},
 	} {
 		if f.value < f.low || f.value > f.high {
 			return fmt.Errorf("spec.%s is %d: want %d to %d", f.name, f.value, f.low, f.high)
@@ -103,14 +94,8 @@ func checkConfigSpec(s *v1alpha1.ConfigSpec) error {
 func (p *parsedConfig) nodeConfig() mesh.NodeConfig {
 	s := &p.object.Spec
 	c := mesh.NodeConfig{Name: p.object.Name, Created: p.object.CreationTimestamp.Time, Priority: s.Priority, Settings: mesh.Settings{
-		Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU), Keepalive: uint16(s.PersistentKeepalive), Lanes: int(s.Lanes),
+		Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU), Keepalive: uint16(s.PersistentKeepalive),
 	}}
-	if s.Workers != nil {
-		c.Settings.Workers = new(int(*s.Workers))
-	}
-	if s.Nice != nil {
-		c.Settings.Nice = new(int(*s.Nice))
-	}
 	if s.Underlay != "" {
 		mode, _ := config.ParseUnderlayMode(string(s.Underlay)) // parseConfig has checked it
 		c.Settings.Underlay = &mode

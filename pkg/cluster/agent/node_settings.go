@@ -52,7 +52,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 			choice.reason, a.refusal = "", configRefusal{}
 		}
 	}
-	if err == nil && !res.restartPending {
+	if err == nil {
 		if a.followed = choice.applied; choice.reason == "" {
 			a.refusal = configRefusal{}
 		}
@@ -138,7 +138,7 @@ func (c *configChoice) report(r *result, followed *followedConfig) {
 	switch {
 	case c.reason != "":
 		state = v1alpha1.ConfigRefused
-	case !r.restartPending && followed != nil && followed.UID == c.wanted.UID && followed.Generation == c.wanted.Generation:
+	case followed != nil && followed.UID == c.wanted.UID && followed.Generation == c.wanted.Generation:
 		state = v1alpha1.ConfigApplied
 	}
 	r.status.Config = &v1alpha1.FollowedConfig{Name: c.wanted.Name, Generation: c.wanted.Generation, State: state, ConflictsWith: c.rivals[:min(len(c.rivals), v1alpha1.MaxConflicts)]}

@@ -24,7 +24,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -165,48 +164,6 @@ func TestNodeSpecPrecedesConfig(t *testing.T) {
 	}
 }
 
-func TestEngineRestartsWithOtherLanes(t *testing.T) {
-	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Lanes, s.Workers, s.Nice = 1, new(int32(0)), new(int32(5)) }))
-	p.reconciles(clusterChanged)
-	routes := p.network.routing
-	p.label("a")
-	r := p.reconciles(clusterChanged)
-	if len(p.opened) != 2 || p.opened[0].Workers != daemon.AutoWorkers || p.opened[0].Nice != daemon.LaneNice {
-		t.Fatalf("opened %+v", p.opened)
-	}
-	if o := p.opened[1]; o.Lanes != 1 || o.Workers != 0 || o.Nice != 5 || stateOf(&r) != "a Applied" {
-		t.Errorf("opened %+v, %s", o, stateOf(&r))
-	}
-	if !isClosed(p.engines[0].Done()) || routes == nil || p.network.routing == nil {
-		t.Error("two engines run, or routes were removed")
-	}
-	if p.reconciles(periodicResync); len(p.opened) != 2 {
-		t.Error("restarted without a change")
-	}
-}
-
-// TestEngineRestartsInTurn has a younger node wait, with everything else applied at once.
-func TestEngineRestartsInTurn(t *testing.T) {
-	m, n, _ := newTestMeshReconciler(t)
-	var opened []TunnelOptions
-	m.cfg.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
-		opened = append(opened, o)
-		return &fakeEngine{done: make(chan struct{})}, nil
-	}
-	older, own := meshNode(0, noise.PublicKey{1}), meshNode(1, noise.PublicKey{})
-	in := reconcileInput{self: own, nodes: []mesh.Node{older, own}}
-	m.mustReconcile(t, in)
-	in.settings = mesh.Settings{Lanes: 3, MTU: 1300}
-	r := m.mustReconcile(t, in)
-	if !r.restartPending || r.requeueAfter == 0 || len(opened) != 1 || n.mtu != 1300 {
-		t.Fatalf("got %+v, opened %+v", r, opened)
-	}
-	m.turn.at = time.Now() // as if its turn had come
-	if r = m.mustReconcile(t, in); r.restartPending || len(opened) != 2 || opened[1].Lanes != 3 {
-		t.Errorf("got %+v, opened %+v", r, opened)
-	}
-}
-
 func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 8900 }))
 	p.label("a")
@@ -219,10 +176,7 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 		reason string
 	}{
 		{"mtu", func(s *v1alpha1.ConfigSpec) { s.MTU = 1279 }, "mtu is 1279"},
-		{"lanes", func(s *v1alpha1.ConfigSpec) { *s = poolConfig("a", nil).Spec; s.Lanes, s.MTU = config.MaxLanes, 1300 }, "lanes is 256"},
-		{"workers", func(s *v1alpha1.ConfigSpec) { s.Lanes, s.Workers = 0, new(int32(config.MaxLanes)) }, "workers is 256"},
-		{"mode", func(s *v1alpha1.ConfigSpec) { s.Workers, s.Mode = nil, v1alpha1.ModeSpread }, "mode spread: no rights"},
-		{"no lanes to open", func(s *v1alpha1.ConfigSpec) { s.Mode, s.Lanes, p.openErr = "", 1, errors.New("no queue") }, "no queue"},
+		{"mode", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Mode = 1300, v1alpha1.ModeSpread }, "mode spread: no rights"},
 	} {
 		p.cfg.canRun = func(mesh.Mode) error { return errors.New("no rights") }
 		p.edit("a", c.edit)
@@ -232,12 +186,9 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 				t.Errorf("%s: %s, mtu %d, notes %v", c.what, stateOf(&r), p.network.mtu, r.notes)
 			}
 		}
-		if last := p.opened[len(p.opened)-1]; last.Lanes != 0 {
-			t.Errorf("%s: the engine has %d lanes", c.what, last.Lanes)
-		}
 	}
-	p.edit("a", func(*v1alpha1.ConfigSpec) {}) // a new generation is tried
-	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 || p.opened[len(p.opened)-1].Lanes != 1 {
+	p.edit("a", func(s *v1alpha1.ConfigSpec) { s.Mode = "" }) // a new generation is tried
+	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 {
 		t.Errorf("%s, mtu %d", stateOf(&r), p.network.mtu)
 	}
 }
@@ -294,7 +245,7 @@ func TestRefusedFlagsAreReported(t *testing.T) {
 
 // TestFailureOfAllSettingsRefusesNone has a host that opens no tunnel for a moment.
 func TestFailureOfAllSettingsRefusesNone(t *testing.T) {
-	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.Lanes = 1 }))
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 1300 }))
 	p.label("a")
 	open := p.runningMesh().cfg.Open
 	p.runningMesh().cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errors.New("no memory") }
@@ -303,7 +254,7 @@ func TestFailureOfAllSettingsRefusesNone(t *testing.T) {
 		t.Fatalf("%s, %v", stateOf(&r), err)
 	}
 	p.runningMesh().cfg.Open = open
-	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.opened[len(p.opened)-1].Lanes != 1 {
+	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 {
 		t.Errorf("%s, opened %+v", stateOf(&r), p.opened)
 	}
 }
@@ -379,7 +330,7 @@ func TestKeepaliveReachesAllNodes(t *testing.T) {
 
 // TestSettingsStayWhileConfigsAreUnknown has an agent restart while it can read nothing.
 func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
-	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Lanes = 8900, 1 }))
+	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 8900 }))
 	p.label("a")
 	r := p.reconciles(clusterChanged)
 	p.savePersisted(persistedState{Node: "node a", Name: "a", Mode: mesh.ModeMesh, Config: p.followed, Routing: r.routing, Tunnel: r.saved})
@@ -391,7 +342,7 @@ func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
 		}
 	})
 	a.restorePersisted()
-	if n.mtu != 8900 || len(opened) != 1 || opened[0].Lanes != 1 {
+	if n.mtu != 8900 || len(opened) != 1 {
 		t.Errorf("mtu %d, opened %+v", n.mtu, opened)
 	}
 	c := a.chooseConfig(&node{}, v1alpha1.NodeSpec{}, clusterChanged)
@@ -458,11 +409,11 @@ func TestEqualPrioritiesAreReported(t *testing.T) {
 }
 
 func FuzzHostileRopewalkConfig(f *testing.F) {
-	f.Add("pool", "a", "In", int32(51820), int32(1400), int32(2), int32(-10), "udp", "mesh")
-	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), int32(-7), int32(99), "tcp", "both")
-	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu, lanes, nice int32, underlay, mode string) {
+	f.Add("pool", "a", "In", int32(51820), int32(1400), "udp", "mesh")
+	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), "tcp", "both")
+	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu int32, underlay, mode string) {
 		rc := poolConfig("a", func(s *v1alpha1.ConfigSpec) {
-			s.Port, s.MTU, s.Lanes, s.Nice, s.Workers, s.PersistentKeepalive = port, mtu, lanes, &nice, &lanes, port
+			s.Port, s.MTU, s.PersistentKeepalive = port, mtu, port
 			s.Underlay, s.Mode = v1alpha1.Underlay(underlay), v1alpha1.Mode(mode)
 			s.NodeSelector.MatchExpressions = []v1alpha1.NodeSelectorRequirement{
 				{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(value)}},
@@ -474,7 +425,7 @@ func FuzzHostileRopewalkConfig(f *testing.F) {
 			return
 		}
 		s := chosen.Settings
-		if p.invalid != "" || int32(s.Port) != port || s.Lanes < 0 || s.Lanes > config.MaxLanes || *s.Workers < 0 || *s.Nice < -20 || *s.Nice > 19 || s.MTU < 0 || s.MTU > 65535 {
+		if p.invalid != "" || int32(s.Port) != port || s.MTU < 0 || s.MTU > 65535 {
 			t.Errorf("chosen: %+v", s)
 		}
 	})

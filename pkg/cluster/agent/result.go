@@ -49,14 +49,12 @@ type result struct {
 	routing       *Routing         // into the tunnel; nil: none
 	saved         *savedTunnel     // for the persisted state; nil: there is no tunnel
 	requeueAfter  time.Duration    // delay of the next reconcile; 0: not before the next event
-	// restartPending reports that the tunnel restarts with changed settings when it is this node's turn.
-	restartPending bool
-	nodes          []mesh.Node // of the cluster; none if the node opted out
-	self           mesh.Node
-	configRefused  bool                 // this node cannot apply its RopewalkConfig
-	configRivals   int                  // number of RopewalkConfigs of the same priority that select this node, but the one that applies
-	engine         Engine               // nil: no tunnel runs
-	spread         metrics.SpreadSource // nil: no eBPF programs are attached
+	nodes         []mesh.Node      // of the cluster; none if the node opted out
+	self          mesh.Node
+	configRefused bool                 // this node cannot apply its RopewalkConfig
+	configRivals  int                  // number of RopewalkConfigs of the same priority that select this node, but the one that applies
+	engine        Engine               // nil: no tunnel runs
+	spread        metrics.SpreadSource // nil: no eBPF programs are attached
 }
 
 // failedWithoutEndpoints reports whether the reconcile failed before it found this node's endpoints: r has next to nothing to publish.

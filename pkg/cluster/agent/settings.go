@@ -13,7 +13,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
 // settings returns those of the agent's flags.
@@ -28,12 +27,7 @@ func specSettings(s v1alpha1.NodeSpec) mesh.Settings {
 
 // checkSettings returns an error for settings that this host cannot have. own is its node.
 func (c *Config) checkSettings(s mesh.Settings, own mesh.Node) error {
-	cpus := daemon.UsableCPUs()
 	switch {
-	case s.Lanes > cpus:
-		return fmt.Errorf("lanes is %d, and this node's agent may use %d CPUs", s.Lanes, cpus)
-	case s.Workers != nil && *s.Workers > cpus:
-		return fmt.Errorf("workers is %d, and this node's agent may use %d CPUs", *s.Workers, cpus)
 	case s.MTU != 0 && s.MTU < mesh.MinMTU && c.carriesIPv6(own):
 		return fmt.Errorf("mtu is %d, and IPv6, which the tunnel of this node carries, needs %d", s.MTU, mesh.MinMTU)
 	case s.Mode != "" && s.Mode != c.Mode:

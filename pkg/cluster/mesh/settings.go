@@ -16,9 +16,6 @@ type Settings struct {
 	Port      uint16               `json:"port,omitempty"`
 	MTU       int                  `json:"mtu,omitempty"`       // of the tunnel, in bytes
 	Keepalive uint16               `json:"keepalive,omitempty"` // persistent keepalive of other nodes, in seconds
-	Lanes     int                  `json:"lanes,omitempty"`
-	Workers   *int                 `json:"workers,omitempty"`
-	Nice      *int                 `json:"nice,omitempty"`
 	Underlay  *config.UnderlayMode `json:"underlay,omitempty"`
 }
 
@@ -26,7 +23,7 @@ type Settings struct {
 func (s Settings) Over(o Settings) Settings {
 	return Settings{
 		Mode: cmp.Or(s.Mode, o.Mode), Port: cmp.Or(s.Port, o.Port), MTU: cmp.Or(s.MTU, o.MTU), Keepalive: cmp.Or(s.Keepalive, o.Keepalive),
-		Lanes: cmp.Or(s.Lanes, o.Lanes), Workers: cmp.Or(s.Workers, o.Workers), Nice: cmp.Or(s.Nice, o.Nice), Underlay: cmp.Or(s.Underlay, o.Underlay),
+		Underlay: cmp.Or(s.Underlay, o.Underlay),
 	}
 }
 
@@ -57,18 +54,4 @@ func ChooseConfig(selecting []NodeConfig) (chosen *NodeConfig, rivals []string) 
 
 func compareConfigs(a, b *NodeConfig) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
-}
-
-const (
-	// restartSlot is the time between restarts of the tunnels of two nodes, after a change of settings.
-	restartSlot = 2 * time.Second
-	// maxRestartTime is the time in which all nodes have restarted. In a cluster of more than 300 nodes, slots are shorter.
-	maxRestartTime = 10 * time.Minute
-)
-
-// RestartDelay returns how long a node in mesh mode waits before it restarts its tunnel for changed settings: its turn, by age. All
-// agents receive a change within moments, so that one node restarts at a time, without a message between them.
-func RestartDelay(self *Node, nodes []Node) time.Duration {
-	n := len(others(self.Name, ModeMesh, nodes)) + 1
-	return min(restartSlot, maxRestartTime/time.Duration(n)) * time.Duration(Rank(self, nodes))
 }

@@ -3,7 +3,6 @@
 package mesh
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -43,40 +42,16 @@ func TestHighestPriorityConfigApplies(t *testing.T) {
 }
 
 func TestSettingsOverlayOthers(t *testing.T) {
-	zero, two := 0, 2
 	udp, xdp := config.UnderlayUDP, config.UnderlayXDP
-	flags := Settings{Mode: ModeSpread, Port: 1, MTU: 1400, Keepalive: 5, Lanes: 4, Workers: &two, Nice: &two, Underlay: &xdp}
+	flags := Settings{Mode: ModeSpread, Port: 1, MTU: 1400, Keepalive: 5, Underlay: &xdp}
 	for _, c := range []struct{ over, want Settings }{
 		{Settings{}, flags},
-		{Settings{Mode: ModeMesh, MTU: 1300}, Settings{ModeMesh, 1, 1300, 5, 4, &two, &two, &xdp}},
-		{Settings{Workers: &zero, Nice: &zero, Underlay: &udp}, Settings{ModeSpread, 1, 1400, 5, 4, &zero, &zero, &udp}},
-		{Settings{Port: 2, Keepalive: 25, Lanes: 1}, Settings{ModeSpread, 2, 1400, 25, 1, &two, &two, &xdp}},
+		{Settings{Mode: ModeMesh, MTU: 1300}, Settings{ModeMesh, 1, 1300, 5, &xdp}},
+		{Settings{Underlay: &udp}, Settings{ModeSpread, 1, 1400, 5, &udp}},
+		{Settings{Port: 2, Keepalive: 25}, Settings{ModeSpread, 2, 1400, 25, &xdp}},
 	} {
 		if got := c.over.Over(flags); got != c.want {
 			t.Errorf("%+v over the flags: got %+v, want %+v", c.over, got, c.want)
-		}
-	}
-}
-
-// TestNodesRestartInTurn: no two nodes have the same turn, whatever the size of the cluster, and all have had it in time.
-func TestNodesRestartInTurn(t *testing.T) {
-	for _, n := range []int{1, 3, 300, 5000} {
-		var nodes []Node
-		for i := range n {
-			nodes = append(nodes, Node{Name: fmt.Sprint("n", i), Agent: &Agent{Mode: ModeMesh}})
-		}
-		nodes = append(nodes, Node{Name: "spread", Agent: &Agent{Mode: ModeSpread}}, Node{Name: "none"})
-		step := max(n/50, 1)
-		seen := map[time.Duration]bool{}
-		for i := 0; i < n; i += step {
-			d := RestartDelay(&nodes[i], nodes)
-			if seen[d] || d > maxRestartTime || n <= 300 && d%restartSlot != 0 {
-				t.Errorf("%d nodes: node %d restarts after %v", n, i, d)
-			}
-			seen[d] = true
-		}
-		if !seen[0] {
-			t.Errorf("%d nodes: none restarts at once", n)
 		}
 	}
 }

@@ -77,24 +77,6 @@ type ConfigSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	PersistentKeepalive int32 `json:"persistentKeepalive,omitempty"`
 
-	// Lanes of the tunnel, in mode mesh; 0: one for each CPU. A node with fewer CPUs refuses it.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=256
-	Lanes int32 `json:"lanes,omitempty"`
-
-	// Workers that help lanes with large flows, in mode mesh, instead of a number derived from the CPUs; 0: none. A node with fewer CPUs refuses it.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=256
-	Workers *int32 `json:"workers,omitempty"`
-
-	// Nice is added to the nice value of the lanes' threads, in mode mesh, instead of -10.
-	// +optional
-	// +kubebuilder:validation:Minimum=-20
-	// +kubebuilder:validation:Maximum=19
-	Nice *int32 `json:"nice,omitempty"`
-
 	// Underlay is the path of data messages, in mode mesh: UDP sockets, AF_XDP sockets where available, or the faster one.
 	// +optional
 	Underlay Underlay `json:"underlay,omitempty"`
@@ -203,7 +185,7 @@ type ConfigState string
 // The states.
 const (
 	ConfigApplied ConfigState = "Applied"
-	ConfigPending ConfigState = "Pending" // a restart of the tunnel waits for its turn, or the reconcile failed and is retried
+	ConfigPending ConfigState = "Pending" // it has not been applied yet: the reconcile failed and is retried
 	ConfigRefused ConfigState = "Refused" // the node keeps what it had; its condition Ready has the reason
 )
 
