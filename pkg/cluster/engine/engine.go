@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine configures the engine of a node in mode mesh: a `ropewalk run --keep --persist --config FILE` of another pod, or of a
+// unit of the host. It holds the TUN device and the sessions, and needs the agent for changes only.
+//
+// Client speaks to its control socket as any client does, and writes the file with which it starts again by itself. Start reading there.
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+var (
+	// ErrAbsent means that nobody serves the interface.
+	ErrAbsent = errors.New("no engine serves the interface")
+	// ErrForeign means that a program other than ropewalk serves the interface.
+	ErrForeign = errors.New("another program serves the interface")
+)
+
+// Client is a client of the engine of one interface. Each request has a connection of its own, so that the engine may be replaced or
+// restarted at any time. It is safe for concurrent use, but for Save.
+type Client struct {
+	Dir  uapi.Dir // of the control sockets; empty: uapi.DefaultDir
+	Name string   // of the interface
+	File string   // with which the engine starts
+}
+
+// stats is the part of an engine's statistics that an agent uses.
+type stats struct {
+	Interface string            `json:"interface"`
+	Names     config.NameReport `json:"names"`
+	Spread    struct {
+		Peers map[string]struct {
+			Active bool `json:"active"`
+		} `json:"peers"`
+	} `json:"spread"`
+}
+
+// Status returns the engine's configuration and peers: all fields of the get operation, names, and Spread.Active of peers. The error is
+// ErrAbsent or ErrForeign, or that of a request.
+func (c *Client) Status() (st config.Status, err error) {
+	var more stats
+	err = c.do(func(u *uapi.Client) error {
+		if err := u.Stats(&more); err != nil {
+			return fmt.Errorf("%w: %w", ErrForeign, err)
+		}
+		st, err = u.Status()
+		return err
+	})
+	if err == nil && more.Interface != c.Name {
+		err = fmt.Errorf("reading the status of interface %s: %w: it calls its interface %q", c.Name, ErrForeign, more.Interface)
+	}
+	if err != nil {
+		return config.Status{}, err
+	}
+	st.AddNames(more.Names)
+	for i := range st.Peers {
+		st.Peers[i].Spread.Active = more.Spread.Peers[st.Peers[i].PublicKey.Base64()].Active
+	}
+	return st, nil
+}
+
+// StatusOf returns the fields of the get operation for these peers, those of them that exist.
+func (c *Client) StatusOf(peers ...noise.PublicKey) (st config.Status, err error) {
+	err = c.do(func(u *uapi.Client) error {
+		st, err = u.StatusOf(peers...)
+		return err
+	})
+	return st, err
+}
+
+// Configure applies a change, all of it or nothing.
+func (c *Client) Configure(dev config.Device) error {
+	return c.do(func(u *uapi.Client) error { return u.Configure(dev) })
+}
+
+// Probe makes the engine start a handshake with those of the peers with which it has no session.
+func (c *Client) Probe(peers ...noise.PublicKey) error {
+	return c.do(func(u *uapi.Client) error {
+		_, err := u.ProbePeers(peers...)
+		return err
+	})
+}
+
+// do calls f with a connection to the engine.
+func (c *Client) do(f func(*uapi.Client) error) error {
+	dir := c.Dir
+	if dir == "" {
+		dir = uapi.DefaultDir
+	}
+	u, err := dir.Dial(c.Name)
+	if uapi.IsNotRunning(err) {
+		return fmt.Errorf("%w: %w", ErrAbsent, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer u.Close()
+	return f(u)
+}

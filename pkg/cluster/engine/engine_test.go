@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// served returns a client of a fake engine, with the keys that it was told to probe.
+func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) {
+	t.Helper()
+	dir, d := uapitest.NewDir(t), &uapitest.Device{}
+	var mu sync.Mutex
+	var probed []noise.PublicKey
+	uapitest.RunServer(t, dir, "mesh0", &uapi.Server{Handler: d, Log: slog.New(slog.DiscardHandler), Probe: func(key noise.PublicKey) (config.PeerProbe, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		probed = append(probed, key)
+		return config.PeerProbe{}, true
+	}})
+	return &Client{Dir: dir, Name: "mesh0"}, d, func() []noise.PublicKey {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(probed)
+	}
+}
+
+func TestStatusHasNamesAndSpread(t *testing.T) {
+	c, d, _ := served(t)
+	first, second := noise.PublicKey{1}, noise.PublicKey{2}
+	d.SetStatus(config.Status{ListenPort: 7, FwMark: 8, Peers: []config.PeerStatus{{PublicKey: first}, {PublicKey: second, TxBytes: 9}}})
+	d.SetStats(device.Stats{
+		Interface: "mesh0", Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
+		Spread: config.SpreadReport{Peers: map[string]config.PeerSpread{first.Base64(): {Active: true}, second.Base64(): {}}},
+	})
+	st, err := c.Status()
+	if err != nil || st.ListenPort != 7 || st.FwMark != 8 || len(st.Peers) != 2 || !st.Peers[0].Spread.Active || st.Peers[1].Spread.Active {
+		t.Fatalf("got %+v, %v", st, err)
+	}
+	if p := st.Peers[1]; p.Name != "office" || p.EndpointName != "office.example:51820" || p.TxBytes != 9 {
+		t.Errorf("got %+v", p)
+	}
+	if st, err = c.StatusOf(second); err != nil || len(st.Peers) != 1 || st.Peers[0].PublicKey != second {
+		t.Errorf("status of one peer: %+v, %v", st, err)
+	}
+}
+
+func TestChangesAndProbesReachEngine(t *testing.T) {
+	c, d, probed := served(t)
+	port := uint16(5)
+	expect.NoError(t, c.Configure(config.Device{ListenPort: &port}))
+	if got := d.TakeChanges(); len(got) != 1 || *got[0].ListenPort != port {
+		t.Errorf("got %+v", got)
+	}
+	d.Refuse(errors.New("in use"))
+	if err := c.Configure(config.Device{ListenPort: &port}); err == nil || errors.Is(err, ErrAbsent) || errors.Is(err, ErrForeign) {
+		t.Errorf("a refused change: %v", err)
+	}
+	expect.NoError(t, c.Probe(noise.PublicKey{1}, noise.PublicKey{2}))
+	if got := probed(); len(got) != 2 {
+		t.Errorf("probed %v", got)
+	}
+}
+
+func TestAbsentAndForeignEnginesDiffer(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	c := &Client{Dir: dir, Name: "mesh0"}
+	for _, f := range []func() error{
+		func() error { _, err := c.Status(); return err },
+		func() error { _, err := c.StatusOf(noise.PublicKey{1}); return err },
+		func() error { return c.Configure(config.Device{}) },
+		func() error { return c.Probe(noise.PublicKey{1}) },
+	} {
+		if err := f(); !errors.Is(err, ErrAbsent) {
+			t.Errorf("without an engine: %v", err)
+		}
+	}
+	other := &uapitest.Device{}
+	other.SetStats(device.Stats{Interface: "wg0"})
+	uapitest.Serve(t, dir, "mesh0", other)
+	if _, err := c.Status(); !errors.Is(err, ErrForeign) {
+		t.Errorf("the engine of another interface: %v", err)
+	}
+	c.Name = "mesh1"
+	closeEach(t, filepath.Join(string(dir), "mesh1.sock"))
+	if _, err := c.Status(); !errors.Is(err, ErrForeign) || errors.Is(err, ErrAbsent) {
+		t.Errorf("another program: %v", err)
+	}
+}
+
+// closeEach serves a socket as wireguard-go does for an operation that it does not know: it closes the connection.
+func closeEach(t *testing.T, path string) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", path)
+	expect.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.ReadAtLeast(conn, make([]byte, 16), 1)
+			_ = conn.Close()
+		}
+	}()
+}
+
+func TestSavedFileIsWholeConfiguration(t *testing.T) {
+	c := &Client{Name: "mesh0", File: filepath.Join(t.TempDir(), "engine", "tunnel.conf")}
+	key, err := noise.NewPrivateKey(strings.NewReader(strings.Repeat("k", 32)))
+	expect.NoError(t, err)
+	port, mark, mode, ports, underlay, keepalive, name := uint16(51820), uint32(0x52), config.SpreadAuto, spread.DefaultPorts, config.UnderlayUDP, uint16(25), "office"
+	dev := config.Device{
+		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, ReplacePeers: true,
+		Peers: []config.Peer{
+			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}},
+			{
+				PublicKey: noise.PublicKey{2}, ReplaceAllowedIPs: true, Name: &name, Keepalive: &keepalive, EndpointName: "office.example:51820",
+				Endpoint: &config.Endpoint{AddrPort: netip.MustParseAddrPort("[2001:db8::7]:51820")},
+			},
+		},
+	}
+	expect.NoError(t, c.Save(dev))
+	info, err := os.Stat(c.File)
+	expect.NoError(t, err)
+	if info.Mode() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	expect.NoError(t, c.Save(dev))
+	if again, err := os.Stat(c.File); err != nil || !os.SameFile(info, again) {
+		t.Error("an unchanged file was written again", err)
+	}
+	f, err := conffile.Load(c.File, conffile.Daemon)
+	expect.NoError(t, err)
+	got, err := f.Device(t.Context(), func(_ context.Context, text string) (config.Endpoint, error) {
+		at, err := netip.ParseAddrPort(text) // no name is to be resolved
+		return config.Endpoint{AddrPort: at}, err
+	})
+	expect.NoError(t, err)
+	f.Interface.AddOwnSettings(&got)
+	dev.Peers[1].EndpointName = ""
+	if diff := cmp.Diff(dev, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+		cmp.Comparer(func(a, b noise.PrivateKey) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {
+		t.Error(diff)
+	}
+	expect.NoError(t, c.Forget())
+	expect.NoError(t, c.Forget())
+	if left, err := os.ReadDir(filepath.Dir(c.File)); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestCrashedSaveIsReplaced has an agent that was killed while it wrote.
+func TestCrashedSaveIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	c := &Client{File: filepath.Join(dir, "tunnel.conf")}
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, ".tunnel.conf"), []byte("half"), 0o644))
+	expect.NoError(t, c.Save(config.Device{}))
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
