@@ -29,8 +29,9 @@ func newReadyCmd() *cobra.Command {
 		Use:   "ready SOCKET",
 		Short: "Check that a kept daemon serves its interface",
 		Long: "ready asks the `ropewalk run --keep --keep-socket SOCKET` that serves the socket. It succeeds if the daemon of that process serves\n" +
-			"the interface and answers, or if another one serves it and keeps it or has taken it over. It fails while a daemon\n" +
-			"starts. As a container's probe it does not depend on addresses, which two pods on one host share during an update.",
+			"the interface and answers, if another one serves it and keeps it or has taken it over, or if there is no\n" +
+			"configuration yet (--config). It fails while a daemon starts. As a container's probe it does not\n" +
+			"depend on addresses, which two pods on one host share during an update.",
 		Example: "  ropewalk ready /run/keep/wg0.sock",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -108,7 +109,7 @@ func (s *supervisor) answerReady(c net.Conn) {
 // errStarting is the answer while no daemon serves the interface.
 var errStarting = errors.New("it starts, or takes the tunnel over from another one")
 
-// check returns nil if this supervisor's daemon answers, or waits for another one.
+// check returns nil if this supervisor's daemon answers, or if it waits for another one or for its configuration.
 func (s *supervisor) check() error {
 	switch supervisorState(s.state.Load()) {
 	case supervisorWaiting:

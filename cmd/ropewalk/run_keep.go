@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -61,13 +62,14 @@ type supervisorState int32
 const (
 	supervisorStarting supervisorState = iota // a daemon starts, or crashed and is about to
 	supervisorServing                         // the daemon serves the interface
-	supervisorWaiting                         // another daemon serves the interface and keeps it, or has taken it over
+	supervisorWaiting                         // another daemon serves the interface and keeps it or has taken it over, or there is no configuration yet
 )
 
 // supervisor is the parent process of --keep. It has neither keys nor a tunnel: its child is the daemon. Two supervisors of one interface hand the tunnel
 // over, as in a rolling update: the later one takes over, and the earlier one waits, for its own end or that of the other.
 type supervisor struct {
 	name     string
+	config   string   // the file of --config; empty: none
 	args     []string // of the daemon
 	log      *slog.Logger
 	signals  chan os.Signal // to pass on
@@ -99,7 +101,7 @@ func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) 
 	if err != nil {
 		return usageError{err}
 	}
-	s := &supervisor{name: name, args: args, log: log.With("interface", name), signals: make(chan os.Signal, 1), persist: o.persist}
+	s := &supervisor{name: name, config: o.config, args: args, log: log.With("interface", name), signals: make(chan os.Signal, 1), persist: o.persist}
 	signal.Notify(s.signals, syscall.SIGQUIT) // it would end this process, and with it the daemon
 	defer signal.Stop(s.signals)
 	if err := s.serveReady(ctx, o.keepSocket); err != nil {
@@ -117,7 +119,6 @@ func (s *supervisor) run(ctx context.Context) error {
 	defer s.release()
 	served, retry := false, time.Duration(0) // retry: the delay after a refused takeover
 	for ctx.Err() == nil {
-		s.setState(supervisorStarting)
 		flags := s.awaitTurn(ctx)
 		if ctx.Err() != nil {
 			break
@@ -151,6 +152,7 @@ func (s *supervisor) run(ctx context.Context) error {
 			s.setState(supervisorWaiting)
 			s.awaitEnd(ctx, retry)
 		case code == exitUnreachable && len(flags) > 0: // it has ended meanwhile
+		case code == 0 && !s.isConfigured(): // whoever wrote the configuration has removed the tunnel
 		case crashed:
 			s.pauseAfterCrash(ctx, end, time.Since(began))
 		default:
@@ -185,20 +187,38 @@ func (s *supervisor) isServed() bool {
 	return true
 }
 
-// awaitTurn waits until a process serves the interface, and returns the flag to take over from it, or until this supervisor has the lock and
-// nobody does.
+// awaitTurn waits until a process serves the interface, and returns the flag to take over from it, or until this supervisor has the lock, nobody
+// does, and there is a configuration.
 func (s *supervisor) awaitTurn(ctx context.Context) (flags []string) {
-	for ctx.Err() == nil {
+	for logged := false; ctx.Err() == nil; {
 		held := s.lock() // first: its last holder may have started a daemon
 		if s.isServed() {
-			return []string{takeoverFlag}
-		}
-		if held {
+			flags = []string{takeoverFlag}
 			break
+		}
+		configured := s.isConfigured()
+		if held && configured {
+			break
+		}
+		if !configured && !logged {
+			s.log.Info("configuration file does not exist, waiting until another program has written it", "file", s.config)
+			s.setState(supervisorWaiting)
+			logged = true
 		}
 		sleep(ctx, turnPoll)
 	}
-	return nil
+	s.setState(supervisorStarting)
+	return flags
+}
+
+// isConfigured reports whether a daemon has a configuration to start with, if it is to have one. A program that removes the file and the interface
+// ends the tunnel so.
+func (s *supervisor) isConfigured() bool {
+	if s.config == "" {
+		return true
+	}
+	_, err := os.Stat(s.config)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // standBy waits until nobody serves the interface, and no other supervisor is about to. It tries the lock first, which costs the daemon of that

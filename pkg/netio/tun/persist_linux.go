@@ -113,11 +113,11 @@ func detachedQueue(name string) (int, error) {
 	return fd, nil
 }
 
-// Remove deletes a persistent interface that no process uses, in the network namespace of the calling thread. An
-// interface that is in use, or that Open has not made persistent, is an error that satisfies errors.Is(err,
-// syscall.EBUSY). A missing interface is no error.
+// Remove deletes a persistent interface, in the network namespace of the calling thread. A daemon that serves it notices, and ends. An
+// interface that Open has not made persistent is an error that satisfies errors.Is(err, syscall.EBUSY). A missing interface is no
+// error.
 func Remove(name string) error {
-	l, err := findPersistent(name, 0)
+	l, err := findPersistent(name, MaxQueues)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
 	}
