@@ -33,7 +33,6 @@ type options struct {
 
 	server   apiOptions
 	listen   string
-	startup  string
 	logLevel string
 }
 
@@ -44,8 +43,8 @@ func newAgentCmd() *cobra.Command {
 		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
 		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard: that of Cilium, Calico, flannel or k3s. It changes no\n" +
 			"key, no route and nothing of the CNI, and spreads towards a node only after that node has reported that it gathers.\n" +
-			"In mesh mode, ropewalk itself is the tunnel between the nodes' pods.\n\n" +
-			"Attached programs stay when the agent ends, so that an upgrade loses no packets.",
+			"In mesh mode, it configures the tunnel between the nodes' pods, which an engine of its own runs (ropewalk run).\n\n" +
+			"Tunnel and attached programs stay when the agent ends, so that an upgrade loses no packets.",
 		Version: version, Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
 	}
@@ -63,10 +62,9 @@ func newAgentCmd() *cobra.Command {
 	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", agent.DefaultResyncPeriod, "interval of reconciles without an event")
 	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time that a node's status needs to reach the other nodes; spreading, key rotation, cleartext and cleanup wait for it")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")
-	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	addMeshFlags(f, &o)
-	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newStartupCheckCmd(), newSuperviseCmd(), newUninstallCheckCmd())
+	cmd.AddCommand(newCleanupCmd(), newMeshCmd(), newUninstallCheckCmd())
 	return cmd
 }
 
@@ -131,11 +129,6 @@ func runAgent(ctx context.Context, o options) error {
 	a, err := agent.New(cfg)
 	if err != nil {
 		return err
-	}
-	if o.startup != "" {
-		if err := agent.ServeStartup(ctx, o.startup, a.Stats()); err != nil {
-			return err
-		}
 	}
 	if err := serve(ctx, o.listen, agent.Content{Stats: a.Stats(), Version: version, Log: log}); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,6 @@ type cleanupOptions struct {
 	server   apiOptions
 	stay     bool
 	listen   string
-	startup  string
 	logLevel string
 }
 
@@ -31,8 +29,8 @@ func newCleanupCmd() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove everything that agents left on this node",
 		Long: "cleanup publishes that this node has no agent any more and waits until the other nodes know. It then detaches the\n" +
-			"programs and deletes the tunnel, its routes and files. Missing parts are no error. No agent may run on the node, except\n" +
-			"with --stay: cleanup then takes the tunnel over from the agent, as a new agent does in a rolling update.\n" +
+			"programs and deletes the tunnel, its routes and files. Missing parts are no error. No agent may run on the node; with\n" +
+			"--stay, cleanup waits until it is stopped. The engine serves the tunnel until the end.\n" +
 			"If the API does not answer, cleanup retries for two minutes and then proceeds.\n\n" +
 			"At the end it also removes the routes that keep the mesh's traffic from leaving in the clear, with --stay when it is\n" +
 			"stopped. From then on, that traffic follows the cluster's other routes, unencrypted.",
@@ -47,11 +45,11 @@ func newCleanupCmd() *cobra.Command {
 	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "the BPF file system that programs are pinned in (default: /sys/fs/bpf)")
 	f.StringVar(&o.cfg.Tunnel, "tunnel", agent.DefaultTunnel, "the tunnel's interface")
 	f.StringVar(&o.cfg.KeyDir, "key-dir", agent.DefaultKeyDir, "directory of the node's key and of the agent's saved state")
+	f.StringVar(&o.cfg.EngineConfig, "engine-config", agent.DefaultEngineConfig, "the file with which the tunnel's engine starts")
 	f.BoolVar(&o.cfg.RemoveKeys, "keys", false, "remove the node's keys as well")
 	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time for the status without an agent to reach the other nodes, before anything is removed")
-	f.BoolVar(&o.stay, "stay", false, "replace a running agent, keep running when done, and report ready on /readyz, for a DaemonSet")
+	f.BoolVar(&o.stay, "stay", false, "wait for the end of a running agent, keep running when done, and report ready on /readyz, for a DaemonSet")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz and /readyz, with --stay; empty: not served")
-	f.StringVar(&o.startup, "startup-socket", "", "Unix socket that startup-check asks, with --stay; empty: none")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -70,19 +68,9 @@ func runCleanup(ctx context.Context, o cleanupOptions) error {
 	}
 	if o.stay {
 		o.cfg.Stay = new(agent.Stats)
-		if err := serveStay(ctx, o, log); err != nil {
+		if err := serve(ctx, o.listen, agent.Content{Stats: o.cfg.Stay, Version: version, Log: log}); err != nil {
 			return err
 		}
 	}
 	return agent.Cleanup(ctx, o.cfg)
-}
-
-// serveStay answers probes.
-func serveStay(ctx context.Context, o cleanupOptions, log *slog.Logger) error {
-	if o.startup != "" {
-		if err := agent.ServeStartup(ctx, o.startup, o.cfg.Stay); err != nil {
-			return err
-		}
-	}
-	return serve(ctx, o.listen, agent.Content{Stats: o.cfg.Stay, Version: version, Log: log})
 }

@@ -11,15 +11,13 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
 // addMeshFlags adds the flags of mesh mode.
 func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.StringVar(&o.cfg.Tunnel, "tunnel", agent.DefaultTunnel, "mesh mode: the interface's name")
 	f.StringVar(&o.cfg.KeyDir, "key-dir", agent.DefaultKeyDir, "directory of the node's key and of the agent's saved state, which must outlive the pod")
-	f.TextVar(&o.cfg.PerPeerMetrics, "metrics-per-peer", metrics.PerPeerOff,
-		fmt.Sprintf("mesh mode: metrics of single peers, ten for each on every node: `auto|on|off` (auto: while there are at most %d)", metrics.MaxPeers))
+	f.StringVar(&o.cfg.EngineConfig, "engine-config", agent.DefaultEngineConfig, "mesh mode: `file` with which the tunnel's engine starts (ropewalk run --config)")
 	f.IntVar(&o.cfg.MTU, "mtu", 0, "mesh mode: MTU of the tunnel (default: derived from the node's interface)")
 	f.TextVar(&o.cfg.Cleartext, "cleartext", agent.CleartextAuto,
 		"mesh mode: whether traffic for pods of nodes that are no peers leaves unencrypted: `never|auto|always`\n"+

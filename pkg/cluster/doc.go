@@ -4,6 +4,7 @@
 //
 //   - v1alpha1: the API of RopewalkNodes, RopewalkPeers and RopewalkConfigs
 //   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it
+//   - engine: a client of the process that runs a node's tunnel in mode mesh
 //   - agent: watches the cluster and applies that state
 //
 // It may import every other room; no other room imports it. Begin with agent.Agent and mesh.

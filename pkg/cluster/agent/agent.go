@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -36,8 +37,8 @@ type Agent struct {
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats
-	lock           instanceLock // held unless another agent runs on this node
-	released       bool         // unused memory was released once
+	lock           instanceLock
+	released       bool // unused memory was released once
 }
 
 // creation is the last RopewalkNode that the agent created and has not seen in its informer yet.
@@ -50,13 +51,15 @@ type creation struct {
 // retryMin and retryMax bound the exponential backoff after a failed reconcile.
 const retryMin, retryMax = 100 * time.Millisecond, time.Minute
 
+// engineRetry is the longest delay while there is no engine. No event announces one.
+const engineRetry = 2 * time.Second
+
 // New returns an agent. It changes nothing until Run.
 func New(cfg Config) (*Agent, error) {
 	a := &Agent{
 		cfg:   cfg.withDefaults(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[trigger](retryMin, retryMax)),
 	}
-	a.stats.perPeerMetrics = a.cfg.PerPeerMetrics
 	api := rest.CopyConfig(a.cfg.API)
 	a.api = &apiDialer{literal: apiAddrs(api.Host), next: api.Dial, onNewAddr: a.triggerHostChanged}
 	api.Dial = a.api.dial
@@ -86,7 +89,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Mode != mesh.ModeSpread && a.cfg.Mode != mesh.ModeMesh {
 		return fmt.Errorf("mode %q: want spread or mesh", a.cfg.Mode)
 	}
-	a.awaitTurn(ctx)
+	a.lock.wait(ctx, &a.cfg)
 	a.restorePersisted()
 	a.cluster.start(ctx)
 	go a.triggerPeriodically(ctx)
@@ -104,7 +107,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // processNext waits for a trigger and handles it. It returns false once the queue is shut down or ctx has ended. A trigger that is left then is
-// not handled: an agent that stands by would take the tunnel back, and end.
+// not handled.
 func (a *Agent) processNext(ctx context.Context) bool {
 	t, shutDown := a.queue.Get()
 	if shutDown {
@@ -119,14 +122,6 @@ func (a *Agent) processNext(ctx context.Context) bool {
 	a.stats.busySince.Store(0)
 	switch {
 	case ctx.Err() != nil:
-	case errors.Is(err, errHandedOver):
-		a.standBy(ctx)
-		a.queue.Add(hostChanged)
-	case a.isRefused(err): // as awaitTurn
-		a.cfg.Log.Warn("taking the tunnel over from another agent failed, that agent keeps the tunnel: retrying until it is stopped",
-			"interface", a.cfg.Tunnel, "after", servedElsewherePoll, "error", err)
-		a.stats.Ready.Store(true)
-		a.queue.AddAfter(t, servedElsewherePoll)
 	case err != nil:
 		a.stats.Failures.Add(1)
 		a.retry(t, err)
@@ -140,6 +135,11 @@ func (a *Agent) processNext(ctx context.Context) bool {
 func (a *Agent) retry(t trigger, err error) {
 	attempt := a.queue.NumRequeues(t) + 1
 	after := min(retryMin<<min(attempt-1, 16), retryMax)
+	if errors.Is(err, engine.ErrAbsent) && after > engineRetry {
+		a.cfg.Log.Debug("engine still absent, retrying", "attempt", attempt, "after", engineRetry)
+		a.queue.AddAfter(t, engineRetry)
+		return
+	}
 	a.cfg.Log.Warn("reconcile failed, retrying", "attempt", attempt, "after", after, "error", err)
 	a.queue.AddRateLimited(t)
 }
@@ -149,10 +149,6 @@ func (a *Agent) handle(ctx context.Context, t trigger) error {
 	if a.cluster.synced() {
 		a.advance(eventSynced)
 	}
-	if a.isSuperseded() {
-		return errHandedOver
-	}
-	a.lockAfterTakeover()
 	switch {
 	case a.state != stateSyncing:
 		return a.reconcile(ctx, t)

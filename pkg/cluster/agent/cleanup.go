@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 )
 
 // CleanupConfig configures Cleanup.
@@ -33,8 +33,8 @@ type CleanupConfig struct {
 	RemoveKeys bool
 	// PublishTimeout bounds how long to retry the API; 0: DefaultPublishTimeout.
 	PublishTimeout time.Duration
-	// Stay makes Cleanup replace a running agent, and then wait until the context ends. Its Ready is set meanwhile. nil: Cleanup fails beside an
-	// agent, and returns when everything is removed.
+	// Stay makes Cleanup wait for the end of a running agent, and when done until the context ends. Its Ready is set meanwhile. nil: Cleanup fails
+	// beside an agent, and returns when everything is removed.
 	Stay *Stats
 }
 
@@ -43,19 +43,19 @@ type CleanupConfig struct {
 const DefaultPublishTimeout = 2 * time.Minute
 
 // Cleanup removes everything that agents left on this host, in either mode. Missing parts are no error. If one part fails, the others are removed
-// nevertheless. While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing, or with Stay replaces it.
+// nevertheless. While an agent runs on the host, it would add everything again: Cleanup then fails and changes nothing, or with Stay waits.
 //
-// Where cleartext is allowed, no step loses packets of pods: the routes into the tunnel are removed first, and the tunnel is served until the
+// Where cleartext is allowed, no step loses packets of pods: the routes into the tunnel are removed first, and the engine serves the tunnel until the
 // other nodes have learned that this one has no agent. Where other nodes refuse cleartext, the routes and the blackholes behind them stay
 // until the others send nothing into the tunnel any more, and with Stay until the context ends. By then the cleanup has run on all nodes.
 // Afterwards, traffic follows the cluster's other routes.
 func Cleanup(ctx context.Context, c CleanupConfig) error {
 	c.Config = c.withDefaults()
-	t, err := c.takeOver(ctx)
-	if err != nil {
+	var lock instanceLock
+	defer lock.release()
+	if err := c.takeLock(ctx, &lock); err != nil {
 		return err
 	}
-	defer t.end()
 	strict := dropsCleartext(c.Log)
 	published, err := c.withdraw(ctx)
 	if err != nil {
@@ -74,7 +74,6 @@ func Cleanup(ctx context.Context, c CleanupConfig) error {
 			return errors.Join(ctx.Err(), routesErr)
 		}
 	}
-	t.closeEngine()
 	return c.removeAll(ctx, strict, routesErr)
 }
 
@@ -97,7 +96,7 @@ func (c *CleanupConfig) removeAll(ctx context.Context, strict bool, routesErr er
 	return err
 }
 
-// stay reports ready until ctx ends. It holds the lock, so that an agent that stands by does not open the tunnel again.
+// stay reports ready until ctx ends. It holds the lock, so that no agent adds anything meanwhile.
 func (c *CleanupConfig) stay(ctx context.Context, strict bool) {
 	if strict {
 		c.Log.Info("cleanup completed except for blackhole routes, reporting ready: other nodes may refuse cleartext, so packets for their pods are dropped until this process is stopped", "node", c.Node)
@@ -188,8 +187,31 @@ func (c *CleanupConfig) removePrograms(ctx context.Context) error {
 	return nil
 }
 
-// removeTunnel deletes the interface if an agent left it, and the socket of a killed agent.
+// errAgentRuns means that an agent holds the lock of the key directory.
+var errAgentRuns = errors.New("an agent runs on this host, nothing was removed: stop the agent first")
+
+// takeLock makes this process the one that changes the host. It fails while an agent runs, or with Stay waits for its end.
+func (c *CleanupConfig) takeLock(ctx context.Context, lock *instanceLock) error {
+	if c.Stay != nil {
+		lock.wait(ctx, &c.Config)
+		return ctx.Err()
+	}
+	held, err := lock.try(c.KeyDir)
+	if err != nil {
+		c.Log.Warn("locking the agent's directory failed, cannot detect an agent: if one runs, it adds again what cleanup removes", "error", err)
+		return nil
+	}
+	if !held {
+		return fmt.Errorf("cleaning up: %w", errAgentRuns)
+	}
+	return nil
+}
+
+// removeTunnel deletes the interface if an engine of the mesh made it. The engine ends, and waits for another configuration.
 func (c *CleanupConfig) removeTunnel() error {
+	if err := c.Engine.Forget(); err != nil {
+		return err
+	}
 	link, err := hostnet.FindLink(c.Tunnel)
 	if errors.Is(err, hostnet.ErrNoLink) {
 		return nil
@@ -200,11 +222,7 @@ func (c *CleanupConfig) removeTunnel() error {
 	if link.Kind != "tuntap" {
 		return fmt.Errorf("deleting the tunnel %s: not a TUN device of ropewalk, but of kind %s", c.Tunnel, link.Kind)
 	}
-	socket, err := uapi.Listen(c.Tunnel) // replaces a stale socket, but fails on one that is served
-	if err != nil {
-		return fmt.Errorf("deleting the tunnel %s, which another process may be serving: %w", c.Tunnel, err)
-	}
-	if err := errors.Join(socket.Close(), RemoveTunnel(c.Tunnel)); err != nil {
+	if err := tun.Remove(c.Tunnel); err != nil {
 		return err
 	}
 	c.Log.Info("cleanup deleted the tunnel's interface", "interface", c.Tunnel)

@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -48,7 +47,7 @@ func in(t *testing.T, h *netlab.Host, f func() error) {
 func cleanupOf(t *testing.T, tunnel string) CleanupConfig {
 	t.Helper()
 	return CleanupConfig{Config: Config{
-		MeshConfig: MeshConfig{Tunnel: tunnel}, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond,
+		MeshConfig: MeshConfig{Tunnel: tunnel, EngineConfig: filepath.Join(t.TempDir(), "tunnel.conf")}, KeyDir: filepath.Join(t.TempDir(), "keys"), Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond,
 	}}
 }
 
@@ -145,7 +144,7 @@ func TestCleanupKeepsForeignInterfaces(t *testing.T) {
 
 func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 	h, tunnel := emptyHost(t)
-	m := newMeshReconciler(Config{MeshConfig: MeshConfig{Tunnel: tunnel}, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
+	m := newMeshReconciler(Config{MeshConfig: MeshConfig{Tunnel: tunnel, EngineConfig: filepath.Join(t.TempDir(), "tunnel.conf")}, Log: slog.New(slog.DiscardHandler)}.withDefaults(), nil, nil, func() {})
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tunnel
 	for _, c := range []struct {
@@ -172,25 +171,6 @@ func TestTearDownRemovesOnlyOwnTunnel(t *testing.T) {
 			return nil
 		})
 	}
-}
-
-func TestCleanupRefusesWhileAgentRuns(t *testing.T) {
-	h, tunnel := emptyHost(t)
-	l, err := uapi.Listen(tunnel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	in(t, h, func() error {
-		if err := addTunnel(tunnel); err != nil {
-			return err
-		}
-		if err := Cleanup(t.Context(), cleanupOf(t, tunnel)); err == nil {
-			t.Error("cleanup deleted a tunnel that is being served")
-		}
-		_, err := netlink.LinkByName(tunnel)
-		return err
-	})
 }
 
 func TestCleanupRemovesKeysOnRequest(t *testing.T) {

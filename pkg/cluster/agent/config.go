@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
-	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -66,12 +66,10 @@ type MeshConfig struct {
 	// Pods and Services are those of mesh.TunnelConfig.
 	Pods, Services []netip.Prefix
 	NodeEncryption NodeEncryption
-	// PerPeerMetrics selects when to export metrics of single peers. Each node has all other nodes as peers.
-	PerPeerMetrics metrics.PerPeer
-	// Open opens the tunnel; nil: OpenPersistentEngine.
-	Open OpenTunnel
-	// IsServed reports whether a process serves a tunnel; nil: it asks the tunnel's control socket.
-	IsServed func(tunnel string) bool
+	// Engine runs the tunnel; nil: that of Tunnel's control socket, with EngineConfig.
+	Engine Engine
+	// EngineConfig is the file with which the engine starts, that of its --config; empty: DefaultEngineConfig.
+	EngineConfig string
 	// Network is the host to change; nil: the network namespace of the process.
 	Network Network
 }
@@ -81,6 +79,7 @@ const (
 	DefaultPort         = 51820
 	DefaultTunnel       = "ropewalk0"
 	DefaultKeyDir       = "/var/lib/ropewalk"
+	DefaultEngineConfig = "/var/lib/ropewalk/engine/tunnel.conf"
 	DefaultResyncPeriod = 5 * time.Minute
 	DefaultPropagation  = 10 * time.Second
 )
@@ -110,8 +109,11 @@ func (c Config) withDefaults() Config {
 	if c.canRun == nil {
 		c.canRun = canRunMode
 	}
-	if c.IsServed == nil {
-		c.IsServed = isTunnelServed
+	if c.EngineConfig == "" {
+		c.EngineConfig = DefaultEngineConfig
+	}
+	if c.Engine == nil {
+		c.Engine = &engine.Client{Name: c.Tunnel, File: c.EngineConfig}
 	}
 	if c.KeyDir == "" {
 		c.KeyDir = DefaultKeyDir

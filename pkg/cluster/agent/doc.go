@@ -5,15 +5,15 @@
 // Only ropewalk-agent and tests may import it, so that the ropewalk binary stays small.
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
-//   - entry points: agent, cleanup, takeover, snapshot, export, serve, startup, metrics
-//   - the reconcile loop: reconcile, standby, restore, node_settings, mode, publish, external_status, config_status, events, drift, state, triggers
-//   - mesh mode: mesh_reconciler, key_rotation, handover, mesh_engine, endpoint_resolver, peer_tracker, handshakes, background, unresponsive, key_prober, keyring, keyfile, node_encryption
+//   - entry points: agent, cleanup, snapshot, serve, metrics
+//   - the reconcile loop: reconcile, restore, node_settings, mode, publish, external_status, config_status, events, drift, state, triggers
+//   - mesh mode: mesh_reconciler, key_rotation, mesh_engine, handover, endpoint_resolver, peer_tracker, handshakes, background, unresponsive, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
 //   - the API: cluster, api_endpoints, node_configs, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, foreign_objects, node_protobuf, api_dialer
-//   - the host: persisted, boot_routes, atomicfile, network, forwarding, interface, routes, local_pods, plaintext, node_filter, node_rules, node_routing, engine
+//   - the host: persisted, boot_routes, atomicfile, network, interface, routes, local_pods, plaintext, node_filter, node_rules, node_routing, lock
 //   - values: stats, result, cleartext, settings, config
 //
 // While the API is unreachable, the last desired state stays in force. The programs of spread mode stay attached while no agent
-// runs. In mesh mode, packets for the tunnel are dropped until the next agent starts. It carries them from its persisted state
-// until it reaches the API.
+// runs. In mesh mode, the engine (package engine) runs the tunnel without the agent. The next agent repairs what changed meanwhile
+// by its persisted state, until it reaches the API.
 package agent

@@ -147,11 +147,11 @@ func TestExternalPeersStayWhileUnknown(t *testing.T) {
 	p.Selected = true
 	in := reconcileInput{nodes: []mesh.Node{own, other}, self: own, external: []mesh.ExternalPeer{p}, externalKnown: true}
 	saved := first.mustReconcile(t, in).saved
-	m, n, engine := newTestMeshReconciler(t)
+	m, n, e := newTestMeshReconciler(t)
 	m.external = newMeshReconciler(m.cfg, saved, nil, nil).external
 	in.external, in.externalKnown = nil, false
 	r := m.mustReconcile(t, in)
-	if peers := engine().Status().Peers; len(peers) != 2 || r.externalPeers != 1 || r.external != nil || r.status.Peers != 1 {
+	if peers := e.now().Peers; len(peers) != 2 || r.externalPeers != 1 || r.external != nil || r.status.Peers != 1 {
 		t.Errorf("got %+v, result %+v", peers, r)
 	}
 	if !slices.Contains(n.routing.Routes, p.AllowedIPs[0]) {
@@ -159,7 +159,7 @@ func TestExternalPeersStayWhileUnknown(t *testing.T) {
 	}
 	in.externalKnown = true
 	r = m.mustReconcile(t, in)
-	if peers := engine().Status().Peers; len(peers) != 1 || r.externalPeers != 0 || slices.Contains(n.routing.Routes, p.AllowedIPs[0]) {
+	if peers := e.now().Peers; len(peers) != 1 || r.externalPeers != 0 || slices.Contains(n.routing.Routes, p.AllowedIPs[0]) {
 		t.Errorf("got %+v, routes %v", peers, n.routing.Routes)
 	}
 }
@@ -179,7 +179,7 @@ func TestPeerWithInsideAddressIsResolvedAgain(t *testing.T) {
 }
 
 func TestExternalPeerKeepsKeepaliveWhenKeyChanges(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	own := meshNode(0, noise.PublicKey{})
 	p := toExternal(laptop())
 	p.Selected = true
@@ -191,14 +191,14 @@ func TestExternalPeerKeepsKeepaliveWhenKeyChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.handshakes.stop()
-	if st := engine().Status().Peers; len(st) != 1 || st[0].Keepalive != 25 || st[0].Name != "laptop" {
+	if st := e.now().Peers; len(st) != 1 || st[0].Keepalive != 25 || st[0].Name != "laptop" {
 		t.Errorf("got %+v", st)
 	}
 }
 
 // TestHandAddedPeerIsRemovedAndLogged: the agent owns the tunnel's peers. A node or RopewalkPeer that goes is no such peer.
 func TestHandAddedPeerIsRemovedAndLogged(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	var log bytes.Buffer
 	m.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	own := meshNode(0, noise.PublicKey{})
@@ -212,11 +212,11 @@ func TestHandAddedPeerIsRemovedAndLogged(t *testing.T) {
 	if strings.Contains(log.String(), removed) {
 		t.Error("the removal of a RopewalkPeer was logged as that of another peer")
 	}
-	if err := engine().Configure(config.Device{Peers: []config.Peer{{PublicKey: noise.PublicKey{66}}}}); err != nil {
+	if err := e.Configure(config.Device{Peers: []config.Peer{{PublicKey: noise.PublicKey{66}}}}); err != nil {
 		t.Fatal(err)
 	}
 	r := m.mustReconcile(t, in)
-	if n := len(engine().Status().Peers); n != 0 || r.changes != 1 || strings.Count(log.String(), removed) != 1 {
+	if n := len(e.now().Peers); n != 0 || r.changes != 1 || strings.Count(log.String(), removed) != 1 {
 		t.Errorf("%d peers, %d changes, log %s", n, r.changes, log.String())
 	}
 }

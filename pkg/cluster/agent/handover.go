@@ -9,6 +9,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // handoverWatcher moves a peer's allowed IPs to its next key as soon as the peer has used that key for a handshake.
@@ -20,12 +21,15 @@ type handoverWatcher struct {
 // handoverIdleFactor is the minimum ratio of the pause to the time that a poll takes: there may be thousands of peers.
 const handoverIdleFactor = 20
 
+// handoverRetry stands for the time that a poll takes which failed.
+const handoverRetry = 50 * time.Millisecond
+
 // startHandover starts the goroutine if any peer of the plan changes its key.
 func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 	if m.handovers.Interval(time.Now(), peers) == 0 {
 		return
 	}
-	engine := m.engine
+	engine, keys := m.engine, changingKeys(peers)
 	m.handover = startBackground(func(ctx context.Context) {
 		for took := time.Duration(0); ; {
 			interval := m.handovers.Interval(time.Now(), peers)
@@ -35,17 +39,30 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-engine.Done():
-				return
 			case <-time.After(max(interval, handoverIdleFactor*took)):
 			}
 			began := time.Now()
-			if moves := mesh.AllowedIPMoves(peers, engine.Status().Peers); len(moves) > 0 {
+			st, err := engine.StatusOf(keys...)
+			if err != nil {
+				took = handoverRetry
+				continue
+			}
+			if moves := mesh.AllowedIPMoves(peers, st.Peers); len(moves) > 0 {
 				m.logMoves(movedNodes(moves, peers), engine.Configure(config.Device{Peers: moves}))
 			}
 			took = time.Since(began)
 		}
 	})
+}
+
+// changingKeys returns the present and the next key of each node that changes its key.
+func changingKeys(peers []mesh.Peer) (keys []noise.PublicKey) {
+	for i := range peers {
+		if p := &peers[i]; !p.Replaces.IsZero() {
+			keys = append(keys, p.Key, p.Replaces)
+		}
+	}
+	return keys
 }
 
 // movedNodes returns the names of the nodes whose allowed IPs move.

@@ -5,6 +5,7 @@ package agent
 import (
 	"encoding/binary"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,77 +15,66 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// manyPeers returns an engine with n peers.
-func manyPeers(n int) *fakeEngine {
-	e := &fakeEngine{done: make(chan struct{})}
-	for i := range n {
-		st := config.PeerStatus{}
-		binary.BigEndian.PutUint32(st.PublicKey[:], uint32(i+1))
-		e.status.Peers = append(e.status.Peers, st)
+// manyPeers returns the plan of a node with n others.
+func manyPeers(n int) []mesh.Peer {
+	all := make([]mesh.Peer, n)
+	for i := range all {
+		binary.BigEndian.PutUint32(all[i].Key[:], uint32(i+1))
 	}
-	return e
-}
-
-// peersWithKeepalive returns the peers that have a keepalive now, and all that have had one by the changes after the first n.
-func (e *fakeEngine) peersWithKeepalive(n int) (now, ever map[noise.PublicKey]bool) {
-	now, ever = map[noise.PublicKey]bool{}, map[noise.PublicKey]bool{}
-	for _, p := range e.Status().Peers {
-		if p.Keepalive != 0 {
-			now[p.PublicKey] = true
-		}
-	}
-	for _, c := range e.configuredSince(n) {
-		for _, p := range c.Peers {
-			if p.Keepalive != nil && *p.Keepalive != 0 {
-				ever[p.PublicKey] = true
-			}
-		}
-	}
-	return now, ever
+	return all
 }
 
 func TestHandshakesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers = 1000
-		e := manyPeers(peers)
-		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
-		defer n.stop()
+		e := &fakeEngine{}
+		b := startHandshakes(e, handshakeOrder(manyPeers(peers), nil), slog.New(slog.DiscardHandler))
+		defer b.stop()
 		synctest.Wait()
-		if now, _ := e.peersWithKeepalive(0); len(now) != handshakeBurst {
-			t.Errorf("%d at once", len(now))
+		begun := len(e.takeProbed())
+		if begun != handshakeBurst {
+			t.Errorf("%d at once", begun)
 		}
-		begun := handshakeBurst
 		for range 30 {
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
-			now, ever := e.peersWithKeepalive(0)
-			if fresh := len(ever) - begun; fresh > 6*handshakeBatch || len(ever) < peers && fresh < 3*handshakeBatch {
+			fresh := len(e.takeProbed())
+			if begun += fresh; fresh > 6*handshakeBatch || begun < peers && fresh < 3*handshakeBatch {
 				t.Errorf("%d in 200 ms", fresh)
 			}
-			if most := handshakeBurst + 30*handshakeBatch; len(now) > most {
-				t.Errorf("%d have keepalives at once", len(now))
-			}
-			begun = len(ever)
 		}
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if now, ever := e.peersWithKeepalive(0); len(ever) != peers || len(now) != 0 {
-			t.Errorf("%d of %d in all, and %d for ever", len(ever), peers, len(now))
+		if begun != peers || !b.finished() {
+			t.Errorf("%d of %d in all", begun, peers)
 		}
 	})
 }
 
+func TestAbsentEngineDelaysHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{absent: true}
+		b := startHandshakes(e, handshakeOrder(manyPeers(60), nil), slog.New(slog.DiscardHandler))
+		time.Sleep(time.Minute)
+		e.setAbsent(false)
+		time.Sleep(time.Minute)
+		if n := len(e.takeProbed()); n != 60 || !b.finished() {
+			t.Errorf("%d probed", n)
+		}
+		b = startHandshakes(&fakeEngine{absent: true}, []noise.PublicKey{{1}}, slog.New(slog.DiscardHandler))
+		synctest.Wait()
+		b.stop() // does not wait for an engine
+	})
+}
+
 func TestRecentPeersHandshakeFirst(t *testing.T) {
-	e := manyPeers(100)
-	last, before := e.status.Peers[70].PublicKey, e.status.Peers[20].PublicKey
-	e.status.Peers[70].LastHandshake, e.status.Peers[20].LastHandshake = time.Unix(9, 0), time.Unix(8, 0)
-	turn := byLastHandshake(e.Status().Peers)
-	if turn[0] != last || turn[1] != before || len(turn) != 100 {
-		t.Error(turn[:2])
+	peers := append(manyPeers(100), mesh.Peer{External: "office", Key: noise.PublicKey{9, 9}})
+	had := []config.PeerStatus{{PublicKey: peers[20].Key, LastHandshake: time.Unix(8, 0)}, {PublicKey: peers[70].Key, LastHandshake: time.Unix(9, 0)}}
+	order := handshakeOrder(peers, had)
+	if order[0] != peers[70].Key || order[1] != peers[20].Key || len(order) != 100 {
+		t.Error(order[:2], len(order))
 	}
 	same := 0
-	for i, key := range byLastHandshake(e.Status().Peers) {
-		if key == turn[i] {
+	for i, key := range handshakeOrder(peers, had) {
+		if key == order[i] {
 			same++
 		}
 	}
@@ -93,22 +83,9 @@ func TestRecentPeersHandshakeFirst(t *testing.T) {
 	}
 }
 
-func TestHandshakeTriggerStopsWithEngine(t *testing.T) {
+func TestNewKeyRestartsHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := manyPeers(1000)
-		n := triggerHandshakes(e, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
-		synctest.Wait()
-		e.Close()
-		<-n.done
-		if _, ever := e.peersWithKeepalive(0); len(ever) != handshakeBurst {
-			t.Error(len(ever))
-		}
-	})
-}
-
-func TestNewKeyRestartsHandshakeTrigger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMeshReconciler(t)
+		m, _, e := newTestMeshReconciler(t)
 		defer m.stop()
 		own := meshNode(0, noise.PublicKey{})
 		l := reconcileInput{nodes: []mesh.Node{own}, self: own}
@@ -117,8 +94,7 @@ func TestNewKeyRestartsHandshakeTrigger(t *testing.T) {
 		}
 		m.mustReconcile(t, l)
 		synctest.Wait()
-		e := engine()
-		before := len(e.configuredSince(0))
+		e.takeProbed()
 		if err := m.keys.prepare(2); err != nil {
 			t.Fatal(err)
 		}
@@ -126,33 +102,10 @@ func TestNewKeyRestartsHandshakeTrigger(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if now, ever := e.peersWithKeepalive(before); len(ever) != 200 || len(now) != 0 {
-			t.Errorf("%d, and %d for ever", len(ever), len(now))
+		probed := e.takeProbed()
+		slices.SortFunc(probed, func(a, b noise.PublicKey) int { return slices.Compare(a[:], b[:]) })
+		if n := len(slices.Compact(probed)); n != 200 {
+			t.Errorf("%d peers probed with the new key", n)
 		}
 	})
-}
-
-func TestKeepalivesEndDespiteFailedChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := manyPeers(200)
-		n := triggerHandshakes(halting{e, time.Now()}, byLastHandshake(e.Status().Peers), 0, slog.New(slog.DiscardHandler))
-		defer n.stop()
-		time.Sleep(time.Minute)
-		if now, ever := e.peersWithKeepalive(0); len(ever) != 200 || len(now) != 0 {
-			t.Errorf("%d, and %d for ever", len(ever), len(now))
-		}
-	})
-}
-
-// halting is an engine that rejects changes for a while.
-type halting struct {
-	*fakeEngine
-	began time.Time
-}
-
-func (h halting) Configure(c config.Device) error {
-	if after := time.Since(h.began); after > handshakeInterval && after < 2*keepaliveDuration {
-		return errKeyRejected
-	}
-	return h.fakeEngine.Configure(c)
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // keyRotation changes the node's own key on request. mesh.Rotation decides the steps.
@@ -61,42 +60,6 @@ func (m *meshReconciler) switchKey() error {
 		return err
 	}
 	m.announcedAt = time.Time{}
-	return m.ensureKey()
-}
-
-// ensureKey configures the current key if the engine has a different one: the engine must answer to the published key. Peers are
-// added anew, because sessions made with a different key do not carry over. A handshake with each peer follows: it makes the peer
-// move this node's allowed IPs to the new key.
-func (m *meshReconciler) ensureKey() error {
-	st := m.engine.Status()
-	if st.PublicKey == m.keys.current.public() {
-		return nil
-	}
-	m.handshakes.stop() // its peers are about to be replaced
-	c := config.Device{PrivateKey: &m.keys.current.key, ReplacePeers: true, Peers: m.peersAsConfigured(st)}
-	if err := m.engine.Configure(c); err != nil {
-		return fmt.Errorf("changing the key of the tunnel %s: %w", m.cfg.Tunnel, err)
-	}
-	m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(st.Peers)), m.keepalive, m.cfg.Log)
-	m.cfg.Log.Info("private key of this node changed, starting handshakes with all nodes", "generation", m.keys.current.number, "public_key", m.keys.current.public())
-	return nil
-}
-
-// peersAsConfigured returns the configuration that adds all peers of an engine again. The handshakes that follow set the keepalive of nodes.
-func (m *meshReconciler) peersAsConfigured(st config.Status) (peers []config.Peer) {
-	for i := range st.Peers {
-		old := &st.Peers[i]
-		p := config.Peer{PublicKey: old.PublicKey, PresharedKey: &old.PresharedKey}
-		if old.Endpoint.AddrPort.IsValid() {
-			p.Endpoint, p.EndpointName = &old.Endpoint, old.EndpointName
-		}
-		if m.configured[old.PublicKey] {
-			p.Name, p.Keepalive = &old.Name, &old.Keepalive
-		}
-		for _, a := range old.AllowedIPs {
-			p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: a})
-		}
-		peers = append(peers, p)
-	}
-	return peers
+	_, err := m.apply(m.lastDesired)
+	return err
 }

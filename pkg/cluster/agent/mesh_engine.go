@@ -4,56 +4,47 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// setup is the configuration of a tunnel's engine and interface.
-type setup struct {
-	port      uint16
-	mtu       int    // 0: none
-	keepalive uint16 // of other nodes, in seconds; 0: none
-	underlay  config.UnderlayMode
+// Engine is the tunnel of another process, as package engine describes it.
+type Engine interface {
+	// Status returns, among others, the public key. A key that is not the node's is replaced, with all peers.
+	Status() (config.Status, error)
+	StatusOf(...noise.PublicKey) (config.Status, error)
+	Configure(config.Device) error
+	Probe(...noise.PublicKey) error
+	Save(config.Device) error
+	Forget() error
 }
 
-// setupError is the host's refusal of a setup. The setup before it is still in effect, unless no engine runs.
-type setupError struct {
-	error
-	restarts bool // trying it again restarts the engine
+// setup is the configuration of a tunnel's engine and interface, except key and peers.
+type setup struct {
+	port     uint16
+	mtu      int // 0: none
+	underlay config.UnderlayMode
 }
+
+// setupError is the engine's refusal of a setup. The setup before it is still in effect.
+type setupError struct{ error }
 
 func (e *setupError) Unwrap() error { return e.error }
 
-// engineRunner holds the running engine and the backoff between engines.
-type engineRunner struct {
-	engine      Engine // nil: none runs
-	hasNoPeers  bool   // no peers have been configured yet
-	opened      time.Time
-	reopenDelay time.Duration // minimum time from opened to the next engine
-	setup       setup         // of the engine
-	keepalive   uint16        // that its nodes have, in seconds
+// engineState is what a reconciler knows of the engine.
+type engineState struct {
+	engine Engine
+	setup  setup               // as last configured; zero: not by this agent, or the engine was absent since
+	have   []config.PeerStatus // during a reconcile: before its changes
 }
-
-// errEngineExited means that an engine exited early, and that the delay before the next one is not over.
-var errEngineExited = errors.New("the tunnel's engine exited")
-
-const (
-	// minEngineLife is how long an engine must run for the next one to start without a delay. It is also the longest delay.
-	minEngineLife = time.Minute
-	// minReopenDelay is the first delay. It doubles with each engine in a row that exits early.
-	minReopenDelay = time.Second
-)
 
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	o := &in.settings
-	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, keepalive: o.Keepalive, underlay: config.UnderlayAuto}
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: config.UnderlayAuto}
 	if o.Underlay != nil {
 		s.underlay = *o.Underlay
 	}
@@ -71,76 +62,104 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	return s, nil
 }
 
-// ensureEngine makes an engine run with the given configuration. It returns the number of changes to the port and the interface.
-func (m *meshReconciler) ensureEngine(want setup, pods []netip.Prefix) (changes int, err error) {
-	if m.engine != nil && isClosed(m.engine.Done()) {
-		if m.engine.HandedOver() {
-			return 0, errHandedOver
-		}
-		m.stop()
-		m.reopenDelay = reopenDelayAfter(time.Since(m.opened), m.reopenDelay)
-	}
-	if m.engine == nil {
-		if time.Since(m.opened) < m.reopenDelay {
-			return 0, fmt.Errorf("running the tunnel %s: %w", m.cfg.Tunnel, errEngineExited)
-		}
-		if err := m.openEngine(want); err != nil {
-			return 0, err
-		}
-	}
-	if changes, err = m.changeEngine(want); err != nil {
+// configureEngine makes engine and interface match the desired state and returns the number of changes. The file is written first: an engine
+// that starts again by itself has at least what it was told.
+func (m *meshReconciler) configureEngine(d *desiredTunnel) (changes int, err error) {
+	m.handover.stop()
+	defer m.startHandover(d.saved.Peers)
+	whole := m.configuration(d)
+	if err := m.engine.Save(whole); err != nil {
 		return 0, err
 	}
-	m.setup = want
-	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, want.mtu, pods)
+	st, err := m.engine.Status()
+	if err != nil {
+		m.setup = setup{}
+		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
+	}
+	m.have = st.Peers
+	isNew := st.PublicKey != m.keys.current.public()
+	if isNew {
+		changes, err = 1, m.replaceConfiguration(whole, d, &st)
+	} else {
+		changes, err = m.changeDevice(&whole, d.setup, &st)
+	}
+	if err != nil {
+		return 0, err
+	}
+	m.setup = d.setup
+	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, d.setup.mtu, d.saved.Pods)
+	if changes += n; err != nil || isNew {
+		return changes, err
+	}
+	n, err = m.changePeers(d.saved.Peers, &st)
 	return changes + n, err
 }
 
-// changeEngine changes what can change while the engine runs.
-func (m *meshReconciler) changeEngine(want setup) (changes int, err error) {
-	if m.setup.port != want.port {
-		if err := m.engine.Configure(config.Device{ListenPort: &want.port}); err != nil {
-			return 0, &setupError{error: fmt.Errorf("moving the tunnel %s to port %d: %w", m.cfg.Tunnel, want.port, err)}
-		}
-		m.setup.port = want.port
+// configuration returns the whole configuration of the engine.
+func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
+	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
+	return config.Device{
+		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay,
+		ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
+	}
+}
+
+// replaceConfiguration gives the whole configuration to an engine with another key: one that has none yet, or the node's last one. All peers are
+// replaced, because sessions made with a different key do not carry over. A handshake with each node follows: it makes the node move this
+// node's allowed IPs to the new key.
+func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, st *config.Status) error {
+	m.handshakes.stop() // its peers are about to be replaced
+	whole.Peers = mesh.Additions(mesh.AssignByHandshake(d.saved.Peers, st.Peers), st.Peers, m.sentEndpoints)
+	if err := m.engine.Configure(whole); err != nil {
+		return &setupError{fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)}
+	}
+	clear(m.sentEndpoints)
+	m.noteConfigured(d.saved.Peers)
+	m.handshakes = startHandshakes(m.engine, handshakeOrder(d.saved.Peers, st.Peers), m.cfg.Log)
+	m.cfg.Log.Info("tunnel configured with the key of this node, starting handshakes with all nodes", "interface", m.cfg.Tunnel, "port", d.setup.port,
+		"generation", m.keys.current.number, "public_key", m.keys.current.public(), "peers", len(whole.Peers))
+	return nil
+}
+
+// changeDevice changes the settings that the engine does not have. The first time, that includes those which it does not report.
+func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *config.Status) (changes int, err error) {
+	var dev config.Device
+	if st.ListenPort != want.port {
+		dev.ListenPort = &want.port
 		changes++
 	}
-	if m.setup.underlay != want.underlay {
-		if err := m.engine.Configure(config.Device{Underlay: &want.underlay}); err != nil {
-			return 0, &setupError{error: fmt.Errorf("changing the underlay of the tunnel %s to %s: %w", m.cfg.Tunnel, want.underlay, err)}
-		}
+	if st.FwMark != *whole.FwMark {
+		dev.FwMark = whole.FwMark
 		changes++
+	}
+	first := m.setup == setup{}
+	if first {
+		dev.Spread, dev.SpreadPorts = whole.Spread, whole.SpreadPorts
+	}
+	if first || m.setup.underlay != want.underlay {
+		dev.Underlay = whole.Underlay
+		changes++
+	}
+	if changes == 0 {
+		return 0, nil
+	}
+	if err := m.engine.Configure(dev); err != nil {
+		return 0, &setupError{fmt.Errorf("changing the tunnel %s to port %d and underlay %s: %w", m.cfg.Tunnel, want.port, want.underlay, err)}
 	}
 	return changes, nil
 }
 
-// reopenDelayAfter returns the next delay, after an engine that ran for a time and that was opened after the given delay.
-func reopenDelayAfter(ran, delay time.Duration) time.Duration {
-	if ran >= minEngineLife {
-		return 0
+// changePeers makes the engine's peers those of a plan.
+func (m *meshReconciler) changePeers(peers []mesh.Peer, st *config.Status) (changes int, err error) {
+	all := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
+	m.logForeign(m.cfg, all)
+	if len(all) > 0 {
+		if err := m.engine.Configure(config.Device{Peers: all}); err != nil {
+			return 0, fmt.Errorf("changing peers of the tunnel %s: %w", m.cfg.Tunnel, err)
+		}
+		m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(all), "peers", len(peers))
 	}
-	return min(max(2*delay, minReopenDelay), minEngineLife)
-}
-
-// openEngine starts an engine. A goroutine requests a reconcile when it exits.
-func (m *meshReconciler) openEngine(want setup) error {
-	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
-	initial := config.Device{
-		PrivateKey: &m.keys.current.key, ListenPort: &want.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &want.underlay,
-	}
-	e, err := m.cfg.Open(TunnelOptions{Name: m.cfg.Tunnel, MTU: want.mtu, Workers: daemon.AutoWorkers, Nice: daemon.LaneNice, Initial: initial}, m.cfg.Log)
-	if err != nil {
-		return &setupError{fmt.Errorf("opening the tunnel %s: %w", m.cfg.Tunnel, err), true}
-	}
-	if err := e.Configure(initial); err != nil { // an engine that was taken over has another one
-		e.Close()
-		return &setupError{fmt.Errorf("setting key and port of the new tunnel %s: %w", m.cfg.Tunnel, err), true}
-	}
-	m.engine, m.setup, m.opened, m.hasNoPeers = e, want, time.Now(), true
-	go func() {
-		<-e.Done()
-		m.trigger()
-	}()
-	m.cfg.Log.Info("tunnel is up", "interface", m.cfg.Tunnel, "port", want.port, "mtu", want.mtu, "public_key", m.keys.current.public())
-	return nil
+	m.noteConfigured(peers)
+	m.sentEndpoints.Record(all)
+	return len(all), nil
 }

@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
@@ -24,7 +21,7 @@ type meshReconciler struct {
 	apiAddrs func() []netip.Addr // the API server's addresses, which bypass the tunnel
 	trigger  func()              // requests a reconcile
 	keyRotation
-	engineRunner
+	engineState
 	peerTracker
 	handoverWatcher
 	resolver      *endpointResolver
@@ -48,10 +45,8 @@ type desiredTunnel struct {
 
 // newMeshReconciler returns a reconciler without a tunnel. It takes the owners of keys from the saved tunnel, if there is one.
 func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.Addr, trigger func()) *meshReconciler {
-	if cfg.Open == nil {
-		cfg.Open = OpenPersistentEngine
-	}
 	m := &meshReconciler{cfg: cfg, apiAddrs: apiAddrs, trigger: trigger}
+	m.engine = cfg.Engine
 	m.sentEndpoints = mesh.SentEndpoints{}
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
 	if saved != nil {
@@ -101,6 +96,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
+	m.have = nil // of thousands of peers
 	return r, err
 }
 
@@ -189,11 +185,10 @@ func (m *meshReconciler) reapply() (changes int, err error) {
 	return m.apply(m.lastDesired)
 }
 
-// openKeys reads the node's keys, unless a tunnel runs with them. Another agent that has ended meanwhile may have changed the files.
+// openKeys reads the node's keys.
 func (m *meshReconciler) openKeys(requested int64) (err error) {
-	if m.keys == nil || m.engine == nil {
+	if m.keys == nil {
 		m.keys, err = openKeyring(m.cfg.KeyDir, requested, rand.Reader)
-		m.announcedAt = time.Time{}
 	}
 	return err
 }
@@ -202,17 +197,15 @@ func (m *meshReconciler) openKeys(requested int64) (err error) {
 // keep traffic for other nodes' pods from leaving in the clear.
 func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing) }
-	before, engineChanges := m.engine, 0
+	before, engineChanges := m.setup, 0
 	for _, step := range []func() (int, error){
 		setRoutes,
 		func() (_ int, err error) {
-			engineChanges, err = m.ensureEngine(d.setup, d.saved.Pods)
+			engineChanges, err = m.configureEngine(d)
 			return engineChanges, err
 		},
-		func() (int, error) { return 0, m.ensureKey() },
-		func() (int, error) { return m.configurePeers(d.saved.Peers, d.setup.keepalive) },
 		func() (int, error) {
-			if m.engine == before && engineChanges == 0 {
+			if m.setup == before && engineChanges == 0 {
 				return 0, nil // the routes lead into the tunnel already, and there may be many
 			}
 			return setRoutes()
@@ -256,59 +249,6 @@ func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 	return mtus
 }
 
-// configurePeers makes the engine's peers those of a plan, nodes with a persistent keepalive, and returns the number of changes.
-func (m *meshReconciler) configurePeers(peers []mesh.Peer, keepalive uint16) (int, error) {
-	m.handover.stop()
-	defer m.startHandover(peers)
-	st := m.engine.Status()
-	changes := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
-	m.logForeign(m.cfg, changes)
-	takenOver := m.configured == nil && len(st.Peers) > 0 // with sessions, which the daemon renews
-	if takenOver {
-		m.hasNoPeers = false
-		changes = append(changes, correctKeepalives(peers, st.Peers, keepalive)...)
-	} else {
-		changes = append(changes, m.changeKeepalive(peers, keepalive)...)
-	}
-	if len(changes) == 0 {
-		m.noteConfigured(peers)
-		m.keepalive = keepalive
-		return 0, nil
-	}
-	if err := m.engine.Configure(config.Device{Peers: changes}); err != nil {
-		return 0, fmt.Errorf("changing peers of the tunnel %s: %w", m.cfg.Tunnel, err)
-	}
-	m.noteConfigured(peers)
-	m.sentEndpoints.Record(changes)
-	m.keepalive = keepalive
-	if m.hasNoPeers {
-		m.hasNoPeers = false
-		m.handshakes.stop()
-		m.handshakes = triggerHandshakes(m.engine, byLastHandshake(m.nodePeers(m.engine.Status().Peers)), keepalive, m.cfg.Log)
-	}
-	m.cfg.Log.Info("peers changed", "interface", m.cfg.Tunnel, "changes", len(changes), "peers", len(peers))
-	return len(changes), nil
-}
-
-// changeKeepalive returns the changes that give nodes another persistent keepalive. Handshakes that were to begin with the former
-// interval are triggered again.
-func (m *meshReconciler) changeKeepalive(peers []mesh.Peer, keepalive uint16) []config.Peer {
-	if keepalive == m.keepalive {
-		return nil
-	}
-	var keys []noise.PublicKey
-	for i := range peers {
-		if !peers[i].IsExternal() {
-			keys = append(keys, peers[i].Key)
-		}
-	}
-	if len(keys) > 0 && !m.handshakes.finished() {
-		m.handshakes.stop()
-		m.hasNoPeers = true
-	}
-	return setKeepalive(keys, keepalive)
-}
-
 // status returns the fields of the node's status that mesh mode fills in.
 func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.NodeStatus {
 	st := v1alpha1.NodeStatus{
@@ -323,7 +263,7 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 			st.Peers++
 		}
 	}
-	have := m.nodePeers(m.engine.Status().Peers)
+	have := m.nodePeers(m.have)
 	for i := range have {
 		if have[i].Spread.Active {
 			st.SpreadsTo++
@@ -338,6 +278,9 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.resolver.stop()
 	m.lastDesired = nil
+	if err := m.engine.Forget(); err != nil {
+		m.cfg.Log.Warn("removing the configuration with which the engine starts failed: the engine may serve a tunnel that no route leads into", "error", err)
+	}
 	if _, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, false, nil); err != nil {
 		m.cfg.Log.Warn("tunnel ended, but removing the nftables table that drops unencrypted packets failed: without the tunnel it drops nothing", "interface", m.cfg.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
@@ -348,14 +291,11 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	return err
 }
 
-// stop ends the engine. The interface and its routes stay, so that packets for the tunnel are dropped until the next engine runs.
+// stop ends the goroutines. The tunnel and its routes stay.
 func (m *meshReconciler) stop() {
 	m.handover.stop()
 	m.handshakes.stop()
-	if m.engine != nil {
-		m.engine.Close()
-	}
-	m.engine, m.setup, m.keepalive = nil, setup{}, 0
+	m.setup = setup{}
 	clear(m.sentEndpoints)
 	m.configured = nil
 	m.unresponsive = unresponsive{}

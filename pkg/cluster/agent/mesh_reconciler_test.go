@@ -11,13 +11,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -29,15 +30,20 @@ type fakeEngine struct {
 	mu          sync.Mutex
 	status      config.Status
 	changes     []config.Device
-	done        chan struct{}
+	saved       config.Device     // that it would start with
+	forgotten   bool              // saved was removed
+	probed      []noise.PublicKey // in this order
+	absent      bool
 	rejectsKeys bool  // it rejects private keys
 	peersErr    error // of the next change of peers
-	handedOver  atomic.Bool
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.absent {
+		return engine.ErrAbsent
+	}
 	if e.rejectsKeys && c.PrivateKey != nil {
 		return errKeyRejected
 	}
@@ -48,6 +54,12 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	e.changes = append(e.changes, c)
 	if c.PrivateKey != nil {
 		e.status.PublicKey = c.PrivateKey.Public()
+	}
+	if c.ListenPort != nil {
+		e.status.ListenPort = *c.ListenPort
+	}
+	if c.FwMark != nil {
+		e.status.FwMark = *c.FwMark
 	}
 	if c.ReplacePeers {
 		e.status.Peers = nil
@@ -86,9 +98,26 @@ func (e *fakeEngine) Configure(c config.Device) error {
 
 var errKeyRejected = errors.New("key rejected")
 
-func (e *fakeEngine) Status() config.Status {
+func (e *fakeEngine) Status() (config.Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.absent {
+		return config.Status{}, engine.ErrAbsent
+	}
+	return e.copyStatus(), nil
+}
+
+// StatusOf returns more peers than asked for, as an older engine does.
+func (e *fakeEngine) StatusOf(...noise.PublicKey) (config.Status, error) { return e.Status() }
+
+// now returns the status, for tests.
+func (e *fakeEngine) now() config.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.copyStatus()
+}
+
+func (e *fakeEngine) copyStatus() config.Status {
 	st := e.status
 	st.Peers = slices.Clone(st.Peers)
 	for i := range st.Peers {
@@ -97,14 +126,44 @@ func (e *fakeEngine) Status() config.Status {
 	return st
 }
 
-func (e *fakeEngine) HandedOver() bool { return e.handedOver.Load() }
-
-func (e *fakeEngine) Done() <-chan struct{} { return e.done }
-
-func (e *fakeEngine) Close() {
-	if !isClosed(e.done) {
-		close(e.done)
+func (e *fakeEngine) Probe(keys ...noise.PublicKey) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.absent {
+		return engine.ErrAbsent
 	}
+	e.probed = append(e.probed, keys...)
+	return nil
+}
+
+func (e *fakeEngine) Save(c config.Device) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.saved, e.forgotten = c, false
+	return nil
+}
+
+func (e *fakeEngine) Forget() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.saved, e.forgotten = config.Device{}, true
+	return nil
+}
+
+// setAbsent removes the engine, or starts it again without a configuration.
+func (e *fakeEngine) setAbsent(absent bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.absent, e.status = absent, config.Status{}
+}
+
+// takeProbed returns the keys that were probed since the last call.
+func (e *fakeEngine) takeProbed() []noise.PublicKey {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	keys := e.probed
+	e.probed = nil
+	return keys
 }
 
 // setRejectsKeys makes the engine reject private keys, or accept them again.
@@ -191,20 +250,14 @@ func meshNode(i byte, key noise.PublicKey) mesh.Node {
 	}
 }
 
-// newTestMeshReconciler returns a reconciler with its fake network, and a function that returns its last engine.
-func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, func() *fakeEngine) {
+// newTestMeshReconciler returns a reconciler with its fake network and engine.
+func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, *fakeEngine) {
 	t.Helper()
-	var last *fakeEngine
-	n := &fakeNetwork{}
-	cfg := Config{
-		KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Open: func(TunnelOptions, *slog.Logger) (Engine, error) {
-			last = &fakeEngine{done: make(chan struct{})}
-			return last, nil
-		}},
-	}
+	n, e := &fakeNetwork{}, &fakeEngine{}
+	cfg := Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Engine: e}}
 	m := newMeshReconciler(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
 	t.Cleanup(m.stop)
-	return m, n, func() *fakeEngine { return last }
+	return m, n, e
 }
 
 func (m *meshReconciler) mustReconcile(t *testing.T, l reconcileInput) result {
@@ -219,79 +272,116 @@ func (m *meshReconciler) mustReconcile(t *testing.T, l reconcileInput) result {
 // TestRefusedConfigurationIsNotRecorded: otherwise the removal of a peer that only failed would later be logged as that of another
 // program's peer.
 func TestRefusedConfigurationIsNotRecorded(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	var log bytes.Buffer
 	m.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	m.mustReconcile(t, reconcileInput{nodes: []mesh.Node{own, other}, self: own})
 	alone := reconcileInput{nodes: []mesh.Node{own}, self: own}
-	m.handshakes.stop() // its changes of peers would take the error
-	engine().peersErr = errors.New("no memory")
+	e.peersErr = errors.New("no memory")
 	if _, err := m.reconcile(t.Context(), alone); err == nil {
 		t.Fatal("the engine's error is lost")
 	}
 	m.mustReconcile(t, alone)
-	if n := len(engine().Status().Peers); n != 0 || strings.Contains(log.String(), "another program") {
+	if n := len(e.now().Peers); n != 0 || strings.Contains(log.String(), "another program") {
 		t.Errorf("%d peers, log %s", n, log.String())
 	}
 }
 
-// TestTakenOverTunnelTriggersNoHandshakes: with the first node that joins after an upgrade, each agent would trigger one with each node. Keepalives that
-// an earlier agent had set for a moment are removed.
-func TestTakenOverTunnelTriggersNoHandshakes(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+// newAgentOf returns the reconciler of an agent that replaces another one, beside the same engine.
+func newAgentOf(t *testing.T, m *meshReconciler) *meshReconciler {
+	t.Helper()
+	next, _, _ := newTestMeshReconciler(t)
+	next.cfg.KeyDir, next.engine = m.cfg.KeyDir, m.engine
+	return next
+}
+
+// TestNextAgentTriggersNoHandshakes: with the first node that joins after an upgrade, each agent would start one with each node.
+func TestNextAgentTriggersNoHandshakes(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 	m.mustReconcile(t, l)
-	m.handshakes.stop()
-	earlier := engine()
-	if err := configurePeers(earlier, setKeepalive([]noise.PublicKey{{1}}, keepaliveSeconds)); err != nil {
-		t.Fatal(err)
+	<-m.handshakes.done
+	if got := e.takeProbed(); !slices.Equal(got, []noise.PublicKey{{1}}) {
+		t.Fatalf("the first agent probed %v", got)
 	}
-	upgraded, _, _ := newTestMeshReconciler(t)
-	upgraded.cfg.KeyDir = m.cfg.KeyDir
-	upgraded.cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return earlier, nil }
-	upgraded.mustReconcile(t, l)
+	next := newAgentOf(t, m)
+	next.mustReconcile(t, l)
 	l.nodes = append(l.nodes, meshNode(2, noise.PublicKey{2}))
-	upgraded.mustReconcile(t, l)
-	if !upgraded.handshakes.finished() {
-		t.Error("handshakes with all nodes are triggered")
-	}
-	for _, p := range earlier.Status().Peers {
-		if p.Keepalive != 0 {
-			t.Errorf("node with the key %s has a keepalive of %d s", p.PublicKey, p.Keepalive)
-		}
+	next.mustReconcile(t, l)
+	if got := e.takeProbed(); next.handshakes != nil || len(got) != 0 {
+		t.Errorf("the next agent probed %v", got)
 	}
 }
 
-// TestNodeThatMovesAfterUpgradeIsFollowed: an upgraded agent takes over a tunnel that has all peers already.
+// TestNodeThatMovesAfterUpgradeIsFollowed: the engine of an upgraded agent has all peers already.
 func TestNodeThatMovesAfterUpgradeIsFollowed(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 	m.mustReconcile(t, l)
-	earlier := engine()
-	upgraded, _, _ := newTestMeshReconciler(t)
-	upgraded.cfg.KeyDir = m.cfg.KeyDir
-	upgraded.cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return earlier, nil }
-	upgraded.mustReconcile(t, l)
+	next := newAgentOf(t, m)
+	next.mustReconcile(t, l)
 	moved := netip.MustParseAddrPort("192.0.2.200:51820")
 	l.nodes[1].Addrs = []netip.Addr{moved.Addr()}
 	l.nodes[1].Agent.Endpoints = []netip.AddrPort{moved}
-	upgraded.mustReconcile(t, l)
-	if got := earlier.Status().Peers[0].Endpoint.AddrPort; got != moved {
+	next.mustReconcile(t, l)
+	if got := e.now().Peers[0].Endpoint.AddrPort; got != moved {
 		t.Errorf("the tunnel has the endpoint %s of the node that moved, want %s", got, moved)
 	}
 }
 
+// TestEngineStartsWithWhatItWasTold: an engine that crashes reads its file, before any agent knows of the crash.
+func TestEngineStartsWithWhatItWasTold(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	l.settings.Port, l.settings.Keepalive, l.nodes = 7, 25, append(l.nodes, meshNode(2, noise.PublicKey{2}))
+	m.mustReconcile(t, l)
+	started := &fakeEngine{}
+	if err := started.Configure(e.saved); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(e.now(), started.now(), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	if p := e.now(); p.ListenPort != 7 || len(p.Peers) != 2 || p.Peers[0].Keepalive != 25 {
+		t.Errorf("got %+v", p)
+	}
+}
+
+// TestAbsentEngineIsConfiguredLater: meanwhile routes keep traffic from leaving in the clear, and the file is there for its start.
+func TestAbsentEngineIsConfiguredLater(t *testing.T) {
+	m, n, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	e.setAbsent(true)
+	if _, err := m.reconcile(t.Context(), l); !errors.Is(err, engine.ErrAbsent) {
+		t.Fatal(err)
+	}
+	if n.routing == nil || n.setInterfaceCalls != 0 || len(e.saved.Peers) != 1 {
+		t.Errorf("without an engine: %+v, saved %+v", n, e.saved)
+	}
+	e.setAbsent(false)
+	m.mustReconcile(t, l)
+	if st := e.now(); len(st.Peers) != 1 || st.PublicKey != m.keys.current.public() {
+		t.Errorf("got %+v", st)
+	}
+	e.setAbsent(true)
+	if err := m.tearDown(t.Context()); err != nil || !e.forgotten || n.routing != nil {
+		t.Errorf("a node that leaves: %v, forgotten %v, routing %v", err, e.forgotten, n.routing)
+	}
+}
+
 func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
-	m, n, engine := newTestMeshReconciler(t)
+	m, n, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	pods := own.PodCIDRs
 	own.PodCIDRs = nil // the controller manager sets them later (calico #8039)
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 	m.mustReconcile(t, l)
-	first := engine()
 	own.PodCIDRs = pods
 	l.self, l.nodes[0], l.settings.MTU = own, own, 1400
 	m.mustReconcile(t, l)
@@ -299,8 +389,8 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 		t.Errorf("got %+v, want setInterfaceCalls 2, pods %v, mtu 1400", n, pods)
 	}
 	l.settings.Port = 7
-	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || engine() != first {
-		t.Errorf("%+v; another engine: %v", r.status, engine() != first)
+	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || e.now().ListenPort != 7 {
+		t.Errorf("%+v; the engine has port %d", r.status, e.now().ListenPort)
 	}
 	if n.routing.Cleartext || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
 		t.Errorf("got %+v", n.routing)
@@ -334,7 +424,7 @@ func TestPrefixThatAPIRejectsIsNotPublished(t *testing.T) {
 }
 
 func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
-	m, n, _ := newTestMeshReconciler(t)
+	m, n, e := newTestMeshReconciler(t)
 	l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
 	l.nodes = []mesh.Node{l.self}
 	for _, c := range []struct {
@@ -345,7 +435,7 @@ func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 		{"first reconcile", func() {}, 2},
 		{"no change", func() {}, 1},
 		{"another program set the interface down", func() { n.pendingChanges = 1 }, 2},
-		{"the engine was closed", m.stop, 2},
+		{"another engine", func() { e.setAbsent(false) }, 2},
 		{"no change again", func() {}, 1},
 	} {
 		n.setRoutesCalls = 0
@@ -357,63 +447,18 @@ func TestRoutesAreRecheckedOnlyAfterTunnelChanges(t *testing.T) {
 	}
 }
 
-func TestExitingEngineIsReopenedWithBackoff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMeshReconciler(t)
-		l := reconcileInput{self: meshNode(0, noise.PublicKey{})}
-		l.nodes = []mesh.Node{l.self}
-		m.mustReconcile(t, l)
-		for _, rest := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
-			last := engine()
-			m.engine = exitedEngine{last}
-			for range 3 {
-				if _, err := m.reconcile(t.Context(), l); !errors.Is(err, errEngineExited) || engine() != last {
-					t.Fatalf("reopened less than %ds after the last engine: got error %v, want %v", rest, err, errEngineExited)
-				}
-				time.Sleep(rest * time.Second / 3)
-			}
-			time.Sleep(time.Second)
-			if m.mustReconcile(t, l); engine() == last {
-				t.Fatalf("not reopened after %ds", rest)
-			}
-		}
-		time.Sleep(2 * minEngineLife)
-		for _, again := range []bool{true, false} { // after a long life, the next engine is opened at once
-			last := engine()
-			m.engine = exitedEngine{last}
-			if _, err := m.reconcile(t.Context(), l); (err == nil) != again || (engine() != last) != again {
-				t.Errorf("another %v, want %v: %v", engine() != last, again, err)
-			}
-		}
-		m.stop()
-	})
-}
-
-// exitedEngine is an engine that has exited.
-type exitedEngine struct{ Engine }
-
-func (exitedEngine) Done() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}
-
 func TestKeyChangesAfterPropagation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMeshReconciler(t)
+		m, _, e := newTestMeshReconciler(t)
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 		r := m.mustReconcile(t, l)
 		synctest.Wait()
-		if st := engine().Status(); st.Peers[0].Keepalive == 0 {
+		if got := e.takeProbed(); len(got) != 1 {
 			t.Error("no handshake with a peer that knows the last engine")
 		}
-		time.Sleep(2 * keepaliveDuration)
 		l.lastStatus = m.mustReconcile(t, l).status
 		first := l.lastStatus.PublicKey
-		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
-			t.Error("a keepalive is left")
-		}
 		l.spec.KeyGeneration = 2
 		r = m.mustReconcile(t, l)
 		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
@@ -434,12 +479,8 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 			t.Fatalf("got %+v, want status.PublicKey %v, status.NextPublicKey \"\", status.KeyGeneration 2", r, next)
 		}
 		synctest.Wait()
-		if st := engine().Status(); st.PublicKey.Base64() != string(next) || st.Peers[0].Keepalive == 0 {
-			t.Errorf("%s; peers are not made to shake hands: got %d, want other than 0", st.PublicKey, st.Peers[0].Keepalive)
-		}
-		time.Sleep(2 * keepaliveDuration)
-		if st := engine().Status(); st.Peers[0].Keepalive != 0 {
-			t.Error("a keepalive is left")
+		if st, probed := e.now(), e.takeProbed(); st.PublicKey.Base64() != string(next) || e.saved.PrivateKey.Public() != st.PublicKey || len(probed) != 1 {
+			t.Errorf("the engine has key %s, and probed %v", st.PublicKey, probed)
 		}
 		if names, err := os.ReadDir(m.cfg.KeyDir); err != nil || len(names) != 1 || names[0].Name() != "private-2.key" {
 			t.Error(names, err)
@@ -450,12 +491,12 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 
 func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, engine := newTestMeshReconciler(t)
+		m, _, e := newTestMeshReconciler(t)
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		other.Agent.NextKey = noise.PublicKey{2}
 		l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 		owner := func() noise.PublicKey {
-			for _, p := range engine().Status().Peers {
+			for _, p := range e.now().Peers {
 				if len(p.AllowedIPs) > 0 {
 					return p.PublicKey
 				}
@@ -465,7 +506,7 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 		if r := m.mustReconcile(t, l); r.status.Peers != 1 || owner() != other.Agent.Key {
 			t.Fatalf("%d peers, allowed IPs at %s", r.status.Peers, owner())
 		}
-		engine().recordHandshake(noise.PublicKey{2})
+		e.recordHandshake(noise.PublicKey{2})
 		time.Sleep(20 * time.Millisecond)
 		synctest.Wait()
 		if owner() != (noise.PublicKey{2}) {
@@ -478,7 +519,7 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 		other.Agent.Key, other.Agent.NextKey = noise.PublicKey{2}, noise.PublicKey{}
 		l.nodes[1] = other
 		m.mustReconcile(t, l)
-		if st := engine().Status(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
+		if st := e.now(); len(st.Peers) != 1 || owner() != (noise.PublicKey{2}) {
 			t.Errorf("got %+v", st)
 		}
 		m.stop()
@@ -515,20 +556,20 @@ func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 }
 
 func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
 	m.mustReconcile(t, l)
 	if err := m.keys.prepare(2); err != nil {
 		t.Fatal(err)
 	}
-	engine().setRejectsKeys(true)
+	e.setRejectsKeys(true)
 	if err := m.switchKey(); !errors.Is(err, errKeyRejected) {
 		t.Fatal(err)
 	}
-	engine().setRejectsKeys(false)
+	e.setRejectsKeys(false)
 	r := m.mustReconcile(t, l)
-	if st := engine().Status(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
+	if st := e.now(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
 		t.Errorf("published key %s, engine has %+v", r.status.PublicKey, st)
 	}
 }

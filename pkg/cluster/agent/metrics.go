@@ -3,8 +3,6 @@
 package agent
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -16,7 +14,7 @@ import (
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectTunnel), collectorFunc(s.collectSpread))
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectSpread))
 	return r
 }
 
@@ -74,16 +72,6 @@ func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 	if s.filtering.Load() {
 		ch <- prometheus.MustNewConstMetric(plaintextDesc, prometheus.CounterValue, float64(plaintextDropped()))
 	}
-}
-
-// collectTunnel exports the metrics of the engine, as `ropewalk run` does. Its drop reason tx_no_peer counts packets for nodes
-// that are no peers. Without the blackhole routes, they would have left in the clear.
-func (s *Stats) collectTunnel(ch chan<- prometheus.Metric) {
-	d := s.device()
-	if d == nil {
-		return
-	}
-	metrics.NewCollector(metrics.FromDevice(d, time.Now), metrics.Options{PerPeer: s.perPeerMetrics}).Collect(ch)
 }
 
 // collectSpread exports the metrics of the attached programs, as `ropewalk spread attach --metrics` does.

@@ -128,12 +128,3 @@ func (a *Agent) runningMesh() *meshReconciler {
 	m, _ := a.active.(*meshReconciler)
 	return cmp.Or(m, a.resumedReconciler)
 }
-
-// runningEngine returns the tunnel's engine, or nil. It does not depend on the outcome of the last reconcile.
-func (a *Agent) runningEngine() Engine {
-	m := a.runningMesh()
-	if m == nil {
-		return nil
-	}
-	return m.engine
-}

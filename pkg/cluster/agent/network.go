@@ -2,7 +2,11 @@
 
 package agent
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/tun"
+)
 
 // Network is the part of a host that mesh mode changes. One goroutine at a time uses it.
 type Network interface {
@@ -17,7 +21,7 @@ type Network interface {
 	// SetInterface sets a tunnel interface's MTU, gives it an address of each pod prefix, removes its other /32 and
 	// /128 addresses except link-local ones, and brings it up. It returns the number of changes.
 	SetInterface(name string, mtu int, pods []netip.Prefix) (changes int, err error)
-	// RemoveInterface deletes a tunnel's interface that outlived its process. It succeeds if there is none.
+	// RemoveInterface deletes a tunnel's interface. An engine that serves it then ends. It succeeds if there is none.
 	RemoveInterface(name string) error
 	// LinkMTU returns the MTU of the interface that has one of the addresses, the smallest of several interfaces.
 	LinkMTU(addrs []netip.Addr) (int, error)
@@ -53,6 +57,6 @@ func (hostNetwork) SetInterface(name string, mtu int, pods []netip.Prefix) (int,
 	return configureInterface(name, mtu, pods)
 }
 
-func (hostNetwork) RemoveInterface(name string) error { return RemoveTunnel(name) }
+func (hostNetwork) RemoveInterface(name string) error { return tun.Remove(name) }
 
 func (hostNetwork) LinkMTU(addrs []netip.Addr) (int, error) { return linkMTU(addrs) }

@@ -43,12 +43,12 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	settings, last := a.settingsFor(rn.Spec, choice.applied), a.settingsFor(rn.Spec, a.followed)
 	res, err := a.reconcileSettings(ctx, n, rn, t, settings)
 	var refused *setupError
-	if errors.As(err, &refused) && !errors.Is(err, errServedElsewhere) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
+	if errors.As(err, &refused) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
 		a.cfg.Log.Warn("applying the settings of a RopewalkConfig failed, returning to the settings before", "config", choice.wantedName(), "error", refused)
 		res, err = a.reconcileSettings(ctx, n, rn, t, last)
 		choice.applied, choice.reason = a.followed, refused.Error()
 		a.refusal = refusalOf(choice.wanted, refused)
-		if again := (*setupError)(nil); errors.As(err, &again) && again.restarts { // no engine runs, with whatever settings
+		if again := (*setupError)(nil); errors.As(err, &again) { // the engine refuses any settings
 			choice.reason, a.refusal = "", configRefusal{}
 		}
 	}
@@ -97,10 +97,10 @@ func refusalOf(f *followedConfig, err *setupError) configRefusal {
 }
 
 // holds reports whether the host has refused a config, or the settings without one (nil), so that the agent does not apply them again. At each
-// resync it does, since a port may have become free, unless that would restart the tunnel.
+// resync it does, since a port may have become free.
 func (r *configRefusal) holds(f *followedConfig, t trigger) bool {
 	same := refusalOf(f, r.err)
-	return r.err != nil && *r == same && (t != periodicResync || r.err.restarts)
+	return r.err != nil && *r == same && t != periodicResync
 }
 
 // settingsFor returns the settings of the node: those of its spec, of a config, of the flags, in this order.

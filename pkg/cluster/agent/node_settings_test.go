@@ -54,25 +54,13 @@ type pooledAgent struct {
 	*Agent
 	t       *testing.T
 	network *fakeNetwork
-	opened  []TunnelOptions
-	engines []*fakeEngine
-	openErr error // of the next engine
+	engine  *fakeEngine
 }
 
 func newPooledAgent(t *testing.T, all ...*v1alpha1.RopewalkConfig) (*pooledAgent, *fakeAPI) {
 	t.Helper()
-	p := &pooledAgent{t: t}
-	a, api, network := newSyncedAgent(t, func(c *Config) {
-		c.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
-			if err := p.openErr; err != nil {
-				p.openErr = nil
-				return nil, err
-			}
-			p.opened = append(p.opened, o)
-			p.engines = append(p.engines, &fakeEngine{done: make(chan struct{})})
-			return p.engines[len(p.engines)-1], nil
-		}
-	}, ownedByNodeA())
+	p := &pooledAgent{t: t, engine: &fakeEngine{}}
+	a, api, network := newSyncedAgent(t, func(c *Config) { c.Engine = p.engine }, ownedByNodeA())
 	p.Agent, p.network = a, network
 	for _, rc := range all {
 		api.putConfig(t, rc)
@@ -139,11 +127,8 @@ func TestLabelsSelectSettings(t *testing.T) {
 			t.Errorf("pool %q: mtu %d, %+v", c.pool, p.network.mtu, r.status)
 		}
 	}
-	if len(p.engines) != 1 {
-		t.Errorf("%d engines: MTU, port and underlay change while one runs", len(p.engines))
-	}
 	var underlays []config.UnderlayMode
-	for _, change := range p.engines[0].configuredSince(1) {
+	for _, change := range p.engine.configuredSince(1) {
 		if change.Underlay != nil {
 			underlays = append(underlays, *change.Underlay)
 		}
@@ -243,19 +228,18 @@ func TestRefusedFlagsAreReported(t *testing.T) {
 	}
 }
 
-// TestFailureOfAllSettingsRefusesNone has a host that opens no tunnel for a moment.
+// TestFailureOfAllSettingsRefusesNone has an engine that is absent for a moment.
 func TestFailureOfAllSettingsRefusesNone(t *testing.T) {
 	p, _ := newPooledAgent(t, poolConfig("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 1300 }))
 	p.label("a")
-	open := p.runningMesh().cfg.Open
-	p.runningMesh().cfg.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errors.New("no memory") }
+	p.engine.setAbsent(true)
 	n, rn := p.cluster.node("a")
 	if r, err := p.reconcileMode(t.Context(), n, rn, clusterChanged); err == nil || stateOf(&r) != "a Pending" {
 		t.Fatalf("%s, %v", stateOf(&r), err)
 	}
-	p.runningMesh().cfg.Open = open
+	p.engine.setAbsent(false)
 	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 {
-		t.Errorf("%s, opened %+v", stateOf(&r), p.opened)
+		t.Errorf("%s, mtu %d", stateOf(&r), p.network.mtu)
 	}
 }
 
@@ -303,27 +287,25 @@ func TestBusyPortIsTriedAtResync(t *testing.T) {
 }
 
 func TestKeepaliveReachesAllNodes(t *testing.T) {
-	m, _, engine := newTestMeshReconciler(t)
+	m, _, e := newTestMeshReconciler(t)
 	own, first, second := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
 	in := reconcileInput{self: own, nodes: []mesh.Node{own, first}}
-	m.mustReconcile(t, in)
 	keepalives := func() (all []uint16) {
-		m.handshakes.stop()
-		for _, p := range engine().Status().Peers {
+		m.mustReconcile(t, in)
+		for _, p := range e.now().Peers {
 			all = append(all, p.Keepalive)
 		}
 		return all
 	}
+	keepalives()
 	in.settings.Keepalive = 7
-	m.mustReconcile(t, in)
+	keepalives()
 	in.nodes = append(in.nodes, second)
-	m.mustReconcile(t, in)
-	if got := keepalives(); len(got) != 2 || got[1] != 7 || got[0] != 7 && got[0] != keepaliveSeconds {
+	if got := keepalives(); !slices.Equal(got, []uint16{7, 7}) {
 		t.Errorf("keepalives %v", got)
 	}
 	in.settings.Keepalive = 0
-	m.mustReconcile(t, in)
-	if got := keepalives(); len(got) != 2 || got[0] == 7 || got[1] == 7 {
+	if got := keepalives(); !slices.Equal(got, []uint16{0, 0}) {
 		t.Errorf("keepalives %v without the setting", got)
 	}
 }
@@ -334,16 +316,10 @@ func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
 	p.label("a")
 	r := p.reconciles(clusterChanged)
 	p.savePersisted(persistedState{Node: "node a", Name: "a", Mode: mesh.ModeMesh, Config: p.followed, Routing: r.routing, Tunnel: r.saved})
-	var opened []TunnelOptions
-	a, n, _ := newTestAgent(t, p.cfg.KeyDir, func(c *Config) {
-		c.Open = func(o TunnelOptions, _ *slog.Logger) (Engine, error) {
-			opened = append(opened, o)
-			return &fakeEngine{done: make(chan struct{})}, nil
-		}
-	})
+	a, n, _ := newTestAgent(t, p.cfg.KeyDir, nil)
 	a.restorePersisted()
-	if n.mtu != 8900 || len(opened) != 1 {
-		t.Errorf("mtu %d, opened %+v", n.mtu, opened)
+	if n.mtu != 8900 {
+		t.Errorf("mtu %d", n.mtu)
 	}
 	c := a.chooseConfig(&node{}, v1alpha1.NodeSpec{}, clusterChanged)
 	if c.applied == nil || c.applied.Settings.MTU != 8900 {

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -27,17 +26,14 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// newTestAgent returns an agent in mesh mode that never reaches its API, with its fake network and the engines that it opens.
-func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, engines *[]*fakeEngine) {
+// newTestAgent returns an agent in mesh mode that never reaches its API, with its fake network and engine.
+func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *fakeNetwork, e *fakeEngine) {
 	t.Helper()
-	n, engines = &fakeNetwork{}, &[]*fakeEngine{}
+	n, e = &fakeNetwork{}, &fakeEngine{}
 	cfg := Config{
 		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Log: slog.New(slog.DiscardHandler),
 	}
-	cfg.Network, cfg.Open = n, func(TunnelOptions, *slog.Logger) (Engine, error) {
-		*engines = append(*engines, &fakeEngine{done: make(chan struct{})})
-		return (*engines)[len(*engines)-1], nil
-	}
+	cfg.Network, cfg.Engine = n, e
 	if change != nil {
 		change(&cfg)
 	}
@@ -54,7 +50,7 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 		}
 		a.queue.ShutDown()
 	})
-	return a, n, engines
+	return a, n, e
 }
 
 // savedByFirstAgent has an agent reconcile once and save its state. It returns the input.
@@ -86,13 +82,9 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	dir := t.TempDir()
 	other := meshNode(1, noise.PublicKey{1})
 	l := savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
-	a, n, engines := newTestAgent(t, dir, nil)
+	a, n, e := newTestAgent(t, dir, nil)
 	a.restorePersisted()
-	if len(*engines) != 1 {
-		t.Fatalf("got %d engines, want 1", len(*engines))
-	}
-	e := (*engines)[0]
-	st := e.Status()
+	st := e.now()
 	if len(st.Peers) != 1 || st.Peers[0].PublicKey != other.Agent.Key || len(st.Peers[0].AllowedIPs) != 2 {
 		t.Errorf("got %+v, want length 1", st.Peers)
 	}
@@ -105,15 +97,15 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	if n.mtu != 1440 || !slices.Equal(n.pods, l.self.PodCIDRs) || !slices.Equal(n.routing.Routes, other.PodCIDRs) || n.routing.Cleartext {
 		t.Errorf("got %+v, want mtu 1440, pods %v, routing.Routes %v, no cleartext", n, l.self.PodCIDRs, other.PodCIDRs)
 	}
-	if a.stats.engine.Load() == nil || a.stats.Ready.Load() {
-		t.Error("no metrics, or ready before the first reconcile")
+	if a.stats.Ready.Load() {
+		t.Error("ready before the first reconcile")
 	}
 
 	// The API is reached, and the cluster has not changed.
 	a.enterMeshMode()
 	r, err := a.active.reconcile(t.Context(), l)
-	if err != nil || r.changes != 0 || len(*engines) != 1 || a.resumedReconciler != nil {
-		t.Errorf("%d changes, %d tunnels, %v", r.changes, len(*engines), err)
+	if err != nil || r.changes != 0 || a.resumedReconciler != nil {
+		t.Errorf("%d changes, %v", r.changes, err)
 	}
 }
 
@@ -121,34 +113,23 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 	dir := t.TempDir()
 	other := meshNode(1, noise.PublicKey{1})
 	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
-	early := true
-	a, n, engines := newTestAgent(t, dir, func(c *Config) {
-		open := c.Open
-		c.Open = func(o TunnelOptions, log *slog.Logger) (Engine, error) {
-			if early {
-				early = false
-				return nil, errors.New("no such device yet")
-			}
-			return open(o, log)
-		}
-	})
+	a, n, e := newTestAgent(t, dir, nil)
+	e.setAbsent(true)
 	carries := func() {
 		t.Helper()
 		if !a.processNext(t.Context()) {
 			t.Fatal("the queue is shut down")
 		}
-		if n.routing == nil || len(*engines) != 1 || len((*engines)[0].Status().Peers) != 1 {
-			t.Fatalf("got %+v, %d tunnels, want non-nil, 1", n.routing, len(*engines))
+		if n.routing == nil || len(e.now().Peers) != 1 {
+			t.Fatalf("got %+v, %d peers, want non-nil, 1", n.routing, len(e.now().Peers))
 		}
 	}
 	a.restorePersisted()
-	if len(*engines) != 0 {
-		t.Fatal("an engine was opened")
-	}
+	e.setAbsent(false)
 	carries() // on the retry, without another trigger
 
 	n.routing = nil
-	(*engines)[0].clearPeers()
+	e.clearPeers()
 	a.triggerHostChanged()
 	carries()
 	if a.stats.Reconciles.Load() != 0 || a.stats.Failures.Load() != 0 {
@@ -179,10 +160,10 @@ func TestObsoleteStateOpensNoTunnel(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a, _, engines := newTestAgent(t, dir, change.cfg)
+			a, _, e := newTestAgent(t, dir, change.cfg)
 			a.restorePersisted()
-			if len(*engines) != 0 || a.resumedReconciler != nil {
-				t.Error("an engine was opened")
+			if e.saved.PrivateKey != nil || a.resumedReconciler != nil {
+				t.Error("an engine was configured")
 			}
 		})
 	}
@@ -263,7 +244,7 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
 			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-			a, n, engines := newTestAgent(t, dir, nil)
+			a, n, e := newTestAgent(t, dir, nil)
 			a.restorePersisted()
 			if c.node != "" {
 				other := parseNode(t, aNode)
@@ -275,12 +256,12 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 				}
 			}
 			n.routing = nil
-			(*engines)[0].clearPeers()
+			e.clearPeers()
 			if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, c.err) {
 				t.Fatal(err)
 			}
-			if n.routing == nil || len((*engines)[0].Status().Peers) != 1 {
-				t.Errorf("got %+v, %+v, want non-nil, length 1", n.routing, (*engines)[0].Status().Peers)
+			if n.routing == nil || len(e.now().Peers) != 1 {
+				t.Errorf("got %+v, %+v, want non-nil, length 1", n.routing, e.now().Peers)
 			}
 		})
 	}
@@ -318,18 +299,16 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 			n.routing, n.pendingChanges = nil, 1
 			a.persisted.Routing, a.persisted.Tunnel = nil, nil // the saved state may be older than the last desired state
 			m := a.runningMesh()
-			m.engine, m.opened = exitedEngine{m.engine}, time.Now().Add(-2*minEngineLife)
+			e := m.engine.(*fakeEngine)
+			e.setAbsent(false) // it lost its configuration
 			if err := a.reconcile(t.Context(), hostChanged); err == nil {
 				t.Fatal("reconcile did not fail")
 			}
-			if right := n.routing != nil && !isClosed(m.engine.Done()); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
+			if right := n.routing != nil && e.now().PublicKey == m.keys.current.public(); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
 				t.Errorf("routing %+v; repaired %v, want %v; second tunnel %v", n.routing, right, c.right, a.resumedReconciler != nil)
 			}
 			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
 				t.Errorf("%d changes counted as drift", changes)
-			}
-			if c.right && *a.stats.engine.Load() != m.engine {
-				t.Error("the metrics are those of the exited engine")
 			}
 			if ready := a.stats.Ready.Load(); ready != c.ready {
 				t.Errorf("ready %v, want %v", ready, c.ready)
@@ -447,8 +426,8 @@ func TestFailedReconcileKeepsTunnelMetrics(t *testing.T) {
 	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errNoInterface) {
 		t.Fatal(err)
 	}
-	if a.stats.engine.Load() == nil || a.stats.Peers.Load() != 7 {
-		t.Errorf("got engine %v, %d peers, want non-nil, 7", a.stats.engine.Load(), a.stats.Peers.Load())
+	if a.stats.Peers.Load() != 7 {
+		t.Errorf("got %d peers, want 7", a.stats.Peers.Load())
 	}
 }
 
@@ -459,10 +438,10 @@ func TestFormerInterfaceOfRenamedTunnelIsRemoved(t *testing.T) {
 		tunnel string
 		want   []string
 	}{{DefaultTunnel, nil}, {"mesh9", []string{DefaultTunnel}}} {
-		a, n, engines := newTestAgent(t, dir, func(c2 *Config) { c2.Tunnel = c.tunnel })
+		a, n, e := newTestAgent(t, dir, func(c2 *Config) { c2.Tunnel = c.tunnel })
 		a.restorePersisted()
-		if !slices.Equal(n.removed, c.want) || len(*engines) != 1 {
-			t.Errorf("tunnel %s: removed %v, %d tunnels, want %v, 1", c.tunnel, n.removed, len(*engines), c.want)
+		if !slices.Equal(n.removed, c.want) || len(e.now().Peers) != 1 {
+			t.Errorf("tunnel %s: removed %v, %d peers, want %v, 1", c.tunnel, n.removed, len(e.now().Peers), c.want)
 		}
 	}
 }
@@ -474,10 +453,10 @@ func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	if err := os.WriteFile(left, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, n, engines := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
+	a, n, e := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
 	a.restorePersisted()
-	if n.routing != nil || len(*engines) != 0 || a.persisted.Node != "" {
-		t.Errorf("got %+v, %d tunnels, want nil, 0", n.routing, len(*engines))
+	if n.routing != nil || e.saved.PrivateKey != nil || a.persisted.Node != "" {
+		t.Errorf("got %+v, saved %+v, want none", n.routing, e.saved)
 	}
 	for _, path := range []string{left, filepath.Join(dir, stateFile)} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {

@@ -39,13 +39,6 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	rn = rn.DeepCopy()
 	rn.Spec = a.specOf(n, rn)
 	res, err := a.reconcileMode(ctx, n, rn, t)
-	switch {
-	case a.isSuperseded(): // the other agent publishes the status
-		return errHandedOver
-	case a.isBesideAnother(err): // so does that one
-		a.stats.Ready.Store(a.isRefused(err))
-		return err
-	}
 	a.logProblems(res.problems)
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
@@ -55,7 +48,6 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 		a.saveStrict(n)
 	}
 	a.stats.Reconciles.Add(1)
-	res.engine = a.runningEngine()
 	a.stats.update(&res, err)
 	drift := res.repaired
 	if err == nil && t != clusterChanged && clusterUnchanged {

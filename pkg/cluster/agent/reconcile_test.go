@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -54,48 +54,24 @@ func ownedByNodeA() *v1alpha1.RopewalkNode {
 	return &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "node a"}}}}
 }
 
-// TestAgentBesideAnotherPublishesNothing has a new agent that cannot take the tunnel over. The status is the other one's, which would
-// write it again at once. Without another agent, another program serves the tunnel, and the status says so.
-func TestAgentBesideAnotherPublishesNothing(t *testing.T) {
-	for _, another := range []bool{true, false} {
-		a, api, _ := newSyncedAgent(t, func(c *Config) {
-			c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
-		}, ownedByNodeA())
-		var other instanceLock
-		if another {
-			if held, err := other.try(a.cfg.KeyDir); err != nil || !held {
-				t.Fatal(held, err)
-			}
-		}
-		a.queue.Add(hostChanged)
-		a.processNext(t.Context())
-		st, err := api.status("a")
-		if err != nil || (len(st.Conditions) == 0) != another || a.stats.Ready.Load() != another {
-			t.Errorf("another agent %v: status %+v, %v, ready %v", another, st, err, a.stats.Ready.Load())
-		}
-		if !another && !strings.Contains(st.Conditions[0].Message, errServedElsewhere.Error()) {
-			t.Errorf("got %+v", st.Conditions)
-		}
-		other.release()
-		a.lock.release()
+// TestAbsentEngineIsReported: the status and readiness say so, and the agent asks again soon, however long the engine is absent.
+func TestAbsentEngineIsReported(t *testing.T) {
+	e := &fakeEngine{absent: true}
+	a, api, _ := newSyncedAgent(t, func(c *Config) { c.Engine = e }, ownedByNodeA())
+	q := &recordingQueue{TypedRateLimitingInterface: a.queue}
+	a.queue = q
+	for range 10 {
+		a.retry(hostChanged, engine.ErrAbsent)
 	}
-}
-
-// TestFailingAgentBesideAnotherPublishesNothing has a new agent whose reconciles fail before it takes the tunnel over. Unlike one that the
-// other agent refuses, it is not ready, so that the update stops.
-func TestFailingAgentBesideAnotherPublishesNothing(t *testing.T) {
-	for _, served := range []bool{true, false} {
-		a, api, _ := newSyncedAgent(t, func(c *Config) {
-			c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errNoInterface } // any
-			c.IsServed = func(string) bool { return served }
-		}, ownedByNodeA())
-		if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, errNoInterface) {
-			t.Fatal(err)
-		}
-		st, err := api.status("a")
-		if err != nil || (len(st.Conditions) == 0) != served || a.stats.Ready.Load() {
-			t.Errorf("another agent %v: status %+v, %v, ready %v", served, st, err, a.stats.Ready.Load())
-		}
+	if len(q.delays) == 0 || slices.Max(q.delays) != engineRetry {
+		t.Errorf("asked again after %v", q.delays)
+	}
+	if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, engine.ErrAbsent) {
+		t.Fatal(err)
+	}
+	st, err := api.status("a")
+	if err != nil || len(st.Conditions) == 0 || !strings.Contains(st.Conditions[0].Message, engine.ErrAbsent.Error()) || a.stats.Ready.Load() {
+		t.Errorf("status %+v, %v, ready %v", st, err, a.stats.Ready.Load())
 	}
 }
 
@@ -173,23 +149,4 @@ type recordingQueue struct {
 func (q *recordingQueue) AddAfter(t trigger, after time.Duration) {
 	q.delays = append(q.delays, after)
 	q.TypedRateLimitingInterface.AddAfter(t, after)
-}
-
-// TestAgentBesideAnotherAsksSlowly: each attempt interrupts the other agent's control socket and is logged.
-func TestAgentBesideAnotherAsksSlowly(t *testing.T) {
-	a, _, _ := newSyncedAgent(t, func(c *Config) {
-		c.Open = func(TunnelOptions, *slog.Logger) (Engine, error) { return nil, errServedElsewhere }
-	}, ownedByNodeA())
-	var other instanceLock
-	if held, err := other.try(a.cfg.KeyDir); err != nil || !held {
-		t.Fatal(held, err)
-	}
-	defer other.release()
-	q := &recordingQueue{TypedRateLimitingInterface: a.queue}
-	a.queue = q
-	a.queue.Add(hostChanged)
-	a.processNext(t.Context())
-	if len(q.delays) == 0 || slices.Min(q.delays) < servedElsewherePoll {
-		t.Errorf("queued again after %v, want %v at the earliest", q.delays, servedElsewherePoll)
-	}
 }

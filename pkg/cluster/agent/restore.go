@@ -90,9 +90,7 @@ func (a *Agent) applyPersisted() error {
 		a.resumedReconciler = newMeshReconciler(a.cfg, saved.Tunnel, a.api.all, a.triggerHostChanged)
 		a.resumedReconciler.encryption = resumeNodeEncryption(saved.Routing)
 	}
-	err := a.resumedReconciler.applyPersisted(saved, settings)
-	a.stats.setEngine(a.resumedReconciler.engine)
-	return err
+	return a.resumedReconciler.applyPersisted(saved, settings)
 }
 
 // reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than the tunnel was made for: its
@@ -104,7 +102,6 @@ func (a *Agent) reapplyTunnel(n *node) error {
 	}
 	changes, err := m.reapply()
 	a.stats.Changes.Add(uint64(changes))
-	a.stats.setEngine(m.engine)
 	a.reportDrift(changes)
 	return err
 }

@@ -53,7 +53,6 @@ type result struct {
 	self          mesh.Node
 	configRefused bool                 // this node cannot apply its RopewalkConfig
 	configRivals  int                  // number of RopewalkConfigs of the same priority that select this node, but the one that applies
-	engine        Engine               // nil: no tunnel runs
 	spread        metrics.SpreadSource // nil: no eBPF programs are attached
 }
 

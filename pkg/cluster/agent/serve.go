@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Limits of the server. Anybody may be able to reach its port, and the process also runs the tunnel.
+// Limits of the server. Anybody may be able to reach its port.
 const (
 	headerTimeout = 5 * time.Second  // for a request's header
 	readTimeout   = 10 * time.Second // for a request
@@ -35,8 +35,8 @@ type Content struct {
 }
 
 // Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz fails only if a reconcile
-// or a lane of the engine is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds
-// while the last reconcile did. /metrics has the agent's counters, in mesh mode also those of `ropewalk run`, and in spread
+// is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds
+// while the last reconcile did. /metrics has the agent's counters, and in spread
 // mode those of `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
@@ -63,8 +63,6 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 		ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 	}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
-	c.Stats.serving.Store(true)
-	defer c.Stats.serving.Store(false)
 	if err := server.Serve(l); ctx.Err() == nil {
 		return fmt.Errorf("serving probes and metrics: %w", err)
 	}

@@ -18,11 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
-	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 )
 
 func TestServeAnswersProbesAndMetrics(t *testing.T) {
@@ -30,7 +26,7 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Stats{perPeerMetrics: metrics.PerPeerOff}
+	var s Stats
 	done := make(chan struct{})
 	var log logged
 	go func() {
@@ -71,7 +67,6 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 	s.Ready.Store(true)
 	s.Drift.Add(3)
 	s.update(&result{
-		engine: counting{&fakeEngine{status: config.Status{Name: "ropewalk0", Peers: make([]config.PeerStatus, 1)}}},
 		spread: func(context.Context) ([]spreader.DeviceStatus, error) {
 			return []spreader.DeviceStatus{{Device: "eth0", Spread: spreader.HookStatus{Kind: "tcx", State: "attached"}}}, nil
 		},
@@ -82,8 +77,6 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 	_, text := get("/metrics")
 	for _, want := range []string{
 		"# TYPE ropewalk_agent_drift_total counter\nropewalk_agent_drift_total 3\n",
-		"ropewalk_interface_up{interface=\"ropewalk0\"} 1\n",
-		"ropewalk_dropped_packets_total{interface=\"ropewalk0\",reason=\"tx_no_peer\",stage=\"transmit\"} 7\n",
 		"ropewalk_spread_attached{device=\"eth0\",hook=\"spread\",kind=\"tcx\"} 1\n",
 		"version=\"test\"} 1\n", "process_resident_memory_bytes ",
 	} {
@@ -91,13 +84,10 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 			t.Errorf("missing %s in\n%s", want, text)
 		}
 	}
-	if strings.Contains(text, "ropewalk_peer_") {
-		t.Errorf("metrics of single peers by default in\n%s", text)
-	}
 	s.update(&result{spread: func(context.Context) ([]spreader.DeviceStatus, error) { return nil, errors.New("not permitted") }}, nil)
 	code, text := get("/metrics")
-	if code != http.StatusOK || !strings.Contains(text, "ropewalk_agent_drift_total 3\n") || strings.Contains(text, "ropewalk_interface_up") {
-		t.Errorf("/metrics without a tunnel or readable programs: %d\n%s", code, text)
+	if code != http.StatusOK || !strings.Contains(text, "ropewalk_agent_drift_total 3\n") {
+		t.Errorf("/metrics without readable programs: %d\n%s", code, text)
 	}
 	if !strings.Contains(log.String(), "not permitted") {
 		t.Errorf("the log lacks the reason: got %q, want %q in it", log.String(), "not permitted")
@@ -133,42 +123,6 @@ func (l *logged) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
-}
-
-// TestStuckLaneFailsLivenessProbe: the kubelet then restarts the agent, and the engine with it.
-func TestStuckLaneFailsLivenessProbe(t *testing.T) {
-	for name, c := range map[string]struct {
-		engine Engine
-		alive  bool
-	}{
-		"no engine":  {nil, true},
-		"progress":   {stalling{&fakeEngine{}, nil}, true},
-		"stuck lane": {stalling{&fakeEngine{}, []string{"tx0"}}, false},
-	} {
-		var s Stats
-		s.update(&result{engine: c.engine}, nil)
-		if err := s.alive(); (err == nil) != c.alive {
-			t.Errorf("%s: got error %v, want none: %t", name, err, c.alive)
-		}
-	}
-}
-
-// stalling is an engine with lanes that make no progress.
-type stalling struct {
-	*fakeEngine
-	lanes []string
-}
-
-func (e stalling) Stats() any           { return device.Stats{Up: true} }
-func (e stalling) StuckLanes() []string { return e.lanes }
-
-// counting is an engine with a drop counter.
-type counting struct{ *fakeEngine }
-
-func (counting) StuckLanes() []string { return nil }
-
-func (counting) Stats() any {
-	return device.Stats{Up: true, Stats: engine.Stats{Drops: map[string]uint64{"tx_no_peer": 3}, Lanes: []engine.LaneStats{{Drops: map[string]uint64{"tx_no_peer": 4}}}}}
 }
 
 func TestIdleConnectionsDoNotBlockProbes(t *testing.T) {

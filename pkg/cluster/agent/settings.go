@@ -13,6 +13,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 )
 
 // settings returns those of the agent's flags.
@@ -49,7 +50,7 @@ var errNoPerfmon = errors.New("the agent lacks CAP_PERFMON")
 // canRunMode returns an error if the process lacks what a mode needs and another mode may not need.
 func canRunMode(m mesh.Mode) error {
 	if m == mesh.ModeMesh {
-		_, err := os.Stat("/dev/net/tun")
+		_, err := os.Stat(string(uapi.DefaultDir))
 		return err
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,22 +36,16 @@ type Stats struct {
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
-	filtering      atomic.Bool     // the filter for unencrypted packets is installed
-	perPeerMetrics metrics.PerPeer // when to export metrics of single peers
-
-	standby standbyState // whether another agent has this node's tunnel
-	serving atomic.Bool  // this agent answers probes at its address
+	filtering atomic.Bool // the filter for unencrypted packets is installed
 
 	busySince atomic.Int64 // start of the running reconcile, in nanoseconds of Unix time; 0: none runs
 
-	engine atomic.Pointer[Engine]               // nil: no tunnel runs
 	spread atomic.Pointer[metrics.SpreadSource] // nil: no eBPF programs are attached
 }
 
 // update records the outcome of a reconcile. If it failed before it found the endpoints, the previous gauges stay.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
-	s.setEngine(r.engine)
 	if r.failedWithoutEndpoints(err) {
 		return
 	}
@@ -101,70 +94,15 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Standby reports whether the agent stands by: another agent has taken its tunnel over, and serves the probes. changed is closed when
-// that changes.
-func (s *Stats) Standby() (active bool, changed <-chan struct{}) { return s.standby.get() }
-
-// setEngine sets the engine whose metrics are exported; nil: none.
-func (s *Stats) setEngine(e Engine) {
-	if e == nil {
-		s.engine.Store(nil)
-		return
-	}
-	s.engine.Store(&e)
-}
-
 // maxReconcileTime is the duration after which a reconcile counts as stuck.
 const maxReconcileTime = 5 * time.Minute
 
 var errReconcileStuck = errors.New("a reconcile does not end")
 
-// alive returns an error if a reconcile or a lane of the engine is stuck. It does not depend on the API.
+// alive returns an error if a reconcile is stuck. It does not depend on the API.
 func (s *Stats) alive() error {
 	if began := s.busySince.Load(); began != 0 && time.Since(time.Unix(0, began)) >= maxReconcileTime {
 		return errReconcileStuck
 	}
-	if d := s.device(); d != nil {
-		return metrics.Alive(d)
-	}
 	return nil
-}
-
-// A daemon must not lose its metrics and its part in the liveness probe when metrics.Device changes.
-var _ metrics.Device = (*servedDaemon)(nil)
-
-// device returns the running engine; nil: none runs.
-func (s *Stats) device() metrics.Device {
-	e := s.engine.Load()
-	if e == nil {
-		return nil
-	}
-	d, _ := (*e).(metrics.Device)
-	return d
-}
-
-// standbyState is whether an agent stands by. It is safe for concurrent use.
-type standbyState struct {
-	mu      sync.Mutex
-	active  bool
-	changed chan struct{} // closed at the next change; nil: nobody waits
-}
-
-func (s *standbyState) set(active bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.active = active; s.changed != nil {
-		close(s.changed)
-		s.changed = nil
-	}
-}
-
-// get returns the state and a channel that is closed when it changes.
-func (s *standbyState) get() (active bool, changed <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.changed == nil {
-		s.changed = make(chan struct{})
-	}
-	return s.active, s.changed
 }

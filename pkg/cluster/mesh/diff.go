@@ -18,10 +18,7 @@ type SentEndpoints map[noise.PublicKey]netip.AddrPort
 // Diff returns the changes that make a device's peers those of a plan, in the order in which to apply them. It returns none if
 // there is nothing to change. It changes an endpoint only if the plan's endpoint has changed, so that roaming is preserved.
 func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
-	present := make(map[noise.PublicKey]*config.PeerStatus, len(have))
-	for i := range have {
-		present[have[i].PublicKey] = &have[i]
-	}
+	present := byKey(have)
 	var changes []config.Peer
 	wanted := make(map[noise.PublicKey]bool, len(want))
 	for i := range want {
@@ -46,12 +43,35 @@ func Diff(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Pe
 			changes = append(changes, config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: taken})
 		}
 		c := config.Peer{PublicKey: w.Key, UpdateOnly: true, AllowedIPs: added, Endpoint: w.newEndpoint(st, sent)}
-		external := w.diffExternal(&c, st)
-		if c.Endpoint != nil || len(c.AllowedIPs) > 0 || external {
+		settings := w.diffSettings(&c, st)
+		if c.Endpoint != nil || len(c.AllowedIPs) > 0 || settings {
 			additions = append(additions, c)
 		}
 	}
 	return append(changes, additions...)
+}
+
+func byKey(all []config.PeerStatus) map[noise.PublicKey]*config.PeerStatus {
+	m := make(map[noise.PublicKey]*config.PeerStatus, len(all))
+	for i := range all {
+		m[all[i].PublicKey] = &all[i]
+	}
+	return m
+}
+
+// Additions returns the changes that add all peers of a plan to a device that loses those that it has. As with Diff, roaming is preserved.
+func Additions(want []Peer, have []config.PeerStatus, sent SentEndpoints) []config.Peer {
+	present := byKey(have)
+	all := make([]config.Peer, 0, len(want))
+	for i := range want {
+		w := &want[i]
+		c := addition(w)
+		if st := present[w.Key]; st != nil && st.Endpoint.AddrPort.IsValid() && w.newEndpoint(st, sent) == nil {
+			c.Endpoint, c.EndpointName = &st.Endpoint, w.EndpointName
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 func addition(w *Peer) config.Peer {
@@ -62,21 +82,17 @@ func addition(w *Peer) config.Peer {
 	for _, p := range w.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: p})
 	}
-	if w.Keepalive != 0 {
-		c.Keepalive = &w.Keepalive
-	}
-	w.diffExternal(&c, &config.PeerStatus{})
+	w.diffSettings(&c, &config.PeerStatus{})
 	return c
 }
 
-// diffExternal adds to a change what only external peers have, and reports whether that is needed. The keepalive of nodes that are peers
-// already is left alone: the agent sets another one for a moment to start handshakes.
-func (p *Peer) diffExternal(c *config.Peer, st *config.PeerStatus) (needed bool) {
-	if !p.IsExternal() {
-		return false
-	}
+// diffSettings adds the keepalive to a change, and what only external peers have. It reports whether that is needed.
+func (p *Peer) diffSettings(c *config.Peer, st *config.PeerStatus) (needed bool) {
 	if p.Keepalive != st.Keepalive {
 		c.Keepalive, needed = &p.Keepalive, true
+	}
+	if !p.IsExternal() {
+		return needed
 	}
 	if p.External != st.Name && config.CheckName(p.External) == nil {
 		c.Name, needed = &p.External, true

@@ -210,3 +210,26 @@ func TestRepeatedDiffsConverge(t *testing.T) {
 		}
 	}
 }
+
+// TestAdditionsKeepRoamedEndpoints: a device that gets another key loses its peers, and would send to addresses that peers have left.
+func TestAdditionsKeepRoamedEndpoints(t *testing.T) {
+	roamed := netip.MustParseAddrPort("198.51.100.9:7")
+	w := peer(3, "10.244.3.0/24")
+	have := []config.PeerStatus{{PublicKey: w.Key, Endpoint: config.Endpoint{AddrPort: roamed}}}
+	for _, c := range []struct {
+		what string
+		have []config.PeerStatus
+		sent SentEndpoints
+		want netip.AddrPort
+	}{
+		{"a new device", nil, nil, w.Endpoint},
+		{"a peer that roamed", have, SentEndpoints{w.Key: w.Endpoint}, roamed},
+		{"a device of an earlier agent", have, nil, roamed},
+		{"a node that moved", have, SentEndpoints{w.Key: roamed}, w.Endpoint},
+	} {
+		got := Additions([]Peer{w}, c.have, c.sent)
+		if len(got) != 1 || got[0].UpdateOnly || got[0].Endpoint.AddrPort != c.want || len(got[0].AllowedIPs) != 1 {
+			t.Errorf("%s: got %+v, want the endpoint %s", c.what, got, c.want)
+		}
+	}
+}

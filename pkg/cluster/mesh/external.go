@@ -314,8 +314,8 @@ func AgentRank(self *Node, nodes []Node) (rank int) {
 	return rank
 }
 
-// Rank returns the number of older nodes in mesh mode. Restarts of the tunnel follow this order, and the agents of the oldest few nodes
-// write the status of RopewalkPeers, so that not all do.
+// Rank returns the number of older nodes in mesh mode. The agents of the oldest few nodes write the status of RopewalkPeers, so that not
+// all do.
 func Rank(self *Node, nodes []Node) (rank int) {
 	for _, n := range others(self.Name, ModeMesh, nodes) {
 		if compareAge(n, self) < 0 {

@@ -269,9 +269,9 @@ func TestDiffConfiguresExternalPeers(t *testing.T) {
 			[]config.Peer{{PublicKey: key, UpdateOnly: true, Endpoint: &configured.Endpoint}},
 		},
 		{
-			"a node's keepalive is left alone", func(p *Peer) { p.External, p.Node, p.Keepalive, p.EndpointName = "", "n2", 0, "" },
+			"a node's keepalive is removed", func(p *Peer) { p.External, p.Node, p.Keepalive, p.EndpointName = "", "n2", 0, "" },
 			[]config.PeerStatus{configured},
-			nil,
+			[]config.Peer{{PublicKey: key, UpdateOnly: true, Keepalive: new(uint16)}},
 		},
 	} {
 		p := named()

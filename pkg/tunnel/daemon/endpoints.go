@@ -61,17 +61,6 @@ func newEndpoints(o Options) *endpoints {
 // path returns the file of an interface. A process that was killed leaves it for the next one.
 func (e *endpoints) path(name string) string { return filepath.Join(e.dir, name+".endpoints") }
 
-// RemoveEndpoints removes the file that a killed daemon with Options.StateDir left for an interface. It succeeds if there is none.
-func RemoveEndpoints(stateDir, name string) error {
-	e := &endpoints{dir: stateDir}
-	for _, path := range []string{e.path(name), e.path(name) + ".tmp"} {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("removing the saved endpoints of peers: %w", err)
-		}
-	}
-	return nil
-}
-
 // note is device.Config.OnSession.
 func (e *endpoints) note() {
 	select {

@@ -85,6 +85,8 @@ type joiner struct {
 
 	mu             sync.Mutex
 	key            noise.PublicKey
+	port           uint16
+	mark           uint32
 	peers          map[noise.PublicKey]*config.PeerStatus
 	added, removed int
 }
@@ -101,7 +103,7 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 		KeyDir: filepath.Join(dir, "keys", name),
 		MeshConfig: agent.MeshConfig{
 			Network: j, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-			Open: func(agent.TunnelOptions, *slog.Logger) (agent.Engine, error) { return j, nil },
+			Engine: j,
 		},
 	})
 	if err != nil {
@@ -177,6 +179,12 @@ func (j *joiner) Configure(c config.Device) error {
 	if c.PrivateKey != nil {
 		j.key = c.PrivateKey.Public()
 	}
+	if c.ListenPort != nil {
+		j.port = *c.ListenPort
+	}
+	if c.FwMark != nil {
+		j.mark = *c.FwMark
+	}
 	for i := range c.Peers {
 		p := &c.Peers[i]
 		if p.Remove {
@@ -198,24 +206,27 @@ func (j *joiner) Configure(c config.Device) error {
 }
 
 // Status implements agent.Engine.
-func (j *joiner) Status() (st config.Status) {
+func (j *joiner) Status() (st config.Status, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	st.PublicKey = j.key
+	st.PublicKey, st.ListenPort, st.FwMark = j.key, j.port, j.mark
 	for _, p := range j.peers {
 		st.Peers = append(st.Peers, *p)
 	}
-	return st
+	return st, nil
 }
 
-// HandedOver implements agent.Engine.
-func (j *joiner) HandedOver() bool { return false }
+// StatusOf implements agent.Engine.
+func (j *joiner) StatusOf(...noise.PublicKey) (config.Status, error) { return j.Status() }
 
-// Done implements agent.Engine. The channel is never closed.
-func (j *joiner) Done() <-chan struct{} { return nil }
+// Probe implements agent.Engine.
+func (j *joiner) Probe(...noise.PublicKey) error { return nil }
 
-// Close implements agent.Engine.
-func (j *joiner) Close() {}
+// Save implements agent.Engine.
+func (j *joiner) Save(config.Device) error { return nil }
+
+// Forget implements agent.Engine.
+func (j *joiner) Forget() error { return nil }
 
 // SetPlaintextFilter implements agent.Network.
 func (j *joiner) SetPlaintextFilter(string, bool, *agent.NodeRouting) (int, error) { return 0, nil }
