@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 const (
@@ -106,8 +107,11 @@ func (s *supervisor) answerReady(c net.Conn) {
 	_, _ = fmt.Fprintln(c, answer)
 }
 
-// errStarting is the answer while no daemon serves the interface.
-var errStarting = errors.New("it starts, or takes the tunnel over from another one")
+// The answers while no daemon serves the interface, and while one has lanes that make no progress.
+var (
+	errStarting = errors.New("it starts, or takes the tunnel over from another one")
+	errStuck    = errors.New("lanes make no progress")
+)
 
 // check returns nil if this supervisor's daemon answers, or if it waits for another one or for its configuration.
 func (s *supervisor) check() error {
@@ -122,6 +126,14 @@ func (s *supervisor) check() error {
 		return err
 	}
 	defer c.Close()
-	_, err = c.LogLevel() // the smallest request
-	return err
+	var st struct {
+		Stalls config.StallReport `json:"stalls"`
+	}
+	if err := c.Stats(&st); err != nil {
+		return err
+	}
+	if stuck := st.Stalls.Lanes; len(stuck) > 0 {
+		return fmt.Errorf("%w: %s", errStuck, strings.Join(stuck, ", "))
+	}
+	return nil
 }
