@@ -141,6 +141,9 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		{"a PodMonitor of metrics that nobody reaches", Values{"metrics": Values{"podMonitor": Values{"enabled": true}}}},
 		{"a digest that is none", Values{"image": Values{"digest": "latest"}}},
 		{"no node at a time", Values{"maxUnavailable": 0}},
+		{"no engine at a time", Values{"engine": Values{"maxSurge": 0}}},
+		{"lanes of an agent", Values{"mesh": Values{"lanes": 2}}},
+		{"a number of workers as text", Values{"engine": Values{"workers": "two"}}},
 		{"no node at a time, of many", Values{"maxUnavailable": "0%"}},
 		{"an argument that is no flag", Values{"extraArgs": []any{"cleanup"}}},
 		{"a strategy that is none", Values{"updateStrategy": "Recreate"}},
@@ -156,16 +159,24 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 	}
 }
 
-// one returns the only object of a kind.
+// one returns the agents' only object of a kind.
 func one(t *testing.T, text, kind string) map[string]any {
+	t.Helper()
+	return oneOf(t, text, kind, "ropewalk-agent")
+}
+
+// oneOf returns the only object of a kind that an application has.
+func oneOf(t *testing.T, text, kind, app string) map[string]any {
 	t.Helper()
 	all, err := objects(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all = slices.DeleteFunc(all, func(o map[string]any) bool { return o["kind"] != kind })
+	all = slices.DeleteFunc(all, func(o map[string]any) bool {
+		return o["kind"] != kind || at(t, o, "metadata", "labels", "app.kubernetes.io/name") != app
+	})
 	if len(all) != 1 {
-		t.Fatalf("%d of the kind %s", len(all), kind)
+		t.Fatalf("%d of the kind %s of %s", len(all), kind, app)
 	}
 	return all[0]
 }

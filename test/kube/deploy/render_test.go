@@ -17,26 +17,33 @@ func here() Release { return Release{Name: "ropewalk-agent", Namespace: namespac
 
 func agentContainer(t *testing.T, values Values) (pod, container map[string]any) {
 	t.Helper()
-	ds := one(t, render(t, here(), values), "DaemonSet")
+	return containerOf(t, values, "ropewalk-agent")
+}
+
+func containerOf(t *testing.T, values Values, app string) (pod, container map[string]any) {
+	t.Helper()
+	ds := oneOf(t, render(t, here(), values), "DaemonSet", app)
 	pod = at(t, ds, "spec", "template", "spec").(map[string]any)
 	return pod, at(t, pod, "containers", 0).(map[string]any)
 }
 
-func TestAgentHasOnlyItsModesRights(t *testing.T) {
+func TestPodsHaveOnlyTheirRights(t *testing.T) {
 	for _, c := range []struct {
 		name    string
+		app     string
 		values  Values
 		caps    string
 		volumes string
 	}{
-		{"spread", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[state tun sockets startup]"},
-		{"either", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON NET_RAW SYS_NICE]", "[bpf state tun sockets]"},
-		{"cleanup", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"}, // nodes in spread mode may have no TUN device
-		{"cleanup of mesh", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[bpf state sockets startup]"},
-		{"capabilities set in the values", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
+		{"spread", "ropewalk-agent", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
+		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN BPF]", "[state sockets]"},
+		{"either", "ropewalk-agent", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON]", "[bpf state sockets]"},
+		{"cleanup", "ropewalk-agent", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
+		{"cleanup of mesh", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
+		{"capabilities set in the values", "ropewalk-agent", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
+		{"engine", "ropewalk-engine", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[tun sockets run config keep]"},
 	} {
-		pod, container := agentContainer(t, c.values)
+		pod, container := containerOf(t, c.values, c.app)
 		security := at(t, container, "securityContext")
 		if got := fmt.Sprint(at(t, security, "capabilities", "add")); got != c.caps {
 			t.Errorf("%s: got capabilities %s, want %s", c.name, got, c.caps)
@@ -85,21 +92,56 @@ func TestNodeEncryptionNeedsNodePrefixes(t *testing.T) {
 	}
 }
 
-func TestCPURequestFollowsMode(t *testing.T) {
+// TestEngineHasNoToken: whoever breaks into the process that faces the network has no rights in the cluster.
+func TestEngineHasNoToken(t *testing.T) {
+	text := render(t, here(), Values{"mode": "mesh"})
+	pod, c := containerOf(t, Values{"mode": "mesh"}, "ropewalk-engine")
+	account := oneOf(t, text, "ServiceAccount", "ropewalk-engine")
+	if pod["automountServiceAccountToken"] != false || account["automountServiceAccountToken"] != false || pod["serviceAccountName"] != at(t, account, "metadata", "name") {
+		t.Errorf("pod %v, account %v", pod, account)
+	}
+	for _, kind := range []string{"ClusterRoleBinding", "RoleBinding"} {
+		if got := fmt.Sprint(at(t, one(t, text, kind), "subjects")); strings.Contains(got, "engine") {
+			t.Errorf("%s: %s", kind, got)
+		}
+	}
+	if args := fmt.Sprint(c["args"]); !strings.HasPrefix(args, "[run --keep ") || !strings.HasSuffix(args, " ropewalk0]") {
+		t.Errorf("arguments %s", args)
+	}
+}
+
+// TestEngineRunsWhereTunnelsMayBe: during a cleanup, the tunnels of nodes that are in the mesh go on.
+func TestEngineRunsWhereTunnelsMayBe(t *testing.T) {
+	off, on := Values{"enabled": false}, Values{"enabled": true}
 	for _, c := range []struct {
-		name   string
 		values Values
-		want   any
+		want   bool
 	}{
-		{"spread", Values{}, "50m"},
-		{"mesh", Values{"mode": "mesh"}, "500m"},
-		{"either", Values{"modeOverride": true}, "500m"},
-		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "50m"},
-		{"given", Values{"mode": "mesh", "resources": Values{"requests": Values{"cpu": "2"}}}, "2"},
+		{Values{}, false},
+		{Values{"mode": "mesh"}, true},
+		{Values{"modeOverride": true}, true},
+		{Values{"mode": "mesh", "engine": off}, false},
+		{Values{"mode": "mesh", "cleanup": on}, true},
+		{Values{"cleanup": on}, false},
 	} {
-		_, container := agentContainer(t, c.values)
-		if got := at(t, container, "resources", "requests", "cpu"); got != c.want {
-			t.Errorf("%s: got a CPU request of %v, want %v", c.name, got, c.want)
+		if got := strings.Contains(render(t, here(), c.values), "ropewalk-engine"); got != c.want {
+			t.Errorf("%v: got %v", c.values, got)
+		}
+	}
+}
+
+// TestAgentsUpdateLeavesEngines: a changed value of the agents must not restart tunnels.
+func TestAgentsUpdateLeavesEngines(t *testing.T) {
+	pinned := Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}
+	before := fmt.Sprint(at(t, oneOf(t, render(t, here(), pinned), "DaemonSet", "ropewalk-engine"), "spec"))
+	for _, values := range []Values{
+		{"image": Values{"repository": "ropewalk-agent", "tag": "2"}},
+		{"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}, "cleartext": "never", "mtu": 1380}},
+		{"extraArgs": []any{"--learn=5s"}, "resources": Values{"limits": Values{"memory": "1Gi"}}, "cleanup": Values{"enabled": true}},
+	} {
+		values["mode"], values["engine"] = "mesh", pinned["engine"]
+		if after := fmt.Sprint(at(t, oneOf(t, render(t, here(), values), "DaemonSet", "ropewalk-engine"), "spec")); after != before {
+			t.Errorf("%v:\n%s\nbefore:\n%s", values, after, before)
 		}
 	}
 }
@@ -165,21 +207,20 @@ func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
 	}
 }
 
-// TestMeshAgentsAreReplacedWithSurge: a pod that declared ports of the host's network would not fit beside another.
-func TestMeshAgentsAreReplacedWithSurge(t *testing.T) {
+// TestEnginesAreReplacedWithSurge: a pod that declared ports of the host's network would not fit beside another.
+func TestEnginesAreReplacedWithSurge(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		values Values
-		want   string
+		name, app string
+		values    Values
+		want      string
 	}{
-		{"mesh", Values{"mode": "mesh", "metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
-		{"spread", Values{}, "map[maxUnavailable:10%]"},
-		{"either", Values{"mode": "mesh", "modeOverride": true}, "map[maxUnavailable:10%]"},
-		{"cleanup", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
-		{"cleanup of spread", Values{"cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
-		{"cleanup of either", Values{"mode": "mesh", "modeOverride": true, "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+		{"engine", "ropewalk-engine", Values{"mode": "mesh", "metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
+		{"engine on request", "ropewalk-engine", Values{"mode": "mesh", "engine": Values{"updateStrategy": "OnDelete"}}, "<nil>"},
+		{"agent of mesh", "ropewalk-agent", Values{"mode": "mesh"}, "map[maxUnavailable:10%]"},
+		{"agent of spread", "ropewalk-agent", Values{}, "map[maxUnavailable:10%]"},
+		{"cleanup", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
 	} {
-		ds := one(t, render(t, here(), c.values), "DaemonSet")
+		ds := oneOf(t, render(t, here(), c.values), "DaemonSet", c.app)
 		if got := fmt.Sprint(at(t, ds, "spec", "updateStrategy", "rollingUpdate")); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
@@ -218,7 +259,7 @@ func TestMetricsListenOnLoopbackByDefault(t *testing.T) {
 
 func TestPerPeerMetricsAreOptIn(t *testing.T) {
 	for value, want := range map[string]bool{"off": false, "auto": true} {
-		_, c := agentContainer(t, Values{"mode": "mesh", "metrics": Values{"perPeer": value}})
+		_, c := containerOf(t, Values{"mode": "mesh", "metrics": Values{"enabled": true, "perPeer": value}}, "ropewalk-engine")
 		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
 			t.Errorf("perPeer %s: got args %v, want --metrics-per-peer=auto in them: %v", value, at(t, c, "args"), want)
 		}
@@ -283,9 +324,18 @@ func TestCRDSurvivesUninstall(t *testing.T) {
 
 // TestSCCGrantsWhatPodsRequest compares OpenShift's constraints with the pods.
 func TestSCCGrantsWhatPodsRequest(t *testing.T) {
-	for _, values := range []Values{{"scc": "on"}, {"scc": "on", "mode": "mesh"}, {"scc": "on", "cleanup": Values{"enabled": true}}} {
-		scc := one(t, render(t, here(), values), "SecurityContextConstraints")
-		pod, container := agentContainer(t, values)
+	for _, c := range []struct {
+		app    string
+		values Values
+	}{
+		{"ropewalk-agent", Values{"scc": "on"}},
+		{"ropewalk-agent", Values{"scc": "on", "mode": "mesh"}},
+		{"ropewalk-engine", Values{"scc": "on", "mode": "mesh"}},
+		{"ropewalk-agent", Values{"scc": "on", "cleanup": Values{"enabled": true}}},
+	} {
+		values := c.values
+		scc := oneOf(t, render(t, here(), values), "SecurityContextConstraints", c.app)
+		pod, container := containerOf(t, values, c.app)
 		for _, c := range []struct{ what, granted, requested any }{
 			{"capabilities", at(t, scc, "allowedCapabilities"), at(t, container, "securityContext", "capabilities", "add")},
 			{"dropped", at(t, scc, "requiredDropCapabilities"), at(t, container, "securityContext", "capabilities", "drop")},
@@ -307,10 +357,13 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 	}
 }
 
-// volumeTypes returns the types of a pod's volumes and of the one with its token.
+// volumeTypes returns the types of a pod's volumes, and of the one with its token if it has one.
 func volumeTypes(t *testing.T, pod map[string]any) []string {
 	t.Helper()
 	types := []string{"projected"}
+	if pod["automountServiceAccountToken"] == false {
+		types = nil
+	}
 	for _, v := range at(t, pod, "volumes").([]any) {
 		for key := range v.(map[string]any) {
 			if key != "name" {

@@ -29,9 +29,47 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if or .Values.modeOverride .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
 {{- end }}
 
-{{- /* Whether a new agent, or the cleanup, starts beside the old one in an update. Programs of mode spread stay attached without an agent. */}}
-{{- define "ropewalk.surges" -}}
-{{- and (eq .Values.mode "mesh") (not .Values.modeOverride) }}
+{{- /* Whether the release runs the tunnels. During a cleanup it does as well: they carry packets until the last node has left. */}}
+{{- define "ropewalk.hasEngine" -}}
+{{- and .Values.engine.enabled (or (eq .Values.mode "mesh") .Values.modeOverride) }}
+{{- end }}
+
+{{- define "ropewalk.engineName" -}}
+{{- $name := include "ropewalk.name" . }}
+{{- if contains "ropewalk-agent" $name }}{{ $name | replace "ropewalk-agent" "ropewalk-engine" | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-engine" ($name | trunc 56 | trimSuffix "-") }}{{ end }}
+{{- end }}
+
+{{- define "ropewalk.engineSelector" -}}
+app.kubernetes.io/name: ropewalk-engine
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{- /* Selects agents and engines. */}}
+{{- define "ropewalk.allPods" -}}
+matchLabels:
+  app.kubernetes.io/instance: {{ .Release.Name | quote }}
+matchExpressions:
+  - key: app.kubernetes.io/name
+    operator: In
+    values: [ropewalk-agent, ropewalk-engine]
+{{- end }}
+
+{{- define "ropewalk.engineLabels" -}}
+{{ include "ropewalk.engineSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* The engine's own tag keeps its pods while the agents are updated. */}}
+{{- define "ropewalk.engineImage" -}}
+{{- with .Values.engine.image.tag }}{{ $.Values.image.repository }}:{{ . }}{{ else }}{{ include "ropewalk.image" . }}{{ end -}}
+{{- end }}
+
+{{- define "ropewalk.engineCapabilities" -}}
+- NET_ADMIN
+- BPF
+- NET_RAW
+- SYS_NICE
 {{- end }}
 
 {{- define "ropewalk.capabilities" -}}
@@ -43,21 +81,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (contains "spread" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
 - PERFMON
 {{- end }}
-{{- if and (contains "mesh" (include "ropewalk.modes" .)) (or (not .Values.cleanup.enabled) (eq (include "ropewalk.surges" .) "true")) }}
-- NET_RAW
-- SYS_NICE
 {{- end }}
-{{- end }}
-{{- end }}
-
-{{- define "ropewalk.resources" -}}
-{{- $r := deepCopy .Values.resources }}
-{{- with $r.requests }}
-{{- if not .cpu }}
-{{- $_ := set . "cpu" (ternary "500m" "50m" (and (contains "mesh" (include "ropewalk.modes" $)) (not $.Values.cleanup.enabled))) }}
-{{- end }}
-{{- end }}
-{{- toYaml $r }}
 {{- end }}
 
 {{- /* The node's own address, so that no other of the node's is bound; the brackets are for IPv6 and do no harm. */}}
@@ -74,10 +98,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - --keys
 {{- end }}
 {{- else -}}
-{{- if contains "mesh" $modes -}}
-# It starts a killed agent again at once. A kubelet takes half a second or more, without a tunnel.
-- supervise
-{{ end -}}
 - --mode={{ .Values.mode }}
 {{- with .Values.port }}
 - --port={{ . }}
@@ -93,11 +113,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if contains "mesh" $modes }}
 - --tunnel={{ .Values.mesh.tunnel }}
 {{- if not .Values.cleanup.enabled }}
-{{- with .Values.metrics.perPeer }}
-{{- if ne . "off" }}
-- --metrics-per-peer={{ . }}
-{{- end }}
-{{- end }}
 {{- with .Values.mesh.mtu }}
 - --mtu={{ . }}
 {{- end }}
@@ -131,9 +146,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 - --listen=$(LISTEN)
-{{- if eq (include "ropewalk.surges" .) "true" }}
-- --startup-socket=/run/ropewalk/startup/socket
-{{- end }}
 - --log-level={{ .Values.logLevel }}
 {{- if not .Values.cleanup.enabled }}
 {{- range .Values.extraArgs }}
