@@ -2,16 +2,10 @@
 
 package kube
 
-import (
-	"errors"
-	"strings"
-	"testing"
+import "testing"
 
-	"github.com/ropewalk/ropewalk/test/expect"
-)
-
-// TestCleanupTakesTunnelOver cleans up beside running agents that permit cleartext, as the chart does, while pods have traffic.
-func TestCleanupTakesTunnelOver(t *testing.T) {
+// TestCleanupLosesNoPackets cleans up nodes that permit cleartext, as the chart does, while pods have traffic.
+func TestCleanupLosesNoPackets(t *testing.T) {
 	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
 	for _, n := range l.nodes {
@@ -19,13 +13,11 @@ func TestCleanupTakesTunnelOver(t *testing.T) {
 		n.startMesh("--cleartext=always")
 	}
 	l.reach(pods)
-	b := l.burden("cleanup beside an agent", pods[0], pods[1])
+	b := l.burden("cleanup in the place of agents", pods[0], pods[1])
 	b.carries()
 	for _, n := range l.nodes {
-		old := n.replaceByCleanup(bpf)
+		n.replaceByCleanup(bpf)
 		b.carries()
-		old.cancel()
-		<-old.done
 	}
 	b.finish()
 	for _, n := range l.nodes {
@@ -44,9 +36,7 @@ func TestCleanupOfStrictNodesSendsNoCleartext(t *testing.T) {
 	l.reach(pods)
 	e := l.eavesdrop()
 	for _, n := range l.nodes {
-		old := n.replaceByCleanup(bpf)
-		old.cancel()
-		<-old.done
+		n.replaceByCleanup(bpf)
 		l.refused(pods[0], pods[1])
 		l.refused(pods[1], pods[0])
 	}
@@ -60,23 +50,11 @@ func TestCleanupOfStrictNodesSendsNoCleartext(t *testing.T) {
 	l.reach(pods)
 }
 
-// replaceByCleanup runs the cleanup beside the node's agent until it reports ready, and returns the agent, which stands by.
-func (n *node) replaceByCleanup(bpf string) (old *agent) {
+// replaceByCleanup runs the cleanup in the place of the node's agent until it reports ready. The engine waits for another configuration then.
+func (n *node) replaceByCleanup(bpf string) {
 	n.l.Helper()
-	old = n.agent
-	n.l.Cleanup(old.cancel)
-	n.agent = nil
-	n.start("cleanup", "--stay", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--bpf-fs", bpf)
-	for _, c := range []struct {
-		of   *agent
-		text string
-	}{{n.agent, "tunnel taken over from another agent"}, {old, "standing by"}, {n.agent, "cleanup completed"}} {
-		expect.EventuallyNoError(n.l, n.name+" logs "+c.text, func() error {
-			if !strings.Contains(c.of.log.String(), c.text) {
-				return errors.New(c.of.log.String())
-			}
-			return nil
-		})
-	}
-	return old
+	n.stop()
+	n.start("cleanup", "--stay", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(), "--bpf-fs", bpf)
+	n.l.logs(n.agent, "cleanup completed")
+	n.l.logs(n.engine, "configuration file does not exist, waiting")
 }

@@ -59,11 +59,17 @@ func kustomized(name string) string {
 	return filepath.Join("..", "..", "deploy", "kustomize", name, "agent.yaml")
 }
 
-// agentPod returns the pod template of the only DaemonSet in a manifest.
+// agentPod returns the pod template of the agents in a manifest.
 func agentPod(t testing.TB, path string) corev1.PodTemplateSpec {
 	t.Helper()
+	return podOf(t, path, "ropewalk-agent")
+}
+
+// podOf returns the pod template of a DaemonSet in a manifest.
+func podOf(t testing.TB, path, daemonSet string) corev1.PodTemplateSpec {
+	t.Helper()
 	for _, o := range manifest(t, path) {
-		if o.GetKind() == "DaemonSet" {
+		if o.GetKind() == "DaemonSet" && o.GetName() == daemonSet {
 			var ds appsv1.DaemonSet
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &ds); err != nil {
 				t.Fatal(err)
@@ -71,11 +77,11 @@ func agentPod(t testing.TB, path string) corev1.PodTemplateSpec {
 			return ds.Spec.Template
 		}
 	}
-	t.Fatalf("%s has no DaemonSet", path)
+	t.Fatalf("%s has no DaemonSet %s", path, daemonSet)
 	return corev1.PodTemplateSpec{}
 }
 
-// container is an agent's container, run as its manifest describes.
+// container is a pod's container, run as its manifest describes.
 type container struct {
 	n      *node
 	id     string
@@ -101,44 +107,55 @@ func (n *node) paths(bpf string) map[string]string {
 	dir := filepath.Dir(n.keys)
 	return map[string]string{
 		"/sys/fs/bpf": bpf, "/var/lib/ropewalk": filepath.Join(dir, "state"), "/var/run/wireguard": filepath.Join(dir, "sockets"),
-		"/dev/net/tun": "/dev/net/tun",
+		"/var/lib/ropewalk/engine": filepath.Join(dir, "state", "engine"), "/run/ropewalk": filepath.Join(dir, "run"), "/dev/net/tun": "/dev/net/tun",
 	}
 }
 
-// run starts a manifest's container, with additional arguments.
+// run starts the agent's container of a manifest, with additional arguments.
 func (n *node) run(path, bpf string, args ...string) *container {
 	n.l.Helper()
-	c := &container{
-		n: n, id: fmt.Sprintf("rw%s%s", n.l.net.Tag(), n.name), bundle: n.l.TempDir(), paths: n.paths(bpf),
-		log: &lockedBuffer{}, done: make(chan struct{}),
-	}
 	token := filepath.Join(n.l.dir, n.name)
 	expect.NoError(n.l, os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
 	u, err := url.Parse(n.l.cfg.Host)
 	expect.NoError(n.l, err)
-	pod := agentPod(n.l, path).Spec
+	return n.runPod(agentPod(n.l, path).Spec, bpf, append([]string{
+		"--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(), "--token-file", "/run/api/" + n.name,
+		"--ca-file", "/run/api/ca", "--learn", "1s",
+	}, args...)...)
+}
+
+// runEngine starts the engine's container of the mesh.
+func (n *node) runEngine() *container {
+	n.l.Helper()
+	return n.runPod(podOf(n.l, kustomized("mesh"), "ropewalk-engine").Spec, "")
+}
+
+func (n *node) runPod(pod corev1.PodSpec, bpf string, args ...string) *container {
+	n.l.Helper()
+	c := &container{
+		n: n, id: fmt.Sprintf("rw%s%s%s", n.l.net.Tag(), n.name, pod.Containers[0].Name), bundle: n.l.TempDir(), paths: n.paths(bpf),
+		log: &lockedBuffer{}, done: make(chan struct{}),
+	}
 	if probe := pod.Containers[0].StartupProbe; probe != nil {
 		c.startupProbe = probe.Exec.Command
 	}
 	spec, err := c.spec(&pod)
 	expect.NoError(n.l, err)
-	spec.Process.Args = append(spec.Process.Args, append([]string{
-		"--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(), "--token-file", "/run/api/" + n.name,
-		"--ca-file", "/run/api/ca", "--learn", "1s",
-	}, args...)...)
+	spec.Process.Args = append(spec.Process.Args, args...)
 	expect.NoError(n.l, c.start(spec))
 	n.l.Cleanup(func() {
 		c.stop()
 		if n.l.Failed() {
-			n.l.Logf("%s:\n%s", n.name, c.log)
+			n.l.Logf("%s: %s:\n%s", n.name, pod.Containers[0].Name, c.log)
 		}
 	})
 	return c
 }
 
 func (c *container) start(spec *specs.Spec) error {
-	bin, err := agentBinary()
-	if err != nil {
+	agent, agentErr := agentBinary()
+	ropewalk, err := ropewalkBinary()
+	if err = errors.Join(agentErr, err); err != nil {
 		return err
 	}
 	root := filepath.Join(c.bundle, "rootfs")
@@ -147,8 +164,10 @@ func (c *container) start(spec *specs.Spec) error {
 			return err
 		}
 	}
-	if err := os.Link(bin, filepath.Join(root, "usr/bin/ropewalk-agent")); err != nil {
-		return err
+	for _, bin := range []string{agent, ropewalk} { // of the same names as in the image
+		if err := os.Link(bin, filepath.Join(root, "usr/bin", filepath.Base(bin))); err != nil {
+			return err
+		}
 	}
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -300,7 +319,11 @@ func (c *container) mount(s *specs.Spec, pod *corev1.PodSpec, mounts []corev1.Vo
 				return err
 			}
 		}
-		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.MountPath, Type: "bind", Source: source, Options: []string{"rbind", "rslave"}})
+		options := []string{"rbind", "rslave"}
+		if m.ReadOnly {
+			options = append(options, "ro")
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.MountPath, Type: "bind", Source: source, Options: options})
 	}
 	return nil
 }

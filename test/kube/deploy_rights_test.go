@@ -34,7 +34,8 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 	var all []*container
 	for _, n := range l.nodes {
 		pods = append(pods, n.addPod())
-		all = append(all, n.run(kustomized("mesh"), "", "--pod-cidr", "10.244.0.0/16"))
+		all = append(all, n.runEngine())
+		n.run(kustomized("mesh"), "", "--pod-cidr", "10.244.0.0/16")
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reach(pods)
@@ -87,6 +88,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 			n.tunnelSocket = n.socket()
 			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket"))
 		} else {
+			n.runEngine()
 			agents = append(agents, n.run(kustomized("mesh"), bpf, "--pod-cidr", "10.244.0.0/16"))
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,9 +25,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
-
-// ropewalkBinary builds ropewalk once.
-var ropewalkBinary = sync.OnceValues(func() (string, error) { return build("./cmd/ropewalk") })
 
 // laptop is a host on the nodes' network that is no node. It is like a pod with the address 10.9.0.2.
 type laptop struct {

@@ -62,6 +62,7 @@ type node struct {
 	wire   string // the bridge's end of its link
 	keys   string // its key directory
 	agent  *agent
+	engine *agent // runs the tunnel; nil: there is none
 
 	tunnelSocket *net.UDPConn // of a userspace WireGuard other than ropewalk's
 }
@@ -247,7 +248,7 @@ func (n *node) join() {
 	expect.NoError(n.l, err)
 }
 
-// agent is a running agent process.
+// agent is a running process of an agent, or of an engine.
 type agent struct {
 	cmd    *netlab.Command
 	cancel context.CancelFunc
@@ -281,12 +282,46 @@ func (n *node) start(args ...string) {
 	expect.NoError(n.l, os.WriteFile(token, []byte(n.l.nodeToken(n.name)), 0o600))
 	u, err := url.Parse(n.l.cfg.Host)
 	expect.NoError(n.l, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	argv := append([]string{
+	n.agent = n.spawn(append([]string{
 		bin, "--node", n.name, "--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(),
 		"--token-file", token, "--ca-file", filepath.Join(n.l.dir, "ca"), "--learn", "1s", "--log-level", "debug",
 		"--listen", probes,
-	}, args...)
+	}, args...)...)
+	n.l.Cleanup(n.stop)
+}
+
+// engineConfig is the file with which the node's engine starts.
+func (n *node) engineConfig() string {
+	return filepath.Join(filepath.Dir(n.keys), "engine", "tunnel.conf")
+}
+
+// startEngine starts a process that runs the node's tunnel, as the chart's engine does. It takes over from one that runs.
+func (n *node) startEngine() {
+	n.l.Helper()
+	bin, err := ropewalkBinary()
+	expect.NoError(n.l, err)
+	n.engine = n.spawn(bin, "run", "--keep", "--persist", "--config", n.engineConfig(), "--metrics", engineMetrics, "--metrics-per-peer", "off", n.tunnel())
+	n.l.Cleanup(n.stopEngine)
+}
+
+// stopEngine ends the engine, if one runs. Its interface stays, and drops packets.
+func (n *node) stopEngine() {
+	if n.engine != nil {
+		n.engine.end()
+		n.engine = nil
+	}
+}
+
+// halt ends the agent and the engine.
+func (n *node) halt() {
+	n.stop()
+	n.stopEngine()
+}
+
+// spawn starts a process on the node, and shows its log if the test fails.
+func (n *node) spawn(argv ...string) *agent {
+	n.l.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
 	a := &agent{cmd: n.host.Command(ctx, argv...), cancel: cancel, log: &lockedBuffer{}, done: make(chan struct{})}
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
 	expect.NoError(n.l, a.cmd.Start())
@@ -294,13 +329,19 @@ func (n *node) start(args ...string) {
 		_ = a.cmd.Wait()
 		close(a.done)
 	}()
-	n.agent = a
 	n.l.Cleanup(func() {
-		n.stop()
+		a.end()
 		if n.l.Failed() {
-			n.l.Logf("%s:\n%s", n.name, a.log)
+			n.l.Logf("%s: %s:\n%s", n.name, filepath.Base(argv[0]), a.log)
 		}
 	})
+	return a
+}
+
+// end ends the process with SIGTERM, unless it has ended.
+func (a *agent) end() {
+	a.cancel()
+	<-a.done
 }
 
 // kill ends the agent with SIGKILL, as the OOM killer does.
@@ -315,17 +356,28 @@ func (n *node) kill() {
 // stop ends the agent with SIGTERM, if it runs.
 func (n *node) stop() {
 	if n.agent != nil {
-		n.agent.cancel()
-		<-n.agent.done
+		n.agent.end()
 		n.agent = nil
 	}
 }
 
-// probes is the agents' listen address, each in its node's namespace.
-const probes = "127.0.0.1:9567"
+// The listen addresses of agents and engines, each in its node's namespace.
+const (
+	probes        = "127.0.0.1:9567"
+	engineMetrics = "127.0.0.1:9568"
+)
 
-// metrics returns the agent's metrics.
+// metrics returns the metrics of the agent, and of the engine if there is one with a tunnel.
 func (n *node) metrics() (text string, err error) {
+	text, err = n.metricsAt(probes)
+	if err == nil && n.engine != nil {
+		more, _ := n.metricsAt(engineMetrics) // it has no tunnel yet
+		text += more
+	}
+	return text, err
+}
+
+func (n *node) metricsAt(addr string) (text string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, to string) (c net.Conn, err error) {
 		doErr := n.host.Do(func() error {
 			c, err = new(net.Dialer).DialContext(ctx, network, to)
@@ -333,7 +385,7 @@ func (n *node) metrics() (text string, err error) {
 		})
 		return c, doErr
 	}}}
-	r, err := client.Get("http://" + probes + "/metrics")
+	r, err := client.Get("http://" + addr + "/metrics")
 	if err != nil {
 		return "", err
 	}

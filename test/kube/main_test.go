@@ -17,6 +17,9 @@ import (
 // agentBinary builds the agent once, from the tested source, as in images.
 var agentBinary = sync.OnceValues(func() (string, error) { return build("./cmd/ropewalk-agent") })
 
+// ropewalkBinary builds the program of engines once.
+var ropewalkBinary = sync.OnceValues(func() (string, error) { return build("./cmd/ropewalk") })
+
 // build builds a program of the agent's module. It is static, so that it runs in an empty container.
 func build(program string) (string, error) {
 	bin := filepath.Join(suite.TempDir(), filepath.Base(program))

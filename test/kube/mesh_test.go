@@ -27,11 +27,21 @@ import (
 // away is how long the API server is unreachable.
 var away = flag.Duration("away", time.Minute, "how long the API server is unreachable")
 
-// startMesh starts the agent. All tunnels of the machine share one socket directory, so each has a name of its own.
+// startMesh starts the agent, and the engine if none runs. All tunnels of the machine share one socket directory, so each has a name of
+// its own.
 func (n *node) startMesh(args ...string) {
 	n.l.Helper()
+	n.startMeshOf("10.244.0.0/16", append([]string{"--cleartext=never"}, args...)...)
+}
+
+// startMeshOf is startMesh with the cluster's prefix of pods, and without other settings.
+func (n *node) startMeshOf(pods string, args ...string) {
+	n.l.Helper()
+	if n.engine == nil {
+		n.startEngine()
+	}
 	n.start(append([]string{
-		"--mode", "mesh", "--key-dir", n.keys, "--tunnel", n.tunnel(), "--pod-cidr", "10.244.0.0/16", "--cleartext=never",
+		"--mode", "mesh", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(), "--pod-cidr", pods,
 	}, args...)...)
 }
 
@@ -127,7 +137,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 
 	// A node leaves: the others forget its key, and packets for its pods are dropped.
 	gone := l.nodes[3]
-	gone.stop()
+	gone.halt()
 	l.refused(pods[3], pods[0])
 	expect.NoError(l, l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
 	l.nodes = l.nodes[:3]
@@ -196,7 +206,7 @@ func TestMeshRollsOutWithoutPartition(t *testing.T) {
 	// A node without its agent and routes sends in the clear. The others drop that.
 	spoofer, target := l.nodes[2], l.nodes[0]
 	before := target.gauge("plaintext_dropped_packets_total")
-	spoofer.stop()
+	spoofer.halt()
 	spoofer.reboot()
 	l.refused(pods[2], pods[0])
 	if n := target.gauge("plaintext_dropped_packets_total") - before; n < 3 {
@@ -331,6 +341,7 @@ func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	}
 	n := l.nodes[1]
 	n.kill()
+	n.stopEngine()
 	for _, of := range kinds {
 		l.refused(of[1], of[0])
 	}
@@ -348,8 +359,8 @@ func TestNodeKeepsItsKey(t *testing.T) {
 	n := l.nodes[1]
 	first, err := l.status(n.name)
 	expect.NoError(l, err)
-	n.stop()
-	// Without its agent, nothing leaves in the clear.
+	n.halt()
+	// Without its engine, nothing leaves in the clear.
 	l.refused(pods[1], pods[0])
 	n.startMesh()
 	l.reach(pods)
@@ -379,7 +390,7 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	n := l.nodes[1]
-	n.stop()
+	n.halt()
 	l.door.lock()
 	n.reboot()
 	e := l.eavesdrop()
@@ -390,7 +401,7 @@ func TestRebootedNodeLeaksNothingBeforeSync(t *testing.T) {
 		}
 		return errors.New("there are none")
 	})
-	l.reach(pods) // through the existing tunnel
+	l.reach(pods) // through the tunnel of the engine's file
 	l.door.unlock()
 	expect.EventuallyNoError(l, "it has reached the API", func() error {
 		if n.gauge("reconciles_total") < 1 {
@@ -407,7 +418,7 @@ func TestBootedNodeLeaksNothingBeforeAgent(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	n := l.nodes[1]
-	n.stop()
+	n.halt()
 	n.reboot()
 	expect.NoError(l, n.host.Do(func() error { return hostnet.DeleteLink(n.tunnel()) }))
 	out, err := n.host.Command(t.Context(), "ip", "-force", "-batch", filepath.Join(n.keys, "blackholes-ipv4")).CombinedOutput() // as in deploy/systemd
@@ -526,7 +537,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	})
 	b.finish()
 	e.stop(l)
-	if log := n.agent.log.String(); strings.Count(log, "tunnel is up") != 1 || strings.Count(log, "peers changed") != 1 {
+	if log := n.agent.log.String(); strings.Contains(log, "tunnel configured") || strings.Contains(log, "peers changed") {
 		t.Errorf("the agent changed the tunnel when it reached the API:\n%s", log)
 	}
 }
@@ -553,7 +564,7 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	l.awaitStatus("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	b.finish()
 	for _, n := range l.nodes {
-		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel is up") {
+		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel configured") {
 			t.Errorf("%s: got %s, want no %q in it", n.name, after, "peers changed")
 		}
 	}
@@ -623,51 +634,46 @@ func TestConnectionsSurviveAgentKillAndUpgrade(t *testing.T) {
 	e.stop(l)
 }
 
-// TestNewAgentTakesTunnelOver is a rolling update with maxSurge: the new agent starts while the old one runs.
-func TestNewAgentTakesTunnelOver(t *testing.T) {
+// logs waits for a text in the log of a process.
+func (l *lab) logs(a *agent, text string) {
+	l.Helper()
+	expect.EventuallyNoError(l, "the log has: "+text, func() error {
+		if !strings.Contains(a.log.String(), text) {
+			return errors.New("not logged")
+		}
+		return nil
+	})
+}
+
+// TestConnectionsSurviveEngineUpdate is a rolling update with maxSurge: the new engine starts while the old one runs. The agent need not know.
+func TestConnectionsSurviveEngineUpdate(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	e := l.eavesdrop()
 	n := l.nodes[1]
-	b := l.burden("agent replaced by one that starts beside it", pods[0], pods[1])
+	b := l.burden("engine replaced by one that starts beside it", pods[0], pods[1])
 	b.carries()
-	old := n.agent
-	n.agent = nil
-	n.startMesh()
-	fresh := n.agent
-	logs := func(a *agent, text string) {
-		t.Helper()
-		expect.EventuallyNoError(l, text, func() error {
-			if !strings.Contains(a.log.String(), text) {
-				return errors.New("not logged")
-			}
-			return nil
-		})
-	}
-	logs(fresh, "tunnel taken over from another agent")
-	logs(old, "standing by")
-	expect.EventuallyNoError(l, "the new agent serves the metrics", func() error {
-		if text, err := n.metrics(); err != nil || !strings.Contains(text, "ropewalk_agent_peers 1\n") {
-			return fmt.Errorf("not yet: %w", err)
-		}
-		return nil
-	})
+	old := n.engine
+	n.startEngine()
+	l.logs(old, "another process has taken the tunnel over")
+	b.carries()
+	old.end()
 	b.finish()
 
-	// The new one dies before the old one is stopped.
-	b = l.burden("the new agent is killed while the old one stands by", pods[0], pods[1])
+	b = l.burden("engine stopped while its agent is away, and started again", pods[0], pods[1])
 	b.carries()
-	n.kill()
-	logs(old, "the agent that had taken the tunnel over has ended, opening the tunnel again")
+	n.stop()
+	n.stopEngine()
+	n.startEngine()
 	b.carries()
 	n.startMesh()
-	logs(n.agent, "tunnel taken over from another agent")
-	old.cancel()
-	<-old.done
 	b.finish()
 	l.reach(pods)
 	e.stop(l)
 	l.awaitStatus("one is the peer of the other", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	if log := n.agent.log.String(); strings.Contains(log, "tunnel configured") {
+		t.Errorf("the engine did not start with its configuration:\n%s", log)
+	}
 }
 
 func TestModeSwitchRemovesFirstMode(t *testing.T) {

@@ -121,7 +121,7 @@ func TestNodesBehindNATAreReachedAtObservedPorts(t *testing.T) {
 	}
 
 	// The outside node forgets what it observed, and is told again.
-	outside.stop()
+	outside.halt()
 	outside.startMesh()
 	for _, from := range []int{1, 2, 0} {
 		for to := range pods {

@@ -168,13 +168,13 @@ func (l *lab) nodesAreUnreadable(pods []*pod) {
 	e.stop(l)
 }
 
-// apiPathOutlivesTunnel kills an agent, and takes down its tunnel's interface. Nodes do not reach each other then, except for the exempt port.
+// apiPathOutlivesTunnel ends an engine, and takes down its interface. Nodes do not reach each other then, except for the exempt port.
 func (l *lab) apiPathOutlivesTunnel() {
 	l.Helper()
 	n, hosts := l.nodes[1], l.hosts(false)
 	e := l.eavesdropOn(inspectNodes)
-	n.kill()
-	for _, broken := range []string{"agent", "interface"} {
+	n.halt()
+	for _, broken := range []string{"engine", "interface"} {
 		if broken == "interface" {
 			expect.NoError(l, n.host.Do(func() error {
 				link, err := netlink.LinkByName(n.tunnel())
@@ -201,7 +201,7 @@ func (l *lab) plaintextOfNodeIsDropped() {
 	l.Helper()
 	spoofer, target, hosts := l.nodes[2], l.nodes[0], l.hosts(false)
 	before := target.gauge("plaintext_dropped_packets_total")
-	spoofer.stop()
+	spoofer.halt()
 	spoofer.reboot()
 	err := spoofer.host.Do(func() error {
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(target.addr, 8080).String(), time.Second)

@@ -28,7 +28,7 @@ const flows = 16
 // startSpread starts the agent. All nodes share a BPF file system, in which each network namespace has its own directory.
 func (n *node) startSpread(bpf string) {
 	n.l.Helper()
-	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--any-socket", "--bpf-fs", bpf, "--key-dir", n.keys)
+	n.start("--mode", "spread", "--port", strconv.Itoa(port), "--any-socket", "--bpf-fs", bpf, "--key-dir", n.keys, "--tunnel", n.tunnel(), "--engine-config", n.engineConfig())
 }
 
 // mountBPF mounts a BPF file system for the test.
