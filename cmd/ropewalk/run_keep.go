@@ -152,7 +152,7 @@ func (s *supervisor) run(ctx context.Context) error {
 			s.setState(supervisorWaiting)
 			s.awaitEnd(ctx, retry)
 		case code == exitUnreachable && len(flags) > 0: // it has ended meanwhile
-		case code == 0 && !s.isConfigured(): // whoever wrote the configuration has removed the tunnel
+		case code == 0 && !s.isConfigured(): // the program that wrote the configuration has removed the tunnel
 		case crashed:
 			s.pauseAfterCrash(ctx, end, time.Since(began))
 		default:

@@ -332,8 +332,8 @@ func TestNodeThatMovesAfterUpgradeIsFollowed(t *testing.T) {
 	}
 }
 
-// TestEngineStartsWithWhatItWasTold: an engine that crashes reads its file, before any agent knows of the crash.
-func TestEngineStartsWithWhatItWasTold(t *testing.T) {
+// TestEngineStartsWithLastConfiguration: an engine that crashes reads its file, before any agent knows of the crash.
+func TestEngineStartsWithLastConfiguration(t *testing.T) {
 	m, _, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}

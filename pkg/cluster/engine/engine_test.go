@@ -29,7 +29,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// served returns a client of a fake engine, with the keys that it was told to probe.
+// served returns a client of a fake engine, with the keys that it has probed.
 func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) {
 	t.Helper()
 	dir, d := uapitest.NewDir(t), &uapitest.Device{}

@@ -92,7 +92,7 @@ func TestNodeEncryptionNeedsNodePrefixes(t *testing.T) {
 	}
 }
 
-// TestEngineHasNoToken: whoever breaks into the process that faces the network has no rights in the cluster.
+// TestEngineHasNoToken: an attacker in the process that faces the network has no rights in the cluster.
 func TestEngineHasNoToken(t *testing.T) {
 	text := render(t, here(), Values{"mode": "mesh"})
 	pod, c := containerOf(t, Values{"mode": "mesh"}, "ropewalk-engine")
