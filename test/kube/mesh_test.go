@@ -524,6 +524,7 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	l.door.lock()
 	n.kill()
 	n.startMesh()
+	n.shows("ropewalk_agent_reconciles_total ")
 	b.carries()
 	if reconciles := n.gauge("reconciles_total"); reconciles != 0 {
 		t.Errorf("the API was reached %d times", reconciles)
@@ -681,7 +682,7 @@ func TestModeSwitchRemovesFirstMode(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	for _, n := range l.nodes {
-		n.stop()
+		n.halt() // the engine has the port
 		if !n.ruled() {
 			t.Error("the blackhole routes did not outlive the agent")
 		}
