@@ -48,6 +48,8 @@ func TestFilterDropsPlaintextToNode(t *testing.T) {
 			{"the API server's port, in UDP", "eth9", api, own, 6443, 40000, false, "local", false},
 			{"IPv6 in the clear", "eth9", "2001:db8:9::2", "2001:db8:9::1", 3, 4, false, "local", false},
 			{"IPv6 through the tunnel", "tunnel", "2001:db8:9::2", "2001:db8:9::1", 3, 4, false, "local", true},
+			{"multicast, as VRRP", "eth9", other, "224.0.0.1", 3, 4, false, "local", true},
+			{"IPv6 multicast, as neighbor solicitations", "eth9", "2001:db8:9::2", "ff02::1", 3, 4, false, "local", true},
 		} {
 			if err := c.check(); err != nil {
 				t.Errorf("%s: %v", c.what, err)

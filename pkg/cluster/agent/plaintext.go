@@ -27,7 +27,8 @@ const (
 //
 // It runs before destination NAT and knows no connections. Packets that conntrack does not track, or calls invalid, and answers to
 // connections through a Service are not exempt. Packets to an address of the node itself are, because the mesh does not encrypt them. With a
-// NodeRouting it does, and a second chain drops unencrypted ones, from pods and from nodes (node_filter.go).
+// NodeRouting it does, and a second chain drops unencrypted ones, from pods and from nodes (node_filter.go). Multicast is exempt: nodes solicit
+// each other's link-layer addresses with it.
 func setPlaintextFilter(tunnel string, wanted bool, nodes *NodeRouting) (changes int, err error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -74,6 +75,7 @@ func filterExprs(tunnel string) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: deviceName(tunnel)},
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, // first, since the tunnel's own datagrams end here
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_MULTICAST)},
 		&expr.Fib{Register: 1, FlagSADDR: true, ResultOIFNAME: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: deviceName(tunnel)},
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: filterCounter},
