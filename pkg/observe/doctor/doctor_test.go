@@ -102,6 +102,7 @@ func processCases() []faultCase {
 	none := can()
 	noFS := func(f *facts.Facts) { f.Process.BPFFS = facts.Unknown[string](fs.ErrNotExist) }
 	pod := func(f *facts.Facts) { f.Process.AgentPod = true }
+	engine := func(f *facts.Facts) { f.Process.EnginePod = true }
 	return []faultCase{
 		{"tun-device", func(f *facts.Facts) { f.Kernel.TUNDevice = unix.ENOENT }, Failed, "no such file", "modprobe tun"},
 		{"tun-device", func(f *facts.Facts) { f.Kernel.TUNDevice = unix.EPERM }, Failed, "not permitted", "c 10:200"},
@@ -113,9 +114,15 @@ func processCases() []faultCase {
 		{"memlock", both(can(unix.CAP_IPC_LOCK), locked(64<<10)), OK, "CAP_IPC_LOCK", ""},
 		{"memlock", both(none, locked(1<<30)), OK, "1024 MiB", ""},
 		{"bpffs", noFS, Warning, "not mounted", "mount -t bpf"},
-		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_NET_RAW)), OK, "in mode mesh", ""},
-		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF)), Warning, "lacks CAP_NET_RAW", "chart"},
+		{"tun-device", both(pod, func(f *facts.Facts) { f.Kernel.TUNDevice = unix.ENOENT }), OK, "ropewalk-engine", ""},
+		{"tun-device", both(engine, func(f *facts.Facts) { f.Kernel.TUNDevice = unix.ENOENT }), Failed, "no such file", "modprobe tun"},
+		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF)), OK, "in mode mesh", ""},
+		{"capabilities", both(both(pod, noFS), can(unix.CAP_NET_ADMIN)), Warning, "lacks CAP_BPF", "chart"},
 		{"capabilities", both(pod, can(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_PERFMON)), OK, "in mode spread", ""},
+		{"capabilities", both(both(engine, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF, unix.CAP_NET_RAW, unix.CAP_SYS_NICE)), OK, "ropewalk-engine", ""},
+		{"capabilities", both(both(engine, noFS), can(unix.CAP_NET_ADMIN, unix.CAP_BPF)), Warning, "lacks CAP_NET_RAW, CAP_SYS_NICE", "chart"},
+		{"memlock", both(both(engine, none), locked(64<<10)), OK, "no AF_XDP", ""},
+		{"bpffs", both(engine, noFS), OK, "mode mesh", ""},
 		{"memlock", both(both(pod, none), locked(64<<10)), OK, "no AF_XDP", ""},
 		{"bpffs", both(pod, noFS), OK, "mode mesh", ""},
 	}

@@ -33,6 +33,8 @@ func evaluateTUNDevice(f *facts.Facts, r *recorder) {
 	switch err := f.Kernel.TUNDevice; {
 	case err == nil:
 		r.ok("", "/dev/net/tun opens")
+	case errors.Is(err, unix.ENOENT) && f.Process.AgentPod:
+		r.ok("", "no /dev/net/tun: ropewalk-agent needs none, the tunnels are those of ropewalk-engine")
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		r.fail("", fmt.Sprintf("/dev/net/tun: %v", err), "modprobe tun\nin a container: pass the device (--device /dev/net/tun)")
 	case denied(err):
@@ -58,8 +60,8 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 		r.fail("", "this process lacks "+lacking, "run as root, or as a service with AmbientCapabilities=CAP_NET_ADMIN CAP_BPF CAP_PERFMON CAP_NET_RAW")
 		return
 	}
-	if f.Process.AgentPod {
-		evaluateAgentCapabilities(f, r)
+	if f.Process.AgentPod || f.Process.EnginePod {
+		evaluatePodCapabilities(f, r)
 		return
 	}
 	lacking := missingCapabilities(have.Value, capability{unix.CAP_BPF, "CAP_BPF"}, capability{unix.CAP_PERFMON, "CAP_PERFMON"},
@@ -71,17 +73,20 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 	r.ok("", "CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and CAP_NET_RAW")
 }
 
-// evaluateAgentCapabilities compares with what ropewalk-agent needs in its mode (docs/kubernetes.md).
-func evaluateAgentCapabilities(f *facts.Facts, r *recorder) {
-	mode, own := "mesh", capability{unix.CAP_NET_RAW, "CAP_NET_RAW"}
-	if f.Process.BPFFS.Err == nil {
-		mode, own = "spread", capability{unix.CAP_PERFMON, "CAP_PERFMON"}
+// evaluatePodCapabilities compares with what the pods of the chart need (docs/kubernetes.md).
+func evaluatePodCapabilities(f *facts.Facts, r *recorder) {
+	who, want := "ropewalk-agent needs in mode mesh", []capability{{unix.CAP_BPF, "CAP_BPF"}}
+	switch {
+	case f.Process.EnginePod:
+		who, want = "ropewalk-engine needs", append(want, capability{unix.CAP_NET_RAW, "CAP_NET_RAW"}, capability{unix.CAP_SYS_NICE, "CAP_SYS_NICE"})
+	case f.Process.BPFFS.Err == nil:
+		who, want = "ropewalk-agent needs in mode spread", append(want, capability{unix.CAP_PERFMON, "CAP_PERFMON"})
 	}
-	if lacking := missingCapabilities(f.Process.Capabilities.Value, capability{unix.CAP_BPF, "CAP_BPF"}, own); lacking != "" {
-		r.warn("", "this process lacks "+lacking+", which ropewalk-agent needs in mode "+mode, "add them to the chart's capabilities")
+	if lacking := missingCapabilities(f.Process.Capabilities.Value, want...); lacking != "" {
+		r.warn("", "this process lacks "+lacking+", which "+who, "add them to the capabilities of the chart's pods")
 		return
 	}
-	r.ok("", "CAP_NET_ADMIN, CAP_BPF and %s, as ropewalk-agent needs in mode %s", own.name, mode)
+	r.ok("", "all that %s", who)
 }
 
 // missingCapabilities lists the missing ones. CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON (capabilities(7)).
@@ -110,8 +115,8 @@ func evaluateMemlock(f *facts.Facts, r *recorder) {
 		r.ok("", "%d MiB", limit.Value>>20)
 	case have.Err == nil && have.Value>>unix.CAP_IPC_LOCK&1 != 0:
 		r.ok("", "%d MiB, no limit (CAP_IPC_LOCK)", limit.Value>>20)
-	case f.Process.AgentPod:
-		r.ok("", "%d KiB: ropewalk-agent opens no AF_XDP sockets", limit.Value>>10)
+	case f.Process.AgentPod || f.Process.EnginePod:
+		r.ok("", "%d KiB: the chart's pods open no AF_XDP sockets", limit.Value>>10)
 	default:
 		r.warn("", fmt.Sprintf("%d KiB", limit.Value>>10), "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service")
 	}
@@ -121,8 +126,8 @@ func evaluateBPFFS(f *facts.Facts, r *recorder) {
 	switch fs := f.Process.BPFFS; {
 	case fs.Err == nil:
 		r.ok("", "mounted at %s", fs.Value)
-	case errors.Is(fs.Err, os.ErrNotExist) && f.Process.AgentPod:
-		r.ok("", "not mounted: ropewalk-agent needs none in mode mesh")
+	case errors.Is(fs.Err, os.ErrNotExist) && (f.Process.AgentPod || f.Process.EnginePod):
+		r.ok("", "not mounted: mode mesh needs none")
 	case errors.Is(fs.Err, os.ErrNotExist):
 		r.warn("", "not mounted", "mount -t bpf -o mode=700 bpf /sys/fs/bpf")
 	default:

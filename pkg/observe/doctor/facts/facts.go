@@ -81,8 +81,9 @@ type Process struct {
 	Capabilities Result[uint64] // effective, a bit for each
 	Memlock      Result[uint64] // bytes (RLIMIT_MEMLOCK); NoLimit for none
 	BPFFS        Result[string] // where it is mounted
-	// AgentPod is true in a pod of ropewalk-agent, whose manifests grant what its mode needs: BPFFS is known in mode spread only.
-	AgentPod bool
+	// AgentPod is true in a pod of ropewalk-agent, and EnginePod in one of ropewalk-engine. Their manifests grant what each needs: BPFFS is known in
+	// agents of mode spread only.
+	AgentPod, EnginePod bool
 }
 
 // NoLimit is the Memlock value for an unlimited RLIMIT_MEMLOCK.

@@ -14,22 +14,21 @@ import (
 var errMissing = errors.New("no such entry")
 
 func (s source) process() Process {
-	return Process{
+	p := Process{
 		Capabilities: result(s.capabilities()),
 		Memlock:      result(s.memlock()),
 		BPFFS:        result(hook.MountedBPFFS()),
-		AgentPod:     s.agentPod(),
 	}
+	if s.has("usr/bin/ropewalk-agent") && s.has("dev/termination-log") { // a container of a pod, made from the image of ropewalk-agent
+		p.AgentPod = s.has("var/run/secrets/kubernetes.io/serviceaccount")
+		p.EnginePod = !p.AgentPod
+	}
+	return p
 }
 
-// agentPod reports whether this is a container of a pod, made from the image of ropewalk-agent.
-func (s source) agentPod() bool {
-	for _, path := range []string{"var/run/secrets/kubernetes.io/serviceaccount", "usr/bin/ropewalk-agent"} {
-		if found, err := s.exists(path); err != nil || !found {
-			return false
-		}
-	}
-	return true
+func (s source) has(path string) bool {
+	found, err := s.exists(path)
+	return err == nil && found
 }
 
 // capabilities reads CapEff from /proc/thread-self/status (proc_pid_status(5)).

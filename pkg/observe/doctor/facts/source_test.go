@@ -79,18 +79,19 @@ func TestProcessReadsCapabilitiesAndLimits(t *testing.T) {
 	}
 }
 
-func TestAgentPodHasTokenAndAgent(t *testing.T) {
-	const token, agent = "var/run/secrets/kubernetes.io/serviceaccount/token", "usr/bin/ropewalk-agent"
+func TestOnlyPodOfAgentHasToken(t *testing.T) {
+	const token, agent, pod = "var/run/secrets/kubernetes.io/serviceaccount/token", "usr/bin/ropewalk-agent", "dev/termination-log"
 	for _, c := range []struct {
-		files map[string]string
-		want  bool
+		files             map[string]string
+		isAgent, isEngine bool
 	}{
-		{map[string]string{token: "", agent: ""}, true},
-		{map[string]string{agent: ""}, false}, // a node with the package
-		{map[string]string{token: ""}, false}, // another pod
+		{map[string]string{token: "", agent: "", pod: ""}, true, false},
+		{map[string]string{agent: "", pod: ""}, false, true},
+		{map[string]string{agent: ""}, false, false},          // a node with the package
+		{map[string]string{token: "", pod: ""}, false, false}, // another pod
 	} {
-		if got := sourceOf(c.files).process().AgentPod; got != c.want {
-			t.Errorf("%v: got %v, want %v", c.files, got, c.want)
+		if got := sourceOf(c.files).process(); got.AgentPod != c.isAgent || got.EnginePod != c.isEngine {
+			t.Errorf("%v: got %v and %v, want %v and %v", c.files, got.AgentPod, got.EnginePod, c.isAgent, c.isEngine)
 		}
 	}
 }
