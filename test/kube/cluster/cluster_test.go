@@ -57,9 +57,9 @@ func (c *cluster) install(more string) {
 	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
 }
 
-// testDoctor examines a node from the agent's pod, which has all that it needs.
+// testDoctor examines a node from the engine's pod, which has all that it needs.
 func (c *cluster) testDoctor() {
-	out, _ := c.nodes[0].agent("ropewalk", "doctor") // fails with warnings about the test's machine
+	out, _ := c.nodes[0].engine("ropewalk", "doctor") // fails with warnings about the test's machine
 	for _, check := range []string{"tun-device", "capabilities", "memlock", "bpffs", "tunnel ropewalk0", "fast-steer ropewalk0"} {
 		if !strings.Contains(out, "✓ "+check+":") {
 			c.Errorf("%s is not in order:\n%s", check, out)

@@ -14,42 +14,68 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// testKill kills the agent's process while pods have traffic, and then its container. Another process follows the first in the same container. The second is
-// restarted by the kubelet.
+// The processes of a node: their arguments begin with these.
+const (
+	agentArgs  = "/usr/bin/ropewalk-agent\x00--mode="
+	engineArgs = "ropewalk\x00run\x00" // the daemon, whose parent is the first process of its container
+)
+
+// testKill kills the agent, the engine's daemon and then the engine's container, while pods have traffic. The agent carries no packets. Another daemon follows
+// the first in the same container. The containers are restarted by the kubelet.
 func (c *cluster) testKill() {
 	if _, err := os.Stat("/proc/thread-self/children"); err != nil {
 		c.Skipf("needs CONFIG_PROC_CHILDREN: %v", err)
 	}
 	a, n := c.nodes[0].pod(), c.nodes[1]
 	b := n.pod()
-	before, err := n.agentProcess()
+	agent, err := n.process(agentArgs)
+	expect.NoError(c, err)
+	daemon, err := n.process(engineArgs)
 	expect.NoError(c, err)
 	traffic := a.probe(b, often)
-	expect.NoError(c, unix.Kill(before.pid, unix.SIGKILL))
-	expect.EventuallyNoError(c, "another agent runs in the container", func() error {
-		children, err := childrenOf(before.parent)
-		if err == nil && (len(children) != 1 || children[0] == before.pid) {
-			err = fmt.Errorf("after process %d, the first process has the children %v", before.pid, children)
+	expect.NoError(c, unix.Kill(agent.pid, unix.SIGKILL))
+	n.awaitAnother(agentArgs, agent)
+	traffic.flows()
+	c.Logf("kill of the agent: %v", traffic.endWithoutLoss())
+	if after, err := n.process(engineArgs); err != nil || after != daemon {
+		c.Errorf("the engine is process %+v after %+v, %v", after, daemon, err)
+	}
+	c.awaitRollout()
+
+	traffic = a.probe(b, often)
+	expect.NoError(c, unix.Kill(daemon.pid, unix.SIGKILL))
+	expect.EventuallyNoError(c, "another daemon runs in the container", func() error {
+		children, err := childrenOf(daemon.parent)
+		if err == nil && (len(children) != 1 || children[0] == daemon.pid) {
+			err = fmt.Errorf("after process %d, the first process has the children %v", daemon.pid, children)
 		}
 		return err
 	})
 	traffic.flows() // before another program takes CPU time
 	a.reaches(b)
-	c.Logf("kill of the agent: %v", traffic.end())
+	c.Logf("kill of the engine: %v", traffic.end())
 
 	traffic = a.probe(b, often)
-	expect.NoError(c, unix.Kill(before.parent, unix.SIGKILL))
+	expect.NoError(c, unix.Kill(daemon.parent, unix.SIGKILL))
 	traffic.flows()
 	a.reaches(b)
 	c.Logf("kill of its container: %v", traffic.end())
-	expect.EventuallyNoError(c, "the kubelet has started another container", func() error {
-		after, err := n.agentProcess()
-		if err == nil && after.parent == before.parent {
-			err = fmt.Errorf("got process %+v after %+v", after, before)
+	if after, err := n.process(engineArgs); err != nil || after.parent == daemon.parent {
+		c.Errorf("the engine is process %+v after %+v, %v", after, daemon, err)
+	}
+	c.awaitRollout()
+}
+
+// awaitAnother waits until another process follows one that was killed.
+func (n *node) awaitAnother(args string, killed process) {
+	n.c.Helper()
+	expect.EventuallyNoError(n.c, "the kubelet has started another container", func() error {
+		after, err := n.process(args)
+		if err == nil && after.pid == killed.pid {
+			err = fmt.Errorf("got process %+v after %+v", after, killed)
 		}
 		return err
 	})
-	c.awaitRollout()
 }
 
 // childrenOf returns the children of a process. It reads few files, so that a test that waits takes no CPU time from what it waits for.
@@ -74,11 +100,11 @@ func childrenOf(pid int) (children []int, err error) {
 	return children, nil
 }
 
-// agentProcess is an agent, whose parent is the first process of its container.
-type agentProcess struct{ pid, parent int }
+// process is one of a node's, with its parent.
+type process struct{ pid, parent int }
 
-// agentProcess finds the only process of an agent on the node.
-func (n *node) agentProcess() (found agentProcess, err error) {
+// process finds the only process of the node whose arguments begin so.
+func (n *node) process(begin string) (found process, err error) {
 	network, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.init.Process.Pid))
 	if err != nil {
 		return found, err
@@ -91,11 +117,11 @@ func (n *node) agentProcess() (found agentProcess, err error) {
 		pid, _ := strconv.Atoi(e.Name())
 		dir := "/proc/" + e.Name()
 		args, _ := os.ReadFile(dir + "/cmdline")
-		if at, _ := os.Readlink(dir + "/ns/net"); at != network || !bytes.HasPrefix(args, []byte("/usr/bin/ropewalk-agent\x00--mode=")) {
+		if at, _ := os.Readlink(dir + "/ns/net"); at != network || !bytes.HasPrefix(args, []byte(begin)) {
 			continue
 		}
 		if found.pid != 0 {
-			return found, fmt.Errorf("%s has two agents", n.name)
+			return found, fmt.Errorf("%s has two processes %q", n.name, begin)
 		}
 		found.pid = pid
 		if found.parent, err = parentOf(dir); err != nil {
@@ -103,7 +129,7 @@ func (n *node) agentProcess() (found agentProcess, err error) {
 		}
 	}
 	if found.pid == 0 {
-		return found, fmt.Errorf("%s has no agent", n.name)
+		return found, fmt.Errorf("%s has no process %q", n.name, begin)
 	}
 	return found, nil
 }

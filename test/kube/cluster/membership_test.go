@@ -124,7 +124,7 @@ func (c *cluster) forgets(key string) {
 	c.Helper()
 	for _, n := range c.nodes {
 		expect.EventuallyNoError(c, n.name+" drops a peer that has left", func() error {
-			peers, err := n.agent("ropewalk", "show", "ropewalk0", "peers")
+			peers, err := n.engine("ropewalk", "show", "ropewalk0", "peers")
 			if err == nil && strings.Contains(peers, key) {
 				err = fmt.Errorf("it still has %s", key)
 			}
@@ -133,9 +133,9 @@ func (c *cluster) forgets(key string) {
 	}
 }
 
-// agent runs a program in the container of the node's agent.
-func (n *node) agent(argv ...string) (string, error) {
-	name, err := n.c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-l", "app.kubernetes.io/name=ropewalk-agent",
+// engine runs a program in the container of the node's engine.
+func (n *node) engine(argv ...string) (string, error) {
+	name, err := n.c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-l", "app.kubernetes.io/name=ropewalk-engine",
 		"--field-selector=spec.nodeName="+n.name+",status.phase=Running", "-o", "jsonpath={.items[0].metadata.name}")
 	if err != nil {
 		return "", err

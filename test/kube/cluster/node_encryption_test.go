@@ -60,7 +60,7 @@ func (c *cluster) testNodeEncryption() {
 	for _, t := range taps {
 		t.end()
 	}
-	if out, _ := c.nodes[0].agent("ropewalk", "doctor"); !strings.Contains(out, "✓ node-encryption ropewalk0: traffic to all 1 peer nodes") {
+	if out, _ := c.nodes[0].engine("ropewalk", "doctor"); !strings.Contains(out, "✓ node-encryption ropewalk0: traffic to all 1 peer nodes") {
 		c.Errorf("doctor does not see the encryption:\n%s", out)
 	}
 	if got := c.kubectl("get", "ropewalknodes", "-o", "jsonpath={.items[*].status.encryptsNodes}"); got != "true true" {

@@ -187,3 +187,13 @@ func (r *probe) end() probeResult {
 	}
 	return result
 }
+
+// endWithoutLoss is end of traffic that no datagram may be missing from.
+func (r *probe) endWithoutLoss() probeResult {
+	r.c.Helper()
+	result := r.end()
+	if result.Received != result.Sent {
+		r.c.Errorf("packets were lost: %v", result)
+	}
+	return result
+}

@@ -31,7 +31,7 @@ func (c *cluster) isGone() {
 	c.Helper()
 	expect.EventuallyNoError(c, "the agents' objects are gone", func() error {
 		left, err := c.try("kubectl", "get", "daemonsets,pods,jobs,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies", "-A",
-			"-l", "app.kubernetes.io/name=ropewalk-agent", "-o", "name")
+			"-l", "app.kubernetes.io/name in (ropewalk-agent,ropewalk-engine)", "-o", "name")
 		if err == nil && left != "" {
 			err = fmt.Errorf("the API still has %s", left)
 		}
@@ -46,7 +46,7 @@ func (c *cluster) isGone() {
 			}
 		}
 		files, err := n.show("find /var/lib/ropewalk /run/wireguard /sys/fs/bpf -mindepth 1 -not -name *.debug") // the kernel has two such files in each BPF file system
-		const want = "/var/lib/ropewalk/keys\n/var/lib/ropewalk/keys/private.key\n"
+		const want = "/var/lib/ropewalk/engine\n/var/lib/ropewalk/keys\n/var/lib/ropewalk/keys/private.key\n"
 		if files != want {
 			c.Errorf("files on %s: %v, got\n%s\nwant\n%s", n.name, err, files, want)
 		}

@@ -18,48 +18,76 @@ func (c *cluster) upgrade(values string) {
 	}
 }
 
+// awaitRollout waits until all engines and agents are those of the last change, and available.
 func (c *cluster) awaitRollout() {
 	c.Helper()
-	c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/ropewalk-agent", "--timeout=4m")
+	for _, name := range []string{"ropewalk-engine", "ropewalk-agent"} {
+		c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/"+name, "--timeout=4m")
+	}
 }
 
-// testRollout replaces the agents while pods have traffic.
+// engines returns what differs once a pod of an engine is another, or was restarted.
+func (c *cluster) engines() string {
+	c.Helper()
+	return c.kubectl("-n", "ropewalk-system", "get", "pods", "-l", "app.kubernetes.io/name=ropewalk-engine", "--field-selector=status.phase=Running",
+		"-o", "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[0].containerID} {end}")
+}
+
+// testRollout replaces the agents and then the engines while pods have traffic.
 func (c *cluster) testRollout() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b, often)
-	c.upgrade("image.tag=" + nextTag)
+	before, traffic := c.engines(), a.probe(b, often)
+	c.upgrade("image.tag=" + nextTag + ",engine.image.tag=" + firstTag)
 	c.awaitRollout()
 	a.reaches(b)
-	c.Logf("rollout: %v", traffic.end())
+	c.Logf("rollout of agents: %v", traffic.endWithoutLoss())
+	if after := c.engines(); after != before {
+		c.Errorf("the engines are %s after %s", after, before)
+	}
+	traffic = a.probe(b, often)
+	c.upgrade("engine.image.tag=") // that of the agents
+	c.awaitRollout()
+	a.reaches(b)
+	c.Logf("rollout of engines: %v", traffic.end())
 }
 
-// testFailedPull upgrades to an image that no node can get. The running agents go on.
+// testFailedPull upgrades to an image that no node can get. The running engines go on.
 func (c *cluster) testFailedPull() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b, seldom)
+	before, traffic := c.engines(), a.probe(b, seldom)
 	c.upgrade("image.tag=missing")
-	expect.EventuallyNoError(c, "an agent's image cannot be pulled", func() error {
-		reasons, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].state.waiting.reason}")
-		if err == nil && !strings.Contains(reasons, "ImagePull") {
-			err = fmt.Errorf("containers wait for %q", reasons)
-		}
-		return err
-	})
+	for _, name := range []string{"agent", "engine"} {
+		expect.EventuallyNoError(c, "the image of an "+name+" cannot be pulled", func() error { return c.waitsBecauseOf(name, "ImagePull") })
+	}
 	a.reaches(b)
 	b.reaches(a)
 	c.upgrade("image.tag=" + nextTag)
 	c.awaitRollout()
 	a.reaches(b)
-	c.Logf("failed pull, and back: %v", traffic.end())
+	c.Logf("failed pull, and back: %v", traffic.endWithoutLoss())
+	if after := c.engines(); after != before {
+		c.Errorf("the engines are %s after %s", after, before)
+	}
 }
 
-// testBrokenUpgrade upgrades to agents that run but cannot reconcile. They do not become ready, although the running agents answer at the
-// address of their probes. The running agents go on.
+// waitsBecauseOf returns an error unless a container of this name waits, with a reason that contains a text.
+func (c *cluster) waitsBecauseOf(container, text string) error {
+	reasons, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o",
+		"jsonpath={.items[*].status.containerStatuses[?(@.name=='"+container+"')].state.waiting.reason}")
+	if err == nil && !strings.Contains(reasons, text) {
+		err = fmt.Errorf("containers wait for %q", reasons)
+	}
+	return err
+}
+
+// testBrokenUpgrade upgrades to agents that run but cannot reconcile, and to engines that do not start. They do not become ready, and the running
+// engines go on.
 func (c *cluster) testBrokenUpgrade() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
-	traffic := a.probe(b, seldom)
-	c.upgrade("'extraArgs={--key-dir=/missing}'")
-	expect.EventuallyNoError(c, "the startup probe of a new agent fails", func() error {
+	before, traffic := c.engines(), a.probe(b, seldom)
+	c.upgrade("'extraArgs={--key-dir=/missing},engine.extraArgs={--missing}'")
+	expect.EventuallyNoError(c, "a new engine ends", func() error { return c.waitsBecauseOf("engine", "CrashLoopBackOff") })
+	expect.EventuallyNoError(c, "a new agent is not ready", func() error {
 		name, err := c.try("kubectl", "-n", "ropewalk-system", "get", "pods", "-o",
 			`jsonpath={range .items[*]}{.metadata.name}{"\t"}{.spec.containers[0].args}{"\n"}{end}`)
 		if err != nil {
@@ -67,7 +95,7 @@ func (c *cluster) testBrokenUpgrade() {
 		}
 		for line := range strings.Lines(name) {
 			if name, args, _ := strings.Cut(line, "\t"); strings.Contains(args, "/missing") {
-				return c.startupProbeFailed(name)
+				return c.readinessProbeFailed(name)
 			}
 		}
 		return fmt.Errorf("no new agent among %q", name)
@@ -79,14 +107,17 @@ func (c *cluster) testBrokenUpgrade() {
 	expect.NoError(c, err)
 	c.awaitRollout()
 	a.reaches(b)
-	c.Logf("broken upgrade, and back: %v", traffic.end())
+	c.Logf("broken upgrade, and back: %v", traffic.endWithoutLoss())
+	if after := c.engines(); after != before {
+		c.Errorf("the engines are %s after %s", after, before)
+	}
 }
 
-// startupProbeFailed returns an error while no startup probe of a pod has failed.
-func (c *cluster) startupProbeFailed(pod string) error {
+// readinessProbeFailed returns an error while no readiness probe of a pod has failed.
+func (c *cluster) readinessProbeFailed(pod string) error {
 	events, err := c.try("kubectl", "-n", "ropewalk-system", "get", "events", "--field-selector=reason=Unhealthy,involvedObject.name="+pod,
 		"-o", "jsonpath={.items[*].message}")
-	if err == nil && !strings.Contains(events, "has not been taken over") {
+	if err == nil && !strings.Contains(events, "Readiness probe failed: HTTP") {
 		err = fmt.Errorf("the events are %q", events)
 	}
 	return err
