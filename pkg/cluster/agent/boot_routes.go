@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
@@ -64,7 +65,7 @@ func (r *Routing) saveBootRoutes(dir string) error {
 			}
 			continue
 		}
-		errs = append(errs, writeFileAtomically(dir, bootRoutesFile(family)+".*", []byte(text), func(from string) error { return os.Rename(from, path) }))
+		errs = append(errs, atomicfile.Replace(path, []byte(text)))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -46,6 +47,6 @@ func readKey(path string) (noise.PrivateKey, error) {
 }
 
 // writeKey creates the file atomically. It fails with fs.ErrExist if another agent was faster.
-func writeKey(dir, path string, k noise.PrivateKey) error {
-	return writeFileAtomically(dir, keyFile+".*", []byte(k.Base64()+"\n"), func(from string) error { return os.Link(from, path) })
+func writeKey(path string, k noise.PrivateKey) error {
+	return atomicfile.Create(path, []byte(k.Base64()+"\n"))
 }

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -116,7 +117,7 @@ func (k *keyring) create(number int64) (generation, error) {
 	if g.key, err = noise.NewPrivateKey(k.rand); err != nil {
 		return generation{}, err
 	}
-	if err = writeKey(k.dir, k.path(g), g.key); errors.Is(err, fs.ErrExist) {
+	if err = writeKey(k.path(g), g.key); errors.Is(err, fs.ErrExist) {
 		g.key, err = readKey(k.path(g))
 	}
 	if err != nil {
@@ -143,7 +144,7 @@ func (k *keyring) prepare(requested int64) (err error) {
 // advance deletes the current key, including the temporary files of a crash, and makes the next one the current key. After an
 // error it may be called again.
 func (k *keyring) advance() error {
-	left, err := filepath.Glob(filepath.Join(k.dir, keyFile+".*"))
+	left, err := filepath.Glob(filepath.Join(k.dir, "private*.key.*"))
 	for _, path := range append(left, k.path(k.current)) {
 		if err == nil {
 			err = os.Remove(path)
@@ -152,7 +153,7 @@ func (k *keyring) advance() error {
 			err = nil
 		}
 	}
-	if err = cmp.Or(err, syncDir(k.dir)); err != nil {
+	if err = cmp.Or(err, atomicfile.SyncDir(k.dir)); err != nil {
 		return fmt.Errorf("removing the node's old key: %w", err)
 	}
 	k.current, k.next = k.next, generation{}

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -77,15 +78,5 @@ func (s *persistedState) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeFileAtomically(dir, stateFile+".*", text, func(from string) error { return os.Rename(from, filepath.Join(dir, stateFile)) })
-}
-
-// removeTemporaryFiles removes the temporary files that a crash during save leaves.
-func removeTemporaryFiles(dir string) {
-	for _, pattern := range []string{stateFile + ".*", "blackholes-*.*"} {
-		left, _ := filepath.Glob(filepath.Join(dir, pattern))
-		for _, path := range left {
-			_ = os.Remove(path)
-		}
-	}
+	return atomicfile.Replace(filepath.Join(dir, stateFile), text)
 }

@@ -22,7 +22,6 @@ type stateStore struct {
 // restorePersisted loads the persisted state and applies it, before the API is reached: traffic for other nodes' pods is routed
 // into the tunnel, or dropped.
 func (a *Agent) restorePersisted() {
-	removeTemporaryFiles(a.cfg.KeyDir)
 	saved, err := loadPersistedState(a.cfg.KeyDir)
 	if err != nil {
 		a.cfg.Log.Warn("loading saved state failed, no tunnel until the API answers: traffic for other nodes' pods may be dropped or unencrypted meanwhile",

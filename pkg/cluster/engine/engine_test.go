@@ -173,14 +173,3 @@ func TestSavedFileIsWholeConfiguration(t *testing.T) {
 		t.Errorf("left %v, %v", left, err)
 	}
 }
-
-// TestCrashedSaveIsReplaced has an agent that was killed while it wrote.
-func TestCrashedSaveIsReplaced(t *testing.T) {
-	dir := t.TempDir()
-	c := &Client{File: filepath.Join(dir, "tunnel.conf")}
-	expect.NoError(t, os.WriteFile(filepath.Join(dir, ".tunnel.conf"), []byte("half"), 0o644))
-	expect.NoError(t, c.Save(config.Device{}))
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("left %v, %v", left, err)
-	}
-}

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -41,7 +41,7 @@ func (c *Client) Save(dev config.Device) error {
 	if have, err := os.ReadFile(c.File); err == nil && bytes.Equal(have, b.Bytes()) {
 		return nil
 	}
-	if err := replaceFile(c.File, b.Bytes()); err != nil {
+	if err := atomicfile.Replace(c.File, b.Bytes()); err != nil {
 		return fmt.Errorf("saving the configuration with which the engine starts: %w", err)
 	}
 	return nil
@@ -53,33 +53,4 @@ func (c *Client) Forget() error {
 		return fmt.Errorf("removing the configuration of the engine: %w", err)
 	}
 	return nil
-}
-
-// replaceFile replaces a file by one with mode 0600. A crash leaves the old one or the new one, and at most one temporary file, which the next
-// call replaces.
-func replaceFile(path string, text []byte) error {
-	dir, name := filepath.Split(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	temporary := filepath.Join(dir, "."+name)
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
