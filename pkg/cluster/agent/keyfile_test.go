@@ -4,12 +4,14 @@ package agent
 
 import (
 	"crypto/rand"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
@@ -55,7 +57,7 @@ func TestInvalidKeyFileIsKeptAndRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			k, err := openKeyring(dir, 0, rand.Reader)
-			if err == nil || k != nil && !k.current.key.IsZero() {
+			if err == nil || k != nil {
 				t.Fatal("accepted")
 			}
 			if strings.Contains(err.Error(), good.Base64()[:8]) {
@@ -69,12 +71,19 @@ func TestInvalidKeyFileIsKeptAndRejected(t *testing.T) {
 }
 
 func TestUnstorableKeyIsNotUsed(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	file, link := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "link") // neither is a directory, and link leads nowhere
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink("missing", link)); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := openKeyring(file, 0, rand.Reader); err == nil || k != nil && !k.current.key.IsZero() {
-		t.Error("returned a key that was not stored")
+	for _, dir := range []string{file, link} {
+		m, _, e := newTestMeshReconciler(t)
+		m.cfg.KeyDir = dir
+		own := meshNode(0, noise.PublicKey{})
+		for range 2 {
+			if _, err := m.reconcile(t.Context(), reconcileInput{self: own, nodes: []mesh.Node{own}}); err == nil || m.keys != nil || e.saved.PrivateKey != nil {
+				t.Errorf("%s: error %v, keyring %v, saved %v", dir, err, m.keys, e.saved.PrivateKey)
+			}
+		}
 	}
 }
 

@@ -78,8 +78,10 @@ func openKeyring(dir string, requested int64, rand io.Reader) (*keyring, error) 
 		return nil, fmt.Errorf("finding the node's key: %w", err)
 	}
 	if len(numbers) == 0 {
-		r.current, err = r.create(max(requested, 1))
-		return r, err
+		if r.current, err = r.create(max(requested, 1)); err != nil {
+			return nil, err
+		}
+		return r, nil
 	}
 	for i, g := range []*generation{&r.current, &r.next} {
 		if i == len(numbers) {
