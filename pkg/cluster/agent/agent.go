@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
@@ -50,9 +48,6 @@ type creation struct {
 
 // retryMin and retryMax bound the exponential backoff after a failed reconcile.
 const retryMin, retryMax = 100 * time.Millisecond, time.Minute
-
-// engineRetry is the longest delay while there is no engine. No event announces one.
-const engineRetry = 2 * time.Second
 
 // New returns an agent. It changes nothing until Run.
 func New(cfg Config) (*Agent, error) {
@@ -93,6 +88,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.restorePersisted()
 	a.cluster.start(ctx)
 	go a.triggerPeriodically(ctx)
+	go a.cfg.Engine.Watch(ctx, a.triggerEngineChanged)
 	if err := hostnet.WatchRoutes(ctx, func() { a.queue.AddAfter(hostChanged, routeDebounce) }); err != nil {
 		a.cfg.Log.Warn("watching the host's routes failed, repairing routes that others change only at the periodic reconcile", "interval", a.cfg.ResyncPeriod, "error", err)
 	}
@@ -135,11 +131,6 @@ func (a *Agent) processNext(ctx context.Context) bool {
 func (a *Agent) retry(t trigger, err error) {
 	attempt := a.queue.NumRequeues(t) + 1
 	after := min(retryMin<<min(attempt-1, 16), retryMax)
-	if errors.Is(err, engine.ErrAbsent) && after > engineRetry {
-		a.cfg.Log.Debug("engine still absent, retrying", "attempt", attempt, "after", engineRetry)
-		a.queue.AddAfter(t, engineRetry)
-		return
-	}
 	a.cfg.Log.Warn("reconcile failed, retrying", "attempt", attempt, "after", after, "error", err)
 	a.queue.AddRateLimited(t)
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -51,7 +52,7 @@ func TestHandshakesArePaced(t *testing.T) {
 
 func TestAbsentEngineDelaysHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &fakeEngine{absent: true}
+		e := &fakeEngine{unusable: engine.ErrAbsent}
 		b := startHandshakes(e, handshakeOrder(manyPeers(60), nil), slog.New(slog.DiscardHandler))
 		time.Sleep(time.Minute)
 		e.setAbsent(false)
@@ -59,7 +60,7 @@ func TestAbsentEngineDelaysHandshakes(t *testing.T) {
 		if n := len(e.takeProbed()); n != 60 || !b.finished() {
 			t.Errorf("%d probed", n)
 		}
-		b = startHandshakes(&fakeEngine{absent: true}, []noise.PublicKey{{1}}, slog.New(slog.DiscardHandler))
+		b = startHandshakes(&fakeEngine{unusable: engine.ErrAbsent}, []noise.PublicKey{{1}}, slog.New(slog.DiscardHandler))
 		synctest.Wait()
 		b.stop() // does not wait for an engine
 	})

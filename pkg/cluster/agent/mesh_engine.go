@@ -4,8 +4,11 @@ package agent
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -20,6 +23,8 @@ type Engine interface {
 	Probe(...noise.PublicKey) error
 	Save(config.Device) error
 	Forget() error
+	// Watch calls a function when there is another engine, or none any more, until the context ends.
+	Watch(context.Context, func())
 }
 
 // setup is the configuration of a tunnel's engine and interface, except key and peers.
@@ -63,15 +68,15 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 }
 
 // configureEngine makes engine and interface match the desired state and returns the number of changes. The file is written first: an engine
-// that starts again by itself has at least what it was told.
+// that starts again by itself has at least what it was told. An engine that is too old for the configuration keeps its file.
 func (m *meshReconciler) configureEngine(d *desiredTunnel) (changes int, err error) {
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
 	whole := m.configuration(d)
-	if err := m.engine.Save(whole); err != nil {
-		return 0, err
-	}
 	st, err := m.engine.Status()
+	if err == nil || errors.Is(err, engine.ErrAbsent) {
+		err = errors.Join(m.engine.Save(whole), err)
+	}
 	if err != nil {
 		m.setup = setup{}
 		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -33,16 +34,16 @@ type fakeEngine struct {
 	saved       config.Device     // that it would start with
 	forgotten   bool              // saved was removed
 	probed      []noise.PublicKey // in this order
-	absent      bool
-	rejectsKeys bool  // it rejects private keys
-	peersErr    error // of the next change of peers
+	unusable    error             // of each request: engine.ErrAbsent or ErrOutdated
+	rejectsKeys bool              // it rejects private keys
+	peersErr    error             // of the next change of peers
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.absent {
-		return engine.ErrAbsent
+	if e.unusable != nil {
+		return e.unusable
 	}
 	if e.rejectsKeys && c.PrivateKey != nil {
 		return errKeyRejected
@@ -101,8 +102,8 @@ var errKeyRejected = errors.New("key rejected")
 func (e *fakeEngine) Status() (config.Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.absent {
-		return config.Status{}, engine.ErrAbsent
+	if e.unusable != nil {
+		return config.Status{}, e.unusable
 	}
 	return e.copyStatus(), nil
 }
@@ -129,8 +130,8 @@ func (e *fakeEngine) copyStatus() config.Status {
 func (e *fakeEngine) Probe(keys ...noise.PublicKey) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.absent {
-		return engine.ErrAbsent
+	if e.unusable != nil {
+		return e.unusable
 	}
 	e.probed = append(e.probed, keys...)
 	return nil
@@ -150,11 +151,16 @@ func (e *fakeEngine) Forget() error {
 	return nil
 }
 
+func (*fakeEngine) Watch(context.Context, func()) {}
+
 // setAbsent removes the engine, or starts it again without a configuration.
 func (e *fakeEngine) setAbsent(absent bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.absent, e.status = absent, config.Status{}
+	e.unusable, e.status = nil, config.Status{}
+	if absent {
+		e.unusable = engine.ErrAbsent
+	}
 }
 
 // takeProbed returns the keys that were probed since the last call.

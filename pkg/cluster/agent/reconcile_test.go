@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,24 +53,33 @@ func ownedByNodeA() *v1alpha1.RopewalkNode {
 	return &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "node a"}}}}
 }
 
-// TestAbsentEngineIsReported: the status and readiness say so, and the agent asks again soon, however long the engine is absent.
-func TestAbsentEngineIsReported(t *testing.T) {
-	e := &fakeEngine{absent: true}
-	a, api, _ := newSyncedAgent(t, func(c *Config) { c.Engine = e }, ownedByNodeA())
-	q := &recordingQueue{TypedRateLimitingInterface: a.queue}
-	a.queue = q
+// TestEngineThatCannotServeIsReported: the status and readiness say so. An absent engine gets its file, and one that is too old keeps its own.
+func TestEngineThatCannotServeIsReported(t *testing.T) {
+	for _, want := range []error{engine.ErrAbsent, engine.ErrOutdated} {
+		e := &fakeEngine{unusable: want}
+		a, api, _ := newSyncedAgent(t, func(c *Config) { c.Engine = e }, ownedByNodeA())
+		if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, want) {
+			t.Fatalf("got %v, want %v", err, want)
+		}
+		st, err := api.status("a")
+		if err != nil || len(st.Conditions) == 0 || !strings.Contains(st.Conditions[0].Message, want.Error()) || a.stats.Ready.Load() {
+			t.Errorf("%v: status %+v, %v, ready %v", want, st, err, a.stats.Ready.Load())
+		}
+		if saved := e.saved.PrivateKey != nil; saved != errors.Is(want, engine.ErrAbsent) {
+			t.Errorf("%v: file written: %v", want, saved)
+		}
+	}
+}
+
+// TestNewEngineIsConfiguredAtOnce, however long there was none.
+func TestNewEngineIsConfiguredAtOnce(t *testing.T) {
+	a, _, _ := newSyncedAgent(t, nil, ownedByNodeA())
 	for range 10 {
 		a.retry(hostChanged, engine.ErrAbsent)
 	}
-	if len(q.delays) == 0 || slices.Max(q.delays) != engineRetry {
-		t.Errorf("asked again after %v", q.delays)
-	}
-	if err := a.reconcile(t.Context(), hostChanged); !errors.Is(err, engine.ErrAbsent) {
-		t.Fatal(err)
-	}
-	st, err := api.status("a")
-	if err != nil || len(st.Conditions) == 0 || !strings.Contains(st.Conditions[0].Message, engine.ErrAbsent.Error()) || a.stats.Ready.Load() {
-		t.Errorf("status %+v, %v, ready %v", st, err, a.stats.Ready.Load())
+	a.triggerEngineChanged()
+	if n := a.queue.NumRequeues(hostChanged); a.queue.Len() != 1 || n != 0 {
+		t.Errorf("%d triggers, after %d failures", a.queue.Len(), n)
 	}
 }
 

@@ -37,6 +37,12 @@ func (a *Agent) triggerClusterChanged() {
 // triggerHostChanged requests a reconcile because something on the host changed.
 func (a *Agent) triggerHostChanged() { a.queue.Add(hostChanged) }
 
+// triggerEngineChanged requests a reconcile with another engine, at once, however often those without one have failed.
+func (a *Agent) triggerEngineChanged() {
+	a.queue.Forget(hostChanged)
+	a.queue.Add(hostChanged)
+}
+
 // triggerWhenSynced requests a reconcile once the informers have the whole cluster.
 func (a *Agent) triggerWhenSynced(ctx context.Context) {
 	for _, i := range a.cluster.informers() {

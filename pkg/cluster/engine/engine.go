@@ -7,8 +7,11 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
@@ -20,7 +23,15 @@ var (
 	ErrAbsent = errors.New("no engine serves the interface")
 	// ErrForeign means that a program other than ropewalk serves the interface.
 	ErrForeign = errors.New("another program serves the interface")
+	// ErrOutdated means that the engine does not understand all that a Client asks of it. One unknown key refuses a whole change.
+	ErrOutdated = errors.New("the engine is too old for this agent")
 )
+
+// required are the features (uapi.Features) that a Client uses. An engine without get.public_key returns all peers, which does no harm.
+// A release adds a feature here that engines of the release before have: engine and agent may differ by one.
+var required = []string{
+	"set.spread", "set.spread_ports", "set.underlay", "set.name", "set.endpoint_name", "probe.public_key",
+}
 
 // Client is a client of the engine of one interface. Each request has a connection of its own, so that the engine may be replaced or
 // restarted at any time. It is safe for concurrent use, but for Save.
@@ -32,6 +43,8 @@ type Client struct {
 
 // stats is the part of an engine's statistics that an agent uses.
 type stats struct {
+	Version   string            `json:"version"`
+	Features  []string          `json:"features"`
 	Interface string            `json:"interface"`
 	Names     config.NameReport `json:"names"`
 	Spread    struct {
@@ -42,19 +55,22 @@ type stats struct {
 }
 
 // Status returns the engine's configuration and peers: all fields of the get operation, names, and Spread.Active of peers. The error is
-// ErrAbsent or ErrForeign, or that of a request.
+// ErrAbsent, ErrForeign or ErrOutdated, or that of a request.
 func (c *Client) Status() (st config.Status, err error) {
 	var more stats
 	err = c.do(func(u *uapi.Client) error {
 		if err := u.Stats(&more); err != nil {
 			return fmt.Errorf("%w: %w", ErrForeign, err)
 		}
+		if more.Interface != c.Name {
+			return fmt.Errorf("%w: it calls its interface %q, not %q", ErrForeign, more.Interface, c.Name)
+		}
+		if lacks := more.lacks(); len(lacks) > 0 {
+			return fmt.Errorf("%w: version %s lacks %s, update ropewalk-engine", ErrOutdated, cmp.Or(more.Version, "unknown"), strings.Join(lacks, ", "))
+		}
 		st, err = u.Status()
 		return err
 	})
-	if err == nil && more.Interface != c.Name {
-		err = fmt.Errorf("reading the status of interface %s: %w: it calls its interface %q", c.Name, ErrForeign, more.Interface)
-	}
 	if err != nil {
 		return config.Status{}, err
 	}
@@ -63,6 +79,11 @@ func (c *Client) Status() (st config.Status, err error) {
 		st.Peers[i].Spread.Active = more.Spread.Peers[st.Peers[i].PublicKey.Base64()].Active
 	}
 	return st, nil
+}
+
+// lacks returns the required features that the engine does not have.
+func (s *stats) lacks() []string {
+	return slices.DeleteFunc(slices.Clone(required), func(f string) bool { return slices.Contains(s.Features, f) })
 }
 
 // StatusOf returns the fields of the get operation for these peers, those of them that exist.
@@ -89,11 +110,7 @@ func (c *Client) Probe(peers ...noise.PublicKey) error {
 
 // do calls f with a connection to the engine.
 func (c *Client) do(f func(*uapi.Client) error) error {
-	dir := c.Dir
-	if dir == "" {
-		dir = uapi.DefaultDir
-	}
-	u, err := dir.Dial(c.Name)
+	u, err := c.dir().Dial(c.Name)
 	if uapi.IsNotRunning(err) {
 		return fmt.Errorf("%w: %w", ErrAbsent, err)
 	}

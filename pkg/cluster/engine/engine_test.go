@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -33,6 +34,7 @@ import (
 func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) {
 	t.Helper()
 	dir, d := uapitest.NewDir(t), &uapitest.Device{}
+	d.SetStats(device.Stats{Interface: "mesh0", Features: uapi.Features()})
 	var mu sync.Mutex
 	var probed []noise.PublicKey
 	uapitest.RunServer(t, dir, "mesh0", &uapi.Server{Handler: d, Log: slog.New(slog.DiscardHandler), Probe: func(key noise.PublicKey) (config.PeerProbe, bool) {
@@ -53,7 +55,7 @@ func TestStatusHasNamesAndSpread(t *testing.T) {
 	first, second := noise.PublicKey{1}, noise.PublicKey{2}
 	d.SetStatus(config.Status{ListenPort: 7, FwMark: 8, Peers: []config.PeerStatus{{PublicKey: first}, {PublicKey: second, TxBytes: 9}}})
 	d.SetStats(device.Stats{
-		Interface: "mesh0", Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
+		Interface: "mesh0", Features: uapi.Features(), Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
 		Spread: config.SpreadReport{Peers: map[string]config.PeerSpread{first.Base64(): {Active: true}, second.Base64(): {}}},
 	})
 	st, err := c.Status()
@@ -111,6 +113,51 @@ func TestAbsentAndForeignEnginesDiffer(t *testing.T) {
 	}
 }
 
+func TestOutdatedEngineIsNamed(t *testing.T) {
+	c, d, _ := served(t)
+	d.SetStats(device.Stats{Interface: "mesh0", Version: "0.0.9", Features: slices.DeleteFunc(uapi.Features(), func(f string) bool { return f == "set.name" })})
+	_, err := c.Status()
+	if !errors.Is(err, ErrOutdated) || !strings.Contains(err.Error(), "version 0.0.9 lacks set.name, update ropewalk-engine") {
+		t.Errorf("got %v", err)
+	}
+	d.SetStats(device.Stats{Interface: "mesh0"}) // of the time before features
+	if _, err := c.Status(); !errors.Is(err, ErrOutdated) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestRequiredFeaturesCoverEachKey: an older engine that lacks one that is not required would refuse the whole change.
+func TestRequiredFeaturesCoverEachKey(t *testing.T) {
+	dir := uapitest.NewDir(t)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(string(dir), "mesh0.sock"))
+	expect.NoError(t, err)
+	defer l.Close()
+	request := make(chan string, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		var text strings.Builder
+		for scan := bufio.NewScanner(conn); scan.Scan() && scan.Text() != ""; {
+			text.WriteString(scan.Text() + "\n")
+		}
+		_, _ = io.WriteString(conn, "errno=0\n\n")
+		request <- text.String()
+	}()
+	expect.NoError(t, (&Client{Dir: dir, Name: "mesh0"}).Configure(everything(t)))
+	wireGuard := []string{
+		"set", "private_key", "listen_port", "fwmark", "replace_peers", "public_key", "endpoint", "replace_allowed_ips", "allowed_ip", "protocol_version",
+		"persistent_keepalive_interval",
+	}
+	for line := range strings.Lines(<-request) {
+		if key, _, _ := strings.Cut(line, "="); !slices.Contains(wireGuard, key) && !slices.Contains(required, "set."+key) {
+			t.Errorf("set.%s is not required", key)
+		}
+	}
+}
+
 // closeEach serves a socket as wireguard-go does for an operation that it does not know: it closes the connection.
 func closeEach(t *testing.T, path string) {
 	t.Helper()
@@ -129,12 +176,13 @@ func closeEach(t *testing.T, path string) {
 	}()
 }
 
-func TestSavedFileIsWholeConfiguration(t *testing.T) {
-	c := &Client{Name: "mesh0", File: filepath.Join(t.TempDir(), "engine", "tunnel.conf")}
+// everything returns a configuration with all that agents set.
+func everything(t *testing.T) config.Device {
+	t.Helper()
 	key, err := noise.NewPrivateKey(strings.NewReader(strings.Repeat("k", 32)))
 	expect.NoError(t, err)
 	port, mark, mode, ports, underlay, keepalive, name := uint16(51820), uint32(0x52), config.SpreadAuto, spread.DefaultPorts, config.UnderlayUDP, uint16(25), "office"
-	dev := config.Device{
+	return config.Device{
 		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, ReplacePeers: true,
 		Peers: []config.Peer{
 			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}},
@@ -144,6 +192,10 @@ func TestSavedFileIsWholeConfiguration(t *testing.T) {
 			},
 		},
 	}
+}
+
+func TestSavedFileIsWholeConfiguration(t *testing.T) {
+	c, dev := &Client{Name: "mesh0", File: filepath.Join(t.TempDir(), "engine", "tunnel.conf")}, everything(t)
 	expect.NoError(t, c.Save(dev))
 	info, err := os.Stat(c.File)
 	expect.NoError(t, err)

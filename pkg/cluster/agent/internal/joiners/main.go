@@ -228,6 +228,9 @@ func (j *joiner) Save(config.Device) error { return nil }
 // Forget implements agent.Engine.
 func (j *joiner) Forget() error { return nil }
 
+// Watch implements agent.Engine.
+func (j *joiner) Watch(context.Context, func()) {}
+
 // SetPlaintextFilter implements agent.Network.
 func (j *joiner) SetPlaintextFilter(string, bool, *agent.NodeRouting) (int, error) { return 0, nil }
 
