@@ -18,11 +18,9 @@ type handoverWatcher struct {
 	handovers mesh.HandoverPoll // while the goroutine runs, it alone uses it
 }
 
-// handoverIdleFactor is the minimum ratio of the pause to the time that a poll takes: there may be thousands of peers.
-const handoverIdleFactor = 20
-
-// handoverRetry stands for the time that a poll takes which failed.
-const handoverRetry = 50 * time.Millisecond
+// handoverPausePerKey is the least pause between polls for each key that is polled: thousands of nodes may change their keys. Engine and agent
+// need some microseconds for a key. The time that a poll takes says nothing: with busy CPUs it is spent waiting.
+const handoverPausePerKey = 100 * time.Microsecond
 
 // startHandover starts the goroutine if any peer of the plan changes its key.
 func (m *meshReconciler) startHandover(peers []mesh.Peer) {
@@ -30,8 +28,9 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 		return
 	}
 	engine, keys := m.engine, changingKeys(peers)
+	pause := time.Duration(len(keys)) * handoverPausePerKey
 	m.handover = startBackground(func(ctx context.Context) {
-		for took := time.Duration(0); ; {
+		for {
 			interval := m.handovers.Interval(time.Now(), peers)
 			if interval == 0 {
 				return
@@ -39,18 +38,15 @@ func (m *meshReconciler) startHandover(peers []mesh.Peer) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(max(interval, handoverIdleFactor*took)):
+			case <-time.After(max(interval, pause)):
 			}
-			began := time.Now()
 			st, err := engine.StatusOf(keys...)
 			if err != nil {
-				took = handoverRetry
-				continue
+				continue // there is no engine at the moment
 			}
 			if moves := mesh.AllowedIPMoves(peers, st.Peers); len(moves) > 0 {
 				m.logMoves(movedNodes(moves, peers), engine.Configure(config.Device{Peers: moves}))
 			}
-			took = time.Since(began)
 		}
 	})
 }
