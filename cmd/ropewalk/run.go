@@ -246,32 +246,40 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 }
 
 // begin starts the tunnel and the metrics server. It binds the address of the metrics first, so that a wrong address is an error
-// before the tunnel runs. In a takeover the old daemon may still hold that address: the tunnel then starts first.
+// before the tunnel runs. In a takeover the old daemon may still hold that address: the tunnel then starts first. So does that of a kept
+// daemon, which has to run whatever else the host does.
 func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (*daemon.Daemon, *metricsServer, error) {
+	listen, open := o.metrics.listen, o.open
 	if o.takeover {
-		exporter, err := o.metrics.listenOrWait(log)
-		if err != nil {
-			return nil, nil, err
-		}
-		d, err := daemon.ReceiveHandover(ctx, tunnel)
-		if err != nil {
-			exporter.close()
-			return nil, nil, takeoverError(err)
-		}
-		endFailureReports()
-		return d, exporter, nil
+		open = receiveHandover
 	}
-	exporter, err := o.metrics.listen(log)
+	if o.takeover || os.Getenv(kept) != "" {
+		listen = o.metrics.listenOrWait
+	}
+	exporter, err := listen(log)
 	if err != nil {
 		return nil, nil, err
 	}
-	var d *daemon.Daemon
-	if tunnel.Initial, err = o.readConfig(ctx, log); err == nil {
-		d, err = daemon.Open(tunnel)
-	}
+	d, err := open(ctx, log, tunnel)
 	if err != nil {
 		exporter.close()
 		return nil, nil, err
 	}
 	return d, exporter, nil
+}
+
+func receiveHandover(ctx context.Context, _ *slog.Logger, tunnel daemon.Options) (*daemon.Daemon, error) {
+	d, err := daemon.ReceiveHandover(ctx, tunnel)
+	if err != nil {
+		return nil, takeoverError(err)
+	}
+	endFailureReports()
+	return d, nil
+}
+
+func (o *runOptions) open(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (d *daemon.Daemon, err error) {
+	if tunnel.Initial, err = o.readConfig(ctx, log); err != nil {
+		return nil, err
+	}
+	return daemon.Open(tunnel)
 }

@@ -103,8 +103,8 @@ func (f *metricsFlags) listen(log *slog.Logger) (*metricsServer, error) {
 	return s, nil
 }
 
-// listenOrWait returns a server that listens, or one that will listen once the old daemon releases the address. Any other error is
-// returned while the old daemon still serves the tunnel.
+// listenOrWait returns a server that listens, or one that will listen once the old daemon, or another program, releases the address. Any other
+// error is returned while the old daemon still serves the tunnel.
 func (f *metricsFlags) listenOrWait(log *slog.Logger) (*metricsServer, error) {
 	s, err := f.listen(log)
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -113,7 +113,7 @@ func (f *metricsFlags) listenOrWait(log *slog.Logger) (*metricsServer, error) {
 	return s, err
 }
 
-// waitForAddress retries until the old daemon releases the address. It reports whether the server listens. A failure is only
+// waitForAddress retries until the old daemon, or another program, releases the address. It reports whether the server listens. A failure is only
 // logged: the tunnel runs already.
 func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 	for attempt := 1; ; attempt++ {
@@ -122,26 +122,33 @@ func (s *metricsServer) waitForAddress(ctx context.Context) (listens bool) {
 			s.server = l
 			return true
 		}
-		if attempt > addressAttempts || !errors.Is(err, syscall.EADDRINUSE) {
+		if !errors.Is(err, syscall.EADDRINUSE) {
 			s.log.Error("listening for metrics failed, no metrics or health checks until this daemon restarts", "address", s.config.Addr, "error", err)
 			return false
 		}
-		if attempt == 1 {
-			s.log.Info("metrics address in use, waiting until the old daemon releases it",
-				"address", s.config.Addr, "timeout", addressAttempts*addressRetryInterval)
+		interval := addressRetryInterval
+		switch attempt {
+		case 1:
+			s.log.Info("metrics address in use, waiting until another process releases it", "address", s.config.Addr)
+		case addressAttempts:
+			s.log.Error("another process keeps the address of the metrics, no metrics or health checks until it ends", "address", s.config.Addr, "error", err)
+		}
+		if attempt >= addressAttempts {
+			interval = addressLongInterval
 		}
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(addressRetryInterval):
+		case <-time.After(interval):
 		}
 	}
 }
 
-// The old daemon releases the address after it has answered its last scrape.
+// The old daemon releases the address after it has answered its last scrape. Another program may keep it.
 const (
 	addressAttempts      = 100
 	addressRetryInterval = 100 * time.Millisecond
+	addressLongInterval  = 10 * time.Second
 )
 
 // start serves c until ctx ends.
