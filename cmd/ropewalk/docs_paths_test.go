@@ -26,6 +26,7 @@ func paths() []pathInfo {
 		{"/etc/default/ropewalk", "`ARGS=`: arguments of `ropewalk up` for all tunnels that systemd runs"},
 		{"/etc/ropewalk/wg0.env", "the same for one tunnel"},
 		{"/etc/ropewalk/spread-eth0.conf", "`PORT=` and `ARGS=` of `ropewalk-spread@eth0`"},
+		{"/etc/ropewalk/engine-ropewalk0.env", "`ARGS=` of `ropewalk-engine@ropewalk0`: arguments of `ropewalk run`"},
 		{"/etc/credstore/ropewalk.wg0.private-key", "the private key as a systemd credential"},
 	}
 }

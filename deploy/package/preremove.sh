@@ -5,7 +5,7 @@ set -e
 case "$1" in
 remove | 0)
 	if [ -z "$DPKG_ROOT" ] && [ -d /run/systemd/system ]; then
-		systemctl stop 'ropewalk@*.service' 'ropewalk-spread@*.service' || true
+		systemctl stop 'ropewalk@*.service' 'ropewalk-spread@*.service' 'ropewalk-engine@*.service' || true
 	fi
 	;;
 esac

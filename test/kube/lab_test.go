@@ -295,12 +295,22 @@ func (n *node) engineConfig() string {
 	return filepath.Join(filepath.Dir(n.keys), "engine", "tunnel.conf")
 }
 
-// startEngine starts a process that runs the node's tunnel, as the chart's engine does. It takes over from one that runs.
+// startEngine starts a process that runs the node's tunnel, with the command of the unit for nodes without the chart's engine. It takes over from
+// one that runs.
 func (n *node) startEngine() {
 	n.l.Helper()
 	bin, err := ropewalkBinary()
 	expect.NoError(n.l, err)
-	n.engine = n.spawn(bin, "run", "--keep", "--persist", "--config", n.engineConfig(), "--metrics", engineMetrics, "--metrics-per-peer", "off", n.tunnel())
+	unit, err := os.ReadFile("../../deploy/systemd/ropewalk-engine@.service")
+	expect.NoError(n.l, err)
+	_, command, found := strings.Cut(string(unit), "\nExecStart=")
+	command, _, _ = strings.Cut(command, "\n")
+	if !found {
+		n.l.Fatal("the unit has no command")
+	}
+	n.engine = n.spawn(strings.Fields(strings.NewReplacer(
+		"/usr/bin/ropewalk", bin, "/var/lib/ropewalk/engine/tunnel.conf", n.engineConfig(), "$ARGS", "--metrics "+engineMetrics+" --metrics-per-peer off", "%i", n.tunnel(),
+	).Replace(command))...)
 	n.l.Cleanup(n.stopEngine)
 }
 

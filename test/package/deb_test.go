@@ -41,6 +41,7 @@ func TestDebFilesAreWritableOnlyByRoot(t *testing.T) {
 		"/usr/bin/ropewalk":                                  0o755,
 		"/usr/lib/systemd/system/ropewalk@.service":          0o644,
 		"/usr/lib/systemd/system/ropewalk-spread@.service":   0o644,
+		"/usr/lib/systemd/system/ropewalk-engine@.service":   0o644,
 		"/usr/share/man/man8/ropewalk.8.gz":                  0o644,
 		"/usr/share/man/man5/ropewalk-conf.5.gz":             0o644,
 		"/usr/lib/NetworkManager/conf.d/90-ropewalk.conf":    0o644,

@@ -193,9 +193,28 @@ ropewalk spread detach
 if spreads; then exit 1; fi
 systemctl start ropewalk-spread@rwp0
 say ropewalk-spread@ spreads on a device, whose programs stay attached when the unit stops
+
+# ropewalk-engine@ waits for the file that an agent writes.
+trap 'echo "FAILED in line $LINENO"; journalctl --no-pager -o cat -u "ropewalk-engine@*" | tail -60' ERR
+echo 'ARGS=--lanes 1' >/etc/ropewalk/engine-rwe0.env
+systemctl enable --now ropewalk-engine@rwe0 2>/dev/null
+waits() { journalctl -o cat -u ropewalk-engine@rwe0 | grep -q 'configuration file does not exist, waiting'; }
+until_true waits
+(umask 077 && mkdir -p /var/lib/ropewalk/engine && printf '[Interface]\nPrivateKey = %s\nListenPort = 51992\n' "$key1" >/var/lib/ropewalk/engine/tunnel.conf)
+engine_serves() { [ "$(ropewalk show rwe0 listen-port)" = 51992 ]; }
+until_true engine_serves
+if journalctl -o cat -u ropewalk-engine@rwe0 | grep -E 'level=(WARN|ERROR)'; then exit 1; fi
+systemctl restart ropewalk-engine@rwe0
+until_true engine_serves
+systemctl stop ropewalk-engine@rwe0
+ip link show rwe0 >/dev/null
+systemctl start ropewalk-engine@rwe0
+until_true engine_serves
+say ropewalk-engine@ serves a tunnel once an agent has configured it, and keeps its interface when it stops
 dpkg -r ropewalk >/dev/null
 if ip link show wg1 2>/dev/null; then exit 1; fi
 [ "$(systemctl is-active ropewalk-spread@rwp0)" != active ]
+[ "$(systemctl is-active ropewalk-engine@rwe0)" != active ]
 say removing the package stops all units
 
 # The same with rpm, whose scripts have other arguments. Debian's rpm warns unless it is forced.
