@@ -197,6 +197,19 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			fmt.Fprintf(b, "      %5d %s %5.1f%%\n", l.Port, s.Bar(bar), 100*l.Share)
 		}
 	}
+	renderSkippedPeers(b, s, t.Skipped)
+}
+
+// maxSkippedPeers is the number of skipped peers that the text names. --json has all.
+const maxSkippedPeers = 10
+
+func renderSkippedPeers(b *strings.Builder, s term.Style, skipped []spreader.SkippedPeer) {
+	for _, p := range skipped[:min(len(skipped), maxSkippedPeers)] {
+		fmt.Fprintf(b, "    peer %s is %s: %s\n", printable(p.Key), s.Bad("skipped"), printable(p.Reason))
+	}
+	if n := len(skipped) - maxSkippedPeers; n > 0 {
+		fmt.Fprintf(b, "    %s more skipped\n", countOf(n, "peer"))
+	}
 }
 
 // renderInterfaceErrors shows what the WireGuard behind gather has refused, if anything.

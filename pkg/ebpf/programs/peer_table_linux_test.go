@@ -69,12 +69,12 @@ func TestSetPeersMatchesOneByOne(t *testing.T) {
 func TestSetPeersRejectsConflictWithinOneCall(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820}))
-	first := Peer{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:7")}
-	err := s.SetPeers([]Peer{first, {Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821"), Gather: between(1, 10)}, {Tunnel: 51820, Endpoint: endpoint("192.0.2.2:7")}})
+	first, last := Peer{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:7")}, Peer{Tunnel: 51820, Endpoint: endpoint("192.0.2.2:7")}
+	err := s.SetPeers([]Peer{first, {Tunnel: 51820, Endpoint: endpoint("192.0.2.1:51821"), Gather: between(1, 10)}, last})
 	if err == nil || !strings.Contains(err.Error(), "contain the endpoint port 7 of another peer") {
 		t.Error(err)
 	}
-	wantState(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first}) // peers after the invalid one are not set
+	wantState(t, &s.State, []Tunnel{{Port: 51820}}, []Peer{first, last})
 }
 
 // manyPeers returns the peers of a large cluster.

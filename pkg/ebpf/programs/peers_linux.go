@@ -50,9 +50,35 @@ type Peer struct {
 	Gather spread.Ports
 }
 
-// SetPeers adds peers, or updates those with the same tunnel and endpoint, whose loads are kept. If there are too many,
-// errors.Is(err, ErrFull). It returns an error for a peer whose lane is not a lane port of its tunnel, or whose Gather
-// range conflicts with another peer at the same address. Peers before it are then set, and peers after it are not.
+// PeerError is the reason why SetPeers has refused a peer.
+type PeerError struct {
+	Tunnel   uint16
+	Endpoint netip.AddrPort
+	Err      error
+}
+
+func (e PeerError) Error() string {
+	return fmt.Sprintf("setting the peer %v of the tunnel on port %d: %v", e.Endpoint, e.Tunnel, e.Err)
+}
+
+func (e PeerError) Unwrap() error { return e.Err }
+
+// PeerErrors are those of several peers.
+type PeerErrors []PeerError
+
+func (e PeerErrors) Error() string { return errors.Join(e.Unwrap()...).Error() }
+
+// Unwrap returns all of them, for errors.Is.
+func (e PeerErrors) Unwrap() (all []error) {
+	for _, one := range e {
+		all = append(all, one)
+	}
+	return all
+}
+
+// SetPeers adds peers, or updates those with the same tunnel and endpoint, whose loads are kept. It refuses a peer without a valid endpoint, one
+// whose lane is not a lane port of its tunnel, and one whose Gather range conflicts with another peer at the same address. It sets all
+// others, and returns PeerErrors. After another error the peers behind the failed one are not set. If there are too many, errors.Is(err, ErrFull).
 func (s *State) SetPeers(peers []Peer) error {
 	if len(peers) == 0 {
 		return nil
@@ -61,21 +87,22 @@ func (s *State) SetPeers(peers []Peer) error {
 	if err != nil {
 		return fmt.Errorf("setting %d peers: %w", len(peers), err)
 	}
+	var refused PeerErrors
 	for i := range peers {
-		if err := s.setPeer(r, &peers[i]); err != nil {
-			return fmt.Errorf("setting the peer %v of the tunnel on port %d: %w", peers[i].Endpoint, peers[i].Tunnel, err)
+		p := &peers[i]
+		if err := cmp.Or(p.check(), r.check(p)); err != nil {
+			refused = append(refused, PeerError{p.Tunnel, p.Endpoint, err})
+		} else if err := s.setPeer(r, p); err != nil {
+			return PeerError{p.Tunnel, p.Endpoint, err}
 		}
 	}
-	return nil
+	if len(refused) == 0 {
+		return nil
+	}
+	return refused
 }
 
 func (s *State) setPeer(r *peerTable, p *Peer) error {
-	if err := p.check(); err != nil {
-		return err
-	}
-	if err := r.check(p); err != nil {
-		return err
-	}
 	if err := s.putPeer(p); err != nil {
 		return err
 	}

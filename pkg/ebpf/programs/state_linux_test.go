@@ -152,6 +152,26 @@ func TestStateRejectsInvalidTunnelsAndPeers(t *testing.T) {
 	wantState(t, &s.State, tunnels, []Peer{peers[1], peers[0]})
 }
 
+// TestRefusedPeersLeaveOthersSet: a peer chooses its own endpoint, so it must not decide about the others.
+func TestRefusedPeersLeaveOthersSet(t *testing.T) {
+	s := loadSpreadFor(t, SpreadOptions{})
+	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
+	good := []Peer{{Tunnel: 51820, Endpoint: endpoint("192.0.2.2:51820")}, {Tunnel: 51820, Endpoint: endpoint("192.0.2.3:51820")}}
+	bad := []Peer{
+		{Tunnel: 51820, Endpoint: endpoint("192.0.2.1:0")}, {Tunnel: 51820, Endpoint: endpoint("192.0.2.9:7"), Lanes: []uint16{7}},
+	}
+	err := s.SetPeers([]Peer{bad[0], good[0], bad[1], good[1]})
+	var refused PeerErrors
+	if !errors.As(err, &refused) || len(refused) != 2 || refused[0].Endpoint != bad[0].Endpoint || refused[1].Endpoint != bad[1].Endpoint {
+		t.Errorf("got error %v, want one for each of %v", err, bad)
+	}
+	peers, err := s.Peers()
+	expect.NoError(t, err)
+	if diff := cmp.Diff(good, peers, equality); diff != "" {
+		t.Errorf("peers (-want +got):\n%s", diff)
+	}
+}
+
 func TestFullPeerMapReturnsErrFull(t *testing.T) {
 	s := loadSpreadFor(t, SpreadOptions{})
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820}))

@@ -302,7 +302,10 @@ func (c *change) writeState(s *programs.State) error {
 		if before == nil {
 			return errors.Join(err, s.RemoveTunnel(c.plan.cfg.Port))
 		}
-		_, syncErr := syncTunnel(s, *before, peers)
+		_, refused, syncErr := syncTunnel(s, *before, peers)
+		if len(refused) > 0 {
+			syncErr = refused
+		}
 		return errors.Join(err, syncErr)
 	})
 	if c.plan.cfg.Gap != 0 {
@@ -313,8 +316,18 @@ func (c *change) writeState(s *programs.State) error {
 	if err := s.SetAddresses(c.plan.addresses); err != nil { // they are the host's, so a rollback keeps them
 		return err
 	}
-	_, err = syncTunnel(s, c.plan.tunnel, c.plan.peers)
+	_, refused, err := syncTunnel(s, c.plan.tunnel, c.plan.peers)
+	c.plan.warnRefused(refused)
 	return err
+}
+
+// warnRefused reports peers that could not be set. They are no reason to leave out the others.
+func (pl *plan) warnRefused(refused programs.PeerErrors) {
+	for _, r := range refused {
+		pl.report.Peers = slices.DeleteFunc(pl.report.Peers, func(e netip.AddrPort) bool { return e == r.Endpoint })
+		pl.report.GatherOnly = slices.DeleteFunc(pl.report.GatherOnly, func(e netip.AddrPort) bool { return e == r.Endpoint })
+		pl.warn("the peer at %s is neither spread to nor gathered from: %v", r.Endpoint, r.Err)
+	}
 }
 
 // readTunnel returns a tunnel, or nil if there is none, and its peers.
@@ -345,11 +358,11 @@ func byEndpoint(peers []programs.Peer) map[netip.AddrPort]*programs.Peer {
 	return all
 }
 
-// syncTunnel writes the differences to the wanted tunnel and peers, and reports whether there were any.
-func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer) (changed bool, err error) {
+// syncTunnel writes the differences to the wanted tunnel and peers, and reports whether there were any. It goes on after the refused peers.
+func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer) (changed bool, refused programs.PeerErrors, err error) {
 	current, present, err := readTunnel(s, tunnel.Port)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	wanted, existing := byEndpoint(peers), byEndpoint(present)
 	// Remove old peers first: a new peer may have the address of a removed one.
@@ -357,7 +370,7 @@ func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer
 		if wanted[p.Endpoint] == nil {
 			changed = true
 			if err := s.DeletePeer(tunnel.Port, p.Endpoint); err != nil {
-				return true, err
+				return true, nil, err
 			}
 		}
 	}
@@ -368,19 +381,27 @@ func syncTunnel(s *programs.State, tunnel programs.Tunnel, peers []programs.Peer
 	if current == nil || !sameTunnel(*current, wide) {
 		changed = true
 		if err := s.SetTunnel(wide); err != nil {
-			return true, err
+			return true, nil, err
 		}
 	}
-	if others := changedPeers(peers, existing); len(others) > 0 {
-		changed = true
-		if err := s.SetPeers(others); err != nil {
-			return true, err
+	others := changedPeers(peers, existing)
+	if err := s.SetPeers(others); err != nil && !errors.As(err, &refused) {
+		return true, nil, err
+	}
+	changed = changed || len(others) > len(refused) // a peer that is refused again and again is no change
+	for _, r := range refused {
+		if existing[r.Endpoint] == nil {
+			continue
+		}
+		changed = true // its entry may have ports that the tunnel gives up
+		if err := s.DeletePeer(tunnel.Port, r.Endpoint); err != nil {
+			return true, nil, err
 		}
 	}
 	if sameTunnel(wide, tunnel) {
-		return changed, nil
+		return changed, refused, nil
 	}
-	return true, s.SetTunnel(tunnel)
+	return true, refused, s.SetTunnel(tunnel)
 }
 
 // changedPeers returns the peers that must be written: first those that exist already, which always fit, then new ones.

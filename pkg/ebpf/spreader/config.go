@@ -133,6 +133,11 @@ func (c *Config) configuredPeers() []netip.AddrPort { return slices.Concat(c.Pee
 // broadcast is the limited broadcast address (RFC 919, section 7).
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
+// mayBeRemote reports whether an address may be that of another host.
+func mayBeRemote(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcast
+}
+
 // checkPeers returns an error for an invalid peer address, and for lane ports that contain a peer's listen port.
 func (c *Config) checkPeers() error {
 	if c.PeerPorts.Len() == 0 {
@@ -140,7 +145,7 @@ func (c *Config) checkPeers() error {
 	}
 	for _, p := range c.configuredPeers() {
 		a := p.Addr().Unmap().WithZone("")
-		if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a == broadcast {
+		if !mayBeRemote(a) {
 			return invalid("%s is not a valid peer address", a)
 		}
 		if zone := p.Addr().Zone(); zone != "" && zone != c.Device {

@@ -78,16 +78,21 @@ func (pl *plan) findDevice(p pins, known history) error {
 
 // checkRemote returns an error for a peer whose address is this host's.
 func (pl *plan) checkRemote() error {
-	own := make(map[netip.Addr]bool, len(pl.addresses))
-	for _, a := range pl.addresses {
-		own[a] = true
-	}
+	own := setOf(pl.addresses)
 	for _, p := range pl.cfg.configuredPeers() {
 		if own[p.Addr().Unmap().WithZone("")] {
 			return fmt.Errorf("%s is not a valid peer address: it is this host's", p.Addr())
 		}
 	}
 	return nil
+}
+
+func setOf(addresses []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(addresses))
+	for _, a := range addresses {
+		set[a] = true
+	}
+	return set
 }
 
 // inheritGather sets the gather mode, if the Config leaves it unset, to the device's present one, which may come from another tunnel.
@@ -335,24 +340,16 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(endpoints)
 }
 
-// tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports. It skips peers that share an address: there is
-// a NAT between.
+// tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without those that are skipped.
 func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPort) {
-	at := map[netip.Addr]int{}
+	skipped := t.skipped(setOf(pl.addresses))
+	pl.report.Skipped = skipped
 	for _, p := range t.Peers {
-		if p.Endpoint.IsValid() {
-			at[p.Endpoint.Addr()]++
+		if len(skipped) > 0 && skipped[0].Key == p.Key {
+			skipped = skipped[1:]
+			continue
 		}
-	}
-	for _, p := range t.Peers {
-		switch {
-		case !p.Endpoint.IsValid():
-			pl.skip(p, "it has no endpoint yet")
-		case at[p.Endpoint.Addr()] > 1:
-			pl.skip(p, fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", p.Endpoint.Addr()))
-		default:
-			endpoints = append(endpoints, pl.listenEndpoint(p, known))
-		}
+		endpoints = append(endpoints, pl.listenEndpoint(p, known))
 	}
 	return endpoints
 }
@@ -387,8 +384,4 @@ func (pl *plan) listenEndpoint(p TunnelPeer, known history) netip.AddrPort {
 			"set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
 	}
 	return netip.AddrPortFrom(p.Endpoint.Addr(), port)
-}
-
-func (pl *plan) skip(p TunnelPeer, why string) {
-	pl.report.Skipped = append(pl.report.Skipped, SkippedPeer{Key: p.Key, Reason: why})
 }

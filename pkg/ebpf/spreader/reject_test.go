@@ -212,6 +212,38 @@ func TestPeersWithoutAUsableEndpointAreSkipped(t *testing.T) {
 	}
 }
 
+// TestPeersWithInvalidEndpointsLeaveOthersSpread has peers that send from port 0, or with a forged address. WireGuard takes it for their endpoint.
+func TestPeersWithInvalidEndpointsLeaveOthersSpread(t *testing.T) {
+	r := newRig(t)
+	hostile := []string{"192.0.2.9:0", "192.0.2.1:51820", "0.0.0.0:7", "224.0.0.1:7", "[ff02::1]:7", "127.0.0.1:7", "255.255.255.255:7"}
+	want := "[192.0.2.2:51820 192.0.2.20:51820]"
+	first := wg("192.0.2.2:51820")
+	r.here.finder.set(first)
+	r.here.attach(r.here.config())
+	r.here.finder.set(wg(slices.Concat(hostile, []string{"192.0.2.2:51820", "192.0.2.20:51820"})...))
+	report := r.here.attach(r.here.config())
+	st := r.here.status()
+	if fmt.Sprint(report.Peers) != want || len(report.Skipped) != len(hostile) {
+		t.Errorf("got report %+v, want peers %s, and %d skipped", report, want, len(hostile))
+	}
+	if skipped := st.Tunnels[0].Skipped; !slices.Equal(skipped, report.Skipped) || len(st.Problems) > 0 || len(st.Tunnels[0].Peers) != 2 {
+		t.Errorf("got skipped peers %v and problems %q, want %v and none", skipped, st.Problems, report.Skipped)
+	}
+}
+
+// TestRefusedPeerIsWarnedOf has two peers at one address, of which the maps can hold one.
+func TestRefusedPeerIsWarnedOf(t *testing.T) {
+	r := newRig(t)
+	cfg := r.here.config()
+	cfg.Peers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:51820"), netip.MustParseAddrPort("192.0.2.2:51821"), netip.MustParseAddrPort("192.0.2.3:51820")}
+	for range 2 {
+		report := r.here.attach(cfg)
+		if got := fmt.Sprint(report.Peers); got != "[192.0.2.2:51820 192.0.2.3:51820]" || !strings.Contains(fmt.Sprint(report.Warnings), "the peer at 192.0.2.2:51821 is neither") {
+			t.Errorf("got peers %s and warnings %q, want all but the second", got, report.Warnings)
+		}
+	}
+}
+
 // TestPeerHeardFromLanePortKeepsListenPort has a peer that spreads before this end gathers.
 func TestPeerHeardFromLanePortKeepsListenPort(t *testing.T) {
 	r := newRig(t)

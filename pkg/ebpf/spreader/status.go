@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // DeviceStatus is the status of one device, with its problems.
@@ -64,6 +66,8 @@ type TunnelStatus struct {
 	Port  uint16       `json:"port"`
 	Ports string       `json:"ports"` // the range that its lanes are in
 	Peers []PeerStatus `json:"peers"`
+	// Skipped are peers of the tunnel that cannot be spread to.
+	Skipped []SkippedPeer `json:"skipped,omitempty"`
 	// Interface has counters of an in-kernel WireGuard, nil for another tunnel.
 	Interface *InterfaceCounters `json:"interface,omitempty"`
 }
@@ -279,6 +283,11 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 	if err != nil {
 		return err
 	}
+	_, addresses, err := hostnet.LinkAddresses()
+	if err != nil {
+		return err
+	}
+	own := setOf(slices.Concat(slices.Collect(maps.Values(addresses))...))
 	peers, err := state.Peers()
 	if err != nil {
 		return err
@@ -296,6 +305,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		}
 		if i >= 0 {
 			ts.readTraffic(&tunnels[i])
+			ts.Skipped = tunnels[i].skipped(own)
 		}
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
@@ -354,8 +364,12 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 	for _, p := range ts.Peers {
 		known[p.Endpoint.Addr()] = true
 	}
+	skipped := make(map[string]bool, len(ts.Skipped))
+	for _, p := range ts.Skipped {
+		skipped[p.Key] = true
+	}
 	for _, p := range t.Peers {
-		if p.Endpoint.IsValid() && !known[p.Endpoint.Addr()] {
+		if !skipped[p.Key] && !known[p.Endpoint.Addr()] {
 			s.problem("peer %s of %s moved to %s, which is not spread to: attach again, or use --watch", p.Key, t.Name, p.Endpoint)
 		}
 	}

@@ -61,6 +61,30 @@ func (t *Tunnel) peersByAddress() map[netip.Addr]*TunnelPeer {
 	return all
 }
 
+// skipped returns the peers that are neither spread to nor gathered from, in order. WireGuard takes every sender of an authentic message for
+// an endpoint, so a peer chooses its own. own are this host's addresses.
+func (t *Tunnel) skipped(own map[netip.Addr]bool) (all []SkippedPeer) {
+	byAddress := t.peersByAddress()
+	for i := range t.Peers {
+		p := &t.Peers[i]
+		why := ""
+		switch a := p.Endpoint.Addr(); {
+		case !p.Endpoint.IsValid():
+			why = "it has no endpoint yet"
+		case p.Endpoint.Port() == 0:
+			why = fmt.Sprintf("its endpoint is %s, and nothing can be sent to port 0", p.Endpoint)
+		case own[a] || !mayBeRemote(a):
+			why = fmt.Sprintf("its endpoint is %s, which is not the address of another host", p.Endpoint)
+		case byAddress[a] == nil:
+			why = fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", a)
+		}
+		if why != "" {
+			all = append(all, SkippedPeer{Key: p.Key, Reason: why})
+		}
+	}
+	return all
+}
+
 // TunnelPeer is a peer of a Tunnel.
 type TunnelPeer struct {
 	Key string // public, base64

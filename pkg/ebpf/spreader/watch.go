@@ -350,7 +350,8 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err := pl.checkAttached(p); err != nil {
 		return reconcileResult{}, err
 	}
-	changed, err := syncTunnel(s, pl.tunnel, pl.peers)
+	changed, refused, err := syncTunnel(s, pl.tunnel, pl.peers)
+	pl.warnRefused(refused)
 	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
 		err = wrapError(cfg, err)
 	}
