@@ -176,7 +176,7 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 		return 0;
 	l->answered |= bit;
 	if (lane == LISTEN_LANE)
-		peer->answers++;
+		peer->answers++, peer->proved = 1;
 	else
 		l->proof = peer->proof;
 	return 1;

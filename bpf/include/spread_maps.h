@@ -91,7 +91,8 @@ struct lane {
 struct peer {
 	u32 lanes;  /* number of lanes, with those that have no port; 0: data messages to this peer are not spread */
 	u32 first;  /* modulo lanes: where the search for the least loaded lane begins */
-	u32 paused; /* by user space: data messages to the peer keep the listen port */
+	u16 paused; /* by user space: data messages to the peer keep the listen port */
+	u16 unused;
 	u32 echo;   /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
 	struct siphash_key send;    /* of this host's probes and their answers */
 	struct siphash_key receive; /* of the peer's */
@@ -101,7 +102,8 @@ struct peer {
 	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
 	u32 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
 	u32 next;    /* the lane to prove next */
-	u32 stalled; /* of and for user space: WireGuard receives nothing from the peer */
+	u16 stalled; /* of and for user space: WireGuard receives nothing from the peer */
+	u16 proved;  /* for user space: the peer has answered a probe since it has its keys, also if it is silent now */
 	struct lane listen; /* the listen port. Its masks are those of the rounds */
 	struct lane lane[SPREAD_LANES];
 };

@@ -33,8 +33,8 @@ func (value *spreadPeer) setKeys(k EchoKeys) {
 	if k == value.keys() {
 		return
 	}
-	value.Echo, value.Send.K, value.Receive.K = flag(k != EchoKeys{}), k.send, k.receive
-	value.Round, value.Proof, value.RoundAt, value.Answers, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0
+	value.Echo, value.Send.K, value.Receive.K = flag[uint32](k != EchoKeys{}), k.send, k.receive
+	value.Round, value.Proof, value.RoundAt, value.Answers, value.Proved, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0, 0
 	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
 	for i := range value.Lane {
 		value.closeLane(i)

@@ -45,6 +45,9 @@ type Peer struct {
 	// in use. Blocked are the others then: their messages keep the listen port. SetPeers ignores all three.
 	EchoAnswered, Ready bool
 	Blocked             []uint16
+	// Proved: the peer has answered a probe since it has its keys, also if it is silent now. Only the owner of its key at this address can. SetPeers
+	// ignores it.
+	Proved bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
 	Gather spread.Ports
@@ -116,7 +119,7 @@ func (s *State) putPeer(p *Peer) error {
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
-	value.First, value.Stalled = p.First, flag(p.Stalled)
+	value.First, value.Stalled = p.First, flag[uint16](p.Stalled)
 	value.setKeys(p.Echo)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
@@ -190,7 +193,7 @@ func (s *State) Peers() ([]Peer, error) {
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0, Stalled: value.Stalled != 0}
-		p.Echo, p.EchoAnswered, p.Ready, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.blockedPorts()
+		p.Echo, p.EchoAnswered, p.Ready, p.Proved, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.Proved != 0, value.blockedPorts()
 		p.Lanes = value.lanePorts()
 		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]
 		if hostOrder(source.EndpointPort.Raw) == p.Endpoint.Port() {

@@ -48,7 +48,7 @@ func (s *State) Paused() (bool, error) {
 
 // SetPaused makes messages to all peers keep the listen port, or ends that. It takes effect with the next message. Gather goes on.
 func (s *State) SetPaused(paused bool) error {
-	return s.change(func(all *spreadSettings) { all.Paused = flag(paused) })
+	return s.change(func(all *spreadSettings) { all.Paused = flag[uint32](paused) })
 }
 
 // ticks returns the present time as the programs count it.
@@ -67,7 +67,7 @@ func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused boo
 	var value spreadPeer
 	err := s.maps.Peers.Lookup(&key, &value)
 	if err == nil {
-		value.Paused = flag(paused)
+		value.Paused = flag[uint16](paused)
 		err = s.maps.Peers.Put(&key, &value)
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused boo
 	return nil
 }
 
-func flag(on bool) uint32 {
+func flag[T uint16 | uint32](on bool) T {
 	if on {
 		return 1
 	}

@@ -79,7 +79,8 @@ type spreadPeer struct {
 	_      structs.HostLayout
 	Lanes  uint32
 	First  uint32
-	Paused uint32
+	Paused uint16
+	Unused uint16
 	Echo   uint32
 	Send   struct {
 		_ structs.HostLayout
@@ -95,7 +96,8 @@ type spreadPeer struct {
 	Proof   uint32
 	Ready   uint32
 	Next    uint32
-	Stalled uint32
+	Stalled uint16
+	Proved  uint16
 	Listen  spreadLane
 	Lane    [64]spreadLane
 }

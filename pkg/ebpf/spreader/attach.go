@@ -340,13 +340,23 @@ func readTunnel(s *programs.State, port uint16) (*programs.Tunnel, []programs.Pe
 	if err != nil {
 		return nil, nil, err
 	}
-	peers = slices.DeleteFunc(peers, func(p programs.Peer) bool { return p.Tunnel != port })
+	peers = peersOf(port, peers)
 	for i := range tunnels {
 		if tunnels[i].Port == port {
 			return &tunnels[i], peers, nil
 		}
 	}
 	return nil, peers, nil
+}
+
+// peersOf returns the peers of one tunnel.
+func peersOf(port uint16, all []programs.Peer) (peers []programs.Peer) {
+	for _, p := range all {
+		if p.Tunnel == port {
+			peers = append(peers, p)
+		}
+	}
+	return peers
 }
 
 // byEndpoint indexes the peers of one tunnel.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -175,17 +174,13 @@ func (p pins) tunnels() ([]programs.Tunnel, error) {
 	return s.Tunnels()
 }
 
-// listenPorts returns the listen ports of the peers in the maps, by address.
-func (p pins) listenPorts(cfg Config) map[netip.Addr]uint16 {
+// peers returns a tunnel's peers in the maps, none if these are missing.
+func (p pins) peers(port uint16) []programs.Peer {
 	s, err := programs.OpenState(p.shared())
 	if err != nil {
 		return nil
 	}
 	defer s.Close()
-	ports := map[netip.Addr]uint16{}
-	_, peers, _ := readTunnel(s, cfg.Port)
-	for _, peer := range peers {
-		ports[peer.Endpoint.Addr()] = peer.Endpoint.Port()
-	}
-	return ports
+	_, peers, _ := readTunnel(s, port)
+	return peers
 }

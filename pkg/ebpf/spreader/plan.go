@@ -36,8 +36,8 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(cfg.configuredPeers()) == 0 && p.dir != "" {
-		known.portByAddress = p.listenPorts(cfg)
+	if p.dir != "" {
+		known.present = p.peers(cfg.Port)
 	}
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
 	if err := pl.findDevice(p, known); err != nil {
@@ -294,9 +294,9 @@ func (pl *plan) warn(format string, args ...any) {
 // choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
 // GatherOnly is gather-only.
 func (pl *plan) choosePeers(t *Tunnel, known history) {
-	gatherOnly, endpoints := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers)
+	gatherOnly, endpoints, byAddress := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers), t.peersByAddress(known.present, known.echoKeys)
 	if len(pl.cfg.configuredPeers()) == 0 {
-		endpoints = pl.tunnelPeers(t, known)
+		endpoints = pl.tunnelPeers(t, byAddress, known)
 	}
 	gatherOnly = sorted(gatherOnly)
 	endpoints = slices.DeleteFunc(endpoints, func(e netip.AddrPort) bool {
@@ -305,7 +305,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	})
 	endpoints = sorted(endpoints)
 	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
-	byAddress, unknown := t.peersByAddress(), []netip.AddrPort(nil)
+	var unknown []netip.AddrPort
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
 		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)}
 		if found := byAddress[e.Addr()]; found != nil {
@@ -341,8 +341,8 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 }
 
 // tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without those that are skipped.
-func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPort) {
-	skipped := t.skipped(setOf(pl.addresses))
+func (pl *plan) tunnelPeers(t *Tunnel, byAddress map[netip.Addr]*TunnelPeer, known history) (endpoints []netip.AddrPort) {
+	skipped := t.skipped(setOf(pl.addresses), byAddress)
 	pl.report.Skipped = skipped
 	for _, p := range t.Peers {
 		if len(skipped) > 0 && skipped[0].Key == p.Key {
@@ -356,12 +356,12 @@ func (pl *plan) tunnelPeers(t *Tunnel, known history) (endpoints []netip.AddrPor
 
 // history is the knowledge of earlier calls about peers and ports.
 type history struct {
-	endpointPorts map[string]uint16     // by the peer's key, kept over calls; may be nil
-	portByAddress map[netip.Addr]uint16 // by the peer's address, from the device's maps
-	sharedPorts   *sharedPorts          // kept over calls; may be nil
-	echoKeys      echoKeys              // kept over calls; may be nil
-	stalls        stallWatch            // kept over calls; may be nil
-	attempts      attempts              // kept over calls; may be nil
+	endpointPorts map[string]uint16 // by the peer's key, kept over calls; may be nil
+	present       []programs.Peer   // the tunnel's peers in the maps
+	sharedPorts   *sharedPorts      // kept over calls; may be nil
+	echoKeys      echoKeys          // kept over calls; may be nil
+	stalls        stallWatch        // kept over calls; may be nil
+	attempts      attempts          // kept over calls; may be nil
 }
 
 // listenEndpoint returns a peer's endpoint with its listen port. The tunnel may have last received from a lane port of
@@ -375,8 +375,9 @@ func (pl *plan) listenEndpoint(p TunnelPeer, known history) netip.AddrPort {
 		return p.Endpoint
 	}
 	port, ok := known.endpointPorts[p.Key]
-	if !ok {
-		port, ok = known.portByAddress[p.Endpoint.Addr()]
+	at := slices.IndexFunc(known.present, func(has programs.Peer) bool { return has.Endpoint.Addr() == p.Endpoint.Addr() })
+	if !ok && at >= 0 {
+		port, ok = known.present[at].Endpoint.Port(), true
 	}
 	if !ok {
 		port = pl.cfg.Port

@@ -231,6 +231,41 @@ func TestPeersWithInvalidEndpointsLeaveOthersSpread(t *testing.T) {
 	}
 }
 
+// TestProvedPeerKeepsSharedAddress has a peer that sends with another one's forged address, or from behind its NAT.
+func TestProvedPeerKeepsSharedAddress(t *testing.T) {
+	for name, configured := range map[string][]netip.AddrPort{"peers of the tunnel": nil, "named peers": {netip.AddrPortFrom(thereAddr, port)}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			cfg := r.here.config()
+			cfg.Peers = configured
+			r.here.attach(cfg)
+			senders, receiver := r.senders(), r.there.socket(port)
+			r.prove(senders, receiver)
+			shared := wg("192.0.2.2:4444", "192.0.2.2:51820") // secretsWith has the address, so keys differ only if these do
+			shared.Peers[0].Secrets = secretsWith(hereAddr)
+			r.here.finder.set(shared)
+			report := r.here.attach(cfg)
+			for flow, ports := range r.sources(senders, receiver) {
+				if ports[port] {
+					t.Errorf("flow %d left from the listen port", flow)
+				}
+			}
+			st := r.here.status()
+			if peers := st.Tunnels[0].Peers; len(peers) != 1 || peers[0].PublicKey != "b" || peers[0].Gather == (spread.Ports{}).String() || len(st.Problems) > 0 {
+				t.Errorf("got peers %+v and problems %q, want the proved one, gathered from, and none", peers, st.Problems)
+			}
+			want := []SkippedPeer{{"a", "peer b has answered probes from the same address 192.0.2.2"}}
+			if configured == nil && !slices.Equal(report.Skipped, want) || !slices.Equal(st.Tunnels[0].Skipped, want) {
+				t.Errorf("got skipped peers %v, in the status %v, want %v", report.Skipped, st.Tunnels[0].Skipped, want)
+			}
+			r.here.detach(0)
+			if report = r.here.attach(r.here.config()); len(report.Peers) != 0 || len(report.Skipped) != 2 {
+				t.Errorf("without a proof: got report %+v, want both skipped", report)
+			}
+		})
+	}
+}
+
 // TestRefusedPeerIsWarnedOf has two peers at one address, of which the maps can hold one.
 func TestRefusedPeerIsWarnedOf(t *testing.T) {
 	r := newRig(t)

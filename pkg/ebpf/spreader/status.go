@@ -300,12 +300,13 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		} else if !bound {
 			s.problem("no tunnel in this network namespace listens on UDP port %d", t.Port)
 		}
-		if err := ts.readPeers(state, peers); err != nil {
+		if err := ts.readPeers(state, peersOf(t.Port, peers)); err != nil {
 			return err
 		}
 		if i >= 0 {
-			ts.readTraffic(&tunnels[i])
-			ts.Skipped = tunnels[i].skipped(own)
+			byAddress := tunnels[i].peersByAddress(peersOf(t.Port, peers), nil)
+			ts.readTraffic(byAddress)
+			ts.Skipped = tunnels[i].skipped(own, byAddress)
 		}
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
@@ -321,9 +322,6 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 
 func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) error {
 	for _, p := range peers {
-		if p.Tunnel != t.Port {
-			continue
-		}
 		peer, err := peerStatus(state, p)
 		if err != nil {
 			return err
@@ -333,9 +331,8 @@ func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) e
 	return nil
 }
 
-// readTraffic copies the tunnel's byte counts of those peers that share their address with no other.
-func (t *TunnelStatus) readTraffic(from *Tunnel) {
-	byAddress := from.peersByAddress()
+// readTraffic copies the tunnel's byte counts of those peers that are known by their address.
+func (t *TunnelStatus) readTraffic(byAddress map[netip.Addr]*TunnelPeer) {
 	for i := range t.Peers {
 		if p := byAddress[t.Peers[i].Endpoint.Addr()]; p != nil {
 			t.Peers[i].PublicKey, t.Peers[i].ReceivedBytes, t.Peers[i].SentBytes = p.Key, p.ReceivedBytes, p.SentBytes

@@ -16,6 +16,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
@@ -44,27 +45,44 @@ func (t *Tunnel) traffic() (sum uint64) {
 	return sum
 }
 
-// peersByAddress returns the peers by the addresses of their endpoints, nil for an address that several share.
-func (t *Tunnel) peersByAddress() map[netip.Addr]*TunnelPeer {
+// peersByAddress returns the peers by the addresses of their endpoints. A peer can claim another one's address, so of several at one address it is
+// the one that has answered probes there, by the peers in the maps: only the owner of its key can. If none has, it is nil.
+func (t *Tunnel) peersByAddress(present []programs.Peer, keys echoKeys) map[netip.Addr]*TunnelPeer {
 	if t == nil {
 		return nil
 	}
-	all := make(map[netip.Addr]*TunnelPeer, len(t.Peers))
+	all, shared := make(map[netip.Addr]*TunnelPeer, len(t.Peers)), map[netip.Addr][]*TunnelPeer{}
 	for i := range t.Peers {
-		address := t.Peers[i].Endpoint.Addr()
-		if _, shared := all[address]; shared {
-			all[address] = nil
+		p := &t.Peers[i]
+		address := p.Endpoint.Addr()
+		if p.Endpoint.Port() == 0 {
 			continue
 		}
-		all[address] = &t.Peers[i]
+		if other, ok := all[address]; ok {
+			if other != nil {
+				shared[address] = []*TunnelPeer{other}
+			}
+			all[address], shared[address] = nil, append(shared[address], p)
+			continue
+		}
+		all[address] = p
+	}
+	for _, held := range present {
+		if !held.Proved {
+			continue
+		}
+		for _, p := range shared[held.Endpoint.Addr()] {
+			if keys.of(p.Secrets) == held.Echo {
+				all[held.Endpoint.Addr()] = p
+			}
+		}
 	}
 	return all
 }
 
 // skipped returns the peers that are neither spread to nor gathered from, in order. WireGuard takes every sender of an authentic message for
-// an endpoint, so a peer chooses its own. own are this host's addresses.
-func (t *Tunnel) skipped(own map[netip.Addr]bool) (all []SkippedPeer) {
-	byAddress := t.peersByAddress()
+// an endpoint, so a peer chooses its own. own are this host's addresses, byAddress is of peersByAddress.
+func (t *Tunnel) skipped(own map[netip.Addr]bool, byAddress map[netip.Addr]*TunnelPeer) (all []SkippedPeer) {
 	for i := range t.Peers {
 		p := &t.Peers[i]
 		why := ""
@@ -77,6 +95,8 @@ func (t *Tunnel) skipped(own map[netip.Addr]bool) (all []SkippedPeer) {
 			why = fmt.Sprintf("its endpoint is %s, which is not the address of another host", p.Endpoint)
 		case byAddress[a] == nil:
 			why = fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", a)
+		case byAddress[a] != p:
+			why = fmt.Sprintf("peer %s has answered probes from the same address %s", byAddress[a].Key, a)
 		}
 		if why != "" {
 			all = append(all, SkippedPeer{Key: p.Key, Reason: why})
