@@ -8,18 +8,22 @@
  * The choice of a flow's lane: the source port from which its messages leave. The algorithm is that of Flows and Loads in Go's package
  * spread.
  *
- * A flow entry is tick << LANE_BITS | lane: when the flow last sent a packet, and on which lane; 0: the entry is unused. A port keeps its lane while it
- * is in the peer's list of ports (State.SetPeers), so a flow keeps its port when the list changes. A load is epoch << LOAD_BITS | bytes: when it was last
- * updated, and the bytes sent, which are halved with every epoch. A tick is 1,024 ns (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that
- * update an entry at the same time may lose one update: a load is only an estimate, and a flow is on one CPU at a time.
+ * A flow entry is tick << ENTRY_TICK | peer << ENTRY_PEER | lane: when the flow last sent a packet, to which peer, and on which lane; 0: the entry is
+ * unused. It is live for the flowlet gap. A flow to another peer has no part in a live entry: it takes the lane of its slot. So the flows
+ * to one peer move none to another peer to the listen port. A port keeps its lane while it is in the peer's list of ports (State.SetPeers), so a flow keeps its port when the list
+ * changes. A load is epoch << LOAD_BITS | bytes: when it was last updated, and the bytes sent, which are halved with every epoch. A tick is 65,536 ns
+ * (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that update an entry at the same time may lose one update: a load is only an estimate, and a flow is
+ * on one CPU at a time.
  */
 
-#define TICK_SHIFT 10
+#define TICK_SHIFT 16
+#define ENTRY_PEER 8
+#define ENTRY_TICK 24 /* 40 bits of time, 834 days */
 #define EPOCH_SHIFT 27
 #define EPOCH_MASK 0xffffffULL
 #define LOAD_BITS 40
 #define LOAD_MASK ((1ULL << LOAD_BITS) - 1)
-#define LANE_BITS 8
+#define LANE_BITS 8 /* as a flow entry and a candidate have it */
 #define LANE_MASK 0xff
 
 /* As a lane: the listen port. */
@@ -85,19 +89,51 @@ INLINE u32 least_loaded(const struct peer *peer, u32 lanes, u64 epoch)
 }
 
 /*
+ * Returns the open lane for flows without an entry, or LISTEN_LANE: that of their slot, or the next one that is open. So it changes only if the lane
+ * of the slot closes or opens. The loop body has no branches but the exit: see least_loaded.
+ */
+INLINE u32 lane_of_slot(struct peer *peer, u32 lanes, u32 slot)
+{
+	u64 lane = slot % lanes;
+
+	__asm__ volatile("" : "+r"(lanes));
+	for (u32 i = 0; i < SPREAD_LANES && i < lanes; i++) {
+		if (is_open(peer, lane_at(peer, lane)))
+			return lane;
+		lane = (lane + 1) & less_mask(lane + 1, lanes);
+	}
+	return LISTEN_LANE;
+}
+
+/* Returns how many ticks ago an entry was written. */
+INLINE s64 entry_age(u64 packed, u64 tick)
+{
+	return (s64)((tick << ENTRY_TICK) - (packed >> ENTRY_TICK << ENTRY_TICK)) >> ENTRY_TICK;
+}
+
+/*
  * Returns the lane for a packet, or LISTEN_LANE, and updates the flow. flow is the flow's hash. now is in ns and changes once per jiffy
  * (monotonic), flowlet_gap is in ticks.
  */
 INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 flow, u64 now, u64 flowlet_gap)
 {
 	u32 key = flow >> 16, lane;
-	u64 *entry = bpf_map_lookup_elem(&flows, &key), packed, tick = now >> TICK_SHIFT;
+	u64 *entry = bpf_map_lookup_elem(&flows, &key), packed, next, tick = now >> TICK_SHIFT;
+	s64 age;
 
 	if (!entry)
 		return LISTEN_LANE;
 	packed = *entry;
-	if (packed && (s64)(tick - (packed >> LANE_BITS)) < (s64)flowlet_gap) {
+	age = packed ? entry_age(packed, tick) : (s64)(2 * flowlet_gap);
+	if ((u16)(packed >> ENTRY_PEER) == peer->number && age < (s64)flowlet_gap) {
 		lane = packed & LANE_MASK;
+	} else if ((u16)(packed >> ENTRY_PEER) != peer->number && age < (s64)(2 * flowlet_gap)) {
+		lane = lane_of_slot(peer, lanes, key);
+		if (lane == LISTEN_LANE)
+			count(cpu, EVENT_UNPROVEN, 1);
+		if (lane == LISTEN_LANE || age < (s64)flowlet_gap)
+			return lane;
+		/* The flow may have been sending while the entry was live, so it has not paused, and keeps the lane. */
 	} else {
 		lane = least_loaded(peer, lanes, (now >> EPOCH_SHIFT) & EPOCH_MASK);
 		if (lane == LISTEN_LANE) {
@@ -107,12 +143,12 @@ INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 f
 		count(cpu, packed ? EVENT_FLOW_REASSIGNED : EVENT_FLOW_NEW, 1);
 	}
 	/*
-	 * The entry stores the lane before the modulo below: flows whose hashes begin alike share an entry, and one to a peer
-	 * with fewer lanes must not move the others. now changes once per jiffy, and so does the entry: CPUs contend for its
-	 * cache line no more often.
+	 * The entry stores the lane before the modulo below: if the list of ports becomes shorter and longer again, the flow has its lane again.
+	 * now changes once per jiffy, and so does the entry: CPUs contend for its cache line no more often.
 	 */
-	if (packed != (tick << LANE_BITS | lane))
-		*entry = tick << LANE_BITS | lane;
+	next = tick << ENTRY_TICK | (u64)peer->number << ENTRY_PEER | lane;
+	if (packed != next)
+		*entry = next;
 	lane %= lanes;
 	if (is_open(peer, lane_at(peer, lane)))
 		return lane;

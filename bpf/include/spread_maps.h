@@ -11,7 +11,7 @@
  * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value,
  * needs a new layout number in Go (pins_linux.go), which is part of the pins' path.
  *
- * A lane is here a source port towards a peer, or its index in peer.lane. A tick is 1,024 ns of CLOCK_MONOTONIC.
+ * A lane is here a source port towards a peer, or its index in peer.lane. A tick is 65,536 ns of CLOCK_MONOTONIC.
  */
 enum {
 	SPREAD_PORTS = 65536,
@@ -92,7 +92,7 @@ struct peer {
 	u32 lanes;  /* number of lanes, with those that have no port; 0: data messages to this peer are not spread */
 	u32 first;  /* modulo lanes: where the search for the least loaded lane begins */
 	u16 paused; /* by user space: data messages to the peer keep the listen port */
-	u16 unused;
+	u16 number; /* of the peer among all of the host, from 1: flow entries have it */
 	u32 echo;   /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
 	struct siphash_key send;    /* of this host's probes and their answers */
 	struct siphash_key receive; /* of the peer's */

@@ -9,8 +9,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// laneBits is the size of the lane in a flow entry (LANE_BITS of bpf/include/lane.h).
-const laneBits = 8
+// Parts of a flow entry (bpf/include/lane.h): the lane, the peer's number from peerBit, and the tick from tickBit.
+const (
+	laneMask = 0xff
+	peerBit  = 8
+	tickBit  = 24
+)
 
 // ActiveFlow is an entry of the flow table that was used within the gap. Flows whose hashes have the same upper bits share one.
 type ActiveFlow struct {
@@ -38,10 +42,10 @@ func (s *State) ActiveFlows() ([]ActiveFlow, error) {
 	}
 	var flows []ActiveFlow
 	for i, entry := range values[:n] {
-		idle := max(now-int64(entry>>laneBits), 0) // packets pass meanwhile
+		idle := max((now-int64(entry>>tickBit))<<tickBit>>tickBit, 0) // packets pass meanwhile
 		if entry != 0 && idle < int64(all.FlowletGap) {
 			flows = append(flows, ActiveFlow{
-				Hash: uint16(keys[i]), Lane: int(entry & (1<<laneBits - 1)), Idle: time.Duration(idle) << tickShift,
+				Hash: uint16(keys[i]), Lane: int(entry & laneMask), Idle: time.Duration(idle) << tickShift,
 			})
 		}
 	}

@@ -5,6 +5,7 @@ package programs
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -18,6 +19,7 @@ type peerTable struct {
 	owners        []uint16                         // listen port of the tunnel that owns a port, by port
 	sources       map[spreadSourceKey]spreadSource // lane ports of peers, by address
 	endpointPorts map[spreadSourceKey][]uint16     // ports of the peers' endpoints, by address
+	numbers       map[uint16]bool                  // of the peers
 }
 
 func (s *State) readPeerTable() (*peerTable, error) {
@@ -25,14 +27,15 @@ func (s *State) readPeerTable() (*peerTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &peerTable{owners: make([]uint16, 1<<16), endpointPorts: map[spreadSourceKey][]uint16{}}
+	r := &peerTable{owners: make([]uint16, 1<<16), endpointPorts: map[spreadSourceKey][]uint16{}, numbers: map[uint16]bool{}}
 	for port, p := range ports {
 		r.owners[port] = hostOrder(p.ListenPort.Raw)
 	}
 	if r.sources, err = s.sources(); err != nil {
 		return nil, err
 	}
-	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, _ *spreadPeer) {
+	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
+		r.numbers[value.Number] = true
 		at := spreadSourceKey{Address: key.Address, ListenPort: key.ListenPort}
 		r.endpointPorts[at] = append(r.endpointPorts[at], hostOrder(key.Port.Raw))
 	})
@@ -51,6 +54,16 @@ func (r *peerTable) add(p *Peer) {
 	if !slices.Contains(r.endpointPorts[key], p.Endpoint.Port()) {
 		r.endpointPorts[key] = append(r.endpointPorts[key], p.Endpoint.Port())
 	}
+}
+
+// newNumber returns a number that no peer has, and probably none had shortly before: entries of a removed peer may be live. The map holds fewer peers than
+// there are numbers.
+func (r *peerTable) newNumber() (number uint16) {
+	for number == 0 || r.numbers[number] {
+		number = uint16(rand.Uint32())
+	}
+	r.numbers[number] = true
+	return number
 }
 
 // check returns an error if a peer conflicts with its tunnel or with another peer.

@@ -106,18 +106,21 @@ func (s *State) SetPeers(peers []Peer) error {
 }
 
 func (s *State) setPeer(r *peerTable, p *Peer) error {
-	if err := s.putPeer(p); err != nil {
+	if err := s.putPeer(r, p); err != nil {
 		return err
 	}
 	r.add(p)
 	return s.putSource(r, p)
 }
 
-func (s *State) putPeer(p *Peer) error {
+func (s *State) putPeer(r *peerTable, p *Peer) error {
 	key := peerKey(p.Tunnel, p.Endpoint)
 	var value spreadPeer
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
 		return fmt.Errorf("reading the eBPF map of peers: %w", err)
+	}
+	if value.Number == 0 {
+		value.Number = r.newNumber()
 	}
 	value.First, value.Stalled = p.First, flag[uint16](p.Stalled)
 	value.setKeys(p.Echo)

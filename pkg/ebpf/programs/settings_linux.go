@@ -13,9 +13,9 @@ import (
 )
 
 // tickShift converts nanoseconds to the program's ticks (bpf/include/lane.h).
-const tickShift = 10
+const tickShift = 16
 
-// Gap returns the flowlet gap: how long a flow must be silent before it may change its lane. It is rounded to ticks of 1,024 ns,
+// Gap returns the flowlet gap: how long a flow must be silent before it may change its lane. It is rounded to ticks of 65,536 ns,
 // and SetGap with the result changes nothing.
 func (s *State) Gap() (time.Duration, error) {
 	all, err := s.settings()

@@ -21,21 +21,23 @@ import (
 func BenchmarkSpread(b *testing.B) {
 	udp := data(from(us4, 51819), them4).bytes()
 	for _, bb := range []struct {
-		name  string
-		in    []byte
-		lanes int
-		gap   time.Duration
+		name   string
+		in     []byte
+		lanes  int
+		gap    time.Duration
+		others bool // all entries of the flow table are live, and another peer's
 	}{
-		{"not UDP", set(udp, 14+9, 6), 16, spread.DefaultGap},
-		{"UDP of others", udp, 16, spread.DefaultGap},
-		{"v6 UDP of others", data(from(us6, 51819), them6).bytes(), 16, spread.DefaultGap},
-		{"handshake", data(us4, them4).with(func(d *datagram) { d.payload = message(1, 148) }).bytes(), 16, spread.DefaultGap},
-		{"keepalive", data(us4, them4).with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), 16, spread.DefaultGap},
-		{"data to no peer", data(us4, from(them4, 1)).bytes(), 16, spread.DefaultGap},
-		{"data of a known flow", data(us4, them4).bytes(), 16, time.Hour},
-		{"v6 data of a known flow", data(us6, them6).bytes(), 16, time.Hour},
-		{"data of a new flow, 16 lanes", data(us4, them4).bytes(), 16, time.Nanosecond},
-		{"data of a new flow, 64 lanes", data(us4, them4).bytes(), 64, time.Nanosecond},
+		{"not UDP", set(udp, 14+9, 6), 16, spread.DefaultGap, false},
+		{"UDP of others", udp, 16, spread.DefaultGap, false},
+		{"v6 UDP of others", data(from(us6, 51819), them6).bytes(), 16, spread.DefaultGap, false},
+		{"handshake", data(us4, them4).with(func(d *datagram) { d.payload = message(1, 148) }).bytes(), 16, spread.DefaultGap, false},
+		{"keepalive", data(us4, them4).with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), 16, spread.DefaultGap, false},
+		{"data to no peer", data(us4, from(them4, 1)).bytes(), 16, spread.DefaultGap, false},
+		{"data of a known flow", data(us4, them4).bytes(), 16, time.Hour, false},
+		{"v6 data of a known flow", data(us6, them6).bytes(), 16, time.Hour, false},
+		{"data of a flow without an entry", data(us4, them4).bytes(), 16, time.Hour, true},
+		{"data of a new flow, 16 lanes", data(us4, them4).bytes(), 16, time.Nanosecond, false},
+		{"data of a new flow, 64 lanes", data(us4, them4).bytes(), 64, time.Nanosecond, false},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			s := newSpread(b, SpreadOptions{L2: true})
@@ -48,6 +50,9 @@ func BenchmarkSpread(b *testing.B) {
 						value.Lane[i].Port.Raw = networkOrder(51820)
 					}
 				})
+			}
+			if bb.others {
+				s.fillFlows(b, them6, 0, func(int) int { return 7 })
 			}
 			repeatRun(b, s.Egress(), bb.in)
 		})

@@ -80,7 +80,7 @@ type spreadPeer struct {
 	Lanes  uint32
 	First  uint32
 	Paused uint16
-	Unused uint16
+	Number uint16
 	Echo   uint32
 	Send   struct {
 		_ structs.HostLayout

@@ -4,6 +4,7 @@ package programs
 
 import (
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -24,9 +25,11 @@ type laneModel struct {
 	s     *Spread
 	flows *spread.Flows
 	loads map[string]*spread.Loads
+	peers map[string]uint16 // numbers
 	lanes int
 	hash  *ebpf.Program
-	now   int64 // of the last run, nanoseconds
+	clock *ebpf.Map // of the program
+	now   int64     // of the last run, nanoseconds
 }
 
 // first is the peers' first lane. It is not 0, so that a missing value is noticed.
@@ -37,7 +40,9 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 	s := loadSpreadFor(t, SpreadOptions{L2: true})
 	expect.NoError(t, s.SetGap(gap))
 	expect.NoError(t, s.SetTunnel(Tunnel{Port: 51820, Lanes: ports(61000, 61999)}))
-	c := &laneModel{t: t, s: s, hash: newHash(t), flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, lanes: lanes}
+	c := &laneModel{
+		t: t, s: s, hash: newHash(t), clock: clockMap(t, s.Egress()), flows: spread.NewFlows(16, gap), loads: map[string]*spread.Loads{}, peers: map[string]uint16{}, lanes: lanes,
+	}
 	for _, endpoint := range peers {
 		p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint), First: first}
 		for i := range lanes {
@@ -45,6 +50,7 @@ func newLaneModel(t *testing.T, lanes int, gap time.Duration, peers ...string) *
 		}
 		s.setOpenPeer(t, p)
 		c.loads[endpoint] = spread.NewLoads(lanes, first)
+		s.changePeer(t, 51820, p.Endpoint, func(value *spreadPeer) { c.peers[endpoint] = value.Number })
 	}
 	return c
 }
@@ -95,13 +101,13 @@ func (m *laneModel) step(peer string, label uint32, size int) int {
 		m.t.Fatal("the kernel rejects the packet")
 	}
 	flow := flowHash(m.t, m.hash, in)
-	var word uint64
-	expect.NoError(m.t, m.s.maps.Flows.Lookup(flow>>16, &word))
-	m.now = int64(word >> laneBits << tickShift)
-	want := m.flows.Choose(m.loads[peer], spread.Flow{Peer: 1, Hash: flow}, m.now, len(in))
+	var clock [2]uint64
+	expect.NoError(m.t, m.clock.Lookup(uint32(0), &clock))
+	m.now = int64(clock[0])
+	want := m.flows.Choose(m.loads[peer], spread.Flow{Peer: m.peers[peer], Hash: flow}, m.now, len(in))
 	got := int(sourcePort(out)-61000) / 7
-	if got != want || int(word&0xff) != want || sourcePort(out) != uint16(61000+7*got) {
-		m.t.Fatalf("flow %#x: port %d, lane %d remembered, want lane %d", flow, sourcePort(out), word&0xff, want)
+	if got != want || sourcePort(out) != uint16(61000+7*got) {
+		m.t.Fatalf("flow %#x: port %d, want lane %d", flow, sourcePort(out), want)
 	}
 	return got
 }
@@ -132,7 +138,7 @@ func TestLaneChoiceMatchesGoModel(t *testing.T) {
 	const them = "[2001:db8:2::3]:51821"
 	shared := sharedEntries(newLaneModel(t, 1, time.Hour, them6, them), them6, them)
 	for _, lanes := range []int{1, 2, 3, 16, 63, 64} {
-		for _, gap := range []time.Duration{time.Microsecond, time.Hour} {
+		for _, gap := range []time.Duration{time.Microsecond, 300 * time.Microsecond, 10 * time.Millisecond, time.Hour} {
 			c := newLaneModel(t, lanes, gap, them6, them)
 			r := rand.New(rand.NewPCG(uint64(lanes), uint64(gap)))
 			for range 2000 {
@@ -217,14 +223,7 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	expect.NoError(t, s.SetGap(time.Hour))
 	expect.NoError(t, s.DeletePeer(51820, endpoint(them6)))
 	s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(them6), Lanes: ports(61000, 61063)})
-	now, err := ticks()
-	expect.NoError(t, err)
-	keys, entries := make([]uint32, s.maps.Flows.MaxEntries()), make([]uint64, s.maps.Flows.MaxEntries())
-	for i := range keys {
-		keys[i], entries[i] = uint32(i), uint64(now)<<laneBits|uint64(i%64)
-	}
-	_, err = s.maps.Flows.BatchUpdate(keys, entries, nil)
-	expect.NoError(t, err)
+	s.fillFlows(t, them6, 0, func(entry int) int { return entry % 64 })
 	in, hash := data(us6, them6).bytes(), newHash(t)
 	for label := range uint32(10000) {
 		setLabel(in, label)
@@ -236,6 +235,75 @@ func TestFullFlowTableKeepsFlowsOnLanes(t *testing.T) {
 	got := counted(t, s, Counters{})
 	if got[EventSpread] != 10000 || got[EventFlowNew] != 0 || got[EventFlowReassigned] != 0 {
 		t.Errorf("unexpected counters %v", got)
+	}
+}
+
+// fillFlows makes all entries of the flow table those of a peer, of some time ago.
+func (s *State) fillFlows(t testing.TB, peer string, age time.Duration, lane func(entry int) int) {
+	t.Helper()
+	now, err := ticks()
+	expect.NoError(t, err)
+	var number uint16
+	s.changePeer(t, 51820, endpoint(peer), func(value *spreadPeer) { number = value.Number })
+	keys, entries := make([]uint32, s.maps.Flows.MaxEntries()), make([]uint64, s.maps.Flows.MaxEntries())
+	for i := range keys {
+		keys[i], entries[i] = uint32(i), uint64(now-int64(age>>tickShift))<<tickBit|uint64(number)<<peerBit|uint64(lane(i))
+	}
+	_, err = s.maps.Flows.BatchUpdate(keys, entries, nil)
+	expect.NoError(t, err)
+}
+
+// TestFlowsOfOtherPeersMoveNone has a peer that proves one port, to which so many flows go that the whole flow table is theirs. The flows to
+// another peer, which has all ports but that one, keep a port each.
+func TestFlowsOfOtherPeersMoveNone(t *testing.T) {
+	const hostile, gap = "[2001:db8:2::3]:51821", 100 * time.Hour // of some minutes that the test may take
+	s := newSpread(t, SpreadOptions{L2: true})
+	expect.NoError(t, errors.Join(s.SetGap(gap), s.DeletePeer(51820, endpoint(them6))))
+	open := func(peer string, lanes ...int) {
+		s.changePeer(t, 51820, endpoint(peer), func(value *spreadPeer) {
+			for i := range value.Lane {
+				value.closeLane(i)
+				if slices.Contains(lanes, i) {
+					value.Lane[i].Proof = value.Proof
+				}
+			}
+		})
+	}
+	for _, peer := range []string{them6, hostile} {
+		s.setOpenPeer(t, Peer{Tunnel: 51820, Endpoint: endpoint(peer), Lanes: ports(61000, 61007)})
+	}
+	open(hostile, 7)
+	s.fillFlows(t, hostile, 0, func(int) int { return 7 })
+	in, hash := data(us6, them6).bytes(), newHash(t)
+	want := func(what string, lanes ...int) {
+		t.Helper()
+		for label := range uint32(500) {
+			setLabel(in, label)
+			port, _ := sentFrom(t, s, in)
+			lane := int(flowHash(t, hash, in) >> 16 % 8)
+			for !slices.Contains(lanes, lane) {
+				lane = (lane + 1) % 8
+			}
+			if port != uint16(61000+lane) {
+				t.Fatalf("%s: flow %d left from port %d, want %d", what, label, port, 61000+lane)
+			}
+		}
+	}
+	open(them6, 0, 1, 2, 3, 4, 5, 6)
+	want("all but one open", 0, 1, 2, 3, 4, 5, 6)
+	open(them6, 0, 2, 3, 5, 6)
+	want("two more closed", 0, 2, 3, 5, 6)
+	open(them6, 0, 1, 2, 3, 4, 5, 6)
+	s.fillFlows(t, hostile, gap*3/2, func(int) int { return 7 })
+	want("paused flows of the other peer", 0, 1, 2, 3, 4, 5, 6)
+	open(them6, 0, 1, 2, 3, 4, 5, 6, 7)
+	if port, _ := sentFrom(t, s, data(us6, hostile).bytes()); port != 61007 {
+		t.Errorf("a flow to the hostile peer left from port %d, want its only one", port)
+	}
+	want("the flows have the entries", 0, 1, 2, 3, 4, 5, 6)
+	open(them6)
+	if port, counts := sentFrom(t, s, in); port != 51820 || counts[EventPortBlocked] != 1 {
+		t.Errorf("without an open port: got port %d, counted %v, want the listen port", port, counts)
 	}
 }
 
