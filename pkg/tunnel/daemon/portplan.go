@@ -39,11 +39,19 @@ func (p *planner) plan(local netip.AddrPort, peer *underlay.Endpoint, mark uint3
 	return ports
 }
 
+// maxReasons bounds the reasons that are logged.
+const maxReasons = 64
+
+// logOnce logs an error unless its reason is known. The reason is the wrapped error: the outer one names addresses, which peers choose.
 func (p *planner) logOnce(level slog.Level, err error) {
+	reason := err.Error()
+	if inner := errors.Unwrap(err); inner != nil {
+		reason = inner.Error()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.logged[err.Error()] {
-		p.logged[err.Error()] = true
+	if !p.logged[reason] && len(p.logged) < maxReasons {
+		p.logged[reason] = true
 		p.log.Log(context.Background(), level, "planning source ports failed, spreading without a plan", "error", err)
 	}
 }
