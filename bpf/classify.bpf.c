@@ -6,7 +6,8 @@
  * - A data message goes to the AF_XDP socket of its receive queue.
  * - Without such a socket, or if the frame does not fit it, it goes up the stack.
  * - Handshakes, cookie replies and keepalives go up the stack.
- * - Initiations beyond the rate limits are dropped (ratelimit.h).
+ * - Initiations beyond the rate limits are dropped (ratelimit.h), also those to other ports from which the tunnel sends: a
+ *   peer that does not gather answers to these.
  * - With check_indices, data messages with an unknown receiver index are dropped if they come from a peer's endpoint. From
  *   elsewhere they go up the stack: they may be for another WireGuard, to which this host translates the listen port (NAT).
  *
@@ -109,8 +110,17 @@ INLINE int is_initiation(const struct outer *o, const struct message *m)
 	return m->type == INITIATION && host16(o->udp->len) == sizeof(*o->udp) + INITIATION_LEN;
 }
 
-/* Handles a packet to the listen port. */
-INLINE int classify_listen_port(struct xdp_md *xdp, const struct outer *o, void *end)
+/* Returns whether a packet to another port than the listen port is an initiation to a port from which the tunnel sends. */
+INLINE int is_source_initiation(const struct outer *o, void *end)
+{
+	const struct message *m = find_message(o, end);
+	u32 port = host16(o->udp->ports.dst);
+
+	return m && is_initiation(o, m) && bpf_map_lookup_elem(&source_ports, &port);
+}
+
+/* Handles a packet to the tunnel. */
+INLINE int classify_tunnel(struct xdp_md *xdp, const struct outer *o, void *end)
 {
 	const struct message *m = find_message(o, end);
 
@@ -135,9 +145,11 @@ int classify(struct xdp_md *xdp)
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
 
-	if (parse_outer(data, end, 1, 1, &o) != UDP_FOUND || host16(o.udp->ports.dst) != listen_port)
+	if (parse_outer(data, end, 1, 1, &o) != UDP_FOUND)
 		return XDP_PASS;
-	return classify_listen_port(xdp, &o, end);
+	if (host16(o.udp->ports.dst) != listen_port && !is_source_initiation(&o, end))
+		return XDP_PASS;
+	return classify_tunnel(xdp, &o, end);
 }
 
 const char LICENSE[] SEC("license") = "Dual BSD/GPL";

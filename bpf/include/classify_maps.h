@@ -12,6 +12,7 @@ enum {
 	CLASSIFY_ADDRESSES = 65536, /* kube-proxy with IPVS makes each Service an address of the host */
 	CLASSIFY_INDICES = 65536,
 	CLASSIFY_SOURCES = 16384,
+	CLASSIFY_SOURCE_PORTS = 255,
 };
 
 /* In host order. */
@@ -80,6 +81,15 @@ struct {
 } sources SEC(".maps");
 
 #define SENDER_FILTERS 3
+
+/* The ports, in host order, from which the tunnel sends besides its listen port. */
+struct {
+	UINT(type, BPF_MAP_TYPE_HASH);
+	UINT(map_flags, BPF_F_NO_PREALLOC);
+	UINT(max_entries, CLASSIFY_SOURCE_PORTS);
+	TYPE(key, u32);
+	TYPE(value, u8);
+} source_ports SEC(".maps");
 
 /* A block of a Bloom filter, as large as a cache line. */
 struct sender_block {

@@ -58,6 +58,7 @@ const (
 	classifyMapIndices         = "indices"
 	classifyMapPeerSources     = "peer_sources"
 	classifyMapSenders         = "senders"
+	classifyMapSourcePorts     = "source_ports"
 	classifyMapSources         = "sources"
 	classifyMapXsks            = "xsks"
 	classifyProgClassify       = "classify"
@@ -129,6 +130,7 @@ type classifyMapSpecs struct {
 	Indices     *ebpf.MapSpec `ebpf:"indices"`
 	PeerSources *ebpf.MapSpec `ebpf:"peer_sources"`
 	Senders     *ebpf.MapSpec `ebpf:"senders"`
+	SourcePorts *ebpf.MapSpec `ebpf:"source_ports"`
 	Sources     *ebpf.MapSpec `ebpf:"sources"`
 	Xsks        *ebpf.MapSpec `ebpf:"xsks"`
 }
@@ -176,6 +178,7 @@ type classifyMaps struct {
 	Indices     *ebpf.Map `ebpf:"indices"`
 	PeerSources *ebpf.Map `ebpf:"peer_sources"`
 	Senders     *ebpf.Map `ebpf:"senders"`
+	SourcePorts *ebpf.Map `ebpf:"source_ports"`
 	Sources     *ebpf.Map `ebpf:"sources"`
 	Xsks        *ebpf.Map `ebpf:"xsks"`
 }
@@ -189,6 +192,7 @@ func (m *classifyMaps) Close() error {
 		m.Indices,
 		m.PeerSources,
 		m.Senders,
+		m.SourcePorts,
 		m.Sources,
 		m.Xsks,
 	)

@@ -53,6 +53,15 @@ func (c *Classify) SetAddresses(addresses []netip.Addr) error {
 	return setAddresses(c.maps.Addresses, addresses)
 }
 
+// AddSourcePort adds a port from which the tunnel sends besides its listen port. Initiations to it have the limits of those to the listen port.
+// There is room for as many as an underlay.Port opens.
+func (c *Classify) AddSourcePort(port uint16) error {
+	if err := explainPutError(c.maps.SourcePorts.Put(uint32(port), present)); err != nil {
+		return fmt.Errorf("adding the source port %d to the XDP program: %w", port, err)
+	}
+	return nil
+}
+
 // AddIndex adds a receiver index, for CheckIndices. Call it before the handshake message with the index is sent. If there
 // are too many, errors.Is(err, ErrFull). In that case load a Classify without CheckIndices and let it take over, or
 // messages are lost.
@@ -129,7 +138,7 @@ func removeRef[K comparable](m *ebpf.Map, refs map[K]int, key K) error {
 	return nil
 }
 
-// ClassifyCounters holds the counters of a Classify. Each packet to the listen port counts as one event or one drop.
+// ClassifyCounters holds the counters of a Classify. Each packet to the listen port, and each initiation to a source port, counts as one event or one drop.
 type ClassifyCounters struct {
 	Events [ClassifyEventCount]uint64
 	Drops  [drop.Count]uint64

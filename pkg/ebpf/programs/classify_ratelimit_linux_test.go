@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -43,6 +44,41 @@ func TestSourceLimitDropsItsFurtherInitiations(t *testing.T) {
 		{"a response meanwhile", data("192.0.2.1:1", us4).with(withPayload(message(2, 92))).bytes(), xdpPass, "other"},
 		{"a keepalive meanwhile", data("192.0.2.1:1", us4).with(withPayload(message(4, 32))).bytes(), xdpPass, "keepalive"},
 	})
+}
+
+// TestSourcePortsShareLimitsOfListenPort: initiations to a port from which the tunnel sends are those of one flood. Nothing else to it is touched.
+func TestSourcePortsShareLimitsOfListenPort(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{SourceLimit: limitOf(2)})
+	expect.NoError(t, c.AddSourcePort(61000))
+	to := func(dst string, payload []byte) []byte {
+		src := "192.0.2.1:1"
+		if endpoint(dst).Addr().Is6() {
+			src = "[2001:db8::1]:1"
+		}
+		return data(src, dst).with(withPayload(payload)).bytes()
+	}
+	source4, source6, other := from(us4, 61000), from(us6, 61000), from(us4, 61001)
+	checkRows(t, c, []classifyRow{
+		admitRow("a source port", to(source4, initiation())), admitRow("the listen port", to(us4, initiation())),
+		dropRow("the source port again", to(source4, initiation()), sourceLimit), dropRow("the listen port again", to(us4, initiation()), sourceLimit),
+		admitRow("v6", to(source6, initiation())), admitRow("v6 again", to(source6, initiation())), dropRow("once more", to(source6, initiation()), sourceLimit),
+		{"data to a source port", to(source4, message(4, 148)), xdpPass, ""},
+		{"a response to it", to(source4, message(2, 92)), xdpPass, ""},
+		{"a longer message", to(source4, message(1, 149)), xdpPass, ""},
+		{"no message", to(source4, nil), xdpPass, ""},
+		{"another port", to(other, initiation()), xdpPass, ""},
+		{"another host", to(from(them4, 61000), initiation()), xdpPass, "not_local"},
+	})
+}
+
+// TestProgramHasRoomForAllSourcePorts adds as many as a port opens, twice.
+func TestProgramHasRoomForAllSourcePorts(t *testing.T) {
+	c := newClassify(t, ClassifyOptions{})
+	for range 2 {
+		for i := range uint16(underlay.MaxSources) {
+			expect.NoError(t, c.AddSourcePort(61000+i))
+		}
+	}
 }
 
 // TestFloodFromOneSourceConsumesNoTotalLimit also checks that initiations beyond a source's limit use nothing of the CPU's.

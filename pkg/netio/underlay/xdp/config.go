@@ -24,6 +24,8 @@ type Program interface {
 	RemoveSocket(queue int) error
 	// SetAddresses sets the list of this host's addresses.
 	SetAddresses(addresses []netip.Addr) error
+	// AddSourcePort adds a port from which the UDP port sends, as the program limits initiations to it, too.
+	AddSourcePort(port uint16) error
 	// Close releases the program. It is called after Detach.
 	Close() error
 }

@@ -29,6 +29,7 @@ type device struct {
 	attached  bool
 	completes bool // the device completes UDP checksums in copy mode
 	addresses []netip.Addr
+	sources   int       // the program knows those up to this number
 	retryAt   time.Time // zero: no retry is scheduled
 	retryIn   time.Duration
 }
@@ -209,6 +210,17 @@ func (sup *supervisor) publishAddresses(link netlink.Link) error {
 	}
 	sup.device.addresses = addresses
 	return nil
+}
+
+// publishSources gives the ports of new sources to the program.
+func (sup *supervisor) publishSources(now time.Time) {
+	for d := &sup.device; d.index != 0 && sup.port.Source(d.sources+1) != 0; d.sources++ {
+		if err := sup.config.Program.AddSourcePort(sup.port.Source(d.sources + 1)); err != nil {
+			sup.recordDevice(err)
+			d.scheduleRetry(now)
+			return
+		}
+	}
 }
 
 // attach attaches the program to the device.

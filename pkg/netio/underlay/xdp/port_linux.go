@@ -75,7 +75,11 @@ func (p *Port) Lanes() int { return len(p.lanes) }
 func (p *Port) LocalPort() uint16 { return p.port }
 
 // OpenSource implements underlay.Port. The source has a UDP socket too, so that no other program gets the port.
-func (p *Port) OpenSource(port uint16) (source int, err error) { return p.udp.OpenSource(port) }
+func (p *Port) OpenSource(port uint16) (source int, err error) {
+	source, err = p.udp.OpenSource(port)
+	notify(p.wake) // the program has to know it
+	return source, err
+}
 
 // OpenGroup implements underlay.Port. Only what uses the UDP sockets has send buffers.
 func (p *Port) OpenGroup(group int) error { return p.udp.OpenGroup(group) }

@@ -193,6 +193,8 @@ func (r *redirectAll) RemoveSocket(queue int) error {
 
 func (r *redirectAll) SetAddresses([]netip.Addr) error { return nil }
 
+func (r *redirectAll) AddSourcePort(uint16) error { return nil }
+
 func (r *redirectAll) Close() error { return nil } // the test closes it
 
 // redirectAllProgram redirects unfragmented UDP packets to a port that fit into a frame, with at most one VLAN tag.

@@ -242,6 +242,7 @@ func (sup *supervisor) runOnce(now time.Time) {
 		sup.repair(now)
 		sup.publishChange()
 	}
+	sup.publishSources(now)
 	unresolved, era := sup.port.table.takeUnresolved()
 	switch {
 	case follow:
