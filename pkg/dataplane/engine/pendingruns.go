@@ -137,7 +137,7 @@ func (b *txBatch) pushRun(m *runMeta) {
 	}
 	b.runs = append(b.runs, underlay.Run{
 		To: m.peer.Endpoint.Load(), Source: m.source, Parts: b.parts[from:], SegSize: m.segSize, Segments: m.segments,
-		ECN: m.ecn,
+		ECN: m.ecn, Peer: m.peer.number,
 	})
 	b.meta = append(b.meta, m)
 }

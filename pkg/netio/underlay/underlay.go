@@ -70,6 +70,8 @@ type Run struct {
 	// Group is the number of the send group, 0 <= Group < MaxGroups: runs of one source in different groups have
 	// different send buffers if OpenGroup has opened them. The wire does not show the group.
 	Group int
+	// Peer is the number of the peer to which the run goes, so that one peer at many endpoints takes no others' share of a table; 0 for unknown.
+	Peer uint16
 	// DontFragment sends the run's only datagram in one packet that neither this host nor a router fragments, whatever path
 	// MTU the host has learned. It is for probes of the path MTU, and only SendRun accepts it. Err is ErrTooBig if the network
 	// device cannot carry the datagram.

@@ -19,6 +19,8 @@ const (
 	pathLifetime = 2 * time.Minute
 	// maxPaths is the maximum number of destinations with a limit. Each train to one more destination costs a refused system call.
 	maxPaths = 256
+	// maxPathsOfPeer is the maximum number of destinations of one peer, which may roam: the limits of its other ones are worth nothing.
+	maxPathsOfPeer = 4
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried for any: the device that refuses it then
 	// carries most of the traffic.
 	maxPathsWithoutGSO = maxPaths / 2
@@ -30,6 +32,7 @@ const (
 type pathLimit struct {
 	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO
 	datagram sizeLimit // of single datagrams
+	peer     uint16    // Run.Peer of the run that was refused first
 }
 
 // sizeLimit is the smallest size that was refused.
@@ -38,7 +41,7 @@ type sizeLimit struct {
 	until time.Time
 }
 
-var noLimit = pathLimit{sizeLimit{bytes: unlimited}, sizeLimit{bytes: unlimited}}
+var noLimit = pathLimit{train: sizeLimit{bytes: unlimited}, datagram: sizeLimit{bytes: unlimited}}
 
 // refuses reports whether a run of such datagrams cannot be sent at once.
 func (l *pathLimit) refuses(size, segments int) bool {
@@ -53,6 +56,19 @@ func (l pathLimit) at(now time.Time) pathLimit {
 		}
 	}
 	return l
+}
+
+// ended reports whether no limit is left.
+func (l *pathLimit) ended() bool {
+	return l.train.bytes == unlimited && l.datagram.bytes == unlimited
+}
+
+// end returns when the last limit ends.
+func (l *pathLimit) end() time.Time {
+	if l.train.until.After(l.datagram.until) {
+		return l.train.until
+	}
+	return l.datagram.until
 }
 
 // note lowers the limit to a refused size.
@@ -145,23 +161,43 @@ func (p *pathLimits) withoutGSO() int {
 	return 0
 }
 
-// add notes the sizes of a refused train and of a refused datagram, and returns the limits with them.
-func (p *pathLimits) add(to *underlay.Endpoint, train, datagram int) *pathTable {
+// add notes the sizes of a refused train and of a refused datagram of a run, and returns the limits with them.
+func (p *pathLimits) add(r *underlay.Run, train, datagram int) *pathTable {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	now, key := p.now(), to.Destination()
+	now, key := p.now(), r.To.Destination()
 	if t := p.table.Load(); t != nil && t.isFull(key, now) {
 		return t
 	}
 	return p.replace(now, func(limits map[underlay.Destination]pathLimit) {
 		l, known := limits[key]
 		if !known {
+			makeRoom(limits, r.Peer)
 			l = noLimit
+			l.peer = r.Peer
 		}
 		l.train.note(train, now.Add(pathLifetime))
 		l.datagram.note(datagram, now.Add(pathLifetime))
 		limits[key] = l
 	})
+}
+
+// makeRoom forgets the destination of a peer whose limits end first, if the peer has as many as it may have.
+func makeRoom(limits map[underlay.Destination]pathLimit, peer uint16) {
+	var first underlay.Destination
+	n := 0
+	for d, l := range limits {
+		if peer == 0 || l.peer != peer {
+			continue
+		}
+		if old := limits[first]; n == 0 || l.end().Before(old.end()) {
+			first = d
+		}
+		n++
+	}
+	if n >= maxPathsOfPeer {
+		delete(limits, first)
+	}
 }
 
 // forgetDatagrams removes the limits of single datagrams.
@@ -173,7 +209,7 @@ func (p *pathLimits) forgetDatagrams() {
 	defer p.mu.Unlock()
 	p.replace(p.now(), func(limits map[underlay.Destination]pathLimit) {
 		for d, l := range limits {
-			if l.datagram = noLimit.datagram; l == noLimit {
+			if l.datagram = noLimit.datagram; l.ended() {
 				delete(limits, d)
 				continue
 			}
@@ -189,7 +225,7 @@ func (t *pathTable) isFull(key underlay.Destination, now time.Time) bool {
 		return false
 	}
 	for _, l := range t.limits {
-		if l.at(now) == noLimit {
+		if l = l.at(now); l.ended() {
 			return false
 		}
 	}
@@ -201,7 +237,7 @@ func (p *pathLimits) replace(now time.Time, change func(limits map[underlay.Dest
 	next := &pathTable{limits: map[underlay.Destination]pathLimit{}, least: noLimit}
 	if t := p.table.Load(); t != nil {
 		for d, l := range t.limits {
-			if l = l.at(now); l != noLimit {
+			if l = l.at(now); !l.ended() {
 				next.limits[d] = l
 			}
 		}
@@ -244,8 +280,8 @@ func (s *sender) sendSingly(runs []underlay.Run, o origin, errno unix.Errno) {
 	s.flush(&s.resend, runs) // records each error
 	switch {
 	case errno == unix.EIO:
-		s.paths = s.port.paths.add(r.To, 1, unlimited)
+		s.paths = s.port.paths.add(r, 1, unlimited)
 	case r.Err == nil || r.Sent > 0:
-		s.paths = s.port.paths.add(r.To, r.SegSize, unlimited)
+		s.paths = s.port.paths.add(r, r.SegSize, unlimited)
 	}
 }

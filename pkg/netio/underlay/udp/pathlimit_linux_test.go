@@ -108,22 +108,43 @@ func limitsAt() (p *pathLimits, now *time.Time, to func(n int) *underlay.Endpoin
 func TestFullTableKeepsItsLimitsUntilOneEnds(t *testing.T) {
 	p, now, to := limitsAt()
 	for i := range maxPaths {
-		p.add(to(i), 1400, unlimited)
+		p.add(&underlay.Run{To: to(i)}, 1400, unlimited)
 		*now = now.Add(time.Millisecond)
 	}
 	before := p.current()
-	if after := p.add(to(maxPaths), 1400, unlimited); after != before || len(after.limits) != maxPaths {
+	if after := p.add(&underlay.Run{To: to(maxPaths)}, 1400, unlimited); after != before || len(after.limits) != maxPaths {
 		t.Errorf("a further destination changed the full table")
 	}
-	if l := p.add(to(0), unlimited, 9000).limit(to(0)); l.train.bytes != 1400 || l.datagram.bytes != 9000 {
+	if l := p.add(&underlay.Run{To: to(0)}, unlimited, 9000).limit(to(0)); l.train.bytes != 1400 || l.datagram.bytes != 9000 {
 		t.Errorf("a known destination: got %+v, want both limits", l)
 	}
 	*now = now.Add(pathLifetime - maxPaths*time.Millisecond + 1500*time.Microsecond) // that of the second one has ended
-	table := p.add(to(maxPaths), 1400, unlimited)
+	table := p.add(&underlay.Run{To: to(maxPaths)}, 1400, unlimited)
 	for i, want := range map[int]bool{0: true, 1: false, 2: true, maxPaths - 1: true, maxPaths: true} {
 		if known := table.limit(to(i)) != noLimit; known != want {
 			t.Errorf("destination %d: has a limit: %v, want %v", i, known, want)
 		}
+	}
+}
+
+// TestRoamingPeerLeavesOthersRoom has a peer with small path MTUs roam over more destinations than the table has room for.
+func TestRoamingPeerLeavesOthersRoom(t *testing.T) {
+	p, now, to := limitsAt()
+	p.add(&underlay.Run{To: to(5000), Peer: 2}, 1400, unlimited)
+	for i := range 2 * maxPaths {
+		*now = now.Add(time.Millisecond)
+		p.add(&underlay.Run{To: to(i), Peer: 1}, 1, unlimited)
+	}
+	table := p.add(&underlay.Run{To: to(5001), Peer: 2}, 1300, unlimited)
+	for n, want := range map[int]int{
+		5000: 1400, 5001: 1300, 2*maxPaths - 1: 1, 2*maxPaths - maxPathsOfPeer: 1, 2*maxPaths - maxPathsOfPeer - 1: unlimited, 0: unlimited,
+	} {
+		if l := table.limit(to(n)); l.train.bytes != want {
+			t.Errorf("destination %d: trains are limited to %d bytes, want %d", n, l.train.bytes, want)
+		}
+	}
+	if table.withoutGSO != maxPathsOfPeer {
+		t.Errorf("%d destinations without UDP GSO, want %d", table.withoutGSO, maxPathsOfPeer)
 	}
 }
 
@@ -142,7 +163,7 @@ func TestEachLimitEndsByItself(t *testing.T) {
 		{1300, unlimited, 1300, unlimited},
 	} {
 		if step.train != unlimited || step.datagram != unlimited {
-			p.add(to(1), step.train, step.datagram)
+			p.add(&underlay.Run{To: to(1)}, step.train, step.datagram)
 		}
 		if l := p.current().limit(to(1)); l.train.bytes != step.wantTrain || l.datagram.bytes != step.wantDatagram {
 			t.Errorf("after %+v: limits %d and %d", step, l.train.bytes, l.datagram.bytes)

@@ -254,7 +254,7 @@ func (s *sender) retry(b *sendBatch, i int, runs []underlay.Run, errno unix.Errn
 		return nil
 	}
 	if n := datagramLen(&b.msgs[i].hdr); errno == unix.EMSGSIZE && n > 0 && !hasOwnFragmentOption(r) {
-		s.paths = s.port.paths.add(r.To, unlimited, n)
+		s.paths = s.port.paths.add(r, unlimited, n)
 	}
 	return errnoError(errno)
 }
