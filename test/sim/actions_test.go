@@ -41,6 +41,7 @@ var actions = map[string]func(*sim, event){
 	"outage":   func(s *sim, e event) { s.outage(e) },
 	"block":    func(s *sim, e event) { s.block(e) },
 	"fallback": func(s *sim, e event) { s.fallback(e) },
+	"wall":     func(s *sim, e event) { s.wall(e) },
 	"relocate": func(s *sim, e event) { s.relocate(e) },
 	"forge":    func(s *sim, e event) { s.forge(e) },
 }

@@ -75,6 +75,26 @@ func (s *sim) fallback(e event) {
 	})
 }
 
+// wall sends short flows from A to B while a firewall drops what leaves from A's source ports, from the start on. No packet may be lost: none may
+// leave from a port from which no message has arrived.
+func (s *sim) wall(e event) {
+	s.block(event{A: e.A, MS: int(fallbackBegins+fallbackLasts+time.Second) * 2 / int(time.Millisecond)})
+	s.warmUp(e)
+	var all []packetID
+	for at := time.Duration(0); at < fallbackBegins+fallbackLasts; at += 10 * fallbackEvery {
+		flow := e.flow + 1000 + uint16(at/(100*fallbackEvery))
+		s.later(at, func() { all = append(all, s.send(e.A, e.B, flow, 100, 1)) })
+	}
+	s.later(fallbackBegins+fallbackLasts+time.Second, func() {
+		for _, id := range all {
+			if s.schedule.Calm && s.model.deliveredAt(id).IsZero() {
+				s.report.add("fallback", "packet %v was lost behind a firewall that has always dropped what leaves from source ports", id)
+				return
+			}
+		}
+	})
+}
+
 // checkFallback checks that packets arrived which were sent when source ports had been blocked for a while.
 func (s *sim) checkFallback(h *host, late []packetID) {
 	if !s.schedule.Calm || !h.alive() {

@@ -47,6 +47,9 @@ func generate(seed uint64) *schedule {
 	if s.Spread && !s.Spray && !s.Calm && s.Hosts <= 5 && s.NATed == 0 {
 		generateRelocation(rand.New(rand.NewPCG(seed, 0x6d)), s, end)
 	}
+	if s.Spread && !s.Spray && !s.Calm && s.Hosts <= 5 && s.NATed == 0 {
+		generateWall(rand.New(rand.NewPCG(seed, 0x77)), s)
+	}
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return s
 }
@@ -80,6 +83,16 @@ func generateFallback(r *rand.Rand, s *schedule, end int) {
 	s.Calm, s.Network = true, conditions{DelayMS: s.Network.DelayMS, Ordered: true}
 	s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
 	s.Events = append(s.Events, withPeers(r, s, event{AtMS: r.IntN(end), Do: "fallback", N: 1 + r.IntN(40)}))
+}
+
+// generateWall has a firewall drop what leaves from source ports from the start on, in a third of the schedules, with no other faults.
+func generateWall(r *rand.Rand, s *schedule) {
+	if r.IntN(3) > 0 {
+		return
+	}
+	s.Calm, s.Network = true, conditions{DelayMS: s.Network.DelayMS, Ordered: true}
+	s.Events = slices.DeleteFunc(s.Events, func(e event) bool { return !harmless[e.Do] })
+	s.Events = append(s.Events, withPeers(r, s, event{Do: "wall"}))
 }
 
 // generateRelocation lets a host that spreads move in a third of the schedules, or forge its address, with no other faults.
