@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -98,6 +100,88 @@ func TestRouterFragmentsKeepEndpoint(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForgedICMPErrorsChangeNoSpreading has a host off the path, which knows nothing but both endpoints. The kernel believes the path MTU in its errors, as
+// without spread, so large messages leave in fragments.
+func TestForgedICMPErrorsChangeNoSpreading(t *testing.T) {
+	e := newEchoRig(t, GatherAuto)
+	stranger, err := e.lab.Host("stranger")
+	expect.NoError(t, err)
+	prefix, gateway := netip.MustParsePrefix, netip.MustParseAddr("203.0.113.254")
+	_, err = e.lab.Cable(stranger, e.router, netlab.CableConfig{AddrsA: []netip.Prefix{prefix("203.0.113.3/24")}, AddrsB: []netip.Prefix{netip.PrefixFrom(gateway, 24)}})
+	expect.NoError(t, errors.Join(err, stranger.RouteVia(prefix("0.0.0.0/0"), gateway)))
+	for _, c := range e.senders {
+		withoutDF(t, c)
+	}
+	e.here.socket(port) // as that of WireGuard it has no peer's address, so the kernel finds it for all that the errors quote
+	e.awaitFlows("before the errors", isSpread)
+	if small, large := e.spreadOf(100, 96), e.spreadOf(100, 1400); small != 100 || large != 100 {
+		t.Fatalf("before the errors %d of 100 small messages and %d of 100 large ones were spread", small, large)
+	}
+	lane := e.peer().Lanes[0].Port
+	expect.NoError(t, stranger.Do(func() error {
+		c, err := net.Dial("ip4:icmp", hereAddr.String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for _, from := range []uint16{port, lane} {
+			quoted := netip.AddrPortFrom(hereAddr, from)
+			for _, kind := range [][2]byte{{3, 4}, {3, 1}, {11, 0}} { // fragmentation needed, host unreachable, time exceeded
+				if _, err := c.Write(icmpError(kind, 1200, quoted, netip.AddrPortFrom(e.there.addr, port))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}))
+	e.here.do(func() error {
+		expect.Eventually(t, "the kernel believes the path MTU", func() bool {
+			routes, err := netlink.RouteGet(e.there.addr.AsSlice())
+			return err == nil && len(routes) == 1 && routes[0].MTU == 1200
+		})
+		return nil
+	})
+	fragments := e.here.count(programs.EventEgressFragment)
+	if small, large := e.spreadOf(200, 96), e.spreadOf(100, 1400); small != 200 || large != 0 {
+		t.Errorf("after them %d of 200 small messages were spread, and %d of 100 large ones, want all and none", small, large)
+	}
+	if n := e.here.count(programs.EventEgressFragment) - fragments; n != 100 {
+		t.Errorf("%d large messages left in fragments, want 100", n)
+	}
+	if p := e.peer(); !isSpread(p) {
+		t.Errorf("got status %+v", p)
+	}
+}
+
+// spreadOf sends messages of a size over all flows, and returns how many were spread. All must arrive from the listen port.
+func (e *echoRig) spreadOf(n, size int) uint64 {
+	e.Helper()
+	before, buf := e.here.count(programs.EventSpread), make([]byte, 4000)
+	for i := range n {
+		m := append(message(i%flows, i), make([]byte, size-96)...)
+		_, err := e.senders[i%flows].WriteToUDPAddrPort(m, netip.AddrPortFrom(e.there.addr, port))
+		expect.NoError(e, err)
+		expect.NoError(e, e.receiver.SetReadDeadline(time.Now().Add(20*time.Second)))
+		if got, from, err := e.receiver.ReadFromUDPAddrPort(buf); got != size || err != nil || from != netip.AddrPortFrom(hereAddr, port) {
+			e.Fatalf("message %d: got %d bytes from %v, error %v", i, got, from, err)
+		}
+	}
+	return e.here.count(programs.EventSpread) - before
+}
+
+// icmpError returns an ICMP error of a type and code about a datagram of 1,400 bytes. mtu matters to one type only (RFC 1191).
+func icmpError(kind [2]byte, mtu uint16, from, to netip.AddrPort) []byte {
+	ip := append([]byte{0x45, 0, 0x05, 0x94, 0, 1, 0, 0, 60, 17, 0, 0}, from.Addr().AsSlice()...)
+	ip = append(ip, to.Addr().AsSlice()...)
+	binary.BigEndian.PutUint16(ip[10:], packet.Checksum(ip))
+	for _, v := range []uint16{from.Port(), to.Port(), 1408, 0} {
+		ip = binary.BigEndian.AppendUint16(ip, v)
+	}
+	m := append(binary.BigEndian.AppendUint16([]byte{kind[0], kind[1], 0, 0, 0, 0}, mtu), ip...)
+	binary.BigEndian.PutUint16(m[2:], packet.Checksum(m))
+	return m
 }
 
 // withoutDF makes routers fragment a socket's datagrams, as those of the kernel's WireGuard.
