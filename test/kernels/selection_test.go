@@ -39,7 +39,7 @@ func hostOnlyTests() []string {
 		"TestFailedAttachIsRolledBack", "TestSecondTunnelInheritsDeviceSettings", "TestUpgradeProcessesEachPacket",
 		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
 		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
-		"TestPathMTUIsMeasured",
+		"TestPathMTUIsMeasured", "TestSparseFlowsCostFewPackets",
 		"TestImplementationsDoEqualWork", "FuzzSameDecision", "FuzzSameAnswers", "FuzzSameConfiguration", // in memory
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 		"TestXDPGuardPassesMasqueradedTunnel",
