@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -17,7 +18,7 @@ import (
 // portKeepingNAT is a network on which host 2 stands behind a NAT once on is set. The NAT keeps all source ports but the listen port.
 type portKeepingNAT struct {
 	net    *underlay.Network
-	listen uint16 // to which the NAT maps the listen port
+	listen uint16 // to which the NAT maps the listen port; it changes when the NAT forgets its mappings
 	mu     sync.Mutex
 	on     bool
 	inside map[uint16]uint16 // by outside port
@@ -83,4 +84,46 @@ func TestHubFollowsSpreadingPeerBehindNAT(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSpreadOnFollowsReboundPeerByHandshake has a peer without ropewalk, to which this host spreads all the same, behind a NAT that maps it anew to one
+// of the ports from which the peer might spread. Data from there does not move the endpoint. The handshake that follows 15 s without an answer does.
+func TestSpreadOnFollowsReboundPeerByHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &portKeepingNAT{listen: 40000, on: true, inside: map[uint16]uint16{}}
+		n.net = underlay.NewRoutedNetwork(n.route)
+		lan := devicetest.LAN{Network: n.net}
+		hub, client := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+		on, off := config.SpreadOn, config.SpreadOff
+		hub.Apply(config.Device{Spread: &on})
+		client.Apply(config.Device{Spread: &off})
+		devicetest.Connect(hub, client)
+		up, down := &flow.Flow{Ends: client.To(hub, 2000, false), ID: 1}, &flow.Flow{Ends: hub.To(client, 2000, false), ID: 2}
+		var mu sync.Mutex
+		received := 0
+		hub.Watch(func(int, []byte) {})
+		client.Watch(func(int, []byte) { mu.Lock(); received++; mu.Unlock() })
+		client.Send(up.Next(100))
+		time.Sleep(time.Second)
+		n.mu.Lock()
+		n.listen, n.inside = 61500, map[uint16]uint16{}
+		n.mu.Unlock()
+		for range 25 {
+			client.Send(up.Next(100))
+			hub.Send(down.Next(100))
+			time.Sleep(time.Second)
+		}
+		mu.Lock()
+		before := received
+		mu.Unlock()
+		for range 5 {
+			hub.Send(down.Next(100))
+			time.Sleep(time.Second)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if received-before != 5 {
+			t.Errorf("got %d of 5 packets 25 s after the NAT had changed its port, and %d before", received-before, before)
+		}
+	})
 }
