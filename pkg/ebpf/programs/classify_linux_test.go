@@ -247,6 +247,8 @@ func TestTooManyAddressesReturnErrFull(t *testing.T) {
 	if err := c.SetAddresses(append(many, endpoint(us4).Addr())); !errors.Is(err, ErrFull) {
 		t.Errorf("adding one more: got error %v, want %v", err, ErrFull)
 	}
+	expect.NoError(t, c.SetAddresses(append(many[1:], endpoint(us4).Addr())))
+	checkRows(t, c, []classifyRow{{"as many as there is room for", toHost(false, unchanged), xdpPass, "no_socket"}})
 	expect.NoError(t, c.SetAddresses([]netip.Addr{endpoint(us4).Addr()}))
 	checkRows(t, c, []classifyRow{{"fewer", toHost(false, unchanged), xdpPass, "no_socket"}})
 }
