@@ -50,6 +50,12 @@ func absent(key string) func(*facts.Facts) {
 	return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
 }
 
+func masquerade(untracked bool) func(*facts.Facts) {
+	return func(f *facts.Facts) {
+		f.NAT = facts.Known(facts.NAT{KeepsPorts: "ip nat POSTROUTING", Untracked: untracked})
+	}
+}
+
 func both(a, b func(*facts.Facts)) func(*facts.Facts) {
 	return func(f *facts.Facts) { a(f); b(f) }
 }
@@ -275,6 +281,10 @@ func hostCases() []faultCase {
 		{"conntrack", sysctl(facts.ConntrackCount, "800"), Warning, "800 of 1000", "nf_conntrack_max=2000"},
 		{"conntrack", sysctl(facts.ConntrackCount, "960"), Failed, "960 of 1000", "udp dport 51820 notrack"},
 		{"conntrack", absent(facts.ConntrackCount), OK, "not loaded", ""},
+		{"masquerade", masquerade(false), Warning, "ip nat POSTROUTING masquerades", "udp sport { 51820, 61000-61999 } notrack"},
+		{"masquerade", masquerade(true), OK, "exempts packets", ""},
+		{"masquerade", both(masquerade(false), stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff })), OK, "no tunnel with spread", ""},
+		{"masquerade", func(f *facts.Facts) { f.NAT.Err = errHidden }, Unknown, "hidden", ""},
 		{"spread-ports", func(f *facts.Facts) {
 			f.LocalPorts.Value.Range = spread.Ports{First: 1024, Last: 65535}
 			f.LocalPorts.Value.Reserved = []spread.Ports{{First: 8080, Last: 8080}}

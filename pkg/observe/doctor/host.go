@@ -35,6 +35,8 @@ func hostChecks() []Check {
 			"with strict rp_filter and src_valid_mark=0, peers' packets are dropped when the default route goes into the tunnel").fixable(),
 		check("conntrack", "nf_conntrack_count against nf_conntrack_max", evaluateConntrack,
 			"each source port of a spread tunnel is an entry; new flows are dropped when the table is full"),
+		check("masquerade", "rules of nftables that masquerade and keep source ports, for tunnels with spread", evaluateMasquerade,
+			"conntrack gives a port to the container that has sent from it to a peer before, and other ports to the tunnel's messages, as by a NAT: spread ends"),
 		check("spread-ports", "spread ports against ip_local_port_range and ip_local_reserved_ports", evaluateSpreadPorts,
 			"a port that another socket holds cannot be used for spread").fixable(),
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
@@ -253,6 +255,36 @@ func evaluateConntrack(f *facts.Facts, r *recorder) {
 	default:
 		r.ok("", "%s", found)
 	}
+}
+
+func evaluateMasquerade(f *facts.Facts, r *recorder) {
+	spreads := slices.DeleteFunc(slices.Clone(f.Tunnels), func(t facts.Tunnel) bool {
+		return t.Kind != facts.Ropewalk || t.Port == 0 || t.Stats.Value.Spread.FirstPort == 0 || t.Stats.Value.Spread.Mode == config.SpreadOff
+	})
+	switch nat := f.NAT.Value; {
+	case len(spreads) == 0:
+		r.ok("", "no tunnel with spread")
+	case f.NAT.Err != nil:
+		r.unknown("", f.NAT.Err)
+	case nat.KeepsPorts == "":
+		r.ok("", "no rule masquerades and keeps source ports")
+	case nat.Untracked:
+		r.ok("", "%s masquerades and keeps source ports; a rule exempts packets of this host from conntrack", nat.KeepsPorts)
+	default:
+		for _, t := range spreads {
+			s := t.Stats.Value.Spread
+			r.warn(t.Name, nat.KeepsPorts+" masquerades and keeps source ports: a container can turn spread off", noTrack(t.Port, s.FirstPort, s.LastPort))
+		}
+	}
+}
+
+// noTrack returns the command that exempts a tunnel's packets from conntrack.
+func noTrack(port, first, last uint16) string {
+	return fmt.Sprintf("nft 'add table inet ropewalk_notrack; add chain inet ropewalk_notrack output { type filter hook output priority raw; }; "+
+		"add rule inet ropewalk_notrack output udp sport { %[1]d, %[2]d-%[3]d } notrack; "+
+		"add chain inet ropewalk_notrack prerouting { type filter hook prerouting priority raw; }; "+
+		"add rule inet ropewalk_notrack prerouting udp dport %[1]d fib daddr type local notrack'\n"+
+		"# a firewall that admits only replies has to admit UDP to port %[1]d then", port, first, last)
 }
 
 // tunnelPort returns the port of the first tunnel, or the port given for a future tunnel.

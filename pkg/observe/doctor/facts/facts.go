@@ -48,6 +48,7 @@ type Facts struct {
 	BigTCP     Result[[]hostnet.BigTCP]
 	Irqbalance Result[bool] // it is running
 	Sockets    Result[[]Socket]
+	NAT        Result[NAT]
 	Clock      Clock
 	Tunnels    []Tunnel
 	// Peer is a test of the path to one peer, nil for none.

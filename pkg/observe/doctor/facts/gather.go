@@ -71,7 +71,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	f.Irqbalance = result(s.isRunning("irqbalance"))
 	f.BigTCP = result(hostnet.BigTCPDevices())
 	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, result(hostnet.ReadLocalPorts())
-	f.Plugins = result(s.plugins(ctx))
+	f.Plugins, f.NAT = result(s.plugins(ctx)), result(readNAT())
 	s.readNetwork(f)
 	return f, nil
 }
