@@ -32,11 +32,22 @@ func (d *difference) steps() []Step {
 	} else {
 		steps = append(d.mtu(), steps...)
 	}
-	if steps = append(steps, d.dns()...); len(steps) > 0 {
+	if steps = append(steps, d.dns()...); len(steps) > 0 || !d.now.Up {
 		restore := sequence{restoreAddresses{d.link, d.now.Addresses}, restoreRoutes{d.link, d.now.Routes}}
-		steps = slices.Insert(steps, 0, Step(reversible{sequence{}, restore}))
+		during := d.old.during(d.wanted) // if Reload is killed, the next Reload or Down finds all that it may have made
+		during.Routes = append(during.Routes, d.bridges()...)
+		steps = slices.Insert(steps, 0, Step(reversible{recordSettings{during}, recordSettings{d.old}}), d.linkUp(), Step(reversible{sequence{}, restore}))
+		return append(steps, d.record(during))
 	}
-	return append(steps, d.record()...)
+	return []Step{d.record(d.old)}
+}
+
+// linkUp returns a step that does nothing if the link is up.
+func (d *difference) linkUp() Step {
+	if d.now.Up {
+		return sequence{}
+	}
+	return linkUp{d.link, d.now.MTU}
 }
 
 // notes returns the settings that only a new daemon, or Up, reads.
@@ -140,7 +151,7 @@ func (d *difference) restoreOthers() []Step {
 
 // changesAddresses reports whether the kernel's own routes may change.
 func (d *difference) changesAddresses() bool {
-	return len(d.removedAddresses())+len(d.addedAddresses()) > 0
+	return len(d.removedAddresses())+len(d.addedAddresses()) > 0 || !d.now.Up
 }
 
 func (d *difference) addRoutes() []Step {
@@ -175,24 +186,19 @@ func (d *difference) removeRoutes() []Step {
 	return []Step{reversible{removeRoutes{d.link, routes, keep}, restoreRoutes{d.link, routes}}}
 }
 
-// kept reports whether the rules of s for a family are those of other, too.
-func kept(s settings, f hostnet.Family, other settings) bool {
-	return slices.Contains(other.Policy, f) && other.Mark == s.Mark
-}
-
 // addPolicy adds the rules for default routes, and the firewall, which depends on the addresses.
 func (d *difference) addPolicy() []Step {
 	var steps []Step
 	mark, before := d.wanted.Mark, d.mark
-	if mark != 0 && mark != d.old.Mark {
-		steps = append(steps, reversible{recordTable{mark}, recordTable{d.old.Mark}})
-	}
 	if mark != 0 && mark != before {
 		steps = append(steps, reversible{setFwMark{d.link, mark}, setFwMark{d.link, before}})
 	}
 	for _, f := range d.wanted.Policy {
-		if !kept(d.wanted, f, d.old) {
-			steps = append(steps, reversible{addMarkRule{f, d.wanted.Mark}, removeRules{f, d.wanted.Mark}}, addSuppressRule{f, d.wanted.Mark})
+		switch marked, _, preceded := d.now.policy(f, mark); {
+		case !marked: // a suppress rule may be left
+			steps = append(steps, removeRules{f, mark}, addMarkRule{f, mark}, addSuppressRule{f, mark})
+		case !preceded:
+			steps = append(steps, reversible{addSuppressRule{f, mark}, nil})
 		}
 	}
 	if slices.Contains(d.wanted.Policy, hostnet.IPv4) && !d.facts.SrcValidMark {
@@ -207,9 +213,11 @@ func (d *difference) addPolicy() []Step {
 // removePolicy removes the rules for default routes that are not wanted any more, and with the last of them the firewall.
 func (d *difference) removePolicy() []Step {
 	var steps []Step
-	for _, f := range d.old.Policy {
-		if !kept(d.old, f, d.wanted) {
-			steps = append(steps, reversible{removeRules{f, d.old.Mark}, rulesOf(f, d.old.Mark)})
+	for _, mark := range d.old.marks() {
+		for _, f := range d.old.Policy {
+			if mark != d.wanted.Mark || !slices.Contains(d.wanted.Policy, f) {
+				steps = append(steps, reversible{removeRules{f, mark}, rulesOf(f, mark)})
+			}
 		}
 	}
 	if d.wanted.Mark == 0 && !d.wanted.FileMark && (d.old.FileMark || d.old.Mark != 0) { // the file's, or one that up has chosen
@@ -227,7 +235,7 @@ func rulesOf(f hostnet.Family, mark uint32) Step {
 
 func (d *difference) firewall() []Step {
 	old, wanted := d.firewallOf(d.old), d.firewallOf(d.wanted)
-	if slices.EqualFunc(old, wanted, func(a, b Step) bool {
+	if !d.old.Interrupted && slices.EqualFunc(old, wanted, func(a, b Step) bool {
 		x, y := a.(addFirewall), b.(addFirewall)
 		return x.family == y.family && x.mark == y.mark && slices.Equal(x.addrs, y.addrs)
 	}) {
@@ -253,17 +261,17 @@ func (d *difference) dns() []Step {
 		}
 		return setDNS{entry: entry, servers: e.Servers, search: e.Search}
 	}
-	if d.old.DNS.equal(d.wanted.DNS) {
+	if d.old.DNS.equal(d.wanted.DNS) && (!d.old.Interrupted || len(d.wanted.DNS.Servers) == 0) {
 		return nil
 	}
 	return []Step{reversible{sequence{}, set(d.old.DNS)}, set(d.wanted.DNS)} // a failed setDNS removes the entry
 }
 
 // record saves the wanted settings. Those that need Up stay as they were, so that the next Reload reports them again.
-func (d *difference) record() []Step {
+func (d *difference) record(undone settings) Step {
 	wanted := d.wanted
 	wanted.Hooks, wanted.Lanes, wanted.Metrics = d.old.Hooks, d.old.Lanes, d.old.Metrics
-	return []Step{reversible{recordSettings{wanted}, recordSettings{d.old}}}
+	return reversible{recordSettings{wanted}, recordSettings{undone}}
 }
 
 // without returns the elements of a that are not in b, each once.

@@ -34,7 +34,11 @@ func (r *Runner) Down(ctx context.Context, i Interface) error {
 	}
 	ctx = context.WithoutCancel(ctx) // ignoring an interruption is better than an interface that is half down
 	st, _ := j.loadState()
-	err = j.executeAll(ctx, PlanDown(i, table, r.dnsPrefix(), st.DNS))
+	steps := PlanDown(i, table, r.dnsPrefix(), st.DNS)
+	for _, table := range without(st.tables(), []uint32{table}) { // of an interrupted Reload
+		steps = slices.Insert(steps, 0, Step(removeRules{hostnet.IPv4, table}), Step(removeRules{hostnet.IPv6, table}))
+	}
+	err = j.executeAll(ctx, steps)
 	if err == nil {
 		err = j.removeState()
 	}
@@ -169,9 +173,8 @@ func (j *job) removeLeftovers(ctx context.Context) error {
 		return nil
 	}
 	var steps []Step
-	if st.Table != 0 {
-		steps = append(steps, removeRules{hostnet.IPv4, st.Table}, removeRules{hostnet.IPv6, st.Table},
-			removeFirewall{j.Name})
+	for _, table := range st.tables() {
+		steps = append(steps, removeRules{hostnet.IPv4, table}, removeRules{hostnet.IPv6, table}, removeFirewall{j.Name})
 	}
 	if st.DNS {
 		steps = append(steps, unsetDNS{j.dnsPrefix() + j.Name})

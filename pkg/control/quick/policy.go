@@ -36,8 +36,21 @@ func (s addSuppressRule) String() string {
 	return fmt.Sprintf("ip %s rule add table main suppress_prefixlength 0", familyFlag(s.family))
 }
 
-func (s addSuppressRule) run(context.Context, *job) error {
-	return hostnet.AddRule(hostnet.Rule{Family: s.family, Table: hostnet.MainTable, SuppressDefault: true})
+func (s addSuppressRule) run(_ context.Context, j *job) error {
+	if err := hostnet.AddRule(hostnet.Rule{Family: s.family, Table: hostnet.MainTable, SuppressDefault: true}); err != nil {
+		return err
+	}
+	rules, err := hostnet.Rules(s.family)
+	n := slices.IndexFunc(rules, suppresses) // the kernel adds a rule before all others
+	if err != nil || n < 0 {
+		return err
+	}
+	return j.updateState(func(st *state) {
+		if st.Suppress == nil {
+			st.Suppress = map[string]int{}
+		}
+		st.Suppress[removeRules(s).key()] = rules[n].Priority
+	})
 }
 
 func (s addSuppressRule) undo() Step { return removeRules(s) }
@@ -58,14 +71,26 @@ func (s removeRules) run(_ context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	for _, rule := range s.selectRules(rules) {
+	st, _ := j.loadState()
+	priority, recorded := st.Suppress[s.key()]
+	picked := s.selectRules(rules)
+	if recorded && !slices.ContainsFunc(picked, suppresses) { // another program has deleted its mark rule
+		picked = append(picked, selectLeft(rules, priority)...)
+	}
+	for _, rule := range picked {
 		j.echo(s.deletion(rule))
 		if err := hostnet.DeleteRule(rule); err != nil {
 			return err
 		}
 	}
-	return nil
+	if !recorded {
+		return nil
+	}
+	return j.updateState(func(st *state) { delete(st.Suppress, s.key()) })
 }
+
+// key is that of the state's Suppress.
+func (s removeRules) key() string { return fmt.Sprintf("%s %d", s.family, s.mark) }
 
 func (s removeRules) deletion(rule hostnet.Rule) string {
 	if rule.SuppressDefault {
@@ -87,6 +112,17 @@ func (s removeRules) selectRules(rules []hostnet.Rule) []hostnet.Rule {
 		i := slices.IndexFunc(rules, func(r hostnet.Rule) bool { return suppresses(r) && r.Priority == max(rule.Priority-1, 0) })
 		if i >= 0 {
 			picked = append(picked, rules[i])
+		}
+	}
+	return picked
+}
+
+// selectLeft selects the suppress rule of a priority, unless it is the one of another tunnel.
+func selectLeft(rules []hostnet.Rule, priority int) (picked []hostnet.Rule) {
+	for n, r := range rules {
+		isOthers := n+1 < len(rules) && rules[n+1].NotMark != 0 && rules[n+1].Priority == priority+1
+		if suppresses(r) && r.Priority == priority && !isOthers {
+			picked = append(picked, r)
 		}
 	}
 	return picked

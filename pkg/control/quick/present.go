@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -14,6 +15,7 @@ type present struct {
 	Addresses []netip.Prefix
 	Routes    []tableRoute   // as addRoute adds them
 	Connected []netip.Prefix // of the kernel's own routes, for addresses
+	Rules     []hostnet.Rule // of both families
 	MTU       int
 	Up        bool
 }
@@ -32,7 +34,21 @@ func (j *job) present() (present, error) {
 		now.Routes = append(now.Routes, tableRoute{Dst: r.Dst, Table: r.Table})
 	}
 	now.Connected = connected
+	for _, family := range hostnet.Families() {
+		rules, errRules := hostnet.Rules(family)
+		now.Rules, err = append(now.Rules, rules...), errors.Join(err, errRules)
+	}
 	return now, err
+}
+
+// policy reports whether the kernel has the rule of addMarkRule, its priority, and whether one of addSuppressRule precedes it.
+func (p *present) policy(family hostnet.Family, mark uint32) (marked bool, priority int, preceded bool) {
+	rules := slices.DeleteFunc(slices.Clone(p.Rules), func(r hostnet.Rule) bool { return r.Family != family })
+	n := slices.IndexFunc(rules, func(r hostnet.Rule) bool { return r.Table == mark && r.NotMark == mark })
+	if n < 0 {
+		return false, 0, false
+	}
+	return true, rules[n].Priority, slices.ContainsFunc(rules[:n], suppresses)
 }
 
 // needed returns the routes without those that the kernel's own make needless, as wg-quick's `ip

@@ -34,13 +34,8 @@ func (s readBack) run(_ context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	if warnings := without(found.warnings, s.before.warnings); len(warnings) > 0 {
-		j.warn("%s: %s", s.link, firstOf(warnings))
-	}
-	if errs := without(found.errors, s.before.errors); len(errs) > 0 {
-		return fmt.Errorf("the kernel's configuration of %s differs from the plan: %s", s.link, firstOf(errs))
-	}
-	return nil
+	found.warnings, found.errors = without(found.warnings, s.before.warnings), without(found.errors, s.before.errors)
+	return found.report(j)
 }
 
 func (s readBack) find(j *job) (found findings, err error) {
@@ -55,7 +50,8 @@ func (s readBack) find(j *job) (found findings, err error) {
 		for _, e := range found.errors {
 			found.warnings = append(found.warnings, "after PostUp, "+e)
 		}
-		found.errors, err = nil, nil
+		err = j.updateState(func(st *state) { st.Accepted = found.errors })
+		found.errors = nil
 	}
 	found.warnings = append(found.warnings, loops(s.link, s.endpoints, s.mark)...)
 	return found, err
@@ -94,11 +90,6 @@ type findings struct{ errors, warnings []string }
 // findings compares what the kernel has with what was planned, and looks up the paths to prefixes.
 func (j *job) findings(now *present, planned *settings, probe []netip.Prefix) (found findings, err error) {
 	found.errors = now.differences(planned)
-	rules, err := ruleDifferences(planned)
-	if err != nil {
-		return found, err
-	}
-	found.errors = append(found.errors, rules...)
 	return found, j.findOtherPaths(probe, &found)
 }
 
@@ -115,27 +106,21 @@ func (p *present) differences(planned *settings) (found []string) {
 	for _, r := range p.missing(planned.Routes) {
 		found = append(found, fmt.Sprintf("route %s is missing in table %d", r.Dst, r.table()))
 	}
-	return found
+	return append(found, p.ruleDifferences(planned)...)
 }
 
 // ruleDifferences compares the rules of policy routing. Their order matters: when no lower
 // priorities are left, the kernel adds a rule behind others.
-func ruleDifferences(planned *settings) (found []string, err error) {
+func (p *present) ruleDifferences(planned *settings) (found []string) {
 	for _, family := range planned.Policy {
-		rules, err := hostnet.Rules(family)
-		if err != nil {
-			return nil, err
-		}
-		mark := slices.IndexFunc(rules, func(r hostnet.Rule) bool { return r.Table == planned.Mark && r.NotMark == planned.Mark })
-		switch {
-		case mark < 0:
+		switch marked, priority, preceded := p.policy(family, planned.Mark); {
+		case !marked:
 			found = append(found, fmt.Sprintf("the %s rule for table %d is missing", family, planned.Mark))
-		case !slices.ContainsFunc(rules[:mark], suppresses):
-			found = append(found, fmt.Sprintf("the %s rule for networks of the main table does not precede that for table %d: no lower priority than %d is left",
-				family, planned.Mark, rules[mark].Priority))
+		case !preceded:
+			found = append(found, fmt.Sprintf("no %s rule for networks of the main table precedes that for table %d, whose priority is %d", family, planned.Mark, priority))
 		}
 	}
-	return found, nil
+	return found
 }
 
 // probed returns the prefixes whose packets without a mark have to enter the tunnel: those of the
@@ -169,15 +154,39 @@ func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
 	return err
 }
 
-// warnOfWideRoutes warns of routes that have come up since Up and replace a default route into the tunnel.
-func (j *job) warnOfWideRoutes() error {
-	st, ok := j.loadState()
-	if !ok || st.Settings == nil {
-		return nil
+// compare compares the kernel's configuration with the settings that Up or the last Reload has made. Differences that PostUp made are none.
+func (j *job) compare(paths bool) (found findings, err error) {
+	st, known := j.loadState()
+	if !known || st.Settings == nil || j.netNS != 0 || j.interfaceReplaced(st) {
+		return found, nil
 	}
-	paths, err := hostnet.WidePaths(probed(st.Settings), j.Name)
-	for _, p := range paths {
-		j.warn("%s: %s", j.Name, p)
+	now, err := j.present()
+	if err != nil {
+		return found, err
 	}
-	return err
+	var probe []netip.Prefix
+	if paths {
+		probe = probed(st.Settings)
+	}
+	found, err = j.findings(&now, st.Settings, probe)
+	found.errors = without(found.errors, st.Accepted)
+	return found, err
+}
+
+// Missing returns what the kernel lacks of an interface's addresses, routes, rules and MTU, which Reload adds again. Of an interface that
+// no Runner with this RunDir has brought up it returns nil.
+func (r *Runner) Missing(name string) ([]string, error) {
+	found, err := (&job{Runner: r, Interface: Interface{Name: name}}).compare(false)
+	return found.errors, err
+}
+
+// report returns an error for the differences that Reload could not repair, and prints warnings.
+func (f *findings) report(j *job) error {
+	if len(f.warnings) > 0 {
+		j.warn("%s: %s", j.Name, firstOf(f.warnings))
+	}
+	if len(f.errors) > 0 {
+		return fmt.Errorf("the kernel's configuration of %s differs from the plan: %s", j.Name, firstOf(f.errors))
+	}
+	return nil
 }

@@ -3,6 +3,7 @@
 package quick
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,8 @@ func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	if !slices.ContainsFunc(change.Steps, changes) {
 		fmt.Fprintf(j.Stderr, "%s: nothing changed\n", j.Name)
 	}
-	return j.warnOfWideRoutes()
+	found, err := j.compare(true) // also what was there before
+	return cmp.Or(err, found.report(j))
 }
 
 // changes reports whether a step of Reload changes the host or the device. Steps that echo themselves do, too.

@@ -26,6 +26,10 @@ type settings struct {
 	FileMark  bool             `json:"file_mark"`           // the file has a mark, and not "off"
 	FileKeys  []string         `json:"file_keys,omitempty"` // of deviceKeys that the file has
 
+	// Interrupted settings are those before and after a Reload that has not ended: the host may have either. OldMark is that of before.
+	Interrupted bool   `json:"interrupted,omitempty"`
+	OldMark     uint32 `json:"old_mark,omitempty"`
+
 	// Of these Reload only reports changes. Hooks is a hash: commands may have secrets.
 	Hooks   string `json:"hooks"`
 	Lanes   int    `json:"lanes"`
@@ -86,6 +90,31 @@ func settingsOf(conf *conffile.Interface, plan []Step) settings {
 		}
 	}
 	return s
+}
+
+// during returns the settings while Reload changes s to wanted.
+func (s settings) during(wanted settings) settings {
+	wanted.Addresses = without(slices.Concat(s.Addresses, wanted.Addresses), nil)
+	wanted.Routes = routesWithout(slices.Concat(s.Routes, wanted.Routes), nil)
+	wanted.Policy = without(slices.Concat(s.Policy, wanted.Policy), nil)
+	wanted.FileKeys = without(slices.Concat(s.FileKeys, wanted.FileKeys), nil)
+	wanted.FileMTU, wanted.FileMark = cmp.Or(wanted.FileMTU, s.FileMTU), s.FileMark || wanted.FileMark
+	if len(wanted.DNS.Servers) == 0 {
+		wanted.DNS = s.DNS
+	}
+	wanted.Interrupted = true
+	if wanted.Mark == 0 {
+		wanted.Mark = s.Mark
+	} else if s.Mark != wanted.Mark {
+		wanted.OldMark = s.Mark
+	}
+	wanted.Hooks, wanted.Lanes, wanted.Metrics = s.Hooks, s.Lanes, s.Metrics
+	return wanted
+}
+
+// marks returns the marks of policy routing.
+func (s *settings) marks() []uint32 {
+	return slices.DeleteFunc([]uint32{s.Mark, s.OldMark}, func(mark uint32) bool { return mark == 0 })
 }
 
 // hashOf returns a hash of lists of commands, empty for none.
