@@ -26,8 +26,8 @@ func newCheckCmd() *cobra.Command {
 		Use:   "check CONFIG_FILE | INTERFACE",
 		Short: "Check a wg-quick file without changing anything",
 		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
-			"and surely not meant, or for which `ropewalk up` fails on this host. It looks the names of endpoints up, and changes\n" +
-			"nothing. For a file without a PrivateKey it looks for that of the running tunnel, and for a systemd credential.\n\n" +
+			"and surely not meant, or for which `ropewalk up` fails on this host, or `ropewalk reload` if the interface is up. It looks\n" +
+			"the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks for that of the running tunnel, and for a systemd credential.\n\n" +
 			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
 		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),
@@ -86,12 +86,19 @@ func hostWarnings(root fs.FS, f *conffile.File) (warnings []string) {
 
 // obstacles returns warnings about the host's network.
 func obstacles(root fs.FS, i quick.Interface) (warnings []string) {
-	reasons, err := quick.Obstacles(root, i)
+	p, err := quick.Predict(root, quick.DefaultRunDir, i)
 	if err != nil {
-		reasons = append(reasons, err.Error())
+		p.Failures = append(p.Failures, err.Error())
 	}
-	for _, reason := range reasons {
-		warnings = append(warnings, "Warning: `ropewalk up` fails on this host: "+reason)
+	command := "up"
+	if p.Running {
+		command = "reload"
+	}
+	for _, reason := range p.Failures {
+		warnings = append(warnings, fmt.Sprintf("Warning: `ropewalk %s` fails on this host: %s", command, reason))
+	}
+	for _, reason := range p.Warnings {
+		warnings = append(warnings, "Warning: "+reason)
 	}
 	return warnings
 }
@@ -107,7 +114,7 @@ func dnsWarnings(f *conffile.File, tools quick.Tools) []string {
 	return nil
 }
 
-// lookupTimeout bounds the lookups of all endpoints of a file.
+// lookupTimeout bounds the lookups of the names of all endpoints of a file.
 const lookupTimeout = 10 * time.Second
 
 // endpointWarnings returns warnings about endpoints whose names or zones cannot be resolved, or whose messages are routed into the tunnel. They mean
@@ -115,27 +122,39 @@ const lookupTimeout = 10 * time.Second
 func endpointWarnings(ctx context.Context, root fs.FS, i quick.Interface, resolve conffile.Resolver) (warnings []string) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
+	var peers []*conffile.Peer
+	var addrs []netip.Addr
+	late := 0
 	for n := range i.File.Peers {
 		p := &i.File.Peers[n]
 		if p.Endpoint == "" {
 			continue
 		}
-		if ctx.Err() != nil {
-			return append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
-		}
 		ep, err := resolve(ctx, p.Endpoint)
-		var into netip.Prefix
-		if err == nil {
-			into, err = quick.LoopingPrefix(root, i, ep.AddrPort.Addr())
+		if err != nil && ctx.Err() != nil {
+			late++
 		}
 		switch addr := ep.AddrPort.Addr(); {
+		case err != nil && late > 1:
 		case err != nil:
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: %v", p.PublicKey.Base64(), err))
 		case ep.AddrPort.Port() == 0 || addr.IsUnspecified() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: Endpoint %s: no host has the address and port %v", p.PublicKey.Base64(), p.Endpoint, ep.AddrPort))
-		case into.IsValid():
+		default:
+			peers, addrs = append(peers, p), append(addrs, addr)
+		}
+	}
+	if late > 1 {
+		warnings = append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
+	}
+	looping, err := quick.LoopingPrefixes(root, i, addrs)
+	if err != nil {
+		return append(warnings, "Warning: "+err.Error())
+	}
+	for n, into := range looping {
+		if into.IsValid() {
 			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: AllowedIPs: the route to %v takes messages to the endpoint %v into the tunnel itself: "+
-				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", p.PublicKey.Base64(), into, ep.AddrPort.Addr()))
+				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", peers[n].PublicKey.Base64(), into, addrs[n]))
 		}
 	}
 	return warnings

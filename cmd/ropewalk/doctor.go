@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor"
@@ -95,7 +96,7 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 		return o.gatherPeer(ctx, socketDir(), tunnels)
 	}
 	f, err := facts.Gather(ctx, facts.Options{
-		Pre: o.pre, Port: o.port, Tunnels: tunnels, Devices: o.devices, Dir: socketDir(), Now: time.Now,
+		Pre: o.pre, Port: o.port, Tunnels: tunnels, Devices: o.devices, Dir: socketDir(), Now: time.Now, Saved: savedState,
 	})
 	switch {
 	case errors.Is(err, hostnet.ErrNoLink):
@@ -104,6 +105,12 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 		return nil, codedError{code: exitUnreachable, err: cmp.Or(renamedTunnel(socketDir(), tunnels), err)}
 	}
 	return f, err
+}
+
+// savedState compares a tunnel with what `ropewalk up` has saved of it.
+func savedState(name string) (facts.Saved, error) {
+	missing, err := (&quick.Runner{RunDir: quick.DefaultRunDir}).Missing(name)
+	return facts.Saved{File: startedFrom(name), Missing: missing}, err
 }
 
 // renamedTunnel returns an error for the first of the names that an interface had before it was renamed, or has since, or whose socket is a file;

@@ -19,8 +19,9 @@ func newReloadCmd() *cobra.Command {
 		Long: "reload applies the changes of an interface's file to the running tunnel: keys, peers, spread and underlay settings, and\n" +
 			"addresses, MTU, DNS, the table and the routes to AllowedIPs. Peers that stay in the file keep their sessions: no packet\n" +
 			"is lost. If a step fails, or the kernel's configuration then differs from the plan, reload undoes its steps, and the\n" +
-			"tunnel stays as it was. A setting whose line was removed\n" +
-			"returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as a private\n" +
+			"tunnel stays as it was. Addresses, routes and rules that the kernel lacks are added again. Other differences that were\n" +
+			"there before, such as another program's rule above the tunnel's, end with an error after the change. A setting whose line\n" +
+			"was removed returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as a private\n" +
 			"key that a PostUp command set. Addresses and routes that others have added stay. reload does not run PreUp and PostUp,\n" +
 			"and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they changed. --diff prints what reload would\n" +
 			"do, and changes nothing.",

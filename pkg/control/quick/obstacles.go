@@ -10,62 +10,110 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Obstacles returns the reasons for which Up would fail on the host with the file system root although the file has no mistake.
-// An interface that exists has overcome them.
-func Obstacles(root fs.FS, i Interface) (reasons []string, err error) {
+// Prediction is what is known in advance about bringing an interface up, or about the Reload of one that is up.
+type Prediction struct {
+	Failures []string // reasons for which Up or Reload fails although the file has no mistake
+	Warnings []string // of packets that take another path, and of what the kernel lacks of an interface that is up
+	Running  bool     // the interface is up
+}
+
+// Predict predicts Up, or Reload if a Runner with this runDir has brought the interface up, on the host with the file system root.
+func Predict(root fs.FS, runDir string, i Interface) (p Prediction, err error) {
+	planned := plannedRoutes(root, i)
 	if _, err := hostnet.FindLink(i.Name); err == nil {
-		return nil, nil
+		p.Running = true
+		j := &job{Runner: &Runner{RunDir: runDir}, Interface: i}
+		st, known := j.loadState()
+		if !known || st.Settings == nil || j.interfaceReplaced(st) {
+			return p, nil
+		}
+		found, err := j.compare(true)
+		p.Warnings = append(found.errors, found.warnings...)
+		if err != nil {
+			return p, err
+		}
+		planned.Routes = routesWithout(planned.Routes, st.Settings.Routes)
+		planned.Policy = without(planned.Policy, st.Settings.Policy)
 	}
 	conf := &i.File.Interface
-	planned := plannedRoutes(root, i)
 	prefixes := slices.Clone(conf.Address)
 	for _, r := range planned.Routes {
 		prefixes = append(prefixes, r.Dst)
 	}
-	if n := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() }); n >= 0 {
+	if n := slices.IndexFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is6() }); n >= 0 && !p.Running {
 		if err := hostnet.IPv6OfNewLinks(); err != nil {
-			reasons = append(reasons, fmt.Sprintf("%s: %v", prefixes[n], err))
+			p.Failures = append(p.Failures, fmt.Sprintf("%s: %v", prefixes[n], err))
 		}
 	}
 	for _, family := range planned.Policy {
 		lowest, err := hostnet.LowestPriority(family)
 		if err != nil {
-			return nil, err
+			return p, err
 		}
 		if lowest < rulePriorities {
-			reasons = append(reasons, fmt.Sprintf("no priority is left for %s rules below that of rule %d", family, lowest))
+			p.Failures = append(p.Failures, fmt.Sprintf("no priority is left for %s rules below that of rule %d", family, lowest))
 		}
 	}
-	paths, err := hostnet.OtherPaths(probed(&planned), i.Name)
-	for _, p := range paths {
-		if text := p.String(); (p.IsWide() || p.Metric <= hostnet.MetricOf(p.Prefix) && p.Route == usedFor(p.Prefix, conf)) && !p.Link.Tunnel && !slices.Contains(reasons, text) {
-			reasons = append(reasons, text)
-		}
-	}
+	err = p.predictPaths(conf, &planned, i.Name)
 	for _, r := range planned.Routes { // addRoute fails beside the kernel's route for an address, and addRoutes does not
 		if r.Name != "" && r.table() == hostnet.MainTable && r.Dst.Addr().Is4() && slices.ContainsFunc(conf.Address, func(a netip.Prefix) bool { return a.Masked() == r.Dst && !a.IsSingleIP() }) {
-			reasons = append(reasons, fmt.Sprintf("table %s has a route to %s for the Address", r.Name, r.Dst))
+			p.Failures = append(p.Failures, fmt.Sprintf("table %s has a route to %s for the Address", r.Name, r.Dst))
 		}
 	}
-	return reasons, err
+	p.Failures, p.Warnings = without(p.Failures, nil), without(p.Warnings, nil)
+	return p, err
 }
 
-// usedFor returns the prefix of the main table's route to p: with Table = auto that of an address, if it has p, and none for a default route.
-func usedFor(p netip.Prefix, conf *conffile.Interface) netip.Prefix {
+// predictPaths looks up the paths of packets for the tunnel before it has its routes.
+func (p *Prediction) predictPaths(conf *conffile.Interface, planned *settings, name string) error {
+	paths, err := hostnet.OtherPaths(probed(planned), name)
+	for i := range paths {
+		switch o := &paths[i]; {
+		case !o.Dst.IsValid(): // that is what the tunnel is for
+		case isAuto(conf.Table) && slices.Contains(planned.Policy, hostnet.FamilyOf(o.Prefix.Addr())) && o.Table != hostnet.MainTable:
+			// the tunnel's rules will precede those of the other table
+		case fails(o, conf):
+			p.Failures = append(p.Failures, o.String())
+		case o.Diverts():
+			p.Warnings = append(p.Warnings, o.String())
+		}
+	}
+	return err
+}
+
+// fails reports whether Up fails because of a path that exists before.
+func fails(o *hostnet.OtherPath, conf *conffile.Interface) bool {
+	route, own := usedFor(o.Prefix, conf)
+	switch {
+	case own && o.Dst == route && o.Metric == hostnet.MetricOf(o.Prefix): // the kernel has one route with a prefix and a metric
+		return true
+	case o.Link.Tunnel:
+		return false
+	case o.Part != o.Prefix:
+		return o.Replaces()
+	}
+	return o.Metric <= hostnet.MetricOf(o.Prefix) && o.Dst == route || o.Table != hostnet.MainTable && o.Table != unix.RT_TABLE_DEFAULT
+}
+
+// usedFor returns the prefix of the main table's route to p, and whether Up adds it: with Table = auto it is that of an address, if it has p, and none
+// for a default route.
+func usedFor(p netip.Prefix, conf *conffile.Interface) (route netip.Prefix, added bool) {
 	if isAuto(conf.Table) && p.Bits() == 0 {
-		return netip.Prefix{}
+		return netip.Prefix{}, false
 	}
 	for _, a := range conf.Address {
 		if isAuto(conf.Table) && hasRoute(a) && a.Bits() <= p.Bits() && a.Masked().Contains(p.Addr()) {
-			return a.Masked()
+			return a.Masked(), false
 		}
 	}
-	return p
+	return p, true
 }
 
 // hasRoute reports whether the kernel makes a route for an address: it makes none to 0.0.0.0 (fib_add_ifaddr).
@@ -84,31 +132,44 @@ func plannedRoutes(root fs.FS, i Interface) settings {
 	return settingsOf(conf, planRoutes(i, dev, facts))
 }
 
-// LoopingPrefix returns the AllowedIPs whose route takes messages to an endpoint into the tunnel itself; the zero Prefix if there is none. Policy
-// routing keeps messages out of a default route, but not out of parts of one, such as 128.0.0.0/1.
-func LoopingPrefix(root fs.FS, i Interface, endpoint netip.Addr) (longest netip.Prefix, err error) {
-	conf := &i.File.Interface
+// LoopingPrefixes returns for each endpoint the AllowedIPs whose route takes messages to it into the tunnel itself; the zero Prefix if there is none.
+// Policy routing keeps messages out of a default route, but not out of parts of one, such as 128.0.0.0/1.
+func LoopingPrefixes(root fs.FS, i Interface, endpoints []netip.Addr) ([]netip.Prefix, error) {
+	conf, longest := &i.File.Interface, make([]netip.Prefix, len(endpoints))
 	mentionsRoutes := func(command string) bool {
 		return strings.Contains(command, "route") || strings.Contains(command, "rule")
 	}
 	if conf.FwMark != nil && *conf.FwMark != 0 || slices.ContainsFunc(slices.Concat(conf.PreUp, conf.PostUp), mentionsRoutes) {
 		return longest, nil // they have a way of their own
 	}
-	endpoint = endpoint.Unmap()
-	if hostnet.IsLocal(endpoint) || endpoint.IsLinkLocalUnicast() { // whose scope is the route
-		return longest, nil
+	addrs := make([]netip.Addr, len(endpoints))
+	for n := range endpoints {
+		addrs[n] = endpoints[n].Unmap()
 	}
-	matches, err := hostnet.MatchRoutes([]netip.Addr{endpoint})
+	matches, err := hostnet.MatchRoutes(addrs)
 	if err != nil {
 		return longest, err
 	}
-	host := matches[0].Dst
-	if own, err := hostnet.FindLink(i.Name); err == nil && matches[0].Link == own.Index || host.Bits() == 0 {
-		host = netip.Prefix{} // the tunnel's, or one that the tunnel's replaces
-	}
+	own, _ := hostnet.FindLink(i.Name) // there may be none
+	routes := map[netip.Prefix]bool{}
 	for _, r := range plannedRoutes(root, i).Routes {
-		if r.table() == hostnet.MainTable && r.Dst.Contains(endpoint) && r.Dst.Bits() > max(longest.Bits(), host.Bits()) {
-			longest = r.Dst
+		if r.table() == hostnet.MainTable {
+			routes[r.Dst] = true
+		}
+	}
+	for n, addr := range addrs {
+		if matches[n].Local || addr.IsLinkLocalUnicast() { // whose scope is the route
+			continue
+		}
+		host := matches[n].Dst
+		if own.Index != 0 && matches[n].LinkIndex == own.Index || host.Bits() == 0 {
+			host = netip.Prefix{} // the tunnel's, or one that the tunnel's replaces
+		}
+		for bits := addr.BitLen(); bits > max(host.Bits(), -1); bits-- {
+			if p, err := addr.Prefix(bits); err == nil && routes[p] {
+				longest[n] = p
+				break
+			}
 		}
 	}
 	return longest, nil

@@ -127,27 +127,25 @@ func (p *present) ruleDifferences(planned *settings) (found []string) {
 // main table, and of policy routing.
 func probed(planned *settings) (prefixes []netip.Prefix) {
 	for _, r := range planned.Routes {
-		addr := r.Dst.Addr()
-		// Every link has link-local and multicast addresses, and IPv6 packets to IPv4-mapped ones are
-		// looked up as IPv4.
-		special := addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.Is4In6()
-		if !special && (r.table() == hostnet.MainTable || r.Table == planned.Mark) {
+		if r.table() == hostnet.MainTable || r.Table == planned.Mark {
 			prefixes = append(prefixes, r.Dst)
 		}
 	}
 	return prefixes
 }
 
-// findOtherPaths finds the prefixes for which the kernel prefers another link. A route to a longer
-// prefix is legitimate, such as to the LAN or to an endpoint, unless it replaces a default route.
+// findOtherPaths finds the prefixes, and parts of them, for which the kernel prefers another link.
 func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
 	paths, err := hostnet.OtherPaths(prefixes, j.Name)
 	for _, p := range paths {
-		to := &found.errors
-		if p.Link.Tunnel {
-			to = &found.warnings
+		to := &found.warnings
+		switch {
+		case p.Replaces() && !p.Link.Tunnel:
+			to = &found.errors
+		case !p.Replaces() && !p.Diverts() && !p.Unreachable:
+			continue
 		}
-		if text := p.String(); (p.IsWide() || p.Route.Bits() <= p.Prefix.Bits()) && !slices.Contains(*to, text) {
+		if text := p.String(); !slices.Contains(*to, text) {
 			*to = append(*to, text)
 		}
 	}

@@ -284,8 +284,8 @@ func TestHalvesOfDefaultRouteAreNoticed(t *testing.T) {
 	const want = "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1"
 	expect.NoError(t, hostnet.AddRoute(half))
 	before, i := h.snapshot(), h.open("wg0", everything)
-	if reasons, err := Obstacles(h.Root, i); err != nil || !slices.Contains(reasons, want) {
-		t.Errorf("check finds %q, error %v, want %s", reasons, err, want)
+	if predicted, err := Predict(h.Root, h.RunDir, i); err != nil || !slices.Contains(predicted.Failures, want) {
+		t.Errorf("check finds %q, error %v, want %s", predicted.Failures, err, want)
 	}
 	if err := h.Up(t.Context(), i); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got error %v, want %s", err, want)
@@ -332,9 +332,10 @@ func TestPartsOfDefaultRouteAreNoticed(t *testing.T) {
 	} {
 		r := hostnet.Route{Dst: netip.MustParsePrefix(route), Link: "u0"}
 		expect.NoError(t, hostnet.AddRoute(r))
-		paths, err := hostnet.WidePaths([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}, "wg0")
+		paths, err := hostnet.OtherPaths([]netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}, "wg0")
 		expect.NoError(t, err)
-		if got := len(paths) == 1 && paths[0].Route == r.Dst; got != want || len(paths) > 1 {
+		paths = slices.DeleteFunc(paths, func(p hostnet.OtherPath) bool { return !p.Replaces() })
+		if got := len(paths) == 1 && paths[0].Dst == r.Dst; got != want || len(paths) > 1 {
 			t.Errorf("%s: got %v, want it to be noticed: %v", route, paths, want)
 		}
 		expect.NoError(t, hostnet.RemoveRoute(r))

@@ -3,52 +3,67 @@
 package hostnet
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// OtherPath is where packets to an address of a prefix leave, if not by the interface that has a route to the prefix.
+// OtherPath is where packets to a prefix, or to a part of it, leave, if not by the interface that has a route to the prefix.
 type OtherPath struct {
-	Prefix, Route netip.Prefix
-	Link          Link
-	Metric        int // of Route
+	Prefix netip.Prefix
+	Part   netip.Prefix // of Prefix, to which another route or rule applies; Prefix itself if the path is that of all others
+	Match               // the route; Dst is invalid if the host refuses the packets
+	Link   Link
+	Whole  bool // such parts make up Prefix
 }
 
 func (p OtherPath) String() string {
-	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Prefix, p.Link.Name, p.Route)
+	switch {
+	case !p.Dst.IsValid():
+		return fmt.Sprintf("packets to %s are refused: the host has no route to them, or one that rejects them", p.Part)
+	case p.Part.Contains(p.Dst.Addr()) && p.Part.Bits() <= p.Dst.Bits(): // the route names the part
+		return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Prefix, p.Link.Name, p.Dst)
+	}
+	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Part, p.Link.Name, p.Dst)
 }
 
-// wideBits is the length from which routes beside a default route into the tunnel are legitimate, such as 10.0.0.0/8. Shorter ones replace it
-// in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
+// wideBits is the length from which routes beside a default route, or beside its halves, are legitimate, such as 10.0.0.0/8. Shorter ones replace
+// it in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
 const wideBits = 8
 
-// IsWide reports whether a part of a default route leaves by another one.
-func (p OtherPath) IsWide() bool {
-	return p.Prefix.Bits() == 0 && p.Route.Bits() > 0 && p.Route.Bits() < wideBits
+// Replaces reports whether the path takes the whole prefix, or as much of a default route as nobody means to take.
+func (p OtherPath) Replaces() bool {
+	return p.Dst.IsValid() && (p.Whole || p.Part.Bits() <= p.Prefix.Bits() || p.Part.Bits() < wideBits)
 }
 
-// WidePaths returns the wide ones of OtherPaths, each once.
-func WidePaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err error) {
-	all, err := OtherPaths(slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Bits() > 0 }), name)
-	for _, p := range all {
-		if p.IsWide() && !slices.Contains(paths, p) {
-			paths = append(paths, p)
-		}
-	}
-	return paths, err
+// Diverts reports whether packets to a part of the prefix go to a gateway. Routes to networks of this host's links are legitimate, and beside a
+// default route those to private networks.
+func (p OtherPath) Diverts() bool {
+	return p.Dst.IsValid() && p.Gateway && !p.Link.Tunnel && !p.Replaces() && (!p.Part.Addr().IsPrivate() || p.Prefix.Addr().IsPrivate())
 }
 
-// OtherPaths returns the paths of packets to prefixes that do not enter the interface with a name.
+// OtherPaths returns the paths of packets to prefixes that do not enter the interface with a name. It looks up an address of each prefix, and one
+// of each part of it that has a route or a rule of its own, without parts of a single address: those are endpoints.
 func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err error) {
-	if len(prefixes) == 0 {
-		return nil, nil
+	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool {
+		// Every link has link-local and multicast addresses, and IPv6 packets to IPv4-mapped ones are looked up as IPv4.
+		return p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast() || p.Addr().Is4In6()
+	})
+	parts, err := partsOf(prefixes, name)
+	if err != nil {
+		return nil, err
 	}
 	var addrs []netip.Addr
-	var of []netip.Prefix
 	for _, p := range prefixes {
-		for _, a := range samples(p) {
-			addrs, of = append(addrs, a), append(of, p)
+		addrs = append(addrs, sample(p, parts[p]))
+		paths = append(paths, OtherPath{Prefix: p, Part: p})
+		for _, part := range parts[p] {
+			addrs = append(addrs, middle(part))
+			paths = append(paths, OtherPath{Prefix: p, Part: part})
 		}
 	}
 	matches, err := MatchRoutes(addrs)
@@ -59,29 +74,137 @@ func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err er
 	if err != nil {
 		return nil, err
 	}
-	for i, m := range matches {
-		if link := links[m.Link]; m.Dst.IsValid() && link.Name != name {
-			paths = append(paths, OtherPath{of[i], m.Dst, link, m.Metric})
+	others, seen := paths[:0], map[OtherPath]bool{}
+	for i, p := range paths {
+		p.Match, p.Link = matches[i], links[matches[i].LinkIndex]
+		if p.Dst.IsValid() && p.Dst.Bits() > p.Part.Bits() {
+			p.Part = p.Dst
+		}
+		if (p.Unreachable || p.Dst.IsValid() && p.Link.Name != name) && !seen[p] {
+			seen[p] = true
+			others = append(others, p)
 		}
 	}
-	return paths, nil
+	setWhole(others)
+	return others, nil
 }
 
-// samples returns the addresses of a prefix that are looked up: the one in the middle, as the first one of 0.0.0.0/1 is not routable. Of a
-// default route they are also those in the middle of the longest wide prefixes of unicast addresses.
-func samples(p netip.Prefix) (addrs []netip.Addr) {
-	addrs = append(addrs, middle(p))
-	first, end := 0x20, 0x40 // 2000::/3
-	if p.Addr().Is4() {
-		first, end = 0, 224
+// setWhole sets Whole of the paths that together take a prefix past all tunnels.
+func setWhole(paths []OtherPath) {
+	taken := map[netip.Prefix][]netip.Prefix{}
+	for _, p := range paths {
+		if p.Dst.IsValid() && !p.Link.Tunnel && p.Part != p.Prefix {
+			taken[p.Prefix] = append(taken[p.Prefix], p.Part)
+		}
 	}
-	for b := first; p.Bits() == 0 && b < end; b += 1 << (8 - (wideBits - 1)) {
-		part := p.Addr().AsSlice()
-		part[0] = byte(b)
-		addr, _ := netip.AddrFromSlice(part)
-		addrs = append(addrs, middle(netip.PrefixFrom(addr, wideBits-1)))
+	whole := map[netip.Prefix]bool{}
+	for p, parts := range taken {
+		whole[p] = tiled(p, parts)
 	}
-	return addrs
+	for i := range paths {
+		paths[i].Whole = whole[paths[i].Prefix] && !paths[i].Link.Tunnel
+	}
+}
+
+// tiled reports whether parts make up a prefix.
+func tiled(p netip.Prefix, parts []netip.Prefix) bool {
+	var inside []netip.Prefix
+	for _, part := range parts {
+		if part.Bits() <= p.Bits() && part.Contains(p.Addr()) {
+			return true
+		}
+		if p.Contains(part.Addr()) {
+			inside = append(inside, part)
+		}
+	}
+	if len(inside) == 0 {
+		return false
+	}
+	low, high := halves(p)
+	return tiled(low, inside) && tiled(high, inside)
+}
+
+// sample returns an address of a prefix outside its parts, if there is one in wide gaps: in the middle, as the first one of 0.0.0.0/1 is not
+// routable.
+func sample(p netip.Prefix, parts []netip.Prefix) netip.Addr {
+	const tries = 64
+	queue := []netip.Prefix{p}
+	for n := 0; n < len(queue) && n < tries; n++ {
+		addr := middle(queue[n])
+		if !slices.ContainsFunc(parts, func(part netip.Prefix) bool { return part.Contains(addr) }) {
+			return addr
+		}
+		if !queue[n].IsSingleIP() {
+			low, high := halves(queue[n])
+			queue = append(queue, low, high)
+		}
+	}
+	return middle(p)
+}
+
+// halves returns the halves of a prefix of more than one address.
+func halves(p netip.Prefix) (low, high netip.Prefix) {
+	return netip.PrefixFrom(p.Masked().Addr(), p.Bits()+1), netip.PrefixFrom(middle(p), p.Bits()+1)
+}
+
+// maxParts bounds the parts that are looked up, for hosts with all routes of the Internet. The widest come first.
+const maxParts = 4096
+
+// partsOf returns for each prefix the longer destinations of routes and rules, but for routes of the interface with a name.
+func partsOf(prefixes []netip.Prefix, name string) (map[netip.Prefix][]netip.Prefix, error) {
+	parts, wanted := map[netip.Prefix][]netip.Prefix{}, map[netip.Prefix]bool{}
+	for _, p := range prefixes {
+		wanted[p] = true
+	}
+	if !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() }) {
+		return parts, nil
+	}
+	all, err := destinations(name)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Compare(b)) })
+	all, left := slices.Compact(all), maxParts
+	for _, dst := range all {
+		if dst.IsSingleIP() || wanted[dst] || left == 0 {
+			continue
+		}
+		for bits := dst.Bits() - 1; bits >= 0; bits-- {
+			if wider, err := dst.Addr().Prefix(bits); err == nil && wanted[wider] {
+				parts[wider], left = append(parts[wider], dst), left-1
+				break
+			}
+		}
+	}
+	return parts, nil
+}
+
+// destinations returns those of all rules, and of all routes but those of the interface with a name.
+func destinations(name string) (all []netip.Prefix, err error) {
+	own, _ := FindLink(name) // there may be none
+	for _, family := range Families() {
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(int(family), &netlink.Route{Type: unix.RTN_UNICAST}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s routes: %w", family, err)
+		}
+		for i := range routes {
+			if r := &routes[i]; r.Dst != nil && (own.Index == 0 || r.LinkIndex != own.Index) {
+				all = append(all, prefixOf(r.Dst))
+			}
+		}
+		rules, err := ListRules(family, nil, 0)
+		if err != nil {
+			return nil, err
+		}
+		for i := range rules {
+			if rules[i].Dst != nil {
+				all = append(all, prefixOf(rules[i].Dst))
+			}
+		}
+	}
+	return all, nil
 }
 
 func linksByIndex() (map[int]Link, error) {

@@ -39,9 +39,13 @@ func RouteTo(to netip.Addr, scope, mark uint32) (Egress, error) {
 
 // Match is the routing table entry that decides where packets leave.
 type Match struct {
-	Dst    netip.Prefix
-	Link   int // its index; of a route with several next hops that of the first
-	Metric int
+	Dst         netip.Prefix
+	LinkIndex   int // of a route with several next hops that of the first
+	Metric      int
+	Table       uint32
+	Gateway     bool
+	Unreachable bool // the host has no route, or one that refuses packets
+	Local       bool // the address is this host's
 }
 
 // MatchRoutes looks up the entry for packets without a mark to each address, as `ip route get
@@ -59,10 +63,15 @@ func MatchRoutes(addrs []netip.Addr) ([]Match, error) {
 		})
 		switch {
 		case isUnroutable(err):
+			matches[i].Unreachable = true
+		case err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL:
+			matches[i].Local = true
 		case err != nil:
 			return nil, fmt.Errorf("looking up the route to %s: %w", addr, err)
 		case len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST: // not an address of this host
-			matches[i] = Match{matchedPrefix(&routes[0], addr), nextHopLinks(&routes[0])[0], routes[0].Priority}
+			r := &routes[0]
+			gateway := r.Gw != nil || r.Via != nil || slices.ContainsFunc(r.MultiPath, func(hop *netlink.NexthopInfo) bool { return hop.Gw != nil || hop.Via != nil })
+			matches[i] = Match{matchedPrefix(r, addr), nextHopLinks(r)[0], r.Priority, uint32(r.Table), gateway, false, false}
 		}
 	}
 	return matches, nil

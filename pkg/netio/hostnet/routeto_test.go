@@ -32,7 +32,7 @@ func TestMatchRoutesReturnsTheDecidingEntry(t *testing.T) {
 		}
 		text := ""
 		if m := got[0]; m.Dst.IsValid() {
-			l, err := netlink.LinkByIndex(m.Link)
+			l, err := netlink.LinkByIndex(m.LinkIndex)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -320,6 +320,7 @@ func portCases() []faultCase {
 			}}})
 		}
 	}
+	unnamed := func(f *facts.Facts) { f.Tunnels, f.OtherTunnels = f.Tunnels[:1], f.Tunnels[1:] } // `ropewalk doctor wg0`
 	return []faultCase{
 		{"port", join(other), Failed, "in use by unbound (77)", "sport = :51820"},
 		{"port", join(kernelOwn), Failed, "the kernel", "ss -ulpn"},
@@ -336,17 +337,27 @@ func portCases() []faultCase {
 		{"loop", second("wg0", "192.0.2.0/24"), Failed, "(wg0 → wg1 → wg0)", "ip route add 192.0.2.7"},
 		{"loop", second("eth0", "192.0.2.0/24"), OK, "no message", ""},
 		{"loop", second("wg0", "198.51.100.0/24"), OK, "no message", ""},
+		{"loop", both(second("wg0", "192.0.2.0/24"), unnamed), Failed, "(wg0 → wg1 → wg0)", "ip route add 192.0.2.7"},
 		{"loop", second("wg1", "192.0.2.0/24"), Failed, "198.51.100.7", "ip route add 198.51.100.7"},
 		{"default-route", half(true), Warning, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
 		{"default-route", half(false), Failed, "packets to 0.0.0.0/0 leave by u0, on the route to 128.0.0.0/1", "ip route show table all 128.0.0.0/1"},
+		{"tunnel-settings", saved("wg0.conf", "route 10.0.0.0/8 is missing in table 254"), Failed, "route 10.0.0.0/8 is missing", "ropewalk reload wg0.conf"},
+		{"tunnel-settings", saved("wg0.conf"), OK, "as `ropewalk up`", ""},
+		{"tunnel-settings", func(f *facts.Facts) { f.Tunnels[0].Saved.Err = errHidden }, Unknown, "hidden", ""},
+		{"tunnel", both(saved("wg0.conf", "it is down"), func(f *facts.Facts) { f.Tunnels[0].Stats.Value.Up = false }), Warning, "down", "ropewalk reload wg0.conf"},
 		{"default-route", func(f *facts.Facts) { f.Tunnels[0].Replaced.Err = errHidden }, Unknown, "hidden", ""},
 	}
+}
+
+// saved is the saved state of a tunnel that lacks something.
+func saved(file string, missing ...string) func(*facts.Facts) {
+	return func(f *facts.Facts) { f.Tunnels[0].Saved = facts.Known(facts.Saved{File: file, Missing: missing}) }
 }
 
 // half is a route that replaces a half of the tunnel's default route.
 func half(tunnel bool) func(*facts.Facts) {
 	path := hostnet.OtherPath{
-		Prefix: netip.MustParsePrefix("0.0.0.0/0"), Route: netip.MustParsePrefix("128.0.0.0/1"), Link: hostnet.Link{Name: "u0", Tunnel: tunnel},
+		Prefix: netip.MustParsePrefix("0.0.0.0/0"), Part: netip.MustParsePrefix("128.0.0.0/1"), Match: hostnet.Match{Dst: netip.MustParsePrefix("128.0.0.0/1")}, Link: hostnet.Link{Name: "u0", Tunnel: tunnel},
 	}
 	return func(f *facts.Facts) { f.Tunnels[0].Replaced = facts.Known([]hostnet.OtherPath{path}) }
 }

@@ -43,8 +43,10 @@ func hostChecks() []Check {
 			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
 		check("loop", "routes of the tunnels' messages to their peers", evaluateLoops,
 			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again; a tunnel drops only what it would send to itself").needsTunnel(),
-		check("default-route", "routes of other links that replace a default route into a tunnel", evaluateReplaced,
-			"two routes to halves of 0.0.0.0/0, as of another VPN or of DHCP option 121, take the traffic past the tunnel").needsTunnel(),
+		check("default-route", "routes and rules that take packets for a tunnel's routes past it", evaluateReplaced,
+			"two routes to halves of 0.0.0.0/0, as of another VPN or of DHCP option 121, or a rule above the tunnel's, take the traffic past the tunnel").needsTunnel(),
+		check("tunnel-settings", "addresses, routes, rules and MTU that `ropewalk up` has given a tunnel", evaluateSaved,
+			"with a missing route or rule packets leave in cleartext: `ip link set down` removes routes, and a restart of systemd-networkd removes rules").needsTunnel(),
 		check("mtu", "tunnel MTU against the path MTU to each peer", evaluatePathMTU,
 			"inner packets that do not fit the path are fragmented or refused with ICMP errors, which costs more than all offloads gain").needsTunnel(),
 	}

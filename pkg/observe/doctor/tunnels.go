@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
 )
 
@@ -105,7 +106,11 @@ func evaluateTunnel(f *facts.Facts, r *recorder) {
 		case t.Kind == facts.Ropewalk && t.Stats.Value.Up:
 			r.ok(t.Name, "ropewalk, port %d, %d lanes", t.Port, len(t.Stats.Value.Lanes))
 		case t.Kind == facts.Ropewalk:
-			r.warn(t.Name, "ropewalk; the interface is down", "ip link set dev "+quote(t.Name)+" up")
+			fix := "ip link set dev " + quote(t.Name) + " up"
+			if t.Saved.Value.File != "" { // the kernel has removed its routes
+				fix = "ropewalk reload " + quote(t.Saved.Value.File)
+			}
+			r.warn(t.Name, "ropewalk; the interface is down", fix)
 		case t.Port == 0 && t.Stats.Err != nil:
 			r.fail(t.Name, fmt.Sprintf("the daemon does not answer: %v", t.Stats.Err),
 				"ropewalk down "+quote(t.Name)+", and start it again")
@@ -229,17 +234,36 @@ func evaluateLoops(f *facts.Facts, r *recorder) {
 
 func evaluateReplaced(f *facts.Facts, r *recorder) {
 	for _, t := range f.Tunnels {
-		switch paths := t.Replaced.Value; {
-		case t.Replaced.Err != nil:
+		if t.Replaced.Err != nil {
 			r.unknown(t.Name, t.Replaced.Err)
-		case len(paths) == 0:
-			r.ok(t.Name, "no route replaces a default route into the tunnel")
+			continue
+		}
+		isTaken := func(p hostnet.OtherPath) bool { return p.Replaces() && !p.Link.Tunnel }
+		paths, record, n := t.Replaced.Value, r.fail, slices.IndexFunc(t.Replaced.Value, isTaken)
+		if n < 0 {
+			record, n = r.warn, 0
+		}
+		if len(paths) == 0 {
+			r.ok(t.Name, "packets for the tunnel's routes enter it")
+			continue
+		}
+		record(t.Name, fmt.Sprint(paths[n]), "ip rule; ip route show table all "+paths[n].Dst.String()+"   # remove it where it is set: another VPN, or DHCP option 121")
+	}
+}
+
+// evaluateSaved compares the kernel's configuration of tunnels with the one that `ropewalk up` has made.
+func evaluateSaved(f *facts.Facts, r *recorder) {
+	const shown = 3
+	for _, t := range f.Tunnels {
+		switch missing := t.Saved.Value.Missing; {
+		case t.Saved.Err != nil:
+			r.unknown(t.Name, t.Saved.Err)
+		case t.Saved.Value.File == "":
+			r.ok(t.Name, "`ropewalk up` has not brought it up")
+		case len(missing) == 0:
+			r.ok(t.Name, "as `ropewalk up` has made them")
 		default:
-			record := r.fail
-			if paths[0].Link.Tunnel {
-				record = r.warn
-			}
-			record(t.Name, fmt.Sprint(paths[0]), "ip route show table all "+paths[0].Route.String()+"   # remove it where it is set: another VPN, or DHCP option 121")
+			r.fail(t.Name, strings.Join(missing[:min(len(missing), shown)], "; "), "ropewalk reload "+quote(t.Saved.Value.File))
 		}
 	}
 }
@@ -247,15 +271,16 @@ func evaluateReplaced(f *facts.Facts, r *recorder) {
 // loopOf returns the tunnels through which messages of t to a peer come back to t, nil if they do not.
 func loopOf(f *facts.Facts, t *facts.Tunnel, p *facts.Peer) []string {
 	path := []string{t.Name}
-	for len(path) <= len(f.Tunnels) {
+	all := slices.Concat(f.Tunnels, f.OtherTunnels)
+	for len(path) <= len(all) {
 		if p.Device == t.Name {
 			return append(path, t.Name)
 		}
-		i := slices.IndexFunc(f.Tunnels, func(o facts.Tunnel) bool { return o.Name == p.Device })
+		i := slices.IndexFunc(all, func(o facts.Tunnel) bool { return o.Name == p.Device })
 		if i < 0 {
 			return nil
 		}
-		next := peerFor(&f.Tunnels[i], p.Endpoint.AddrPort.Addr().Unmap())
+		next := peerFor(&all[i], p.Endpoint.AddrPort.Addr().Unmap())
 		if next == nil {
 			return nil
 		}

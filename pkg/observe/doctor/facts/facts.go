@@ -51,6 +51,8 @@ type Facts struct {
 	NAT        Result[NAT]
 	Clock      Clock
 	Tunnels    []Tunnel
+	// OtherTunnels are those that are not examined: messages may loop through them.
+	OtherTunnels []Tunnel
 	// Peer is a test of the path to one peer, nil for none.
 	Peer    *PeerPath
 	Plugins Result[[]Plugin]
@@ -183,12 +185,20 @@ type Tunnel struct {
 	MTU   int // bytes
 	Peers []Peer
 	Stats Result[Stats] // for Kind Ropewalk only
-	// Replaced are the paths by which packets for the tunnel's default routes leave beside it.
+	// Replaced are the paths by which packets for the tunnel's routes leave beside it.
 	Replaced Result[[]hostnet.OtherPath]
+	// Saved is known of a tunnel that `ropewalk up` has brought up.
+	Saved Result[Saved]
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
 	// Nodes are the addresses of the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
 	Nodes []Node
+}
+
+// Saved is the state that `ropewalk up` has saved of a tunnel, compared with the kernel's.
+type Saved struct {
+	File    string   // of the tunnel, "" if another program has brought it up
+	Missing []string // what the kernel lacks of its addresses, routes, rules and MTU
 }
 
 // Peer is one of a tunnel's peers that has an endpoint.

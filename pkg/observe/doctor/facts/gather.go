@@ -30,6 +30,8 @@ type Options struct {
 	Devices []string
 	// Dir is the directory of the daemons' control sockets.
 	Dir uapi.Dir
+	// Saved returns the saved state of a tunnel; nil for none.
+	Saved func(name string) (Saved, error)
 	// Now is the wall clock.
 	Now func() time.Time
 }
@@ -48,8 +50,13 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	}
 	var err error
 	if !o.Pre {
-		if f.Tunnels, err = tunnels(ctx, o.Dir, o.Tunnels); err != nil {
+		if f.Tunnels, f.OtherTunnels, err = tunnels(ctx, o.Dir, o.Tunnels); err != nil {
 			return nil, err
+		}
+		for i := range f.Tunnels {
+			if t := &f.Tunnels[i]; o.Saved != nil {
+				t.Saved = result(o.Saved(t.Name))
+			}
 		}
 		s.readThreaded(f.Tunnels)
 		readReplaced(f.Tunnels)

@@ -20,30 +20,29 @@ import (
 // ErrNoTunnel is wrapped in the error for a tunnel in Options.Tunnels that does not exist.
 var ErrNoTunnel = errors.New("no such tunnel in a daemon or in the kernel's WireGuard")
 
-// tunnels lists the tunnels of the thread's network namespace. Tunnels in names must exist.
-func tunnels(ctx context.Context, dir uapi.Dir, names []string) ([]Tunnel, error) {
+// tunnels lists the tunnels of the thread's network namespace, and if there are names, those of other names apart. Tunnels in names must exist.
+func tunnels(ctx context.Context, dir uapi.Dir, names []string) (chosen, others []Tunnel, err error) {
 	all, err := userspaceTunnels(ctx, dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	inKernel, err := kernelTunnels(all)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	all = append(all, inKernel...)
 	slices.SortFunc(all, func(a, b Tunnel) int { return cmp.Compare(a.Name, b.Name) })
 	if len(names) == 0 {
-		return all, nil
+		return all, nil, nil
 	}
-	var chosen []Tunnel
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(t Tunnel) bool { return t.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("finding tunnel %s: %w", name, ErrNoTunnel)
+			return nil, nil, fmt.Errorf("finding tunnel %s: %w", name, ErrNoTunnel)
 		}
 		chosen = append(chosen, all[i])
 	}
-	return chosen, nil
+	return chosen, slices.DeleteFunc(all, func(t Tunnel) bool { return slices.Contains(names, t.Name) }), nil
 }
 
 // userspaceTunnels queries each control socket whose interface is in this network namespace.
@@ -187,7 +186,7 @@ func (s source) readThreaded(tunnels []Tunnel) {
 	}
 }
 
-// readReplaced sets Replaced, for default routes in the main table and in that of the tunnel's mark, as wg-quick has them.
+// readReplaced sets Replaced, for routes in the main table and in that of the tunnel's mark, as wg-quick has them.
 func readReplaced(tunnels []Tunnel) {
 	for i := range tunnels {
 		t := &tunnels[i]
@@ -198,7 +197,8 @@ func readReplaced(tunnels []Tunnel) {
 				prefixes = append(prefixes, r.Dst)
 			}
 		}
-		paths, lookup := hostnet.WidePaths(prefixes, t.Name)
+		paths, lookup := hostnet.OtherPaths(prefixes, t.Name)
+		paths = slices.DeleteFunc(paths, func(p hostnet.OtherPath) bool { return !p.Replaces() && !p.Diverts() })
 		t.Replaced = result(paths, errors.Join(err, lookup))
 	}
 }

@@ -61,7 +61,7 @@ func TestRoutesInPlaceOfDefaultRouteAreFacts(t *testing.T) {
 		tunnels := []Tunnel{{Name: "wg0", Mark: 51820}, {Name: "u0", Mark: 7}}
 		readReplaced(tunnels)
 		got := tunnels[0].Replaced
-		if got.Err != nil || len(got.Value) != n || n > 0 && (got.Value[0].Route != half || got.Value[0].Link.Name != "u0") {
+		if got.Err != nil || len(got.Value) != n || n > 0 && (got.Value[0].Dst != half || got.Value[0].Link.Name != "u0") {
 			t.Errorf("with %d routes: got %+v", n, got)
 		}
 		if other := tunnels[1].Replaced; other.Err != nil || len(other.Value) > 0 {
