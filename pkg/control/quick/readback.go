@@ -117,7 +117,11 @@ func (p *present) ruleDifferences(planned *settings) (found []string) {
 		case !marked:
 			found = append(found, fmt.Sprintf("the %s rule for table %d is missing", family, planned.Mark))
 		case !preceded:
-			found = append(found, fmt.Sprintf("no %s rule for networks of the main table precedes that for table %d, whose priority is %d", family, planned.Mark, priority))
+			text := fmt.Sprintf("no %s rule for networks of the main table precedes that for table %d", family, planned.Mark)
+			if priority < rulePriorities {
+				text += fmt.Sprintf(": no lower priority than %d is left", priority)
+			}
+			found = append(found, text)
 		}
 	}
 	return found

@@ -238,7 +238,7 @@ func TestTunnelWithoutPriorityForItsRulesIsRefused(t *testing.T) {
 	h.up(first)
 	one := h.rules()
 	err := h.Up(t.Context(), h.open("wg1", strings.NewReplacer(".9.", ".8.", "fd09", "fd08", "fd07", "fd06").Replace(text)))
-	if err == nil || !strings.Contains(err.Error(), "precedes that for table 51821, whose priority is 0") {
+	if err == nil || !strings.Contains(err.Error(), "no lower priority than 0 is left") {
 		t.Errorf("got error %v, want one that names the priority", err)
 	}
 	if diff := cmp.Diff(one, h.rules()); diff != "" {
