@@ -336,8 +336,8 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	defer unlock()
 	s, err := programs.OpenState(p.shared())
 	if errors.Is(err, programs.ErrOtherLayout) {
-		return reconcileResult{}, fmt.Errorf("the programs on %s were replaced (%w), which do not know the tunnel on port %d: restart this process as that version",
-			cfg.Device, programs.ErrOtherLayout, cfg.Port)
+		return reconcileResult{}, fmt.Errorf("the programs on %s no longer know the tunnel on port %d, restart this process as the present version: %w",
+			cfg.Device, cfg.Port, programs.ErrOtherLayout)
 	}
 	if err != nil {
 		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
