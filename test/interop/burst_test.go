@@ -3,8 +3,12 @@
 package interop
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -32,6 +36,7 @@ func TestBurstOfSinglePacketsFitsTUNQueue(t *testing.T) {
 		fits    bool
 	}{{3000, true}, {6000, false}} {
 		expect.NoError(t, d.cmd.Process.Signal(unix.SIGSTOP))
+		expect.Eventually(t, "all threads of the daemon to stop", func() bool { return d.isStopped(t) })
 		c, err := dialUDP(l.left.host, netip.AddrPortFrom(l.right.inner4.Addr(), sinkPort))
 		expect.NoError(t, err)
 		for range burst.packets {
@@ -51,4 +56,22 @@ func TestBurstOfSinglePacketsFitsTUNQueue(t *testing.T) {
 			t.Errorf("%d dropped packets: shown is %t", n, shown)
 		}
 	}
+}
+
+// isStopped reports whether a signal has stopped each thread of the daemon.
+func (d *daemon) isStopped(t *testing.T) bool {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", d.cmd.Process.Pid))
+	expect.NoError(t, err)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		expect.NoError(t, err)
+		if state := text[bytes.LastIndexByte(text, ')')+2]; state != 'T' {
+			return false
+		}
+	}
+	return len(files) > 0
 }
