@@ -279,7 +279,7 @@ func hostCases() []faultCase {
 		{"src-valid-mark", both(strict, sysctl(facts.SrcValidMark, "1")), OK, "on", ""},
 		{"src-valid-mark", both(strict, sysctl(facts.RPFilter("eth0"), "2")), OK, "no rp_filter", ""},
 		{"conntrack", sysctl(facts.ConntrackCount, "800"), Warning, "800 of 1000", "nf_conntrack_max=2000"},
-		{"conntrack", sysctl(facts.ConntrackCount, "960"), Failed, "960 of 1000", "udp dport 51820 notrack"},
+		{"conntrack", sysctl(facts.ConntrackCount, "960"), Failed, "960 of 1000", "udp dport 51820 fib daddr type local notrack"},
 		{"conntrack", absent(facts.ConntrackCount), OK, "not loaded", ""},
 		{"masquerade", masquerade(false), Warning, "ip nat POSTROUTING masquerades", "udp sport { 51820, 61000-61999 } notrack"},
 		{"masquerade", masquerade(true), OK, "exempts packets", ""},

@@ -244,9 +244,8 @@ func evaluateConntrack(f *facts.Facts, r *recorder) {
 		return
 	}
 	found := fmt.Sprintf("%d of %d entries", have, most)
-	fix := fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d\n# or exempt the tunnel from conntrack:\nnft 'add table inet ropewalk; "+
-		"add chain inet ropewalk raw { type filter hook prerouting priority raw; }; add rule inet ropewalk raw udp dport %d notrack'",
-		2*most, tunnelPort(f))
+	ports := spreadPorts(f)[0].ports
+	fix := fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d\n# or exempt the tunnel from conntrack:\n%s", 2*most, noTrack(tunnelPort(f), ports.First, ports.Last))
 	switch share := have * percent; {
 	case most == 0:
 		r.ok("", "%d entries, without a limit", have)
