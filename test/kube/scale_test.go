@@ -261,7 +261,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// process starts an agent as a process with a tunnel, and prints its memory.
+// process starts an agent as a process, with an engine, and prints their memory.
 func (p *population) process(n *node) {
 	p.Helper()
 	expect.NoError(p, n.host.Do(func() error { // the other nodes are not there
@@ -290,6 +290,12 @@ func (p *population) process(n *node) {
 	time.Sleep(*scaleWindow / 10)
 	p.Logf("an agent's process had %d peers after %s and had read %.1f MB; memory: %s", want, took, float64(n.l.door.sent.Load()-sent)/1e6,
 		memoryOf(n.agent.cmd.Process.Pid))
+	first := n.engine.cmd.Process.Pid
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", first, first))
+	expect.NoError(p, err)
+	daemon, err := strconv.Atoi(strings.TrimSpace(string(children)))
+	expect.NoError(p, err)
+	p.Logf("its engine's memory: %s; that of the first process of its container: %s", memoryOf(daemon), memoryOf(first))
 }
 
 // memoryOf returns a process' resident memory, now and at its peak.
