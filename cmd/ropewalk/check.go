@@ -147,14 +147,18 @@ func endpointWarnings(ctx context.Context, root fs.FS, i quick.Interface, resolv
 	if late > 1 {
 		warnings = append(warnings, "Warning: the name server does not answer in time: the other endpoints are not checked")
 	}
-	looping, err := quick.LoopingPrefixes(root, i, addrs)
+	looping, err := quick.LoopingPrefixes(root, socketDir(), i, addrs)
 	if err != nil {
 		return append(warnings, "Warning: "+err.Error())
 	}
 	for n, into := range looping {
+		through := ""
+		if into.IsValid() && !into.Contains(addrs[n].Unmap()) {
+			through = ", through another tunnel"
+		}
 		if into.IsValid() {
-			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: AllowedIPs: the route to %v takes messages to the endpoint %v into the tunnel itself: "+
-				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", peers[n].PublicKey.Base64(), into, addrs[n]))
+			warnings = append(warnings, fmt.Sprintf("Warning: peer %s: AllowedIPs: the route to %v takes messages to the endpoint %v into the tunnel itself%s: "+
+				"use 0.0.0.0/0 or ::/0 in place of parts of it, or add a route to the endpoint", peers[n].PublicKey.Base64(), into, addrs[n], through))
 		}
 	}
 	return warnings

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
@@ -132,9 +133,10 @@ func plannedRoutes(root fs.FS, i Interface) settings {
 	return settingsOf(conf, planRoutes(i, dev, facts))
 }
 
-// LoopingPrefixes returns for each endpoint the AllowedIPs whose route takes messages to it into the tunnel itself; the zero Prefix if there is none.
-// Policy routing keeps messages out of a default route, but not out of parts of one, such as 128.0.0.0/1.
-func LoopingPrefixes(root fs.FS, i Interface, endpoints []netip.Addr) ([]netip.Prefix, error) {
+// LoopingPrefixes returns for each endpoint the AllowedIPs whose route takes messages to it into the tunnel itself, or those of the last of
+// other tunnels with a socket in dir through which they pass; the zero Prefix if there is none. Policy routing keeps messages out of a default
+// route, but not out of parts of one, such as 128.0.0.0/1.
+func LoopingPrefixes(root fs.FS, dir uapi.Dir, i Interface, endpoints []netip.Addr) ([]netip.Prefix, error) {
 	conf, longest := &i.File.Interface, make([]netip.Prefix, len(endpoints))
 	mentionsRoutes := func(command string) bool {
 		return strings.Contains(command, "route") || strings.Contains(command, "rule")
@@ -157,7 +159,9 @@ func LoopingPrefixes(root fs.FS, i Interface, endpoints []netip.Addr) ([]netip.P
 			routes[r.Dst] = true
 		}
 	}
-	for n, addr := range addrs {
+	follower, hops := dir.Follow(), 0
+	for n := 0; n < len(addrs); n++ {
+		addr := addrs[n]
 		if matches[n].Local || addr.IsLinkLocalUnicast() { // whose scope is the route
 			continue
 		}
@@ -171,9 +175,22 @@ func LoopingPrefixes(root fs.FS, i Interface, endpoints []netip.Addr) ([]netip.P
 				break
 			}
 		}
+		if next, _, ok := follower.Next(matches[n].LinkIndex, addr); ok && !longest[n].IsValid() && matches[n].LinkIndex != own.Index && hops < maxTunnels {
+			through, err := hostnet.MatchRoutes([]netip.Addr{next.AddrPort.Addr().Unmap()})
+			if err != nil {
+				return longest, err
+			}
+			addrs[n], matches[n], hops = next.AddrPort.Addr().Unmap(), through[0], hops+1
+			n-- // again, for the messages of the other tunnel
+			continue
+		}
+		hops = 0
 	}
 	return longest, nil
 }
+
+// maxTunnels bounds the tunnels through which messages are followed.
+const maxTunnels = 8
 
 // rulePriorities is the number of priorities that the rules of a default route need.
 const rulePriorities = 2

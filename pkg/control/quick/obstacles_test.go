@@ -213,3 +213,26 @@ func (h *testHost) setMetric(metric int) {
 		expect.NoError(h.t, netlink.RouteDel(&routes[len(routes)-1-i]))
 	}
 }
+
+// TestLoopThroughAnotherTunnelIsNoticed has two tunnels, each with the endpoint of the other one in its AllowedIPs.
+func TestLoopThroughAnotherTunnelIsNoticed(t *testing.T) {
+	h := newHost(t)
+	file := func(address, endpoint, allowed string) string {
+		return "[Interface]\nPrivateKey = $KEY\nAddress = " + address + "\n[Peer]\nPublicKey = $A\nEndpoint = " + endpoint + ":51820\nAllowedIPs = " + allowed + "\n"
+	}
+	h.up(h.open("wg0", file("10.9.0.1/24", "198.51.100.3", "198.51.100.2/32")))
+	endpoint := []netip.Addr{netip.MustParseAddr("198.51.100.2")}
+	for allowed, loops := range map[string]bool{"198.51.100.3/32": true, "198.51.100.4/32": false} {
+		i := h.open("wg1", file("10.8.0.1/24", "198.51.100.2", allowed))
+		into, err := LoopingPrefixes(h.Root, h.Sockets, i, endpoint)
+		if err != nil || into[0].IsValid() != loops {
+			t.Errorf("%s: check finds %v, error %v, want a loop: %v", allowed, into, err, loops)
+		}
+		h.stderr.Reset()
+		h.up(i)
+		if got := strings.Contains(h.stderr.String(), "198.51.100.2:51820 come back through another tunnel"); got != loops {
+			t.Errorf("%s: up prints %q", allowed, h.stderr.String())
+		}
+		expect.NoError(t, h.Down(t.Context(), i))
+	}
+}

@@ -53,21 +53,28 @@ func (s readBack) find(j *job) (found findings, err error) {
 		err = j.updateState(func(st *state) { st.Accepted = found.errors })
 		found.errors = nil
 	}
-	found.warnings = append(found.warnings, loops(s.link, s.endpoints, s.mark)...)
+	found.warnings = append(found.warnings, j.loops(s.endpoints, s.mark)...)
 	return found, err
 }
 
-// loops returns warnings about endpoints whose route leads into the tunnel itself. The daemon refuses to send there.
-func loops(name string, endpoints []netip.AddrPort, mark uint32) (warnings []string) {
-	own, err := hostnet.FindLink(name)
+// loops returns warnings about endpoints whose route leads into the tunnel itself, or through other tunnels back. The daemon refuses to send there.
+func (j *job) loops(endpoints []netip.AddrPort, mark uint32) (warnings []string) {
+	own, err := hostnet.FindLink(j.Name)
 	if err != nil {
 		return nil // a hook has removed it
 	}
+	follower := j.Sockets.Follow()
 	for _, ep := range endpoints {
 		links, err := hostnet.DatagramLinks(netip.AddrPort{}, ep, 0, mark)
-		if err == nil && len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != own.Index }) {
+		if err != nil || len(links) == 0 {
+			continue
+		}
+		others := slices.DeleteFunc(links, func(l int) bool { return l == own.Index })
+		if len(others) == 0 {
 			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v are routed into the tunnel itself and dropped: use 0.0.0.0/0 or ::/0 in place "+
 				"of parts of it, or add a route to the endpoint", ep))
+		} else if follower.Loops(own.Index, others[0], ep.Addr().Unmap()) {
+			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v come back through another tunnel and are dropped: add a route to the endpoint", ep))
 		}
 	}
 	return warnings

@@ -51,6 +51,12 @@ func FindLink(name string) (Link, error) {
 	return linkOf(l), nil
 }
 
+// IsTunnel reports whether packets for the link with this index enter a tunnel.
+func IsTunnel(index int) bool {
+	l, err := Dump(func() (netlink.Link, error) { return netlink.LinkByIndex(index) })
+	return err == nil && linkOf(l).Tunnel
+}
+
 // SetLinkUp sets a link's MTU (bytes) and brings it up.
 func SetLinkUp(name string, mtu int) error {
 	l, err := find(name)

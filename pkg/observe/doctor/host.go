@@ -42,7 +42,7 @@ func hostChecks() []Check {
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
 			"two sockets cannot share the port: one fails to start, or takes the other's packets"),
 		check("loop", "routes of the tunnels' messages to their peers", evaluateLoops,
-			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again; a tunnel drops only what it would send to itself").needsTunnel(),
+			"a message that is routed into its own tunnel, or through a second tunnel back, would be encrypted again and again, so ropewalk drops it; it follows no tunnels of other programs").needsTunnel(),
 		check("default-route", "routes and rules that take packets for a tunnel's routes past it", evaluateReplaced,
 			"two routes to halves of 0.0.0.0/0, as of another VPN or of DHCP option 121, or a rule above the tunnel's, take the traffic past the tunnel").needsTunnel(),
 		check("tunnel-settings", "addresses, routes, rules and MTU that `ropewalk up` has given a tunnel", evaluateSaved,

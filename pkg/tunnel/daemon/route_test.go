@@ -11,8 +11,10 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/namespace"
 )
@@ -74,7 +76,7 @@ func TestRouteLoopsOnlyIfAllDatagramsDo(t *testing.T) {
 		{0, 51821, "198.51.100.1:51820", false},
 		{w0, 51821, "[2001:db8::1]:51820", false}, // no route
 	} {
-		got, err := loops(linkTUN{index: tt.index}, &underlay.Endpoint{Dst: netip.MustParseAddrPort(tt.dst)}, tt.port, 0)
+		got, err := new(loopFinder).loops(linkTUN{index: tt.index}, &underlay.Endpoint{Dst: netip.MustParseAddrPort(tt.dst)}, tt.port, 0)
 		expect.NoError(t, err)
 		if got != tt.want {
 			t.Errorf("from port %d to %s by link %d: got loops %t, want %t", tt.port, tt.dst, tt.index, got, tt.want)
@@ -88,7 +90,7 @@ func TestFailedRouteLookupIsNoRoute(t *testing.T) {
 	to := &underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:51820")}
 	w0 := linkTUN{index: addLink(t, "w0")}
 	limitFiles(t)
-	if got, err := loops(w0, to, 51820, 0); !errors.Is(err, unix.EMFILE) {
+	if got, err := new(loopFinder).loops(w0, to, 51820, 0); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("got loops %t, %v; want %v", got, err, unix.EMFILE)
 	}
 }
@@ -100,4 +102,45 @@ func limitFiles(t *testing.T) {
 	expect.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	t.Cleanup(func() { expect.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before)) })
 	expect.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: before.Max}))
+}
+
+// TestLoopThroughAnotherTunnelIsFound has a route into a tunnel whose peer is reached by the device's own.
+func TestLoopThroughAnotherTunnelIsFound(t *testing.T) {
+	namespace.Enter(t)
+	w0, dir := addLink(t, "w0"), uapitest.NewDir(t)
+	other := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "other"}, Mode: netlink.TUNTAP_MODE_TUN}
+	if err := netlink.LinkAdd(other); err != nil {
+		t.Skipf("needs TUN devices: %v", err)
+	}
+	expect.NoError(t, netlink.LinkSetUp(other))
+	for prefix, link := range map[string]int{"198.51.100.0/24": other.Index, "203.0.113.0/24": w0} {
+		_, dst, err := net.ParseCIDR(prefix)
+		expect.NoError(t, err)
+		expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: dst, LinkIndex: link, Scope: unix.RT_SCOPE_LINK}))
+	}
+	dev := new(uapitest.Device)
+	uapitest.Serve(t, dir, "other", dev)
+	changes := 0
+	f := &loopFinder{dir: dir, done: make(chan struct{}), changed: func() { changes++ }, asking: true}
+	to := &underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:51820")}
+	for n, tt := range []struct {
+		endpoint string
+		loops    bool
+	}{{"192.0.2.1:1", false}, {"203.0.113.1:1", true}, {"203.0.113.1:1", true}, {"192.0.2.1:1", false}} {
+		peer := config.PeerStatus{Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort(tt.endpoint)}, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+		dev.SetStatus(config.Status{Peers: []config.PeerStatus{peer}})
+		_, err := f.loops(linkTUN{index: w0}, to, 51820, 0)
+		expect.NoError(t, err)
+		if again := f.askOnce(); again != tt.loops {
+			t.Errorf("%d: asks again: %v, want %v", n, again, tt.loops)
+		}
+		f.asking = true // so it asks on no goroutine of its own
+		got, err := f.loops(linkTUN{index: w0}, to, 51820, 0)
+		if err != nil || got != tt.loops {
+			t.Errorf("%d: got loops %v, error %v, want %v", n, got, err, tt.loops)
+		}
+	}
+	if changes != 2 {
+		t.Errorf("%d changes were told, want 2", changes)
+	}
 }

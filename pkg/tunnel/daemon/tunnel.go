@@ -5,10 +5,9 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
-	"slices"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/toobig"
@@ -30,11 +29,14 @@ type tunnel struct {
 // newTunnel makes a device over t, and owns t. Its first UDP port uses the sockets, if they are not nil.
 func (d *Daemon) newTunnel(t tun.Device, sockets *udp.Sockets) *tunnel {
 	p := &ports{log: d.log, device: d.o.UnderlayDevice, inherited: sockets}
+	finder := &loopFinder{dir: uapi.DefaultDir, done: d.done, changed: func() { d.current().RoutesChanged() }}
 	plans := &planner{log: d.log, logged: map[string]bool{}}
 	return &tunnel{tun: t, ports: p, Device: device.New(device.Config{
 		TUN: t, OpenPort: p.open, ReservePort: p.reserve, Plan: plans.plan, Log: d.log, Clock: engine.BootClock(), OnLoopStart: ownThread(d.log, d.o.Nice),
 		Pool: d.pool, GiveBack: true, OwnError: func(m *toobig.Message) bool { return isOwnError(t, m) },
-		Route: route, Loops: func(to *underlay.Endpoint, port uint16, mark uint32) (bool, error) { return loops(t, to, port, mark) },
+		Route: route, Loops: func(to *underlay.Endpoint, port uint16, mark uint32) (bool, error) {
+			return finder.loops(t, to, port, mark)
+		},
 		Resolve: resolve, Recall: d.endpoints.recall, OnSession: d.endpoints.note,
 	})}
 }
@@ -60,19 +62,6 @@ func route(to *underlay.Endpoint, mark uint32) device.Route {
 		r.Links = p.Links
 	}
 	return r
-}
-
-// loops implements device.Config.Loops.
-func loops(t tun.Device, to *underlay.Endpoint, port uint16, mark uint32) (bool, error) {
-	index := indexOf(t)
-	if index == 0 {
-		return false, nil
-	}
-	links, err := hostnet.DatagramLinks(netip.AddrPortFrom(to.Src, port), to.Dst, to.Scope, mark)
-	if errors.Is(err, hostnet.ErrNoRoute) {
-		err = nil
-	}
-	return len(links) > 0 && !slices.ContainsFunc(links, func(l int) bool { return l != index }), err
 }
 
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.

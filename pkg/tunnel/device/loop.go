@@ -121,7 +121,7 @@ func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
 	}
 	log := p.log().With("peer", p.key, "endpoint", to.Dst)
 	if loops {
-		log.Log(context.Background(), level, "the route to the peer's endpoint leads into the tunnel itself, dropping all messages to the peer until the route changes")
+		log.Log(context.Background(), level, "the route to the peer's endpoint leads into the tunnel itself, or through another tunnel back, dropping all messages to the peer until the route changes")
 	} else {
 		log.Log(context.Background(), level, "the route to the peer's endpoint does not lead into the tunnel any more, sending again")
 	}
