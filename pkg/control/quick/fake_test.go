@@ -31,6 +31,7 @@ const (
 	fakeTaken    = "taken"    // finds its port in use
 	fakeFreed    = "freed"    // finds its port in use when the link comes up, and free at the next Configure
 	fakeNoPort   = "noport"   // never notices that the link is up
+	fakeLostLink = "lostlink" // reports that u0 is absent, once it is
 )
 
 const fakeArg = "fake-daemon"
@@ -138,7 +139,10 @@ func newFakeDevice(mode, name string) *fakeDevice {
 func (d *fakeDevice) Stats() any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn
+	noticesLink := d.mode == fakeWorks || d.mode == fakeStubborn || d.mode == fakeLostLink
+	if _, err := hostnet.FindLink("u0"); err != nil && d.mode == fakeLostLink {
+		d.report.AbsentLinks = map[string]int{"u0": int(d.status.Peers[0].Endpoint.Scope)}
+	}
 	return struct {
 		Up bool `json:"up"`
 		deviceReport

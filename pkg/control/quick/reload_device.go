@@ -66,6 +66,7 @@ type deviceReport struct {
 	Spread         *config.SpreadReport              `json:"spread"`
 	Path           *config.UnderlayReport            `json:"path"`
 	OuterFragments *config.OuterFragments            `json:"outer_fragments"`
+	AbsentLinks    map[string]int                    `json:"absent_links"`
 }
 
 // values returns the present settings by key, as a file has them.

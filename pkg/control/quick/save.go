@@ -33,7 +33,7 @@ func (j *job) save(ctx context.Context) error {
 	}
 	status.AddNames(report.Names)
 	j.echo("wg showconf " + j.Name)
-	file := conffile.FromStatus(status, zoneName)
+	file := conffile.FromStatus(status, report.zoneName)
 	running := file.Interface
 	file.Interface = j.File.Interface
 	file.Interface.PrivateKey = running.PrivateKey
@@ -85,6 +85,16 @@ func (j *job) hostSettings(ctx context.Context, conf *conffile.Interface) error 
 		conf.MTU = link.MTU
 	}
 	return nil
+}
+
+// zoneName is zoneName, also of a link that does not exist at present.
+func (r *deviceReport) zoneName(index uint32) string {
+	for name, former := range r.AbsentLinks {
+		if former == int(index) {
+			return name
+		}
+	}
+	return zoneName(index)
 }
 
 // zoneName returns the name of an interface, for the zone of a link-local endpoint.

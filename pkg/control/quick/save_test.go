@@ -6,9 +6,11 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -102,5 +104,20 @@ func TestSaveWithoutInterfaceKeepsTheFile(t *testing.T) {
 	expect.NoError(t, err)
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestSaveKeepsNameOfAbsentLink(t *testing.T) {
+	h := newHost(t)
+	h.Daemon = fakeCommand(fakeLostLink, h.Sockets)
+	i := h.open("wg0", "[Interface]\nPrivateKey = $KEY\nSaveConfig = true\n[Peer]\nPublicKey = $A\nEndpoint = [fe80::b%u0]:51820\n")
+	h.up(i)
+	l, err := netlink.LinkByName("u0")
+	expect.NoError(t, err)
+	expect.NoError(t, netlink.LinkDel(l))
+	expect.NoError(t, h.Down(t.Context(), i))
+	got, err := os.ReadFile(i.Path)
+	if err != nil || !strings.Contains(string(got), "Endpoint = [fe80::b%u0]:51820") {
+		t.Errorf("the name of the link is not in\n%s", got)
 	}
 }

@@ -217,6 +217,9 @@ func (d *Daemon) Configure(c config.Device) error {
 func (d *Daemon) Stats() any {
 	s, _ := d.current().Stats().(device.Stats)
 	s.Version, s.Features, s.Reflector = d.o.Version, uapi.Features(), d.reflector.Report()
+	if absent := d.absentLinks.Load(); absent != nil {
+		s.AbsentLinks = *absent
+	}
 	return s
 }
 

@@ -87,6 +87,8 @@ type Stats struct {
 	Stalls  config.StallReport `json:"stalls"`
 	Cipher  string             `json:"cipher"`  // the ChaCha20-Poly1305 implementation
 	Workers int                `json:"workers"` // workers that help lanes
+	// AbsentLinks are the former indexes of links of endpoints that do not exist at present, by name. Package daemon sets it.
+	AbsentLinks map[string]int `json:"absent_links,omitempty"`
 	// Reflector is nil if there is none. Package daemon sets it.
 	Reflector *config.ReflectorReport `json:"reflector,omitempty"`
 }
