@@ -27,7 +27,8 @@ func newCheckCmd() *cobra.Command {
 		Short: "Check a wg-quick file without changing anything",
 		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
 			"and surely not meant, or for which `ropewalk up` fails on this host, or `ropewalk reload` if the interface is up. It looks\n" +
-			"the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks for that of the running tunnel, and for a systemd credential.\n\n" +
+			"the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks for that of the running tunnel,\n" +
+			"and for a systemd credential.\n\n" +
 			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
 		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),

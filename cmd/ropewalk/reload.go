@@ -21,8 +21,8 @@ func newReloadCmd() *cobra.Command {
 			"is lost. If a step fails, or the kernel's configuration then differs from the plan, reload undoes its steps, and the\n" +
 			"tunnel stays as it was. Addresses, routes and rules that the kernel lacks are added again. Other differences that were\n" +
 			"there before, such as another program's rule above the tunnel's, end with an error after the change. A setting whose line\n" +
-			"was removed returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as a private\n" +
-			"key that a PostUp command set. Addresses and routes that others have added stay. reload does not run PreUp and PostUp,\n" +
+			"was removed returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as\n" +
+			"a private key that a PostUp command set. Addresses and routes that others have added stay. reload does not run PreUp and PostUp,\n" +
 			"and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they changed. --diff prints what reload would\n" +
 			"do, and changes nothing.",
 		Example:           "  ropewalk reload --diff wg0\n  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
