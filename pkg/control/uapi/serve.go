@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +46,7 @@ type Server struct {
 	Upgrade func(ctx context.Context, path string) (replied func(), err error)
 
 	failures rate.Sometimes // bounds the log messages about failed requests
+	freeing  atomic.Bool    // memory will be returned soon
 }
 
 // Serve answers clients until ctx ends. See Server.Serve.
@@ -64,7 +66,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	limit := connlimit.New(maxConns)
 	s.failures = rate.Sometimes{First: failureLogs, Interval: failureLogInterval}
 	for {
-		conn, err := accept(ctx, l)
+		conn, err := s.accept(ctx, l)
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("accepting a configuration client: %w", err)
 		}
@@ -84,12 +86,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // accept retries while descriptors or memory are exhausted: other parts of the process use and release them.
-func accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+func (s *Server) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
 	for {
 		conn, err := l.Accept()
 		if !slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) }) {
 			return conn, err
 		}
+		s.failures.Do(func() { s.logger().Warn("accepting a client of the control socket failed, retrying", "error", err) })
 		select {
 		case <-ctx.Done():
 			return nil, err
@@ -174,7 +177,20 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 			debug.FreeOSMemory()
 		}
 	}
+	if err == nil && max(int64(len(body)), maxRequest-lines.left) > largeRequest {
+		s.freeLater()
+	}
 	return appendReply(body, errnoOf(err)), !isFatal(err), replied
+}
+
+// freeLater returns the garbage of large requests and answers to the kernel, once for all of a time: statistics may be read each second.
+func (s *Server) freeLater() {
+	if s.freeing.CompareAndSwap(false, true) {
+		time.AfterFunc(freeDelay, func() {
+			s.freeing.Store(false)
+			debug.FreeOSMemory()
+		})
+	}
 }
 
 // isDisconnected reports whether the stream has ended, so that there is no client to answer.

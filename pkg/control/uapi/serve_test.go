@@ -469,3 +469,26 @@ func FuzzRequests(f *testing.F) {
 		}
 	})
 }
+
+// TestMemoryOfLargeAnswersIsReturned waits for a garbage collection that the server forces.
+func TestMemoryOfLargeAnswersIsReturned(t *testing.T) {
+	dev := new(uapitest.Device)
+	peers := make([]config.PeerStatus, 10_000)
+	for i := range peers {
+		peers[i].PublicKey = noise.PublicKey{byte(i), byte(i >> 8), 1}
+	}
+	dev.SetStatus(config.Status{Peers: peers})
+	dir := uapitest.NewDir(t)
+	uapitest.Serve(t, dir, "wg0", dev)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := uapitest.Dial(t, dir, "wg0").Status(); err != nil {
+		t.Fatal(err)
+	}
+	expect.EventuallyNoError(t, "a forced garbage collection", func() error {
+		if runtime.ReadMemStats(&after); after.NumForcedGC == before.NumForcedGC {
+			return errors.New("none")
+		}
+		return nil
+	})
+}

@@ -33,7 +33,8 @@ const (
 
 // How a server handles its own shortages and failed requests.
 const (
-	largeRequest       = 1 << 20                // bytes; after a failed request of at least this size, free memory is returned to the kernel at once
+	largeRequest       = 1 << 20                // bytes of a request or answer; after a failed one free memory is returned to the kernel at once, after others later
+	freeDelay          = time.Second            // until then
 	acceptPause        = 100 * time.Millisecond // between two attempts to accept a client while descriptors or memory are exhausted
 	failureLogs        = 16                     // messages about failed requests, then one every failureLogInterval
 	failureLogInterval = 10 * time.Second
