@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -25,8 +27,10 @@ func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), stopSignals()...)
 	context.AfterFunc(ctx, cancel) // a second signal ends commands that wait for a file to be opened, such as a FIFO
 	root := newRootCmd()
+	stop := context.AfterFunc(ctx, func() { endWaiting(root, os.Args[1:]) })
 	os.Args = append(os.Args[:1:1], wireguardGoArgs(os.Args[0], os.Args[1:], isCommandOf(root), isLikeCommandOf(root), os.Getenv)...)
 	err := explainUnknownCommand(root.ExecuteContext(ctx), os.Args[1:])
+	stop()
 	cancel()
 	if err == nil {
 		return
@@ -36,6 +40,24 @@ func main() {
 		reportFailure(text)
 	}
 	os.Exit(exitCode(err))
+}
+
+// signalGrace is the time that a command has after a signal if it changes nothing, or leaves a change to a daemon.
+const signalGrace = time.Second
+
+// endWaiting ends a command that waits for a daemon that does not answer, or for a file. Other commands undo their changes, however long that takes.
+func endWaiting(root *cobra.Command, args []string) {
+	waiting := []string{"show", "showconf", "set", "setconf", "addconf", "syncconf", "save", "log", "flows", "upgrade", "check", "ready"}
+	if slices.Contains(args, "--once") { // else it has to restore the terminal
+		waiting = append(waiting, "top")
+	}
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.Parent() != root || !slices.Contains(waiting, cmd.Name()) {
+		return
+	}
+	time.Sleep(signalGrace)
+	fmt.Fprintln(os.Stderr, "ropewalk: interrupted")
+	os.Exit(exitError)
 }
 
 // nameProcess names a process that was started by /proc/self/exe. Its name is otherwise "exe" in ps(1), pgrep(1) and the kernel's log.

@@ -41,6 +41,9 @@ const (
 // backgroundTimeout is the time within which a daemon must serve its interface.
 const backgroundTimeout = 30 * time.Second
 
+// backgroundAnswer is the time within which it must then answer on its control socket.
+const backgroundAnswer = 5 * time.Second
+
 // backgroundKillDelay is the time between SIGTERM and SIGKILL for a daemon that does not get ready.
 const backgroundKillDelay = 5 * time.Second
 
@@ -121,7 +124,11 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Op
 	if err != nil {
 		return "", fmt.Errorf("starting the daemon of %s: %w", o.Name, err)
 	}
-	return awaitReady(ctx, process, ready, log, o.Name)
+	check := answersSocket
+	if o.ControlFD != 0 { // the socket of another program, perhaps elsewhere
+		check = nil
+	}
+	return awaitReady(ctx, process, ready, log, o.Name, check)
 }
 
 // backgroundEnv returns the environment of a daemon in the background. Its process ID is not the one that a unit knows.
@@ -146,8 +153,23 @@ func passFD(cmd *exec.Cmd, variable string, fd int) {
 	}
 }
 
-// awaitReady waits until the daemon serves the interface, and returns its name. Otherwise it ends the daemon.
-func awaitReady(ctx context.Context, process *exec.Cmd, ready *os.File, log *os.File, name string) (created string, err error) {
+// answersSocket asks the daemon of an interface over its control socket: it may have no descriptor left for clients.
+func answersSocket(name string) error {
+	client, err := socketDir().Dial(name)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	timeout := time.AfterFunc(backgroundAnswer, func() { _ = client.Close() })
+	defer timeout.Stop()
+	if _, err := client.Status(); err != nil {
+		return fmt.Errorf("it does not answer: %w", err)
+	}
+	return nil
+}
+
+// awaitReady waits until the daemon serves the interface, and returns its name. check may be nil. Otherwise it ends the daemon.
+func awaitReady(ctx context.Context, process *exec.Cmd, ready *os.File, log *os.File, name string, check func(name string) error) (created string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, backgroundTimeout, errors.New("the interface is not ready"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { // which closes the pipe
@@ -155,13 +177,23 @@ func awaitReady(ctx context.Context, process *exec.Cmd, ready *os.File, log *os.
 		time.AfterFunc(backgroundKillDelay, func() { _ = process.Process.Kill() })
 	})
 	announced, err := io.ReadAll(io.LimitReader(ready, unix.IFNAMSIZ))
-	if stop() && err == nil && len(announced) > 0 {
+	served := err == nil && len(announced) > 0
+	if served && check != nil {
+		err = check(string(announced))
+	}
+	if stop() && served && err == nil {
 		return string(announced), nil
 	}
+	unusable := served && err != nil
+	if unusable {
+		_ = process.Process.Kill()
+	}
 	_ = process.Wait()
-	err = fmt.Errorf("it ended: %s", process.ProcessState)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		err = context.Cause(ctx)
+	case !unusable:
+		err = fmt.Errorf("it ended: %s", process.ProcessState)
 	}
 	code := process.ProcessState.ExitCode()
 	if code <= 0 {

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"errors"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,5 +106,36 @@ func TestWireGuardGoCommandLines(t *testing.T) {
 		if got != tt.want {
 			t.Errorf("%s %s (%s): got %q, want %q", tt.program, tt.args, tt.env, got, tt.want)
 		}
+	}
+}
+
+// TestBackgroundStartNeedsAnswer has a daemon that says it is ready, and whose control socket does not answer.
+func TestBackgroundStartNeedsAnswer(t *testing.T) {
+	silent := errors.New("it does not answer")
+	for _, want := range []error{nil, silent} {
+		ready, theirs, err := os.Pipe()
+		expect.NoError(t, err)
+		log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+		expect.NoError(t, err)
+		process := exec.Command("sleep", "60")
+		expect.NoError(t, process.Start())
+		_, err = theirs.WriteString("wg7")
+		expect.NoError(t, errors.Join(err, theirs.Close()))
+		name, err := awaitReady(t.Context(), process, ready, log, "wg%d", func(name string) error {
+			if name != "wg7" {
+				t.Errorf("got name %q, want wg7", name)
+			}
+			return want
+		})
+		if !errors.Is(err, want) || want == nil && name != "wg7" {
+			t.Errorf("got name %q, error %v, want %v", name, err, want)
+		}
+		if want == nil {
+			_ = process.Process.Kill()
+			_ = process.Wait()
+		} else if process.ProcessState == nil {
+			t.Error("the daemon was not ended")
+		}
+		expect.NoError(t, errors.Join(ready.Close(), log.Close()))
 	}
 }
