@@ -9,7 +9,8 @@
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
  * All three handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
- * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take the echo's datagrams (echo.h).
+ * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take the echo's datagrams (echo.h), and drop
+ * forged ICMP errors (toobig.h).
  */
 
 #include "include/echo.h"
@@ -142,6 +143,8 @@ int gather_tc(struct __sk_buff *skb)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
+	if (cpu && found == ICMP_FOUND && is_forged_tc(cpu, skb, o.udp_offset))
+		return TCX_DROP;
 	if (!cpu || found != UDP_FOUND)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
@@ -175,6 +178,8 @@ int gather_xdp(struct xdp_md *xdp)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_xdp(cpu, data, end, o.udp_offset);
+	if (cpu && found == ICMP_FOUND && is_forged_xdp(cpu, data, end, o.udp_offset))
+		return XDP_DROP;
 	if (!cpu || found != UDP_FOUND)
 		return XDP_PASS;
 	changed = compute_ports(cpu, &o, xdp->rx_queue_index, 1, &new, &from);

@@ -12,6 +12,7 @@
 /* IANA protocol numbers. */
 enum {
 	PROTO_HOPOPTS = 0,
+	PROTO_ICMP = 1,
 	PROTO_TCP = 6,
 	PROTO_UDP = 17,
 	PROTO_ROUTING = 43,

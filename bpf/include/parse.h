@@ -50,6 +50,7 @@ enum parse_result {
 	NOT_UDP,           /* not UDP over IP */
 	HEADERS_NONLINEAR, /* the headers may continue behind data_end, in the packet's non-linear part */
 	UDP_FOUND,         /* the pointers of struct outer can be read */
+	ICMP_FOUND,        /* an ICMP message begins at udp_offset, or the first fragment of one */
 	ICMPV6_FOUND,      /* an ICMPv6 message begins at udp_offset */
 };
 
@@ -67,14 +68,14 @@ INLINE enum parse_result parse_ipv4(void *data, void *end, struct outer *o)
 	if ((void *)(ip + 1) > end)
 		return HEADERS_NONLINEAR;
 	len = (ip->version_ihl & 0x0f) * 4;
-	if (ip->protocol != PROTO_UDP || ip->version_ihl >> 4 != 4 || len < sizeof(*ip) ||
+	if ((ip->protocol != PROTO_UDP && ip->protocol != PROTO_ICMP) || ip->version_ihl >> 4 != 4 || len < sizeof(*ip) ||
 	    host16(ip->fragment) & IPV4_OFFSET)
 		return NOT_UDP;
 	o->v4 = ip;
 	o->fragment = host16(ip->fragment) & IPV4_FRAGMENT;
 	o->ip_room = (s32)host16(ip->total_len) - (s32)len;
 	o->udp_offset += len;
-	return parse_udp(data, end, o);
+	return ip->protocol == PROTO_ICMP ? ICMP_FOUND : parse_udp(data, end, o);
 }
 
 /* Atomic fragments (RFC 6946) count as fragments too. */

@@ -4,26 +4,27 @@ package programs
 
 // The events of spread_events.h, in the order of the C enum.
 const (
-	EventSpread           Event = iota // data messages sent with the source port of their flow's lane
-	EventFlowNew                       // flows assigned to a lane for the first time
-	EventFlowReassigned                // flows assigned to a lane again, after a silence longer than the gap
-	EventNoPeer                        // data messages not spread: no configured peer has this address and port
-	EventEgressFragment                // data messages and handshakes that left in fragments, which keep the listen port
-	EventEgressMalformed               // outgoing packets not spread: the UDP length is invalid
-	EventEgressError                   // data messages not spread: the kernel had no memory to rewrite them
-	EventGather                        // datagrams from a peer's lane port whose source port was restored
-	EventToListenPort                  // datagrams to a lane port of this host that were redirected to the listen port
-	EventIngressMalformed              // incoming packets left unchanged: the UDP length is invalid
-	EventIngressError                  // datagrams left unchanged: the kernel had no memory to rewrite them
-	EventPacketTooBig                  // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
-	EventUnproven                      // data messages not spread: the peer has not answered probes from the lane ports
-	EventPaused                        // data messages not spread: spread is paused for the device or the peer
-	EventEchoProbe                     // probes sent to peers, from the listen port or a lane port
-	EventEchoAnswer                    // answers of peers to these probes
-	EventEchoReply                     // probes of peers that were answered
-	EventEchoBad                       // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
-	EventEchoError                     // probes and answers not sent: the kernel had no memory, or the device refused them
-	EventPortBlocked                   // data messages not spread: the peer no longer answers probes from their lane port
+	EventSpread              Event = iota // data messages sent with the source port of their flow's lane
+	EventFlowNew                          // flows assigned to a lane for the first time
+	EventFlowReassigned                   // flows assigned to a lane again, after a silence longer than the gap
+	EventNoPeer                           // data messages not spread: no configured peer has this address and port
+	EventEgressFragment                   // data messages and handshakes that left in fragments, which keep the listen port
+	EventEgressMalformed                  // outgoing packets not spread: the UDP length is invalid
+	EventEgressError                      // data messages not spread: the kernel had no memory to rewrite them
+	EventGather                           // datagrams from a peer's lane port whose source port was restored
+	EventToListenPort                     // datagrams to a lane port of this host that were redirected to the listen port
+	EventIngressMalformed                 // incoming packets left unchanged: the UDP length is invalid
+	EventIngressError                     // datagrams left unchanged: the kernel had no memory to rewrite them
+	EventPacketTooBig                     // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
+	EventUnproven                         // data messages not spread: the peer has not answered probes from the lane ports
+	EventPaused                           // data messages not spread: spread is paused for the device or the peer
+	EventEchoProbe                        // probes sent to peers, from the listen port or a lane port
+	EventEchoAnswer                       // answers of peers to these probes
+	EventEchoReply                        // probes of peers that were answered
+	EventEchoBad                          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
+	EventEchoError                        // probes and answers not sent: the kernel had no memory, or the device refused them
+	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
+	EventFragmentationNeeded              // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment
 
 	// EventCount is the number of events.
 	EventCount = iota
@@ -50,6 +51,7 @@ var eventNames = [EventCount]string{
 	"echo_bad",
 	"echo_error",
 	"port_blocked",
+	"fragmentation_needed",
 }
 
 var eventHelps = [EventCount]string{
@@ -73,6 +75,7 @@ var eventHelps = [EventCount]string{
 	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
 	"data messages not spread: the peer no longer answers probes from their lane port",
+	"ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment",
 }
 
 // The events of classify_events.h, in the order of the C enum.

@@ -23,7 +23,7 @@ type spreadAddress struct {
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [20]uint64
+	Events [21]uint64
 	Local  struct {
 		_       structs.HostLayout
 		Jiffies uint64

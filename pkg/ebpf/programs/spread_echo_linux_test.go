@@ -190,7 +190,12 @@ func eachEcho(t *testing.T, f func(t *testing.T, e *echoing)) {
 // receive has gather see a packet, and returns its verdict, as of tc, the packet afterwards and the counters that changed.
 func (e *echoing) receive(d datagram) (verdict uint32, out []byte, events map[Event]uint64) {
 	e.t.Helper()
-	in, before := withIPChecksum(d), counters(e.t, e.Spread)
+	return e.receivePacket(withIPChecksum(d))
+}
+
+func (e *echoing) receivePacket(in []byte) (verdict uint32, out []byte, events map[Event]uint64) {
+	e.t.Helper()
+	before := counters(e.t, e.Spread)
 	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
 	program := e.Ingress()
 	if e.xdp {

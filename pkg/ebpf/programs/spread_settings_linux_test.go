@@ -110,6 +110,53 @@ func setICMPv6Checksum(ip []byte) {
 	icmp[2], icmp[3] = byte(^sum>>8), byte(^sum)
 }
 
+// fragmentationNeeded returns the ICMP error about an IPv4 packet (RFC 792), sent to us4.
+func fragmentationNeeded(quoted []byte) []byte {
+	ip := ipv4(packet.ICMP, 8)
+	copy(ip[16:], endpoint(us4).Addr().AsSlice())
+	copy(ip[20:], []byte{3, 4, 0, 0, 0, 0, 2, 64})
+	return slices.Concat(ethernet(uint16(packet.EtherTypeIPv4), 0), fixLength(append(ip, quoted...)))
+}
+
+// TestForgedFragmentationNeededIsDropped: WireGuard's messages have no Don't Fragment, so no router sends this error about them. Errors about
+// all else pass.
+func TestForgedFragmentationNeededIsDropped(t *testing.T) {
+	e := newEchoing(t)
+	about := func(src, dst string) []byte { return data(src, dst).bytes()[14:] }
+	sent := about(us4, them4)
+	rows := map[string]struct {
+		in   []byte
+		drop bool
+	}{
+		"about the listen port":      {fragmentationNeeded(sent), true},
+		"about a lane port":          {fragmentationNeeded(about(from(us4, lane), them4)), true},
+		"about a peer's other port":  {fragmentationNeeded(about(us4, from(them4, 9))), true},
+		"no more than the ports":     {fragmentationNeeded(sent[:28]), true},
+		"quoted with options":        {fragmentationNeeded(addIPv4Options(sent, 2)), true},
+		"truncated before the ports": {fragmentationNeeded(sent[:21]), false},
+		"about another port":         {fragmentationNeeded(about(from(us4, 51819), them4)), false},
+		"about another address":      {fragmentationNeeded(about(us4, "203.0.113.9:51821")), false},
+		"about a container":          {fragmentationNeeded(about(pod4, them4)), false},
+		"about TCP":                  {fragmentationNeeded(set(sent, 9, byte(packet.TCP))), false},
+		"another code":               {set(fragmentationNeeded(sent), 14+21, 3), false},
+		"another type":               {set(fragmentationNeeded(sent), 14+20, 11), false},
+		"a later fragment":           {set(fragmentationNeeded(sent), 14+6, 0, 1), false},
+	}
+	for _, xdp := range []bool{false, true} {
+		e.xdp = xdp
+		for name, row := range rows {
+			verdict, out, events := e.receivePacket(row.in)
+			want, counts := uint32(tcxNext), once()
+			if row.drop {
+				want, counts = tcDrop, once(EventFragmentationNeeded)
+			}
+			if verdict != want || !bytes.Equal(out, row.in) || !maps.Equal(events, counts) {
+				t.Errorf("%s, XDP %v: got verdict %#x, events %v, want %#x, %v", name, xdp, verdict, events, want, counts)
+			}
+		}
+	}
+}
+
 // TestPacketTooBigQuotesListenPort: the kernel finds the socket of the path MTU by the quoted ports.
 func TestPacketTooBigQuotesListenPort(t *testing.T) {
 	s := newGather(t)

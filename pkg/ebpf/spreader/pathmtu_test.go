@@ -4,6 +4,7 @@ package spreader
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -14,8 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -90,6 +93,63 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 			}))
 		})
 	}
+}
+
+// TestForgedFragmentationNeededChangesNothing has a router that claims a smaller path MTU. It quotes a message of the tunnel, and an Echo Reply, about
+// which the kernel asks no socket (icmp_err in net/ipv4/icmp.c).
+func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
+	for _, gather := range []Gather{GatherTC, GatherXDP} {
+		t.Run(string(gather), func(t *testing.T) {
+			e := newEchoRig(t, gather)
+			e.here.do(func() error { return writeFile("/proc/sys/net/ipv4/ip_no_pmtu_disc", "3") }) // as docs/spread.md says
+			e.awaitFlows("before", isSpread)
+			e.here.socket(port) // without a peer, as WireGuard's: the error finds it
+			e.sendFragmentationNeeded(packet.ICMP, []byte{0, 0, 0, 0, 0, 0, 0, 0})
+			e.sendFragmentationNeeded(packet.UDP, []byte{port >> 8, port & 0xff, port >> 8, port & 0xff, 5, 0, 0, 0})
+			expect.Eventually(t, "the second one is dropped", func() bool { return e.count(programs.EventFragmentationNeeded) == 1 })
+			large := append(message(1, 1), make([]byte, 1400-96)...)
+			for _, c := range e.senders {
+				raw, err := c.SyscallConn()
+				expect.NoError(t, err)
+				ctlErr := raw.Control(func(fd uintptr) {
+					err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
+				})
+				expect.NoError(t, errors.Join(err, ctlErr))
+				_, err = c.WriteToUDPAddrPort(large, netip.AddrPortFrom(e.there.addr, port))
+				expect.NoError(t, err)
+			}
+			if n := e.count(programs.EventEgressFragment); n != 0 {
+				t.Errorf("%d of %d large messages left in fragments, want none", n, len(e.senders))
+			}
+		})
+	}
+}
+
+// sendFragmentationNeeded sends the ICMP error of the router about a packet of here to there.
+func (e *echoRig) sendFragmentationNeeded(protocol packet.Protocol, transport []byte) {
+	e.Helper()
+	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(hereAddr.AsSlice(), e.there.addr.AsSlice(), transport)...)
+	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)
+	sum := uint32(0)
+	for i := 0; i < len(icmp); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(icmp[i:]))
+	}
+	sum = sum&0xffff + sum>>16
+	binary.BigEndian.PutUint16(icmp[2:], ^uint16(sum&0xffff+sum>>16))
+	expect.NoError(e, e.router.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, icmp, 0, &unix.SockaddrInet4{Addr: hereAddr.As4()})
+	}))
+}
+
+// count returns a counter of here's device.
+func (e *echoRig) count(event programs.Event) uint64 {
+	e.Helper()
+	return e.here.status().Counters[event].Count
 }
 
 // listenAsWireGuard opens a socket that sends messages of any size, and fragments those above the known path MTU, as the kernel's
