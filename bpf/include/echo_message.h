@@ -53,17 +53,20 @@ INLINE u32 ip_offset(const struct outer *o)
 	return o->udp_offset - (o->v4 ? (o->v4->version_ihl & 0x0f) * 4 : (u32)sizeof(*o->v6));
 }
 
-/* The TTL or hop limit of an answer, as Linux has it. The rest of the probe's may be too small for the way back. */
-#define ANSWER_HOPS 64
+/*
+ * The TTL or hop limit of a probe and its answer, as Linux has it. The rest of the probe's may be too small for the way back. The message of which a
+ * probe is made may be a container's, with too few for the way there.
+ */
+#define ECHO_HOPS 64
 
 /* The TTL of an IPv4 header, and the protocol beside it: the checksum covers pairs of bytes. */
 #define TTL_PAIR(v4) ((v4)->ttl | (v4)->protocol << 8)
-#define ANSWER_TTL_PAIR (ANSWER_HOPS | PROTO_UDP << 8)
+#define ECHO_TTL_PAIR (ECHO_HOPS | PROTO_UDP << 8)
 
-/* Gives the packet the hops of an answer. Returns whether they could be written. */
+/* Gives the packet hops of its own. Returns whether they could be written. */
 INLINE int renew_hops(struct __sk_buff *skb, u32 ip, int v4, u16 old)
 {
-	u16 pair = ANSWER_TTL_PAIR;
+	u16 pair = ECHO_TTL_PAIR;
 
 	if (!v4)
 		return !bpf_skb_store_bytes(skb, ip + __builtin_offsetof(struct ipv6_header, hop_limit), &pair, 1, BPF_F_RECOMPUTE_CSUM);
@@ -97,13 +100,13 @@ INLINE void turn_around_xdp(void *data, const struct outer *o)
 		old[0] = v4->src;
 		v4->src = v4->dst;
 		v4->dst = old[0];
-		v4->checksum.raw = update_checksum(v4->checksum.raw, TTL_PAIR(v4), ANSWER_TTL_PAIR);
-		v4->ttl = ANSWER_HOPS;
+		v4->checksum.raw = update_checksum(v4->checksum.raw, TTL_PAIR(v4), ECHO_TTL_PAIR);
+		v4->ttl = ECHO_HOPS;
 	} else if (v6) {
 		__builtin_memcpy(old, v6->src, sizeof(old));
 		__builtin_memcpy(v6->src, v6->dst, sizeof(old));
 		__builtin_memcpy(v6->dst, old, sizeof(old));
-		v6->hop_limit = ANSWER_HOPS;
+		v6->hop_limit = ECHO_HOPS;
 	}
 	if (l2) {
 		__builtin_memcpy(&old_mac, mac, sizeof(old_mac));
@@ -156,12 +159,13 @@ INLINE int set_ip_length(struct __sk_buff *skb, u32 at, int v4, be16 from, be16 
 	       !bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct ipv4_header, total_len), &to, sizeof(to), 0);
 }
 
-/* Replaces the packet's datagram by another one, of any length. Returns whether it could be written. */
+/* Replaces the packet's datagram by another one, of any length, with hops of its own. Returns whether it could be written. */
 INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct echo_datagram *new)
 {
 	u32 udp = o->udp_offset, ip = ip_offset(o), checksum = udp + __builtin_offsetof(struct udp_header, checksum);
 	be16 was = o->udp->checksum, from = o->v4 ? o->v4->total_len : new->udp.len, to = new->udp.len;
 	u64 sum = pseudo_header_sum(o, to);
+	u16 ttl = o->v4 ? TTL_PAIR(o->v4) : 0;
 	int v4 = o->v4 != 0;
 
 	if (v4)
@@ -176,7 +180,7 @@ INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct 
 		if (!new->udp.checksum.raw)
 			new->udp.checksum.raw = 0xffff;
 	}
-	return !bpf_skb_store_bytes(skb, udp, new, sizeof(*new), 0) && set_ip_length(skb, ip, v4, from, to);
+	return !bpf_skb_store_bytes(skb, udp, new, sizeof(*new), 0) && set_ip_length(skb, ip, v4, from, to) && renew_hops(skb, ip, v4, ttl);
 }
 
 #endif

@@ -253,6 +253,8 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 		"with options":      data(us4, them4).with(func(d *datagram) { d.options = 3 }),
 		"with priority tag": data(us4, them4).with(func(d *datagram) { d.tags = []uint16{0x8100} }),
 		"long":              data(us4, them4).with(func(d *datagram) { d.payload = message(4, 1400) }),
+		"with one hop":      data(us4, them4).with(func(d *datagram) { d.hops = 1 }),
+		"v6 with one hop":   data(us6, them6).with(func(d *datagram) { d.hops = 1 }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := counters(t, e.Spread)
@@ -264,7 +266,7 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 			if m.lane != 0 || m.kind != probeKind || m.port != 61005 {
 				t.Errorf("got %+v", m)
 			}
-			want := d.with(func(d *datagram) { d.payload, d.src, d.checksum = out[len(out)-echoLen:], from(d.src, 61005), whole })
+			want := d.with(func(d *datagram) { d.payload, d.src, d.checksum = out[len(out)-echoLen:], from(d.src, 61005), whole }).with(func(d *datagram) { d.hops = 64 })
 			if !bytes.Equal(out, withIPChecksum(want)) {
 				t.Errorf("got\n%x, want\n%x", out, withIPChecksum(want))
 			}

@@ -106,19 +106,14 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 			e.here.socket(port) // without a peer, as WireGuard's: the error finds it
 			e.sendFragmentationNeeded(packet.ICMP, []byte{0, 0, 0, 0, 0, 0, 0, 0})
 			e.sendFragmentationNeeded(packet.UDP, []byte{port >> 8, port & 0xff, port >> 8, port & 0xff, 5, 0, 0, 0})
-			expect.Eventually(t, "the second one is dropped", func() bool { return e.count(programs.EventFragmentationNeeded) == 1 })
+			expect.Eventually(t, "the second one is dropped", func() bool { return e.here.count(programs.EventFragmentationNeeded) == 1 })
 			large := append(message(1, 1), make([]byte, 1400-96)...)
 			for _, c := range e.senders {
-				raw, err := c.SyscallConn()
-				expect.NoError(t, err)
-				ctlErr := raw.Control(func(fd uintptr) {
-					err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
-				})
-				expect.NoError(t, errors.Join(err, ctlErr))
-				_, err = c.WriteToUDPAddrPort(large, netip.AddrPortFrom(e.there.addr, port))
+				withoutDF(t, c)
+				_, err := c.WriteToUDPAddrPort(large, netip.AddrPortFrom(e.there.addr, port))
 				expect.NoError(t, err)
 			}
-			if n := e.count(programs.EventEgressFragment); n != 0 {
+			if n := e.here.count(programs.EventEgressFragment); n != 0 {
 				t.Errorf("%d of %d large messages left in fragments, want none", n, len(e.senders))
 			}
 		})
@@ -130,12 +125,7 @@ func (e *echoRig) sendFragmentationNeeded(protocol packet.Protocol, transport []
 	e.Helper()
 	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(hereAddr.AsSlice(), e.there.addr.AsSlice(), transport)...)
 	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)
-	sum := uint32(0)
-	for i := 0; i < len(icmp); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(icmp[i:]))
-	}
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(icmp[2:], ^uint16(sum&0xffff+sum>>16))
+	binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
 	expect.NoError(e, e.router.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
 		if err != nil {
@@ -144,12 +134,6 @@ func (e *echoRig) sendFragmentationNeeded(protocol packet.Protocol, transport []
 		defer unix.Close(fd)
 		return unix.Sendto(fd, icmp, 0, &unix.SockaddrInet4{Addr: hereAddr.As4()})
 	}))
-}
-
-// count returns a counter of here's device.
-func (e *echoRig) count(event programs.Event) uint64 {
-	e.Helper()
-	return e.here.status().Counters[event].Count
 }
 
 // listenAsWireGuard opens a socket that sends messages of any size, and fragments those above the known path MTU, as the kernel's
