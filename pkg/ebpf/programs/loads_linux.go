@@ -4,11 +4,36 @@ package programs
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
+
+// Idle returns how long ago a message to each peer of a tunnel last passed the spread program, at a granularity of 134 ms. It omits peers to which none
+// has.
+func (s *State) Idle(tunnel uint16) (map[netip.AddrPort]time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, fmt.Errorf("reading the clock: %w", err)
+	}
+	idle := map[netip.AddrPort]time.Duration{}
+	err := forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
+		if hostOrder(key.ListenPort.Raw) != tunnel {
+			return
+		}
+		for _, l := range slices.Concat(value.lanes(), []spreadLane{value.Listen}) {
+			age := spread.LoadAge(l.Load, now.Nano())
+			if was, seen := idle[key.endpoint()]; l.Load != 0 && (!seen || age < was) {
+				idle[key.endpoint()] = age
+			}
+		}
+	})
+	return idle, err
+}
 
 // Loads returns the load of each lane to a peer, in the order of Peer.Lanes: bytes sent, halved every 134 ms (package spread). It returns nil if the
 // peer does not exist.

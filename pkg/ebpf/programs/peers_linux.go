@@ -39,6 +39,8 @@ type Peer struct {
 	Paused bool
 	// Stalled: WireGuard receives nothing from the peer. The programs do not use it.
 	Stalled bool
+	// Unseen: WireGuard sends to the peer, and no message to it passes the spread program. The programs do not use it.
+	Unseen bool
 	// Echo holds the keys of the echo with the peer, which proves that the path admits lane ports. Without them messages keep the listen port.
 	Echo EchoKeys
 	// EchoAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
@@ -122,7 +124,7 @@ func (s *State) putPeer(r *peerTable, p *Peer) error {
 	if value.Number == 0 {
 		value.Number = r.newNumber()
 	}
-	value.First, value.Stalled = p.First, flag[uint16](p.Stalled)
+	value.First, value.Stalled, value.Unseen = p.First, flag[uint8](p.Stalled), flag[uint8](p.Unseen)
 	value.setKeys(p.Echo)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
@@ -195,7 +197,7 @@ func (s *State) Peers() ([]Peer, error) {
 	}
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
-		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0, Stalled: value.Stalled != 0}
+		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0, Stalled: value.Stalled != 0, Unseen: value.Unseen != 0}
 		p.Echo, p.EchoAnswered, p.Ready, p.Proved, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.Proved != 0, value.blockedPorts()
 		p.Lanes = value.lanePorts()
 		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]

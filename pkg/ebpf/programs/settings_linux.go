@@ -76,7 +76,7 @@ func (s *State) SetPeerPaused(tunnel uint16, endpoint netip.AddrPort, paused boo
 	return nil
 }
 
-func flag[T uint16 | uint32](on bool) T {
+func flag[T uint8 | uint16 | uint32](on bool) T {
 	if on {
 		return 1
 	}

@@ -277,6 +277,30 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 	}
 }
 
+// TestReplayedProbesGetFewAnswers has a probe that is sent again and again, from an address that the peer may have forged.
+func TestReplayedProbesGetFewAnswers(t *testing.T) {
+	eachEcho(t, func(t *testing.T, e *echoing) {
+		m := echo{lane: 3, kind: probeKind, port: gathers, round: 5, time: 6}
+		again := func() (verdict uint32, events map[Event]uint64) {
+			verdict, _, events = e.receive(datagram{src: from(them4, gathers), dst: us4, payload: m.bytes(theirKey)})
+			return verdict, events
+		}
+		for second := uint16(0); second != uint16(now(t)>>30); { // repeat if a second has begun meanwhile
+			second = uint16(now(t) >> 30)
+			e.change(func(value *spreadPeer) { value.ReplySecond, value.Replies = second, 511 })
+			last, _ := again()
+			verdict, events := again()
+			if second == uint16(now(t)>>30) && (last != tcRedirect || verdict != tcDrop || !maps.Equal(events, once(EventEchoBad))) {
+				t.Errorf("got verdicts %#x and %#x, events %v, want the second probe dropped", last, verdict, events)
+			}
+		}
+		e.change(func(value *spreadPeer) { value.ReplySecond-- })
+		if verdict, _ := again(); verdict != tcRedirect {
+			t.Errorf("in the next second: got verdict %#x, want an answer", verdict)
+		}
+	})
+}
+
 // TestProbeIsTurnedAround has probes of the peer from its listen port and from a lane port. They have one hop left, and their answers have all.
 func TestProbeIsTurnedAround(t *testing.T) {
 	changes := map[string]func(d *datagram){
