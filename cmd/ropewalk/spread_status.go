@@ -172,6 +172,8 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 		switch {
 		case p.Stalled:
 			paused = ", " + s.Bad("stalled")
+		case p.Unseen:
+			paused = ", " + s.Bad("its messages leave from another port")
 		case p.Paused:
 			paused = ", " + s.Bad("paused")
 		case len(p.Blocked) > 0:

@@ -4,13 +4,19 @@ package spreader
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -30,6 +36,63 @@ func TestProbesOfMacvlanMessagesHaveHops(t *testing.T) {
 	if len(e.arrivals()) > 0 {
 		t.Error("a message of the container arrived, want all dropped by the router")
 	}
+}
+
+// TestMasqueradedContainerWithTunnelPortIsReported has a container that sends from the tunnel's port first, so conntrack gives the host's port to its
+// flow, and another one to WireGuard's messages. The rules of the reported problem end that.
+func TestMasqueradedContainerWithTunnelPortIsReported(t *testing.T) {
+	r := newRig(t)
+	pod, err := r.lab.Host("pod")
+	expect.NoError(t, err)
+	prefix := netip.MustParsePrefix
+	_, err = r.lab.Cable(pod, r.here.lab, netlab.CableConfig{AddrsA: []netip.Prefix{prefix("10.244.0.2/24")}, AddrsB: []netip.Prefix{prefix("10.244.0.1/24")}})
+	expect.NoError(t, err)
+	nft := func(rules string) {
+		cmd := r.here.lab.Command(t.Context(), "nft", rules)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("nft %s: %v: %s", rules, err, out)
+		}
+	}
+	nft("add table ip pods; add chain ip pods post { type nat hook postrouting priority srcnat; }; add rule ip pods post ip saddr 10.244.0.0/24 masquerade")
+	expect.NoError(t, errors.Join(r.here.lab.Forward(), pod.RouteVia(prefix("0.0.0.0/0"), netip.MustParseAddr("10.244.0.1"))))
+	r.here.watch(50 * time.Millisecond)
+	expect.Eventually(t, "it is attached", func() bool { return r.here.status() != nil })
+	to := netip.AddrPortFrom(thereAddr, port)
+	receiver := r.there.socket(port)
+	var c *net.UDPConn
+	expect.NoError(t, pod.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(10, 244, 0, 2), Port: port})
+		return err
+	}))
+	defer c.Close()
+	_, err = c.WriteToUDPAddrPort(message(99, 0), to)
+	expect.NoError(t, err)
+	if a := r.receive(receiver); a.from != netip.AddrPortFrom(hereAddr, port) {
+		t.Fatalf("the container's message came from %v, want the tunnel's port", a.from)
+	}
+	if n := r.here.count(programs.EventUnproven); n != 0 {
+		t.Errorf("counted %d messages of the container", n)
+	}
+	sender, counting := r.here.socket(port), wg(to.String())
+	send := func() uint16 {
+		_, err := sender.WriteToUDPAddrPort(message(1, 0), to)
+		expect.NoError(t, err)
+		counting.Peers[0].SentBytes += 1 << 20
+		r.here.finder.set(counting)
+		return r.receive(receiver).from.Port()
+	}
+	reported := func() bool { return strings.Contains(problems(r.here.status()), "conntrack") }
+	expect.Eventually(t, "the problem is reported", func() bool {
+		if from := send(); from == port {
+			t.Fatal("WireGuard's message left from its port")
+		}
+		return reported()
+	})
+	_, rules, _ := strings.Cut(problems(r.here.status()), "nft '")
+	rules, _, _ = strings.Cut(rules, "'")
+	nft(rules)
+	expect.Eventually(t, "the problem has ended", func() bool { return send() == port && !reported() })
 }
 
 // macvlan adds a container on a macvlan device of here's. It returns a function that sends a message of the host's to there.

@@ -28,6 +28,7 @@ type plan struct {
 	addresses []netip.Addr
 	report    Report
 	found     *Tunnel // nil: not known
+	byAddress map[netip.Addr]*TunnelPeer
 }
 
 // plan makes all decisions and changes nothing.
@@ -298,6 +299,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	if len(pl.cfg.configuredPeers()) == 0 {
 		endpoints = pl.tunnelPeers(t, byAddress, known)
 	}
+	pl.byAddress = byAddress
 	gatherOnly = sorted(gatherOnly)
 	endpoints = slices.DeleteFunc(endpoints, func(e netip.AddrPort) bool {
 		_, found := slices.BinarySearchFunc(gatherOnly, e, netip.AddrPort.Compare)
@@ -309,7 +311,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
 		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)}
 		if found := byAddress[e.Addr()]; found != nil {
-			p.Echo, p.Stalled = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled
+			p.Echo, p.Stalled, p.Unseen = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled, known.unseen.has(found.Key)
 		}
 		switch {
 		case p.Echo != programs.EchoKeys{}:
@@ -361,6 +363,7 @@ type history struct {
 	sharedPorts   *sharedPorts      // kept over calls; may be nil
 	echoKeys      echoKeys          // kept over calls; may be nil
 	stalls        stallWatch        // kept over calls; may be nil
+	unseen        unseenWatch       // kept over calls; may be nil
 	attempts      attempts          // kept over calls; may be nil
 }
 

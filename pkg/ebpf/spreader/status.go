@@ -83,6 +83,8 @@ type PeerStatus struct {
 	Paused        bool   `json:"paused"` // messages to it keep the listen port
 	// Stalled: WireGuard sends to the peer and receives nothing from it but handshakes, as the process with Watch or Follow saw last.
 	Stalled bool `json:"stalled,omitempty"`
+	// Unseen: WireGuard sends to the peer, and none of it leaves from the listen port, as the process with Watch or Follow saw last.
+	Unseen bool `json:"unseen,omitempty"`
 	// EchoAnswered: the peer answers probes from the listen port. Ready: it is spread to, from the ports whose probes it answers. Blocked are
 	// the other ones: their messages keep the listen port.
 	EchoAnswered bool         `json:"echo_answered"`
@@ -347,6 +349,12 @@ func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 			s.problem("%s sends to %s, and receives nothing but handshakes: the path may drop the peer's data, or this kernel's WireGuard has stalled "+
 				"(CVE-2026-52945): removing the peer and adding it again may help (--restart-stalled-peers); else restart the interface", ts.Name, p.Endpoint)
 		}
+		if p.Unseen {
+			s.problem("%s sends to %s, and nothing leaves from port %d: a NAT of this host (conntrack) may have given the port to another flow, such as a "+
+				"container's; exempt the tunnel from conntrack: nft 'add table inet ropewalk_notrack; add chain inet ropewalk_notrack output { type filter hook output priority raw; }; "+
+				"add rule inet ropewalk_notrack output udp sport %[3]d notrack; add chain inet ropewalk_notrack prerouting { type filter hook prerouting priority raw; }; "+
+				"add rule inet ropewalk_notrack prerouting udp dport %[3]d fib daddr type local notrack'", ts.Name, p.Endpoint, ts.Port)
+		}
 		if len(p.Blocked) > 0 {
 			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+
 				"or block some ports; flows of these ports keep port %d until a probe gets through", p.Endpoint, len(p.Blocked), len(p.Lanes),
@@ -374,7 +382,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
 	st := PeerStatus{
-		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Stalled: p.Stalled,
+		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Stalled: p.Stalled, Unseen: p.Unseen,
 		EchoAnswered: p.EchoAnswered, Ready: p.Ready, Blocked: p.Blocked, Lanes: []LaneStatus{},
 	}
 	loads, err := state.Loads(p)

@@ -94,7 +94,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, retries: map[string]func() error{}, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, attempts: attempts{}},
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, stalls: stallWatch{}, unseen: unseenWatch{}, attempts: attempts{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err
@@ -343,6 +343,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 		return reconcileResult{}, fmt.Errorf("%w: %w", errNotAttached, err)
 	}
 	defer s.Close()
+	began := time.Now()
 	pl, err := h.plan(p, cfg, known)
 	if err != nil {
 		return reconcileResult{}, wrapError(cfg, err)
@@ -352,7 +353,7 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	}
 	changed, refused, err := syncTunnel(s, pl.tunnel, pl.peers)
 	pl.warnRefused(refused)
-	if err = errors.Join(err, s.SetAddresses(pl.addresses)); err != nil {
+	if err = errors.Join(err, s.SetAddresses(pl.addresses), known.unseen.update(began, pl, s)); err != nil {
 		err = wrapError(cfg, err)
 	}
 	return reconcileResult{pl.report, pl.devices, changed, pl.found}, err
