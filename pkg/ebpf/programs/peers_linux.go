@@ -28,7 +28,7 @@ type Peer struct {
 	// Endpoint is the peer's address and listen port: the port without spreading. A zone is ignored. A mapped IPv4
 	// address equals the IPv4 address.
 	Endpoint netip.AddrPort
-	// LanePorts are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
+	// Lanes are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
 	// the tunnel. Ports of a port plan are in its order. A port that the peer has already keeps its place. Empty: messages to the peer
 	// are not spread.
 	Lanes []uint16

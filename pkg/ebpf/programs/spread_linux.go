@@ -73,15 +73,15 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// Egress is the spread program for tc egress: tcx, or clsact in direct-action mode. It always returns TCX_NEXT.
+// Egress is the spread program for tc egress: tcx, or clsact in direct-action mode. It returns TCX_NEXT, and drops a clone that cannot become a probe.
 func (s *Spread) Egress() *ebpf.Program { return s.egress }
 
 // Ingress is the gather program for tc ingress: tcx, or clsact in direct-action mode. It returns TCX_NEXT, and takes
-// the echo's datagrams: it drops them, or redirects its answers.
+// probes and answers: it drops them, or redirects its answers. It also drops forged ICMP errors.
 func (s *Spread) Ingress() *ebpf.Program { return s.ingress }
 
-// XDP is the gather program for XDP, to be used instead of Ingress. It always returns XDP_PASS. It needs a device whose
-// packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as a veth carries.
+// XDP is the gather program for XDP, to be used instead of Ingress. It returns XDP_PASS, XDP_TX for its answers to probes, and XDP_DROP for what
+// Ingress drops. It needs a device whose packets have complete checksums: it cannot recognize a partial one (CHECKSUM_PARTIAL), as a veth carries.
 func (s *Spread) XDP() *ebpf.Program { return s.xdp }
 
 // Close closes programs and maps. Attached programs and pinned maps stay.

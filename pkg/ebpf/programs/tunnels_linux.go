@@ -12,9 +12,9 @@ import (
 
 // Tunnel is a WireGuard tunnel on this host.
 type Tunnel struct {
-	// ListenPort is its listen port.
+	// Port is its listen port.
 	Port uint16
-	// LanePorts are the source ports of its data messages, in any order. Packets from a configured peer to one of these ports are
+	// Lanes are the source ports of its data messages, in any order. Packets from a configured peer to one of these ports are
 	// redirected to Port. No other tunnel may have any of them. Empty: the tunnel only gathers.
 	Lanes []uint16
 }
