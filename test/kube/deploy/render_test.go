@@ -4,6 +4,10 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -130,18 +134,97 @@ func TestEngineRunsWhereTunnelsMayBe(t *testing.T) {
 	}
 }
 
-// TestAgentsUpdateLeavesEngines: a changed value of the agents must not restart tunnels.
-func TestAgentsUpdateLeavesEngines(t *testing.T) {
-	pinned := Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}
-	before := fmt.Sprint(at(t, oneOf(t, render(t, here(), pinned), "DaemonSet", "ropewalk-engine"), "spec"))
-	for _, values := range []Values{
-		{"image": Values{"repository": "ropewalk-agent", "tag": "2"}},
-		{"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}, "cleartext": "never", "mtu": 1380}},
-		{"extraArgs": []any{"--learn=5s"}, "resources": Values{"limits": Values{"memory": "1Gi"}}, "cleanup": Values{"enabled": true}},
-	} {
-		values["mode"], values["engine"] = "mesh", pinned["engine"]
-		if after := fmt.Sprint(at(t, oneOf(t, render(t, here(), values), "DaemonSet", "ropewalk-engine"), "spec")); after != before {
-			t.Errorf("%v:\n%s\nbefore:\n%s", values, after, before)
+// TestChartVersionLeavesPinnedEngines: a release of the chart replaces the agents, and engines only with another image.
+func TestChartVersionLeavesPinnedEngines(t *testing.T) {
+	spec := func(dir, app string) string {
+		manifests, err := Render(dir, here(), withImage(Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(at(t, oneOf(t, stream(manifests), "DaemonSet", app), "spec"))
+	}
+	newer := filepath.Join(t.TempDir(), agentChart)
+	if err := os.CopyFS(newer, os.DirFS(chartPath(agentChart))); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(newer, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^(version|appVersion): .*$`).ReplaceAll(text, []byte("$1: 9.9.9"))
+	if err := os.WriteFile(filepath.Join(newer, "Chart.yaml"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for app, same := range map[string]bool{"ropewalk-agent": false, "ropewalk-engine": true} {
+		if before, after := spec(chartPath(agentChart), app), spec(newer, app); (before == after) != same {
+			t.Errorf("%s: got\n%s\nwith the older chart\n%s\nthe same: want %v", app, after, before, same)
+		}
+	}
+}
+
+// otherValues has a value other than the default for each of the chart, without those of the engine. Where several values depend on each other, one
+// changes all of them.
+func otherValues() map[string]Values {
+	on := Values{"enabled": true}
+	return map[string]Values{
+		"modeOverride": {"modeOverride": true}, "image.repository": {"image": Values{"repository": "x"}}, "image.tag": {"image": Values{"tag": "2"}},
+		"image.digest":     {"image": Values{"digest": "sha256:" + strings.Repeat("0", 64)}},
+		"image.pullPolicy": {"image": Values{"pullPolicy": "Always"}}, "imagePullSecrets": {"imagePullSecrets": []any{Values{"name": "pull"}}},
+		"port": {"port": 51821}, "spreadPorts": {"spreadPorts": "50000-50999"},
+		"mesh.tunnel": {"mesh": Values{"tunnel": "wg7"}}, "mesh.mtu": {"mesh": Values{"mtu": 1380}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
+		"mesh.serviceCIDRs": {"mesh": Values{"serviceCIDRs": []any{"10.96.0.0/12"}}}, "mesh.podCIDRSource": {"mesh": Values{"podCIDRSource": "cilium"}},
+		"mesh.cleartext": {"mesh": Values{"cleartext": "never"}}, "mesh.encryptNodes": {"mesh": Values{"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}}},
+		"mesh.nodeCIDRs": {"mesh": Values{"nodeCIDRs": []any{"192.0.2.0/24"}}}, "mesh.clearPorts": {"mesh": Values{"clearPorts": []any{"192.0.2.10:8443"}}},
+		"mesh.clearNodeLabels": {"mesh": Values{"clearNodeLabels": Values{"a": "b"}}}, "mesh.stateDir": {"mesh": Values{"stateDir": "/srv/ropewalk"}},
+		"apiServer.host": {"apiServer": Values{"host": "192.0.2.1"}}, "apiServer.port": {"apiServer": Values{"port": 443}},
+		"logLevel": {"logLevel": "debug"}, "extraArgs": {"extraArgs": []any{"--learn=5s"}}, "extraEnv": {"extraEnv": []any{Values{"name": "A"}}},
+		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}}, "metrics.perPeer": {"metrics": Values{"perPeer": "on"}},
+		"resources": {"resources": Values{"limits": Values{"memory": "1Gi"}}}, "capabilities": {"capabilities": []any{"NET_ADMIN"}},
+		"seLinuxOptions": {"seLinuxOptions": Values{"level": "s0"}}, "scc": {"scc": "on"}, "policy": {"policy": Values{"enabled": false}},
+		"serviceAccount.name": {"serviceAccount": Values{"name": "x"}}, "serviceAccount.annotations": {"serviceAccount": Values{"annotations": Values{"a": "b"}}},
+		"priorityClassName": {"priorityClassName": "x"}, "nodeSelector": {"nodeSelector": Values{"a": "b"}}, "tolerations": {"tolerations": []any{}},
+		"affinity": {"affinity": Values{"nodeAffinity": Values{}}}, "updateStrategy": {"updateStrategy": "OnDelete"}, "maxUnavailable": {"maxUnavailable": 1},
+		"podAnnotations": {"podAnnotations": Values{"a": "b"}}, "podLabels": {"podLabels": Values{"a": "b"}}, "extraContainers": {"extraContainers": []any{Values{"name": "x"}}},
+		"uninstallGuard": {"uninstallGuard": Values{"enabled": false}}, "cleanup": {"cleanup": on},
+	}
+}
+
+// TestDocsNameValuesOfEngines compares the values that replace engines with docs/kubernetes.md.
+func TestDocsNameValuesOfEngines(t *testing.T) {
+	pod := func(values Values) string {
+		all := Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}
+		maps.Copy(all, values)
+		return fmt.Sprint(at(t, oneOf(t, render(t, here(), all), "DaemonSet", "ropewalk-engine"), "spec", "template"))
+	}
+	docs, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(docs), "in their pods, or one of these:")
+	list, _, _ = strings.Cut(list, "\n- **")
+	before := pod(nil)
+	for name, values := range otherValues() {
+		image, _ := values["image"].(Values)
+		if image != nil && image["repository"] == nil {
+			image["repository"] = "ropewalk-agent"
+		}
+		if got, want := pod(values) != before, strings.Contains(list, "`"+name+"`"); got != want {
+			t.Errorf("%s: changes the engines' pods: %v, in docs/kubernetes.md: %v", name, got, want)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := readValues(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range all {
+		group, _, _ := strings.Cut(v.path, ".")
+		if other := otherValues(); other[v.path] == nil && other[group] == nil && !slices.Contains([]string{"mode", "nameOverride", "engine"}, group) &&
+			!strings.HasPrefix(v.path, "metrics.") {
+			t.Errorf("%s is not tried", v.path)
 		}
 	}
 }
