@@ -175,7 +175,7 @@ func LoopingPrefixes(root fs.FS, dir uapi.Dir, i Interface, endpoints []netip.Ad
 				break
 			}
 		}
-		if next, _, ok := follower.Next(matches[n].LinkIndex, addr); ok && !longest[n].IsValid() && matches[n].LinkIndex != own.Index && hops < maxTunnels {
+		if next, _, _ := follower.Next(matches[n].LinkIndex, addr); next.AddrPort.IsValid() && !longest[n].IsValid() && matches[n].LinkIndex != own.Index && hops < maxTunnels {
 			through, err := hostnet.MatchRoutes([]netip.Addr{next.AddrPort.Addr().Unmap()})
 			if err != nil {
 				return longest, err

@@ -73,7 +73,7 @@ func (j *job) loops(endpoints []netip.AddrPort, mark uint32) (warnings []string)
 		if len(others) == 0 {
 			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v are routed into the tunnel itself and dropped: use 0.0.0.0/0 or ::/0 in place "+
 				"of parts of it, or add a route to the endpoint", ep))
-		} else if follower.Loops(own.Index, others[0], ep.Addr().Unmap()) {
+		} else if loops, _ := follower.Loops(own.Index, others[0], ep.Addr().Unmap()); loops {
 			warnings = append(warnings, fmt.Sprintf("messages to the endpoint %v come back through another tunnel and are dropped: add a route to the endpoint", ep))
 		}
 	}

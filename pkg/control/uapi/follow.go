@@ -3,7 +3,9 @@
 package uapi
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -14,53 +16,65 @@ import (
 // Follower follows messages through other tunnels of this host, by their control sockets. It reads each tunnel once, so it is for one moment. It is
 // for one goroutine.
 type Follower struct {
-	dir   Dir
-	links []hostnet.Link
-	read  map[string]config.Status // also of daemons that do not answer
+	dir      Dir
+	links    []hostnet.Link
+	linksErr error
+	read     map[string]answer
 }
 
-// Follow returns a Follower. Without links it follows nothing.
+// answer is a daemon's status, or why there is none.
+type answer struct {
+	status config.Status
+	err    error
+}
+
+// Follow returns a Follower.
 func (d Dir) Follow() *Follower {
-	links, _ := hostnet.Links()
-	return &Follower{d, links, map[string]config.Status{}}
+	links, err := hostnet.Links()
+	return &Follower{d, links, err, map[string]answer{}}
 }
 
 // maxHops bounds the tunnels through which messages are followed.
 const maxHops = 8
 
 // Loops reports whether datagrams that enter the tunnel with a link's index for an address come back to the interface own, whose messages they are.
-func (f *Follower) Loops(own, link int, to netip.Addr) bool {
+// An error means that it is unknown: IsNotRunning for a tunnel without a daemon that ropewalk can ask, IsUnresponsive for a daemon that does not answer.
+func (f *Follower) Loops(own, link int, to netip.Addr) (bool, error) {
 	for range maxHops {
 		if link == own {
-			return true
+			return true, nil
 		}
-		p, st, ok := f.Next(link, to)
-		if !ok {
-			return false
+		p, st, err := f.Next(link, to)
+		if err != nil || !p.AddrPort.IsValid() {
+			return false, err
 		}
 		to = p.AddrPort.Addr().Unmap()
 		links, err := hostnet.DatagramLinks(netip.AddrPortFrom(netip.Addr{}, st.ListenPort), netip.AddrPortFrom(to, p.AddrPort.Port()), p.Scope, st.FwMark)
+		if errors.Is(err, hostnet.ErrNoRoute) {
+			err = nil
+		}
 		if err != nil || len(links) == 0 {
-			return false
+			return false, err
 		}
 		link = links[0]
 	}
-	return false
+	return false, nil
 }
 
-// Next returns the endpoint to which the tunnel with a link's index sends packets for an address, and the tunnel's status. It knows none of tunnels
-// without a control socket.
-func (f *Follower) Next(link int, to netip.Addr) (endpoint config.Endpoint, st config.Status, ok bool) {
+// Next returns the endpoint to which the tunnel with a link's index sends packets for an address, and the tunnel's status. The endpoint is invalid if
+// there is none, or the link is no tunnel. Errors are those of Loops.
+func (f *Follower) Next(link int, to netip.Addr) (endpoint config.Endpoint, st config.Status, err error) {
 	n := slices.IndexFunc(f.links, func(l hostnet.Link) bool { return l.Index == link && l.Tunnel })
 	if n < 0 {
-		return endpoint, st, false
+		return endpoint, st, f.linksErr
 	}
 	name := f.links[n].Name
-	if st, ok = f.read[name]; !ok {
-		st = f.dir.statusWithin(name, time.Second)
-		f.read[name] = st
+	known, ok := f.read[name]
+	if !ok {
+		known.status, known.err = f.dir.statusWithin(name, time.Second)
+		f.read[name] = known
 	}
-	bits := -1
+	st, bits := known.status, -1
 	for i := range st.Peers {
 		for _, p := range st.Peers[i].AllowedIPs {
 			if p.Contains(to) && p.Bits() > bits {
@@ -68,21 +82,20 @@ func (f *Follower) Next(link int, to netip.Addr) (endpoint config.Endpoint, st c
 			}
 		}
 	}
-	return endpoint, st, endpoint.AddrPort.IsValid()
+	return endpoint, st, known.err
 }
 
-// statusWithin returns an empty status of a daemon that does not answer in time.
-func (d Dir) statusWithin(name string, limit time.Duration) config.Status {
+// statusWithin returns os.ErrDeadlineExceeded for a daemon that does not answer in time.
+func (d Dir) statusWithin(name string, limit time.Duration) (config.Status, error) {
 	c, err := d.Dial(name)
 	if err != nil {
-		return config.Status{}
+		return config.Status{}, err
 	}
 	defer c.Close()
 	timeout := time.AfterFunc(limit, func() { _ = c.Close() })
-	defer timeout.Stop()
 	st, err := c.Status()
-	if err != nil {
-		return config.Status{}
+	if !timeout.Stop() && err != nil {
+		err = os.ErrDeadlineExceeded
 	}
-	return st
+	return st, err
 }

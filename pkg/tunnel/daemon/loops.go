@@ -24,7 +24,7 @@ type loopFinder struct {
 	changed func() // an answer has changed: look up again
 
 	mu      sync.Mutex
-	entered map[tunnelEntry]bool // lookups of destinations behind other tunnels, and whether they loop
+	entered map[tunnelEntry]loopAnswer // lookups of destinations behind other tunnels
 	asking  bool
 }
 
@@ -32,6 +32,35 @@ type loopFinder struct {
 type tunnelEntry struct {
 	own, link int
 	to        netip.Addr
+}
+
+// loopAnswer is what is known of a tunnelEntry.
+type loopAnswer struct {
+	loops   bool
+	unknown int // how many lookups in succession have failed since
+}
+
+// lookup is the result of one, unknown after an error.
+type lookup struct {
+	loops bool
+	err   error
+}
+
+// maxUnknown bounds how long an unknown answer is looked up again and a loop is believed in: a minute. A daemon that restarts has a new interface or
+// takes its tunnel over within seconds.
+const maxUnknown = 12
+
+// next returns the answer after another lookup, and whether there is anything left to look up. A daemon that runs and does not answer may be busy with
+// the packets of the loop, which is believed in as long as its interface is there.
+func (a loopAnswer) next(l lookup) (next loopAnswer, again bool) {
+	if l.err == nil {
+		return loopAnswer{loops: l.loops}, l.loops
+	}
+	a.unknown++
+	if a.unknown < maxUnknown || a.loops && uapi.IsUnresponsive(l.err) {
+		return a, true
+	}
+	return loopAnswer{}, false
 }
 
 // loops implements device.Config.Loops.
@@ -58,24 +87,24 @@ func (f *loopFinder) loops(t tun.Device, to *underlay.Endpoint, port uint16, mar
 func (f *loopFinder) enters(e tunnelEntry) (loops bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	loops, known := f.entered[e]
+	a, known := f.entered[e]
 	if !known {
 		if f.entered == nil {
-			f.entered = map[tunnelEntry]bool{}
+			f.entered = map[tunnelEntry]loopAnswer{}
 		}
-		f.entered[e] = false
+		f.entered[e] = a
 	}
 	if !f.asking {
 		f.asking = true
 		go f.ask()
 	}
-	return loops
+	return a.loops
 }
 
 // askPause is the time until a loop through another tunnel is looked up again.
 const askPause = 5 * time.Second
 
-// ask asks until no entry loops: the other tunnel's peers may change without a change of routes.
+// ask asks until no entry loops or is unknown: the other tunnel's peers may change without a change of routes.
 func (f *loopFinder) ask() {
 	for f.askOnce() {
 		select {
@@ -92,9 +121,10 @@ func (f *loopFinder) askOnce() (again bool) {
 		f.mu.Lock()
 		entries := slices.Collect(maps.Keys(f.entered))
 		f.mu.Unlock()
-		answers, follower := map[tunnelEntry]bool{}, f.dir.Follow()
+		answers, follower := map[tunnelEntry]lookup{}, f.dir.Follow()
 		for _, e := range entries {
-			answers[e] = follower.Loops(e.own, e.link, e.to)
+			loops, err := follower.Loops(e.own, e.link, e.to)
+			answers[e] = lookup{loops, err}
 		}
 		var changed bool
 		if changed, again, more = f.note(answers); changed {
@@ -104,19 +134,21 @@ func (f *loopFinder) askOnce() (again bool) {
 	return again
 }
 
-// note stores answers. It forgets entries that do not loop: their next lookup asks again. It reports whether an answer has changed, whether to ask
+// note stores answers. It forgets entries that do not loop, as far as that is known: their next lookup asks again. It reports whether an answer has changed, whether to ask
 // again, and whether that is for entries that came meanwhile.
-func (f *loopFinder) note(answers map[tunnelEntry]bool) (changed, again, more bool) {
+func (f *loopFinder) note(answers map[tunnelEntry]lookup) (changed, again, more bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for e := range f.entered {
 		_, answered := answers[e]
 		more = more || !answered
 	}
-	for e, loops := range answers {
-		changed = changed || f.entered[e] != loops
-		f.entered[e] = loops
-		if !loops {
+	for e, a := range answers {
+		before := f.entered[e]
+		next, keep := before.next(a)
+		changed = changed || before.loops != next.loops
+		f.entered[e] = next
+		if !keep {
 			delete(f.entered, e)
 		}
 	}

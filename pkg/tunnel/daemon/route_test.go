@@ -106,41 +106,101 @@ func limitFiles(t *testing.T) {
 
 // TestLoopThroughAnotherTunnelIsFound has a route into a tunnel whose peer is reached by the device's own.
 func TestLoopThroughAnotherTunnelIsFound(t *testing.T) {
-	namespace.Enter(t)
-	w0, dir := addLink(t, "w0"), uapitest.NewDir(t)
-	other := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "other"}, Mode: netlink.TUNTAP_MODE_TUN}
-	if err := netlink.LinkAdd(other); err != nil {
-		t.Skipf("needs TUN devices: %v", err)
-	}
-	expect.NoError(t, netlink.LinkSetUp(other))
-	for prefix, link := range map[string]int{"198.51.100.0/24": other.Index, "203.0.113.0/24": w0} {
-		_, dst, err := net.ParseCIDR(prefix)
-		expect.NoError(t, err)
-		expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: dst, LinkIndex: link, Scope: unix.RT_SCOPE_LINK}))
-	}
-	dev := new(uapitest.Device)
-	uapitest.Serve(t, dir, "other", dev)
-	changes := 0
-	f := &loopFinder{dir: dir, done: make(chan struct{}), changed: func() { changes++ }, asking: true}
-	to := &underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:51820")}
+	l := newLoopLab(t)
 	for n, tt := range []struct {
 		endpoint string
 		loops    bool
 	}{{"192.0.2.1:1", false}, {"203.0.113.1:1", true}, {"203.0.113.1:1", true}, {"192.0.2.1:1", false}} {
-		peer := config.PeerStatus{Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort(tt.endpoint)}, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
-		dev.SetStatus(config.Status{Peers: []config.PeerStatus{peer}})
-		_, err := f.loops(linkTUN{index: w0}, to, 51820, 0)
-		expect.NoError(t, err)
-		if again := f.askOnce(); again != tt.loops {
+		l.reach(tt.endpoint)
+		l.want(t, n >= 2, "before "+tt.endpoint)
+		if again := l.askOnce(); again != tt.loops {
 			t.Errorf("%d: asks again: %v, want %v", n, again, tt.loops)
 		}
-		f.asking = true // so it asks on no goroutine of its own
-		got, err := f.loops(linkTUN{index: w0}, to, 51820, 0)
-		if err != nil || got != tt.loops {
-			t.Errorf("%d: got loops %v, error %v, want %v", n, got, err, tt.loops)
-		}
+		l.want(t, tt.loops, tt.endpoint)
 	}
-	if changes != 2 {
-		t.Errorf("%d changes were told, want 2", changes)
+	if l.changes != 2 {
+		t.Errorf("%d changes were told, want 2", l.changes)
+	}
+}
+
+// TestLoopIsKeptWhileDaemonIsSilent has a daemon that restarts, or that is busy with the loop, and then an interface that is removed.
+func TestLoopIsKeptWhileDaemonIsSilent(t *testing.T) {
+	l := newLoopLab(t)
+	l.reach("203.0.113.1:1")
+	l.want(t, false, "before the first answer")
+	l.askOnce()
+	restarting, busy, served := uapitest.NewDir(t), uapitest.NewDir(t), l.dir
+	uapitest.FillListenQueue(t, busy, "other")
+	for n := range maxUnknown - 1 {
+		l.dir = restarting
+		if !l.askOnce() {
+			t.Errorf("%d: asks no more", n)
+		}
+		l.want(t, true, "without a socket")
+	}
+	for range maxUnknown {
+		l.dir = busy
+		l.askOnce()
+		l.want(t, true, "with a busy daemon")
+	}
+	l.dir = restarting
+	if l.askOnce() {
+		t.Error("asks again after a minute without a daemon")
+	}
+	l.want(t, false, "a minute without a daemon")
+	l.dir = served
+	l.askOnce()
+	l.want(t, true, "with a daemon again")
+	l.dir = busy
+	expect.NoError(t, netlink.LinkDel(l.other))
+	if l.askOnce() {
+		t.Error("asks again without the interface")
+	}
+	if l.changes != 4 {
+		t.Errorf("%d changes were told, want 4", l.changes)
+	}
+}
+
+// loopLab has the tunnel w0, whose peer's endpoint is reached by the tunnel other.
+type loopLab struct {
+	*loopFinder
+	w0      int
+	other   *netlink.Tuntap
+	dev     *uapitest.Device
+	changes int
+}
+
+func newLoopLab(t *testing.T) *loopLab {
+	t.Helper()
+	namespace.Enter(t)
+	l := &loopLab{w0: addLink(t, "w0"), dev: new(uapitest.Device)}
+	l.loopFinder = &loopFinder{dir: uapitest.NewDir(t), done: make(chan struct{}), changed: func() { l.changes++ }}
+	l.other = &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "other"}, Mode: netlink.TUNTAP_MODE_TUN}
+	if err := netlink.LinkAdd(l.other); err != nil {
+		t.Skipf("needs TUN devices: %v", err)
+	}
+	expect.NoError(t, netlink.LinkSetUp(l.other))
+	for prefix, link := range map[string]int{"198.51.100.0/24": l.other.Index, "203.0.113.0/24": l.w0} {
+		_, dst, err := net.ParseCIDR(prefix)
+		expect.NoError(t, err)
+		expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: dst, LinkIndex: link, Scope: unix.RT_SCOPE_LINK}))
+	}
+	uapitest.Serve(t, l.dir, "other", l.dev)
+	return l
+}
+
+// reach sets the endpoint of the peer of the tunnel other.
+func (l *loopLab) reach(endpoint string) {
+	peer := config.PeerStatus{Endpoint: config.Endpoint{AddrPort: netip.MustParseAddrPort(endpoint)}, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	l.dev.SetStatus(config.Status{Peers: []config.PeerStatus{peer}})
+}
+
+// want looks the endpoint of w0's peer up, without a goroutine that asks.
+func (l *loopLab) want(t *testing.T, loops bool, when string) {
+	t.Helper()
+	l.asking = true
+	got, err := l.loops(linkTUN{index: l.w0}, &underlay.Endpoint{Dst: netip.MustParseAddrPort("198.51.100.1:51820")}, 51820, 0)
+	if err != nil || got != loops {
+		t.Errorf("%s: got loops %v, error %v, want %v", when, got, err, loops)
 	}
 }
