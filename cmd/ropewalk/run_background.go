@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
@@ -41,8 +42,8 @@ const (
 // backgroundTimeout is the time within which a daemon must serve its interface.
 const backgroundTimeout = 30 * time.Second
 
-// backgroundAnswer is the time within which it must then answer on its control socket.
-const backgroundAnswer = 5 * time.Second
+// backgroundAnswer is the time within which it must then answer on its control socket. A loaded machine takes some seconds.
+const backgroundAnswer = 30 * time.Second
 
 // backgroundKillDelay is the time between SIGTERM and SIGKILL for a daemon that does not get ready.
 const backgroundKillDelay = 5 * time.Second
@@ -124,7 +125,7 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Op
 	if err != nil {
 		return "", fmt.Errorf("starting the daemon of %s: %w", o.Name, err)
 	}
-	check := answersSocket
+	check := func(name string) error { return answersSocket(socketDir(), name) }
 	if o.ControlFD != 0 { // the socket of another program, perhaps elsewhere
 		check = nil
 	}
@@ -153,16 +154,14 @@ func passFD(cmd *exec.Cmd, variable string, fd int) {
 	}
 }
 
-// answersSocket asks the daemon of an interface over its control socket: it may have no descriptor left for clients.
-func answersSocket(name string) error {
-	client, err := socketDir().Dial(name)
+// answersSocket asks the daemon of an interface over its control socket: it may have no descriptor left for clients. It returns at the daemon's end.
+func answersSocket(dir uapi.Dir, name string) error {
+	client, err := dir.Dial(name)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	timeout := time.AfterFunc(backgroundAnswer, func() { _ = client.Close() })
-	defer timeout.Stop()
-	if _, err := client.Status(); err != nil {
+	if _, err := client.LogLevel(); err != nil { // which waits for no peer
 		return fmt.Errorf("it does not answer: %w", err)
 	}
 	return nil
@@ -170,22 +169,28 @@ func answersSocket(name string) error {
 
 // awaitReady waits until the daemon serves the interface, and returns its name. check may be nil. Otherwise it ends the daemon.
 func awaitReady(ctx context.Context, process *exec.Cmd, ready *os.File, log *os.File, name string, check func(name string) error) (created string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, backgroundTimeout, errors.New("the interface is not ready"))
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	within := func(limit time.Duration, failure string) *time.Timer {
+		return time.AfterFunc(limit, func() { cancel(errors.New(failure)) })
+	}
+	limit := within(backgroundTimeout, "the interface is not ready")
+	defer func() { limit.Stop() }()
 	stop := context.AfterFunc(ctx, func() { // which closes the pipe
 		_ = process.Process.Signal(syscall.SIGTERM) // so that it removes its socket
 		time.AfterFunc(backgroundKillDelay, func() { _ = process.Process.Kill() })
 	})
 	announced, err := io.ReadAll(io.LimitReader(ready, unix.IFNAMSIZ))
 	served := err == nil && len(announced) > 0
-	if served && check != nil {
+	if limit.Stop() && served && check != nil {
+		limit = within(backgroundAnswer, "it does not answer")
 		err = check(string(announced))
 	}
 	if stop() && served && err == nil {
 		return string(announced), nil
 	}
 	unusable := served && err != nil
-	if unusable {
+	if unusable && ctx.Err() == nil {
 		_ = process.Process.Kill()
 	}
 	_ = process.Wait()

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -138,4 +143,50 @@ func TestBackgroundStartNeedsAnswer(t *testing.T) {
 		}
 		expect.NoError(t, errors.Join(ready.Close(), log.Close()))
 	}
+}
+
+// TestSlowDaemonIsEndedOnlyWithItsStarter has a daemon that says it is ready, and does not answer until it ends.
+func TestSlowDaemonIsEndedOnlyWithItsStarter(t *testing.T) {
+	ready, theirs, err := os.Pipe()
+	expect.NoError(t, err)
+	defer ready.Close()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	expect.NoError(t, err)
+	defer log.Close()
+	process := exec.Command("sh", "-c", "trap 'echo removed its socket; exit 3' TERM; echo; while :; do sleep 0.1; done")
+	process.Stdout = log
+	expect.NoError(t, process.Start())
+	_, err = theirs.WriteString("wg7")
+	expect.NoError(t, errors.Join(err, theirs.Close()))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	interrupted := errors.New("interrupted")
+	_, err = awaitReady(ctx, process, ready, log, "wg7", func(string) error {
+		expect.Eventually(t, "the daemon to begin", func() bool {
+			info, err := log.Stat()
+			return err == nil && info.Size() > 0
+		})
+		cancel(interrupted)
+		return errors.New("its end closes the connection, which the daemon does before it ends")
+	})
+	if !errors.Is(err, interrupted) || !strings.Contains(err.Error(), "removed its socket") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// busyDevice is a device whose status waits for a peer.
+type busyDevice struct {
+	uapitest.Device
+	wait chan struct{}
+}
+
+func (d *busyDevice) Status() config.Status {
+	<-d.wait
+	return config.Status{}
+}
+
+func TestBusyDaemonAnswersItsStarter(t *testing.T) {
+	dir, dev := uapitest.NewDir(t), &busyDevice{wait: make(chan struct{})}
+	t.Cleanup(func() { close(dev.wait) })
+	uapitest.RunServer(t, dir, "wg7", &uapi.Server{Handler: dev, Level: new(slog.LevelVar), Log: slog.New(slog.DiscardHandler)})
+	expect.NoError(t, answersSocket(dir, "wg7"))
 }
