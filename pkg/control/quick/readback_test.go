@@ -328,7 +328,7 @@ func TestPartsOfDefaultRouteAreNoticed(t *testing.T) {
 	h.up(h.open("wg0", everything))
 	for route, want := range map[string]bool{
 		"8.0.0.0/7": true, "64.0.0.0/4": true, "220.0.0.0/6": true, "2600::/7": true, "3000::/4": true,
-		"11.0.0.0/8": false, "2600::/8": false,
+		"11.0.0.0/8": false, "2600::/8": false, "fc00::/7": false, "224.0.0.0/4": false, "fc00::/6": true,
 	} {
 		r := hostnet.Route{Dst: netip.MustParsePrefix(route), Link: "u0"}
 		expect.NoError(t, hostnet.AddRoute(r))
@@ -371,5 +371,31 @@ func TestUpWarnsOfEndpointInsideTunnel(t *testing.T) {
 			t.Errorf("%s: %q is printed", ips, h.stderr.String())
 		}
 		expect.NoError(t, h.Down(t.Context(), i))
+	}
+}
+
+// TestRoutesOfTheLANStandBesideTunnel: they are to private networks, or to a host in the middle of a prefix.
+func TestRoutesOfTheLANStandBesideTunnel(t *testing.T) {
+	for _, tt := range []struct{ dst, gateway, ips string }{
+		{"fc00::/7", "fd55::1", "0.0.0.0/0, ::/0"},
+		{"10.0.0.0/8", "192.0.2.1", "0.0.0.0/0, ::/0"},
+		{"224.0.0.0/4", "192.0.2.1", "0.0.0.0/0, ::/0"},
+		{"203.0.113.128/32", "192.0.2.1", "203.0.113.0/24"}, // an endpoint's
+	} {
+		h := newHost(t)
+		expect.NoError(t, hostnet.AddAddress("u0", netip.MustParsePrefix("fd55::2/64")))
+		link, err := netlink.LinkByName("u0")
+		expect.NoError(t, err)
+		_, dst, err := net.ParseCIDR(tt.dst)
+		expect.NoError(t, err)
+		expect.NoError(t, netlink.RouteAdd(&netlink.Route{Dst: dst, Gw: net.ParseIP(tt.gateway), LinkIndex: link.Attrs().Index}))
+		i := h.open("wg0", strings.Replace(basic, "10.7.0.0/16, fd07::/48", tt.ips, 1))
+		predicted, err := Predict(h.Root, h.RunDir, i)
+		expect.NoError(t, err)
+		h.up(i)
+		expect.NoError(t, h.Reload(t.Context(), i))
+		if got := slices.Concat(predicted.Failures, predicted.Warnings); len(got) > 0 || strings.Contains(h.stderr.String(), "leave by") {
+			t.Errorf("%s: check finds %q, up and reload print\n%s", tt.dst, got, h.stderr.String())
+		}
 	}
 }

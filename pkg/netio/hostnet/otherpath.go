@@ -37,13 +37,28 @@ const wideBits = 8
 
 // Replaces reports whether the path takes the whole prefix, or as much of a default route as nobody means to take.
 func (p OtherPath) Replaces() bool {
-	return p.Dst.IsValid() && (p.Whole || p.Part.Bits() <= p.Prefix.Bits() || p.Part.Bits() < wideBits)
+	return p.Dst.IsValid() && (p.Whole || p.Part.Bits() <= p.Prefix.Bits() || p.Part.Bits() < wideBits && !isPrivate(p.Part))
 }
 
 // Diverts reports whether packets to a part of the prefix go to a gateway. Routes to networks of this host's links are legitimate, and beside a
 // default route those to private networks.
 func (p OtherPath) Diverts() bool {
-	return p.Dst.IsValid() && p.Gateway && !p.Link.Tunnel && !p.Replaces() && (!p.Part.Addr().IsPrivate() || p.Prefix.Addr().IsPrivate())
+	return p.Dst.IsValid() && p.Gateway && !p.Link.Tunnel && !p.Replaces() && (!isPrivate(p.Part) || isPrivate(p.Prefix))
+}
+
+// isPrivate reports whether a prefix has only private, only link-local or only multicast addresses, such as fc00::/7 and 224.0.0.0/4. These are
+// not the Internet's, for which a default route is.
+func isPrivate(p netip.Prefix) bool {
+	last := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	for _, is := range []func(netip.Addr) bool{netip.Addr.IsPrivate, netip.Addr.IsLinkLocalUnicast, netip.Addr.IsMulticast} {
+		if end, _ := netip.AddrFromSlice(last); is(p.Masked().Addr()) && is(end) {
+			return true
+		}
+	}
+	return false
 }
 
 // OtherPaths returns the paths of packets to prefixes that do not enter the interface with a name. It looks up an address of each prefix, and one
@@ -53,16 +68,16 @@ func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err er
 		// Every link has link-local and multicast addresses, and IPv6 packets to IPv4-mapped ones are looked up as IPv4.
 		return p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast() || p.Addr().Is4In6()
 	})
-	parts, err := partsOf(prefixes, name)
+	parts, hosts, err := partsOf(prefixes, name)
 	if err != nil {
 		return nil, err
 	}
 	var addrs []netip.Addr
 	for _, p := range prefixes {
-		addrs = append(addrs, sample(p, parts[p]))
+		addrs = append(addrs, sample(p, parts[p], hosts))
 		paths = append(paths, OtherPath{Prefix: p, Part: p})
 		for _, part := range parts[p] {
-			addrs = append(addrs, middle(part))
+			addrs = append(addrs, sample(part, nil, hosts))
 			paths = append(paths, OtherPath{Prefix: p, Part: part})
 		}
 	}
@@ -124,14 +139,14 @@ func tiled(p netip.Prefix, parts []netip.Prefix) bool {
 	return tiled(low, inside) && tiled(high, inside)
 }
 
-// sample returns an address of a prefix outside its parts, if there is one in wide gaps: in the middle, as the first one of 0.0.0.0/1 is not
-// routable.
-func sample(p netip.Prefix, parts []netip.Prefix) netip.Addr {
+// sample returns an address of a prefix outside its parts that is no host with a route of its own, if there is one in wide gaps: in the middle, as
+// the first one of 0.0.0.0/1 is not routable.
+func sample(p netip.Prefix, parts []netip.Prefix, hosts map[netip.Addr]bool) netip.Addr {
 	const tries = 64
 	queue := []netip.Prefix{p}
 	for n := 0; n < len(queue) && n < tries; n++ {
 		addr := middle(queue[n])
-		if !slices.ContainsFunc(parts, func(part netip.Prefix) bool { return part.Contains(addr) }) {
+		if !hosts[addr] && !slices.ContainsFunc(parts, func(part netip.Prefix) bool { return part.Contains(addr) }) {
 			return addr
 		}
 		if !queue[n].IsSingleIP() {
@@ -150,22 +165,27 @@ func halves(p netip.Prefix) (low, high netip.Prefix) {
 // maxParts bounds the parts that are looked up, for hosts with all routes of the Internet. The widest come first.
 const maxParts = 4096
 
-// partsOf returns for each prefix the longer destinations of routes and rules, but for routes of the interface with a name.
-func partsOf(prefixes []netip.Prefix, name string) (map[netip.Prefix][]netip.Prefix, error) {
-	parts, wanted := map[netip.Prefix][]netip.Prefix{}, map[netip.Prefix]bool{}
+// partsOf returns for each prefix the longer destinations of routes and rules, but for routes of the interface with a name, and apart from these
+// the single hosts that have some.
+func partsOf(prefixes []netip.Prefix, name string) (parts map[netip.Prefix][]netip.Prefix, hosts map[netip.Addr]bool, err error) {
+	parts, hosts = map[netip.Prefix][]netip.Prefix{}, map[netip.Addr]bool{}
+	wanted := map[netip.Prefix]bool{}
 	for _, p := range prefixes {
 		wanted[p] = true
 	}
 	if !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() }) {
-		return parts, nil
+		return parts, hosts, nil
 	}
 	all, err := destinations(name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	slices.SortFunc(all, func(a, b netip.Prefix) int { return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Compare(b)) })
 	all, left := slices.Compact(all), maxParts
 	for _, dst := range all {
+		if dst.IsSingleIP() {
+			hosts[dst.Addr()] = true
+		}
 		if dst.IsSingleIP() || wanted[dst] || left == 0 {
 			continue
 		}
@@ -176,7 +196,7 @@ func partsOf(prefixes []netip.Prefix, name string) (map[netip.Prefix][]netip.Pre
 			}
 		}
 	}
-	return parts, nil
+	return parts, hosts, nil
 }
 
 // destinations returns those of all rules, and of all routes but those of the interface with a name.
