@@ -32,7 +32,7 @@ func (d *difference) steps() []Step {
 	} else {
 		steps = append(d.mtu(), steps...)
 	}
-	if steps = append(steps, d.dns()...); len(steps) > 0 || !d.now.Up {
+	if steps = append(steps, d.dns()...); len(steps) > 0 || d.setsUp() {
 		restore := sequence{restoreAddresses{d.link, d.now.Addresses}, restoreRoutes{d.link, d.now.Routes}}
 		during := d.old.during(d.wanted) // if Reload is killed, the next Reload or Down finds all that it may have made
 		during.Routes = append(during.Routes, d.bridges()...)
@@ -44,11 +44,14 @@ func (d *difference) steps() []Step {
 
 // linkUp returns a step that does nothing if the link is up.
 func (d *difference) linkUp() Step {
-	if d.now.Up {
+	if !d.setsUp() {
 		return sequence{}
 	}
 	return linkUp{d.link, d.now.MTU}
 }
+
+// setsUp reports whether another program than PostUp has set the link down.
+func (d *difference) setsUp() bool { return !d.now.Up && !d.wanted.Accepted.Down }
 
 // notes returns the settings that only a new daemon, or Up, reads.
 func (d *difference) notes() (notes []string) {
@@ -66,8 +69,11 @@ func (d *difference) notes() (notes []string) {
 }
 
 // plannedMTU returns the MTU after Reload. One by the routes stays as Up has found it, unless IPv6
-// needs more.
+// needs more, and that of the same file as Up and its hooks have left it.
 func (d *difference) plannedMTU() int {
+	if d.wanted.FileMTU != 0 && d.wanted.FileMTU == d.old.FileMTU && !d.old.Interrupted {
+		return d.old.MTU
+	}
 	stays := d.wanted.FileMTU == 0 && d.old.FileMTU == 0
 	if stays && (d.now.MTU >= ipv6MinMTU || d.wanted.MTU < ipv6MinMTU) {
 		return d.now.MTU
@@ -112,7 +118,7 @@ func (d *difference) changesLength(removed netip.Prefix) bool {
 }
 
 func (d *difference) addedAddresses() []netip.Prefix {
-	return without(d.wanted.Addresses, d.now.Addresses)
+	return without(d.wanted.Addresses, slices.Concat(d.now.Addresses, d.wanted.Accepted.Addresses))
 }
 
 func (d *difference) removedAddresses() []netip.Prefix {
@@ -151,11 +157,11 @@ func (d *difference) restoreOthers() []Step {
 
 // changesAddresses reports whether the kernel's own routes may change.
 func (d *difference) changesAddresses() bool {
-	return len(d.removedAddresses())+len(d.addedAddresses()) > 0 || !d.now.Up
+	return len(d.removedAddresses())+len(d.addedAddresses()) > 0 || d.setsUp()
 }
 
 func (d *difference) addRoutes() []Step {
-	routes := routesWithout(d.wanted.Routes, d.now.Routes)
+	routes := routesWithout(d.wanted.Routes, slices.Concat(d.now.Routes, d.wanted.Accepted.Routes))
 	if !d.changesAddresses() {
 		routes = d.now.missing(routes)
 		for i := range routes {
@@ -194,10 +200,14 @@ func (d *difference) addPolicy() []Step {
 		steps = append(steps, reversible{setFwMark{d.link, mark}, setFwMark{d.link, before}})
 	}
 	for _, f := range d.wanted.Policy {
-		switch marked, _, preceded := d.now.policy(f, mark); {
-		case !marked: // a suppress rule may be left
-			steps = append(steps, removeRules{f, mark}, addMarkRule{f, mark}, addSuppressRule{f, mark})
-		case !preceded:
+		marked, _, preceded := d.now.policy(f, mark)
+		accepts := func(suppress bool) bool {
+			return slices.Contains(d.wanted.Accepted.Rules, policyRule{f, mark, suppress})
+		}
+		if !marked && !accepts(false) {
+			steps = append(steps, removeRules{f, mark}, addMarkRule{f, mark}) // a suppress rule may be left
+		}
+		if (!marked && !accepts(false) || marked && !preceded) && !accepts(true) {
 			steps = append(steps, reversible{addSuppressRule{f, mark}, nil})
 		}
 	}

@@ -19,7 +19,8 @@ type readBack struct {
 	link       string
 	planned    settings
 	probe      []netip.Prefix // whose packets have to enter the tunnel
-	before     findings       // those of Reload before its changes are not its own
+	before     []string       // errors before Reload are not its own
+	ofReload   bool           // which warns of paths itself
 	afterHooks bool
 	endpoints  []netip.AddrPort // whose route must not lead into the tunnel
 	mark       uint32           // of messages to them
@@ -29,32 +30,34 @@ func (readBack) String() string { return "" }
 
 func (readBack) undo() Step { return nil }
 
-func (s readBack) run(_ context.Context, j *job) error {
-	found, err := s.find(j)
-	if err != nil {
-		return err
-	}
-	found.warnings, found.errors = without(found.warnings, s.before.warnings), without(found.errors, s.before.errors)
-	return found.report(j)
-}
-
-func (s readBack) find(j *job) (found findings, err error) {
+func (s readBack) run(ctx context.Context, j *job) error {
 	now, err := j.present()
+	var found findings
 	if err == nil {
 		found, err = j.findings(&now, &s.planned, s.probe)
 	}
 	if s.afterHooks {
-		if err != nil {
+		accepted := s.planned
+		if err != nil { // a hook may have removed the interface
 			found.errors = append(found.errors, err.Error())
+		} else {
+			accepted.MTU, accepted.Accepted = now.MTU, now.deviations(&s.planned)
+			accepted.Accepted.Paths = found.taken
 		}
 		for _, e := range found.errors {
 			found.warnings = append(found.warnings, "after PostUp, "+e)
 		}
-		err = j.updateState(func(st *state) { st.Accepted = found.errors })
-		found.errors = nil
+		found.errors, err = nil, recordSettings{accepted}.run(ctx, j)
+	}
+	if s.ofReload {
+		found.warnings = nil
+	}
+	if err != nil {
+		return err
 	}
 	found.warnings = append(found.warnings, j.loops(s.endpoints, s.mark)...)
-	return found, err
+	found.errors = without(found.errors, s.before)
+	return found.report(j)
 }
 
 // loops returns warnings about endpoints whose route leads into the tunnel itself, or through other tunnels back. The daemon refuses to send there.
@@ -92,46 +95,49 @@ func firstOf(texts []string) string {
 // findings are differences between the kernel's configuration of an interface and the planned one.
 // Only a path into another tunnel is a warning: the user has given both the same prefixes, and
 // packets do not leave in cleartext.
-type findings struct{ errors, warnings []string }
+type findings struct {
+	errors, warnings []string
+	taken            []takenPath // of which errors tell
+}
 
 // findings compares what the kernel has with what was planned, and looks up the paths to prefixes.
 func (j *job) findings(now *present, planned *settings, probe []netip.Prefix) (found findings, err error) {
 	found.errors = now.differences(planned)
-	return found, j.findOtherPaths(probe, &found)
+	err = j.findOtherPaths(probe, planned.Accepted.Paths, &found)
+	return found, err
 }
 
 func (p *present) differences(planned *settings) (found []string) {
-	if !p.Up {
+	lacks := p.deviations(planned)
+	if lacks.Down {
 		found = append(found, "it is down")
 	}
 	if p.MTU != planned.MTU {
 		found = append(found, fmt.Sprintf("its MTU is %d, not %d", p.MTU, planned.MTU))
 	}
-	for _, a := range p.absent(planned.Addresses) {
+	for _, a := range lacks.Addresses {
 		found = append(found, fmt.Sprintf("address %s is missing", a))
 	}
-	for _, r := range p.missing(planned.Routes) {
+	for _, r := range lacks.Routes {
 		found = append(found, fmt.Sprintf("route %s is missing in table %d", r.Dst, r.table()))
 	}
-	return append(found, p.ruleDifferences(planned)...)
-}
-
-// ruleDifferences compares the rules of policy routing. Their order matters: when no lower
-// priorities are left, the kernel adds a rule behind others.
-func (p *present) ruleDifferences(planned *settings) (found []string) {
-	for _, family := range planned.Policy {
-		switch marked, priority, preceded := p.policy(family, planned.Mark); {
-		case !marked:
-			found = append(found, fmt.Sprintf("the %s rule for table %d is missing", family, planned.Mark))
-		case !preceded:
-			text := fmt.Sprintf("no %s rule for networks of the main table precedes that for table %d", family, planned.Mark)
-			if priority < rulePriorities {
-				text += fmt.Sprintf(": no lower priority than %d is left", priority)
-			}
-			found = append(found, text)
-		}
+	for _, r := range lacks.Rules {
+		found = append(found, p.describe(r))
 	}
 	return found
+}
+
+// describe describes a rule that is missing. Their order matters: when no lower priorities are left,
+// the kernel adds a rule behind others.
+func (p *present) describe(r policyRule) string {
+	if !r.Suppress {
+		return fmt.Sprintf("the %s rule for table %d is missing", r.Family, r.Mark)
+	}
+	text := fmt.Sprintf("no %s rule for networks of the main table precedes that for table %d", r.Family, r.Mark)
+	if _, priority, _ := p.policy(r.Family, r.Mark); priority < rulePriorities {
+		text += fmt.Sprintf(": no lower priority than %d is left", priority)
+	}
+	return text
 }
 
 // probed returns the prefixes whose packets without a mark have to enter the tunnel: those of the
@@ -145,14 +151,16 @@ func probed(planned *settings) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// findOtherPaths finds the prefixes, and parts of them, for which the kernel prefers another link.
-func (j *job) findOtherPaths(prefixes []netip.Prefix, found *findings) error {
+// findOtherPaths finds the prefixes, and parts of them, for which the kernel prefers another link, but for accepted ones.
+func (j *job) findOtherPaths(prefixes []netip.Prefix, accepted []takenPath, found *findings) error {
 	paths, err := hostnet.OtherPaths(prefixes, j.Name)
 	for _, p := range paths {
 		to := &found.warnings
-		switch {
+		switch taken := (takenPath{p.Prefix, p.Part, p.Link.Name}); {
+		case p.Replaces() && !p.Link.Tunnel && slices.Contains(accepted, taken):
+			continue
 		case p.Replaces() && !p.Link.Tunnel:
-			to = &found.errors
+			to, found.taken = &found.errors, append(found.taken, taken)
 		case !p.Replaces() && !p.Diverts() && !p.Unreachable:
 			continue
 		}
@@ -177,9 +185,7 @@ func (j *job) compare(paths bool) (found findings, err error) {
 	if paths {
 		probe = probed(st.Settings)
 	}
-	found, err = j.findings(&now, st.Settings, probe)
-	found.errors = without(found.errors, st.Accepted)
-	return found, err
+	return j.findings(&now, st.Settings, probe)
 }
 
 // Missing returns what the kernel lacks of an interface's addresses, routes, rules and MTU, which Reload adds again. Of an interface that

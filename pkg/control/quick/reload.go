@@ -144,7 +144,7 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 		now: now, mark: st.FwMark, facts: facts,
 	}
 	d.now.Addresses = asWritten(now.Addresses, slices.Concat(d.old.Addresses, d.wanted.Addresses))
-	d.wanted.MTU = d.plannedMTU()
+	d.wanted.MTU, d.wanted.Accepted = d.plannedMTU(), d.old.Accepted.within(&d.wanted)
 	steps := d.steps()
 	if slices.ContainsFunc(steps, changes) {
 		check, err := j.checkAfter(&d, &now)
@@ -160,12 +160,13 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 // checkAfter returns the step that reads the result of a change back. There may be thousands of prefixes: those that stay are looked up, before and
 // afterwards, only if the change of rules can concern them.
 func (j *job) checkAfter(d *difference, now *present) (s readBack, err error) {
-	s = readBack{link: j.Name, planned: d.wanted, probe: probed(&d.wanted)}
+	s = readBack{link: j.Name, planned: d.wanted, probe: probed(&d.wanted), ofReload: true}
 	had := probed(&d.old)
 	if d.old.Mark == d.wanted.Mark && slices.Equal(d.old.Policy, d.wanted.Policy) {
 		s.probe, had = without(s.probe, had), nil
 	}
-	s.before, err = j.findings(now, &d.old, had)
+	before, err := j.findings(now, &d.old, had)
+	s.before = before.errors
 	return s, err
 }
 

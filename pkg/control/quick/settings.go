@@ -26,9 +26,12 @@ type settings struct {
 	FileMark  bool             `json:"file_mark"`           // the file has a mark, and not "off"
 	FileKeys  []string         `json:"file_keys,omitempty"` // of deviceKeys that the file has
 
-	// Interrupted settings are those before and after a Reload that has not ended: the host may have either. OldMark is that of before.
-	Interrupted bool   `json:"interrupted,omitempty"`
-	OldMark     uint32 `json:"old_mark,omitempty"`
+	// Interrupted settings are those before and after a Reload that has not ended: the host may have either. OldMarks are those of before, also
+	// of earlier ones that have not ended.
+	Interrupted bool     `json:"interrupted,omitempty"`
+	OldMarks    []uint32 `json:"old_marks,omitempty"`
+
+	Accepted deviations `json:"accepted,omitzero"`
 
 	// Of these Reload only reports changes. Hooks is a hash: commands may have secrets.
 	Hooks   string `json:"hooks"`
@@ -103,18 +106,16 @@ func (s settings) during(wanted settings) settings {
 		wanted.DNS = s.DNS
 	}
 	wanted.Interrupted = true
-	if wanted.Mark == 0 {
-		wanted.Mark = s.Mark
-	} else if s.Mark != wanted.Mark {
-		wanted.OldMark = s.Mark
-	}
+	wanted.Mark = cmp.Or(wanted.Mark, s.Mark)
+	wanted.OldMarks = without(s.marks(), []uint32{wanted.Mark})
+	wanted.Accepted = s.Accepted
 	wanted.Hooks, wanted.Lanes, wanted.Metrics = s.Hooks, s.Lanes, s.Metrics
 	return wanted
 }
 
 // marks returns the marks of policy routing.
 func (s *settings) marks() []uint32 {
-	return slices.DeleteFunc([]uint32{s.Mark, s.OldMark}, func(mark uint32) bool { return mark == 0 })
+	return without(append([]uint32{s.Mark}, s.OldMarks...), []uint32{0})
 }
 
 // hashOf returns a hash of lists of commands, empty for none.

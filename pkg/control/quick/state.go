@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -27,8 +26,6 @@ type state struct {
 	Path  string            `json:"path"`  // of the file
 	// Settings are those of the host that Up or Reload has made, for the next Reload.
 	Settings *settings `json:"settings,omitempty"`
-	// Accepted are the differences from Settings that PostUp has made.
-	Accepted []string `json:"accepted,omitempty"`
 	// Suppress has the priorities of the rules that addSuppressRule has added.
 	Suppress map[string]int `json:"suppress,omitempty"`
 }
@@ -37,9 +34,9 @@ type state struct {
 func (st *state) tables() []uint32 {
 	tables := []uint32{st.Table}
 	if st.Settings != nil {
-		tables = append(tables, st.Settings.OldMark)
+		tables = append(tables, st.Settings.OldMarks...)
 	}
-	return slices.DeleteFunc(tables, func(table uint32) bool { return table == 0 })
+	return without(tables, []uint32{0})
 }
 
 func (j *job) statePath() string { return j.runFile(".json") }
