@@ -34,8 +34,6 @@
 /* Later answers do not count. */
 #define ECHO_TIMEOUT 10000000000ULL
 #define ECHO_MASK_BITS 32
-/* The most probes of a peer that are answered in 2^SECOND_SHIFT ns. An honest one sends one per port in each round: 65 * 5. */
-#define MAX_REPLIES 512
 
 /* Marks that all clones have in skb->cb[0] and [1]. The port and the lane are in [2] and [3]. */
 enum {
@@ -184,24 +182,6 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 	return 1;
 }
 
-/*
- * Returns whether one more probe of a peer may be answered. A peer may send a recorded probe again and again from a forged address, which would get
- * the answers. CPUs may lose counts of each other.
- */
-INLINE int may_reply(struct peer *peer)
-{
-	u16 second = monotonic() >> SECOND_SHIFT;
-
-	if (peer->reply_second != second) {
-		peer->reply_second = second;
-		peer->replies = 0;
-	}
-	if (peer->replies >= MAX_REPLIES)
-		return 0;
-	peer->replies++;
-	return 1;
-}
-
 enum echo_verdict {
 	ECHO_NONE,  /* no datagram of the echo: continue with the packet */
 	ECHO_REPLY, /* it became an answer: send it back to the prober */
@@ -234,7 +214,7 @@ INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, 
 		return ECHO_NONE;
 	probe = m->kind == ECHO_PROBE;
 	if (m->mac == echo_mac(probe ? &peer->receive : &peer->send, m)) {
-		if (probe && m->port.raw == d->udp.ports.src.raw && may_reply(peer)) { /* else there is a NAT */
+		if (probe && m->port.raw == d->udp.ports.src.raw) { /* else there is a NAT */
 			d->udp.ports.src = d->udp.ports.dst;
 			d->udp.ports.dst = key.port;
 			m->kind = ECHO_ANSWER;

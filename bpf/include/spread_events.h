@@ -25,7 +25,7 @@ enum spread_event {
 	EVENT_ECHO_PROBE,        // probes sent to peers, from the listen port or a lane port
 	EVENT_ECHO_ANSWER,       // answers of peers to these probes
 	EVENT_ECHO_REPLY,        // probes of peers that were answered
-	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late, too many or through a NAT
+	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
 	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment

@@ -100,10 +100,8 @@ struct peer {
 	u32 round;
 	u32 answers; /* number of probes from the listen port that were answered; 0: the peer is silent */
 	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
-	u16 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
-	u16 next;    /* the lane to prove next */
-	u16 reply_second; /* in units of 2^SECOND_SHIFT ns: when replies was last 0 */
-	u16 replies;      /* number of the peer's probes that were answered since */
+	u32 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
+	u32 next;    /* the lane to prove next */
 	u8 stalled;  /* of and for user space: WireGuard receives nothing from the peer */
 	u8 unseen;   /* of and for user space: no message to the peer passes this program */
 	u16 proved;  /* for user space: the peer has answered a probe since it has its keys, also if it is silent now */

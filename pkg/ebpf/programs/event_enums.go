@@ -21,7 +21,7 @@ const (
 	EventEchoProbe                        // probes sent to peers, from the listen port or a lane port
 	EventEchoAnswer                       // answers of peers to these probes
 	EventEchoReply                        // probes of peers that were answered
-	EventEchoBad                          // probes and answers from a peer's address that were dropped: forged, replayed, late, too many or through a NAT
+	EventEchoBad                          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EventEchoError                        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
 	EventFragmentationNeeded              // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment
@@ -72,7 +72,7 @@ var eventHelps = [EventCount]string{
 	"probes sent to peers, from the listen port or a lane port",
 	"answers of peers to these probes",
 	"probes of peers that were answered",
-	"probes and answers from a peer's address that were dropped: forged, replayed, late, too many or through a NAT",
+	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
 	"data messages not spread: the peer no longer answers probes from their lane port",
 	"ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment",

@@ -90,19 +90,17 @@ type spreadPeer struct {
 		_ structs.HostLayout
 		K [2]uint64
 	}
-	RoundAt     uint64
-	Round       uint32
-	Answers     uint32
-	Proof       uint32
-	Ready       uint16
-	Next        uint16
-	ReplySecond uint16
-	Replies     uint16
-	Stalled     uint8
-	Unseen      uint8
-	Proved      uint16
-	Listen      spreadLane
-	Lane        [64]spreadLane
+	RoundAt uint64
+	Round   uint32
+	Answers uint32
+	Proof   uint32
+	Ready   uint32
+	Next    uint32
+	Stalled uint8
+	Unseen  uint8
+	Proved  uint16
+	Listen  spreadLane
+	Lane    [64]spreadLane
 }
 
 type spreadPeerKey struct {
