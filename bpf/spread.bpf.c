@@ -59,6 +59,15 @@ INLINE u32 flow_of(struct __sk_buff *skb)
 	return skb->hash ? skb->hash : bpf_get_hash_recalc(skb);
 }
 
+/* Records for user space that a message to the peer leaves from the listen port or a lane port. */
+INLINE void note_message(struct peer *peer, u64 now)
+{
+	u32 epoch = now >> EPOCH_SHIFT;
+
+	if (peer->seen != epoch)
+		peer->seen = epoch;
+}
+
 INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct peer *peer, const struct outer *o)
 {
 	u32 key = 0, lanes = peer->lanes, lane = LISTEN_LANE;
@@ -68,6 +77,7 @@ INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct p
 	u64 now = monotonic();
 	struct lane *l;
 
+	note_message(peer, now);
 	if (!set || !peer->echo || lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	if (set->paused || peer->paused) {
@@ -111,6 +121,9 @@ int spread(struct __sk_buff *skb)
 		 * with or without a lane port.
 		 */
 		count(cpu, EVENT_EGRESS_FRAGMENT, 1);
+		peer = find_peer(&o);
+		if (peer)
+			note_message(peer, monotonic());
 	} else if (bad_length(&o) || o.udp_offset + len > skb->len) {
 		count(cpu, EVENT_EGRESS_MALFORMED, 1);
 	} else if (is_data(skb, &o, len - sizeof(*o.udp))) {

@@ -100,8 +100,9 @@ struct peer {
 	u32 round;
 	u32 answers; /* number of probes from the listen port that were answered; 0: the peer is silent */
 	u32 proof;   /* changes when the peer has become silent: proofs from before do not count */
-	u32 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
-	u32 next;    /* the lane to prove next */
+	u16 ready;   /* each lane has been probed. Until then none is used, or the first one would get all flows */
+	u16 next;    /* the lane to prove next */
+	u32 seen;    /* for user space: epoch (lane.h) of the last message to the peer, spread or not; 0: none */
 	u8 stalled;  /* of and for user space: WireGuard receives nothing from the peer */
 	u8 unseen;   /* of and for user space: no message to the peer passes this program */
 	u16 proved;  /* for user space: the peer has answered a probe since it has its keys, also if it is silent now */

@@ -5,7 +5,6 @@ package programs
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,8 +12,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// Idle returns how long ago a message to each peer of a tunnel last passed the spread program, at a granularity of 134 ms. It omits peers to which none
-// has.
+// epochShift converts nanoseconds to the program's epochs of 134 ms (bpf/include/lane.h).
+const epochShift = 27
+
+// Idle returns how long ago a message to each peer of a tunnel last passed the spread program, spread or not, at a granularity of 134 ms. It omits peers to
+// which none has.
 func (s *State) Idle(tunnel uint16) (map[netip.AddrPort]time.Duration, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -22,14 +24,9 @@ func (s *State) Idle(tunnel uint16) (map[netip.AddrPort]time.Duration, error) {
 	}
 	idle := map[netip.AddrPort]time.Duration{}
 	err := forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
-		if hostOrder(key.ListenPort.Raw) != tunnel {
-			return
-		}
-		for _, l := range slices.Concat(value.lanes(), []spreadLane{value.Listen}) {
-			age := spread.LoadAge(l.Load, now.Nano())
-			if was, seen := idle[key.endpoint()]; l.Load != 0 && (!seen || age < was) {
-				idle[key.endpoint()] = age
-			}
+		if hostOrder(key.ListenPort.Raw) == tunnel && value.Seen != 0 {
+			epochs := int32(uint32(now.Nano()>>epochShift) - value.Seen) // negative: a message has passed since the clock was read
+			idle[key.endpoint()] = time.Duration(max(epochs, 0)) << epochShift
 		}
 	})
 	return idle, err

@@ -94,8 +94,9 @@ type spreadPeer struct {
 	Round   uint32
 	Answers uint32
 	Proof   uint32
-	Ready   uint32
-	Next    uint32
+	Ready   uint16
+	Next    uint16
+	Seen    uint32
 	Stalled uint8
 	Unseen  uint8
 	Proved  uint16

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -81,6 +82,34 @@ func TestFragmentsLeaveOtherMessagesSpread(t *testing.T) {
 	}
 	if port, counts := sentFrom(t, s, to4); port != lane || !maps.Equal(counts, once(EventSpread)) {
 		t.Errorf("after the fragment: got port %d, counts %v, want %d, once %v", port, counts, lane, EventSpread)
+	}
+}
+
+// TestMessagesNotSpreadEndIdleTime has messages that keep the listen port. Keepalives do not count.
+func TestMessagesNotSpreadEndIdleTime(t *testing.T) {
+	to4 := data(us4, them4)
+	for name, c := range map[string]struct {
+		in    []byte
+		pause func(s *Spread) error
+		seen  bool
+	}{
+		"all paused": {to4.bytes(), func(s *Spread) error { return s.SetPaused(true) }, true},
+		"paused":     {to4.bytes(), func(s *Spread) error { return s.SetPeerPaused(51820, endpoint(them4), true) }, true},
+		"fragment":   {set(to4.bytes(), 14+6, 0x20, 0), nil, true},
+		"spread":     {to4.bytes(), nil, true},
+		"keepalive":  {to4.with(func(d *datagram) { d.payload = message(4, 32) }).bytes(), nil, false},
+	} {
+		s := newSpread(t, SpreadOptions{L2: true})
+		if c.pause != nil {
+			expect.NoError(t, c.pause(s))
+		}
+		sentFrom(t, s, c.in)
+		idle, err := s.Idle(51820)
+		expect.NoError(t, err)
+		ago, seen := idle[endpoint(them4)]
+		if seen != c.seen || ago > time.Minute {
+			t.Errorf("%s: got %v, want seen %v", name, idle, c.seen)
+		}
 	}
 }
 

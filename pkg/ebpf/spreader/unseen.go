@@ -34,14 +34,10 @@ func (w unseenWatch) update(began time.Time, pl *plan, s *programs.State) error 
 	if err != nil {
 		return err
 	}
-	paused, err := s.Paused()
-	if err != nil {
-		return err
-	}
 	next := unseenWatch{}
 	for _, p := range pl.peers {
 		found := pl.byAddress[p.Endpoint.Addr()]
-		if found == nil || paused || len(p.Lanes) == 0 || p.Echo == (programs.EchoKeys{}) {
+		if found == nil || len(p.Lanes) == 0 || p.Echo == (programs.EchoKeys{}) {
 			continue
 		}
 		before := w[found.Key]

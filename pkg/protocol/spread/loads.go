@@ -2,8 +2,6 @@
 
 package spread
 
-import "time"
-
 import (
 	"math/bits"
 	"sync/atomic"
@@ -95,11 +93,6 @@ func (l *Loads) Bytes(i int, now int64) uint64 { return LoadBytes(l.loads[i].pac
 
 // LoadBytes returns the bytes of a packed load at the instant now. The eBPF program stores loads in this form.
 func LoadBytes(packed uint64, now int64) uint64 { return decayed(packed, epochOf(now)) }
-
-// LoadAge returns how long before now a packed load was last changed, in whole epochs of 134 ms. After 26 days it begins anew.
-func LoadAge(packed uint64, now int64) time.Duration {
-	return time.Duration((epochOf(now)-packed>>loadBits)&epochMask) << epochShift
-}
 
 func (l *Loads) lane(place int) int {
 	if l.lanes == nil {
