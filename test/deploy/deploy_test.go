@@ -163,6 +163,14 @@ func TestUnitBoundsMemory(t *testing.T) {
 	}
 }
 
+// TestEngineUnitStartsAgainWithoutLimit: after five failures within ten seconds, systemd's default would leave the node without a tunnel.
+func TestEngineUnitStartsAgainWithoutLimit(t *testing.T) {
+	unit := ini(t, "deploy/systemd/ropewalk-engine@.service")
+	if limit, restart := unit["Unit/StartLimitIntervalSec"], unit["Service/Restart"]; limit != "0" || restart != "always" {
+		t.Errorf("got StartLimitIntervalSec=%q and Restart=%q, want 0 and always", limit, restart)
+	}
+}
+
 // TestNetworkdKeepsRulesOnRequest: the setting is for the whole host.
 func TestNetworkdKeepsRulesOnRequest(t *testing.T) {
 	for _, path := range []string{"deploy/package/nfpm.yaml", "deploy/arch/PKGBUILD"} {
