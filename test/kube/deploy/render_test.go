@@ -181,6 +181,7 @@ func otherValues() map[string]Values {
 		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}}, "metrics.perPeer": {"metrics": Values{"perPeer": "on"}},
 		"resources": {"resources": Values{"limits": Values{"memory": "1Gi"}}}, "capabilities": {"capabilities": []any{"NET_ADMIN"}},
 		"seLinuxOptions": {"seLinuxOptions": Values{"level": "s0"}}, "scc": {"scc": "on"}, "policy": {"policy": Values{"enabled": false}},
+		"mesh.leave":     {"mesh": Values{"leave": true}},
 		"serviceAccount.name": {"serviceAccount": Values{"name": "x"}}, "serviceAccount.annotations": {"serviceAccount": Values{"annotations": Values{"a": "b"}}},
 		"priorityClassName": {"priorityClassName": "x"}, "nodeSelector": {"nodeSelector": Values{"a": "b"}}, "tolerations": {"tolerations": []any{}},
 		"affinity": {"affinity": Values{"nodeAffinity": Values{}}}, "updateStrategy": {"updateStrategy": "OnDelete"}, "maxUnavailable": {"maxUnavailable": 1},

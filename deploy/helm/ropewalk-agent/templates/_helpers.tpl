@@ -39,6 +39,29 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if contains "ropewalk-agent" $name }}{{ $name | replace "ropewalk-agent" "ropewalk-engine" | trunc 63 | trimSuffix "-" }}{{ else }}{{ printf "%s-engine" ($name | trunc 56 | trimSuffix "-") }}{{ end }}
 {{- end }}
 
+{{- /* Refuses an upgrade that interrupts the tunnels of all nodes, unless a cleanup has completed on them. Where Helm reads no cluster
+(helm template), there is nothing to compare with. */}}
+{{- define "ropewalk.checkUpgrade" -}}
+{{- $agents := lookup "apps/v1" "DaemonSet" .Release.Namespace (include "ropewalk.name" .) }}
+{{- $args := list }}
+{{- range dig "spec" "template" "spec" "containers" list $agents }}
+{{- if eq .name "agent" }}{{ $args = .args | default list }}{{ end }}
+{{- end }}
+{{- $status := dig "status" dict $agents }}
+{{- $nodes := $status.desiredNumberScheduled | int }}
+{{- $rolledOut := and (eq (dig "metadata" "generation" 0 $agents | int) ($status.observedGeneration | int)) (eq ($status.updatedNumberScheduled | int) $nodes) (eq ($status.numberAvailable | int) $nodes) }}
+{{- if not (and $rolledOut (has "cleanup" $args)) }}
+{{- if and .Values.engine.enabled (not .Values.mesh.leave) (ne (include "ropewalk.hasEngine" .) "true") (lookup "apps/v1" "DaemonSet" .Release.Namespace (include "ropewalk.engineName" .)) }}
+{{- fail (printf "this upgrade deletes the engines of all nodes at once, and nodes in mode mesh drop packets until their agents are replaced. First run the cleanup with mode=mesh and cleanup.enabled=true, and wait for: kubectl -n %s rollout status daemonset/%s. If no node is in mode mesh, set mesh.leave=true" .Release.Namespace (include "ropewalk.name" .)) }}
+{{- end }}
+{{- range $args }}
+{{- if and (hasPrefix "--tunnel=" .) (contains "mesh" (include "ropewalk.modes" $)) (ne . (printf "--tunnel=%s" $.Values.mesh.tunnel)) }}
+{{- fail (printf "mesh.tunnel cannot be renamed while nodes may be in mode mesh (now %s): the former tunnel would stay on the nodes. Uninstall with the cleanup first" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "ropewalk.engineSelector" -}}
 app.kubernetes.io/name: ropewalk-engine
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
