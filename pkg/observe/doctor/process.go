@@ -75,15 +75,17 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 
 // evaluatePodCapabilities compares with what the pods of the chart need (docs/kubernetes.md).
 func evaluatePodCapabilities(f *facts.Facts, r *recorder) {
-	who, want := "ropewalk-agent needs in mode mesh", []capability{{unix.CAP_BPF, "CAP_BPF"}}
-	switch {
+	who, value := "ropewalk-agent needs in mode mesh", "capabilities"
+	var want []capability
+	switch bpf := (capability{unix.CAP_BPF, "CAP_BPF"}); {
 	case f.Process.EnginePod:
-		who, want = "ropewalk-engine needs", append(want, capability{unix.CAP_NET_RAW, "CAP_NET_RAW"}, capability{unix.CAP_SYS_NICE, "CAP_SYS_NICE"})
+		who, value = "ropewalk-engine needs", "engine.capabilities"
+		want = []capability{bpf, {unix.CAP_NET_RAW, "CAP_NET_RAW"}, {unix.CAP_SYS_NICE, "CAP_SYS_NICE"}}
 	case f.Process.BPFFS.Err == nil:
-		who, want = "ropewalk-agent needs in mode spread", append(want, capability{unix.CAP_PERFMON, "CAP_PERFMON"})
+		who, want = "ropewalk-agent needs in mode spread", []capability{bpf, {unix.CAP_PERFMON, "CAP_PERFMON"}}
 	}
 	if lacking := missingCapabilities(f.Process.Capabilities.Value, want...); lacking != "" {
-		r.warn("", "this process lacks "+lacking+", which "+who, "add them to the capabilities of the chart's pods")
+		r.warn("", "this process lacks "+lacking+", which "+who, "add them to "+value+" of the chart")
 		return
 	}
 	r.ok("", "all that %s", who)

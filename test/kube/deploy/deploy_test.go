@@ -138,6 +138,7 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		{"a limit on CPU", Values{"resources": Values{"limits": Values{"cpu": "1"}}}},
 		{"all capabilities", Values{"capabilities": []any{"ALL"}}},
 		{"the capability that is as good as all", Values{"capabilities": []any{"NET_ADMIN", "SYS_ADMIN"}}},
+		{"all capabilities for engines", Values{"engine": Values{"capabilities": []any{"ALL"}}}},
 		{"a PodMonitor of metrics that nobody reaches", Values{"metrics": Values{"podMonitor": Values{"enabled": true}}}},
 		{"a digest that is none", Values{"image": Values{"digest": "latest"}}},
 		{"no node at a time", Values{"maxUnavailable": 0}},

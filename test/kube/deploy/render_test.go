@@ -40,12 +40,17 @@ func TestPodsHaveOnlyTheirRights(t *testing.T) {
 		volumes string
 	}{
 		{"spread", "ropewalk-agent", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN BPF]", "[state sockets]"},
+		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN]", "[state sockets]"},
 		{"either", "ropewalk-agent", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON]", "[bpf state sockets]"},
 		{"cleanup", "ropewalk-agent", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"cleanup of mesh", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"capabilities set in the values", "ropewalk-agent", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
 		{"engine", "ropewalk-engine", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[tun sockets run config keep]"},
+		{
+			"engine with more capabilities", "ropewalk-engine",
+			Values{"mode": "mesh", "engine": Values{"capabilities": []any{"SYS_RESOURCE", "NET_BIND_SERVICE"}}},
+			"[NET_ADMIN BPF NET_RAW SYS_NICE SYS_RESOURCE NET_BIND_SERVICE]", "[tun sockets run config keep]",
+		},
 	} {
 		pod, container := containerOf(t, c.values, c.app)
 		security := at(t, container, "securityContext")
@@ -176,12 +181,12 @@ func otherValues() map[string]Values {
 		"mesh.cleartext": {"mesh": Values{"cleartext": "never"}}, "mesh.encryptNodes": {"mesh": Values{"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}}},
 		"mesh.nodeCIDRs": {"mesh": Values{"nodeCIDRs": []any{"192.0.2.0/24"}}}, "mesh.clearPorts": {"mesh": Values{"clearPorts": []any{"192.0.2.10:8443"}}},
 		"mesh.clearNodeLabels": {"mesh": Values{"clearNodeLabels": Values{"a": "b"}}}, "mesh.stateDir": {"mesh": Values{"stateDir": "/srv/ropewalk"}},
+		"mesh.leave":     {"mesh": Values{"leave": true}},
 		"apiServer.host": {"apiServer": Values{"host": "192.0.2.1"}}, "apiServer.port": {"apiServer": Values{"port": 443}},
 		"logLevel": {"logLevel": "debug"}, "extraArgs": {"extraArgs": []any{"--learn=5s"}}, "extraEnv": {"extraEnv": []any{Values{"name": "A"}}},
 		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}}, "metrics.perPeer": {"metrics": Values{"perPeer": "on"}},
 		"resources": {"resources": Values{"limits": Values{"memory": "1Gi"}}}, "capabilities": {"capabilities": []any{"NET_ADMIN"}},
 		"seLinuxOptions": {"seLinuxOptions": Values{"level": "s0"}}, "scc": {"scc": "on"}, "policy": {"policy": Values{"enabled": false}},
-		"mesh.leave":     {"mesh": Values{"leave": true}},
 		"serviceAccount.name": {"serviceAccount": Values{"name": "x"}}, "serviceAccount.annotations": {"serviceAccount": Values{"annotations": Values{"a": "b"}}},
 		"priorityClassName": {"priorityClassName": "x"}, "nodeSelector": {"nodeSelector": Values{"a": "b"}}, "tolerations": {"tolerations": []any{}},
 		"affinity": {"affinity": Values{"nodeAffinity": Values{}}}, "updateStrategy": {"updateStrategy": "OnDelete"}, "maxUnavailable": {"maxUnavailable": 1},
@@ -415,6 +420,7 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 		{"ropewalk-agent", Values{"scc": "on"}},
 		{"ropewalk-agent", Values{"scc": "on", "mode": "mesh"}},
 		{"ropewalk-engine", Values{"scc": "on", "mode": "mesh"}},
+		{"ropewalk-engine", Values{"scc": "on", "mode": "mesh", "engine": Values{"capabilities": []any{"SYS_RESOURCE"}}}},
 		{"ropewalk-agent", Values{"scc": "on", "cleanup": Values{"enabled": true}}},
 	} {
 		values := c.values

@@ -93,6 +93,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - BPF
 - NET_RAW
 - SYS_NICE
+{{- with .Values.engine.capabilities }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{- define "ropewalk.capabilities" -}}
@@ -100,9 +103,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml .Values.capabilities }}
 {{- else -}}
 - NET_ADMIN
+{{- if contains "spread" (include "ropewalk.modes" .) }}
 - BPF
-{{- if and (contains "spread" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
+{{- if not .Values.cleanup.enabled }}
 - PERFMON
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
