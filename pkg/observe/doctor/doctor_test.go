@@ -52,7 +52,11 @@ func absent(key string) func(*facts.Facts) {
 
 func masquerade(untracked bool) func(*facts.Facts) {
 	return func(f *facts.Facts) {
-		f.NAT = facts.Known(facts.NAT{KeepsPorts: "ip nat POSTROUTING", Untracked: untracked})
+		nat := facts.NAT{KeepsPorts: []facts.NATRule{{Chain: "ip nat POSTROUTING", Family: unix.NFPROTO_IPV4}}}
+		if untracked {
+			nat.Untracked = []facts.NATRule{{Chain: "inet raw out"}}
+		}
+		f.NAT = facts.Known(nat)
 	}
 }
 
@@ -282,7 +286,11 @@ func hostCases() []faultCase {
 		{"conntrack", sysctl(facts.ConntrackCount, "960"), Failed, "960 of 1000", "udp dport 51820 fib daddr type local notrack"},
 		{"conntrack", absent(facts.ConntrackCount), OK, "not loaded", ""},
 		{"masquerade", masquerade(false), Warning, "ip nat POSTROUTING masquerades", "udp sport { 51820, 61000-61999 } notrack"},
-		{"masquerade", masquerade(true), OK, "exempts packets", ""},
+		{"masquerade", masquerade(true), OK, "rules exempt the tunnel", ""},
+		{"masquerade", func(f *facts.Facts) { f.NAT = facts.Known(facts.NAT{}) }, OK, "no rule masquerades", ""},
+		{"masquerade", func(f *facts.Facts) {
+			f.NAT = facts.Known(facts.NAT{KeepsPorts: []facts.NATRule{{Chain: "nat", Unread: true}}})
+		}, Unknown, "iptables-legacy", ""},
 		{"masquerade", both(masquerade(false), stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff })), OK, "no tunnel with spread", ""},
 		{"masquerade", func(f *facts.Facts) { f.NAT.Err = errHidden }, Unknown, "hidden", ""},
 		{"spread-ports", func(f *facts.Facts) {

@@ -262,20 +262,34 @@ func evaluateMasquerade(f *facts.Facts, r *recorder) {
 	spreads := slices.DeleteFunc(slices.Clone(f.Tunnels), func(t facts.Tunnel) bool {
 		return t.Kind != facts.Ropewalk || t.Port == 0 || t.Stats.Value.Spread.FirstPort == 0 || t.Stats.Value.Spread.Mode == config.SpreadOff
 	})
-	switch nat := f.NAT.Value; {
+	switch {
 	case len(spreads) == 0:
 		r.ok("", "no tunnel with spread")
+		return
 	case f.NAT.Err != nil:
 		r.unknown("", f.NAT.Err)
-	case nat.KeepsPorts == "":
-		r.ok("", "no rule masquerades and keeps source ports")
-	case nat.Untracked:
-		r.ok("", "%s masquerades and keeps source ports; a rule exempts packets of this host from conntrack", nat.KeepsPorts)
+		return
+	}
+	for i := range spreads {
+		evaluateMasqueradeOf(f, &spreads[i], r)
+	}
+}
+
+func evaluateMasqueradeOf(f *facts.Facts, t *facts.Tunnel, r *recorder) {
+	devices := slices.Clone(f.Underlay)
+	for _, p := range t.Peers {
+		devices = append(devices, p.Device)
+	}
+	s := t.Stats.Value.Spread
+	switch chain, exempt, err := f.NAT.Value.KeepsPortsOf(t, []spread.Ports{{First: t.Port, Last: t.Port}, {First: s.FirstPort, Last: s.LastPort}}, devices); {
+	case err != nil:
+		r.unknown(t.Name, err)
+	case chain == "":
+		r.ok(t.Name, "no rule masquerades packets to peers and keeps source ports")
+	case exempt:
+		r.ok(t.Name, "%s masquerades and keeps source ports; rules exempt the tunnel from conntrack", chain)
 	default:
-		for _, t := range spreads {
-			s := t.Stats.Value.Spread
-			r.warn(t.Name, nat.KeepsPorts+" masquerades and keeps source ports: a container can turn spread off", noTrack(t.Port, s.FirstPort, s.LastPort))
-		}
+		r.warn(t.Name, chain+" masquerades and keeps source ports: a container can turn spread off", noTrack(t.Port, s.FirstPort, s.LastPort))
 	}
 }
 
