@@ -17,7 +17,7 @@ import (
 // Engine is the tunnel of another process, as package engine describes it.
 type Engine interface {
 	// Status returns, among others, the public key. A key that is not the node's is replaced, with all peers.
-	Status() (config.Status, error)
+	Status() (engine.Status, error)
 	StatusOf(...noise.PublicKey) (config.Status, error)
 	Configure(config.Device) error
 	Probe(...noise.PublicKey) error
@@ -112,7 +112,7 @@ func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
 // replaceConfiguration gives the whole configuration to an engine with another key: one that has none yet, or the node's last one. All peers are
 // replaced, because sessions made with a different key do not carry over. A handshake with each node follows: it makes the node move this
 // node's allowed IPs to the new key.
-func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, st *config.Status) error {
+func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTunnel, st *engine.Status) error {
 	m.handshakes.stop() // its peers are about to be replaced
 	whole.Peers = mesh.Additions(mesh.AssignByHandshake(d.saved.Peers, st.Peers), st.Peers, m.sentEndpoints)
 	if err := m.engine.Configure(whole); err != nil {
@@ -126,10 +126,11 @@ func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTun
 	return nil
 }
 
-// changeDevice changes the settings that the engine does not have. The first time, that includes those which it does not report.
-func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *config.Status) (changes int, err error) {
+// changeDevice changes the settings that the engine does not have. The first time, that includes those which it does not report. A port that is
+// not open is set again: while another program has it, no packet arrives, and the engine's configuration does not show that.
+func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engine.Status) (changes int, err error) {
 	var dev config.Device
-	if st.ListenPort != want.port {
+	if st.ListenPort != want.port || !st.Up {
 		dev.ListenPort = &want.port
 		changes++
 	}
@@ -155,7 +156,7 @@ func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *conf
 }
 
 // changePeers makes the engine's peers those of a plan.
-func (m *meshReconciler) changePeers(peers []mesh.Peer, st *config.Status) (changes int, err error) {
+func (m *meshReconciler) changePeers(peers []mesh.Peer, st *engine.Status) (changes int, err error) {
 	all := mesh.Diff(mesh.AssignByHandshake(peers, st.Peers), st.Peers, m.sentEndpoints)
 	m.logForeign(m.cfg, all)
 	if len(all) > 0 {

@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -37,6 +38,7 @@ type fakeEngine struct {
 	unusable    error             // of each request: engine.ErrAbsent or ErrOutdated
 	rejectsKeys bool              // it rejects private keys
 	peersErr    error             // of the next change of peers
+	busyPort    uint16            // of another program: the engine has no open port, and cannot open this one; 0: none
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
@@ -51,6 +53,12 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	if err := e.peersErr; err != nil && len(c.Peers) > 0 {
 		e.peersErr = nil
 		return err
+	}
+	if e.busyPort != 0 && c.ListenPort != nil {
+		if *c.ListenPort == e.busyPort {
+			return errPortInUse
+		}
+		e.busyPort = 0
 	}
 	e.changes = append(e.changes, c)
 	if c.PrivateKey != nil {
@@ -97,19 +105,25 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	return nil
 }
 
-var errKeyRejected = errors.New("key rejected")
+var (
+	errKeyRejected = errors.New("key rejected")
+	errPortInUse   = &uapi.Error{Errno: unix.EADDRINUSE}
+)
 
-func (e *fakeEngine) Status() (config.Status, error) {
+func (e *fakeEngine) Status() (engine.Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.unusable != nil {
-		return config.Status{}, e.unusable
+		return engine.Status{}, e.unusable
 	}
-	return e.copyStatus(), nil
+	return engine.Status{Status: e.copyStatus(), Up: e.busyPort == 0}, nil
 }
 
 // StatusOf returns more peers than asked for, as an older engine does.
-func (e *fakeEngine) StatusOf(...noise.PublicKey) (config.Status, error) { return e.Status() }
+func (e *fakeEngine) StatusOf(...noise.PublicKey) (config.Status, error) {
+	st, err := e.Status()
+	return st.Status, err
+}
 
 // now returns the status, for tests.
 func (e *fakeEngine) now() config.Status {
@@ -161,6 +175,13 @@ func (e *fakeEngine) setAbsent(absent bool) {
 	if absent {
 		e.unusable = engine.ErrAbsent
 	}
+}
+
+// setBusyPort closes the engine's port, and gives a port to another program.
+func (e *fakeEngine) setBusyPort(port uint16) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.busyPort = port
 }
 
 // takeProbed returns the keys that were probed since the last call.
@@ -355,6 +376,31 @@ func TestEngineStartsWithLastConfiguration(t *testing.T) {
 	}
 	if p := e.now(); p.ListenPort != 7 || len(p.Peers) != 2 || p.Peers[0].Keepalive != 25 {
 		t.Errorf("got %+v", p)
+	}
+}
+
+// TestPortOfAnotherProgramIsSetAgain: an engine that starts while its port is taken reports the port that it does not have.
+func TestPortOfAnotherProgramIsSetAgain(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	e.setBusyPort(DefaultPort)
+	for range 2 {
+		var refused *setupError
+		if _, err := m.reconcile(t.Context(), l); !errors.Is(err, unix.EADDRINUSE) || !errors.As(err, &refused) {
+			t.Fatalf("got %v, want %v", err, unix.EADDRINUSE)
+		}
+	}
+	e.setBusyPort(1) // the port is free
+	before := len(e.configuredSince(0))
+	m.mustReconcile(t, l)
+	if got := e.configuredSince(before); len(got) != 1 || got[0].ListenPort == nil || *got[0].ListenPort != DefaultPort {
+		t.Errorf("configured %+v, want the port", got)
+	}
+	m.mustReconcile(t, l)
+	if got := e.configuredSince(before + 1); len(got) != 0 {
+		t.Errorf("configured %+v, although the port is open", got)
 	}
 }
 

@@ -41,11 +41,18 @@ type Client struct {
 	File string   // with which the engine starts
 }
 
+// Status is the state of an engine.
+type Status struct {
+	config.Status
+	Up bool // its listen port is open: not while its interface is down, or after another program had the port
+}
+
 // stats is the part of an engine's statistics that an agent uses.
 type stats struct {
 	Version   string            `json:"version"`
 	Features  []string          `json:"features"`
 	Interface string            `json:"interface"`
+	Up        bool              `json:"up"`
 	Names     config.NameReport `json:"names"`
 	Spread    struct {
 		Peers map[string]struct {
@@ -56,7 +63,7 @@ type stats struct {
 
 // Status returns the engine's configuration and peers: all fields of the get operation, names, and Spread.Active of peers. The error is
 // ErrAbsent, ErrForeign or ErrOutdated, or that of a request.
-func (c *Client) Status() (st config.Status, err error) {
+func (c *Client) Status() (st Status, err error) {
 	var more stats
 	err = c.do(func(u *uapi.Client) error {
 		if err := u.Stats(&more); err != nil {
@@ -68,12 +75,13 @@ func (c *Client) Status() (st config.Status, err error) {
 		if lacks := more.lacks(); len(lacks) > 0 {
 			return fmt.Errorf("%w: version %s lacks %s, update ropewalk-engine", ErrOutdated, cmp.Or(more.Version, "unknown"), strings.Join(lacks, ", "))
 		}
-		st, err = u.Status()
+		st.Status, err = u.Status()
 		return err
 	})
 	if err != nil {
-		return config.Status{}, err
+		return Status{}, err
 	}
+	st.Up = more.Up
 	st.AddNames(more.Names)
 	for i := range st.Peers {
 		st.Peers[i].Spread.Active = more.Spread.Peers[st.Peers[i].PublicKey.Base64()].Active

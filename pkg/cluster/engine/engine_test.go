@@ -55,18 +55,18 @@ func TestStatusHasNamesAndSpread(t *testing.T) {
 	first, second := noise.PublicKey{1}, noise.PublicKey{2}
 	d.SetStatus(config.Status{ListenPort: 7, FwMark: 8, Peers: []config.PeerStatus{{PublicKey: first}, {PublicKey: second, TxBytes: 9}}})
 	d.SetStats(device.Stats{
-		Interface: "mesh0", Features: uapi.Features(), Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
+		Interface: "mesh0", Up: true, Features: uapi.Features(), Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
 		Spread: config.SpreadReport{Peers: map[string]config.PeerSpread{first.Base64(): {Active: true}, second.Base64(): {}}},
 	})
 	st, err := c.Status()
-	if err != nil || st.ListenPort != 7 || st.FwMark != 8 || len(st.Peers) != 2 || !st.Peers[0].Spread.Active || st.Peers[1].Spread.Active {
+	if err != nil || !st.Up || st.ListenPort != 7 || st.FwMark != 8 || len(st.Peers) != 2 || !st.Peers[0].Spread.Active || st.Peers[1].Spread.Active {
 		t.Fatalf("got %+v, %v", st, err)
 	}
 	if p := st.Peers[1]; p.Name != "office" || p.EndpointName != "office.example:51820" || p.TxBytes != 9 {
 		t.Errorf("got %+v", p)
 	}
-	if st, err = c.StatusOf(second); err != nil || len(st.Peers) != 1 || st.Peers[0].PublicKey != second {
-		t.Errorf("status of one peer: %+v, %v", st, err)
+	if one, err := c.StatusOf(second); err != nil || len(one.Peers) != 1 || one.Peers[0].PublicKey != second {
+		t.Errorf("status of one peer: %+v, %v", one, err)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -206,7 +207,13 @@ func (j *joiner) Configure(c config.Device) error {
 }
 
 // Status implements agent.Engine.
-func (j *joiner) Status() (st config.Status, err error) {
+func (j *joiner) Status() (engine.Status, error) {
+	st, err := j.StatusOf()
+	return engine.Status{Status: st, Up: true}, err
+}
+
+// StatusOf implements agent.Engine.
+func (j *joiner) StatusOf(...noise.PublicKey) (st config.Status, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	st.PublicKey, st.ListenPort, st.FwMark = j.key, j.port, j.mark
@@ -215,9 +222,6 @@ func (j *joiner) Status() (st config.Status, err error) {
 	}
 	return st, nil
 }
-
-// StatusOf implements agent.Engine.
-func (j *joiner) StatusOf(...noise.PublicKey) (config.Status, error) { return j.Status() }
 
 // Probe implements agent.Engine.
 func (j *joiner) Probe(...noise.PublicKey) error { return nil }
