@@ -26,24 +26,28 @@ const (
 )
 
 func newReadyCmd() *cobra.Command {
-	return &cobra.Command{
+	var alive bool
+	cmd := &cobra.Command{
 		Use:   "ready SOCKET",
 		Short: "Check that a kept daemon serves its interface",
 		Long: "ready asks the `ropewalk run --keep --keep-socket SOCKET` that serves the socket. It succeeds if the daemon of that process serves\n" +
 			"the interface and answers, if another one serves it and keeps it or has taken it over, or if there is no\n" +
-			"configuration yet (--config). It fails while a daemon starts. As a container's probe it does not\n" +
+			"configuration yet (--config). It fails while a daemon starts, and while the interface is down or its UDP port is not open: a\n" +
+			"new daemon would change nothing then, so a liveness probe has --alive. As a container's probe it does not\n" +
 			"depend on addresses, which two pods on one host share during an update.",
 		Example: "  ropewalk ready /run/keep/wg0.sock",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return checkReady(cmd.Context(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return checkReady(cmd.Context(), args[0], alive) },
 	}
+	cmd.Flags().BoolVar(&alive, "alive", false, "succeed also while the interface is down or its UDP port is not open")
+	return cmd
 }
 
-// checkReady asks the supervisor that serves a socket.
-func checkReady(ctx context.Context, path string) error {
+// checkReady asks the supervisor that serves a socket. With alive, errDown is no failure.
+func checkReady(ctx context.Context, path string, alive bool) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -56,7 +60,7 @@ func checkReady(ctx context.Context, path string) error {
 	if err != nil {
 		return codedError{exitFailed, fmt.Errorf("asking the daemon: %w", err)}
 	}
-	if answer := strings.TrimSpace(string(text)); answer != readyOK {
+	if answer := strings.TrimSpace(string(text)); answer != readyOK && (!alive || answer != errDown.Error()) {
 		return codedError{exitFailed, fmt.Errorf("the daemon is not ready: %s", answer)}
 	}
 	return nil
@@ -107,10 +111,11 @@ func (s *supervisor) answerReady(c net.Conn) {
 	_, _ = fmt.Fprintln(c, answer)
 }
 
-// The answers while no daemon serves the interface, and while one has lanes that make no progress.
+// The answers while no daemon serves the interface, and while one has lanes that make no progress, or no port.
 var (
 	errStarting = errors.New("it starts, or takes the tunnel over from another one")
 	errStuck    = errors.New("lanes make no progress")
+	errDown     = errors.New("the interface is down, or its UDP port could not be opened") // as on /readyz
 )
 
 // check returns nil if this supervisor's daemon answers, or if it waits for another one or for its configuration.
@@ -121,12 +126,18 @@ func (s *supervisor) check() error {
 	case supervisorStarting:
 		return errStarting
 	}
-	c, err := uapi.Dial(s.name)
+	return checkDaemon(uapi.DefaultDir, s.name)
+}
+
+// checkDaemon returns nil if the daemon of an interface answers, its lanes make progress and its port is open.
+func checkDaemon(dir uapi.Dir, name string) error {
+	c, err := dir.Dial(name)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	var st struct {
+		Up     bool               `json:"up"`
 		Stalls config.StallReport `json:"stalls"`
 	}
 	if err := c.Stats(&st); err != nil {
@@ -134,6 +145,9 @@ func (s *supervisor) check() error {
 	}
 	if stuck := st.Stalls.Lanes; len(stuck) > 0 {
 		return fmt.Errorf("%w: %s", errStuck, strings.Join(stuck, ", "))
+	}
+	if !st.Up {
+		return errDown
 	}
 	return nil
 }
