@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -44,6 +45,8 @@ type engineState struct {
 	engine Engine
 	setup  setup               // as last configured; zero: not by this agent, or the engine was absent since
 	have   []config.PeerStatus // during a reconcile: before its changes
+	// refused is the setup that the engine refused last, and inEffect the port and underlay that it kept. Zero: none.
+	refused, inEffect setup
 }
 
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
@@ -68,36 +71,63 @@ func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 }
 
 // configureEngine makes engine and interface match the desired state and returns the number of changes. The file is written first: an engine
-// that starts again by itself has at least what it was told. An engine that is too old for the configuration keeps its file.
-func (m *meshReconciler) configureEngine(d *desiredTunnel) (changes int, err error) {
+// that starts again by itself has at least what it was told. A key of the node needs the file: an engine must never go back to the key before.
+// Other changes do not wait for a disk that is full. An engine that is too old for the configuration keeps its file.
+func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
 	whole := m.configuration(d)
-	st, err := m.engine.Status()
-	if err == nil || errors.Is(err, engine.ErrAbsent) {
-		err = errors.Join(m.engine.Save(whole), err)
+	var unsaved error
+	if unusable == nil || errors.Is(unusable, engine.ErrAbsent) {
+		unsaved = m.save(whole, d.setup)
 	}
-	if err != nil {
+	isNew := st.PublicKey != m.keys.current.public()
+	if unusable != nil || unsaved != nil && isNew {
 		m.setup = setup{}
-		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
+		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, errors.Join(unsaved, unusable))
 	}
 	m.have = st.Peers
-	isNew := st.PublicKey != m.keys.current.public()
 	if isNew {
-		changes, err = 1, m.replaceConfiguration(whole, d, &st)
+		changes, err = 1, m.replaceConfiguration(whole, d, st)
 	} else {
-		changes, err = m.changeDevice(&whole, d.setup, &st)
+		changes, err = m.changeDevice(&whole, d.setup, st)
 	}
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(m.handleRefusal(err, whole, d.setup, st), unsaved)
 	}
-	m.setup = d.setup
+	if m.setup = d.setup; m.refused == d.setup {
+		m.refused, unsaved = setup{}, m.engine.Save(whole)
+	}
 	n, err := m.cfg.Network.SetInterface(m.cfg.Tunnel, d.setup.mtu, d.saved.Pods)
 	if changes += n; err != nil || isNew {
-		return changes, err
+		return changes, errors.Join(err, unsaved)
 	}
-	n, err = m.changePeers(d.saved.Peers, &st)
-	return changes + n, err
+	n, err = m.changePeers(d.saved.Peers, st)
+	return changes + n, errors.Join(err, unsaved)
+}
+
+// save saves the file. Its setup is the one before while the engine refuses the one that is wanted.
+func (m *meshReconciler) save(whole config.Device, want setup) error {
+	if want == m.refused {
+		want = m.inEffect
+	}
+	whole.ListenPort, whole.Underlay = &want.port, &want.underlay
+	return m.engine.Save(whole)
+}
+
+// handleRefusal makes an error of the engine a setupError if the engine has answered. The file then gets the setup in effect: an engine that
+// starts again by itself must not have the refused one. An engine without an answer may have ended, and nothing is known of the next one.
+func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setup, st *engine.Status) error {
+	if _, ok := errors.AsType[*uapi.Error](err); !ok {
+		m.setup = setup{}
+		return err
+	}
+	err = &setupError{err}
+	if st.ListenPort == 0 { // it had no configuration
+		return err
+	}
+	m.refused, m.inEffect = want, setup{port: st.ListenPort, underlay: m.setup.underlay}
+	return errors.Join(err, m.save(whole, want))
 }
 
 // configuration returns the whole configuration of the engine.
@@ -116,7 +146,7 @@ func (m *meshReconciler) replaceConfiguration(whole config.Device, d *desiredTun
 	m.handshakes.stop() // its peers are about to be replaced
 	whole.Peers = mesh.Additions(mesh.AssignByHandshake(d.saved.Peers, st.Peers), st.Peers, m.sentEndpoints)
 	if err := m.engine.Configure(whole); err != nil {
-		return &setupError{fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)}
+		return fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, err)
 	}
 	clear(m.sentEndpoints)
 	m.noteConfigured(d.saved.Peers)
@@ -150,7 +180,7 @@ func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engi
 		return 0, nil
 	}
 	if err := m.engine.Configure(dev); err != nil {
-		return 0, &setupError{fmt.Errorf("changing the tunnel %s to port %d and underlay %s: %w", m.cfg.Tunnel, want.port, want.underlay, err)}
+		return 0, fmt.Errorf("changing the tunnel %s to port %d and underlay %s: %w", m.cfg.Tunnel, want.port, want.underlay, err)
 	}
 	return changes, nil
 }

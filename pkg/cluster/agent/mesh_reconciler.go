@@ -5,12 +5,15 @@ package agent
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -83,17 +86,17 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
 	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
-	if r.changes, err = m.apply(m.lastDesired); err != nil {
+	r.changes, err = m.apply(m.lastDesired)
+	if m.filterErr != nil {
+		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
+	}
+	if r.filtering = m.filtering; err != nil {
 		return r, err
 	}
 	rotation, note, err := m.stepRotation(in)
 	if r.requeueAfter = soonest(wait, rotation); note != "" {
 		r.notes = append(r.notes, note)
 	}
-	if m.filterErr != nil {
-		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
-	}
-	r.filtering = m.filtering
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
 	m.have = nil // of thousands of peers
@@ -193,42 +196,41 @@ func (m *meshReconciler) openKeys(requested int64) (err error) {
 	return err
 }
 
-// apply makes the tunnel match the desired state and returns the number of changes. Routes come first: while no engine runs, they
-// keep traffic for other nodes' pods from leaving in the clear.
+// apply makes the tunnel match the desired state and returns the number of changes. It changes nothing on the host while another program
+// serves the interface. The filter for unencrypted packets does not depend on routes and engine.
 func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
-	setRoutes := func() (int, error) { return m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing) }
-	before, engineChanges := m.setup, 0
-	for _, step := range []func() (int, error){
-		setRoutes,
-		func() (_ int, err error) {
-			engineChanges, err = m.configureEngine(d)
-			return engineChanges, err
-		},
-		func() (int, error) {
-			if m.setup == before && engineChanges == 0 {
-				return 0, nil // the routes lead into the tunnel already, and there may be many
-			}
-			return setRoutes()
-		},
-		func() (int, error) { return m.setFilter(!d.routing.Cleartext, d.routing.Nodes) },
-	} {
-		n, err := step()
-		if changes += n; err != nil {
-			return changes, err
-		}
+	st, unusable := m.engine.Status()
+	if errors.Is(unusable, engine.ErrForeign) {
+		m.setup = setup{}
+		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, unusable)
 	}
-	return changes, nil
+	changes, err = m.applyTunnel(d, &st, unusable)
+	return changes + m.setFilter(!d.routing.Cleartext, d.routing.Nodes), err
+}
+
+// applyTunnel makes routes, engine and interface match the desired state. Routes come first: while no engine runs, they keep traffic for other
+// nodes' pods from leaving in the clear. They follow changes of the engine, too: the interface may be another one.
+func (m *meshReconciler) applyTunnel(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
+	if changes, err = m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing); err != nil {
+		return changes, err
+	}
+	n, err := m.configureEngine(d, st, unusable)
+	if changes += n; n == 0 {
+		return changes, err // the routes lead into the tunnel already, and there may be many
+	}
+	n, again := m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing)
+	return changes + n, errors.Join(err, again)
 }
 
 // setFilter installs or removes the filter for unencrypted packets. Its failure, on a kernel without nftables, does not stop the
 // tunnel: the node's condition reports it.
-func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int, err error) {
-	changes, err = m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted, nodes)
+func (m *meshReconciler) setFilter(wanted bool, nodes *NodeRouting) (changes int) {
+	changes, err := m.cfg.Network.SetPlaintextFilter(m.cfg.Tunnel, wanted, nodes)
 	if err != nil && m.filterErr == nil {
 		m.logFilterError(wanted, err)
 	}
 	m.filterErr, m.filtering = err, wanted && err == nil
-	return changes, nil
+	return changes
 }
 
 func (m *meshReconciler) logFilterError(wanted bool, err error) {

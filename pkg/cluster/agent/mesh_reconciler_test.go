@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -38,6 +39,8 @@ type fakeEngine struct {
 	unusable    error             // of each request: engine.ErrAbsent or ErrOutdated
 	rejectsKeys bool              // it rejects private keys
 	peersErr    error             // of the next change of peers
+	saveErr     error             // of Save
+	gone        bool              // it ends before it answers the next change
 	busyPort    uint16            // of another program: the engine has no open port, and cannot open this one; 0: none
 }
 
@@ -46,6 +49,10 @@ func (e *fakeEngine) Configure(c config.Device) error {
 	defer e.mu.Unlock()
 	if e.unusable != nil {
 		return e.unusable
+	}
+	if e.gone {
+		e.unusable = engine.ErrAbsent
+		return io.ErrUnexpectedEOF
 	}
 	if e.rejectsKeys && c.PrivateKey != nil {
 		return errKeyRejected
@@ -154,6 +161,9 @@ func (e *fakeEngine) Probe(keys ...noise.PublicKey) error {
 func (e *fakeEngine) Save(c config.Device) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.saveErr != nil {
+		return e.saveErr
+	}
 	e.saved, e.forgotten = c, false
 	return nil
 }
@@ -401,6 +411,109 @@ func TestPortOfAnotherProgramIsSetAgain(t *testing.T) {
 	m.mustReconcile(t, l)
 	if got := e.configuredSince(before + 1); len(got) != 0 {
 		t.Errorf("configured %+v, although the port is open", got)
+	}
+}
+
+// TestForeignTunnelIsLeftAlone: also by an agent that has not reached its API.
+func TestForeignTunnelIsLeftAlone(t *testing.T) {
+	m, n, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	e.unusable = engine.ErrForeign
+	if _, err := m.reconcile(t.Context(), reconcileInput{nodes: []mesh.Node{own, other}, self: own}); !errors.Is(err, engine.ErrForeign) {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&fakeNetwork{}, n, cmp.AllowUnexported(fakeNetwork{})); diff != "" || e.saved.PrivateKey != nil {
+		t.Errorf("the host was changed: %s, saved %+v", diff, e.saved)
+	}
+	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Engine: e}}.withDefaults()}
+	a.persisted = persistedState{Mode: mesh.ModeMesh, Routing: &Routing{}}
+	if err := a.applyPersisted(); !errors.Is(err, engine.ErrForeign) || n.setRoutesCalls != 0 {
+		t.Errorf("before the API is reached: %v, %+v", err, n)
+	}
+}
+
+// TestFilterDoesNotDependOnEngine: an engine that fails for hours must not leave the node open for unencrypted packets, nor keep the filter.
+func TestFilterDoesNotDependOnEngine(t *testing.T) {
+	m, n, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	e.setAbsent(true)
+	r, err := m.reconcile(t.Context(), reconcileInput{nodes: []mesh.Node{own, other}, self: own})
+	if !errors.Is(err, engine.ErrAbsent) || !n.filter || !r.filtering {
+		t.Errorf("%v; filter %v, reported %v", err, n.filter, r.filtering)
+	}
+	n.filterErr = errors.New("no nftables")
+	if r, err = m.reconcile(t.Context(), reconcileInput{nodes: []mesh.Node{own, other}, self: own}); err == nil || r.filtering || len(r.notes) != 1 {
+		t.Errorf("%v; filter reported %v, notes %v", err, r.filtering, r.notes)
+	}
+}
+
+// TestRefusedPortIsNotSaved: an engine that crashes would start with it, and have no port.
+func TestRefusedPortIsNotSaved(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	udp := config.UnderlayUDP
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	l.settings.Underlay = &udp
+	m.mustReconcile(t, l)
+	m.engine = &rejectingEngine{Engine: e, rejects: true}
+	automatic := config.UnderlayAuto
+	l.settings.Port, l.settings.Underlay, l.nodes = 7, &automatic, append(l.nodes, meshNode(2, noise.PublicKey{2}))
+	for _, absent := range []bool{false, false, true} {
+		if absent {
+			e.setAbsent(true)
+		}
+		if _, err := m.reconcile(t.Context(), l); err == nil {
+			t.Fatal("the engine's error is lost")
+		}
+		if *e.saved.ListenPort != DefaultPort || *e.saved.Underlay != udp || len(e.saved.Peers) != 2 {
+			t.Errorf("absent %v: saved port %d, underlay %s, %d peers", absent, *e.saved.ListenPort, *e.saved.Underlay, len(e.saved.Peers))
+		}
+	}
+	e.setAbsent(false)
+	m.engine = e
+	m.mustReconcile(t, l)
+	if *e.saved.ListenPort != 7 || *e.saved.Underlay != automatic {
+		t.Errorf("saved port %d, underlay %s", *e.saved.ListenPort, *e.saved.Underlay)
+	}
+}
+
+// TestEndOfEngineIsNoRefusal: an engine that ends during a change has not refused the settings.
+func TestEndOfEngineIsNoRefusal(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	m.mustReconcile(t, l)
+	e.gone = true
+	l.settings.Port = 7
+	var refused *setupError
+	if _, err := m.reconcile(t.Context(), l); !errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &refused) {
+		t.Errorf("got %v, a refusal: %v", err, refused != nil)
+	}
+	if m.setup != (setup{}) || *e.saved.ListenPort != 7 {
+		t.Errorf("setup %+v, saved port %d", m.setup, *e.saved.ListenPort)
+	}
+}
+
+// TestPeersDoNotWaitForFile: a full disk must not cut off nodes that join, but no key is used that the file does not have.
+func TestPeersDoNotWaitForFile(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	full := errors.New("no space left on device")
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
+	e.saveErr = full
+	if _, err := m.reconcile(t.Context(), l); !errors.Is(err, full) || !e.now().PublicKey.IsZero() {
+		t.Fatalf("a key without a file: %v, %+v", err, e.now())
+	}
+	e.saveErr = nil
+	m.mustReconcile(t, l)
+	e.saveErr = full
+	l.nodes = append(l.nodes, meshNode(2, noise.PublicKey{2}))
+	if _, err := m.reconcile(t.Context(), l); !errors.Is(err, full) || len(e.now().Peers) != 2 {
+		t.Errorf("got %v, %d peers", err, len(e.now().Peers))
+	}
+	e.saveErr = nil
+	if m.mustReconcile(t, l); len(e.saved.Peers) != 2 {
+		t.Errorf("saved %d peers", len(e.saved.Peers))
 	}
 }
 

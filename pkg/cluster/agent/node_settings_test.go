@@ -255,7 +255,7 @@ func (e *rejectingEngine) Configure(c config.Device) error {
 		return e.Engine.Configure(c)
 	}
 	if e.attempts++; e.rejects {
-		return errors.New("address in use")
+		return errPortInUse
 	}
 	return e.Engine.Configure(c)
 }

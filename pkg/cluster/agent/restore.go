@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
@@ -77,6 +78,9 @@ func (a *Agent) applyPersisted() error {
 	saved.Routing.Cleartext = saved.allowsCleartext(a.cfg.Cleartext) // the flag may have changed
 	if !a.cfg.NodeEncryption.Enabled {                               // likewise
 		saved.Routing.Nodes = nil
+	}
+	if _, err := a.cfg.Engine.Status(); errors.Is(err, engine.ErrForeign) {
+		return fmt.Errorf("restoring the tunnel %s until the API is reached: %w", a.cfg.Tunnel, err)
 	}
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing); err != nil {
 		return fmt.Errorf("restoring routes until the API is reached: %w", err)
