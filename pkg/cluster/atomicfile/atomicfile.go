@@ -5,6 +5,7 @@ package atomicfile
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -12,14 +13,27 @@ import (
 // Replace creates or replaces a file. It removes the temporary files that a crash of an earlier call has left. One process may call it for a file
 // at a time.
 func Replace(path string, text []byte) error {
+	if err := removeTemporary(path); err != nil {
+		return err
+	}
+	return write(path, text, os.Rename)
+}
+
+// Remove removes a file, and the temporary files that a crash of Replace has left. It succeeds if there is none.
+func Remove(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, removeTemporary(path))
+}
+
+func removeTemporary(path string) error {
 	left, err := filepath.Glob(path + ".*")
 	for _, old := range left {
 		err = errors.Join(err, os.Remove(old))
 	}
-	if err != nil {
-		return err
-	}
-	return write(path, text, os.Rename)
+	return err
 }
 
 // Create creates a file. The error is fs.ErrExist if there is one. A crash may leave a temporary file: the name and a suffix behind a dot.

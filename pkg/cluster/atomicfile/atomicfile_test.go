@@ -21,6 +21,17 @@ func TestReplaceRemovesFilesOfCrash(t *testing.T) {
 	has(t, path, "second")
 }
 
+func TestRemoveLeavesNoTemporaryFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "file")
+	expect.NoError(t, Remove(path))
+	expect.NoError(t, Replace(path, []byte("first")))
+	expect.NoError(t, os.WriteFile(path+".123", []byte("half"), 0o600))
+	expect.NoError(t, Remove(path))
+	if all, err := os.ReadDir(filepath.Dir(path)); err != nil || len(all) != 0 {
+		t.Errorf("left %v, %v", all, err)
+	}
+}
+
 func TestCreateKeepsExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	expect.NoError(t, Create(path, []byte("first")))

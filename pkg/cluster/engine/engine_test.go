@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -222,6 +223,34 @@ func TestSavedFileIsWholeConfiguration(t *testing.T) {
 	expect.NoError(t, c.Forget())
 	expect.NoError(t, c.Forget())
 	if left, err := os.ReadDir(filepath.Dir(c.File)); err != nil || len(left) != 0 {
+		t.Errorf("left %v, %v", left, err)
+	}
+}
+
+// TestKeyInFileIsItsOwnersOnly: the kubelet creates the directory for all to read, and a tool may copy the file so.
+func TestKeyInFileIsItsOwnersOnly(t *testing.T) {
+	dir := t.TempDir()
+	c, dev := &Client{Name: "mesh0", File: filepath.Join(dir, "tunnel.conf")}, everything(t)
+	modeOf := func(path string) fs.FileMode {
+		info, err := os.Stat(path)
+		expect.NoError(t, err)
+		return info.Mode().Perm()
+	}
+	expect.NoError(t, os.Chmod(dir, 0o755))
+	expect.NoError(t, c.Save(dev))
+	if got := modeOf(dir); got != 0o700 {
+		t.Errorf("directory mode %v", got)
+	}
+	expect.NoError(t, os.Chmod(c.File, 0o644))
+	expect.NoError(t, os.Chmod(dir, 0o755))
+	expect.NoError(t, os.WriteFile(filepath.Join(dir, "other"), nil, 0o644))
+	expect.NoError(t, c.Save(dev))
+	if file, shared := modeOf(c.File), modeOf(dir); file != 0o600 || shared != 0o755 {
+		t.Errorf("mode %v, directory with other files %v", file, shared)
+	}
+	expect.NoError(t, os.WriteFile(c.File+".123", []byte("a key"), 0o600))
+	expect.NoError(t, c.Forget())
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left %v, %v", left, err)
 	}
 }

@@ -4,10 +4,11 @@ package engine
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/atomicfile"
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
@@ -15,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Save makes the file that of a whole configuration, atomically and durably, unless it is already. An engine that starts by itself has it
+// Save makes the file that of a whole configuration, atomically and durably, unless it is already. Only its owner may read it. An engine that starts by itself has it
 // before any agent. Endpoints are addresses, also those of peers with host names: no name needs to be resolved for the tunnel to start.
 func (c *Client) Save(dev config.Device) error {
 	f := conffile.File{Interface: conffile.Interface{
@@ -38,18 +39,43 @@ func (c *Client) Save(dev config.Device) error {
 	if err := f.Format(&b); err != nil {
 		return err
 	}
-	if have, err := os.ReadFile(c.File); err == nil && bytes.Equal(have, b.Bytes()) {
+	if c.has(b.Bytes()) {
 		return nil
 	}
-	if err := atomicfile.Replace(c.File, b.Bytes()); err != nil {
+	err := atomicfile.Replace(c.File, b.Bytes())
+	if err == nil {
+		err = c.closeDir()
+	}
+	if err != nil {
 		return fmt.Errorf("saving the configuration with which the engine starts: %w", err)
 	}
 	return nil
 }
 
-// Forget removes the file. An engine that ends then waits for another file, as before its first configuration. It succeeds if there is none.
+// has reports whether the file has a text and the mode with which it is written.
+func (c *Client) has(text []byte) bool {
+	info, err := os.Lstat(c.File)
+	if err != nil || info.Mode() != 0o600 {
+		return false
+	}
+	have, err := os.ReadFile(c.File)
+	defer clear(have)
+	return err == nil && bytes.Equal(have, text)
+}
+
+// closeDir leaves the directory to its owner, unless it has other files as well. The kubelet creates it with mode 0755.
+func (c *Client) closeDir() error {
+	dir, name := filepath.Split(c.File)
+	all, err := os.ReadDir(dir)
+	if err != nil || slices.ContainsFunc(all, func(e os.DirEntry) bool { return !strings.HasPrefix(e.Name(), name) }) {
+		return err
+	}
+	return os.Chmod(dir, 0o700)
+}
+
+// Forget removes the file, with all copies of the key. An engine that ends then waits for another file, as before its first configuration. It succeeds if there is none.
 func (c *Client) Forget() error {
-	if err := os.Remove(c.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := atomicfile.Remove(c.File); err != nil {
 		return fmt.Errorf("removing the configuration of the engine: %w", err)
 	}
 	return nil
