@@ -140,8 +140,13 @@ func TestCleanupWaitsForAgent(t *testing.T) {
 		over := make(chan error)
 		go func() { over <- c.takeLock(t.Context(), &lock) }()
 		synctest.Wait()
-		if lock.file != nil || c.Stay.Ready.Load() {
-			t.Error("it does not wait for the agent")
+		select {
+		case err := <-over:
+			t.Errorf("it does not wait for the agent: %v", err)
+		default:
+		}
+		if c.Stay.Ready.Load() {
+			t.Error("ready while an agent runs")
 		}
 		agent.release()
 		expect.NoError(t, <-over)

@@ -45,8 +45,10 @@ func TestAgentWaitsForItsTurn(t *testing.T) {
 			close(over)
 		}()
 		synctest.Wait()
-		if own.file != nil {
+		select {
+		case <-over:
 			t.Error("two agents have the lock")
+		default:
 		}
 		other.release()
 		<-over

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,8 +20,8 @@ func TestWatchNoticesEachNewSocket(t *testing.T) {
 	path := filepath.Join(dir, "mesh0.sock")
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		seen := 0
-		go (&Client{Dir: uapi.Dir(dir), Name: "mesh0"}).Watch(ctx, func() { seen++ })
+		var seen atomic.Int32
+		go (&Client{Dir: uapi.Dir(dir), Name: "mesh0"}).Watch(ctx, func() { seen.Add(1) })
 		synctest.Wait()
 		for i, step := range []struct {
 			what   string
@@ -33,12 +34,12 @@ func TestWatchNoticesEachNewSocket(t *testing.T) {
 			{"another one", func() error { return os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)) }, 1}, // with the same inode
 			{"none any more", func() error { return os.Remove(path) }, 1},
 		} {
-			before := seen
+			before := seen.Load()
 			expect.NoError(t, step.change())
 			time.Sleep(watchInterval + time.Duration(i+1))
 			synctest.Wait()
-			if seen-before != step.want {
-				t.Errorf("%s: called %d times, want %d", step.what, seen-before, step.want)
+			if n := int(seen.Load() - before); n != step.want {
+				t.Errorf("%s: called %d times, want %d", step.what, n, step.want)
 			}
 		}
 		cancel()
