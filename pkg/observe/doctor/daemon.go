@@ -240,7 +240,7 @@ func evaluateStalls(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	}
 }
 
-func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+func evaluateFastSpread(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	peers, active, blocked, why := s.Spread.Peers, 0, 0, ""
 	for _, key := range slices.Sorted(maps.Keys(peers)) {
 		if len(peers[key].Blocked) > 0 {
@@ -256,6 +256,8 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		r.ok(name, "no peer has a session, see handshakes")
 		return
 	}
+	// conntrack gives ports of the tunnel to containers that have sent from them to a peer before.
+	masquerades := "\n# if this host masquerades containers, exempt the tunnel from conntrack:\n" + noTrack(portOf(f, name), s.Spread.FirstPort, s.Spread.LastPort)
 	found := fmt.Sprintf("active for %d of %d peers", active, len(peers))
 	if why != "" {
 		found += "; first reason: " + why
@@ -264,10 +266,10 @@ func evaluateFastSpread(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 	case s.Spread.Mode == config.SpreadOff:
 		r.warn(name, "disabled by configuration", "ropewalk run --spread auto, or Spread = auto")
 	case len(peers) > 0 && active == 0:
-		r.warn(name, found, "run ropewalk on the peer without a NAT in between; `ropewalk show "+quote(name)+" --lanes` lists the reasons")
+		r.warn(name, found, "run ropewalk on the peer without a NAT in between; `ropewalk show "+quote(name)+" --lanes` lists the reasons"+masquerades)
 	case blocked > 0:
 		r.warn(name, fmt.Sprintf("%s; to %d of them the path drops messages from some source ports", found, blocked),
-			"admit UDP from the ports that `ropewalk show "+quote(name)+" --lanes --json` lists as blocked, in firewalls on the path")
+			"admit UDP from the ports that `ropewalk show "+quote(name)+" --lanes --json` lists as blocked, in firewalls on the path"+masquerades)
 	default:
 		r.ok(name, "%s", found)
 	}

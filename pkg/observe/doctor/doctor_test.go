@@ -50,16 +50,6 @@ func absent(key string) func(*facts.Facts) {
 	return func(f *facts.Facts) { f.Sysctls[key] = facts.Unknown[string](fs.ErrNotExist) }
 }
 
-func masquerade(untracked bool) func(*facts.Facts) {
-	return func(f *facts.Facts) {
-		nat := facts.NAT{KeepsPorts: []facts.NATRule{{Chain: "ip nat POSTROUTING", Family: unix.NFPROTO_IPV4}}}
-		if untracked {
-			nat.Untracked = []facts.NATRule{{Chain: "inet raw out"}}
-		}
-		f.NAT = facts.Known(nat)
-	}
-}
-
 func both(a, b func(*facts.Facts)) func(*facts.Facts) {
 	return func(f *facts.Facts) { a(f); b(f) }
 }
@@ -285,14 +275,6 @@ func hostCases() []faultCase {
 		{"conntrack", sysctl(facts.ConntrackCount, "800"), Warning, "800 of 1000", "nf_conntrack_max=2000"},
 		{"conntrack", sysctl(facts.ConntrackCount, "960"), Failed, "960 of 1000", "udp dport 51820 fib daddr type local notrack"},
 		{"conntrack", absent(facts.ConntrackCount), OK, "not loaded", ""},
-		{"masquerade", masquerade(false), Warning, "ip nat POSTROUTING masquerades", "udp sport { 51820, 61000-61999 } notrack"},
-		{"masquerade", masquerade(true), OK, "rules exempt the tunnel", ""},
-		{"masquerade", func(f *facts.Facts) { f.NAT = facts.Known(facts.NAT{}) }, OK, "no rule masquerades", ""},
-		{"masquerade", func(f *facts.Facts) {
-			f.NAT = facts.Known(facts.NAT{KeepsPorts: []facts.NATRule{{Chain: "nat", Unread: true}}})
-		}, Unknown, "iptables-legacy", ""},
-		{"masquerade", both(masquerade(false), stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff })), OK, "no tunnel with spread", ""},
-		{"masquerade", func(f *facts.Facts) { f.NAT.Err = errHidden }, Unknown, "hidden", ""},
 		{"spread-ports", func(f *facts.Facts) {
 			f.LocalPorts.Value.Range = spread.Ports{First: 1024, Last: 65535}
 			f.LocalPorts.Value.Reserved = []spread.Ports{{First: 8080, Last: 8080}}
@@ -490,8 +472,8 @@ func fastCases() []faultCase {
 		{"fast-workers", stats(func(s *facts.Stats) { *s.Workers = 0 }), Warning, "no workers", "--workers auto"},
 		{"fast-workers", func(f *facts.Facts) { f.CPU.Online.Value = []int{0, 1} }, OK, "two CPUs", ""},
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Mode = config.SpreadOff }), Warning, "disabled by configuration", "--spread auto"},
-		{"fast-spread", peer(config.PeerSpread{Reason: "the peer is behind a NAT"}), Warning, "0 of 1 peers; first reason: the peer is behind a NAT", "--lanes"},
-		{"fast-spread", peer(config.PeerSpread{Active: true, Ports: 2, Blocked: []uint16{61000}}), Warning, "to 1 of them the path drops", "as blocked"},
+		{"fast-spread", peer(config.PeerSpread{Reason: "the peer is behind a NAT"}), Warning, "0 of 1 peers; first reason: the peer is behind a NAT", "udp sport { 51820, 61000-61999 } notrack"},
+		{"fast-spread", peer(config.PeerSpread{Active: true, Ports: 2, Blocked: []uint16{61000}}), Warning, "to 1 of them the path drops", "udp sport { 51820, 61000-61999 } notrack"},
 		{"fast-spread", stats(func(s *facts.Stats) { s.Spread.Peers = nil }), OK, "0 of 0", ""},
 		{"handshakes", failing(config.PeerHandshake{Unanswered: 6}), Warning, "1 of 1 peers do not answer: peer AAAA, 6 initiations unanswered", "public key"},
 		{

@@ -35,8 +35,6 @@ func hostChecks() []Check {
 			"with strict rp_filter and src_valid_mark=0, peers' packets are dropped when the default route goes into the tunnel").fixable(),
 		check("conntrack", "nf_conntrack_count against nf_conntrack_max", evaluateConntrack,
 			"each source port of a spread tunnel is an entry; new flows are dropped when the table is full"),
-		check("masquerade", "rules of nftables that masquerade and keep source ports, for tunnels with spread", evaluateMasquerade,
-			"conntrack gives a port to the container that has sent from it to a peer before, and other ports to the tunnel's messages, as by a NAT: spread ends"),
 		check("spread-ports", "spread ports against ip_local_port_range and ip_local_reserved_ports", evaluateSpreadPorts,
 			"a port that another socket holds cannot be used for spread").fixable(),
 		check("port", "other sockets on the tunnel's UDP port", evaluatePort,
@@ -258,41 +256,6 @@ func evaluateConntrack(f *facts.Facts, r *recorder) {
 	}
 }
 
-func evaluateMasquerade(f *facts.Facts, r *recorder) {
-	spreads := slices.DeleteFunc(slices.Clone(f.Tunnels), func(t facts.Tunnel) bool {
-		return t.Kind != facts.Ropewalk || t.Port == 0 || t.Stats.Value.Spread.FirstPort == 0 || t.Stats.Value.Spread.Mode == config.SpreadOff
-	})
-	switch {
-	case len(spreads) == 0:
-		r.ok("", "no tunnel with spread")
-		return
-	case f.NAT.Err != nil:
-		r.unknown("", f.NAT.Err)
-		return
-	}
-	for i := range spreads {
-		evaluateMasqueradeOf(f, &spreads[i], r)
-	}
-}
-
-func evaluateMasqueradeOf(f *facts.Facts, t *facts.Tunnel, r *recorder) {
-	devices := slices.Clone(f.Underlay)
-	for _, p := range t.Peers {
-		devices = append(devices, p.Device)
-	}
-	s := t.Stats.Value.Spread
-	switch chain, exempt, err := f.NAT.Value.KeepsPortsOf(t, []spread.Ports{{First: t.Port, Last: t.Port}, {First: s.FirstPort, Last: s.LastPort}}, devices); {
-	case err != nil:
-		r.unknown(t.Name, err)
-	case chain == "":
-		r.ok(t.Name, "no rule masquerades packets to peers and keeps source ports")
-	case exempt:
-		r.ok(t.Name, "%s masquerades and keeps source ports; rules exempt the tunnel from conntrack", chain)
-	default:
-		r.warn(t.Name, chain+" masquerades and keeps source ports: a container can turn spread off", noTrack(t.Port, s.FirstPort, s.LastPort))
-	}
-}
-
 // noTrack returns the command that exempts a tunnel's packets from conntrack.
 func noTrack(port, first, last uint16) string {
 	return fmt.Sprintf("nft 'add table inet ropewalk_notrack; add chain inet ropewalk_notrack output { type filter hook output priority raw; }; "+
@@ -310,6 +273,12 @@ func tunnelPort(f *facts.Facts) uint16 {
 		}
 	}
 	return f.Port
+}
+
+// portOf returns the port of a tunnel.
+func portOf(f *facts.Facts, name string) uint16 {
+	i := slices.IndexFunc(f.Tunnels, func(t facts.Tunnel) bool { return t.Name == name })
+	return f.Tunnels[i].Port
 }
 
 func evaluateSpreadPorts(f *facts.Facts, r *recorder) {

@@ -48,7 +48,6 @@ type Facts struct {
 	BigTCP     Result[[]hostnet.BigTCP]
 	Irqbalance Result[bool] // it is running
 	Sockets    Result[[]Socket]
-	NAT        Result[NAT]
 	Clock      Clock
 	Tunnels    []Tunnel
 	// OtherTunnels are those that are not examined: messages may loop through them.

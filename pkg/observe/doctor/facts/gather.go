@@ -78,7 +78,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	f.Irqbalance = result(s.isRunning("irqbalance"))
 	f.BigTCP = result(hostnet.BigTCPDevices())
 	f.SpreadPorts, f.LocalPorts = spread.DefaultPorts, result(hostnet.ReadLocalPorts())
-	f.Plugins, f.NAT = result(s.plugins(ctx)), result(s.readNAT())
+	f.Plugins = result(s.plugins(ctx))
 	s.readNetwork(f)
 	return f, nil
 }
