@@ -183,7 +183,7 @@ func (s *Server) operation(ctx context.Context, lines *lineReader, conn net.Conn
 	return appendReply(body, errnoOf(err)), !isFatal(err), replied
 }
 
-// freeLater returns the garbage of large requests and answers to the kernel, once for all of a time: statistics may be read each second.
+// freeLater returns the garbage of large requests and answers to the kernel, once for all within freeDelay.
 func (s *Server) freeLater() {
 	if s.freeing.CompareAndSwap(false, true) {
 		time.AfterFunc(freeDelay, func() {

@@ -34,7 +34,7 @@ const (
 // How a server handles its own shortages and failed requests.
 const (
 	largeRequest       = 1 << 20                // bytes of a request or answer; after a failed one free memory is returned to the kernel at once, after others later
-	freeDelay          = time.Second            // until then
+	freeDelay          = 10 * time.Second       // until then: a forced collection costs some ms, and status may be read each second
 	acceptPause        = 100 * time.Millisecond // between two attempts to accept a client while descriptors or memory are exhausted
 	failureLogs        = 16                     // messages about failed requests, then one every failureLogInterval
 	failureLogInterval = 10 * time.Second
