@@ -159,34 +159,39 @@ func LoopingPrefixes(root fs.FS, dir uapi.Dir, i Interface, endpoints []netip.Ad
 			routes[r.Dst] = true
 		}
 	}
-	follower, hops := dir.Follow(), 0
-	for n := 0; n < len(addrs); n++ {
-		addr := addrs[n]
-		if matches[n].Local || addr.IsLinkLocalUnicast() { // whose scope is the route
-			continue
-		}
-		host := matches[n].Dst
-		if own.Index != 0 && matches[n].LinkIndex == own.Index || host.Bits() == 0 {
-			host = netip.Prefix{} // the tunnel's, or one that the tunnel's replaces
-		}
-		for bits := addr.BitLen(); bits > max(host.Bits(), -1); bits-- {
-			if p, err := addr.Prefix(bits); err == nil && routes[p] {
-				longest[n] = p
+	follower := dir.Follow()
+	for n, addr := range addrs {
+		m := matches[n]
+		for hops := 0; hops < maxTunnels && !m.Local && !addr.IsLinkLocalUnicast(); hops++ { // whose scope is the route
+			isOwn := own.Index != 0 && m.LinkIndex == own.Index
+			host := m.Dst
+			if isOwn || host.Bits() == 0 {
+				host = netip.Prefix{} // the tunnel's, or one that the tunnel's replaces
+			}
+			longest[n] = longestRoute(routes, addr, host.Bits())
+			next, _, _ := follower.Next(m.LinkIndex, addr)
+			if longest[n].IsValid() || isOwn || !next.AddrPort.IsValid() {
 				break
 			}
-		}
-		if next, _, _ := follower.Next(matches[n].LinkIndex, addr); next.AddrPort.IsValid() && !longest[n].IsValid() && matches[n].LinkIndex != own.Index && hops < maxTunnels {
-			through, err := hostnet.MatchRoutes([]netip.Addr{next.AddrPort.Addr().Unmap()})
+			addr = next.AddrPort.Addr().Unmap() // to which the other tunnel sends them
+			through, err := hostnet.MatchRoutes([]netip.Addr{addr})
 			if err != nil {
 				return longest, err
 			}
-			addrs[n], matches[n], hops = next.AddrPort.Addr().Unmap(), through[0], hops+1
-			n-- // again, for the messages of the other tunnel
-			continue
+			m = through[0]
 		}
-		hops = 0
 	}
 	return longest, nil
+}
+
+// longestRoute returns the longest of the routes to an address that is longer than some bits; the zero Prefix if there is none.
+func longestRoute(routes map[netip.Prefix]bool, addr netip.Addr, bits int) netip.Prefix {
+	for n := addr.BitLen(); n > bits; n-- {
+		if p, err := addr.Prefix(n); err == nil && routes[p] {
+			return p
+		}
+	}
+	return netip.Prefix{}
 }
 
 // maxTunnels bounds the tunnels through which messages are followed.
