@@ -351,9 +351,7 @@ func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 		}
 		if p.Unseen {
 			s.problem("%s sends to %s, and nothing leaves from port %d: a NAT of this host (conntrack) may have given the port to another flow, such as a "+
-				"container's; exempt the tunnel from conntrack: nft 'add table inet ropewalk_notrack; add chain inet ropewalk_notrack output { type filter hook output priority raw; }; "+
-				"add rule inet ropewalk_notrack output udp sport %[3]d notrack; add chain inet ropewalk_notrack prerouting { type filter hook prerouting priority raw; }; "+
-				"add rule inet ropewalk_notrack prerouting udp dport %[3]d fib daddr type local notrack'", ts.Name, p.Endpoint, ts.Port)
+				"container's; exempt the tunnel from conntrack: %s", ts.Name, p.Endpoint, ts.Port, hostnet.NoTrackCommand(ts.Port, fmt.Sprint(ts.Port)))
 		}
 		if len(p.Blocked) > 0 {
 			s.problem("the path to %s drops messages from %d of %d source ports, the first is %d: a firewall may admit only replies to port %d, "+

@@ -258,11 +258,8 @@ func evaluateConntrack(f *facts.Facts, r *recorder) {
 
 // noTrack returns the command that exempts a tunnel's packets from conntrack.
 func noTrack(port, first, last uint16) string {
-	return fmt.Sprintf("nft 'add table inet ropewalk_notrack; add chain inet ropewalk_notrack output { type filter hook output priority raw; }; "+
-		"add rule inet ropewalk_notrack output udp sport { %[1]d, %[2]d-%[3]d } notrack; "+
-		"add chain inet ropewalk_notrack prerouting { type filter hook prerouting priority raw; }; "+
-		"add rule inet ropewalk_notrack prerouting udp dport %[1]d fib daddr type local notrack'\n"+
-		"# a firewall that admits only replies has to admit UDP to port %[1]d then", port, first, last)
+	return hostnet.NoTrackCommand(port, fmt.Sprintf("{ %d, %d-%d }", port, first, last)) +
+		fmt.Sprintf("\n# a firewall that admits only replies has to admit UDP to port %d then", port)
 }
 
 // tunnelPort returns the port of the first tunnel, or the port given for a future tunnel.
