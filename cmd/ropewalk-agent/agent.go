@@ -50,7 +50,7 @@ func newAgentCmd() *cobra.Command {
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := cmd.Flags()
-	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "spread or mesh; spec.mode of the RopewalkNode takes precedence")
+	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "`spread|mesh`, for the life of the process")
 	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
 	o.server.add(f, "the one of the pod's cluster")
 	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port (spread: that of the cluster's WireGuard; mesh: 51820)")

@@ -37,7 +37,7 @@ func TestCRDValidation(t *testing.T) {
 	a := startAPI(t)
 	client := a.dynamic.Resource(rwnodes)
 	good := map[string]any{
-		"mode": "mesh", "optOut": true, "endpoint": "2001:db8::1", "port": int64(51820), "mtu": int64(8921), "keyGeneration": int64(2),
+		"optOut": true, "endpoint": "2001:db8::1", "port": int64(51820), "mtu": int64(8921), "keyGeneration": int64(2),
 	}
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": "n1"}, "spec": good,
@@ -68,7 +68,6 @@ func TestCRDValidation(t *testing.T) {
 		part, field string
 		value       any
 	}{
-		{"spec", "mode", "both"},
 		{"spec", "endpoint", "example.org"},
 		{"spec", "endpoint", "192.0.2.1:51820"},
 		{"spec", "port", int64(0)},
@@ -214,7 +213,7 @@ func TestRopewalkConfigValidation(t *testing.T) {
 			"matchLabels":      map[string]any{"pool": "a", "node-role.kubernetes.io/gateway": ""},
 			"matchExpressions": []any{requirement("zone", "In", "x", "y"), requirement("example.org/slow", "DoesNotExist")},
 		},
-		"priority": int64(-7), "mode": "mesh", "port": int64(51820), "mtu": int64(8921), "persistentKeepalive": int64(25), "underlay": "udp",
+		"priority": int64(-7), "port": int64(51820), "mtu": int64(8921), "persistentKeepalive": int64(25), "underlay": "udp",
 	}
 	_, err := client.Create(t.Context(), newConfig("good", good), metav1.CreateOptions{})
 	expect.NoError(a, err)
@@ -240,7 +239,6 @@ func TestRopewalkConfigValidation(t *testing.T) {
 		{"nodeSelector", expressions(requirement("a", "Exists"), requirement("a", "In")), "spec.nodeSelector.matchExpressions[1]"},
 		{"nodeSelector", expressions(requirement("a", "Exists", "x")), "spec.nodeSelector.matchExpressions[0]"},
 		{"priority", int64(1000001), "spec.priority"},
-		{"mode", "both", "spec.mode"},
 		{"port", int64(0), "spec.port"},
 		{"port", int64(65536), "spec.port"},
 		{"mtu", int64(575), "spec.mtu"},

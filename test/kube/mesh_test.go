@@ -677,25 +677,19 @@ func TestConnectionsSurviveEngineUpdate(t *testing.T) {
 	}
 }
 
-func TestModeSwitchRemovesFirstMode(t *testing.T) {
+// TestAgentOfOtherModeDoesNotStart: routes of the mesh would stay, and drop packets.
+func TestAgentOfOtherModeDoesNotStart(t *testing.T) {
 	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
-	for _, n := range l.nodes {
-		n.halt() // the engine has the port
-		if !n.ruled() {
-			t.Error("the blackhole routes did not outlive the agent")
-		}
-		n.tunnelSocket = n.socket()
-		n.startSpread(bpf)
+	n := l.nodes[1]
+	n.stop()
+	n.startSpread(bpf)
+	<-n.agent.done
+	if log := n.agent.log.String(); !strings.Contains(log, "the node has the state of an agent in mode mesh: run the cleanup") {
+		t.Errorf("the agent of mode spread ended with:\n%s", log)
 	}
-	l.awaitStatus("all spread", func(st v1alpha1.NodeStatus) bool { return st.Mode == v1alpha1.ModeSpread && st.Gathers })
-	for _, n := range l.nodes {
-		if n.ruled() || n.lostRoutes() != 0 {
-			t.Errorf("%s: rule left: %v; %d CNI routes missing", n.name, n.ruled(), n.lostRoutes())
-		}
-	}
-	l.reach(pods) // in the clear, as without agents
+	l.reach(pods)
 }
 
 func TestAgentWritesOnlyItsOwnNode(t *testing.T) {

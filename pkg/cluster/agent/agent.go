@@ -25,7 +25,7 @@ type Agent struct {
 	api     *apiDialer
 	queue   workqueue.TypedRateLimitingInterface[trigger]
 	state   state
-	modeSwitch
+	active  modeReconciler // of the mode; nil: Run has not begun
 	stateStore
 	publisher
 	driftDetector
@@ -79,13 +79,17 @@ func New(cfg Config) (*Agent, error) {
 func (a *Agent) Stats() *Stats { return &a.stats }
 
 // Run reconciles the node until ctx ends. On return, the tunnel's interface and routes and the attached programs stay in place.
-// Errors of the API and of the host are logged and retried. The returned error reports an invalid Config.
+// Errors of the API and of the host are logged and retried. The returned error reports an invalid Config, or the
+// state of an agent of the other mode.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Mode != mesh.ModeSpread && a.cfg.Mode != mesh.ModeMesh {
 		return fmt.Errorf("mode %q: want spread or mesh", a.cfg.Mode)
 	}
 	a.lock.wait(ctx, &a.cfg)
-	a.restorePersisted()
+	if err := a.restorePersisted(); err != nil {
+		a.lock.release()
+		return err
+	}
 	a.cluster.start(ctx)
 	go a.triggerPeriodically(ctx)
 	go a.cfg.Engine.Watch(ctx, a.triggerEngineChanged)
@@ -97,7 +101,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for a.processNext(ctx) {
 	}
 	a.advance(eventStopped)
-	a.stopReconcilers()
+	a.active.stop()
 	a.lock.release()
 	return nil
 }

@@ -97,7 +97,8 @@ func TestSpreadPlanIsMatchedWithTunnelPeers(t *testing.T) {
 			}})
 		}
 		synctest.Test(t, func(t *testing.T) {
-			s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+			s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
+			s.port = 51820
 			for _, long := range []bool{false, true} {
 				plan, r := mesh.Spread("192.0.2.1", nodes, true), result{}
 				s.matchTunnel(&r, &plan, c.tunnels)

@@ -19,8 +19,7 @@ type Config struct {
 	// Node is the node's name.
 	Node string
 	// API has the address and the credentials of the API server.
-	API *rest.Config
-	// Mode applies unless the RopewalkNode's spec has another.
+	API     *rest.Config
 	Mode    mesh.Mode
 	Version string // of the agent, for the status
 	Log     *slog.Logger
@@ -39,8 +38,6 @@ type Config struct {
 
 	SpreadConfig
 	MeshConfig
-
-	canRun func(mesh.Mode) error // whether the process can run a mode; nil: canRunMode
 }
 
 // SpreadConfig has the settings of spread mode.
@@ -105,9 +102,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Cleartext == "" {
 		c.Cleartext = CleartextNever
-	}
-	if c.canRun == nil {
-		c.canRun = canRunMode
 	}
 	if c.EngineConfig == "" {
 		c.EngineConfig = DefaultEngineConfig

@@ -63,7 +63,7 @@ func TestEgressDeviceIsPhysicalInterface(t *testing.T) {
 // TestTunneledPeerIsLeftOut: for example a peer with an address among a tunnel's pods.
 func TestTunneledPeerIsLeftOut(t *testing.T) {
 	withRoutes(t, func() error {
-		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 		var plan mesh.SpreadPlan
 		for _, at := range []string{"192.0.2.2:51820", "10.244.2.10:51820", "192.0.2.255:51820"} {
 			plan.Peers = append(plan.Peers, mesh.SpreadPeer{
@@ -96,7 +96,7 @@ func TestPeersOfEncryptedHostsAreFound(t *testing.T) {
 		}
 		at := netip.MustParseAddrPort("192.0.2.2:51820")
 		plan := mesh.SpreadPlan{Peers: []mesh.SpreadPeer{{Node: "n2", Endpoints: []netip.AddrPort{at}, Gather: spread.DefaultPorts, Spread: true}}}
-		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, port, func() {})
+		s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 		for _, c := range []struct {
 			mark uint32
 			want int // devices
@@ -111,7 +111,7 @@ func TestPeersOfEncryptedHostsAreFound(t *testing.T) {
 }
 
 func TestGathersReportsMajorityOfPeers(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	config := func(peers ...string) *spreader.Config {
 		cfg := configsFor(map[string][]string{"eth0": peers})["eth0"]
 		return &cfg
@@ -142,7 +142,7 @@ func TestGathersReportsMajorityOfPeers(t *testing.T) {
 
 // TestPeersOfAllDevicesShareOneConfig: peers may send by another device than the one that leads to them.
 func TestPeersOfAllDevicesShareOneConfig(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820", "198.51.100.1:51820"}})
 	if all := s.merged(configs); all == nil || len(all.PeerPortRanges) != 3 || all.Device != "eth1" {
 		t.Errorf("got %+v, want all peers for eth1, which leads to most", all)
@@ -157,7 +157,7 @@ func TestPeersOfAllDevicesShareOneConfig(t *testing.T) {
 }
 
 func TestDeviceRepairsAreCountedOnce(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	wanted := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}})["eth0"]
 	w := &deviceFollower{wanted: wanted}
 	w.repairs.Add(2)
@@ -180,7 +180,7 @@ func TestDeviceRepairsAreCountedOnce(t *testing.T) {
 
 // TestReplacedProgramsAreNotTakenBack: the agent of another version, which has attached, would do the same.
 func TestReplacedProgramsAreNotTakenBack(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	configs := configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}, "eth1": {"192.0.2.2:51820", "192.0.2.3:51820"}})
 	done := make(chan struct{})
 	close(done)
@@ -197,7 +197,7 @@ func TestReplacedProgramsAreNotTakenBack(t *testing.T) {
 
 // TestStatusIsKeptWhileTunnelLookupFails: otherwise other nodes would stop spreading for a temporary error.
 func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	l := reconcileInput{}
 	l.lastStatus.Endpoints = append(l.lastStatus.Endpoints, "192.0.2.1:51820")
 	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {

@@ -26,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // fakeEngine is an Engine without packets.
@@ -425,8 +426,9 @@ func TestForeignTunnelIsLeftAlone(t *testing.T) {
 	if diff := cmp.Diff(&fakeNetwork{}, n, cmp.AllowUnexported(fakeNetwork{})); diff != "" || e.saved.PrivateKey != nil {
 		t.Errorf("the host was changed: %s, saved %+v", diff, e.saved)
 	}
-	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Engine: e}}.withDefaults()}
+	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.Network, c.Engine = n, e })
 	a.persisted = persistedState{Mode: mesh.ModeMesh, Routing: &Routing{}}
+	a.startReconciler()
 	if err := a.applyPersisted(); !errors.Is(err, engine.ErrForeign) || n.setRoutesCalls != 0 {
 		t.Errorf("before the API is reached: %v, %+v", err, n)
 	}
@@ -693,14 +695,14 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 
 func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
 	n := parseNode(t, aNode)
-	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults()}
-	asked := v1alpha1.NodeSpec{Mode: v1alpha1.ModeMesh, Port: 7}
+	a := &Agent{cfg: Config{Mode: mesh.ModeMesh, KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults(), api: &apiDialer{}}
+	asked := v1alpha1.NodeSpec{Port: 7}
 	routing := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 	a.savePersisted(persistedState{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
 	host := &fakeNetwork{}
-	again := &Agent{cfg: a.cfg}
+	again := &Agent{cfg: a.cfg, api: a.api}
 	again.cfg.Network = host
-	again.restorePersisted()
+	expect.NoError(t, again.restorePersisted())
 	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || host.routing.Cleartext {
 		t.Errorf("before the API is reached: got %+v, want routing non-nil, routing.Routes %v, routing.Exempt %v, no cleartext",
 			host, routing.Routes, routing.Exempt)
@@ -741,9 +743,9 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 
 func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
 	n := &fakeNetwork{}
-	a := &Agent{cfg: Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: CleartextAlways, Network: n}}.withDefaults()}
+	a := &Agent{cfg: Config{Mode: mesh.ModeMesh, KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: CleartextAlways, Network: n}}.withDefaults(), api: &apiDialer{}}
 	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
-	a.restorePersisted()
+	expect.NoError(t, a.restorePersisted())
 	if n.routing == nil || !n.routing.Cleartext {
 		t.Errorf("got %+v, want routing with cleartext", n)
 	}

@@ -9,8 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
-// newRegistry returns a registry of all of an agent's metrics. The set of metrics depends on the mode, which may change. Its
-// collectors therefore describe none in advance.
+// newRegistry returns a registry of all of an agent's metrics. Its collectors describe none in advance: those of spread come and go.
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -3,9 +3,7 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -18,27 +16,26 @@ import (
 type modeReconciler interface {
 	// reconcile makes the host match the cluster. After an error, the result has what was done until then.
 	reconcile(ctx context.Context, in reconcileInput) (result, error)
-	// tearDown removes everything that the mode has added to the host, when the node opts out or changes its mode.
+	// tearDown removes everything that the mode has added to the host, when the node opts out.
 	tearDown(ctx context.Context) error
 	// stop ends the mode's goroutines when the process ends. Interfaces, routes and attached programs stay.
 	stop()
 }
 
-// modeSwitch holds the reconcilers of an agent.
-type modeSwitch struct {
-	active            modeReconciler  // nil: no mode has been entered
-	mode              mesh.Mode       // of active
-	resumedReconciler *meshReconciler // runs the persisted tunnel before a mode is entered; nil: there is none
-	lastSpreadPort    uint16          // the tunnel's port in the last status of spread mode; 0: unknown
+// startReconciler makes the reconciler of the agent's mode, which is the same for the life of the process.
+func (a *Agent) startReconciler() {
+	if a.cfg.Mode == mesh.ModeSpread {
+		a.active = newSpreadReconciler(a.cfg, a.triggerHostChanged)
+		return
+	}
+	m := newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
+	m.encryption = resumeNodeEncryption(a.persisted.Routing)
+	a.active = m
 }
 
-// reconcileSettings runs the reconciler of a mode, or tears it down on a node that opted out.
+// reconcileSettings runs the reconciler of the mode, or tears it down on a node that opted out.
 func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger, s mesh.Settings) (result, error) {
-	a.lastSpreadPort = lastSpreadPort(&rn.Status)
-	if err := a.switchMode(ctx, s.Mode); err != nil {
-		return result{}, err
-	}
-	a.advance(eventModeEntered)
+	a.advance(eventNodeKnown)
 	self := toMesh(n, rn)
 	self.OptOut = rn.Spec.OptOut // the spec may come from the persisted state
 	self.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
@@ -53,16 +50,15 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 	in := reconcileInput{
 		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: s, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
 	}
-	if s.Mode == mesh.ModeMesh {
-		m := a.runningMesh()
-		a.cluster.external.follow(ctx, m != nil && len(m.external) > 0)
+	if m := a.runningMesh(); m != nil {
+		a.cluster.external.follow(ctx, len(m.external) > 0)
 		in.external, in.externalKnown = a.cluster.external.of(n)
 		a.setNodeEncryption(ctx, n, &in)
 		release, _ := kernel.Uname()
 		in.oldKernel = oldKernel(release)
 	}
 	res, err := a.active.reconcile(ctx, in)
-	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(s.Mode), nodes, self
+	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(a.cfg.Mode), nodes, self
 	if res.requeueAfter > 0 {
 		a.queue.AddAfter(clusterChanged, res.requeueAfter)
 	}
@@ -80,51 +76,8 @@ func (a *Agent) setNodeEncryption(ctx context.Context, n *node, in *reconcileInp
 	in.apiEndpoints, in.apiEndpointsOver = a.cluster.endpoints.with(a.api.reached(), c.CIDRs)
 }
 
-// switchMode makes the reconciler of a mode the active one. It first tears down the other mode, including remains of an earlier
-// agent.
-func (a *Agent) switchMode(ctx context.Context, mode mesh.Mode) error {
-	if a.active != nil && mode == a.mode {
-		return nil
-	}
-	spreader, mesher := newSpreadReconciler(a.cfg, a.lastSpreadPort, a.triggerHostChanged), a.resumedReconciler
-	if mesher == nil {
-		mesher = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
-		mesher.encryption = resumeNodeEncryption(a.persisted.Routing)
-	}
-	var next, previous modeReconciler = spreader, mesher
-	switch mode {
-	case mesh.ModeSpread:
-	case mesh.ModeMesh:
-		next, previous = mesher, spreader
-	default:
-		return fmt.Errorf("unknown mode %q of this node: want spread or mesh", mode)
-	}
-	if a.active != nil {
-		previous = a.active
-	}
-	switch err := previous.tearDown(ctx); {
-	case err == nil:
-	case a.active == nil && mode == mesh.ModeMesh: // programs that no traffic passes do no harm
-		a.cfg.Log.Warn("detaching the spread programs of an earlier agent failed, leaving them until this agent restarts: traffic of the mesh does not pass them", "error", err)
-	default:
-		return fmt.Errorf("tearing down the mode before %s: %w", mode, err)
-	}
-	a.active, a.mode, a.resumedReconciler = next, mode, nil
-	return nil
-}
-
-// stopReconcilers stops whatever runs, as the process ends.
-func (a *Agent) stopReconcilers() {
-	if a.resumedReconciler != nil {
-		a.resumedReconciler.stop()
-	}
-	if a.active != nil {
-		a.active.stop()
-	}
-}
-
-// runningMesh returns the reconciler that runs the tunnel, or nil.
+// runningMesh returns the reconciler that runs the tunnel; nil: the agent is one of spread mode.
 func (a *Agent) runningMesh() *meshReconciler {
 	m, _ := a.active.(*meshReconciler)
-	return cmp.Or(m, a.resumedReconciler)
+	return m
 }

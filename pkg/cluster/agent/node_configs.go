@@ -81,9 +81,6 @@ func checkConfigSpec(s *v1alpha1.ConfigSpec) error {
 			return fmt.Errorf("spec.%s is %d: want %d to %d", f.name, f.value, f.low, f.high)
 		}
 	}
-	if s.Mode != "" && s.Mode != v1alpha1.ModeMesh && s.Mode != v1alpha1.ModeSpread {
-		return fmt.Errorf("spec.mode is %.20q: want spread or mesh", s.Mode)
-	}
 	if _, err := config.ParseUnderlayMode(string(cmp.Or(s.Underlay, "auto"))); err != nil {
 		return fmt.Errorf("spec.underlay: %w", err)
 	}
@@ -94,7 +91,7 @@ func checkConfigSpec(s *v1alpha1.ConfigSpec) error {
 func (p *parsedConfig) nodeConfig() mesh.NodeConfig {
 	s := &p.object.Spec
 	c := mesh.NodeConfig{Name: p.object.Name, Created: p.object.CreationTimestamp.Time, Priority: s.Priority, Settings: mesh.Settings{
-		Mode: mesh.Mode(s.Mode), Port: uint16(s.Port), MTU: int(s.MTU), Keepalive: uint16(s.PersistentKeepalive),
+		Port: uint16(s.Port), MTU: int(s.MTU), Keepalive: uint16(s.PersistentKeepalive),
 	}}
 	if s.Underlay != "" {
 		mode, _ := config.ParseUnderlayMode(string(s.Underlay)) // parseConfig has checked it

@@ -43,7 +43,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	settings, last := a.settingsFor(rn.Spec, choice.applied), a.settingsFor(rn.Spec, a.followed)
 	res, err := a.reconcileSettings(ctx, n, rn, t, settings)
 	var refused *setupError
-	if errors.As(err, &refused) && !reflect.DeepEqual(settings, last) && settings.Mode == last.Mode {
+	if errors.As(err, &refused) && !reflect.DeepEqual(settings, last) {
 		a.cfg.Log.Warn("applying the settings of a RopewalkConfig failed, returning to the settings before", "config", choice.wantedName(), "error", refused)
 		res, err = a.reconcileSettings(ctx, n, rn, t, last)
 		choice.applied, choice.reason = a.followed, refused.Error()
@@ -73,9 +73,6 @@ func (a *Agent) chooseConfig(n *node, spec v1alpha1.NodeSpec, t trigger) configC
 	c.wanted, c.rivals = chooseConfig(a.cluster.configs.all(), n.Labels)
 	c.applied = c.wanted
 	s := c.wanted.settings()
-	if spec.Mode != "" {
-		s.Mode = ""
-	}
 	if spec.MTU != 0 {
 		s.MTU = 0
 	}

@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -161,9 +160,7 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 		reason string
 	}{
 		{"mtu", func(s *v1alpha1.ConfigSpec) { s.MTU = 1279 }, "mtu is 1279"},
-		{"mode", func(s *v1alpha1.ConfigSpec) { s.MTU, s.Mode = 1300, v1alpha1.ModeSpread }, "mode spread: no rights"},
 	} {
-		p.cfg.canRun = func(mesh.Mode) error { return errors.New("no rights") }
 		p.edit("a", c.edit)
 		for range 2 {
 			r := p.reconciles(periodicResync)
@@ -172,7 +169,7 @@ func TestRefusedSettingsLeaveLastOnes(t *testing.T) {
 			}
 		}
 	}
-	p.edit("a", func(s *v1alpha1.ConfigSpec) { s.Mode = "" }) // a new generation is tried
+	p.edit("a", func(s *v1alpha1.ConfigSpec) { s.MTU = 1300 }) // a new generation is tried
 	if r := p.reconciles(clusterChanged); stateOf(&r) != "a Applied" || p.network.mtu != 1300 {
 		t.Errorf("%s, mtu %d", stateOf(&r), p.network.mtu)
 	}
@@ -317,7 +314,7 @@ func TestSettingsStayWhileConfigsAreUnknown(t *testing.T) {
 	r := p.reconciles(clusterChanged)
 	p.savePersisted(persistedState{Node: "node a", Name: "a", Mode: mesh.ModeMesh, Config: p.followed, Routing: r.routing, Tunnel: r.saved})
 	a, n, _ := newTestAgent(t, p.cfg.KeyDir, nil)
-	a.restorePersisted()
+	expect.NoError(t, a.restorePersisted())
 	if n.mtu != 8900 {
 		t.Errorf("mtu %d", n.mtu)
 	}
@@ -385,12 +382,12 @@ func TestEqualPrioritiesAreReported(t *testing.T) {
 }
 
 func FuzzHostileRopewalkConfig(f *testing.F) {
-	f.Add("pool", "a", "In", int32(51820), int32(1400), "udp", "mesh")
-	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), "tcp", "both")
-	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu int32, underlay, mode string) {
+	f.Add("pool", "a", "In", int32(51820), int32(1400), "udp")
+	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), "tcp")
+	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu int32, underlay string) {
 		rc := poolConfig("a", func(s *v1alpha1.ConfigSpec) {
 			s.Port, s.MTU, s.PersistentKeepalive = port, mtu, port
-			s.Underlay, s.Mode = v1alpha1.Underlay(underlay), v1alpha1.Mode(mode)
+			s.Underlay = v1alpha1.Underlay(underlay)
 			s.NodeSelector.MatchExpressions = []v1alpha1.NodeSelectorRequirement{
 				{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(value)}},
 			}

@@ -42,9 +42,6 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if a.resumedReconciler != nil {
-			a.resumedReconciler.stop()
-		}
 		if a.active != nil {
 			a.active.stop()
 		}
@@ -58,7 +55,7 @@ func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileIn
 	t.Helper()
 	a, _, _ := newTestAgent(t, dir, nil)
 	l := reconcileInput{nodes: nodes, self: nodes[0]}
-	a.enterMeshMode()
+	a.knowsNode()
 	r, err := a.active.reconcile(t.Context(), l)
 	if err != nil {
 		t.Fatal(err)
@@ -67,15 +64,13 @@ func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileIn
 	return l
 }
 
-// enterMeshMode is switchMode without tearing down spread mode, which would read the real host.
-func (a *Agent) enterMeshMode() {
-	m := a.resumedReconciler
-	if m == nil {
-		m = newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
+// knowsNode makes the agent one whose node the API has.
+func (a *Agent) knowsNode() {
+	if a.active == nil {
+		a.startReconciler()
 	}
-	a.active, a.mode, a.resumedReconciler = m, mesh.ModeMesh, nil
 	a.advance(eventSynced)
-	a.advance(eventModeEntered)
+	a.advance(eventNodeKnown)
 }
 
 func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
@@ -83,7 +78,7 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	other := meshNode(1, noise.PublicKey{1})
 	l := savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), other)
 	a, n, e := newTestAgent(t, dir, nil)
-	a.restorePersisted()
+	expect.NoError(t, a.restorePersisted())
 	st := e.now()
 	if len(st.Peers) != 1 || st.Peers[0].PublicKey != other.Agent.Key || len(st.Peers[0].AllowedIPs) != 2 {
 		t.Errorf("got %+v, want length 1", st.Peers)
@@ -102,9 +97,9 @@ func TestRestartWithoutAPIRestoresTunnel(t *testing.T) {
 	}
 
 	// The API is reached, and the cluster has not changed.
-	a.enterMeshMode()
+	a.knowsNode()
 	r, err := a.active.reconcile(t.Context(), l)
-	if err != nil || r.changes != 0 || a.resumedReconciler != nil {
+	if err != nil || r.changes != 0 {
 		t.Errorf("%d changes, %v", r.changes, err)
 	}
 }
@@ -124,7 +119,7 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 			t.Fatalf("got %+v, %d peers, want non-nil, 1", n.routing, len(e.now().Peers))
 		}
 	}
-	a.restorePersisted()
+	expect.NoError(t, a.restorePersisted())
 	e.setAbsent(false)
 	carries() // on the retry, without another trigger
 
@@ -138,31 +133,20 @@ func TestTunnelIsRepairedWithoutAPI(t *testing.T) {
 }
 
 func TestObsoleteStateOpensNoTunnel(t *testing.T) {
-	for what, change := range map[string]struct {
-		cfg  func(*Config)
-		edit func(*persistedState)
-	}{
-		"the agent is for another mode":    {cfg: func(c *Config) { c.Mode = mesh.ModeSpread }},
-		"the spec has another mode":        {edit: func(m *persistedState) { m.Spec.Mode = v1alpha1.ModeSpread }},
-		"an earlier version kept no peers": {edit: func(m *persistedState) { m.Tunnel = nil }},
-		"the node opted out":               {edit: func(m *persistedState) { m.Routing, m.Tunnel = nil, nil }},
+	for what, edit := range map[string]func(*persistedState){
+		"an earlier version kept no peers": func(m *persistedState) { m.Tunnel = nil },
+		"the node opted out":               func(m *persistedState) { m.Routing, m.Tunnel = nil, nil },
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
 			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
-			if change.edit != nil {
-				m, err := loadPersistedState(dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				change.edit(&m)
-				if err := m.save(dir); err != nil {
-					t.Fatal(err)
-				}
-			}
-			a, _, e := newTestAgent(t, dir, change.cfg)
-			a.restorePersisted()
-			if e.saved.PrivateKey != nil || a.resumedReconciler != nil {
+			m, err := loadPersistedState(dir)
+			expect.NoError(t, err)
+			edit(&m)
+			expect.NoError(t, m.save(dir))
+			a, _, e := newTestAgent(t, dir, nil)
+			expect.NoError(t, a.restorePersisted())
+			if e.saved.PrivateKey != nil {
 				t.Error("an engine was configured")
 			}
 		})
@@ -179,9 +163,9 @@ func TestKeyOwnerSurvivesAgentRestart(t *testing.T) {
 		a, _, _ := newTestAgent(t, dir, nil)
 		a.persisted, _ = loadPersistedState(dir)
 		if early {
-			a.restorePersisted()
+			expect.NoError(t, a.restorePersisted())
 		}
-		a.enterMeshMode()
+		a.knowsNode()
 		r, err := a.active.reconcile(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
@@ -245,7 +229,7 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 			dir := t.TempDir()
 			savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
 			a, n, e := newTestAgent(t, dir, nil)
-			a.restorePersisted()
+			expect.NoError(t, a.restorePersisted())
 			if c.node != "" {
 				other := parseNode(t, aNode)
 				other.Name, other.UID = a.cfg.Node, c.node
@@ -304,8 +288,8 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 			if err := a.reconcile(t.Context(), hostChanged); err == nil {
 				t.Fatal("reconcile did not fail")
 			}
-			if right := n.routing != nil && e.now().PublicKey == m.keys.current.public(); right != c.right || a.resumedReconciler != nil || a.runningMesh() != m {
-				t.Errorf("routing %+v; repaired %v, want %v; second tunnel %v", n.routing, right, c.right, a.resumedReconciler != nil)
+			if right := n.routing != nil && e.now().PublicKey == m.keys.current.public(); right != c.right || a.runningMesh() != m {
+				t.Errorf("routing %+v; repaired %v, want %v", n.routing, right, c.right)
 			}
 			if changes := a.stats.Drift.Load(); changes != 0 != c.right {
 				t.Errorf("%d changes counted as drift", changes)
@@ -320,7 +304,7 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 func TestSpreadModeRestoresNoTunnel(t *testing.T) {
 	a, n := newReconciledAgent(t, slog.New(slog.DiscardHandler))
 	a.active.stop()
-	a.active, a.mode, n.routing = &fakeReconciler{}, mesh.ModeSpread, nil
+	a.active, a.cfg.Mode, n.routing = &fakeReconciler{}, mesh.ModeSpread, nil
 	if err := a.cluster.ownNode.GetStore().Delete(parseNode(t, aNode)); err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +370,7 @@ func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
 	own := agentOf("u1")
 	own.Spec = v1alpha1.NodeSpec{}
 	err := errors.Join(a.cluster.ownNode.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
-	a.enterMeshMode()
+	a.knowsNode()
 	if err = errors.Join(err, a.reconcile(t.Context(), clusterChanged)); err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +423,7 @@ func TestFormerInterfaceOfRenamedTunnelIsRemoved(t *testing.T) {
 		want   []string
 	}{{DefaultTunnel, nil}, {"mesh9", []string{DefaultTunnel}}} {
 		a, n, e := newTestAgent(t, dir, func(c2 *Config) { c2.Tunnel = c.tunnel })
-		a.restorePersisted()
+		expect.NoError(t, a.restorePersisted())
 		if !slices.Equal(n.removed, c.want) || len(e.now().Peers) != 1 {
 			t.Errorf("tunnel %s: removed %v, %d peers, want %v, 1", c.tunnel, n.removed, len(e.now().Peers), c.want)
 		}
@@ -450,11 +434,21 @@ func TestStateOfAnotherNodeIsDiscarded(t *testing.T) {
 	dir := t.TempDir()
 	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
 	a, n, e := newTestAgent(t, dir, func(c *Config) { c.Node = "z" })
-	a.restorePersisted()
+	expect.NoError(t, a.restorePersisted())
 	if n.routing != nil || e.saved.PrivateKey != nil || a.persisted.Node != "" {
 		t.Errorf("got %+v, saved %+v, want none", n.routing, e.saved)
 	}
 	if _, err := os.Stat(filepath.Join(dir, stateFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file is there: got error %v, want %v", err, os.ErrNotExist)
+	}
+}
+
+// TestStateOfOtherModeEndsStart: routes of a mesh would stay, and drop packets, on a node whose agent spreads.
+func TestStateOfOtherModeEndsStart(t *testing.T) {
+	dir := t.TempDir()
+	savedByFirstAgent(t, dir, meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}))
+	a, n, _ := newTestAgent(t, dir, func(c *Config) { c.Mode = mesh.ModeSpread })
+	if err := a.Run(t.Context()); !errors.Is(err, errOtherMode) || n.routing != nil {
+		t.Errorf("got %v, want %v; routing %+v", err, errOtherMode, n.routing)
 	}
 }

@@ -166,7 +166,7 @@ func TestOneOutlierDoesNotPreventPlan(t *testing.T) {
 }
 
 func TestPeerPlansReachDeviceConfig(t *testing.T) {
-	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, 51820, func() {})
+	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	at := netip.MustParseAddrPort("192.0.2.2:51820")
 	p := mesh.SpreadPeer{Gather: spread.DefaultPorts, Spread: true, Plans: mesh.Plans{V4: []uint16{61003, 61001}, V6: []uint16{61000}}}
 	cfg := withPeer(s.config("eth0"), &p, at)

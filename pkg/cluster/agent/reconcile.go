@@ -43,7 +43,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
 		a.handled = requested
-		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.mode, Spec: rn.Spec, Config: a.followed, Routing: res.routing, Tunnel: res.saved})
+		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode, Spec: rn.Spec, Config: a.followed, Routing: res.routing, Tunnel: res.saved})
 	} else if res.saved != nil && res.saved.Strict {
 		a.saveStrict(n)
 	}

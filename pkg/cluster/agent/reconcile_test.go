@@ -45,7 +45,7 @@ func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNod
 			t.Fatal(err)
 		}
 	}
-	a.enterMeshMode()
+	a.knowsNode()
 	return a, api, network
 }
 

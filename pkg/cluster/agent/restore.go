@@ -10,7 +10,6 @@ import (
 	"reflect"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
-	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
@@ -21,8 +20,8 @@ type stateStore struct {
 }
 
 // restorePersisted loads the persisted state and applies it, before the API is reached: traffic for other nodes' pods is routed
-// into the tunnel, or dropped.
-func (a *Agent) restorePersisted() {
+// into the tunnel, or dropped. It returns an error if the state is one of the other mode.
+func (a *Agent) restorePersisted() error {
 	saved, err := loadPersistedState(a.cfg.KeyDir)
 	if err != nil {
 		a.cfg.Log.Warn("loading saved state failed, no tunnel until the API answers: traffic for other nodes' pods may be dropped or unencrypted meanwhile",
@@ -35,13 +34,21 @@ func (a *Agent) restorePersisted() {
 			a.cfg.Log.Warn("removing the saved state of another node failed, leaving the file until the next save replaces it", "error", err)
 		}
 	}
+	if saved.Mode != "" && saved.Mode != a.cfg.Mode {
+		return fmt.Errorf("starting in mode %s: %w %s: run the cleanup of that mode first (cleanup.enabled=true in its chart, or ropewalk-agent cleanup)", a.cfg.Mode, errOtherMode, saved.Mode)
+	}
 	a.persisted, a.followed = saved, saved.Config
+	a.startReconciler()
 	a.removeRenamedTunnel()
 	if err := a.applyLastDesired(nil); err != nil {
 		a.cfg.Log.Warn("restoring tunnel and routes from saved state failed, retrying: traffic for other nodes' pods may be dropped or unencrypted meanwhile", "error", err)
 		a.queue.AddRateLimited(hostChanged)
 	}
+	return nil
 }
+
+// errOtherMode means that routes or programs may be on the node which this agent does not know.
+var errOtherMode = errors.New("the node has the state of an agent in mode")
 
 // removeRenamedTunnel removes the interface that an earlier agent had under another name (--tunnel): no later agent or cleanup would know of it.
 func (a *Agent) removeRenamedTunnel() {
@@ -72,7 +79,7 @@ func (a *Agent) applyLastDesired(n *node) error {
 // the cluster meanwhile stay until the API is reached, as they do for an agent that was running.
 func (a *Agent) applyPersisted() error {
 	saved := &a.persisted
-	if saved.Mode != mesh.ModeMesh || saved.Routing == nil {
+	if a.runningMesh() == nil || saved.Routing == nil {
 		return nil
 	}
 	saved.Routing.Cleartext = saved.allowsCleartext(a.cfg.Cleartext) // the flag may have changed
@@ -85,15 +92,10 @@ func (a *Agent) applyPersisted() error {
 	if _, err := a.cfg.Network.SetRoutes(a.cfg.Tunnel, saved.Routing); err != nil {
 		return fmt.Errorf("restoring routes until the API is reached: %w", err)
 	}
-	settings := a.settingsFor(saved.Spec, saved.Config)
-	if saved.Tunnel == nil || settings.Mode != mesh.ModeMesh { // in another mode, the agent has no rights for a tunnel
+	if saved.Tunnel == nil {
 		return nil
 	}
-	if a.resumedReconciler == nil {
-		a.resumedReconciler = newMeshReconciler(a.cfg, saved.Tunnel, a.api.all, a.triggerHostChanged)
-		a.resumedReconciler.encryption = resumeNodeEncryption(saved.Routing)
-	}
-	return a.resumedReconciler.applyPersisted(saved, settings)
+	return a.runningMesh().applyPersisted(saved, a.settingsFor(saved.Spec, saved.Config))
 }
 
 // reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than the tunnel was made for: its
@@ -127,7 +129,7 @@ func (a *Agent) savePersisted(next persistedState) {
 func (a *Agent) saveStrict(n *node) {
 	next := a.persisted
 	if next.Node != n.UID {
-		next = persistedState{Node: n.UID, Name: n.Name, Mode: a.mode}
+		next = persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode}
 	}
 	tunnel := savedTunnel{}
 	if next.Tunnel != nil {

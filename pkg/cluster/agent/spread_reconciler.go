@@ -3,6 +3,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/netip"
@@ -29,11 +30,10 @@ type spreadReconciler struct {
 	trigger        func() // requests a reconcile
 }
 
-// newSpreadReconciler returns a reconciler without a follower. lastPort is the tunnel's port in the node's last status; 0:
-// unknown.
-func newSpreadReconciler(cfg Config, lastPort uint16, trigger func()) *spreadReconciler {
+// newSpreadReconciler returns a reconciler without a follower.
+func newSpreadReconciler(cfg Config, trigger func()) *spreadReconciler {
 	return &spreadReconciler{
-		cfg: cfg, host: &spreader.Host{FS: cfg.BPF}, port: lastPort,
+		cfg: cfg, host: &spreader.Host{FS: cfg.BPF},
 		planner: portPlanner{read: hostnet.RSSFor, log: cfg.Log}, trigger: trigger,
 	}
 }
@@ -48,6 +48,7 @@ func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 }
 
 func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
+	s.port = cmp.Or(s.port, lastSpreadPort(&in.lastStatus))
 	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
 	port, tunnels, err := s.findTunnel(in.settings.Port)
 	if err != nil {

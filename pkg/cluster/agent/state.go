@@ -10,12 +10,11 @@ type state uint8
 const (
 	// stateSyncing: the informers do not have the whole cluster yet. The persisted state applies.
 	stateSyncing state = iota
-	// stateResumed: the informers have synced, but no mode has been entered. While the API does not have this node's objects, the
-	// persisted state applies.
+	// stateResumed: the informers have synced, but the API has not had this node's objects yet. The persisted state applies.
 	stateResumed
-	// stateReconciling: a mode has been entered, and the cluster supplies the desired state.
+	// stateReconciling: the cluster supplies the desired state.
 	stateReconciling
-	// stateHolding: a mode has been entered, but the API does not have this node's objects. The last desired state applies.
+	// stateHolding: the API does not have this node's objects any more. The last desired state applies.
 	stateHolding
 	// stateLeaving: the agent has stopped. It is final.
 	stateLeaving
@@ -27,7 +26,7 @@ type event uint8
 const (
 	eventSynced      event = iota // the informers have synced
 	eventNodeMissing              // the API does not have this node, or no RopewalkNode of it
-	eventModeEntered              // the reconciler of the requested mode is active
+	eventNodeKnown                // the API has this node's objects
 	eventStopped                  // the context of Run has ended
 )
 
@@ -49,7 +48,7 @@ func (s state) next(e event) state {
 		return stateResumed
 	case s == stateSyncing: // an object that the informers do not have yet is not missing
 		return stateSyncing
-	case e == eventModeEntered:
+	case e == eventNodeKnown:
 		return stateReconciling
 	case s == stateReconciling && e == eventNodeMissing:
 		return stateHolding

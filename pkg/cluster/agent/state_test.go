@@ -8,11 +8,11 @@ import "testing"
 func TestStateTransitions(t *testing.T) {
 	const syncing, resumed, reconciling, holding, leaving = stateSyncing, stateResumed, stateReconciling, stateHolding, stateLeaving
 	for from, want := range map[state]map[event]state{
-		syncing:     {eventSynced: resumed, eventNodeMissing: syncing, eventModeEntered: syncing, eventStopped: leaving},
-		resumed:     {eventSynced: resumed, eventNodeMissing: resumed, eventModeEntered: reconciling, eventStopped: leaving},
-		reconciling: {eventSynced: reconciling, eventNodeMissing: holding, eventModeEntered: reconciling, eventStopped: leaving},
-		holding:     {eventSynced: holding, eventNodeMissing: holding, eventModeEntered: reconciling, eventStopped: leaving},
-		leaving:     {eventSynced: leaving, eventNodeMissing: leaving, eventModeEntered: leaving, eventStopped: leaving},
+		syncing:     {eventSynced: resumed, eventNodeMissing: syncing, eventNodeKnown: syncing, eventStopped: leaving},
+		resumed:     {eventSynced: resumed, eventNodeMissing: resumed, eventNodeKnown: reconciling, eventStopped: leaving},
+		reconciling: {eventSynced: reconciling, eventNodeMissing: holding, eventNodeKnown: reconciling, eventStopped: leaving},
+		holding:     {eventSynced: holding, eventNodeMissing: holding, eventNodeKnown: reconciling, eventStopped: leaving},
+		leaving:     {eventSynced: leaving, eventNodeMissing: leaving, eventNodeKnown: leaving, eventStopped: leaving},
 	} {
 		for e := eventSynced; e <= eventStopped; e++ {
 			if got := from.next(e); got != want[e] {

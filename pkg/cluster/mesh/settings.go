@@ -12,7 +12,6 @@ import (
 
 // Settings are what may differ between the nodes of a cluster. A zero field is not set.
 type Settings struct {
-	Mode      Mode                 `json:"mode,omitempty"`
 	Port      uint16               `json:"port,omitempty"`
 	MTU       int                  `json:"mtu,omitempty"`       // of the tunnel, in bytes
 	Keepalive uint16               `json:"keepalive,omitempty"` // persistent keepalive of other nodes, in seconds
@@ -22,7 +21,7 @@ type Settings struct {
 // Over returns s with the settings of another one where s has none.
 func (s Settings) Over(o Settings) Settings {
 	return Settings{
-		Mode: cmp.Or(s.Mode, o.Mode), Port: cmp.Or(s.Port, o.Port), MTU: cmp.Or(s.MTU, o.MTU), Keepalive: cmp.Or(s.Keepalive, o.Keepalive),
+		Port: cmp.Or(s.Port, o.Port), MTU: cmp.Or(s.MTU, o.MTU), Keepalive: cmp.Or(s.Keepalive, o.Keepalive),
 		Underlay: cmp.Or(s.Underlay, o.Underlay),
 	}
 }

@@ -43,12 +43,12 @@ func TestHighestPriorityConfigApplies(t *testing.T) {
 
 func TestSettingsOverlayOthers(t *testing.T) {
 	udp, xdp := config.UnderlayUDP, config.UnderlayXDP
-	flags := Settings{Mode: ModeSpread, Port: 1, MTU: 1400, Keepalive: 5, Underlay: &xdp}
+	flags := Settings{Port: 1, MTU: 1400, Keepalive: 5, Underlay: &xdp}
 	for _, c := range []struct{ over, want Settings }{
 		{Settings{}, flags},
-		{Settings{Mode: ModeMesh, MTU: 1300}, Settings{ModeMesh, 1, 1300, 5, &xdp}},
-		{Settings{Underlay: &udp}, Settings{ModeSpread, 1, 1400, 5, &udp}},
-		{Settings{Port: 2, Keepalive: 25}, Settings{ModeSpread, 2, 1400, 25, &xdp}},
+		{Settings{MTU: 1300}, Settings{1, 1300, 5, &xdp}},
+		{Settings{Underlay: &udp}, Settings{1, 1400, 5, &udp}},
+		{Settings{Port: 2, Keepalive: 25}, Settings{2, 1400, 25, &xdp}},
 	} {
 		if got := c.over.Over(flags); got != c.want {
 			t.Errorf("%+v over the flags: got %+v, want %+v", c.over, got, c.want)

@@ -14,7 +14,6 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name must have 63 characters at most"
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
-// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.mode`
 // +kubebuilder:printcolumn:name="Following",type=integer,JSONPath=`.status.followingNodes`
 // +kubebuilder:printcolumn:name="Pending",type=integer,JSONPath=`.status.pendingNodes`
 // +kubebuilder:printcolumn:name="Refusing",type=integer,JSONPath=`.status.refusingNodes`
@@ -54,10 +53,6 @@ type ConfigSpec struct {
 	// +kubebuilder:validation:Minimum=-1000000
 	// +kubebuilder:validation:Maximum=1000000
 	Priority int32 `json:"priority,omitempty"`
-
-	// Mode of the agents. Agents need the rights of both modes for another one than that of their flags.
-	// +optional
-	Mode Mode `json:"mode,omitempty"`
 
 	// Port is the UDP port that the tunnel listens on.
 	// +optional

@@ -62,10 +62,6 @@ const (
 
 // NodeSpec has the settings by administrators.
 type NodeSpec struct {
-	// Mode overrides the mode that the agent was started with, and that of a RopewalkConfig.
-	// +optional
-	Mode Mode `json:"mode,omitempty"`
-
 	// OptOut excludes the node: it neither spreads nor has a tunnel, and other nodes treat it as one without an agent.
 	// +optional
 	OptOut bool `json:"optOut,omitempty"`

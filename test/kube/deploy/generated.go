@@ -35,7 +35,7 @@ type generated struct {
 func everything() Values {
 	on := Values{"enabled": true}
 	return Values{
-		"mode": "mesh", "modeOverride": true, "engine": Values{"lanes": 2, "workers": 0}, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
+		"mode": "mesh", "engine": Values{"lanes": 2, "workers": 0}, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
 			"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "always", "podCIDRSource": "cilium",

@@ -116,12 +116,10 @@ func TestUpgradeRefusesToEndTunnels(t *testing.T) {
 		want       string // in the error; empty: none
 	}{
 		{"mesh to spread", mesh, spread, 3, "cleanup.enabled=true"},
-		{"either to spread", Values{"modeOverride": true}, spread, 3, "cleanup.enabled=true"},
 		{"mesh to a cleanup of spread", mesh, Values{"cleanup": on}, 3, "cleanup.enabled=true"},
 		{"a running cleanup to spread", cleanup, spread, 2, "rollout status daemonset/ropewalk-agent"},
 		{"a completed cleanup to spread", cleanup, spread, 3, ""},
 		{"mesh to spread, allowed", mesh, Values{"mesh": Values{"leave": true}}, 3, ""},
-		{"mesh to either", mesh, Values{"modeOverride": true}, 3, ""},
 		{"mesh to its cleanup", mesh, cleanup, 3, ""},
 		{"mesh to mesh", mesh, mesh, 3, ""},
 		{"mesh to engines of the hosts", mesh, Values{"mode": "mesh", "engine": off}, 3, ""},

@@ -41,7 +41,6 @@ func TestPodsHaveOnlyTheirRights(t *testing.T) {
 	}{
 		{"spread", "ropewalk-agent", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
 		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN]", "[state sockets]"},
-		{"either", "ropewalk-agent", Values{"modeOverride": true}, "[NET_ADMIN BPF PERFMON]", "[bpf state sockets]"},
 		{"cleanup", "ropewalk-agent", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"cleanup of mesh", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"capabilities set in the values", "ropewalk-agent", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
@@ -128,7 +127,6 @@ func TestEngineRunsWhereTunnelsMayBe(t *testing.T) {
 	}{
 		{Values{}, false},
 		{Values{"mode": "mesh"}, true},
-		{Values{"modeOverride": true}, true},
 		{Values{"mode": "mesh", "engine": off}, false},
 		{Values{"mode": "mesh", "cleanup": on}, true},
 		{Values{"cleanup": on}, false},
@@ -172,7 +170,7 @@ func TestChartVersionLeavesPinnedEngines(t *testing.T) {
 func otherValues() map[string]Values {
 	on := Values{"enabled": true}
 	return map[string]Values{
-		"modeOverride": {"modeOverride": true}, "image.repository": {"image": Values{"repository": "x"}}, "image.tag": {"image": Values{"tag": "2"}},
+		"image.repository": {"image": Values{"repository": "x"}}, "image.tag": {"image": Values{"tag": "2"}},
 		"image.digest":     {"image": Values{"digest": "sha256:" + strings.Repeat("0", 64)}},
 		"image.pullPolicy": {"image": Values{"pullPolicy": "Always"}}, "imagePullSecrets": {"imagePullSecrets": []any{Values{"name": "pull"}}},
 		"port": {"port": 51821}, "spreadPorts": {"spreadPorts": "50000-50999"},

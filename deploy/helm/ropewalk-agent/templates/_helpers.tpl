@@ -24,14 +24,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{- /* Which modes a node may be in: "spread", "mesh" or both. */}}
+{{- /* The modes whose rights and mounts the agents have. A cleanup removes what agents of either mode left. */}}
 {{- define "ropewalk.modes" -}}
-{{- if or .Values.modeOverride .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
+{{- if .Values.cleanup.enabled }}spread mesh{{ else }}{{ .Values.mode }}{{ end }}
 {{- end }}
 
 {{- /* Whether the release runs the tunnels. During a cleanup it does as well: they carry packets until the last node has left. */}}
 {{- define "ropewalk.hasEngine" -}}
-{{- and .Values.engine.enabled (or (eq .Values.mode "mesh") .Values.modeOverride) }}
+{{- and .Values.engine.enabled (eq .Values.mode "mesh") }}
 {{- end }}
 
 {{- define "ropewalk.engineName" -}}
