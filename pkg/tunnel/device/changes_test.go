@@ -328,6 +328,7 @@ func TestCountersOfRunningDeviceAreAdded(t *testing.T) {
 		c.Start()
 		c.Await("a session", func() bool { return c.Stats().(device.Stats).Handshakes.Completed > 0 })
 		carries(t, c, b, false, 100)
+		synctest.Wait() // for answers and probes that are still being sent
 		counters, own := countersOf(t, a), c.PeerStatus(b)
 		before := c.Stats().(device.Stats)
 		c.AddCounters(counters)
