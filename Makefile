@@ -321,7 +321,7 @@ TAR := tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode
 .PHONY: release
 release: need-go need-buildah ## everything that users install, for amd64 and arm64, with SBOMs and checksums, in build/dist (docs/install.md)
 	@mkdir -p $(DIST) && rm -f $(DIST)/ropewalk* $(DIST)/SHA256SUMS
-	$(MAKE) --no-print-directory packages image image-agent chart-archives kustomize CHARTS_DIR=$(STAGE)/charts
+	$(MAKE) --no-print-directory packages image image-agent chart-archives kustomize krew CHARTS_DIR=$(STAGE)/charts
 	cd $(DIST) && export LC_ALL=C && sha256sum ropewalk* >SHA256SUMS
 
 .PHONY: $(DIST_PROGRAMS)
@@ -380,6 +380,15 @@ CHARTS_DIR := build/charts
 charts: ## Helm charts with the version of the tree, in build/charts
 	deploy/helm/stage.sh $(CHARTS_DIR)
 	sed -Ei 's/^version: .*/version: $(SEMVER)/; s/^appVersion: .*/appVersion: "$(IMAGE_TAG)"/' $(CHARTS:%=$(CHARTS_DIR)/%/Chart.yaml)
+
+# The plugin is the agent's program by another name.
+.PHONY: krew
+krew: packages ## the kubectl plugin as archives, and its manifest for krew, in build/dist
+	sed -E 's/v0\.1\.0/v$(SEMVER)/' deploy/krew/ropewalk.yaml >$(DIST)/ropewalk.yaml
+	set -eo pipefail; for arch in $(DIST_ARCHES); do dir=$(STAGE)/krew/$$arch archive=ropewalk-kubectl-linux-$$arch.tar.gz; mkdir -p $$dir; \
+	  install -m 755 $(DIST)/ropewalk-agent-linux-$$arch $$dir/kubectl-ropewalk; install -m 644 $(STAGE)/agent-$$arch/copyright $$dir/LICENSE; \
+	  $(TAR) -C $$dir -c LICENSE kubectl-ropewalk | gzip -9n >$(DIST)/$$archive; \
+	  sed -Ei "s/\"0+\" # $$arch/\"$$(sha256sum $(DIST)/$$archive | cut -d ' ' -f 1)\"/" $(DIST)/ropewalk.yaml; done
 
 # As `helm package --version --app-version` does.
 .PHONY: chart-archives

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command ropewalk-agent is ropewalk's Kubernetes agent, one per node. `ropewalk agent` runs this binary.
+// Command ropewalk-agent is ropewalk's Kubernetes agent, one per node. `ropewalk agent` runs this binary. By the name
+// kubectl-ropewalk it is a plugin of kubectl.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -26,13 +28,13 @@ const (
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newAgentCmd().ExecuteContext(ctx)
+	err := newCmd(os.Args[0]).ExecuteContext(ctx)
 	cancel()
 	if err == nil {
 		return
 	}
 	if text := err.Error(); text != "" { // empty for command.VerdictError: the output has the problems already
-		fmt.Fprintf(os.Stderr, "ropewalk-agent: %s\n", text)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", filepath.Base(os.Args[0]), text)
 	}
 	var coded interface{ ExitCode() int }
 	if errors.As(err, &coded) {

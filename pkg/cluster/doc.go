@@ -6,6 +6,7 @@
 //   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it
 //   - engine: a client of the process that runs a node's tunnel in mode mesh
 //   - agent: watches the cluster and applies that state
+//   - bundle: collects a cluster's objects, logs and metrics in one file, for a report
 //   - atomicfile: files of a node that a crash leaves whole
 //
 // It may import every other room; no other room imports it. Begin with agent.Agent and mesh.

@@ -68,7 +68,7 @@ func TestDebFilesAreWritableOnlyByRoot(t *testing.T) {
 	}
 }
 
-// TestAgentDebHasProgram: `ropewalk mesh` looks for the program beside its own.
+// TestAgentDebHasProgram: `ropewalk mesh` looks for the program beside its own, and kubectl for a plugin's name.
 func TestAgentDebHasProgram(t *testing.T) {
 	needTool(t, "dpkg-deb")
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -79,6 +79,9 @@ func TestAgentDebHasProgram(t *testing.T) {
 			if h := found[path]; h == nil || h.Mode&0o7777 != mode || h.Size == 0 || h.Uid != 0 {
 				t.Errorf("%s %s: got %+v, want mode %o", arch, path, h, mode)
 			}
+		}
+		if h := found["/usr/bin/kubectl-ropewalk"]; h == nil || h.Linkname != "ropewalk-agent" {
+			t.Errorf("%s: got %+v, want a link to ropewalk-agent", arch, h)
 		}
 	}
 }

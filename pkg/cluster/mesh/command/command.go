@@ -132,7 +132,7 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Nodes = args
-		if err := o.check(); err != nil {
+		if err := o.Check(); err != nil {
 			return UsageError{err}
 		}
 		return run(cmd, verb, *o)
@@ -140,8 +140,8 @@ func (o *Options) flags(cmd *cobra.Command, verb Verb, run Run) *pflag.FlagSet {
 	return f
 }
 
-// check validates the options.
-func (o *Options) check() error {
+// Check validates the options.
+func (o *Options) Check() error {
 	for _, pattern := range o.Nodes {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return fmt.Errorf("node pattern %q: %w", pattern, err)
@@ -174,7 +174,7 @@ func (o *Options) Unmatched(nodes []view.Node) (patterns []string) {
 }
 
 func matches(pattern, name string) bool {
-	match, _ := path.Match(pattern, name) // check has validated the pattern
+	match, _ := path.Match(pattern, name) // Check has validated the pattern
 	return match
 }
 
