@@ -3,5 +3,7 @@
 // Package flannel tests `ropewalk spread attach` in front of flannel's wireguard backend, as it is in a cluster: two nodes, whose tunnel is
 // created and configured by flannel's own code, and a pod on each. It is a module of its own, because nothing else needs flannel.
 //
+// The command flanneld runs other backends, on the nodes of test/kube/cluster.
+//
 // The test needs in-kernel WireGuard. `make test-kernels` runs it in a virtual machine.
 package flannel

@@ -26,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
 	"github.com/ropewalk/ropewalk/test/expect"
+	"github.com/ropewalk/ropewalk/test/flannel/node"
 	"github.com/ropewalk/ropewalk/test/program"
 )
 
@@ -42,7 +43,7 @@ var ropewalk = program.Ropewalk()
 
 func TestMain(m *testing.M) {
 	if config := os.Getenv(nodeEnv); config != "" {
-		if err := runNode(config); err != nil {
+		if err := node.Run(config); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -50,6 +51,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(program.Main(m, ropewalk))
 }
+
+// nodeEnv makes the test binary a node's flannel: its value is a node, as JSON.
+const nodeEnv = "FLANNEL_NODE"
 
 // cluster is two nodes with a pod each.
 type cluster struct {
@@ -95,8 +99,9 @@ func startCluster(t *testing.T) *cluster {
 		})
 		expect.NoError(t, err)
 		expect.NoError(t, c.pods[i].RouteVia(netip.MustParsePrefix("0.0.0.0/0"), gateway))
-		c.startFlannel(h, node{
-			Name: h.Name(), Device: cable, Addr: outer[i].Addr(), Pods: pods,
+		c.startFlannel(h, node.Node{
+			Backend: "wireguard",
+			Name:    h.Name(), Device: cable, Addr: outer[i].Addr(), Pods: pods,
 			Leases: leases, Key: filepath.Join(t.TempDir(), "key"),
 		})
 	}
@@ -116,7 +121,7 @@ func (c *cluster) logState() {
 	}
 }
 
-func (c *cluster) startFlannel(h *netlab.Host, n node) {
+func (c *cluster) startFlannel(h *netlab.Host, n node.Node) {
 	c.Helper()
 	self, err := os.Executable()
 	expect.NoError(c, err)

@@ -5,5 +5,6 @@
 // has a network, a mount and a PID namespace of its own. The commands are those of docs/kubernetes.md. `make test-cluster`
 // runs it.
 //
-// TestCluster is the place to begin: its steps share one cluster and run in order.
+// TestCluster is the place to begin: its steps share one cluster and run in order. The tests TestClusterWith… have further clusters, with other network
+// plugins and IP versions; `make ci` leaves them out (SKIP_CLUSTERS), and `make ci-full` runs them.
 package cluster

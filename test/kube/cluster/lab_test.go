@@ -23,6 +23,7 @@ type cluster struct {
 	*testing.T // of the running step
 
 	ip         ipVersions
+	network    network
 	net        *netlab.Lab
 	repository string // its absolute path
 	dir        string
@@ -37,6 +38,12 @@ type cluster struct {
 // startCluster starts a cluster whose nodes are ready. It skips the test, with the reason, on a machine that cannot run one.
 func startCluster(t *testing.T, ip ...ipVersion) *cluster {
 	t.Helper()
+	return startClusterOf(t, bridge, ip...)
+}
+
+// startClusterOf is startCluster with a network plugin.
+func startClusterOf(t *testing.T, plugin network, ip ...ipVersion) *cluster {
+	t.Helper()
 	for _, name := range []string{"containerd", "ctr", "runc", "buildah", "nft", "iptables", "nsenter", "/usr/lib/cni/bridge"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("needs containerd, runc, containernetworking-plugins, buildah, nftables, iptables and util-linux (make deps-cluster): %v", err)
@@ -47,7 +54,7 @@ func startCluster(t *testing.T, ip ...ipVersion) *cluster {
 		t.Skip(err)
 	}
 	expect.NoError(t, err)
-	c := &cluster{T: t, ip: ip, net: net, dir: t.TempDir()}
+	c := &cluster{T: t, ip: ip, network: plugin, net: net, dir: t.TempDir()}
 	c.repository, err = filepath.Abs(root)
 	expect.NoError(t, err)
 	t.Cleanup(c.close)

@@ -33,7 +33,8 @@ type node struct {
 	boots  int
 
 	*machine
-	wire string // the bridge's end of its cable
+	wire   string // the bridge's end of its cable
+	uplink string // the node's end
 }
 
 func (c *cluster) addNode(i int) {
@@ -77,7 +78,7 @@ func (n *node) boot() {
 	}
 	cable, err := n.c.net.Cable(n.c.control.host, host, netlab.CableConfig{AddrsB: addrs})
 	expect.NoError(n.c, err)
-	n.wire = cable.DeviceA
+	n.wire, n.uplink = cable.DeviceA, cable.DeviceB
 	expect.NoError(n.c, n.c.plug(n.wire))
 	expect.NoError(n.c, host.Forward())
 	n.machine, err = boot(host, n.name, n.dir)
@@ -156,8 +157,7 @@ func (n *node) write(name, format string, args ...any) error {
 	return os.WriteFile(n.path(name), fmt.Appendf(nil, format, args...), 0o644)
 }
 
-// layPodNetwork does what a network plugin without an overlay does: it configures the nodes' bridges, and adds routes to the
-// other nodes' pods.
+// layPodNetwork configures the network plugin of all nodes and starts it.
 func (c *cluster) layPodNetwork() {
 	c.Helper()
 	for _, n := range c.nodes {
@@ -168,25 +168,22 @@ func (c *cluster) layPodNetwork() {
 			}
 			return err
 		})
-		expect.NoError(c, n.writeConflist())
+		if c.network.start != nil {
+			c.network.start(n)
+		}
+		expect.NoError(c, n.write("cni/10-pods.conflist", "%s", c.network.conflist(n)))
 	}
 	for _, n := range c.nodes {
 		n.layRoutes()
 	}
 }
 
-// writeConflist writes the configuration of the CNI plugins.
-func (n *node) writeConflist() error {
-	var ranges, routes []string
-	for i, v := range n.c.ip {
-		ranges = append(ranges, `[{"subnet": "`+n.pods[i]+`"}]`)
-		routes = append(routes, `{"dst": "`+v.anywhere+`"}`)
-	}
-	return n.write("cni/10-bridge.conflist", conflist, strings.Join(ranges, ", "), strings.Join(routes, ", "))
-}
-
+// layRoutes adds routes to the other nodes' pods, for a network plugin that leaves that to the network.
 func (n *node) layRoutes() {
 	n.c.Helper()
+	if n.c.network.addsRoutes {
+		return
+	}
 	for _, o := range n.c.nodes {
 		for i, prefix := range o.pods {
 			if o != n {
@@ -204,12 +201,6 @@ func snapshotter(dir string) string {
 	}
 	return "overlayfs"
 }
-
-const conflist = `{"cniVersion": "1.0.0", "name": "bridge", "plugins": [
- {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "mtu": 1440,
-  "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s],
-   "dataDir": "/var/lib/cni/networks"}}]}
-`
 
 const containerdConfig = `version = 2
 root = "/var/lib/containerd"

@@ -5,6 +5,7 @@ package cluster
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -73,6 +74,17 @@ func outer(b []byte) (src, dst netip.Addr, protocol byte, payload []byte) {
 		return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])), p[6], p[40:]
 	}
 	return src, dst, 0, nil
+}
+
+// endReadable ends the capture. It fails the test if nothing between pods was readable.
+func (t *tap) endReadable() {
+	t.c.Helper()
+	expect.NoError(t.c, errors.Join(t.capture.Stop(), t.capture.Close()))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.plain) == 0 {
+		t.c.Error("nothing is readable on the wire: the tunnel has the pods' packets")
+	}
 }
 
 // end ends the capture. It fails the test if anything between pods was readable, or nothing was encrypted.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package flannel
+// Package node runs a backend of flannel on a node, whose leases are files in place of objects of the API server or etcd.
+package node
 
 import (
 	"context"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"github.com/flannel-io/flannel/pkg/backend"
+	"github.com/flannel-io/flannel/pkg/backend/hostgw"
+	"github.com/flannel-io/flannel/pkg/backend/vxlan"
 	"github.com/flannel-io/flannel/pkg/backend/wireguard"
 	"github.com/flannel-io/flannel/pkg/ip"
 	"github.com/flannel-io/flannel/pkg/lease"
@@ -22,29 +25,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nodeEnv makes the test binary a node's flannel: its value is a node, as JSON.
-const nodeEnv = "FLANNEL_NODE"
-
-// node is one node of the cluster.
-type node struct {
-	Name   string
-	Device string
-	Addr   netip.Addr
-	Pods   netip.Prefix
-	Leases string // directory in which all nodes publish their leases, in place of the API server or etcd
-	Key    string // file of the node's private key, which flannel creates
+// Node is one node of the cluster.
+type Node struct {
+	Name    string
+	Device  string
+	Addr    netip.Addr
+	Pods    netip.Prefix
+	Backend string // wireguard, vxlan or host-gw
+	Leases  string // directory in which all nodes publish their leases, in place of the API server or etcd
+	Key     string // file of the node's private key, which flannel creates
 }
 
 // podNetwork is the network of all pods.
 var podNetwork = netip.MustParsePrefix("10.244.0.0/16")
 
-// runNode is flannel on one node: its wireguard backend, until a signal.
-func runNode(config string) error {
+// backends are flannel's constructors.
+var backends = map[string]func(subnet.Manager, *backend.ExternalInterface) (backend.Backend, error){
+	"wireguard": wireguard.New, "vxlan": vxlan.New, "host-gw": hostgw.New,
+}
+
+// Run is flannel on one node, given as JSON, until a signal.
+func Run(config string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	var n node
+	var n Node
 	if err := json.Unmarshal([]byte(config), &n); err != nil {
 		return err
+	}
+	newBackend := backends[n.Backend]
+	if newBackend == nil {
+		return fmt.Errorf("unknown backend %q", n.Backend)
 	}
 	device, err := net.InterfaceByName(n.Device)
 	if err != nil {
@@ -55,7 +65,7 @@ func runNode(config string) error {
 	}
 	m := &manager{node: n}
 	addr := net.IP(n.Addr.AsSlice())
-	b, err := wireguard.New(m, &backend.ExternalInterface{Iface: device, IfaceName: n.Device, IfaceAddr: addr, ExtAddr: addr})
+	b, err := newBackend(m, &backend.ExternalInterface{Iface: device, IfaceName: n.Device, IfaceAddr: addr, ExtAddr: addr})
 	if err != nil {
 		return err
 	}
@@ -76,7 +86,7 @@ func runNode(config string) error {
 // manager is a subnet.Manager whose leases are files.
 type manager struct {
 	subnet.Manager // the calls of flanneld, which the backend does not make
-	node           node
+	node           Node
 }
 
 // network4 is flannel's form of a prefix.
@@ -86,7 +96,7 @@ func network4(p netip.Prefix) ip.IP4Net {
 
 // GetNetworkConfig implements subnet.Manager.
 func (m *manager) GetNetworkConfig(context.Context) (*subnet.Config, error) {
-	return &subnet.Config{EnableIPv4: true, Network: network4(podNetwork), BackendType: "wireguard"}, nil
+	return &subnet.Config{EnableIPv4: true, Network: network4(podNetwork), BackendType: m.node.Backend}, nil
 }
 
 // AcquireLease implements subnet.Manager: it publishes the node's lease.
