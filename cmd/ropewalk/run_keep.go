@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/netio/memory"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 )
 
@@ -110,7 +110,6 @@ func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) 
 	if !o.persist {
 		s.log.Warn("--keep without --persist: the interface and its routes vanish with a daemon that crashes, and packets leave by other routes")
 	}
-	debug.FreeOSMemory() // memory of the initialization, which is not used again
 	return s.run(ctx)
 }
 
@@ -340,6 +339,7 @@ func (s *supervisor) runDaemon(ctx context.Context, flags []string) (end *os.Pro
 			if ready {
 				s.holdCarrier()
 				s.setState(supervisorServing)
+				memory.GiveBack() // what started this process and the daemon is not used for long
 				relock = time.After(0)
 			}
 		case <-relock:

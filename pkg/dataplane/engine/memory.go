@@ -4,9 +4,10 @@ package engine
 
 import (
 	"runtime"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/memory"
 )
 
 const (
@@ -24,6 +25,9 @@ type trimmer struct {
 	last  time.Time     // of giving back; for check
 	free  func()        // giveBack, except in tests
 }
+
+// GiveBack does what Config.GiveBack is for some seconds from now: others than the lanes have left garbage.
+func (e *Engine) GiveBack() { e.memory.note() }
 
 // note records that memory was allocated, or is no longer needed. A trimmer that is nil or cannot free ignores it.
 func (m *trimmer) note() {
@@ -59,5 +63,5 @@ func (m *trimmer) check(seen uint64) {
 func giveBack() {
 	runtime.GC()
 	time.Sleep(trimDelay)
-	debug.FreeOSMemory()
+	memory.GiveBack()
 }
