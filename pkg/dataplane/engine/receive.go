@@ -20,7 +20,7 @@ import (
 const (
 	// rxSlots is the number of elements that one receive call returns.
 	rxSlots = 64
-	// rxTrains bounds them until so many small ones wait: the memory of the others then stays untouched, and the trains in the cache.
+	// rxTrains bounds them until so many small ones wait: the others then have no memory, and the trains stay in the cache.
 	rxTrains = 16
 	// maxRunMessages is the largest number of messages in a 64 KiB receive buffer: each has at least 32 bytes.
 	maxRunMessages = 65536 / wire.DataOverhead
@@ -67,14 +67,19 @@ func newReceiver(l *lane, n int) *receiver {
 		buffers: make([]*buffer, n),
 		opened:  make([]session.Message, maxRunMessages),
 		merger:  offload.NewMerger(l.engine.cfg.Device.Features().USO),
-		slots:   min(n, rxTrains),
 	}
-	for i := range r.in {
+	r.setSlots(min(n, rxTrains))
+	r.queue = newRXQueue(r, &l.engine.rxBudget)
+	return r
+}
+
+// setSlots sets the number of elements of the next receive call. Buffers are allocated when they are first needed.
+func (r *receiver) setSlots(n int) {
+	r.slots = n
+	for i := n - 1; i >= 0 && r.buffers[i] == nil; i-- {
 		r.buffers[i] = newBuffer(receiveClass, i)
 		r.in[i].Buf = r.buffers[i].bytes
 	}
-	r.queue = newRXQueue(r, &l.engine.rxBudget)
-	return r
 }
 
 // ownReceiver returns the lane's receiver, which receives n elements at a time. It outlives ports: at the end of one it is empty. A new one for
@@ -146,9 +151,9 @@ func (r *receiver) handleReceived(n int) {
 	r.runs += n
 	switch {
 	case bytes > n*tun.BigTrain:
-		r.slots = min(len(r.in), rxTrains)
+		r.setSlots(min(len(r.in), rxTrains))
 	case n == r.slots:
-		r.slots = len(r.in)
+		r.setSlots(len(r.in))
 	}
 	if r.idle() && bytes <= quantum {
 		for i := range n {

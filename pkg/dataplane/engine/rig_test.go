@@ -68,6 +68,9 @@ func newRigWithWorkers(tb testing.TB, cfg workpool.Config) *rig {
 	conn := underlay.Lane(r.conn)
 	l.conn.Store(&conn)
 	r.tx, r.rx = newTransmitter(l, txSlots), newReceiver(l, rxSlots)
+	r.tx.grow() // tests fill the slots that they need
+	r.rx.setSlots(rxSlots)
+	r.rx.setSlots(rxTrains)
 	r.peer, r.owner = r.newPeer("10.0.0.2/32", "fd00::2/128")
 	r.keys, r.remote = r.newSession(r.peer, true)
 	r.peer.Current.Store(r.keys)

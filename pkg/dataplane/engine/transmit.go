@@ -21,7 +21,7 @@ import (
 const (
 	// txSlots is the number of small packets read from a TUN queue before they are sent.
 	txSlots = 128
-	// txTrains bounds them until so many wait: a large train, which ends a read, then never touches the memory of the others.
+	// txTrains bounds them until so many wait: a large train, which ends a read, then needs no memory of the others.
 	txTrains = 16
 	// headroom places the packet after a virtio-net header 16 bytes into its slot. The header of a data message then replaces
 	// the virtio-net header, and a single packet is sealed in place.

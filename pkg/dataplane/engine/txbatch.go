@@ -45,12 +45,12 @@ type sealSpan struct {
 	sealed      bool
 }
 
-// newTxBatch returns a batch for up to n trains or single packets.
+// newTxBatch returns a batch for up to n trains or single packets. It has txTrains slots before grow.
 func newTxBatch(n int) *txBatch {
 	b := &txBatch{
-		buffers:   make([]*buffer, n),
-		slots:     make([][]byte, n),
-		bufs:      make([][]byte, n),
+		buffers:   make([]*buffer, 0, n),
+		slots:     make([][]byte, 0, n),
+		bufs:      make([][]byte, 0, n),
 		sizes:     make([]int, n),
 		hashes:    make([]uint32, n),
 		congested: make([]bool, n),
@@ -61,10 +61,18 @@ func newTxBatch(n int) *txBatch {
 		parts:     make([][]byte, 0, maxPending),
 		spans:     make([]sealSpan, 0, maxPending),
 	}
-	for i := range n {
+	b.addSlots(min(n, txTrains))
+	return b
+}
+
+// grow gives the batch all its slots.
+func (b *txBatch) grow() { b.addSlots(cap(b.slots)) }
+
+func (b *txBatch) addSlots(n int) {
+	for i := len(b.slots); i < n; i++ {
+		b.buffers, b.slots, b.bufs = b.buffers[:i+1], b.slots[:i+1], b.bufs[:i+1]
 		b.setBuffer(i, newBuffer(slotClass, i))
 	}
-	return b
 }
 
 // setBuffer replaces the buffer of slot i, which is of slotClass.

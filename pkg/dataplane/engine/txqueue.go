@@ -309,6 +309,7 @@ func (t *transmitter) sendQueued() {
 	if q.Queue == nil {
 		return
 	}
+	t.grow()
 	for bytes, slot := 0, 0; bytes < quantum && slot < len(t.slots); slot++ {
 		e, _, ok := q.Pop(t.now)
 		if !ok {

@@ -110,6 +110,7 @@ func (r *trainReader) tryRead(b *txBatch) int {
 // slots returns the number of slots of b for the next read.
 func (r *trainReader) slots(b *txBatch) int {
 	if r.many {
+		b.grow()
 		return len(b.bufs)
 	}
 	return min(len(b.bufs), txTrains)

@@ -349,6 +349,7 @@ func TestWorkersAllocateNothingPerTrain(t *testing.T) {
 	r.carry(train, train, train, train, train, train)
 	for range maxJobs { // batches are allocated on first use, which may be late
 		r.tx.spares = append(r.tx.spares, newTxBatch(txSlots))
+		r.tx.spares[len(r.tx.spares)-1].grow()
 	}
 	if n := testing.AllocsPerRun(50, func() { r.carry(train, train, train, train, train, train) }); n != 0 {
 		t.Errorf("got %v allocations, want 0", n)
