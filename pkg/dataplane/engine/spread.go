@@ -24,12 +24,15 @@ type Spread struct {
 	sprayLanes []int
 }
 
+// noSources is that of all peers without.
+var noSources Spread
+
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.
 // Without sources, all messages leave from the listen port, but flows are recorded, so that none is reordered when spread
 // starts later.
 func NewSpread(sources []uint8) *Spread {
 	if len(sources) == 0 {
-		return &Spread{}
+		return &noSources
 	}
 	return &Spread{sources: sources, loads: spread.NewLoadsOf(sources, rand.Uint32())}
 }

@@ -258,7 +258,7 @@ func (d *Device) configurePeer(c *config.Peer) *Peer {
 }
 
 func (d *Device) addPeer(key noise.PublicKey) *Peer {
-	p := &Peer{dev: d, key: key}
+	p := &Peer{dev: d, key: key, hello: helloExchange{remote: noHello}}
 	p.engine = d.engine.NewPeer(p)
 	p.engine.Activity.Waker = p
 	p.mu.Lock()

@@ -41,7 +41,7 @@ func (d *Device) ProbePeer(key noise.PublicKey) (report config.PeerProbe, ok boo
 	now, keys := d.clock(), p.engine.Current.Load()
 	r := config.PeerProbe{
 		Up: p.running, Session: keys.Usable(now),
-		Echoes: p.hello.known && p.hello.remote.Probes && d.spreading.Load().mode != config.SpreadOff,
+		Echoes: p.hello.remote.Probes && d.spreading.Load().mode != config.SpreadOff,
 	}
 	switch {
 	case r.Up && r.Session && r.Echoes:

@@ -35,7 +35,7 @@ func (d *Device) updateSpray() {
 
 // resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
 func (p *Peer) resetHello(reason error) {
-	p.hello = helloExchange{unknown: reason, sentAt: p.hello.sentAt}
+	p.hello = helloExchange{remote: noHello, unknown: reason, sentAt: p.hello.sentAt}
 	p.dev.selection.plan(p, netip.Addr{}, nil)
 	p.engine.Heard.Store(false)
 	p.updateGathered()
@@ -107,9 +107,14 @@ func (p *Peer) queryAgain() {
 func (p *Peer) discardHello(moved bool) {
 	p.noteChange()
 	x := &p.hello
-	x.remote.Heard = false
+	if x.remote != noHello {
+		x.remote.Heard = false
+		if moved {
+			x.remote.Plan = nil
+		}
+	}
 	if moved {
-		x.nat, x.localAddr, x.plan, x.remote.Plan = nil, netip.Addr{}, nil, nil
+		x.nat, x.localAddr, x.plan = nil, netip.Addr{}, nil
 		p.dev.selection.plan(p, netip.Addr{}, nil)
 		p.engine.Heard.Store(false)
 	}
@@ -118,7 +123,7 @@ func (p *Peer) discardHello(moved bool) {
 		x.handle(helloRenew)
 	}
 	switch {
-	case x.known:
+	case x.remote != noHello:
 	case p.engine.Current.Load() == nil && p.sessions.next != nil: // the reason that handleInitiation has set stays
 	case p.engine.Current.Load() == nil:
 		x.unknown = errNoSession
@@ -144,7 +149,7 @@ func (p *Peer) helloSessionInitiated(now int64) {
 	x := &p.hello
 	x.handle(helloInitiated)
 	x.deadline = now + helloWait
-	if !x.known {
+	if x.remote == noHello {
 		x.unknown = errAwaitingHello
 	}
 	p.updateSpread()
@@ -156,7 +161,7 @@ func (p *Peer) queryHello(now int64) {
 		return
 	}
 	p.hello.handle(helloQuery)
-	if !p.hello.known {
+	if p.hello.remote == noHello {
 		p.hello.unknown = errAwaitingHello
 		p.updateSpread()
 	}
@@ -319,8 +324,8 @@ func (p *Peer) localHelloChanged() bool {
 func (p *Peer) updateGathered() {
 	x := &p.hello
 	ports := x.remotePorts()
-	p.engine.SendsHellos.Store(x.known)
-	if !x.known && p.dev.spreading.Load().mode == config.SpreadOn {
+	p.engine.SendsHellos.Store(x.remote != noHello)
+	if x.remote == noHello && p.dev.spreading.Load().mode == config.SpreadOn {
 		ports = p.dev.spreadPorts() // both ends use the same range, as with `spread attach`
 	}
 	if ports.Len() == 0 || x.nat != nil {

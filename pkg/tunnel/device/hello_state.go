@@ -115,20 +115,22 @@ func (s helloState) next(e helloEvent) helloState {
 // sends a hello, and the initiator answers. A stock peer signs nothing and gets no hello. Peer.mu guards it.
 type helloExchange struct {
 	state    helloState
+	ropewalk bool  // the peer accepts hellos: it has signed its initiation, or sent a hello
 	tries    int   // queries left in this round
 	deadline int64 // when the next query or the timeout is due, 0 for never
 	sendAt   int64 // when a hello that came too soon after the last is due, 0 for never
 	sentAt   int64 // when the last was sent, 0 for never
 	sent     []byte
 
-	ropewalk  bool       // the peer accepts hellos: it has signed its initiation, or sent a hello
-	known     bool       // remote is valid
-	remote    wire.Hello // the peer's last, perhaps of an earlier session
-	unknown   error      // why known is false, for people
-	nat       error      // a *natError if the last hello shows a NAT
-	localAddr netip.Addr // the local address at which the last hello arrived
-	plan      []uint16   // the source ports that the peer should use
+	remote    *wire.Hello // the peer's last, perhaps of an earlier session; noHello for none
+	unknown   error       // why there is none, for people
+	nat       error       // a *natError if the last hello shows a NAT
+	localAddr netip.Addr  // the local address at which the last hello arrived
+	plan      []uint16    // the source ports that the peer should use
 }
+
+// noHello is shared by all peers that have sent none, which are most of thousands. It does not change.
+var noHello = new(wire.Hello)
 
 // handle applies an event to the state and its timers.
 func (x *helloExchange) handle(e helloEvent) {
@@ -174,7 +176,7 @@ func (x *helloExchange) querySent(now int64) {
 // does when it restarts.
 func (x *helloExchange) receive(h wire.Hello, nat error) (lost bool) {
 	lost = x.remote.Heard && !h.Heard
-	x.remote, x.known, x.ropewalk, x.nat = h, true, true, nat
+	x.remote, x.ropewalk, x.nat = &h, true, nat
 	switch {
 	case h.Heard || !h.Gathers || nat != nil:
 		x.handle(helloReceivedAll)

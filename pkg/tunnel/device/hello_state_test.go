@@ -63,9 +63,9 @@ func TestHelloReceiveClassifiesHellos(t *testing.T) {
 		{"peer restarted behind NAT", helloSettled, heard, open, errors.New("NAT"), helloSettled, 0, true},
 		{"peer began to gather", helloSettled, wire.Hello{}, open, nil, helloUnconfirmed, 0, false},
 	} {
-		x := helloExchange{state: tt.from, remote: tt.before}
+		x := helloExchange{state: tt.from, remote: &tt.before}
 		lost := x.receive(tt.hello, tt.nat)
-		if x.state != tt.want || x.tries != tt.tries || lost != tt.lost || !x.known || !x.ropewalk {
+		if x.state != tt.want || x.tries != tt.tries || lost != tt.lost || x.remote == noHello || !x.ropewalk {
 			t.Errorf("%s: got state %v, %d tries, lost %v; want %v, %d, %v", tt.name, x.state, x.tries, lost, tt.want, tt.tries, tt.lost)
 		}
 	}

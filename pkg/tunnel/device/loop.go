@@ -66,7 +66,7 @@ func (l *loopDestinations) attach(at *atomic.Pointer[portRef], port *portRef) {
 
 // loopLookup is a lookup whose answer is known.
 type loopLookup struct {
-	to         underlay.Endpoint
+	to         *underlay.Endpoint
 	port       uint16
 	mark       uint32
 	generation uint64
@@ -82,7 +82,7 @@ func (p *Peer) checkLoop(to *underlay.Endpoint) {
 	if d.cfg.Loops == nil {
 		return
 	}
-	next := loopLookup{*to, d.localPort(), d.mark.Load(), d.loops.generation.Load(), p.path.looked.until}
+	next := loopLookup{to, d.localPort(), d.mark.Load(), d.loops.generation.Load(), p.path.looked.until}
 	if next == p.path.looked && now < next.until {
 		return
 	}

@@ -33,7 +33,7 @@ func (p *Peer) updatePathMTU(now int64) {
 	changed := s.max != sizes.Max || s.overhead != sizes.Offset
 	s.max, s.overhead = sizes.Max, sizes.Offset
 	switch off := p.dev.spreading.Load().mode == config.SpreadOff; { // then neither side accepts hellos
-	case off || !p.running || !p.hello.known || !p.hello.remote.Probes:
+	case off || !p.running || !p.hello.remote.Probes:
 		p.probing.stop()
 	case changed || !p.probing.active():
 		p.probing.get().Start(now, sizes)

@@ -43,8 +43,8 @@ func (p *Peer) saveHello() *HelloResult {
 	}
 	x := &p.hello
 	s := &HelloResult{Ropewalk: x.ropewalk, LocalAddr: x.localAddr, Heard: p.engine.Heard.Load(), Plan: x.plan, Blocked: p.path.spread.Blocked}
-	if x.known && x.nat == nil {
-		s.Hello = wire.AppendHello(nil, &x.remote)
+	if x.remote != noHello && x.nat == nil {
+		s.Hello = wire.AppendHello(nil, x.remote)
 	}
 	return s
 }
@@ -75,8 +75,8 @@ func (p *Peer) resumeHello(now int64) {
 		return
 	}
 	x := &p.hello
-	if len(s.Hello) > 0 && wire.ParseHello(s.Hello, &x.remote) == nil {
-		x.known = true
+	if h := new(wire.Hello); len(s.Hello) > 0 && wire.ParseHello(s.Hello, h) == nil {
+		x.remote = h
 	}
 	x.ropewalk, x.localAddr, x.plan = s.Ropewalk, s.LocalAddr, s.Plan
 	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {

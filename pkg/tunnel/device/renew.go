@@ -54,7 +54,7 @@ func (p *Peer) retryHandshake(now int64) {
 		return
 	}
 	p.sendInitiation(now)
-	if t.retries++; t.retries < len(retryIntervals) {
+	if t.retries++; int(t.retries) < len(retryIntervals) {
 		t.retryAt = now + retryIntervals[t.retries]
 	}
 	if t.retries == turnRetries {

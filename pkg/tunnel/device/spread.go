@@ -89,7 +89,7 @@ func (p *Peer) spreadSources() (list []uint8, planned bool, why error) {
 	case mode == config.SpreadOff:
 		return nil, false, errSpreadOff
 	case mode == config.SpreadOn:
-	case !x.known:
+	case x.remote == noHello:
 		return nil, false, x.unknown
 	case x.nat != nil:
 		return nil, false, x.nat
@@ -158,7 +158,7 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 // peer, so no flow can be sprayed over them. The caller holds mu.
 func (p *Peer) sprayTo(planned bool) engine.Spray {
 	x, n := &p.hello, p.dev.spreading.Load().spray.Ports()
-	if n == 0 || planned || !x.known || x.remote.Lanes == 0 {
+	if n == 0 || planned || x.remote.Lanes == 0 {
 		return engine.Spray{}
 	}
 	return engine.Spray{Ports: n, Lanes: int(x.remote.Lanes), FirstPort: x.remote.FirstLanePort, LastPort: x.remote.Last}

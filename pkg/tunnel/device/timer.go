@@ -24,9 +24,9 @@ type timerState struct {
 	peer.Timers
 	timer      *time.Timer // nil while no timer is set
 	keepalive  uint16      // persistent keepalive interval, in seconds
+	retries    int32       // how many times the initiation of a renewal was repeated
 	initiateAt int64       // when a deferred handshake may start, 0 for never
-	retryAt    int64       // when the initiation of a renewal is repeated (renew.go), 0 for never
-	retries    int         // how many times it was repeated
+	retryAt    int64       // when it is repeated again (renew.go), 0 for never
 }
 
 // coalesce returns the instant at which the timer for a deadline fires.
