@@ -222,7 +222,7 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 	p.timers.ResponseSent(now)
 	_ = p.sendHandshake(b, msg[:], now) // counted; the peer tries again
 	p.armTimer(now)
-	p.dev.handshakeCounts.answered.Add(1)
+	p.dev.noteGarbage(p.dev.handshakeCounts.answered.Add(1))
 	p.log().Debug("handshake response sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 }
 
@@ -340,6 +340,16 @@ func (p *Peer) sendHandshake(b *keyBinding, msg []byte, now int64) error {
 	return nil
 }
 
+// garbageHandshakes is the number of handshakes after which their garbage is given back: some 20 MiB.
+const garbageHandshakes = 4096
+
+// noteGarbage is called with the number of handshakes so far.
+func (d *Device) noteGarbage(handshakes uint64) {
+	if handshakes%garbageHandshakes == 0 {
+		d.engine.GiveBack()
+	}
+}
+
 // initiate starts a handshake unless one is in flight or the last started too recently. In the latter case it schedules one
 // for the staged packets, which must not wait for the next packet. The caller holds mu.
 func (p *Peer) initiate(now int64) {
@@ -375,7 +385,7 @@ func (p *Peer) sendInitiation(now int64) {
 		p.endAttempt()
 		return
 	}
-	p.dev.handshakeCounts.initiated.Add(1)
+	p.dev.noteGarbage(p.dev.handshakeCounts.initiated.Add(1))
 	p.log().Debug("handshake initiation sent", "peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
 	p.noteInitiation(p.sendHandshake(b, msg[:], now), now)
 	p.timers.InitiationSent(now, p.dev.jitter())
