@@ -25,12 +25,6 @@ type options struct {
 	cfg      agent.Config
 	mode     string
 	ports    string
-	pods     []string
-	services []string
-
-	nodes, clearPorts []string
-	clearLabels       map[string]string
-
 	server   apiOptions
 	listen   string
 	logLevel string
@@ -43,7 +37,7 @@ func newAgentCmd() *cobra.Command {
 		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
 		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard: that of Cilium, Calico, flannel or k3s. It changes no\n" +
 			"key, no route and nothing of the CNI, and spreads towards a node only after that node has reported that it gathers.\n" +
-			"In mesh mode, it configures the tunnel between the nodes' pods, which an engine of its own runs (ropewalk run).\n\n" +
+			"In mesh mode, it configures the tunnel between the nodes' pods, which an engine of its own runs (ropewalk run), as the RopewalkMesh says.\n\n" +
 			"Tunnel and attached programs stay when the agent ends, so that an upgrade loses no packets.",
 		Version: version, Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd.Context(), o) },
@@ -53,7 +47,7 @@ func newAgentCmd() *cobra.Command {
 	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "`spread|mesh`, for the life of the process")
 	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
 	o.server.add(f, "the one of the pod's cluster")
-	f.Uint16Var(&o.cfg.Port, "port", 0, "the tunnel's listen port (spread: that of the cluster's WireGuard; mesh: 51820)")
+	f.Uint16Var(&o.cfg.Port, "port", 0, "spread mode: the listen port of the cluster's WireGuard (default: that of the one found on the node)")
 	f.StringVar(&o.ports, "spread-ports", spread.DefaultPorts.String(), "source ports to spread over")
 	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: spread mode: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")
 	_ = f.MarkHidden("any-socket")
@@ -95,15 +89,6 @@ func (o options) config(log *slog.Logger) (cfg agent.Config, err error) {
 	}
 	if cfg.Ports, err = config.ParsePorts(o.ports); err != nil {
 		return cfg, usageError{fmt.Errorf("--spread-ports: %w", err)}
-	}
-	if cfg.Pods, err = parsePrefixes("pod-cidr", o.pods); err != nil {
-		return cfg, err
-	}
-	if cfg.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
-		return cfg, err
-	}
-	if cfg.NodeEncryption, err = o.nodeEncryption(); err != nil {
-		return cfg, err
 	}
 	if cfg.API, err = o.server.config(); err != nil {
 		return cfg, fmt.Errorf("configuring access to the API server: %w", err)

@@ -51,7 +51,7 @@ func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error
 	case err != nil:
 		return err
 	case len(nodes) > 0:
-		return fmt.Errorf("%d nodes have an agent (%s). Clean them up first, in mode mesh after a rollout with mesh.cleartext=always: helm upgrade with --reuse-values --set cleanup.enabled=true, "+
+		return fmt.Errorf("%d nodes have an agent (%s). Clean them up first, in mode mesh once all nodes have mesh.cleartext=Always: helm upgrade with --reuse-values --set cleanup.enabled=true, "+
 			"and wait for the rollout. To uninstall nevertheless: helm uninstall --no-hooks", len(nodes), listed(nodes))
 	}
 	fmt.Fprintln(out, "no node has an agent")

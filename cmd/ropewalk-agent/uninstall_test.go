@@ -20,7 +20,7 @@ func TestUninstallCheckFailsWhileNodesHaveAgents(t *testing.T) {
 		status int
 		want   string // in the error; empty: none
 	}{
-		{"agents", withAgent, 2, http.StatusOK, "2 nodes have an agent (n0, n1). Clean them up first, in mode mesh after a rollout with mesh.cleartext=always: helm upgrade"},
+		{"agents", withAgent, 2, http.StatusOK, "2 nodes have an agent (n0, n1). Clean them up first, in mode mesh once all nodes have mesh.cleartext=Always: helm upgrade"},
 		{"many agents", withAgent, 12, http.StatusOK, "n9 and 2 more)"},
 		{"cleaned nodes", without, 2, http.StatusOK, ""},
 		{"no CRD", "", 0, http.StatusNotFound, ""},

@@ -2,7 +2,7 @@
 
 // Package cluster groups the packages of the Kubernetes agent.
 //
-//   - v1alpha1: the API of RopewalkNodes, RopewalkPeers and RopewalkConfigs
+//   - v1alpha1: the API of RopewalkNodes, RopewalkPeers and the RopewalkMesh
 //   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it
 //   - engine: a client of the process that runs a node's tunnel in mode mesh
 //   - agent: watches the cluster and applies that state

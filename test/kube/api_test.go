@@ -54,7 +54,7 @@ func startAPI(t *testing.T) *api {
 	cfg.QPS, cfg.Burst = 500, 500
 	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
-	for _, r := range []schema.GroupVersionResource{rwnodes, rwpeers, rwconfigs} {
+	for _, r := range []schema.GroupVersionResource{rwnodes, rwpeers, rwmeshes} {
 		a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_"+r.Resource+".yaml"))
 		expect.EventuallyNoError(a, "the definition is established", func() error {
 			_, err := a.dynamic.Resource(r).List(t.Context(), metav1.ListOptions{})
@@ -67,9 +67,9 @@ func startAPI(t *testing.T) *api {
 }
 
 var (
-	rwnodes   = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
-	rwpeers   = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkpeers"}
-	rwconfigs = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkconfigs"}
+	rwnodes  = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
+	rwpeers  = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkpeers"}
+	rwmeshes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkmeshes"}
 )
 
 // applyFile applies the objects of a file.
@@ -108,7 +108,7 @@ func (a *api) clear() {
 		a.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwpeers).DeleteCollection(ctx, now, metav1.ListOptions{}),
-		a.dynamic.Resource(rwconfigs).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		a.dynamic.Resource(rwmeshes).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),
 	)
 	if err != nil {

@@ -8,9 +8,9 @@ import "testing"
 func TestCleanupLosesNoPackets(t *testing.T) {
 	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
+	l.setMesh(map[string]any{"cleartext": "Always"})
 	for _, n := range l.nodes {
-		n.stop()
-		n.startMesh("--cleartext=always")
+		n.shows("ropewalk_agent_cleartext 1\n")
 	}
 	l.reach(pods)
 	b := l.burden("cleanup in the place of agents", pods[0], pods[1])

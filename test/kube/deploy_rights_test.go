@@ -32,12 +32,13 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 func TestMeshRunsWithManifestRights(t *testing.T) {
 	needRuntime(t)
 	l := newLab(t, 2)
+	l.setMesh(nil)
 	var pods []*pod
 	var all []*container
 	for _, n := range l.nodes {
 		pods = append(pods, n.addPod())
 		all = append(all, n.runEngine())
-		n.run(kustomized("mesh"), "", "--pod-cidr", "10.244.0.0/16")
+		n.run(kustomized("mesh"), "")
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reach(pods)
@@ -84,6 +85,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	needRuntime(t)
 	bpf := mountBPF(t)
 	l := newLab(t, 4)
+	l.setMesh(map[string]any{"cleartext": "Auto"})
 	var agents []*container
 	for i, n := range l.nodes {
 		if i < 2 {
@@ -91,7 +93,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket"))
 		} else {
 			n.runEngine()
-			agents = append(agents, n.run(kustomized("mesh"), bpf, "--pod-cidr", "10.244.0.0/16"))
+			agents = append(agents, n.run(kustomized("mesh"), bpf))
 		}
 	}
 	l.awaitStatus("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })

@@ -89,7 +89,7 @@ func TestLaptopReachesPodsThroughRopewalkPeer(t *testing.T) {
 	for name, spec := range map[string]map[string]any{
 		"laptop": {"publicKey": p.key.Public().Base64(), "allowedIPs": []any{"10.9.0.2/32"}},
 		"pods":   {"publicKey": noise.PublicKey{9}.Base64(), "allowedIPs": []any{"10.244.2.0/24"}},
-		"zoned":  {"publicKey": noise.PublicKey{10}.Base64(), "allowedIPs": []any{"10.9.0.3/32"}, "nodeSelector": map[string]any{"zone": "b"}},
+		"zoned":  {"publicKey": noise.PublicKey{10}.Base64(), "allowedIPs": []any{"10.9.0.3/32"}, "nodeSelector": map[string]any{"matchLabels": map[string]any{"zone": "b"}}},
 	} {
 		_, err := l.dynamic.Resource(rwpeers).Create(t.Context(), newPeer(name, spec), metav1.CreateOptions{})
 		expect.NoError(l, err)

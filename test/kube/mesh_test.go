@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,21 +28,38 @@ import (
 // away is how long the API server is unreachable.
 var away = flag.Duration("away", time.Minute, "how long the API server is unreachable")
 
-// startMesh starts the agent, and the engine if none runs. All tunnels of the machine share one socket directory, so each has a name of
-// its own.
-func (n *node) startMesh(args ...string) {
-	n.l.Helper()
-	n.startMeshOf("10.244.0.0/16", append([]string{"--cleartext=never"}, args...)...)
+// setMesh writes the RopewalkMesh. Without other values, cleartext is refused and the prefixes of pods are the lab's.
+func (l *lab) setMesh(spec map[string]any) {
+	l.Helper()
+	if !l.meshed {
+		l.applyFile(kustomized("mesh")) // the rights of agents in this mode
+		l.meshed = true
+	}
+	all := map[string]any{"cleartext": "Never", "podCIDRs": []any{"10.244.0.0/16", pods6}}
+	maps.Copy(all, spec)
+	_, err := l.dynamic.Resource(rwmeshes).Apply(l.Context(), "default", newMeshObject("default", all), metav1.ApplyOptions{FieldManager: "administrator", Force: true})
+	expect.NoError(l, err)
 }
 
-// startMeshOf is startMesh with the cluster's prefix of pods, and without other settings.
-func (n *node) startMeshOf(pods string, args ...string) {
+// newMeshObject returns a RopewalkMesh as unstructured data.
+func newMeshObject(name string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkMesh", "metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+}
+
+// startMesh starts the agent, and the engine if none runs. All tunnels of the machine share one socket directory, so each has a name of
+// its own. It writes the RopewalkMesh if there is none.
+func (n *node) startMesh(args ...string) {
 	n.l.Helper()
+	if !n.l.meshed {
+		n.l.setMesh(nil)
+	}
 	if n.engine == nil {
 		n.startEngine()
 	}
 	n.start(append([]string{
-		"--mode", "mesh", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(), "--pod-cidr", pods,
+		"--mode", "mesh", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(),
 	}, args...)...)
 }
 
@@ -176,8 +194,9 @@ func TestMeshRollsOutWithoutPartition(t *testing.T) {
 		pods = append(pods, n.addPod())
 	}
 	l.openly(pods)
+	l.setMesh(map[string]any{"cleartext": "Auto"})
 	for i, n := range l.nodes {
-		n.startMesh("--cleartext=auto")
+		n.startMesh()
 		expect.EventuallyNoError(l, "the other agents know of "+n.name, func() error {
 			for _, o := range l.nodes[:i+1] {
 				if _, err := o.metrics(); err != nil {
@@ -212,7 +231,7 @@ func TestMeshRollsOutWithoutPartition(t *testing.T) {
 	if n := target.gauge("plaintext_dropped_packets_total") - before; n < 3 {
 		t.Errorf("%d unencrypted packets were dropped and counted, want 3 at least", n)
 	}
-	spoofer.startMesh("--cleartext=auto")
+	spoofer.startMesh()
 	l.reach(pods)
 }
 
@@ -221,7 +240,7 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 	l := newLab(t, 2)
 	n := l.nodes[0]
 	made := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "spec": map[string]any{"mtu": int64(1400)},
+		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "spec": map[string]any{"port": int64(51900)},
 		"metadata": map[string]any{"name": n.name, "labels": map[string]any{"app.kubernetes.io/managed-by": "gitops"}},
 	}}
 	_, err := l.dynamic.Resource(rwnodes).Create(t.Context(), made, metav1.CreateOptions{})
@@ -230,8 +249,8 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 		n.startMesh()
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
-	if st, err := l.status(n.name); err != nil || st.MTU != 1400 {
-		t.Errorf("its MTU is %d, %v", st.MTU, err)
+	if st, err := l.status(n.name); err != nil || len(st.Endpoints) == 0 || st.Endpoints[0] != "192.0.2.1:51900" {
+		t.Errorf("its endpoints are %v, %v", st.Endpoints, err)
 	}
 	o, err := l.dynamic.Resource(rwnodes).Get(t.Context(), n.name, metav1.GetOptions{})
 	expect.NoError(l, err)
@@ -242,7 +261,7 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 	// A tool replaces the object by its manifest. Nobody loses the peer.
 	replacement := made.DeepCopy()
 	replacement.SetResourceVersion(o.GetResourceVersion())
-	expect.NoError(l, unstructured.SetNestedField(replacement.Object, int64(1380), "spec", "mtu"))
+	expect.NoError(l, unstructured.SetNestedField(replacement.Object, int64(51901), "spec", "port"))
 	_, err = l.dynamic.Resource(rwnodes).Update(t.Context(), replacement, metav1.UpdateOptions{})
 	expect.NoError(l, err)
 	expect.EventuallyNoError(l, "the replaced object is adopted", func() error {
@@ -250,8 +269,8 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if mtu, _, _ := unstructured.NestedInt64(o.Object, "status", "mtu"); len(o.GetOwnerReferences()) != 1 || mtu != 1380 {
-			return fmt.Errorf("owners %v, MTU %d", o.GetOwnerReferences(), mtu)
+		if at, _, _ := unstructured.NestedStringSlice(o.Object, "status", "endpoints"); len(o.GetOwnerReferences()) != 1 || !slices.Contains(at, "192.0.2.1:51901") {
+			return fmt.Errorf("owners %v, endpoints %v", o.GetOwnerReferences(), at)
 		}
 		return nil
 	})
@@ -329,7 +348,7 @@ func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 		l.openly(of)
 	}
 	for _, n := range l.nodes {
-		n.startMesh("--pod-cidr", pods6)
+		n.startMesh()
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
 	e := l.eavesdrop()
@@ -345,7 +364,7 @@ func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	for _, of := range kinds {
 		l.refused(of[1], of[0])
 	}
-	n.startMesh("--pod-cidr", pods6)
+	n.startMesh()
 	for _, of := range kinds {
 		l.reach(of)
 	}
@@ -491,7 +510,7 @@ func TestTunnelsSurviveAPIOutageUnderLoad(t *testing.T) {
 	b.carries()
 	n := l.nodes[1]
 	expect.EventuallyNoError(l, "the agent follows the cluster again", func() error {
-		expect.NoError(l, n.ask(map[string]any{"mtu": int64(1400)}))
+		l.setMesh(map[string]any{"pools": []any{map[string]any{"mtu": int64(1400)}}})
 		st, err := l.status(n.name)
 		if err == nil && st.MTU != 1400 {
 			err = fmt.Errorf("the MTU is %d", st.MTU)
@@ -545,18 +564,9 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 
 func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 	l, pods := newMesh(t, 2)
-	expect.NoError(l, l.nodes[0].ask(map[string]any{"mtu": int64(1400)}))
-	l.awaitStatus("one has another MTU", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
 	l.reach(pods)
 	before := map[string]string{}
 	for _, n := range l.nodes {
-		expect.EventuallyNoError(l, "the MTU", func() error {
-			st, err := l.status(n.name)
-			if n == l.nodes[0] && err == nil && st.MTU != 1400 {
-				err = errors.New("not yet")
-			}
-			return err
-		})
 		before[n.name] = n.agent.log.String()
 	}
 	b := l.burden("all RopewalkNodes are deleted", pods[0], pods[1])
@@ -568,9 +578,6 @@ func TestLostRopewalkNodesKeepPeers(t *testing.T) {
 		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel configured") {
 			t.Errorf("%s: got %s, want no %q in it", n.name, after, "peers changed")
 		}
-	}
-	if st, err := l.status(l.nodes[0].name); err != nil || st.MTU != 1400 {
-		t.Errorf("the spec was lost: MTU %d, %v", st.MTU, err)
 	}
 }
 

@@ -134,8 +134,7 @@ func TestMeshCommandPassesHealthyCluster(t *testing.T) {
 
 	// Only the agent knows that the node's pods are outside of the cluster's prefixes. The command reads that from its status.
 	n := l.nodes[1]
-	n.stop()
-	n.startMeshOf("10.0.0.0/16")
+	l.setMesh(map[string]any{"cleartext": "Auto", "podCIDRs": []any{"10.0.0.0/16"}})
 	expect.EventuallyNoError(l, "the agent's note to be found", func() error {
 		out, code := l.runMesh("check", admin)
 		if code != 4 || !strings.Contains(out, n.name+": its agent warns: its pod prefix "+n.pods.String()+" is not used: it is outside of the cluster's pod prefixes") {

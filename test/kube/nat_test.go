@@ -42,7 +42,7 @@ func (l *lab) addNodeBehind(router *netlab.Host, i int, addr, inside string) *no
 	l.Helper()
 	l.addNodeOn(router, i, netip.MustParseAddr(addr))
 	n := l.nodes[i-1]
-	n.label("nat")
+	n.setLabel("pool", "nat")
 	expect.NoError(l, errors.Join(n.host.Forward(), n.host.RouteVia(netip.MustParsePrefix("192.0.2.0/24"), netip.MustParseAddr(inside))))
 	return n
 }
@@ -86,8 +86,7 @@ func (l *lab) forgetMappings(router *netlab.Host) {
 
 func TestNodesBehindNATAreReachedAtObservedPorts(t *testing.T) {
 	l := newLab(t, 1)
-	l.applyFile(kustomized("mesh")) // the rights of agents in this mode
-	l.putConfig("nat", map[string]any{"persistentKeepalive": int64(1)})
+	l.setMesh(map[string]any{"pools": []any{map[string]any{"nodeSelector": map[string]any{"matchLabels": map[string]any{"pool": "nat"}}, "persistentKeepalive": int64(1)}}})
 	router := l.addNAT("nat", natAddr, "10.1.0.254")
 	for i := 2; i <= 3; i++ {
 		l.addNodeBehind(router, i, fmt.Sprintf("10.1.0.%d", i), "10.1.0.254")

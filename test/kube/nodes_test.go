@@ -36,11 +36,11 @@ func (l *lab) addAPIServer() {
 	l.Cleanup(func() { expect.NoError(l, slices.Delete(context.Background(), "kubernetes", metav1.DeleteOptions{})) })
 }
 
-// encryptNodes are the flags of agents that encrypt traffic between nodes.
-func encryptNodes() []string {
-	return []string{
-		"--encrypt-nodes", "--node-cidr=192.0.2.0/24", "--node-cidr=2001:db8::/64", "--pod-cidr", pods6, "--cleartext=auto",
-	}
+// encryptNodes returns the settings of a cluster that encrypts traffic between nodes, but those with a label.
+func encryptNodes() map[string]any {
+	return map[string]any{"cleartext": "Auto", "nodeEncryption": map[string]any{
+		"enabled": true, "nodeCIDRs": []any{"192.0.2.0/24", "2001:db8::/64"}, "clearNodes": map[string]any{"matchLabels": map[string]any{"clear": "yes"}},
+	}}
 }
 
 // hosts returns the nodes themselves as if they were pods, with their IPv4 or IPv6 addresses.
@@ -100,8 +100,9 @@ func TestTrafficBetweenNodesIsEncrypted(t *testing.T) {
 		}
 		pods = append(pods, p)
 	}
+	l.setMesh(encryptNodes())
 	for i, n := range l.nodes {
-		n.startMesh(encryptNodes()...)
+		n.startMesh()
 		expect.EventuallyNoError(l, "the agents know each other", func() error {
 			for _, o := range l.nodes[:i+1] {
 				if _, err := o.metrics(); err != nil {
@@ -126,7 +127,7 @@ func TestTrafficBetweenNodesIsEncrypted(t *testing.T) {
 
 	// A node that no longer encrypts is reached in the clear.
 	n := l.nodes[2]
-	n.startMesh("--pod-cidr", pods6, "--cleartext=auto")
+	n.setLabel("clear", "yes")
 	for _, o := range l.nodes[:2] {
 		o.shows("ropewalk_agent_clear_nodes 1\n")
 		o.shows("ropewalk_agent_node_routes 2\n")
@@ -191,7 +192,7 @@ func (l *lab) apiPathOutlivesTunnel() {
 			}
 		}
 	}
-	n.startMesh(encryptNodes()...)
+	n.startMesh()
 	l.reach(hosts)
 	e.stop(l)
 }

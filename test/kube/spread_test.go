@@ -253,7 +253,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	l.nodes = l.nodes[:2]
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	prove(l.nodes[0], l.nodes[1])
-	mtu := int64(1400)
+	generation := int64(1)
 	for what, status := range map[string]map[string]any{
 		"two ports at one address":        {"endpoints": []any{"192.0.2.3:51820", "192.0.2.3:51821"}},
 		"a port that it spreads over":     {"endpoints": []any{"192.0.2.3:61000"}},
@@ -263,9 +263,9 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	} {
 		status["mode"], status["gathers"] = "spread", true
 		expect.NoError(l, liar.writeStatus(status))
-		mtu++
+		generation++
 		for _, n := range l.nodes {
-			n.observes(map[string]any{"mtu": mtu})
+			n.observes(map[string]any{"keyGeneration": generation})
 		}
 		expect.EventuallyNoError(l, what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 	}

@@ -29,9 +29,8 @@ type Agent struct {
 	stateStore
 	publisher
 	driftDetector
-	nodeSettings
+	intent         *intent // the last known one, in mesh mode; nil: none was read ever
 	external       externalStatus
-	configs        configStatus
 	created        creation
 	loggedProblems []mesh.Problem // of the last reconcile
 	stats          Stats
@@ -64,6 +63,11 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if a.cluster, err = newCluster(a.client, a.cfg.Node, a.cfg.Propagation, a.cfg.Log, a.triggerClusterChanged); err != nil {
 		return nil, err
+	}
+	if a.cfg.Mode == mesh.ModeMesh {
+		if a.cluster.mesh, err = newMeshInformer(a.client, a.triggerClusterChanged); err != nil {
+			return nil, err
+		}
 	}
 	if a.cluster.external, err = newExternalPeers(a.client, a.cfg.Log, a.triggerClusterChanged); err != nil {
 		return nil, err

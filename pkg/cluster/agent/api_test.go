@@ -23,7 +23,7 @@ import (
 type fakeAPI struct {
 	nodes, agents   *collection
 	external        *collection // RopewalkPeers
-	configs         *collection // RopewalkConfigs
+	meshes          *collection // RopewalkMeshes
 	crdWithoutPlans atomic.Bool // the CRD lacks plans
 	nodeReads       atomic.Int64
 
@@ -38,8 +38,8 @@ func newFakeAPI() *fakeAPI {
 		external: &collection{
 			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind}, grown: make(chan struct{}),
 		},
-		configs: &collection{
-			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.ConfigKind}, grown: make(chan struct{}),
+		meshes: &collection{
+			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.MeshKind}, grown: make(chan struct{}),
 		},
 	}
 }
@@ -55,9 +55,7 @@ func (a *fakeAPI) handler() http.Handler {
 	external := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.PeerResource
 	m.HandleFunc("GET "+external, a.external.watch)
 	m.HandleFunc("PATCH "+external+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.external, w, r) })
-	configs := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.ConfigResource
-	m.HandleFunc("GET "+configs, a.configs.watch)
-	m.HandleFunc("PATCH "+configs+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.configs, w, r) })
+	m.HandleFunc("GET /apis/"+v1alpha1.GroupVersion().String()+"/"+v1alpha1.MeshResource, a.meshes.watch)
 	m.HandleFunc("PATCH "+own+"/{name}", a.patchOwners)
 	m.HandleFunc("POST "+eventsPath, a.addEvent)
 	return m

@@ -30,4 +30,14 @@ func (b *background) stop() {
 }
 
 // finished reports whether the goroutine has ended. It may be called on nil.
-func (b *background) finished() bool { return b == nil || isClosed(b.done) }
+func (b *background) finished() bool {
+	if b == nil {
+		return true
+	}
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}

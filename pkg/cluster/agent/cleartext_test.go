@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, n, _ := newTestMeshReconciler(t)
-		m.cfg.Cleartext = CleartextAuto
+		m.intent.cleartext = v1alpha1.CleartextAuto
 		own, late := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		without := late
 		without.Agent = nil
@@ -44,11 +45,11 @@ func TestCleartextEndsWhenAllNodesHaveBeenPeers(t *testing.T) {
 		}
 		// The next agent knows.
 		saved := persistedState{Tunnel: &savedTunnel{Strict: true}}
-		if saved.allowsCleartext(CleartextAuto) || !saved.allowsCleartext(CleartextAlways) || saved.allowsCleartext(CleartextNever) {
+		if saved.allowsCleartext(v1alpha1.CleartextAuto) || !saved.allowsCleartext(v1alpha1.CleartextAlways) || saved.allowsCleartext(v1alpha1.CleartextNever) {
 			t.Error("wrong before the API is reached")
 		}
 		again := newMeshReconciler(m.cfg, saved.Tunnel, m.apiAddrs, m.trigger)
-		if again.cleartext.allows(CleartextAuto) {
+		if again.cleartext.allows(v1alpha1.CleartextAuto) {
 			t.Error("the next agent begins anew")
 		}
 	})
@@ -68,7 +69,7 @@ func TestCleartextEndsAfterSurvey(t *testing.T) {
 			if step.surveyed {
 				asOf = time.Now()
 			}
-			wait := l.update(CleartextAuto, &mesh.TunnelPlan{}, asOf, DefaultPropagation)
+			wait := l.update(v1alpha1.CleartextAuto, &mesh.TunnelPlan{}, asOf, DefaultPropagation)
 			if l.strict != step.strict || (wait > 0) == step.strict {
 				t.Errorf("step %d: strict %v, next look after %s", i, l.strict, wait)
 			}
@@ -78,15 +79,15 @@ func TestCleartextEndsAfterSurvey(t *testing.T) {
 
 // TestUnknownPodsKeepCleartextReported has a peer whose pods no API lists. Packets for them have no route into the tunnel.
 func TestUnknownPodsKeepCleartextReported(t *testing.T) {
-	for _, setting := range []Cleartext{CleartextAuto, CleartextNever} {
+	for _, setting := range []v1alpha1.Cleartext{v1alpha1.CleartextAuto, v1alpha1.CleartextNever} {
 		m, _, _ := newTestMeshReconciler(t)
-		m.cfg.Cleartext, m.cfg.Propagation = setting, 0
+		m.intent.cleartext, m.cfg.Propagation = setting, 0
 		own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 		known := other.PodCIDRs
 		other.PodCIDRs = nil
 		for range 2 {
 			r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, other}})
-			if !r.cleartext || !strings.Contains(r.clusterNote, "not encrypted") || r.saved.Strict != (setting == CleartextNever) {
+			if !r.cleartext || !strings.Contains(r.clusterNote, "not encrypted") || r.saved.Strict != (setting == v1alpha1.CleartextNever) {
 				t.Errorf("%s: cleartext %v, note %q, strict %v", setting, r.cleartext, r.clusterNote, r.saved.Strict)
 			}
 		}
@@ -105,14 +106,5 @@ func TestMissingNftablesIsReported(t *testing.T) {
 	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own}})
 	if len(r.notes) != 1 || r.filtering {
 		t.Errorf("notes %q, filtering %v", r.notes, r.filtering)
-	}
-}
-
-func TestCleartextNames(t *testing.T) {
-	for text, ok := range map[string]bool{"never": true, "auto": true, "always": true, "true": false, "": false} {
-		var c Cleartext
-		if err := c.UnmarshalText([]byte(text)); (err == nil) != ok || ok && string(c) != text {
-			t.Errorf("%q: got %q, %v", text, c, err)
-		}
 	}
 }

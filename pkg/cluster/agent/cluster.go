@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -31,19 +32,17 @@ type cluster struct {
 	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
 	endpoints   *apiEndpoints
 	external    *externalPeers
-	configs     nodeConfigs
-	trigger     func()                // requests a reconcile
-	agentStates map[string]agentState // by node
-	planTimer   time.Time             // when trigger runs for a delayed port plan
-	count       atomic.Int64          // of nodes, at the last call of all
+	mesh        cache.SharedIndexInformer // of the RopewalkMesh; nil: the agent's mode has none
+	trigger     func()                    // requests a reconcile
+	agentStates map[string]agentState     // by node
+	planTimer   time.Time                 // when trigger runs for a delayed port plan
+	count       atomic.Int64              // of nodes, at the last call of all
 }
 
-// agentState is the last known state of a node's agent and of its spec.
+// agentState is the last known state of a node's agent.
 type agentState struct {
 	nodeUID, ropewalkNodeUID types.UID // of the Node and of the RopewalkNode
 	agent                    *mesh.Agent
-	optOut                   bool
-	endpoint                 netip.Addr
 	plansChangedAt           time.Time // when the last change of its port plans was accepted; zero: never
 }
 
@@ -58,10 +57,6 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 		agents:  cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
 	}
 	reader.nodes, reader.agents = k.nodes, k.agents
-	var err error
-	if k.configs, err = newNodeConfigs(c, log, changed); err != nil {
-		return nil, err
-	}
 	handler := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
 		UpdateFunc: func(before, after any) {
@@ -83,8 +78,18 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 			reader.request(key)
 		}
 	}
-	_, err = k.agents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: request, DeleteFunc: request, UpdateFunc: func(_, o any) { request(o) }})
+	_, err := k.agents.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: request, DeleteFunc: request, UpdateFunc: func(_, o any) { request(o) }})
 	return k, err
+}
+
+// newMeshInformer returns an informer of the RopewalkMesh that calls changed after each change of the spec.
+func newMeshInformer(c *client, changed func()) (cache.SharedIndexInformer, error) {
+	self := fields.OneTermEqualSelector("metadata.name", v1alpha1.MeshName)
+	i := cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.MeshResource, "", self), &v1alpha1.RopewalkMesh{}, 0, nil)
+	if err := errors.Join(i.SetTransform(trimObject), notifyOfDefinitions(i, changed)); err != nil {
+		return nil, fmt.Errorf("setting up the informer of the RopewalkMesh: %w", err)
+	}
+	return i, nil
 }
 
 // trimObject is the informers' transform.
@@ -95,7 +100,7 @@ func (c *cluster) trimObject(object any) (any, error) {
 	return trimObject(object)
 }
 
-// trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers and RopewalkConfigs.
+// trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers and a pool.
 func trimOwnNode(object any) (any, error) {
 	n, ok := object.(*node)
 	if !ok {
@@ -117,7 +122,8 @@ func isRelevantUpdate(before, after any, own string) bool {
 	switch a := before.(type) {
 	case *node:
 		b, same := after.(*node)
-		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || a.Name == own && !maps.Equal(a.Labels, b.Labels)
+		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || !maps.Equal(restricted(a.Labels), restricted(b.Labels)) ||
+			a.Name == own && !maps.Equal(a.Labels, b.Labels)
 	case *v1alpha1.RopewalkNode:
 		b, same := after.(*v1alpha1.RopewalkNode)
 		if !same || a.Name == own || a.UID != b.UID {
@@ -134,9 +140,11 @@ func (c *cluster) start(ctx context.Context) {
 	go c.ownNode.RunWithContext(ctx)
 	go c.nodes.RunWithContext(ctx)
 	go c.agents.RunWithContext(ctx)
-	go c.configs.RunWithContext(ctx)
 	if c.blocks != nil {
 		go c.blocks.RunWithContext(ctx)
+	}
+	if c.mesh != nil {
+		go c.mesh.RunWithContext(ctx)
 	}
 }
 
@@ -146,12 +154,15 @@ func (c *cluster) informers() []cache.SharedIndexInformer {
 	if c.blocks != nil {
 		all = append(all, c.blocks)
 	}
+	if c.mesh != nil {
+		all = append(all, c.mesh)
+	}
 	return all
 }
 
-// synced reports whether all informers have their initial lists. RopewalkConfigs may also be unknown.
+// synced reports whether all informers have their initial lists.
 func (c *cluster) synced() bool {
-	return c.configs.isSettled() && !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
+	return !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
 }
 
 // size returns the number of nodes at the last call of all.
@@ -168,16 +179,6 @@ func (c *cluster) node(name string) (n *node, rn *v1alpha1.RopewalkNode) {
 	return n, rn
 }
 
-// ropewalkNodes returns all RopewalkNodes.
-func (c *cluster) ropewalkNodes() (all []*v1alpha1.RopewalkNode) {
-	for _, o := range c.agents.GetStore().List() {
-		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
-			all = append(all, rn)
-		}
-	}
-	return all
-}
-
 // nodeObjects returns the cluster's Nodes, with the own one as its watch has it.
 func (c *cluster) nodeObjects() (all []*node) {
 	own, _ := c.node(c.own)
@@ -192,9 +193,9 @@ func (c *cluster) nodeObjects() (all []*node) {
 	return all
 }
 
-// all returns the cluster's nodes. It leaves out a RopewalkNode without a Node, which is about to be garbage-collected. It must
-// not be called concurrently.
-func (c *cluster) all() []mesh.Node {
+// all returns the cluster's nodes, with OptOut for those that are excluded. It leaves out a RopewalkNode without a Node, which is about to be
+// garbage-collected. It must not be called concurrently.
+func (c *cluster) all(excluded func(*node) bool) []mesh.Node {
 	agents := map[string]*v1alpha1.RopewalkNode{}
 	for _, o := range c.agents.GetStore().List() {
 		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
@@ -211,6 +212,7 @@ func (c *cluster) all() []mesh.Node {
 	var wait time.Duration
 	for _, n := range objects {
 		m, w := c.agentStates[n.Name].update(n, agents[n.Name])
+		m.OptOut = m.OptOut || excluded(n)
 		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {
 			states[n.Name] = w
@@ -256,8 +258,8 @@ func (w *agentState) limitPlanChanges(before agentState, m *mesh.Node) (wait tim
 
 func samePlans(a, b *mesh.Plans) bool { return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) }
 
-// update returns the node, and its state for the next call. It fills in the last known state where the RopewalkNode is missing,
-// or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more.
+// update returns the node, and its state for the next call. It fills in the last known status where the RopewalkNode is missing,
+// or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more, and an empty spec is a spec.
 func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agentState) {
 	m := toMesh(n, rn)
 	gone := rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero()
@@ -265,10 +267,7 @@ func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agent
 		if gone {
 			return m, agentState{}
 		}
-		return m, agentState{n.UID, rn.UID, m.Agent, m.OptOut, m.Endpoint, time.Time{}}
-	}
-	if gone || hasUntouchedSpec(rn) {
-		m.OptOut, m.Endpoint = w.optOut, w.endpoint
+		return m, agentState{n.UID, rn.UID, m.Agent, time.Time{}}
 	}
 	from := w.ropewalkNodeUID
 	switch {
@@ -277,10 +276,5 @@ func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agent
 	default:
 		from = rn.UID
 	}
-	return m, agentState{n.UID, from, m.Agent, m.OptOut, m.Endpoint, w.plansChangedAt}
-}
-
-// hasUntouchedSpec reports whether nobody has written the spec since the agent created the object.
-func hasUntouchedSpec(rn *v1alpha1.RopewalkNode) bool {
-	return rn.Generation <= 1 && rn.Spec == (v1alpha1.NodeSpec{})
+	return m, agentState{n.UID, from, m.Agent, w.plansChangedAt}
 }

@@ -4,7 +4,6 @@ package agent
 
 import (
 	"log/slog"
-	"net/netip"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -26,14 +25,14 @@ type Config struct {
 	// KeyDir holds the node's keys and the persisted state; empty: DefaultKeyDir.
 	KeyDir string
 
-	// Port is the tunnel's UDP port. 0: in spread mode, that of the WireGuard found on the node; in mesh mode, DefaultPort.
+	// Port is the tunnel's UDP port in spread mode. 0: that of the WireGuard found on the node.
 	Port uint16
 	// Ports are the source ports to spread over; zero: spread.DefaultPorts.
 	Ports spread.Ports
 
 	// ResyncPeriod is the interval of reconciles without an event; 0: DefaultResyncPeriod.
 	ResyncPeriod time.Duration
-	// Propagation is how long other nodes may take to receive this node's status. Spreading, key rotation, Cleartext and cleanup wait for it. 0: DefaultPropagation.
+	// Propagation is how long other nodes may take to receive this node's status. Spreading, key rotation, the end of cleartext and cleanup wait for it. 0: DefaultPropagation.
 	Propagation time.Duration
 
 	SpreadConfig
@@ -50,19 +49,12 @@ type SpreadConfig struct {
 	BPF string
 }
 
-// MeshConfig has the settings of mesh mode.
+// MeshConfig has the settings of mesh mode that the RopewalkMesh does not have.
 type MeshConfig struct {
 	// Tunnel is the interface's name; empty: DefaultTunnel.
 	Tunnel string
-	// MTU of the tunnel in bytes; 0: derived from the interface that has the node's address.
-	MTU int
-	// Cleartext says when traffic for pods of nodes that are no peers may leave unencrypted; empty: never.
-	Cleartext Cleartext
 	// PodCIDRSource says where the pod prefixes of nodes are read; empty: PodCIDRsOfNodes.
 	PodCIDRSource PodCIDRSource
-	// Pods and Services are those of mesh.TunnelConfig.
-	Pods, Services []netip.Prefix
-	NodeEncryption NodeEncryption
 	// Engine runs the tunnel; nil: that of Tunnel's control socket, with EngineConfig.
 	Engine Engine
 	// EngineConfig is the file with which the engine starts, that of its --config; empty: DefaultEngineConfig.
@@ -99,9 +91,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.PodCIDRSource == "" {
 		c.PodCIDRSource = PodCIDRsOfNodes
-	}
-	if c.Cleartext == "" {
-		c.Cleartext = CleartextNever
 	}
 	if c.EngineConfig == "" {
 		c.EngineConfig = DefaultEngineConfig

@@ -3,9 +3,9 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +35,6 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 	if rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero() {
 		return m
 	}
-	m.OptOut = m.OptOut || rn.Spec.OptOut
 	m.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
 	m.Port = uint16(max(0, min(rn.Spec.Port, 65535)))
 	if rn.Status.Mode != "" {
@@ -138,12 +137,23 @@ func withTransitionTime(c metav1.Condition, before []metav1.Condition) metav1.Co
 	return *meta.FindStatusCondition(all, c.Type)
 }
 
-// selectorText returns a selector as kubectl takes it, "" for none.
-func selectorText(selector map[string]v1alpha1.LabelValue) string {
-	labels := make([]string, 0, len(selector))
-	for key, value := range selector {
-		labels = append(labels, key+"="+string(value))
+// parseCIDRs parses a field of the RopewalkMesh.
+func parseCIDRs(field string, texts []v1alpha1.CIDR) (all []netip.Prefix, err error) {
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(string(t))
+		if err != nil {
+			return nil, fmt.Errorf("spec.%s: %w", field, err)
+		}
+		all = append(all, p.Masked())
 	}
-	slices.Sort(labels)
-	return strings.Join(labels, ",")
+	return all, nil
+}
+
+// selectorText returns a selector as kubectl takes it, "" for none.
+func selectorText(s *v1alpha1.NodeSelector) string {
+	selector, err := s.Selector()
+	if err != nil {
+		return "invalid"
+	}
+	return selector.String()
 }

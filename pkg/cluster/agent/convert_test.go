@@ -37,7 +37,7 @@ const aNode = `{"metadata":{"name":"n1","uid":"u1"},
 func agentOf(uid string) *v1alpha1.RopewalkNode {
 	return &v1alpha1.RopewalkNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u1"}}},
-		Spec:       v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1", Port: 4502},
+		Spec:       v1alpha1.NodeSpec{Endpoint: "198.51.100.1", Port: 4502},
 		Status: v1alpha1.NodeStatus{
 			Mode: v1alpha1.ModeMesh, PublicKey: v1alpha1.PublicKey(noise.PublicKey{7}.Base64()), NextPublicKey: "nonsense", Gathers: true,
 			Endpoints:   []v1alpha1.Endpoint{"192.0.2.1:51820", "example.org:1", "[2001:db8::1]:51820"},
@@ -50,7 +50,7 @@ func agentOf(uid string) *v1alpha1.RopewalkNode {
 func TestConversionDropsUntrustedFields(t *testing.T) {
 	n := parseNode(t, aNode)
 	want := mesh.Node{
-		Name: "n1", OptOut: true, Endpoint: netip.MustParseAddr("198.51.100.1"), Port: 4502,
+		Name: "n1", Endpoint: netip.MustParseAddr("198.51.100.1"), Port: 4502,
 		Addrs:    []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("2001:db8:1::/64")},
 		Agent: &mesh.Agent{
@@ -63,7 +63,7 @@ func TestConversionDropsUntrustedFields(t *testing.T) {
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("-want +got\n" + diff)
 	}
-	want.OptOut, want.Endpoint, want.Port, want.Agent = false, netip.Addr{}, 0, nil
+	want.Endpoint, want.Port, want.Agent = netip.Addr{}, 0, nil
 	n.UID = "u2"
 	if diff := cmp.Diff(want, toMesh(n, agentOf("u1")), opts); diff != "" {
 		t.Error("RopewalkNode of an earlier node of that name: -want +got\n" + diff)
@@ -111,27 +111,23 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 	recreated.UID, recreated.Generation, recreated.Spec, recreated.Status = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.NodeStatus{}
 	published := agentOf("u1")
 	published.UID, published.Generation, published.Spec, published.Status.Mode = "r2", 1, v1alpha1.NodeSpec{}, v1alpha1.ModeSpread
-	allowed := published.DeepCopy()
-	allowed.Generation, allowed.Spec.Port = 2, 7
 	emptied := agentOf("u1")
 	emptied.UID, emptied.Status = "r1", v1alpha1.NodeStatus{}
 	foreign := agentOf("u1")
 	foreign.OwnerReferences = nil
 	other := parseNode(t, strings.ReplaceAll(aNode, "u1", "u2"))
 	for _, c := range []struct {
-		name   string
-		n      *node
-		rn     *v1alpha1.RopewalkNode
-		mode   mesh.Mode // "": no agent
-		optOut bool
+		name string
+		n    *node
+		rn   *v1alpha1.RopewalkNode
+		mode mesh.Mode // "": no agent
 	}{
-		{"RopewalkNode deleted", n, nil, mesh.ModeMesh, true},
-		{"created again, without a status", n, recreated, mesh.ModeMesh, true},
-		{"created again, with a status", n, published, mesh.ModeSpread, true},
-		{"spec.optOut removed", n, allowed, mesh.ModeSpread, false},
-		{"status emptied: no agent", n, emptied, "", true},
-		{"no owner", n, foreign, mesh.ModeMesh, true},
-		{"another node of that name", other, nil, "", false},
+		{"RopewalkNode deleted", n, nil, mesh.ModeMesh},
+		{"created again, without a status", n, recreated, mesh.ModeMesh},
+		{"created again, with a status", n, published, mesh.ModeSpread},
+		{"status emptied: no agent", n, emptied, ""},
+		{"no owner", n, foreign, mesh.ModeMesh},
+		{"another node of that name", other, nil, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, w := agentState{}.update(n, original)
@@ -142,8 +138,11 @@ func TestMissingRopewalkNodeKeepsLastState(t *testing.T) {
 				if m.Agent != nil {
 					mode = m.Agent.Mode
 				}
-				if mode != c.mode || m.OptOut != c.optOut {
-					t.Errorf("got mode %q, opted out %v, want %q, %v", mode, m.OptOut, c.mode, c.optOut)
+				if mode != c.mode {
+					t.Errorf("got mode %q, want %q", mode, c.mode)
+				}
+				if kept := m.Endpoint.IsValid(); kept != (c.rn != nil && c.rn != foreign && c.rn.Spec.Endpoint != "") {
+					t.Errorf("endpoint %s: an empty spec is a spec", m.Endpoint)
 				}
 			}
 		})
@@ -164,7 +163,7 @@ func FuzzHostileStatus(f *testing.F) {
 	f.Add("[::ffff:192.0.2.1%eth0]:0", strings.Repeat("A", 44), int32(-1), int32(1<<30), "fe80::1%x", int32(51820), int32(-1))
 	f.Fuzz(func(t *testing.T, endpoint, key string, first, last int32, at string, one, two int32) {
 		rn := agentOf("u1")
-		rn.Spec.OptOut, rn.Spec.Endpoint = false, at
+		rn.Spec.Endpoint = at
 		rn.Status.Endpoints = []v1alpha1.Endpoint{v1alpha1.Endpoint(endpoint)}
 		rn.Status.PublicKey, rn.Status.SpreadPorts = v1alpha1.PublicKey(key), &v1alpha1.Ports{First: first, Last: last}
 		rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{v1alpha1.Port(one), v1alpha1.Port(two)}}}

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -69,7 +70,11 @@ func (e *externalPeers) of(n *node) (all []mesh.ExternalPeer, known bool) {
 	}
 	for _, rp := range e.objects() {
 		p := toExternal(rp)
-		p.Selected = hasLabels(n.Labels, rp.Spec.NodeSelector)
+		if selector, err := rp.Spec.NodeSelector.Selector(); err == nil {
+			p.Selected = selector.Matches(labels.Set(n.Labels))
+		} else if p.Invalid == "" {
+			p.Invalid = "nodeSelector: " + err.Error()
+		}
 		all = append(all, p)
 	}
 	return all, true

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -102,20 +103,26 @@ func FuzzHostileRopewalkPeer(f *testing.F) {
 }
 
 func TestNodeSelectorNeedsAllLabels(t *testing.T) {
-	labels := map[string]string{"zone": "a", "gateway": ""}
+	have := map[string]string{"zone": "a", "gateway": ""}
+	with := func(all map[string]v1alpha1.LabelValue) v1alpha1.NodeSelector {
+		return v1alpha1.NodeSelector{MatchLabels: all}
+	}
 	for _, c := range []struct {
-		selector map[string]v1alpha1.LabelValue
+		selector v1alpha1.NodeSelector
 		want     bool
 	}{
-		{nil, true},
-		{map[string]v1alpha1.LabelValue{"zone": "a"}, true},
-		{map[string]v1alpha1.LabelValue{"zone": "a", "gateway": ""}, true},
-		{map[string]v1alpha1.LabelValue{"zone": "b"}, false},
-		{map[string]v1alpha1.LabelValue{"zone": "a", "other": ""}, false},
-		{map[string]v1alpha1.LabelValue{"zone": ""}, false},
+		{v1alpha1.NodeSelector{}, true},
+		{with(map[string]v1alpha1.LabelValue{"zone": "a"}), true},
+		{with(map[string]v1alpha1.LabelValue{"zone": "a", "gateway": ""}), true},
+		{with(map[string]v1alpha1.LabelValue{"zone": "b"}), false},
+		{with(map[string]v1alpha1.LabelValue{"zone": "a", "other": ""}), false},
+		{with(map[string]v1alpha1.LabelValue{"zone": ""}), false},
+		{v1alpha1.NodeSelector{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "zone", Operator: "NotIn", Values: []v1alpha1.LabelValue{"b", "c"}}}}, true},
+		{v1alpha1.NodeSelector{MatchExpressions: []v1alpha1.NodeSelectorRequirement{{Key: "gateway", Operator: "DoesNotExist"}}}, false},
 	} {
-		if got := hasLabels(labels, c.selector); got != c.want {
-			t.Errorf("%v: got %v", c.selector, got)
+		selector, err := c.selector.Selector()
+		if got := err == nil && selector.Matches(labels.Set(have)); got != c.want {
+			t.Errorf("%v: got %v, %v", c.selector, got, err)
 		}
 	}
 }
@@ -275,7 +282,7 @@ func TestAgentConfiguresRopewalkPeersOfAPI(t *testing.T) {
 	a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
 	rp, elsewhere := laptop(), laptop()
 	elsewhere.Name, elsewhere.UID, elsewhere.Spec.PublicKey = "elsewhere", "elsewhere", v1alpha1.PublicKey(noise.PublicKey{10}.Base64())
-	elsewhere.Spec.AllowedIPs, elsewhere.Spec.NodeSelector = []v1alpha1.PeerPrefix{"10.9.0.3/32"}, map[string]v1alpha1.LabelValue{"zone": "b"}
+	elsewhere.Spec.AllowedIPs, elsewhere.Spec.NodeSelector = []v1alpha1.PeerPrefix{"10.9.0.3/32"}, v1alpha1.NodeSelector{MatchLabels: map[string]v1alpha1.LabelValue{"zone": "b"}}
 	api.putPeer(t, rp)
 	api.putPeer(t, elsewhere)
 	follow(t, a)

@@ -165,8 +165,9 @@ func acceptedCondition(rp *v1alpha1.RopewalkPeer, refused map[string]mesh.Refusa
 
 // nodesMessage says which nodes have a peer. It lists no nodes: a writer may know other nodes' labels from an earlier time.
 func nodesMessage(spec *v1alpha1.PeerSpec) string {
-	if len(spec.NodeSelector) == 0 {
+	selector := selectorText(&spec.NodeSelector)
+	if selector == "" {
 		return "a peer of all nodes in mode mesh"
 	}
-	return "a peer of the nodes in mode mesh with the labels " + selectorText(spec.NodeSelector)
+	return "a peer of the nodes in mode mesh with the labels " + selector
 }

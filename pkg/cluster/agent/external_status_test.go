@@ -172,7 +172,7 @@ func TestFailedWriteEndsWritesOfReconcile(t *testing.T) {
 // TestAllWritersWriteSameCondition: a message from other nodes' labels, which each writer reads at another time, would alternate.
 func TestAllWritersWriteSameCondition(t *testing.T) {
 	rp := laptop()
-	rp.Spec.NodeSelector = map[string]v1alpha1.LabelValue{"zone": "b", "gateway": "true"}
+	rp.Spec.NodeSelector.MatchLabels = map[string]v1alpha1.LabelValue{"zone": "b", "gateway": "true"}
 	a, api := newPublishingAgent(t, rp)
 	a.publishExternal(t.Context(), ofNode(0))
 	first := api.acceptedIn(t, "laptop")
@@ -210,7 +210,7 @@ func TestNodesOfPeerAreDescribed(t *testing.T) {
 		message string
 	}{
 		{v1alpha1.PeerSpec{}, "a peer of all nodes in mode mesh"},
-		{v1alpha1.PeerSpec{NodeSelector: map[string]v1alpha1.LabelValue{"zone": "b"}}, "a peer of the nodes in mode mesh with the labels zone=b"},
+		{v1alpha1.PeerSpec{NodeSelector: v1alpha1.NodeSelector{MatchLabels: map[string]v1alpha1.LabelValue{"zone": "b"}}}, "a peer of the nodes in mode mesh with the labels zone=b"},
 	} {
 		if message := nodesMessage(&c.spec); message != c.message {
 			t.Errorf("got %q, want %q", message, c.message)

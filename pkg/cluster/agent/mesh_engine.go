@@ -52,10 +52,7 @@ type engineState struct {
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	o := &in.settings
-	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: config.UnderlayAuto}
-	if o.Underlay != nil {
-		s.underlay = *o.Underlay
-	}
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: o.Underlay}
 	if s.mtu != 0 {
 		return s, nil
 	}
@@ -132,7 +129,7 @@ func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setu
 
 // configuration returns the whole configuration of the engine.
 func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
-	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.cfg.NodeEncryption.mark()
+	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.intent.nodes.mark()
 	return config.Device{
 		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay,
 		ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),

@@ -21,6 +21,7 @@ import (
 // meshReconciler is the modeReconciler of mesh mode: ropewalk is the cluster's WireGuard.
 type meshReconciler struct {
 	cfg      Config
+	intent   intent              // the last known one
 	apiAddrs func() []netip.Addr // the API server's addresses, which bypass the tunnel
 	trigger  func()              // requests a reconcile
 	keyRotation
@@ -65,12 +66,15 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
 		return r, err
 	}
+	if in.intent != nil {
+		m.intent = *in.intent
+	}
 	encrypts, note := m.encryption.update(&in)
 	plan, wait, err := m.plan(ctx, in)
 	if err != nil {
 		return r, err
 	}
-	allowed := m.cleartext.allows(m.cfg.Cleartext)
+	allowed := m.cleartext.allows(m.intent.cleartext)
 	m.keyOwners, m.accepted = mesh.KeyOwnersOf(plan.Peers), plan.AcceptedPrefixes
 	r = m.planned(&in, &plan, allowed)
 	r.clusterNote = joinNotes(r.clusterNote, note)
@@ -80,7 +84,7 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 		return r, err
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
-	r.routing.Nodes = m.encryption.routing(&m.cfg, &plan, in.self.Addrs, want.port)
+	r.routing.Nodes = m.encryption.routing(&m.intent.nodes, &plan, in.self.Addrs, want.port, m.cfg.Ports)
 	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
@@ -112,7 +116,7 @@ func (m *meshReconciler) planned(in *reconcileInput, plan *mesh.TunnelPlan, allo
 	}
 	r.externalPeers = countExternal(plan.Peers)
 	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
-	r.clusterNote = joinNotes(cleartextNote(m.cfg.Cleartext, allowed, plan), clearNodesNote(plan))
+	r.clusterNote = joinNotes(cleartextNote(m.intent.cleartext, allowed, plan), clearNodesNote(plan))
 	return r
 }
 
@@ -122,15 +126,15 @@ func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh
 		m.external = in.external
 	}
 	cfg := mesh.TunnelConfig{
-		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.cfg.Cleartext), Pods: m.cfg.Pods, Services: m.cfg.Services, KeyOwners: m.keyOwners,
+		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.intent.cleartext), Pods: m.intent.pods, Services: m.intent.services, KeyOwners: m.keyOwners,
 		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
-		Nodes: m.encryption.traffic(&m.cfg.NodeEncryption),
+		Nodes: m.encryption.traffic(&m.intent.nodes),
 	}
 	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
 		return plan, 0, err
 	}
-	wait = m.cleartext.update(m.cfg.Cleartext, &plan, in.nodesAsOf, m.cfg.Propagation)
-	if now := m.cleartext.allows(m.cfg.Cleartext); now != cfg.Cleartext {
+	wait = m.cleartext.update(m.intent.cleartext, &plan, in.nodesAsOf, m.cfg.Propagation)
+	if now := m.cleartext.allows(m.intent.cleartext); now != cfg.Cleartext {
 		cfg.Cleartext = now
 		plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg)
 	}
@@ -166,11 +170,12 @@ func joinNotes(all ...string) string {
 }
 
 // applyPersisted restores the tunnel that an earlier agent saved.
-func (m *meshReconciler) applyPersisted(s *persistedState, settings mesh.Settings) error {
+func (m *meshReconciler) applyPersisted(s *persistedState, i *intent) error {
+	m.intent = *i
 	if err := m.openKeys(s.Spec.KeyGeneration); err != nil {
 		return err
 	}
-	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, settings: settings})
+	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, settings: s.Settings})
 	if err == nil {
 		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel})
 	}

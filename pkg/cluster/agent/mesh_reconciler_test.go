@@ -427,7 +427,7 @@ func TestForeignTunnelIsLeftAlone(t *testing.T) {
 		t.Errorf("the host was changed: %s, saved %+v", diff, e.saved)
 	}
 	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.Network, c.Engine = n, e })
-	a.persisted = persistedState{Mode: mesh.ModeMesh, Routing: &Routing{}}
+	a.persisted, a.intent = persistedState{Mode: mesh.ModeMesh, Routing: &Routing{}}, &intent{}
 	a.startReconciler()
 	if err := a.applyPersisted(); !errors.Is(err, engine.ErrForeign) || n.setRoutesCalls != 0 {
 		t.Errorf("before the API is reached: %v, %+v", err, n)
@@ -455,11 +455,11 @@ func TestRefusedPortIsNotSaved(t *testing.T) {
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
 	udp := config.UnderlayUDP
 	l := reconcileInput{nodes: []mesh.Node{own, other}, self: own}
-	l.settings.Underlay = &udp
+	l.settings.Underlay = udp
 	m.mustReconcile(t, l)
 	m.engine = &rejectingEngine{Engine: e, rejects: true}
 	automatic := config.UnderlayAuto
-	l.settings.Port, l.settings.Underlay, l.nodes = 7, &automatic, append(l.nodes, meshNode(2, noise.PublicKey{2}))
+	l.settings.Port, l.settings.Underlay, l.nodes = 7, automatic, append(l.nodes, meshNode(2, noise.PublicKey{2}))
 	for _, absent := range []bool{false, false, true} {
 		if absent {
 			e.setAbsent(true)
@@ -693,35 +693,6 @@ func TestAllowedIPsMoveWithPeersNextKey(t *testing.T) {
 	})
 }
 
-func TestSpecSurvivesLostRopewalkNode(t *testing.T) {
-	n := parseNode(t, aNode)
-	a := &Agent{cfg: Config{Mode: mesh.ModeMesh, KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}.withDefaults(), api: &apiDialer{}}
-	asked := v1alpha1.NodeSpec{Port: 7}
-	routing := &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}, Exempt: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
-	a.savePersisted(persistedState{Node: n.UID, Mode: mesh.ModeMesh, Spec: asked, Routing: routing})
-	host := &fakeNetwork{}
-	again := &Agent{cfg: a.cfg, api: a.api}
-	again.cfg.Network = host
-	expect.NoError(t, again.restorePersisted())
-	if host.routing == nil || !slices.Equal(host.routing.Routes, routing.Routes) || !slices.Equal(host.routing.Exempt, routing.Exempt) || host.routing.Cleartext {
-		t.Errorf("before the API is reached: got %+v, want routing non-nil, routing.Routes %v, routing.Exempt %v, no cleartext",
-			host, routing.Routes, routing.Exempt)
-	}
-	made := &v1alpha1.RopewalkNode{}
-	made.Generation = 1
-	if got := again.specOf(n, made); got != asked {
-		t.Errorf("RopewalkNode created again: got %+v, want %+v", got, asked)
-	}
-	made.Generation = 2
-	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
-		t.Errorf("spec emptied by an administrator: got %+v, want %+v", got, (v1alpha1.NodeSpec{}))
-	}
-	made.Generation, n.UID = 1, "u2"
-	if got := again.specOf(n, made); got != (v1alpha1.NodeSpec{}) {
-		t.Errorf("another node of that name: got %+v, want %+v", got, (v1alpha1.NodeSpec{}))
-	}
-}
-
 func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 	m, _, e := newTestMeshReconciler(t)
 	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
@@ -742,10 +713,14 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 }
 
 func TestCleartextAddsNoBlackholeBeforeSync(t *testing.T) {
-	n := &fakeNetwork{}
-	a := &Agent{cfg: Config{Mode: mesh.ModeMesh, KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Cleartext: CleartextAlways, Network: n}}.withDefaults(), api: &apiDialer{}}
-	a.savePersisted(persistedState{Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}}})
-	expect.NoError(t, a.restorePersisted())
+	dir := t.TempDir()
+	a, _, _ := newTestAgent(t, dir, nil)
+	a.savePersisted(persistedState{
+		Mode: mesh.ModeMesh, Routing: &Routing{Routes: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}},
+		Mesh: &savedMesh{Generation: 1, Spec: v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextAlways}},
+	})
+	again, n, _ := newTestAgent(t, dir, nil)
+	expect.NoError(t, again.restorePersisted())
 	if n.routing == nil || !n.routing.Cleartext {
 		t.Errorf("got %+v, want routing with cleartext", n)
 	}
@@ -756,5 +731,46 @@ func TestExemptPrefixIsNotRouted(t *testing.T) {
 	r := &Routing{Routes: []netip.Prefix{p}, Exempt: []netip.Prefix{p}}
 	if keys := r.keys(true, nil); len(keys) != 1 || keys[0].kind != unix.RTN_THROW {
 		t.Errorf("got %+v, want length 1", keys)
+	}
+}
+
+// rejectingEngine is an engine whose host has no free port.
+type rejectingEngine struct {
+	Engine
+	rejects  bool
+	attempts int // changes of the port
+}
+
+func (e *rejectingEngine) Configure(c config.Device) error {
+	if c.ListenPort == nil {
+		return e.Engine.Configure(c)
+	}
+	if e.attempts++; e.rejects {
+		return errPortInUse
+	}
+	return e.Engine.Configure(c)
+}
+
+func TestKeepaliveReachesAllNodes(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, first, second := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
+	in := reconcileInput{self: own, nodes: []mesh.Node{own, first}}
+	keepalives := func() (all []uint16) {
+		m.mustReconcile(t, in)
+		for _, p := range e.now().Peers {
+			all = append(all, p.Keepalive)
+		}
+		return all
+	}
+	keepalives()
+	in.settings.Keepalive = 7
+	keepalives()
+	in.nodes = append(in.nodes, second)
+	if got := keepalives(); !slices.Equal(got, []uint16{7, 7}) {
+		t.Errorf("keepalives %v", got)
+	}
+	in.settings.Keepalive = 0
+	if got := keepalives(); !slices.Equal(got, []uint16{0, 0}) {
+		t.Errorf("keepalives %v without the setting", got)
 	}
 }

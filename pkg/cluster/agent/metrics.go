@@ -47,14 +47,9 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 			prometheus.GaugeValue, s.WithoutTunnel.Load(),
 		},
 		{"cleartext", "1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
-		{"config_refused", "1 while this node cannot apply the RopewalkConfig that selects it, and keeps the settings that it had.", prometheus.GaugeValue, s.ConfigRefused.Load()},
+		{"node_routes", "Addresses of other nodes that traffic reaches through the tunnel (spec.nodeEncryption of the RopewalkMesh).", prometheus.GaugeValue, s.NodeRoutes.Load()},
 		{
-			"config_conflicts", "RopewalkConfigs of the same priority as the one that applies to this node, which select it as well.",
-			prometheus.GaugeValue, s.ConfigRivals.Load(),
-		},
-		{"node_routes", "Addresses of other nodes that traffic reaches through the tunnel (mesh.encryptNodes).", prometheus.GaugeValue, s.NodeRoutes.Load()},
-		{
-			"clear_nodes", "Peers to which traffic between nodes is not encrypted, although this node would encrypt it (mesh.encryptNodes).",
+			"clear_nodes", "Peers to which traffic between nodes is not encrypted, although this node would encrypt it (spec.nodeEncryption of the RopewalkMesh).",
 			prometheus.GaugeValue, s.ClearNodes.Load(),
 		},
 	} {
@@ -64,7 +59,7 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 }
 
 var plaintextDesc = prometheus.NewDesc("ropewalk_agent_plaintext_dropped_packets_total",
-	"Unencrypted packets with the address of another node's pod, or with mesh.encryptNodes of another node, that did not come out of the tunnel. Absent while they are not dropped.", nil, nil)
+	"Unencrypted packets with the address of another node's pod, or with nodeEncryption of another node, that did not come out of the tunnel. Absent while they are not dropped.", nil, nil)
 
 // collectPlaintext exports the counter of the filter for unencrypted packets.
 func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {

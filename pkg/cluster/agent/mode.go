@@ -3,8 +3,8 @@
 package agent
 
 import (
+	"cmp"
 	"context"
-	"net/netip"
 	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -16,7 +16,7 @@ import (
 type modeReconciler interface {
 	// reconcile makes the host match the cluster. After an error, the result has what was done until then.
 	reconcile(ctx context.Context, in reconcileInput) (result, error)
-	// tearDown removes everything that the mode has added to the host, when the node opts out.
+	// tearDown removes everything that the mode has added to the host, when the node is excluded.
 	tearDown(ctx context.Context) error
 	// stop ends the mode's goroutines when the process ends. Interfaces, routes and attached programs stay.
 	stop()
@@ -33,22 +33,39 @@ func (a *Agent) startReconciler() {
 	a.active = m
 }
 
-// reconcileSettings runs the reconciler of the mode, or tears it down on a node that opted out.
-func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger, s mesh.Settings) (result, error) {
+// reconcileMode runs the reconciler of the mode, or tears it down on a node that is excluded.
+func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, t trigger) (result, error) {
+	note, err := a.readIntent(n)
+	if err != nil {
+		return result{}, err
+	}
 	a.advance(eventNodeKnown)
 	self := toMesh(n, rn)
-	self.OptOut = rn.Spec.OptOut // the spec may come from the persisted state
-	self.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
 	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
-	if self.OptOut {
-		return result{notes: []string{"the node opted out"}}, a.active.tearDown(ctx)
+	res := result{}
+	if a.intent.excludes(n) {
+		// Without endpoints, the status makes other agents read the Node, and see the label that excludes it.
+		res, err = result{notes: []string{"the node is excluded (spec.exclude of the RopewalkMesh)"}}, a.active.tearDown(ctx)
+	} else {
+		res, err = a.reconcileNode(ctx, n, rn, self, t)
 	}
-	nodes := a.cluster.all()
+	res.status.Mode = v1alpha1.Mode(a.cfg.Mode)
+	if a.persisted.Mesh != nil && err == nil {
+		res.status.MeshGeneration = a.persisted.Mesh.Generation
+	}
+	res.clusterNote = joinNotes(res.clusterNote, note)
+	return res, err
+}
+
+// reconcileNode runs the reconciler of the mode.
+func (a *Agent) reconcileNode(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, self mesh.Node, t trigger) (result, error) {
+	nodes := a.cluster.all(a.intent.excludes)
 	if i := slices.IndexFunc(nodes, func(m mesh.Node) bool { return m.Name == self.Name }); i >= 0 {
 		self.PodCIDRs = nodes[i].PodCIDRs // not always those of the Node
 	}
 	in := reconcileInput{
-		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: s, lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: a.settingsOf(n, rn), intent: a.intent,
+		lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
 	}
 	if m := a.runningMesh(); m != nil {
 		a.cluster.external.follow(ctx, len(m.external) > 0)
@@ -58,22 +75,29 @@ func (a *Agent) reconcileSettings(ctx context.Context, n *node, rn *v1alpha1.Rop
 		in.oldKernel = oldKernel(release)
 	}
 	res, err := a.active.reconcile(ctx, in)
-	res.status.Mode, res.nodes, res.self = v1alpha1.Mode(a.cfg.Mode), nodes, self
+	res.nodes, res.self = nodes, self
 	if res.requeueAfter > 0 {
 		a.queue.AddAfter(clusterChanged, res.requeueAfter)
 	}
 	return res, err
 }
 
+// settingsOf returns the settings of the node: those of its pool, or of the flags of spread mode. The port of its RopewalkNode precedes.
+func (a *Agent) settingsOf(n *node, rn *v1alpha1.RopewalkNode) mesh.Settings {
+	s := a.intent.settings(n)
+	s.Port = cmp.Or(uint16(rn.Spec.Port), s.Port, a.cfg.Port)
+	return s
+}
+
 // setNodeEncryption sets whether this node is to encrypt traffic between nodes, and the API server's addresses.
 func (a *Agent) setNodeEncryption(ctx context.Context, n *node, in *reconcileInput) {
-	c := &a.cfg.NodeEncryption
-	if !c.Enabled {
+	c := &a.intent.nodes
+	if !c.enabled {
 		return
 	}
 	a.cluster.endpoints.follow(ctx)
 	in.encryptNodes = c.wantedOn(n)
-	in.apiEndpoints, in.apiEndpointsOver = a.cluster.endpoints.with(a.api.reached(), c.CIDRs)
+	in.apiEndpoints, in.apiEndpointsOver = a.cluster.endpoints.with(a.api.reached(), c.within)
 }
 
 // runningMesh returns the reconciler that runs the tunnel; nil: the agent is one of spread mode.

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"cmp"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,7 +49,7 @@ func (n *node) runsNoAgent() bool {
 	return p != "" && p != linux
 }
 
-// trimObject drops large fields that nobody reads, before the informer stores an object.
+// trimObject drops large fields that nobody reads, before the informer stores an object. Of the labels, those stay that may exclude a node.
 func trimObject(object any) (any, error) {
 	if n, ok := object.(*node); ok {
 		n.Platform = n.platform() // an object may be trimmed twice
@@ -56,13 +57,26 @@ func trimObject(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
 		m.SetAnnotations(nil)
-		m.SetLabels(nil)
+		m.SetLabels(restricted(m.GetLabels()))
 		shareOwnerStrings(m)
 	}
 	if o, ok := object.(runtime.Object); ok {
 		o.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	}
 	return object, nil
+}
+
+// restricted returns the labels that may exclude a node: those that kubelets cannot set.
+func restricted(labels map[string]string) (some map[string]string) {
+	for key, value := range labels {
+		if strings.HasPrefix(key, v1alpha1.RestrictedPrefix) {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[key] = value
+		}
+	}
+	return some
 }
 
 // shareOwnerStrings replaces the strings of a Node as an owner by others of the same text: each decoded object has its own.
@@ -73,16 +87,6 @@ func shareOwnerStrings(m metav1.Object) {
 			o.APIVersion, o.Kind, o.Name = "v1", "Node", m.GetName()
 		}
 	}
-}
-
-// hasLabels reports whether labels have all of a selector's.
-func hasLabels(labels map[string]string, selector map[string]v1alpha1.LabelValue) bool {
-	for key, want := range selector {
-		if value, ok := labels[key]; !ok || value != string(want) {
-			return false
-		}
-	}
-	return true
 }
 
 type nodeAddress struct {

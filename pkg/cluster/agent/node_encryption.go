@@ -3,36 +3,61 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// NodeEncryption has the settings for traffic between nodes, in mesh mode.
+// nodeEncryptionIntent has the settings for traffic between nodes.
 //
 // Nodes agree on it through their status: a node sends to another through the tunnel once both have published that they do. It does not
 // begin before it knows the API server's addresses, which it exempts.
-type NodeEncryption struct {
-	Enabled bool
-	// CIDRs are those of mesh.NodeTraffic.Within.
-	CIDRs []netip.Prefix
-	// Clear are exemptions besides the API server's path.
-	Clear []ClearPort
-	// Except has labels: a node that has all of them does not take part. Empty: there is no such node.
-	Except map[string]v1alpha1.LabelValue
+type nodeEncryptionIntent struct {
+	enabled bool
+	within  []netip.Prefix  // mesh.NodeTraffic.Within
+	clear   []ClearPort     // exemptions besides the API server's path
+	except  labels.Selector // of nodes that do not take part; nil: all do
+}
+
+// parseNodeEncryption parses the settings. Without any, they are those of a cluster that does not encrypt traffic between nodes.
+func parseNodeEncryption(spec *v1alpha1.NodeEncryption) (c nodeEncryptionIntent, err error) {
+	c.enabled = spec.Enabled
+	if c.within, err = parseCIDRs("nodeEncryption.nodeCIDRs", spec.NodeCIDRs); err != nil {
+		return c, err
+	}
+	if c.enabled && len(c.within) == 0 {
+		return c, errors.New("spec.nodeEncryption needs nodeCIDRs: without them, a node could attract traffic to any address")
+	}
+	for _, text := range spec.ClearPorts {
+		var p ClearPort
+		if err := p.UnmarshalText([]byte(text)); err != nil {
+			return c, fmt.Errorf("spec.nodeEncryption.clearPorts: %w", err)
+		}
+		c.clear = append(c.clear, p)
+	}
+	if spec.ClearNodes != nil {
+		if c.except, err = spec.ClearNodes.Selector(); err != nil {
+			return c, fmt.Errorf("spec.nodeEncryption.clearNodes: %w", err)
+		}
+	}
+	return c, nil
 }
 
 // wantedOn reports whether a node takes part.
-func (c *NodeEncryption) wantedOn(n *node) bool {
-	return c.Enabled && (len(c.Except) == 0 || !hasLabels(n.Labels, c.Except))
+func (c *nodeEncryptionIntent) wantedOn(n *node) bool {
+	return c.enabled && (c.except == nil || !c.except.Matches(labels.Set(n.Labels)))
 }
 
 // mark returns the mark of the tunnel's own messages.
-func (c *NodeEncryption) mark() uint32 {
-	if c.Enabled {
+func (c *nodeEncryptionIntent) mark() uint32 {
+	if c.enabled {
 		return tunnelMark
 	}
 	return 0
@@ -90,21 +115,21 @@ func oldKernel(release string) string {
 }
 
 // traffic returns the parameters for the plan.
-func (e *nodeEncryption) traffic(c *NodeEncryption) mesh.NodeTraffic {
-	return mesh.NodeTraffic{Encrypt: e.active, Within: c.CIDRs}
+func (e *nodeEncryption) traffic(c *nodeEncryptionIntent) mesh.NodeTraffic {
+	return mesh.NodeTraffic{Encrypt: e.active, Within: c.within}
 }
 
 // routing returns the node's part of the routing; nil: nothing is carried in the tunnel.
-func (e *nodeEncryption) routing(cfg *Config, plan *mesh.TunnelPlan, own []netip.Addr, port uint16) *NodeRouting {
+func (e *nodeEncryption) routing(c *nodeEncryptionIntent, plan *mesh.TunnelPlan, own []netip.Addr, port uint16, spread spread.Ports) *NodeRouting {
 	if !e.active || len(plan.NodeRoutes) == 0 {
 		return nil
 	}
 	n := &NodeRouting{
-		Routes: plan.NodeRoutes, Own: own, API: e.api, Clear: cfg.NodeEncryption.Clear,
-		Ports: []PortRange{{port, port}, {cfg.Ports.First, cfg.Ports.Last}},
+		Routes: plan.NodeRoutes, Own: own, API: e.api, Clear: c.clear,
+		Ports: []PortRange{{port, port}, {spread.First, spread.Last}},
 	}
 	if len(plan.ClearNodes) > 0 {
-		n.Sources = cfg.NodeEncryption.CIDRs
+		n.Sources = c.within
 	}
 	return n
 }
@@ -114,6 +139,6 @@ func clearNodesNote(plan *mesh.TunnelPlan) string {
 	if len(plan.ClearNodes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("traffic to %d other nodes themselves is not encrypted (mesh.encryptNodes): their agents do not take part, or "+
-		"their addresses lie outside of mesh.nodeCIDRs", len(plan.ClearNodes))
+	return fmt.Sprintf("traffic to %d other nodes themselves is not encrypted (spec.nodeEncryption): their agents do not take part, or "+
+		"their addresses lie outside of nodeCIDRs", len(plan.ClearNodes))
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
@@ -21,7 +22,7 @@ import (
 // TestNodeEncryptionBeginsWhenOthersKnow follows a node from its start, through a lost status, to its end.
 func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 	m, n, _ := newTestMeshReconciler(t)
-	m.cfg.NodeEncryption = NodeEncryption{Enabled: true, CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	m.intent.nodes = nodeEncryptionIntent{enabled: true, within: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 	own, other, plain := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
 	other.Agent.EncryptsNodes = true
 	in := reconcileInput{nodes: []mesh.Node{own, other, plain}, self: own, encryptNodes: true}
@@ -77,15 +78,15 @@ func TestLabelsExcludeNodeFromEncryption(t *testing.T) {
 	worker, control := &node{}, &node{}
 	worker.Labels = map[string]string{"a": "b"}
 	control.Labels = map[string]string{"a": "b", "node-role.kubernetes.io/control-plane": ""}
-	c := NodeEncryption{Enabled: true}
+	c := nodeEncryptionIntent{enabled: true}
 	if !c.wantedOn(control) {
 		t.Error("a node is excluded without labels")
 	}
-	c.Except = map[string]v1alpha1.LabelValue{"node-role.kubernetes.io/control-plane": ""}
+	c.except = labels.SelectorFromSet(labels.Set{"node-role.kubernetes.io/control-plane": ""})
 	if c.wantedOn(control) || !c.wantedOn(worker) {
 		t.Error("the label does not decide")
 	}
-	if c.Enabled = false; c.wantedOn(worker) || c.mark() != 0 {
+	if c.enabled = false; c.wantedOn(worker) || c.mark() != 0 {
 		t.Error("wanted although it is disabled")
 	}
 }

@@ -95,7 +95,7 @@ func (l *readerLab) until(what string, right func(map[string]mesh.Node) bool) {
 	late := time.After(patience)
 	for {
 		all := map[string]mesh.Node{}
-		for _, n := range l.k.all() {
+		for _, n := range l.k.all((*intent)(nil).excludes) {
 			all[n.Name] = n
 		}
 		if right(all) {

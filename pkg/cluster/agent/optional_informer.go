@@ -4,9 +4,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,11 +18,7 @@ import (
 
 // optionalInformer follows objects without which agents work: there may be no such resource, or no right to read it. The objects are
 // unknown then.
-type optionalInformer struct {
-	cache.SharedIndexInformer
-	refused chan struct{} // closed when the API server has refused a list, or has not answered in time
-	once    sync.Once
-}
+type optionalInformer struct{ cache.SharedIndexInformer }
 
 // optionalRetryPeriod is the time between two attempts to list objects while the API server has no such resource, or refuses.
 const optionalRetryPeriod = 5 * time.Minute
@@ -35,21 +31,8 @@ func newOwnInformer(c *client, resource string, object runtime.Object, log *slog
 // newOptionalInformer returns an informer that calls changed after each change of a definition: of the generation, which the API server
 // counts for EndpointSlices, too.
 func newOptionalInformer(list cache.ListerWatcher, resource string, object runtime.Object, log *slog.Logger, changed func()) (*optionalInformer, error) {
-	o := &optionalInformer{SharedIndexInformer: cache.NewSharedIndexInformer(list, object, 0, nil), refused: make(chan struct{})}
-	err := o.SetTransform(trimObject)
-	if err == nil {
-		err = o.SetWatchErrorHandlerWithContext(o.delayRefusedLists(resource, log))
-	}
-	if err == nil {
-		_, err = o.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
-			UpdateFunc: func(before, after any) {
-				if !sameDefinition(before, after) {
-					changed()
-				}
-			},
-		})
-	}
+	o := &optionalInformer{cache.NewSharedIndexInformer(list, object, 0, nil)}
+	err := errors.Join(o.SetTransform(trimObject), o.SetWatchErrorHandlerWithContext(delayRefusedLists(resource, log)), notifyOfDefinitions(o, changed))
 	if err != nil {
 		return nil, fmt.Errorf("setting up the informer of %s: %w", resource, err)
 	}
@@ -57,14 +40,13 @@ func newOptionalInformer(list cache.ListerWatcher, resource string, object runti
 }
 
 // delayRefusedLists returns a handler that waits after a refused list: thousands of agents must not repeat it every few seconds.
-func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) cache.WatchErrorHandlerWithContext {
+func delayRefusedLists(resource string, log *slog.Logger) cache.WatchErrorHandlerWithContext {
 	return func(ctx context.Context, r *cache.Reflector, err error) {
 		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
 			cache.DefaultWatchErrorHandler(ctx, r, err)
 			return
 		}
 		log.Warn("listing the objects of an optional resource failed, keeping the last known objects and retrying", "resource", resource, "after", optionalRetryPeriod, "error", err)
-		o.giveUp()
 		select {
 		case <-ctx.Done():
 		case <-time.After(optionalRetryPeriod):
@@ -72,11 +54,18 @@ func (o *optionalInformer) delayRefusedLists(resource string, log *slog.Logger) 
 	}
 }
 
-// giveUp makes the informer count as settled.
-func (o *optionalInformer) giveUp() { o.once.Do(func() { close(o.refused) }) }
-
-// isSettled reports whether the objects are known, or are not to be waited for.
-func (o *optionalInformer) isSettled() bool { return o.HasSynced() || isClosed(o.refused) }
+// notifyOfDefinitions has an informer call changed after each change of a definition.
+func notifyOfDefinitions(i cache.SharedIndexInformer, changed func()) error {
+	_, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if !sameDefinition(before, after) {
+				changed()
+			}
+		},
+	})
+	return err
+}
 
 // sameDefinition reports whether an update changes the status only.
 func sameDefinition(before, after any) bool {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -19,16 +20,18 @@ import (
 )
 
 // persistedState is saved beside the node's key. It bridges the time between the end of an agent, or a reboot, and the first
-// contact with the API. The spec survives the loss of a RopewalkNode. The routing keeps pod traffic from leaving in the clear.
+// contact with the API. The routing keeps pod traffic from leaving in the clear.
 // It holds no secrets.
 type persistedState struct {
-	Node    types.UID         `json:"node"` // the node that it belongs to
-	Name    string            `json:"name,omitempty"`
-	Mode    mesh.Mode         `json:"mode"`
-	Spec    v1alpha1.NodeSpec `json:"spec"`
-	Config  *followedConfig   `json:"config,omitempty"`  // the last RopewalkConfig that was applied
-	Routing *Routing          `json:"routing,omitempty"` // in mesh mode
-	Tunnel  *savedTunnel      `json:"tunnel,omitempty"`  // in mesh mode
+	Node types.UID         `json:"node"` // the node that it belongs to
+	Name string            `json:"name,omitempty"`
+	Mode mesh.Mode         `json:"mode"`
+	Spec v1alpha1.NodeSpec `json:"spec"`
+	Mesh *savedMesh        `json:"mesh,omitempty"` // the RopewalkMesh that was read last, in mesh mode
+	// Settings are those of the node's pool.
+	Settings mesh.Settings `json:"settings,omitzero"`
+	Routing  *Routing      `json:"routing,omitempty"` // in mesh mode
+	Tunnel   *savedTunnel  `json:"tunnel,omitempty"`  // in mesh mode
 }
 
 // savedTunnel is the tunnel's part of the persisted state.
@@ -45,7 +48,7 @@ type savedTunnel struct {
 }
 
 // allowsCleartext reports whether cleartext is allowed, before the cluster's state is known.
-func (s *persistedState) allowsCleartext(c Cleartext) bool {
+func (s *persistedState) allowsCleartext(c v1alpha1.Cleartext) bool {
 	latch := cleartextLatch{strict: s.Tunnel != nil && s.Tunnel.Strict}
 	return latch.allows(c)
 }
@@ -79,4 +82,23 @@ func (s *persistedState) save(dir string) error {
 		return err
 	}
 	return atomicfile.Replace(filepath.Join(dir, stateFile), text)
+}
+
+// stateStore holds the persisted state of an agent.
+type stateStore struct {
+	persisted  persistedState
+	saveFailed bool // the file does not hold persisted
+}
+
+// savePersisted saves the state if it changed, or if the last attempt failed.
+func (a *Agent) savePersisted(next persistedState) {
+	if !a.saveFailed && reflect.DeepEqual(a.persisted, next) {
+		a.persisted = next // the reconciler has this one: of thousands of peers, one copy is enough
+		return
+	}
+	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
+	if err != nil && !a.saveFailed {
+		a.cfg.Log.Warn("saving the state for the next agent or the blackhole routes for the next boot failed, retrying at each reconcile: both may be outdated", "error", err)
+	}
+	a.persisted, a.saveFailed = next, err != nil
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -47,7 +48,20 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 		}
 		a.queue.ShutDown()
 	})
+	if a.cluster.mesh != nil {
+		a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextNever, PodCIDRs: []v1alpha1.CIDR{"10.0.0.0/8", "2001:db8::/32"}})
+	}
 	return a, n, e
+}
+
+// setMesh makes a spec that of the RopewalkMesh, as the informer has it.
+func (a *Agent) setMesh(t *testing.T, spec v1alpha1.MeshSpec) {
+	t.Helper()
+	rm := &v1alpha1.RopewalkMesh{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.MeshName, UID: "mesh", Generation: 1}, Spec: spec}
+	if o, ok, _ := a.cluster.mesh.GetStore().GetByKey(v1alpha1.MeshName); ok {
+		rm.Generation = o.(*v1alpha1.RopewalkMesh).Generation + 1
+	}
+	expect.NoError(t, a.cluster.mesh.GetStore().Add(rm))
 }
 
 // savedByFirstAgent has an agent reconcile once and save its state. It returns the input.
@@ -60,7 +74,7 @@ func savedByFirstAgent(t *testing.T, dir string, nodes ...mesh.Node) reconcileIn
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.savePersisted(persistedState{Node: "u1", Name: l.self.Name, Mode: mesh.ModeMesh, Routing: r.routing, Tunnel: r.saved})
+	a.savePersisted(persistedState{Node: "u1", Name: l.self.Name, Mode: mesh.ModeMesh, Routing: r.routing, Tunnel: r.saved, Mesh: &savedMesh{}})
 	return l
 }
 

@@ -72,20 +72,17 @@ func TestPodCIDRSourceNames(t *testing.T) {
 // TestRopewalkNodeOfAdministratorApplies: no agent may ever run on the node, and its pods are reached nevertheless.
 func TestRopewalkNodeOfAdministratorApplies(t *testing.T) {
 	n := parseNode(t, aNode)
-	made := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: v1alpha1.NodeSpec{OptOut: true, Endpoint: "198.51.100.1"}}
-	if m := toMesh(n, made); !m.OptOut || m.Endpoint.String() != "198.51.100.1" || m.Agent != nil {
+	made := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: v1alpha1.NodeSpec{Endpoint: "198.51.100.1"}}
+	if m := toMesh(n, made); m.Endpoint.String() != "198.51.100.1" || m.Agent != nil {
 		t.Errorf("got %+v", m)
 	}
-	m, w := agentState{}.update(n, made)
-	if !m.OptOut {
-		t.Errorf("got %+v", m)
+	_, w := agentState{}.update(n, made)
+	made.Spec.Endpoint = ""
+	if m, _ := w.update(n, made); m.Endpoint.IsValid() {
+		t.Errorf("spec.endpoint removed: got %+v", m)
 	}
-	made.Spec.OptOut = false
-	if m, _ = w.update(n, made); m.OptOut {
-		t.Errorf("spec.optOut removed: got %+v", m)
-	}
-	made.Spec.OptOut, made.Status.Mode = true, v1alpha1.ModeMesh
-	if m := toMesh(n, made); m.OptOut || m.Agent != nil {
+	made.Spec.Endpoint, made.Status.Mode = "198.51.100.1", v1alpha1.ModeMesh
+	if m := toMesh(n, made); m.Endpoint.IsValid() || m.Agent != nil {
 		t.Errorf("a status without an owner: got %+v", m)
 	}
 }

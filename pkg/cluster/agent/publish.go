@@ -43,12 +43,12 @@ const writeEchoTimeout = 10 * time.Second
 const plansRetryPeriod = 5 * time.Minute
 
 // outdatedCRD is a note for administrators. Nothing else shows why other nodes ignore this node's port plan.
-const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource, config or encryptsNodes, so other nodes do not get " +
+const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource or encryptsNodes, so other nodes do not get " +
 	"this node's: kubectl apply --server-side -k deploy/crd"
 
 // hasNewFields reports whether a status has fields that an older CRD may lack.
 func hasNewFields(st v1alpha1.NodeStatus) bool {
-	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.Config != nil || st.EncryptsNodes
+	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.EncryptsNodes
 }
 
 // publishStatus writes the node's status if it differs from the cluster's.
@@ -63,7 +63,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	st.KernelVersion, _ = kernel.Uname()
 	notes := res.notes
 	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
-		st.Plans, st.PodCIDRSource, st.Config, st.EncryptsNodes = nil, "", nil, false
+		st.Plans, st.PodCIDRSource, st.EncryptsNodes = nil, "", false
 		notes = append(slices.Clone(notes), outdatedCRD)
 	}
 	own := notes
@@ -166,7 +166,7 @@ func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeS
 
 // withCounts returns st with the counts of another status.
 func withCounts(st, counts v1alpha1.NodeStatus) v1alpha1.NodeStatus {
-	st.Peers, st.SpreadsTo, st.StalePeers = counts.Peers, counts.SpreadsTo, counts.StalePeers
+	st.Peers, st.SpreadsTo, st.StalePeers, st.MeshGeneration = counts.Peers, counts.SpreadsTo, counts.StalePeers, counts.MeshGeneration
 	return st
 }
 

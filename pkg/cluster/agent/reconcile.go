@@ -36,14 +36,12 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 		}
 		return errors.Join(err, a.applyLastDesired(n))
 	}
-	rn = rn.DeepCopy()
-	rn.Spec = a.specOf(n, rn)
 	res, err := a.reconcileMode(ctx, n, rn, t)
 	a.logProblems(res.problems)
 	a.stats.Ready.Store(err == nil)
 	if err == nil {
 		a.handled = requested
-		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode, Spec: rn.Spec, Config: a.followed, Routing: res.routing, Tunnel: res.saved})
+		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode, Spec: rn.Spec, Mesh: a.persisted.Mesh, Settings: a.settingsOf(n, rn), Routing: res.routing, Tunnel: res.saved})
 	} else if res.saved != nil && res.saved.Strict {
 		a.saveStrict(n)
 	}
@@ -57,7 +55,6 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	published := a.publishStatus(ctx, rn, res, err)
 	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
-		a.publishConfigs(ctx, res.self, res.nodes)
 		a.releaseMemory(res.changes)
 	}
 	return errors.Join(err, published)

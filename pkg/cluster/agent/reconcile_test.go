@@ -27,7 +27,7 @@ func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNod
 	s := httptest.NewServer(api.handler())
 	t.Cleanup(s.Close)
 	a, network, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
-		c.API, c.Cleartext = &rest.Config{Host: s.URL}, CleartextAuto
+		c.API = &rest.Config{Host: s.URL}
 		if change != nil {
 			change(c)
 		}
@@ -45,6 +45,7 @@ func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNod
 			t.Fatal(err)
 		}
 	}
+	a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextAuto})
 	a.knowsNode()
 	return a, api, network
 }

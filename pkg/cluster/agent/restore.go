@@ -7,17 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
-
-// stateStore holds the persisted state of an agent.
-type stateStore struct {
-	persisted  persistedState
-	saveFailed bool // the file does not hold persisted
-}
 
 // restorePersisted loads the persisted state and applies it, before the API is reached: traffic for other nodes' pods is routed
 // into the tunnel, or dropped. It returns an error if the state is one of the other mode.
@@ -37,7 +29,12 @@ func (a *Agent) restorePersisted() error {
 	if saved.Mode != "" && saved.Mode != a.cfg.Mode {
 		return fmt.Errorf("starting in mode %s: %w %s: run the cleanup of that mode first (cleanup.enabled=true in its chart, or ropewalk-agent cleanup)", a.cfg.Mode, errOtherMode, saved.Mode)
 	}
-	a.persisted, a.followed = saved, saved.Config
+	a.persisted = saved
+	if saved.Mesh != nil {
+		if a.intent, err = parseIntent(&saved.Mesh.Spec); err != nil {
+			a.cfg.Log.Warn("reading the saved RopewalkMesh failed, waiting for the API: routes that exist stay", "error", err)
+		}
+	}
 	a.startReconciler()
 	a.removeRenamedTunnel()
 	if err := a.applyLastDesired(nil); err != nil {
@@ -79,11 +76,11 @@ func (a *Agent) applyLastDesired(n *node) error {
 // the cluster meanwhile stay until the API is reached, as they do for an agent that was running.
 func (a *Agent) applyPersisted() error {
 	saved := &a.persisted
-	if a.runningMesh() == nil || saved.Routing == nil {
+	if a.runningMesh() == nil || saved.Routing == nil || a.intent == nil {
 		return nil
 	}
-	saved.Routing.Cleartext = saved.allowsCleartext(a.cfg.Cleartext) // the flag may have changed
-	if !a.cfg.NodeEncryption.Enabled {                               // likewise
+	saved.Routing.Cleartext = saved.allowsCleartext(a.intent.cleartext) // the intent may be newer
+	if !a.intent.nodes.enabled {                                        // likewise
 		saved.Routing.Nodes = nil
 	}
 	if _, err := a.cfg.Engine.Status(); errors.Is(err, engine.ErrForeign) {
@@ -95,7 +92,7 @@ func (a *Agent) applyPersisted() error {
 	if saved.Tunnel == nil {
 		return nil
 	}
-	return a.runningMesh().applyPersisted(saved, a.settingsFor(saved.Spec, saved.Config))
+	return a.runningMesh().applyPersisted(saved, a.intent)
 }
 
 // reapplyTunnel repairs a running tunnel. It leaves the tunnel alone once n is another node than the tunnel was made for: its
@@ -109,19 +106,6 @@ func (a *Agent) reapplyTunnel(n *node) error {
 	a.stats.Changes.Add(uint64(changes))
 	a.reportDrift(changes)
 	return err
-}
-
-// savePersisted saves the state if it changed, or if the last attempt failed.
-func (a *Agent) savePersisted(next persistedState) {
-	if !a.saveFailed && reflect.DeepEqual(a.persisted, next) {
-		a.persisted = next // the reconciler has this one: of thousands of peers, one copy is enough
-		return
-	}
-	err := errors.Join(next.save(a.cfg.KeyDir), next.Routing.saveBootRoutes(a.cfg.KeyDir))
-	if err != nil && !a.saveFailed {
-		a.cfg.Log.Warn("saving the state for the next agent or the blackhole routes for the next boot failed, retrying at each reconcile: both may be outdated", "error", err)
-	}
-	a.persisted, a.saveFailed = next, err != nil
 }
 
 // saveStrict saves that cleartext is refused from now on, although the reconcile failed that decided so: the next agent must not allow
@@ -138,13 +122,4 @@ func (a *Agent) saveStrict(n *node) {
 	tunnel.Strict = true
 	next.Tunnel = &tunnel
 	a.savePersisted(next)
-}
-
-// specOf returns the spec to apply. A RopewalkNode that only its agent has written, created after a loss, inherits the spec of
-// the one before it.
-func (a *Agent) specOf(n *node, rn *v1alpha1.RopewalkNode) v1alpha1.NodeSpec {
-	if hasUntouchedSpec(rn) && a.persisted.Node == n.UID {
-		return a.persisted.Spec
-	}
-	return rn.Spec
 }

@@ -18,6 +18,7 @@ type reconcileInput struct {
 	self               mesh.Node
 	spec               v1alpha1.NodeSpec
 	settings           mesh.Settings
+	intent             *intent             // in mesh mode
 	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
 	external           []mesh.ExternalPeer // in mesh mode
 	externalKnown      bool                // external is complete
@@ -51,8 +52,6 @@ type result struct {
 	requeueAfter  time.Duration    // delay of the next reconcile; 0: not before the next event
 	nodes         []mesh.Node      // of the cluster; none if the node opted out
 	self          mesh.Node
-	configRefused bool                 // this node cannot apply its RopewalkConfig
-	configRivals  int                  // number of RopewalkConfigs of the same priority that select this node, but the one that applies
 	spread        metrics.SpreadSource // nil: no eBPF programs are attached
 }
 

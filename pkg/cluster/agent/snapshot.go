@@ -48,13 +48,19 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	if cluster.Peers, err = c.viewPeers(ctx); err != nil {
 		return view.Cluster{}, err
 	}
+	var wanted *intent
+	if cluster.Mesh, wanted, err = c.viewMesh(ctx); err != nil {
+		return view.Cluster{}, err
+	}
 	err = list(ctx, c.core, "nodes", func(item []byte) error {
 		n := &fullNode{}
 		err := json.Unmarshal(item, n)
 		if err == nil {
 			err = json.Unmarshal(item, &n.node)
 		}
-		cluster.Nodes = append(cluster.Nodes, n.view(agents[n.node.Name]))
+		v := n.view(agents[n.node.Name])
+		v.OptOut = v.OptOut || wanted.excludes(&n.node)
+		cluster.Nodes = append(cluster.Nodes, v)
 		delete(agents, n.node.Name)
 		return err
 	})
@@ -84,9 +90,26 @@ func (c *client) viewPeers(ctx context.Context) (all []view.Peer, err error) {
 	return all, err
 }
 
+// viewMesh returns the RopewalkMesh; nil: the cluster has none, or there is no right to list it.
+func (c *client) viewMesh(ctx context.Context) (m *view.MeshObject, wanted *intent, err error) {
+	err = list(ctx, c.own, v1alpha1.MeshResource, func(item []byte) error {
+		rm := &v1alpha1.RopewalkMesh{}
+		if err := json.Unmarshal(item, rm); err != nil {
+			return err
+		}
+		m = &view.MeshObject{Generation: rm.Generation, Cleartext: string(rm.Spec.Cleartext)}
+		wanted, _ = parseIntent(&rm.Spec) // of another version: the agents report it
+		return nil
+	})
+	if errors.Is(err, ErrForbidden) || apierrors.IsNotFound(err) {
+		err = nil
+	}
+	return m, wanted, err
+}
+
 func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	p := view.Peer{
-		Name: rp.Name, Key: string(rp.Spec.PublicKey), AllowedIPs: []string{}, Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(rp.Spec.NodeSelector),
+		Name: rp.Name, Key: string(rp.Spec.PublicKey), AllowedIPs: []string{}, Endpoint: string(rp.Spec.Endpoint), Nodes: selectorText(&rp.Spec.NodeSelector),
 		Accepted: conditionOf(rp.Status.Conditions, v1alpha1.ConditionAccepted),
 	}
 	for _, a := range rp.Spec.AllowedIPs {
@@ -191,10 +214,7 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
-		OldKernel: oldKernel(st.KernelVersion) != "",
-	}
-	if c := st.Config; c != nil {
-		t.Config = view.FollowedConfig{Name: c.Name, State: string(c.State)}
+		OldKernel: oldKernel(st.KernelVersion) != "", MeshGeneration: st.MeshGeneration,
 	}
 	for _, e := range st.Endpoints {
 		t.Endpoints = append(t.Endpoints, string(e))

@@ -38,7 +38,7 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 		case "nodes":
 			pages = nodes
 		case v1alpha1.PeerResource:
-			pages = []string{`{"metadata":{"name":"laptop","labels":{"ropewalk.io/cluster":"west"}},"spec":{"publicKey":"k","allowedIPs":["10.9.0.2/32"],"nodeSelector":{"zone":"b","a":""}},` +
+			pages = []string{`{"metadata":{"name":"laptop","labels":{"ropewalk.io/cluster":"west"}},"spec":{"publicKey":"k","allowedIPs":["10.9.0.2/32"],"nodeSelector":{"matchLabels":{"zone":"b","a":""}}},` +
 				`"status":{"conditions":[{"type":"Accepted","status":"False","message":"taken"}]}}`}
 		}
 		at := len(r.URL.Query().Get("continue"))

@@ -27,9 +27,6 @@ type Stats struct {
 	WithoutTunnel atomic.Int64
 	// Cleartext is 1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
-	// ConfigRefused is 1 while this node cannot apply the RopewalkConfig that selects it. ConfigRivals is the number of others of the same
-	// priority that select it, too.
-	ConfigRefused, ConfigRivals atomic.Int64
 	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
 	// which traffic goes unencrypted although this node would encrypt it.
 	NodeRoutes, ClearNodes atomic.Int64
@@ -60,8 +57,6 @@ func (s *Stats) update(r *result, err error) {
 		s.RefusedPeers.Store(int64(len(r.external.refused)))
 	}
 	s.Cleartext.Store(oneIf(r.cleartext))
-	s.ConfigRefused.Store(oneIf(r.configRefused))
-	s.ConfigRivals.Store(int64(r.configRivals))
 	s.filtering.Store(r.filtering)
 	if r.spread == nil {
 		s.spread.Store(nil)
@@ -82,16 +77,6 @@ func oneIf(is bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// isClosed reports whether a channel on which nothing is sent is closed.
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // maxReconcileTime is the duration after which a reconcile counts as stuck.

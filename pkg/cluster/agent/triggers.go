@@ -52,25 +52,7 @@ func (a *Agent) triggerWhenSynced(ctx context.Context) {
 			return
 		}
 	}
-	configs := a.cluster.configs
-	select {
-	case <-configs.HasSyncedChecker().Done():
-	case <-configs.refused:
-	case <-time.After(configs.patience):
-		a.cfg.Log.Warn("RopewalkConfigs are still unknown although all other objects are known: the last known settings stay in effect until they are", "waited", configs.patience)
-		configs.giveUp()
-	case <-ctx.Done():
-		return
-	}
 	a.queue.Add(clusterChanged)
-	if configs.HasSynced() {
-		return
-	}
-	select {
-	case <-configs.HasSyncedChecker().Done():
-		a.triggerClusterChanged() // there may be none any more
-	case <-ctx.Done():
-	}
 }
 
 // triggerPeriodically requests a reconcile each ResyncPeriod, with jitter: agents that started together must not all write at once.

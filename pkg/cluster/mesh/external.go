@@ -304,16 +304,6 @@ func HeldPeersOf(accepted map[string][]netip.Prefix, peers []Peer) (all []Extern
 // IsExternal reports whether the peer is no node.
 func (p *Peer) IsExternal() bool { return p.External != "" }
 
-// AgentRank returns the number of older nodes with an agent.
-func AgentRank(self *Node, nodes []Node) (rank int) {
-	for i := range nodes {
-		if n := &nodes[i]; n.Name != self.Name && n.Agent != nil && !n.OptOut && compareAge(n, self) < 0 {
-			rank++
-		}
-	}
-	return rank
-}
-
 // Rank returns the number of older nodes in mesh mode. The agents of the oldest few nodes write the status of RopewalkPeers, so that not
 // all do.
 func Rank(self *Node, nodes []Node) (rank int) {

@@ -56,7 +56,7 @@ func (t *tunnelPlanner) routeNode(n *Node) {
 		}
 	}
 	if partial {
-		t.addProblem(n, "traffic to some of its addresses is not encrypted: they lie outside of mesh.nodeCIDRs, or spec.endpoint replaces them")
+		t.addProblem(n, "traffic to some of its addresses is not encrypted: they lie outside of nodeCIDRs of the RopewalkMesh, or spec.endpoint replaces them")
 		t.plan.ClearNodes = append(t.plan.ClearNodes, n.Name)
 	}
 }

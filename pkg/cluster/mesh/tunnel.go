@@ -119,7 +119,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
 		t.plan.Notes = append(t.plan.Notes, "no pod prefixes of this node are known, so other nodes send nothing to its pods through the tunnel: "+
-			"see mesh.podCIDRSource")
+			"see --pod-cidr-source")
 	}
 	t.podOwners = newPodOwners(t.pods)
 	all := others(self, ModeMesh, nodes)

@@ -19,7 +19,7 @@ import (
 // +kubebuilder:printcolumn:name="Spreads To",type=integer,JSONPath=`.status.spreadsTo`
 // +kubebuilder:printcolumn:name="Stale",type=integer,JSONPath=`.status.stalePeers.count`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Config",type=string,JSONPath=`.status.config.name`,priority=1
+// +kubebuilder:printcolumn:name="Mesh",type=integer,JSONPath=`.status.meshGeneration`,priority=1
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
@@ -62,27 +62,17 @@ const (
 
 // NodeSpec has the settings by administrators.
 type NodeSpec struct {
-	// OptOut excludes the node: it neither spreads nor has a tunnel, and other nodes treat it as one without an agent.
-	// +optional
-	OptOut bool `json:"optOut,omitempty"`
-
 	// Endpoint is the IP address at which other nodes reach this one, instead of its internal addresses.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="want an IP address without a zone"
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Port is the UDP port that the tunnel listens on.
+	// Port is the UDP port that the tunnel listens on, instead of that of the node's pool.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
-
-	// MTU of the tunnel in bytes of the inner packet, instead of the one derived from the node's interface.
-	// +optional
-	// +kubebuilder:validation:Minimum=576
-	// +kubebuilder:validation:Maximum=65535
-	MTU int32 `json:"mtu,omitempty"`
 
 	// KeyGeneration requests a new key when it is raised above status.keyGeneration.
 	// +optional
@@ -232,9 +222,9 @@ type NodeStatus struct {
 	// +optional
 	StalePeers *StalePeers `json:"stalePeers,omitempty"`
 
-	// Config is the RopewalkConfig that applies to the node; none: there is none.
+	// MeshGeneration is the generation of the RopewalkMesh that the node has applied, in mesh mode.
 	// +optional
-	Config *FollowedConfig `json:"config,omitempty"`
+	MeshGeneration int64 `json:"meshGeneration,omitempty"`
 
 	// AgentVersion is the version of the agent.
 	// +optional

@@ -62,11 +62,9 @@ type PeerSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	PersistentKeepalive int32 `json:"persistentKeepalive,omitempty"`
 
-	// NodeSelector selects the nodes that have the peer, by all of these labels. Without it, all nodes in mode mesh have it.
+	// NodeSelector selects the nodes that have the peer. Without it, all nodes in mode mesh have it.
 	// +optional
-	// +kubebuilder:validation:MinProperties=1
-	// +kubebuilder:validation:MaxProperties=16
-	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
+	NodeSelector NodeSelector `json:"nodeSelector,omitempty,omitzero"`
 }
 
 // PeerPrefix is an IP prefix without host bits.
@@ -85,11 +83,6 @@ type PeerPrefix string
 // +kubebuilder:validation:XValidation:rule="!self.startsWith('[') || isIP(self.substring(1, self.lastIndexOf(']')))",message="want an IPv6 address in brackets"
 // +kubebuilder:validation:XValidation:rule="!self.matches('^[0-9.]+:') || isIP(self.substring(0, self.lastIndexOf(':')))",message="want an IP address or a host name"
 type PeerEndpoint string
-
-// LabelValue is the value of a label.
-//
-// +kubebuilder:validation:MaxLength=63
-type LabelValue string
 
 // PeerStatus is what one of the agents found. The agents that write it read it to know whether
 // it differs. None decides by it.

@@ -19,7 +19,7 @@ func tunnelChecks() []Check {
 			"a tunnel carries traffic only while its interface is up and its daemon runs, and only ropewalk's daemon reports statistics").needsTunnel(),
 		check("kernel-stall", "kernels whose WireGuard can stop receiving from a peer (CVE-2026-52945)", evaluateStall,
 			"the peer's receive queue stops, most likely with threaded NAPI (/sys/class/net/DEV/threaded): restarting the interface may help, a kernel with the fix does").needsTunnel(),
-		check("node-encryption", "Kubernetes nodes to which traffic of nodes leaves unencrypted (mesh.encryptNodes)", evaluateNodeEncryption,
+		check("node-encryption", "Kubernetes nodes to which traffic of nodes leaves unencrypted (nodeEncryption of the RopewalkMesh)", evaluateNodeEncryption,
 			"traffic between two nodes is encrypted only if both take part: the agent, the kernel, addresses and labels of either may exclude it").needsTunnel(),
 	}
 }

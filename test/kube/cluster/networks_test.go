@@ -45,7 +45,7 @@ func TestClusterWithBypass(t *testing.T) {
 	t.Run("redirect", func(t *testing.T) {
 		c := startClusterOf(t, ptp, ipv4)
 		c.applyPods()
-		c.step("install", func() { c.install(" --set mesh.cleartext=always") })
+		c.step("install", func() { c.install(" --set mesh.cleartext=Always") })
 		c.step("pod to pod", c.testPodToPod)
 		for _, n := range c.nodes {
 			n.redirect()

@@ -26,7 +26,7 @@ func (c *cluster) nodeEncryption() string {
 	prefixes := c.ip.join(func(v ipVersion) string {
 		return netip.PrefixFrom(netip.MustParseAddr(v.api), v.bits).Masked().String()
 	})
-	return " --set mesh.encryptNodes=true --set 'mesh.nodeCIDRs={" + prefixes + "}'"
+	return " --set mesh.nodeEncryption.enabled=true --set 'mesh.nodeEncryption.nodeCIDRs={" + prefixes + "}'"
 }
 
 // testNodeEncryption sends traffic between nodes, and from pods to nodes, which must be encrypted on both cables. The kubelets and the API server,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,13 +18,30 @@ import (
 func (c *cluster) testUninstall() {
 	a, b := c.nodes[0].pod(), c.nodes[1].pod()
 	traffic := a.probe(b, seldom)
-	c.upgrade("mesh.cleartext=always")
-	c.awaitRollout()
+	c.upgrade("mesh.cleartext=Always")
+	c.awaitMesh()
 	c.documented("### Uninstalling", "", "")
 	a.reaches(b)
 	b.reaches(a)
 	c.Logf("uninstall: %v", traffic.end())
 	c.isGone()
+}
+
+// awaitMesh waits until all nodes have applied the last change of the RopewalkMesh.
+func (c *cluster) awaitMesh() {
+	c.Helper()
+	expect.EventuallyNoError(c, "all nodes have applied the RopewalkMesh", func() error {
+		want, err := c.try("kubectl", "get", "ropewalkmesh", "default", "-o", "jsonpath={.metadata.generation}")
+		if err != nil {
+			return err
+		}
+		got, err := c.try("kubectl", "get", "ropewalknodes", "-o", "jsonpath={.items[*].status.meshGeneration}")
+		all := strings.Fields(got)
+		if err == nil && (len(all) != len(c.nodes) || slices.ContainsFunc(all, func(g string) bool { return g != strings.TrimSpace(want) })) {
+			err = fmt.Errorf("generations %s, want %s", got, want)
+		}
+		return err
+	})
 }
 
 // isGone fails the test if a node or the API has anything of the agents. Their keys stay unless cleanup.keys is set.

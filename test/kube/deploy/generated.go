@@ -38,8 +38,13 @@ func everything() Values {
 		"mode": "mesh", "engine": Values{"lanes": 2, "workers": 0}, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
-			"mtu": 1380, "podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "always", "podCIDRSource": "cilium",
-			"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"}, "clearNodeLabels": Values{"example.org/clear": "yes"},
+			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always", "podCIDRSource": "cilium",
+			"nodeEncryption": Values{
+				"enabled": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"},
+				"clearNodes": Values{"matchLabels": Values{"example.org/clear": "yes"}},
+			},
+			"exclude": Values{"nodeNames": []any{"node-9"}, "nodeSelector": Values{"matchLabels": Values{"node-restriction.kubernetes.io/mesh": "no"}}},
+			"pools":   []any{Values{"nodeSelector": Values{"matchLabels": Values{"pool": "storage"}}, "mtu": 8900}, Values{"port": 51821, "underlay": "udp", "persistentKeepalive": 25}},
 		},
 		"metrics": Values{
 			"enabled": true, "podMonitor": on, "rules": on,

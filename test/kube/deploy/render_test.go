@@ -84,18 +84,44 @@ func TestImageNameIsRequired(t *testing.T) {
 	}
 }
 
-func TestNodeEncryptionNeedsNodePrefixes(t *testing.T) {
+func TestMeshRefusesUnknownPods(t *testing.T) {
+	nodes, pods := []any{"192.0.2.0/24"}, []any{"10.244.0.0/16"}
 	for _, c := range []struct {
 		mesh Values
 		ok   bool
 	}{
-		{Values{"encryptNodes": true}, false},
-		{Values{"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}}, true},
-		{Values{"nodeCIDRs": []any{"192.0.2.0/24"}}, true},
+		{Values{"nodeEncryption": Values{"enabled": true}, "podCIDRs": pods}, false},
+		{Values{"nodeEncryption": Values{"enabled": true, "nodeCIDRs": nodes}}, false},
+		{Values{"nodeEncryption": Values{"enabled": true, "nodeCIDRs": nodes}, "podCIDRs": pods}, true},
+		{Values{"nodeEncryption": Values{"nodeCIDRs": nodes}}, true},
+		{Values{"cleartext": "Never"}, false},
+		{Values{"cleartext": "Never", "podCIDRs": pods}, true},
 	} {
 		_, err := Render(chartPath(agentChart), here(), Values{"image": Values{"repository": "r"}, "mode": "mesh", "mesh": c.mesh})
-		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "mesh.nodeCIDRs") {
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "CIDRs") {
 			t.Errorf("%v: got %v", c.mesh, err)
+		}
+	}
+}
+
+// TestMeshSettingsRestartNoPod: agents follow the RopewalkMesh.
+func TestMeshSettingsRestartNoPod(t *testing.T) {
+	pods := func(mesh Values) (all string) {
+		text := render(t, here(), Values{"mode": "mesh", "mesh": mesh})
+		for _, app := range []string{"ropewalk-agent", "ropewalk-engine"} {
+			all += fmt.Sprint(at(t, oneOf(t, text, "DaemonSet", app), "spec"))
+		}
+		return all
+	}
+	changed := everything()["mesh"].(Values)
+	delete(changed, "podCIDRSource")
+	if before, after := pods(Values{}), pods(changed); before != after {
+		t.Errorf("got\n%s\nwant\n%s", after, before)
+	}
+	spec := fmt.Sprint(at(t, oneOf(t, render(t, here(), everything()), "RopewalkMesh", "ropewalk-agent"), "spec"))
+	for name := range changed {
+		if !strings.Contains(spec, name+":") {
+			t.Errorf("%s is not in the RopewalkMesh: %s", name, spec)
 		}
 	}
 }
@@ -174,12 +200,11 @@ func otherValues() map[string]Values {
 		"image.digest":     {"image": Values{"digest": "sha256:" + strings.Repeat("0", 64)}},
 		"image.pullPolicy": {"image": Values{"pullPolicy": "Always"}}, "imagePullSecrets": {"imagePullSecrets": []any{Values{"name": "pull"}}},
 		"port": {"port": 51821}, "spreadPorts": {"spreadPorts": "50000-50999"},
-		"mesh.tunnel": {"mesh": Values{"tunnel": "wg7"}}, "mesh.mtu": {"mesh": Values{"mtu": 1380}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
-		"mesh.serviceCIDRs": {"mesh": Values{"serviceCIDRs": []any{"10.96.0.0/12"}}}, "mesh.podCIDRSource": {"mesh": Values{"podCIDRSource": "cilium"}},
-		"mesh.cleartext": {"mesh": Values{"cleartext": "never"}}, "mesh.encryptNodes": {"mesh": Values{"encryptNodes": true, "nodeCIDRs": []any{"192.0.2.0/24"}}},
-		"mesh.nodeCIDRs": {"mesh": Values{"nodeCIDRs": []any{"192.0.2.0/24"}}}, "mesh.clearPorts": {"mesh": Values{"clearPorts": []any{"192.0.2.10:8443"}}},
-		"mesh.clearNodeLabels": {"mesh": Values{"clearNodeLabels": Values{"a": "b"}}}, "mesh.stateDir": {"mesh": Values{"stateDir": "/srv/ropewalk"}},
-		"mesh.leave":     {"mesh": Values{"leave": true}},
+		"mesh.tunnel":        {"mesh": Values{"tunnel": "wg7"}},
+		"mesh.podCIDRSource": {"mesh": Values{"podCIDRSource": "cilium"}}, "mesh.stateDir": {"mesh": Values{"stateDir": "/srv/ropewalk"}}, "mesh.leave": {"mesh": Values{"leave": true}},
+		"mesh.cleartext": {"mesh": Values{"cleartext": "Always"}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
+		"mesh.serviceCIDRs": {"mesh": Values{"serviceCIDRs": []any{"10.96.0.0/12"}}}, "mesh.nodeEncryption": {"mesh": Values{"nodeEncryption": Values{"clearPorts": []any{"192.0.2.10:8443"}}}},
+		"mesh.exclude": {"mesh": Values{"exclude": Values{"nodeNames": []any{"a"}}}}, "mesh.pools": {"mesh": Values{"pools": []any{Values{"mtu": 1300}}}},
 		"apiServer.host": {"apiServer": Values{"host": "192.0.2.1"}}, "apiServer.port": {"apiServer": Values{"port": 443}},
 		"logLevel": {"logLevel": "debug"}, "extraArgs": {"extraArgs": []any{"--learn=5s"}}, "extraEnv": {"extraEnv": []any{Values{"name": "A"}}},
 		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}}, "metrics.perPeer": {"metrics": Values{"perPeer": "on"}},
@@ -226,7 +251,8 @@ func TestDocsNameValuesOfEngines(t *testing.T) {
 	}
 	for _, v := range all {
 		group, _, _ := strings.Cut(v.path, ".")
-		if other := otherValues(); other[v.path] == nil && other[group] == nil && !slices.Contains([]string{"mode", "nameOverride", "engine"}, group) &&
+		parent := v.path[:max(strings.LastIndex(v.path, "."), 0)]
+		if other := otherValues(); other[v.path] == nil && other[parent] == nil && other[group] == nil && !slices.Contains([]string{"mode", "nameOverride", "engine"}, group) &&
 			!strings.HasPrefix(v.path, "metrics.") {
 			t.Errorf("%s is not tried", v.path)
 		}

@@ -127,8 +127,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- else -}}
 - --mode={{ .Values.mode }}
-{{- with .Values.port }}
-- --port={{ . }}
+{{- if and .Values.port (eq .Values.mode "spread") }}
+- --port={{ .Values.port }}
 {{- end }}
 {{- with .Values.spreadPorts }}
 - --spread-ports={{ . }}
@@ -141,31 +141,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if contains "mesh" $modes }}
 - --tunnel={{ .Values.mesh.tunnel }}
 {{- if not .Values.cleanup.enabled }}
-{{- with .Values.mesh.mtu }}
-- --mtu={{ . }}
-{{- end }}
-{{- range .Values.mesh.podCIDRs }}
-- --pod-cidr={{ . }}
-{{- end }}
-{{- range .Values.mesh.serviceCIDRs }}
-- --service-cidr={{ . }}
-{{- end }}
-- --cleartext={{ .Values.mesh.cleartext }}
-{{- if .Values.mesh.encryptNodes }}
-{{- if not .Values.mesh.nodeCIDRs }}
-{{- fail "mesh.encryptNodes needs mesh.nodeCIDRs: the prefixes of the nodes' InternalIPs" }}
-{{- end }}
-- --encrypt-nodes
-{{- range .Values.mesh.nodeCIDRs }}
-- --node-cidr={{ . }}
-{{- end }}
-{{- range .Values.mesh.clearPorts }}
-- --clear-port={{ . }}
-{{- end }}
-{{- range $key, $value := .Values.mesh.clearNodeLabels }}
-- --clear-node-label={{ $key }}={{ $value }}
-{{- end }}
-{{- end }}
 {{- with include "ropewalk.podCIDRSource" . }}
 {{- if ne . "node" }}
 - --pod-cidr-source={{ . }}

@@ -20,7 +20,8 @@ type Mesh struct {
 	Findings []Finding // the worst first
 	Peers    []Peer    // by name; nil: unknown
 	expected map[string]expectation
-	encrypts bool // some node encrypts traffic between nodes
+	encrypts bool        // some node encrypts traffic between nodes
+	mesh     *MeshObject // nil: none is known
 }
 
 // MaxLinked is the maximum number of nodes for which each pair is evaluated. The cost grows with the cube of the number.
@@ -66,7 +67,7 @@ type expectation struct {
 
 // Build evaluates a cluster.
 func Build(c Cluster) Mesh {
-	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes), Peers: slices.Clone(c.Peers)}
+	m := Mesh{Name: c.Name, Time: c.Time, Nodes: slices.Clone(c.Nodes), Peers: slices.Clone(c.Peers), mesh: c.Mesh}
 	slices.SortFunc(m.Peers, func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(m.Nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	all, problems := meshNodes(m.Nodes), problems{}

@@ -18,6 +18,14 @@ type Cluster struct {
 	Nodes []Node // in any order
 	// Peers are the RopewalkPeers, in any order; nil: unknown, since there is no right to list them.
 	Peers []Peer
+	// Mesh is the RopewalkMesh; nil: there is none, or no right to read it.
+	Mesh *MeshObject
+}
+
+// MeshObject is the RopewalkMesh, for display.
+type MeshObject struct {
+	Generation int64
+	Cleartext  string
 }
 
 // Peer is a RopewalkPeer, for display.
@@ -86,14 +94,8 @@ type Reported struct {
 	KeyRequested       int64 // by the spec; 0: none in particular
 	AgentVersion       string
 	KernelVersion      string
-	OldKernel          bool           // too old to encrypt traffic between nodes
-	Config             FollowedConfig // zero: none
-}
-
-// FollowedConfig is the RopewalkConfig that applies to a node.
-type FollowedConfig struct {
-	Name  string `json:"name"`
-	State string `json:"state"`
+	OldKernel          bool  // too old to encrypt traffic between nodes
+	MeshGeneration     int64 // of the RopewalkMesh that the node has applied; 0: none
 }
 
 // UnresponsivePeers are the peers that do not answer a node's handshakes.

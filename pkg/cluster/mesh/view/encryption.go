@@ -10,7 +10,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 )
 
-// Traffic between nodes is encrypted (mesh.encryptNodes) between any two that both publish that they encrypt it.
+// Traffic between nodes is encrypted (nodeEncryption of the RopewalkMesh) between any two that both publish that they encrypt it.
 
 // encryptsNodes reports whether the node publishes that it encrypts traffic between nodes.
 func (n *Node) encryptsNodes() bool { return n.participates() && n.Agent.EncryptsNodes }
@@ -51,7 +51,7 @@ func (n *Node) clearReason() string {
 	}
 	switch {
 	case n.OptOut:
-		return "the node opted out"
+		return "the node is excluded"
 	case n.Reported.Mode != mesh.ModeMesh:
 		return "it is not in mode mesh"
 	case n.Endpoint.IsValid() && !slices.Contains(n.Addrs, n.Endpoint):
@@ -61,7 +61,7 @@ func (n *Node) clearReason() string {
 	case n.Reported.OldKernel:
 		return "its kernel " + n.Reported.KernelVersion + " is older than Linux 6.1"
 	}
-	return "its agent runs without --encrypt-nodes (mesh.encryptNodes), or the node has the labels of mesh.clearNodeLabels"
+	return "spec.nodeEncryption of the RopewalkMesh is not enabled, or its clearNodes select the node"
 }
 
 // checkEncryption finds nodes that do not take part in the encryption of traffic between nodes.

@@ -63,7 +63,7 @@ type nodeJSON struct {
 	EncryptsNodes *bool  `json:"encrypts_nodes,omitempty"` // absent if no node encrypts traffic between nodes
 	ClearReason   string `json:"clear_reason,omitempty"`   // why that traffic of this node is not encrypted, or not all of it
 
-	Config *FollowedConfig `json:"config,omitempty"` // the RopewalkConfig that applies
+	MeshGeneration int64 `json:"mesh_generation,omitempty"` // of the RopewalkMesh that the node has applied
 }
 
 // WriteJSON writes a document. A MeshStatus has the links, if they are wanted and evaluated.
@@ -98,13 +98,10 @@ func (m *Mesh) nodeJSON(n *Node) nodeJSON {
 		PublicKey: n.key(), NextPublicKey: n.nextKey(), KeyGeneration: n.Reported.KeyGeneration, KeyRequested: n.Reported.KeyRequested,
 		Endpoints: nonNil(n.Reported.Endpoints), PodCIDRs: nonNil(n.cidrs()), MTU: n.Reported.MTU, Peers: n.Reported.Peers, SpreadsTo: n.Reported.SpreadsTo,
 		Gathers: n.Agent != nil && n.Agent.Gathers, StalePeers: n.Reported.Unresponsive.Count, StaleNodes: n.Reported.Unresponsive.Nodes,
-		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion,
+		AgentVersion: n.Reported.AgentVersion, KernelVersion: n.Reported.KernelVersion, MeshGeneration: n.Reported.MeshGeneration,
 	}
 	if m.encrypts {
 		j.EncryptsNodes, j.ClearReason = new(n.encryptsNodes()), n.clearReason()
-	}
-	if n.Reported.Config.Name != "" {
-		j.Config = &n.Reported.Config
 	}
 	if s, known := m.expected[n.Name]; known && n.participates() {
 		j.PeersExpected = &s.count

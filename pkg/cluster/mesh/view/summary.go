@@ -16,15 +16,29 @@ type Summary struct {
 	Modes    map[string]int `json:"modes"`           // of the nodes that did not opt out and that have a status
 	Versions map[string]int `json:"agent_versions"`  // of agents
 	Links    map[Kind]int   `json:"links,omitempty"` // empty if pairs were not evaluated
+	Mesh     *MeshSummary   `json:"mesh,omitempty"`  // absent without a RopewalkMesh
 	Failed   int            `json:"failed"`          // findings
 	Warnings int            `json:"warnings"`
+}
+
+// MeshSummary is the progress of the cluster with the RopewalkMesh.
+type MeshSummary struct {
+	Generation int64  `json:"generation"`
+	Cleartext  string `json:"cleartext"`
+	Applied    int    `json:"applied"` // number of nodes that have applied this generation
 }
 
 // Summary counts nodes, links and findings.
 func (m *Mesh) Summary() Summary {
 	s := Summary{Nodes: len(m.Nodes), Modes: map[string]int{}, Versions: map[string]int{}, Links: map[Kind]int{}}
+	if m.mesh != nil {
+		s.Mesh = &MeshSummary{Generation: m.mesh.Generation, Cleartext: m.mesh.Cleartext}
+	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
+		if m.mesh != nil && n.Reported.MeshGeneration == m.mesh.Generation {
+			s.Mesh.Applied++
+		}
 		switch {
 		case n.OptOut:
 			s.OptedOut++
@@ -57,7 +71,7 @@ func (s Summary) String() string {
 		with += s.Modes[mode]
 	}
 	if s.OptedOut > 0 {
-		parts = append(parts, fmt.Sprintf("%d opted out", s.OptedOut))
+		parts = append(parts, fmt.Sprintf("%d excluded", s.OptedOut))
 	}
 	if without := s.Nodes - with - s.OptedOut; without > 0 {
 		parts = append(parts, fmt.Sprintf("%d without agent status", without))
@@ -68,6 +82,9 @@ func (s Summary) String() string {
 	}
 	if versions := slices.Sorted(maps.Keys(s.Versions)); len(versions) > 0 {
 		text += "; agents " + strings.Join(versions, ", ")
+	}
+	if s.Mesh != nil {
+		text += fmt.Sprintf("; RopewalkMesh generation %d (cleartext %s) on %s", s.Mesh.Generation, s.Mesh.Cleartext, plural(s.Mesh.Applied, "node"))
 	}
 	return text
 }

@@ -93,50 +93,29 @@ func joinSome(names []string, most int) string {
 
 func (m *Mesh) nodeRows(s Style) [][]string {
 	rows := [][]string{{"NODE", "MODE", "KEY", "ENDPOINT", "PODS", "MTU", "PEERS", "SPREADS TO", "GATHERS", "STALE", "READY"}}
+	if m.encrypts {
+		rows[0] = append(rows[0], "ENCRYPTS NODES")
+	}
 	worst := m.worstSeverities()
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		if s.Problems && worst[n.Name] == "" {
 			continue
 		}
-		rows = append(rows, m.row(n))
-	}
-	if m.encrypts {
-		rows = m.withColumn(rows, s, worst, "ENCRYPTS NODES", (*Node).encryptsText)
-	}
-	return m.withColumn(rows, s, worst, "CONFIG", (*Node).configText)
-}
-
-// withColumn adds a column if any node has a text for it.
-func (m *Mesh) withColumn(rows [][]string, s Style, worst map[string]Severity, title string, text func(*Node) string) [][]string {
-	if !slices.ContainsFunc(m.Nodes, func(n Node) bool { return text(&n) != "" }) {
-		return rows
-	}
-	rows[0] = append(rows[0], title)
-	row := 1
-	for i := range m.Nodes {
-		if n := &m.Nodes[i]; !s.Problems || worst[n.Name] != "" {
-			rows[row] = append(rows[row], text(n))
-			row++
+		row := m.row(n)
+		if m.encrypts {
+			row = append(row, n.encryptsText())
 		}
+		rows = append(rows, row)
 	}
 	return rows
-}
-
-// configText returns the RopewalkConfig that applies to the node, and its state unless it is applied.
-func (n *Node) configText() string {
-	c := &n.Reported.Config
-	if c.State != "" && c.State != "Applied" {
-		return c.Name + " (" + strings.ToLower(c.State) + ")"
-	}
-	return c.Name
 }
 
 func (m *Mesh) row(n *Node) []string {
 	t := &n.Reported
 	mode := string(t.Mode)
 	if n.OptOut {
-		mode = "opted out"
+		mode = "excluded"
 	} else if n.Origin != Whole {
 		mode = string(n.Origin)
 	}

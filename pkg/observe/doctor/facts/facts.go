@@ -214,7 +214,7 @@ type Node struct {
 	Device string // by which packets to Addr leave, except those of the tunnel; "" if there is no route
 }
 
-// NodeTrafficMark is the mark of a tunnel whose agent encrypts traffic between nodes (mesh.encryptNodes).
+// NodeTrafficMark is the mark of a tunnel whose agent encrypts traffic between nodes (nodeEncryption of the RopewalkMesh).
 const NodeTrafficMark = 0x52
 
 // Stats is the part of the daemon's statistics that checks use.

@@ -103,8 +103,7 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler),
 		KeyDir: filepath.Join(dir, "keys", name),
 		MeshConfig: agent.MeshConfig{
-			Network: j, Pods: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
-			Engine: j,
+			Network: j, Engine: j,
 		},
 	})
 	if err != nil {
