@@ -104,6 +104,17 @@ func TestMeshRefusesUnknownPods(t *testing.T) {
 	}
 }
 
+// TestPodsAvoidVirtualNodes: they tolerate all taints, and would stay pending there, or run without the node's network.
+func TestPodsAvoidVirtualNodes(t *testing.T) {
+	for _, app := range []string{"ropewalk-agent", "ropewalk-engine"} {
+		pod, _ := containerOf(t, Values{"mode": "mesh"}, app)
+		got := fmt.Sprint(at(t, pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", 0, "matchExpressions"))
+		if want := "[map[key:type operator:NotIn values:[virtual-kubelet]] map[key:eks.amazonaws.com/compute-type operator:NotIn values:[fargate]]]"; got != want {
+			t.Errorf("%s: got %s, want %s", app, got, want)
+		}
+	}
+}
+
 // TestMeshSettingsRestartNoPod: agents follow the RopewalkMesh.
 func TestMeshSettingsRestartNoPod(t *testing.T) {
 	pods := func(mesh Values) (all string) {
@@ -212,7 +223,7 @@ func otherValues() map[string]Values {
 		"seLinuxOptions": {"seLinuxOptions": Values{"level": "s0"}}, "scc": {"scc": "on"}, "policy": {"policy": Values{"enabled": false}},
 		"serviceAccount.name": {"serviceAccount": Values{"name": "x"}}, "serviceAccount.annotations": {"serviceAccount": Values{"annotations": Values{"a": "b"}}},
 		"priorityClassName": {"priorityClassName": "x"}, "nodeSelector": {"nodeSelector": Values{"a": "b"}}, "tolerations": {"tolerations": []any{}},
-		"affinity": {"affinity": Values{"nodeAffinity": Values{}}}, "updateStrategy": {"updateStrategy": "OnDelete"}, "maxUnavailable": {"maxUnavailable": 1},
+		"affinity": {"affinity": Values{"podAffinity": Values{}}}, "updateStrategy": {"updateStrategy": "OnDelete"}, "maxUnavailable": {"maxUnavailable": 1},
 		"podAnnotations": {"podAnnotations": Values{"a": "b"}}, "podLabels": {"podLabels": Values{"a": "b"}}, "extraContainers": {"extraContainers": []any{Values{"name": "x"}}},
 		"uninstallGuard": {"uninstallGuard": Values{"enabled": false}}, "cleanup": {"cleanup": on},
 	}
