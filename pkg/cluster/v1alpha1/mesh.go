@@ -21,7 +21,7 @@ type RopewalkMesh struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is written by administrators. An empty one is a spec: what it does not have does not apply, to agents that run and to those that start.
+	// Spec is written by administrators. An empty one is a spec: a deleted entry ends its effect, for agents that run and for those that start.
 	// +optional
 	// +kubebuilder:default={}
 	Spec MeshSpec `json:"spec,omitempty"`
