@@ -462,7 +462,7 @@ deps-kube: need-go
 # Docker's containerd.io is as good, and conflicts with Debian's containerd.
 .PHONY: deps-cluster
 deps-cluster: need-go
-	$(call apt_install,$(if $(shell command -v containerd),,containerd) $(if $(shell command -v runc),,runc) containernetworking-plugins buildah iproute2 nftables iptables util-linux)
+	$(call apt_install,$(if $(shell command -v containerd),,containerd) $(if $(shell command -v runc),,runc) containernetworking-plugins buildah ipset iproute2 nftables iptables util-linux)
 
 .PHONY: deps-count
 deps-count:

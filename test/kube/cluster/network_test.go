@@ -52,6 +52,15 @@ func flannel(backend string) network {
 	}}
 }
 
+// kubeRouter adds routes that nodes learn from each other by BGP. Its firewall and its proxy, which needs IPVS, are off.
+var kubeRouter = network{name: "kube-router", conflist: bridge.conflist, addsRoutes: true, start: func(n *node) {
+	c := n.c
+	c.Helper()
+	program := c.build("test/kube/router", "kube-router", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router")
+	expect.NoError(c, n.machine.start(program, "--kubeconfig="+c.admin, "--hostname-override="+n.name, "--run-router", "--run-firewall=false", "--run-service-proxy=false",
+		"--run-loadbalancer=false", "--enable-cni=false", "--enable-overlay=false", "--enable-pod-egress=false", "--metrics-port=0", "--health-port=0"))
+}}
+
 // macvlan puts pods on the nodes' network: their packets pass no routing of the node.
 var macvlan = network{name: "macvlan", addsRoutes: true, conflist: func(n *node) string {
 	all := netip.MustParsePrefix(n.c.ip[0].pods)

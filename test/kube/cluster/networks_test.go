@@ -19,7 +19,7 @@ import (
 
 // TestClusterWithNetworkPlugins has clusters whose pods are connected otherwise than by the bridges of TestCluster.
 func TestClusterWithNetworkPlugins(t *testing.T) {
-	for _, plugin := range []network{ptp, flannel("host-gw"), flannel("vxlan")} {
+	for _, plugin := range []network{ptp, flannel("host-gw"), flannel("vxlan"), kubeRouter} {
 		t.Run(plugin.name, func(t *testing.T) {
 			c := startClusterOf(t, plugin, ipv4)
 			c.applyPods()
