@@ -122,7 +122,7 @@ type NodeEncryption struct {
 // +kubebuilder:validation:MaxLength=51
 // +kubebuilder:validation:Pattern=`^([0-9.]+(/[0-9]{1,2})?|\[[0-9a-fA-F:]+(/[0-9]{1,3})?\]):[1-9][0-9]{0,4}$`
 // +kubebuilder:validation:XValidation:rule="int(self.substring(self.lastIndexOf(':') + 1)) <= 65535",message="want a port from 1 to 65535"
-// +kubebuilder:validation:XValidation:rule="isIP(self.substring(0, self.lastIndexOf(':')).replace('[', ”).replace(']', ”)) || isCIDR(self.substring(0, self.lastIndexOf(':')).replace('[', ”).replace(']', ”))",message="want an address or a prefix, and a port"
+// +kubebuilder:validation:XValidation:rule="self.startsWith('[') ? isIP(self.substring(1, self.lastIndexOf(']'))) || isCIDR(self.substring(1, self.lastIndexOf(']'))) : isIP(self.substring(0, self.lastIndexOf(':'))) || isCIDR(self.substring(0, self.lastIndexOf(':')))",message="want an address or a prefix, and a port"
 type ClearPort string
 
 // Exclude selects nodes.
