@@ -145,7 +145,8 @@ int classify(struct xdp_md *xdp)
 	void *data = (void *)(long)xdp->data, *end = (void *)(long)xdp->data_end;
 	struct outer o;
 
-	if (parse_outer(data, end, 1, 1, &o) != UDP_FOUND)
+	parse_outer(data, end, 1, 1, &o);
+	if (!o.udp)
 		return XDP_PASS;
 	if (host16(o.udp->ports.dst) != listen_port && !is_source_initiation(&o, end))
 		return XDP_PASS;

@@ -108,7 +108,8 @@ int spread(struct __sk_buff *skb)
 	struct peer *peer;
 	u32 len;
 
-	if (!cpu || parse_skb(skb, l2, &o) != UDP_FOUND)
+	parse_skb(skb, l2, &o);
+	if (!cpu || !o.udp)
 		return TCX_NEXT;
 	local = find_local_port(o.udp->ports.src);
 	if (!local || local->listen_port.raw != o.udp->ports.src.raw || !is_own(cpu, skb, &o))
@@ -158,7 +159,7 @@ int gather_tc(struct __sk_buff *skb)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
 	if (cpu && found == ICMP_FOUND && is_forged_tc(cpu, skb, o.udp_offset))
 		return TCX_DROP;
-	if (!cpu || found != UDP_FOUND)
+	if (!cpu || !o.udp)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
 	changed = compute_ports(cpu, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
@@ -193,7 +194,7 @@ int gather_xdp(struct xdp_md *xdp)
 		restore_quoted_xdp(cpu, data, end, o.udp_offset);
 	if (cpu && found == ICMP_FOUND && is_forged_xdp(cpu, data, end, o.udp_offset))
 		return XDP_DROP;
-	if (!cpu || found != UDP_FOUND)
+	if (!cpu || !o.udp)
 		return XDP_PASS;
 	changed = compute_ports(cpu, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;

@@ -36,11 +36,12 @@ struct udp_header {
 
 /* The greatest length of all headers, up to the end of the UDP header. */
 #define OUTER_MAX (ETHERNET_LEN + VLAN_TAGS * VLAN_LEN + 60 + sizeof(struct udp_header))
+#define OUTER_MASK 0x7f
 
 struct outer {
 	const struct ipv4_header *v4; /* or null */
 	const struct ipv6_header *v6; /* or null */
-	struct udp_header *udp;
+	struct udp_header *udp;       /* null unless the result is UDP_FOUND */
 	u32 udp_offset;
 	s32 ip_room;  /* bytes from the UDP header to the packet's end by the IP header; negative if the IP header is invalid */
 	int fragment; /* the packet is the first of several fragments */
@@ -56,8 +57,17 @@ enum parse_result {
 
 INLINE enum parse_result parse_udp(void *data, void *end, struct outer *o)
 {
-	o->udp = data + o->udp_offset;
-	return (void *)(o->udp + 1) > end ? HEADERS_NONLINEAR : UDP_FOUND;
+	struct udp_header *udp;
+	u64 at = o->udp_offset;
+
+	/* Linux 5.15 and older forget the value of a 32-bit register on the stack. So the compiler must not know that this changes nothing. */
+	__asm__ volatile("" : "+r"(at));
+	udp = data + (at & OUTER_MASK);
+	if ((void *)(udp + 1) > end)
+		return HEADERS_NONLINEAR;
+	__asm__ volatile("" : "+r"(udp)); /* for the same reason callers must look at the pointer, which is not forgotten */
+	o->udp = udp;
+	return UDP_FOUND;
 }
 
 INLINE enum parse_result parse_ipv4(void *data, void *end, struct outer *o)
@@ -68,14 +78,19 @@ INLINE enum parse_result parse_ipv4(void *data, void *end, struct outer *o)
 	if ((void *)(ip + 1) > end)
 		return HEADERS_NONLINEAR;
 	len = (ip->version_ihl & 0x0f) * 4;
-	if ((ip->protocol != PROTO_UDP && ip->protocol != PROTO_ICMP) || ip->version_ihl >> 4 != 4 || len < sizeof(*ip) ||
-	    host16(ip->fragment) & IPV4_OFFSET)
+	if (ip->version_ihl >> 4 != 4 || len < sizeof(*ip) || host16(ip->fragment) & IPV4_OFFSET)
 		return NOT_UDP;
 	o->v4 = ip;
 	o->fragment = host16(ip->fragment) & IPV4_FRAGMENT;
 	o->ip_room = (s32)host16(ip->total_len) - (s32)len;
 	o->udp_offset += len;
-	return ip->protocol == PROTO_ICMP ? ICMP_FOUND : parse_udp(data, end, o);
+	switch (ip->protocol) {
+	case PROTO_UDP:
+		return parse_udp(data, end, o);
+	case PROTO_ICMP:
+		return ICMP_FOUND;
+	}
+	return NOT_UDP;
 }
 
 /* Atomic fragments (RFC 6946) count as fragments too. */
@@ -176,6 +191,7 @@ INLINE enum parse_result parse_skb(struct __sk_buff *skb, u8 ethernet, struct ou
 	u32 most = skb->len < OUTER_MAX ? skb->len : OUTER_MAX;
 	enum parse_result result;
 
+	o->udp = 0;
 	if (skb->vlan_present && skb->vlan_tci & 0xfff)
 		return NOT_UDP;
 	result = parse_outer(data, end, ethernet, 0, o);

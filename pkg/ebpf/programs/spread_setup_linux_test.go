@@ -4,6 +4,7 @@ package programs
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -41,9 +42,10 @@ func loadSpreadFor(t testing.TB, o SpreadOptions) *Spread {
 	t.Helper()
 	s, err := LoadSpread(o)
 	skipUnprivileged(t, err)
-	if err != nil {
-		t.Fatalf("got error %+v, want none", err)
+	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
+		t.Fatalf("got error %v, want none:\n%+v", err, refused)
 	}
+	expect.NoError(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
