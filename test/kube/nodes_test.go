@@ -128,6 +128,7 @@ func TestTrafficBetweenNodesIsEncrypted(t *testing.T) {
 	// A node that no longer encrypts is reached in the clear.
 	n := l.nodes[2]
 	n.setLabel("clear", "yes")
+	n.startMesh()
 	for _, o := range l.nodes[:2] {
 		o.shows("ropewalk_agent_clear_nodes 1\n")
 		o.shows("ropewalk_agent_node_routes 2\n")
