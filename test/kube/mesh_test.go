@@ -284,6 +284,7 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 // TestPodPrefixesOfCilium: Cilium's default IPAM mode does not use Node.spec.podCIDRs.
 func TestPodPrefixesOfCilium(t *testing.T) {
 	l := newLab(t, 2)
+	l.setMesh(nil)
 	for _, o := range manifest(l.api, "testdata/everything.yaml") { // the right to read CiliumNodes
 		if o.GetKind() == "ClusterRole" {
 			expect.NoError(l, l.apply(o))
