@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +29,7 @@ func releaseProgram() error {
 		return fmt.Errorf("reading the mappings of this process: %w", err)
 	}
 	defer f.Close()
-	areas, err := fileAreas(f)
+	areas, err := programAreas(f, reflect.ValueOf(releaseProgram).Pointer())
 	for _, a := range areas {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, a.start, a.end-a.start, unix.MADV_DONTNEED); errno != 0 {
 			return fmt.Errorf("unmapping pages of the program: %w", errno)
@@ -36,26 +38,32 @@ func releaseProgram() error {
 	return err
 }
 
-// area is a range of addresses.
-type area struct{ start, end uintptr }
+// area is a range of addresses, and the file that is mapped there.
+type area struct {
+	start, end    uintptr
+	device, inode string
+}
 
-// fileAreas returns the mappings in smaps (proc_pid_smaps(5)) that have nothing but pages of a file. Those that can be written do not count, and
-// those with a changed page, as after relocation or with a breakpoint: the change would be lost.
-func fileAreas(smaps io.Reader) (areas []area, err error) {
-	var last area
-	var ofFile bool
+// programAreas returns the mappings in smaps (proc_pid_smaps(5)) of the file that has the code at an address. Those that can be written do not
+// count, and those with a changed page, as after relocation or with a breakpoint: the change would be lost. Mappings of other files do not count
+// either: another thread may unmap them meanwhile, and use their addresses for something else.
+func programAreas(smaps io.Reader, code uintptr) (areas []area, err error) {
+	var last, program area
+	var readOnly bool
 	lines := bufio.NewScanner(smaps)
 	for lines.Scan() {
 		var a area
-		var perms, device string
-		var offset, inode uint64
-		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %d", &a.start, &a.end, &perms, &offset, &device, &inode); n == 6 {
-			last, ofFile = a, inode != 0 && !strings.Contains(perms, "w")
+		var perms, offset string
+		if n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %s %s %s", &a.start, &a.end, &perms, &offset, &a.device, &a.inode); n == 6 {
+			last, readOnly = a, !strings.Contains(perms, "w")
+			if a.start <= code && code < a.end {
+				program = a
+			}
 			continue
 		}
-		if size, ok := strings.CutPrefix(lines.Text(), "Anonymous:"); ok && ofFile && strings.TrimSpace(size) == "0 kB" {
+		if size, ok := strings.CutPrefix(lines.Text(), "Anonymous:"); ok && readOnly && strings.TrimSpace(size) == "0 kB" {
 			areas = append(areas, last)
 		}
 	}
-	return areas, lines.Err()
+	return slices.DeleteFunc(areas, func(a area) bool { return a.device != program.device || a.inode != program.inode }), lines.Err()
 }

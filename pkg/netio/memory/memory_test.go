@@ -4,6 +4,7 @@ package memory
 
 import (
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-func TestOnlyUnchangedPagesOfFilesAreReleased(t *testing.T) {
+func TestOnlyUnchangedPagesOfProgramAreReleased(t *testing.T) {
 	const smaps = `00400000-00c00000 r-xp 00000000 fe:00 1234                               /usr/bin/ropewalk
 Size:               8192 kB
 Rss:                4096 kB
@@ -23,13 +24,18 @@ Anonymous:             4 kB
 Anonymous:             0 kB
 01b00000-01c00000 r--p 00000000 00:00 0
 Anonymous:             0 kB
+01c00000-01d00000 r--p 01800000 fe:00 1234                               /usr/bin/ropewalk
+Anonymous:             0 kB
 7f0000000000-7f0000001000 r--p 00000000 fe:00 99                         /a file (deleted)
 Anonymous:             0 kB
 `
-	got, err := fileAreas(strings.NewReader(smaps))
-	expect.NoError(t, err)
-	if want := []area{{0x400000, 0xc00000}, {0x7f0000000000, 0x7f0000001000}}; !slices.Equal(got, want) {
-		t.Errorf("got %x, want %x", got, want)
+	for code, want := range map[uintptr][]area{
+		0x500000: {{0x400000, 0xc00000, "fe:00", "1234"}, {0x1c00000, 0x1d00000, "fe:00", "1234"}},
+		0x100000: nil, // unknown code
+	} {
+		if got, err := programAreas(strings.NewReader(smaps), code); err != nil || !slices.Equal(got, want) {
+			t.Errorf("code at %x: got %+v, error %v, want %+v", code, got, err, want)
+		}
 	}
 }
 
@@ -37,7 +43,7 @@ func TestProgramRunsWithoutItsPages(t *testing.T) {
 	f, err := os.Open("/proc/self/smaps")
 	expect.NoError(t, err)
 	defer f.Close()
-	if areas, err := fileAreas(f); err != nil || len(areas) == 0 {
+	if areas, err := programAreas(f, reflect.ValueOf(releaseProgram).Pointer()); err != nil || len(areas) == 0 {
 		t.Fatalf("no mapping of the program: %v, %v", areas, err)
 	}
 	expect.NoError(t, releaseProgram())
