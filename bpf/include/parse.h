@@ -36,7 +36,7 @@ struct udp_header {
 
 /* The greatest length of all headers, up to the end of the UDP header. */
 #define OUTER_MAX (ETHERNET_LEN + VLAN_TAGS * VLAN_LEN + 60 + sizeof(struct udp_header))
-#define OUTER_MASK 0x7f
+#define OUTER_MASK 0x7f /* has all bits of an offset below OUTER_MAX */
 
 struct outer {
 	const struct ipv4_header *v4; /* or null */
