@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLocalPodsBypassTunnel has the routes of plugins whose pods are outside of Node.spec.podCIDRs, with --pod-cidr around them.
+// TestLocalPodsBypassTunnel has the routes of plugins whose pods are outside of Node.spec.podCIDRs, with podCIDRs of the RopewalkMesh around them.
 func TestLocalPodsBypassTunnel(t *testing.T) {
 	inNamespace(t, func() error {
 		add := func(device, dst, gateway string, flags int) error {
