@@ -42,6 +42,7 @@ type api struct {
 	clients kubernetes.Interface
 	dynamic dynamic.Interface
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
+	meshed  bool // there is a RopewalkMesh
 }
 
 func startAPI(t *testing.T) *api {

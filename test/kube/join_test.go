@@ -50,6 +50,7 @@ type joined struct {
 
 func (a *api) newCrowd() *crowd {
 	a.Helper()
+	a.setMesh(map[string]any{"cleartext": "Auto", "podCIDRs": []any{"10.0.0.0/8"}})
 	bin, err := joinerProgram()
 	expect.NoError(a, err)
 	c := &crowd{api: a, dir: a.TempDir()}
@@ -165,10 +166,6 @@ func (c *crowd) awaitFullMesh() (most joined) {
 func TestTwoHundredNodesJoinAtOnce(t *testing.T) {
 	a := startAPI(t)
 	t.Cleanup(a.clear)
-	_, err := a.dynamic.Resource(rwmeshes).Apply(a.Context(), "default", newMeshObject("default", map[string]any{
-		"cleartext": "Auto", "podCIDRs": []any{"10.0.0.0/8"},
-	}), metav1.ApplyOptions{FieldManager: "administrator", Force: true})
-	expect.NoError(a, err)
 	c := a.newCrowd()
 	names := c.join(joiners)
 	began := time.Now()

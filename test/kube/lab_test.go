@@ -46,7 +46,6 @@ type lab struct {
 	door   *door
 	dir    string // the token and the CA
 	dual   bool   // nodes and pods have IPv6 as well
-	meshed bool   // there is a RopewalkMesh
 }
 
 // node is the i-th node. It has the address 192.0.2.i and the pods 10.244.i.0/24, and with IPv6 also 2001:db8::i and

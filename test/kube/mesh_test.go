@@ -29,16 +29,16 @@ import (
 var away = flag.Duration("away", time.Minute, "how long the API server is unreachable")
 
 // setMesh writes the RopewalkMesh. Without other values, cleartext is refused and the prefixes of pods are the lab's.
-func (l *lab) setMesh(spec map[string]any) {
-	l.Helper()
-	if !l.meshed {
-		l.applyFile(kustomized("mesh")) // the rights of agents in this mode
-		l.meshed = true
+func (a *api) setMesh(spec map[string]any) {
+	a.Helper()
+	if !a.meshed {
+		a.applyFile(kustomized("mesh")) // the rights of agents in this mode
+		a.meshed = true
 	}
 	all := map[string]any{"cleartext": "Never", "podCIDRs": []any{"10.244.0.0/16", pods6}}
 	maps.Copy(all, spec)
-	_, err := l.dynamic.Resource(rwmeshes).Apply(l.Context(), "default", newMeshObject("default", all), metav1.ApplyOptions{FieldManager: "administrator", Force: true})
-	expect.NoError(l, err)
+	_, err := a.dynamic.Resource(rwmeshes).Apply(a.Context(), "default", newMeshObject("default", all), metav1.ApplyOptions{FieldManager: "administrator", Force: true})
+	expect.NoError(a, err)
 }
 
 // newMeshObject returns a RopewalkMesh as unstructured data.

@@ -272,7 +272,6 @@ func (p *population) process(n *node) {
 		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(172, 16, 0, 0), Mask: net.CIDRMask(12, 32)}})
 	}))
 	sent, began := n.l.door.sent.Load(), time.Now()
-	n.l.setMesh(map[string]any{"podCIDRs": []any{"10.0.0.0/8"}})
 	n.startMesh("--log-level", "info")
 	p.others++
 	want := len(p.names) + p.others - 1
