@@ -9,12 +9,23 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 func socketPath(name string) string { return filepath.Join(string(uapi.DefaultDir), name+".sock") }
+
+// enterForDaemonsAlone is enterForDaemons with a /run of the test's own: it removes the directory of all daemons' sockets.
+func enterForDaemonsAlone(t *testing.T) string {
+	t.Helper()
+	name := enterForDaemons(t)
+	expect.NoError(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	expect.NoError(t, unix.Mount("tmpfs", "/run", "tmpfs", 0, ""))
+	return name
+}
 
 // mustEnd waits until a daemon has ended in order, with its interface.
 func (p *process) mustEnd(t *testing.T, name string) {
@@ -38,7 +49,7 @@ func TestRemovedSocketEndsDaemon(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
-			name := enterForDaemons(t)
+			name := enterForDaemonsAlone(t)
 			p := launch(t, name)
 			remove(t, socketPath(name))
 			p.mustEnd(t, name)
@@ -64,7 +75,7 @@ func TestRenamedSocketServesOn(t *testing.T) {
 
 // TestKeptSocketIsCreatedAgain: a service survives a cleaned directory, again and again, and can still be upgraded.
 func TestKeptSocketIsCreatedAgain(t *testing.T) {
-	name := enterForDaemons(t)
+	name := enterForDaemonsAlone(t)
 	p := launch(t, name, keepEnv+"=1")
 	back := func() error { return answers(name) }
 	for range 3 {
