@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,10 +73,14 @@ func (f *fakeFinder) RestartPeer(string, string) (func() error, error) {
 	return nil, errors.ErrUnsupported
 }
 
+// set copies the tunnels, so that callers may change theirs while a watch reads.
 func (f *fakeFinder) set(tunnels ...Tunnel) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.tunnels = tunnels
+	f.tunnels = slices.Clone(tunnels)
+	for i := range f.tunnels {
+		f.tunnels[i].Peers = slices.Clone(f.tunnels[i].Peers)
+	}
 }
 
 // wg returns a kernel tunnel on the tests' port with peers at these endpoints; "" means no endpoint.

@@ -33,8 +33,7 @@ func TestPeersThatAreNotSpreadToAreNotReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			to, unseen := netip.AddrPortFrom(thereAddr, port), "192.0.2.3:51820"
-			tunnel := wg(to.String(), unseen)
-			r.here.finder.set(tunnel)
+			r.here.finder.set(wg(to.String(), unseen))
 			r.here.watch(50 * time.Millisecond)
 			expect.Eventually(t, "it is attached", func() bool { return r.here.status() != nil })
 			c.prepare(r)
@@ -45,14 +44,16 @@ func TestPeersThatAreNotSpreadToAreNotReported(t *testing.T) {
 				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT) // as WireGuard
 			})
 			expect.NoError(t, errors.Join(err, ctlErr))
+			sent := uint64(0)
 			expect.Eventually(t, "the other peer is reported", func() bool {
 				_, err := sender.WriteToUDPAddrPort(m, to)
 				expect.NoError(t, err)
 				next := wg(to.String(), unseen)
+				sent += 1 << 20
 				for i := range next.Peers {
-					tunnel.Peers[i].SentBytes += 1 << 20
-					next.Peers[i].SentBytes = tunnel.Peers[i].SentBytes
+					next.Peers[i].SentBytes = sent
 				}
+				r.here.finder.set(next)
 				r.here.finder.set(next)
 				p := problems(r.here.status())
 				if strings.Contains(p, "sends to "+to.String()+", and nothing leaves") {
