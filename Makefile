@@ -79,11 +79,11 @@ test-arm64: need-go deps-arm64 ## what needs no device, as arm64 code under qemu
 	GOARCH=arm64 $(GOTEST) -count=1 -short -timeout 30m -exec 'setpriv --bounding-set=-all --inh-caps=-all qemu-aarch64-static' $(ARM64_TESTS)
 
 .PHONY: count-arm64
-count-arm64: need-go deps-count ## arm64 instructions per byte of each cipher implementation, counted by qemu-user (docs/performance.md)
+count-arm64: need-go deps-count ## arm64 instructions per byte of each cipher implementation, counted by qemu-user (docs/dev/measurements.md)
 	$(GO) run -C pkg/protocol/chachapoly/_asm ./count
 
 .PHONY: cycles-arm64
-cycles-arm64: need-go deps-cycles ## arm64 cycles per byte of each cipher kernel, as llvm-mca's models of cores estimate them (docs/performance.md)
+cycles-arm64: need-go deps-cycles ## arm64 cycles per byte of each cipher kernel, as llvm-mca's models of cores estimate them (docs/dev/measurements.md)
 	$(GO) run -C pkg/protocol/chachapoly/_asm ./count cycles
 
 .PHONY: test-kernels
@@ -161,12 +161,12 @@ soak: need-root need-tun need-go ## a minute each of traffic in memory, over AF_
 	$(GO) test -count=1 -timeout 0 ./test/soak -soak $(if $(HOURS),$(HOURS)h -only churn,1m) -v $(ARGS)
 
 .PHONY: attack
-attack: need-root need-tun build ## floods and hostile peers beside TCP through a tunnel, in namespaces of its own: the table of docs/reliability.md; ARGS="-underlay xdp -rounds 18"
+attack: need-root need-tun build ## floods and hostile peers beside TCP through a tunnel, in namespaces of its own: the table of docs/dev/reliability.md; ARGS="-underlay xdp -rounds 18"
 	ROPEWALK_BIN=$(CURDIR)/bin/ropewalk $(GO) test -count=1 -timeout 0 ./test/attack -run Throughput -attack 2s -v $(ARGS)
 
 SEEDS ?= 1000
 .PHONY: sim
-sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules of faults (docs/reliability.md); ARGS="-schedule FILE" for one
+sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules of faults (docs/dev/reliability.md); ARGS="-schedule FILE" for one
 	$(GOTEST) -count=1 -timeout 60m ./test/sim -seeds $(SEEDS) $(ARGS)
 
 .PHONY: sim-mutants
@@ -202,7 +202,7 @@ bench-peers: need-go need-root need-tun build bin/bench-quic ## ropewalk against
 	$(GO) run ./test/bench --ropewalk $(BIN) $(ARGS)
 
 .PHONY: scale
-scale: need-go ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/scale.md
+scale: need-go ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/dev/model.md
 	$(GO) run ./test/scale figures
 
 .PHONY: scale-costs
@@ -249,7 +249,7 @@ SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md
 site: deps-site $(SITE)/venv/installed ## the documentation as a web site, in build/site/html; fails on a broken link or anchor
 	@rm -rf $(SITE)/docs $(SITE)/html && mkdir -p $(SITE)/docs/deploy
 	cp -r docs/. $(SITE_FILES) $(SITE)/docs && cp -r deploy/grafana deploy/prometheus deploy/arch deploy/ansible $(SITE)/docs/deploy
-	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
+	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(\.\./\.\./#](../#g' $(SITE)/docs/dev/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
 	$(SITE)/venv/bin/mkdocs build --strict -f deploy/site/mkdocs.yml
 
 $(SITE)/venv/installed: deploy/site/requirements.txt

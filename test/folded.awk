@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes of folded stacks (inferno-collapse-perf) a table: how much of all samples each stage of ropewalk takes. A stack
-# belongs to the first stage here that it passes through; docs/profiling.md describes the stages.
+# belongs to the first stage here that it passes through; docs/dev/profiling.md describes the stages.
 
 function stage(stack) {
 	if (stack !~ /^ropewalk[;-]/) {

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// defaultTable is the name of the table of measure.Measures in docs/performance.md.
+// defaultTable is the name of the table of measure.Measures in docs/dev/measurements.md.
 const defaultTable = "bench-peers"
 
 // errMarkers is wrapped when a document has not exactly one place for the table.

@@ -12,7 +12,7 @@ import (
 
 // TestChecklistNamesExistingTests checks each directory and test in the checklist for reviewers.
 func TestChecklistNamesExistingTests(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "reliability.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "dev", "reliability.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,12 +23,12 @@ func exceptions() []exception {
 		{"docs/quickstart.md", "systemctl", "not run: make test-package runs it under a separate systemd"},
 		{"docs/doctor.md", "ropewalk doctor ", "test: untidy findings"},
 		{"docs/spread.md", "ropewalk spread attach", "not run: needs in-kernel WireGuard; test/spread tests it in virtual machines (make test-kernels)"},
-		{"docs/reliability.md", "sudo make attack", "not run: takes some minutes, and the sandbox has no Go"},
-		{"docs/profiling.md", "go build", "not run: takes long without a build cache, and the sandbox has no Go"},
-		{"docs/profiling.md", "for n in a b", "test: program"},
-		{"docs/profiling.md", "ip netns exec prof-b iperf3", "not run: needs perf, iperf3 and inferno, and takes 15 seconds"},
-		{"docs/profiling.md", "kill", "test: next"},
-		{"docs/profiling.md", "perf stat", "not run: needs perf, and tunnels with traffic"},
+		{"docs/dev/reliability.md", "sudo make attack", "not run: takes some minutes, and the sandbox has no Go"},
+		{"docs/dev/profiling.md", "go build", "not run: takes long without a build cache, and the sandbox has no Go"},
+		{"docs/dev/profiling.md", "for n in a b", "test: program"},
+		{"docs/dev/profiling.md", "ip netns exec prof-b iperf3", "not run: needs perf, iperf3 and inferno, and takes 15 seconds"},
+		{"docs/dev/profiling.md", "kill", "test: next"},
+		{"docs/dev/profiling.md", "perf stat", "not run: needs perf, and tunnels with traffic"},
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// maxBytesPerPeer is the limit of heap bytes for a peer without a session: a seventh above the measured value (docs/idle.md).
+// maxBytesPerPeer is the limit of heap bytes for a peer without a session: a seventh above the measured value (docs/dev/idle.md).
 func maxBytesPerPeer(lanes int) int { return 2560 + 10*lanes }
 
 // maxBytesPerSession is the limit of heap bytes that a session adds: twice the measured value.

@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	scale = flag.Int("scale", 0, "number of peers with which to measure a daemon (docs/performance.md); 0: do not")
+	scale = flag.Int("scale", 0, "number of peers with which to measure a daemon (docs/dev/measurements.md); 0: do not")
 	other = flag.String("other", "", "command of another WireGuard to measure with -scale, without the name of the interface")
 )
 

@@ -25,7 +25,7 @@ const (
 	miceCores        = 16
 )
 
-// figures holds all results that docs/scale.md shows.
+// figures holds all results that docs/dev/model.md shows.
 type figures struct {
 	costs costFile
 	check checkFile
@@ -174,7 +174,7 @@ func (f *figures) write(docs string, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return fillIn(filepath.Join(docs, "scale.md"), tables)
+	return fillIn(filepath.Join(docs, "model.md"), tables)
 }
 
 func cores() chart.Axis { return chart.Axis{Label: "Cores of each machine", Log: true} }

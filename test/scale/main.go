@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command scale predicts the throughput of ropewalk on more cores than the machine has. It measures the costs that the model in
-// test/scale/model needs, compares the model with runs on two cores, and draws the charts of docs/scale.md.
+// test/scale/model needs, compares the model with runs on two cores, and draws the charts of docs/dev/model.md.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const usage = `usage: scale costs   [-rounds N] [-o FILE]             measure the cost of each stage on this machine (root)
        scale check   [-rounds N] [-o FILE] [-ropewalk PATH]  measure ropewalk on two cores, to compare with the model (root)
-       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, update the tables of DIR/scale.md`
+       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, update the tables of DIR/model.md`
 
 var errUsage = errors.New(usage)
 
@@ -88,7 +88,7 @@ func figuresMain(args []string) error {
 	flags := flag.NewFlagSet("scale figures", flag.ContinueOnError)
 	costs := flags.String("costs", "test/scale/costs.json", "file that scale costs wrote")
 	checked := flags.String("check", "test/scale/check.json", "file that scale check wrote")
-	docs := flags.String("docs", "docs", "directory of scale.md")
+	docs := flags.String("docs", "docs/dev", "directory of plots and of model.md")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 const (
 	costsPath = "costs.json"
 	checkPath = "check.json"
-	docPath   = "../../docs/scale.md"
+	docPath   = "../../docs/dev/model.md"
 )
 
 func committed(t *testing.T) *figures {

@@ -4,7 +4,7 @@
 //
 // A schedule is one simulation: hosts, network conditions, and a list of events (traffic, roaming, a NAT that forgets, death and restart
 // of a process, an upgrade in place, steps of clocks, hostile datagrams). It is made from a seed and can be written to a file. The
-// reference model knows each inner packet that was sent, and the wire is observed. See the list of invariants in docs/reliability.md.
+// reference model knows each inner packet that was sent, and the wire is observed. See the list of invariants in docs/dev/reliability.md.
 //
 // How far a schedule replays: the events, the keys, the random numbers of each device and the decisions of the network are functions of
 // the seed. The network decides about a datagram by its identity (sender, receiver, type, session and counter), not by its order among

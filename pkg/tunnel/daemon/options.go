@@ -64,7 +64,7 @@ type Options struct {
 	OnHandover func(name string, pid int)
 }
 
-// LaneNice is the usual value of Options.Nice (docs/performance.md).
+// LaneNice is the usual value of Options.Nice (docs/dev/measurements.md).
 const LaneNice = -10
 
 // usableCPUs returns how many CPUs the process may use, by its affinity and its cgroup's quota. It must be called before the first

@@ -23,7 +23,7 @@ type Lab struct {
 
 // Measure is one figure that can be taken in a Lab.
 type Measure struct {
-	// Name is that of docs/performance.md; What describes the measurement in a line.
+	// Name is that of docs/dev/measurements.md; What describes the measurement in a line.
 	Name, Unit, What string
 	// Lower is set where lower is better.
 	Lower bool

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart draws the figures of docs/scale.md with gonum/plot: lines over cores, and bars. Colours are mid-tones on no
+// Package chart draws the figures of docs/dev/model.md with gonum/plot: lines over cores, and bars. Colours are mid-tones on no
 // background, so that a figure reads as well on a light page as on a dark one.
 package chart
 

@@ -14,7 +14,7 @@ import (
 )
 
 // TestFlowsFallEvenlyOnLanes counts flows per lane, with the kernel's hash and with a selection. A ropewalk sender
-// assigns flows to ports the same way. docs/scale.md has the figures that it prints (-v).
+// assigns flows to ports the same way. docs/dev/model.md has the figures that it prints (-v).
 func TestFlowsFallEvenlyOnLanes(t *testing.T) {
 	const rounds = 20
 	requireNamespace(t)
