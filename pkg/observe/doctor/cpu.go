@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/observe/doctor/facts"
+	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 )
 
 func cpuChecks() []Check {
@@ -49,8 +50,22 @@ func evaluateCipher(f *facts.Facts, r *recorder) {
 		r.warn("", f.Cipher+": one packet at a time",
 			"use a CPU with AVX2 and BMI2, or AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
 	default:
-		r.ok("", "%s", f.Cipher)
+		r.ok("", "%s%s", f.Cipher, cipherSpeed(f.CipherChoices))
 	}
+}
+
+// cipherSpeed describes the speed for trains of full packets.
+func cipherSpeed(choices []chachapoly.Choice) (text string) {
+	last := map[string]*chachapoly.Choice{}
+	for i := range choices {
+		last[choices[i].Operation] = &choices[i]
+	}
+	for _, op := range []string{"seal", "open"} {
+		if c := last[op]; c != nil && c.Took > 0 {
+			text += fmt.Sprintf(", %s %.1f GB/s (%.1f × x/crypto)", op, float64(c.Messages*c.Bytes)/float64(c.Took.Nanoseconds()), float64(c.Generic)/float64(c.Took))
+		}
+	}
+	return text
 }
 
 const performanceGovernor = "performance"

@@ -83,9 +83,9 @@ func compare(b *testing.B, lengths []int, open bool) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
-	for i, k := range contenders {
-		b.ReportMetric(float64(best[i].Nanoseconds())/float64(len(lengths)), k.Implementation()+"-ns/message")
-		b.ReportMetric(float64(best[len(best)-1])/float64(best[i]), k.Implementation()+"-times")
+	for i, impl := range all {
+		b.ReportMetric(float64(best[i].Nanoseconds())/float64(len(lengths)), impl.name+"-ns/message")
+		b.ReportMetric(float64(best[len(best)-1])/float64(best[i]), impl.name+"-times")
 	}
 }
 

@@ -31,7 +31,7 @@ type Message struct {
 // are overwritten some time after it has become unreachable. They must not be overwritten earlier: a lane that is
 // still sealing would encrypt with a known key.
 type Key struct {
-	impl   atomic.Pointer[implementation]
+	choice *choice
 	secret *secret
 }
 
@@ -42,13 +42,13 @@ type secret struct {
 	wiped atomic.Bool
 }
 
-// NewKey returns a Key that uses Implementation. The caller wipes its own copy. The only error is that the build rejects
+// NewKey returns a Key that uses the implementations of Choices. The caller wipes its own copy. The only error is that the build rejects
 // the cipher (FIPS 140-only mode).
 func NewKey(key *[KeyLen]byte) (*Key, error) {
 	return newKey(preferred(), key, 0)
 }
 
-func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error) {
+func newKey(c *choice, key *[KeyLen]byte, prefix uint32) (*Key, error) {
 	aead, err := chacha20poly1305.New(key[:])
 	if err != nil {
 		return nil, fmt.Errorf("creating a cipher: %w", err)
@@ -61,53 +61,35 @@ func newKey(impl *implementation, key *[KeyLen]byte, prefix uint32) (*Key, error
 		s.state[4+i] = binary.LittleEndian.Uint32(key[4*i:])
 	}
 	s.state[13] = prefix
-	k := &Key{secret: s}
-	k.impl.Store(impl)
+	k := &Key{choice: c, secret: s}
 	runtime.AddCleanup(k, (*secret).wipe, s)
 	return k, nil
 }
 
-// Implementation is the name of the implementation that k uses.
-func (k *Key) Implementation() string { return k.impl.Load().name }
-
-// Use switches k to another of Implementations from the next call on. It may be called while other goroutines use k.
-func (k *Key) Use(impl string) error {
-	i, err := lookup(impl)
-	if err == nil {
-		k.impl.Store(i)
-	}
-	return err
-}
-
 // Seal encrypts each message's Text in place and writes its tag behind it. A Text shorter than TagLen stays unchanged.
 func (k *Key) Seal(s *Scratch, msgs []Message) {
-	k.suiting(msgs).seal(k.secret, s, msgs)
+	if len(msgs) > 0 {
+		k.choice.of(sealing, msgs).seal(k.secret, s, msgs)
+	}
 	runtime.KeepAlive(k)
 }
 
 // Open authenticates each message, sets Valid accordingly, and decrypts the valid ones in place. The text of an invalid
 // one is unchanged or zeroed. A Text shorter than TagLen is invalid.
 func (k *Key) Open(s *Scratch, msgs []Message) {
-	k.suiting(msgs).open(k.secret, s, msgs)
+	if len(msgs) > 0 {
+		k.choice.of(opening, msgs).open(k.secret, s, msgs)
+	}
 	runtime.KeepAlive(k)
 }
 
-func (k *Key) suiting(msgs []Message) *implementation {
-	if impl := k.impl.Load(); impl.suits(msgs) {
-		return impl
-	}
-	return generic
-}
+// Format prints the same whatever the verb: no key can be printed by accident.
+func (k *Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// Format prints the implementation, whatever the verb: no key can be printed by accident.
-func (k *Key) Format(f fmt.State, _ rune) {
-	_, _ = f.Write([]byte(k.String()))
-}
-
-// String returns the implementation's name.
+// String says that there is a key.
 func (k *Key) String() string {
 	if k == nil {
 		return "no key"
 	}
-	return "chachapoly key (" + k.Implementation() + ")"
+	return "chachapoly key"
 }

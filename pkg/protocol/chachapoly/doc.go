@@ -6,13 +6,12 @@
 //
 // On amd64 blocks of different messages share vector lanes: sixteen blocks of ChaCha20 at a time, and eight messages of
 // Poly1305 with AVX-512 and IFMA, four with AVX2, where general registers authenticate long messages while vectors
-// encrypt others. Otherwise, and with too few messages to fill the lanes, golang.org/x/crypto processes the messages one
-// by one. On arm64 one message is encrypted in NEON, four or eight blocks at a time, while the integer units
+// encrypt others. Otherwise, and where that is faster, golang.org/x/crypto processes the messages one by one. On arm64 one message is encrypted in NEON, four or eight blocks at a time, while the integer units
 // authenticate another one. Time depends on the number and lengths of the messages and on which of them were valid, not
 // on keys or contents.
 //
-// implementation.go has the table of implementations. The first use checks each of them and takes the fastest
-// (selftest.go). traincipher_amd64.go and fused_amd64.go are the vector paths of amd64, and train_arm64.go that of
+// implementation.go has the table of implementations. The first use checks each of them (selftest.go), and times them
+// for each number and length of messages (choice.go): none is used where another one is faster. traincipher_amd64.go and fused_amd64.go are the vector paths of amd64, and train_arm64.go that of
 // arm64. Their kernels are the .s files, which are generated from _asm.
 //
 // The package is pure. Start reading at Key.Seal and Key.Open.

@@ -2,20 +2,15 @@
 
 package chachapoly
 
-import (
-	"fmt"
-	"sync"
-)
+import "sync"
 
 // Generic is the implementation that runs everywhere: golang.org/x/crypto, message by message.
 const Generic = "generic"
 
-// implementation is one row of the table of implementations. Each architecture lists its own in vectorImplementations,
-// the usually fastest first.
+// implementation is one row of the table of implementations. Each architecture lists its own in vectorImplementations.
 type implementation struct {
 	name      string
-	supported func() bool          // the CPU has the instructions
-	suits     func([]Message) bool // the set of messages is large enough; others are processed as by Generic
+	supported func() bool // the CPU has the instructions
 	seal      func(*secret, *Scratch, []Message)
 	open      func(*secret, *Scratch, []Message)
 }
@@ -23,7 +18,6 @@ type implementation struct {
 var generic = &implementation{
 	name:      Generic,
 	supported: func() bool { return true },
-	suits:     func([]Message) bool { return true },
 	seal:      sealEach,
 	open:      openEach,
 }
@@ -53,27 +47,8 @@ func checked(table []*implementation) (list []*implementation, failed []string) 
 	return list, failed
 }
 
-// preferred is the implementation of new keys: see fastest.
-var preferred = sync.OnceValue(func() *implementation {
-	list := implementations()
-	return list[fastest(timeTrain(list))]
-})
-
 // FailedSelfTest lists the implementations that are left out because this CPU computes them wrongly, for doctor.
 func FailedSelfTest() []string {
 	_, failed := tested()
 	return failed
-}
-
-// Implementation is the name of the implementation that NewKey uses, for doctor and metrics: the fastest on a train at
-// start.
-func Implementation() string { return preferred().name }
-
-func lookup(name string) (*implementation, error) {
-	for _, i := range implementations() {
-		if i.name == name {
-			return i, nil
-		}
-	}
-	return nil, fmt.Errorf("selecting the cipher implementation: this CPU does not support %q", name)
 }

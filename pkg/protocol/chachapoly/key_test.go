@@ -16,8 +16,8 @@ import (
 )
 
 func TestListsGenericLast(t *testing.T) {
-	if all := supported(); all[len(all)-1] != Generic || !slices.Contains(all, Implementation()) {
-		t.Errorf("supported() = %v, Implementation() = %s, want Generic last and the one in use among them", all, Implementation())
+	if all := supported(); all[len(all)-1] != Generic {
+		t.Errorf("supported() = %v, want Generic last", all)
 	}
 }
 
@@ -34,69 +34,99 @@ func TestNamesImplementationThatFailsSelfTest(t *testing.T) {
 	}
 }
 
-func TestPrefersImplementationFasterByTenth(t *testing.T) {
-	for _, c := range []struct {
-		took []time.Duration
-		want int
+// TestFastestIsChosenForEachClass has implementations whose speed depends on operation, number and length. The clock counts their work.
+func TestFastestIsChosenForEachClass(t *testing.T) {
+	var clock time.Duration
+	impl := func(name string, seal, open func(n, length int) time.Duration) *implementation {
+		work := func(cost func(n, length int) time.Duration) func(*secret, *Scratch, []Message) {
+			return func(_ *secret, _ *Scratch, msgs []Message) { clock += cost(len(msgs), len(msgs[0].Text)) }
+		}
+		return &implementation{name: name, seal: work(seal), open: work(open)}
+	}
+	constant := func(d time.Duration) func(int, int) time.Duration { return func(int, int) time.Duration { return d } }
+	many := impl("many", func(n, _ int) time.Duration { return time.Duration(100 - n) }, constant(120))
+	long := impl("long", constant(1000), func(_, length int) time.Duration { return time.Duration(2000 - length) })
+	slow := impl("slow", constant(100), constant(1999))
+	last := impl("last", constant(97), constant(1950))
+	c := fastest([]*implementation{many, long, slow, last}, func() time.Time { return time.Time{}.Add(clock) })
+	for _, want := range []struct {
+		op       operation
+		messages int
+		length   int
+		name     string
+		took     time.Duration
 	}{
-		{[]time.Duration{0}, 0},
-		{[]time.Duration{100, 91}, 0},
-		{[]time.Duration{100, 89}, 1},
-		{[]time.Duration{100, 80, 73}, 1},
-		{[]time.Duration{100, 80, 71}, 2},
-		{[]time.Duration{50, 100, 200}, 0},
-		{[]time.Duration{0, 0, 0}, 0},
+		{sealing, 1, 80, "last", 97},
+		{sealing, 3, 1456, "last", 97}, // as fast as many
+		{sealing, 4, 80, "many", 96},
+		{sealing, 45, 1456, "many", 84},
+		{opening, 1, 80, "many", 120},
+		{opening, 16, 1456, "many", 120},
 	} {
-		if got := fastest(c.took); got != c.want {
-			t.Errorf("fastest(%v) = %d, want %d", c.took, got, c.want)
+		count, size := classOf(slices.Repeat([]Message{{Text: make([]byte, want.length)}}, want.messages))
+		if got := c[want.op][count][size]; got.name != want.name || got.took != want.took {
+			t.Errorf("%s %d × %d B: got %s, %s, want %s, %s", want.op, want.messages, want.length, got.name, got.took, want.name, want.took)
+		}
+	}
+	if c := fastest([]*implementation{last}, nil); c[opening][0][0] != (chosen{implementation: last}) {
+		t.Errorf("one implementation: got %+v, want it, without times", c[opening][0][0])
+	}
+}
+
+func TestSetsBelongToClasses(t *testing.T) {
+	for _, c := range []struct {
+		lengths     []int
+		count, size int
+	}{
+		{[]int{0}, 0, 0},
+		{[]int{32, 48}, 1, 0},
+		{[]int{159, 159, 161}, 2, 0},
+		{[]int{160, 160, 160}, 2, 1},
+		{[]int{1456, 32, 32, 32, 32, 32, 32}, 3, 1},
+		{slices.Repeat([]int{959}, 15), 4, 2},
+		{slices.Repeat([]int{960}, 16), 5, 3},
+		{slices.Repeat([]int{65000}, 128), 5, 3},
+	} {
+		var msgs []Message
+		for _, n := range c.lengths {
+			msgs = append(msgs, Message{Text: make([]byte, n)})
+		}
+		if count, size := classOf(msgs); count != c.count || size != c.size {
+			t.Errorf("%d messages, the first of %d B: got class %d, %d, want %d, %d", len(msgs), c.lengths[0], count, size, c.count, c.size)
 		}
 	}
 }
 
-func TestStartTimesEachImplementationOnTrain(t *testing.T) {
-	did := map[string]int{}
-	var list []*implementation
-	for _, name := range []string{"a", "b"} {
-		list = append(list, &implementation{
-			name: name,
-			seal: func(_ *secret, _ *Scratch, msgs []Message) { did[name] += len(msgs) },
-			open: func(_ *secret, _ *Scratch, msgs []Message) { did[name] -= len(msgs) / 2 },
-		})
+func TestChoicesNameSupportedImplementations(t *testing.T) {
+	all := Choices()
+	for _, name := range strings.Split(Implementation(), "+") {
+		if !slices.ContainsFunc(all, func(c Choice) bool { return strings.HasPrefix(c.Implementation, name) }) {
+			t.Errorf("Implementation() = %s, want those of %v", Implementation(), all)
+		}
 	}
-	if took := timeTrain(list); len(took) != 2 || did["a"] < 16 || did["a"] != did["b"] {
-		t.Errorf("got timings %v and net messages %v, want two timings of equal work", took, did)
+	if want := int(operations) * len(classCounts) * len(classSizes); len(all) != want {
+		t.Errorf("got %d choices, want %d", len(all), want)
 	}
-	if timeTrain(list[:1]); did["a"] != did["b"] {
-		t.Error("an implementation without alternative was timed, want no work")
+	for _, c := range all {
+		if !slices.Contains(supported(), c.Implementation) || c.Took > c.Generic || c.Took <= 0 && len(supported()) > 1 {
+			t.Errorf("got %+v, want a supported implementation that is as fast as Generic", c)
+		}
 	}
 }
 
-func TestKeysUseRequestedImplementation(t *testing.T) {
-	var bytes [KeyLen]byte
-	for _, name := range supported() {
-		k, err := newKeyWith(name, &bytes)
-		if err != nil || k.Implementation() != name {
-			t.Fatalf("newKeyWith(%s): got error %v, want none and that implementation", name, err)
-		}
-		if err := k.Use(Generic); err != nil || k.Implementation() != Generic {
-			t.Errorf("key for %s: Use(Generic): got error %v, want none and Generic in use", name, err)
-		}
-		if err := k.Use("enigma"); err == nil || k.Implementation() != Generic {
-			t.Error("Use of an unknown implementation: got no error, or another implementation in use")
-		}
-	}
-	if _, err := newKeyWith("enigma", &bytes); err == nil {
-		t.Error("newKeyWith an unknown implementation: got no error")
-	}
-	if k, err := NewKey(&bytes); err != nil || k.Implementation() != Implementation() {
-		t.Errorf("NewKey: got error %v, want none and the default implementation", err)
-	}
+func TestEmptySetIsNoError(t *testing.T) {
+	k, err := NewKey(new([KeyLen]byte))
+	expect.NoError(t, err)
+	k.Seal(new(Scratch), nil)
+	k.Open(new(Scratch), nil)
 }
 
 func TestKeyIsSafeForConcurrentUse(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	key := randomKey(r)
-	k, o := mustKey(t, preferred(), key), newOracle(t, key)
+	k, err := NewKey(key)
+	expect.NoError(t, err)
+	o := newOracle(t, key)
 	var running sync.WaitGroup
 	for i := range 8 {
 		running.Go(func() {
@@ -106,19 +136,12 @@ func TestKeyIsSafeForConcurrentUse(t *testing.T) {
 			}
 		})
 	}
-	for n := range 100 {
-		all := supported()
-		if err := k.Use(all[n%len(all)]); err != nil {
-			t.Error(err)
-		}
-		runtime.Gosched()
-	}
 	running.Wait()
 }
 
 func TestAnUnreachableKeyIsOverwritten(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
-	k := mustKey(t, preferred(), randomKey(r))
+	k := mustKey(t, generic, randomKey(r))
 	s := k.secret
 	aead := aeadKey(s.aead)
 	if aead == nil {
@@ -195,12 +218,4 @@ func supported() []string {
 		names = append(names, i.name)
 	}
 	return names
-}
-
-func newKeyWith(name string, key *[KeyLen]byte) (*Key, error) {
-	i, err := lookup(name)
-	if err != nil {
-		return nil, err
-	}
-	return newKey(i, key, 0)
 }

@@ -17,20 +17,20 @@ const AVX512 = "avx512"
 // at a time.
 const AVX2 = "avx2"
 
-// vectorImplementations is the table of implementations, the usually fastest first.
+// avx2Lanes is AVX2 without the general registers, whose unrolled code is large.
+const avx2Lanes = "avx2-lanes"
+
+// vectorImplementations is the table of implementations.
 var vectorImplementations = []*implementation{
-	{name: AVX512, supported: hasAVX512, suits: suits512, seal: train512.seal, open: train512.open},
-	{name: AVX2, supported: hasAVX2, suits: suits256, seal: train256.seal, open: train256.open},
+	{name: AVX512, supported: hasAVX512, seal: train512.seal, open: train512.open},
+	{name: AVX2, supported: hasAVX2, seal: train256.seal, open: train256.open},
+	{name: avx2Lanes, supported: hasAVX2, seal: train256.trainCipher.seal, open: train256.trainCipher.open},
 }
 
 var (
 	train512 = &trainCipher{blocks: 16, chacha: chacha512, tags: polyTags512}
 	train256 = &fusedCipher{trainCipher{blocks: 16, chacha: chacha256, tags: polyTags256}}
 )
-
-// minVectorBytes is the size from which one or two messages are faster with vectors: BenchmarkSets measures the
-// crossover.
-const minVectorBytes = 1280
 
 // The layout of the area of both kernels, as in _asm/chacha.go: lanes, then a slot for each job.
 const (
@@ -66,19 +66,3 @@ func hasAVX512() bool {
 	x := cpu.X86
 	return x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasAVX512IFMA && x.HasAVX512VBMI2 && x.HasBMI2
 }
-
-func suits512(msgs []Message) bool {
-	n := 0
-	for i := range msgs {
-		n += len(msgs[i].Text)
-		if i >= 2 || n >= minVectorBytes {
-			return true
-		}
-	}
-	return false
-}
-
-// minTrain256 is the number of messages from which AVX2 in lanes is faster: BenchmarkSets measures the crossover.
-const minTrain256 = 3
-
-func suits256(msgs []Message) bool { return len(msgs) >= minTrain256 }

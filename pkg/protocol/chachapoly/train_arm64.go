@@ -19,10 +19,10 @@ const (
 	SVE2 = "sve2"
 )
 
-// vectorImplementations is the table of implementations, the usually fastest first.
+// vectorImplementations is the table of implementations.
 var vectorImplementations = []*implementation{
-	{name: SVE2, supported: hasSVE2, suits: suitsAll, seal: trainSVE2.seal, open: trainSVE2.open},
-	{name: NEON, supported: hasNEON, suits: suitsAll, seal: trainNEON.seal, open: trainNEON.open},
+	{name: SVE2, supported: hasSVE2, seal: trainSVE2.seal, open: trainSVE2.open},
+	{name: NEON, supported: hasNEON, seal: trainNEON.seal, open: trainNEON.open},
 }
 
 var (
@@ -32,9 +32,6 @@ var (
 
 func hasNEON() bool { return cpu.ARM64.HasASIMD }
 func hasSVE2() bool { return hasNEON() && cpu.ARM64.HasSVE2 }
-
-// suitsAll: for a single short message, too, x/crypto computes a pass of four blocks.
-func suitsAll([]Message) bool { return true }
 
 const (
 	// batchLen is the number of messages that share passes of ChaCha20 for their one-time keys and ends.

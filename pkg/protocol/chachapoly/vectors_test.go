@@ -24,7 +24,7 @@ func unhex(t testing.TB, s string) []byte {
 // nonceKey is a key for vectors whose nonce does not begin with zeros.
 func nonceKey(t testing.TB, impl *implementation, key, nonce []byte) (k *Key, counter uint64) {
 	t.Helper()
-	k, err := newKey(impl, (*[KeyLen]byte)(key), binary.LittleEndian.Uint32(nonce))
+	k, err := newKey(only(impl), (*[KeyLen]byte)(key), binary.LittleEndian.Uint32(nonce))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay/measurement"
 	"github.com/ropewalk/ropewalk/pkg/netio/xsk"
+	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -59,6 +60,8 @@ type Facts struct {
 	Cipher, Fallback string
 	// CipherFailed are the implementations that this CPU computes wrongly.
 	CipherFailed []string
+	// CipherChoices are the implementations for each number and length of packets, with their speed.
+	CipherChoices []chachapoly.Choice
 	// SpreadPorts are the default source ports for spread.
 	SpreadPorts spread.Ports
 }

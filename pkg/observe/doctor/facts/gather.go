@@ -47,6 +47,7 @@ func Gather(ctx context.Context, o Options) (*Facts, error) {
 	f := &Facts{
 		Pre: o.Pre, Port: o.Port,
 		Cipher: chachapoly.Implementation(), Fallback: chachapoly.Generic, CipherFailed: chachapoly.FailedSelfTest(),
+		CipherChoices: chachapoly.Choices(),
 	}
 	var err error
 	if !o.Pre {
