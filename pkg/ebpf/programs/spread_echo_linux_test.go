@@ -150,7 +150,8 @@ func (e *echoing) state() (now spreadPeer) {
 // step sends a message in a round of its own, for which probes are due, and returns its source port.
 func (e *echoing) step() uint16 {
 	e.t.Helper()
-	e.change(func(value *spreadPeer) { value.RoundAt, value.Listen.Messages, value.Lane[0].Messages = 0, 63, 63 })
+	ended := now(e.t) - 1<<40 // longer ago than any round takes, also on a host that booted a moment ago
+	e.change(func(value *spreadPeer) { value.RoundAt, value.Listen.Messages, value.Lane[0].Messages = ended, 63, 63 })
 	return e.same()
 }
 
