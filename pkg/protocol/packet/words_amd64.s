@@ -78,3 +78,39 @@ last:
 	VZEROUPPER
 	MOVQ          AX, ret+16(FP)
 	RET
+
+// func words256(p *byte, n int) uint64
+// Requires: AVX, AVX2
+TEXT ·words256(SB), NOSPLIT, $0-24
+	MOVQ  p+0(FP), AX
+	MOVQ  n+8(FP), CX
+	VPXOR Y0, Y0, Y0
+	VPXOR Y1, Y1, Y1
+	VPXOR Y2, Y2, Y2
+	VPXOR Y3, Y3, Y3
+
+lines:
+	VMOVDQU      (AX), Y4
+	VPSRLQ       $0x20, Y4, Y5
+	VPADDQ       Y4, Y0, Y0
+	VPADDQ       Y5, Y1, Y1
+	VMOVDQU      32(AX), Y4
+	VPSRLQ       $0x20, Y4, Y5
+	VPADDQ       Y4, Y2, Y2
+	VPADDQ       Y5, Y3, Y3
+	ADDQ         $0x40, AX
+	SUBQ         $0x40, CX
+	JNE          lines
+	VPADDQ       Y2, Y0, Y0
+	VPADDQ       Y3, Y1, Y1
+	VPSLLQ       $0x20, Y1, Y2
+	VPSUBQ       Y2, Y0, Y0
+	VPADDQ       Y1, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDQ       X1, X0, X1
+	VPSRLDQ      $0x08, X1, X0
+	VPADDQ       X0, X1, X1
+	VMOVQ        X1, AX
+	VZEROUPPER
+	MOVQ         AX, ret+16(FP)
+	RET

@@ -18,22 +18,37 @@ import (
 // leastLen is the smallest length that words512 accepts.
 const leastLen = 65
 
-func needs512(t testing.TB) {
+// eachVector runs a test for each kernel that this CPU supports, also with lengths at which Sum does not use it.
+func eachVector(t *testing.T, test func(t *testing.T, words func([]byte) uint64)) {
 	t.Helper()
-	if !hasAVX512() {
-		t.Skip("this CPU has no AVX-512 with BW, VL and BMI2")
+	for name, k := range map[string]struct {
+		supported bool
+		words     func([]byte) uint64
+	}{
+		"avx512": {hasAVX512(), func(b []byte) uint64 { return words512(&b[0], len(b)) }},
+		"avx2":   {cpu.X86.HasAVX2, wordsAVX2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !k.supported {
+				t.Skip("this CPU does not have it")
+			}
+			test(t, k.words)
+		})
 	}
 }
 
-// sum512 returns the big-endian sum computed by words512, also for lengths at which Sum does not use it.
-func sum512(b []byte) uint16 { return bits.ReverseBytes16(Fold(words512(&b[0], len(b)))) }
+// sumOf returns the big-endian sum.
+func sumOf(words func([]byte) uint64, b []byte) uint16 { return bits.ReverseBytes16(Fold(words(b))) }
 
 func sumGeneric(b []byte) uint16 { return bits.ReverseBytes16(Fold(wordsGeneric(b))) }
 
 // TestVectorSumMatchesGenericAtEveryLengthAndAlignment computes the generic sums only once, because they are slow under the race
 // detector, and moves the same bytes to every alignment.
 func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
-	needs512(t)
+	eachVector(t, matchesGeneric)
+}
+
+func matchesGeneric(t *testing.T, words func([]byte) uint64) {
 	const longest, alignments = 9000, 64
 	for _, f := range fills {
 		t.Run(f.name, func(t *testing.T) {
@@ -47,7 +62,7 @@ func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
 			for off := range alignments {
 				copy(buf[off:], text)
 				for n := leastLen; n <= longest; n++ {
-					if got := sum512(buf[off : off+n]); got != want[n] {
+					if got := sumOf(words, buf[off:off+n]); got != want[n] {
 						t.Fatalf("%d bytes at %d: got %#x, want %#x", n, off, got, want[n])
 					}
 				}
@@ -57,26 +72,36 @@ func TestVectorSumMatchesGenericAtEveryLengthAndAlignment(t *testing.T) {
 }
 
 func TestVectorSumIsUsedOnlyForLongInputs(t *testing.T) {
-	needs512(t)
-	for n, want := range map[int]bool{
-		-1: false, 0: false, leastLen - 1: false, minVectorLen - 1: false, minVectorLen: true, 1400: true, MaxLen: true,
-		maxVectorLen: true, maxVectorLen + 1: false, math.MaxInt: false,
-	} {
-		if useVector(n) != want {
-			t.Errorf("useVector(%d) = %v, want %v", n, !want, want)
+	if !cpu.X86.HasAVX2 {
+		t.Skip("this CPU has no AVX2")
+	}
+	for _, least := range []int{minLen512, minLen256} {
+		for n, want := range map[int]bool{
+			-1: false, 0: false, leastLen - 1: false, least - 1: false, least: true, 1400: true, MaxLen: true,
+			maxVectorLen: true, maxVectorLen + 1: false, math.MaxInt: false,
+		} {
+			if (hasAVX512() || least == minLen256) && useVector(n) != want {
+				t.Errorf("least length %d: useVector(%d) = %v, want %v", least, n, !want, want)
+			}
 		}
+		was := cpu.X86.HasAVX512F
+		t.Cleanup(func() { cpu.X86.HasAVX512F = was })
+		cpu.X86.HasAVX512F = false
 	}
 }
 
 func TestVectorSumMatchesReferenceOverManyIterations(t *testing.T) {
-	needs512(t)
+	eachVector(t, matchesReference)
+}
+
+func matchesReference(t *testing.T, words func([]byte) uint64) {
 	for _, f := range fills {
 		buf := make([]byte, 1<<20+200)
 		f.fill(buf)
 		for _, n := range []int{65535, 65536, 1<<20 + 1, 1<<20 + 129} {
 			for off := range 3 {
 				b := buf[off : off+n]
-				if got, want := sum512(b), slowSum(b, 0); !sameSum(got, want) {
+				if got, want := sumOf(words, b), slowSum(b, 0); !sameSum(got, want) {
 					t.Errorf("%s, %d bytes at %d: got %#x, want %#x", f.name, n, off, got, want)
 				}
 			}
@@ -85,46 +110,47 @@ func TestVectorSumMatchesReferenceOverManyIterations(t *testing.T) {
 }
 
 func TestVectorSumIsZeroOnlyForZeroBytes(t *testing.T) {
-	needs512(t)
+	eachVector(t, isZeroOnlyForZeroBytes)
+}
+
+func isZeroOnlyForZeroBytes(t *testing.T, words func([]byte) uint64) {
 	b := make([]byte, 300)
-	if got := words512(&b[0], len(b)); got != 0 {
+	if got := words(b); got != 0 {
 		t.Errorf("sum of zero bytes: got %#x, want 0", got)
 	}
 	for i := range b {
 		b[i] = 1
-		if words512(&b[0], len(b)) == 0 {
+		if words(b) == 0 {
 			t.Errorf("byte %d set: got sum 0, want a sum other than 0", i)
 		}
 		b[i] = 0
 	}
 }
 
-func TestSumWithoutRequiredCPUFeatureIsGeneric(t *testing.T) {
+func TestSumWithoutRequiredCPUFeatureIsTheSame(t *testing.T) {
 	b := make([]byte, 1401)
 	fillRandom(rand.New(rand.NewPCG(7, 8)), b)
 	want := Sum(b, 0)
-	for name, flag := range map[string]*bool{
-		"AVX512F": &cpu.X86.HasAVX512F, "AVX512BW": &cpu.X86.HasAVX512BW, "AVX512VL": &cpu.X86.HasAVX512VL, "BMI2": &cpu.X86.HasBMI2,
-	} {
-		t.Run(name, func(t *testing.T) {
-			was := *flag
-			t.Cleanup(func() { *flag = was })
-			*flag = false
-			if hasAVX512() {
-				t.Error("hasAVX512() = true, want false")
-			}
-			if got := Sum(b, 0); got != want {
-				t.Errorf("got sum %#x, want %#x as with vectors", got, want)
-			}
-		})
+	for _, flag := range []*bool{&cpu.X86.HasAVX512F, &cpu.X86.HasAVX512BW, &cpu.X86.HasAVX512VL, &cpu.X86.HasBMI2, &cpu.X86.HasAVX2} {
+		was := *flag
+		t.Cleanup(func() { *flag = was })
+		*flag = false // and all before it
+		if hasAVX512() {
+			t.Error("hasAVX512() = true, want false")
+		}
+		if got := Sum(b, 0); got != want {
+			t.Errorf("got sum %#x, want %#x as with all features", got, want)
+		}
+	}
+	if useVector(len(b)) {
+		t.Error("useVector() = true without AVX2 and AVX-512, want false")
 	}
 }
 
-// BenchmarkWords measures the vector and the generic implementation in turn, so that other load affects both. It reports the
-// fastest run of each, and their ratio. It needs some hundred runs: -benchtime 500x. Mixed lengths vary by 32 bytes, so that
+// BenchmarkWords measures the vector implementations and the generic one in turn, so that other load affects both. It reports the
+// fastest run of each. It needs some hundred runs: -benchtime 500x. Mixed lengths vary by 32 bytes, so that
 // branches are not predicted as well as with the equal lengths of a train.
 func BenchmarkWords(b *testing.B) {
-	needs512(b)
 	for _, size := range []int{80, 96, 112, 128, 160, 192, 256, 320, 512, 1400, 8960} {
 		for _, mixed := range []int{0, 32} {
 			b.Run(fmt.Sprintf("%dB/mixed=%d", size, mixed), func(b *testing.B) { compareWords(b, benchTexts(size, mixed)) })
@@ -146,21 +172,33 @@ func benchTexts(size, mixed int) [][]byte {
 }
 
 func compareWords(b *testing.B, texts [][]byte) {
-	implementations := []func([]byte) uint64{wordsVector, wordsGeneric}
-	best := []time.Duration{time.Hour, time.Hour}
+	all := []struct {
+		name      string
+		supported bool
+		words     func([]byte) uint64
+	}{
+		{"avx512", hasAVX512(), func(b []byte) uint64 { return words512(&b[0], len(b)) }},
+		{"avx2", cpu.X86.HasAVX2, wordsAVX2},
+		{"generic", true, wordsGeneric},
+	}
+	best := make([]time.Duration, len(all))
 	sum := uint64(0)
 	for b.Loop() {
-		for i, words := range implementations {
+		for i, k := range all {
+			if !k.supported {
+				continue
+			}
 			begun := time.Now()
 			for _, text := range texts {
-				sum += uint64(Fold(words(text)))
+				sum += uint64(Fold(k.words(text)))
 			}
-			best[i] = min(best[i], time.Since(begun))
+			if took := time.Since(begun); best[i] == 0 || took < best[i] {
+				best[i] = took
+			}
 		}
 	}
-	each := float64(len(texts))
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(best[0].Nanoseconds())/each, "ns/packet")
-	b.ReportMetric(float64(best[1].Nanoseconds())/each, "generic-ns/packet")
-	b.ReportMetric(float64(best[0])/float64(best[1]), "of-generic")
+	for i, k := range all {
+		b.ReportMetric(float64(best[i].Nanoseconds())/float64(len(texts)), k.name+"-ns/packet")
+	}
 }

@@ -7,6 +7,7 @@ import . "github.com/mmcloughlin/avo/build"
 
 func main() {
 	ConstraintExpr("!purego")
-	words()
+	words512()
+	words256()
 	Generate()
 }

@@ -14,25 +14,28 @@ const (
 	turn = 2 * line
 )
 
-// sums adds up 64-bit words in eight lanes without losing a carry: all holds their sum modulo 2^64, high that of their
-// upper halves, and the sum of the lower halves is what all has beside those. That is three instructions for 64 bytes,
-// where widening 32-bit words takes four.
-type sums struct{ all, high reg.VecVirtual }
+// sums adds up 64-bit words in the lanes of a vector without losing a carry: all holds their sum modulo 2^64, high that of
+// their upper halves, and the sum of the lower halves is what all has beside those. That is three instructions for a
+// vector, where widening 32-bit words takes four.
+type sums struct {
+	vector    func() reg.VecVirtual // ZMM or YMM
+	all, high reg.VecVirtual
+}
 
-func newSums() sums {
-	s := sums{ZMM(), ZMM()}
-	zero(s.all)
-	zero(s.high)
+func newSums512() sums { return newSums(ZMM, "VPXORQ", "AVX512F") }
+func newSums256() sums { return newSums(YMM, "VPXOR", "AVX2") }
+
+// newSums clears the sums. Avo takes the inputs of the exclusive or for read even when they cancel.
+func newSums(vector func() reg.VecVirtual, xor, isa string) sums {
+	s := sums{vector, vector(), vector()}
+	for _, v := range []Op{s.all, s.high} {
+		Instruction(&ir.Instruction{Opcode: xor, Operands: []Op{v, v, v}, Outputs: []Op{v}, ISA: []string{isa}})
+	}
 	return s
 }
 
-// zero clears z. Avo takes VPXORQ's inputs for read even when they cancel.
-func zero(z Op) {
-	Instruction(&ir.Instruction{Opcode: "VPXORQ", Operands: []Op{z, z, z}, Outputs: []Op{z}, ISA: []string{"AVX512F"}})
-}
-
 func (s sums) add(z reg.VecVirtual) {
-	upper := ZMM()
+	upper := s.vector()
 	VPSRLQ(U8(32), z, upper)
 	VPADDQ(z, s.all, s.all)
 	VPADDQ(upper, s.high, s.high)
@@ -56,18 +59,21 @@ func (s sums) addPart(m Mem, mask reg.GPVirtual) {
 func (s sums) total(t sums) reg.GPVirtual {
 	VPADDQ(t.all, s.all, s.all)
 	VPADDQ(t.high, s.high, s.high)
-	upper := ZMM()
+	upper := s.vector()
 	VPSLLQ(U8(32), s.high, upper)
 	VPSUBQ(upper, s.all, s.all)
 	VPADDQ(s.high, s.all, s.all)
 	return across(s.all)
 }
 
-// across adds up the lanes of z.
-func across(z reg.VecVirtual) reg.GPVirtual {
-	y, x, w, sum := YMM(), XMM(), XMM(), GP64()
-	VEXTRACTI64X4(U8(1), z, y)
-	VPADDQ(y, z.AsY(), y)
+// across adds up the lanes of a vector.
+func across(v reg.VecVirtual) reg.GPVirtual {
+	y, x, w, sum := v, XMM(), XMM(), GP64()
+	if v.Size() == line {
+		y = YMM()
+		VEXTRACTI64X4(U8(1), v, y)
+		VPADDQ(y, v.AsY(), y)
+	}
 	VEXTRACTI128(U8(1), y, x)
 	VPADDQ(x, y.AsX(), x)
 	VPSRLDQ(U8(8), x, w)
@@ -76,9 +82,31 @@ func across(z reg.VecVirtual) reg.GPVirtual {
 	return sum
 }
 
-// words reads whole cache lines, each of which has a byte of the text: a line is never in two pages, and a load of part
+// words256 adds vectors from the first byte on, as many as fill lines. n is a multiple of a line, and not zero. On CPUs that
+// have AVX2 alone, unaligned loads cost less than masks.
+func words256() {
+	TEXT("words256", NOSPLIT, "func(p *byte, n int) uint64")
+	p := Load(Param("p"), GP64()).(reg.GPVirtual)
+	n := Load(Param("n"), GP64()).(reg.GPVirtual)
+	even, odd := newSums256(), newSums256()
+	Label("lines")
+	for i, s := range []sums{even, odd} {
+		v := YMM()
+		VMOVDQU(Mem{Base: p, Disp: i * line / 2}, v)
+		s.add(v)
+	}
+	ADDQ(U8(line), p)
+	SUBQ(U8(line), n)
+	JNE(LabelRef("lines"))
+	sum := even.total(odd)
+	VZEROUPPER()
+	Store(sum, ReturnIndex(0))
+	RET()
+}
+
+// words512 reads whole cache lines, each of which has a byte of the text: a line is never in two pages, and a load of part
 // of it neither faults nor takes the slow path of those that might.
-func words() {
+func words512() {
 	TEXT("words512", NOSPLIT, "func(p *byte, n int) uint64")
 	p := Load(Param("p"), GP64()).(reg.GPVirtual)
 	n := Load(Param("n"), GP64()).(reg.GPVirtual)
@@ -87,7 +115,7 @@ func words() {
 	MOVQ(p, skip)
 	ANDQ(U8(line-1), skip)
 	ANDQ(I8(-line), p)
-	even, odd := newSums(), newSums()
+	even, odd := newSums512(), newSums512()
 	first(even, p, n, ones, skip)
 	whole(even, odd, p, n)
 	last(even, odd, p, n, ones)
