@@ -205,6 +205,15 @@ bench-peers: need-go need-root need-tun build bin/bench-quic ## ropewalk against
 scale: need-go ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/dev/model.md
 	$(GO) run ./test/scale figures
 
+.PHONY: predictions
+predictions: need-go ## simulate machines that nobody has measured (docs/dev/predictions.md), into build/predictions.json
+	@mkdir -p build
+	$(GO) run ./test/scale predict -o build/predictions.json
+
+.PHONY: results
+results: need-go ## check what others have measured, in docs/results, and draw it beside the predictions
+	$(GO) run ./test/scale results
+
 .PHONY: scale-costs
 scale-costs: need-go need-root need-tun deps-scale ## measure what each stage costs on this machine, for `make scale`
 	$(GO) run ./test/scale costs $(ARGS)

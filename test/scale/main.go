@@ -18,7 +18,9 @@ import (
 
 const usage = `usage: scale costs   [-rounds N] [-o FILE]             measure the cost of each stage on this machine (root)
        scale check   [-rounds N] [-o FILE] [-ropewalk PATH]  measure ropewalk on two cores, to compare with the model (root)
-       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, update the tables of DIR/model.md`
+       scale figures [-costs FILE] [-check FILE] [-docs DIR]  simulate, draw DIR/plots/scale-*.svg, update the tables of DIR/model.md
+       scale predict [-costs FILE] [-check FILE] -o FILE      simulate machines that nobody has measured
+       scale results [-docs DIR]                              check the results in DIR/results, draw them beside the predictions`
 
 var errUsage = errors.New(usage)
 
@@ -43,6 +45,10 @@ func run(ctx context.Context, args []string) error {
 		return checkMain(ctx, rest)
 	case "figures":
 		return figuresMain(rest)
+	case "predict":
+		return predictMain(rest)
+	case "results":
+		return resultsMain(rest)
 	case "sink", "source": // the applications that runApps starts
 		return appMain(command, rest)
 	}
@@ -97,6 +103,37 @@ func figuresMain(args []string) error {
 		return err
 	}
 	return f.write(*docs, os.Stderr)
+}
+
+func predictMain(args []string) error {
+	flags := flag.NewFlagSet("scale predict", flag.ContinueOnError)
+	costs := flags.String("costs", "test/scale/costs.json", "file that scale costs wrote")
+	checked := flags.String("check", "test/scale/check.json", "file that scale check wrote")
+	out := flags.String("o", "", "file to write")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *out == "" {
+		return errUsage
+	}
+	var f figures
+	if err := errors.Join(readJSON(*costs, &f.costs), readJSON(*checked, &f.check)); err != nil {
+		return err
+	}
+	p, err := predict(&f.costs, &f.check, targets(), os.Stderr)
+	if err != nil {
+		return fmt.Errorf("predicting: %w", err)
+	}
+	return writeJSON(*out, p)
+}
+
+func resultsMain(args []string) error {
+	flags := flag.NewFlagSet("scale results", flag.ContinueOnError)
+	docs := flags.String("docs", "docs", "directory of results and dev/predictions.md")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	return writeResults(*docs)
 }
 
 func appMain(command string, args []string) error {

@@ -56,27 +56,30 @@ type summary struct {
 }
 
 // average runs c with several seeds.
-func average(c model.Config) (summary, error) {
+func average(c model.Config) (summary, error) { return averageOf(c, seeds) }
+
+func averageOf(c model.Config, seeds int) (summary, error) {
 	s := summary{busiest: map[string]float64{}}
 	for i := range 2 {
 		s.use[i] = make([]float64, len(model.AllUses()))
 	}
+	n := float64(seeds)
 	for seed := range uint64(seeds) {
 		c.Seed = seed + 1
 		r, err := model.Run(c)
 		if err != nil {
 			return s, fmt.Errorf("modelling %d cores: %w", c.Cores, err)
 		}
-		s.gbps += r.BitsPerSecond / 1e9 / seeds
-		s.lost += r.LostShare / seeds
-		s.p50 += r.LatencyP50 / seeds
-		s.p99 += r.LatencyP99 / seeds
+		s.gbps += r.BitsPerSecond / 1e9 / n
+		s.lost += r.LostShare / n
+		s.p50 += r.LatencyP50 / time.Duration(seeds)
+		s.p99 += r.LatencyP99 / time.Duration(seeds)
 		for _, b := range r.Busiest {
-			s.busiest[b.Resource] += b.Share / seeds
+			s.busiest[b.Resource] += b.Share / n
 		}
 		for end := range 2 {
 			for use, share := range r.Use[end] {
-				s.use[end][use] += share / seeds
+				s.use[end][use] += share / n
 			}
 		}
 	}

@@ -72,7 +72,7 @@ func (b *bounds) cores() {
 		return
 	}
 	b.add(ResourceSender, float64(b.Cores), send)
-	b.add(ResourceReceiver, float64(b.Cores), receive)
+	b.add(ResourceReceiver, float64(b.Receiver.Cores), receive)
 }
 
 // lanes returns the time of the transmit lane and of the receive lane per train.
@@ -111,7 +111,7 @@ func (b *bounds) usedPorts() float64 {
 	case Off:
 		return min(b.flows, 1)
 	case Planned:
-		return min(b.flows, float64(b.Queues), spread.MaxPorts)
+		return min(b.flows, float64(b.Receiver.Queues), spread.MaxPorts)
 	}
 	return min(b.flows, spread.MaxPorts)
 }
@@ -120,14 +120,14 @@ func (b *bounds) queues() float64 {
 	if b.Spread == Planned {
 		return b.usedPorts()
 	}
-	return occupied(b.Queues, b.usedPorts())
+	return occupied(b.Receiver.Queues, b.usedPorts())
 }
 
 func (b *bounds) rxLanes() float64 {
 	if b.LaneByHash {
-		return occupied(b.Lanes, b.usedPorts())
+		return occupied(b.Receiver.Lanes, b.usedPorts())
 	}
-	return min(b.usedPorts(), float64(b.Lanes))
+	return min(b.usedPorts(), float64(b.Receiver.Lanes))
 }
 
 // occupied returns the expected number of n bins that hold at least one ball, if the balls fall at random.

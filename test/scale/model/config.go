@@ -3,6 +3,7 @@
 package model
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -37,6 +38,18 @@ type Lines struct {
 	Alone float64 `json:"alone_ns"`
 }
 
+// Host is the size of one machine. Workers is the number of helpers.
+type Host struct{ Cores, Lanes, Queues, Workers int }
+
+// complete sets defaults that depend on the number of cores.
+func (h Host) complete() Host {
+	h.Lanes, h.Queues = cmp.Or(h.Lanes, h.Cores), cmp.Or(h.Queues, h.Cores)
+	h.Workers = cmp.Or(h.Workers, h.Cores)
+	return h
+}
+
+func (h Host) valid() bool { return h.Cores >= 1 && h.Cores <= 1024 && h.Lanes >= 1 && h.Queues >= 1 }
+
 // Config configures one run of the model.
 type Config struct {
 	Costs Costs
@@ -53,6 +66,8 @@ type Config struct {
 
 	// Cores is the number of cores of each machine. Lanes and Queues are the numbers of lanes and NIC queues; 0 means one per core.
 	Cores, Lanes, Queues int
+	// Receiver is the receiving machine, if it has other numbers than the sending one.
+	Receiver Host
 	// OneMachine runs both ends on the same cores. Cable models a veth instead of NICs: Send includes all work up to the other
 	// end's socket, since the receiver's softirq runs in the sender's thread. Both together can be measured on one machine.
 	OneMachine, Cable bool
@@ -107,18 +122,15 @@ const (
 
 // complete sets defaults that depend on the number of cores, and rejects invalid values.
 func (c *Config) complete() error {
-	if c.Lanes == 0 {
-		c.Lanes = c.Cores
+	sender := c.sender().complete()
+	c.Lanes, c.Queues, c.Workers = sender.Lanes, sender.Queues, sender.Workers
+	if c.Receiver == (Host{}) {
+		c.Receiver = sender
 	}
-	if c.Queues == 0 {
-		c.Queues = c.Cores
-	}
-	if c.Workers == 0 {
-		c.Workers = c.Cores
-	}
+	c.Receiver = c.Receiver.complete()
 	switch {
-	case c.Cores < 1 || c.Cores > 1024 || c.Lanes < 1 || c.Queues < 1:
-		return fmt.Errorf("modelling %d cores, %d lanes, %d queues: want 1 or more", c.Cores, c.Lanes, c.Queues)
+	case !sender.valid() || !c.Receiver.valid() || c.OneMachine && c.Receiver.Cores != c.Cores:
+		return fmt.Errorf("modelling hosts of %+v and %+v: want 1 or more of each, and the same number of cores on one machine", sender, c.Receiver)
 	case c.Train.Packets < 1 || c.Train.Bytes < 1:
 		return errors.New("modelling trains of nothing")
 	case c.Duration <= 0 || c.Warmup < 0:
@@ -130,5 +142,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
+func (c *Config) sender() Host { return Host{c.Cores, c.Lanes, c.Queues, c.Workers} }
+
 // socketBuffer returns the size of a lane's receive buffer, in bytes.
-func (c *Config) socketBuffer() int { return max(socketSum/c.Lanes, socketMin) }
+func (h Host) socketBuffer() int { return max(socketSum/h.Lanes, socketMin) }

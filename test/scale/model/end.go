@@ -6,6 +6,7 @@ package model
 type endpoint struct {
 	sim     *sim
 	machine *machine
+	host    Host
 	tx, rx  []*lane
 	queues  []*nicQueue
 	helpers *helpers  // nil: lanes do all work themselves
@@ -23,22 +24,22 @@ type nicQueue struct {
 	busy    int64
 }
 
-func newEnd(s *sim, m *machine) *endpoint {
-	e := &endpoint{sim: s, machine: m}
-	if s.cfg.Help && s.cfg.Cores > 1 { // with one, rings back off
+func newEnd(s *sim, m *machine, h Host) *endpoint {
+	e := &endpoint{sim: s, machine: m, host: h}
+	if s.cfg.Help && h.Cores > 1 && h.Workers > 0 { // with one, rings back off
 		e.helpers = newHelpers(e)
 	}
 	e.nonce = &cacheLine{queue: &s.eventQueue, uncontended: s.cfg.Lines.Alone}
 	e.window = &cacheLine{queue: &s.eventQueue, uncontended: s.cfg.Lines.Alone}
 	e.kernel = &cacheLine{queue: &s.eventQueue}
-	for i := range s.cfg.Lanes {
+	for i := range h.Lanes {
 		e.tx = append(e.tx, e.txLane(i))
 		e.rx = append(e.rx, e.rxLane(i))
 		if s.cfg.HelpWrite {
 			e.writers = append(e.writers, newWriter(e))
 		}
 	}
-	for i := range s.cfg.Queues {
+	for i := range h.Queues {
 		e.queues = append(e.queues, &nicQueue{core: m.cores[i%len(m.cores)]})
 	}
 	return e
@@ -158,7 +159,7 @@ func (e *endpoint) receiveNIC(w *path, p *element) {
 // enqueueSocket queues a train at the socket of its lane.
 func (e *endpoint) enqueueSocket(w *path, p *element) {
 	l := e.rx[w.laneOf[p.port]]
-	if l.bytes > 0 && l.bytes+p.train.Bytes > e.sim.cfg.socketBuffer() && !e.sim.cfg.ClosedLoop {
+	if l.bytes > 0 && l.bytes+p.train.Bytes > e.host.socketBuffer() && !e.sim.cfg.ClosedLoop {
 		e.sim.drop(p, DropSocket)
 		return
 	}

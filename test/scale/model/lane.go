@@ -141,7 +141,7 @@ type helpers struct {
 
 func newHelpers(e *endpoint) *helpers {
 	h := &helpers{}
-	for range e.sim.cfg.Workers {
+	for range e.host.Workers {
 		h.threads = append(h.threads, newThread(e.machine, func() (job, bool) { return h.next(e) }))
 	}
 	return h

@@ -30,7 +30,7 @@ type path struct {
 func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, error) {
 	src := netip.AddrFrom4([4]byte{10, 0, 0, n})
 	dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 3 - n}), listenPort)
-	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(c.Queues)}
+	rss := &spread.RSS{Device: "nic", Key: make([]byte, 52), Indirection: spread.EqualIndirection(to.host.Queues)}
 	for i := range rss.Key {
 		rss.Key[i] = byte(rng.Uint32())
 	}
@@ -45,9 +45,9 @@ func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, erro
 		if err != nil {
 			return nil, fmt.Errorf("placing port %d: %w", port, err)
 		}
-		lane, selected := selection.Lane(netip.AddrPortFrom(src, port), c.Lanes)
+		lane, selected := selection.Lane(netip.AddrPortFrom(src, port), to.host.Lanes)
 		if !selected {
-			lane = int(mix64(uint64(port)^secret) >> 32 * uint64(c.Lanes) >> 32)
+			lane = int(mix64(uint64(port)^secret) >> 32 * uint64(to.host.Lanes) >> 32)
 		}
 		w.queueOf, w.laneOf = append(w.queueOf, queue), append(w.laneOf, lane)
 	}
@@ -55,7 +55,7 @@ func newPath(c *Config, rng *rand.Rand, from, to *endpoint, n byte) (*path, erro
 		return w, nil
 	}
 	w.loads = spread.NewLoads(len(ports), rng.Uint32())
-	for range c.Lanes {
+	for range from.host.Lanes {
 		w.flows = append(w.flows, spread.NewFlows(flowsLog2, spread.DefaultGap))
 	}
 	return w, nil

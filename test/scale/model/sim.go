@@ -105,9 +105,9 @@ func newSim(c Config) (*sim, error) {
 	m := newMachine(&s.eventQueue, c.Cores)
 	other := m
 	if !c.OneMachine {
-		other = newMachine(&s.eventQueue, c.Cores)
+		other = newMachine(&s.eventQueue, c.Receiver.Cores)
 	}
-	s.a, s.b = newEnd(s, m), newEnd(s, other)
+	s.a, s.b = newEnd(s, m, c.sender()), newEnd(s, other, c.Receiver)
 	var err error
 	if s.a.out, err = newPath(&s.cfg, s.rng, s.a, s.b, 1); err != nil {
 		return nil, err

@@ -42,6 +42,7 @@ func scenarios() map[string]Config {
 	add("more workers than cores", 2, func(c *Config) { c.Elephants, c.Help, c.Lanes, c.Spread = 9, true, 8, LeastLoaded })
 	add("spread", 16, func(c *Config) { c.Elephants, c.Spread = 24, LeastLoaded })
 	add("planned", 16, func(c *Config) { c.Elephants, c.Spread, c.Help = 24, Planned, true })
+	add("a small receiver", 16, func(c *Config) { c.Elephants, c.Spread, c.Receiver = 24, LeastLoaded, Host{Cores: 2, Workers: -1} })
 	add("by hash", 8, func(c *Config) { c.Elephants, c.Spread, c.LaneByHash, c.SteerEven = 16, Planned, true, true })
 	add("one machine", 2, func(c *Config) { c.Elephants, c.OneMachine, c.Cable = 4, true, true })
 	add("mice", 8, func(c *Config) { c.Elephants, c.Mice, c.Spread = 2, 2e9, Planned })
@@ -258,6 +259,7 @@ func TestInvalidConfigIsRejected(t *testing.T) {
 		"no time":           func(c *Config) { c.Duration = 0 },
 		"an unknown spread": func(c *Config) { c.Spread = 9 },
 		"lanes below zero":  func(c *Config) { c.Lanes = -1 },
+		"no receiver":       func(c *Config) { c.Receiver = Host{Lanes: 2} },
 	} {
 		c := sampleConfig(2)
 		change(&c)
@@ -267,5 +269,20 @@ func TestInvalidConfigIsRejected(t *testing.T) {
 		if _, err := Bounds(c); err == nil {
 			t.Errorf("%s: no error from Bounds", name)
 		}
+	}
+}
+
+func TestSmallerReceiverLimits(t *testing.T) {
+	c := sampleConfig(16)
+	c.Elephants, c.Spread, c.ClosedLoop, c.Window = 32, LeastLoaded, true, 4*c.Train.Bytes
+	large := run(t, c).BitsPerSecond
+	c.Receiver = Host{Cores: 2}
+	small := run(t, c)
+	list, err := Bounds(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list[0].Resource != ResourceReceiver || small.BitsPerSecond > list[0].BitsPerSecond*1.02 || small.BitsPerSecond > large/4 {
+		t.Errorf("got %v with 2 of 16 cores at the receiver, %v with all; the lowest bound is %+v", small.BitsPerSecond, large, list[0])
 	}
 }

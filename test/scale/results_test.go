@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ropewalk/ropewalk/test/schema"
+)
+
+const (
+	docsPath        = "../../docs"
+	predictionsPath = docsPath + "/results/predictions.json"
+	// predictionsSum is the checksum of the predictions. They stay as they are; new ones get a file of their own.
+	predictionsSum = "9c58b043102a561123dd8936186aaa1c54ffd413486dddd610e301798c4c4a87"
+)
+
+func TestPredictionsStayAsTheyWere(t *testing.T) {
+	text, err := os.ReadFile(predictionsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(text)); got != predictionsSum {
+		t.Errorf("%s has the checksum %s, want %s: predictions were changed after they were made", predictionsPath, got, predictionsSum)
+	}
+}
+
+func TestResultsPageIsCurrent(t *testing.T) {
+	docs := t.TempDir()
+	if err := os.CopyFS(docs, os.DirFS(docsPath)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeResults(docs); err != nil {
+		t.Fatal(err)
+	}
+	files := []string{"dev/predictions.md"}
+	for _, target := range targets() {
+		files = append(files, "dev/plots/predicted-"+target.Name+".svg")
+	}
+	for _, name := range files {
+		got, errGot := os.ReadFile(filepath.Join(docsPath, name))
+		want, errWant := os.ReadFile(filepath.Join(docs, name))
+		if errGot != nil || errWant != nil || !bytes.Equal(got, want) {
+			t.Errorf("docs/%s is not up to date (%v): run make results", name, errGot)
+		}
+	}
+}
+
+func TestPredictionsAreOrdered(t *testing.T) {
+	var p predictionFile
+	if err := readJSON(predictionsPath, &p); err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range targets() {
+		for _, direction := range directions() {
+			for _, mtu := range target.MTUs {
+				for _, cores := range target.Cores {
+					row := resultRow{Direction: direction, MTU: mtu, Cores: cores, Spread: spreadOn}
+					on := p.find(target.Name, &row)
+					row.Spread = spreadOff
+					off := p.find(target.Name, &row)
+					if on == nil || off == nil {
+						t.Fatalf("%s: no prediction for %+v", target.Name, row)
+					}
+					if on.Low > on.Expected || on.Expected > on.High || off.Low > off.Expected || off.Expected > off.High {
+						t.Errorf("the limits of %+v and %+v are not around the expected value", on, off)
+					}
+					if on.High > target.Wire || off.High > target.limit(mtu, spreadOff)+0.1 {
+						t.Errorf("%+v or %+v exceeds the wire", on, off)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPredictionFollowsCosts(t *testing.T) {
+	f := committed(t)
+	list := targets()[2:3]
+	list[0].Cores, list[0].MTUs, list[0].Spread = []int{1, 4}, []int{1420}, []string{spreadOff, spreadOn}
+	slow := targets()[2:3]
+	slow[0].Cores, slow[0].MTUs, slow[0].Spread = list[0].Cores, list[0].MTUs, list[0].Spread
+	slow[0].Cipher = span{4, 4, 4}
+	fast, err := predict(&f.costs, &f.check, list, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worse, err := predict(&f.costs, &f.check, slow, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range fast.Predictions {
+		if a, b := fast.Predictions[i], worse.Predictions[i]; a.Expected <= b.Expected {
+			t.Errorf("a slower cipher gives %+v instead of %+v", b, a)
+		}
+	}
+}
+
+// sampleResult is a result without a fault.
+func sampleResult() hostsResult {
+	host := resultHost{
+		Processor: "p", Cores: 8, Microcode: "1", Kernel: "6.12", NIC: "n", Driver: "d", Firmware: "f", Queues: 8, LinkGbps: 25, Version: "v0.1.0", Arch: "amd64",
+		SHA256: strings.Repeat("ab", 32),
+	}
+	row := func(implementation string, gbps ...float64) resultRow {
+		return resultRow{
+			Implementation: implementation, Direction: directionEncrypt, MTU: 1420, Spread: spreadOn, Cores: 4, Gbps: gbps, BusyCores: []float64{3.5, 3.6, 3.4},
+		}
+	}
+	return hostsResult{
+		Target: "zen3-16c-25g", Day: "2026-12-05", By: "somebody", Command: "c", Under: host, Other: host,
+		Rows: []resultRow{row(implementationBare, 22, 23, 22.5), row(implementationRopewalk, 12, 13, 12.5)},
+	}
+}
+
+func TestImplausibleResultsAreRefused(t *testing.T) {
+	sample := sampleResult()
+	if err := sample.check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, corrupt := range map[string]func(r *hostsResult){
+		"day":                  func(r *hostsResult) { r.Day = "2026-11-29" },
+		"different programs":   func(r *hostsResult) { r.Other.SHA256 = strings.Repeat("cd", 32) },
+		"no row of ropewalk":   func(r *hostsResult) { r.Rows = r.Rows[:1] },
+		"want at least 3":      func(r *hostsResult) { r.Rows[1].Gbps = []float64{12, 13} },
+		"of nothing":           func(r *hostsResult) { r.Rows[1].Gbps[0] = 0 },
+		"too far":              func(r *hostsResult) { r.Rows[1].Gbps[0] = 2 },
+		"of a host that has 8": func(r *hostsResult) { r.Rows[1].Cores = 9 },
+		"cores busy of 4":      func(r *hostsResult) { r.Rows[1].BusyCores[0] = 5 },
+		"through a link":       func(r *hostsResult) { r.Rows[0].Gbps[0] = 26 },
+		"no row of the bare":   func(r *hostsResult) { r.Rows[0].MTU = 8920 },
+		"more than the 15.0":   func(r *hostsResult) { r.Rows[0].Gbps, r.Rows[1].Gbps = []float64{15, 15, 15}, []float64{16, 17, 16} },
+	} {
+		r := sampleResult()
+		corrupt(&r)
+		if err := r.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want one with %q", err, want)
+		}
+	}
+}
+
+// document returns the text of a result as contributors send it.
+func document(t *testing.T, r *hostsResult) []byte {
+	t.Helper()
+	fields := map[string]any{}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(fields, map[string]any{"apiVersion": "ropewalk/v1", "kind": kindResult})
+	if text, err = json.Marshal(fields); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestSchemaOfResults(t *testing.T) {
+	sample := sampleResult()
+	documents := []string{string(document(t, &sample))}
+	paths, err := filepath.Glob(docsPath + "/results/*/*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents = append(documents, string(text))
+	}
+	schema.Check(t, docsPath+"/schemas", kindResult, hostsResult{}, documents...)
+}
+
+func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "zen3-16c-25g"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, r hostsResult) {
+		if err := os.WriteFile(filepath.Join(dir, "zen3-16c-25g", name), document(t, &r), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a.json", sampleResult())
+	results, err := resultFiles(dir)
+	if err != nil || len(results) != 1 {
+		t.Fatalf("got %d results, error %v, want one and none", len(results), err)
+	}
+	p := predictionFile{Predictions: []prediction{{Target: "zen3-16c-25g", Direction: directionEncrypt, MTU: 1420, Spread: spreadOn, Cores: 4, Low: 13, Expected: 15, High: 17}}}
+	if got := resultTable(&p, results); !strings.Contains(got, "15 (13–17) | 12.5 | **outside** |") {
+		t.Errorf("the table lacks the result beside its prediction:\n%s", got)
+	}
+	other := sampleResult()
+	other.Under.SHA256, other.Other.SHA256 = strings.Repeat("cd", 32), strings.Repeat("cd", 32)
+	write("b.json", other)
+	if _, err := resultFiles(dir); err == nil || !strings.Contains(err.Error(), "builds of one version are identical") {
+		t.Errorf("got error %v, want one about different programs", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "zen3-16c-25g", "b.json"), []byte(`{"bogus": 1}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resultFiles(dir); err == nil {
+		t.Error("a result with unknown fields is no error")
+	}
+}
