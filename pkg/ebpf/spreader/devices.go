@@ -66,15 +66,17 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 	kinds, users := map[int]string{}, map[netip.Addr]int{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
-		for _, a := range addresses[l.Attrs().Index] {
-			users[a]++
+		for _, p := range addresses[l.Attrs().Index] {
+			users[p.Addr().Unmap()]++
 		}
 	}
 	for _, l := range links {
 		a := l.Attrs()
 		all := addresses[a.Index]
-		pl.addresses = append(pl.addresses, all...)
-		own := slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.IsLinkLocalUnicast() && users[a] == 1 })
+		for _, p := range all {
+			pl.addresses = append(pl.addresses, p.Addr().Unmap())
+		}
+		own := slices.ContainsFunc(all, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() && users[p.Addr().Unmap()] == 1 })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
 		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -289,7 +288,12 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 	if err != nil {
 		return err
 	}
-	own := setOf(slices.Concat(slices.Collect(maps.Values(addresses))...))
+	own := map[netip.Addr]bool{}
+	for _, all := range addresses {
+		for _, p := range all {
+			own[p.Addr().Unmap()] = true
+		}
+	}
 	peers, err := state.Peers()
 	if err != nil {
 		return err

@@ -243,8 +243,9 @@ func Addresses(name string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// LinkAddresses lists all links, and their addresses by the link's index, without those of the loopback network.
-func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Addr, err error) {
+// LinkAddresses lists all links, and by the link's index their addresses with the length of the
+// subnet, without those of the loopback network.
+func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Prefix, err error) {
 	if links, err = Dump(netlink.LinkList); err != nil {
 		return nil, nil, fmt.Errorf("listing the links: %w", err)
 	}
@@ -252,10 +253,10 @@ func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Addr, err 
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing the addresses: %w", err)
 	}
-	addresses = map[int][]netip.Addr{}
+	addresses = map[int][]netip.Prefix{}
 	for i := range list {
-		if a, ok := netip.AddrFromSlice(list[i].IP); ok && !a.Unmap().IsLoopback() {
-			addresses[list[i].LinkIndex] = append(addresses[list[i].LinkIndex], a.Unmap())
+		if p := prefixOf(list[i].IPNet); p.IsValid() && !p.Addr().IsLoopback() {
+			addresses[list[i].LinkIndex] = append(addresses[list[i].LinkIndex], p)
 		}
 	}
 	return links, addresses, nil
