@@ -13,6 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// NamespacePrefix begins the names of the directories of NamespaceDir. The inode of the network namespace follows.
+const NamespacePrefix = "net-"
+
+// NamespaceDir returns the path for pins of one purpose in the present network namespace:
+// ROOT/ropewalk/PURPOSE/net-INODE. Namespaces share the BPF file system, and device names and
+// indices are unique per namespace only. If the inode of a deleted namespace is reused, its old
+// pins are defunct.
+func NamespaceDir(root, purpose string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return "", fmt.Errorf("identifying the network namespace: %w", err)
+	}
+	return filepath.Join(root, "ropewalk", purpose, fmt.Sprint(NamespacePrefix, st.Ino)), nil
+}
+
 // MakePinDir creates the directory dir below root, and its parents, with access for this user only. If something else
 // exists there, it returns the error of CheckPinDir.
 func MakePinDir(root, dir string) error {

@@ -11,27 +11,19 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 )
 
-// pins is the directory with the pins of a network namespace: FS/ropewalk/spread/net-INODE/DEVICE. Device names are unique
-// per namespace only, and the BPF file system is shared. If the inode of a deleted namespace is reused, its old pins are
-// defunct, and are repaired or detached as such.
+// pins is the directory with the pins of a network namespace (hook.NamespaceDir), in which each
+// device has one. Old pins of another namespace with the same inode are repaired or detached.
 type pins struct {
 	fs, dir string
 }
 
-const netPrefix = "net-"
-
 func pinsIn(fs string) (pins, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
-		return pins{}, fmt.Errorf("identifying the network namespace: %w", err)
-	}
-	return pins{fs, filepath.Join(fs, "ropewalk", "spread", fmt.Sprint(netPrefix, st.Ino))}, nil
+	dir, err := hook.NamespaceDir(fs, "spread")
+	return pins{fs, dir}, err
 }
 
 // device returns the directory of a device's pins. The BPF file system allows no dots, which VLAN device names have.

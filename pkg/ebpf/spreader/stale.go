@@ -36,7 +36,7 @@ func (h *Host) StalePins() ([]string, error) {
 		return nil, err
 	}
 	var idle []string
-	dirs, _ := filepath.Glob(filepath.Join(filepath.Dir(own.dir), netPrefix+"*"))
+	dirs, _ := filepath.Glob(filepath.Join(filepath.Dir(own.dir), hook.NamespacePrefix+"*"))
 	for _, dir := range dirs {
 		if dir != own.dir && (pins{root, dir}).isIdle() {
 			idle = append(idle, dir)
@@ -48,7 +48,7 @@ func (h *Host) StalePins() ([]string, error) {
 	var left []string
 	live := liveNamespaces()
 	for _, dir := range idle {
-		if !live[strings.TrimPrefix(filepath.Base(dir), netPrefix)] {
+		if !live[strings.TrimPrefix(filepath.Base(dir), hook.NamespacePrefix)] {
 			left = append(left, dir)
 		}
 	}
