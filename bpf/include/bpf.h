@@ -57,6 +57,7 @@ enum {
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
 	BPF_MAP_TYPE_XSKMAP = 17,
 	BPF_F_NO_PREALLOC = 1,
 };
@@ -151,6 +152,17 @@ static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, u32 len, u64 fla
 
 /* Copies len bytes at offset from the start of the packet: either all of them, or none and an error. Linux 4.5. */
 static long (*const bpf_skb_load_bytes)(const struct __sk_buff *skb, u32 offset, void *to, u32 len) = (void *)26;
+
+enum {
+	BPF_HDR_START_NET = 1,
+};
+
+/*
+ * Copies len bytes at offset from the network header, whatever the device's own header. It reads
+ * only the linear part, between data and data_end. Linux 4.18.
+ */
+static long (*const bpf_skb_load_bytes_relative)(const struct __sk_buff *skb, u32 offset, void *to, u32 len,
+						 u32 start) = (void *)68;
 
 /* Returns the hash of the packet's flow, and computes it if needed. Linux 4.8. */
 static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;

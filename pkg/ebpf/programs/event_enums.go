@@ -2,7 +2,7 @@
 
 package programs
 
-// The events of spread_events.h, in the order of the C enum.
+// The constants of spread_events.h, in the order of the C enum.
 const (
 	EventSpread              Event = iota // data messages sent with the source port of their flow's lane
 	EventFlowNew                          // flows assigned to a lane for the first time
@@ -26,7 +26,7 @@ const (
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
 	EventFragmentationNeeded              // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment
 
-	// EventCount is the number of events.
+	// EventCount is the number of constants.
 	EventCount = iota
 )
 
@@ -78,7 +78,7 @@ var eventHelps = [EventCount]string{
 	"ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment",
 }
 
-// The events of classify_events.h, in the order of the C enum.
+// The constants of classify_events.h, in the order of the C enum.
 const (
 	ClassifySocket       ClassifyEvent = iota // data messages redirected to the AF_XDP socket of their receive queue
 	ClassifyNoSocket                          // data messages passed to the kernel: their receive queue has no AF_XDP socket
@@ -92,7 +92,7 @@ const (
 	ClassifyMartian                           // data messages passed to the kernel: no peer can have their source address
 	ClassifyUnknownIndex                      // data messages passed to the kernel: unknown receiver index, and not from a peer's endpoint
 
-	// ClassifyEventCount is the number of events.
+	// ClassifyEventCount is the number of constants.
 	ClassifyEventCount = iota
 )
 
@@ -108,4 +108,24 @@ var classifyEventNames = [ClassifyEventCount]string{
 	"malformed",
 	"martian",
 	"unknown_index",
+}
+
+// The constants of guard_classes.h, in the order of the C enum.
+const (
+	GuardClassNone    GuardClass = iota // no prefix contains the address
+	GuardClassLocal                     // pods of this node
+	GuardClassRemote                    // pods of another node, which the tunnel reaches
+	GuardClassUnknown                   // the cluster's prefixes for pods, where no accepted prefix of a node contains the address
+	GuardClassExempt                    // pods that are reached without the tunnel, as those of a node without it
+
+	// GuardClassCount is the number of constants.
+	GuardClassCount = iota
+)
+
+var guardClassNames = [GuardClassCount]string{
+	"none",
+	"local",
+	"remote",
+	"unknown",
+	"exempt",
 }

@@ -48,7 +48,7 @@ func render(b *bytes.Buffer, kind, header string, rows [][]string, helps bool) {
 	if short := strings.TrimSuffix(kind, "Event"); short != "" {
 		prefix = short
 	}
-	fmt.Fprintf(b, "\n// The events of %s, in the order of the C enum.\nconst (\n", header)
+	fmt.Fprintf(b, "\n// The constants of %s, in the order of the C enum.\nconst (\n", header)
 	for i, r := range rows {
 		typed := ""
 		if i == 0 {
@@ -56,7 +56,7 @@ func render(b *bytes.Buffer, kind, header string, rows [][]string, helps bool) {
 		}
 		fmt.Fprintf(b, "\t%s%s%s // %s\n", prefix, camel(r[1]), typed, r[2])
 	}
-	fmt.Fprintf(b, "\n\t// %sCount is the number of events.\n\t%sCount = iota\n)\n\nvar %sNames = [%sCount]string{\n", kind, kind, list, kind)
+	fmt.Fprintf(b, "\n\t// %sCount is the number of constants.\n\t%sCount = iota\n)\n\nvar %sNames = [%sCount]string{\n", kind, kind, list, kind)
 	for _, r := range rows {
 		fmt.Fprintf(b, "\t%q,\n", strings.ToLower(r[1]))
 	}

@@ -217,7 +217,7 @@ func (s *State) Peers() ([]Peer, error) {
 
 // explainPutError turns the error of a map update into ErrFull or adds context to it.
 func explainPutError(err error) error {
-	if errors.Is(err, unix.E2BIG) {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) { // of hash tables and of tries
 		return ErrFull
 	}
 	if err != nil {

@@ -59,11 +59,7 @@ func TestSteerLoadsWithCapBPFAlone(t *testing.T) {
 }
 
 func loadWithCapBPF() error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var few [2]unix.CapUserData
-	few[unix.CAP_BPF/32].Effective = 1 << (unix.CAP_BPF % 32)
-	few[unix.CAP_BPF/32].Permitted = few[unix.CAP_BPF/32].Effective
-	if err := unix.Capset(&header, &few[0]); err != nil {
+	if err := keepCapabilities(unix.CAP_BPF); err != nil {
 		return err
 	}
 	s, err := LoadSteer()
