@@ -22,8 +22,8 @@ var requiredModules = []string{
 	"nft_ct", "nft_chain_nat", "nft_masq", "nft_nat", "nft_fib_inet",
 }
 
-// optionalModules are part of other modules in some kernels.
-var optionalModules = []string{"nft_counter", "nft_objref"}
+// optionalModules are part of other modules in some kernels, or missing.
+var optionalModules = []string{"nft_counter", "nft_objref", "macvlan", "ipvlan"}
 
 // module is one loadable module, decompressed.
 type module struct {

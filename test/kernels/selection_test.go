@@ -15,7 +15,7 @@ import (
 
 // defaultPackages are the packages whose behaviour depends on the kernel.
 var defaultPackages = []string{
-	"./pkg/netio/tun", "./pkg/netio/underlay/udp", "./pkg/protocol/offload", "./pkg/netio/hostnet", "./pkg/ebpf/programs", "./pkg/ebpf/hook", "./pkg/ebpf/spreader",
+	"./pkg/netio/tun", "./pkg/netio/underlay/udp", "./pkg/protocol/offload", "./pkg/netio/hostnet", "./pkg/ebpf/programs", "./pkg/ebpf/hook", "./pkg/ebpf/guard", "./pkg/ebpf/spreader",
 	"./pkg/cluster/agent", "./test/interop", "./test/spread", "./test/flannel", "./test/compare",
 }
 
@@ -40,6 +40,7 @@ func hostOnlyTests() []string {
 		"TestForeignPinIsReportedForItsDeviceOnly", "TestRenamedDeviceIsNotAttachedTwice", "TestRenamedDeviceIsReported",
 		"TestTunnelsMayInterleavePlannedPorts", "TestGatherCanBeChanged", "TestWatchFollowsPeers",
 		"TestPathMTUIsMeasured", "TestSparseFlowsCostFewPackets",
+		"TestFullGuardReturnsErrFull", "TestGuardChangesShowOldOrNewClass",
 		"TestImplementationsDoEqualWork", "FuzzSameDecision", "FuzzSameAnswers", "FuzzSameConfiguration", // in memory
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 		"TestXDPGuardPassesMasqueradedTunnel",
@@ -101,7 +102,7 @@ func fullTests(kernel string) []string {
 func gateTests() map[string]string {
 	return map[string]string{"programs": "^(" + strings.Join([]string{
 		"TestClassifyLoadsInEveryConfiguration", "TestSpreadLoadsInEveryConfiguration", "TestSteerLoadsWithCapBPFAlone",
-		"TestSteerMatchesGoFlowHash", "TestLoadErrorsNameMissingRequirement", "TestPinnedStateOutlivesProcess",
+		"TestGuardLoadsWithoutPerfmon", "TestSteerMatchesGoFlowHash", "TestLoadErrorsNameMissingRequirement", "TestPinnedStateOutlivesProcess",
 		"TestDataGoesToQueueSocketOtherPacketsToStack", "TestMultiBufferFramesGoToStack", "TestSourceLimitDropsItsFurtherInitiations",
 		"TestKernelReceivesEverythingWithoutSocket", "TestEachQueueUsesItsOwnSocket",
 		"TestSteerKeepsBothDirectionsOnOneQueue", "TestRemovedSteeringNoLongerSelectsQueue",
