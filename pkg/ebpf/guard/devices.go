@@ -5,7 +5,6 @@ package guard
 import (
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
@@ -36,19 +35,12 @@ func listDevices() ([]device, error) {
 }
 
 // leavesNode reports whether packets may leave the node by the device. Packets that pass several
-// such devices, such as a VXLAN device, a bond and its port, are counted at each.
-//
-// A veth or netkit device is the host's end of a pod, unless it has the address of a subnet: then
-// the node itself is a container. Some plugins give the host's end an address without a subnet.
-// Packets of a bridge leave by its ports.
+// such devices, such as a VXLAN device, a bond and its port, are counted at each. Packets of a
+// bridge leave by its ports.
 func (d device) leavesNode() bool {
 	switch d.kind {
 	case "bridge", "dummy", "ifb", "nlmon":
 		return false
-	case "veth", "netkit":
-		return slices.ContainsFunc(d.addresses, isSubnet)
 	}
-	return !d.loopback
+	return !d.loopback && !hostnet.IsPodEnd(d.kind, d.addresses)
 }
-
-func isSubnet(p netip.Prefix) bool { return !p.IsSingleIP() && !p.Addr().IsLinkLocalUnicast() }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -52,23 +51,19 @@ func deviceOf(l netlink.Link) device {
 // innerKinds are kinds of devices that carry packets inside others, or none to other hosts. Outer packets of a WireGuard do not arrive there, unless a
 // route leads to its peer by one: then it is named in the Config.
 var innerKinds = []string{
-	"tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "xfrm", "ifb", "netkit",
+	"tuntap", "dummy", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "xfrm", "ifb",
 }
 
 // findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
-// those with an IP address that are no part of another device. A veth without an address of its own belongs to a container: it has a
-// link-local one, or that of the gateway, which the CNI plugin ptp gives to the veth of each pod.
+// those with an IP address that are no part of another device, and no end of a container.
 func (pl *plan) findReceivers(p pins, known attempts) error {
 	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
 		return err
 	}
-	kinds, users := map[int]string{}, map[netip.Addr]int{}
+	kinds := map[int]string{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
-		for _, p := range addresses[l.Attrs().Index] {
-			users[p.Addr().Unmap()]++
-		}
 	}
 	for _, l := range links {
 		a := l.Attrs()
@@ -76,10 +71,9 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 		for _, p := range all {
 			pl.addresses = append(pl.addresses, p.Addr().Unmap())
 		}
-		own := slices.ContainsFunc(all, func(p netip.Prefix) bool { return !p.Addr().IsLinkLocalUnicast() && users[p.Addr().Unmap()] == 1 })
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {
-		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, !own && (len(all) == 0 || l.Type() == "veth"):
+		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, len(all) == 0, hostnet.IsPodEnd(l.Type(), all):
 		case known[a.Index].refused():
 			pl.refuse(a.Name, known[a.Index].err)
 		default:
