@@ -5,6 +5,7 @@
 //   - v1alpha1: the API of RopewalkNodes, RopewalkPeers and the RopewalkMesh
 //   - mesh: the desired state of a node as a pure function of the cluster's objects; mesh/view and mesh/command show it
 //   - engine: a client of the process that runs a node's tunnel in mode mesh
+//   - proof: states of peers and conditions of a node, as a pure function of answers and counts
 //   - agent: watches the cluster and applies that state
 //   - bundle: collects a cluster's objects, logs and metrics in one file, for a report
 //   - atomicfile: files of a node that a crash leaves whole

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Types of conditions.
+const (
+	TunnelUp       = "TunnelUp"
+	PeersReachable = "PeersReachable"
+	Encrypted      = "Encrypted"
+	Strict         = "Strict"
+)
+
+// Status is that of a condition, in the words of Kubernetes.
+type Status string
+
+// The values.
+const (
+	True    Status = "True"
+	False   Status = "False"
+	Unknown Status = "Unknown"
+)
+
+// Condition is a statement about a node, with the reason in CamelCase.
+type Condition struct {
+	Type            string
+	Status          Status
+	Reason, Message string
+}
+
+// Facts are what a node has seen.
+type Facts struct {
+	// Tunnel is the fault of the tunnel, and TunnelError its message; "": none.
+	Tunnel      TunnelFault
+	TunnelError string
+	Peers       Summary
+	Guard       GuardFacts
+	// Strictness is why packets for other nodes' pods do not leave in the clear.
+	Strictness Strictness
+}
+
+// TunnelFault is why a tunnel is not up, and the reason of its condition.
+type TunnelFault string
+
+// The faults.
+const (
+	EngineAbsent   TunnelFault = "EngineAbsent"   // no engine serves the interface
+	EngineOutdated TunnelFault = "EngineOutdated" // it lacks features
+	ForeignTunnel  TunnelFault = "ForeignTunnel"  // another program serves the interface
+	PortInUse      TunnelFault = "PortInUse"      // another program has the UDP port
+	RoutesMissing  TunnelFault = "RoutesMissing"  // they could not be set
+	OtherFault     TunnelFault = "TunnelError"    // anything else
+)
+
+// Strictness is why a node is strict.
+type Strictness string
+
+// The values.
+const (
+	Permissive Strictness = "Permissive"
+	Latched    Strictness = "Latched" // all peers were proved once
+	Never      Strictness = "Never"   // it is configured so
+)
+
+// GuardFacts are what the guard sees at the devices by which packets leave the node.
+type GuardFacts struct {
+	// Fault is why there is no guard at some of these devices, such as the lack of a kernel's
+	// feature. "" means that the guard is at all of them.
+	Fault string
+	// Behind are programs in front of the guard, which may take packets that it does not see.
+	Behind []string
+	// Beside is the last packet to a pod of another node that left beside the tunnel.
+	Beside Packet
+	// Tunneled is when a packet of a pod last entered the tunnel; zero: never.
+	Tunneled time.Time
+}
+
+// Packet is a packet that the guard has seen; the zero value: none.
+type Packet struct {
+	Time            time.Time
+	Device, Address string
+}
+
+const (
+	// besideTime is the time after a packet beside the tunnel in which the node is not encrypted,
+	// because the next one may be rare.
+	besideTime = 5 * time.Minute
+	// lostShare is the part of the peers, one in so many, that may be lost on a node that is not
+	// cut off itself.
+	lostShare = 10
+)
+
+// ConditionsOf returns the four conditions.
+func ConditionsOf(now time.Time, f *Facts) []Condition {
+	return []Condition{tunnelUp(f), peersReachable(f), encrypted(now, f), strict(f)}
+}
+
+func tunnelUp(f *Facts) Condition {
+	if f.Tunnel != "" {
+		return Condition{TunnelUp, False, string(f.Tunnel), f.TunnelError}
+	}
+	return Condition{TunnelUp, True, "TunnelUp", "the engine has the node's key, the interface is up, and the routes are set"}
+}
+
+func peersReachable(f *Facts) Condition {
+	c := Condition{Type: PeersReachable, Status: Unknown}
+	s := &f.Peers
+	switch {
+	case f.Tunnel != "":
+		c.Reason, c.Message = "TunnelDown", "no tunnel with which to ask"
+	case s.Peers == 0:
+		c.Reason, c.Message = "NoPeers", "no other node has a tunnel"
+	case s.Judged == 0:
+		c.Reason, c.Message = "NotAsked", "no peer has been judged yet"
+	case s.JudgedLost*lostShare > s.Judged:
+		c.Status, c.Reason = False, "PeersLost"
+		c.Message = fmt.Sprintf("%d of %d peers that were asked do not answer: UDP to them, or from them, may be blocked", s.JudgedLost, s.Judged)
+	default:
+		c.Status, c.Reason, c.Message = True, "PeersAnswer", "at least nine in ten peers answer"
+	}
+	return c
+}
+
+// encrypted says first what disproves encryption, then what is missing for a proof.
+func encrypted(now time.Time, f *Facts) Condition {
+	c := Condition{Type: Encrypted, Status: Unknown}
+	g, s := &f.Guard, &f.Peers
+	switch {
+	case !g.Beside.Time.IsZero() && now.Sub(g.Beside.Time) < besideTime:
+		c.Status, c.Reason = False, "BesideTunnel"
+		c.Message = fmt.Sprintf("packets to pods of other nodes leave beside the tunnel, such as one to %s by %s", g.Beside.Address, g.Beside.Device)
+	case f.Tunnel != "":
+		c.Reason, c.Message = "TunnelDown", "there is no tunnel at present"
+	case s.Unproven > 0:
+		c.Status, c.Reason = False, "RoutesUnproven"
+		c.Message = fmt.Sprintf("%d peers answer probes, but no datagrams: the routes to them do not lead through the tunnel, or their engines do not reflect", s.Unproven)
+	case g.Fault != "":
+		c.Reason, c.Message = "GuardMissing", g.Fault
+	case len(g.Behind) > 0:
+		c.Reason, c.Message = "GuardNotInFront", "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
+	case s.Reachable+s.Proven == 0:
+		c.Reason, c.Message = "NoPeers", "no peer is reachable"
+	case s.Reachable > s.Unprovable:
+		c.Reason, c.Message = "Proving", "the routes to some peers have not been proved yet"
+	case !g.Tunneled.After(g.Beside.Time):
+		c.Reason, c.Message = "NoTraffic", "no pod's packet has been seen in the tunnel yet"
+	default:
+		c.Status, c.Reason, c.Message = True, "SeenInTunnel", "pods' packets enter the tunnel, and none to other nodes' pods was seen beside it"
+	}
+	return c
+}
+
+func strict(f *Facts) Condition {
+	switch f.Strictness {
+	case Latched:
+		return Condition{Strict, True, "Latched", "packets to other nodes' pods do not leave in the clear: all peers were proved once"}
+	case Never:
+		return Condition{Strict, True, "Never", "packets to other nodes' pods do not leave in the clear, by configuration"}
+	}
+	return Condition{Strict, False, "Permissive", "packets to pods of nodes without a tunnel may leave in the clear"}
+}

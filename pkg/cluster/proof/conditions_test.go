@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"testing"
+	"time"
+)
+
+func TestConditionsReportOnlyProvenFacts(t *testing.T) {
+	now := began
+	proven := Summary{Peers: 20, Proven: 20, Judged: 20, Mutual: 20}
+	good := func(change func(*Facts)) Facts {
+		f := Facts{Peers: proven, Guard: GuardFacts{Tunneled: now}, Strictness: Latched}
+		change(&f)
+		return f
+	}
+	beside := func(ago time.Duration) Packet { return Packet{now.Add(-ago), "eth0", "10.244.1.5"} }
+	for _, tt := range []struct {
+		name                             string
+		f                                Facts
+		tunnel, reachable, encrypts, is  Status
+		reachableReason, encryptedReason string
+	}{
+		{"all is seen", good(func(*Facts) {}), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+		{"engine absent", good(func(f *Facts) { f.Tunnel = EngineAbsent }), False, Unknown, Unknown, True, "TunnelDown", "TunnelDown"},
+		{"no peers", good(func(f *Facts) { f.Peers = Summary{} }), True, Unknown, Unknown, True, "NoPeers", "NoPeers"},
+		{"not asked", good(func(f *Facts) { f.Peers = Summary{Peers: 3, Pending: 3} }), True, Unknown, Unknown, True, "NotAsked", "NoPeers"},
+		{"one in ten lost", good(func(f *Facts) { f.Peers = Summary{Peers: 20, Proven: 18, Lost: 2, Judged: 20, JudgedLost: 2} }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+		{"more lost", good(func(f *Facts) { f.Peers = Summary{Peers: 20, Proven: 17, Lost: 3, Judged: 20, JudgedLost: 3} }), True, False, True, True, "PeersLost", "SeenInTunnel"},
+		{"all lost", good(func(f *Facts) { f.Peers = Summary{Peers: 2, Lost: 2, Judged: 2, JudgedLost: 2} }), True, False, Unknown, True, "PeersLost", "NoPeers"},
+		{"being proved", good(func(f *Facts) { f.Peers.Proven, f.Peers.Reachable = 19, 1 }), True, True, Unknown, True, "PeersAnswer", "Proving"},
+		{"no route", good(func(f *Facts) { f.Peers.Proven, f.Peers.Reachable, f.Peers.Unproven = 19, 1, 1 }), True, True, False, True, "PeersAnswer", "RoutesUnproven"},
+		{"peers without address", good(func(f *Facts) { f.Peers = Summary{Peers: 2, Reachable: 2, Unprovable: 2, Judged: 2} }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+		{"no traffic", good(func(f *Facts) { f.Guard.Tunneled = time.Time{} }), True, True, Unknown, True, "PeersAnswer", "NoTraffic"},
+		{"guard missing", good(func(f *Facts) { f.Guard.Fault = "no BPF" }), True, True, Unknown, True, "PeersAnswer", "GuardMissing"},
+		{"guard behind", good(func(f *Facts) { f.Guard.Behind = []string{"cil_to_netdev"} }), True, True, Unknown, True, "PeersAnswer", "GuardNotInFront"},
+		{"packet beside", good(func(f *Facts) { f.Guard.Beside = beside(time.Minute) }), True, True, False, True, "PeersAnswer", "BesideTunnel"},
+		{"packet beside, engine absent", good(func(f *Facts) { f.Guard.Beside, f.Tunnel = beside(time.Minute), EngineAbsent }), False, Unknown, False, True, "TunnelDown", "BesideTunnel"},
+		{"packet beside long ago", good(func(f *Facts) { f.Guard.Beside = beside(time.Hour) }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+		{"none in the tunnel since", good(func(f *Facts) { f.Guard.Beside, f.Guard.Tunneled = beside(time.Hour), now.Add(-2*time.Hour) }), True, True, Unknown, True, "PeersAnswer", "NoTraffic"},
+		{"permissive", good(func(f *Facts) { f.Strictness = Permissive }), True, True, True, False, "PeersAnswer", "SeenInTunnel"},
+		{"never", good(func(f *Facts) { f.Strictness = Never }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+	} {
+		got := ConditionsOf(now, &tt.f)
+		for i, want := range []Status{tt.tunnel, tt.reachable, tt.encrypts, tt.is} {
+			if got[i].Status != want || got[i].Reason == "" {
+				t.Errorf("%s: got %+v, want %s", tt.name, got[i], want)
+			}
+		}
+		if got[1].Reason != tt.reachableReason || got[2].Reason != tt.encryptedReason {
+			t.Errorf("%s: got the reasons %s and %s, want %s and %s", tt.name, got[1].Reason, got[2].Reason, tt.reachableReason, tt.encryptedReason)
+		}
+	}
+}
+
+func TestLatchClosesOnMutualProofOnly(t *testing.T) {
+	good := Facts{Peers: Summary{Peers: 2, Proven: 2, Judged: 2, Mutual: 2}, Guard: GuardFacts{Tunneled: began}}
+	for _, tt := range []struct {
+		name   string
+		change func(*Facts)
+		all    bool
+		want   bool
+	}{
+		{"all proved", func(*Facts) {}, true, true},
+		{"a node without tunnel", func(*Facts) {}, false, false},
+		{"one direction", func(f *Facts) { f.Peers.Mutual = 1 }, true, false},
+		{"no peers", func(f *Facts) { f.Peers = Summary{} }, true, false},
+		{"no traffic seen", func(f *Facts) { f.Guard.Tunneled = time.Time{} }, true, false},
+		{"a packet beside", func(f *Facts) { f.Guard.Beside = Packet{Time: began} }, true, false},
+	} {
+		f, l := good, Latch{}
+		tt.change(&f)
+		for i := range 20 {
+			l.Update(began.Add(time.Duration(i)*time.Second), &f, tt.all)
+			if early := i < 10 && l.Closed; early {
+				t.Errorf("%s: closed after %d s", tt.name, i)
+			}
+		}
+		if l.Closed != tt.want {
+			t.Errorf("%s: got closed %v, want %v", tt.name, l.Closed, tt.want)
+		}
+		l.Update(began, &Facts{}, false)
+		if l.Closed != tt.want {
+			t.Errorf("%s: the latch opened by itself", tt.name)
+		}
+		if l.Open(); l.Closed {
+			t.Errorf("%s: the latch is closed", tt.name)
+		}
+	}
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package proof says of a node's peers only what was seen. It decides which peers to ask and when,
+// takes the answers, and derives the state of each peer and the node's conditions. It is pure:
+// times are arguments, and what there is to do is returned.
+//
+// A peer is asked in two ways at once: by the engine (uapi.Client.ProbePeers), which proves that
+// the peer is reachable, and by a datagram to its tunnel address (package reflect), which proves
+// that the routes lead through the tunnel as well. Begin with Tracker.Step and ConditionsOf.
+package proof

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// Summary counts the peers.
+type Summary struct {
+	Peers, Pending, Reachable, Proven, Lost int
+	// Judged are the peers whose last outcome is at most a turn old, and JudgedLost those of them
+	// that are Lost. With more than 600 peers they are a sample.
+	Judged, JudgedLost int
+	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
+	Unproven int
+	// Unprovable have no address to which to send datagrams.
+	Unprovable int
+	// Mutual are Proven, and their own datagrams arrived within the last two turns.
+	Mutual int
+	// LostKeys are the keys of the first maxNamed lost peers, for people.
+	LostKeys []noise.PublicKey
+}
+
+// maxNamed bounds LostKeys.
+const maxNamed = 16
+
+// Summary returns the present counts.
+func (t *Tracker) Summary(now time.Time) (s Summary) {
+	s.Peers = len(t.peers)
+	turn := max(minTurn, time.Duration(len(t.peers))*time.Second/perSecond)
+	for _, p := range t.peers {
+		*[...]*int{Pending: &s.Pending, Reachable: &s.Reachable, Proven: &s.Proven, Lost: &s.Lost}[p.state]++
+		recent := !p.verdict.IsZero() && now.Sub(p.verdict) <= verdictTime
+		switch {
+		case p.state == Lost:
+			s.LostKeys = append(s.LostKeys, p.Key)
+		case p.state == Reachable && !p.Address.IsValid():
+			s.Unprovable++
+		case p.state == Reachable && p.refuted:
+			s.Unproven++
+		case p.state == Proven && !p.returned.IsZero() && now.Sub(p.returned) <= 2*turn:
+			s.Mutual++
+		}
+		if recent {
+			s.Judged++
+		}
+		if recent && p.state == Lost {
+			s.JudgedLost++
+		}
+	}
+	slices.SortFunc(s.LostKeys, func(a, b noise.PublicKey) int { return slices.Compare(a[:], b[:]) })
+	s.LostKeys = s.LostKeys[:min(len(s.LostKeys), maxNamed)]
+	return s
+}

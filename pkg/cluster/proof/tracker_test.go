@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+var began = time.Unix(1_700_000_000, 0)
+
+// world is a node with peers, of which each may be silent, or be reached beside its routes.
+type world struct {
+	t       *testing.T
+	tracker Tracker
+	now     time.Time
+	all     []Peer
+	silent  map[noise.PublicKey]bool // answers nothing
+	routes  map[noise.PublicKey]bool // false: no datagram is answered
+	absent  bool                     // the engine
+	reports map[noise.PublicKey]config.PeerProbe
+	pending map[noise.PublicKey]bool // an answer to a probe comes with the next report
+	probes  int
+	asks    int
+}
+
+func newWorld(t *testing.T, peers int) *world {
+	w := &world{
+		t: t, now: began, silent: map[noise.PublicKey]bool{}, routes: map[noise.PublicKey]bool{},
+		reports: map[noise.PublicKey]config.PeerProbe{}, pending: map[noise.PublicKey]bool{},
+	}
+	for i := range peers {
+		key := keyOf(i)
+		w.all = append(w.all, Peer{key, netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})})
+		w.routes[key] = true
+	}
+	w.tracker.SetPeers(w.now, w.all)
+	return w
+}
+
+func keyOf(i int) (key noise.PublicKey) {
+	binary.BigEndian.PutUint32(key[:], uint32(i+1))
+	return key
+}
+
+// run steps each second.
+func (w *world) run(d time.Duration) {
+	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
+		w.step()
+	}
+}
+
+func (w *world) step() {
+	w.t.Helper()
+	a := w.tracker.Step(w.now)
+	w.probes += len(a.Probe)
+	w.asks += len(a.Ask)
+	if len(a.Probe) > perSecond || len(a.Ask) > perSecond {
+		w.t.Fatalf("got %d probes and %d datagrams in one second", len(a.Probe), len(a.Ask))
+	}
+	if !w.absent {
+		w.tracker.Probed(w.now, w.probe(a.Probe))
+	}
+	for _, p := range a.Ask {
+		if !w.silent[p.Key] && w.routes[p.Key] && !w.absent {
+			w.tracker.Answered(w.now.Add(time.Millisecond), p.Key)
+		}
+	}
+}
+
+// probe is the engine: a report has the answers to earlier probes.
+func (w *world) probe(keys []noise.PublicKey) map[noise.PublicKey]config.PeerProbe {
+	out := map[noise.PublicKey]config.PeerProbe{}
+	for _, key := range keys {
+		r := w.reports[key]
+		r.Up, r.Sent = true, r.Sent+1
+		if w.pending[key] {
+			r.Session, r.Echoes, r.Answered = true, true, r.Answered+1
+		}
+		w.pending[key] = !w.silent[key]
+		w.reports[key], out[key] = r, r
+	}
+	return out
+}
+
+func (w *world) expect(i int, want State) {
+	w.t.Helper()
+	if got, _ := w.tracker.State(keyOf(i)); got != want {
+		w.t.Errorf("peer %d after %v: got %v, want %v", i, w.now.Sub(began), got, want)
+	}
+}
+
+func TestAnsweredDatagramProvesPeer(t *testing.T) {
+	w := newWorld(t, 2)
+	w.expect(0, Pending)
+	w.step()
+	w.expect(0, Proven)
+	if w.probes != 2 || w.asks != 2 {
+		t.Errorf("got %d probes and %d datagrams, want 2 each", w.probes, w.asks)
+	}
+	w.run(10 * time.Minute)
+	if got := w.tracker.Summary(w.now); got.Proven != 2 || got.Judged != 2 || w.asks > 2*11 {
+		t.Errorf("got %+v, %d datagrams", got, w.asks)
+	}
+}
+
+func TestPeerWithoutRoutesIsReachableOnly(t *testing.T) {
+	w := newWorld(t, 1)
+	w.run(time.Minute)
+	w.expect(0, Proven)
+	w.routes[keyOf(0)] = false
+	w.run(minTurn + attempts*answerTime)
+	w.expect(0, Reachable)
+	if got := w.tracker.Summary(w.now); got.Unproven != 1 {
+		t.Errorf("got %+v, want one unproven", got)
+	}
+	w.routes[keyOf(0)] = true
+	w.run(minTurn + answerTime)
+	w.expect(0, Proven)
+}
+
+func TestSilentPeerIsLostWithinAMinute(t *testing.T) {
+	w := newWorld(t, 1)
+	w.silent[keyOf(0)] = true
+	w.run(pendingTime)
+	w.expect(0, Pending)
+	if w.tracker.LeadsInto(w.now, keyOf(0), false) || !w.tracker.LeadsInto(w.now, keyOf(0), true) {
+		t.Error("routes to a pending peer should lead into the tunnel in the strict state only")
+	}
+	w.run(30 * time.Second)
+	w.expect(0, Lost)
+	w.silent[keyOf(0)] = false
+	w.run(minTurn + answerTime)
+	w.expect(0, Proven)
+}
+
+func TestPartitionAndHealingAreSeenSoon(t *testing.T) {
+	for _, peers := range []int{3, 600, 5000} {
+		w := newWorld(t, peers)
+		w.run(time.Duration(peers/perSecond+70) * time.Second)
+		facts := func() Condition { return peersReachable(&Facts{Peers: w.tracker.Summary(w.now)}) }
+		if got := facts(); got.Status != True {
+			t.Fatalf("%d peers: got %+v", peers, got)
+		}
+		for i := range peers {
+			w.silent[keyOf(i)] = true
+		}
+		w.run(70 * time.Second)
+		if got := facts(); got.Status != False {
+			t.Errorf("%d peers, after a minute of silence: got %+v", peers, got)
+		}
+		clear(w.silent)
+		w.run(70 * time.Second)
+		if got := facts(); got.Status != True {
+			t.Errorf("%d peers, a minute after the silence: got %+v", peers, got)
+		}
+	}
+}
+
+func TestTurnOfManyPeersIsLonger(t *testing.T) {
+	w := newWorld(t, 1200)
+	w.run(120 * time.Second)
+	if got := w.tracker.Summary(w.now); got.Proven != 1200 {
+		t.Errorf("got %+v after 120 s, want all proven", got)
+	}
+	w.run(120 * time.Second)
+	if w.probes > 240*perSecond {
+		t.Errorf("got %d probes in 240 s", w.probes)
+	}
+}
+
+// TestPeerWithTrafficIsCheckedAtOnce has a path that dies between two turns.
+func TestPeerWithTrafficIsCheckedAtOnce(t *testing.T) {
+	w := newWorld(t, 1)
+	w.run(15 * time.Second)
+	w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), TxBytes: 100, RxBytes: 100}})
+	w.silent[keyOf(0)] = true
+	w.run(10 * time.Second)
+	w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), TxBytes: 200, RxBytes: 150}}) // of before
+	w.expect(0, Proven)
+	w.run(10 * time.Second)
+	w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), TxBytes: 300, RxBytes: 150}})
+	w.run(attempts*answerTime + 2*time.Second)
+	w.expect(0, Lost)
+	if got := w.tracker.LeadsInto(w.now, keyOf(0), false); !got {
+		t.Error("the route to a lost peer should stay for a minute")
+	}
+	w.run(withdrawAfter)
+	if w.tracker.LeadsInto(w.now, keyOf(0), false) || !w.tracker.LeadsInto(w.now, keyOf(0), true) {
+		t.Error("the route to a lost peer should stay in the strict state only")
+	}
+}
+
+// TestBytesAloneProveNothing has a peer that sends and does not receive.
+func TestBytesAloneProveNothing(t *testing.T) {
+	w := newWorld(t, 1)
+	w.silent[keyOf(0)] = true
+	for i := range uint64(80) {
+		w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), TxBytes: 148 * i, RxBytes: 148 * i}})
+		w.run(time.Second)
+	}
+	w.expect(0, Lost)
+	w.tracker.Counted(w.now, []config.PeerStatus{{PublicKey: keyOf(0), LastHandshake: w.now}})
+	w.expect(0, Reachable)
+}
+
+func TestAbsentEngineMakesNoPeerLost(t *testing.T) {
+	w := newWorld(t, 3)
+	w.run(time.Minute)
+	w.absent = true
+	w.run(5 * time.Minute)
+	w.expect(0, Proven)
+	if got := w.tracker.Summary(w.now); got.Judged != 0 {
+		t.Errorf("got %+v, want none judged", got)
+	}
+}
+
+func TestPeerWithoutAddressIsReachable(t *testing.T) {
+	w := newWorld(t, 1)
+	w.all[0].Address = netip.Addr{}
+	w.tracker.SetPeers(w.now, w.all)
+	w.run(10 * time.Second)
+	w.expect(0, Reachable)
+	if got := w.tracker.Summary(w.now); got.Unprovable != 1 || got.Unproven != 0 || w.asks != 0 || w.probes != 2 {
+		t.Errorf("got %+v, %d datagrams, %d probes", got, w.asks, w.probes)
+	}
+}
+
+func TestChangedAddressWithdrawsProof(t *testing.T) {
+	w := newWorld(t, 2)
+	w.run(10 * time.Second)
+	w.all[0].Address = netip.MustParseAddr("10.244.9.9")
+	w.tracker.SetPeers(w.now, w.all[:1])
+	w.expect(0, Reachable)
+	w.expect(1, Pending) // it is gone
+	w.step()
+	w.expect(0, Proven)
+}
+
+func TestReflectedDatagramsMakeProofMutual(t *testing.T) {
+	w := newWorld(t, 1)
+	w.run(70 * time.Second)
+	if got := w.tracker.Summary(w.now); got.Mutual != 0 {
+		t.Errorf("got %+v before the peer asked", got)
+	}
+	r := w.reports[keyOf(0)]
+	r.Reflected = 5
+	w.reports[keyOf(0)] = r
+	w.run(70 * time.Second)
+	if got := w.tracker.Summary(w.now); got.Mutual != 1 {
+		t.Errorf("got %+v, want one mutual", got)
+	}
+	w.run(4 * minTurn)
+	if got := w.tracker.Summary(w.now); got.Mutual != 0 {
+		t.Errorf("got %+v long after the peer's last datagram", got)
+	}
+}
