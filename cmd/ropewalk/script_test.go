@@ -3,9 +3,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/netio/reflector"
 	"github.com/ropewalk/ropewalk/test/expect"
 	"github.com/ropewalk/ropewalk/test/golden"
@@ -25,34 +28,58 @@ import (
 
 // TestMain makes this test binary run ropewalk if it is called by that name: by scripts, and by the daemons that they start.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"ropewalk": main, "wireguard-go": main, "ask-reflector": askReflector})
+	testscript.Main(m, map[string]func(){"ropewalk": main, "wireguard-go": main, "ask-reflector": askReflector, "fake-reflector": fakeReflector})
 }
 
-// askReflector is a program of scripts. It sends a request to a reflector, and prints "answered", or the error.
+// askReflector is a program of scripts: `ask-reflector INTERFACE FROM TO PORT SECONDS`. It prints
+// "answered" if the reflector of an address answers by the interface in that time, or an error.
 func askReflector() {
 	err := func() error {
-		c, err := net.Dial("udp", os.Args[1])
+		to := netip.MustParseAddr(os.Args[3])
+		port, err := strconv.ParseUint(os.Args[4], 10, 16)
+		seconds, secondsErr := strconv.Atoi(os.Args[5])
+		if err := errors.Join(err, secondsErr); err != nil {
+			return err
+		}
+		c, err := reflector.NewClient(netip.MustParseAddr(os.Args[2]), uint16(port))
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		nonce := strings.Repeat("n", 16)
-		answer := make([]byte, 2*reflector.Size)
-		for range 30 { // the first ones may be lost with a session
-			if _, err := c.Write([]byte(reflector.Request + nonce)); err != nil {
+		answered := make(chan struct{}, 1)
+		go c.Serve(func() int {
+			l, _ := hostnet.FindLink(os.Args[1])
+			return l.Index
+		}, func(netip.Addr) { answered <- struct{}{} })
+		for range seconds { // the first ones may be lost with a session
+			if err := c.Ask(to); err != nil {
 				return err
 			}
-			_ = c.SetReadDeadline(time.Now().Add(time.Second))
-			n, err := c.Read(answer)
-			if err == nil && string(answer[:n]) == reflector.Answer+nonce {
+			select {
+			case <-answered:
 				return errors.New("answered")
-			}
-			if !errors.Is(err, os.ErrDeadlineExceeded) {
-				return fmt.Errorf("%q: %w", answer[:n], err)
+			case <-time.After(time.Second):
 			}
 		}
-		return errors.New("no answer")
+		return errors.New("no answer by the interface")
 	}()
+	fmt.Println(err)
+}
+
+// fakeReflector is a program of scripts: `fake-reflector PORT`. It answers by any interface.
+func fakeReflector() {
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }), err)
+	}}
+	conn, err := c.ListenPacket(context.Background(), "udp4", ":"+os.Args[1])
+	for err == nil {
+		b := make([]byte, 100)
+		var from net.Addr
+		if _, from, err = conn.ReadFrom(b); err == nil {
+			fmt.Println("asked")
+			_, err = conn.WriteTo(append([]byte(reflector.Answer), b[len(reflector.Answer):reflector.Size]...), from)
+		}
+	}
 	fmt.Println(err)
 }
 

@@ -5,6 +5,6 @@
 // times are arguments, and what there is to do is returned.
 //
 // A peer is asked in two ways at once: by the engine (uapi.Client.ProbePeers), which proves that
-// the peer is reachable, and by a datagram to its tunnel address (package reflect), which proves
+// the peer is reachable, and by a datagram to its tunnel address (reflector.Client), which proves
 // that the routes lead through the tunnel as well. Begin with Tracker.Step and ConditionsOf.
 package proof
