@@ -52,6 +52,9 @@ type TunnelPlan struct {
 	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
 	// nodes and of the API server, and pods of nodes that opted out.
 	Exempt []netip.Prefix
+	// Beside are Exempt, and such parts of the cluster's prefixes of pods, which Routes may lack: a packet to them beside the tunnel is no
+	// fault. They are sorted and distinct.
+	Beside []netip.Prefix
 	// Pods are this node's own prefixes, except those that belong to another node.
 	Pods []netip.Prefix
 	// NodeRoutes are addresses of other nodes that lead into the tunnel, as prefixes. They are sorted and distinct.
@@ -388,7 +391,11 @@ func (t *tunnelPlanner) addExemptions(nodes []Node) {
 		all = append(all, netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 	}
 	slices.SortFunc(all, comparePrefixes)
-	p.Exempt = within(p.Routes, slices.Compact(all))
+	all = slices.Compact(all)
+	p.Exempt = within(p.Routes, all)
+	if p.Beside = p.Exempt; t.cfg.Cleartext { // else the routes contain all pods
+		p.Beside = within(slices.Concat(p.Routes, t.cfg.Pods), all)
+	}
 }
 
 // within returns the prefixes that lie within any route, in their order.
