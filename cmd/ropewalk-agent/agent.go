@@ -52,7 +52,7 @@ func newAgentCmd() *cobra.Command {
 	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: spread mode: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")
 	_ = f.MarkHidden("any-socket")
 	f.BoolVar(&o.cfg.RestartStalledPeers, "restart-stalled-peers", false, "spread mode: remove and add again a peer from which the cluster's WireGuard receives only handshakes, at most once in ten minutes")
-	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "spread mode: the BPF file system to pin in (default: /sys/fs/bpf)")
+	f.StringVar(&o.cfg.BPF, "bpf-fs", "", "the BPF file system to pin in (default: /sys/fs/bpf)")
 	f.DurationVar(&o.cfg.ResyncPeriod, "resync-period", agent.DefaultResyncPeriod, "interval of reconciles without an event")
 	f.DurationVar(&o.cfg.Propagation, "learn", agent.DefaultPropagation, "time that a node's status needs to reach the other nodes; spreading, key rotation, cleartext and cleanup wait for it")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9567", "address of /healthz, /readyz and /metrics; empty: not served")

@@ -13,6 +13,8 @@ func addMeshFlags(f *pflag.FlagSet, o *options) {
 	f.StringVar(&o.cfg.Tunnel, "tunnel", agent.DefaultTunnel, "mesh mode: the interface's name")
 	f.StringVar(&o.cfg.KeyDir, "key-dir", agent.DefaultKeyDir, "directory of the node's key and of the agent's saved state, which must outlive the pod")
 	f.StringVar(&o.cfg.EngineConfig, "engine-config", agent.DefaultEngineConfig, "mesh mode: `file` with which the tunnel's engine starts (ropewalk run --config)")
+	f.Uint16Var(&o.cfg.ReflectPort, "reflect-port", agent.DefaultReflectPort,
+		"mesh mode: UDP port at which the engines of all nodes reflect datagrams (ropewalk run --reflect), which proves that routes lead through the tunnel; 0: none do")
 	f.TextVar(&o.cfg.PodCIDRSource, "pod-cidr-source", agent.PodCIDRsOfNodes,
 		"mesh mode: where the pod prefixes of nodes are read: `node|cilium|calico` (Node.spec, CiliumNodes, BlockAffinities)")
 }

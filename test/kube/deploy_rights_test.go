@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -38,10 +40,10 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 	for _, n := range l.nodes {
 		pods = append(pods, n.addPod())
 		all = append(all, n.runEngine())
-		n.run(kustomized("mesh"), "")
+		n.run(kustomized("mesh"), l.bpf)
 	}
 	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
-	l.reach(pods)
+	l.reports(l.nodes, "Encrypted", metav1.ConditionTrue, "SeenInTunnel", func() { l.reach(pods) })
 	for _, c := range all {
 		expect.EventuallyNoError(l, "the startup probe succeeds", c.probeStartup)
 	}

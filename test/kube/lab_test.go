@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -45,6 +46,7 @@ type lab struct {
 	nodes  []*node
 	door   *door
 	dir    string // the token and the CA
+	bpf    string // the BPF file system of the guards; "": there is none
 	dual   bool   // nodes and pods have IPv6 as well
 }
 
@@ -88,6 +90,7 @@ func layLab(t *testing.T, nodes int, dual bool) *lab {
 	})
 	l := &lab{api: startAPI(t), net: nl, dir: t.TempDir(), dual: dual}
 	t.Cleanup(l.clear)
+	l.mountBPF()
 	l.layFabric()
 	for i := 1; i <= nodes; i++ {
 		l.addNode(i)
@@ -96,6 +99,17 @@ func layLab(t *testing.T, nodes int, dual bool) *lab {
 		n.layRoutes()
 	}
 	return l
+}
+
+// mountBPF mounts a BPF file system for all nodes. A kernel without one has no guards.
+func (l *lab) mountBPF() {
+	l.Helper()
+	dir := l.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		return
+	}
+	l.bpf = dir
+	l.Cleanup(func() { expect.NoError(l, unix.Unmount(dir, unix.MNT_DETACH)) })
 }
 
 // cniProtocol marks the routes of layRoutes.
@@ -285,7 +299,7 @@ func (n *node) start(args ...string) {
 	n.agent = n.spawn(append([]string{
 		bin, "--node", n.name, "--server", "https://" + apiAddr + ":6443", "--server-name", u.Hostname(),
 		"--token-file", token, "--ca-file", filepath.Join(n.l.dir, "ca"), "--learn", "1s", "--log-level", "debug",
-		"--listen", probes,
+		"--listen", probes, "--bpf-fs", n.l.bpf,
 	}, args...)...)
 	n.l.Cleanup(n.stop)
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/guard"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -213,6 +214,7 @@ func TestMeshRollsOutWithoutPartition(t *testing.T) {
 	for _, n := range l.nodes {
 		expect.EventuallyNoError(l, n.name+" refuses cleartext", func() error {
 			if n.gauge("cleartext") != 0 {
+				l.reach(pods) // a node is not strict before it has seen a pod's packet in the tunnel
 				return errors.New("not yet")
 			}
 			return nil
@@ -222,11 +224,12 @@ func TestMeshRollsOutWithoutPartition(t *testing.T) {
 	l.reach(pods)
 	e.stop(l)
 
-	// A node without its agent and routes sends in the clear. The others drop that.
+	// A node without its agent, guard and routes sends in the clear. The others drop that.
 	spoofer, target := l.nodes[2], l.nodes[0]
 	before := target.gauge("plaintext_dropped_packets_total")
 	spoofer.halt()
 	spoofer.reboot()
+	expect.NoError(t, spoofer.host.Do(func() error { return guard.Remove(l.bpf) })) // it would drop them first
 	l.refused(pods[2], pods[0])
 	if n := target.gauge("plaintext_dropped_packets_total") - before; n < 3 {
 		t.Errorf("%d unencrypted packets were dropped and counted, want 3 at least", n)

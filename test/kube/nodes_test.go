@@ -117,6 +117,7 @@ func TestTrafficBetweenNodesIsEncrypted(t *testing.T) {
 		l.reach(l.hosts(false))
 		l.reach(l.hosts(true))
 	}
+	l.reports(l.nodes, "Strict", metav1.ConditionTrue, "Latched", func() { l.reach(pods) })
 	for _, n := range l.nodes {
 		n.shows("ropewalk_agent_cleartext 0\n")
 		n.shows("ropewalk_agent_plaintext_dropped_packets_total ")

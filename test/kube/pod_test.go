@@ -21,6 +21,7 @@ type pod struct {
 	host  *netlab.Host
 	addr  netip.Addr
 	addr6 netip.Addr // invalid: it has none
+	end   string     // the node's end of its device; "": there is none
 }
 
 // addPod creates the node's only pod.
@@ -42,8 +43,9 @@ func (n *node) addPod() *pod {
 	if p.addr = addrs[0]; l.dual {
 		p.addr6 = addrs[1]
 	}
-	_, err = l.net.Cable(n.host, h, c)
+	cable, err := l.net.Cable(n.host, h, c)
 	expect.NoError(l, err)
+	p.end = cable.DeviceA
 	for i, gateway := range gateways {
 		expect.NoError(l, h.RouteVia(clusters[i], gateway))
 	}

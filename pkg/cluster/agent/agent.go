@@ -54,6 +54,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg:   cfg.withDefaults(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[trigger](retryMin, retryMax)),
 	}
+	a.cfg.proved = func() { a.queue.Add(clusterChanged) }
 	api := rest.CopyConfig(a.cfg.API)
 	a.api = &apiDialer{literal: apiAddrs(api.Host), next: api.Dial, onNewAddr: a.triggerHostChanged}
 	api.Dial = a.api.dial

@@ -233,6 +233,9 @@ func (c *CleanupConfig) removeRoutes() error {
 	if _, err := setPlaintextFilter(c.Tunnel, false, nil); err != nil {
 		c.Log.Warn("cleanup could not remove the nftables table that drops unencrypted packets, leaving it: without the tunnel it drops nothing", "interface", c.Tunnel, "table", "inet "+filterTable, "error", err)
 	}
+	if err := c.Guard.Remove(); err != nil {
+		return err // it may drop what the routes still keep from leaving in the clear
+	}
 	n, err := applyRouting(c.Tunnel, nil)
 	if n > 0 {
 		c.Log.Info("cleanup removed the routes into the tunnel: traffic to other nodes leaves unencrypted from now on", "routes", n)

@@ -3,51 +3,24 @@
 package agent
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// cleartextLatch is the state of CleartextAuto.
-type cleartextLatch struct {
-	strict        bool      // all nodes have been peers, and nothing leaves unencrypted any more
-	completeSince time.Time // since when all nodes are peers; zero: they are not
-}
-
-// allows reports whether cleartext is allowed at present.
-func (l *cleartextLatch) allows(c v1alpha1.Cleartext) bool {
-	return c == v1alpha1.CleartextAlways || c == v1alpha1.CleartextAuto && !l.strict
-}
-
-// update follows a plan. A change to strict waits for the propagation time, until the other nodes have this node's key as well:
-// their packets would be dropped here. It also waits for a plan with the nodes that joined meanwhile: asOf is when the plan's nodes were all
-// of the cluster (zero: they are). wait is the time until then; 0: nothing is pending.
-func (l *cleartextLatch) update(c v1alpha1.Cleartext, plan *mesh.TunnelPlan, asOf time.Time, propagation time.Duration) (wait time.Duration) {
-	switch {
-	case c == v1alpha1.CleartextAlways: // another rollout may follow
-		*l = cleartextLatch{}
-	case c != v1alpha1.CleartextAuto || l.strict:
-		*l = cleartextLatch{strict: true}
-	case len(plan.WithoutTunnel) > 0 || len(plan.UnknownPods) > 0:
-		l.completeSince = time.Time{}
-	case l.completeSince.IsZero():
-		l.completeSince = time.Now()
-		return propagation
-	default:
-		if wait = propagation - time.Since(l.completeSince); wait <= 0 && !asOf.IsZero() && !asOf.After(l.completeSince) {
-			return propagation // until the next check
-		}
-		l.strict = wait <= 0
-		return max(wait, 0)
-	}
-	return 0
+// allows reports whether cleartext is allowed on a node that is strict since a time, or not (zero).
+func allows(c v1alpha1.Cleartext, strictSince time.Time) bool {
+	return c == v1alpha1.CleartextAlways || c == v1alpha1.CleartextAuto && strictSince.IsZero()
 }
 
 // cleartextNote returns a note for the node's condition about nodes that are no peers, or "". It names none: each that joins would
 // make all others write their status.
-func cleartextNote(c v1alpha1.Cleartext, allowed bool, plan *mesh.TunnelPlan) string {
+func cleartextNote(c v1alpha1.Cleartext, pods []netip.Prefix, allowed bool, plan *mesh.TunnelPlan) string {
 	switch {
+	case c == v1alpha1.CleartextAuto && allowed && len(pods) == 0:
+		return "the prefixes of the cluster's pods are unknown: traffic may stay unencrypted for ever (set podCIDRs of the RopewalkMesh, which cleartext: Auto needs to end that)"
 	case len(plan.UnknownPods) > 0:
 		return "the pod prefixes of some nodes are unknown: traffic for their pods is not encrypted (set podCIDRs of the RopewalkMesh, or --pod-cidr-source)"
 	case len(plan.WithoutTunnel) == 0:

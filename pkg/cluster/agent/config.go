@@ -10,6 +10,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
@@ -45,7 +46,7 @@ type SpreadConfig struct {
 	AnySocket bool
 	// RestartStalledPeers is that of a spreader.Config.
 	RestartStalledPeers bool
-	// BPF is the BPF file system for pins. Empty: the system's, which is mounted if necessary.
+	// BPF is the BPF file system for pins, in both modes. Empty: the system's, which is mounted if necessary.
 	BPF string
 }
 
@@ -61,6 +62,13 @@ type MeshConfig struct {
 	EngineConfig string
 	// Network is the host to change; nil: the network namespace of the process.
 	Network Network
+	// ReflectPort is the UDP port at which the nodes' engines reflect datagrams; 0: none do, and routes into the tunnel cannot be proved.
+	ReflectPort uint16
+	// Guard watches what leaves the host; nil: the network namespace of the process, with pins in SpreadConfig.BPF.
+	Guard meshmode.GuardHost
+
+	openAsker meshmode.OpenAsker // nil: that of a meshmode.Prover
+	proved    func()             // called when a proof changes what a reconcile would do; nil: not called
 }
 
 // The defaults of Config.
@@ -69,6 +77,7 @@ const (
 	DefaultTunnel       = "ropewalk0"
 	DefaultKeyDir       = "/var/lib/ropewalk"
 	DefaultEngineConfig = "/var/lib/ropewalk/engine/tunnel.conf"
+	DefaultReflectPort  = 9569
 	DefaultResyncPeriod = 5 * time.Minute
 	DefaultPropagation  = 10 * time.Second
 )
@@ -88,6 +97,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Network == nil {
 		c.Network = hostNetwork{}
+	}
+	if c.Guard == nil {
+		c.Guard = meshmode.BPFFS(c.BPF)
+	}
+	if c.proved == nil {
+		c.proved = func() {}
 	}
 	if c.PodCIDRSource == "" {
 		c.PodCIDRSource = PodCIDRsOfNodes

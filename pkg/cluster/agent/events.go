@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
@@ -32,7 +33,8 @@ const (
 // eventReporter remembers what Events have reported.
 type eventReporter struct {
 	lastEvent time.Time
-	reported  *reportedState // nil: nothing was compared yet
+	reported  *reportedState                    // nil: nothing was compared yet
+	proofs    map[string]metav1.ConditionStatus // by condition, the last one that was not Unknown; nil: nothing was compared yet
 }
 
 // reportedState is what an Event says of a node.
@@ -84,6 +86,38 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 	}
 	a.events.lastEvent = time.Now()
 	a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, reason, note)
+}
+
+// reportProofs writes an Event for each condition of mode mesh that became False, or True again. Strict is the other way round: a node that leaves
+// the permissive state says so, and one that returns to it is warned of. Unknown is none: each start begins with it.
+func (a *Agent) reportProofs(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition) {
+	if a.events.proofs == nil {
+		a.events.proofs = map[string]metav1.ConditionStatus{}
+		for _, c := range before {
+			a.events.proofs[c.Type] = c.Status
+		}
+	}
+	for _, c := range after {
+		was := a.events.proofs[c.Type]
+		if c.Type == v1alpha1.ConditionReady || c.Status == metav1.ConditionUnknown || c.Status == was || rn.UID == "" {
+			continue
+		}
+		a.events.proofs[c.Type] = c.Status
+		if kind := proofEvent(c, was); kind != "" {
+			a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, c.Reason, c.Type+": "+c.Message)
+		}
+	}
+}
+
+// proofEvent returns the type of the Event about a condition that was another before; "" before the first: none.
+func proofEvent(c metav1.Condition, was metav1.ConditionStatus) string {
+	switch {
+	case c.Status == metav1.ConditionTrue && (was != "" || c.Type == proof.Strict):
+		return "Normal"
+	case c.Status == metav1.ConditionFalse && (was == metav1.ConditionTrue || c.Type != proof.Strict):
+		return "Warning"
+	}
+	return ""
 }
 
 // regarding is the object that an Event is about.

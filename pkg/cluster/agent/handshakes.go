@@ -35,7 +35,7 @@ func startHandshakes(e Engine, peers []noise.PublicKey, log *slog.Logger) *backg
 		failed := false
 		for batch := handshakeBurst; len(peers) > 0 && ctx.Err() == nil; batch = handshakeBatch {
 			next, pause := peers[:min(batch, len(peers))], wait.Jitter(handshakeInterval, 0.5)
-			if err := e.Probe(next...); err == nil {
+			if _, err := e.Probe(next...); err == nil {
 				peers, failed = peers[len(next):], false
 			} else {
 				pause = wait.Jitter(handshakeRetry, 0.5)

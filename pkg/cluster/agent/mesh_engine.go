@@ -21,7 +21,7 @@ type Engine interface {
 	Status() (engine.Status, error)
 	StatusOf(...noise.PublicKey) (config.Status, error)
 	Configure(config.Device) error
-	Probe(...noise.PublicKey) error
+	Probe(...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error)
 	Save(config.Device) error
 	Forget() error
 	// Watch calls a function when there is another engine, or none any more, until the context ends.

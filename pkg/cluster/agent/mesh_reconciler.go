@@ -11,10 +11,12 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
@@ -28,10 +30,10 @@ type meshReconciler struct {
 	engineState
 	peerTracker
 	handoverWatcher
-	resolver      *endpointResolver
-	external      []mesh.ExternalPeer       // the last known ones
-	accepted      map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
-	cleartext     cleartextLatch
+	resolver *endpointResolver
+	external []mesh.ExternalPeer       // the last known ones
+	accepted map[string][]netip.Prefix // TunnelPlan.AcceptedPrefixes of the last plan
+	proofs
 	encryption    nodeEncryption
 	filterErr     error          // of the last attempt to install the filter for unencrypted packets
 	filtering     bool           // the filter is installed
@@ -45,6 +47,7 @@ type desiredTunnel struct {
 	setup         setup
 	routing       *Routing
 	saved         *savedTunnel
+	guard         *meshmode.GuardState // nil: the guard keeps its state
 }
 
 // newMeshReconciler returns a reconciler without a tunnel. It takes the owners of keys from the saved tunnel, if there is one.
@@ -53,8 +56,9 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 	m.engine = cfg.Engine
 	m.sentEndpoints = mesh.SentEndpoints{}
 	m.handovers = mesh.HandoverPoll{Propagation: cfg.Propagation}
+	m.proofs = newProofs(&cfg, saved)
 	if saved != nil {
-		m.keyOwners, m.cleartext.strict, m.accepted = mesh.KeyOwnersOf(saved.Peers), saved.Strict, saved.Accepted
+		m.keyOwners, m.accepted = mesh.KeyOwnersOf(saved.Peers), saved.Accepted
 		m.external = append(mesh.ExternalPeersOf(saved.Peers), mesh.HeldPeersOf(saved.Accepted, saved.Peers)...)
 	}
 	m.resolver = newEndpointResolver(m.external, cfg.Log, trigger)
@@ -62,40 +66,53 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 }
 
 // reconcile implements modeReconciler.
-func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r result, err error) {
+func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
+	r, plan, err := m.reconcilePlan(ctx, in)
+	m.applied(&m.intent, &plan, tunnelAddrs(podsOf(r.saved)), err)
+	o := m.prover.Outcome()
+	r.proofs, r.status.StalePeers = &o, lostNodes(&o, m.keyOwners)
+	if !m.strictSince.IsZero() {
+		r.status.StrictSince = &metav1.Time{Time: m.strictSince}
+	}
+	return r, err
+}
+
+// reconcilePlan is reconcile without the proofs.
+func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (r result, plan mesh.TunnelPlan, err error) {
 	if err := m.openKeys(in.spec.KeyGeneration); err != nil {
-		return r, err
+		return r, plan, err
 	}
 	if in.intent != nil {
 		m.intent = *in.intent
 	}
 	encrypts, note := m.encryption.update(&in)
-	plan, wait, err := m.plan(ctx, in)
-	if err != nil {
-		return r, err
+	wait := m.updateStrict(&m.intent, &in.lastStatus, in.nodesAsOf, m.cfg.Propagation)
+	if plan, err = m.plan(ctx, in); err != nil {
+		return r, plan, err
 	}
-	allowed := m.cleartext.allows(m.intent.cleartext)
+	allowed := allows(m.intent.cleartext, m.strictSince)
 	m.keyOwners, m.accepted = mesh.KeyOwnersOf(plan.Peers), plan.AcceptedPrefixes
 	r = m.planned(&in, &plan, allowed)
 	r.clusterNote = joinNotes(r.clusterNote, note)
 	m.logWithoutTunnel(&plan, allowed)
 	want, err := m.desiredSetup(in)
 	if err != nil {
-		return r, err
+		return r, plan, err
 	}
 	r.routing = &Routing{Routes: plan.Routes, Exempt: plan.Exempt, MTU: smallerThan(plan.MTU, want.mtu), Cleartext: allowed}
 	r.routing.Nodes = m.encryption.routing(&m.intent.nodes, &plan, in.self.Addrs, want.port, m.cfg.Ports)
-	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, Strict: m.cleartext.strict, Accepted: m.accepted}
+	r.saved = &savedTunnel{Name: m.cfg.Tunnel, Addrs: in.self.Addrs, Pods: plan.Pods, Peers: plan.Peers, StrictSince: m.strictSince, Accepted: m.accepted, Unrouted: m.unroutedNodes(&plan, allowed)}
 	if m.cfg.PodCIDRSource == PodCIDRsOfCalico { // each address of a block may be a pod's
 		r.routing.Sources, r.saved.Pods = in.self.Addrs, nil
 	}
-	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved}
+	guard := &meshmode.GuardState{Classes: guardClasses(&plan, m.intent.pods, tunnelAddrs(r.saved.Pods)), Strict: !allowed}
+	m.lastDesired = &desiredTunnel{in.spec.KeyGeneration, want, r.routing, r.saved, guard}
 	r.changes, err = m.apply(m.lastDesired)
 	if m.filterErr != nil {
 		r.notes = append(r.notes, "unencrypted packets from other nodes and their pods are not filtered: "+m.filterErr.Error())
 	}
 	if r.filtering = m.filtering; err != nil {
-		return r, err
+		return r, plan, err
 	}
 	rotation, note, err := m.stepRotation(in)
 	if r.requeueAfter = soonest(wait, rotation); note != "" {
@@ -104,7 +121,15 @@ func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (r re
 	r.status = m.status(in.self, plan)
 	r.status.EncryptsNodes = encrypts
 	m.have = nil // of thousands of peers
-	return r, err
+	return r, plan, err
+}
+
+// podsOf returns the prefixes of which the interface has an address.
+func podsOf(t *savedTunnel) []netip.Prefix {
+	if t == nil {
+		return nil
+	}
+	return t.Pods
 }
 
 // planned returns what a plan adds to the result.
@@ -114,32 +139,28 @@ func (m *meshReconciler) planned(in *reconcileInput, plan *mesh.TunnelPlan, allo
 	if in.externalKnown {
 		r.external = &externalOutcome{plan.Refused, in.nodes, in.self}
 	}
-	r.externalPeers = countExternal(plan.Peers)
+	r.externalPeers, r.refusedPrefixes = countExternal(plan.Peers), plan.RefusedPrefixes
 	r.nodeRoutes, r.clearNodes = len(plan.NodeRoutes), len(plan.ClearNodes)
-	r.clusterNote = joinNotes(cleartextNote(m.intent.cleartext, allowed, plan), clearNodesNote(plan))
+	r.clusterNote = joinNotes(cleartextNote(m.intent.cleartext, m.intent.pods, allowed, plan), clearNodesNote(plan))
 	return r
 }
 
-// plan returns the tunnel's plan. wait is the time until cleartext may be refused; 0: nothing is pending.
-func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (plan mesh.TunnelPlan, wait time.Duration, err error) {
+// plan returns the tunnel's plan.
+func (m *meshReconciler) plan(ctx context.Context, in reconcileInput) (mesh.TunnelPlan, error) {
 	if in.externalKnown {
 		m.external = in.external
 	}
 	cfg := mesh.TunnelConfig{
-		Bypass: m.apiAddrs(), Cleartext: m.cleartext.allows(m.intent.cleartext), Pods: m.intent.pods, Services: m.intent.services, KeyOwners: m.keyOwners,
+		Bypass: m.apiAddrs(), Cleartext: allows(m.intent.cleartext, m.strictSince), LeadsInto: m.leadsInto, Pods: m.intent.pods, Services: m.intent.services, KeyOwners: m.keyOwners,
 		External: m.resolver.resolve(ctx, m.external), AcceptedPrefixes: m.accepted, OwnKeys: m.keys.public(), Keepalive: in.settings.Keepalive,
 		Nodes: m.encryption.traffic(&m.intent.nodes),
 	}
-	if plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg); err != nil {
-		return plan, 0, err
+	m.deciding = map[string]bool{}
+	plan, err := mesh.Tunnel(in.self.Name, in.nodes, cfg)
+	if err == nil {
+		m.resolver.retry(ctx, plan.Inside)
 	}
-	wait = m.cleartext.update(m.intent.cleartext, &plan, in.nodesAsOf, m.cfg.Propagation)
-	if now := m.cleartext.allows(m.intent.cleartext); now != cfg.Cleartext {
-		cfg.Cleartext = now
-		plan, err = mesh.Tunnel(in.self.Name, in.nodes, cfg)
-	}
-	m.resolver.retry(ctx, plan.Inside)
-	return plan, wait, err
+	return plan, err
 }
 
 // maxLoggedNodes bounds the names in a log line.
@@ -177,9 +198,18 @@ func (m *meshReconciler) applyPersisted(s *persistedState, i *intent) error {
 	}
 	want, err := m.desiredSetup(reconcileInput{self: mesh.Node{Name: m.cfg.Node, Addrs: s.Tunnel.Addrs}, settings: s.Settings})
 	if err == nil {
-		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel})
+		_, err = m.apply(&desiredTunnel{s.Spec.KeyGeneration, want, s.Routing, s.Tunnel, m.persistedGuard(s)})
 	}
 	return err
+}
+
+// persistedGuard returns what the guard does before the API is reached. In the permissive state it would drop nothing.
+func (m *meshReconciler) persistedGuard(s *persistedState) *meshmode.GuardState {
+	if s.Routing.Cleartext {
+		return nil
+	}
+	plan := &mesh.TunnelPlan{Routes: s.Routing.Routes, Beside: s.Routing.Exempt, Pods: s.Tunnel.Pods}
+	return &meshmode.GuardState{Classes: guardClasses(plan, m.intent.pods, tunnelAddrs(s.Tunnel.Pods)), Strict: true}
 }
 
 // reapply restores the last desired state and returns the number of changes.
@@ -209,7 +239,13 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 		m.setup = setup{}
 		return 0, fmt.Errorf("configuring the tunnel %s: %w", m.cfg.Tunnel, unusable)
 	}
+	if d.guard != nil {
+		m.guard.Before(*d.guard)
+	}
 	changes, err = m.applyTunnel(d, &st, unusable)
+	if _, noRoutes := errors.AsType[*routesError](err); d.guard != nil && (d.guard.Strict || !noRoutes) {
+		m.guard.After(*d.guard)
+	}
 	return changes + m.setFilter(!d.routing.Cleartext, d.routing.Nodes), err
 }
 
@@ -217,13 +253,16 @@ func (m *meshReconciler) apply(d *desiredTunnel) (changes int, err error) {
 // nodes' pods from leaving in the clear. They follow changes of the engine, too: the interface may be another one.
 func (m *meshReconciler) applyTunnel(d *desiredTunnel, st *engine.Status, unusable error) (changes int, err error) {
 	if changes, err = m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing); err != nil {
-		return changes, err
+		return changes, &routesError{err}
 	}
 	n, err := m.configureEngine(d, st, unusable)
 	if changes += n; n == 0 {
 		return changes, err // the routes lead into the tunnel already, and there may be many
 	}
 	n, again := m.cfg.Network.SetRoutes(m.cfg.Tunnel, d.routing)
+	if again != nil {
+		again = &routesError{again}
+	}
 	return changes + n, errors.Join(err, again)
 }
 
@@ -276,7 +315,6 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 			st.SpreadsTo++
 		}
 	}
-	st.StalePeers = m.unresponsive.update(time.Now(), have, plan.Peers)
 	return st
 }
 
@@ -285,6 +323,7 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	m.stop()
 	m.resolver.stop()
 	m.lastDesired = nil
+	unguarded := m.guard.Remove() // first: in the strict state it would drop what leaves without the tunnel
 	if err := m.engine.Forget(); err != nil {
 		m.cfg.Log.Warn("removing the configuration with which the engine starts failed: the engine may serve a tunnel that no route leads into", "error", err)
 	}
@@ -295,15 +334,16 @@ func (m *meshReconciler) tearDown(context.Context) error {
 	if err := m.cfg.Network.RemoveInterface(m.cfg.Tunnel); err != nil { // harmless: no route uses it
 		m.cfg.Log.Warn("tunnel ended, but removing its interface failed: no route leads into it", "interface", m.cfg.Tunnel, "error", err)
 	}
-	return err
+	return errors.Join(unguarded, err)
 }
 
 // stop ends the goroutines. The tunnel and its routes stay.
 func (m *meshReconciler) stop() {
 	m.handover.stop()
 	m.handshakes.stop()
+	m.prover.Stop()
+	m.guard.Close()
 	m.setup = setup{}
 	clear(m.sentEndpoints)
 	m.configured = nil
-	m.unresponsive = unresponsive{}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -22,8 +23,11 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/guard"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -37,12 +41,15 @@ type fakeEngine struct {
 	saved       config.Device     // that it would start with
 	forgotten   bool              // saved was removed
 	probed      []noise.PublicKey // in this order
-	unusable    error             // of each request: engine.ErrAbsent or ErrOutdated
-	rejectsKeys bool              // it rejects private keys
-	peersErr    error             // of the next change of peers
-	saveErr     error             // of Save
-	gone        bool              // it ends before it answers the next change
-	busyPort    uint16            // of another program: the engine has no open port, and cannot open this one; 0: none
+	probes      map[noise.PublicKey]uint64
+	reached     map[noise.PublicKey]bool // peers that answer probes
+	noRoutes    bool                     // datagrams are not answered
+	unusable    error                    // of each request: engine.ErrAbsent or ErrOutdated
+	rejectsKeys bool                     // it rejects private keys
+	peersErr    error                    // of the next change of peers
+	saveErr     error                    // of Save
+	gone        bool                     // it ends before it answers the next change
+	busyPort    uint16                   // of another program: the engine has no open port, and cannot open this one; 0: none
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
@@ -149,14 +156,145 @@ func (e *fakeEngine) copyStatus() config.Status {
 	return st
 }
 
-func (e *fakeEngine) Probe(keys ...noise.PublicKey) error {
+// Probe reports the answers to the probes before, of peers that reached.
+func (e *fakeEngine) Probe(keys ...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.unusable != nil {
-		return e.unusable
+		return nil, e.unusable
 	}
 	e.probed = append(e.probed, keys...)
+	reports := map[noise.PublicKey]config.PeerProbe{}
+	for _, key := range keys {
+		n := e.probes[key]
+		reports[key] = config.PeerProbe{Up: true, Sent: n}
+		if e.reached[key] {
+			reports[key] = config.PeerProbe{Up: true, Session: true, Echoes: true, Sent: n, Answered: n, Reflected: n}
+		}
+		if e.probes == nil {
+			e.probes = map[noise.PublicKey]uint64{}
+		}
+		e.probes[key] = n + 1
+	}
+	return reports, nil
+}
+
+// openAsker is the cluster's network: reflectors answer at once, if they are reached.
+func (e *fakeEngine) openAsker(netip.Addr, uint16) (meshmode.Asker, error) {
+	return &fakeAsker{e: e, closed: make(chan struct{}), ready: make(chan struct{})}, nil
+}
+
+type fakeAsker struct {
+	e             *fakeEngine
+	answered      func(netip.Addr)
+	closed, ready chan struct{}
+}
+
+func (a *fakeAsker) Ask(peer netip.Addr) error {
+	<-a.ready
+	a.e.mu.Lock()
+	silent := a.e.noRoutes
+	a.e.mu.Unlock()
+	if !silent {
+		a.answered(peer)
+	}
 	return nil
+}
+
+func (a *fakeAsker) Serve(_ func() int, answered func(netip.Addr)) {
+	a.answered = answered
+	close(a.ready)
+	<-a.closed
+}
+
+func (a *fakeAsker) Close() error {
+	close(a.closed)
+	return nil
+}
+
+func (e *fakeEngine) setNoRoutes(none bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.noRoutes = none
+}
+
+// setReached sets whether a peer answers probes.
+func (e *fakeEngine) setReached(key noise.PublicKey, is bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.reached == nil {
+		e.reached = map[noise.PublicKey]bool{}
+	}
+	e.reached[key] = is
+}
+
+// fakeGuard is a GuardHost, and its Programs.
+type fakeGuard struct {
+	mu       sync.Mutex
+	classes  map[netip.Prefix]programs.GuardClass
+	strict   bool
+	attached bool
+	openErr  error
+	counts   [2]programs.GuardCounts // beside the tunnel, and in it
+}
+
+func (g *fakeGuard) Open() (meshmode.Programs, error) {
+	if g.openErr != nil {
+		return nil, g.openErr
+	}
+	return g, nil
+}
+
+func (g *fakeGuard) Remove() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.attached, g.strict, g.classes = false, false, nil
+	return nil
+}
+
+func (g *fakeGuard) SetPrefixes(classes map[netip.Prefix]programs.GuardClass) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.classes = classes
+	return nil
+}
+
+func (g *fakeGuard) SetStrict(strict bool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.strict = strict
+	return nil
+}
+
+func (g *fakeGuard) Attach(string) ([]guard.Attached, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.attached = true
+	return []guard.Attached{{Name: "eth0", Index: 2}}, nil
+}
+
+func (g *fakeGuard) Counts() (beside, tunneled programs.GuardCounts, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.counts[0], g.counts[1], nil
+}
+
+func (*fakeGuard) Close() error { return nil }
+
+// see counts a packet of a class, beside the tunnel or in it.
+func (g *fakeGuard) see(inTunnel int, class programs.GuardClass) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := &g.counts[inTunnel][class]
+	c.Passed++
+	c.Last = programs.GuardPacket{Time: time.Now(), Device: 2, Address: netip.MustParseAddr("10.244.1.9")}
+}
+
+// state returns what the guard does.
+func (g *fakeGuard) state() (classes map[netip.Prefix]programs.GuardClass, strict, attached bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.classes), g.strict, g.attached
 }
 
 func (e *fakeEngine) Save(c config.Device) error {
@@ -292,8 +430,11 @@ func meshNode(i byte, key noise.PublicKey) mesh.Node {
 func newTestMeshReconciler(t *testing.T) (*meshReconciler, *fakeNetwork, *fakeEngine) {
 	t.Helper()
 	n, e := &fakeNetwork{}, &fakeEngine{}
-	cfg := Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{Network: n, Engine: e}}
+	cfg := Config{KeyDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), MeshConfig: MeshConfig{
+		Network: n, Engine: e, Guard: &fakeGuard{}, ReflectPort: DefaultReflectPort, openAsker: e.openAsker,
+	}}
 	m := newMeshReconciler(cfg.withDefaults(), nil, func() []netip.Addr { return nil }, func() {})
+	m.prover.Engine = &fakeEngine{} // the other's probes start handshakes
 	t.Cleanup(m.stop)
 	return m, n, e
 }

@@ -3,9 +3,13 @@
 package agent
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
@@ -13,7 +17,7 @@ import (
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectSpread))
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectProofs), collectorFunc(s.collectSpread))
 	return r
 }
 
@@ -47,6 +51,10 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 			prometheus.GaugeValue, s.WithoutTunnel.Load(),
 		},
 		{"cleartext", "1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, may leave unencrypted, in mode mesh.", prometheus.GaugeValue, s.Cleartext.Load()},
+		{
+			"refused_prefixes", "Pod prefixes and addresses of other nodes that are not used, because the cluster or another node has them, in mode mesh: traffic for them is dropped, or unencrypted.",
+			prometheus.GaugeValue, s.RefusedPrefixes.Load(),
+		},
 		{"node_routes", "Addresses of other nodes that traffic reaches through the tunnel (spec.nodeEncryption of the RopewalkMesh).", prometheus.GaugeValue, s.NodeRoutes.Load()},
 		{
 			"clear_nodes", "Peers to which traffic between nodes is not encrypted, although this node would encrypt it (spec.nodeEncryption of the RopewalkMesh).",
@@ -65,6 +73,40 @@ var plaintextDesc = prometheus.NewDesc("ropewalk_agent_plaintext_dropped_packets
 func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 	if s.filtering.Load() {
 		ch <- prometheus.MustNewConstMetric(plaintextDesc, prometheus.CounterValue, float64(plaintextDropped()))
+	}
+}
+
+var (
+	conditionDesc = prometheus.NewDesc("ropewalk_agent_condition", "1 for the status of each condition that the agent last observed, in mode mesh.", []string{"type", "status"}, nil)
+	proofDesc     = prometheus.NewDesc("ropewalk_agent_peer_states", "Peers by what was seen of them, in mode mesh.", []string{"state"}, nil)
+	guardDesc     = prometheus.NewDesc("ropewalk_agent_guard_packets_total",
+		"Packets to pods of other nodes that left beside the tunnel (remote: it reaches them, unknown: it does not) or were dropped there, and packets of pods in the tunnel (local), in mode mesh.",
+		[]string{"class", "verdict"}, nil)
+)
+
+// collectProofs exports what was observed in mode mesh.
+func (s *Stats) collectProofs(ch chan<- prometheus.Metric) {
+	o := s.proofs.Load()
+	if o == nil {
+		return
+	}
+	for _, c := range o.Conditions {
+		for _, status := range []proof.Status{proof.True, proof.False, proof.Unknown} {
+			ch <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, float64(oneIf(c.Status == status)), c.Type, string(status))
+		}
+	}
+	p := &o.Peers
+	for state, n := range map[proof.State]int{proof.Pending: p.Pending, proof.Reachable: p.Reachable, proof.Proven: p.Proven, proof.Lost: p.Lost} {
+		ch <- prometheus.MustNewConstMetric(proofDesc, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
+	}
+	if !o.Guard.Known {
+		return
+	}
+	for class, c := range map[string]*programs.GuardCount{
+		"remote": &o.Guard.Beside[programs.GuardClassRemote], "unknown": &o.Guard.Beside[programs.GuardClassUnknown], "local": &o.Guard.Tunneled[programs.GuardClassLocal],
+	} {
+		ch <- prometheus.MustNewConstMetric(guardDesc, prometheus.CounterValue, float64(c.Passed), class, "passed")
+		ch <- prometheus.MustNewConstMetric(guardDesc, prometheus.CounterValue, float64(c.Dropped), class, "dropped")
 	}
 }
 

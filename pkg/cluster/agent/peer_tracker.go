@@ -14,8 +14,7 @@ import (
 type peerTracker struct {
 	sentEndpoints mesh.SentEndpoints
 	keyOwners     mesh.KeyOwners
-	handshakes    *background // that starts them; nil before the first start
-	unresponsive  unresponsive
+	handshakes    *background              // that starts them; nil before the first start
 	configured    map[noise.PublicKey]bool // the peers of the last configuration, nil before the first; true for external ones (RopewalkPeers)
 }
 

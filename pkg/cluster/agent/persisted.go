@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -43,14 +44,22 @@ type savedTunnel struct {
 	Peers []mesh.Peer `json:"peers,omitempty"`
 	// Accepted are TunnelPlan.AcceptedPrefixes.
 	Accepted map[string][]netip.Prefix `json:"acceptedPrefixes,omitempty"`
-	// Strict reports that cleartext is refused since all nodes were peers (CleartextAuto).
-	Strict bool `json:"strict,omitempty"`
+	// StrictSince is since when cleartext is refused; zero: it is not.
+	StrictSince time.Time `json:"strictSince,omitzero"`
+	// Unrouted are the peers to whose pods no routes led into the tunnel.
+	Unrouted []string `json:"unrouted,omitempty"`
 }
 
 // allowsCleartext reports whether cleartext is allowed, before the cluster's state is known.
 func (s *persistedState) allowsCleartext(c v1alpha1.Cleartext) bool {
-	latch := cleartextLatch{strict: s.Tunnel != nil && s.Tunnel.Strict}
-	return latch.allows(c)
+	return allows(c, s.strictSince())
+}
+
+func (s *persistedState) strictSince() time.Time {
+	if s.Tunnel == nil {
+		return time.Time{}
+	}
+	return s.Tunnel.StrictSince
 }
 
 // stateFile is the file of the persisted state, in the key directory.

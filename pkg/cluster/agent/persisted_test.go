@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,7 +35,7 @@ func newTestAgent(t *testing.T, dir string, change func(*Config)) (a *Agent, n *
 	cfg := Config{
 		Node: "a", API: &rest.Config{Host: "https://192.0.2.254"}, Mode: mesh.ModeMesh, KeyDir: dir, Log: slog.New(slog.DiscardHandler),
 	}
-	cfg.Network, cfg.Engine = n, e
+	cfg.Network, cfg.Engine, cfg.Guard = n, e, &fakeGuard{}
 	if change != nil {
 		change(&cfg)
 	}
@@ -217,8 +218,12 @@ func TestPersistedStateHoldsNoSecrets(t *testing.T) {
 			{Node: "b", Key: noise.PublicKey{1}, Endpoint: other.Agent.Endpoints[0], AllowedIPs: []netip.Prefix{other.PodCIDRs[0], netip.MustParsePrefix("192.0.2.1/32")}},
 			{Node: "b", Key: noise.PublicKey{9}, Endpoint: other.Agent.Endpoints[0], Replaces: noise.PublicKey{1}},
 		},
-		Strict: true,
+		StrictSince: time.Unix(1_700_000_000, 0).UTC(), Unrouted: []string{"b"},
 	}
+	if m.Tunnel.StrictSince.IsZero() {
+		t.Error("not strict, with cleartext=never")
+	}
+	m.Tunnel.StrictSince, m.Tunnel.Unrouted = want.StrictSince, want.Unrouted
 	if !reflect.DeepEqual(m.Tunnel, want) {
 		t.Errorf("%+v\nwant\n%+v", m.Tunnel, want)
 	}

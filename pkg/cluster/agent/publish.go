@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
@@ -43,12 +44,12 @@ const writeEchoTimeout = 10 * time.Second
 const plansRetryPeriod = 5 * time.Minute
 
 // outdatedCRD is a note for administrators. Nothing else shows why other nodes ignore this node's port plan.
-const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource or encryptsNodes, so other nodes do not get " +
+const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource, encryptsNodes or strictSince, so other nodes do not get " +
 	"this node's: kubectl apply --server-side -k deploy/crd"
 
 // hasNewFields reports whether a status has fields that an older CRD may lack.
 func hasNewFields(st v1alpha1.NodeStatus) bool {
-	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.EncryptsNodes
+	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.EncryptsNodes || st.StrictSince != nil
 }
 
 // publishStatus writes the node's status if it differs from the cluster's.
@@ -63,14 +64,14 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	st.KernelVersion, _ = kernel.Uname()
 	notes := res.notes
 	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
-		st.Plans, st.PodCIDRSource, st.EncryptsNodes = nil, "", false
+		st.Plans, st.PodCIDRSource, st.EncryptsNodes, st.StrictSince = nil, "", false, nil
 		notes = append(slices.Clone(notes), outdatedCRD)
 	}
 	own := notes
 	if res.clusterNote != "" {
 		notes = append(slices.Clone(notes), res.clusterNote)
 	}
-	st.Conditions = []metav1.Condition{readyCondition(rn, notes, reconcileErr)}
+	st.Conditions = append([]metav1.Condition{readyCondition(rn, notes, reconcileErr)}, proofConditions(rn, res.proofs)...)
 	current := a.lastWrite.current(rn)
 	changed := !sameStatus(current, st)
 	delayed := changed && sameStatus(a.withDelayable(rn, current, st, own), st) && !a.countsDue()
@@ -86,6 +87,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	case err == nil:
 		a.lastWrite = writtenStatus{rn.UID, rn.ResourceVersion, st, strings.Join(own, "; "), time.Now(), a.lastWrite.plansRefused}
 		a.reportChange(ctx, rn, current.Conditions, st.Conditions, own)
+		a.reportProofs(ctx, rn, current.Conditions, st.Conditions)
 	case hasNewFields(st) && isFieldUndeclared(err):
 		a.lastWrite.plansRefused = time.Now()
 		return a.publishStatus(ctx, rn, res, reconcileErr)
@@ -146,6 +148,9 @@ func normalized(st v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 	if len(st.Endpoints) == 0 {
 		st.Endpoints = nil
 	}
+	if st.StrictSince != nil {
+		st.StrictSince = &metav1.Time{Time: time.Unix(st.StrictSince.Unix(), 0)}
+	}
 	if len(st.PodCIDRs) == 0 {
 		st.PodCIDRs = nil
 	}
@@ -158,7 +163,7 @@ func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeS
 	st = withCounts(st, next)
 	before, now := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(next.Conditions, v1alpha1.ConditionReady)
 	if before != nil && now != nil && before.Status == metav1.ConditionTrue && now.Status == metav1.ConditionTrue &&
-		before.ObservedGeneration == now.ObservedGeneration && a.lastWrite.uid == rn.UID && a.lastWrite.notes == strings.Join(notes, "; ") {
+		before.ObservedGeneration == now.ObservedGeneration && sameVerdicts(st.Conditions, next.Conditions) && a.lastWrite.uid == rn.UID && a.lastWrite.notes == strings.Join(notes, "; ") {
 		st.Conditions = next.Conditions
 	}
 	return st
@@ -168,6 +173,30 @@ func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeS
 func withCounts(st, counts v1alpha1.NodeStatus) v1alpha1.NodeStatus {
 	st.Peers, st.SpreadsTo, st.StalePeers, st.MeshGeneration = counts.Peers, counts.SpreadsTo, counts.StalePeers, counts.MeshGeneration
 	return st
+}
+
+// sameVerdicts reports whether two lists of conditions differ in messages at most.
+func sameVerdicts(a, b []metav1.Condition) bool {
+	return slices.EqualFunc(a, b, func(a, b metav1.Condition) bool {
+		return a.Type == b.Type && a.Status == b.Status && a.Reason == b.Reason
+	})
+}
+
+// proofConditions returns the conditions of mode mesh; nil in another.
+func proofConditions(rn *v1alpha1.RopewalkNode, o *meshmode.Outcome) (all []metav1.Condition) {
+	if o == nil {
+		return nil
+	}
+	for _, c := range o.Conditions {
+		all = append(all, withTransitionTime(metav1.Condition{
+			Type: c.Type, Status: metav1.ConditionStatus(c.Status), Reason: c.Reason, Message: boundedMessage(c.Message), ObservedGeneration: rn.Generation,
+		}, rn.Status.Conditions))
+	}
+	return all
+}
+
+func boundedMessage(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
 }
 
 // Reasons of the Ready condition.
@@ -194,6 +223,6 @@ func readyCondition(rn *v1alpha1.RopewalkNode, notes []string, reconcileErr erro
 	if reconcileErr != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonFailed, reconcileErr.Error()
 	}
-	c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
+	c.Message = boundedMessage(c.Message)
 	return withTransitionTime(c, rn.Status.Conditions)
 }

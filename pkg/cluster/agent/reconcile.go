@@ -42,8 +42,8 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	if err == nil {
 		a.handled = requested
 		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode, Spec: rn.Spec, Mesh: a.persisted.Mesh, Settings: a.settingsOf(n, rn), Routing: res.routing, Tunnel: res.saved})
-	} else if res.saved != nil && res.saved.Strict {
-		a.saveStrict(n)
+	} else if res.saved != nil && !res.saved.StrictSince.IsZero() {
+		a.saveStrict(n, res.saved.StrictSince)
 	}
 	a.stats.Reconciles.Add(1)
 	a.stats.update(&res, err)

@@ -106,16 +106,14 @@ func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
 
 // TestStrictSurvivesFailingReconcile has the reconcile fail that ends cleartext.
 func TestStrictSurvivesFailingReconcile(t *testing.T) {
-	a, _, network := newSyncedAgent(t, func(c *Config) { c.Propagation = 1 }, ownedByNodeA())
-	if err := a.reconcile(t.Context(), clusterChanged); err != nil || !network.routing.Cleartext {
-		t.Fatal(err, network.routing)
-	}
+	a, _, network := newSyncedAgent(t, nil, ownedByNodeA())
+	a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextNever, PodCIDRs: []v1alpha1.CIDR{"10.244.0.0/16"}})
 	network.setInterfaceErr = errNoInterface // any
 	if err := a.reconcile(t.Context(), clusterChanged); err == nil || network.routing.Cleartext {
 		t.Fatal(err, network.routing)
 	}
 	saved, err := loadPersistedState(a.cfg.KeyDir)
-	if err != nil || saved.Tunnel == nil || !saved.Tunnel.Strict || saved.Node != "node a" {
+	if err != nil || saved.Tunnel == nil || saved.Tunnel.StrictSince.IsZero() || saved.Node != "node a" {
 		t.Errorf("saved %+v, %v", saved.Tunnel, err)
 	}
 }

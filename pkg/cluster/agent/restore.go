@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 )
@@ -33,6 +34,8 @@ func (a *Agent) restorePersisted() error {
 	if saved.Mesh != nil {
 		if a.intent, err = parseIntent(&saved.Mesh.Spec); err != nil {
 			a.cfg.Log.Warn("reading the saved RopewalkMesh failed, waiting for the API: routes that exist stay", "error", err)
+		} else {
+			a.intent.generation = saved.Mesh.Generation
 		}
 	}
 	a.startReconciler()
@@ -110,7 +113,7 @@ func (a *Agent) reapplyTunnel(n *node) error {
 
 // saveStrict saves that cleartext is refused from now on, although the reconcile failed that decided so: the next agent must not allow
 // it again. Everything else stays as it was saved.
-func (a *Agent) saveStrict(n *node) {
+func (a *Agent) saveStrict(n *node, since time.Time) {
 	next := a.persisted
 	if next.Node != n.UID {
 		next = persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode}
@@ -119,7 +122,7 @@ func (a *Agent) saveStrict(n *node) {
 	if next.Tunnel != nil {
 		tunnel = *next.Tunnel
 	}
-	tunnel.Strict = true
+	tunnel.StrictSince = since
 	next.Tunnel = &tunnel
 	a.savePersisted(next)
 }

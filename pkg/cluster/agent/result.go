@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
@@ -52,7 +53,10 @@ type result struct {
 	requeueAfter  time.Duration    // delay of the next reconcile; 0: not before the next event
 	nodes         []mesh.Node      // of the cluster; none if the node opted out
 	self          mesh.Node
-	spread        metrics.SpreadSource // nil: no eBPF programs are attached
+	// refusedPrefixes is the number of prefixes and addresses of other nodes that are not used.
+	refusedPrefixes int
+	proofs          *meshmode.Outcome    // in mode mesh
+	spread          metrics.SpreadSource // nil: no eBPF programs are attached
 }
 
 // failedWithoutEndpoints reports whether the reconcile failed before it found this node's endpoints: r has next to nothing to publish.

@@ -216,6 +216,11 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
 		OldKernel: oldKernel(st.KernelVersion) != "", MeshGeneration: st.MeshGeneration,
 	}
+	for _, c := range st.Conditions {
+		if c.Type != v1alpha1.ConditionReady {
+			t.Observed = append(t.Observed, view.Observation{Type: c.Type, Status: conditionOf(st.Conditions, c.Type), Reason: c.Reason, Message: c.Message})
+		}
+	}
 	for _, e := range st.Endpoints {
 		t.Endpoints = append(t.Endpoints, string(e))
 	}

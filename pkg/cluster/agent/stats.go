@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
@@ -25,6 +26,8 @@ type Stats struct {
 	ExternalPeers, RefusedPeers atomic.Int64
 	// WithoutTunnel is the number of nodes that have no tunnel to this one, in mesh mode.
 	WithoutTunnel atomic.Int64
+	// RefusedPrefixes is the number of prefixes and addresses of other nodes that are not used, because they are not theirs alone.
+	RefusedPrefixes atomic.Int64
 	// Cleartext is 1 while traffic for pods of nodes without a tunnel, or with unknown pod prefixes, leaves unencrypted.
 	Cleartext atomic.Int64
 	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
@@ -32,6 +35,8 @@ type Stats struct {
 	NodeRoutes, ClearNodes atomic.Int64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
+
+	proofs atomic.Pointer[meshmode.Outcome] // nil: not in mode mesh
 
 	filtering atomic.Bool // the filter for unencrypted packets is installed
 
@@ -43,6 +48,7 @@ type Stats struct {
 // update records the outcome of a reconcile. If it failed before it found the endpoints, the previous gauges stay.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
+	s.proofs.Store(r.proofs)
 	if r.failedWithoutEndpoints(err) {
 		return
 	}
@@ -50,6 +56,7 @@ func (s *Stats) update(r *result, err error) {
 	s.SpreadsTo.Store(int64(r.status.SpreadsTo))
 	s.Problems.Store(int64(len(r.problems)))
 	s.WithoutTunnel.Store(int64(r.withoutTunnel))
+	s.RefusedPrefixes.Store(int64(r.refusedPrefixes))
 	s.NodeRoutes.Store(int64(r.nodeRoutes))
 	s.ClearNodes.Store(int64(r.clearNodes))
 	s.ExternalPeers.Store(int64(r.externalPeers))

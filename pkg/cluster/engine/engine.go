@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -108,12 +111,26 @@ func (c *Client) Configure(dev config.Device) error {
 	return c.do(func(u *uapi.Client) error { return u.Configure(dev) })
 }
 
-// Probe makes the engine start a handshake with those of the peers with which it has no session.
-func (c *Client) Probe(peers ...noise.PublicKey) error {
-	return c.do(func(u *uapi.Client) error {
-		_, err := u.ProbePeers(peers...)
+// Probe sends the peers messages that they answer, and starts a handshake with those with which the engine has no session. The reports have the
+// answers to earlier probes. Peers that the engine does not have are left out.
+func (c *Client) Probe(peers ...noise.PublicKey) (reports map[noise.PublicKey]config.PeerProbe, err error) {
+	err = c.do(func(u *uapi.Client) error {
+		reports, err = u.ProbePeers(peers...)
 		return err
 	})
+	return reports, err
+}
+
+// FaultOf returns why a tunnel with this error is not up; "": the error says nothing about the engine.
+func FaultOf(err error) proof.TunnelFault {
+	for is, fault := range map[error]proof.TunnelFault{
+		ErrAbsent: proof.EngineAbsent, ErrForeign: proof.ForeignTunnel, ErrOutdated: proof.EngineOutdated, unix.EADDRINUSE: proof.PortInUse,
+	} {
+		if errors.Is(err, is) {
+			return fault
+		}
+	}
+	return ""
 }
 
 // do calls f with a connection to the engine.

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -20,7 +21,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi/uapitest"
@@ -42,7 +45,7 @@ func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) 
 		mu.Lock()
 		defer mu.Unlock()
 		probed = append(probed, key)
-		return config.PeerProbe{}, true
+		return config.PeerProbe{Answered: 7}, true
 	}})
 	return &Client{Dir: dir, Name: "mesh0"}, d, func() []noise.PublicKey {
 		mu.Lock()
@@ -82,9 +85,21 @@ func TestChangesAndProbesReachEngine(t *testing.T) {
 	if err := c.Configure(config.Device{ListenPort: &port}); err == nil || errors.Is(err, ErrAbsent) || errors.Is(err, ErrForeign) {
 		t.Errorf("a refused change: %v", err)
 	}
-	expect.NoError(t, c.Probe(noise.PublicKey{1}, noise.PublicKey{2}))
-	if got := probed(); len(got) != 2 {
-		t.Errorf("probed %v", got)
+	reports, err := c.Probe(noise.PublicKey{1}, noise.PublicKey{2})
+	expect.NoError(t, err)
+	if got := probed(); len(got) != 2 || reports[noise.PublicKey{2}].Answered != 7 {
+		t.Errorf("probed %v, reports %v", got, reports)
+	}
+}
+
+func TestTunnelFaultsAreReported(t *testing.T) {
+	for err, want := range map[error]proof.TunnelFault{
+		ErrAbsent: proof.EngineAbsent, ErrForeign: proof.ForeignTunnel, ErrOutdated: proof.EngineOutdated, &uapi.Error{Errno: unix.EADDRINUSE}: proof.PortInUse,
+		io.ErrUnexpectedEOF: "",
+	} {
+		if got := FaultOf(fmt.Errorf("configuring: %w", err)); got != want {
+			t.Errorf("%v: got %q, want %q", err, got, want)
+		}
 	}
 }
 
@@ -95,7 +110,7 @@ func TestAbsentAndForeignEnginesDiffer(t *testing.T) {
 		func() error { _, err := c.Status(); return err },
 		func() error { _, err := c.StatusOf(noise.PublicKey{1}); return err },
 		func() error { return c.Configure(config.Device{}) },
-		func() error { return c.Probe(noise.PublicKey{1}) },
+		func() error { _, err := c.Probe(noise.PublicKey{1}); return err },
 	} {
 		if err := f(); !errors.Is(err, ErrAbsent) {
 			t.Errorf("without an engine: %v", err)

@@ -30,7 +30,7 @@ func (t *tunnelPlanner) routeNodes(nodes []Node) {
 		n := &nodes[i]
 		switch {
 		case n.Name == t.own.Name || n.OptOut || !peers[n.Name] && t.cfg.Cleartext:
-		case peers[n.Name] && !n.Agent.EncryptsNodes:
+		case peers[n.Name] && (!n.Agent.EncryptsNodes || !t.leadsInto(n)):
 			t.plan.ClearNodes = append(t.plan.ClearNodes, n.Name)
 		default:
 			t.routeNode(n)

@@ -15,10 +15,12 @@ import (
 type podPrefixes struct {
 	accepted []netip.Prefix // in order
 	problems []string
+	refused  int // prefixes that are not accepted
 }
 
 // reject records why a prefix is not accepted.
 func (p *podPrefixes) reject(format string, args ...any) {
+	p.refused++
 	p.problems = append(p.problems, fmt.Sprintf(format, args...))
 }
 
@@ -33,11 +35,13 @@ const (
 // plugins any node may write any number for any node. Plugins assign blocks of 16 addresses and more, or one for each pod.
 const maxPodPrefixes = 1024
 
-// podPrefixProblem returns why no node may have a prefix for its pods, or "". cluster has the cluster's prefixes, if they are
+// podPrefixProblem returns why no node may have a prefix for its pods, or "". cluster and services have the cluster's prefixes, if they are
 // known.
-func podPrefixProblem(p netip.Prefix, cluster []netip.Prefix) string {
+func podPrefixProblem(p netip.Prefix, cluster, services []netip.Prefix) string {
 	a := p.Addr()
 	switch {
+	case slices.ContainsFunc(services, p.Overlaps):
+		return "overlaps the cluster's Service prefixes"
 	case a.Is4In6():
 		return "is an IPv4 prefix in IPv6 form"
 	case len(cluster) > 0:
@@ -67,9 +71,9 @@ type prefixClaim struct {
 
 // assignPrefixes returns the accepted prefixes of each node. Of two overlapping prefixes, the older node's is accepted. The
 // same holds for a prefix and another node's address within it, unless the cluster's prefixes are known.
-func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]*podPrefixes {
+func assignPrefixes(nodes []Node, cluster, services []netip.Prefix) map[string]*podPrefixes {
 	byNode := make(map[string]*podPrefixes, len(nodes))
-	claims := claimPrefixes(byNode, nodes, cluster)
+	claims := claimPrefixes(byNode, nodes, cluster, services)
 	slices.SortFunc(claims, func(a, b prefixClaim) int {
 		return cmp.Or(comparePrefixes(a.prefix, b.prefix), compareAge(a.node, b.node))
 	})
@@ -89,7 +93,7 @@ func assignPrefixes(nodes []Node, cluster []netip.Prefix) map[string]*podPrefixe
 }
 
 // claimPrefixes adds each node to byNode, with its prefixes that are rejected whatever other nodes claim, and returns the others.
-func claimPrefixes(byNode map[string]*podPrefixes, nodes []Node, cluster []netip.Prefix) (claims []prefixClaim) {
+func claimPrefixes(byNode map[string]*podPrefixes, nodes []Node, cluster, services []netip.Prefix) (claims []prefixClaim) {
 	var at nodeAddrs
 	if len(cluster) == 0 {
 		at = sortedNodeAddrs(nodes)
@@ -102,7 +106,7 @@ func claimPrefixes(byNode map[string]*podPrefixes, nodes []Node, cluster []netip
 		}
 		for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPodPrefixes)] {
 			p = p.Masked()
-			if reason := podPrefixProblem(p, cluster); reason != "" {
+			if reason := podPrefixProblem(p, cluster, services); reason != "" {
 				assigned.reject("its pod prefix %s is not used: it %s", p, reason)
 			} else if olderNode := at.olderNodeIn(p, n); olderNode != nil {
 				assigned.reject("its pod prefix %s is not used: it contains an address of node %s", p, olderNode.Name)

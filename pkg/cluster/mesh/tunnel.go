@@ -22,6 +22,8 @@ type TunnelConfig struct {
 	// Cleartext lets traffic for pods of a node that cannot be a peer leave unencrypted. Otherwise it is routed into the
 	// tunnel, which drops and counts it.
 	Cleartext bool
+	// LeadsInto reports whether traffic for a node's pods is to take the tunnel, with Cleartext; nil: for each peer. Without Cleartext it always is.
+	LeadsInto func(node string, key noise.PublicKey) bool
 	// Pods has the prefixes of the cluster's pods, including pods of unknown nodes. Without Cleartext they are routed into the
 	// tunnel. No node may have pods outside of them. Empty: a node may have any prefix.
 	Pods []netip.Prefix
@@ -49,6 +51,8 @@ type TunnelPlan struct {
 	Peers []Peer // sorted by key
 	// Routes lead into the tunnel. They are sorted and distinct.
 	Routes []netip.Prefix
+	// Unrouted are pods of nodes that take part, to which no route leads into the tunnel, with Cleartext.
+	Unrouted []netip.Prefix
 	// Exempt are the parts of Routes that bypass the tunnel, sorted and distinct: this node's own prefixes, the addresses of
 	// nodes and of the API server, and pods of nodes that opted out.
 	Exempt []netip.Prefix
@@ -73,8 +77,10 @@ type TunnelPlan struct {
 	Inside      []ExternalPeer // accepted peers that this node does not have: their names resolve to addresses of the cluster or of another peer
 	// AcceptedPrefixes are the allowed IPs of the external peers that this node has, by name, and those that peers had which are refused now.
 	AcceptedPrefixes map[string][]netip.Prefix
-	Problems         []Problem // of other nodes
-	Notes            []string  // problems of this node, which other nodes find as well
+	// RefusedPrefixes is the number of prefixes and addresses of other nodes that are not used, because they are not theirs alone.
+	RefusedPrefixes int
+	Problems        []Problem // of other nodes
+	Notes           []string  // problems of this node, which other nodes find as well
 }
 
 // Peer is a key of another node, or an external peer. It holds no secrets.
@@ -117,7 +123,7 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	if own.OptOut {
 		return TunnelPlan{}, nil
 	}
-	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods), addrs: map[string][]netip.Addr{}, internal: map[string][]netip.Addr{}, forwarded: claims[netip.AddrPort]{}}
+	t := &tunnelPlanner{cfg: cfg, own: own, pods: assignPrefixes(nodes, cfg.Pods, cfg.Services), addrs: map[string][]netip.Addr{}, internal: map[string][]netip.Addr{}, forwarded: claims[netip.AddrPort]{}}
 	t.plan.AcceptedPrefixes = map[string][]netip.Prefix{}
 	t.plan.MTU, t.plan.Pods, t.plan.Notes = map[netip.Prefix]int{}, t.pods[self].accepted, t.pods[self].problems
 	if len(own.PodCIDRs) == 0 {
@@ -132,7 +138,9 @@ func Tunnel(self string, nodes []Node, cfg TunnelConfig) (TunnelPlan, error) {
 	for _, n := range all {
 		t.addPeer(n)
 	}
-	if !cfg.Cleartext {
+	if cfg.Cleartext {
+		t.listUnrouted(nodes)
+	} else {
 		t.routeAllPods(self, nodes)
 	}
 	t.addExternal()
@@ -201,6 +209,9 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	sorted := make([]*Node, len(nodes))
 	for i := range nodes {
 		sorted[i] = &nodes[i]
+		if nodes[i].Name != t.own.Name {
+			t.plan.RefusedPrefixes += t.pods[nodes[i].Name].refused
+		}
 	}
 	slices.SortFunc(sorted, compareAge)
 	addrOwners := claims[netip.Addr]{}
@@ -208,13 +219,15 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	for _, n := range sorted {
 		for _, a := range n.addrs() {
 			shares := false
-			if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
-				t.addProblem(n, "its address %s is not used: it lies in the pod prefixes of node %s", a, owner)
+			if slices.ContainsFunc(t.cfg.Services, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				t.refuseAddr(n, "its address %s is not used: it lies in the cluster's Service prefixes", a)
+			} else if owner := t.podOwners.owner(a); owner != "" && owner != n.Name {
+				t.refuseAddr(n, "its address %s is not used: it lies in the pod prefixes of node %s", a, owner)
 			} else if older := addrOwners.claim(a, n); older == nil {
 				t.addrs[n.Name] = append(t.addrs[n.Name], a)
 				shares = n.Endpoint.IsValid()
 			} else if shares = n.Endpoint.IsValid() && older.Endpoint == n.Endpoint; !shares {
-				t.addProblem(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
+				t.refuseAddr(n, "its address %s is not used: it is an address of the older node %s", a, older.Name)
 			}
 			if shares && n.Agent != nil {
 				set = append(set, n)
@@ -223,6 +236,14 @@ func (t *tunnelPlanner) assignAddrs(nodes []Node) {
 	}
 	t.assignInternal(sorted, addrOwners)
 	t.assignForwarded(set)
+}
+
+// refuseAddr counts an address that a node may not have.
+func (t *tunnelPlanner) refuseAddr(n *Node, format string, args ...any) {
+	if n.Name != t.own.Name {
+		t.plan.RefusedPrefixes++
+	}
+	t.addProblem(n, format, args...)
 }
 
 // assignInternal assigns nodes with an address that administrators set their InternalIPs, too, from which they answer pods of other nodes. Nodes in
@@ -234,6 +255,9 @@ func (t *tunnelPlanner) assignInternal(sorted []*Node, addrOwners claims[netip.A
 		}
 		for _, a := range UsableAddrs(n.Addrs) {
 			pods := t.podOwners.owner(a)
+			if slices.ContainsFunc(t.cfg.Services, func(p netip.Prefix) bool { return p.Contains(a) }) {
+				continue
+			}
 			if (pods == "" || pods == n.Name) && addrOwners.claim(a, n) == nil {
 				t.internal[n.Name] = append(t.internal[n.Name], a)
 			}
@@ -289,7 +313,9 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		t.addProblem(n, "its key is the key of node %s (a copied disk?): give it another key", owner.Name)
 		return
 	}
-	t.plan.Routes = append(t.plan.Routes, pods.accepted...)
+	if t.leadsInto(n) {
+		t.plan.Routes = append(t.plan.Routes, pods.accepted...)
+	}
 	for _, c := range pods.accepted {
 		t.setMTU(c, n)
 	}
@@ -303,6 +329,11 @@ func (t *tunnelPlanner) addPeer(n *Node) {
 		p.Key, p.AllowedIPs, p.Replaces = next, nil, n.Agent.Key
 		t.plan.Peers = append(t.plan.Peers, p)
 	}
+}
+
+// leadsInto reports whether traffic for a peer is to take the tunnel.
+func (t *tunnelPlanner) leadsInto(n *Node) bool {
+	return !t.cfg.Cleartext || t.cfg.LeadsInto == nil || t.cfg.LeadsInto(n.Name, n.Agent.Key)
 }
 
 // nextKey returns a node's next key, if it has one of its own.
@@ -356,6 +387,25 @@ func (t *tunnelPlanner) routeAllPods(self string, nodes []Node) {
 		}
 	}
 	t.plan.Routes = append(t.plan.Routes, t.cfg.Pods...)
+}
+
+// listUnrouted lists the pods of other nodes that take part, but for Routes.
+func (t *tunnelPlanner) listUnrouted(nodes []Node) {
+	routed := make(map[netip.Prefix]bool, len(t.plan.Routes))
+	for _, p := range t.plan.Routes {
+		routed[p] = true
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Name == t.own.Name || n.OptOut {
+			continue
+		}
+		for _, p := range t.pods[n.Name].accepted {
+			if !routed[p] {
+				t.plan.Unrouted = append(t.plan.Unrouted, p)
+			}
+		}
+	}
 }
 
 // listWithoutTunnel lists the nodes that are no peers, and those of the others whose pods are unknown.

@@ -34,6 +34,11 @@ type Condition struct {
 	Reason, Message string
 }
 
+// Same reports whether a condition says the same as another one, whatever its example is.
+func (c Condition) Same(o Condition) bool {
+	return c.Type == o.Type && c.Status == o.Status && c.Reason == o.Reason
+}
+
 // Facts are what a node has seen.
 type Facts struct {
 	// Tunnel is the fault of the tunnel, and TunnelError its message; "": none.
@@ -75,8 +80,12 @@ type GuardFacts struct {
 	Fault string
 	// Behind are programs in front of the guard, which may take packets that it does not see.
 	Behind []string
-	// Beside is the last packet to a pod of another node that left beside the tunnel.
+	// Beside is the last packet to a pod of another node that left beside the tunnel, although routes
+	// to that pod lead into it. In the strict state it was dropped.
 	Beside Packet
+	// Clear is the last packet to a pod of another node that left in the clear because no route to
+	// that pod leads into the tunnel.
+	Clear Packet
 	// Tunneled is when a packet of a pod last entered the tunnel; zero: never.
 	Tunneled time.Time
 }
@@ -91,6 +100,9 @@ const (
 	// besideTime is the time after a packet beside the tunnel in which the node is not encrypted,
 	// because the next one may be rare.
 	besideTime = 5 * time.Minute
+	// clearTime is the same after a packet that was to leave in the clear. Its node may get a tunnel
+	// at any time.
+	clearTime = 30 * time.Second
 	// lostShare is the part of the peers, one in so many, that may be lost on a node that is not
 	// cut off itself.
 	lostShare = 10
@@ -134,7 +146,14 @@ func encrypted(now time.Time, f *Facts) Condition {
 	switch {
 	case !g.Beside.Time.IsZero() && now.Sub(g.Beside.Time) < besideTime:
 		c.Status, c.Reason = False, "BesideTunnel"
-		c.Message = fmt.Sprintf("packets to pods of other nodes leave beside the tunnel, such as one to %s by %s", g.Beside.Address, g.Beside.Device)
+		verb := "leave"
+		if f.Strictness != Permissive {
+			verb = "are dropped"
+		}
+		c.Message = fmt.Sprintf("packets to pods of other nodes %s beside the tunnel, such as one to %s by %s: the network plugin does not hand them to the node's routing", verb, g.Beside.Address, g.Beside.Device)
+	case f.Strictness == Permissive && !g.Clear.Time.IsZero() && now.Sub(g.Clear.Time) < clearTime:
+		c.Status, c.Reason = False, "NoTunnel"
+		c.Message = fmt.Sprintf("packets to pods of nodes without a working tunnel leave in the clear, such as one to %s by %s", g.Clear.Address, g.Clear.Device)
 	case f.Tunnel != "":
 		c.Reason, c.Message = "TunnelDown", "there is no tunnel at present"
 	case s.Unproven > 0:
@@ -146,6 +165,8 @@ func encrypted(now time.Time, f *Facts) Condition {
 		c.Reason, c.Message = "GuardNotInFront", "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
 	case s.Reachable+s.Proven == 0:
 		c.Reason, c.Message = "NoPeers", "no peer is reachable"
+	case f.Strictness == Permissive && s.Unrouted > 0:
+		c.Reason, c.Message = "NotRouted", "traffic to some peers does not take the tunnel: they do not answer, or not yet"
 	case s.Reachable > s.Unprovable:
 		c.Reason, c.Message = "Proving", "the routes to some peers have not been proved yet"
 	case !g.Tunneled.After(g.Beside.Time):

@@ -37,6 +37,10 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 		{"guard behind", good(func(f *Facts) { f.Guard.Behind = []string{"cil_to_netdev"} }), True, True, Unknown, True, "PeersAnswer", "GuardNotInFront"},
 		{"packet beside", good(func(f *Facts) { f.Guard.Beside = beside(time.Minute) }), True, True, False, True, "PeersAnswer", "BesideTunnel"},
 		{"packet beside, engine absent", good(func(f *Facts) { f.Guard.Beside, f.Tunnel = beside(time.Minute), EngineAbsent }), False, Unknown, False, True, "TunnelDown", "BesideTunnel"},
+		{"packet in the clear", good(func(f *Facts) { f.Guard.Clear, f.Strictness = beside(20*time.Second), Permissive }), True, True, False, False, "PeersAnswer", "NoTunnel"},
+		{"packet in the clear before", good(func(f *Facts) { f.Guard.Clear, f.Strictness = beside(time.Minute), Permissive }), True, True, True, False, "PeersAnswer", "SeenInTunnel"},
+		{"packet dropped", good(func(f *Facts) { f.Guard.Clear = beside(20 * time.Second) }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
+		{"unrouted peer", good(func(f *Facts) { f.Peers.Unrouted, f.Strictness = 1, Permissive }), True, True, Unknown, False, "PeersAnswer", "NotRouted"},
 		{"packet beside long ago", good(func(f *Facts) { f.Guard.Beside = beside(time.Hour) }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
 		{"none in the tunnel since", good(func(f *Facts) { f.Guard.Beside, f.Guard.Tunneled = beside(time.Hour), now.Add(-2*time.Hour) }), True, True, Unknown, True, "PeersAnswer", "NoTraffic"},
 		{"permissive", good(func(f *Facts) { f.Strictness = Permissive }), True, True, True, False, "PeersAnswer", "SeenInTunnel"},
@@ -55,7 +59,7 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 }
 
 func TestLatchClosesOnMutualProofOnly(t *testing.T) {
-	good := Facts{Peers: Summary{Peers: 2, Proven: 2, Judged: 2, Mutual: 2}, Guard: GuardFacts{Tunneled: began}}
+	good := Facts{Peers: Summary{Peers: 2, Proven: 2, Judged: 2, Mutual: 2}, Guard: GuardFacts{Tunneled: began}, Strictness: Permissive}
 	for _, tt := range []struct {
 		name   string
 		change func(*Facts)
@@ -67,6 +71,8 @@ func TestLatchClosesOnMutualProofOnly(t *testing.T) {
 		{"one direction", func(f *Facts) { f.Peers.Mutual = 1 }, true, false},
 		{"no peers", func(f *Facts) { f.Peers = Summary{} }, true, false},
 		{"no traffic seen", func(f *Facts) { f.Guard.Tunneled = time.Time{} }, true, false},
+		{"a packet in the clear", func(f *Facts) { f.Guard.Clear = Packet{Time: began} }, true, false},
+		{"a peer that is not routed", func(f *Facts) { f.Peers.Unrouted = 1 }, true, false},
 		{"a packet beside", func(f *Facts) { f.Guard.Beside = Packet{Time: began} }, true, false},
 	} {
 		f, l := good, Latch{}

@@ -3,7 +3,6 @@
 package proof
 
 import (
-	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -17,16 +16,13 @@ type Summary struct {
 	Judged, JudgedLost int
 	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
 	Unproven int
+	// Unrouted are those to which no routes lead into the tunnel at present.
+	Unrouted int
 	// Unprovable have no address to which to send datagrams.
 	Unprovable int
 	// Mutual are Proven, and their own datagrams arrived within the last two turns.
 	Mutual int
-	// LostKeys are the keys of the first maxNamed lost peers, for people.
-	LostKeys []noise.PublicKey
 }
-
-// maxNamed bounds LostKeys.
-const maxNamed = 16
 
 // Summary returns the present counts.
 func (t *Tracker) Summary(now time.Time) (s Summary) {
@@ -34,10 +30,11 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 	turn := max(minTurn, time.Duration(len(t.peers))*time.Second/perSecond)
 	for _, p := range t.peers {
 		*[...]*int{Pending: &s.Pending, Reachable: &s.Reachable, Proven: &s.Proven, Lost: &s.Lost}[p.state]++
+		if !p.Routed {
+			s.Unrouted++
+		}
 		recent := !p.verdict.IsZero() && now.Sub(p.verdict) <= verdictTime
 		switch {
-		case p.state == Lost:
-			s.LostKeys = append(s.LostKeys, p.Key)
 		case p.state == Reachable && !p.Address.IsValid():
 			s.Unprovable++
 		case p.state == Reachable && p.refuted:
@@ -52,7 +49,15 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 			s.JudgedLost++
 		}
 	}
-	slices.SortFunc(s.LostKeys, func(a, b noise.PublicKey) int { return slices.Compare(a[:], b[:]) })
-	s.LostKeys = s.LostKeys[:min(len(s.LostKeys), maxNamed)]
 	return s
+}
+
+// Lost returns the keys of the lost peers, in any order.
+func (t *Tracker) Lost() (keys []noise.PublicKey) {
+	for key, p := range t.peers {
+		if p.state == Lost {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }

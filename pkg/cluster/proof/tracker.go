@@ -29,6 +29,9 @@ const (
 	// retryTime is the time to the next check of a peer that may be silent, or after a check
 	// that the engine did not take part in.
 	retryTime = 10 * time.Second
+	// mutualTime is the time in which a new peer is asked again after retryTime, until its own
+	// datagrams were seen to arrive: only a question shows that.
+	mutualTime = 2 * minTurn
 	// verdictTime is how long an outcome counts for Summary.Judged: a turn and a check.
 	verdictTime = minTurn + 15*time.Second
 	// withdrawAfter is the time after which no route leads to a lost peer, in the permissive state.
@@ -41,7 +44,13 @@ type Peer struct {
 	// Address of its tunnel, to which datagrams are sent. Without one, the routes to the peer
 	// cannot be proved.
 	Address netip.Addr
+	// Routed reports that routes to it lead into the tunnel at present. Until then it gets no
+	// datagrams, which would leave beside the tunnel.
+	Routed bool
 }
+
+// provable reports whether datagrams can prove the routes.
+func (p *Peer) provable() bool { return p.Address.IsValid() && p.Routed }
 
 // Actions are what to do after a Step. Keys and peers are in the same order.
 type Actions struct {
@@ -76,7 +85,7 @@ type peer struct {
 }
 
 // SetPeers makes the peers those. New ones are asked first, and those with another address are not
-// Proven any more.
+// Proven any more. A new one that is Routed, as by an earlier agent, stays so until it was judged.
 func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 	if t.peers == nil {
 		t.peers = map[noise.PublicKey]*peer{}
@@ -87,8 +96,8 @@ func (t *Tracker) SetPeers(now time.Time, all []Peer) {
 		switch p := t.peers[want.Key]; {
 		case p == nil:
 			t.peers[want.Key] = &peer{Peer: want, since: now, added: now, due: now}
-		case p.Address != want.Address:
-			if p.state == Proven {
+		case p.Peer != want:
+			if p.state == Proven && p.Address != want.Address {
 				p.enter(now, Reachable)
 			}
 			p.Peer, p.due, p.asked, p.refuted = want, now, 0, false
@@ -117,7 +126,7 @@ func (t *Tracker) Step(now time.Time) (a Actions) {
 		p.asked, p.askedAt = p.asked+1, now
 		t.spent = append(t.spent, now)
 		a.Probe = append(a.Probe, p.Key)
-		if p.Address.IsValid() {
+		if p.provable() {
 			a.Ask = append(a.Ask, p.Peer)
 		}
 	}
@@ -146,7 +155,7 @@ func (p *peer) end(now time.Time) {
 	case p.reports < 2: // the engine does not answer, or does not have the peer
 		p.due = now.Add(retryTime)
 	case p.report.Session && !p.report.Echoes: // it has a session, and answers no probes
-		p.refuted = p.Address.IsValid()
+		p.refuted = p.provable()
 		if p.state != Lost {
 			p.see(now, unproved)
 		}
@@ -182,10 +191,15 @@ func (t *Tracker) Probed(now time.Time, reports map[noise.PublicKey]config.PeerP
 
 // Answered takes the answer to a datagram.
 func (t *Tracker) Answered(now time.Time, key noise.PublicKey) {
-	if p := t.peers[key]; p != nil && p.Address.IsValid() {
-		p.refuted, p.asked, p.due = false, 0, now.Add(minTurn)
-		p.see(now, proved)
+	p := t.peers[key]
+	if p == nil || !p.provable() {
+		return
 	}
+	p.refuted, p.asked, p.due = false, 0, now.Add(minTurn)
+	if p.returned.IsZero() && now.Sub(p.added) < mutualTime {
+		p.due = now.Add(retryTime)
+	}
+	p.see(now, proved)
 }
 
 // Counted takes the counters of peers. A new handshake proves both directions. A peer to which more
@@ -209,11 +223,11 @@ func (t *Tracker) Counted(now time.Time, all []config.PeerStatus) {
 	}
 }
 
-// hear notes that both directions were proved. Without an address there is nothing else to prove.
+// hear notes that both directions were proved. Without datagrams there is nothing else to prove.
 func (p *peer) hear(now time.Time) {
 	p.heard = true
 	p.see(now, heard)
-	if !p.Address.IsValid() && p.asked > 0 {
+	if !p.provable() && p.asked > 0 {
 		p.asked, p.due = 0, now.Add(minTurn)
 	}
 }
@@ -239,9 +253,33 @@ func (t *Tracker) State(key noise.PublicKey) (State, time.Time) {
 	return Pending, time.Time{}
 }
 
-// LeadsInto reports whether the routes to a peer should lead into the tunnel: in the strict state
-// always, else from Reachable on, and for a minute after a loss.
-func (t *Tracker) LeadsInto(now time.Time, key noise.PublicKey, strict bool) bool {
-	s, since := t.State(key)
-	return strict || s == Reachable || s == Proven || s == Lost && now.Sub(since) < withdrawAfter
+// LeadsInto reports whether the routes to a peer should lead into the tunnel in the permissive
+// state: from Reachable on. Those that do stay until a verdict, and for a minute after a loss.
+func (t *Tracker) LeadsInto(now time.Time, key noise.PublicKey) bool {
+	p := t.peers[key]
+	return p != nil && p.leadsInto(now)
+}
+
+func (p *peer) leadsInto(now time.Time) bool {
+	switch p.state {
+	case Pending:
+		return p.Routed
+	case Lost:
+		return p.Routed && now.Sub(p.since) < withdrawAfter
+	default:
+		return true
+	}
+}
+
+// Has reports whether SetPeers had a peer.
+func (t *Tracker) Has(key noise.PublicKey) bool { return t.peers[key] != nil }
+
+// RoutesDiffer reports whether Peer.Routed of any peer is not what LeadsInto says.
+func (t *Tracker) RoutesDiffer(now time.Time) bool {
+	for _, p := range t.peers {
+		if p.Routed != p.leadsInto(now) {
+			return true
+		}
+	}
+	return false
 }

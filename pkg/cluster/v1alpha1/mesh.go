@@ -88,7 +88,7 @@ type Cleartext string
 // The settings.
 const (
 	CleartextNever  Cleartext = "Never"  // it is dropped, in both directions
-	CleartextAuto   Cleartext = "Auto"   // until all nodes of the cluster have been peers once
+	CleartextAuto   Cleartext = "Auto"   // until all nodes of the cluster were proved to reach each other through the tunnel
 	CleartextAlways Cleartext = "Always" // for nodes that are moving into mode mesh or out of it
 )
 

@@ -19,8 +19,12 @@ import (
 // +kubebuilder:printcolumn:name="Spreads To",type=integer,JSONPath=`.status.spreadsTo`
 // +kubebuilder:printcolumn:name="Stale",type=integer,JSONPath=`.status.stalePeers.count`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reachable",type=string,JSONPath=`.status.conditions[?(@.type=="PeersReachable")].status`
+// +kubebuilder:printcolumn:name="Encrypted",type=string,JSONPath=`.status.conditions[?(@.type=="Encrypted")].status`
+// +kubebuilder:printcolumn:name="Strict",type=string,JSONPath=`.status.conditions[?(@.type=="Strict")].status`
 // +kubebuilder:printcolumn:name="Mesh",type=integer,JSONPath=`.status.meshGeneration`,priority=1
 // +kubebuilder:printcolumn:name="MTU",type=integer,JSONPath=`.status.mtu`,priority=1
+// +kubebuilder:printcolumn:name="Encryption",type=string,JSONPath=`.status.conditions[?(@.type=="Encrypted")].message`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
 // +kubebuilder:printcolumn:name="Key",type=string,JSONPath=`.status.publicKey`,priority=1
@@ -218,9 +222,13 @@ type NodeStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	SpreadsTo int32 `json:"spreadsTo,omitempty"`
 
-	// StalePeers are the peers that do not answer this node's handshakes. It changes at most every few minutes.
+	// StalePeers are the peers that answer neither handshakes nor probes of this node.
 	// +optional
 	StalePeers *StalePeers `json:"stalePeers,omitempty"`
+
+	// StrictSince is since when packets for other nodes' pods do not leave this node in the clear. An agent without its files stays strict by it.
+	// +optional
+	StrictSince *metav1.Time `json:"strictSince,omitempty"`
 
 	// MeshGeneration is the generation of the RopewalkMesh that the node has applied, in mesh mode.
 	// +optional
@@ -236,7 +244,8 @@ type NodeStatus struct {
 	// +kubebuilder:validation:MaxLength=128
 	KernelVersion string `json:"kernelVersion,omitempty"`
 
-	// Conditions: Ready reports whether the last reconcile succeeded.
+	// Conditions: Ready reports whether the last reconcile succeeded. In mode mesh, TunnelUp, PeersReachable, Encrypted and Strict say what was
+	// observed of the tunnel and of the packets that leave the node (docs/dev/mesh.md).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

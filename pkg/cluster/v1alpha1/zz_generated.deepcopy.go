@@ -194,6 +194,10 @@ func (in *NodeStatus) DeepCopyInto(out *NodeStatus) {
 		*out = new(StalePeers)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.StrictSince != nil {
+		in, out := &in.StrictSince, &out.StrictSince
+		*out = (*in).DeepCopy()
+	}
 	if in.Conditions != nil {
 		in, out := &in.Conditions, &out.Conditions
 		*out = make([]v1.Condition, len(*in))

@@ -40,7 +40,7 @@ func TestPodsHaveOnlyTheirRights(t *testing.T) {
 		volumes string
 	}{
 		{"spread", "ropewalk-agent", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN]", "[state sockets]"},
+		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"cleanup", "ropewalk-agent", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"cleanup of mesh", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
 		{"capabilities set in the values", "ropewalk-agent", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},

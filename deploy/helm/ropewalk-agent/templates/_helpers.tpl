@@ -103,11 +103,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml .Values.capabilities }}
 {{- else -}}
 - NET_ADMIN
-{{- if contains "spread" (include "ropewalk.modes" .) }}
 - BPF
-{{- if not .Values.cleanup.enabled }}
+{{- if and (contains "spread" (include "ropewalk.modes" .)) (not .Values.cleanup.enabled) }}
 - PERFMON
-{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -134,13 +132,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - --spread-ports={{ . }}
 {{- end }}
 {{- end }}
-{{- if contains "spread" $modes }}
 - --bpf-fs=/run/ropewalk/bpf
-{{- end }}
 - --key-dir=/var/lib/ropewalk/keys
 {{- if contains "mesh" $modes }}
 - --tunnel={{ .Values.mesh.tunnel }}
 {{- if not .Values.cleanup.enabled }}
+- --reflect-port={{ .Values.engine.reflectPort }}
 {{- with include "ropewalk.podCIDRSource" . }}
 {{- if ne . "node" }}
 - --pod-cidr-source={{ . }}

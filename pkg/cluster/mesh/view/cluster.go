@@ -94,8 +94,16 @@ type Reported struct {
 	KeyRequested       int64 // by the spec; 0: none in particular
 	AgentVersion       string
 	KernelVersion      string
-	OldKernel          bool  // too old to encrypt traffic between nodes
-	MeshGeneration     int64 // of the RopewalkMesh that the node has applied; 0: none
+	OldKernel          bool          // too old to encrypt traffic between nodes
+	MeshGeneration     int64         // of the RopewalkMesh that the node has applied; 0: none
+	Observed           []Observation // conditions of mode mesh
+}
+
+// Observation is a condition that describes what a node has observed.
+type Observation struct {
+	Type            string
+	Status          Tristate
+	Reason, Message string
 }
 
 // UnresponsivePeers are the peers that do not answer a node's handshakes.

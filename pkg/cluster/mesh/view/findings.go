@@ -25,7 +25,7 @@ const (
 // Finding is a problem of one or several nodes.
 type Finding struct {
 	Severity Severity `json:"severity"`
-	// Check is the kind of finding, for programs: agent, conditions, encryption, external, handshakes, key, kubelet, mode, mtu, nodes, owner, peers,
+	// Check is the kind of finding, for programs: agent, conditions, encryption, external, handshakes, key, kubelet, mode, mtu, nodes, observed, owner, peers,
 	// plan, pods, spec, spread.
 	Check string   `json:"check"`
 	Nodes []string `json:"nodes"` // by name
@@ -113,6 +113,7 @@ func (c *checker) checkNode(n *Node) {
 		return
 	}
 	c.checkCondition(n)
+	c.checkObserved(n)
 	c.checkReported(n)
 	c.checkPeers(n)
 }
@@ -150,6 +151,18 @@ func (c *checker) checkCondition(n *Node) {
 		c.add(Warning, "conditions", n.Name, "its agent has not published a Ready condition", "")
 	case message != "":
 		c.add(Warning, "conditions", n.Name, "its agent warns: "+message, "")
+	}
+}
+
+// checkObserved reports what the node has seen of its tunnel and of the packets that leave it. A permissive node is a choice, or a rollout.
+func (c *checker) checkObserved(n *Node) {
+	for _, o := range n.Reported.Observed {
+		switch {
+		case o.Status == No && o.Type != "Strict":
+			c.add(Failed, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
+		case o.Status == Unknown && (o.Reason == "GuardMissing" || o.Reason == "GuardNotInFront"):
+			c.add(Warning, "observed", n.Name, o.Type+" is unknown ("+o.Reason+"): "+o.Message, "")
+		}
 	}
 }
 

@@ -93,22 +93,47 @@ func joinSome(names []string, most int) string {
 
 func (m *Mesh) nodeRows(s Style) [][]string {
 	rows := [][]string{{"NODE", "MODE", "KEY", "ENDPOINT", "PODS", "MTU", "PEERS", "SPREADS TO", "GATHERS", "STALE", "READY"}}
-	if m.encrypts {
-		rows[0] = append(rows[0], "ENCRYPTS NODES")
-	}
 	worst := m.worstSeverities()
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
 		if s.Problems && worst[n.Name] == "" {
 			continue
 		}
-		row := m.row(n)
-		if m.encrypts {
-			row = append(row, n.encryptsText())
+		rows = append(rows, m.row(n))
+	}
+	if m.encrypts {
+		rows = m.withColumn(rows, s, worst, "ENCRYPTS NODES", (*Node).encryptsText)
+	}
+	rows = m.withColumn(rows, s, worst, "ENCRYPTED", func(n *Node) string { return n.observedText("Encrypted") })
+	return m.withColumn(rows, s, worst, "STRICT", func(n *Node) string { return n.observedText("Strict") })
+}
+
+// withColumn adds a column if any node has a text for it.
+func (m *Mesh) withColumn(rows [][]string, s Style, worst map[string]Severity, title string, text func(*Node) string) [][]string {
+	if !slices.ContainsFunc(m.Nodes, func(n Node) bool { return text(&n) != "" }) {
+		return rows
+	}
+	rows[0] = append(rows[0], title)
+	row := 1
+	for i := range m.Nodes {
+		if n := &m.Nodes[i]; !s.Problems || worst[n.Name] != "" {
+			rows[row] = append(rows[row], text(n))
+			row++
 		}
-		rows = append(rows, row)
 	}
 	return rows
+}
+
+// observedText returns the status of a condition, with the reason unless it is true; "": the node has none.
+func (n *Node) observedText(kind string) string {
+	for _, o := range n.Reported.Observed {
+		if o.Type == kind && o.Status != Yes {
+			return string(o.Status) + " (" + o.Reason + ")"
+		} else if o.Type == kind {
+			return string(Yes)
+		}
+	}
+	return ""
 }
 
 func (m *Mesh) row(n *Node) []string {

@@ -171,6 +171,12 @@ func TestCheckFindsEachProblem(t *testing.T) {
 			c.Nodes[1].Reported.Unresponsive = UnresponsivePeers{1, []string{"node-03"}}
 			c.Nodes[2].Kubelet = No
 		}, "handshakes", Warning, []string{"node-02"}},
+		"packets beside the tunnel": {func(c *Cluster) {
+			c.Nodes[1].Reported.Observed = []Observation{{"Strict", No, "Permissive", ""}, {"Encrypted", No, "BesideTunnel", "such as one"}}
+		}, "observed", Failed, []string{"node-02"}},
+		"no guard": {func(c *Cluster) {
+			c.Nodes[1].Reported.Observed = []Observation{{"Encrypted", Unknown, "GuardMissing", "no BPF"}}
+		}, "observed", Warning, []string{"node-02"}},
 		"a failed agent":      {func(c *Cluster) { c.Nodes[1].Reported.Ready = No }, "conditions", Failed, []string{"node-02"}},
 		"a note":              {func(c *Cluster) { c.Nodes[1].Reported.Message = "well, well" }, "conditions", Warning, []string{"node-02"}},
 		"an unread spec":      {func(c *Cluster) { c.Nodes[1].Reported.Generation = 2 }, "spec", Warning, []string{"node-02"}},

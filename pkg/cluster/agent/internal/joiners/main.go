@@ -223,7 +223,9 @@ func (j *joiner) StatusOf(...noise.PublicKey) (st config.Status, err error) {
 }
 
 // Probe implements agent.Engine.
-func (j *joiner) Probe(...noise.PublicKey) error { return nil }
+func (j *joiner) Probe(...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
+	return nil, nil
+}
 
 // Save implements agent.Engine.
 func (j *joiner) Save(config.Device) error { return nil }

@@ -38,10 +38,11 @@ func TestGuardClassesFollowPlan(t *testing.T) {
 			netip.MustParsePrefix("10.244.2.0/24"): programs.GuardClassRemote,
 			netip.MustParsePrefix("10.244.4.0/24"): programs.GuardClassExempt,
 		}
-		if !cleartext {
-			want[netip.MustParsePrefix("10.244.3.0/24")] = programs.GuardClassRemote
+		want[netip.MustParsePrefix("10.244.3.0/24")] = programs.GuardClassRemote
+		if cleartext {
+			want[netip.MustParsePrefix("10.244.3.0/24")] = programs.GuardClassUnknown
 		}
-		got := guardClasses(&plan, cluster)
+		got := guardClasses(&plan, cluster, nil)
 		maps.DeleteFunc(got, func(p netip.Prefix, _ programs.GuardClass) bool { return p.IsSingleIP() }) // the nodes' addresses
 		if !maps.Equal(got, want) {
 			t.Errorf("cleartext %v: got %v, want %v", cleartext, got, want)

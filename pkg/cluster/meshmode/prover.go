@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package meshmode
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+const (
+	// stepInterval is that of proof.Tracker.Step.
+	stepInterval = time.Second
+	// countInterval is the time between two reads of the peers' counters, and of the devices to which
+	// the guard is attached.
+	countInterval = 10 * time.Second
+	// triggerInterval is the least time between two requests for a reconcile.
+	triggerInterval = 2 * time.Second
+	// messageTime is how long a condition keeps its message while status and reason stay the same:
+	// an example of a packet would differ at each look, and each write of a status costs all agents.
+	messageTime = 5 * time.Minute
+)
+
+// Engine is the part of an engine.Client that a Prover uses.
+type Engine interface {
+	Probe(peers ...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error)
+	StatusOf(peers ...noise.PublicKey) (config.Status, error)
+}
+
+// Applied is what a reconcile has applied.
+type Applied struct {
+	Peers []proof.Peer
+	// Addresses are the node's own of the tunnel, from which datagrams are sent.
+	Addresses []netip.Addr
+	// All reports that each node that takes part is a peer, with known pods.
+	All         bool
+	Fault       proof.TunnelFault
+	FaultDetail string
+	Strictness  proof.Strictness
+}
+
+// Outcome is what was seen.
+type Outcome struct {
+	Conditions []proof.Condition
+	Peers      proof.Summary
+	Lost       []noise.PublicKey
+	Guard      GuardCounts
+}
+
+// Prover runs the proofs of a node. Its methods may be called at any time, but for Start and Stop.
+type Prover struct {
+	Engine  Engine
+	Guard   *Guard
+	Log     *slog.Logger
+	Tunnel  string    // the interface
+	Port    uint16    // of the peers' reflectors; 0: there are none
+	Trigger func()    // requests a reconcile
+	Open    OpenAsker // nil: that of a reflector.Client
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu        sync.Mutex
+	tracker   proof.Tracker
+	latch     proof.Latch
+	applied   Applied
+	follows   bool // Applied was called
+	keys      map[netip.Addr]noise.PublicKey
+	askers    askers
+	last      []proof.Condition // as Outcome returned them
+	since     []time.Time       // of the messages of last
+	wasLatch  bool              // likewise
+	triggered time.Time
+	counted   time.Time
+}
+
+// Start starts the goroutine of the proofs, unless it runs.
+func (p *Prover) Start() {
+	if p.cancel != nil {
+		return
+	}
+	if p.Open == nil {
+		p.Open = openReflectorClient
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel, p.done = cancel, make(chan struct{})
+	go p.run(ctx)
+}
+
+// Stop ends the goroutine, if it runs, and forgets what was seen.
+func (p *Prover) Stop() {
+	if p.cancel == nil {
+		return
+	}
+	p.cancel()
+	<-p.done
+	p.cancel = nil
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.askers.close()
+	p.tracker, p.latch, p.follows, p.last = proof.Tracker{}, proof.Latch{}, false, nil
+}
+
+func (p *Prover) run(ctx context.Context) {
+	defer close(p.done)
+	every := time.NewTicker(stepInterval)
+	defer every.Stop()
+	for {
+		p.step()
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// step asks peers, and requests a reconcile if a result matters.
+func (p *Prover) step() {
+	now := time.Now()
+	if now.Sub(p.counted) >= countInterval {
+		p.counted = now
+		p.count(now)
+	}
+	p.mu.Lock()
+	actions := p.tracker.Step(now)
+	p.mu.Unlock()
+	p.ask(actions)
+	if p.matters(now) {
+		p.triggered = now
+		p.Trigger()
+	}
+}
+
+// count reads the counters of all peers.
+func (p *Prover) count(now time.Time) {
+	p.Guard.Attach()
+	st, err := p.Engine.StatusOf()
+	if err != nil {
+		return // its absence is a fault that a reconcile finds
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tracker.Counted(now, st.Peers)
+}
+
+func (p *Prover) ask(a proof.Actions) {
+	if len(a.Probe) == 0 {
+		return
+	}
+	reports, err := p.Engine.Probe(a.Probe...)
+	if err != nil {
+		p.Log.Debug("asking the engine to probe peers failed, retrying", "error", err)
+		return
+	}
+	p.mu.Lock()
+	p.tracker.Probed(time.Now(), reports)
+	asking := p.askers.open(p, p.applied.Addresses)
+	p.mu.Unlock()
+	for _, peer := range a.Ask {
+		if c := asking[peer.Address.Is4()]; c != nil {
+			if err := c.Ask(peer.Address); err != nil {
+				p.Log.Debug("sending a datagram to a peer's reflector failed, retrying", "peer", peer.Key, "error", err)
+			}
+		}
+	}
+}
+
+// answered takes the answer of a reflector.
+func (p *Prover) answered(from netip.Addr) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if key, known := p.keys[from]; known {
+		p.tracker.Answered(time.Now(), key)
+	}
+}
+
+// matters reports whether a reconcile would do other than the last one.
+func (p *Prover) matters(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.follows {
+		return false
+	}
+	facts, _ := p.facts(now)
+	p.latch.Update(now, &facts, p.applied.All)
+	if now.Sub(p.triggered) < triggerInterval {
+		return false
+	}
+	if p.latch.Closed != p.wasLatch || p.applied.Strictness == proof.Permissive && p.tracker.RoutesDiffer(now) {
+		return true
+	}
+	for i, c := range proof.ConditionsOf(now, &facts) {
+		if len(p.last) <= i || !c.Same(p.last[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Prover) facts(now time.Time) (proof.Facts, GuardCounts) {
+	seen, counts := p.Guard.Facts()
+	return proof.Facts{
+		Tunnel: p.applied.Fault, TunnelError: p.applied.FaultDetail, Peers: p.tracker.Summary(now), Guard: seen, Strictness: p.applied.Strictness,
+	}, counts
+}
+
+// Applied takes the result of a reconcile.
+func (p *Prover) Applied(a Applied) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied, p.follows = a, true
+	p.tracker.SetPeers(time.Now(), a.Peers)
+	p.keys = make(map[netip.Addr]noise.PublicKey, len(a.Peers))
+	for _, peer := range a.Peers {
+		p.keys[peer.Address] = peer.Key
+	}
+	if a.Strictness == proof.Permissive {
+		return
+	}
+	p.latch = proof.Latch{Closed: p.latch.Closed}
+}
+
+// Failed takes the fault of a reconcile that has applied nothing.
+func (p *Prover) Failed(fault proof.TunnelFault, detail string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied.Fault, p.applied.FaultDetail, p.follows = fault, detail, true
+}
+
+// OpenLatch makes the latch that of a node that is to become strict only when all is proved again.
+func (p *Prover) OpenLatch() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.latch.Open()
+}
+
+// Latched reports whether all was proved once.
+func (p *Prover) Latched() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wasLatch = p.latch.Closed
+	return p.latch.Closed
+}
+
+// LeadsInto reports whether the routes to a peer should lead into the tunnel in the permissive
+// state. routed is the answer for a peer that is not known yet.
+func (p *Prover) LeadsInto(key noise.PublicKey, routed bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.tracker.Has(key) {
+		return routed
+	}
+	return p.tracker.LeadsInto(time.Now(), key)
+}
+
+// Outcome returns what was seen until now. The Prover requests a reconcile when that changes.
+func (p *Prover) Outcome() (o Outcome) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	facts, counts := p.facts(now)
+	o = Outcome{Conditions: proof.ConditionsOf(now, &facts), Peers: facts.Peers, Guard: counts, Lost: p.tracker.Lost()}
+	since := make([]time.Time, len(o.Conditions))
+	for i := range o.Conditions {
+		c := &o.Conditions[i]
+		since[i] = now
+		if len(p.last) > i && c.Same(p.last[i]) && now.Sub(p.since[i]) < messageTime {
+			c.Message, since[i] = p.last[i].Message, p.since[i]
+		}
+	}
+	p.last, p.since = o.Conditions, since
+	return o
+}
