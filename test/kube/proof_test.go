@@ -60,8 +60,9 @@ func TestBlockedUDPPartitionsNothing(t *testing.T) {
 		n.runs(fmt.Sprintf("table inet blocked { chain in { type filter hook prerouting priority -400; udp dport %d drop; }; }", port), "nft", "-f", "-")
 	}
 	l.openly(pods)
+	l.setMesh(map[string]any{"cleartext": "Auto"})
 	for _, n := range l.nodes {
-		n.startMesh("--cleartext=auto")
+		n.startMesh()
 	}
 	talk := func() { l.reach(pods) }
 	l.reports(l.nodes, "PeersReachable", metav1.ConditionFalse, "PeersLost", talk)
@@ -143,10 +144,11 @@ func (n *node) link(device string) (a *netlink.LinkAttrs) {
 // TestMacvlanPodsAreNotCalledEncrypted: their packets never pass the node's routing.
 func TestMacvlanPodsAreNotCalledEncrypted(t *testing.T) {
 	l := newLab(t, 2)
+	l.setMesh(map[string]any{"cleartext": "Auto"})
 	var pods []*pod
 	for _, n := range l.nodes {
 		pods = append(pods, n.addMacvlanPod())
-		n.startMesh("--cleartext=auto")
+		n.startMesh()
 	}
 	l.reports(l.nodes, "PeersReachable", metav1.ConditionTrue, "PeersAnswer", nil)
 	l.reports(l.nodes, "Encrypted", metav1.ConditionFalse, "BesideTunnel", func() { l.reach(pods) })
