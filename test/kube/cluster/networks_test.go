@@ -4,7 +4,9 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -41,6 +43,7 @@ func TestClusterWithBypass(t *testing.T) {
 		c.applyPods()
 		c.step("install", c.testInstall)
 		c.step("readable", c.testReadable)
+		c.step("not encrypted", c.testNotEncrypted)
 	})
 	t.Run("redirect", func(t *testing.T) {
 		c := startClusterOf(t, ptp, ipv4)
@@ -51,6 +54,7 @@ func TestClusterWithBypass(t *testing.T) {
 			n.redirect()
 		}
 		c.step("readable", c.testReadable)
+		c.step("not encrypted", c.testNotEncrypted)
 	})
 }
 
@@ -64,6 +68,19 @@ func (c *cluster) testReadable() {
 	a.reaches(b)
 	for _, t := range taps {
 		t.endReadable()
+	}
+}
+
+// testNotEncrypted waits until each node says that packets pass by its tunnel.
+func (c *cluster) testNotEncrypted() {
+	for _, n := range c.nodes {
+		expect.EventuallyNoError(c, n.name+" says that it does not encrypt", func() error {
+			out, err := c.try("kubectl", "get", "ropewalknode", n.name, "-o", `jsonpath={.status.conditions[?(@.type=="Encrypted")]['status','reason']}`)
+			if err == nil && strings.TrimSpace(out) != "False BesideTunnel" {
+				err = fmt.Errorf("got %q", out)
+			}
+			return err
+		})
 	}
 }
 
