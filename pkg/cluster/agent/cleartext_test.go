@@ -39,7 +39,7 @@ func newProving(t *testing.T, c v1alpha1.Cleartext) *proving {
 	p := &proving{T: t, network: n, engine: e, guard: m.cfg.Guard.(*fakeGuard), peer: meshNode(1, noise.PublicKey{1})}
 	m.cfg.proved = func() { p.pending.Store(true) }
 	p.m = newMeshReconciler(m.cfg, nil, m.apiAddrs, m.trigger)
-	p.m.intent = intent{generation: 1, cleartext: c, pods: clusterPods}
+	p.m.intent = intent{revision: meshRevision{"mesh-1", 1}, cleartext: c, pods: clusterPods}
 	t.Cleanup(p.m.stop)
 	own := meshNode(0, noise.PublicKey{})
 	p.in = reconcileInput{self: own, nodes: []mesh.Node{own, p.peer}}
@@ -54,7 +54,7 @@ func (p *proving) run(d time.Duration) (r result) {
 		if p.pending.Swap(false) {
 			r = p.m.mustReconcile(p.T, p.in)
 			p.in.lastStatus = r.status
-			p.in.lastStatus.MeshGeneration = p.m.intent.generation
+			p.in.lastStatus.MeshUID, p.in.lastStatus.MeshGeneration = string(p.m.intent.revision.uid), p.m.intent.revision.generation
 		}
 		if !time.Now().Before(end) {
 			return r
@@ -165,15 +165,61 @@ func TestNodeBecomesStrictWhenAllIsProved(t *testing.T) {
 			t.Error("a generation that is not newer ends the strict state")
 		}
 		p.in.lastStatus = r.status // with a lag
-		p.m.intent.generation = 2
+		p.m.intent.revision.generation = 2
 		p.m.mustReconcile(t, p.in)
 		if r = p.run(time.Second); r.status.StrictSince != nil || !r.saved.StrictSince.IsZero() || !p.network.routing.Cleartext {
 			t.Errorf("cleartext Always keeps the node strict: %+v", r.status)
 		}
-		p.m.intent.generation, p.m.intent.cleartext = 3, v1alpha1.CleartextAuto
+		p.m.intent.revision.generation, p.m.intent.cleartext = 3, v1alpha1.CleartextAuto
 		if r = p.m.mustReconcile(t, p.in); r.status.StrictSince != nil {
 			t.Error("an earlier status brings the strict state back")
 		}
+	})
+}
+
+// TestRopewalkMeshCreatedAgainEndsStrictState: its generation begins at 1 again.
+func TestRopewalkMeshCreatedAgainEndsStrictState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProving(t, v1alpha1.CleartextNever)
+		p.m.intent.revision = meshRevision{"first", 5}
+		p.engine.setReached(p.peer.Agent.Key, true)
+		if r := p.run(10 * time.Second); r.status.StrictSince == nil {
+			t.Fatal("cleartext Never makes no node strict")
+		}
+		p.m.intent.revision, p.m.intent.cleartext = meshRevision{"second", 1}, v1alpha1.CleartextAuto
+		if r := p.run(time.Second); r.status.StrictSince == nil {
+			t.Fatal("the strict state ends without cleartext Always")
+		}
+		p.m.intent.revision, p.m.intent.cleartext = meshRevision{"third", 1}, v1alpha1.CleartextAlways
+		old := p.in.lastStatus
+		if r := p.run(time.Second); r.status.StrictSince != nil {
+			t.Error("cleartext Always of a RopewalkMesh that is created again keeps the node strict")
+		}
+		p.in.lastStatus = old // with a lag
+		p.m.intent.revision.generation, p.m.intent.cleartext = 2, v1alpha1.CleartextAuto
+		if r := p.m.mustReconcile(t, p.in); r.status.StrictSince != nil {
+			t.Error("a status of the former RopewalkMesh brings the strict state back")
+		}
+	})
+}
+
+// TestBlocksWithoutSpareAddressesLatchNothing: Calico's IPAM leaves the tunnel no address, so that no route can be proved by a datagram.
+// What pods send into the tunnel is seen nevertheless.
+func TestBlocksWithoutSpareAddressesLatchNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProving(t, v1alpha1.CleartextAuto)
+		p.m.cfg.PodCIDRSource = PodCIDRsOfCalico
+		p.engine.setReached(p.peer.Agent.Key, true)
+		var r result
+		for range 10 {
+			p.guard.see(1, programs.GuardClassLocal)
+			r = p.run(time.Minute)
+		}
+		if s := r.proofs.Peers; s.Reachable != 1 || s.Unprovable != 1 || !p.routes() {
+			t.Errorf("got %+v, routes %v", s, p.network.routing.Routes)
+		}
+		p.reports(r, proof.Encrypted, proof.True, "SeenInTunnel")
+		p.reports(r, proof.Strict, proof.False, "Permissive")
 	})
 }
 

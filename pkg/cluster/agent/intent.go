@@ -21,7 +21,7 @@ import (
 
 // intent is what administrators want of mode mesh: a parsed RopewalkMesh.
 type intent struct {
-	generation     int64              // of the RopewalkMesh
+	revision       meshRevision
 	cleartext      v1alpha1.Cleartext // empty: Never
 	pods, services []netip.Prefix     // those of mesh.TunnelConfig
 	nodes          nodeEncryptionIntent
@@ -71,7 +71,7 @@ func (a *Agent) readIntent(n *node) (note string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("applying generation %d of the RopewalkMesh: %w", rm.Generation, err)
 	}
-	parsed.generation = rm.Generation
+	parsed.revision = meshRevision{rm.UID, rm.Generation}
 	a.intent = parsed
 	next := a.persisted
 	if next.Node != n.UID {

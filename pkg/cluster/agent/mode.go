@@ -51,7 +51,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	}
 	res.status.Mode = v1alpha1.Mode(a.cfg.Mode)
 	if a.persisted.Mesh != nil && err == nil {
-		res.status.MeshGeneration = a.persisted.Mesh.Generation
+		res.status.MeshUID, res.status.MeshGeneration = string(a.persisted.Mesh.UID), a.persisted.Mesh.Generation
 	}
 	res.clusterNote = joinNotes(res.clusterNote, note)
 	return res, err

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
@@ -25,8 +27,8 @@ type proofs struct {
 	strictSince time.Time
 	// allSince is since when each node that takes part is a peer; zero: that is not so.
 	allSince time.Time
-	// seen is the generation of the RopewalkMesh that was followed last, and opened the one that last ended the strict state.
-	seen, opened int64
+	// seen is the revision of the RopewalkMesh that was followed last, and opened the one that last ended the strict state.
+	seen, opened meshRevision
 	routed       map[string]bool // nodes to whose pods routes led into the tunnel, as last applied
 	deciding     map[string]bool // the same, of the present plan
 }
@@ -61,20 +63,21 @@ func (p *proofs) strictness(c v1alpha1.Cleartext) proof.Strictness {
 	return proof.Never
 }
 
-// updateStrict follows the setting, the latch, and the node's own status, which outlives its files. Only a newer generation with Always ends the
+// updateStrict follows the setting, the latch, and the node's own status, which outlives its files. Only a newer revision with Always ends the
 // strict state: another rollout may follow. A status from before does not bring it back. The latch also waits for a plan with the
 // nodes that joined since all were peers: asOf is when the plan's nodes were all of the cluster (zero: they are). wait is the time until then; 0: nothing
 // is pending.
 func (p *proofs) updateStrict(want *intent, st *v1alpha1.NodeStatus, asOf time.Time, propagation time.Duration) (wait time.Duration) {
 	latched, c := p.prover.Latched(), want.cleartext
-	newer := want.generation > max(st.MeshGeneration, p.seen)
-	p.seen = want.generation
+	last := meshRevision{types.UID(st.MeshUID), st.MeshGeneration}
+	newer := want.revision.follows(last) && want.revision.follows(p.seen)
+	p.seen = want.revision
 	switch {
 	case c == v1alpha1.CleartextAlways && newer:
-		p.strictSince, p.allSince, p.opened = time.Time{}, time.Time{}, want.generation
+		p.strictSince, p.allSince, p.opened = time.Time{}, time.Time{}, want.revision
 		p.prover.OpenLatch()
 	case !p.strictSince.IsZero():
-	case st.StrictSince != nil && st.MeshGeneration >= p.opened:
+	case st.StrictSince != nil && !p.opened.follows(last):
 		p.strictSince = st.StrictSince.Time
 	case c == v1alpha1.CleartextAlways:
 	case c != v1alpha1.CleartextAuto || latched && (asOf.IsZero() || asOf.After(p.allSince)):
@@ -83,6 +86,17 @@ func (p *proofs) updateStrict(want *intent, st *v1alpha1.NodeStatus, asOf time.T
 		return propagation // until the next look
 	}
 	return 0
+}
+
+// meshRevision is a version of the RopewalkMesh.
+type meshRevision struct {
+	uid        types.UID
+	generation int64
+}
+
+// follows reports whether r came after o. A RopewalkMesh that is deleted and created again begins with generation 1.
+func (r meshRevision) follows(o meshRevision) bool {
+	return r.uid != o.uid && r.uid != "" && o.uid != "" || r.generation > o.generation
 }
 
 // leadsInto decides for mesh.Tunnel, once for each node of a plan.

@@ -171,7 +171,8 @@ func (a *Agent) withDelayable(rn *v1alpha1.RopewalkNode, st, next v1alpha1.NodeS
 
 // withCounts returns st with the counts of another status.
 func withCounts(st, counts v1alpha1.NodeStatus) v1alpha1.NodeStatus {
-	st.Peers, st.SpreadsTo, st.StalePeers, st.MeshGeneration = counts.Peers, counts.SpreadsTo, counts.StalePeers, counts.MeshGeneration
+	st.Peers, st.SpreadsTo, st.StalePeers = counts.Peers, counts.SpreadsTo, counts.StalePeers
+	st.MeshUID, st.MeshGeneration = counts.MeshUID, counts.MeshGeneration
 	return st
 }
 

@@ -35,7 +35,7 @@ func (a *Agent) restorePersisted() error {
 		if a.intent, err = parseIntent(&saved.Mesh.Spec); err != nil {
 			a.cfg.Log.Warn("reading the saved RopewalkMesh failed, waiting for the API: routes that exist stay", "error", err)
 		} else {
-			a.intent.generation = saved.Mesh.Generation
+			a.intent.revision = meshRevision{saved.Mesh.UID, saved.Mesh.Generation}
 		}
 	}
 	a.startReconciler()

@@ -97,7 +97,7 @@ func (c *client) viewMesh(ctx context.Context) (m *view.MeshObject, wanted *inte
 		if err := json.Unmarshal(item, rm); err != nil {
 			return err
 		}
-		m = &view.MeshObject{Generation: rm.Generation, Cleartext: string(rm.Spec.Cleartext)}
+		m = &view.MeshObject{UID: string(rm.UID), Generation: rm.Generation, Cleartext: string(rm.Spec.Cleartext)}
 		wanted, _ = parseIntent(&rm.Spec) // of another version: the agents report it
 		return nil
 	})
@@ -214,7 +214,7 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
-		OldKernel: oldKernel(st.KernelVersion) != "", MeshGeneration: st.MeshGeneration,
+		OldKernel: oldKernel(st.KernelVersion) != "", MeshUID: st.MeshUID, MeshGeneration: st.MeshGeneration,
 	}
 	for _, c := range st.Conditions {
 		if c.Type != v1alpha1.ConditionReady {

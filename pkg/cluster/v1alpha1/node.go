@@ -234,6 +234,11 @@ type NodeStatus struct {
 	// +optional
 	MeshGeneration int64 `json:"meshGeneration,omitempty"`
 
+	// MeshUID is the UID of that RopewalkMesh. One that is deleted and created again begins with generation 1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	MeshUID string `json:"meshUID,omitempty"`
+
 	// AgentVersion is the version of the agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

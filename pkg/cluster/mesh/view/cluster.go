@@ -24,8 +24,14 @@ type Cluster struct {
 
 // MeshObject is the RopewalkMesh, for display.
 type MeshObject struct {
+	UID        string
 	Generation int64
 	Cleartext  string
+}
+
+// appliedBy reports whether a node has applied it. One that is created again begins with generation 1.
+func (m *MeshObject) appliedBy(r *Reported) bool {
+	return m.Generation == r.MeshGeneration && m.UID == r.MeshUID
 }
 
 // Peer is a RopewalkPeer, for display.
@@ -95,7 +101,8 @@ type Reported struct {
 	AgentVersion       string
 	KernelVersion      string
 	OldKernel          bool          // too old to encrypt traffic between nodes
-	MeshGeneration     int64         // of the RopewalkMesh that the node has applied; 0: none
+	MeshUID            string        // of the RopewalkMesh that the node has applied
+	MeshGeneration     int64         // the same; 0: none
 	Observed           []Observation // conditions of mode mesh
 }
 

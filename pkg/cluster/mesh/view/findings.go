@@ -186,7 +186,7 @@ func (c *checker) checkReported(n *Node) {
 	if n.lacksKey() {
 		c.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
 	}
-	if m := c.m.mesh; m != nil && n.Reported.Mode == mesh.ModeMesh && n.Reported.MeshGeneration != m.Generation {
+	if m := c.m.mesh; m != nil && n.Reported.Mode == mesh.ModeMesh && !m.appliedBy(&n.Reported) {
 		c.add(Warning, "spec", n.Name, fmt.Sprintf("its agent has not applied generation %d of the RopewalkMesh yet", m.Generation), agentPods(n.Name)+" # if this stays, see its log")
 	}
 	if n.Reported.ObservedGeneration < n.Reported.Generation {

@@ -36,7 +36,7 @@ func (m *Mesh) Summary() Summary {
 	}
 	for i := range m.Nodes {
 		n := &m.Nodes[i]
-		if m.mesh != nil && n.Reported.MeshGeneration == m.mesh.Generation {
+		if m.mesh != nil && m.mesh.appliedBy(&n.Reported) {
 			s.Mesh.Applied++
 		}
 		switch {

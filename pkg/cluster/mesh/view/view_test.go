@@ -320,17 +320,18 @@ func BenchmarkBuild(b *testing.B) {
 }
 
 func TestStatusShowsProgressWithMesh(t *testing.T) {
-	c := cluster(3)
-	c.Mesh = &MeshObject{Generation: 7, Cleartext: "Never"}
+	c := cluster(4)
+	c.Mesh = &MeshObject{UID: "second", Generation: 7, Cleartext: "Never"}
 	for i := range c.Nodes {
-		c.Nodes[i].Reported.MeshGeneration = 7
+		c.Nodes[i].Reported.MeshUID, c.Nodes[i].Reported.MeshGeneration = "second", 7
 	}
 	c.Nodes[1].Reported.MeshGeneration = 6
+	c.Nodes[3].Reported.MeshUID = "first"
 	m := Build(c)
 	if s := m.Summary(); s.Mesh == nil || s.Mesh.Applied != 2 || !strings.Contains(s.String(), "RopewalkMesh generation 7 (cleartext Never) on 2 nodes") {
 		t.Errorf("got %s", s)
 	}
-	if len(m.Findings) != 1 || m.Findings[0].Check != "spec" || !slices.Equal(m.Findings[0].Nodes, []string{"node-02"}) {
+	if len(m.Findings) != 1 || m.Findings[0].Check != "spec" || !slices.Equal(m.Findings[0].Nodes, []string{"node-02", "node-04"}) {
 		t.Errorf("got %+v", m.Findings)
 	}
 	if m = Build(cluster(3)); m.Summary().Mesh != nil || len(m.Findings) != 0 {
