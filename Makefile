@@ -13,6 +13,7 @@ GOFUMPT := $(GO) run mvdan.cc/gofumpt@v0.12.0
 GOVULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
+ACTIONLINT := $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 FUZZTIME ?= 10s
 # test/ci.sh sets CI_TIMES, the directory for the time of each test. The output is the same.
 GOTEST := $(GO) test
@@ -121,7 +122,7 @@ manifests: need-go ## make anew what is made of the Helm charts: kustomize's bas
 	cd test/kube/deploy && $(GO) test -count=1 . -update
 
 .PHONY: check
-check: need-go ## format, vet, lint, layers and language
+check: need-go check-workflows ## format, vet, lint, layers, language and workflows
 	@left=$$(git ls-files --cached --others --exclude-standard -- '*.orig' '*.rej' '*.bak' '*~'); [ -z "$$left" ] || { echo "left behind by an editor or a merge:"; echo "$$left"; exit 1; }
 	@out=$$($(GOFUMPT) -l cmd pkg test deploy); [ -z "$$out" ] || { echo "not formatted (run make fmt):"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
@@ -132,6 +133,18 @@ check: need-go ## format, vet, lint, layers and language
 	$(GO) vet -tags docs ./cmd/ropewalk
 	$(GO) test -timeout 60m ./test/language
 	GOARCH=arm64 $(GO) vet ./cmd/... ./pkg/...
+
+# zizmor looks for what a workflow gives away: rights, secrets, actions by a tag that may move. Offline, it compares no hash with its tag.
+WORKFLOWS := build/workflows
+.PHONY: check-workflows
+check-workflows: need-go $(WORKFLOWS)/venv/installed ## .github/workflows, read by actionlint and zizmor
+	$(ACTIONLINT) -shellcheck= -pyflakes=
+	$(WORKFLOWS)/venv/bin/zizmor --offline --no-progress --quiet .github
+
+$(WORKFLOWS)/venv/installed: deploy/release/requirements.txt
+	$(call apt_install,python3-venv)
+	python3 -m venv $(WORKFLOWS)/venv && $(WORKFLOWS)/venv/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
 
 # The database is on the internet: without it this reports so and succeeds.
 .PHONY: vulncheck
@@ -434,6 +447,53 @@ need-buildah:
 .PHONY: deps-package
 deps-package:
 	$(call apt_install,wireguard-tools iproute2 nftables systemd dbus dpkg rpm xz-utils util-linux buildah)
+
+# ---- signatures of a release, made by .github/workflows/release-build.yml; docs/verify.md has the user's commands
+
+# The identity in all signatures: that workflow, at the release's tag.
+SIGNER := https://github.com/ropewalk/ropewalk/.github/workflows/release-build.yml@refs/tags/v
+ISSUER := https://token.actions.githubusercontent.com
+RELEASE := COSIGN=$(CURDIR)/bin/cosign HELM=$(CURDIR)/bin/helm ORAS=$(CURDIR)/bin/oras TAG='$(IMAGE_TAG)' deploy/release/release.sh
+
+bin/cosign: need-go
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/sigstore/cosign/v3/cmd/cosign@v3.1.3
+
+bin/oras: need-go
+	GOBIN=$(CURDIR)/bin $(GO) install oras.land/oras/cmd/oras@v1.3.6
+
+bin/helm: need-go
+	cd test/kube/deploy && $(GO) build -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
+
+.PHONY: release-notes
+release-notes: ## the section of CHANGELOG.md for the version of the tree; fails if it has no date
+	@deploy/release/release.sh notes '$(VERSION)'
+
+# The database is on the internet, and changes: no build can repeat this file.
+.PHONY: vex
+vex: need-go ## which known vulnerabilities the programs have and do not have, as OpenVEX, in build/dist
+	for p in ropewalk ropewalk-agent; do $(GOVULNCHECK) -format openvex ./cmd/$$p >$(DIST)/$$p.openvex.json || exit 1; done
+
+.PHONY: sign-release
+sign-release: bin/cosign ## sign build/dist with the identity of the workflow that runs this
+	$(RELEASE) sign $(DIST)
+
+.PHONY: verify-release
+verify-release: bin/cosign ## checksums, signatures, SBOMs and provenance of the release in DIR
+	@[ -n '$(DIR)' ] || { echo 'DIR is not set: make verify-release DIR=directory'; exit 1; }
+	version=$$(cd '$(DIR)' && ls ropewalk-crds-*.tgz | sed -E 's/^ropewalk-crds-(.*)\.tgz$$/\1/') && \
+	  IDENTITY="$(SIGNER)$$version" ISSUER=$(ISSUER) $(RELEASE) verify '$(DIR)'
+
+.PHONY: oci-login
+oci-login: bin/oras # with OCI_USER and OCI_TOKEN
+	@printenv OCI_TOKEN | bin/oras login "$${REGISTRY%%/*}" --username "$$OCI_USER" --password-stdin
+
+.PHONY: push-release
+push-release: bin/oras bin/helm ## images, charts and packages of build/dist to REGISTRY=host/path
+	$(RELEASE) push $(DIST) "$$REGISTRY"
+
+.PHONY: sign-oci
+sign-oci: bin/cosign ## sign what push-release has pushed
+	$(RELEASE) sign-oci $(DIST)
 
 .PHONY: clean
 clean: ## remove what was built
