@@ -43,6 +43,11 @@ $(BIN): need-go
 bin/bench-quic: need-go
 	cd test/bench/quic && $(GO) build -o $(CURDIR)/$@ .
 
+# Likewise gonum's plots and their fonts.
+.PHONY: bin/scale
+bin/scale: need-go
+	cd test/scale && $(GO) build -o $(CURDIR)/$@ .
+
 bin/wireguard-go: need-go
 	$(GO) build -o $@ golang.zx2c4.com/wireguard
 
@@ -55,6 +60,7 @@ WAITING := ./test/spread ./cmd/ropewalk
 .PHONY: test
 test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need no other kernel
 	$(GOTEST) -timeout 20m $(WAITING) ./...
+	cd test/scale && $(GOTEST) ./...
 
 # The packages of the product where goroutines share memory, and tests of whole devices. make ci-full runs the race detector on all.
 # The slowest come first, so that none runs alone at the end.
@@ -128,7 +134,7 @@ check: need-go check-workflows ## format, vet, lint, layers, language and workfl
 	$(GO) vet ./...
 	$(GO) vet -tags kernels ./test/...
 	$(GOLANGCI) run --allow-parallel-runners ./...
-	@set -e; for dir in test/bench/quic test/flannel; do (set -x; cd $$dir; $(GO) vet ./...; $(GOLANGCI) run --allow-parallel-runners ./...); done
+	@set -e; for dir in test/bench/quic test/flannel test/scale; do (set -x; cd $$dir; $(GO) vet ./...; $(GOLANGCI) run --allow-parallel-runners ./...); done
 	cd test/kube && $(GOLANGCI) run --allow-parallel-runners --fast-only ./... # the rest of the linters reads all of Kubernetes: make lint-kube
 	$(GO) vet -tags docs ./cmd/ropewalk
 	$(GO) test -timeout 60m ./test/language
@@ -215,25 +221,25 @@ bench-peers: need-go need-root need-tun build bin/bench-quic ## ropewalk against
 	$(GO) run ./test/bench --ropewalk $(BIN) $(ARGS)
 
 .PHONY: scale
-scale: need-go ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/dev/model.md
-	$(GO) run ./test/scale figures
+scale: bin/scale ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/dev/model.md
+	bin/scale figures
 
 .PHONY: predictions
-predictions: need-go ## simulate machines that nobody has measured (docs/dev/predictions.md), into build/predictions.json
+predictions: bin/scale ## simulate machines that nobody has measured (docs/dev/predictions.md), into build/predictions.json
 	@mkdir -p build
-	$(GO) run ./test/scale predict -o build/predictions.json
+	bin/scale predict -o build/predictions.json
 
 .PHONY: results
-results: need-go ## check what others have measured, in docs/results, and draw it beside the predictions
-	$(GO) run ./test/scale results
+results: bin/scale ## check what others have measured, in docs/results, and draw it beside the predictions
+	bin/scale results
 
 .PHONY: scale-costs
-scale-costs: need-go need-root need-tun deps-scale ## measure what each stage costs on this machine, for `make scale`
-	$(GO) run ./test/scale costs $(ARGS)
+scale-costs: need-root need-tun deps-scale bin/scale ## measure what each stage costs on this machine, for `make scale`
+	bin/scale costs $(ARGS)
 
 .PHONY: scale-check
-scale-check: need-go need-root need-tun deps-scale build ## measure on two cores what `make scale` predicts of them
-	$(GO) run ./test/scale check --ropewalk $(BIN) $(ARGS)
+scale-check: need-root need-tun deps-scale build bin/scale ## measure on two cores what `make scale` predicts of them
+	bin/scale check --ropewalk $(BIN) $(ARGS)
 
 test-kernels test-cluster test-package: VERBOSITY := verbose
 
