@@ -272,7 +272,7 @@ bin/gotestsum: need-go
 # ---- the documentation as a web site
 
 SITE := build/site
-SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md
+SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md CONTRIBUTING.md LICENSE
 .PHONY: site
 site: deps-site $(SITE)/venv/installed ## the documentation as a web site, in build/site/html; fails on a broken link or anchor
 	@rm -rf $(SITE)/docs $(SITE)/html && mkdir -p $(SITE)/docs/deploy
