@@ -45,7 +45,7 @@ INLINE struct peer *find_peer(const struct outer *o)
 {
 	struct peer_key key = {.port = o->udp->ports.dst, .listen_port = o->udp->ports.src};
 
-	outer_dst(o, key.address);
+	destination_of(o, key.address);
 	return bpf_map_lookup_elem(&peers, &key);
 }
 

@@ -208,7 +208,7 @@ INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, 
 	struct peer *peer;
 	int probe;
 
-	outer_src(o, key.address);
+	source_of(o, key.address);
 	peer = bpf_map_lookup_elem(&peers, &key);
 	if (!peer || !peer->echo)
 		return ECHO_NONE;

@@ -19,6 +19,27 @@ INLINE int same_address(const be32 a[4], const be32 b[4])
 	return !differences;
 }
 
+/* Adds the zone to a link-local address. A link is the same for all packets of a device: those of VLANs are left to the VLAN's device. */
+INLINE void add_zone(be32 a[4])
+{
+	if ((a[0].raw & 0xc0ff) == 0x80fe)
+		a[1].raw = device;
+}
+
+INLINE void source_of(const struct outer *o, be32 to[4])
+{
+	outer_src(o, to);
+	if (o->v6)
+		add_zone(to);
+}
+
+INLINE void destination_of(const struct outer *o, be32 to[4])
+{
+	outer_dst(o, to);
+	if (o->v6)
+		add_zone(to);
+}
+
 /*
  * Returns whether an address belongs to this host. Nearly all packets have the same one, so a CPU keeps the last one for a jiffy, and
  * needs no lookup for it until then.
@@ -47,7 +68,7 @@ INLINE int is_own(struct counters *cpu, const struct __sk_buff *skb, const struc
 
 	if (skb->ingress_ifindex)
 		return 0;
-	outer_src(o, source.words);
+	source_of(o, source.words);
 	return is_local(cpu, &source);
 }
 
@@ -56,7 +77,7 @@ INLINE int is_to_us(struct counters *cpu, const struct outer *o)
 {
 	struct address destination = {};
 
-	outer_dst(o, destination.words);
+	destination_of(o, destination.words);
 	return is_local(cpu, &destination);
 }
 

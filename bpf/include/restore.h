@@ -40,7 +40,7 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 	struct source *source;
 	u64 jiffies = bpf_jiffies64();
 
-	outer_src(o, key.address);
+	source_of(o, key.address);
 	recent = recent_slot(cpu, &key);
 	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address))
 		return recent;
@@ -60,7 +60,7 @@ INLINE int from_endpoint(const struct outer *o, be16 listen_port)
 {
 	struct peer_key key = {.port = o->udp->ports.src, .listen_port = listen_port};
 
-	outer_src(o, key.address);
+	source_of(o, key.address);
 	return bpf_map_lookup_elem(&peers, &key) != 0;
 }
 

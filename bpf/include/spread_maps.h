@@ -25,6 +25,9 @@ enum {
 /* Whether packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnel devices do not. */
 volatile const u8 l2 = 1;
 
+/* The index of the device with the program: the zone of link-local addresses in its packets (RFC 4007). */
+volatile const u32 device;
+
 struct settings {
 	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks */
 	u32 paused;	 /* by user space: data messages to all peers keep the listen port */
@@ -51,7 +54,10 @@ struct {
 	TYPE(value, struct local_port);
 } local_ports SEC(".maps");
 
-/* IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
+/*
+ * In all maps, IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). A link-local address has its zone, the index of its device, in
+ * words[1], which is 0 in packets (section 2.5.6).
+ */
 struct address {
 	be32 words[4];
 };
@@ -65,7 +71,7 @@ struct {
 	TYPE(value, u8);
 } addresses SEC(".maps");
 
-/* A peer's endpoint and its tunnel. IPv4 addresses are mapped into IPv6 (RFC 4291, section 2.5.5.2). */
+/* A peer's endpoint and its tunnel. */
 struct peer_key {
 	be32 address[4];
 	be16 port;        /* of the endpoint */

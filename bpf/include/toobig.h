@@ -8,7 +8,8 @@
 
 /*
  * ICMPv6 Packet Too Big about messages that were spread. The message quotes the packet with its lane port, by which the
- * kernel finds no socket, and would not learn the path MTU. So the quoted source port becomes the listen port again.
+ * kernel finds no socket, and would not learn the path MTU. So the quoted source port becomes the listen port again. No router forwards a
+ * message between link-local addresses.
  *
  * Over IPv4 the kernel's WireGuard does not set Don't Fragment (send4 in drivers/net/wireguard/socket.c), so no router answers its messages with
  * Fragmentation Needed. One that quotes a message to a peer is forged, and is dropped: messages above the path MTU that it claims would leave in

@@ -10,9 +10,13 @@ import (
 )
 
 // SetAddresses sets the addresses of this host. Only messages from one of them are spread, and only datagrams to one of them are gathered. The
-// present ones stay without interruption. If there are too many, errors.Is(err, ErrFull), and the last ones are missing.
+// present ones stay without interruption. The zone of a link-local address is its device's index. If there are too many, errors.Is(err, ErrFull), and the last ones are missing.
 func (s *State) SetAddresses(addresses []netip.Addr) error {
-	return setAddresses(s.maps.Addresses, addresses)
+	keys := make([]netip.Addr, len(addresses))
+	for i, a := range addresses {
+		keys[i] = withZone(a)
+	}
+	return setAddresses(s.maps.Addresses, keys)
 }
 
 // setAddresses makes a map contain these addresses only. It ignores invalid ones.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,8 @@ var ErrFull = errors.New("the eBPF map is full")
 type Peer struct {
 	// Tunnel is the listen port of the Tunnel on this host.
 	Tunnel uint16
-	// Endpoint is the peer's address and listen port: the port without spreading. A zone is ignored. A mapped IPv4
-	// address equals the IPv4 address.
+	// Endpoint is the peer's address and listen port: the port without spreading. The zone of a link-local address is its device's index, in
+	// decimal; other addresses have none. A mapped IPv4 address equals the IPv4 address.
 	Endpoint netip.AddrPort
 	// Lanes are the source ports over which flows to the peer are spread: at most spread.MaxPorts, all of them lane ports of
 	// the tunnel. Ports of a port plan are in its order. A port that the peer has already keeps its place. Empty: messages to the peer
@@ -249,12 +250,32 @@ func (k *spreadPeerKey) endpoint() netip.AddrPort {
 	for _, w := range k.Address {
 		b = binary.NativeEndian.AppendUint32(b, w.Raw)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), hostOrder(k.Port.Raw))
+	a := netip.AddrFrom16([16]byte(b)).Unmap()
+	if zone := k.Address[1].Raw; hasZone(a) && zone != 0 {
+		clear(b[4:8])
+		a = netip.AddrFrom16([16]byte(b)).WithZone(strconv.FormatUint(uint64(zone), 10))
+	}
+	return netip.AddrPortFrom(a, hostOrder(k.Port.Raw))
+}
+
+// hasZone reports whether the maps' keys hold the zone of an address.
+func hasZone(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.IsLinkLocalUnicast() }
+
+// withZone returns an address as the maps' keys hold it: that of a link-local one has its zone in the 32 bits behind the first 32, which are 0 in
+// packets (RFC 4291, section 2.5.6).
+func withZone(a netip.Addr) netip.Addr {
+	if !hasZone(a) {
+		return a
+	}
+	zone, _ := strconv.ParseUint(a.Zone(), 10, 32)
+	b := a.As16()
+	binary.NativeEndian.PutUint32(b[4:], uint32(zone))
+	return netip.AddrFrom16(b)
 }
 
 // addressWords returns an address as the maps' keys hold it. IPv4 addresses are mapped into IPv6.
 func addressWords(address netip.Addr) (words [4]uint32) {
-	b := address.As16()
+	b := withZone(address).As16()
 	for i := range words {
 		words[i] = binary.NativeEndian.Uint32(b[4*i:])
 	}

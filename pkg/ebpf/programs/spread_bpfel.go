@@ -167,6 +167,7 @@ const (
 	spreadProgGatherXdp = "gather_xdp"
 	spreadProgSpread    = "spread"
 	spreadVarClock      = "clock"
+	spreadVarDevice     = "device"
 	spreadVarL2         = "l2"
 )
 
@@ -235,8 +236,9 @@ type spreadMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadVariableSpecs struct {
-	Clock *ebpf.VariableSpec `ebpf:"clock"`
-	L2    *ebpf.VariableSpec `ebpf:"l2"`
+	Clock  *ebpf.VariableSpec `ebpf:"clock"`
+	Device *ebpf.VariableSpec `ebpf:"device"`
+	L2     *ebpf.VariableSpec `ebpf:"l2"`
 }
 
 // spreadObjects contains all objects after they have been loaded into the kernel.
@@ -286,8 +288,9 @@ func (m *spreadMaps) Close() error {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadVariables struct {
-	Clock *ebpf.Variable `ebpf:"clock"`
-	L2    *ebpf.Variable `ebpf:"l2"`
+	Clock  *ebpf.Variable `ebpf:"clock"`
+	Device *ebpf.Variable `ebpf:"device"`
+	L2     *ebpf.Variable `ebpf:"l2"`
 }
 
 // spreadPrograms contains all programs after they have been loaded into the kernel.

@@ -14,6 +14,8 @@ import (
 type SpreadOptions struct {
 	// L2 is set if the device's packets begin with an Ethernet header. Those of TUN, WireGuard and IP tunnels do not.
 	L2 bool
+	// Device is the device's index: the zone of link-local addresses.
+	Device int
 	// Pins are where the maps are pinned. Zero: the maps end with the programs.
 	Pins Pins
 }
@@ -62,7 +64,7 @@ func spreadSpec(o SpreadOptions) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the eBPF program spread: %w", err)
 	}
-	if err := spec.Variables[spreadVarL2].Set(o.L2); err != nil {
+	if err := errors.Join(spec.Variables[spreadVarL2].Set(o.L2), spec.Variables[spreadVarDevice].Set(uint32(o.Device))); err != nil {
 		return nil, fmt.Errorf("configuring the eBPF program spread: %w", err)
 	}
 	if o.Pins != (Pins{}) {

@@ -291,7 +291,7 @@ func TestMapLayoutMatchesItsNumber(t *testing.T) {
 		`settings Array key 4 Typedef:"u32"[Int:"unsigned int"] value 16 Struct:"settings"[fields=3 fieldNames=[flowlet_gap paused unused]] max 1 flags 0`,
 		`sources Hash key 20 Struct:"source_key"[fields=3 fieldNames=[address listen_port unused]] value 8 Struct:"source"[fields=4 fieldNames=[endpoint_port first last unused]] max 16384 flags 1`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" || layout != 4 {
+	if diff := cmp.Diff(want, got); diff != "" || layout != 5 {
 		t.Errorf("layout %d (-want +got):\n%s", layout, diff)
 	}
 }

@@ -275,7 +275,7 @@ func (c *change) load(d device) (*programs.Spread, error) {
 			c.onFailure(func() error { return programs.RemoveState(dir) })
 		}
 	}
-	return programs.LoadSpread(programs.SpreadOptions{L2: d.ethernet, Pins: maps})
+	return programs.LoadSpread(programs.SpreadOptions{L2: d.ethernet, Device: d.index, Pins: maps})
 }
 
 // writeState writes the plan's tunnel and peers to the maps.
@@ -324,9 +324,10 @@ func (c *change) writeState(s *programs.State) error {
 // warnRefused reports peers that could not be set. They are no reason to leave out the others.
 func (pl *plan) warnRefused(refused programs.PeerErrors) {
 	for _, r := range refused {
-		pl.report.Peers = slices.DeleteFunc(pl.report.Peers, func(e netip.AddrPort) bool { return e == r.Endpoint })
-		pl.report.GatherOnly = slices.DeleteFunc(pl.report.GatherOnly, func(e netip.AddrPort) bool { return e == r.Endpoint })
-		pl.warn("the peer at %s is neither spread to nor gathered from: %v", r.Endpoint, r.Err)
+		at := pl.zones.named(r.Endpoint)
+		pl.report.Peers = slices.DeleteFunc(pl.report.Peers, func(e netip.AddrPort) bool { return e == at })
+		pl.report.GatherOnly = slices.DeleteFunc(pl.report.GatherOnly, func(e netip.AddrPort) bool { return e == at })
+		pl.warn("the peer at %s is neither spread to nor gathered from: %v", at, r.Err)
 	}
 }
 

@@ -47,7 +47,7 @@ type Config struct {
 	Device string
 	// Port is the tunnel's listen port.
 	Port uint16
-	// Peers are the peers' endpoints. A port of 0 means Port. Empty: the present endpoints of the tunnel's peers.
+	// Peers are the peers' endpoints. A port of 0 means Port, and a link-local address without a zone is on Device. Empty: the present endpoints of the tunnel's peers.
 	Peers []netip.AddrPort
 	// GatherOnly are endpoints of further peers, from which packets are gathered but to which none are spread: peers that have not
 	// announced yet that they gather. If GatherOnly is set, Peers must name all others: the tunnel's peers are not used.
@@ -133,9 +133,17 @@ func (c *Config) configuredPeers() []netip.AddrPort { return slices.Concat(c.Pee
 // broadcast is the limited broadcast address (RFC 919, section 7).
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// mayBeRemote reports whether an address may be that of another host.
+// mayBeRemote reports whether an address may be that of another host. Link-local ones are in fe80::/64 (RFC 4291, section 2.5.6).
 func mayBeRemote(a netip.Addr) bool {
+	if b := a.As16(); hasZone(a) && [6]byte(b[2:8]) != [6]byte{} {
+		return false
+	}
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && a != broadcast
+}
+
+// endpoint returns an endpoint of the Config as it is used: with Port in place of port 0, and with the Device if it is link-local and names none.
+func (c *Config) endpoint(e netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(zonedAddr(e.Addr(), cmp.Or(e.Addr().Zone(), c.Device)), cmp.Or(e.Port(), c.Port))
 }
 
 // checkPeers returns an error for an invalid peer address, and for lane ports that contain a peer's listen port.
@@ -144,14 +152,10 @@ func (c *Config) checkPeers() error {
 		return invalid("the peers' ports %s are not a range", c.PeerPorts)
 	}
 	for _, p := range c.configuredPeers() {
-		a := p.Addr().Unmap().WithZone("")
-		if !mayBeRemote(a) {
-			return invalid("%s is not a valid peer address", a)
+		at := c.endpoint(p)
+		if !mayBeRemote(at.Addr()) {
+			return invalid("%s is not a valid peer address", p.Addr())
 		}
-		if zone := p.Addr().Zone(); zone != "" && zone != c.Device {
-			return invalid("peer %s is not on %s: its zone names another device", p.Addr(), c.Device)
-		}
-		at := netip.AddrPortFrom(a, cmp.Or(p.Port(), c.Port))
 		if ports := c.portsOf(at); ports.Contains(at.Port()) {
 			return invalid("the peers' lane ports %s contain the listen port of peer %s; choose others with "+
 				"--peer-ports, or with --ports at both ends", ports, at)

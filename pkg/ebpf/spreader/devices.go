@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -61,6 +62,8 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 	if err != nil {
 		return err
 	}
+	pl.zones = zonesOf(links)
+	pl.own = pl.zones.ownAddresses(addresses)
 	kinds := map[int]string{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
@@ -69,7 +72,7 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 		a := l.Attrs()
 		all := addresses[a.Index]
 		for _, p := range all {
-			pl.addresses = append(pl.addresses, p.Addr().Unmap())
+			pl.addresses = append(pl.addresses, zonedAddr(p.Addr(), strconv.Itoa(a.Index)))
 		}
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
 		switch {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
+	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
 // ErrNotAttached is returned by SetPaused for a device without the programs.
@@ -22,7 +23,7 @@ func (h *Host) SetPaused(ctx context.Context, peer netip.Addr, paused bool) erro
 	p, unlock, err := h.openMounted(ctx)
 	if err == nil {
 		defer unlock()
-		err = p.setPaused(peer.Unmap().WithZone(""), paused)
+		err = p.setPaused(zonedAddr(peer, peer.Zone()), paused)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w (ropewalk spread attach DEVICE)", ErrNotAttached)
@@ -46,9 +47,14 @@ func (p pins) setPaused(peer netip.Addr, paused bool) error {
 	if err != nil {
 		return err
 	}
-	found := false
+	links, _, err := hostnet.LinkAddresses()
+	if err != nil {
+		return err
+	}
+	found, names := false, zonesOf(links)
 	for i := range peers {
-		if p := &peers[i]; p.Endpoint.Addr() == peer {
+		p := &peers[i]
+		if at := names.named(p.Endpoint).Addr(); at == peer || at.WithZone("") == peer {
 			found, err = true, errors.Join(err, s.SetPeerPaused(p.Tunnel, p.Endpoint, paused))
 		}
 	}

@@ -24,8 +24,10 @@ type plan struct {
 	owners  map[uint16]udpOwner
 	tunnel  programs.Tunnel
 	peers   []programs.Peer
-	// addresses are those of this host.
+	zones   zones
+	// addresses are those of this host as the maps have them, own as all else has them.
 	addresses []netip.Addr
+	own       map[netip.Addr]bool
 	report    Report
 	found     *Tunnel // nil: not known
 	byAddress map[netip.Addr]*TunnelPeer
@@ -43,6 +45,10 @@ func (h *Host) plan(p pins, cfg Config, known history) (*plan, error) {
 	pl := &plan{cfg: cfg, report: Report{Device: cfg.Device, Tunnel: unknownName, Port: cfg.Port, Gather: "none"}}
 	if err := pl.findDevice(p, known); err != nil {
 		return nil, err
+	}
+	for i := range known.present {
+		p := &known.present[i]
+		p.Endpoint = pl.zones.named(p.Endpoint)
 	}
 	if err := h.findTunnel(pl, known); err != nil {
 		return nil, err
@@ -77,23 +83,27 @@ func (pl *plan) findDevice(p pins, known history) error {
 	return nil
 }
 
-// checkRemote returns an error for a peer whose address is this host's.
+// deviceNames returns the names of the devices.
+func (pl *plan) deviceNames() (names []string) {
+	for _, d := range pl.devices {
+		names = append(names, d.name)
+	}
+	return names
+}
+
+// checkRemote returns an error for a peer whose address is this host's, or is on a device without the programs.
 func (pl *plan) checkRemote() error {
-	own := setOf(pl.addresses)
+	devices := pl.deviceNames()
 	for _, p := range pl.cfg.configuredPeers() {
-		if own[p.Addr().Unmap().WithZone("")] {
+		a := pl.cfg.endpoint(p).Addr()
+		if pl.own[a] {
 			return fmt.Errorf("%s is not a valid peer address: it is this host's", p.Addr())
+		}
+		if a.Zone() != "" && !slices.Contains(devices, a.Zone()) {
+			return fmt.Errorf("peer %s is on another device than %s: name that one, or one with an address", a, strings.Join(devices, " and "))
 		}
 	}
 	return nil
-}
-
-func setOf(addresses []netip.Addr) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(addresses))
-	for _, a := range addresses {
-		set[a] = true
-	}
-	return set
 }
 
 // inheritGather sets the gather mode, if the Config leaves it unset, to the device's present one, which may come from another tunnel.
@@ -258,17 +268,17 @@ func (pl *plan) assignLanes(taken portOwners) []uint16 {
 	}
 	note(pl.report.Lanes)
 	for i := range pl.peers {
-		p := &pl.peers[i]
-		if _, found := slices.BinarySearchFunc(pl.report.GatherOnly, p.Endpoint, netip.AddrPort.Compare); found {
+		p, at := &pl.peers[i], pl.zones.named(pl.peers[i].Endpoint)
+		if _, found := slices.BinarySearchFunc(pl.report.GatherOnly, at, netip.AddrPort.Compare); found {
 			continue
 		}
 		p.Lanes = pl.report.Lanes
-		plan, planned := pl.cfg.PeerPlans[p.Endpoint]
+		plan, planned := pl.cfg.PeerPlans[at]
 		if !planned {
 			continue
 		}
 		if port, who := taken.firstTakenOf(plan); who != "" {
-			without[port] = append(without[port], p.Endpoint)
+			without[port] = append(without[port], at)
 			continue
 		}
 		p.Lanes = plan
@@ -309,7 +319,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	pl.report.Peers, pl.report.GatherOnly = endpoints, gatherOnly
 	var unknown []netip.AddrPort
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
-		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: e, Gather: pl.cfg.portsOf(e)}
+		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: pl.zones.indexed(e), Gather: pl.cfg.portsOf(e)}
 		if found := byAddress[e.Addr()]; found != nil {
 			p.Echo, p.Stalled, p.Unseen = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled, known.unseen.has(found.Key)
 		}
@@ -328,10 +338,10 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	}
 }
 
-// endpoints returns endpoints of the Config without zones, and with Port in place of port 0.
+// endpoints returns endpoints of the Config as they are used.
 func (pl *plan) endpoints(named []netip.AddrPort) (all []netip.AddrPort) {
 	for _, e := range named {
-		all = append(all, netip.AddrPortFrom(e.Addr().Unmap().WithZone(""), cmp.Or(e.Port(), pl.cfg.Port)))
+		all = append(all, pl.cfg.endpoint(e))
 	}
 	return all
 }
@@ -344,7 +354,7 @@ func sorted(endpoints []netip.AddrPort) []netip.AddrPort {
 
 // tunnelPeers returns the endpoints of a tunnel's peers, with their listen ports, without those that are skipped.
 func (pl *plan) tunnelPeers(t *Tunnel, byAddress map[netip.Addr]*TunnelPeer, known history) (endpoints []netip.AddrPort) {
-	skipped := t.skipped(setOf(pl.addresses), byAddress)
+	skipped := t.skipped(pl.own, pl.deviceNames(), byAddress)
 	pl.report.Skipped = skipped
 	for _, p := range t.Peers {
 		if len(skipped) > 0 && skipped[0].Key == p.Key {

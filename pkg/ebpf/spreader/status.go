@@ -126,7 +126,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 		if device != "" && device != name {
 			continue
 		}
-		st := p.deviceStatus(name, tunnels, owners)
+		st := p.deviceStatus(name, names, tunnels, owners)
 		if findErr != nil {
 			st.problem("the tunnels cannot be listed: %v", findErr)
 		}
@@ -140,7 +140,7 @@ func (s *DeviceStatus) problem(format string, args ...any) {
 }
 
 // deviceStatus reads one device's status. Errors become problems of this device only.
-func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpOwner) DeviceStatus {
+func (p pins) deviceStatus(name string, attached []string, tunnels []Tunnel, owners map[uint16]udpOwner) DeviceStatus {
 	st := DeviceStatus{
 		Device: name, Spread: HookStatus{State: UnknownState, Kind: "none"}, Gather: HookStatus{State: UnknownState, Kind: "none"},
 		Tunnels: []TunnelStatus{}, Counters: []Counter{}, Queues: []uint64{}, Problems: []string{},
@@ -164,7 +164,7 @@ func (p pins) deviceStatus(name string, tunnels []Tunnel, owners map[uint16]udpO
 	defer s.Close()
 	var pausedErr error
 	st.Paused, pausedErr = s.Paused()
-	if err := errors.Join(pausedErr, st.readTunnels(s, tunnels, owners), st.readCounters(s)); err != nil {
+	if err := errors.Join(pausedErr, st.readTunnels(s, attached, tunnels, owners), st.readCounters(s)); err != nil {
 		st.problem("the pinned maps cannot be read: %v", err)
 	}
 	return st
@@ -279,21 +279,17 @@ func deviceName(index int) string {
 	return l.Attrs().Name
 }
 
-func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owners map[uint16]udpOwner) error {
+func (s *DeviceStatus) readTunnels(state *programs.State, attached []string, tunnels []Tunnel, owners map[uint16]udpOwner) error {
 	present, err := state.Tunnels()
 	if err != nil {
 		return err
 	}
-	_, addresses, err := hostnet.LinkAddresses()
+	links, addresses, err := hostnet.LinkAddresses()
 	if err != nil {
 		return err
 	}
-	own := map[netip.Addr]bool{}
-	for _, all := range addresses {
-		for _, p := range all {
-			own[p.Addr().Unmap()] = true
-		}
-	}
+	names := zonesOf(links)
+	own := names.ownAddresses(addresses)
 	peers, err := state.Peers()
 	if err != nil {
 		return err
@@ -306,13 +302,14 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 		} else if !bound {
 			s.problem("no tunnel in this network namespace listens on UDP port %d", t.Port)
 		}
-		if err := ts.readPeers(state, peersOf(t.Port, peers)); err != nil {
+		present := peersOf(t.Port, peers)
+		if err := ts.readPeers(state, present, names); err != nil {
 			return err
 		}
 		if i >= 0 {
-			byAddress := tunnels[i].peersByAddress(peersOf(t.Port, peers), nil)
+			byAddress := tunnels[i].peersByAddress(present, nil)
 			ts.readTraffic(byAddress)
-			ts.Skipped = tunnels[i].skipped(own, byAddress)
+			ts.Skipped = tunnels[i].skipped(own, attached, byAddress)
 		}
 		if len(ts.Peers) == 0 {
 			s.problem("port %d has no peers yet: attach again when they have an endpoint, or use --watch", t.Port)
@@ -326,12 +323,15 @@ func (s *DeviceStatus) readTunnels(state *programs.State, tunnels []Tunnel, owne
 	return nil
 }
 
-func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer) error {
-	for _, p := range peers {
-		peer, err := peerStatus(state, p)
+// readPeers also gives the peers the names of their zones.
+func (t *TunnelStatus) readPeers(state *programs.State, peers []programs.Peer, names zones) error {
+	for i := range peers {
+		peer, err := peerStatus(state, peers[i])
 		if err != nil {
 			return err
 		}
+		peer.Endpoint = names.named(peer.Endpoint)
+		peers[i].Endpoint = peer.Endpoint
 		t.Peers = append(t.Peers, peer)
 	}
 	return nil

@@ -47,7 +47,7 @@ func problems(st *DeviceStatus) string {
 
 // TestForeignPinIsReportedForItsDeviceOnly pins a foreign map at the path of a device's link or map.
 func TestForeignPinIsReportedForItsDeviceOnly(t *testing.T) {
-	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-4/counters"} {
+	for i, name := range []string{"egress", "ingress", "egress", "ingress", "xdp", "state/state-5/counters"} {
 		kind := hook.Best
 		if i < 2 {
 			kind = hook.Clsact
@@ -101,7 +101,7 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())
 	state := filepath.Join(filepath.Dir(r.here.dir()), sharedPin)
-	expect.NoError(r, os.Remove(filepath.Join(state, "state-4", "peers")))
+	expect.NoError(r, os.Remove(filepath.Join(state, "state-5", "peers")))
 	if got := problems(r.here.status()); !strings.Contains(got, "pins are missing in") || strings.Contains(got, "version") {
 		t.Errorf("one map removed: got %s, want %q in it", got, "pins are missing in")
 	}
@@ -109,7 +109,7 @@ func TestRemovedStateIsReportedAndRestored(t *testing.T) {
 	if got := problems(r.here.status()); got != "" {
 		t.Errorf("after attaching again: got %s, want %q", got, "")
 	}
-	expect.NoError(r, os.Rename(filepath.Join(state, "state-4"), filepath.Join(state, "state-7")))
+	expect.NoError(r, os.Rename(filepath.Join(state, "state-5"), filepath.Join(state, "state-7")))
 	if got := problems(r.here.status()); !strings.Contains(got, "by another version of ropewalk") {
 		t.Errorf("other layout: got %s, want %q in it", got, "by another version of ropewalk")
 	}
@@ -146,7 +146,8 @@ func TestInvalidPeerEndpointsAreRejected(t *testing.T) {
 		{"0.0.0.0", "is not a valid peer address"},
 		{"192.0.2.1", "it is this host's"},
 		{"::ffff:192.0.2.1", "it is this host's"},
-		{"fe80::7%other", "its zone names another device"},
+		{"fe80::7%other", "is on another device than cable.7"},
+		{"fe80:0:0:7::7", "is not a valid peer address"},
 	} {
 		cfg := r.here.config()
 		cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(tt.peer), 0)}
@@ -155,9 +156,11 @@ func TestInvalidPeerEndpointsAreRejected(t *testing.T) {
 		}
 	}
 	cfg := r.here.config()
-	cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr("fe80::7%"+r.here.device), 0)}
-	if report := r.here.attach(cfg); fmt.Sprint(report.Peers) != "[[fe80::7]:51820]" {
-		t.Errorf("unexpected report: %+v", report)
+	for _, peer := range []string{"fe80::7", "fe80::7%" + r.here.device} {
+		cfg.Peers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(peer), 0)}
+		if report := r.here.attach(cfg); fmt.Sprint(report.Peers) != "[[fe80::7%cable.7]:51820]" {
+			t.Errorf("unexpected report: %+v", report)
+		}
 	}
 }
 

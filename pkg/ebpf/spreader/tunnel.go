@@ -81,8 +81,8 @@ func (t *Tunnel) peersByAddress(present []programs.Peer, keys echoKeys) map[neti
 }
 
 // skipped returns the peers that are neither spread to nor gathered from, in order. WireGuard takes every sender of an authentic message for
-// an endpoint, so a peer chooses its own. own are this host's addresses, byAddress is of peersByAddress.
-func (t *Tunnel) skipped(own map[netip.Addr]bool, byAddress map[netip.Addr]*TunnelPeer) (all []SkippedPeer) {
+// an endpoint, so a peer chooses its own. own are this host's addresses, devices those with the programs. byAddress is of peersByAddress.
+func (t *Tunnel) skipped(own map[netip.Addr]bool, devices []string, byAddress map[netip.Addr]*TunnelPeer) (all []SkippedPeer) {
 	for i := range t.Peers {
 		p := &t.Peers[i]
 		why := ""
@@ -93,6 +93,10 @@ func (t *Tunnel) skipped(own map[netip.Addr]bool, byAddress map[netip.Addr]*Tunn
 			why = fmt.Sprintf("its endpoint is %s, and nothing can be sent to port 0", p.Endpoint)
 		case own[a] || !mayBeRemote(a):
 			why = fmt.Sprintf("its endpoint is %s, which is not the address of another host", p.Endpoint)
+		case hasZone(a) && a.Zone() == "":
+			why = fmt.Sprintf("its endpoint %s is link-local, and on no device yet", p.Endpoint)
+		case hasZone(a) && !slices.Contains(devices, a.Zone()):
+			why = fmt.Sprintf("its endpoint %s is on a device without the programs", p.Endpoint)
 		case byAddress[a] == nil:
 			why = fmt.Sprintf("other peers have the same address %s, so it belongs to a NAT", a)
 		case byAddress[a] != p:
@@ -108,7 +112,7 @@ func (t *Tunnel) skipped(own map[netip.Addr]bool, byAddress map[netip.Addr]*Tunn
 // TunnelPeer is a peer of a Tunnel.
 type TunnelPeer struct {
 	Key string // public, base64
-	// Endpoint is the peer's endpoint; invalid if it has none.
+	// Endpoint is the peer's endpoint; invalid if it has none. The zone of a link-local address is the name of its device.
 	Endpoint netip.AddrPort
 	// LastHandshake is when the last handshake completed; zero: none has.
 	LastHandshake time.Time
@@ -157,6 +161,9 @@ func (WireGuard) Tunnels() ([]Tunnel, error) {
 		d, err := client.Device(name)
 		if err == nil {
 			tunnels = append(tunnels, tunnelOf(d))
+			if err := addZones(&tunnels[len(tunnels)-1], links); err != nil {
+				return nil, fmt.Errorf("reading the endpoints of the WireGuard device %s: %w", name, err)
+			}
 		} else if l.Kind == "wireguard" && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("reading the WireGuard device %s: %w", name, err)
 		}
@@ -179,7 +186,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 		}
 		if p.Endpoint != nil {
 			at := p.Endpoint.AddrPort()
-			peer.Endpoint = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+			peer.Endpoint = netip.AddrPortFrom(zonedAddr(at.Addr(), at.Addr().Zone()), at.Port())
 		}
 		t.Peers = append(t.Peers, peer)
 	}

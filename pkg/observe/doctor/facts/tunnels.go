@@ -146,8 +146,9 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 	if err != nil {
 		return nil, err
 	}
-	mtu := map[string]int{}
+	mtu, index := map[string]int{}, map[string]uint32{}
 	for _, l := range links {
+		index[l.Name] = uint32(l.Index)
 		if l.Kind == "wireguard" {
 			mtu[l.Name] = l.MTU
 		}
@@ -168,7 +169,8 @@ func kernelTunnels(others []Tunnel) ([]Tunnel, error) {
 		t := Tunnel{Name: f.Name, Kind: InKernel, Port: f.Port, Mark: f.FwMark, MTU: mtu[f.Name]}
 		for _, p := range f.Peers {
 			if p.Endpoint.IsValid() && len(t.Peers) < maxPeers {
-				t.Peers = append(t.Peers, Peer{Endpoint: config.Endpoint{AddrPort: p.Endpoint}, PathMTU: result(hostnet.PathMTU(p.Endpoint.Addr(), 0, t.Mark))})
+				at := config.Endpoint{AddrPort: netip.AddrPortFrom(p.Endpoint.Addr().WithZone(""), p.Endpoint.Port()), Scope: index[p.Endpoint.Addr().Zone()]}
+				t.Peers = append(t.Peers, Peer{Endpoint: at, PathMTU: result(hostnet.PathMTU(at.AddrPort.Addr(), at.Scope, t.Mark))})
 			}
 		}
 		all = append(all, t)
