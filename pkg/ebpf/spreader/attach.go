@@ -164,7 +164,7 @@ func (c *change) apply() error {
 			return err
 		}
 	}
-	return c.pins.removeGone(c.plan.cfg.Device)
+	return c.pins.removeGone(c.plan.cfg.Device, c.plan.parts)
 }
 
 // followNames gives the pins of renamed devices their new names. Two pairs of programs on a device would count and gather twice.

@@ -75,7 +75,12 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 			pl.addresses = append(pl.addresses, zonedAddr(p.Addr(), strconv.Itoa(a.Index)))
 		}
 		part := a.MasterIndex != 0 && kinds[a.MasterIndex] != "vrf"
+		if part {
+			pl.parts = append(pl.parts, a.Name)
+		}
 		switch {
+		case part && a.Index == pl.devices[0].index:
+			return fmt.Errorf("%s is part of %s, and messages would count at both: name the device that has this host's address", a.Name, cmp.Or(pl.zones[a.MasterIndex], "another device"))
 		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, len(all) == 0, hostnet.IsPodEnd(l.Type(), all):
 		case known[a.Index].refused():
 			pl.refuse(a.Name, known[a.Index].err)
@@ -117,18 +122,21 @@ type attempt struct {
 
 func (a attempt) refused() bool { return a.err != nil && time.Now().Before(a.until) }
 
-// removeGone removes the pins of devices that no longer exist, other than the configured one: nobody attaches to them again by name.
-func (p pins) removeGone(configured string) error {
+// removeGone removes the programs from devices that have become parts of others, which have them, and the pins of devices that no longer exist,
+// other than the configured one: nobody attaches to them again by name.
+func (p pins) removeGone(configured string, parts []string) error {
 	names, err := p.devices()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if name == configured || deviceIndex(name) != 0 {
-			continue
-		}
-		if attached, err := p.isAttached(name, 0); err != nil || attached {
-			continue // renamed
+		if !slices.Contains(parts, name) {
+			if name == configured || deviceIndex(name) != 0 {
+				continue
+			}
+			if attached, err := p.isAttached(name, 0); err != nil || attached {
+				continue // renamed
+			}
 		}
 		if err := p.detachFrom(name); err != nil {
 			return err

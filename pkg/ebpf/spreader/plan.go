@@ -21,6 +21,7 @@ import (
 type plan struct {
 	cfg     Config
 	devices []device // the configured one first
+	parts   []string // names of devices that are parts of others: of bonds, bridges
 	owners  map[uint16]udpOwner
 	tunnel  programs.Tunnel
 	peers   []programs.Peer

@@ -100,6 +100,53 @@ func TestBondGathersAll(t *testing.T) {
 	r.gathersAll()
 }
 
+// TestPartIsRefusedAndLosesPrograms has a device that is attached, and becomes a member of a bond or a port of a bridge: each message passes both.
+func TestPartIsRefusedAndLosesPrograms(t *testing.T) {
+	for kind, combine := range map[string]func(s *side, name string, members ...string){"bond": (*side).bond, "bridge": (*side).bridge} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t)
+			for _, s := range []*side{r.here, r.there} {
+				s.attach(s.config())
+				combine(s, "both0", s.device)
+				if _, err := s.try(s.config()); err == nil || !strings.Contains(err.Error(), "cable.7 is part of both0") {
+					t.Errorf("attaching to the part: got error %v", err)
+				}
+				s.device = "both0"
+			}
+			r.attachBoth(func(*side) []string { return nil })
+			r.gathersAll()
+			r.here.device = "cable.7"
+			if st := r.here.status(); st != nil {
+				t.Errorf("the part has the programs still: %+v", st)
+			}
+		})
+	}
+}
+
+// bridge makes a bridge of devices, with the side's address.
+func (s *side) bridge(name string, ports ...string) {
+	s.r.Helper()
+	s.do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = name
+		b := &netlink.Bridge{LinkAttrs: attrs}
+		if err := netlink.LinkAdd(b); err != nil {
+			return err
+		}
+		for _, name := range ports {
+			l, err := netlink.LinkByName(name)
+			if err := errors.Join(err, netlink.LinkSetDown(l), netlink.LinkSetMaster(l, b), netlink.LinkSetUp(l)); err != nil {
+				return err
+			}
+			if err := hostnet.RemoveAddress(name, netip.PrefixFrom(s.addr, 24)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	expect.NoError(s.r, s.lab.SetUp(name, 1500, netip.PrefixFrom(s.addr, 24)))
+}
+
 // bond makes a bond of devices, with the side's address.
 func (s *side) bond(name string, members ...string) {
 	s.r.Helper()

@@ -381,7 +381,7 @@ func (pl *plan) checkAttached(p pins) error {
 			}
 		}
 	}
-	return p.removeGone(pl.cfg.Device)
+	return p.removeGone(pl.cfg.Device, pl.parts)
 }
 
 // reportHook adds a hook to the report.
