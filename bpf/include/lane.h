@@ -8,9 +8,9 @@
  * The choice of a flow's lane: the source port from which its messages leave. The algorithm is that of Flows and Loads in Go's package
  * spread.
  *
- * A flow entry is tick << ENTRY_TICK | peer << ENTRY_PEER | lane: when the flow last sent a packet, to which peer, and on which lane; 0: the entry is
- * unused. It is live for the flowlet gap. A flow to another peer has no part in a live entry: it takes the lane of its slot. So the flows
- * to one peer move none to another peer to the listen port. A port keeps its lane while it is in the peer's list of ports (State.SetPeers), so a flow keeps its port when the list
+ * A flow entry is tick << ENTRY_TICK | tag << ENTRY_TAG | peer << ENTRY_PEER | lane: when the flow last sent a packet, the lower bits of its hash, to
+ * which peer, and on which lane; 0: the entry is unused. It is live for the flowlet gap. A flow to another peer, or with another tag, has no part in a
+ * live entry: it takes the lane of its slot. So no flow decides about those of others, whose balance is at worst that of a hash. A port keeps its lane while it is in the peer's list of ports (State.SetPeers), so a flow keeps its port when the list
  * changes. A load is epoch << LOAD_BITS | bytes: when it was last updated, and the bytes sent, which are halved with every epoch. A tick is 65,536 ns
  * (TICK_SHIFT), an epoch 134 ms (EPOCH_SHIFT). Two CPUs that update an entry at the same time may lose one update: a load is only an estimate, and a flow is
  * on one CPU at a time.
@@ -18,7 +18,10 @@
 
 #define TICK_SHIFT 16
 #define ENTRY_PEER 8
-#define ENTRY_TICK 24 /* 40 bits of time, 834 days */
+#define ENTRY_TAG 24
+#define TAG_MASK 0xff
+#define ENTRY_TICK 32 /* 32 bits of time, 78 hours */
+#define ENTRY_SLACK (1 << 16) /* ticks by which an entry may be newer than the clock that it is compared with */
 #define EPOCH_SHIFT 27
 #define EPOCH_MASK 0xffffffULL
 #define LOAD_BITS 40
@@ -105,10 +108,10 @@ INLINE u32 lane_of_slot(struct peer *peer, u32 lanes, u32 slot)
 	return LISTEN_LANE;
 }
 
-/* Returns how many ticks ago an entry was written. */
+/* Returns how many ticks ago an entry was written; slightly less than 0 if it was with a newer clock. */
 INLINE s64 entry_age(u64 packed, u64 tick)
 {
-	return (s64)((tick << ENTRY_TICK) - (packed >> ENTRY_TICK << ENTRY_TICK)) >> ENTRY_TICK;
+	return (s64)(u32)(tick - (packed >> ENTRY_TICK) + ENTRY_SLACK) - ENTRY_SLACK;
 }
 
 /*
@@ -119,15 +122,18 @@ INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 f
 {
 	u32 key = flow >> 16, lane;
 	u64 *entry = bpf_map_lookup_elem(&flows, &key), packed, next, tick = now >> TICK_SHIFT;
+	u64 owner = (u64)(flow & TAG_MASK) << ENTRY_TAG | (u64)peer->number << ENTRY_PEER;
+	int own;
 	s64 age;
 
 	if (!entry)
 		return LISTEN_LANE;
 	packed = *entry;
 	age = packed ? entry_age(packed, tick) : (s64)(2 * flowlet_gap);
-	if ((u16)(packed >> ENTRY_PEER) == peer->number && age < (s64)flowlet_gap) {
+	own = (u32)packed >> ENTRY_PEER == owner >> ENTRY_PEER;
+	if (own && age < (s64)flowlet_gap) {
 		lane = packed & LANE_MASK;
-	} else if ((u16)(packed >> ENTRY_PEER) != peer->number && age < (s64)(2 * flowlet_gap)) {
+	} else if (!own && age < (s64)(2 * flowlet_gap)) {
 		lane = lane_of_slot(peer, lanes, key);
 		if (lane == LISTEN_LANE)
 			count(cpu, EVENT_UNPROVEN, 1);
@@ -146,7 +152,7 @@ INLINE u32 choose_lane(struct counters *cpu, struct peer *peer, u32 lanes, u32 f
 	 * The entry stores the lane before the modulo below: if the list of ports becomes shorter and longer again, the flow has its lane again.
 	 * now changes once per jiffy, and so does the entry: CPUs contend for its cache line no more often.
 	 */
-	next = tick << ENTRY_TICK | (u64)peer->number << ENTRY_PEER | lane;
+	next = tick << ENTRY_TICK | owner | lane;
 	if (packed != next)
 		*entry = next;
 	lane %= lanes;

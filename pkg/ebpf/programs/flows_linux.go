@@ -9,11 +9,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Parts of a flow entry (bpf/include/lane.h): the lane, the peer's number from peerBit, and the tick from tickBit.
+// Parts of a flow entry (bpf/include/lane.h): the lane, and the peer's number, the tag and the tick from these bits. An entry may be newer than the
+// clock by tickSlack.
 const (
-	laneMask = 0xff
-	peerBit  = 8
-	tickBit  = 24
+	laneMask  = 0xff
+	peerBit   = 8
+	tagBit    = 24
+	tickBit   = 32
+	tickSlack = 1 << 16
 )
 
 // ActiveFlow is an entry of the flow table that was used within the gap. Flows whose hashes have the same upper bits share one.
@@ -42,7 +45,7 @@ func (s *State) ActiveFlows() ([]ActiveFlow, error) {
 	}
 	var flows []ActiveFlow
 	for i, entry := range values[:n] {
-		idle := max((now-int64(entry>>tickBit))<<tickBit>>tickBit, 0) // packets pass meanwhile
+		idle := max(int64(uint32(now-int64(entry>>tickBit)+tickSlack))-tickSlack, 0) // packets pass meanwhile
 		if entry != 0 && idle < int64(all.FlowletGap) {
 			flows = append(flows, ActiveFlow{
 				Hash: uint16(keys[i]), Lane: int(entry & laneMask), Idle: time.Duration(idle) << tickShift,

@@ -15,8 +15,12 @@ const (
 	laneBits  = 8
 	laneMask  = 1<<laneBits - 1
 	peerBits  = 16
-	peerMask  = 1<<peerBits - 1
-	tickBits  = 64 - peerBits - laneBits // 834 days, then ticks begin anew
+	tagBits   = 8
+	tagMask   = 1<<tagBits - 1
+	tickBits  = 64 - tagBits - peerBits - laneBits // 78 hours, then ticks begin anew
+	tickMask  = 1<<tickBits - 1
+	// tickSlack is the number of ticks by which an entry may be newer than the clock that it is compared with.
+	tickSlack = 1 << 16
 )
 
 // ListenPort is the lane of Note. NewLoadsOf must not be called with it.
@@ -28,9 +32,10 @@ type Flow struct {
 	Hash uint32
 }
 
-// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). Flows to one peer that share an
-// entry share a lane, which costs balance but never order. So the table is never full and needs no eviction. An entry is live
-// until its flow pauses. A flow that finds a live entry of another peer has none: its lane is that of its slot, which the entry's index gives (Loads.slot).
+// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). An entry has the tag of its flow: the lower bits of
+// its hash. Flows to one peer that share both share a lane, which costs balance but never order. So the table is never full and needs no
+// eviction. An entry is live until its flow pauses. A flow that finds a live entry of another has none: its lane is that of its slot, which the
+// entry's index gives (Loads.slot). So whoever keeps all entries alive leaves others the balance of a hash.
 //
 // Flows is used by one goroutine.
 type Flows struct {
@@ -39,19 +44,24 @@ type Flows struct {
 	gap     int64 // in ticks
 }
 
-// entry is packed: the tick of the flow's last packet, its peer and its lane; zero for never.
+// entry is packed: the tick of the flow's last packet, its tag, its peer and its lane; zero for never.
 type entry uint64
 
-func newEntry(tick int64, peer uint16, lane int) entry {
-	return entry(tick)<<(peerBits+laneBits) | entry(peer)<<laneBits | entry(lane)
+func newEntry(tick int64, flow Flow, lane int) entry {
+	return entry(tick)<<(tagBits+peerBits+laneBits) | flow.owner()<<laneBits | entry(lane)
 }
 
-func (e entry) lane() int    { return int(e & laneMask) }
-func (e entry) peer() uint16 { return uint16(e >> laneBits & peerMask) }
+func (e entry) lane() int { return int(e & laneMask) }
 
-// age returns how many ticks ago the flow sent its last packet.
+// of reports whether the entry is the flow's.
+func (e entry) of(flow Flow) bool { return e>>laneBits&(1<<(tagBits+peerBits)-1) == flow.owner() }
+
+// owner is the part of an entry that names the flow.
+func (f Flow) owner() entry { return entry(f.Hash&tagMask)<<peerBits | entry(f.Peer) }
+
+// age returns how many ticks ago the flow sent its last packet; slightly less than 0 if it did with a newer clock.
 func (e entry) age(tick int64) int64 {
-	return (tick - int64(e>>(peerBits+laneBits))) << (64 - tickBits) >> (64 - tickBits)
+	return int64(uint64(tick)-uint64(e>>(tagBits+peerBits+laneBits))+tickSlack)&tickMask - tickSlack
 }
 
 // NewFlows returns an empty table with 2^log2 entries, 0 < log2 <= 24.
@@ -69,8 +79,8 @@ func (f *Flows) Choose(loads *Loads, flow Flow, now int64, n int) int {
 	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
 	lane := e.lane()
 	place := loads.index(lane)
-	if e.peer() == flow.Peer && e.age(tick) < f.gap {
-		*e = newEntry(tick, flow.Peer, lane)
+	if e.of(flow) && e.age(tick) < f.gap {
+		*e = newEntry(tick, flow, lane)
 	} else {
 		place = f.place(loads, e, flow, now)
 		lane = loads.lane(place)
@@ -82,16 +92,16 @@ func (f *Flows) Choose(loads *Loads, flow Flow, now int64, n int) int {
 }
 
 // place returns the place of the lane of a flow that has no live entry, and updates the entry unless that is another flow's. While an entry is
-// another peer's, flows have the lane of their slot. One that left from there less than a gap ago has not paused.
+// another flow's, a flow has the lane of its slot. One that left from there less than a gap ago has not paused.
 func (f *Flows) place(loads *Loads, e *entry, flow Flow, now int64) (place int) {
 	tick := now >> tickShift
-	if old := *e; old != 0 && old.peer() != flow.Peer && old.age(tick) < 2*f.gap {
+	if old := *e; old != 0 && !old.of(flow) && old.age(tick) < 2*f.gap {
 		place = loads.slot(flow.Hash >> f.shift)
 	} else {
 		place = loads.least(epochOf(now), f.shiftOf(old, flow, tick, loads))
 	}
 	if f.paused(*e, tick) {
-		*e = newEntry(tick, flow.Peer, loads.lane(place))
+		*e = newEntry(tick, flow, loads.lane(place))
 	}
 	return place
 }
@@ -105,18 +115,18 @@ const (
 
 // shiftOf returns the precision of loads for a flow that has paused. A new flow, which may become a large one, takes the least loaded lane.
 func (f *Flows) shiftOf(e entry, flow Flow, tick int64, loads *Loads) int {
-	if loads.lanes == nil || e.peer() != flow.Peer || e.age(tick) >= sparsePause {
+	if loads.lanes == nil || !e.of(flow) || e.age(tick) >= sparsePause {
 		return 0
 	}
 	return sparseShift
 }
 
 // Note records that the flow uses lane ListenPort now, before loads exist for its peer, so that Choose does not reorder it
-// later. It does not change a live entry of another peer, or of a flow that has left from another lane.
+// later. It does not change a live entry of another flow, or of one that has left from another lane.
 func (f *Flows) Note(flow Flow, now int64) {
 	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
-	if e.peer() == flow.Peer && e.lane() == ListenPort || f.paused(*e, tick) {
-		*e = newEntry(tick, flow.Peer, ListenPort)
+	if e.of(flow) && e.lane() == ListenPort || f.paused(*e, tick) {
+		*e = newEntry(tick, flow, ListenPort)
 	}
 }
 
@@ -124,7 +134,7 @@ func (f *Flows) Note(flow Flow, now int64) {
 func (f *Flows) Lane(loads *Loads, flow Flow, now int64) int {
 	e := f.entries[flow.Hash>>f.shift]
 	switch {
-	case e.peer() == flow.Peer:
+	case e.of(flow):
 		return e.lane()
 	case e == 0 || loads == nil || e.age(now>>tickShift) >= 2*f.gap:
 		return ListenPort
@@ -134,8 +144,8 @@ func (f *Flows) Lane(loads *Loads, flow Flow, now int64) int {
 
 // Keep keeps the flow, if it has an entry, on its lane as if it had sent a packet now: older packets may still wait to be sent.
 func (f *Flows) Keep(flow Flow, now int64) {
-	if e := &f.entries[flow.Hash>>f.shift]; e.peer() == flow.Peer {
-		*e = newEntry(now>>tickShift, flow.Peer, e.lane())
+	if e := &f.entries[flow.Hash>>f.shift]; e.of(flow) {
+		*e = newEntry(now>>tickShift, flow, e.lane())
 	}
 }
 

@@ -22,6 +22,7 @@ type slowFlows struct {
 type slowFlow struct {
 	tick int64
 	peer uint16
+	tag  uint32
 	lane int
 }
 
@@ -68,7 +69,7 @@ func (f *slowFlows) choose(l *slowLoads, flow Flow, now int64, n int) int {
 	tick, epoch := now/65536, now/(1<<27)
 	key := flow.Hash >> (32 - f.bits)
 	last, known := f.seen[key]
-	own, age := last.peer == flow.Peer, tick-last.tick
+	own, age := last.peer == flow.Peer && last.tag == flow.Hash%256, tick-last.tick
 	var lane int
 	switch {
 	case known && own && age < f.gap:
@@ -79,7 +80,7 @@ func (f *slowFlows) choose(l *slowLoads, flow Flow, now int64, n int) int {
 		lane = l.least(epoch)
 	}
 	if !known || own || age >= f.gap {
-		f.seen[key] = slowFlow{tick, flow.Peer, lane}
+		f.seen[key] = slowFlow{tick, flow.Peer, flow.Hash % 256, lane}
 	}
 	lane %= len(l.loads)
 	l.loads[lane] = slowLoad{epoch, min(l.at(lane, epoch)+uint64(n), 1<<40-1)}
@@ -222,11 +223,38 @@ func TestSimultaneousFlowsTakeDifferentPorts(t *testing.T) {
 	}
 }
 
-func TestFlowsSharingEntrySharePort(t *testing.T) {
-	flows, loads := NewFlows(16, DefaultGap), NewLoads(16, 5)
-	first := flows.Choose(loads, Flow{1, 0xabcd0001}, 1<<30, 1000)
-	if second := flows.Choose(loads, Flow{1, 0xabcd0002}, 1<<30, 1000); second != first {
-		t.Errorf("one entry, ports %d and %d", first, second)
+// TestFullTableOfSamePeerSpreads: somebody keeps all entries alive with a packet per gap each, while a few large flows load all ports but one. Other flows
+// to the same peer take their ports by hash, and keep them. Flows with the entry's tag share its port.
+func TestFullTableOfSamePeerSpreads(t *testing.T) {
+	const log2, ports, busy, innocent = 12, 64, 1 << 20, 1000
+	rng := rand.New(rand.NewPCG(13, 14))
+	table, loads, now := NewFlows(log2, DefaultGap), manyLoads(1, ports), int64(1<<40)
+	for lane := range ports - 1 {
+		loads.Add(1+lane, now, busy)
+	}
+	for i := range uint32(1 << log2) {
+		table.Choose(loads, Flow{1, i << (32 - log2)}, now, 0)
+	}
+	lanes, used := map[uint32]int{}, map[int]int{}
+	for range innocent {
+		hash := rng.Uint32()
+		lane := table.Choose(loads, Flow{1, hash}, now, 1400)
+		if hash&tagMask != 0 {
+			lanes[hash] = lane
+			used[lane]++
+		} else if lane != ports {
+			t.Errorf("a flow with an entry's tag left from lane %d", lane)
+		}
+	}
+	for lane, n := range used {
+		if n > 3*innocent/ports {
+			t.Errorf("%d of %d flows left from lane %d of %d", n, innocent, lane, ports)
+		}
+	}
+	for hash, was := range lanes {
+		if got := table.Choose(loads, Flow{1, hash}, now+int64(DefaultGap)/2, 1400); got != was {
+			t.Fatalf("a flow went from lane %d to %d", was, got)
+		}
 	}
 }
 
@@ -258,6 +286,7 @@ func TestOtherPeersFlowsMoveNone(t *testing.T) {
 		}
 		if rng.IntN(10) == 0 {
 			flow.Hash += uint32(rng.IntN(64) << 8) // a new one
+			flow.Hash += uint32(rng.IntN(2))       // with another tag
 		}
 		l := loads[flow.Peer-1]
 		lane := flows.Choose(l, flow, now, 1000)
@@ -312,7 +341,7 @@ func TestFullTableOfOtherPeersSpreads(t *testing.T) {
 	}
 }
 
-// TestTicksBeginAnew has a flow that sends again after 834 days, when ticks are those of its last packet, and beyond.
+// TestTicksBeginAnew has a flow that sends again after 78 hours, when ticks are those of its last packet, and beyond.
 func TestTicksBeginAnew(t *testing.T) {
 	flows, loads := NewFlows(12, DefaultGap), manyLoads(1, 4)
 	const again = int64(1) << (tickBits + tickShift)
