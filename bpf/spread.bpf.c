@@ -157,7 +157,7 @@ int gather_tc(struct __sk_buff *skb)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
-	if (cpu && found == ICMP_FOUND && is_forged_tc(cpu, skb, o.udp_offset))
+	if (cpu && found == ICMP_FOUND && is_forged_tc(cpu, skb, &o))
 		return TCX_DROP;
 	if (!cpu || !o.udp)
 		return TCX_NEXT;
@@ -192,7 +192,7 @@ int gather_xdp(struct xdp_md *xdp)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_xdp(cpu, data, end, o.udp_offset);
-	if (cpu && found == ICMP_FOUND && is_forged_xdp(cpu, data, end, o.udp_offset))
+	if (cpu && found == ICMP_FOUND && is_forged_xdp(cpu, data, end, &o))
 		return XDP_DROP;
 	if (!cpu || !o.udp)
 		return XDP_PASS;

@@ -191,7 +191,7 @@ INLINE enum parse_result parse_skb(struct __sk_buff *skb, u8 ethernet, struct ou
 	u32 most = skb->len < OUTER_MAX ? skb->len : OUTER_MAX;
 	enum parse_result result;
 
-	o->udp = 0;
+	*o = (struct outer){};
 	if (skb->vlan_present && skb->vlan_tci & 0xfff)
 		return NOT_UDP;
 	result = parse_outer(data, end, ethernet, 0, o);
@@ -218,18 +218,26 @@ INLINE void map_ipv4(be32 to[4], be32 address)
 
 INLINE void outer_src(const struct outer *o, be32 to[4])
 {
-	if (o->v4)
-		map_ipv4(to, o->v4->src);
-	else if (o->v6)
-		__builtin_memcpy(to, o->v6->src, sizeof(o->v6->src));
+	const struct ipv4_header *v4 = o->v4;
+	const struct ipv6_header *v6 = o->v6;
+
+	__asm__ volatile("" : "+r"(v4), "+r"(v6)); /* the pointers must be looked at: see parse_udp */
+	if (v4)
+		map_ipv4(to, v4->src);
+	else if (v6)
+		__builtin_memcpy(to, v6->src, sizeof(v6->src));
 }
 
 INLINE void outer_dst(const struct outer *o, be32 to[4])
 {
-	if (o->v4)
-		map_ipv4(to, o->v4->dst);
-	else if (o->v6)
-		__builtin_memcpy(to, o->v6->dst, sizeof(o->v6->dst));
+	const struct ipv4_header *v4 = o->v4;
+	const struct ipv6_header *v6 = o->v6;
+
+	__asm__ volatile("" : "+r"(v4), "+r"(v6)); /* the pointers must be looked at: see parse_udp */
+	if (v4)
+		map_ipv4(to, v4->dst);
+	else if (v6)
+		__builtin_memcpy(to, v6->dst, sizeof(v6->dst));
 }
 
 #endif

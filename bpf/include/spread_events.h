@@ -28,7 +28,7 @@ enum spread_event {
 	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
-	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment
+	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments that hide what it is about: dropped, since it may be forged
 	SPREAD_EVENTS,
 };
 

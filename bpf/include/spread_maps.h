@@ -19,6 +19,7 @@ enum {
 	SPREAD_LANES = 64, /* per peer */
 	SPREAD_PEERS = 16384,
 	SPREAD_ADDRESSES = 65536,
+	SPREAD_TUNNELS = 8, /* whose peers' path MTUs are protected (toobig.h) */
 	SPREAD_QUEUES = 256, /* receive queues with a counter; the last one also counts all further queues */
 };
 
@@ -32,6 +33,7 @@ struct settings {
 	u64 flowlet_gap; /* how long a flow must be silent before it may change its lane, in ticks */
 	u32 paused;	 /* by user space: data messages to all peers keep the listen port */
 	u32 unused;
+	be16 tunnels[SPREAD_TUNNELS]; /* their listen ports, up to the first 0 */
 };
 
 struct {

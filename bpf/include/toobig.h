@@ -12,8 +12,9 @@
  * message between link-local addresses.
  *
  * Over IPv4 the kernel's WireGuard does not set Don't Fragment (send4 in drivers/net/wireguard/socket.c), so no router answers its messages with
- * Fragmentation Needed. One that quotes a message to a peer is forged, and is dropped: messages above the path MTU that it claims would leave in
- * fragments, from the listen port.
+ * Fragmentation Needed. But the kernel keeps one path MTU for each address, and believes errors about any packet to a peer: about an Echo Reply, or a
+ * UDP port that is open, it checks nothing that is secret. Messages above the path MTU would leave in fragments, from the listen port. So all errors
+ * about packets to peers are dropped but those about TCP and SCTP, of which the kernel checks sequence number and tag.
  */
 
 enum {
@@ -22,7 +23,7 @@ enum {
 	ICMPV6_PACKET_TOO_BIG = 2,
 };
 
-/* RFC 792 and RFC 1191. The quoted header's options, and the quoted ports, are behind it. */
+/* RFC 792 and RFC 1191. The quoted header may have options, and a part of the packet behind it. */
 struct fragmentation_needed {
 	u8 type;
 	u8 code;
@@ -32,59 +33,86 @@ struct fragmentation_needed {
 	struct ipv4_header quoted;
 };
 
+#define ICMP_LEN __builtin_offsetof(struct fragmentation_needed, quoted)
+
 INLINE int is_fragmentation_needed(const struct fragmentation_needed *m)
 {
-	return m->type == ICMP_UNREACHABLE && m->code == ICMP_FRAGMENTATION_NEEDED && m->quoted.protocol == PROTO_UDP;
+	return m->type == ICMP_UNREACHABLE && m->code == ICMP_FRAGMENTATION_NEEDED;
 }
 
-/* Returns the offset of the quoted ports in the message. */
-INLINE u32 quoted_ports_offset(const struct fragmentation_needed *m)
+/* Returns whether the kernel may take the quoted packet for one of this host. For 0.0.0.0 it takes its own address, with route_localnet also for 127.0.0.1. */
+INLINE int quotes_own(struct counters *cpu, const struct ipv4_header *quoted)
 {
-	return __builtin_offsetof(struct fragmentation_needed, quoted) + (m->quoted.version_ihl & 0x0f) * 4;
+	struct address source = {};
+	u8 network = quoted->src.raw;
+
+	map_ipv4(source.words, quoted->src);
+	return network == 0 || network == 127 || is_local(cpu, &source);
+}
+
+/* Returns whether an address is that of a peer of any tunnel. */
+INLINE int is_peer(be32 address)
+{
+	u32 zero = 0;
+	const struct settings *set = bpf_map_lookup_elem(&settings, &zero);
+	struct source_key key = {};
+
+	if (!set)
+		return 0;
+	map_ipv4(key.address, address);
+#pragma clang loop unroll(full)
+	for (int i = 0; i < SPREAD_TUNNELS; i++) {
+		key.listen_port = set->tunnels[i];
+		if (!key.listen_port.raw)
+			return 0;
+		if (bpf_map_lookup_elem(&sources, &key))
+			return 1;
+	}
+	return 0;
+}
+
+/* Returns whether an error about a packet must be dropped. */
+INLINE int is_forged(struct counters *cpu, const struct ipv4_header *quoted)
+{
+	if (quoted->protocol == PROTO_TCP || quoted->protocol == PROTO_SCTP || !quotes_own(cpu, quoted) || !is_peer(quoted->dst))
+		return 0;
+	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
+	return 1;
 }
 
 /*
- * Returns whether a quoted packet came from a tunnel of this host, and was sent to the address of one of its peers. The kernel looks at no more:
- * the tunnel's socket has no peer, and a path MTU is that of an address.
+ * Returns whether an error must be dropped which does not have the whole quoted header: the first fragment of one to this host does not show what it
+ * is about. No router fragments errors, which have 576 bytes at most (RFC 1812, section 4.3.2.3). The kernel drops an unfragmented one.
  */
-INLINE int is_forged(struct counters *cpu, const struct ipv4_header *quoted, be16 port)
+INLINE int is_hidden(struct counters *cpu, const struct outer *o)
 {
-	struct local_port *local = find_local_port(port);
-	struct source_key key = {};
-	struct address source = {};
-
-	if (!local)
-		return 0;
-	map_ipv4(source.words, quoted->src);
-	if (!is_local(cpu, &source))
-		return 0;
-	key.listen_port = local->listen_port;
-	map_ipv4(key.address, quoted->dst);
-	if (!bpf_map_lookup_elem(&sources, &key))
+	if (!o->fragment || !is_to_us(cpu, o))
 		return 0;
 	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
 	return 1;
 }
 
 /* Returns whether the ICMP message must be dropped. */
-INLINE int is_forged_tc(struct counters *cpu, struct __sk_buff *skb, u32 icmp_offset)
+INLINE int is_forged_tc(struct counters *cpu, struct __sk_buff *skb, const struct outer *o)
 {
 	struct fragmentation_needed m;
-	be16 port;
 
-	return !bpf_skb_load_bytes(skb, icmp_offset, &m, sizeof(m)) && is_fragmentation_needed(&m) &&
-	       !bpf_skb_load_bytes(skb, icmp_offset + quoted_ports_offset(&m), &port, sizeof(port)) && is_forged(cpu, &m.quoted, port);
+	if (bpf_skb_load_bytes(skb, o->udp_offset, &m, ICMP_LEN) || !is_fragmentation_needed(&m))
+		return 0;
+	if (o->ip_room < (s32)sizeof(m))
+		return is_hidden(cpu, o);
+	return !bpf_skb_load_bytes(skb, o->udp_offset, &m, sizeof(m)) && is_forged(cpu, &m.quoted);
 }
 
-INLINE int is_forged_xdp(struct counters *cpu, void *data, void *end, u32 icmp_offset)
+INLINE int is_forged_xdp(struct counters *cpu, void *data, void *end, const struct outer *o)
 {
-	struct fragmentation_needed *m = data + icmp_offset;
-	be16 *port;
+	struct fragmentation_needed *m = data + o->udp_offset;
 
-	if ((void *)(m + 1) > end || !is_fragmentation_needed(m))
+	if ((void *)m + ICMP_LEN > end || !is_fragmentation_needed(m))
 		return 0;
-	port = (void *)m + quoted_ports_offset(m);
-	return (void *)(port + 1) <= end && is_forged(cpu, &m->quoted, *port);
+	if (o->ip_room < (s32)sizeof(*m))
+		return is_hidden(cpu, o);
+	return (void *)(m + 1) <= end && is_forged(cpu, &m->quoted);
 }
 
 /* RFC 4443, section 3.2, about a packet without extension headers. */

@@ -24,7 +24,7 @@ const (
 	EventEchoBad                          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
 	EventEchoError                        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
-	EventFragmentationNeeded              // ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment
+	EventFragmentationNeeded              // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments that hide what it is about: dropped, since it may be forged
 
 	// EventCount is the number of constants.
 	EventCount = iota
@@ -75,7 +75,7 @@ var eventHelps = [EventCount]string{
 	"probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT",
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
 	"data messages not spread: the peer no longer answers probes from their lane port",
-	"ICMP Fragmentation Needed about the tunnels' messages, dropped as forged: messages do not have Don't Fragment",
+	"ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments that hide what it is about: dropped, since it may be forged",
 }
 
 // The constants of classify_events.h, in the order of the C enum.

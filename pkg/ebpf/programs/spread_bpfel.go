@@ -125,6 +125,10 @@ type spreadSettings struct {
 	FlowletGap uint64
 	Paused     uint32
 	Unused     uint32
+	Tunnels    [8]struct {
+		_   structs.HostLayout
+		Raw uint16
+	}
 }
 
 type spreadSource struct {

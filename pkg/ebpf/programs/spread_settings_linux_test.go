@@ -147,8 +147,11 @@ func fragmentationNeeded(quoted []byte) []byte {
 	return slices.Concat(ethernet(uint16(packet.EtherTypeIPv4), 0), fixLength(append(ip, quoted...)))
 }
 
-// TestForgedFragmentationNeededIsDropped: WireGuard's messages have no Don't Fragment, so no router sends this error about them. Errors about
-// all else pass.
+// firstFragment makes an IPv4 packet the first of several fragments.
+func firstFragment(in []byte) []byte { return set(in, 14+6, 0x20, 0) }
+
+// TestForgedFragmentationNeededIsDropped: WireGuard's messages have no Don't Fragment, so no router sends this error about them. The kernel believes it
+// about any packet to the same address, and checks it for TCP and SCTP alone. Errors about these, and about packets to other hosts, pass.
 func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 	e := newEchoing(t)
 	about := func(src, dst string) []byte { return data(src, dst).bytes()[14:] }
@@ -160,13 +163,22 @@ func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 		"about the listen port":      {fragmentationNeeded(sent), true},
 		"about a lane port":          {fragmentationNeeded(about(from(us4, lane), them4)), true},
 		"about a peer's other port":  {fragmentationNeeded(about(us4, from(them4, 9))), true},
-		"no more than the ports":     {fragmentationNeeded(sent[:28]), true},
+		"no more than the header":    {fragmentationNeeded(sent[:20]), true},
 		"quoted with options":        {fragmentationNeeded(addIPv4Options(sent, 2)), true},
-		"truncated before the ports": {fragmentationNeeded(sent[:21]), false},
-		"about another port":         {fragmentationNeeded(about(from(us4, 51819), them4)), false},
+		"truncated in the header":    {fragmentationNeeded(sent[:19]), false},
+		"about another port":         {fragmentationNeeded(about(from(us4, 51819), them4)), true},
+		"about 0.0.0.0":              {fragmentationNeeded(about("0.0.0.0:51820", them4)), true},
+		"about 127.0.0.1":            {fragmentationNeeded(about("127.0.0.1:51820", them4)), true},
+		"about an Echo Reply":        {fragmentationNeeded(set(sent, 9, byte(packet.ICMP))), true},
+		"a first fragment":           {firstFragment(fragmentationNeeded(sent)), true},
+		"about a quote in fragments": {firstFragment(fragmentationNeeded(sent[:0])), true},
+		"the same, padded":           {append(firstFragment(fragmentationNeeded(sent[:0])), make([]byte, 60)...), true},
+		"the same to a container":    {set(firstFragment(fragmentationNeeded(sent[:0])), 14+16, endpoint(pod4).Addr().AsSlice()...), false},
+		"another code in fragments":  {set(firstFragment(fragmentationNeeded(sent[:0])), 14+21, 3), false},
 		"about another address":      {fragmentationNeeded(about(us4, "203.0.113.9:51821")), false},
 		"about a container":          {fragmentationNeeded(about(pod4, them4)), false},
 		"about TCP":                  {fragmentationNeeded(set(sent, 9, byte(packet.TCP))), false},
+		"about SCTP":                 {fragmentationNeeded(set(sent, 9, byte(packet.SCTP))), false},
 		"another code":               {set(fragmentationNeeded(sent), 14+21, 3), false},
 		"another type":               {set(fragmentationNeeded(sent), 14+20, 11), false},
 		"a later fragment":           {set(fragmentationNeeded(sent), 14+6, 0, 1), false},

@@ -47,7 +47,26 @@ func (s *State) setTunnel(t Tunnel) error {
 	if err := s.checkPeerLanes(t); err != nil {
 		return err
 	}
-	return s.putLocalPorts(ports, t)
+	if err := s.putLocalPorts(ports, t); err != nil {
+		return err
+	}
+	return s.listTunnels()
+}
+
+// listTunnels writes the listen ports of the tunnels to the settings, as many as these hold.
+func (s *State) listTunnels() error {
+	tunnels, err := s.Tunnels()
+	if err != nil {
+		return err
+	}
+	return s.change(func(all *spreadSettings) {
+		for i := range all.Tunnels {
+			all.Tunnels[i].Raw = 0
+			if i < len(tunnels) {
+				all.Tunnels[i].Raw = networkOrder(tunnels[i].Port)
+			}
+		}
+	})
 }
 
 // checkPeerLanes returns an error if a peer of the tunnel uses a lane port that is not in t.Lanes.
@@ -123,7 +142,7 @@ func (s *State) removeTunnel(port uint16) error {
 			err = errors.Join(err, s.DeletePeer(port, p.Endpoint))
 		}
 	}
-	return err
+	return errors.Join(err, s.listTunnels())
 }
 
 // Tunnels returns the tunnels and their lanes, sorted by port.

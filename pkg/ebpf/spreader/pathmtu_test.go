@@ -95,18 +95,25 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 	}
 }
 
-// TestForgedFragmentationNeededChangesNothing has a router that claims a smaller path MTU. It quotes a message of the tunnel, and an Echo Reply, about
-// which the kernel asks no socket (icmp_err in net/ipv4/icmp.c).
+// TestForgedFragmentationNeededChangesNothing has a router that claims a smaller path MTU, about packets of which the kernel checks nothing secret: a
+// message of the tunnel, one from any address, one of another service's socket, an Echo Reply (icmp_err in net/ipv4/icmp.c), and an error in fragments.
 func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
+	const other = 5353
+	udp := func(from uint16) []byte {
+		return []byte{byte(from >> 8), byte(from), port >> 8, port & 0xff, 5, 0, 0, 0}
+	}
 	for _, gather := range []Gather{GatherTC, GatherXDP} {
 		t.Run(string(gather), func(t *testing.T) {
 			e := newEchoRig(t, gather)
-			e.here.do(func() error { return writeFile("/proc/sys/net/ipv4/ip_no_pmtu_disc", "3") }) // as docs/spread.md says
 			e.awaitFlows("before", isSpread)
 			e.here.socket(port) // without a peer, as WireGuard's: the error finds it
-			e.sendFragmentationNeeded(packet.ICMP, []byte{0, 0, 0, 0, 0, 0, 0, 0})
-			e.sendFragmentationNeeded(packet.UDP, []byte{port >> 8, port & 0xff, port >> 8, port & 0xff, 5, 0, 0, 0})
-			expect.Eventually(t, "the second one is dropped", func() bool { return e.here.count(programs.EventFragmentationNeeded) == 1 })
+			e.here.socket(other)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), false)
+			e.sendFragmentationNeeded(netip.IPv4Unspecified(), packet.UDP, udp(port), false)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(other), false)
+			e.sendFragmentationNeeded(hereAddr, packet.ICMP, make([]byte, 8), false)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), true)
+			expect.Eventually(t, "all are dropped", func() bool { return e.here.count(programs.EventFragmentationNeeded) == 5 })
 			large := append(message(1, 1), make([]byte, 1400-96)...)
 			for _, c := range e.senders {
 				withoutDF(t, c)
@@ -120,20 +127,32 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 	}
 }
 
-// sendFragmentationNeeded sends the ICMP error of the router about a packet of here to there.
-func (e *echoRig) sendFragmentationNeeded(protocol packet.Protocol, transport []byte) {
+// sendFragmentationNeeded sends the ICMP error of the router about a packet to there, whole or with 8 bytes in the first of two fragments.
+func (e *echoRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte, inFragments bool) {
 	e.Helper()
-	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(hereAddr.AsSlice(), e.there.addr.AsSlice(), transport)...)
+	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(from.AsSlice(), e.there.addr.AsSlice(), transport)...)
 	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)
 	binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+	send := func(fragment uint16, payload []byte) error { // the kernel sets length, source and checksum (raw(7))
+		ip := append([]byte{0x45, 0, 0, 0, 0, 77, byte(fragment >> 8), byte(fragment), 60, byte(packet.ICMP), 0, 0, 0, 0, 0, 0}, hereAddr.AsSlice()...)
+		return sendRaw(append(ip, payload...))
+	}
 	expect.NoError(e, e.router.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)
-		if err != nil {
-			return err
+		if inFragments {
+			return errors.Join(send(0x2000, icmp[:8]), send(1, icmp[8:]))
 		}
-		defer unix.Close(fd)
-		return unix.Sendto(fd, icmp, 0, &unix.SockaddrInet4{Addr: hereAddr.As4()})
+		return send(0, icmp)
 	}))
+}
+
+// sendRaw sends an IPv4 packet to hereAddr.
+func sendRaw(ip []byte) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, ip, 0, &unix.SockaddrInet4{Addr: hereAddr.As4()})
 }
 
 // listenAsWireGuard opens a socket that sends messages of any size, and fragments those above the known path MTU, as the kernel's
