@@ -258,25 +258,59 @@ func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64, pl
 }
 
 // roomForOrder reports whether another stream of p may be put in order. A peer with too many loses the one that was not used for longest,
-// unless that is in use: streams that replace each other all the time would be in no order, and cost much. No peer loses one to another peer.
+// unless that is in use: streams that replace each other all the time would be in no order, and cost much. If the lane has too many, the peer
+// with most loses one to a peer that still has fewer then.
 func (r *receiver) roomForOrder(p *Peer) bool {
-	own, oldest := 0, -1
-	for i, o := range r.orders.list {
-		if o.session.Peer != p {
-			continue
-		}
-		if own++; oldest < 0 || o.usedAt < r.orders.list[oldest].usedAt {
-			oldest = i
-		}
-	}
-	if own < maxPeerOrders && len(r.orders.list) < maxOrders {
+	own, full := r.orders.count(p), len(r.orders.list) >= maxOrders
+	if own < maxPeerOrders && !full {
 		return true
 	}
-	if own == 0 || r.now-r.orders.list[oldest].usedAt < int64(spread.MaxOrderWait) {
+	if full && own+1 < maxPeerOrders {
+		if most := r.orders.greediest(); own+1 < r.orders.count(most) {
+			r.endOrder(r.orders.oldest(most))
+			return true
+		}
+	}
+	if own == 0 {
+		return false
+	}
+	oldest := r.orders.oldest(p)
+	if r.now-r.orders.list[oldest].usedAt < int64(spread.MaxOrderWait) {
 		return false
 	}
 	r.endOrder(oldest)
 	return true
+}
+
+// count returns the number of a peer's streams.
+func (o *orders) count(p *Peer) (n int) {
+	for _, one := range o.list {
+		if one.session.Peer == p {
+			n++
+		}
+	}
+	return n
+}
+
+// greediest returns the peer with most streams.
+func (o *orders) greediest() (p *Peer) {
+	for n, i := 0, 0; i < len(o.list); i++ {
+		if more := o.count(o.list[i].session.Peer); more > n {
+			p, n = o.list[i].session.Peer, more
+		}
+	}
+	return p
+}
+
+// oldest returns the place of the peer's stream that was not used for longest, -1 if it has none.
+func (o *orders) oldest(p *Peer) int {
+	oldest := -1
+	for i, one := range o.list {
+		if one.session.Peer == p && (oldest < 0 || one.usedAt < o.list[oldest].usedAt) {
+			oldest = i
+		}
+	}
+	return oldest
 }
 
 // newWaitingTrain returns a train with room for messages of e.

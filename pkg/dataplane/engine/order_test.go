@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -446,6 +447,36 @@ func TestStreamInUseDoesNotEndForAnother(t *testing.T) {
 	last.arrive(0, 2)
 	if n := last.waits(); n != 1 {
 		t.Errorf("%d messages of a stream wait that replaces an unused one, want 1", n)
+	}
+}
+
+// TestPeersShareOrders: peers that hold all orders of a lane leave one to each peer with fewer, and get none back while they have most.
+func TestPeersShareOrders(t *testing.T) {
+	r := newRig(t)
+	r.ordering()
+	mine, greedy := r.remote, []*session.Keypair{}
+	for i := range maxOrders / maxPeerOrders {
+		other, _ := r.newPeer(fmt.Sprintf("10.0.1.%d/32", i+1))
+		_, r.remote = r.newSession(other, true)
+		greedy = append(greedy, r.remote)
+		for range maxPeerOrders {
+			r.stream(1).arrive(0)
+		}
+	}
+	r.remote = mine
+	r.delivered()
+	s := r.stream(4)
+	s.arrive(0, 2)
+	if n := s.waits(); n != 1 {
+		t.Fatalf("%d messages of the only stream of a peer wait, want 1", n)
+	}
+	for _, r.remote = range greedy {
+		r.stream(1).arrive(0)
+	}
+	r.remote = mine
+	s.arrive(1)
+	if got := s.got(); !slices.Equal(got, []int{0, 1, 2}) || len(r.rx.orders.list) != maxOrders {
+		t.Errorf("got %v with %d orders, want them in order and %d", got, len(r.rx.orders.list), maxOrders)
 	}
 }
 
