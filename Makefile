@@ -408,6 +408,8 @@ CHARTS_DIR := build/charts
 charts: ## Helm charts with the version of the tree, in build/charts
 	deploy/helm/stage.sh $(CHARTS_DIR)
 	sed -Ei 's/^version: .*/version: $(SEMVER)/; s/^appVersion: .*/appVersion: "$(IMAGE_TAG)"/' $(CHARTS:%=$(CHARTS_DIR)/%/Chart.yaml)
+	for c in $(CHARTS); do sed 's/@VERSION@/$(SEMVER)/; s/@PRERELEASE@/$(if $(findstring -,$(SEMVER)),true,false)/' deploy/helm/artifacthub.yaml >>$(CHARTS_DIR)/$$c/Chart.yaml || exit 1; done
+	cat deploy/helm/artifacthub-crds.yaml >>$(CHARTS_DIR)/ropewalk-crds/Chart.yaml
 
 # The plugin is the agent's program by another name.
 .PHONY: krew

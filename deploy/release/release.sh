@@ -57,6 +57,8 @@ push() {
     out=$($helm push $plain "$file" "oci://$registry/charts" 2>&1) || fail "pushing $file: $out"
     digest=$(sed -n 's/^Digest: //p' <<<"$out")
     echo "$registry/charts/$name@$digest ${file##*/}" >>"$dir/OCI-DIGESTS"
+    (cd "${0%/*}/../helm" && "$oras" push $plain "$registry/charts/$name:artifacthub.io" --config /dev/null:application/vnd.cncf.artifacthub.config.v1+yaml \
+      --annotation "$created" artifacthub-repo.yml:application/vnd.cncf.artifacthub.repository-metadata.layer.v1.yaml)
   done
   for file in "$dir"/*.deb "$dir"/*.rpm; do
     file=${file##*/} name=$registry/packages/${file%%[-_][0-9]*}
