@@ -35,7 +35,7 @@ type Flow struct {
 // Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). An entry has the tag of its flow: the lower bits of
 // its hash. Flows to one peer that share both share a lane, which costs balance but never order. So the table is never full and needs no
 // eviction. An entry is live until its flow pauses. A flow that finds a live entry of another has none: its lane is that of its slot, which the
-// entry's index gives (Loads.slot). So whoever keeps all entries alive leaves others the balance of a hash.
+// entry's index gives (Loads.slot). So a sender that keeps all entries alive leaves others the balance of a hash.
 //
 // Flows is used by one goroutine.
 type Flows struct {
