@@ -38,7 +38,10 @@ func (s readBack) run(ctx context.Context, j *job) error {
 	}
 	if s.afterHooks {
 		accepted := s.planned
-		if err != nil { // a hook may have removed the interface
+		if err != nil { // a hook may have removed or moved the interface
+			if ns, _ := j.movedTo(); ns != 0 {
+				err = fmt.Errorf("it is in network namespace %s, where nothing is compared with the file", ns)
+			}
 			found.errors = append(found.errors, err.Error())
 		} else {
 			accepted.MTU, accepted.Accepted = now.MTU, now.deviations(&s.planned)
