@@ -28,16 +28,3 @@ func (b *background) stop() {
 		<-b.done
 	}
 }
-
-// finished reports whether the goroutine has ended. It may be called on nil.
-func (b *background) finished() bool {
-	if b == nil {
-		return true
-	}
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}

@@ -71,9 +71,6 @@ const LaneNice = -10
 // raiseGOMAXPROCS, which changes the result of runtime.GOMAXPROCS: a process may open several tunnels.
 var usableCPUs = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
 
-// UsableCPUs returns the largest number of lanes for which there is a CPU each: how many CPUs the process may use.
-func UsableCPUs() int { return usableCPUs() }
-
 // complete returns o with its defaults filled in.
 func (o Options) complete() Options {
 	cpus := usableCPUs()
