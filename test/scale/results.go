@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +56,7 @@ type resultHost struct {
 
 // resultRow is one configuration, measured in rounds that alternate with other configurations.
 type resultRow struct {
-	Implementation string    `json:"implementation"` // bare, ropewalk, kernel, wireguard-go, tailscale
+	Implementation string    `json:"implementation"` // one of implementations
 	Direction      string    `json:"direction"`
 	MTU            int       `json:"mtu"`
 	Spread         string    `json:"spread"`
@@ -74,6 +75,10 @@ const (
 	slack = 1.05
 )
 
+func implementations() []string {
+	return []string{implementationBare, implementationRopewalk, "kernel", "kernel-spread", "wireguard-go", "tailscale"}
+}
+
 // check reports everything that is implausible.
 func (r *hostsResult) check() error {
 	var faults []error
@@ -84,6 +89,11 @@ func (r *hostsResult) check() error {
 	}
 	if r.Under.Version != r.Other.Version || r.Under.Arch == r.Other.Arch && r.Under.SHA256 != r.Other.SHA256 {
 		fault("the hosts ran different programs: %s %s and %s %s", r.Under.Version, r.Under.SHA256, r.Other.Version, r.Other.SHA256)
+	}
+	for _, h := range []*resultHost{&r.Under, &r.Other} {
+		if !regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString(h.SHA256) || h.Version == "" || h.Arch == "" {
+			fault("program %q %q %q: want version, architecture and SHA-256", h.Version, h.Arch, h.SHA256)
+		}
 	}
 	if !slices.ContainsFunc(r.Rows, func(w resultRow) bool { return w.Implementation == implementationRopewalk }) {
 		fault("no row of ropewalk")
@@ -107,6 +117,9 @@ func (w *resultRow) path() string { return fmt.Sprintf("%s, MTU %d", w.Direction
 
 func (w *resultRow) check(under *resultHost, bare map[string]float64) error {
 	switch {
+	case !slices.Contains(implementations(), w.Implementation) || !slices.Contains(directions(), w.Direction) ||
+		!slices.Contains([]string{spreadOff, spreadOn, spreadPlanned}, w.Spread):
+		return errors.New("unknown implementation, direction or spread")
 	case len(w.Gbps) < minRounds || len(w.BusyCores) != len(w.Gbps):
 		return fmt.Errorf("%d rounds and %d of busy cores: want at least %d of both", len(w.Gbps), len(w.BusyCores), minRounds)
 	case slices.Min(w.Gbps) <= 0:

@@ -130,6 +130,8 @@ func TestImplausibleResultsAreRefused(t *testing.T) {
 	for want, corrupt := range map[string]func(r *hostsResult){
 		"day":                  func(r *hostsResult) { r.Day = "2026-11-29" },
 		"different programs":   func(r *hostsResult) { r.Other.SHA256 = strings.Repeat("cd", 32) },
+		"SHA-256":              func(r *hostsResult) { r.Under.SHA256, r.Other.SHA256 = "ab", "ab" },
+		"unknown":              func(r *hostsResult) { r.Rows[1].Direction = "both" },
 		"no row of ropewalk":   func(r *hostsResult) { r.Rows = r.Rows[:1] },
 		"want at least 3":      func(r *hostsResult) { r.Rows[1].Gbps = []float64{12, 13} },
 		"of nothing":           func(r *hostsResult) { r.Rows[1].Gbps[0] = 0 },
