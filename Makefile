@@ -402,7 +402,7 @@ image-agent: need-buildah $(DIST_PROGRAMS) stage ## container image of the Kuber
 	GO='$(GO)' sh deploy/package/notices.sh $(DIST)/ropewalk-agent-linux-$(firstword $(DIST_ARCHES)) >$(STAGE)/common/copyright-agent
 	$(call build_image,ropewalk-agent,ropewalk ropewalk-agent)
 
-CHARTS := ropewalk-agent ropewalk-crds
+CHARTS := ropewalk-spread ropewalk-mesh ropewalk-crds
 CHARTS_DIR := build/charts
 .PHONY: charts
 charts: ## Helm charts with the version of the tree, in build/charts
@@ -424,7 +424,7 @@ krew: packages ## the kubectl plugin as archives, and its manifest for krew, in 
 .PHONY: chart-archives
 chart-archives: charts ## Helm charts as archives, in build/dist
 	@mkdir -p $(DIST)
-	set -o pipefail; for c in $(CHARTS); do $(TAR) -X deploy/helm/ropewalk-agent/.helmignore -C $(CHARTS_DIR) -c $$c | gzip -9n >$(DIST)/$$c-$(SEMVER).tgz || exit 1; done
+	set -o pipefail; for c in $(CHARTS); do $(TAR) -X deploy/helm/agent/.helmignore -C $(CHARTS_DIR) -c $$c | gzip -9n >$(DIST)/$$c-$(SEMVER).tgz || exit 1; done
 
 BASES := ropewalk-kustomize-$(SEMVER)
 .PHONY: kustomize

@@ -29,9 +29,14 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
+// The names of the agents' objects.
+const (
+	spreadAgent = "ropewalk-spread"
+	meshAgent   = "ropewalk-mesh"
+)
+
 const (
 	namespace = "ropewalk-system"
-	account   = "ropewalk-agent"
 	patience  = 3 * time.Minute // also on a busy machine
 )
 
@@ -42,7 +47,7 @@ type api struct {
 	clients kubernetes.Interface
 	dynamic dynamic.Interface
 	mapper  *restmapper.DeferredDiscoveryRESTMapper
-	meshed  bool // there is a RopewalkMesh
+	account string // of the agents: that of the mode
 }
 
 func startAPI(t *testing.T) *api {
@@ -53,7 +58,7 @@ func startAPI(t *testing.T) *api {
 	}
 	cfg := rest.CopyConfig(server)
 	cfg.QPS, cfg.Burst = 500, 500
-	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg)}
+	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg), account: spreadAgent}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
 	for _, r := range []schema.GroupVersionResource{rwnodes, rwpeers, rwmeshes} {
 		a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_"+r.Resource+".yaml"))
@@ -62,7 +67,7 @@ func startAPI(t *testing.T) *api {
 			return err
 		})
 	}
-	a.applyFile(kustomized("base"))
+	a.applyFile(kustomized("spread"))
 	a.clear() // remove what the last test left
 	return a
 }
@@ -120,7 +125,7 @@ func (a *api) clear() {
 // token returns a token of the agents' account, without the claim of a node.
 func (a *api) token() string {
 	a.Helper()
-	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), a.account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	expect.NoError(a, err)
 	return tr.Status.Token
 }

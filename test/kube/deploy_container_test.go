@@ -62,22 +62,25 @@ func kustomized(name string) string {
 // agentPod returns the pod template of the agents in a manifest.
 func agentPod(t testing.TB, path string) corev1.PodTemplateSpec {
 	t.Helper()
-	return podOf(t, path, "ropewalk-agent")
+	return podOf(t, path, "agent")
 }
 
-// podOf returns the pod template of a DaemonSet in a manifest.
-func podOf(t testing.TB, path, daemonSet string) corev1.PodTemplateSpec {
+// podOf returns the template of the pods with a container in a manifest.
+func podOf(t testing.TB, path, container string) corev1.PodTemplateSpec {
 	t.Helper()
 	for _, o := range manifest(t, path) {
-		if o.GetKind() == "DaemonSet" && o.GetName() == daemonSet {
-			var ds appsv1.DaemonSet
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &ds); err != nil {
-				t.Fatal(err)
-			}
+		if o.GetKind() != "DaemonSet" {
+			continue
+		}
+		var ds appsv1.DaemonSet
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &ds); err != nil {
+			t.Fatal(err)
+		}
+		if ds.Spec.Template.Spec.Containers[0].Name == container {
 			return ds.Spec.Template
 		}
 	}
-	t.Fatalf("%s has no DaemonSet %s", path, daemonSet)
+	t.Fatalf("%s has no DaemonSet with the container %s", path, container)
 	return corev1.PodTemplateSpec{}
 }
 
@@ -127,7 +130,7 @@ func (n *node) run(path, bpf string, args ...string) *container {
 // runEngine starts the engine's container of the mesh.
 func (n *node) runEngine() *container {
 	n.l.Helper()
-	return n.runPod(podOf(n.l, kustomized("mesh"), "ropewalk-engine").Spec, "")
+	return n.runPod(podOf(n.l, kustomized("mesh"), "engine").Spec, "")
 }
 
 func (n *node) runPod(pod corev1.PodSpec, bpf string, args ...string) *container {

@@ -24,7 +24,7 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 	l := newLab(t, 2)
 	for _, n := range l.nodes {
 		n.tunnelSocket = n.socket()
-		n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket")
+		n.run(kustomized("spread"), bpf, "--port", strconv.Itoa(port), "--any-socket")
 	}
 	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
 	prove(l.nodes[0], l.nodes[1])
@@ -92,7 +92,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	for i, n := range l.nodes {
 		if i < 2 {
 			n.tunnelSocket = n.socket()
-			agents = append(agents, n.run(kustomized("base"), bpf, "--port", strconv.Itoa(port), "--any-socket"))
+			agents = append(agents, n.run(kustomized("spread"), bpf, "--port", strconv.Itoa(port), "--any-socket"))
 		} else {
 			n.runEngine()
 			agents = append(agents, n.run(kustomized("mesh"), bpf))
@@ -107,7 +107,11 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	})
 	for i, n := range l.nodes {
 		agents[i].stop()
-		n.cleanUp(bpf)
+		base := "cleanup-spread"
+		if i >= 2 {
+			base = "cleanup-mesh"
+		}
+		n.cleanUp(base, bpf)
 	}
 	if pins := pinned(t, bpf); len(pins) > 0 {
 		t.Errorf("pins are left: %v", pins)
@@ -123,7 +127,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 			t.Errorf("%s: files are left: %q", n.name, left)
 		}
 	}
-	l.nodes[3].cleanUp(bpf, "--keys")
+	l.nodes[3].cleanUp("cleanup-mesh", bpf, "--keys")
 	if _, err := os.Stat(keys); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("keys are left: got error %v, want %v", err, os.ErrNotExist)
 	}
@@ -150,10 +154,10 @@ func (n *node) files(bpf string) (all []string) {
 	return all
 }
 
-// cleanUp runs the cleanup on the node.
-func (n *node) cleanUp(bpf string, args ...string) {
+// cleanUp runs the cleanup of one of kustomize's bases on the node.
+func (n *node) cleanUp(base, bpf string, args ...string) {
 	n.l.Helper()
-	c := n.run(kustomized("cleanup"), bpf, args...)
+	c := n.run(kustomized(base), bpf, args...)
 	expect.EventuallyNoError(n.l, "the cleanup to finish", func() error {
 		if !strings.Contains(c.log.String(), "cleanup completed") {
 			return errors.New(c.log.String())

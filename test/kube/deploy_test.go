@@ -27,7 +27,7 @@ func TestManifestsAreAdmitted(t *testing.T) {
 	for _, plural := range []string{"podmonitors", "prometheusrules"} {
 		a.defineMonitoring(plural)
 	}
-	for _, path := range []string{kustomized("base"), kustomized("mesh"), kustomized("cleanup"), kustomized("cleanup-mesh"), "testdata/everything.yaml"} {
+	for _, path := range []string{kustomized("spread"), kustomized("mesh"), kustomized("cleanup-spread"), kustomized("cleanup-mesh"), "testdata/everything.yaml"} {
 		for _, o := range manifest(t, path) {
 			expect.EventuallyNoError(a, path+": "+o.GetKind(), func() error { return a.apply(o) })
 		}
@@ -144,7 +144,7 @@ func TestPolicyAdmitsOnlyOwnNodeWrites(t *testing.T) {
 		"that asks for something":  {n.name, map[string]any{"ownerReferences": right}, map[string]any{"endpoint": "192.0.2.66"}},
 	} {
 		expect.EventuallyNoError(l, "the policy denies a RopewalkNode "+what, func() error {
-			if err := try(c.name, c.meta, c.spec); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'") {
+			if err := try(c.name, c.meta, c.spec); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-spread'") {
 				return apierrors.NewConflict(corev1.Resource("ropewalknodes"), c.name, err)
 			}
 			return nil

@@ -55,7 +55,7 @@ func TestImageMatchesManifests(t *testing.T) {
 	}
 	box := buildah(t, "from", image)
 	t.Cleanup(func() { buildah(t, "rm", box) })
-	for _, base := range []string{"base", "mesh", "cleanup", "cleanup-mesh"} {
+	for _, base := range []string{"spread", "mesh", "cleanup-spread", "cleanup-mesh"} {
 		if command := agentPod(t, kustomized(base)).Spec.Containers[0].Command; !slices.Equal(command, entry) {
 			t.Errorf("%s starts %q, the image %q", base, command, entry)
 		}

@@ -32,9 +32,9 @@ var away = flag.Duration("away", time.Minute, "how long the API server is unreac
 // setMesh writes the RopewalkMesh. Without other values, cleartext is refused and the prefixes of pods are the lab's.
 func (a *api) setMesh(spec map[string]any) {
 	a.Helper()
-	if !a.meshed {
+	if a.account != meshAgent {
 		a.applyFile(kustomized("mesh")) // the rights of agents in this mode
-		a.meshed = true
+		a.account = meshAgent
 	}
 	all := map[string]any{"cleartext": "Never", "podCIDRs": []any{"10.244.0.0/16", pods6}}
 	maps.Copy(all, spec)
@@ -53,7 +53,7 @@ func newMeshObject(name string, spec map[string]any) *unstructured.Unstructured 
 // its own. It writes the RopewalkMesh if there is none.
 func (n *node) startMesh(args ...string) {
 	n.l.Helper()
-	if !n.l.meshed {
+	if n.l.account != meshAgent {
 		n.l.setMesh(nil)
 	}
 	if n.engine == nil {

@@ -21,8 +21,11 @@ import (
 // tooMuch gives agents more rights than they need.
 var tooMuch = &unstructured.Unstructured{Object: map[string]any{
 	"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": "too-much"},
-	"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-	"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": account, "namespace": namespace}},
+	"roleRef": map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+	"subjects": []any{
+		map[string]any{"kind": "ServiceAccount", "name": spreadAgent, "namespace": namespace},
+		map[string]any{"kind": "ServiceAccount", "name": meshAgent, "namespace": namespace},
+	},
 }}
 
 // allow gives agents more rights until the test ends, so that only the policy can deny.
@@ -95,7 +98,7 @@ func (l *lab) attacks(own, other string) []attack {
 
 // byPolicy reports whether the policy has denied a request.
 func byPolicy(err error) bool {
-	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-agent'")
+	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'ropewalk-")
 }
 
 var (
@@ -129,7 +132,7 @@ func (l *lab) hostile(own, other string) {
 	for _, a := range attacks {
 		fail(a, byPolicy)
 	}
-	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), "ropewalk-agent", metav1.GetOptions{})
+	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), l.account, metav1.GetOptions{})
 	expect.NoError(l, err)
 	expect.NoError(l, l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
 	for _, a := range attacks {

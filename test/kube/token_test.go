@@ -21,13 +21,13 @@ func (a *api) nodeToken(node string) string {
 // askNodeToken is nodeToken for other goroutines than the test's.
 func (a *api) askNodeToken(node string) (string, error) {
 	pods := a.clients.CoreV1().Pods(namespace)
-	name := "agent-" + node
+	name := a.account + "-" + node
 	pod, err := pods.Get(a.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		pod, err = pods.Create(a.Context(), &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PodSpec{
-				NodeName: node, ServiceAccountName: account,
+				NodeName: node, ServiceAccountName: a.account,
 				Containers: []corev1.Container{{Name: "agent", Image: "agent"}},
 			},
 		}, metav1.CreateOptions{})
@@ -35,7 +35,7 @@ func (a *api) askNodeToken(node string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), account, &authenticationv1.TokenRequest{
+	tr, err := a.clients.CoreV1().ServiceAccounts(namespace).CreateToken(a.Context(), a.account, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
 		},

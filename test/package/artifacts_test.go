@@ -99,7 +99,7 @@ func TestChecksumsCoverRelease(t *testing.T) {
 	for _, pattern := range []string{
 		"ropewalk_*_amd64.deb", "ropewalk_*_arm64.deb", "ropewalk-[0-9]*.x86_64.rpm", "ropewalk-[0-9]*.aarch64.rpm", "ropewalk-image.tar",
 		"ropewalk-agent_*_amd64.deb", "ropewalk-agent_*_arm64.deb", "ropewalk-agent-*.x86_64.rpm", "ropewalk-agent-*.aarch64.rpm",
-		"ropewalk-agent-image.tar", "ropewalk-agent-*.tgz", "ropewalk-crds-*.tgz", "ropewalk-kustomize-*.tar.gz",
+		"ropewalk-agent-image.tar", "ropewalk-spread-*.tgz", "ropewalk-mesh-*.tgz", "ropewalk-crds-*.tgz", "ropewalk-kustomize-*.tar.gz",
 		"ropewalk-kubectl-linux-amd64.tar.gz", "ropewalk-kubectl-linux-arm64.tar.gz", "ropewalk.yaml",
 	} {
 		artifact(t, pattern)

@@ -122,7 +122,7 @@ func checkImage(t *testing.T, archive map[string][]byte, d descriptor, name stri
 // tag returns the images' tag: it is the charts' appVersion, so that charts and images of a release match without settings.
 func tag(t *testing.T) string {
 	t.Helper()
-	chart := output(t, "tar", "-xzOf", artifact(t, "ropewalk-agent-*.tgz"), "ropewalk-agent/Chart.yaml")
+	chart := output(t, "tar", "-xzOf", artifact(t, "ropewalk-mesh-*.tgz"), "ropewalk-mesh/Chart.yaml")
 	_, rest, ok := strings.Cut(chart, "\nappVersion: \"")
 	value, _, closed := strings.Cut(rest, "\"\n")
 	if !ok || !closed {

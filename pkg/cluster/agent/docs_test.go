@@ -5,6 +5,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,10 +18,10 @@ import (
 
 // The table of the agent's metrics is generated from this file, the registry and the alerts: go test ./pkg/cluster/agent -run Documentation -update
 const (
-	docPath   = "../../../docs/kubernetes.md"
-	docBegin  = "<!-- agent metrics: written by go test ./pkg/cluster/agent -update -->"
-	docEnd    = "<!-- end of agent metrics -->"
-	rulesPath = "../../../deploy/helm/ropewalk-agent/files/agent-rules.yml"
+	docPath    = "../../../docs/kubernetes.md"
+	docBegin   = "<!-- agent metrics: written by go test ./pkg/cluster/agent -update -->"
+	docEnd     = "<!-- end of agent metrics -->"
+	rulesPaths = "../../../deploy/helm/*/files/*-rules.yml"
 )
 
 // operatorActions has the reaction of an operator to the value of each metric.
@@ -48,9 +49,17 @@ var operatorActions = map[string]string{
 // metricAlerts returns the alerts that use each metric in their expressions.
 func metricAlerts(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile(rulesPath)
-	if err != nil {
-		t.Fatal(err)
+	paths, err := filepath.Glob(rulesPaths)
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	var text []byte
+	for _, path := range paths {
+		rules, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, rules...)
 	}
 	alerts := map[string][]string{}
 	for _, rule := range regexp.MustCompile(`(?s)alert: (\w+)\n(.*?)\n +labels:`).FindAllStringSubmatch(string(text), -1) {

@@ -16,7 +16,7 @@ import (
 )
 
 // selected is the query for the pods of agents and engines.
-var selected = "?labelSelector=" + url.QueryEscape("app.kubernetes.io/name in (ropewalk-agent,ropewalk-spread,ropewalk-mesh,ropewalk-engine)")
+var selected = "?labelSelector=" + url.QueryEscape("app.kubernetes.io/name in (ropewalk-spread,ropewalk-mesh,ropewalk-engine)")
 
 // within returns the part of an API path for a namespace, or for all of them.
 func within(namespace string) string {

@@ -54,7 +54,7 @@ func (c *cluster) testInstall() { c.install("") }
 // install is testInstall with more arguments of Helm.
 func (c *cluster) install(more string) {
 	c.Helper()
-	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set mode=mesh --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
+	c.documented("# Kubernetes", "REGISTRY/ropewalk-agent", "localhost/ropewalk-agent --set 'mesh.podCIDRs={"+c.ip.pods()+"}'"+more)
 }
 
 // testDoctor examines a node from the engine's pod, which has all that it needs.

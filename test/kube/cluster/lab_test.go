@@ -134,7 +134,7 @@ func (c *cluster) explain() {
 	for _, args := range [][]string{
 		{"get", "nodes,pods,services,ropewalknodes", "-A", "-o", "wide"},
 		{"describe", "pods", "-n", "ropewalk-system"},
-		{"logs", "-n", "ropewalk-system", "-l", "app.kubernetes.io/name in (ropewalk-agent,ropewalk-engine)", "--prefix", "--tail=40"},
+		{"logs", "-n", "ropewalk-system", "-l", "app.kubernetes.io/name in (ropewalk-mesh,ropewalk-engine)", "--prefix", "--tail=40"},
 	} {
 		out, err := c.try(append([]string{"kubectl"}, args...)...)
 		c.Log(out, err)

@@ -49,7 +49,7 @@ func (c *cluster) isGone() {
 	c.Helper()
 	expect.EventuallyNoError(c, "the agents' objects are gone", func() error {
 		left, err := c.try("kubectl", "get", "daemonsets,pods,jobs,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies", "-A",
-			"-l", "app.kubernetes.io/name in (ropewalk-agent,ropewalk-engine)", "-o", "name")
+			"-l", "app.kubernetes.io/name in (ropewalk-mesh,ropewalk-engine)", "-o", "name")
 		if err == nil && left != "" {
 			err = fmt.Errorf("the API still has %s", left)
 		}

@@ -12,7 +12,7 @@ import (
 // upgrade is the documented way to change values.
 func (c *cluster) upgrade(values string) {
 	c.Helper()
-	out, err := c.try("bash", "-exc", "helm upgrade ropewalk-agent build/charts/ropewalk-agent -n ropewalk-system --reuse-values --set "+values)
+	out, err := c.try("bash", "-exc", "helm upgrade ropewalk-mesh build/charts/ropewalk-mesh -n ropewalk-system --reuse-values --set "+values)
 	if err != nil {
 		c.Fatalf("%v\n%s", err, out)
 	}
@@ -21,7 +21,7 @@ func (c *cluster) upgrade(values string) {
 // awaitRollout waits until all engines and agents are those of the last change, and available.
 func (c *cluster) awaitRollout() {
 	c.Helper()
-	for _, name := range []string{"ropewalk-engine", "ropewalk-agent"} {
+	for _, name := range []string{"ropewalk-engine", "ropewalk-mesh"} {
 		c.kubectl("-n", "ropewalk-system", "rollout", "status", "daemonset/"+name, "--timeout=4m")
 	}
 }
@@ -102,7 +102,7 @@ func (c *cluster) testBrokenUpgrade() {
 	})
 	a.reaches(b)
 	b.reaches(a)
-	out, err := c.try("helm", "rollback", "ropewalk-agent", "-n", "ropewalk-system")
+	out, err := c.try("helm", "rollback", "ropewalk-mesh", "-n", "ropewalk-system")
 	c.Log(out)
 	expect.NoError(c, err)
 	c.awaitRollout()

@@ -52,25 +52,21 @@ func chartPath(chart string) string { return filepath.Join(charts, chart) }
 
 // TestChartWithoutStagedFilesFails: it would install no CRD, or empty rules.
 func TestChartWithoutStagedFilesFails(t *testing.T) {
-	on := Values{"enabled": true}
-	for _, c := range []struct {
-		chart  string
-		values Values
-	}{
-		{crdsChart, Values{}},
-		{agentChart, withImage(Values{"metrics": Values{"enabled": true, "rules": on}})},
-		{agentChart, withImage(Values{"metrics": Values{"enabled": true, "dashboard": on}})},
+	for _, c := range []struct{ chart, want string }{
+		{crdsChart, "run make charts, then install build/charts/" + crdsChart},
+		{spreadChart, "is required"},
+		{meshChart, "is required"},
 	} {
-		_, err := Render(filepath.Join(root, "deploy", "helm", c.chart), here(), c.values)
-		if err == nil || !strings.Contains(err.Error(), "run make charts, then install build/charts/"+c.chart) {
-			t.Errorf("%s with %v: got error %v, want one with the command", c.chart, c.values, err)
+		_, err := Render(filepath.Join(root, "deploy", "helm", c.chart), spread(), Values{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got error %v, want %s", c.chart, err, c.want)
 		}
 	}
 }
 
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	for _, m := range files() {
-		text, err := m.text(chartPath(agentChart))
+		text, err := m.text(chartPath(m.chart))
 		if err == nil {
 			err = check(root, m.path, text, *update)
 		}
@@ -81,15 +77,19 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 }
 
 func TestEveryValueIsDocumented(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	page := valuesPage
+	for _, part := range []struct{ title, dir string }{{"Both charts", "agent"}, {spreadChart, spreadChart}, {meshChart, meshChart}} {
+		text, err := os.ReadFile(filepath.Join(root, "deploy", "helm", part.dir, "values.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, err := readValues(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page += valuesTable(part.title, values)
 	}
-	values, err := readValues(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := check(root, "docs/helm-values.md", valuesPage(values), *update); err != nil {
+	if err := check(root, "docs/helm-values.md", page, *update); err != nil {
 		t.Error(err)
 	}
 }
@@ -104,8 +104,9 @@ func TestUndocumentedValueIsAnError(t *testing.T) {
 
 func TestChartsPassHelmLint(t *testing.T) {
 	for chart, sets := range map[string][]Values{
-		agentChart: {{}, {"mode": "mesh"}, {"cleanup": Values{"enabled": true}}, everything()},
-		crdsChart:  {{}, {"keep": false}},
+		spreadChart: {{}, {"cleanup": Values{"enabled": true}}},
+		meshChart:   {{}, {"cleanup": Values{"enabled": true}}, everything()},
+		crdsChart:   {{}, {"keep": false}},
 	} {
 		for _, values := range sets {
 			values, err := clone(values)
@@ -126,16 +127,17 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		name   string
 		values Values
 	}{
-		{"a mode that is none", Values{"mode": "both"}},
-		{"a name that is misspelt", Values{"mod": "mesh"}},
+		{"a mode", Values{"mode": "mesh"}},
+		{"a name that is misspelt", Values{"logLevels": "info"}},
 		{"a misspelt name within", Values{"mesh": Values{"MTU": 1400}}},
-		{"a port beyond the last", Values{"port": 65536}},
-		{"a port as text", Values{"port": "51820"}},
+		{"a port of spread", Values{"port": 51820}},
+		{"a port beyond the last", Values{"metrics": Values{"port": 65536}}},
+		{"a port as text", Values{"metrics": Values{"port": "9567"}}},
 		{"one port as a range", Values{"spreadPorts": "51820"}},
 		{"an MTU below IPv6's", Values{"mesh": Values{"pools": []any{Values{"mtu": 1279}}}}},
 		{"a label that kubelets can set", Values{"mesh": Values{"exclude": Values{"nodeSelector": Values{"matchLabels": Values{"a": "b"}}}}}},
 		{"an address as a prefix", Values{"mesh": Values{"podCIDRs": []any{"10.244.0.0"}}}},
-		{"an interface's name that is too long", Values{"mesh": Values{"tunnel": "sixteen-letters-"}}},
+		{"an interface's name that is too long", Values{"tunnel": "sixteen-letters-"}},
 		{"a limit on CPU", Values{"resources": Values{"limits": Values{"cpu": "1"}}}},
 		{"all capabilities", Values{"capabilities": []any{"ALL"}}},
 		{"the capability that is as good as all", Values{"capabilities": []any{"NET_ADMIN", "SYS_ADMIN"}}},
@@ -153,7 +155,7 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 		{"a variable without a name", Values{"extraEnv": []any{Values{"value": "1"}}}},
 		{"a URL as a host", Values{"apiServer": Values{"host": "https://192.0.2.1"}}},
 	} {
-		if _, err := Render(chartPath(agentChart), Release{Name: "r", Namespace: namespace}, c.values); err == nil {
+		if _, err := Render(chartPath(meshChart), mesh(), withImage(c.values)); err == nil {
 			t.Errorf("%s: %v is taken", c.name, c.values)
 		} else if !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: got error %v, want %q in it", c.name, err, "schema")
@@ -161,31 +163,46 @@ func TestSchemaRejectsInvalidValues(t *testing.T) {
 	}
 }
 
+// TestChartsHaveNoValuesOfTheOther: neither has the other mode's rights or templates.
+func TestChartsHaveNoValuesOfTheOther(t *testing.T) {
+	for _, values := range []Values{{"mesh": Values{}}, {"engine": Values{}}, {"tunnel": "wg7"}, {"podCIDRSource": "node"}} {
+		if _, err := Render(chartPath(spreadChart), spread(), withImage(values)); err == nil || !strings.Contains(err.Error(), "schema") {
+			t.Errorf("%v: got error %v", values, err)
+		}
+	}
+	text := render(t, spread(), Values{"scc": "on", "metrics": Values{"enabled": true, "podMonitor": Values{"enabled": true}}})
+	for _, word := range []string{"ropewalk-engine", "ropewalkmeshes", "ropewalkpeers", "/var/run/wireguard", "endpointslices"} {
+		if strings.Contains(text, word) {
+			t.Errorf("the chart of spread has %s", word)
+		}
+	}
+}
+
 // one returns the agents' only object of a kind.
 func one(t *testing.T, text, kind string) map[string]any {
 	t.Helper()
-	return oneOf(t, text, kind, "ropewalk-agent")
+	return oneOf(t, text, kind, spreadChart, meshChart)
 }
 
-// oneOf returns the only object of a kind that an application has.
-func oneOf(t *testing.T, text, kind, app string) map[string]any {
+// oneOf returns the only object of a kind that applications have.
+func oneOf(t *testing.T, text, kind string, apps ...any) map[string]any {
 	t.Helper()
 	all, err := objects(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all = slices.DeleteFunc(all, func(o map[string]any) bool {
-		return o["kind"] != kind || at(t, o, "metadata", "labels", "app.kubernetes.io/name") != app
+		return o["kind"] != kind || !slices.Contains(apps, at(t, o, "metadata", "labels", "app.kubernetes.io/name"))
 	})
 	if len(all) != 1 {
-		t.Fatalf("%d of the kind %s of %s", len(all), kind, app)
+		t.Fatalf("%d of the kind %s of %s", len(all), kind, apps)
 	}
 	return all[0]
 }
 
 func render(t *testing.T, r Release, values Values) string {
 	t.Helper()
-	manifests, err := Render(chartPath(agentChart), r, withImage(values))
+	manifests, err := Render(chartPath(r.Chart), r, withImage(values))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,14 +15,16 @@ import (
 )
 
 const (
-	agentChart = "ropewalk-agent"
-	crdsChart  = "ropewalk-crds"
-	namespace  = "ropewalk-system"
+	spreadChart = "ropewalk-spread"
+	meshChart   = "ropewalk-mesh"
+	crdsChart   = "ropewalk-crds"
+	namespace   = "ropewalk-system"
 )
 
-// generated is a file that is generated from the chart.
+// generated is a file that is generated from a chart.
 type generated struct {
 	path   string // relative to the repository
+	chart  string
 	values Values
 	// namespace adds the namespace's manifest.
 	namespace bool
@@ -35,10 +37,10 @@ type generated struct {
 func everything() Values {
 	on := Values{"enabled": true}
 	return Values{
-		"mode": "mesh", "engine": Values{"lanes": 2, "workers": 0}, "port": 51821, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
+		"engine": Values{"lanes": 2, "workers": 0}, "podCIDRSource": "cilium", "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
-			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always", "podCIDRSource": "cilium",
+			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always",
 			"nodeEncryption": Values{
 				"enabled": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"},
 				"clearNodes": Values{"matchLabels": Values{"example.org/clear": "yes"}},
@@ -62,24 +64,25 @@ func withImage(values Values) Values {
 	return all
 }
 
-// files returns all files that are generated from the agent's chart.
+// files returns all files that are generated from the charts.
 func files() []generated {
 	on := Values{"enabled": true}
 	metrics := Values{"enabled": true, "podMonitor": on, "rules": on}
 	return []generated{
-		{path: "deploy/kustomize/base/agent.yaml", values: Values{}, namespace: true},
-		{path: "deploy/kustomize/mesh/agent.yaml", values: Values{"mode": "mesh"}, namespace: true},
-		{path: "deploy/kustomize/cleanup/agent.yaml", values: Values{"cleanup": on}, namespace: true},
-		{path: "deploy/kustomize/cleanup-mesh/agent.yaml", values: Values{"mode": "mesh", "cleanup": on}, namespace: true},
-		{
-			path: "deploy/kustomize/monitoring/monitoring.yaml", values: Values{"metrics": metrics},
-			only: []string{"PodMonitor", "PrometheusRule"},
-		},
-		{path: "test/kube/testdata/everything.yaml", values: everything()},
+		{path: "deploy/kustomize/spread/agent.yaml", chart: spreadChart, values: Values{}, namespace: true},
+		{path: "deploy/kustomize/mesh/agent.yaml", chart: meshChart, values: Values{}, namespace: true},
+		{path: "deploy/kustomize/cleanup-spread/agent.yaml", chart: spreadChart, values: Values{"cleanup": on}, namespace: true},
+		{path: "deploy/kustomize/cleanup-mesh/agent.yaml", chart: meshChart, values: Values{"cleanup": on}, namespace: true},
+		{path: "deploy/kustomize/monitoring-spread/monitoring.yaml", chart: spreadChart, values: Values{"metrics": metrics}, only: monitoring},
+		{path: "deploy/kustomize/monitoring-mesh/monitoring.yaml", chart: meshChart, values: Values{"metrics": metrics}, only: monitoring},
+		{path: "test/kube/testdata/everything.yaml", chart: meshChart, values: everything()},
 	}
 }
 
-const generatedHeader = "# SPDX-License-Identifier: Apache-2.0\n# Generated from the chart in deploy/helm/ropewalk-agent by `make manifests`. Do not edit.\n"
+// monitoring are the kinds of objects for the Prometheus operator.
+var monitoring = []string{"PodMonitor", "PrometheusRule"}
+
+const generatedHeader = "# SPDX-License-Identifier: Apache-2.0\n# Generated from the charts in deploy/helm by `make manifests`. Do not edit.\n"
 
 // namespaceManifest is the namespace for the agents: pods with host network are admitted only at this level.
 const namespaceManifest = `---
@@ -92,9 +95,9 @@ metadata:
     pod-security.kubernetes.io/warn: privileged
 `
 
-// text returns the content that is generated from the agent's chart.
-func (g generated) text(chart string) (string, error) {
-	manifests, err := Render(chart, Release{Name: "ropewalk-agent", Namespace: namespace, Service: "kustomize"}, withImage(g.values))
+// text returns the content that is generated from a chart's directory.
+func (g generated) text(dir string) (string, error) {
+	manifests, err := Render(dir, Release{Name: g.chart, Namespace: namespace, Service: "kustomize"}, withImage(g.values))
 	if err != nil {
 		return "", err
 	}

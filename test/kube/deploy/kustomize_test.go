@@ -74,17 +74,18 @@ func TestKustomizeMatchesChart(t *testing.T) {
 	for _, c := range []struct {
 		base       string
 		monitoring bool
+		chart      Release
 		values     Values
 	}{
-		{"base", false, Values{}},
-		{"mesh", false, Values{"mode": "mesh"}},
-		{"cleanup", false, Values{"cleanup": on}},
-		{"cleanup-mesh", false, Values{"mode": "mesh", "cleanup": on}},
-		{"base", true, Values{"metrics": metrics}},
-		{"mesh", true, Values{"mode": "mesh", "metrics": metrics}},
+		{"spread", false, spread(), Values{}},
+		{"mesh", false, mesh(), Values{}},
+		{"cleanup-spread", false, spread(), Values{"cleanup": on}},
+		{"cleanup-mesh", false, mesh(), Values{"cleanup": on}},
+		{"spread", true, spread(), Values{"metrics": metrics}},
+		{"mesh", true, mesh(), Values{"metrics": metrics}},
 	} {
 		got := byName(t, kustomized(t, c.base, c.monitoring))
-		want := byName(t, render(t, here(), c.values))
+		want := byName(t, render(t, c.chart, c.values))
 		delete(got, "Namespace "+namespace)
 		if !maps.Equal(got, want) {
 			for name := range want {
@@ -100,7 +101,7 @@ func TestKustomizeMatchesChart(t *testing.T) {
 // TestPolicyComesBeforeTheAgents is about kubectl and kustomize. Helm has an order of its own, which ends with unknown kinds
 // (docs/kubernetes.md).
 func TestPolicyComesBeforeTheAgents(t *testing.T) {
-	for _, base := range []string{"base", "mesh", "cleanup", "cleanup-mesh"} {
+	for _, base := range []string{"spread", "mesh", "cleanup-spread", "cleanup-mesh"} {
 		text := kustomized(t, base, false)
 		last := strings.LastIndex(text, "kind: ValidatingAdmissionPolicyBinding")
 		if agents := strings.Index(text, "kind: DaemonSet"); last < 0 || agents < last {
@@ -112,7 +113,7 @@ func TestPolicyComesBeforeTheAgents(t *testing.T) {
 	}
 }
 
-// kustomized builds one of the bases, with the component or without.
+// kustomized builds one of the bases, with its component or without.
 func kustomized(t *testing.T, base string, monitoring bool) string {
 	t.Helper()
 	dir := filepath.Join(root, "deploy", "kustomize")
@@ -128,7 +129,7 @@ func kustomized(t *testing.T, base string, monitoring bool) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf("resources: [%s/%s]\ncomponents: [%s/monitoring]\n", relative, base, relative)
+	text := fmt.Sprintf("resources: [%s/%s]\ncomponents: [%s/monitoring-%s]\n", relative, base, relative, base)
 	fs := filesys.MakeFsOnDisk()
 	if err := fs.WriteFile(filepath.Join(over, "kustomization.yaml"), []byte(text)); err != nil {
 		t.Fatal(err)

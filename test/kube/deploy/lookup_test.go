@@ -60,7 +60,7 @@ func TestCalicoIsSourceOnlyWithBlocks(t *testing.T) {
 		{"Canal", newFakeCluster(namespaceObject), []string{"crd.projectcalico.org/v1/BlockAffinity"}, false},
 		{"no Calico", newFakeCluster(namespaceObject), nil, false},
 	} {
-		text, err := upgrade(t, c.cluster, Values{"mode": "mesh"}, c.apis...)
+		text, err := upgrade(t, c.cluster, Values{}, c.apis...)
 		if err != nil {
 			t.Fatal(c.what, err)
 		}
@@ -70,16 +70,16 @@ func TestCalicoIsSourceOnlyWithBlocks(t *testing.T) {
 	}
 }
 
-// upgrade renders the agent's chart as `helm upgrade` does, with the lookups of a cluster that has further APIs.
+// upgrade renders the chart of mesh as `helm upgrade` does, with the lookups of a cluster that has further APIs.
 func upgrade(t *testing.T, cluster fakeCluster, values Values, apis ...string) (string, error) {
 	t.Helper()
-	chart, err := loader.Load(chartPath(agentChart))
+	chart, err := loader.Load(chartPath(meshChart))
 	if err != nil {
 		t.Fatal(err)
 	}
 	caps := chartutil.DefaultCapabilities.Copy()
 	caps.KubeVersion, caps.APIVersions = chartutil.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}, append(caps.APIVersions, apis...)
-	r := here()
+	r := mesh()
 	all, err := chartutil.ToRenderValues(chart, withImage(values), chartutil.ReleaseOptions{Name: r.Name, Namespace: r.Namespace, IsUpgrade: true}, caps)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func upgrade(t *testing.T, cluster fakeCluster, values Values, apis ...string) (
 // installed returns the DaemonSets of a release with these values, whose pods run on three nodes. Of the agents' pods, some are available.
 func installed(t *testing.T, values Values, available int64) fakeCluster {
 	t.Helper()
-	all, err := objects(render(t, here(), values))
+	all, err := objects(render(t, mesh(), values))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,29 +105,24 @@ func installed(t *testing.T, values Values, available int64) fakeCluster {
 	return newFakeCluster(sets...)
 }
 
-// TestUpgradeRefusesToEndTunnels: without its engine, a node in mode mesh drops packets until its agent is replaced.
-func TestUpgradeRefusesToEndTunnels(t *testing.T) {
+// TestUpgradeRefusesToRenameTunnel: the former one would stay on the nodes.
+func TestUpgradeRefusesToRenameTunnel(t *testing.T) {
 	on, off := Values{"enabled": true}, Values{"enabled": false}
-	mesh, spread, cleanup := Values{"mode": "mesh"}, Values{}, Values{"mode": "mesh", "cleanup": on}
+	plain, cleanup, renamed := Values{}, Values{"cleanup": on}, Values{"tunnel": "wg7"}
 	for _, c := range []struct {
 		what       string
 		have, next Values
 		available  int64
 		want       string // in the error; empty: none
 	}{
-		{"mesh to spread", mesh, spread, 3, "cleanup.enabled=true"},
-		{"mesh to a cleanup of spread", mesh, Values{"cleanup": on}, 3, "cleanup.enabled=true"},
-		{"a running cleanup to spread", cleanup, spread, 2, "rollout status daemonset/ropewalk-agent"},
-		{"a completed cleanup to spread", cleanup, spread, 3, ""},
-		{"mesh to spread, allowed", mesh, Values{"mesh": Values{"leave": true}}, 3, ""},
-		{"mesh to its cleanup", mesh, cleanup, 3, ""},
-		{"mesh to mesh", mesh, mesh, 3, ""},
-		{"mesh to engines of the hosts", mesh, Values{"mode": "mesh", "engine": off}, 3, ""},
-		{"spread to mesh", spread, mesh, 3, ""},
-		{"a renamed tunnel", mesh, Values{"mode": "mesh", "mesh": Values{"tunnel": "wg7"}}, 3, "mesh.tunnel cannot be renamed"},
-		{"a renamed tunnel of hosts' engines", Values{"mode": "mesh", "engine": off}, Values{"mode": "mesh", "engine": off, "mesh": Values{"tunnel": "wg7"}}, 3, "mesh.tunnel"},
-		{"a tunnel renamed by the cleanup", mesh, Values{"mode": "mesh", "cleanup": on, "mesh": Values{"tunnel": "wg7"}}, 3, "mesh.tunnel"},
-		{"a tunnel renamed after a cleanup", cleanup, Values{"mode": "mesh", "mesh": Values{"tunnel": "wg7"}}, 3, ""},
+		{"the same", plain, plain, 3, ""},
+		{"a cleanup", plain, cleanup, 3, ""},
+		{"engines of the hosts", plain, Values{"engine": off}, 3, ""},
+		{"a renamed tunnel", plain, renamed, 3, "the tunnel cannot be renamed"},
+		{"a renamed tunnel of hosts' engines", Values{"engine": off}, Values{"engine": off, "tunnel": "wg7"}, 3, "the tunnel cannot be renamed"},
+		{"a tunnel renamed by the cleanup", plain, Values{"cleanup": on, "tunnel": "wg7"}, 3, "the tunnel cannot be renamed"},
+		{"a tunnel renamed during a cleanup", cleanup, renamed, 2, "the tunnel cannot be renamed"},
+		{"a tunnel renamed after a cleanup", cleanup, renamed, 3, ""},
 	} {
 		_, err := upgrade(t, installed(t, c.have, c.available), c.next)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -32,7 +32,7 @@ func artifact(t *testing.T, pattern string) string {
 
 // TestReleasedChartsRenderAsSources loads the archives as `helm install` does. They differ from the sources in their versions only.
 func TestReleasedChartsRenderAsSources(t *testing.T) {
-	for _, chart := range []string{agentChart, crdsChart} {
+	for _, chart := range []string{spreadChart, meshChart, crdsChart} {
 		archive := artifact(t, filepath.Base(chart)+"-*.tgz")
 		released, err := loader.Load(archive)
 		if err != nil {
@@ -50,7 +50,7 @@ func TestReleasedChartsRenderAsSources(t *testing.T) {
 		}
 		replaced := strings.NewReplacer(source.AppVersion(), released.AppVersion())
 		values := Values{}
-		if chart == agentChart {
+		if chart != crdsChart {
 			values = withImage(values)
 		}
 		if got, want := rendered(t, archive, values), replaced.Replace(rendered(t, chartPath(chart), values)); got != want {
@@ -61,7 +61,7 @@ func TestReleasedChartsRenderAsSources(t *testing.T) {
 
 func rendered(t *testing.T, chart string, values Values) string {
 	t.Helper()
-	manifests, err := Render(chart, here(), values)
+	manifests, err := Render(chart, spread(), values)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,12 +74,13 @@ func TestReleasedBasesMatchReleasedChart(t *testing.T) {
 	if out, err := exec.Command("tar", "-xzf", artifact(t, "ropewalk-kustomize-*.tar.gz"), "--strip-components=1", "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	chart := artifact(t, "ropewalk-agent-*.tgz")
-	cleanup := Values{"enabled": true}
-	for base, values := range map[string]Values{
-		"base": {}, "mesh": {"mode": "mesh"}, "cleanup": {"cleanup": cleanup}, "cleanup-mesh": {"mode": "mesh", "cleanup": cleanup},
-	} {
-		manifests, err := Render(chart, here(), withImage(values))
+	for _, base := range []string{"spread", "mesh", "cleanup-spread", "cleanup-mesh"} {
+		mode, isCleanup := strings.CutPrefix(base, "cleanup-")
+		of := spread()
+		if mode == "mesh" {
+			of = mesh()
+		}
+		manifests, err := Render(artifact(t, "ropewalk-"+mode+"-*.tgz"), of, withImage(Values{"cleanup": Values{"enabled": isCleanup}}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,11 +26,13 @@ type Values = map[string]any
 // Release describes the installation of a chart.
 type Release struct {
 	Name, Namespace string
+	// Chart is the directory's name of the chart.
+	Chart string
 	// Service is the value of the label app.kubernetes.io/managed-by; empty: Helm.
 	Service string
 }
 
-// Render does what `helm template` does: it returns the manifests of a chart in the order of installation. Values that violate
+// Render does what `helm template` does: it returns the manifests of its chart in the order of installation. Values that violate
 // the chart's schema are an error.
 func Render(dir string, r Release, values Values) ([]releaseutil.Manifest, error) {
 	hooks, manifests, err := renderAll(dir, r, values)

@@ -17,16 +17,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func here() Release { return Release{Name: "ropewalk-agent", Namespace: namespace} }
+func spread() Release {
+	return Release{Name: spreadChart, Namespace: namespace, Chart: spreadChart}
+}
+
+func mesh() Release { return Release{Name: meshChart, Namespace: namespace, Chart: meshChart} }
 
 func agentContainer(t *testing.T, values Values) (pod, container map[string]any) {
 	t.Helper()
-	return containerOf(t, values, "ropewalk-agent")
+	return containerOf(t, values, spreadChart)
 }
 
 func containerOf(t *testing.T, values Values, app string) (pod, container map[string]any) {
 	t.Helper()
-	ds := oneOf(t, render(t, here(), values), "DaemonSet", app)
+	r := mesh()
+	if app == spreadChart {
+		r = spread()
+	}
+	ds := oneOf(t, render(t, r, values), "DaemonSet", app)
 	pod = at(t, ds, "spec", "template", "spec").(map[string]any)
 	return pod, at(t, pod, "containers", 0).(map[string]any)
 }
@@ -39,15 +47,15 @@ func TestPodsHaveOnlyTheirRights(t *testing.T) {
 		caps    string
 		volumes string
 	}{
-		{"spread", "ropewalk-agent", Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
-		{"mesh", "ropewalk-agent", Values{"mode": "mesh"}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
-		{"cleanup", "ropewalk-agent", Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
-		{"cleanup of mesh", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
-		{"capabilities set in the values", "ropewalk-agent", Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
-		{"engine", "ropewalk-engine", Values{"mode": "mesh"}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[tun sockets run config keep]"},
+		{"spread", spreadChart, Values{}, "[NET_ADMIN BPF PERFMON]", "[bpf state]"},
+		{"mesh", meshChart, Values{}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
+		{"cleanup of spread", spreadChart, Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state]"},
+		{"cleanup of mesh", meshChart, Values{"cleanup": Values{"enabled": true}}, "[NET_ADMIN BPF]", "[bpf state sockets]"},
+		{"capabilities set in the values", spreadChart, Values{"capabilities": []any{"NET_ADMIN"}}, "[NET_ADMIN]", "[bpf state]"},
+		{"engine", "ropewalk-engine", Values{}, "[NET_ADMIN BPF NET_RAW SYS_NICE]", "[tun sockets run config keep]"},
 		{
 			"engine with more capabilities", "ropewalk-engine",
-			Values{"mode": "mesh", "engine": Values{"capabilities": []any{"SYS_RESOURCE", "NET_BIND_SERVICE"}}},
+			Values{"engine": Values{"capabilities": []any{"SYS_RESOURCE", "NET_BIND_SERVICE"}}},
 			"[NET_ADMIN BPF NET_RAW SYS_NICE SYS_RESOURCE NET_BIND_SERVICE]", "[tun sockets run config keep]",
 		},
 	} {
@@ -78,7 +86,7 @@ func TestPodsHaveOnlyTheirRights(t *testing.T) {
 }
 
 func TestImageNameIsRequired(t *testing.T) {
-	_, err := Render(chartPath(agentChart), here(), Values{})
+	_, err := Render(chartPath(spreadChart), spread(), Values{})
 	if err == nil || !strings.Contains(err.Error(), "set image.repository") {
 		t.Errorf("without image.repository: %v", err)
 	}
@@ -97,7 +105,7 @@ func TestMeshRefusesUnknownPods(t *testing.T) {
 		{Values{"cleartext": "Never"}, false},
 		{Values{"cleartext": "Never", "podCIDRs": pods}, true},
 	} {
-		_, err := Render(chartPath(agentChart), here(), Values{"image": Values{"repository": "r"}, "mode": "mesh", "mesh": c.mesh})
+		_, err := Render(chartPath(meshChart), mesh(), withImage(Values{"mesh": c.mesh}))
 		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "CIDRs") {
 			t.Errorf("%v: got %v", c.mesh, err)
 		}
@@ -106,8 +114,8 @@ func TestMeshRefusesUnknownPods(t *testing.T) {
 
 // TestPodsAvoidVirtualNodes: they tolerate all taints, and would stay pending there, or run without the node's network.
 func TestPodsAvoidVirtualNodes(t *testing.T) {
-	for _, app := range []string{"ropewalk-agent", "ropewalk-engine"} {
-		pod, _ := containerOf(t, Values{"mode": "mesh"}, app)
+	for _, app := range []string{meshChart, "ropewalk-engine"} {
+		pod, _ := containerOf(t, Values{}, app)
 		got := fmt.Sprint(at(t, pod, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", 0, "matchExpressions"))
 		if want := "[map[key:type operator:NotIn values:[virtual-kubelet]] map[key:eks.amazonaws.com/compute-type operator:NotIn values:[fargate]]]"; got != want {
 			t.Errorf("%s: got %s, want %s", app, got, want)
@@ -117,19 +125,18 @@ func TestPodsAvoidVirtualNodes(t *testing.T) {
 
 // TestMeshSettingsRestartNoPod: agents follow the RopewalkMesh.
 func TestMeshSettingsRestartNoPod(t *testing.T) {
-	pods := func(mesh Values) (all string) {
-		text := render(t, here(), Values{"mode": "mesh", "mesh": mesh})
-		for _, app := range []string{"ropewalk-agent", "ropewalk-engine"} {
+	pods := func(settings Values) (all string) {
+		text := render(t, mesh(), Values{"mesh": settings})
+		for _, app := range []string{meshChart, "ropewalk-engine"} {
 			all += fmt.Sprint(at(t, oneOf(t, text, "DaemonSet", app), "spec"))
 		}
 		return all
 	}
 	changed := everything()["mesh"].(Values)
-	delete(changed, "podCIDRSource")
 	if before, after := pods(Values{}), pods(changed); before != after {
 		t.Errorf("got\n%s\nwant\n%s", after, before)
 	}
-	spec := fmt.Sprint(at(t, oneOf(t, render(t, here(), everything()), "RopewalkMesh", "ropewalk-agent"), "spec"))
+	spec := fmt.Sprint(at(t, one(t, render(t, mesh(), everything()), "RopewalkMesh"), "spec"))
 	for name := range changed {
 		if !strings.Contains(spec, name+":") {
 			t.Errorf("%s is not in the RopewalkMesh: %s", name, spec)
@@ -139,8 +146,8 @@ func TestMeshSettingsRestartNoPod(t *testing.T) {
 
 // TestEngineHasNoToken: an attacker in the process that faces the network has no rights in the cluster.
 func TestEngineHasNoToken(t *testing.T) {
-	text := render(t, here(), Values{"mode": "mesh"})
-	pod, c := containerOf(t, Values{"mode": "mesh"}, "ropewalk-engine")
+	text := render(t, mesh(), Values{})
+	pod, c := containerOf(t, Values{}, "ropewalk-engine")
 	account := oneOf(t, text, "ServiceAccount", "ropewalk-engine")
 	if pod["automountServiceAccountToken"] != false || account["automountServiceAccountToken"] != false || pod["serviceAccountName"] != at(t, account, "metadata", "name") {
 		t.Errorf("pod %v, account %v", pod, account)
@@ -162,13 +169,11 @@ func TestEngineRunsWhereTunnelsMayBe(t *testing.T) {
 		values Values
 		want   bool
 	}{
-		{Values{}, false},
-		{Values{"mode": "mesh"}, true},
-		{Values{"mode": "mesh", "engine": off}, false},
-		{Values{"mode": "mesh", "cleanup": on}, true},
-		{Values{"cleanup": on}, false},
+		{Values{}, true},
+		{Values{"engine": off}, false},
+		{Values{"cleanup": on}, true},
 	} {
-		if got := strings.Contains(render(t, here(), c.values), "ropewalk-engine"); got != c.want {
+		if got := strings.Contains(render(t, mesh(), c.values), "kind: DaemonSet\nmetadata:\n  name: ropewalk-engine"); got != c.want {
 			t.Errorf("%v: got %v", c.values, got)
 		}
 	}
@@ -177,14 +182,14 @@ func TestEngineRunsWhereTunnelsMayBe(t *testing.T) {
 // TestChartVersionLeavesPinnedEngines: a release of the chart replaces the agents, and engines only with another image.
 func TestChartVersionLeavesPinnedEngines(t *testing.T) {
 	spec := func(dir, app string) string {
-		manifests, err := Render(dir, here(), withImage(Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}))
+		manifests, err := Render(dir, mesh(), withImage(Values{"engine": Values{"image": Values{"tag": "1"}}}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return fmt.Sprint(at(t, oneOf(t, stream(manifests), "DaemonSet", app), "spec"))
 	}
-	newer := filepath.Join(t.TempDir(), agentChart)
-	if err := os.CopyFS(newer, os.DirFS(chartPath(agentChart))); err != nil {
+	newer := filepath.Join(t.TempDir(), meshChart)
+	if err := os.CopyFS(newer, os.DirFS(chartPath(meshChart))); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(filepath.Join(newer, "Chart.yaml"))
@@ -195,14 +200,14 @@ func TestChartVersionLeavesPinnedEngines(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(newer, "Chart.yaml"), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for app, same := range map[string]bool{"ropewalk-agent": false, "ropewalk-engine": true} {
-		if before, after := spec(chartPath(agentChart), app), spec(newer, app); (before == after) != same {
+	for app, same := range map[string]bool{meshChart: false, "ropewalk-engine": true} {
+		if before, after := spec(chartPath(meshChart), app), spec(newer, app); (before == after) != same {
 			t.Errorf("%s: got\n%s\nwith the older chart\n%s\nthe same: want %v", app, after, before, same)
 		}
 	}
 }
 
-// otherValues has a value other than the default for each of the chart, without those of the engine. Where several values depend on each other, one
+// otherValues has a value other than the default for each of the chart of mesh, without those of the engine. Where several values depend on each other, one
 // changes all of them.
 func otherValues() map[string]Values {
 	on := Values{"enabled": true}
@@ -210,15 +215,14 @@ func otherValues() map[string]Values {
 		"image.repository": {"image": Values{"repository": "x"}}, "image.tag": {"image": Values{"tag": "2"}},
 		"image.digest":     {"image": Values{"digest": "sha256:" + strings.Repeat("0", 64)}},
 		"image.pullPolicy": {"image": Values{"pullPolicy": "Always"}}, "imagePullSecrets": {"imagePullSecrets": []any{Values{"name": "pull"}}},
-		"port": {"port": 51821}, "spreadPorts": {"spreadPorts": "50000-50999"},
-		"mesh.tunnel":        {"mesh": Values{"tunnel": "wg7"}},
-		"mesh.podCIDRSource": {"mesh": Values{"podCIDRSource": "cilium"}}, "mesh.stateDir": {"mesh": Values{"stateDir": "/srv/ropewalk"}}, "mesh.leave": {"mesh": Values{"leave": true}},
+		"spreadPorts": {"spreadPorts": "50000-50999"},
+		"tunnel":      {"tunnel": "wg7"}, "podCIDRSource": {"podCIDRSource": "cilium"}, "stateDir": {"stateDir": "/srv/ropewalk"},
 		"mesh.cleartext": {"mesh": Values{"cleartext": "Always"}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
 		"mesh.serviceCIDRs": {"mesh": Values{"serviceCIDRs": []any{"10.96.0.0/12"}}}, "mesh.nodeEncryption": {"mesh": Values{"nodeEncryption": Values{"clearPorts": []any{"192.0.2.10:8443"}}}},
 		"mesh.exclude": {"mesh": Values{"exclude": Values{"nodeNames": []any{"a"}}}}, "mesh.pools": {"mesh": Values{"pools": []any{Values{"mtu": 1300}}}},
 		"apiServer.host": {"apiServer": Values{"host": "192.0.2.1"}}, "apiServer.port": {"apiServer": Values{"port": 443}},
 		"logLevel": {"logLevel": "debug"}, "extraArgs": {"extraArgs": []any{"--learn=5s"}}, "extraEnv": {"extraEnv": []any{Values{"name": "A"}}},
-		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}}, "metrics.perPeer": {"metrics": Values{"perPeer": "on"}},
+		"metrics.enabled": {"metrics": on}, "metrics.port": {"metrics": Values{"port": 9999}},
 		"resources": {"resources": Values{"limits": Values{"memory": "1Gi"}}}, "capabilities": {"capabilities": []any{"NET_ADMIN"}},
 		"seLinuxOptions": {"seLinuxOptions": Values{"level": "s0"}}, "scc": {"scc": "on"}, "policy": {"policy": Values{"enabled": false}},
 		"serviceAccount.name": {"serviceAccount": Values{"name": "x"}}, "serviceAccount.annotations": {"serviceAccount": Values{"annotations": Values{"a": "b"}}},
@@ -232,9 +236,9 @@ func otherValues() map[string]Values {
 // TestDocsNameValuesOfEngines compares the values that replace engines with docs/kubernetes.md.
 func TestDocsNameValuesOfEngines(t *testing.T) {
 	pod := func(values Values) string {
-		all := Values{"mode": "mesh", "engine": Values{"image": Values{"tag": "1"}}}
+		all := Values{"engine": Values{"image": Values{"tag": "1"}}}
 		maps.Copy(all, values)
-		return fmt.Sprint(at(t, oneOf(t, render(t, here(), all), "DaemonSet", "ropewalk-engine"), "spec", "template"))
+		return fmt.Sprint(at(t, oneOf(t, render(t, mesh(), all), "DaemonSet", "ropewalk-engine"), "spec", "template"))
 	}
 	docs, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
 	if err != nil {
@@ -252,7 +256,7 @@ func TestDocsNameValuesOfEngines(t *testing.T) {
 			t.Errorf("%s: changes the engines' pods: %v, in docs/kubernetes.md: %v", name, got, want)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "values.yaml"))
+	text, err := os.ReadFile(filepath.Join(chartPath(meshChart), "values.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,7 +267,7 @@ func TestDocsNameValuesOfEngines(t *testing.T) {
 	for _, v := range all {
 		group, _, _ := strings.Cut(v.path, ".")
 		parent := v.path[:max(strings.LastIndex(v.path, "."), 0)]
-		if other := otherValues(); other[v.path] == nil && other[parent] == nil && other[group] == nil && !slices.Contains([]string{"mode", "nameOverride", "engine"}, group) &&
+		if other := otherValues(); other[v.path] == nil && other[parent] == nil && other[group] == nil && !slices.Contains([]string{"nameOverride", "engine"}, group) &&
 			!strings.HasPrefix(v.path, "metrics.") {
 			t.Errorf("%s is not tried", v.path)
 		}
@@ -271,7 +275,7 @@ func TestDocsNameValuesOfEngines(t *testing.T) {
 }
 
 func TestNameOverrideNamesAllObjects(t *testing.T) {
-	text := render(t, here(), Values{"nameOverride": "tunnel"})
+	text := render(t, spread(), Values{"nameOverride": "tunnel"})
 	all, err := objects(text)
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +290,7 @@ func TestNameOverrideNamesAllObjects(t *testing.T) {
 // TestNamesAreStrings has names that YAML reads as numbers or as true.
 func TestNamesAreStrings(t *testing.T) {
 	for _, name := range []string{"123", "true", "1e5"} {
-		hooks, manifests, err := renderAll(chartPath(agentChart), Release{Name: name, Namespace: namespace}, withImage(Values{}))
+		hooks, manifests, err := renderAll(chartPath(spreadChart), Release{Name: name, Namespace: namespace}, withImage(Values{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -303,7 +307,7 @@ func TestNamesAreStrings(t *testing.T) {
 				t.Errorf("%v: the label is %T(%v), want %q", o["kind"], got, got, name)
 			}
 		}
-		if _, err := Render(chartPath(agentChart), here(), withImage(Values{"nameOverride": name})); err == nil {
+		if _, err := Render(chartPath(spreadChart), spread(), withImage(Values{"nameOverride": name})); err == nil {
 			t.Errorf("nameOverride %s is accepted", name)
 		}
 	}
@@ -311,7 +315,7 @@ func TestNamesAreStrings(t *testing.T) {
 
 // TestEventsAreCreatedInOneNamespace: with the right for all namespaces, an attacker with an agent's token could forge any object's Events.
 func TestEventsAreCreatedInOneNamespace(t *testing.T) {
-	text := render(t, here(), Values{})
+	text := render(t, spread(), Values{})
 	if rules := fmt.Sprint(at(t, one(t, text, "ClusterRole"), "rules")); strings.Contains(rules, "events") {
 		t.Errorf("Events in all namespaces: %s", rules)
 	}
@@ -324,7 +328,7 @@ func TestEventsAreCreatedInOneNamespace(t *testing.T) {
 
 func TestUpdateStrategyOnDeleteHasNoRollingUpdate(t *testing.T) {
 	for strategy, rolling := range map[string]bool{"OnDelete": false, "RollingUpdate": true} {
-		ds := one(t, render(t, here(), Values{"updateStrategy": strategy}), "DaemonSet")
+		ds := one(t, render(t, spread(), Values{"updateStrategy": strategy}), "DaemonSet")
 		if got := at(t, ds, "spec", "updateStrategy", "rollingUpdate") != nil; got != rolling {
 			t.Errorf("%s: got %v", strategy, at(t, ds, "spec", "updateStrategy"))
 		}
@@ -338,13 +342,17 @@ func TestEnginesAreReplacedWithSurge(t *testing.T) {
 		values    Values
 		want      string
 	}{
-		{"engine", "ropewalk-engine", Values{"mode": "mesh", "metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
-		{"engine on request", "ropewalk-engine", Values{"mode": "mesh", "engine": Values{"updateStrategy": "OnDelete"}}, "<nil>"},
-		{"agent of mesh", "ropewalk-agent", Values{"mode": "mesh"}, "map[maxUnavailable:10%]"},
-		{"agent of spread", "ropewalk-agent", Values{}, "map[maxUnavailable:10%]"},
-		{"cleanup", "ropewalk-agent", Values{"mode": "mesh", "cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+		{"engine", "ropewalk-engine", Values{"metrics": Values{"enabled": true}}, "map[maxSurge:10% maxUnavailable:0]"},
+		{"engine on request", "ropewalk-engine", Values{"engine": Values{"updateStrategy": "OnDelete"}}, "<nil>"},
+		{"agent of mesh", meshChart, Values{}, "map[maxUnavailable:10%]"},
+		{"agent of spread", spreadChart, Values{}, "map[maxUnavailable:10%]"},
+		{"cleanup", meshChart, Values{"cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
 	} {
-		ds := oneOf(t, render(t, here(), c.values), "DaemonSet", c.app)
+		r := mesh()
+		if c.app == spreadChart {
+			r = spread()
+		}
+		ds := oneOf(t, render(t, r, c.values), "DaemonSet", c.app)
 		if got := fmt.Sprint(at(t, ds, "spec", "updateStrategy", "rollingUpdate")); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
@@ -383,19 +391,19 @@ func TestMetricsListenOnLoopbackByDefault(t *testing.T) {
 
 func TestPerPeerMetricsAreOptIn(t *testing.T) {
 	for value, want := range map[string]bool{"off": false, "auto": true} {
-		_, c := containerOf(t, Values{"mode": "mesh", "metrics": Values{"enabled": true, "perPeer": value}}, "ropewalk-engine")
+		_, c := containerOf(t, Values{"engine": Values{"metricsPerPeer": value}}, "ropewalk-engine")
 		if got := strings.Contains(fmt.Sprint(at(t, c, "args")), "--metrics-per-peer=auto"); got != want {
-			t.Errorf("perPeer %s: got args %v, want --metrics-per-peer=auto in them: %v", value, at(t, c, "args"), want)
+			t.Errorf("metricsPerPeer %s: got args %v, want --metrics-per-peer=auto in them: %v", value, at(t, c, "args"), want)
 		}
 	}
 }
 
 func TestPolicyMatchesAgentsAccount(t *testing.T) {
 	for want, values := range map[string]Values{
-		"system:serviceaccount:elsewhere:other-ropewalk-agent": {},
-		"system:serviceaccount:elsewhere:given":                {"serviceAccount": Values{"name": "given"}},
+		"system:serviceaccount:elsewhere:other-ropewalk-spread": {},
+		"system:serviceaccount:elsewhere:given":                 {"serviceAccount": Values{"name": "given"}},
 	} {
-		text := render(t, Release{Name: "other", Namespace: "elsewhere"}, values)
+		text := render(t, Release{Name: "other", Namespace: "elsewhere", Chart: spreadChart}, values)
 		policy := one(t, text, "ValidatingAdmissionPolicy")
 		expression := at(t, policy, "spec", "matchConditions", 0, "expression").(string)
 		if expression != `request.userInfo.username == "`+want+`"` {
@@ -415,8 +423,8 @@ func TestPolicyMatchesAgentsAccount(t *testing.T) {
 }
 
 func TestCleanupReplacesAgentPods(t *testing.T) {
-	agent := one(t, render(t, here(), Values{}), "DaemonSet")
-	cleanup := one(t, render(t, here(), Values{"cleanup": Values{"enabled": true, "keys": true}}), "DaemonSet")
+	agent := one(t, render(t, spread(), Values{}), "DaemonSet")
+	cleanup := one(t, render(t, spread(), Values{"cleanup": Values{"enabled": true, "keys": true}}), "DaemonSet")
 	for _, path := range [][]any{{"metadata", "name"}, {"spec", "selector"}} {
 		if a, b := fmt.Sprint(at(t, agent, path...)), fmt.Sprint(at(t, cleanup, path...)); a != b {
 			t.Errorf("%v: got %s for the agent and %s for the cleanup, want the same, so that one replaces the other", path, a, b)
@@ -430,7 +438,7 @@ func TestCleanupReplacesAgentPods(t *testing.T) {
 
 func TestCRDSurvivesUninstall(t *testing.T) {
 	for keep, want := range map[bool]any{true: "keep", false: nil} {
-		manifests, err := Render(chartPath(crdsChart), here(), Values{"keep": keep})
+		manifests, err := Render(chartPath(crdsChart), spread(), Values{"keep": keep})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -452,14 +460,17 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 		app    string
 		values Values
 	}{
-		{"ropewalk-agent", Values{"scc": "on"}},
-		{"ropewalk-agent", Values{"scc": "on", "mode": "mesh"}},
-		{"ropewalk-engine", Values{"scc": "on", "mode": "mesh"}},
-		{"ropewalk-engine", Values{"scc": "on", "mode": "mesh", "engine": Values{"capabilities": []any{"SYS_RESOURCE"}}}},
-		{"ropewalk-agent", Values{"scc": "on", "cleanup": Values{"enabled": true}}},
+		{spreadChart, Values{"scc": "on"}},
+		{meshChart, Values{"scc": "on"}},
+		{"ropewalk-engine", Values{"scc": "on"}},
+		{"ropewalk-engine", Values{"scc": "on", "engine": Values{"capabilities": []any{"SYS_RESOURCE"}}}},
+		{spreadChart, Values{"scc": "on", "cleanup": Values{"enabled": true}}},
 	} {
-		values := c.values
-		scc := oneOf(t, render(t, here(), values), "SecurityContextConstraints", c.app)
+		values, r := c.values, mesh()
+		if c.app == spreadChart {
+			r = spread()
+		}
+		scc := oneOf(t, render(t, r, values), "SecurityContextConstraints", c.app)
 		pod, container := containerOf(t, values, c.app)
 		for _, c := range []struct{ what, granted, requested any }{
 			{"capabilities", at(t, scc, "allowedCapabilities"), at(t, container, "securityContext", "capabilities", "add")},
@@ -477,7 +488,7 @@ func TestSCCGrantsWhatPodsRequest(t *testing.T) {
 			t.Error("privileged containers are allowed")
 		}
 	}
-	if strings.Contains(render(t, here(), Values{}), "SecurityContextConstraints") {
+	if strings.Contains(render(t, spread(), Values{}), "SecurityContextConstraints") {
 		t.Error("constraints without OpenShift")
 	}
 }
@@ -512,7 +523,7 @@ func TestSCCMustRunAsNamesLevel(t *testing.T) {
 		{Values{"scc": "on", "seLinuxOptions": Values{"type": nil}}, "map[type:RunAsAny]"},
 		{Values{"scc": "on", "seLinuxOptions": options}, "map[seLinuxOptions:map[level:s0 type:spc_t] type:MustRunAs]"},
 	} {
-		scc := one(t, render(t, here(), c.values), "SecurityContextConstraints")
+		scc := one(t, render(t, spread(), c.values), "SecurityContextConstraints")
 		if got := fmt.Sprint(at(t, scc, "seLinuxContext")); got != c.want {
 			t.Errorf("%v: got %s, want %s", c.values, got, c.want)
 		}
@@ -522,7 +533,7 @@ func TestSCCMustRunAsNamesLevel(t *testing.T) {
 // TestUninstallGuardRunsBeforeDeletion: at other times, kubectl and kustomize would have to run it.
 func TestUninstallGuardRunsBeforeDeletion(t *testing.T) {
 	for enabled, want := range map[bool]int{true: 1, false: 0} {
-		hooks, _, err := renderAll(chartPath(agentChart), here(), withImage(Values{
+		hooks, _, err := renderAll(chartPath(spreadChart), spread(), withImage(Values{
 			"uninstallGuard": Values{"enabled": enabled}, "apiServer": Values{"host": "192.0.2.1"}, "imagePullSecrets": []any{Values{"name": "pull"}},
 		}))
 		if err != nil || len(hooks) != want {

@@ -31,21 +31,33 @@ func TestAgentAlertsFire(t *testing.T) {
 // TestRulesSurviveRendering: the rules contain braces of their own, which templates must not interpret.
 func TestRulesSurviveRendering(t *testing.T) {
 	on := Values{"enabled": true}
-	rule := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "rules": on}}), "PrometheusRule")
-	var want []any
-	for _, name := range []string{"agent-rules.yml", "rules.yml"} {
-		text, err := os.ReadFile(filepath.Join(chartPath(agentChart), "files", name))
-		if err != nil {
-			t.Fatal(err)
+	metrics := Values{"enabled": true, "rules": on}
+	var rule map[string]any
+	for _, c := range []struct {
+		chart  Release
+		values Values
+		want   []string
+	}{
+		{spread(), Values{"metrics": metrics}, []string{"agent-rules.yml", "rules.yml"}},
+		{mesh(), Values{"metrics": metrics, "engine": Values{"enabled": false}}, []string{"agent-rules.yml", "mesh-rules.yml", "rules.yml"}},
+		{mesh(), Values{"metrics": metrics}, []string{"agent-rules.yml", "mesh-rules.yml", "engine-rules.yml", "rules.yml"}},
+	} {
+		rule = one(t, render(t, c.chart, c.values), "PrometheusRule")
+		var want []any
+		for _, name := range c.want {
+			text, err := os.ReadFile(filepath.Join(chartPath(c.chart.Chart), "files", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var file map[string]any
+			if err := yaml.Unmarshal(text, &file); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, file["groups"].([]any)...)
 		}
-		var file map[string]any
-		if err := yaml.Unmarshal(text, &file); err != nil {
-			t.Fatal(err)
+		if got := at(t, rule, "spec", "groups"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%v: got\n%v\nwant\n%v", c.values, got, want)
 		}
-		want = append(want, file["groups"].([]any)...)
-	}
-	if got := at(t, rule, "spec", "groups"); !reflect.DeepEqual(got, want) {
-		t.Errorf("%v\nwant\n%v", got, want)
 	}
 	text, err := yaml.Marshal(at(t, rule, "spec"))
 	if err != nil {
@@ -60,7 +72,7 @@ func TestRulesSurviveRendering(t *testing.T) {
 
 func TestDashboardSurvivesRendering(t *testing.T) {
 	on := Values{"enabled": true}
-	config := one(t, render(t, here(), Values{"metrics": Values{"enabled": true, "dashboard": on}}), "ConfigMap")
+	config := one(t, render(t, mesh(), Values{"metrics": Values{"enabled": true, "dashboard": on}}), "ConfigMap")
 	text, _ := at(t, config, "data", "ropewalk.json").(string)
 	want, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "ropewalk.json"))
 	if err != nil {

@@ -81,12 +81,14 @@ func asJSON(n *yaml.Node) (string, error) {
 	return string(b), err
 }
 
-// valuesPage returns the content of docs/helm-values.md.
-func valuesPage(values []value) string {
+// valuesPage is the beginning of docs/helm-values.md.
+const valuesPage = "# Values of the charts\n\n" +
+	"[kubernetes.md](kubernetes.md) describes the installation, and the [glossary](glossary.md) ropewalk's own words. Generated from the comments in `deploy/helm/*/values.yaml` by `make manifests`.\n"
+
+// valuesTable returns a section of docs/helm-values.md.
+func valuesTable(title string, values []value) string {
 	var b strings.Builder
-	b.WriteString("# Values of the chart ropewalk-agent\n\n" +
-		"[kubernetes.md](kubernetes.md) describes the installation, and the [glossary](glossary.md) ropewalk's own words. Generated from the comments in `deploy/helm/ropewalk-agent/values.yaml` by `make manifests`.\n\n" +
-		"| value | preset | what it is |\n| --- | --- | --- |\n")
+	b.WriteString("\n## " + title + "\n\n| value | preset | what it is |\n| --- | --- | --- |\n")
 	for _, v := range values {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", v.path, strings.ReplaceAll(v.preset, "|", "\\|"), strings.ReplaceAll(v.about, "|", "\\|"))
 	}

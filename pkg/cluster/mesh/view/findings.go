@@ -89,7 +89,7 @@ func (c *checker) checkCluster() {
 	case len(c.m.Nodes) == 0:
 		c.add(Failed, "nodes", "", "the cluster has no nodes", "")
 	case !slices.ContainsFunc(c.m.Nodes, func(n Node) bool { return n.Reported.Mode != "" }):
-		c.add(Failed, "agent", "", "no node's agent has published a status", "kubectl get daemonsets,pods -A | grep ropewalk-agent")
+		c.add(Failed, "agent", "", "no node's agent has published a status", `kubectl get daemonsets,pods -A -l "app.kubernetes.io/name in (ropewalk-spread,ropewalk-mesh)"`)
 	}
 }
 
@@ -135,7 +135,7 @@ func (c *checker) checkMissingAgent(n *Node) {
 
 // agentPods returns the command that shows the agent's pod on a node.
 func agentPods(node string) string {
-	return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep ropewalk-agent"
+	return "kubectl get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep ropewalk-"
 }
 
 func (m *Mesh) anyMesh() bool {
