@@ -27,7 +27,8 @@ func newUninstallCheckCmd() *cobra.Command {
 		Use:   "uninstall-check",
 		Short: "Fail while nodes of the cluster have an agent",
 		Long: "uninstall-check fails while RopewalkNodes have the status of an agent. Deleting the agents then would leave spread's programs\n" +
-			"on the nodes, and mesh's routes, which drop traffic. The Helm chart runs it before `helm uninstall`.",
+			"on the nodes, and mesh's routes, which drop traffic. It lists nodes that are not Ready, and ignores them: no cleanup can run there.\n" +
+			"The Helm charts run it before `helm uninstall`.",
 		Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return checkUninstall(cmd.Context(), cmd.OutOrStdout(), server)
@@ -45,7 +46,7 @@ func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, uninstallCheckTimeout)
 	defer cancel()
-	nodes, err := agent.NodesWithAgent(ctx, cfg)
+	nodes, away, err := agent.NodesWithAgent(ctx, cfg)
 	switch {
 	case errors.Is(err, agent.ErrNoDefinition):
 	case err != nil:
@@ -54,7 +55,10 @@ func checkUninstall(ctx context.Context, out io.Writer, server apiOptions) error
 		return fmt.Errorf("%d nodes have an agent (%s). Clean them up first, in mode mesh once all nodes have mesh.cleartext=Always: helm upgrade with --reuse-values --set cleanup.enabled=true, "+
 			"and wait for the rollout. To uninstall nevertheless: helm uninstall --no-hooks", len(nodes), listed(nodes))
 	}
-	fmt.Fprintln(out, "no node has an agent")
+	if len(away) > 0 {
+		fmt.Fprintf(out, "%d nodes that are not Ready keep what the agent left (%s). If one comes back, run there: ropewalk-agent cleanup\n", len(away), listed(away))
+	}
+	fmt.Fprintln(out, "no node that is Ready has an agent")
 	return nil
 }
 

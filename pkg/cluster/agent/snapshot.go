@@ -121,21 +121,36 @@ func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 	return p
 }
 
-// NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Errors are those of Snapshot.
-func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names []string, err error) {
+// NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Those that are not Ready, or that the
+// cluster no longer has, are in away: no cleanup can run there. Errors are those of Snapshot.
+func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string, err error) {
 	c, err := newClient(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	ready := map[string]bool{}
+	err = list(ctx, c.core, "nodes", func(item []byte) error {
+		n := &fullNode{}
+		err := errors.Join(json.Unmarshal(item, &n.node), json.Unmarshal(item, n))
+		ready[n.node.Name] = conditionOf(n.Status.Conditions, "Ready") == view.Yes
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
 		rn := &v1alpha1.RopewalkNode{}
 		err := json.Unmarshal(item, rn)
-		if rn.Status.Mode != "" {
+		switch {
+		case rn.Status.Mode == "":
+		case ready[rn.Name]:
 			names = append(names, rn.Name)
+		default:
+			away = append(away, rn.Name)
 		}
 		return err
 	})
-	return names, err
+	return names, away, err
 }
 
 // list calls a function with each object of a resource, page by page.

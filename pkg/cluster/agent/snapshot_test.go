@@ -60,11 +60,14 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 
 func TestNodesWithAgentAreFound(t *testing.T) {
 	clean := strings.ReplaceAll(agentObject("n2", "u2"), `"mode":"spread",`, "")
-	cfg := serve(t, nil, []string{agentObject("n1", "u1"), clean + "," + agentObject("n3", "u3")})
-	if names, err := NodesWithAgent(t.Context(), cfg); err != nil || strings.Join(names, " ") != "n1 n3" {
-		t.Errorf("got %q, %v", names, err)
+	up := func(name string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, name)
 	}
-	if _, err := NodesWithAgent(t.Context(), serve(t, nil, []string{"404"})); !errors.Is(err, ErrNoDefinition) {
+	cfg := serve(t, []string{node1 + "," + up("n2"), up("n3")}, []string{agentObject("n1", "u1"), clean + "," + agentObject("n3", "u3") + "," + agentObject("n4", "u4")})
+	if names, away, err := NodesWithAgent(t.Context(), cfg); err != nil || strings.Join(names, " ") != "n3" || strings.Join(away, " ") != "n1 n4" {
+		t.Errorf("got %q, away %q, %v", names, away, err)
+	}
+	if _, _, err := NodesWithAgent(t.Context(), serve(t, []string{""}, []string{"404"})); !errors.Is(err, ErrNoDefinition) {
 		t.Errorf("without the CRD: %v", err)
 	}
 }

@@ -346,7 +346,7 @@ func TestEnginesAreReplacedWithSurge(t *testing.T) {
 		{"engine on request", "ropewalk-engine", Values{"engine": Values{"updateStrategy": "OnDelete"}}, "<nil>"},
 		{"agent of mesh", meshChart, Values{}, "map[maxUnavailable:10%]"},
 		{"agent of spread", spreadChart, Values{}, "map[maxUnavailable:10%]"},
-		{"cleanup", meshChart, Values{"cleanup": Values{"enabled": true}}, "map[maxUnavailable:10%]"},
+		{"cleanup, also with a node that is down", meshChart, Values{"cleanup": Values{"enabled": true}}, "map[maxUnavailable:100%]"},
 	} {
 		r := mesh()
 		if c.app == spreadChart {
