@@ -6,7 +6,6 @@ import "testing"
 
 // TestCleanupLosesNoPackets cleans up nodes that permit cleartext, as the chart does, while pods have traffic.
 func TestCleanupLosesNoPackets(t *testing.T) {
-	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
 	l.setMesh(map[string]any{"cleartext": "Always"})
 	for _, n := range l.nodes {
@@ -16,7 +15,7 @@ func TestCleanupLosesNoPackets(t *testing.T) {
 	b := l.burden("cleanup in the place of agents", pods[0], pods[1])
 	b.carries()
 	for _, n := range l.nodes {
-		n.replaceByCleanup(bpf)
+		n.replaceByCleanup()
 		b.carries()
 	}
 	b.finish()
@@ -31,12 +30,11 @@ func TestCleanupLosesNoPackets(t *testing.T) {
 
 // TestCleanupOfStrictNodesSendsNoCleartext cleans up nodes that refuse cleartext, one after the other.
 func TestCleanupOfStrictNodesSendsNoCleartext(t *testing.T) {
-	bpf := mountBPF(t)
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	e := l.eavesdrop()
 	for _, n := range l.nodes {
-		n.replaceByCleanup(bpf)
+		n.replaceByCleanup()
 		l.refused(pods[0], pods[1])
 		l.refused(pods[1], pods[0])
 	}
@@ -51,10 +49,10 @@ func TestCleanupOfStrictNodesSendsNoCleartext(t *testing.T) {
 }
 
 // replaceByCleanup runs the cleanup in the place of the node's agent until it reports ready. The engine waits for another configuration then.
-func (n *node) replaceByCleanup(bpf string) {
+func (n *node) replaceByCleanup() {
 	n.l.Helper()
 	n.stop()
-	n.start("cleanup", "--stay", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(), "--bpf-fs", bpf)
+	n.start("cleanup", "--stay", "--key-dir", n.keys, "--engine-config", n.engineConfig(), "--tunnel", n.tunnel(), "--bpf-fs", n.l.bpf)
 	n.l.logs(n.agent, "cleanup completed")
 	n.l.logs(n.engine, "configuration file does not exist, waiting")
 }
