@@ -113,7 +113,7 @@ struct peer {
 	u32 seen;    /* for user space: epoch (lane.h) of the last message to the peer, spread or not; 0: none */
 	u8 stalled;  /* of and for user space: WireGuard receives nothing from the peer */
 	u8 unseen;   /* of and for user space: no message to the peer passes this program */
-	u16 proved;  /* for user space: the peer has answered a probe since it has its keys, also if it is silent now */
+	u16 proved;  /* for user space: the peer has answered a probe from this address, also if it is silent now */
 	struct lane listen; /* the listen port. Its masks are those of the rounds */
 	struct lane lane[SPREAD_LANES];
 };

@@ -48,8 +48,8 @@ type Peer struct {
 	// in use. Blocked are the others then: their messages keep the listen port. SetPeers ignores all three.
 	EchoAnswered, Ready bool
 	Blocked             []uint16
-	// Proved: the peer has answered a probe since it has its keys, also if it is silent now. Only the owner of its key at this address can. SetPeers
-	// ignores it.
+	// Proved: the peer has answered a probe from this address, also if it is silent now. Only the owner of its key can. The programs set it, and
+	// SetPeers if an earlier entry had it. They do not use it.
 	Proved bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
@@ -127,6 +127,7 @@ func (s *State) putPeer(r *peerTable, p *Peer) error {
 	}
 	value.First, value.Stalled, value.Unseen = p.First, flag[uint8](p.Stalled), flag[uint8](p.Unseen)
 	value.setKeys(p.Echo)
+	value.Proved |= flag[uint16](p.Proved)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
 }

@@ -306,7 +306,10 @@ func (pl *plan) warn(format string, args ...any) {
 // choosePeers chooses the peers of the Config, or else those of the tunnel that have an endpoint. A peer in both Peers and
 // GatherOnly is gather-only.
 func (pl *plan) choosePeers(t *Tunnel, known history) {
-	gatherOnly, endpoints, byAddress := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers), t.peersByAddress(known.present, known.echoKeys)
+	if known.proofs == nil {
+		known.proofs = proofs{}
+	}
+	gatherOnly, endpoints, byAddress := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers), t.peersByAddress(known.present, known.echoKeys, known.proofs)
 	if len(pl.cfg.configuredPeers()) == 0 {
 		endpoints = pl.tunnelPeers(t, byAddress, known)
 	}
@@ -323,6 +326,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: pl.zones.indexed(e), Gather: pl.cfg.portsOf(e)}
 		if found := byAddress[e.Addr()]; found != nil {
 			p.Echo, p.Stalled, p.Unseen = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled, known.unseen.has(found.Key)
+			p.Proved = known.proofs[e.Addr()] == found.Key
 		}
 		switch {
 		case p.Echo != programs.EchoKeys{}:
@@ -373,6 +377,7 @@ type history struct {
 	present       []programs.Peer   // the tunnel's peers in the maps
 	sharedPorts   *sharedPorts      // kept over calls; may be nil
 	echoKeys      echoKeys          // kept over calls; may be nil
+	proofs        proofs            // kept over calls; may be nil
 	stalls        stallWatch        // kept over calls; may be nil
 	unseen        unseenWatch       // kept over calls; may be nil
 	attempts      attempts          // kept over calls; may be nil

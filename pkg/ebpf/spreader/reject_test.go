@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
+	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -263,6 +264,81 @@ func TestProvedPeerKeepsSharedAddress(t *testing.T) {
 				t.Errorf("without a proof: got report %+v, want both skipped", report)
 			}
 		})
+	}
+}
+
+// TestProofOutlivesChangesOfPeer has a peer that only claims the address of another one, which has answered probes there. The other one's entry in the
+// maps is made anew when it comes back to the address, or has another port or other keys.
+func TestProofOutlivesChangesOfPeer(t *testing.T) {
+	r := newRig(t)
+	known := history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, proofs: proofs{}}
+	look := func(a, b string, preshared byte) (found reconcileResult) {
+		t.Helper()
+		tunnel := wg(a, b)
+		tunnel.Peers[0].Secrets.preshared[0] += preshared
+		tunnel.Peers[1].Secrets = secretsWith(hereAddr)
+		r.here.finder.set(tunnel)
+		r.here.do(func() (err error) {
+			found, err = r.here.host.reconcile(r.Context(), r.here.config(), known)
+			return err
+		})
+		return found
+	}
+	look("192.0.2.2:51820", "192.0.2.3:7", 0)
+	senders, receiver := r.senders(), r.there.socket(port)
+	r.prove(senders, receiver)
+	want := []SkippedPeer{{"b", "peer a has answered probes from the same address 192.0.2.2"}}
+	for _, step := range []struct {
+		name, a   string
+		preshared byte
+	}{
+		{"as before", "192.0.2.2:51820", 0},
+		{"another port", "192.0.2.2:4444", 0},
+		{"the port of the other peer", "192.0.2.2:7", 0},
+		{"elsewhere", "192.0.2.4:51820", 0},
+		{"back", "192.0.2.2:51820", 0},
+		{"other keys", "192.0.2.2:51820", 1},
+	} {
+		for range 2 {
+			found := look(step.a, "192.0.2.2:7", step.preshared)
+			skipped := r.here.status().Tunnels[0].Skipped
+			if step.name == "elsewhere" {
+				continue
+			}
+			if !slices.Equal(found.report.Skipped, want) || !slices.Equal(skipped, want) {
+				t.Errorf("%s: got skipped peers %v, in the status %v, want %v", step.name, found.report.Skipped, skipped, want)
+			}
+		}
+	}
+}
+
+func TestLaterProofTakesAddress(t *testing.T) {
+	tunnel, known := wg("192.0.2.2:7", "192.0.2.2:51820"), proofs{}
+	tunnel.Peers[0].Secrets = secretsWith(hereAddr)
+	address := thereAddr
+	for _, step := range []struct {
+		proved int // a peer in the maps, -1 for none
+		want   *TunnelPeer
+	}{
+		{-1, nil},
+		{0, &tunnel.Peers[0]},
+		{-1, &tunnel.Peers[0]},
+		{1, &tunnel.Peers[1]},
+		{-1, &tunnel.Peers[1]},
+	} {
+		var present []programs.Peer
+		for i, p := range tunnel.Peers {
+			present = append(present, programs.Peer{Endpoint: p.Endpoint, Echo: p.Secrets.keys(), Proved: i == step.proved})
+		}
+		if got := tunnel.peersByAddress(present, nil, known)[address]; got != step.want {
+			t.Errorf("%+v: got %+v", step, got)
+		}
+	}
+	for i := range maxProofs {
+		known[netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})] = "a"
+	}
+	if tunnel.peersByAddress(nil, nil, known); len(known) != 1 || known[address] != "b" {
+		t.Errorf("%d proofs are left, want that of the address in use", len(known))
 	}
 }
 

@@ -307,7 +307,7 @@ func (s *DeviceStatus) readTunnels(state *programs.State, attached []string, tun
 			return err
 		}
 		if i >= 0 {
-			byAddress := tunnels[i].peersByAddress(present, nil)
+			byAddress := tunnels[i].peersByAddress(present, nil, proofs{})
 			ts.readTraffic(byAddress)
 			ts.Skipped = tunnels[i].skipped(own, attached, byAddress)
 		}

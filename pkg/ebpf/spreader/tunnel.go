@@ -46,35 +46,31 @@ func (t *Tunnel) traffic() (sum uint64) {
 }
 
 // peersByAddress returns the peers by the addresses of their endpoints. A peer can claim another one's address, so of several at one address it is
-// the one that has answered probes there, by the peers in the maps: only the owner of its key can. If none has, it is nil.
-func (t *Tunnel) peersByAddress(present []programs.Peer, keys echoKeys) map[netip.Addr]*TunnelPeer {
+// the one that has answered probes there. If none has, it is nil.
+func (t *Tunnel) peersByAddress(present []programs.Peer, keys echoKeys, known proofs) map[netip.Addr]*TunnelPeer {
 	if t == nil {
 		return nil
 	}
-	all, shared := make(map[netip.Addr]*TunnelPeer, len(t.Peers)), map[netip.Addr][]*TunnelPeer{}
-	for i := range t.Peers {
-		p := &t.Peers[i]
-		address := p.Endpoint.Addr()
-		if p.Endpoint.Port() == 0 {
-			continue
-		}
-		if other, ok := all[address]; ok {
-			if other != nil {
-				shared[address] = []*TunnelPeer{other}
+	claims := t.claims()
+	known.note(claims, present, keys)
+	all := make(map[netip.Addr]*TunnelPeer, len(claims))
+	for address, peers := range claims {
+		all[address] = nil
+		for _, p := range peers {
+			if len(peers) == 1 || known[address] == p.Key {
+				all[address] = p
 			}
-			all[address], shared[address] = nil, append(shared[address], p)
-			continue
 		}
-		all[address] = p
 	}
-	for _, held := range present {
-		if !held.Proved {
-			continue
-		}
-		for _, p := range shared[held.Endpoint.Addr()] {
-			if keys.of(p.Secrets) == held.Echo {
-				all[held.Endpoint.Addr()] = p
-			}
+	return all
+}
+
+// claims returns the peers whose endpoints have an address.
+func (t *Tunnel) claims() map[netip.Addr][]*TunnelPeer {
+	all := make(map[netip.Addr][]*TunnelPeer, len(t.Peers))
+	for i := range t.Peers {
+		if p := &t.Peers[i]; p.Endpoint.Port() != 0 {
+			all[p.Endpoint.Addr()] = append(all[p.Endpoint.Addr()], p)
 		}
 	}
 	return all
