@@ -9,11 +9,11 @@
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
  * All three handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
- * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take the echo's datagrams (echo.h), and drop
+ * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take probes and their answers (probe.h), and drop
  * forged ICMP errors (toobig.h).
  */
 
-#include "include/echo.h"
+#include "include/probe.h"
 #include "include/lane.h"
 #include "include/local.h"
 #include "include/parse.h"
@@ -78,7 +78,7 @@ INLINE void spread_message(struct counters *cpu, struct __sk_buff *skb, struct p
 	struct lane *l;
 
 	note_message(peer, now);
-	if (!set || !peer->echo || lanes == 0 || lanes > SPREAD_LANES)
+	if (!set || !peer->keyed || lanes == 0 || lanes > SPREAD_LANES)
 		return;
 	if (set->paused || peer->paused) {
 		count(cpu, EVENT_PAUSED, 1);
@@ -163,8 +163,8 @@ int gather_tc(struct __sk_buff *skb)
 		return TCX_NEXT;
 	/* A driver that records no queue has only one: count its packets for queue 0. */
 	changed = compute_ports(cpu, &o, skb->queue_mapping ? skb->queue_mapping - 1 : 0, datagram_count(skb), &new, &from);
-	if (is_echo_length(&o, &from)) {
-		verdict = take_echo_tc(cpu, skb, &o, &from);
+	if (is_probe_length(&o, &from)) {
+		verdict = take_probe_tc(cpu, skb, &o, &from);
 		if (verdict != TCX_NEXT)
 			return verdict;
 	}
@@ -198,8 +198,8 @@ int gather_xdp(struct xdp_md *xdp)
 		return XDP_PASS;
 	changed = compute_ports(cpu, &o, xdp->rx_queue_index, 1, &new, &from);
 	udp = o.udp;
-	if (is_echo_length(&o, &from)) {
-		verdict = take_echo_xdp(cpu, data, end, &o, &from);
+	if (is_probe_length(&o, &from)) {
+		verdict = take_probe_xdp(cpu, data, end, &o, &from);
 		if (verdict != XDP_PASS)
 			return verdict;
 	}

@@ -53,7 +53,7 @@ INLINE struct lane *lane_at(struct peer *peer, u32 lane)
 	return &peer->lane[lane & (SPREAD_LANES - 1)];
 }
 
-/* Returns whether the path admits a lane: a probe was answered, and three later ones in a row were not lost (echo.h). */
+/* Returns whether the path admits a lane: a probe was answered, and three later ones in a row were not lost (probe.h). */
 INLINE int is_open(const struct peer *peer, const struct lane *l)
 {
 	return l->proof == peer->proof;

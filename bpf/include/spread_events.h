@@ -22,11 +22,11 @@ enum spread_event {
 	EVENT_PACKET_TOO_BIG,    // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EVENT_UNPROVEN,          // data messages not spread: the peer has not answered probes from the lane ports
 	EVENT_PAUSED,            // data messages not spread: spread is paused for the device or the peer
-	EVENT_ECHO_PROBE,        // probes sent to peers, from the listen port or a lane port
-	EVENT_ECHO_ANSWER,       // answers of peers to these probes
-	EVENT_ECHO_REPLY,        // probes of peers that were answered
-	EVENT_ECHO_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
-	EVENT_ECHO_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
+	EVENT_PROBE_SENT,        // probes sent to peers, from the listen port or a lane port
+	EVENT_PROBE_ANSWER,       // answers of peers to these probes
+	EVENT_PROBE_REPLY,        // probes of peers that were answered
+	EVENT_PROBE_BAD,          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
+	EVENT_PROBE_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
 	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments that hide what it is about: dropped, since it may be forged
 	SPREAD_EVENTS,

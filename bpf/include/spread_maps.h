@@ -81,7 +81,7 @@ struct peer_key {
 };
 
 /*
- * A source port towards a peer: its load (lane.h), and its probes (echo.h). A message needs one or two cache lines of its lane. Bit i
+ * A source port towards a peer: its load (lane.h), and its probes (probe.h). A message needs one or two cache lines of its lane. Bit i
  * of a mask belongs to the round that was i rounds before.
  */
 struct lane {
@@ -101,7 +101,7 @@ struct peer {
 	u32 first;  /* modulo lanes: where the search for the least loaded lane begins */
 	u16 paused; /* by user space: data messages to the peer keep the listen port */
 	u16 number; /* of the peer among all of the host, from 1: flow entries have it */
-	u32 echo;   /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
+	u32 keyed;  /* the keys are set. Without them no lane can be proved, so the peer's messages keep the listen port */
 	struct siphash_key send;    /* of this host's probes and their answers */
 	struct siphash_key receive; /* of the peer's */
 	u64 round_at; /* when the round began, in nanoseconds */

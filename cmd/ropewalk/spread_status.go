@@ -180,7 +180,7 @@ func renderSpreadTunnel(b *strings.Builder, s term.Style, t spreader.TunnelStatu
 			paused = ", " + s.Bad(fmt.Sprintf("%d of %s blocked on the path", len(p.Blocked), countOf(len(p.Lanes), "source port")))
 		case p.Ready:
 			paused = ", spread to"
-		case p.EchoAnswered:
+		case p.ProbeAnswered:
 			paused = ", answers probes: spread begins with more traffic"
 		case len(p.Lanes) > 0:
 			paused = ", not spread to: answers no probes"

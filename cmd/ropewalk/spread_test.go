@@ -105,12 +105,12 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 		},
 		Gather: spreader.HookStatus{State: "detached", Kind: "none", Reason: "asked for"},
 		Tunnels: []spreader.TunnelStatus{{Name: "wg0", Port: 51820, Ports: "61000-61002", Peers: []spreader.PeerStatus{
-			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", EchoAnswered: true, Ready: true, Lanes: []spreader.LaneStatus{
+			{Endpoint: netip.MustParseAddrPort("192.0.2.7:51820"), Gather: "61000-61999", ProbeAnswered: true, Ready: true, Lanes: []spreader.LaneStatus{
 				{Port: 61000, Share: 0.5}, {Port: 61001, Share: 0.25}, {Port: 61002, Share: 0.25},
 			}},
 			{Endpoint: netip.MustParseAddrPort("[2001:db8::7]:51820"), Gather: "61000-61999", Paused: true, Lanes: []spreader.LaneStatus{{Port: 61000}}},
 			{
-				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", EchoAnswered: true, Ready: true, Blocked: []uint16{61001},
+				Endpoint: netip.MustParseAddrPort("192.0.2.8:51820"), Gather: "61000-61999", ProbeAnswered: true, Ready: true, Blocked: []uint16{61001},
 				Lanes: []spreader.LaneStatus{{Port: 61000, Share: 1}, {Port: 61001}},
 			},
 		}, Interface: &spreader.InterfaceCounters{RxPackets: 5, RxErrors: 1234, RxFrameErrors: 1230, RxLengthErrors: 4, RxDropped: 2}}},

@@ -18,11 +18,11 @@ const (
 	EventPacketTooBig                     // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EventUnproven                         // data messages not spread: the peer has not answered probes from the lane ports
 	EventPaused                           // data messages not spread: spread is paused for the device or the peer
-	EventEchoProbe                        // probes sent to peers, from the listen port or a lane port
-	EventEchoAnswer                       // answers of peers to these probes
-	EventEchoReply                        // probes of peers that were answered
-	EventEchoBad                          // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
-	EventEchoError                        // probes and answers not sent: the kernel had no memory, or the device refused them
+	EventProbeSent                        // probes sent to peers, from the listen port or a lane port
+	EventProbeAnswer                      // answers of peers to these probes
+	EventProbeReply                       // probes of peers that were answered
+	EventProbeBad                         // probes and answers from a peer's address that were dropped: forged, replayed, late or through a NAT
+	EventProbeError                       // probes and answers not sent: the kernel had no memory, or the device refused them
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
 	EventFragmentationNeeded              // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments that hide what it is about: dropped, since it may be forged
 
@@ -45,11 +45,11 @@ var eventNames = [EventCount]string{
 	"packet_too_big",
 	"unproven",
 	"paused",
-	"echo_probe",
-	"echo_answer",
-	"echo_reply",
-	"echo_bad",
-	"echo_error",
+	"probe_sent",
+	"probe_answer",
+	"probe_reply",
+	"probe_bad",
+	"probe_error",
 	"port_blocked",
 	"fragmentation_needed",
 }

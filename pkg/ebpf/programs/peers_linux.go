@@ -42,12 +42,12 @@ type Peer struct {
 	Stalled bool
 	// Unseen: WireGuard sends to the peer, and no message to it passes the spread program. The programs do not use it.
 	Unseen bool
-	// Echo holds the keys of the echo with the peer, which proves that the path admits lane ports. Without them messages keep the listen port.
-	Echo EchoKeys
-	// EchoAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
+	// ProbeKeys are those of the probes which prove that the path admits lane ports. Without them messages keep the listen port.
+	ProbeKeys ProbeKeys
+	// ProbeAnswered: the peer answers probes from the listen port. Ready: all lane ports have been probed, so those that were answered are
 	// in use. Blocked are the others then: their messages keep the listen port. SetPeers ignores all three.
-	EchoAnswered, Ready bool
-	Blocked             []uint16
+	ProbeAnswered, Ready bool
+	Blocked              []uint16
 	// Proved: the peer has answered a probe from this address, also if it is silent now. Only the owner of its key can. The programs set it, and
 	// SetPeers if an earlier entry had it. They do not use it.
 	Proved bool
@@ -126,7 +126,7 @@ func (s *State) putPeer(r *peerTable, p *Peer) error {
 		value.Number = r.newNumber()
 	}
 	value.First, value.Stalled, value.Unseen = p.First, flag[uint8](p.Stalled), flag[uint8](p.Unseen)
-	value.setKeys(p.Echo)
+	value.setKeys(p.ProbeKeys)
 	value.Proved |= flag[uint16](p.Proved)
 	value.setLanePorts(p.Lanes)
 	return explainPutError(s.maps.Peers.Put(&key, &value))
@@ -200,7 +200,7 @@ func (s *State) Peers() ([]Peer, error) {
 	var peers []Peer
 	err = forEachEntry(s.maps.Peers, func(key *spreadPeerKey, value *spreadPeer) {
 		p := Peer{Tunnel: hostOrder(key.ListenPort.Raw), Endpoint: key.endpoint(), First: value.First, Paused: value.Paused != 0, Stalled: value.Stalled != 0, Unseen: value.Unseen != 0}
-		p.Echo, p.EchoAnswered, p.Ready, p.Proved, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.Proved != 0, value.blockedPorts()
+		p.ProbeKeys, p.ProbeAnswered, p.Ready, p.Proved, p.Blocked = value.keys(), value.Answers != 0, value.Ready != 0, value.Proved != 0, value.blockedPorts()
 		p.Lanes = value.lanePorts()
 		source := sources[sourceKey(p.Tunnel, p.Endpoint.Addr())]
 		if hostOrder(source.EndpointPort.Raw) == p.Endpoint.Port() {

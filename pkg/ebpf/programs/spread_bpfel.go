@@ -81,7 +81,7 @@ type spreadPeer struct {
 	First  uint32
 	Paused uint16
 	Number uint16
-	Echo   uint32
+	Keyed  uint32
 	Send   struct {
 		_ structs.HostLayout
 		K [2]uint64

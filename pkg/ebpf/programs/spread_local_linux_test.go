@@ -21,7 +21,7 @@ const (
 // TestSpreadLeavesPacketsOfOthersUnchanged has packets with the tunnel's ports that this host forwards, or that a container sends through the
 // device. Fragments and the clones that become probes are no exception.
 func TestSpreadLeavesPacketsOfOthersUnchanged(t *testing.T) {
-	e := newEchoing(t)
+	e := newProbing(t)
 	forwarded := skb{skbIngressIfindex: 7}
 	for name, row := range map[string]struct {
 		in  []byte

@@ -153,7 +153,7 @@ func firstFragment(in []byte) []byte { return set(in, 14+6, 0x20, 0) }
 // TestForgedFragmentationNeededIsDropped: WireGuard's messages have no Don't Fragment, so no router sends this error about them. The kernel believes it
 // about any packet to the same address, and checks it for TCP and SCTP alone. Errors about these, and about packets to other hosts, pass.
 func TestForgedFragmentationNeededIsDropped(t *testing.T) {
-	e := newEchoing(t)
+	e := newProbing(t)
 	about := func(src, dst string) []byte { return data(src, dst).bytes()[14:] }
 	sent := about(us4, them4)
 	rows := map[string]struct {

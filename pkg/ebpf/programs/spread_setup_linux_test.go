@@ -73,7 +73,7 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 	for _, endpoint := range []string{them4, them6} {
 		s.setOpenPeer(t, Peer{
 			Tunnel: 51820, Endpoint: netip.MustParseAddrPort(endpoint),
-			Lanes: []uint16{lane}, Gather: between(62000, 62999), Echo: NewEchoKeys(ourKey, theirKey),
+			Lanes: []uint16{lane}, Gather: between(62000, 62999), ProbeKeys: NewProbeKeys(ourKey, theirKey),
 		})
 	}
 	return s
@@ -82,7 +82,7 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 // setOpenPeer sets a peer whose lanes are proved, and need no probe for a long time.
 func (s *State) setOpenPeer(t testing.TB, p Peer) {
 	t.Helper()
-	p.Echo = NewEchoKeys(ourKey, theirKey)
+	p.ProbeKeys = NewProbeKeys(ourKey, theirKey)
 	expect.NoError(t, s.SetPeer(p))
 	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
 }

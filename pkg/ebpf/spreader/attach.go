@@ -444,7 +444,7 @@ func sameTunnel(a, b programs.Tunnel) bool {
 
 // samePeer ignores the order of the lanes: ports that a peer had before keep their places.
 func samePeer(a, b programs.Peer) bool {
-	return a.Endpoint == b.Endpoint && a.Echo == b.Echo && a.Gather == b.Gather && a.Stalled == b.Stalled && a.Unseen == b.Unseen &&
+	return a.Endpoint == b.Endpoint && a.ProbeKeys == b.ProbeKeys && a.Gather == b.Gather && a.Stalled == b.Stalled && a.Unseen == b.Unseen &&
 		slices.Equal(slices.Sorted(slices.Values(a.Lanes)), slices.Sorted(slices.Values(b.Lanes)))
 }
 

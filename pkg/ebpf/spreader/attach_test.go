@@ -503,7 +503,7 @@ func TestAttachAndStatusNeedNoSysAdmin(t *testing.T) {
 	}
 }
 
-// TestPinsAreReadableByOwnerAlone: the map of peers has the keys of the echo.
+// TestPinsAreReadableByOwnerAlone: the map of peers has the keys of probes.
 func TestPinsAreReadableByOwnerAlone(t *testing.T) {
 	r := newRig(t)
 	r.here.attach(r.here.config())

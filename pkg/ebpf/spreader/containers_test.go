@@ -23,11 +23,11 @@ import (
 // TestProbesOfMacvlanMessagesHaveHops has a container on a macvlan device with CAP_NET_RAW. It sends messages with the host's address that the
 // next router drops. Such a message may begin a round. Then the probe is made of it.
 func TestProbesOfMacvlanMessagesHaveHops(t *testing.T) {
-	e := newEchoRig(t, GatherAuto)
+	e := newProbeRig(t, GatherAuto)
 	send := e.macvlan()
 	expect.Eventually(t, "the peer answers the probes", func() bool {
 		send(1)
-		return e.peer().EchoAnswered
+		return e.peer().ProbeAnswered
 	})
 	for _, c := range e.senders {
 		expect.NoError(t, c.Close())
@@ -96,7 +96,7 @@ func TestMasqueradedContainerWithTunnelPortIsReported(t *testing.T) {
 }
 
 // macvlan adds a container on a macvlan device of here's. It returns a function that sends a message of the host's to there.
-func (e *echoRig) macvlan() (send func(ttl byte)) {
+func (e *probeRig) macvlan() (send func(ttl byte)) {
 	e.Helper()
 	pod, err := e.lab.Host("pod")
 	expect.NoError(e, err)

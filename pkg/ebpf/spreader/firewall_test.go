@@ -32,7 +32,7 @@ func TestFirewallFromTheStartLosesNothing(t *testing.T) {
 			t.Fatalf("message %d: got %d from %v", n, a.n, a.from)
 		}
 	}
-	if p := r.here.status().Tunnels[0].Peers[0]; !p.EchoAnswered || p.Ready && len(p.Blocked) != len(p.Lanes) {
+	if p := r.here.status().Tunnels[0].Peers[0]; !p.ProbeAnswered || p.Ready && len(p.Blocked) != len(p.Lanes) {
 		t.Errorf("got %+v, want an answer from the listen port alone", p)
 	}
 }

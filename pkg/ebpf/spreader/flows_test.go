@@ -47,7 +47,7 @@ func TestDeviceHasItsActiveFlows(t *testing.T) {
 	if p := flowsOf().Tunnels[0].Peers[0]; p.PublicKey != counting.Peers[0].Key || p.ReceivedBytes != 5 || p.SentBytes != 7 {
 		t.Errorf("got %+v, want what the tunnel counts", p)
 	}
-	counting.Peers[0].Secrets = EchoSecrets{}
+	counting.Peers[0].Secrets = ProbeSecrets{}
 	counting.Peers = append(counting.Peers, counting.Peers[0])
 	r.here.finder.set(counting)
 	if p := flowsOf().Tunnels[0].Peers[0]; p.PublicKey != "" || p.ReceivedBytes != 0 {

@@ -74,7 +74,7 @@ func TestPodsDatagramsChangeNothing(t *testing.T) {
 func TestRouterFragmentsKeepEndpoint(t *testing.T) {
 	for _, gather := range []Gather{GatherTC, GatherXDP} {
 		t.Run(string(gather), func(t *testing.T) {
-			e := newEchoRig(t, gather)
+			e := newProbeRig(t, gather)
 			e.awaitFlows("without large messages", isSpread)
 			expect.NoError(t, e.router.Do(func() error {
 				l, err := netlink.LinkByName(e.outward)
@@ -105,7 +105,7 @@ func TestRouterFragmentsKeepEndpoint(t *testing.T) {
 // TestForgedICMPErrorsChangeNoSpreading has a host off the path, which knows nothing but both endpoints. The kernel would believe the path MTU in its
 // errors, and large messages would leave in fragments.
 func TestForgedICMPErrorsChangeNoSpreading(t *testing.T) {
-	e := newEchoRig(t, GatherAuto)
+	e := newProbeRig(t, GatherAuto)
 	stranger, err := e.lab.Host("stranger")
 	expect.NoError(t, err)
 	prefix, gateway := netip.MustParsePrefix, netip.MustParseAddr("203.0.113.254")
@@ -146,7 +146,7 @@ func TestForgedICMPErrorsChangeNoSpreading(t *testing.T) {
 }
 
 // spreadOf sends messages of a size over all flows, and returns how many were spread. All must arrive from the listen port.
-func (e *echoRig) spreadOf(n, size int) uint64 {
+func (e *probeRig) spreadOf(n, size int) uint64 {
 	e.Helper()
 	before, buf := e.here.count(programs.EventSpread), make([]byte, 4000)
 	for i := range n {

@@ -104,7 +104,7 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 	}
 	for _, gather := range []Gather{GatherTC, GatherXDP} {
 		t.Run(string(gather), func(t *testing.T) {
-			e := newEchoRig(t, gather)
+			e := newProbeRig(t, gather)
 			e.awaitFlows("before", isSpread)
 			e.here.socket(port) // without a peer, as WireGuard's: the error finds it
 			e.here.socket(other)
@@ -128,7 +128,7 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 }
 
 // sendFragmentationNeeded sends the ICMP error of the router about a packet to there, whole or with 8 bytes in the first of two fragments.
-func (e *echoRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte, inFragments bool) {
+func (e *probeRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte, inFragments bool) {
 	e.Helper()
 	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(from.AsSlice(), e.there.addr.AsSlice(), transport)...)
 	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)

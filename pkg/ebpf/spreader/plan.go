@@ -309,7 +309,7 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	if known.proofs == nil {
 		known.proofs = proofs{}
 	}
-	gatherOnly, endpoints, byAddress := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers), t.peersByAddress(known.present, known.echoKeys, known.proofs)
+	gatherOnly, endpoints, byAddress := pl.endpoints(pl.cfg.GatherOnly), pl.endpoints(pl.cfg.Peers), t.peersByAddress(known.present, known.probeKeys, known.proofs)
 	if len(pl.cfg.configuredPeers()) == 0 {
 		endpoints = pl.tunnelPeers(t, byAddress, known)
 	}
@@ -325,13 +325,13 @@ func (pl *plan) choosePeers(t *Tunnel, known history) {
 	for _, e := range sorted(slices.Concat(endpoints, gatherOnly)) {
 		p := programs.Peer{Tunnel: pl.cfg.Port, Endpoint: pl.zones.indexed(e), Gather: pl.cfg.portsOf(e)}
 		if found := byAddress[e.Addr()]; found != nil {
-			p.Echo, p.Stalled, p.Unseen = known.echoKeys.of(found.Secrets), known.stalls[found.Key].stalled, known.unseen.has(found.Key)
+			p.ProbeKeys, p.Stalled, p.Unseen = known.probeKeys.of(found.Secrets), known.stalls[found.Key].stalled, known.unseen.has(found.Key)
 			p.Proved = known.proofs[e.Addr()] == found.Key
 		}
 		switch {
-		case p.Echo != programs.EchoKeys{}:
+		case p.ProbeKeys != programs.ProbeKeys{}:
 		case pl.cfg.AnySocket:
-			p.Echo = testKeys
+			p.ProbeKeys = testKeys
 		default:
 			unknown = append(unknown, e)
 		}
@@ -376,7 +376,7 @@ type history struct {
 	endpointPorts map[string]uint16 // by the peer's key, kept over calls; may be nil
 	present       []programs.Peer   // the tunnel's peers in the maps
 	sharedPorts   *sharedPorts      // kept over calls; may be nil
-	echoKeys      echoKeys          // kept over calls; may be nil
+	probeKeys     probeKeys         // kept over calls; may be nil
 	proofs        proofs            // kept over calls; may be nil
 	stalls        stallWatch        // kept over calls; may be nil
 	unseen        unseenWatch       // kept over calls; may be nil

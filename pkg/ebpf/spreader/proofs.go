@@ -17,14 +17,14 @@ const maxProofs = 1 << 14
 type proofs map[netip.Addr]string
 
 // note records the proofs of the peers in the maps. claims are the tunnel's peers by address.
-func (known proofs) note(claims map[netip.Addr][]*TunnelPeer, present []programs.Peer, keys echoKeys) {
+func (known proofs) note(claims map[netip.Addr][]*TunnelPeer, present []programs.Peer, keys probeKeys) {
 	for _, held := range present {
 		if !held.Proved {
 			continue
 		}
 		address := held.Endpoint.Addr()
 		for _, p := range claims[address] {
-			if keys.of(p.Secrets) == held.Echo {
+			if keys.of(p.Secrets) == held.ProbeKeys {
 				known[address] = p.Key
 			}
 		}

@@ -271,7 +271,7 @@ func TestProvedPeerKeepsSharedAddress(t *testing.T) {
 // maps is made anew when it comes back to the address, or has another port or other keys.
 func TestProofOutlivesChangesOfPeer(t *testing.T) {
 	r := newRig(t)
-	known := history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, proofs: proofs{}}
+	known := history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), probeKeys: probeKeys{}, proofs: proofs{}}
 	look := func(a, b string, preshared byte) (found reconcileResult) {
 		t.Helper()
 		tunnel := wg(a, b)
@@ -328,7 +328,7 @@ func TestLaterProofTakesAddress(t *testing.T) {
 	} {
 		var present []programs.Peer
 		for i, p := range tunnel.Peers {
-			present = append(present, programs.Peer{Endpoint: p.Endpoint, Echo: p.Secrets.keys(), Proved: i == step.proved})
+			present = append(present, programs.Peer{Endpoint: p.Endpoint, ProbeKeys: p.Secrets.keys(), Proved: i == step.proved})
 		}
 		if got := tunnel.peersByAddress(present, nil, known)[address]; got != step.want {
 			t.Errorf("%+v: got %+v", step, got)

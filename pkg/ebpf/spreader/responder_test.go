@@ -29,18 +29,18 @@ func fixedKey(n byte) *ecdh.PrivateKey {
 }
 
 // secretsWith are those of a tunnel whose peer has that address.
-func secretsWith(peer netip.Addr) EchoSecrets {
+func secretsWith(peer netip.Addr) ProbeSecrets {
 	own, other := hereKey, thereKey
 	if peer == hereAddr {
 		own, other = thereKey, hereKey
 	}
-	return NewEchoSecrets([32]byte(own.Bytes()), [32]byte(other.PublicKey().Bytes()), presharedKey)
+	return NewProbeSecrets([32]byte(own.Bytes()), [32]byte(other.PublicKey().Bytes()), presharedKey)
 }
 
 // answer answers a probe of here's, as there's gather program does. It reports whether the datagram is a probe.
 func (r *rig) answer(c *net.UDPConn, datagram []byte, from netip.AddrPort) bool {
 	r.Helper()
-	if len(datagram) != 40 || string(datagram[:4]) != "rwe\x01" || datagram[5] != 1 {
+	if len(datagram) != 40 || string(datagram[:4]) != "rwp\x01" || datagram[5] != 1 {
 		return false
 	}
 	_, key, _ := secretsWith(hereAddr).derive()

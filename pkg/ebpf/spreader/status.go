@@ -84,12 +84,12 @@ type PeerStatus struct {
 	Stalled bool `json:"stalled,omitempty"`
 	// Unseen: WireGuard sends to the peer, and none of it leaves from the listen port, as the process with Watch or Follow saw last.
 	Unseen bool `json:"unseen,omitempty"`
-	// EchoAnswered: the peer answers probes from the listen port. Ready: it is spread to, from the ports whose probes it answers. Blocked are
+	// ProbeAnswered: the peer answers probes from the listen port. Ready: it is spread to, from the ports whose probes it answers. Blocked are
 	// the other ones: their messages keep the listen port.
-	EchoAnswered bool         `json:"echo_answered"`
-	Ready        bool         `json:"ready"`
-	Blocked      []uint16     `json:"blocked,omitempty"`
-	Lanes        []LaneStatus `json:"lanes"`
+	ProbeAnswered bool         `json:"probe_answered"`
+	Ready         bool         `json:"ready"`
+	Blocked       []uint16     `json:"blocked,omitempty"`
+	Lanes         []LaneStatus `json:"lanes"`
 }
 
 // LaneStatus is one lane towards a peer.
@@ -346,7 +346,7 @@ func (t *TunnelStatus) readTraffic(byAddress map[netip.Addr]*TunnelPeer) {
 	}
 }
 
-// checkLanes reports stalled peers, and lane ports that the path to a peer does not admit, as the echo shows.
+// checkLanes reports stalled peers, and lane ports that the path to a peer does not admit, as probes show.
 func (s *DeviceStatus) checkLanes(ts TunnelStatus) {
 	for _, p := range ts.Peers {
 		if p.Stalled {
@@ -385,7 +385,7 @@ func (s *DeviceStatus) checkMoved(ts TunnelStatus, t Tunnel) {
 func peerStatus(state *programs.State, p programs.Peer) (PeerStatus, error) {
 	st := PeerStatus{
 		Endpoint: p.Endpoint, Gather: p.Gather.String(), Paused: p.Paused, Stalled: p.Stalled, Unseen: p.Unseen,
-		EchoAnswered: p.EchoAnswered, Ready: p.Ready, Blocked: p.Blocked, Lanes: []LaneStatus{},
+		ProbeAnswered: p.ProbeAnswered, Ready: p.Ready, Blocked: p.Blocked, Lanes: []LaneStatus{},
 	}
 	loads, err := state.Loads(p)
 	if err != nil {

@@ -47,7 +47,7 @@ func (t *Tunnel) traffic() (sum uint64) {
 
 // peersByAddress returns the peers by the addresses of their endpoints. A peer can claim another one's address, so of several at one address it is
 // the one that has answered probes there. If none has, it is nil.
-func (t *Tunnel) peersByAddress(present []programs.Peer, keys echoKeys, known proofs) map[netip.Addr]*TunnelPeer {
+func (t *Tunnel) peersByAddress(present []programs.Peer, keys probeKeys, known proofs) map[netip.Addr]*TunnelPeer {
 	if t == nil {
 		return nil
 	}
@@ -114,8 +114,8 @@ type TunnelPeer struct {
 	LastHandshake time.Time
 	// ReceivedBytes and SentBytes are the tunnel's counters of the peer.
 	ReceivedBytes, SentBytes uint64
-	// Secrets derive the keys of the echo with the peer; zero if unknown.
-	Secrets EchoSecrets
+	// Secrets derive the keys of the peer's probes; zero if unknown.
+	Secrets ProbeSecrets
 }
 
 // Finder finds the tunnels in the network namespace of the calling thread.
@@ -177,7 +177,7 @@ func tunnelOf(d *wgtypes.Device) Tunnel {
 	}
 	for _, p := range d.Peers {
 		peer := TunnelPeer{
-			Key: p.PublicKey.String(), Secrets: NewEchoSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey),
+			Key: p.PublicKey.String(), Secrets: NewProbeSecrets(d.PrivateKey, p.PublicKey, p.PresharedKey),
 			LastHandshake: p.LastHandshakeTime, ReceivedBytes: uint64(p.ReceiveBytes), SentBytes: uint64(p.TransmitBytes),
 		}
 		if p.Endpoint != nil {

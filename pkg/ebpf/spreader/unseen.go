@@ -37,7 +37,7 @@ func (w unseenWatch) update(began time.Time, pl *plan, s *programs.State) error 
 	next := unseenWatch{}
 	for _, p := range pl.peers {
 		found := pl.byAddress[pl.zones.named(p.Endpoint).Addr()]
-		if found == nil || len(p.Lanes) == 0 || p.Echo == (programs.EchoKeys{}) {
+		if found == nil || len(p.Lanes) == 0 || p.ProbeKeys == (programs.ProbeKeys{}) {
 			continue
 		}
 		before := w[found.Key]

@@ -94,7 +94,7 @@ func (h *Host) Follow(ctx context.Context, options FollowOptions) error {
 	}()
 	w := &watcher{
 		host: h, retries: map[string]func() error{}, filters: make(chan struct{}, 1), addresses: make(chan struct{}, 1), cfg: cfg, log: log, attached: options.Attached, changes: options.Changes,
-		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), echoKeys: echoKeys{}, proofs: proofs{}, stalls: stallWatch{}, unseen: unseenWatch{}, attempts: attempts{}},
+		history: history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), probeKeys: probeKeys{}, proofs: proofs{}, stalls: stallWatch{}, unseen: unseenWatch{}, attempts: attempts{}},
 	}
 	if err := w.watchHost(subscription); err != nil {
 		return err

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-#ifndef ROPEWALK_ECHO_H
-#define ROPEWALK_ECHO_H
+#ifndef ROPEWALK_PROBE_H
+#define ROPEWALK_PROBE_H
 
-#include "echo_message.h"
+#include "probe_message.h"
 #include "lane.h"
 #include "restore.h"
 
@@ -24,21 +24,21 @@
  */
 
 /* The least length of a round in nanoseconds. A round begins with a message. */
-#define ECHO_ROUND 250000000ULL
-/* The greatest length is ECHO_ROUND << ECHO_MAX_SHIFT: 4 minutes. */
-#define ECHO_MAX_SHIFT 10
+#define PROBE_ROUND 250000000ULL
+/* The greatest length is PROBE_ROUND << PROBE_MAX_SHIFT: 4 minutes. */
+#define PROBE_MAX_SHIFT 10
 #define SILENT_ROUNDS 8
 #define PROBE_MESSAGES 64
 #define SECOND_SHIFT 30
 #define PROBE_SECONDS 56 /* in units of 2^SECOND_SHIFT ns: a minute */
 /* Later answers do not count. */
-#define ECHO_TIMEOUT 10000000000ULL
-#define ECHO_MASK_BITS 32
+#define PROBE_TIMEOUT 10000000000ULL
+#define PROBE_MASK_BITS 32
 
 /* Marks that all clones have in skb->cb[0] and [1]. The port and the lane are in [2] and [3]. */
 enum {
-	ECHO_CB0 = 0x5f2c81d7,
-	ECHO_CB1 = 0x9b03e64a,
+	PROBE_CB0 = 0x5f2c81d7,
+	PROBE_CB1 = 0x9b03e64a,
 };
 
 /* Other programs may use the same words. */
@@ -49,25 +49,25 @@ INLINE void clear_marks(struct __sk_buff *skb)
 
 INLINE int is_probe_clone(const struct __sk_buff *skb)
 {
-	return skb->cb[0] == ECHO_CB0 && skb->cb[1] == ECHO_CB1;
+	return skb->cb[0] == PROBE_CB0 && skb->cb[1] == PROBE_CB1;
 }
 
 /* Sends a clone of the message through this program, which makes it a probe. Invalidates all pointers into the packet. */
 INLINE void send_probe(struct counters *cpu, struct __sk_buff *skb, be16 port, u32 lane)
 {
-	skb->cb[0] = ECHO_CB0;
-	skb->cb[1] = ECHO_CB1;
+	skb->cb[0] = PROBE_CB0;
+	skb->cb[1] = PROBE_CB1;
 	skb->cb[2] = port.raw;
 	skb->cb[3] = lane;
 	if (bpf_clone_redirect(skb, skb->ifindex, 0))
-		count(cpu, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_PROBE_ERROR, 1);
 	clear_marks(skb);
 }
 
 /* Shifts a mask of rounds, so that bit 0 is the present round after further rounds have begun. */
 INLINE u32 aged(u32 mask, u32 rounds)
 {
-	return rounds < ECHO_MASK_BITS ? mask << rounds : 0;
+	return rounds < PROBE_MASK_BITS ? mask << rounds : 0;
 }
 
 /* Returns whether a lane lost three probes in a row, by its masks and those of the listen port. Bit 0 is the present round in all. */
@@ -85,9 +85,9 @@ INLINE int is_lost(u32 rounds_answered, u32 sent, u32 answered)
 /* Returns the length of the present round: twice as long with each round before it whose probe from the listen port stayed unanswered. */
 INLINE u64 round_length(u32 answered)
 {
-	u64 length = ECHO_ROUND;
+	u64 length = PROBE_ROUND;
 
-	for (u32 i = 0; i < ECHO_MAX_SHIFT; i++)
+	for (u32 i = 0; i < PROBE_MAX_SHIFT; i++)
 		length <<= !(answered & ((2U << i) - 1));
 	return length;
 }
@@ -161,17 +161,17 @@ INLINE void send_probes(struct counters *cpu, struct __sk_buff *skb, struct peer
 /* Returns the bit of a round in a mask whose bit 0 is the present round, or 0 if the round is too old. */
 INLINE u32 round_bit(u32 present, u32 round)
 {
-	return present - round < ECHO_MASK_BITS ? 1U << (present - round) : 0;
+	return present - round < PROBE_MASK_BITS ? 1U << (present - round) : 0;
 }
 
 /* Records the answer to a probe. Returns whether the probe was outstanding. */
-INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 listen_port)
+INLINE int record_answer(struct peer *peer, const struct probe_message *m, be16 listen_port)
 {
 	u32 lane = m->lane, bit;
 	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 
 	bit = round_bit(l->round, m->round);
-	if (lane > LISTEN_LANE || bpf_ktime_get_ns() - m->time > ECHO_TIMEOUT || !(l->sent & bit & ~l->answered) ||
+	if (lane > LISTEN_LANE || bpf_ktime_get_ns() - m->time > PROBE_TIMEOUT || !(l->sent & bit & ~l->answered) ||
 	    m->port.raw != (lane == LISTEN_LANE ? listen_port : l->port).raw)
 		return 0;
 	l->answered |= bit;
@@ -182,99 +182,99 @@ INLINE int record_answer(struct peer *peer, const struct echo_message *m, be16 l
 	return 1;
 }
 
-enum echo_verdict {
-	ECHO_NONE,  /* no datagram of the echo: continue with the packet */
-	ECHO_REPLY, /* it became an answer: send it back to the prober */
-	ECHO_DONE,  /* drop it */
+enum probe_verdict {
+	PROBE_NONE,  /* neither a probe nor an answer: continue with the packet */
+	PROBE_REPLY, /* it became an answer: send it back to the prober */
+	PROBE_DONE,  /* drop it */
 };
 
 /* Returns whether the packet is a datagram of a peer with the length of a probe. */
-INLINE int is_echo_length(const struct outer *o, const struct sender *from)
+INLINE int is_probe_length(const struct outer *o, const struct sender *from)
 {
-	return from->endpoint_port.raw && !o->fragment && host16(o->udp->len) == sizeof(struct echo_datagram);
+	return from->endpoint_port.raw && !o->fragment && host16(o->udp->len) == sizeof(struct probe_datagram);
 }
 
 /* Returns whether a datagram with the length of a probe is a probe or an answer. */
-INLINE int is_echo(const struct echo_datagram *d)
+INLINE int is_probe(const struct probe_datagram *d)
 {
-	return d->message.magic == ECHO_MAGIC;
+	return d->message.magic == PROBE_MAGIC;
 }
 
 /* Handles a datagram of a peer: turns a probe into its answer, from the listen port to the peer's listen port, or records an answer. */
-INLINE enum echo_verdict take_echo(struct counters *cpu, const struct outer *o, struct echo_datagram *d, const struct sender *from)
+INLINE enum probe_verdict take_probe(struct counters *cpu, const struct outer *o, struct probe_datagram *d, const struct sender *from)
 {
 	struct peer_key key = {.port = from->endpoint_port, .listen_port = from->listen_port};
-	struct echo_message *m = &d->message;
+	struct probe_message *m = &d->message;
 	struct peer *peer;
 	int probe;
 
 	source_of(o, key.address);
 	peer = bpf_map_lookup_elem(&peers, &key);
-	if (!peer || !peer->echo)
-		return ECHO_NONE;
-	probe = m->kind == ECHO_PROBE;
-	if (m->mac == echo_mac(probe ? &peer->receive : &peer->send, m)) {
+	if (!peer || !peer->keyed)
+		return PROBE_NONE;
+	probe = m->kind == PROBE_KIND;
+	if (m->mac == probe_mac(probe ? &peer->receive : &peer->send, m)) {
 		if (probe && m->port.raw == d->udp.ports.src.raw) { /* else there is a NAT */
 			d->udp.ports.src = d->udp.ports.dst;
 			d->udp.ports.dst = key.port;
-			m->kind = ECHO_ANSWER;
-			m->mac = echo_mac(&peer->receive, m);
-			return ECHO_REPLY;
+			m->kind = ANSWER_KIND;
+			m->mac = probe_mac(&peer->receive, m);
+			return PROBE_REPLY;
 		}
-		if (m->kind == ECHO_ANSWER && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
-			count(cpu, EVENT_ECHO_ANSWER, 1);
-			return ECHO_DONE;
+		if (m->kind == ANSWER_KIND && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
+			count(cpu, EVENT_PROBE_ANSWER, 1);
+			return PROBE_DONE;
 		}
 	}
-	count(cpu, EVENT_ECHO_BAD, 1);
-	return ECHO_DONE;
+	count(cpu, EVENT_PROBE_BAD, 1);
+	return PROBE_DONE;
 }
 
-/* Handles a received datagram with the length of an echo. Returns the verdict. */
-INLINE int take_echo_tc(struct counters *cpu, struct __sk_buff *skb, const struct outer *o, const struct sender *from)
+/* Handles a received datagram with the length of a probe. Returns the verdict. */
+INLINE int take_probe_tc(struct counters *cpu, struct __sk_buff *skb, const struct outer *o, const struct sender *from)
 {
-	struct echo_datagram d, old;
+	struct probe_datagram d, old;
 
-	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || !is_echo(&d))
+	if (bpf_skb_load_bytes(skb, o->udp_offset, &d, sizeof(d)) || !is_probe(&d))
 		return TCX_NEXT;
 	old = d;
-	switch (take_echo(cpu, o, &d, from)) {
-	case ECHO_NONE:
+	switch (take_probe(cpu, o, &d, from)) {
+	case PROBE_NONE:
 		return TCX_NEXT;
-	case ECHO_REPLY:
+	case PROBE_REPLY:
 		if (turn_around(skb, o) && replace_datagram(skb, o->udp_offset, &old, &d)) {
-			count(cpu, EVENT_ECHO_REPLY, 1);
+			count(cpu, EVENT_PROBE_REPLY, 1);
 			/* A constant, so that the verifier knows that the packet's pointers are not used again. */
 			bpf_redirect(skb->ifindex, 0);
 			return TCX_REDIRECT;
 		}
-		count(cpu, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_PROBE_ERROR, 1);
 		break;
-	case ECHO_DONE:
+	case PROBE_DONE:
 		break;
 	}
 	return TCX_DROP;
 }
 
-/* Like take_echo_tc. An answer leaves by XDP_TX, on the probe's queue, if the driver supports that. */
-INLINE int take_echo_xdp(struct counters *cpu, void *data, void *end, const struct outer *o, const struct sender *from)
+/* Like take_probe_tc. An answer leaves by XDP_TX, on the probe's queue, if the driver supports that. */
+INLINE int take_probe_xdp(struct counters *cpu, void *data, void *end, const struct outer *o, const struct sender *from)
 {
-	struct echo_datagram d, *packet = (struct echo_datagram *)o->udp;
+	struct probe_datagram d, *packet = (struct probe_datagram *)o->udp;
 
-	if ((void *)(packet + 1) > end || !is_echo(packet))
+	if ((void *)(packet + 1) > end || !is_probe(packet))
 		return XDP_PASS;
 	d = *packet;
-	switch (take_echo(cpu, o, &d, from)) {
-	case ECHO_NONE:
+	switch (take_probe(cpu, o, &d, from)) {
+	case PROBE_NONE:
 		return XDP_PASS;
-	case ECHO_REPLY:
+	case PROBE_REPLY:
 		if (d.udp.checksum.raw)
 			set_checksum(o, &d);
 		*packet = d;
 		turn_around_xdp(data, o);
-		count(cpu, EVENT_ECHO_REPLY, 1);
+		count(cpu, EVENT_PROBE_REPLY, 1);
 		return XDP_TX;
-	case ECHO_DONE:
+	case PROBE_DONE:
 		break;
 	}
 	return XDP_DROP;
@@ -283,19 +283,19 @@ INLINE int take_echo_xdp(struct counters *cpu, void *data, void *end, const stru
 /* Turns the clone of a data message into a probe. Returns the verdict. */
 INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struct peer *peer, const struct outer *o)
 {
-	struct echo_datagram d = {
+	struct probe_datagram d = {
 		.udp = {.ports = {.src = {skb->cb[2]}, .dst = o->udp->ports.dst}, .len = {__builtin_bswap16(sizeof(d))}},
-		.message = {.magic = ECHO_MAGIC, .lane = skb->cb[3], .kind = ECHO_PROBE, .port = {skb->cb[2]}, .round = peer->round},
+		.message = {.magic = PROBE_MAGIC, .lane = skb->cb[3], .kind = PROBE_KIND, .port = {skb->cb[2]}, .round = peer->round},
 	};
 
 	clear_marks(skb);
 	d.message.time = bpf_ktime_get_ns();
-	d.message.mac = echo_mac(&peer->send, &d.message);
+	d.message.mac = probe_mac(&peer->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {
-		count(cpu, EVENT_ECHO_ERROR, 1);
+		count(cpu, EVENT_PROBE_ERROR, 1);
 		return TCX_DROP;
 	}
-	count(cpu, EVENT_ECHO_PROBE, 1);
+	count(cpu, EVENT_PROBE_SENT, 1);
 	return TCX_NEXT;
 }
 

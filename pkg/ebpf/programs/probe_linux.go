@@ -9,31 +9,31 @@ import (
 	"slices"
 )
 
-// EchoKeys authenticate the echo with a peer (bpf/include/echo.h). It redacts itself. The zero value means none: there is no echo.
-type EchoKeys struct {
+// ProbeKeys authenticate probes of a peer, and their answers (bpf/include/probe.h). It redacts itself. The zero value means none: nothing is probed.
+type ProbeKeys struct {
 	send, receive [2]uint64
 }
 
-// NewEchoKeys returns the keys of this host's probes and of the peer's, with their answers. The peer has them the other way round.
-func NewEchoKeys(send, receive [16]byte) EchoKeys {
+// NewProbeKeys returns the keys of this host's probes and of the peer's, with their answers. The peer has them the other way round.
+func NewProbeKeys(send, receive [16]byte) ProbeKeys {
 	words := func(k [16]byte) [2]uint64 {
 		return [2]uint64{binary.LittleEndian.Uint64(k[:]), binary.LittleEndian.Uint64(k[8:])}
 	}
-	return EchoKeys{words(send), words(receive)}
+	return ProbeKeys{words(send), words(receive)}
 }
 
 // Format implements fmt.Formatter, for every verb.
-func (EchoKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)")) }
+func (ProbeKeys) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("(redacted)")) }
 
 // MarshalText keeps the keys out of JSON and of logs.
-func (EchoKeys) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
+func (ProbeKeys) MarshalText() ([]byte, error) { return []byte("(redacted)"), nil }
 
 // setKeys sets the keys. Rounds and proofs begin at random numbers, so that no answer and no proof of an earlier time fits.
-func (value *spreadPeer) setKeys(k EchoKeys) {
+func (value *spreadPeer) setKeys(k ProbeKeys) {
 	if k == value.keys() {
 		return
 	}
-	value.Echo, value.Send.K, value.Receive.K = flag[uint32](k != EchoKeys{}), k.send, k.receive
+	value.Keyed, value.Send.K, value.Receive.K = flag[uint32](k != ProbeKeys{}), k.send, k.receive
 	value.Round, value.Proof, value.RoundAt, value.Answers, value.Proved, value.Ready, value.Next = rand.Uint32(), rand.Uint32(), 0, 0, 0, 0, 0
 	value.Listen = spreadLane{Round: value.Round, Answered: 1} // as if answered: the first rounds are short
 	for i := range value.Lane {
@@ -41,7 +41,7 @@ func (value *spreadPeer) setKeys(k EchoKeys) {
 	}
 }
 
-func (value *spreadPeer) keys() EchoKeys { return EchoKeys{value.Send.K, value.Receive.K} }
+func (value *spreadPeer) keys() ProbeKeys { return ProbeKeys{value.Send.K, value.Receive.K} }
 
 // closeLane forgets a lane's proof and its probes. Its next probe is due when the lanes' turn comes to it.
 func (value *spreadPeer) closeLane(i int) {

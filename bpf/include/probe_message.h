@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-#ifndef ROPEWALK_ECHO_MESSAGE_H
-#define ROPEWALK_ECHO_MESSAGE_H
+#ifndef ROPEWALK_PROBE_MESSAGE_H
+#define ROPEWALK_PROBE_MESSAGE_H
 
 #include "rewrite.h"
 #include "spread_maps.h"
 
-/* The datagrams of the echo (echo.h), and how packets become them. */
+/* Probes and their answers (probe.h), and how packets become them. */
 
-/* No WireGuard message begins with these bytes, "rwe" and a version, or has the length of an echo. */
-#define ECHO_MAGIC 0x01657772
+/* No WireGuard message begins with these bytes, "rwp" and a version, or has the length of a probe. */
+#define PROBE_MAGIC 0x01707772
 
 enum {
-	ECHO_PROBE = 1,
-	ECHO_ANSWER = 2,
+	PROBE_KIND = 1,
+	ANSWER_KIND = 2,
 };
 
-struct echo_message {
+struct probe_message {
 	u32 magic;
 	u8 lane; /* of the prober; LISTEN_LANE for the listen port */
 	u8 kind;
@@ -27,14 +27,14 @@ struct echo_message {
 	u64 mac; /* SipHash-2-4 of all before it */
 };
 
-struct echo_datagram {
+struct probe_datagram {
 	struct udp_header udp;
-	struct echo_message message;
+	struct probe_message message;
 };
 
-_Static_assert(__builtin_offsetof(struct echo_message, mac) == 32, "siphash() hashes 32 bytes");
+_Static_assert(__builtin_offsetof(struct probe_message, mac) == 32, "siphash() hashes 32 bytes");
 
-INLINE u64 echo_mac(const struct siphash_key *key, const struct echo_message *m)
+INLINE u64 probe_mac(const struct siphash_key *key, const struct probe_message *m)
 {
 	return siphash(key, (const u64 *)m);
 }
@@ -57,16 +57,16 @@ INLINE u32 ip_offset(const struct outer *o)
  * The TTL or hop limit of a probe and its answer, as Linux has it. The rest of the probe's may be too small for the way back. The message of which a
  * probe is made may be a container's, with too few for the way there.
  */
-#define ECHO_HOPS 64
+#define PROBE_HOPS 64
 
 /* The TTL of an IPv4 header, and the protocol beside it: the checksum covers pairs of bytes. */
 #define TTL_PAIR(v4) ((v4)->ttl | (v4)->protocol << 8)
-#define ECHO_TTL_PAIR (ECHO_HOPS | PROTO_UDP << 8)
+#define PROBE_TTL_PAIR (PROBE_HOPS | PROTO_UDP << 8)
 
 /* Gives the packet hops of its own. Returns whether they could be written. */
 INLINE int renew_hops(struct __sk_buff *skb, u32 ip, int v4, u16 old)
 {
-	u16 pair = ECHO_TTL_PAIR;
+	u16 pair = PROBE_TTL_PAIR;
 
 	if (!v4)
 		return !bpf_skb_store_bytes(skb, ip + __builtin_offsetof(struct ipv6_header, hop_limit), &pair, 1, BPF_F_RECOMPUTE_CSUM);
@@ -100,13 +100,13 @@ INLINE void turn_around_xdp(void *data, const struct outer *o)
 		old[0] = v4->src;
 		v4->src = v4->dst;
 		v4->dst = old[0];
-		v4->checksum.raw = update_checksum(v4->checksum.raw, TTL_PAIR(v4), ECHO_TTL_PAIR);
-		v4->ttl = ECHO_HOPS;
+		v4->checksum.raw = update_checksum(v4->checksum.raw, TTL_PAIR(v4), PROBE_TTL_PAIR);
+		v4->ttl = PROBE_HOPS;
 	} else if (v6) {
 		__builtin_memcpy(old, v6->src, sizeof(old));
 		__builtin_memcpy(v6->src, v6->dst, sizeof(old));
 		__builtin_memcpy(v6->dst, old, sizeof(old));
-		v6->hop_limit = ECHO_HOPS;
+		v6->hop_limit = PROBE_HOPS;
 	}
 	if (l2) {
 		__builtin_memcpy(&old_mac, mac, sizeof(old_mac));
@@ -119,7 +119,7 @@ INLINE void turn_around_xdp(void *data, const struct outer *o)
  * Sets the checksum of a datagram between the addresses of a packet, whose order does not matter. It is computed anew: XDP_TX drops the
  * state of a packet whose checksum covers only the pseudo-header (CHECKSUM_PARTIAL), as on a veth.
  */
-INLINE void set_checksum(const struct outer *o, struct echo_datagram *d)
+INLINE void set_checksum(const struct outer *o, struct probe_datagram *d)
 {
 	d->udp.checksum.raw = 0;
 	d->udp.checksum.raw = ~folded(pseudo_header_sum(o, d->udp.len) + (u32)bpf_csum_diff(0, 0, (be32 *)d, sizeof(*d), 0));
@@ -128,7 +128,7 @@ INLINE void set_checksum(const struct outer *o, struct echo_datagram *d)
 }
 
 /* Replaces a datagram by one of the same length. Returns whether it could be written. */
-INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct echo_datagram *old, struct echo_datagram *new)
+INLINE int replace_datagram(struct __sk_buff *skb, u32 udp, struct probe_datagram *old, struct probe_datagram *new)
 {
 	u32 checksum = udp + __builtin_offsetof(struct udp_header, checksum);
 	s64 difference = bpf_csum_diff((be32 *)old, sizeof(*old), (be32 *)new, sizeof(*new), 0);
@@ -160,7 +160,7 @@ INLINE int set_ip_length(struct __sk_buff *skb, u32 at, int v4, be16 from, be16 
 }
 
 /* Replaces the packet's datagram by another one, of any length, with hops of its own. Returns whether it could be written. */
-INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct echo_datagram *new)
+INLINE int resize_datagram(struct __sk_buff *skb, const struct outer *o, struct probe_datagram *new)
 {
 	u32 udp = o->udp_offset, ip = ip_offset(o), checksum = udp + __builtin_offsetof(struct udp_header, checksum);
 	be16 was = o->udp->checksum, from = o->v4 ? o->v4->total_len : new->udp.len, to = new->udp.len;

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	echoLen    = 40
+	probeLen   = 40
 	listenLane = 64
 	probeKind  = 1
 	answerKind = 2
@@ -74,16 +74,16 @@ func TestSipHashMatchesPublishedVectors(t *testing.T) {
 	}
 }
 
-// echo is a message of the echo, without its MAC.
-type echo struct {
+// probeMessage is a probe or an answer, without its MAC.
+type probeMessage struct {
 	lane, kind byte
 	port       uint16
 	round      uint32
 	time       uint64
 }
 
-func (e echo) bytes(key [16]byte) []byte {
-	b := append([]byte("rwe\x01"), e.lane, e.kind)
+func (e probeMessage) bytes(key [16]byte) []byte {
+	b := append([]byte("rwp\x01"), e.lane, e.kind)
 	b = binary.BigEndian.AppendUint16(b, e.port)
 	b = binary.LittleEndian.AppendUint32(b, e.round)
 	b = append(b, 0, 0, 0, 0)
@@ -92,42 +92,42 @@ func (e echo) bytes(key [16]byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, siphash(key, b))
 }
 
-func parseEcho(t *testing.T, b []byte, key [16]byte) echo {
+func parseProbe(t *testing.T, b []byte, key [16]byte) probeMessage {
 	t.Helper()
-	if len(b) != echoLen {
-		t.Fatalf("got %d bytes, want %d", len(b), echoLen)
+	if len(b) != probeLen {
+		t.Fatalf("got %d bytes, want %d", len(b), probeLen)
 	}
-	e := echo{b[4], b[5], binary.BigEndian.Uint16(b[6:]), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])}
+	e := probeMessage{b[4], b[5], binary.BigEndian.Uint16(b[6:]), binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])}
 	if !bytes.Equal(b, e.bytes(key)) {
 		t.Fatalf("got %x, want %x", b, e.bytes(key))
 	}
 	return e
 }
 
-// echoing is a Spread whose peers at them4 and them6 have not answered yet.
-type echoing struct {
+// probing is a Spread whose peers at them4 and them6 have not answered yet.
+type probing struct {
 	*Spread
 	t   *testing.T
 	xdp bool // gather by XDP
 }
 
-func newEchoing(t *testing.T) *echoing {
+func newProbing(t *testing.T) *probing {
 	t.Helper()
-	e := &echoing{Spread: newSpread(t, SpreadOptions{L2: true}), t: t}
+	e := &probing{Spread: newSpread(t, SpreadOptions{L2: true}), t: t}
 	for _, at := range []string{them4, them6} {
 		e.changePeer(t, 51820, endpoint(at), func(value *spreadPeer) {
 			keys := value.keys()
-			value.setKeys(EchoKeys{})
+			value.setKeys(ProbeKeys{})
 			value.setKeys(keys)
 		})
 	}
 	return e
 }
 
-// newProved is newEchoing after the answers of the peer at them4.
-func newProved(t *testing.T) *echoing {
+// newProved is newProbing after the answers of the peer at them4.
+func newProved(t *testing.T) *probing {
 	t.Helper()
-	e := newEchoing(t)
+	e := newProbing(t)
 	for range 2 {
 		e.step()
 		e.answer(listenLane)
@@ -136,19 +136,19 @@ func newProved(t *testing.T) *echoing {
 	return e
 }
 
-func (e *echoing) change(f func(value *spreadPeer)) {
+func (e *probing) change(f func(value *spreadPeer)) {
 	e.t.Helper()
 	e.changePeer(e.t, 51820, endpoint(them4), f)
 }
 
-func (e *echoing) state() (now spreadPeer) {
+func (e *probing) state() (now spreadPeer) {
 	e.t.Helper()
 	e.change(func(value *spreadPeer) { now = *value })
 	return now
 }
 
 // step sends a message in a round of its own, for which probes are due, and returns its source port.
-func (e *echoing) step() uint16 {
+func (e *probing) step() uint16 {
 	e.t.Helper()
 	ended := now(e.t) - 1<<40 // longer ago than any round takes, also on a host that booted a moment ago
 	e.change(func(value *spreadPeer) { value.RoundAt, value.Listen.Messages, value.Lane[0].Messages = ended, 63, 63 })
@@ -156,13 +156,13 @@ func (e *echoing) step() uint16 {
 }
 
 // same sends a message in the present round.
-func (e *echoing) same() uint16 {
+func (e *probing) same() uint16 {
 	e.t.Helper()
 	port, _ := sentFrom(e.t, e.Spread, data(us4, them4).bytes())
 	return port
 }
 
-func (e *echoing) want(what string, got, want uint16) {
+func (e *probing) want(what string, got, want uint16) {
 	e.t.Helper()
 	if got != want {
 		s := e.state()
@@ -178,23 +178,23 @@ func now(t testing.TB) uint64 {
 	return uint64(n) << tickShift
 }
 
-// eachEcho runs a test with gather by tc and by XDP.
-func eachEcho(t *testing.T, f func(t *testing.T, e *echoing)) {
-	t.Run("tc", func(t *testing.T) { f(t, newEchoing(t)) })
+// eachProbing runs a test with gather by tc and by XDP.
+func eachProbing(t *testing.T, f func(t *testing.T, e *probing)) {
+	t.Run("tc", func(t *testing.T) { f(t, newProbing(t)) })
 	t.Run("XDP", func(t *testing.T) {
-		e := newEchoing(t)
+		e := newProbing(t)
 		e.xdp = true
 		f(t, e)
 	})
 }
 
 // receive has gather see a packet, and returns its verdict, as of tc, the packet afterwards and the counters that changed.
-func (e *echoing) receive(d datagram) (verdict uint32, out []byte, events map[Event]uint64) {
+func (e *probing) receive(d datagram) (verdict uint32, out []byte, events map[Event]uint64) {
 	e.t.Helper()
 	return e.receivePacket(withIPChecksum(d))
 }
 
-func (e *echoing) receivePacket(in []byte) (verdict uint32, out []byte, events map[Event]uint64) {
+func (e *probing) receivePacket(in []byte) (verdict uint32, out []byte, events map[Event]uint64) {
 	e.t.Helper()
 	before := counters(e.t, e.Spread)
 	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
@@ -211,14 +211,14 @@ func (e *echoing) receivePacket(in []byte) (verdict uint32, out []byte, events m
 }
 
 // answer delivers the answer to the probe of a lane in the present round.
-func (e *echoing) answer(lane byte) {
+func (e *probing) answer(lane byte) {
 	e.t.Helper()
-	m := echo{lane: lane, kind: answerKind, port: 61005 + uint16(lane), round: e.state().Round, time: now(e.t)}
+	m := probeMessage{lane: lane, kind: answerKind, port: 61005 + uint16(lane), round: e.state().Round, time: now(e.t)}
 	if lane == listenLane {
 		m.port = 51820
 	}
 	verdict, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)})
-	if verdict != tcDrop || !maps.Equal(events, once(EventEchoAnswer)) {
+	if verdict != tcDrop || !maps.Equal(events, once(EventProbeAnswer)) {
 		e.t.Fatalf("got verdict %#x, events %v, want the answer accepted", verdict, events)
 	}
 }
@@ -247,7 +247,7 @@ func withIPChecksum(d datagram) []byte {
 
 // TestMessageCloneBecomesProbe has clones of all kinds of messages. The packets of BPF_PROG_TEST_RUN have no partial checksums.
 func TestMessageCloneBecomesProbe(t *testing.T) {
-	e := newEchoing(t)
+	e := newProbing(t)
 	for name, d := range map[string]datagram{
 		"IPv4": data(us4, them4), "IPv6": data(us6, them6),
 		"without checksum":  data(us4, them4).with(func(d *datagram) { d.checksum = none }),
@@ -263,15 +263,15 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 			if refused {
 				t.Skip("the kernel refuses the packet")
 			}
-			m := parseEcho(t, out[len(out)-echoLen:], ourKey)
+			m := parseProbe(t, out[len(out)-probeLen:], ourKey)
 			if m.lane != 0 || m.kind != probeKind || m.port != 61005 {
 				t.Errorf("got %+v", m)
 			}
-			want := d.with(func(d *datagram) { d.payload, d.src, d.checksum = out[len(out)-echoLen:], from(d.src, 61005), whole }).with(func(d *datagram) { d.hops = 64 })
+			want := d.with(func(d *datagram) { d.payload, d.src, d.checksum = out[len(out)-probeLen:], from(d.src, 61005), whole }).with(func(d *datagram) { d.hops = 64 })
 			if !bytes.Equal(out, withIPChecksum(want)) {
 				t.Errorf("got\n%x, want\n%x", out, withIPChecksum(want))
 			}
-			if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventEchoProbe)) {
+			if got := counted(t, e.Spread, before); !maps.Equal(got, once(EventProbeSent)) {
 				t.Errorf("counted %v", got)
 			}
 		})
@@ -281,13 +281,13 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 // TestReplayedProbesLeaveOthersAnswered has a probe that an attacker recorded and sends again and again: a limit of answers would drop the peer's own.
 func TestReplayedProbesLeaveOthersAnswered(t *testing.T) {
 	probe := func(round uint32, time uint64) datagram {
-		m := echo{lane: 3, kind: probeKind, port: gathers, round: round, time: time}
+		m := probeMessage{lane: 3, kind: probeKind, port: gathers, round: round, time: time}
 		return datagram{src: from(them4, gathers), dst: us4, payload: m.bytes(theirKey)}
 	}
-	eachEcho(t, func(t *testing.T, e *echoing) {
+	eachProbing(t, func(t *testing.T, e *probing) {
 		for n := range uint32(2000) {
 			e.receive(probe(5, 6))
-			if verdict, _, events := e.receive(probe(1000+n, 1<<40)); verdict != tcRedirect || !maps.Equal(events, once(EventEchoReply)) {
+			if verdict, _, events := e.receive(probe(1000+n, 1<<40)); verdict != tcRedirect || !maps.Equal(events, once(EventProbeReply)) {
 				t.Fatalf("after %d replays: got verdict %#x, events %v, want an answer", n+1, verdict, events)
 			}
 		}
@@ -302,20 +302,20 @@ func TestProbeIsTurnedAround(t *testing.T) {
 		"with options":      func(d *datagram) { d.options = 3 },
 		"with priority tag": func(d *datagram) { d.tags = []uint16{0x8100} },
 	}
-	eachEcho(t, func(t *testing.T, e *echoing) {
+	eachProbing(t, func(t *testing.T, e *probing) {
 		for name, change := range changes {
 			for _, ends := range [][2]string{{us4, them4}, {us6, them6}} {
 				if name == "with options" && ends[0] == us6 {
 					continue // they are IPv4's
 				}
 				for _, port := range []uint16{51821, gathers} {
-					m := echo{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
+					m := probeMessage{lane: 3, kind: probeKind, port: port, round: 5, time: 6}
 					probe := datagram{src: from(ends[1], port), dst: ends[0], payload: m.bytes(theirKey), hops: 1}.with(change)
 					verdict, out, events := e.receive(probe)
 					m.kind = answerKind
 					answer := datagram{src: ends[0], dst: ends[1], payload: m.bytes(theirKey)}.with(change)
 					want := withIPChecksum(answer)
-					if verdict != tcRedirect || !bytes.Equal(out, want) || !maps.Equal(events, once(EventEchoReply)) {
+					if verdict != tcRedirect || !bytes.Equal(out, want) || !maps.Equal(events, once(EventProbeReply)) {
 						t.Errorf("%s, %v to %s: got verdict %#x, events %v\n%x, want\n%x", name, port, ends[0], verdict, events, out, want)
 					}
 				}
@@ -324,18 +324,18 @@ func TestProbeIsTurnedAround(t *testing.T) {
 	})
 }
 
-// TestForgedEchoIsCountedAndDropped: an attacker can replay and forge, and knows no key.
-func TestForgedEchoIsCountedAndDropped(t *testing.T) {
-	eachEcho(t, rejectsForgedEcho)
+// TestForgedProbeIsCountedAndDropped: an attacker can replay and forge, and knows no key.
+func TestForgedProbeIsCountedAndDropped(t *testing.T) {
+	eachProbing(t, rejectsForgedProbe)
 }
 
-func rejectsForgedEcho(t *testing.T, e *echoing) {
+func rejectsForgedProbe(t *testing.T, e *probing) {
 	e.step()
 	e.answer(listenLane)
 	e.step() // the lane's first probe
 	s, at := e.state(), now(t)
-	good := echo{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
-	answer := echo{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
+	good := probeMessage{lane: 0, kind: answerKind, port: lane, round: s.Round, time: at}
+	answer := probeMessage{lane: listenLane, kind: answerKind, port: 51820, round: s.Round, time: at}
 	e.answer(listenLane)
 	for name, c := range map[string]struct {
 		from string
@@ -343,28 +343,28 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 		want uint32
 	}{
 		"answer with another key":    {them4, good.bytes(theirKey), tcDrop},
-		"probe with another key":     {them4, echo{kind: probeKind, port: 51821}.bytes(ourKey), tcDrop},
+		"probe with another key":     {them4, probeMessage{kind: probeKind, port: 51821}.bytes(ourKey), tcDrop},
 		"replayed answer":            {them4, answer.bytes(ourKey), tcDrop},
-		"reflected probe":            {them4, echo{lane: listenLane, kind: probeKind, port: 51821, round: s.Round, time: at}.bytes(ourKey), tcDrop},
-		"answer of a later round":    {them4, echo{0, answerKind, lane, s.Round + 1, at}.bytes(ourKey), tcDrop},
-		"answer of an early round":   {them4, echo{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},
-		"late answer":                {them4, echo{0, answerKind, lane, s.Round, at - uint64(11*time.Second)}.bytes(ourKey), tcDrop},
-		"answer for another port":    {them4, echo{0, answerKind, lane + 1, s.Round, at}.bytes(ourKey), tcDrop},
-		"answer for no lane":         {them4, echo{65, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
-		"answer for an unused lane":  {them4, echo{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
+		"reflected probe":            {them4, probeMessage{lane: listenLane, kind: probeKind, port: 51821, round: s.Round, time: at}.bytes(ourKey), tcDrop},
+		"answer of a later round":    {them4, probeMessage{0, answerKind, lane, s.Round + 1, at}.bytes(ourKey), tcDrop},
+		"answer of an early round":   {them4, probeMessage{0, answerKind, lane, s.Round - 40, at}.bytes(ourKey), tcDrop},
+		"late answer":                {them4, probeMessage{0, answerKind, lane, s.Round, at - uint64(11*time.Second)}.bytes(ourKey), tcDrop},
+		"answer for another port":    {them4, probeMessage{0, answerKind, lane + 1, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer for no lane":         {them4, probeMessage{65, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
+		"answer for an unused lane":  {them4, probeMessage{7, answerKind, lane, s.Round, at}.bytes(ourKey), tcDrop},
 		"answer from a lane port":    {from(them4, gathers), good.bytes(ourKey), tcDrop},
-		"probe through a NAT":        {from(them4, gathers), echo{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
-		"probe not gathered from":    {from(them4, 63000), echo{kind: probeKind, port: 63000}.bytes(theirKey), tcxNext},
-		"neither probe nor answer":   {them4, echo{kind: 3}.bytes(ourKey), tcDrop},
+		"probe through a NAT":        {from(them4, gathers), probeMessage{kind: probeKind, port: gathers + 1}.bytes(theirKey), tcDrop},
+		"probe not gathered from":    {from(them4, 63000), probeMessage{kind: probeKind, port: 63000}.bytes(theirKey), tcxNext},
+		"neither probe nor answer":   {them4, probeMessage{kind: 3}.bytes(ourKey), tcDrop},
 		"answer from a third host":   {"203.0.113.9:51821", good.bytes(ourKey), tcxNext},
-		"something of that length":   {them4, make([]byte, echoLen), tcxNext},
-		"data message of that range": {them4, message(4, echoLen), tcxNext},
+		"something of that length":   {them4, make([]byte, probeLen), tcxNext},
+		"data message of that range": {them4, message(4, probeLen), tcxNext},
 	} {
 		t.Run(name, func(t *testing.T) {
 			verdict, _, events := e.receive(datagram{src: c.from, dst: us4, payload: c.sent})
 			want := map[Event]uint64{}
 			if c.want == tcDrop {
-				want = once(EventEchoBad)
+				want = once(EventProbeBad)
 			}
 			if verdict != c.want || !maps.Equal(events, want) {
 				t.Errorf("got verdict %#x, events %v, want %#x, %v", verdict, events, c.want, want)
@@ -380,7 +380,7 @@ func rejectsForgedEcho(t *testing.T, e *echoing) {
 
 // TestLaneIsUsedOnlyAfterItsProof: the peer answers probes from the listen port first, and then one from the lane.
 func TestLaneIsUsedOnlyAfterItsProof(t *testing.T) {
-	e := newEchoing(t)
+	e := newProbing(t)
 	for range 3 {
 		before := counters(t, e.Spread)
 		e.want("never answered", e.step(), 51820)
@@ -396,7 +396,7 @@ func TestLaneIsUsedOnlyAfterItsProof(t *testing.T) {
 	e.want("the lane answered", e.same(), lane)
 	peers, err := e.Peers()
 	expect.NoError(t, err)
-	if p := peers[0]; !p.EchoAnswered || !p.Ready || p.Blocked != nil || peers[1].EchoAnswered || peers[1].Ready {
+	if p := peers[0]; !p.ProbeAnswered || !p.Ready || p.Blocked != nil || peers[1].ProbeAnswered || peers[1].Ready {
 		t.Errorf("got %+v", peers)
 	}
 }
@@ -404,7 +404,7 @@ func TestLaneIsUsedOnlyAfterItsProof(t *testing.T) {
 // TestNewPortOfReadyPeerIsNotBlocked: no probe from it was lost.
 func TestNewPortOfReadyPeerIsNotBlocked(t *testing.T) {
 	e := newProved(t)
-	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), ProbeKeys: NewProbeKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
 	peers, err := e.Peers()
 	expect.NoError(t, err)
 	if p := peers[0]; !p.Ready || p.Blocked != nil {
@@ -414,8 +414,8 @@ func TestNewPortOfReadyPeerIsNotBlocked(t *testing.T) {
 
 // TestNoLaneIsUsedBeforeAllHadProbes: the first lane alone would get all flows, and they would stay on it.
 func TestNoLaneIsUsedBeforeAllHadProbes(t *testing.T) {
-	e := newEchoing(t)
-	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+2), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	e := newProbing(t)
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+2), ProbeKeys: NewProbeKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
 	e.step()
 	e.answer(listenLane)
 	for i := range byte(3) {
@@ -444,7 +444,7 @@ func TestLaneClosesAfterThreeLostProbes(t *testing.T) {
 	}
 	peers, err := e.Peers()
 	expect.NoError(t, err)
-	if p := peers[0]; !p.EchoAnswered || !slices.Equal(p.Blocked, []uint16{lane}) || peers[1].EchoAnswered || peers[1].Blocked != nil {
+	if p := peers[0]; !p.ProbeAnswered || !slices.Equal(p.Blocked, []uint16{lane}) || peers[1].ProbeAnswered || peers[1].Blocked != nil {
 		t.Errorf("got %+v", peers)
 	}
 	for range 4 {
@@ -461,7 +461,7 @@ func TestLaneClosesAfterThreeLostProbes(t *testing.T) {
 // TestClosedLaneIsProvedAgainByTrafficOfOthers: each lane in use has its own probe in each round, and the closed one has its turn all the same.
 func TestClosedLaneIsProvedAgainByTrafficOfOthers(t *testing.T) {
 	e := newProved(t)
-	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), Echo: NewEchoKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
+	expect.NoError(t, e.SetPeer(Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane+1), ProbeKeys: NewProbeKeys(ourKey, theirKey), Gather: between(62000, 62999)}))
 	for range 2 {
 		e.want("the first lane", e.step(), lane)
 		e.answer(listenLane)
@@ -525,8 +525,8 @@ func TestDelayedAnswersKeepLane(t *testing.T) {
 			continue
 		}
 		sent := e.state().Round - delay
-		for _, m := range []echo{{listenLane, answerKind, 51820, sent, now(t)}, {0, answerKind, lane, sent, now(t)}} {
-			if _, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)}); events[EventEchoAnswer] != 1 {
+		for _, m := range []probeMessage{{listenLane, answerKind, 51820, sent, now(t)}, {0, answerKind, lane, sent, now(t)}} {
+			if _, _, events := e.receive(datagram{src: them4, dst: us4, payload: m.bytes(ourKey)}); events[EventProbeAnswer] != 1 {
 				t.Fatalf("counted %v", events)
 			}
 			e.want("between the answers", e.same(), lane)
@@ -548,18 +548,18 @@ func TestPausedSpreadSendsNoProbes(t *testing.T) {
 func TestProbesAreFew(t *testing.T) {
 	const messages = 6400
 	for name, c := range map[string]struct {
-		load func(t *testing.T) *echoing
-		each func(e *echoing)
+		load func(t *testing.T) *probing
+		each func(e *probing)
 		most uint64
 	}{
-		"all answered": {newProved, func(e *echoing) {
+		"all answered": {newProved, func(e *probing) {
 			if s := e.state(); s.Listen.Answered&1 == 0 {
 				e.answer(listenLane)
 			} else if s.Lane[0].Answered&1 == 0 {
 				e.answer(0)
 			}
 		}, 2 * (messages/64 + 1)},
-		"never answered": {newEchoing, func(*echoing) {}, 1},
+		"never answered": {newProbing, func(*probing) {}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := c.load(t)
@@ -576,7 +576,7 @@ func TestProbesAreFew(t *testing.T) {
 				e.same()
 				c.each(e)
 			}
-			if got := counted(t, e.Spread, before)[EventEchoProbe]; got > c.most {
+			if got := counted(t, e.Spread, before)[EventProbeSent]; got > c.most {
 				t.Errorf("got %d probes for %d messages, want at most %d", got, messages, c.most)
 			}
 		})
@@ -585,7 +585,7 @@ func TestProbesAreFew(t *testing.T) {
 
 // TestRoundsOfSilentPeerGrow: each is twice as long as the one before, up to four minutes.
 func TestRoundsOfSilentPeerGrow(t *testing.T) {
-	e := newEchoing(t)
+	e := newProbing(t)
 	e.step()
 	for round := range 40 {
 		length := 500 * time.Millisecond << min(round, 9)
@@ -605,24 +605,24 @@ func TestRoundsOfSilentPeerGrow(t *testing.T) {
 }
 
 func TestPeerWithoutKeysKeepsListenPort(t *testing.T) {
-	e := newEchoing(t)
-	e.change(func(value *spreadPeer) { value.setKeys(EchoKeys{}) })
+	e := newProbing(t)
+	e.change(func(value *spreadPeer) { value.setKeys(ProbeKeys{}) })
 	before := e.state()
 	e.want("without keys", e.step(), 51820)
-	if got := e.state(); got.Round != before.Round || got.Echo != 0 {
+	if got := e.state(); got.Round != before.Round || got.Keyed != 0 {
 		t.Errorf("got %+v", got)
 	}
-	verdict, _, events := e.receive(datagram{src: them4, dst: us4, payload: echo{kind: probeKind, port: 51821}.bytes(theirKey)})
+	verdict, _, events := e.receive(datagram{src: them4, dst: us4, payload: probeMessage{kind: probeKind, port: 51821}.bytes(theirKey)})
 	if verdict != tcxNext || len(events) != 0 {
 		t.Errorf("got verdict %#x, events %v, want none", verdict, events)
 	}
 }
 
-func TestEchoKeysAreRedacted(t *testing.T) {
-	k := NewEchoKeys(ourKey, theirKey)
-	text, err := json.Marshal(Peer{Echo: k}.Echo)
+func TestProbeKeysAreRedacted(t *testing.T) {
+	k := NewProbeKeys(ourKey, theirKey)
+	text, err := json.Marshal(Peer{ProbeKeys: k}.ProbeKeys)
 	expect.NoError(t, err)
-	for _, got := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", Peer{Echo: k}.Echo), fmt.Sprintf("%#v", k), fmt.Sprintf("%x", k), string(text)} {
+	for _, got := range []string{fmt.Sprint(k), fmt.Sprintf("%+v", Peer{ProbeKeys: k}.ProbeKeys), fmt.Sprintf("%#v", k), fmt.Sprintf("%x", k), string(text)} {
 		if got != "(redacted)" && got != `"(redacted)"` {
 			t.Errorf("got %q", got)
 		}

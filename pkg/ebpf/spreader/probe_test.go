@@ -26,8 +26,8 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// echoRig is a rig whose hosts know each other's keys, with a router between them.
-type echoRig struct {
+// probeRig is a rig whose hosts know each other's keys, with a router between them.
+type probeRig struct {
 	*rig
 	router   *netlab.Host
 	inward   string // the router's device towards here
@@ -36,12 +36,12 @@ type echoRig struct {
 	receiver *net.UDPConn
 }
 
-func newEchoRig(t *testing.T, gather Gather) *echoRig {
+func newProbeRig(t *testing.T, gather Gather) *probeRig {
 	t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skipf("needs nft(8): %v", err)
 	}
-	e := &echoRig{rig: newUnpluggedRig(t)}
+	e := &probeRig{rig: newUnpluggedRig(t)}
 	e.there.addr = netip.MustParseAddr("198.51.100.2")
 	router, err := e.lab.Host("router")
 	expect.NoError(t, err)
@@ -64,7 +64,7 @@ func newEchoRig(t *testing.T, gather Gather) *echoRig {
 }
 
 // plugInto connects a host with the router, which has that address. It returns the router's device.
-func (e *echoRig) plugInto(s *side, router string) string {
+func (e *probeRig) plugInto(s *side, router string) string {
 	e.Helper()
 	gateway := netip.MustParsePrefix(router)
 	c, err := e.lab.Cable(s.lab, e.router, netlab.CableConfig{
@@ -78,7 +78,7 @@ func (e *echoRig) plugInto(s *side, router string) string {
 
 // passXDP attaches an XDP program to a device of the router. Without one at its other end, a veth keeps what is sent by XDP_TX
 // (veth_xdp_flush in drivers/net/veth.c).
-func (e *echoRig) passXDP(device string) {
+func (e *probeRig) passXDP(device string) {
 	e.Helper()
 	expect.NoError(e, e.router.Do(func() error {
 		pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -102,7 +102,7 @@ func (e *echoRig) passXDP(device string) {
 }
 
 // exchangeKeys gives the tunnels keys, as WireGuard would have them.
-func (e *echoRig) exchangeKeys() {
+func (e *probeRig) exchangeKeys() {
 	e.Helper()
 	for s, peer := range map[*side]netip.Addr{e.here: e.there.addr, e.there: e.here.addr} {
 		t := wg(netip.AddrPortFrom(peer, port).String())
@@ -118,7 +118,7 @@ func newKey(tb testing.TB) *ecdh.PrivateKey {
 }
 
 // nft runs nftables commands in the router.
-func (e *echoRig) nft(commands string) {
+func (e *probeRig) nft(commands string) {
 	e.Helper()
 	cmd := e.router.Command(context.Background(), "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(commands)
@@ -128,7 +128,7 @@ func (e *echoRig) nft(commands string) {
 }
 
 // arrivals sends messages of each flow, and returns the flows of which the last one arrives.
-func (e *echoRig) arrivals() map[int]bool {
+func (e *probeRig) arrivals() map[int]bool {
 	e.Helper()
 	const each = 8
 	for n := range each {
@@ -153,13 +153,13 @@ func (e *echoRig) arrivals() map[int]bool {
 	}
 }
 
-func (e *echoRig) peer() PeerStatus {
+func (e *probeRig) peer() PeerStatus {
 	e.Helper()
 	return e.here.status().Tunnels[0].Peers[0]
 }
 
 // awaitFlows sends until all flows arrive and the peer's status is as wanted.
-func (e *echoRig) awaitFlows(what string, want func(PeerStatus) bool) {
+func (e *probeRig) awaitFlows(what string, want func(PeerStatus) bool) {
 	e.Helper()
 	expect.EventuallyNoError(e, what, func() error {
 		arrived := slices.Sorted(maps.Keys(e.arrivals()))
@@ -176,17 +176,17 @@ func isSpread(p PeerStatus) bool { return p.Ready && len(p.Blocked) == 0 }
 // only while it is not there.
 func TestLanesFollowStatefulFirewall(t *testing.T) {
 	for _, gather := range []Gather{GatherTC, GatherXDP} {
-		t.Run(string(gather), func(t *testing.T) { lanesFollowStatefulFirewall(t, newEchoRig(t, gather)) })
+		t.Run(string(gather), func(t *testing.T) { lanesFollowStatefulFirewall(t, newProbeRig(t, gather)) })
 	}
 }
 
-func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
+func lanesFollowStatefulFirewall(t *testing.T, e *probeRig) {
 	e.awaitFlows("without a firewall", isSpread)
 	expect.NoError(t, e.router.AcceptRepliesOnly(e.inward))
 	_, err := e.receiver.WriteToUDPAddrPort(make([]byte, 32), netip.AddrPortFrom(hereAddr, port)) // the connection that is admitted
 	expect.NoError(t, err)
 	e.awaitFlows("behind the firewall", func(p PeerStatus) bool {
-		return p.EchoAnswered && len(p.Blocked) > 0
+		return p.ProbeAnswered && len(p.Blocked) > 0
 	})
 	st := e.here.status()
 	if len(st.Problems) != 1 || !strings.Contains(st.Problems[0], "firewall") {
@@ -201,7 +201,7 @@ func lanesFollowStatefulFirewall(t *testing.T, e *echoRig) {
 
 // TestOnlyTheDroppedPortIsBlocked has a path that drops what comes from one lane port.
 func TestOnlyTheDroppedPortIsBlocked(t *testing.T) {
-	e := newEchoRig(t, GatherAuto)
+	e := newProbeRig(t, GatherAuto)
 	e.awaitFlows("without a firewall", isSpread)
 	var busiest LaneStatus
 	expect.Eventually(t, "a lane has a load", func() bool { // which a slow machine may read when it has decayed
@@ -216,7 +216,7 @@ func TestOnlyTheDroppedPortIsBlocked(t *testing.T) {
 
 // TestPeerWithoutGatherIsNotSpreadTo: it answers no probe, and drops the few that it gets as WireGuard does.
 func TestPeerWithoutGatherIsNotSpreadTo(t *testing.T) {
-	e := newEchoRig(t, GatherAuto)
+	e := newProbeRig(t, GatherAuto)
 	e.there.detach(0)
 	probes, buf := 0, make([]byte, 2048)
 	const messages = 100 * flows
@@ -236,32 +236,32 @@ func TestPeerWithoutGatherIsNotSpreadTo(t *testing.T) {
 			}
 		}
 	}
-	if p := e.peer(); p.EchoAnswered || p.Ready || probes == 0 || probes > messages/50 {
+	if p := e.peer(); p.ProbeAnswered || p.Ready || probes == 0 || probes > messages/50 {
 		t.Errorf("got status %+v after %d probes, want no answer to a few", p, probes)
 	}
 }
 
-// TestEchoKeysFitBothEnds: each end's key for sending is the other's for receiving, and every secret matters.
-func TestEchoKeysFitBothEnds(t *testing.T) {
+// TestProbeKeysFitBothEnds: each end's key for sending is the other's for receiving, and every secret matters.
+func TestProbeKeysFitBothEnds(t *testing.T) {
 	a, b, preshared := newKey(t), newKey(t), [32]byte{1}
 	public := func(k *ecdh.PrivateKey) [32]byte { return [32]byte(k.PublicKey().Bytes()) }
-	secrets := NewEchoSecrets([32]byte(a.Bytes()), public(b), preshared)
+	secrets := NewProbeSecrets([32]byte(a.Bytes()), public(b), preshared)
 	send, receive, ok := secrets.derive()
-	theirSend, theirReceive, theyOK := NewEchoSecrets([32]byte(b.Bytes()), public(a), preshared).derive()
+	theirSend, theirReceive, theyOK := NewProbeSecrets([32]byte(b.Bytes()), public(a), preshared).derive()
 	if !ok || !theyOK || send != theirReceive || receive != theirSend || send == receive {
 		t.Error("the keys of both ends do not fit")
 	}
 	here := secrets.keys()
-	if NewEchoSecrets([32]byte(a.Bytes()), public(b), [32]byte{2}).keys() == here {
+	if NewProbeSecrets([32]byte(a.Bytes()), public(b), [32]byte{2}).keys() == here {
 		t.Error("another preshared key makes the same keys")
 	}
-	for name, s := range map[string]EchoSecrets{
-		"no private key":     NewEchoSecrets([32]byte{}, public(b), preshared),
-		"low-order public":   NewEchoSecrets([32]byte(a.Bytes()), [32]byte{}, preshared),
+	for name, s := range map[string]ProbeSecrets{
+		"no private key":     NewProbeSecrets([32]byte{}, public(b), preshared),
+		"low-order public":   NewProbeSecrets([32]byte(a.Bytes()), [32]byte{}, preshared),
 		"nothing":            {},
-		"low-order public 1": NewEchoSecrets([32]byte(a.Bytes()), [32]byte{1}, preshared),
+		"low-order public 1": NewProbeSecrets([32]byte(a.Bytes()), [32]byte{1}, preshared),
 	} {
-		if s.keys() != (programs.EchoKeys{}) {
+		if s.keys() != (programs.ProbeKeys{}) {
 			t.Errorf("%s: got keys, want none", name)
 		}
 	}
