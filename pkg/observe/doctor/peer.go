@@ -194,7 +194,7 @@ func handshakeAdvice(name, own string, h config.PeerHandshake) string {
 	case config.RefusedMAC1:
 		return "at the peer: PublicKey of the [Peer] for this host must be " + own
 	case config.RefusedKey:
-		return "here: is " + h.RefusedKey + " the peer's new key? Then replace its PublicKey"
+		return "ask the peer for its public key, since anybody can forge that message: if it is " + h.RefusedKey + ", replace its PublicKey here"
 	case config.RefusedResponse:
 		return "give both sides the same PresharedKey, or none"
 	}

@@ -127,6 +127,31 @@ func TestRefusedHandshakesExplainSilentPeer(t *testing.T) {
 	}
 }
 
+// TestForgedRefusalChangesStatusOnly has a stranger's initiation arrive from a peer's endpoint.
+func TestForgedRefusalChangesStatusOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent messages
+		lan := devicetest.NewLAN(sent.filter)
+		a, b, stranger := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
+		devicetest.Connect(a, b)
+		wantSoon(t, a, b)
+		stranger.Apply(config.Device{Peers: []config.Peer{a.AsPeer(false)}})
+		stranger.Send(flow.WithVnetHeader(stranger.To(a, 1, false).UDP(nil)))
+		time.Sleep(2 * time.Minute) // the log of refusals is limited, and so is this one
+		before, at := a.PeerStatus(b), stranger.Outside(false).Addr()
+		lan.Deliver(underlay.Routed{From: b.Outside(false), To: a.Outside(false), Payload: sent.latestFrom(at, wire.TypeInitiation)})
+		time.Sleep(time.Second)
+		after := a.PeerStatus(b)
+		if got := probe(t, a, b).Handshake.RefusedKey; got != stranger.Public().Base64() {
+			t.Errorf("got the refused key %q, want the stranger's", got)
+		}
+		if after.Endpoint != before.Endpoint || after.LastHandshake != before.LastHandshake || after.Spread.Active != before.Spread.Active {
+			t.Errorf("got %+v, want %+v", after, before)
+		}
+		talk(t, a, b)
+	})
+}
+
 func TestUnequalPresharedKeysExplainSilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
