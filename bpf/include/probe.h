@@ -164,19 +164,33 @@ INLINE u32 round_bit(u32 present, u32 round)
 	return present - round < PROBE_MASK_BITS ? 1U << (present - round) : 0;
 }
 
+/* Records that the peer has answered a probe. */
+INLINE void note_proof(struct peer *peer, const struct peer_key *at)
+{
+	struct source_key key = {.listen_port = at->listen_port};
+	struct source *source;
+
+	peer->answers++;
+	peer->proved = 1;
+	__builtin_memcpy(key.address, at->address, sizeof(key.address));
+	source = bpf_map_lookup_elem(&sources, &key);
+	if (source)
+		source->proved = 1;
+}
+
 /* Records the answer to a probe. Returns whether the probe was outstanding. */
-INLINE int record_answer(struct peer *peer, const struct probe_message *m, be16 listen_port)
+INLINE int record_answer(struct peer *peer, const struct probe_message *m, const struct peer_key *key)
 {
 	u32 lane = m->lane, bit;
 	struct lane *l = lane == LISTEN_LANE ? &peer->listen : lane_at(peer, lane);
 
 	bit = round_bit(l->round, m->round);
 	if (lane > LISTEN_LANE || bpf_ktime_get_ns() - m->time > PROBE_TIMEOUT || !(l->sent & bit & ~l->answered) ||
-	    m->port.raw != (lane == LISTEN_LANE ? listen_port : l->port).raw)
+	    m->port.raw != (lane == LISTEN_LANE ? key->listen_port : l->port).raw)
 		return 0;
 	l->answered |= bit;
 	if (lane == LISTEN_LANE)
-		peer->answers++, peer->proved = 1;
+		note_proof(peer, key);
 	else
 		l->proof = peer->proof;
 	return 1;
@@ -221,7 +235,7 @@ INLINE enum probe_verdict take_probe(struct counters *cpu, const struct outer *o
 			m->mac = probe_mac(&peer->receive, m);
 			return PROBE_REPLY;
 		}
-		if (m->kind == ANSWER_KIND && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, key.listen_port)) {
+		if (m->kind == ANSWER_KIND && d->udp.ports.src.raw == key.port.raw && record_answer(peer, m, &key)) {
 			count(cpu, EVENT_PROBE_ANSWER, 1);
 			return PROBE_DONE;
 		}

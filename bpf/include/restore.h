@@ -8,7 +8,7 @@
 
 /*
  * Port restoration on ingress, shared by tc and XDP. Gather replaces a source port that is a peer's lane port by the port of the peer's
- * endpoint. In packets of peers it also replaces a destination port that is a lane port of this host by the listen port. A router may have
+ * endpoint. In packets of proven peers it also replaces a destination port that is a lane port of this host by the listen port. A router may have
  * fragmented the packet: its first fragment has the ports and the checksum of the whole datagram, so it is handled in the same way.
  */
 
@@ -51,22 +51,15 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 		recent->endpoint_port = source->endpoint_port;
 		recent->first = source->first;
 		recent->last = source->last;
+		recent->proved = source->proved;
 	}
 	return recent;
 }
 
-/* Returns whether the packet's source is the endpoint of a peer. */
-INLINE int from_endpoint(const struct outer *o, be16 listen_port)
-{
-	struct peer_key key = {.port = o->udp->ports.src, .listen_port = listen_port};
-
-	source_of(o, key.address);
-	return bpf_map_lookup_elem(&peers, &key) != 0;
-}
-
 /*
  * Computes the packet's ports after restoration, and the sender. Returns whether the ports differ from the present ones: if not, new may be
- * unset. A packet of no peer keeps its destination port, so that no stranger reaches the listen port through a lane port.
+ * unset. Only what a peer sends that has answered probes goes from a lane port to the listen port: it alone may have learned a lane port. So nothing
+ * of a third party does, which answers a container whose source port the host kept, also if a peer claims the third party's address.
  */
 INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue, u32 datagrams, struct ports *new,
 			  struct sender *from)
@@ -85,13 +78,14 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
 	recent = find_source(cpu, o, from->listen_port);
+	if (new->dst.raw != from->listen_port.raw && !recent->proved)
+		return 0;
 	if (recent->first <= host16(new->src) && host16(new->src) <= recent->last)
 		new->src = recent->endpoint_port;
-	if (new->src.raw == recent->endpoint_port.raw)
+	if (new->src.raw == recent->endpoint_port.raw) {
 		from->endpoint_port = new->src;
-	if (new->dst.raw != from->listen_port.raw &&
-	    (new->src.raw != o->udp->ports.src.raw || from_endpoint(o, from->listen_port)))
 		new->dst = from->listen_port;
+	}
 	return port_pair(*new) != port_pair(o->udp->ports);
 }
 

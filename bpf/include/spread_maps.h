@@ -137,7 +137,7 @@ struct source {
 	be16 endpoint_port;
 	u16 first; /* lowest of the peer's lane ports, in host order */
 	u16 last;  /* highest */
-	u16 unused;
+	u16 proved; /* as in struct peer. Until then the address may be a third party's, which the peer only claims */
 };
 
 struct {
@@ -164,6 +164,7 @@ struct recent_source {
 	be16 endpoint_port;
 	u16 first;
 	u16 last; /* below first: the address has no lane ports */
+	u16 proved;
 };
 
 #define RECENT_BITS 3

@@ -49,7 +49,7 @@ type Peer struct {
 	ProbeAnswered, Ready bool
 	Blocked              []uint16
 	// Proved: the peer has answered a probe from this address, also if it is silent now. Only the owner of its key can. The programs set it, and
-	// SetPeers if an earlier entry had it. They do not use it.
+	// SetPeers if an earlier entry had it. What comes to a lane port is gathered only then.
 	Proved bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.
@@ -109,18 +109,19 @@ func (s *State) SetPeers(peers []Peer) error {
 }
 
 func (s *State) setPeer(r *peerTable, p *Peer) error {
-	if err := s.putPeer(r, p); err != nil {
+	proved, err := s.putPeer(r, p)
+	if err != nil {
 		return err
 	}
 	r.add(p)
-	return s.putSource(r, p)
+	return s.putSource(r, p, proved)
 }
 
-func (s *State) putPeer(r *peerTable, p *Peer) error {
+func (s *State) putPeer(r *peerTable, p *Peer) (proved uint16, err error) {
 	key := peerKey(p.Tunnel, p.Endpoint)
 	var value spreadPeer
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
-		return fmt.Errorf("reading the eBPF map of peers: %w", err)
+		return 0, fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
 	if value.Number == 0 {
 		value.Number = r.newNumber()
@@ -129,7 +130,7 @@ func (s *State) putPeer(r *peerTable, p *Peer) error {
 	value.setKeys(p.ProbeKeys)
 	value.Proved |= flag[uint16](p.Proved)
 	value.setLanePorts(p.Lanes)
-	return explainPutError(s.maps.Peers.Put(&key, &value))
+	return value.Proved, explainPutError(s.maps.Peers.Put(&key, &value))
 }
 
 func (p *Peer) check() error {
@@ -147,7 +148,7 @@ func (p *Peer) check() error {
 }
 
 // putSource sets or removes the peer's lane ports. The map cannot be full: no peer has more than one entry.
-func (s *State) putSource(r *peerTable, p *Peer) error {
+func (s *State) putSource(r *peerTable, p *Peer, proved uint16) error {
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {
 		if hostOrder(r.sources[key].EndpointPort.Raw) != p.Endpoint.Port() {
@@ -156,7 +157,7 @@ func (s *State) putSource(r *peerTable, p *Peer) error {
 		delete(r.sources, key)
 		return s.deleteSource(p.Tunnel, p.Endpoint)
 	}
-	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last}
+	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last, Proved: proved}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
 	if r.sources[key] == value {
 		return nil

@@ -47,8 +47,10 @@ type spreadCounters struct {
 			_   structs.HostLayout
 			Raw uint16
 		}
-		First uint16
-		Last  uint16
+		First  uint16
+		Last   uint16
+		Proved uint16
+		_      [6]byte
 	}
 }
 
@@ -139,7 +141,7 @@ type spreadSource struct {
 	}
 	First  uint16
 	Last   uint16
-	Unused uint16
+	Proved uint16
 }
 
 type spreadSourceKey struct {

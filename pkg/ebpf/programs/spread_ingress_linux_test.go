@@ -37,11 +37,11 @@ func gatherRows() []spreadRow {
 		row("a keepalive to a lane port", them6, from(us6, lane), them6, us6, destination, func(d *datagram) { d.payload = message(4, 32) }),
 		row("a lane port to a lane port", lane4, ours4, them4, us4, once(EventGather, EventToListenPort), as),
 		row("a v6 lane port to a lane port", lane6, from(us6, 61999), them6, us6, once(EventGather, EventToListenPort), as),
-		row("a stock peer to a lane port", "203.0.113.9:40000", ours4, "203.0.113.9:40000", us4, destination, as),
 		alone("listen port to listen port", them4, us4),
 		alone("before the range", from(them4, 61999), us4), alone("behind the range", from(them4, 63000), us4),
 		alone("another address", from("203.0.113.3:1", gathers), us4),
-		alone("a stock peer's other port", from("203.0.113.9:1", gathers), us4),
+		alone("a peer without a proof to a lane port", "203.0.113.9:40000", ours4),
+		alone("its lane port to a lane port", from("203.0.113.9:1", gathers), ours4),
 		alone("another address to a lane port", "203.0.113.3:51821", ours4),
 		alone("another port to a lane port", from(them4, 51822), ours4),
 		alone("v6 of another address", from("[2001:db8:2::3]:1", gathers), us6),
@@ -55,11 +55,11 @@ func gatherRows() []spreadRow {
 	return append(rows, invalidRows(data(lane4, ours4).bytes(), data(lane6, us6).bytes(), EventIngressMalformed)...)
 }
 
-// newGather returns a Spread with an additional peer that does not spread.
+// newGather returns a Spread with an additional peer that has not answered probes.
 func newGather(t testing.TB) *Spread {
 	t.Helper()
 	s := newSpread(t, SpreadOptions{L2: true})
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000")}))
+	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000"), Gather: between(62000, 62999)}))
 	return s
 }
 

@@ -223,6 +223,43 @@ func (e *probing) answer(lane byte) {
 	}
 }
 
+// TestLanePortsBelongToProvenPeers: before a peer has answered a probe, its address may be a third party's, which answers a container.
+func TestLanePortsBelongToProvenPeers(t *testing.T) {
+	eachProbing(t, func(t *testing.T, e *probing) {
+		p := Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane), Gather: between(62000, 62999)}
+		set := func(keys ProbeKeys) {
+			t.Helper()
+			p.ProbeKeys = keys
+			expect.NoError(t, e.SetPeer(p))
+		}
+		redirects := func(what string, want bool) {
+			t.Helper()
+			e.forgetRecentAddresses(t)
+			for _, src := range []string{them4, from(them4, gathers)} {
+				_, _, events := e.receive(datagram{src: src, dst: from(us4, lane), payload: message(4, 64)})
+				if got := events[EventToListenPort] == 1; got != want {
+					t.Errorf("%s: a datagram from %s to a lane port is redirected: %v", what, src, got)
+				}
+			}
+		}
+		set(ProbeKeys{})
+		set(NewProbeKeys(ourKey, theirKey))
+		redirects("before an answer", false)
+		e.step()
+		redirects("before an answer to a probe", false)
+		e.answer(listenLane)
+		redirects("after it", true)
+		p.Lanes = ports(lane, lane+1)
+		set(NewProbeKeys(ourKey, theirKey))
+		redirects("with other lanes", true)
+		set(NewProbeKeys(theirKey, ourKey))
+		redirects("another peer", false)
+		p.Proved = true
+		set(NewProbeKeys(ourKey, theirKey))
+		redirects("the one that came back", true)
+	})
+}
+
 // probeClone returns the context of a message's clone that becomes a probe.
 func probeClone(port uint16, lane uint32) (c skb) {
 	copy(c[48/4:], []uint32{0x5f2c81d7, 0x9b03e64a, uint32(networkOrder(port)), lane})

@@ -82,7 +82,7 @@ func newSpread(t testing.TB, o SpreadOptions) *Spread {
 // setOpenPeer sets a peer whose lanes are proved, and need no probe for a long time.
 func (s *State) setOpenPeer(t testing.TB, p Peer) {
 	t.Helper()
-	p.ProbeKeys = NewProbeKeys(ourKey, theirKey)
+	p.ProbeKeys, p.Proved = NewProbeKeys(ourKey, theirKey), true
 	expect.NoError(t, s.SetPeer(p))
 	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
 }
