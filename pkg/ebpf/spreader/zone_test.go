@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/mdlayher/genetlink"
 	genl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -124,4 +125,63 @@ func TestZonesAreNamesAndIndices(t *testing.T) {
 			t.Errorf("%s: got the index %s, want %s", n, got, i)
 		}
 	}
+}
+
+// TestKernelTunnelHasZones has a peer of the kernel's WireGuard with a link-local endpoint, which wgctrl can neither set nor read.
+func TestKernelTunnelHasZones(t *testing.T) {
+	r := newRig(t)
+	if err := r.here.lab.Do(func() error {
+		return netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: netlink.LinkAttrs{Name: "wg0"}})
+	}); err != nil {
+		t.Skipf("needs the kernel's WireGuard: %v", err)
+	}
+	r.here.do(func() error {
+		l, err := netlink.LinkByName(r.here.device)
+		if err != nil {
+			return err
+		}
+		if err := setEndpoint("wg0", netip.MustParseAddrPort("[fe80::7]:51820"), l.Attrs().Index); err != nil {
+			return err
+		}
+		tunnels, err := WireGuard{}.Tunnels()
+		if want := "[fe80::7%cable.7]:51820"; err == nil && (len(tunnels) != 1 || len(tunnels[0].Peers) != 1 || tunnels[0].Peers[0].Endpoint.String() != want) {
+			t.Errorf("got %+v, want a peer at %s", tunnels, want)
+		}
+		return err
+	})
+}
+
+// setEndpoint adds a peer with an endpoint in a zone to a kernel tunnel (include/uapi/linux/wireguard.h).
+func setEndpoint(name string, to netip.AddrPort, zone int) error {
+	conn, err := genetlink.Dial(nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	family, err := conn.GetFamily(unix.WG_GENL_NAME)
+	if err != nil {
+		return err
+	}
+	endpoint := make([]byte, unix.SizeofSockaddrInet6)
+	binary.NativeEndian.PutUint16(endpoint, unix.AF_INET6)
+	binary.BigEndian.PutUint16(endpoint[2:], to.Port())
+	copy(endpoint[8:], to.Addr().AsSlice())
+	binary.NativeEndian.PutUint32(endpoint[24:], uint32(zone))
+	request := genl.NewAttributeEncoder()
+	request.String(unix.WGDEVICE_A_IFNAME, name)
+	request.Nested(unix.WGDEVICE_A_PEERS, func(peers *genl.AttributeEncoder) error {
+		peers.Nested(0, func(peer *genl.AttributeEncoder) error {
+			peer.Bytes(unix.WGPEER_A_PUBLIC_KEY, append([]byte{1}, make([]byte, 31)...))
+			peer.Bytes(unix.WGPEER_A_ENDPOINT, endpoint)
+			return nil
+		})
+		return nil
+	})
+	data, err := request.Encode()
+	if err != nil {
+		return err
+	}
+	header := genetlink.Header{Command: unix.WG_CMD_SET_DEVICE, Version: unix.WG_GENL_VERSION}
+	_, err = conn.Execute(genetlink.Message{Header: header, Data: data}, family.ID, genl.Request|genl.Acknowledge)
+	return err
 }
