@@ -146,7 +146,7 @@ func (c *crowd) awaitFullMesh() (most joined) {
 			all = c.report()
 			for _, j := range all {
 				if j.Peers < want {
-					return fmt.Errorf("%s has %d peers", j.Name, j.Peers)
+					return fmt.Errorf("%s has %d peers after %d reconciles and %d writes", j.Name, j.Peers, j.Reconciles, j.Writes)
 				}
 			}
 			return nil

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"log/slog"
@@ -26,6 +27,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/agent"
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
@@ -90,6 +92,7 @@ type joiner struct {
 	mark           uint32
 	peers          map[noise.PublicKey]*config.PeerStatus
 	added, removed int
+	probes         uint64
 }
 
 func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
@@ -103,7 +106,7 @@ func begin(ctx context.Context, server, dir, name string) (*joiner, error) {
 		Node: name, API: cfg, Mode: mesh.ModeMesh, Log: slog.New(slog.DiscardHandler),
 		KeyDir: filepath.Join(dir, "keys", name),
 		MeshConfig: agent.MeshConfig{
-			Network: j, Engine: j,
+			Network: j, Engine: j, Guard: noGuard{},
 		},
 	})
 	if err != nil {
@@ -222,10 +225,24 @@ func (j *joiner) StatusOf(...noise.PublicKey) (st config.Status, err error) {
 	return st, nil
 }
 
-// Probe implements agent.Engine.
-func (j *joiner) Probe(...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
-	return nil, nil
+// Probe implements agent.Engine. All peers answer.
+func (j *joiner) Probe(peers ...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.probes++
+	reports := make(map[noise.PublicKey]config.PeerProbe, len(peers))
+	for _, key := range peers {
+		reports[key] = config.PeerProbe{Up: true, Session: true, Echoes: true, Sent: j.probes, Answered: j.probes}
+	}
+	return reports, nil
 }
+
+// noGuard implements meshmode.GuardHost: these agents have no devices of their own, and must not touch the host's.
+type noGuard struct{}
+
+func (noGuard) Open() (meshmode.Programs, error) { return nil, errors.New("no devices") }
+
+func (noGuard) Remove() error { return nil }
 
 // Save implements agent.Engine.
 func (j *joiner) Save(config.Device) error { return nil }
