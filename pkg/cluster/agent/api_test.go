@@ -5,6 +5,8 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -49,6 +51,7 @@ func (a *fakeAPI) handler() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("GET /api/v1/nodes", a.listNodes)
 	m.HandleFunc("GET /api/v1/nodes/{name}", a.getNode)
+	m.HandleFunc("PATCH /api/v1/nodes/{name}", a.patchTaints)
 	m.HandleFunc("GET "+own, a.agents.watch)
 	m.HandleFunc("POST "+own, a.create)
 	m.HandleFunc("PATCH "+own+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.agents, w, r) })
@@ -181,6 +184,31 @@ func (a *fakeAPI) patchOwners(w http.ResponseWriter, r *http.Request) {
 	}
 	o.OwnerReferences = patch.OwnerReferences
 	answer(w, a.agents.put(o))
+}
+
+// patchTaints implements a JSON patch that tests the taints, and replaces or removes them.
+func (a *fakeAPI) patchTaints(w http.ResponseWriter, r *http.Request) {
+	o, exists := a.nodes.get(r.PathValue("name"))
+	var patch []struct {
+		Op    string
+		Path  string
+		Value json.RawMessage
+	}
+	var spec map[string]json.RawMessage
+	if err := errors.Join(json.NewDecoder(r.Body).Decode(&patch), json.Unmarshal(o.Spec, &spec)); err != nil || !exists || len(patch) != 2 {
+		http.Error(w, fmt.Sprint(err), http.StatusBadRequest)
+		return
+	}
+	if patch[0].Op != "test" || patch[0].Path != "/spec/taints" || patch[1].Path != "/spec/taints" || !bytes.Equal(patch[0].Value, spec["taints"]) {
+		http.Error(w, "the taints are others", http.StatusConflict)
+		return
+	}
+	spec["taints"] = patch[1].Value
+	if patch[1].Op == "remove" {
+		delete(spec, "taints")
+	}
+	o.Spec, _ = json.Marshal(spec) // of raw messages
+	answer(w, a.nodes.put(o))
 }
 
 func answer(w http.ResponseWriter, o object) {

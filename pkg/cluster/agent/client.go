@@ -105,6 +105,37 @@ func (c *client) node(ctx context.Context, name string) (*node, error) {
 	return n, nil
 }
 
+// removeTaint removes the taints of a key from a Node. It fails if the Node's taints have changed meanwhile.
+func (c *client) removeTaint(ctx context.Context, name, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
+	defer cancel()
+	nodes := func(r *rest.Request) *rest.Request { return r.Resource("nodes").Name(name) }
+	body, err := nodes(c.core.Get()).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Raw()
+	var n struct {
+		Spec struct {
+			Taints []map[string]any `json:"taints"`
+		} `json:"spec"`
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &n)
+	}
+	left := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t map[string]any) bool { return t["key"] == key })
+	if err == nil && len(left) < len(n.Spec.Taints) {
+		const path = "/spec/taints"
+		change := map[string]any{"op": "replace", "path": path, "value": left}
+		if len(left) == 0 {
+			change = map[string]any{"op": "remove", "path": path}
+		}
+		if body, err = json.Marshal([]any{map[string]any{"op": "test", "path": path, "value": n.Spec.Taints}, change}); err == nil {
+			err = nodes(c.core.Patch(types.JSONPatchType)).Param("fieldManager", fieldManager).Body(body).Do(ctx).Error()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing the taint %s from the Node %s: %w", key, name, err)
+	}
+	return nil
+}
+
 // namesOnly asks for a table without the objects, which has a hundredth of their size. Its first column is the name.
 const namesOnly = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

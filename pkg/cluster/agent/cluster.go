@@ -123,7 +123,7 @@ func isRelevantUpdate(before, after any, own string) bool {
 	case *node:
 		b, same := after.(*node)
 		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || !maps.Equal(restricted(a.Labels), restricted(b.Labels)) ||
-			a.Name == own && !maps.Equal(a.Labels, b.Labels)
+			a.Name == own && (!maps.Equal(a.Labels, b.Labels) || a.hasStartupTaint() != b.hasStartupTaint())
 	case *v1alpha1.RopewalkNode:
 		b, same := after.(*v1alpha1.RopewalkNode)
 		if !same || a.Name == own || a.UID != b.UID {

@@ -54,6 +54,8 @@ type SpreadConfig struct {
 type MeshConfig struct {
 	// Tunnel is the interface's name; empty: DefaultTunnel.
 	Tunnel string
+	// StartupTaint makes the agent remove the start-up taint of its node.
+	StartupTaint bool
 	// PodCIDRSource says where the pod prefixes of nodes are read; empty: PodCIDRsOfNodes.
 	PodCIDRSource PodCIDRSource
 	// Engine runs the tunnel; nil: that of Tunnel's control socket, with EngineConfig.

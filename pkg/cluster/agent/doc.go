@@ -6,7 +6,7 @@
 //
 // Begin reading in agent.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: agent, cleanup, snapshot, serve, metrics
-//   - the reconcile loop: reconcile, restore, mode, intent, publish, external_status, events, drift, state, triggers
+//   - the reconcile loop: reconcile, restore, mode, taint, intent, publish, external_status, events, drift, state, triggers
 //   - mesh mode: mesh_reconciler, proofs, key_rotation, mesh_engine, handover, endpoint_resolver, peer_tracker, handshakes, background, keyring, keyfile, node_encryption
 //   - spread mode: spread_reconciler, port_planner, device_follower, announcement, unmatched, egress, tunnel_port
 //   - the API: cluster, api_endpoints, external_peers, optional_informer, node_reader, convert, pod_blocks, client, node, foreign_objects, node_protobuf, api_dialer

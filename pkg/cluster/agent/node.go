@@ -4,6 +4,7 @@ package agent
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +21,8 @@ type node struct {
 	metav1.ObjectMeta `json:"metadata"`
 
 	Spec struct {
-		PodCIDRs []string `json:"podCIDRs"`
+		PodCIDRs []string    `json:"podCIDRs"`
+		Taints   []nodeTaint `json:"taints"`
 	} `json:"spec"`
 	Status struct {
 		Addresses []nodeAddress `json:"addresses"`
@@ -53,6 +55,7 @@ func (n *node) runsNoAgent() bool {
 func trimObject(object any) (any, error) {
 	if n, ok := object.(*node); ok {
 		n.Platform = n.platform() // an object may be trimmed twice
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(t nodeTaint) bool { return t.Key != startupTaint })
 	}
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
@@ -89,6 +92,15 @@ func shareOwnerStrings(m metav1.Object) {
 	}
 }
 
+// hasStartupTaint reports whether the node waits for its agent.
+func (n *node) hasStartupTaint() bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t nodeTaint) bool { return t.Key == startupTaint })
+}
+
+type nodeTaint struct {
+	Key string `json:"key"`
+}
+
 type nodeAddress struct {
 	Type    string `json:"type"`
 	Address string `json:"address"`
@@ -109,6 +121,7 @@ func (n *node) DeepCopyObject() runtime.Object {
 	c := *n
 	n.DeepCopyInto(&c.ObjectMeta)
 	c.Spec.PodCIDRs = append([]string(nil), n.Spec.PodCIDRs...)
+	c.Spec.Taints = append([]nodeTaint(nil), n.Spec.Taints...)
 	c.Status.Addresses = append([]nodeAddress(nil), n.Status.Addresses...)
 	return &c
 }

@@ -20,7 +20,9 @@ const (
 	nodeMetadata   = 1 // Node
 	nodeSpec       = 2
 	nodeStatus     = 3
-	specPodCIDRs   = 7 // NodeSpec
+	specTaints     = 5 // NodeSpec
+	specPodCIDRs   = 7
+	taintKey       = 1 // Taint
 	statusAddress  = 5 // NodeStatus
 	addressType    = 1 // NodeAddress
 	addressAddress = 2
@@ -53,8 +55,20 @@ func (n *node) Unmarshal(data []byte) error {
 
 func (n *node) unmarshalSpec(data []byte) error {
 	return eachField(data, func(number protowire.Number, value []byte) error {
-		if number == specPodCIDRs {
+		switch number {
+		case specPodCIDRs:
 			n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, string(value))
+		case specTaints:
+			return n.unmarshalTaint(value)
+		}
+		return nil
+	})
+}
+
+func (n *node) unmarshalTaint(data []byte) error {
+	return eachField(data, func(number protowire.Number, value []byte) error {
+		if number == taintKey {
+			n.Spec.Taints = append(n.Spec.Taints, nodeTaint{string(value)})
 		}
 		return nil
 	})

@@ -37,8 +37,11 @@ func encode(t testing.TB, n *node) []byte {
 		t.Fatal(err)
 	}
 	unread := slices.Concat([]byte{tag(4, protowire.VarintType), 1}, // unschedulable
-		protowire.AppendTag(nil, 20, protowire.Fixed64Type), make([]byte, 8), protowire.AppendTag(nil, 21, protowire.Fixed32Type), make([]byte, 4), wired(5, []byte("taint")))
+		protowire.AppendTag(nil, 20, protowire.Fixed64Type), make([]byte, 8), protowire.AppendTag(nil, 21, protowire.Fixed32Type), make([]byte, 4), wired(6, []byte("configSource")))
 	spec := wired(1, []byte("podCIDR"))
+	for _, taint := range n.Spec.Taints {
+		spec = append(spec, wired(specTaints, wired(taintKey, []byte(taint.Key)), wired(3, []byte("NoSchedule")))...)
+	}
 	for _, p := range n.Spec.PodCIDRs {
 		spec = append(spec, wired(specPodCIDRs, []byte(p))...)
 	}

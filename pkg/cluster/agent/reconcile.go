@@ -56,6 +56,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
 		a.releaseMemory(res.changes)
+		published = errors.Join(published, a.removeStartupTaint(ctx, n, res.proofs))
 	}
 	return errors.Join(err, published)
 }

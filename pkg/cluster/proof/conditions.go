@@ -17,6 +17,9 @@ const (
 	Strict         = "Strict"
 )
 
+// NoPeers is the reason of conditions of a node that has none.
+const NoPeers = "NoPeers"
+
 // Status is that of a condition, in the words of Kubernetes.
 type Status string
 
@@ -127,7 +130,7 @@ func peersReachable(f *Facts) Condition {
 	case f.Tunnel != "":
 		c.Reason, c.Message = "TunnelDown", "no tunnel with which to ask"
 	case s.Peers == 0:
-		c.Reason, c.Message = "NoPeers", "no other node has a tunnel"
+		c.Reason, c.Message = NoPeers, "no other node has a tunnel"
 	case s.Judged == 0:
 		c.Reason, c.Message = "NotAsked", "no peer has been judged yet"
 	case s.JudgedLost*lostShare > s.Judged:
@@ -164,7 +167,7 @@ func encrypted(now time.Time, f *Facts) Condition {
 	case len(g.Behind) > 0:
 		c.Reason, c.Message = "GuardNotInFront", "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
 	case s.Reachable+s.Proven == 0:
-		c.Reason, c.Message = "NoPeers", "no peer is reachable"
+		c.Reason, c.Message = NoPeers, "no peer is reachable"
 	case f.Strictness == Permissive && s.Unrouted > 0:
 		c.Reason, c.Message = "NotRouted", "traffic to some peers does not take the tunnel: they do not answer, or not yet"
 	case s.Reachable > s.Unprovable:

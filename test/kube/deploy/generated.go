@@ -37,7 +37,7 @@ type generated struct {
 func everything() Values {
 	on := Values{"enabled": true}
 	return Values{
-		"engine": Values{"lanes": 2, "workers": 0}, "podCIDRSource": "cilium", "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
+		"engine": Values{"lanes": 2, "workers": 0}, "podCIDRSource": "cilium", "startupTaint": true, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
 			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always",

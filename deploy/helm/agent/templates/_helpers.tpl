@@ -83,6 +83,9 @@ matchExpressions:
 - --tunnel={{ .Values.tunnel }}
 {{- if not .Values.cleanup.enabled }}
 - --reflect-port={{ .Values.engine.reflectPort }}
+{{- if .Values.startupTaint }}
+- --startup-taint
+{{- end }}
 {{- with include "ropewalk.podCIDRSource" . }}
 {{- if ne . "node" }}
 - --pod-cidr-source={{ . }}
