@@ -49,7 +49,7 @@ type Peer struct {
 	ProbeAnswered, Ready bool
 	Blocked              []uint16
 	// Proved: the peer has answered a probe from this address, also if it is silent now. Only the owner of its key can. The programs set it, and
-	// SetPeers if an earlier entry had it. What comes to a lane port is gathered only then.
+	// SetPeers if an earlier entry had it. Datagrams to a lane port are gathered only then.
 	Proved bool
 	// Gather is the range of lane ports from which the peer sends. On receipt they are replaced by the endpoint's port. An
 	// address can have one such range per tunnel. Empty: source ports are not restored.

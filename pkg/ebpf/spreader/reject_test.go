@@ -272,7 +272,7 @@ func TestProvedPeerKeepsSharedAddress(t *testing.T) {
 func TestProofOutlivesChangesOfPeer(t *testing.T) {
 	r := newRig(t)
 	known := history{endpointPorts: map[string]uint16{}, sharedPorts: new(sharedPorts), probeKeys: probeKeys{}, proofs: proofs{}}
-	look := func(a, b string, preshared byte) (found reconcileResult) {
+	reconcile := func(a, b string, preshared byte) (found reconcileResult) {
 		t.Helper()
 		tunnel := wg(a, b)
 		tunnel.Peers[0].Secrets.preshared[0] += preshared
@@ -284,7 +284,7 @@ func TestProofOutlivesChangesOfPeer(t *testing.T) {
 		})
 		return found
 	}
-	look("192.0.2.2:51820", "192.0.2.3:7", 0)
+	reconcile("192.0.2.2:51820", "192.0.2.3:7", 0)
 	senders, receiver := r.senders(), r.there.socket(port)
 	r.prove(senders, receiver)
 	want := []SkippedPeer{{"b", "peer a has answered probes from the same address 192.0.2.2"}}
@@ -300,7 +300,7 @@ func TestProofOutlivesChangesOfPeer(t *testing.T) {
 		{"other keys", "192.0.2.2:51820", 1},
 	} {
 		for range 2 {
-			found := look(step.a, "192.0.2.2:7", step.preshared)
+			found := reconcile(step.a, "192.0.2.2:7", step.preshared)
 			skipped := r.here.status().Tunnels[0].Skipped
 			if step.name == "elsewhere" {
 				continue
