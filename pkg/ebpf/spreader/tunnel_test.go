@@ -38,7 +38,11 @@ func TestKernelTunnelIsFoundWithItsPeers(t *testing.T) {
 		}
 		defer client.Close()
 		listen := port
-		if err := client.ConfigureDevice("wg0", wgtypes.Config{ListenPort: &listen, Peers: peers}); err != nil {
+		private, err := wgtypes.GeneratePrivateKey()
+		if err != nil {
+			return err
+		}
+		if err := client.ConfigureDevice("wg0", wgtypes.Config{PrivateKey: &private, ListenPort: &listen, Peers: peers}); err != nil {
 			return err
 		}
 		return netlink.LinkSetUp(l)
