@@ -76,14 +76,17 @@ func (p *Port) openControlGroup() {
 	p.groups[controlGroup].Store(g)
 }
 
-// addToGroups adds a new source to all open groups. Where that fails the source uses its own socket.
+// addToGroups adds a new source to all open groups. Where that fails the source uses its own socket. It looks for foreign sockets each time the
+// number of sources has doubled: the kernel lists all UDP sockets of the host, which for each source would take some hosts minutes.
 func (p *Port) addToGroups(source int) {
 	for group := range underlay.MaxGroups {
 		if g := p.groups[group].Load(); g != nil {
 			_ = p.addToGroup(g, group, source)
 		}
 	}
-	p.reportForeign(source)
+	if n := p.sources.Len(); n&(n-1) == 0 {
+		p.reportForeign(-1)
+	}
 }
 
 // addToGroup opens the socket of a source in a group. The caller holds p.opening.
