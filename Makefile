@@ -277,7 +277,7 @@ SITE_FILES := KNOWN_ISSUES.md SECURITY.md CHANGELOG.md CONTRIBUTING.md LICENSE
 site: deps-site $(SITE)/venv/installed ## the documentation as a web site, in build/site/html; fails on a broken link or anchor
 	@rm -rf $(SITE)/docs $(SITE)/html && mkdir -p $(SITE)/docs/deploy
 	cp -r docs/. $(SITE_FILES) $(SITE)/docs && cp -r deploy/grafana deploy/otel deploy/prometheus deploy/arch deploy/ansible $(SITE)/docs/deploy
-	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(\.\./\.\./#](../#g' $(SITE)/docs/dev/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
+	sed -Ei 's#\]\(\.\./#](#g' $(SITE)/docs/*.md && sed -Ei 's#\]\(\.\./\.\./#](../#g' $(SITE)/docs/{dev,kubernetes}/*.md && sed -Ei 's#\]\(docs/#](#g' $(SITE_FILES:%=$(SITE)/docs/%)
 	$(SITE)/venv/bin/mkdocs build --strict -f deploy/site/mkdocs.yml
 
 $(SITE)/venv/installed: deploy/site/requirements.txt

@@ -55,7 +55,7 @@ const commandsHead = `
 Every command also has ` + "`--help`" + `. Arguments are described in the manual (` + "`man ropewalk-set`" + `) and in the help (` + "`ropewalk help set`" + `).
 Exit codes: 0 success, 1 error, 2 wrong command line, 3 a check failed, 4 no check failed but some warned, 5 no such interface, or no
 daemon answers for it. up, down and reload exit with the code of a hook or another program that failed, as wg-quick does, and with 1 if a
-signal ended it. The agent's flags: ` + "`ropewalk-agent --help`, [Kubernetes](kubernetes.md)." + `
+signal ended it. The agent's flags: ` + "`ropewalk-agent --help`, [Kubernetes](kubernetes/install.md)." + `
 
 | flag | default | meaning |
 | --- | --- | --- |

@@ -120,7 +120,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 	if left, err := os.ReadDir(keys); err != nil || len(left) == 0 {
 		t.Errorf("the keys were removed without --keys: %v", err)
 	}
-	// docs/kubernetes.md lists them. The file with the engine's key is not among them.
+	// docs/kubernetes/install.md lists them. The file with the engine's key is not among them.
 	documented := []string{"/run/ropewalk/ropewalk0.keep.lock", "/var/lib/ropewalk/keys/private.key"}
 	for _, n := range l.nodes[2:] {
 		if left := n.files(bpf); !slices.Equal(left, documented) {

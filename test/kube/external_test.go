@@ -44,7 +44,7 @@ func (l *lab) addLaptop() *laptop {
 	return &laptop{pod{n: l.nodes[0], host: h, addr: netip.MustParseAddr("10.9.0.2")}, key}
 }
 
-// up starts the laptop's tunnel from a wg-quick file, as docs/kubernetes.md has it.
+// up starts the laptop's tunnel from a wg-quick file, as docs/kubernetes/mesh.md has it.
 func (p *laptop) up() {
 	l := p.n.l
 	l.Helper()

@@ -19,7 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
-// startupTaint is that of docs/kubernetes.md.
+// startupTaint is that of docs/kubernetes/mesh.md.
 const startupTaint = "node.ropewalk.io/agent-not-ready"
 
 // TestNodeWaitsForTunnelWithStartupTaint: its agent removes the taint once peers answer, and may change nothing else of Nodes.

@@ -18,7 +18,7 @@ import (
 
 // The table of the agent's metrics is generated from this file, the registry and the alerts: go test ./pkg/cluster/agent -run Documentation -update
 const (
-	docPath    = "../../../docs/kubernetes.md"
+	docPath    = "../../../docs/kubernetes/operate.md"
 	docBegin   = "<!-- agent metrics: written by go test ./pkg/cluster/agent -update -->"
 	docEnd     = "<!-- end of agent metrics -->"
 	rulesPaths = "../../../deploy/helm/*/files/*-rules.yml"
@@ -28,8 +28,8 @@ const (
 var operatorActions = map[string]string{
 	"ropewalk_agent_changes_total":                   "none: it rises when nodes join, leave or change",
 	"ropewalk_agent_clear_nodes":                     "if not 0: `ropewalk mesh check` names the nodes and reasons (check `encryption`)",
-	"ropewalk_agent_cleartext":                       "none during a [rollout](#rolling-out-and-back) and with `mesh.cleartext=Always`. If it stays 1: the condition `Ready` says whether nodes have no tunnel or unknown [pod prefixes](#pod-prefixes)",
-	"ropewalk_agent_condition":                       "the condition of that type (`kubectl get ropewalknodes -o wide`) has the reason: [conditions of a node](#conditions-of-a-node)",
+	"ropewalk_agent_cleartext":                       "none during a [rollout](encryption.md#rolling-out-and-back) and with `mesh.cleartext=Always`. If it stays 1: the condition `Ready` says whether nodes have no tunnel or unknown [pod prefixes](mesh.md#pod-prefixes)",
+	"ropewalk_agent_condition":                       "the condition of that type (`kubectl get ropewalknodes -o wide`) has the reason: [conditions of a node](encryption.md#conditions-of-a-node)",
 	"ropewalk_agent_guard_packets_total":             "if `remote` rises: the network plugin does not hand pods' packets to the node's routing; mode mesh does not encrypt them. If `unknown` rises with the verdict `passed`: nodes without a working tunnel, see `ropewalk_agent_peer_states`",
 	"ropewalk_agent_peer_states":                     "if `lost` is above 0: `status.stalePeers` of the RopewalkNode names them; let UDP pass between the nodes",
 	"ropewalk_agent_drift_total":                     "if it rises: find the program that removes routes, rules, eBPF programs or peers. The agent's log has the times (`repaired changes that another program made on the host`)",

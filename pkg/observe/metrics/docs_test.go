@@ -36,7 +36,7 @@ rate(ropewalk_peer_receive_bytes_total[5m]) * on (job, instance, interface, publ
 ` + "`allowed_ips` there lists the first %d, and the number of further ones. All keys in metrics are public keys. The server also exports" + `
 the metrics of Go's runtime (` + "`go_…`) and of the process (`process_…`). [deploy/grafana](../deploy/grafana/ropewalk.json) has a" + `
 dashboard, [deploy/prometheus](../deploy/prometheus/rules.yml) recording and alerting rules. Lane ` + "`slow`" + ` is the processing outside
-the [lanes](glossary.md). The Kubernetes agent has [metrics of its own](kubernetes.md#metrics-of-the-agent).
+the [lanes](glossary.md). The Kubernetes agent has [metrics of its own](kubernetes/operate.md#metrics-of-the-agent).
 
 An idle peer makes no handshakes, so an old last handshake alone is no fault. The alert fires only for peers to which packets are
 sent, or with persistent keepalives.

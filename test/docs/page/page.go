@@ -48,10 +48,10 @@ type Span struct {
 // Root returns the relative path of the repository's root for a package that is depth directories below it.
 func Root(depth int) string { return filepath.Join(slices.Repeat([]string{".."}, depth)...) }
 
-// ReadAll reads all pages in the repository's root and in docs/.
+// ReadAll reads all pages in the repository's root, in docs/ and in the directories below it.
 func ReadAll(root string) ([]*Page, error) {
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/dev/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err

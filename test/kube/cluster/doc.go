@@ -2,7 +2,7 @@
 
 // Package cluster tests the Kubernetes agent in a whole cluster on one machine: etcd, API server, controller manager, scheduler,
 // kubelets and kube-proxies of one Kubernetes version, containerd and CNI plugins, and the image as it is released. Each node
-// has a network, a mount and a PID namespace of its own. The commands are those of docs/kubernetes.md. `make test-cluster`
+// has a network, a mount and a PID namespace of its own. The commands are those of docs/kubernetes/install.md. `make test-cluster`
 // runs it.
 //
 // TestCluster is the place to begin: its steps share one cluster and run in order. The tests TestClusterWith… have further clusters, with other network

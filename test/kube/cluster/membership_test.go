@@ -53,7 +53,7 @@ func (c *cluster) testLeave() {
 	c.awaitPodsGone(n.name)
 }
 
-// awaitPodsGone waits until the pods of a node that was deleted are deleted as well. A rolling update before that may stop (docs/kubernetes.md).
+// awaitPodsGone waits until the pods of a node that was deleted are deleted as well. A rolling update before that may stop (docs/kubernetes/operate.md).
 func (c *cluster) awaitPodsGone(node string) {
 	c.Helper()
 	expect.EventuallyNoError(c, "the pods of "+node+" are deleted", func() error {

@@ -36,7 +36,7 @@ func TestClusterWithNetworkPlugins(t *testing.T) {
 	}
 }
 
-// TestClusterWithBypass has pods whose packets pass no routing of the node. Mode mesh cannot encrypt them (docs/kubernetes.md).
+// TestClusterWithBypass has pods whose packets pass no routing of the node. Mode mesh cannot encrypt them (docs/kubernetes/mesh.md).
 func TestClusterWithBypass(t *testing.T) {
 	t.Run("macvlan", func(t *testing.T) {
 		c := startClusterOf(t, macvlan, ipv4)

@@ -119,7 +119,7 @@ func (n *node) ctr(args ...string) (string, error) {
 	return n.run(ctx, append([]string{"ctr", "-n", "k8s.io"}, args...)...)
 }
 
-// importImages does what docs/kubernetes.md describes for clusters without a registry.
+// importImages does what docs/kubernetes/install.md describes for clusters without a registry.
 func (n *node) importImages() {
 	n.c.Helper()
 	for _, image := range n.c.images {

@@ -20,7 +20,7 @@ func (c *cluster) testUninstall() {
 	traffic := a.probe(b, seldom)
 	c.upgrade("mesh.cleartext=Always")
 	c.awaitMesh()
-	c.documented("### Uninstalling", "", "")
+	c.documented("## Uninstalling", "", "")
 	a.reaches(b)
 	b.reaches(a)
 	c.Logf("uninstall: %v", traffic.end())

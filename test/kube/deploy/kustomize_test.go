@@ -99,7 +99,7 @@ func TestKustomizeMatchesChart(t *testing.T) {
 }
 
 // TestPolicyComesBeforeTheAgents is about kubectl and kustomize. Helm has an order of its own, which ends with unknown kinds
-// (docs/kubernetes.md).
+// (docs/kubernetes/install.md).
 func TestPolicyComesBeforeTheAgents(t *testing.T) {
 	for _, base := range []string{"spread", "mesh", "cleanup-spread", "cleanup-mesh"} {
 		text := kustomized(t, base, false)

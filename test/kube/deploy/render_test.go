@@ -234,14 +234,14 @@ func otherValues() map[string]Values {
 	}
 }
 
-// TestDocsNameValuesOfEngines compares the values that replace engines with docs/kubernetes.md.
+// TestDocsNameValuesOfEngines compares the values that replace engines with docs/kubernetes/operate.md.
 func TestDocsNameValuesOfEngines(t *testing.T) {
 	pod := func(values Values) string {
 		all := Values{"engine": Values{"image": Values{"tag": "1"}}}
 		maps.Copy(all, values)
 		return fmt.Sprint(at(t, oneOf(t, render(t, mesh(), all), "DaemonSet", "ropewalk-engine"), "spec", "template"))
 	}
-	docs, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes.md"))
+	docs, err := os.ReadFile(filepath.Join(root, "docs", "kubernetes", "operate.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestDocsNameValuesOfEngines(t *testing.T) {
 			image["repository"] = "ropewalk-agent"
 		}
 		if got, want := pod(values) != before, strings.Contains(list, "`"+name+"`"); got != want {
-			t.Errorf("%s: changes the engines' pods: %v, in docs/kubernetes.md: %v", name, got, want)
+			t.Errorf("%s: changes the engines' pods: %v, in docs/kubernetes/operate.md: %v", name, got, want)
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(chartPath(meshChart), "values.yaml"))

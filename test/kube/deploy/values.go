@@ -83,7 +83,7 @@ func asJSON(n *yaml.Node) (string, error) {
 
 // valuesPage is the beginning of docs/helm-values.md.
 const valuesPage = "# Values of the charts\n\n" +
-	"[kubernetes.md](kubernetes.md) describes the installation, and the [glossary](glossary.md) ropewalk's own words. Generated from the comments in `deploy/helm/*/values.yaml` by `make manifests`.\n"
+	"[Installing the agent](kubernetes/install.md) describes the installation, and the [glossary](glossary.md) ropewalk's own words. Generated from the comments in `deploy/helm/*/values.yaml` by `make manifests`.\n"
 
 // valuesTable returns a section of docs/helm-values.md.
 func valuesTable(title string, values []value) string {
