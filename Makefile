@@ -486,14 +486,15 @@ sign-release: bin/cosign ## sign build/dist with the identity of the workflow th
 	$(RELEASE) sign $(DIST)
 
 .PHONY: verify-release
-verify-release: bin/cosign ## checksums, signatures, SBOMs and provenance of the release in DIR
+verify-release: bin/cosign ## checksums, signatures, SBOMs and provenance of the release in DIR, of RELEASE_VERSION if that is set
 	@[ -n '$(DIR)' ] || { echo 'DIR is not set: make verify-release DIR=directory'; exit 1; }
-	version=$$(cd '$(DIR)' && ls ropewalk-crds-*.tgz | sed -E 's/^ropewalk-crds-(.*)\.tgz$$/\1/') && \
+	version='$(RELEASE_VERSION)'; [ -n "$$version" ] || \
+	  version=$$(set -o pipefail; cd '$(DIR)' && ls ropewalk-crds-*.tgz | sed -E 's/^ropewalk-crds-(.*)\.tgz$$/\1/') || exit 1; \
 	  IDENTITY="$(SIGNER)$$version" ISSUER=$(ISSUER) $(RELEASE) verify '$(DIR)'
 
 .PHONY: oci-login
 oci-login: bin/oras # with OCI_USER and OCI_TOKEN
-	@printenv OCI_TOKEN | bin/oras login "$${REGISTRY%%/*}" --username "$$OCI_USER" --password-stdin
+	@set -o pipefail; printenv OCI_TOKEN | bin/oras login "$${REGISTRY%%/*}" --username "$$OCI_USER" --password-stdin
 
 .PHONY: push-release
 push-release: bin/oras bin/helm ## images, charts and packages of build/dist to REGISTRY=host/path
