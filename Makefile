@@ -188,6 +188,10 @@ SEEDS ?= 1000
 sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules of faults (docs/dev/reliability.md); ARGS="-schedule FILE" for one
 	$(GOTEST) -count=1 -timeout 60m ./test/sim -seeds $(SEEDS) $(ARGS)
 
+.PHONY: postquantum-mutants
+postquantum-mutants: need-go ## apply known faults to post-quantum exchanges, and print the test that finds each; ARGS=REGEXP for some
+	test/postquantum/mutants.sh $(ARGS)
+
 .PHONY: sim-mutants
 sim-mutants: need-go ## apply known faults, and print how many seeds the simulator needs to find each
 	GO='$(GO)' test/sim/mutants/run.sh

@@ -7,6 +7,8 @@
 // Instants are nanoseconds of a monotonic clock (int64); only Clock.Now takes the wall clock. Functions that consume
 // messages return a drop.Reason, drop.None on success; functions that create them return an error.
 //
+// Keys.Exporter and Keys.Hash let other protocols derive keys from a session, with KDF. Timestamp.Naming carries the id of one (package postquantum).
+//
 // Secrets redact themselves in fmt, slog and encoding/json. fmt cannot call methods on unexported struct fields, so a
 // struct elsewhere that keeps a secret in one must redact itself too; nor can it on the two misuses %p and %w, which go
 // vet refuses.

@@ -55,13 +55,14 @@ func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Ti
 	return nil
 }
 
-// ConsumeResponse takes the second message (paper §5.4.3) and returns the session's keys. psk is the peer's preshared
-// key at this moment; the zero key stands for none. It does not check the MACs: call CookieChecker.Check first.
+// ConsumeResponse takes the second message (paper §5.4.3) and returns the session's keys. psks are the preshared keys that the peer
+// may have used, in the order of trial; the zero key stands for none. Keys.Preshared tells which one fits. Each costs a few hashes: the
+// Diffie-Hellman results are computed once. It does not check the MACs: call CookieChecker.Check first.
 //
 // On success the handshake is over and its state wiped. A message that is no response to the handshake in flight is
 // rejected with HSInvalid (or with Classify's reasons) and leaves the handshake as it was, so that a forged response
 // cannot end it.
-func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Reason) {
+func (i *Initiator) ConsumeResponse(b []byte, psks ...*PresharedKey) (Keys, drop.Reason) {
 	msg, reason := wire.AsResponse(b)
 	if reason != drop.None {
 		return Keys{}, reason
@@ -75,15 +76,27 @@ func (i *Initiator) ConsumeResponse(b []byte, psk *PresharedKey) (Keys, drop.Rea
 	if !i.mixShared(&state, msg.Ephemeral()) {
 		return Keys{}, drop.HSInvalid
 	}
+	for n, psk := range psks {
+		keys := Keys{Local: i.sender, Remote: msg.Sender(), Initiator: true, Preshared: n}
+		if state.finish(msg, psk, &keys) {
+			i.Wipe()
+			return keys, drop.None
+		}
+	}
+	return Keys{}, drop.HSInvalid
+}
+
+// finish derives the keys with a preshared key, unless the response was made with another one. The chain and the hash stay as they are.
+func (s *symmetric) finish(msg *wire.Response, psk *PresharedKey, keys *Keys) bool {
+	state := *s
+	defer func() { state = symmetric{} }()
 	key := state.mixPSK(psk)
 	defer clear(key[:])
 	if !state.open(nil, &key, msg.Empty()) {
-		return Keys{}, drop.HSInvalid
+		return false
 	}
-	keys := Keys{Local: i.sender, Remote: msg.Sender(), Initiator: true}
-	keys.Send, keys.Recv = state.split()
-	i.Wipe()
-	return keys, drop.None
+	state.split(keys, &keys.Send, &keys.Recv)
+	return true
 }
 
 // mixShared mixes in the DH results of the responder's ephemeral key with our ephemeral and our static key.

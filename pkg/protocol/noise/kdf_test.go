@@ -32,7 +32,7 @@ func TestHMACBlake2sKnownAnswers(t *testing.T) {
 		{nil, "e2641d24dfa8dd89e8cb77f1cdc77d8c006e5bebdfc4d6a3a3a6f8d5b7586fb0"},
 		{make([]byte, 80), "4f02f35c4476638629731f87252236f64e2a803162685ec9fc23e9dc95d8246b"}, // more than its buffer
 	} {
-		got := hmac(&key, tc.msg)
+		got := HMAC(&key, tc.msg)
 		if hex.EncodeToString(got[:]) != tc.want {
 			t.Errorf("%x: got %x, want %s", tc.msg, got, tc.want)
 		}
@@ -48,7 +48,7 @@ func TestHMACAgreesWithTheStandardLibrary(t *testing.T) {
 		_, _ = io.ReadFull(random, msg)
 		oracle := stdhmac.New(func() hash.Hash { h, _ := blake2s.New256(nil); return h }, key[:])
 		oracle.Write(msg)
-		if got := hmac(&key, msg); !equal(got[:], oracle.Sum(nil)) {
+		if got := HMAC(&key, msg); !equal(got[:], oracle.Sum(nil)) {
 			t.Fatalf("%d bytes: got %x, want %x", size, got, oracle.Sum(nil))
 		}
 	}
@@ -73,7 +73,7 @@ func TestKDFKnownAnswers(t *testing.T) {
 		for n := 1; n <= len(tc.want); n++ {
 			chain := counting(0)
 			out := []*[blake2s.Size]byte{&chain, {}, {}}[:n] // the first output replaces the chain
-			kdf(&chain, tc.input, out...)
+			KDF(&chain, tc.input, out...)
 			for i, o := range out {
 				if hex.EncodeToString(o[:]) != tc.want[i] {
 					t.Errorf("%s: output %d of %d: got %x, want %s", name, i+1, n, *o, tc.want[i])
@@ -114,7 +114,7 @@ func TestMACKnownAnswers(t *testing.T) {
 
 func TestKDFDoesNotAllocate(t *testing.T) {
 	chain, input := counting(0), counting(32)
-	if allocs := testing.AllocsPerRun(100, func() { kdf(&chain, input[:], &chain, &input) }); allocs != 0 {
+	if allocs := testing.AllocsPerRun(100, func() { KDF(&chain, input[:], &chain, &input) }); allocs != 0 {
 		t.Errorf("got %v allocations, want 0", allocs)
 	}
 }

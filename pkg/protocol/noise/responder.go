@@ -110,7 +110,7 @@ func (r *Responder) CreateResponse(
 	r.state.seal(msg.Empty(), &key, nil)
 
 	keys := Keys{Local: sender, Remote: r.sender}
-	keys.Recv, keys.Send = r.state.split()
+	r.state.split(&keys, &keys.Recv, &keys.Send)
 	return keys, nil
 }
 

@@ -39,18 +39,18 @@ func (s *symmetric) mixHash(data []byte) {
 }
 
 // mixKey adds data to the chaining key.
-func (s *symmetric) mixKey(data []byte) { kdf(&s.chain, data, &s.chain) }
+func (s *symmetric) mixKey(data []byte) { KDF(&s.chain, data, &s.chain) }
 
 // mixKeyForCipher adds data to the chaining key and returns the key for the next seal or open.
 func (s *symmetric) mixKeyForCipher(data []byte) (key [blake2s.Size]byte) {
-	kdf(&s.chain, data, &s.chain, &key)
+	KDF(&s.chain, data, &s.chain, &key)
 	return key
 }
 
 // mixPSK adds the preshared key to both and returns the key for the next seal or open.
 func (s *symmetric) mixPSK(psk *PresharedKey) (key [blake2s.Size]byte) {
 	var temp [blake2s.Size]byte
-	kdf(&s.chain, psk[:], &s.chain, &temp, &key)
+	KDF(&s.chain, psk[:], &s.chain, &temp, &key)
 	s.mixHash(temp[:])
 	clear(temp[:])
 	return key
@@ -80,10 +80,11 @@ func (s *symmetric) open(dst []byte, key *[blake2s.Size]byte, ciphertext []byte)
 	return true
 }
 
-// split ends the handshake: the key of the initiator's messages and that of the responder's.
-func (s *symmetric) split() (initiator, responder SessionKey) {
-	kdf(&s.chain, nil, (*[KeySize]byte)(&initiator), (*[KeySize]byte)(&responder))
-	return initiator, responder
+// split ends the handshake. It stores the keys of the initiator's and the responder's messages, and in k a third output of the same KDF and the
+// transcript hash (Keys.Exporter, Keys.Hash).
+func (s *symmetric) split(k *Keys, initiator, responder *SessionKey) {
+	KDF(&s.chain, nil, (*[KeySize]byte)(initiator), (*[KeySize]byte)(responder), (*[KeySize]byte)(&k.Exporter))
+	k.Hash = s.hash
 }
 
 func newAEAD(key *[chacha20poly1305.KeySize]byte) cipher.AEAD {

@@ -2,11 +2,12 @@
 
 package wire
 
-// Hellos and probes are control messages: plaintexts of data messages between two ropewalks, inside their session. Each begins with a
+// Hellos, probes and parts of post-quantum exchanges are control messages: plaintexts of data messages between two ropewalks, inside their session. Each begins with a
 // magic, a version and flags, or the kind of a probe. The magic's first byte is zero, so a stock peer sees neither IPv4 nor IPv6 and drops the message.
 const (
 	helloMagic = "\x00rwp"
 	probeMagic = "\x00rwm"
+	kemMagic   = "\x00rwq"
 )
 
 // Offsets in a control message: magic 4, version 1, flags 1.
@@ -15,9 +16,9 @@ const (
 	flagsAt   = 5
 )
 
-// IsControl reports whether a decrypted data message is for the slow path: a hello or a probe.
+// IsControl reports whether a decrypted data message is for the slow path: a hello, a probe, or a part of a post-quantum exchange.
 func IsControl(plain []byte) bool {
-	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain))
+	return len(plain) > 0 && plain[0] == 0 && (IsHello(plain) || IsProbe(plain) || IsKEMPart(plain))
 }
 
 // IsHello reports whether a decrypted data message is a hello of any version, well-formed or not.
@@ -30,6 +31,9 @@ func AnnouncesOrder(plain []byte) bool {
 
 // IsProbe reports whether a decrypted data message is a probe or an answer of any version, well-formed or not.
 func IsProbe(plain []byte) bool { return hasMagic(plain, probeMagic) }
+
+// IsKEMPart reports whether a decrypted data message is a part of a post-quantum exchange of any version, well-formed or not.
+func IsKEMPart(plain []byte) bool { return hasMagic(plain, kemMagic) }
 
 func hasMagic(plain []byte, magic string) bool {
 	return len(plain) >= len(magic) && string(plain[:len(magic)]) == magic

@@ -18,6 +18,8 @@ type Hello struct {
 	Heard   bool // an authenticated message from a port other than the receiver's listen port has arrived
 	NoReply bool // the sender wants no hello in return
 	Probes  bool // the sender answers probes (Probe)
+	// PostQuantum is set if the sender takes part in post-quantum exchanges (KEMPart).
+	PostQuantum bool
 
 	Own  netip.AddrPort // the sender's endpoint as the sender sees it
 	Peer netip.AddrPort // the receiver's endpoint as the sender sees it
@@ -51,6 +53,8 @@ const (
 	helloNoReply
 	helloProbes
 	helloOrders // the fields of Lanes follow the plan
+
+	helloPostQuantum = 0x40
 )
 
 // Offsets in a hello after its header: length 2, first 2, last 2, own port 2, peer port 2, own address 16,
@@ -111,6 +115,9 @@ func (h *Hello) flags() (flags byte) {
 	if h.Probes {
 		flags |= helloProbes
 	}
+	if h.PostQuantum {
+		flags |= helloPostQuantum
+	}
 	if h.Lanes > 0 {
 		flags |= helloOrders
 	}
@@ -137,10 +144,10 @@ func ParseHello(plain []byte, h *Hello) error {
 	flags := body[flagsAt]
 	*h = Hello{
 		Gathers: flags&helloGathers != 0, Heard: flags&helloHeard != 0, NoReply: flags&helloNoReply != 0,
-		Probes: flags&helloProbes != 0,
-		Own:    helloEndpoint(body, helloOwnAt, helloOwnPortAt),
-		Peer:   helloEndpoint(body, helloPeerAt, helloPeerPortAt),
-		First:  helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
+		Probes: flags&helloProbes != 0, PostQuantum: flags&helloPostQuantum != 0,
+		Own:   helloEndpoint(body, helloOwnAt, helloOwnPortAt),
+		Peer:  helloEndpoint(body, helloPeerAt, helloPeerPortAt),
+		First: helloUint16(body, helloFirstAt), Last: helloUint16(body, helloLastAt),
 		Plan: h.Plan[:0],
 	}
 	if h.First > h.Last || h.First == 0 && h.Last != 0 {

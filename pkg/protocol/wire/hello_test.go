@@ -38,6 +38,10 @@ func TestHelloLayout(t *testing.T) {
 			00727770 01 0d 3600 48ee 2ff2 6cca 0700
 			00000000000000000000ffffc0000201 20010db8000000000000000000000002
 			0200 49ee 48ee`},
+		{"post-quantum", Hello{PostQuantum: true}, `
+			00727770 01 40 3200 0000 0000 0000 0000
+			00000000000000000000000000000000 00000000000000000000000000000000
+			0000`},
 		{"lanes", Hello{Lanes: 4, FirstLanePort: 61000}, `
 			00727770 01 10 3600 0000 0000 0000 0000
 			00000000000000000000000000000000 00000000000000000000000000000000
@@ -164,7 +168,7 @@ func TestLaterHelloRevisionIsParsed(t *testing.T) {
 	b := AppendHello(nil, &want)
 	b = append(b, "what else there may be"...)
 	b[helloLengthAt] = byte(len(b))
-	b[flagsAt] |= 0xc0
+	b[flagsAt] |= 0xa0
 	var got Hello
 	if err := ParseHello(b, &got); err != nil {
 		t.Fatal(err)

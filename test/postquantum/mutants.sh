@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# mutants.sh [REGEXP]: put one fault after the other into a copy of the repository, and check that the tests of post-quantum exchanges find it.
+# REGEXP selects faults by their descriptions. It prints each fault and the first test that finds it, and fails if one is not found.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+only=${1:-.}
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -co --exclude-standard -z -- go.mod go.sum cmd pkg bpf | xargs -0 cp --parents -t "$copy"
+cd "$copy"
+status=0
+pq=pkg/protocol/postquantum
+
+# mutant DESCRIPTION FILE PERL PACKAGE...: the program in Perl changes the file, which still compiles, and a test of the packages must fail.
+mutant() {
+  local what=$1 file=$2 program=$3 log=$copy/log found
+  shift 3
+  [[ $what =~ $only ]] || return 0
+  cp "$file" "$copy/before"
+  perl -0pi -e "$program" "$file"
+  if cmp -s "$file" "$copy/before"; then
+    echo "$what: the fault does not apply to $file"
+    status=1
+  elif ! go vet "$@" >"$log" 2>&1; then
+    echo "$what: the fault does not compile:"
+    cat "$log"
+    status=1
+  elif go test -count=1 -short -timeout 5m "$@" >"$log" 2>&1; then
+    echo "$what: NOT FOUND"
+    status=1
+  else
+    found=$(grep -oE -m1 -- '--- FAIL: \S+|^panic: .*' "$log" || true)
+    echo "$what: ${found:-no test fails, but the run does}"
+  fi
+  cp "$copy/before" "$file"
+}
+
+mutant 'transcript without the static keys' $pq/schedule.go 's/offerer\[:\], answerer\[:\], //; s/offerer, answerer \*noise/_, _ *noise/' ./$pq
+mutant 'transcript without the hash of the session' $pq/schedule.go 's/ session\[:\],//; s/session \*\[/_ *[/' ./$pq
+mutant 'transcript without the encapsulation key' $pq/schedule.go 's/ session\[:\], ek, ct/ session[:], ct/; s/ek, ct \[\]byte\)/_, ct []byte)/' ./$pq
+mutant 'transcript with swapped roles' $pq/schedule.go 's/offerer\[:\], answerer\[:\]/answerer[:], offerer[:]/' ./$pq
+mutant 'secret of the session not mixed in' $pq/schedule.go 's/\(\*\[noise.KeySize\]byte\)\(exporter\), shared/new([noise.KeySize]byte), shared/; s/exporter \*noise/_ *noise/' ./$pq
+mutant 'secret of the KEM not mixed in' $pq/schedule.go 's/\(exporter\), shared, /(exporter), nil, /; s/shared \[\]byte/_ []byte/' ./$pq
+mutant 'configured preshared key replaced' $pq/schedule.go 's/noise.KDF\(\(\*\[noise.KeySize\]byte\)\(psk\), key\[:\], out\)/*out = *key/; s/func effective\(psk, key/func effective(_, key/' ./$pq
+mutant 'tag not checked' $pq/kem.go 's/ok = subtle.ConstantTimeCompare\(r.tag\[:\], tag\) == 1/_, ok = tag, true/' ./$pq
+mutant 'base session does not empty the ring' $pq/exchange.go 's/\tdefault:\n\t\tx.Ring.Erase\(\)\n//' ./$pq
+mutant 'answerer names an uncertain key although it has a certain one' $pq/ring.go 's/if r.entries\[i\].Certain \{/if true {/' ./$pq
+mutant 'new key displaces older ones before it is confirmed' $pq/ring.go 's/(\tr.entries = append\(r.entries, e\)\n)/\tr.Erase()\n$1/' ./$pq
+mutant 'older keys end at once' $pq/ring.go 's/= now \+ session.RejectAfterTime/= now + session.RejectAfterTime*0/' ./$pq
+mutant 'ring of two keys' $pq/ring.go 's/MaxKeys = 8/MaxKeys = 2/' ./$pq
+mutant 'ninth key displaces the one that the peer names' $pq/ring.go 's/ \&\& e.ID != inUse//; s/\t+inUse = e.ID/_ = inUse/' ./$pq
+mutant 'used key survives idle erasure' $pq/ring.go 's/EraseUsed\(\) \{ r/EraseUsed() { new(Ring)/' ./$pq
+mutant 'unused key does not survive idle erasure' $pq/ring.go 's/return e.Used \}/return true }/; s/func\(e \*Entry\) bool \{ return true/func(*Entry) bool { return true/' ./$pq
+mutant 'erased key is not overwritten' $pq/ring.go 's/r.entries = slices.Delete\(r.entries, i, i\+1\)/r.entries = append(r.entries[:i:i], r.entries[i+1:]...)/' ./$pq
+mutant 'both ends yield in glare' $pq/exchange.go 's/ \&\& bytes.Compare\(x.local\[:\], x.remote\[:\]\) < 0/ \&\& bytes.Equal(x.local[:], x.remote[:])/' ./$pq
+mutant 'no end yields in glare' $pq/exchange.go 's/ \&\& bytes.Compare\(x.local\[:\], x.remote\[:\]\) < 0/ \&\& !bytes.Equal(x.local[:], x.remote[:])/' ./$pq
+mutant 'second exchange in one session' $pq/session.go 's/s.exporter, s.spent = noise.SessionKey\{\}, true/s.spent = len(s.hash) == 0/' ./$pq
+mutant 'part counted for another session' $pq/assembly.go 's/a.session != s/a.data == nil/' ./$pq
+mutant 'ciphertext counted for another session' $pq/exchange.go 's/x.state == Offered \&\& s == x.current:/x.state == Offered:/' ./$pq
+mutant 'unlimited answers' $pq/exchange.go 's/paid-now > \(answerBurst-1\)\*answerInterval/paid < now/' ./$pq
+mutant 'key made anew at each try' $pq/exchange.go 's/(func \(x \*Exchange\) sendKey\(now int64\) Actions \{\n)/$1\tif x.tries > 0 {\n\t\tx.seed[0]++\n\t\tx.own, _ = newSeed(&x.seed, bytes.NewReader(x.seed[:]))\n\t}\n/' ./$pq
+mutant 'naming a key changes the ring' $pq/ring.go 's/(func \(r \*Ring\) Effective.*\n\tif e := r.find\(id\); e != nil \{\n)/$1\t\te.Certain = true\n/' ./$pq
+mutant 'exchange of the session before goes on' $pq/exchange.go 's/\t\tx.current.Wipe\(\)\n\t\}\n\tx.current, x.state/\t}\n\tx.current, x.state/' ./$pq
+mutant 'seed kept after the exchange' $pq/exchange.go 's/x.seed, x.tries, x.timer = seed\{\}, 0, 0/x.tries, x.timer = 0, 0/' ./$pq
+mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySize\)\) == 0/, make([]byte, mlkem.SharedKeySize)) >= 0/' ./$pq
+exit $status
