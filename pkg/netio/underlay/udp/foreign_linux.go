@@ -5,6 +5,7 @@ package udp
 import (
 	"encoding/binary"
 	"iter"
+	"math/bits"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -19,24 +20,31 @@ type boundSocket struct {
 	inode uint64
 }
 
-// reportForeign logs each socket of another program at the port of a source, or at those of all sources if it is negative. Such a socket takes
-// datagrams. It can join while the owner has SO_REUSEPORT, so this follows each such moment. Without udp_diag in the kernel it
-// finds none. The caller holds p.opening, or is the only one that knows p.
-func (p *Port) reportForeign(source int) {
+// noteOpened counts sockets that were opened after those of Open, and looks for foreign ones after the 1st, 2nd, 4th, 8th and so on: the kernel lists
+// all UDP sockets of the host, which for each socket would take some hosts minutes. The caller holds p.opening.
+func (p *Port) noteOpened(n int) {
+	before := p.opened
+	if p.opened += n; bits.Len(uint(before)) != bits.Len(uint(p.opened)) {
+		p.reportForeign()
+	}
+}
+
+// reportForeign logs each socket of another program at the port of a source. Such a socket takes datagrams. It can join while the owner has
+// SO_REUSEPORT, so this follows such moments. Without udp_diag in the kernel it finds none. The caller holds p.opening, or is the
+// only one that knows p.
+func (p *Port) reportForeign() {
 	if p.config.Log == nil {
 		return
 	}
 	ports, only := map[uint16]bool{}, uint16(0)
 	for i := range p.sources.Len() {
-		if source < 0 || i == source {
-			ports[p.sources.Port(i)] = true
-		}
+		ports[p.sources.Port(i)] = true
 	}
 	if len(ports) == 1 {
-		only = p.sources.Port(max(source, 0))
+		only = p.sources.Port(0)
 	}
 	ours := p.inodes()
-	for s := range eachBoundSocket(only) {
+	for s := range p.listSockets(only) {
 		if !ports[s.addr.Port()] || ours[s.inode] || p.foreign[s.inode] || isGroupAddress(s.addr.Addr()) {
 			continue
 		}

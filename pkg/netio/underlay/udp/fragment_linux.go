@@ -134,7 +134,7 @@ func (p *Port) openOwn(group, source int) error {
 	if err := p.addToGroup(g, group, source); err != nil {
 		return fmt.Errorf("opening a socket with its own fragment option: %w", err)
 	}
-	p.reportForeign(source)
+	p.noteOpened(1)
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (p *Port) OpenGroup(group int) error {
 		}
 	}
 	p.groups[group].Store(g)
-	p.reportForeign(-1)
+	p.noteOpened(p.sources.Len())
 	return nil
 }
 
@@ -76,17 +76,14 @@ func (p *Port) openControlGroup() {
 	p.groups[controlGroup].Store(g)
 }
 
-// addToGroups adds a new source to all open groups. Where that fails the source uses its own socket. It looks for foreign sockets each time the
-// number of sources has doubled: the kernel lists all UDP sockets of the host, which for each source would take some hosts minutes.
-func (p *Port) addToGroups(source int) {
+// addToGroups adds a new source to all open groups, and returns to how many. Where that fails the source uses its own socket.
+func (p *Port) addToGroups(source int) (n int) {
 	for group := range underlay.MaxGroups {
-		if g := p.groups[group].Load(); g != nil {
-			_ = p.addToGroup(g, group, source)
+		if g := p.groups[group].Load(); g != nil && p.addToGroup(g, group, source) == nil {
+			n++
 		}
 	}
-	if n := p.sources.Len(); n&(n-1) == 0 {
-		p.reportForeign(-1)
-	}
+	return n
 }
 
 // addToGroup opens the socket of a source in a group. The caller holds p.opening.

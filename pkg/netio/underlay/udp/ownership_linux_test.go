@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -171,7 +173,8 @@ func TestProgramThatJoinedPortIsLogged(t *testing.T) {
 			expect.NoError(t, err)
 			defer func() { expect.NoError(t, unix.Close(fd)) }()
 			expect.NoError(t, p.shareOwner(source, 0))
-			for _, group := range []int{2, 3} {
+			expect.NoError(t, p.OpenGroup(2))
+			for group := 3; group < underlay.MaxGroups; group++ { // group 3 opens the eighth socket, see noteOpened
 				expect.NoError(t, p.OpenGroup(group))
 				text := log.String()
 				if strings.Count(text, "\n") != 1 || !strings.Contains(text, fmt.Sprintf("port=%d address=%s ", p.Source(source), tt.addr)) {
@@ -194,5 +197,36 @@ func TestKeptSocketsAreNotForeign(t *testing.T) {
 	open(t, Config{Lanes: 2, Sockets: kept, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if log.Len() > 0 {
 		t.Errorf("got %s", &log)
+	}
+}
+
+// TestManySourcesListSocketsSeldom counts the lists of the host's sockets while sources, groups and probe sockets are opened.
+func TestManySourcesListSocketsSeldom(t *testing.T) {
+	requireNamespace(t)
+	p := open(t, Config{Log: slog.New(slog.DiscardHandler)})
+	lists, first := 0, countSockets(p)
+	p.listSockets = func(uint16) iter.Seq[boundSocket] {
+		lists++
+		return func(func(boundSocket) bool) {}
+	}
+	expectLists := func() {
+		t.Helper()
+		if opened := countSockets(p) - first; lists != bits.Len(uint(opened)) {
+			t.Fatalf("%d sockets were opened: got %d lists, want one after the 1st, 2nd, 4th, 8th and so on", opened, lists)
+		}
+	}
+	for range 40 {
+		source := openSource(t, p)
+		expectLists()
+		expect.NoError(t, p.openOwn(probeGroup, source))
+		expectLists()
+		if source == 20 {
+			opened := countSockets(p) - first
+			expect.NoError(t, p.OpenGroup(1))
+			if n := countSockets(p) - first; n != opened+21 {
+				t.Fatalf("the group has %d sockets, want 21", n-opened)
+			}
+			expectLists()
+		}
 	}
 }

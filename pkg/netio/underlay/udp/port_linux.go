@@ -5,6 +5,7 @@ package udp
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -50,7 +51,9 @@ type boundPort struct {
 	family int
 	holder int // the descriptor of a socket that receives nothing and keeps other programs from the port, -1 for none
 
-	foreign map[uint64]bool // the inodes of sockets of other programs that were logged; opening guards it
+	opened      int                                     // sockets that joined the port or its sources; opening guards it
+	foreign     map[uint64]bool                         // the inodes of sockets of other programs that were logged; opening guards it
+	listSockets func(port uint16) iter.Seq[boundSocket] // eachBoundSocket; tests replace it
 }
 
 // fragmentState is about outer packets that exceed the path MTU.
@@ -120,7 +123,7 @@ func openNew(c *Config) (*Port, error) {
 		return nil, err
 	}
 	p.openControlGroup()
-	p.reportForeign(0)
+	p.reportForeign()
 	return p, nil
 }
 
@@ -139,14 +142,14 @@ func inherit(c *Config) (*Port, error) {
 	}
 	p.drops.read(p.sockets, p.received) // those of the former owner, which it has estimated
 	p.openControlGroup()
-	p.reportForeign(-1)
+	p.reportForeign()
 	return p, nil
 }
 
 func newPort(c *Config, socks *laneSockets) *Port {
 	first := socks.lanes[0]
 	p := &Port{
-		boundPort: boundPort{socks.port, first.family, socks.holder, map[uint64]bool{}}, gro: first.gro, gso: first.gso, config: c.sourceConfig(first.family),
+		boundPort: boundPort{socks.port, first.family, socks.holder, 0, map[uint64]bool{}, eachBoundSocket}, gro: first.gro, gso: first.gso, config: c.sourceConfig(first.family),
 		sources: underlay.NewSources(socks.port, -1), sendNow: sendmmsg, limits: newSendLimits(c.SendBuffer),
 	}
 	p.maxInstructions, p.selectionReplaceable = maxProgram, selectionReplaceable(kernel.Uname())

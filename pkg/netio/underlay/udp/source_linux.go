@@ -49,7 +49,7 @@ func (p *Port) OpenSource(port uint16) (source int, err error) {
 		return s.fd, nil
 	})
 	if err == nil && source >= before {
-		p.addToGroups(source)
+		p.noteOpened(1 + p.addToGroups(source))
 	}
 	return source, err
 }
