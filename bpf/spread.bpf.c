@@ -10,7 +10,7 @@
  *
  * All three handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
  * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take probes and their answers (probe.h), and drop
- * forged ICMP errors (toobig.h).
+ * forged ICMP errors, and frames that may hide one (toobig.h).
  */
 
 #include "include/probe.h"
@@ -157,7 +157,7 @@ int gather_tc(struct __sk_buff *skb)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
-	if (cpu && found == ICMP_FOUND && is_forged_tc(cpu, skb, &o))
+	if (cpu && (hides_in_tags(cpu, found) || (found == ICMP_FOUND && is_forged_tc(cpu, skb, &o))))
 		return TCX_DROP;
 	if (!cpu || !o.udp)
 		return TCX_NEXT;
@@ -192,7 +192,7 @@ int gather_xdp(struct xdp_md *xdp)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_xdp(cpu, data, end, o.udp_offset);
-	if (cpu && found == ICMP_FOUND && is_forged_xdp(cpu, data, end, &o))
+	if (cpu && (hides_in_tags(cpu, found) || (found == ICMP_FOUND && is_forged_xdp(cpu, data, end, &o))))
 		return XDP_DROP;
 	if (!cpu || !o.udp)
 		return XDP_PASS;

@@ -53,6 +53,7 @@ enum parse_result {
 	UDP_FOUND,         /* the pointers of struct outer can be read */
 	ICMP_FOUND,        /* an ICMP message begins at udp_offset, or the first fragment of one */
 	ICMPV6_FOUND,      /* an ICMPv6 message begins at udp_offset */
+	TOO_MANY_TAGS,     /* more VLAN tags than VLAN_TAGS, of which the first VLAN_TAGS are looked at */
 };
 
 INLINE enum parse_result parse_udp(void *data, void *end, struct outer *o)
@@ -166,9 +167,9 @@ INLINE enum parse_result parse_ethernet(void *data, void *end, u8 vlans, struct 
 			o->udp_offset += VLAN_LEN;
 			continue;
 		}
-		break;
+		return NOT_UDP;
 	}
-	return NOT_UDP;
+	return TOO_MANY_TAGS;
 }
 
 /*

@@ -40,14 +40,17 @@ INLINE int is_fragmentation_needed(const struct fragmentation_needed *m)
 	return m->type == ICMP_UNREACHABLE && m->code == ICMP_FRAGMENTATION_NEEDED;
 }
 
-/* Returns whether the kernel may take the quoted packet for one of this host. For 0.0.0.0 it takes its own address, with route_localnet also for 127.0.0.1. */
-INLINE int quotes_own(struct counters *cpu, const struct ipv4_header *quoted)
+/*
+ * Returns whether the kernel may take an address for one of this host. In a quote it takes 0.0.0.0 for its own address, and with route_localnet
+ * 127.0.0.1 is one.
+ */
+INLINE int is_ours(struct counters *cpu, be32 a)
 {
-	struct address source = {};
-	u8 network = quoted->src.raw;
+	struct address address = {};
+	u8 network = a.raw;
 
-	map_ipv4(source.words, quoted->src);
-	return network == 0 || network == 127 || is_local(cpu, &source);
+	map_ipv4(address.words, a);
+	return network == 0 || network == 127 || is_local(cpu, &address);
 }
 
 /* Returns whether an address is that of a peer of any tunnel. */
@@ -74,21 +77,33 @@ INLINE int is_peer(be32 address)
 /* Returns whether an error about a packet must be dropped. */
 INLINE int is_forged(struct counters *cpu, const struct ipv4_header *quoted)
 {
-	if (quoted->protocol == PROTO_TCP || quoted->protocol == PROTO_SCTP || !quotes_own(cpu, quoted) || !is_peer(quoted->dst))
+	if (quoted->protocol == PROTO_TCP || quoted->protocol == PROTO_SCTP || !is_ours(cpu, quoted->src) || !is_peer(quoted->dst))
 		return 0;
 	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
 	return 1;
 }
 
 /*
- * Returns whether an error must be dropped which does not have the whole quoted header: the first fragment of one to this host does not show what it
- * is about. No router fragments errors, which have 576 bytes at most (RFC 1812, section 4.3.2.3). The kernel drops an unfragmented one.
+ * Returns whether the first fragment of an error must be dropped. It need not show what the error is about: the kernel ignores its last bytes if they
+ * are no multiple of 8. No router fragments errors, which have 576 bytes at most (RFC 1812, section 4.3.2.3).
  */
-INLINE int is_hidden(struct counters *cpu, const struct outer *o)
+INLINE int is_forged_fragment(struct counters *cpu, const struct outer *o)
 {
-	if (!o->fragment || !is_to_us(cpu, o))
+	if (!o->v4 || !is_ours(cpu, o->v4->dst))
 		return 0;
 	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
+	return 1;
+}
+
+/*
+ * Returns whether the frame must be dropped, since its VLAN tags hide what it carries. The kernel removes any number of tags of VLAN 0
+ * (__netif_receive_skb_core), and believes an error behind them. No honest sender needs more than one.
+ */
+INLINE int hides_in_tags(struct counters *cpu, enum parse_result found)
+{
+	if (found != TOO_MANY_TAGS)
+		return 0;
+	count(cpu, EVENT_INGRESS_MALFORMED, 1);
 	return 1;
 }
 
@@ -99,8 +114,8 @@ INLINE int is_forged_tc(struct counters *cpu, struct __sk_buff *skb, const struc
 
 	if (bpf_skb_load_bytes(skb, o->udp_offset, &m, ICMP_LEN) || !is_fragmentation_needed(&m))
 		return 0;
-	if (o->ip_room < (s32)sizeof(m))
-		return is_hidden(cpu, o);
+	if (o->fragment)
+		return is_forged_fragment(cpu, o);
 	return !bpf_skb_load_bytes(skb, o->udp_offset, &m, sizeof(m)) && is_forged(cpu, &m.quoted);
 }
 
@@ -110,8 +125,8 @@ INLINE int is_forged_xdp(struct counters *cpu, void *data, void *end, const stru
 
 	if ((void *)m + ICMP_LEN > end || !is_fragmentation_needed(m))
 		return 0;
-	if (o->ip_room < (s32)sizeof(*m))
-		return is_hidden(cpu, o);
+	if (o->fragment)
+		return is_forged_fragment(cpu, o);
 	return (void *)(m + 1) <= end && is_forged(cpu, &m->quoted);
 }
 

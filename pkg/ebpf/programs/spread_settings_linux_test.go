@@ -151,7 +151,8 @@ func fragmentationNeeded(quoted []byte) []byte {
 func firstFragment(in []byte) []byte { return set(in, 14+6, 0x20, 0) }
 
 // TestForgedFragmentationNeededIsDropped: WireGuard's messages have no Don't Fragment, so no router sends this error about them. The kernel believes it
-// about any packet to the same address, and checks it for TCP and SCTP alone. Errors about these, and about packets to other hosts, pass.
+// about any packet to the same address, and checks it for TCP and SCTP alone. Errors about these, and about packets to other hosts, pass if they are
+// whole: in fragments they may hide what they are about.
 func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 	e := newProbing(t)
 	about := func(src, dst string) []byte { return data(src, dst).bytes()[14:] }
@@ -171,6 +172,8 @@ func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 		"about 127.0.0.1":            {fragmentationNeeded(about("127.0.0.1:51820", them4)), true},
 		"about an Echo Reply":        {fragmentationNeeded(set(sent, 9, byte(packet.ICMP))), true},
 		"a first fragment":           {firstFragment(fragmentationNeeded(sent)), true},
+		"one that ends in a quote":   {firstFragment(fragmentationNeeded(about(us4, "203.0.113.9:51821")[:20])), true}, // the kernel uses 16 bytes of it
+		"one about TCP":              {firstFragment(fragmentationNeeded(set(sent, 9, byte(packet.TCP)))), true},
 		"about a quote in fragments": {firstFragment(fragmentationNeeded(sent[:0])), true},
 		"the same, padded":           {append(firstFragment(fragmentationNeeded(sent[:0])), make([]byte, 60)...), true},
 		"the same to a container":    {set(firstFragment(fragmentationNeeded(sent[:0])), 14+16, endpoint(pod4).Addr().AsSlice()...), false},
@@ -236,4 +239,31 @@ func TestPacketTooBigQuotesListenPort(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestManyPriorityTagsAreDropped: the kernel removes any number of tags of VLAN 0, in front of a Fragmentation Needed, too. Packets of VLANs are left to
+// their devices.
+func TestManyPriorityTagsAreDropped(t *testing.T) {
+	e := newProbing(t)
+	tagged := func(vlan byte, tags ...uint16) []byte {
+		untagged := fragmentationNeeded(data(us4, them4).bytes()[14:])
+		return append(ethernet(uint16(packet.EtherTypeIPv4), vlan, tags...), untagged[14:]...)
+	}
+	for _, xdp := range []bool{false, true} {
+		e.xdp = xdp
+		for name, row := range map[string]struct {
+			in      []byte
+			verdict uint32
+			counts  map[Event]uint64
+		}{
+			"two":            {tagged(0, 0x88a8, 0x8100), tcDrop, once(EventFragmentationNeeded)},
+			"three":          {tagged(0, 0x8100, 0x8100, 0x8100), tcDrop, once(EventIngressMalformed)},
+			"four":           {tagged(0, 0x88a8, 0x8100, 0x88a8, 0x8100), tcDrop, once(EventIngressMalformed)},
+			"three of VLANs": {tagged(7, 0x88a8, 0x8100, 0x8100), tcxNext, once()},
+		} {
+			if verdict, _, events := e.receivePacket(row.in); verdict != row.verdict || !maps.Equal(events, row.counts) {
+				t.Errorf("%s, XDP %v: got verdict %#x, events %v, want %#x, %v", name, xdp, verdict, events, row.verdict, row.counts)
+			}
+		}
+	}
 }

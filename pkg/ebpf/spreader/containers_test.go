@@ -109,18 +109,35 @@ func (e *probeRig) macvlan() (send func(ttl byte)) {
 		return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: parent.Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE})
 	})
 	expect.NoError(e, e.here.lab.Move(name, pod))
-	var router net.HardwareAddr
-	expect.NoError(e, e.router.Do(func() error {
-		i, err := net.InterfaceByName(e.inward)
+	sendFrame := e.sendsFrames(pod, name, e.router, e.inward)
+	return func(ttl byte) {
+		udp := binary.BigEndian.AppendUint16(nil, port)
+		udp = binary.BigEndian.AppendUint16(udp, port)
+		udp = binary.BigEndian.AppendUint16(udp, 8+96)
+		udp = append(append(udp, 0, 0), message(0, 0)...)
+		ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 0, 0, 0, ttl, unix.IPPROTO_UDP, 0, 0}
+		ip = slices.Concat(ip, hereAddr.AsSlice(), e.there.addr.AsSlice())
+		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+		sendFrame([]byte{8, 0}, append(ip, udp...))
+	}
+}
+
+// sendsFrames sets a device of a host up. It returns a function that sends frames through it to a device of another host, with an EtherType and what
+// follows. With tags the EtherType is longer.
+func (e *probeRig) sendsFrames(from *netlab.Host, device string, host *netlab.Host, toDevice string) (send func(ethertype, payload []byte)) {
+	e.Helper()
+	var hardware net.HardwareAddr
+	expect.NoError(e, host.Do(func() error {
+		i, err := net.InterfaceByName(toDevice)
 		if err == nil {
-			router = i.HardwareAddr
+			hardware = i.HardwareAddr
 		}
 		return err
 	}))
 	var fd int
 	to := &unix.SockaddrLinklayer{}
-	expect.NoError(e, pod.Do(func() error {
-		l, err := netlink.LinkByName(name)
+	expect.NoError(e, from.Do(func() error {
+		l, err := netlink.LinkByName(device)
 		if err != nil {
 			return err
 		}
@@ -132,16 +149,8 @@ func (e *probeRig) macvlan() (send func(ttl byte)) {
 		return err
 	}))
 	e.Cleanup(func() { unix.Close(fd) })
-	return func(ttl byte) {
-		udp := binary.BigEndian.AppendUint16(nil, port)
-		udp = binary.BigEndian.AppendUint16(udp, port)
-		udp = binary.BigEndian.AppendUint16(udp, 8+96)
-		udp = append(append(udp, 0, 0), message(0, 0)...)
-		ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 0, 0, 0, ttl, unix.IPPROTO_UDP, 0, 0}
-		ip = slices.Concat(ip, hereAddr.AsSlice(), e.there.addr.AsSlice())
-		binary.BigEndian.PutUint16(ip[10:], checksum(ip))
-		frame := slices.Concat(router, make([]byte, 6), []byte{8, 0}, ip, udp)
-		expect.NoError(e, unix.Sendto(fd, frame, 0, to))
+	return func(ethertype, payload []byte) {
+		expect.NoError(e, unix.Sendto(fd, slices.Concat(hardware, make([]byte, 6), ethertype, payload), 0, to))
 	}
 }
 

@@ -3,6 +3,7 @@
 package spreader
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -96,7 +97,9 @@ func TestPathMTUOverIPv6IsLearned(t *testing.T) {
 }
 
 // TestForgedFragmentationNeededChangesNothing has a router that claims a smaller path MTU, about packets of which the kernel checks nothing secret: a
-// message of the tunnel, one from any address, one of another service's socket, an Echo Reply (icmp_err in net/ipv4/icmp.c), and an error in fragments.
+// message of the tunnel, one from any address, one of another service's socket, an Echo Reply (icmp_err in net/ipv4/icmp.c), and errors in fragments: one
+// that ends before the quote, and one in which the second fragment replaces the end of the quoted address (ip_frag_queue in net/ipv4/ip_fragment.c).
+// Two come with tags of VLAN 0.
 func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 	const other = 5353
 	udp := func(from uint16) []byte {
@@ -108,12 +111,17 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 			e.awaitFlows("before", isSpread)
 			e.here.socket(port) // without a peer, as WireGuard's: the error finds it
 			e.here.socket(other)
-			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), false)
-			e.sendFragmentationNeeded(netip.IPv4Unspecified(), packet.UDP, udp(port), false)
-			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(other), false)
-			e.sendFragmentationNeeded(hereAddr, packet.ICMP, make([]byte, 8), false)
-			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), true)
-			expect.Eventually(t, "all are dropped", func() bool { return e.here.count(programs.EventFragmentationNeeded) == 5 })
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), 0)
+			e.sendFragmentationNeeded(netip.IPv4Unspecified(), packet.UDP, udp(port), 0)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(other), 0)
+			e.sendFragmentationNeeded(hereAddr, packet.ICMP, make([]byte, 8), 0)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), 8)
+			e.sendFragmentationNeeded(hereAddr, packet.UDP, udp(port), 28)
+			e.sendTagged(hereAddr, packet.UDP, udp(port), 2)
+			e.sendTagged(hereAddr, packet.UDP, udp(port), 5)
+			expect.Eventually(t, "all are dropped", func() bool {
+				return e.here.count(programs.EventFragmentationNeeded) == 7 && e.here.count(programs.EventIngressMalformed) == 1
+			})
 			large := append(message(1, 1), make([]byte, 1400-96)...)
 			for _, c := range e.senders {
 				withoutDF(t, c)
@@ -127,22 +135,45 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 	}
 }
 
-// sendFragmentationNeeded sends the ICMP error of the router about a packet to there, whole or with 8 bytes in the first of two fragments.
-func (e *probeRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte, inFragments bool) {
+// sendFragmentationNeeded sends the ICMP error of the router about a packet to there: whole, or with a number of bytes in the first of two fragments. The
+// kernel ignores the last bytes of a first fragment that are no multiple of 8. They are sent wrong, and again in the second one.
+func (e *probeRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte, first int) {
 	e.Helper()
-	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(from.AsSlice(), e.there.addr.AsSlice(), transport)...)
-	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)
-	binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+	icmp := e.fragmentationNeeded(from, protocol, transport)
 	send := func(fragment uint16, payload []byte) error { // the kernel sets length, source and checksum (raw(7))
-		ip := append([]byte{0x45, 0, 0, 0, 0, 77, byte(fragment >> 8), byte(fragment), 60, byte(packet.ICMP), 0, 0, 0, 0, 0, 0}, hereAddr.AsSlice()...)
-		return sendRaw(append(ip, payload...))
+		return sendRaw(append(icmpHeader(fragment), payload...))
 	}
 	expect.NoError(e, e.router.Do(func() error {
-		if inFragments {
-			return errors.Join(send(0x2000, icmp[:8]), send(1, icmp[8:]))
+		if at := first / 8; first > 0 {
+			return errors.Join(send(0x2000, append(slices.Clone(icmp[:8*at]), make([]byte, first%8)...)), send(uint16(at), icmp[8*at:]))
 		}
 		return send(0, icmp)
 	}))
+}
+
+// sendTagged sends the error with a number of tags of VLAN 0 on the link of the router. The kernel removes all.
+func (e *probeRig) sendTagged(from netip.Addr, protocol packet.Protocol, transport []byte, tags int) {
+	e.Helper()
+	icmp := e.fragmentationNeeded(from, protocol, transport)
+	ip := icmpHeader(0)
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+len(icmp)))
+	copy(ip[12:], e.there.addr.AsSlice())
+	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	send := e.sendsFrames(e.router, e.inward, e.here.lab, e.here.device)
+	send(append(bytes.Repeat([]byte{0x81, 0, 0, 0}, tags), 8, 0), append(ip, icmp...))
+}
+
+// fragmentationNeeded returns an ICMP error about a packet to there.
+func (e *probeRig) fragmentationNeeded(from netip.Addr, protocol packet.Protocol, transport []byte) []byte {
+	quoted := append([]byte{0x45, 0, 5, 0x14, 0, 0, 0, 0, 60, byte(protocol), 0, 0}, slices.Concat(from.AsSlice(), e.there.addr.AsSlice(), transport)...)
+	icmp := append([]byte{3, 4, 0, 0, 0, 0, 1200 >> 8, 1200 & 0xff}, quoted...)
+	binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+	return icmp
+}
+
+// icmpHeader returns the IPv4 header of an ICMP message to hereAddr, or of a fragment of one, without length, source and checksum.
+func icmpHeader(fragment uint16) []byte {
+	return append([]byte{0x45, 0, 0, 0, 0, 77, byte(fragment >> 8), byte(fragment), 60, byte(packet.ICMP), 0, 0, 0, 0, 0, 0}, hereAddr.AsSlice()...)
 }
 
 // sendRaw sends an IPv4 packet to hereAddr.
