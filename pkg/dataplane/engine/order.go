@@ -86,6 +86,7 @@ type waitingMessage struct {
 // orders are the received streams of a lane.
 type orders struct {
 	list   []*order
+	counts map[*Peer]int   // of list
 	bytes  int             // of these trains
 	trains int             // that wait
 	free   []*waitingTrain // unused
@@ -253,7 +254,7 @@ func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64, pl
 		first = 0
 	}
 	o = &order{Order: spread.NewOrder[waitingMessage](first, r.now), session: s, keys: keys, number: stream, flow: innerFlow(plain), usedAt: r.now}
-	r.orders.list = append(r.orders.list, o)
+	r.orders.add(o)
 	return o, number
 }
 
@@ -261,12 +262,12 @@ func (r *receiver) orderOf(s *Session, keys *session.Keypair, counter uint64, pl
 // unless that is in use: streams that replace each other all the time would be in no order, and cost much. If the lane has too many, the peer
 // with most loses one to a peer that still has fewer then.
 func (r *receiver) roomForOrder(p *Peer) bool {
-	own, full := r.orders.count(p), len(r.orders.list) >= maxOrders
+	own, full := r.orders.counts[p], len(r.orders.list) >= maxOrders
 	if own < maxPeerOrders && !full {
 		return true
 	}
 	if full && own+1 < maxPeerOrders {
-		if most := r.orders.greediest(); own+1 < r.orders.count(most) {
+		if most := r.orders.greediest(); own+1 < r.orders.counts[most] {
 			r.endOrder(r.orders.oldest(most))
 			return true
 		}
@@ -282,21 +283,34 @@ func (r *receiver) roomForOrder(p *Peer) bool {
 	return true
 }
 
-// count returns the number of a peer's streams.
-func (o *orders) count(p *Peer) (n int) {
-	for _, one := range o.list {
-		if one.session.Peer == p {
-			n++
-		}
+func (o *orders) add(one *order) {
+	o.list = append(o.list, one)
+	if o.counts == nil {
+		o.counts = map[*Peer]int{}
 	}
-	return n
+	o.counts[one.session.Peer]++
+}
+
+func (o *orders) remove(i int) {
+	p := o.list[i].session.Peer
+	o.list = slices.Delete(o.list, i, i+1)
+	if o.counts[p]--; o.counts[p] == 0 {
+		delete(o.counts, p)
+	}
+}
+
+// forget removes all orders.
+func (o *orders) forget() {
+	clear(o.list)
+	o.list = o.list[:0]
+	clear(o.counts)
 }
 
 // greediest returns the peer with most streams.
 func (o *orders) greediest() (p *Peer) {
-	for n, i := 0, 0; i < len(o.list); i++ {
-		if more := o.count(o.list[i].session.Peer); more > n {
-			p, n = o.list[i].session.Peer, more
+	for one, n := range o.counts {
+		if n > o.counts[p] {
+			p = one
 		}
 	}
 	return p
@@ -433,7 +447,7 @@ func (r *receiver) tendOrders() {
 // endOrder delivers what waits in order i, in order, and forgets it.
 func (r *receiver) endOrder(i int) {
 	o := r.orders.list[i]
-	r.orders.list = slices.Delete(r.orders.list, i, i+1)
+	r.orders.remove(i)
 	for o.Waiting() > 0 {
 		r.makeRoom(o, 0)
 	}

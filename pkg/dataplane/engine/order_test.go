@@ -4,6 +4,7 @@ package engine
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -477,6 +478,19 @@ func TestPeersShareOrders(t *testing.T) {
 	s.arrive(1)
 	if got := s.got(); !slices.Equal(got, []int{0, 1, 2}) || len(r.rx.orders.list) != maxOrders {
 		t.Errorf("got %v with %d orders, want them in order and %d", got, len(r.rx.orders.list), maxOrders)
+	}
+	want := map[*Peer]int{}
+	for _, o := range r.rx.orders.list {
+		want[o.session.Peer]++
+	}
+	if got := r.rx.orders.counts; !maps.Equal(got, want) || len(got) != 5 {
+		t.Errorf("got counts %v of 5 peers, want %v", got, want)
+	}
+	r.now += 2 * orderIdle
+	r.rx.handleReceived(0)
+	r.rx.handleReceived(0)
+	if got := r.rx.orders.counts; len(got) != 0 {
+		t.Errorf("the orders have ended: got counts %v, want none", got)
 	}
 }
 

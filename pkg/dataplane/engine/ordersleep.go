@@ -63,8 +63,7 @@ func (o *orders) expire() {
 	case s.sleeps != s.seen:
 		o.setTimer()
 	case s.asleep:
-		clear(o.list)
-		o.list = o.list[:0]
+		o.forget()
 	}
 }
 
@@ -77,6 +76,5 @@ func (o *orders) close() {
 		s.timer.Stop()
 		s.set = false
 	}
-	clear(o.list)
-	o.list = o.list[:0]
+	o.forget()
 }
