@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -124,7 +125,7 @@ func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte
 		r := results[name]
 		for _, direction := range directions() {
 			if r.Target == t.Name {
-				add(direction+": measured, "+name, false, r.median(direction, mtu))
+				add(direction+": measured, "+path.Base(name), false, r.median(direction, mtu))
 			}
 		}
 	}

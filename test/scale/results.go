@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 )
 
 // predictionsDay is the day of docs/results/predictions.json. Results are of a later day, or of the same.
@@ -145,7 +148,7 @@ func (w *resultRow) check(under *resultHost, bare map[string]float64) error {
 // flowPayloadBare is flowPayload without a tunnel, whose frames are larger than the MTU inside a tunnel.
 func flowPayloadBare(mtu int) float64 { return float64(mtu+28) / float64(mtu+80+38) }
 
-// resultFiles reads and checks all results in dir, by the names of their files.
+// resultFiles reads and checks all results in dir, by TARGET/NAME, their paths in it without the extension.
 func resultFiles(dir string) (map[string]hostsResult, error) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*", "*.json"))
 	if err != nil {
@@ -170,12 +173,12 @@ func resultFiles(dir string) (map[string]hostsResult, error) {
 			}
 			programs[build] = h.SHA256
 		}
-		all[strings.TrimSuffix(filepath.Base(path), ".json")] = r
+		all[r.Target+"/"+strings.TrimSuffix(filepath.Base(path), ".json")] = r
 	}
 	return all, nil
 }
 
-// readResult reads a result. Unknown fields are an error.
+// readResult reads a result. Another kind of document, or unknown fields, are an error.
 func readResult(path string, r *hostsResult) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -183,11 +186,18 @@ func readResult(path string, r *hostsResult) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	return d.Decode(&struct {
+	document := struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		*hostsResult
-	}{hostsResult: r})
+	}{hostsResult: r}
+	if err := d.Decode(&document); err != nil {
+		return err
+	}
+	if document.APIVersion != show.APIVersion || document.Kind != kindResult {
+		return fmt.Errorf("a document of %q, kind %q: want %q, kind %q", document.APIVersion, document.Kind, show.APIVersion, kindResult)
+	}
+	return nil
 }
 
 // writeResults draws the results beside the predictions, and fills in the tables of the page.
@@ -231,7 +241,7 @@ func resultTable(p *predictionFile, results map[string]hostsResult) string {
 				}
 			}
 			rows = append(rows, []string{
-				r.Target, "[" + name + "](../results/" + r.Target + "/" + name + ".json)", r.By, w.Direction, fmt.Sprint(w.MTU), w.Spread, fmt.Sprint(w.Cores),
+				r.Target, "[" + path.Base(name) + "](../results/" + name + ".json)", r.By, w.Direction, fmt.Sprint(w.MTU), w.Spread, fmt.Sprint(w.Cores),
 				foretold, fmt.Sprintf("%.1f", median(w.Gbps)), verdict,
 			})
 		}

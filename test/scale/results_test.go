@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/test/schema"
 )
 
@@ -161,7 +162,7 @@ func document(t *testing.T, r *hostsResult) []byte {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		t.Fatal(err)
 	}
-	maps.Copy(fields, map[string]any{"apiVersion": "ropewalk/v1", "kind": kindResult})
+	maps.Copy(fields, map[string]any{"apiVersion": show.APIVersion, "kind": kindResult})
 	if text, err = json.Marshal(fields); err != nil {
 		t.Fatal(err)
 	}
@@ -185,17 +186,44 @@ func TestSchemaOfResults(t *testing.T) {
 	schema.Check(t, docsPath+"/schemas", kindResult, hostsResult{}, documents...)
 }
 
-func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "zen3-16c-25g"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	write := func(name string, r hostsResult) {
-		if err := os.WriteFile(filepath.Join(dir, "zen3-16c-25g", name), document(t, &r), 0o644); err != nil {
+// resultWriter returns a directory of results, and a function that writes one, in the directory of its target.
+func resultWriter(t *testing.T) (dir string, write func(name string, r *hostsResult)) {
+	t.Helper()
+	dir = t.TempDir()
+	return dir, func(name string, r *hostsResult) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Join(dir, r.Target), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, r.Target, name), document(t, r), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write("a.json", sampleResult())
+}
+
+// TestResultsOfOneNameAreTwo has a contributor who gives the results of all machines one name.
+func TestResultsOfOneNameAreTwo(t *testing.T) {
+	dir, write := resultWriter(t)
+	first, second := sampleResult(), sampleResult()
+	second.Target = "c7g.16xlarge"
+	write("a.json", &first)
+	write("a.json", &second)
+	results, err := resultFiles(dir)
+	if err != nil || len(results) != 2 {
+		t.Fatalf("got %d results, error %v, want both", len(results), err)
+	}
+	page := resultTable(&predictionFile{}, results)
+	for _, link := range []string{"[a](../results/zen3-16c-25g/a.json)", "[a](../results/c7g.16xlarge/a.json)"} {
+		if !strings.Contains(page, link) {
+			t.Errorf("the table lacks %s:\n%s", link, page)
+		}
+	}
+}
+
+func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
+	dir, write := resultWriter(t)
+	sample := sampleResult()
+	write("a.json", &sample)
 	results, err := resultFiles(dir)
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %d results, error %v, want one and none", len(results), err)
@@ -206,14 +234,24 @@ func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
 	}
 	other := sampleResult()
 	other.Under.SHA256, other.Other.SHA256 = strings.Repeat("cd", 32), strings.Repeat("cd", 32)
-	write("b.json", other)
+	write("b.json", &other)
 	if _, err := resultFiles(dir); err == nil || !strings.Contains(err.Error(), "builds of one version are identical") {
 		t.Errorf("got error %v, want one about different programs", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "zen3-16c-25g", "b.json"), []byte(`{"bogus": 1}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := resultFiles(dir); err == nil {
-		t.Error("a result with unknown fields is no error")
+}
+
+func TestOtherDocumentsAreNoResults(t *testing.T) {
+	dir, write := resultWriter(t)
+	sample := sampleResult()
+	for _, change := range [][2]string{{kindResult, "BenchResult"}, {show.APIVersion, "ropewalk/v2"}, {`"by"`, `"bogus"`}} {
+		write("a.json", &sample)
+		at := filepath.Join(dir, sample.Target, "a.json")
+		text := bytes.Replace(document(t, &sample), []byte(change[0]), []byte(change[1]), 1)
+		if err := os.WriteFile(at, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := resultFiles(dir); err == nil {
+			t.Errorf("%s instead of %s is no error", change[1], change[0])
+		}
 	}
 }
