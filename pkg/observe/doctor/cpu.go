@@ -46,12 +46,17 @@ func evaluateCipher(f *facts.Facts, r *recorder) {
 	case len(f.CipherFailed) > 0:
 		r.warn("", fmt.Sprintf("%s, without %s: self-test failed", f.Cipher, strings.Join(f.CipherFailed, ", ")),
 			"use another CPU, or update the emulator: it computes vector instructions wrongly")
-	case f.Cipher == f.Fallback:
+	case f.Cipher == f.Fallback && !hasVectorCipher(f):
 		r.warn("", f.Cipher+": one packet at a time",
 			"use a CPU with AVX2 and BMI2, or AVX-512 (IFMA, VBMI2), which encrypts several packets of a train at once")
 	default:
 		r.ok("", "%s%s", f.Cipher, cipherSpeed(f.CipherChoices))
 	}
+}
+
+// hasVectorCipher reports whether this CPU can encrypt several packets at once. Then the fallback is in use only where it is the fastest.
+func hasVectorCipher(f *facts.Facts) bool {
+	return slices.ContainsFunc(f.CipherChoices, func(c chachapoly.Choice) bool { return c.Took > 0 })
 }
 
 // cipherSpeed describes the speed for trains of full packets.

@@ -316,7 +316,7 @@ func evaluateFastCipher(f *facts.Facts, name string, s *facts.Stats, r *recorder
 	switch cipher := cmp.Or(s.Cipher, f.Cipher); {
 	case cipher == "":
 		r.unknown(name, errors.New("the daemon does not report it"))
-	case cipher == f.Fallback:
+	case cipher == f.Fallback && !hasVectorCipher(f):
 		r.warn(name, cipher+": one packet at a time", "see cpu-cipher")
 	case s.Cipher == "":
 		r.ok(name, "%s, assuming the daemon has this version", cipher)

@@ -234,6 +234,10 @@ func cpuCases() []faultCase {
 				{Operation: "open", Messages: 16, Bytes: 1440, Took: 11520, Generic: 11520},
 			}
 		}, OK, "avx512, seal 4.0 GB/s (2.0 × x/crypto), open 2.0 GB/s (1.0 × x/crypto)", ""},
+		{"cpu-cipher", func(f *facts.Facts) {
+			f.Cipher = "generic"
+			f.CipherChoices = []chachapoly.Choice{{Operation: "seal", Messages: 16, Bytes: 1440, Implementation: "generic", Took: 5760, Generic: 5760}}
+		}, OK, "generic, seal 4.0 GB/s (1.0 × x/crypto)", ""},
 		{"cpu-cipher", func(f *facts.Facts) { f.CipherFailed = []string{"avx2"} }, Warning, "avx512, without avx2: self-test failed", "another CPU"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value[2] = "powersave" }, Warning, "powersave on 1 of 4", "echo performance > /sys/devices/system/cpu/cpu2/cpufreq/scaling_governor"},
 		{"cpu-governor", func(f *facts.Facts) { f.CPU.Governors.Value = nil }, OK, "virtual machine", ""},
@@ -504,6 +508,10 @@ func fastCases() []faultCase {
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTURoute, Bytes: 1500}), OK, "from the route or an ICMP error for 1", ""},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUUnreachable}), Warning, "no probe of any size", "firewall"},
 		{"fast-cipher", stats(func(s *facts.Stats) { s.Cipher = "generic" }), Warning, "one packet at a time", "cpu-cipher"},
+		{"fast-cipher", func(f *facts.Facts) {
+			f.CipherChoices = []chachapoly.Choice{{Took: 1}}
+			stats(func(s *facts.Stats) { s.Cipher = "generic" })(f)
+		}, OK, "generic", ""},
 		{"fast-cipher", stats(func(s *facts.Stats) { s.Cipher = "" }), OK, "assuming the daemon has this version", ""},
 	}
 }
