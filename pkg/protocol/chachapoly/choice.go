@@ -146,7 +146,8 @@ type Choice struct {
 	Messages       int    // this number, and more up to that of the next Choice
 	Bytes          int    // of plaintext in each message
 	Implementation string
-	// Took is the time for all messages, and Generic that of x/crypto; 0: there is no choice.
+	// Took is the time for all messages, and Generic the time of x/crypto. 0 means that there is
+	// no choice.
 	Took, Generic time.Duration
 }
 
@@ -164,7 +165,8 @@ func Choices() (all []Choice) {
 	return all
 }
 
-// Implementation names the instruction sets that seal and open trains, for doctor and metrics: those of the longest packets first.
+// Implementation names the instruction sets that seal and open trains, for doctor and metrics. The
+// sets for the longest packets come first.
 func Implementation() string {
 	c, names := preferred(), []string(nil)
 	for size := len(classSizes) - 1; size >= 0; size-- {

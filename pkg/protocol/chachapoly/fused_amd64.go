@@ -8,7 +8,8 @@ const (
 	// maxGroup is the most messages that are authenticated while others are encrypted or decrypted.
 	maxGroup = 8
 
-	// macUnit is what general registers authenticate in a double round, as in _asm/mac256.go.
+	// macUnit is the number of bytes that general registers authenticate in a double round, as in
+	// _asm/mac256.go.
 	macUnit = 6 * 16
 )
 
@@ -29,8 +30,9 @@ type fusedScratch struct {
 // authenticate another one.
 type fusedCipher struct{ trainCipher }
 
-// groupLen is how many messages make a group: fewer of long ones, so that less remains for the last group, and none if a
-// set is too small, or its messages too short on average. BenchmarkSets measures the crossovers.
+// groupLen returns the number of messages in a group: fewer of long ones, so that less remains for
+// the last group. It is 0 if a set is too small, or its messages too short on average.
+// BenchmarkSets measures the crossovers.
 func groupLen(msgs []Message) (size int) {
 	bytes := 0
 	for i := range msgs {

@@ -22,8 +22,8 @@ var generic = &implementation{
 	open:      openEach,
 }
 
-// tested are the implementations that the CPU supports: those that it computes correctly, in the table's order, and the
-// names of the others.
+// tested are the implementations that the CPU supports and computes correctly, in the table's
+// order, and the names of those it computes wrongly.
 var tested = sync.OnceValues(func() (list []*implementation, failed []string) {
 	list, failed = checked(vectorImplementations)
 	return append(list, generic), failed

@@ -7,9 +7,9 @@ import (
 	"math/bits"
 )
 
-// polyJob is one message to be authenticated as in RFC 8439 section 2.8 without additional data: the text, padded
-// with zeros to whole blocks of 16, then eight zero bytes and the text's length as 64-bit little-endian. The assembly
-// code depends on the layout.
+// polyJob is one message to be authenticated as in RFC 8439 section 2.8 without additional data.
+// The input is the text, padded with zeros to whole blocks of 16, then eight zero bytes and the
+// text's length as 64-bit little-endian. The assembly code depends on the layout.
 type polyJob struct {
 	key  [32]byte // r, not yet clamped, and s: the first half of ChaCha20's block 0
 	text *byte    // n bytes; no byte outside is read. May be nil when n is 0

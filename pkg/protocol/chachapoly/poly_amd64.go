@@ -11,9 +11,9 @@ const (
 	polyRow       = 64 // bytes that a lane processes at a time: four blocks
 )
 
-// polyLanes is the argument of polyLanes512. A message's rows of 64 bytes are distributed over its split lanes in
-// turn, aligned at the end: the last row of the last lane ends with the block of lengths, and the first may begin
-// before the text. The assembly code depends on the layout.
+// polyLanes is the argument of polyLanes512. A message's rows of 64 bytes are distributed over its
+// split lanes in turn, aligned at the end. The last row of the last lane ends with the block of
+// lengths, and the first row may begin before the text. The assembly code depends on the layout.
 type polyLanes struct {
 	job    [polyLaneCount]*polyJob
 	off    [polyLaneCount]int // the offset of the lane's first row in the text, negative if before it

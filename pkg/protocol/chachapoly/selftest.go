@@ -4,8 +4,8 @@ package chachapoly
 
 import "bytes"
 
-// selfTest reports whether i seals as Generic does and opens the result: a CPU or emulator that reports features it
-// does not implement correctly must not lose packets.
+// selfTest reports whether i seals as Generic does and opens the result. A CPU or emulator that
+// reports features it does not implement correctly must not lose packets.
 func selfTest(i *implementation) bool {
 	const n, step = 17, 61 // messages of up to 976 bytes, 8 KiB in all, reach every kernel
 	var key [KeyLen]byte

@@ -15,7 +15,8 @@ const (
 	// message uses the integer units.
 	NEON = "neon"
 
-	// SVE2 is NEON with an instruction of SVE2 (XAR) that saves two in five of those of ChaCha20.
+	// SVE2 is NEON with an instruction of SVE2 (XAR) that saves two in five of ChaCha20's
+	// instructions.
 	SVE2 = "sve2"
 )
 
@@ -152,8 +153,8 @@ func (s *vectorScratch) begin(k *secret, batch []Message) []work {
 	return s.works[:n]
 }
 
-// cut assigns lanes to a message's one-time key and to the end of its text, from the block on that it is given, and
-// returns the next one.
+// cut assigns lanes to a message's one-time key and to the end of its text, from the given block
+// on. It returns the next block.
 func (s *vectorScratch) cut(w *work, block int) int {
 	lo, hi := uint32(w.msg.Counter), uint32(w.msg.Counter>>32)
 	counter, last := uint32(0), uint32(len(w.text)+63)/64

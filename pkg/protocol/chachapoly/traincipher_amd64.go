@@ -62,8 +62,8 @@ func (t *trainCipher) open(k *secret, s *Scratch, msgs []Message) {
 	}
 }
 
-// copiesSavePass reports whether computing one-time keys and texts together takes a pass less than one after the
-// other, with no more text than is worth copying for that.
+// copiesSavePass reports whether computing one-time keys and texts together takes a pass less than
+// one after the other. It is false if there is more text than is worth copying for that.
 func (t *trainCipher) copiesSavePass(jobs []polyJob) (size int, saves bool) {
 	blocks := 0
 	for i := range jobs {
@@ -81,7 +81,8 @@ func (t *trainCipher) openInPlace(k *secret, s *vectorScratch, jobs []polyJob, b
 	t.chacha(k, s, jobs, wantText)
 }
 
-// openCopies decrypts copies in the passes that compute the one-time keys, and copies back those that are authentic.
+// openCopies decrypts copies in the passes that compute the one-time keys, and copies the
+// authentic texts back.
 func (t *trainCipher) openCopies(k *secret, s *vectorScratch, jobs []polyJob, batch []Message) {
 	rest := s.copies[:]
 	for i := range jobs {

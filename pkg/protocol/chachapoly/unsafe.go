@@ -16,9 +16,9 @@ func (s *secret) wipe() {
 	s.wiped.Store(true)
 }
 
-// aeadKey finds x/crypto's copy of the key, for which x/crypto has no wipe. It is safe because it looks the field up
-// by name and type in the struct behind the pointer, and because the caller alone owns the cipher. It returns nil for
-// a release with another layout; a test fails on nil.
+// aeadKey finds x/crypto's copy of the key, for which x/crypto has no wipe. It is safe because it
+// looks the field up by name and type in the struct behind the pointer. The caller alone owns the
+// cipher. It returns nil for a release with another layout; a test fails on nil.
 func aeadKey(aead any) *[KeyLen]byte {
 	v := reflect.ValueOf(aead)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {

@@ -85,5 +85,5 @@ type PeerStatus struct {
 	Packets   PeerPackets // zero when unknown: the control socket does not report them
 }
 
-// PeerPackets counts WireGuard messages from and to a peer, and those of them that were dropped.
+// PeerPackets counts WireGuard messages from and to a peer, and the dropped messages among them.
 type PeerPackets struct{ Rx, Tx, RxDrops, TxDrops uint64 }

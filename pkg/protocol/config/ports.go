@@ -41,9 +41,10 @@ func ParsePorts(s string) (spread.Ports, error) {
 	return p, CheckPorts(p, 0)
 }
 
-// CheckPorts reports why a device with that listen port, 0 if unknown yet, cannot send from the range: the range is
-// empty, contains privileged ports, which belong to other services, or contains the listen port, which is not used
-// for spread flows. The error is nil or a *PortsError.
+// CheckPorts reports why a device with that listen port, 0 if unknown yet, cannot send from the
+// range. The range must not be empty. It must not contain privileged ports, which belong to other
+// services, nor the listen port, which is not used for spread flows. The error is nil or a
+// *PortsError.
 func CheckPorts(p spread.Ports, listen uint16) error {
 	switch {
 	case p.Len() == 0:

@@ -4,8 +4,8 @@ package config
 
 import "time"
 
-// PeerProbe describes the test of one peer, in JSON the answer to the probe operation. Counters are those of all tests since the peer was
-// configured.
+// PeerProbe describes the test of one peer, in JSON the answer to the probe operation. Counters
+// cover all tests since the peer was configured.
 type PeerProbe struct {
 	Up        bool          `json:"up"`      // the interface is up
 	Session   bool          `json:"session"` // data can be sent

@@ -67,7 +67,8 @@ type PeerSpread struct {
 	Gathers bool   `json:"gathers"`          // the peer has announced that it gathers
 	Sprays  int    `json:"sprays,omitempty"` // source ports over which one large flow may be sprayed; 0 for none
 	Reason  string `json:"reason,omitempty"` // why not active, for display; empty when active
-	// Blocked are those of the ports that the path does not admit: their flows leave from the listen port.
+	// Blocked lists the source ports that the path does not admit. Their flows leave from the
+	// listen port.
 	Blocked []uint16 `json:"blocked,omitempty"`
 }
 

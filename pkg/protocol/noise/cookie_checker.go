@@ -52,8 +52,9 @@ func (c *CookieChecker) Check(b []byte, src netip.AddrPort, now int64) (mac1OK, 
 	return true, equal(want[:], macs.MAC2[:])
 }
 
-// CreateReply writes the answer to b, an initiation or response from src whose mac1 is right: a cookie for src,
-// encrypted so that only a sender who sees b can read it. rand gives the nonce and, when it is time, a new secret.
+// CreateReply writes the answer to b, an initiation or response from src whose mac1 is right. The
+// answer is a cookie for src, encrypted so that only a sender who sees b can read it. rand gives
+// the nonce and, when it is time, a new secret.
 func (c *CookieChecker) CreateReply(
 	reply *wire.CookieReply, b []byte, src netip.AddrPort, now int64, rand io.Reader,
 ) error {

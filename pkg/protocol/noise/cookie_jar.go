@@ -33,8 +33,9 @@ type CookieJar struct {
 // NewCookieJar returns a CookieJar without a cookie.
 func NewCookieJar(remote *Remote) *CookieJar { return &CookieJar{keys: remote.macs} }
 
-// AddMACs writes mac1, and mac2 if there is a cookie that is younger than 120 s, into a complete initiation or response
-// that is about to be sent (paper §5.4.4). Any other b is ErrNoHandshakeMessage.
+// AddMACs writes mac1 into a complete initiation or response that is about to be sent (paper
+// §5.4.4). It adds mac2 if there is a cookie that is younger than 120 s. Any other b is
+// ErrNoHandshakeMessage.
 func (j *CookieJar) AddMACs(b []byte, now int64) error {
 	macs, reason := wire.SplitMACs(b)
 	if reason != drop.None {
@@ -54,9 +55,9 @@ func (j *CookieJar) AddMACs(b []byte, now int64) error {
 	return nil
 }
 
-// ConsumeReply stores the cookie of a cookie reply. It returns HSBadCookie, and leaves the jar unchanged, when the
-// reply does not answer the last message that AddMACs processed, or that message already had a reply. Classify's
-// reasons come first.
+// ConsumeReply stores the cookie of a cookie reply. It returns HSBadCookie if the reply does not
+// answer the last message that AddMACs processed, or that message already had a reply. The jar
+// then stays unchanged. Classify's reasons come first.
 func (j *CookieJar) ConsumeReply(b []byte, now int64) drop.Reason {
 	reply, reason := wire.AsCookieReply(b)
 	if reason != drop.None {

@@ -2,8 +2,9 @@
 
 package noise
 
-// Keys are converted without tables and branches that depend on them: a table's entries that are in the cache afterwards tell of the key.
-// encoding/base64 and encoding/hex use tables. wg(8) converts keys this way, too.
+// Keys are converted without tables and branches that depend on them: a table's entries that are
+// in the cache afterwards tell of the key. encoding/base64 and encoding/hex use tables. wg(8)
+// converts keys in the same way.
 
 const (
 	base64Len = (KeySize + 2) / 3 * 4

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 )
 
-// redacted is what is printed in place of a secret; the words are wg(8)'s.
+// redacted is printed in place of a secret. The words are wg(8)'s.
 const redacted = "(hidden)"
 
 // hidden, embedded, makes a struct that holds secrets print as redacted in fmt, slog, JSON and text encodings.

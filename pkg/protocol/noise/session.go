@@ -9,7 +9,8 @@ type SessionKey [KeySize]byte
 type Keys struct {
 	Send SessionKey
 	Recv SessionKey
-	// Local is the receiver index of messages to us, Remote that of messages to the peer.
+	// Local is the receiver index of messages to us, Remote the receiver index of messages to the
+	// peer.
 	Local  uint32
 	Remote uint32
 	// Initiator is set on the side that sent the initiation.

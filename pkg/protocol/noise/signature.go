@@ -10,8 +10,9 @@ const (
 	naming    = 0x710000
 )
 
-// Signed returns t with ropewalk's signature in its low bits, by which an initiator announces that it supports
-// hellos. A stock responder only requires that timestamps increase; those of one Clock keep their order.
+// Signed returns t with ropewalk's signature in its low bits, by which an initiator announces that
+// it supports hellos. A stock responder only requires that timestamps increase. Signed timestamps
+// of one Clock keep their order.
 func (t Timestamp) Signed() Timestamp { return t.WithLowBits(signature) }
 
 // IsSigned reports whether an initiator has signed t. Stock initiators never do. An implementation with an unrounded

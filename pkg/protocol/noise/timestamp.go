@@ -47,10 +47,11 @@ func (t Timestamp) WithLowBits(v uint32) Timestamp {
 	return t
 }
 
-// Clock turns the wall clock into the timestamps of one peer's initiations: each at least one Granule later than the
-// one before, even when the wall clock stands or goes back. Use one per peer: a shared one would run ahead of the wall
-// clock when there are many peers, and its timestamps would look old after a restart. The zero Clock is ready to use;
-// it is safe for concurrent use.
+// Clock turns the wall clock into the timestamps of one peer's initiations. Each is at least one
+// Granule later than the one before, even when the wall clock stands or goes back. Use one per
+// peer. A shared one would run ahead of the wall clock when there are many peers, and its
+// timestamps would look old after a restart. The zero Clock is ready to use; it is safe for
+// concurrent use.
 type Clock struct {
 	mu   sync.Mutex
 	last Timestamp

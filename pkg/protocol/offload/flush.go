@@ -71,8 +71,8 @@ func (e *mergedTrain) vnetHdr() VnetHdr {
 	return h
 }
 
-// mergedHeader writes the headers of the whole train to dst: those of the first packet, with the pseudo-header sum in
-// the checksum field.
+// mergedHeader writes the headers of the whole train to dst: the first packet's headers, with the
+// pseudo-header sum in the checksum field.
 func (e *mergedTrain) mergedHeader(dst []byte) {
 	copy(dst, e.pkt)
 	if e.kind.v6() {

@@ -78,8 +78,8 @@ func (e *mergedTrain) accepts(l layout, pkt []byte) bool {
 	return e.acceptsTCP(l, pkt)
 }
 
-// acceptsIPv4 is the rule of inet_gro_flush: all fields but length and checksum are equal, and the ID increments, or
-// stays if DF makes it meaningless (RFC 6864).
+// acceptsIPv4 is the rule of inet_gro_flush. All fields but length and checksum are equal. The ID
+// increments, or stays if DF makes it meaningless (RFC 6864).
 func (e *mergedTrain) acceptsIPv4(pkt []byte) bool {
 	a, b := packet.IPv4(e.pkt), packet.IPv4(pkt)
 	// Version, IHL and TOS; flags (fragments are opaque); TTL.
@@ -93,8 +93,8 @@ func (e *mergedTrain) acceptsIPv4(pkt []byte) bool {
 	return step == uint16(e.count)
 }
 
-// acceptsTCP is the rule of tcp_gro_receive: the next sequence number, and all other fields equal, except FIN and
-// PSH, which may end the train, and CWR, which only its first packet may have.
+// acceptsTCP is the rule of tcp_gro_receive: the next sequence number, and all other fields equal
+// except three flags. FIN and PSH may end the train, and only its first packet may have CWR.
 func (e *mergedTrain) acceptsTCP(l layout, pkt []byte) bool {
 	a, b := packet.TCPHeader(e.pkt[l.l4:]), packet.TCPHeader(pkt[l.l4:])
 	const mayDiffer = uint32(packet.FIN|packet.PSH|packet.CWR) << 8

@@ -19,15 +19,16 @@ type Sink interface {
 // packets within a flow; packets of different flows may be reordered. It copies headers, never payload. It allocates
 // nothing once it has seen its largest batch. One goroutine owns it.
 //
-// Before merging a packet the Merger verifies its checksums, because the kernel trusts those of a merged train. A
-// packet with a wrong checksum, or one that cannot be merged for another reason, is written single and unchanged, so
-// that the receiving stack decides about it.
+// Before merging a packet the Merger verifies its checksums, because the kernel trusts the
+// checksums of a merged train. A packet that has a wrong checksum, or cannot be merged for another
+// reason, is written single and unchanged. So the receiving stack decides about it.
 //
-// Merging changes two things. If all packets of a train have the same IPv4 ID, which only DF allows, the kernel
-// increments it when it splits the train: virtio cannot express a fixed ID, and with DF the ID is meaningless (RFC
-// 6864). And a merged UDP datagram without a checksum (IPv4 only, such as VXLAN) has a correct one afterwards: TUN
-// accepts USO trains with a partial checksum only (Linux commit fc8b2a619469), and the kernel completes it when it
-// splits them. Over IPv6 the receiver must reject a datagram without a checksum, so it stays single.
+// Merging changes two things. If all packets of a train have the same IPv4 ID, which only DF
+// allows, the kernel increments it when it splits the train. The virtio-net header cannot express
+// a fixed ID, and with DF the ID is meaningless (RFC 6864). And a merged UDP datagram without a
+// checksum (IPv4 only, such as VXLAN) has a correct one afterwards: TUN accepts USO trains with a
+// partial checksum only (Linux commit fc8b2a619469), and the kernel completes it when it splits
+// them. Over IPv6 the receiver must reject a datagram without a checksum, so it stays single.
 type Merger struct {
 	uso      bool
 	trains   []mergedTrain

@@ -4,13 +4,15 @@ package offload
 
 import "github.com/ropewalk/ropewalk/pkg/protocol/packet"
 
-// Split writes the inner packets first to first+count-1, complete and valid, into dst: the k-th of them starts at
-// dst[k*stride+headroom]. stride must be at least SegmentLen. dst must reach to the end of the last one and must not
-// overlap the parsed packet. Bytes between packets stay unchanged.
+// Split writes the inner packets first to first+count-1, complete and valid, into dst. Packet k of
+// them starts at dst[k*stride+headroom]. stride must be at least SegmentLen. dst must reach to the
+// end of the last one and must not overlap the parsed packet. Bytes between packets stay
+// unchanged.
 //
-// As in the kernel (inet_gso_segment, tcp_gso_segment, __udp_gso_segment), the IPv4 ID increments per packet, FIN and
-// PSH stay on the last packet and CWR on the first. IPv4 options and IPv6 extension headers are on all. Datagrams of
-// a USO train have complete checksums, unless the train had checksum 0 and the kernel did not request one.
+// The fields are as in the kernel (inet_gso_segment, tcp_gso_segment, __udp_gso_segment). The IPv4
+// ID increments per packet, FIN and PSH stay on the last packet and CWR on the first. IPv4 options
+// and IPv6 extension headers are on all. Datagrams of a USO train have complete checksums, unless
+// the train had checksum 0 and the kernel did not request one.
 func (t *Train) Split(dst []byte, stride, headroom, first, count int) {
 	if t.segSize == 0 {
 		if count > 0 {

@@ -39,11 +39,11 @@ func (t *Train) FlowHash() uint32 { return packet.FlowHash(t.pkt) }
 // Flow returns packet.FlowOf of the parsed packet.
 func (t *Train) Flow() packet.Flow { return packet.FlowOf(t.pkt) }
 
-// Parse parses a packet read from the TUN device: the decoded virtio-net header and the packet behind it, to which
-// the Train refers from then on. It trusts nothing: lengths, offsets and header sizes are taken from the packet, and
-// those in h must match them. If Parse returns a reason other than drop.None, the Train must not be used.
-// drop.TXMalformed means that pkt is no IP packet or has an invalid length; drop.TXVnetHeader means that h does not
-// match the packet.
+// Parse parses a packet read from the TUN device: the decoded virtio-net header and the packet
+// behind it. The Train refers to the packet from then on. It trusts nothing: lengths, offsets and
+// header sizes are taken from the packet, and those in h must match them. If Parse returns a
+// reason other than drop.None, the Train must not be used. drop.TXMalformed means that pkt is no
+// IP packet or has an invalid length; drop.TXVnetHeader means that h does not match the packet.
 func (t *Train) Parse(h VnetHdr, pkt []byte) drop.Reason {
 	n, ok := packet.Length(pkt)
 	if !ok {

@@ -31,10 +31,11 @@ func Fold(sum uint64) uint16 {
 // Checksum returns the Internet checksum of b in host order (RFC 1071); for a header with a correct checksum it is 0.
 func Checksum(b []byte) uint16 { return ^Fold(Sum(b, 0)) }
 
-// PseudoSum returns the partial sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section 8.1) of a packet
-// for which Length returned ok: its addresses, proto, and n, the length in bytes of transport header and payload. It
-// reads the destination from the IP header. In an IPv6 packet with a routing header, that address is not the final
-// destination, and the sum is not the one that the sender used.
+// PseudoSum returns the partial sum of the pseudo-header (RFC 9293, section 3.1; RFC 8200, section
+// 8.1) of a packet for which Length returned ok: its addresses, proto, and n, the length in bytes
+// of transport header and payload. It reads the destination from the IP header. In an IPv6 packet
+// with a routing header, that address is not the final destination, and the sum is not the
+// sender's.
 func PseudoSum(ip []byte, proto Protocol, n int) uint64 {
 	sum := uint64(proto) + uint64(n)
 	if ip[0]>>4 == 4 {
@@ -51,8 +52,8 @@ func addHalves(w uint64) uint64 { return w>>32 + w&0xffffffff }
 // bits (see addHalves). It is 0 only if all bytes are 0. Swapping the bytes of the folded sum gives the big-endian sum (RFC 1071,
 // section 2).
 //
-// Each iteration starts a new carry chain, so that iterations overlap in the processor: one chain through all of b
-// would cost a cycle per word.
+// Each iteration starts a new carry chain, so that iterations overlap in the processor. One chain
+// through all of b would cost a cycle per word.
 func wordsGeneric(b []byte) uint64 {
 	le := binary.LittleEndian
 	var sum, carries uint64

@@ -2,8 +2,8 @@
 
 package packet
 
-// ECN is the congestion notification field of an IP header: the low two bits of the IPv4 TOS byte or the IPv6 traffic
-// class (RFC 3168, section 5).
+// ECN is the congestion notification field of an IP header (RFC 3168, section 5). It is the low
+// two bits of the IPv4 TOS byte or the IPv6 traffic class.
 type ECN uint8
 
 // The code points (RFC 3168, section 5). NotECT means that the sender does not support ECN.

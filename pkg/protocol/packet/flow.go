@@ -19,8 +19,8 @@ func FlowOf(ip []byte) Flow {
 	return Flow{Source: netip.AddrPortFrom(Source(ip), src), Destination: netip.AddrPortFrom(Destination(ip), dst), Protocol: proto}
 }
 
-// Matches reports whether packets of both may belong to one flow: a packet without ports may be a fragment of any flow between its
-// two hosts.
+// Matches reports whether packets of both may belong to one flow. A packet without ports may be a
+// fragment of any flow between its two hosts.
 func (f Flow) Matches(g Flow) bool {
 	if f == g {
 		return true

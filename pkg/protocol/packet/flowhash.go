@@ -2,11 +2,11 @@
 
 package packet
 
-// FlowHash returns a hash of the inner flow that is the same in both directions. It covers the addresses, the
-// transport protocol, and the ports of TCP, UDP and SCTP. Later fragments have no ports: Fragments knows those of the
-// first one. The IPv6 flow label is not used. All bits of the result are equally distributed. The hash of bytes that
-// are no IP packet is 0.
-// The hash is defined in 64-bit arithmetic, so that eBPF can compute the same (all fields in network order):
+// FlowHash returns a hash of the inner flow that is the same in both directions. It covers the
+// addresses, the transport protocol, and the ports of TCP, UDP and SCTP. Later fragments have no
+// ports: Fragments remembers the hash of the first one. The IPv6 flow label is not used. All bits
+// of the result are equally distributed. The hash of bytes that are no IP packet is 0. The hash is
+// defined in 64-bit arithmetic, so that eBPF can compute the same (all fields in network order):
 //
 //	mix(x) = x ^= x>>32; x *= 0xd6e8feb86659fd93; twice, then x ^= x>>32
 //	end    = mix(address<<16 | port)                  IPv4
@@ -40,8 +40,9 @@ func flowPorts(ip []byte) (proto Protocol, src, dst uint16) {
 	return t.Protocol, be16(ip[t.Offset : t.Offset+2]), be16(ip[t.Offset+2 : t.Offset+4])
 }
 
-// firstFragmentTransport returns the transport header of a fragment; ok is false in all but the first fragment of a datagram.
-// The protocol is then that of the fragment header, which all fragments of a datagram carry.
+// firstFragmentTransport returns the transport header of a fragment; ok is false in all but the
+// first fragment of a datagram. The protocol then comes from the fragment header, which all
+// fragments of a datagram carry.
 func firstFragmentTransport(ip []byte, t Transport) (Transport, bool) {
 	if ip[0]>>4 == 4 {
 		return t, be16(ip[6:8])&ipv4OffsetMask == 0

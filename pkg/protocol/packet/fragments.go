@@ -13,9 +13,11 @@ const (
 	fragmentWays = 4
 )
 
-// Fragments gives all fragments of a datagram the hash of its flow, so that fragmented datagrams of a flow are not reordered with its
-// other packets. Only the first fragment has the ports. The table remembers its hash by the addresses and the identification. A
-// fragment that comes before its first one is hashed without ports. The table is bounded: a datagram forgets the oldest of its set.
+// Fragments gives all fragments of a datagram the hash of its flow. So fragmented datagrams of a
+// flow are not reordered with its other packets. Only the first fragment has the ports. The table
+// remembers its hash by the addresses and the identification. A fragment that comes before its
+// first one is hashed without ports. The table is bounded: a datagram forgets the oldest of its
+// set.
 //
 // The zero Fragments is ready for use. One goroutine owns it. bpf/include/fragments.h has the same table.
 type Fragments struct{ sets [fragmentSets]fragmentSet }
@@ -44,8 +46,8 @@ func (f *Fragments) FlowHash(ip []byte) uint32 {
 	return s.find(key, hash)
 }
 
-// MayBeFragment reports whether a packet is a fragment, or has an IPv6 extension header in front of what may be one. That of bytes that are
-// no packet is undefined.
+// MayBeFragment reports whether a packet is a fragment, or has an IPv6 extension header that a
+// fragment header may follow. The result for bytes that are no packet is undefined.
 func MayBeFragment(ip []byte) bool {
 	switch {
 	case len(ip) < IPv4HeaderLen:

@@ -7,7 +7,7 @@ import "net/netip"
 const (
 	// MaxICMPError is the size in bytes of the largest ICMP error: the IPv6 minimum MTU (RFC 4443, section 2.4, rule c).
 	MaxICMPError = IPv6MinMTU
-	// maxICMPv4Error is that of IPv4 (RFC 1812, section 4.3.2.3).
+	// maxICMPv4Error is the limit for IPv4 (RFC 1812, section 4.3.2.3).
 	maxICMPv4Error = 576
 	// icmpErrorHeaderLen is the length in bytes of the ICMP header in front of the quoted packet, in both versions.
 	icmpErrorHeaderLen = 8
@@ -61,7 +61,7 @@ func allowsICMPv4Error(h IPv4) bool {
 	case h.TotalLen() <= h.HeaderLen():
 		return false
 	}
-	// Linux, too, takes unknown types for errors (icmp_pointers in net/ipv4/icmp.c).
+	// Linux also takes unknown types for errors (icmp_pointers in net/ipv4/icmp.c).
 	switch h[h.HeaderLen()] {
 	case 0, 8, 9, 10, 13, 14, 15, 16, 17, 18: // echo, router discovery, timestamp, information, address mask
 		return true
@@ -109,11 +109,11 @@ func isExtension(p Protocol) bool {
 // Needed (RFC 1191, section 4) or Packet Too Big (RFC 4443, section 3.2), with an MTU of at least 1280. It returns the
 // length. dst has room for MaxICMPError bytes, and AllowsICMPError holds for ip.
 //
-// The error's source is the destination of ip, as in Linux's errors of tunnels that have no address of their own to
-// answer from (iptunnel_pmtud_build_icmp, net/ipv4/ip_tunnel_core.c) and in tinc's. The in-kernel WireGuard answers
-// from an address of the host (icmp_ndo_send). A TUN cannot: Linux discards packets that arrive from the host's own
-// addresses (fib_validate_source), and a route to the destination of ip through the TUN exists, so the reverse-path
-// filter accepts that one.
+// The error's source is the destination of ip. Linux has the same source for tunnels without an
+// address of their own (iptunnel_pmtud_build_icmp, net/ipv4/ip_tunnel_core.c), as tinc. The
+// in-kernel WireGuard answers from an address of the host (icmp_ndo_send). A TUN cannot: Linux
+// discards packets that arrive from the host's own addresses (fib_validate_source). The host has a
+// route to the destination of ip through the TUN, so the reverse-path filter accepts that source.
 func WritePacketTooBig(dst, ip []byte, mtu int) int {
 	if ip[0]>>4 == 4 {
 		return writeICMPv4Error(dst, ip, icmpFragmentationNeeded, uint32(min(mtu, MaxLen)))
@@ -133,8 +133,8 @@ func WriteHostUnreachable(dst, ip []byte) int {
 // icmpTTL is Linux's default.
 const icmpTTL = 64
 
-// writeICMPv4Error writes a Destination Unreachable. Its precedence is that of internetwork control (RFC 1812, section
-// 4.3.2.5). With DF no identification is needed (RFC 6864, section 4.1).
+// writeICMPv4Error writes a Destination Unreachable. Its precedence is internetwork control (RFC
+// 1812, section 4.3.2.5). With DF no identification is needed (RFC 6864, section 4.1).
 func writeICMPv4Error(dst, ip []byte, code byte, rest uint32) int {
 	const quote = IPv4HeaderLen + icmpErrorHeaderLen
 	n := quote + copy(dst[quote:maxICMPv4Error], ip)

@@ -17,12 +17,12 @@ const (
 // Activity records a peer's traffic for its timers. Any goroutine may call any method at any time. Lanes call Sent
 // and Received once per train; only authenticated messages count. The zero Activity has recorded nothing.
 //
-// Two waits matter: sent data without a reply, and received data without a reply. A busy exchange begins and ends
-// both with every train. If each were stored, all lanes would contend for one cache line. So Sent, which alone can
-// end a wait for our reply or begin one for the peer's, stops doing either after changeLimit changes in 100 ms. Lanes
-// then only load both states until the next 100 ms begin. When traffic ends within such a burst, the error is
-// harmless: at most one unnecessary keepalive, or a wait that begins only with the next train sent. Slower exchanges
-// are exact.
+// Two waits matter: sent data without a reply, and received data without a reply. A busy exchange
+// begins and ends both with every train. If each were stored, all lanes would contend for one
+// cache line. So Sent, which alone can end a wait for our reply or begin one for the peer's, stops
+// doing either after changeLimit changes in 100 ms. Lanes then only load both states until the
+// next 100 ms begin. When traffic ends within such a burst, the harm is at most one unnecessary
+// keepalive, or a wait that begins only with the next train. Slower exchanges are exact.
 //
 // Concurrent Sent and Received may be recorded in either order. The peer sees them a round trip apart.
 type Activity struct {
@@ -58,9 +58,10 @@ func (a *Activity) Sent(now int64, data bool) {
 	}
 }
 
-// SentControl records that a message was handed to the network that WireGuard does not have, such as the answer to a check. It stands
-// in for no keepalive: a stateful firewall that forgot the session admits the peer's messages only after one of ours, and one is
-// due within KeepaliveTimeout of the last data that arrived. An answer that left before the firewall forgot opens nothing.
+// SentControl records that a message was handed to the network that WireGuard does not have, such
+// as the answer to a check. It stands in for no keepalive. A stateful firewall that forgot the
+// session admits the peer's messages only after one of ours. One is due within KeepaliveTimeout of
+// the last data that arrived. An answer that left before the firewall forgot opens nothing.
 func (a *Activity) SentControl(now int64) { stamp(&a.sent, now) }
 
 // Received records that something authenticated arrived from the peer. data reports whether that included a non-empty

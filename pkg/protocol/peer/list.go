@@ -4,8 +4,8 @@ package peer
 
 import "net/netip"
 
-// prefixList is an owner's prefixes in the order in which they were added, as a linked list: some owners have thousands,
-// and any may be removed at any time.
+// prefixList is an owner's prefixes in the order in which they were added. It is a linked list, as
+// some owners have thousands, and any may be removed at any time.
 type prefixList struct{ first, last *prefixNode }
 
 // prefixNode is an element of a prefixList.

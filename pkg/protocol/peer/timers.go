@@ -4,8 +4,9 @@ package peer
 
 import "time"
 
-// Timers decides when a peer is to be sent a handshake or a keepalive, when to stop trying and when to erase its keys
-// (WireGuard paper, §6). Its owner calls one method at a time. The zero Timers is that of a new peer, running.
+// Timers decides when a peer is sent a handshake or a keepalive, when to stop trying, and when to
+// erase its keys (WireGuard paper, §6). Its owner calls one method at a time. The zero Timers is
+// ready for a new peer, and runs.
 //
 // Traffic resets no timer: lanes record it in an Activity, and Timers checks that when an action might be due. Call
 // Fire at the instant that Next returned (earlier is harmless) and take the returned actions. Call Next again after
@@ -69,8 +70,9 @@ func (t *Timers) HandshakeWanted(now int64) bool {
 	return !t.stopped && t.retryAt == 0 && (t.lastInitiation == 0 || now-t.lastInitiation >= RekeyTimeout)
 }
 
-// InitiationSent records that an initiation was sent, or could not be sent for lack of an endpoint: it is retried
-// either way, after RekeyTimeout and jitter, a random time from 0 to MaxJitter (§6.4).
+// InitiationSent records that an initiation was sent, or could not be sent for lack of an
+// endpoint. It is retried either way, after RekeyTimeout and jitter, a random time from 0 to
+// MaxJitter (§6.4).
 func (t *Timers) InitiationSent(now, jitter int64) {
 	if t.stopped {
 		return
@@ -104,8 +106,8 @@ func (t *Timers) SessionDerived(now int64) {
 // responder the first data message. HandshakeComplete ends the retries.
 func (t *Timers) HandshakeComplete() { t.retryAt, t.attemptSince = 0, 0 }
 
-// IdentityReplaced records that handshakes so far were those of another private key: one in flight begins again at the next
-// Fire, and the next one waits for no RekeyTimeout.
+// IdentityReplaced records that handshakes so far used another private key. A handshake in flight
+// begins again at the next Fire, and the next one waits for no RekeyTimeout.
 func (t *Timers) IdentityReplaced(now int64) {
 	t.lastInitiation = 0
 	if t.retryAt != 0 {

@@ -27,7 +27,8 @@ const (
 	// minRetry is the time from the block of a port to the probe that tests it again. It doubles up to maxRetry.
 	minRetry = int64(time.Second)
 	maxRetry = int64(64 * time.Second)
-	// retryPorts is the number of blocked ports that are tested at once, and testPorts that of doubted ones.
+	// retryPorts is the number of blocked ports that are tested at once, and testPorts the number
+	// of doubted ports.
 	retryPorts = 4
 	testPorts  = 8
 	// activeMessages is the number of messages of the largest size after which data is being sent.
@@ -260,8 +261,9 @@ func (p *Prober) ask(now int64, tx *Sent) {
 	p.batch = append(p.batch, Probe{Kind: wire.ProbeRequest, ID: p.askID})
 }
 
-// nextRequest returns when the next request is due, 0 for never, the number of tokens that it leaves, and the number of sources whose messages
-// wait for it. A request for the first messages of a port may use more tokens.
+// nextRequest returns when the next request is due, 0 for never, and the number of tokens that it
+// leaves. waiting is the number of sources whose messages wait for it. A request for the first
+// messages of a port may use more tokens.
 func (p *Prober) nextRequest(now int64, tx *Sent) (at, keep int64, waiting uint32) {
 	since := cmp.Or(p.since, now)
 	keep = reserve
@@ -284,8 +286,8 @@ func (p *Prober) nextRequest(now int64, tx *Sent) (at, keep int64, waiting uint3
 	return 0, 0, 0
 }
 
-// Reported takes a report. It reports whether a source was blocked or opened. Without the answer to a request nothing is concluded from what was
-// sent before it.
+// Reported takes a report. It reports whether a source was blocked or opened. Without the answer
+// to a request nothing is concluded from the messages sent before it.
 func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 	if !p.asking || r.ID != p.askID || len(r.On) != len(p.ports) || len(tx.On) != len(p.ports) {
 		return false
@@ -383,15 +385,18 @@ func (p *Prober) Wake(now int64, tx *Sent) uint32 {
 	return 0
 }
 
-// Limits of the probes to one peer. A probe costs a token. A minute brings one, and so do 50 messages sent to the peer: 2 %.
+// Limits of the probes to one peer. A probe costs a token. A minute brings one, and 50 messages
+// sent to the peer bring another: 2 %.
 const (
 	token      = int64(time.Minute)
 	perMessage = token / 50
-	// burst is the largest number of tokens, and that at the start and after a change of the endpoint: enough to leave a black hole, or to find
-	// that the path admits no source port.
+	// burst is the largest number of tokens, and the number at the start and after a change of the
+	// endpoint. It is enough to leave a black hole, or to find that the path admits no source
+	// port.
 	burst = 16
-	// reserve is the number of tokens that are kept for doubts, firstUse that while a port is used for the first time, and forSizes that for the
-	// path MTU alone. Time brings no more than the reserve. So a flow of few messages costs 2 % of them while nothing is lost.
+	// reserve is the number of tokens that are kept for doubts. firstUse is kept while a port is
+	// used for the first time, and forSizes for the path MTU alone. Time brings no more than the
+	// reserve. So a flow of few messages costs 2 % of them while nothing is lost.
 	reserve  = 12
 	firstUse = 8
 	forSizes = 4

@@ -69,9 +69,10 @@ type Search struct {
 	confirm int // the path on which limit must be tried, plus 1, 0 for none
 }
 
-// Start begins a new search. Identifiers continue, so answers to earlier probes do not count. The limit of an earlier search holds until
-// the largest size is answered (RFC 8899, section 5.3.3): most peers return on the same path. A smaller largest size than that of a complete search
-// needs no probe: what passes the path is known.
+// Start begins a new search. Identifiers continue, so answers to earlier probes do not count. The
+// limit of an earlier search holds until the largest size is answered (RFC 8899, section 5.3.3):
+// most peers return on the same path. A largest size below the largest of a complete search needs
+// no probe: the size that passes the path is known.
 func (s *Search) Start(now int64, sizes Sizes) {
 	same := sizes
 	if same.Max = s.sizes.Max; s.state == Complete && s.proven && s.sizes == same && sizes.Max < same.Max {
@@ -114,7 +115,7 @@ func (s *Search) dueAt(active bool) int64 {
 	return s.due
 }
 
-// expire goes on after a probe that was lost, or with what waited for data.
+// expire continues after a lost probe, or with the work that waited for data.
 func (s *Search) expire(now int64, active bool) {
 	if at := s.dueAt(active); at == 0 || now < at {
 		return
@@ -241,7 +242,8 @@ func (s *Search) blackHole(at int64, size int) {
 	s.notAlive(at, min(size, s.sizes.Max+1)) // above: not searched. A smaller MTU may have come after the probe
 }
 
-// smaller returns the size to try after the loss of a larger one: that of the search before, the base, the floor; 0 for none.
+// smaller returns the size to try after the loss of a larger one: the limit of the search before,
+// the base, the floor; 0 for none.
 func (s *Search) smaller(size int) int {
 	for _, next := range [...]int{s.limit, s.sizes.base(), s.sizes.Floor} {
 		if next < size && next >= s.sizes.Floor {

@@ -19,11 +19,12 @@ type Sizes struct {
 // base returns the size that is expected to pass.
 func (s *Sizes) base() int { return max(min(BaseSize, s.Max), s.Floor) }
 
-// common are frequent MTUs, in ascending order: those of tunnels, of PPPoE, of Ethernet and of jumbo frames.
+// common are frequent MTUs of tunnels, PPPoE, Ethernet and jumbo frames, in ascending order.
 var common = [...]int{576, 1024, 1280, 1360, 1400, 1420, 1436, 1450, 1460, 1476, 1480, 1492, 1500, 2000, 4000, 4352, 8500, 8900, 9000, 9216}
 
-// between returns the size to try next if low passes and high does not: the middle one of the common sizes between them, then of
-// all sizes that make a difference. It returns 0 if there is none left.
+// between returns the size to try next if low passes and high does not. It is the middle one of
+// the common sizes between them, then of all sizes that make a difference. It returns 0 if there
+// is none left.
 func (s *Sizes) between(low, high int) int {
 	first, last := len(common), -1
 	for i, size := range common {

@@ -81,7 +81,8 @@ func (k *Keypair) Sent() uint64 { return k.next.Load() }
 // Received reports whether a message from the peer has been accepted in this session.
 func (k *Keypair) Received() bool { return !k.window.empty() || k.HasStreams() }
 
-// Newest reports whether an accepted counter is among the newest: at most 31 below the newest one that the replay window has seen.
+// Newest reports whether an accepted counter is among the newest: at most 31 below the highest
+// that the replay window has seen.
 func (k *Keypair) Newest(counter uint64) bool {
 	if IsStream(counter) {
 		return allocated(&k.streams).newest(counter)

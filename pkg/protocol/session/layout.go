@@ -15,12 +15,13 @@ type Layout struct {
 	Segments int
 	// Plain and Padded are the bytes of each plaintext but the last, before and after padding.
 	Plain, Padded int
-	// LastPlain and LastPadded are those of the last, or only, plaintext. Neither may exceed Plain and Padded.
+	// LastPlain and LastPadded are the bytes of the last, or only, plaintext. Neither may exceed
+	// Plain and Padded.
 	LastPlain, LastPadded int
 }
 
-// NewLayout lays out segments plaintexts of plain bytes, the last of lastPlain bytes, padded as wire.PaddedLen does for
-// an inner interface of the given mtu.
+// NewLayout lays out segments plaintexts of plain bytes, the last of lastPlain bytes. They are
+// padded as wire.PaddedLen does for an inner interface of the given mtu.
 func NewLayout(segments, plain, lastPlain, mtu int) Layout {
 	return Layout{
 		Segments:   segments,

@@ -34,10 +34,11 @@ func Messages(size, segSize int) int {
 // results in out. They should all belong to this session; others are dropped. It returns the number of results:
 // Messages(len(buf), segSize), or len(out) if that is less. now is the current instant.
 //
-// The drop reasons are RXExpired (the session is too old or wiped, or the counter reaches RejectAfterMessages),
-// RXAuth, RXReplay, RXTooShort, RXBadType, and RXUnknownIndex (the index of another session). Only authenticated
-// messages reach the replay window, which is updated once per 64 messages. Several goroutines may open trains of one
-// session at once, each with its own Scratch.
+// The drop reasons are RXExpired, RXAuth, RXReplay, RXTooShort, RXBadType, and RXUnknownIndex (the
+// index of another session). RXExpired means that the session is too old or wiped, or that the
+// counter reaches RejectAfterMessages. Only authenticated messages reach the replay window, which
+// is updated once per 64 messages. Several goroutines may open trains of one session at once, each
+// with its own Scratch.
 //
 // OpenTrain is DecryptTrain and AcceptTrain in one.
 func (k *Keypair) OpenTrain(s *Scratch, now int64, buf []byte, segSize int, out []Message) int {

@@ -4,8 +4,9 @@ package session
 
 import "github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 
-// chunkLen is the number of messages that one cipher call processes, and that are opened between two updates of the
-// replay window: the most that UDP GRO coalesces (UDP_GRO_CNT_MAX, Linux net/ipv4/udp_offload.c).
+// chunkLen is the number of messages that one cipher call processes, and that are opened between
+// two updates of the replay window. It is the most that UDP GRO coalesces (UDP_GRO_CNT_MAX, Linux
+// net/ipv4/udp_offload.c).
 const chunkLen = 64
 
 // Scratch is the buffer memory of one worker for sealing and opening, about 18 KiB. The zero Scratch is ready. One

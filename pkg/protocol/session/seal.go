@@ -7,10 +7,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// SealTrain encrypts the plaintexts in buf, laid out as l describes, into data messages, in place. Message i gets the
-// counter counter+i, which must come from Reserve(l.Segments) and must be used only once. SealTrain zeroes the
-// padding. It returns the train's length, l.Size(), or 0 if nothing was sealed: buf is too short for l, l is invalid,
-// the counters reach RejectAfterMessages, or the session was wiped.
+// SealTrain encrypts the plaintexts in buf, laid out as l describes, into data messages, in place.
+// Message i gets the counter counter+i, which must come from Reserve(l.Segments) and must be used
+// only once. SealTrain zeroes the padding. It returns the train's length, l.Size(), or 0 if
+// nothing was sealed. Then buf is too short for l, l is invalid, the counters reach
+// RejectAfterMessages, or the session was wiped.
 func (k *Keypair) SealTrain(s *Scratch, buf []byte, l Layout, counter uint64) int {
 	c := k.ciphers.Load()
 	if c == nil || !l.valid() || len(buf) < l.Size() || counter > RejectAfterMessages-uint64(l.Segments) {
@@ -33,10 +34,10 @@ func (k *Keypair) SealTrain(s *Scratch, buf []byte, l Layout, counter uint64) in
 	return l.Size()
 }
 
-// SealEach encrypts each of msgs into a data message, in place: wire.DataHeaderLen bytes for the header, the
-// plaintext with its padding, and wire.TagLen bytes for the tag. Message i gets the counter counter+i, as in
-// SealTrain. It returns false if nothing was sealed: a message is too short or too long, the counters reach
-// RejectAfterMessages, or the session was wiped.
+// SealEach encrypts each of msgs into a data message, in place. A message has wire.DataHeaderLen
+// bytes for the header, the plaintext with its padding, and wire.TagLen bytes for the tag. Message
+// i gets the counter counter+i, as in SealTrain. It returns false if nothing was sealed: a message
+// is too short or too long, the counters reach RejectAfterMessages, or the session was wiped.
 func (k *Keypair) SealEach(s *Scratch, msgs [][]byte, counter uint64) bool {
 	c := k.ciphers.Load()
 	if c == nil || uint64(len(msgs)) > RejectAfterMessages || counter > RejectAfterMessages-uint64(len(msgs)) {

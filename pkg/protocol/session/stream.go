@@ -4,12 +4,15 @@ package session
 
 import "sync"
 
-// A stream is one sprayed flow: its messages leave from several ports and overtake each other. They have counters that no other message of the
-// session has: bit 62, the number of the stream, and the number of the message in the stream. So the receiver knows which messages of the
-// flow are missing, without a byte more on the wire. Ordinary counters stay far below bit 62 until the session expires.
+// A stream is one sprayed flow: its messages leave from several ports and overtake each other. No
+// other message of the session has their counters: bit 62, the number of the stream, and the
+// number of the message in the stream. So the receiver knows which messages of the flow are
+// missing, without a byte more on the wire. Ordinary counters stay far below bit 62 until the
+// session expires.
 //
-// A peer without streams would take such a counter for an ordinary one, and reject all ordinary messages after it as replays. So a session has
-// streams only after a hello in this session has announced them: hellos of earlier sessions say nothing about the peer that has the keys now.
+// A peer without streams would take such a counter for an ordinary one, and reject all ordinary
+// messages after it as replays. So a session has streams only after a hello in this session has
+// announced them. Hellos of earlier sessions say nothing about the peer that has the keys now.
 
 const (
 	streamBit   = 1 << 62
@@ -18,7 +21,8 @@ const (
 	MaxStreams = 1024
 	// MaxOpenStreams is the number of streams that a session may have at once.
 	MaxOpenStreams = 8
-	// liveStreams is the number of streams whose replay windows the receiver keeps: those of MaxOpenStreams, and of as many that have just ended.
+	// liveStreams is the number of streams whose replay windows the receiver keeps:
+	// MaxOpenStreams, and as many that have just ended.
 	liveStreams = 2 * MaxOpenStreams
 )
 
@@ -142,7 +146,8 @@ func (s *streams) window(number uint32) *Window {
 	return &l.window
 }
 
-// ClaimStream makes a lane the one that puts a stream in order. It is false, for all lanes, once two lanes have claimed the stream.
+// ClaimStream claims a stream for a lane, which puts it in order. It is false, for all lanes, once
+// two lanes have claimed the stream.
 func (k *Keypair) ClaimStream(number uint32, lane int) bool {
 	s := allocated(&k.streams)
 	s.mu.Lock()

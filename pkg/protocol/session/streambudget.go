@@ -4,7 +4,8 @@ package session
 
 import "sync/atomic"
 
-// sessionStreamBytes is the memory of the replay windows of all streams of a session: the arrays of each Window, and what points to them.
+// sessionStreamBytes is the memory of the replay windows of all streams of a session: the arrays
+// of each Window, and the pointers to them.
 const sessionStreamBytes = liveStreams*(8*(smallBlocks+ringBlocks)+128) + 256
 
 // StreamBudget bounds the memory of the replay windows of streams for all sessions together. A session takes its part before it announces streams:

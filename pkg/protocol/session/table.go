@@ -58,7 +58,7 @@ func (t *Table[T]) Lookup(index uint32) (entry T, ok bool) {
 	return node.entry, true
 }
 
-// Add stores entry under a new index. Errors are those of the random source and ErrTableFull.
+// Add stores entry under a new index. An error is the random source's or ErrTableFull.
 func (t *Table[T]) Add(entry T) (index uint32, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,9 +14,10 @@ const (
 	smallBlocks = 512
 )
 
-// WindowSize is the distance behind the newest counter at which a counter is still accepted. The window moves by
-// whole blocks, so up to 31 more may be. Linux has 8128 on 64-bit CPUs (a bitmap of 8192). Trains of one session that use several lanes and NIC queues
-// drift apart by more than those of one queue, and so do flows of which one waits in a receive queue.
+// WindowSize is the distance behind the newest counter at which a counter is still accepted. The
+// window moves by whole blocks, so up to 31 more may be. Linux has 8128 on 64-bit CPUs (a bitmap
+// of 8192). Trains of one session that use several lanes and NIC queues drift apart by more than
+// trains of one queue. Flows of which one waits in a receive queue drift apart as well.
 const WindowSize = (ringBlocks - 1) * blockBits
 
 // Window is the anti-replay filter of one session, shared by all lanes without a lock. The zero Window has accepted
@@ -39,8 +40,9 @@ const WindowSize = (ringBlocks - 1) * blockBits
 type Window struct {
 	newest atomic.Uint64 // block of the newest counter, on its own cache line because every claim reads it
 	_      [7]uint64
-	// The first blocks have slots outside of the ring, which has 16 KiB: a session that is hardly used needs none of
-	// it, and one of up to 16,384 messages 4 KiB. Each array is allocated with its first block.
+	// The first blocks have slots outside of the ring, which has 16 KiB. A session that is hardly
+	// used needs none of it, and one of up to 16,384 messages needs 4 KiB. Each array is allocated
+	// with its first block.
 	tiny  [tinyBlocks]atomic.Uint64
 	small atomic.Pointer[[smallBlocks]atomic.Uint64]
 	ring  atomic.Pointer[[ringBlocks]atomic.Uint64]

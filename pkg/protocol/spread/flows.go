@@ -32,10 +32,12 @@ type Flow struct {
 	Hash uint32
 }
 
-// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). An entry has the tag of its flow: the lower bits of
-// its hash. Flows to one peer that share both share a lane, which costs balance but never order. So the table is never full and needs no
-// eviction. An entry is live until its flow pauses. A flow that finds a live entry of another has none: its lane is that of its slot, which the
-// entry's index gives (Loads.slot). So a sender that keeps all entries alive leaves others the balance of a hash.
+// Flows is a flowlet table, indexed by the upper bits of the flow hash (LetFlow, NSDI 2017). An
+// entry has the tag of its flow: the lower bits of its hash. Flows to one peer that share both
+// share a lane, which costs balance but never order. So the table is never full and needs no
+// eviction. An entry is live until its flow pauses. A flow that finds a live entry of another flow
+// has no entry. Its lane is the lane of its slot, which the entry's index gives (Loads.slot). So a
+// sender that keeps all entries alive leaves others the balance of a hash.
 //
 // Flows is used by one goroutine.
 type Flows struct {
@@ -72,9 +74,10 @@ func NewFlows(log2 int, gap time.Duration) *Flows {
 // Reset empties the table: lanes have another meaning from now on.
 func (f *Flows) Reset() { clear(f.entries) }
 
-// Choose returns the lane for n bytes of a flow at the instant now (nanoseconds, never decreasing): the flow's current lane if
-// its last packet was less than the gap ago, else the least loaded lane of loads, the first among equals. The current lane need not
-// be in loads: a flow stays on its lane until it pauses.
+// Choose returns the lane for n bytes of a flow at the instant now (nanoseconds, never
+// decreasing). The flow keeps its current lane if its last packet was less than the gap ago.
+// Otherwise it gets the least loaded lane of loads, the first among equals. The current lane need
+// not be in loads: a flow stays on its lane until it pauses.
 func (f *Flows) Choose(loads *Loads, flow Flow, now int64, n int) int {
 	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
 	lane := e.lane()
@@ -91,8 +94,9 @@ func (f *Flows) Choose(loads *Loads, flow Flow, now int64, n int) int {
 	return loads.usable(lane)
 }
 
-// place returns the place of the lane of a flow that has no live entry, and updates the entry unless that is another flow's. While an entry is
-// another flow's, a flow has the lane of its slot. One that left from there less than a gap ago has not paused.
+// place returns the place of the lane of a flow that has no live entry, and updates the entry
+// unless that is another flow's. While an entry is another flow's, a flow has the lane of its
+// slot. A flow that left from there less than a gap ago has not paused.
 func (f *Flows) place(loads *Loads, e *entry, flow Flow, now int64) (place int) {
 	tick := now >> tickShift
 	if old := *e; old != 0 && !old.of(flow) && old.age(tick) < 2*f.gap {
@@ -106,8 +110,8 @@ func (f *Flows) place(loads *Loads, e *entry, flow Flow, now int64) (place int) 
 	return place
 }
 
-// A flow that has paused for less than sparsePause takes the first lane whose load is less than 2^sparseShift bytes: a few packets now and then
-// wake one lane of the receiver instead of all.
+// A flow that has paused for less than sparsePause takes the first lane whose load is less than
+// 2^sparseShift bytes. So a few packets now and then wake one lane of the receiver instead of all.
 const (
 	sparsePause = int64(4*time.Second) >> tickShift
 	sparseShift = 12
@@ -121,8 +125,9 @@ func (f *Flows) shiftOf(e entry, flow Flow, tick int64, loads *Loads) int {
 	return sparseShift
 }
 
-// Note records that the flow uses lane ListenPort now, before loads exist for its peer, so that Choose does not reorder it
-// later. It does not change a live entry of another flow, or of one that has left from another lane.
+// Note records that the flow uses lane ListenPort now, before loads exist for its peer, so that
+// Choose does not reorder it later. It does not change a live entry of another flow, or of a flow
+// that has left from another lane.
 func (f *Flows) Note(flow Flow, now int64) {
 	e, tick := &f.entries[flow.Hash>>f.shift], now>>tickShift
 	if e.of(flow) && e.lane() == ListenPort || f.paused(*e, tick) {
@@ -142,7 +147,8 @@ func (f *Flows) Lane(loads *Loads, flow Flow, now int64) int {
 	return loads.lane(loads.slot(flow.Hash >> f.shift))
 }
 
-// Keep keeps the flow, if it has an entry, on its lane as if it had sent a packet now: older packets may still wait to be sent.
+// Keep keeps the flow, if it has an entry, on its lane as if it had sent a packet now. Older
+// packets may still wait to be sent.
 func (f *Flows) Keep(flow Flow, now int64) {
 	if e := &f.entries[flow.Hash>>f.shift]; e.of(flow) {
 		*e = newEntry(now>>tickShift, flow, e.lane())

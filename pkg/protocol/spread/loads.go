@@ -21,8 +21,8 @@ func epochOf(now int64) uint64 { return uint64(now>>epochShift) & epochMask }
 // Loads is the recent load of each lane towards one peer: bytes, halved with every epoch. A load is a packed uint64:
 // the epoch of its last change above loadBits bits of bytes.
 //
-// Several goroutines may use it. One that changes a load while another does may lose the other's bytes: a load is an
-// estimate, and an atomic addition would cost more than it is worth.
+// Several goroutines may use it. A goroutine that changes a load while another does may lose the
+// other's bytes. A load is an estimate, and an atomic addition would cost more than it is worth.
 type Loads struct {
 	loads   []load
 	first   int
@@ -39,10 +39,11 @@ type load struct {
 	_      [48]byte
 }
 
-// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose entry was set with larger Loads
-// uses its lane modulo n. Among equally loaded lanes, first modulo n comes first, then the lanes after
-// it: flows that begin together take neighbouring ports, which a linear hash, such as a NIC's, maps to different
-// queues. Senders to one receiver should differ in first, otherwise their first flows would share a queue.
+// NewLoads returns zero loads of lanes 0 to n-1, 0 < n <= MaxPorts. A flow whose entry was set
+// with larger Loads uses its lane modulo n. Among equally loaded lanes, first modulo n comes
+// first, then the lanes after it. So flows that begin together take neighbouring ports, which a
+// linear hash, such as a NIC's, maps to different queues. Senders to one receiver should differ in
+// first, otherwise their first flows would share a queue.
 func NewLoads(n int, first uint32) *Loads {
 	return &Loads{loads: make([]load, n), first: int(first % uint32(n))}
 }
@@ -61,7 +62,8 @@ func NewLoadsOf(lanes []uint8, first uint32) *Loads {
 	return l
 }
 
-// Blocked returns a copy of l, with the same loads and counts, in which exactly the lanes are blocked for which blocked returns true by index.
+// Blocked returns a copy of l, with the same loads and counts. In the copy exactly the lanes are
+// blocked for whose index blocked returns true.
 func (l *Loads) Blocked(blocked func(index int) bool) *Loads {
 	c := *l
 	c.blocked = 0
@@ -73,7 +75,7 @@ func (l *Loads) Blocked(blocked func(index int) bool) *Loads {
 	return &c
 }
 
-// Blocks reports whether a lane is blocked. Choose returns blocked lanes, too.
+// Blocks reports whether a lane is blocked. Choose also returns blocked lanes.
 func (l *Loads) Blocks(lane int) bool {
 	if l.blocked == 0 {
 		return false
@@ -117,7 +119,8 @@ func (l *Loads) usable(lane int) int {
 	return lane
 }
 
-// least returns the index of the least load, in units of 2^shift bytes; that of first, or of the next after it, among equals.
+// least returns the index of the least load, in units of 2^shift bytes. Among equals it is first,
+// or the next after it.
 func (l *Loads) least(epoch uint64, shift int) int {
 	n := len(l.loads)
 	best, least := l.first, uint64(loadMask+1)
@@ -136,8 +139,9 @@ func (l *Loads) least(epoch uint64, shift int) int {
 	return best
 }
 
-// slot returns the index of the lane of flows without an entry, by the index that it would have: that slot, or the next after it that is not blocked. So the
-// lane changes only if the slot's is blocked or open again.
+// slot returns the index of the lane of flows without an entry, by the index that the entry would
+// have. It is that slot, or the next after it that is not blocked. So the lane changes only if the
+// slot's is blocked or open again.
 func (l *Loads) slot(entry uint32) int {
 	n := len(l.loads)
 	own := int(entry) % n
@@ -156,8 +160,9 @@ func (l *Loads) Add(lane int, now int64, n int) {
 	}
 }
 
-// CountSent counts n messages that have left from a lane. It reports, once, that the count of WakeAt is reached. It ignores lanes that have no
-// load. Counts are exact, unlike loads: they are compared with those of the receiver.
+// CountSent counts n messages that have left from a lane. It reports, once, that the count of
+// WakeAt is reached. It ignores lanes that have no load. Counts are exact, unlike loads, because
+// they are compared with the receiver's counts.
 func (l *Loads) CountSent(lane, n int) (wake bool) {
 	place := l.index(lane)
 	if place < 0 {

@@ -17,7 +17,7 @@ const (
 	orderSlots = 8192
 )
 
-// Place is what an Order does with a message.
+// Place is the position of a message relative to the message that an Order delivers next.
 type Place uint8
 
 // Places.
@@ -28,9 +28,11 @@ const (
 	Beyond               // there is no room for it: make some with MakeRoom, and try again
 )
 
-// Order puts the messages of one sprayed flow back into the order of their numbers. A message that arrives too early waits for those before
-// it, no longer than the paths differ: the longest time for which a message that did arrive was missed in the last seconds, and half of that
-// again. It begins with MaxOrderWait, which is also the upper bound. One goroutine uses it.
+// Order puts the messages of one sprayed flow back into the order of their numbers. A message that
+// arrives too early waits for the messages before it, no longer than the paths differ. The limit
+// is the longest time for which a message that did arrive was missed in the last seconds, and half
+// of that again. It begins with MaxOrderWait, which is also the upper bound. One goroutine uses
+// it.
 type Order[T any] struct {
 	slots   []orderSlot[T] // a ring by number; nil until a message waits
 	next    uint32         // the number of the next message to deliver
@@ -119,7 +121,8 @@ func (o *Order[T]) Skip() (item T, ok bool) {
 	return item, true
 }
 
-// MakeRoom removes the first message that waits, as Skip does, for one that is Beyond. If none waits, there is room then.
+// MakeRoom removes the first message that waits, as Skip does, for a message that is Beyond. If
+// none waits, there is room then.
 func (o *Order[T]) MakeRoom(number uint32) (item T, ok bool) {
 	if o.waiting == 0 {
 		next := number - orderSlots + 1

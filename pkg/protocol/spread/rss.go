@@ -56,8 +56,9 @@ var (
 	ErrUnknownHash = errors.New("the NIC's hash cannot be computed")
 )
 
-// RSS is a NIC's receive-side scaling: the queue of a packet is Indirection[hash mod len], where the hash is over the
-// packet's fields with the key. Its methods change nothing and may be called concurrently.
+// RSS is a NIC's receive-side scaling. The queue of a packet is Indirection[hash mod len], where
+// the hash is over the packet's fields with the key. Its methods change nothing and may be called
+// concurrently.
 type RSS struct {
 	Device      string // the name for error messages; may be empty
 	Function    Function

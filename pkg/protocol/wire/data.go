@@ -22,9 +22,9 @@ func Counter(b []byte) uint64 { return binary.LittleEndian.Uint64(b[8:]) }
 // TypeData.
 func Ciphertext(b []byte) []byte { return b[DataHeaderLen:] }
 
-// PaddedLen returns the length to which a plaintext of n bytes is padded: the next multiple of 16 (paper §5.4.6), but
-// at most the interface's mtu, so that padding never makes a packet too large for the path. A plaintext longer than
-// mtu is not padded. An mtu of 0 or less means unknown.
+// PaddedLen returns the length to which a plaintext of n bytes is padded: the next multiple of 16
+// (paper §5.4.6), but at most the interface's mtu. So padding never makes a packet too large for
+// the path. A plaintext longer than mtu is not padded. An mtu of 0 or less means unknown.
 func PaddedLen(n, mtu int) int {
 	padded := (n + PaddingMultiple - 1) &^ (PaddingMultiple - 1)
 	if mtu > 0 && padded > mtu {

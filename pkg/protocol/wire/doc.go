@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds the layouts of WireGuard's four messages: sizes, offsets and accessors over received bytes
-// (WireGuard paper, §5.4), and of the control messages between two ropewalks: hello, probe and check (control.go).
+// Package wire holds the layouts of WireGuard's four messages (WireGuard paper, §5.4): sizes,
+// offsets and accessors over received bytes. It also holds the control messages between two
+// ropewalks: hello, probe and check (control.go).
 //
 // It is pure, and validates only type and length. All integers are little-endian. Start reading at Classify.
 package wire

@@ -14,7 +14,7 @@ type Probe struct {
 	ID   uint32 // chosen by the prober; an answer repeats it
 	Size int    // of the prober's plaintext, in bytes; an answer repeats it
 
-	// The following are those of a ProbeReport.
+	// The following fields belong to a ProbeReport.
 	Received uint32      // messages that have arrived from the prober, modulo 2^32
 	Counted  bool        // Ports is valid: messages from other ports than the listen port are counted
 	Ports    []PortCount // at most MaxHelloPorts
@@ -26,7 +26,7 @@ type PortCount struct {
 	Messages uint32
 }
 
-// ProbeKind is what a probe asks or answers.
+// ProbeKind is the kind of a probe: a test, a request or an answer.
 type ProbeKind uint8
 
 // The kinds of probes.

@@ -114,7 +114,7 @@ func lane(array int, at reg.GPPhysical, size uint8) Mem {
 	return Mem{Base: work, Index: at, Scale: size, Disp: array}
 }
 
-// cutter is what depends on the instruction set when jobs are cut into lanes.
+// cutter is the part of cutting jobs into lanes that depends on the instruction set.
 type cutter struct {
 	many, few func() // write sixteen or four lanes of the present job; the next job overwrites those past its last one
 	tail      func() // copies the R14 last bytes of the text, 1 to 63, to the slot, and keeps EAX and ECX
@@ -309,8 +309,9 @@ func alone() {
 	JNZ(LabelRef("rounds"))
 }
 
-// interleaved are the twenty rounds with the end of the pass before them: its shuffles keep one of the two vector ports
-// busy that the rounds load evenly, so they are distributed among them.
+// interleaved is the twenty rounds with the end of the pass before them. The shuffles of that end
+// keep one of the two vector ports busy, and the rounds load both evenly. So the steps of the end
+// are distributed among the rounds.
 func interleaved() {
 	end := ending()
 	n, done := 0, 0
@@ -376,9 +377,10 @@ func spill() {
 
 func spilt(i int) Mem { return Mem{Base: work, Disp: waitOut + 64*i} }
 
-// ending is what remains to be done for a pass, in registers 16 to 31: it turns words of sixteen blocks into blocks of
-// sixteen words and adds each to its lane's 64 bytes. First come squares of 4x4 words, so that word[g] has words 4g to
-// 4g+3 of blocks r, r+4, r+8 and r+12, for an even and an odd r at a time; then the squares themselves.
+// ending is the rest of a pass, in registers 16 to 31. It turns words of sixteen blocks into
+// blocks of sixteen words and adds each to its lane's 64 bytes. It first transposes squares of 4x4
+// words, for an even and an odd r at a time. Then word[g] has words 4g to 4g+3 of blocks r, r+4,
+// r+8 and r+12. Last, it transposes the squares themselves.
 func ending() (steps []func()) {
 	do := func(step func()) { steps = append(steps, step) }
 	for half := range 2 {

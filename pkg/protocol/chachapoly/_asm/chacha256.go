@@ -11,9 +11,10 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// A pass of chachaLanes256 takes sixteen lanes as two sets of eight, a vector for each word of a set. The vectors are in
-// waitOut. A double round of one set loads them into the registers and stores them, while the CPU still works on that of
-// the other set: one set alone leaves ports idle where vector operations take two cycles.
+// A pass of chachaLanes256 takes sixteen lanes as two sets of eight, a vector for each word of a
+// set. The vectors are in waitOut. A double round of one set loads them into the registers and
+// stores them, while the CPU still works on the other set's double round. One set alone leaves
+// ports idle where vector operations take two cycles.
 
 var ymm = []reg.VecPhysical{
 	reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7, reg.Y8, reg.Y9, reg.Y10, reg.Y11, reg.Y12, reg.Y13, reg.Y14, reg.Y15,
@@ -272,8 +273,8 @@ func quarters256(shuffles Mem, q []quarter, ad, c func(int) Op, between func()) 
 	rotate(7)
 }
 
-// ending256 adds the initial state to words first to first+7 of a set, turns them into half blocks, and adds each to its
-// half of the lane's 64 bytes.
+// ending256 adds the initial state to words first to first+7 of a set, and turns them into half
+// blocks. It adds each half block to its half of the lane's 64 bytes.
 func ending256(set, first int) {
 	w, t := ymm[:8], ymm[8:]
 	for i := range 8 {

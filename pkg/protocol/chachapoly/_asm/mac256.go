@@ -8,8 +8,9 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// While vectors do the rounds of a pass, general registers authenticate other texts: a unit of six blocks in each double
-// round takes about as long. macRun says which text, and for which polyMAC (the Go types).
+// While vectors do the rounds of a pass, general registers authenticate other texts. They do a
+// unit of six blocks in each double round, which takes about as long. macRun says which text, and
+// for which polyMAC (the Go types).
 const (
 	unitBlocks = 6
 

@@ -74,7 +74,7 @@ func zero(z Op) {
 	Instruction(&ir.Instruction{Opcode: "VPXORQ", Operands: []Op{z, z, z}, Outputs: []Op{z}, ISA: []string{"AVX512F"}})
 }
 
-// polyConstants are what vectors are filled with.
+// polyConstants are the values with which vectors are filled.
 var polyConstants = [...]uint64{
 	1, 2, 4, 5, 20, 1 << 8, 5 << 10, 1 << 40, 1<<42 - 1, 1<<44 - 1, ^uint64(vec - 1), 0,
 	^uint64(15), ^uint64(31), ^uint64(47), 0x0ffffffc0fffffff, 0x0ffffffc0ffffffc,
@@ -120,8 +120,9 @@ func (g *polyGen) empty() (p product) {
 	return p
 }
 
-// addMul adds a*b to p, where b is a power in memory. Column k of the schoolbook product is the sum of a[i]*b[j] with i+j = k;
-// columns 3 and 4 fold down with the factor 20, since 2^132 = 4*2^130 and 2^130 = 5.
+// addMul adds a*b to p, where b is a power in memory. Column k of the schoolbook product is the
+// sum of a[i]*b[j] with i+j = k. Columns 3 and 4 fold down with the factor 20, since 2^132 =
+// 4*2^130 and 2^130 = 5.
 func (g *polyGen) addMul(p product, a limbs, b Mem) {
 	r := func(i int) Mem { return b.Offset(i * vec) }
 	columns := [3][3]Mem{{r(0), r(4), r(3)}, {r(1), r(0), r(4)}, {r(2), r(1), r(0)}}
@@ -133,9 +134,10 @@ func (g *polyGen) addMul(p product, a limbs, b Mem) {
 	}
 }
 
-// reduce carries once, all limbs at the same time. Bounds, for the four products of a row: the high halves of column 2 stay
-// below 7*2^36, so that 5*2^10 times them fits 52 bits, and those of columns 0 and 1 below 2^42; low halves sum to less than
-// 2^56. Out come limbs below 2^44+2^17, 2^44+2^13 and 2^42+2^13.
+// reduce carries once, all limbs at the same time. These bounds hold for the four products of a
+// row. The high halves of column 2 stay below 7*2^36, so that 5*2^10 times them fits 52 bits. The
+// high halves of columns 0 and 1 stay below 2^42. Low halves sum to less than 2^56. Out come limbs
+// below 2^44+2^17, 2^44+2^13 and 2^42+2^13.
 func (g *polyGen) reduce(p product, h limbs) {
 	VPMADD52LUQ(g.c5shl10, p.hi[2], p.lo[0])
 	VPMADD52LUQ(g.c256, p.hi[0], p.lo[1])
@@ -164,8 +166,9 @@ func (g *polyGen) split(lo, hi reg.VecVirtual) limbs {
 // words is the transposed form of a row: of each of four successive blocks the low and the high words of all lanes.
 type words [4]struct{ lo, hi reg.VecVirtual }
 
-// interleave takes four registers, of which x[0] holds two blocks of lane 0 and the same two of lane 2, x[1] those of lanes
-// 1 and 3, x[2] of 4 and 6, x[3] of 5 and 7, and returns the words of the two blocks in the order of the lanes.
+// interleave returns the words of two blocks in the order of the lanes. Each register of x holds
+// the same two blocks of two lanes: x[0] of lanes 0 and 2, x[1] of 1 and 3, x[2] of 4 and 6, x[3]
+// of 5 and 7.
 func interleave(x [4]reg.VecVirtual) (lo, hi [2]reg.VecVirtual) {
 	for _, half := range []struct {
 		unpack func(...Op)

@@ -92,8 +92,9 @@ func (g *polyGen) mul(a limbs, b int) limbs {
 	return out
 }
 
-// table computes the powers of every lane, the highest first. With split = 1 all rows use r^4 to r; otherwise lane j of a
-// message ends with these times r^(4(split-1-j)), and its other rows use those that lane 0 ends with.
+// table computes the powers of every lane, the highest first. With split = 1 all rows use r^4 to
+// r. Otherwise lane j of a message ends with these powers times r^(4(split-1-j)). Its other rows
+// use the powers that lane 0 ends with.
 func (g *polyGen) table(split reg.GPVirtual) {
 	at := func(n int) int { return scratchLast + (4-n)*powerSize }
 	g.store(g.mul(g.load(at(1)), at(1)), at(2))
@@ -151,7 +152,8 @@ func mask(lanes uint64) reg.OpmaskVirtual {
 	return k
 }
 
-// commonPowers copies lane 0's powers of each message to all its lanes: lane i takes those of lane i &^ (split-1).
+// commonPowers copies lane 0's powers of each message to all its lanes: lane i takes the powers of
+// lane i &^ (split-1).
 func (g *polyGen) commonPowers(split reg.GPVirtual) {
 	index, low := ZMM(), ZMM()
 	VMOVDQU64(g.numbers, index)

@@ -66,8 +66,9 @@ func (g *quadGen) split(lo, hi reg.VecVirtual) quadLimbs {
 	return m
 }
 
-// addMul adds a*b to d, where b is a power in the scratch, or begins d with it. Column k of the schoolbook product is the
-// sum of a[i]*b[j] with i+j = k; columns 5 and up fold down with the factor 5, since 2^130 = 5.
+// addMul adds a*b to d, where b is a power in the scratch, or begins d with it. Column k of the
+// schoolbook product is the sum of a[i]*b[j] with i+j = k. Columns 5 and up fold down with the
+// factor 5, since 2^130 = 5.
 func (g *quadGen) addMul(d, a quadLimbs, b int, begin bool) {
 	for i := range 5 {
 		for k := range 5 {
@@ -86,9 +87,10 @@ func (g *quadGen) addMul(d, a quadLimbs, b int, begin bool) {
 	}
 }
 
-// reduce carries once around. Bounds, for the four products of a row: limbs of blocks are below 2^27+2^13 with the sum
-// added, those of powers below 2^27, so columns are below 4*(2^28*(2^27+4*5*2^27)) < 2^62, and their carries times 5 fit
-// 64 bits. Out come limbs below 2^26, the second and the last below 2^26+2^13.
+// reduce carries once around. These bounds hold for the four products of a row. Limbs of blocks
+// are below 2^27+2^13 with the sum added, and limbs of powers below 2^27. So columns are below
+// 4*(2^28*(2^27+4*5*2^27)) < 2^62, and their carries times 5 fit 64 bits. Out come limbs below
+// 2^26, the second and the last below 2^26+2^13.
 func (g *quadGen) reduce(d quadLimbs) {
 	carry := func(from, to int) {
 		t := YMM()

@@ -22,8 +22,9 @@ func (g *polyGen) lead(l reg.GPVirtual, h limbs, off reg.VecVirtual) {
 	Label("led")
 }
 
-// row does 64 bytes of each lane of which any part may lie before the text's begin or after its end: absent bytes are zero
-// and not read, absent blocks lack bit 128. end, if given, is the length that the last block carries.
+// row does 64 bytes of each lane. Any part of them may lie before the text's begin or after its
+// end. Absent bytes are zero and not read, and absent blocks lack bit 128. end, if given, is the
+// length that the last block carries.
 func (g *polyGen) row(h limbs, off reg.VecVirtual, table reg.GPVirtual, end Mem) {
 	g.bounds(off)
 	w := g.maskedRow()
@@ -51,9 +52,10 @@ func add(m, h limbs) {
 	}
 }
 
-// bounds computes the byte masks of a row, (1<<end) - (1<<begin) with shifts of 64 and more giving 0, and its addresses. Of a
-// text that has not begun nothing is read, and the address is the text's: a masked load from a page that is not there does
-// not fault, but takes hundreds of cycles.
+// bounds computes the byte masks of a row, (1<<end) - (1<<begin) with shifts of 64 and more giving
+// 0, and its addresses. Nothing is read of a text that has not begun, and the address is the
+// text's. A masked load from a page that is not there does not fault, but takes hundreds of
+// cycles.
 func (g *polyGen) bounds(off reg.VecVirtual) {
 	begin, end, one, none, addr := ZMM(), ZMM(), g.broadcast(1), ZMM(), ZMM()
 	zero(none)

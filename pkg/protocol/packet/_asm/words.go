@@ -14,9 +14,10 @@ const (
 	turn = 2 * line
 )
 
-// sums adds up 64-bit words in the lanes of a vector without losing a carry: all holds their sum modulo 2^64, high that of
-// their upper halves, and the sum of the lower halves is what all has beside those. That is three instructions for a
-// vector, where widening 32-bit words takes four.
+// sums adds up 64-bit words in the lanes of a vector without losing a carry. It keeps the words'
+// sum modulo 2^64 in all, and the sum of their upper halves in high. The sum of the lower halves
+// is all less the upper halves. That is three instructions for a vector, where widening 32-bit
+// words takes four.
 type sums struct {
 	vector    func() reg.VecVirtual // ZMM or YMM
 	all, high reg.VecVirtual
@@ -104,8 +105,8 @@ func words256() {
 	RET()
 }
 
-// words512 reads whole cache lines, each of which has a byte of the text: a line is never in two pages, and a load of part
-// of it neither faults nor takes the slow path of those that might.
+// words512 reads whole cache lines, each of which has a byte of the text. A line is never in two
+// pages, so a load of part of it neither faults nor takes the slow path of loads that might.
 func words512() {
 	TEXT("words512", NOSPLIT, "func(p *byte, n int) uint64")
 	p := Load(Param("p"), GP64()).(reg.GPVirtual)
@@ -164,8 +165,8 @@ func last(even, odd sums, p, n, ones reg.GPVirtual) {
 	odd.addPart(Mem{Base: second}, mask)
 }
 
-// swap makes up for a text that begins at an odd address, whose bytes all stood in each other's places: turning by a
-// byte is multiplying by 2^8 modulo 2^64-1, which 0xffff divides.
+// swap makes up for a text that begins at an odd address, whose bytes all stood in each other's
+// places. Rotating by a byte is multiplying by 2^8 modulo 2^64-1, which 0xffff divides.
 func swap(sum, skip reg.GPVirtual) {
 	ANDL(U8(1), skip.As32())
 	SHLL(U8(3), skip.As32())

@@ -28,7 +28,7 @@ const (
 	step    vec = 28 // four, in each lane; word 13 in stream
 )
 
-// General registers; those of Poly1305 are in poly.go.
+// General registers. poly.go has the registers of Poly1305.
 const (
 	state    reg = "R0"
 	text     reg = "R1"
@@ -120,8 +120,8 @@ func (c *code) broadcast(first vec) {
 	c.op("VLD4R.P", offset(position, 16), s4s(first, first+1, first+2, first+3))
 }
 
-// addInitial adds the initial state and turns words of blocks into blocks: rows 0 to 3 of block i are then in registers
-// i, 4+i, 8+i and 12+i. own are words that differ by block.
+// addInitial adds the initial state and turns words of blocks into blocks. Rows 0 to 3 of block i
+// are then in registers i, 4+i, 8+i and 12+i. own are words that differ by block.
 func (c *code) addInitial(own map[vec]vec) {
 	c.op("MOVD", state, position)
 	for g := range vec(4) {
@@ -138,8 +138,8 @@ func (c *code) addInitial(own map[vec]vec) {
 	}
 }
 
-// transpose turns a word of four blocks in each of four registers into four words of a block in each, with four temporary
-// registers from t on.
+// transpose turns a word of four blocks in each of four registers into four words of a block in
+// each. It uses four temporary registers from t on.
 func (c *code) transpose(r [4]vec, t vec) {
 	c.op("VTRN1", r[1].s4(), r[0].s4(), t.s4())
 	c.op("VTRN2", r[1].s4(), r[0].s4(), (t + 1).s4())
@@ -240,7 +240,7 @@ func (f *file) xorMAC(cpu isa) {
 	f.op("RET")
 }
 
-// prepare sets what all passes need: counter is that of the next one.
+// prepare sets the values that all passes need. counter is the counter of the next pass.
 func (f *file) prepare() {
 	f.loadTable("rotate8", rotate8)
 	f.loadTable("counters", temp)

@@ -2,10 +2,10 @@
 
 package main
 
-// Kernels of eight blocks: two sets of four, whose rounds alternate, so that a wide core overlaps them. With XAR all words
-// fit the 32 registers. NEON needs one register for a table and one for a temporary value, so the sets share a pair of
-// registers for two of their words each, which wait in memory during the other set's round. They are of the row
-// that a round needs last.
+// Kernels of eight blocks: two sets of four, whose rounds alternate, so that a wide core overlaps
+// them. With XAR all words fit the 32 registers. NEON needs one register for a table and one for a
+// temporary value. So the sets share a pair of registers for two of their words each, which wait
+// in memory during the other set's round. They are of the row that a round needs last.
 
 const (
 	spill       reg = "R25" // memory for registers

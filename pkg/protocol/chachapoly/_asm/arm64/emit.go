@@ -49,8 +49,8 @@ func (c *code) op(name string, operands ...any) {
 	*c = append(*c, name+"\t"+strings.Join(list, ", "))
 }
 
-// weave distributes the instructions of b evenly among those of a. The two must share no register, and only one may use
-// the flags.
+// weave distributes the instructions of b evenly among the instructions of a. The two must share
+// no register, and only one may use the flags.
 func weave(a, b code) (woven code) {
 	done := 0
 	for i, instruction := range a {

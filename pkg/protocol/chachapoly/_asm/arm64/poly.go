@@ -30,8 +30,8 @@ const (
 
 // polyBlock does h = (h + block + 2^128) * r modulo 2^130-5, as polyMAC.block: h2 is at most 4 after it and 6 within.
 //
-// r0 is below 2^60 and s1 below 1.25*2^60, so the three terms of d1 before the first addition with carry, one of them
-// h2*s1, stay below 2^64. So do those of d2 and 5*d2/4.
+// r0 is below 2^60 and s1 below 1.25*2^60, so the three terms of d1 before the first addition with
+// carry, one of them h2*s1, stay below 2^64. The same holds for d2 and 5*d2/4.
 func polyBlock(c *code) {
 	c.op("LDP.P", offset(data, 16), pair(m0, m1))
 	c.op("ADDS", m0, h0, h0)

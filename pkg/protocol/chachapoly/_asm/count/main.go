@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The program counts the arm64 instructions per byte of each implementation, with QEMU's user emulation and a plugin
-// (`make count-arm64`), or estimates the cycles per byte of each kernel, with LLVM's models of cores (`make cycles-arm64`).
+// The program counts the arm64 instructions per byte of each implementation, with QEMU's user
+// emulation and a plugin (`make count-arm64`). Or it estimates the cycles per byte of each kernel,
+// with LLVM's models of cores (`make cycles-arm64`).
 package main
 
 import (
