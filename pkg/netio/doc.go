@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netio groups the interfaces to the operating system's network: those that carry packets, and its settings.
+// Package netio groups the interfaces to the operating system's network: the interfaces that carry
+// packets, and the network's settings.
 //
-//   - tun and underlay: the two batch-first interfaces between lanes and the kernel, each with a contract, an in-memory fake and
-//     a contract test; underlay/udp and underlay/xdp implement the outer one
+//   - tun and underlay: the two batch-first interfaces between lanes and the kernel. Each has a
+//     contract, an in-memory fake and a contract test; underlay/udp and underlay/xdp implement
+//     the outer one
 //   - xsk: AF_XDP sockets, rings and UMEM
 //   - hostnet: addresses, routes, rules and NIC settings over netlink and ethtool
 //   - kernel: the release of the running Linux, for limits that cannot be probed

@@ -16,8 +16,9 @@ const (
 	maxSpins = 11
 )
 
-// Poll blocks until one of fds is ready and reports which in their Revents, as poll(2) does. With busy it first keeps
-// its P, as the package comment says. It does not allocate. Errors are those of poll(2), except EINTR.
+// Poll blocks until one of fds is ready and reports which in their Revents, as poll(2) does. With
+// busy it first keeps its P, as the package comment says. It does not allocate. Errors are
+// poll(2)'s, except EINTR.
 func Poll(fds []unix.PollFd, busy bool) error {
 	if busy {
 		return poll(fds, maxSpins)

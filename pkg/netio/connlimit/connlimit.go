@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connlimit bounds the number of connections of a server, so that clients that send nothing cannot keep others out: a new
-// connection replaces the one whose client has kept the server waiting longest. It ends a request that is being answered only at a listener of
+// Package connlimit bounds the number of connections of a server, so that clients that send
+// nothing cannot keep others out. A new connection replaces the connection whose client has kept
+// the server waiting longest. It ends a request that is being answered only at a listener of
 // Listen, if most of the connections have one.
 package connlimit
 
@@ -36,8 +37,9 @@ type Slot struct {
 	turn   uint64 // since when it waits or serves
 }
 
-// Add gives conn a Slot that waits for its client. If there are too many connections, Add closes the one that has waited longest. If
-// none waits, Add blocks until one does or ends, or until ctx ends, whose error it returns. The caller releases the Slot.
+// Add gives conn a Slot that waits for its client. If there are too many connections, Add closes
+// the connection that has waited longest. If none waits, Add blocks until one does or ends, or
+// until ctx ends, whose error it returns. The caller releases the Slot.
 func (l *Limit) Add(ctx context.Context, conn net.Conn) (*Slot, error) {
 	s := &Slot{limit: l, conn: conn}
 	for {
@@ -103,7 +105,7 @@ func (s *Slot) Serve() {
 	s.enter(true)
 }
 
-// Wait marks the client as one that is waited for, from now on.
+// Wait marks the client as awaited, from now on.
 func (s *Slot) Wait() {
 	l := s.limit
 	l.mu.Lock()

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DatagramLinks returns the interface indexes of all next hops that are alive for UDP datagrams with a mark. Unlike RouteFrom, it follows rules
-// for protocols and ports (since Linux 4.18). The source address and scope are those of RouteFrom; the source port 0 leaves it out. The error
-// wraps ErrNoRoute if the host has no route, or one that refuses packets.
+// DatagramLinks returns the interface indexes of all next hops that are alive for UDP datagrams
+// with a mark. Unlike RouteFrom, it follows rules for protocols and ports (since Linux 4.18). The
+// source address and scope are as in RouteFrom; the source port 0 leaves it out. The error wraps
+// ErrNoRoute if the host has no route, or a route that refuses packets.
 func DatagramLinks(src, dst netip.AddrPort, scope, mark uint32) ([]int, error) {
 	links, err := []int(nil), error(unix.EINVAL)
 	if src.Addr().IsValid() && src.Addr().Is4() == dst.Addr().Is4() {

@@ -15,8 +15,9 @@ import (
 // withEthtool opens a device's ethtool socket and calls f with it. Errors are the kernel's, such as unix.EOPNOTSUPP
 // where the driver does not support the command and unix.ENODEV for a missing device, or errInconsistent.
 //
-// github.com/safchain/ethtool (v0.7.0) is not used: it supports neither the RSS key nor the hashed fields, allocates
-// a mebibyte for each set of names, and does not notice when the names change between its two requests.
+// Three faults rule out github.com/safchain/ethtool (v0.7.0). It supports neither the RSS key nor
+// the hashed fields, and allocates a mebibyte for each set of names. It also does not notice when
+// the names change between its two requests.
 func withEthtool[T any](device, operation string, f func(ethtool) (T, error)) (result T, err error) {
 	call, closeIt, err := openEthtool(device)
 	if err == nil {

@@ -131,8 +131,9 @@ const (
 	maxStrings  = 1 << 14
 )
 
-// stringCapacity returns the number of names or counters to allocate for a device with n. Kernels that ignore the
-// number in the request return as many as exist by then, and the number of counters grows with the number of queues.
+// stringCapacity returns the number of names or counters to allocate for a device with n. Kernels
+// that ignore the number in the request return all that exist by then. The number of counters
+// grows with the number of queues.
 func stringCapacity(n int) int { return 2*n + 1024 }
 
 // stringSet reads the names of one set, in the order of the kernel's bits or the driver's counters.

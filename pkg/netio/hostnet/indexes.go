@@ -47,7 +47,8 @@ func WatchIndexes(ctx context.Context, absent *atomic.Pointer[AbsentLinks], used
 	return nil
 }
 
-// indexWatch knows the indexes of all links by their messages. A listing comes as messages, too, in order with changes.
+// indexWatch knows the indexes of all links by their messages. A listing also comes as messages,
+// in order with changes.
 type indexWatch struct {
 	used  func(index int) bool
 	moved func(name string, from, to int)

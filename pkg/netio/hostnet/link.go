@@ -87,8 +87,9 @@ func SetMTU(name string, mtu int) error {
 // The kernel's in6_addr_gen_mode (include/uapi/linux/if_link.h).
 const addrGenModeNone = 1
 
-// DisableLinkLocal stops the kernel from generating an IPv6 link-local address when the link comes up, as the in-kernel
-// WireGuard does for its devices (drivers/net/wireguard/device.c, wg_open). It fails on a host without IPv6.
+// DisableLinkLocal stops the kernel from generating an IPv6 link-local address when the link comes
+// up. The in-kernel WireGuard does the same for its devices (drivers/net/wireguard/device.c,
+// wg_open). It fails on a host without IPv6.
 func DisableLinkLocal(name string) error {
 	l, err := find(name)
 	if err == nil {
@@ -136,9 +137,11 @@ func setIPv4Conf(name string, setting int, value uint32) error {
 	return err
 }
 
-// DisableRedirects stops the kernel from sending ICMP redirects for packets that it forwards back to a link, as the in-kernel WireGuard does for
-// its devices (drivers/net/wireguard/device.c, wg_open). The kernel sends them if either the link's setting or that of "all" permits it. So it
-// clears both, and reports whether that of "all" was set. Other links keep their own setting, which is on by default.
+// DisableRedirects stops the kernel from sending ICMP redirects for packets that it forwards back
+// to a link. The in-kernel WireGuard does the same for its devices
+// (drivers/net/wireguard/device.c, wg_open). The kernel sends them if either the link's setting or
+// the setting of "all" permits it. So it clears both, and reports whether the setting of "all" was
+// set. Other links keep their own setting, which is on by default.
 func DisableRedirects(name string) (all bool, err error) {
 	if err := setIPv4Conf(name, devconfSendRedirects, 0); err != nil {
 		return false, fmt.Errorf("disabling ICMP redirects on %s: %w", name, err)
@@ -183,7 +186,8 @@ func AddAddress(name string, addr netip.Prefix) error {
 	return nil
 }
 
-// addressScope returns the scope that ip(8) gives to an address; the kernel derives that of an IPv6 address itself.
+// addressScope returns the scope that ip(8) gives to an address. The kernel derives the scope of
+// an IPv6 address itself.
 func addressScope(addr netip.Addr) int {
 	if addr.Is4() && addr.IsLoopback() {
 		return unix.RT_SCOPE_HOST
@@ -244,7 +248,7 @@ func Addresses(name string) ([]netip.Prefix, error) {
 }
 
 // LinkAddresses lists all links, and by the link's index their addresses with the length of the
-// subnet, without those of the loopback network.
+// subnet. It leaves the addresses of the loopback network out.
 func LinkAddresses() (links []netlink.Link, addresses map[int][]netip.Prefix, err error) {
 	if links, err = Dump(netlink.LinkList); err != nil {
 		return nil, nil, fmt.Errorf("listing the links: %w", err)

@@ -34,8 +34,9 @@ func RouteMTU(src, dst netip.Addr, scope, mark uint32) (int, error) {
 
 // Path is how packets leave.
 type Path struct {
-	// MTU in bytes is the one that is configured for the route, or else the smallest of the links, and over IPv6 no more than router
-	// advertisements permit. It takes no notice of path MTUs that the kernel has learned from ICMP, which anybody can forge.
+	// MTU in bytes is the MTU that is configured for the route, or else the smallest of the links.
+	// Over IPv6 it is no more than router advertisements permit. It takes no notice of path MTUs
+	// that the kernel has learned from ICMP, which anybody can forge.
 	MTU   int
 	Links []int // interface indexes of the next hops
 	// HasSource reports whether the route is the one of packets from the source address.
@@ -44,8 +45,9 @@ type Path struct {
 	Hops string
 }
 
-// RouteFrom looks up the route from a local address to a destination for packets with a mark. The zero src, or one that the host does not
-// have, leaves the address to routing. scope is the interface index of a link-local destination, else 0.
+// RouteFrom looks up the route from a local address to a destination for packets with a mark. If
+// src is zero, or an address that the host does not have, routing chooses the address. scope is
+// the interface index of a link-local destination, else 0.
 func RouteFrom(src, dst netip.Addr, scope, mark uint32) (p Path, err error) {
 	o := netlink.RouteGetOptions{OifIndex: int(scope), Mark: mark, FIBMatch: true}
 	to := dst.WithZone("").AsSlice()
@@ -108,8 +110,8 @@ func limitedByAdvertisement(mtu int, r *netlink.Route) (int, error) {
 	return mtu, nil
 }
 
-// DefaultRouteMTU returns the MTU (bytes) of the best IPv4 default route in the main table, or of the best IPv6 one
-// if there is no IPv4 one. Without any, the error is ErrNoRoute.
+// DefaultRouteMTU returns the MTU (bytes) of the best IPv4 default route in the main table. If
+// there is none, it takes the best IPv6 default route. Without any, the error is ErrNoRoute.
 func DefaultRouteMTU() (int, error) {
 	for _, family := range Families() {
 		routes, err := listRoutes(family, MainTable)

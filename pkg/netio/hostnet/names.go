@@ -16,14 +16,15 @@ import (
 	"time"
 )
 
-// A static program cannot call getaddrinfo(3), which reads /etc/nsswitch.conf and /etc/gai.conf: names of NSS modules (mDNS, systemd's resolve and
-// mymachines, LDAP) are unknown to Go's resolver, and its order of addresses is fixed. getent(1) asks the C library.
+// A static program cannot call getaddrinfo(3), which reads /etc/nsswitch.conf and /etc/gai.conf.
+// Go's resolver does not know names of NSS modules (mDNS, systemd's resolve and mymachines, LDAP),
+// and its order of addresses is fixed. getent(1) asks the C library.
 
 // ErrNoGetent is the error of Getent without that program.
 var ErrNoGetent = errors.New("this host has no getent")
 
-// getentTimeout leaves time for Go's resolver: a module of nsswitch.conf(5) may hang, and the C library waits five seconds for each name server
-// by default.
+// getentTimeout leaves time for Go's resolver. A module of nsswitch.conf(5) may hang, and the C
+// library waits five seconds for each name server by default.
 const getentTimeout = 5 * time.Second
 
 // Getent returns the addresses of a host name as getaddrinfo(3) has them, in its order, with zones. It executes `getent ahosts`.
@@ -69,8 +70,8 @@ func parseAhosts(out []byte) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// LookUpHost returns the addresses of a host name, those of Getent or else those of Go's resolver. Its error is a *LookupError, unless there is no
-// getent.
+// LookUpHost returns the addresses of a host name, from Getent or else from Go's resolver. Its
+// error is a *LookupError, unless there is no getent.
 func LookUpHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	addrs, getentErr := Getent(ctx, host)
 	if getentErr == nil {
@@ -83,7 +84,8 @@ func LookUpHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	return Addrs(found), err
 }
 
-// LookupError is the error of a name that neither resolver knows. Only that of Go's, a *net.DNSError, tells whether another attempt may help.
+// LookupError is the error of a name that neither resolver knows. Only the error of Go's resolver,
+// a *net.DNSError, tells whether another attempt may help.
 type LookupError struct{ Getent, DNS error }
 
 // Error says which resolver failed how.

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OtherPath is where packets to a prefix, or to a part of it, leave, if not by the interface that has a route to the prefix.
+// OtherPath describes packets to a prefix, or to a part of it, that do not leave by the interface
+// with a route to the prefix.
 type OtherPath struct {
 	Prefix netip.Prefix
 	Part   netip.Prefix // of Prefix, to which another route or rule applies; Prefix itself if the path is that of all others
@@ -31,8 +32,9 @@ func (p OtherPath) String() string {
 	return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Part, p.Link.Name, p.Dst)
 }
 
-// wideBits is the length from which routes beside a default route, or beside its halves, are legitimate, such as 10.0.0.0/8. Shorter ones replace
-// it in parts: those of other VPNs, and of DHCP servers that want the traffic (option 121, CVE-2024-3661).
+// wideBits is the length from which routes beside a default route, or beside its halves, are
+// legitimate, such as 10.0.0.0/8. Shorter routes replace it in parts. They belong to other VPNs,
+// or to DHCP servers that want the traffic (option 121, CVE-2024-3661).
 const wideBits = 8
 
 // Replaces reports whether the path takes the whole prefix, or as much of a default route as nobody means to take.
@@ -61,8 +63,9 @@ func isPrivate(p netip.Prefix) bool {
 	return false
 }
 
-// OtherPaths returns the paths of packets to prefixes that do not enter the interface with a name. It looks up an address of each prefix, and one
-// of each part of it that has a route or a rule of its own, without parts of a single address: those are endpoints.
+// OtherPaths returns the paths of packets to prefixes that do not enter the interface with a name.
+// It looks up an address of each prefix, and of each part of it that has a route or a rule of its
+// own. Parts of a single address are left out: they are endpoints.
 func OtherPaths(prefixes []netip.Prefix, name string) (paths []OtherPath, err error) {
 	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool {
 		// Every link has link-local and multicast addresses, and IPv6 packets to IPv4-mapped ones are looked up as IPv4.
@@ -139,8 +142,9 @@ func tiled(p netip.Prefix, parts []netip.Prefix) bool {
 	return tiled(low, inside) && tiled(high, inside)
 }
 
-// sample returns an address of a prefix outside its parts that is no host with a route of its own, if there is one in wide gaps: in the middle, as
-// the first one of 0.0.0.0/1 is not routable.
+// sample returns an address of a prefix outside its parts that is no host with a route of its own,
+// if wide gaps have one. It takes the middle of a gap, as the first address of 0.0.0.0/1 is not
+// routable.
 func sample(p netip.Prefix, parts []netip.Prefix, hosts map[netip.Addr]bool) netip.Addr {
 	const tries = 64
 	queue := []netip.Prefix{p}
@@ -165,8 +169,8 @@ func halves(p netip.Prefix) (low, high netip.Prefix) {
 // maxParts bounds the parts that are looked up, for hosts with all routes of the Internet. The widest come first.
 const maxParts = 4096
 
-// partsOf returns for each prefix the longer destinations of routes and rules, but for routes of the interface with a name, and apart from these
-// the single hosts that have some.
+// partsOf returns for each prefix the longer destinations of routes and rules, except routes of
+// the interface with a name. Single hosts are not among the parts: hosts has them.
 func partsOf(prefixes []netip.Prefix, name string) (parts map[netip.Prefix][]netip.Prefix, hosts map[netip.Addr]bool, err error) {
 	parts, hosts = map[netip.Prefix][]netip.Prefix{}, map[netip.Addr]bool{}
 	wanted := map[netip.Prefix]bool{}
@@ -199,7 +203,8 @@ func partsOf(prefixes []netip.Prefix, name string) (parts map[netip.Prefix][]net
 	return parts, hosts, nil
 }
 
-// destinations returns those of all rules, and of all routes but those of the interface with a name.
+// destinations returns the destinations of all rules, and of all routes except routes of the
+// interface with a name.
 func destinations(name string) (all []netip.Prefix, err error) {
 	own, _ := FindLink(name) // there may be none
 	for _, family := range Families() {

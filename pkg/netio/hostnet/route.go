@@ -26,7 +26,8 @@ func AddRoute(r Route) error {
 	return r.add("adding", netlink.RouteAdd, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 }
 
-// AppendRoute adds a route as `ip route append` does: beside another to the same prefix, such as that of an address, which stays in use.
+// AppendRoute adds a route as `ip route append` does: beside another to the same prefix, such as
+// an address's route, which stays in use.
 func AppendRoute(r Route) error {
 	return r.add("appending", netlink.RouteAppend, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 }
@@ -69,8 +70,9 @@ func (r *Route) over(l netlink.Link) *netlink.Route {
 	return &netlink.Route{Dst: ipNet(r.Dst), LinkIndex: l.Attrs().Index, Table: int(r.Table), Scope: scope(r.Dst.Addr())}
 }
 
-// LinkRoutes lists the routes over a link: those in all tables that are as AddRoute adds them, and
-// the prefixes of those that the kernel has made in the main table, for addresses.
+// LinkRoutes lists the routes over a link. added are the routes in all tables that are as AddRoute
+// adds them. connected are the prefixes of routes that the kernel has made in the main table, for
+// addresses.
 func LinkRoutes(name string) (added []Route, connected []netip.Prefix, err error) {
 	l, err := find(name)
 	if err != nil {

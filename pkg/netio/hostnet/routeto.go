@@ -49,7 +49,7 @@ type Match struct {
 }
 
 // MatchRoutes looks up the entry for packets without a mark to each address, as `ip route get
-// fibmatch` does. It has an invalid Dst for those that leave by no link.
+// fibmatch` does. Dst is invalid for an address whose packets leave by no link.
 func MatchRoutes(addrs []netip.Addr) ([]Match, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE) // one socket for thousands of addresses
 	if err != nil {
@@ -77,14 +77,14 @@ func MatchRoutes(addrs []netip.Addr) ([]Match, error) {
 	return matches, nil
 }
 
-// isUnroutable reports whether the kernel has no route to an address, or one that is unreachable,
-// prohibited or a blackhole.
+// isUnroutable reports whether the kernel has no route to an address, or a route that is
+// unreachable, prohibited or a blackhole.
 func isUnroutable(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// matchedPrefix returns the destination of a route to an address. The kernel omits that of a
-// default route.
+// matchedPrefix returns the destination of a route to an address. The kernel omits the destination
+// of a default route.
 func matchedPrefix(r *netlink.Route, addr netip.Addr) netip.Prefix {
 	if dst := prefixOf(r.Dst); dst.IsValid() {
 		return dst

@@ -174,10 +174,12 @@ func omitsTransform(driver, release string) bool {
 	return driver == "mlx5_core" && ok && r.Before(6, 15)
 }
 
-// MisreportsHash reports whether a driver reports a Toeplitz hash that differs from the NIC's. ENA hashes with the bytes of the key
-// reversed, and with an initial value that depends on the instance's generation; its driver reports neither (amzn-drivers issue
-// 169, ena_reorder_rss_hash_key of DPDK). Hyper-V hashes UDP by addresses alone (rndis_set_rss_param_msg in
-// drivers/net/hyperv/rndis_filter.c), and its driver reports what it hashes for the choice of a transmit queue.
+// MisreportsHash reports whether a driver reports a Toeplitz hash that differs from the NIC's. ENA
+// hashes with the bytes of the key reversed, and with an initial value that depends on the
+// instance's generation. Its driver reports neither (amzn-drivers issue 169,
+// ena_reorder_rss_hash_key of DPDK). Hyper-V hashes UDP by addresses alone
+// (rndis_set_rss_param_msg in drivers/net/hyperv/rndis_filter.c). Its driver reports the fields
+// that it hashes for the choice of a transmit queue.
 func MisreportsHash(driver string) bool { return driver == "ena" || driver == NetvscDriver }
 
 // NetvscDriver is the name of Hyper-V's paravirtual network driver. With accelerated networking packets arrive through a VF instead.

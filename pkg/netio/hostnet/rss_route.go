@@ -15,11 +15,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// RSSFor returns the receive-side scaling of the device on which a peer's packets to a local address probably arrive:
-// the device by which packets with mark leave to the peer. An invalid or unspecified local address matches any. scope is the interface
-// index of a link-local peer, else 0. For a VLAN, macvlan or ipvlan it is the device below. For a bond or team it is that of the members, if
-// all hash in the same way. For a bridge it is that of the ports that have RSS, on the same condition. For a netvsc device it is that of its VF, if that is up. If the peer's packets
-// arrive on another device, a port plan made from this is no worse than none.
+// RSSFor returns the receive-side scaling of the device on which a peer's packets to a local
+// address probably arrive. It is the device by which packets with mark leave to the peer. An
+// invalid or unspecified local address matches any. scope is the interface index of a link-local
+// peer, else 0. For a VLAN, macvlan or ipvlan it is the device below. For a bond or team it is the
+// members' RSS, if all hash in the same way. For a bridge it is the RSS of the ports that have
+// one, on the same condition. For a netvsc device it is its VF's RSS, if the VF is up. If the
+// peer's packets arrive on another device, a port plan made from this is no worse than none.
 //
 // Errors: ErrNoRSS, also for members that differ and a lower device in another network namespace; ErrNoLink if a
 // device is deleted meanwhile; ErrNoRoute.
@@ -86,8 +88,9 @@ func (f rssFinder) device(l netlink.Link) (RSS, error) {
 	return f.read(name)
 }
 
-// activeVF returns the VF through which a netvsc device receives, "" if there is none. The device is the VF's master
-// (netvsc_vf_join in drivers/net/hyperv/netvsc_drv.c), and the data path follows the VF's state (netvsc_vf_changed).
+// activeVF returns the VF through which a netvsc device receives, "" if there is none. The device
+// is the VF's master (netvsc_vf_join in drivers/net/hyperv/netvsc_drv.c). The data path follows
+// the VF's state (netvsc_vf_changed).
 func activeVF(netvsc netlink.Link, links []netlink.Link) string {
 	for _, l := range links {
 		if a := l.Attrs(); l.Type() == "device" && a.MasterIndex == netvsc.Attrs().Index && a.Flags&net.FlagUp != 0 {

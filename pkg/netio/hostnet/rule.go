@@ -52,8 +52,9 @@ func Rules(family Family) ([]Rule, error) {
 	return rules, nil
 }
 
-// LowestPriority returns the priority of the second rule of a family: those without a priority go between
-// the first, for local addresses, and the second. Without a second one it is that of the main table.
+// LowestPriority returns the priority of the second rule of a family: those without a priority go
+// between the first, for local addresses, and the second. Without a second rule it is the priority
+// of the main table.
 func LowestPriority(family Family) (int, error) {
 	const mainPriority = 32766
 	rules, err := ListRules(family, nil, 0)

@@ -16,9 +16,10 @@ func stallRanges() []stallRange {
 	return []stallRange{{5, 15, 186, 200}, {6, 1, 142, 163}, {6, 6, 94, 126}, {6, 12, 34, 73}}
 }
 
-// WireGuardStall returns "" if the receive path of this kernel's WireGuard has no known stall. Otherwise it returns the release that
-// has the fix: with CVE-2026-52945, the receive queue of a peer can stop until the interface is restarted, most likely with threaded
-// NAPI. It recognises releases of kernel.org and of Debian. Other distributions number theirs differently.
+// WireGuardStall returns "" if the receive path of this kernel's WireGuard has no known stall.
+// Otherwise it returns the release that has the fix. With CVE-2026-52945, the receive queue of a
+// peer can stop until the interface is restarted, most likely with threaded NAPI. It recognises
+// releases of kernel.org and of Debian. Other distributions number theirs differently.
 func WireGuardStall() string {
 	return wireGuardStall(kernel.Uname())
 }

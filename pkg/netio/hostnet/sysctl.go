@@ -29,8 +29,9 @@ func Sysctl(name string) int {
 	return n
 }
 
-// IPv6MTU returns the MTU (bytes) for IPv6 packets through a device, in the thread's network namespace: that of the device, or the
-// smaller one of a router advertisement (RFC 4861, section 4.6.4). It returns 0 if it is unknown.
+// IPv6MTU returns the MTU (bytes) for IPv6 packets through a device, in the thread's network
+// namespace. It is the device's MTU, or the smaller MTU of a router advertisement (RFC 4861,
+// section 4.6.4). It returns 0 if it is unknown.
 func IPv6MTU(device string) int { return Sysctl("ipv6/conf/" + device + "/mtu") }
 
 // namingSysctl returns an error of the kernel for an address or a route of a link. If a sysctl disables

@@ -18,9 +18,9 @@ import (
 // ErrNoTable is wrapped by the error for an undefined routing table name.
 var ErrNoTable = errors.New("no such routing table")
 
-// TableNumber returns the number of a routing table given as a number (decimal, 0x or leading 0 for octal, as iproute2
-// reads them) or by the name that iproute2's rt_tables files in root give it. root is the host's file system,
-// os.DirFS("/").
+// TableNumber returns the number of a routing table given as a number (decimal, 0x or leading 0
+// for octal, as iproute2 reads them) or by name. The names come from iproute2's rt_tables files in
+// root. root is the host's file system, os.DirFS("/").
 func TableNumber(root fs.FS, table string) (uint32, error) {
 	if n, err := strconv.ParseUint(table, 0, 32); err == nil {
 		return uint32(n), nil

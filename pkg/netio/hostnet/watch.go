@@ -18,10 +18,11 @@ import (
 // burstWindow is how long changes are collected before they are reported: a daemon can replace a route within it.
 const burstWindow = 100 * time.Millisecond
 
-// WatchRoutes calls changed after each change that may affect the path or the source address of packets: a route or a
-// routing rule of either family added, replaced or removed, an address removed, or a link set down. Changes within 100 ms
-// are reported once. A long call delays only the next. changed is called from its own goroutine until ctx ends. An
-// overrun, by which messages are lost, counts as a change.
+// WatchRoutes calls changed after each change that may affect the path or the source address of
+// packets. Such a change is a route or a routing rule of either family added, replaced or removed,
+// an address removed, or a link set down. Changes within 100 ms are reported once. A long call
+// delays only the next. changed is called from its own goroutine until ctx ends. An overrun, by
+// which messages are lost, counts as a change.
 //
 // WatchRoutes returns once the subscription is in place, so no later change is missed, or an error if it fails. It
 // watches the network namespace of the calling thread, and costs nothing while nothing changes.

@@ -44,8 +44,9 @@ type area struct {
 	device, inode string
 }
 
-// programAreas returns the mappings in smaps (proc_pid_smaps(5)) of the file that has the code at an address. Those that can be written do not
-// count, and those with a changed page, as after relocation or with a breakpoint: the change would be lost. Mappings of other files do not count
+// programAreas returns the mappings in smaps (proc_pid_smaps(5)) of the file that has the code at
+// an address. Writable mappings do not count, nor mappings with a changed page, as after
+// relocation or with a breakpoint: the change would be lost. Mappings of other files do not count
 // either: another thread may unmap them meanwhile, and use their addresses for something else.
 func programAreas(smaps io.Reader, code uintptr) (areas []area, err error) {
 	var last, program area

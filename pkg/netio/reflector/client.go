@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client asks reflectors from one address of this host, which should be that of a tunnel. Its
+// Client asks reflectors from one address of this host, which should be a tunnel's address. Its
 // socket is bound to no device: the host's rules and routes decide where requests leave. An answer
 // that came out of the tunnel proves that they lead through it.
 type Client struct {
@@ -49,7 +49,7 @@ func NewClient(from netip.Addr, port uint16) (*Client, error) {
 	return &Client{conn: conn.(*net.UDPConn), port: port, nonces: map[netip.Addr]nonce{}}, nil
 }
 
-// Ask sends a request. Only its answer counts from then on, not that of an earlier request.
+// Ask sends a request. Only its answer counts from then on, not the answer to an earlier request.
 func (c *Client) Ask(peer netip.Addr) error {
 	var n nonce
 	_, _ = rand.Read(n[:]) // never fails
@@ -73,8 +73,8 @@ func (c *Client) Forget(keep func(peer netip.Addr) bool) {
 	}
 }
 
-// Serve calls answered for each answer until Close: for one that has come from the peer's address
-// and port, with the nonce, by the device whose index device returns at that time.
+// Serve calls answered for each answer until Close. An answer comes from the peer's address and
+// port, with the nonce, by the device whose index device returns at that time.
 func (c *Client) Serve(device func() int, answered func(peer netip.Addr)) {
 	message, control := make([]byte, Size+1), make([]byte, 128)
 	for {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reflector answers datagrams that arrive on one network device, so that their sender knows that its packets to this host arrive
-// there. Bound to the device of a tunnel, it answers nothing that came beside the tunnel. Datagrams that this host's processes send to an address
-// of the device reach it, too (net/ipv4/route.c, orig_oif): their source is an address of this host, which admit should refuse.
+// Package reflector answers datagrams that arrive on one network device, so that their sender
+// knows that its packets to this host arrive there. Bound to the device of a tunnel, it answers
+// nothing that came beside the tunnel. Datagrams that this host's processes send to an address of
+// the device also reach it (net/ipv4/route.c, orig_oif). Their source is an address of this host,
+// which admit should refuse.
 //
 // A request and an answer have Size bytes: four that name the kind, and a nonce of the sender's choice. A reflector answers no answer, so two
 // reflectors never answer each other, and it sends no more bytes than it has received. The answer comes from the address to which the

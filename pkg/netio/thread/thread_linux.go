@@ -71,9 +71,10 @@ func Lock(name string, o Options) (Thread, error) {
 	return Thread{own: attr, yielding: &usual}, err
 }
 
-// Yield lets applications run before the thread, or restores the parameters of Lock. A thread that yields has the nice value from before
-// Lock, unless that of Lock is higher, the kernel's time slice, and the policy SCHED_BATCH: it preempts nobody when it wakes. To restore a
-// nice value may fail as in Lock; the thread goes on to yield then.
+// Yield lets applications run before the thread, or restores the parameters of Lock. A thread that
+// yields has the nice value from before Lock, unless Lock's is higher, the kernel's time slice,
+// and the policy SCHED_BATCH. So it preempts nobody when it wakes. To restore a nice value may
+// fail as in Lock; the thread goes on to yield then.
 func (t Thread) Yield(yield bool) error {
 	attr := t.own
 	if yield {

@@ -14,9 +14,11 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// The filters run in the kernel, so that a flood of other ICMP errors, such as the port unreachables of a busy name server, does not fill
-// the receive buffer. A load beyond the end of a message drops the message. Both filters pass only messages that quote the start of a data
-// message: one that quotes only 8 bytes behind the IP header (RFC 792) cannot be checked against what this host sent.
+// The filters run in the kernel. So a flood of other ICMP errors, such as the port unreachables of
+// a busy name server, does not fill the receive buffer. A load beyond the end of a message drops
+// the message. Both filters pass only messages that quote the start of a data message. A message
+// that quotes only 8 bytes behind the IP header (RFC 792) cannot be checked against this host's
+// packets.
 const (
 	pass = 1 << 18
 	deny = 0

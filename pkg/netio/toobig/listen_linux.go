@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// quotedMax is how much of a message is read, in bytes: an ICMP header, the longest IPv4 header, a UDP header and the header of
-	// a data message. Over IPv4 another header is in front of them.
+	// quotedMax is the number of bytes of a message that are read. It covers an ICMP header, the
+	// longest IPv4 header, a UDP header and the header of a data message. Over IPv4 another header
+	// is in front of them.
 	quotedMax = 60 + icmpHeaderLen + 60 + packet.UDPHeaderLen + wire.DataHeaderLen
 	// pauseAfter is the number of messages after which a reader sleeps for pause: a flood of them costs little.
 	pauseAfter = 4
@@ -34,9 +35,10 @@ type Listener struct {
 	closed  chan struct{}
 }
 
-// Listen calls f for each message that this host receives and that quotes a data message, in the network namespace of the calling
-// thread, up to 4,000 per second and address family. f runs in one goroutine per address family, and its argument is valid only during
-// the call. Listen needs CAP_NET_RAW. Without IPv6 on this host it reads IPv4 alone.
+// Listen calls f for each message that this host receives and that quotes a data message, in the
+// network namespace of the calling thread. It reads up to 4,000 per second and address family. f
+// runs in one goroutine per address family, and its argument is valid only during the call. Listen
+// needs CAP_NET_RAW. Without IPv6 on this host it reads IPv4 alone.
 func Listen(f func(*Message)) (*Listener, error) {
 	l := &Listener{closed: make(chan struct{})}
 	v4, err := open("ip4:icmp", net.IPv4zero, filter4, parse4)

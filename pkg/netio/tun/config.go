@@ -14,8 +14,9 @@ const DefaultMTU = 1420
 // kernelQueueLen is the length in packets or trains that the kernel gives the queues of a new TUN (TUN_READQ_SIZE).
 const kernelQueueLen = 500
 
-// QueueLen returns the number of packets or trains that each of n queues holds for Read before the kernel drops (txqueuelen), unless another
-// length was set by hand. Their sum bounds the memory, as one train may have 64 KiB. A reader that empties the queues bounds the delay.
+// QueueLen returns the number of packets or trains that each of n queues holds for Read before the
+// kernel drops (txqueuelen). A length that was set by hand has precedence. Their sum bounds the
+// memory, as one train may have 64 KiB. A reader that empties the queues bounds the delay.
 func QueueLen(n int) int { return max(8192/max(n, 2), kernelQueueLen) }
 
 // MaxQueues is the largest number of queues of a TUN device (MAX_TAP_QUEUES in Linux).
@@ -47,10 +48,11 @@ type Config struct {
 	// Log receives a message when Open waits for a name, and at level debug when it cannot find the interface's namespace. nil disables
 	// it.
 	Log *slog.Logger
-	// Persist keeps the interface with its addresses and routes when the device closes or the process exits
-	// (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is a multi-queue TUN that no
-	// process uses and that Open has made persistent before. The number of queues may differ from before. MTU is set
-	// again, or kept if it is 0. Remove deletes the interface.
+	// Persist keeps the interface with its addresses and routes when the device closes or the
+	// process exits (TUNSETPERSIST). Open then reuses an existing interface of that name, if it is
+	// a multi-queue TUN that no process uses and Open has made persistent before. The number of
+	// queues may differ from before. MTU is set again, or kept if it is 0. Remove deletes the
+	// interface.
 	Persist bool
 
 	keepMTU bool // of a reused interface
@@ -71,8 +73,9 @@ func (c Config) complete() (Config, error) {
 	return c, CheckName(c.Name)
 }
 
-// CheckName returns an error for names that the kernel refuses for interfaces (dev_valid_name, devinet_sysctl_register), itself only with
-// EINVAL. One "%d" stands for a number that the kernel chooses. A valid name is that of a file in a directory.
+// CheckName returns an error for names that the kernel refuses for interfaces (dev_valid_name,
+// devinet_sysctl_register), itself only with EINVAL. One "%d" stands for a number that the kernel
+// chooses. A valid name is also valid for a file in a directory.
 func CheckName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":

@@ -41,10 +41,12 @@ func closeAll(fds []int) error {
 	return errors.Join(errs...)
 }
 
-// OpenFromFDs returns a Device for the duplicated queue descriptors of another Device (HandoverDevice), of this process or another.
-// On success it owns the descriptors; after an error the caller still does. The interface stays as it is, except for its gso_max_size and
-// a queue length that nobody has set, and with Config.Persist becomes persistent: Config.Queues and MTU are ignored. Device.Name returns Config.Name, even after a renaming; if
-// empty, the interface's current name. steered reports whether a steering program is set.
+// OpenFromFDs returns a Device for the duplicated queue descriptors of another Device
+// (HandoverDevice), of this process or another. On success it owns the descriptors; after an error
+// the caller still does. The interface stays as it is, except for its gso_max_size and a queue
+// length that nobody has set. With Config.Persist it becomes persistent. Config.Queues and MTU are
+// ignored. Device.Name returns Config.Name, even after a renaming; if empty, the interface's
+// current name. steered reports whether a steering program is set.
 func OpenFromFDs(fds []int, steered bool, c Config) (Device, error) {
 	if len(fds) == 0 || len(fds) > MaxQueues {
 		return nil, fmt.Errorf("opening a TUN device from %d descriptors: 1 to %d are allowed", len(fds), MaxQueues)

@@ -25,10 +25,10 @@ const (
 	pollInterval = 10 * time.Second
 )
 
-// monitor follows the interface's state, also into other network namespaces: creating a WireGuard tunnel in one
-// namespace and moving it into another is a common setup. In another namespace the monitor opens a netlink socket
-// only for the time of a check. A permanent socket would keep the namespace and the interface alive after the
-// namespace's last process.
+// monitor follows the interface's state, also into other network namespaces. Creating a WireGuard
+// tunnel in one namespace and moving it into another is a common setup. In another namespace the
+// monitor opens a netlink socket only for the time of a check. A permanent socket would keep the
+// namespace and the interface alive after the namespace's last process.
 type monitor struct {
 	fd      int               // of one queue, to query the interface's namespace
 	deleted <-chan struct{}   // has a token when a queue finds that the interface was deleted

@@ -34,8 +34,9 @@ type Queue interface {
 	// train larger than 4 KiB also ends it, because that is worth sending at once. Read returns os.ErrClosed once the
 	// device is closed or deleted, and after StopReading.
 	Read(bufs [][]byte, sizes []int) (int, error)
-	// ReadOr is Read that also returns, with 0, when one of the given descriptors becomes writable, and now and then: often
-	// if there are more than MaxReadFDs, of which it ignores the rest. It ignores negative ones.
+	// ReadOr is Read that also returns, with 0, when one of the given descriptors becomes
+	// writable, and now and then. It returns often if there are more than MaxReadFDs descriptors,
+	// and ignores the rest of them. It ignores negative ones.
 	ReadOr(bufs [][]byte, sizes []int, writable []int32) (int, error)
 	// TryRead is Read without waiting, for the same goroutine. It returns 0 when the queue is empty. The next Read
 	// returns its errors.
@@ -82,8 +83,9 @@ type Steerer interface {
 
 // DropCounter is an optional interface of a Device.
 type DropCounter interface {
-	// QueueDrops returns the number of packets and trains that the kernel has dropped in front of Read since the interface was created, which
-	// may be before Open: a queue was full. It asks the kernel. Any goroutine may call it, also after Close.
+	// QueueDrops returns the number of packets and trains that the kernel has dropped in front of
+	// Read because a queue was full. It counts from the interface's creation, which may be before
+	// Open. It asks the kernel. Any goroutine may call it, also after Close.
 	QueueDrops() uint64
 }
 

@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel unregisters the interface of a killed process some time after the signal. It frees the memory first, then detaches the
-// queues one by one with a grace period each (synchronize_net in __tun_detach), and unregisters the interface with the last. A daemon
-// that replaces the killed one may still find the interface.
+// The kernel unregisters the interface of a killed process some time after the signal. It frees
+// the memory first, then detaches the queues one by one with a grace period each (synchronize_net
+// in __tun_detach). It unregisters the interface with the last queue. A daemon that replaces the
+// killed one may still find the interface.
 
 const (
 	unregisterTimeout = 2 * time.Second

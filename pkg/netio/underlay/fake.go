@@ -40,8 +40,9 @@ type Routed struct {
 	Payload  []byte
 }
 
-// Router takes each datagram of a Network. It passes those that arrive to Network.Deliver, at any time, perhaps with other
-// addresses. Payload is valid during the call only. The senders' goroutines call it concurrently.
+// Router takes each datagram of a Network. It passes datagrams that arrive to Network.Deliver, at
+// any time, perhaps with other addresses. Payload is valid during the call only. The senders'
+// goroutines call it concurrently.
 type Router func(Routed)
 
 // Network is an in-memory network of Fakes, for tests. Datagrams to an address without a Fake are lost without an
@@ -139,7 +140,7 @@ type Fake struct {
 	opening   sync.Mutex // held by OpenSource, and by Close to end it
 	mark      atomic.Uint32
 	Loops
-	// dontFragment is the inverse of what SetFragments has set.
+	// dontFragment is the inverse of the value that SetFragments has set.
 	dontFragment atomic.Bool
 	closed       atomic.Bool
 	kept         atomic.Bool
@@ -250,7 +251,8 @@ func (f *Fake) Features() Features {
 	return Features{GSO: true, GRO: true, IPv4: true, IPv6: true, Select: f.selection.Load() != nil, DontFragment: f.dontFragment.Load()}
 }
 
-// SocketDrops implements Counter. It counts elements beyond a lane's capacity, and those that waited at Close.
+// SocketDrops implements Counter. It counts elements beyond a lane's capacity, and elements that
+// waited at Close.
 func (f *Fake) SocketDrops(lanes []SocketDrops) (sources SocketDrops) {
 	clear(lanes)
 	for i := range min(len(lanes), len(f.lanes)) {

@@ -18,7 +18,8 @@ type Guard interface {
 	RemoveSource(endpoint config.Endpoint)
 }
 
-// Peers is what a Switcher may ask of the peers. The caller holds no lock with which a method of the Switcher is called.
+// Peers answers the questions that a Switcher may ask of the peers. The caller holds no lock with
+// which a method of the Switcher is called.
 type Peers interface {
 	// Guard registers all indices and endpoints with g, and then all changes until the next call. With nil it only ends that.
 	Guard(g Guard)

@@ -14,8 +14,8 @@ var ErrTooBig = errors.New("datagram too big")
 // Lanes with a transmit queue keep the run and retry. The slow path drops its message.
 var ErrSendBufferFull = errors.New("the UDP socket's send buffer is full")
 
-// ErrBadRun is the error for an inconsistent Run: no endpoint, an unknown source or group, more than MaxRunSegments, or parts
-// that do not add up to Segments datagrams of SegSize.
+// ErrBadRun is the error for an inconsistent Run. The Run has no endpoint, an unknown source or
+// group, more than MaxRunSegments, or parts that do not add up to Segments datagrams of SegSize.
 var ErrBadRun = errors.New("malformed run")
 
 // errTooManySources is the error of OpenSource when MaxSources are open.

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// ErrSelectionFixed is the error for a Selection that cannot be changed or removed until the Port, with its UDP sockets, is closed: some
-// kernels cannot do it safely.
+// ErrSelectionFixed is the error for a Selection that cannot be changed or removed until the Port,
+// with its UDP sockets, is closed. Some kernels cannot do it safely.
 var ErrSelectionFixed = errors.New("the lane selection cannot change until the UDP sockets are closed")
 
 // Selection maps the source of a datagram for the listen port to a lane. All datagrams of one source have one lane,
@@ -33,16 +33,19 @@ type Plan struct {
 	Ports []uint16
 }
 
-// Selector is a Port that can select the receiving lane of a datagram. A Port that is no Selector, or that refuses a
-// Selection, chooses by itself, for example by a hash that keeps each source on one lane.
+// Selector is a Port that can select the receiving lane of a datagram. A Port that is no Selector,
+// or refuses a Selection, chooses by itself, for example by a hash that keeps each source on one
+// lane.
 type Selector interface {
 	// SetSelection replaces the selection for all lanes at once. Datagrams that arrive after it has returned go to the
 	// lane of Selection.Lane. If that selects none, the Port chooses. A datagram whose lane changes may overtake
 	// others that wait at its old lane. The caller may change s afterwards.
 	//
-	// It returns the number of plans, from the first, that fit into its program. One that fits still fits in a later
-	// Selection, unless a plan before it has more ports there. Errors: net.ErrClosed; ErrSelectionFixed, after which the former selection is still
-	// active; or the operating system's, after which nothing is selected. Port.Features reports the present state.
+	// It returns the number of plans, from the first, that fit into its program. A plan that fits
+	// still fits in a later Selection, unless a plan before it has more ports there. Errors:
+	// net.ErrClosed; ErrSelectionFixed, after which the former selection is still active; or the
+	// operating system's, after which nothing is selected. Port.Features reports the present
+	// state.
 	SetSelection(s *Selection) (plans int, err error)
 }
 

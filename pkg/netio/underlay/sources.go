@@ -38,8 +38,9 @@ func (s *Sources) Port(source int) uint16 {
 // Handle returns the handle of an open source.
 func (s *Sources) Handle(source int) int { return s.handles[source] }
 
-// Add returns the number of the source with that port. If there is none, it calls open for a handle and adds the
-// source. Its errors are those of Port.OpenSource; open reports whether another program uses the port.
+// Add returns the number of the source with that port. If there is none, it calls open for a
+// handle and adds the source. Its errors are as in Port.OpenSource; open reports whether another
+// program uses the port.
 func (s *Sources) Add(port uint16, open func() (handle int, err error)) (source int, err error) {
 	n := s.Len()
 	for i := range n {

@@ -8,8 +8,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// MaxDatagramRun is the maximum number of payload bytes of one Run: the limit of one UDP GSO send over IPv4 (65,535
-// less 20 bytes of IP header and 8 of UDP header).
+// MaxDatagramRun is the maximum number of payload bytes of one Run. It is the limit of one UDP GSO
+// send over IPv4 (65,535 less 20 bytes of IP header and 8 of UDP header).
 const MaxDatagramRun = 65507
 
 // MaxRunSegments is the maximum number of datagrams in one Run (UDP_MAX_SEGMENTS of Linux before 6.11).
@@ -67,10 +67,12 @@ type Run struct {
 	// Source is the number of the source from which the run leaves: 0 is the listen port; OpenSource returns the
 	// others.
 	Source int
-	// Group is the number of the send group, 0 <= Group < MaxGroups: runs of one source in different groups have
-	// different send buffers if OpenGroup has opened them. The wire does not show the group.
+	// Group is the number of the send group, 0 <= Group < MaxGroups. Runs of one source in
+	// different groups have different send buffers if OpenGroup has opened the groups. The wire
+	// does not show the group.
 	Group int
-	// Peer is the number of the peer to which the run goes, so that one peer at many endpoints takes no others' share of a table; 0 for unknown.
+	// Peer is the number of the peer to which the run goes; 0 for unknown. With it, one peer at
+	// many endpoints takes no others' share of a table.
 	Peer uint16
 	// DontFragment sends the run's only datagram in one packet that neither this host nor a router fragments, whatever path
 	// MTU the host has learned. It is for probes of the path MTU, and only SendRun accepts it. Err is ErrTooBig if the network
@@ -104,14 +106,16 @@ type Lane interface {
 	Receiver
 	// TryRecv is Recv without waiting: it returns 0 if nothing is queued. The next Recv returns its errors.
 	TryRecv(rx []Datagrams) int
-	// Send sends the runs of each source and group in order. Adjacent runs of one source and group need the fewest
-	// system calls. It returns the number of failed runs, and sets their Err; some of their datagrams may have left. A
-	// failed run does not keep the others from being sent. Send does not wait for room in a send buffer: a run for
-	// which there is none fails with ErrSendBufferFull, and so do all later runs of its source and group in the same
-	// call. After Close all runs fail with net.ErrClosed.
+	// Send sends the runs of each source and group in order. Adjacent runs of one source and group
+	// need the fewest system calls. It returns the number of failed runs, and sets their Err; some
+	// of their datagrams may have left. A failed run does not keep the others from being sent.
+	// Send does not wait for room in a send buffer. A run for which there is none fails with
+	// ErrSendBufferFull, as do all later runs of its source and group in the same call. After
+	// Close all runs fail with net.ErrClosed.
 	Send(runs []Run) (failed int)
-	// SendFD returns a descriptor that becomes writable (POLLOUT) when the send buffer that had no room for r has some
-	// again, -1 if there is none to wait for. It is valid between BeginWait and EndWait.
+	// SendFD returns a descriptor that becomes writable (POLLOUT) when the send buffer that had no
+	// room for r has some again. It returns -1 if there is none to wait for. It is valid between
+	// BeginWait and EndWait.
 	SendFD(r *Run) int
 	// BeginWait keeps the descriptors of SendFD open until EndWait, for the goroutine that calls Send. It returns false once
 	// the Port is closed. Close makes them writable, and waits for EndWait.
@@ -128,17 +132,18 @@ type Port interface {
 	Lanes() int
 	// LocalPort returns the UDP port of all lanes: the listen port.
 	LocalPort() uint16
-	// OpenSource binds another UDP port to send from, for all lanes, until Close. It returns its number for Run.Source:
-	// 1 for the first. A port that is open already keeps its number. Errors: syscall.EADDRINUSE if the port is the
-	// listen port or another program's, syscall.EINVAL for port 0, syscall.EMFILE if the process would have too few
-	// descriptors left, net.ErrClosed, or an error if MaxSources are open.
+	// OpenSource binds another UDP port to send from, for all lanes, until Close. It returns its
+	// number for Run.Source: 1 for the first. A port that is open already keeps its number. Errors
+	// are syscall.EADDRINUSE if the port is the listen port or another program's, and
+	// syscall.EINVAL for port 0. If the process would have too few descriptors left, the error is
+	// syscall.EMFILE. Other errors are net.ErrClosed, and an error if MaxSources are open.
 	//
 	// Peers should send to the listen port only. Datagrams that a peer sends to a source are received from
 	// SecondaryPorts.
 	OpenSource(port uint16) (source int, err error)
-	// OpenGroup opens a send group, 0 < group < MaxGroups, for all sources, also those that are opened later, until
-	// Close. To open it again has no effect. Runs of groups that are not open use group 0. Errors are those of
-	// OpenSource.
+	// OpenGroup opens a send group, 0 < group < MaxGroups, until Close. It opens the group for all
+	// sources, also for sources that are opened later. To open it again has no effect. Runs of
+	// groups that are not open use group 0. Errors are as in OpenSource.
 	OpenGroup(group int) error
 	// SecondaryPorts receives the datagrams that were sent to any source. One goroutine at a time may use it.
 	SecondaryPorts() Receiver
@@ -147,15 +152,17 @@ type Port interface {
 	// SendTo sends one handshake initiation or response, with the DSCP AF41 and ECN zero. Any goroutine may call it. It
 	// does not wait for room in a send buffer: the error is ErrSendBufferFull then.
 	SendTo(to *Endpoint, datagram []byte) error
-	// SendRun sends one run without a lane, sets its Sent, and returns the error that Lane.Send would set as its Err, or
-	// ErrSendBufferFull: it does not wait. Any goroutine may call it. Runs of one caller leave in order.
+	// SendRun sends one run without a lane, and sets its Sent. It returns the error that Lane.Send
+	// would set as its Err, or ErrSendBufferFull: it does not wait. Any goroutine may call it.
+	// Runs of one caller leave in order.
 	SendRun(r *Run) error
 	// SetMark sets SO_MARK for everything that is sent from now on, from every source; 0 removes it.
 	SetMark(mark uint32) error
-	// SetFragments permits this host and routers to fragment all datagrams that are sent from now on, or forbids it, from every
-	// source. Forbidden, they leave with Don't Fragment, whatever path MTU the host has learned: Err is ErrTooBig only for those
-	// that the network device cannot carry. Features says the effect: fragments stay permitted if nothing would report that a
-	// datagram was too big for a router.
+	// SetFragments permits this host and routers to fragment all datagrams that are sent from now
+	// on, or forbids it, from every source. Forbidden, they leave with Don't Fragment, whatever
+	// path MTU the host has learned: Err is ErrTooBig only for datagrams that the network device
+	// cannot carry. Features says the effect: fragments stay permitted if nothing would report
+	// that a datagram was too big for a router.
 	SetFragments(permitted bool) error
 	// SetLoop makes runs and messages to an address, whatever their port, fail with ErrLoop, or ends that. Call it when the route to the
 	// address leads into the tunnel itself.
@@ -171,9 +178,10 @@ type Port interface {
 // Features are the capabilities of a Port, probed at Open.
 type Features struct {
 	GSO bool // UDP_SEGMENT: one send carries a run
-	// DestinationsWithoutGSO is the number of destination addresses to which the kernel has refused UDP_SEGMENT lately: their devices
-	// cannot compute checksums, or their packets go through IPsec. Runs to them are sent as single datagrams. When there are too
-	// many to remember, GSO is false.
+	// DestinationsWithoutGSO is the number of destination addresses to which the kernel has
+	// refused UDP_SEGMENT lately. Their devices cannot compute checksums, or their packets go
+	// through IPsec. Runs to them are sent as single datagrams. When there are too many to
+	// remember, GSO is false.
 	DestinationsWithoutGSO int  `json:"destinations_without_gso"`
 	GRO                    bool // UDP_GRO: one receive carries a train
 	IPv4                   bool

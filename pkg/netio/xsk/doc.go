@@ -20,10 +20,11 @@
 //
 // # One UMEM per Socket
 //
-// The kernel lets sockets of several queues share one UMEM (XDP_SHARED_UMEM), which helps programs that forward frames
-// between queues without a copy. A lane moves packets between its queue and its TUN queue, so sharing would not help. It
-// would need a common pool of frames (with a lock, or a partition, which amounts to separate UMEMs), one mode and one set
-// of options for all, and an order in which sockets close.
+// The kernel lets sockets of several queues share one UMEM (XDP_SHARED_UMEM), which helps programs
+// that forward frames between queues without a copy. A lane moves packets between its queue and
+// its TUN queue, so sharing would not help. It would need a common pool of frames (with a lock, or
+// a partition, which amounts to separate UMEMs). It would also need one mode and one set of
+// options for all, and an order in which sockets close.
 //
 // # What sent frames bypass
 //

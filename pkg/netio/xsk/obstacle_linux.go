@@ -4,7 +4,7 @@ package xsk
 
 import "fmt"
 
-// Device is what decides whether AF_XDP can carry packets of a network device.
+// Device holds the properties that decide whether AF_XDP can carry packets of a network device.
 type Device struct {
 	Name   string
 	Driver string // or its kind, if it has no driver
@@ -14,8 +14,9 @@ type Device struct {
 	Capabilities Capabilities
 }
 
-// bonding is a driver that reports support of XDP programs, and runs them on its slaves. Redirects to an AF_XDP socket
-// then fail: the socket is bound to a queue of the bond, and the frame comes from a queue of the slave.
+// bonding is a driver that reports support of XDP programs, and runs them on its slaves. Redirects
+// to an AF_XDP socket then fail. The socket is bound to a queue of the bond, and the frame comes
+// from a queue of the slave.
 const bonding = "bonding"
 
 // Obstacle returns why AF_XDP cannot be used, for people; "" if it can.

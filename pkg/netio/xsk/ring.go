@@ -7,12 +7,13 @@ import "sync/atomic"
 // indices are the shared variables of a ring. Producer and consumer increase and wrap at 2³²; the entries between
 // them are in use.
 //
-// The producer writes items, then its index. The consumer reads that index, then the items, then writes its own
-// index. Each index must be written with release and read with acquire order (on the kernel's side: barriers A to D
-// in net/xdp/xsk_queue.h). Go's atomics are sequentially consistent, which is stronger. On arm64 they are the
-// required LDAR and STLR; on amd64 each store is one XCHG per batch. The stronger order is necessary: the producer
-// writes its index and then reads the flags, while a driver sets the flag and then reads the index again. Only a full
-// barrier on both sides keeps them from missing each other.
+// The producer writes items, then its index. The consumer reads that index, then the items, then
+// writes its own index. Each index must be written with release and read with acquire order. On
+// the kernel's side these are barriers A to D in net/xdp/xsk_queue.h. Go's atomics are
+// sequentially consistent, which is stronger. On arm64 they are the required LDAR and STLR; on
+// amd64 each store is one XCHG per batch. The stronger order is necessary. The producer writes its
+// index and then reads the flags, while a driver sets the flag and then reads the index again.
+// Only a full barrier on both sides keeps them from missing each other.
 type indices struct {
 	producer, consumer *atomic.Uint32
 	flags              *atomic.Uint32

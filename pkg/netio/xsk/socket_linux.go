@@ -44,9 +44,9 @@ func (s *Socket) FD() int { return s.fd }
 // Features returns the features that Open has established.
 func (s *Socket) Features() Features { return s.features }
 
-// Frame returns the memory of d: d.Len bytes, with capacity up to the frame's end. The caller may write to it from
-// Receive to Refill and from Reserve to Submit or Release. Frame returns nil for a descriptor outside of the UMEM, or
-// one that crosses a frame boundary.
+// Frame returns the memory of d: d.Len bytes, with capacity up to the frame's end. The caller may
+// write to it from Receive to Refill and from Reserve to Submit or Release. Frame returns nil for
+// a descriptor outside of the UMEM or across a frame boundary.
 func (s *Socket) Frame(d Desc) []byte {
 	if d.Addr >= uint64(len(s.frames)) {
 		return nil
@@ -82,18 +82,20 @@ func (s *Socket) Release(descs []Desc) { s.tx.release(descs) }
 // Pending returns the number of submitted frames that the kernel has not processed yet. Any goroutine may call it.
 func (s *Socket) Pending() int { return int(s.tx.ring.pending()) }
 
-// TxProgress returns the number of frames that the kernel has completed, modulo 2³², and the number that it has: those not sent yet, and
-// those in the device. While frames are submitted the latter may be some too small. Any goroutine may call it until Close.
+// TxProgress returns the number of frames that the kernel has completed, modulo 2³², and the
+// number that it has. It has frames that are not sent yet, and frames in the device. While frames
+// are submitted the latter may be some too small. Any goroutine may call it until Close.
 func (s *Socket) TxProgress() (completed uint32, outstanding int) {
 	sent := uint32(s.tx.sent.Load())
 	completed = s.tx.completion.producer.Load()
 	return completed, max(int(int32(sent-completed)), 0)
 }
 
-// OffloadChecksum requests that the device, or the kernel in its place, compute the Internet checksum of the packet
-// from byte start to its end and store it at start+offset. The caller has put the pseudo-header sum there (not
-// inverted). d must be reserved and have its final Len. OffloadChecksum returns false,
-// and changes nothing, without Features.TxChecksum or if the checksum field is not within d.
+// OffloadChecksum requests that the device, or the kernel in its place, compute the Internet
+// checksum of the packet. The checksum covers byte start to the packet's end, and is stored at
+// start+offset. The caller has put the pseudo-header sum there (not inverted). d must be reserved
+// and have its final Len. OffloadChecksum returns false, and changes nothing, without
+// Features.TxChecksum or if the checksum field is not within d.
 func (s *Socket) OffloadChecksum(d *Desc, start, offset uint16) bool {
 	return s.tx.requestChecksum(d, start, offset)
 }

@@ -21,8 +21,9 @@ type tx struct {
 
 	reserved, released, sent, completed, rejected, frameOwnershipErrors, refused atomic.Uint64
 
-	// refusedByKick counts, like refused, frames that the device dropped instead of sending (EBUSY), as KickTx saw it, which several
-	// goroutines may call. refused has those that WakeTx saw.
+	// refusedByKick counts, like refused, frames that the device dropped instead of sending
+	// (EBUSY), as KickTx saw it, which several goroutines may call. refused has the frames that
+	// WakeTx saw.
 	refusedByKick atomic.Uint64
 }
 

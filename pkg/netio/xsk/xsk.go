@@ -41,7 +41,7 @@ func (m Mode) String() string {
 	return "unknown"
 }
 
-// Features are what a Socket found it can do when it was opened.
+// Features are the capabilities that a Socket found when it was opened.
 type Features struct {
 	// Mode is ZeroCopy or Copy.
 	Mode Mode
@@ -83,6 +83,7 @@ type Frames struct {
 	TxUser int
 	// TxKernel counts frames in the TX ring, in the device or in the completion ring.
 	TxKernel int
-	// TxDone counts those of TxKernel that are in the completion ring, from which Reserve refills the free list.
+	// TxDone counts the frames of TxKernel that are in the completion ring, from which Reserve
+	// refills the free list.
 	TxDone int
 }

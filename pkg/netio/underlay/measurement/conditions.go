@@ -10,14 +10,16 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
-// Conditions are those of a measurement. It says nothing about a device once they have changed.
+// Conditions describe the machine of a measurement. It says nothing about a device once they have
+// changed.
 type Conditions struct {
 	Driver string `json:"driver"`
 	// DriverVersion is empty if it is the kernel's.
 	DriverVersion string `json:"driver_version,omitempty"`
 	Firmware      string `json:"firmware,omitempty"`
 	Bus           string `json:"bus,omitempty"` // the device's address on its bus
-	// MAC is the hardware address of a device without a bus. Its name may be that of others, in other network namespaces.
+	// MAC is the hardware address of a device without a bus. Devices in other network namespaces
+	// may have the same name.
 	MAC    string `json:"mac,omitempty"`
 	Kernel string `json:"kernel"` // uname -r
 	Queues int    `json:"queues"` // receive queues; 1 if the driver does not report them

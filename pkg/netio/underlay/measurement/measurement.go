@@ -14,7 +14,7 @@ import (
 type Result struct {
 	Device     string     `json:"device"`
 	Conditions Conditions `json:"conditions"`
-	// Mode is that of the AF_XDP sockets: zerocopy or copy.
+	// Mode is the mode of the AF_XDP sockets: zerocopy or copy.
 	Mode      string     `json:"mode"`
 	Datagrams Comparison `json:"datagrams"` // single ones
 	Trains    Comparison `json:"trains"`
@@ -53,7 +53,7 @@ func (c *Comparison) Better() bool {
 	return max(more, less) >= gain && min(more, less) >= -noise
 }
 
-// String returns the figures of AF_XDP against those of UDP sockets.
+// String returns the figures of AF_XDP relative to UDP sockets.
 func (c *Comparison) String() string {
 	return fmt.Sprintf("%.2f times the throughput, %.2f times the CPU", c.XDP.Gbps/c.UDP.Gbps, c.XDP.NsPerPacket/c.UDP.NsPerPacket)
 }

@@ -22,9 +22,10 @@ type Config struct {
 	Lanes int
 	// Mark is the SO_MARK of sent packets; 0 for none. Setting it needs CAP_NET_ADMIN.
 	Mark uint32
-	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without CAP_NET_ADMIN the kernel
-	// caps them at net.core.rmem_max and wmem_max. A send buffer begins smaller, and follows the rate of the network
-	// device up to SendBuffer, or further if a datagram in fragments needs it. That of SendTo and SendRun has a fixed size.
+	// ReceiveBuffer and SendBuffer are in bytes per socket; 0 means DefaultBuffer. Without
+	// CAP_NET_ADMIN the kernel caps them at net.core.rmem_max and wmem_max. A send buffer begins
+	// smaller, and follows the rate of the network device up to SendBuffer, or further if a
+	// datagram in fragments needs it. The send buffer of SendTo and SendRun has a fixed size.
 	ReceiveBuffer int
 	SendBuffer    int
 	// NoGSO and NoGRO disable UDP_SEGMENT and UDP_GRO even where the kernel supports them.
@@ -34,10 +35,11 @@ type Config struct {
 	NoIPv6 bool
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool
-	// Fragments permits fragments of what is sent; see SetFragments.
+	// Fragments permits fragments of sent datagrams; see SetFragments.
 	Fragments bool
-	// TooBig is called for each ICMP error about a packet that was too big for a link, also one that was not sent from this port.
-	// Its argument is valid only during the call. Without it, or without CAP_NET_RAW, fragments are permitted.
+	// TooBig is called for each ICMP error about a packet too big for a link, even a packet that
+	// was not sent from this port. Its argument is valid only during the call. Without it, or
+	// without CAP_NET_RAW, fragments are permitted.
 	TooBig func(*toobig.Message)
 	// Log gets a warning if the kernel refuses an optional feature; nil for none.
 	Log *slog.Logger

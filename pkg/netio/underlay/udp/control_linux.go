@@ -84,8 +84,8 @@ func putSegmentSize(b []byte, size int) int {
 	return n
 }
 
-// putTOS sets DSCP and ECN (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is that of the destination: for a mapped
-// address an IPv6 socket uses IP_TOS and ignores IPV6_TCLASS.
+// putTOS sets DSCP and ECN (IP_TOS, ip(7); IPV6_TCLASS, RFC 3542, section 6.5). The family is the
+// destination's: for a mapped address an IPv6 socket uses IP_TOS and ignores IPV6_TCLASS.
 func putTOS(b []byte, ipv4 bool, tos uint8) int {
 	level, kind := unix.SOL_IPV6, unix.IPV6_TCLASS
 	if ipv4 {
@@ -96,8 +96,9 @@ func putTOS(b []byte, ipv4 bool, tos uint8) int {
 	return n
 }
 
-// parseControl reads the local address, ECN and the size of coalesced datagrams (UDP_GRO, kernel commit e20cf8d3f1f7)
-// from the control messages of d. It skips unknown messages, and everything after a malformed one.
+// parseControl reads from the control messages of d the local address, ECN and the coalesced
+// datagrams' size (UDP_GRO, kernel commit e20cf8d3f1f7). It skips unknown messages, and everything
+// after a malformed one.
 func parseControl(b []byte, d *underlay.Datagrams) {
 	for {
 		level, kind, data, rest, ok := nextCmsg(b)

@@ -9,15 +9,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// dropCounter extends the kernel's 32-bit counter to 64 bits, and estimates the datagrams. All kernels count a UDP GRO buffer as one
-// (__udp_enqueue_schedule_skb and udp_queue_rcv_one_skb add one to sk_drops; sk_drops_skbadd, which adds the segments, is TCP's).
+// dropCounter extends the kernel's 32-bit counter to 64 bits, and estimates the datagrams. All
+// kernels count a UDP GRO buffer as one: __udp_enqueue_schedule_skb and udp_queue_rcv_one_skb add
+// one to sk_drops. TCP's sk_drops_skbadd adds the segments.
 type dropCounter struct {
 	last  uint32
 	at    receiveCount // at the last reading
 	total underlay.SocketDrops
 }
 
-// advance adds a reading, at most 1<<32-1 above the last one. now is what has been received until then.
+// advance adds a reading, at most 1<<32-1 above the last one. now is the total received until
+// then.
 func (c *dropCounter) advance(read uint32, now receiveCount) {
 	n := uint64(read - c.last)
 	recent := receiveCount{now.elements - c.at.elements, now.messages - c.at.messages}
@@ -39,8 +41,9 @@ func (r receiveCount) messagesIn(n uint64) uint64 {
 	return max(n, uint64(math.Round(float64(n)*float64(r.messages)/float64(r.elements))))
 }
 
-// dropCounters are the counters of a Port's sockets, in the order of Port.sockets: lanes, then sources, then send groups. A new source moves
-// those of the groups, which are zero: nothing arrives there.
+// dropCounters are the counters of a Port's sockets, in the order of Port.sockets: lanes, then
+// sources, then send groups. A new source moves the counters of the groups, which are zero:
+// nothing arrives there.
 type dropCounters struct {
 	mu       sync.Mutex
 	counters []dropCounter

@@ -71,8 +71,8 @@ func (p *Port) inodes() map[uint64]bool {
 	return set
 }
 
-// isGroupAddress reports whether an address is one of groupAddress, which receives nothing. The groups of a process that is about to pass
-// its sockets on have them, too.
+// isGroupAddress reports whether an address is one of groupAddress, which receives nothing. The
+// groups of a process that is about to pass its sockets on also have such addresses.
 func isGroupAddress(addr netip.Addr) bool {
 	a := addr.Unmap()
 	return a.Is4() && groupAddress(int(a.As4()[3])) == a

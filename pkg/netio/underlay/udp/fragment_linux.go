@@ -15,8 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// The option to fragment belongs to a socket. So runs whose option differs from that of the port leave from groups of their own, with
-// sockets for each source that has sent such a run.
+// The option to fragment belongs to a socket. So runs whose option differs from the port's leave
+// from groups of their own. Such a group has a socket for each source that has sent such a run.
 const (
 	// probeGroup is the group of runs with DontFragment.
 	probeGroup = controlGroup + 1
@@ -26,8 +26,8 @@ const (
 	groups = fragmentGroup + 1
 )
 
-// ownSendBuffer is the send buffer of each of these sockets in bytes: probes are single datagrams, and packets that are fragmented are
-// at most 1,280 bytes long.
+// ownSendBuffer is the send buffer of each of these sockets in bytes. Probes are single datagrams,
+// and packets that are fragmented are at most 1,280 bytes long.
 const ownSendBuffer = 256 << 10
 
 // errNoProbeSocket is the error of a run with DontFragment that no socket of the group can send.
@@ -75,9 +75,10 @@ func (p *Port) SetFragments(permitted bool) error {
 // RoutesChanged implements underlay.Port.
 func (p *Port) RoutesChanged() { p.paths.forgetDatagrams() }
 
-// setFragments lets the kernel fragment what exceeds the path MTU, and routers what exceeds theirs (over IPv4, like the kernel's
-// WireGuard). Otherwise a socket sets DF, and ignores path MTUs that the kernel has learned from ICMP, which anybody can forge
-// (RFC 8899, section 4.6). An IPv6 socket has the option of IPv4, too.
+// setFragments lets the kernel fragment what exceeds the path MTU, and routers what exceeds theirs
+// (over IPv4, like the kernel's WireGuard). Otherwise a socket sets DF, and ignores path MTUs that
+// the kernel has learned from ICMP, which anybody can forge (RFC 8899, section 4.6). An IPv6
+// socket also has the option of IPv4.
 func (s *socket) setFragments(permitted bool) error {
 	v4, v6 := unix.IP_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_PROBE
 	if permitted {

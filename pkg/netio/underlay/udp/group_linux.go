@@ -14,9 +14,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// sendGroup is the sockets of one send group, which only send: one for each source, which all lanes share. Each has a send buffer of its
-// own. They are bound to the ports of their sources and to an address that no host has, so the kernel never delivers to them, and the
-// lanes' reuseport group stays as it is. The source address of each datagram is given with it.
+// sendGroup is the sockets of one send group, which only send: one for each source, which all
+// lanes share. Each has a send buffer of its own. They are bound to the ports of their sources and
+// to an address that no host has. So the kernel never delivers to them, and the lanes' reuseport
+// group stays as it is. The source address of each datagram is given with it.
 type sendGroup struct {
 	fds [1 + underlay.MaxSources]atomic.Int32 // by source: the descriptor, plus 1; 0 for none
 }
@@ -52,16 +53,19 @@ func (p *Port) OpenGroup(group int) error {
 	return nil
 }
 
-// controlGroup is the group of SendTo and SendRun: handshakes, keepalives and packets that waited for a session find room in its send buffer
-// when the lanes have none. Only the listen port has a socket in it.
+// controlGroup is the group of SendTo and SendRun. Handshakes, keepalives and packets that waited
+// for a session find room in its send buffer when the lanes have none. Only the listen port has a
+// socket in it.
 const controlGroup = underlay.MaxGroups
 
-// controlSendBuffer is the send buffer of the control group in bytes. Nobody sends again what it refuses, and 1 MiB may have waited for a
-// session. The kernel doubles the size, and charges the memory of packets (truesize): 1.6 times that of full ones, also after a network
+// controlSendBuffer is the send buffer of the control group in bytes. Nobody sends again what it
+// refuses, and 1 MiB may have waited for a session. The kernel doubles the size, and charges the
+// memory of packets (truesize). That is 1.6 times the size of full packets, also after a network
 // device had to segment their train.
 const controlSendBuffer = 2 << 20
 
-// openControlGroup opens the control group, and what all groups need. Without it lane 0's socket takes its place.
+// openControlGroup opens the control group, and the source lookup of all groups. Without it lane
+// 0's socket takes its place.
 func (p *Port) openControlGroup() {
 	if p.family == unix.AF_INET6 {
 		p.routed.open(&p.config)
@@ -131,7 +135,8 @@ func (s *socket) bindToGroup(port uint16, group int) error {
 	return s.freeBind(0) // a source address that the host has lost must be an error
 }
 
-// freeBind allows the use of addresses that the host does not have. This option of IPv4 is that of IPv6 sockets, too.
+// freeBind allows the use of addresses that the host does not have. IPv6 sockets also have this
+// option of IPv4.
 func (s *socket) freeBind(on int) error {
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_FREEBIND, on); err != nil {
 		return fmt.Errorf("setting IP_FREEBIND: %w", err)
@@ -155,8 +160,9 @@ func (g *sendGroup) sockets(yield func(fd int) bool) {
 	}
 }
 
-// groupSocket returns the descriptor from which a run leaves in a group, and the source address that goes with its messages. The descriptor
-// is -1 if that of its source takes its place: the group has no socket, or there is no source address.
+// groupSocket returns the descriptor from which a run leaves in a group, and the source address
+// that goes with its messages. The descriptor is -1 if the source's socket takes its place: the
+// group has no socket, or there is no source address.
 func (p *Port) groupSocket(r *underlay.Run, group int) (fd int, from netip.Addr) {
 	fd = -1
 	if g := p.groups[group].Load(); g != nil {
@@ -171,7 +177,8 @@ func (p *Port) groupSocket(r *underlay.Run, group int) (fd int, from netip.Addr)
 	return fd, from
 }
 
-// groupSource returns the source address of messages that leave from a group's socket, which would otherwise be that of the socket.
+// groupSource returns the source address of messages that leave from a group's socket. Without it
+// they would have the socket's address.
 func (p *Port) groupSource(to *underlay.Endpoint) netip.Addr {
 	switch ipv4 := to.Dst.Addr().Is4(); {
 	case to.Src.IsValid() && ipv4 == to.Src.Is4():

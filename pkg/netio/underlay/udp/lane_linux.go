@@ -102,8 +102,8 @@ func (l *lane) SendFD(r *underlay.Run) int {
 	return fd
 }
 
-// BeginWait implements underlay.Lane. Close shuts the sockets down, so a poll for them returns (POLLHUP); only that of a port whose
-// sockets are kept goes on until its timeout.
+// BeginWait implements underlay.Lane. Close shuts the sockets down, so a poll for them returns
+// (POLLHUP). Only if the sockets of the port are kept, a poll goes on until its timeout.
 func (l *lane) BeginWait() bool { return l.sending.Enter() }
 
 // EndWait implements underlay.Lane.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// laneSockets are the sockets of a listen port: those of the lanes, and the holder.
+// laneSockets are the sockets of a listen port: the lanes' sockets, and the holder.
 type laneSockets struct {
 	lanes  []*socket
 	holder int // -1 for none
@@ -18,9 +18,9 @@ type laneSockets struct {
 
 // openSockets opens and binds one socket per lane, all on one port, or none.
 //
-// The first socket is bound without SO_REUSEPORT. So if any other program holds the port, be it another ropewalk or the
-// kernel's WireGuard, bind fails with EADDRINUSE instead of sharing the port silently. The option is set afterwards,
-// and lets the other lanes join.
+// The first socket is bound without SO_REUSEPORT. So if any other program holds the port, be it
+// another ropewalk or the kernel's WireGuard, bind fails with EADDRINUSE. It never shares the port
+// silently. The option is set afterwards, and lets the other lanes join.
 //
 // At the end the holder, or the only lane, has to lose the option (shareOwner).
 //

@@ -14,11 +14,13 @@ import (
 // asks the first socket alone that it finds in the way (udp_lib_lport_inuse in net/ipv4/udp.c). This socket, the owner, has the option only
 // while another one is bound to the port.
 //
-// The owner of a port with one socket is that socket. The sockets of several lanes need the option always: otherwise the kernel does not
-// distribute datagrams over them (inet_lookup_reuseport in net/ipv4/inet_hashtables.c). Their owner is the holder. It is in front of them in
-// the kernel's lists, and receives nothing, because it is bound to a device that does not exist. IPv6 sockets with the option are appended
-// to the lists and others are prepended (sk_add_node_rcu in include/net/sock.h). So the holder of IPv6 sockets is bound before the lanes,
-// and the one of IPv4 sockets after them.
+// The owner of a port with one socket is that socket. The sockets of several lanes always need the
+// option. Otherwise the kernel does not distribute datagrams over them (inet_lookup_reuseport in
+// net/ipv4/inet_hashtables.c). Their owner is the holder. It is in front of them in the kernel's
+// lists, and receives nothing, because it is bound to a device that does not exist. IPv6 sockets
+// with the option are appended to the lists and others are prepended (sk_add_node_rcu in
+// include/net/sock.h). So the holder of IPv6 sockets is bound before the lanes, and the one of
+// IPv4 sockets after them.
 //
 // A program that binds its socket to a device does not meet the holder, and can still join the port of several lanes. Where a sandbox refuses
 // to bind the holder to a device, there is none. Any program of the same user can join while the owner has the option. All of these are

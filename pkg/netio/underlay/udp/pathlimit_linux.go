@@ -21,10 +21,10 @@ const (
 	maxPaths = 256
 	// maxPathsOfPeer is the maximum number of destinations of one peer, which may roam: the limits of its other ones are worth nothing.
 	maxPathsOfPeer = 4
-	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried for any: the device that refuses it then
-	// carries most of the traffic.
+	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried
+	// for any. The device that refuses it then carries most of the traffic.
 	maxPathsWithoutGSO = maxPaths / 2
-	// unlimited is a size above that of all datagrams.
+	// unlimited is larger than all datagrams.
 	unlimited = math.MaxInt
 )
 

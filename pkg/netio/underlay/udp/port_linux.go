@@ -193,7 +193,7 @@ func (p *Port) SendTo(to *underlay.Endpoint, datagram []byte) error {
 	return p.withSingleSender(func(l *singleSender) error { return l.sendTo(to, datagram) })
 }
 
-// SendRun implements underlay.Port. It uses the source's socket, or that of SendTo.
+// SendRun implements underlay.Port. It uses the source's socket, or the socket of SendTo.
 func (p *Port) SendRun(r *underlay.Run) error {
 	if r.DontFragment {
 		if err := p.openOwn(probeGroup, r.Source); err != nil {
@@ -267,10 +267,11 @@ func (p *Port) Close() (err error) {
 	return err
 }
 
-// close first makes every blocked system call return: sends never block, but receivers do, and polls for room in a send buffer
-// (Lane.BeginWait). On an unconnected UDP socket shutdown(2) returns ENOTCONN, but wakes both. Kept sockets must not be shut down, because
-// that would affect their next owner: a poll then returns when there is room, or at its timeout. Descriptors are closed once no goroutine
-// can use them.
+// close first makes every blocked system call return: sends never block, but receivers do, and
+// polls for room in a send buffer (Lane.BeginWait). On an unconnected UDP socket shutdown(2)
+// returns ENOTCONN, but wakes both. Kept sockets must not be shut down, because that would affect
+// their next owner. A poll then returns when there is room, or at its timeout. Descriptors are
+// closed once no goroutine can use them.
 func (p *Port) close() error {
 	kept := p.markClosed()
 	errs := []error{}

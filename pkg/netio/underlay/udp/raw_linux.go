@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file holds the package's unsafe code. The rule that makes it safe: every pointer passed to the kernel is the
-// first element of a Go slice, or a typed pointer field of one. So the collector sees everything that the kernel reads
-// and writes. Nothing is kept as uintptr. Other files encode sockaddr and cmsg bytes without unsafe.
+// This file holds the package's unsafe code. One rule makes it safe: every pointer passed to the
+// kernel is a Go slice's first element, or a typed pointer field of one. So the collector sees
+// everything that the kernel reads and writes. Nothing is kept as uintptr. Other files encode
+// sockaddr and cmsg bytes without unsafe.
 
 // message is struct mmsghdr. The kernel sets size: the bytes received or sent.
 type message struct {
@@ -31,8 +32,8 @@ func recvmmsg(fd int, msgs []message) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// readDrops returns the number of elements that the kernel has discarded at a socket since its creation, modulo 1<<32
-// (SO_MEMINFO, kernel commit a2d133b1d465, Linux 4.12).
+// readDrops returns the number of elements that the kernel has discarded at a socket since its
+// creation, modulo 1<<32. It reads SO_MEMINFO (kernel commit a2d133b1d465, Linux 4.12).
 func readDrops(fd int) (uint32, unix.Errno) {
 	var words [memInfoWords]uint32
 	size := uint32(unsafe.Sizeof(words))

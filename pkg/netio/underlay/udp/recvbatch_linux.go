@@ -20,7 +20,8 @@ type recvBatch struct {
 	iovs     [maxRecvBatch]unix.Iovec
 	names    [maxRecvBatch]sockaddr
 	controls [maxRecvBatch][rxControlSize]byte
-	// elements and messages count what was received. The messages of an element are those that the kernel coalesced.
+	// elements and messages count what was received. The kernel has coalesced the messages of an
+	// element.
 	elements, messages atomic.Uint64
 }
 
@@ -42,7 +43,8 @@ func (b *recvBatch) rearm(i int) {
 	b.msgs[i].hdr.SetControllen(len(b.controls[i]))
 }
 
-// prepare points the messages at the buffers of rx, which are usually those of the last call.
+// prepare points the messages at the buffers of rx, which are usually the buffers of the last
+// call.
 func (b *recvBatch) prepare(rx []underlay.Datagrams) []message {
 	n := min(len(rx), len(b.msgs))
 	for i := range n {

@@ -16,11 +16,12 @@ func groUsable(release string) bool {
 	return !ok || !r.Before(5, 12)
 }
 
-// selectionReplaceable reports whether a kernel (uname -r, uname -v) can replace or remove a classic reuseport program
-// while datagrams arrive. Before commit 18fc650ccd7f the kernel frees the old program while other CPUs run it
-// (CVE-2026-52910), and a peer's hello suffices to trigger a replacement. This cannot be probed, so the release
-// decides, by the CVE's record. Releases that are unreadable, ended without the fix, or use a distribution's own
-// numbering count as vulnerable. Attaching the first program of a group, and closing its last sockets, were always
+// selectionReplaceable reports whether a kernel (uname -r, uname -v) can replace or remove a
+// classic reuseport program while datagrams arrive. Before commit 18fc650ccd7f the kernel frees
+// the old program while other CPUs run it (CVE-2026-52910). A peer's hello suffices to trigger a
+// replacement. This cannot be probed, so the release decides, by the CVE's record. Releases that
+// are unreadable, ended without the fix, or use a distribution's own numbering count as
+// vulnerable. Attaching the first program of a group, and closing its last sockets, were always
 // safe.
 func selectionReplaceable(release, version string) bool {
 	candidate := isReleaseCandidate(release)

@@ -55,7 +55,7 @@ func (r *Reservation) Adopt(fd int) error {
 	return nil
 }
 
-// replace ends the reservation, and begins that of a socket.
+// replace ends the reservation, and begins the reservation of a socket.
 func (r *Reservation) replace(s *socket, port uint16) {
 	if r.socket != nil {
 		_ = unix.Close(r.socket.fd)

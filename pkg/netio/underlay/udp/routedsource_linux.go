@@ -12,8 +12,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 )
 
-// routedSources finds the source address that routing chooses for an IPv6 endpoint. Sockets of send groups need it for endpoints without
-// one: they are bound to an address that no host has, and with IPv6 a message cannot leave the choice to routing then (udpv6_sendmsg in
+// routedSources finds the source address that routing chooses for an IPv6 endpoint. Sockets of
+// send groups need it for endpoints without a source address, as they are bound to an address that
+// no host has. With IPv6 a message cannot leave the choice to routing then (udpv6_sendmsg in
 // net/ipv6/udp.c). Peers lack one until they are heard from, so an entry is used for a short time.
 type routedSources struct {
 	mu    sync.Mutex

@@ -53,9 +53,10 @@ const (
 // compileSelection returns a program of at most room instructions that implements s for the sockets of all lanes. It
 // also returns the number of plans, from the first, that fit.
 //
-// The program depends only on the source's address and port. A choice by CPU (SKF_AD_CPU) or NIC queue would tie a lane
-// to its interrupts' CPU. But it would also split a flow over two sockets, and reorder it, whenever the flow changes
-// CPUs: on a veth with its sender, on a NIC with the interrupt's affinity, RPS or flow steering.
+// The program depends only on the source's address and port. A choice by CPU (SKF_AD_CPU) or NIC
+// queue would tie a lane to its interrupts' CPU. But it would also split a flow over two sockets,
+// and reorder it, whenever the flow changes CPUs. On a veth a flow changes CPUs with its sender,
+// on a NIC with the interrupt's affinity, RPS or flow steering.
 func compileSelection(s *underlay.Selection, lanes, room int) (code []unix.SockFilter, plans int) {
 	for room -= baseSize; plans < len(s.Plans) && room >= maxPlanSize(&s.Plans[plans]); plans++ {
 		room -= maxPlanSize(&s.Plans[plans])

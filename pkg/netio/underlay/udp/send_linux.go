@@ -32,7 +32,8 @@ type sender struct {
 	sendmmsg func(fd int, msgs []message) (int, unix.Errno) // sendmmsg; tests replace it
 }
 
-// refusal is a socket that takes no more messages of this call, and the socket whose send buffer is full: it, or that of its source.
+// refusal names a socket that takes no more messages of this call. full is the socket whose send
+// buffer is full: out itself, or its source's socket.
 type refusal struct{ out, full int }
 
 func newSender(p *Port, fd, messages int) *sender {
@@ -140,7 +141,8 @@ func (s *sender) queue(runs []underlay.Run, o origin) {
 	}
 }
 
-// queueSingly adds the datagrams of the run of o to b, but for those that are too large for their path.
+// queueSingly adds the datagrams of the run of o to b, except datagrams that are too large for
+// their path.
 func (s *sender) queueSingly(b *sendBatch, runs []underlay.Run, o origin) {
 	r := &runs[o.run]
 	l := s.paths.limitOf(r)

@@ -87,7 +87,8 @@ func (b *sendBatch) add(part []byte) {
 	h.SetIovlen(int(h.Iovlen) + 1)
 }
 
-// datagramLen returns the size of a datagram, which has one part (underlay.Run.Check), or that of a train's first part.
+// datagramLen returns the size of a datagram, which has one part (underlay.Run.Check), or the size
+// of a train's first part.
 func datagramLen(h *unix.Msghdr) int {
 	if h.Iov == nil {
 		return 0

@@ -18,10 +18,12 @@ const (
 	// minSendBuffer is the smallest limit of a send buffer in bytes. A train, or a datagram in one piece, enters a buffer that is not full even
 	// if it does not fit.
 	minSendBuffer = 8 << 10
-	// fragmentCharge is the limit that a datagram in fragments needs, in multiples of its size. Fragments behind the first are refused
-	// (ENOBUFS) when the socket has twice its limit in use (__ip_append_data in net/ipv4/ip_output.c), and the first when it has the limit.
-	// The kernel doubles the limit, so this is enough for fragments whose memory (truesize) is four times their payload. With an MTU of 576 or
-	// more it is 2.7 times that at most.
+	// fragmentCharge is the limit that a datagram in fragments needs, in multiples of its size.
+	// Fragments behind the first are refused (ENOBUFS) when the socket has twice its limit in use
+	// (__ip_append_data in net/ipv4/ip_output.c). The first one is refused when the socket has the
+	// limit in use. The kernel doubles the limit, so this is enough for fragments whose memory
+	// (truesize) is four times their payload. With an MTU of 576 or more it is 2.7 times that at
+	// most.
 	fragmentCharge = 2
 )
 
@@ -84,8 +86,9 @@ func (l *sendLimits) fit(fd, n int) bool {
 	return true
 }
 
-// room notes that a socket accepts messages again, and reports whether that says something about the rate of the device: half of the buffer
-// was sent meanwhile, or it was never found half empty for sendDelay.
+// room notes that a socket accepts messages again, and reports whether that says something about
+// the rate of the device. Either half of the buffer was sent meanwhile, or it was never found half
+// empty for sendDelay.
 func (l *sendLimits) room(fd int, half bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,8 +17,9 @@ func newSingleSender(p *Port) *singleSender {
 	return &singleSender{sender: &sender{port: p, fd: fd, outFD: fd, control: true, out: newSendBatch(1), resend: newSendBatch(1), sendmmsg: p.sendNow}}
 }
 
-// handshakeDSCP is the DSCP of handshake messages as in a TOS byte, AF41: that of the in-kernel WireGuard (HANDSHAKE_DSCP in
-// drivers/net/wireguard/messages.h). A network that is full of data then still passes handshakes.
+// handshakeDSCP is the DSCP of handshake messages as in a TOS byte. It is AF41, as in the
+// in-kernel WireGuard (HANDSHAKE_DSCP in drivers/net/wireguard/messages.h). A network that is full
+// of data then still passes handshakes.
 const handshakeDSCP = 0x88
 
 func (l *singleSender) sendTo(to *underlay.Endpoint, datagram []byte) error {

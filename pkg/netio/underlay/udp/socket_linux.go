@@ -131,7 +131,8 @@ func (s *socket) bindShared(port uint16) error {
 	return s.bind(port)
 }
 
-// reusePort sets SO_REUSEPORT to 1, which lets sockets that set it, too, bind the same port, or to 0.
+// reusePort sets SO_REUSEPORT to 0 or 1. With 1, other sockets with the option can bind the same
+// port.
 func (s *socket) reusePort(on int) error {
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, on); err != nil {
 		return fmt.Errorf("setting SO_REUSEPORT: %w", err)

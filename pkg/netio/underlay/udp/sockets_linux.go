@@ -30,7 +30,7 @@ type Source struct {
 	FD   int
 }
 
-// FDs yields all descriptors: those of the lanes, the holder, then those of the sources.
+// FDs yields all descriptors: the lanes', the holder's, then the sources'.
 func (s *Sockets) FDs(yield func(fd int) bool) {
 	for _, fd := range slices.Concat(s.Lanes, s.Holder) {
 		if !yield(fd) {
@@ -54,9 +54,10 @@ func (s *Sockets) Close() error {
 	return errors.Join(errs...)
 }
 
-// Keep returns duplicates of the sockets, but for those of send groups. A later Close then leaves them bound, with the datagrams in their
-// buffers. Keep makes OpenSource, OpenGroup, SetSelection and SetMark fail. Errors are net.ErrClosed and a lack of descriptors;
-// after the latter the Port is unchanged.
+// Keep returns duplicates of the sockets, except the sockets of send groups. A later Close then
+// leaves them bound, with the datagrams in their buffers. Keep makes OpenSource, OpenGroup,
+// SetSelection and SetMark fail. Errors are net.ErrClosed and a lack of descriptors; after the
+// latter the Port is unchanged.
 func (p *Port) Keep() (s *Sockets, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()

@@ -13,8 +13,8 @@ import (
 // attackers from filling much memory.
 const secondaryReceiveBuffer = 128 << 10
 
-// sourceConfig returns the configuration of a source's socket. It differs from that of a lane only in the options for
-// receiving.
+// sourceConfig returns the configuration of a source's socket. It differs from a lane's
+// configuration only in the options for receiving.
 func (c *Config) sourceConfig(family int) Config {
 	s := *c
 	s.NoIPv6 = family == unix.AF_INET
@@ -24,8 +24,9 @@ func (c *Config) sourceConfig(family int) Config {
 	return s
 }
 
-// OpenSource implements underlay.Port. The socket belongs to the calling thread's network namespace, like those of
-// Open. All lanes share it. This costs no lock: the kernel's UDP send path takes none.
+// OpenSource implements underlay.Port. The socket belongs to the calling thread's network
+// namespace, like the sockets of Open. All lanes share it. This costs no lock: the kernel's UDP
+// send path takes none.
 func (p *Port) OpenSource(port uint16) (source int, err error) {
 	p.opening.Lock()
 	defer p.opening.Unlock()

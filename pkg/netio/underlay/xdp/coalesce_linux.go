@@ -16,9 +16,10 @@ const (
 	coalesceInterval = time.Millisecond
 )
 
-// coalescer lets a flood of handshake messages wait in the UDP socket for a moment. Else each of them wakes the lane, interrupts the
-// sender or receiver of data on that CPU, and costs a system call of its own: together more than all that is done for the message. A
-// datagram that may not wait ends it: the UDP socket may receive all data of a peer behind another device.
+// coalescer lets a flood of handshake messages wait in the UDP socket for a moment. Otherwise each
+// of them wakes the lane, interrupts the sender or receiver of data on that CPU, and costs a
+// system call of its own. Together that is more than all work on the message. A datagram that may
+// not wait ends it: the UDP socket may receive all data of a peer behind another device.
 type coalescer struct {
 	mayWait func(datagram []byte) bool // Config.MayWait, nil for none
 	waiting int                        // datagrams since the last one that may not wait, at most coalesceAfter

@@ -24,7 +24,8 @@ type Program interface {
 	RemoveSocket(queue int) error
 	// SetAddresses sets the list of this host's addresses.
 	SetAddresses(addresses []netip.Addr) error
-	// AddSourcePort adds a port from which the UDP port sends, as the program limits initiations to it, too.
+	// AddSourcePort adds a port from which the UDP port sends, because the program also limits
+	// initiations to it.
 	AddSourcePort(port uint16) error
 	// Close releases the program. It is called after Detach.
 	Close() error
@@ -71,8 +72,9 @@ type Config struct {
 	reviewInterval time.Duration
 	// progress replaces xsk.Socket.TxProgress in tests; nil for none.
 	progress func() (done uint32, outstanding int)
-	// MayWait, if set, reports whether a datagram from the UDP port may wait for a millisecond, as a flood of handshake messages should. It gets
-	// the first of those that the kernel coalesced. The goroutines that receive call it.
+	// MayWait, if set, reports whether a datagram from the UDP port may wait for a millisecond, as
+	// a flood of handshake messages should. It gets the first of the datagrams that the kernel
+	// coalesced. The goroutines that receive call it.
 	MayWait func(datagram []byte) bool
 	// BusyPoll makes Recv keep its CPU while traffic flows (package busypoll).
 	BusyPoll bool

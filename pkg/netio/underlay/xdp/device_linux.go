@@ -195,8 +195,9 @@ func (sup *supervisor) releaseDevice(reason error) error {
 
 // publishAddresses gives the host's addresses to the program. After an error the program has some of them.
 //
-// Link-local addresses are left out if the device has devices stacked on top of it, or is part of another device.
-// There, the scope of their senders is that of the upper device, which only the stack determines.
+// Link-local addresses are left out if the device has devices stacked on top of it, or is part of
+// another device. There, the scope of their senders is the upper device's, which only the stack
+// determines.
 func (sup *supervisor) publishAddresses(link netlink.Link) error {
 	addresses, err := sup.resolver.local()
 	if err == nil && slices.ContainsFunc(addresses, isScoped) && sup.resolver.isStacked(link) {

@@ -5,10 +5,12 @@
 //
 // # Receiving
 //
-// An XDP program (programs.Classify) redirects the data messages of queue i to the AF_XDP socket of lane i. Everything else
-// goes through the stack to the UDP sockets: handshakes, cookies, keepalives and fragments. So do data messages of a queue
-// without a socket: the kernel takes over by itself when a socket is closed. A lane receives from both of its sockets. It
-// copies messages into the caller's elements, and merges adjacent messages of one flow and size into one element, as UDP_GRO does.
+// An XDP program (programs.Classify) redirects the data messages of queue i to the AF_XDP socket
+// of lane i. Everything else goes through the stack to the UDP sockets: handshakes, cookies,
+// keepalives and fragments. Data messages of a queue without a socket also go through the stack:
+// the kernel takes over by itself when a socket is closed. A lane receives from both of its
+// sockets. It copies messages into the caller's elements, and merges adjacent messages of one flow
+// and size into one element, as UDP_GRO does.
 //
 // # Sending
 //
@@ -24,13 +26,17 @@
 //
 // # Order
 //
-// The runs of a lane leave in order, whichever path each takes: before a run goes through the UDP socket, the device has
-// the frames before it. A qdisc that delays packets can still reorder them when a target's path changes, that is, when its
-// route or neighbour changes. Single long datagrams would change the path all the time. Therefore a target that had a datagram
-// longer than its path allows stays with the UDP socket until the path changes. SendTo and SendRun always use the UDP socket.
+// The runs of a lane leave in order, whichever path each takes. Before a run goes through the UDP
+// socket, the device has the frames before it. A qdisc that delays packets can still reorder them
+// when a target's path changes, that is, when its route or neighbour changes. Single long
+// datagrams would change the path all the time. Therefore a target that had a datagram longer than
+// its path allows stays with the UDP socket until the path changes. SendTo and SendRun always use
+// the UDP socket.
 //
-// Received packets keep their order when another Binding is chosen. A lane empties the UDP socket before it turns to a new
-// AF_XDP socket. An AF_XDP socket is closed when its lane has emptied it, or after 20 ms. Two kinds of packets can still be reordered:
-// those in the stack at that moment, and those of flows for which the kernel chooses the UDP socket of another lane than the
-// device's queue has. When a device is lost, the packets in its sockets are lost too.
+// Received packets keep their order when another Binding is chosen. A lane empties the UDP socket
+// before it turns to a new AF_XDP socket. An AF_XDP socket is closed when its lane has emptied it,
+// or after 20 ms. Two kinds of packets can still be reordered. The first are packets in the stack
+// at that moment. The second are packets of flows for which the kernel chooses the UDP socket of
+// another lane than the device's queue has. When a device is lost, the packets in its sockets are
+// lost too.
 package xdp

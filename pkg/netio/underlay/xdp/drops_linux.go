@@ -6,9 +6,10 @@ import "github.com/ropewalk/ropewalk/pkg/netio/underlay"
 
 var _ underlay.Counter = (*Port)(nil)
 
-// SocketDrops implements underlay.Counter for both sockets of each lane. It adds the drops of the AF_XDP socket (no
-// free frame, or a full ring) to those of the UDP socket, if the UDP port counts them. In zero-copy mode, drops for
-// lack of a frame are among the device's own drops, and so are frames that the device does not send.
+// SocketDrops implements underlay.Counter for both sockets of each lane. It adds the drops of the
+// AF_XDP socket (no free frame, or a full ring) to the UDP socket's, if that port counts them. In
+// zero-copy mode the device's own drops include drops for lack of a frame, and frames that the
+// device does not send.
 func (p *Port) SocketDrops(lanes []underlay.SocketDrops) (sources underlay.SocketDrops) {
 	clear(lanes)
 	if c, ok := p.udp.(underlay.Counter); ok {

@@ -31,9 +31,10 @@ type flow struct {
 	ecn      packet.ECN
 }
 
-// parseFrame returns the flow and the UDP payload of an Ethernet frame for a port. ok is false for all other frames,
-// and for those that are malformed, fragmented, or padded in a way that contradicts their headers. It does not verify
-// checksums: the payload has an authentication tag, and bpf/classify.bpf.c explains the consequence for the addresses.
+// parseFrame returns the flow and the UDP payload of an Ethernet frame for a port. ok is false for
+// all other frames, and for frames that are malformed, fragmented, or padded in a way that
+// contradicts their headers. It does not verify checksums: the payload has an authentication tag,
+// and bpf/classify.bpf.c explains the consequence for the addresses.
 func parseFrame(frame []byte, port uint16) (f flow, payload []byte, ok bool) {
 	kind, ip := skipEthernet(frame)
 	var udp []byte

@@ -12,8 +12,9 @@ import (
 // trains.
 const maxOpenElements = 8
 
-// gatherer puts datagrams into elements, as UDP_GRO does: those of one flow and size share one, and the last may be
-// shorter. It keeps no state between two calls of a lane's Recv, so no datagram waits for further ones.
+// gatherer puts datagrams into elements, as UDP_GRO does. Datagrams of one flow and size share an
+// element, and the last may be shorter. It keeps no state between two calls of a lane's Recv, so
+// no datagram waits for further ones.
 type gatherer struct {
 	scope uint32 // interface index of link-local senders
 	rx    []underlay.Datagrams

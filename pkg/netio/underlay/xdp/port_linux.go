@@ -132,7 +132,8 @@ func (p *Port) SetSelection(s *underlay.Selection) (plans int, err error) {
 	return selector.SetSelection(s)
 }
 
-// Features implements underlay.Port. It returns the UDP port's features; Status has those of AF_XDP.
+// Features implements underlay.Port. It returns the UDP port's features; Status has the features
+// of AF_XDP.
 func (p *Port) Features() underlay.Features { return p.udp.Features() }
 
 // Reconsider makes the supervisor call Config.Choose soon.

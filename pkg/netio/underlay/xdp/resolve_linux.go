@@ -278,7 +278,7 @@ func (r *resolver) isStacked(link netlink.Link) bool {
 	})
 }
 
-// local lists this host's addresses, without those of the loopback network.
+// local lists this host's addresses, except addresses of the loopback network.
 func (r *resolver) local() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for _, family := range hostnet.Families() {

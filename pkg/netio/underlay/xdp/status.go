@@ -78,7 +78,8 @@ type LaneStatus struct {
 	Features xsk.Features
 	// Fallbacks counts how often a working socket was lost, for good or until the device was up again.
 	Fallbacks uint64
-	// Stalls counts those of them that were replaced because the kernel did not send their frames.
+	// Stalls counts the sockets among them that were replaced because the kernel did not send
+	// their frames.
 	Stalls uint64
 	// Received and Sent count the datagrams received and sent through AF_XDP.
 	Received, Sent uint64
@@ -88,7 +89,7 @@ type LaneStatus struct {
 	Malformed uint64
 	// Lost counts datagrams that were dropped because the device did not take them, or went away with them.
 	Lost uint64
-	// Unsent counts those of them whose runs Send did not report as failed.
+	// Unsent counts the lost datagrams whose runs Send did not report as failed.
 	Unsent uint64
 	// Socket holds the counters of the lane's AF_XDP sockets, present and former.
 	Socket xsk.Stats

@@ -5,8 +5,9 @@ package xdp
 import "errors"
 
 const (
-	// stalledReviews is the number of reviews in a row, ten seconds apart, in which the kernel has frames and completes none, before the
-	// socket is replaced. After the first one the kernel is woken.
+	// stalledReviews is the number of reviews in a row after which a socket is replaced. In each
+	// of them, ten seconds apart, the kernel has frames and completes none. After the first one
+	// the kernel is woken.
 	stalledReviews = 2
 	// maxStalls is the number of sockets of a lane that are replaced for that reason. Then the lane stays with its UDP socket until AF_XDP
 	// is configured anew: the driver is at fault.
@@ -36,7 +37,8 @@ func (w *txWatch) check(done uint32, outstanding int) (wake, stalled bool) {
 	return w.reviews < stalledReviews, w.reviews >= stalledReviews
 }
 
-// checkTransmits wakes or fails the sockets whose frames the kernel does not send. repair replaces those that failed.
+// checkTransmits wakes or fails the sockets whose frames the kernel does not send. repair replaces
+// the failed sockets.
 func (sup *supervisor) checkTransmits() {
 	for i, l := range sup.port.lanes {
 		c := l.laneSocket.Load()
