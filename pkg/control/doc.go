@@ -4,7 +4,7 @@
 //
 //   - uapi: the control socket of wg(8), client and server
 //   - conffile: the configuration files of wg(8) and wg-quick(8); show: the output of wg show
-//   - quick: what wg-quick does, as a plan of steps that can be printed and undone
+//   - quick: the work of wg-quick, as a plan of steps that can be printed and undone
 //
 // All exchange the values of protocol/config and know no device. Begin with uapi.Handler or conffile.Load.
 package control

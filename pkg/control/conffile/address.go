@@ -86,7 +86,8 @@ func parseIPAddress(s string) (netip.Addr, error) {
 	return netip.AddrFrom4(bytes), nil
 }
 
-// parseLength parses a prefix length or a netmask as ip(8) does (get_netmask): a number is a length, even one that no address has.
+// parseLength parses a prefix length or a netmask as ip(8) does (get_netmask). A number is a
+// length, even if no address has that length.
 func parseLength(s string) (int, error) {
 	if n, err := parseC(strings.TrimPrefix(s, "+")); err == nil {
 		return int(min(n, math.MaxInt32)), nil

@@ -38,7 +38,8 @@ type keyword struct {
 	set    func(p *argParser, value string) (want string) // as of key
 }
 
-// keywords lists the keywords in the order of wg(8)'s usage text. In each part, those that only ropewalk has come last.
+// keywords lists the keywords in the order of wg(8)'s usage text. In each part, ropewalk's own
+// keywords come last.
 func keywords() []keyword {
 	file := func(set func(*parser, string) string) func(*argParser, string) string {
 		return func(p *argParser, value string) string { return set(&p.parser, value) }
@@ -69,7 +70,8 @@ func keywords() []keyword {
 	}
 }
 
-// Keywords returns the keywords that are allowed: those of a device, or after the first peer those of a peer.
+// Keywords returns the keywords that are allowed: a device's keywords, or after the first peer a
+// peer's keywords.
 func Keywords(peer bool) []string {
 	var names []string
 	for _, k := range keywords() {

@@ -10,8 +10,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// Device returns the change that gives a device exactly the file's configuration, as `wg setconf` does: all peers are replaced, and
-// settings that the file does not have are reset. resolve is called for each peer with an Endpoint.
+// Device returns the change that gives a device exactly the file's configuration, as `wg setconf`
+// does. All peers are replaced, and settings that the file does not have are reset. resolve is
+// called for each peer with an Endpoint.
 func (f *File) Device(ctx context.Context, resolve Resolver) (config.Device, error) {
 	dev, err := f.Additions(ctx, resolve)
 	if err != nil {
@@ -30,7 +31,8 @@ func (f *File) Device(ctx context.Context, resolve Resolver) (config.Device, err
 	return dev, nil
 }
 
-// Additions returns the change that adds the file's configuration to that of a device, as `wg addconf` does.
+// Additions returns the change that adds the file's configuration to a device's, as `wg addconf`
+// does.
 func (f *File) Additions(ctx context.Context, resolve Resolver) (config.Device, error) {
 	dev := config.Device{
 		PrivateKey: f.Interface.PrivateKey,

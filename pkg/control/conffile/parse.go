@@ -37,9 +37,10 @@ func (f *fileReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Parse reads a configuration. For mistakes in it, it returns an Error that lists them with name as the file's name, and no File. As
-// in wg(8), keys and section names are case-insensitive, white space is ignored, "#" starts a comment, a repeated key replaces the
-// value, repeated AllowedIPs add up, and sections may repeat. A byte-order mark and CR LF are accepted.
+// Parse reads a configuration. For mistakes in it, it returns an Error that lists them with name
+// as the file's name, and no File. As in wg(8), keys and section names are case-insensitive, white
+// space is ignored, and "#" starts a comment. A repeated key replaces the value, repeated
+// AllowedIPs add up, and sections may repeat. A byte-order mark and CR LF are accepted.
 func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	p := parser{name: name, dialect: dialect}
 	if err := p.parse(r); err != nil {
@@ -55,8 +56,8 @@ func Parse(name string, r io.Reader, dialect Dialect) (*File, error) {
 	return &p.file, nil
 }
 
-// ParseHooks reads only Table and the commands PreDown and PostDown of a file, which may have mistakes: wg-quick takes an interface down
-// with such a file, too.
+// ParseHooks reads only Table and the commands PreDown and PostDown of a file. The file may have
+// mistakes: wg-quick also takes an interface down with such a file.
 func ParseHooks(name string, r io.Reader) (*File, error) {
 	p := parser{name: name, dialect: Quick, hooksOnly: true}
 	if err := p.parse(r); err != nil {
@@ -253,7 +254,7 @@ func (p *parser) set(key *key, value string) {
 	}
 }
 
-// lookup finds a key among those of the section. wg(8) ignores white space within names, wg-quick does not.
+// lookup finds a key of the section. wg(8) ignores white space within names, wg-quick does not.
 func (p *parser) lookup(name string) (*key, bool) {
 	keys := p.keys()
 	i := slices.IndexFunc(keys, func(k key) bool {
@@ -304,8 +305,9 @@ func (p *parser) report(e LineError) {
 // before its "=".
 const maxNameLen = 24
 
-// safeName returns the name of an unknown key for an error, or "" when it might be a secret: a line with nothing but a secret,
-// or the end of a secret, with its padding, that was broken over two lines.
+// safeName returns the name of an unknown key for an error, or "" when it might be a secret. The
+// line may have nothing but a secret, or the end of a secret, with its padding, that was broken
+// over two lines.
 func safeName(name, value string) string {
 	name = strings.Trim(name, space)
 	const word = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"

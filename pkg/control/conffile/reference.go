@@ -13,8 +13,8 @@ type Key struct {
 	Reload  bool // whether `ropewalk reload` applies a change
 }
 
-// Keys lists all keys that files of the Quick dialect may have, in the order of their documentation. Those of wg are the
-// keys of the WG dialect. The caller owns the list.
+// Keys lists all keys that files of the Quick dialect may have, in the order of their
+// documentation. Keys whose origin is wg are the keys of the WG dialect. The caller owns the list.
 func Keys() []Key {
 	var all []Key
 	add := func(section, origin string, keys []key) {

@@ -12,9 +12,11 @@ import (
 	"strings"
 )
 
-// Strip copies a file without the keys of wg-quick and ropewalk, otherwise byte for byte as `wg-quick strip` does: it keeps comments and the
-// keys of wg(8), trims blanks from lines, and appends an empty line. It does not check the file: Parse does. It drops a byte-order mark,
-// which wg-quick cannot handle. It writes nothing unless it has read the whole file: part of one looks like a file with fewer peers.
+// Strip copies a file without the keys of wg-quick and ropewalk, otherwise byte for byte as
+// `wg-quick strip` does. It keeps comments and the keys of wg(8), trims blanks from lines, and
+// appends an empty line. It does not check the file: Parse does. It drops a byte-order mark, which
+// wg-quick cannot handle. It writes nothing unless it has read the whole file: part of one looks
+// like a file with fewer peers.
 func Strip(w io.Writer, r io.Reader) error {
 	var b bytes.Buffer
 	lines := newLineScanner(r)

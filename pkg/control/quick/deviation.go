@@ -9,8 +9,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// deviations are parts of settings that the kernel lacks. Accepted ones PostUp has removed: Reload does not add them. The MTU is none of them, as
-// settings have the one that PostUp sets.
+// deviations are parts of settings that the kernel lacks. Accepted ones PostUp has removed: Reload
+// does not add them. The MTU is none of them, as settings have the MTU that PostUp sets.
 type deviations struct {
 	Down      bool           `json:"down,omitempty"`
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
@@ -54,7 +54,8 @@ func (p *present) missingRules(planned *settings) (missing []policyRule) {
 	return missing
 }
 
-// within returns the deviations from parts that the settings have, too. Others have to be made if a later file has them again.
+// within returns the deviations from parts that the settings also have. Others have to be made if
+// a later file has them again.
 func (d deviations) within(s *settings) deviations {
 	d.Addresses = intersection(d.Addresses, s.Addresses)
 	d.Routes = routesWithout(d.Routes, routesWithout(d.Routes, s.Routes))

@@ -20,10 +20,11 @@ type difference struct {
 }
 
 // steps returns the steps of the change. Addresses and routes that others have added stay. Routes
-// and rules are added before others are removed: without either, packets for the tunnel would leave
-// by the host's default route, in cleartext. Only the routes that the kernel removes with the last
-// IPv4 address are added after it has gone. Which routes the kernel makes for addresses is not
-// known in advance, so while addresses are removed, routes to the same prefixes stand in for them.
+// and rules are added before others are removed: without either, packets for the tunnel would
+// leave by the host's default route, in cleartext. Only the routes that the kernel removes with
+// the last IPv4 address are added after it has gone. Which routes the kernel makes for addresses
+// is not known in advance. So while addresses are removed, routes to the same prefixes stand in
+// for them.
 func (d *difference) steps() []Step {
 	added, removed := d.addresses()
 	steps := slices.Concat(d.bridge(), added, d.addPolicy(), removed, d.restoreOthers(), d.addRoutes(), d.removePolicy(), d.removeRoutes())
@@ -68,8 +69,8 @@ func (d *difference) notes() (notes []string) {
 	return notes
 }
 
-// plannedMTU returns the MTU after Reload. One by the routes stays as Up has found it, unless IPv6
-// needs more, and that of the same file as Up and its hooks have left it.
+// plannedMTU returns the MTU after Reload. An MTU that Up derived from the routes stays as it is,
+// unless IPv6 needs more. An MTU that the file still has stays as Up and its hooks have left it.
 func (d *difference) plannedMTU() int {
 	if d.wanted.FileMTU != 0 && d.wanted.FileMTU == d.old.FileMTU && !d.old.Interrupted {
 		return d.old.MTU
@@ -88,8 +89,8 @@ func (d *difference) mtu() []Step {
 	return []Step{reversible{setMTU{d.link, d.wanted.MTU}, setMTU{d.link, d.now.MTU}}}
 }
 
-// addresses returns the steps that add addresses and those that remove others, in this order: with the last IPv4 address of an interface,
-// the kernel removes its IPv4 routes.
+// addresses returns the steps that add addresses, and then the steps that remove others. With the
+// last IPv4 address of an interface, the kernel removes its IPv4 routes.
 func (d *difference) addresses() (add, remove []Step) {
 	removed := d.removedAddresses()
 	if slices.ContainsFunc(removed, func(a netip.Prefix) bool {
@@ -125,8 +126,7 @@ func (d *difference) removedAddresses() []netip.Prefix {
 	return intersection(without(d.old.Addresses, d.wanted.Addresses), d.now.Addresses)
 }
 
-// bridges returns routes beside those that the kernel has made for addresses, while addresses are
-// removed.
+// bridges returns routes beside the kernel's routes for addresses, while addresses are removed.
 func (d *difference) bridges() (routes []tableRoute) {
 	if len(d.removedAddresses()) == 0 {
 		return nil
@@ -174,8 +174,8 @@ func (d *difference) addRoutes() []Step {
 	return []Step{reversible{addRoutes{d.link, routes}, removeRoutes{link: d.link, routes: routesWithout(routes, d.bridges())}}}
 }
 
-// removeRoutes removes the routes that are not wanted any more, and those that are needless because
-// of other addresses.
+// removeRoutes removes the routes that are not wanted any more, and routes that are needless
+// because of other addresses.
 func (d *difference) removeRoutes() []Step {
 	bridges := d.bridges()
 	candidates, keep := slices.Concat(bridges, d.old.Routes), d.now.needed(d.wanted.Routes)
@@ -277,7 +277,8 @@ func (d *difference) dns() []Step {
 	return []Step{reversible{sequence{}, set(d.old.DNS)}, set(d.wanted.DNS)} // a failed setDNS removes the entry
 }
 
-// record saves the wanted settings. Those that need Up stay as they were, so that the next Reload reports them again.
+// record saves the wanted settings. Settings that need Up stay as they were, so that the next
+// Reload reports them again.
 func (d *difference) record(undone settings) Step {
 	wanted := d.wanted
 	wanted.Hooks, wanted.Lanes, wanted.Metrics = d.old.Hooks, d.old.Lanes, d.old.Metrics

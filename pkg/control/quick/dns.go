@@ -85,8 +85,9 @@ func (s unsetDNS) run(ctx context.Context, j *job) error {
 
 func (unsetDNS) undo() Step { return nil }
 
-// dnsPrefix returns a prefix for entry names, so that Debian's resolvconf ranks the entry by its interface-order: the first
-// line of that file with letters, digits or hyphens and a star, such as "tun*", gives "tun.".
+// dnsPrefix returns a prefix for entry names, so that Debian's resolvconf ranks the entry by its
+// interface-order. The first line of that file with letters, digits or hyphens and a star, such as
+// "tun*", gives "tun.".
 func (r *Runner) dnsPrefix() string {
 	b, err := fs.ReadFile(r.Root, "etc/resolvconf/interface-order")
 	if err != nil {

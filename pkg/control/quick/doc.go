@@ -9,7 +9,7 @@
 // and undoes them in reverse when one fails. step.go has the Step interface and the small steps.
 // The other steps are in daemon.go and stop.go (the daemon's process), dns.go, firewall.go and
 // policy.go. present.go reads what the kernel has, and readback.go compares it with the plan.
-// state.go has the state that must survive the command. Reload in reload.go executes the steps that
-// difference.go computes, also a pure function, from the settings of the file, of the last Up and
-// of the host.
+// state.go has the state that must survive the command. Reload in reload.go executes the steps
+// that difference.go computes. Its function is also pure: it takes the settings of the file, of
+// the last Up and of the host.
 package quick

@@ -13,8 +13,8 @@ import (
 // moveTimeout is the time within which a daemon learns that its interface was moved.
 const moveTimeout = time.Second
 
-// findMoved finds an interface that the caller has not found here. Errors: ErrNotWireGuard if it is nowhere else, and those of movedTo and
-// checkMoved.
+// findMoved finds an interface that the caller has not found here. Errors: ErrNotWireGuard if it
+// is nowhere else, and the errors of movedTo and checkMoved.
 func (j *job) findMoved() error {
 	ns, err := j.movedTo()
 	if err != nil {
@@ -48,8 +48,8 @@ func (j *job) movedTo() (hostnet.Namespace, error) {
 	}
 }
 
-// checkMoved decides about an interface that is in another network namespace. One that Up has created is worked on from here; of another one
-// the error says where it is.
+// checkMoved decides about an interface that is in another network namespace. An interface that Up
+// has created is worked on from here. For another one the error says where it is.
 func (j *job) checkMoved(ns hostnet.Namespace) error {
 	p, err := j.findProcess()
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Prediction is what is known in advance about bringing an interface up, or about the Reload of one that is up.
+// Prediction holds the facts known in advance about bringing an interface up, or about the Reload
+// of an interface that is up.
 type Prediction struct {
 	Failures []string // reasons for which Up or Reload fails although the file has no mistake
 	Warnings []string // of packets that take another path, and of what the kernel lacks of an interface that is up
@@ -79,7 +80,7 @@ func (p *Prediction) predictPaths(conf *conffile.Interface, planned *settings, n
 		switch o := &paths[i]; {
 		case !o.Dst.IsValid(): // that is what the tunnel is for
 		case isAuto(conf.Table) && slices.Contains(planned.Policy, hostnet.FamilyOf(o.Prefix.Addr())) && o.Table != hostnet.MainTable:
-			// the tunnel's rules will precede those of the other table
+			// the tunnel's rules will precede the other table's rules
 		case fails(o, conf):
 			p.Failures = append(p.Failures, o.String())
 		case o.Diverts():
@@ -103,8 +104,8 @@ func fails(o *hostnet.OtherPath, conf *conffile.Interface) bool {
 	return o.Metric <= hostnet.MetricOf(o.Prefix) && o.Dst == route || o.Table != hostnet.MainTable && o.Table != unix.RT_TABLE_DEFAULT
 }
 
-// usedFor returns the prefix of the main table's route to p, and whether Up adds it: with Table = auto it is that of an address, if it has p, and none
-// for a default route.
+// usedFor returns the prefix of the main table's route to p, and whether Up adds it. With Table =
+// auto it is an address's route, if an address has p, and none for a default route.
 func usedFor(p netip.Prefix, conf *conffile.Interface) (route netip.Prefix, added bool) {
 	if isAuto(conf.Table) && p.Bits() == 0 {
 		return netip.Prefix{}, false
@@ -133,9 +134,10 @@ func plannedRoutes(root fs.FS, i Interface) settings {
 	return settingsOf(conf, planRoutes(i, dev, facts))
 }
 
-// LoopingPrefixes returns for each endpoint the AllowedIPs whose route takes messages to it into the tunnel itself, or those of the last of
-// other tunnels with a socket in dir through which they pass; the zero Prefix if there is none. Policy routing keeps messages out of a default
-// route, but not out of parts of one, such as 128.0.0.0/1.
+// LoopingPrefixes returns for each endpoint the AllowedIPs whose route takes messages to it into
+// the tunnel itself. If they pass through other tunnels with a socket in dir, it returns the
+// AllowedIPs of the last of these. It returns the zero Prefix if there is none. Policy routing
+// keeps messages out of a default route, but not out of parts of one, such as 128.0.0.0/1.
 func LoopingPrefixes(root fs.FS, dir uapi.Dir, i Interface, endpoints []netip.Addr) ([]netip.Prefix, error) {
 	conf, longest := &i.File.Interface, make([]netip.Prefix, len(endpoints))
 	mentionsRoutes := func(command string) bool {

@@ -220,8 +220,9 @@ func addressesOf(prefixes []netip.Prefix, family hostnet.Family) []netip.Addr {
 	return addrs
 }
 
-// allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of routes: longest prefix first, and prefixes
-// of one length in reverse order of their text.
+// allowedIPs returns all prefixes that peers have after dev is applied, in wg-quick's order of
+// routes. The longest prefix comes first, and prefixes of one length are in reverse order of their
+// text.
 func allowedIPs(dev config.Device, before map[netip.Prefix]noise.PublicKey) []netip.Prefix {
 	owners := prefixOwners{map[netip.Prefix]noise.PublicKey{}, map[noise.PublicKey][]netip.Prefix{}}
 	if !dev.ReplacePeers {

@@ -89,7 +89,7 @@ func (s removeRules) run(_ context.Context, j *job) error {
 	return j.updateState(func(st *state) { delete(st.Suppress, s.key()) })
 }
 
-// key is that of the state's Suppress.
+// key is the key in the state's Suppress.
 func (s removeRules) key() string { return fmt.Sprintf("%s %d", s.family, s.mark) }
 
 func (s removeRules) deletion(rule hostnet.Rule) string {
@@ -132,8 +132,9 @@ func suppresses(r hostnet.Rule) bool {
 	return r.SuppressDefault && r.NotMark == 0 && r.Table == hostnet.MainTable
 }
 
-// setSrcValidMark makes reverse path filtering use the mark. Without it, the kernel would drop the answers to the tunnel's packets: they
-// arrive by another default route than that of unmarked packets. Down leaves it set, as wg-quick does: another tunnel may rely on it.
+// setSrcValidMark makes reverse path filtering use the mark. Without it, the kernel would drop the
+// answers to the tunnel's packets: they arrive by another default route than unmarked packets.
+// Down leaves it set, as wg-quick does: another tunnel may rely on it.
 type setSrcValidMark struct{}
 
 func (setSrcValidMark) String() string { return "sysctl -q net.ipv4.conf.all.src_valid_mark=1" }

@@ -51,7 +51,7 @@ func (p *present) policy(family hostnet.Family, mark uint32) (marked bool, prior
 	return true, rules[n].Priority, slices.ContainsFunc(rules[:n], suppresses)
 }
 
-// needed returns the routes without those that the kernel's own make needless, as wg-quick's `ip
+// needed returns the routes without routes that the kernel's own make needless, as wg-quick's `ip
 // route show dev LINK match DST` does.
 func (p *present) needed(routes []tableRoute) []tableRoute {
 	connected := setOf(p.Connected)
@@ -73,8 +73,8 @@ func (p *present) absent(addrs []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Prefix) bool { return has[a.Addr()] })
 }
 
-// asWritten replaces addresses that a hook has given another prefix length or a peer by those of
-// the same IP in a file.
+// asWritten replaces addresses that a hook has given another prefix length or a peer. It takes the
+// address of the same IP in a file.
 func asWritten(addrs, written []netip.Prefix) []netip.Prefix {
 	exact, byIP := setOf(written), map[netip.Addr]netip.Prefix{}
 	for _, w := range slices.Backward(written) {

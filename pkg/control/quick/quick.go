@@ -29,7 +29,7 @@ type Interface struct {
 	Name string
 	Path string // of the file, without symbolic links
 	File *conffile.File
-	// Metrics is the address of the metrics in place of that of the file; "" for none.
+	// Metrics is the address of the metrics in place of the file's; "" for none.
 	Metrics string
 	// Arguments of `ropewalk run` that follow those for keys of the file.
 	Arguments []string

@@ -103,7 +103,8 @@ type findings struct {
 	taken            []takenPath // of which errors tell
 }
 
-// findings compares what the kernel has with what was planned, and looks up the paths to prefixes.
+// findings compares the kernel's settings with the planned ones, and looks up the paths to
+// prefixes.
 func (j *job) findings(now *present, planned *settings, probe []netip.Prefix) (found findings, err error) {
 	found.errors = now.differences(planned)
 	err = j.findOtherPaths(probe, planned.Accepted.Paths, &found)
@@ -143,8 +144,8 @@ func (p *present) describe(r policyRule) string {
 	return text
 }
 
-// probed returns the prefixes whose packets without a mark have to enter the tunnel: those of the
-// main table, and of policy routing.
+// probed returns the prefixes whose packets without a mark have to enter the tunnel: the prefixes
+// of the main table, and of policy routing.
 func probed(planned *settings) (prefixes []netip.Prefix) {
 	for _, r := range planned.Routes {
 		if r.table() == hostnet.MainTable || r.Table == planned.Mark {

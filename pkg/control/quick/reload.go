@@ -16,15 +16,17 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// Reload is a change of a running interface to what its file says.
+// Reload is a change of a running interface to the settings of its file.
 type Reload struct {
 	Steps []Step
 	// Notes are texts for the user: settings that need Down and Up.
 	Notes []string
 }
 
-// Reload changes a running interface to what its file says: its device, and of the host what Up has made. When a step fails, or ctx ends,
-// Reload undoes the steps before. The device changes last, as a whole or not at all. Errors: ErrNotWireGuard, and those of the steps.
+// Reload changes a running interface to the settings of its file. It changes the device, and the
+// parts of the host that Up has made. When a step fails, or ctx ends, Reload undoes the steps
+// before. The device changes last, as a whole or not at all. Errors: ErrNotWireGuard, and the
+// errors of the steps.
 func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	unlock, err := r.lock(i.Name)
 	if err != nil {
@@ -50,7 +52,8 @@ func (r *Runner) Reload(ctx context.Context, i Interface) error {
 	return cmp.Or(err, found.report(j))
 }
 
-// changes reports whether a step of Reload changes the host or the device. Steps that echo themselves do, too.
+// changes reports whether a step of Reload changes the host or the device. A step that echoes
+// itself is a change as well.
 func changes(s Step) bool {
 	if r, ok := s.(reversible); ok {
 		s = r.Step
@@ -157,8 +160,9 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 	return Reload{Steps: append(steps, device), Notes: d.notes()}, nil
 }
 
-// checkAfter returns the step that reads the result of a change back. There may be thousands of prefixes: those that stay are looked up, before and
-// afterwards, only if the change of rules can concern them.
+// checkAfter returns the step that reads the result of a change back. There may be thousands of
+// prefixes. Prefixes that stay are looked up, before and afterwards, only if the change of rules
+// can concern them.
 func (j *job) checkAfter(d *difference, now *present) (s readBack, err error) {
 	s = readBack{link: j.Name, planned: d.wanted, probe: probed(&d.wanted), ofReload: true}
 	had := probed(&d.old)

@@ -59,7 +59,8 @@ func resetRemoved(dev *config.Device, had []string) {
 	}
 }
 
-// deviceReport is what the control socket reports of a device besides its status. Fields are zero for other daemons than ropewalk.
+// deviceReport is the control socket's report of a device besides its status. Fields are zero for
+// other daemons than ropewalk.
 type deviceReport struct {
 	TUN            struct{ NetNS hostnet.Namespace } `json:"tun"`
 	Names          config.NameReport                 `json:"names"`

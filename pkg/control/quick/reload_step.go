@@ -70,7 +70,7 @@ func (s removeRoute) run(context.Context, *job) error {
 
 func (removeRoute) undo() Step { return nil }
 
-// removeRoutes removes routes as far as the interface has them, except those of keep that are
+// removeRoutes removes routes as far as the interface has them, except routes of keep that are
 // needed.
 type removeRoutes struct {
 	link         string

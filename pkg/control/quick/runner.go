@@ -38,8 +38,8 @@ type Runner struct {
 	// interface is deleted or SIGTERM arrives. It runs in a session of its own. flags are flags of `ropewalk run`, for
 	// the file's keys and from Interface.Arguments.
 	Daemon func(name string, flags []string) *exec.Cmd
-	// Timeout limits each of these: the daemon's start, the opening of its UDP port, its answer before Down, its exit, and its exit after
-	// each signal. 0 is 15 s.
+	// Timeout limits each of these: the daemon's start, the opening of its UDP port, its answer
+	// before Down, and its exit, also after each signal. 0 is 15 s.
 	Timeout time.Duration
 }
 
@@ -63,8 +63,9 @@ func (r *Runner) warn(format string, args ...any) {
 	fmt.Fprintf(r.Stderr, "Warning: "+format+"\n", args...)
 }
 
-// Up brings the interface up as its file describes. When a step fails, or ctx ends, Up undoes all steps. It first removes leftovers of a
-// killed daemon. Errors: ErrExists, ErrNoResolvconf, and those of the steps.
+// Up brings the interface up as its file describes. When a step fails, or ctx ends, Up undoes all
+// steps. It first removes leftovers of a killed daemon. Errors: ErrExists, ErrNoResolvconf, and
+// the errors of the steps.
 func (r *Runner) Up(ctx context.Context, i Interface) (err error) {
 	unlock, err := r.lock(i.Name)
 	if err != nil {
@@ -111,7 +112,8 @@ func (j *job) plan(ctx context.Context) ([]Step, error) {
 	return Plan(j.Interface, dev, facts), nil
 }
 
-// PlanUp returns the steps of Up, hooks included, and changes nothing. Errors are those of Up before its first step.
+// PlanUp returns the steps of Up, hooks included, and changes nothing. Errors are Up's before its
+// first step.
 func (r *Runner) PlanUp(ctx context.Context, i Interface) ([]Step, error) {
 	j := &job{Runner: r, Interface: i}
 	if err := j.checkUp(); err != nil {
@@ -235,7 +237,8 @@ func (j *job) facts(dev config.Device) (Facts, error) {
 	return f, err
 }
 
-// pathMTUs returns the path MTUs of the endpoints that have a route, and that of the default route, 0 without one.
+// pathMTUs returns the path MTUs of the endpoints that have a route, and the path MTU of the
+// default route, 0 without one.
 func pathMTUs(dev config.Device, lookup func(to netip.Addr, scope uint32) (int, error)) (endpoints []int, defaultRoute int) {
 	for i := range dev.Peers {
 		ep := dev.Peers[i].Endpoint

@@ -15,9 +15,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// Save writes the interface's present configuration to its file: keys and peers from the daemon; addresses, DNS and, if the file has
-// one, the MTU from the host; the rest from the file. Comments are lost. The file is replaced atomically, and only its owner can read
-// it. Errors: ErrNotWireGuard.
+// Save writes the interface's present configuration to its file. Keys and peers come from the
+// daemon; addresses, DNS and, if the file has one, the MTU from the host; the rest from the file.
+// Comments are lost. The file is replaced atomically, and only its owner can read it. Errors:
+// ErrNotWireGuard.
 func (r *Runner) Save(ctx context.Context, i Interface) error {
 	return (&job{Runner: r, Interface: i}).save(ctx)
 }

@@ -26,8 +26,9 @@ type settings struct {
 	FileMark  bool             `json:"file_mark"`           // the file has a mark, and not "off"
 	FileKeys  []string         `json:"file_keys,omitempty"` // of deviceKeys that the file has
 
-	// Interrupted settings are those before and after a Reload that has not ended: the host may have either. OldMarks are those of before, also
-	// of earlier ones that have not ended.
+	// Interrupted settings are those before and after a Reload that has not ended: the host may
+	// have either. OldMarks are the marks from before, also from before earlier Reloads that have
+	// not ended.
 	Interrupted bool     `json:"interrupted,omitempty"`
 	OldMarks    []uint32 `json:"old_marks,omitempty"`
 

@@ -15,7 +15,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 )
 
-// state is what a Runner saves about an interface that it brought up. Down needs it when the daemon does not answer.
+// state is the data that a Runner saves about an interface that it brought up. Down needs it when
+// the daemon does not answer.
 type state struct {
 	PID  int `json:"pid"`
 	Link int `json:"link"` // index of the interface
@@ -24,7 +25,7 @@ type state struct {
 	Table uint32            `json:"table"` // of the default routes, 0 for none
 	DNS   bool              `json:"dns"`   // resolvconf has an entry
 	Path  string            `json:"path"`  // of the file
-	// Settings are those of the host that Up or Reload has made, for the next Reload.
+	// Settings are the host's settings that Up or Reload has made, for the next Reload.
 	Settings *settings `json:"settings,omitempty"`
 	// Suppress has the priorities of the rules that addSuppressRule has added.
 	Suppress map[string]int `json:"suppress,omitempty"`
@@ -173,8 +174,8 @@ func Lock(runDir, name string) (unlock func(), err error) {
 	return (&Runner{RunDir: runDir}).lock(name)
 }
 
-// lockFile creates and locks a file. The owner of the lock removes it: then the lock is that of a file without a name, which others do not
-// see.
+// lockFile creates and locks a file. The owner of the lock removes the file. So a lock may be on a
+// file without a name, which others do not see; lockFile then tries again.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)

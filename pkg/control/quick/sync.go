@@ -12,14 +12,15 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// syncDevice changes the device to what the file says, and keeps sessions.
+// syncDevice changes the device to the settings of the file, and keeps sessions.
 type syncDevice struct {
 	configure
 	before config.Status
 	report deviceReport
 }
 
-// String is empty if nothing changes. The device gets its settings all the same: it ignores those that it has.
+// String is empty if nothing changes. The device gets its settings all the same: it ignores
+// settings that it has.
 func (s syncDevice) String() string {
 	if len(s.details()) == 0 {
 		return ""
@@ -81,8 +82,9 @@ func (s syncDevice) ownDetails() (lines []string) {
 	return lines
 }
 
-// peersAfter returns the peers after the change, by key. As in a device, the sections of a peer add up, a prefix belongs to the last peer that
-// lists it, and a peer with the device's own key is ignored.
+// peersAfter returns the peers after the change, by key. As in a device, the sections of a peer
+// add up, and a prefix belongs to the last peer that lists it. A peer with the device's own key is
+// ignored.
 func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
 	peers := map[noise.PublicKey]*config.PeerStatus{}
 	owners := map[netip.Prefix]*config.PeerStatus{}
@@ -164,7 +166,8 @@ func unmapped(ep config.Endpoint) config.Endpoint {
 	return ep
 }
 
-// peerDetails describes the change of a peer; before is nil for a new one, after for one that is removed.
+// peerDetails describes the change of a peer; before is nil for a new peer, after for a removed
+// peer.
 func peerDetails(before, after *config.PeerStatus) (changes []string) {
 	switch {
 	case after == nil && before == nil:

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// Tools are the paths of the programs that a Runner calls; empty for one that is not installed. All are optional.
+// Tools are the paths of the programs that a Runner calls; empty for a program that is not
+// installed. All are optional.
 type Tools struct {
 	Bash, Sh   string // run hooks
 	Resolvconf string // sets DNS servers

@@ -10,8 +10,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// Address formats an address as inet_ntop(3) does, which differs from netip in one case: the last 32 bits of an
-// IPv4-compatible address (RFC 4291 §2.5.5.1) are in IPv4 form, ::1.2.3.4.
+// Address formats an address as inet_ntop(3) does. It differs from netip in one case: the last 32
+// bits of an IPv4-compatible address (RFC 4291 §2.5.5.1) are in IPv4 form, ::1.2.3.4.
 func Address(addr netip.Addr) string {
 	if !addr.Is6() {
 		return addr.String()

@@ -64,8 +64,8 @@ func (p *printer) field(label, value string) {
 	fmt.Fprintf(p, "  %s: %s\n", p.paint(label, bold), value)
 }
 
-// report prints one indented line with text of the daemon, which may be another program: if it has characters that cannot be printed, it
-// is quoted as in Go.
+// report prints one indented line with text of the daemon, which may be another program. Text with
+// characters that cannot be printed is quoted as in Go.
 func (p *printer) report(label, text string) {
 	if strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
 		text = strconv.Quote(text)

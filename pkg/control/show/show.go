@@ -11,8 +11,8 @@ import (
 // Options control the output.
 type Options struct {
 	Color bool // ANSI colours, in the pretty form only; see UseColor
-	// Lanes prints the lanes of the device, and the source ports over which each peer's flows are spread: after wg(8)'s fields, in the
-	// pretty form and JSON.
+	// Lanes prints the lanes of the device, and the source ports over which each peer's flows are
+	// spread. They follow wg(8)'s fields, in the pretty form and JSON.
 	Lanes bool
 	Stats map[string]*Stats // for Lanes: the daemon's counters by device name; may lack devices
 	// NetNS has the network namespaces of interfaces that are not in the caller's, by device name: as text, such as a name of ip-netns(8).

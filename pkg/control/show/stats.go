@@ -98,7 +98,8 @@ type Selection struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// AllDrops returns the sum of all drops by reason: those of the lanes, outside the lanes, and of the XDP program.
+// AllDrops returns the sum of all drops by reason: in the lanes, outside the lanes, and in the XDP
+// program.
 func (s *Stats) AllDrops() map[string]uint64 {
 	sum := maps.Clone(s.Drops)
 	if sum == nil {

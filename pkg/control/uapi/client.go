@@ -37,8 +37,9 @@ func Dial(name string) (*Client, error) {
 // ErrNotSocket is wrapped in the error for a file that is in the place of a socket.
 var ErrNotSocket = errors.New("the file is not a socket")
 
-// Dial connects to the daemon of an interface. The error is os.ErrNotExist when there is no socket, syscall.ECONNREFUSED when the
-// daemon died without removing its socket, and syscall.EAGAIN when its listen queue is full.
+// Dial connects to the daemon of an interface. The error is os.ErrNotExist when there is no
+// socket. It is syscall.ECONNREFUSED when the daemon died without removing its socket, and
+// syscall.EAGAIN when its listen queue is full.
 func (d Dir) Dial(name string) (*Client, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -68,7 +69,8 @@ func (c *Client) Close() error {
 // Status returns the present state of the device. Status.Name is the name that was dialled.
 func (c *Client) Status() (config.Status, error) { return c.StatusOf() }
 
-// StatusOf is Status with only these peers, those of them that exist; all without keys. Only daemons with the feature get.public_key have it.
+// StatusOf is Status with only these peers, as far as they exist; without keys it has all peers.
+// Only daemons with the feature get.public_key have it.
 func (c *Client) StatusOf(peers ...noise.PublicKey) (config.Status, error) {
 	if err := c.send(requestOf(opGet, peers)); err != nil {
 		return config.Status{}, fmt.Errorf("requesting the status of interface %s: %w", c.name, err)
@@ -231,8 +233,8 @@ func IsNotRunning(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// IsUnresponsive reports whether an error means that a daemon runs and does not answer: an operation timed out, or the listen queue of its
-// socket is full (unix(7)).
+// IsUnresponsive reports whether an error means that a daemon runs and does not answer. An
+// operation timed out, or the listen queue of its socket is full (unix(7)).
 func IsUnresponsive(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
 	return ok && e.Timeout() // true for EAGAIN, too

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uapi implements WireGuard's cross-platform configuration protocol (https://www.wireguard.com/xplatform/): the
-// text of its get and set operations, the Unix socket that wg(8) looks for, a server and a client.
+// Package uapi implements WireGuard's cross-platform configuration protocol
+// (https://www.wireguard.com/xplatform/). It has the text of the get and set operations, the Unix
+// socket that wg(8) looks for, a server and a client.
 //
 // ropewalk adds operations and keys that stock tools never send:
 //
@@ -11,13 +12,16 @@
 //   - probe=1 with lines "public_key=…": sends these peers a message that they answer, and one line of JSON (config.PeerProbe by peer).
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
-//   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), "spray" (off, auto or 4),
-//     "underlay" (auto, udp or xdp), and "outer_fragments" (off or on).
+//   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), and
+//     "spray" (off, auto or 4). It also accepts "underlay" (auto, udp or xdp), and
+//     "outer_fragments" (off or on).
 //
-// An older daemon refuses requests with keys that it does not know as a whole, so stats=1 lists the keys and operations that its daemon has
-// (features.go). The answer to get=1 has WireGuard's keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
+// An older daemon refuses requests with keys that it does not know as a whole. So stats=1 lists
+// the keys and operations that its daemon has (features.go). The answer to get=1 has WireGuard's
+// keys only. How a device spreads is in the JSON of stats=1 (config.SpreadReport).
 //
-// Package daemon serves the socket. Packages quick and doctor and the commands are clients. Start reading with Server in serve.go and
-// Client in client.go. Below them are listen.go (the socket's file), handover.go (upgrades), get.go, set.go and loglevel.go (the
-// operations), and line.go and reply.go (the syntax). Package uapitest has a fake device for tests.
+// Package daemon serves the socket. Packages quick and doctor and the commands are clients. Start
+// reading with Server in serve.go and Client in client.go. Below them are listen.go (the socket's
+// file), handover.go (upgrades), and get.go, set.go and loglevel.go (the operations). The syntax
+// is in line.go and reply.go. Package uapitest has a fake device for tests.
 package uapi

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errnoUnknown is what wireguard-go reports for an error without an errno (ipc.IpcErrorUnknown).
+// errnoUnknown is wireguard-go's number for an error without an errno (ipc.IpcErrorUnknown).
 const errnoUnknown = syscall.Errno(55)
 
 // Error is the failure of an operation. errors.Is finds its errno: errors.Is(err, syscall.EADDRINUSE).

@@ -61,8 +61,9 @@ func (f *Follower) Loops(own, link int, to netip.Addr) (bool, error) {
 	return false, nil
 }
 
-// Next returns the endpoint to which the tunnel with a link's index sends packets for an address, and the tunnel's status. The endpoint is invalid if
-// there is none, or the link is no tunnel. Errors are those of Loops.
+// Next returns the endpoint to which the tunnel with a link's index sends packets for an address,
+// and the tunnel's status. The endpoint is invalid if there is none, or the link is no tunnel.
+// Errors are as in Loops.
 func (f *Follower) Next(link int, to netip.Addr) (endpoint config.Endpoint, st config.Status, err error) {
 	n := slices.IndexFunc(f.links, func(l hostnet.Link) bool { return l.Index == link && l.Tunnel })
 	if n < 0 {

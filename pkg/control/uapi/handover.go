@@ -24,7 +24,8 @@ import (
 // daemon/handover). Operation "upgrade=1" with a line "path=…" makes the daemon start that program as its successor. The answer comes
 // when the successor has the interface, or has failed. A failure's text precedes the errno, in lines "reason=…".
 
-// handover passes the connection to the daemon. On success it returns io.EOF, which ends the connection. So does the end of ctx.
+// handover passes the connection to the daemon. On success it returns io.EOF, which ends the
+// connection. The end of ctx ends the connection as well.
 func (s *Server) handover(ctx context.Context, lines *lineReader, conn net.Conn) error {
 	if err := readEnd(lines); err != nil {
 		return err
@@ -80,8 +81,9 @@ func checkUser(c *net.UnixConn) error {
 	return nil
 }
 
-// PeerCredentials returns the credentials of the process at the other end of c (SO_PEERCRED, unix(7)): the one that connected, or the one that
-// listens. A process in another PID namespace has Pid 0.
+// PeerCredentials returns the credentials of the process at the other end of c (SO_PEERCRED,
+// unix(7)). It is the process that connected, or the process that listens. A process in another
+// PID namespace has Pid 0.
 func PeerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -147,8 +149,9 @@ func (l *Listener) DupFD() (fd int, err error) {
 	return fd, nil
 }
 
-// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD, or of a socket at the same path that another program
-// listens on. ListenFD takes ownership of the descriptor, also on error.
+// ListenFD returns a Listener for the socket of a device, from a descriptor of DupFD. The
+// descriptor may also be of a socket at the same path that another program listens on. ListenFD
+// takes ownership of the descriptor, also on error.
 func (d Dir) ListenFD(name string, fd int) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -184,7 +187,7 @@ func (l *Listener) Disown() error {
 	return nil
 }
 
-// Own undoes Disown, and makes this process the one that clients see as the listening process (SO_PEERCRED).
+// Own undoes Disown. Clients then see this process as the listening process (SO_PEERCRED).
 func (l *Listener) Own() error {
 	l.mu.Lock()
 	l.disowned = false

@@ -35,9 +35,10 @@ func Listen(name string) (*Listener, error) {
 	return DefaultDir.Listen(name)
 }
 
-// Listen creates the socket of a device, and the directory if there is none. A socket that a dead process left behind
-// is replaced. For one that a process serves the error is syscall.EADDRINUSE. A file that is no socket is left alone. If
-// several processes call Listen at once, one succeeds.
+// Listen creates the socket of a device, and the directory if there is none. A socket that a dead
+// process left behind is replaced. For a socket that a process serves the error is
+// syscall.EADDRINUSE. A file that is no socket is left alone. If several processes call Listen at
+// once, one succeeds.
 func (d Dir) Listen(name string) (*Listener, error) {
 	path, err := d.path(name)
 	if err != nil {
@@ -94,8 +95,8 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// Sweep removes the sockets that match glob (filepath.Match), that no process serves, and that are at least as old as the grace
-// period: a daemon may be about to listen on a younger one.
+// Sweep removes the sockets that match glob (filepath.Match), that no process serves, and that are
+// at least as old as the grace period. A daemon may be about to listen on a younger one.
 func (d Dir) Sweep(glob string, grace time.Duration) error {
 	unlock, err := d.lock()
 	if errors.Is(err, os.ErrNotExist) {
@@ -165,8 +166,9 @@ func (d Dir) newListener(l *net.UnixListener, path string) (*Listener, error) {
 	return &Listener{UnixListener: l, dir: d, path: path, file: file, id: id}, nil
 }
 
-// ownerOnly sets the mode that bind gives to the socket file: that of the unbound socket (net/unix/af_unix.c,
-// unix_bind_bsd). Changing the umask instead would affect files that other goroutines create.
+// ownerOnly sets the mode that bind gives to the socket file: the mode of the unbound socket
+// (net/unix/af_unix.c, unix_bind_bsd). Changing the umask instead would affect files that other
+// goroutines create.
 func ownerOnly(_, _ string, c syscall.RawConn) error {
 	var err error
 	if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {

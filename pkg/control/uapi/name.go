@@ -18,7 +18,7 @@ type Dir string
 
 const suffix = ".sock"
 
-// path returns the socket of an interface. The name must be one the kernel could give to an interface
+// path returns the socket of an interface. The kernel must accept the name for an interface
 // (net/core/dev.c, dev_valid_name), which also keeps it inside the directory.
 func (d Dir) path(name string) (string, error) {
 	bad := name == "" || name == "." || name == ".." || len(name) >= unix.IFNAMSIZ

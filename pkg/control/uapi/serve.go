@@ -54,8 +54,9 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	return (&Server{Handler: h}).Serve(ctx, l)
 }
 
-// Serve answers clients until ctx ends, then closes l and all connections, waits for the operations that run and for clients to read their
-// answers, and returns nil. It returns an error when l fails before.
+// Serve answers clients until ctx ends, and then returns nil. Before it returns, it closes l and
+// all connections, and waits for running operations and for clients to read their answers. It
+// returns an error when l fails before.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var clients sync.WaitGroup
@@ -215,7 +216,7 @@ func knownOp(op string) string {
 	return "unknown"
 }
 
-// dispatch returns an operation's answer. Errors are *Error, except those of the stream.
+// dispatch returns an operation's answer. Errors are *Error, except errors of the stream.
 func (s *Server) dispatch(op string, lines *lineReader) ([]byte, error) {
 	switch op {
 	case opGet:
@@ -249,7 +250,7 @@ func (s *Server) set(lines *lineReader) error {
 	return wrapHandler(s.Handler.Configure(dev))
 }
 
-// get answers with all peers, or with those that the request names.
+// get answers with all peers, or with the peers that the request names.
 func (s *Server) get(lines *lineReader) ([]byte, error) {
 	keys, err := readKeys(lines)
 	if err != nil {

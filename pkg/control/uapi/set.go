@@ -15,9 +15,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// ParseSet reads the body of a set operation, the lines after "set=1", up to its empty line or the end of r. It may
-// read r beyond that. Each error in the text is an *Error with the number of the line (the first line of the body is 1), and
-// the Device is empty. IPv6 zones may be names, which are looked up among this host's interfaces.
+// ParseSet reads the body of a set operation, the lines after "set=1", up to its empty line or the
+// end of r. It may read r beyond that. Each error in the text is an *Error with the number of the
+// line, and the Device is empty. The first line of the body is 1. IPv6 zones may be names, which
+// are looked up among this host's interfaces.
 func ParseSet(r io.Reader) (config.Device, error) {
 	lines := newLineReader(r, maxRequest)
 	dev, err := parseSet(lines)
