@@ -109,7 +109,8 @@ func Checks() []Check {
 	return all
 }
 
-// Examine runs all applicable checks: with a test of a peer in f, those of that peer only. It changes nothing.
+// Examine runs all applicable checks. With a test of a peer in f, it runs only that peer's checks.
+// It changes nothing.
 func Examine(f *facts.Facts) Report {
 	r := newReport()
 	for _, c := range Checks() {

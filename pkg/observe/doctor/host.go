@@ -164,7 +164,8 @@ func evaluateBigTCP(f *facts.Facts, r *recorder) {
 
 const rpStrict = "1"
 
-// strict returns the devices whose rp_filter is strict. The kernel uses the greater of the device's value and that of all.
+// strict returns the devices whose rp_filter is strict. The kernel uses the greater of the
+// device's value and the value of "all".
 func strict(f *facts.Facts, devices []string) (found []string) {
 	for _, device := range devices {
 		if max(f.Sysctls[facts.RPFilter(device)].Value, f.Sysctls[facts.RPFilterAll()].Value) == rpStrict {

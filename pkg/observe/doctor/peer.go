@@ -14,7 +14,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// peerChecks are those of `ropewalk doctor --peer`, in the order in which a packet meets the causes.
+// peerChecks are the checks of `ropewalk doctor --peer`, in the order in which a packet meets the
+// causes.
 func peerChecks() []Check {
 	return []Check{
 		checkPeer("peer-name", "name from which the endpoint was resolved, against DNS", evaluatePeerName,

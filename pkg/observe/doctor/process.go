@@ -73,7 +73,8 @@ func evaluateCapabilities(f *facts.Facts, r *recorder) {
 	r.ok("", "CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON and CAP_NET_RAW")
 }
 
-// evaluatePodCapabilities compares with what the pods of the chart need (docs/kubernetes/install.md).
+// evaluatePodCapabilities compares with the needs of the chart's pods
+// (docs/kubernetes/install.md).
 func evaluatePodCapabilities(f *facts.Facts, r *recorder) {
 	who, value := "ropewalk-agent needs in mode mesh", "capabilities"
 	var want []capability

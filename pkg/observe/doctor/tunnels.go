@@ -251,7 +251,8 @@ func evaluateReplaced(f *facts.Facts, r *recorder) {
 	}
 }
 
-// evaluateSaved compares the kernel's configuration of tunnels with the one that `ropewalk up` has made.
+// evaluateSaved compares the kernel's configuration of tunnels with the configuration that
+// `ropewalk up` has made.
 func evaluateSaved(f *facts.Facts, r *recorder) {
 	const shown = 3
 	for _, t := range f.Tunnels {

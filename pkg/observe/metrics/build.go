@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// NewBuildInfo returns the metric ropewalk_build_info. Its revision is the one that the go tool stamped, or empty.
+// NewBuildInfo returns the metric ropewalk_build_info. Its revision is the revision that the go
+// tool stamped, or empty.
 func NewBuildInfo(version string) prometheus.Collector {
 	def := definitions[buildInfo]
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

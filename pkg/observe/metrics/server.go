@@ -41,7 +41,7 @@ type ServerConfig struct {
 	Log       *slog.Logger
 }
 
-// Content is what a Server serves.
+// Content is the source of a Server's answers.
 type Content struct {
 	Version    string
 	Collectors []prometheus.Collector
@@ -118,7 +118,8 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// served returns h, and keeps the connections of requests that it answers from being replaced by those of idle clients.
+// served returns h, and keeps idle clients from replacing the connections of requests that h
+// answers.
 func served(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Serve(r.Context().Value(connKey{}).(net.Conn))

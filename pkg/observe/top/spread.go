@@ -52,7 +52,8 @@ type CounterRate struct {
 	Help string  `json:"help"`
 }
 
-// RefusedDatagrams compares the datagrams that arrived for the tunnels of a device with those that their WireGuard accepted.
+// RefusedDatagrams compares the datagrams that arrived for the tunnels of a device with the
+// datagrams that their WireGuard accepted.
 type RefusedDatagrams struct {
 	Received float64 `json:"received_per_second"`
 	Accepted float64 `json:"accepted_per_second"`
@@ -175,7 +176,8 @@ func (c *comparison) counterRates(before, now *spreader.DeviceFlows) []CounterRa
 	return rates
 }
 
-// refused returns nil if the kernel does not count what a tunnel accepted, or if that is not less than what arrived.
+// refused returns nil if the kernel does not count accepted datagrams, or if at least as many were
+// accepted as arrived.
 func (c *comparison) refused(before, now *spreader.DeviceFlows) *RefusedDatagrams {
 	was, known := acceptedBy(before)
 	is, stillKnown := acceptedBy(now)

@@ -45,13 +45,13 @@ type Facts struct {
 	Sysctls map[string]Result[string] // by path below /proc/sys
 	// LocalPorts are the ephemeral ports, which the kernel assigns to sockets that bind no port.
 	LocalPorts Result[hostnet.LocalPorts]
-	// BigTCP are the devices whose trains may be longer than those of a tunnel.
+	// BigTCP are the devices whose trains may be longer than a tunnel's.
 	BigTCP     Result[[]hostnet.BigTCP]
 	Irqbalance Result[bool] // it is running
 	Sockets    Result[[]Socket]
 	Clock      Clock
 	Tunnels    []Tunnel
-	// OtherTunnels are those that are not examined: messages may loop through them.
+	// OtherTunnels are the tunnels that are not examined: messages may loop through them.
 	OtherTunnels []Tunnel
 	// Peer is a test of the path to one peer, nil for none.
 	Peer    *PeerPath
@@ -193,7 +193,8 @@ type Tunnel struct {
 	Saved Result[Saved]
 	// Threaded is set if the device's NAPI runs in threads of its own; for Kind InKernel only.
 	Threaded bool
-	// Nodes are the addresses of the peers that are nodes, if the tunnel is that of a Kubernetes node that encrypts traffic between nodes.
+	// Nodes are the addresses of the peers that are nodes, if the tunnel belongs to a Kubernetes
+	// node and encrypts traffic between nodes.
 	Nodes []Node
 }
 

@@ -26,7 +26,8 @@ type Options struct {
 	Port uint16
 	// Tunnels are the names of the tunnels to examine; empty for all.
 	Tunnels []string
-	// Devices are the NICs to examine; empty for those of the default route and of the routes to peers.
+	// Devices are the NICs to examine; empty for the NICs of the default route and of the routes
+	// to peers.
 	Devices []string
 	// Dir is the directory of the daemons' control sockets.
 	Dir uapi.Dir

@@ -38,7 +38,8 @@ func (s source) irqs(device string) ([]IRQ, error) {
 	return irqs, nil
 }
 
-// irqNumbers finds the device's MSI vectors in its own sysfs directory, or for virtio in that of its PCI device.
+// irqNumbers finds the device's MSI vectors in its own sysfs directory, or for virtio in its PCI
+// device's directory.
 func (s source) irqNumbers(device string) ([]int, error) {
 	target, err := fs.ReadLink(s.root, "sys/class/net/"+device)
 	if err != nil {
@@ -81,8 +82,9 @@ func parseInterrupts(text string) map[int]string {
 	return names
 }
 
-// isReceiveQueueIRQ recognises the IRQ of a receive queue by the driver's name for it: virtio2-input.0, mlx5_comp0@pci:...,
-// i40e-eth0-TxRx-0, eth0-Tx-Rx-0, gve-ntfy-blk.0, eth0-rx-0.
+// isReceiveQueueIRQ recognises the IRQ of a receive queue by the driver's name for it. Examples
+// are virtio2-input.0, mlx5_comp0@pci:..., i40e-eth0-TxRx-0, eth0-Tx-Rx-0, gve-ntfy-blk.0 and
+// eth0-rx-0.
 func isReceiveQueueIRQ(name string) bool {
 	name = strings.ToLower(name)
 	for _, part := range []string{"input", "rx", "comp", "ntfy", "queue"} {

@@ -15,7 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// PeerPath is what a test of the path to one peer has found. It holds no secrets.
+// PeerPath is the result of a test of the path to one peer. It holds no secrets.
 type PeerPath struct {
 	Interface string
 	Key       string // public key, base64
@@ -38,7 +38,7 @@ type PeerPath struct {
 	Inside        []InnerAddress
 }
 
-// PeerState is what the daemon knows of the peer at one time.
+// PeerState is the daemon's knowledge of the peer at one time.
 type PeerState struct {
 	At            time.Time
 	LastHandshake time.Time // zero for never
@@ -73,8 +73,9 @@ type PeerOptions struct {
 	Now              func() time.Time
 }
 
-// TestPeer tests the path to a peer: it looks up name and route, sends datagrams and pings to the endpoint, has the daemon start a
-// handshake or send probes, and pings the peer's addresses inside the tunnel. It changes nothing. It takes 17 seconds at most.
+// TestPeer tests the path to a peer. It looks up name and route, and sends datagrams and pings to
+// the endpoint. It has the daemon start a handshake or send probes, and pings the peer's addresses
+// inside the tunnel. It changes nothing. It takes 17 seconds at most.
 func TestPeer(ctx context.Context, o PeerOptions) (*PeerPath, error) {
 	client, err := o.Dir.Dial(o.Interface)
 	if err != nil {

@@ -37,8 +37,9 @@ func marked(mark uint32) func(string, string, syscall.RawConn) error {
 	}
 }
 
-// sendDatagram sends datagrams of one byte, which WireGuard drops without an answer, to the endpoint from a port of its own. The error is
-// that of the system call, or what an ICMP error says; nil if nothing came back.
+// sendDatagram sends datagrams of one byte, which WireGuard drops without an answer, to the
+// endpoint from a port of its own. The error is the system call's, or comes from an ICMP error;
+// nil if nothing came back.
 func sendDatagram(ctx context.Context, to config.Endpoint, mark uint32) error {
 	dialer := net.Dialer{Control: marked(mark)}
 	conn, err := dialer.DialContext(ctx, "udp", withScope(to))

@@ -72,7 +72,7 @@ func (s source) plugins(ctx context.Context) ([]Plugin, error) {
 	return found, nil
 }
 
-// pluginDevices returns the devices whose names are those of plugins.
+// pluginDevices returns the devices that have the names of plugins' devices.
 func pluginDevices(links []hostnet.Link) []Plugin {
 	var found []Plugin
 	for _, l := range links {

@@ -20,7 +20,8 @@ import (
 // ErrNoTunnel is wrapped in the error for a tunnel in Options.Tunnels that does not exist.
 var ErrNoTunnel = errors.New("no such tunnel in a daemon or in the kernel's WireGuard")
 
-// tunnels lists the tunnels of the thread's network namespace, and if there are names, those of other names apart. Tunnels in names must exist.
+// tunnels lists the tunnels of the thread's network namespace. If there are names, others has the
+// tunnels with other names. Tunnels in names must exist.
 func tunnels(ctx context.Context, dir uapi.Dir, names []string) (chosen, others []Tunnel, err error) {
 	all, err := userspaceTunnels(ctx, dir)
 	if err != nil {
@@ -188,7 +189,8 @@ func (s source) readThreaded(tunnels []Tunnel) {
 	}
 }
 
-// readReplaced sets Replaced, for routes in the main table and in that of the tunnel's mark, as wg-quick has them.
+// readReplaced sets Replaced, for routes in the main table and in the table of the tunnel's mark,
+// as wg-quick has them.
 func readReplaced(tunnels []Tunnel) {
 	for i := range tunnels {
 		t := &tunnels[i]

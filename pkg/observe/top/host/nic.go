@@ -54,7 +54,8 @@ func (r *Reader) below(nics []string, device string, depth int) []string {
 	return nics
 }
 
-// vectors returns a device's MSI vectors from its sysfs directory, or for virtio from that of its PCI device.
+// vectors returns a device's MSI vectors from its sysfs directory, or for virtio from its PCI
+// device's directory.
 func (r *Reader) vectors(device string) []int {
 	if !r.sameNamespace(device) {
 		return nil

@@ -29,8 +29,9 @@ type Screen interface {
 
 // Config configures the terminal view.
 type Config struct {
-	// Next takes a sample and compares it with the previous one. It is called by one goroutine at a time. If it fails, the error is
-	// shown with the previous screen, and Next is called again after the interval. Only the view of flows needs those of an interface.
+	// Next takes a sample and compares it with the previous one. It is called by one goroutine at
+	// a time. If it fails, the error is shown with the previous screen, and Next is called again
+	// after the interval. Only the view of flows needs the flows of an interface.
 	Next     func(flows bool) (Screen, error)
 	Interval time.Duration // between samples
 	Options  top.Options   // initial options; the terminal sets the size

@@ -57,7 +57,7 @@ func scheduleSample(d time.Duration) tea.Cmd {
 	return tea.Tick(d, func(time.Time) tea.Msg { return sampleDue{} })
 }
 
-// sample takes a sample, in another goroutine than the one that handles keys.
+// sample takes a sample, in another goroutine than the key handler's.
 func (m *model) sample() tea.Msg {
 	s, err := m.take(m.flows.Load())
 	return sampled{s, err}
