@@ -30,7 +30,7 @@ type Report struct {
 	Verdict *Verdict `json:"verdict,omitempty"` // nil without a tunnel's throughput
 }
 
-// Machine is what was measured.
+// Machine is the measured machine.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"` // those that this process may use
@@ -63,7 +63,7 @@ func (r *Report) Find(stage, name string) *Figure {
 	return nil
 }
 
-// value is that of a figure, or 0.
+// value returns the value of a figure, or 0.
 func (r *Report) value(stage, name string) float64 {
 	if f := r.Find(stage, name); f != nil {
 		return f.Value

@@ -26,7 +26,7 @@ type Config struct {
 	Lanes []int
 	// Daemon gives the implementation for a number of lanes. Stages with a tunnel need it.
 	Daemon func(lanes int) testbed.Daemon
-	// Traffic and Prefix are those of testbed.Config.
+	// Traffic and Prefix are as in testbed.Config.
 	Traffic []string
 	Prefix  string
 	// Progress, if set, is called before each measurement by the goroutine that called Run.

@@ -117,7 +117,8 @@ func everyThird(rates []float64) (coarse []float64) {
 	return coarse
 }
 
-// labSource makes a lab when its first measurement needs it. One that cannot be made is not tried again.
+// labSource makes a lab when its first measurement needs it. A lab that cannot be made is not
+// tried again.
 type labSource struct {
 	cfg testbed.Config
 	lab *testbed.Lab

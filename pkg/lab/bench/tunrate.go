@@ -28,8 +28,8 @@ const (
 	edgeLimit = 10 * time.Second
 )
 
-// tun measures a real TUN: writing packets that the host then drops, reading packets that the host was made to send, and TCP
-// from one TUN into another.
+// tun measures a real TUN. It writes packets that the host then drops, reads packets that the host
+// was made to send, and carries TCP from one TUN into another.
 func (s *suite) tun(ctx context.Context) error {
 	for _, sh := range []shape{trainShape(), smallShape()} {
 		unit, rate := "Gbit/s", gigabits

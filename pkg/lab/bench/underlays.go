@@ -32,7 +32,8 @@ type UnderlayConfig struct {
 	Progress func(Progress)
 }
 
-// traffics are the kinds of traffic that are compared: single datagrams and trains. payload is that of a packet.
+// traffics are the kinds of traffic that are compared: single datagrams and trains. payload is the
+// payload of a packet.
 var traffics = []struct {
 	what    string
 	config  traffic.Config
@@ -56,8 +57,9 @@ type comparison struct {
 	paced       [2]float64 // Gbit/s at which CPU time is measured
 }
 
-// CompareUnderlays carries traffic in both directions at once by UDP sockets and by AF_XDP, in turn, and returns the figures and the mode of the
-// AF_XDP sockets. Each measurement that fails is an error.
+// CompareUnderlays carries traffic in both directions at once by UDP sockets and by AF_XDP, in
+// turn. It returns the figures and the mode of the AF_XDP sockets. Each measurement that fails is
+// an error.
 func CompareUnderlays(ctx context.Context, t Tunnel, cfg UnderlayConfig) (measurement.Result, error) {
 	c := comparison{cfg: cfg, tunnel: t, total: 4 + 8*cfg.Rounds}
 	for k := range traffics {
@@ -136,8 +138,10 @@ func (c *comparison) show(what string) {
 	c.done++
 }
 
-// load carries one kind of traffic in both directions, at most at a rate (0: no limit), and returns the sum of what arrived and the CPU time of this
-// machine for a packet. The time includes the kernel's work in interrupts, which is charged to no process of the tunnel, and the traffic's ends.
+// load carries one kind of traffic in both directions, at most at a rate (0: no limit). It returns
+// the sum of the rates that arrived, and the CPU time of this machine for a packet. The time
+// includes the kernel's work in interrupts, which is charged to no process of the tunnel, and the
+// traffic's ends.
 func (c *comparison) load(ctx context.Context, k int, rate float64) (gbps, ns float64, err error) {
 	f := testbed.Flow{Config: traffics[k].config}
 	f.Duration, f.BitsPerSecond = c.cfg.Stretch, rate/2*1e9

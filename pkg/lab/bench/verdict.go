@@ -30,7 +30,8 @@ const (
 // threads.
 const busyEnough = 0.8
 
-// Parts are the figures from which a Verdict is derived. Rates are those of one core in Gbit/s; 0 is not measured.
+// Parts are the figures from which a Verdict is derived. Rates are the rates of one core in
+// Gbit/s; 0 is not measured.
 type Parts struct {
 	Cores                       int
 	Seal, Open                  float64
@@ -65,8 +66,9 @@ type Verdict struct {
 	// Shares of the processors' time at Best, largest first. They are estimates: each part's cost was measured by itself.
 	// None (an empty list) when not all were.
 	Shares []Share `json:"shares"`
-	// OneEndGbps estimates what the machine carries in one direction when it is one end of the tunnel, with the other end
-	// and the traffic's ends elsewhere, and all its cores are used; 0 is unknown.
+	// OneEndGbps estimates the throughput in one direction when the machine is one end of the
+	// tunnel, and all its cores are used. The other end and the traffic's ends are elsewhere; 0 is
+	// unknown.
 	OneEndGbps float64 `json:"one_end_gbps"`
 }
 
@@ -89,7 +91,8 @@ func PartsOf(r *Report) Parts {
 		}
 		switch {
 		case f.Stage == StageTunnel:
-			// Starting and ending the traffic takes time, too, so the measured cores may exceed those of the machine a little.
+			// Starting and ending the traffic also takes time, so the measured cores may exceed
+			// the machine's a little.
 			cores := min(f.More["cores"], float64(p.Cores))
 			p.Tunnel = append(p.Tunnel, Throughput{f.Lanes, f.Streams, f.Value, cores})
 		case f.Stage == StageTUN:
@@ -187,8 +190,9 @@ func shares(p Parts, cost float64) []Share {
 	return list
 }
 
-// tunCost is the number of cores that a Gbit/s takes in both TUNs: the excess of TCP through them over TCP over the cable, with
-// caches as cold as they are in a tunnel, but at least the cores for reading and writing alone.
+// tunCost is the number of cores that a Gbit/s takes in both TUNs. It is the excess of TCP through
+// them over TCP over the cable, with caches as cold as in a tunnel. It is at least the cores for
+// reading and writing alone.
 func tunCost(p Parts) float64 {
 	least := perGbit(p.TUNRead) + perGbit(p.TUNWrite)
 	if p.GeneratorCoresGbps <= 0 {

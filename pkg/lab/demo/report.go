@@ -40,7 +40,7 @@ type Load struct {
 	Queues []netlab.QueueCount `json:"queues"`
 }
 
-// packets returns the packets of all queues, and those of the busiest queue.
+// packets returns the packets of all queues, and the packets of the busiest queue.
 func (r *Load) packets() (sum, most uint64) {
 	for _, q := range r.Queues {
 		sum += q.Packets

@@ -21,8 +21,8 @@ type CableConfig struct {
 	// RSS, if not nil, selects the receive queue at both ends, with an eBPF program. Without it the receive queue is the transmit
 	// queue that the sending kernel selects.
 	RSS *RSS
-	// Link, if not nil, makes the cable a pair of TAPs of one queue, between which this process copies what is sent: with a
-	// delay, and with a bottleneck if the Link has one.
+	// Link, if not nil, makes the cable a pair of TAPs of one queue, between which this process
+	// copies packets. It copies with a delay, and with a bottleneck if the Link has one.
 	Link *Link
 	// AddrsA and AddrsB are the addresses of the ends, usable as soon as Cable returns.
 	AddrsA, AddrsB []netip.Prefix

@@ -39,7 +39,7 @@ type Packet struct {
 	Data []byte
 	// Len is the length of the untruncated packet, with its Ethernet header.
 	Len int
-	// Outgoing is true for packets that the device sends, false for those that it receives.
+	// Outgoing is true for packets that the device sends, false for packets that it receives.
 	Outgoing bool
 }
 
@@ -187,8 +187,9 @@ func (c *Capture) Stats() CaptureStats {
 	return c.stats
 }
 
-// Queues returns the packets sent by the device, by transmit queue, including those that the ring missed. It returns nil
-// where the kernel or the process's capabilities forbid eBPF. It must not be called after Close.
+// Queues returns the packets sent by the device, by transmit queue, including packets that the
+// ring missed. It returns nil where the kernel or the process's capabilities forbid eBPF. It must
+// not be called after Close.
 func (c *Capture) Queues() ([]QueueCount, error) {
 	if c.queues == nil {
 		return nil, nil

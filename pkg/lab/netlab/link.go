@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// linkBatch is how many elements are read before those that are due are written, and the other way round.
+	// linkBatch is the number of elements that are read before due elements are written, and the
+	// other way round.
 	linkBatch = 64
 	// linkTxQueue is the TAPs' transmit queue in elements. It is so long that the link's own queue drops first.
 	linkTxQueue = 10000
 	// linkNice is the nice value of a link's threads: a wire does not wait for a CPU.
 	linkNice = -15
-	// offloads are those of a veth, so that trains pass the link in one piece.
+	// offloads are a veth's, so that trains pass the link in one piece.
 	offloads    = unix.TUN_F_CSUM | unix.TUN_F_TSO4 | unix.TUN_F_TSO6 | unix.TUN_F_TSO_ECN
 	usoOffloads = unix.TUN_F_USO4 | unix.TUN_F_USO6 // Linux 6.2
 )
@@ -180,7 +181,8 @@ func (d *linkDirection) write() bool {
 	return false
 }
 
-// wait waits for something to read or to write, not at all if there is more, and reports whether the link is closed or a TAP gone.
+// wait waits for something to read or to write, not at all if there is more. It reports whether
+// the link is closed or a TAP gone.
 func (d *linkDirection) wait(more bool) bool {
 	var timeout *unix.Timespec
 	if _, due, ok := d.queue.next(); more || ok {

@@ -21,7 +21,7 @@ const (
 
 // Link configures the path that a cable emulates in each direction: a bottleneck with a tail-drop queue, and a delay behind it.
 type Link struct {
-	// Delay is that of one direction. A round trip takes at least twice as long.
+	// Delay is the delay of one direction. A round trip takes at least twice as long.
 	Delay time.Duration
 	// BitsPerSecond is the rate of the bottleneck, Ethernet headers included; 0 is none.
 	BitsPerSecond float64
@@ -73,8 +73,9 @@ func (q *linkQueue) reserve() []byte {
 	return q.ring[q.tail+frameHeader : q.tail+slotSize]
 }
 
-// commit adds the first n bytes of the reserved memory at a time. wire is what the bottleneck has to send for them. It reports
-// false if the bottleneck's queue is full and the element was dropped.
+// commit adds the first n bytes of the reserved memory at a time. wire is the number of bytes that
+// the bottleneck has to send for them. It reports false if the bottleneck's queue is full and the
+// element was dropped.
 func (q *linkQueue) commit(now int64, n, wire int) bool {
 	due, ok := q.admit(now, wire)
 	if !ok {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlab builds small networks out of network namespaces, for the demo, for tests and for benchmarks: hosts,
-// multi-queue cables (veth pairs) between them, cables with a delay, a rate and a queue, processes inside them, and packet
-// captures. It needs no programs such as ip, ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device
-// that it did not create, but for those given to ConnectPorts.
+// Package netlab builds small networks out of network namespaces, for the demo, for tests and for
+// benchmarks. It has hosts, multi-queue cables (veth pairs) between them, cables with a delay, a
+// rate and a queue, processes inside them, and packet captures. It needs no programs such as ip,
+// ethtool or tcpdump, except nft for NAT and firewalls. It never changes a device that it did not
+// create, but for those given to ConnectPorts.
 //
 // A Lab owns everything it created, and Close removes it. Sweep removes the labs of processes that were killed.
 package netlab
@@ -25,8 +26,8 @@ const (
 	stateDir = "/run/ropewalk/netlab"
 )
 
-// ErrPrivileges is wrapped by the errors of New when the process may not create network namespaces, and by those of
-// Capture when it may not open packet sockets in them.
+// ErrPrivileges is wrapped by the errors of New when the process may not create network
+// namespaces. The errors of Capture wrap it when the process may not open packet sockets in them.
 var ErrPrivileges = errors.New(
 	"creating network namespaces needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN, and capturing in them CAP_NET_RAW: " +
 		"run it with sudo")

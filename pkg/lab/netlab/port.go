@@ -35,8 +35,10 @@ type port struct {
 	up     bool
 }
 
-// ConnectPorts moves two devices from the host from, which are connected with each other already, into two hosts, and brings them up with the addresses
-// of cfg. Closing the Lab moves them back, and up if they were. Devices in use are refused: the move would take their addresses and routes away.
+// ConnectPorts moves two devices, which are connected with each other already, from the host from
+// into two hosts. It brings them up with the addresses of cfg. Closing the Lab moves them back,
+// and up if they were. Devices in use are refused: the move would take their addresses and routes
+// away.
 func (l *Lab) ConnectPorts(from, a, b *Host, devices [2]string, cfg CableConfig) (*Cable, error) {
 	for i, h := range []*Host{a, b} {
 		if err := l.borrow(from, h, devices[i]); err != nil {
@@ -64,8 +66,8 @@ func (l *Lab) borrow(from, to *Host, device string) error {
 	return nil
 }
 
-// unused returns an error if a device has addresses or routes, besides those of the kernel, belongs to another one, or has others above it. Otherwise it
-// reports whether it is up.
+// unused returns an error if a device has addresses or routes, besides the kernel's, belongs to
+// another one, or has others above it. Otherwise it reports whether it is up.
 func (h *Host) unused(device string) (up bool, err error) {
 	err = h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)

@@ -63,8 +63,8 @@ func (c *Command) CombinedOutput() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// killProcesses kills the processes in a lab's namespace at path, and waits until they have ended: a running process would
-// keep the namespace and its devices after its name is removed.
+// killProcesses kills the processes in a lab's namespace at path, and waits until they have ended.
+// A running process would keep the namespace and its devices after its name is removed.
 func killProcesses(path string) error {
 	var ns unix.Stat_t
 	if err := unix.Stat(path, &ns); err != nil {

@@ -101,8 +101,8 @@ func countQueues(counts int, offset int32) asm.Instructions {
 	}
 }
 
-// keepBytes returns the instructions that end the filter with the number of bytes to keep: all of one in fullPacketOneIn packets, at
-// random, and snapLen of the others.
+// keepBytes returns the instructions that end the filter with the number of bytes to keep. It
+// keeps all of one in fullPacketOneIn packets, at random, and snapLen of the others.
 func keepBytes(snapLen, fullPacketOneIn int32) asm.Instructions {
 	if fullPacketOneIn <= 0 {
 		return asm.Instructions{asm.Mov.Imm(asm.R0, snapLen).WithSymbol("pass"), asm.Return()}

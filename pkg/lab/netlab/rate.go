@@ -33,7 +33,8 @@ func (h *Host) LimitRate(device string, bitsPerSecond uint64, queue int) error {
 	return nil
 }
 
-// TxDropped returns the number of packets and trains that a device did not send: in front of a TUN, those that found its queue full.
+// TxDropped returns the number of packets and trains that a device did not send. In front of a
+// TUN, they found its queue full.
 func (h *Host) TxDropped(device string) (n uint64, err error) {
 	err = h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
@@ -48,8 +49,8 @@ func (h *Host) TxDropped(device string) (n uint64, err error) {
 	return n, nil
 }
 
-// EnlargeTCPBuffers lets TCP's windows in the host grow to what a path with a delay needs, and lets it learn nothing from one
-// connection for the next.
+// EnlargeTCPBuffers lets TCP's windows in the host grow to the size that a path with a delay
+// needs. TCP then learns nothing from one connection for the next.
 func (h *Host) EnlargeTCPBuffers(bytes int) error {
 	limits := fmt.Appendf(nil, "4096 131072 %d", bytes)
 	err := h.Do(func() error {

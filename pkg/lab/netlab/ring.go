@@ -35,8 +35,9 @@ const (
 
 // ring is the mapped receive ring of an AF_PACKET socket (TPACKET_V3). One goroutine uses it.
 //
-// The rule for unsafe: a block belongs to the kernel until its status word has TP_STATUS_USER, and then to this process until
-// it stores TP_STATUS_KERNEL. The word is accessed only atomically, through statusOf, and is aligned inside mem.
+// The rule for unsafe: a block belongs to the kernel until its status word has TP_STATUS_USER.
+// Then it belongs to this process until it stores TP_STATUS_KERNEL. The word is accessed only
+// atomically, through statusOf, and is aligned inside mem.
 type ring struct {
 	fd   int
 	mem  []byte

@@ -88,8 +88,8 @@ func (h *Host) Masquerade(out string, ports NATPorts) error {
 // NATPorts is a range of UDP and TCP ports, both ends included.
 type NATPorts struct{ First, Last uint16 }
 
-// AcceptRepliesOnly adds a stateful firewall: of the packets that arrive on a device, for the host or to be forwarded, it accepts
-// those of established connections and drops all others.
+// AcceptRepliesOnly adds a stateful firewall for packets that arrive on a device, for the host or
+// to be forwarded. It accepts packets of established connections and drops all others.
 func (h *Host) AcceptRepliesOnly(in string) error { return h.nft(repliesRules(in)) }
 
 // TrackConnections makes the kernel track the connections that are forwarded. A firewall that AcceptRepliesOnly adds later knows them; without,

@@ -19,8 +19,8 @@ func NewRSS(queues int) *RSS {
 	return &RSS{Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(queues)}
 }
 
-// checkRSS returns an error if a Cable does not support r: for a hash other than plain Toeplitz, and for an indirection table
-// that has an invalid queue or whose length is not a power of two.
+// checkRSS returns an error if a Cable does not support r. A Cable supports the plain Toeplitz
+// hash, and indirection tables of valid queues whose length is a power of two.
 func checkRSS(r *RSS, queues int) error {
 	for _, setting := range []struct {
 		supported bool

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rssPriority places the program after all other filters of clsact, which runs after tcx. Programs that change a packet's ports
-// thus run before its queue is selected, if they let the next program run (TC_ACT_UNSPEC, which is TCX_NEXT).
+// rssPriority places the program after all other filters of clsact, which runs after tcx. Programs
+// that change a packet's ports thus run before its queue is selected. They must let the next
+// program run (TC_ACT_UNSPEC, which is TCX_NEXT).
 const rssPriority = 0xc000
 
 const (
@@ -68,9 +69,10 @@ func loadRSS(r *RSS, queues int) (*ebpf.Program, error) {
 	return program, nil
 }
 
-// rssValue returns the value of the map's only entry: for each input byte and each of its values, the index into the
-// indirection table if all other bytes are zero, then the indirection table. The Toeplitz hash is linear, so the index of
-// an input is the exclusive or of the indices of its bytes.
+// rssValue returns the value of the map's only entry. For each input byte and each of its values,
+// it has the index into the indirection table if all other bytes are zero. The indirection table
+// follows. The Toeplitz hash is linear, so the index of an input is the exclusive or of the
+// indices of its bytes.
 func rssValue(r *RSS) ([]byte, error) {
 	entries := *r
 	entries.Indirection = make([]uint32, len(r.Indirection))

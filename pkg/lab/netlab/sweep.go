@@ -108,9 +108,10 @@ func removeNamespace(name string) error {
 	return nil
 }
 
-// shareNamespaces makes the directory of namespaces a mount point with shared propagation, as the first `ip netns add` after a boot does
-// (netns_add in iproute2's ip/ipnetns.c, which takes the same lock). If ip did so later, each existing namespace would have a second mount,
-// hidden below the new mount point, and its removal would fail with EBUSY.
+// shareNamespaces makes the directory of namespaces a mount point with shared propagation, as the
+// first `ip netns add` after a boot does. See netns_add in iproute2's ip/ipnetns.c, which takes
+// the same lock. If ip did this later, each existing namespace would have a second mount, hidden
+// below the new mount point. Its removal would fail with EBUSY.
 func shareNamespaces() (err error) {
 	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
 		return err

@@ -60,7 +60,7 @@ func (l *Lab) routeClients(at, to *Side) error {
 
 // PeerConfig configures AddPeer.
 type PeerConfig struct {
-	// Name is that of the peer's host.
+	// Name is the name of the peer's host.
 	Name string
 	// Near and Far are the addresses of the cable's ends, at A and at the peer.
 	Near, Far netip.Prefix

@@ -4,6 +4,6 @@
 // multi-queue cable between them and a tunnel, served by whatever implementation its Daemon starts. A Measure takes one figure
 // in a Lab. `ropewalk bench` and the comparison of implementations (test/bench) use it.
 //
-// Traffic is made by processes of their own (`ropewalk traffic`), so that neither their memory nor their threads are
-// shared with what measures. Begin with New.
+// Traffic is made by processes of their own (`ropewalk traffic`), so that the measuring process
+// shares neither their memory nor their threads. Begin with New.
 package testbed

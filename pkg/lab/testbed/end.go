@@ -22,7 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// EndConfig configures an End. Daemon, Traffic and Prefix are those of Config.
+// EndConfig configures an End. Daemon, Traffic and Prefix are as in Config.
 type EndConfig struct {
 	Daemon  Daemon
 	Traffic []string

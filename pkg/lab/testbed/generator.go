@@ -80,8 +80,8 @@ type Flow struct {
 // Outcome is the result of a Flow.
 type Outcome struct {
 	traffic.Result
-	// Cores is how many of the machine's processors worked, on average over the time that the traffic took, on both ends,
-	// the generator and all other processes.
+	// Cores is the number of the machine's processors that worked, on average over the traffic's
+	// time. It covers both ends, the generator and all other processes.
 	Cores float64
 	// Shares is the same CPU time by process.
 	Shares Shares
@@ -106,7 +106,8 @@ func (o Outcome) CoresPerGbps() float64 {
 	return o.Cores / o.Gbps()
 }
 
-// Send runs one flow of traffic and returns its result. Corrupt data is an error, and so is a daemon that exits.
+// Send runs one flow of traffic and returns its result. Corrupt data is an error, as is a daemon
+// that exits.
 func (l *Lab) Send(ctx context.Context, f Flow) (Outcome, error) {
 	_, to := l.ends(f)
 	sharesBefore := l.readCPUTimes(to) // outside: looking through /proc is work too
@@ -205,7 +206,8 @@ func clientArgs(c traffic.Config) []string {
 	return append(args, c.Server.String())
 }
 
-// parseResult parses the line of JSON. A test binary that acts as the generator prints other lines, too.
+// parseResult parses the line of JSON. A test binary that acts as the generator also prints other
+// lines.
 func parseResult(out []byte) (traffic.Result, error) {
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 1<<20)

@@ -176,8 +176,9 @@ func (l *Lab) connect(ctx context.Context, to *Side) error {
 // Raw reports whether the Lab has no tunnel.
 func (l *Lab) Raw() bool { return l.cfg.Daemon == nil }
 
-// Addrs are the addresses by which one side reaches the other through what is measured: the tunnel, or in a raw Lab the
-// cable; with Clients those of the hosts behind the sides. IPv4 first, IPv6 second.
+// Addrs are the addresses by which one side reaches the other through the measured path: the
+// tunnel, or in a raw Lab the cable. With Clients they are the addresses of the hosts behind the
+// sides. IPv4 first, IPv6 second.
 func (l *Lab) Addrs(s *Side) [2]netip.Addr {
 	p := s.Tunnel
 	switch {
@@ -202,7 +203,7 @@ func (l *Lab) AddHost(name string, near, far netip.Prefix) (*netlab.Host, error)
 	return h, err
 }
 
-// sides are those that there are.
+// sides are the sides that exist.
 func (l *Lab) sides() []*Side {
 	return slices.DeleteFunc(append([]*Side{l.A, l.B}, l.others...), func(s *Side) bool { return s == nil })
 }
@@ -252,7 +253,8 @@ func (l *Lab) Err() error {
 	return errors.Join(errs...)
 }
 
-// Close stops the daemons and removes everything that the Lab created. A daemon's failed exit is an error, too.
+// Close stops the daemons and removes everything that the Lab created. A daemon's failed exit is
+// also an error.
 func (l *Lab) Close() error {
 	var errs []error
 	for _, s := range l.sides() {

@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
-// Sample is one figure. Value is in the Measure's unit and is what counts; More are its companions, by name with unit
-// ("loss_percent"), and may be nil.
+// Sample is one figure. Value is in the Measure's unit and is the figure that counts; More are its
+// companions, by name with unit ("loss_percent"), and may be nil.
 type Sample struct {
 	Value float64
 	More  map[string]float64
@@ -29,7 +29,7 @@ const Payload = 1340
 // ErrNoDaemon is returned by Measures of the daemons in a raw Lab.
 var ErrNoDaemon = errors.New("a raw lab has no daemons")
 
-// Throughput is what arrives of a Flow, in Gbit/s, with its cost.
+// Throughput is the rate at which a Flow arrives, in Gbit/s, with its cost.
 func Throughput(f Flow) Measure {
 	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 		f.Duration = d
@@ -77,9 +77,10 @@ func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 	return s, err
 }
 
-// UnderLoad is the mean ICMP round trip while flows run, in ms, with what became of the flows. They run for a lead, or d if that is
-// less, which is the warm-up of their rate, and then for d with pings: one that is answered after the load has ended would measure an
-// idle tunnel. The flows' durations are set here.
+// UnderLoad is the mean ICMP round trip while flows run, in ms, with the outcomes of the flows.
+// They run for a lead, or d if that is less, which is the warm-up of their rate, and then for d
+// with pings. A ping that is answered after the load has ended would measure an idle tunnel. The
+// flows' durations are set here.
 func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow) (Sample, []Outcome, error) {
 	lead = min(lead, d)
 	ctx, cancel := context.WithCancel(ctx)

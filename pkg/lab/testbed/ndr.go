@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// MaxLoss is what a rate may lose and still count, in percent.
+	// MaxLoss is the largest loss in percent at which a rate still counts.
 	MaxLoss = 1
 	// leastOffered is the share of the wanted rate that must have been sent: with less, the generator was the limit.
 	leastOffered = 0.9

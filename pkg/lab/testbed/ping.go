@@ -21,9 +21,10 @@ const (
 	icmpLen       = 64 // as ping(8): 8 bytes of header and 56 of payload
 )
 
-// ping sends count ICMP echo requests from A to B over IPv4, one each interval, and returns the round trip times of
-// those that were answered within an interval, or a second if that is more. Like ping(8) it takes the kernel's time of
-// arrival, so that its own waking up does not count. One waits for the other: slow answers make them take longer.
+// ping sends count ICMP echo requests from A to B over IPv4, one each interval. It returns the
+// round trip times of the requests that were answered within an interval, or a second if that is
+// more. Like ping(8) it takes the kernel's time of arrival, so that its own waking up does not
+// count. One waits for the other: slow answers make them take longer.
 func (l *Lab) ping(ctx context.Context, count int, interval time.Duration) (rtts []time.Duration, err error) {
 	rtts, _, err = l.pingUntil(ctx, l.B, time.Time{}, count, interval)
 	return rtts, err

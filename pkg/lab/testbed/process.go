@@ -20,9 +20,9 @@ import (
 // stopTimeout is how long a process has to follow SIGTERM: long enough for a busy machine.
 const stopTimeout = 30 * time.Second
 
-// Daemon starts the implementation of one tunnel end in a host: a foreground process that creates the interface and
-// serves its UAPI socket, /var/run/wireguard/IFNAME.sock. It need not wait until it is ready. The process must outlive
-// ctx: the Lab stops it.
+// Daemon starts the implementation of one tunnel end in a host. It is a foreground process that
+// creates the interface and serves its UAPI socket, /var/run/wireguard/IFNAME.sock. It need not
+// wait until it is ready. The process must outlive ctx: the Lab stops it.
 type Daemon func(ctx context.Context, h *netlab.Host, ifname string) (*Process, error)
 
 // Command is the Daemon that runs argv with the interface's name as one more argument.
@@ -61,7 +61,8 @@ func StartProcess(ctx context.Context, h *netlab.Host, argv ...string) (*Process
 // PIDs returns the process and the live members of its process group.
 func (p *Process) PIDs() []int { return groupMembers(p.cmd.Process.Pid) }
 
-// Usage is what the live threads of a process and of its group have used since they began.
+// Usage is the CPU time and the context switches of the live threads of a process and of its group
+// since they began.
 type Usage struct {
 	CPU      time.Duration // user and system, by the scheduler's clock
 	Switches uint64        // context switches, voluntary and not
@@ -77,7 +78,7 @@ func (p *Process) Usage() (Usage, error) {
 // Argv is the command that was started.
 func (p *Process) Argv() []string { return slices.Clone(p.cmd.Args) }
 
-// Log is the end of what the process wrote, whole lines.
+// Log is the end of the process's output, whole lines.
 func (p *Process) Log() string { return p.log.String() }
 
 // Done is closed when the process has ended.

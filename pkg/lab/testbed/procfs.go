@@ -80,7 +80,7 @@ func parsePidStat(text string) (pid, pgrp int, zombie bool) {
 	return pid, pgrp, rest[0] == "Z" || rest[0] == "X"
 }
 
-// cpuTime is what all processes have worked so far, the kernel's work for them included.
+// cpuTime is the work of all processes so far, the kernel's work for them included.
 func cpuTime(pids []int) (sum time.Duration) {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -91,7 +91,8 @@ func cpuTime(pids []int) (sum time.Duration) {
 	return sum
 }
 
-// parseCPUTime reads utime and stime, fields 14 and 15, of a /proc/PID/stat; 0 of one that is none.
+// parseCPUTime reads utime and stime, fields 14 and 15, of a /proc/PID/stat; it returns 0 for
+// other text.
 func parseCPUTime(text string) time.Duration {
 	rest := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // begins with field 3
 	if len(rest) < 13 {
@@ -121,8 +122,8 @@ func peakRSS(pids []int) (uint64, error) {
 	return sum, nil
 }
 
-// contextSwitches are those of all threads of the processes, voluntary and not, since they began. A thread that ends
-// takes its own with it.
+// contextSwitches returns the context switches of all threads of the processes, voluntary and not,
+// since they began. A thread that ends takes its own with it.
 func contextSwitches(pids []int) (uint64, error) {
 	var sum uint64
 	for _, pid := range pids {

@@ -34,7 +34,7 @@ type Side struct {
 	Host *netlab.Host
 	// App is the host where traffic begins and ends: Host, or in a Lab with Clients the one behind it.
 	App *netlab.Host
-	// Iface is the tunnel interface, empty in a raw Lab; Daemon is what serves it.
+	// Iface is the tunnel interface, empty in a raw Lab; Daemon is the process that serves it.
 	Iface  string
 	Daemon *Process
 	// Cable and Tunnel are the addresses outside and inside.
@@ -73,7 +73,7 @@ func v6(net, n byte) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x77, 7: net, 15: n}), 64)
 }
 
-// PublicKey is that of the side's end of the tunnel.
+// PublicKey is the public key of the side's end of the tunnel.
 func (s *Side) PublicKey() noise.PublicKey { return s.key.Public() }
 
 // start starts the daemon and returns when its socket and its interface are there.

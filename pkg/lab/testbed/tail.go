@@ -10,7 +10,7 @@ import (
 // tailLen is enough for a crash: what led to it stands at the top of many lines.
 const tailLen = 16 << 10
 
-// tail is a writer that keeps the end of what is written to it.
+// tail is a writer that keeps the end of its input.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte

@@ -51,8 +51,9 @@ func parseHeader(b []byte) (header, error) {
 // setSeq changes the sequence number of an encoded header.
 func setSeq(b []byte, seq uint64) { binary.BigEndian.PutUint64(b[24:], seq) }
 
-// newBody returns the bytes that follow the header in every datagram and chunk of a run. They are pseudo-random and depend on
-// the key, so that displaced bytes and those of another run are detected.
+// newBody returns the bytes that follow the header in every datagram and chunk of a run. They are
+// pseudo-random and depend on the key, so that displaced bytes and bytes of another run are
+// detected.
 func newBody(key uint64) []byte {
 	var seed [32]byte
 	binary.BigEndian.PutUint64(seed[:], key)

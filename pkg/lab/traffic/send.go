@@ -118,8 +118,8 @@ func (u *datagramSender) sendSingles(p pace, end time.Time, sent uint64) (uint64
 	return sent, nil
 }
 
-// batchSize returns the number of datagrams per send: those of one millisecond of a paced stream, so that slow streams do not
-// send bursts.
+// batchSize returns the number of datagrams per send: the datagrams of one millisecond of a paced
+// stream, so that slow streams do not send bursts.
 func (u *datagramSender) batchSize(p pace) int {
 	if p.perByte == 0 {
 		return sendBatchSize

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic sends and receives test traffic over real sockets: parallel TCP streams, UDP streams with sequence
-// numbers, optionally in trains (UDP_SEGMENT), and pings, one at a time. The receiver knows the pattern of the data, and so
-// detects loss, duplication, reordering and corruption. The data has Marker in every 64 bytes, so that a capture shows whether
-// it was encrypted.
+// Package traffic sends and receives test traffic over real sockets. It has parallel TCP streams,
+// UDP streams with sequence numbers, optionally in trains (UDP_SEGMENT), and pings, one at a time.
+// The receiver knows the pattern of the data, and so detects loss, duplication, reordering and
+// corruption. The data has Marker in every 64 bytes, so that a capture shows whether it was
+// encrypted.
 //
 // A Server waits for runs, and Run is the client. The client requests a run over a TCP connection, on which the server also
 // reports what it received. It is a test tool: the client is not authenticated.
@@ -58,8 +59,8 @@ type Config struct {
 	Duration time.Duration
 	// Size is the UDP payload in bytes, 32 to 65,507; 0 means DefaultSize.
 	Size int
-	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single datagrams in batches.
-	// It is reduced to what fits into one send.
+	// Train is the number of datagrams per send, at most 64, by UDP_SEGMENT; 0 and 1 send single
+	// datagrams in batches. It is reduced to the number that fits into one send.
 	Train int
 	// Congestion is the congestion control of TCP streams, such as cubic; empty means the system's.
 	Congestion string
@@ -101,7 +102,7 @@ type Stream struct {
 	SentPackets uint64 `json:"sent_packets"`
 	Counts
 	Seconds float64 `json:"seconds"` // from the first to the last byte received, without the warm-up
-	// WarmupBytes are those of Bytes that arrived before Seconds began.
+	// WarmupBytes is the part of Bytes that arrived before Seconds began.
 	WarmupBytes uint64 `json:"warmup_bytes,omitempty"`
 	// TransmittedBytes and RetransmittedBytes are TCP's payload on the wire, the first of them with the second (TCP_INFO).
 	TransmittedBytes   uint64 `json:"transmitted_bytes,omitempty"`
