@@ -29,7 +29,7 @@ type bundleOptions struct {
 	parallel int
 }
 
-// bundleSuffix is that of the file's name, without which it is the archive's directory.
+// bundleSuffix is the suffix of the file's name. The name without it is the archive's directory.
 const bundleSuffix = ".tar.gz"
 
 // exitIncomplete is the exit code if files are missing.

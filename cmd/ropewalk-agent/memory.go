@@ -10,8 +10,9 @@ import (
 	"strconv"
 )
 
-// heapGrowth is Go's GOGC: by how many percent the heap may grow between two collections. Lanes allocate nothing, so that most
-// garbage is that of reconciles, which are rare. At 5,000 nodes the default of 100 takes 1.5 times as much memory.
+// heapGrowth is Go's GOGC: by how many percent the heap may grow between two collections. Lanes
+// allocate nothing, so that most garbage comes from reconciles, which are rare. At 5,000 nodes the
+// default of 100 takes 1.5 times as much memory.
 const heapGrowth = 10
 
 // tuneCollector sets Go's GOGC to heapGrowth, and the soft memory limit. GOGC and GOMEMLIMIT take precedence.

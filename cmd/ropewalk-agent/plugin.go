@@ -17,7 +17,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh/command"
 )
 
-// pluginName is how kubectl calls its plugin: this program under a second name, since a program of its own with the API client would take as much disk again.
+// pluginName is kubectl's name for its plugin, which is this program under a second name. A
+// program of its own with the API client would take as much disk again.
 const pluginName = "kubectl-ropewalk"
 
 // newCmd returns the command for the name by which the program was called.
@@ -49,7 +50,8 @@ func newPluginCmd() *cobra.Command {
 	return cmd
 }
 
-// kubectlOptions are the flags that select the cluster and the agents, for what runs kubectl.
+// kubectlOptions are the flags that select the cluster and the agents, for commands that run
+// kubectl.
 type kubectlOptions struct{ kubeconfig, context, server, namespace string }
 
 func (o *kubectlOptions) add(f *pflag.FlagSet) {

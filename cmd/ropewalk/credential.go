@@ -47,9 +47,11 @@ func useCredentialFile(path string, f *conffile.File) error {
 	return nil
 }
 
-// addKnownKey sets the private key of a file that has none, for commands outside of the service: that of the running tunnel, or else that
-// of the systemd credential with which `systemctl start ropewalk@NAME` would bring the interface up. root is the root directory of the
-// host. It returns the path of a credential, or "". Of an encrypted credential it only notes that there is one.
+// addKnownKey sets the private key of a file that has none, for commands outside of the service.
+// It takes the key of the running tunnel, or else of the systemd credential with which `systemctl
+// start ropewalk@NAME` would bring the interface up. root is the root directory of the host. It
+// returns the path of a credential, or "". Of an encrypted credential it only notes that there is
+// one.
 func addKnownKey(sockets uapi.Dir, root string, i *quick.Interface) (credential string, err error) {
 	*i = withPresentKey(sockets, *i)
 	if i.File.Interface.PrivateKey != nil {

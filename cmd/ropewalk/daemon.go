@@ -60,7 +60,8 @@ func dialDaemon(dir uapi.Dir, name string) (*uapi.Client, error) {
 	return client, nil
 }
 
-// notServed returns an error that distinguishes an interface without a daemon from one that does not exist.
+// notServed returns an error that distinguishes an interface without a daemon from an interface
+// that does not exist.
 func notServed(dir uapi.Dir, name string) error {
 	if former := formerNames(dir, name); len(former) > 0 {
 		return fmt.Errorf("interface %s has no control socket in %s: if it was renamed, its daemon answers by the former name: %s", name, dir, strings.Join(former, ", "))

@@ -36,8 +36,9 @@ func buildTagCommands() []*cobra.Command {
 	return []*cobra.Command{docs}
 }
 
-// writeManual writes the manual page of root and of every command below it, and ropewalk-conf(5), into man8 and man5 below dir. Their date is that of SOURCE_DATE_EPOCH, if
-// it is set: the same sources then give the same pages.
+// writeManual writes the manual page of root and of every command below it, and ropewalk-conf(5),
+// into man8 and man5 below dir. Their date is SOURCE_DATE_EPOCH, if it is set: the same sources
+// then give the same pages.
 func writeManual(root *cobra.Command, dir string) error {
 	commands, files := filepath.Join(dir, "man8"), filepath.Join(dir, "man5")
 	if err := errors.Join(os.MkdirAll(commands, 0o755), os.MkdirAll(files, 0o755)); err != nil {
@@ -52,8 +53,8 @@ func writeManual(root *cobra.Command, dir string) error {
 	return writeConfManual(files)
 }
 
-// useMarkdown turns the help of a command and of those below it into Markdown, which cobra/doc expects: indented lists
-// become blocks that are printed as they are.
+// useMarkdown turns the help of a command and of the commands below it into Markdown, which
+// cobra/doc expects. Indented lists become blocks that are printed as they are.
 func useMarkdown(cmd *cobra.Command) {
 	var b strings.Builder
 	inList := false

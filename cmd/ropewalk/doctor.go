@@ -107,14 +107,14 @@ func (o *doctorOptions) gather(ctx context.Context, tunnels []string) (*facts.Fa
 	return f, err
 }
 
-// savedState compares a tunnel with what `ropewalk up` has saved of it.
+// savedState compares a tunnel with the state that `ropewalk up` has saved of it.
 func savedState(name string) (facts.Saved, error) {
 	missing, err := (&quick.Runner{RunDir: quick.DefaultRunDir}).Missing(name)
 	return facts.Saved{File: startedFrom(name), Missing: missing}, err
 }
 
-// renamedTunnel returns an error for the first of the names that an interface had before it was renamed, or has since, or whose socket is a file;
-// nil for none.
+// renamedTunnel returns an error for the first bad name, nil for none. An interface had a bad name
+// before it was renamed, or has been renamed from it since, or its socket is a file.
 func renamedTunnel(dir uapi.Dir, names []string) error {
 	served, _ := dir.Interfaces() // an error means none
 	for _, name := range names {

@@ -42,8 +42,9 @@ func (e codedError) Unwrap() error { return e.err }
 // ExitCode returns the exit code of the process.
 func (e codedError) ExitCode() int { return e.code }
 
-// exitCode returns the exit code of the process for an error that is not nil. A hook's passes through, as with wg-quick; one that a signal
-// has ended has none. cobra has no type for unknown commands.
+// exitCode returns the exit code of the process for an error that is not nil. A hook's code passes
+// through, as with wg-quick; a hook that a signal has ended has none. cobra has no type for
+// unknown commands.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[usageError](err); ok || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage

@@ -13,11 +13,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// networkdState is a file that systemd-networkd writes when it runs. tmpfiles.d(5) creates the directory on other hosts, too.
+// networkdState is a file that systemd-networkd writes when it runs. On other hosts tmpfiles.d(5)
+// creates the directory.
 const networkdState = "run/systemd/netif/state"
 
-// networkdWarnings warns of the routing rules for a default route that systemd-networkd, if the host with the file system root runs it,
-// removes at each of its starts: packets then leave outside of the tunnel.
+// networkdWarnings warns of the routing rules for a default route that systemd-networkd removes at
+// each of its starts. Packets then leave outside of the tunnel. There is no warning if the host
+// with the file system root does not run systemd-networkd.
 func networkdWarnings(root fs.FS, f *conffile.File) []string {
 	if _, err := fs.Stat(root, networkdState); err != nil || !needsRules(f) || keepsRules(root) {
 		return nil

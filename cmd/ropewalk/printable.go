@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// printable returns text that is safe for a terminal: lines with control characters, which names of devices and programs may
-// contain, are quoted as in Go. Tabs are left.
+// printable returns text that is safe for a terminal. Lines with control characters, which names
+// of devices and programs may contain, are quoted as in Go. Tabs are left.
 func printable(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

@@ -45,7 +45,8 @@ func newReloadCmd() *cobra.Command {
 	return cmd
 }
 
-// withPresentKey returns an interface whose file has no key with that of the running tunnel, which may be from a credential or a hook.
+// withPresentKey adds the running tunnel's key to an interface whose file has none. The key may be
+// from a credential or a hook.
 func withPresentKey(dir uapi.Dir, i quick.Interface) quick.Interface {
 	if i.File.Interface.PrivateKey != nil {
 		return i

@@ -159,7 +159,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// argumentError replaces cobra's error about the number of arguments by one that names the argument.
+// argumentError replaces cobra's error about the number of arguments by an error that names the
+// argument.
 func argumentError(cmd *cobra.Command, args []string, check cobra.PositionalArgs, err error) error {
 	if strings.HasPrefix(err.Error(), "invalid argument") {
 		return err
@@ -245,9 +246,10 @@ func serve(ctx context.Context, log *slog.Logger, tunnel daemon.Options, o runOp
 	return err
 }
 
-// begin starts the tunnel and the metrics server. It binds the address of the metrics first, so that a wrong address is an error
-// before the tunnel runs. In a takeover the old daemon may still hold that address: the tunnel then starts first. So does that of a kept
-// daemon, which has to run whatever else the host does.
+// begin starts the tunnel and the metrics server. It binds the address of the metrics first, so
+// that a wrong address is an error before the tunnel runs. In a takeover the old daemon may still
+// hold that address: the tunnel then starts first. The tunnel of a kept daemon also starts first,
+// because it has to run whatever else the host does.
 func (o *runOptions) begin(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (*daemon.Daemon, *metricsServer, error) {
 	listen, open := o.metrics.listen, o.open
 	if o.takeover {

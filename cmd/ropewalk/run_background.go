@@ -28,12 +28,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
-// readyFD is an environment variable with a file descriptor: the pipe to which a daemon in the background writes the interface's name
-// once it serves it.
+// readyFD is an environment variable with a file descriptor. It is the pipe to which a daemon in
+// the background writes the interface's name once it serves it.
 const readyFD = "ROPEWALK_READY_FD"
 
-// Environment variables with file descriptors, as wireguard-go has them: a queue of an interface that another program has created, and a
-// listening socket for the control socket.
+// Environment variables with file descriptors, as wireguard-go has them. They are a queue of an
+// interface that another program has created, and a listening socket for the control socket.
 const (
 	tunFD     = "WG_TUN_FD"
 	controlFD = "WG_UAPI_FD"
@@ -132,7 +132,8 @@ func startAndAwait(ctx context.Context, args []string, log *os.File, o daemon.Op
 	return awaitReady(ctx, process, ready, log, o.Name, check)
 }
 
-// backgroundEnv returns the environment of a daemon in the background. Its process ID is not the one that a unit knows.
+// backgroundEnv returns the environment of a daemon in the background. Its process ID is not the
+// process ID that a unit knows.
 func backgroundEnv() []string {
 	env := os.Environ()
 	if keepsSocket() {
@@ -271,9 +272,10 @@ func (p *readyPipe) announce(log *slog.Logger, name string) {
 // wireguardGo is the name of a link to this program that stands in for wireguard-go.
 const wireguardGo = "wireguard-go"
 
-// wireguardGoArgs returns the arguments of `ropewalk run` for a command line of wireguard-go, or args if it is none. That is
-// `wireguard-go [-f] INTERFACE`, and also `ropewalk [-f] INTERFACE`, with which wg-quick(8) starts the program in
-// WG_QUICK_USERSPACE_IMPLEMENTATION: then any word but a command is an interface, while otherwise one may be a mistyped command.
+// wireguardGoArgs returns the arguments of `ropewalk run` for a command line of wireguard-go, or
+// args if it is none. That is `wireguard-go [-f] INTERFACE`, and also `ropewalk [-f] INTERFACE`,
+// with which wg-quick(8) starts the program in WG_QUICK_USERSPACE_IMPLEMENTATION. Then any word
+// but a command is an interface, while otherwise a word may be a mistyped command.
 func wireguardGoArgs(program string, args []string, isCommand, isLikeCommand func(string) bool, getenv func(string) string) []string {
 	named := filepath.Base(program) == wireguardGo
 	foreground, rest := false, args
@@ -298,8 +300,8 @@ func wireguardGoArgs(program string, args []string, isCommand, isLikeCommand fun
 	return []string{"run", "--daemon", "--", rest[0]}
 }
 
-// looksLikeInterface reports whether a word that is no command is probably meant as the name of an interface, such as wg0, and not as an
-// address or the name of a host.
+// looksLikeInterface reports whether a word that is no command is probably an interface's name,
+// such as wg0. It is false for an address or the name of a host.
 func looksLikeInterface(word string) bool {
 	return interfaceWord.MatchString(word) && strings.ContainsAny(word, "0123456789")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
-// readConfig returns the configuration with which the tunnel starts, that of --config. The file may not exist yet: the program that
-// writes it also configures the running tunnel.
+// readConfig returns the configuration with which the tunnel starts, from --config. The file may
+// not exist yet: the program that writes it also configures the running tunnel.
 func (o *runOptions) readConfig(ctx context.Context, log *slog.Logger) (config.Device, error) {
 	if o.config == "" {
 		return config.Device{}, nil

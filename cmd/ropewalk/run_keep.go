@@ -56,7 +56,7 @@ const (
 	minRestartDelay = time.Second
 )
 
-// supervisorState is what `ropewalk ready` reports.
+// supervisorState is the state that `ropewalk ready` reports.
 type supervisorState int32
 
 const (
@@ -65,8 +65,9 @@ const (
 	supervisorWaiting                         // another daemon serves the interface and keeps it or has taken it over, or there is no configuration yet
 )
 
-// supervisor is the parent process of --keep. It has neither keys nor a tunnel: its child is the daemon. Two supervisors of one interface hand the tunnel
-// over, as in a rolling update: the later one takes over, and the earlier one waits, for its own end or that of the other.
+// supervisor is the parent process of --keep. It has neither keys nor a tunnel: its child is the
+// daemon. Two supervisors of one interface hand the tunnel over, as in a rolling update. The later
+// one takes over, and the earlier one waits, for its own end or the end of the other.
 type supervisor struct {
 	name     string
 	config   string   // the file of --config; empty: none
@@ -113,7 +114,8 @@ func (o *runOptions) keep(ctx context.Context, cmd *cobra.Command, name string) 
 	return s.run(ctx)
 }
 
-// run starts daemons until one ends in order. After the end of ctx the error is that of the last one, unless that was about a takeover.
+// run starts daemons until one ends in order. After the end of ctx the error is the last daemon's,
+// unless its error was about a takeover.
 func (s *supervisor) run(ctx context.Context) error {
 	defer s.release()
 	served, retry := false, time.Duration(0) // retry: the delay after a refused takeover
@@ -186,8 +188,9 @@ func (s *supervisor) isServed() bool {
 	return true
 }
 
-// awaitTurn waits until a process serves the interface, and returns the flag to take over from it, or until this supervisor has the lock, nobody
-// does, and there is a configuration.
+// awaitTurn waits until a process serves the interface, and returns the flag to take over from it.
+// It also returns when this supervisor has the lock, no process serves, and there is a
+// configuration.
 func (s *supervisor) awaitTurn(ctx context.Context) (flags []string) {
 	for logged := false; ctx.Err() == nil; {
 		held := s.lock() // first: its last holder may have started a daemon

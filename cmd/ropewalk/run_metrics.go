@@ -24,7 +24,7 @@ type metricsFlags struct {
 	metrics.Options
 }
 
-// add adds the flags to those of `run` and `up`.
+// add adds the flags to the flags of `run` and `up`.
 func (f *metricsFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.addr, "metrics", "", "serve Prometheus metrics, /healthz and /readyz at `host:port` (default: off)")
 	flags.StringVar(&f.config, "metrics-config", "", "`file` for TLS and basic authentication of --metrics (Prometheus' web config)")
@@ -103,8 +103,9 @@ func (f *metricsFlags) listen(log *slog.Logger) (*metricsServer, error) {
 	return s, nil
 }
 
-// listenOrWait returns a server that listens, or one that will listen once the old daemon, or another program, releases the address. Any other
-// error is returned while the old daemon still serves the tunnel.
+// listenOrWait returns a server that listens, or will listen once the old daemon, or another
+// program, releases the address. Any other error is returned while the old daemon still serves the
+// tunnel.
 func (f *metricsFlags) listenOrWait(log *slog.Logger) (*metricsServer, error) {
 	s, err := f.listen(log)
 	if errors.Is(err, syscall.EADDRINUSE) {

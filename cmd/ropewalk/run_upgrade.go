@@ -105,9 +105,10 @@ func successorArgs(args []string, requested, name string) []string {
 	return slices.Insert(args, i+1, takeoverFlag)
 }
 
-// successorEnv returns the environment of a daemon that takes over from one with env. If this process is the service, it removes
-// the service's process IDs (systemd.exec(5)): they differ from the successor's, which would then not count as the service. If it
-// is not, they stay, so that the successor does not count as the service either.
+// successorEnv returns the environment of a daemon that takes over from one with env. If this
+// process is the service, it removes the service's process IDs (systemd.exec(5)). They differ from
+// the successor's, which would then not count as the service. If it is not, they stay, so that the
+// successor does not count as the service either.
 func successorEnv(env []string) []string {
 	remove := []string{logFromUp, readyFD, failureFD}
 	if notifiesService() {

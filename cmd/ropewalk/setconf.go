@@ -106,7 +106,7 @@ func readConf(path string) (*conffile.File, error) {
 	return conffile.Parse(path, f, conffile.WG)
 }
 
-// quickKeyHint adds a hint if the file has keys of wg-quick, else that of keyHint.
+// quickKeyHint adds a hint if the file has keys of wg-quick, else the hint of keyHint.
 func quickKeyHint(err error) error {
 	lines, _ := errors.AsType[conffile.Error](err)
 	for _, line := range lines {

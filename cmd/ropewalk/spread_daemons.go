@@ -25,8 +25,8 @@ type spreadDaemon struct {
 	Spread    int    `json:"spread_peers"` // peers to which flows are spread now
 }
 
-// spreadDaemons returns the daemons of this network namespace, or that of one interface. The error has the daemons that cannot be asked;
-// the list has the others.
+// spreadDaemons returns the daemons of this network namespace, or the daemon of one interface. The
+// error has the daemons that cannot be asked; the list has the others.
 func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon, err error) {
 	names := []string{name}
 	if name == "" {

@@ -24,7 +24,7 @@ type spreadStatus struct {
 	Devices []spreader.DeviceStatus `json:"devices"`
 	// Leftovers are directories with pins of network namespaces that probably no longer exist.
 	Leftovers []string `json:"leftovers,omitempty"`
-	// Daemons are those of ropewalk, which spread by themselves.
+	// Daemons are ropewalk's daemons, which spread by themselves.
 	Daemons []spreadDaemon `json:"daemons,omitempty"`
 }
 
@@ -51,8 +51,9 @@ func newSpreadStatusCmd() *cobra.Command {
 	return cmd
 }
 
-// showSpread prints the status of one device. For "" it prints that of all devices, and leftovers of network namespaces. It returns an
-// error for daemons that cannot be asked, after the rest is printed.
+// showSpread prints the status of one device. For "" it prints the status of all devices, and
+// leftovers of network namespaces. It returns an error for daemons that cannot be asked, after the
+// rest is printed.
 func showSpread(cmd *cobra.Command, device string, asJSON bool) error {
 	st := spreadStatus{header: headerOf("SpreadStatus")}
 	host := new(spreader.Host)

@@ -121,7 +121,7 @@ func utf8Locale() bool {
 	return true
 }
 
-// topInterface returns the interface in args, or the only one that is served.
+// topInterface returns the interface in args, or the only interface that is served.
 func topInterface(dir uapi.Dir, args []string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil

@@ -18,8 +18,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 )
 
-// bringUp brings the interface up. If a service manager started this process, it then notifies the manager that the service is
-// ready, and that its main process is now the daemon.
+// bringUp brings the interface up. If a service manager started this process, it then notifies the
+// manager that the service is ready. The notification also names the daemon as the new main
+// process.
 func bringUp(ctx context.Context, r *quick.Runner, i quick.Interface) error {
 	if err := useCredential(os.Getenv("CREDENTIALS_DIRECTORY"), i.File); err != nil {
 		return err
@@ -55,7 +56,7 @@ func isService() bool {
 	return os.Getenv("NOTIFY_SOCKET") != "" && (started == "" || isExecPID(started))
 }
 
-// isExecPID reports whether pid, a SYSTEMD_EXEC_PID, is that of this process.
+// isExecPID reports whether pid, a SYSTEMD_EXEC_PID, is this process's.
 func isExecPID(pid string) bool { return pid == strconv.Itoa(os.Getpid()) }
 
 // passServiceContext passes what the service manager gave this process to the daemon: the watchdog and the journal.
