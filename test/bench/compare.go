@@ -80,7 +80,7 @@ func programVersion(ctx context.Context, path string) (string, error) {
 	return strings.TrimPrefix(strings.TrimSpace(string(text)), "ropewalk version "), nil
 }
 
-// installPeers leaves in c.peers those that can be measured, and in c.argv how to start them.
+// installPeers leaves in c.peers the peers that can be measured, and in c.argv their commands.
 func (c *comparer) installPeers(ctx context.Context) error {
 	in, err := newInstaller(c.installDir, c.diag)
 	if err != nil {

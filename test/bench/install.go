@@ -30,8 +30,8 @@ func newInstaller(dir string, out io.Writer) (installer, error) {
 	return installer{dir: abs, out: out, lookPath: exec.LookPath, run: runCommand}, nil
 }
 
-// installAll returns the peers that are there in the end. One that cannot be installed is left out with a line that says
-// why: a machine without cargo still compares with the others.
+// installAll returns the peers that are there in the end. A peer that cannot be installed is left
+// out with a line that gives the reason. A machine without cargo still compares with the others.
 func (in installer) installAll(ctx context.Context, list []peer) ([]peer, error) {
 	var ready []peer
 	for _, p := range list {
@@ -88,8 +88,9 @@ func (in installer) logged(ctx context.Context, path string, env, argv []string)
 	return nil
 }
 
-// installCommand is what installs the peer below the absolute dir, and what it needs in its environment. Both registries
-// are asked for the exact version; the crates' own lock files fix the rest, as go.sum does for the packages.
+// installCommand returns the command that installs the peer below the absolute dir, and the
+// environment that it needs. Both registries are asked for the exact version; the crates' own lock
+// files fix the rest, as go.sum does for the packages.
 func (p peer) installCommand(dir string) (env, argv []string) {
 	root := p.root(dir)
 	if p.source.crate != "" {

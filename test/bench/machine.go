@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what the figures were measured on.
+// machine is the machine on which the figures were measured.
 type machine struct {
 	Kernel string `json:"kernel"`
 	CPU    string `json:"cpu"`

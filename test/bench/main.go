@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures ropewalk against other userspace WireGuard implementations, its peers, on the machine that it
-// runs on, and prints the table of docs/dev/measurements.md. It installs the peers from their registries, at fixed versions.
+// Command bench measures ropewalk against other userspace WireGuard implementations, its peers, on
+// the machine that it runs on. It prints the table of docs/dev/measurements.md. It installs the
+// peers from their registries, at fixed versions.
 //
-// Such a machine's speed changes from minute to minute, so figures that were measured at different times say little. In
-// every round, and there in every test, ropewalk and a peer are measured one right after the other, and what counts is
-// the median over the rounds of the ratio of the two.
+// Such a machine's speed changes from minute to minute, so figures that were measured at different
+// times say little. In every round, and there in every test, ropewalk and a peer are measured one
+// right after the other. The result is the median over the rounds of the ratio of the two.
 package main
 
 import (

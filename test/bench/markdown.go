@@ -31,7 +31,7 @@ func (r *report) markdown(lines []line, peers []peer, what map[string]string) []
 	return []byte(b.String())
 }
 
-// cableColumn is that of the bare cable.
+// cableColumn is the column of the bare cable.
 const cableColumn = 2
 
 // writeMarkdownTable leaves out the bare cable where nobody measured it.

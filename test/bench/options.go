@@ -17,7 +17,7 @@ import (
 
 const maxSeconds = 3600
 
-// options are what the command line says.
+// options are the options of the command line.
 type options struct {
 	peers      []peer
 	raw        bool

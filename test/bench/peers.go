@@ -12,12 +12,14 @@ import (
 const (
 	// ropewalkName is the implementation that all others are compared with.
 	ropewalkName = "ropewalk"
-	// rawName is the cable without a tunnel: the ceiling of what this machine's kernel and traffic tools carry.
+	// rawName is the cable without a tunnel: the ceiling of this machine's kernel and traffic
+	// tools.
 	rawName = "raw"
 )
 
-// peer is another WireGuard implementation, at a fixed version. All of them take the name of the interface as their last
-// argument, make a TUN device of that name, serve /var/run/wireguard/NAME.sock, and are configured over it.
+// peer is another WireGuard implementation, at a fixed version. All of them take the name of the
+// interface as their last argument, and make a TUN device of that name. They serve
+// /var/run/wireguard/NAME.sock, and are configured over it.
 type peer struct {
 	name    string
 	title   string // heading of its column in the documentation
@@ -49,8 +51,8 @@ type source struct {
 	crate     string
 }
 
-// peers are reference implementations that run in user space and install from their registry; the in-kernel WireGuard
-// is none of them, for it cannot run in a namespace's own process.
+// peers are reference implementations that run in user space and install from their registry. The
+// in-kernel WireGuard is none of them, for it cannot run in a namespace's own process.
 func peers() []peer {
 	return []peer{
 		{
@@ -113,7 +115,7 @@ func peerNames(list []peer) []string {
 	return names
 }
 
-// onlyValid returns an error for the first name that is not valid, with those that are.
+// onlyValid returns an error for the first name that is not valid, with the valid names.
 func onlyValid(what string, names, valid []string) error {
 	for _, n := range names {
 		if !slices.Contains(valid, n) {

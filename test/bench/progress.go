@@ -84,7 +84,7 @@ func (p *progress) clear() {
 	}
 }
 
-// roughly rounds to what such an estimate is worth.
+// roughly rounds to the precision of such an estimate.
 func roughly(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", int(d.Round(time.Second).Seconds()))

@@ -19,16 +19,17 @@ type bed interface {
 	io.Closer
 }
 
-// turn is one part of a round: implementations that are up at the same time and take every test one right after the
-// other, while all but one of them are idle.
+// turn is one part of a round. Its implementations are up at the same time and take every test one
+// right after the other, while all but one of them are idle.
 type turn struct {
 	round           int // from 1
 	versus          string
 	implementations []string
 }
 
-// turns orders a whole run: in each round the bare cable by itself, then ropewalk and the first peer, ropewalk and the
-// second, and so on; in every other round the peer before ropewalk, in case the first has an advantage.
+// turns orders a whole run. Each round has the bare cable by itself, then ropewalk and the first
+// peer, ropewalk and the second, and so on. In every other round the peer comes before ropewalk,
+// in case the first has an advantage.
 func turns(rounds int, peers []string, raw bool) []turn {
 	var list []turn
 	for round := 1; round <= rounds; round++ {
@@ -75,8 +76,9 @@ type runner struct {
 	warn          func(error)
 }
 
-// run takes all turns until the end, or until an error: the end of ctx, a lab in which not even the cable or ropewalk
-// comes up, or found's or whole's. A peer's failure is an error in its samples.
+// run takes all turns until the end, or until an error. An error is the end of ctx, a lab in which
+// neither the cable nor ropewalk comes up, or found's or whole's. A peer's failure is an error in
+// its samples.
 func (r *runner) run(ctx context.Context) error {
 	for i, t := range r.turns {
 		if err := r.take(ctx, t); err != nil {

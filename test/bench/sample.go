@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sample is what one test of one implementation in one round gave.
+// sample is the result of one test of one implementation in one round.
 type sample struct {
 	Round int `json:"round"` // from 1
 	// Versus is the peer in whose turn it was measured: that peer itself, or ropewalk right before it. It is "raw" for
@@ -39,8 +39,9 @@ type report struct {
 	Samples  []sample          `json:"samples"`
 }
 
-// resume takes over the samples of the report in a file, so that a run can be made in parts. Those of a round that was cut
-// off are left out: it is taken once more. Without a file there are none; one of another comparison is an error.
+// resume takes over the samples of the report in a file, so that a run can be made in parts.
+// Samples of a round that was cut off are left out: it is taken once more. Without a file there
+// are none; one of another comparison is an error.
 func (r *report) resume(path string) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,7 +24,7 @@ type row struct {
 	bare bool
 }
 
-// companions are the figures beside a test's main one that have a line of their own, below it.
+// companions are the figures beside a test's main figure that have a line of their own, below it.
 func companions() []row {
 	const cores = "% of all cores: "
 	list := []row{
@@ -59,7 +59,7 @@ func companions() []row {
 // retransmitted is the unit of TCP's retransmitted share.
 const retransmitted = "% retransmitted"
 
-// congestionCompanions are those of the tests that measure several congestion controls.
+// congestionCompanions are the companions of the tests that measure several congestion controls.
 func congestionCompanions() (list []row) {
 	for _, test := range []string{"lan", "wan1", "wan20", "wan100"} {
 		streams := []string{"1 stream", "4 streams", "16 streams"}
@@ -81,7 +81,7 @@ func congestionCompanions() (list []row) {
 	return list
 }
 
-// pathCompanions are those of measure.Paths.
+// pathCompanions are the companions of measure.Paths.
 func pathCompanions() []row {
 	list := congestionCompanions()
 	for _, test := range []string{"queue64k", "queue4m"} {

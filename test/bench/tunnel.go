@@ -19,7 +19,7 @@ type tunnel struct {
 	stretch  time.Duration
 }
 
-// opener opens beds by the name of what runs in them.
+// opener opens beds by the name of the implementation that runs in them.
 type opener struct {
 	queues   int
 	stretch  time.Duration

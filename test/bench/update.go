@@ -21,7 +21,8 @@ func markers(name string) (begin, end []byte) {
 	return fmt.Appendf(nil, "<!-- %s:begin -->\n", name), fmt.Appendf(nil, "<!-- %s:end -->\n", name)
 }
 
-// replaceBetween returns the document with what stands between the markers of a name replaced; the markers stay.
+// replaceBetween returns the document with the text between the markers of a name replaced; the
+// markers stay.
 func replaceBetween(document []byte, name string, table []byte) ([]byte, error) {
 	begin, end := markers(name)
 	if bytes.Count(document, begin) != 1 || bytes.Count(document, end) != 1 {

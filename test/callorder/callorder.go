@@ -17,7 +17,8 @@ import (
 
 // Options describe a package.
 type Options struct {
-	// Ambiguous are functions, and methods with a dot before their names, that are not followed: types of other packages have them, too.
+	// Ambiguous are functions, and methods with a dot before their names, that are not followed:
+	// types of other packages also have them.
 	Ambiguous []string
 	// Upward are calls from a file to one above it that are accepted: "caller called".
 	Upward []string
@@ -25,8 +26,9 @@ type Options struct {
 	Least int
 }
 
-// Check fails the test if doc.go in the working directory does not list a file, or if a file calls a function of a file above it. It resolves
-// calls by name, methods apart from functions, and skips names that several files declare.
+// Check fails the test if doc.go in the working directory does not list a file. It also fails if a
+// file calls a function of a file above it. It resolves calls by name, methods apart from
+// functions, and skips names that several files declare.
 func Check(t testing.TB, o Options) {
 	t.Helper()
 	order := documentedFiles(t)

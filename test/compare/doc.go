@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package compare benchmarks ropewalk against wireguard-go, in one process and without a kernel in between. Packets enter at an
-// in-memory TUN and leave as sealed datagrams on an in-memory network (BenchmarkTX), take the opposite direction (BenchmarkRX),
-// or go from one device's TUN to another device's (BenchmarkBoth).
+// Package compare benchmarks ropewalk against wireguard-go, in one process and without a kernel in
+// between. Packets enter at an in-memory TUN and leave as sealed datagrams on an in-memory network
+// (BenchmarkTX), or take the opposite direction (BenchmarkRX). In BenchmarkBoth they go from one
+// device's TUN to another device's.
 //
 //	go test -run '^$' -bench . ./test/compare
 //	for i in $(seq 6); do go test -run '^$' -bench . ./test/compare; done | benchstat -col /impl -
 //
-// Both implementations are complete devices with all their timers and the default configuration. Their sessions come from a real
-// handshake. The in-memory TUN and network are the same ring for both (queue.go). It transfers as many elements per call as an
-// implementation requests, and copies each element once, as the kernel would. The differences are those of Linux:
+// Both implementations are complete devices with all their timers and the default configuration.
+// Their sessions come from a real handshake. The in-memory TUN and network are the same ring for
+// both (queue.go). It transfers as many elements per call as an implementation requests, and
+// copies each element once, as the kernel would. The implementations differ as on Linux:
 //
 //   - ropewalk gets TSO trains with a virtio-net header, and coalesced datagrams. It splits the trains and computes the
 //     checksums itself. When it receives, it verifies checksums and merges packets.
@@ -23,11 +25,14 @@
 // ropewalk has as many lanes as GOMAXPROCS, and flows are distributed over them as by its steering program. wireguard-go has one
 // TUN queue and one receiver, and distributes sealing and opening over all cores itself.
 //
-// The metrics are ns/packet in wall-clock time, cpu-ns/packet in CPU time of the process on all its cores, and Gbit/s of inner
-// packets. On a machine with other load, cpu-ns/packet is the most reliable.
+// The metric ns/packet is wall-clock time, and cpu-ns/packet is CPU time of the process on all its
+// cores. Gbit/s counts inner packets. On a machine with other load, cpu-ns/packet is the most
+// reliable.
 //
-// Three fuzz targets compare decisions: FuzzSameDecision which packets of an arbitrary sequence of data messages are delivered,
-// FuzzSameAnswers which handshake messages among them are answered (TestKernelMakesSameDecisions asks the kernel's WireGuard),
-// FuzzSameConfiguration which set operations of the control protocol are accepted, and what is configured then. Differences that are
-// intended are not generated, and named where they would be.
+// Three fuzz targets compare decisions: FuzzSameDecision, FuzzSameAnswers and
+// FuzzSameConfiguration. The first compares which packets of an arbitrary sequence of data
+// messages are delivered. The second compares which handshake messages among them are answered
+// (TestKernelMakesSameDecisions asks the kernel's WireGuard). The third compares which set
+// operations of the control protocol are accepted, and the resulting configuration. Differences
+// that are intended are not generated, and named where they would be.
 package compare

@@ -81,8 +81,8 @@ func (m *Meter) counted() int64 {
 	return m.second()
 }
 
-// Report reports what was measured, in place of what the benchmark would report by itself, and returns the nanoseconds
-// per packet. Call it after the loop.
+// Report reports the measured figures, in place of the benchmark's own, and returns the
+// nanoseconds per packet. Call it after the loop.
 func (m *Meter) Report() (perPacket float64) {
 	counted := max(m.counted()-m.begin-m.secondSkipped, 1)
 	ns := float64(max(m.b.Elapsed()-m.skipped, 1))

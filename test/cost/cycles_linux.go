@@ -12,8 +12,9 @@ import (
 // counter is one of the kernel's performance counters, for the calling thread (perf_event_open(2)).
 type counter struct{ fd int }
 
-// openCycles counts the cycles that the calling thread spends in user mode; that needs no privilege as long as
-// kernel.perf_event_paranoid is 2 or less. ENOENT is a machine without such a counter.
+// openCycles counts the cycles that the calling thread spends in user mode. That needs no
+// privilege as long as kernel.perf_event_paranoid is 2 or less. ENOENT is a machine without such a
+// counter.
 func openCycles() (counter, error) {
 	return openCounter(unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CPU_CYCLES)
 }

@@ -28,7 +28,8 @@ func NoError(tb testing.TB, err error) {
 	}
 }
 
-// Eventually calls cond until it returns true. It ends the test after three minutes, with what as the description of the condition.
+// Eventually calls cond until it returns true. It ends the test after three minutes; what
+// describes the condition.
 func Eventually(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
 	EventuallyNoError(tb, what, func() error {

@@ -7,9 +7,10 @@
 // The tests need root and /dev/net/tun, and no programs such as ip, wg or iperf3. They therefore also run in the virtual
 // machines of test/kernels, which have in-kernel WireGuard even if the developer's machine does not.
 //
-// TestTunnelAccountsForPacketsOnImpairedNetwork has a network with loss and jitter (netem) between the hosts, which impairedNetwork
-// records. It compares what the tunnels send, receive and count with what the network carried and dropped. It depends on no rate and
-// no time, and skips on a kernel without netem. The environment:
+// TestTunnelAccountsForPacketsOnImpairedNetwork has a network with loss and jitter (netem) between
+// the hosts, which impairedNetwork records. It compares the packets that the tunnels send, receive
+// and count with the packets that the network carried and dropped. It depends on no rate and no
+// time, and skips on a kernel without netem. The environment:
 //
 //	ROPEWALK_BIN               the binary to test; built from cmd/ropewalk when empty
 //	WIREGUARD_GO_BIN           wireguard-go; built from the module in go.mod when empty

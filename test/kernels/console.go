@@ -41,8 +41,9 @@ var softLockup = regexp.MustCompile(`soft lockup - CPU#([0-9]+) stuck for ([0-9]
 var stallMessages = regexp.MustCompile(`soft lockup - CPU#|hard LOCKUP|rcu.*(self-)?detected (expedited )?stall|` +
 	`rcu.* kthread starved for|BUG: workqueue lockup|INFO: task .* blocked for more than`)
 
-// oopsMessages matches messages of die() and the page fault handler of x86, lib/bug.c, mm/kasan/report.c and kernel/panic.c, and all
-// others that start with "BUG: ". A WARNING is not included, because the kernel continues after it.
+// oopsMessages matches messages of die() and the page fault handler of x86, lib/bug.c,
+// mm/kasan/report.c and kernel/panic.c. It also matches all others that start with "BUG: ". A
+// WARNING is not included, because the kernel continues after it.
 var oopsMessages = regexp.MustCompile(`^(BUG: |kernel BUG at |Oops|general protection|double fault|stack segment|` +
 	`invalid opcode|divide error|int3: |traps: PANIC|Kernel panic|(list_add|list_del) corruption|stack-protector: )|KASAN: |KFENCE: `)
 
@@ -70,9 +71,11 @@ func parseKernelMessage(line string) kernelMessage {
 
 var eflags = regexp.MustCompile(`\bEFLAGS: ([0-9a-f]{8})$`)
 
-// emulatorOops is an oops for which nothing but the emulator can be blamed. The kernel patches its own code by way of a breakpoint, and its
-// handler knows every place that is being patched (arch/x86/kernel/alternative.c). QEMU was seen to execute such a breakpoint after the patch
-// was complete, in bpf_dispatcher_xdp_func, from a translation that it had not discarded yet.
+// emulatorOops is an oops for which nothing but the emulator can be blamed. The kernel patches its
+// own code by way of a breakpoint. The breakpoint's handler knows every place that is being
+// patched (arch/x86/kernel/alternative.c). QEMU was seen to execute such a breakpoint in
+// bpf_dispatcher_xdp_func after the patch was complete. It ran a translation that it had not
+// discarded yet.
 const emulatorOops = "Oops: int3:"
 
 // reservedFlags are the bits of EFLAGS that are always 0 (Intel SDM, volume 1, figure 3-8).

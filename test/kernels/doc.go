@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernels runs test binaries on other Linux kernels. It fetches Debian's kernels from the mirror that the host
-// already uses, and two kernels of Ubuntu, by their checksums, from Ubuntu's archive. It builds an initramfs with a static init, the required kernel modules and the static test binaries, boots it
-// under QEMU's software emulation (TCG), and parses the test results from the console.
+// Package kernels runs test binaries on other Linux kernels. It fetches Debian's kernels from the
+// mirror that the host already uses, and two kernels of Ubuntu, by their checksums, from Ubuntu's
+// archive. It builds an initramfs with a static init, the required kernel modules and the static
+// test binaries, and boots it under QEMU's software emulation (TCG). It parses the test results
+// from the console.
 //
 // An emulated machine on a busy host sometimes stalls: its kernel reports a stall and no test makes progress, or even init's
 // heartbeat stops. A stalled machine is powered off and restarted with the unfinished tests, at most twice. Steps that failed run
@@ -10,8 +12,8 @@
 // oops, BUG or panic fails the machine even if all tests passed, because ropewalk may have caused it. A register dump that no processor can
 // have, or a breakpoint that was removed, is the emulator's fault: the machine is restarted.
 //
-// The machines also have what a developer's kernel may lack: in-kernel WireGuard, nftables, and netem for the tests with an impaired
-// network (test/interop, test/spread).
+// The machines also have features that a developer's kernel may lack: in-kernel WireGuard,
+// nftables, and netem for test/interop and test/spread.
 //
 // The matrix has the build tag `kernels` (make test-kernels). The tests of its parts have no tag. The matrix needs no KVM and no
 // network except the mirror. Without root it skips the tests that need NICs. The environment:

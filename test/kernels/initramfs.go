@@ -32,7 +32,8 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 		env: []string{
 			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
-			// Fail without in-kernel WireGuard, and run the long tests and those that need NICs.
+			// Fail without in-kernel WireGuard, and run the long tests and the tests that need
+			// NICs.
 			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_NICS=1",
 			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
 		},

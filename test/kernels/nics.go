@@ -13,8 +13,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 )
 
-// nicQueues is the number of queue pairs of each NIC. virtio_net needs two for each processor: one for the stack, and one for XDP
-// transmit.
+// nicQueues is the number of queue pairs of each NIC. The driver virtio_net needs two for each
+// processor: one for the stack, and one for XDP transmit.
 const nicQueues = 2 * processors
 
 // nics are two virtio NICs of a machine. Their TAP devices are ports of a bridge in a network namespace of the host, because none of

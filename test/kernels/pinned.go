@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// pinnedPackage is a package in Ubuntu's archive. Those of a release, unlike its updates, stay there as long as the release does.
+// pinnedPackage is a package in Ubuntu's archive. Packages of a release, unlike its updates, stay
+// there as long as the release does.
 type pinnedPackage struct{ path, sha256 string }
 
 const (

@@ -18,9 +18,10 @@ const maxRestarts = 2
 // errStalled reports that a machine stalled and was powered off: see watch.
 var errStalled = errors.New("the machine stalled")
 
-// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can cause a stall or a failed boot (a
-// kernel may find no working timer under emulation), so neither alone is a failure. After a failed test or a kernel oops the stall
-// may be ropewalk's fault, and the run has failed anyway. An oops by the emulator's fault is none.
+// mayRestart reports whether a machine whose run ended with err is restarted. A busy host can
+// cause a stall or a failed boot, so neither alone is a failure. A kernel may find no working
+// timer under emulation. After a failed test or a kernel oops the stall may be ropewalk's fault,
+// and the run has failed anyway. An oops by the emulator's fault is none.
 func mayRestart(err error, r *results, restarts int) bool {
 	mayBeHost := r.begun == 0 || r.emulator || errors.Is(err, errStalled) && r.oops == "" && len(r.withOutcome(failed)) == 0 && r.exitCode == 0
 	return mayBeHost && restarts < maxRestarts
@@ -132,8 +133,9 @@ func (r *results) failedSteps(steps []plan.Step) []plan.Step {
 	return list
 }
 
-// retryFailed runs the failed steps once more on a separate machine, because an emulated machine on a busy host may be too slow for
-// a deadline. err is the error of the first run. retryFailed returns nil if the second run passes, and both errors otherwise.
+// retryFailed runs the failed steps once more on a separate machine. An emulated machine on a busy
+// host may be too slow for a deadline. err is the error of the first run. retryFailed returns nil
+// if the second run passes, and both errors otherwise.
 func retryFailed(ctx context.Context, r *results, err error, steps []plan.Step,
 	run func(context.Context, *results, []plan.Step) error, logf func(format string, args ...any),
 ) error {

@@ -11,8 +11,9 @@ import (
 	"github.com/ropewalk/ropewalk/test/kernels/plan"
 )
 
-// Time limits without progress. An emulated machine on a busy host is slow: a test that takes a second on the host has taken two
-// minutes, and some tests wait two minutes for a timer. Soft lockups of 22 s have resolved themselves.
+// Time limits without progress. An emulated machine on a busy host is slow. A test that takes a
+// second on the host has taken two minutes, and some tests wait two minutes for a timer. Soft
+// lockups of 22 s have resolved themselves.
 const (
 	stuckLimit   = time.Minute     // all processors stuck, by the machine's clock
 	silenceLimit = 3 * time.Minute // no heartbeat either: the machine is dead

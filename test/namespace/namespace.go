@@ -22,8 +22,8 @@ func EnterWithMounts(tb testing.TB) {
 	unshare(tb, unix.CLONE_NEWNET|unix.CLONE_NEWNS)
 }
 
-// unshare skips the test if the process may not create namespaces. The thread stays locked to the test's goroutine, so it ends with that,
-// and so do the namespaces.
+// unshare skips the test if the process may not create namespaces. The thread stays locked to the
+// test's goroutine, so it ends with the goroutine, as do the namespaces.
 func unshare(tb testing.TB, flags int) {
 	tb.Helper()
 	runtime.LockOSThread()

@@ -31,8 +31,8 @@ func clockCost() int64 {
 	return (threadCPU() - begin) / calls
 }
 
-// laneTimer measures one of a lane's two goroutines: the CPU time of its calls of the TUN and of the underlay, and the time between
-// these calls, which is the engine's.
+// laneTimer measures one of a lane's two goroutines. It takes the CPU time of its calls of the TUN
+// and of the underlay, and the time between these calls, which is the engine's.
 type laneTimer struct {
 	clock    int64 // ns that reading the clock takes
 	last     int64 // when the last call returned

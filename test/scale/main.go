@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command scale predicts the throughput of ropewalk on more cores than the machine has. It measures the costs that the model in
-// test/scale/model needs, compares the model with runs on two cores, and draws the charts of docs/dev/model.md.
+// Command scale predicts the throughput of ropewalk on more cores than the machine has. It
+// measures the costs that the model in test/scale/model needs, and compares the model with runs on
+// two cores. It draws the charts of docs/dev/model.md.
 package main
 
 import (

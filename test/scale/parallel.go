@@ -38,8 +38,8 @@ type windowResult struct {
 	wall, cpu int64
 }
 
-// measureParallel returns the CPU time of one op, in ns, while that many threads run it: the median over the windows in which no
-// thread was interrupted.
+// measureParallel returns the CPU time of one op, in ns, while that many threads run it. It is the
+// median over the windows in which no thread was interrupted.
 func measureParallel(threads int, op func(thread int)) (float64, error) {
 	t := &threadGroup{size: threads, op: op, results: make([]windowResult, threads)}
 	var wg sync.WaitGroup
@@ -119,8 +119,8 @@ func (t *threadGroup) evaluate() (ns float64, ok bool) {
 	return ns, ok
 }
 
-// contention is the CPU time of an operation, in ns: of a single thread, of two threads with separate objects, and of two threads
-// that share one.
+// contention is the CPU time of an operation, in ns. It has the time of a single thread, of two
+// threads with separate objects, and of two threads that share one.
 type contention struct {
 	Alone    float64 `json:"alone_ns"`
 	Separate float64 `json:"separate_ns"`

@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/scale/chart"
 )
 
-// publication is what others have published of a target.
+// publication is a throughput that others have published of a target.
 type publication struct {
 	Name, Direction string
 	MTU             int
@@ -87,7 +87,8 @@ func (t *target) publishedRows(direction string, mtu int) (rows [][]string) {
 	return rows
 }
 
-// plot draws the predictions for spread on and the smallest MTU, with what is published and measured.
+// plot draws the predictions for spread on and the smallest MTU, with the published and the
+// measured figures.
 func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte, error) {
 	var lines []chart.Series
 	add := func(name string, dashed bool, value func(cores int) (float64, bool)) {

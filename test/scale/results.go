@@ -25,7 +25,7 @@ const predictionsDay = "2026-11-30"
 // kindResult is the kind of documents in docs/results, whose schema is docs/schemas/HostsResult.json.
 const kindResult = "HostsResult"
 
-// hostsResult is what somebody measured between two hosts.
+// hostsResult is a contributor's measurement between two hosts.
 type hostsResult struct {
 	// Target is a name in docs/dev/predictions.md, or another one for other machines.
 	Target string `json:"target"`

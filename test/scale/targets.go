@@ -23,7 +23,8 @@ const (
 	dear
 )
 
-// target is a pair of machines that nobody has measured. Its costs are those of costs.json, multiplied by factors that are assumed.
+// target is a pair of machines that nobody has measured. Its costs are the costs of costs.json,
+// multiplied by factors that are assumed.
 type target struct {
 	Name, Hosts string
 	// Cores are the numbers of cores of the host under test. The other host has the last of them.

@@ -19,7 +19,8 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// Check compares the schema of a document's type with that of its kind in dir, and validates JSON documents of this kind.
+// Check compares the schema of a document's type with the schema of its kind in dir, and validates
+// JSON documents of this kind.
 func Check(t *testing.T, dir, kind string, document any, outputs ...string) {
 	t.Helper()
 	check(t, dir, kind, object{"const": kind}, document, outputs)
@@ -126,7 +127,8 @@ func ofStruct(t reflect.Type) object {
 	return object{"type": "object", "properties": properties, "required": required}
 }
 
-// addFields adds the fields of a struct and of those that it embeds. Those of an embedded pointer are optional.
+// addFields adds the fields of a struct and of the structs that it embeds. Fields of an embedded
+// pointer are optional.
 func addFields(t reflect.Type, properties object, required *[]string, always bool) {
 	for i := range t.NumField() {
 		f := t.Field(i)

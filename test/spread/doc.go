@@ -8,6 +8,6 @@
 // The tests identify a flow on the wire, where it is encrypted, by the size of its packets. They do not measure speed. A
 // round of packets begins only after the previous one has arrived, so that no packet is lost.
 //
-// The tests need root and eBPF. Those that need the kernel's WireGuard or netem run in the virtual machines of
-// test/kernels. The environment variables are those of test/interop.
+// The tests need root and eBPF. Tests that need the kernel's WireGuard or netem run in the virtual
+// machines of test/kernels. The environment variables are as in test/interop.
 package spread

@@ -10,8 +10,8 @@ import (
 // dropCounts are a device's drops by reason.
 type dropCounts map[string]uint64
 
-// since is what came on top of an earlier count, without the reasons of which there is nothing new. Of a count that is not known
-// that cannot be said.
+// since returns the increase over an earlier count, without the reasons that have not increased.
+// It is nil if the earlier count is not known.
 func (c dropCounts) since(before dropCounts) dropCounts {
 	if before == nil {
 		return nil

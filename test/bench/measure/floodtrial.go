@@ -26,7 +26,8 @@ type floodScenario struct {
 	port     uint16 // 0: no flood
 }
 
-// floodScenarios are what the trial compares. The last one is the flood at the tunnel itself.
+// floodScenarios are the scenarios that the trial compares. The last one is the flood at the
+// tunnel itself.
 func (l *Lab) floodScenarios(a *crossTraffic) []floodScenario {
 	b := l.B.Cable[0].Addr()
 	return []floodScenario{
@@ -37,9 +38,10 @@ func (l *Lab) floodScenarios(a *crossTraffic) []floodScenario {
 	}
 }
 
-// floodImpact measures TCP of four streams at a rate, 0 for all there is, while initiations are sent as fast as one sender can.
-// That sender needs a core wherever they go, so the result is the TCP throughput with a flood at the tunnel, relative to that
-// with the same flood at another host.
+// floodImpact measures TCP of four streams at a rate, 0 for all there is, while initiations are
+// sent as fast as one sender can. The sender needs a core wherever they go. So the result is the
+// TCP throughput with a flood at the tunnel, relative to the throughput with the same flood at
+// another host.
 func floodImpact(rate float64) func(context.Context, *Lab, time.Duration) (testbed.Sample, error) {
 	return func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 		if l.Raw() {

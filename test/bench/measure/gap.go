@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// gapRate is the load while something happens to a tunnel: enough that packets are always under way, and not so much
-	// that pings are lost to it.
+	// gapRate is the load while something happens to a tunnel. It is enough that packets are
+	// always under way, and not so much that pings are lost to it.
 	gapRate    = 500e6
 	gapStreams = 2
 	// takeover is the flag with which `ropewalk run` takes a tunnel over.
@@ -48,7 +48,8 @@ func killAndRestart(ctx context.Context, l *Lab, s *testbed.Side, _ int) error {
 	return l.Restart(ctx, s)
 }
 
-// upgrade is an upgrade in place: another process of the same command takes the tunnel over from the one that runs.
+// upgrade is an upgrade in place: another process of the same command takes the tunnel over from
+// the running process.
 func upgrade(ctx context.Context, _ *Lab, s *testbed.Side, _ int) error {
 	argv := slices.DeleteFunc(s.Daemon.Argv(), func(a string) bool { return a == takeover })
 	return s.Replace(ctx, slices.Insert(argv, len(argv)-1, takeover)...)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measure holds the figures by which implementations are compared: Measures, which every comparison takes, and Trials
-// and Paths, which are taken only when named. Its Lab is that of pkg/lab/testbed with the hosts that trials add.
+// Package measure holds the figures by which implementations are compared: Measures, which every
+// comparison takes, and Trials and Paths, which are taken only when named. Its Lab is the Lab of
+// pkg/lab/testbed with the hosts that trials add.
 package measure
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/lab/traffic"
 )
 
-// Lab is two hosts and a tunnel between them, with what trials add.
+// Lab is two hosts and a tunnel between them, with the additions of trials.
 type Lab struct {
 	*testbed.Lab
 	// QUIC is the program that makes QUIC traffic; empty means that there is none.
@@ -23,7 +24,7 @@ type Lab struct {
 
 // Measure is one figure that can be taken in a Lab.
 type Measure struct {
-	// Name is that of docs/dev/measurements.md; What describes the measurement in a line.
+	// Name is the name in docs/dev/measurements.md; What describes the measurement in a line.
 	Name, Unit, What string
 	// Lower is set where lower is better.
 	Lower bool

@@ -19,10 +19,11 @@ const (
 	pathBuffers = 128 << 20
 	// pathLead is how long flows on such a path run before their rate is measured: slow start takes a dozen round trips.
 	pathLead = 3 * time.Second
-	// bottleneckRate and bottleneckDelay are those of the tests with a queue.
+	// bottleneckRate and bottleneckDelay belong to the tests with a queue.
 	bottleneckRate  = 300e6
 	bottleneckDelay = 10 * time.Millisecond
-	// slowRate and slowQueue are those of the device towards a slow peer, and slowLoad is what is sent to it: ten times as much.
+	// slowRate and slowQueue belong to the device towards a slow peer. slowLoad is the load that
+	// is sent to it: ten times as much.
 	slowRate  = 10e6
 	slowQueue = 256 << 10
 	slowLoad  = 100e6
@@ -89,8 +90,8 @@ func (l *Lab) onLink(ctx context.Context, link netlab.Link, take func(*Lab) (tes
 	})
 }
 
-// overDelay measures one and four streams of two congestion controls over a path with a round trip. The result is that of one stream of
-// CUBIC.
+// overDelay measures one and four streams of two congestion controls over a path with a round
+// trip. The result is the figure of one stream of CUBIC.
 func overDelay(rtt time.Duration) run {
 	return func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 		return l.onLink(ctx, netlab.Link{Delay: rtt / 2}, func(l *Lab) (testbed.Sample, error) {
@@ -104,7 +105,8 @@ func withoutDelay(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample,
 	return l.eachCongestion(ctx, d, 1, 4, 16)
 }
 
-// eachCongestion measures so many streams of two congestion controls, one after the other. The result is that of one stream of CUBIC.
+// eachCongestion measures so many streams of two congestion controls, one after the other. The
+// result is the figure of one stream of CUBIC.
 func (l *Lab) eachCongestion(ctx context.Context, d time.Duration, streams ...int) (testbed.Sample, error) {
 	all := testbed.Sample{More: map[string]float64{}}
 	for _, congestion := range []string{"cubic", "bbr"} {
@@ -161,8 +163,8 @@ func forwarded(take run) run {
 	}
 }
 
-// bothWays measures a flow from A to B, which is the result, and then from B to A, and the packets that the kernel drops in front of the
-// TUN devices.
+// bothWays measures a flow from A to B, which is the result, and then from B to A. It also counts
+// the packets that the kernel drops in front of the TUN devices.
 func bothWays(f testbed.Flow) run {
 	return func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 		f := f
@@ -188,8 +190,8 @@ func bothWays(f testbed.Flow) run {
 	}
 }
 
-// besideSlowPeer measures TCP to B alone, and while another peer of A gets more than the device towards it can send: by UDP, which is
-// the result, and by TCP.
+// besideSlowPeer measures TCP to B alone, and while another peer of A gets more than the device
+// towards it can send. The other peer gets UDP, which is the result, and TCP.
 func besideSlowPeer(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 	return l.inAnother(ctx, func(*testbed.Config) {}, func(l *Lab) (testbed.Sample, error) {
 		slow, err := l.AddPeer(ctx, testbed.PeerConfig{
@@ -220,7 +222,8 @@ func besideSlowPeer(ctx context.Context, l *Lab, d time.Duration) (testbed.Sampl
 	})
 }
 
-// rrul is the load of RRUL (Realtime Response Under Load) with what matters of it here: streams both ways, and pings.
+// rrul is the load of RRUL (Realtime Response Under Load) with the parts that matter here: streams
+// both ways, and pings.
 func rrul(ctx context.Context, l *testbed.Lab, d time.Duration) (testbed.Sample, error) {
 	back := tcpStreams(4)
 	back.Reverse = true

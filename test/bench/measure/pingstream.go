@@ -142,7 +142,7 @@ func (s *pingStream) answer() {
 	}
 }
 
-// outage is what became of steady pings.
+// outage is the outcome of steady pings.
 type outage struct {
 	sent, lost int
 	// hole is the longest time between the sending of two pings that were answered, with none in between that was; 0 if
@@ -152,7 +152,8 @@ type outage struct {
 	late time.Duration
 }
 
-// findOutage looks at when pings were sent, and when they came back, which is 0 for those that did not.
+// findOutage takes the times at which pings were sent and came back; 0 for pings that did not come
+// back.
 func findOutage(sent, back []time.Duration) outage {
 	o := outage{sent: len(sent)}
 	last := -1 // answered

@@ -7,8 +7,9 @@ import "slices"
 // Special are all measures that are taken only when asked for.
 func Special() []Measure { return slices.Concat(Trials(), Paths()) }
 
-// Trials are measures that are taken only when asked for: each looks at one thing that happens to a tunnel, and what they
-// leave behind (a daemon that was killed, another host) would change what is measured after them.
+// Trials are measures that are taken only when asked for. Each looks at one thing that happens to
+// a tunnel. Its leftovers (a daemon that was killed, another host) would change later
+// measurements.
 func Trials() []Measure {
 	const share = "% of what the flood leaves elsewhere"
 	list := []Measure{

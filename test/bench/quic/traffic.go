@@ -32,7 +32,7 @@ type order struct {
 	Duration time.Duration `json:"duration"`
 }
 
-// result is what the receiving end counted.
+// result is the receiving end's count.
 type result struct {
 	Bytes         int64   `json:"bytes"`
 	Seconds       float64 `json:"seconds"`

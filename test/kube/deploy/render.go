@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deploy tests the Kubernetes files in deploy/. It also generates files from the Helm chart: the kustomize bases, a
-// manifest that test/kube applies to a real API server, and docs/helm-values.md. `make manifests` writes them.
+// Package deploy tests the Kubernetes files in deploy/. It also generates files from the Helm
+// chart: the kustomize bases, a manifest for a real API server (test/kube), and
+// docs/helm-values.md. `make manifests` writes them.
 //
 // It is a module of its own, because Helm needs other dependency versions than the API server in test/kube.
 package deploy

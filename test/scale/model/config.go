@@ -24,8 +24,8 @@ const (
 // String returns the name for plots.
 func (s Spread) String() string { return [...]string{"off", "on", "planned"}[s] }
 
-// Lines is the time, in ns, that a lane holds each of the cache lines which all lanes of a peer write, while other lanes want them
-// too. Lanes that wait keep their cores busy.
+// Lines is the time, in ns, that a lane holds each of the cache lines which all lanes of a peer
+// write. Other lanes want them at the same time. Lanes that wait keep their cores busy.
 type Lines struct {
 	// Nonce is the session's counter, once per run sent.
 	Nonce float64 `json:"nonce_ns"`
@@ -72,8 +72,8 @@ type Config struct {
 	// end's socket, since the receiver's softirq runs in the sender's thread. Both together can be measured on one machine.
 	OneMachine, Cable bool
 	Spread            Spread
-	// LaneByHash lets the kernel select the receive socket by its SO_REUSEPORT hash, which is independent of the NIC's, instead of
-	// by the source port (underlay.Selection).
+	// LaneByHash lets the kernel select the receive socket by its SO_REUSEPORT hash, instead of by
+	// the source port (underlay.Selection). The hash is independent of the NIC's.
 	LaneByHash bool
 	// SteerEven assigns flows to transmit lanes in turn instead of by their hash. ropewalk does not do this.
 	SteerEven bool

@@ -2,7 +2,7 @@
 
 package model
 
-// Use is what a core spends time on.
+// Use is a kind of work on which a core spends time.
 type Use int
 
 // What cores spend time on.

@@ -49,8 +49,8 @@ func (l *lane) enqueue(p *element, at location) {
 	l.thread.wake()
 }
 
-// next returns the next job of the lane's thread: to finish the first train, to start another, or to run a middle stage that no
-// helper has claimed.
+// next returns the next job of the lane's thread. The job finishes the first train, starts
+// another, or runs a middle stage that no helper has claimed.
 func (l *lane) next() (job, bool) {
 	if l.pending.len() > 0 && l.pending.first().ready {
 		return l.finish(), true

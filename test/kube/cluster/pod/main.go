@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pod is what the test's pods run. Without arguments it waits for SIGTERM, as a pause container does.
+// Command pod is the program in the test's pods. Without arguments it waits for SIGTERM, as a
+// pause container does.
 package main
 
 import (
