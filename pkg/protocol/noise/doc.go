@@ -9,7 +9,7 @@
 //
 // Keys.Exporter and Keys.Hash let other protocols derive keys from a session, with KDF. Timestamp.Naming carries the id of one (package postquantum).
 //
-// Secrets redact themselves in fmt, slog and encoding/json. fmt cannot call methods on unexported struct fields, so a
-// struct elsewhere that keeps a secret in one must redact itself too; nor can it on the two misuses %p and %w, which go
-// vet refuses.
+// Secrets redact themselves in fmt, slog and encoding/json. fmt cannot call methods on unexported
+// struct fields, so a struct elsewhere that keeps a secret in one must redact itself. Nor can fmt
+// call them on the two misuses %p and %w, which go vet refuses.
 package noise

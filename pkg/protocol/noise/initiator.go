@@ -59,9 +59,9 @@ func (i *Initiator) CreateInitiation(msg *wire.Initiation, sender uint32, now Ti
 // may have used, in the order of trial; the zero key stands for none. Keys.Preshared tells which one fits. Each costs a few hashes: the
 // Diffie-Hellman results are computed once. It does not check the MACs: call CookieChecker.Check first.
 //
-// On success the handshake is over and its state wiped. A message that is no response to the handshake in flight is
-// rejected with HSInvalid (or with Classify's reasons) and leaves the handshake as it was, so that a forged response
-// cannot end it.
+// On success the handshake is over and its state wiped. A message that is no response to the
+// handshake in flight is rejected with HSInvalid (or with Classify's reasons). The handshake stays
+// as it was, so that a forged response cannot end it.
 func (i *Initiator) ConsumeResponse(b []byte, psks ...*PresharedKey) (Keys, drop.Reason) {
 	msg, reason := wire.AsResponse(b)
 	if reason != drop.None {

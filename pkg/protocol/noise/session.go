@@ -15,10 +15,12 @@ type Keys struct {
 	Remote uint32
 	// Initiator is set on the side that sent the initiation.
 	Initiator bool
-	// Preshared is the index of the preshared key that fits, of those that an initiator has tried.
+	// Preshared is the index of the preshared key that fits, among the keys that an initiator has
+	// tried.
 	Preshared int
-	// Exporter is a secret of the session from which further keys can be derived: the third output of the KDF whose first two are the session
-	// keys. Hash is the transcript hash of the handshake, which is no secret.
+	// Exporter is a secret of the session from which further keys can be derived. It is the third
+	// output of the KDF whose first two are the session keys. Hash is the transcript hash of the
+	// handshake, which is no secret.
 	Exporter SessionKey
 	Hash     [KeySize]byte
 }

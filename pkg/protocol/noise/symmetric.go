@@ -80,8 +80,8 @@ func (s *symmetric) open(dst []byte, key *[blake2s.Size]byte, ciphertext []byte)
 	return true
 }
 
-// split ends the handshake. It stores the keys of the initiator's and the responder's messages, and in k a third output of the same KDF and the
-// transcript hash (Keys.Exporter, Keys.Hash).
+// split ends the handshake. It stores the keys of the initiator's and the responder's messages. In
+// k it stores a third output of the same KDF and the transcript hash (Keys.Exporter, Keys.Hash).
 func (s *symmetric) split(k *Keys, initiator, responder *SessionKey) {
 	KDF(&s.chain, nil, (*[KeySize]byte)(initiator), (*[KeySize]byte)(responder), (*[KeySize]byte)(&k.Exporter))
 	k.Hash = s.hash

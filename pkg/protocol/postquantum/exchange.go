@@ -47,7 +47,7 @@ func (s State) String() string {
 	return [states]string{"idle", "waiting", "offered", "answered", "done", "failed"}[s]
 }
 
-// Offers is what the peer's last hello says about exchanges.
+// Offers is the statement about exchanges in the peer's last hello.
 type Offers uint8
 
 // The values of Offers.
@@ -79,7 +79,7 @@ func (r Result) String() string {
 	return [results]string{"none", "completed", "timeout", "mismatch", "malformed", "limited", "glare"}[r]
 }
 
-// Actions are what the owner of an Exchange does after an event.
+// Actions are the actions that the owner of an Exchange takes after an event.
 type Actions struct {
 	// Send is the kind of Exchange.Message, whose parts are sent under the key pair of Session; 0 for nothing to send.
 	Send    wire.KEMKind

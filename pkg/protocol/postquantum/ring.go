@@ -38,7 +38,8 @@ func (e Entry) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "key %04x", e
 // LogValue logs the id.
 func (e Entry) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(e)) }
 
-// Signal returns the id that an initiation names: that of the newest certain key, else of the newest key. It returns false if there is none.
+// Signal returns the id that an initiation names: the id of the newest certain key, else of the
+// newest key. It returns false if there is none.
 func (r *Ring) Signal() (id uint16, ok bool) {
 	for i := len(r.entries) - 1; i >= 0; i-- {
 		if r.entries[i].Certain {
@@ -97,9 +98,10 @@ func (r *Ring) add(e Entry) bool {
 	return true
 }
 
-// excess returns the index of the key to erase: the oldest that ends anyway, else the oldest uncertain one, else the oldest. The newest key stays, the
-// one that Signal names, and the one that the peer may name: the newest certain one that has keyed a session. Uncertain keys pile up at an answerer
-// whose ciphertexts are lost.
+// excess returns the index of the key to erase: the oldest that ends anyway, else the oldest
+// uncertain one, else the oldest. Three keys stay: the newest key, the key that Signal names, and
+// the key that the peer may name. The last is the newest certain key that has keyed a session.
+// Uncertain keys pile up at an answerer whose ciphertexts are lost.
 func (r *Ring) excess() int {
 	named, _ := r.Signal()
 	inUse := named
@@ -146,7 +148,8 @@ func (r *Ring) Erase() { r.eraseIf(func(*Entry) bool { return true }) }
 // Entries returns a copy of all keys, for a handover.
 func (r *Ring) Entries() []Entry { return slices.Clone(r.entries) }
 
-// Restore replaces the keys by those that Entries returned in another process. It returns false, and does nothing, if no Ring can have them.
+// Restore replaces the keys by the entries that Entries returned in another process. It returns
+// false, and does nothing, if no Ring can have them.
 func (r *Ring) Restore(entries []Entry) bool {
 	if !ValidEntries(entries) {
 		return false

@@ -17,7 +17,7 @@ const (
 	effectiveLabel  = "ropewalk post-quantum 1 preshared key"
 )
 
-// result is what both ends of an exchange derive.
+// result is the output that both ends of an exchange derive.
 type result struct {
 	key noise.PresharedKey
 	id  uint16
@@ -37,8 +37,9 @@ func transcript(offerer, answerer *noise.PublicKey, session *[noise.KeySize]byte
 	return t
 }
 
-// derive derives the result from the session's exporter and the KEM's shared secret. The exporter contains the Diffie-Hellman results of the session
-// and the preshared key that it was made with, so the key is a secret if one of them or shared is.
+// derive derives the result from the session's exporter and the KEM's shared secret. The exporter
+// contains the Diffie-Hellman results of the session and the preshared key that it was made with.
+// So the key is a secret if one of them or shared is.
 func derive(exporter *noise.SessionKey, shared []byte, t *[blake2s.Size]byte) (r result) {
 	var chain, confirm, id [noise.KeySize]byte
 	noise.KDF((*[noise.KeySize]byte)(exporter), shared, &chain)

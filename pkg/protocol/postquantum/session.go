@@ -6,7 +6,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// Key names the key of a Ring that a session was keyed with. The zero Key is that of a base session.
+// Key names the key of a Ring that a session was keyed with. The zero Key stands for a base
+// session.
 type Key struct {
 	ID    uint16
 	Named bool

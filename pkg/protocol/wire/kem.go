@@ -7,8 +7,9 @@ import (
 	"errors"
 )
 
-// KEMPart is the plaintext of the data message that carries a part of a message of a post-quantum exchange: an encapsulation key of
-// ML-KEM-768 (FIPS 203), or a ciphertext with a tag. Like a hello, no stock peer takes it for an IP packet. It is sent only to peers whose hello
+// KEMPart is the plaintext of the data message that carries a part of a message of a post-quantum
+// exchange. The message is an encapsulation key of ML-KEM-768 (FIPS 203), or a ciphertext with a
+// tag. Like a hello, no stock peer takes it for an IP packet. It is sent only to peers whose hello
 // has PostQuantum set. All parts of both messages pass a path of 576 bytes.
 type KEMPart struct {
 	Kind KEMKind
