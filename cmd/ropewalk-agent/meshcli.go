@@ -26,7 +26,7 @@ import (
 // newMeshCmd returns the command `ropewalk mesh`.
 func newMeshCmd() *cobra.Command {
 	return command.New(func(cmd *cobra.Command, verb command.Verb, o command.Options) error {
-		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are returned, too
+		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // errors are also returned
 		m, err := loadMesh(cmd.Context(), o)
 		if err != nil {
 			return err

@@ -86,7 +86,7 @@ func (s *supervisor) serveReady(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("listening for `ropewalk ready`: %w", err)
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // it may be that of a later process
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it may belong to a later process
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	go func() {
 		for ctx.Err() == nil {

@@ -58,7 +58,7 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return usageError{err}
 	}
-	if err := options.Check(); err != nil { // before its name becomes that of a file
+	if err := options.Check(); err != nil { // before its name becomes a file's
 		return usageError{err}
 	}
 	warnOfSpray(cmd, o.spread, o.spray)

@@ -51,7 +51,7 @@ func spreadDaemons(dir uapi.Dir, name string) (list []spreadDaemon, err error) {
 // spreadOf returns nil for an interface without a daemon of ropewalk in this network namespace.
 func spreadOf(dir uapi.Dir, name string) (*config.SpreadReport, error) {
 	_, err := hostnet.FindLink(name)
-	if errors.Is(err, hostnet.ErrNoLink) { // the socket directory has those of all network namespaces
+	if errors.Is(err, hostnet.ErrNoLink) { // the socket directory has the tunnels of all network namespaces
 		return nil, nil
 	}
 	if err != nil {

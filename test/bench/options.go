@@ -29,7 +29,7 @@ type options struct {
 	quic       string // the path of the program that makes QUIC traffic, which need not exist
 	installDir string // the directory of the peers
 	json       string // file for the report, or none
-	more       bool   // go on from what the file has
+	more       bool   // continue the file
 	update     string // document for the table, or none
 	table      string // the table's name in it
 }

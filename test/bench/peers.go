@@ -27,7 +27,7 @@ type peer struct {
 	source  source
 	binary  string   // file name below DIR/NAME/bin
 	args    []string // what keeps it in the foreground, and any other flag
-	command []string // of one that is there already: it has no source, and this instead of binary and args
+	command []string // of a peer that is there already: it has no source, and this instead of binary and args
 }
 
 // otherPeer reads NAME=COMMAND: any program that is started as the peers are, such as an earlier ropewalk. Its name is not

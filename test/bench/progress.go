@@ -13,7 +13,7 @@ const eraseLine = "\r\x1b[K"
 
 // clock says how long the rest takes, from how long each test took so far.
 type clock struct {
-	guess func(test string) time.Duration // of one that has not been run yet
+	guess func(test string) time.Duration // of a test that has not been run yet
 	left  map[string]int
 	spent map[string]time.Duration
 	count map[string]int

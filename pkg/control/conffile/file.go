@@ -15,7 +15,7 @@ type Dialect uint8
 
 const (
 	WG     Dialect = iota // the keys of wg(8), for setconf, addconf and syncconf
-	Quick                 // the keys of WG, and in [Interface] those of wg-quick(8) and ropewalk
+	Quick                 // the keys of WG, and in [Interface] wg-quick(8)'s and ropewalk's
 	Daemon                // the keys of WG, and in [Interface] ropewalk's own that can change while a tunnel runs, for run --config
 )
 

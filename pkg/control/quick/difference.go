@@ -230,7 +230,7 @@ func (d *difference) removePolicy() []Step {
 			}
 		}
 	}
-	if d.wanted.Mark == 0 && !d.wanted.FileMark && (d.old.FileMark || d.old.Mark != 0) { // the file's, or one that up has chosen
+	if d.wanted.Mark == 0 && !d.wanted.FileMark && (d.old.FileMark || d.old.Mark != 0) { // the file's, or chosen by up
 		steps = append(steps, reversible{setFwMark{d.link, 0}, setFwMark{d.link, d.mark}})
 	}
 	if len(d.wanted.Policy) == 0 {

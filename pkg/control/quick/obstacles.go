@@ -22,7 +22,7 @@ import (
 // of an interface that is up.
 type Prediction struct {
 	Failures []string // reasons for which Up or Reload fails although the file has no mistake
-	Warnings []string // of packets that take another path, and of what the kernel lacks of an interface that is up
+	Warnings []string // of packets that take another path, and of parts that the kernel lacks of an interface that is up
 	Running  bool     // the interface is up
 }
 
@@ -78,7 +78,7 @@ func (p *Prediction) predictPaths(conf *conffile.Interface, planned *settings, n
 	paths, err := hostnet.OtherPaths(probed(planned), name)
 	for i := range paths {
 		switch o := &paths[i]; {
-		case !o.Dst.IsValid(): // that is what the tunnel is for
+		case !o.Dst.IsValid(): // the tunnel makes it reachable
 		case isAuto(conf.Table) && slices.Contains(planned.Policy, hostnet.FamilyOf(o.Prefix.Addr())) && o.Table != hostnet.MainTable:
 			// the tunnel's rules will precede the other table's rules
 		case fails(o, conf):
@@ -168,7 +168,7 @@ func LoopingPrefixes(root fs.FS, dir uapi.Dir, i Interface, endpoints []netip.Ad
 			isOwn := own.Index != 0 && m.LinkIndex == own.Index
 			host := m.Dst
 			if isOwn || host.Bits() == 0 {
-				host = netip.Prefix{} // the tunnel's, or one that the tunnel's replaces
+				host = netip.Prefix{} // the tunnel's route, or replaced by it
 			}
 			longest[n] = longestRoute(routes, addr, host.Bits())
 			next, _, _ := follower.Next(m.LinkIndex, addr)

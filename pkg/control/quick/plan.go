@@ -258,7 +258,7 @@ func selfOf(dev config.Device) func(*config.Peer) bool {
 // prefixOwners are the peers of allowed IPs. As in a device, a prefix belongs to the last peer that lists it.
 type prefixOwners struct {
 	of     map[netip.Prefix]noise.PublicKey
-	listed map[noise.PublicKey][]netip.Prefix // also those that another peer has now
+	listed map[noise.PublicKey][]netip.Prefix // also prefixes that another peer has now
 }
 
 func (o prefixOwners) add(prefix netip.Prefix, key noise.PublicKey) {

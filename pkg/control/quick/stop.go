@@ -76,7 +76,7 @@ func (j *job) findProcess() (process, error) {
 	}
 	none.unknown = unresponsive
 	if err != nil || pid <= 1 {
-		return none, nil // no daemon, or one whose socket was created by init
+		return none, nil // no daemon, or init created its socket
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {

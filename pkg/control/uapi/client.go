@@ -237,5 +237,5 @@ func IsNotRunning(err error) bool {
 // operation timed out, or the listen queue of its socket is full (unix(7)).
 func IsUnresponsive(err error) bool {
 	e, ok := errors.AsType[net.Error](err)
-	return ok && e.Timeout() // true for EAGAIN, too
+	return ok && e.Timeout() // also true for EAGAIN
 }

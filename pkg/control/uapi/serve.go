@@ -124,14 +124,14 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn, slot *connlimit.S
 	for {
 		lines.beginOperation(maxRequest)
 		conn.SetReadDeadline(time.Now().Add(idle))
-		if ctx.Err() != nil { // the deadline replaces that of end
+		if ctx.Err() != nil { // the deadline replaces end's
 			return
 		}
 		answer, more, replied := s.operation(ctx, lines, conn)
 		if len(answer) == 0 {
 			return
 		}
-		slot.Wait() // a client that does not read its answer makes room for others, too
+		slot.Wait() // a client that does not read its answer also makes room for others
 		conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 		if ctx.Err() != nil {
 			end()

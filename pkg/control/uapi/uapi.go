@@ -23,9 +23,9 @@ type Handler interface {
 const (
 	maxLine      = 4096             // bytes in one line; the longest legitimate one has under 200
 	maxRequest   = 64 << 20         // bytes in one request: over a million allowed IPs
-	maxConns     = 64               // clients at once; a new one replaces the one that has kept the daemon waiting longest, for its request or to read an answer
+	maxConns     = 64               // clients at once; a new one replaces the client that has kept the daemon waiting longest
 	firstTimeout = 5 * time.Second  // from connecting to the first byte, so that idle clients do not block others for long
-	idleTimeout  = 60 * time.Second // from the first byte to the end of the first request, and from the end of one request to that of the next
+	idleTimeout  = 60 * time.Second // from the first byte to the end of the first request, and from the end of one request to the end of the next
 	replyTimeout = 30 * time.Second // for a client to read its answer
 	// lastReplyTimeout is replyTimeout once the Server ends.
 	lastReplyTimeout = 5 * time.Second

@@ -23,7 +23,7 @@ type chart struct {
 // barSet is one colour of bars.
 type barSet struct {
 	name   string    // in the legend, unless it is empty
-	values []float64 // for each label; one that is 0, negative or absurd has no bar
+	values []float64 // for each label; 0, negative and absurd values have no bar
 }
 
 // Pixels, and the mean advance of a sans-serif glyph in em: there is no font to ask.

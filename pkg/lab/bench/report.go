@@ -33,7 +33,7 @@ type Report struct {
 // Machine is the measured machine.
 type Machine struct {
 	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"` // those that this process may use
+	Cores  int    `json:"cores"` // usable by this process
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"`
 	// Busy is how busy the processors were with other things before anything was measured, in percent.

@@ -120,7 +120,7 @@ func checkUppers(nl *netlink.Handle, index int) error {
 	}
 	for _, l := range links {
 		vxlan, _ := l.(*netlink.Vxlan)
-		if l.Attrs().ParentIndex == index && l.Type() != "veth" || vxlan != nil && vxlan.VtepDevIndex == index { // that of a veth is its other end
+		if l.Attrs().ParentIndex == index && l.Type() != "veth" || vxlan != nil && vxlan.VtepDevIndex == index { // a veth's parent is its other end
 			return fmt.Errorf("it is in use: %s %s is above it", l.Type(), l.Attrs().Name)
 		}
 	}

@@ -20,7 +20,7 @@ const maxPacket = 128 << 10
 // QueueCount counts the packets of one transmit queue or one receive queue of a device.
 type QueueCount struct {
 	Packets uint64 `json:"packets"` // packets on the wire: a train counts as its segments
-	Trains  uint64 `json:"trains"`  // skbs that the device handled: a train counts once, and so does a single packet
+	Trains  uint64 `json:"trains"`  // skbs that the device handled: a train counts once, as does a single packet
 	Bytes   uint64 `json:"bytes"`   // including the Ethernet header, once per train
 }
 

@@ -85,7 +85,7 @@ type Counts struct {
 	Packets    uint64 `json:"packets"` // without duplicates
 	Reordered  uint64 `json:"reordered"`
 	Duplicated uint64 `json:"duplicated"`
-	Corrupt    uint64 `json:"corrupt"` // datagrams, or TCP streams, whose content differs from what was sent
+	Corrupt    uint64 `json:"corrupt"` // datagrams, or TCP streams, whose content was changed
 }
 
 func (c *Counts) add(o Counts) {

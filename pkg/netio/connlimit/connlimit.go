@@ -160,7 +160,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot, err := l.limit.Add(context.Background(), conn) // does not block: served connections are replaced, too
+	slot, err := l.limit.Add(context.Background(), conn) // does not block: served connections are also replaced
 	if err != nil {
 		_ = conn.Close()
 		return nil, err

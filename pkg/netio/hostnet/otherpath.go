@@ -16,7 +16,7 @@ import (
 // with a route to the prefix.
 type OtherPath struct {
 	Prefix netip.Prefix
-	Part   netip.Prefix // of Prefix, to which another route or rule applies; Prefix itself if the path is that of all others
+	Part   netip.Prefix // of Prefix, to which another route or rule applies; Prefix itself if the path is for all others
 	Match               // the route; Dst is invalid if the host refuses the packets
 	Link   Link
 	Whole  bool // such parts make up Prefix

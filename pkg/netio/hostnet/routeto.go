@@ -40,11 +40,11 @@ func RouteTo(to netip.Addr, scope, mark uint32) (Egress, error) {
 // Match is the routing table entry that decides where packets leave.
 type Match struct {
 	Dst         netip.Prefix
-	LinkIndex   int // of a route with several next hops that of the first
+	LinkIndex   int // of the first of several next hops
 	Metric      int
 	Table       uint32
 	Gateway     bool
-	Unreachable bool // the host has no route, or one that refuses packets
+	Unreachable bool // the host has no route, or it refuses packets
 	Local       bool // the address is this host's
 }
 

@@ -67,7 +67,7 @@ func Listen(index int, port uint16) (*Reflector, error) {
 func setOptions(fd int, network string, index int) error {
 	level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
 	if network == "udp6" {
-		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO // of IPv4 datagrams, too
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO // also of IPv4 datagrams
 	}
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, index),

@@ -126,7 +126,7 @@ func evaluateIdle(f *facts.Facts, r *recorder) {
 	deepest := slices.MaxFunc(usable, func(a, b facts.IdleState) int { return int(a.Latency - b.Latency) })
 	found := fmt.Sprintf("deepest idle state %s, exit latency %v%s", deepest.Name, deepest.Latency, note)
 	if deepest.Latency > maxIdleLatency {
-		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()+1)) // -D disables states of that latency, too
+		r.warn("", found, fmt.Sprintf("cpupower idle-set -D %d", maxIdleLatency.Microseconds()+1)) // -D also disables states of that latency
 		return
 	}
 	r.ok("", "%s", found)

@@ -101,7 +101,7 @@ func (s *Server) Serve(ctx context.Context, c Content) error {
 		MaxHeaderBytes: maxHeader - headerSlack,
 		ErrorLog:       slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	server.SetKeepAlivesEnabled(false) // the oldest of maxClients connections should be that of a client that stalls
+	server.SetKeepAlivesEnabled(false) // the oldest of maxClients connections should belong to a client that stalls
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

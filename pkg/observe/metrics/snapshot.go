@@ -35,7 +35,7 @@ type Peer struct {
 	TxBytes       uint64
 	Packets       config.PeerPackets
 	SpreadPorts   int // source ports over which its flows are spread; 0 if they are not
-	BlockedPorts  int // those of them that the path does not admit
+	BlockedPorts  int // of which the path does not admit so many
 	PathMTU       config.PathMTU
 	Handshake     config.PeerHandshake
 }

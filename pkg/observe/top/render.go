@@ -40,7 +40,7 @@ type Options struct {
 	Keys          bool   // show the keys in the last line
 	Note          string // shown instead of the keys, an error for example
 	Color         bool   // use SGR sequences; without them the output has no control characters except line feeds
-	ASCII         bool   // draw bars without block characters, and replace those of names
+	ASCII         bool   // draw bars without block characters, and replace such characters of names
 }
 
 // Render draws a frame within Width and Height. Every line, also the last, ends with a line feed.

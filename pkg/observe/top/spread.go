@@ -17,7 +17,7 @@ type SpreadFrame struct {
 	Device  string            `json:"device"`
 	Seconds float64           `json:"seconds"` // over which rates were measured; 0 for a single sample, without rates
 	Flows   []spreader.Flow   `json:"flows"`
-	Peers   []PeerRate        `json:"peers"` // those that exchange messages
+	Peers   []PeerRate        `json:"peers"` // only peers that exchange messages
 	Ports   []PortLoad        `json:"ports"`
 	Rates   []CounterRate     `json:"rates"` // of counters that have grown
 	Refused *RefusedDatagrams `json:"refused,omitempty"`
@@ -40,8 +40,9 @@ type PortLoad struct {
 	Load   uint64         `json:"load"`  // bytes sent recently: halved every 134 ms
 	Share  float64        `json:"share"` // of the peer's load
 	Flows  *int           `json:"flows,omitempty"`
-	// State is the reason why messages keep the listen port: "paused", "held" for a peer that did not answer, "blocked" for a port
-	// from which it does not answer probes. It is empty while the port is in use.
+	// State is the reason why messages keep the listen port; empty while the port is in use. It is
+	// "paused", "held" for a peer that did not answer, or "blocked" for a port from which it does
+	// not answer probes.
 	State string `json:"state,omitempty"`
 }
 

@@ -143,7 +143,7 @@ func (t *timer) time(list []*implementation, msgs []Message) [][operations]time.
 // Choice is the implementation that was the fastest for a number of messages of one length, when this process first made a key.
 type Choice struct {
 	Operation      string // "seal" or "open"
-	Messages       int    // this number, and more up to that of the next Choice
+	Messages       int    // this number, and more up to the next Choice's
 	Bytes          int    // of plaintext in each message
 	Implementation string
 	// Took is the time for all messages, and Generic the time of x/crypto. 0 means that there is

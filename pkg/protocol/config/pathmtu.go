@@ -20,7 +20,7 @@ const (
 	PathMTUSearching   PathMTUState = "searching"   // probes are being sent; Bytes may still change
 	PathMTUConfirmed   PathMTUState = "confirmed"   // a probe of Bytes was answered
 	PathMTUUnreachable PathMTUState = "unreachable" // no probe of any size is answered
-	PathMTURoute       PathMTUState = "route"       // the MTU of the route, smaller than what probes have found, if any
+	PathMTURoute       PathMTUState = "route"       // the MTU of the route, smaller than the size that probes have found, if any
 	PathMTUHost        PathMTUState = "host"        // this host refuses larger packets than its route carries, as with IPsec
 	PathMTUICMP        PathMTUState = "icmp"        // a router has reported it, for a packet that was sent from here
 )

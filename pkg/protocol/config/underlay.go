@@ -72,7 +72,7 @@ type XDPLane struct {
 	Slow      uint64 `json:"slow"`      // runs sent by the UDP socket instead
 	Lost      uint64 `json:"lost"`      // datagrams that the device did not accept, or that were lost with it
 	Fallbacks uint64 `json:"fallbacks"` // how often a working socket failed
-	Stalls    uint64 `json:"stalls"`    // those of them whose device did not send their datagrams
+	Stalls    uint64 `json:"stalls"`    // failed sockets whose device did not send their datagrams
 	Malformed uint64 `json:"malformed"`
 	// Rejected counts frames that were empty, too long or outside of the shared memory. FrameOwnershipErrors counts
 	// descriptors of frames that the kernel or the process did not own. Both should stay zero.

@@ -27,7 +27,7 @@ type Entry struct {
 	Key     noise.PresharedKey
 	ID      uint16
 	At      int64 // when the exchange was complete
-	Certain bool  // the peer has it, too
+	Certain bool  // the peer also has it
 	Used    bool  // a session was keyed with it
 	Ends    int64 // when it is erased, 0 for not yet: a later one is in use
 }

@@ -31,10 +31,10 @@ type State uint8
 // The states of a search. The names of RFC 8899, section 5.2, are in parentheses.
 const (
 	Off         State = iota // no search: the peer answers no probes (DISABLED)
-	Testing                  // the largest size is being tried; data is limited only by what the search before had found
+	Testing                  // the largest size is being tried; only the result of the search before limits data
 	Alive                    // a large size was lost: is a small one answered? (BASE)
 	Repeating                // a small one was: the large one once more, for the path may have been down for a moment
-	Searching                // sizes between one that passes and one that does not (SEARCHING)
+	Searching                // between a size that passes and a size that does not (SEARCHING)
 	Raising                  // the search is complete, and a larger size is being tried
 	Complete                 // the limit is known (SEARCH_COMPLETE)
 	Unreachable              // no size is answered (ERROR)

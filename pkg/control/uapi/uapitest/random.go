@@ -62,7 +62,7 @@ func randomEndpoint(r *rand.Rand) config.Endpoint {
 	addr := randomAddr(r)
 	ep := config.Endpoint{AddrPort: netip.AddrPortFrom(addr, uint16(r.Uint64()))}
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
-		ep.Scope = uint32(pick(r, 1, 4077)) // the loopback interface, and one that does not exist
+		ep.Scope = uint32(pick(r, 1, 4077)) // the loopback interface, and a missing one
 	}
 	return ep
 }

@@ -20,8 +20,9 @@ type boundSocket struct {
 	inode uint64
 }
 
-// noteOpened counts sockets that were opened after those of Open, and looks for foreign ones after the 1st, 2nd, 4th, 8th and so on: the kernel lists
-// all UDP sockets of the host, which for each socket would take some hosts minutes. The caller holds p.opening.
+// noteOpened counts sockets that were opened after Open's, and looks for foreign ones after the
+// 1st, 2nd, 4th, 8th and so on. The kernel lists all UDP sockets of the host, and a listing for
+// each socket would take some hosts minutes. The caller holds p.opening.
 func (p *Port) noteOpened(n int) {
 	before := p.opened
 	if p.opened += n; bits.Len(uint(before)) != bits.Len(uint(p.opened)) {
@@ -29,9 +30,10 @@ func (p *Port) noteOpened(n int) {
 	}
 }
 
-// reportForeign logs each socket of another program at the port of a source. Such a socket takes datagrams. It can join while the owner has
-// SO_REUSEPORT, so this follows such moments. Without udp_diag in the kernel it finds none. The caller holds p.opening, or is the
-// only one that knows p.
+// reportForeign logs each socket of another program at the port of a source. Such a socket takes
+// datagrams. It can join while the owner has SO_REUSEPORT, so this follows such moments. Without
+// udp_diag in the kernel it finds none. The caller holds p.opening, or is the only goroutine that
+// knows p.
 func (p *Port) reportForeign() {
 	if p.config.Log == nil {
 		return

@@ -27,7 +27,7 @@ type Port struct {
 	lanes     []*lane
 	secondary *secondaryPorts
 	sources   *underlay.Sources                 // a handle is a descriptor; source 0 has none, because each lane has its own socket
-	groups    [groups]atomic.Pointer[sendGroup] // nil for those that are not open, and for group 0
+	groups    [groups]atomic.Pointer[sendGroup] // nil for groups that are not open, and for group 0
 	routed    routedSources
 	paths     pathLimits
 	limits    sendLimits
@@ -140,7 +140,7 @@ func inherit(c *Config) (*Port, error) {
 	if err := p.inheritSources(c.Sockets); err != nil {
 		return nil, errors.Join(err, p.secondary.close())
 	}
-	p.drops.read(p.sockets, p.received) // those of the former owner, which it has estimated
+	p.drops.read(p.sockets, p.received) // the former owner's drops, which it has estimated
 	p.openControlGroup()
 	p.reportForeign()
 	return p, nil

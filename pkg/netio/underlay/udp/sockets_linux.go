@@ -17,7 +17,7 @@ import (
 // wait in them. Their owner closes them, or passes them to Open.
 type Sockets struct {
 	Lanes   []int // descriptors, in the order of the lanes
-	Holder  []int // the descriptor that keeps other programs from the port of several lanes, or without lanes that of a Reservation
+	Holder  []int // keeps other programs from the port of several lanes, or without lanes a Reservation's descriptor
 	Sources []Source
 	// Selection is the active selection, and Plans the number of its plans in the program; nil for none.
 	Selection *underlay.Selection

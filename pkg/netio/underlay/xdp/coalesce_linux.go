@@ -22,7 +22,7 @@ const (
 // not wait ends it: the UDP socket may receive all data of a peer behind another device.
 type coalescer struct {
 	mayWait func(datagram []byte) bool // Config.MayWait, nil for none
-	waiting int                        // datagrams since the last one that may not wait, at most coalesceAfter
+	waiting int                        // datagrams since the last that may not wait, at most coalesceAfter
 	next    time.Time                  // the UDP socket is not read before, unless zero
 }
 

@@ -47,7 +47,7 @@ type laneReport struct {
 	fallbacks   uint64
 	lost        uint64
 	stalls      uint64      // sockets whose frames the kernel did not send
-	stalled     int         // those of them on this device
+	stalled     int         // stalls on this device
 	down        bool        // the lane socket's device was down when last checked
 	closedStats xsk.Stats   // counters of closed sockets
 	closing     *laneSocket // the socket being closed; closedStats does not include it yet

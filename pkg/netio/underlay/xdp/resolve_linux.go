@@ -174,7 +174,7 @@ func (r *resolver) fillLink(route *netlink.Route, e *egress) Reason {
 	e.device = a.Name
 	e.from = mac(a.HardwareAddr)
 	e.mtu = min(a.MTU, r.maxPacket)
-	if route.MTU > 0 && !r.dontFragment { // with it, UDP sockets ignore the MTU, too: anybody can make the kernel learn one (RFC 8899, section 4.6)
+	if route.MTU > 0 && !r.dontFragment { // with it, UDP sockets also ignore the MTU: anybody can make the kernel learn one (RFC 8899, section 4.6)
 		e.mtu = min(e.mtu, route.MTU)
 	}
 	return ViaXDP

@@ -215,7 +215,7 @@ type Peer struct {
 // Node is a Kubernetes node that the tunnel reaches.
 type Node struct {
 	Addr   netip.Addr
-	Device string // by which packets to Addr leave, except those of the tunnel; "" if there is no route
+	Device string // by which packets to Addr leave, except the tunnel's; "" if there is no route
 }
 
 // NodeTrafficMark is the mark of a tunnel whose agent encrypts traffic between nodes (nodeEncryption of the RopewalkMesh).
@@ -227,7 +227,7 @@ type Stats struct {
 	TUN      tun.Features         `json:"tun"`
 	Underlay underlay.Features    `json:"underlay"`
 	Lanes    []engine.LaneStats   `json:"lanes"`
-	Drops    map[string]uint64    `json:"drops"` // those of no lane
+	Drops    map[string]uint64    `json:"drops"` // outside the lanes
 	Spread   config.SpreadReport  `json:"spread"`
 	PathMTU  config.PathMTUReport `json:"path_mtu"`
 	// FailingHandshakes has the peers that do not answer.

@@ -87,7 +87,7 @@ func (s source) below(leaves []candidate, w candidate, depth int) []candidate {
 	switch known := slices.IndexFunc(leaves, func(l candidate) bool { return l.device == w.device }); {
 	case !leaf:
 	case known >= 0:
-		if w.above == "" { // routes name it, too
+		if w.above == "" { // routes also name it
 			leaves[known].above = ""
 		}
 	case len(leaves) < maxNICs:
