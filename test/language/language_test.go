@@ -13,9 +13,12 @@ import (
 // root is the repository.
 const root = "../.."
 
+// unfinished are the directories whose sentences are not checked yet. The list only shrinks.
+var unfinished = []string{"docs", "pkg/cluster", "pkg/dataplane", "pkg/ebpf", "pkg/tunnel"}
+
 func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 	rules := readRules(t)
-	files := 0
+	files, left := 0, map[string]int{}
 	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -42,6 +45,15 @@ func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 		for _, f := range rules.Check(kind, text) {
 			t.Errorf("%s:%d: %q: use %s", name, f.Line, f.Text, f.Instead)
 		}
+		if !hasSentences(name) {
+			return nil
+		}
+		dir := directoryOf(filepath.ToSlash(name), unfinished)
+		for _, f := range Sentences(kind, text) {
+			if left[dir]++; dir == "" {
+				t.Errorf("%s:%d: %q: use %s", name, f.Line, f.Text, f.Instead)
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -50,6 +62,21 @@ func TestRepositoryFollowsTheLanguageRules(t *testing.T) {
 	if files < 500 {
 		t.Errorf("checked only %d files", files)
 	}
+	for _, dir := range unfinished {
+		if left[dir] == 0 {
+			t.Errorf("all sentences of %s are good: remove it from unfinished", dir)
+		}
+	}
+}
+
+// directoryOf returns the first of the directories that has the file called name, "" if none has it.
+func directoryOf(name string, dirs []string) string {
+	for _, dir := range dirs {
+		if strings.HasPrefix(name, dir+"/") {
+			return dir
+		}
+	}
+	return ""
 }
 
 // skipDir reports whether a directory holds no text of the project.
@@ -79,8 +106,8 @@ func TestRulesFindWordsNamesAndForms(t *testing.T) {
 		want []string
 	}{
 		{markdown, "It mends the host.\n", []string{"mends"}},
-		{markdown, "```\nmends\n```\nUse `mends` here.\n", []string{"mends", "mends"}},
-		{markdown, "```\nlest\n```\nIt counts ropewalk_crew_size.\n", []string{"lest", "ropewalk_crew_size"}},
+		{markdown, "```\nmend\n```\nUse `mend` here.\n", []string{"mend", "mend"}},
+		{markdown, "```\nodometer\n```\nIt counts ropewalk_crew_size.\n", []string{"odometer", "ropewalk_crew_size"}},
 		{markdown, "First sentence. What is not known is dropped.\n", []string{"What is not known is dropped"}},
 		{markdown, "What is a lane?\n", nil},
 		{goFile, "package p\n\n// F mends it.\nfunc F() {}\n", []string{"mends"}},
