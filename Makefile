@@ -535,7 +535,7 @@ endef
 
 .PHONY: deps-test
 deps-test: need-go
-	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux patch)
+	$(call apt_install,wireguard-tools iproute2 nftables gcc libc6-dev prometheus curl jq groff-base zsh fish bash-completion util-linux patch openssh-client openssh-server)
 
 .PHONY: deps-kube
 deps-kube: need-go

@@ -20,17 +20,30 @@ import (
 	"syscall"
 
 	"golang.org/x/term"
+
+	"github.com/ropewalk/ropewalk/test/bench/remote"
 )
 
 func main() {
 	// A reader that goes away (make bench-peers | tee, Ctrl-C) ends the run in good order too.
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := command(ctx, os.Args[1:])
 	cancel()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// command runs the program, or one of the parts that it has on another host (package remote).
+func command(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 2 && args[0] == "host":
+		return remote.Serve(ctx, os.Stdin, os.Stdout, remote.AgentConfig{Dir: args[1], Connection: os.Getenv("SSH_CONNECTION")})
+	case len(args) > 2 && args[0] == "on":
+		return remote.ExecOn(args[1], args[2:])
+	}
+	return run(ctx, args, os.Stdout, os.Stderr)
 }
 
 // run is the program: it ends with everything that it started gone, also when ctx ends it.

@@ -2,7 +2,7 @@
 
 package main
 
-import "slices"
+import "github.com/ropewalk/ropewalk/test/bench/result"
 
 // pair holds one figure of ropewalk and the same figure of a peer (another implementation), measured one right after the other.
 type pair struct{ ropewalk, peer float64 }
@@ -20,11 +20,5 @@ func medianRatio(pairs []pair) (ratio float64, ok bool) {
 	return median(ratios), len(ratios) > 0
 }
 
-// median is the middle value, or the mean of the two in the middle; 0 of nothing. It leaves v as it is.
-func median(v []float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Sorted(slices.Values(v))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
+// median is result.Median.
+func median(v []float64) float64 { return result.Median(v) }

@@ -8,30 +8,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/ropewalk/ropewalk/test/bench/result"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
-
-// prediction is the expected throughput of one configuration, in Gbit/s of TCP's payload.
-type prediction struct {
-	Target    string  `json:"target"`
-	Direction string  `json:"direction"`
-	MTU       int     `json:"mtu"`
-	Spread    string  `json:"spread"`
-	Cores     int     `json:"cores"`
-	Low       float64 `json:"low"`
-	Expected  float64 `json:"expected"`
-	High      float64 `json:"high"`
-	Limit     string  `json:"limit"` // the busiest resource in the expected case
-}
-
-// predictionFile is the file that `scale predict` writes.
-type predictionFile struct {
-	Command string `json:"command"`
-	Costs   string `json:"costs"`
-	// ModelError is the largest difference between model and measurement in docs/dev/model.md, as a share. It widens each range.
-	ModelError  float64      `json:"model_error"`
-	Predictions []prediction `json:"predictions"`
-}
 
 // predictSeeds is the number of random keys and hashes over which predictions are averaged.
 const predictSeeds = 3
@@ -40,20 +19,20 @@ const predictSeeds = 3
 const predictDuration = 10 * time.Millisecond
 
 // predict simulates all configurations of these targets.
-func predict(costs *costFile, check *checkFile, list []target, progress io.Writer) (*predictionFile, error) {
+func predict(costs *costFile, check *checkFile, list []target, progress io.Writer) (*result.Predictions, error) {
 	worst, err := modelError(costs, check)
 	if err != nil {
 		return nil, err
 	}
-	f := &predictionFile{Command: "make predictions", Costs: costs.Machine, ModelError: math.Round(worst*1000) / 1000}
+	f := &result.Predictions{Command: "make predictions", Costs: costs.Machine, ModelError: math.Round(worst*1000) / 1000}
 	for _, t := range list {
-		for _, direction := range directions() {
+		for _, direction := range result.Directions() {
 			for _, mtu := range t.MTUs {
 				for _, spread := range t.Spread {
 					fmt.Fprintf(progress, "%s, %s, MTU %d, spread %s\n", t.Name, direction, mtu, spread)
 					for _, cores := range t.Cores {
-						p := prediction{Target: t.Name, Direction: direction, MTU: mtu, Spread: spread, Cores: cores}
-						if err := p.simulate(costs, &t, f.ModelError); err != nil {
+						p := result.Prediction{Target: t.Name, Direction: direction, MTU: mtu, Spread: spread, Cores: cores}
+						if err := simulate(&p, costs, &t, f.ModelError); err != nil {
 							return nil, err
 						}
 						f.Predictions = append(f.Predictions, p)
@@ -66,7 +45,7 @@ func predict(costs *costFile, check *checkFile, list []target, progress io.Write
 }
 
 // simulate fills in the throughput for all three cases of costs.
-func (p *prediction) simulate(costs *costFile, t *target, modelError float64) error {
+func simulate(p *result.Prediction, costs *costFile, t *target, modelError float64) error {
 	limit := t.limit(p.MTU, p.Spread)
 	var gbps [3]float64
 	for _, at := range []costCase{cheap, expected, dear} {

@@ -11,6 +11,7 @@ import (
 
 	"gonum.org/v1/plot/plotter"
 
+	"github.com/ropewalk/ropewalk/test/bench/result"
 	"github.com/ropewalk/ropewalk/test/scale/chart"
 )
 
@@ -31,30 +32,30 @@ func published(target string) []publication {
 	}
 	const kernel, goes = publishedKernel, "wireguard-go"
 	return []publication{
-		{kernel, directionEncrypt, 1280, map[int]float64{1: 2, 2: 3, 4: 7, 8: 13, 16: 20, 32: 25, 64: 31}},
-		{kernel, directionEncrypt, 8920, map[int]float64{64: 95}},
-		{kernel, directionDecrypt, 1280, map[int]float64{1: 2, 2: 3, 4: 4, 8: 11, 16: 15, 32: 15, 64: 15}},
-		{kernel, directionDecrypt, 8920, map[int]float64{64: 66}},
-		{goes, directionEncrypt, 1280, map[int]float64{1: 1.6, 2: 2.3, 4: 6.8, 8: 6.8, 16: 6.8, 64: 5.8}},
-		{goes, directionDecrypt, 1280, map[int]float64{1: 1.4, 2: 1.9, 4: 3.5, 8: 3.7, 16: 3.7, 64: 4.4}},
+		{kernel, result.Encrypt, 1280, map[int]float64{1: 2, 2: 3, 4: 7, 8: 13, 16: 20, 32: 25, 64: 31}},
+		{kernel, result.Encrypt, 8920, map[int]float64{64: 95}},
+		{kernel, result.Decrypt, 1280, map[int]float64{1: 2, 2: 3, 4: 4, 8: 11, 16: 15, 32: 15, 64: 15}},
+		{kernel, result.Decrypt, 8920, map[int]float64{64: 66}},
+		{goes, result.Encrypt, 1280, map[int]float64{1: 1.6, 2: 2.3, 4: 6.8, 8: 6.8, 16: 6.8, 64: 5.8}},
+		{goes, result.Decrypt, 1280, map[int]float64{1: 1.4, 2: 1.9, 4: 3.5, 8: 3.7, 16: 3.7, 64: 4.4}},
 	}
 }
 
 // page returns the section of the target: its assumptions, and a table of all predictions.
-func (t *target) page(p *predictionFile) string {
+func (t *target) page(p *result.Predictions) string {
 	head := []string{"direction, MTU, spread"}
 	for _, c := range t.Cores {
 		head = append(head, fmt.Sprint(c))
 	}
 	head = append(head, fmt.Sprintf("busiest at %d", t.Cores[len(t.Cores)-1]))
 	var rows [][]string
-	for _, direction := range directions() {
+	for _, direction := range result.Directions() {
 		for _, mtu := range t.MTUs {
 			for _, spread := range t.Spread {
 				row, busiest := []string{fmt.Sprintf("%s, %d, %s", direction, mtu, spread)}, ""
 				for _, cores := range t.Cores {
-					if f := p.find(t.Name, &resultRow{Direction: direction, MTU: mtu, Spread: spread, Cores: cores}); f != nil {
-						row, busiest = append(row, f.text()), f.Limit
+					if f := p.Find(t.Name, &result.Row{Implementation: result.Ropewalk, Direction: direction, MTU: mtu, Spread: spread, Cores: cores}); f != nil {
+						row, busiest = append(row, f.Text()), f.Limit
 					}
 				}
 				rows = append(rows, append(row, busiest))
@@ -89,7 +90,7 @@ func (t *target) publishedRows(direction string, mtu int) (rows [][]string) {
 
 // plot draws the predictions for spread on and the smallest MTU, with the published and the
 // measured figures.
-func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte, error) {
+func (t *target) plot(p *result.Predictions, results map[string]result.Result) ([]byte, error) {
 	var lines []chart.Series
 	add := func(name string, dashed bool, value func(cores int) (float64, bool)) {
 		s := chart.Series{Name: name, Dashed: dashed}
@@ -103,19 +104,19 @@ func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte
 		}
 	}
 	mtu := t.MTUs[0]
-	for _, direction := range directions() {
-		of := func(value func(f *prediction) float64) func(int) (float64, bool) {
+	for _, direction := range result.Directions() {
+		of := func(value func(f *result.Prediction) float64) func(int) (float64, bool) {
 			return func(cores int) (float64, bool) {
-				f := p.find(t.Name, &resultRow{Direction: direction, MTU: mtu, Spread: spreadOn, Cores: cores})
+				f := p.Find(t.Name, &result.Row{Implementation: result.Ropewalk, Direction: direction, MTU: mtu, Spread: result.SpreadOn, Cores: cores})
 				if f == nil {
 					return 0, false
 				}
 				return value(f), true
 			}
 		}
-		add(direction+": expected", false, of(func(f *prediction) float64 { return f.Expected }))
-		add(direction+": low", true, of(func(f *prediction) float64 { return f.Low }))
-		add(direction+": high", true, of(func(f *prediction) float64 { return f.High }))
+		add(direction+": expected", false, of(func(f *result.Prediction) float64 { return f.Expected }))
+		add(direction+": low", true, of(func(f *result.Prediction) float64 { return f.Low }))
+		add(direction+": high", true, of(func(f *result.Prediction) float64 { return f.High }))
 	}
 	for _, other := range published(t.Name) {
 		if other.MTU == mtu && other.Name == publishedKernel {
@@ -124,9 +125,9 @@ func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte
 	}
 	for _, name := range slices.Sorted(maps.Keys(results)) {
 		r := results[name]
-		for _, direction := range directions() {
+		for _, direction := range result.Directions() {
 			if r.Target == t.Name {
-				add(direction+": measured, "+path.Base(name), false, r.median(direction, mtu))
+				add(direction+": measured, "+path.Base(name), false, measured(&r, direction, mtu))
 			}
 		}
 	}
@@ -137,11 +138,11 @@ func (t *target) plot(p *predictionFile, results map[string]hostsResult) ([]byte
 	}, chart.Axis{Label: "Cores of the host under test", Log: true}, chart.Axis{Label: "Gbit/s received by applications", Log: true}, lines...)
 }
 
-// median returns the measured throughput of ropewalk with spread on, by cores.
-func (r *hostsResult) median(direction string, mtu int) func(cores int) (float64, bool) {
+// measured returns the median throughput of ropewalk with spread on, by cores.
+func measured(r *result.Result, direction string, mtu int) func(cores int) (float64, bool) {
 	return func(cores int) (float64, bool) {
 		for _, w := range r.Rows {
-			if w.Implementation == implementationRopewalk && w.Direction == direction && w.MTU == mtu && w.Spread == spreadOn && w.Cores == cores {
+			if w.Implementation == result.Ropewalk && w.Direction == direction && w.MTU == mtu && w.Spread == result.SpreadOn && w.Cores == cores {
 				return median(w.Gbps), true
 			}
 		}

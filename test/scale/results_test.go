@@ -5,16 +5,15 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ropewalk/ropewalk/pkg/control/show"
+	"github.com/ropewalk/ropewalk/test/bench/result"
 	"github.com/ropewalk/ropewalk/test/schema"
 )
 
@@ -57,25 +56,25 @@ func TestResultsPageIsCurrent(t *testing.T) {
 }
 
 func TestPredictionsAreOrdered(t *testing.T) {
-	var p predictionFile
+	var p result.Predictions
 	if err := readJSON(predictionsPath, &p); err != nil {
 		t.Fatal(err)
 	}
 	for _, target := range targets() {
-		for _, direction := range directions() {
+		for _, direction := range result.Directions() {
 			for _, mtu := range target.MTUs {
 				for _, cores := range target.Cores {
-					row := resultRow{Direction: direction, MTU: mtu, Cores: cores, Spread: spreadOn}
-					on := p.find(target.Name, &row)
-					row.Spread = spreadOff
-					off := p.find(target.Name, &row)
+					row := result.Row{Implementation: result.Ropewalk, Direction: direction, MTU: mtu, Cores: cores, Spread: result.SpreadOn}
+					on := p.Find(target.Name, &row)
+					row.Spread = result.SpreadOff
+					off := p.Find(target.Name, &row)
 					if on == nil || off == nil {
 						t.Fatalf("%s: no prediction for %+v", target.Name, row)
 					}
 					if on.Low > on.Expected || on.Expected > on.High || off.Low > off.Expected || off.Expected > off.High {
 						t.Errorf("the limits of %+v and %+v are not around the expected value", on, off)
 					}
-					if on.High > target.Wire || off.High > target.limit(mtu, spreadOff)+0.1 {
+					if on.High > target.Wire || off.High > target.limit(mtu, result.SpreadOff)+0.1 {
 						t.Errorf("%+v or %+v exceeds the wire", on, off)
 					}
 				}
@@ -87,7 +86,7 @@ func TestPredictionsAreOrdered(t *testing.T) {
 func TestPredictionFollowsCosts(t *testing.T) {
 	f := committed(t)
 	list := targets()[2:3]
-	list[0].Cores, list[0].MTUs, list[0].Spread = []int{1, 4}, []int{1420}, []string{spreadOff, spreadOn}
+	list[0].Cores, list[0].MTUs, list[0].Spread = []int{1, 4}, []int{1420}, []string{result.SpreadOff, result.SpreadOn}
 	slow := targets()[2:3]
 	slow[0].Cores, slow[0].MTUs, slow[0].Spread = list[0].Cores, list[0].MTUs, list[0].Spread
 	slow[0].Cipher = span{4, 4, 4}
@@ -107,63 +106,55 @@ func TestPredictionFollowsCosts(t *testing.T) {
 }
 
 // sampleResult is a result without a fault.
-func sampleResult() hostsResult {
-	host := resultHost{
+func sampleResult() result.Result {
+	host := result.Host{
 		Processor: "p", Cores: 8, Microcode: "1", Kernel: "6.12", NIC: "n", Driver: "d", Firmware: "f", Queues: 8, LinkGbps: 25, Version: "v0.1.0", Arch: "amd64",
 		SHA256: strings.Repeat("ab", 32),
 	}
-	row := func(implementation string, gbps ...float64) resultRow {
-		return resultRow{
-			Implementation: implementation, Direction: directionEncrypt, MTU: 1420, Spread: spreadOn, Cores: 4, Gbps: gbps, BusyCores: []float64{3.5, 3.6, 3.4},
+	row := func(implementation string, gbps ...float64) result.Row {
+		return result.Row{
+			Implementation: implementation, Direction: result.Encrypt, MTU: 1420, Spread: result.SpreadOn, Cores: 4, Gbps: gbps, BusyCores: []float64{3.5, 3.6, 3.4},
 		}
 	}
-	return hostsResult{
+	return result.Result{
 		Target: "zen3-16c-25g", Day: "2026-12-05", By: "somebody", Command: "c", Under: host, Other: host,
-		Rows: []resultRow{row(implementationBare, 22, 23, 22.5), row(implementationRopewalk, 12, 13, 12.5)},
+		Rows: []result.Row{row(result.Bare, 22, 23, 22.5), row(result.Ropewalk, 12, 13, 12.5)},
 	}
 }
 
 func TestImplausibleResultsAreRefused(t *testing.T) {
 	sample := sampleResult()
-	if err := sample.check(); err != nil {
+	if err := sample.Check(); err != nil {
 		t.Fatal(err)
 	}
-	for want, corrupt := range map[string]func(r *hostsResult){
-		"day":                  func(r *hostsResult) { r.Day = "2026-11-29" },
-		"different programs":   func(r *hostsResult) { r.Other.SHA256 = strings.Repeat("cd", 32) },
-		"SHA-256":              func(r *hostsResult) { r.Under.SHA256, r.Other.SHA256 = "ab", "ab" },
-		"unknown":              func(r *hostsResult) { r.Rows[1].Direction = "both" },
-		"no row of ropewalk":   func(r *hostsResult) { r.Rows = r.Rows[:1] },
-		"want at least 3":      func(r *hostsResult) { r.Rows[1].Gbps = []float64{12, 13} },
-		"of nothing":           func(r *hostsResult) { r.Rows[1].Gbps[0] = 0 },
-		"too far":              func(r *hostsResult) { r.Rows[1].Gbps[0] = 2 },
-		"of a host that has 8": func(r *hostsResult) { r.Rows[1].Cores = 9 },
-		"cores busy of 4":      func(r *hostsResult) { r.Rows[1].BusyCores[0] = 5 },
-		"through a link":       func(r *hostsResult) { r.Rows[0].Gbps[0] = 26 },
-		"no row of the bare":   func(r *hostsResult) { r.Rows[0].MTU = 8920 },
-		"more than the 15.0":   func(r *hostsResult) { r.Rows[0].Gbps, r.Rows[1].Gbps = []float64{15, 15, 15}, []float64{16, 17, 16} },
+	for want, corrupt := range map[string]func(r *result.Result){
+		"day":                  func(r *result.Result) { r.Day = "2026-11-29" },
+		"different programs":   func(r *result.Result) { r.Other.SHA256 = strings.Repeat("cd", 32) },
+		"SHA-256":              func(r *result.Result) { r.Under.SHA256, r.Other.SHA256 = "ab", "ab" },
+		"unknown":              func(r *result.Result) { r.Rows[1].Direction = "both" },
+		"no row of ropewalk":   func(r *result.Result) { r.Rows = r.Rows[:1] },
+		"want at least 3":      func(r *result.Result) { r.Rows[1].Gbps = []float64{12, 13} },
+		"of nothing":           func(r *result.Result) { r.Rows[1].Gbps[0] = 0 },
+		"too far":              func(r *result.Result) { r.Rows[1].Gbps[0] = 2 },
+		"of a host that has 8": func(r *result.Result) { r.Rows[1].Cores = 9 },
+		"cores busy of 4":      func(r *result.Result) { r.Rows[1].BusyCores[0] = 5 },
+		"through a link":       func(r *result.Result) { r.Rows[0].Gbps[0] = 26 },
+		"no row of the bare":   func(r *result.Result) { r.Rows[0].MTU = 8920 },
+		"more than the 15.0":   func(r *result.Result) { r.Rows[0].Gbps, r.Rows[1].Gbps = []float64{15, 15, 15}, []float64{16, 17, 16} },
 	} {
 		r := sampleResult()
 		corrupt(&r)
-		if err := r.check(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := r.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got error %v, want one with %q", err, want)
 		}
 	}
 }
 
 // document returns the text of a result as contributors send it.
-func document(t *testing.T, r *hostsResult) []byte {
+func document(t *testing.T, r *result.Result) []byte {
 	t.Helper()
-	fields := map[string]any{}
-	text, err := json.Marshal(r)
+	text, err := r.JSON()
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &fields); err != nil {
-		t.Fatal(err)
-	}
-	maps.Copy(fields, map[string]any{"apiVersion": show.APIVersion, "kind": kindResult})
-	if text, err = json.Marshal(fields); err != nil {
 		t.Fatal(err)
 	}
 	return text
@@ -183,14 +174,14 @@ func TestSchemaOfResults(t *testing.T) {
 		}
 		documents = append(documents, string(text))
 	}
-	schema.Check(t, docsPath+"/schemas", kindResult, hostsResult{}, documents...)
+	schema.Check(t, docsPath+"/schemas", result.Kind, result.Result{}, documents...)
 }
 
 // resultWriter returns a directory of results, and a function that writes one, in the directory of its target.
-func resultWriter(t *testing.T) (dir string, write func(name string, r *hostsResult)) {
+func resultWriter(t *testing.T) (dir string, write func(name string, r *result.Result)) {
 	t.Helper()
 	dir = t.TempDir()
-	return dir, func(name string, r *hostsResult) {
+	return dir, func(name string, r *result.Result) {
 		t.Helper()
 		if err := os.MkdirAll(filepath.Join(dir, r.Target), 0o755); err != nil {
 			t.Fatal(err)
@@ -212,7 +203,7 @@ func TestResultsOfOneNameAreTwo(t *testing.T) {
 	if err != nil || len(results) != 2 {
 		t.Fatalf("got %d results, error %v, want both", len(results), err)
 	}
-	page := resultTable(&predictionFile{}, results)
+	page := resultTable(&result.Predictions{}, results)
 	for _, link := range []string{"[a](../results/zen3-16c-25g/a.json)", "[a](../results/c7g.16xlarge/a.json)"} {
 		if !strings.Contains(page, link) {
 			t.Errorf("the table lacks %s:\n%s", link, page)
@@ -228,7 +219,7 @@ func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
 	if err != nil || len(results) != 1 {
 		t.Fatalf("got %d results, error %v, want one and none", len(results), err)
 	}
-	p := predictionFile{Predictions: []prediction{{Target: "zen3-16c-25g", Direction: directionEncrypt, MTU: 1420, Spread: spreadOn, Cores: 4, Low: 13, Expected: 15, High: 17}}}
+	p := result.Predictions{Predictions: []result.Prediction{{Target: "zen3-16c-25g", Direction: result.Encrypt, MTU: 1420, Spread: result.SpreadOn, Cores: 4, Low: 13, Expected: 15, High: 17}}}
 	if got := resultTable(&p, results); !strings.Contains(got, "15 (13–17) | 12.5 | **outside** |") {
 		t.Errorf("the table lacks the result beside its prediction:\n%s", got)
 	}
@@ -243,7 +234,7 @@ func TestResultsOfOneVersionHaveOneProgram(t *testing.T) {
 func TestOtherDocumentsAreNoResults(t *testing.T) {
 	dir, write := resultWriter(t)
 	sample := sampleResult()
-	for _, change := range [][2]string{{kindResult, "BenchResult"}, {show.APIVersion, "ropewalk/v2"}, {`"by"`, `"bogus"`}} {
+	for _, change := range [][2]string{{result.Kind, "BenchResult"}, {show.APIVersion, "ropewalk/v2"}, {`"by"`, `"bogus"`}} {
 		write("a.json", &sample)
 		at := filepath.Join(dir, sample.Target, "a.json")
 		text := bytes.Replace(document(t, &sample), []byte(change[0]), []byte(change[1]), 1)

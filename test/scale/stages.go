@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -15,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/bench/result"
 )
 
 // mtu of the TUN.
@@ -143,8 +143,4 @@ func (l *trainBench) time(rounds int) (trainTimes, error) {
 }
 
 // median of at least one value.
-func median(x []float64) float64 {
-	sorted := slices.Sorted(slices.Values(x))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
+func median(x []float64) float64 { return result.Median(x) }

@@ -5,6 +5,7 @@ package main
 import (
 	"math"
 
+	"github.com/ropewalk/ropewalk/test/bench/result"
 	"github.com/ropewalk/ropewalk/test/scale/model"
 )
 
@@ -45,16 +46,6 @@ type target struct {
 	Assumed, Doubt string
 }
 
-const (
-	directionEncrypt = "encrypt"
-	directionDecrypt = "decrypt"
-	spreadOff        = "off"
-	spreadOn         = "on"
-	spreadPlanned    = "planned"
-)
-
-func directions() []string { return []string{directionEncrypt, directionDecrypt} }
-
 func powersUpTo(n int) []int {
 	var list []int
 	for c := 1; c <= n; c *= 2 {
@@ -69,7 +60,7 @@ func targets() []target {
 	segments := "ENA does not segment UDP (`ena_netdev.c` sets no `NETIF_F_GSO_UDP_L4`): 200 ns (100 to 400) for each packet sent are assumed, not measured"
 	return []target{
 		{
-			Name: "c6in.16xlarge", Cores: powersUpTo(64), Queues: 32, MTUs: []int{1280, 8920}, Spread: []string{spreadOff, spreadOn},
+			Name: "c6in.16xlarge", Cores: powersUpTo(64), Queues: 32, MTUs: []int{1280, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn},
 			Hosts: "two AWS c6in.16xlarge in a cluster placement group: 64 vCPU of Xeon 8375C (Ice Lake, AVX-512 with IFMA), ENA, 100 Gbit/s, 32 queues. " +
 				"Of each core the second thread goes offline first",
 			Cipher: span{0.8, 1, 1.3}, Rest: span{0.8, 1, 1.3}, Softirq: span{0.8, 1.2, 2}, Transmit: ena, Siblings: span{1, 1.25, 1.6}, Wire: 100, Flow: 10,
@@ -78,21 +69,21 @@ func targets() []target {
 				"Next: AWS's limit of packets per second, which is not published (`pps_allowance_exceeded` in `ethtool -S` tells)",
 		},
 		{
-			Name: "c7g.16xlarge", Cores: powersUpTo(64), Queues: 32, MTUs: []int{1280, 8920}, Spread: []string{spreadOff, spreadOn},
+			Name: "c7g.16xlarge", Cores: powersUpTo(64), Queues: 32, MTUs: []int{1280, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn},
 			Hosts:  "two AWS c7g.16xlarge in a cluster placement group: 64 vCPU of Graviton3 (Neoverse V1, a core each), ENA, 30 Gbit/s, 32 queues",
 			Cipher: span{1.4, 2, 3}, Rest: span{0.7, 1, 1.5}, Softirq: span{0.8, 1.2, 2}, Transmit: ena, Siblings: span{1, 1, 1}, Wire: 30, Flow: 10,
 			Assumed: "1.40 cycles per byte at 2.6 GHz (`make cycles-arm64`) and the slowdown inside a tunnel of 1.3 give twice the measured cost of the cipher; " + segments,
 			Doubt:   "the cipher. No arm64 machine has run it: the cycles are of LLVM's model, which knows no cache and no branch",
 		},
 		{
-			Name: "zen3-16c-25g", Cores: powersUpTo(16), Queues: 16, MTUs: []int{1420, 8920}, Spread: []string{spreadOff, spreadOn, spreadPlanned},
+			Name: "zen3-16c-25g", Cores: powersUpTo(16), Queues: 16, MTUs: []int{1420, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn, result.SpreadPlanned},
 			Hosts:  "two servers with an EPYC 7313P (Zen 3, 16 cores, AVX2 alone, SMT off) and one port of 25 Gbit/s of a ConnectX or E810",
 			Cipher: span{1.4, 1.9, 2.5}, Rest: span{0.55, 0.8, 1.1}, Softirq: span{0.8, 1.2, 2}, Transmit: span{0, 30, 100}, Siblings: span{1, 1, 1}, Wire: 25, Flow: 25,
 			Assumed: "the cipher at the speed of x/crypto, as measured on a Zen 3, 0.5 ns per byte; cores that no guest shares; a NIC that segments UDP",
 			Doubt:   "the cost of everything but the cipher. It was measured on a virtual machine only, and the share that virtualization has of it is unknown",
 		},
 		{
-			Name: "xeon-32c-2x25g", Cores: powersUpTo(32), Queues: 32, MTUs: []int{1420, 8920}, Spread: []string{spreadOff, spreadOn, spreadPlanned},
+			Name: "xeon-32c-2x25g", Cores: powersUpTo(32), Queues: 32, MTUs: []int{1420, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn, result.SpreadPlanned},
 			Hosts: "two servers with a Xeon Gold 6338 (Ice Lake, 32 cores, SMT off) and two ports of 25 Gbit/s of one ConnectX or E810 in a bond " +
 				"(LACP, `layer3+4` at the hosts and at the switch)",
 			Cipher: span{0.8, 1, 1.3}, Rest: span{0.7, 0.95, 1.3}, Softirq: span{0.8, 1.2, 2}, Transmit: span{0, 30, 100}, Siblings: span{1, 1, 1}, Wire: 50, Flow: 25,
@@ -109,7 +100,7 @@ func flowPayload(mtu int) float64 { return float64(mtu-52) / float64(mtu+60+38) 
 // limit returns what the wire lets pass of TCP's payload, in Gbit/s.
 func (t *target) limit(mtu int, spread string) float64 {
 	rate := t.Wire
-	if spread == spreadOff {
+	if spread == result.SpreadOff {
 		rate = min(rate, t.Flow)
 	}
 	return rate * flowPayload(mtu)
@@ -144,11 +135,11 @@ func (t *target) config(f *costFile, cores, mtu int, direction, spread string, a
 	}
 	c.Costs[model.Send].Packet += t.Transmit.at(at) * siblings
 	under, other := t.host(cores), t.host(t.Cores[len(t.Cores)-1])
-	if direction == directionDecrypt {
+	if direction == result.Decrypt {
 		under, other = other, under
 	}
 	c.Cores, c.Lanes, c.Queues, c.Workers, c.Receiver = under.Cores, under.Lanes, under.Queues, under.Workers, other
-	c.Spread = map[string]model.Spread{spreadOff: model.Off, spreadOn: model.LeastLoaded, spreadPlanned: model.Planned}[spread]
+	c.Spread = map[string]model.Spread{result.SpreadOff: model.Off, result.SpreadOn: model.LeastLoaded, result.SpreadPlanned: model.Planned}[spread]
 	c.Help, c.HelpReceive = true, true
 	return c
 }

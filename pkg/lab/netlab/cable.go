@@ -69,7 +69,7 @@ func (l *Lab) Cable(a, b *Host, cfg CableConfig) (*Cable, error) {
 		err = errors.Join(a.waitUntilUp(c.DeviceA), b.waitUntilUp(c.DeviceB))
 	}
 	if err != nil {
-		return nil, errors.Join(err, a.removeLink(c.DeviceA))
+		return nil, errors.Join(err, a.RemoveLink(c.DeviceA))
 	}
 	return c, nil
 }

@@ -230,8 +230,8 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// removeLink deletes a device of the host.
-func (h *Host) removeLink(device string) error {
+// RemoveLink deletes a device of the host.
+func (h *Host) RemoveLink(device string) error {
 	return h.netlink(func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(device)
 		if err != nil {

@@ -143,6 +143,17 @@ func (h *Host) Move(device string, to *Host) error {
 	})
 }
 
+// AddWireGuard creates an interface of the in-kernel WireGuard. Its sockets stay in the host when the interface is moved.
+func (h *Host) AddWireGuard(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := h.netlink(func(nl *netlink.Handle) error { return nl.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}) })
+	if err != nil {
+		return fmt.Errorf("creating %s of the in-kernel WireGuard: %w", name, err)
+	}
+	return nil
+}
+
 // giveBack moves a port back.
 func (p *port) giveBack() error {
 	err := p.to.Move(p.device, p.from)

@@ -38,14 +38,14 @@ func TestClientsReachEachOtherThroughSides(t *testing.T) {
 	if l.Addrs(l.B)[0] != netip.MustParseAddr("10.78.1.2") || l.B.App == l.B.Host {
 		t.Errorf("traffic ends at %s in %s", l.Addrs(l.B)[0], l.B.App.Name())
 	}
-	if rtts, err := l.ping(t.Context(), 3, 20*time.Millisecond); err != nil || len(rtts) == 0 {
+	if rtts, _, err := l.Ping(t.Context(), time.Time{}, 3, 20*time.Millisecond); err != nil || len(rtts) == 0 {
 		t.Errorf("%v, %v", rtts, err)
 	}
 }
 
 func TestLinkDelaysPingsOfLab(t *testing.T) {
 	l := newLab(t, Config{Link: &netlab.Link{Delay: 5 * time.Millisecond}})
-	rtts, err := l.ping(t.Context(), 3, 20*time.Millisecond)
+	rtts, _, err := l.Ping(t.Context(), time.Time{}, 3, 20*time.Millisecond)
 	if err != nil || len(rtts) == 0 {
 		t.Fatalf("%v, %v", rtts, err)
 	}

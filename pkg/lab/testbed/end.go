@@ -4,6 +4,7 @@ package testbed
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -27,10 +28,17 @@ type EndConfig struct {
 	Daemon  Daemon
 	Traffic []string
 	Prefix  string
+	// Kernel, if not nil, puts the in-kernel WireGuard in place of a Daemon, and configures an interface in the calling thread's namespace.
+	// Without both there is no tunnel, and the traffic is in that namespace.
+	Kernel func(iface string, d *config.Device) error
 	// Secret is known to both ends. Their private keys follow from it.
 	Secret noise.PresharedKey
 	// Far is where the far end listens. The far end itself has an unspecified address, and listens on the port.
 	Far netip.AddrPort
+	// Port is where the near end listens; 0 lets the kernel choose.
+	Port uint16
+	// MTU of the tunnel in bytes; 0 means 1420.
+	MTU int
 }
 
 // End is one end of a tunnel between two machines. The daemon runs in the calling thread's namespace, the traffic in a namespace of its own.
@@ -38,10 +46,23 @@ type End struct {
 	cfg         Config
 	net         *netlab.Lab
 	here, there *Side
+	kernel      func(string, *config.Device) error // EndConfig.Kernel, once its interface is there
 }
 
-// StartEnd starts an end. The caller closes it. The near end returns when the far end answers.
+// StartEnd starts an end. The caller closes it. The near end returns when the far end answers, which needs Serve there.
 func StartEnd(ctx context.Context, c EndConfig) (*End, error) {
+	e, err := OpenEnd(ctx, c)
+	if err != nil || c.Far.Addr().IsUnspecified() {
+		return e, err
+	}
+	if err := e.await(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting one end of a tunnel: %w", err), e.Close())
+	}
+	return e, nil
+}
+
+// OpenEnd starts an end, and does not wait for the other one. The caller closes it.
+func OpenEnd(ctx context.Context, c EndConfig) (*End, error) {
 	e := &End{cfg: Config{Daemon: c.Daemon, Traffic: c.Traffic, Prefix: c.Prefix}}
 	e.cfg.complete()
 	var err error
@@ -63,19 +84,70 @@ func (e *End) build(ctx context.Context, c *EndConfig) (err error) {
 	if e.here.Host, err = e.net.Here(); err != nil {
 		return err
 	}
+	e.here.App = e.here.Host
+	if c.Kernel != nil || c.Daemon != nil {
+		if err := e.tunnel(ctx, c); err != nil {
+			return err
+		}
+	}
+	e.here.server, err = startServer(ctx, e.here.App, e.cfg.Traffic)
+	return err
+}
+
+func (e *End) tunnel(ctx context.Context, c *EndConfig) (err error) {
 	if e.here.App, err = e.net.Host("traffic"); err != nil {
 		return err
 	}
-	if err := e.here.start(ctx, e.cfg.Daemon, "rb"+e.net.Tag()+"e"); err != nil {
+	name := "rb" + e.net.Tag() + "e"
+	if c.Kernel != nil {
+		e.here.Iface = name
+		if err = e.here.Host.AddWireGuard(name); err == nil {
+			e.kernel = c.Kernel
+		}
+	} else {
+		err = e.here.start(ctx, e.cfg.Daemon, name)
+	}
+	if err != nil {
 		return err
 	}
-	if err := e.configure(c.Far); err != nil {
-		return err
+	return e.configure(c)
+}
+
+// NearAddr and FarAddr are the IPv4 addresses of the ends inside a tunnel.
+func NearAddr() netip.Addr { return sideOf(1, new(noise.PresharedKey), "").Tunnel[0].Addr() }
+
+// FarAddr is NearAddr of the far end.
+func FarAddr() netip.Addr { return sideOf(2, new(noise.PresharedKey), "").Tunnel[0].Addr() }
+
+// Host is where the traffic of this end begins and ends.
+func (e *End) Host() *netlab.Host { return e.here.App }
+
+// Err reports a daemon that exited unexpectedly.
+func (e *End) Err() error {
+	if e.here.Daemon == nil {
+		return nil
 	}
-	if e.here.server, err = startServer(ctx, e.here.App, e.cfg.Traffic); err != nil || e.here == far {
-		return err
+	return e.here.Daemon.Err()
+}
+
+// Ping is Path.Ping from this end to an address.
+func (e *End) Ping(ctx context.Context, to netip.Addr, end time.Time, count int, interval time.Duration) ([]time.Duration, int, error) {
+	rtts, sent, err := ping(ctx, e.here.App, to, end, count, interval)
+	return rtts, sent, errors.Join(err, e.Err())
+}
+
+// Planned reports whether the daemon, which is ropewalk's, uses a port plan of the other end.
+func (e *End) Planned() (bool, error) {
+	c, err := uapi.Dial(e.here.Iface)
+	if err != nil {
+		return false, err
 	}
-	return e.await(ctx)
+	defer c.Close()
+	var stats struct {
+		Spread config.SpreadReport `json:"spread"`
+	}
+	err = c.Stats(&stats)
+	return stats.Spread.Peers[e.there.key.Public().String()].Planned, err
 }
 
 // sideOf makes a side whose key follows from the secret.
@@ -85,30 +157,39 @@ func sideOf(n byte, secret *noise.PresharedKey, role string) *Side {
 }
 
 // configure makes the other end the only peer, and moves the interface to the traffic.
-func (e *End) configure(far netip.AddrPort) error {
-	c, err := uapi.Dial(e.here.Iface)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+func (e *End) configure(c *EndConfig) error {
 	p := config.Peer{PublicKey: e.there.key.Public()}
 	for _, t := range e.there.Tunnel {
 		p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: netip.PrefixFrom(t.Addr(), t.Addr().BitLen())})
 	}
-	var port uint16 // any
-	if far.Addr().IsUnspecified() {
-		port = far.Port()
+	port := c.Port
+	if c.Far.Addr().IsUnspecified() {
+		port = c.Far.Port()
 	} else {
-		p.Endpoint = &config.Endpoint{AddrPort: far}
+		p.Endpoint = &config.Endpoint{AddrPort: c.Far}
 	}
-	err = c.Configure(config.Device{PrivateKey: &e.here.key, ListenPort: &port, ReplacePeers: true, Peers: []config.Peer{p}})
+	d := config.Device{PrivateKey: &e.here.key, ListenPort: &port, ReplacePeers: true, Peers: []config.Peer{p}}
+	err := e.apply(&d)
 	if err == nil {
 		err = e.here.Host.Move(e.here.Iface, e.here.App)
 	}
 	if err != nil {
 		return fmt.Errorf("configuring %s: %w", e.here.Iface, err)
 	}
-	return e.here.App.SetUp(e.here.Iface, tunnelMTU, e.here.Tunnel[:]...)
+	return e.here.App.SetUp(e.here.Iface, cmp.Or(c.MTU, tunnelMTU), e.here.Tunnel[:]...)
+}
+
+// apply configures the interface.
+func (e *End) apply(d *config.Device) error {
+	if e.kernel != nil {
+		return e.here.Host.Do(func() error { return e.kernel(e.here.Iface, d) })
+	}
+	c, err := uapi.Dial(e.here.Iface)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Configure(*d)
 }
 
 const (
@@ -182,7 +263,7 @@ func (e *End) Load(ctx context.Context, f Flow) (traffic.Result, error) {
 	}
 	f.Server = netip.AddrPortFrom(e.there.Tunnel[0].Addr(), serverPort)
 	res, _, err := runClient(ctx, e.cfg.Traffic, e.here.App, f.Config)
-	return res, errors.Join(e.here.Daemon.Err(), err, damage(res))
+	return res, errors.Join(e.Err(), err)
 }
 
 // SetUnderlay is Lab.SetUnderlay for this end. The other end keeps its underlay.
@@ -248,6 +329,9 @@ func (e *End) Close() error {
 	var err error
 	if e.here != nil {
 		err = e.here.stop()
+	}
+	if e.kernel != nil && e.here.App.RemoveLink(e.here.Iface) != nil { // it was not moved
+		err = errors.Join(err, e.here.Host.RemoveLink(e.here.Iface))
 	}
 	return errors.Join(err, e.net.Close())
 }

@@ -141,8 +141,7 @@ func (l *Lab) Load(ctx context.Context, f Flow) (traffic.Result, error) {
 func (l *Lab) load(ctx context.Context, f Flow) (traffic.Result, time.Duration, error) {
 	from, to := l.ends(f)
 	f.Server = l.serverAt(to, f.IPv6)
-	res, sender, err := runClient(ctx, l.cfg.Traffic, from.App, f.Config)
-	return res, sender, errors.Join(err, damage(res))
+	return runClient(ctx, l.cfg.Traffic, from.App, f.Config)
 }
 
 // ends are the sides from which and to which a flow goes.
@@ -172,19 +171,37 @@ func damage(res traffic.Result) error {
 
 // runClient runs `ropewalk traffic client` in a host, and also returns the CPU time that it took.
 func runClient(ctx context.Context, command []string, h *netlab.Host, cfg traffic.Config) (traffic.Result, time.Duration, error) {
-	argv := append(slices.Clone(command), clientArgs(cfg)...)
+	var took time.Duration
+	res, err := Client(command, cfg, func(argv []string) (out []byte, err error) {
+		out, took, err = RunProgram(ctx, h, argv)
+		return out, err
+	})
+	return res, took, err
+}
+
+// Client runs the client of a traffic generator, by a function that runs a command and returns its output. Corrupt data is an error.
+func Client(command []string, cfg traffic.Config, run func(argv []string) ([]byte, error)) (traffic.Result, error) {
+	out, err := run(append(slices.Clone(command), clientArgs(cfg)...))
+	if err != nil {
+		return traffic.Result{}, err
+	}
+	res, err := parseResult(out)
+	return res, errors.Join(err, damage(res))
+}
+
+// RunProgram runs a program in a host, and returns its output and the CPU time that it took.
+func RunProgram(ctx context.Context, h *netlab.Host, argv []string) ([]byte, time.Duration, error) {
 	cmd := h.Command(ctx, argv...)
 	var out, diag bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &diag
 	err := cmd.Run()
 	if ctx.Err() != nil {
-		return traffic.Result{}, 0, context.Cause(ctx)
+		return nil, 0, context.Cause(ctx)
 	}
 	if err != nil {
-		return traffic.Result{}, 0, fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(diag.String()))
+		return nil, 0, fmt.Errorf("running %s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(diag.String()))
 	}
-	res, err := parseResult(out.Bytes())
-	return res, cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
+	return out.Bytes(), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
 func clientArgs(c traffic.Config) []string {

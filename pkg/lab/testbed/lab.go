@@ -160,7 +160,7 @@ func (l *Lab) connect(ctx context.Context, to *Side) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, sessionLimit, silent)
 	defer cancel()
 	for {
-		rtts, _, err := l.pingUntil(ctx, to, time.Time{}, 1, sessionProbe)
+		rtts, _, err := ping(ctx, l.A.App, l.Addrs(to)[0], time.Time{}, 1, sessionProbe)
 		if err != nil {
 			return err
 		}

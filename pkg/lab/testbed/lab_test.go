@@ -121,11 +121,11 @@ func TestNoPingIsSentAfterTheEnd(t *testing.T) {
 	if err := l.connect(t.Context(), l.B); err != nil {
 		t.Fatal(err)
 	}
-	rtts, sent, err := l.pingUntil(t.Context(), l.B, time.Now().Add(-time.Second), 3, time.Millisecond)
+	rtts, sent, err := l.Ping(t.Context(), time.Now().Add(-time.Second), 3, time.Millisecond)
 	if err != nil || sent != 0 || len(rtts) != 0 {
 		t.Errorf("%d sent after the end, %v, %v", sent, rtts, err)
 	}
-	if _, sent, err = l.pingUntil(t.Context(), l.B, time.Time{}, 3, time.Millisecond); err != nil || sent != 3 {
+	if _, sent, err = l.Ping(t.Context(), time.Time{}, 3, time.Millisecond); err != nil || sent != 3 {
 		t.Errorf("%d of 3 sent, %v", sent, err)
 	}
 }

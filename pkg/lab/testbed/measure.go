@@ -20,20 +20,29 @@ type Sample struct {
 	More  map[string]float64
 }
 
-// Measure takes one figure in a Lab. Each stretch of traffic lasts d. A Lab serves one Measure at a time.
-type Measure func(ctx context.Context, l *Lab, d time.Duration) (Sample, error)
+// Path is what traffic is measured on: a Lab, or whatever else has two ends, A and B.
+type Path interface {
+	// Send runs one flow and returns its result. Corrupt data is an error, and so is a daemon that exits.
+	Send(ctx context.Context, f Flow) (Outcome, error)
+	// Ping sends count ICMP echo requests from A to B over IPv4, one each interval and none after end unless that is zero. It returns
+	// the round trip times of those that were answered, and the number sent.
+	Ping(ctx context.Context, end time.Time, count int, interval time.Duration) (rtts []time.Duration, sent int, err error)
+}
+
+// Measure takes one figure on a Path. Each stretch of traffic lasts d. A Path serves one Measure at a time.
+type Measure func(ctx context.Context, p Path, d time.Duration) (Sample, error)
 
 // Payload is the UDP payload that fits a tunnel of MTU 1420 with room to spare.
 const Payload = 1340
 
-// ErrNoDaemon is returned by Measures of the daemons in a raw Lab.
-var ErrNoDaemon = errors.New("a raw lab has no daemons")
+// ErrNoDaemon is returned by Measures of the daemons of a Path that is no Lab, or a raw one.
+var ErrNoDaemon = errors.New("there are no daemons to measure")
 
 // Throughput is the rate at which a Flow arrives, in Gbit/s, with its cost.
 func Throughput(f Flow) Measure {
-	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
+	return func(ctx context.Context, p Path, d time.Duration) (Sample, error) {
 		f.Duration = d
-		o, err := l.Send(ctx, f)
+		o, err := p.Send(ctx, f)
 		if err != nil {
 			return Sample{}, err
 		}
@@ -58,19 +67,19 @@ const (
 )
 
 // IdleRTT is the mean ICMP round trip of an idle tunnel, in ms.
-func IdleRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
-	rtts, err := l.ping(ctx, pings(d), pingEvery)
+func IdleRTT(ctx context.Context, p Path, d time.Duration) (Sample, error) {
+	rtts, sent, err := p.Ping(ctx, time.Time{}, pings(d), pingEvery)
 	if err != nil {
 		return Sample{}, err
 	}
-	return rttSample(rtts, pings(d))
+	return rttSample(rtts, sent)
 }
 
 func pings(d time.Duration) int { return max(int(d/pingEvery), minPings) }
 
 // LoadedRTT is the mean ICMP round trip under TCP of four streams at full speed, in ms.
-func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
-	s, loads, err := UnderLoad(ctx, l, d, LoadLead, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4}})
+func LoadedRTT(ctx context.Context, p Path, d time.Duration) (Sample, error) {
+	s, loads, err := UnderLoad(ctx, p, d, LoadLead, Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: 4}})
 	if err == nil {
 		s.More["load_gbps"] = loads[0].Gbps()
 	}
@@ -81,7 +90,7 @@ func LoadedRTT(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 // They run for a lead, or d if that is less, which is the warm-up of their rate, and then for d
 // with pings. A ping that is answered after the load has ended would measure an idle tunnel. The
 // flows' durations are set here.
-func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow) (Sample, []Outcome, error) {
+func UnderLoad(ctx context.Context, p Path, d, lead time.Duration, flows ...Flow) (Sample, []Outcome, error) {
 	lead = min(lead, d)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,9 +103,14 @@ func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow
 		if f.Kind == traffic.TCP {
 			f.Warmup = lead
 		}
-		running.Go(func() { loads[i], errs[i] = l.Send(ctx, f) })
+		running.Go(func() { loads[i], errs[i] = p.Send(ctx, f) })
 	}
-	rtts, sent, err := l.pingBetween(ctx, lead, end, pings(d))
+	var rtts []time.Duration
+	var sent int
+	err := Pause(ctx, lead)
+	if err == nil {
+		rtts, sent, err = p.Ping(ctx, end, pings(d), pingEvery)
+	}
 	if err != nil {
 		cancel()
 	}
@@ -106,13 +120,6 @@ func UnderLoad(ctx context.Context, l *Lab, d, lead time.Duration, flows ...Flow
 	}
 	s, err := rttSample(rtts, sent)
 	return s, loads, err
-}
-
-func (l *Lab) pingBetween(ctx context.Context, wait time.Duration, end time.Time, count int) ([]time.Duration, int, error) {
-	if err := Pause(ctx, wait); err != nil {
-		return nil, 0, err
-	}
-	return l.pingUntil(ctx, l.B, end, count, pingEvery)
 }
 
 // Pause waits, unless ctx is done first.
@@ -145,8 +152,9 @@ func rttSample(rtts []time.Duration, sent int) (Sample, error) {
 const settle = 500 * time.Millisecond
 
 // IdleWakeups counts the context switches of both daemons per second, idle.
-func IdleWakeups(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
-	if l.Raw() {
+func IdleWakeups(ctx context.Context, p Path, d time.Duration) (Sample, error) {
+	l, ok := p.(*Lab)
+	if !ok || l.Raw() {
 		return Sample{}, ErrNoDaemon
 	}
 	if err := Pause(ctx, min(settle, d)); err != nil {
@@ -171,8 +179,9 @@ func IdleWakeups(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
 }
 
 // PeakMemory is the peak resident memory of both daemons, summed, in MiB.
-func PeakMemory(_ context.Context, l *Lab, _ time.Duration) (Sample, error) {
-	if l.Raw() {
+func PeakMemory(_ context.Context, p Path, _ time.Duration) (Sample, error) {
+	l, ok := p.(*Lab)
+	if !ok || l.Raw() {
 		return Sample{}, ErrNoDaemon
 	}
 	bytes, err := peakRSS(l.pids())

@@ -29,9 +29,9 @@ func NDRRates() []float64 {
 // NoDrop finds the highest of the rates, in kpps, at which under 1 % of datagrams of size bytes is lost, by stepping up. There are
 // up to twenty stretches of traffic, of two seconds at most.
 func NoDrop(size int, rates []float64) Measure {
-	return func(ctx context.Context, l *Lab, d time.Duration) (Sample, error) {
+	return func(ctx context.Context, p Path, d time.Duration) (Sample, error) {
 		offer := func(kpps float64) (sent, loss float64, err error) {
-			o, err := l.Send(ctx, Flow{Config: traffic.Config{
+			o, err := p.Send(ctx, Flow{Config: traffic.Config{
 				Kind: traffic.UDP, Size: size, Duration: min(d, ndrStretch), BitsPerSecond: kpps * 1e3 * float64(size) * 8,
 			}})
 			return float64(o.SentPackets) / 1e3 / min(d, ndrStretch).Seconds(), o.LossPercent(), err

@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
@@ -21,21 +23,22 @@ const (
 	icmpLen       = 64 // as ping(8): 8 bytes of header and 56 of payload
 )
 
-// ping sends count ICMP echo requests from A to B over IPv4, one each interval. It returns the
-// round trip times of the requests that were answered within an interval, or a second if that is
-// more. Like ping(8) it takes the kernel's time of arrival, so that its own waking up does not
-// count. One waits for the other: slow answers make them take longer.
-func (l *Lab) ping(ctx context.Context, count int, interval time.Duration) (rtts []time.Duration, err error) {
-	rtts, _, err = l.pingUntil(ctx, l.B, time.Time{}, count, interval)
-	return rtts, err
+// Ping implements Path.
+func (l *Lab) Ping(ctx context.Context, end time.Time, count int, interval time.Duration) (rtts []time.Duration, sent int, err error) {
+	return ping(ctx, l.A.App, l.Addrs(l.B)[0], end, count, interval)
 }
 
-// pingUntil is ping of a side, of which none is sent after an end, unless that is zero; sent is how many were.
-func (l *Lab) pingUntil(ctx context.Context, to *Side, end time.Time, count int, interval time.Duration) (
+// ping is Path.Ping from a host to an address. An answer counts if it arrives within an interval, or a second if that is more. Like
+// ping(8) it takes the kernel's time of arrival, so that its own waking up does not count. One waits for the other: slow answers
+// make them take longer.
+func ping(ctx context.Context, from *netlab.Host, to netip.Addr, end time.Time, count int, interval time.Duration) (
 	rtts []time.Duration, sent int, err error,
 ) {
-	p := &pinger{fd: -1, id: uint16(rand.Uint32()), dst: l.Addrs(to)[0].As4()}
-	if err := l.A.App.Do(p.open); err != nil {
+	if !to.Is4() {
+		return nil, 0, fmt.Errorf("pinging %v: want an IPv4 address", to)
+	}
+	p := &pinger{fd: -1, id: uint16(rand.Uint32()), dst: to.As4()}
+	if err := from.Do(p.open); err != nil {
 		return nil, 0, fmt.Errorf("opening an ICMP socket: %w", err)
 	}
 	defer unix.Close(p.fd)

@@ -85,8 +85,8 @@ func noDrop(size int) func(context.Context, *Lab, time.Duration) (testbed.Sample
 	return on(testbed.NoDrop(size, testbed.NDRRates()))
 }
 
-func costAtOneGigabit(ctx context.Context, l *testbed.Lab, d time.Duration) (testbed.Sample, error) {
-	o, err := l.Send(ctx, testbed.Flow{Config: traffic.Config{Kind: traffic.TCP, BitsPerSecond: 1e9, Duration: d}})
+func costAtOneGigabit(ctx context.Context, p testbed.Path, d time.Duration) (testbed.Sample, error) {
+	o, err := p.Send(ctx, testbed.Flow{Config: traffic.Config{Kind: traffic.TCP, BitsPerSecond: 1e9, Duration: d}})
 	if err != nil {
 		return testbed.Sample{}, err
 	}

@@ -224,10 +224,10 @@ func besideSlowPeer(ctx context.Context, l *Lab, d time.Duration) (testbed.Sampl
 
 // rrul is the load of RRUL (Realtime Response Under Load) with the parts that matter here: streams
 // both ways, and pings.
-func rrul(ctx context.Context, l *testbed.Lab, d time.Duration) (testbed.Sample, error) {
+func rrul(ctx context.Context, p testbed.Path, d time.Duration) (testbed.Sample, error) {
 	back := tcpStreams(4)
 	back.Reverse = true
-	s, loads, err := testbed.UnderLoad(ctx, l, d, testbed.LoadLead, tcpStreams(4), back)
+	s, loads, err := testbed.UnderLoad(ctx, p, d, testbed.LoadLead, tcpStreams(4), back)
 	if err == nil {
 		s.More["there_gbps"], s.More["back_gbps"] = loads[0].Gbps(), loads[1].Gbps()
 	}
