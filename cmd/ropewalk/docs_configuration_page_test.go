@@ -41,7 +41,7 @@ AllowedIPs = 10.99.0.2/32, fd99::2/128
 Endpoint = vpn.example.org:51820
 ` + "```" + `
 
-A comment ` + "`# Name = laptop`" + ` above or in a ` + "`[Peer]`" + ` names the peer (` + "`friendly_name`" + `, too). ` + "`ropewalk set wg0 peer KEY name laptop`" + ` does it without the file.
+A comment ` + "`# Name = laptop`" + ` above or in a ` + "`[Peer]`" + ` names the peer; ` + "`friendly_name`" + ` works as well. ` + "`ropewalk set wg0 peer KEY name laptop`" + ` does it without the file.
 The name appears in ` + "`show`, `top`, `flows`" + `, the log and the metric ` + "`ropewalk_peer_info`" + `; ` + "`wg`" + ` never sees it, and ` + "`ropewalk save`" + ` keeps it.
 
 The column *change* names the command that applies a changed key to a running tunnel: *reload* is ` + "`ropewalk reload wg0`, which keeps" + `
@@ -54,8 +54,8 @@ const commandsHead = `
 
 Every command also has ` + "`--help`" + `. Arguments are described in the manual (` + "`man ropewalk-set`" + `) and in the help (` + "`ropewalk help set`" + `).
 Exit codes: 0 success, 1 error, 2 wrong command line, 3 a check failed, 4 no check failed but some warned, 5 no such interface, or no
-daemon answers for it. up, down and reload exit with the code of a hook or another program that failed, as wg-quick does, and with 1 if a
-signal ended it. The agent's flags: ` + "`ropewalk-agent --help`, [Kubernetes](kubernetes/install.md)." + `
+daemon answers for it. If a hook or another program fails, the commands up, down and reload exit with its code, as wg-quick does, or with 1
+after a signal. The agent's flags: ` + "`ropewalk-agent --help`, [Kubernetes](kubernetes/install.md)." + `
 
 | flag | default | meaning |
 | --- | --- | --- |
