@@ -79,16 +79,16 @@ func targets() []target {
 			Name: "zen3-16c-25g", Cores: powersUpTo(16), Queues: 16, MTUs: []int{1420, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn, result.SpreadPlanned},
 			Hosts:  "two servers with an EPYC 7313P (Zen 3, 16 cores, AVX2 alone, SMT off) and one port of 25 Gbit/s of a ConnectX or E810",
 			Cipher: span{1.4, 1.9, 2.5}, Rest: span{0.55, 0.8, 1.1}, Softirq: span{0.8, 1.2, 2}, Transmit: span{0, 30, 100}, Siblings: span{1, 1, 1}, Wire: 25, Flow: 25,
-			Assumed: "the cipher at the speed of x/crypto, as measured on a Zen 3, 0.5 ns per byte; cores that no guest shares; a NIC that segments UDP",
+			Assumed: "the cipher at x/crypto's speed on a Zen 3, 0.5 ns per byte; cores that no guest shares; a NIC that segments UDP",
 			Doubt:   "the cost of everything but the cipher. It was measured on a virtual machine only, and the share that virtualization has of it is unknown",
 		},
 		{
 			Name: "xeon-32c-2x25g", Cores: powersUpTo(32), Queues: 32, MTUs: []int{1420, 8920}, Spread: []string{result.SpreadOff, result.SpreadOn, result.SpreadPlanned},
-			Hosts: "two servers with a Xeon Gold 6338 (Ice Lake, 32 cores, SMT off) and two ports of 25 Gbit/s of one ConnectX or E810 in a bond " +
+			Hosts: "two servers have a Xeon Gold 6338 (Ice Lake, 32 cores, SMT off). Each has two ports of 25 Gbit/s of one ConnectX or E810 in a bond " +
 				"(LACP, `layer3+4` at the hosts and at the switch)",
 			Cipher: span{0.8, 1, 1.3}, Rest: span{0.7, 0.95, 1.3}, Softirq: span{0.8, 1.2, 2}, Transmit: span{0, 30, 100}, Siblings: span{1, 1, 1}, Wire: 50, Flow: 25,
 			Assumed: "costs of the Xeon of docs/dev/model.md; a NIC that segments UDP",
-			Doubt: "the halves of the bond. Ports that are planned for receive queues need not be even over two members, and a switch may hash without ports: " +
+			Doubt: "the halves of the bond. Ports that are planned for receive queues need not be even over two members. A switch may hash without ports: " +
 				"then 25 Gbit/s is the limit of all rows",
 		},
 	}
