@@ -3,6 +3,7 @@
 package meshmode
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -48,7 +49,8 @@ type Guard struct {
 
 	mu       sync.Mutex
 	programs Programs // nil: not open
-	fault    error
+	setting  error    // the last After failed so, or a Before since
+	attached error    // the last attachment failed so
 	behind   []string
 	names    map[int]string // of devices, by index
 	applied  map[netip.Prefix]programs.GuardClass
@@ -70,7 +72,7 @@ func (g *Guard) Before(s GuardState) {
 	if !s.Strict {
 		classes = g.withoutNewRemote(classes)
 	}
-	g.set(func(p Programs) error {
+	err := g.set(func(p Programs) error {
 		err := p.SetPrefixes(classes)
 		if err == nil {
 			g.applied = classes
@@ -80,6 +82,9 @@ func (g *Guard) Before(s GuardState) {
 		}
 		return err
 	})
+	if err != nil { // only After heals a fault: it sets all
+		g.note(&g.setting, err)
+	}
 }
 
 // withoutNewRemote returns classes in which a prefix is not remote yet that was not so before.
@@ -98,13 +103,13 @@ func (g *Guard) withoutNewRemote(classes map[netip.Prefix]programs.GuardClass) m
 func (g *Guard) After(s GuardState) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.set(func(p Programs) error {
+	g.note(&g.setting, g.set(func(p Programs) error {
 		err := p.SetPrefixes(s.Classes)
 		if err == nil {
 			g.applied = s.Classes
 		}
 		return errors.Join(err, p.SetStrict(s.Strict))
-	})
+	}))
 	g.attach()
 }
 
@@ -123,7 +128,7 @@ func (g *Guard) attach() {
 		return
 	}
 	attached, err := g.programs.Attach(g.Tunnel)
-	if g.note(err); err != nil {
+	if g.note(&g.attached, err); err != nil {
 		return
 	}
 	g.behind, g.names = nil, make(map[int]string, len(attached))
@@ -136,24 +141,23 @@ func (g *Guard) attach() {
 }
 
 // set calls a function with the programs, which it opens first.
-func (g *Guard) set(f func(Programs) error) {
+func (g *Guard) set(f func(Programs) error) error {
 	if g.programs == nil {
 		p, err := g.Host.Open()
 		if err != nil {
-			g.note(err)
-			return
+			return err
 		}
 		g.programs = p
 	}
-	g.note(f(g.programs))
+	return f(g.programs)
 }
 
-// note keeps an error, and logs it once.
-func (g *Guard) note(err error) {
-	if err != nil && g.fault == nil {
+// note keeps an error until it is healed, and logs it once.
+func (g *Guard) note(fault *error, err error) {
+	if err != nil && *fault == nil {
 		g.Log.Warn("watching what leaves this node failed, retrying: nobody knows whether packets to other nodes' pods leave unencrypted", "error", err)
 	}
-	g.fault = err
+	*fault = err
 }
 
 // Facts returns what the guard has seen, and its counts.
@@ -161,8 +165,8 @@ func (g *Guard) Facts() (f proof.GuardFacts, counts GuardCounts) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f.Behind = g.behind
-	if g.fault != nil {
-		f.Fault = g.fault.Error()
+	if fault := cmp.Or(g.setting, g.attached); fault != nil {
+		f.Fault = fault.Error()
 	}
 	if g.programs == nil || g.applied == nil {
 		if f.Fault == "" {
@@ -206,7 +210,7 @@ func (g *Guard) Close() {
 	if g.programs != nil {
 		_ = g.programs.Close() // of file descriptors
 	}
-	g.programs, g.applied = nil, nil
+	g.programs, g.applied, g.setting, g.attached = nil, nil, nil, nil
 }
 
 // Remove removes the guard from the node.

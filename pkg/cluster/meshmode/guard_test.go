@@ -20,6 +20,7 @@ type fakePrograms struct {
 	strict   bool
 	attached int
 	err      error // of SetPrefixes
+	front    error // of Attach
 	beside   programs.GuardCounts
 }
 
@@ -41,6 +42,9 @@ func (p *fakePrograms) SetPrefixes(classes map[netip.Prefix]programs.GuardClass)
 
 func (p *fakePrograms) Attach(string) ([]guard.Attached, error) {
 	p.attached++
+	if p.front != nil {
+		return nil, p.front
+	}
 	return []guard.Attached{{Name: "eth0", Index: 2, Behind: []string{"cil_to_netdev"}}}, nil
 }
 
@@ -88,6 +92,42 @@ func TestFullGuardIsStrictNevertheless(t *testing.T) {
 	if f, _ := g.Facts(); !p.strict || f.Fault == "" {
 		t.Errorf("strict %v, fault %q", p.strict, f.Fault)
 	}
+}
+
+// TestFaultStaysUntilHealed has a pass that succeeds where the fault is not.
+func TestFaultStaysUntilHealed(t *testing.T) {
+	p := &fakePrograms{}
+	g := &Guard{Host: p, Log: slog.New(slog.DiscardHandler)}
+	pass := func() {
+		s := GuardState{Classes: map[netip.Prefix]programs.GuardClass{}}
+		g.Before(s)
+		g.After(s)
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		if f, _ := g.Facts(); f.Fault != want {
+			t.Errorf("%s: got the fault %q, want %q", when, f.Fault, want)
+		}
+	}
+	pass()
+	expect("at first", "")
+	p.err = errors.New("full")
+	pass()
+	expect("after prefixes that do not fit", "full")
+	g.Attach()
+	expect("after an attachment", "full")
+	p.err = nil
+	g.Before(GuardState{})
+	expect("before the routes change", "full")
+	pass()
+	expect("after all prefixes were set", "")
+	p.front = errors.New("no hook")
+	g.Attach()
+	g.Before(GuardState{})
+	expect("after a failed attachment", "no hook")
+	p.front = nil
+	g.Attach()
+	expect("after another attachment", "")
 }
 
 func TestFactsNameDevicesAndProgramsInFront(t *testing.T) {
