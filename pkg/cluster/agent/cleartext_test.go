@@ -5,6 +5,7 @@ package agent
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -76,10 +77,12 @@ func (p *proving) routes() bool { return len(p.network.routing.Routes) > 0 }
 // reports fails if a condition is another one.
 func (p *proving) reports(r result, kind string, status proof.Status, reason string) {
 	p.Helper()
-	for _, c := range r.proofs.Conditions {
-		if c.Type == kind && (c.Status != status || c.Reason != reason) {
-			p.Errorf("got %+v, want %s because of %s", c, status, reason)
-		}
+	i := slices.IndexFunc(r.proofs.Conditions, func(c proof.Condition) bool { return c.Type == kind })
+	if i < 0 {
+		p.Fatalf("the condition %s is missing: %+v", kind, r.proofs.Conditions)
+	}
+	if c := r.proofs.Conditions[i]; c.Status != status || c.Reason != reason {
+		p.Errorf("got %+v, want %s because of %s", c, status, reason)
 	}
 }
 
@@ -148,7 +151,7 @@ func TestNodeBecomesStrictWhenAllIsProved(t *testing.T) {
 		p.engine.setReached(p.peer.Agent.Key, false)
 		p.in.nodes = p.in.nodes[:1]
 		if r = p.run(5 * time.Minute); p.network.routing.Cleartext {
-			t.Error("the latch opened by itself")
+			t.Error("the strict state ended by itself")
 		}
 		saved := persistedState{Tunnel: r.saved}
 		if saved.allowsCleartext(v1alpha1.CleartextAuto) || !saved.allowsCleartext(v1alpha1.CleartextAlways) || saved.allowsCleartext(v1alpha1.CleartextNever) {
@@ -243,6 +246,30 @@ func TestNothingIsStrictWithout(t *testing.T) {
 			}
 			if !p.network.routing.Cleartext {
 				t.Errorf("strict without %s", name)
+			}
+		})
+	}
+}
+
+// TestLateNodeKeepsNodePermissive has a node join in the survey for which the latch waits, with a peer that does not answer, or without a tunnel.
+func TestLateNodeKeepsNodePermissive(t *testing.T) {
+	for name, late := range map[string]mesh.Node{"without a tunnel": {Name: "late"}, "without an answer": meshNode(2, noise.PublicKey{2})} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProving(t, v1alpha1.CleartextAuto)
+			p.engine.setReached(p.peer.Agent.Key, true)
+			p.in.nodesAsOf = time.Now().Add(-time.Second)
+			p.guard.see(1, programs.GuardClassLocal)
+			p.run(time.Minute)
+			if !p.m.prover.Latched() {
+				t.Fatal("the latch is not ready")
+			}
+			p.in.nodesAsOf, p.in.nodes = time.Time{}, append(p.in.nodes, late)
+			if p.run(time.Minute); !p.network.routing.Cleartext {
+				t.Errorf("strict in spite of a late node %s", name)
+			}
+			p.in.nodes = p.in.nodes[:2]
+			if p.run(time.Minute); p.network.routing.Cleartext {
+				t.Error("permissive although the late node is gone")
 			}
 		})
 	}

@@ -88,8 +88,8 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 	a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, reason, note)
 }
 
-// reportProofs writes an Event for each condition of mode mesh that became False, or True again. Strict is the other way round: a node that leaves
-// the permissive state says so, and one that returns to it is warned of. Unknown is none: each start begins with it.
+// reportProofs writes an Event for each condition of mode mesh that became True or False. Each node begins permissive, so Strict is reported once it was
+// True, and the other conditions once they were False. A change to Unknown is not reported: each start of an agent begins with it.
 func (a *Agent) reportProofs(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition) {
 	if a.events.proofs == nil {
 		a.events.proofs = map[string]metav1.ConditionStatus{}
@@ -109,7 +109,7 @@ func (a *Agent) reportProofs(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 	}
 }
 
-// proofEvent returns the type of the Event about a condition that was another before; "" before the first: none.
+// proofEvent returns the type of the Event about a condition whose last known status was another one ("": none was known); "": no Event.
 func proofEvent(c metav1.Condition, was metav1.ConditionStatus) string {
 	switch {
 	case c.Status == metav1.ConditionTrue && (was != "" || c.Type == proof.Strict):

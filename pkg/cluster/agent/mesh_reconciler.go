@@ -68,7 +68,7 @@ func newMeshReconciler(cfg Config, saved *savedTunnel, apiAddrs func() []netip.A
 // reconcile implements modeReconciler.
 func (m *meshReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
 	r, plan, err := m.reconcilePlan(ctx, in)
-	m.applied(&m.intent, &plan, tunnelAddrs(podsOf(r.saved)), err)
+	m.applied(&m.intent, in.nodes, &plan, tunnelAddrs(podsOf(r.saved)), err)
 	o := m.prover.Outcome()
 	r.proofs, r.status.StalePeers = &o, lostNodes(&o, m.keyOwners)
 	if !m.strictSince.IsZero() {
@@ -86,7 +86,7 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 		m.intent = *in.intent
 	}
 	encrypts, note := m.encryption.update(&in)
-	wait := m.updateStrict(&m.intent, &in.lastStatus, in.nodesAsOf, m.cfg.Propagation)
+	wait := m.updateStrict(&m.intent, &in, m.cfg.Propagation)
 	if plan, err = m.plan(ctx, in); err != nil {
 		return r, plan, err
 	}

@@ -25,8 +25,9 @@ type proofs struct {
 	guard  *meshmode.Guard
 	// strictSince is since when packets for other nodes' pods do not leave in the clear; zero: they may.
 	strictSince time.Time
-	// allSince is since when each node that takes part is a peer; zero: that is not so.
+	// allSince is since when each node that takes part is a peer; zero: that is not so. planned are the nodes of the last plan.
 	allSince time.Time
+	planned  map[string]bool
 	// seen is the revision of the RopewalkMesh that was followed last, and opened the one that last ended the strict state.
 	seen, opened meshRevision
 	routed       map[string]bool // nodes to whose pods routes led into the tunnel, as last applied
@@ -64,10 +65,11 @@ func (p *proofs) strictness(c v1alpha1.Cleartext) proof.Strictness {
 }
 
 // updateStrict follows the setting, the latch, and the node's own status, which outlives its files. Only a newer revision with Always ends the
-// strict state: another rollout may follow. A status from before does not bring it back. The latch also waits for a plan with the
-// nodes that joined since all were peers: asOf is when the plan's nodes were all of the cluster (zero: they are). wait is the time until then; 0: nothing
+// strict state: another rollout may follow. A status from before does not bring it back. The latch also waits for the nodes that joined since all were
+// peers, which nothing has proved yet: in.nodesAsOf is when in.nodes were all of the cluster (zero: they are). wait is the time until then; 0: nothing
 // is pending.
-func (p *proofs) updateStrict(want *intent, st *v1alpha1.NodeStatus, asOf time.Time, propagation time.Duration) (wait time.Duration) {
+func (p *proofs) updateStrict(want *intent, in *reconcileInput, propagation time.Duration) (wait time.Duration) {
+	st, asOf := &in.lastStatus, in.nodesAsOf
 	latched, c := p.prover.Latched(), want.cleartext
 	last := meshRevision{types.UID(st.MeshUID), st.MeshGeneration}
 	newer := want.revision.follows(last) && want.revision.follows(p.seen)
@@ -75,17 +77,21 @@ func (p *proofs) updateStrict(want *intent, st *v1alpha1.NodeStatus, asOf time.T
 	switch {
 	case c == v1alpha1.CleartextAlways && newer:
 		p.strictSince, p.allSince, p.opened = time.Time{}, time.Time{}, want.revision
-		p.prover.OpenLatch()
 	case !p.strictSince.IsZero():
 	case st.StrictSince != nil && !p.opened.follows(last):
 		p.strictSince = st.StrictSince.Time
 	case c == v1alpha1.CleartextAlways:
-	case c != v1alpha1.CleartextAuto || latched && (asOf.IsZero() || asOf.After(p.allSince)):
+	case c != v1alpha1.CleartextAuto || latched && (asOf.IsZero() || asOf.After(p.allSince)) && !p.joined(in.nodes):
 		p.strictSince = time.Unix(time.Now().Unix(), 0) // as the API stores it
 	case latched:
 		return propagation // until the next look
 	}
 	return 0
+}
+
+// joined reports whether there is a node that the last plan did not have.
+func (p *proofs) joined(nodes []mesh.Node) bool {
+	return slices.ContainsFunc(nodes, func(n mesh.Node) bool { return !p.planned[n.Name] })
 }
 
 // meshRevision is a version of the RopewalkMesh.
@@ -110,7 +116,7 @@ func (p *proofs) leadsInto(node string, key noise.PublicKey) bool {
 }
 
 // applied tells the prover of the outcome of a reconcile.
-func (p *proofs) applied(want *intent, plan *mesh.TunnelPlan, own []netip.Addr, err error) {
+func (p *proofs) applied(want *intent, nodes []mesh.Node, plan *mesh.TunnelPlan, own []netip.Addr, err error) {
 	if err != nil {
 		p.prover.Failed(faultOf(err), err.Error())
 		p.prover.Start()
@@ -122,6 +128,10 @@ func (p *proofs) applied(want *intent, plan *mesh.TunnelPlan, own []netip.Addr, 
 		p.allSince = time.Time{}
 	} else if p.allSince.IsZero() {
 		p.allSince = time.Now()
+	}
+	p.planned = make(map[string]bool, len(nodes))
+	for i := range nodes {
+		p.planned[nodes[i].Name] = true
 	}
 	p.routed = map[string]bool{}
 	for _, peer := range plan.Peers {

@@ -20,8 +20,10 @@ const (
 	// countInterval is the time between two reads of the peers' counters, and of the devices to which
 	// the guard is attached.
 	countInterval = 10 * time.Second
-	// triggerInterval is the least time between two requests for a reconcile.
-	triggerInterval = 2 * time.Second
+	// triggerInterval is the least time between two requests for a reconcile. It doubles up to
+	// maxTriggerInterval while reconciles fail, which the caller retries by itself.
+	triggerInterval    = 2 * time.Second
+	maxTriggerInterval = time.Minute
 	// messageTime is how long a condition keeps its message while status and reason stay the same:
 	// an example of a packet would differ at each look, and each write of a status costs all agents.
 	messageTime = 5 * time.Minute
@@ -51,6 +53,7 @@ type Outcome struct {
 	Peers      proof.Summary
 	Lost       []noise.PublicKey
 	Guard      GuardCounts
+	Guarded    bool // the guard is at all devices, and in front of other programs
 }
 
 // Prover runs the proofs of a node. Its methods may be called at any time, but for Start and Stop.
@@ -75,8 +78,9 @@ type Prover struct {
 	askers    askers
 	last      []proof.Condition // as Outcome returned them
 	since     []time.Time       // of the messages of last
-	wasLatch  bool              // likewise
+	wasReady  bool              // the latch, as Latched returned it
 	triggered time.Time
+	interval  time.Duration // to the next request
 	counted   time.Time
 }
 
@@ -133,7 +137,6 @@ func (p *Prover) step() {
 	p.mu.Unlock()
 	p.ask(actions)
 	if p.matters(now) {
-		p.triggered = now
 		p.Trigger()
 	}
 }
@@ -181,19 +184,24 @@ func (p *Prover) answered(from netip.Addr) {
 	}
 }
 
-// matters reports whether a reconcile would do other than the last one.
+// matters reports whether a reconcile would do other than the last one, and is due.
 func (p *Prover) matters(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.follows {
+	if !p.follows || !p.differs(now) {
 		return false
 	}
+	p.triggered, p.interval = now, min(2*p.interval, maxTriggerInterval)
+	return true
+}
+
+func (p *Prover) differs(now time.Time) bool {
 	facts, _ := p.facts(now)
-	p.latch.Update(now, &facts, p.applied.All)
-	if now.Sub(p.triggered) < triggerInterval {
+	ready := p.latch.Ready(now, &facts, p.applied.All)
+	if now.Sub(p.triggered) < p.interval {
 		return false
 	}
-	if p.latch.Closed != p.wasLatch || p.applied.Strictness == proof.Permissive && p.tracker.RoutesDiffer(now) {
+	if p.applied.Strictness == proof.Permissive && (ready != p.wasReady || p.tracker.RoutesDiffer(now)) {
 		return true
 	}
 	for i, c := range proof.ConditionsOf(now, &facts) {
@@ -215,16 +223,12 @@ func (p *Prover) facts(now time.Time) (proof.Facts, GuardCounts) {
 func (p *Prover) Applied(a Applied) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.applied, p.follows = a, true
+	p.applied, p.follows, p.interval = a, true, triggerInterval
 	p.tracker.SetPeers(time.Now(), a.Peers)
 	p.keys = make(map[netip.Addr]noise.PublicKey, len(a.Peers))
 	for _, peer := range a.Peers {
 		p.keys[peer.Address] = peer.Key
 	}
-	if a.Strictness == proof.Permissive {
-		return
-	}
-	p.latch = proof.Latch{Closed: p.latch.Closed}
 }
 
 // Failed takes the fault of a reconcile that has applied nothing.
@@ -232,21 +236,17 @@ func (p *Prover) Failed(fault proof.TunnelFault, detail string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.applied.Fault, p.applied.FaultDetail, p.follows = fault, detail, true
+	p.interval = max(p.interval, triggerInterval)
 }
 
-// OpenLatch makes the latch that of a node that is to become strict only when all is proved again.
-func (p *Prover) OpenLatch() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.latch.Open()
-}
-
-// Latched reports whether all was proved once.
+// Latched reports whether all is proved at present, and was so for long enough to become strict.
 func (p *Prover) Latched() bool {
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wasLatch = p.latch.Closed
-	return p.latch.Closed
+	facts, _ := p.facts(now)
+	p.wasReady = p.follows && p.latch.Ready(now, &facts, p.applied.All)
+	return p.wasReady
 }
 
 // LeadsInto reports whether the routes to a peer should lead into the tunnel in the permissive
@@ -267,6 +267,7 @@ func (p *Prover) Outcome() (o Outcome) {
 	defer p.mu.Unlock()
 	facts, counts := p.facts(now)
 	o = Outcome{Conditions: proof.ConditionsOf(now, &facts), Peers: facts.Peers, Guard: counts, Lost: p.tracker.Lost()}
+	o.Guarded = facts.Guard.Fault == "" && len(facts.Guard.Behind) == 0
 	since := make([]time.Time, len(o.Conditions))
 	for i := range o.Conditions {
 		c := &o.Conditions[i]

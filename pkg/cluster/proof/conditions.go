@@ -17,8 +17,12 @@ const (
 	Strict         = "Strict"
 )
 
-// NoPeers is the reason of conditions of a node that has none.
-const NoPeers = "NoPeers"
+// Reasons of conditions that other packages look for.
+const (
+	NoPeers         = "NoPeers"         // of a node that has none
+	GuardMissing    = "GuardMissing"    // the guard is not at all devices
+	GuardNotInFront = "GuardNotInFront" // other programs may take packets before it
+)
 
 // Status is that of a condition, in the words of Kubernetes.
 type Status string
@@ -49,7 +53,7 @@ type Facts struct {
 	TunnelError string
 	Peers       Summary
 	Guard       GuardFacts
-	// Strictness is why packets for other nodes' pods do not leave in the clear.
+	// Strictness is that of the last reconcile that succeeded.
 	Strictness Strictness
 }
 
@@ -66,15 +70,19 @@ const (
 	OtherFault     TunnelFault = "TunnelError"    // anything else
 )
 
-// Strictness is why a node is strict.
+// Strictness is why a node is strict, or that it is not.
 type Strictness string
 
 // The values.
 const (
+	NotApplied Strictness = "" // no reconcile has succeeded yet
 	Permissive Strictness = "Permissive"
 	Latched    Strictness = "Latched" // all peers were proved once
 	Never      Strictness = "Never"   // it is configured so
 )
+
+// isStrict reports whether packets for other nodes' pods are known not to leave in the clear.
+func (s Strictness) isStrict() bool { return s == Latched || s == Never }
 
 // GuardFacts are what the guard sees at the devices by which packets leave the node.
 type GuardFacts struct {
@@ -83,11 +91,11 @@ type GuardFacts struct {
 	Fault string
 	// Behind are programs in front of the guard, which may take packets that it does not see.
 	Behind []string
-	// Beside is the last packet to a pod of another node that left beside the tunnel, although routes
-	// to that pod lead into it. In the strict state it was dropped.
+	// Beside is the last packet to a pod of another node that was to leave beside the tunnel,
+	// although routes to that pod lead into it. If the node was strict then, it was dropped.
 	Beside Packet
-	// Clear is the last packet to a pod of another node that left in the clear because no route to
-	// that pod leads into the tunnel.
+	// Clear is the last packet to a pod of another node that was to leave in the clear because no
+	// route to that pod leads into the tunnel. If the node was strict then, it was dropped.
 	Clear Packet
 	// Tunneled is when a packet of a pod last entered the tunnel; zero: never.
 	Tunneled time.Time
@@ -150,7 +158,7 @@ func encrypted(now time.Time, f *Facts) Condition {
 	case !g.Beside.Time.IsZero() && now.Sub(g.Beside.Time) < besideTime:
 		c.Status, c.Reason = False, "BesideTunnel"
 		verb := "leave"
-		if f.Strictness != Permissive {
+		if f.Strictness.isStrict() {
 			verb = "are dropped"
 		}
 		c.Message = fmt.Sprintf("packets to pods of other nodes %s beside the tunnel, such as one to %s by %s: the network plugin does not hand them to the node's routing", verb, g.Beside.Address, g.Beside.Device)
@@ -163,9 +171,9 @@ func encrypted(now time.Time, f *Facts) Condition {
 		c.Status, c.Reason = False, "RoutesUnproven"
 		c.Message = fmt.Sprintf("%d peers answer probes, but no datagrams: the routes to them do not lead through the tunnel, or their engines do not reflect", s.Unproven)
 	case g.Fault != "":
-		c.Reason, c.Message = "GuardMissing", g.Fault
+		c.Reason, c.Message = GuardMissing, g.Fault
 	case len(g.Behind) > 0:
-		c.Reason, c.Message = "GuardNotInFront", "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
+		c.Reason, c.Message = GuardNotInFront, "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
 	case s.Reachable+s.Proven == 0:
 		c.Reason, c.Message = NoPeers, "no peer is reachable"
 	case f.Strictness == Permissive && s.Unrouted > 0:
@@ -186,6 +194,8 @@ func strict(f *Facts) Condition {
 		return Condition{Strict, True, "Latched", "packets to other nodes' pods do not leave in the clear: all peers were proved once"}
 	case Never:
 		return Condition{Strict, True, "Never", "packets to other nodes' pods do not leave in the clear, by configuration"}
+	case NotApplied:
+		return Condition{Strict, Unknown, "NotApplied", "no reconcile of this agent has succeeded yet: the node keeps the state that an earlier agent left"}
 	}
 	return Condition{Strict, False, "Permissive", "packets to pods of nodes without a tunnel may leave in the clear"}
 }

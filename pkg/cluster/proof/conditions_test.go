@@ -43,6 +43,7 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 		{"unrouted peer", good(func(f *Facts) { f.Peers.Unrouted, f.Strictness = 1, Permissive }), True, True, Unknown, False, "PeersAnswer", "NotRouted"},
 		{"packet beside long ago", good(func(f *Facts) { f.Guard.Beside = beside(time.Hour) }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
 		{"none in the tunnel since", good(func(f *Facts) { f.Guard.Beside, f.Guard.Tunneled = beside(time.Hour), now.Add(-2*time.Hour) }), True, True, Unknown, True, "PeersAnswer", "NoTraffic"},
+		{"nothing applied", good(func(f *Facts) { f.Tunnel, f.Strictness = EngineAbsent, NotApplied }), False, Unknown, Unknown, Unknown, "TunnelDown", "TunnelDown"},
 		{"permissive", good(func(f *Facts) { f.Strictness = Permissive }), True, True, True, False, "PeersAnswer", "SeenInTunnel"},
 		{"never", good(func(f *Facts) { f.Strictness = Never }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
 	} {
@@ -58,7 +59,7 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 	}
 }
 
-func TestLatchClosesOnMutualProofOnly(t *testing.T) {
+func TestLatchIsReadyOnMutualProofOnly(t *testing.T) {
 	good := Facts{Peers: Summary{Peers: 2, Proven: 2, Judged: 2, Mutual: 2}, Guard: GuardFacts{Tunneled: began}, Strictness: Permissive}
 	for _, tt := range []struct {
 		name   string
@@ -78,20 +79,15 @@ func TestLatchClosesOnMutualProofOnly(t *testing.T) {
 		f, l := good, Latch{}
 		tt.change(&f)
 		for i := range 20 {
-			l.Update(began.Add(time.Duration(i)*time.Second), &f, tt.all)
-			if early := i < 10 && l.Closed; early {
-				t.Errorf("%s: closed after %d s", tt.name, i)
+			if l.Ready(began.Add(time.Duration(i)*time.Second), &f, tt.all) && i < 10 {
+				t.Errorf("%s: ready after %d s", tt.name, i)
 			}
 		}
-		if l.Closed != tt.want {
-			t.Errorf("%s: got closed %v, want %v", tt.name, l.Closed, tt.want)
+		if got := l.Ready(began.Add(20*time.Second), &f, tt.all); got != tt.want {
+			t.Errorf("%s: got ready %v, want %v", tt.name, got, tt.want)
 		}
-		l.Update(began, &Facts{}, false)
-		if l.Closed != tt.want {
-			t.Errorf("%s: the latch opened by itself", tt.name)
-		}
-		if l.Open(); l.Closed {
-			t.Errorf("%s: the latch is closed", tt.name)
+		if l.Ready(began.Add(30*time.Second), &Facts{}, false) || l.Ready(began.Add(31*time.Second), &f, tt.all) {
+			t.Errorf("%s: ready although the proofs were interrupted", tt.name)
 		}
 	}
 }

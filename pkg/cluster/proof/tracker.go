@@ -245,14 +245,6 @@ func (p *peer) enter(now time.Time, s State) {
 	}
 }
 
-// State returns the state of a peer, and since when. A peer that SetPeers did not have is Pending.
-func (t *Tracker) State(key noise.PublicKey) (State, time.Time) {
-	if p := t.peers[key]; p != nil {
-		return p.state, p.since
-	}
-	return Pending, time.Time{}
-}
-
 // LeadsInto reports whether the routes to a peer should lead into the tunnel in the permissive
 // state: from Reachable on. Those that do stay until a verdict, and for a minute after a loss.
 func (t *Tracker) LeadsInto(now time.Time, key noise.PublicKey) bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 )
 
 // Severity is the severity of a finding.
@@ -158,9 +159,9 @@ func (c *checker) checkCondition(n *Node) {
 func (c *checker) checkObserved(n *Node) {
 	for _, o := range n.Reported.Observed {
 		switch {
-		case o.Status == No && o.Type != "Strict":
+		case o.Status == No && o.Type != proof.Strict:
 			c.add(Failed, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
-		case o.Status == Unknown && (o.Reason == "GuardMissing" || o.Reason == "GuardNotInFront"):
+		case o.Status == Unknown && (o.Reason == proof.GuardMissing || o.Reason == proof.GuardNotInFront):
 			c.add(Warning, "observed", n.Name, o.Type+" is unknown ("+o.Reason+"): "+o.Message, "")
 		}
 	}
