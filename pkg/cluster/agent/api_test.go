@@ -23,11 +23,11 @@ import (
 
 // fakeAPI implements the part of an API server that agents use. test/kube uses a real API server.
 type fakeAPI struct {
-	nodes, agents   *collection
-	external        *collection // RopewalkPeers
-	meshes          *collection // RopewalkMeshes
-	crdWithoutPlans atomic.Bool // the CRD lacks plans
-	nodeReads       atomic.Int64
+	nodes, agents *collection
+	external      *collection // RopewalkPeers
+	meshes        *collection // RopewalkMeshes
+	outdatedCRD   atomic.Bool // the CRD lacks plans and meshUID
+	nodeReads     atomic.Int64
 
 	mu     sync.Mutex
 	events []apiEvent
@@ -150,7 +150,7 @@ func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if a.crdWithoutPlans.Load() && bytes.Contains(applied.Status, []byte(`"plans"`)) {
+	if a.outdatedCRD.Load() && (bytes.Contains(applied.Status, []byte(`"plans"`)) || bytes.Contains(applied.Status, []byte(`"meshUID"`))) {
 		http.Error(w, "failed to create typed patch object: .status.plans: field not declared in schema", http.StatusInternalServerError)
 		return
 	}

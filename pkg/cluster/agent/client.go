@@ -105,8 +105,8 @@ func (c *client) node(ctx context.Context, name string) (*node, error) {
 	return n, nil
 }
 
-// removeTaint removes the taints of a key from a Node. It fails if the Node's taints have changed meanwhile.
-func (c *client) removeTaint(ctx context.Context, name, key string) error {
+// removeTaint removes the taints of a key from a Node, and reports whether there were any. It fails if the Node's taints have changed meanwhile.
+func (c *client) removeTaint(ctx context.Context, name, key string) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	nodes := func(r *rest.Request) *rest.Request { return r.Resource("nodes").Name(name) }
@@ -120,7 +120,7 @@ func (c *client) removeTaint(ctx context.Context, name, key string) error {
 		err = json.Unmarshal(body, &n)
 	}
 	left := slices.DeleteFunc(slices.Clone(n.Spec.Taints), func(t map[string]any) bool { return t["key"] == key })
-	if err == nil && len(left) < len(n.Spec.Taints) {
+	if removed = err == nil && len(left) < len(n.Spec.Taints); removed {
 		const path = "/spec/taints"
 		change := map[string]any{"op": "replace", "path": path, "value": left}
 		if len(left) == 0 {
@@ -131,9 +131,9 @@ func (c *client) removeTaint(ctx context.Context, name, key string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("removing the taint %s from the Node %s: %w", key, name, err)
+		return false, fmt.Errorf("removing the taint %s from the Node %s: %w", key, name, err)
 	}
-	return nil
+	return removed, nil
 }
 
 // namesOnly asks for a table without the objects, which has a hundredth of their size. Its first column is the name.

@@ -44,12 +44,12 @@ const writeEchoTimeout = 10 * time.Second
 const plansRetryPeriod = 5 * time.Minute
 
 // outdatedCRD is a note for administrators. Nothing else shows why other nodes ignore this node's port plan.
-const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource, encryptsNodes or strictSince, so other nodes do not get " +
+const outdatedCRD = "the RopewalkNode CRD is older than the agent and has no field for port plans, podCIDRSource, encryptsNodes, strictSince or meshUID, so other nodes do not get " +
 	"this node's: kubectl apply --server-side -k deploy/crd"
 
 // hasNewFields reports whether a status has fields that an older CRD may lack.
 func hasNewFields(st v1alpha1.NodeStatus) bool {
-	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.EncryptsNodes || st.StrictSince != nil
+	return len(st.Plans) > 0 || st.PodCIDRSource != "" || st.EncryptsNodes || st.StrictSince != nil || st.MeshUID != ""
 }
 
 // publishStatus writes the node's status if it differs from the cluster's.
@@ -64,7 +64,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	st.KernelVersion, _ = kernel.Uname()
 	notes := res.notes
 	if hasNewFields(st) && time.Since(a.lastWrite.plansRefused) < plansRetryPeriod {
-		st.Plans, st.PodCIDRSource, st.EncryptsNodes, st.StrictSince = nil, "", false, nil
+		st.Plans, st.PodCIDRSource, st.EncryptsNodes, st.StrictSince, st.MeshUID = nil, "", false, nil, ""
 		notes = append(slices.Clone(notes), outdatedCRD)
 	}
 	own := notes

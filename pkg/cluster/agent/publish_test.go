@@ -110,9 +110,9 @@ func TestSameStatusIgnoresTimesAndEmptyLists(t *testing.T) {
 	}
 }
 
-func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
+func TestOutdatedCRDGetsStatusWithoutNewFields(t *testing.T) {
 	api := newFakeAPI()
-	api.crdWithoutPlans.Store(true)
+	api.outdatedCRD.Store(true)
 	s := httptest.NewServer(api.handler())
 	t.Cleanup(s.Close)
 	a, _, _ := newTestAgent(t, t.TempDir(), func(c *Config) { c.API = &rest.Config{Host: s.URL} })
@@ -121,7 +121,7 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 		t.Fatal(err)
 	}
 	rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true, Plans: []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61000}}}}}
+	res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true, MeshUID: "mesh", Plans: []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{61000}}}}}
 	publish := func() v1alpha1.NodeStatus {
 		t.Helper()
 		if err := a.publishStatus(t.Context(), rn, res, nil); err != nil {
@@ -140,14 +140,14 @@ func TestOutdatedCRDGetsStatusWithoutPlans(t *testing.T) {
 	if publish(); api.agents.size() != writes {
 		t.Error("an unchanged status was written again")
 	}
-	res.status.Gathers = false
+	res.status.Gathers, res.status.Plans = false, nil
 	if st := publish(); st.Gathers {
 		t.Error("a later change was not written")
 	}
-	api.crdWithoutPlans.Store(false)
+	api.outdatedCRD.Store(false)
 	a.lastWrite.plansRefused = time.Now().Add(-plansRetryPeriod)
-	if st := publish(); len(st.Plans) != 1 || st.Conditions[0].Message != "" {
-		t.Errorf("plans are not published to the updated CRD: got %+v, want len(Plans) 1, Conditions[0].Message \"\"", st)
+	if st := publish(); st.MeshUID != "mesh" || st.Conditions[0].Message != "" {
+		t.Errorf("the updated CRD gets %+v, want meshUID and no message", st)
 	}
 }
 

@@ -18,7 +18,8 @@ func (a *Agent) removeStartupTaint(ctx context.Context, n *node, o *meshmode.Out
 	if !a.cfg.StartupTaint || !n.hasStartupTaint() || !a.intent.excludes(n) && !carriesPods(o) {
 		return nil
 	}
-	if err := a.client.removeTaint(ctx, n.Name, startupTaint); err != nil {
+	removed, err := a.client.removeTaint(ctx, n.Name, startupTaint)
+	if err != nil || !removed { // the Node that the agent knows may be older
 		return err
 	}
 	a.cfg.Log.Info("removed the start-up taint: pods may start on this node", "node", n.Name, "taint", startupTaint)

@@ -3,7 +3,10 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
+	"log/slog"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -52,6 +55,19 @@ func TestStartupTaintIsRemovedWhenPeersAnswer(t *testing.T) {
 		if err := json.Unmarshal(o.Spec, &spec); err != nil || string(spec["taints"]) != c.want {
 			t.Errorf("%s: got %s, %v, want %s", c.what, spec["taints"], err, c.want)
 		}
+	}
+}
+
+// TestTaintThatIsGoneIsNotLogged has an agent whose Node is older than the API's.
+func TestTaintThatIsGoneIsNotLogged(t *testing.T) {
+	var log bytes.Buffer
+	a, api, _ := newSyncedAgent(t, func(cfg *Config) { cfg.StartupTaint, cfg.Log = true, slog.New(slog.NewTextHandler(&log, nil)) }, ownedByNodeA())
+	a.intent = &intent{names: []string{"a"}}
+	api.nodes.put(object{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}, Spec: json.RawMessage(`{}`)})
+	n, _ := a.cluster.node("a")
+	n.Spec.Taints = []nodeTaint{{startupTaint}}
+	if err := a.removeStartupTaint(t.Context(), n, nil); err != nil || strings.Contains(log.String(), "removed the start-up taint") {
+		t.Errorf("got %v, log %s", err, log.String())
 	}
 }
 
