@@ -30,6 +30,7 @@ var operatorActions = map[string]string{
 	"ropewalk_agent_clear_nodes":                     "if not 0: `ropewalk mesh check` names the nodes and reasons (check `encryption`)",
 	"ropewalk_agent_cleartext":                       "none during a [rollout](encryption.md#rolling-out-and-back) and with `mesh.cleartext=Always`. If it stays 1: the condition `Ready` says whether nodes have no tunnel or unknown [pod prefixes](mesh.md#pod-prefixes)",
 	"ropewalk_agent_condition":                       "the condition of that type (`kubectl get ropewalknodes -o wide`) has the reason: [conditions of a node](encryption.md#conditions-of-a-node)",
+	"ropewalk_agent_guarded":                         "if it stays 0: the condition `Encrypted` (`kubectl get ropewalknodes -o wide`) has the reason, and names the programs in front of the guard",
 	"ropewalk_agent_guard_packets_total":             "if `remote` rises: the network plugin does not hand pods' packets to the node's routing; mode mesh does not encrypt them. If `unknown` rises with the verdict `passed`: nodes without a working tunnel, see `ropewalk_agent_peer_states`",
 	"ropewalk_agent_peer_states":                     "if `lost` is above 0: `status.stalePeers` of the RopewalkNode names them; let UDP pass between the nodes",
 	"ropewalk_agent_drift_total":                     "if it rises: find the program that removes routes, rules, eBPF programs or peers. The agent's log has the times (`repaired changes that another program made on the host`)",

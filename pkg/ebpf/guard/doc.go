@@ -5,8 +5,8 @@
 // the node, and at the tunnel. They see what the routing does not: packets that another program
 // redirects from a pod's device, and inner packets of an overlay network.
 //
-// A packet to a pod of another node is counted, and dropped in the strict state. In the tunnel,
-// packets are counted by source. Programs and maps are pinned in a BPF file system and outlive
+// A packet to a pod of another node is counted. In the strict state it is dropped, unless its
+// prefix is exempt. In the tunnel, packets are counted by source and never dropped. Programs and maps are pinned in a BPF file system and outlive
 // the process. CAP_BPF and CAP_NET_ADMIN suffice.
 //
 // Begin with Open and Guard.Attach.
