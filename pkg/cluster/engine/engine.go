@@ -123,12 +123,15 @@ func (c *Client) Probe(peers ...noise.PublicKey) (reports map[noise.PublicKey]co
 
 // FaultOf returns why a tunnel with this error is not up; "": the error says nothing about the engine.
 func FaultOf(err error) proof.TunnelFault {
-	for is, fault := range map[error]proof.TunnelFault{
-		ErrAbsent: proof.EngineAbsent, ErrForeign: proof.ForeignTunnel, ErrOutdated: proof.EngineOutdated, unix.EADDRINUSE: proof.PortInUse,
-	} {
-		if errors.Is(err, is) {
-			return fault
-		}
+	switch {
+	case errors.Is(err, ErrAbsent):
+		return proof.EngineAbsent
+	case errors.Is(err, ErrForeign):
+		return proof.ForeignTunnel
+	case errors.Is(err, ErrOutdated):
+		return proof.EngineOutdated
+	case errors.Is(err, unix.EADDRINUSE):
+		return proof.PortInUse
 	}
 	return ""
 }

@@ -62,17 +62,6 @@ func (c *Client) Ask(peer netip.Addr) error {
 	return nil
 }
 
-// Forget drops the requests to all peers but those.
-func (c *Client) Forget(keep func(peer netip.Addr) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for peer := range c.nonces {
-		if !keep(peer) {
-			delete(c.nonces, peer)
-		}
-	}
-}
-
 // Serve calls answered for each answer until Close. An answer comes from the peer's address and
 // port, with the nonce, by the device whose index device returns at that time.
 func (c *Client) Serve(device func() int, answered func(peer netip.Addr)) {
