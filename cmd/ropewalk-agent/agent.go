@@ -35,7 +35,7 @@ func newAgentCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ropewalk-agent --mode spread|mesh",
 		Short: "The Kubernetes agent of ropewalk: one per node, as a DaemonSet",
-		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard: that of Cilium, Calico, flannel or k3s. It changes no\n" +
+		Long: "In spread mode, the agent spreads and gathers for the cluster's WireGuard (Cilium, Calico, flannel or k3s). It changes no\n" +
 			"key, no route and nothing of the CNI, and spreads towards a node only after that node has reported that it gathers.\n" +
 			"In mesh mode, it configures the tunnel between the nodes' pods, which an engine of its own runs (ropewalk run), as the RopewalkMesh says.\n\n" +
 			"Tunnel and attached programs stay when the agent ends, so that an upgrade loses no packets.",
@@ -47,7 +47,7 @@ func newAgentCmd() *cobra.Command {
 	f.StringVar(&o.mode, "mode", string(mesh.ModeSpread), "`spread|mesh`, for the life of the process")
 	f.StringVar(&o.cfg.Node, "node", os.Getenv("NODE_NAME"), "the node's name (default: NODE_NAME)")
 	o.server.add(f, "the one of the pod's cluster")
-	f.Uint16Var(&o.cfg.Port, "port", 0, "spread mode: the listen port of the cluster's WireGuard (default: that of the one found on the node)")
+	f.Uint16Var(&o.cfg.Port, "port", 0, "spread mode: the listen port of the cluster's WireGuard (default: the port of the WireGuard found on the node)")
 	f.StringVar(&o.ports, "spread-ports", spread.DefaultPorts.String(), "source ports to spread over")
 	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: spread mode: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")
 	_ = f.MarkHidden("any-socket")
@@ -70,7 +70,7 @@ func (o *apiOptions) add(f *pflag.FlagSet, defaultServer string) {
 	f.StringVar(&o.url, "server", "", "URL of the API server (default: "+defaultServer+")")
 	f.StringVar(&o.token, "token-file", "", "file with the token, with --server")
 	f.StringVar(&o.ca, "ca-file", "", "file with the API server's CA, with --server")
-	f.StringVar(&o.name, "server-name", "", "name in the API server's certificate, with --server (default: that of its URL)")
+	f.StringVar(&o.name, "server-name", "", "name in the API server's certificate, with --server (default: the name in --server)")
 }
 
 func (o apiOptions) config() (*rest.Config, error) {

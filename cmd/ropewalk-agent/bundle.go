@@ -40,7 +40,7 @@ func newBundleCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle [NODE...]",
 		Short: "Write objects, logs, metrics and checks of a cluster to one file",
-		Long: "bundle writes a tar.gz with what a report of a problem needs: ropewalk's objects, Nodes, the pods of agents and engines, their\n" +
+		Long: "bundle writes a tar.gz for the report of a problem. It has ropewalk's objects, Nodes, the pods of agents and engines, their\n" +
 			"logs, metrics, `ropewalk show` and `ropewalk doctor`, and the mesh's status. With node names or patterns (node-*) as arguments, pods of\n" +
 			"other nodes are left out. It runs kubectl, and needs the right to read these objects and pods/log, and to create pods/exec and\n" +
 			"pods/portforward. The file has no secrets: no Secrets and ConfigMaps, values of environment variables or annotations of others.\n" +

@@ -80,7 +80,7 @@ func newFlowsCmd() *cobra.Command {
 		Use:   "flows NODE [-- ARGUMENT...]",
 		Short: "Show the busiest flows in a node's tunnel",
 		Long: "flows runs `ropewalk flows` in the pod of the node's engine, or of its agent if the host runs the engine. Arguments after --\n" +
-			"are those of `ropewalk flows`. It needs the right to list pods and to create pods/exec. Mode mesh only.",
+			"go to `ropewalk flows`. It needs the right to list pods and to create pods/exec. Mode mesh only.",
 		Example: "  kubectl ropewalk flows node-1\n  kubectl ropewalk flows node-1 -- --sort drops --watch",
 		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
 			if n := cmd.ArgsLenAtDash(); len(args) == 0 || n == 0 || n != 1 && len(args) > 1 {

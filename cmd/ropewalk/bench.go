@@ -46,11 +46,11 @@ func newBenchCmd() *cobra.Command {
 	o := benchOptions{self: []string{"/proc/self/exe"}}
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure the throughput of a tunnel on this machine, and what limits it",
-		Long: "bench measures the throughput of a tunnel on this machine, and what limits it. It measures encryption, the TUN device and\n" +
-			"UDP sockets alone, then TCP through a tunnel between two network namespaces: by lanes and streams, with latency and the\n" +
-			"limits for small packets. Every stage but crypto needs root. bench changes no existing interface and removes everything\n" +
-			"that it created. Run it on an idle machine.",
+		Short: "Measure the throughput of a tunnel on this machine, and its limits",
+		Long: "bench measures the throughput of a tunnel on this machine, and its limits. It measures encryption, the TUN device and\n" +
+			"UDP sockets alone, then TCP through a tunnel between two network namespaces. It varies lanes and streams, and measures\n" +
+			"latency and the limits for small packets. Every stage but crypto needs root. bench changes no existing interface and\n" +
+			"removes everything that it created. Run it on an idle machine.",
 		Example: "  sudo ropewalk bench\n  sudo ropewalk bench --quick --json -\n" +
 			"  sudo ropewalk bench --plots figures\n  ropewalk bench --only crypto",
 		Args: usageArgs(cobra.NoArgs),

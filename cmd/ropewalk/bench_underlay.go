@@ -44,9 +44,9 @@ func newBenchUnderlayCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "underlay DEVICE",
 		Short: "Compare UDP sockets and AF_XDP on a network device, for Underlay = auto",
-		Long: "underlay runs a tunnel over DEVICE by UDP sockets and by AF_XDP in turn, and saves throughput and CPU time per\n" +
-			"packet of single datagrams and trains. Underlay = auto uses AF_XDP on DEVICE while the result says that it is\n" +
-			"better, and driver, firmware, kernel and receive queues stay as they are. Run it on an idle machine.\n\n" +
+		Long: "underlay runs a tunnel over DEVICE by UDP sockets and by AF_XDP in turn. It saves throughput and CPU time per packet\n" +
+			"of single datagrams and trains. Underlay = auto uses AF_XDP on DEVICE while the result says that it is better, and\n" +
+			"driver, firmware, kernel and receive queues stay as they are. Run it on an idle machine.\n\n" +
 			"With --to the other end is a host that runs `ropewalk bench peer` with the same key. With --loop it is another\n" +
 			"port of this host, connected to DEVICE by a cable. Both ports must be without addresses, routes and VLANs: they are\n" +
 			"moved into network namespaces meanwhile, and back afterwards, also after an interrupt. An XDP program is attached to\n" +

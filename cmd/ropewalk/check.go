@@ -25,10 +25,10 @@ func newCheckCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check CONFIG_FILE | INTERFACE",
 		Short: "Check a wg-quick file without changing anything",
-		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it, and warnings for settings that are accepted\n" +
-			"and surely not meant, or for which `ropewalk up` fails on this host, or `ropewalk reload` if the interface is up. It looks\n" +
-			"the names of endpoints up, and changes nothing. For a file without a PrivateKey it looks for that of the running tunnel,\n" +
-			"and for a systemd credential.\n\n" +
+		Long: "check reads a wg-quick file as `ropewalk up` does, and prints all mistakes in it. It warns of settings that are\n" +
+			"accepted and surely not meant. It also warns of settings with which `ropewalk up` fails on this host, or\n" +
+			"`ropewalk reload` if the interface is up. It looks the names of endpoints up, and changes nothing. For a file without\n" +
+			"a PrivateKey it looks for the key of the running tunnel, and for a systemd credential.\n\n" +
 			"Exit codes: 0 nothing found, 3 the file has mistakes, 4 warnings only.",
 		Example:           "  ropewalk check wg0\n  ropewalk check ./wg0.conf",
 		Args:              usageArgs(cobra.ExactArgs(1)),

@@ -32,10 +32,10 @@ func newDemoCmd() *cobra.Command {
 		Use:   "demo",
 		Short: "Run a tunnel between two network namespaces and check its traffic",
 		Long: "demo runs a tunnel between two network namespaces and checks its traffic. It connects them with a multi-queue link,\n" +
-			"starts ropewalk in both, and sends TCP and UDP with a known pattern through the tunnel, without and with spreading over\n" +
-			"source ports. It captures packets on the link to check that all of them are encrypted, and ends with the load of each\n" +
-			"receive queue. demo needs root. It changes no existing interface and removes everything that it created. The exit code\n" +
-			"is 0 only if all data arrived unchanged, in order and encrypted, and was spread over the queues.",
+			"and starts ropewalk in both. It sends TCP and UDP with a known pattern through the tunnel, without and with spreading\n" +
+			"over source ports. It captures packets on the link to check that all of them are encrypted, and ends with the load of\n" +
+			"each receive queue. demo needs root. It changes no existing interface and removes everything that it created. The exit\n" +
+			"code is 0 only if all data arrived unchanged, in order and encrypted, and was spread over the queues.",
 		Example: "  sudo ropewalk demo\n  sudo ropewalk demo --seconds 20 --streams 16 --json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -37,8 +37,8 @@ func newDoctorCmd() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [INTERFACE...]",
-		Short: "Check this host for what slows a tunnel down, and show how to fix it",
-		Long: "doctor checks this host for what slows a tunnel down, and shows how to fix it. It probes the kernel's features, and reads\n" +
+		Short: "Check this host for causes of a slow tunnel, and show how to fix them",
+		Long: "doctor checks this host for causes of a slow tunnel, and shows how to fix them. It probes the kernel's features, and reads\n" +
 			"privileges, NICs, CPUs, sysctls and the clock. For each running tunnel it reports which fast paths are in use, and why the\n" +
 			"others are not. Each problem comes with its effect and the command that fixes it. doctor changes nothing without --fix,\n" +
 			"which shows its changes, asks, and records the old values: --undo restores them. Documentation: docs/doctor.md.\n" +
@@ -68,7 +68,7 @@ func newDoctorCmd() *cobra.Command {
 	f.BoolVar(&o.strict, "strict", false, "exit with 3 also if there are only warnings")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "also explain the checks that passed")
 	f.StringVar(&o.peer, "peer", "", "test the path to this peer; works while the tunnel carries traffic, and changes nothing")
-	f.StringSliceVar(&o.devices, "device", nil, "NICs to check (default: those of the default route and of the routes to peers)")
+	f.StringSliceVar(&o.devices, "device", nil, "NICs to check (default: the NICs of the default route and of the routes to peers)")
 	f.Uint16Var(&o.port, "port", 51820, "listen port to check if no tunnel runs")
 	f.StringVar(&o.record, "record", doctor.DefaultUndoRecord, "file with the old values, which --fix writes and --undo reads")
 	_ = cmd.RegisterFlagCompletionFunc("device", completeDevice)

@@ -32,13 +32,14 @@ func newFlowsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "flows [INTERFACE | DEVICE]",
 		Short: "Show the busiest inner flows, with lane, source port, rate and drops",
-		Long: "flows shows the busiest flows inside a tunnel in each direction: protocol, addresses and ports, peer, lane, the source port\n" +
-			"of the messages that carry them, rates during the interval, age, and the marks and drops of the lane's queue. INTERFACE may be\n" +
-			"omitted if only one interface is served.\n" +
+		Long: "flows shows the busiest flows inside a tunnel in each direction. It prints a flow's protocol, addresses, ports, peer, lane,\n" +
+			"the source port of the messages that carry it, its rates during the interval, its age, and the marks and drops of the\n" +
+			"lane's queue. INTERFACE may be omitted if only one interface is served.\n" +
 			"The daemon counts flows from the first request to ten seconds after the last one, so no age is longer. Each lane has\n" +
 			"entries for 256 flows in each direction, and every flow with more than 1/256 of its traffic has one.\n" +
-			"For a DEVICE of `ropewalk spread attach`, whose packets are encrypted already, flows shows the load and the number of flows of\n" +
-			"each source port, and the rates of the counters. --json has the flows' hashes. --peer is the beginning of an endpoint there.",
+			"On a DEVICE of `ropewalk spread attach` packets are encrypted already. There flows shows the load and the number of flows\n" +
+			"of each source port, and the rates of the counters. --json has the flows' hashes. --peer then is the beginning of\n" +
+			"an endpoint.",
 		Example:           "  ropewalk flows wg0\n  ropewalk flows wg0 --sort drops --limit 5 --watch\n  ropewalk flows wg0 --json | jq '.flows[].source'",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: completeDevice,

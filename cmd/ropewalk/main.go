@@ -94,8 +94,8 @@ func newRootCmd() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ropewalk",
 		Short: "A WireGuard-compatible datapath that uses all NIC queues and cores",
-		Long: "ropewalk is a WireGuard-compatible datapath. It carries packet trains (GSO, GRO) between a multi-queue TUN device\n" +
-			"and UDP sockets, with one lane per core. wg(8) and wg-quick's files configure it, and so do its own commands: set,\n" +
+		Long: "ropewalk is a WireGuard-compatible datapath. It carries packet trains (GSO, GRO) between a multi-queue TUN device and\n" +
+			"UDP sockets, with one lane per core. It is configured by wg(8), by wg-quick's files, and by its own commands: set,\n" +
 			"setconf, addconf, syncconf, show, showconf, up, down.\n\n" +
 			"Exit codes: 0 success, 1 error, 2 wrong command line, 3 a check failed, 4 no check failed but some warned, 5 no such\n" +
 			"interface, or no daemon answers for it. up, down and reload exit with the code of a hook that failed.",

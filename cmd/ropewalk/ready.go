@@ -30,11 +30,11 @@ func newReadyCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready SOCKET",
 		Short: "Check that a kept daemon serves its interface",
-		Long: "ready asks the `ropewalk run --keep --keep-socket SOCKET` that serves the socket. It succeeds if the daemon of that process serves\n" +
-			"the interface and answers, if another one serves it and keeps it or has taken it over, or if there is no\n" +
-			"configuration yet (--config). It fails while a daemon starts, and while the interface is down or its UDP port is not open: a\n" +
-			"new daemon would change nothing then, so a liveness probe has --alive. As a container's probe it does not\n" +
-			"depend on addresses, which two pods on one host share during an update.",
+		Long: "ready asks the `ropewalk run --keep --keep-socket SOCKET` that serves the socket. It succeeds if the daemon of that\n" +
+			"process serves the interface and answers. It also succeeds if another one serves it and keeps it or has taken it over,\n" +
+			"or if there is no configuration yet (--config). It fails while a daemon starts, and while the interface is down or its\n" +
+			"UDP port is not open. A new daemon would change nothing then, so a liveness probe has --alive. As a container's probe\n" +
+			"it does not depend on addresses, which two pods on one host share during an update.",
 		Example: "  ropewalk ready /run/keep/wg0.sock",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -16,15 +16,15 @@ func newReloadCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload CONFIG_FILE | INTERFACE",
 		Short: "Apply a changed wg-quick file to an interface and keep its sessions",
-		Long: "reload applies the changes of an interface's file to the running tunnel: keys, peers, spread and underlay settings, and\n" +
-			"addresses, MTU, DNS, the table and the routes to AllowedIPs. Peers that stay in the file keep their sessions: no packet\n" +
-			"is lost. If a step fails, or the kernel's configuration then differs from the plan, reload undoes its steps, and the\n" +
-			"tunnel stays as it was. Addresses, routes and rules that the kernel lacks are added again. Other differences that were\n" +
-			"there before, such as another program's rule above the tunnel's, end with an error after the change. A setting whose line\n" +
-			"was removed returns to its default, except PrivateKey. Settings of [Interface] that the file never had are kept, such as\n" +
-			"a private key that a PostUp command set. Addresses and routes that others have added stay. reload does not run PreUp and PostUp,\n" +
-			"and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if they changed. --diff prints what reload would\n" +
-			"do, and changes nothing.",
+		Long: "reload applies the changes of an interface's file to the running tunnel. It changes keys, peers, spread and underlay\n" +
+			"settings, addresses, MTU, DNS, the table and the routes to AllowedIPs. Peers that stay in the file keep their\n" +
+			"sessions: no packet is lost. If a step fails, or the kernel's configuration then differs from the plan, reload undoes\n" +
+			"its steps, and the tunnel stays as it was. Addresses, routes and rules that the kernel lacks are added again. Other\n" +
+			"differences that were there before, such as another program's rule above the tunnel's, end with an error after the\n" +
+			"change. A setting whose line was removed returns to its default, except PrivateKey. Settings of [Interface] that the\n" +
+			"file never had are kept, such as a private key that a PostUp command set. Addresses and routes that others have added\n" +
+			"stay. reload does not run PreUp and PostUp, and Lanes and Metrics need `ropewalk down` and `ropewalk up`: it warns if\n" +
+			"they changed. --diff prints what reload would do, and changes nothing.",
 		Example:           "  ropewalk reload --diff wg0\n  ropewalk reload wg0\n  systemctl reload ropewalk@wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,

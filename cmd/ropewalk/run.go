@@ -52,9 +52,9 @@ func newRunCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it",
-		Long: "run creates a TUN interface and runs its tunnel, until SIGTERM or SIGINT, or until the interface is deleted or its control\n" +
-			"socket is removed (as a systemd service it creates the socket again). With --daemon it returns when the interface is\n" +
-			"ready and the tunnel runs in the background, with its log in " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
+		Long: "run creates a TUN interface and runs its tunnel, until SIGTERM or SIGINT. It also ends when the interface is deleted or\n" +
+			"its control socket is removed; as a systemd service it creates the socket again. With --daemon it returns when the\n" +
+			"interface is ready and the tunnel runs in the background, with its log in " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
 			"The control socket for wg(8) is /var/run/wireguard/INTERFACE.sock. LOG_LEVEL=debug|verbose|info|warn|error|silent sets\n" +
 			"the log level; `ropewalk log` changes it at run time. `ropewalk INTERFACE`, or a link to this program named wireguard-go,\n" +
 			"is `ropewalk run --daemon INTERFACE` (in the foreground with -f or WG_PROCESS_FOREGROUND=1).",
@@ -121,8 +121,8 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().Uint16Var(&o.reflect, "reflect", 0,
 		"answer small datagrams to this UDP `port` that came through the tunnel\n(docs/operations.md#without-up; default: off)")
 	cmd.Flags().StringVar(&o.config, "config", "",
-		"configure the tunnel before it starts, by a `file` with wg's keys and those of\n"+
-			"ropewalk's own that can change while a tunnel runs (docs/operations.md#without-up)")
+		"configure the tunnel before it starts, by a `file` with wg's keys and\n"+
+			"ropewalk's keys that can change while a tunnel runs (docs/operations.md#without-up)")
 	o.log.flags(cmd)
 	o.metrics.add(cmd.Flags())
 	cmd.Flags().BoolVarP(&o.inBackground, "daemon", "d", false, "return when the interface is ready, and serve it in the background")

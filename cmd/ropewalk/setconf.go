@@ -20,9 +20,9 @@ func newSetconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setconf INTERFACE FILE",
 		Short: "Replace the configuration of an interface by a file, as wg(8) does",
-		Long: "setconf replaces the configuration of an interface by that of a file. Settings and peers that are not in the file are\n" +
-			"removed, and all sessions end; `ropewalk syncconf` keeps sessions. The file may have wg(8)'s keys only: `ropewalk strip`\n" +
-			"removes those of wg-quick.",
+		Long: "setconf replaces the configuration of an interface by a file. Settings and peers that are not in the file are removed,\n" +
+			"and all sessions end; `ropewalk syncconf` keeps sessions. The file may have wg(8)'s keys only: `ropewalk strip`\n" +
+			"removes wg-quick's.",
 		Example: "  ropewalk setconf wg0 wg0.conf\n  ropewalk setconf wg0 <(ropewalk strip wg0)",
 	}
 	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
@@ -34,8 +34,8 @@ func newAddconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "addconf INTERFACE FILE",
 		Short: "Add the configuration of a file to an interface, as wg(8) does",
-		Long: "addconf adds the configuration of a file to an interface: it adds peers, and changes only settings that are in the file.\n" +
-			"The file may have wg(8)'s keys only: `ropewalk strip` removes those of wg-quick.",
+		Long: "addconf adds the configuration of a file to an interface: it adds peers, and changes only settings that are in the\n" +
+			"file. The file may have wg(8)'s keys only: `ropewalk strip` removes wg-quick's.",
 		Example: "  ropewalk addconf wg0 more-peers.conf",
 	}
 	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, _ *uapi.Client) (config.Device, error) {
@@ -47,9 +47,9 @@ func newSyncconfCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "syncconf INTERFACE FILE",
 		Short: "Replace the configuration by a file and keep sessions, as wg(8) does",
-		Long: "syncconf replaces the configuration of an interface by that of a file, as setconf does, but keeps sessions: peers that\n" +
-			"are both in the file and on the interface lose no packet. The file may have wg(8)'s keys only: `ropewalk strip` removes\n" +
-			"those of wg-quick.",
+		Long: "syncconf replaces the configuration of an interface by a file, as setconf does, but keeps sessions. Peers that are\n" +
+			"both in the file and on the interface lose no packet. The file may have wg(8)'s keys only: `ropewalk strip` removes\n" +
+			"wg-quick's.",
 		Example: "  ropewalk syncconf wg0 <(ropewalk strip wg0)",
 	}
 	return applyCommand(cmd, func(ctx context.Context, f *conffile.File, resolve conffile.Resolver, c *uapi.Client) (config.Device, error) {

@@ -32,9 +32,9 @@ func newShowCmd() *cobra.Command {
 		Short:   "Show interfaces and peers, as wg(8) does",
 		Long: "show prints interfaces and peers as `wg show` does, for every interface that a userspace process serves: ropewalk or\n" +
 			"another. Selectors, for scripts:\n" + selectorLines() + "\n" +
-			"--lanes adds ropewalk's own state and counters: how the flows to each peer are spread, the traffic of each lane and of\n" +
-			"the workers, the cipher, the underlay, the selection of lanes, and drops by reason. --json prints one document, without\n" +
-			"secret keys unless --show-keys is given. WG_COLOR_MODE=always|never|auto and NO_COLOR control colours;\n" +
+			"--lanes adds ropewalk's own state and counters. It shows the spreading of flows to each peer, the traffic of each lane\n" +
+			"and of the workers, the cipher, the underlay, the selection of lanes, and drops by reason. --json prints one document,\n" +
+			"without secret keys unless --show-keys is given. WG_COLOR_MODE=always|never|auto and NO_COLOR control colours;\n" +
 			"WG_HIDE_KEYS=never shows secret keys, but not in JSON.",
 		Example: "  ropewalk show\n  ropewalk show wg0 --lanes\n  ropewalk show wg0 latest-handshakes\n" +
 			"  ropewalk show --json | jq '.interfaces[].peers[].endpoint'",

@@ -35,12 +35,12 @@ func newSpreadAttachCmd() *cobra.Command {
 		Use:   "attach DEVICE --port PORT",
 		Short: "Attach spreading and gathering for a tunnel to a device",
 		Long: "attach attaches BPF programs to DEVICE, and to all other devices by which peers may send, that spread and gather a\n" +
-			"tunnel's packets. They give the data messages of the tunnel that listens on PORT a source port for each inner flow, and\n" +
+			"tunnel's packets. They give the data messages of the tunnel on port PORT a source port for each inner flow, and\n" +
 			"restore the source port of its peers' messages. The programs stay attached when the command ends; another attach\n" +
-			"updates them in place, without losing a packet. Attach again after a peer's endpoint has changed or\n" +
-			"the device was recreated, or use --watch.\n\n" +
-			"The gather program runs at tc ingress, where it disables no offload. --gather xdp costs less per packet, but XDP on a\n" +
-			"veth disables TSO and UDP GSO of the other end, and on virtio_net the guest's receive offloads.\n\n" +
+			"updates them in place, without losing a packet. Attach again after a peer's endpoint has changed or the device was\n" +
+			"recreated, or use --watch.\n\n" +
+			"The gather program runs at tc ingress, where it disables no offload. --gather xdp costs less per packet. But XDP on a\n" +
+			"veth disables TSO and UDP GSO of the other end, and XDP on virtio_net the guest's receive offloads.\n\n" +
 			"--gather and --gap apply to all tunnels on the device. Without these flags the device keeps its settings.",
 		Example: "  ropewalk spread attach eth0 --port 51820\n" +
 			"  ropewalk spread attach eth0 --port 51820 --peer 192.0.2.7 --peer '[2001:db8::7]:51821' --lanes 16\n" +
@@ -53,11 +53,11 @@ func newSpreadAttachCmd() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.Uint16Var(&o.cfg.Port, "port", 0, "listen port of the tunnel")
-	f.StringArrayVar(&o.peers, "peer", nil, "address of a peer, ADDRESS[:PORT]; PORT is its listen port (default: that of --port)\n"+
+	f.StringArrayVar(&o.peers, "peer", nil, "address of a peer, ADDRESS[:PORT]; PORT is its listen port (default: --port)\n"+
 		"(repeatable; default: the tunnel's peers)")
 	f.IntVar(&o.cfg.Lanes, "lanes", 0, fmt.Sprintf("number of ports to spread over (default: all, at most %d)", spread.MaxPorts))
 	f.StringVar(&o.ports, "ports", spread.DefaultPorts.String(), "source ports: a range FIRST-LAST, or a plan PORT,PORT[,PORT]")
-	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: that of --ports)")
+	f.StringVar(&o.peerPorts, "peer-ports", "", "range of the peers' source ports (default: --ports)")
 	f.StringVar(&o.gather, "gather", "", "gather program: auto, tc or xdp (default: the device's setting, at first auto)")
 	completeFlag(cmd, "gather", "auto", "tc", "xdp")
 	f.BoolVar(&o.cfg.AnySocket, "any-socket", false, "for tests: the port may belong to a process, whose sockets stand in for the kernel's WireGuard")

@@ -23,7 +23,7 @@ func newSpreadPauseCmd(pause bool) *cobra.Command {
 	if pause {
 		cmd.Use, cmd.Short = "pause", "Let messages keep the listen port, without detaching"
 		cmd.Long = "pause makes messages keep their tunnel's listen port, as without ropewalk, at once and until\n" +
-			"`ropewalk spread resume` or detach. The programs stay attached, and what peers send is still gathered."
+			"`ropewalk spread resume` or detach. The programs stay attached, and the messages of peers are still gathered."
 		cmd.Example = "  ropewalk spread pause\n  ropewalk spread pause --peer 192.0.2.7"
 	}
 	cmd.Args = usageArgs(cobra.NoArgs)

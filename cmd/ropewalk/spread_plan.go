@@ -44,10 +44,11 @@ func newSpreadPlanCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show how flows would load a NIC's receive queues",
-		Long: "plan shows how flows would load a NIC's receive queues. It simulates flows of equal rate with random inner addresses and\n" +
-			"ports, and three ways to choose the outer source port of a flow: by a hash; the least loaded port; the least loaded of\n" +
-			"the ports that the receiver selects with its NIC's Toeplitz key and indirection table. The simulation runs the code of\n" +
-			"the datapath and changes nothing. With --device it reads the key and the table of a NIC of this host.",
+		Long: "plan shows how flows would load a NIC's receive queues. It simulates flows of equal rate with random inner addresses\n" +
+			"and ports. It compares three ways to choose the outer source port of a flow. The first is a hash, the second the\n" +
+			"least loaded port. The third is the least loaded of the ports that the receiver selects with its NIC's Toeplitz key\n" +
+			"and indirection table. The simulation runs the code of the datapath and changes nothing. With --device it reads the\n" +
+			"key and the table of a NIC of this host.",
 		Example: "  ropewalk spread plan --flows 16 --queues 16\n  ropewalk spread plan --device eth0 --from 192.0.2.7 --to 198.51.100.1:51820",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

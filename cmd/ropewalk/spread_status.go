@@ -33,9 +33,9 @@ func newSpreadStatusCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [DEVICE]",
 		Short: "Show spreading on devices, its counters and problems",
-		Long: "status shows spreading on one device, or on all devices of this network namespace: the hooks and their programs, the\n" +
-			"peers of each tunnel with the recent load of each source port, counters, received datagrams by queue, and problems.\n" +
-			"It also names the interfaces of `ropewalk run`, which spread by themselves.",
+		Long: "status shows spreading on one device, or on all devices of this network namespace. It prints the hooks and their\n" +
+			"programs, the peers of each tunnel with the recent load of each source port, counters, received datagrams by queue,\n" +
+			"and problems. It also names the interfaces of `ropewalk run`, which spread by themselves.",
 		Example:           "  ropewalk spread status\n  ropewalk spread status eth0 --json",
 		Args:              usageArgs(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: completeDevice,

@@ -33,8 +33,8 @@ func newUpCmd() *cobra.Command {
 		Short: "Bring up an interface from a wg-quick file",
 		Long: "up brings up an interface from a wg-quick file. It starts `ropewalk run`, then configures addresses, MTU, DNS and routes\n" +
 			"as wg-quick(8) does. INTERFACE alone means " + quick.DefaultDir + "/INTERFACE.conf. If a step fails, or on Ctrl-C, up undoes\n" +
-			"its changes. Before it executes PostUp commands, it reads addresses, routes, rules and MTU back from the kernel: if packets\n" +
-			"to AllowedIPs would leave in cleartext, it fails. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
+			"its changes. Before it executes PostUp commands, it reads addresses, routes, rules and MTU back from the kernel. It fails if\n" +
+			"packets to AllowedIPs would leave in cleartext. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
 			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).\n" +
 			"Besides wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
 			"Spray=off|auto|N, Underlay=auto|udp|xdp, OuterFragments=off|on and Metrics=HOST:PORT, which\n" +
@@ -67,7 +67,7 @@ func newUpCmd() *cobra.Command {
 	}
 	o.add(cmd.Flags())
 	logs.flags(cmd)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the commands that correspond to what up would do, and change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the commands for the steps of up, and change nothing")
 	return cmd
 }
 

@@ -46,7 +46,7 @@ func (f *File) checkKeys(w *warnings) {
 	for i := range f.Peers {
 		key := f.Peers[i].PublicKey
 		if key == own && own != (noise.PublicKey{}) {
-			w.add("peer %s has the public key of this interface: the PublicKey in [Peer] must be that of the other end", key.Base64())
+			w.add("peer %s has the public key of this interface: the PublicKey in [Peer] must be the other end's", key.Base64())
 		}
 		if sections[key]++; sections[key] == 2 {
 			w.add("peer %s has several [Peer] sections: each replaces the settings that it shares with those before", key.Base64())
@@ -79,7 +79,7 @@ func (f *File) checkAllowedIPs(w *warnings) {
 				continue
 			}
 			if before, taken := owners[a.Prefix]; taken && before != p.PublicKey {
-				w.add("AllowedIPs: %v of peer %s goes to peer %s, which is later in the file and has it, too", a.Prefix, before.Base64(), p.PublicKey.Base64())
+				w.add("AllowedIPs: %v of peer %s goes to peer %s, which is later in the file and also has it", a.Prefix, before.Base64(), p.PublicKey.Base64())
 			}
 			owners[a.Prefix] = p.PublicKey
 		}

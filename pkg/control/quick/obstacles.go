@@ -60,7 +60,7 @@ func Predict(root fs.FS, runDir string, i Interface) (p Prediction, err error) {
 			return p, err
 		}
 		if lowest < rulePriorities {
-			p.Failures = append(p.Failures, fmt.Sprintf("no priority is left for %s rules below that of rule %d", family, lowest))
+			p.Failures = append(p.Failures, fmt.Sprintf("no priority is left for %s rules below priority %d", family, lowest))
 		}
 	}
 	err = p.predictPaths(conf, &planned, i.Name)

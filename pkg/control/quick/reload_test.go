@@ -289,7 +289,7 @@ func TestReloadResetsRemovedSettings(t *testing.T) {
 	expect.NoError(t, err)
 	got := strings.Join(Commands(change.Steps), "\n")
 	for _, want := range []string{
-		"wg set wg0 fwmark 0", "  listen port: one that the kernel chooses, was 51820", "  Spread: auto, was off (applied live)", "  SpreadPorts: 61000-61999, was 62000-62999 (applied live)",
+		"wg set wg0 fwmark 0", "  listen port: chosen by the kernel, was 51820", "  Spread: auto, was off (applied live)", "  SpreadPorts: 61000-61999, was 62000-62999 (applied live)",
 		"  Spray: off, was 4 (applied live)",
 		"  Underlay: auto, was udp (applied live)", "  OuterFragments: off, was on (applied live)", ": persistent keepalive off",
 	} {

@@ -56,7 +56,7 @@ func (s syncDevice) deviceDetails() (lines []string) {
 	switch p := s.dev.ListenPort; {
 	case p == nil || *p == s.before.ListenPort:
 	case *p == 0:
-		lines = append(lines, fmt.Sprintf("listen port: one that the kernel chooses, was %d", s.before.ListenPort))
+		lines = append(lines, fmt.Sprintf("listen port: chosen by the kernel, was %d", s.before.ListenPort))
 	default:
 		lines = append(lines, fmt.Sprintf("listen port: %d, was %d", *p, s.before.ListenPort))
 	}

@@ -25,7 +25,7 @@ type OtherPath struct {
 func (p OtherPath) String() string {
 	switch {
 	case !p.Dst.IsValid():
-		return fmt.Sprintf("packets to %s are refused: the host has no route to them, or one that rejects them", p.Part)
+		return fmt.Sprintf("packets to %s are refused: the host has no route to them, or its route rejects them", p.Part)
 	case p.Part.Contains(p.Dst.Addr()) && p.Part.Bits() <= p.Dst.Bits(): // the route names the part
 		return fmt.Sprintf("packets to %s leave by %s, on the route to %s", p.Prefix, p.Link.Name, p.Dst)
 	}

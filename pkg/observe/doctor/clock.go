@@ -14,7 +14,7 @@ import (
 func clockChecks() []Check {
 	return []Check{
 		check("clock", "system clock and NTP synchronisation", evaluateClock,
-			"a handshake initiation carries a timestamp; a peer rejects one that is not later than the last (replay protection)"),
+			"a handshake initiation carries a timestamp; a peer rejects an initiation that is not later than the last (replay protection)"),
 		check("clock-source", "kernel clocksource", evaluateClockSource,
 			"the clock is read once per batch: a clocksource other than a CPU register (tsc) costs about 1 µs per read"),
 	}

@@ -302,7 +302,7 @@ func evaluateProbedMTU(_ *facts.Facts, name string, s *facts.Stats, r *recorder)
 		r.warn(name, fmt.Sprintf("to peer %s: %s, whose packets of 1280 bytes leave in fragments", narrowest, least),
 			"raise the MTU of the path to 1340 bytes or more (IPv6 outside: 1360)")
 	case small > 0:
-		r.warn(name, fmt.Sprintf("smaller than the tunnel's MTU needs for %d of %d peers, the least is that of peer %s: %s", small, len(s.PathMTU), narrowest, least),
+		r.warn(name, fmt.Sprintf("smaller than the tunnel's MTU needs for %d of %d peers, the least is for peer %s: %s", small, len(s.PathMTU), narrowest, least),
 			fmt.Sprintf("ip link set dev %s mtu %d", quote(name), least.InnerBytes))
 	case silent > 0:
 		r.warn(name, fmt.Sprintf("no probe of any size is answered by %d of %d peers", silent, len(s.PathMTU)),

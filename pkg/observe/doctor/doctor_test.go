@@ -503,7 +503,7 @@ func fastCases() []faultCase {
 			}), Warning, "which were replaced: 3", "underlay udp",
 		},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1480}), OK, "confirmed by probes for 1 of 1 peers", ""},
-		{"path-mtu", probed(config.PathMTU{State: config.PathMTUSearching, Bytes: 1400, InnerBytes: 1328}), Warning, "the least is that of peer k1: 1400 bytes, probing larger sizes", "ip link set dev wg0 mtu 1328"},
+		{"path-mtu", probed(config.PathMTU{State: config.PathMTUSearching, Bytes: 1400, InnerBytes: 1328}), Warning, "the least is for peer k1: 1400 bytes, probing larger sizes", "ip link set dev wg0 mtu 1328"},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUConfirmed, Bytes: 1300, InnerBytes: 1232}), Warning, "too small for IPv6", "1340 bytes"},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTURoute, Bytes: 1500}), OK, "from the route or an ICMP error for 1", ""},
 		{"path-mtu", probed(config.PathMTU{State: config.PathMTUUnreachable}), Warning, "no probe of any size", "firewall"},

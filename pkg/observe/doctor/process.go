@@ -34,7 +34,7 @@ func evaluateTUNDevice(f *facts.Facts, r *recorder) {
 	case err == nil:
 		r.ok("", "/dev/net/tun opens")
 	case errors.Is(err, unix.ENOENT) && f.Process.AgentPod:
-		r.ok("", "no /dev/net/tun: ropewalk-agent needs none, the tunnels are those of ropewalk-engine")
+		r.ok("", "no /dev/net/tun: ropewalk-agent needs none, ropewalk-engine has the tunnels")
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
 		r.fail("", fmt.Sprintf("/dev/net/tun: %v", err), "modprobe tun\nin a container: pass the device (--device /dev/net/tun)")
 	case denied(err):

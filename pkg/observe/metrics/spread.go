@@ -41,7 +41,7 @@ var spreadDefinitions = [spreadFamilyCount]definition{
 	spreadPeers:    {"ropewalk_spread_peers", gauge, "Peers to which the flows of a tunnel are spread.", "device tunnel port"},
 	spreadLanes:    {"ropewalk_spread_lanes", gauge, "Source ports used for a peer: the maximum over the peers of the tunnel.", "device tunnel port"},
 	spreadStalled:  {"ropewalk_spread_stalled_peers", gauge, "Peers to which the kernel's WireGuard sends and from which it receives nothing but handshakes, as the process that watches them saw last.", "device tunnel port"},
-	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs; the names are those of `ropewalk spread status --json`.", "device event"},
+	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs, with the names of `ropewalk spread status --json`.", "device event"},
 	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
 }
 

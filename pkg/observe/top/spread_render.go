@@ -104,9 +104,9 @@ const (
 	spreadHelp = "\n" + helpKeys + `
 
 PORT is a source port of messages to a peer, RECENT the bytes that
-left from it, halved every 134 ms. FLOWS are those that send now;
-they are counted if the device has one peer. Messages keep the
-listen port while a peer is paused, or held because it does not
-answer, and while a port is blocked: probes from it are not
+left from it, halved every 134 ms. FLOWS are the flows that send
+now, counted if the device has one peer. Messages keep the listen
+port while a peer is paused, or held because it does not answer.
+They also keep it while a port is blocked: probes from it are not
 answered. "refused" is shown for WireGuard in the kernel.`
 )
