@@ -20,12 +20,14 @@ type Sample struct {
 	More  map[string]float64
 }
 
-// Path is what traffic is measured on: a Lab, or whatever else has two ends, A and B.
+// Path is the path that traffic takes: a Lab, or whatever else has two ends, A and B.
 type Path interface {
-	// Send runs one flow and returns its result. Corrupt data is an error, and so is a daemon that exits.
+	// Send runs one flow and returns its result. Corrupt data is an error, as is a daemon that
+	// exits.
 	Send(ctx context.Context, f Flow) (Outcome, error)
-	// Ping sends count ICMP echo requests from A to B over IPv4, one each interval and none after end unless that is zero. It returns
-	// the round trip times of those that were answered, and the number sent.
+	// Ping sends count ICMP echo requests from A to B over IPv4, one each interval and none after
+	// end unless that is zero. It returns the round trip times of the answered requests, and the
+	// number sent.
 	Ping(ctx context.Context, end time.Time, count int, interval time.Duration) (rtts []time.Duration, sent int, err error)
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote reaches the two hosts of a tunnel by ssh. Dial copies programs to a host and starts an agent there, which Serve runs:
-// it answers requests, JSON-RPC on its standard input and output, and undoes everything when the connection ends. Tunnel is the path
-// between two hosts. Begin with Dial.
+// Package remote reaches the two hosts of a tunnel by ssh. Dial copies programs to a host and
+// starts an agent there, which Serve runs. The agent answers requests, JSON-RPC on its standard
+// input and output, and undoes everything when the connection ends. Tunnel is the path between two
+// hosts. Begin with Dial.
 package remote
 
 import (
@@ -43,7 +44,7 @@ type AgentConfig struct {
 	Silence time.Duration
 }
 
-// agent is what Serve has started and changed.
+// agent is the state that Serve has started and changed.
 type agent struct {
 	cfg      AgentConfig
 	ctx      context.Context

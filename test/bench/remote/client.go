@@ -242,7 +242,7 @@ func (c *Client) call(ctx context.Context, method string, args, reply any) error
 	}
 }
 
-// Call is call with the host's name in errors. If the connection is lost, so is ctx, soon.
+// Call is call with the host's name in errors. If the connection is lost, ctx ends soon.
 func (c *Client) Call(ctx context.Context, method string, args, reply any) error {
 	err := c.call(ctx, method, args, reply)
 	if err == nil || ctx.Err() != nil {
@@ -278,10 +278,10 @@ func (c *Client) Close() error {
 	}
 }
 
-// maxWords is how much of the end of what a process wrote is kept, in bytes.
+// maxWords is the number of bytes that are kept of the end of a process's output.
 const maxWords = 4096
 
-// lastWords keeps the end of what was written.
+// lastWords keeps the end of the output.
 type lastWords struct {
 	mu   sync.Mutex
 	text []byte

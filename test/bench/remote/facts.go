@@ -31,7 +31,7 @@ type FactsArgs struct {
 	Port, TrafficPort uint16
 }
 
-// Facts are what is to be known of a host before it is measured.
+// Facts are the facts about a host before it is measured.
 type Facts struct {
 	result.Host
 	Own     netip.Addr // its address on the underlay
@@ -107,7 +107,7 @@ func inUse(args FactsArgs) (busy []string) {
 	return busy
 }
 
-// sysctls are those that decide about throughput.
+// sysctls are the sysctls that decide about throughput.
 func sysctls() []string {
 	return []string{
 		"net.core.rmem_max", "net.core.wmem_max", "net.core.netdev_budget", "net.core.netdev_budget_usecs", "net.core.netdev_max_backlog",

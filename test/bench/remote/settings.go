@@ -25,14 +25,15 @@ func Offline(cpu int) Setting {
 	return Setting{fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", cpu), "0"}
 }
 
-// settings are what was changed, in order, with the values before.
+// settings are the changed settings, in order, with the values before.
 type settings struct {
 	root    string
 	mu      sync.Mutex
 	changed []Setting
 }
 
-// set changes settings. Those that have the value already are left alone. After an error those before it stay changed.
+// set changes settings. Settings that have the value already are left alone. After an error those
+// before it stay changed.
 func (s *settings) set(list []Setting) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +58,8 @@ func (s *settings) set(list []Setting) error {
 	return nil
 }
 
-// restore undoes all changes, the last one first. Those that fail are an error, and do not stop the others.
+// restore undoes all changes, the last one first. Changes that fail to be undone are an error, and
+// do not stop the others.
 func (s *settings) restore() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds what was measured between two hosts, and what was predicted for them: the documents in docs/results.
+// Package result holds the measurements between two hosts, and the predictions for them: the
+// documents in docs/results.
 package result
 
 import (
@@ -95,7 +96,7 @@ const (
 	Ropewalk = "ropewalk"
 )
 
-// Directions are those of the host under test: it sends, or it receives.
+// Directions are the directions of the host under test: it sends, or it receives.
 const (
 	Encrypt = "encrypt"
 	Decrypt = "decrypt"
@@ -119,7 +120,8 @@ const (
 	slack = 1.05
 )
 
-// Implementations are those that may have rows. Those with "-spread" are behind `ropewalk spread attach`.
+// Implementations are the implementations that may have rows. Those with "-spread" are behind
+// `ropewalk spread attach`.
 func Implementations() []string {
 	return []string{Bare, Ropewalk, "kernel", "kernel-spread", "wireguard-go", "wireguard-go-spread", "tailscale"}
 }
