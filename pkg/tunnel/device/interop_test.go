@@ -359,14 +359,20 @@ func TestInteropCookieFromLoadedPeer(t *testing.T) {
 			t.Skipf("%d cores cannot be brought under load by one sender", runtime.NumCPU())
 		}
 	}
-	p, next := h.PeerOf(s.key.Public()), time.Now()
+	p, began, next, tries := h.PeerOf(s.key.Public()), time.Now(), time.Now(), 0
+	unloaded := false // in this long a time under load, there would be three times as many tries
 	h.Await("one of our initiations bears a cookie", func() bool {
 		if s.dev.IsUnderLoad() && time.Now().After(next) {
 			p.Initiate()
-			next = time.Now().Add(2 * time.Second) // a reply answers the last initiation only
+			tries++
+			next = time.Now().Add(time.Duration(min(tries, 5)) * 2 * time.Second) // a reply, which may be late, answers the last initiation only
 		}
-		return sent.mac2.Load()
+		unloaded = tries < 5 && time.Since(began) > 2*time.Minute
+		return sent.mac2.Load() || unloaded
 	})
+	if unloaded {
+		t.Skipf("%d cores cannot be kept under load by one sender: %d initiations in two minutes", runtime.NumCPU(), tries)
+	}
 	s.receives(false, 100)
 	s.sends(false, 100)
 }
