@@ -12,9 +12,9 @@
  * message between link-local addresses.
  *
  * Over IPv4 the kernel's WireGuard does not set Don't Fragment (send4 in drivers/net/wireguard/socket.c), so no router answers its messages with
- * Fragmentation Needed. But the kernel keeps one path MTU for each address, and believes errors about any packet to a peer: about an Echo Reply, or a
- * UDP port that is open, it checks nothing that is secret. Messages above the path MTU would leave in fragments, from the listen port. So all errors
- * about packets to peers are dropped but those about TCP and SCTP, of which the kernel checks sequence number and tag.
+ * Fragmentation Needed. But the kernel keeps one path MTU for each address, and believes errors about any packet to a peer. An error about an Echo
+ * Reply, or about a packet from an open UDP port, needs no secret to be believed. Then messages above that path MTU leave in fragments, from the listen
+ * port. So errors about packets to peers are dropped. For TCP and SCTP the kernel checks the sequence number or the tag, so they pass.
  */
 
 enum {
