@@ -41,7 +41,7 @@ func newReloadCmd() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&diff, "diff", false, "print what reload would do, and change nothing")
+	cmd.Flags().BoolVar(&diff, "diff", false, "print the changes of a reload, and make none")
 	return cmd
 }
 
