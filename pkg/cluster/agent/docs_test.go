@@ -43,7 +43,7 @@ var operatorActions = map[string]string{
 	"ropewalk_agent_problems":                        "if it stays above 0: the log of the agent has each node and reason once (`peer node has a problem`); `ropewalk mesh check`",
 	"ropewalk_agent_reconcile_failures_total":        "if it rises: the condition `Ready` (`kubectl get ropewalknodes`) and the agent's log (`reconcile failed, retrying`) have the reason",
 	"ropewalk_agent_reconciles_total":                "if it does not rise for ten minutes: the log of the agent has the reason",
-	"ropewalk_agent_refused_prefixes":                "if not 0: the log of the agent has each node and reason once (`peer node has a problem`). No two nodes may have the same pods or addresses, nor those of Services",
+	"ropewalk_agent_refused_prefixes":                "if not 0: the log of the agent has each node and reason once (`peer node has a problem`). No two nodes may have the same pods or addresses, and no node a Service's address",
 	"ropewalk_agent_spreads_to":                      "if it is less than `ropewalk_agent_peers`: `ropewalk mesh check` names the nodes (check `spread`)",
 }
 

@@ -78,7 +78,7 @@ func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 
 var (
 	conditionDesc = prometheus.NewDesc("ropewalk_agent_condition", "1 for the status of each condition that the agent last observed, in mode mesh.", []string{"type", "status"}, nil)
-	proofDesc     = prometheus.NewDesc("ropewalk_agent_peer_states", "Peers by what was seen of them, in mode mesh.", []string{"state"}, nil)
+	proofDesc     = prometheus.NewDesc("ropewalk_agent_peer_states", "Peers by their observed state, in mode mesh.", []string{"state"}, nil)
 	guardedDesc   = prometheus.NewDesc("ropewalk_agent_guarded", "1 while the guard is at all devices by which packets leave the node, in front of other programs, in mode mesh.", nil, nil)
 	guardDesc     = prometheus.NewDesc("ropewalk_agent_guard_packets_total",
 		"Packets to pods of other nodes that left beside the tunnel (passed), or would have (dropped), and packets of pods in the tunnel (local), in mode mesh. The tunnel reaches pods of the class remote, and none of the class unknown.",
