@@ -113,8 +113,8 @@ func savedState(name string) (facts.Saved, error) {
 	return facts.Saved{File: startedFrom(name), Missing: missing}, err
 }
 
-// renamedTunnel returns an error for the first bad name, nil for none. An interface had a bad name
-// before it was renamed, or has been renamed from it since, or its socket is a file.
+// renamedTunnel returns an error for the first bad name, nil for none. A name is bad if an
+// interface had it before it was renamed, or has it since, or if its socket is a file.
 func renamedTunnel(dir uapi.Dir, names []string) error {
 	served, _ := dir.Interfaces() // an error means none
 	for _, name := range names {

@@ -10,8 +10,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/kernel"
 )
 
-// Conditions describe the machine of a measurement. It says nothing about a device once they have
-// changed.
+// Conditions describe the machine of a measurement. The measurement says nothing about a device
+// once they have changed.
 type Conditions struct {
 	Driver string `json:"driver"`
 	// DriverVersion is empty if it is the kernel's.
