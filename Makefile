@@ -228,6 +228,19 @@ bench-peers: need-go need-root need-tun build bin/bench-quic ## ropewalk against
 scale: bin/scale ## simulate 2 to 64 cores with measured costs: the figures and tables of docs/dev/model.md
 	bin/scale figures
 
+# The programs that hosts get. They need nothing but Linux there.
+HOSTS_ARCH ?= $(shell $(GO) env GOARCH)
+HOSTS_PROGRAMS := build/hosts-programs/$(HOSTS_ARCH)
+.PHONY: bench-hosts
+bench-hosts: need-go ## tunnels between two hosts over ssh: make bench-hosts A=root@host1 B=root@host2 (docs/bench-hosts.md); HOSTS_ARCH=arm64, ARGS=--help
+	@[ -n '$(A)' ] && [ -n '$(B)' ] || { echo 'want two hosts: make bench-hosts A=root@host1 B=root@host2'; exit 1; }
+	@mkdir -p $(HOSTS_PROGRAMS)
+	GOARCH=$(HOSTS_ARCH) $(GO) build -ldflags '$(LDFLAGS)' -o $(HOSTS_PROGRAMS)/ropewalk ./cmd/ropewalk
+	GOARCH=$(HOSTS_ARCH) $(GO) build -ldflags '-s -w' -o $(HOSTS_PROGRAMS)/bench ./test/bench
+	GOARCH=$(HOSTS_ARCH) $(GO) build -o $(HOSTS_PROGRAMS)/wireguard-go golang.zx2c4.com/wireguard
+	cd test/bench/quic && GOARCH=$(HOSTS_ARCH) $(GO) build -o $(CURDIR)/$(HOSTS_PROGRAMS)/bench-quic .
+	$(GO) run ./test/bench hosts --programs $(HOSTS_PROGRAMS) --arch $(HOSTS_ARCH) $(ARGS) '$(A)' '$(B)'
+
 .PHONY: predictions
 predictions: bin/scale ## simulate machines that nobody has measured (docs/dev/predictions.md), into build/predictions.json
 	@mkdir -p build

@@ -4,6 +4,8 @@
 // the machine that it runs on. It prints the table of docs/dev/measurements.md. It installs the
 // peers from their registries, at fixed versions.
 //
+// `bench hosts` measures between two hosts, which it reaches by ssh, and writes a report: see hosts.go.
+//
 // Such a machine's speed changes from minute to minute, so figures that were measured at different
 // times say little. In every round, and there in every test, ropewalk and a peer are measured one
 // right after the other. The result is the median over the rounds of the ratio of the two.
@@ -42,6 +44,8 @@ func command(ctx context.Context, args []string) error {
 		return remote.Serve(ctx, os.Stdin, os.Stdout, remote.AgentConfig{Dir: args[1], Connection: os.Getenv("SSH_CONNECTION")})
 	case len(args) > 2 && args[0] == "on":
 		return remote.ExecOn(args[1], args[2:])
+	case len(args) > 0 && args[0] == "hosts":
+		return runHosts(ctx, args[1:], os.Stdout, os.Stderr)
 	}
 	return run(ctx, args, os.Stdout, os.Stderr)
 }

@@ -25,6 +25,7 @@ type turn struct {
 	round           int // from 1
 	versus          string
 	implementations []string
+	tests           []string // nil for all
 }
 
 // turns orders a whole run. Each round has the bare cable by itself, then ropewalk and the first
@@ -34,14 +35,14 @@ func turns(rounds int, peers []string, raw bool) []turn {
 	var list []turn
 	for round := 1; round <= rounds; round++ {
 		if raw {
-			list = append(list, turn{round, rawName, []string{rawName}})
+			list = append(list, turn{round: round, versus: rawName, implementations: []string{rawName}})
 		}
 		for _, p := range peers {
 			pair := []string{ropewalkName, p}
 			if round%2 == 0 {
 				slices.Reverse(pair)
 			}
-			list = append(list, turn{round, p, pair})
+			list = append(list, turn{round: round, versus: p, implementations: pair})
 		}
 	}
 	return list
@@ -56,6 +57,9 @@ type step struct {
 // steps alternates between the implementations test by test: the figures of a pair are seconds apart.
 func (t turn) steps(tests []string) []step {
 	var list []step
+	if t.tests != nil {
+		tests = t.tests
+	}
 	for _, test := range tests {
 		for _, i := range t.implementations {
 			list = append(list, step{t.round, t.versus, i, test})

@@ -72,6 +72,19 @@ func (c *chart) svg() []byte {
 	return head.out.Bytes()
 }
 
+// Bars draws a chart for other programs, as Plots does. It has one bar for each label and each name.
+// values are by name, then by label. The chart is nil if no value has a bar.
+func Bars(title, note, unit, command string, labels, names []string, values [][]float64) []byte {
+	c := chart{title: title, note: note, unit: unit, command: command, labels: labels}
+	for i, name := range names {
+		c.sets = append(c.sets, barSet{name, values[i]})
+	}
+	if c.empty() {
+		return nil
+	}
+	return c.svg()
+}
+
 // drawing collects elements from top to bottom.
 type drawing struct {
 	out bytes.Buffer

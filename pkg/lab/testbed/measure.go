@@ -20,14 +20,13 @@ type Sample struct {
 	More  map[string]float64
 }
 
-// Path is the path that traffic takes: a Lab, or whatever else has two ends, A and B.
+// Path has two ends, A and B, between which traffic is measured. A Lab is one.
 type Path interface {
-	// Send runs one flow and returns its result. Corrupt data is an error, as is a daemon that
-	// exits.
+	// Send runs one flow and returns its result. Corrupt data, or a daemon that exits,
+	// is an error.
 	Send(ctx context.Context, f Flow) (Outcome, error)
-	// Ping sends count ICMP echo requests from A to B over IPv4, one each interval and none after
-	// end unless that is zero. It returns the round trip times of the answered requests, and the
-	// number sent.
+	// Ping sends count ICMP echo requests from A to B over IPv4, one each interval. A zero end sets no
+	// limit, else none is sent after it. rtts are the round trip times of the answered ones.
 	Ping(ctx context.Context, end time.Time, count int, interval time.Duration) (rtts []time.Duration, sent int, err error)
 }
 

@@ -33,6 +33,8 @@ type Measure struct {
 	// Run takes the figure. Each stretch of traffic lasts d (ndr64 and ndr1340 have up to twenty, of two seconds at most;
 	// idle figures wait as long). A Lab serves one Run at a time.
 	Run func(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error)
+	// OnPath takes the place of Run in the measures of Hosts, which have no Lab.
+	OnPath testbed.Measure
 }
 
 // Measures are all measures, in the order in which they should be taken: rss is a peak over all that came before.

@@ -3,7 +3,6 @@
 package measure
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,34 +17,62 @@ import (
 // quicPort is where the QUIC server listens.
 const quicPort = 5211
 
-// quicBothWays measures a QUIC connection from A to B, which is the result, and then from B to A.
-func quicBothWays(ctx context.Context, l *Lab, d time.Duration) (s testbed.Sample, err error) {
+// Programs runs programs where the traffic of a path begins and ends.
+type Programs interface {
+	// Listen starts a server at B, and returns when it listens. stop ends it.
+	Listen(ctx context.Context, program string, args ...string) (stop func() error, err error)
+	// Run runs a program at A, and returns its output.
+	Run(ctx context.Context, program string, args ...string) ([]byte, error)
+	// To is the address of B.
+	To() netip.Addr
+}
+
+// Listen implements Programs.
+func (l *Lab) Listen(ctx context.Context, program string, args ...string) (stop func() error, err error) {
+	p, err := testbed.StartListening(ctx, l.B.App, append([]string{program}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	return p.Stop, nil
+}
+
+// Run implements Programs. The end of a daemon is an error.
+func (l *Lab) Run(ctx context.Context, program string, args ...string) ([]byte, error) {
+	out, _, err := testbed.RunProgram(ctx, l.A.App, append([]string{program}, args...))
+	return out, errors.Join(err, l.Err())
+}
+
+// To implements Programs.
+func (l *Lab) To() netip.Addr { return l.Addrs(l.B)[0] }
+
+func quicBothWays(ctx context.Context, l *Lab, d time.Duration) (testbed.Sample, error) {
 	if l.QUIC == "" {
 		return testbed.Sample{}, errors.New("no program for QUIC: make bench-peers builds it, --quic names it")
 	}
-	server, err := testbed.StartListening(ctx, l.B.App, l.QUIC, "server", "--listen", fmt.Sprintf("0.0.0.0:%d", quicPort))
+	return QUIC(ctx, l, l.QUIC, d)
+}
+
+// QUIC measures a connection of test/bench/quic from A to B, which is the result, and then from B to A.
+func QUIC(ctx context.Context, at Programs, program string, d time.Duration) (s testbed.Sample, err error) {
+	stop, err := at.Listen(ctx, program, "server", "--listen", fmt.Sprintf("0.0.0.0:%d", quicPort))
 	if err != nil {
 		return testbed.Sample{}, fmt.Errorf("starting a QUIC server: %w", err)
 	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
-	there, err := l.quic(ctx, d, false)
+	defer func() { err = errors.Join(err, stop()) }()
+	there, err := quicClient(ctx, at, program, d, false)
 	if err != nil {
 		return testbed.Sample{}, err
 	}
-	back, err := l.quic(ctx, d, true)
+	back, err := quicClient(ctx, at, program, d, true)
 	return testbed.Sample{Value: there, More: map[string]float64{"reverse_gbps": back}}, err
 }
 
-// quic runs the client at A and returns the Gbit/s that were received, by the server or by the client.
-func (l *Lab) quic(ctx context.Context, d time.Duration, reverse bool) (float64, error) {
-	to := netip.AddrPortFrom(l.Addrs(l.B)[0], quicPort)
-	cmd := l.A.App.Command(ctx, l.QUIC, "client", "--seconds", strconv.FormatFloat(d.Seconds(), 'f', -1, 64),
-		"--reverse="+strconv.FormatBool(reverse), to.String())
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	out, err := cmd.Output()
+// quicClient returns the Gbit/s that were received, by the server or by the client.
+func quicClient(ctx context.Context, at Programs, program string, d time.Duration, reverse bool) (float64, error) {
+	out, err := at.Run(ctx, program, "client", "--seconds", strconv.FormatFloat(d.Seconds(), 'f', -1, 64),
+		"--reverse="+strconv.FormatBool(reverse), netip.AddrPortFrom(at.To(), quicPort).String())
 	if err != nil {
-		return 0, fmt.Errorf("running QUIC traffic: %w: %s%s", err, out, log.Bytes())
+		return 0, err
 	}
 	var result struct {
 		BitsPerSecond float64 `json:"bits_per_second"`
@@ -53,5 +80,5 @@ func (l *Lab) quic(ctx context.Context, d time.Duration, reverse bool) (float64,
 	if err := json.Unmarshal(out, &result); err != nil {
 		return 0, fmt.Errorf("parsing the QUIC client's result %q: %w", out, err)
 	}
-	return result.BitsPerSecond / 1e9, l.Err()
+	return result.BitsPerSecond / 1e9, nil
 }

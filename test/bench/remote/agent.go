@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote reaches the two hosts of a tunnel by ssh. Dial copies programs to a host and
-// starts an agent there, which Serve runs. The agent answers requests, JSON-RPC on its standard
-// input and output, and undoes everything when the connection ends. Tunnel is the path between two
-// hosts. Begin with Dial.
+// Package remote reaches the two hosts of a tunnel by ssh. Dial copies programs to a host and starts
+// an agent there, which Serve runs. The agent answers JSON-RPC on its standard input and output, and
+// undoes everything when the connection ends. Tunnel is the path between two hosts. Begin with Dial.
 package remote
 
 import (
@@ -44,7 +43,7 @@ type AgentConfig struct {
 	Silence time.Duration
 }
 
-// agent is the state that Serve has started and changed.
+// agent has the state of Serve: everything that it has started and changed.
 type agent struct {
 	cfg      AgentConfig
 	ctx      context.Context

@@ -45,6 +45,17 @@ type Config struct {
 	Programs map[string]string
 }
 
+// Uname returns the name that uname -m has for an architecture of Go.
+func Uname(arch string) string {
+	switch arch {
+	case "amd64":
+		return "x86_64"
+	case "arm64":
+		return "aarch64"
+	}
+	return arch
+}
+
 // Client is a connection to the agent of a host. Its methods may be called by any goroutine.
 type Client struct {
 	cfg     Config
@@ -242,7 +253,7 @@ func (c *Client) call(ctx context.Context, method string, args, reply any) error
 	}
 }
 
-// Call is call with the host's name in errors. If the connection is lost, ctx ends soon.
+// Call is call with the host's name in errors. A lost connection also ends ctx soon.
 func (c *Client) Call(ctx context.Context, method string, args, reply any) error {
 	err := c.call(ctx, method, args, reply)
 	if err == nil || ctx.Err() != nil {
@@ -278,10 +289,10 @@ func (c *Client) Close() error {
 	}
 }
 
-// maxWords is the number of bytes that are kept of the end of a process's output.
+// maxWords is the length of the end of a log that is kept, in bytes.
 const maxWords = 4096
 
-// lastWords keeps the end of the output.
+// lastWords keeps the end of a log.
 type lastWords struct {
 	mu   sync.Mutex
 	text []byte

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/bench/result"
 )
 
@@ -31,7 +32,7 @@ type FactsArgs struct {
 	Port, TrafficPort uint16
 }
 
-// Facts are the facts about a host before it is measured.
+// Facts describe a host before it is measured.
 type Facts struct {
 	result.Host
 	Own     netip.Addr // its address on the underlay
@@ -107,7 +108,7 @@ func inUse(args FactsArgs) (busy []string) {
 	return busy
 }
 
-// sysctls are the sysctls that decide about throughput.
+// sysctls are the names of sysctls that decide about throughput.
 func sysctls() []string {
 	return []string{
 		"net.core.rmem_max", "net.core.wmem_max", "net.core.netdev_budget", "net.core.netdev_budget_usecs", "net.core.netdev_max_backlog",
@@ -144,10 +145,13 @@ func (f *Facts) nic(root string, l hostnet.Link) {
 	if c, err := hostnet.ReadChannels(l.Name); err == nil {
 		f.Queues = max(c.Combined, c.RX)
 	}
-	if rss, err := hostnet.ReadRSS(l.Name); err != nil {
+	switch rss, err := hostnet.ReadRSS(l.Name); {
+	case errors.Is(err, hostnet.ErrNoRSS):
+		f.RSS = "no RSS"
+	case err != nil:
 		f.RSS = err.Error()
-	} else {
-		f.RSS = fmt.Sprintf("%+v", rss.RSS)
+	default:
+		f.RSS = rssText(&rss.RSS)
 	}
 	if features, err := hostnet.ReadFeatures(l.Name); err == nil {
 		f.Offloads = map[string]bool{}
@@ -162,6 +166,17 @@ func (f *Facts) nic(root string, l hostnet.Link) {
 			f.NIC = product
 		}
 	}
+}
+
+func rssText(rss *spread.RSS) string {
+	function, fields := "Toeplitz", "UDP by addresses and ports"
+	if rss.Function != spread.Toeplitz {
+		function = "another hash than Toeplitz"
+	}
+	if rss.UDP4 != spread.FourTuple {
+		fields = "UDP by other fields than addresses and ports"
+	}
+	return fmt.Sprintf("RSS: %s, a table of %d, %s, flow rules: %d", function, len(rss.Indirection), fields, rss.Rules)
 }
 
 // doctor runs `ropewalk doctor`.

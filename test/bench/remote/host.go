@@ -40,7 +40,7 @@ type OpenArgs struct {
 	// there is no tunnel.
 	Daemon []string
 	Kernel bool
-	// Traffic, Port, Far and MTU are as in testbed.EndConfig, and Secret is in base64.
+	// The other fields are as in testbed.EndConfig. Secret is in base64.
 	Traffic []string
 	Secret  string
 	Port    uint16
@@ -105,7 +105,7 @@ func (a *agent) current() (*testbed.End, error) {
 	return a.end, a.end.Err()
 }
 
-// RunReply is a program's standard output.
+// RunReply has the standard output of a program.
 type RunReply struct{ Out []byte }
 
 // Run runs a program where the traffic begins.
@@ -138,8 +138,8 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// PingArgs are the arguments of testbed.End.Ping; For is the time until none is sent any more, 0
-// for no limit.
+// PingArgs are the arguments of testbed.End.Ping. For is the time until none is sent any more, 0 for no
+// limit.
 type PingArgs struct {
 	To       netip.Addr
 	For      time.Duration
@@ -204,8 +204,7 @@ func (h *Host) Echo(at netip.AddrPort, _ *None) error {
 	return nil
 }
 
-// ProbeArgs are the addresses of a Probe: from this host to one with an Echo. Size is the size of
-// the datagram.
+// ProbeArgs are the addresses of a Probe: from this host to one with an Echo. Size is the datagram's, in bytes.
 type ProbeArgs struct {
 	From, To netip.AddrPort
 	Size     int

@@ -45,16 +45,9 @@ func newPair(t testing.TB) *pair {
 
 func (p *pair) dial(name string, lost context.CancelCauseFunc) (*Client, error) {
 	return Dial(p.Context(), Config{
-		Name: name, Destination: name, SSH: p.SSH, TempDir: p.dirs[name], Arch: unameArch(),
+		Name: name, Destination: name, SSH: p.SSH, TempDir: p.dirs[name], Arch: Uname(runtime.GOARCH),
 		Programs: map[string]string{Agent: agentExe.Need(p), "ropewalk": ropewalk.Need(p)},
 	}, lost)
-}
-
-func unameArch() string {
-	if runtime.GOARCH == "arm64" {
-		return "aarch64"
-	}
-	return "x86_64"
 }
 
 // clean fails unless a host is as it was before: no files, and no namespaces of agents beside those that others have.

@@ -32,8 +32,7 @@ type settings struct {
 	changed []Setting
 }
 
-// set changes settings. Settings that have the value already are left alone. After an error those
-// before it stay changed.
+// set changes settings. Settings that have the value already stay. After an error those before it stay changed.
 func (s *settings) set(list []Setting) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +57,7 @@ func (s *settings) set(list []Setting) error {
 	return nil
 }
 
-// restore undoes all changes, the last one first. Changes that fail to be undone are an error, and
-// do not stop the others.
+// restore undoes all changes, the last one first. A failure is an error, and does not stop the others.
 func (s *settings) restore() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

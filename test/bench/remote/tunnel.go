@@ -173,7 +173,7 @@ func (t *Tunnel) Run(ctx context.Context, program string, args ...string) ([]byt
 	return t.run(ctx, c, t.limited(c, append([]string{c.Path(program)}, args...)))
 }
 
-// Listen starts a server of a copied program at B. Close stops it.
+// Listen starts a server of a copied program at B. stop does nothing: Close stops it.
 func (t *Tunnel) Listen(ctx context.Context, program string, args ...string) (stop func() error, err error) {
 	c := t.cfg.B
 	err = c.Call(ctx, "Listen", append([]string{c.Path(program)}, args...), nil)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package result holds the measurements between two hosts, and the predictions for them: the
-// documents in docs/results.
+// Package result holds the documents in docs/results: measurements between two hosts, and the
+// predictions for them.
 package result
 
 import (
@@ -96,7 +96,7 @@ const (
 	Ropewalk = "ropewalk"
 )
 
-// Directions are the directions of the host under test: it sends, or it receives.
+// Directions are as seen from the host under test: it sends, or it receives.
 const (
 	Encrypt = "encrypt"
 	Decrypt = "decrypt"
@@ -120,8 +120,7 @@ const (
 	slack = 1.05
 )
 
-// Implementations are the implementations that may have rows. Those with "-spread" are behind
-// `ropewalk spread attach`.
+// Implementations returns the implementations that may have rows. The ones with "-spread" are behind `ropewalk spread attach`.
 func Implementations() []string {
 	return []string{Bare, Ropewalk, "kernel", "kernel-spread", "wireguard-go", "wireguard-go-spread", "tailscale"}
 }

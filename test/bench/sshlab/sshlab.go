@@ -96,7 +96,8 @@ func (l *Lab) serve(t testing.TB, h *netlab.Host, addr string) {
 	l.write(t, file, fmt.Sprintf("ListenAddress %s\nHostKey %s\nAuthorizedKeysFile %s\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPasswordAuthentication no\n",
 		addr, l.path("host"), l.path("authorized")))
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := h.Command(ctx, sshd, "-D", "-e", "-f", l.path(file))
+	// Mounts of its own, with the BPF file system of most hosts.
+	cmd := h.Command(ctx, "unshare", "--mount", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" -D -e -f "$1"`, sshd, l.path(file))
 	expect.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		cancel()
