@@ -71,7 +71,8 @@ struct __sk_buff {
 	u32 protocol;
 	u32 vlan_present; /* the tag that the kernel keeps outside the packet's data */
 	u32 vlan_tci;
-	u32 unused[2];
+	u32 vlan_proto;
+	u32 priority; /* for queueing disciplines */
 	u32 ingress_ifindex; /* of the device on which this network namespace received the packet; 0: it was sent here */
 	u32 ifindex;
 	u32 tc_index;

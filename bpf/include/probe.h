@@ -303,6 +303,7 @@ INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struc
 	};
 
 	clear_marks(skb);
+	skb->priority = 0; /* else a container chooses a queue for it by the TOS of its packets (ip_forward), and may fill that queue */
 	d.message.time = bpf_ktime_get_ns();
 	d.message.mac = probe_mac(&peer->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {

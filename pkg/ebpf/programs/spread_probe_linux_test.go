@@ -296,9 +296,14 @@ func TestMessageCloneBecomesProbe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := counters(t, e.Spread)
-			out, _, refused := runTC(t, e.Egress(), withIPChecksum(d), probeClone(61005, 0))
+			clone := probeClone(61005, 0)
+			clone[32/4] = 2 // of the inner packet, by its TOS (ip_forward)
+			out, after, refused := runTC(t, e.Egress(), withIPChecksum(d), clone)
 			if refused {
 				t.Skip("the kernel refuses the packet")
+			}
+			if after[32/4] != 0 {
+				t.Errorf("got priority %d, want none", after[32/4])
 			}
 			m := parseProbe(t, out[len(out)-probeLen:], ourKey)
 			if m.lane != 0 || m.kind != probeKind || m.port != 61005 {
