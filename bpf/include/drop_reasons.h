@@ -63,6 +63,11 @@ enum drop_reason {
 	DROP_TX_PACKET_TOO_BIG,     // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
 	DROP_TX_LOOP,               // the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt
 	DROP_TX_TUN_QUEUE,          // dropped by the kernel in front of the lanes: the TUN's queue was full
+	/* post-quantum exchanges */
+	DROP_EXCHANGE_INVALID,      // a part of a post-quantum exchange that is truncated or malformed
+	DROP_EXCHANGE_VERSION,      // a part of a post-quantum exchange of an unsupported version, kind or suite
+	DROP_EXCHANGE_UNWANTED,     // a part of a post-quantum exchange that is not wanted: PostQuantum is off or inactive, or more than 16 came within a second
+	DROP_RX_NOT_POST_QUANTUM,   // data in a session without a post-quantum key, which this host requires
 	DROP_REASONS,
 };
 

@@ -150,6 +150,12 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return []string{"auto", "udp", "xdp"}, noFiles
 	case "outer-fragments":
 		return []string{"off", "on"}, noFiles
+	case "post-quantum":
+		values := []string{"auto", "off", "required"}
+		if inPeer {
+			values = append(values, "default")
+		}
+		return values, noFiles
 	case "persistent-keepalive", "fwmark":
 		return []string{"off"}, noFiles
 	}

@@ -31,6 +31,7 @@ type runOptions struct {
 	spread   config.SpreadMode
 	ports    spread.Ports
 	spray    config.Spray
+	quantum  config.PostQuantum
 	metrics  metricsFlags
 	underlay underlayFlags
 	takeover bool
@@ -108,6 +109,9 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().TextVar(&o.spray, "spray", config.SprayOff,
 		"source ports over which one large flow is sprayed, to peers that have the flag too:\n`off|auto|N`, N from 2 to 16 (docs/spread.md)")
 	completeFlag(cmd, "spray", "off", "auto")
+	cmd.Flags().TextVar(&o.quantum, "post-quantum", config.DefaultPostQuantum,
+		"whether sessions use keys of post-quantum exchanges: `auto|off|required`\n(auto: with peers that take part; required: no data without)")
+	completeFlag(cmd, "post-quantum", "auto", "off", "required")
 	o.underlay.add(cmd)
 	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
@@ -216,7 +220,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
 		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		OuterFragments: o.underlay.fragments, Persist: o.persist, Reflect: o.reflect,
+		OuterFragments: o.underlay.fragments, PostQuantum: o.quantum, Persist: o.persist, Reflect: o.reflect,
 		KeepSocket: keepsSocket(),
 		StateDir:   quick.DefaultRunDir, Version: version, Log: log, Level: level,
 		StartSuccessor: start,

@@ -30,6 +30,7 @@ func newSetCmd() *cobra.Command {
 			"  spray off|auto|N        as `ropewalk run --spray` (not in wg)\n" +
 			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
 			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +
+			"  post-quantum auto|off|required  as `ropewalk run --post-quantum` (not in wg)\n" +
 			"Settings of a peer, which is added if it does not exist:\n" +
 			"  peer KEY                selects the peer for the keywords after it\n" +
 			"  name NAME               a name for people, or empty (not in wg)\n" +
@@ -37,6 +38,7 @@ func newSetCmd() *cobra.Command {
 			"  preshared-key FILE      an empty file removes the key\n" +
 			"  endpoint HOST:PORT      the host is an address or a name\n" +
 			"  persistent-keepalive N  seconds between keepalives; 0 or off for none\n" +
+			"  post-quantum auto|off|required|default  in place of that of the interface (not in wg)\n" +
 			"  allowed-ips LIST        replaces the allowed IPs; with + or - before each prefix, adds or removes it\n" +
 			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).",
 		Example: "  ropewalk set wg0 listen-port 51820 private-key /etc/wireguard/private.key\n" +

@@ -214,6 +214,9 @@ func (s *shower) addStats(st *config.Status, sel show.Selector) error {
 	}
 	st.AddHandshakes(stats.FailingHandshakes)
 	st.AddNames(stats.Names)
+	if stats.PostQuantum != nil {
+		st.AddPostQuantum(*stats.PostQuantum)
+	}
 	s.addNamespace(st.Name, hostnet.Namespace(stats.TUN.NetNS))
 	if !s.opt.Lanes {
 		return nil

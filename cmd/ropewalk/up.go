@@ -37,7 +37,7 @@ func newUpCmd() *cobra.Command {
 			"packets to AllowedIPs would leave in cleartext. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
 			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).\n" +
 			"Besides wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
-			"Spray=off|auto|N, Underlay=auto|udp|xdp, OuterFragments=off|on and Metrics=HOST:PORT, which\n" +
+			"Spray=off|auto|N, Underlay=auto|udp|xdp, OuterFragments=off|on, PostQuantum=auto|off|required and Metrics=HOST:PORT, which\n" +
 			"correspond to flags of `ropewalk run`. up passes the --log and --metrics flags on to it; --metrics takes precedence over the file.",
 		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),

@@ -20,7 +20,7 @@ func TestOperationsExplainsEveryDropReason(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| `((?:tx|rx|hs|hello)_[a-z0-9_]+)` \\| ([^|]+) \\| ([^|]+) \\| ([^|]+) \\|$")
+	row := regexp.MustCompile("(?m)^\\| `((?:tx|rx|hs|hello|exchange)_[a-z0-9_]+)` \\| ([^|]+) \\| ([^|]+) \\| ([^|]+) \\|$")
 	var got, want [][2]string
 	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		got = append(got, [2]string{m[1], m[2]})

@@ -55,6 +55,7 @@ func keywords() []keyword {
 		{name: "spray", set: file(setSpray)},
 		{name: "underlay", set: file(setUnderlay)},
 		{name: "outer-fragments", set: file(setOuterFragments)},
+		{name: "post-quantum", set: file(setPostQuantum)},
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
 			p.lastExtra().remove = true
@@ -67,6 +68,7 @@ func keywords() []keyword {
 		{name: "persistent-keepalive", peer: true, set: file(setKeepalive)},
 		{name: "allowed-ips", peer: true, set: setAllowedIPs},
 		{name: "name", peer: true, set: setName},
+		{name: "post-quantum", peer: true, set: file(setPeerPostQuantum)},
 	}
 }
 

@@ -113,10 +113,10 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 }
 
 func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
-	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "outer-fragments", "peer"}, Keywords(false)); diff != "" {
+	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "outer-fragments", "post-quantum", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)
 	}
-	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name"}
+	want := []string{"peer", "remove", "preshared-key", "endpoint", "persistent-keepalive", "allowed-ips", "name", "post-quantum"}
 	if diff := cmp.Diff(want, Keywords(true)); diff != "" {
 		t.Error(diff)
 	}

@@ -54,6 +54,7 @@ func (p *Peer) config(ctx context.Context, resolve Resolver) (config.Peer, error
 		PublicKey:         p.PublicKey,
 		PresharedKey:      p.PresharedKey,
 		Keepalive:         p.Keepalive,
+		PostQuantum:       p.PostQuantum,
 		ReplaceAllowedIPs: !p.ModifyAllowedIPs,
 		AllowedIPs:        p.AllowedIPs,
 	}

@@ -53,12 +53,13 @@ type Interface struct {
 	Spray          *config.Spray
 	Underlay       *config.UnderlayMode
 	OuterFragments *config.OuterFragments
+	PostQuantum    *config.PostQuantum
 	Metrics        string // host:port to serve metrics at, "" for none
 }
 
 // AddOwnSettings stores the settings that only ropewalk has, and that can change while a tunnel runs, in dev.
 func (i *Interface) AddOwnSettings(dev *config.Device) {
-	dev.Spray = i.Spray
+	dev.Spray, dev.PostQuantum = i.Spray, i.PostQuantum
 	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.OuterFragments
 }
 
@@ -72,4 +73,5 @@ type Peer struct {
 	ModifyAllowedIPs bool
 	Endpoint         string  // host:port or [host]:port, the host not resolved yet; valid for a Resolver
 	Keepalive        *uint16 // seconds, 0 for off
+	PostQuantum      *config.PostQuantum
 }

@@ -38,6 +38,9 @@ func fromPeer(st *config.PeerStatus, zoneName func(uint32) string) Peer {
 		PresharedKey: nilIfZero(st.PresharedKey),
 		Keepalive:    nilIfZero(st.Keepalive),
 	}
+	if st.PostQuantum.Own {
+		p.PostQuantum = &st.PostQuantum.Policy
+	}
 	if st.EndpointName != "" {
 		p.Endpoint = st.EndpointName
 	} else if st.Endpoint.AddrPort.IsValid() {
@@ -128,6 +131,9 @@ func formatPeer(b *bufio.Writer, p *Peer) {
 	}
 	if p.Keepalive != nil {
 		fmt.Fprintf(b, "PersistentKeepalive = %d\n", *p.Keepalive)
+	}
+	if p.PostQuantum != nil {
+		fmt.Fprintf(b, "PostQuantum = %v\n", *p.PostQuantum)
 	}
 }
 

@@ -47,10 +47,27 @@ func ropewalkKeys() []key {
 			defaultValue: "`off`",
 			about:        "Whether messages that exceed the path MTU may leave in fragments. `off` fits inner packets to the path. [Path MTU](underlay.md#path-mtu).",
 		}},
+		{name: "PostQuantum", quick: true, set: setPostQuantum, doc: doc{
+			values:       "`auto`, `off`, `required`",
+			defaultValue: "`" + config.DefaultPostQuantum.String() + "`",
+			about: "Whether sessions use keys of post-quantum exchanges: `auto` with peers that take part, `required`: no data without. " +
+				"[Post-quantum](security.md#post-quantum-keys).",
+		}},
 		{name: "Metrics", quick: true, set: setMetrics, doc: doc{
 			values:       "`host:port`",
 			defaultValue: "none",
 			about:        "The address at which metrics are served. [Metrics](metrics.md).", restart: true,
+		}},
+	}
+}
+
+// ropewalkPeerKeys are the keys that ropewalk adds to [Peer].
+func ropewalkPeerKeys() []key {
+	return []key{
+		{name: "PostQuantum", quick: true, set: setPeerPostQuantum, doc: doc{
+			values:       "`auto`, `off`, `required`",
+			defaultValue: "as `[Interface]` has it",
+			about:        "`PostQuantum` for this peer.",
 		}},
 	}
 }
@@ -87,6 +104,16 @@ func setUnderlay(p *parser, value string) string {
 
 func setOuterFragments(p *parser, value string) string {
 	return setParsed(&p.file.Interface.OuterFragments, value, config.ParseOuterFragments, `"on" or "off"`)
+}
+
+const wantPostQuantum = `"auto", "off", "required" or "default"`
+
+func setPostQuantum(p *parser, value string) string {
+	return setParsed(&p.file.Interface.PostQuantum, value, config.ParsePostQuantum, wantPostQuantum)
+}
+
+func setPeerPostQuantum(p *parser, value string) string {
+	return setParsed(&p.peer().PostQuantum, value, config.ParsePostQuantum, wantPostQuantum)
 }
 
 // setParsed stores a parsed value, or returns what is wanted.
@@ -142,6 +169,9 @@ func formatRopewalk(b *bufio.Writer, i *Interface) {
 	}
 	if i.OuterFragments != nil {
 		fmt.Fprintf(b, "OuterFragments = %v\n", *i.OuterFragments)
+	}
+	if i.PostQuantum != nil {
+		fmt.Fprintf(b, "PostQuantum = %v\n", *i.PostQuantum)
 	}
 	if i.Metrics != "" {
 		fmt.Fprintf(b, "Metrics = %s\n", i.Metrics)

@@ -148,7 +148,7 @@ func (p *parser) enter(text string) {
 	case "[peer]":
 		p.endPeer()
 		above := p.names.above(p)
-		for _, k := range peerKeys() {
+		for _, k := range append(peerKeys(), ropewalkPeerKeys()...) {
 			delete(p.given, k.name)
 		}
 		p.section, p.peerLine, p.hasKey = peerSection, p.number, false
@@ -272,8 +272,10 @@ func (p *parser) lookup(name string) (*key, bool) {
 // keys returns the keys allowed in the current section.
 func (p *parser) keys() []key {
 	switch {
-	case p.section == peerSection:
+	case p.section == peerSection && p.dialect == WG:
 		return peerKeys()
+	case p.section == peerSection:
+		return append(peerKeys(), ropewalkPeerKeys()...)
 	case p.section == noSection:
 		return nil
 	case p.dialect == WG:

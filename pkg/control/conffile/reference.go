@@ -30,5 +30,6 @@ func Keys() []Key {
 	add("Interface", "wg-quick", quickKeys())
 	add("Interface", "ropewalk", ropewalkKeys())
 	add("Peer", "wg", peerKeys())
+	add("Peer", "ropewalk", ropewalkPeerKeys())
 	return all
 }

@@ -32,7 +32,8 @@ func Strip(w io.Writer, r io.Reader) error {
 		if strings.HasPrefix(key, "[") {
 			inInterface = strings.EqualFold(key, "[Interface]")
 		}
-		if !inInterface || !IsQuickKey(key) {
+		own := inInterface && IsQuickKey(key) || !inInterface && isOwnPeerKey(key)
+		if !own {
 			b.WriteString(strings.Trim(line, " \t"))
 			b.WriteByte('\n')
 		}
@@ -57,6 +58,11 @@ func quickName(line string) string {
 // IsQuickKey reports whether name is a key of wg-quick or ropewalk, and not of wg(8).
 func IsQuickKey(name string) bool {
 	return slices.ContainsFunc(slices.Concat(quickKeys(), ropewalkKeys()), func(k key) bool { return strings.EqualFold(k.name, name) })
+}
+
+// isOwnPeerKey reports whether name is a key of ropewalk in [Peer].
+func isOwnPeerKey(name string) bool {
+	return slices.ContainsFunc(ropewalkPeerKeys(), func(k key) bool { return strings.EqualFold(k.name, name) })
 }
 
 // scanRawLines is bufio.ScanLines, but keeps carriage returns, as the shell does.

@@ -93,6 +93,9 @@ func daemonFlags(conf *conffile.Interface, metrics string) []string {
 	if conf.OuterFragments != nil {
 		flags = append(flags, "--outer-fragments", conf.OuterFragments.String())
 	}
+	if conf.PostQuantum != nil {
+		flags = append(flags, "--post-quantum", conf.PostQuantum.String())
+	}
 	if metrics = cmp.Or(metrics, conf.Metrics); metrics != "" {
 		flags = append(flags, "--metrics", metrics)
 	}

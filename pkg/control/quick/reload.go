@@ -109,6 +109,9 @@ func (j *job) planReload(ctx context.Context) (Reload, error) {
 		return Reload{}, err
 	}
 	st.AddNames(report.Names)
+	if report.PostQuantum != nil {
+		st.AddPostQuantum(*report.PostQuantum)
+	}
 	dev, err := Resync(ctx, j.File, j.Resolve, st.Peers)
 	if err != nil {
 		return Reload{}, err
@@ -189,7 +192,27 @@ func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	}
 	conf.AddOwnSettings(&dev)
 	stopKeepalives(&dev, peers)
+	resetPostQuantum(&dev, peers)
 	return dev, nil
+}
+
+// resetPostQuantum makes peers that the file gives no policy follow their interface again.
+func resetPostQuantum(dev *config.Device, now []config.PeerStatus) {
+	own := map[noise.PublicKey]bool{}
+	for i := range now {
+		own[now[i].PublicKey] = now[i].PostQuantum.Own
+	}
+	for i := range dev.Peers {
+		if dev.Peers[i].PostQuantum != nil { // in any section of the peer
+			delete(own, dev.Peers[i].PublicKey)
+		}
+	}
+	for i := range dev.Peers {
+		p := &dev.Peers[i]
+		if own[p.PublicKey] && !p.Remove {
+			p.PostQuantum = new(config.PostQuantum)
+		}
+	}
 }
 
 // stopKeepalives turns persistent keepalives of peers off that the file does not have.

@@ -31,6 +31,7 @@ func deviceKeys(dev *config.Device) []deviceKey {
 		keyOf("Spray", &dev.Spray, config.SprayOff),
 		keyOf("Underlay", &dev.Underlay, config.UnderlayAuto),
 		keyOf("OuterFragments", &dev.OuterFragments, false),
+		keyOf("PostQuantum", &dev.PostQuantum, config.PostQuantumDefault),
 	}
 }
 
@@ -67,6 +68,7 @@ type deviceReport struct {
 	Spread         *config.SpreadReport              `json:"spread"`
 	Path           *config.UnderlayReport            `json:"path"`
 	OuterFragments *config.OuterFragments            `json:"outer_fragments"`
+	PostQuantum    *config.PostQuantumReport         `json:"post_quantum"`
 	AbsentLinks    map[string]int                    `json:"absent_links"`
 }
 
@@ -83,6 +85,9 @@ func (r *deviceReport) values() map[string]string {
 	}
 	if r.OuterFragments != nil {
 		values["OuterFragments"] = r.OuterFragments.String()
+	}
+	if r.PostQuantum != nil {
+		values["PostQuantum"] = r.PostQuantum.Policy.String()
 	}
 	return values
 }

@@ -33,6 +33,9 @@ func (j *job) save(ctx context.Context) error {
 		return err
 	}
 	status.AddNames(report.Names)
+	if report.PostQuantum != nil {
+		status.AddPostQuantum(*report.PostQuantum)
+	}
 	j.echo("wg showconf " + j.Name)
 	file := conffile.FromStatus(status, report.zoneName)
 	running := file.Interface

@@ -135,6 +135,10 @@ func (s syncDevice) applySection(to *config.PeerStatus, p *config.Peer, owners m
 	if p.Keepalive != nil {
 		to.Keepalive = *p.Keepalive
 	}
+	if p.PostQuantum != nil && s.report.PostQuantum != nil {
+		to.PostQuantum.Policy = p.PostQuantum.Or(s.report.PostQuantum.Policy)
+		to.PostQuantum.Own = *p.PostQuantum != config.PostQuantumDefault
+	}
 	if p.PresharedKey != nil {
 		to.PresharedKey = *p.PresharedKey
 	}
@@ -188,6 +192,9 @@ func peerDetails(before, after *config.PeerStatus) (changes []string) {
 	}
 	if after.Keepalive != before.Keepalive {
 		changes = append(changes, "persistent keepalive "+keepalive(after.Keepalive))
+	}
+	if after.PostQuantum.Policy != before.PostQuantum.Policy {
+		changes = append(changes, "post-quantum "+after.PostQuantum.Policy.String())
 	}
 	if after.PresharedKey != before.PresharedKey {
 		changes = append(changes, "preshared key replaced")

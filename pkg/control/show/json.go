@@ -52,6 +52,8 @@ type peerJSON struct {
 	PathMTU          *config.PathMTU    `json:"path_mtu,omitempty"`           // with Options.Lanes only
 	// FailingHandshake describes the handshakes with a peer that does not answer.
 	FailingHandshake *config.PeerHandshake `json:"failing_handshake,omitempty"`
+	// PostQuantum describes the session in use, unless the policy is off.
+	PostQuantum *config.PeerPostQuantum `json:"post_quantum,omitempty"`
 }
 
 type lanesJSON struct {
@@ -109,6 +111,9 @@ func (opt *Options) interfaceJSON(st *config.Status) interfaceJSON {
 		peer := opt.peerJSON(&p)
 		if p.Handshake.Failing() {
 			peer.FailingHandshake = &p.Handshake
+		}
+		if p.PostQuantum.Policy == config.PostQuantumAuto || p.PostQuantum.Policy == config.PostQuantumRequired {
+			peer.PostQuantum = &p.PostQuantum
 		}
 		if j.lanesJSON != nil {
 			peer.Spread = &p.Spread

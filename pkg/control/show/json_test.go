@@ -70,7 +70,7 @@ func TestStatsDecodesDaemonStatistics(t *testing.T) {
 		Lanes:    []show.LaneStats{lane, {}}, Slow: show.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 		Drops: map[string]uint64{"replay": 1, "bad_mac1": 7}, Spread: new(config.SpreadReport),
 		Path: new(counted().Path), Selection: &show.Selection{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},
-		Cipher: "avx512", Workers: new(2),
+		Cipher: "avx512", Workers: new(2), PostQuantum: new(config.PostQuantumReport),
 	}
 	got := decoded(t, counted())
 	if diff := cmp.Diff(want, got); diff != "" {

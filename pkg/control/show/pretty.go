@@ -109,6 +109,9 @@ func (p *printer) device(st *config.Status) {
 		if text := peer.Handshake.String(); text != "" {
 			p.report("handshake", text)
 		}
+		if text := peer.PostQuantum.String(); text != "" {
+			p.report("post-quantum", text)
+		}
 		if showLanes {
 			p.report("spread", peerSpreadText(peer.Spread))
 			if text := peer.PathMTU.String(); text != "" {

@@ -21,6 +21,8 @@ type Stats struct {
 	PathMTU  config.PathMTUReport   `json:"path_mtu"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
+	// PostQuantum is nil if the daemon does not send it.
+	PostQuantum *config.PostQuantumReport `json:"post_quantum"`
 	// Names has the peers with names.
 	Names     config.NameReport `json:"names"`
 	Selection *Selection        `json:"selection"`

@@ -6,7 +6,7 @@ package uapi
 // Stats of a daemon have them, for clients of another version.
 func Features() []string {
 	return []string{
-		"set." + keySpread, "set." + keySpreadPorts, "set." + keySpray, "set." + keyUnderlay, "set." + keyFragments,
+		"set." + keySpread, "set." + keySpreadPorts, "set." + keySpray, "set." + keyUnderlay, "set." + keyFragments, "set." + keyPostQuantum,
 		"set." + keyName, "set." + keyEndpointName,
 		"get.public_key", "probe.public_key", "flows", "log",
 	}

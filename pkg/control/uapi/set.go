@@ -98,6 +98,8 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
 	case keyFragments:
 		p.dev.OuterFragments, err = parsed(value, config.ParseOuterFragments)
+	case keyPostQuantum:
+		p.dev.PostQuantum, err = parsed(value, config.ParsePostQuantum)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
@@ -121,6 +123,8 @@ func setPeer(p *config.Peer, key, value string) (err error) {
 		p.Endpoint, err = parseEndpoint(value)
 	case keyEndpointName:
 		err = setEndpointName(p, value)
+	case keyPostQuantum:
+		p.PostQuantum, err = parsed(value, config.ParsePostQuantum)
 	case "persistent_keepalive_interval":
 		p.Keepalive, err = number[uint16](value)
 	case "replace_allowed_ips":
@@ -227,6 +231,9 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	if dev.OuterFragments != nil {
 		writeLine(b, keyFragments, dev.OuterFragments.String())
 	}
+	if dev.PostQuantum != nil {
+		writeLine(b, keyPostQuantum, dev.PostQuantum.String())
+	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {
 		writeSetPeer(b, &dev.Peers[i])
@@ -252,6 +259,9 @@ func writeSetPeer(b *bufio.Writer, p *config.Peer) {
 	}
 	if p.Keepalive != nil {
 		writeNumber(b, "persistent_keepalive_interval", uint64(*p.Keepalive))
+	}
+	if p.PostQuantum != nil {
+		writeLine(b, keyPostQuantum, p.PostQuantum.String())
 	}
 	writeFlag(b, "replace_allowed_ips", p.ReplaceAllowedIPs)
 	for _, a := range p.AllowedIPs {

@@ -37,6 +37,8 @@ type SlowPath interface {
 	ProbeDue()
 	// Hello takes a decrypted control message (wire.IsControl): a hello or a probe. plain is valid only during the call.
 	Hello(plain []byte, from underlay.Endpoint) drop.Reason
+	// ExchangePart takes a part of a post-quantum exchange (wire.IsKEMPart), which has arrived under keys. plain is valid only during the call.
+	ExchangePart(plain []byte, keys *session.Keypair) drop.Reason
 }
 
 // Session is the target of a receiver index: a peer, and the keys once the handshake is complete.
@@ -48,7 +50,7 @@ type Session struct {
 // Peer is the state of a peer that lanes use. It is safe for concurrent use.
 type Peer struct {
 	SlowPath SlowPath
-	// Current is the key pair to send with; nil without a session.
+	// Current is the key pair to send with; nil without a session, or if it is restricted (session.Keypair.Restrict).
 	Current atomic.Pointer[session.Keypair]
 	// Unconfirmed is a responder's new key pair until the initiator has used it.
 	Unconfirmed atomic.Pointer[session.Keypair]

@@ -315,6 +315,10 @@ func (r *receiver) deliver(s *Session, keys *session.Keypair, opened []session.M
 			if !r.deliverControl(m.Padded, s.Peer, keys, e) {
 				rejected++
 			}
+		case keys.Restricted():
+			data = true // which wants a keepalive all the same: without, the peer would start one handshake after the other
+			r.drop(drop.RXNotPostQuantum, 1)
+			rejected++
 		default:
 			data = true
 			if !r.deliverPacket(m.Padded, s.Peer, e, checksumOK>>i&1 != 0) {
@@ -340,7 +344,13 @@ func (r *receiver) deliverControl(plain []byte, p *Peer, keys *session.Keypair, 
 	if wire.IsHello(plain) {
 		keys.AgreeStreams(wire.AnnouncesOrder(plain))
 	}
-	if why := p.SlowPath.Hello(plain, e.From); why != drop.None {
+	var why drop.Reason
+	if wire.IsKEMPart(plain) {
+		why = p.SlowPath.ExchangePart(plain, keys)
+	} else {
+		why = p.SlowPath.Hello(plain, e.From)
+	}
+	if why != drop.None {
 		r.drop(why, 1)
 		return false
 	}

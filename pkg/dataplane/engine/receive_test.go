@@ -327,3 +327,27 @@ func TestHandshakeMessagesReachControlWithSender(t *testing.T) {
 		t.Errorf("%d messages, %d counted", len(r.control.messages), r.drops(drop.HSQueueFull))
 	}
 }
+
+func TestPartsOfExchangesReachTheSlowPath(t *testing.T) {
+	r := newRig(t)
+	ours, theirs := r.newSession(r.peer, false)
+	part := wire.AppendKEMPart(nil, wire.KEMKey, make([]byte, wire.KEMKeySize), 1)
+	msg := r.message(theirs, part)
+	r.receive(msg, len(msg))
+	if got := r.owner.parts; len(got) != 1 || got[0].keys != ours || got[0].plain[:len(part)] != string(part) || len(r.owner.hellos) != 0 {
+		t.Errorf("got %d parts and %d hellos, want the part with the key pair of its session", len(got), len(r.owner.hellos))
+	}
+}
+
+func TestRestrictedSessionAcceptsNoData(t *testing.T) {
+	r := newRig(t)
+	ours, theirs := r.newSession(r.peer, false)
+	ours.Restrict()
+	for _, plain := range [][]byte{in4.UDP(nil), nil, wire.AppendHello(nil, &wire.Hello{})} {
+		msg := r.message(theirs, plain)
+		r.receive(msg, len(msg))
+	}
+	if n := r.drops(drop.RXNotPostQuantum); n != 1 || len(r.delivered()) != 0 || len(r.owner.hellos) != 1 {
+		t.Errorf("got %d drops and %d hellos, want 1 and 1", n, len(r.owner.hellos))
+	}
+}

@@ -271,6 +271,12 @@ func (c *recorder) taken() [][][]byte {
 	return runs
 }
 
+// receivedPart is a part of a post-quantum exchange, and the key pair under which it has arrived.
+type receivedPart struct {
+	plain string
+	keys  *session.Keypair
+}
+
 // owner is a SlowPath that records all calls.
 type owner struct {
 	staged    [][]byte
@@ -282,7 +288,8 @@ type owner struct {
 	tooBig    int
 	full      int
 	hellos    [][]byte
-	refusal   drop.Reason             // of hellos
+	parts     []receivedPart
+	refusal   drop.Reason             // of hellos and parts
 	onStage   func() *session.Keypair // nil for none; its result is that of Stage
 }
 
@@ -302,6 +309,11 @@ func (o *owner) TooBig(int)                    { o.tooBig++ }
 func (o *owner) OnHeard()                      { o.heard++ }
 func (o *owner) ProbeDue()                     { o.probes++ }
 func (o *owner) SendBufferFull()               { o.full++ }
+func (o *owner) ExchangePart(plain []byte, keys *session.Keypair) drop.Reason {
+	o.parts = append(o.parts, receivedPart{string(plain), keys})
+	return o.refusal
+}
+
 func (o *owner) Hello(plain []byte, _ underlay.Endpoint) drop.Reason {
 	o.hellos = append(o.hellos, bytes.Clone(plain))
 	return o.refusal

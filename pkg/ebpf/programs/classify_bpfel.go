@@ -24,7 +24,7 @@ type classifyAddress struct {
 type classifyCounters struct {
 	_      structs.HostLayout
 	Events [11]uint64
-	Drops  [49]uint64
+	Drops  [53]uint64
 }
 
 type classifyCpuLimits struct {

@@ -35,6 +35,8 @@ func fastChecks() []Check {
 			"without spread the peer's NIC sees all flows as one flow"),
 		checkDaemons("handshakes", "peers that do not answer handshake initiations", evaluateHandshakes,
 			"without a handshake there is no session, and packets for the peer are dropped"),
+		checkDaemons("post-quantum", "peers whose sessions should have post-quantum keys, and have none", evaluatePostQuantum,
+			"without such a key, traffic that is recorded now can be read once Curve25519 is broken"),
 		checkDaemons("stalls", "lanes, packets and AF_XDP sockets that made no progress", evaluateStalls,
 			"a lane or socket without progress carries no packets"),
 		checkDaemons("path-mtu", "path MTU to each peer, by probes between two ropewalks (RFC 8899), the route, and ICMP errors", evaluateProbedMTU,
@@ -211,6 +213,47 @@ func evaluateHandshakes(_ *facts.Facts, name string, s *facts.Stats, r *recorder
 		advice = "ip route get ADDRESS, with the address of the endpoint in `ropewalk show " + quote(name) + "`; a firewall on this host may also refuse to send"
 	}
 	r.warn(name, fmt.Sprintf("%d of %d peers do not answer: peer %s, %s", len(failing), max(len(s.Spread.Peers), len(failing)), worst, failing[worst]), advice)
+}
+
+// evaluatePostQuantum reports peers whose sessions should have keys of post-quantum exchanges, and have none.
+func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {
+	if s.PostQuantum == nil {
+		return
+	}
+	active, wanted, stale := 0, 0, ""
+	blocked, downgraded := "", ""
+	for _, key := range slices.Sorted(maps.Keys(s.PostQuantum.Peers)) {
+		p := s.PostQuantum.Peers[key]
+		if p.Policy != config.PostQuantumOff {
+			wanted++
+		}
+		switch {
+		case p.Active:
+			active++
+			if p.Stale() {
+				stale = key
+			}
+		case p.Blocked:
+			blocked = key
+		case p.Downgraded:
+			downgraded = key
+		}
+	}
+	show := "ropewalk show " + quote(name)
+	switch {
+	case blocked != "":
+		r.warn(name, fmt.Sprintf("no data to or from peer %s: post-quantum keys are required here, %s", blocked, s.PostQuantum.Peers[blocked].Reason),
+			"set PostQuantum = required or auto at the peer too, or auto here; "+show)
+	case downgraded != "":
+		r.warn(name, fmt.Sprintf("sessions with peer %s had post-quantum keys, and have none: %s", downgraded, s.PostQuantum.Peers[downgraded].Reason),
+			"the version and PostQuantum of the peer; if it is another WireGuard now on purpose: set PostQuantum = off and auto again")
+	case stale != "":
+		r.warn(name, fmt.Sprintf("the post-quantum key in use with peer %s is %.0f s old", stale, s.PostQuantum.Peers[stale].Age), "exchanges fail: "+show+"; ropewalk log "+quote(name)+" debug")
+	case wanted == 0:
+		r.ok(name, "off")
+	default:
+		r.ok(name, "active for %d of %d peers", active, wanted)
+	}
 }
 
 // evaluateStalls reports what has stalled since the daemon started.

@@ -445,6 +445,13 @@ func failing(h config.PeerHandshake) func(*facts.Facts) {
 	})
 }
 
+// quantum gives the tunnel a single peer with a session.
+func quantum(p config.PeerPostQuantum) func(*facts.Facts) {
+	return stats(func(s *facts.Stats) {
+		s.PostQuantum = &config.PostQuantumReport{Peers: map[string]config.PeerPostQuantum{"AAAA": p}}
+	})
+}
+
 func fastCases() []faultCase {
 	workers := func(submitted, done uint64) func(*facts.Facts) {
 		return stats(func(s *facts.Stats) { s.Lanes[1].TxWorkers = workpool.Stats{Submitted: submitted, Done: done} })
@@ -493,6 +500,11 @@ func fastCases() []faultCase {
 			"could not be sent: network is unreachable", "ip route get",
 		},
 		{"fast-spread", failing(config.PeerHandshake{Unanswered: 3}), OK, "see handshakes", ""},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true, Age: 60}), OK, "active for 1 of 1 peers", ""},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true, Age: 900}), Warning, "is 900 s old", "ropewalk log"},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Downgraded: true, Reason: "why"}), Warning, "have none: why", "PostQuantum = off and auto"},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Blocked: true, Reason: "why"}), Warning, "required here, why", "at the peer too"},
+		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumOff}), OK, "off", ""},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls = config.StallReport{Transmit: 1, Lanes: []string{"tx0"}} }), Warning, "lanes make no progress: tx0", "restart"},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Staged = 2 }), Warning, "0 of lanes, 2 of packets", "ropewalk log"},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Queued = 1 }), Warning, "1 of lanes, 0 of packets", "ropewalk log"},

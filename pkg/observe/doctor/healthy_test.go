@@ -91,7 +91,8 @@ func healthyTunnel() facts.Tunnel {
 				FirstPort: 61000, LastPort: 61999, Lanes: 4,
 				Peers: map[string]config.PeerSpread{"k1": {Active: true, Ports: 4}},
 			},
-			Selection: facts.Selection{ByPort: true}, Cipher: "avx512", Workers: &workers,
+			PostQuantum: new(config.PostQuantumReport),
+			Selection:   facts.Selection{ByPort: true}, Cipher: "avx512", Workers: &workers,
 		}),
 	}
 }

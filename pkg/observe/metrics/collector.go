@@ -49,6 +49,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	s.device()
 	s.lanes()
 	s.drops()
+	s.postQuantum()
 	s.stalls()
 	s.handshakes()
 	s.underlay()
@@ -115,6 +116,34 @@ func (s *scrape) handshakes() {
 		s.count(reflector, r.Answered, "answered")
 		s.count(reflector, r.Ignored, "ignored")
 	}
+}
+
+// postQuantum emits the peers by the session in use, and how exchanges ended.
+func (s *scrape) postQuantum() {
+	r := &s.Stats.PostQuantum
+	states := map[string]int{"active": 0, "none": 0, "downgraded": 0, "blocked": 0}
+	oldest := 0.0
+	for _, p := range r.Peers {
+		switch {
+		case p.Active:
+			states["active"]++
+			oldest = max(oldest, p.Age)
+		case p.Blocked:
+			states["blocked"]++
+		case p.Downgraded:
+			states["downgraded"]++
+		default:
+			states["none"]++
+		}
+	}
+	for state, n := range states {
+		s.emit(peersPostQuantum, float64(n), state)
+	}
+	for result, n := range r.Exchanges {
+		s.count(exchanges, n, result)
+	}
+	s.count(exchangeFallbacks, r.Fallbacks)
+	s.emit(oldestKey, oldest)
 }
 
 // stalls emits the stalls of each kind.

@@ -179,7 +179,7 @@ func TestEveryDropReasonHasOneSeriesAndStage(t *testing.T) {
 			t.Errorf("%v: got %d series, want 1", r, n)
 		}
 		switch s := stage(r.String()); s {
-		case "transmit", "receive", "handshake", "hello":
+		case "transmit", "receive", "handshake", "hello", "exchange":
 		default:
 			t.Errorf("%v: stage %q", r, s)
 		}

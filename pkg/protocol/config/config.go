@@ -20,6 +20,7 @@ type Device struct {
 	Spray          *Spray
 	Underlay       *UnderlayMode
 	OuterFragments *OuterFragments
+	PostQuantum    *PostQuantum
 	ReplacePeers   bool   // remove all peers first
 	Peers          []Peer // in the order given
 }
@@ -34,6 +35,7 @@ type Peer struct {
 	Endpoint          *Endpoint
 	EndpointName      string  // from which Endpoint was resolved, valid for CheckEndpointName; empty for none
 	Keepalive         *uint16 // seconds; 0 turns persistent keepalive off
+	PostQuantum       *PostQuantum
 	ReplaceAllowedIPs bool
 	AllowedIPs        []AllowedIP // in the order given
 }
@@ -82,7 +84,9 @@ type PeerStatus struct {
 	PathMTU       PathMTU // of the zero value if unknown: the control socket reports it separately, as a PathMTUReport
 	// Handshake is the zero value if unknown: the control socket reports it separately, as a HandshakeReport.
 	Handshake PeerHandshake
-	Packets   PeerPackets // zero when unknown: the control socket does not report them
+	// PostQuantum is the zero value if unknown: the control socket reports it separately, as a PostQuantumReport.
+	PostQuantum PeerPostQuantum
+	Packets     PeerPackets // zero when unknown: the control socket does not report them
 }
 
 // PeerPackets counts WireGuard messages from and to a peer, and the dropped messages among them.

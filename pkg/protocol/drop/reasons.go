@@ -53,6 +53,10 @@ const (
 	TXPacketTooBig                 // the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size
 	TXLoop                         // the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt
 	TXTUNQueue                     // dropped by the kernel in front of the lanes: the TUN's queue was full
+	ExchangeInvalid                // a part of a post-quantum exchange that is truncated or malformed
+	ExchangeVersion                // a part of a post-quantum exchange of an unsupported version, kind or suite
+	ExchangeUnwanted               // a part of a post-quantum exchange that is not wanted: PostQuantum is off or inactive, or more than 16 came within a second
+	RXNotPostQuantum               // data in a session without a post-quantum key, which this host requires
 
 	// Count is the number of reasons, None included.
 	Count = iota
@@ -108,6 +112,10 @@ var names = [Count]string{
 	"tx_packet_too_big",
 	"tx_loop",
 	"tx_tun_queue",
+	"exchange_invalid",
+	"exchange_version",
+	"exchange_unwanted",
+	"rx_not_post_quantum",
 }
 
 var helps = [Count]string{
@@ -160,4 +168,8 @@ var helps = [Count]string{
 	"the inner packet exceeds the path MTU to the peer and may not be fragmented: an ICMP error tells the sender the size",
 	"the route to the peer's endpoint leads into the tunnel itself: the message would come back as a packet to encrypt",
 	"dropped by the kernel in front of the lanes: the TUN's queue was full",
+	"a part of a post-quantum exchange that is truncated or malformed",
+	"a part of a post-quantum exchange of an unsupported version, kind or suite",
+	"a part of a post-quantum exchange that is not wanted: PostQuantum is off or inactive, or more than 16 came within a second",
+	"data in a session without a post-quantum key, which this host requires",
 }

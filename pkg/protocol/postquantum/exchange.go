@@ -154,8 +154,8 @@ func (x *Exchange) End() {
 	x.current, x.state = nil, Idle
 }
 
-// Hello records what the peer's hello says, OffersUnknown if all knowledge of the peer was discarded.
-func (x *Exchange) Hello(o Offers) {
+// SetOffers records what the peer's hello says, OffersUnknown if all knowledge of the peer was discarded.
+func (x *Exchange) SetOffers(o Offers) {
 	x.offers = o
 	if o == OffersNone && x.state == Offered {
 		x.fail()

@@ -39,8 +39,8 @@ func base(from, to *Exchange, n byte) (initiator, responder *Session) {
 	initiator, responder = sessionOf(n, Key{})
 	from.Begin(initiator, t0)
 	to.Begin(responder, t0)
-	from.Hello(OffersExchange)
-	to.Hello(OffersExchange)
+	from.SetOffers(OffersExchange)
+	to.SetOffers(OffersExchange)
 	return initiator, responder
 }
 
@@ -200,8 +200,8 @@ func TestEachStateWithEachEvent(t *testing.T) {
 			if tc.state == "idle" || tc.state == "answered" { // else handshakes have crossed
 				x.Begin(olderTheirs, t0)
 			}
-			x.Hello(OffersExchange)
-			y.Hello(OffersExchange)
+			x.SetOffers(OffersExchange)
+			y.SetOffers(OffersExchange)
 			mine, theirs := sessionOf(1, Key{})
 			now := t0 + seconds
 			key := offer(t, y, t0)
@@ -220,8 +220,8 @@ func TestEachStateWithEachEvent(t *testing.T) {
 				exchangeOnce(t, x, z, mine, theirs, t0)
 			case "failed":
 				offer(t, x, t0)
-				x.Hello(OffersNone)
-				x.Hello(OffersExchange)
+				x.SetOffers(OffersNone)
+				x.SetOffers(OffersExchange)
 			}
 			var got Actions
 			event := tc.event
@@ -243,9 +243,9 @@ func TestEachStateWithEachEvent(t *testing.T) {
 			case "end":
 				x.End()
 			case "hello with the flag":
-				x.Hello(OffersExchange)
+				x.SetOffers(OffersExchange)
 			case "hello without":
-				x.Hello(OffersNone)
+				x.SetOffers(OffersNone)
 			case "turn":
 				got, _ = x.Offer(rand.Reader, now)
 			case "timer":
@@ -382,7 +382,7 @@ func TestSessionHasOneExchange(t *testing.T) {
 	c, _ := ends()
 	again, _ := sessionOf(1, Key{})
 	c.Begin(again, t0)
-	c.Hello(OffersExchange)
+	c.SetOffers(OffersExchange)
 	b.Begin(theirs, t0) // the stored answer goes
 	if got := receive(t, b, theirs, wire.KEMKey, offer(t, c, t0), t0); got != (Actions{}) {
 		t.Errorf("a second exchange of the session: got %+v, want nothing", got)
@@ -427,7 +427,7 @@ func TestAnswersAreLimited(t *testing.T) {
 		a, _ := ends()
 		mine, theirs := sessionOf(n, Key{})
 		a.Begin(mine, now)
-		a.Hello(OffersExchange)
+		a.SetOffers(OffersExchange)
 		b.Begin(theirs, now)
 		return receive(t, b, theirs, wire.KEMKey, offer(t, a, now), now).Send == wire.KEMCiphertext
 	}
@@ -452,8 +452,8 @@ func TestGlareLeavesOneExchange(t *testing.T) {
 	mineB, theirsB := sessionOf(2, Key{})
 	a.Begin(mineA, t0)
 	b.Begin(mineB, t0)
-	a.Hello(OffersExchange)
-	b.Hello(OffersExchange)
+	a.SetOffers(OffersExchange)
+	b.SetOffers(OffersExchange)
 	keyA, keyB := offer(t, a, t0), offer(t, b, t0)
 	if got := receive(t, a, theirsB, wire.KEMKey, keyB, t0); got.Result != Glare || a.State() != Offered {
 		t.Errorf("the smaller end: got %+v in %v, want glare in offered", got, a.State())
@@ -513,7 +513,7 @@ func TestKeyInUnconfirmedSessionIsAnswered(t *testing.T) {
 	a, b := ends()
 	mine, theirs := sessionOf(1, Key{})
 	a.Begin(mine, t0)
-	a.Hello(OffersExchange)
+	a.SetOffers(OffersExchange)
 	ours, _ := sessionOf(2, Key{})
 	b.Begin(ours, t0)
 	if got := receive(t, b, theirs, wire.KEMKey, offer(t, a, t0), t0); got.Send != wire.KEMCiphertext || len(held(&b.Ring)) != 1 {

@@ -190,7 +190,7 @@ func (p *pair) receiveData(e *pairEnd, m pairMessage) {
 	if s == nil || p.now-s.created >= session.RejectAfterTime {
 		return
 	}
-	e.x.Hello(p.other(e).hello)
+	e.x.SetOffers(p.other(e).hello)
 	if s == e.next {
 		e.next, e.attempt = nil, nil
 		p.begin(e, s, true) // the initiator has begun it, and was checked
@@ -277,7 +277,7 @@ func (p *pair) step(restarts bool) {
 		p.note("%s restarts", end.name)
 		end.reset(end.x.local, end.x.remote)
 	case n < 999 && restarts:
-		end.x.Hello(OffersUnknown)
+		end.x.SetOffers(OffersUnknown)
 	}
 	p.fire(p.a)
 	p.fire(p.b)

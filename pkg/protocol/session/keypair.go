@@ -27,6 +27,8 @@ type Keypair struct {
 	local     uint32
 	remote    uint32
 	initiator bool
+	// restricted is set before other goroutines know the key pair.
+	restricted bool
 
 	_    [8]uint64 // padding: sending lanes write next, all lanes read the fields above
 	next atomic.Uint64
@@ -117,6 +119,12 @@ func (k *Keypair) reserveExact(n uint64) (first uint64, ok bool) {
 		}
 	}
 }
+
+// Restrict forbids data in the session: it carries control messages and keepalives only. Call it before other goroutines know the key pair.
+func (k *Keypair) Restrict() { k.restricted = true }
+
+// Restricted reports whether Restrict was called. Senders and receivers of data must check it.
+func (k *Keypair) Restricted() bool { return k.restricted }
 
 // Wipe makes the session unusable: nothing is sealed from then on, and OpenTrain returns RXExpired. The keys become
 // unreachable once lanes have finished their current train, and are overwritten some time later (see chachapoly.Key).

@@ -28,6 +28,7 @@ type Options struct {
 	Underlay       config.UnderlayMode
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
 	OuterFragments config.OuterFragments
+	PostQuantum    config.PostQuantum
 	// Initial is applied after all others, before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
 	// ReceiveHandover ignores it.
 	Initial config.Device

@@ -67,7 +67,7 @@ func route(to *underlay.Endpoint, mark uint32) device.Route {
 // configure applies the Options to a new device, and warns if the kernel also uses the spread ports.
 func (d *Daemon) configure() error {
 	o := &d.o
-	c := config.Device{Spray: &o.Spray, Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, OuterFragments: &o.OuterFragments}
+	c := config.Device{Spray: &o.Spray, Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, OuterFragments: &o.OuterFragments, PostQuantum: &o.PostQuantum}
 	if err := errors.Join(d.tunnel.Configure(c), d.tunnel.Configure(o.Initial)); err != nil {
 		return fmt.Errorf("configuring the device: %w", err)
 	}

@@ -32,7 +32,7 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.checkPeers(&c); err != nil {
 		return err
 	}
-	if err := cmp.Or(checkPeerSettings(c.Peers), d.checkSpread(&c), checkUnderlay(c.Underlay)); err != nil {
+	if err := cmp.Or(checkPeerSettings(c.Peers), d.checkSpread(&c), checkUnderlay(c.Underlay), checkPostQuantum(c.PostQuantum)); err != nil {
 		return err
 	}
 	private := clamped(c.PrivateKey)
@@ -43,9 +43,11 @@ func (d *Device) Configure(c config.Device) error {
 	if err := d.configurePort(c.ListenPort, c.FwMark); err != nil {
 		return err
 	}
+	spreadBefore := d.spreading.Load().mode
 	d.configureSpread(c.Spread, c.SpreadPorts, c.Spray)
 	d.configureUnderlay(c.Underlay)
 	d.configureFragments(c.OuterFragments)
+	d.configurePostQuantum(c.PostQuantum, spreadBefore)
 	if private != nil && !private.Equal(d.private) {
 		d.replaceIdentity(*private, id)
 	}
@@ -84,11 +86,25 @@ func checkPeerSettings(peers []config.Peer) error {
 		if err := config.CheckEndpointName(peers[i].EndpointName); err != nil {
 			return fmt.Errorf("setting the endpoint of peer %s: %w (%w)", peers[i].PublicKey, err, syscall.EINVAL)
 		}
+		if err := checkPostQuantum(peers[i].PostQuantum); err != nil {
+			return err
+		}
 		for _, a := range peers[i].AllowedIPs {
 			if !a.Prefix.IsValid() {
 				return fmt.Errorf("setting allowed IPs of peer %s: allowed IP %s: %w", peers[i].PublicKey, a.Prefix, syscall.EINVAL)
 			}
 		}
+	}
+	return nil
+}
+
+// checkPostQuantum returns an error for an unknown policy.
+func checkPostQuantum(policy *config.PostQuantum) error {
+	if policy == nil {
+		return nil
+	}
+	if _, err := config.ParsePostQuantum(policy.String()); err != nil {
+		return fmt.Errorf("setting post-quantum: %w (%w)", err, syscall.EINVAL)
 	}
 	return nil
 }
@@ -204,10 +220,12 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 // setIdentity derives the handshake keys for id and the peer. No handshake may be in flight. The caller holds mu.
 func (p *Peer) setIdentity(id *identity) {
 	p.handshake.remote, p.handshake.initiator, p.handshake.cookies = nil, nil, nil
+	p.quantum.exchange.Erase()
 	defer p.updateRefusal()
 	if id == nil {
 		return
 	}
+	p.quantum.exchange.SetIdentity(id.Public(), p.key)
 	var remote *noise.Remote
 	var err error
 	noise.Secretly(func() { remote, err = noise.NewRemote(id.Identity, p.key) })
@@ -263,6 +281,7 @@ func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	p.engine.Activity.Waker = p
 	p.mu.Lock()
 	p.setIdentity(d.identity.Load())
+	p.updatePolicy()
 	p.mu.Unlock()
 	d.peersMu.Lock()
 	d.peers[key] = p
@@ -311,6 +330,10 @@ func (p *Peer) configure(c *config.Peer) {
 	}
 	if c.PresharedKey != nil {
 		p.handshake.psk = *c.PresharedKey
+	}
+	if c.PostQuantum != nil {
+		p.quantum.own = *c.PostQuantum
+		p.updatePolicy()
 	}
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort

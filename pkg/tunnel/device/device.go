@@ -93,10 +93,11 @@ type Device struct {
 
 	work
 	counters
-	staged   stagedTrains // of all peers
-	changed  changedPeers // since Snapshot
-	renewals renewals
-	stalls   stallWatch
+	staged    stagedTrains // of all peers
+	changed   changedPeers // since Snapshot
+	renewals  turns
+	exchanges turns
+	stalls    stallWatch
 	lifetime
 }
 
@@ -122,6 +123,7 @@ type settings struct {
 	mark         atomic.Uint32 // fwmark of outer packets, 0 for none
 	underlayMode atomic.Uint32 // config.UnderlayMode
 	fragments    atomic.Bool   // config.OuterFragments
+	postQuantum  atomic.Uint32 // config.PostQuantum
 }
 
 // portState is the port, and its sockets beyond one per lane.
@@ -154,6 +156,7 @@ type counters struct {
 	handshakeCounts handshakeCounters
 	icmpCounts      icmpCounters
 	socketDrops     socketDrops
+	quantumCounts   quantumCounters
 	tunDropsBefore  atomic.Uint64 // of a persistent interface, while no daemon served it
 }
 
@@ -199,7 +202,8 @@ func New(cfg Config) *Device {
 	d.endpoints.init()
 	d.cookies.init()
 	d.tasks.init()
-	d.renewals.max = maxRenewals
+	d.renewals.init(maxRenewals, taskRenew, func(p *Peer) *turn { return &p.renewal })
+	d.exchanges.init(maxExchanges, taskExchange, func(p *Peer) *turn { return &p.quantum.turn })
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
 	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{

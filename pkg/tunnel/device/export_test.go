@@ -12,6 +12,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
@@ -237,4 +238,48 @@ func (p *Peer) BeginSession() error {
 	p.establish(b, true)
 	p.armTimer(now)
 	return nil
+}
+
+// Keys returns the keys of post-quantum exchanges with a peer.
+func (d *Device) Keys(peer noise.PublicKey) []postquantum.Entry {
+	p := d.lookup(peer)
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.quantum.exchange.Ring.Entries()
+}
+
+// UsedKeys returns how many of them have keyed a session.
+func (d *Device) UsedKeys(peer noise.PublicKey) (n int) {
+	for _, e := range d.Keys(peer) {
+		if e.Used {
+			n++
+		}
+	}
+	return n
+}
+
+// PutKey gives a peer a key, as an exchange does.
+func (d *Device) PutKey(peer noise.PublicKey, key noise.PresharedKey, id uint16) {
+	p := d.lookup(peer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.quantum.exchange.Ring.Restore([]postquantum.Entry{{Key: key, ID: id, At: d.clock(), Certain: true}})
+}
+
+// MachineResumedKeepingKeys is MachineResumed without the erasure of keys of post-quantum exchanges.
+func (d *Device) MachineResumedKeepingKeys() {
+	d.peersMu.RLock()
+	defer d.peersMu.RUnlock()
+	for _, p := range d.peers {
+		p.mu.Lock()
+		entries := p.quantum.exchange.Ring.Entries()
+		p.eraseSessions()
+		p.quantum.exchange.Ring.Restore(entries)
+		p.renew(d.clock())
+		p.armTimer(d.clock())
+		p.mu.Unlock()
+	}
 }

@@ -153,7 +153,7 @@ func (d *Device) saveSettings() *State {
 	return &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
 		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Spray: d.spreading.Load().spray, Underlay: config.UnderlayMode(d.underlayMode.Load()),
-		OuterFragments: config.OuterFragments(d.fragments.Load()),
+		OuterFragments: config.OuterFragments(d.fragments.Load()), PostQuantum: config.PostQuantum(d.postQuantum.Load()),
 	}
 }
 
@@ -163,7 +163,7 @@ func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
 		PrivateKey: &private, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
-		Underlay: &s.Underlay, OuterFragments: &s.OuterFragments, ReplacePeers: true,
+		Underlay: &s.Underlay, OuterFragments: &s.OuterFragments, PostQuantum: &s.PostQuantum, ReplacePeers: true,
 	}
 	for i := range s.Peers {
 		c.Peers = append(c.Peers, s.Peers[i].config())
@@ -236,7 +236,7 @@ func (d *Device) AddCounters(c *Counters) {
 // config returns the peer's configuration.
 func (s *PeerState) config() config.Peer {
 	psk := noise.PresharedKey(s.PresharedKey)
-	c := config.Peer{PublicKey: s.PublicKey, Name: &s.Name, PresharedKey: &psk, Keepalive: &s.Keepalive, ReplaceAllowedIPs: true}
+	c := config.Peer{PublicKey: s.PublicKey, Name: &s.Name, PresharedKey: &psk, Keepalive: &s.Keepalive, PostQuantum: &s.PostQuantum, ReplaceAllowedIPs: true}
 	for _, prefix := range s.AllowedIPs {
 		c.AllowedIPs = append(c.AllowedIPs, config.AllowedIP{Prefix: prefix})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -168,10 +169,11 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 		return drop.RXDown
 	}
 	now := d.clock()
-	signed, reason := p.acceptInitiation(r, now)
+	timestamp, reason := p.acceptInitiation(r, now)
 	if reason != drop.None {
 		return d.logRefusal(reason, from, key)
 	}
+	named, signed := p.namedBy(timestamp)
 	if !signed {
 		p.requests.hellos.discard()
 		p.resetHello(errNoHello)
@@ -180,7 +182,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 	if p.handshake.attempt != nil && signed && p.yieldsCrossing(id) {
 		p.endAttempt()
 	}
-	p.respond(r, signed, now)
+	p.respond(r, named, signed, now)
 	return drop.None
 }
 
@@ -191,27 +193,26 @@ func (p *Peer) yieldsCrossing(id *identity) bool {
 	return bytes.Compare(p.key[:], local[:]) < 0
 }
 
-// acceptInitiation authenticates the initiation in r. It rejects a replay, and one that follows the last too soon. signed
-// reports whether the timestamp marks the peer as a ropewalk.
-func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (signed bool, reason drop.Reason) {
-	timestamp, reason := r.Authenticate(p.handshake.remote)
+// acceptInitiation authenticates the initiation in r. It rejects a replay, and one that follows the last too soon.
+func (p *Peer) acceptInitiation(r *noise.Responder, now int64) (timestamp noise.Timestamp, reason drop.Reason) {
+	timestamp, reason = r.Authenticate(p.handshake.remote)
 	switch {
 	case reason != drop.None:
-		return false, reason
+		return timestamp, reason
 	case !timestamp.After(p.handshake.lastAccepted):
-		return false, drop.HSReplay
+		return timestamp, drop.HSReplay
 	case p.handshake.lastAcceptedAt != 0 && now-p.handshake.lastAcceptedAt < peer.HandshakeInitiationRate:
-		return false, drop.HSFlood
+		return timestamp, drop.HSFlood
 	}
 	p.handshake.lastAccepted, p.handshake.lastAcceptedAt = timestamp, now
 	p.noteChange()
-	return timestamp.IsSigned(), drop.None
+	return timestamp, drop.None
 }
 
-// respond sends the response to the initiation in r. The caller holds mu.
-func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
+// respond sends the response to the initiation in r, which has named a key. The caller holds mu.
+func (p *Peer) respond(r *noise.Responder, named postquantum.Key, signed bool, now int64) {
 	var msg wire.Response
-	b, err := p.createResponse(r, &msg, now)
+	b, err := p.createResponse(r, named, &msg, now)
 	if err != nil {
 		p.log().Error("creating a handshake response failed, dropping the initiation: the peer retries in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
@@ -227,12 +228,14 @@ func (p *Peer) respond(r *noise.Responder, signed bool, now int64) {
 }
 
 // createResponse writes the response and returns its session. On error it returns the part that must be released, or nil.
-func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64) (*keyBinding, error) {
+func (p *Peer) createResponse(r *noise.Responder, named postquantum.Key, msg *wire.Response, now int64) (*keyBinding, error) {
 	b, err := p.reserveIndex()
 	if err != nil {
 		return nil, err
 	}
-	keys, err := r.CreateResponse(msg, b.index, &p.handshake.psk, p.dev.cfg.Rand)
+	psk, key := p.presharedKey(named)
+	defer clear(psk[:])
+	keys, err := r.CreateResponse(msg, b.index, &psk, p.dev.cfg.Rand)
 	defer keys.Wipe()
 	if err != nil {
 		return b, err
@@ -240,6 +243,7 @@ func (p *Peer) createResponse(r *noise.Responder, msg *wire.Response, now int64)
 	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
 		return b, err
 	}
+	p.bindExchange(b, &keys, key)
 	return b, p.cookieJar().AddMACs(msg[:], now)
 }
 
@@ -263,7 +267,7 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	if !p.running || p.handshake.attempt == nil || p.handshake.attempt.index != index {
 		return drop.HSInvalid
 	}
-	keys, reason := p.handshake.initiator.ConsumeResponse(msg, &p.handshake.psk)
+	keys, key, reason := p.consumeResponse(msg)
 	defer keys.Wipe()
 	if reason != drop.None {
 		p.handshake.refused = refusal{reason: config.RefusedResponse}
@@ -278,17 +282,23 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
+	p.bindExchange(b, &keys, key)
 	p.noteHandshakeMessage(len(msg), from, now)
 	p.timers.SessionDerived(now)
 	p.dev.handshakeCounts.completed.Add(1)
 	p.handshakeComplete(b, now)
 	staged := p.hasStaged()
 	p.establish(b, true)
-	if !staged {
+	if !staged || b.keys.Restricted() {
 		// The responder may not send before we have used the keys.
 		p.dev.engine.SendKeepalive(p.engine, b.keys)
 	}
 	p.helloSessionInitiated(now)
+	if p.quantum.named.Named && !key.Named { // the peer may take this side for a stock one: it has not got the key by which to tell
+		p.dev.quantumCounts.fallbacks.Add(1)
+		p.queryHello(now)
+	}
+	p.offerExchange(now)
 	p.armTimer(now)
 	return drop.None
 }
@@ -306,6 +316,7 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 // handshakeComplete updates timers and statistics: both sides have the session of b, and need no other handshake. The caller holds mu.
 func (p *Peer) handshakeComplete(b *keyBinding, now int64) {
 	p.path.proven = b.sentTo
+	p.quantum.unfit = 0
 	p.endAttempt()
 	p.dev.renewals.leave(p)
 	p.timers.HandshakeComplete()
@@ -441,9 +452,8 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, e
 	}
 	timestamp := p.handshake.clock.Now(p.dev.cfg.Wall())
 	p.handshake.lastSent = timestamp
-	if p.dev.spreading.Load().mode != config.SpreadOff {
-		timestamp = timestamp.Signed()
-	}
+	p.quantum.initiatedAt = now
+	timestamp = p.signal(timestamp)
 	p.handshake.initiator = noise.NewInitiator(p.handshake.remote)
 	noise.Secretly(func() { err = p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand) })
 	if err != nil {

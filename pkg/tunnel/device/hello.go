@@ -8,6 +8,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
@@ -25,7 +26,7 @@ func (d *Device) updateSpray() {
 	for _, p := range d.peers {
 		p.mu.Lock()
 		p.updateSpread()
-		if p.running && p.hello.ropewalk && p.engine.Current.Load() != nil {
+		if p.running && p.hello.ropewalk && p.controlKeys() != nil {
 			p.queryHello(p.dev.clock())
 			p.armTimer(p.dev.clock())
 		}
@@ -36,6 +37,7 @@ func (d *Device) updateSpray() {
 // resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
 func (p *Peer) resetHello(reason error) {
 	p.hello = helloExchange{remote: noHello, unknown: reason, sentAt: p.hello.sentAt}
+	p.quantum.exchange.SetOffers(postquantum.OffersUnknown)
 	p.dev.selection.plan(p, netip.Addr{}, nil)
 	p.engine.Heard.Store(false)
 	p.updateGathered()
@@ -97,7 +99,7 @@ func (p *Peer) renewHello(moved bool) {
 
 // queryAgain queries the peer after discardHello, if there is a session. The caller holds mu.
 func (p *Peer) queryAgain() {
-	if p.running && p.hello.ropewalk && p.engine.Current.Load() != nil {
+	if p.running && p.hello.ropewalk && p.controlKeys() != nil {
 		p.queryHello(p.dev.clock())
 		p.armTimer(p.dev.clock())
 	}
@@ -124,8 +126,8 @@ func (p *Peer) discardHello(moved bool) {
 	}
 	switch {
 	case x.remote != noHello:
-	case p.engine.Current.Load() == nil && p.sessions.next != nil: // the reason that handleInitiation has set stays
-	case p.engine.Current.Load() == nil:
+	case p.controlKeys() == nil && p.sessions.next != nil: // the reason that handleInitiation has set stays
+	case p.controlKeys() == nil:
 		x.unknown = errNoSession
 	case awaits || x.ropewalk:
 		x.unknown = errAwaitingHello
@@ -157,7 +159,7 @@ func (p *Peer) helloSessionInitiated(now int64) {
 
 // queryHello starts a round of queries. The caller holds mu.
 func (p *Peer) queryHello(now int64) {
-	if p.dev.spreading.Load().mode == config.SpreadOff {
+	if !p.announces() {
 		return
 	}
 	p.hello.handle(helloQuery)
@@ -203,7 +205,7 @@ func (p *Peer) sendHello(now int64) {
 		x.sendAt = x.sentAt + helloPause
 		return
 	}
-	keys := p.engine.Current.Load()
+	keys := p.controlKeys()
 	if !keys.Usable(now) {
 		x.handle(helloSessionExpired)
 		return
@@ -223,15 +225,17 @@ func (p *Peer) sendHello(now int64) {
 // sendHelloFromSource sends a hello from another port than the listen port, to test whether it arrives. The caller holds mu.
 func (p *Peer) sendHelloFromSource(hello []byte) {
 	if list, _ := p.dev.sources.unplanned(p.dev.spreadPorts()); len(list) > 0 {
-		p.sendControl(p.engine.Current.Load(), int(list[0]), hello)
+		p.sendControl(p.controlKeys(), int(list[0]), hello)
 	}
 }
 
 // localHello returns the hello to send. The caller holds mu.
 func (p *Peer) localHello() wire.Hello {
-	ports := p.dev.spreadPorts()
-	h := wire.Hello{
-		Gathers: true, Heard: p.engine.Heard.Load(), NoReply: true, Probes: true, First: ports.First, Last: ports.Last, Plan: p.hello.plan,
+	h := wire.Hello{NoReply: true, PostQuantum: p.policy() != config.PostQuantumOff}
+	if p.dev.spreading.Load().mode != config.SpreadOff {
+		ports := p.dev.spreadPorts()
+		h.Gathers, h.Probes, h.Heard, h.Plan = true, true, p.engine.Heard.Load(), p.hello.plan
+		h.First, h.Last = ports.First, ports.Last
 	}
 	if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
 		h.Lanes, h.FirstLanePort = lanes, first
@@ -249,7 +253,7 @@ func (p *Peer) localHello() wire.Hello {
 // announcesSpray reports whether the hello to send announces that this host puts sprayed flows in order. If so, the current session accepts them
 // from now on. The caller holds mu.
 func (p *Peer) announcesSpray() bool {
-	keys := p.engine.Current.Load()
+	keys := p.controlKeys()
 	return p.dev.spreading.Load().spray != config.SprayOff && keys != nil && p.dev.engine.AnnounceStreams(keys)
 }
 
@@ -264,6 +268,7 @@ func (p *Peer) handleHello(m *pendingHello, now int64) {
 	requested := false
 	if m != nil {
 		requested = p.receiveHello(m)
+		p.offerExchange(now)
 	}
 	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
 		p.sendHello(now)
@@ -295,6 +300,7 @@ func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 	}
 	lost := x.receive(m.hello, p.findNAT(m))
 	x.localAddr = m.from.Src
+	p.noteOffers()
 	if m.planned {
 		x.plan = m.plan
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
-	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -87,7 +86,7 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	if wire.IsProbe(plain) {
 		return p.receiveProbe(plain)
 	}
-	if p.dev.spreading.Load().mode == config.SpreadOff || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
+	if !p.announces() || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
 	m := &pendingHello{from: from}

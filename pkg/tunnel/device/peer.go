@@ -43,7 +43,8 @@ type Peer struct {
 	mtu       pathMTUState
 	echo      *echoState // nil before the first ProbePeer
 	handover  handoverState
-	renewal   renewal // guarded by Device.renewals
+	renewal   turn // guarded by Device.renewals
+	quantum   postQuantum
 }
 
 // laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
@@ -115,6 +116,7 @@ func (p *Peer) runTasks() {
 		p.chooseSendGroup()
 	}
 	now := p.dev.clock()
+	parts := p.takeParts()
 	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
 	p.runHandshakeTasks(tasks, now)
 	if tasks&taskRoamed != 0 {
@@ -123,6 +125,9 @@ func (p *Peer) runTasks() {
 	}
 	if tasks&taskHello != 0 {
 		p.handleHello(m, now)
+	}
+	if tasks&taskExchange != 0 {
+		p.runExchangeTasks(parts, now)
 	}
 	if tasks&taskProbe != 0 {
 		p.handleProbes(now)
@@ -156,6 +161,7 @@ func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
 func (p *Peer) runTimers(now int64) {
 	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 	p.runHelloTimer(now)
+	p.runExchangeTimers(now)
 	p.runPathLimits(now)
 	p.runProbes(now)
 	p.followDeferredRoam(now)
@@ -166,7 +172,7 @@ func (p *Peer) runTimers(now int64) {
 // sessionNeeded reports whether taskHandshake is still due. A responder's first answer races with the task that confirms
 // its session, which may have provided a fresh one. The caller holds mu.
 func (p *Peer) sessionNeeded(now int64) bool {
-	keys := p.engine.Current.Load()
+	keys := p.controlKeys()
 	return !keys.Usable(now) || peer.RekeyDue(now, keys.Created(), keys.Initiator(), keys.Sent(), false)
 }
 
@@ -198,6 +204,7 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 		p.log().Info("handshake not answered until the timeout, dropping packets that wait for it: the next packet starts a handshake again", "peer", p.key, "timeout", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
+		p.forgetUnfit()
 	}
 	if a.Has(peer.ClearSource) {
 		p.clearSource()
@@ -216,7 +223,7 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 // sendKeepalive sends an empty message, or starts a handshake if there is no session and none will be started by a renewal. The caller
 // holds mu.
 func (p *Peer) sendKeepalive(now int64) {
-	switch keys := p.engine.Current.Load(); {
+	switch keys := p.controlKeys(); {
 	case keys.Usable(now):
 		p.dev.engine.SendKeepalive(p.engine, keys)
 	case !p.dev.renewals.concerns(p):
@@ -285,6 +292,7 @@ func (p *Peer) stop() {
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
 	p.eraseSessions()
+	p.quantum.exchange.Erase()
 	p.forgetPathLimits()
 	p.forgetLoop()
 	p.endAttempt()

@@ -108,6 +108,7 @@ const (
 	taskRoute                        // the route to the peer must be looked up
 	taskSendGroup                    // data to the peer waits for a send buffer
 	taskRenew                        // it is the peer's turn in renewals
+	taskExchange                     // a part of a post-quantum exchange waits, or it is the peer's turn in exchanges
 )
 
 // post posts a task for a worker. It never blocks, since each peer is queued at most once.

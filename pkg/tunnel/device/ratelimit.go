@@ -19,13 +19,18 @@ const eventsPerPeriod = 8
 type rate struct{ state atomic.Uint64 } // number of the period << 8 | events
 
 func (r *rate) allow(now int64, period time.Duration) bool {
+	return r.allowUpTo(eventsPerPeriod, now, period)
+}
+
+// allowUpTo is allow with another limit, at most 200.
+func (r *rate) allowUpTo(limit uint64, now int64, period time.Duration) bool {
 	number := uint64(now/int64(period)) << 8
 	state := r.state.Load()
 	if state&^0xff != number {
 		r.state.Store(number | 1) // two callers that start a period at the same time count as one
 		return true
 	}
-	return state&0xff < eventsPerPeriod && r.state.Add(1)&0xff <= eventsPerPeriod
+	return state&0xff < limit && r.state.Add(1)&0xff <= limit
 }
 
 // refusals bounds the log messages about rejected handshakes, since anybody can send those.

@@ -79,7 +79,7 @@ func (d *Device) MachineResumed() {
 
 // isLive reports whether the peer may send or receive with a present session. The caller holds mu.
 func (p *Peer) isLive(now int64) bool {
-	return p.sessions.next != nil || p.engine.Current.Load().Usable(now)
+	return p.sessions.next != nil || p.controlKeys().Usable(now)
 }
 
 // renewSessions erases the keys of all peers. Then it renews the sessions that renewable selects, and the handshakes in flight. It returns
@@ -108,6 +108,7 @@ func (d *Device) eraseAllSessions(renewable func(p *Peer, now int64) bool) (lost
 			lost = append(lost, p)
 		}
 		p.eraseSessions()
+		p.quantum.exchange.Erase() // an image of the machine has the keys, too
 		p.endAttempt()
 		p.mu.Unlock()
 	}

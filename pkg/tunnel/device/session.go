@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
@@ -18,6 +19,8 @@ type keyBinding struct {
 	keys    *session.Keypair
 	sentTo  netip.Addr // where our handshake message went: a peer with the keys receives at this address
 	signed  bool       // the peer initiated, and marked its initiation as a ropewalk's
+
+	exchange postquantum.Session // once the handshake is complete
 }
 
 // keypairs are a peer's key pairs (WireGuard paper §6.3): the current one to send with, previous ones whose messages may
@@ -37,7 +40,7 @@ func (s *keypairs) all() []*keyBinding {
 }
 
 // hasSession reports whether p has a key pair to send or receive with. The caller holds mu.
-func (p *Peer) hasSession() bool { return p.engine.Current.Load() != nil || p.sessions.next != nil }
+func (p *Peer) hasSession() bool { return p.controlKeys() != nil || p.sessions.next != nil }
 
 // establish adds b, whose keys are complete. An initiator sends with it at once, a responder only after the initiator has
 // used it. Staged packets leave before lanes may use the keys. The caller holds mu.
@@ -79,14 +82,19 @@ func (p *Peer) promoteNext() {
 	s.confirmed = b
 }
 
-// promote makes b the current key pair. The old one still receives, and is wiped only after lanes have switched to b.
+// promote makes b the current key pair, with which lanes send unless it is restricted. The old one still receives, and is wiped only after lanes have switched to b.
 func (p *Peer) promote(b *keyBinding) {
 	old := p.sessions.current
 	p.sessions.current = b
-	p.publish(b.keys)
+	if b.keys.Restricted() {
+		p.clearCurrent()
+	} else {
+		p.publish(b.keys)
+	}
 	if old != nil {
 		p.retire(old)
 	}
+	p.beginExchange(b)
 }
 
 // retire keeps b for messages in flight. It may keep one key pair too many, which releaseExcess releases.
@@ -110,6 +118,10 @@ func (p *Peer) eraseSessions() {
 		p.releaseIndex(b)
 	}
 	*s = keypairs{}
+	p.quantum.exchange.Ring.EraseUsed()
+	p.quantum.exchange.End()
+	p.quantum.upgradeAt, p.quantum.retryAt, p.quantum.expireAt = 0, 0, 0
+	p.dev.exchanges.leave(p)
 	p.requests.hellos.discard()
 	p.resetHello(errNoSession)
 	p.noteChange()
@@ -136,6 +148,7 @@ func (p *Peer) releaseIndex(b *keyBinding) {
 	p.dev.refuseIndex(b) // before the index can be reserved again
 	p.dev.engine.Sessions.Remove(b.index)
 	b.session.Keys.Store(nil)
+	b.exchange.Wipe()
 	if b.keys != nil {
 		b.keys.Wipe()
 	}

@@ -182,6 +182,9 @@ func (p *Peer) confirm(keys *session.Keypair) bool {
 		return false
 	}
 	p.requests.confirmedKeys.Store(keys)
+	if keys.Restricted() {
+		return true
+	}
 	if p.staged.trains.Len() == 0 && p.staged.sending == 0 {
 		p.engine.Current.Store(keys)
 	}
@@ -194,6 +197,13 @@ func (p *Peer) clearKeys() {
 	defer p.dev.staged.mu.Unlock()
 	p.engine.Current.Store(nil)
 	p.engine.Unconfirmed.Store(nil)
+}
+
+// clearCurrent removes the current key pair.
+func (p *Peer) clearCurrent() {
+	p.dev.staged.mu.Lock()
+	defer p.dev.staged.mu.Unlock()
+	p.engine.Current.Store(nil)
 }
 
 // setUnconfirmed sets the unconfirmed key pair, nil for none. Afterwards no lane confirms the one before.

@@ -187,7 +187,7 @@ func (p *Peer) checkStuck(now int64, restart bool) bool {
 	defer p.mu.Unlock()
 	p.promoteNext()
 	usable := p.engine.Current.Load().Usable(now)
-	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) {
+	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) || p.isRestricted(now) {
 		return false
 	}
 	if !restart {

@@ -15,6 +15,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -30,6 +31,7 @@ type State struct {
 	Underlay       config.UnderlayMode   `json:"underlay"`
 	OuterFragments config.OuterFragments `json:"outer_fragments"`
 	Spray          config.Spray          `json:"spray"`
+	PostQuantum    config.PostQuantum    `json:"post_quantum,omitempty"`
 	Peers          []PeerState           `json:"peers"`
 }
 
@@ -53,6 +55,36 @@ type PeerState struct {
 	Hello          *HelloResult `json:"hello"` // nil without a session
 	// PathMTU is the limit of the last search in bytes, 0 if nothing was too large.
 	PathMTU uint16 `json:"path_mtu"`
+	// PostQuantum is the peer's policy, and Exchanges the result of post-quantum exchanges, nil for none. A release that does not know them can take over
+	// tunnels without.
+	PostQuantum config.PostQuantum `json:"post_quantum,omitempty"`
+	Exchanges   *ExchangeState     `json:"exchanges,omitempty"`
+}
+
+// ExchangeState is the result of post-quantum exchanges with a peer. Instants are of the machine's clock (engine.BootClock).
+type ExchangeState struct {
+	Keys []ExchangeKey `json:"keys"`
+	Had  time.Time     `json:"had"` // when a session with a key was last confirmed
+}
+
+// ExchangeKey is a postquantum.Entry.
+type ExchangeKey struct {
+	Key     Secret `json:"key"`
+	ID      uint16 `json:"id"`
+	At      int64  `json:"at"`
+	Certain bool   `json:"certain"`
+	Used    bool   `json:"used"`
+	Ends    int64  `json:"ends"`
+}
+
+// entries returns the keys as a postquantum.Ring has them.
+func (s *ExchangeState) entries() []postquantum.Entry {
+	list := make([]postquantum.Entry, 0, len(s.Keys))
+	for i := range s.Keys {
+		k := &s.Keys[i]
+		list = append(list, postquantum.Entry{Key: noise.PresharedKey(k.Key), ID: k.ID, At: k.At, Certain: k.Certain, Used: k.Used, Ends: k.Ends})
+	}
+	return list
 }
 
 // HelloResult is the result of the hello exchange in a session. The session's keys stay in the process.
@@ -149,6 +181,9 @@ func (p *PeerState) valid() bool {
 		if !prefix.IsValid() || prefix != prefix.Masked() {
 			return false
 		}
+	}
+	if p.Exchanges != nil && !postquantum.ValidEntries(p.Exchanges.entries()) {
+		return false
 	}
 	s := p.Hello
 	if s == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 )
 
 // Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
@@ -55,6 +56,7 @@ func (p *Peer) status() config.PeerStatus {
 	s.EndpointName = p.endpointName()
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
 	s.Handshake = p.reportHandshake()
+	s.PostQuantum = p.reportPostQuantum(p.dev.clock())
 	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
 	return s
 }
@@ -77,6 +79,8 @@ type Stats struct {
 	Path          config.UnderlayReport  `json:"path"`
 	// OuterFragments is as configured.
 	OuterFragments config.OuterFragments `json:"outer_fragments"`
+	// PostQuantum says which sessions have keys of post-quantum exchanges.
+	PostQuantum config.PostQuantumReport `json:"post_quantum"`
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
 	// Names has the peers that have names.
@@ -104,6 +108,7 @@ func (d *Device) Stats() any {
 	s.PathMTU = d.pathMTUReport()
 	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
+	s.PostQuantum = d.postQuantumReport()
 	s.Names, s.Stalls = d.nameReport(), d.stallReport()
 	s.Cipher, s.Workers = chachapoly.Implementation(), d.cfg.Pool.Workers()
 	return s
@@ -135,6 +140,24 @@ func (d *Device) spreadReport() config.SpreadReport {
 func (d *Device) pathMTUReport() config.PathMTUReport {
 	r := config.PathMTUReport{}
 	d.eachPeer(func(key string, p *Peer) { r[key] = p.reportPathMTU() })
+	return r
+}
+
+// postQuantumReport reports the sessions with each peer.
+func (d *Device) postQuantumReport() config.PostQuantumReport {
+	c, now := &d.quantumCounts, d.clock()
+	r := config.PostQuantumReport{
+		Policy: config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum), Peers: map[string]config.PeerPostQuantum{}, Exchanges: map[string]uint64{},
+		Fallbacks: c.fallbacks.Load(), Downgrades: c.downgrades.Load(),
+	}
+	for result := postquantum.Completed; result < postquantum.Results; result++ {
+		r.Exchanges[result.String()] = c.results[result].Load()
+	}
+	d.eachPeer(func(key string, p *Peer) {
+		if q := p.reportPostQuantum(now); q.Policy != config.PostQuantumOff || q.Own {
+			r.Peers[key] = q
+		}
+	})
 	return r
 }
 

@@ -233,9 +233,11 @@ type Stats struct {
 	// FailingHandshakes has the peers that do not answer.
 	FailingHandshakes config.HandshakeReport `json:"failing_handshakes"`
 	Stalls            config.StallReport     `json:"stalls"`
-	Selection         Selection              `json:"selection"`
-	Cipher            string                 `json:"cipher"`  // empty if not reported
-	Workers           *int                   `json:"workers"` // nil if not reported
+	// PostQuantum is nil if not reported.
+	PostQuantum *config.PostQuantumReport `json:"post_quantum"`
+	Selection   Selection                 `json:"selection"`
+	Cipher      string                    `json:"cipher"`  // empty if not reported
+	Workers     *int                      `json:"workers"` // nil if not reported
 	// UnderlayStatus is the underlay of data messages; nil if not reported.
 	UnderlayStatus *config.UnderlayReport `json:"path"`
 }

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package device_test
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+)
+
+// setPostQuantum sets the policy of hosts.
+func setPostQuantum(policy config.PostQuantum, hosts ...*devicetest.Host) {
+	for _, h := range hosts {
+		h.Apply(config.Device{PostQuantum: &policy})
+	}
+}
+
+// quantumPair returns two hosts of a LAN that are each other's peers.
+func quantumPair(t *testing.T, lan devicetest.LAN, ofA, ofB config.PostQuantum) (a, b *devicetest.Host) {
+	t.Helper()
+	a, b = lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
+	setPostQuantum(ofA, a)
+	setPostQuantum(ofB, b)
+	devicetest.Connect(a, b)
+	return a, b
+}
+
+// quantum returns the report of one host about another.
+func quantum(h, other *devicetest.Host) config.PeerPostQuantum {
+	return h.Stats().(device.Stats).PostQuantum.Peers[other.Public().Base64()]
+}
+
+func wantActive(t *testing.T, a, b *devicetest.Host) {
+	t.Helper()
+	synctest.Wait()
+	for _, ends := range [][2]*devicetest.Host{{a, b}, {b, a}} {
+		if r := quantum(ends[0], ends[1]); !r.Active || r.Suite != "ML-KEM-768" || r.Reason != "" {
+			t.Errorf("host %d reports %+v, want an active key", ends[0].N, r)
+		}
+	}
+}
+
+func wantInactive(t *testing.T, a, b *devicetest.Host, reason string) {
+	t.Helper()
+	synctest.Wait()
+	if r := quantum(a, b); r.Active || r.Reason != reason {
+		t.Errorf("host %d reports %+v, want the reason %q", a.N, r, reason)
+	}
+}
+
+func exchanges(h *devicetest.Host) map[string]uint64 {
+	return h.Stats().(device.Stats).PostQuantum.Exchanges
+}
+
+func TestTwoRopewalksBecomePostQuantum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		talk(t, a, b)
+		sa, sb := a.Stats().(device.Stats), b.Stats().(device.Stats)
+		if sa.Handshakes.Completed != 2 || sb.Handshakes.Confirmed != 2 {
+			t.Errorf("got %+v and %+v, want two handshakes", sa.Handshakes, sb.Handshakes)
+		}
+		if exchanges(a)["completed"] != 2 || exchanges(b)["completed"] != 2 || sa.PostQuantum.Fallbacks+sb.PostQuantum.Fallbacks != 0 {
+			t.Errorf("got exchanges %v and %v, want one in each session", exchanges(a), exchanges(b))
+		}
+		for _, reason := range []drop.Reason{drop.ExchangeInvalid, drop.ExchangeUnwanted, drop.ExchangeVersion, drop.RXNotPostQuantum} {
+			if a.Drops(reason)+b.Drops(reason) != 0 {
+				t.Errorf("%v packets were dropped", reason)
+			}
+		}
+	})
+}
+
+// TestKeysAreRenewedByTheRekey keeps traffic for ten minutes.
+func TestKeysAreRenewedByTheRekey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		for range 60 {
+			talk(t, a, b)
+			time.Sleep(10 * time.Second)
+		}
+		wantActive(t, a, b)
+		if r := quantum(a, b); r.Age > 300 || r.Stale() {
+			t.Errorf("the key in use is %v s old", r.Age)
+		}
+		if n := exchanges(a)["completed"]; n < 5 || n > 7 {
+			t.Errorf("got %d exchanges in ten minutes, want one for each session", n)
+		}
+		if s := a.Stats().(device.Stats).PostQuantum; s.Fallbacks != 0 {
+			t.Errorf("got %d fallbacks, want 0", s.Fallbacks)
+		}
+	})
+}
+
+func TestPolicyOffExchangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, policies := range [][2]config.PostQuantum{
+			{config.PostQuantumAuto, config.PostQuantumOff},
+			{config.PostQuantumOff, config.PostQuantumAuto},
+		} {
+			a, b := quantumPair(t, devicetest.NewLAN(nil), policies[0], policies[1])
+			talk(t, a, b)
+			time.Sleep(time.Second)
+			talk(t, a, b)
+			reasons := map[config.PostQuantum]string{config.PostQuantumOff: "", config.PostQuantumAuto: "the peer does not offer post-quantum keys"}
+			wantInactive(t, a, b, reasons[policies[0]])
+			wantInactive(t, b, a, reasons[policies[1]])
+			if n := a.Stats().(device.Stats).Handshakes.Initiated; n != 1 {
+				t.Errorf("got %d handshakes, want 1", n)
+			}
+			a.Close()
+			b.Close()
+		}
+	})
+}
+
+func TestAutoIsInactiveWithoutSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		off := config.SpreadOff
+		a.Apply(config.Device{Spread: &off})
+		talk(t, a, b)
+		time.Sleep(4 * time.Second)
+		wantInactive(t, a, b, "inactive: spread is off")
+		auto := config.SpreadAuto
+		a.Apply(config.Device{Spread: &auto})
+		for range 20 {
+			talk(t, a, b)
+			time.Sleep(10 * time.Second)
+		}
+		wantActive(t, a, b)
+	})
+}
+
+// TestRequiredSendsNoDataBefore observes the wire: with required, the first data message with a packet in it belongs to the second session.
+func TestRequiredSendsNoDataBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var initiations, early atomic.Int32
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			switch kind, _ := wire.Classify(datagram); {
+			case kind == wire.TypeInitiation:
+				initiations.Add(1)
+			case kind == wire.TypeData && len(datagram) > 600 && initiations.Load() < 2: // longer than any part
+				early.Add(1)
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumRequired, config.PostQuantumRequired)
+		carries(t, a, b, false, 1000)
+		carries(t, b, a, false, 1000)
+		wantActive(t, a, b)
+		if early.Load() != 0 || initiations.Load() != 2 {
+			t.Errorf("%d packets in a session without a key, %d initiations, want 0 and 2", early.Load(), initiations.Load())
+		}
+	})
+}
+
+func TestRequiredWorksWithoutSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumRequired, config.PostQuantumRequired)
+		off := config.SpreadOff
+		a.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Spread: &off})
+		talk(t, a, b)
+		wantActive(t, a, b)
+		for _, h := range []*devicetest.Host{a, b} {
+			for _, p := range h.Status().Peers {
+				if p.Spread.Active || p.Spread.Gathers {
+					t.Errorf("host %d spreads: %+v", h.N, p.Spread)
+				}
+			}
+		}
+	})
+}
+
+func TestRequiredBlocksPeersWithout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumRequired, config.PostQuantumOff)
+		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(6 * time.Second)
+		b.Send(flow.WithVnetHeader(b.To(a, 1000, false).UDP(make([]byte, 100))))
+		synctest.Wait()
+		if r := quantum(a, b); !r.Blocked || r.Reason != "the peer does not offer post-quantum keys" {
+			t.Errorf("got %+v, want blocked", r)
+		}
+		if n := a.Drops(drop.RXNotPostQuantum); n != 1 {
+			t.Errorf("%d packets of the peer were dropped for lack of a key, want 1", n)
+		}
+		if p := a.PeerStatus(b); p.RxBytes == 0 {
+			t.Error("the session receives nothing")
+		}
+		initiated := a.Stats().(device.Stats).Handshakes.Initiated
+		if initiated != 1 {
+			t.Errorf("got %d handshakes in 6 s, want 1", initiated)
+		}
+		time.Sleep(90 * time.Second)
+		if n := a.Drops(drop.TXStagedExpired); n != 1 {
+			t.Errorf("after 90 s: %d packets were dropped, want 1", n)
+		}
+		if n := b.PeerStatus(a); n.Packets.Rx > 20 {
+			t.Errorf("the peer got %d messages", n.Packets.Rx)
+		}
+	})
+}
+
+// TestRequiredAtOneEndDropsFirstPackets: the other end with auto may send before it has a key.
+func TestRequiredAtOneEndDropsFirstPackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumRequired)
+		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(time.Second)
+		if n := b.Drops(drop.RXNotPostQuantum); n != 1 {
+			t.Errorf("got %d drops, want the first packet", n)
+		}
+		wantActive(t, a, b)
+		talk(t, a, b)
+	})
+}
+
+func TestChangeToRequiredEndsBaseSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumOff, config.PostQuantumOff)
+		talk(t, a, b)
+		setPostQuantum(config.PostQuantumRequired, a, b)
+		talk(t, a, b)
+		wantActive(t, a, b)
+		required := config.PostQuantumRequired
+		setPostQuantum(config.PostQuantumOff, a, b)
+		for _, h := range []*devicetest.Host{a, b} { // that of the peer prevails
+			other := b
+			if h == b {
+				other = a
+			}
+			h.Apply(config.Device{Peers: []config.Peer{{PublicKey: other.Public(), PostQuantum: &required}}})
+		}
+		talk(t, a, b)
+		wantActive(t, a, b)
+	})
+}
+
+// TestRestartedPeerGetsANewKey: the peer has lost its keys, so a handshake falls back.
+func TestRestartedPeerGetsANewKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		b.Close()
+		c := lan.Host(t, 2, devicetest.Options{})
+		setPostQuantum(config.PostQuantumAuto, c)
+		c.Apply(config.Device{PrivateKey: &b.Key})
+		c.Key = b.Key
+		c.Apply(config.Device{Peers: []config.Peer{{PublicKey: a.Public(), AllowedIPs: a.AsPeer(false).AllowedIPs}}})
+		a.Send(flow.WithVnetHeader(a.To(c, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(20 * time.Second) // until a notices
+		a.Send(flow.WithVnetHeader(a.To(c, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(time.Second)
+		wantActive(t, a, c)
+		if s := a.Stats().(device.Stats).PostQuantum; s.Fallbacks != 1 || s.Downgrades != 0 {
+			t.Errorf("got %d fallbacks, %d downgrades, want 1, 0", s.Fallbacks, s.Downgrades)
+		}
+	})
+}
+
+// TestPeerReplacedByStockIsADowngrade: sessions had keys, and have none.
+func TestPeerReplacedByStockIsADowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		setPostQuantum(config.PostQuantumOff, b)
+		off := config.SpreadOff
+		b.Apply(config.Device{Spread: &off})
+		b.MachineCopied()
+		time.Sleep(time.Second)
+		talk(t, a, b)
+		if r := quantum(a, b); r.Active || r.Downgraded {
+			t.Errorf("at first: got %+v, want no warning yet", r)
+		}
+		time.Sleep(31 * time.Second)
+		talk(t, a, b)
+		if r := quantum(a, b); !r.Downgraded || a.Stats().(device.Stats).PostQuantum.Downgrades != 1 {
+			t.Errorf("after half a minute: got %+v, want downgraded", r)
+		}
+		setPostQuantum(config.PostQuantumOff, a) // forgets
+		setPostQuantum(config.PostQuantumAuto, a)
+		if r := quantum(a, b); r.Downgraded {
+			t.Errorf("after off and auto: got %+v, want no warning", r)
+		}
+	})
+}
+
+// TestWakingTunnelIsPostQuantumAtOnce: the unused key of the last exchange outlives the sessions.
+func TestWakingTunnelIsPostQuantumAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		if a.UsedKeys(b.Public()) == 0 {
+			t.Error("no key has been used")
+		}
+		time.Sleep(10 * time.Minute)
+		if n := a.UsedKeys(b.Public()) + b.UsedKeys(a.Public()); n != 0 {
+			t.Errorf("%d keys that were used are left after 10 idle minutes", n)
+		}
+		time.Sleep(3 * time.Hour)
+		initiated := a.Stats().(device.Stats).Handshakes.Initiated
+		talk(t, a, b)
+		wantActive(t, a, b)
+		if n := a.Stats().(device.Stats).Handshakes.Initiated - initiated; n != 1 {
+			t.Errorf("got %d handshakes, want 1", n)
+		}
+	})
+}
+
+// TestErasureOfAllKeys tries each event that erases the keys.
+func TestErasureOfAllKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, event := range map[string]func(a *devicetest.Host){
+			"copy":    func(a *devicetest.Host) { a.MachineCopied() },
+			"resume":  func(a *devicetest.Host) { a.MachineResumed() },
+			"off":     func(a *devicetest.Host) { setPostQuantum(config.PostQuantumOff, a) },
+			"down":    func(a *devicetest.Host) { a.TUN.SetUp(false) },
+			"new key": func(a *devicetest.Host) { k := noise.PrivateKey{1}; a.Apply(config.Device{PrivateKey: &k}) },
+		} {
+			a, b := quantumPair(t, devicetest.NewLAN(func(_, _ netip.AddrPort, d []byte) underlay.Verdict {
+				return underlay.Deliver
+			}), config.PostQuantumAuto, config.PostQuantumAuto)
+			talk(t, a, b)
+			time.Sleep(time.Second)
+			synctest.Wait()
+			before := a.Keys(b.Public())
+			if len(before) == 0 {
+				t.Fatal("there is no key")
+			}
+			event(a)
+			synctest.Wait()
+			for _, k := range a.Keys(b.Public()) {
+				for _, old := range before {
+					if k == old {
+						t.Errorf("%s: a key is left", name)
+					}
+				}
+			}
+			a.Close()
+			b.Close()
+		}
+	})
+}
+
+func TestUpgradeInPlaceKeepsKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := devicetest.NewLAN(nil)
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		c := lan.Host(t, 1, devicetest.Options{Stop: true})
+		if err := c.Resume(handedOn(t, a)); err != nil {
+			t.Fatal(err)
+		}
+		c.Key = a.Key
+		a.Retire()
+		c.Start()
+		time.Sleep(time.Second)
+		wantActive(t, c, b)
+		talk(t, c, b)
+		if s := c.Stats().(device.Stats).PostQuantum; s.Fallbacks != 0 || s.Policy != config.PostQuantumAuto {
+			t.Errorf("got %+v, want no fallback and the policy", s)
+		}
+		if n := b.Stats().(device.Stats).PostQuantum.Fallbacks; n != 0 {
+			t.Errorf("the peer fell back %d times", n)
+		}
+	})
+}
+
+// TestChangedKeysAreInTheUpdate: an exchange completes between the snapshot and the end.
+func TestChangedKeysAreInTheUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		if _, err := a.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		changes := a.Changes()
+		if len(changes.Peers) != 1 || changes.Peers[0].Exchanges == nil || len(changes.Peers[0].Exchanges.Keys) != len(a.Keys(b.Public())) {
+			t.Errorf("got %+v, want the keys", changes.Peers)
+		}
+		a.DiscardSnapshot()
+	})
+}
+
+func TestLostPartsAreSentAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lost atomic.Int32
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if n := len(datagram); (n == 448 || n == 432 || n == 352) && lost.Add(1)%4 < 2 {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		for range 30 {
+			talk(t, a, b)
+			time.Sleep(time.Second)
+		}
+		wantActive(t, a, b)
+	})
+}
+
+// TestSilentExchangeStaysClassical: somebody drops all parts. Data is carried all the same, and the exchange ends.
+func TestSilentExchangeStaysClassical(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var parts atomic.Int32
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if n := len(datagram); n == 448 || n == 432 {
+				parts.Add(1)
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(110 * time.Second)
+		synctest.Wait()
+		if n := parts.Load(); n != 3*9 {
+			t.Errorf("got %d parts, want nine tries of three", n)
+		}
+		wantInactive(t, a, b, "the exchange failed, trying again with the next session")
+		if exchanges(a)["timeout"] != 1 {
+			t.Errorf("got %v, want a timeout", exchanges(a))
+		}
+		talk(t, a, b)
+	})
+}
+
+func TestPresharedKeyOfBothEndsCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		psk := noise.PresharedKey{1, 2, 3}
+		a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), PresharedKey: &psk}}})
+		before := a.Stats().(device.Stats).Handshakes.Completed
+		a.MachineResumedKeepingKeys()
+		time.Sleep(10 * time.Second)
+		if n := a.Stats().(device.Stats).Handshakes.Completed; n != before {
+			t.Error("a handshake completes although the preshared keys differ")
+		}
+		b.Apply(config.Device{Peers: []config.Peer{{PublicKey: a.Public(), PresharedKey: &psk}}})
+		time.Sleep(10 * time.Second)
+		talk(t, a, b)
+		wantActive(t, a, b)
+		if n := a.Stats().(device.Stats).PostQuantum.Fallbacks; n != 0 {
+			t.Errorf("got %d fallbacks, want 0", n)
+		}
+	})
+}
+
+// TestUnfitResponsesEraseTheKeysAtTheEnd: the ends have different keys of one id. Only a whole attempt of responses that fit none erases them.
+func TestUnfitResponsesEraseTheKeysAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		a.PutKey(b.Public(), noise.PresharedKey{1}, 7)
+		b.PutKey(a.Public(), noise.PresharedKey{2}, 7)
+		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(30 * time.Second)
+		if len(a.Keys(b.Public())) != 1 {
+			t.Error("the key is erased after some responses")
+		}
+		time.Sleep(65 * time.Second)
+		if len(a.Keys(b.Public())) != 0 {
+			t.Error("the key is not erased at the end of the attempt")
+		}
+		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(2 * time.Second)
+		wantActive(t, a, b)
+	})
+}
+
+// TestSilenceErasesNoKey: nobody answers for a whole attempt.
+func TestSilenceErasesNoKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlay.Verdict {
+			if silent.Load() {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		a.PutKey(b.Public(), noise.PresharedKey{1}, 7)
+		b.PutKey(a.Public(), noise.PresharedKey{1}, 7)
+		silent.Store(true)
+		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
+		time.Sleep(100 * time.Second)
+		if len(a.Keys(b.Public())) != 1 {
+			t.Error("silence erases the key")
+		}
+		silent.Store(false)
+		talk(t, a, b)
+		wantActive(t, a, b)
+	})
+}
