@@ -283,3 +283,12 @@ func (d *Device) MachineResumedKeepingKeys() {
 		p.mu.Unlock()
 	}
 }
+
+// EffectiveKey returns the preshared key that a handshake with the key of an id has.
+func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id uint16) noise.PresharedKey {
+	p := d.lookup(peer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, _ := p.quantum.exchange.Ring.Effective(id, &psk)
+	return e
+}

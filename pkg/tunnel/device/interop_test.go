@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
 )
@@ -405,5 +406,31 @@ func TestInteropCookieForAPeer(t *testing.T) {
 	s.tun.Outbound <- p
 	if got := h.Next(); len(got) != 1 || !bytes.Equal(got[0], p) {
 		t.Fatalf("got %x", got)
+	}
+}
+
+// TestWireGuardGoWithEffectiveKeyAnswers: an initiation that names a key is WireGuard's, and completes with its effective preshared key, or with the
+// configured one.
+func TestWireGuardGoWithEffectiveKeyAnswers(t *testing.T) {
+	for _, named := range []bool{true, false} {
+		s, h := newStock(t), devicetest.NewUDP(t, 1, devicetest.Options{})
+		setPostQuantum(config.PostQuantumAuto, h)
+		psk := noise.PresharedKey{1, 2, 3}
+		s.connect(h, true, false, psk)
+		h.PutKey(s.key.Public(), noise.PresharedKey{4, 5, 6}, 7)
+		if named {
+			e := h.EffectiveKey(s.key.Public(), psk, 7)
+			s.set("public_key=%s\npreshared_key=%s", h.Public().Hex(), e.Hex())
+		}
+		s.receives(false, 100)
+		s.sends(false, 100)
+		r := h.Stats().(device.Stats).PostQuantum
+		want := uint64(1)
+		if named {
+			want = 0
+		}
+		if r.Peers[s.key.Public().Base64()].Active != named || r.Fallbacks != want {
+			t.Errorf("with the effective key %v: got %+v, want active %v and %d fallbacks", named, r, named, want)
+		}
 	}
 }
