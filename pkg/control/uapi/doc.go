@@ -14,8 +14,8 @@
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
 //   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), and
 //     "spray" (off, auto or 4). It also accepts "underlay" (auto, udp or xdp), and
-//     "outer_fragments" (off or on). It accepts "post_quantum" (auto, off, required or default),
-//     which peers have, too.
+//     "outer_fragments" (off or on). Devices and peers have "post_quantum" (auto, off,
+//     required or default).
 //
 // An older daemon refuses requests with keys that it does not know as a whole. So stats=1 lists
 // the keys and operations that its daemon has (features.go). The answer to get=1 has WireGuard's

@@ -69,7 +69,7 @@ const (
 	keySpray       = "spray"
 	keyUnderlay    = "underlay"
 	keyFragments   = "outer_fragments" // whether outer packets may be fragmented
-	keyPostQuantum = "post_quantum"    // of a peer, too
+	keyPostQuantum = "post_quantum"    // also of a peer
 )
 
 // Peer keys that only ropewalk has.

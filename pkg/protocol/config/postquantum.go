@@ -110,9 +110,9 @@ func (p PeerPostQuantum) String() string {
 // "post_quantum" of the stats operation's JSON, and contains no secrets.
 type PostQuantumReport struct {
 	Policy PostQuantum `json:"policy"` // of the interface, as configured
-	// Peers are by public key, in base64. Those that follow an interface with the policy off are left out.
+	// Peers are by public key, in base64. Peers that follow an interface with the policy off are left out.
 	Peers map[string]PeerPostQuantum `json:"peers"`
-	// Exchanges counts those of all present and removed peers by result: completed, timeout, mismatch, malformed, limited, glare.
+	// Exchanges counts the exchanges with all present and removed peers by result: completed, timeout, mismatch, malformed, limited, glare.
 	Exchanges  map[string]uint64 `json:"exchanges"`
 	Fallbacks  uint64            `json:"fallbacks"`  // handshakes in which the peer had lost the key that was named
 	Downgrades uint64            `json:"downgrades"` // how often sessions with a peer had no key any more for half a minute
