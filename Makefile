@@ -64,7 +64,7 @@ test: need-root need-tun deps-test build bin/wireguard-go ## all tests that need
 
 # The packages of the product where goroutines share memory, and tests of whole devices. make ci-full runs the race detector on all.
 # The slowest come first, so that none runs alone at the end.
-RACE_PACKAGES ?= ./pkg/tunnel/device ./cmd/... ./pkg/cluster/agent/... ./pkg/control/quick ./pkg/control/uapi ./pkg/dataplane/engine ./pkg/dataplane/workpool \
+RACE_PACKAGES ?= ./pkg/tunnel/device ./cmd/... ./pkg/cluster/agent/... ./pkg/control/quick ./pkg/control/uapi ./pkg/dataplane/engine ./pkg/dataplane/internal/... ./pkg/dataplane/workpool \
   ./pkg/ebpf/programs ./pkg/ebpf/spreader ./pkg/netio/... ./pkg/observe/doctor/facts ./pkg/observe/metrics ./pkg/observe/top/... \
   $(addprefix ./pkg/protocol/,drop noise peer session spread) ./pkg/tunnel/... ./test/sim ./test/soak
 # The commands demo and bench start other processes and wait for them, for minutes. The others compute what `make test` compares with
@@ -210,7 +210,7 @@ bench-smoke: need-go build bin/bench-quic ## every benchmark once, so that none 
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./pkg/... ./test/compare ./test/bench
 
 # The stages of the path, in the order in which packets go out and come in.
-STAGES := $(addprefix protocol/,packet offload peer session) dataplane/engine netio/tun netio/underlay/udp
+STAGES := $(addprefix protocol/,packet offload peer session) $(addprefix dataplane/internal/,send receive) netio/tun netio/underlay/udp
 .PHONY: bench-micro
 bench-micro: need-go ## what every stage costs per packet, as one table (root for tun and udp)
 	set -o pipefail; $(GO) test -run '^$$' -bench . -benchtime 200ms -count 3 $(STAGES:%=./pkg/%) | awk -f test/stages.awk

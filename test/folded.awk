@@ -14,7 +14,7 @@ function stage(stack) {
 	if (stack ~ /;__sys_sendm/) return "send, and the cable behind it"
 	if (stack ~ /;(__sys_recvm|do_recvmmsg)/) return "receive"
 	if (stack ~ /offload\.\(\*Merger\)/) return "merge, checksums verified"
-	if (stack ~ /offload\.\(\*Train\)|\(\*transmitter\)\.enqueueTrain/) return "parse and split, checksums"
+	if (stack ~ /offload\.\(\*Train\)|\(\*Transmitter\)\.enqueueTrain/) return "parse and split, checksums"
 	if (stack ~ /;runtime\.(mstart|mcall|morestack|entersyscall|reentersyscall|exitsyscall)/)
 		return "Go runtime: scheduler, poller, around system calls"
 	if (stack ~ /;(do_syscall_64|el0_svc|syscall\.)/) return "system call entry and exit, others"

@@ -2,8 +2,10 @@
 
 // Package dataplane groups the packages that move packets.
 //
-//   - engine: lanes; each carries trains between a TUN queue and an underlay lane, one goroutine per direction
-//   - fqcodel: the queue of received trains in front of a lane: fair between flows, short for each
+//   - engine: starts and ends the lanes of a tunnel; each carries trains between a TUN queue and an underlay lane
+//   - internal/lane: what both directions of a lane share; internal/send and internal/receive are these, one goroutine each
+//   - internal/receive/order: puts the messages of sprayed flows back into order
+//   - fqcodel: the queues of a lane: fair between flows, short for each
 //   - heavyhitter: a table of the flows with most traffic, for `ropewalk flows`
 //   - workpool: workers that seal and open trains for a lane whose flow needs more than one core
 //

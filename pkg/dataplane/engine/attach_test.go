@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"sync"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane/lanetest"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/send"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
@@ -26,7 +29,7 @@ import (
 
 func newIdleEngine(lanes int) (*Engine, *tun.Fake) {
 	device := tun.NewFake(tun.FakeConfig{Queues: lanes})
-	return New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader}), device
+	return New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader}), device
 }
 
 func TestAttachRejectsPortWithOtherLaneCount(t *testing.T) {
@@ -80,51 +83,51 @@ func TestLoopsEndWhenTUNOrPortCloses(t *testing.T) {
 }
 
 func TestSlowPathCountsItsDrops(t *testing.T) {
-	good := flow.WithVnetHeader(out4.UDP([]byte("good")))
+	good := flow.WithVnetHeader(lanetest.Out4.UDP([]byte("good")))
 	for _, c := range []struct {
 		name string
-		act  func(*rig)
+		act  func(*engineRig)
 		want drop.Reason
 	}{
-		{"no endpoint", func(r *rig) {
-			r.peer.Endpoint.Store(nil)
-			r.engine.Transmit(r.peer, r.keys, good)
+		{"no endpoint", func(r *engineRig) {
+			r.Peer.Endpoint.Store(nil)
+			r.engine.Transmit(r.Peer, r.Keys, good)
 		}, drop.TXNoEndpoint},
-		{"keepalive without endpoint", func(r *rig) {
-			r.peer.Endpoint.Store(nil)
-			r.engine.SendKeepalive(r.peer, r.keys)
+		{"keepalive without endpoint", func(r *engineRig) {
+			r.Peer.Endpoint.Store(nil)
+			r.engine.SendKeepalive(r.Peer, r.Keys)
 		}, drop.TXNoEndpoint},
-		{"down", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good) }, drop.TXDown},
-		{"keepalive while down", func(r *rig) { r.engine.SendKeepalive(r.peer, r.keys) }, drop.TXDown},
-		{"malformed", func(r *rig) { r.engine.Transmit(r.peer, r.keys, good[:20]) }, drop.TXMalformed},
-		{"wiped", func(r *rig) {
-			r.keys.Wipe()
-			r.engine.Transmit(r.peer, r.keys, good)
+		{"down", func(r *engineRig) { r.engine.Transmit(r.Peer, r.Keys, good) }, drop.TXDown},
+		{"keepalive while down", func(r *engineRig) { r.engine.SendKeepalive(r.Peer, r.Keys) }, drop.TXDown},
+		{"malformed", func(r *engineRig) { r.engine.Transmit(r.Peer, r.Keys, good[:20]) }, drop.TXMalformed},
+		{"wiped", func(r *engineRig) {
+			r.Keys.Wipe()
+			r.engine.Transmit(r.Peer, r.Keys, good)
 		}, drop.TXNoSession},
 	} {
-		r := newRig(t)
+		r := newEngineRig(t)
 		c.act(r)
 		if got := r.engine.Stats().Drops[c.want.String()]; got != 1 {
 			t.Errorf("%s: got %d drops in the statistics, want 1", c.name, got)
 		}
-		if got := r.peer.Packets().TxDrops; c.want != drop.TXMalformed && got != 1 {
+		if got := r.Peer.Packets().TxDrops; c.want != drop.TXMalformed && got != 1 {
 			t.Errorf("%s: got %d drops of the peer's, want 1", c.name, got)
 		}
 	}
 }
 
 func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
-	r := newRig(t)
+	r := newEngineRig(t)
 	ours, theirs := underlay.Pipe(1)
 	if err := r.engine.Attach(ours); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.engine.Detach() }()
 	to := theirs.Endpoint(true)
-	r.peer.Endpoint.Store(&to)
-	train := (&flow.Flow{Ends: out6}).Train(7, 300)
-	r.engine.Transmit(r.peer, r.keys, train)
-	r.engine.SendKeepalive(r.peer, r.keys)
+	r.Peer.Endpoint.Store(&to)
+	train := (&flow.Flow{Ends: lanetest.Out6}).Train(7, 300)
+	r.engine.Transmit(r.Peer, r.Keys, train)
+	r.engine.SendKeepalive(r.Peer, r.Keys)
 	rx := make([]underlay.Datagrams, 64)
 	for i := range rx {
 		rx[i].Buf = make([]byte, 65535)
@@ -135,15 +138,15 @@ func TestSlowPathSendsTrainAsOneRun(t *testing.T) {
 	}
 	for i := range n {
 		for b := rx[i].Buf[:rx[i].N]; len(b) > 0; b = b[min(rx[i].SegSize, len(b)):] {
-			r.conn.runs = append(r.conn.runs, [][]byte{b[:min(rx[i].SegSize, len(b))]})
+			r.Conn.Runs = append(r.Conn.Runs, [][]byte{b[:min(rx[i].SegSize, len(b))]})
 		}
 	}
-	plain := r.sent()
+	plain := r.Sent()
 	if len(plain) != 8 || len(plain[7]) != 0 {
 		t.Fatalf("%d messages arrived, want 7 and a keepalive", len(plain))
 	}
-	samePackets(t, unpadded(t, plain[:7]), packetsOf(t, train))
-	if _, tx := r.peer.Traffic(); tx != 7*(368+32)+32 {
+	lanetest.SamePackets(t, lanetest.Unpadded(t, plain[:7]), lanetest.PacketsOf(t, train))
+	if _, tx := r.Peer.Traffic(); tx != 7*(368+32)+32 {
 		t.Errorf("got %d bytes counted, want %d", tx, 7*(368+32)+32)
 	}
 }
@@ -158,7 +161,7 @@ func TestLockedThreadsEndWithTheirLoops(t *testing.T) {
 	}
 	device := tun.NewFake(tun.FakeConfig{Queues: 4})
 	e := New(Config{
-		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader,
 		OnLoopStart: func(string) func(bool) {
 			runtime.LockOSThread()
 			return nil
@@ -185,7 +188,7 @@ func TestLoopStartHookRunsOncePerLoop(t *testing.T) {
 	begun := map[string]int{}
 	device := tun.NewFake(tun.FakeConfig{Queues: 2})
 	e := New(Config{
-		Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader,
+		Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader,
 		OnLoopStart: func(loop string) func(bool) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -227,7 +230,7 @@ func (s *stalled) Close() error {
 }
 
 func TestDetachWakesSlowLane(t *testing.T) {
-	r := newRig(t)
+	r := newEngineRig(t)
 	ours, _ := underlay.Pipe(1)
 	p := &stalled{Port: ours, inside: make(chan struct{}), closed: make(chan struct{})}
 	if err := r.engine.Attach(p); err != nil {
@@ -236,7 +239,7 @@ func TestDetachWakesSlowLane(t *testing.T) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		r.engine.SendKeepalive(r.peer, r.keys)
+		r.engine.SendKeepalive(r.Peer, r.Keys)
 	}()
 	<-p.inside
 	if err := r.engine.Detach(); err != nil {
@@ -251,7 +254,7 @@ func TestStoppedLanesReadNothing(t *testing.T) {
 	for range 2 {
 		e.Start()
 		expect.NoError(t, e.Stop())
-		expect.NoError(t, device.Inject(1, flow.WithVnetHeader(out4.UDP(nil))))
+		expect.NoError(t, device.Inject(1, flow.WithVnetHeader(lanetest.Out4.UDP(nil))))
 		bufs, sizes := [][]byte{make([]byte, tun.MaxTrain)}, []int{0}
 		if n := device.Queues()[1].TryRead(bufs, sizes); n != 1 {
 			t.Fatalf("%d trains wait, want 1", n)
@@ -272,13 +275,13 @@ func (unstoppable) StopReading() error { return syscall.EIO }
 
 func TestLanesReadOnIfTUNDoesNotStop(t *testing.T) {
 	device := unstoppable{tun.NewFake(tun.FakeConfig{})}
-	e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+	e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 	e.Start()
 	if err := e.Stop(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("Stop: error %v, want %v", err, syscall.EIO)
 	}
-	expect.NoError(t, device.Inject(0, flow.WithVnetHeader(out4.UDP(nil))))
-	expect.Eventually(t, "the lane reads a packet to no peer", func() bool { return e.lanes[0].stats.drops.Get(drop.TXNoPeer) == 1 })
+	expect.NoError(t, device.Inject(0, flow.WithVnetHeader(lanetest.Out4.UDP(nil))))
+	expect.Eventually(t, "the lane reads a packet to no peer", func() bool { return e.lanes[0].lane.Stats.Drops.Get(drop.TXNoPeer) == 1 })
 	expect.NoError(t, device.Close())
 	e.Wait()
 }
@@ -311,7 +314,7 @@ func (j jointQueue) TryRead([][]byte, []int) int {
 func TestLanesSendWaitingPacketsInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		device := jointTUN{tun.NewFake(tun.FakeConfig{Queues: 2})}
-		e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+		e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 		e.Start()
 		expect.NoError(t, e.Stop())
 		e.SendWaiting()
@@ -320,14 +323,37 @@ func TestLanesSendWaitingPacketsInParallel(t *testing.T) {
 
 // TestNumberOfWaitingPacketsSentIsBounded has more packets wait than a host can leave in a TUN queue.
 func TestNumberOfWaitingPacketsSentIsBounded(t *testing.T) {
-	device := tun.NewFake(tun.FakeConfig{Depth: 3 * maxWaiting})
-	e := New(Config{Device: device, Control: &control{}, Clock: NewClock(), Rand: rand.Reader})
+	device := tun.NewFake(tun.FakeConfig{Depth: 3 * send.MaxWaiting})
+	e := New(Config{Device: device, Control: &lanetest.Control{}, Clock: NewClock(), Rand: rand.Reader})
 	e.Start()
 	expect.NoError(t, e.Stop())
-	for device.Inject(0, flow.WithVnetHeader(out4.UDP(nil))) == nil {
+	for device.Inject(0, flow.WithVnetHeader(lanetest.Out4.UDP(nil))) == nil {
 	}
 	e.SendWaiting()
-	if n := int(e.lanes[0].stats.drops.Get(drop.TXNoPeer)); n < maxWaiting || n > 2*maxWaiting {
-		t.Errorf("%d packets were handled, want %d or little more", n, maxWaiting)
+	if n := int(e.lanes[0].lane.Stats.Drops.Get(drop.TXNoPeer)); n < send.MaxWaiting || n > 2*send.MaxWaiting {
+		t.Errorf("%d packets were handled, want %d or little more", n, send.MaxWaiting)
+	}
+}
+
+// TestSecondaryPortTrafficReachesTUN sends messages to a source port instead of the listen port.
+func TestSecondaryPortTrafficReachesTUN(t *testing.T) {
+	r := newEngineRig(t)
+	ours, theirs := underlay.Pipe(1)
+	source, err := ours.OpenSource(61000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.engine.Attach(ours); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.engine.Detach() }()
+	run, size := r.Seal(lanetest.In4.UDP([]byte("stray")))
+	to := ours.Endpoint(false)
+	to.Dst = netip.AddrPortFrom(to.Dst.Addr(), ours.Source(source))
+	if err := theirs.SendRun(&underlay.Run{To: &to, Parts: [][]byte{run}, SegSize: size, Segments: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.TUN.Receive(t.Context(), 0); err != nil {
+		t.Fatal(err)
 	}
 }

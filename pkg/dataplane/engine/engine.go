@@ -10,6 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/receive"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/send"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
@@ -17,12 +20,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
-
-// Control takes the messages of no session from the lanes. It must not block.
-type Control interface {
-	// Handshake takes a handshake or cookie message. msg is valid only during the call.
-	Handshake(msg []byte, from underlay.Endpoint) drop.Reason
-}
 
 // Config configures an Engine. All fields except OnLoopStart, Pool and GiveBack are required.
 type Config struct {
@@ -40,49 +37,130 @@ type Config struct {
 	GiveBack bool
 }
 
+// streamBytes bounds the memory of the replay windows of all streams of all peers: those of 400 sessions.
+const streamBytes = 128 << 20
+
 // Engine connects one TUN device with the underlay port that is attached.
 type Engine struct {
 	cfg      Config
-	lanes    []*lane
+	shared   *lane.Shared
+	lanes    []*loops
 	Sessions *session.Table[*Session]
-	Routes   peer.AllowedIPs[*Peer]
+	Routes   *peer.AllowedIPs[*Peer]
 	// SlowDrops counts the drops outside the lanes, in handshakes and staging.
 	SlowDrops drop.Counters
-	slow      slowLane
-	observer  flowObserver
-	rxBudget  rxBudget
+	slow      *send.Slow
+	secondary *receive.Receiver // from the port's secondary ports; nil before the first port
+	observer  *lane.Observer
+	rxBudget  receive.Budget
 	streams   *session.StreamBudget
 	before    atomic.Pointer[Stats] // counters of a previous engine; nil for none
-	mtu       atomic.Int64          // the TUN's; lanes read it once per batch
-	memory    trimmer
-	peers     atomic.Uint32 // number of NewPeer's calls
 
 	mu     sync.Mutex // serialises Attach and Detach
 	port   underlay.Port
 	rx, tx sync.WaitGroup
 }
 
+// loops are the two directions of a lane. They outlive ports and stops: new ones would leave their buffers to the garbage collector.
+type loops struct {
+	lane *lane.Lane
+	tx   *send.Transmitter // nil before the first Start
+	rx   *receive.Receiver // nil before the first port
+}
+
+// secondarySlots is the number of datagrams per receive call on the secondary ports. They receive nothing unless a peer
+// answers to them, which happens when spread is forced towards a peer that does not gather.
+const secondarySlots = 4
+
+// injector writes packets from secondary ports to a queue that its lane also uses.
+type injector struct{ tun.Queue }
+
+// Write implements tun.Queue.
+func (i injector) Write(parts [][]byte) error { return i.Inject(parts) }
+
 // New returns an engine with one lane per queue of the device. Start makes it run.
 func New(cfg Config) *Engine {
-	e := &Engine{cfg: cfg, Sessions: session.NewTable[*Session](cfg.Rand), streams: session.NewStreamBudget(streamBytes)}
-	if cfg.GiveBack {
-		e.memory.free = giveBack
-	}
 	queues := cfg.Device.Queues()
-	e.rxBudget.init(len(queues) + 1) // and the slow lane
-	for i, q := range queues {
-		e.lanes = append(e.lanes, newLane(e, i, q, cfg.Pool))
+	s := lane.NewShared(cfg.Clock, cfg.Control, cfg.Rand, len(queues), cfg.Device.Features().USO)
+	e := &Engine{cfg: cfg, shared: s, Sessions: s.Sessions, Routes: &s.Routes, streams: session.NewStreamBudget(streamBytes)}
+	if cfg.GiveBack {
+		s.Memory.Free = lane.GiveBack
 	}
-	e.slow.lane = newLane(e, len(e.lanes), injector{e.lanes[0].queue}, nil)
-	e.SetMTU(DefaultMTU)
+	e.rxBudget.Init(len(queues) + 1) // and the slow path
+	for i, q := range queues {
+		e.lanes = append(e.lanes, &loops{lane: lane.New(s, i, q, cfg.Pool)})
+	}
+	e.slow = send.NewSlow(lane.New(s, len(queues), injector{queues[0]}, nil), &e.SlowDrops)
+	e.observer = lane.NewObserver(cfg.Clock, e.allLanes()...)
 	return e
 }
 
-// DefaultMTU is the TUN's MTU until SetMTU is called: 1500 less 80 for the largest encapsulation (IPv6).
-const DefaultMTU = 1420
-
 // SetMTU sets the TUN's MTU. Padding does not exceed it.
-func (e *Engine) SetMTU(mtu int) { e.mtu.Store(int64(mtu)) }
+func (e *Engine) SetMTU(mtu int) { e.shared.MTU.Store(int64(mtu)) }
+
+// NewPeer returns a peer of e with its slow path. Lanes find it only once Routes and Sessions contain it.
+func (e *Engine) NewPeer(slow SlowPath) *Peer { return e.shared.NewPeer(slow) }
+
+// AnnounceStreams lets the peer send sprayed flows in a session (session.Keypair.AnnounceStreams). It is false if others have all memory.
+func (e *Engine) AnnounceStreams(keys *session.Keypair) bool { return keys.AnnounceStreams(e.streams) }
+
+// GiveBack does what Config.GiveBack is for some seconds from now: others than the lanes have left garbage.
+func (e *Engine) GiveBack() { e.shared.Memory.Note() }
+
+// Transmit sends one train (see tun.Queue) to p under keys, outside the lanes and without a route lookup. Trains of one
+// caller leave in order. Packets that cannot be sent are counted.
+func (e *Engine) Transmit(p *Peer, keys *session.Keypair, train []byte) {
+	e.slow.Transmit(p, keys, train)
+}
+
+// SendKeepalive sends p an empty message under keys.
+func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) {
+	e.SendControl(p, keys, ControlMessage{})
+}
+
+// SendControl sends p messages under keys with one system call for each source, those of one source in order. The timers expect no answer to
+// them. Those that cannot be sent are counted as drops, except those with a Size for which the network device is too small.
+func (e *Engine) SendControl(p *Peer, keys *session.Keypair, messages ...ControlMessage) {
+	e.slow.SendControl(p, keys, messages)
+}
+
+// DropForPeer counts n messages or packets to p that were dropped outside the lanes.
+func (e *Engine) DropForPeer(p *Peer, why drop.Reason, n int) {
+	e.SlowDrops.Add(why, n)
+	p.Slow.TxDrops.Add(uint64(n))
+}
+
+// Progress is lane.Lane.Progress of a lane.
+func (e *Engine) Progress(i int) (tx, rx, queue Progress) { return e.lanes[i].lane.Progress() }
+
+// Flows returns the flows with most traffic in both directions of each lane, and when counting began. It begins with the first call, and
+// ends some seconds after the last one. Packets that pass while a table is copied, for some microseconds, are not counted.
+func (e *Engine) Flows() (flows []FlowStats, since int64) { return e.observer.Flows() }
+
+// Stats returns a snapshot; it is consistent per counter, not across counters.
+func (e *Engine) Stats() Stats {
+	s := Stats{Drops: lane.DropMap(&e.SlowDrops), SprayRefused: e.streams.Refused()}
+	for _, l := range e.lanes {
+		s.Lanes = append(s.Lanes, l.lane.Snapshot())
+	}
+	s.Slow = e.slow.Lane.Snapshot()
+	if before := e.before.Load(); before != nil {
+		s.Add(before)
+	}
+	return s
+}
+
+// Resume adds the counters of a previous engine to all results of Stats: a counter that decreases breaks graphs. It ignores lanes that
+// this engine does not have.
+func (e *Engine) Resume(before *Stats) { e.before.Store(before) }
+
+// allLanes returns all lanes, and the slow path's.
+func (e *Engine) allLanes() (all []*lane.Lane) {
+	for _, l := range e.lanes {
+		all = append(all, l.lane)
+	}
+	return append(all, e.slow.Lane)
+}
 
 // Lanes returns the number of lanes.
 func (e *Engine) Lanes() int { return len(e.lanes) }
@@ -91,7 +169,11 @@ func (e *Engine) Lanes() int { return len(e.lanes) }
 func (e *Engine) Start() {
 	for _, l := range e.lanes {
 		e.tx.Go(func() {
-			l.transmit(e.loopStarted("tx", l))
+			yield := e.loopStarted("tx", l.lane)
+			if l.tx == nil {
+				l.tx = send.New(l.lane, send.Slots)
+			}
+			l.tx.Run(yield)
 		})
 	}
 }
@@ -109,21 +191,21 @@ func (e *Engine) Stop() error {
 	return nil
 }
 
-// SendWaiting sends what waits in the TUN after Stop, as far as the port permits: maxWaiting trains of each queue or little more.
+// SendWaiting sends what waits in the TUN after Stop, as far as the port permits: send.MaxWaiting trains of each queue or little more.
 func (e *Engine) SendWaiting() {
 	var lanes sync.WaitGroup
 	for _, l := range e.lanes {
-		lanes.Go(l.tx.sendWaiting)
+		lanes.Go(l.tx.SendWaiting)
 	}
 	lanes.Wait()
 }
 
 // loopStarted calls Config.OnLoopStart for one goroutine of a lane.
-func (e *Engine) loopStarted(direction string, l *lane) (yield func(bool)) {
+func (e *Engine) loopStarted(direction string, l *lane.Lane) (yield func(bool)) {
 	if e.cfg.OnLoopStart == nil {
 		return nil
 	}
-	return e.cfg.OnLoopStart(direction + strconv.Itoa(l.index))
+	return e.cfg.OnLoopStart(direction + strconv.Itoa(l.Index))
 }
 
 // Wait blocks until all transmit goroutines have ended. They end when the TUN device is closed or deleted, or reading it is stopped.
@@ -141,16 +223,23 @@ func (e *Engine) Attach(port underlay.Port) error {
 		return errors.New("attaching port: another port is attached")
 	}
 	e.port = port
-	e.slow.attach(port)
+	e.slow.Attach(port)
 	for i, l := range e.lanes {
 		conn := port.Lane(i)
-		l.conn.Store(&conn)
+		l.lane.Conn.Store(&conn)
 		e.rx.Go(func() {
-			l.receive(conn, e.loopStarted("rx", l))
+			yield := e.loopStarted("rx", l.lane)
+			if l.rx == nil {
+				l.rx = receive.New(l.lane, receive.Slots, &e.rxBudget)
+			}
+			l.rx.Run(conn, conn.TryRecv, yield)
 		})
 	}
-	e.rx.Go(func() { e.slow.lane.ownReceiver(secondarySlots).run(port.SecondaryPorts(), nil) })
-	e.memory.note() // sockets have buffers, too
+	if e.secondary == nil {
+		e.secondary = receive.New(e.slow.Lane, secondarySlots, &e.rxBudget)
+	}
+	e.rx.Go(func() { e.secondary.Run(port.SecondaryPorts(), nil, nil) })
+	e.shared.Memory.Note() // sockets have buffers, too
 	return nil
 }
 
@@ -163,13 +252,13 @@ func (e *Engine) Detach() error {
 		return nil
 	}
 	for _, l := range e.lanes {
-		l.conn.Store(nil)
+		l.lane.Conn.Store(nil)
 	}
-	e.slow.attach(nil)
+	e.slow.Attach(nil)
 	err := e.port.Close()
 	e.rx.Wait()
 	e.port = nil
-	e.memory.note()
+	e.shared.Memory.Note()
 	if err != nil {
 		return fmt.Errorf("closing the UDP port: %w", err)
 	}
