@@ -192,6 +192,10 @@ sim: need-go ## whole devices in a simulated network, with SEEDS=1000 schedules 
 postquantum-mutants: need-go ## apply known faults to post-quantum exchanges, and print the test that finds each; ARGS=REGEXP for some
 	test/postquantum/mutants.sh $(ARGS)
 
+.PHONY: formal
+formal: ## verify the symbolic models of post-quantum exchanges with verifpal, if it is installed (test/formal/run.sh)
+	test/formal/run.sh
+
 .PHONY: sim-mutants
 sim-mutants: need-go ## apply known faults, and print how many seeds the simulator needs to find each
 	GO='$(GO)' test/sim/mutants/run.sh

@@ -54,7 +54,7 @@ func newLab(t *testing.T) *lab {
 	t.Cleanup(stop)
 	l, err := testbed.New(running, testbed.Config{
 		Queues: 2, Prefix: netlabtest.Prefix(t), Traffic: []string{program, "traffic"},
-		Daemon: testbed.Command(program, "run", "--underlay", *mode),
+		Daemon: testbed.Command(program, "run", "--post-quantum", "auto", "--underlay", *mode),
 	})
 	expect.NoError(t, err)
 	t.Cleanup(func() { expect.NoError(t, l.Close()) })

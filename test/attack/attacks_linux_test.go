@@ -44,6 +44,7 @@ var attacks = []attack{
 	{"cookie replies", true, false, false, cookieReply, []drop.Reason{drop.RXUnknownIndex}},
 	{"a peer: replayed data", false, false, false, replayedData, []drop.Reason{drop.RXReplay}},
 	{"a peer: forged inner source addresses", false, false, true, spoofed, []drop.Reason{drop.RXInnerSpoofed}},
+	{"a peer: parts of post-quantum exchanges", false, false, true, parts, []drop.Reason{drop.ExchangeUnwanted, drop.ExchangeInvalid, drop.ExchangeVersion}},
 	{"a peer: packets to ten peers that are offline", false, false, true, spray, []drop.Reason{drop.TXStagedOverflow, drop.TXStagedExpired}},
 }
 
@@ -91,6 +92,17 @@ func replayedData(x *attacker, _ int) []byte { return x.keepalive }
 
 func spoofed(x *attacker, i int) []byte {
 	return x.seal(innerPacket([4]byte{10, 77, 0, byte(i)}, [4]byte{10, 77, 0, 1}))
+}
+
+// parts returns parts of keys and ciphertexts whose bytes differ each time, every other one with a field of another value.
+func parts(x *attacker, i int) []byte {
+	kind := wire.KEMKind(1 + i%2)
+	plain := wire.AppendKEMPart(nil, kind, random(kind.Size()), i%wire.KEMParts)
+	if i%4 >= 2 {
+		plain[4+i/4%8] ^= byte(1 + i%255)
+	}
+	plain = plain[:len(plain)-i%3*100]
+	return x.seal(append(plain, make([]byte, -len(plain)&(wire.PaddingMultiple-1))...))
 }
 
 func spray(x *attacker, i int) []byte {

@@ -59,9 +59,9 @@ mutant 'second exchange in one session' $pq/session.go 's/s.exporter, s.spent = 
 mutant 'part counted for another session' $pq/assembly.go 's/a.session != s/a.data == nil/' ./$pq
 mutant 'ciphertext counted for another session' $pq/exchange.go 's/x.state == Offered \&\& s == x.current:/x.state == Offered:/' ./$pq
 mutant 'unlimited answers' $pq/exchange.go 's/paid-now > \(answerBurst-1\)\*answerInterval/paid < now/' ./$pq
-mutant 'key made anew at each try' $pq/exchange.go 's/(func \(x \*Exchange\) sendKey\(now int64\) Actions \{\n)/$1\tif x.tries > 0 {\n\t\tx.seed[0]++\n\t\tx.own, _ = newSeed(&x.seed, bytes.NewReader(x.seed[:]))\n\t}\n/' ./$pq
+mutant 'key made anew at each try' $pq/exchange.go 's/(func \(x \*Exchange\) sendKey\(now int64\) Actions \{\n)/$1\tif x.tries > 0 {\n\t\tx.own, _ = newKeyPair(&x.keyPair, bytes.NewReader(bytes.Repeat([]byte{byte(x.tries)}, 64)))\n\t}\n/' ./$pq
 mutant 'naming a key changes the ring' $pq/ring.go 's/(func \(r \*Ring\) Effective.*\n\tif e := r.find\(id\); e != nil \{\n)/$1\t\te.Certain = true\n/' ./$pq
 mutant 'exchange of the session before goes on' $pq/exchange.go 's/\t\tx.current.Wipe\(\)\n\t\}\n\tx.current, x.state/\t}\n\tx.current, x.state/' ./$pq
-mutant 'seed kept after the exchange' $pq/exchange.go 's/x.seed, x.tries, x.timer = seed\{\}, 0, 0/x.tries, x.timer = 0, 0/' ./$pq
+mutant 'key pair kept after the exchange' $pq/exchange.go 's/x.keyPair, x.tries, x.timer = keyPair\{\}, 0, 0/x.tries, x.timer = 0, 0/' ./$pq
 mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySize\)\) == 0/, make([]byte, mlkem.SharedKeySize)) >= 0/' ./$pq
 exit $status

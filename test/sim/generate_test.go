@@ -50,6 +50,7 @@ func generate(seed uint64) *schedule {
 	if s.Spread && !s.Spray && !s.Calm && s.Hosts <= 5 && s.NATed == 0 {
 		generateWall(rand.New(rand.NewPCG(seed, 0x77)), s)
 	}
+	s.PostQuantum = s.Spread && rand.New(rand.NewPCG(seed, 0x71)).IntN(3) > 0
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.AtMS, b.AtMS) })
 	return s
 }

@@ -161,6 +161,10 @@ func (h *host) configuration() config.Device {
 		mode = config.SpreadAuto
 	}
 	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer(0)}}
+	if h.sim.schedule.PostQuantum && h.n%3 != 0 {
+		auto := config.PostQuantumAuto
+		c.PostQuantum = &auto
+	}
 	if h.sim.schedule.outageAt(h.n) {
 		for i := range silentPeers {
 			c.Peers = append(c.Peers, h.silentPeer(1+i))

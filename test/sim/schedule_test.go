@@ -25,6 +25,8 @@ type schedule struct {
 	// Calm: nothing but one upgrade, or a fallback, and an attacker disturbs the hosts. So a flow is surely sprayed, and must arrive in order,
 	// and one whose source port is blocked must arrive by the listen port.
 	Calm bool `json:"calm,omitempty"`
+	// PostQuantum: two of three hosts exchange post-quantum keys.
+	PostQuantum bool `json:"post_quantum,omitempty"`
 	// Plans: hosts plan the source ports of their peers.
 	Plans bool `json:"plans,omitempty"`
 	// NATed: the hosts from this number on are behind a NAT each, and have a persistent keepalive. 0 for none.

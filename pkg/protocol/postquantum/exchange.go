@@ -99,9 +99,9 @@ type Exchange struct {
 	offers        Offers
 	current       *Session // nil without a session
 
-	seed  seed  // while offered
-	tries int   // of the key, while offered
-	timer int64 // when the next is due, while offered
+	keyPair keyPair // while offered
+	tries   int     // of the key, while offered
+	timer   int64   // when the next is due, while offered
 
 	key        assembly // the peer's while it arrives, and while answered
 	ciphertext assembly
@@ -173,7 +173,7 @@ func (x *Exchange) Offer(rand io.Reader, now int64) (a Actions, err error) {
 	if !x.WantsTurn() {
 		return a, nil
 	}
-	noise.Secretly(func() { x.own, err = newSeed(&x.seed, rand) })
+	noise.Secretly(func() { x.own, err = newKeyPair(&x.keyPair, rand) })
 	if err != nil {
 		x.fail()
 		return a, err
@@ -234,7 +234,7 @@ func (x *Exchange) receiveCiphertext(p *wire.KEMPart, now int64) Actions {
 		x.fail()
 		return Actions{Result: Malformed}
 	}
-	r, ok := x.current.finish(&x.local, &x.remote, &x.seed, x.own, x.ciphertext.data)
+	r, ok := x.current.finish(&x.local, &x.remote, &x.keyPair, x.own, x.ciphertext.data)
 	ok = ok && x.Ring.add(Entry{Key: r.key, ID: r.id, At: now, Certain: true})
 	r = result{}
 	x.fail()
@@ -343,6 +343,6 @@ func (x *Exchange) stop(except *Session) {
 }
 
 func (x *Exchange) clearOffer() {
-	x.seed, x.tries, x.timer = seed{}, 0, 0
+	x.keyPair, x.tries, x.timer = keyPair{}, 0, 0
 	x.ciphertext.clear()
 }

@@ -106,7 +106,7 @@ func TestExchangeGivesBothEndsOneKey(t *testing.T) {
 	if len(x) != 1 || len(y) != 1 || x[0].Key != y[0].Key || x[0].ID != y[0].ID || !x[0].Certain || y[0].Certain {
 		t.Fatalf("got rings %+v and %+v, want the same key, certain at the offerer alone", x, y)
 	}
-	if a.seed != (seed{}) || a.own != nil || a.ciphertext.data != nil || mine.exporter != (noise.SessionKey{}) || theirs.exporter != (noise.SessionKey{}) {
+	if a.keyPair != (keyPair{}) || a.own != nil || a.ciphertext.data != nil || mine.exporter != (noise.SessionKey{}) || theirs.exporter != (noise.SessionKey{}) {
 		t.Error("secrets or messages of the exchange are left")
 	}
 	psk := noise.PresharedKey{3}
@@ -276,8 +276,8 @@ func TestEachStateWithEachEvent(t *testing.T) {
 			if x.State() != tc.want || describe(got) != tc.actions {
 				t.Errorf("got %v and %q, want %v and %q", x.State(), describe(got), tc.want, tc.actions)
 			}
-			if x.State() != Offered && (x.seed != (seed{}) || x.timer != 0) {
-				t.Error("the seed or the timer is left")
+			if x.State() != Offered && (x.keyPair != (keyPair{}) || x.timer != 0) {
+				t.Error("the key pair or the timer is left")
 			}
 			if s := x.State(); s != Offered && s != Answered && x.own != nil {
 				t.Error("a message is left")

@@ -11,29 +11,27 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
-// seed is the secret of an offerer. crypto/mlkem's keys cannot be overwritten, so the offerer keeps the seed, and expands it when it needs the key.
-type seed [mlkem.SeedSize]byte
+// keyPair is the ephemeral key pair of an offerer. crypto/mlkem holds the private key, so only the reference to it can be dropped, as for the ephemeral
+// key of a handshake. To keep the seed and expand it twice would cost a tenth of a rekey, and leave as much behind.
+type keyPair struct{ private *mlkem.DecapsulationKey768 }
 
-// newSeed draws a seed from rand, and returns its encapsulation key.
-func newSeed(s *seed, rand io.Reader) (ek []byte, err error) {
-	if _, err := io.ReadFull(rand, s[:]); err != nil {
+// newKeyPair makes a key pair of rand's bytes, and returns its encapsulation key.
+func newKeyPair(k *keyPair, rand io.Reader) (ek []byte, err error) {
+	var seed [mlkem.SeedSize]byte
+	defer clear(seed[:])
+	if _, err := io.ReadFull(rand, seed[:]); err != nil {
 		return nil, fmt.Errorf("reading randomness for a key pair of ML-KEM: %w", err)
 	}
-	dk, err := mlkem.NewDecapsulationKey768(s[:])
-	if err != nil {
+	if k.private, err = mlkem.NewDecapsulationKey768(seed[:]); err != nil {
 		return nil, fmt.Errorf("creating a key pair of ML-KEM: %w", err)
 	}
-	return dk.EncapsulationKey().Bytes(), nil
+	return k.private.EncapsulationKey().Bytes(), nil
 }
 
 // decapsulate stores the secret of a ciphertext in shared. A ciphertext that was made with another key gives another secret and no error (FIPS 203,
 // section 6.3).
-func (s *seed) decapsulate(shared *[mlkem.SharedKeySize]byte, ct []byte) bool {
-	dk, err := mlkem.NewDecapsulationKey768(s[:])
-	if err != nil {
-		return false
-	}
-	secret, err := dk.Decapsulate(ct)
+func (k *keyPair) decapsulate(shared *[mlkem.SharedKeySize]byte, ct []byte) bool {
+	secret, err := k.private.Decapsulate(ct)
 	return err == nil && take(shared, secret)
 }
 
@@ -70,7 +68,7 @@ func (s *Session) answer(offerer, answerer *noise.PublicKey, ek []byte) (message
 }
 
 // finish checks ciphertext and tag, and returns the result. It returns false if the tag is wrong.
-func (s *Session) finish(offerer, answerer *noise.PublicKey, key *seed, ek, message []byte) (r result, ok bool) {
+func (s *Session) finish(offerer, answerer *noise.PublicKey, key *keyPair, ek, message []byte) (r result, ok bool) {
 	noise.Secretly(func() {
 		var shared [mlkem.SharedKeySize]byte
 		defer clear(shared[:])

@@ -189,8 +189,8 @@ func TestKeyScheduleKnownAnswers(t *testing.T) {
 
 func TestExchangeKnownAnswers(t *testing.T) {
 	for _, v := range vectors(t) {
-		var s seed
-		ek, err := newSeed(&s, bytes.NewReader(v.Seed))
+		var s keyPair
+		ek, err := newKeyPair(&s, bytes.NewReader(v.Seed))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,8 +222,8 @@ func TestOfficialKEMVectors(t *testing.T) {
 	var o official
 	readJSON(t, "fips203.json", &o)
 	for _, k := range o.Keys {
-		var s seed
-		ek, err := newSeed(&s, bytes.NewReader(append(bytes.Clone(k.D), k.Z...)))
+		var s keyPair
+		ek, err := newKeyPair(&s, bytes.NewReader(append(bytes.Clone(k.D), k.Z...)))
 		if err != nil {
 			t.Fatal(err)
 		}
