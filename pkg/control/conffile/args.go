@@ -168,15 +168,19 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 func (p *argParser) parseKeyword(words []string) (int, error) {
 	word := words[0]
 	known := keywords()
-	i := slices.IndexFunc(known, func(k keyword) bool { return k.name == word })
+	inPeer := len(p.extras) > 0
+	i := slices.IndexFunc(known, func(k keyword) bool { return k.name == word && k.peer == inPeer })
 	if i < 0 {
-		return 0, &ArgError{Word: safeName(word, "x"), Known: Keywords(len(p.extras) > 0)}
+		i = slices.IndexFunc(known, func(k keyword) bool { return k.name == word })
+	}
+	if i < 0 {
+		return 0, &ArgError{Word: safeName(word, "x"), Known: Keywords(inPeer)}
 	}
 	k := known[i]
 	switch {
-	case k.peer && len(p.extras) == 0:
+	case k.peer && !inPeer:
 		return 0, &ArgError{Word: word, Fault: "must follow a peer"}
-	case !k.peer && word != "peer" && len(p.extras) > 0:
+	case !k.peer && word != "peer" && inPeer:
 		return 0, &ArgError{Word: word, Fault: "must precede the first peer"}
 	case k.bare:
 		k.set(p, "")

@@ -112,6 +112,17 @@ func TestSetErrorsNameKeywordAndMistake(t *testing.T) {
 	}
 }
 
+func TestPostQuantumIsAKeywordOfBothSections(t *testing.T) {
+	key := noise.PrivateKey{1}.Public()
+	dev, _, err := ParseArgs(t.Context(), []string{"post-quantum", "auto", "peer", key.Base64(), "post-quantum", "required"}, NewResolver(ResolverConfig{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dev.PostQuantum == nil || *dev.PostQuantum != config.PostQuantumAuto || dev.Peers[0].PostQuantum == nil || *dev.Peers[0].PostQuantum != config.PostQuantumRequired {
+		t.Errorf("got %v for the device and %v for the peer, want auto and required", dev.PostQuantum, dev.Peers[0].PostQuantum)
+	}
+}
+
 func TestKeywordsAreThoseOfTheirSection(t *testing.T) {
 	if diff := cmp.Diff([]string{"listen-port", "fwmark", "private-key", "spread", "spread-ports", "spray", "underlay", "outer-fragments", "post-quantum", "peer"}, Keywords(false)); diff != "" {
 		t.Error(diff)

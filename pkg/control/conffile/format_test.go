@@ -44,7 +44,7 @@ func TestShowConfOmitsUnsetKeys(t *testing.T) {
 func TestStripRemovesQuickAndRopewalkKeysOnly(t *testing.T) {
 	var b bytes.Buffer
 	err := Strip(&b, strings.NewReader("\ufeff[Interface]\n# note\n  ListenPort = 1 # x\nmtu=5\nPostUp = a\n"+
-		"Spread = on\n lanes=4\nSPREADPORTS = 1-2 # x\nunderlay = udp\nmetrics=:1\n[Peer]\nMTU = 5\nLanes = 5"))
+		"Spread = on\n lanes=4\nSPREADPORTS = 1-2 # x\nunderlay = udp\nmetrics=:1\n[Peer]\nMTU = 5\nPostQuantum = off\nLanes = 5"))
 	want := "[Interface]\n# note\nListenPort = 1 # x\n[Peer]\nMTU = 5\nLanes = 5\n\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" || err != nil {
 		t.Error(err, diff)

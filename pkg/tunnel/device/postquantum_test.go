@@ -453,6 +453,26 @@ func TestSilentExchangeStaysClassical(t *testing.T) {
 	})
 }
 
+// TestAnswererNamesTheKeyInUse: it has a newer key, of which it does not know whether the offerer has it.
+func TestAnswererNamesTheKeyInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		if n := len(b.Keys(a.Public())); n != 2 {
+			t.Errorf("the answerer has %d keys, want the one in use and the next", n)
+		}
+		b.MachineResumedKeepingKeys()
+		time.Sleep(10 * time.Second)
+		talk(t, a, b)
+		wantActive(t, a, b)
+		if s := b.Stats().(device.Stats); s.Handshakes.Completed != 1 || s.PostQuantum.Fallbacks != 0 {
+			t.Errorf("got %d handshakes of the answerer, %d fallbacks, want 1, 0", s.Handshakes.Completed, s.PostQuantum.Fallbacks)
+		}
+	})
+}
+
 func TestPresharedKeyOfBothEndsCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
