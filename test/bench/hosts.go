@@ -217,10 +217,7 @@ func runHosts(ctx context.Context, args []string, out, diag io.Writer) (err erro
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r := &hostsRun{hostsOptions: o, out: out, diag: diag, ctx: ctx, progress: &progress{out: diag}}
-	r.command = "make bench-hosts A=HOST-A B=HOST-B" // the hosts' names are nobody's business
-	if rest := args[:len(args)-2]; len(rest) > 0 {
-		r.command += " ARGS='" + strings.Join(rest, " ") + "'"
-	}
+	r.command = hostsCommand(args[:len(args)-2])
 	defer func() { err = errors.Join(err, r.disconnect()) }()
 	if err := r.installTailscale(ctx, diag); err != nil {
 		return err
@@ -234,6 +231,23 @@ func runHosts(ctx context.Context, args []string, out, diag io.Writer) (err erro
 	err = r.measureAll()
 	r.progress.clear()
 	return errors.Join(err, r.report.write(o.out, out))
+}
+
+// hostsCommand is how to measure the same, without the hosts' names and without flags that concern only this machine.
+func hostsCommand(flags []string) string {
+	var rest []string
+	for i := 0; i < len(flags); i++ {
+		name, _, joined := strings.Cut(strings.TrimLeft(flags[i], "-"), "=")
+		if !slices.Contains([]string{"ssh", "dir", "programs", "arch", "out", "predictions", "by"}, name) {
+			rest = append(rest, flags[i])
+		} else if !joined {
+			i++ // its value
+		}
+	}
+	if len(rest) == 0 {
+		return "make bench-hosts A=HOST-A B=HOST-B"
+	}
+	return "make bench-hosts A=HOST-A B=HOST-B ARGS='" + strings.Join(rest, " ") + "'"
 }
 
 // connect starts both agents.

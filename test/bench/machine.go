@@ -3,13 +3,12 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"os"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ropewalk/ropewalk/test/bench/remote"
 )
 
 // machine is the machine on which the figures were measured.
@@ -26,18 +25,7 @@ func thisMachine() machine {
 		m.Kernel = unix.ByteSliceToString(name.Release[:])
 	}
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		m.CPU = cpuModel(info)
+		m.CPU = remote.Processor(string(info))
 	}
 	return m
-}
-
-// cpuModel finds the first processor's name in /proc/cpuinfo. arm64 prints none there, so the architecture stands in.
-func cpuModel(cpuinfo []byte) string {
-	for lines := bufio.NewScanner(bytes.NewReader(cpuinfo)); lines.Scan(); {
-		key, value, _ := strings.Cut(lines.Text(), ":")
-		if strings.TrimSpace(key) == "model name" {
-			return strings.Join(strings.Fields(value), " ")
-		}
-	}
-	return runtime.GOARCH
 }

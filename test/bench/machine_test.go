@@ -5,6 +5,8 @@ package main
 import (
 	"runtime"
 	"testing"
+
+	"github.com/ropewalk/ropewalk/test/bench/remote"
 )
 
 func TestNamesTheProcessor(t *testing.T) {
@@ -13,7 +15,7 @@ func TestNamesTheProcessor(t *testing.T) {
 		"processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n":                                    runtime.GOARCH,
 		"": runtime.GOARCH,
 	} {
-		if got := cpuModel([]byte(cpuinfo)); got != want {
+		if got := remote.Processor(cpuinfo); got != want {
 			t.Errorf("%q: got %q, want %q", cpuinfo, got, want)
 		}
 	}

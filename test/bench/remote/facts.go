@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/bench"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
@@ -66,6 +67,9 @@ func (h *Host) Facts(args FactsArgs, f *Facts) error {
 	f.Busy = inUse(args)
 	f.machine(h.a.cfg.Root)
 	f.nic(h.a.cfg.Root, l)
+	if err := bench.CheckIdle(h.a.ctx); err != nil {
+		f.Doctor = append(f.Doctor, "load: "+err.Error())
+	}
 	return errors.Join(err, f.doctor(filepath.Join(h.a.cfg.Dir, "ropewalk"), args.Port))
 }
 
@@ -120,7 +124,7 @@ func sysctls() []string {
 // machine reads processor, kernel and sysctls. Fields that cannot be read stay empty.
 func (f *Facts) machine(root string) {
 	info := text(root + "/proc/cpuinfo")
-	f.Processor, f.Microcode = cmp.Or(cpuField(info, "model name"), cpuField(info, "CPU part"), runtime.GOARCH), cpuField(info, "microcode")
+	f.Processor, f.Microcode = Processor(info), cpuField(info, "microcode")
 	f.CPUs = cpuList(text(root + "/sys/devices/system/cpu/online"))
 	f.Cores, f.Arch = len(f.CPUs), runtime.GOARCH
 	var name unix.Utsname
@@ -232,6 +236,12 @@ func (f *Facts) Problems() (list []error) {
 func text(path string) string {
 	b, _ := os.ReadFile(path) // the caller goes on without it
 	return strings.TrimSpace(string(b))
+}
+
+// Processor returns the name of the first processor in /proc/cpuinfo. arm64 has only a part number there, and else the
+// architecture stands in.
+func Processor(cpuinfo string) string {
+	return cmp.Or(cpuField(cpuinfo, "model name"), cpuField(cpuinfo, "CPU part"), runtime.GOARCH)
 }
 
 // cpuField finds a field of the first processor in /proc/cpuinfo.
