@@ -35,8 +35,10 @@ type EndConfig struct {
 	Secret noise.PresharedKey
 	// Far is where the far end listens. The far end itself has an unspecified address, and listens on the port.
 	Far netip.AddrPort
-	// Port is where the near end listens; 0 lets the kernel choose.
+	// Port is where the near end listens; 0 lets the kernel choose. Near is the same with the address, for the far end. If it is not
+	// valid, that learns it from the first message, which Tailscale's fork does not.
 	Port uint16
+	Near netip.AddrPort
 	// MTU of the tunnel in bytes; 0 means 1420.
 	MTU int
 }
@@ -165,6 +167,9 @@ func (e *End) configure(c *EndConfig) error {
 	port := c.Port
 	if c.Far.Addr().IsUnspecified() {
 		port = c.Far.Port()
+		if c.Near.IsValid() {
+			p.Endpoint = &config.Endpoint{AddrPort: c.Near}
+		}
 	} else {
 		p.Endpoint = &config.Endpoint{AddrPort: c.Far}
 	}

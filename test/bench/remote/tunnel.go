@@ -72,7 +72,7 @@ func (t *Tunnel) open(ctx context.Context) error {
 			Far: netip.AddrPortFrom(t.cfg.Addrs[1], t.cfg.UDP),
 		}
 		if c == t.cfg.B {
-			args.Far = netip.AddrPortFrom(netip.IPv6Unspecified(), t.cfg.UDP)
+			args.Far, args.Near = netip.AddrPortFrom(netip.IPv6Unspecified(), t.cfg.UDP), netip.AddrPortFrom(t.cfg.Addrs[0], t.cfg.UDP)
 		}
 		if t.cfg.Daemon != nil {
 			args.Daemon = t.limited(c, t.cfg.Daemon(c))
