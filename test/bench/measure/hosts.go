@@ -17,12 +17,16 @@ import (
 func Hosts(quic string) (list []Measure) {
 	for _, reverse := range []bool{false, true} {
 		for _, streams := range []int{1, 4, 16, 64} {
-			name, from := fmt.Sprintf("tcp%d", streams), ""
+			what := fmt.Sprintf("TCP, %d streams", streams)
+			if streams == 1 {
+				what = "TCP, 1 stream"
+			}
+			name := fmt.Sprintf("tcp%d", streams)
 			if reverse {
-				name, from = fmt.Sprintf("rev%d", streams), ", from B to A"
+				name, what = fmt.Sprintf("rev%d", streams), what+", from B to A"
 			}
 			list = append(list, Measure{
-				Name: name, Unit: "Gbit/s", What: fmt.Sprintf("TCP, %d streams%s", streams, from),
+				Name: name, Unit: "Gbit/s", What: what,
 				OnPath: testbed.Throughput(testbed.Flow{Config: traffic.Config{Kind: traffic.TCP, Streams: streams}, Reverse: reverse}),
 			})
 		}
