@@ -68,7 +68,7 @@ mutant 'zero secret accepted' $pq/kem.go 's/, make\(\[\]byte, mlkem.SharedKeySiz
 # Those of package device, whose other tests take minutes.
 run='Quantum|Required|Policy|Auto|Restarted|Stock|Waking|Erasure|Upgrade|Changed|Unfit|Silence|Effective|Answerer|Preshared'
 dev=pkg/tunnel/device
-mutant 'responder ignores the id and takes the newest key' $dev/exchange.go 's/Ring.Effective\(named.ID,/Ring.Effective(p.quantum.exchange.Ring.Entries()[len(p.quantum.exchange.Ring.Entries())-1].ID,/' ./$dev
+mutant 'responder ignores the id and takes the newest key' $dev/exchange.go 's/(id, named := t.Named\(\)\n)/$1\tif list := p.quantum.exchange.Ring.Entries(); len(list) > 0 {\n\t\tid = list[len(list)-1].ID\n\t}\n/' ./$dev
 mutant 'responder answers base although it has the key' $dev/handshake.go 's/psk, key := p.presharedKey\(named\)/psk, key := p.presharedKey(postquantum.Key{})\n\t_ = named/' ./$dev
 mutant 'initiator does not try base' $dev/exchange.go 's/ConsumeResponse\(msg, \&mixed, \&p.handshake.psk\)/ConsumeResponse(msg, \&mixed)/' ./$dev
 mutant 'required sends staged packets under base' $dev/session.go 's/if b.keys.Restricted\(\) \{\n\t\tp.clearCurrent\(\)\n\t\} else \{\n\t\tp.publish\(b.keys\)\n\t\}/p.publish(b.keys)/' ./$dev

@@ -353,7 +353,7 @@ func TestErasureOfAllKeys(t *testing.T) {
 			synctest.Wait()
 			for _, k := range a.Keys(b.Public()) {
 				for _, old := range before {
-					if k == old {
+					if k.Key == old.Key {
 						t.Errorf("%s: a key is left", name)
 					}
 				}
@@ -381,6 +381,9 @@ func TestUpgradeInPlaceKeepsKeys(t *testing.T) {
 		time.Sleep(time.Second)
 		wantActive(t, c, b)
 		talk(t, c, b)
+		if n := c.Stats().(device.Stats).Handshakes.Completed; n != 1 {
+			t.Errorf("got %d handshakes, want 1: the first has a key", n)
+		}
 		if s := c.Stats().(device.Stats).PostQuantum; s.Fallbacks != 0 || s.Policy != config.PostQuantumAuto {
 			t.Errorf("got %+v, want no fallback and the policy", s)
 		}
@@ -518,25 +521,27 @@ func TestUnfitResponsesEraseTheKeysAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestSilenceErasesNoKey: nobody answers for a whole attempt.
+// TestSilenceErasesNoKey: three responses fit no key, as forged ones do, and then nobody answers for a whole attempt.
 func TestSilenceErasesNoKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var silent atomic.Bool
-		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, _ []byte) underlay.Verdict {
-			if silent.Load() {
+		var responses atomic.Int32
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if kind, _ := wire.Classify(datagram); silent.Load() && kind == wire.TypeResponse && responses.Add(1) > 3 {
 				return underlay.Drop
 			}
 			return underlay.Deliver
 		})
 		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
 		a.PutKey(b.Public(), noise.PresharedKey{1}, 7)
-		b.PutKey(a.Public(), noise.PresharedKey{1}, 7)
+		b.PutKey(a.Public(), noise.PresharedKey{2}, 7)
 		silent.Store(true)
 		a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 100))))
 		time.Sleep(100 * time.Second)
-		if len(a.Keys(b.Public())) != 1 {
+		if len(a.Keys(b.Public())) != 1 || responses.Load() < 4 {
 			t.Error("silence erases the key")
 		}
+		b.PutKey(a.Public(), noise.PresharedKey{1}, 7)
 		silent.Store(false)
 		talk(t, a, b)
 		wantActive(t, a, b)
