@@ -26,7 +26,7 @@ func newUninstallCheckCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall-check",
 		Short: "Fail while nodes of the cluster have an agent",
-		Long: "uninstall-check fails while RopewalkNodes have the status of an agent. Deleting the agents then would leave spread's programs\n" +
+		Long: "uninstall-check fails while nodes announce an agent. Deleting the agents then would leave spread's programs\n" +
 			"on the nodes, and mesh's routes, which drop traffic. It lists nodes that are not Ready, and ignores them: no cleanup can run there.\n" +
 			"The Helm charts run it before `helm uninstall`.",
 		Args: usageArgs(cobra.NoArgs), SilenceUsage: true, SilenceErrors: true,

@@ -12,7 +12,7 @@ import (
 )
 
 func TestUninstallCheckFailsWhileNodesHaveAgents(t *testing.T) {
-	const withAgent, without = `{"metadata":{"name":"n%d"},"status":{"mode":"mesh"}}`, `{"metadata":{"name":"n%d"},"status":{"conditions":[]}}`
+	const withAgent, without = `{"metadata":{"name":"n%d"},"spec":{"mode":"mesh"}}`, `{"metadata":{"name":"n%d"},"spec":{}}`
 	for _, c := range []struct {
 		what   string
 		item   string

@@ -60,7 +60,7 @@ func startAPI(t *testing.T) *api {
 	cfg.QPS, cfg.Burst = 500, 500
 	a := &api{T: t, cfg: cfg, clients: kubernetes.NewForConfigOrDie(cfg), dynamic: dynamic.NewForConfigOrDie(cfg), account: spreadAgent}
 	a.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(a.clients.Discovery()))
-	for _, r := range []schema.GroupVersionResource{rwnodes, rwpeers, rwmeshes} {
+	for _, r := range []schema.GroupVersionResource{rwnodes, rwannouncements, rwpeers, rwmeshes} {
 		a.applyFile(filepath.Join("..", "..", "deploy", "crd", "ropewalk.io_"+r.Resource+".yaml"))
 		expect.EventuallyNoError(a, "the definition is established", func() error {
 			_, err := a.dynamic.Resource(r).List(t.Context(), metav1.ListOptions{})
@@ -73,9 +73,10 @@ func startAPI(t *testing.T) *api {
 }
 
 var (
-	rwnodes  = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
-	rwpeers  = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkpeers"}
-	rwmeshes = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkmeshes"}
+	rwnodes         = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalknodes"}
+	rwannouncements = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkannouncements"}
+	rwpeers         = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkpeers"}
+	rwmeshes        = schema.GroupVersionResource{Group: "ropewalk.io", Version: "v1alpha1", Resource: "ropewalkmeshes"}
 )
 
 // applyFile applies the objects of a file.
@@ -113,6 +114,7 @@ func (a *api) clear() {
 	err := errors.Join(
 		a.clients.CoreV1().Nodes().DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwnodes).DeleteCollection(ctx, now, metav1.ListOptions{}),
+		a.dynamic.Resource(rwannouncements).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwpeers).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.dynamic.Resource(rwmeshes).DeleteCollection(ctx, now, metav1.ListOptions{}),
 		a.clients.CoreV1().Pods(namespace).DeleteCollection(ctx, now, metav1.ListOptions{}),

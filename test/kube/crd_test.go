@@ -36,7 +36,7 @@ func portsFrom(first int64, n int) (ports []int64) {
 
 func TestCRDValidation(t *testing.T) {
 	a := startAPI(t)
-	client := a.dynamic.Resource(rwnodes)
+	client, announcements := a.dynamic.Resource(rwnodes), a.dynamic.Resource(rwannouncements)
 	good := map[string]any{
 		"endpoint": "2001:db8::1", "port": int64(51820), "keyGeneration": int64(2),
 	}
@@ -46,18 +46,26 @@ func TestCRDValidation(t *testing.T) {
 	_, err := client.Create(t.Context(), o, metav1.CreateOptions{})
 	expect.NoError(a, err)
 	key := strings.Repeat("A", 42) + "E="
-	goodStatus := map[string]any{
+	goodStatus := map[string]any{"peers": int64(3), "writer": "w"}
+	goodAnnouncement := map[string]any{
 		"mode": "spread", "publicKey": key, "endpoints": []any{"192.0.2.1:51820", "[2001:db8::1]:51820"},
 		"podCIDRs": []any{"10.244.0.0/24", "2001:db8::/64"}, "spreadPorts": map[string]any{"first": int64(61000), "last": int64(61999)},
-		"gathers": true, "peers": int64(3), "mtu": int64(1420), "plans": []any{planned("IPv4", 61007, 61000), planned("IPv6", 61001)},
+		"gathers": true, "mtu": int64(1420), "plans": []any{planned("IPv4", 61007, 61000), planned("IPv6", 61001)},
 	}
 	try := func(part string, fields map[string]any) error {
 		o := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": "n1"}, part: fields,
 		}}
 		options := metav1.ApplyOptions{FieldManager: "test", Force: true}
-		if part == "status" {
+		switch part {
+		case "status":
 			_, err := client.ApplyStatus(t.Context(), "n1", o, options)
+			return err
+		case "announcement":
+			o.SetKind("RopewalkAnnouncement")
+			delete(o.Object, part)
+			o.Object["spec"] = fields
+			_, err := announcements.Apply(t.Context(), "n1", o, options)
 			return err
 		}
 		_, err := client.Apply(t.Context(), "n1", o, options)
@@ -65,6 +73,7 @@ func TestCRDValidation(t *testing.T) {
 	}
 	expect.NoError(a, try("spec", good))
 	expect.NoError(a, try("status", goodStatus))
+	expect.NoError(a, try("announcement", goodAnnouncement))
 	for _, c := range []struct {
 		part, field string
 		value       any
@@ -77,27 +86,32 @@ func TestCRDValidation(t *testing.T) {
 		{"spec", "optOut", true},
 		{"spec", "keyGeneration", int64(1)}, // it was 2
 		{"spec", "unknown", "field"},
-		{"status", "publicKey", "not a key"},
-		{"status", "publicKey", key[:43]},
-		{"status", "publicKey", strings.Repeat("A", 42) + "B="}, // bits beyond the key's
-		{"status", "nextPublicKey", key},                        // equal to publicKey
-		{"status", "endpoints", []any{"example.org:1"}},
-		{"status", "endpoints", []any{"192.0.2.1"}},
-		{"status", "podCIDRs", []any{"10.244.0.0"}},
-		{"status", "spreadPorts", map[string]any{"first": int64(2000), "last": int64(1999)}},
-		{"status", "spreadPorts", map[string]any{"first": int64(80), "last": int64(1999)}},
+		{"announcement", "publicKey", "not a key"},
+		{"announcement", "publicKey", key[:43]},
+		{"announcement", "publicKey", strings.Repeat("A", 42) + "B="}, // bits beyond the key's
+		{"announcement", "nextPublicKey", key},                        // equal to publicKey
+		{"announcement", "endpoints", []any{"example.org:1"}},
+		{"announcement", "endpoints", []any{"192.0.2.1"}},
+		{"announcement", "podCIDRs", []any{"10.244.0.0"}},
+		{"announcement", "spreadPorts", map[string]any{"first": int64(2000), "last": int64(1999)}},
+		{"announcement", "spreadPorts", map[string]any{"first": int64(80), "last": int64(1999)}},
+		{"announcement", "unknown", "field"},
+		{"status", "publicKey", key}, // it is in the announcement
 		{"status", "peers", int64(-1)},
-		{"status", "plans", []any{planned("IPv4", 61000, 61001, 61000)}},
-		{"status", "plans", []any{planned("IPv4", 61000), planned("IPv4", 61001)}},
-		{"status", "plans", []any{planned("IPv5", 61000)}},
-		{"status", "plans", []any{planned("IPv4", 53)}},
-		{"status", "plans", []any{planned("IPv4", 65536)}},
-		{"status", "plans", []any{planned("IPv4")}},
-		{"status", "plans", []any{planned("IPv4", portsFrom(61000, 65)...)}},
+		{"announcement", "plans", []any{planned("IPv4", 61000, 61001, 61000)}},
+		{"announcement", "plans", []any{planned("IPv4", 61000), planned("IPv4", 61001)}},
+		{"announcement", "plans", []any{planned("IPv5", 61000)}},
+		{"announcement", "plans", []any{planned("IPv4", 53)}},
+		{"announcement", "plans", []any{planned("IPv4", 65536)}},
+		{"announcement", "plans", []any{planned("IPv4")}},
+		{"announcement", "plans", []any{planned("IPv4", portsFrom(61000, 65)...)}},
 	} {
 		fields := maps.Clone(good)
-		if c.part == "status" {
+		switch c.part {
+		case "status":
 			fields = maps.Clone(goodStatus)
+		case "announcement":
+			fields = maps.Clone(goodAnnouncement)
 		}
 		fields[c.field] = c.value
 		if err := try(c.part, fields); err == nil {

@@ -14,7 +14,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -26,7 +25,7 @@ func TestSpreadRunsWithManifestRights(t *testing.T) {
 		n.tunnelSocket = n.socket()
 		n.run(kustomized("spread"), bpf, "--port", strconv.Itoa(port), "--any-socket")
 	}
-	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st published) bool { return st.Gathers && st.SpreadsTo == 1 })
 	prove(l.nodes[0], l.nodes[1])
 	expect.EventuallyNoError(l, "flows are spread, and gathered", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 }
@@ -42,7 +41,7 @@ func TestMeshRunsWithManifestRights(t *testing.T) {
 		all = append(all, n.runEngine())
 		n.run(kustomized("mesh"), l.bpf)
 	}
-	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
+	l.awaitStatus("both are peers", func(st published) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reports(l.nodes, "Encrypted", metav1.ConditionTrue, "SeenInTunnel", func() { l.reach(pods) })
 	for _, c := range all {
 		expect.EventuallyNoError(l, "the startup probe succeeds", c.probeStartup)
@@ -98,7 +97,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 			agents = append(agents, n.run(kustomized("mesh"), bpf))
 		}
 	}
-	l.awaitStatus("each has a peer", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.awaitStatus("each has a peer", func(st published) bool { return st.Peers == 1 })
 	expect.EventuallyNoError(l, "agents attached and running", func() error {
 		if routes := l.nodes[2].routes(); len(pinned(t, bpf)) == 0 || !strings.Contains(routes, "ropewalk0") {
 			return errors.New(routes)

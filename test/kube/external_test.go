@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -100,7 +99,7 @@ func TestLaptopReachesPodsThroughRopewalkPeer(t *testing.T) {
 		n.startMesh()
 		expect.NoError(l, pods[len(pods)-1].host.RouteVia(netip.MustParsePrefix("10.9.0.0/16"), n.pods.Addr().Next()))
 	}
-	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
+	l.awaitStatus("both are peers", func(st published) bool { return st.PublicKey != "" && st.Peers == 1 })
 	for _, n := range l.nodes {
 		n.shows("ropewalk_agent_external_peers 1\n")
 	}

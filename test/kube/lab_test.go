@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,9 +24,12 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
@@ -469,39 +473,71 @@ func (n *node) observes(spec map[string]any) {
 	})
 }
 
-// writeStatus writes the node's status, as its agent does.
-func (n *node) writeStatus(status map[string]any) error {
-	rn := n.l.dynamic.Resource(rwnodes)
-	owner, err := n.l.clients.CoreV1().Nodes().Get(n.l.Context(), n.name, metav1.GetOptions{})
-	expect.NoError(n.l, err)
-	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": n.name},
-	}}
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: owner.UID}})
+// publish writes a node's objects, as its agent does. fields are those of the status and of the announcement.
+func publish(ctx context.Context, client dynamic.Interface, owner *corev1.Node, fields map[string]any) error {
 	options := metav1.ApplyOptions{FieldManager: "ropewalk-agent", Force: true}
-	if _, err := rn.Apply(n.l.Context(), n.name, o, options); err != nil {
-		return err
+	object := func(kind, part string, fields map[string]any) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "ropewalk.io/v1alpha1", "kind": kind, "metadata": map[string]any{"name": owner.Name}, part: fields,
+		}}
+		if part != "status" {
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner.Name, UID: owner.UID}})
+		}
+		return o
 	}
-	o = o.DeepCopy()
-	o.SetOwnerReferences(nil)
-	o.Object["status"] = status
-	_, err = rn.ApplyStatus(n.l.Context(), n.name, o, options)
+	status, spec := map[string]any{}, map[string]any{}
+	announced := reflect.TypeFor[v1alpha1.AnnouncementSpec]()
+	for name, value := range fields {
+		if _, is := announced.FieldByNameFunc(func(field string) bool { return strings.EqualFold(field, name) }); is {
+			spec[name] = value
+		} else {
+			status[name] = value
+		}
+	}
+	_, err := client.Resource(rwnodes).Apply(ctx, owner.Name, object("RopewalkNode", "spec", nil), options)
+	if err == nil {
+		_, err = client.Resource(rwnodes).ApplyStatus(ctx, owner.Name, object("RopewalkNode", "status", status), options)
+	}
+	if err == nil {
+		_, err = client.Resource(rwannouncements).Apply(ctx, owner.Name, object("RopewalkAnnouncement", "spec", spec), options)
+	}
 	return err
 }
 
-// status returns the status of a node's agent.
-func (l *lab) status(name string) (v1alpha1.NodeStatus, error) {
-	o, err := l.dynamic.Resource(rwnodes).Get(l.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		return v1alpha1.NodeStatus{}, err
-	}
+// publishes writes the node's objects, as its agent does.
+func (n *node) publishes(fields map[string]any) error {
+	owner, err := n.l.clients.CoreV1().Nodes().Get(n.l.Context(), n.name, metav1.GetOptions{})
+	expect.NoError(n.l, err)
+	return publish(n.l.Context(), n.l.dynamic, owner, fields)
+}
+
+// published is what a node's agent has published for people and for other agents.
+type published struct {
+	v1alpha1.NodeStatus
+	v1alpha1.AnnouncementSpec
+}
+
+// status returns what a node's agent has published.
+func (l *lab) status(name string) (p published, err error) {
 	var rn v1alpha1.RopewalkNode
-	err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &rn)
-	return rn.Status, err
+	var ra v1alpha1.RopewalkAnnouncement
+	for r, to := range map[schema.GroupVersionResource]any{rwnodes: &rn, rwannouncements: &ra} {
+		o, err := l.dynamic.Resource(r).Get(l.Context(), name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) && r == rwannouncements {
+			continue // it announces nothing
+		}
+		if err == nil {
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, to)
+		}
+		if err != nil {
+			return p, err
+		}
+	}
+	return published{rn.Status, ra.Spec}, nil
 }
 
 // awaitStatus waits until the status of all nodes meets a condition.
-func (l *lab) awaitStatus(what string, right func(v1alpha1.NodeStatus) bool) {
+func (l *lab) awaitStatus(what string, right func(published) bool) {
 	l.Helper()
 	expect.EventuallyNoError(l, what, func() error {
 		for _, n := range l.nodes {

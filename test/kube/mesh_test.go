@@ -79,7 +79,7 @@ func newMesh(t *testing.T, nodes int) (*lab, []*pod) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.awaitStatus("all are peers of all", func(st v1alpha1.NodeStatus) bool {
+	l.awaitStatus("all are peers of all", func(st published) bool {
 		return st.Mode == v1alpha1.ModeMesh && st.PublicKey != "" && int(st.Peers) == nodes-1
 	})
 	return l, pods
@@ -135,7 +135,7 @@ func (n *node) dropped(reason string) int {
 
 func TestPodTrafficIsEncrypted(t *testing.T) {
 	l, pods := newMesh(t, 4)
-	l.awaitStatus("the MTU", func(st v1alpha1.NodeStatus) bool { return st.MTU == 1440 })
+	l.awaitStatus("the MTU", func(st published) bool { return st.MTU == 1440 })
 	e := l.eavesdrop()
 	l.reach(pods)
 	for i, from := range pods {
@@ -160,7 +160,7 @@ func TestPodTrafficIsEncrypted(t *testing.T) {
 	l.refused(pods[3], pods[0])
 	expect.NoError(l, l.clients.CoreV1().Nodes().Delete(t.Context(), gone.name, metav1.DeleteOptions{}))
 	l.nodes = l.nodes[:3]
-	l.awaitStatus("a node leaves", func(st v1alpha1.NodeStatus) bool { return st.Peers == 2 })
+	l.awaitStatus("a node leaves", func(st published) bool { return st.Peers == 2 })
 	l.refused(pods[0], pods[3])
 	expect.EventuallyNoError(l, "packets that would have left in the clear are counted", func() error {
 		if n := l.nodes[0].dropped("tx_no_peer"); n < 3 {
@@ -251,7 +251,7 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.awaitStatus("both are peers", func(st published) bool { return st.Peers == 1 })
 	if st, err := l.status(n.name); err != nil || len(st.Endpoints) == 0 || st.Endpoints[0] != "192.0.2.1:51900" {
 		t.Errorf("its endpoints are %v, %v", st.Endpoints, err)
 	}
@@ -272,10 +272,11 @@ func TestRopewalkNodeMadeByAdministratorIsAdopted(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if at, _, _ := unstructured.NestedStringSlice(o.Object, "status", "endpoints"); len(o.GetOwnerReferences()) != 1 || !slices.Contains(at, "192.0.2.1:51901") {
-			return fmt.Errorf("owners %v, endpoints %v", o.GetOwnerReferences(), at)
+		st, err := l.status(n.name)
+		if err == nil && (len(o.GetOwnerReferences()) != 1 || !slices.Contains(st.Endpoints, "192.0.2.1:51901")) {
+			err = fmt.Errorf("owners %v, endpoints %v", o.GetOwnerReferences(), st.Endpoints)
 		}
-		return nil
+		return err
 	})
 	for _, n := range l.nodes {
 		if peers := n.gauge("peers"); peers != 1 {
@@ -299,7 +300,7 @@ func TestPodPrefixesOfCilium(t *testing.T) {
 		pods = append(pods, n.addPod())
 		n.startMesh("--pod-cidr-source=cilium")
 	}
-	l.awaitStatus("nodes without pods are reported", func(st v1alpha1.NodeStatus) bool {
+	l.awaitStatus("nodes without pods are reported", func(st published) bool {
 		return st.Peers == 1 && len(st.PodCIDRs) == 0 && slices.ContainsFunc(st.Conditions, func(c metav1.Condition) bool {
 			return strings.Contains(c.Message, "no pod prefixes of this node are known")
 		})
@@ -338,7 +339,7 @@ func TestPodPrefixesOfCilium(t *testing.T) {
 	e := l.eavesdrop()
 	l.reach(pods)
 	e.stop(l)
-	l.awaitStatus("the prefixes", func(st v1alpha1.NodeStatus) bool { return len(st.PodCIDRs) == 1 && st.PodCIDRSource == "cilium" })
+	l.awaitStatus("the prefixes", func(st published) bool { return len(st.PodCIDRs) == 1 && st.PodCIDRSource == "cilium" })
 }
 
 func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
@@ -354,7 +355,7 @@ func TestDualStackPodTrafficIsEncrypted(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
+	l.awaitStatus("both are peers", func(st published) bool { return st.Peers == 1 && st.MTU == 1420 && len(st.PodCIDRs) == 2 })
 	e := l.eavesdrop()
 	for _, of := range kinds {
 		l.reach(of)
@@ -566,17 +567,19 @@ func TestAgentRestartDuringAPIOutageUnderLoad(t *testing.T) {
 	}
 }
 
-func TestLostRopewalkNodesKeepPeers(t *testing.T) {
+func TestLostObjectsKeepPeers(t *testing.T) {
 	l, pods := newMesh(t, 2)
 	l.reach(pods)
 	before := map[string]string{}
 	for _, n := range l.nodes {
 		before[n.name] = n.agent.log.String()
 	}
-	b := l.burden("all RopewalkNodes are deleted", pods[0], pods[1])
+	b := l.burden("all objects of agents are deleted", pods[0], pods[1])
 	b.carries()
-	expect.NoError(l, l.dynamic.Resource(rwnodes).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	l.awaitStatus("agents make them anew", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	for _, r := range []schema.GroupVersionResource{rwnodes, rwannouncements} {
+		expect.NoError(l, l.dynamic.Resource(r).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
+	l.awaitStatus("agents make them anew", func(st published) bool { return st.PublicKey != "" })
 	b.finish()
 	for _, n := range l.nodes {
 		if after := n.agent.log.String()[len(before[n.name]):]; strings.Contains(after, "peers changed") || strings.Contains(after, "tunnel configured") {
@@ -682,7 +685,7 @@ func TestConnectionsSurviveEngineUpdate(t *testing.T) {
 	b.finish()
 	l.reach(pods)
 	e.stop(l)
-	l.awaitStatus("one is the peer of the other", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.awaitStatus("one is the peer of the other", func(st published) bool { return st.Peers == 1 })
 	if log := n.agent.log.String(); strings.Contains(log, "tunnel configured") {
 		t.Errorf("the engine did not start with its configuration:\n%s", log)
 	}
@@ -708,6 +711,6 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	for _, n := range l.nodes {
 		n.startMesh()
 	}
-	l.awaitStatus("both nodes to publish a key", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" })
+	l.awaitStatus("both nodes to publish a key", func(st published) bool { return st.PublicKey != "" })
 	l.hostile(l.nodes[0].name, l.nodes[1].name)
 }

@@ -16,12 +16,10 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -95,14 +93,7 @@ func (a *api) createNode(i int, status map[string]any) {
 	if status == nil {
 		return
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "ropewalk.io/v1alpha1", "kind": v1alpha1.Kind}}
-	o.SetName(name)
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: n.UID}})
-	o, err = a.dynamic.Resource(rwnodes).Create(a.Context(), o, metav1.CreateOptions{})
-	expect.NoError(a, err)
-	o.Object["status"] = status
-	_, err = a.dynamic.Resource(rwnodes).UpdateStatus(a.Context(), o, metav1.UpdateOptions{})
-	expect.NoError(a, err)
+	expect.NoError(a, publish(a.Context(), a.dynamic, n, status))
 }
 
 // well returns the status of an agent without problems.
@@ -245,7 +236,7 @@ func (a *api) refuses(admin string) {
 		}
 		return nil
 	})
-	if out := a.meshCLI(1, "status", admin); !strings.Contains(out, "does not have the RopewalkNode CRD") {
+	if out := a.meshCLI(1, "status", admin); !strings.Contains(out, "does not have the CRDs") {
 		a.Error(out)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -96,7 +95,7 @@ func TestNodesBehindNATAreReachedAtObservedPorts(t *testing.T) {
 		pods = append(pods, n.addPod())
 		n.startMesh()
 	}
-	l.awaitStatus("all are peers of all", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && int(st.Peers) == 2 })
+	l.awaitStatus("all are peers of all", func(st published) bool { return st.PublicKey != "" && int(st.Peers) == 2 })
 	outside := l.nodes[0]
 	expect.EventuallyNoError(l, "both nodes are observed at a port of their own", func() error {
 		at, err := outside.observed(natAddr)

@@ -49,10 +49,11 @@ type dry []string
 
 // attacks returns requests with the token of one node's agent, and with one without a node.
 func (l *lab) attacks(own, other string) []attack {
-	as := func(token string) dynamic.ResourceInterface {
+	as := func(token string) (nodes, announcements dynamic.ResourceInterface) {
 		cfg := rest.AnonymousClientConfig(l.cfg)
 		cfg.BearerToken = token
-		return dynamic.NewForConfigOrDie(cfg).Resource(rwnodes)
+		client := dynamic.NewForConfigOrDie(cfg)
+		return client.Resource(rwnodes), client.Resource(rwannouncements)
 	}
 	object := func(name string, parts map[string]any) *unstructured.Unstructured {
 		o := map[string]any{"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": name}}
@@ -61,17 +62,47 @@ func (l *lab) attacks(own, other string) []attack {
 		}
 		return &unstructured.Unstructured{Object: o}
 	}
-	key := map[string]any{"status": map[string]any{"mode": "mesh", "publicKey": strings.Repeat("A", 42) + "E="}}
+	lie := map[string]any{"status": map[string]any{"peers": int64(7)}}
+	key := map[string]any{"mode": "mesh", "publicKey": strings.Repeat("A", 42) + "E="}
 	spec := map[string]any{"spec": map[string]any{"endpoint": "192.0.2.66"}}
-	agent, nobody := as(l.nodeToken(own)), as(l.token())
+	agent, announcements := as(l.nodeToken(own))
+	nobody, nobodys := as(l.token())
 	status := func(r dynamic.ResourceInterface, name string, d dry) error {
-		_, err := r.ApplyStatus(l.Context(), name, object(name, key), metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
+		_, err := r.ApplyStatus(l.Context(), name, object(name, lie), metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
+		return err
+	}
+	announce := func(r dynamic.ResourceInterface, name, owner string, more map[string]any, d dry) error {
+		o := object(name, map[string]any{"spec": key})
+		o.SetKind("RopewalkAnnouncement")
+		if owner != "" {
+			o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: owner, UID: l.uidOf(own)}})
+		}
+		for field, value := range more {
+			expect.NoError(l, unstructured.SetNestedField(o.Object, value, "metadata", field))
+		}
+		_, err := r.Apply(l.Context(), name, o, metav1.ApplyOptions{FieldManager: "hostile", Force: true, DryRun: d})
 		return err
 	}
 	return []attack{
-		{"another node's key", true, func(d dry) error { return status(agent, other, d) }},
+		{"another node's key", true, func(d dry) error { return announce(announcements, other, other, nil, d) }},
+		{"a key with a token that is of no node", true, func(d dry) error { return announce(nobodys, own, own, nil, d) }},
+		{"a key for a node that is none", true, func(d dry) error { return announce(announcements, "node-99", own, nil, d) }},
+		{"an announcement that outlives its node", true, func(d dry) error {
+			return announce(announcements, own, own, map[string]any{"finalizers": []any{"example.org/never"}}, d)
+		}},
+		{"an announcement with labels", true, func(d dry) error {
+			return announce(announcements, own, own, map[string]any{"labels": map[string]any{"a": "b"}}, d)
+		}},
+		{"an announcement without an owner", true, func(d dry) error {
+			_, err := announcements.Patch(l.Context(), own, types.MergePatchType, []byte(`{"metadata":{"ownerReferences":null}}`), metav1.PatchOptions{DryRun: d})
+			return err
+		}},
+		{"to be rid of a node's announcement", false, func(d dry) error {
+			return announcements.Delete(l.Context(), own, metav1.DeleteOptions{DryRun: d})
+		}},
+		{"another node's status", true, func(d dry) error { return status(agent, other, d) }},
 		{"a token that is of no node", true, func(d dry) error { return status(nobody, own, d) }},
-		{"a key for a node that is none", true, func(d dry) error {
+		{"an object of a node that is none", true, func(d dry) error {
 			_, err := agent.Create(l.Context(), object("node-99", nil), metav1.CreateOptions{DryRun: d})
 			return err
 		}},
@@ -94,6 +125,14 @@ func (l *lab) attacks(own, other string) []attack {
 		}},
 		{"to be rid of a node", false, func(d dry) error { return agent.Delete(l.Context(), other, metav1.DeleteOptions{DryRun: d}) }},
 	}
+}
+
+// uidOf returns the UID of a Node.
+func (l *lab) uidOf(name string) types.UID {
+	l.Helper()
+	n, err := l.clients.CoreV1().Nodes().Get(l.Context(), name, metav1.GetOptions{})
+	expect.NoError(l, err)
+	return n.UID
 }
 
 // byPolicy reports whether the policy has denied a request.
@@ -132,9 +171,7 @@ func (l *lab) hostile(own, other string) {
 	for _, a := range attacks {
 		fail(a, byPolicy)
 	}
-	binding, err := l.dynamic.Resource(bindings).Get(l.Context(), l.account, metav1.GetOptions{})
-	expect.NoError(l, err)
-	expect.NoError(l, l.dynamic.Resource(bindings).Delete(l.Context(), binding.GetName(), metav1.DeleteOptions{})) // the next test creates it again
+	expect.NoError(l, l.dynamic.Resource(bindings).Delete(l.Context(), l.account, metav1.DeleteOptions{})) // the next test creates it again
 	for _, a := range attacks {
 		expect.EventuallyNoError(l, "allowed without the policy: "+a.what, func() error { return a.try(dryRun) })
 	}

@@ -56,7 +56,7 @@ func TestLabelsMoveNodesBetweenPools(t *testing.T) {
 		n.startMesh()
 	}
 	n := l.nodes[1]
-	l.awaitStatus("both are peers", func(st v1alpha1.NodeStatus) bool { return st.PublicKey != "" && st.Peers == 1 })
+	l.awaitStatus("both are peers", func(st published) bool { return st.PublicKey != "" && st.Peers == 1 })
 	l.reach(pods)
 	n.has(1440, "192.0.2.2:51820")
 	ear := l.eavesdrop()
@@ -88,7 +88,7 @@ func TestExcludedNodeTakesNoPart(t *testing.T) {
 	})
 	l.reach(pods) // in the clear
 	l.setMesh(nil)
-	l.awaitStatus("both are peers again", func(st v1alpha1.NodeStatus) bool { return st.Peers == 1 })
+	l.awaitStatus("both are peers again", func(st published) bool { return st.Peers == 1 })
 	e := l.eavesdrop()
 	l.reach(pods)
 	e.stop(l)

@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -47,7 +46,7 @@ const heartbeatPeriod = 5 * time.Minute
 type population struct {
 	*crowd
 	nodes  kubernetes.Interface
-	agents dynamic.ResourceInterface
+	agents dynamic.Interface
 	inert  []string
 }
 
@@ -55,7 +54,7 @@ func newPopulation(a *api) *population {
 	a.Helper()
 	cfg := rest.CopyConfig(a.cfg)
 	cfg.QPS = -1
-	agents := dynamic.NewForConfigOrDie(cfg).Resource(rwnodes)
+	agents := dynamic.NewForConfigOrDie(cfg)
 	cfg.ContentType = "application/vnd.kubernetes.protobuf"
 	return &population{crowd: a.newCrowd(), nodes: kubernetes.NewForConfigOrDie(cfg), agents: agents}
 }
@@ -125,30 +124,18 @@ func usualStatus(name, addr string) (st corev1.NodeStatus) {
 	return st
 }
 
-// pretend writes a node's RopewalkNode as its agent does.
+// pretend writes a node's objects as its agent does.
 func (p *population) pretend(n *corev1.Node, addr, pods string) error {
-	o := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "ropewalk.io/v1alpha1", "kind": "RopewalkNode", "metadata": map[string]any{"name": n.Name},
-	}}
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}})
-	options := metav1.ApplyOptions{FieldManager: "ropewalk-agent", Force: true}
-	if _, err := p.agents.Apply(p.Context(), n.Name, o, options); err != nil {
-		return err
-	}
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // it never fails
-	o = o.DeepCopy()
-	o.SetOwnerReferences(nil)
-	o.Object["status"] = map[string]any{
+	return publish(p.Context(), p.agents, n, map[string]any{
 		"mode": "mesh", "publicKey": base64.StdEncoding.EncodeToString(key), "keyGeneration": int64(1), "endpoints": []any{addr + ":51820"},
 		"podCIDRs": []any{pods}, "mtu": int64(1440), "spreadPorts": map[string]any{"first": int64(61000), "last": int64(61999)},
 		"peers": int64(100), "agentVersion": "0.1.0", "kernelVersion": "6.12.0",
 		"conditions": []any{map[string]any{
 			"type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "lastTransitionTime": metav1.Now().UTC().Format(time.RFC3339),
 		}},
-	}
-	_, err := p.agents.ApplyStatus(p.Context(), n.Name, o, options)
-	return err
+	})
 }
 
 // heartbeat writes a Node's status as its kubelet does. The mark is what the agents' process counts.

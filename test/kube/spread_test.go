@@ -139,7 +139,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 		n.startSpread(bpf)
 	}
 	l.nodes = three
-	l.awaitStatus("three agents spread to two others", func(st v1alpha1.NodeStatus) bool {
+	l.awaitStatus("three agents spread to two others", func(st published) bool {
 		return st.Mode == v1alpha1.ModeSpread && st.Gathers && st.Peers == 2 && st.SpreadsTo == 2
 	})
 	for _, n := range three {
@@ -154,7 +154,7 @@ func TestFlowsSpreadBetweenNodesThatGather(t *testing.T) {
 	}
 
 	l.nodes[3].startSpread(bpf)
-	l.awaitStatus("a fourth joins", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.Peers == 3 })
+	l.awaitStatus("a fourth joins", func(st published) bool { return st.Gathers && st.Peers == 3 })
 	prove(l.nodes[0], l.nodes[3])
 	expect.EventuallyNoError(l, "flows spread towards it, and it gathers", func() error { return spreads(l.nodes[0], l.nodes[3]) })
 }
@@ -213,7 +213,7 @@ func TestSpreadingSurvivesAgentKillAndUpgrade(t *testing.T) {
 		n.startSpread(bpf)
 	}
 	a, b := l.nodes[0], l.nodes[1]
-	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st published) bool { return st.Gathers && st.SpreadsTo == 1 })
 	prove(a, b)
 	expect.EventuallyNoError(l, "flows are spread", func() error { return spreads(a, b) })
 	for what, end := range map[string]func(*node){"killed": (*node).kill, "stopped": (*node).stop} {
@@ -251,7 +251,7 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 	}
 	liar := l.nodes[2]
 	l.nodes = l.nodes[:2]
-	l.awaitStatus("both spread", func(st v1alpha1.NodeStatus) bool { return st.Gathers && st.SpreadsTo == 1 })
+	l.awaitStatus("both spread", func(st published) bool { return st.Gathers && st.SpreadsTo == 1 })
 	prove(l.nodes[0], l.nodes[1])
 	generation := int64(1)
 	for what, status := range map[string]map[string]any{
@@ -262,12 +262,12 @@ func TestMaliciousNodeDoesNotAffectOthersSpreading(t *testing.T) {
 		"this node's address, as its own": {"endpoints": []any{"192.0.2.2:51820", "192.0.2.255:51820", "127.0.0.1:51820"}},
 	} {
 		status["mode"], status["gathers"] = "spread", true
-		expect.NoError(l, liar.writeStatus(status))
+		expect.NoError(l, liar.publishes(status))
 		generation++
 		for _, n := range l.nodes {
 			n.observes(map[string]any{"keyGeneration": generation})
 		}
 		expect.EventuallyNoError(l, what+": flows are spread nevertheless", func() error { return spreads(l.nodes[0], l.nodes[1]) })
 	}
-	l.awaitStatus("both still gather", func(st v1alpha1.NodeStatus) bool { return st.Gathers })
+	l.awaitStatus("both still gather", func(st published) bool { return st.Gathers })
 }

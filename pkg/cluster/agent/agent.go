@@ -4,6 +4,8 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,6 +56,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg:   cfg.withDefaults(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[trigger](retryMin, retryMax)),
 	}
+	a.instance = rand.Text()
 	a.cfg.proved = func() { a.queue.Add(clusterChanged) }
 	api := rest.CopyConfig(a.cfg.API)
 	a.api = &apiDialer{literal: apiAddrs(api.Host), next: api.Dial, onNewAddr: a.triggerHostChanged}
@@ -155,6 +158,21 @@ func (a *Agent) handle(ctx context.Context, t trigger) error {
 	case t == clusterChanged:
 		return nil // triggerWhenSynced adds it again
 	default:
-		return a.applyLastDesired(nil)
+		return errors.Join(a.applyLastDesired(nil), a.reportMissingDefinition(ctx))
 	}
+}
+
+// reportMissingDefinition publishes that the cluster has no RopewalkAnnouncements, for which the agent would wait in silence.
+func (a *Agent) reportMissingDefinition(ctx context.Context) error {
+	if !allSynced(a.cluster.ownInformers()) {
+		return nil
+	}
+	n, rn, err := a.ownObjects(ctx)
+	if err == nil {
+		err = a.checkDefinitions(ctx, n)
+	}
+	if errors.Is(err, errOutdatedCRD) {
+		err = errors.Join(err, a.publishOutdated(ctx, rn, err))
+	}
+	return err
 }

@@ -24,9 +24,11 @@ import (
 // fakeAPI implements the part of an API server that agents use. test/kube uses a real API server.
 type fakeAPI struct {
 	nodes, agents *collection
-	external      *collection // RopewalkPeers
-	meshes        *collection // RopewalkMeshes
-	outdatedCRD   atomic.Bool // the CRD lacks plans and meshUID
+	announcements *collection
+	external      *collection            // RopewalkPeers
+	meshes        *collection            // RopewalkMeshes
+	undeclared    atomic.Pointer[string] // a field that the CRDs lack; nil: none
+	unprotected   atomic.Bool            // no policy keeps agents from writing for other nodes
 	nodeReads     atomic.Int64
 
 	mu     sync.Mutex
@@ -34,15 +36,13 @@ type fakeAPI struct {
 }
 
 func newFakeAPI() *fakeAPI {
+	of := func(version, kind string) *collection {
+		return &collection{kind: metav1.TypeMeta{APIVersion: version, Kind: kind}, grown: make(chan struct{})}
+	}
+	own := v1alpha1.GroupVersion().String()
 	return &fakeAPI{
-		nodes:  &collection{kind: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, grown: make(chan struct{})},
-		agents: &collection{kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.Kind}, grown: make(chan struct{})},
-		external: &collection{
-			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.PeerKind}, grown: make(chan struct{}),
-		},
-		meshes: &collection{
-			kind: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion().String(), Kind: v1alpha1.MeshKind}, grown: make(chan struct{}),
-		},
+		nodes: of("v1", "Node"), agents: of(own, v1alpha1.Kind), announcements: of(own, v1alpha1.AnnouncementKind),
+		external: of(own, v1alpha1.PeerKind), meshes: of(own, v1alpha1.MeshKind),
 	}
 }
 
@@ -52,9 +52,13 @@ func (a *fakeAPI) handler() http.Handler {
 	m.HandleFunc("GET /api/v1/nodes", a.listNodes)
 	m.HandleFunc("GET /api/v1/nodes/{name}", a.getNode)
 	m.HandleFunc("PATCH /api/v1/nodes/{name}", a.patchTaints)
-	m.HandleFunc("GET "+own, a.agents.watch)
+	m.HandleFunc("GET "+own, a.listAgents)
+	m.HandleFunc("GET "+own+"/{name}", func(w http.ResponseWriter, r *http.Request) { get(a.agents, w, r) })
 	m.HandleFunc("POST "+own, a.create)
 	m.HandleFunc("PATCH "+own+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.agents, w, r) })
+	announcements := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.AnnouncementResource
+	m.HandleFunc("GET "+announcements, a.announcements.watch)
+	m.HandleFunc("PATCH "+announcements+"/{name}", a.announce)
 	external := "/apis/" + v1alpha1.GroupVersion().String() + "/" + v1alpha1.PeerResource
 	m.HandleFunc("GET "+external, a.external.watch)
 	m.HandleFunc("PATCH "+external+"/{name}/status", func(w http.ResponseWriter, r *http.Request) { a.apply(a.external, w, r) })
@@ -90,7 +94,22 @@ func (a *fakeAPI) listNodes(w http.ResponseWriter, r *http.Request) {
 
 func (a *fakeAPI) getNode(w http.ResponseWriter, r *http.Request) {
 	a.nodeReads.Add(1)
-	if o, exists := a.nodes.get(r.PathValue("name")); exists {
+	get(a.nodes, w, r)
+}
+
+// listAgents answers a watch, or what nodeReader asks for.
+func (a *fakeAPI) listAgents(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("watch") != "" {
+		a.agents.watch(w, r)
+		return
+	}
+	a.nodeReads.Add(1)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"items": a.agents.all()}) // the client may be gone
+}
+
+func get(c *collection, w http.ResponseWriter, r *http.Request) {
+	if o, exists := c.get(r.PathValue("name")); exists {
 		answer(w, o)
 		return
 	}
@@ -114,6 +133,14 @@ func (a *fakeAPI) addNode(name string, addr netip.Addr, pods netip.Prefix) error
 	}
 	a.nodes.put(o)
 	return nil
+}
+
+// announced returns what a node's agent last announced.
+func (a *fakeAPI) announced(name string) (s v1alpha1.AnnouncementSpec, err error) {
+	if o, ok := a.announcements.get(name); ok && o.Spec != nil {
+		err = json.Unmarshal(o.Spec, &s)
+	}
+	return s, err
 }
 
 // status returns the last status that a node's agent published.
@@ -150,12 +177,56 @@ func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
-	if a.outdatedCRD.Load() && (bytes.Contains(applied.Status, []byte(`"plans"`)) || bytes.Contains(applied.Status, []byte(`"meshUID"`))) {
-		http.Error(w, "failed to create typed patch object: .status.plans: field not declared in schema", http.StatusInternalServerError)
+	if a.lacks(w, applied.Status) {
 		return
 	}
 	o.Status = applied.Status
+	if r.URL.Query().Has("dryRun") {
+		answer(w, o)
+		return
+	}
 	answer(w, c.put(o))
+}
+
+// lacks refuses an object with the field that the CRDs lack.
+func (a *fakeAPI) lacks(w http.ResponseWriter, part json.RawMessage) bool {
+	field := a.undeclared.Load()
+	if field == nil || !bytes.Contains(part, []byte(`"`+*field+`":`)) {
+		return false
+	}
+	http.Error(w, "failed to create typed patch object: "+*field+": field not declared in schema", http.StatusInternalServerError)
+	return true
+}
+
+// announce implements server-side apply of an announcement, and the merge patch that empties it.
+func (a *fakeAPI) announce(w http.ResponseWriter, r *http.Request) {
+	name, applies := r.PathValue("name"), r.Header.Get("Content-Type") == string(types.ApplyPatchType)
+	var patch object
+	if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	o, exists := a.announcements.get(name)
+	switch {
+	case name == someoneElse && !a.unprotected.Load():
+		http.Error(w, "ValidatingAdmissionPolicy 'ropewalk' denied request", http.StatusForbidden)
+		return
+	case !exists && !applies:
+		http.NotFound(w, r)
+		return
+	case a.lacks(w, patch.Spec):
+		return
+	case !exists:
+		o = object{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("announcement of " + name)}}
+	}
+	if o.Spec = patch.Spec; applies {
+		o.OwnerReferences = patch.OwnerReferences
+	}
+	if r.URL.Query().Has("dryRun") {
+		answer(w, o)
+		return
+	}
+	answer(w, a.announcements.put(o))
 }
 
 func (a *fakeAPI) addEvent(w http.ResponseWriter, r *http.Request) {
@@ -234,9 +305,10 @@ type watchEvent struct {
 type collection struct {
 	kind metav1.TypeMeta
 
-	mu    sync.Mutex
-	past  []watchEvent
-	grown chan struct{} // closed at the next event
+	mu        sync.Mutex
+	past      []watchEvent
+	selectors []string      // of watches
+	grown     chan struct{} // closed at the next event
 }
 
 // put adds or replaces an object.
@@ -312,6 +384,9 @@ func (c *collection) since(version int) ([]watchEvent, <-chan struct{}) {
 // watch answers a watch request, with the initial objects on request: client-go lists this way (KEP 3157).
 func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
+	c.mu.Lock()
+	c.selectors = append(c.selectors, q.Get("fieldSelector"))
+	c.mu.Unlock()
 	at, _ := strconv.Atoi(q.Get("resourceVersion"))
 	name := strings.TrimPrefix(q.Get("fieldSelector"), "metadata.name=")
 	first := q.Get("sendInitialEvents") == "true"
@@ -339,6 +414,13 @@ func (c *collection) watch(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// watches returns the selectors of the watches so far.
+func (c *collection) watches() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.selectors)
 }
 
 // bookmark returns the event that ends the initial objects.

@@ -125,7 +125,7 @@ func dropsCleartext(log *slog.Logger) bool {
 	return false
 }
 
-// withdraw reduces the node's status to a condition that it has no agent. It reports whether other nodes will learn of it.
+// withdraw empties the node's announcement, and reduces its status to a condition that it has no agent. It reports whether other nodes will learn of it.
 func (c *CleanupConfig) withdraw(ctx context.Context) (published bool, err error) {
 	if c.API == nil || c.Node == "" {
 		return false, nil
@@ -168,10 +168,18 @@ func (c *CleanupConfig) publish(ctx context.Context, client *client) error {
 }
 
 func (c *CleanupConfig) publishOnce(ctx context.Context, client *client) error {
-	return client.apply(ctx, c.Node, v1alpha1.NodeStatus{AgentVersion: c.Version, Conditions: []metav1.Condition{{
+	withdrawn := client.withdraw(ctx, c.Node)
+	if withdrawn != nil && !apierrors.IsNotFound(withdrawn) {
+		return withdrawn
+	}
+	err := client.apply(ctx, c.Node, v1alpha1.NodeStatus{AgentVersion: c.Version, Conditions: []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "CleanedUp", LastTransitionTime: metav1.Now(),
 		Message: "the node has no agent any more",
 	}}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return withdrawn
 }
 
 // removePrograms detaches from all devices, for any port.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -230,7 +231,7 @@ func serverAnswering(t *testing.T, onRequest func(*http.Request), codes ...int) 
 func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 	h, tunnel := emptyHost(t)
 	for code, about := range map[int]string{
-		http.StatusOK: "published", http.StatusNotFound: "no RopewalkNode", http.StatusForbidden: "forbidden",
+		http.StatusOK: "published", http.StatusNotFound: "no objects", http.StatusForbidden: "forbidden",
 		http.StatusUnprocessableEntity: "rejected by an admission policy",
 	} {
 		cfg := cleanupOf(t, tunnel)
@@ -238,22 +239,26 @@ func TestCleanupPublishesBeforeRemoving(t *testing.T) {
 		if err := errors.Join(os.MkdirAll(cfg.KeyDir, 0o700), os.WriteFile(saved, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		var path string
-		var status map[string]any
+		var paths []string
+		var empties, conditions bool
 		var before error // of os.Stat of the saved state when the status was published
-		tries := 0
 		cfg.API = serverAnswering(t, func(r *http.Request) {
 			var body map[string]any
 			_ = json.NewDecoder(r.Body).Decode(&body)
-			path, status = r.URL.Path, nil
+			paths = append(paths, path.Base(path.Dir(r.URL.Path))+"/"+path.Base(r.URL.Path))
 			_, before = os.Stat(saved)
-			status, _ = body["status"].(map[string]any)
-			tries++
+			spec, has := body["spec"]
+			status, _ := body["status"].(map[string]any)
+			empties, conditions = empties || has && spec == nil, conditions || status["conditions"] != nil
 		}, code)
 		cfg.Node = "n1"
 		in(t, h, func() error { return Cleanup(t.Context(), cfg) })
-		if path != "/apis/ropewalk.io/v1alpha1/ropewalknodes/n1/status" || status["conditions"] == nil || status["mode"] != nil || status["publicKey"] != nil || tries != 1 {
-			t.Errorf("%s: %s %v, in %d tries", about, path, status, tries)
+		want := []string{"ropewalkannouncements/n1", "n1/status"}
+		if code != http.StatusOK && code != http.StatusNotFound {
+			want = want[:1]
+		}
+		if !slices.Equal(paths, want) || !empties || conditions != (len(want) == 2) {
+			t.Errorf("%s: wrote %v", about, paths)
 		}
 		if _, after := os.Stat(saved); before != nil || !errors.Is(after, os.ErrNotExist) {
 			t.Errorf("%s: saved state: got stat error %v when publishing, %v at the end; want none, %v", about, before, after, os.ErrNotExist)
@@ -265,7 +270,7 @@ func TestCleanupRetriesPublishing(t *testing.T) {
 	tries := 0
 	c := CleanupConfig{Config: Config{Node: "n1", Log: slog.New(slog.DiscardHandler), Propagation: time.Nanosecond}}
 	c.API = serverAnswering(t, func(*http.Request) { tries++ }, http.StatusInternalServerError, http.StatusUnauthorized, http.StatusOK)
-	if published, err := c.withdraw(t.Context()); !published || err != nil || tries != 3 {
+	if published, err := c.withdraw(t.Context()); !published || err != nil || tries != 4 {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 }
@@ -294,6 +299,8 @@ func TestUnansweredWriteTimesOut(t *testing.T) {
 			for _, write := range []func() error{
 				func() error { _, err := c.create(t.Context(), parseNode(t, aNode)); return err },
 				func() error { return c.apply(t.Context(), "n1", v1alpha1.NodeStatus{}) },
+				func() error { return c.announce(t.Context(), parseNode(t, aNode), v1alpha1.AnnouncementSpec{}) },
+				func() error { return c.withdraw(t.Context(), "n1") },
 			} {
 				began := time.Now()
 				if err, took := write(), time.Since(began); err == nil || took > apiWriteTimeout {

@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 var clusterPods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
@@ -368,4 +369,26 @@ func TestUnknownPodsKeepCleartextReported(t *testing.T) {
 			t.Errorf("%s: cleartext %v, note %q", setting, r.cleartext, r.clusterNote)
 		}
 	}
+}
+
+// TestMetricsCountPacketsAtOnce: a node without changes reconciles every five minutes only.
+func TestMetricsCountPacketsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProving(t, v1alpha1.CleartextAuto)
+		p.run(time.Second)
+		p.guard.see(1, programs.GuardClassLocal)
+		var s Stats
+		seen := seenNow(p.m.prover.Seen)
+		s.seen.Store(&seen)
+		families, err := newRegistry(&s, "test").Gather()
+		expect.NoError(t, err)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "ropewalk_agent_guard_packets_total" && m.GetLabel()[0].GetValue() == "local" && m.GetCounter().GetValue() == 1 {
+					return
+				}
+			}
+		}
+		t.Error("the packet is not counted")
+	})
 }

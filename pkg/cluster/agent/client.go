@@ -25,11 +25,15 @@ import (
 // fieldManager is the agent's name for server-side apply.
 const fieldManager = "ropewalk-agent"
 
-// client accesses Nodes (core), RopewalkNodes and RopewalkPeers (own).
+// client accesses Nodes (core) and ropewalk's objects (own).
 type client struct {
 	core rest.Interface
 	own  rest.Interface
+	dry  bool // the API server checks what is applied, and does not store it
 }
+
+// dryRun returns a client whose applies are dry runs.
+func (c *client) dryRun() *client { return &client{c.core, c.own, true} }
 
 func newClient(cfg *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
@@ -103,6 +107,58 @@ func (c *client) node(ctx context.Context, name string) (*node, error) {
 		return nil, fmt.Errorf("reading the Node %s: %w", name, err)
 	}
 	return n, nil
+}
+
+// ropewalkNode returns the RopewalkNode of that name; nil: there is none.
+func (c *client) ropewalkNode(ctx context.Context, name string) (*v1alpha1.RopewalkNode, error) {
+	rn := &v1alpha1.RopewalkNode{}
+	switch err := c.own.Get().Resource(v1alpha1.Resource).Name(name).Do(ctx).Into(rn); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the RopewalkNode %s: %w", name, err)
+	}
+	return rn, nil
+}
+
+// list calls a function with each object of a resource, page by page.
+func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
+	next := ""
+	for {
+		body, err := c.Get().Resource(resource).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).
+			SetHeader("Accept", "application/json").Do(ctx).Raw()
+		if err != nil {
+			return explainListError(resource, err)
+		}
+		var page struct {
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
+		}
+		if err = json.Unmarshal(body, &page); err != nil {
+			return fmt.Errorf("reading the list of %s: %w", resource, err)
+		}
+		for _, item := range page.Items {
+			if err := with(item); err != nil {
+				return fmt.Errorf("reading the list of %s: %w", resource, err)
+			}
+		}
+		if next = page.Metadata.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// explainListError adds the remedy to an error.
+func explainListError(resource string, err error) error {
+	switch {
+	case apierrors.IsNotFound(err) && (resource == v1alpha1.Resource || resource == v1alpha1.AnnouncementResource):
+		return ErrNoDefinition
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("listing %s: %w: %w", resource, ErrForbidden, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("listing %s: %w", resource, ErrUnauthorized)
+	}
+	return fmt.Errorf("listing %s: %w", resource, err)
 }
 
 // removeTaint removes the taints of a key from a Node, and reports whether there were any. It fails if the Node's taints have changed meanwhile.
@@ -220,19 +276,50 @@ func (c *client) apply(ctx context.Context, name string, status v1alpha1.NodeSta
 	return c.applyStatus(ctx, v1alpha1.Resource, v1alpha1.Kind, name, status)
 }
 
-// applyStatus writes a whole status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+// applyStatus writes a whole status.
 func (c *client) applyStatus(ctx context.Context, resource, kind, name string, status any) error {
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": v1alpha1.GroupVersion().String(), "kind": kind, "metadata": map[string]string{"name": name}, "status": status,
-	})
+	return c.applyPart(ctx, resource, kind, metav1.ObjectMeta{Name: name}, "status", status)
+}
+
+// announce writes the RopewalkAnnouncement of a node, owned by it so that it is deleted with the node. It creates one where there is none.
+func (c *client) announce(ctx context.Context, owner *node, spec v1alpha1.AnnouncementSpec) error {
+	meta := metav1.ObjectMeta{Name: owner.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(owner)}}
+	return c.applyPart(ctx, v1alpha1.AnnouncementResource, v1alpha1.AnnouncementKind, meta, "spec", spec)
+}
+
+// applyPart writes a whole spec or status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+func (c *client) applyPart(ctx context.Context, resource, kind string, meta metav1.ObjectMeta, part string, value any) error {
+	identity := map[string]any{"name": meta.Name}
+	if len(meta.OwnerReferences) > 0 {
+		identity["ownerReferences"] = meta.OwnerReferences
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion().String(), "kind": kind, "metadata": identity, part: value})
+	r := c.own.Patch(types.ApplyPatchType).Resource(resource).Name(meta.Name).Param("fieldManager", fieldManager).Param("force", "true").Body(body)
+	if part == "status" {
+		r = r.SubResource(part)
+	}
+	if c.dry {
+		r = r.Param("dryRun", "All")
+	}
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
 	if err == nil {
-		err = c.own.Patch(types.ApplyPatchType).Resource(resource).Name(name).SubResource("status").
-			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Error()
+		err = r.Do(ctx).Error()
 	}
 	if err != nil {
-		return fmt.Errorf("writing the status of the %s %s: %w", kind, name, err)
+		return fmt.Errorf("writing the %s of the %s %s: %w", part, kind, meta.Name, err)
+	}
+	return nil
+}
+
+// withdraw empties the announcement of a node, for which it has no agent. It fails if there is none.
+func (c *client) withdraw(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
+	defer cancel()
+	err := c.own.Patch(types.MergePatchType).Resource(v1alpha1.AnnouncementResource).Name(name).Param("fieldManager", fieldManager).
+		Body([]byte(`{"spec":null}`)).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("emptying the RopewalkAnnouncement %s: %w", name, err)
 	}
 	return nil
 }

@@ -18,18 +18,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// cluster follows the API's Nodes and RopewalkNodes with informers. all is not safe for concurrent use, the other methods are.
+// cluster follows the API's Nodes and RopewalkAnnouncements, and the RopewalkNode of the own node, with informers. all is not safe for concurrent use, the other methods are.
 type cluster struct {
 	own         string
 	ownNode     cache.SharedIndexInformer // watches the own Node alone
+	ownAgent    cache.SharedIndexInformer // watches the own RopewalkNode alone
 	nodes       cache.SharedIndexInformer // all Nodes, as reader last read them
 	reader      *nodeReader
-	agents      cache.SharedIndexInformer
-	blocks      *podBlocks // nil: pod prefixes are those of the Nodes
+	agents      cache.SharedIndexInformer // all RopewalkAnnouncements
+	blocks      *podBlocks                // nil: pod prefixes are those of the Nodes
 	endpoints   *apiEndpoints
 	external    *externalPeers
 	mesh        cache.SharedIndexInformer // of the RopewalkMesh; nil: the agent's mode has none
@@ -41,7 +43,7 @@ type cluster struct {
 
 // agentState is the last known state of a node's agent.
 type agentState struct {
-	nodeUID, ropewalkNodeUID types.UID // of the Node and of the RopewalkNode
+	nodeUID, announcementUID types.UID // of the Node and of the RopewalkAnnouncement
 	agent                    *mesh.Agent
 	plansChangedAt           time.Time // when the last change of its port plans was accepted; zero: never
 }
@@ -52,9 +54,10 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 	reader := newNodeReader(c, own, surveyPeriod, log)
 	k := &cluster{
 		own: own, reader: reader, agentStates: map[string]agentState{}, trigger: changed,
-		ownNode: cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.core, "nodes", "", self), &node{}, 0, nil),
-		nodes:   cache.NewSharedIndexInformer(reader, &node{}, 0, nil),
-		agents:  cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", everything), &v1alpha1.RopewalkNode{}, 0, nil),
+		ownNode:  cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.core, "nodes", "", self), &node{}, 0, nil),
+		nodes:    cache.NewSharedIndexInformer(reader, &node{}, 0, nil),
+		ownAgent: cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.Resource, "", self), &v1alpha1.RopewalkNode{}, 0, nil),
+		agents:   cache.NewSharedIndexInformer(cache.NewListWatchFromClient(c.own, v1alpha1.AnnouncementResource, "", everything), &v1alpha1.RopewalkAnnouncement{}, 0, nil),
 	}
 	reader.nodes, reader.agents = k.nodes, k.agents
 	handler := cache.ResourceEventHandlerFuncs{
@@ -65,12 +68,12 @@ func newCluster(c *client, own string, surveyPeriod time.Duration, log *slog.Log
 			}
 		},
 	}
-	for i, trim := range map[cache.SharedIndexInformer]cache.TransformFunc{k.ownNode: trimOwnNode, k.nodes: k.trimObject, k.agents: k.trimObject} {
+	for i, trim := range map[cache.SharedIndexInformer]cache.TransformFunc{k.ownNode: trimOwnNode, k.ownAgent: trimObject, k.nodes: trimObject, k.agents: trimObject} {
 		if err := i.SetTransform(trim); err != nil {
-			return nil, fmt.Errorf("setting up the informers of Nodes and RopewalkNodes: %w", err)
+			return nil, fmt.Errorf("setting up the informers of Nodes and announcements: %w", err)
 		}
 		if _, err := i.AddEventHandler(handler); err != nil {
-			return nil, fmt.Errorf("setting up the informers of Nodes and RopewalkNodes: %w", err)
+			return nil, fmt.Errorf("setting up the informers of Nodes and announcements: %w", err)
 		}
 	}
 	request := func(o any) {
@@ -92,14 +95,6 @@ func newMeshInformer(c *client, changed func()) (cache.SharedIndexInformer, erro
 	return i, nil
 }
 
-// trimObject is the informers' transform.
-func (c *cluster) trimObject(object any) (any, error) {
-	if rn, ok := object.(*v1alpha1.RopewalkNode); ok && rn.Name != c.own {
-		trimStatus(&rn.Status)
-	}
-	return trimObject(object)
-}
-
 // trimOwnNode is the transform for the own Node. Its labels select RopewalkPeers and a pool.
 func trimOwnNode(object any) (any, error) {
 	n, ok := object.(*node)
@@ -112,45 +107,39 @@ func trimOwnNode(object any) (any, error) {
 	return n, err
 }
 
-// trimStatus drops what no other node's agent reads.
-func trimStatus(st *v1alpha1.NodeStatus) {
-	st.Conditions, st.StalePeers, st.AgentVersion, st.KernelVersion = nil, nil, "", ""
-}
-
-// isRelevantUpdate reports whether an update may matter. A kubelet's heartbeat and another node's peer counts do not.
+// isRelevantUpdate reports whether an update may matter. A kubelet's heartbeat does not.
 func isRelevantUpdate(before, after any, own string) bool {
 	switch a := before.(type) {
 	case *node:
 		b, same := after.(*node)
-		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || !maps.Equal(restricted(a.Labels), restricted(b.Labels)) ||
+		return !same || !sameNodeObject(toMesh(a, nil), toMesh(b, nil)) || a.UID != b.UID || a.Settings != b.Settings || !maps.Equal(restricted(a.Labels), restricted(b.Labels)) ||
 			a.Name == own && (!maps.Equal(a.Labels, b.Labels) || a.hasStartupTaint() != b.hasStartupTaint())
-	case *v1alpha1.RopewalkNode:
-		b, same := after.(*v1alpha1.RopewalkNode)
+	case *v1alpha1.RopewalkAnnouncement:
+		b, same := after.(*v1alpha1.RopewalkAnnouncement)
 		if !same || a.Name == own || a.UID != b.UID {
 			return true
 		}
-		return a.Spec != b.Spec || a.Status.Mode != b.Status.Mode || !a.DeletionTimestamp.Equal(b.DeletionTimestamp) ||
-			!reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences) || !reflect.DeepEqual(toAgent(&a.Status), toAgent(&b.Status))
+		return !a.DeletionTimestamp.Equal(b.DeletionTimestamp) || !reflect.DeepEqual(a.OwnerReferences, b.OwnerReferences) ||
+			!reflect.DeepEqual(announce.Agent(&a.Spec), announce.Agent(&b.Spec))
 	}
 	return true
 }
 
 // start runs the informers until ctx ends.
 func (c *cluster) start(ctx context.Context) {
-	go c.ownNode.RunWithContext(ctx)
-	go c.nodes.RunWithContext(ctx)
-	go c.agents.RunWithContext(ctx)
-	if c.blocks != nil {
-		go c.blocks.RunWithContext(ctx)
+	for _, i := range c.informers() {
+		go i.RunWithContext(ctx)
 	}
-	if c.mesh != nil {
-		go c.mesh.RunWithContext(ctx)
-	}
+}
+
+// ownInformers returns those of the own node's objects with which the agent reports a fault to people.
+func (c *cluster) ownInformers() []cache.SharedIndexInformer {
+	return []cache.SharedIndexInformer{c.ownNode, c.ownAgent}
 }
 
 // informers returns the informers that run and must sync.
 func (c *cluster) informers() []cache.SharedIndexInformer {
-	all := []cache.SharedIndexInformer{c.ownNode, c.nodes, c.agents}
+	all := append(c.ownInformers(), c.nodes, c.agents)
 	if c.blocks != nil {
 		all = append(all, c.blocks)
 	}
@@ -161,29 +150,31 @@ func (c *cluster) informers() []cache.SharedIndexInformer {
 }
 
 // synced reports whether all informers have their initial lists.
-func (c *cluster) synced() bool {
-	return !slices.ContainsFunc(c.informers(), func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
+func (c *cluster) synced() bool { return allSynced(c.informers()) }
+
+func allSynced(all []cache.SharedIndexInformer) bool {
+	return !slices.ContainsFunc(all, func(i cache.SharedIndexInformer) bool { return !i.HasSynced() })
 }
 
 // size returns the number of nodes at the last call of all.
 func (c *cluster) size() int64 { return c.count.Load() }
 
-// node returns the objects of that name. Either may be nil.
-func (c *cluster) node(name string) (n *node, rn *v1alpha1.RopewalkNode) {
-	n, rn = c.reader.known(name)
-	if name != c.own {
-		return n, rn
-	}
-	o, _, _ := c.ownNode.GetStore().GetByKey(name)
-	n, _ = o.(*node)
-	return n, rn
+// self returns the own node's objects. Each may be nil.
+func (c *cluster) self() (n *node, rn *v1alpha1.RopewalkNode, ra *v1alpha1.RopewalkAnnouncement) {
+	return stored[node](c.ownNode, c.own), stored[v1alpha1.RopewalkNode](c.ownAgent, c.own), stored[v1alpha1.RopewalkAnnouncement](c.agents, c.own)
+}
+
+// stored returns an informer's object of that name, or nil.
+func stored[T any](i cache.SharedIndexInformer, name string) *T {
+	o, _, _ := i.GetStore().GetByKey(name)
+	t, _ := o.(*T)
+	return t
 }
 
 // nodeObjects returns the cluster's Nodes, with the own one as its watch has it.
 func (c *cluster) nodeObjects() (all []*node) {
-	own, _ := c.node(c.own)
-	if own != nil {
-		all = append(all, own)
+	if own, rn, _ := c.self(); own != nil {
+		all = append(all, withSettings(own, rn))
 	}
 	for _, o := range c.nodes.GetStore().List() {
 		if n, ok := o.(*node); ok && n.Name != c.own {
@@ -193,15 +184,9 @@ func (c *cluster) nodeObjects() (all []*node) {
 	return all
 }
 
-// all returns the cluster's nodes, with OptOut for those that are excluded. It leaves out a RopewalkNode without a Node, which is about to be
+// all returns the cluster's nodes, with OptOut for those that are excluded. It leaves out an announcement without a Node, which is about to be
 // garbage-collected. It must not be called concurrently.
 func (c *cluster) all(excluded func(*node) bool) []mesh.Node {
-	agents := map[string]*v1alpha1.RopewalkNode{}
-	for _, o := range c.agents.GetStore().List() {
-		if rn, ok := o.(*v1alpha1.RopewalkNode); ok {
-			agents[rn.Name] = rn
-		}
-	}
 	var blocks map[string][]netip.Prefix
 	if c.blocks != nil {
 		blocks = c.blocks.byNode()
@@ -211,7 +196,7 @@ func (c *cluster) all(excluded func(*node) bool) []mesh.Node {
 	states := make(map[string]agentState, len(c.agentStates))
 	var wait time.Duration
 	for _, n := range objects {
-		m, w := c.agentStates[n.Name].update(n, agents[n.Name])
+		m, w := c.agentStates[n.Name].update(n, stored[v1alpha1.RopewalkAnnouncement](c.agents, n.Name))
 		m.OptOut = m.OptOut || excluded(n)
 		wait = max(wait, w.limitPlanChanges(c.agentStates[n.Name], &m))
 		if w != (agentState{}) {
@@ -258,23 +243,22 @@ func (w *agentState) limitPlanChanges(before agentState, m *mesh.Node) (wait tim
 
 func samePlans(a, b *mesh.Plans) bool { return slices.Equal(a.V4, b.V4) && slices.Equal(a.V6, b.V6) }
 
-// update returns the node, and its state for the next call. It fills in the last known status where the RopewalkNode is missing,
-// or was created again and is still empty. An emptied status, in contrast, means that the node has no agent any more, and an empty spec is a spec.
-func (w agentState) update(n *node, rn *v1alpha1.RopewalkNode) (mesh.Node, agentState) {
-	m := toMesh(n, rn)
-	gone := rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero()
+// update returns the node, and its state for the next call. It fills in the last known announcement where there is none, or where it was created
+// again and is still empty. An emptied one, in contrast, means that the node has no agent any more.
+func (w agentState) update(n *node, ra *v1alpha1.RopewalkAnnouncement) (mesh.Node, agentState) {
+	m, gone := toMesh(n, ra), !announces(ra, n)
 	if w.nodeUID != n.UID {
 		if gone {
 			return m, agentState{}
 		}
-		return m, agentState{n.UID, rn.UID, m.Agent, time.Time{}}
+		return m, agentState{n.UID, ra.UID, m.Agent, time.Time{}}
 	}
-	from := w.ropewalkNodeUID
+	from := w.announcementUID
 	switch {
-	case gone || rn.UID != from && rn.Status.Mode == "":
+	case gone || ra.UID != from && m.Agent == nil:
 		m.Agent = w.agent
 	default:
-		from = rn.UID
+		from = ra.UID
 	}
 	return m, agentState{n.UID, from, m.Agent, w.plansChangedAt}
 }

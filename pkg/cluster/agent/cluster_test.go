@@ -49,32 +49,36 @@ func TestClusterFollowsAgentStatus(t *testing.T) {
 	if !cache.WaitForCacheSync(t.Context().Done(), k.synced) {
 		t.Fatal("the informers did not sync")
 	}
-	until := func(what string, right func(*v1alpha1.RopewalkNode) bool) {
+	until := func(what string, right func(*v1alpha1.RopewalkNode, *v1alpha1.RopewalkAnnouncement) bool) {
 		t.Helper()
 		late := time.After(patience)
-		for _, rn := k.node("a"); rn == nil || !right(rn); _, rn = k.node("a") {
+		for _, rn, ra := k.self(); !right(rn, ra); _, rn, ra = k.self() {
 			select {
 			case <-changes:
 			case <-late:
-				t.Fatalf("waited for %s: %+v", what, rn)
+				t.Fatalf("waited for %s: %+v, %+v", what, rn, ra)
 			}
 		}
 	}
 
-	n, rn := k.node("a")
-	if n == nil || rn != nil {
-		t.Fatalf("got objects %v and %v", n, rn)
+	n, rn, ra := k.self()
+	if n == nil || rn != nil || ra != nil {
+		t.Fatalf("got objects %v, %v and %v", n, rn, ra)
 	}
 	for range 2 { // creating an existing object is no error
 		if _, err := c.create(t.Context(), n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	until("its RopewalkNode", func(rn *v1alpha1.RopewalkNode) bool { return ownedBy(rn, n) })
-	if err := c.apply(t.Context(), "a", v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: true}); err != nil {
+	until("its RopewalkNode", func(rn *v1alpha1.RopewalkNode, _ *v1alpha1.RopewalkAnnouncement) bool {
+		return rn != nil && ownedBy(rn, n)
+	})
+	if err := c.announce(t.Context(), n, v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeSpread, Gathers: true}); err != nil {
 		t.Fatal(err)
 	}
-	until("its status", func(rn *v1alpha1.RopewalkNode) bool { return rn.Status.Gathers })
+	until("its announcement", func(_ *v1alpha1.RopewalkNode, ra *v1alpha1.RopewalkAnnouncement) bool {
+		return ra != nil && ra.Spec.Gathers
+	})
 	if all := k.all((*intent)(nil).excludes); len(all) != 1 || all[0].Agent == nil || !all[0].Agent.Gathers {
 		t.Errorf("the cluster is %+v", all)
 	}
@@ -108,13 +112,13 @@ func TestPlanChangesAreRateLimited(t *testing.T) {
 			{2 * time.Minute, 61004, false, 61004},
 		} {
 			time.Sleep(step.pass) // fake clock
-			rn := &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeSpread, Gathers: step.gather}}
-			rn.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}}
+			ra := &v1alpha1.RopewalkAnnouncement{Spec: v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeSpread, Gathers: step.gather}}
+			ra.OwnerReferences = []metav1.OwnerReference{ownerReference(n)}
 			if step.port != 0 {
-				rn.Status.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.port}}}
+				ra.Spec.Plans = []v1alpha1.Plan{{IPFamily: v1alpha1.IPv4, Ports: []v1alpha1.Port{step.port}}}
 			}
 			before := w
-			m, now := before.update(n, rn)
+			m, now := before.update(n, ra)
 			k.triggerAfter(now.limitPlanChanges(before, &m))
 			w = now
 			got := uint16(0)

@@ -7,19 +7,16 @@ import (
 	"net/netip"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // toMesh converts the API's objects. It skips values that it cannot parse: the API server has validated them, and one node's
-// mistake must not stop the others. It ignores a RopewalkNode that belongs to another node, for example to an earlier one of
-// this name.
-func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
+// mistake must not stop the others. It ignores an announcement of another node, for example an earlier one of this name.
+func toMesh(n *node, ra *v1alpha1.RopewalkAnnouncement) mesh.Node {
 	m := mesh.Node{Name: n.Name, Created: n.CreationTimestamp.Time}
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == internalIP {
@@ -32,109 +29,58 @@ func toMesh(n *node, rn *v1alpha1.RopewalkNode) mesh.Node {
 		}
 	}
 	m.OptOut = n.runsNoAgent()
-	if rn == nil || !ownedBy(rn, n) && !isAdoptable(rn) || !rn.DeletionTimestamp.IsZero() {
-		return m
-	}
-	m.Endpoint, _ = netip.ParseAddr(rn.Spec.Endpoint)
-	m.Port = uint16(max(0, min(rn.Spec.Port, 65535)))
-	if rn.Status.Mode != "" {
-		m.Agent = toAgent(&rn.Status)
+	m.Endpoint, _ = netip.ParseAddr(n.Settings.Endpoint)
+	m.Port = uint16(max(0, min(n.Settings.Port, 65535)))
+	if announces(ra, n) {
+		m.Agent = announce.Agent(&ra.Spec)
 	}
 	return m
 }
 
-// ownedBy reports whether a RopewalkNode belongs to this very node. Without an owner, it would outlive its node, and pass to
+// announces reports whether an announcement is that of this very node.
+func announces(ra *v1alpha1.RopewalkAnnouncement, n *node) bool {
+	return ra != nil && ownedBy(ra, n) && ra.DeletionTimestamp.IsZero()
+}
+
+// nodeSettings are what administrators set of a node that others follow.
+type nodeSettings struct {
+	Endpoint string
+	Port     int32
+}
+
+// settingsFor returns what a RopewalkNode sets of a node. It ignores one of another node. An administrator may create it before there is a Node to
+// own it.
+func settingsFor(n *node, rn *v1alpha1.RopewalkNode) nodeSettings {
+	if rn == nil || hasNodeAsOwner(rn) && !ownedBy(rn, n) || !rn.DeletionTimestamp.IsZero() {
+		return nodeSettings{}
+	}
+	return nodeSettings{rn.Spec.Endpoint, rn.Spec.Port}
+}
+
+// withSettings returns a copy of a node with its settings. It shares everything else.
+func withSettings(n *node, rn *v1alpha1.RopewalkNode) *node {
+	c := *n
+	c.Settings = settingsFor(n, rn)
+	return &c
+}
+
+// ownedBy reports whether an object belongs to this very node. Without an owner, it would outlive its node, and pass to
 // the next one of that name.
-func ownedBy(rn *v1alpha1.RopewalkNode, n *node) bool {
-	return slices.ContainsFunc(rn.OwnerReferences, func(o metav1.OwnerReference) bool {
+func ownedBy(object metav1.Object, n *node) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
 		return o.APIVersion == "v1" && o.Kind == "Node" && o.Name == n.Name && o.UID == n.UID
 	})
 }
 
-// isAdoptable reports whether an administrator, or a tool that applies manifests, created the RopewalkNode before the node's agent
-// did. Its spec applies. Agents create theirs with an owner; one with a status but no owner is not trusted.
-func isAdoptable(rn *v1alpha1.RopewalkNode) bool {
-	return !hasNodeAsOwner(rn) && rn.Status.Mode == "" && rn.DeletionTimestamp.IsZero()
-}
-
-// hasNodeAsOwner reports whether any Node owns the RopewalkNode.
-func hasNodeAsOwner(rn *v1alpha1.RopewalkNode) bool {
-	return slices.ContainsFunc(rn.OwnerReferences, func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" })
-}
-
-func toAgent(st *v1alpha1.NodeStatus) *mesh.Agent {
-	a := &mesh.Agent{Mode: mesh.Mode(st.Mode), Gathers: st.Gathers, MTU: int(st.MTU), EncryptsNodes: st.EncryptsNodes}
-	a.Key, _ = noise.ParseBase64[noise.PublicKey](string(st.PublicKey))
-	a.NextKey, _ = noise.ParseBase64[noise.PublicKey](string(st.NextPublicKey))
-	for _, text := range st.Endpoints {
-		if e, err := netip.ParseAddrPort(string(text)); err == nil {
-			a.Endpoints = append(a.Endpoints, e)
-		}
-	}
-	if p := st.SpreadPorts; p != nil && p.First >= 1024 && p.First <= p.Last && p.Last <= 65535 {
-		a.Ports = spread.Ports{First: uint16(p.First), Last: uint16(p.Last)}
-	}
-	for _, p := range st.Plans {
-		switch p.IPFamily {
-		case v1alpha1.IPv4:
-			a.Plans.V4 = toPortPlan(p.Ports)
-		case v1alpha1.IPv6:
-			a.Plans.V6 = toPortPlan(p.Ports)
-		}
-	}
-	return a
-}
-
-// toPortPlan converts a plan. It clamps invalid ports to values that pkg/cluster/mesh rejects.
-func toPortPlan(ports []v1alpha1.Port) (plan []uint16) {
-	for _, p := range ports[:min(len(ports), spread.MaxPorts+1)] {
-		plan = append(plan, uint16(max(0, min(p, 65535))))
-	}
-	return plan
+// hasNodeAsOwner reports whether any Node owns an object.
+func hasNodeAsOwner(object metav1.Object) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.APIVersion == "v1" && o.Kind == "Node" })
 }
 
 // sameNodeObject compares the fields that come from the Node objects.
 func sameNodeObject(a, b mesh.Node) bool {
 	return a.Name == b.Name && a.Created.Equal(b.Created) && slices.Equal(a.Addrs, b.Addrs) && slices.Equal(a.PodCIDRs, b.PodCIDRs) &&
 		a.OptOut == b.OptOut
-}
-
-// endpointsOf returns the node's addresses, or the one of spec.endpoint, with the tunnel's port. Other nodes ignore any other
-// endpoint.
-func endpointsOf(n mesh.Node, port uint16) (all []v1alpha1.Endpoint) {
-	addrs := n.Addrs
-	if n.Endpoint.IsValid() {
-		addrs = []netip.Addr{n.Endpoint}
-	}
-	for _, a := range mesh.UsableAddrs(addrs) {
-		all = append(all, v1alpha1.Endpoint(netip.AddrPortFrom(a, port).String()))
-	}
-	return all
-}
-
-// maxPublishedCIDRs is the maximum number of prefixes in a status. Others read the prefixes at their source.
-const maxPublishedCIDRs = 16
-
-// cidrsOf leaves out IPv4 prefixes in IPv6 form, which no node may have: the API server rejects a status with one, and other nodes may be able to
-// write such a prefix for this one (CiliumNodes).
-func cidrsOf(n mesh.Node) (all []v1alpha1.CIDR) {
-	for _, p := range n.PodCIDRs[:min(len(n.PodCIDRs), maxPublishedCIDRs)] {
-		if !p.Addr().Is4In6() {
-			all = append(all, v1alpha1.CIDR(p.String()))
-		}
-	}
-	return all
-}
-
-func portsOf(p spread.Ports) *v1alpha1.Ports {
-	return &v1alpha1.Ports{First: int32(p.First), Last: int32(p.Last)}
-}
-
-// withTransitionTime returns a condition with the time since which it has its status.
-func withTransitionTime(c metav1.Condition, before []metav1.Condition) metav1.Condition {
-	all := slices.Clone(before)
-	meta.SetStatusCondition(&all, c)
-	return *meta.FindStatusCondition(all, c.Type)
 }
 
 // parseCIDRs parses a field of the RopewalkMesh.

@@ -199,12 +199,12 @@ func TestReplacedProgramsAreNotTakenBack(t *testing.T) {
 func TestStatusIsKeptWhileTunnelLookupFails(t *testing.T) {
 	s := newSpreadReconciler(Config{Ports: spread.DefaultPorts}, func() {})
 	l := reconcileInput{}
-	l.lastStatus.Endpoints = append(l.lastStatus.Endpoints, "192.0.2.1:51820")
-	if r := s.unchangedResult(l); r.status.Gathers || len(r.status.Endpoints) > 0 {
+	l.announced.Endpoints = append(l.announced.Endpoints, "192.0.2.1:51820")
+	if r := s.unchangedResult(l); r.announcement.Gathers || len(r.announcement.Endpoints) > 0 {
 		t.Errorf("nothing is attached, but the status is %+v", r.status)
 	}
 	s.follower = &deviceFollower{wanted: spreader.Config{}}
-	if r := s.unchangedResult(l); !r.status.Gathers || len(r.status.Endpoints) != 1 || r.spread == nil {
+	if r := s.unchangedResult(l); !r.announcement.Gathers || len(r.announcement.Endpoints) != 1 || r.spread == nil {
 		t.Errorf("got %+v, want status.Gathers true, len(status.Endpoints) 1, spread non-nil", r)
 	}
 }

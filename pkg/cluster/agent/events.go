@@ -17,8 +17,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// An agent reports as Events of its RopewalkNode when its reconciles begin to fail, when they succeed again, and when there are new
-// warnings about its own node. One agent reports refused RopewalkPeers (external_status.go). What concerns all nodes at once is no Event:
+// An agent reports as Events of its RopewalkNode when its reconciles begin to fail, when they succeed again, when a condition becomes another, and
+// when there are new warnings about its own node. One agent reports refused RopewalkPeers (external_status.go). What concerns all nodes at once is no Event:
 // all agents would write one at the same time.
 
 const (
@@ -32,9 +32,9 @@ const (
 
 // eventReporter remembers what Events have reported.
 type eventReporter struct {
-	lastEvent time.Time
-	reported  *reportedState                    // nil: nothing was compared yet
-	proofs    map[string]metav1.ConditionStatus // by condition, the last one that was not Unknown; nil: nothing was compared yet
+	lastEvent  time.Time
+	reported   *reportedState                    // nil: nothing was compared yet
+	conditions map[string]metav1.ConditionStatus // by condition, the last one that was not Unknown; nil: nothing was compared yet
 }
 
 // reportedState is what an Event says of a node.
@@ -88,29 +88,29 @@ func (a *Agent) reportChange(ctx context.Context, rn *v1alpha1.RopewalkNode, bef
 	a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, reason, note)
 }
 
-// reportProofs writes an Event for each condition of mode mesh that became True or False. Each node begins permissive, so Strict is reported once it was
+// reportConditions writes an Event for each condition but Ready that became True or False. Each node begins permissive, so Strict is reported once it was
 // True, and the other conditions once they were False. A change to Unknown is not reported: each start of an agent begins with it.
-func (a *Agent) reportProofs(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition) {
-	if a.events.proofs == nil {
-		a.events.proofs = map[string]metav1.ConditionStatus{}
+func (a *Agent) reportConditions(ctx context.Context, rn *v1alpha1.RopewalkNode, before, after []metav1.Condition) {
+	if a.events.conditions == nil {
+		a.events.conditions = map[string]metav1.ConditionStatus{}
 		for _, c := range before {
-			a.events.proofs[c.Type] = c.Status
+			a.events.conditions[c.Type] = c.Status
 		}
 	}
 	for _, c := range after {
-		was := a.events.proofs[c.Type]
+		was := a.events.conditions[c.Type]
 		if c.Type == v1alpha1.ConditionReady || c.Status == metav1.ConditionUnknown || c.Status == was || rn.UID == "" {
 			continue
 		}
-		a.events.proofs[c.Type] = c.Status
-		if kind := proofEvent(c, was); kind != "" {
+		a.events.conditions[c.Type] = c.Status
+		if kind := conditionEvent(c, was); kind != "" {
 			a.createEvent(ctx, regarding{v1alpha1.Kind, rn.Name, rn.UID}, kind, c.Reason, c.Type+": "+c.Message)
 		}
 	}
 }
 
-// proofEvent returns the type of the Event about a condition whose last known status was another one ("": none was known); "": no Event.
-func proofEvent(c metav1.Condition, was metav1.ConditionStatus) string {
+// conditionEvent returns the type of the Event about a condition whose last known status was another one ("": none was known); "": no Event.
+func conditionEvent(c metav1.Condition, was metav1.ConditionStatus) string {
 	switch {
 	case c.Status == metav1.ConditionTrue && (was != "" || c.Type == proof.Strict):
 		return "Normal"

@@ -40,7 +40,7 @@ func TestEventsReportChangesOfOneNode(t *testing.T) {
 			a.events.lastEvent = time.Time{}
 		}
 		before := len(api.events)
-		res := result{status: v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820"}}, notes: step.notes, clusterNote: step.clusterNote}
+		res := result{announcement: v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820"}}, notes: step.notes, clusterNote: step.clusterNote}
 		q := &recordingQueue{TypedRateLimitingInterface: a.queue}
 		a.queue = q
 		if err := a.publishStatus(t.Context(), rn, res, step.err); err != nil {

@@ -286,7 +286,7 @@ func TestAgentConfiguresRopewalkPeersOfAPI(t *testing.T) {
 	api.putPeer(t, rp)
 	api.putPeer(t, elsewhere)
 	follow(t, a)
-	n, rn := a.cluster.node("a")
+	n, rn, _ := a.cluster.self()
 	res, err := a.reconcileMode(t.Context(), n, rn, clusterChanged)
 	if err != nil || res.externalPeers != 1 || len(res.external.refused) != 0 {
 		t.Fatalf("got %+v, %v", res, err)

@@ -180,7 +180,7 @@ func TestAllWritersWriteSameCondition(t *testing.T) {
 		t.Errorf("got %+v", first)
 	}
 	second, api2 := newPublishingAgent(t, rp)
-	n, _ := second.cluster.node("a")
+	n, _, _ := second.cluster.self()
 	n.Labels = map[string]string{"gateway": "true", "zone": "b"}
 	second.publishExternal(t.Context(), ofNode(0))
 	if c := api2.acceptedIn(t, "laptop"); c.Message != first.Message {

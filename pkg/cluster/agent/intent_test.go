@@ -42,10 +42,10 @@ func TestFirstMatchingPoolApplies(t *testing.T) {
 		{"quiet", 0, 1440, "192.0.2.1:51820"},
 		{"other", 0, 1440, "192.0.2.1:51820"},
 	} {
-		n, rn := a.cluster.node("a")
+		n, rn, _ := a.cluster.self()
 		n.Labels, rn.Spec.Port = map[string]string{"pool": c.pool}, c.port
 		r, err := a.reconcileMode(t.Context(), n, rn, clusterChanged)
-		if err != nil || network.mtu != c.mtu || r.status.Endpoints[0] != c.want || r.status.MeshGeneration != 3 {
+		if err != nil || network.mtu != c.mtu || r.announcement.Endpoints[0] != c.want || r.status.MeshGeneration != 3 {
 			t.Errorf("pool %q: mtu %d, %+v, %v", c.pool, network.mtu, r.status, err)
 		}
 	}
@@ -65,12 +65,12 @@ func TestExclusionEndsWithItsEntry(t *testing.T) {
 	restricted := v1alpha1.NodeSelector{MatchLabels: map[string]v1alpha1.LabelValue{v1alpha1.RestrictedPrefix + "clear": "yes"}}
 	for _, exclude := range []v1alpha1.Exclude{{NodeNames: []string{"a"}}, {NodeSelector: &restricted}} {
 		a, _, network := newSyncedAgent(t, nil, ownedByNodeA())
-		n, rn := a.cluster.node("a")
+		n, rn, _ := a.cluster.self()
 		n.Labels = map[string]string{v1alpha1.RestrictedPrefix + "clear": "yes"}
 		excluded := func(want bool) {
 			t.Helper()
 			r, err := a.reconcileMode(t.Context(), n, rn, clusterChanged)
-			if err != nil || (network.routing == nil) != want || (len(r.status.Endpoints) == 0) != want || r.status.Mode != v1alpha1.ModeMesh {
+			if err != nil || (network.routing == nil) != want || (len(r.announcement.Endpoints) == 0) != want || r.announcement.Mode != v1alpha1.ModeMesh {
 				t.Fatalf("excluded %v: routing %+v, status %+v, %v", want, network.routing, r.status, err)
 			}
 			if all := a.cluster.all(a.intent.excludes); len(all) != 1 || all[0].OptOut != want {
@@ -108,7 +108,7 @@ func TestLabelsOfKubeletsExcludeNoNode(t *testing.T) {
 
 func TestInvalidIntentLeavesLastOne(t *testing.T) {
 	a, _, _ := newSyncedAgent(t, nil, ownedByNodeA())
-	n, rn := a.cluster.node("a")
+	n, rn, _ := a.cluster.self()
 	pods := []v1alpha1.CIDR{"10.0.0.0/8"}
 	a.setMesh(t, v1alpha1.MeshSpec{PodCIDRs: pods})
 	for _, spec := range []v1alpha1.MeshSpec{
@@ -146,7 +146,7 @@ func TestDeletedMeshLeavesLastOne(t *testing.T) {
 	a, _, _ := newSyncedAgent(t, nil, ownedByNodeA())
 	pods := []v1alpha1.CIDR{"10.0.0.0/8"}
 	a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextNever, PodCIDRs: pods})
-	n, rn := a.cluster.node("a")
+	n, rn, _ := a.cluster.self()
 	if _, err := a.reconcileMode(t.Context(), n, rn, clusterChanged); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestNodeWithoutIntentHasNoTunnel(t *testing.T) {
 	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errNoMesh) || network.routing != nil || a.stats.Ready.Load() {
 		t.Errorf("got %v, routing %+v", err, network.routing)
 	}
-	if st, err := api.status("a"); err != nil || len(st.Conditions) != 1 || !strings.Contains(st.Conditions[0].Message, "no RopewalkMesh") {
+	if st, err := api.status("a"); err != nil || len(st.Conditions) != 3 || !strings.Contains(st.Conditions[0].Message, "no RopewalkMesh") {
 		t.Errorf("status %+v, %v", st, err)
 	}
 }

@@ -43,7 +43,7 @@ func (m *meshReconciler) rotationState(in reconcileInput) mesh.Rotation {
 	r := mesh.Rotation{
 		Requested: in.spec.KeyGeneration, Current: m.keys.current.number, Next: m.keys.next.number, Announced: -1,
 	}
-	if r.Next == 0 || in.lastStatus.NextPublicKey != publicKeyOf(m.keys.next) {
+	if r.Next == 0 || in.announced.NextPublicKey != publicKeyOf(m.keys.next) {
 		return r
 	}
 	if m.announcedAt.IsZero() {

@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
@@ -118,8 +119,8 @@ func (m *meshReconciler) reconcilePlan(ctx context.Context, in reconcileInput) (
 	if r.requeueAfter = soonest(wait, rotation); note != "" {
 		r.notes = append(r.notes, note)
 	}
-	r.status = m.status(in.self, plan)
-	r.status.EncryptsNodes = encrypts
+	r.status, r.announcement = m.status(plan), m.announcement(in.self)
+	r.announcement.EncryptsNodes = encrypts
 	m.have = nil // of thousands of peers
 	return r, plan, err
 }
@@ -296,14 +297,8 @@ func smallerThan(mtus map[netip.Prefix]int, tunnel int) map[netip.Prefix]int {
 }
 
 // status returns the fields of the node's status that mesh mode fills in.
-func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.NodeStatus {
-	st := v1alpha1.NodeStatus{
-		PublicKey: publicKeyOf(m.keys.current), KeyGeneration: m.keys.current.number, NextPublicKey: publicKeyOf(m.keys.next),
-		Endpoints: endpointsOf(self, m.setup.port), PodCIDRs: cidrsOf(self), MTU: int32(m.setup.mtu), SpreadPorts: portsOf(m.cfg.Ports),
-	}
-	if m.cfg.PodCIDRSource != PodCIDRsOfNodes {
-		st.PodCIDRSource = string(m.cfg.PodCIDRSource)
-	}
+func (m *meshReconciler) status(plan mesh.TunnelPlan) v1alpha1.NodeStatus {
+	st := v1alpha1.NodeStatus{KeyGeneration: m.keys.current.number}
 	for _, p := range plan.Peers {
 		if p.Replaces.IsZero() && !p.IsExternal() {
 			st.Peers++
@@ -316,6 +311,18 @@ func (m *meshReconciler) status(self mesh.Node, plan mesh.TunnelPlan) v1alpha1.N
 		}
 	}
 	return st
+}
+
+// announcement returns what other nodes need of this one.
+func (m *meshReconciler) announcement(self mesh.Node) v1alpha1.AnnouncementSpec {
+	s := v1alpha1.AnnouncementSpec{
+		PublicKey: publicKeyOf(m.keys.current), NextPublicKey: publicKeyOf(m.keys.next), Endpoints: announce.EndpointsOf(self, m.setup.port),
+		PodCIDRs: announce.CIDRsOf(self), MTU: int32(m.setup.mtu), SpreadPorts: announce.PortsOf(m.cfg.Ports),
+	}
+	if m.cfg.PodCIDRSource != PodCIDRsOfNodes {
+		s.PodCIDRSource = string(m.cfg.PodCIDRSource)
+	}
+	return s
 }
 
 // tearDown removes the tunnel. Traffic for other nodes' pods then follows the cluster's other routes.

@@ -697,7 +697,7 @@ func TestInterfaceIsCheckedOnEachReconcile(t *testing.T) {
 		t.Errorf("got %+v, want setInterfaceCalls 2, pods %v, mtu 1400", n, pods)
 	}
 	l.settings.Port = 7
-	if r := m.mustReconcile(t, l); r.status.Endpoints[0] != "192.0.2.0:7" || e.now().ListenPort != 7 {
+	if r := m.mustReconcile(t, l); r.announcement.Endpoints[0] != "192.0.2.0:7" || e.now().ListenPort != 7 {
 		t.Errorf("%+v; the engine has port %d", r.status, e.now().ListenPort)
 	}
 	if n.routing.Cleartext || len(n.routing.Routes) != 1 || n.routing.Routes[0] != other.PodCIDRs[0] {
@@ -715,8 +715,8 @@ func TestCalicoBlocksGiveNoAddress(t *testing.T) {
 		own.PodCIDRs = append(own.PodCIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 64}), 26))
 	}
 	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own, meshNode(1, noise.PublicKey{1})}})
-	if len(n.pods) != 0 || !slices.Equal(n.routing.Sources, own.Addrs) || len(r.status.PodCIDRs) != maxPublishedCIDRs {
-		t.Errorf("addresses of %v, sources %v, %d prefixes published", n.pods, n.routing.Sources, len(r.status.PodCIDRs))
+	if len(n.pods) != 0 || !slices.Equal(n.routing.Sources, own.Addrs) || len(r.announcement.PodCIDRs) != 16 {
+		t.Errorf("addresses of %v, sources %v, %d prefixes published", n.pods, n.routing.Sources, len(r.announcement.PodCIDRs))
 	}
 }
 
@@ -726,8 +726,8 @@ func TestPrefixThatAPIRejectsIsNotPublished(t *testing.T) {
 	own := meshNode(0, noise.PublicKey{})
 	own.PodCIDRs = append(own.PodCIDRs, netip.MustParsePrefix("::ffff:10.244.0.0/120"))
 	r := m.mustReconcile(t, reconcileInput{self: own, nodes: []mesh.Node{own}})
-	if len(r.status.PodCIDRs) != 1 || r.status.PodCIDRs[0] != "10.244.0.0/24" || len(r.notes) == 0 {
-		t.Errorf("published %v, notes %v, want 10.244.0.0/24 and a note", r.status.PodCIDRs, r.notes)
+	if len(r.announcement.PodCIDRs) != 1 || r.announcement.PodCIDRs[0] != "10.244.0.0/24" || len(r.notes) == 0 {
+		t.Errorf("published %v, notes %v, want 10.244.0.0/24 and a note", r.announcement.PodCIDRs, r.notes)
 	}
 }
 
@@ -765,25 +765,25 @@ func TestKeyChangesAfterPropagation(t *testing.T) {
 		if got := e.takeProbed(); len(got) != 1 {
 			t.Error("no handshake with a peer that knows the last engine")
 		}
-		l.lastStatus = m.mustReconcile(t, l).status
-		first := l.lastStatus.PublicKey
+		l.announced = m.mustReconcile(t, l).announcement
+		first := l.announced.PublicKey
 		l.spec.KeyGeneration = 2
 		r = m.mustReconcile(t, l)
-		if r.status.PublicKey != first || r.status.NextPublicKey == "" || r.requeueAfter != 0 {
+		if r.announcement.PublicKey != first || r.announcement.NextPublicKey == "" || r.requeueAfter != 0 {
 			t.Fatalf("got %+v, want status.PublicKey %v, text in status.NextPublicKey, requeueAfter 0", r, first)
 		}
 		time.Sleep(time.Hour) // the API is unreachable
-		if r = m.mustReconcile(t, l); r.status.PublicKey != first {
+		if r = m.mustReconcile(t, l); r.announcement.PublicKey != first {
 			t.Fatal("the key changed before it was published")
 		}
-		next := r.status.NextPublicKey
-		l.lastStatus = r.status
-		if r = m.mustReconcile(t, l); r.status.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
+		next := r.announcement.NextPublicKey
+		l.announced = r.announcement
+		if r = m.mustReconcile(t, l); r.announcement.PublicKey != first || r.requeueAfter != DefaultPropagation || len(r.notes) != 1 {
 			t.Fatalf("got %+v, want status.PublicKey %v, requeueAfter %v, len(notes) 1", r, first, DefaultPropagation)
 		}
 		time.Sleep(r.requeueAfter)
 		r = m.mustReconcile(t, l)
-		if r.status.PublicKey != next || r.status.NextPublicKey != "" || r.status.KeyGeneration != 2 {
+		if r.announcement.PublicKey != next || r.announcement.NextPublicKey != "" || r.status.KeyGeneration != 2 {
 			t.Fatalf("got %+v, want status.PublicKey %v, status.NextPublicKey \"\", status.KeyGeneration 2", r, next)
 		}
 		synctest.Wait()
@@ -848,8 +848,8 @@ func TestRejectedKeyIsConfiguredAgain(t *testing.T) {
 	}
 	e.setRejectsKeys(false)
 	r := m.mustReconcile(t, l)
-	if st := e.now(); st.PublicKey.Base64() != string(r.status.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
-		t.Errorf("published key %s, engine has %+v", r.status.PublicKey, st)
+	if st := e.now(); st.PublicKey.Base64() != string(r.announcement.PublicKey) || len(st.Peers) != 1 || len(st.Peers[0].AllowedIPs) == 0 {
+		t.Errorf("published key %s, engine has %+v", r.announcement.PublicKey, st)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
@@ -17,7 +18,7 @@ import (
 func newRegistry(s *Stats, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectProofs), collectorFunc(s.collectSpread))
+		metrics.NewBuildInfo(version), collectorFunc(s.collectCounters), collectorFunc(s.collectPlaintext), collectorFunc(s.collectConditions), collectorFunc(s.collectProofs), collectorFunc(s.collectSpread))
 	return r
 }
 
@@ -41,6 +42,10 @@ func (s *Stats) collectCounters(ch chan<- prometheus.Metric) {
 		{"reconcile_failures_total", "Reconciles that failed.", prometheus.CounterValue, int64(s.Failures.Load())},
 		{"changes_total", "Changes made to the node's network.", prometheus.CounterValue, int64(s.Changes.Load())},
 		{"drift_total", "Changes made although the cluster had not changed: another program had changed the host.", prometheus.CounterValue, int64(s.Drift.Load())},
+		{
+			"foreign_writes_total", "Writes of other programs to the RopewalkNode and RopewalkAnnouncement of this node, of which its agent should be the only writer.",
+			prometheus.CounterValue, int64(s.ForeignWrites.Load()),
+		},
 		{"peers", "Other nodes that are peers.", prometheus.GaugeValue, s.Peers.Load()},
 		{"spreads_to", "Other nodes that flows are spread towards.", prometheus.GaugeValue, s.SpreadsTo.Load()},
 		{"problems", "Problems with the status of other nodes.", prometheus.GaugeValue, s.Problems.Load()},
@@ -77,7 +82,7 @@ func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 }
 
 var (
-	conditionDesc = prometheus.NewDesc("ropewalk_agent_condition", "1 for the status of each condition that the agent last observed, in mode mesh.", []string{"type", "status"}, nil)
+	conditionDesc = prometheus.NewDesc("ropewalk_agent_condition", "1 for the status of each condition that the agent last observed.", []string{"type", "status"}, nil)
 	proofDesc     = prometheus.NewDesc("ropewalk_agent_peer_states", "Peers by their observed state, in mode mesh.", []string{"state"}, nil)
 	guardedDesc   = prometheus.NewDesc("ropewalk_agent_guarded", "1 while the guard is at all devices by which packets leave the node, in front of other programs, in mode mesh.", nil, nil)
 	guardDesc     = prometheus.NewDesc("ropewalk_agent_guard_packets_total",
@@ -85,27 +90,35 @@ var (
 		[]string{"class", "verdict"}, nil)
 )
 
-// collectProofs exports what was observed in mode mesh.
-func (s *Stats) collectProofs(ch chan<- prometheus.Metric) {
-	o := s.proofs.Load()
-	if o == nil {
+// collectConditions exports the conditions of the node's status.
+func (s *Stats) collectConditions(ch chan<- prometheus.Metric) {
+	all := s.conditions.Load()
+	if all == nil {
 		return
 	}
-	for _, c := range o.Conditions {
-		for _, status := range []proof.Status{proof.True, proof.False, proof.Unknown} {
+	for _, c := range *all {
+		for _, status := range []metav1.ConditionStatus{metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown} {
 			ch <- prometheus.MustNewConstMetric(conditionDesc, prometheus.GaugeValue, float64(oneIf(c.Status == status)), c.Type, string(status))
 		}
 	}
-	p := &o.Peers
+}
+
+// collectProofs exports what was observed in mode mesh.
+func (s *Stats) collectProofs(ch chan<- prometheus.Metric) {
+	seen := s.seen.Load()
+	if seen == nil {
+		return
+	}
+	p, guard := (*seen)()
 	for state, n := range map[proof.State]int{proof.Pending: p.Pending, proof.Reachable: p.Reachable, proof.Proven: p.Proven, proof.Lost: p.Lost} {
 		ch <- prometheus.MustNewConstMetric(proofDesc, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
 	}
-	ch <- prometheus.MustNewConstMetric(guardedDesc, prometheus.GaugeValue, float64(oneIf(o.Guarded)))
-	if !o.Guard.Known {
+	ch <- prometheus.MustNewConstMetric(guardedDesc, prometheus.GaugeValue, float64(oneIf(guard.InFront)))
+	if !guard.Known {
 		return
 	}
 	for class, c := range map[string]*programs.GuardCount{
-		"remote": &o.Guard.Beside[programs.GuardClassRemote], "unknown": &o.Guard.Beside[programs.GuardClassUnknown], "local": &o.Guard.Tunneled[programs.GuardClassLocal],
+		"remote": &guard.Beside[programs.GuardClassRemote], "unknown": &guard.Beside[programs.GuardClassUnknown], "local": &guard.Tunneled[programs.GuardClassLocal],
 	} {
 		ch <- prometheus.MustNewConstMetric(guardDesc, prometheus.CounterValue, float64(c.Passed), class, "passed")
 		ch <- prometheus.MustNewConstMetric(guardDesc, prometheus.CounterValue, float64(c.Dropped), class, "dropped")

@@ -31,6 +31,8 @@ func (a *Agent) startReconciler() {
 	m := newMeshReconciler(a.cfg, a.persisted.Tunnel, a.api.all, a.triggerHostChanged)
 	m.encryption = resumeNodeEncryption(a.persisted.Routing)
 	a.active = m
+	seen := seenNow(m.prover.Seen)
+	a.stats.seen.Store(&seen)
 }
 
 // reconcileMode runs the reconciler of the mode, or tears it down on a node that is excluded.
@@ -40,7 +42,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 		return result{}, err
 	}
 	a.advance(eventNodeKnown)
-	self := toMesh(n, rn)
+	self := toMesh(withSettings(n, rn), nil)
 	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
 	res := result{}
 	if a.intent.excludes(n) {
@@ -49,7 +51,7 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	} else {
 		res, err = a.reconcileNode(ctx, n, rn, self, t)
 	}
-	res.status.Mode = v1alpha1.Mode(a.cfg.Mode)
+	res.announcement.Mode = v1alpha1.Mode(a.cfg.Mode)
 	if a.persisted.Mesh != nil && err == nil {
 		res.status.MeshUID, res.status.MeshGeneration = string(a.persisted.Mesh.UID), a.persisted.Mesh.Generation
 	}
@@ -66,6 +68,9 @@ func (a *Agent) reconcileNode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	in := reconcileInput{
 		nodes: nodes, nodesAsOf: a.cluster.reader.asOf(), self: self, spec: rn.Spec, settings: a.settingsOf(n, rn), intent: a.intent,
 		lastStatus: rn.Status, hostMayHaveChanged: t != clusterChanged,
+	}
+	if _, _, ra := a.cluster.self(); ra != nil && announces(ra, n) {
+		in.announced = ra.Spec
 	}
 	if m := a.runningMesh(); m != nil {
 		a.cluster.external.follow(ctx, len(m.external) > 0)

@@ -28,7 +28,8 @@ type node struct {
 		Addresses []nodeAddress `json:"addresses"`
 	} `json:"status"`
 
-	Platform string `json:"-"` // of platform, once the labels have been dropped
+	Platform string       `json:"-"` // of platform, once the labels have been dropped
+	Settings nodeSettings `json:"-"` // of its RopewalkNode
 }
 
 // labelOS is corev1.LabelOSStable. Agents run on nodes where it is linux.

@@ -17,7 +17,7 @@ import (
 
 // nodeEncryptionIntent has the settings for traffic between nodes.
 //
-// Nodes agree on it through their status: a node sends to another through the tunnel once both have published that they do. It does not
+// Nodes agree on it through their announcements: a node sends to another through the tunnel once both have published that they do. It does not
 // begin before it knows the API server's addresses, which it exempts.
 type nodeEncryptionIntent struct {
 	enabled bool
@@ -78,7 +78,7 @@ func resumeNodeEncryption(saved *Routing) (e nodeEncryption) {
 }
 
 // update follows the cluster. It reports whether to publish that this node takes part, and a note for its condition. Once others know,
-// that stays so whatever the cache has: a status that was lost is written again.
+// that stays so whatever the cache has: an announcement that was lost is written again.
 func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) {
 	if len(in.apiEndpoints) > 0 {
 		e.api = in.apiEndpoints
@@ -96,7 +96,7 @@ func (e *nodeEncryption) update(in *reconcileInput) (publish bool, note string) 
 		return false, mesh.UnencryptedNote + "the addresses of the API server, which have to be exempt, are unknown " +
 			"(EndpointSlice kubernetes in the namespace default)"
 	}
-	e.active = e.active || in.lastStatus.EncryptsNodes
+	e.active = e.active || in.announced.EncryptsNodes
 	if in.apiEndpointsOver > 0 {
 		note = fmt.Sprintf("%d addresses and ports of the API server are encrypted like those of other nodes: the EndpointSlice kubernetes has more than %d",
 			in.apiEndpointsOver, maxAPIEndpoints)

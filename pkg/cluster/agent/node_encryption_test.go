@@ -26,15 +26,15 @@ func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 	own, other, plain := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1}), meshNode(2, noise.PublicKey{2})
 	other.Agent.EncryptsNodes = true
 	in := reconcileInput{nodes: []mesh.Node{own, other, plain}, self: own, encryptNodes: true}
-	if r := m.mustReconcile(t, in); r.status.EncryptsNodes || n.routing.Nodes != nil || !strings.Contains(r.clusterNote, "addresses of the API server") {
+	if r := m.mustReconcile(t, in); r.announcement.EncryptsNodes || n.routing.Nodes != nil || !strings.Contains(r.clusterNote, "addresses of the API server") {
 		t.Errorf("without the API server's addresses: %v, %q", n.routing.Nodes, r.clusterNote)
 	}
 	api := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:6443")}
 	in.apiEndpoints = api
-	if r := m.mustReconcile(t, in); !r.status.EncryptsNodes || n.routing.Nodes != nil || n.nodes != nil {
-		t.Errorf("before others know: published %v, %v", r.status.EncryptsNodes, n.routing.Nodes)
+	if r := m.mustReconcile(t, in); !r.announcement.EncryptsNodes || n.routing.Nodes != nil || n.nodes != nil {
+		t.Errorf("before others know: published %v, %v", r.announcement.EncryptsNodes, n.routing.Nodes)
 	}
-	in.lastStatus.EncryptsNodes = true
+	in.announced.EncryptsNodes = true
 	r := m.mustReconcile(t, in)
 	want := []netip.Prefix{netip.MustParsePrefix("192.0.2.1/32")}
 	if got := n.routing.Nodes; got == nil || !slices.Equal(got.Routes, want) || !slices.Equal(got.API, api) || n.nodes != got {
@@ -43,8 +43,8 @@ func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 	if r.nodeRoutes != 1 || r.clearNodes != 1 || !strings.Contains(r.clusterNote, "traffic to 1 other nodes") {
 		t.Errorf("%d routes, %d nodes in the clear, %q", r.nodeRoutes, r.clearNodes, r.clusterNote)
 	}
-	in.lastStatus, in.apiEndpoints = v1alpha1.NodeStatus{}, nil // the RopewalkNode was deleted, and the EndpointSlice is not known
-	if r := m.mustReconcile(t, in); n.routing.Nodes == nil || !r.status.EncryptsNodes {
+	in.announced, in.apiEndpoints = v1alpha1.AnnouncementSpec{}, nil // the announcement was deleted, and the EndpointSlice is not known
+	if r := m.mustReconcile(t, in); n.routing.Nodes == nil || !r.announcement.EncryptsNodes {
 		t.Error("a lost status ends the encryption")
 	}
 	resumed := resumeNodeEncryption(n.routing)
@@ -52,13 +52,13 @@ func TestNodeEncryptionBeginsWhenOthersKnow(t *testing.T) {
 		t.Error("a restart ends the encryption")
 	}
 	in.oldKernel = "5.10.0"
-	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.status.EncryptsNodes || !strings.Contains(r.clusterNote, "needs Linux 6.1, and this is 5.10.0") {
+	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.announcement.EncryptsNodes || !strings.Contains(r.clusterNote, "needs Linux 6.1, and this is 5.10.0") {
 		t.Errorf("on a kernel that ignores ports: %v, %q", n.routing.Nodes, r.clusterNote)
 	}
 	in.oldKernel = ""
 	m.mustReconcile(t, in)
 	in.encryptNodes = false // a label
-	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.status.EncryptsNodes || r.clearNodes != 0 {
+	if r := m.mustReconcile(t, in); n.routing.Nodes != nil || r.announcement.EncryptsNodes || r.clearNodes != 0 {
 		t.Error("the node still takes part")
 	}
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -22,13 +23,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
 // nodeReader supplies an informer with the other nodes' Nodes, without a watch of them: each kubelet writes ten kilobytes every five
 // minutes, and at 5,000 nodes a watch by every agent is 0.8 GB/s. Instead it lists them once and then reads single Nodes:
-//   - when a node's RopewalkNode claims something else than the known Node has. The claim only causes the read: the agent believes the Node.
+//   - when a node's RopewalkAnnouncement claims something else than the known Node has. The claim only causes the read: the agent believes the
+//     Node. If it does not agree either, administrators may have set another endpoint, so that the agent reads the RopewalkNode, too.
 //   - when a survey, a list of names alone, shows that a Node came or went that has no agent
 //   - in turn, a few per survey
 //
@@ -42,7 +45,7 @@ type nodeReader struct {
 	nodes, agents cache.SharedIndexInformer
 
 	mu        sync.Mutex
-	requested map[string]bool // names of nodes whose RopewalkNodes changed
+	requested map[string]bool // names of nodes whose announcements changed
 	wake      chan struct{}   // has an element while requested names are to be handled
 
 	lastReads  map[string]nodeRead       // used by List and by the watch after it
@@ -53,7 +56,7 @@ type nodeReader struct {
 // nodeRead is the last read of a Node.
 type nodeRead struct {
 	at    time.Time
-	claim claim // of its RopewalkNode at that time
+	claim claim // of its announcement at that time
 }
 
 const (
@@ -66,7 +69,7 @@ const (
 	// minRelist is the number of Nodes that are read one by one, even in small clusters. With more, and more than a fifth of all Nodes,
 	// a new list is cheaper.
 	minRelist = 20
-	// suspectsPerSurvey and readsPerSurvey bound the reads in turn: of Nodes that do not agree with a RopewalkNode, and of any.
+	// suspectsPerSurvey and readsPerSurvey bound the reads in turn: of Nodes that do not agree with an announcement, and of any.
 	suspectsPerSurvey, readsPerSurvey = 2, 1
 )
 
@@ -88,6 +91,9 @@ func (r *nodeReader) List(o metav1.ListOptions) (runtime.Object, error) {
 func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	began := time.Now()
 	all, err := r.client.nodes(ctx)
+	if err == nil {
+		err = r.readSettings(ctx, pointersTo(all.Items))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -96,11 +102,61 @@ func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) 
 	return all, nil
 }
 
+// readSettings fills in the settings of Nodes. It reads the RopewalkNodes of those that do not agree with what they announce otherwise, or did not
+// before: administrators have set, changed or removed an endpoint.
+func (r *nodeReader) readSettings(ctx context.Context, nodes []*node) error {
+	var differ []*node
+	for _, n := range nodes {
+		before, ra := r.known(n.Name)
+		if before != nil && before.UID == n.UID {
+			n.Settings = before.Settings
+		}
+		if ra != nil && n.Name != r.own && !agrees(n, ra) {
+			differ = append(differ, n)
+		}
+	}
+	if len(differ) > max(minRelist, len(nodes)/5) {
+		return r.listSettings(ctx, differ)
+	}
+	for _, n := range differ {
+		rn, err := r.client.ropewalkNode(ctx, n.Name)
+		if err != nil {
+			return err
+		}
+		n.Settings = settingsFor(n, rn)
+	}
+	return nil
+}
+
+// listSettings fills in the settings of Nodes from the list of all RopewalkNodes.
+func (r *nodeReader) listSettings(ctx context.Context, nodes []*node) error {
+	byName := make(map[string]*node, len(nodes))
+	for _, n := range nodes {
+		n.Settings, byName[n.Name] = nodeSettings{}, n
+	}
+	return list(ctx, r.client.own, v1alpha1.Resource, func(item []byte) error {
+		rn := &v1alpha1.RopewalkNode{}
+		err := json.Unmarshal(item, rn)
+		if n := byName[rn.Name]; n != nil {
+			n.Settings = settingsFor(n, rn)
+		}
+		return err
+	})
+}
+
+func pointersTo[T any](items []T) []*T {
+	all := make([]*T, len(items))
+	for i := range items {
+		all[i] = &items[i]
+	}
+	return all
+}
+
 // recordList records a read of all Nodes.
 func (r *nodeReader) recordList(all *nodeList, began time.Time) {
 	for i := range all.Items {
-		_, rn := r.known(all.Items[i].Name)
-		r.lastReads[all.Items[i].Name] = nodeRead{began, claimOf(rn)}
+		_, ra := r.known(all.Items[i].Name)
+		r.lastReads[all.Items[i].Name] = nodeRead{began, claimOf(ra)}
 	}
 	r.surveyedAt.Store(&began)
 }
@@ -118,7 +174,7 @@ func (r *nodeReader) WatchWithContext(ctx context.Context, _ metav1.ListOptions)
 	return w, nil
 }
 
-// request requests a check of the Node of that name, because its RopewalkNode changed.
+// request requests a check of the Node of that name, because its announcement changed.
 func (r *nodeReader) request(name string) {
 	if name == r.own {
 		return
@@ -158,14 +214,8 @@ func (r *nodeReader) asOf() time.Time {
 }
 
 // known returns the objects of that name that the informers have. Either may be nil.
-func (r *nodeReader) known(name string) (n *node, rn *v1alpha1.RopewalkNode) {
-	if o, ok, _ := r.nodes.GetStore().GetByKey(name); ok {
-		n, _ = o.(*node)
-	}
-	if o, ok, _ := r.agents.GetStore().GetByKey(name); ok {
-		rn, _ = o.(*v1alpha1.RopewalkNode)
-	}
-	return n, rn
+func (r *nodeReader) known(name string) (*node, *v1alpha1.RopewalkAnnouncement) {
+	return stored[node](r.nodes, name), stored[v1alpha1.RopewalkAnnouncement](r.agents, name)
 }
 
 // count returns the number of known Nodes.
@@ -218,14 +268,14 @@ func (w *nodeWatch) period() time.Duration {
 	return wait.Jitter(max(w.minPeriod, time.Duration(1+w.count())*surveyPeriodPerNode), 0.2)
 }
 
-// readRequested reads the requested Nodes that do not agree with their RopewalkNodes, once for each claim.
+// readRequested reads the requested Nodes that do not agree with their announcements, once for each claim.
 func (w *nodeWatch) readRequested(ctx context.Context) {
 	var due []string
 	for name := range w.take() {
-		n, rn := w.known(name)
+		n, ra := w.known(name)
 		last, wasRead := w.lastReads[name]
-		switch now := claimOf(rn); {
-		case agrees(n, rn):
+		switch now := claimOf(ra); {
+		case agrees(n, ra):
 			w.lastReads[name] = nodeRead{last.at, now}
 		case wasRead && last.claim == now:
 		case time.Since(last.at) < w.minInterval:
@@ -269,7 +319,7 @@ func (w *nodeWatch) survey(ctx context.Context) {
 // forget drops what is known about reads of names that no object has.
 func (w *nodeWatch) forget(exists map[string]bool) {
 	for name := range w.lastReads {
-		if n, rn := w.known(name); n == nil && rn == nil && !exists[name] {
+		if n, ra := w.known(name); n == nil && ra == nil && !exists[name] {
 			delete(w.lastReads, name)
 		}
 	}
@@ -281,8 +331,8 @@ func (w *nodeWatch) inTurn() (names []string) {
 	slices.SortFunc(all, func(a, b string) int { return cmp.Or(w.lastReads[a].at.Compare(w.lastReads[b].at), cmp.Compare(a, b)) })
 	suspects, others := suspectsPerSurvey, readsPerSurvey
 	for _, name := range all {
-		n, rn := w.known(name)
-		switch suspect := !agrees(n, rn); {
+		n, ra := w.known(name)
+		switch suspect := !agrees(n, ra); {
 		case n == nil || name == w.own:
 		case suspect && suspects > 0:
 			suspects--
@@ -302,9 +352,12 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 		return
 	}
 	for _, name := range names {
-		_, rn := w.known(name)
-		w.lastReads[name] = nodeRead{time.Now(), claimOf(rn)}
+		_, ra := w.known(name)
+		w.lastReads[name] = nodeRead{time.Now(), claimOf(ra)}
 		n, err := w.client.node(ctx, name)
+		if err == nil {
+			err = w.readSettings(ctx, []*node{n})
+		}
 		switch {
 		case apierrors.IsNotFound(err):
 			w.deleted(ctx, name)
@@ -319,12 +372,12 @@ func (w *nodeWatch) read(ctx context.Context, names []string) {
 	}
 }
 
-// claim is a hash of what a RopewalkNode claims about its Node: the text would take as much memory as the Node.
+// claim is a hash of what an announcement claims about its Node: the text would take as much memory as the Node.
 type claim uint64
 
 const (
-	noClaim claim = iota // there is no RopewalkNode
-	unread               // no RopewalkNode has it, so that the Node is read again
+	noClaim claim = iota // there is no announcement
+	unread               // no announcement has it, so that the Node is read again
 )
 
 // claimSeed keeps nodes from making claims of the same hash.
@@ -334,6 +387,9 @@ var claimSeed = maphash.MakeSeed()
 func (w *nodeWatch) relist(ctx context.Context, names []string) {
 	began := time.Now()
 	all, err := w.client.nodes(ctx)
+	if err == nil {
+		err = w.readSettings(ctx, pointersTo(all.Items))
+	}
 	if err != nil {
 		w.report(ctx, err)
 		for _, name := range names {
@@ -350,8 +406,8 @@ func (w *nodeWatch) relist(ctx context.Context, names []string) {
 	}
 	for _, name := range append(w.nodes.GetStore().ListKeys(), names...) {
 		if !listed[name] {
-			_, rn := w.known(name)
-			w.lastReads[name] = nodeRead{began, claimOf(rn)}
+			_, ra := w.known(name)
+			w.lastReads[name] = nodeRead{began, claimOf(ra)}
 			w.deleted(ctx, name)
 		}
 	}
@@ -364,7 +420,7 @@ func (w *nodeWatch) found(ctx context.Context, n *node) {
 	switch {
 	case before == nil:
 		w.send(ctx, watch.Event{Type: watch.Added, Object: n})
-	case before.ResourceVersion != n.ResourceVersion:
+	case before.ResourceVersion != n.ResourceVersion || before.Settings != n.Settings:
 		w.send(ctx, watch.Event{Type: watch.Modified, Object: n})
 	}
 }
@@ -392,48 +448,35 @@ func (w *nodeWatch) report(ctx context.Context, err error, object ...any) {
 	}
 }
 
-// agrees reports whether a RopewalkNode claims what the Node has. Otherwise the known Node may be outdated.
-func agrees(n *node, rn *v1alpha1.RopewalkNode) bool {
-	if n == nil || rn == nil {
-		return n == nil && rn == nil
+// agrees reports whether an announcement claims what the Node has. Otherwise the known Node may be outdated.
+func agrees(n *node, ra *v1alpha1.RopewalkAnnouncement) bool {
+	if n == nil || ra == nil {
+		return n == nil && ra == nil
 	}
-	if hasNodeAsOwner(rn) && !ownedBy(rn, n) {
+	if hasNodeAsOwner(ra) && !ownedBy(ra, n) {
 		return false
 	}
-	st := &rn.Status
-	if st.Mode == "" {
+	if ra.Spec.Mode == "" {
 		return true
 	}
 	m := toMesh(n, nil)
-	sameAddrs := rn.Spec.Endpoint != "" || slices.Equal(sortedAddrs(mesh.UsableAddrs(m.Addrs)), endpointAddrs(st))
-	return sameAddrs && (st.PodCIDRSource != "" || slices.Equal(slices.Sorted(slices.Values(cidrsOf(m))), slices.Sorted(slices.Values(st.PodCIDRs))))
+	if m.Endpoint.IsValid() {
+		m.Addrs = []netip.Addr{m.Endpoint}
+	}
+	return slices.Equal(announce.SortedAddrs(mesh.UsableAddrs(m.Addrs)), announce.Addrs(&ra.Spec)) &&
+		(ra.Spec.PodCIDRSource != "" || slices.Equal(slices.Sorted(slices.Values(announce.CIDRsOf(m))), slices.Sorted(slices.Values(ra.Spec.PodCIDRs))))
 }
 
-// claimOf returns what a RopewalkNode claims about its Node. Nil claims nothing.
-func claimOf(rn *v1alpha1.RopewalkNode) claim {
-	if rn == nil {
+// claimOf returns what an announcement claims about its Node. Nil claims nothing.
+func claimOf(ra *v1alpha1.RopewalkAnnouncement) claim {
+	if ra == nil {
 		return noClaim
 	}
 	var b maphash.Hash
 	b.SetSeed(claimSeed)
-	for _, o := range rn.OwnerReferences {
+	for _, o := range ra.OwnerReferences {
 		_, _ = b.WriteString(string(o.UID) + " ")
 	}
-	fmt.Fprint(&b, endpointAddrs(&rn.Status), rn.Status.PodCIDRs)
+	fmt.Fprint(&b, announce.Addrs(&ra.Spec), ra.Spec.PodCIDRs)
 	return claim(b.Sum64() | 1<<63)
-}
-
-// endpointAddrs returns the sorted addresses of a status' endpoints.
-func endpointAddrs(st *v1alpha1.NodeStatus) (all []netip.Addr) {
-	for _, text := range st.Endpoints {
-		if e, err := netip.ParseAddrPort(string(text)); err == nil {
-			all = append(all, e.Addr().Unmap())
-		}
-	}
-	return sortedAddrs(all)
-}
-
-func sortedAddrs(all []netip.Addr) []netip.Addr {
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
 }

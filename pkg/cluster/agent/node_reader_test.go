@@ -73,20 +73,20 @@ func (l *readerLab) putNode(name string, i int) {
 	}
 }
 
-// claim writes the node's RopewalkNode as its agent does, with the address 192.0.2.i.
+// claim writes the node's announcement as its agent does, with the address 192.0.2.i.
 func (l *readerLab) claim(name string, i int) {
 	l.Helper()
-	o := object{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("agent of " + name)}}
+	o := object{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("announcement of " + name)}}
 	o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("node " + name)}}
 	var err error
-	o.Status, err = json.Marshal(v1alpha1.NodeStatus{
+	o.Spec, err = json.Marshal(v1alpha1.AnnouncementSpec{
 		Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{v1alpha1.Endpoint(fmt.Sprintf("192.0.2.%d:51820", i))},
 		PodCIDRs: []v1alpha1.CIDR{v1alpha1.CIDR(fmt.Sprintf("10.244.%d.0/24", i))},
 	})
 	if err != nil {
 		l.Fatal(err)
 	}
-	l.api.agents.put(o)
+	l.api.announcements.put(o)
 }
 
 // until waits until the agent's view of the cluster meets a condition.
@@ -161,13 +161,73 @@ func TestNodeIsReadWhenItsAgentClaimsOther(t *testing.T) {
 	l.until("its new address", func(all map[string]mesh.Node) bool { return len(all) == 4 && hasAddr(all["b"], 6) })
 	for i, name := range []string{"c", "d"} { // one was listed, the other read
 		l.api.nodes.remove(name)
-		l.api.agents.remove(name) // as the garbage collector does
+		l.api.announcements.remove(name) // as the garbage collector does
 		l.until("the node is gone", func(all map[string]mesh.Node) bool { return len(all) == 3-i })
 	}
-	l.api.agents.remove("b") // as an administrator does by mistake
+	l.api.announcements.remove("b") // as an administrator does by mistake
 	l.putNode("f", 7)
 	l.claim("f", 7)
-	l.until("only its RopewalkNode is gone", func(all map[string]mesh.Node) bool { return hasAddr(all["b"], 6) && hasAddr(all["f"], 7) })
+	l.until("only its announcement is gone", func(all map[string]mesh.Node) bool { return hasAddr(all["b"], 6) && hasAddr(all["f"], 7) })
+}
+
+// TestSettingsOfOthersAreReadWhenTheyMatter: an administrator sets, changes and removes the endpoint of node b. No agent watches its RopewalkNode.
+func TestSettingsOfOthersAreReadWhenTheyMatter(t *testing.T) {
+	for _, more := range []int{0, 3 * minRelist} { // one by one, and by a list
+		l := newReaderLab(t, time.Hour, "a", "b", "c")
+		l.k.reader.minInterval = time.Millisecond
+		set := func(name, owner, endpoint string) {
+			o := object{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("agent of " + name)}, Spec: json.RawMessage(`{"endpoint":"` + endpoint + `","port":7}`)}
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: types.UID("node " + owner)}}
+			l.api.agents.put(o)
+		}
+		for i := range more {
+			name := fmt.Sprint("n", i)
+			l.putNode(name, 100+i)
+			set(name, name, fmt.Sprint("192.0.2.", 100+more+i))
+			l.claim(name, 100+more+i)
+			l.moveClaim(name, 100+i)
+		}
+		set("b", "b", "192.0.2.66")
+		l.claim("b", 66)
+		l.moveClaim("b", 2)
+		set("c", "an earlier c", "192.0.2.67")
+		l.claim("c", 67)
+		l.start()
+		at := func(name string, i int) func(map[string]mesh.Node) bool {
+			return func(all map[string]mesh.Node) bool {
+				n := all[name]
+				return n.Agent != nil && (i == 0 && !n.Endpoint.IsValid() || n.Endpoint == netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}) && n.Port == 7)
+			}
+		}
+		l.until("the endpoint", at("b", 66))
+		for i := range more {
+			l.until("each endpoint", at(fmt.Sprint("n", i), 100+more+i))
+		}
+		l.until("settings of another node are ignored", at("c", 0))
+		set("b", "b", "192.0.2.68")
+		l.claim("b", 68)
+		l.moveClaim("b", 2)
+		l.until("the new endpoint", at("b", 68))
+		l.api.agents.remove("b")
+		l.claim("b", 2)
+		l.until("no endpoint", at("b", 0))
+	}
+}
+
+// moveClaim makes a node's announcement claim the pods of the Node with the address 192.0.2.i.
+func (l *readerLab) moveClaim(name string, i int) {
+	l.Helper()
+	o, _ := l.api.announcements.get(name)
+	var s v1alpha1.AnnouncementSpec
+	err := json.Unmarshal(o.Spec, &s)
+	s.PodCIDRs = []v1alpha1.CIDR{v1alpha1.CIDR(fmt.Sprintf("10.244.%d.0/24", i))}
+	if err == nil {
+		o.Spec, err = json.Marshal(s)
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.api.announcements.put(o)
 }
 
 // TestSurveyTimeSurvivesClockSteps: a clock that is set back by hours after the boot must not delay the end of cleartext by as much.
@@ -203,8 +263,8 @@ func TestFalseClaimsAreReadOnce(t *testing.T) {
 	w := &nodeWatch{nodeReader: r, events: make(chan watch.Event, 10)}
 	b := &node{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "node b"}}
 	b.Status.Addresses = []nodeAddress{{Type: internalIP, Address: "192.0.2.2"}}
-	rn := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
-	rn.OwnerReferences = []metav1.OwnerReference{ownerReference(b)}
+	ra := &v1alpha1.RopewalkAnnouncement{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+	ra.OwnerReferences = []metav1.OwnerReference{ownerReference(b)}
 	if err := r.nodes.GetStore().Add(b); err != nil {
 		t.Fatal(err)
 	}
@@ -222,12 +282,12 @@ func TestFalseClaimsAreReadOnce(t *testing.T) {
 		{"a new claim later", "192.0.2.7:51820", time.Hour, 1},
 		{"another port", "192.0.2.7:1", time.Hour, 0},
 	} {
-		rn = rn.DeepCopy()
-		rn.Status = v1alpha1.NodeStatus{}
+		ra = ra.DeepCopy()
+		ra.Spec = v1alpha1.AnnouncementSpec{}
 		if step.claim != "" {
-			rn.Status = v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{step.claim}}
+			ra.Spec = v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeMesh, Endpoints: []v1alpha1.Endpoint{step.claim}}
 		}
-		if err := r.agents.GetStore().Add(rn); err != nil {
+		if err := r.agents.GetStore().Add(ra); err != nil {
 			t.Fatal(err)
 		}
 		if last, read := r.lastReads["b"]; read {

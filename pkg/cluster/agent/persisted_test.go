@@ -252,9 +252,9 @@ func TestTunnelIsRepairedWhileNodeIsUnknown(t *testing.T) {
 			if c.node != "" {
 				other := parseNode(t, aNode)
 				other.Name, other.UID = a.cfg.Node, c.node
-				old := agentOf("u1")
+				old := settingsOfN1("u1")
 				old.Name = a.cfg.Node
-				if err := errors.Join(a.cluster.ownNode.GetStore().Add(other), a.cluster.agents.GetStore().Add(old)); err != nil {
+				if err := errors.Join(a.cluster.ownNode.GetStore().Add(other), a.cluster.ownAgent.GetStore().Add(old)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -283,7 +283,7 @@ func TestRunningAgentRepairsTunnelWhileNodeIsUnknown(t *testing.T) {
 		"the RopewalkNode is gone and cannot be created": {
 			func(a *Agent) (err error) {
 				a.client, err = newClient(serverAnswering(t, func(*http.Request) {}, http.StatusForbidden))
-				return errors.Join(err, a.cluster.agents.GetStore().Delete(agentOf("u1")))
+				return errors.Join(err, a.cluster.ownAgent.GetStore().Delete(settingsOfN1("u1")))
 			}, true, true,
 		},
 		"the node was replaced": {
@@ -386,9 +386,9 @@ func newReconciledAgent(t *testing.T, log *slog.Logger) (*Agent, *fakeNetwork) {
 	a, n, _ := newTestAgent(t, t.TempDir(), func(c *Config) {
 		c.Node, c.API, c.Log = "n1", serverAnswering(t, func(*http.Request) {}, http.StatusOK), log
 	})
-	own := agentOf("u1")
+	own := settingsOfN1("u1")
 	own.Spec = v1alpha1.NodeSpec{}
-	err := errors.Join(a.cluster.ownNode.GetStore().Add(parseNode(t, aNode)), a.cluster.agents.GetStore().Add(own))
+	err := errors.Join(a.cluster.ownNode.GetStore().Add(parseNode(t, aNode)), a.cluster.ownAgent.GetStore().Add(own))
 	a.knowsNode()
 	if err = errors.Join(err, a.reconcile(t.Context(), clusterChanged)); err != nil {
 		t.Fatal(err)

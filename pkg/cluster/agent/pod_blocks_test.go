@@ -69,21 +69,16 @@ func TestPodCIDRSourceNames(t *testing.T) {
 	}
 }
 
-// TestRopewalkNodeOfAdministratorApplies: no agent may ever run on the node, and its pods are reached nevertheless.
+// TestRopewalkNodeOfAdministratorApplies has one that was created before the node's agent ran.
 func TestRopewalkNodeOfAdministratorApplies(t *testing.T) {
 	n := parseNode(t, aNode)
 	made := &v1alpha1.RopewalkNode{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: v1alpha1.NodeSpec{Endpoint: "198.51.100.1"}}
-	if m := toMesh(n, made); m.Endpoint.String() != "198.51.100.1" || m.Agent != nil {
+	if m := toMesh(withSettings(n, made), nil); m.Endpoint.String() != "198.51.100.1" || m.Agent != nil {
 		t.Errorf("got %+v", m)
 	}
-	_, w := agentState{}.update(n, made)
-	made.Spec.Endpoint = ""
-	if m, _ := w.update(n, made); m.Endpoint.IsValid() {
-		t.Errorf("spec.endpoint removed: got %+v", m)
-	}
-	made.Spec.Endpoint, made.Status.Mode = "198.51.100.1", v1alpha1.ModeMesh
-	if m := toMesh(n, made); m.Endpoint.IsValid() || m.Agent != nil {
-		t.Errorf("a status without an owner: got %+v", m)
+	made.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: "another"}}
+	if m := toMesh(withSettings(n, made), nil); m.Endpoint.IsValid() {
+		t.Errorf("a RopewalkNode of another node: got %+v", m)
 	}
 }
 

@@ -34,11 +34,11 @@ type cachedPlan struct {
 	err   error
 }
 
-// plan adds the port plans to the status. mark is that of the tunnel's datagrams. If the NIC's hash ignores ports, it adds a note with the command
+// plan adds the port plans to the announcement. mark is that of the tunnel's datagrams. If the NIC's hash ignores ports, it adds a note with the command
 // that changes that.
 func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, mark uint32, candidates spread.Ports) {
 	for i, family := range []v1alpha1.IPFamily{v1alpha1.IPv4, v1alpha1.IPv6} {
-		to, peer := ingress(r.status.Endpoints, configs, family)
+		to, peer := ingress(r.announcement.Endpoints, configs, family)
 		if !peer.IsValid() {
 			continue
 		}
@@ -57,7 +57,7 @@ func (p *portPlanner) plan(r *result, configs map[string]spreader.Config, mark u
 			r.notes = append(r.notes, last.err.Error())
 		}
 		if len(last.ports) > 0 {
-			r.status.Plans = append(r.status.Plans, v1alpha1.Plan{IPFamily: family, Ports: toAPIPorts(last.ports)})
+			r.announcement.Plans = append(r.announcement.Plans, v1alpha1.Plan{IPFamily: family, Ports: toAPIPorts(last.ports)})
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
@@ -44,7 +45,7 @@ func configsFor(devices map[string][]string) map[string]spreader.Config {
 }
 
 func planOf(p *portPlanner, configs map[string]spreader.Config) result {
-	r := result{status: v1alpha1.NodeStatus{Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820", "[2001:db8::1]:51820"}}}
+	r := result{announcement: v1alpha1.AnnouncementSpec{Endpoints: []v1alpha1.Endpoint{"192.0.2.1:51820", "[2001:db8::1]:51820"}}}
 	p.plan(&r, configs, 0, spread.DefaultPorts)
 	return r
 }
@@ -54,12 +55,12 @@ func TestPlanIsPublishedPerIPFamily(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: key, Indirection: spread.EqualIndirection(8)}}
 	p := &portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}
 	both := configsFor(map[string][]string{"eth0": {"192.0.2.3:51820", "192.0.2.2:51820", "[2001:db8::2]:51820"}})
-	plans := planOf(p, both).status.Plans
+	plans := planOf(p, both).announcement.Plans
 	if len(plans) != 2 || plans[0].IPFamily != v1alpha1.IPv4 || plans[1].IPFamily != v1alpha1.IPv6 {
 		t.Fatalf("got %+v, want length 2", plans)
 	}
 	// Another node reads the plan. No two of its ports reach the same queue.
-	a := toAgent(&v1alpha1.NodeStatus{Plans: plans})
+	a := announce.Agent(&v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeSpread, Plans: plans})
 	for text, to := range map[string]string{"192.0.2.77": "192.0.2.1:51820", "2001:db8::77": "[2001:db8::1]:51820"} {
 		from, to, queues := netip.MustParseAddr(text), netip.MustParseAddrPort(to), map[int]bool{}
 		for _, port := range a.Plans.For(to.Addr()) {
@@ -99,7 +100,7 @@ func TestPlanFollowsNICChanges(t *testing.T) {
 		s.edit()
 		before := p.cache[0].ports
 		got := 0
-		for _, plan := range planOf(p, configs).status.Plans {
+		for _, plan := range planOf(p, configs).announcement.Plans {
 			got += len(plan.Ports)
 		}
 		if got != s.want {
@@ -138,7 +139,7 @@ func TestPlanFailureIsLoggedOnce(t *testing.T) {
 func TestNICIgnoringPortsIsNoted(t *testing.T) {
 	nic := &fakeNIC{rss: spread.RSS{Device: "eth0", Key: spread.MicrosoftKey(), Indirection: spread.EqualIndirection(4), UDP4: spread.AddressesOnly}}
 	r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(map[string][]string{"eth0": {"192.0.2.2:51820"}}))
-	if len(r.status.Plans) > 0 || len(r.notes) != 1 || !strings.Contains(r.notes[0], "ethtool -N eth0 rx-flow-hash udp4 sdfn") {
+	if len(r.announcement.Plans) > 0 || len(r.notes) != 1 || !strings.Contains(r.notes[0], "ethtool -N eth0 rx-flow-hash udp4 sdfn") {
 		t.Errorf("got %+v, want no status.Plans, len(notes) 1, notes[0] with \"ethtool -N eth0 rx-flow-hash udp4 sdfn\"", r)
 	}
 }
@@ -148,7 +149,7 @@ func TestSeveralIngressDevicesGetNoPlan(t *testing.T) {
 	for _, devices := range []map[string][]string{
 		{}, {"eth0": {"192.0.2.2:51820"}, "eth1": {"198.51.100.2:51820"}},
 	} {
-		if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.status.Plans) > 0 || len(nic.asked) > 0 {
+		if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.announcement.Plans) > 0 || len(nic.asked) > 0 {
 			t.Errorf("%v: got %+v", devices, r)
 		}
 	}
@@ -160,7 +161,7 @@ func TestOneOutlierDoesNotPreventPlan(t *testing.T) {
 	for i := range 7 {
 		devices["eth0"] = append(devices["eth0"], netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(2 + i)}), 51820).String())
 	}
-	if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.status.Plans) != 1 || nic.asked[0] != netip.MustParseAddr("192.0.2.2") {
+	if r := planOf(&portPlanner{read: nic.read, log: slog.New(slog.DiscardHandler)}, configsFor(devices)); len(r.announcement.Plans) != 1 || nic.asked[0] != netip.MustParseAddr("192.0.2.2") {
 		t.Errorf("%+v, asked for the way to %v", r, nic.asked)
 	}
 }

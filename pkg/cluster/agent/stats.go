@@ -7,7 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/observe/metrics"
 )
 
@@ -33,10 +36,13 @@ type Stats struct {
 	// NodeRoutes is the number of addresses of other nodes that traffic reaches through the tunnel, and ClearNodes the number of peers to
 	// which traffic goes unencrypted although this node would encrypt it.
 	NodeRoutes, ClearNodes atomic.Int64
+	// ForeignWrites counts writes of other programs to this node's objects.
+	ForeignWrites atomic.Uint64
 	// Ready reports whether the last reconcile succeeded. It is false once the cluster has no such node.
 	Ready atomic.Bool
 
-	proofs atomic.Pointer[meshmode.Outcome] // nil: not in mode mesh
+	seen       atomic.Pointer[seenNow]            // nil: not in mode mesh
+	conditions atomic.Pointer[[]metav1.Condition] // as last published, or about to be; nil: none yet
 
 	filtering atomic.Bool // the filter for unencrypted packets is installed
 
@@ -45,10 +51,12 @@ type Stats struct {
 	spread atomic.Pointer[metrics.SpreadSource] // nil: no eBPF programs are attached
 }
 
+// seenNow returns what a meshmode.Prover has seen.
+type seenNow func() (proof.Summary, meshmode.GuardCounts)
+
 // update records the outcome of a reconcile. If it failed before it found the endpoints, the previous gauges stay.
 func (s *Stats) update(r *result, err error) {
 	s.Changes.Add(uint64(r.changes))
-	s.proofs.Store(r.proofs)
 	if r.failedWithoutEndpoints(err) {
 		return
 	}

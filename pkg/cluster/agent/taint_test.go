@@ -45,7 +45,7 @@ func TestStartupTaintIsRemovedWhenPeersAnswer(t *testing.T) {
 			a.intent.names = []string{"a"}
 		}
 		api.nodes.put(object{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}, Spec: json.RawMessage(`{"taints":` + c.taints + `}`)})
-		n, _ := a.cluster.node("a")
+		n, _, _ := a.cluster.self()
 		n.Spec.Taints = []nodeTaint{{startupTaint}}
 		if err := a.removeStartupTaint(t.Context(), n, c.proofs); err != nil {
 			t.Errorf("%s: %v", c.what, err)
@@ -64,7 +64,7 @@ func TestTaintThatIsGoneIsNotLogged(t *testing.T) {
 	a, api, _ := newSyncedAgent(t, func(cfg *Config) { cfg.StartupTaint, cfg.Log = true, slog.New(slog.NewTextHandler(&log, nil)) }, ownedByNodeA())
 	a.intent = &intent{names: []string{"a"}}
 	api.nodes.put(object{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "node a"}, Spec: json.RawMessage(`{}`)})
-	n, _ := a.cluster.node("a")
+	n, _, _ := a.cluster.self()
 	n.Spec.Taints = []nodeTaint{{startupTaint}}
 	if err := a.removeStartupTaint(t.Context(), n, nil); err != nil || strings.Contains(log.String(), "removed the start-up taint") {
 		t.Errorf("got %v, log %s", err, log.String())

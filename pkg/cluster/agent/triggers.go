@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
 )
 
 // trigger is a reason to reconcile. The queue has at most one entry per reason.
@@ -43,16 +44,21 @@ func (a *Agent) triggerEngineChanged() {
 	a.queue.Add(hostChanged)
 }
 
-// triggerWhenSynced requests a reconcile once the informers have the whole cluster.
+// triggerWhenSynced requests a reconcile once the informers have the node's own objects, and again once they have the whole cluster.
 func (a *Agent) triggerWhenSynced(ctx context.Context) {
-	for _, i := range a.cluster.informers() {
-		select {
-		case <-i.HasSyncedChecker().Done():
-		case <-ctx.Done():
-			return
+	for _, next := range []struct {
+		informers []cache.SharedIndexInformer
+		trigger   trigger
+	}{{a.cluster.ownInformers(), hostChanged}, {a.cluster.informers(), clusterChanged}} {
+		for _, i := range next.informers {
+			select {
+			case <-i.HasSyncedChecker().Done():
+			case <-ctx.Done():
+				return
+			}
 		}
+		a.queue.Add(next.trigger)
 	}
-	a.queue.Add(clusterChanged)
 }
 
 // triggerPeriodically requests a reconcile each ResyncPeriod, with jitter: agents that started together must not all write at once.

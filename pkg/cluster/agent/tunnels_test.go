@@ -238,8 +238,9 @@ func (t *tunnels) startAgents() []*agentProcess {
 	expect.EventuallyNoError(t, "both to spread and gather", func() (err error) {
 		for _, n := range []*testNode{t.a, t.b} {
 			st, readErr := t.api.status(n.name)
-			if err = errors.Join(err, readErr); !st.Gathers || st.SpreadsTo != 1 {
-				err = errors.Join(err, fmt.Errorf("the status of %s is %+v", n.name, st))
+			announced, unread := t.api.announced(n.name)
+			if err = errors.Join(err, readErr, unread); !announced.Gathers || st.SpreadsTo != 1 {
+				err = errors.Join(err, fmt.Errorf("the status of %s is %+v, its announcement %+v", n.name, st, announced))
 			}
 		}
 		return err

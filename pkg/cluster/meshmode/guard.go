@@ -189,6 +189,7 @@ func (g *Guard) Facts() (f proof.GuardFacts, counts GuardCounts) {
 // GuardCounts are the packets that the guard has counted, by class.
 type GuardCounts struct {
 	Known            bool
+	InFront          bool // the guard is at all devices, and in front of other programs; set by Prover.Seen
 	Beside, Tunneled programs.GuardCounts
 }
 

@@ -25,7 +25,7 @@ const (
 	triggerInterval    = 2 * time.Second
 	maxTriggerInterval = time.Minute
 	// messageTime is how long a condition keeps its message while status and reason stay the same:
-	// an example of a packet would differ at each look, and each write of a status costs all agents.
+	// an example of a packet would differ at each look, and all nodes would write it.
 	messageTime = 5 * time.Minute
 )
 
@@ -52,8 +52,6 @@ type Outcome struct {
 	Conditions []proof.Condition
 	Peers      proof.Summary
 	Lost       []noise.PublicKey
-	Guard      GuardCounts
-	Guarded    bool // the guard is at all devices, and in front of other programs
 }
 
 // Prover runs the proofs of a node. Its methods may be called at any time, but for Start and Stop.
@@ -260,14 +258,22 @@ func (p *Prover) LeadsInto(key noise.PublicKey, routed bool) bool {
 	return p.tracker.LeadsInto(time.Now(), key)
 }
 
+// Seen returns the states of the peers and the counts of the guard at present.
+func (p *Prover) Seen() (proof.Summary, GuardCounts) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	facts, counts := p.facts(time.Now())
+	counts.InFront = facts.Guard.Fault == "" && len(facts.Guard.Behind) == 0
+	return facts.Peers, counts
+}
+
 // Outcome returns what was seen until now. The Prover requests a reconcile when that changes.
 func (p *Prover) Outcome() (o Outcome) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	facts, counts := p.facts(now)
-	o = Outcome{Conditions: proof.ConditionsOf(now, &facts), Peers: facts.Peers, Guard: counts, Lost: p.tracker.Lost()}
-	o.Guarded = facts.Guard.Fault == "" && len(facts.Guard.Behind) == 0
+	facts, _ := p.facts(now)
+	o = Outcome{Conditions: proof.ConditionsOf(now, &facts), Peers: facts.Peers, Lost: p.tracker.Lost()}
 	since := make([]time.Time, len(o.Conditions))
 	for i := range o.Conditions {
 		c := &o.Conditions[i]

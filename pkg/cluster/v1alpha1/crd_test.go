@@ -35,9 +35,10 @@ var kinds = map[string]struct {
 	typ    reflect.Type
 	source string
 }{
-	Resource:     {reflect.TypeFor[RopewalkNode](), "node.go"},
-	PeerResource: {reflect.TypeFor[RopewalkPeer](), "peer.go"},
-	MeshResource: {reflect.TypeFor[RopewalkMesh](), "mesh.go"},
+	Resource:             {reflect.TypeFor[RopewalkNode](), "node.go"},
+	AnnouncementResource: {reflect.TypeFor[RopewalkAnnouncement](), "announcement.go"},
+	PeerResource:         {reflect.TypeFor[RopewalkPeer](), "peer.go"},
+	MeshResource:         {reflect.TypeFor[RopewalkMesh](), "mesh.go"},
 }
 
 // readCRD returns the only version of a resource's CRD.

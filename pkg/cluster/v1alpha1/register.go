@@ -10,16 +10,18 @@ import (
 
 // The resource names in the API's paths.
 const (
-	Resource     = "ropewalknodes"
-	PeerResource = "ropewalkpeers"
-	MeshResource = "ropewalkmeshes"
+	Resource             = "ropewalknodes"
+	AnnouncementResource = "ropewalkannouncements"
+	PeerResource         = "ropewalkpeers"
+	MeshResource         = "ropewalkmeshes"
 )
 
 // The kinds in manifests.
 const (
-	Kind     = "RopewalkNode"
-	PeerKind = "RopewalkPeer"
-	MeshKind = "RopewalkMesh"
+	Kind             = "RopewalkNode"
+	AnnouncementKind = "RopewalkAnnouncement"
+	PeerKind         = "RopewalkPeer"
+	MeshKind         = "RopewalkMesh"
 )
 
 // GroupVersion returns ropewalk.io/v1alpha1.
@@ -29,7 +31,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types. It never fails.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkPeer{}, &RopewalkPeerList{}, &RopewalkMesh{}, &RopewalkMeshList{})
+	s.AddKnownTypes(GroupVersion(), &RopewalkNode{}, &RopewalkNodeList{}, &RopewalkAnnouncement{}, &RopewalkAnnouncementList{}, &RopewalkPeer{}, &RopewalkPeerList{}, &RopewalkMesh{}, &RopewalkMeshList{})
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil
 }

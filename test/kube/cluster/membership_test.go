@@ -116,7 +116,7 @@ func (c *cluster) allReachEachOther() {
 // key returns the public key that the node's agent has published, or "".
 func (n *node) key() string {
 	n.c.Helper()
-	return n.c.kubectl("get", "ropewalknode", n.name, "-o", "jsonpath={.status.publicKey}")
+	return n.c.kubectl("get", "ropewalkannouncement", n.name, "-o", "jsonpath={.spec.publicKey}")
 }
 
 // forgets waits until no node has a peer with a key.

@@ -63,7 +63,7 @@ func (c *cluster) testNodeEncryption() {
 	if out, _ := c.nodes[0].engine("ropewalk", "doctor"); !strings.Contains(out, "✓ node-encryption ropewalk0: traffic to all 1 peer nodes") {
 		c.Errorf("doctor does not see the encryption:\n%s", out)
 	}
-	if got := c.kubectl("get", "ropewalknodes", "-o", "jsonpath={.items[*].status.encryptsNodes}"); got != "true true" {
+	if got := c.kubectl("get", "ropewalkannouncements", "-o", "jsonpath={.items[*].spec.encryptsNodes}"); got != "true true" {
 		c.Errorf("nodes encrypt: %q", got)
 	}
 }

@@ -58,7 +58,7 @@ func byName(t *testing.T, text string) map[string]string {
 
 func TestKustomizeBuildsCRDs(t *testing.T) {
 	all, err := objects(build(t, filesys.MakeFsOnDisk(), filepath.Join(root, "deploy", "crd")))
-	if err != nil || len(all) != 3 {
+	if err != nil || len(all) != 4 {
 		t.Fatalf("%d objects, %v", len(all), err)
 	}
 	for _, o := range all {

@@ -444,7 +444,7 @@ func TestCRDSurvivesUninstall(t *testing.T) {
 			t.Fatal(err)
 		}
 		crds, err := objects(stream(manifests))
-		if err != nil || len(crds) != 3 {
+		if err != nil || len(crds) != 4 {
 			t.Fatalf("%d definitions, %v", len(crds), err)
 		}
 		for _, crd := range crds {

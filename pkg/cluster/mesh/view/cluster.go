@@ -63,15 +63,15 @@ func tristate(is bool) Tristate {
 	return No
 }
 
-// Origin tells which of a node's two objects exist.
+// Origin tells which of a node's objects exist.
 type Origin string
 
 // The origins.
 const (
-	Whole      Origin = "whole"       // a Node and its RopewalkNode
-	NoAgent    Origin = "no agent"    // no RopewalkNode
-	NoNode     Origin = "no node"     // a RopewalkNode without a Node
-	OtherOwner Origin = "other owner" // the RopewalkNode belongs to an earlier node of that name
+	Whole      Origin = "whole"       // a Node and its objects
+	NoAgent    Origin = "no agent"    // no announcement
+	NoNode     Origin = "no node"     // objects without a Node
+	OtherOwner Origin = "other owner" // the objects belong to an earlier node of that name
 )
 
 // Node is one node.
@@ -83,7 +83,7 @@ type Node struct {
 	Reported Reported
 }
 
-// Reported has the parts of a RopewalkNode that are only displayed.
+// Reported has the parts of a node's RopewalkNode and RopewalkAnnouncement that are only displayed.
 type Reported struct {
 	Mode               mesh.Mode // "": no status yet
 	Endpoints          []string

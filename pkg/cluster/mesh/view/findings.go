@@ -97,10 +97,10 @@ func (c *checker) checkCluster() {
 func (c *checker) checkNode(n *Node) {
 	switch n.Origin {
 	case NoNode:
-		c.add(Warning, "owner", n.Name, "the RopewalkNode has no Node of that name", "kubectl delete ropewalknode "+n.Name+" if it stays")
+		c.add(Warning, "owner", n.Name, "its RopewalkNode or RopewalkAnnouncement has no Node of that name", "kubectl delete ropewalknodes,ropewalkannouncements "+n.Name+" if they stay")
 		return
 	case OtherOwner:
-		c.add(Failed, "owner", n.Name, "the RopewalkNode belongs to an earlier node of that name: other nodes ignore it", "kubectl delete ropewalknode "+n.Name)
+		c.add(Failed, "owner", n.Name, "its RopewalkNode or RopewalkAnnouncement belongs to an earlier node of that name: other nodes ignore it", "kubectl delete ropewalknodes,ropewalkannouncements "+n.Name)
 		return
 	}
 	if n.OptOut {
@@ -185,7 +185,7 @@ func (c *checker) ownNotes(n *Node) string {
 // checkReported checks the status of one node.
 func (c *checker) checkReported(n *Node) {
 	if n.lacksKey() {
-		c.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalknode "+n.Name+" -o yaml")
+		c.add(Failed, "key", n.Name, "it has not published a key: there is no tunnel to its pods", "kubectl get ropewalkannouncement "+n.Name+" -o yaml")
 	}
 	if m := c.m.mesh; m != nil && n.Reported.Mode == mesh.ModeMesh && !m.appliedBy(&n.Reported) {
 		c.add(Warning, "spec", n.Name, fmt.Sprintf("its agent has not applied generation %d of the RopewalkMesh yet", m.Generation), agentPods(n.Name)+" # if this stays, see its log")
@@ -222,7 +222,7 @@ func (c *checker) checkPeers(n *Node) {
 			text = plural(stale.Count, "peer")
 		}
 		c.add(c.unresponsiveSeverity(stale), "handshakes", n.Name, "no answer to its handshakes from "+text,
-			"check that UDP passes between the nodes, at the port in status.endpoints, and that the other node's agent runs")
+			"check that UDP passes between the nodes, at the port of its announcement, and that the other node's agent runs")
 	}
 	s, known := c.m.expected[n.Name]
 	if !known || !n.participates() {
@@ -266,7 +266,7 @@ func (c *checker) checkModes() {
 	for i := range c.m.Nodes {
 		if n := &c.m.Nodes[i]; n.participates() && string(n.Agent.Mode) != usual {
 			c.add(Warning, "mode", n.Name, fmt.Sprintf("it is in %s mode, most others are in %s mode: ropewalk has no tunnel to those",
-				n.Agent.Mode, usual), "kubectl get ropewalknodes -o custom-columns=NAME:.metadata.name,MODE:.spec.mode")
+				n.Agent.Mode, usual), "kubectl get ropewalkannouncements")
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package announce
 
 import (
 	"slices"
@@ -9,27 +9,27 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 )
 
-// announcement tracks how long other nodes have been able to know where this node sends from.
-type announcement struct {
+// Propagation tracks how long other nodes have been able to know where this node sends from. The zero value is ready.
+type Propagation struct {
 	pending bool
 	since   time.Time
 }
 
-// propagated reports whether that is at least the propagation time, or else how long to wait. It compares the status in the API with the next one:
-// after a change of address, ports or mode, others do not gather from this node yet. A status from before the agent's start
+// Done reports whether that is at least a time, or else how long to wait. It compares the announcement in the API with the next one:
+// after a change of address, ports or mode, others do not gather from this node yet. An announcement from before the agent's start
 // counts as known.
-func (a *announcement) propagated(published, next *v1alpha1.NodeStatus, propagation time.Duration) (bool, time.Duration) {
+func (p *Propagation) Done(published, next *v1alpha1.AnnouncementSpec, after time.Duration) (bool, time.Duration) {
 	same := len(next.Endpoints) > 0 && // nobody gathers from a node without endpoints
 		published.Mode == v1alpha1.ModeSpread && published.SpreadPorts != nil && *published.SpreadPorts == *next.SpreadPorts &&
 		sameEndpoints(published.Endpoints, next.Endpoints)
 	switch {
 	case !same:
-		a.pending = true
+		p.pending = true
 		return false, 0
-	case a.pending:
-		a.pending, a.since = false, time.Now()
+	case p.pending:
+		p.pending, p.since = false, time.Now()
 	}
-	wait := propagation - time.Since(a.since)
+	wait := after - time.Since(p.since)
 	return wait <= 0, max(wait, 0)
 }
 

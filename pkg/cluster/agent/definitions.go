@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+)
+
+// errOutdatedCRD means that the agent cannot publish all that it would do. Other nodes would not know of it, so that it does nothing.
+var errOutdatedCRD = errors.New("the cluster's CRDs are older than the agent, which changes nothing on the node until they are updated (kubectl apply --server-side -k deploy/crd)")
+
+// reasonOutdatedCRD is the reason of the Ready condition then.
+const reasonOutdatedCRD = "OutdatedCRD"
+
+// definitions is what is known of the CRDs.
+type definitions struct{ checked bool }
+
+// isFieldUndeclared reports whether the API server rejected an apply because the CRD lacks one of its fields.
+func isFieldUndeclared(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "field not declared in schema")
+}
+
+// checkDefinitions returns errOutdatedCRD if the API server would refuse a field, or has no announcements. It asks by dry runs of full objects, until
+// one agent was answered. An error that says nothing of the CRDs is none here: a write fails by it, too.
+func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
+	if a.definitions.checked {
+		return nil
+	}
+	c := a.client.dryRun()
+	announced := c.announce(ctx, n, announce.Full())
+	status := c.apply(ctx, n.Name, fullStatus())
+	if apierrors.IsNotFound(announced) || isFieldUndeclared(announced) {
+		return fmt.Errorf("%w: %w", errOutdatedCRD, announced)
+	}
+	if isFieldUndeclared(status) {
+		return fmt.Errorf("%w: %w", errOutdatedCRD, status)
+	}
+	a.definitions.checked = announced == nil && status == nil
+	return nil
+}
+
+// fullStatus returns a status with all fields.
+func fullStatus() v1alpha1.NodeStatus {
+	now := metav1.Now()
+	return v1alpha1.NodeStatus{
+		ObservedGeneration: 1, KeyGeneration: 1, Peers: 1, SpreadsTo: 1, StalePeers: &v1alpha1.StalePeers{Count: 1, Nodes: []string{"check"}},
+		StrictSince: &now, MeshGeneration: 1, MeshUID: "check", Writer: "check", AgentVersion: "check", KernelVersion: "check",
+		Conditions: []metav1.Condition{{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: 1, LastTransitionTime: now, Reason: reasonOutdatedCRD, Message: "check",
+		}},
+	}
+}
+
+// publishOutdated writes that the CRDs are outdated. All else stays as it was published: the CRDs have those fields.
+func (a *Agent) publishOutdated(ctx context.Context, rn *v1alpha1.RopewalkNode, outdated error) error {
+	st := *rn.Status.DeepCopy()
+	st.Writer = ""
+	c := readyCondition(rn, nil, outdated)
+	c.Reason = reasonOutdatedCRD
+	meta.SetStatusCondition(&st.Conditions, c)
+	a.stats.conditions.Store(&st.Conditions)
+	current := a.lastWrite.current(rn, rn.Status)
+	if sameStatus(current, st) {
+		return nil
+	}
+	if err := a.client.apply(ctx, rn.Name, st); err != nil {
+		return err
+	}
+	a.lastWrite.wrote(rn, st)
+	a.reportChange(ctx, rn, current.Conditions, st.Conditions, nil)
+	return nil
+}

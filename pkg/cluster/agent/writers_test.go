@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
+	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/test/expect"
+)
+
+// foreignWrite has another program announce a key for node a, as the agent's informer has it.
+func foreignWrite(t *testing.T, a *Agent, version int) {
+	t.Helper()
+	ra := &v1alpha1.RopewalkAnnouncement{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "announcement of a", ResourceVersion: strconv.Itoa(version)}}
+	ra.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "node a"}}
+	ra.Spec = v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeMesh, Writer: "thief", PublicKey: "thief's key", Endpoints: []v1alpha1.Endpoint{"192.0.2.66:51820"}}
+	expect.NoError(t, a.cluster.agents.GetStore().Add(ra))
+}
+
+// TestSecondWriterIsNamedAndDamped has two programs write one announcement in turn.
+func TestSecondWriterIsNamedAndDamped(t *testing.T) {
+	var log bytes.Buffer
+	a, api, _ := newSyncedAgent(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }, ownedByNodeA())
+	reconcile := func() {
+		t.Helper()
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	}
+	reconcile()
+	for i := range 10 {
+		foreignWrite(t, a, 100+i)
+		reconcile()
+	}
+	if writes := api.announcements.size(); writes != 4 { // the first one, two answers, and one that is free
+		t.Errorf("%d writes of the announcement", writes)
+	}
+	st, err := api.status("a")
+	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionSoleWriter)
+	if err != nil || c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `"thief"`) || !strings.Contains(c.Message, "thief's key at [192.0.2.66:51820]") {
+		t.Errorf("%v: condition %+v", err, c)
+	}
+	named := 0
+	for _, e := range api.events {
+		if e.Type == "Warning" && e.Reason == "TwoWriters" && strings.Contains(e.Note, "thief") {
+			named++
+		}
+	}
+	if named != 1 || a.stats.ForeignWrites.Load() != 10 || strings.Count(log.String(), "writer=thief") != 1 {
+		t.Errorf("%d Events, %d foreign writes counted, log\n%s", named, a.stats.ForeignWrites.Load(), log.String())
+	}
+}
+
+// TestRestartWritesNoAnnouncement: all other agents receive each write.
+func TestRestartWritesNoAnnouncement(t *testing.T) {
+	a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
+	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	o, _ := api.announcements.get("a")
+	ra := &v1alpha1.RopewalkAnnouncement{ObjectMeta: o.ObjectMeta}
+	expect.NoError(t, json.Unmarshal(o.Spec, &ra.Spec))
+	expect.NoError(t, a.cluster.agents.GetStore().Add(ra))
+	a.publisher = publisher{instance: "the next agent"}
+	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	if n := api.announcements.size(); n != 1 {
+		t.Errorf("%d writes", n)
+	}
+	ra = ra.DeepCopy()
+	ra.OwnerReferences = nil // as a tool does that replaces the object by a manifest
+	expect.NoError(t, a.cluster.agents.GetStore().Update(ra))
+	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	if o, _ := api.announcements.get("a"); api.announcements.size() != 2 || len(o.OwnerReferences) != 1 {
+		t.Error("an announcement without an owner stays: other agents ignore it")
+	}
+}
+
+// TestConditionsReachOwnAgentAlone: after a partition of n nodes, n conditions must not be sent n times.
+func TestConditionsReachOwnAgentAlone(t *testing.T) {
+	l := newReaderLab(t, time.Hour, "a", "b")
+	l.claim("b", 2)
+	l.start()
+	l.until("the other node", func(all map[string]mesh.Node) bool { return all["b"].Agent != nil })
+	for _, i := range l.k.informers() {
+		for _, o := range i.GetStore().List() {
+			if rn, ok := o.(*v1alpha1.RopewalkNode); ok && rn.Name != "a" {
+				t.Errorf("the agent of a has the RopewalkNode %s", rn.Name)
+			}
+		}
+	}
+	for _, q := range l.api.agents.watches() {
+		if q != "metadata.name=a" {
+			t.Errorf("the agent watches RopewalkNodes with the selector %q", q)
+		}
+	}
+}
+
+// TestOutdatedCRDStopsChanges: the agent does nothing that it cannot publish, and says so in the fields that there are.
+func TestOutdatedCRDStopsChanges(t *testing.T) {
+	for _, field := range []string{"encryptsNodes", "plans", "writer", "strictSince"} {
+		rn := ownedByNodeA()
+		since := metav1.Unix(1e9, 0)
+		if field != "strictSince" {
+			rn.Status.StrictSince = &since
+		}
+		a, api, network := newSyncedAgent(t, nil, rn)
+		api.undeclared.Store(&field)
+		for range 2 {
+			if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) || !strings.Contains(err.Error(), field) {
+				t.Fatalf("%s: got error %v", field, err)
+			}
+		}
+		st, err := api.status("a")
+		if err != nil || len(st.Conditions) != 1 || st.Conditions[0].Reason != "OutdatedCRD" || st.Conditions[0].Status != metav1.ConditionFalse || (st.StrictSince == nil) != (field == "strictSince") {
+			t.Errorf("%s: status %+v, %v", field, st, err)
+		}
+		if network.routing != nil || api.announcements.size() != 0 || api.agents.size() != 2 || a.stats.Ready.Load() || len(api.events) != 1 {
+			t.Errorf("%s: routing %+v, %d announcements, %d writes, %d Events", field, network.routing, api.announcements.size(), api.agents.size()-1, len(api.events))
+		}
+		api.undeclared.Store(nil)
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+		if st, err := api.status("a"); err != nil || len(st.Conditions) < 5 || st.Conditions[0].Status != metav1.ConditionTrue || network.routing == nil || api.announcements.size() != 1 {
+			t.Errorf("%s: after the update of the CRDs: %+v, %v", field, st, err)
+		}
+	}
+}
+
+// TestCRDThatIsDowngradedStopsChanges: the agent learns of it when it writes.
+func TestCRDThatIsDowngradedStopsChanges(t *testing.T) {
+	a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
+	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+	field := "podCIDRs"
+	api.undeclared.Store(&field)
+	a.announced = written[v1alpha1.AnnouncementSpec]{} // the informer has none: it is written again
+	if err := a.reconcile(t.Context(), clusterChanged); err == nil {
+		t.Error("an announcement that was refused is no error")
+	}
+	network.routing = nil
+	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) || network.routing == nil {
+		t.Errorf("got %v, routing %+v, want the last state", err, network.routing)
+	}
+}
+
+// TestFullStatusHasAllFields is about fullStatus.
+func TestFullStatusHasAllFields(t *testing.T) {
+	for field, value := range reflect.ValueOf(fullStatus()).Fields() {
+		if value.IsZero() {
+			t.Errorf("%s is not in it", field.Name)
+		}
+	}
+}
+
+func TestMissingAdmissionPolicyIsReported(t *testing.T) {
+	a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
+	condition := func() metav1.ConditionStatus {
+		t.Helper()
+		a.policy.due = a.policy.due.Add(-2 * policyPeriod)
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+		st, err := api.status("a")
+		expect.NoError(t, err)
+		return meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionAdmissionPolicy).Status
+	}
+	if got := condition(); got != metav1.ConditionTrue || len(api.events) != 0 {
+		t.Errorf("with a policy: %s, Events %+v", got, api.events)
+	}
+	api.unprotected.Store(true)
+	if got := condition(); got != metav1.ConditionFalse || len(api.events) != 1 || api.events[0].Reason != "NotEnforced" {
+		t.Errorf("without a policy: %s, Events %+v", got, api.events)
+	}
+	if _, exists := api.announcements.get(someoneElse); exists {
+		t.Error("the check wrote an object")
+	}
+	for _, c := range []struct {
+		err  error
+		want metav1.ConditionStatus
+	}{
+		{apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no")), metav1.ConditionTrue},
+		{&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: `admission webhook "x" denied the request: no`}}, metav1.ConditionTrue},
+		{apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("user cannot patch")), metav1.ConditionUnknown},
+		{errors.New("access denied by a proxy"), metav1.ConditionUnknown},
+	} {
+		if got := policyConditionOf(c.err); got.Status != c.want {
+			t.Errorf("%v: got %+v", c.err, got)
+		}
+	}
+}
