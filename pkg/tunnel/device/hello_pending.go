@@ -63,6 +63,7 @@ func (m *pendingHello) after(old *pendingHello) *pendingHello {
 		return &next
 	}
 	next.source = next.source || old.source
+	next.hello.NoReply = next.hello.NoReply && old.hello.NoReply // the one that requests an answer may arrive first
 	if old.planned && old.from.Src == m.from.Src && old.from.Scope == m.from.Scope && old.ports() == m.ports() {
 		next.plan, next.planned = old.plan, true
 	}

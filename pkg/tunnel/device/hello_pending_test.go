@@ -36,6 +36,22 @@ func TestHelloInheritsSourceOfItsAddressOnly(t *testing.T) {
 	}
 }
 
+// TestRequestOutlivesHelloFromSourcePort: of the two hellos of a query only that from the listen port requests an answer. Lanes may overtake each other.
+func TestRequestOutlivesHelloFromSourcePort(t *testing.T) {
+	const source, listen = "192.0.2.1:61000", "192.0.2.1:51820"
+	for _, order := range [][2]string{{source, listen}, {listen, source}} {
+		var q helloQueue
+		for _, from := range order {
+			m := &pendingHello{from: underlay.Endpoint{Dst: netip.MustParseAddrPort(from)}}
+			m.hello = wire.Hello{First: 61000, Last: 61999, Own: netip.MustParseAddrPort(listen), NoReply: from == source}
+			q.put(m)
+		}
+		if got := q.last.Load(); got.hello.NoReply || !got.source {
+			t.Errorf("after hellos from %v: got %+v, want one that requests an answer, from a source port", order, got)
+		}
+	}
+}
+
 // TestReturnedHelloPassesOnWhatItKnows: a newer hello arrived while a worker had one that has to wait.
 func TestReturnedHelloPassesOnWhatItKnows(t *testing.T) {
 	const first, listen = "192.0.2.1:61000", "192.0.2.1:51820"
