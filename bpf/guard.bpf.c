@@ -8,7 +8,7 @@
  * the destination. guard_tunnel (tc egress of the tunnel) looks up the source. Without CAP_PERFMON
  * the verifier refuses pointers into the packet, and follows loops in speculative execution without
  * end: there are neither. The maps are pinned. A change of their layout needs a new layout number
- * in Go (guard_linux.go).
+ * in Go (guard.go).
  */
 
 #include "include/bpf.h"

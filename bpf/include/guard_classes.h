@@ -5,7 +5,7 @@
 /*
  * The class of an address: that of the longest prefix that contains it. Go's GuardClass is
  * generated from this enum (make generate). Each line is `GUARD_NAME, // help`. A change is one
- * of the maps' layout (guard_linux.go).
+ * of the maps' layout (guard.go).
  */
 enum guard_class {
 	GUARD_NONE,    // no prefix contains the address

@@ -5,7 +5,7 @@
 /*
  * Counters of the spread and gather programs, for packets of configured tunnels only. Go's Event is generated from this
  * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts. A change is one of the maps' layout
- * (pins_linux.go).
+ * (pins.go).
  */
 enum spread_event {
 	EVENT_SPREAD,            // data messages sent with the source port of their flow's lane

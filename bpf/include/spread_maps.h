@@ -9,7 +9,7 @@
 /*
  * Configuration and maps of the spread program (egress) and the gather program (ingress). The maps are pinned and
  * outlive the programs. Global variables are not pinned. A change of the maps' layout, or of the meaning of a value,
- * needs a new layout number in Go (pins_linux.go), which is part of the pins' path.
+ * needs a new layout number in Go (pins.go), which is part of the pins' path.
  *
  * A lane is here a source port towards a peer, or its index in peer.lane. A tick is 65,536 ns of CLOCK_MONOTONIC.
  */

@@ -10,5 +10,5 @@
 // the differences from one second to the next. So -rounds repeats the comparison. The table shows
 // the mean price with its standard error, and the CPU time and context switches of the daemon.
 //
-// Begin reading in attacks_linux_test.go.
+// Begin reading in attacks_test.go.
 package attack

@@ -5,6 +5,6 @@
 // It holds the contract (Device, Queue), the Linux implementation, an in-memory Fake, and in tuntest the contract test
 // that both pass. It does I/O on /dev/net/tun and rtnetlink; it does not interpret packets beyond the virtio-net header.
 //
-// Start reading at Device in tun.go. The data path is queue_linux.go. monitor_linux.go follows the interface's state,
-// also into other network namespaces. handover_linux.go passes the queues to another process.
+// Start reading at Device in tun.go. The data path is queue.go. monitor.go follows the interface's state,
+// also into other network namespaces. handover.go passes the queues to another process.
 package tun

@@ -4,5 +4,5 @@
 // configured or was measured to be better, and selects again when the network or the configuration changes. Packages udp and xdp carry the
 // datagrams.
 //
-// Package daemon uses it. Begin reading with Port in port_linux.go; choose.go holds the decision.
+// Package daemon uses it. Begin reading with Port in port.go; choose.go holds the decision.
 package autounderlay

@@ -4,11 +4,11 @@
 // and UDP_GRO where the kernel supports them. A socket filter drops floods of handshake initiations, and a classic BPF program
 // selects the lane of a datagram by its source port.
 //
-// Begin reading with Open in port_linux.go. Lanes send with send_linux.go (runs to messages) and
-// sendbatch_linux.go (messages of one system call). They receive with lane_linux.go and
-// recvbatch_linux.go. The send buffers are adapted in sendlimit_linux.go. source_linux.go,
-// group_linux.go and fragment_linux.go open further sockets. pathlimit_linux.go remembers sizes
-// that the host has refused. select_linux.go chooses the lane of a datagram, initiations_linux.go
-// filters floods, both with programs of assemble_linux.go. control_linux.go and raw_linux.go are
+// Begin reading with Open in port.go. Lanes send with send.go (runs to messages) and
+// sendbatch.go (messages of one system call). They receive with lane.go and
+// recvbatch.go. The send buffers are adapted in sendlimit.go. source.go,
+// group.go and fragment.go open further sockets. pathlimit.go remembers sizes
+// that the host has refused. select.go chooses the lane of a datagram, initiations.go
+// filters floods, both with programs of assemble.go. control.go and raw.go are
 // the system calls and their control messages.
 package udp

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tests read the messages for the kernel. This is safe by the rule in raw_linux.go: all pointers are typed, and
+// The tests read the messages for the kernel. This is safe by the rule in raw.go: all pointers are typed, and
 // point into Go slices of at least the length that is stored beside them.
 
 func gather(h *unix.Msghdr) (payload []byte) {
