@@ -139,7 +139,7 @@ func TestReloadAppliesTheDocumentedKeys(t *testing.T) {
 	values := map[string]string{
 		"PrivateKey": manualPrivate, "ListenPort": "51821", "FwMark": "7", "Address": "10.0.0.1/24", "DNS": "192.0.2.1", "MTU": "1420", "Table": "off",
 		"SaveConfig": "false", "PreUp": "x", "PostUp": "x", "PreDown": "x", "PostDown": "x",
-		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Spray": "4", "Underlay": "udp", "OuterFragments": "on", "Metrics": "127.0.0.1:9820",
+		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Spray": "4", "Underlay": "udp", "OuterFragments": "on", "PostQuantum": "auto", "Metrics": "127.0.0.1:9820",
 	}
 	var text strings.Builder
 	text.WriteString("[Interface]\n")

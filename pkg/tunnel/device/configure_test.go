@@ -170,6 +170,7 @@ func TestPeerChangesApplyIncrementally(t *testing.T) {
 		for i := range want.Peers {
 			want.Peers[i].Spread.Reason = "there is no session yet"
 			want.Peers[i].PathMTU.State = config.PathMTUUnknown
+			want.Peers[i].PostQuantum.Policy = config.DefaultPostQuantum
 		}
 		h.Apply(c.change)
 		sameStatus(t, h.Status(), want)

@@ -73,7 +73,8 @@ func New(run Run) *cobra.Command {
 		Use:   "mesh",
 		Short: "Show and check the mesh of a Kubernetes cluster",
 		Long: "mesh reads the Nodes, RopewalkNodes, RopewalkAnnouncements and RopewalkPeers of a cluster, as kubectl does, and shows\n" +
-			"links between nodes and problems. It contacts no node and changes nothing. It needs the right to list the first three kinds. Docs: docs/mesh.md.",
+			"links between nodes and problems. It contacts no node and changes nothing.\n" +
+			"It needs the right to list the first three kinds. Docs: docs/mesh.md.",
 		Example: "  ropewalk mesh status\n  ropewalk mesh check --context production",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {

@@ -138,7 +138,7 @@ func TestDeviceHasOneView(t *testing.T) {
 			t.Errorf("after %q:\n%s", keys, screen(m))
 		}
 	}
-	if press(t, m, "?"); !strings.Contains(screen(m), "listen port while a peer is paused") {
+	if press(t, m, "?"); !strings.Contains(screen(m), "port while a peer is paused") {
 		t.Errorf("help:\n%s", screen(m))
 	}
 }
