@@ -292,3 +292,12 @@ func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id u
 	e, _ := p.quantum.exchange.Ring.Effective(id, &psk)
 	return e
 }
+
+// PartsAfterOtherTask has a part of an exchange arrive, runs another task of the peer, and returns the number of parts that wait.
+func (d *Device) PartsAfterOtherTask(peer noise.PublicKey) int {
+	p := d.lookup(peer)
+	p.quantum.parts.put(pendingPart{})
+	p.requests.tasks.Store(taskRenew)
+	p.runTasks()
+	return len(p.quantum.parts.take())
+}

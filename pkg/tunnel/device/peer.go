@@ -116,7 +116,10 @@ func (p *Peer) runTasks() {
 		p.chooseSendGroup()
 	}
 	now := p.dev.clock()
-	parts := p.takeParts()
+	var parts []pendingPart
+	if tasks&taskExchange != 0 {
+		parts = p.takeParts()
+	}
 	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
 	p.runHandshakeTasks(tasks, now)
 	if tasks&taskRoamed != 0 {

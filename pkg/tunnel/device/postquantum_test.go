@@ -411,6 +411,16 @@ func TestChangedKeysAreInTheUpdate(t *testing.T) {
 	})
 }
 
+// TestPartsWaitForTheirTask: another task of the peer runs between the arrival of a part and its task.
+func TestPartsWaitForTheirTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		if n := a.PartsAfterOtherTask(b.Public()); n != 1 {
+			t.Errorf("%d parts wait after another task, want 1", n)
+		}
+	})
+}
+
 func TestLostPartsAreSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lost atomic.Int32
