@@ -162,11 +162,11 @@ func (p *Peer) offerExchange(now int64) {
 }
 
 // nextExchange returns when runExchangeTimers is due, 0 for never. The caller holds mu.
-func (p *Peer) nextExchange() (next int64) {
+func (p *Peer) nextExchange(now int64) (next int64) {
 	q := &p.quantum
 	warnAt := int64(0)
-	if q.baseSince != 0 && !q.warned && !q.had.IsZero() && p.sessions.current != nil {
-		warnAt = q.baseSince + baseGrace
+	if !q.warned {
+		warnAt = p.downgradeAt(now)
 	}
 	for _, at := range []int64{q.exchange.Next(), q.upgradeAt, q.retryAt, q.expireAt, warnAt} {
 		if at != 0 && (next == 0 || at < next) {
@@ -201,10 +201,20 @@ func (p *Peer) beginExchange(b *keyBinding) {
 	}
 }
 
-// isDowngraded reports whether sessions with the peer had keys of exchanges, and have none for some time. The caller holds mu.
-func (p *Peer) isDowngraded(now int64) bool {
+// downgradeAt returns since when the session in use is a downgrade, or when it will be one: sessions with the peer had keys of exchanges, and have none
+// for some time. 0 is for never: without a session, and if data needs no key or is blocked without. The caller holds mu.
+func (p *Peer) downgradeAt(now int64) int64 {
 	q := &p.quantum
-	return p.policy() != config.PostQuantumOff && !q.had.IsZero() && q.baseSince != 0 && now-q.baseSince >= baseGrace && p.controlKeys().Usable(now)
+	if p.policy() != config.PostQuantumAuto || q.had.IsZero() || q.baseSince == 0 || !p.controlKeys().Usable(now) {
+		return 0
+	}
+	return q.baseSince + baseGrace
+}
+
+// isDowngraded reports whether the session in use is a downgrade. The caller holds mu.
+func (p *Peer) isDowngraded(now int64) bool {
+	at := p.downgradeAt(now)
+	return at != 0 && now >= at
 }
 
 // announces reports whether this side tells the peer that it is a ropewalk, and takes its hellos.

@@ -305,6 +305,27 @@ func TestPeerReplacedByStockIsADowngrade(t *testing.T) {
 	})
 }
 
+// TestSpreadTurnedOffIsNoDowngrade: sessions had keys, and have none since the policy is inactive. No timer may be due all the time.
+func TestSpreadTurnedOffIsNoDowngrade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		off := config.SpreadOff
+		a.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Spread: &off})
+		for range 18 {
+			time.Sleep(10 * time.Second)
+			talk(t, a, b)
+		}
+		wantInactive(t, a, b, "inactive: spread is off")
+		if r := quantum(a, b); r.Downgraded || a.Stats().(device.Stats).PostQuantum.Downgrades != 0 {
+			t.Errorf("got %+v, want no downgrade", r)
+		}
+	})
+}
+
 // TestWakingTunnelIsPostQuantumAtOnce: the unused key of the last exchange outlives the sessions.
 func TestWakingTunnelIsPostQuantumAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
