@@ -171,11 +171,22 @@ func (p *Peer) updatePolicy() {
 	p.armTimer(now)
 }
 
-// endBaseSessions ends the sessions if the current one has no key, and starts a handshake: the policy says otherwise than before whether such a session
-// may carry data. The caller holds mu.
+// endBaseSessions ends the sessions that have no key: the policy says otherwise than before whether they may carry data. If the peer may send with one
+// from now on, all sessions end, and a handshake starts. The caller holds mu.
 func (p *Peer) endBaseSessions(now int64) {
-	b := p.sessions.current
-	if b == nil || b.exchange.Key().Named {
+	s := &p.sessions
+	isBase := func(b *keyBinding) bool { return b != nil && !b.exchange.Key().Named }
+	if !isBase(s.current) && !isBase(s.next) {
+		for i, b := range s.previous {
+			if !isBase(b) {
+				continue
+			}
+			if s.confirmed == b {
+				s.confirmed = nil
+			}
+			p.releaseIndex(b)
+			s.previous[i] = nil
+		}
 		return
 	}
 	live := p.isLive(now)

@@ -3,6 +3,7 @@
 package device_test
 
 import (
+	"bytes"
 	"net/netip"
 	"sync/atomic"
 	"testing"
@@ -250,6 +251,54 @@ func TestChangeToRequiredEndsBaseSessions(t *testing.T) {
 		talk(t, a, b)
 		wantActive(t, a, b)
 	})
+}
+
+// lateLAN returns a LAN that loses data messages of 600 bytes or more, and a function that delivers the first of them.
+func lateLAN() (lan devicetest.LAN, deliver func()) {
+	var late atomic.Pointer[underlay.Routed]
+	lan = devicetest.NewLAN(func(from, to netip.AddrPort, datagram []byte) underlay.Verdict {
+		if kind, _ := wire.Classify(datagram); kind != wire.TypeData || len(datagram) < 600 {
+			return underlay.Deliver
+		}
+		late.CompareAndSwap(nil, &underlay.Routed{From: from, To: to, Payload: bytes.Clone(datagram)})
+		return underlay.Drop
+	})
+	return lan, func() { lan.Deliver(*late.Load()) }
+}
+
+// TestRequiredEndsAllBaseSessions: the policy changes while a packet of a session without a key is on its way. The session waits for that packet, or
+// has been followed by one with a key.
+func TestRequiredEndsAllBaseSessions(t *testing.T) {
+	for name, before := range map[string]config.PostQuantum{"unconfirmed": config.PostQuantumOff, "previous": config.PostQuantumAuto} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lan, deliver := lateLAN()
+				a, b := quantumPair(t, lan, before, before)
+				if before == config.PostQuantumAuto {
+					a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(nil))) // the exchange begins after one has arrived
+				}
+				var received atomic.Int32
+				b.Watch(func(int, []byte) { received.Add(1) })
+				a.Send(flow.WithVnetHeader(a.To(b, 1000, false).UDP(make([]byte, 700))))
+				time.Sleep(time.Second)
+				if before == config.PostQuantumAuto {
+					wantActive(t, a, b)
+				}
+				completed, early := b.Stats().(device.Stats).Handshakes.Completed, received.Load()
+				setPostQuantum(config.PostQuantumRequired, b)
+				deliver()
+				synctest.Wait()
+				if n := received.Load() - early; n != 0 {
+					t.Errorf("got %d packets in a session without a key, want none", n)
+				}
+				time.Sleep(time.Second)
+				renewed := b.Stats().(device.Stats).Handshakes.Completed - completed
+				if want := before == config.PostQuantumOff; renewed != 0 != want {
+					t.Errorf("got %d handshakes after the change", renewed)
+				}
+			})
+		})
+	}
 }
 
 // TestRestartedPeerGetsANewKey: the peer has lost its keys, so a handshake falls back.
