@@ -143,7 +143,7 @@ func (p *Peer) offerExchange(now int64) {
 	q := &p.quantum
 	switch x := &q.exchange; {
 	case !x.WantsTurn():
-		if !x.HoldsTurn() {
+		if !x.HoldsTurn() && p.policy() != config.PostQuantumOff {
 			p.dev.exchanges.leave(p)
 		}
 		return
@@ -186,6 +186,9 @@ func (p *Peer) isRestricted(now int64) bool {
 func (p *Peer) beginExchange(b *keyBinding) {
 	q, now := &p.quantum, p.dev.clock()
 	q.exchange.Begin(&b.exchange, now)
+	if !q.exchange.HoldsTurn() && !q.exchange.WantsTurn() && p.policy() != config.PostQuantumOff {
+		p.dev.exchanges.leave(p)
+	}
 	q.upgradeAt = 0
 	switch {
 	case !b.keys.Restricted():

@@ -301,3 +301,10 @@ func (d *Device) PartsAfterOtherTask(peer noise.PublicKey) int {
 	p.runTasks()
 	return len(p.quantum.parts.take())
 }
+
+// Exchanges returns the number of peers that have their turn in exchanges.
+func (d *Device) Exchanges() int {
+	d.exchanges.mu.Lock()
+	defer d.exchanges.mu.Unlock()
+	return d.exchanges.running
+}

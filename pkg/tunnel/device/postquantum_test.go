@@ -536,6 +536,35 @@ func TestSilentExchangeStaysClassical(t *testing.T) {
 	})
 }
 
+// TestSessionOfThePeerEndsTheTurn: an exchange is offered, and all of the next session but its handshake and keepalives is lost. The peer has initiated
+// it, so it would offer.
+func TestSessionOfThePeerEndsTheTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var silent atomic.Bool
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			kind, _ := wire.Classify(datagram)
+			if n := len(datagram); n == 448 || n == 432 || silent.Load() && kind == wire.TypeData && n > 32 {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if n := a.Exchanges(); n != 1 {
+			t.Fatalf("%d peers have a turn, want 1", n)
+		}
+		silent.Store(true)
+		b.PeerOf(a.Public()).Initiate()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := a.Exchanges(); n != 0 {
+			t.Errorf("%d peers have a turn in a session of the peer, want none", n)
+		}
+	})
+}
+
 // TestAnswererNamesTheKeyInUse: it has a newer key, of which it does not know whether the offerer has it.
 func TestAnswererNamesTheKeyInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
