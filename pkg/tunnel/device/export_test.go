@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
 // The limits that tests exercise.
@@ -307,4 +308,19 @@ func (d *Device) Exchanges() int {
 	d.exchanges.mu.Lock()
 	defer d.exchanges.mu.Unlock()
 	return d.exchanges.running
+}
+
+// HelloOf returns the last hello of a peer.
+func (d *Device) HelloOf(peer noise.PublicKey) wire.Hello {
+	p := d.lookup(peer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return *p.hello.remote
+}
+
+// OpenSources returns the number of spread source ports that are open.
+func (d *Device) OpenSources() int {
+	d.sources.mu.Lock()
+	defer d.sources.mu.Unlock()
+	return len(d.sources.openPorts())
 }

@@ -212,7 +212,7 @@ func (p *Peer) sendHello(now int64) {
 	}
 	h := p.localHello()
 	x.sent, x.sentAt, x.sendAt = wire.AppendHello(x.sent[:0], &h), now, 0
-	if !x.remote.Heard && x.nat == nil {
+	if !x.remote.Heard && x.nat == nil && p.dev.spreading.Load().mode != config.SpreadOff {
 		p.sendHelloFromSource(x.sent)
 	}
 	if x.tries > 0 {
@@ -236,9 +236,9 @@ func (p *Peer) localHello() wire.Hello {
 		ports := p.dev.spreadPorts()
 		h.Gathers, h.Probes, h.Heard, h.Plan = true, true, p.engine.Heard.Load(), p.hello.plan
 		h.First, h.Last = ports.First, ports.Last
-	}
-	if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
-		h.Lanes, h.FirstLanePort = lanes, first
+		if lanes, first := p.dev.selection.receiveLanes(p.dev.engine.Lanes()); lanes > 0 && p.announcesSpray() {
+			h.Lanes, h.FirstLanePort = lanes, first
+		}
 	}
 	if to, ref := p.engine.Endpoint.Load(), p.dev.port.Load(); to != nil && ref != nil {
 		local := to.Src

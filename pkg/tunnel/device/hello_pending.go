@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
@@ -109,7 +110,7 @@ func (p *Peer) takePendingHello() *pendingHello {
 		return nil
 	}
 	m := p.requests.hellos.last.Swap(nil)
-	if m == nil || p.dev.cfg.Plan == nil {
+	if m == nil || p.dev.cfg.Plan == nil || p.dev.spreading.Load().mode == config.SpreadOff {
 		return m
 	}
 	p.mu.Lock()

@@ -98,6 +98,7 @@ func TestPlannerGetsScopeOfLinkLocalPeer(t *testing.T) {
 		got = *peer
 		return nil
 	}
+	d.spreading.Store(&spreadConfig{})
 	d.port.Store(&portRef{openPort{}})
 	p := &Peer{dev: d}
 	p.requests.hellos.put(&pendingHello{from: want, hello: wire.Hello{First: 61000, Last: 61999}})

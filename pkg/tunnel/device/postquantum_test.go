@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
@@ -170,22 +171,33 @@ func TestRequiredSendsNoDataBefore(t *testing.T) {
 	})
 }
 
+// TestRequiredWorksWithoutSpread has hosts say in hellos that they take part, and nothing of spread.
 func TestRequiredWorksWithoutSpread(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumRequired, config.PostQuantumRequired)
-		off := config.SpreadOff
-		a.Apply(config.Device{Spread: &off})
-		b.Apply(config.Device{Spread: &off})
-		talk(t, a, b)
-		wantActive(t, a, b)
-		for _, h := range []*devicetest.Host{a, b} {
-			for _, p := range h.Status().Peers {
-				if p.Spread.Active || p.Spread.Gathers {
-					t.Errorf("host %d spreads: %+v", h.N, p.Spread)
-				}
+	for _, ofB := range []config.SpreadMode{config.SpreadOff, config.SpreadAuto} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := devicetest.NewLAN(nil)
+			a, b := lan.Host(t, 1, devicetest.Options{Plan: func(netip.AddrPort, *underlay.Endpoint, uint32, spread.Ports) []uint16 {
+				t.Error("host 1 plans the ports of its peer")
+				return nil
+			}}), lan.Host(t, 2, devicetest.Options{})
+			off, spray := config.SpreadOff, config.SprayAuto
+			a.Apply(config.Device{Spread: &off, Spray: &spray})
+			b.Apply(config.Device{Spread: &ofB, Spray: &spray})
+			setPostQuantum(config.PostQuantumRequired, a, b)
+			devicetest.Connect(a, b)
+			talk(t, a, b)
+			wantActive(t, a, b)
+			if h := b.HelloOf(a.Public()); !h.PostQuantum || h.Gathers || h.Probes || h.First != 0 || h.Last != 0 || h.Lanes != 0 || h.FirstLanePort != 0 || len(h.Plan) != 0 {
+				t.Errorf("got the hello %+v, want nothing of spread", h)
 			}
-		}
-	})
+			if n := a.OpenSources(); n != 0 {
+				t.Errorf("%d source ports are open, want none", n)
+			}
+			if s := a.PeerStatus(b).Spread; s.Active || s.Gathers && ofB == config.SpreadOff {
+				t.Errorf("host 1 spreads: %+v", s)
+			}
+		})
+	}
 }
 
 func TestRequiredBlocksPeersWithout(t *testing.T) {
