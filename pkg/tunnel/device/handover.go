@@ -150,11 +150,15 @@ func (d *Device) saveCounters() *Counters {
 
 // saveSettings returns a state with nothing but the settings of the device. The caller holds mu.
 func (d *Device) saveSettings() *State {
-	return &State{
+	s := &State{
 		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
 		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Spray: d.spreading.Load().spray, Underlay: config.UnderlayMode(d.underlayMode.Load()),
 		OuterFragments: config.OuterFragments(d.fragments.Load()), PostQuantum: config.PostQuantum(d.postQuantum.Load()),
 	}
+	if s.PostQuantum == config.DefaultPostQuantum { // not encoded
+		s.PostQuantum = config.PostQuantumDefault
+	}
+	return s
 }
 
 // Resume gives a new device the state that Leave or Snapshot returned. Once the device is up, it starts a handshake with each peer that

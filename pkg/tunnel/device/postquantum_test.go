@@ -19,6 +19,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device/devicetest/flow"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // setPostQuantum sets the policy of hosts.
@@ -471,6 +472,24 @@ func TestUpgradeInPlaceKeepsKeys(t *testing.T) {
 		}
 		if n := b.Stats().(device.Stats).PostQuantum.Fallbacks; n != 0 {
 			t.Errorf("the peer fell back %d times", n)
+		}
+	})
+}
+
+// TestStateOfTheDefaultIsThatOfEarlierReleases: a release that does not know exchanges can take over the tunnel.
+func TestStateOfTheDefaultIsThatOfEarlierReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := quantumPair(t, devicetest.NewLAN(nil), config.DefaultPostQuantum, config.DefaultPostQuantum)
+		talk(t, a, b)
+		s, err := a.Snapshot()
+		expect.NoError(t, err)
+		a.DiscardSnapshot()
+		text, err := s.Encode()
+		expect.NoError(t, err)
+		for _, member := range []string{"post_quantum", "exchanges"} {
+			if bytes.Contains(text, []byte(member)) {
+				t.Errorf("the state has the member %s", member)
+			}
 		}
 	})
 }

@@ -56,7 +56,7 @@ type PeerState struct {
 	// PathMTU is the limit of the last search in bytes, 0 if nothing was too large.
 	PathMTU uint16 `json:"path_mtu"`
 	// PostQuantum is the peer's policy, and Exchanges the result of post-quantum exchanges, nil for none. A release that does not know them can take over
-	// tunnels without.
+	// tunnels without. State.PostQuantum is not encoded either if it is the default.
 	PostQuantum config.PostQuantum `json:"post_quantum,omitempty"`
 	Exchanges   *ExchangeState     `json:"exchanges,omitempty"`
 }
