@@ -40,8 +40,12 @@ func main() {
 // command runs the program, or one of the parts that it has on another host (package remote).
 func command(ctx context.Context, args []string) error {
 	switch {
-	case len(args) == 2 && args[0] == "host":
-		return remote.Serve(ctx, os.Stdin, os.Stdout, remote.AgentConfig{Dir: args[1], Connection: os.Getenv("SSH_CONNECTION")})
+	case len(args) == 1 && args[0] == "host":
+		dir, err := remote.AgentDir()
+		if err != nil {
+			return err
+		}
+		return remote.Serve(ctx, os.Stdin, os.Stdout, remote.AgentConfig{Dir: dir, Connection: os.Getenv("SSH_CONNECTION")})
 	case len(args) > 2 && args[0] == "on":
 		return remote.ExecOn(args[1], args[2:])
 	case len(args) > 0 && args[0] == "hosts":

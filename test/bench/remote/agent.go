@@ -16,6 +16,7 @@ import (
 	"net/rpc/jsonrpc"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,8 @@ const (
 	maxSilence = 30 * time.Second
 	// prefix begins the names of the agents' network namespaces.
 	prefix = "hosts"
+	// dirPrefix begins the names of the directories that Dial makes.
+	dirPrefix = "ropewalk-bench."
 )
 
 // AgentConfig configures Serve.
@@ -41,6 +44,19 @@ type AgentConfig struct {
 	Root string
 	// Silence is the time without a request after which the agent ends; 0 means half a minute.
 	Silence time.Duration
+}
+
+// AgentDir returns the directory of this program, if Dial has made it.
+func AgentDir() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding the directory of the programs: %w", err)
+	}
+	dir := filepath.Dir(path)
+	if !strings.HasPrefix(filepath.Base(dir), dirPrefix) {
+		return "", fmt.Errorf("%s is no directory that bench hosts has made: the agent would remove it", dir)
+	}
+	return dir, nil
 }
 
 // agent has the state of Serve: everything that it has started and changed.

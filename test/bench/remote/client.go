@@ -124,13 +124,13 @@ func (c *Client) makeDir(ctx context.Context) error {
 	cmd := c.ssh(ctx, fmt.Sprintf(`set -e
 system=$(uname -s -m)
 [ "$system" = "Linux %[1]s" ] || { echo "it is $system, and the programs are for Linux %[1]s" >&2; exit 1; }
-d=$(mktemp -d %[2]s/ropewalk-bench.XXXXXX)
+d=$(mktemp -d %[2]s/%[5]sXXXXXX)
 trap 'rm -rf "$d"' EXIT
 cat >"$d/%[3]s"
 [ $(wc -c <"$d/%[3]s") -eq %[4]d ]
 chmod 700 "$d/%[3]s"
 echo "$d"
-trap - EXIT`, c.cfg.Arch, quote(c.cfg.TempDir), Agent, st.Size()))
+trap - EXIT`, c.cfg.Arch, quote(c.cfg.TempDir), Agent, st.Size(), dirPrefix))
 	cmd.Stdin = f
 	var out bytes.Buffer
 	cmd.Stdout = &out
@@ -151,7 +151,7 @@ func (c *Client) explain(err error) error {
 
 // start starts the agent, and copies the other programs.
 func (c *Client) start() error {
-	c.cmd = c.ssh(context.Background(), fmt.Sprintf("exec %s host %s", quote(c.Path(Agent)), quote(c.dir)))
+	c.cmd = c.ssh(context.Background(), fmt.Sprintf("exec %s host", quote(c.Path(Agent))))
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
 		return err

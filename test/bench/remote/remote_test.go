@@ -5,6 +5,7 @@ package remote
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -204,6 +205,33 @@ func TestKilledSSHRestoresHost(t *testing.T) {
 	<-ctx.Done()
 	p.clean("a", before)
 	expect.Eventually(t, "the old value of "+keepSecond, func() bool { return p.sysctl(p.A) == old })
+}
+
+func TestAgentRemovesOnlyItsOwnDirectory(t *testing.T) {
+	all := t.TempDir()
+	own, other := filepath.Join(all, "ropewalk-bench.x"), filepath.Join(all, "other")
+	program, err := os.ReadFile(agentExe.Need(t))
+	expect.NoError(t, err)
+	for _, dir := range []string{own, other} {
+		expect.NoError(t, os.Mkdir(dir, 0o700))
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, Agent), program, 0o700))
+	}
+	for _, args := range [][]string{{"host"}, {"host", own}, {"host", other}, {"host", all}} {
+		if out, err := exec.Command(filepath.Join(other, Agent), args...).CombinedOutput(); err == nil {
+			t.Errorf("%v: no error: %s", args, out)
+		}
+		for _, dir := range []string{own, other} {
+			if _, err := os.Stat(filepath.Join(dir, Agent)); err != nil {
+				t.Fatalf("%v: %v", args, err)
+			}
+		}
+	}
+	if out, err := exec.Command(filepath.Join(own, Agent), "host").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if left, _ := filepath.Glob(filepath.Join(all, "*")); !slices.Equal(left, []string{other}) {
+		t.Errorf("%v is left", left)
+	}
 }
 
 func TestWrongKeyIsAClearError(t *testing.T) {
