@@ -76,9 +76,11 @@ type agent struct {
 // returns when everything is as it was before, and Dir is gone.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, cfg AgentConfig) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	a := &agent{cfg: cfg, ctx: ctx, settings: settings{root: cfg.Root}}
-	defer func() { err = errors.Join(err, a.undo()) }()
+	defer func() {
+		cancel() // ends the requests that undo would wait for
+		err = errors.Join(err, a.undo())
+	}()
 	buffered := bufio.NewReader(in)
 	if err := unpack(buffered, cfg.Dir); err != nil {
 		return fmt.Errorf("unpacking the programs: %w", err)
@@ -134,11 +136,12 @@ func (a *agent) watch() error {
 	}
 }
 
-// undo ends everything, restores all settings, and removes the programs.
+// undo restores all settings, ends everything, and removes the programs. Settings come first: the rest may take long, or be killed.
 func (a *agent) undo() error {
+	restored := a.settings.restore()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return errors.Join(a.stop(), a.settings.restore(), os.RemoveAll(a.cfg.Dir))
+	return errors.Join(restored, a.stop(), os.RemoveAll(a.cfg.Dir))
 }
 
 // stop ends what open and listen have started.

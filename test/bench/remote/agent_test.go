@@ -44,12 +44,78 @@ func TestSettingsAreRestoredInReverse(t *testing.T) {
 	root := fakeRoot(t, map[string]string{cpu.Path: "1", sysctl.Path: "7", Offline(1).Path: "0"})
 	s := settings{root: root}
 	expect.NoError(t, s.set([]Setting{cpu, sysctl, Offline(1), {sysctl.Path, "60"}}))
-	if value(t, root+cpu.Path) != "0" || value(t, root+sysctl.Path) != "60" || len(s.changed) != 3 {
+	if value(t, root+cpu.Path) != "0" || value(t, root+sysctl.Path) != "60" || len(s.changed) != 2 {
 		t.Errorf("changed %v", s.changed)
 	}
 	expect.NoError(t, s.restore())
 	if value(t, root+cpu.Path) != "1" || value(t, root+sysctl.Path) != "7" || value(t, root+Offline(1).Path) != "0" {
 		t.Error("a setting does not have its old value")
+	}
+}
+
+func TestManyChangesAreRestoredOnce(t *testing.T) {
+	cpu := Offline(1)
+	root := fakeRoot(t, map[string]string{cpu.Path: "1"})
+	s := settings{root: root}
+	for _, v := range []string{"0", "1", "0", "1", "0"} {
+		expect.NoError(t, s.set([]Setting{{cpu.Path, v}}))
+	}
+	if want := []Setting{{cpu.Path, "1"}}; !slices.Equal(s.changed, want) {
+		t.Errorf("recorded %v, want %v", s.changed, want)
+	}
+	expect.NoError(t, s.restore())
+	if got := value(t, root+cpu.Path); got != "1" {
+		t.Errorf("the CPU is %q", got)
+	}
+}
+
+func TestInterruptsAndQueuesReturnToTheirCPUs(t *testing.T) {
+	const irq, refuses, xps, rps = "/proc/irq/24/smp_affinity_list", "/proc/irq/25/smp_affinity_list",
+		"/sys/class/net/eth0/queues/tx-0/xps_cpus", "/sys/class/net/eth0/queues/rx-0/rps_cpus"
+	before := map[string]string{Offline(1).Path: "1", Offline(2).Path: "1", irq: "1", refuses: "2", xps: "6", rps: "4"}
+	root := fakeRoot(t, before)
+	moved := func() { // as the kernel does with a CPU that goes offline
+		for _, path := range []string{irq, xps, rps} {
+			expect.NoError(t, os.WriteFile(root+path, []byte("0\n"), 0o644))
+		}
+	}
+	check := func(want map[string]string) {
+		t.Helper()
+		for path, v := range want {
+			if got := value(t, root+path); got != v {
+				t.Errorf("%s is %q, want %q", path, got, v)
+			}
+		}
+	}
+	s := settings{root: root}
+	expect.NoError(t, s.set([]Setting{Offline(1), Offline(2)}))
+	moved()
+	expect.NoError(t, os.Remove(root+refuses))
+	expect.NoError(t, os.Mkdir(root+refuses, 0o755)) // cannot be written
+	expect.NoError(t, s.set([]Setting{{Offline(1).Path, "1"}}))
+	check(map[string]string{Offline(1).Path: "1", Offline(2).Path: "0", irq: "1", xps: "6", rps: "4"})
+	moved()
+	expect.NoError(t, s.set([]Setting{Offline(1)}))
+	expect.NoError(t, s.restore())
+	delete(before, refuses)
+	check(before)
+}
+
+func TestEndedAgentChangesNothing(t *testing.T) {
+	cpu := Offline(1)
+	a := &agent{settings: settings{root: fakeRoot(t, map[string]string{cpu.Path: "1"})}, cfg: AgentConfig{Dir: filepath.Join(t.TempDir(), "x")}}
+	restored := ""
+	a.attached = func() error {
+		restored = value(t, a.settings.root+cpu.Path)
+		return nil
+	}
+	expect.NoError(t, a.settings.set([]Setting{cpu}))
+	expect.NoError(t, a.undo())
+	if restored != "1" {
+		t.Errorf("the CPU was %q when spread was detached, want it online before", restored)
+	}
+	if err := a.settings.set([]Setting{cpu}); err == nil || value(t, a.settings.root+cpu.Path) != "1" {
+		t.Errorf("a setting after the end: %v", err)
 	}
 }
 

@@ -28,11 +28,8 @@ func (h *Host) Alive(None, *None) error {
 	return nil
 }
 
-// Set changes settings until Restore, or the end of the agent.
+// Set changes settings until the end of the agent.
 func (h *Host) Set(list []Setting, _ *None) error { return h.a.settings.set(list) }
-
-// Restore undoes Set.
-func (h *Host) Restore(None, *None) error { return h.a.settings.restore() }
 
 // OpenArgs describe one end of a tunnel.
 type OpenArgs struct {
@@ -50,6 +47,9 @@ type OpenArgs struct {
 	// Attach and Detach are commands that put spread in front of the tunnel, and end that; empty for none.
 	Attach, Detach []string
 }
+
+// detachLimit is how long it may take to detach spread: the end of the agent waits for it.
+const detachLimit = 15 * time.Second
 
 // Open starts an end of a tunnel. There is one at a time.
 func (h *Host) Open(args OpenArgs, _ *None) error {
@@ -75,7 +75,11 @@ func (h *Host) Open(args OpenArgs, _ *None) error {
 	if h.a.end, err = testbed.OpenEnd(h.a.ctx, c); err != nil || len(args.Attach) == 0 {
 		return err
 	}
-	h.a.attached = func() error { return command(context.WithoutCancel(h.a.ctx), args.Detach) }
+	h.a.attached = func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(h.a.ctx), detachLimit)
+		defer cancel()
+		return command(ctx, args.Detach)
+	}
 	return command(h.a.ctx, args.Attach)
 }
 

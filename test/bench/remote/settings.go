@@ -25,20 +25,30 @@ func Offline(cpu int) Setting {
 	return Setting{fmt.Sprintf("/sys/devices/system/cpu/cpu%d/online", cpu), "0"}
 }
 
-// settings are the changed settings, in order, with the values before.
+const cpuPrefix = "/sys/devices/system/cpu/"
+
+// settings are the changed settings, in order, with the values before the first change.
 type settings struct {
 	root    string
 	mu      sync.Mutex
 	changed []Setting
+	cpus    []Setting // of interrupts and queues, as of the first CPU that went offline
+	ended   bool      // restore has begun
 }
 
-// set changes settings. Settings that have the value already stay. After an error those before it stay changed.
+var errEnding = errors.New("changing settings: this agent is ending")
+
+// set changes settings, until restore. Settings that have the value already stay. After an error those before it stay changed.
 func (s *settings) set(list []Setting) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended {
+		return errEnding
+	}
+	online := false
 	for _, n := range list {
 		path := filepath.Clean(n.Path)
-		if !strings.HasPrefix(path, "/proc/sys/") && !strings.HasPrefix(path, "/sys/devices/system/cpu/") {
+		if !strings.HasPrefix(path, "/proc/sys/") && !strings.HasPrefix(path, cpuPrefix) {
 			return fmt.Errorf("setting %s: want a sysctl or a CPU", n.Path)
 		}
 		old, err := os.ReadFile(s.root + path)
@@ -49,18 +59,51 @@ func (s *settings) set(list []Setting) error {
 		if before == n.Value {
 			continue
 		}
-		s.changed = append(s.changed, Setting{path, before}) // first: a write may fail half way
+		if !slices.ContainsFunc(s.changed, func(c Setting) bool { return c.Path == path }) {
+			s.changed = append(s.changed, Setting{path, before}) // first: a write may fail half way
+		}
+		if strings.HasPrefix(path, cpuPrefix) && s.cpus == nil {
+			s.cpus = s.placement()
+		}
 		if err := s.write(path, n.Value); err != nil {
 			return fmt.Errorf("setting %s to %q: %w", path, n.Value, err)
 		}
+		online = online || strings.HasPrefix(path, cpuPrefix) && n.Value != "0"
+	}
+	if online {
+		s.place()
 	}
 	return nil
 }
 
-// restore undoes all changes, the last one first. A failure is an error, and does not stop the others.
+// placement returns the CPUs of all interrupts and queues. The kernel moves them when a CPU goes offline, and does not move them back.
+func (s *settings) placement() []Setting {
+	found := []Setting{}
+	for _, files := range []string{"/proc/irq/*/smp_affinity_list", "/sys/class/net/*/queues/*/xps_cpus", "/sys/class/net/*/queues/*/rps_cpus"} {
+		paths, _ := filepath.Glob(s.root + files) // the pattern is valid
+		for _, path := range paths {
+			if b, err := os.ReadFile(path); err == nil { // a device with one queue has no XPS
+				found = append(found, Setting{strings.TrimPrefix(path, s.root), strings.TrimSpace(string(b))})
+			}
+		}
+	}
+	return found
+}
+
+// place moves interrupts and queues back. The kernel refuses that where it places them itself, or where their CPUs are all offline.
+func (s *settings) place() {
+	for _, c := range s.cpus {
+		if b, err := os.ReadFile(s.root + c.Path); err == nil && strings.TrimSpace(string(b)) != c.Value {
+			_ = s.write(c.Path, c.Value)
+		}
+	}
+}
+
+// restore undoes all changes, the last one first, and ends set. A failure is an error, and does not stop the others.
 func (s *settings) restore() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ended = true
 	var errs []error
 	for _, c := range slices.Backward(s.changed) {
 		if err := s.write(c.Path, c.Value); err != nil {
@@ -68,6 +111,7 @@ func (s *settings) restore() error {
 		}
 	}
 	s.changed = nil
+	s.place()
 	return errors.Join(errs...)
 }
 
