@@ -354,7 +354,7 @@ func (r *hostsRun) plan() error {
 		return err
 	}
 	r.report = hostsReport{
-		cells: combinations, measures: r.measures, missing: missing, offline: r.offline,
+		cells: combinations, measures: r.measures, missing: missing, offline: r.offline, names: newHostsNames(r.destinations, r.addrs),
 		Result: result.Result{Target: r.target, Day: time.Now().Format(time.DateOnly), By: r.by, Command: r.command},
 	}
 	for i, f := range r.facts {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -196,6 +197,36 @@ func TestReportShowsLossesAndPredictions(t *testing.T) {
 				t.Errorf("the report lacks %q:\n%s", want, page)
 			}
 		}
+	}
+}
+
+func TestResultHasNoNamesOrAddressesOfHosts(t *testing.T) {
+	r := sampleReport(20, 10)
+	r.names = newHostsNames([2]string{"root@Db.example.org", "ssh://me@db.example.org.test:2222"}, [2]netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.11")})
+	r.Command = "make bench-hosts A=HOST-A B=HOST-B ARGS='--addresses 10.0.0.1,10.0.0.11'"
+	r.Under.Doctor = []string{"load: db.example.org is busy"}
+	r.missing = []string{"kernel: host A (root@Db.example.org): no"}
+	for text, want := range map[string]string{
+		"sending UDP from 10.0.0.1 to 10.0.0.11:51822":                                                                "sending UDP from A to B:51822",
+		"lost the connection to host B (ssh://me@db.example.org.test:2222): Connection to db.example.org.test closed": "lost the connection to host B (B): Connection to B closed",
+		"ssh: connect to host db.example.org port 22":                                                                 "ssh: connect to host A port 22",
+		"10.0.0.1:5 10.0.0.1, [2001:db8::7]:22, 192.0.2.7: no 127.0.0.1, [::]:51822, 1.2.3, 02:00:00":                 "A:5 A, [ADDRESS]:22, ADDRESS: no 127.0.0.1, [::]:51822, 1.2.3, 02:00:00",
+	} {
+		r.samples = append(r.samples, sample{Round: 1, Implementation: r.cells[1].String(), Test: "tcp64", Error: text})
+		r.fill()
+		if got := r.Failures[len(r.Failures)-1]; !strings.HasSuffix(got, "(tcp64): "+want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	text, err := r.JSON()
+	expect.NoError(t, err)
+	for _, name := range []string{"10.0.0.1", "example", "2001:db8", "192.0.2"} {
+		if strings.Contains(string(text), name) {
+			t.Errorf("the result has %q:\n%s", name, text)
+		}
+	}
+	if want := "make bench-hosts A=HOST-A B=HOST-B ARGS='--addresses A,B'"; r.Command != want {
+		t.Errorf("the command is %q, want %q", r.Command, want)
 	}
 }
 

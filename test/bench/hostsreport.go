@@ -26,6 +26,7 @@ type hostsReport struct {
 	measures    []measure.Measure
 	missing     []string
 	offline     bool // other cores were offline, so that rows with fewer than all are of the whole host
+	names       hostsNames
 	samples     []sample
 	predictions result.Predictions
 }
@@ -79,6 +80,10 @@ func (r *hostsReport) fill() {
 		}
 	}
 	r.Failures = append(r.Failures, failures(r.samples)...)
+	for _, list := range [][]string{r.Failures, r.Under.Doctor, r.Other.Doctor} {
+		r.names.hideAll(list)
+	}
+	r.Command = r.names.hide(r.Command)
 }
 
 // failures returns a line for each reason of each cell, with its tests.
