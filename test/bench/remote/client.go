@@ -4,6 +4,7 @@ package remote
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -129,7 +130,8 @@ trap 'rm -rf "$d"' EXIT
 cat >"$d/%[3]s"
 [ $(wc -c <"$d/%[3]s") -eq %[4]d ]
 chmod 700 "$d/%[3]s"
-echo "$d"
+"$d/%[3]s" -h 2>/dev/null || { echo "programs do not run in $d: is it mounted noexec? --dir is another one" >&2; exit 1; }
+printf '\n%%s\n' "$d"
 trap - EXIT`, c.cfg.Arch, quote(c.cfg.TempDir), Agent, st.Size(), dirPrefix))
 	cmd.Stdin = f
 	var out bytes.Buffer
@@ -137,7 +139,8 @@ trap - EXIT`, c.cfg.Arch, quote(c.cfg.TempDir), Agent, st.Size(), dirPrefix))
 	if err := cmd.Run(); err != nil {
 		return c.explain(err)
 	}
-	c.dir = strings.TrimSpace(out.String())
+	text := strings.TrimSpace(out.String())
+	c.dir = text[strings.LastIndex(text, "\n")+1:] // a shell's start-up file may print before it
 	return nil
 }
 
@@ -149,9 +152,29 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
+// firstLine is the line before the agent's answers.
+const firstLine = "ropewalk-bench host"
+
+// answers reads what follows firstLine.
+type answers struct {
+	*bufio.Reader
+	begun bool
+}
+
+func (r *answers) Read(b []byte) (int, error) {
+	for !r.begun {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return 0, err
+		}
+		r.begun = line == firstLine+"\n"
+	}
+	return r.Reader.Read(b)
+}
+
 // start starts the agent, and copies the other programs.
 func (c *Client) start() error {
-	c.cmd = c.ssh(context.Background(), fmt.Sprintf("exec %s host", quote(c.Path(Agent))))
+	c.cmd = c.ssh(context.Background(), fmt.Sprintf(`printf '\n%s\n'; exec %s host`, firstLine, quote(c.Path(Agent))))
 	in, err := c.cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -164,7 +187,7 @@ func (c *Client) start() error {
 		return err
 	}
 	copied := pack(in, c.cfg.Programs)
-	c.in, c.rpc = in, jsonrpc.NewClient(&conn{untilEnd{out, func() { go c.ended() }}, in, in})
+	c.in, c.rpc = in, jsonrpc.NewClient(&conn{untilEnd{&answers{Reader: bufio.NewReader(out)}, func() { go c.ended() }}, in, in})
 	if copied == nil {
 		copied = c.call(context.Background(), "Alive", None{}, nil)
 	}

@@ -207,6 +207,31 @@ func TestKilledSSHRestoresHost(t *testing.T) {
 	expect.Eventually(t, "the old value of "+keepSecond, func() bool { return p.sysctl(p.A) == old })
 }
 
+func TestDirectoryWithoutProgramsIsAClearError(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC, ""); err != nil {
+		t.Skipf("needs a tmpfs: %v", err)
+	}
+	t.Cleanup(func() { expect.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	p := newPairIn(t, map[string]string{"a": dir})
+	_, err := p.dial("a", func(error) {})
+	files, _ := filepath.Glob(filepath.Join(dir, "*"))
+	if err == nil || !strings.Contains(err.Error(), "noexec") || len(files) > 0 {
+		t.Errorf("got %v, and %v is left", err, files)
+	}
+}
+
+func TestShellThatPrintsIsIgnored(t *testing.T) {
+	p := newPair(t)
+	p.SSH = append([]string{"sh", "-c", `printf 'Welcome\nto {"x"'; exec "$@"`, "sh"}, p.SSH...)
+	before := p.devices(p.A)
+	a, err := p.dial("a", func(err error) { t.Error(err) })
+	expect.NoError(t, err)
+	expect.NoError(t, a.Call(t.Context(), "Alive", None{}, nil))
+	expect.NoError(t, a.Close())
+	p.clean("a", before)
+}
+
 func TestAgentRemovesOnlyItsOwnDirectory(t *testing.T) {
 	all := t.TempDir()
 	own, other := filepath.Join(all, "ropewalk-bench.x"), filepath.Join(all, "other")
