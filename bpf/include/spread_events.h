@@ -3,9 +3,9 @@
 #define ROPEWALK_SPREAD_EVENTS_H
 
 /*
- * Counters of the spread and gather programs, for packets of configured tunnels only. Go's Event is generated from this
- * enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts. A change is one of the maps' layout
- * (pins.go).
+ * Counters of the spread and gather programs, for packets of configured tunnels only, and for frames with too many VLAN tags to be read.
+ * Go's Event is generated from this enum (make generate). Each line is `EVENT_NAME, // help`. Each datagram of a received train counts.
+ * A change is one of the maps' layout (pins.go).
  */
 enum spread_event {
 	EVENT_SPREAD,            // data messages sent with the source port of their flow's lane

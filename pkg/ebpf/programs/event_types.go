@@ -2,8 +2,8 @@
 
 package programs
 
-// Event is a counter of the spread and gather programs. bpf/include/spread_events.h lists all of them. Only packets of
-// configured tunnels are counted.
+// Event is a counter of the spread and gather programs. bpf/include/spread_events.h lists all of them. They count
+// packets of configured tunnels, and frames with too many VLAN tags to be read.
 type Event uint8
 
 // String returns the event's stable name, as used in metric labels: lower case with underscores.
