@@ -494,7 +494,7 @@ func publish(ctx context.Context, client dynamic.Interface, owner *corev1.Node, 
 			status[name] = value
 		}
 	}
-	_, err := client.Resource(rwnodes).Apply(ctx, owner.Name, object("RopewalkNode", "spec", nil), options)
+	_, err := client.Resource(rwnodes).Apply(ctx, owner.Name, object("RopewalkNode", "spec", map[string]any{}), options)
 	if err == nil {
 		_, err = client.Resource(rwnodes).ApplyStatus(ctx, owner.Name, object("RopewalkNode", "status", status), options)
 	}
