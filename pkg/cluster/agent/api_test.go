@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -165,7 +166,7 @@ func (a *fakeAPI) create(w http.ResponseWriter, r *http.Request) {
 	answer(w, a.agents.put(o))
 }
 
-// apply implements server-side apply of the status, for a single field owner.
+// apply implements server-side apply of the status, for a manager of all fields and others that have written nothing before.
 func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 	var applied object
 	if err := json.NewDecoder(r.Body).Decode(&applied); err != nil {
@@ -180,12 +181,33 @@ func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 	if a.lacks(w, applied.Status) {
 		return
 	}
-	o.Status = applied.Status
+	if r.URL.Query().Get("fieldManager") == fieldManager {
+		o.Status = applied.Status
+	} else {
+		o.Status = merged(o.Status, applied.Status)
+	}
 	if r.URL.Query().Has("dryRun") {
 		answer(w, o)
 		return
 	}
 	answer(w, c.put(o))
+}
+
+// merged returns a status with the fields and conditions that another manager applies.
+func merged(status, applied json.RawMessage) json.RawMessage {
+	fields, more := map[string]any{}, map[string]any{}
+	_ = json.Unmarshal(status, &fields) // there may be none
+	_ = json.Unmarshal(applied, &more)  // it was decoded before
+	was, _ := fields["conditions"].([]any)
+	next, _ := more["conditions"].([]any)
+	kind := func(c any) any { return c.(map[string]any)["type"] }
+	was = slices.DeleteFunc(was, func(c any) bool {
+		return slices.ContainsFunc(next, func(n any) bool { return kind(n) == kind(c) })
+	})
+	maps.Copy(fields, more)
+	fields["conditions"] = append(next, was...)
+	status, _ = json.Marshal(fields) // of decoded JSON
+	return status
 }
 
 // lacks refuses an object with the field that the CRDs lack.

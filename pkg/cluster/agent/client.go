@@ -25,15 +25,23 @@ import (
 // fieldManager is the agent's name for server-side apply.
 const fieldManager = "ropewalk-agent"
 
+// outdatedManager is its name while it writes one condition alone. Under fieldManager, the API server would remove all fields that an agent of
+// another version has written.
+const outdatedManager = fieldManager + "-crd"
+
 // client accesses Nodes (core) and ropewalk's objects (own).
 type client struct {
-	core rest.Interface
-	own  rest.Interface
-	dry  bool // the API server checks what is applied, and does not store it
+	core    rest.Interface
+	own     rest.Interface
+	manager string // of applies
+	dry     bool   // the API server checks what is applied, and does not store it
 }
 
 // dryRun returns a client whose applies are dry runs.
-func (c *client) dryRun() *client { return &client{c.core, c.own, true} }
+func (c *client) dryRun() *client { return &client{c.core, c.own, c.manager, true} }
+
+// as returns a client that applies under another manager's name.
+func (c *client) as(manager string) *client { return &client{c.core, c.own, manager, c.dry} }
 
 func newClient(cfg *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
@@ -51,7 +59,7 @@ func newClient(cfg *rest.Config) (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating the API client: %w", err)
 	}
-	return &client{core: core, own: own}, nil
+	return &client{core: core, own: own, manager: fieldManager}, nil
 }
 
 // openForeign returns a client for the objects of a kind, which T has fields of.
@@ -287,14 +295,14 @@ func (c *client) announce(ctx context.Context, owner *node, spec v1alpha1.Announ
 	return c.applyPart(ctx, v1alpha1.AnnouncementResource, v1alpha1.AnnouncementKind, meta, "spec", spec)
 }
 
-// applyPart writes a whole spec or status with server-side apply. It removes fields that an earlier agent wrote and this one does not.
+// applyPart writes a whole spec or status with server-side apply. It removes fields that its manager wrote before and does not now.
 func (c *client) applyPart(ctx context.Context, resource, kind string, meta metav1.ObjectMeta, part string, value any) error {
 	identity := map[string]any{"name": meta.Name}
 	if len(meta.OwnerReferences) > 0 {
 		identity["ownerReferences"] = meta.OwnerReferences
 	}
 	body, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion().String(), "kind": kind, "metadata": identity, part: value})
-	r := c.own.Patch(types.ApplyPatchType).Resource(resource).Name(meta.Name).Param("fieldManager", fieldManager).Param("force", "true").Body(body)
+	r := c.own.Patch(types.ApplyPatchType).Resource(resource).Name(meta.Name).Param("fieldManager", c.manager).Param("force", "true").Body(body)
 	if part == "status" {
 		r = r.SubResource(part)
 	}

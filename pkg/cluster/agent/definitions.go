@@ -61,19 +61,19 @@ func fullStatus() v1alpha1.NodeStatus {
 	}
 }
 
-// publishOutdated writes that the CRDs are outdated. All else stays as it was published: the CRDs have those fields.
+// publishOutdated writes that the CRDs are outdated. All else stays as an agent of their version has published it, and its other conditions are no
+// longer exported: nothing observes them.
 func (a *Agent) publishOutdated(ctx context.Context, rn *v1alpha1.RopewalkNode, outdated error) error {
-	st := *rn.Status.DeepCopy()
-	st.Writer = ""
 	c := readyCondition(rn, nil, outdated)
 	c.Reason = reasonOutdatedCRD
-	meta.SetStatusCondition(&st.Conditions, c)
-	a.stats.conditions.Store(&st.Conditions)
+	a.stats.conditions.Store(&[]metav1.Condition{c})
 	current := a.lastWrite.current(rn, rn.Status)
+	st := *current.DeepCopy()
+	meta.SetStatusCondition(&st.Conditions, c)
 	if sameStatus(current, st) {
 		return nil
 	}
-	if err := a.client.apply(ctx, rn.Name, st); err != nil {
+	if err := a.client.as(outdatedManager).apply(ctx, a.cfg.Node, v1alpha1.NodeStatus{Conditions: []metav1.Condition{c}}); err != nil {
 		return err
 	}
 	a.lastWrite.wrote(rn, st)

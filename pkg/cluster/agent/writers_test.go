@@ -136,6 +136,29 @@ func TestOutdatedCRDStopsChanges(t *testing.T) {
 	}
 }
 
+// TestOutdatedCRDKeepsStatusOfOlderAgent: agents of its version read there the key of the node.
+func TestOutdatedCRDKeepsStatusOfOlderAgent(t *testing.T) {
+	rn := ownedByNodeA()
+	rn.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue}, {Type: "Encrypted", Status: metav1.ConditionTrue}}
+	a, api, _ := newSyncedAgent(t, nil, rn)
+	o, _ := api.agents.get("a")
+	o.Status = json.RawMessage(`{"publicKey":"older key",` + string(o.Status[1:]))
+	api.agents.put(o)
+	field := "encryptsNodes"
+	api.undeclared.Store(&field)
+	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) {
+		t.Fatalf("got error %v", err)
+	}
+	o, _ = api.agents.get("a")
+	st, err := api.status("a")
+	if err != nil || !strings.Contains(string(o.Status), "older key") || len(st.Conditions) != 2 || !meta.IsStatusConditionFalse(st.Conditions, "Ready") {
+		t.Errorf("%v: status %s", err, o.Status)
+	}
+	if exported := *a.stats.conditions.Load(); len(exported) != 1 || exported[0].Status != metav1.ConditionFalse {
+		t.Errorf("exported: %+v", exported)
+	}
+}
+
 // TestCRDThatIsDowngradedStopsChanges: the agent learns of it when it writes.
 func TestCRDThatIsDowngradedStopsChanges(t *testing.T) {
 	a, api, network := newSyncedAgent(t, nil, ownedByNodeA())
