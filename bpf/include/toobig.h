@@ -89,7 +89,10 @@ INLINE int is_forged(struct counters *cpu, const struct ipv4_header *quoted)
  */
 INLINE int is_forged_fragment(struct counters *cpu, const struct outer *o)
 {
-	if (!o->v4 || !is_ours(cpu, o->v4->dst))
+	const struct ipv4_header *v4 = o->v4;
+
+	__asm__ volatile("" : "+r"(v4)); /* the pointer must be looked at: see parse_udp */
+	if (!v4 || !is_ours(cpu, v4->dst))
 		return 0;
 	count(cpu, EVENT_FRAGMENTATION_NEEDED, 1);
 	return 1;
