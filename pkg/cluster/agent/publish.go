@@ -45,7 +45,11 @@ func (a *Agent) publishAnnouncement(ctx context.Context, n *node, res *result, r
 	if ra == nil {
 		ra = &v1alpha1.RopewalkAnnouncement{}
 	}
-	has := a.announced.current(ra, ra.Spec)
+	has := v1alpha1.AnnouncementSpec{}
+	if ownedBy(ra, n) { // else it has the facts of an earlier machine of this name
+		has = ra.Spec
+	}
+	has = a.announced.current(ra, has)
 	next := res.announcement
 	if res.failedWithoutEndpoints(reconcileErr) { // the last one stays
 		next = has
@@ -53,7 +57,7 @@ func (a *Agent) publishAnnouncement(ctx context.Context, n *node, res *result, r
 	}
 	rival := &a.rivals[0]
 	a.observeRival(rival, v1alpha1.AnnouncementKind, ra, ra.Spec.Writer)
-	if announce.Same(&has, &next) && (ra.UID == "" || ownedBy(ra, n)) {
+	if announce.Same(&has, &next) {
 		return nil
 	}
 	if a.pausedBy(rival) {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/mesh"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -83,6 +84,20 @@ func TestRestartWritesNoAnnouncement(t *testing.T) {
 	expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
 	if o, _ := api.announcements.get("a"); api.announcements.size() != 2 || len(o.OwnerReferences) != 1 {
 		t.Error("an announcement without an owner stays: other agents ignore it")
+	}
+}
+
+// TestReplacedNodeAnnouncesNoOlderFacts: the announcement is that of an earlier machine until it is garbage-collected.
+func TestReplacedNodeAnnouncesNoOlderFacts(t *testing.T) {
+	a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
+	ra := &v1alpha1.RopewalkAnnouncement{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "earlier announcement"}}
+	ra.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "a", UID: "earlier node"}}
+	ra.Spec = v1alpha1.AnnouncementSpec{Mode: v1alpha1.ModeMesh, PublicKey: "earlier key", Endpoints: []v1alpha1.Endpoint{"192.0.2.66:51820"}}
+	expect.NoError(t, a.cluster.agents.GetStore().Add(ra))
+	n, _, _ := a.cluster.self()
+	expect.NoError(t, a.publishAnnouncement(t.Context(), n, &result{}, engine.ErrAbsent))
+	if s, err := api.announced("a"); err != nil || api.announcements.size() != 0 {
+		t.Errorf("announced %+v, %v", s, err)
 	}
 }
 
