@@ -30,6 +30,7 @@ type fakeAPI struct {
 	meshes        *collection            // RopewalkMeshes
 	undeclared    atomic.Pointer[string] // a field that the CRDs lack; nil: none
 	unprotected   atomic.Bool            // no policy keeps agents from writing for other nodes
+	refusal       atomic.Int32           // the answer to an announcement; 0: it is taken
 	nodeReads     atomic.Int64
 
 	mu     sync.Mutex
@@ -232,6 +233,9 @@ func (a *fakeAPI) announce(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case name == someoneElse && !a.unprotected.Load():
 		http.Error(w, "ValidatingAdmissionPolicy 'ropewalk' denied request", http.StatusForbidden)
+		return
+	case a.refusal.Load() != 0:
+		http.Error(w, "refused", int(a.refusal.Load()))
 		return
 	case !exists && !applies:
 		http.NotFound(w, r)

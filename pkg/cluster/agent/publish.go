@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
@@ -30,13 +31,24 @@ type publisher struct {
 	events      eventReporter
 }
 
-// publish writes the node's announcement and then its status, if they differ from the cluster's. Each is written if the other fails.
+// publish writes the node's announcement and then its status, if they differ from the cluster's. Each is written if the other fails. An agent whose
+// announcement the API server refuses is not ready: other nodes do not know what it does.
 func (a *Agent) publish(ctx context.Context, n *node, rn *v1alpha1.RopewalkNode, res result, reconcileErr error) error {
-	err := errors.Join(a.publishAnnouncement(ctx, n, &res, reconcileErr), a.publishStatus(ctx, rn, res, reconcileErr))
-	if isFieldUndeclared(err) {
+	announced := a.publishAnnouncement(ctx, n, &res, reconcileErr)
+	a.stats.Ready.Store(reconcileErr == nil && !isRefused(announced))
+	if res.failedWithoutEndpoints(reconcileErr) { // the last published status stays
+		res.status = *rn.Status.DeepCopy()
+	}
+	err := errors.Join(announced, a.publishStatus(ctx, rn, res, errors.Join(reconcileErr, announced)))
+	if isFieldUndeclared(err) || apierrors.IsNotFound(announced) {
 		a.definitions = definitions{} // they have changed
 	}
 	return err
+}
+
+// isRefused reports whether the API server would refuse the same write again. It may take it after a timeout.
+func isRefused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) || isFieldUndeclared(err)
 }
 
 // publishAnnouncement writes what other nodes need of this one.
@@ -72,12 +84,9 @@ func (a *Agent) publishAnnouncement(ctx context.Context, n *node, res *result, r
 	return nil
 }
 
-// publishStatus writes what people need of this node. Only its own agent watches it.
-func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, reconcileErr error) error {
+// publishStatus writes what people need of this node. Only its own agent watches it. failed is the error of the reconcile and of the announcement.
+func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, res result, failed error) error {
 	st := res.status
-	if res.failedWithoutEndpoints(reconcileErr) { // the last published status stays
-		st = *rn.Status.DeepCopy()
-	}
 	st.ObservedGeneration, st.AgentVersion = rn.Generation, a.cfg.Version
 	st.KernelVersion, _ = kernel.Uname()
 	notes := res.notes
@@ -86,7 +95,7 @@ func (a *Agent) publishStatus(ctx context.Context, rn *v1alpha1.RopewalkNode, re
 	}
 	rival := &a.rivals[1]
 	a.observeRival(rival, v1alpha1.Kind, rn, rn.Status.Writer)
-	st.Conditions = append([]metav1.Condition{readyCondition(rn, notes, reconcileErr), a.soleWriter(rn), a.policyCondition(ctx, rn)}, proofConditions(rn, res.proofs)...)
+	st.Conditions = append([]metav1.Condition{readyCondition(rn, notes, failed), a.soleWriter(rn), a.policyCondition(ctx, rn)}, proofConditions(rn, res.proofs)...)
 	a.stats.conditions.Store(&st.Conditions)
 	current, own := a.lastWrite.current(rn, rn.Status), strings.Join(res.notes, "; ")
 	changed := !sameStatus(current, st)

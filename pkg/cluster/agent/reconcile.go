@@ -41,7 +41,6 @@ func (a *Agent) reconcile(ctx context.Context, t trigger) error {
 	}
 	res, err := a.reconcileMode(ctx, n, rn, t)
 	a.logProblems(res.problems)
-	a.stats.Ready.Store(err == nil)
 	if err == nil {
 		a.handled = requested
 		a.savePersisted(persistedState{Node: n.UID, Name: n.Name, Mode: a.cfg.Mode, Spec: rn.Spec, Mesh: a.persisted.Mesh, Settings: a.settingsOf(n, rn), Routing: res.routing, Tunnel: res.saved})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
@@ -187,6 +188,28 @@ func TestCRDThatIsDowngradedStopsChanges(t *testing.T) {
 	network.routing = nil
 	if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) || network.routing == nil {
 		t.Errorf("got %v, routing %+v, want the last state", err, network.routing)
+	}
+}
+
+// TestRefusedAnnouncementIsReported: the node's tunnel is up, and no other node knows its key.
+func TestRefusedAnnouncementIsReported(t *testing.T) {
+	for code, ready := range map[int]bool{
+		http.StatusForbidden: false, http.StatusUnprocessableEntity: false, http.StatusNotFound: false, http.StatusGatewayTimeout: true,
+	} {
+		a, api, _ := newSyncedAgent(t, nil, ownedByNodeA())
+		a.definitions.checked = true
+		api.refusal.Store(int32(code))
+		if err := a.reconcile(t.Context(), clusterChanged); err == nil {
+			t.Errorf("%d: no error", code)
+		}
+		st, err := api.status("a")
+		c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+		if err != nil || c == nil || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "RopewalkAnnouncement") {
+			t.Errorf("%d: %v, condition %+v", code, err, c)
+		}
+		if got := a.stats.Ready.Load(); got != ready || a.definitions.checked == (code == http.StatusNotFound) {
+			t.Errorf("%d: ready %v, definitions known %v", code, got, a.definitions.checked)
+		}
 	}
 }
 
