@@ -82,6 +82,7 @@ func TestDocumentationListsAgentMetrics(t *testing.T) {
 		return proof.Summary{}, meshmode.GuardCounts{Known: true}
 	})
 	s.seen.Store(&seen)
+	s.takesPart.Store(true)
 	s.conditions.Store(&[]metav1.Condition{{Type: v1alpha1.ConditionReady}})
 	families, err := newRegistry(&s, "test").Gather()
 	if err != nil {

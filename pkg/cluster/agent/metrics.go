@@ -84,7 +84,7 @@ func (s *Stats) collectPlaintext(ch chan<- prometheus.Metric) {
 var (
 	conditionDesc = prometheus.NewDesc("ropewalk_agent_condition", "1 for the status of each condition that the agent last observed.", []string{"type", "status"}, nil)
 	proofDesc     = prometheus.NewDesc("ropewalk_agent_peer_states", "Peers by their observed state, in mode mesh.", []string{"state"}, nil)
-	guardedDesc   = prometheus.NewDesc("ropewalk_agent_guarded", "1 while the guard is at all devices by which packets leave the node, in front of other programs, in mode mesh.", nil, nil)
+	guardedDesc   = prometheus.NewDesc("ropewalk_agent_guarded", "1 while the guard is at all devices by which packets leave the node, in front of other programs, in mode mesh. Absent while the node is excluded.", nil, nil)
 	guardDesc     = prometheus.NewDesc("ropewalk_agent_guard_packets_total",
 		"Packets to pods of other nodes that left beside the tunnel (passed), or would have (dropped), and packets of pods in the tunnel (local), in mode mesh. The tunnel reaches pods of the class remote, and none of the class unknown.",
 		[]string{"class", "verdict"}, nil)
@@ -113,7 +113,9 @@ func (s *Stats) collectProofs(ch chan<- prometheus.Metric) {
 	for state, n := range map[proof.State]int{proof.Pending: p.Pending, proof.Reachable: p.Reachable, proof.Proven: p.Proven, proof.Lost: p.Lost} {
 		ch <- prometheus.MustNewConstMetric(proofDesc, prometheus.GaugeValue, float64(n), strings.ToLower(state.String()))
 	}
-	ch <- prometheus.MustNewConstMetric(guardedDesc, prometheus.GaugeValue, float64(oneIf(guard.InFront)))
+	if s.takesPart.Load() {
+		ch <- prometheus.MustNewConstMetric(guardedDesc, prometheus.GaugeValue, float64(oneIf(guard.InFront)))
+	}
 	if !guard.Known {
 		return
 	}

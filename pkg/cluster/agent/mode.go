@@ -45,7 +45,9 @@ func (a *Agent) reconcileMode(ctx context.Context, n *node, rn *v1alpha1.Ropewal
 	self := toMesh(withSettings(n, rn), nil)
 	self.Addrs = mesh.UsableAddrs(self.Addrs) // the API server rejects a status with others
 	res := result{}
-	if a.intent.excludes(n) {
+	excluded := a.intent.excludes(n)
+	a.stats.takesPart.Store(!excluded)
+	if excluded {
 		// Without endpoints, the status makes other agents read the Node, and see the label that excludes it.
 		res, err = result{notes: []string{"the node is excluded (spec.exclude of the RopewalkMesh)"}}, a.active.tearDown(ctx)
 	} else {

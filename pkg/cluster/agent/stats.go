@@ -42,6 +42,7 @@ type Stats struct {
 	Ready atomic.Bool
 
 	seen       atomic.Pointer[seenNow]            // nil: not in mode mesh
+	takesPart  atomic.Bool                        // the node is not excluded
 	conditions atomic.Pointer[[]metav1.Condition] // as last published, or about to be; nil: none yet
 
 	filtering atomic.Bool // the filter for unencrypted packets is installed

@@ -213,6 +213,24 @@ func TestRefusedAnnouncementIsReported(t *testing.T) {
 	}
 }
 
+// TestGuardOfExcludedNodeIsNotExported: it has none, and no alert about it ever ends.
+func TestGuardOfExcludedNodeIsNotExported(t *testing.T) {
+	a, _, _ := newSyncedAgent(t, nil, ownedByNodeA())
+	for _, exclude := range []v1alpha1.Exclude{{}, {NodeNames: []string{"a"}}, {}} {
+		a.setMesh(t, v1alpha1.MeshSpec{Cleartext: v1alpha1.CleartextAuto, Exclude: exclude})
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+		families, err := newRegistry(&a.stats, "test").Gather()
+		expect.NoError(t, err)
+		exported := false
+		for _, f := range families {
+			exported = exported || f.GetName() == "ropewalk_agent_guarded"
+		}
+		if exported != (exclude.NodeNames == nil) {
+			t.Errorf("exclude %+v: exported %v", exclude, exported)
+		}
+	}
+}
+
 // TestFullStatusHasAllFields is about fullStatus.
 func TestFullStatusHasAllFields(t *testing.T) {
 	for field, value := range reflect.ValueOf(fullStatus()).Fields() {
