@@ -182,7 +182,7 @@ func (a *fakeAPI) apply(c *collection, w http.ResponseWriter, r *http.Request) {
 	if a.lacks(w, applied.Status) {
 		return
 	}
-	if r.URL.Query().Get("fieldManager") == fieldManager {
+	if r.URL.Query().Get("fieldManager") == fieldManager || r.Header.Get("Content-Type") == string(types.MergePatchType) { // that empties it
 		o.Status = applied.Status
 	} else {
 		o.Status = merged(o.Status, applied.Status)

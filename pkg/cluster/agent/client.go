@@ -259,20 +259,26 @@ func (c *client) create(ctx context.Context, owner *node) (*v1alpha1.RopewalkNod
 }
 
 // adopt makes a node the owner of its RopewalkNode, which others created before the node's agent ran, so that it is deleted with
-// the node. It fails if the object has changed meanwhile.
+// the node. It first empties the status, which may be that of an earlier node (a restored backup). It fails if the object has changed meanwhile.
 func (c *client) adopt(ctx context.Context, rn *v1alpha1.RopewalkNode, owner *node) error {
 	owners := append(slices.Clone(rn.OwnerReferences), ownerReference(owner))
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": rn.ResourceVersion, "ownerReferences": owners}})
 	ctx, cancel := context.WithTimeout(ctx, apiWriteTimeout)
 	defer cancel()
+	emptied := &v1alpha1.RopewalkNode{}
+	err := c.merge(rn.Name, map[string]any{"metadata": map[string]any{"resourceVersion": rn.ResourceVersion}, "status": nil}).SubResource("status").Do(ctx).Into(emptied)
 	if err == nil {
-		err = c.own.Patch(types.MergePatchType).Resource(v1alpha1.Resource).Name(rn.Name).Param("fieldManager", fieldManager).
-			Body(body).Do(ctx).Error()
+		err = c.merge(rn.Name, map[string]any{"metadata": map[string]any{"resourceVersion": emptied.ResourceVersion, "ownerReferences": owners}}).Do(ctx).Error()
 	}
 	if err != nil {
 		return fmt.Errorf("becoming the owner of the RopewalkNode %s: %w", rn.Name, err)
 	}
 	return nil
+}
+
+// merge returns a merge patch of a RopewalkNode.
+func (c *client) merge(name string, patch map[string]any) *rest.Request {
+	body, _ := json.Marshal(patch) // of strings and plain structs
+	return c.own.Patch(types.MergePatchType).Resource(v1alpha1.Resource).Name(name).Param("fieldManager", fieldManager).Body(body)
 }
 
 func ownerReference(n *node) metav1.OwnerReference {

@@ -75,6 +75,8 @@ func (a *Agent) ownObjects(ctx context.Context) (n *node, rn *v1alpha1.RopewalkN
 		a.created.at = time.Time{}
 	case !hasNodeAsOwner(rn) && rn.DeletionTimestamp.IsZero():
 		err = a.adoptRopewalkNode(ctx, rn, n)
+		rn = rn.DeepCopy()
+		rn.Status = v1alpha1.NodeStatus{} // it may be that of an earlier node
 	default:
 		err = fmt.Errorf("%w: %s", errStaleRopewalkNode, a.cfg.Node)
 	}

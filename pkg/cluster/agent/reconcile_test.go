@@ -16,6 +16,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/engine"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
+	"github.com/ropewalk/ropewalk/test/expect"
 )
 
 // newSyncedAgent returns an agent in mesh mode on node a, which is the whole cluster, with its RopewalkNode as given.
@@ -122,6 +123,18 @@ func TestReplacedRopewalkNodeIsAdopted(t *testing.T) {
 	err := a.reconcile(t.Context(), clusterChanged)
 	if o, _ := api.agents.get("a"); err != nil || len(o.OwnerReferences) != 1 {
 		t.Errorf("%v, owners %v", err, o.OwnerReferences)
+	}
+}
+
+// TestStatusWithoutOwnerIsNotTrusted: a backup that is restored has the status of an earlier node.
+func TestStatusWithoutOwnerIsNotTrusted(t *testing.T) {
+	since := metav1.Unix(1e9, 0)
+	a, api, _ := newSyncedAgent(t, nil, &v1alpha1.RopewalkNode{Status: v1alpha1.NodeStatus{StrictSince: &since}})
+	for range 2 { // the informer may lag
+		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
+		if st, err := api.status("a"); err != nil || st.StrictSince != nil || !a.runningMesh().strictSince.IsZero() {
+			t.Errorf("%v: status %+v", err, st)
+		}
 	}
 }
 
