@@ -173,7 +173,7 @@ func (c *CleanupConfig) publishOnce(ctx context.Context, client *client) error {
 		return withdrawn
 	}
 	err := client.apply(ctx, c.Node, v1alpha1.NodeStatus{AgentVersion: c.Version, Conditions: []metav1.Condition{{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "CleanedUp", LastTransitionTime: metav1.Now(),
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: reasonCleanedUp, LastTransitionTime: metav1.Now(),
 		Message: "the node has no agent any more",
 	}}})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -93,6 +93,7 @@ func boundedMessage(text string) string {
 const (
 	reasonReconciled = "Reconciled"
 	reasonFailed     = "Failed"
+	reasonCleanedUp  = "CleanedUp" // the node has no agent any more
 )
 
 // maxNotes bounds the notes in a condition's message. At 5,000 nodes there may be as many.

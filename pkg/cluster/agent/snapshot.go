@@ -136,7 +136,8 @@ func viewPeer(rp *v1alpha1.RopewalkPeer) view.Peer {
 }
 
 // NodesWithAgent returns the names of the nodes whose agent has published a mode, in the API server's order. Those that are not Ready, or that the
-// cluster no longer has, are in away: no cleanup can run there. Errors are those of Snapshot.
+// cluster no longer has, are in away: no cleanup can run there. In a cluster without announcements it asks the RopewalkNodes. Errors are those of
+// Snapshot.
 func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string, err error) {
 	c, err := newClient(cfg)
 	if err != nil {
@@ -152,19 +153,38 @@ func NodesWithAgent(ctx context.Context, cfg *rest.Config) (names, away []string
 	if err != nil {
 		return nil, nil, err
 	}
+	add := func(name string) {
+		if ready[name] {
+			names = append(names, name)
+		} else {
+			away = append(away, name)
+		}
+	}
 	err = list(ctx, c.own, v1alpha1.AnnouncementResource, func(item []byte) error {
 		ra := &v1alpha1.RopewalkAnnouncement{}
 		err := json.Unmarshal(item, ra)
-		switch {
-		case ra.Spec.Mode == "":
-		case ready[ra.Name]:
-			names = append(names, ra.Name)
-		default:
-			away = append(away, ra.Name)
+		if ra.Spec.Mode != "" {
+			add(ra.Name)
 		}
 		return err
 	})
+	if errors.Is(err, ErrNoDefinition) {
+		err = list(ctx, c.own, v1alpha1.Resource, func(item []byte) error {
+			rn := &v1alpha1.RopewalkNode{}
+			err := json.Unmarshal(item, rn)
+			if rn.Status.AgentVersion != "" && !isCleanedUp(&rn.Status) {
+				add(rn.Name)
+			}
+			return err
+		})
+	}
 	return names, away, err
+}
+
+// isCleanedUp reports whether a status is that of a cleanup.
+func isCleanedUp(st *v1alpha1.NodeStatus) bool {
+	c := meta.FindStatusCondition(st.Conditions, v1alpha1.ConditionReady)
+	return c != nil && c.Reason == reasonCleanedUp
 }
 
 // fullNode is a Node with the conditions, which agents do not read.

@@ -73,6 +73,29 @@ func TestNodesWithAgentAreFound(t *testing.T) {
 	}
 }
 
+// TestNodesWithAgentAreFoundWithoutAnnouncements: the CRDs are those of an older version, or one of them was deleted.
+func TestNodesWithAgentAreFoundWithoutAnnouncements(t *testing.T) {
+	status := func(name, text string) string { return fmt.Sprintf(`{"metadata":{"name":%q},"status":%s}`, name, text) }
+	all := strings.Join([]string{
+		status("n1", `{"agentVersion":"v1"}`), status("n2", `{}`), status("n3", `{"agentVersion":"v1","conditions":[{"type":"Ready","status":"False","reason":"Failed"}]}`),
+		status("n4", `{"agentVersion":"v1","conditions":[{"type":"Ready","status":"False","reason":"CleanedUp"}]}`),
+	}, ",")
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch path.Base(r.URL.Path) {
+		case "nodes":
+			fmt.Fprint(w, `{"items":[{"metadata":{"name":"n3"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}]}`)
+		case v1alpha1.Resource:
+			fmt.Fprintf(w, `{"items":[%s]}`, all)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	if names, away, err := NodesWithAgent(t.Context(), &rest.Config{Host: s.URL}); err != nil || strings.Join(names, " ") != "n3" || strings.Join(away, " ") != "n1" {
+		t.Errorf("got %q, away %q, %v", names, away, err)
+	}
+}
+
 func TestSnapshotReadsAllPagesWithOwners(t *testing.T) {
 	cfg := serve(t, []string{node1, strings.ReplaceAll(node1, "1\"", "2\""), strings.ReplaceAll(node1, "1\"", "3\"")},
 		[]string{agentObject("n1", "u1"), agentObject("n2", "other") + "," + agentObject("n4", "u4")})
