@@ -231,11 +231,11 @@ func (a *fakeAPI) announce(w http.ResponseWriter, r *http.Request) {
 	}
 	o, exists := a.announcements.get(name)
 	switch {
-	case name == someoneElse && !a.unprotected.Load():
-		http.Error(w, "ValidatingAdmissionPolicy 'ropewalk' denied request", http.StatusForbidden)
-		return
 	case a.refusal.Load() != 0:
 		http.Error(w, "refused", int(a.refusal.Load()))
+		return
+	case name == someoneElse && !a.unprotected.Load():
+		http.Error(w, "ValidatingAdmissionPolicy 'ropewalk' denied request", http.StatusForbidden)
 		return
 	case !exists && !applies:
 		http.NotFound(w, r)

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -76,9 +77,12 @@ const (
 func (a *Agent) policyCondition(ctx context.Context, rn *v1alpha1.RopewalkNode) metav1.Condition {
 	p := &a.policy
 	if !time.Now().Before(p.due) {
-		p.condition = policyConditionOf(a.client.dryRun().announce(ctx, &node{ObjectMeta: metav1.ObjectMeta{Name: someoneElse, UID: "check"}}, v1alpha1.AnnouncementSpec{}))
+		found := a.tryPolicy(ctx)
+		if kept := p.condition.Type != "" && found.Reason == reasonUnanswered; !kept {
+			p.condition = found
+		}
 		period := policyPeriod
-		if p.condition.Status == metav1.ConditionTrue {
+		if found.Status == metav1.ConditionTrue {
 			p.retry = 0
 		} else {
 			p.retry = min(max(2*p.retry, policyRetryMin), policyRetryMax)
@@ -92,19 +96,45 @@ func (a *Agent) policyCondition(ctx context.Context, rn *v1alpha1.RopewalkNode) 
 	return withTransitionTime(c, rn.Status.Conditions)
 }
 
-// policyConditionOf returns the condition for the answer to an attempt to write for another node.
-func policyConditionOf(err error) metav1.Condition {
+// tryPolicy tries to announce for another node and for this one, in dry runs.
+func (a *Agent) tryPolicy(ctx context.Context) metav1.Condition {
+	c := a.client.dryRun()
+	err := c.announce(ctx, &node{ObjectMeta: metav1.ObjectMeta{Name: someoneElse, UID: "check"}}, v1alpha1.AnnouncementSpec{})
+	n, _, _ := a.cluster.self()
+	if err == nil || n == nil {
+		return policyConditionOf(err, nil)
+	}
+	return policyConditionOf(err, c.announce(ctx, n, announce.Full()))
+}
+
+// reasonUnanswered is the reason while the API server answers no check, which says nothing of the policy.
+const reasonUnanswered = "NotAnswered"
+
+// policyConditionOf returns the condition for the answers to attempts to announce for another node, and for this one. What refuses both is no policy.
+func policyConditionOf(foreign, own error) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAdmissionPolicy, Status: metav1.ConditionUnknown, Reason: "NotChecked"}
 	switch {
-	case err == nil:
+	case foreign == nil:
 		c.Status, c.Reason = metav1.ConditionFalse, "NotEnforced"
-		c.Message = "the API server lets this node's agent write the objects of other nodes: an attacker who controls one node can announce a key for each other one (policy.enabled in the chart)"
-	case isDenied(err):
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Enforced", "the API server refuses that this node's agent writes objects of other nodes"
+		c.Message = "the API server lets this node's agent write the announcements of other nodes: an attacker who controls one node can announce a key for each other one (policy.enabled in the chart)"
+	case isDenied(foreign) && own == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Enforced", "the API server refuses that this node's agent writes announcements of other nodes"
+	case isUnanswered(foreign) || isDenied(foreign) && isUnanswered(own):
+		c.Reason = reasonUnanswered
+		fallthrough
 	default:
-		c.Message = boundedMessage("the check failed: " + err.Error())
+		c.Message = boundedMessage("the check failed: " + errors.Join(foreign, own).Error())
 	}
 	return c
+}
+
+// isUnanswered reports whether the API server has not judged a request: it did not answer, not in time, or is overloaded.
+func isUnanswered(err error) bool {
+	if err == nil {
+		return false
+	}
+	_, answered := errors.AsType[*apierrors.StatusError](err)
+	return !answered || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }
 
 // isDenied reports whether an admission policy or webhook refused a request.

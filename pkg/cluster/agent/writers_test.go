@@ -260,17 +260,26 @@ func TestMissingAdmissionPolicyIsReported(t *testing.T) {
 	if _, exists := api.announcements.get(someoneElse); exists {
 		t.Error("the check wrote an object")
 	}
+	api.unprotected.Store(false)
+	api.refusal.Store(http.StatusGatewayTimeout)
+	a.policy.due = time.Time{}
+	if got := a.policyCondition(t.Context(), ownedByNodeA()); got.Status != metav1.ConditionFalse {
+		t.Errorf("after a timeout: got %+v", got)
+	}
+	denied := apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"))
 	for _, c := range []struct {
-		err  error
-		want metav1.ConditionStatus
+		foreign, own error
+		want         metav1.ConditionStatus
 	}{
-		{apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no")), metav1.ConditionTrue},
-		{&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: `admission webhook "x" denied the request: no`}}, metav1.ConditionTrue},
-		{apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("user cannot patch")), metav1.ConditionUnknown},
-		{errors.New("access denied by a proxy"), metav1.ConditionUnknown},
+		{denied, nil, metav1.ConditionTrue},
+		{denied, denied, metav1.ConditionUnknown}, // a webhook that refuses everything
+		{denied, apierrors.NewTimeoutError("later", 1), metav1.ConditionUnknown},
+		{&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: `admission webhook "x" denied the request: no`}}, nil, metav1.ConditionTrue},
+		{apierrors.NewForbidden(schema.GroupResource{Resource: "ropewalkannouncements"}, someoneElse, errors.New("user cannot patch")), nil, metav1.ConditionUnknown},
+		{errors.New("access denied by a proxy"), nil, metav1.ConditionUnknown},
 	} {
-		if got := policyConditionOf(c.err); got.Status != c.want {
-			t.Errorf("%v: got %+v", c.err, got)
+		if got := policyConditionOf(c.foreign, c.own); got.Status != c.want {
+			t.Errorf("%v, %v: got %+v", c.foreign, c.own, got)
 		}
 	}
 }
