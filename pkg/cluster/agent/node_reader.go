@@ -31,7 +31,8 @@ import (
 // nodeReader supplies an informer with the other nodes' Nodes, without a watch of them: each kubelet writes ten kilobytes every five
 // minutes, and at 5,000 nodes a watch by every agent is 0.8 GB/s. Instead it lists them once and then reads single Nodes:
 //   - when a node's RopewalkAnnouncement claims something else than the known Node has. The claim only causes the read: the agent believes the
-//     Node. If it does not agree either, administrators may have set another endpoint, so that the agent reads the RopewalkNode, too.
+//     Node. If it does not agree either, administrators may have set another endpoint, so that the agent reads the RopewalkNode, too. It also does
+//     when the ports of such an endpoint change.
 //   - when a survey, a list of names alone, shows that a Node came or went that has no agent
 //   - in turn, a few per survey
 //
@@ -87,8 +88,14 @@ func (r *nodeReader) List(o metav1.ListOptions) (runtime.Object, error) {
 	return r.ListWithContext(context.Background(), o)
 }
 
-// ListWithContext returns all Nodes. It reads them in pages, and keeps of each only what the agent needs.
+// ListWithContext returns all Nodes. It reads them in pages, and keeps of each only what the agent needs. The first list waits for the
+// announcements, which say whose settings to read.
 func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	select {
+	case <-r.agents.HasSyncedChecker().Done():
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	began := time.Now()
 	all, err := r.client.nodes(ctx)
 	if err == nil {
@@ -102,8 +109,8 @@ func (r *nodeReader) ListWithContext(ctx context.Context, _ metav1.ListOptions) 
 	return all, nil
 }
 
-// readSettings fills in the settings of Nodes. It reads the RopewalkNodes of those that do not agree with what they announce otherwise, or did not
-// before: administrators have set, changed or removed an endpoint.
+// readSettings fills in the settings of Nodes. It reads the RopewalkNodes of those that do not agree with what they announce otherwise, or that had
+// settings before: administrators have set, changed or removed an endpoint or its port.
 func (r *nodeReader) readSettings(ctx context.Context, nodes []*node) error {
 	var differ []*node
 	for _, n := range nodes {
@@ -111,7 +118,7 @@ func (r *nodeReader) readSettings(ctx context.Context, nodes []*node) error {
 		if before != nil && before.UID == n.UID {
 			n.Settings = before.Settings
 		}
-		if ra != nil && n.Name != r.own && !agrees(n, ra) {
+		if ra != nil && n.Name != r.own && (n.Settings != nodeSettings{} || !agrees(n, ra)) {
 			differ = append(differ, n)
 		}
 	}
@@ -275,7 +282,7 @@ func (w *nodeWatch) readRequested(ctx context.Context) {
 		n, ra := w.known(name)
 		last, wasRead := w.lastReads[name]
 		switch now := claimOf(ra); {
-		case agrees(n, ra):
+		case agrees(n, ra) && (n == nil || n.Settings == nodeSettings{} || wasRead && last.claim == now):
 			w.lastReads[name] = nodeRead{last.at, now}
 		case wasRead && last.claim == now:
 		case time.Since(last.at) < w.minInterval:
@@ -467,7 +474,7 @@ func agrees(n *node, ra *v1alpha1.RopewalkAnnouncement) bool {
 		(ra.Spec.PodCIDRSource != "" || slices.Equal(slices.Sorted(slices.Values(announce.CIDRsOf(m))), slices.Sorted(slices.Values(ra.Spec.PodCIDRs))))
 }
 
-// claimOf returns what an announcement claims about its Node. Nil claims nothing.
+// claimOf returns what an announcement claims about its Node, and the ports of its endpoints, which administrators may set. Nil claims nothing.
 func claimOf(ra *v1alpha1.RopewalkAnnouncement) claim {
 	if ra == nil {
 		return noClaim
@@ -477,6 +484,6 @@ func claimOf(ra *v1alpha1.RopewalkAnnouncement) claim {
 	for _, o := range ra.OwnerReferences {
 		_, _ = b.WriteString(string(o.UID) + " ")
 	}
-	fmt.Fprint(&b, announce.Addrs(&ra.Spec), ra.Spec.PodCIDRs)
+	fmt.Fprint(&b, slices.Sorted(slices.Values(ra.Spec.Endpoints)), ra.Spec.PodCIDRs)
 	return claim(b.Sum64() | 1<<63)
 }

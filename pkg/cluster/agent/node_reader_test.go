@@ -4,6 +4,7 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -204,6 +205,13 @@ func TestSettingsOfOthersAreReadWhenTheyMatter(t *testing.T) {
 			l.until("each endpoint", at(fmt.Sprint("n", i), 100+more+i))
 		}
 		l.until("settings of another node are ignored", at("c", 0))
+		o, _ := l.api.agents.get("b")
+		o.Spec = json.RawMessage(`{"endpoint":"192.0.2.66","port":8}`)
+		l.api.agents.put(o)
+		o, _ = l.api.announcements.get("b")
+		o.Spec = bytes.Replace(o.Spec, []byte(":51820"), []byte(":8"), 1)
+		l.api.announcements.put(o)
+		l.until("the new port", func(all map[string]mesh.Node) bool { return all["b"].Port == 8 })
 		set("b", "b", "192.0.2.68")
 		l.claim("b", 68)
 		l.moveClaim("b", 2)
@@ -228,6 +236,16 @@ func (l *readerLab) moveClaim(name string, i int) {
 		l.Fatal(err)
 	}
 	l.api.announcements.put(o)
+}
+
+// TestFirstListWaitsForAnnouncements, without which it would leave out the settings of all Nodes.
+func TestFirstListWaitsForAnnouncements(t *testing.T) {
+	l := newReaderLab(t, time.Hour, "a", "b")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.k.reader.ListWithContext(ctx, metav1.ListOptions{}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "listing") {
+		t.Errorf("got %v, want the end of the wait", err)
+	}
 }
 
 // TestSurveyTimeSurvivesClockSteps: a clock that is set back by hours after the boot must not delay the end of cleartext by as much.
@@ -280,7 +298,7 @@ func TestFalseClaimsAreReadOnce(t *testing.T) {
 		{"the same claim", "192.0.2.1:51820", time.Hour, 0},
 		{"a new claim at once", "192.0.2.7:51820", 0, 0},
 		{"a new claim later", "192.0.2.7:51820", time.Hour, 1},
-		{"another port", "192.0.2.7:1", time.Hour, 0},
+		{"another port", "192.0.2.7:1", time.Hour, 1},
 	} {
 		ra = ra.DeepCopy()
 		ra.Spec = v1alpha1.AnnouncementSpec{}
