@@ -191,11 +191,19 @@ func encrypted(now time.Time, f *Facts) Condition {
 func strict(f *Facts) Condition {
 	switch f.Strictness {
 	case Latched:
-		return Condition{Strict, True, "Latched", "packets to other nodes' pods do not leave in the clear: all peers were proved once"}
+		return Condition{Strict, True, "Latched", f.Guard.keeps() + ": all peers were proved once"}
 	case Never:
-		return Condition{Strict, True, "Never", "packets to other nodes' pods do not leave in the clear, by configuration"}
+		return Condition{Strict, True, "Never", f.Guard.keeps() + ", by configuration"}
 	case NotApplied:
 		return Condition{Strict, Unknown, "NotApplied", "no reconcile of this agent has succeeded yet: the node keeps the state that an earlier agent left"}
 	}
 	return Condition{Strict, False, "Permissive", "packets to pods of nodes without a tunnel may leave in the clear"}
+}
+
+// keeps returns what a strict node does. Without the guard in front, a program may send packets past the routes.
+func (g *GuardFacts) keeps() string {
+	if g.Fault != "" || len(g.Behind) > 0 {
+		return "by routes alone, without the guard, packets to other nodes' pods are kept from leaving in the clear"
+	}
+	return "packets to other nodes' pods do not leave in the clear"
 }

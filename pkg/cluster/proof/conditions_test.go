@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -52,6 +53,10 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 			if got[i].Status != want || got[i].Reason == "" {
 				t.Errorf("%s: got %+v, want %s", tt.name, got[i], want)
 			}
+		}
+		unguarded := tt.f.Guard.Fault != "" || len(tt.f.Guard.Behind) > 0
+		if tt.is == True && strings.Contains(got[3].Message, "do not leave") == unguarded {
+			t.Errorf("%s: got %+v", tt.name, got[3])
 		}
 		if got[1].Reason != tt.reachableReason || got[2].Reason != tt.encryptedReason {
 			t.Errorf("%s: got the reasons %s and %s, want %s and %s", tt.name, got[1].Reason, got[2].Reason, tt.reachableReason, tt.encryptedReason)
