@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ropewalk/ropewalk/pkg/cluster/announce"
 	"github.com/ropewalk/ropewalk/pkg/cluster/v1alpha1"
@@ -23,7 +25,15 @@ var errOutdatedCRD = errors.New("the cluster's CRDs are older than the agent, wh
 const reasonOutdatedCRD = "OutdatedCRD"
 
 // definitions is what is known of the CRDs.
-type definitions struct{ checked bool }
+type definitions struct {
+	checked  bool
+	outdated error         // of the last check; nil: there was none, or the CRDs are not outdated
+	due      time.Time     // of the next check while they are
+	pause    time.Duration // the last one
+}
+
+// definitionRetryMin and definitionRetryMax bound the pauses between checks of outdated CRDs: each agent of a cluster makes two requests.
+const definitionRetryMin, definitionRetryMax = 15 * time.Second, 5 * time.Minute
 
 // isFieldUndeclared reports whether the API server rejected an apply because the CRD lacks one of its fields.
 func isFieldUndeclared(err error) bool {
@@ -33,20 +43,29 @@ func isFieldUndeclared(err error) bool {
 // checkDefinitions returns errOutdatedCRD if the API server would refuse a field, or has no announcements. It asks by dry runs of full objects, until
 // one agent was answered. An error that says nothing of the CRDs is none here: a write fails by it, too.
 func (a *Agent) checkDefinitions(ctx context.Context, n *node) error {
-	if a.definitions.checked {
-		return nil
+	d := &a.definitions
+	if d.checked || time.Now().Before(d.due) {
+		return d.outdated
 	}
 	c := a.client.dryRun()
 	announced := c.announce(ctx, n, announce.Full())
 	status := c.apply(ctx, n.Name, fullStatus())
-	if apierrors.IsNotFound(announced) || isFieldUndeclared(announced) {
-		return fmt.Errorf("%w: %w", errOutdatedCRD, announced)
+	switch {
+	case apierrors.IsNotFound(announced) || isFieldUndeclared(announced):
+		return d.wait(announced)
+	case isFieldUndeclared(status):
+		return d.wait(status)
 	}
-	if isFieldUndeclared(status) {
-		return fmt.Errorf("%w: %w", errOutdatedCRD, status)
-	}
-	a.definitions.checked = announced == nil && status == nil
+	*d = definitions{checked: announced == nil && status == nil}
 	return nil
+}
+
+// wait returns that the CRDs are outdated, until the next check. The agent's retries come more often.
+func (d *definitions) wait(err error) error {
+	d.outdated = fmt.Errorf("%w: %w", errOutdatedCRD, err)
+	d.pause = min(max(2*d.pause, definitionRetryMin), definitionRetryMax)
+	d.due = time.Now().Add(wait.Jitter(d.pause, 0.2))
+	return d.outdated
 }
 
 // fullStatus returns a status with all fields.

@@ -145,6 +145,10 @@ func TestOutdatedCRDStopsChanges(t *testing.T) {
 			t.Errorf("%s: routing %+v, %d announcements, %d writes, %d Events", field, network.routing, api.announcements.size(), api.agents.size()-1, len(api.events))
 		}
 		api.undeclared.Store(nil)
+		if err := a.reconcile(t.Context(), clusterChanged); !errors.Is(err, errOutdatedCRD) {
+			t.Errorf("%s: got %v: all agents ask at each retry", field, err)
+		}
+		a.definitions.due = time.Time{}
 		expect.NoError(t, a.reconcile(t.Context(), clusterChanged))
 		if st, err := api.status("a"); err != nil || len(st.Conditions) < 5 || st.Conditions[0].Status != metav1.ConditionTrue || network.routing == nil || api.announcements.size() != 1 {
 			t.Errorf("%s: after the update of the CRDs: %+v, %v", field, st, err)

@@ -30,6 +30,9 @@ func (r *Rival) Wrote(now time.Time, own string) { r.own, r.wrote = own, now }
 
 // Observe takes the object as the API server has it. It returns true when there is a rival that was not there before.
 func (r *Rival) Observe(now time.Time, version, writer string) (found bool) {
+	if r.own == "" {
+		r.seen = version // by an earlier agent, which the informer may deliver until this agent's write
+	}
 	if r.own != "" && version != r.seen && writer != r.own {
 		r.seen, r.name = version, writer
 		r.Writes++

@@ -29,6 +29,9 @@ func TestRivalIsFoundAndDamped(t *testing.T) {
 		t.Error("an earlier agent of this node is taken for a rival")
 	}
 	r.Wrote(now, "this")
+	if r.Observe(now, fmt.Sprint(version), "another"); r.Writes != 0 {
+		t.Error("the version before the first own write is taken for a later one")
+	}
 	if r.Observe(now, "own", "this") || foreign() || foreign() || r.Wait(now) != 0 {
 		t.Error("late writes of an earlier agent are taken for a rival")
 	}
