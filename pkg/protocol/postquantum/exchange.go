@@ -213,16 +213,24 @@ func (x *Exchange) sendKey(now int64) Actions {
 // Receive takes a part that has arrived under the key pair of s. That need not be the current session: if handshakes have crossed, each end may use
 // its own.
 func (x *Exchange) Receive(s *Session, p *wire.KEMPart, now int64) Actions {
-	x.confirm(s, now)
+	if s.key.Named { // only Begin erases keys: a part of a base session that has crossed ours may be late
+		x.confirm(s, now)
+	}
 	switch {
 	case p.Kind == wire.KEMCiphertext && x.state == Offered && s == x.current:
 		return x.receiveCiphertext(p, now)
 	case p.Kind == wire.KEMKey && x.state == Answered && s == x.answered:
 		return x.answerAgain(p, now)
-	case p.Kind == wire.KEMKey && !s.initiator && !s.spent:
+	case p.Kind == wire.KEMKey && x.answers(s):
 		return x.receiveKey(s, p, now)
 	}
 	return Actions{}
+}
+
+// answers reports whether a key in s is answered. In a session that has crossed the current one it may be late: the current one has achieved more.
+func (x *Exchange) answers(s *Session) bool {
+	late := s != x.current && (x.state == Done || x.current != nil && x.current.key.Named && !s.key.Named)
+	return !s.initiator && !s.spent && !late
 }
 
 // receiveCiphertext completes our exchange.
@@ -236,7 +244,7 @@ func (x *Exchange) receiveCiphertext(p *wire.KEMPart, now int64) Actions {
 	}
 	r, ok := x.current.finish(&x.local, &x.remote, &x.keyPair, x.own, x.ciphertext.data)
 	ok = ok && x.Ring.add(Entry{Key: r.key, ID: r.id, At: now, Certain: true})
-	r = result{}
+	clear(r.key[:])
 	x.fail()
 	if !ok {
 		return Actions{Result: Mismatch}
@@ -266,7 +274,7 @@ func (x *Exchange) receiveKey(s *Session, p *wire.KEMPart, now int64) Actions {
 		return x.refuse(s, Malformed)
 	}
 	ok = x.Ring.add(Entry{Key: r.key, ID: r.id, At: now})
-	r = result{}
+	clear(r.key[:])
 	if !ok {
 		return x.refuse(s, Mismatch)
 	}

@@ -178,7 +178,7 @@ func TestEachStateWithEachEvent(t *testing.T) {
 		{"done", "turn", Done, ""},
 		{"done", "timer", Done, ""},
 		{"done", "ciphertext", Done, ""},
-		{"done", "key", Answered, "send ciphertext, completed"}, // in another session, of the peer
+		{"done", "key", Done, ""}, // in another session, of the peer
 		{"done", "key in our session", Done, ""},
 		{"failed", "session of ours", Waiting, ""},
 		{"failed", "session of the peer", Idle, ""},
@@ -518,6 +518,25 @@ func TestKeyInUnconfirmedSessionIsAnswered(t *testing.T) {
 	b.Begin(ours, t0)
 	if got := receive(t, b, theirs, wire.KEMKey, offer(t, a, t0), t0); got.Send != wire.KEMCiphertext || len(held(&b.Ring)) != 1 {
 		t.Errorf("got %+v and keys %v, want a ciphertext and a key", got, held(&b.Ring))
+	}
+}
+
+// TestLateKeyOfACrossedSessionIsIgnored: handshakes have crossed, and the exchange is complete in the other session.
+func TestLateKeyOfACrossedSessionIsIgnored(t *testing.T) {
+	a, b := ends()
+	ours, crossed := sessionOf(2, Key{})
+	b.Begin(ours, t0)
+	b.SetOffers(OffersExchange)
+	key := offer(t, b, t0)
+	mine, theirs := base(a, b, 1)
+	exchangeOnce(t, a, b, mine, theirs, t0)
+	if got := receive(t, a, crossed, wire.KEMKey, key, t0); got != (Actions{}) || a.State() != Done || len(held(&a.Ring)) != 1 {
+		t.Errorf("got %+v in %v and keys %v, want nothing in done, and the key", got, a.State(), held(&a.Ring))
+	}
+	mine, _ = sessionOf(3, Key{ID: a.Ring.Entries()[0].ID, Named: true, At: t0})
+	a.Begin(mine, t0)
+	if got := receive(t, a, crossed, wire.KEMKey, key, t0); got != (Actions{}) || a.State() != Waiting || len(held(&a.Ring)) != 1 {
+		t.Errorf("in a session with a key: got %+v in %v and keys %v, want nothing", got, a.State(), held(&a.Ring))
 	}
 }
 
