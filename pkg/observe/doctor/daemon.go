@@ -230,7 +230,7 @@ func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorde
 		switch {
 		case p.Active:
 			active++
-			if p.Stale() {
+			if p.Stale {
 				stale = key
 			}
 		case p.Blocked:

@@ -75,24 +75,19 @@ type PeerPostQuantum struct {
 	Active bool        `json:"active"`
 	Suite  string      `json:"suite,omitempty"`       // if active
 	Age    float64     `json:"age_seconds,omitempty"` // of the key, if active
+	Stale  bool        `json:"stale,omitempty"`       // active, and sessions have failed to renew the key for ten minutes
 	Reason string      `json:"reason,omitempty"`      // why not active, for display; empty if the policy is off
 	// Downgraded: sessions with the peer had keys, and have none for half a minute. Blocked: no data is sent or accepted for lack of a key.
 	Downgraded bool `json:"downgraded,omitempty"`
 	Blocked    bool `json:"blocked,omitempty"`
 }
 
-// staleKey is the age from which a key is reported as renewed late, in seconds. Sessions are renewed each two minutes while there is traffic.
-const staleKey = 600
-
-// Stale reports whether the key in use should have been renewed.
-func (p PeerPostQuantum) Stale() bool { return p.Active && p.Age >= staleKey }
-
 // String describes the session for people, such as "ML-KEM-768, renewed 41 s ago". It is empty if the policy is off.
 func (p PeerPostQuantum) String() string {
 	switch {
 	case p.Active:
 		text := fmt.Sprintf("%s, renewed %.0f s ago", p.Suite, p.Age)
-		if p.Stale() {
+		if p.Stale {
 			text += ", stale"
 		}
 		return text

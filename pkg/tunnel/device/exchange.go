@@ -53,6 +53,7 @@ type postQuantum struct {
 	had         time.Time          // when a session with a key was last confirmed; zero for never, or if that was forgotten
 	baseSince   int64              // since when sessions have no key, 0 for not
 	warned      bool               // of it
+	since       int64              // when the first session after eraseSessions began, 0 without one
 }
 
 // partQueue takes parts of exchanges from lanes, in order.
@@ -190,6 +191,9 @@ func (p *Peer) beginExchange(b *keyBinding) {
 		p.dev.exchanges.leave(p)
 	}
 	q.upgradeAt = 0
+	if q.since == 0 {
+		q.since = now
+	}
 	switch {
 	case !b.keys.Restricted():
 		q.expireAt = 0
@@ -306,8 +310,9 @@ func (p *Peer) reportPostQuantum(now int64) config.PeerPostQuantum {
 	b := p.sessions.current
 	usable := b != nil && b.keys.Usable(now)
 	if usable && b.exchange.Key().Named {
-		r.Active, r.Age = true, time.Duration(now-b.exchange.Key().At).Truncate(time.Second).Seconds()
-		r.Suite = config.PostQuantumSuite
+		at := b.exchange.Key().At
+		r.Active, r.Age = true, time.Duration(now-at).Truncate(time.Second).Seconds()
+		r.Suite, r.Stale = config.PostQuantumSuite, now-max(at, p.quantum.since) >= staleKey
 		return r
 	}
 	r.Downgraded = p.isDowngraded(now)
@@ -315,6 +320,9 @@ func (p *Peer) reportPostQuantum(now int64) config.PeerPostQuantum {
 	r.Reason = p.whyNotPostQuantum(r.Policy, usable)
 	return r
 }
+
+// staleKey is the time, in ns, of sessions without a new key, from which that is reported. Sessions are renewed each two minutes while there is traffic.
+const staleKey = int64(10 * time.Minute)
 
 // blockedAfter is the time, in ns, for which a session that is required to be post-quantum may be without a key before that is reported.
 const blockedAfter = int64(5 * time.Second)

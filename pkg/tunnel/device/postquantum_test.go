@@ -97,7 +97,7 @@ func TestKeysAreRenewedByTheRekey(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		wantActive(t, a, b)
-		if r := quantum(a, b); r.Age > 300 || r.Stale() {
+		if r := quantum(a, b); r.Age > 300 || r.Stale {
 			t.Errorf("the key in use is %v s old", r.Age)
 		}
 		if n := exchanges(a)["completed"]; n < 5 || n > 7 {
@@ -408,6 +408,34 @@ func TestWakingTunnelIsPostQuantumAtOnce(t *testing.T) {
 		wantActive(t, a, b)
 		if n := a.Stats().(device.Stats).Handshakes.Initiated - initiated; n != 1 {
 			t.Errorf("got %d handshakes, want 1", n)
+		}
+		if r := quantum(a, b); r.Stale {
+			t.Errorf("got %+v, want no complaint of the key's age: there was no session in which to renew it", r)
+		}
+	})
+}
+
+// TestKeyThatIsNotRenewedIsStale: somebody drops all parts after the first exchange.
+func TestKeyThatIsNotRenewedIsStale(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut atomic.Bool
+		lan := devicetest.NewLAN(func(_, _ netip.AddrPort, datagram []byte) underlay.Verdict {
+			if n := len(datagram); cut.Load() && (n == 448 || n == 432) {
+				return underlay.Drop
+			}
+			return underlay.Deliver
+		})
+		a, b := quantumPair(t, lan, config.PostQuantumAuto, config.PostQuantumAuto)
+		talk(t, a, b)
+		time.Sleep(time.Second)
+		wantActive(t, a, b)
+		cut.Store(true)
+		for range 90 {
+			talk(t, a, b)
+			time.Sleep(10 * time.Second)
+		}
+		if r := quantum(a, b); !r.Active || !r.Stale {
+			t.Errorf("got %+v, want a stale key", r)
 		}
 	})
 }

@@ -121,7 +121,7 @@ func (p *Peer) eraseSessions() {
 	p.quantum.exchange.Ring.EraseUsed()
 	p.quantum.exchange.End()
 	p.quantum.upgradeAt, p.quantum.retryAt, p.quantum.expireAt = 0, 0, 0
-	p.quantum.baseSince, p.quantum.warned = 0, false
+	p.quantum.baseSince, p.quantum.warned, p.quantum.since = 0, false, 0
 	p.dev.exchanges.leave(p)
 	p.requests.hellos.discard()
 	p.resetHello(errNoSession)
