@@ -31,7 +31,7 @@ func deviceKeys(dev *config.Device) []deviceKey {
 		keyOf("Spray", &dev.Spray, config.SprayOff),
 		keyOf("Underlay", &dev.Underlay, config.UnderlayAuto),
 		keyOf("OuterFragments", &dev.OuterFragments, false),
-		keyOf("PostQuantum", &dev.PostQuantum, config.PostQuantumDefault),
+		keyOf("PostQuantum", &dev.PostQuantum, config.DefaultPostQuantum),
 	}
 }
 

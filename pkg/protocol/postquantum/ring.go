@@ -56,7 +56,9 @@ func (r *Ring) Signal() (id uint16, ok bool) {
 // ring has none. It changes nothing: a replayed initiation has no effect.
 func (r *Ring) Effective(id uint16, psk *noise.PresharedKey) (noise.PresharedKey, bool) {
 	if e := r.find(id); e != nil {
-		return effective(psk, &e.Key), true
+		mixed := effective(psk, &e.Key)
+		defer clear(mixed[:])
+		return mixed, true
 	}
 	return noise.PresharedKey{}, false
 }

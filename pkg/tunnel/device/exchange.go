@@ -246,6 +246,7 @@ func (p *Peer) signal(t noise.Timestamp) noise.Timestamp {
 func (p *Peer) presharedKey(named postquantum.Key) (noise.PresharedKey, postquantum.Key) {
 	if named.Named {
 		if mixed, ok := p.quantum.exchange.Ring.Effective(named.ID, &p.handshake.psk); ok {
+			defer clear(mixed[:])
 			return mixed, named
 		}
 	}

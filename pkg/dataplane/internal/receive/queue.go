@@ -230,7 +230,7 @@ func receivedFlow(p *lane.Peer, port uint16) flowKey {
 	return flowKey{peer: p}
 }
 
-// Messages returns the number of messages of e that were not dropped.
+// messages returns the number of messages of e that were not dropped.
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
 // signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
