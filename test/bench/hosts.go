@@ -219,6 +219,9 @@ func runHosts(ctx context.Context, args []string, out, diag io.Writer) (err erro
 	r := &hostsRun{hostsOptions: o, out: out, diag: diag, ctx: ctx, progress: &progress{out: diag}}
 	r.command = hostsCommand(args[:len(args)-2])
 	defer func() { err = errors.Join(err, r.disconnect()) }()
+	if found := r.copied(); found[remote.Agent] == "" || found["ropewalk"] == "" {
+		return fmt.Errorf("%s has no bench or no ropewalk: make bench-hosts builds them", r.programs)
+	}
 	if err := r.installTailscale(ctx, diag); err != nil {
 		return err
 	}
@@ -253,9 +256,6 @@ func hostsCommand(flags []string) string {
 // connect starts both agents.
 func (r *hostsRun) connect(lost context.CancelCauseFunc) error {
 	programs := r.copied()
-	if programs[remote.Agent] == "" || programs["ropewalk"] == "" {
-		return fmt.Errorf("%s has no bench or no ropewalk: make bench-hosts builds them", r.programs)
-	}
 	for i, to := range r.destinations {
 		fmt.Fprintf(r.diag, "copying the programs to host %s, %s\n", hostNames[i], to)
 		c, err := remote.Dial(r.ctx, remote.Config{
