@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -264,13 +265,14 @@ func (c *Client) keepAlive() {
 
 // call asks the agent. reply is a pointer, nil for none. A request goes on after the end of ctx, until Close.
 func (c *Client) call(ctx context.Context, method string, args, reply any) error {
-	if reply == nil {
-		reply = new(None)
-	}
-	call := c.rpc.Go("Host."+method, args, reply, make(chan *rpc.Call, 1))
+	var text json.RawMessage // an answer may come after the end of ctx, when the caller has reply again
+	call := c.rpc.Go("Host."+method, args, &text, make(chan *rpc.Call, 1))
 	select {
 	case <-call.Done:
-		return call.Error
+		if call.Error != nil || reply == nil {
+			return call.Error
+		}
+		return json.Unmarshal(text, reply)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
