@@ -27,9 +27,10 @@ type Config struct {
 	Control Control
 	Clock   Clock
 	Rand    io.Reader // draws receiver indices
-	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0", "rx0". The goroutine calls what it
-	// returns, if that is not nil, whenever its load changes: with true if it consists of single datagrams, for which applications
-	// need more CPU time than the lane, and with false if it consists of trains again.
+	// OnLoopStart, if set, is called first by each goroutine of a lane, with its name: "tx0",
+	// "rx0". The goroutine calls yield, if it is not nil, whenever its load changes. true means
+	// single datagrams, for which applications need more CPU time than the lane. false means
+	// trains.
 	OnLoopStart func(loop string) (yield func(bool))
 	// Pool has the workers that seal and open trains for busy lanes; nil for none. It must outlive the lanes.
 	Pool *workpool.Pool
@@ -37,7 +38,8 @@ type Config struct {
 	GiveBack bool
 }
 
-// streamBytes bounds the memory of the replay windows of all streams of all peers: those of 400 sessions.
+// streamBytes bounds the memory of the replay windows of all streams of all peers: enough for 400
+// sessions.
 const streamBytes = 128 << 20
 
 // Engine connects one TUN device with the underlay port that is attached.
@@ -118,8 +120,9 @@ func (e *Engine) SendKeepalive(p *Peer, keys *session.Keypair) {
 	e.SendControl(p, keys, ControlMessage{})
 }
 
-// SendControl sends p messages under keys with one system call for each source, those of one source in order. The timers expect no answer to
-// them. Those that cannot be sent are counted as drops, except those with a Size for which the network device is too small.
+// SendControl sends messages to p under keys, with one system call for each source. The messages
+// of one source leave in order. The timers expect no answer to them. A message that cannot be
+// sent is counted as a drop, unless its Size exceeds the MTU of the network device.
 func (e *Engine) SendControl(p *Peer, keys *session.Keypair, messages ...ControlMessage) {
 	e.slow.SendControl(p, keys, messages)
 }
@@ -239,7 +242,7 @@ func (e *Engine) Attach(port underlay.Port) error {
 		e.secondary = receive.New(e.slow.Lane, secondarySlots, &e.rxBudget)
 	}
 	e.rx.Go(func() { e.secondary.Run(port.SecondaryPorts(), nil, nil) })
-	e.shared.Memory.Note() // sockets have buffers, too
+	e.shared.Memory.Note() // sockets also have buffers
 	return nil
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fqcodel is a queue in memory that shares a bottleneck fairly between flows (FQ-CoDel, RFC 8290) and keeps the standing queue
-// of each flow short (CoDel, RFC 8289). Lanes put the trains in it that they have received and not opened yet.
+// Package fqcodel is a queue in memory that shares a bottleneck fairly between flows (FQ-CoDel,
+// RFC 8290). It keeps the standing queue of each flow short (CoDel, RFC 8289). Lanes put the
+// trains in it that they have received and not opened yet.
 //
 // Elements are trains of up to 64 packets, so three things differ from the RFCs:
 //

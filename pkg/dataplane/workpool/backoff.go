@@ -75,8 +75,8 @@ func (r *JobRing) countCollected(byLane bool) {
 	}
 }
 
-// evaluate starts a backoff if the workers did not pay: they ran too few jobs, made the lane wait too often, or waited for
-// their cores a third of the time.
+// evaluate starts a backoff if the workers did not pay. They ran too few jobs, made the lane wait
+// too often, or waited for their cores a third of the time.
 func (r *JobRing) evaluate() {
 	p := &r.policy
 	runTime, runDelay := r.runTime.Swap(0), r.runDelay.Swap(0)

@@ -51,8 +51,9 @@ func (j *slot) run(s *session.Scratch) {
 	j.done.Store(true)
 }
 
-// NewJobRing returns a ring of depth slots, a power of two. It holds at most as many jobs as the workers can use: two for
-// each worker, one running and one waiting, and one for the lane.
+// NewJobRing returns a ring of depth slots, a power of two. It holds at most as many jobs as the
+// workers can use. These are two for each worker, one running and one waiting, and one for the
+// lane.
 func (p *Pool) NewJobRing(depth int) *JobRing {
 	return &JobRing{pool: p, slots: make([]slot, depth), limit: min(depth, 2*p.Workers()+1)}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
-// Outcome is what has become of a job that a lane offered.
+// Outcome is the fate of a job that a lane offered.
 type Outcome int32
 
 // The outcomes of JobRing.Offer.

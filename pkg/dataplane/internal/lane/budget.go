@@ -6,9 +6,10 @@ import (
 	"sync/atomic"
 )
 
-// budgetShare is the largest ratio of what one lane has from a budget to what is left of it. So one busy lane gets 8/9, two get 8/17 each,
-// and another that becomes busy still finds some. Switches divide their packet memory so (Choudhury and Hahne, "Dynamic Queue Length
-// Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
+// budgetShare is the largest ratio of one lane's part of a budget to the part that is left. So
+// one busy lane gets 8/9, two get 8/17 each, and another that becomes busy still finds some.
+// Switches divide their packet memory so (Choudhury and Hahne, "Dynamic Queue Length Thresholds
+// for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998).
 const budgetShare = 8
 
 // Budget is an amount that the lanes of an engine share. Each lane has a reserve of it. The rest goes in chunks to the lanes that need it.

@@ -15,7 +15,8 @@ import (
 var BufferSizes = [...]int{2 << 10, 16 << 10, MaxElement, SlotLen}
 
 const (
-	// MaxElement is the maximum size in bytes of what one receive from a UDP socket returns: a datagram, or a train that GRO made.
+	// MaxElement is the maximum size in bytes of one receive from a UDP socket: a datagram, or a
+	// train that GRO made.
 	MaxElement = 65536
 	// ReceiveClass is the index in BufferSizes of MaxElement.
 	ReceiveClass = 2
@@ -41,8 +42,8 @@ type Buffer struct {
 // bufferPools hold unused buffers of all lanes by class. After a burst the garbage collector frees them.
 var bufferPools [len(BufferSizes)]sync.Pool
 
-// OwnBuffers is the number of unused buffers of each class that a lane keeps: the most recently used ones, which may be in its
-// core's cache.
+// OwnBuffers is the number of unused buffers of each class that a lane keeps. They are the most
+// recently used ones, which may be in its core's cache.
 const OwnBuffers = 16
 
 // BufferSet provides the buffers of one lane, and counts the bytes in use.

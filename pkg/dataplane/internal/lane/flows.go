@@ -11,8 +11,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// Flows are counted only while somebody asks for them: the first request gives each direction of each lane a table, and flowsLease
-// after the last one the tables are removed. Without a table a lane reads one pointer per train.
+// Flows are counted only while somebody asks for them. The first request gives each direction of
+// each lane a table. The tables are removed flowsLease after the last request. Without a table a
+// lane reads one pointer per train.
 
 const (
 	// flowsLease is the time from a request until counting ends.

@@ -16,7 +16,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
-// Shared is what all lanes of an engine share.
+// Shared is the state that all lanes of an engine share.
 type Shared struct {
 	Clock    Clock
 	Control  Control
@@ -85,7 +85,7 @@ type laneCounters struct {
 	Orders  orderCounters
 	TxMarks atomic.Uint64 // packets marked as congested by this host
 	RxMarks atomic.Uint64
-	// Control messages to send, and those that were accepted.
+	// Control messages to send, and accepted control messages.
 	TxControl, RxControl atomic.Uint64
 	Drops                drop.Counters
 	ICMP                 icmpCounters

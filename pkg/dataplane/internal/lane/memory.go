@@ -17,8 +17,9 @@ const (
 	trimPause = 20 * time.Second
 )
 
-// trimmer gives memory back to the operating system some seconds after lanes have last needed more of it: the runtime alone keeps the
-// peak of a burst for minutes, since lanes allocate nothing while they carry packets. Without growth it does nothing.
+// trimmer gives memory back to the operating system some seconds after lanes have last needed
+// more of it. The runtime alone keeps the peak of a burst for minutes, since lanes allocate
+// nothing while they carry packets. Without growth it does nothing.
 type trimmer struct {
 	grown atomic.Uint64 // how often memory was allocated
 	armed atomic.Bool   // check will be called

@@ -144,7 +144,7 @@ func (t *traffic) packets() PeerPackets {
 	return PeerPackets{t.RxPackets.Load(), t.TxPackets.Load(), t.RxDrops.Load(), t.TxDrops.Load()}
 }
 
-// TrafficOf returns the counters of lane i, those of the slow path if there is no such lane.
+// TrafficOf returns the counters of lane i, or the slow path's if there is no such lane.
 func (p *Peer) TrafficOf(i int) *traffic {
 	if i >= len(p.traffic) {
 		return &p.Slow

@@ -41,8 +41,8 @@ func (t *portCounts) forget() {
 	}
 }
 
-// PortCounts appends the number of messages from each of the peer's source ports, modulo 2^32. It returns those that have arrived since the
-// peer began to use its present ports.
+// PortCounts appends the number of messages from each of the peer's source ports, modulo 2^32. It
+// counts messages that have arrived since the peer began to use its present ports.
 func (p *Peer) PortCounts(counts []wire.PortCount) []wire.PortCount {
 	t := p.ports.Load()
 	if t == nil {

@@ -44,7 +44,8 @@ const noLane = -1
 // Spray returns the argument of Sprayed.
 func (s *Spread) Spray() Spray { return s.spray }
 
-// Sprays returns the largest number of sources over which one flow may be sprayed, 0 for none: a lane of the peer may have fewer than Spray.Ports.
+// Sprays returns the largest number of sources over which one flow may be sprayed, 0 for none. A
+// lane of the peer may have fewer than Spray.Ports.
 func (s *Spread) Sprays() (most int) {
 	for _, source := range s.sources[:len(s.sprayLanes)] {
 		most = max(most, len(s.SourcesWith(int(source))))
@@ -87,7 +88,7 @@ type Spread struct {
 	sprayLanes []int
 }
 
-// noSources is that of all peers without.
+// noSources is shared by all peers without sources.
 var noSources Spread
 
 // NewSpread returns a Spread over the given sources of the port (underlay.Port.OpenSource), at most spread.MaxPorts.

@@ -32,7 +32,8 @@ type Stats struct {
 	Lanes []LaneStats `json:"lanes"`
 	// Slow counts the traffic outside the lanes: keepalives, and packets that waited for a session.
 	Slow LaneStats `json:"slow"`
-	// Drops counts the drops of handshakes and staging, by reason; those of each lane are in Lanes.
+	// Drops counts the drops of handshakes and staging, by reason. Lanes has the drops of each
+	// lane.
 	Drops map[string]uint64 `json:"drops"`
 	// SprayRefused counts the sessions in which no sprayed flows could be announced, because others have the memory for their replay windows.
 	SprayRefused uint64 `json:"spray_refused"`
@@ -49,14 +50,15 @@ type LaneStats struct {
 	RxBytes   uint64 `json:"rx_bytes"`
 	RxTrains  uint64 `json:"rx_trains"`
 	RxRuns    uint64 `json:"rx_runs"`
-	// ICMPErrors counts the ICMP errors sent to senders of packets that cannot be delivered, and ICMPLimited those that were not, by
-	// the rate limit.
+	// ICMPErrors counts the ICMP errors sent to senders of packets that cannot be delivered.
+	// ICMPLimited counts the errors that the rate limit held back.
 	ICMPErrors  uint64 `json:"icmp_errors"`
 	ICMPLimited uint64 `json:"icmp_limited"`
 	TxMarks     uint64 `json:"tx_marks"` // packets marked as congested (ECN CE) by this host
 	RxMarks     uint64 `json:"rx_marks"`
-	// TxControl counts control messages (hellos, probes, and answers to them) to send: they are in TxPackets or in Drops. RxControl
-	// counts those that were received and accepted.
+	// TxControl counts control messages (hellos, probes, and answers to them) to send: they are in
+	// TxPackets or in Drops. RxControl counts the control messages that were received and
+	// accepted.
 	TxControl uint64         `json:"tx_control"`
 	RxControl uint64         `json:"rx_control"`
 	TxSprayed uint64         `json:"tx_sprayed"` // packets of sprayed flows

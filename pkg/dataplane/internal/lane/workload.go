@@ -16,8 +16,8 @@ const (
 	minWorkload = 50
 	// WorkloadHold is the time in nanoseconds for which a result holds while there is less traffic.
 	WorkloadHold = int64(time.Second)
-	// smallTrain is the number of packets per train below which datagrams are not carried in trains: the cost of a train is then that
-	// of its packets at the application.
+	// smallTrain is the number of packets per train below which datagrams are not carried in
+	// trains. A train then costs the application as much as its packets.
 	smallTrain = 16
 )
 
@@ -31,8 +31,8 @@ type Workload struct {
 	Yield                      func(bool) // Config.OnLoopStart; nil for none
 }
 
-// Note counts packets, those of them that belong to no TCP connection (datagrams), and the trains in which they came. It calls yield when the
-// result has changed.
+// Note counts packets, datagrams (packets that belong to no TCP connection), and the trains in
+// which they came. It calls yield when the result has changed.
 func (w *Workload) Note(packets, datagrams, trains int, now int64) {
 	w.Packets += packets
 	w.Datagrams += datagrams

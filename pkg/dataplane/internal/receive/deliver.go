@@ -113,9 +113,11 @@ func (r *Receiver) deliverPacket(plain []byte, p *lane.Peer, e *order.Origin, ch
 	return true
 }
 
-// mark copies a congestion mark of the outer header to a packet (RFC 6040, section 4.2), or sets this host's own. A packet that
-// cannot carry the mark of the outer header stays as it is, as in the in-kernel WireGuard. If a packet cannot carry this host's own mark,
-// mark returns false and the packet must be dropped instead: the outer header announced ECN although the packet has none.
+// mark copies a congestion mark of the outer header to a packet (RFC 6040, section 4.2), or sets
+// this host's own. A packet that cannot carry the mark of the outer header stays as it is, as in
+// the in-kernel WireGuard. If a packet cannot carry this host's own mark, mark returns false and
+// the packet must be dropped instead. Its outer header announced ECN although the packet has
+// none.
 func (r *Receiver) mark(plain []byte, e *order.Origin) bool {
 	switch {
 	case !e.Mark && e.ECN != packet.CE:
@@ -142,8 +144,10 @@ func received(p *lane.Peer, now int64, keys *session.Keypair, messages int, data
 	}
 }
 
-// noteSource counts authentic messages in e by their source port, and updates the endpoint if roam is set. Elements of different flows are not handled in the order of their
-// arrival, so only the newest message of the session moves the endpoint: one that waited does not move it back.
+// noteSource counts authentic messages in e by their source port, and updates the endpoint if
+// roam is set. Elements of different flows are not handled in the order of their arrival. So only
+// the newest message of the session moves the endpoint, and an older message does not move it
+// back.
 func noteSource(p *lane.Peer, keys *session.Keypair, e *order.Origin, messages int, roam bool) {
 	to := p.Endpoint.Load()
 	if to == nil {
@@ -167,9 +171,10 @@ func noteSource(p *lane.Peer, keys *session.Keypair, e *order.Origin, messages i
 	}
 }
 
-// listenEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered reports that it came from
-// one of the peer's spread source ports. The listen port is then that of known, if the peer has not moved: a NAT at the new address may map it
-// to any other. There the peer is reached at the port that it has sent from, until a hello names its listen port.
+// listenEndpoint returns the endpoint of a peer that has sent from the endpoint from. gathered
+// reports that it came from one of the peer's spread source ports. The listen port is then the
+// port of known, if the peer has not moved. A NAT at a new address may map it to any other. There
+// the peer is reached at the port that it has sent from, until a hello names its listen port.
 func listenEndpoint(p *lane.Peer, known *underlay.Endpoint, from underlay.Endpoint) (at underlay.Endpoint, gathered bool) {
 	if *known == from {
 		return from, false

@@ -15,9 +15,11 @@ import (
 // receives longer ones.
 const maxOpenMessages = underlay.MaxCoalesced
 
-// lookahead holds the elements that have left the receive queue and are handled next, in order. Workers decrypt the trains among them
-// before the lane handles them. The lane does everything that depends on order: the replay window, merging, writing. Workers also sum the
-// payload, so that only the kernel's copy reads it again: fetching it from another core's cache costs the lane as much as opening it.
+// lookahead holds the elements that have left the receive queue and are handled next, in order.
+// Workers decrypt the trains among them before the lane handles them. The lane does everything
+// that depends on order: the replay window, merging, writing. Workers also sum the payload, so
+// that only the kernel's copy reads it again. Fetching it from another core's cache costs the
+// lane as much as opening it.
 type lookahead struct {
 	jobs       [lane.MaxJobs]openJob // a ring
 	head, tail uint

@@ -20,7 +20,8 @@ import (
 const (
 	// rxFlows is the number of buckets for flows, as in Linux.
 	rxFlows = 1024
-	// rxPeerFlows is the number of flows that one peer may have besides that of its other ports: a peer of this program has as many source ports.
+	// rxPeerFlows is the number of flows that one peer may have besides the flow of its other
+	// ports. A peer of this program has as many source ports.
 	rxPeerFlows = 64
 	// rxElements is the maximum number of elements. It limits small ones; large ones reach the limit of bytes first.
 	rxElements = 4096
@@ -44,8 +45,10 @@ type element struct {
 	skip   int          // bytes at the start of Buf whose messages were dropped
 }
 
-// flowKey identifies a flow of the receive queue: the messages of a peer from one of its spread source ports, which are one inner flow or few,
-// or from all other ports, whose order thus survives a change of the peer's endpoint. The messages are not authenticated yet.
+// flowKey identifies a flow of the receive queue. A flow is the messages of a peer from one of
+// its spread source ports, which are one inner flow or few. The messages from all other ports are
+// one flow, whose order survives a change of the peer's endpoint. The messages are not
+// authenticated yet.
 type flowKey struct {
 	peer *lane.Peer
 	port uint16 // 1 + a spread source port modulo rxPeerFlows; 0 for all others
@@ -73,7 +76,8 @@ type peerFlows struct {
 	active   int // flows with elements
 }
 
-// Budget is what the receive queues of an engine's lanes share.
+// Budget is the memory and the number of messages that the receive queues of an engine's lanes
+// share.
 type Budget struct{ bytes, messages lane.Budget }
 
 func (b *Budget) Init(lanes int) {
@@ -157,8 +161,9 @@ func (r *Receiver) admit(i int) {
 	q.Push(uint32(maphash.Comparable(q.seed, flow)), e, d.N*q.enter(flow), r.now)
 }
 
-// enter counts an element of a flow, and returns the weight of its bytes: the number of flows of the peer, if other peers have elements, too.
-// Each peer so has the same share of the lane, and of the queue when that is full, however many source ports it sends from.
+// enter counts an element of a flow, and returns the weight of its bytes. If other peers also
+// have elements, the weight is the number of flows of the peer. So each peer has the same share
+// of the lane, and of a full queue, however many source ports it sends from.
 func (q *rxQueue) enter(flow flowKey) (weight int) {
 	p := q.peers[flow.peer]
 	if p == nil {
@@ -233,8 +238,9 @@ func receivedFlow(p *lane.Peer, port uint16) flowKey {
 // messages returns the number of messages of e that were not dropped.
 func (e *element) messages() int { return session.Messages(len(e.train()), e.SegSize) }
 
-// signal signals congestion on the first message of e: by a mark if its outer header says that it can carry one, otherwise by dropping it.
-// It is the queue's fqcodel.Config.Signal. A message that is no data, which may follow dropped data, is neither marked nor dropped.
+// signal signals congestion on the first message of e. It marks the message if its outer header
+// says that it can carry a mark, and drops it otherwise. It is the queue's fqcodel.Config.Signal.
+// A message that is no data, which may follow dropped data, is neither marked nor dropped.
 func (r *Receiver) signal(e *element) (empty bool) {
 	train := e.train()
 	if kind, reason := wire.Classify(train[:min(e.SegSize, len(train))]); reason != drop.None || kind != wire.TypeData {

@@ -105,7 +105,8 @@ func (r *Receiver) Run(conn underlay.Receiver, tryRecv func([]underlay.Datagrams
 	}
 }
 
-// next receives elements into r.in, or takes those that a worker has received. It blocks if no element waits.
+// next receives elements into r.in, or takes elements that a worker has received. It blocks if no
+// element waits.
 func (r *Receiver) next(conn underlay.Receiver) (n int, err error) {
 	n, ok := r.takeReceived()
 	switch {
@@ -127,7 +128,8 @@ func (r *Receiver) next(conn underlay.Receiver) (n int, err error) {
 // idle reports whether no received element waits.
 func (r *Receiver) idle() bool { return r.queue.Len() == 0 && r.ahead.empty() }
 
-// handleReceived takes the first n elements of in, and handles a quantum of what waits. Without a backlog it handles them where they are.
+// handleReceived takes the first n elements of in, and handles a quantum of the waiting elements.
+// Without a backlog it handles them where they are.
 func (r *Receiver) handleReceived(n int) {
 	r.lane.Stats.Rx.Progress.Work()
 	r.now = r.lane.Shared.Clock()
@@ -172,7 +174,7 @@ func (r *Receiver) publish() {
 	r.packets, r.bytes, r.trains, r.runs, r.marks, r.sizes = 0, 0, 0, 0, 0, lane.RunSizes{}
 }
 
-// handleQuantum handles a quantum of what waits, sparse elements first.
+// handleQuantum handles a quantum of the waiting elements, sparse elements first.
 func (r *Receiver) handleQuantum() {
 	r.reportBacklog()
 	for bytes := 0; bytes < lane.Quantum; {

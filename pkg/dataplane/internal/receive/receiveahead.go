@@ -8,10 +8,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 )
 
-// A lane with a backlog lets a worker receive the next elements while it handles those that wait. Only one thread receives at a time, and
-// the lane alone moves elements to its queue, so their order is that of the socket. What defines the order of packets for the kernel
-// stays on the lane's thread: NIC queues for transmission are selected by the CPU of the thread that sends, or that writes to the TUN what
-// is forwarded then (XPS; netdev_pick_tx in net/core/dev.c). Two threads in turn would reorder a flow.
+// A lane with a backlog lets a worker receive the next elements while it handles its queue. Only
+// one thread receives at a time, and the lane alone moves elements to its queue, so they keep the
+// order of the socket. What defines the order of packets for the kernel stays on the lane's
+// thread: The CPU of a thread that sends, or that writes forwarded packets to the TUN, selects
+// the NIC queue for transmission (XPS; netdev_pick_tx in net/core/dev.c). Two threads in turn
+// would reorder a flow.
 
 // receiveJob is one receive call, into receiver.in.
 type receiveJob struct {

@@ -21,7 +21,7 @@ type txBatch struct {
 	slots     [][]byte       // backing of bufs, with room for the message header in front
 	bufs      [][]byte       // buffers for TUN reads
 	sizes     []int
-	hashes    []uint32 // of the flows of what was read; 0 if not computed yet
+	hashes    []uint32 // of the trains' flows; 0 if not computed yet
 	congested []bool   // what waited for too long in the lane's queue
 	arena     []byte   // buffer for split trains
 	arenaUsed int      // bytes of arena taken
@@ -117,7 +117,8 @@ func (b *txBatch) spanAt(i int) sealSpan {
 	return span
 }
 
-// Run splits trains and seals all spans; it implements workpool.Job. It skips those whose session has been wiped.
+// Run splits trains and seals all spans; it implements workpool.Job. It skips spans whose session
+// has been wiped.
 func (b *txBatch) Run(s *session.Scratch) {
 	for i := range b.spans {
 		span := &b.spans[i]

@@ -23,7 +23,8 @@ type heldRun struct {
 	conn   *underlay.Lane // that has the run's source
 }
 
-// sendBuffer identifies a send buffer of the port: that of a source and a send group.
+// sendBuffer identifies a send buffer of the port. Each pair of a source and a send group has
+// one.
 type sendBuffer struct{ source, group int }
 
 // heldRuns are the held runs of a lane, at most a batch for each full send buffer.
@@ -36,7 +37,7 @@ type heldRuns struct {
 	conn       *underlay.Lane                 // whose send buffers they are
 	fds        []int32                        // to wait for
 	runs       []underlay.Run                 // of list, during a retry
-	sent       []*runMeta                     // those of them that were sent
+	sent       []*runMeta                     // the sent ones among runs
 	retried    int64                          // time of the last retry
 	waited     bool                           // since the last retry, for room
 	spurious   bool                           // the kernel called a send buffer writable and still refused all runs, for example because IPsec does not permit the route yet
@@ -46,14 +47,16 @@ type heldRuns struct {
 // isFull reports whether a send buffer has refused a run since the last retry.
 func (h *heldRuns) isFull(b sendBuffer) bool { return slices.Contains(h.full, b) }
 
-// blocks reports whether no run to p may be passed to a send buffer now: the buffer is full, or older messages to p are held, perhaps for the
-// buffer of the send group that p has just left.
+// blocks reports whether no run to p may be passed to a send buffer now. Either the buffer is
+// full, or older messages to p are held. These may wait for the buffer of the send group that p
+// has just left.
 func (h *heldRuns) blocks(p *lane.Peer, to sendBuffer) bool {
 	return h.isFull(to) || slices.ContainsFunc(h.list, func(r *heldRun) bool { return r.meta.peer == p && r.run.Source == to.source })
 }
 
-// noteGroup reads the send group of p once for the next call of Send, so that all runs to p in it have the same group. Otherwise later messages
-// could overtake those that a full send buffer of the former group refuses.
+// noteGroup reads the send group of p once for the next call of Send. All runs to p in the call
+// have this group. Otherwise later messages could overtake messages that a full send buffer of
+// the former group refuses.
 func (s *sender) noteGroup(p *lane.Peer) { p.TrafficOf(s.lane.Index).Group = p.Group() }
 
 // setGroups sets the send groups of the runs of b, and lets those be fragmented that must be sent although they exceed the path MTU.
@@ -122,8 +125,8 @@ func (s *sender) resend(conn *underlay.Lane) {
 	}
 }
 
-// sourceOn returns the source from which a train leaves by conn that has waited for a source of waited; 0 if those are of different ports, which
-// have different sources.
+// sourceOn returns the source from which a train leaves by conn, after it has waited for a source
+// of waited. It is 0 if these belong to different ports, which have different sources.
 func sourceOn(conn, waited *underlay.Lane, source int) int {
 	if conn != waited {
 		return 0

@@ -10,10 +10,12 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 
-// Each lane limits its ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4, rule f) as Linux limits those of a
-// host: 1,000 a second after a burst of 50 (icmp_msgs_per_sec, icmp_msgs_burst). As in Linux (icmpv4_mask_allow in net/ipv4/icmp.c,
-// icmpv6_mask_allow in net/ipv6/icmp.c) those of path MTU discovery have no limit: a sender that ignores them would take them from others,
-// whose connections would hang. They are no larger than the packets that they answer.
+// Each lane limits its ICMP errors (RFC 1812, section 4.3.2.8; RFC 4443, section 2.4, rule f) as
+// Linux limits a host's errors: 1,000 a second after a burst of 50 (icmp_msgs_per_sec,
+// icmp_msgs_burst). Errors of path MTU discovery have no limit, as in Linux (icmpv4_mask_allow in
+// net/ipv4/icmp.c, icmpv6_mask_allow in net/ipv6/icmp.c). A sender that ignores them would take
+// them from others, whose connections would hang. They are no larger than the packets that they
+// answer.
 const (
 	icmpInterval = int64(time.Millisecond)
 	icmpBurst    = 50

@@ -10,8 +10,9 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// paddingLimit returns the plaintext length in bytes that padding of packets to p must not exceed: like the in-kernel
-// WireGuard (calculate_skb_padding), the path MTU if that is less than the TUN's.
+// paddingLimit returns the plaintext length in bytes that padding of packets to p must not
+// exceed. It is the path MTU if that is less than the TUN's MTU, as in the in-kernel WireGuard
+// (calculate_skb_padding).
 func (t *Transmitter) paddingLimit(p *lane.Peer) int { return min(t.mtu, p.PathLimit()) }
 
 // enqueueOversize handles the parsed train, without the first skip packets, whose packets exceed the limit of p.

@@ -23,7 +23,7 @@ type runMeta struct {
 	trains   int  // trains read from the TUN
 	closed   bool // no message may follow, since the last is shorter than the others
 	ecn      packet.ECN
-	streamed bool   // the counters are those of a stream
+	streamed bool   // the counters belong to a stream
 	counter  uint64 // the first of them
 	// layout is the layout of a train, which is one buffer. The zero Layout means single packets, one per buffer.
 	layout session.Layout

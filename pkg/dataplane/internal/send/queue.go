@@ -17,14 +17,14 @@ import (
 
 // The transmit queue of a lane holds the trains for which a send buffer has no room. The lane goes on to send to all other send buffers.
 const (
-	// txFlows is the number of flows that may wait, as in Linux. A flow takes the first free place of txProbes, or one that
-	// another flow has to leave.
+	// txFlows is the number of flows that may wait, as in Linux. A flow takes the first free place
+	// of txProbes, or takes another flow's place.
 	txFlows  = 1024
 	txProbes = 32
 	// txElements bounds the number of trains.
 	txElements = 2048
-	// maxTXQueue and minTXQueue bound the memory of a lane's queue in bytes. txQueueTotal is that of all lanes, if it allows minTXQueue
-	// for each.
+	// maxTXQueue and minTXQueue bound the memory of a lane's queue in bytes. txQueueTotal bounds
+	// the queues of all lanes together, if it allows minTXQueue for each.
 	maxTXQueue   = 16 << 20
 	minTXQueue   = 2 << 20
 	txQueueTotal = 64 << 20
@@ -44,8 +44,8 @@ type txElement struct {
 	skip     int // packets at its start that were dropped
 }
 
-// waitingFlow identifies an inner flow with trains in the queue. Flows never share a place: one whose send buffer is full would stop the
-// other.
+// waitingFlow identifies an inner flow with trains in the queue. Flows never share a place: a
+// flow with a full send buffer would stop the other.
 type waitingFlow struct {
 	peer *lane.Peer
 	hash uint32
@@ -80,8 +80,9 @@ func (t *Transmitter) delays(f waitingFlow, source int) bool {
 	return waits
 }
 
-// place returns the place of a flow in the queue, and whether it has trains there. If all places that it may take are taken, it is that of
-// the flow that has to make room: the one with most bytes, among those of the same peer if there are any.
+// place returns the place of a flow in the queue, and whether it has trains there. If all places
+// that it may take are taken, another flow has to make room, and place returns its place. It is
+// the flow with most bytes, among the same peer's flows if there are any.
 func (q *txQueue) place(f waitingFlow) (at uint32, waits bool) {
 	at = f.hash % txFlows
 	if q.Len() == 0 {
@@ -99,7 +100,8 @@ func (q *txQueue) place(f waitingFlow) (at uint32, waits bool) {
 	return at, false
 }
 
-// better reports whether a flow to p should take place a rather than b: a free one, or else the one whose loss is fairest.
+// better reports whether a flow to p should take place a rather than b: a free place, or else the
+// place whose loss is fairest.
 func (q *txQueue) better(a, b uint32, p *lane.Peer) bool {
 	backlogA, backlogB := q.Backlog(a), q.Backlog(b)
 	switch ownA, ownB := q.flows[a].peer == p, q.flows[b].peer == p; {
@@ -178,8 +180,8 @@ func (t *Transmitter) read() (int, error) {
 	return n, err
 }
 
-// queueIfFull moves the parsed train to p to the queue if its send buffer is full, or older trains of its flow are in the queue. It returns
-// false if neither is so.
+// queueIfFull queues the parsed train to p if its send buffer is full, or older trains of its
+// flow are in the queue. It returns false if neither is so.
 func (t *Transmitter) queueIfFull(p *lane.Peer, source int, train []byte) bool {
 	q := &t.queue
 	if q.Queue == nil {
@@ -217,8 +219,9 @@ func (t *Transmitter) signal(e *txElement) (empty bool) {
 	return true
 }
 
-// signalCongestion signals congestion on the first packet of a train: by a mark if it can carry one, otherwise it counts it as dropped and
-// returns 1. A mark in the header of a train marks all its packets. The train has so many packets left.
+// signalCongestion signals congestion on the first packet of a train. It marks the packet if
+// possible. Otherwise it counts the packet as dropped and returns 1. A mark in the header of a
+// train marks all its packets. The train has so many packets left.
 func (t *Transmitter) signalCongestion(p *lane.Peer, source int, train []byte, packets int) (dropped int) {
 	if ip := train[offload.VnetHdrLen:]; packet.ECNOf(ip) != packet.NotECT {
 		packet.SetCE(ip)
@@ -318,8 +321,8 @@ func (t *Transmitter) sendElement(e *txElement, slot []byte) {
 	}
 }
 
-// stageRest stages the packets of e that were not dropped, one by one. If there is a session by then, it returns the key pair to send the others
-// with, and e is without those that were staged.
+// stageRest stages the packets of e that were not dropped, one by one. If there is a session by
+// then, it returns the key pair to send the others with, and e is without the staged packets.
 func (t *Transmitter) stageRest(e *txElement) *session.Keypair {
 	stride := offload.VnetHdrLen + t.train.SegmentLen()
 	rest := make([]byte, (e.segments-e.skip)*stride) // with virtio-net headers of zero: nothing is left to do to the packets

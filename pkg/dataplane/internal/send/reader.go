@@ -18,7 +18,8 @@ const (
 	backlogTime = int64(time.Millisecond)
 	// readAheadTrains bounds the trains and packets that a lane has read ahead. Beyond it the flow with most bytes loses some.
 	readAheadTrains = 4096
-	// readAheadBytes bounds the memory of their buffers. Many lanes have a lower limit: that of all is txQueueTotal, as for transmit queues.
+	// readAheadBytes bounds the memory of their buffers. Many lanes have a lower limit: all
+	// together have txQueueTotal, as for transmit queues.
 	readAheadBytes = 8 << 20
 	// shedLen is the size in bytes of the reads that drop trains: more than a packet of a usual link.
 	shedLen = 2 << 10
@@ -28,9 +29,10 @@ const (
 	readAheadFlows = 256
 )
 
-// singleParams are CoDel's parameters for single packets. They cost a lane several times as much per byte as trains, so a standing backlog of
-// them keeps it from sleeping, and all other threads wait for its CPU. A tenth of CoDel's defaults is some milliseconds of such packets, as
-// the 500 entries of the kernel's queue were.
+// singleParams are CoDel's parameters for single packets. They cost a lane several times as much
+// per byte as trains. A standing backlog of them keeps it from sleeping, and all other threads
+// wait for its CPU. A tenth of CoDel's defaults is some milliseconds of such packets, as the 500
+// entries of the kernel's queue were.
 var singleParams = fqcodel.Params{Target: time.Millisecond, Interval: 10 * time.Millisecond, MTU: lane.QueueParams.MTU}
 
 // trainReader reads the trains of one lane, and computes those hashes of their flows that depend on the order of the TUN queue. A TUN queue is a FIFO, and
@@ -148,8 +150,8 @@ func (r *trainReader) hash(b *txBatch, n int) {
 	}
 }
 
-// readAhead moves the first n trains of b to the queue, and those that wait in the TUN queue. Then it moves those to b that are sent next, and
-// returns their number.
+// readAhead moves the first n trains of b to the queue, and all trains of the TUN queue. Then it
+// moves the trains that are sent next to b, and returns their number.
 func (r *trainReader) readAhead(b *txBatch, n int) int {
 	if r.queue == nil {
 		r.queue = r.newReadQueue()
@@ -184,8 +186,9 @@ func (r *trainReader) shortBufs(b *txBatch) [][]byte {
 	return r.short
 }
 
-// shed drops those of the first n trains of b that were cut by a read into shortBufs, and returns the number of the others. If such trains
-// waited in the TUN queue instead, packets of sparse flows would wait behind up to 64 KiB each.
+// shed drops each of the first n trains of b that a read into shortBufs cut, and returns the
+// number of the others. If such trains waited in the TUN queue instead, packets of sparse flows
+// would wait behind up to 64 KiB each.
 func (r *trainReader) shed(b *txBatch, n int) (kept int) {
 	for i := range n {
 		if size := b.sizes[i]; size < shedLen {

@@ -34,8 +34,9 @@ func newSender(l *lane.Lane, n int) sender {
 	}
 }
 
-// A lane with a backlog reads ahead: it submits its batches as jobs to its job ring, workers seal them, and the lane sends them in the
-// order in which it read them. Without a backlog, or while the job ring is unavailable, each batch is sealed and sent before the next read.
+// A lane with a backlog reads ahead. It submits its batches as jobs to its job ring, and workers
+// seal them. The lane sends them in the order in which it read them. Without a backlog, or while
+// the job ring is unavailable, each batch is sealed and sent before the next read.
 
 // flush seals and sends all batches in order.
 func (s *sender) flush() {
@@ -211,8 +212,8 @@ func (m *runMeta) noteSent(now int64) {
 	}
 }
 
-// handleFailed removes the runs that Send could not send: it holds those for which a send buffer has no room, and counts the others as
-// drops.
+// handleFailed removes the runs that Send could not send. It holds a run for which a send buffer
+// has no room, and counts any other run as dropped.
 func (s *sender) handleFailed(conn *underlay.Lane, b *txBatch) {
 	kept := 0
 	for i := range b.runs {

@@ -17,8 +17,8 @@ import (
 type ControlMessage struct {
 	Source int    // of the port from which it is sent
 	Plain  []byte // a hello or a probe; nil for a keepalive
-	// Size is the number of bytes of the plaintext of a probe of the path MTU, which zeros fill up. No host and no router fragments it. 0 is that
-	// of Plain, with WireGuard's padding.
+	// Size is the number of bytes of the plaintext of a probe of the path MTU, which zeros fill
+	// up. No host and no router fragments it. 0 means the size of Plain, with WireGuard's padding.
 	Size int
 }
 

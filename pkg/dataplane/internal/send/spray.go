@@ -11,9 +11,10 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
-// A lane sprays its largest flow, if that is large enough: the trains of the flow leave from several source ports in turn, so that no limit
-// of one 5-tuple holds for it. They have the counters of a stream (session.Stream), by which the peer puts them back into order. Spraying begins
-// and ends with the port that the flow has without it, so that nothing overtakes at the seams:
+// A lane sprays its largest flow, if that is large enough. The trains of the flow leave from
+// several source ports in turn, so no limit of one 5-tuple holds for it. They have the counters
+// of a stream (session.Stream), by which the peer puts them back into order. Spraying begins and
+// ends with the port that the flow has without it, so that nothing overtakes at the seams:
 //   - The first train of the stream leaves from that port, behind all that the flow has sent before. The peer delivers no other train of the
 //     stream before it.
 //   - Before the end, all trains leave from that port for sprayDrain. Until then, the peer has delivered or given up what left from other ports.
@@ -24,8 +25,8 @@ const (
 	// sprayRate is the rate in bytes per second from which a flow is sprayed: 1 Gbit/s. It ends to be at a quarter of that.
 	sprayRate     = 125_000_000
 	minSprayBytes = sprayRate / 4 * sprayInterval / int64(time.Second)
-	// sprayDrain is the time in ns between the last train from another port and the end of the stream: the
-	// longest wait of the peer, and as much for the difference of the paths.
+	// sprayDrain is the time in ns between the last train from another port and the end of the
+	// stream. It is twice the longest wait of the peer, since the delays of paths differ.
 	sprayDrain = 2 * int64(spread.MaxOrderWait)
 )
 

@@ -59,8 +59,8 @@ func New(l *lane.Lane, n int) *Transmitter {
 	return t
 }
 
-// MaxWaiting bounds the trains that SendWaiting sends, if a host adds to them all the time. It is more than what a TUN queue has by default, and
-// what was read ahead.
+// MaxWaiting bounds the trains that SendWaiting sends, if a host adds to them all the time. It is
+// more than a TUN queue of the default length and the trains that were read ahead.
 var MaxWaiting = 2 * tun.QueueLen(1)
 
 // Run moves trains from the TUN queue to the underlay until the queue is closed, or Stop is called.
@@ -105,9 +105,10 @@ func (t *Transmitter) sendBatch(n int) {
 	t.out.flush()
 }
 
-// readMore reads trains that have arrived since the last read. With a backlog it then submits the current batch as a job. Without one it
-// seals and sends the current batch before it reads. It returns false if no trains have arrived, or at once if the current batch is too
-// small for a job or the job ring is unavailable.
+// readMore reads trains that have arrived since the last read. With a backlog it then submits the
+// current batch as a job. Without one it seals and sends the current batch before it reads. It
+// returns false if no trains have arrived. It returns false at once if the current batch is too
+// small for a job, or the job ring is unavailable.
 func (t *Transmitter) readMore() bool {
 	switch {
 	case !t.out.jobs.Available(t.out.now) || t.out.batch.bytes() < minSealBytes:
@@ -163,8 +164,8 @@ func (t *Transmitter) notePort() {
 	}
 }
 
-// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash is that of its flow, 0 if not computed yet. If the train was
-// congested, it signals that.
+// addTrain adds one train of n bytes, which begins with its virtio-net header, to the batch. hash
+// is its flow's hash, 0 if not computed yet. If the train was congested, it signals that.
 func (t *Transmitter) addTrain(slot []byte, n int, hash uint32, congested bool) {
 	t.hash = hash
 	train := slot[lane.Headroom : lane.Headroom+n]
@@ -202,8 +203,8 @@ func (t *Transmitter) addTrain(slot []byte, n int, hash uint32, congested bool) 
 	}
 }
 
-// keysOrStage returns the key pair to send with. Without one it stages a train of n packets, which is the parsed one or part of it, until there
-// is a session with p, and returns nil.
+// keysOrStage returns the key pair to send with. Without one it stages train until there is a
+// session with p, and returns nil. train has n packets, and is the parsed train or a part of it.
 func (t *Transmitter) keysOrStage(p *lane.Peer, train []byte, n int) *session.Keypair {
 	if keys := p.Current.Load(); keys.Usable(t.out.now) {
 		return keys
@@ -241,8 +242,8 @@ func (t *Transmitter) parse(train []byte) bool {
 	return r == drop.None
 }
 
-// enqueue appends the parsed train, which is in slot if it is a single packet, to the messages to p under keys, without the first skip
-// packets.
+// enqueue appends the parsed train, without its first skip packets, to the messages to p under
+// keys. A single packet is in slot.
 func (t *Transmitter) enqueue(slot []byte, p *lane.Peer, keys *session.Keypair, source, skip int) {
 	if limit := p.PathLimit(); t.train.SegmentLen() > limit {
 		t.enqueueOversize(slot, p, keys, source, skip, limit)

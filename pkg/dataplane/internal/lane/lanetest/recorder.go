@@ -92,7 +92,7 @@ type Owner struct {
 	Hellos    [][]byte
 	Parts     []ReceivedPart
 	Refusal   drop.Reason             // of hellos and parts
-	OnStage   func() *session.Keypair // nil for none; its result is that of Stage
+	OnStage   func() *session.Keypair // nil for none. Stage returns its result
 }
 
 func (o *Owner) Stage(element []byte, _ int) *session.Keypair {

@@ -16,19 +16,22 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
 
-// Messages of a sprayed flow (session.Stream) arrive at one lane from several ports. The lane puts them back into their order after it has
-// opened them, and before anything else sees them: only messages of the same stream wait for each other. All other messages cost one
-// pointer read per run.
+// Messages of a sprayed flow (session.Stream) arrive at one lane from several ports. The lane
+// puts them back into their order after it has opened them, and before anything else sees them.
+// Only messages of the same stream wait for each other. All other messages cost one pointer read
+// per run.
 
 const (
-	// maxPeerOrders is the number of streams of one peer that a lane puts in order at once: those that the peer may have open, and as many
-	// that have just ended. maxOrders is that of all peers.
+	// maxPeerOrders is the number of streams of one peer that a lane puts in order at once. It
+	// allows for the open streams, and for as many that have just ended. maxOrders is the number
+	// for all peers.
 	maxPeerOrders = 2 * session.MaxOpenStreams
 	maxOrders     = 4 * maxPeerOrders
 	// maxWaitingBytes bounds the memory of the messages that wait in one lane, which is a part of rxBytes. Beyond it, the stream with most of it
 	// gives up missing messages.
 	maxWaitingBytes = 16 << 20
-	// waitingMessageBytes is what a waiting message takes besides its plaintext: its session.Message, and its part of the ring of spread.Order.
+	// waitingMessageBytes is the memory of a waiting message besides its plaintext: its
+	// session.Message, and its part of the ring of spread.Order.
 	waitingMessageBytes = 64
 	// orderIdle is the time in ns after which an unused order is forgotten, with the next message that the lane receives. A lane that
 	// receives none forgets it after twice that time at most.
@@ -67,7 +70,7 @@ type Sink interface {
 
 // Orders are the received streams of a lane. Its methods belong to the receive goroutine.
 type Orders struct {
-	// Enabled is false for messages from secondary ports, which arrive beside those of the lanes.
+	// Enabled is false for messages from secondary ports, which arrive beside the lanes' messages.
 	Enabled bool
 	sink    Sink
 	lane    *lane.Lane
@@ -96,7 +99,8 @@ func (q *Orders) Concerns(keys *session.Keypair) bool { return keys.HasStreams()
 // Waiting reports whether messages wait.
 func (q *Orders) Waiting() bool { return q.trains > 0 }
 
-// DeliverRun delivers the messages of one run of encrypted messages of size bytes, those of streams in their order.
+// DeliverRun delivers the messages of one run of encrypted messages of size bytes. It delivers
+// messages of streams in their order.
 func (q *Orders) DeliverRun(
 	now int64, s *lane.Session, keys *session.Keypair, run []byte, size int, opened []session.Message, checksumOK uint64, from *Origin,
 ) {
@@ -177,8 +181,9 @@ func (q *Orders) deliverStream(s *lane.Session, keys *session.Keypair, counter u
 	}
 }
 
-// overHalf reports whether the messages that wait have more than half of the lane's part of the receive budget. Only so much may they have
-// once nothing is left of it: others must not lose messages because those of a stream wait.
+// overHalf reports whether the messages that wait have more than half of the lane's part of the
+// receive budget. Only so much may they have once nothing is left of it: a waiting stream must
+// not cost others their messages.
 func (q *Orders) overHalf() bool { return 2*q.bytes > q.limit.Limit() }
 
 // Trim leaves the other half to the receive queue, which is full. It reports whether it has delivered messages for that.
@@ -189,9 +194,11 @@ func (q *Orders) Trim(now int64) (delivered bool) {
 	return delivered
 }
 
-// settle delivers what waits of a flow whose stream has ended, before messages of p that were opened under keys. counter is that of the first
-// message, if they are those of another stream. The flow has left from one port only since long before the end, so what is missing of the
-// stream is lost. Before the first message of a stream has arrived, the flow's other messages are older than the stream.
+// settle delivers what waits of a flow whose stream has ended, before messages of p that were
+// opened under keys. counter is the first message's, if the messages belong to another stream.
+// The flow has left from one port only since long before the end, so what is missing of the
+// stream is lost. Before the first message of a stream has arrived, the flow's other messages are
+// older than the stream.
 func (q *Orders) settle(p *lane.Peer, keys *session.Keypair, counter uint64, opened []session.Message) {
 	stream, _ := session.SplitStream(counter)
 	own := func(o *order) bool { return session.IsStream(counter) && o.keys == keys && o.number == stream }
@@ -251,9 +258,10 @@ func (q *Orders) orderOf(s *lane.Session, keys *session.Keypair, counter uint64,
 	return o, number
 }
 
-// roomForOrder reports whether another stream of p may be put in order. A peer with too many loses the one that was not used for longest,
-// unless that is in use: streams that replace each other all the time would be in no order, and cost much. If the lane has too many, the peer
-// with most loses one to a peer that still has fewer then.
+// roomForOrder reports whether another stream of p may be put in order. A peer with too many
+// loses its least recently used stream, unless the stream is in use. Streams that replace each
+// other all the time would be in no order, and cost much. If the lane has too many, the peer with
+// most loses one to a peer that still has fewer then.
 func (q *Orders) roomForOrder(p *lane.Peer) bool {
 	own, full := q.counts[p], len(q.list) >= maxOrders
 	if own < maxPeerOrders && !full {
