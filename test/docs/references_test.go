@@ -56,14 +56,7 @@ func TestExceptionsMatchExistingBlocks(t *testing.T) {
 
 // TestNamedMakeTargetsExist checks calls of make in blocks and in code spans.
 func TestNamedMakeTargetsExist(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	targets := map[string]bool{"deb-amd64": true, "deb-arm64": true}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`).FindAllStringSubmatch(string(text), -1) {
-		targets[m[1]] = true
-	}
+	targets := makeTargets(t)
 	target, found := regexp.MustCompile(`^[a-z][a-z0-9-]*$`), 0
 	for _, p := range pages(t) {
 		if p.Path == "CHANGELOG.md" {
@@ -83,6 +76,37 @@ func TestNamedMakeTargetsExist(t *testing.T) {
 	}
 	if found < 40 {
 		t.Errorf("found only %d references: does the search still work?", found)
+	}
+}
+
+// makeTargets returns the names of all targets that are not files.
+func makeTargets(t *testing.T) map[string]bool {
+	targets := map[string]bool{}
+	for _, name := range []string{"Makefile", "deploy/package/package.mk"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`).FindAllStringSubmatch(string(text), -1) {
+			targets[m[1]] = true
+		}
+	}
+	return targets
+}
+
+func TestMakeHelpListsEveryTarget(t *testing.T) {
+	out, err := exec.Command("make", "-C", root, "--no-print-directory", "help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for word := range strings.FieldsSeq(string(out)) {
+		listed[word] = true
+	}
+	for target := range makeTargets(t) {
+		if !listed[target] {
+			t.Errorf("make help does not list %s", target)
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func kindOf(name string) kind {
 		return goFile
 	case ".c", ".h":
 		return cFile
-	case ".yml", ".yaml", ".sh", ".awk", ".service", ".mod":
+	case ".yml", ".yaml", ".sh", ".awk", ".service", ".mod", ".mk":
 		return comments
 	}
 	if base == "Makefile" || base == "Containerfile" {
