@@ -188,15 +188,29 @@ func TestIntentIsSavedWhenRead(t *testing.T) {
 	}
 }
 
+func TestPostQuantumOfTheMeshIsParsed(t *testing.T) {
+	for value, want := range map[v1alpha1.PostQuantum]config.PostQuantum{
+		"": config.PostQuantumDefault, "Never": config.PostQuantumOff, "Auto": config.PostQuantumAuto, "Required": config.PostQuantumRequired,
+	} {
+		if i, err := parseIntent(&v1alpha1.MeshSpec{PostQuantum: value}); err != nil || i.postQuantum != want {
+			t.Errorf("%q: got %+v, %v, want %v", value, i, err, want)
+		}
+	}
+	if _, err := parseIntent(&v1alpha1.MeshSpec{PostQuantum: "off"}); err == nil || !strings.Contains(err.Error(), "want Auto, Never or Required") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func FuzzHostileRopewalkMesh(f *testing.F) {
-	f.Add("pool", "a", "In", int32(51820), int32(1400), "udp", "10.0.0.0/8")
-	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), "tcp", "::/200")
-	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu int32, underlay, cidr string) {
+	f.Add("pool", "a", "In", int32(51820), int32(1400), "udp", "10.0.0.0/8", "Auto")
+	f.Add("a=b", "\x00", "", int32(-1), int32(1<<30), "tcp", "::/200", "off")
+	f.Fuzz(func(t *testing.T, key, value, operator string, port, mtu int32, underlay, cidr, quantum string) {
 		s := byPool("a")
 		s.MatchExpressions = []v1alpha1.NodeSelectorRequirement{{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []v1alpha1.LabelValue{v1alpha1.LabelValue(value)}}}
 		i, err := parseIntent(&v1alpha1.MeshSpec{
 			PodCIDRs: []v1alpha1.CIDR{v1alpha1.CIDR(cidr)}, Exclude: v1alpha1.Exclude{NodeNames: []string{key}},
-			Pools: []v1alpha1.Pool{{NodeSelector: s, Port: port, MTU: mtu, PersistentKeepalive: port, Underlay: v1alpha1.Underlay(underlay)}},
+			Pools:       []v1alpha1.Pool{{NodeSelector: s, Port: port, MTU: mtu, PersistentKeepalive: port, Underlay: v1alpha1.Underlay(underlay)}},
+			PostQuantum: v1alpha1.PostQuantum(quantum),
 		})
 		if err != nil {
 			return

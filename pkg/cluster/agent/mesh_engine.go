@@ -21,6 +21,7 @@ type Engine interface {
 	Status() (engine.Status, error)
 	StatusOf(...noise.PublicKey) (config.Status, error)
 	Configure(config.Device) error
+	PostQuantum() (*config.PostQuantumReport, error)
 	Probe(...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error)
 	Save(config.Device) error
 	Forget() error
@@ -30,9 +31,10 @@ type Engine interface {
 
 // setup is the configuration of a tunnel's engine and interface, except key and peers.
 type setup struct {
-	port     uint16
-	mtu      int // 0: none
-	underlay config.UnderlayMode
+	port        uint16
+	mtu         int // 0: none
+	underlay    config.UnderlayMode
+	postQuantum config.PostQuantum
 }
 
 // setupError is the engine's refusal of a setup. The setup before it is still in effect.
@@ -52,7 +54,7 @@ type engineState struct {
 // desiredSetup returns the tunnel's configuration: from the settings, or the node's interface.
 func (m *meshReconciler) desiredSetup(in reconcileInput) (setup, error) {
 	o := &in.settings
-	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: o.Underlay}
+	s := setup{port: cmp.Or(o.Port, DefaultPort), mtu: o.MTU, underlay: o.Underlay, postQuantum: m.intent.postQuantum}
 	if s.mtu != 0 {
 		return s, nil
 	}
@@ -74,6 +76,9 @@ func (m *meshReconciler) configureEngine(d *desiredTunnel, st *engine.Status, un
 	m.handover.stop()
 	defer m.startHandover(d.saved.Peers)
 	whole := m.configuration(d)
+	if unusable == nil && st.PostQuantum == nil && d.setup.postQuantum != config.PostQuantumRequired {
+		whole.PostQuantum = nil // the engine does not know it, and does without
+	}
 	var unsaved error
 	if unusable == nil || errors.Is(unusable, engine.ErrAbsent) {
 		unsaved = m.save(whole, d.setup)
@@ -109,6 +114,9 @@ func (m *meshReconciler) save(whole config.Device, want setup) error {
 		want = m.inEffect
 	}
 	whole.ListenPort, whole.Underlay = &want.port, &want.underlay
+	if whole.PostQuantum != nil {
+		whole.PostQuantum = &want.postQuantum
+	}
 	return m.engine.Save(whole)
 }
 
@@ -123,7 +131,7 @@ func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setu
 	if st.ListenPort == 0 { // it had no configuration
 		return err
 	}
-	m.refused, m.inEffect = want, setup{port: st.ListenPort, underlay: m.setup.underlay}
+	m.refused, m.inEffect = want, setup{port: st.ListenPort, underlay: m.setup.underlay, postQuantum: m.setup.postQuantum}
 	return errors.Join(err, m.save(whole, want))
 }
 
@@ -132,7 +140,7 @@ func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
 	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.intent.nodes.mark()
 	return config.Device{
 		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay,
-		ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
+		PostQuantum: &d.setup.postQuantum, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
 	}
 }
 
@@ -173,13 +181,22 @@ func (m *meshReconciler) changeDevice(whole *config.Device, want setup, st *engi
 		dev.Underlay = whole.Underlay
 		changes++
 	}
+	if p := whole.PostQuantum; p != nil && (first || m.setup.postQuantum != *p || differs(*p, st.PostQuantum)) {
+		dev.PostQuantum = p
+		changes++
+	}
 	if changes == 0 {
 		return 0, nil
 	}
 	if err := m.engine.Configure(dev); err != nil {
-		return 0, fmt.Errorf("changing the tunnel %s to port %d and underlay %s: %w", m.cfg.Tunnel, want.port, want.underlay, err)
+		return 0, fmt.Errorf("changing the tunnel %s to port %d, underlay %s and post-quantum %s: %w", m.cfg.Tunnel, want.port, want.underlay, want.postQuantum, err)
 	}
 	return changes, nil
+}
+
+// differs reports whether an engine has another policy: it may have been replaced by one that was told nothing.
+func differs(want config.PostQuantum, has *config.PostQuantumReport) bool {
+	return want != config.PostQuantumDefault && has != nil && has.Policy != want
 }
 
 // changePeers makes the engine's peers those of a plan.

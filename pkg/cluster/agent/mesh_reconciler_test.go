@@ -42,14 +42,15 @@ type fakeEngine struct {
 	forgotten   bool              // saved was removed
 	probed      []noise.PublicKey // in this order
 	probes      map[noise.PublicKey]uint64
-	reached     map[noise.PublicKey]bool // peers that answer probes
-	noRoutes    bool                     // datagrams are not answered
-	unusable    error                    // of each request: engine.ErrAbsent or ErrOutdated
-	rejectsKeys bool                     // it rejects private keys
-	peersErr    error                    // of the next change of peers
-	saveErr     error                    // of Save
-	gone        bool                     // it ends before it answers the next change
-	busyPort    uint16                   // of another program: the engine has no open port, and cannot open this one; 0: none
+	reached     map[noise.PublicKey]bool  // peers that answer probes
+	noRoutes    bool                      // datagrams are not answered
+	unusable    error                     // of each request: engine.ErrAbsent or ErrOutdated
+	rejectsKeys bool                      // it rejects private keys
+	peersErr    error                     // of the next change of peers
+	saveErr     error                     // of Save
+	gone        bool                      // it ends before it answers the next change
+	quantum     *config.PostQuantumReport // nil: it does not know exchanges
+	busyPort    uint16                    // of another program: the engine has no open port, and cannot open this one; 0: none
 }
 
 func (e *fakeEngine) Configure(c config.Device) error {
@@ -131,13 +132,18 @@ func (e *fakeEngine) Status() (engine.Status, error) {
 	if e.unusable != nil {
 		return engine.Status{}, e.unusable
 	}
-	return engine.Status{Status: e.copyStatus(), Up: e.busyPort == 0}, nil
+	return engine.Status{Status: e.copyStatus(), Up: e.busyPort == 0, PostQuantum: e.quantum}, nil
 }
 
 // StatusOf returns more peers than asked for, as an older engine does.
 func (e *fakeEngine) StatusOf(...noise.PublicKey) (config.Status, error) {
 	st, err := e.Status()
 	return st.Status, err
+}
+
+func (e *fakeEngine) PostQuantum() (*config.PostQuantumReport, error) {
+	st, err := e.Status()
+	return st.PostQuantum, err
 }
 
 // now returns the status, for tests.
@@ -617,6 +623,53 @@ func TestRefusedPortIsNotSaved(t *testing.T) {
 	m.mustReconcile(t, l)
 	if *e.saved.ListenPort != 7 || *e.saved.Underlay != automatic {
 		t.Errorf("saved port %d, underlay %s", *e.saved.ListenPort, *e.saved.Underlay)
+	}
+}
+
+// TestPostQuantumFollowsTheMesh: an engine that does not know exchanges does without, unless they are required. One that was replaced gets the
+// policy again.
+func TestPostQuantumFollowsTheMesh(t *testing.T) {
+	m, _, e := newTestMeshReconciler(t)
+	own, other := meshNode(0, noise.PublicKey{}), meshNode(1, noise.PublicKey{1})
+	in := reconcileInput{nodes: []mesh.Node{own, other}, self: own, intent: &intent{cleartext: v1alpha1.CleartextAuto}}
+	last := func(policy config.PostQuantum) (sent *config.PostQuantum) {
+		t.Helper()
+		before := len(e.configuredSince(0))
+		want := *in.intent
+		want.postQuantum, in.intent = policy, &want
+		m.mustReconcile(t, in)
+		for _, c := range e.configuredSince(before) {
+			if c.PostQuantum != nil {
+				sent = c.PostQuantum
+			}
+		}
+		return sent
+	}
+	if sent := last(config.PostQuantumAuto); sent != nil || e.saved.PostQuantum != nil {
+		t.Errorf("sent %v to an engine that does not know it, saved %v", sent, e.saved.PostQuantum)
+	}
+	if len(m.prover.Outcome().Conditions) != 5 {
+		t.Errorf("got conditions %+v", m.prover.Outcome().Conditions)
+	}
+	e.quantum = &config.PostQuantumReport{Policy: config.PostQuantumOff}
+	for _, step := range []struct{ wanted, has, sent config.PostQuantum }{
+		{config.PostQuantumAuto, config.PostQuantumOff, config.PostQuantumAuto},
+		{config.PostQuantumAuto, config.PostQuantumAuto, config.PostQuantumDefault},
+		{config.PostQuantumAuto, config.PostQuantumOff, config.PostQuantumAuto}, // another engine
+		{config.PostQuantumRequired, config.PostQuantumAuto, config.PostQuantumRequired},
+	} {
+		e.quantum.Policy = step.has
+		sent := last(step.wanted)
+		if (sent != nil) != (step.sent != config.PostQuantumDefault) || sent != nil && *sent != step.sent {
+			t.Errorf("%+v: sent %v", step, sent)
+		}
+		if saved := e.saved.PostQuantum; saved == nil || *saved != step.wanted {
+			t.Errorf("%+v: saved %v", step, saved)
+		}
+	}
+	e.quantum.Policy = config.PostQuantumRequired
+	if sent := last(config.PostQuantumDefault); sent == nil || *sent != config.PostQuantumDefault {
+		t.Errorf("a policy that was removed is sent as %v, want the default", sent)
 	}
 }
 

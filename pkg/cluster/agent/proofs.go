@@ -137,7 +137,7 @@ func (p *proofs) applied(want *intent, nodes []mesh.Node, plan *mesh.TunnelPlan,
 	for _, peer := range plan.Peers {
 		p.routed[peer.Node] = strictness != proof.Permissive || p.deciding[peer.Node]
 	}
-	p.prover.Applied(meshmode.Applied{Peers: p.peersOf(plan, own), Addresses: own, All: all, Strictness: strictness})
+	p.prover.Applied(meshmode.Applied{Peers: p.peersOf(plan, own), Addresses: own, All: all, Strictness: strictness, PostQuantum: want.postQuantum})
 	p.prover.Start()
 }
 

@@ -48,6 +48,8 @@ type Client struct {
 type Status struct {
 	config.Status
 	Up bool // its listen port is open: not while its interface is down, or after another program had the port
+	// PostQuantum is nil of an engine that does not know post-quantum exchanges.
+	PostQuantum *config.PostQuantumReport
 }
 
 // stats is the part of an engine's statistics that an agent uses.
@@ -62,6 +64,7 @@ type stats struct {
 			Active bool `json:"active"`
 		} `json:"peers"`
 	} `json:"spread"`
+	PostQuantum *config.PostQuantumReport `json:"post_quantum"`
 }
 
 // Status returns the engine's configuration and peers: all fields of the get operation, names, and Spread.Active of peers. The error is
@@ -84,7 +87,7 @@ func (c *Client) Status() (st Status, err error) {
 	if err != nil {
 		return Status{}, err
 	}
-	st.Up = more.Up
+	st.Up, st.PostQuantum = more.Up, more.PostQuantum
 	st.AddNames(more.Names)
 	for i := range st.Peers {
 		st.Peers[i].Spread.Active = more.Spread.Peers[st.Peers[i].PublicKey.Base64()].Active
@@ -104,6 +107,13 @@ func (c *Client) StatusOf(peers ...noise.PublicKey) (st config.Status, err error
 		return err
 	})
 	return st, err
+}
+
+// PostQuantum returns which sessions have keys of post-quantum exchanges, nil of an engine that does not know them.
+func (c *Client) PostQuantum() (*config.PostQuantumReport, error) {
+	var more stats
+	err := c.do(func(u *uapi.Client) error { return u.Stats(&more) })
+	return more.PostQuantum, err
 }
 
 // Configure applies a change, all of it or nothing.

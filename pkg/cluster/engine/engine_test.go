@@ -57,10 +57,12 @@ func served(t *testing.T) (*Client, *uapitest.Device, func() []noise.PublicKey) 
 func TestStatusHasNamesAndSpread(t *testing.T) {
 	c, d, _ := served(t)
 	first, second := noise.PublicKey{1}, noise.PublicKey{2}
+	quantum := config.PostQuantumReport{Policy: config.PostQuantumAuto, Peers: map[string]config.PeerPostQuantum{second.Base64(): {Active: true}}}
 	d.SetStatus(config.Status{ListenPort: 7, FwMark: 8, Peers: []config.PeerStatus{{PublicKey: first}, {PublicKey: second, TxBytes: 9}}})
 	d.SetStats(device.Stats{
 		Interface: "mesh0", Up: true, Features: uapi.Features(), Names: config.NameReport{second.Base64(): {Name: "office", EndpointName: "office.example:51820"}},
-		Spread: config.SpreadReport{Peers: map[string]config.PeerSpread{first.Base64(): {Active: true}, second.Base64(): {}}},
+		Spread:      config.SpreadReport{Peers: map[string]config.PeerSpread{first.Base64(): {Active: true}, second.Base64(): {}}},
+		PostQuantum: quantum,
 	})
 	st, err := c.Status()
 	if err != nil || !st.Up || st.ListenPort != 7 || st.FwMark != 8 || len(st.Peers) != 2 || !st.Peers[0].Spread.Active || st.Peers[1].Spread.Active {
@@ -68,6 +70,9 @@ func TestStatusHasNamesAndSpread(t *testing.T) {
 	}
 	if p := st.Peers[1]; p.Name != "office" || p.EndpointName != "office.example:51820" || p.TxBytes != 9 {
 		t.Errorf("got %+v", p)
+	}
+	if report, err := c.PostQuantum(); err != nil || !report.Peers[second.Base64()].Active || st.PostQuantum.Policy != quantum.Policy {
+		t.Errorf("got %+v, %v, want %+v", report, err, quantum)
 	}
 	if one, err := c.StatusOf(second); err != nil || len(one.Peers) != 1 || one.Peers[0].PublicKey != second {
 		t.Errorf("status of one peer: %+v, %v", one, err)
@@ -168,7 +173,11 @@ func TestRequiredFeaturesCoverEachKey(t *testing.T) {
 		"persistent_keepalive_interval",
 	}
 	for line := range strings.Lines(<-request) {
-		if key, _, _ := strings.Cut(line, "="); !slices.Contains(wireGuard, key) && !slices.Contains(required, "set."+key) {
+		key, _, _ := strings.Cut(line, "=")
+		if key == "post_quantum" { // an agent sends it to engines that report it, or to be refused
+			continue
+		}
+		if !slices.Contains(wireGuard, key) && !slices.Contains(required, "set."+key) {
 			t.Errorf("set.%s is not required", key)
 		}
 	}
@@ -198,8 +207,9 @@ func everything(t *testing.T) config.Device {
 	key, err := noise.NewPrivateKey(strings.NewReader(strings.Repeat("k", 32)))
 	expect.NoError(t, err)
 	port, mark, mode, ports, underlay, keepalive, name := uint16(51820), uint32(0x52), config.SpreadAuto, spread.DefaultPorts, config.UnderlayUDP, uint16(25), "office"
+	quantum := config.PostQuantumRequired
 	return config.Device{
-		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, ReplacePeers: true,
+		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, PostQuantum: &quantum, ReplacePeers: true,
 		Peers: []config.Peer{
 			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}},
 			{
@@ -207,6 +217,20 @@ func everything(t *testing.T) config.Device {
 				Endpoint: &config.Endpoint{AddrPort: netip.MustParseAddrPort("[2001:db8::7]:51820")},
 			},
 		},
+	}
+}
+
+// TestDefaultPolicyIsNotInTheFile: an engine that does not know the key would refuse the file.
+func TestDefaultPolicyIsNotInTheFile(t *testing.T) {
+	c, dev := &Client{Name: "mesh0", File: filepath.Join(t.TempDir(), "tunnel.conf")}, everything(t)
+	for policy, want := range map[config.PostQuantum]bool{config.PostQuantumDefault: false, config.PostQuantumOff: true} {
+		dev.PostQuantum = &policy
+		expect.NoError(t, c.Save(dev))
+		text, err := os.ReadFile(c.File)
+		expect.NoError(t, err)
+		if strings.Contains(string(text), "PostQuantum") != want {
+			t.Errorf("%v: the file has the key: %v, want %v", policy, !want, want)
+		}
 	}
 }
 

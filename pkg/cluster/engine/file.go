@@ -23,6 +23,9 @@ func (c *Client) Save(dev config.Device) error {
 		PrivateKey: dev.PrivateKey, ListenPort: dev.ListenPort, FwMark: dev.FwMark,
 		Spread: dev.Spread, SpreadPorts: dev.SpreadPorts, Underlay: dev.Underlay,
 	}}
+	if p := dev.PostQuantum; p != nil && *p != config.PostQuantumDefault { // engines that do not know the key refuse the file
+		f.Interface.PostQuantum = p
+	}
 	for i := range dev.Peers {
 		p := &dev.Peers[i]
 		peer := conffile.Peer{PublicKey: p.PublicKey, PresharedKey: p.PresharedKey, AllowedIPs: p.AllowedIPs, Keepalive: p.Keepalive}

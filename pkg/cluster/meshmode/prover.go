@@ -20,6 +20,8 @@ const (
 	// countInterval is the time between two reads of the peers' counters, and of the devices to which
 	// the guard is attached.
 	countInterval = 10 * time.Second
+	// quantumInterval is the same of sessions' keys: statistics of thousands of peers take longer.
+	quantumInterval = 30 * time.Second
 	// triggerInterval is the least time between two requests for a reconcile. It doubles up to
 	// maxTriggerInterval while reconciles fail, which the caller retries by itself.
 	triggerInterval    = 2 * time.Second
@@ -33,6 +35,7 @@ const (
 type Engine interface {
 	Probe(peers ...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error)
 	StatusOf(peers ...noise.PublicKey) (config.Status, error)
+	PostQuantum() (*config.PostQuantumReport, error)
 }
 
 // Applied is what a reconcile has applied.
@@ -45,6 +48,7 @@ type Applied struct {
 	Fault       proof.TunnelFault
 	FaultDetail string
 	Strictness  proof.Strictness
+	PostQuantum config.PostQuantum
 }
 
 // Outcome is what was seen.
@@ -80,6 +84,9 @@ type Prover struct {
 	triggered time.Time
 	interval  time.Duration // to the next request
 	counted   time.Time
+
+	quantum   proof.PostQuantumTracker
+	quantumAt time.Time // of its last count
 }
 
 // Start starts the goroutine of the proofs, unless it runs.
@@ -107,6 +114,7 @@ func (p *Prover) Stop() {
 	defer p.mu.Unlock()
 	p.askers.close()
 	p.tracker, p.latch, p.follows, p.last = proof.Tracker{}, proof.Latch{}, false, nil
+	p.quantum, p.quantumAt = proof.PostQuantumTracker{}, time.Time{}
 }
 
 func (p *Prover) run(ctx context.Context) {
@@ -147,8 +155,24 @@ func (p *Prover) count(now time.Time) {
 		return // its absence is a fault that a reconcile finds
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.tracker.Counted(now, st.Peers)
+	due := p.follows && now.Sub(p.quantumAt) >= quantumInterval
+	p.mu.Unlock()
+	if due {
+		p.countPostQuantum(now, st.Peers)
+	}
+}
+
+// countPostQuantum reads which sessions have keys of post-quantum exchanges.
+func (p *Prover) countPostQuantum(now time.Time, peers []config.PeerStatus) {
+	report, err := p.Engine.PostQuantum()
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.quantumAt = now
+	p.quantum.Counted(now, p.applied.PostQuantum, report, peers, p.tracker.Has)
 }
 
 func (p *Prover) ask(a proof.Actions) {
@@ -214,6 +238,7 @@ func (p *Prover) facts(now time.Time) (proof.Facts, GuardCounts) {
 	seen, counts := p.Guard.Facts()
 	return proof.Facts{
 		Tunnel: p.applied.Fault, TunnelError: p.applied.FaultDetail, Peers: p.tracker.Summary(now), Guard: seen, Strictness: p.applied.Strictness,
+		PostQuantum: p.quantum.Facts(),
 	}, counts
 }
 

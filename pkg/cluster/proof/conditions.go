@@ -15,6 +15,7 @@ const (
 	PeersReachable = "PeersReachable"
 	Encrypted      = "Encrypted"
 	Strict         = "Strict"
+	PostQuantum    = "PostQuantum"
 )
 
 // Reasons of conditions that other packages look for.
@@ -22,6 +23,8 @@ const (
 	NoPeers         = "NoPeers"         // of a node that has none
 	GuardMissing    = "GuardMissing"    // the guard is not at all devices
 	GuardNotInFront = "GuardNotInFront" // other programs may take packets before it
+	// PostQuantumBlocked is of a node that gets no data from peers for lack of keys.
+	PostQuantumBlocked = "Blocked"
 )
 
 // Status is that of a condition, in the words of Kubernetes.
@@ -54,7 +57,8 @@ type Facts struct {
 	Peers       Summary
 	Guard       GuardFacts
 	// Strictness is that of the last reconcile that succeeded.
-	Strictness Strictness
+	Strictness  Strictness
+	PostQuantum PostQuantumFacts
 }
 
 // TunnelFault is why a tunnel is not up, and the reason of its condition.
@@ -119,9 +123,9 @@ const (
 	lostShare = 10
 )
 
-// ConditionsOf returns the four conditions.
+// ConditionsOf returns the five conditions.
 func ConditionsOf(now time.Time, f *Facts) []Condition {
-	return []Condition{tunnelUp(f), peersReachable(f), encrypted(now, f), strict(f)}
+	return []Condition{tunnelUp(f), peersReachable(f), encrypted(now, f), strict(f), postQuantum(f)}
 }
 
 func tunnelUp(f *Facts) Condition {

@@ -49,6 +49,9 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 		{"never", good(func(f *Facts) { f.Strictness = Never }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
 	} {
 		got := ConditionsOf(now, &tt.f)
+		if len(got) != 5 {
+			t.Errorf("%s: got %d conditions, want 5", tt.name, len(got))
+		}
 		for i, want := range []Status{tt.tunnel, tt.reachable, tt.encrypts, tt.is} {
 			if got[i].Status != want || got[i].Reason == "" {
 				t.Errorf("%s: got %+v, want %s", tt.name, got[i], want)

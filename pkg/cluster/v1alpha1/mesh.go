@@ -69,6 +69,11 @@ type MeshSpec struct {
 	// +optional
 	NodeEncryption NodeEncryption `json:"nodeEncryption,omitempty,omitzero"`
 
+	// PostQuantum says whether the tunnel's sessions use keys of post-quantum exchanges: Auto with peers that take part, Required: no data without. A
+	// RopewalkPeer that is another WireGuard gets no data then. Without a value it is the engine's default.
+	// +optional
+	PostQuantum PostQuantum `json:"postQuantum,omitempty"`
+
 	// Exclude has the nodes that take no part: they have no tunnel, and traffic for their pods is not encrypted. Nothing else excludes a node.
 	// +optional
 	Exclude Exclude `json:"exclude,omitempty,omitzero"`
@@ -90,6 +95,18 @@ const (
 	CleartextNever  Cleartext = "Never"  // it is dropped, in both directions
 	CleartextAuto   Cleartext = "Auto"   // until all nodes of the cluster were proved to reach each other through the tunnel
 	CleartextAlways Cleartext = "Always" // for nodes that are moving into mode mesh or out of it
+)
+
+// PostQuantum says whether sessions use keys of post-quantum exchanges.
+//
+// +kubebuilder:validation:Enum=Never;Auto;Required
+type PostQuantum string
+
+// The settings. "Off" would be a boolean in YAML.
+const (
+	PostQuantumNever    PostQuantum = "Never"
+	PostQuantumAuto     PostQuantum = "Auto"
+	PostQuantumRequired PostQuantum = "Required"
 )
 
 // NodeEncryption has the settings for traffic between nodes.

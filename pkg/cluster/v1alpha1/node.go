@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Strict",type=string,JSONPath=`.status.conditions[?(@.type=="Strict")].status`
 // +kubebuilder:printcolumn:name="Mesh",type=integer,JSONPath=`.status.meshGeneration`,priority=1
 // +kubebuilder:printcolumn:name="Encryption",type=string,JSONPath=`.status.conditions[?(@.type=="Encrypted")].message`,priority=1
+// +kubebuilder:printcolumn:name="Post-Quantum",type=string,JSONPath=`.status.conditions[?(@.type=="PostQuantum")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -120,8 +121,8 @@ type NodeStatus struct {
 	KernelVersion string `json:"kernelVersion,omitempty"`
 
 	// Conditions: Ready reports whether the last reconcile succeeded, SoleWriter that no other program writes the node's objects, and AdmissionPolicy
-	// that the API server keeps agents from writing those of other nodes. In mode mesh, TunnelUp, PeersReachable, Encrypted and Strict say what was
-	// observed of the tunnel and of the packets that leave the node (docs/dev/mesh.md).
+	// that the API server keeps agents from writing those of other nodes. In mode mesh, TunnelUp, PeersReachable, Encrypted, Strict and PostQuantum say
+	// what was observed of the tunnel and of the packets that leave the node (docs/dev/mesh.md).
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -40,7 +40,7 @@ func everything() Values {
 		"engine": Values{"lanes": 2, "workers": 0}, "podCIDRSource": "cilium", "startupTaint": true, "spreadPorts": "50000-50999", "imagePullSecrets": []any{Values{"name": "pull"}},
 		"apiServer": Values{"host": "192.0.2.254", "port": 6443},
 		"mesh": Values{
-			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always",
+			"podCIDRs": []any{"10.244.0.0/16", "2001:db8::/48"}, "serviceCIDRs": []any{"10.96.0.0/12"}, "cleartext": "Always", "postQuantum": "Auto",
 			"nodeEncryption": Values{
 				"enabled": true, "nodeCIDRs": []any{"192.0.2.0/24"}, "clearPorts": []any{"192.0.2.10:8443", "[2001:db8::/64]:53"},
 				"clearNodes": Values{"matchLabels": Values{"example.org/clear": "yes"}},

@@ -218,7 +218,7 @@ func otherValues() map[string]Values {
 		"spreadPorts": {"spreadPorts": "50000-50999"},
 		"tunnel":      {"tunnel": "wg7"}, "podCIDRSource": {"podCIDRSource": "cilium"}, "stateDir": {"stateDir": "/srv/ropewalk"},
 		"startupTaint":   {"startupTaint": true},
-		"mesh.cleartext": {"mesh": Values{"cleartext": "Always"}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
+		"mesh.cleartext": {"mesh": Values{"cleartext": "Always"}}, "mesh.postQuantum": {"mesh": Values{"postQuantum": "Required"}}, "mesh.podCIDRs": {"mesh": Values{"podCIDRs": []any{"10.244.0.0/16"}}},
 		"mesh.serviceCIDRs": {"mesh": Values{"serviceCIDRs": []any{"10.96.0.0/12"}}}, "mesh.nodeEncryption": {"mesh": Values{"nodeEncryption": Values{"clearPorts": []any{"192.0.2.10:8443"}}}},
 		"mesh.exclude": {"mesh": Values{"exclude": Values{"nodeNames": []any{"a"}}}}, "mesh.pools": {"mesh": Values{"pools": []any{Values{"mtu": 1300}}}},
 		"apiServer.host": {"apiServer": Values{"host": "192.0.2.1"}}, "apiServer.port": {"apiServer": Values{"port": 443}},

@@ -159,6 +159,8 @@ func (c *checker) checkCondition(n *Node) {
 func (c *checker) checkObserved(n *Node) {
 	for _, o := range n.Reported.Observed {
 		switch {
+		case o.Status == No && o.Type == proof.PostQuantum && o.Reason != proof.PostQuantumBlocked:
+			c.add(Warning, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
 		case o.Status == No && o.Type != proof.Strict:
 			c.add(Failed, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
 		case o.Status == Unknown && (o.Reason == proof.GuardMissing || o.Reason == proof.GuardNotInFront):

@@ -177,6 +177,12 @@ func TestCheckFindsEachProblem(t *testing.T) {
 		"no guard": {func(c *Cluster) {
 			c.Nodes[1].Reported.Observed = []Observation{{"Encrypted", Unknown, "GuardMissing", "no BPF"}}
 		}, "observed", Warning, []string{"node-02"}},
+		"sessions without keys": {func(c *Cluster) {
+			c.Nodes[1].Reported.Observed = []Observation{{"PostQuantum", No, "Downgraded", "with 1 peer"}}
+		}, "observed", Warning, []string{"node-02"}},
+		"no keys, which are required": {func(c *Cluster) {
+			c.Nodes[1].Reported.Observed = []Observation{{"PostQuantum", No, "Blocked", "no data"}}
+		}, "observed", Failed, []string{"node-02"}},
 		"a failed agent":      {func(c *Cluster) { c.Nodes[1].Reported.Ready = No }, "conditions", Failed, []string{"node-02"}},
 		"a note":              {func(c *Cluster) { c.Nodes[1].Reported.Message = "well, well" }, "conditions", Warning, []string{"node-02"}},
 		"an unread spec":      {func(c *Cluster) { c.Nodes[1].Reported.Generation = 2 }, "spec", Warning, []string{"node-02"}},

@@ -225,6 +225,11 @@ func (j *joiner) StatusOf(...noise.PublicKey) (st config.Status, err error) {
 	return st, nil
 }
 
+// PostQuantum implements agent.Engine. No session has a key.
+func (j *joiner) PostQuantum() (*config.PostQuantumReport, error) {
+	return &config.PostQuantumReport{}, nil
+}
+
 // Probe implements agent.Engine. All peers answer.
 func (j *joiner) Probe(peers ...noise.PublicKey) (map[noise.PublicKey]config.PeerProbe, error) {
 	j.mu.Lock()

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proof
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+)
+
+// classicalTime is for how long sessions with a peer are without a key until that is reported. The first session with a peer has none.
+const classicalTime = 30 * time.Second
+
+// sessionTime is how long a session lives: Reject-After-Time of WireGuard's paper, section 6.1.
+const sessionTime = 180 * time.Second
+
+// PostQuantumFacts count the nodes by their sessions.
+type PostQuantumFacts struct {
+	Wanted      bool // the policy is not off
+	Unsupported bool // the engine does not know exchanges
+	Active      int  // peers whose session has a key of an exchange
+	Classical   int  // peers whose sessions have none
+	Downgraded  int  // those that had keys before
+	Blocked     int  // peers that get no data for lack of a key
+}
+
+// PostQuantumTracker follows which sessions have keys. Its zero value has seen none. It is not safe for concurrent use.
+type PostQuantumTracker struct {
+	facts     PostQuantumFacts
+	classical map[noise.PublicKey]time.Time // since when sessions with a peer have no key
+}
+
+// Facts returns what was seen last.
+func (t *PostQuantumTracker) Facts() PostQuantumFacts { return t.facts }
+
+// Counted takes the engine's report of the peers that are nodes; nil: it does not know exchanges, and wanted is the policy.
+func (t *PostQuantumTracker) Counted(now time.Time, wanted config.PostQuantum, r *config.PostQuantumReport, peers []config.PeerStatus, isNode func(noise.PublicKey) bool) {
+	f, before := PostQuantumFacts{}, t.classical
+	t.classical = map[noise.PublicKey]time.Time{}
+	if r != nil {
+		wanted = r.Policy
+	}
+	f.Wanted, f.Unsupported = wanted.Or(config.DefaultPostQuantum) != config.PostQuantumOff, r == nil
+	for i := range peers {
+		p := &peers[i]
+		if r == nil || !f.Wanted || !isNode(p.PublicKey) {
+			continue
+		}
+		switch q := r.Peers[p.PublicKey.Base64()]; {
+		case q.Active:
+			f.Active++
+			continue
+		case q.Blocked:
+			f.Blocked++
+		case q.Downgraded:
+			f.Downgraded++
+		}
+		if now.Sub(p.LastHandshake) > sessionTime {
+			continue // there is no session
+		}
+		since, known := before[p.PublicKey]
+		if !known {
+			since = now
+		}
+		if t.classical[p.PublicKey] = since; now.Sub(since) >= classicalTime {
+			f.Classical++
+		}
+	}
+	t.facts = f
+}
+
+// postQuantum reports the worst sessions first.
+func postQuantum(f *Facts) Condition {
+	c := Condition{Type: PostQuantum, Status: False}
+	switch q := &f.PostQuantum; {
+	case f.Tunnel != "":
+		c.Status, c.Reason, c.Message = Unknown, "TunnelDown", "there is no tunnel at present"
+	case !q.Wanted:
+		c.Status, c.Reason, c.Message = Unknown, "Off", "no session is to have a key: spec.postQuantum of the RopewalkMesh is Never, or has no value"
+	case q.Unsupported:
+		c.Reason, c.Message = "EngineOutdated", "the engine does not know post-quantum exchanges: update ropewalk-engine"
+	case q.Blocked > 0:
+		c.Reason, c.Message = PostQuantumBlocked, fmt.Sprintf("no data to or from %d peers, whose engines take part in no exchange", q.Blocked)
+	case q.Downgraded > 0:
+		c.Reason, c.Message = "Downgraded", fmt.Sprintf("sessions with %d peers had keys, and have none any more", q.Downgraded)
+	case q.Classical > 0:
+		c.Reason, c.Message = "Classical", fmt.Sprintf("sessions with %d peers have no keys, with %d they do", q.Classical, q.Active)
+	case q.Active == 0:
+		c.Status, c.Reason, c.Message = Unknown, "NoSessions", "no session has a key yet"
+	default:
+		c.Status, c.Reason, c.Message = True, "Active", "the sessions in use with other nodes have post-quantum keys"
+	}
+	return c
+}
