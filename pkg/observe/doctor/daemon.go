@@ -221,12 +221,14 @@ func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorde
 		return
 	}
 	active, wanted, stale := 0, 0, ""
+	required, early := false, s.Drops[drop.RXNotPostQuantum.String()]
 	blocked, downgraded := "", ""
 	for _, key := range slices.Sorted(maps.Keys(s.PostQuantum.Peers)) {
 		p := s.PostQuantum.Peers[key]
 		if p.Policy != config.PostQuantumOff {
 			wanted++
 		}
+		required = required || p.Policy == config.PostQuantumRequired
 		switch {
 		case p.Active:
 			active++
@@ -244,6 +246,9 @@ func evaluatePostQuantum(_ *facts.Facts, name string, s *facts.Stats, r *recorde
 	case blocked != "":
 		r.warn(name, fmt.Sprintf("no data to or from peer %s: post-quantum keys are required here, %s", blocked, s.PostQuantum.Peers[blocked].Reason),
 			"set PostQuantum = required or auto at the peer too, or auto here; "+show)
+	case required && early > 0:
+		r.warn(name, fmt.Sprintf("post-quantum keys are required at one end only: %d packets came in sessions without a key, and were dropped", early),
+			"set PostQuantum = required at the peers too: with auto they send first packets in such sessions; "+show)
 	case downgraded != "":
 		r.warn(name, fmt.Sprintf("sessions with peer %s had post-quantum keys, and have none: %s", downgraded, s.PostQuantum.Peers[downgraded].Reason),
 			"the version and PostQuantum of the peer; if it is another WireGuard now on purpose: set PostQuantum = off and auto again")

@@ -505,6 +505,12 @@ func fastCases() []faultCase {
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Downgraded: true, Reason: "why"}), Warning, "have none: why", "PostQuantum = off and auto"},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Blocked: true, Reason: "why"}), Warning, "required here, why", "at the peer too"},
 		{"post-quantum", quantum(config.PeerPostQuantum{Policy: config.PostQuantumOff}), OK, "off", ""},
+		{"post-quantum", both(quantum(config.PeerPostQuantum{Policy: config.PostQuantumRequired, Active: true}), stats(func(s *facts.Stats) {
+			s.Drops = map[string]uint64{"rx_not_post_quantum": 3}
+		})), Warning, "required at one end only: 3 packets", "required at the peers too"},
+		{"post-quantum", both(quantum(config.PeerPostQuantum{Policy: config.PostQuantumAuto, Active: true}), stats(func(s *facts.Stats) {
+			s.Drops = map[string]uint64{"rx_not_post_quantum": 3} // of the time before a change
+		})), OK, "active for 1 of 1 peers", ""},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls = config.StallReport{Transmit: 1, Lanes: []string{"tx0"}} }), Warning, "lanes make no progress: tx0", "restart"},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Staged = 2 }), Warning, "0 of lanes, 2 of packets", "ropewalk log"},
 		{"stalls", stats(func(s *facts.Stats) { s.Stalls.Queued = 1 }), Warning, "1 of lanes, 0 of packets", "ropewalk log"},

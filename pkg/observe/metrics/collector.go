@@ -143,6 +143,7 @@ func (s *scrape) postQuantum() {
 		s.count(exchanges, n, result)
 	}
 	s.count(exchangeFallbacks, r.Fallbacks)
+	s.count(exchangeDowngrades, r.Downgrades)
 	s.emit(oldestKey, oldest)
 }
 

@@ -84,6 +84,7 @@ const (
 	peersPostQuantum
 	exchanges
 	exchangeFallbacks
+	exchangeDowngrades
 	oldestKey
 	pathMTUErrors
 	lastHandshake
@@ -170,17 +171,18 @@ var definitions = [familyCount]definition{
 	handshakes:        {"ropewalk_handshakes_total", counter, "Handshakes that ended: completed, or gave_up after 90 s (initiator). Refused ones are drops of the stage handshake.", "interface role result"},
 	reflector:         {"ropewalk_reflector_datagrams_total", counter, "Datagrams that reached the reflector through the tunnel: answered, or ignored (no requests, of no peer, or too many).", "interface result"},
 
-	peers:             {"ropewalk_peers", gauge, "Peers: established (a handshake in the last 180 s), idle (an older one) or never (none yet).", "interface state"},
-	peersAggregated:   {"ropewalk_peers_aggregated", gauge, "1 if metrics of single peers are off, or omitted because there are too many peers; else 0.", "interface"},
-	peersFailing:      {"ropewalk_peers_unanswered", gauge, "Peers that have not answered the last three or more handshake initiations.", "interface"},
-	peersSpread:       {"ropewalk_peers_spread", gauge, "Peers whose flows are spread over source ports.", "interface"},
-	peersPostQuantum:  {"ropewalk_peers_post_quantum", gauge, "Peers by the session in use: active (it has a key of a post-quantum exchange), none, downgraded (sessions had keys, and have none for 30 s) or blocked (PostQuantum = required, and no key).", "interface state"},
-	exchanges:         {"ropewalk_post_quantum_exchanges_total", counter, "Post-quantum exchanges that ended: completed, timeout, mismatch or malformed. Those that this host refused: limited (the peer wants too many), glare (both ends began one).", "interface result"},
-	exchangeFallbacks: {"ropewalk_post_quantum_fallbacks_total", counter, "Handshakes in which the peer did not have the post-quantum key that was named: it has restarted.", "interface"},
-	oldestKey:         {"ropewalk_post_quantum_oldest_key_seconds", gauge, "Age of the oldest post-quantum key in use; 0 if there is none.", "interface"},
-	pathMTUErrors:     {"ropewalk_path_mtu_icmp_errors_total", counter, "ICMP errors that report a path MTU: believed, because they quote a message of a present session; or ignored.", "interface result"},
-	lastHandshake:     {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
-	selectionPlans:    {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},
+	peers:              {"ropewalk_peers", gauge, "Peers: established (a handshake in the last 180 s), idle (an older one) or never (none yet).", "interface state"},
+	peersAggregated:    {"ropewalk_peers_aggregated", gauge, "1 if metrics of single peers are off, or omitted because there are too many peers; else 0.", "interface"},
+	peersFailing:       {"ropewalk_peers_unanswered", gauge, "Peers that have not answered the last three or more handshake initiations.", "interface"},
+	peersSpread:        {"ropewalk_peers_spread", gauge, "Peers whose flows are spread over source ports.", "interface"},
+	peersPostQuantum:   {"ropewalk_peers_post_quantum", gauge, "Peers by the session in use: active (it has a key of a post-quantum exchange), none, downgraded (sessions had keys, and have none for 30 s) or blocked (PostQuantum = required, and no key).", "interface state"},
+	exchanges:          {"ropewalk_post_quantum_exchanges_total", counter, "Post-quantum exchanges that ended: completed, timeout, mismatch or malformed. Those that this host refused: limited (the peer wants too many), glare (both ends began one).", "interface result"},
+	exchangeDowngrades: {"ropewalk_post_quantum_downgrades_total", counter, "How often sessions with a peer had no post-quantum key any more for 30 s.", "interface"},
+	exchangeFallbacks:  {"ropewalk_post_quantum_fallbacks_total", counter, "Handshakes in which the peer did not have the post-quantum key that was named: it has restarted.", "interface"},
+	oldestKey:          {"ropewalk_post_quantum_oldest_key_seconds", gauge, "Age of the oldest post-quantum key in use; 0 if there is none.", "interface"},
+	pathMTUErrors:      {"ropewalk_path_mtu_icmp_errors_total", counter, "ICMP errors that report a path MTU: believed, because they quote a message of a present session; or ignored.", "interface result"},
+	lastHandshake:      {"ropewalk_last_handshake_timestamp_seconds", gauge, "Unix time of the latest completed handshake with any peer; 0 if there was none.", "interface"},
+	selectionPlans:     {"ropewalk_selection_plans", gauge, "Peers with a plan that maps received source ports to lanes: wanted, and in_force.", "interface state"},
 
 	peerInfo:            {"ropewalk_peer_info", gauge, "Name, endpoint and allowed IPs of a peer; always 1. Join it on job, instance, interface and public_key.", "interface public_key name endpoint allowed_ips"},
 	peerReceiveBytes:    {"ropewalk_peer_receive_bytes_total", counter, "Bytes of WireGuard messages received from a peer, as wg(8) counts.", "interface public_key"},

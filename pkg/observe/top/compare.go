@@ -160,6 +160,9 @@ func (c *comparison) peers() []Peer {
 		if now.Spread.Active {
 			peers[i].Spread = now.Spread.Ports
 		}
+		if p := now.PostQuantum.Policy; p == config.PostQuantumAuto || p == config.PostQuantumRequired {
+			peers[i].PostQuantum = &now.PostQuantum
+		}
 	}
 	setShares(peers, (*Peer).Rate, func(p *Peer) *float64 { return &p.Share })
 	return peers

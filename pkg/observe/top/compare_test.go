@@ -48,7 +48,14 @@ func tunnel(n uint64, lanes, peers int) Sample {
 		s.Peers = append(s.Peers, PeerCounters{
 			PublicKey: fmt.Sprintf("%05dPEERKEYPEERKEYPEERKEYPEERKEYPEERKEYPEER=", i), Endpoint: "[2001:db8::1]:51820",
 			LastHandshake: start(), RxBytes: n * uint64(i+1) * 1e6, TxBytes: n * 5e5,
-			Spread: config.PeerSpread{Active: i%2 == 0, Ports: 64, Planned: i%4 == 0},
+			Spread: config.PeerSpread{Active: i%2 == 0, Ports: 64, Planned: i%4 == 0}, PostQuantum: [...]config.PeerPostQuantum{
+				{Policy: config.PostQuantumAuto, Active: true, Age: 41},
+				{Policy: config.PostQuantumAuto},
+				{Policy: config.PostQuantumOff},
+				{Policy: config.PostQuantumRequired, Blocked: true},
+				{Policy: config.PostQuantumAuto, Downgraded: true},
+				{Policy: config.PostQuantumAuto, Active: true, Age: 900, Stale: true},
+			}[i%6],
 		})
 	}
 	return s

@@ -4,6 +4,8 @@ package top
 
 import (
 	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // Frame holds the rates and shares between two samples. `ropewalk top --json` prints its JSON form, and the page draws it.
@@ -59,6 +61,8 @@ type Peer struct {
 	Spread    int     `json:"spread_ports"`                 // source ports in use towards the peer; 0 if not spread
 	Reason    string  `json:"spread_reason,omitempty"`      // why spread is off
 	Planned   bool    `json:"spread_ports_planned_by_peer"` // the peer's port plan is in use
+	// PostQuantum describes the session in use, unless the policy is off.
+	PostQuantum *config.PeerPostQuantum `json:"post_quantum,omitempty"`
 }
 
 // Rate returns the peer's traffic in both directions, in bytes per second.

@@ -30,6 +30,7 @@ type PeerCounters struct {
 	RxBytes       uint64 // WireGuard message bytes, as wg(8) counts
 	TxBytes       uint64
 	Spread        config.PeerSpread
+	PostQuantum   config.PeerPostQuantum // zero if the policy is off
 }
 
 // Host holds the host's own counters. Unreadable counters are missing.
@@ -77,6 +78,7 @@ func SampleOf(status *config.Status, stats device.Stats, host HostCounters, now 
 		}
 		s.Peers[i].Name = stats.Names[s.Peers[i].PublicKey].Name
 		s.Peers[i].Spread = stats.Spread.Peers[s.Peers[i].PublicKey]
+		s.Peers[i].PostQuantum = stats.PostQuantum.Peers[s.Peers[i].PublicKey]
 		if p.Endpoint.AddrPort.IsValid() {
 			s.Peers[i].Endpoint = p.Endpoint.AddrPort.String()
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 // loadStyle is the style of a load that is critical near 1.
@@ -154,7 +156,7 @@ func (r *renderer) peers(whole bool) *table {
 		"no peers configured",
 		column{title: "PEER"}, column{title: "SHARE", rank: 3, bar: true}, column{rank: 3, right: true},
 		column{title: "RX", rate: true}, column{title: "TX", rate: true},
-		column{title: "HANDSHAKE", rank: 1, right: true}, column{title: "SPREAD", rank: 2},
+		column{title: "HANDSHAKE", rank: 1, right: true}, column{title: "SPREAD", rank: 2}, column{title: "PQ KEY", rank: 2, right: true},
 		column{title: "RX TOTAL", rank: 5, right: true}, column{title: "TX TOTAL", rank: 5, right: true},
 		column{title: "ENDPOINT", rank: 4},
 	)
@@ -167,7 +169,7 @@ func (r *renderer) peers(whole bool) *table {
 			{share: ratio(p.Share, most), style: good},
 			text(percent(p.Share)),
 			text(bits(p.RxRate)), text(bits(p.TxRate)),
-			text(ageText(p.Handshake)), text(spreadText(p)), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(clean(p.Endpoint)),
+			text(ageText(p.Handshake)), text(spreadText(p)), postQuantumCell(p.PostQuantum), text(bytes(p.RxBytes)), text(bytes(p.TxBytes)), text(clean(p.Endpoint)),
 		})
 	}
 	return t
@@ -193,6 +195,23 @@ func spreadText(p *Peer) string {
 		return fmt.Sprintf("%d planned", p.Spread)
 	}
 	return fmt.Sprintf("%d ports", p.Spread)
+}
+
+// postQuantumCell is the age of the key of the session in use, or why there is none.
+func postQuantumCell(p *config.PeerPostQuantum) cell {
+	switch {
+	case p == nil:
+		return text("off")
+	case p.Stale:
+		return cell{text: ageText(p.Age), style: warn}
+	case p.Active:
+		return text(ageText(p.Age))
+	case p.Blocked:
+		return cell{text: "blocked", style: bad}
+	case p.Downgraded:
+		return cell{text: "lost", style: bad}
+	}
+	return text("none")
 }
 
 func (r *renderer) drops() *table {
