@@ -33,8 +33,9 @@ func buildPayload(ctx context.Context, root, dir string, packages []string) (*pa
 			"PATH=/usr/bin:/bin", "HOME=/tmp", "TMPDIR=/tmp",
 			"ROPEWALK_BIN=/usr/bin/ropewalk", "WIREGUARD_GO_BIN=/usr/bin/wireguard-go",
 			// Fail without in-kernel WireGuard, and run the long tests and the tests that need
-			// NICs.
+			// NICs or take CPUs offline.
 			"ROPEWALK_INTEROP_STRICT=1", "ROPEWALK_INTEROP_LONG=1", "ROPEWALK_INTEROP_NICS=1",
+			"ROPEWALK_OFFLINE_CPUS=1",
 			"ROPEWALK_INTEROP_CONTROL=" + os.Getenv("ROPEWALK_INTEROP_CONTROL"),
 		},
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/lab/testbed"
@@ -46,6 +47,14 @@ type OpenArgs struct {
 	MTU     int
 	// Attach and Detach are commands that put spread in front of the tunnel, and end that; empty for none.
 	Attach, Detach []string
+}
+
+// spread puts spread in front of the tunnel. The peer has the tunnel's port at both ends.
+func (o *OpenArgs) spread(ropewalk, device string, peer netip.AddrPort) {
+	port := strconv.Itoa(int(o.Port))
+	// The interface is in another namespace than its sockets, which attach does not look for then.
+	o.Attach = []string{ropewalk, "spread", "attach", device, "--port", port, "--peer", peer.String(), "--any-socket"}
+	o.Detach = []string{ropewalk, "spread", "detach", "--port", port}
 }
 
 // detachLimit is how long it may take to detach spread: the end of the agent waits for it.

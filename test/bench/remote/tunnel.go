@@ -78,11 +78,7 @@ func (t *Tunnel) open(ctx context.Context) error {
 			args.Daemon = t.limited(c, t.cfg.Daemon(c))
 		}
 		if device := t.cfg.Spread[i]; device != "" {
-			peer := netip.AddrPortFrom(t.cfg.Addrs[1-i], t.cfg.UDP)
-			port := fmt.Sprint(t.cfg.UDP)
-			// The interface is in another namespace than its sockets, which attach does not look for then.
-			args.Attach = []string{c.Path("ropewalk"), "spread", "attach", device, "--port", port, "--peer", peer.String(), "--any-socket"}
-			args.Detach = []string{c.Path("ropewalk"), "spread", "detach", "--port", port}
+			args.spread(c.Path("ropewalk"), device, netip.AddrPortFrom(t.cfg.Addrs[1-i], t.cfg.UDP))
 		}
 		if err := c.Call(ctx, "Open", args, nil); err != nil {
 			return err
