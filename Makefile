@@ -14,6 +14,7 @@ GOVULNCHECK := $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 BENCHSTAT := $(GO) run golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 ACTIONLINT := $(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+HCLFMT := $(GO) run github.com/hashicorp/hcl/v2/cmd/hclfmt@v2.24.0
 FUZZTIME ?= 10s
 # test/ci.sh sets CI_TIMES, the directory for the time of each test. The output is the same.
 GOTEST := $(GO) test
@@ -140,6 +141,7 @@ check: need-go check-workflows ## format, vet, lint, layers, language and workfl
 	$(GO) vet -tags docs ./cmd/ropewalk
 	$(GO) test -timeout 60m ./test/language
 	GOARCH=arm64 $(GO) vet ./cmd/... ./pkg/...
+	@$(HCLFMT) -check -require-no-change deploy/bench/variables.tf deploy/bench/*/main.tf >/dev/null
 
 # zizmor looks for what a workflow gives away: rights, secrets, actions by a tag that may move. Offline, it compares no hash with its tag.
 WORKFLOWS := build/workflows
@@ -251,6 +253,18 @@ bench-hosts: need-go ## tunnels between two hosts over ssh: make bench-hosts A=r
 	GOARCH=$(HOSTS_ARCH) $(GO) build -o $(HOSTS_PROGRAMS)/wireguard-go golang.zx2c4.com/wireguard
 	cd test/bench/quic && GOARCH=$(HOSTS_ARCH) $(GO) build -o $(CURDIR)/$(HOSTS_PROGRAMS)/bench-quic .
 	$(GO) run ./test/bench hosts --programs $(HOSTS_PROGRAMS) --arch $(HOSTS_ARCH) $(ARGS) '$(A)' '$(B)'
+
+.PHONY: bench-clouds-price
+bench-clouds-price: ## the price of a pair of instances for HOURS=2 (docs/clouds.md)
+	@deploy/bench/run.sh price '$(or $(HOURS),2)'
+
+.PHONY: bench-clouds
+bench-clouds: need-go ## bench-hosts between two instances that OpenTofu starts and deletes: make bench-clouds CLOUD=aws TYPE=c6in.16xlarge FROM=192.0.2.7/32; HOURS=2, ARGS=--help
+	@ARGS='$(ARGS)' deploy/bench/run.sh '$(CLOUD)' '$(TYPE)' '$(FROM)' '$(or $(HOURS),2)'
+
+.PHONY: bench-clouds-end
+bench-clouds-end: ## delete the instances of a run of bench-clouds that could not: CLOUD=aws
+	@deploy/bench/run.sh end '$(CLOUD)'
 
 .PHONY: predictions
 predictions: bin/scale ## simulate machines that nobody has measured (docs/dev/predictions.md), into build/predictions.json
