@@ -17,7 +17,7 @@ import (
 )
 
 // maxBytesPerPeer is the limit of heap bytes for a peer without a session: a seventh above the measured value (docs/dev/idle.md).
-func maxBytesPerPeer(lanes int) int { return 3000 + 10*lanes }
+func maxBytesPerPeer(lanes int) int { return 2560 + 10*lanes }
 
 // maxBytesPerSession is the limit of heap bytes that a session adds: twice the measured value.
 const maxBytesPerSession = 2200

@@ -220,12 +220,12 @@ func (d *Device) replaceIdentity(key noise.PrivateKey, id *identity) {
 // setIdentity derives the handshake keys for id and the peer. No handshake may be in flight. The caller holds mu.
 func (p *Peer) setIdentity(id *identity) {
 	p.handshake.remote, p.handshake.initiator, p.handshake.cookies = nil, nil, nil
-	p.quantum.exchange.Erase()
+	p.quantum.machine.Load().Erase()
 	defer p.updateRefusal()
 	if id == nil {
 		return
 	}
-	p.quantum.exchange.SetIdentity(id.Public(), p.key)
+	p.quantum.machine.Load().SetIdentity(id.Public(), p.key)
 	var remote *noise.Remote
 	var err error
 	noise.Secretly(func() { remote, err = noise.NewRemote(id.Identity, p.key) })
@@ -277,11 +277,12 @@ func (d *Device) configurePeer(c *config.Peer) *Peer {
 
 func (d *Device) addPeer(key noise.PublicKey) *Peer {
 	p := &Peer{dev: d, key: key, hello: helloExchange{remote: noHello}}
+	p.quantum.peer = p
 	p.engine = d.engine.NewPeer(p)
 	p.engine.Activity.Waker = p
 	p.mu.Lock()
 	p.setIdentity(d.identity.Load())
-	p.updatePolicy()
+	p.quantum.updatePolicy()
 	p.mu.Unlock()
 	d.peersMu.Lock()
 	d.peers[key] = p
@@ -333,7 +334,7 @@ func (p *Peer) configure(c *config.Peer) {
 	}
 	if c.PostQuantum != nil {
 		p.quantum.own = *c.PostQuantum
-		p.updatePolicy()
+		p.quantum.updatePolicy()
 	}
 	if c.Endpoint != nil {
 		at := c.Endpoint.AddrPort

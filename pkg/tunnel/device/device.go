@@ -26,6 +26,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // MaxPeers is the largest number of peers of a device: that of the in-kernel WireGuard (MAX_PEERS_PER_DEVICE).
@@ -93,10 +94,10 @@ type Device struct {
 
 	work
 	counters
-	staged    stagedTrains // of all peers
-	changed   changedPeers // since Snapshot
-	renewals  turns
-	exchanges turns
+	staged    stagedTrains      // of all peers
+	changed   changedPeers      // since Snapshot
+	renewals  pace.Turns[*Peer] // of sessions that the device has erased; peers for which packets wait need no turn
+	exchanges pace.Turns[*Peer] // post-quantum exchanges
 	stalls    stallWatch
 	lifetime
 }
@@ -144,8 +145,8 @@ type work struct {
 	cookies     cookieLimit  // for other messages without one, under load
 	endpoints   endpointSet  // of peers that run
 	refusals    refusals
-	failuresLog rate // of warnings about peers that do not answer
-	pathMTULog  rate // of messages about path MTUs
+	failuresLog pace.Rate // of warnings about peers that do not answer
+	pathMTULog  pace.Rate // of messages about path MTUs
 	loops       loopDestinations
 	routeTurns  lookUpTurns
 	lookups     lookups
@@ -202,8 +203,10 @@ func New(cfg Config) *Device {
 	d.endpoints.init()
 	d.cookies.init()
 	d.tasks.init()
-	d.renewals.init(maxRenewals, taskRenew, func(p *Peer) *turn { return &p.renewal })
-	d.exchanges.init(maxExchanges, taskExchange, func(p *Peer) *turn { return &p.quantum.turn })
+	d.renewals.At, d.renewals.Come = func(p *Peer) *pace.Turn { return &p.renewal }, func(p *Peer) { p.post(taskRenew) }
+	d.renewals.SetLimit(maxRenewals)
+	d.exchanges.At, d.exchanges.Come = func(p *Peer) *pace.Turn { return p.quantum.turn() }, func(p *Peer) { p.post(taskExchange) }
+	d.exchanges.SetLimit(maxExchanges)
 	d.spreading.Store(&spreadConfig{ports: spread.DefaultPorts})
 	d.sources.log, d.groups.log, d.selection.log, d.selection.reason = cfg.Log, cfg.Log, cfg.Log, errDown
 	d.engine = engine.New(engine.Config{

@@ -8,13 +8,13 @@
 //   - entry points: device, status, flows, echo, handover, configure
 //   - the port and its workers: port, worker, triage, stall
 //   - one peer, as lanes and timers call it: peer, peer_handover
-//   - handshakes and sessions: postquantum, recall, renew, handshake, endpointname, refused, session, staging
+//   - handshakes and sessions: recall, renew, handshake, endpointname, refused, session, staging
 //   - hellos: hello, timer, hello_pending, hello_state
-//   - post-quantum exchanges: exchange
+//   - post-quantum exchanges, whose decisions are in pqexchange: postquantum
 //   - probes of source ports and of the path MTU: probe
 //   - source ports, receive lanes and endpoints: scope, path, spread, sendgroup, sources, selection
 //   - the path MTU, and what probes have found: pathmtu, pathlimit, probing
-//   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, turns, knownendpoints, cookielimit, recentsenders, queue, counters, ratelimit, changes, state
+//   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, knownendpoints, cookielimit, recentsenders, queue, counters, changes, state
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the
 // helpers and of the engine's slow lane. Lanes never take Peer.mu.

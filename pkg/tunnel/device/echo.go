@@ -11,6 +11,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // echoState counts the probes that ProbePeer sends. Peer.mu guards it.
@@ -86,7 +87,7 @@ func (p *Peer) echoed(m *wire.Probe, now int64) bool {
 
 // reflections limits and counts the requests of a peer that a reflector answers. It is safe for concurrent use.
 type reflections struct {
-	rate     rate
+	rate     pace.Rate
 	answered atomic.Uint64
 }
 
@@ -98,7 +99,7 @@ func (d *Device) AdmitReflection(from netip.Addr, isLocal func(netip.Addr) bool)
 		return false
 	}
 	p, ok := e.SlowPath.(*Peer)
-	if !ok || !p.reflections.rate.allow(d.clock(), time.Second) || isLocal(from) {
+	if !ok || !p.reflections.rate.Allow(d.clock(), time.Second) || isLocal(from) {
 		return false
 	}
 	p.reflections.answered.Add(1)

@@ -174,7 +174,7 @@ func (p *Peer) noteLookup(r Resolved, err error, now int64) {
 	if err != nil || len(r.Endpoints) == 0 {
 		n.ttl = minTTL
 		level := slog.LevelWarn
-		if !p.dev.failuresLog.allow(now, time.Minute) {
+		if !p.dev.failuresLog.Allow(now, time.Minute) {
 			level = slog.LevelDebug
 		}
 		p.log().Log(context.Background(), level, "resolving the endpoint name failed, keeping the present address: a later handshake retries",

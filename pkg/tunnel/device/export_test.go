@@ -121,9 +121,7 @@ func (d *Device) StagedBytes() int {
 
 // LimitRenewals sets the number of sessions that are renewed at the same time.
 func (d *Device) LimitRenewals(n int) {
-	d.renewals.mu.Lock()
-	defer d.renewals.mu.Unlock()
-	d.renewals.max = n
+	d.renewals.SetLimit(n)
 }
 
 // LoseHandshake ends the handshake with a peer and its timer, as a lost wake-up would, while packets wait.
@@ -148,9 +146,7 @@ func (p *Peer) Forget() {
 
 // Renewals returns the number of peers that have their turn and of those that wait for one.
 func (d *Device) Renewals() (running, waiting int) {
-	d.renewals.mu.Lock()
-	defer d.renewals.mu.Unlock()
-	return d.renewals.running, d.renewals.waiting.Len()
+	return d.renewals.Count()
 }
 
 // PeerOf returns a peer, or nil.
@@ -249,7 +245,7 @@ func (d *Device) Keys(peer noise.PublicKey) []postquantum.Entry {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.quantum.exchange.Ring.Entries()
+	return p.quantum.machine.Load().Keys()
 }
 
 // UsedKeys returns how many of them have keyed a session.
@@ -267,7 +263,8 @@ func (d *Device) PutKey(peer noise.PublicKey, key noise.PresharedKey, id uint16)
 	p := d.lookup(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.quantum.exchange.Ring.Restore([]postquantum.Entry{{Key: key, ID: id, At: d.clock(), Certain: true}})
+	m := p.quantum.machine.Load()
+	m.Restore([]postquantum.Entry{{Key: key, ID: id, At: d.clock(), Certain: true}}, m.Had())
 }
 
 // MachineResumedKeepingKeys is MachineResumed without the erasure of keys of post-quantum exchanges.
@@ -276,9 +273,9 @@ func (d *Device) MachineResumedKeepingKeys() {
 	defer d.peersMu.RUnlock()
 	for _, p := range d.peers {
 		p.mu.Lock()
-		entries := p.quantum.exchange.Ring.Entries()
+		entries := p.quantum.machine.Load().Keys()
 		p.eraseSessions()
-		p.quantum.exchange.Ring.Restore(entries)
+		p.quantum.machine.Load().Restore(entries, p.quantum.machine.Load().Had())
 		p.renew(d.clock())
 		p.armTimer(d.clock())
 		p.mu.Unlock()
@@ -290,24 +287,23 @@ func (d *Device) EffectiveKey(peer noise.PublicKey, psk noise.PresharedKey, id u
 	p := d.lookup(peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e, _ := p.quantum.exchange.Ring.Effective(id, &psk)
+	e, _ := p.quantum.machine.Load().PresharedKey(postquantum.Key{ID: id, Named: true}, &psk)
 	return e
 }
 
 // PartsAfterOtherTask has a part of an exchange arrive, runs another task of the peer, and returns the number of parts that wait.
 func (d *Device) PartsAfterOtherTask(peer noise.PublicKey) int {
 	p := d.lookup(peer)
-	p.quantum.parts.put(pendingPart{})
+	p.quantum.machine.Load().Put(wire.AppendKEMPart(nil, wire.KEMKey, make([]byte, wire.KEMKeySize), 0), nil, d.clock())
 	p.requests.tasks.Store(taskRenew)
 	p.runTasks()
-	return len(p.quantum.parts.take())
+	return len(p.quantum.machine.Load().Take())
 }
 
 // Exchanges returns the number of peers that have their turn in exchanges.
 func (d *Device) Exchanges() int {
-	d.exchanges.mu.Lock()
-	defer d.exchanges.mu.Unlock()
-	return d.exchanges.running
+	running, _ := d.exchanges.Count()
+	return running
 }
 
 // HelloOf returns the last hello of a peer.

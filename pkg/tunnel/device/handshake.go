@@ -173,7 +173,7 @@ func (d *Device) handleInitiation(id *identity, msg []byte, from underlay.Endpoi
 	if reason != drop.None {
 		return d.logRefusal(reason, from, key)
 	}
-	named, signed := p.namedBy(timestamp)
+	named, signed := p.quantum.machine.Load().NamedBy(timestamp, &p.handshake.psk, p.hello.ropewalk)
 	if !signed {
 		p.requests.hellos.discard()
 		p.resetHello(errNoHello)
@@ -233,7 +233,7 @@ func (p *Peer) createResponse(r *noise.Responder, named postquantum.Key, msg *wi
 	if err != nil {
 		return nil, err
 	}
-	psk, key := p.presharedKey(named)
+	psk, key := p.quantum.machine.Load().PresharedKey(named, &p.handshake.psk)
 	defer clear(psk[:])
 	keys, err := r.CreateResponse(msg, b.index, &psk, p.dev.cfg.Rand)
 	defer keys.Wipe()
@@ -245,6 +245,14 @@ func (p *Peer) createResponse(r *noise.Responder, named postquantum.Key, msg *wi
 	}
 	p.bindExchange(b, &keys, key)
 	return b, p.cookieJar().AddMACs(msg[:], now)
+}
+
+// bindExchange gives b its exchange, and restricts it if it may carry no data. The caller holds mu.
+func (p *Peer) bindExchange(b *keyBinding, keys *noise.Keys, key postquantum.Key) {
+	data := false
+	if b.exchange, data = p.quantum.machine.Load().Bind(keys, key); !data {
+		b.keys.Restrict()
+	}
 }
 
 // cookieJar returns the cookies that the peer has sent. The caller holds mu.
@@ -267,8 +275,8 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	if !p.running || p.handshake.attempt == nil || p.handshake.attempt.index != index {
 		return drop.HSInvalid
 	}
-	keys, key, reason := p.consumeResponse(msg)
-	defer keys.Wipe()
+	r, reason := p.quantum.machine.Load().ConsumeResponse(p.handshake.initiator, msg, &p.handshake.psk)
+	defer r.Keys.Wipe()
 	if reason != drop.None {
 		p.handshake.refused = refusal{reason: config.RefusedResponse}
 		return d.logRefusal(reason, from, p.key)
@@ -277,12 +285,12 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 	b := p.handshake.attempt
 	p.handshake.attempt = nil
 	var err error
-	if b.keys, err = session.NewKeypair(&keys, now); err != nil {
+	if b.keys, err = session.NewKeypair(&r.Keys, now); err != nil {
 		d.log.Error("deriving session keys failed, dropping the handshake response: this side retries in 5 seconds", "peer", p.key, "error", err)
 		p.releaseIndex(b)
 		return drop.HSInvalid
 	}
-	p.bindExchange(b, &keys, key)
+	p.bindExchange(b, &r.Keys, r.Key)
 	p.noteHandshakeMessage(len(msg), from, now)
 	p.timers.SessionDerived(now)
 	p.dev.handshakeCounts.completed.Add(1)
@@ -294,11 +302,11 @@ func (d *Device) handleResponse(msg []byte, from underlay.Endpoint) drop.Reason 
 		p.dev.engine.SendKeepalive(p.engine, b.keys)
 	}
 	p.helloSessionInitiated(now)
-	if p.quantum.named.Named && !key.Named { // the peer may take this side for a stock one: it has not got the key by which to tell
+	if r.Fallback { // the peer may take this side for a stock one: it has not got the key by which to tell
 		p.dev.quantumCounts.fallbacks.Add(1)
 		p.queryHello(now)
 	}
-	p.offerExchange(now)
+	p.quantum.offer(now)
 	p.armTimer(now)
 	return drop.None
 }
@@ -316,9 +324,9 @@ func (p *Peer) noteHandshakeMessage(n int, from underlay.Endpoint, now int64) {
 // handshakeComplete updates timers and statistics: both sides have the session of b, and need no other handshake. The caller holds mu.
 func (p *Peer) handshakeComplete(b *keyBinding, now int64) {
 	p.path.proven = b.sentTo
-	p.quantum.unfit = 0
+	p.quantum.machine.Load().HandshakeComplete()
 	p.endAttempt()
-	p.dev.renewals.leave(p)
+	p.dev.renewals.Leave(p)
 	p.timers.HandshakeComplete()
 	p.requestRoute()
 	if p.handshake.completedAt.IsZero() || p.handshake.unanswered > config.ManyUnanswered || p.path.up.due {
@@ -417,7 +425,7 @@ func (p *Peer) noteInitiation(err error, now int64) {
 		return
 	}
 	level := slog.LevelWarn
-	if !p.dev.failuresLog.allow(now, time.Minute) { // there may be thousands of such peers
+	if !p.dev.failuresLog.Allow(now, time.Minute) { // there may be thousands of such peers
 		level = slog.LevelDebug
 	}
 	log := p.log().With("peer", p.key, "endpoint", p.engine.Endpoint.Load().Dst)
@@ -452,8 +460,7 @@ func (p *Peer) createInitiation(msg *wire.Initiation, now int64) (*keyBinding, e
 	}
 	timestamp := p.handshake.clock.Now(p.dev.cfg.Wall())
 	p.handshake.lastSent = timestamp
-	p.quantum.initiatedAt = now
-	timestamp = p.signal(timestamp)
+	timestamp = p.quantum.machine.Load().Mark(timestamp, p.announces(), now)
 	p.handshake.initiator = noise.NewInitiator(p.handshake.remote)
 	noise.Secretly(func() { err = p.handshake.initiator.CreateInitiation(msg, b.index, timestamp, p.dev.cfg.Rand) })
 	if err != nil {

@@ -37,7 +37,7 @@ func (d *Device) updateSpray() {
 // resetHello discards all knowledge of the peer; reason says why there is none. The caller holds mu.
 func (p *Peer) resetHello(reason error) {
 	p.hello = helloExchange{remote: noHello, unknown: reason, sentAt: p.hello.sentAt}
-	p.quantum.exchange.SetOffers(postquantum.OffersUnknown)
+	p.quantum.machine.Load().SetOffers(postquantum.OffersUnknown)
 	p.dev.selection.plan(p, netip.Addr{}, nil)
 	p.engine.Heard.Store(false)
 	p.updateGathered()
@@ -229,9 +229,14 @@ func (p *Peer) sendHelloFromSource(hello []byte) {
 	}
 }
 
+// announces reports whether this side tells the peer that it is a ropewalk, and takes its hellos. It needs no lock.
+func (p *Peer) announces() bool {
+	return p.dev.spreading.Load().mode != config.SpreadOff || p.quantum.policy() == config.PostQuantumRequired
+}
+
 // localHello returns the hello to send. The caller holds mu.
 func (p *Peer) localHello() wire.Hello {
-	h := wire.Hello{NoReply: true, PostQuantum: p.policy() != config.PostQuantumOff}
+	h := wire.Hello{NoReply: true, PostQuantum: p.quantum.policy() != config.PostQuantumOff}
 	if p.dev.spreading.Load().mode != config.SpreadOff {
 		ports := p.dev.spreadPorts()
 		h.Gathers, h.Probes, h.Heard, h.Plan = true, true, p.engine.Heard.Load(), p.hello.plan
@@ -268,7 +273,7 @@ func (p *Peer) handleHello(m *pendingHello, now int64) {
 	requested := false
 	if m != nil {
 		requested = p.receiveHello(m)
-		p.offerExchange(now)
+		p.quantum.offer(now)
 	}
 	if p.hello.ropewalk && (requested || p.localHelloChanged()) {
 		p.sendHello(now)
@@ -300,7 +305,7 @@ func (p *Peer) receiveHello(m *pendingHello) (requested bool) {
 	}
 	lost := x.receive(m.hello, p.findNAT(m))
 	x.localAddr = m.from.Src
-	p.noteOffers()
+	p.quantum.machine.Load().SetOffers(x.offers())
 	if m.planned {
 		x.plan = m.plan
 	}

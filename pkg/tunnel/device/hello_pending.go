@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // pendingHello is a received hello on its way from a lane to a worker. Once in a helloQueue it is
@@ -29,8 +30,8 @@ type pendingHello struct {
 // helloQueue takes a peer's hellos from lanes. It keeps the last one only.
 type helloQueue struct {
 	last     atomic.Pointer[pendingHello] // nil when no hello waits for a worker
-	rate     rate                         // of hellos
-	planRate rate
+	rate     pace.Rate                    // of hellos
+	planRate pace.Rate
 }
 
 // put stores m in place of the hello before it.
@@ -88,7 +89,7 @@ func (p *Peer) Hello(plain []byte, from underlay.Endpoint) drop.Reason {
 	if wire.IsProbe(plain) {
 		return p.receiveProbe(plain)
 	}
-	if !p.announces() || !p.requests.hellos.rate.allow(p.dev.clock(), time.Second) {
+	if !p.announces() || !p.requests.hellos.rate.Allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
 	m := &pendingHello{from: from}
@@ -118,7 +119,7 @@ func (p *Peer) takePendingHello() *pendingHello {
 	p.mu.Unlock()
 	ref := p.dev.port.Load()
 	plannable := ref != nil && m.ports().Len() > 0 && m.from.Src.IsValid()
-	if stale && plannable && p.requests.hellos.planRate.allow(p.dev.clock(), time.Minute) {
+	if stale && plannable && p.requests.hellos.planRate.Allow(p.dev.clock(), time.Minute) {
 		local, next := netip.AddrPortFrom(m.from.Src, ref.LocalPort()), *m
 		next.plan, next.planned = p.dev.cfg.Plan(local, &m.from, p.dev.mark.Load(), m.ports()), true
 		return &next

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 )
@@ -186,6 +187,17 @@ func (x *helloExchange) receive(h wire.Hello, nat error) (lost bool) {
 		x.handle(helloReceivedPart)
 	}
 	return lost
+}
+
+// offers returns the statement of the last hello about post-quantum exchanges.
+func (x *helloExchange) offers() postquantum.Offers {
+	switch {
+	case x.remote == noHello:
+		return postquantum.OffersUnknown
+	case x.remote.PostQuantum:
+		return postquantum.OffersExchange
+	}
+	return postquantum.OffersNone
 }
 
 // remotePorts returns the source ports that the peer may send from.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // A message to an endpoint whose route leads into the tunnel would come back as a packet to encrypt, again and again. So the port refuses it, as
@@ -23,7 +24,7 @@ type loopDestinations struct {
 
 	generation atomic.Uint64 // of the host's routes
 
-	began, ended rate // of messages in the log: there may be thousands of such peers
+	began, ended pace.Rate // of messages in the log: there may be thousands of such peers
 }
 
 // replace moves a peer from one destination to another. Destinations that a port has not heard of here reach it in attach.
@@ -116,7 +117,7 @@ func (p *Peer) logLoop(to *underlay.Endpoint, loops bool) {
 	if loops {
 		level, limit = slog.LevelWarn, &p.dev.loops.began
 	}
-	if !limit.allow(p.dev.clock(), time.Minute) {
+	if !limit.Allow(p.dev.clock(), time.Minute) {
 		level = slog.LevelDebug
 	}
 	log := p.log().With("peer", p.key, "endpoint", to.Dst)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // pathState is the state of the path to a peer. The endpoint itself is in engine.Peer, since lanes read it. Peer.mu guards
@@ -22,13 +23,13 @@ type pathState struct {
 	proven        netip.Addr        // where the peer received a handshake message, while its endpoint is there: nobody else's address
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
-	spreadLog     rate
+	spreadLog     pace.Rate
 	spreadLogged  string // the reason in the last log message about spread
 	spreadActive  bool   // in the last log message about spread
 	up            upLog
 	name          *endpointName // nil for none
 	replaced      atomic.Pointer[replacedAddresses]
-	roamLog       rate
+	roamLog       pace.Rate
 	roams         roamPace
 	loop          underlay.Destination // that the port refuses
 	looked        loopLookup           // the last one before a handshake message that counts; the zero loopLookup for none
@@ -80,7 +81,7 @@ func (p *Peer) moveEndpoint(to underlay.Endpoint) {
 	}
 	if old == nil || old.Dst != to.Dst {
 		level := slog.LevelInfo
-		if old == nil || p.settling() || !p.path.roamLog.allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
+		if old == nil || p.settling() || !p.path.roamLog.Allow(p.dev.clock(), time.Minute) { // the first endpoint, or too many changes
 			level = slog.LevelDebug
 		}
 		p.log().Log(context.Background(), level, "peer roamed", "peer", p.key, "endpoint", to.Dst)

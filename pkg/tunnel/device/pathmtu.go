@@ -85,7 +85,7 @@ func (p *Peer) applyPathMTU() {
 // logPathMTU logs the limit of inner packets. There may be thousands of such peers. The caller holds mu.
 func (p *Peer) logPathMTU() {
 	level := slog.LevelInfo
-	if !p.dev.pathMTULog.allow(p.dev.clock(), time.Minute) {
+	if !p.dev.pathMTULog.Allow(p.dev.clock(), time.Minute) {
 		level = slog.LevelDebug
 	}
 	r := p.reportPathMTU()

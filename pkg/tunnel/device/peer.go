@@ -16,6 +16,8 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
 )
 
 var _ engine.SlowPath = (*Peer)(nil)
@@ -43,8 +45,8 @@ type Peer struct {
 	mtu       pathMTUState
 	echo      *echoState // nil before the first ProbePeer
 	handover  handoverState
-	renewal   turn // guarded by Device.renewals
-	quantum   postQuantum
+	renewal   pace.Turn // guarded by Device.renewals
+	quantum   quantum
 }
 
 // laneRequests holds what lanes and timers have requested from a worker. It is safe for concurrent use.
@@ -56,7 +58,7 @@ type laneRequests struct {
 	hellos           helloQueue
 	probes           probeQueue
 	reported         atomic.Uint64 // the size of an ICMP error in bytes, and in the low 16 bits the quoted source port; 0 for none
-	replies          rate          // responses and cookie replies in the reserved share
+	replies          pace.Rate     // responses and cookie replies in the reserved share
 	refused          atomic.Uint64 // the size in bytes of a message that the host refused, 0 for none
 }
 
@@ -116,9 +118,9 @@ func (p *Peer) runTasks() {
 		p.chooseSendGroup()
 	}
 	now := p.dev.clock()
-	var parts []pendingPart
+	var parts []pqexchange.Part
 	if tasks&taskExchange != 0 {
-		parts = p.takeParts()
+		parts = p.quantum.takeParts()
 	}
 	p.confirmSession(now) // for every task: a lane may have promoted a key pair since
 	p.runHandshakeTasks(tasks, now)
@@ -130,7 +132,7 @@ func (p *Peer) runTasks() {
 		p.handleHello(m, now)
 	}
 	if tasks&taskExchange != 0 {
-		p.runExchangeTasks(parts, now)
+		p.quantum.runTask(parts, now)
 	}
 	if tasks&taskProbe != 0 {
 		p.handleProbes(now)
@@ -149,7 +151,7 @@ func (p *Peer) runTasks() {
 // runHandshakeTasks starts the handshakes that are requested. The caller holds mu.
 func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
 	if tasks&taskHandshake != 0 && p.sessionNeeded(now) {
-		if p.dev.renewals.withdraw(p) {
+		if p.dev.renewals.Withdraw(p) {
 			p.startRenewal(now)
 		} else {
 			p.initiate(now)
@@ -164,7 +166,7 @@ func (p *Peer) runHandshakeTasks(tasks uint32, now int64) {
 func (p *Peer) runTimers(now int64) {
 	p.runTimerActions(p.timers.Fire(now, &p.engine.Activity), now)
 	p.runHelloTimer(now)
-	p.runExchangeTimers(now)
+	p.quantum.runTimers(now)
 	p.runPathLimits(now)
 	p.runProbes(now)
 	p.followDeferredRoam(now)
@@ -207,7 +209,9 @@ func (p *Peer) runTimerActions(a peer.Actions, now int64) {
 		p.log().Info("handshake not answered until the timeout, dropping packets that wait for it: the next packet starts a handshake again", "peer", p.key, "timeout", time.Duration(peer.RekeyAttemptTime).String())
 		p.dropStaged()
 		p.endAttempt()
-		p.forgetUnfit()
+		if p.quantum.machine.Load().GiveUp() {
+			p.log().Warn("the peer answers with another post-quantum key than was named, erasing all of them: the next session has none", "peer", p.key)
+		}
 	}
 	if a.Has(peer.ClearSource) {
 		p.clearSource()
@@ -229,7 +233,7 @@ func (p *Peer) sendKeepalive(now int64) {
 	switch keys := p.controlKeys(); {
 	case keys.Usable(now):
 		p.dev.engine.SendKeepalive(p.engine, keys)
-	case !p.dev.renewals.concerns(p):
+	case !p.dev.renewals.Concerns(p):
 		p.initiate(now)
 	}
 }
@@ -282,20 +286,20 @@ func (p *Peer) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running {
-		if now := p.dev.clock(); p.isLive(now) || p.dev.renewals.concerns(p) {
+		if now := p.dev.clock(); p.isLive(now) || p.dev.renewals.Concerns(p) {
 			p.handover.lostAt = now
 		}
 	}
 	p.running = false
 	p.updateRefusal()
 	p.noteChange()
-	p.dev.renewals.leave(p)
+	p.dev.renewals.Leave(p)
 	p.handover.restored, p.timers.retryAt = nil, 0
 	p.path.roams.due.Store(false)
 	p.stopTimer()
 	p.timers.Stop(&p.engine.Activity)
 	p.eraseSessions()
-	p.quantum.exchange.Erase()
+	p.quantum.machine.Load().Erase()
 	p.forgetPathLimits()
 	p.forgetLoop()
 	p.endAttempt()

@@ -24,7 +24,7 @@ func (p *Peer) saveState() PeerState {
 		PublicKey: p.key, Name: p.nameText(), PresharedKey: Secret(h.psk), Keepalive: p.timers.keepalive,
 		AllowedIPs: p.dev.engine.Routes.Prefixes(p.engine), LastHandshake: h.completedAt,
 		LastAccepted: Timestamp(h.lastAccepted), LastSent: Timestamp(h.lastSent), LastAcceptedAt: h.lastAcceptedAt, Hello: p.handover.restored,
-		PathMTU: p.savedPathMTU(), PostQuantum: p.quantum.own, Exchanges: p.saveExchanges(),
+		PathMTU: p.savedPathMTU(), PostQuantum: p.quantum.own, Exchanges: p.quantum.save(),
 	}
 	if p.running {
 		s.Hello = p.saveHello()
@@ -38,7 +38,7 @@ func (p *Peer) saveState() PeerState {
 
 // saveHello returns the result of the hello exchange, nil if there is no session and none that is being renewed. The caller holds mu.
 func (p *Peer) saveHello() *HelloResult {
-	if !p.hasSession() && !p.dev.renewals.concerns(p) {
+	if !p.hasSession() && !p.dev.renewals.Concerns(p) {
 		return nil
 	}
 	x := &p.hello
@@ -47,32 +47,6 @@ func (p *Peer) saveHello() *HelloResult {
 		s.Hello = wire.AppendHello(nil, x.remote)
 	}
 	return s
-}
-
-// saveExchanges returns the result of post-quantum exchanges, nil for none. The caller holds mu.
-func (p *Peer) saveExchanges() *ExchangeState {
-	entries := p.quantum.exchange.Ring.Entries()
-	if len(entries) == 0 && p.quantum.had.IsZero() {
-		return nil
-	}
-	s := &ExchangeState{Had: p.quantum.had}
-	for _, e := range entries {
-		s.Keys = append(s.Keys, ExchangeKey{Key: Secret(e.Key), ID: e.ID, At: e.At, Certain: e.Certain, Used: e.Used, Ends: e.Ends})
-	}
-	clear(entries)
-	return s
-}
-
-// restoreExchanges is the inverse of saveExchanges. The caller holds mu.
-func (p *Peer) restoreExchanges(s *ExchangeState) {
-	p.quantum.exchange.Ring.Erase()
-	if s == nil || p.policy() == config.PostQuantumOff {
-		return
-	}
-	entries := s.entries()
-	p.quantum.exchange.Ring.Restore(entries)
-	clear(entries)
-	p.quantum.had = s.Had
 }
 
 // restore restores the state of one peer for Device.Resume and Update.
@@ -88,7 +62,7 @@ func (p *Peer) restore(s *PeerState) {
 	h.lastAccepted, h.lastSent = noise.Timestamp(s.LastAccepted), noise.Timestamp(s.LastSent)
 	h.clock.Resume(h.lastSent)
 	p.handover.restored = s.Hello
-	p.restoreExchanges(s.Exchanges)
+	p.quantum.restore(s.Exchanges)
 	if s.PathMTU > 0 || p.probing.Prober != nil { // the next search begins with it
 		p.probing.get().Resume(int(s.PathMTU))
 	}
@@ -104,7 +78,7 @@ func (p *Peer) resumeHello(now int64) {
 	x := &p.hello
 	if h := new(wire.Hello); len(s.Hello) > 0 && wire.ParseHello(s.Hello, h) == nil {
 		x.remote = h
-		p.noteOffers()
+		p.quantum.machine.Load().SetOffers(x.offers())
 	}
 	x.ropewalk, x.localAddr, x.plan = s.Ropewalk, s.LocalAddr, s.Plan
 	if to := p.engine.Endpoint.Load(); to != nil && len(s.Plan) > 0 {

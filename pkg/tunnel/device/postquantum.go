@@ -4,118 +4,192 @@ package device
 
 import (
 	"context"
-	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
-	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
 )
+
+// maxExchanges is the number of exchanges that a device offers at a time.
+const maxExchanges = 256
+
+// quantum connects a peer with its pqexchange.Machine, which there is once the policy has turned on.
+type quantum struct {
+	peer    *Peer
+	own     config.PostQuantum                 // the peer's policy; guarded by Peer.mu
+	machine atomic.Pointer[pqexchange.Machine] // nil without one; written under Peer.mu
+}
+
+// quantumCounters count for all present and removed peers of a device.
+type quantumCounters struct {
+	results    [postquantum.Results]atomic.Uint64
+	fallbacks  atomic.Uint64 // handshakes of ours in which the peer did not have the key that was named
+	downgrades atomic.Uint64
+}
+
+// report returns the counts.
+func (c *quantumCounters) report() (r config.PostQuantumReport) {
+	r.Fallbacks, r.Downgrades, r.Exchanges = c.fallbacks.Load(), c.downgrades.Load(), map[string]uint64{}
+	for result := postquantum.Completed; result < postquantum.Results; result++ {
+		r.Exchanges[result.String()] = c.results[result].Load()
+	}
+	return r
+}
+
+// turn returns the peer's part in Device.exchanges, in which only peers with a Machine are.
+func (q *quantum) turn() *pace.Turn { return &q.machine.Load().Turn }
+
+// policy returns the policy in effect. It needs no lock.
+func (q *quantum) policy() config.PostQuantum { return q.machine.Load().Policy() }
+
+// configured returns the policy without regard of spread: auto, off or required. The caller holds mu.
+func (q *quantum) configured() config.PostQuantum {
+	return q.own.Or(config.PostQuantum(q.peer.dev.postQuantum.Load())).Or(config.DefaultPostQuantum)
+}
 
 // ExchangePart implements engine.SlowPath: it copies the part.
 func (p *Peer) ExchangePart(plain []byte, keys *session.Keypair) drop.Reason {
-	q := &p.quantum.parts
-	if p.policy() == config.PostQuantumOff || !q.rate.allowUpTo(maxParts, p.dev.clock(), time.Second) {
-		return drop.ExchangeUnwanted
+	why := p.quantum.machine.Load().Put(plain, keys, p.dev.clock())
+	if why == drop.None {
+		p.post(taskExchange)
 	}
-	m := pendingPart{keys: keys}
-	switch err := wire.ParseKEMPart(plain, &m.part); {
-	case errors.Is(err, wire.ErrKEMVersion):
-		return drop.ExchangeVersion
-	case err != nil:
-		return drop.ExchangeInvalid
-	}
-	m.part.Data = append([]byte(nil), m.part.Data...)
-	if !q.put(m) {
-		return drop.ExchangeUnwanted
-	}
-	p.post(taskExchange)
-	return drop.None
+	return why
 }
 
-// takeParts returns the parts that have arrived. Those of the unconfirmed session confirm it, as any message does: the lane may not have come to that
-// yet, and a part counts for a confirmed session only. The caller holds mu, and calls confirmSession.
-func (p *Peer) takeParts() []pendingPart {
-	list := p.quantum.parts.take()
+// takeParts returns the parts that have arrived. A part of the unconfirmed session confirms it, as any
+// message does: the lane may not have come to that yet, and a part counts for a confirmed session only.
+// The caller holds mu, and calls confirmSession.
+func (q *quantum) takeParts() []pqexchange.Part {
+	list := q.machine.Load().Take()
 	for _, m := range list {
-		if b := p.sessions.next; b != nil && b.keys == m.keys {
-			p.confirm(m.keys)
+		if b := q.peer.sessions.next; b != nil && b.keys == m.Keys {
+			q.peer.confirm(m.Keys)
 		}
 	}
 	return list
 }
 
-// runExchangeTasks handles parts, and begins an exchange whose turn has come. The caller holds mu.
-func (p *Peer) runExchangeTasks(parts []pendingPart, now int64) {
+// runTask handles parts, and begins an exchange whose turn has come. The caller holds mu.
+func (q *quantum) runTask(parts []pqexchange.Part, now int64) {
+	m := q.machine.Load()
 	for i := range parts {
-		if b := p.bindingOf(parts[i].keys); b != nil {
-			p.actExchange(p.quantum.exchange.Receive(&b.exchange, &parts[i].part, now), now)
+		if b := q.peer.sessions.of(parts[i].Keys); b != nil && m != nil {
+			q.act(m.Receive(&b.exchange, &parts[i], now), now)
 		}
 	}
-	p.upgrade(now)
-	p.offerExchange(now)
+	q.upgrade(now)
+	q.offer(now)
 }
 
-// upgrade starts the handshake with a new key, if it is due and the session still has none. The caller holds mu.
-func (p *Peer) upgrade(now int64) {
-	q := &p.quantum
-	if q.upgradeAt == 0 || now < q.upgradeAt {
-		return
-	}
-	q.upgradeAt = 0
-	if b := p.sessions.current; b != nil && !b.exchange.Key().Named && q.exchange.State() == postquantum.Done {
-		p.startRenewal(now)
+// upgrade starts the handshake with a new key when it is due. The caller holds mu.
+func (q *quantum) upgrade(now int64) {
+	if q.machine.Load().Upgrade(q.peer.sessions.inUse(), now) {
+		q.peer.startRenewal(now)
 	}
 }
 
-// runExchangeTimers does what is due. The caller holds mu.
-func (p *Peer) runExchangeTimers(now int64) {
-	q := &p.quantum
-	if at := q.exchange.Next(); at != 0 && now >= at {
-		p.actExchange(q.exchange.Fire(now), now)
+// runTimers does what is due. The caller holds mu.
+func (q *quantum) runTimers(now int64) {
+	a, retry := q.machine.Load().Fire(q.peer.sessions.inUse(), now)
+	q.act(a, now)
+	q.upgrade(now)
+	if retry {
+		q.offer(now)
 	}
-	p.upgrade(now)
-	if q.retryAt != 0 && now >= q.retryAt {
-		q.retryAt = 0
-		p.offerExchange(now)
+}
+
+// act does what the Machine asks for. The caller holds mu.
+func (q *quantum) act(a pqexchange.Actions, now int64) {
+	p := q.peer
+	if a.Result != 0 {
+		p.dev.quantumCounts.results[a.Result].Add(1)
+		p.log().Debug("post-quantum exchange", "peer", p.key, "result", a.Result.String())
 	}
-	if q.expireAt != 0 && now >= q.expireAt {
-		q.expireAt = 0
-		if p.isRestricted(now) {
-			p.dropStaged()
-			q.expireAt = now + peer.RekeyAttemptTime
+	if a.Send != 0 {
+		q.send(a, now)
+	}
+	if a.LeaveTurn {
+		p.dev.exchanges.Leave(p)
+	}
+	if a.Expire {
+		p.dropStaged()
+	}
+	if a.Downgrade {
+		q.warnDowngraded(now)
+	}
+}
+
+// send sends a message under the key pair of its session. The caller holds mu.
+func (q *quantum) send(a pqexchange.Actions, now int64) {
+	p := q.peer
+	for _, b := range p.sessions.all() {
+		if b == nil || &b.exchange != a.Session || !b.keys.Usable(now) {
+			continue
 		}
+		var messages [wire.KEMParts]engine.ControlMessage
+		for i := range messages {
+			messages[i].Plain = wire.AppendKEMPart(nil, a.Send, a.Message, i)
+		}
+		p.dev.engine.SendControl(p.engine, b.keys, messages[:]...)
 	}
-	p.warnDowngraded(now)
 }
 
-// warnDowngraded warns once of a peer that had post-quantum sessions, and has others for long. The caller holds mu.
-func (p *Peer) warnDowngraded(now int64) {
-	q := &p.quantum
-	if q.warned || !p.isDowngraded(now) {
-		return
-	}
-	q.warned = true
+// warnDowngraded warns of a peer that had post-quantum sessions, and has others for long. The caller
+// holds mu.
+func (q *quantum) warnDowngraded(now int64) {
+	p := q.peer
 	p.dev.quantumCounts.downgrades.Add(1)
 	level := slog.LevelWarn
-	if !p.dev.failuresLog.allow(now, time.Minute) {
+	if !p.dev.failuresLog.Allow(now, time.Minute) {
 		level = slog.LevelDebug
 	}
 	p.log().Log(context.Background(), level, "sessions with the peer are not post-quantum any more, sending data all the same (PostQuantum = required forbids it)",
-		"peer", p.key, "reason", p.reportPostQuantum(now).Reason, "last_post_quantum", q.had)
+		"peer", p.key, "reason", q.report(now).Reason, "last_post_quantum", q.machine.Load().Had())
 }
 
-// forgetUnfit erases all keys if the responses of an attempt fit none of them. The caller holds mu.
-func (p *Peer) forgetUnfit() {
-	if p.quantum.unfit >= minUnfit {
-		p.log().Warn("the peer answers with another post-quantum key than was named, erasing all of them: the next session has none", "peer", p.key)
-		p.quantum.exchange.Ring.Erase()
+// exchangeTurns implements pqexchange.Turns.
+type exchangeTurns struct{ *Peer }
+
+func (p exchangeTurns) UnderLoad(now int64) bool { return p.dev.handshakes.underLoad(now) }
+func (p exchangeTurns) EnterTurn() bool          { return p.dev.exchanges.Enter(p.Peer) }
+
+// offer begins an exchange if one is due, and there are resources for it. The caller holds mu.
+func (q *quantum) offer(now int64) {
+	a, err := q.machine.Load().Offer(q.peer.dev.cfg.Rand, exchangeTurns{q.peer}, now)
+	if err != nil {
+		q.peer.log().Error("beginning a post-quantum exchange failed, trying again with the next session", "peer", q.peer.key, "error", err)
 	}
-	p.quantum.unfit = 0
+	q.act(a, now)
+}
+
+// begin follows that the current session is another one. The caller holds mu.
+func (q *quantum) begin() {
+	now := q.peer.dev.clock()
+	q.act(q.machine.Load().Begin(q.peer.sessions.inUse(), now, q.peer.dev.cfg.Wall()), now)
+}
+
+// end follows that all sessions were erased. The caller holds mu.
+func (q *quantum) end() {
+	if m := q.machine.Load(); m != nil {
+		m.End()
+		q.peer.dev.exchanges.Leave(q.peer)
+	}
+}
+
+// report describes the session in use. The caller holds mu.
+func (q *quantum) report(now int64) config.PeerPostQuantum {
+	r := q.machine.Load().Report(q.configured(), q.peer.sessions.inUse(), q.peer.hello.unknown, now)
+	r.Own = q.own != config.PostQuantumDefault
+	return r
 }
 
 // configurePostQuantum sets the policy of the device; nil leaves it unchanged. spread is the mode before the present one, on which policies depend.
@@ -130,40 +204,30 @@ func (d *Device) configurePostQuantum(policy *config.PostQuantum, spread config.
 	}
 	for _, p := range d.peers {
 		p.mu.Lock()
-		p.updatePolicy()
+		p.quantum.updatePolicy()
 		p.mu.Unlock()
 	}
 }
 
-// updatePolicy follows a change of the policy, or of the mode of spread: while spread is off, there are no hellos to agree on an exchange, unless it is
-// required. The caller holds Device.mu and mu.
-func (p *Peer) updatePolicy() {
-	q := &p.quantum
-	next := p.configuredPolicy()
-	if next == config.PostQuantumOff {
-		q.had, q.baseSince = time.Time{}, 0
-	}
+// updatePolicy follows a change of the policy, or of the mode of spread: while spread is off, there
+// are no hellos to agree on an exchange, unless it is required. The caller holds Device.mu and mu.
+func (q *quantum) updatePolicy() {
+	p, configured, old := q.peer, q.configured(), q.policy()
+	next := configured
 	if next == config.PostQuantumAuto && p.dev.spreading.Load().mode == config.SpreadOff {
 		next = config.PostQuantumOff
 	}
-	old := config.PostQuantum(q.policy.Swap(uint32(next)))
-	if next == old {
+	if next != old {
+		p.noteChange()
+		q.setPolicy(next)
+	}
+	if configured == config.PostQuantumOff { // the past is forgotten
+		q.machine.Store(nil)
+	}
+	if next == old || !p.running {
 		return
 	}
 	now := p.dev.clock()
-	p.noteChange()
-	if next == config.PostQuantumOff {
-		q.exchange.Erase()
-		p.dev.exchanges.leave(p)
-		for _, b := range p.sessions.all() {
-			if b != nil {
-				b.exchange.Wipe()
-			}
-		}
-	}
-	if !p.running {
-		return
-	}
 	if next == config.PostQuantumRequired || old == config.PostQuantumRequired {
 		p.endBaseSessions(now)
 	}
@@ -171,28 +235,55 @@ func (p *Peer) updatePolicy() {
 	p.armTimer(now)
 }
 
-// endBaseSessions ends the sessions that have no key: the policy says otherwise than before whether they may carry data. If the peer may send with one
-// from now on, all sessions end, and a handshake starts. The caller holds mu.
-func (p *Peer) endBaseSessions(now int64) {
-	s := &p.sessions
-	isBase := func(b *keyBinding) bool { return b != nil && !b.exchange.Key().Named }
-	if !isBase(s.current) && !isBase(s.next) {
-		for i, b := range s.previous {
-			if !isBase(b) {
-				continue
+// setPolicy changes the policy in effect. The caller holds mu.
+func (q *quantum) setPolicy(next config.PostQuantum) {
+	p, m := q.peer, q.machine.Load()
+	if next == config.PostQuantumOff {
+		p.dev.exchanges.Leave(p)
+		for _, b := range p.sessions.all() {
+			if b != nil {
+				b.exchange.Wipe()
 			}
-			if s.confirmed == b {
-				s.confirmed = nil
-			}
-			p.releaseIndex(b)
-			s.previous[i] = nil
 		}
+	}
+	if m != nil {
+		m.SetPolicy(next)
 		return
 	}
-	live := p.isLive(now)
-	p.eraseSessions()
-	p.endAttempt()
-	if live {
-		p.renew(now)
+	var local noise.PublicKey
+	if id := p.dev.identity.Load(); id != nil {
+		local = id.Public()
 	}
+	m = pqexchange.New(local, p.key)
+	if p.sessions.current != nil {
+		m.Begin(p.sessions.inUse(), p.dev.clock(), p.dev.cfg.Wall())
+	}
+	m.SetOffers(p.hello.offers())
+	m.SetPolicy(next)
+	q.machine.Store(m)
+}
+
+// save returns the result of exchanges, nil for none. The caller holds mu.
+func (q *quantum) save() *ExchangeState {
+	m := q.machine.Load()
+	entries := m.Keys()
+	if len(entries) == 0 && m.Had().IsZero() {
+		return nil
+	}
+	s := &ExchangeState{Had: m.Had()}
+	for _, e := range entries {
+		s.Keys = append(s.Keys, ExchangeKey{Key: Secret(e.Key), ID: e.ID, At: e.At, Certain: e.Certain, Used: e.Used, Ends: e.Ends})
+	}
+	clear(entries)
+	return s
+}
+
+// restore is the inverse of save. The caller holds mu.
+func (q *quantum) restore(s *ExchangeState) {
+	if s == nil {
+		s = &ExchangeState{}
+	}
+	entries := s.entries()
+	q.machine.Load().Restore(entries, s.Had)
+	clear(entries)
 }

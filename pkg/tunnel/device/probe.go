@@ -16,12 +16,13 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/probe"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 // probeQueue takes a peer's probes, and answers to ours, from lanes. It keeps the last of each kind only.
 type probeQueue [wire.ProbePort]struct {
 	waiting atomic.Pointer[wire.Probe] // nil when none waits for a worker
-	rate    rate
+	rate    pace.Rate
 }
 
 // receiveProbe takes a probe or an answer from a lane.
@@ -39,7 +40,7 @@ func (p *Peer) receiveProbe(plain []byte) drop.Reason {
 		return drop.None
 	}
 	q := &p.requests.probes[m.Kind]
-	if !q.rate.allow(p.dev.clock(), time.Second) {
+	if !q.rate.Allow(p.dev.clock(), time.Second) {
 		return drop.HelloUnwanted
 	}
 	q.waiting.Store(m)
@@ -145,7 +146,7 @@ func (p *Peer) blockSources() {
 	p.engine.Spread.Store(b.spread)
 	p.updateSpread()
 	level := slog.LevelInfo
-	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) {
+	if !p.path.spreadLog.Allow(p.dev.clock(), time.Minute) {
 		level = slog.LevelDebug
 	}
 	if blocked := p.path.spread.Blocked; len(blocked) > 0 {

@@ -13,23 +13,29 @@ var retryIntervals = [...]int64{
 	int64(60 * time.Millisecond), int64(250 * time.Millisecond), int64(750 * time.Millisecond), int64(2 * time.Second),
 }
 
+// maxRenewals is the number of sessions that a device renews at the same time. It is half of the load that makes a device ask for cookies: the answers
+// to its own initiations must not.
+const maxRenewals = underLoadLen / 2
+
 // turnRetries is the number of retries after which a peer that does not answer leaves its turn to others.
 const turnRetries = 2
 
 // renew starts a handshake with a peer whose session this device has erased, once it is the peer's turn. The peer still sends with that
 // session, and would start a handshake only after 15 s without an answer (Keepalive-Timeout + Rekey-Timeout). The caller holds mu.
 func (p *Peer) renew(now int64) {
-	if p.hasStaged() || p.dev.renewals.enter(p) {
+	if p.hasStaged() || p.dev.renewals.Enter(p) {
 		p.startRenewal(now)
 	}
 }
 
 // takeTurn starts the handshake for which renew has waited, unless traffic has started one meanwhile. The caller holds mu.
 func (p *Peer) takeTurn(now int64) {
-	switch r := &p.dev.renewals; {
-	case !r.has(p):
+	r := &p.dev.renewals
+	running, _ := r.State(p)
+	switch {
+	case !running:
 	case p.hasSession() || p.handshake.attempt != nil:
-		r.leave(p)
+		r.Leave(p)
 	default:
 		p.startRenewal(now)
 	}
@@ -50,7 +56,7 @@ func (p *Peer) retryHandshake(now int64) {
 	}
 	t.retryAt = 0
 	if p.handshake.attempt == nil { // there is a session, or there can be none
-		p.dev.renewals.leave(p)
+		p.dev.renewals.Leave(p)
 		return
 	}
 	p.sendInitiation(now)
@@ -58,7 +64,7 @@ func (p *Peer) retryHandshake(now int64) {
 		t.retryAt = now + retryIntervals[t.retries]
 	}
 	if t.retries == turnRetries {
-		p.dev.renewals.leave(p)
+		p.dev.renewals.Leave(p)
 	}
 }
 
@@ -108,7 +114,7 @@ func (d *Device) eraseAllSessions(renewable func(p *Peer, now int64) bool) (lost
 			lost = append(lost, p)
 		}
 		p.eraseSessions()
-		p.quantum.exchange.Erase() // an image of the machine has the keys, too
+		p.quantum.machine.Load().Erase() // an image of the machine has the keys, too
 		p.endAttempt()
 		p.mu.Unlock()
 	}

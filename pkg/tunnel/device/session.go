@@ -9,6 +9,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/dataplane/engine"
 	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
 )
 
 // keyBinding is a local receiver index, and its key pair once the handshake is complete.
@@ -37,6 +38,59 @@ type keypairs struct {
 // all returns all key pairs, with nil for missing ones.
 func (s *keypairs) all() []*keyBinding {
 	return append([]*keyBinding{s.current, s.next}, s.previous[:]...)
+}
+
+// of returns the session of a key pair, nil if it has ended.
+func (s *keypairs) of(keys *session.Keypair) *keyBinding {
+	for _, b := range s.all() {
+		if b != nil && b.keys == keys {
+			return b
+		}
+	}
+	return nil
+}
+
+// inUse returns the current session for exchanges.
+func (s *keypairs) inUse() pqexchange.Session {
+	if s.current == nil {
+		return pqexchange.Session{}
+	}
+	return pqexchange.Session{Exchange: &s.current.exchange, Keys: s.current.keys}
+}
+
+// controlKeys returns the key pair to send control messages and keepalives with, nil for none: that of the lanes, or a restricted one. The caller
+// holds mu.
+func (p *Peer) controlKeys() *session.Keypair {
+	if keys := p.engine.Current.Load(); keys != nil {
+		return keys
+	}
+	return p.sessions.inUse().Keys
+}
+
+// endBaseSessions ends the sessions that have no key: the policy says otherwise than before whether they may carry data. If the peer may send with one
+// from now on, all sessions end, and a handshake starts. The caller holds mu.
+func (p *Peer) endBaseSessions(now int64) {
+	s := &p.sessions
+	isBase := func(b *keyBinding) bool { return b != nil && !b.exchange.Key().Named }
+	if !isBase(s.current) && !isBase(s.next) {
+		for i, b := range s.previous {
+			if !isBase(b) {
+				continue
+			}
+			if s.confirmed == b {
+				s.confirmed = nil
+			}
+			p.releaseIndex(b)
+			s.previous[i] = nil
+		}
+		return
+	}
+	live := p.isLive(now)
+	p.eraseSessions()
+	p.endAttempt()
+	if live {
+		p.renew(now)
+	}
 }
 
 // hasSession reports whether p has a key pair to send or receive with. The caller holds mu.
@@ -94,7 +148,7 @@ func (p *Peer) promote(b *keyBinding) {
 	if old != nil {
 		p.retire(old)
 	}
-	p.beginExchange(b)
+	p.quantum.begin()
 }
 
 // retire keeps b for messages in flight. It may keep one key pair too many, which releaseExcess releases.
@@ -118,11 +172,7 @@ func (p *Peer) eraseSessions() {
 		p.releaseIndex(b)
 	}
 	*s = keypairs{}
-	p.quantum.exchange.Ring.EraseUsed()
-	p.quantum.exchange.End()
-	p.quantum.upgradeAt, p.quantum.retryAt, p.quantum.expireAt = 0, 0, 0
-	p.quantum.baseSince, p.quantum.warned, p.quantum.since = 0, false, 0
-	p.dev.exchanges.leave(p)
+	p.quantum.end()
 	p.requests.hellos.discard()
 	p.resetHello(errNoSession)
 	p.noteChange()

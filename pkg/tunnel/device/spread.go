@@ -141,7 +141,7 @@ func (p *Peer) logSpread(state config.PeerSpread, why error) {
 		return
 	}
 	level := slog.LevelInfo
-	if !p.path.spreadLog.allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
+	if !p.path.spreadLog.Allow(p.dev.clock(), time.Minute) { // the peer can cause these changes
 		level = slog.LevelDebug
 	}
 	switch {

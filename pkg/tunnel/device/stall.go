@@ -187,7 +187,7 @@ func (p *Peer) checkStuck(now int64, restart bool) bool {
 	defer p.mu.Unlock()
 	p.promoteNext()
 	usable := p.engine.Current.Load().Usable(now)
-	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) || p.isRestricted(now) {
+	if !p.running || !p.hasStaged() || (!usable && p.handshakePending()) || p.sessions.inUse().Restricted(now) {
 		return false
 	}
 	if !restart {
@@ -206,7 +206,7 @@ func (p *Peer) checkStuck(now int64, restart bool) bool {
 // logStaged logs that packets waited although there was a session, or because nobody had started a handshake. The caller holds mu.
 func (p *Peer) logStaged(now int64, session bool) {
 	level := slog.LevelWarn
-	if !p.dev.failuresLog.allow(now, time.Minute) {
+	if !p.dev.failuresLog.Allow(now, time.Minute) {
 		level = slog.LevelDebug
 	}
 	log := p.log().With("peer", p.key)
@@ -221,7 +221,7 @@ func (p *Peer) logStaged(now int64, session bool) {
 // handshake is in flight, deferred or to be retried. After a change of the private key, only the retry is left. The caller holds mu.
 func (p *Peer) handshakePending() bool {
 	t := &p.timers
-	if p.requests.tasks.Load() != 0 || p.dev.renewals.contains(p) {
+	if _, waiting := p.dev.renewals.State(p); waiting || p.requests.tasks.Load() != 0 {
 		return true
 	}
 	return t.timer != nil && (p.handshake.attempt != nil || t.initiateAt != 0 || t.Retries())

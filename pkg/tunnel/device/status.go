@@ -11,7 +11,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 )
 
 // Status returns a snapshot of configuration and peers, sorted by public key. It holds secrets.
@@ -56,7 +55,7 @@ func (p *Peer) status() config.PeerStatus {
 	s.EndpointName = p.endpointName()
 	s.RxBytes, s.TxBytes = p.engine.Traffic()
 	s.Handshake = p.reportHandshake()
-	s.PostQuantum = p.reportPostQuantum(p.dev.clock())
+	s.PostQuantum = p.quantum.report(p.dev.clock())
 	s.Spread, s.PathMTU, s.Packets = p.path.spread, p.reportPathMTU(), config.PeerPackets(p.engine.Packets())
 	return s
 }
@@ -145,16 +144,10 @@ func (d *Device) pathMTUReport() config.PathMTUReport {
 
 // postQuantumReport reports the sessions with each peer.
 func (d *Device) postQuantumReport() config.PostQuantumReport {
-	c, now := &d.quantumCounts, d.clock()
-	r := config.PostQuantumReport{
-		Policy: config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum), Peers: map[string]config.PeerPostQuantum{}, Exchanges: map[string]uint64{},
-		Fallbacks: c.fallbacks.Load(), Downgrades: c.downgrades.Load(),
-	}
-	for result := postquantum.Completed; result < postquantum.Results; result++ {
-		r.Exchanges[result.String()] = c.results[result].Load()
-	}
+	r, now := d.quantumCounts.report(), d.clock()
+	r.Policy, r.Peers = config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum), map[string]config.PeerPostQuantum{}
 	d.eachPeer(func(key string, p *Peer) {
-		if q := p.reportPostQuantum(now); q.Policy != config.PostQuantumOff || q.Own {
+		if q := p.quantum.report(now); q.Policy != config.PostQuantumOff || q.Own {
 			r.Peers[key] = q
 		}
 	})

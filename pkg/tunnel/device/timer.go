@@ -42,7 +42,7 @@ func (p *Peer) armTimer(now int64) {
 	p.noteChange() // whatever has led here
 	t := &p.timers
 	next := t.Next(now, &p.engine.Activity)
-	for _, deadline := range []int64{p.nextHello(), p.nextProbe(now), p.mtu.known.next(), p.path.roams.nextTimer(), t.initiateAt, t.retryAt, p.nextExchange(now)} {
+	for _, deadline := range []int64{p.nextHello(), p.nextProbe(now), p.mtu.known.next(), p.path.roams.nextTimer(), t.initiateAt, t.retryAt, p.quantum.machine.Load().Next(p.sessions.inUse(), now)} {
 		if deadline != 0 && (next == 0 || deadline < next) {
 			next = deadline
 		}

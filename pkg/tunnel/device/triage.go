@@ -78,5 +78,5 @@ func (d *Device) triage(msg []byte, from underlay.Endpoint, now int64) triage {
 // know, and is within the peer's limit.
 func (d *Device) awaits(msg []byte, now int64) bool {
 	p := d.byIndex(wire.ReceiverIndex(msg))
-	return p != nil && p.requests.replies.allow(now, time.Second)
+	return p != nil && p.requests.replies.Allow(now, time.Second)
 }

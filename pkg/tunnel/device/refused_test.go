@@ -13,6 +13,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pace"
 )
 
 func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
@@ -25,7 +26,7 @@ func TestRejectedHandshakeLogIsRateLimited(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	if n := strings.Count(b.String(), "\n"); n != eventsPerPeriod {
+	if n := strings.Count(b.String(), "\n"); n != pace.Burst {
 		t.Errorf("%d lines", n)
 	}
 	b.Reset()

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package pqexchange decides about the post-quantum exchanges with one peer: when one begins, which
+// key a handshake names, when a session without a key is a downgrade. Package device sends, logs and
+// counts what a Machine asks for. Package postquantum has the exchange itself. It is ropewalk's own.
+package pqexchange

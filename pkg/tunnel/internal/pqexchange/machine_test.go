@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pqexchange_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
+	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
+	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
+	"github.com/ropewalk/ropewalk/pkg/protocol/session"
+	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
+	"github.com/ropewalk/ropewalk/pkg/tunnel/internal/pqexchange"
+)
+
+const now = int64(time.Hour)
+
+func newSession(t *testing.T, m *pqexchange.Machine, key postquantum.Key) pqexchange.Session {
+	t.Helper()
+	keys := &noise.Keys{Initiator: true}
+	pair, err := session.NewKeypair(keys, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, data := m.Bind(keys, key)
+	if !data {
+		pair.Restrict()
+	}
+	return pqexchange.Session{Exchange: &s, Keys: pair}
+}
+
+func TestPeerWithoutMachineTakesNoPart(t *testing.T) {
+	var m *pqexchange.Machine
+	part := wire.AppendKEMPart(nil, wire.KEMKey, make([]byte, wire.KEMKeySize), 0)
+	if why := m.Put(part, nil, now); why != drop.ExchangeUnwanted || len(m.Take()) != 0 {
+		t.Errorf("a part was taken: %v", why)
+	}
+	m.SetIdentity(noise.PublicKey{1}, noise.PublicKey{2})
+	m.SetOffers(postquantum.OffersExchange)
+	m.HandshakeComplete()
+	m.End()
+	m.Erase()
+	m.Restore([]postquantum.Entry{{ID: 1}}, time.Unix(1, 0))
+	s := newSession(t, m, postquantum.Key{})
+	if s.Restricted(now) || s.Exchange.Key().Named {
+		t.Error("want a session that carries data, without a key")
+	}
+	a, retry := m.Fire(s, now)
+	if a.Expire || a.Downgrade || a.Send != 0 || retry || m.Upgrade(s, now) || m.Next(s, now) != 0 || m.GiveUp() {
+		t.Errorf("want nothing to do, not %+v", a)
+	}
+	if stamp := (noise.Timestamp{}); m.Mark(stamp, false, now) != stamp || !m.Mark(stamp, true, now).IsSigned() {
+		t.Error("want a mark of a ropewalk that announces itself, and of no other")
+	}
+	if len(m.Keys()) != 0 || !m.Had().IsZero() || m.Policy() != config.PostQuantumOff {
+		t.Error("want no keys")
+	}
+}
+
+func TestRequiredSessionWithoutKeyExpires(t *testing.T) {
+	m := pqexchange.New(noise.PublicKey{1}, noise.PublicKey{2})
+	m.SetPolicy(config.PostQuantumRequired)
+	s := newSession(t, m, postquantum.Key{})
+	m.Begin(s, now, time.Unix(1, 0))
+	if !s.Restricted(now) || m.Next(s, now) == 0 {
+		t.Fatal("want a session without data, and a time when packets are dropped")
+	}
+	for at := m.Next(s, now); at < now+session.RejectAfterTime; at = m.Next(s, at) {
+		if a, _ := m.Fire(s, at); !a.Expire {
+			t.Errorf("want the waiting packets dropped, not %+v", a)
+		}
+	}
+}
+
+func TestSessionsWithoutKeyAreADowngradeOnce(t *testing.T) {
+	m := pqexchange.New(noise.PublicKey{1}, noise.PublicKey{2})
+	m.SetPolicy(config.PostQuantumAuto)
+	m.Restore(nil, time.Unix(1, 0))
+	s := newSession(t, m, postquantum.Key{})
+	m.Begin(s, now, time.Unix(2, 0))
+	at := m.Next(s, now)
+	if r := m.Report(config.PostQuantumAuto, s, nil, at-1); r.Downgraded || r.Active {
+		t.Errorf("got %+v before the time of grace is over", r)
+	}
+	if a, _ := m.Fire(s, at); !a.Downgrade {
+		t.Error("want the downgrade reported")
+	}
+	if a, _ := m.Fire(s, at); a.Downgrade || !m.Report(config.PostQuantumAuto, s, nil, at).Downgraded {
+		t.Error("want it reported once, and in effect")
+	}
+}
