@@ -63,6 +63,12 @@ func newLoopRig(t *testing.T) *loopRig {
 	return r
 }
 
+// text returns the log, once nobody writes to it.
+func (r *loopRig) text() string {
+	synctest.Wait()
+	return r.log.String()
+}
+
 func (r *loopRig) leadsIntoTunnel(to *underlay.Endpoint, port uint16) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +120,7 @@ func (r *loopRig) expectQuiet() {
 // expectLog wants a number of warnings about the loop.
 func (r *loopRig) expectLog(warnings int) {
 	r.t.Helper()
-	text := r.log.String()
+	text := r.text()
 	if n := strings.Count(text, "leads into the tunnel itself"); n != warnings || strings.Count(text, "level=WARN") != warnings {
 		r.t.Errorf("got %d warnings about a loop, want %d and no others in\n%s", n, warnings, text)
 	}
@@ -235,7 +241,7 @@ func TestFailedLookupLeavesLoop(t *testing.T) {
 		r.a.RoutesChanged()
 		r.expectQuiet()
 		time.Sleep(10 * time.Second) // until the peer's silence makes a handshake
-		if text := r.log.String(); strings.Contains(text, "does not lead") {
+		if text := r.text(); strings.Contains(text, "does not lead") {
 			t.Errorf("a failed lookup counts as another route in\n%s", text)
 		}
 		r.fails.Store(false)
@@ -258,7 +264,7 @@ func TestFlappingLoopIsLoggedRarely(t *testing.T) {
 			r.set(false)
 		}
 		for _, text := range []string{"does not lead", "leads into"} {
-			if n := strings.Count(r.log.String(), text); n < 8 || n > 24 { // eight a minute
+			if n := strings.Count(r.text(), text); n < 8 || n > 24 { // eight a minute
 				t.Errorf("%q was logged %d times", text, n)
 			}
 		}
