@@ -78,6 +78,17 @@ test-race: need-root need-tun deps-test build bin/wireguard-go ## the tests of c
 	@echo 'the race detector itself: a racy program must fail'
 	! CGO_ENABLED=1 $(GO) run -race ./test/racecanary >/dev/null 2>&1
 
+# The last commit before post-quantum exchanges.
+OLDER := 4e60e159
+build/older/$(OLDER)/ropewalk: need-go
+	@rm -rf build/older && mkdir -p $(@D)/tree
+	git archive $(OLDER) go.mod go.sum cmd pkg bpf | tar -x -C $(@D)/tree
+	cd $(@D)/tree && $(GO) build -o ../ropewalk ./cmd/ropewalk
+
+.PHONY: test-older
+test-older: need-root need-tun deps-test build build/older/$(OLDER)/ropewalk ## interop with a ropewalk of before post-quantum exchanges
+	ROPEWALK_OLDER_BIN=$(CURDIR)/build/older/$(OLDER)/ropewalk $(GOTEST) -count=1 -timeout 20m -run Older ./test/interop
+
 .PHONY: test-secret
 test-secret: need-go ## handshakes with Go's experiment that erases their stack and registers
 	GOEXPERIMENT=runtimesecret $(GOTEST) -short -timeout 20m ./pkg/protocol/noise ./pkg/tunnel/device
@@ -302,7 +313,7 @@ ci-full: export FUZZTIME := 1000x
 ci-full: export RACE_PACKAGES := ./...
 ci-full: export RACE_SKIP :=
 ci-full: deps-ci ## all kernels, clusters, packages under the race detector and seeds of the simulator, and the targets that make ci leaves out
-	@test/ci.sh 'test test-race test-arm64 bench-smoke test-kube test-package test-cluster test-kernels test-secret check-recipes demo postquantum-mutants' \
+	@test/ci.sh 'test test-race test-arm64 bench-smoke test-kube test-package test-cluster test-kernels test-secret test-older check-recipes demo postquantum-mutants' \
 	  'check build-kube release helm-lint check-generated site test-reproducible sim fuzz-smoke vulncheck lint-kube verifpal formal'
 
 .PHONY: deps-ci
