@@ -397,15 +397,16 @@ const (
 
 // metrics returns the metrics of the agent, and of the engine if there is one with a tunnel.
 func (n *node) metrics() (text string, err error) {
-	text, err = n.metricsAt(probes)
+	text, err = n.asks(probes, "/metrics")
 	if err == nil && n.engine != nil {
-		more, _ := n.metricsAt(engineMetrics) // it has no tunnel yet
+		more, _ := n.asks(engineMetrics, "/metrics") // it has no tunnel yet
 		text += more
 	}
 	return text, err
 }
 
-func (n *node) metricsAt(addr string) (text string, err error) {
+// asks returns the answer of a server on the node. One that is not 200 is an error.
+func (n *node) asks(addr, path string) (text string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, to string) (c net.Conn, err error) {
 		doErr := n.host.Do(func() error {
 			c, err = new(net.Dialer).DialContext(ctx, network, to)
@@ -413,12 +414,15 @@ func (n *node) metricsAt(addr string) (text string, err error) {
 		})
 		return c, doErr
 	}}}
-	r, err := client.Get("http://" + addr + "/metrics")
+	r, err := client.Get("http://" + addr + path)
 	if err != nil {
 		return "", err
 	}
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, b)
+	}
 	return string(b), err
 }
 

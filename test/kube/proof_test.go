@@ -72,10 +72,18 @@ func TestBlockedUDPPartitionsNothing(t *testing.T) {
 		if n.gauge("cleartext") != 1 || n.gauge(`condition{status="False",type="PeersReachable"}`) != 1 {
 			t.Errorf("the metrics of %s do not say so", n.name)
 		}
+		if body, err := n.asks(probes, "/readyz"); err == nil {
+			t.Errorf("the agent of %s is ready without peers that answer: %s", n.name, body)
+		}
 		n.runs("", "nft", "delete", "table", "inet", "blocked")
 	}
 	l.reports(l.nodes, "Encrypted", metav1.ConditionTrue, "SeenInTunnel", talk)
 	l.reports(l.nodes, "Strict", metav1.ConditionTrue, "Latched", talk)
+	for _, n := range l.nodes {
+		if _, err := n.asks(probes, "/readyz"); err != nil {
+			t.Errorf("the agent of %s: %v", n.name, err)
+		}
+	}
 	e := l.eavesdrop()
 	talk()
 	e.stop(l)

@@ -36,7 +36,7 @@ type Content struct {
 
 // Serve answers the kubelet's probes and Prometheus until ctx ends, and returns nil then. /healthz fails only if a reconcile
 // is stuck: a cluster whose API is unreachable must not lose its tunnels as well. /readyz succeeds
-// while the last reconcile did. /metrics has the agent's counters, and in spread
+// while the last reconcile did and the peers answer (Stats.ready). /metrics has the agent's counters, and in spread
 // mode those of `ropewalk spread`.
 func Serve(ctx context.Context, l net.Listener, c Content) error {
 	mux := http.NewServeMux()
@@ -48,8 +48,8 @@ func Serve(ctx context.Context, l net.Listener, c Content) error {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !c.Stats.Ready.Load() {
-			http.Error(w, "the last reconcile failed, or none has run yet", http.StatusServiceUnavailable)
+		if err := c.Stats.ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")

@@ -18,6 +18,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/cluster/meshmode"
+	"github.com/ropewalk/ropewalk/pkg/cluster/proof"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/spreader"
 )
 
@@ -74,6 +76,14 @@ func TestServeAnswersProbesAndMetrics(t *testing.T) {
 	if code, _ := get("/readyz"); code != http.StatusOK {
 		t.Error("/readyz after a successful reconcile:", code)
 	}
+	seen := seenNow(func() (proof.Summary, meshmode.GuardCounts) {
+		return proof.Summary{Peers: 3, Lost: 2, Judged: 3, JudgedLost: 2}, meshmode.GuardCounts{}
+	})
+	s.seen.Store(&seen)
+	if code, body := get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "2 of 3 peers") {
+		t.Error("/readyz while most peers are lost:", code, body)
+	}
+	s.seen.Store(nil)
 	_, text := get("/metrics")
 	for _, want := range []string{
 		"# TYPE ropewalk_agent_drift_total counter\nropewalk_agent_drift_total 3\n",

@@ -81,6 +81,20 @@ func (s *Stats) update(r *result, err error) {
 	s.spread.Store(&r.spread)
 }
 
+// ready returns an error if pods of the node cannot be expected to reach others: the last reconcile failed, or in mode mesh most peers do not answer.
+func (s *Stats) ready() error {
+	if !s.Ready.Load() {
+		return errors.New("the last reconcile failed, or none has run yet")
+	}
+	if seen := s.seen.Load(); seen != nil {
+		p, _ := (*seen)()
+		if reason := p.CutOff(); reason != "" {
+			return errors.New(reason)
+		}
+	}
+	return nil
+}
+
 // setReady sets Ready, unless s is nil.
 func (s *Stats) setReady(ready bool) {
 	if s != nil {

@@ -158,6 +158,7 @@ func peersReachable(f *Facts) Condition {
 func encrypted(now time.Time, f *Facts) Condition {
 	c := Condition{Type: Encrypted, Status: Unknown}
 	g, s := &f.Guard, &f.Peers
+	unguarded, fault := g.missing()
 	switch {
 	case !g.Beside.Time.IsZero() && now.Sub(g.Beside.Time) < besideTime:
 		c.Status, c.Reason = False, "BesideTunnel"
@@ -174,10 +175,8 @@ func encrypted(now time.Time, f *Facts) Condition {
 	case s.Unproven > 0:
 		c.Status, c.Reason = False, "RoutesUnproven"
 		c.Message = fmt.Sprintf("%d peers answer probes, but no datagrams: the routes to them do not lead through the tunnel, or their engines do not reflect", s.Unproven)
-	case g.Fault != "":
-		c.Reason, c.Message = GuardMissing, g.Fault
-	case len(g.Behind) > 0:
-		c.Reason, c.Message = GuardNotInFront, "programs run before the guard, which may miss packets: "+strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
+	case unguarded != "":
+		c.Reason, c.Message = unguarded, fault
 	case s.Reachable+s.Proven == 0:
 		c.Reason, c.Message = NoPeers, "no peer is reachable"
 	case f.Strictness == Permissive && s.Unrouted > 0:
@@ -192,22 +191,32 @@ func encrypted(now time.Time, f *Facts) Condition {
 	return c
 }
 
+// strict claims nothing without the guard in front: a program may send packets past the routes.
 func strict(f *Facts) Condition {
-	switch f.Strictness {
-	case Latched:
-		return Condition{Strict, True, "Latched", f.Guard.keeps() + ": all peers were proved once"}
-	case Never:
-		return Condition{Strict, True, "Never", f.Guard.keeps() + ", by configuration"}
-	case NotApplied:
-		return Condition{Strict, Unknown, "NotApplied", "no reconcile of this agent has succeeded yet: the node keeps the state that an earlier agent left"}
+	c := Condition{Type: Strict, Status: Unknown}
+	reason, fault := f.Guard.missing()
+	switch {
+	case f.Strictness == NotApplied:
+		c.Reason, c.Message = "NotApplied", "no reconcile of this agent has succeeded yet: the node keeps the state that an earlier agent left"
+	case f.Strictness == Permissive:
+		c.Status, c.Reason, c.Message = False, string(Permissive), "packets to pods of nodes without a tunnel may leave in the clear"
+	case reason != "":
+		c.Reason, c.Message = reason, "routes alone keep packets to other nodes' pods from leaving in the clear: "+fault
+	case f.Strictness == Latched:
+		c.Status, c.Reason, c.Message = True, string(Latched), "packets to other nodes' pods do not leave in the clear: all peers were proved once"
+	default:
+		c.Status, c.Reason, c.Message = True, string(Never), "packets to other nodes' pods do not leave in the clear, by configuration"
 	}
-	return Condition{Strict, False, "Permissive", "packets to pods of nodes without a tunnel may leave in the clear"}
+	return c
 }
 
-// keeps returns what a strict node does. Without the guard in front, a program may send packets past the routes.
-func (g *GuardFacts) keeps() string {
-	if g.Fault != "" || len(g.Behind) > 0 {
-		return "by routes alone, without the guard, packets to other nodes' pods are kept from leaving in the clear"
+// missing returns why the guard does not see all packets, as a reason and a message; "": it does.
+func (g *GuardFacts) missing() (reason, message string) {
+	switch {
+	case g.Fault != "":
+		return GuardMissing, g.Fault
+	case len(g.Behind) > 0:
+		return GuardNotInFront, "programs run before the guard, which may miss packets: " + strings.Join(slices.Compact(slices.Sorted(slices.Values(g.Behind))), ", ")
 	}
-	return "packets to other nodes' pods do not leave in the clear"
+	return "", ""
 }

@@ -3,7 +3,6 @@
 package proof
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
@@ -34,8 +33,9 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 		{"no route", good(func(f *Facts) { f.Peers.Proven, f.Peers.Reachable, f.Peers.Unproven = 19, 1, 1 }), True, True, False, True, "PeersAnswer", "RoutesUnproven"},
 		{"peers without address", good(func(f *Facts) { f.Peers = Summary{Peers: 2, Reachable: 2, Unprovable: 2, Judged: 2} }), True, True, True, True, "PeersAnswer", "SeenInTunnel"},
 		{"no traffic", good(func(f *Facts) { f.Guard.Tunneled = time.Time{} }), True, True, Unknown, True, "PeersAnswer", "NoTraffic"},
-		{"guard missing", good(func(f *Facts) { f.Guard.Fault = "no BPF" }), True, True, Unknown, True, "PeersAnswer", "GuardMissing"},
-		{"guard behind", good(func(f *Facts) { f.Guard.Behind = []string{"cil_to_netdev"} }), True, True, Unknown, True, "PeersAnswer", "GuardNotInFront"},
+		{"guard missing", good(func(f *Facts) { f.Guard.Fault = "no BPF" }), True, True, Unknown, Unknown, "PeersAnswer", "GuardMissing"},
+		{"guard behind", good(func(f *Facts) { f.Guard.Behind = []string{"cil_to_netdev"} }), True, True, Unknown, Unknown, "PeersAnswer", "GuardNotInFront"},
+		{"guard missing, permissive", good(func(f *Facts) { f.Guard.Fault, f.Strictness = "no BPF", Permissive }), True, True, Unknown, False, "PeersAnswer", "GuardMissing"},
 		{"packet beside", good(func(f *Facts) { f.Guard.Beside = beside(time.Minute) }), True, True, False, True, "PeersAnswer", "BesideTunnel"},
 		{"packet beside, engine absent", good(func(f *Facts) { f.Guard.Beside, f.Tunnel = beside(time.Minute), EngineAbsent }), False, Unknown, False, True, "TunnelDown", "BesideTunnel"},
 		{"packet in the clear", good(func(f *Facts) { f.Guard.Clear, f.Strictness = beside(20*time.Second), Permissive }), True, True, False, False, "PeersAnswer", "NoTunnel"},
@@ -57,9 +57,8 @@ func TestConditionsReportOnlyProvenFacts(t *testing.T) {
 				t.Errorf("%s: got %+v, want %s", tt.name, got[i], want)
 			}
 		}
-		unguarded := tt.f.Guard.Fault != "" || len(tt.f.Guard.Behind) > 0
-		if tt.is == True && strings.Contains(got[3].Message, "do not leave") == unguarded {
-			t.Errorf("%s: got %+v", tt.name, got[3])
+		if tt.is == Unknown && tt.f.Strictness != NotApplied && got[3].Reason != tt.encryptedReason {
+			t.Errorf("%s: got %+v, want the reason %s", tt.name, got[3], tt.encryptedReason)
 		}
 		if got[1].Reason != tt.reachableReason || got[2].Reason != tt.encryptedReason {
 			t.Errorf("%s: got the reasons %s and %s, want %s and %s", tt.name, got[1].Reason, got[2].Reason, tt.reachableReason, tt.encryptedReason)
@@ -96,6 +95,27 @@ func TestLatchIsReadyOnMutualProofOnly(t *testing.T) {
 		}
 		if l.Ready(began.Add(30*time.Second), &Facts{}, false) || l.Ready(began.Add(31*time.Second), &f, tt.all) {
 			t.Errorf("%s: ready although the proofs were interrupted", tt.name)
+		}
+	}
+}
+
+func TestNodeIsCutOffIfMostPeersAreLost(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		s    Summary
+		want bool
+	}{
+		{"no peers", Summary{}, false},
+		{"nobody asked", Summary{Peers: 3, Pending: 3}, true},
+		{"all answer", Summary{Peers: 3, Judged: 3}, false},
+		{"one of two lost", Summary{Peers: 2, Judged: 2, JudgedLost: 1}, false},
+		{"two of three lost", Summary{Peers: 3, Judged: 3, JudgedLost: 2}, true},
+		{"half lost", Summary{Peers: 4, Judged: 4, JudgedLost: 2, Silent: 2}, false},
+		{"the only peer died", Summary{Peers: 1, Judged: 1, JudgedLost: 1}, false},
+		{"the only peer never answered", Summary{Peers: 1, Judged: 1, JudgedLost: 1, Silent: 1}, true},
+	} {
+		if got := tt.s.CutOff() != ""; got != tt.want {
+			t.Errorf("%s: got cut off %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
@@ -14,6 +15,8 @@ type Summary struct {
 	// Judged are the peers whose last outcome is at most a turn old, and JudgedLost those of them
 	// that are Lost. With more than 600 peers they are a sample.
 	Judged, JudgedLost int
+	// Silent are those of JudgedLost that have never answered.
+	Silent int
 	// Unproven are Reachable, but answer no datagrams: the routes do not lead through the tunnel.
 	Unproven int
 	// Unrouted are those to which no routes lead into the tunnel at present.
@@ -47,9 +50,26 @@ func (t *Tracker) Summary(now time.Time) (s Summary) {
 		}
 		if recent && p.state == Lost {
 			s.JudgedLost++
+			if !p.answered {
+				s.Silent++
+			}
 		}
 	}
 	return s
+}
+
+// CutOff returns why the node is not ready for the pods of others, or "". At least half of the
+// judged peers have to answer. An only peer may be down itself, if it has answered before.
+func (s *Summary) CutOff() string {
+	switch {
+	case s.Peers == 0 || s.Judged == 1 && s.Silent == 0:
+		return ""
+	case s.Judged == 0:
+		return "no peer has been judged yet"
+	case 2*s.JudgedLost > s.Judged:
+		return fmt.Sprintf("%d of %d peers that were asked do not answer", s.JudgedLost, s.Judged)
+	}
+	return ""
 }
 
 // Lost returns the keys of the lost peers, in any order.

@@ -80,6 +80,7 @@ type peer struct {
 	report   config.PeerProbe // the last one
 	refuted  bool             // the last check proved no route
 	returned time.Time        // when the peer's own datagrams were last seen to arrive
+	answered bool             // it was not always silent
 
 	counters config.PeerStatus // the last ones
 }
@@ -236,6 +237,7 @@ func (p *peer) see(now time.Time, e event) {
 	if e != unheardYet {
 		p.verdict = now
 	}
+	p.answered = p.answered || e != unheard && e != unheardYet
 	p.enter(now, p.state.after(e))
 }
 

@@ -318,3 +318,17 @@ func TestReflectedDatagramsMakeProofMutual(t *testing.T) {
 		t.Errorf("got %+v long after the peer's last datagram", got)
 	}
 }
+
+func TestOnlyPeerThatDiesCutsOffNobody(t *testing.T) {
+	for _, answersFirst := range []bool{true, false} {
+		w := newWorld(t, 1)
+		w.silent[keyOf(0)] = !answersFirst
+		w.run(time.Minute)
+		w.silent[keyOf(0)] = true
+		w.run(2 * time.Minute)
+		w.expect(0, Lost)
+		if s := w.tracker.Summary(w.now); (s.CutOff() == "") != answersFirst {
+			t.Errorf("answered before %v: got %q", answersFirst, s.CutOff())
+		}
+	}
+}

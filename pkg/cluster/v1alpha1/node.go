@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Spreads To",type=integer,JSONPath=`.status.spreadsTo`
 // +kubebuilder:printcolumn:name="Stale",type=integer,JSONPath=`.status.stalePeers.count`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Tunnel",type=string,JSONPath=`.status.conditions[?(@.type=="TunnelUp")].status`
 // +kubebuilder:printcolumn:name="Reachable",type=string,JSONPath=`.status.conditions[?(@.type=="PeersReachable")].status`
 // +kubebuilder:printcolumn:name="Encrypted",type=string,JSONPath=`.status.conditions[?(@.type=="Encrypted")].status`
 // +kubebuilder:printcolumn:name="Strict",type=string,JSONPath=`.status.conditions[?(@.type=="Strict")].status`

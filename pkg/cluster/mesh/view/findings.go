@@ -155,13 +155,15 @@ func (c *checker) checkCondition(n *Node) {
 	}
 }
 
-// checkObserved reports what the node has seen of its tunnel and of the packets that leave it. A permissive node is a choice, or a rollout.
+// checkObserved reports observations of the node's tunnel and of the packets that leave it. A permissive node is a choice, or a rollout. Where
+// Strict is unknown, so is Encrypted.
 func (c *checker) checkObserved(n *Node) {
 	for _, o := range n.Reported.Observed {
 		switch {
+		case o.Type == proof.Strict:
 		case o.Status == No && o.Type == proof.PostQuantum && o.Reason != proof.PostQuantumBlocked:
 			c.add(Warning, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
-		case o.Status == No && o.Type != proof.Strict:
+		case o.Status == No:
 			c.add(Failed, "observed", n.Name, o.Type+" is false ("+o.Reason+"): "+o.Message, "")
 		case o.Status == Unknown && (o.Reason == proof.GuardMissing || o.Reason == proof.GuardNotInFront):
 			c.add(Warning, "observed", n.Name, o.Type+" is unknown ("+o.Reason+"): "+o.Message, "")
