@@ -149,7 +149,7 @@ func (j *job) checkAbsent() error {
 	c, err := j.Sockets.Dial(j.Name)
 	if err == nil {
 		c.Close()
-		return fmt.Errorf("`%s' %w in another network namespace: its daemon serves %s/%s.sock",
+		return fmt.Errorf("`%s' %w in another network namespace: its daemon serves %s/%s.sock. Choose another name",
 			j.Name, ErrExists, j.Sockets, j.Name)
 	}
 	if !uapi.IsNotRunning(err) {

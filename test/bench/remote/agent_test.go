@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net/netip"
 	"net/rpc"
 	"net/rpc/jsonrpc"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/test/bench/result"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
@@ -206,6 +208,21 @@ func TestUnusableHostsAreRefused(t *testing.T) {
 		if want == "" && got != nil || want != "" && (got == nil || !strings.Contains(got.Error(), want)) {
 			t.Errorf("got %v, want %q", got, want)
 		}
+	}
+}
+
+func TestHostWithoutRouteIsAClearError(t *testing.T) {
+	lab, err := netlab.New("noroute")
+	if errors.Is(err, netlab.ErrPrivileges) {
+		t.Skip(err)
+	}
+	expect.NoError(t, err)
+	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
+	h, err := lab.Host("a")
+	expect.NoError(t, err)
+	err = h.Do(func() error { return (&Host{&agent{}}).Facts(FactsArgs{Far: netip.MustParseAddr("192.0.2.9")}, new(Facts)) })
+	if err == nil || !strings.Contains(err.Error(), "192.0.2.9") || !strings.Contains(err.Error(), "--addresses") {
+		t.Errorf("got %v", err)
 	}
 }
 

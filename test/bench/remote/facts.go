@@ -60,7 +60,7 @@ func (h *Host) Own(_ None, own *netip.Addr) (err error) {
 func (h *Host) Facts(args FactsArgs, f *Facts) error {
 	l, err := hostnet.EgressDevice(args.Far, 0, 0)
 	if err != nil {
-		return fmt.Errorf("finding the device to %v: %w", args.Far, err)
+		return fmt.Errorf("finding the device to %v, %w (--addresses names the network between the hosts)", args.Far, err)
 	}
 	*f = Facts{Own: args.Own, Device: l.Name, UID: os.Getuid(), Kernels: inKernel()}
 	f.Free, err = freeBytes(h.a.cfg.Dir)
