@@ -30,7 +30,7 @@ func counted() device.Stats {
 	}
 	return device.Stats{
 		Interface: "wg0", Up: true, TUN: tun.Features{TSO: true, USO: true, Steer: true, NetNS: 4026531840},
-		Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
+		Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, DestinationsLosingTrains: 2, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
 		Stats: engine.Stats{
 			Lanes: []engine.LaneStats{lane, {}}, Slow: engine.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 			Drops: map[string]uint64{"replay": 1, "bad_mac1": 7},
@@ -66,7 +66,7 @@ func TestStatsDecodesDaemonStatistics(t *testing.T) {
 	}
 	want := &show.Stats{
 		Up: true, TUN: show.TUNFeatures{TSO: true, USO: true, Steer: true, NetNS: 4026531840},
-		Underlay: show.UnderlayFeatures{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
+		Underlay: show.UnderlayFeatures{GSO: true, DestinationsWithoutGSO: 3, DestinationsLosingTrains: 2, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true, DontFragment: true},
 		Lanes:    []show.LaneStats{lane, {}}, Slow: show.LaneStats{TxPackets: 2, Drops: map[string]uint64{"down": 5}},
 		Drops: map[string]uint64{"replay": 1, "bad_mac1": 7}, Spread: new(config.SpreadReport),
 		Path: new(counted().Path), Selection: &show.Selection{ByPort: true, Plans: 1, Wanted: 2, Reason: "one plan too many"},

@@ -95,10 +95,11 @@ func underlayText(s *Stats) string {
 
 // gsoText returns text such as "GSO (not to 2 destinations)".
 func gsoText(u *UnderlayFeatures) string {
-	if u.DestinationsWithoutGSO == 0 {
+	n := u.DestinationsWithoutGSO + u.DestinationsLosingTrains
+	if n == 0 {
 		return "GSO"
 	}
-	return fmt.Sprintf("GSO (not to %s)", count(uint64(u.DestinationsWithoutGSO), "destination"))
+	return fmt.Sprintf("GSO (not to %s)", count(uint64(n), "destination"))
 }
 
 // feature is an offload, or another feature, that may be available.

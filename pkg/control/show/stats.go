@@ -43,13 +43,15 @@ type TUNFeatures struct {
 type UnderlayFeatures struct {
 	GSO bool `json:"gso"`
 	// DestinationsWithoutGSO is the number of addresses to which a device refused GSO lately.
-	DestinationsWithoutGSO int  `json:"destinations_without_gso"`
-	GRO                    bool `json:"gro"`
-	IPv4                   bool `json:"ipv4"`
-	IPv6                   bool `json:"ipv6"`
-	Select                 bool `json:"select"`
-	Filter                 bool `json:"filter"`
-	DontFragment           bool `json:"dont_fragment"`
+	DestinationsWithoutGSO int `json:"destinations_without_gso"`
+	// DestinationsLosingTrains is the number of addresses to which trains sent with GSO were lost on the way.
+	DestinationsLosingTrains int  `json:"destinations_losing_trains"`
+	GRO                      bool `json:"gro"`
+	IPv4                     bool `json:"ipv4"`
+	IPv6                     bool `json:"ipv6"`
+	Select                   bool `json:"select"`
+	Filter                   bool `json:"filter"`
+	DontFragment             bool `json:"dont_fragment"`
 }
 
 // LaneStats counts the traffic of one lane: inner packets and their bytes, trains at the TUN device, runs at the underlay.

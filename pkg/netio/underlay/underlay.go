@@ -74,8 +74,8 @@ type Run struct {
 	// Peer is the number of the peer to which the run goes; 0 for unknown. With it, one peer at
 	// many endpoints takes no others' share of a table.
 	Peer uint16
-	// DontFragment sends the run's only datagram in one packet that neither this host nor a router fragments, whatever path
-	// MTU the host has learned. It is for probes of the path MTU, and only SendRun accepts it. Err is ErrTooBig if the network
+	// DontFragment sends each datagram of the run in one packet that neither this host nor a router fragments, whatever path
+	// MTU the host has learned. It is for probes of the path, and only SendRun accepts it. Err is ErrTooBig if the network
 	// device cannot carry the datagram.
 	DontFragment bool
 	// MayFragment lets this host and routers fragment the run's datagrams, whatever SetFragments says. It is for packets that must
@@ -124,7 +124,7 @@ type Lane interface {
 	EndWait()
 }
 
-// Port is one bound UDP port, shared by all lanes. It may also be a Selector.
+// Port is one bound UDP port, shared by all lanes. It may also be a Selector, or a TrainLimiter.
 type Port interface {
 	// Lane returns lane i, 0 <= i < Lanes().
 	Lane(i int) Lane
@@ -182,10 +182,13 @@ type Features struct {
 	// refused UDP_SEGMENT lately. Their devices cannot compute checksums, or their packets go
 	// through IPsec. Runs to them are sent as single datagrams. When there are too many to
 	// remember, GSO is false.
-	DestinationsWithoutGSO int  `json:"destinations_without_gso"`
-	GRO                    bool // UDP_GRO: one receive carries a train
-	IPv4                   bool
-	IPv6                   bool
+	DestinationsWithoutGSO int `json:"destinations_without_gso"`
+	// DestinationsLosingTrains is the number of destination addresses to which trains get lost although single datagrams
+	// arrive (TrainLimiter). Runs to them are sent as single datagrams.
+	DestinationsLosingTrains int  `json:"destinations_losing_trains"`
+	GRO                      bool // UDP_GRO: one receive carries a train
+	IPv4                     bool
+	IPv6                     bool
 	// Select: a Selection is active (Selector).
 	Select bool
 	// Filter: trains of handshake initiations, which only a flood produces, are dropped before the socket buffer.

@@ -92,7 +92,11 @@ func laneError(underlay *config.UnderlayReport, fallback string) string {
 func evaluateFastUDP(f *facts.Facts, name string, s *facts.Stats, r *recorder) {
 	found := fmt.Sprintf("GSO %s, GRO %s", onOff(s.Underlay.GSO), onOff(s.Underlay.GRO))
 	kernel := f.Kernel.UDP
-	switch n := s.Underlay.DestinationsWithoutGSO; {
+	switch n, lost := s.Underlay.DestinationsWithoutGSO, s.Underlay.DestinationsLosingTrains; {
+	case lost > 0:
+		r.warn(name, fmt.Sprintf("%s, trains lost on the way to destinations: %d. Single datagrams arrive, and are sent instead. "+
+			"The kernel, a device or the hypervisor divides trains wrongly (Linux 7.0 to 7.1-rc4, commit b10b446)", found, lost),
+			"boot a kernel with commits 78effd8 and 5f17ae0, here and on the hypervisor, or:\n"+segmentationOff(f.NICs))
 	case n > 0:
 		r.warn(name, fmt.Sprintf("%s, GSO refused to destinations: %d. Their device returned EIO: no transmit checksums, or IPsec", found, n),
 			strings.TrimSuffix(checksumsOn(f.NICs), "\n"))
@@ -113,6 +117,15 @@ func checksumsOn(nics []facts.NIC) string {
 		fmt.Fprintf(&b, "ethtool -K %s tx on\n", quote(nics[i].Name))
 	}
 	return b.String()
+}
+
+// segmentationOff returns commands that have the kernel divide trains instead of the devices.
+func segmentationOff(nics []facts.NIC) string {
+	var commands []string
+	for i := range nics {
+		commands = append(commands, fmt.Sprintf("ethtool -K %s tx-udp-segmentation off", quote(nics[i].Name)))
+	}
+	return strings.Join(commands, "\n")
 }
 
 func evaluateFastTUN(_ *facts.Facts, name string, s *facts.Stats, r *recorder) {

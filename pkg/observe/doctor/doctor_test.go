@@ -62,8 +62,8 @@ func kernelCases() []faultCase {
 		{"kernel-release", release("5.9.1"), Failed, "5.9.1", "5.10"},
 		{"kernel-release", release("4.19.0"), Failed, "4.19.0", "5.10"},
 		{"kernel-release", release("5.10.0-46-amd64"), OK, "5.10", ""},
-		{"kernel-release", release("7.0.3"), Warning, "last", "7.1"},
-		{"kernel-release", release("7.1.0-rc4+"), Warning, "last", "7.1"},
+		{"kernel-release", release("7.0.3"), Warning, "trains of equal datagrams", "7.1"},
+		{"kernel-release", release("7.1.0-rc4+"), Warning, "trains of equal datagrams", "7.1"},
 		{"kernel-release", release("7.1.0-rc5"), OK, "7.1", ""},
 		{"kernel-release", release("7.1.2"), OK, "7.1", ""},
 		{"kernel-release", release("x"), Unknown, "", ""},
@@ -474,6 +474,7 @@ func fastCases() []faultCase {
 		{"fast-underlay", uses(auto), OK, "UDP sockets: the driver copies", ""},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.GSO = false }), Warning, "returned EIO", "ethtool -K eth0 tx on\nip link set dev wg0 down && ip link set dev wg0 up"},
 		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsWithoutGSO = 2 }), Warning, "GSO on, GRO on, GSO refused to destinations: 2", "ethtool -K eth0 tx on"},
+		{"fast-udp", stats(func(s *facts.Stats) { s.Underlay.DestinationsLosingTrains = 2 }), Warning, "trains lost on the way to destinations: 2", "ethtool -K eth0 tx-udp-segmentation off"},
 		{"fast-udp", both(stats(func(s *facts.Stats) { s.Underlay.GRO = false }), func(f *facts.Facts) {
 			f.Kernel.UDP = facts.Known(underlay.Features{GSO: true})
 		}), Warning, "GRO off: not supported by the kernel", "udp-gro"},

@@ -17,7 +17,7 @@ import (
 func kernelChecks() []Check {
 	return []Check{
 		check("kernel-release", "kernel release (uname -r)", evaluateRelease,
-			"ropewalk needs Linux 5.10 or later; 7.0 to 7.1-rc4 may lose the last datagram of a UDP_SEGMENT send"),
+			"ropewalk needs Linux 5.10 or later; 7.0 to 7.1-rc4 may lose all datagrams of a UDP_SEGMENT send"),
 		check("kernel-btf", "kernel BTF", evaluateBTF,
 			"tracing tools (bpftrace, pwru) need it; ropewalk itself does not"),
 		check("udp-gso", "UDP GSO (UDP_SEGMENT), probed on a socket", evaluateUDPGSO,
@@ -54,7 +54,7 @@ func evaluateRelease(f *facts.Facts, r *recorder) {
 	case is.Before(5, 10):
 		r.fail("", "Linux "+release, "boot Linux 5.10 or later")
 	case is.Major == 7 && (is.Minor == 0 || is.Minor == 1 && rc > 0 && rc < 5):
-		r.warn("", "Linux "+release+" may lose the last, shorter datagram of a train (commit b10b446, fixed by 78effd8 and 5f17ae0)",
+		r.warn("", "Linux "+release+" may lose trains of equal datagrams through devices that divide them (commit b10b446, fixed by 78effd8 and 5f17ae0)",
 			"boot Linux 7.1 or later, or a distribution kernel with both fixes")
 	default:
 		r.ok("", "Linux %s", release)

@@ -100,6 +100,7 @@ func (s *scrape) device() {
 		s.flag(featureEnabled, on, feature)
 	}
 	s.emit(udpWithoutGSO, float64(st.Underlay.DestinationsWithoutGSO))
+	s.emit(udpLosingTrains, float64(st.Underlay.DestinationsLosingTrains))
 	s.emit(selectionPlans, float64(st.Selection.Wanted), "wanted")
 	s.emit(selectionPlans, float64(st.Selection.Plans), "in_force")
 }

@@ -86,7 +86,7 @@ func newFake() *fakeDevice {
 			Cipher: "avx512", Workers: 2,
 			PathMTUErrors: config.ICMPErrorCounts{Believed: 2, Ignored: 3},
 			Interface:     "wg0", Up: true, TUN: tun.Features{TSO: true, Steer: true},
-			Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
+			Underlay: underlay.Features{GSO: true, DestinationsWithoutGSO: 3, DestinationsLosingTrains: 2, GRO: true, IPv4: true, IPv6: true, Select: true, Filter: true},
 			Stats: engine.Stats{
 				Lanes: []engine.LaneStats{fakeLane(1), fakeLane(2)},
 				Slow: engine.LaneStats{

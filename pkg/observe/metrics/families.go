@@ -50,6 +50,7 @@ const (
 	laneDropped
 	laneSocketDropped
 	udpWithoutGSO
+	udpLosingTrains
 	udpBatchMessages
 
 	workerSubmitted
@@ -143,6 +144,7 @@ var definitions = [familyCount]definition{
 	laneDropped:         {"ropewalk_lane_dropped_packets_total", counter, "Packets that a lane dropped, for any reason. Lane slow counts handshake messages and packets that waited for a session.", "interface lane"},
 	laneSocketDropped:   {"ropewalk_lane_socket_dropped_total", counter, "Buffers that the kernel dropped at the lane's socket; a run coalesced by GRO is one. Lane slow counts those at the sockets of spread source ports. The dropped packets of the lane include an estimate of the messages in them, with reason rx_socket.", "interface lane"},
 	udpWithoutGSO:       {"ropewalk_udp_destinations_without_gso", gauge, "Destination addresses to which the kernel refused UDP_SEGMENT in the last two minutes, because of a device without transmit checksums or IPsec. Runs to them are sent as single datagrams.", "interface"},
+	udpLosingTrains:     {"ropewalk_udp_destinations_losing_trains", gauge, "Destination addresses to which trains sent with UDP_SEGMENT were lost on the way while single datagrams arrived. Runs to them are sent as single datagrams.", "interface"},
 	udpBatchMessages:    {"ropewalk_udp_batch_messages", histogram, "Messages per run passed between the lanes and their UDP sockets; a single message is a run of 1.", "interface direction"},
 
 	workerSubmitted: {"ropewalk_worker_jobs_submitted_total", counter, "Encryption and decryption jobs that a lane submitted to the workers.", "interface lane direction"},

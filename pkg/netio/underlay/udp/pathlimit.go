@@ -24,13 +24,16 @@ const (
 	// maxPathsWithoutGSO is the number of destinations without UDP GSO from which it is not tried
 	// for any. The device that refuses it then carries most of the traffic.
 	maxPathsWithoutGSO = maxPaths / 2
+	// lostLifetime is the time after which a limit of SetTrainsLost is forgotten. Its caller tests the path again much earlier.
+	lostLifetime = 24 * time.Hour
 	// unlimited is larger than all datagrams.
 	unlimited = math.MaxInt
 )
 
 // pathLimit describes what the kernel has refused to send to a destination.
 type pathLimit struct {
-	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO
+	train    sizeLimit // of the datagrams in trains; 1 byte if the device cannot do UDP GSO, or loses them
+	lost     bool      // by SetTrainsLost
 	datagram sizeLimit // of single datagrams
 	peer     uint16    // Run.Peer of the run that was refused first
 }
@@ -55,6 +58,7 @@ func (l pathLimit) at(now time.Time) pathLimit {
 			*s = sizeLimit{bytes: unlimited}
 		}
 	}
+	l.lost = l.lost && l.train.bytes < unlimited
 	return l
 }
 
@@ -91,6 +95,7 @@ type pathTable struct {
 	limits     map[underlay.Destination]pathLimit
 	least      pathLimit // the smallest sizes, and the earliest ends
 	withoutGSO int       // destinations without UDP GSO
+	lost       int       // the number of these by SetTrainsLost
 }
 
 // limit returns the limits of a destination.
@@ -109,11 +114,14 @@ func (t *pathTable) limit(to *underlay.Endpoint) pathLimit {
 }
 
 // limitOf returns the limits for a run. A limit of datagrams was learned with the sockets' fragment option, so it does not hold for a run
-// that sets its own.
+// that sets its own. A train with DontFragment tests whether a limit of trains still holds.
 func (t *pathTable) limitOf(r *underlay.Run) pathLimit {
 	l := t.limit(r.To)
 	if hasOwnFragmentOption(r) {
 		l.datagram.bytes = unlimited
+	}
+	if r.DontFragment {
+		l.train.bytes = unlimited
 	}
 	return l
 }
@@ -153,12 +161,47 @@ func (p *pathLimits) current() *pathTable {
 	return p.replace(now, func(map[underlay.Destination]pathLimit) {})
 }
 
-// withoutGSO returns the number of destinations without UDP GSO.
-func (p *pathLimits) withoutGSO() int {
+// withoutGSO returns the number of destinations without UDP GSO, and of those to which trains are lost among them.
+func (p *pathLimits) withoutGSO() (all, lost int) {
 	if t := p.current(); t != nil {
-		return t.withoutGSO
+		return t.withoutGSO, t.lost
 	}
-	return 0
+	return 0, 0
+}
+
+// SetTrainsLost implements underlay.TrainLimiter.
+func (p *Port) SetTrainsLost(to *underlay.Endpoint, peer uint16, lost bool) {
+	p.paths.setLost(to, peer, lost)
+}
+
+func (p *pathLimits) setLost(to *underlay.Endpoint, peer uint16, lost bool) {
+	if !lost && p.table.Load() == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, key := p.now(), to.Destination()
+	if t := p.table.Load(); lost && t != nil && t.isFull(key, now) {
+		return
+	}
+	p.replace(now, func(limits map[underlay.Destination]pathLimit) {
+		l, known := limits[key]
+		switch {
+		case lost:
+			if !known {
+				makeRoom(limits, peer)
+				l = noLimit
+				l.peer = peer
+			}
+			l.lost, l.train = true, sizeLimit{1, now.Add(lostLifetime)}
+			limits[key] = l
+		case l.lost:
+			l.lost, l.train = false, noLimit.train
+			if limits[key] = l; l.ended() {
+				delete(limits, key)
+			}
+		}
+	})
 }
 
 // add notes the sizes of a refused train and of a refused datagram of a run, and returns the limits with them.
@@ -248,6 +291,9 @@ func (p *pathLimits) replace(now time.Time, change func(limits map[underlay.Dest
 		next.least.datagram.lower(l.datagram)
 		if l.train.bytes == 1 {
 			next.withoutGSO++
+		}
+		if l.lost {
+			next.lost++
 		}
 	}
 	if len(next.limits) == 0 {

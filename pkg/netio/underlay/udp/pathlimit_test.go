@@ -272,3 +272,45 @@ func TestSinglyHeldRunsReportDatagramsSent(t *testing.T) {
 		t.Errorf("%d runs failed, the last with %v after %d datagrams, want 1 after 4", failed, runs[2].Err, runs[2].Sent)
 	}
 }
+
+func TestLostTrainsAreSentSinglyExceptTests(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('-', 0)}
+	p, l, now := limitedLane(t, k)
+	to := runTo(1, 1, 'a').To
+	p.SetTrainsLost(to, 1, false) // has no effect
+	p.SetTrainsLost(to, 1, true)
+	if sizes, calls := sendOnce(t, l, k, runTo(1, 3, 'a'), runTo(2, 3, 'b')); calls != 1 || !slices.Equal(sizes, []int{10, 10, 10, 30}) {
+		t.Errorf("sent messages of %v in %d calls, want single datagrams to the first destination alone", sizes, calls)
+	}
+	if f := p.Features(); !f.GSO || f.DestinationsLosingTrains != 1 || f.DestinationsWithoutGSO != 0 {
+		t.Errorf("features %+v, want GSO, and 1 destination that loses trains", f)
+	}
+	test := runTo(1, 2, 't')
+	test.DontFragment = true
+	if p.paths.table.Load().refuses(&test) {
+		t.Error("a test is not sent as a train")
+	}
+	p.RoutesChanged()
+	if f := p.Features(); f.DestinationsLosingTrains != 1 {
+		t.Errorf("after a change of routes: features %+v, want the limit to hold until a test", f)
+	}
+	p.SetTrainsLost(to, 1, false)
+	if sizes, _ := sendOnce(t, l, k, runTo(1, 3, 'a')); !slices.Equal(sizes, []int{30}) || p.paths.table.Load() != nil {
+		t.Errorf("afterwards messages of %v, want a train, and no limit", sizes)
+	}
+	p.SetTrainsLost(to, 1, true)
+	*now = now.Add(lostLifetime)
+	if f := p.Features(); f.DestinationsLosingTrains != 0 || p.paths.table.Load() != nil {
+		t.Errorf("after a day: features %+v, want no limit", f)
+	}
+}
+
+func TestArrivingTrainsKeepRefusedLimit(t *testing.T) {
+	k := &faultyKernel{verdict: refuseTrains('x', unix.EIO)}
+	p, l, _ := limitedLane(t, k)
+	sendOnce(t, l, k, runTo(1, 3, 'x'))
+	p.SetTrainsLost(runTo(1, 1, 'x').To, 1, false)
+	if f := p.Features(); f.DestinationsWithoutGSO != 1 {
+		t.Errorf("features %+v, want the limit that the kernel caused", f)
+	}
+}

@@ -82,7 +82,10 @@ type closeState struct {
 	kept          bool // Keep has duplicated the sockets: Close does not shut them down
 }
 
-var _ underlay.Port = (*Port)(nil)
+var (
+	_ underlay.Port         = (*Port)(nil)
+	_ underlay.TrainLimiter = (*Port)(nil)
+)
 
 // Open opens and binds the sockets. The error for a port in use satisfies errors.Is(err, syscall.EADDRINUSE). Without
 // IPv6 on the host the port is IPv4 only, as Features reports.
@@ -181,9 +184,9 @@ func (p *Port) LocalPort() uint16 { return p.port }
 
 // Features implements underlay.Port.
 func (p *Port) Features() underlay.Features {
-	n := p.paths.withoutGSO()
+	n, lost := p.paths.withoutGSO()
 	return underlay.Features{
-		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
+		GSO: p.gso && n < maxPathsWithoutGSO, DestinationsWithoutGSO: n - lost, DestinationsLosingTrains: lost, GRO: p.gro, IPv4: true, IPv6: p.family == unix.AF_INET6, Select: p.selects.Load(), Filter: p.filter,
 		DontFragment: p.dontFragment.Load(),
 	}
 }

@@ -30,8 +30,9 @@ type Port struct {
 }
 
 var (
-	_ underlay.Port     = (*Port)(nil)
-	_ underlay.Selector = (*Port)(nil)
+	_ underlay.Port         = (*Port)(nil)
+	_ underlay.Selector     = (*Port)(nil)
+	_ underlay.TrainLimiter = (*Port)(nil)
 )
 
 // Open opens an AF_XDP socket for each lane of Config.UDP that has a queue, attaches the program, and maintains both
@@ -117,6 +118,13 @@ func (p *Port) SetFragments(permitted bool) error {
 
 // RoutesChanged implements underlay.Port. The paths of AF_XDP follow the host's routes by themselves.
 func (p *Port) RoutesChanged() { p.udp.RoutesChanged() }
+
+// SetTrainsLost implements underlay.TrainLimiter.
+func (p *Port) SetTrainsLost(to *underlay.Endpoint, peer uint16, lost bool) {
+	if udp, ok := p.udp.(underlay.TrainLimiter); ok {
+		udp.SetTrainsLost(to, peer, lost)
+	}
+}
 
 // SetLoop implements underlay.Port. A frame of AF_XDP leaves by a network device.
 func (p *Port) SetLoop(to underlay.Destination, loops bool) { p.udp.SetLoop(to, loops) }
