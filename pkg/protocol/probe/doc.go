@@ -21,5 +21,8 @@
 // MTUs first. Afterwards the size is tried again on a path where messages are lost, and a larger
 // one from time to time (PMTU_RAISE_TIMER).
 //
+// When the search is complete, a train of two probes is sent, which the kernel or the device divides. If three such trains are lost while a
+// single message is answered, trains do not arrive, and the owner sends messages one by one.
+//
 // Flows may take several paths, one per source port, numbered from 1. Path 0 is the listen port's. The smallest size of all counts for all.
 package probe

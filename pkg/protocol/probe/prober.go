@@ -41,6 +41,8 @@ type Probe struct {
 	ID   uint32
 	Size int // of the IP packet, for wire.ProbeSize
 	Path int
+	// Train has a wire.ProbePort of the same size sent before the probe, in one train.
+	Train bool
 }
 
 // Sent is the number of messages sent to the peer so far.
@@ -61,6 +63,7 @@ type Report struct {
 // Prober tests the paths to one peer. The zero Prober is off, as its Search. It has one user at a time.
 type Prober struct {
 	Search
+	trains trains
 	budget budget
 	ports  []port // of each path
 	batch  []Probe
@@ -120,7 +123,9 @@ func (p *Prober) Start(now int64, sizes Sizes) {
 	if len(p.ports) == 0 {
 		p.SetSources(0)
 	}
-	p.Search.Start(now, sizes)
+	if p.Search.Start(now, sizes); p.state != Complete {
+		p.trains = trains{enabled: p.trains.enabled, id: p.trains.id}
+	}
 }
 
 // SetSources sets the number of source ports, which are other ones than before.
@@ -136,7 +141,10 @@ func (p *Prober) SetSources(n int) {
 func (p *Prober) Refill() { p.budget, p.retryAt, p.pause = budget{}, 0, minRetry }
 
 // Unanswered notes that the peer has not answered data: each message that is missing counts.
-func (p *Prober) Unanswered() { p.urgent, p.strict = true, true }
+func (p *Prober) Unanswered() {
+	p.urgent, p.strict = true, true
+	p.RetestTrains()
+}
 
 // Block blocks a source until a message from it arrives, or from any if all are blocked.
 func (p *Prober) Block(now int64, source int) {
@@ -172,6 +180,7 @@ func (p *Prober) Fire(now int64, tx *Sent) []Probe {
 		p.batch = append(p.batch, p.take(now))
 		p.sized = tx.Data
 	}
+	p.testTrains(now, tx)
 	p.testDoubted(now)
 	p.retry(now, tx)
 	p.ask(now, tx)
@@ -303,6 +312,7 @@ func (p *Prober) Reported(now int64, r *Report, tx *Sent) (changed bool) {
 		partial := arrived > 0 && missing > 0
 		if (partial && x.partial || arrived > 0 && x.misses > 0) && p.budget.has(firstUse) {
 			p.doubt(now, i) // large messages may be lost
+			p.RetestTrains()
 		}
 		x.partial = partial
 		if i > 0 {
@@ -362,6 +372,9 @@ func (p *Prober) Next(now int64, tx *Sent) int64 {
 		at = min(at, max(due, p.budget.ready(now, keep)))
 	}
 	if due := p.nextRetry(now, tx); due != 0 {
+		at = min(at, due)
+	}
+	if due := p.nextTrain(now, tx); due != 0 {
 		at = min(at, due)
 	}
 	if at == never {

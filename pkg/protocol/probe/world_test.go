@@ -31,6 +31,8 @@ type world struct {
 	counts  bool     // the peer counts messages of source ports
 	silent  bool     // the peer answers nothing
 	outage  bool     // nothing arrives in either direction
+	trains  bool     // trains arrive
+	ended   int      // tests of trains that ended
 	back    int64    // delay of answers
 	probes  int      // sent
 	reports int
@@ -67,7 +69,7 @@ type stream struct {
 
 func newWorld(t *testing.T, sources int, seed uint64) *world {
 	t.Helper()
-	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 5)), now: second, began: second, counts: true, back: 10 * tick}
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 5)), now: second, began: second, counts: true, trains: true, back: 10 * tick}
 	w.paths = slices.Repeat([]pathway{{delay: 10 * tick, mtu: 1500}}, 1+sources)
 	w.sent.On, w.wake, w.peer = make([]uint32, 1+sources), make([]uint32, 1+sources), make([]uint32, 1+sources)
 	if sources > 0 {
@@ -166,6 +168,16 @@ func (w *world) data(f *stream) {
 	}
 }
 
+// carried sends a message, which is lost in any case unless ok.
+func (w *world) carried(path, size int, ok bool, then func()) {
+	if ok {
+		w.send(path, size, then)
+		return
+	}
+	w.sent.All++
+	w.sent.On[path]++
+}
+
 // send sends a message, and reports whether it will arrive.
 func (w *world) send(path, size int, then func()) bool {
 	w.sent.All++
@@ -202,7 +214,11 @@ func (w *world) fire() {
 		if p.Kind != wire.ProbeSize {
 			size = 76
 		}
-		w.send(p.Path, size, func() { w.answer(p) })
+		if p.Train {
+			w.probes++
+			w.carried(p.Path, size, w.trains, nil)
+		}
+		w.carried(p.Path, size, w.trains || !p.Train, func() { w.answer(p) })
 	}
 	w.arm()
 }
@@ -213,7 +229,16 @@ func (w *world) answer(p Probe) {
 		return
 	}
 	if p.Kind == wire.ProbeSize {
-		w.at(w.back, func() { w.Answered(w.now, p.ID, p.Size); w.arm() })
+		w.at(w.back, func() {
+			concluded, ok := w.TrainsAnswered(w.now, p.ID)
+			if concluded {
+				w.ended++
+			}
+			if !ok {
+				w.Answered(w.now, p.ID, p.Size)
+			}
+			w.arm()
+		})
 		return
 	}
 	w.reports++
@@ -260,7 +285,7 @@ func (w *world) wantBlocked(why string, want ...int) {
 // until passes time until done, and returns how much.
 func (w *world) until(most time.Duration, done func() bool) time.Duration {
 	w.t.Helper()
-	for begin := w.now; ; w.run(time.Millisecond) {
+	for begin := w.now; ; w.run(2 * time.Millisecond) { // timers fire within
 		if done() {
 			return time.Duration(w.now - begin)
 		}
