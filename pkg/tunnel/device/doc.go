@@ -13,7 +13,7 @@
 //   - post-quantum exchanges, whose decisions are in pqexchange: postquantum
 //   - probes of source ports and of the path MTU: probe
 //   - source ports, receive lanes and endpoints: scope, path, spread, sendgroup, sources, selection
-//   - the path MTU, and what probes have found: pathmtu, pathlimit, probing
+//   - the path MTU, and what probes have found: pathmtu, trains, pathlimit, probing
 //   - helpers: loop, sourceaddr, tunnelup, underlaymode, peername, knownendpoints, cookielimit, recentsenders, queue, counters, changes, state
 //
 // Concurrency: any goroutine may call the exported methods. The lock order is Device.mu, Peer.mu, then the locks of the

@@ -24,6 +24,7 @@ type pathState struct {
 	sourcesOpened int               // sources that were opened for the peer's port plans
 	spread        config.PeerSpread // the spread that lanes use now
 	spreadLog     pace.Rate
+	trainsLost    bool   // the last result of a test of trains
 	spreadLogged  string // the reason in the last log message about spread
 	spreadActive  bool   // in the last log message about spread
 	up            upLog
@@ -171,6 +172,7 @@ func (d *Device) RoutesChanged() {
 		if !p.sourceRouteKnown(d.clock()) {
 			p.clearSource()
 		}
+		p.retestTrains()
 		p.mu.Unlock()
 		p.requestRoute()
 	}

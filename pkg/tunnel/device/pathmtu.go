@@ -38,6 +38,9 @@ func (p *Peer) updatePathMTU(now int64) {
 	case changed || !p.probing.active():
 		p.probing.get().Start(now, sizes)
 	}
+	if p.probing.active() {
+		p.probing.EnableTrains(p.dev.trainLimiter() != nil)
+	}
 	p.applyPathMTU()
 }
 

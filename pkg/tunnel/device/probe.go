@@ -78,9 +78,15 @@ func (p *Peer) answerProbe(keys *session.Keypair, m *wire.Probe) {
 	p.sendControl(keys, 0, wire.AppendProbe(nil, &answer))
 }
 
-// takeAnswer takes the answer to a probe of the path MTU. The caller holds mu.
+// takeAnswer takes the answer to a probe of the path MTU, or of trains. The caller holds mu.
 func (p *Peer) takeAnswer(m *wire.Probe, now int64) {
 	if !p.probing.active() {
+		return
+	}
+	if concluded, ok := p.probing.TrainsAnswered(now, m.ID); ok {
+		if concluded {
+			p.applyTrains()
+		}
 		return
 	}
 	size := m.Size + p.mtu.overhead
@@ -129,6 +135,9 @@ func (p *Peer) runProbes(now int64) {
 		if m.Kind == wire.ProbeSize {
 			c.Size = m.Size - p.mtu.overhead
 			plain.Size = c.Size
+		}
+		if m.Train {
+			c.Lead = wire.AppendProbe(nil, &wire.Probe{Kind: wire.ProbePort, Size: wire.MinProbeSize})
 		}
 		c.Plain = wire.AppendProbe(nil, &plain)
 		messages = append(messages, c)

@@ -20,6 +20,8 @@ type ControlMessage struct {
 	// Size is the number of bytes of the plaintext of a probe of the path MTU, which zeros fill
 	// up. No host and no router fragments it. 0 means the size of Plain, with WireGuard's padding.
 	Size int
+	// Lead is the plaintext of a message of Size bytes that precedes it in one train; nil for none.
+	Lead []byte
 }
 
 // SendControl is engine.Engine.SendControl.
@@ -46,32 +48,41 @@ func (s *Slow) SendControl(p *lane.Peer, keys *session.Keypair, messages []Contr
 	t.out.flush()
 }
 
-// sendOfSize seals a message of a size and sends it.
+// sendOfSize seals a message of a size, and its Lead, and sends them as one run.
 func (t *Transmitter) sendOfSize(p *lane.Peer, keys *session.Keypair, m *ControlMessage) {
 	to, conn := p.Endpoint.Load(), t.out.lane.Conn.Load()
-	if to == nil || conn == nil || m.Size < len(m.Plain) || m.Size > underlay.MaxDatagramRun-wire.DataOverhead {
+	plains := [][]byte{m.Plain}
+	if m.Lead != nil {
+		plains = [][]byte{m.Lead, m.Plain}
+	}
+	size, n := wire.DataOverhead+m.Size, len(plains)
+	if to == nil || conn == nil || m.Size < max(len(m.Plain), len(m.Lead)) || n*size > underlay.MaxDatagramRun {
 		return
 	}
-	msg := t.out.batch.slots[0][:wire.DataOverhead+m.Size]
-	clear(msg)
-	copy(msg[wire.DataHeaderLen:], m.Plain)
-	counter, ok := keys.Reserve(1)
-	if !ok || !keys.SealEach(&t.out.scratch, [][]byte{msg}, counter) {
-		t.out.lane.Stats.TxControl.Add(1)
-		t.out.dropForPeer(p, drop.TXNoSession, 1)
+	train := t.out.batch.slots[0][:n*size]
+	clear(train)
+	messages := make([][]byte, n)
+	for i, plain := range plains {
+		messages[i] = train[i*size : (i+1)*size : (i+1)*size]
+		copy(messages[i][wire.DataHeaderLen:], plain)
+	}
+	counter, ok := keys.Reserve(n)
+	if !ok || !keys.SealEach(&t.out.scratch, messages, counter) {
+		t.out.lane.Stats.TxControl.Add(uint64(n))
+		t.out.dropForPeer(p, drop.TXNoSession, n)
 		return
 	}
-	run := [1]underlay.Run{{To: to, Parts: [][]byte{msg}, SegSize: len(msg), Segments: 1, Source: m.Source, DontFragment: true}}
+	run := [1]underlay.Run{{To: to, Parts: [][]byte{train}, SegSize: size, Segments: n, Source: m.Source, DontFragment: true}}
 	(*conn).Send(run[:])
 	if errors.Is(run[0].Err, underlay.ErrTooBig) {
 		return
 	}
-	t.out.lane.Stats.TxControl.Add(1)
+	t.out.lane.Stats.TxControl.Add(uint64(n))
 	if run[0].Err != nil {
-		t.out.dropForPeer(p, sendDropReason(run[0].Err), 1)
+		t.out.dropForPeer(p, sendDropReason(run[0].Err), n)
 		return
 	}
-	sent := &runMeta{peer: p, keys: keys, source: m.Source, segments: 1, bytes: len(msg)}
+	sent := &runMeta{peer: p, keys: keys, source: m.Source, segments: n, bytes: len(train)}
 	sent.noteSent(t.out.now)
 	t.out.countSent([]*runMeta{sent})
 }
