@@ -14,6 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/show"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
@@ -142,22 +143,15 @@ func completeSetWord(name, word string, inPeer bool) ([]string, cobra.ShellCompD
 		return nil, cobra.ShellCompDirectiveDefault
 	case "peer":
 		return peerKeys(name), noFiles
-	case "spread":
-		return []string{"auto", "off", "on"}, noFiles
-	case "spray":
-		return []string{"off", "auto"}, noFiles
-	case "underlay":
-		return []string{"auto", "udp", "xdp"}, noFiles
-	case "outer-fragments":
-		return []string{"off", "on"}, noFiles
-	case "post-quantum":
-		values := []string{"auto", "off", "required"}
-		if inPeer {
-			values = append(values, "default")
-		}
-		return values, noFiles
 	case "persistent-keepalive", "fwmark":
 		return []string{"off"}, noFiles
+	}
+	for _, s := range config.Table() {
+		if s.Flag() == word && inPeer {
+			return append(s.Words(), "default"), noFiles
+		} else if s.Flag() == word {
+			return s.Words(), noFiles
+		}
 	}
 	return nil, noFiles
 }

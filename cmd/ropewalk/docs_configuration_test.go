@@ -18,6 +18,7 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
@@ -139,7 +140,10 @@ func TestReloadAppliesTheDocumentedKeys(t *testing.T) {
 	values := map[string]string{
 		"PrivateKey": manualPrivate, "ListenPort": "51821", "FwMark": "7", "Address": "10.0.0.1/24", "DNS": "192.0.2.1", "MTU": "1420", "Table": "off",
 		"SaveConfig": "false", "PreUp": "x", "PostUp": "x", "PreDown": "x", "PostDown": "x",
-		"Spread": "on", "Lanes": "2", "SpreadPorts": "2000-3000", "Spray": "4", "Underlay": "udp", "OuterFragments": "on", "PostQuantum": "auto", "Metrics": "127.0.0.1:9820",
+		"Lanes": "2", "Metrics": "127.0.0.1:9820",
+	}
+	for _, s := range config.Table() {
+		values[s.Name] = s.Default
 	}
 	var text strings.Builder
 	text.WriteString("[Interface]\n")

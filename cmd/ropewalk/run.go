@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -17,7 +19,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/conffile"
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/daemon"
 )
 
@@ -28,12 +29,9 @@ type runOptions struct {
 	workers  workersFlag
 	mtu      int
 	log      logOptions
-	spread   config.SpreadMode
-	ports    spread.Ports
-	spray    config.Spray
-	quantum  config.PostQuantum
+	settings config.Settings
 	metrics  metricsFlags
-	underlay underlayFlags
+	device   string // --underlay-device
 	takeover bool
 	persist  bool
 	reflect  uint16
@@ -49,7 +47,7 @@ type runOptions struct {
 }
 
 func newRunCmd() *cobra.Command {
-	o := runOptions{ports: spread.DefaultPorts, workers: autoWorkers}
+	o := runOptions{workers: autoWorkers}
 	cmd := &cobra.Command{
 		Use:   "run INTERFACE",
 		Short: "Create a tunnel interface and serve it",
@@ -102,17 +100,11 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 		"worker threads that encrypt and decrypt for lanes whose flow exceeds one core; 0: none\n"+
 			"(auto: one per CPU beyond two, at most 4; unused while no core is idle)")
 	cmd.Flags().IntVar(&o.mtu, "mtu", 0, "MTU of the new interface (default: 1420)")
-	cmd.Flags().TextVar(&o.spread, "spread", config.SpreadAuto,
-		"spread inner flows over source ports: `auto|off|on`\n(auto: to peers that support gathering; on: to all peers)")
-	completeFlag(cmd, "spread", "auto", "off", "on")
-	cmd.Flags().Var(portsFlag{&o.ports}, "spread-ports", "source ports to spread over; the listen port must not be among them")
-	cmd.Flags().TextVar(&o.spray, "spray", config.SprayOff,
-		"source ports over which one large flow is sprayed, to peers that have the flag too:\n`off|auto|N`, N from 2 to 16 (docs/spread.md)")
-	completeFlag(cmd, "spray", "off", "auto")
-	cmd.Flags().TextVar(&o.quantum, "post-quantum", config.DefaultPostQuantum,
-		"whether sessions use keys of post-quantum exchanges: `auto|off|required`\n(auto: with peers that take part; required: no data without)")
-	completeFlag(cmd, "post-quantum", "auto", "off", "required")
-	o.underlay.add(cmd)
+	for _, s := range config.Table() {
+		cmd.Flags().Var(&settingFlag{s, &o.settings}, s.Flag(), plain(s.About))
+		completeFlag(cmd, s.Flag(), s.Words()...)
+	}
+	cmd.Flags().StringVar(&o.device, "underlay-device", "", "network device for AF_XDP (default: the device of the route to most peers)")
 	cmd.Flags().BoolVar(&o.takeover, "takeover", false,
 		"take over the interface from its running daemon: connections, routes\nand counters are kept (docs/upgrade.md)")
 	cmd.Flags().BoolVar(&o.persist, "persist", false,
@@ -133,25 +125,58 @@ func (o *runOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.foreground, "foreground", "f", true, "stay in the foreground, as without --daemon")
 }
 
-// portsFlag is a flag whose value is a range of ports.
-type portsFlag struct{ ports *spread.Ports }
-
-// Set implements pflag.Value.
-func (f portsFlag) Set(s string) (err error) {
-	*f.ports, err = config.ParsePorts(s)
-	return err
+// settingFlag is the flag of a setting.
+type settingFlag struct {
+	config.Setting
+	to *config.Settings
 }
 
-// String implements pflag.Value. pflag also calls it on a zero portsFlag.
-func (f portsFlag) String() string {
-	if f.ports == nil {
-		return ""
+// Set implements pflag.Value.
+func (f *settingFlag) Set(text string) error { return f.Setting.Set(f.to, text) }
+
+// String implements pflag.Value. pflag also calls it on a zero settingFlag.
+func (f *settingFlag) String() string {
+	if f.to != nil {
+		if text, given := f.Text(f.to); given {
+			return text
+		}
 	}
-	return f.ports.String()
+	return f.Default
 }
 
 // Type implements pflag.Value. The help shows it as the value.
-func (portsFlag) Type() string { return "first-last" }
+func (f *settingFlag) Type() string { return f.Form }
+
+// plain returns a line of Markdown as the lines of a flag's help, without the links that end it.
+func plain(markdown string) string {
+	text := regexp.MustCompile(` \[[^]]*\]\([^)]*\)\.`).ReplaceAllString(markdown, "")
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(strings.ReplaceAll(text, "`", "")) {
+		switch {
+		case column == 0:
+		case column+len(word) > 80:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+		}
+		b.WriteString(word)
+		column += len(word) + 1
+	}
+	help := strings.TrimSuffix(b.String(), ".")
+	return strings.ToLower(help[:1]) + help[1:]
+}
+
+// warnOfDevice logs an underlay device that this host does not have. It may appear later.
+func (o *runOptions) warnOfDevice(log *slog.Logger) {
+	if o.device == "" {
+		return
+	}
+	if _, err := net.InterfaceByName(o.device); err != nil {
+		log.Warn("underlay device does not exist, using UDP sockets until it appears", "device", o.device)
+	}
+}
 
 // usageArgs turns an error of check into a usage error that shows the usage line.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
@@ -196,7 +221,7 @@ func run(ctx context.Context, name string, o runOptions) error {
 	if err != nil {
 		return usageError{err}
 	}
-	o.underlay.warn(log)
+	o.warnOfDevice(log)
 	return serve(ctx, log, tunnel, o)
 }
 
@@ -219,8 +244,7 @@ func (o *runOptions) daemon(name string, log *slog.Logger, level *slog.LevelVar)
 	return daemon.Options{
 		TUNFD: queue, ControlFD: control,
 		Name: name, MTU: o.mtu, Lanes: o.lanes, Workers: int(o.workers), Nice: o.nice,
-		Spread: o.spread, SpreadPorts: o.ports, Spray: o.spray, Underlay: o.underlay.mode, UnderlayDevice: o.underlay.device,
-		OuterFragments: o.underlay.fragments, PostQuantum: o.quantum, Persist: o.persist, Reflect: o.reflect,
+		Initial: config.Device{Settings: o.settings}, UnderlayDevice: o.device, Persist: o.persist, Reflect: o.reflect,
 		KeepSocket: keepsSocket(),
 		StateDir:   quick.DefaultRunDir, Version: version, Log: log, Level: level,
 		StartSuccessor: start,
@@ -284,8 +308,10 @@ func receiveHandover(ctx context.Context, _ *slog.Logger, tunnel daemon.Options)
 }
 
 func (o *runOptions) open(ctx context.Context, log *slog.Logger, tunnel daemon.Options) (d *daemon.Daemon, err error) {
+	flags := tunnel.Initial.Settings
 	if tunnel.Initial, err = o.readConfig(ctx, log); err != nil {
 		return nil, err
 	}
+	tunnel.Initial.Fill(&flags)
 	return daemon.Open(tunnel)
 }

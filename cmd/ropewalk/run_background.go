@@ -61,7 +61,9 @@ func (o *runOptions) startInBackground(cmd *cobra.Command, name string) error {
 	if err := options.Check(); err != nil { // before its name becomes a file's
 		return usageError{err}
 	}
-	warnOfSpray(cmd, o.spread, o.spray)
+	if mode, spray := o.settings.Spread, o.settings.Spray; mode != nil && spray != nil {
+		warnOfSpray(cmd, *mode, *spray)
+	}
 	args, err := foregroundArgs(cmd.Flags(), name)
 	if err != nil {
 		return err

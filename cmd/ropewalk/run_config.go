@@ -31,6 +31,6 @@ func (o *runOptions) readConfig(ctx context.Context, log *slog.Logger) (config.D
 		log.Warn("configuration file is valid, but most likely has a mistake", "file", o.config, "warning", warning)
 	}
 	dev, err := f.Device(ctx, o.resolve)
-	f.Interface.AddOwnSettings(&dev)
+	dev.Settings = f.Interface.Settings
 	return dev, err
 }

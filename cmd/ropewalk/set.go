@@ -25,12 +25,7 @@ func newSetCmd() *cobra.Command {
 			"  listen-port PORT        0 lets the kernel choose\n" +
 			"  fwmark MARK             0 or off for none; 0x for hexadecimal\n" +
 			"  private-key FILE        an empty file removes the key\n" +
-			"  spread auto|off|on      as `ropewalk run --spread` (not in wg)\n" +
-			"  spread-ports FIRST-LAST as `ropewalk run --spread-ports` (not in wg)\n" +
-			"  spray off|auto|N        as `ropewalk run --spray` (not in wg)\n" +
-			"  underlay auto|udp|xdp   as `ropewalk run --underlay` (not in wg)\n" +
-			"  outer-fragments off|on  as `ropewalk run --outer-fragments` (not in wg)\n" +
-			"  post-quantum auto|off|required  as `ropewalk run --post-quantum` (not in wg)\n" +
+			ownSettings() +
 			"Settings of a peer, which is added if it does not exist:\n" +
 			"  peer KEY                selects the peer for the keywords after it\n" +
 			"  name NAME               a name for people, or empty (not in wg)\n" +
@@ -59,6 +54,15 @@ func newSetCmd() *cobra.Command {
 			return set(cmd, socketDir(), args[0], args[1:])
 		},
 	}
+}
+
+// ownSettings returns the help of the settings that wg does not have.
+func ownSettings() string {
+	var b strings.Builder
+	for _, s := range config.Table() {
+		fmt.Fprintf(&b, "  %-23s as `ropewalk run --%s` (not in wg)\n", s.Flag()+" "+s.Form, s.Flag())
+	}
+	return b.String()
 }
 
 // wantsHelp finds the help flag: set does not parse flags.

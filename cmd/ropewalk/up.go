@@ -22,6 +22,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/quick"
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 )
 
 func newUpCmd() *cobra.Command {
@@ -36,9 +37,9 @@ func newUpCmd() *cobra.Command {
 			"its changes. Before it executes PostUp commands, it reads addresses, routes, rules and MTU back from the kernel. It fails if\n" +
 			"packets to AllowedIPs would leave in cleartext. The log of the daemon is " + quick.DefaultRunDir + "/INTERFACE.log.\n" +
 			"WG_ENDPOINT_RESOLUTION_RETRIES=N|infinity sets the number of retries when a name server does not answer (default 15).\n" +
-			"Besides wg-quick's keys, [Interface] may have Spread=auto|off|on, Lanes=N, SpreadPorts=FIRST-LAST,\n" +
-			"Spray=off|auto|N, Underlay=auto|udp|xdp, OuterFragments=off|on, PostQuantum=auto|off|required and Metrics=HOST:PORT, which\n" +
-			"correspond to flags of `ropewalk run`. up passes the --log and --metrics flags on to it; --metrics takes precedence over the file.",
+			"Besides wg-quick's keys, [Interface] may have Lanes=N, Metrics=HOST:PORT and\n  " + strings.Join(ownKeys(), "\n  ") + "\n" +
+			"which correspond to flags of `ropewalk run`. up passes the --log and --metrics flags on to it; --metrics takes precedence\n" +
+			"over the file.",
 		Example:           "  ropewalk up wg0\n  ropewalk up ./wg0.conf\n  ropewalk up --metrics 127.0.0.1:9820 wg0",
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeConfig,
@@ -192,4 +193,12 @@ func withHint(err error) error {
 		return fmt.Errorf("%w (needs root: try sudo)", err)
 	}
 	return err
+}
+
+// ownKeys returns the keys of a file that ropewalk adds and that can change while a tunnel runs, with their values.
+func ownKeys() (keys []string) {
+	for _, s := range config.Table() {
+		keys = append(keys, s.Name+"="+s.Form)
+	}
+	return keys
 }

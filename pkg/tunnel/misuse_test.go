@@ -105,8 +105,8 @@ func TestConfigureRefusesInvalidValues(t *testing.T) {
 	defer tn.Close()
 	spread, underlayMode := config.SpreadMode(99), config.UnderlayMode(99)
 	for name, c := range map[string]config.Device{
-		"spread":     {Spread: &spread},
-		"underlay":   {Underlay: &underlayMode},
+		"spread":     {Settings: config.Settings{Spread: &spread}},
+		"underlay":   {Settings: config.Settings{Underlay: &underlayMode}},
 		"allowed IP": {Peers: []config.Peer{{PublicKey: noise.PublicKey{1}, AllowedIPs: []config.AllowedIP{{}}}}},
 	} {
 		if err := tn.Configure(c); !errors.Is(err, syscall.EINVAL) || !strings.Contains(err.Error(), name) {

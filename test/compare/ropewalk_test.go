@@ -37,7 +37,7 @@ func startRopewalk(tb testing.TB, e *memoryNet, s endConfig) {
 	for _, key := range s.others {
 		peers = append(peers, config.Peer{PublicKey: key})
 	}
-	err := d.Configure(config.Device{PrivateKey: &s.key, ListenPort: &port, Spread: &off, Peers: peers})
+	err := d.Configure(config.Device{PrivateKey: &s.key, ListenPort: &port, Settings: config.Settings{Spread: &off}, Peers: peers})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -273,3 +273,26 @@ func TestProfileStagesNameExistingMethods(t *testing.T) {
 		}
 	}
 }
+
+// TestSettingStandsInFewFiles counts the example of CONTRIBUTING.md.
+func TestSettingStandsInFewFiles(t *testing.T) {
+	var files []string
+	for _, dir := range []string{"pkg", "cmd"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if strings.Contains(string(text), "OuterFragments") {
+				files = append(files, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(files) < 2 || len(files) > 6 {
+		t.Errorf("OuterFragments stands in %d files, want 2 to 6: %v", len(files), files)
+	}
+}

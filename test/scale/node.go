@@ -69,7 +69,7 @@ func (n *node) start(peer *node) error {
 	n.device.Start()
 	off, port := config.SpreadOff, uint16(listenPort)
 	err = n.device.Configure(config.Device{
-		PrivateKey: &n.key, ListenPort: &port, Spread: &off,
+		PrivateKey: &n.key, ListenPort: &port, Settings: config.Settings{Spread: &off},
 		Peers: []config.Peer{{
 			PublicKey:  peer.key.Public(),
 			Endpoint:   &config.Endpoint{AddrPort: netip.AddrPortFrom(peer.outer.Addr(), listenPort)},

@@ -160,7 +160,7 @@ func (h *host) configuration() config.Device {
 	if h.sim.schedule.Spread {
 		mode = config.SpreadAuto
 	}
-	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Spread: &mode, Peers: []config.Peer{h.silentPeer(0)}}
+	c := config.Device{PrivateKey: &h.key, ListenPort: &listen, Settings: config.Settings{Spread: &mode}, Peers: []config.Peer{h.silentPeer(0)}}
 	if h.sim.schedule.PostQuantum && h.n%3 != 0 {
 		auto := config.PostQuantumAuto
 		c.PostQuantum = &auto

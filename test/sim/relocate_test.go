@@ -70,7 +70,7 @@ func (s *sim) forge(e event) {
 			s.network.change(func() { s.network.access[e.A].forges = forges })
 			if a.alive() {
 				a.RoutesChanged() // it does not know its address then
-				a.must("changing the ports", a.Configure(config.Device{ListenPort: &listen, SpreadPorts: &ports}))
+				a.must("changing the ports", a.Configure(config.Device{ListenPort: &listen, Settings: config.Settings{SpreadPorts: &ports}}))
 			}
 		}
 	}

@@ -295,13 +295,13 @@ func (c *churn) roam() error {
 }
 
 func setSpread(mode config.SpreadMode) func(*churn) error {
-	return func(c *churn) error { return c.both(config.Device{Spread: &mode}) }
+	return func(c *churn) error { return c.both(config.Device{Settings: config.Settings{Spread: &mode}}) }
 }
 
 // setUnderlay switches both daemons to AF_XDP or to UDP sockets, and waits until they use them.
 func setUnderlay(mode config.UnderlayMode) func(*churn) error {
 	return func(c *churn) error {
-		if err := c.both(config.Device{Underlay: &mode}); err != nil {
+		if err := c.both(config.Device{Settings: config.Settings{Underlay: &mode}}); err != nil {
 			return err
 		}
 		for _, d := range []*daemon{c.a, c.b} {

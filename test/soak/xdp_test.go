@@ -113,7 +113,7 @@ func (x *xdpTunnel) start(e, peer *end) {
 	e.dev.Start()
 	port, mode := uint16(listenPort), config.UnderlayXDP
 	expect.NoError(x.T, e.dev.Configure(config.Device{
-		PrivateKey: &e.key, ListenPort: &port, Underlay: &mode,
+		PrivateKey: &e.key, ListenPort: &port, Settings: config.Settings{Underlay: &mode},
 		Peers: []config.Peer{{
 			PublicKey:  peer.key.Public(),
 			Endpoint:   &config.Endpoint{AddrPort: netip.AddrPortFrom(peer.outer.Addr(), listenPort)},

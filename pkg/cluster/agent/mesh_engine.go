@@ -139,8 +139,8 @@ func (m *meshReconciler) handleRefusal(err error, whole config.Device, want setu
 func (m *meshReconciler) configuration(d *desiredTunnel) config.Device {
 	ports, mode, mark := m.cfg.Ports, config.SpreadAuto, m.intent.nodes.mark()
 	return config.Device{
-		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay,
-		PostQuantum: &d.setup.postQuantum, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
+		PrivateKey: &m.keys.current.key, ListenPort: &d.setup.port, FwMark: &mark,
+		Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &d.setup.underlay, PostQuantum: &d.setup.postQuantum}, ReplacePeers: true, Peers: mesh.Additions(d.saved.Peers, nil, nil),
 	}
 }
 

@@ -209,7 +209,7 @@ func everything(t *testing.T) config.Device {
 	port, mark, mode, ports, underlay, keepalive, name := uint16(51820), uint32(0x52), config.SpreadAuto, spread.DefaultPorts, config.UnderlayUDP, uint16(25), "office"
 	quantum := config.PostQuantumRequired
 	return config.Device{
-		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, PostQuantum: &quantum, ReplacePeers: true,
+		PrivateKey: &key, ListenPort: &port, FwMark: &mark, Settings: config.Settings{Spread: &mode, SpreadPorts: &ports, Underlay: &underlay, PostQuantum: &quantum}, ReplacePeers: true,
 		Peers: []config.Peer{
 			{PublicKey: noise.PublicKey{1}, ReplaceAllowedIPs: true, AllowedIPs: []config.AllowedIP{{Prefix: netip.MustParsePrefix("10.244.2.0/24")}}},
 			{
@@ -253,7 +253,7 @@ func TestSavedFileIsWholeConfiguration(t *testing.T) {
 		return config.Endpoint{AddrPort: at}, err
 	})
 	expect.NoError(t, err)
-	f.Interface.AddOwnSettings(&got)
+	got.Settings = f.Interface.Settings
 	dev.Peers[1].EndpointName = ""
 	if diff := cmp.Diff(dev, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 		cmp.Comparer(func(a, b noise.PrivateKey) bool { return a == b }), cmpopts.EquateEmpty()); diff != "" {

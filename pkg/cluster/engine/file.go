@@ -21,7 +21,7 @@ import (
 func (c *Client) Save(dev config.Device) error {
 	f := conffile.File{Interface: conffile.Interface{
 		PrivateKey: dev.PrivateKey, ListenPort: dev.ListenPort, FwMark: dev.FwMark,
-		Spread: dev.Spread, SpreadPorts: dev.SpreadPorts, Underlay: dev.Underlay,
+		Settings: config.Settings{Spread: dev.Spread, SpreadPorts: dev.SpreadPorts, Underlay: dev.Underlay},
 	}}
 	if p := dev.PostQuantum; p != nil && *p != config.PostQuantumDefault { // engines that do not know the key refuse the file
 		f.Interface.PostQuantum = p

@@ -44,18 +44,17 @@ func keywords() []keyword {
 	file := func(set func(*parser, string) string) func(*argParser, string) string {
 		return func(p *argParser, value string) string { return set(&p.parser, value) }
 	}
-	return []keyword{
+	known := []keyword{
 		{name: "listen-port", set: file(interfaceKeys()[1].set)},
 		{name: "fwmark", set: file(setFwMark)},
 		{name: "private-key", secret: true, set: func(p *argParser, path string) string {
 			return setKeyFile(&p.file.Interface.PrivateKey, path)
 		}},
-		{name: "spread", set: file(setSpread)},
-		{name: "spread-ports", set: file(setSpreadPorts)},
-		{name: "spray", set: file(setSpray)},
-		{name: "underlay", set: file(setUnderlay)},
-		{name: "outer-fragments", set: file(setOuterFragments)},
-		{name: "post-quantum", set: file(setPostQuantum)},
+	}
+	for _, s := range config.Table() {
+		known = append(known, keyword{name: s.Flag(), set: file(setOwn(s))})
+	}
+	return append(known, []keyword{
 		{name: "peer", set: func(p *argParser, value string) string { return p.addPeer(value) }},
 		{name: "remove", peer: true, bare: true, set: func(p *argParser, _ string) string {
 			p.lastExtra().remove = true
@@ -69,7 +68,7 @@ func keywords() []keyword {
 		{name: "allowed-ips", peer: true, set: setAllowedIPs},
 		{name: "name", peer: true, set: setName},
 		{name: "post-quantum", peer: true, set: file(setPeerPostQuantum)},
-	}
+	}...)
 }
 
 // Keywords returns the keywords that are allowed: a device's keywords, or after the first peer a
@@ -151,8 +150,7 @@ func ParseArgs(ctx context.Context, words []string, resolve Resolver) (dev confi
 	if err != nil {
 		return config.Device{}, nil, err
 	}
-	conf := &p.file.Interface
-	conf.AddOwnSettings(&dev)
+	dev.Settings = p.file.Interface.Settings
 	for i, extra := range p.extras {
 		peer := &dev.Peers[i]
 		peer.ReplaceAllowedIPs = peer.ReplaceAllowedIPs && extra.listed

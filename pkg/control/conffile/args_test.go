@@ -79,7 +79,7 @@ func TestSetAcceptsRopewalkKeywords(t *testing.T) {
 	words := []string{"spread", "off", "spread-ports", "2000-3000", "underlay", "udp"}
 	dev, _, err := ParseArgs(t.Context(), words, NewResolver(ResolverConfig{}))
 	want := config.Device{
-		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP),
+		Settings: config.Settings{Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP)},
 	}
 	if diff := cmp.Diff(want, dev, exact); diff != "" || err != nil {
 		t.Error(err, diff)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Dialect selects the keys that a file may have.
@@ -30,7 +29,7 @@ type File struct {
 	Repeated []string
 }
 
-// Interface holds the keys of the [Interface] sections: wg(8)'s, then wg-quick's from Address, then ropewalk's from Spread.
+// Interface holds the keys of the [Interface] sections: wg(8)'s, then wg-quick's from Address, then ropewalk's.
 type Interface struct {
 	PrivateKey *noise.PrivateKey
 	ListenPort *uint16
@@ -47,20 +46,9 @@ type Interface struct {
 	PreDown    []string
 	PostDown   []string
 
-	Spread         *config.SpreadMode
-	Lanes          int           // 0 for the default
-	SpreadPorts    *spread.Ports // valid for config.CheckPorts
-	Spray          *config.Spray
-	Underlay       *config.UnderlayMode
-	OuterFragments *config.OuterFragments
-	PostQuantum    *config.PostQuantum
-	Metrics        string // host:port to serve metrics at, "" for none
-}
-
-// AddOwnSettings stores the settings that only ropewalk has, and that can change while a tunnel runs, in dev.
-func (i *Interface) AddOwnSettings(dev *config.Device) {
-	dev.Spray, dev.PostQuantum = i.Spray, i.PostQuantum
-	dev.Spread, dev.SpreadPorts, dev.Underlay, dev.OuterFragments = i.Spread, i.SpreadPorts, i.Underlay, i.OuterFragments
+	config.Settings
+	Lanes   int    // 0 for the default
+	Metrics string // host:port to serve metrics at, "" for none
 }
 
 // Peer holds the keys of one [Peer] section.

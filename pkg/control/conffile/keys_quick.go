@@ -98,7 +98,7 @@ func setMTU(p *parser, value string) string {
 	if err != nil || n < minMTU || n > maxMTU {
 		return strconv.Itoa(minMTU) + "-" + strconv.Itoa(maxMTU)
 	}
-	p.file.Interface.MTU, p.mtuLine = int(n), p.number
+	p.file.Interface.MTU = int(n)
 	return ""
 }
 
@@ -123,7 +123,7 @@ func (p *parser) checkMTU() {
 	}
 	if i := slices.IndexFunc(prefixes, isIPv6); i >= 0 {
 		p.errs = append(p.errs, &LineError{
-			File: p.name, Line: p.mtuLine, Key: "MTU", Want: fmt.Sprintf("%d or more with the IPv6 %s %v", ipv6MinMTU, what, prefixes[i]), Got: fmt.Sprintf("\"%d\"", conf.MTU),
+			File: p.name, Line: p.given["MTU"], Key: "MTU", Want: fmt.Sprintf("%d or more with the IPv6 %s %v", ipv6MinMTU, what, prefixes[i]), Got: fmt.Sprintf("\"%d\"", conf.MTU),
 		})
 	}
 }

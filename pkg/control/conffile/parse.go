@@ -117,14 +117,12 @@ type parser struct {
 
 	hooksOnly bool // mistakes do not matter
 
-	section   section
-	number    int  // of the line
-	peerLine  int  // the line of the last [Peer]
-	hasKey    bool // the last [Peer] has its PublicKey
-	portsLine int  // the line of the last SpreadPorts
-	mtuLine   int  // the line of the last MTU
-	names     nameComments
-	given     map[string]bool // keys of the [Interface] sections, and of the last [Peer]
+	section  section
+	number   int  // of the line
+	peerLine int  // the line of the last [Peer]
+	hasKey   bool // the last [Peer] has its PublicKey
+	names    nameComments
+	given    map[string]int // the lines of keys in the [Interface] sections, and in the last [Peer]
 }
 
 func (p *parser) parseLine(line string) {
@@ -195,7 +193,7 @@ func (p *parser) noteRepeated(key *key) {
 	if key.list != nil || key.command {
 		return
 	}
-	if p.given[key.name] {
+	if p.given[key.name] > 0 {
 		text := fmt.Sprintf("%s:%d: %s is given again: it replaces the value before", p.name, p.number, key.name)
 		if key.name == "PublicKey" {
 			text += ", and another peer needs a [Peer] line of its own"
@@ -203,9 +201,9 @@ func (p *parser) noteRepeated(key *key) {
 		p.file.Repeated = append(p.file.Repeated, text)
 	}
 	if p.given == nil {
-		p.given = map[string]bool{}
+		p.given = map[string]int{}
 	}
-	p.given[key.name] = true
+	p.given[key.name] = p.number
 }
 
 // unknownKey reports a line whose key is not one of the section. assigned: there is a "=".

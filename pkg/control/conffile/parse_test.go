@@ -61,8 +61,7 @@ func TestParseReadsEveryKey(t *testing.T) {
 			DNS:       []Nameserver{{Addr: netip.MustParseAddr("192.0.2.53")}, {netip.MustParseAddr("fd00::53"), 5335}},
 			DNSSearch: []string{"corp.example"}, MTU: 1420, Table: "off", SaveConfig: true,
 			PreUp: []string{"echo 'a  b' = c"}, PostUp: []string{"one", "two"}, PreDown: []string{"x"}, PostDown: []string{"y"},
-			Spread: new(config.SpreadOff), Lanes: 4, SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
-			Underlay: new(config.UnderlayUDP), Metrics: "[::1]:9820",
+			Settings: config.Settings{Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP)}, Lanes: 4, Metrics: "[::1]:9820",
 		},
 		Peers: []Peer{{
 			PublicKey: publicKey, PresharedKey: &psk, Endpoint: "vpn.example.com:51820", Keepalive: new(uint16(0)),

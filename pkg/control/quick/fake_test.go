@@ -5,6 +5,7 @@ package quick
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -19,7 +20,6 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
 	"github.com/ropewalk/ropewalk/pkg/netio/hostnet"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Modes of the fake daemon.
@@ -130,9 +130,11 @@ type fakeDevice struct {
 }
 
 func newFakeDevice(mode, name string) *fakeDevice {
-	spreading := config.SpreadReport{FirstPort: spread.DefaultPorts.First, LastPort: spread.DefaultPorts.Last}
-	report := deviceReport{Spread: &spreading, Path: new(config.UnderlayReport), OuterFragments: new(config.OuterFragments)}
-	return &fakeDevice{mode: mode, status: config.Status{Name: name}, report: report}
+	settings := map[string]string{}
+	for _, s := range config.Table() {
+		settings[s.Name] = s.Default
+	}
+	return &fakeDevice{mode: mode, status: config.Status{Name: name}, report: deviceReport{Settings: settings}}
 }
 
 // Stats returns the part of a device's statistics that these tests read.
@@ -202,14 +204,7 @@ func (d *fakeDevice) Configure(dev config.Device) error {
 
 // configureOwn changes the settings that only ropewalk has.
 func (d *fakeDevice) configureOwn(dev config.Device) {
-	r := &d.report
-	assign(&r.Spread.Mode, dev.Spread)
-	if p := dev.SpreadPorts; p != nil {
-		r.Spread.FirstPort, r.Spread.LastPort = p.First, p.Last
-	}
-	assign(&r.Spread.Spray, dev.Spray)
-	assign(&r.Path.Mode, dev.Underlay)
-	assign(r.OuterFragments, dev.OuterFragments)
+	maps.Copy(d.report.Settings, dev.Texts())
 }
 
 func (d *fakeDevice) addPeer(p *config.Peer) {

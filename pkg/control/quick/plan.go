@@ -78,23 +78,10 @@ func daemonFlags(conf *conffile.Interface, metrics string) []string {
 	if conf.Lanes != 0 {
 		flags = append(flags, "--lanes", strconv.Itoa(conf.Lanes))
 	}
-	if conf.Spread != nil {
-		flags = append(flags, "--spread", conf.Spread.String())
-	}
-	if conf.SpreadPorts != nil {
-		flags = append(flags, "--spread-ports", conf.SpreadPorts.String())
-	}
-	if conf.Spray != nil {
-		flags = append(flags, "--spray", conf.Spray.String())
-	}
-	if conf.Underlay != nil {
-		flags = append(flags, "--underlay", conf.Underlay.String())
-	}
-	if conf.OuterFragments != nil {
-		flags = append(flags, "--outer-fragments", conf.OuterFragments.String())
-	}
-	if conf.PostQuantum != nil {
-		flags = append(flags, "--post-quantum", conf.PostQuantum.String())
+	for _, s := range config.Table() {
+		if text, given := s.Text(&conf.Settings); given {
+			flags = append(flags, "--"+s.Flag(), text)
+		}
 	}
 	if metrics = cmp.Or(metrics, conf.Metrics); metrics != "" {
 		flags = append(flags, "--metrics", metrics)

@@ -190,7 +190,7 @@ func Resync(ctx context.Context, f *conffile.File, resolve conffile.Resolver, pe
 	if fwMark(dev) == 0 && hasPolicyRoute(conf, dev, ownersOf(peers)) {
 		dev.FwMark = nil // also with FwMark = off, Up has chosen a mark
 	}
-	conf.AddOwnSettings(&dev)
+	dev.Settings = conf.Settings
 	stopKeepalives(&dev, peers)
 	resetPostQuantum(&dev, peers)
 	return dev, nil

@@ -134,7 +134,7 @@ func TestNamesAreNoChangeOfOtherDaemons(t *testing.T) {
 	if s.String() != "" {
 		t.Errorf("got changes %q, want none", s.details())
 	}
-	s.report.Spread = new(config.SpreadReport)
+	s.report.Settings = map[string]string{}
 	if got := s.details(); len(got) != 2 {
 		t.Errorf("ropewalk: got changes %q, want both names", got)
 	}
@@ -282,7 +282,7 @@ func TestReloadResetsRemovedSettings(t *testing.T) {
 	i := h.open("wg0", text)
 	h.up(i)
 	var own config.Device // which the fake daemon does not take from its flags
-	i.File.Interface.AddOwnSettings(&own)
+	own.Settings = i.File.Interface.Settings
 	expect.NoError(t, (&job{Runner: h.Runner, Interface: i}).configure(own))
 	i = h.open("wg0", basic)
 	change, err := h.PlanReload(t.Context(), i)
@@ -313,13 +313,13 @@ func TestReloadKeepsSettingsTheFileNeverHad(t *testing.T) {
 	i := h.open("wg0", basic)
 	h.up(i)
 	j, off, port, mark := &job{Runner: h.Runner, Interface: i}, config.SpreadOff, uint16(4711), uint32(7)
-	expect.NoError(t, j.configure(config.Device{Spread: &off, ListenPort: &port, FwMark: &mark}))
+	expect.NoError(t, j.configure(config.Device{Settings: config.Settings{Spread: &off}, ListenPort: &port, FwMark: &mark}))
 	expect.NoError(t, h.Reload(t.Context(), i))
 	st, err := j.status()
 	expect.NoError(t, err)
 	report, err := j.report()
-	if err != nil || report.Spread.Mode != off || st.ListenPort != port || st.FwMark != mark {
-		t.Errorf("got %+v, %+v, error %v, want spread off, port %d, mark %d", report.Spread, st, err, port, mark)
+	if err != nil || report.Settings["Spread"] != off.String() || st.ListenPort != port || st.FwMark != mark {
+		t.Errorf("got %+v, %+v, error %v, want spread off, port %d, mark %d", report.Settings, st, err, port, mark)
 	}
 }
 

@@ -68,15 +68,15 @@ func (s syncDevice) deviceDetails() (lines []string) {
 
 // ownDetails describes changes of the settings that only ropewalk has.
 func (s syncDevice) ownDetails() (lines []string) {
-	before := s.report.values()
-	for _, k := range deviceKeys(&s.dev) {
-		now, reported := before[k.name]
+	for _, row := range config.Table() {
+		text, given := row.Text(&s.dev.Settings)
+		before, reported := s.report.Settings[row.Name]
 		switch {
-		case !k.given || k.name == listenPortKey || reported && now == k.text():
+		case !given || reported && before == text:
 		case !reported:
-			lines = append(lines, fmt.Sprintf("%s: %s (applied live)", k.name, k.text()))
+			lines = append(lines, fmt.Sprintf("%s: %s (applied live)", row.Name, text))
 		default:
-			lines = append(lines, fmt.Sprintf("%s: %s, was %s (applied live)", k.name, k.text(), now))
+			lines = append(lines, fmt.Sprintf("%s: %s, was %s (applied live)", row.Name, text, before))
 		}
 	}
 	return lines
@@ -120,7 +120,7 @@ func (s syncDevice) peersAfter() map[noise.PublicKey]*config.PeerStatus {
 
 // applySection changes a peer by a section of the file. Other daemons than ropewalk have no names.
 func (s syncDevice) applySection(to *config.PeerStatus, p *config.Peer, owners map[netip.Prefix]*config.PeerStatus) {
-	named := s.report.Spread != nil
+	named := s.report.Settings != nil
 	if p.Name != nil && named {
 		to.Name = *p.Name
 	}

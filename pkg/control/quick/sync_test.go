@@ -45,7 +45,7 @@ func TestDetailsAreDifferencesToDeviceAfterwards(t *testing.T) {
 			dev := resync(t, tt.file, before.Peers)
 			for _, key := range []*noise.PrivateKey{dev.PrivateKey, nil} { // nil: from a credential, not from the file
 				dev.PrivateKey = key
-				got := syncDevice{configure{dev: dev}, before, deviceReport{Spread: new(config.SpreadReport)}}.details()
+				got := syncDevice{configure{dev: dev}, before, deviceReport{Settings: map[string]string{}}}.details()
 				for n := range got {
 					got[n] = strings.NewReplacer("peer "+testPeerA, "A", "peer "+testPeerB, "B").Replace(got[n])
 				}

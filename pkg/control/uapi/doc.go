@@ -12,10 +12,8 @@
 //   - probe=1 with lines "public_key=…": sends these peers a message that they answer, and one line of JSON (config.PeerProbe by peer).
 //   - log=1: the log level ("level=info"). A line "level=…" in the request changes it.
 //   - takeover=1, upgrade=1: the upgrade of a running daemon (handover.go).
-//   - set=1 accepts the device keys "spread" (auto, off or on), "spread_ports" (61000-61999), and
-//     "spray" (off, auto or 4). It also accepts "underlay" (auto, udp or xdp), and
-//     "outer_fragments" (off or on). Devices and peers have "post_quantum" (auto, off,
-//     required or default).
+//   - set=1 accepts the device keys of config.Table, such as "spread_ports" (61000-61999). Peers also
+//     have "post_quantum", "name" and "endpoint_name".
 //
 // An older daemon refuses requests with keys that it does not know as a whole. So stats=1 lists
 // the keys and operations that its daemon has (features.go). The answer to get=1 has WireGuard's

@@ -17,7 +17,7 @@ func TestFeaturesListEachOwnKey(t *testing.T) {
 	source, err := os.ReadFile("uapi.go")
 	expect.NoError(t, err)
 	keys := regexp.MustCompile(`\n\tkey[A-Z]\w+ += "(\w+)"`).FindAllStringSubmatch(string(source), -1)
-	if len(keys) < 7 {
+	if len(keys) < 3 {
 		t.Errorf("found only %d keys in uapi.go", len(keys))
 	}
 	for _, key := range keys {

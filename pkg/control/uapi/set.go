@@ -88,24 +88,25 @@ func (p *setParser) setDevice(key, value string) (err error) {
 		p.dev.ListenPort, err = number[uint16](value)
 	case "fwmark":
 		p.dev.FwMark, err = number[uint32](value)
-	case keySpread:
-		p.dev.Spread, err = parsed(value, config.ParseSpreadMode)
-	case keySpreadPorts:
-		p.dev.SpreadPorts, err = parsed(value, config.ParsePorts)
-	case keySpray:
-		p.dev.Spray, err = parsed(value, config.ParseSpray)
-	case keyUnderlay:
-		p.dev.Underlay, err = parsed(value, config.ParseUnderlayMode)
-	case keyFragments:
-		p.dev.OuterFragments, err = parsed(value, config.ParseOuterFragments)
-	case keyPostQuantum:
-		p.dev.PostQuantum, err = parsed(value, config.ParsePostQuantum)
 	case "replace_peers":
 		p.dev.ReplacePeers, err = flag(value)
 	default:
-		return invalidError("unknown device key")
+		return p.setOwn(key, value)
 	}
 	return err
+}
+
+// setOwn sets a setting that only ropewalk has.
+func (p *setParser) setOwn(key, value string) error {
+	for _, s := range config.Table() {
+		if s.Key() == key {
+			if err := s.Set(&p.dev.Settings, value); err != nil {
+				return invalidError("%w", err)
+			}
+			return nil
+		}
+	}
+	return invalidError("unknown device key")
 }
 
 func setPeer(p *config.Peer, key, value string) (err error) {
@@ -216,23 +217,10 @@ func WriteSet(w io.Writer, dev config.Device) error {
 	if dev.FwMark != nil {
 		writeNumber(b, "fwmark", uint64(*dev.FwMark))
 	}
-	if dev.Spread != nil {
-		writeLine(b, keySpread, dev.Spread.String())
-	}
-	if dev.SpreadPorts != nil {
-		writeLine(b, keySpreadPorts, dev.SpreadPorts.String())
-	}
-	if dev.Spray != nil {
-		writeLine(b, keySpray, dev.Spray.String())
-	}
-	if dev.Underlay != nil {
-		writeLine(b, keyUnderlay, dev.Underlay.String())
-	}
-	if dev.OuterFragments != nil {
-		writeLine(b, keyFragments, dev.OuterFragments.String())
-	}
-	if dev.PostQuantum != nil {
-		writeLine(b, keyPostQuantum, dev.PostQuantum.String())
+	for _, s := range config.Table() {
+		if text, given := s.Text(&dev.Settings); given {
+			writeLine(b, s.Key(), text)
+		}
 	}
 	writeFlag(b, "replace_peers", dev.ReplacePeers)
 	for i := range dev.Peers {

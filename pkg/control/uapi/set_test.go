@@ -49,8 +49,7 @@ func TestParseSetUnderstandsEveryKey(t *testing.T) {
 	priv, psk := mustHex[noise.PrivateKey](t, hexA), mustHex[noise.PresharedKey](t, hexA)
 	want := config.Device{
 		PrivateKey: &priv, ListenPort: new(uint16(51820)), FwMark: new(uint32(1<<32 - 1)), ReplacePeers: true,
-		Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000},
-		Underlay: new(config.UnderlayUDP),
+		Settings: config.Settings{Spread: new(config.SpreadOff), SpreadPorts: &spread.Ports{First: 2000, Last: 3000}, Underlay: new(config.UnderlayUDP)},
 		Peers: []config.Peer{{
 			PublicKey: mustHex[noise.PublicKey](t, hexB), UpdateOnly: true, PresharedKey: &psk,
 			Endpoint:  &config.Endpoint{AddrPort: netip.MustParseAddrPort("[fe80::1]:7"), Scope: 3},

@@ -62,18 +62,9 @@ const (
 // keyReason is the key of the text of an error, in the answer of an upgrade.
 const keyReason = "reason"
 
-// Device keys that only ropewalk has.
-const (
-	keySpread      = "spread"
-	keySpreadPorts = "spread_ports"
-	keySpray       = "spray"
-	keyUnderlay    = "underlay"
-	keyFragments   = "outer_fragments" // whether outer packets may be fragmented
-	keyPostQuantum = "post_quantum"    // also of a peer
-)
-
-// Peer keys that only ropewalk has.
+// Peer keys that only ropewalk has. A device's are in config.Table.
 const (
 	keyName         = "name"
+	keyPostQuantum  = "post_quantum"
 	keyEndpointName = "endpoint_name" // must follow endpoint in a request: a new endpoint clears the name
 )

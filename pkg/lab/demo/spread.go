@@ -26,7 +26,7 @@ func (d *demo) setSpread(mode config.SpreadMode) error {
 		if err != nil {
 			return err
 		}
-		err = c.Configure(config.Device{Spread: &mode})
+		err = c.Configure(config.Device{Settings: config.Settings{Spread: &mode}})
 		c.Close()
 		if err != nil {
 			return err

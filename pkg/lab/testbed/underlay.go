@@ -30,7 +30,7 @@ func (s *Side) setUnderlay(ctx context.Context, mode config.UnderlayMode) (confi
 		return r, err
 	}
 	defer c.Close()
-	if err := c.Configure(config.Device{Underlay: &mode}); err != nil {
+	if err := c.Configure(config.Device{Settings: config.Settings{Underlay: &mode}}); err != nil {
 		return r, fmt.Errorf("setting the underlay of %s: %w", s.Iface, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, underlayLimit)

@@ -12,17 +12,12 @@ import (
 
 // Device is a change to a device. A nil field stays unchanged. The change is applied as a whole or not at all.
 type Device struct {
-	PrivateKey     *noise.PrivateKey // the zero key removes the identity
-	ListenPort     *uint16           // 0 lets the kernel choose
-	FwMark         *uint32           // 0 removes the mark
-	Spread         *SpreadMode
-	SpreadPorts    *spread.Ports // the source ports to spread over; see CheckPorts
-	Spray          *Spray
-	Underlay       *UnderlayMode
-	OuterFragments *OuterFragments
-	PostQuantum    *PostQuantum
-	ReplacePeers   bool   // remove all peers first
-	Peers          []Peer // in the order given
+	PrivateKey *noise.PrivateKey // the zero key removes the identity
+	ListenPort *uint16           // 0 lets the kernel choose
+	FwMark     *uint32           // 0 removes the mark
+	Settings
+	ReplacePeers bool   // remove all peers first
+	Peers        []Peer // in the order given
 }
 
 // Peer is a change to one peer.

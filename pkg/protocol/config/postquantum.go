@@ -22,6 +22,9 @@ const (
 // DefaultPostQuantum is the policy of interfaces that have none.
 const DefaultPostQuantum = PostQuantumOff
 
+// WantPostQuantum lists the values in errors.
+const WantPostQuantum = `"auto", "off", "required" or "default"`
+
 // ParsePostQuantum returns the policy of that name, in any case.
 func ParsePostQuantum(s string) (PostQuantum, error) {
 	for _, p := range []PostQuantum{PostQuantumAuto, PostQuantumOff, PostQuantumRequired, PostQuantumDefault} {

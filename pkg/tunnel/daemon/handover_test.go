@@ -52,7 +52,7 @@ func TestDaemonProcess(t *testing.T) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	o := Options{
-		Name: name, Version: testVersion, Lanes: 2, Spread: config.SpreadOff, StateDir: os.Getenv(stateDirEnv), KeepSocket: os.Getenv(keepEnv) != "", Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Name: name, Version: testVersion, Lanes: 2, Initial: config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}}, StateDir: os.Getenv(stateDirEnv), KeepSocket: os.Getenv(keepEnv) != "", Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	open := Open
 	if os.Getenv(takeoverEnv) != "" {

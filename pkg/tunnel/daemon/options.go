@@ -11,7 +11,6 @@ import (
 
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/config"
-	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
 
 // Options configure a Daemon.
@@ -22,14 +21,8 @@ type Options struct {
 	Workers int    // of the worker pool; AutoWorkers derives the number from the CPUs
 	Nice    int    // added to the nice value of the lanes' threads, -20 to 19
 
-	Spread         config.SpreadMode
-	SpreadPorts    spread.Ports // zero stands for spread.DefaultPorts
-	Spray          config.Spray
-	Underlay       config.UnderlayMode
 	UnderlayDevice string // the network device for AF_XDP; empty for the one that most peers are reached through
-	OuterFragments config.OuterFragments
-	PostQuantum    config.PostQuantum
-	// Initial is applied after all others, before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
+	// Initial is applied before the tunnel starts. With a listen port in it, a reused interface that is up gets no other port first.
 	// ReceiveHandover ignores it.
 	Initial config.Device
 
@@ -82,9 +75,6 @@ func (o Options) complete() Options {
 		o.Lanes = min(cpus, config.MaxLanes)
 	}
 	o.Workers = workers(o.Workers, cpus)
-	if o.SpreadPorts.Len() == 0 {
-		o.SpreadPorts = spread.DefaultPorts
-	}
 	return o
 }
 

@@ -48,7 +48,7 @@ func (p *ports) open(o device.PortOptions) (underlay.Port, error) {
 func (p *ports) sockets(o device.PortOptions) (*udp.Port, error) {
 	c := udp.Config{
 		Port: o.Port, Lanes: o.Lanes, Mark: o.Mark, ReceiveBuffer: receiveBuffer(o.Lanes), SendBuffer: sendBuffer, BusyPoll: true, Log: p.log,
-		Fragments: bool(o.OuterFragments), TooBig: o.TooBig,
+		Fragments: o.Fragments, TooBig: o.TooBig,
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,7 +3,6 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -64,15 +63,13 @@ func route(to *underlay.Endpoint, mark uint32) device.Route {
 	return r
 }
 
-// configure applies the Options to a new device, and warns if the kernel also uses the spread ports.
+// configure applies Options.Initial to a new device, and warns if the kernel also uses the spread ports.
 func (d *Daemon) configure() error {
-	o := &d.o
-	c := config.Device{Spray: &o.Spray, Spread: &o.Spread, SpreadPorts: &o.SpreadPorts, Underlay: &o.Underlay, OuterFragments: &o.OuterFragments, PostQuantum: &o.PostQuantum}
-	if err := errors.Join(d.tunnel.Configure(c), d.tunnel.Configure(o.Initial)); err != nil {
+	if err := d.tunnel.Configure(d.o.Initial); err != nil {
 		return fmt.Errorf("configuring the device: %w", err)
 	}
-	if o.Spread != config.SpreadOff {
-		warnOfLocalPorts(d.log, o.SpreadPorts)
+	if st := d.tunnel.Status(); st.Spread != config.SpreadOff {
+		warnOfLocalPorts(d.log, st.SpreadPorts)
 	}
 	return nil
 }

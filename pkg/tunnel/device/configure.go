@@ -58,6 +58,16 @@ func (d *Device) Configure(c config.Device) error {
 	return nil
 }
 
+// configured returns the present settings. The caller may change them.
+func (d *Device) configured() config.Settings {
+	s := *d.spreading.Load()
+	underlay, fragments := config.UnderlayMode(d.underlayMode.Load()), config.OnOff(d.fragments.Load())
+	quantum := config.PostQuantum(d.postQuantum.Load()).Or(config.DefaultPostQuantum)
+	return config.Settings{
+		Spread: &s.mode, SpreadPorts: &s.ports, Spray: &s.spray, Underlay: &underlay, OuterFragments: &fragments, PostQuantum: &quantum,
+	}
+}
+
 // checkPeers returns an error if the change could leave more than MaxPeers peers.
 func (d *Device) checkPeers(c *config.Device) error {
 	n := len(c.Peers)

@@ -78,7 +78,7 @@ func TestCrossedHandshakeDoesNotYieldToStock(t *testing.T) {
 			far := devicetest.Options{WrapPort: func(p underlay.Port) underlay.Port { return farPort{p} }}
 			a, stock := lan.Host(t, 1, far), lan.Host(t, 2, far)
 			off := config.SpreadOff
-			stock.Apply(config.Device{Spread: &off})
+			stock.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 			devicetest.Connect(a, stock)
 			began := time.Now()
 			a.Send(flow.WithVnetHeader(a.To(stock, 1, false).UDP(nil)))

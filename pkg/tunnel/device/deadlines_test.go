@@ -113,7 +113,7 @@ func TestTimersMeetDeadlinesUnderAnyTraffic(t *testing.T) {
 				devicetest.Connect(hosts[0], hosts[1])
 				off, every := config.SpreadOff, uint16(ruleInterval)
 				for _, h := range hosts {
-					h.Apply(config.Device{Spread: &off})
+					h.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 					drain(t, h)
 				}
 				persistent := netip.Addr{}

@@ -37,12 +37,11 @@ var ErrTooManyPeers = fmt.Errorf("too many peers: %w", syscall.E2BIG)
 
 // PortOptions configures the underlay port. Lanes is the number of TUN queues.
 type PortOptions struct {
-	Port  uint16 // 0 lets the kernel choose
-	Lanes int
-	Mark  uint32 // SO_MARK, 0 for none
-	Mode  config.UnderlayMode
-	// OuterFragments permits fragments of outer packets.
-	OuterFragments config.OuterFragments
+	Port      uint16 // 0 lets the kernel choose
+	Lanes     int
+	Mark      uint32 // SO_MARK, 0 for none
+	Mode      config.UnderlayMode
+	Fragments bool // of outer packets are permitted
 	// TooBig must be called for ICMP errors that report a path MTU, by any goroutine. Without it fragments are permitted.
 	TooBig func(*toobig.Message)
 }
@@ -123,7 +122,7 @@ type settings struct {
 	mtu          atomic.Int64  // of the TUN, 0 before it is known
 	mark         atomic.Uint32 // fwmark of outer packets, 0 for none
 	underlayMode atomic.Uint32 // config.UnderlayMode
-	fragments    atomic.Bool   // config.OuterFragments
+	fragments    atomic.Bool   // config.Settings.OuterFragments
 	postQuantum  atomic.Uint32 // config.PostQuantum
 }
 

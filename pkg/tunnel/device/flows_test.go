@@ -60,8 +60,8 @@ func checkFlow(t *testing.T, r device.FlowReport, want device.Flow) {
 func TestFlowsAreReadWhileLanesCarryTraffic(t *testing.T) {
 	a, b := devicetest.Pair(t, devicetest.Options{Lanes: 4, Depth: 4096})
 	off := config.SpreadOff
-	a.Apply(config.Device{Spread: &off})
-	b.Apply(config.Device{Spread: &off})
+	a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
+	b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 	talkOnAnyLane(t, a, b)
 	load := devicetest.NewLoad(t, a, b, 8)
 	done := make(chan struct{})

@@ -151,12 +151,10 @@ func (d *Device) saveCounters() *Counters {
 // saveSettings returns a state with nothing but the settings of the device. The caller holds mu.
 func (d *Device) saveSettings() *State {
 	s := &State{
-		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(),
-		Spread: d.spreading.Load().mode, SpreadPorts: d.spreading.Load().ports, Spray: d.spreading.Load().spray, Underlay: config.UnderlayMode(d.underlayMode.Load()),
-		OuterFragments: config.OuterFragments(d.fragments.Load()), PostQuantum: config.PostQuantum(d.postQuantum.Load()),
+		PrivateKey: Secret(d.private), ListenPort: d.listenPort, FwMark: d.mark.Load(), Settings: d.configured(),
 	}
-	if s.PostQuantum == config.DefaultPostQuantum { // not encoded
-		s.PostQuantum = config.PostQuantumDefault
+	if *s.PostQuantum == config.DefaultPostQuantum { // not encoded
+		s.PostQuantum = nil
 	}
 	return s
 }
@@ -166,8 +164,7 @@ func (d *Device) saveSettings() *State {
 func (d *Device) Resume(s *State) error {
 	private := noise.PrivateKey(s.PrivateKey)
 	c := config.Device{
-		PrivateKey: &private, FwMark: &s.FwMark, Spread: &s.Spread, SpreadPorts: &s.SpreadPorts, Spray: &s.Spray,
-		Underlay: &s.Underlay, OuterFragments: &s.OuterFragments, PostQuantum: &s.PostQuantum, ReplacePeers: true,
+		PrivateKey: &private, FwMark: &s.FwMark, Settings: s.Settings, ReplacePeers: true,
 	}
 	for i := range s.Peers {
 		c.Peers = append(c.Peers, s.Peers[i].config())

@@ -371,7 +371,7 @@ func TestHandoverAcceptsEveryConfiguration(t *testing.T) {
 	for name, changes := range map[string][]config.Device{
 		"a peer with the zero key":    {{Peers: []config.Peer{{}}}}, // for which no handshake is possible
 		"a prefix of mapped IPv4":     {{Peers: []config.Peer{{PublicKey: noise.PublicKey{1}, AllowedIPs: []config.AllowedIP{mapped}}}}},
-		"a port between spread ports": {{SpreadPorts: &spread.Ports{First: within - 1, Last: within + 1}}, {ListenPort: &within}},
+		"a port between spread ports": {{Settings: config.Settings{SpreadPorts: &spread.Ports{First: within - 1, Last: within + 1}}}, {ListenPort: &within}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

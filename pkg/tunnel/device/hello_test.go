@@ -144,8 +144,8 @@ func TestSpreadOnAtBothEndsNeedsNoHello(t *testing.T) {
 		w := wiretap{lose: tapped.hello}
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		on := config.SpreadOn
-		a.Apply(config.Device{Spread: &on})
-		b.Apply(config.Device{Spread: &on})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &on}})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &on}})
 		carries(t, a, b, false, 500)
 		time.Sleep(10 * time.Second)
 		drain(t, b)
@@ -213,7 +213,7 @@ func TestFlowsKeepPortsWhenPeerChangesRange(t *testing.T) {
 		w.forget()
 		burst(a, b)
 		before := len(w.sources(a.N))
-		b.Apply(config.Device{SpreadPorts: &spread.Ports{First: 62000, Last: 62100}})
+		b.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 62000, Last: 62100}}})
 		for range 600 {
 			burst(a, b)
 		}
@@ -262,9 +262,9 @@ func TestSpreadResumesAfterOff(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
 		wantSoon(t, a, b)
 		off, auto := config.SpreadOff, config.SpreadAuto
-		a.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		a.Await("it is off", why(a, b, "spreading is off"))
-		a.Apply(config.Device{Spread: &auto})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &auto}})
 		wantSoon(t, a, b)
 	})
 }
@@ -363,7 +363,7 @@ func TestHelloInRoamPauseIsAnsweredOnce(t *testing.T) {
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		wantSoon(t, a, b)
 		pauseRoams(t, a, b)
-		b.Apply(config.Device{Spread: new(config.SpreadOff)}) // it sends no hello itself
+		b.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}}) // it sends no hello itself
 		at := underlay.Endpoint{Dst: b.Outside(false)}
 		answers := func(d tapped) bool { return d.hello() && d.from.Port() == devicetest.ListenPort }
 		for _, asks := range []bool{true, false} {
@@ -384,11 +384,11 @@ func TestHelloInRoamPauseIsAnsweredOnce(t *testing.T) {
 func TestFirstHelloInRoamPauseIsHandledAfterIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := devicetest.Pair(t, devicetest.Options{})
-		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		b.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 		talk(t, a, b)
 		time.Sleep(10 * time.Second)
 		pauseRoams(t, a, b)
-		b.Apply(config.Device{Spread: new(config.SpreadAuto)})
+		b.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadAuto)}})
 		a.PeerOf(b.Public()).Initiate()
 		time.Sleep(time.Minute)
 		if !spreads(a, b)() || !spreads(b, a)() {
@@ -424,7 +424,7 @@ func TestHelloFromNewListenPortRoams(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, b := devicetest.Pair(t, devicetest.Options{})
-				b.Apply(config.Device{Spread: &mode})
+				b.Apply(config.Device{Settings: config.Settings{Spread: &mode}})
 				wantSoon(t, a, b)
 				port := uint16(51900)
 				b.Apply(config.Device{ListenPort: &port})

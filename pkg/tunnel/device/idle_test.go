@@ -110,8 +110,8 @@ func TestClientOfSilentServerWakesForKeepalives(t *testing.T) {
 		client := lan.Host(t, 1, devicetest.Options{Clock: clock.now})
 		server := lan.Host(t, 2, devicetest.Options{})
 		off, every := config.SpreadOff, uint16(25)
-		client.Apply(config.Device{Spread: &off})
-		server.Apply(config.Device{Spread: &off, Peers: []config.Peer{client.AsPeer(false)}})
+		client.Apply(config.Device{Settings: config.Settings{Spread: &off}})
+		server.Apply(config.Device{Settings: config.Settings{Spread: &off}, Peers: []config.Peer{client.AsPeer(false)}})
 		p := server.AsPeer(false)
 		p.Keepalive = &every
 		client.Apply(config.Device{Peers: []config.Peer{p}})

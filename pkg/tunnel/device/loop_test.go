@@ -56,7 +56,7 @@ func newLoopRig(t *testing.T) *loopRig {
 	r.b = lan.Host(t, 2, devicetest.Options{})
 	at = []netip.Addr{r.a.Outside(false).Addr(), r.a.Outside(true).Addr()}
 	for _, h := range []*devicetest.Host{r.a, r.b} {
-		h.Apply(config.Device{Spread: new(config.SpreadOff)})
+		h.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 	}
 	devicetest.Connect(r.a, r.b)
 	time.Sleep(time.Second)

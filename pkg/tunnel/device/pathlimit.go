@@ -51,7 +51,7 @@ func (c *icmpCounters) snapshot() config.ICMPErrorCounts {
 }
 
 // configureFragments permits or forbids fragments of outer packets; nil leaves the setting unchanged. The caller holds mu.
-func (d *Device) configureFragments(permitted *config.OuterFragments) {
+func (d *Device) configureFragments(permitted *config.OnOff) {
 	if permitted == nil || d.fragments.Swap(bool(*permitted)) == bool(*permitted) {
 		return
 	}

@@ -29,7 +29,7 @@ func stockPair(t *testing.T, o devicetest.Options) (a, b *devicetest.Host, seen 
 	lan := devicetest.NewLAN(seen.filter)
 	a, b = lan.Host(t, 1, o), lan.Host(t, 2, devicetest.Options{})
 	off := config.SpreadOff
-	b.Apply(config.Device{Spread: &off})
+	b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 	devicetest.Connect(a, b)
 	return a, b, seen
 }
@@ -296,13 +296,13 @@ func TestPermittedFragmentsLiftLimits(t *testing.T) {
 		talk(t, a, b)
 		time.Sleep(2 * time.Second)
 		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
-		on, off := config.OuterFragments(true), config.OuterFragments(false)
-		a.Apply(config.Device{OuterFragments: &on})
+		on, off := config.OnOff(true), config.OnOff(false)
+		a.Apply(config.Device{Settings: config.Settings{OuterFragments: &on}})
 		wantLimit(t, a, b, config.PathMTUUnknown, 0, 0)
 		if s := a.Stats().(device.Stats); s.Underlay.DontFragment {
 			t.Error("the port still forbids fragments")
 		}
-		a.Apply(config.Device{OuterFragments: &off})
+		a.Apply(config.Device{Settings: config.Settings{OuterFragments: &off}})
 		wantLimit(t, a, b, config.PathMTURoute, 1400, 1328)
 	})
 }
@@ -367,7 +367,7 @@ func TestReportBelowIPv6MinimumIsDiscarded(t *testing.T) {
 		lan := devicetest.NewLAN(seen.filter)
 		a, b := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 		off := config.SpreadOff
-		b.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		a.Apply(config.Device{Peers: []config.Peer{b.AsPeer(true)}})
 		b.Apply(config.Device{Peers: []config.Peer{a.AsPeer(true)}})
 		talk(t, a, b)
@@ -449,7 +449,7 @@ func TestRoamingPeerDoesNotDelayLookups(t *testing.T) {
 		}})
 		b, c := lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		for _, h := range []*devicetest.Host{b, c} {
-			h.Apply(config.Device{Spread: new(config.SpreadOff)})
+			h.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 			devicetest.Connect(a, h)
 			talk(t, a, h)
 		}

@@ -204,7 +204,7 @@ func TestPeerWithoutHellosGetsNoProbe(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		off := config.SpreadOff
-		b.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		talk(t, a, b)
 		time.Sleep(20 * time.Second)
 		if n := w.count(a.N, tapped.probe); n != 0 {

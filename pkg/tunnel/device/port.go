@@ -154,7 +154,7 @@ func (d *Device) openPort(port uint16, mark uint32) (underlay.Port, error) {
 	d.endReservation()
 	p, err := d.cfg.OpenPort(PortOptions{
 		Port: port, Lanes: d.engine.Lanes(), Mark: mark, Mode: config.UnderlayMode(d.underlayMode.Load()),
-		OuterFragments: config.OuterFragments(d.fragments.Load()), TooBig: d.onTooBig,
+		Fragments: d.fragments.Load(), TooBig: d.onTooBig,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening listen port %d: %w", port, err)

@@ -25,7 +25,7 @@ import (
 // setPostQuantum sets the policy of hosts.
 func setPostQuantum(policy config.PostQuantum, hosts ...*devicetest.Host) {
 	for _, h := range hosts {
-		h.Apply(config.Device{PostQuantum: &policy})
+		h.Apply(config.Device{Settings: config.Settings{PostQuantum: &policy}})
 	}
 }
 
@@ -135,12 +135,12 @@ func TestAutoIsInactiveWithoutSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := quantumPair(t, devicetest.NewLAN(nil), config.PostQuantumAuto, config.PostQuantumAuto)
 		off := config.SpreadOff
-		a.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		talk(t, a, b)
 		time.Sleep(4 * time.Second)
 		wantInactive(t, a, b, "inactive: spread is off")
 		auto := config.SpreadAuto
-		a.Apply(config.Device{Spread: &auto})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &auto}})
 		for range 20 {
 			talk(t, a, b)
 			time.Sleep(10 * time.Second)
@@ -182,8 +182,8 @@ func TestRequiredWorksWithoutSpread(t *testing.T) {
 				return nil
 			}}), lan.Host(t, 2, devicetest.Options{})
 			off, spray := config.SpreadOff, config.SprayAuto
-			a.Apply(config.Device{Spread: &off, Spray: &spray})
-			b.Apply(config.Device{Spread: &ofB, Spray: &spray})
+			a.Apply(config.Device{Settings: config.Settings{Spread: &off, Spray: &spray}})
+			b.Apply(config.Device{Settings: config.Settings{Spread: &ofB, Spray: &spray}})
 			setPostQuantum(config.PostQuantumRequired, a, b)
 			devicetest.Connect(a, b)
 			talk(t, a, b)
@@ -347,7 +347,7 @@ func TestPeerReplacedByStockIsADowngrade(t *testing.T) {
 		time.Sleep(time.Second)
 		setPostQuantum(config.PostQuantumOff, b)
 		off := config.SpreadOff
-		b.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		b.MachineCopied()
 		time.Sleep(time.Second)
 		talk(t, a, b)
@@ -375,8 +375,8 @@ func TestSpreadTurnedOffIsNoDowngrade(t *testing.T) {
 		time.Sleep(time.Second)
 		wantActive(t, a, b)
 		off := config.SpreadOff
-		a.Apply(config.Device{Spread: &off})
-		b.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		for range 18 {
 			time.Sleep(10 * time.Second)
 			talk(t, a, b)

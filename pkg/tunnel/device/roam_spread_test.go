@@ -95,8 +95,8 @@ func TestSpreadOnFollowsReboundPeerByHandshake(t *testing.T) {
 		lan := devicetest.LAN{Network: n.net}
 		hub, client := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{})
 		on, off := config.SpreadOn, config.SpreadOff
-		hub.Apply(config.Device{Spread: &on})
-		client.Apply(config.Device{Spread: &off})
+		hub.Apply(config.Device{Settings: config.Settings{Spread: &on}})
+		client.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		devicetest.Connect(hub, client)
 		up, down := &flow.Flow{Ends: client.To(hub, 2000, false), ID: 1}, &flow.Flow{Ends: hub.To(client, 2000, false), ID: 2}
 		var mu sync.Mutex

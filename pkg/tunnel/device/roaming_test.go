@@ -83,7 +83,7 @@ func TestEndpointsReplacedInOneSecondDoNotReturn(t *testing.T) {
 			a.Apply(config.Device{Peers: []config.Peer{{PublicKey: b.Public(), Endpoint: &config.Endpoint{AddrPort: to}}}})
 			burst(b, a)
 		}
-		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		b.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 		burst(b, a)
 		if at := a.PeerStatus(b).Endpoint.AddrPort; at != last {
 			t.Errorf("messages under way moved the endpoint to %v, want %v", at, last)
@@ -164,7 +164,7 @@ func TestSourceAddressOutlastsOtherRoutesChange(t *testing.T) {
 		}})
 		b := lan.Host(t, 2, devicetest.Options{})
 		for _, h := range []*devicetest.Host{a, b} {
-			h.Apply(config.Device{Spread: new(config.SpreadOff)}) // no hello tells the address again
+			h.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}}) // no hello tells the address again
 		}
 		devicetest.Connect(a, b)
 		talk(t, a, b)

@@ -149,12 +149,12 @@ func TestSelectionFollowsTheConfiguration(t *testing.T) {
 	}
 	expect("auto selects", rangeOf(spread.DefaultPorts), true, "")
 	off, on := config.SpreadOff, config.SpreadOn
-	h.Apply(config.Device{Spread: &off})
+	h.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 	expect("off does not", underlay.Selection{}, false, "off")
 	ports := spread.Ports{First: 7000, Last: 7999}
-	h.Apply(config.Device{SpreadPorts: &ports})
+	h.Apply(config.Device{Settings: config.Settings{SpreadPorts: &ports}})
 	expect("off still does not", underlay.Selection{}, false, "off")
-	h.Apply(config.Device{Spread: &on})
+	h.Apply(config.Device{Settings: config.Settings{Spread: &on}})
 	expect("on does", rangeOf(ports), true, "")
 	old, listen := at.Load(), uint16(12345)
 	h.Apply(config.Device{ListenPort: &listen})
@@ -276,7 +276,7 @@ func TestPlanningIsRateLimitedPerPeer(t *testing.T) {
 		talk(t, a, b)
 		bothSpread(t, a, b)
 		for i := range uint16(50) {
-			a.Apply(config.Device{SpreadPorts: &spread.Ports{First: 7000 + i, Last: 7999}})
+			a.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 7000 + i, Last: 7999}}})
 			time.Sleep(500 * time.Millisecond)
 		}
 		if n := planned.Load(); n < 4 || n > most {
@@ -363,7 +363,7 @@ func TestFixedSelectionIsKeptAndReported(t *testing.T) {
 			t.Errorf("reported as %+v", got)
 		}
 		off := config.SpreadOff
-		b.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		if n := strings.Count(log.String(), "changing the reuseport program (classic BPF) is unsafe"); n != 1 && n != 2 || strings.Contains(log.String(), "level=WARN") {
 			t.Errorf("logged %d times:\n%s", n, log.String())
 		}

@@ -31,7 +31,7 @@ func sharedKeyCost(t *testing.T, mode config.SpreadMode) (datagrams, bytes int64
 		hub, x, y := lan.Host(t, 1, devicetest.Options{}), lan.Host(t, 2, devicetest.Options{}), lan.Host(t, 3, devicetest.Options{})
 		y.Apply(config.Device{PrivateKey: &x.Key})
 		for _, h := range []*devicetest.Host{hub, x, y} {
-			h.Apply(config.Device{Spread: &mode})
+			h.Apply(config.Device{Settings: config.Settings{Spread: &mode}})
 		}
 		devicetest.Connect(hub, x)
 		y.Apply(config.Device{Peers: []config.Peer{hub.AsPeer(false)}})

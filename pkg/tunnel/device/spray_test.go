@@ -63,7 +63,7 @@ func newPaths(t *testing.T, n *paths, spray config.Spray, o devicetest.Options) 
 	a, b = lan.Host(t, 1, o), lan.Host(t, 2, o)
 	devicetest.Connect(a, b)
 	for _, h := range []*devicetest.Host{a, b} {
-		h.Apply(config.Device{Spray: &spray})
+		h.Apply(config.Device{Settings: config.Settings{Spray: &spray}})
 	}
 	t.Cleanup(n.close)
 	c = checked(t, b, n.lose != nil || n.rate > 0)
@@ -86,10 +86,10 @@ func TestSprayWithoutSpreadIsLogged(t *testing.T) {
 		changes []config.Device
 		want    int
 	}{
-		{[]config.Device{{Spread: &off, Spray: &spray}, {Spread: &off}, {SpreadPorts: &spread.Ports{First: 7000, Last: 7003}}}, 1},
-		{[]config.Device{{Spread: &off}, {Spray: &spray}, {Spray: &none}}, 1},
-		{[]config.Device{{Spray: &spray}, {Spread: &off}, {Spread: &auto}, {Spread: &off}}, 2},
-		{[]config.Device{{Spray: &spray}, {Spread: &off, Spray: &none}, {Spread: &auto, Spray: &spray}}, 0},
+		{[]config.Device{{Settings: config.Settings{Spread: &off, Spray: &spray}}, {Settings: config.Settings{Spread: &off}}, {Settings: config.Settings{SpreadPorts: &spread.Ports{First: 7000, Last: 7003}}}}, 1},
+		{[]config.Device{{Settings: config.Settings{Spread: &off}}, {Settings: config.Settings{Spray: &spray}}, {Settings: config.Settings{Spray: &none}}}, 1},
+		{[]config.Device{{Settings: config.Settings{Spray: &spray}}, {Settings: config.Settings{Spread: &off}}, {Settings: config.Settings{Spread: &auto}}, {Settings: config.Settings{Spread: &off}}}, 2},
+		{[]config.Device{{Settings: config.Settings{Spray: &spray}}, {Settings: config.Settings{Spread: &off, Spray: &none}}, {Settings: config.Settings{Spread: &auto, Spray: &spray}}}, 0},
 	} {
 		var log lockedText
 		h := devicetest.NewLAN(nil).Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -324,10 +324,13 @@ func TestPortLimitDoesNotLimitSprayedFlow(t *testing.T) {
 func TestSprayEndsInOrder(t *testing.T) {
 	off, on := config.SprayOff, config.Spray(4)
 	for name, end := range map[string]func(a, b *devicetest.Host){
-		"off at the sender":   func(a, _ *devicetest.Host) { a.Apply(config.Device{Spray: &off}) },
-		"off at the receiver": func(_, b *devicetest.Host) { b.Apply(config.Device{Spray: &off}) },
-		"other ports":         func(a, _ *devicetest.Host) { three := config.Spray(3); a.Apply(config.Device{Spray: &three}) },
-		"a new session":       func(a, b *devicetest.Host) { a.PeerOf(b.Public()).Initiate() },
+		"off at the sender":   func(a, _ *devicetest.Host) { a.Apply(config.Device{Settings: config.Settings{Spray: &off}}) },
+		"off at the receiver": func(_, b *devicetest.Host) { b.Apply(config.Device{Settings: config.Settings{Spray: &off}}) },
+		"other ports": func(a, _ *devicetest.Host) {
+			three := config.Spray(3)
+			a.Apply(config.Device{Settings: config.Settings{Spray: &three}})
+		},
+		"a new session": func(a, b *devicetest.Host) { a.PeerOf(b.Public()).Initiate() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -388,7 +391,7 @@ func TestPortsOutsideRangeOfPeerAreNotSprayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &paths{delay: byPort}
 		a, b, c := newPaths(t, n, 4, devicetest.Options{Lanes: 4})
-		a.Apply(config.Device{SpreadPorts: &spread.Ports{First: 62500, Last: 62600}})
+		a.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 62500, Last: 62600}}})
 		time.Sleep(10 * time.Second)
 		f := &flow.Flow{Ends: a.To(b, 3000, false), ID: 1}
 		n.portsOf(a)
@@ -409,7 +412,7 @@ func TestFixedRangeEndsSpray(t *testing.T) {
 		a, b, _ := newPaths(t, &paths{}, 4, devicetest.Options{
 			Lanes: 4, WrapPort: func(p underlay.Port) underlay.Port { return &standing{Fake: p.(*underlay.Fake)} },
 		})
-		b.Apply(config.Device{SpreadPorts: &spread.Ports{First: 60000, Last: 62999}})
+		b.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 60000, Last: 62999}}})
 		time.Sleep(10 * time.Second)
 		if s := a.PeerStatus(b).Spread; !s.Active || s.Sprays != 0 {
 			t.Errorf("spread: %+v", s)

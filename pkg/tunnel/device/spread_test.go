@@ -190,7 +190,7 @@ func TestRekeySendsOneHelloEachWay(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		for _, h := range []*devicetest.Host{a, b} { // few, so that answers to checks are small
-			h.Apply(config.Device{SpreadPorts: &spread.Ports{First: 61000, Last: 61003}})
+			h.Apply(config.Device{Settings: config.Settings{SpreadPorts: &spread.Ports{First: 61000, Last: 61003}}})
 		}
 		talk(t, a, b)
 		bothSpread(t, a, b)
@@ -222,7 +222,7 @@ func TestStockPeerGetsNoHello(t *testing.T) {
 				var w wiretap
 				a, b := tappedPair(t, &w, devicetest.Options{})
 				off := config.SpreadOff
-				b.Apply(config.Device{Spread: &off})
+				b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 				if stockInitiates {
 					talk(t, b, a)
 				} else {
@@ -253,7 +253,7 @@ func TestUnsignedInitiationStopsSpread(t *testing.T) {
 		talk(t, a, b)
 		bothSpread(t, a, b)
 		off := config.SpreadOff
-		b.Apply(config.Device{Spread: &off})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		time.Sleep(time.Second)
 		b.PeerOf(a.Public()).Initiate()
 		a.Await("it has stopped", why(a, b, "no hello"))
@@ -354,8 +354,8 @@ func TestSpreadOnStartsWithoutHello(t *testing.T) {
 		var w wiretap
 		a, b := tappedPair(t, &w, devicetest.Options{})
 		on, off := config.SpreadOn, config.SpreadOff
-		a.Apply(config.Device{Spread: &on, SpreadPorts: &spread.Ports{First: 7000, Last: 7003}})
-		b.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &on, SpreadPorts: &spread.Ports{First: 7000, Last: 7003}}})
+		b.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		carries(t, a, b, false, 100)
 		flows(t, a, b, 8)
 		ports := w.sources(a.N)
@@ -460,7 +460,7 @@ func TestBadHellosAreCounted(t *testing.T) {
 			t.Error("a hello that is none ended the spreading")
 		}
 		off := config.SpreadOff
-		a.Apply(config.Device{Spread: &off})
+		a.Apply(config.Device{Settings: config.Settings{Spread: &off}})
 		if got := p.Hello(good, underlay.Endpoint{Dst: b.Outside(false)}); got != drop.HelloUnwanted {
 			t.Errorf("%v while spreading is off", got)
 		}
@@ -470,7 +470,7 @@ func TestBadHellosAreCounted(t *testing.T) {
 func TestSpreadPortsMustExcludeListenPort(t *testing.T) {
 	a, _ := devicetest.Pair(t, devicetest.Options{})
 	for _, ports := range []spread.Ports{{First: 51000, Last: 52000}, {First: 80, Last: 90}, {}} {
-		if err := a.Configure(config.Device{SpreadPorts: &ports}); err == nil {
+		if err := a.Configure(config.Device{Settings: config.Settings{SpreadPorts: &ports}}); err == nil {
 			t.Errorf("range %v was taken", ports)
 		}
 	}

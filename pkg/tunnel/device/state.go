@@ -23,16 +23,11 @@ import (
 // State is the state that one device hands over to the next (see Device.Leave). It holds the private and preshared keys in
 // the clear. It holds no session keys: sessions end with their device, so that no nonce is used twice. Counters follow later (see Counters).
 type State struct {
-	PrivateKey     Secret                `json:"private_key"`
-	ListenPort     uint16                `json:"listen_port"`
-	FwMark         uint32                `json:"fwmark"`
-	Spread         config.SpreadMode     `json:"spread"`
-	SpreadPorts    spread.Ports          `json:"spread_ports"`
-	Underlay       config.UnderlayMode   `json:"underlay"`
-	OuterFragments config.OuterFragments `json:"outer_fragments"`
-	Spray          config.Spray          `json:"spray"`
-	PostQuantum    config.PostQuantum    `json:"post_quantum,omitempty"`
-	Peers          []PeerState           `json:"peers"`
+	PrivateKey Secret `json:"private_key"`
+	ListenPort uint16 `json:"listen_port"`
+	FwMark     uint32 `json:"fwmark"`
+	config.Settings
+	Peers []PeerState `json:"peers"`
 }
 
 // PeerState is the state of one peer.
@@ -56,7 +51,7 @@ type PeerState struct {
 	// PathMTU is the limit of the last search in bytes, 0 if nothing was too large.
 	PathMTU uint16 `json:"path_mtu"`
 	// PostQuantum is the peer's policy, and Exchanges the result of post-quantum exchanges, nil for none. A release that does not know them can take over
-	// tunnels without. State.PostQuantum is not encoded either if it is the default.
+	// tunnels without. The policy of the device is not encoded either if it is the default.
 	PostQuantum config.PostQuantum `json:"post_quantum,omitempty"`
 	Exchanges   *ExchangeState     `json:"exchanges,omitempty"`
 }

@@ -76,8 +76,8 @@ type Stats struct {
 	PathMTUErrors config.ICMPErrorCounts `json:"path_mtu_errors"`
 	Selection     SelectionReport        `json:"selection"`
 	Path          config.UnderlayReport  `json:"path"`
-	// OuterFragments is as configured.
-	OuterFragments config.OuterFragments `json:"outer_fragments"`
+	// Settings are as configured, by their names in files.
+	Settings map[string]string `json:"settings"`
 	// PostQuantum says which sessions have keys of post-quantum exchanges.
 	PostQuantum config.PostQuantumReport `json:"post_quantum"`
 	// FailingHandshakes has the peers that do not answer.
@@ -105,7 +105,8 @@ func (d *Device) Stats() any {
 	}
 	s.Spread, s.Selection, s.Path = d.spreadReport(), d.selection.report(), d.underlayReport()
 	s.PathMTU = d.pathMTUReport()
-	s.PathMTUErrors, s.OuterFragments = d.icmpCounts.snapshot(), config.OuterFragments(d.fragments.Load())
+	configured := d.configured()
+	s.PathMTUErrors, s.Settings = d.icmpCounts.snapshot(), configured.Texts()
 	s.Handshakes, s.FailingHandshakes = d.handshakeCounts.snapshot(), d.handshakeReport()
 	s.PostQuantum = d.postQuantumReport()
 	s.Names, s.Stalls = d.nameReport(), d.stallReport()

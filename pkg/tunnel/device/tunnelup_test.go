@@ -25,7 +25,7 @@ func logOfStart(t *testing.T, filter underlay.Filter, mode config.SpreadMode) st
 	a := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	b := lan.Host(t, 2, devicetest.Options{})
 	devicetest.Connect(a, b)
-	b.Apply(config.Device{Spread: &mode})
+	b.Apply(config.Device{Settings: config.Settings{Spread: &mode}})
 	for range 20 {
 		talk(t, a, b)
 		time.Sleep(time.Second)
@@ -86,7 +86,7 @@ func TestUpgradeDuringExchangeWarnsOfNoFirewall(t *testing.T) {
 		wantSoon(t, a, b)
 		lose.Store(true)
 		for _, mode := range []config.SpreadMode{config.SpreadOff, config.SpreadAuto} {
-			a.Apply(config.Device{Spread: &mode})
+			a.Apply(config.Device{Settings: config.Settings{Spread: &mode}})
 		}
 		s := handedOn(t, a)
 		c := lan.Host(t, 1, devicetest.Options{Stop: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -113,7 +113,7 @@ func TestDownInterfaceHasNoTunnelUp(t *testing.T) {
 		carries(t, a, b, false, 500)
 		for _, h := range []*devicetest.Host{a, b} {
 			h.Follow(tun.Event{Up: false, MTU: tun.DefaultMTU})
-			h.Apply(config.Device{Spread: new(config.SpreadOff)})
+			h.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 		}
 		time.Sleep(time.Second)
 		if strings.Contains(log.String(), "tunnel to peer up") {
@@ -155,7 +155,7 @@ func TestTunnelUpWithoutHelloAfterRoaming(t *testing.T) {
 		var log lockedText
 		lan := devicetest.NewLAN(nil)
 		a, b := lan.Host(t, 1, devicetest.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}), lan.Host(t, 2, devicetest.Options{})
-		b.Apply(config.Device{Spread: new(config.SpreadOff)})
+		b.Apply(config.Device{Settings: config.Settings{Spread: new(config.SpreadOff)}})
 		former := b.AsPeer(false)
 		former.Endpoint = &config.Endpoint{AddrPort: netip.MustParseAddrPort("203.0.113.9:51820")}
 		a.Apply(config.Device{Peers: []config.Peer{former}})

@@ -93,7 +93,9 @@ func apply(t *testing.T, d *device.Device, c config.Device) {
 
 func underlayReport(d *device.Device) config.UnderlayReport { return d.Stats().(device.Stats).Path }
 
-func underlayOf(mode config.UnderlayMode) config.Device { return config.Device{Underlay: &mode} }
+func underlayOf(mode config.UnderlayMode) config.Device {
+	return config.Device{Settings: config.Settings{Underlay: &mode}}
+}
 
 func TestUnderlayModeChangeReachesOpenPort(t *testing.T) {
 	var s switches

@@ -67,7 +67,7 @@ func switchUnderlay(ctx context.Context, _ *Lab, s *testbed.Side, i int) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.Configure(config.Device{Underlay: &mode}); err != nil {
+	if err := c.Configure(config.Device{Settings: config.Settings{Underlay: &mode}}); err != nil {
 		return err
 	}
 	return s.Await(ctx, func() error { return checkUnderlay(c, mode) })

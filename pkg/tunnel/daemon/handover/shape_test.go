@@ -27,6 +27,10 @@ func shape(path string, of reflect.Type) string {
 	var b strings.Builder
 	for f := range of.Fields() {
 		name := cmp.Or(f.Tag.Get("json"), f.Name)
+		if f.Anonymous && name == f.Name { // JSON has its members
+			b.WriteString(shape(path, f.Type))
+			continue
+		}
 		if !f.IsExported() || name == "-" {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
+	"github.com/ropewalk/ropewalk/pkg/protocol/config"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/pkg/tunnel/device"
@@ -26,7 +27,7 @@ import (
 // example is a tunnel with one of everything.
 func example() *State {
 	state := &device.State{
-		PrivateKey: device.Secret{1, 2, 3}, ListenPort: 51820, FwMark: 7, SpreadPorts: spread.DefaultPorts,
+		PrivateKey: device.Secret{1, 2, 3}, ListenPort: 51820, FwMark: 7, Settings: config.Settings{SpreadPorts: &spread.Ports{First: 61000, Last: 61999}},
 		Peers: []device.PeerState{{
 			PublicKey: noise.PublicKey{9}, PresharedKey: device.Secret{4, 5, 6}, Endpoint: netip.MustParseAddrPort("[2001:db8::1]:1"),
 			Source: netip.MustParseAddr("2001:db8::2"), Keepalive: 25, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},

@@ -105,7 +105,7 @@ func (l LAN) Host(tb testing.TB, n byte, o Options) *Host {
 		if err != nil {
 			return nil, err
 		}
-		return f, f.SetFragments(bool(p.OuterFragments))
+		return f, f.SetFragments(p.Fragments)
 	}})
 }
 
