@@ -23,6 +23,7 @@ import (
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/peer"
+	"github.com/ropewalk/ropewalk/pkg/protocol/postquantum"
 	"github.com/ropewalk/ropewalk/pkg/protocol/session"
 	"github.com/ropewalk/ropewalk/pkg/protocol/wire"
 	"github.com/ropewalk/ropewalk/test/expect"
@@ -40,8 +41,10 @@ type fleet struct {
 	began  time.Time
 	left   int // without a session
 	sent   int // initiations, or responses
-	buf    [2048]byte
-	oob    [128]byte
+	// unkeyed is the number of peers that take part in exchanges and have no session with a key.
+	unkeyed int
+	buf     [2048]byte
+	oob     [128]byte
 }
 
 // fleetPeer is one peer.
@@ -56,6 +59,9 @@ type fleetPeer struct {
 	message   wire.Initiation
 	retry     time.Time     // zero: it does not initiate
 	took      time.Duration // until it had a session; 0: it has none
+	exchanger *exchanger    // nil: it takes part in no exchanges
+	named     postquantum.Key
+	local     uint32 // of the last handshake
 }
 
 // newFleet returns n peers of a device.
@@ -122,8 +128,14 @@ func (f *fleet) prepare(port uint16, initiate bool) {
 	f.t.Helper()
 	f.device = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	f.left, f.sent = len(f.peers), 0
+	if f.peers[0].exchanger != nil {
+		f.unkeyed = len(f.peers)
+	}
 	for _, p := range f.peers {
 		p.took, p.retry, p.jar = 0, time.Time{}, noise.NewCookieJar(p.remote)
+		if p.exchanger != nil {
+			p.exchanger.restarted()
+		}
 		if initiate {
 			expect.NoError(f.t, p.create(f.now()))
 		}
@@ -132,8 +144,20 @@ func (f *fleet) prepare(port uint16, initiate bool) {
 
 // create creates the next initiation.
 func (p *fleetPeer) create(now int64) error {
-	err := p.initiator.CreateInitiation(&p.message, p.index, p.clock.Now(time.Now()), rand.Reader)
+	t := p.clock.Now(time.Now())
+	if p.exchanger != nil {
+		t, p.named = p.exchanger.mark(t)
+	}
+	err := p.initiator.CreateInitiation(&p.message, p.nextLocal(), t, rand.Reader)
 	return errors.Join(err, p.jar.AddMACs(p.message[:], now))
+}
+
+// nextLocal returns the receiver index of the next handshake.
+func (p *fleetPeer) nextLocal() uint32 {
+	if p.exchanger != nil {
+		p.local += 1 << 20
+	}
+	return p.local | p.index
 }
 
 // now returns the time for cookies, in ns.
@@ -166,11 +190,11 @@ func (f *fleet) send(p *fleetPeer, msg []byte) error {
 // run handles messages until all peers have a session, for limit at most.
 func (f *fleet) run(limit time.Duration) error {
 	const tick = 20 * time.Millisecond
-	for next := time.Now(); f.left > 0; {
+	for next := time.Now(); f.left > 0 || f.unkeyed > 0; {
 		if now := time.Now(); !now.Before(next) {
 			next = now.Add(tick)
 			if now.Sub(f.began) > limit {
-				return fmt.Errorf("%d of %d peers have no session after %v", f.left, len(f.peers), limit)
+				return fmt.Errorf("%d of %d peers have no session, and %d no key, after %v", f.left, len(f.peers), f.unkeyed, limit)
 			}
 			if err := errors.Join(f.retry(now), f.conn.SetReadDeadline(next)); err != nil {
 				return err
@@ -193,6 +217,11 @@ func (f *fleet) run(limit time.Duration) error {
 // retry sends the initiations again that are due.
 func (f *fleet) retry(now time.Time) error {
 	for _, p := range f.peers {
+		if p.exchanger != nil {
+			if err := f.tick(p, now); err != nil {
+				return err
+			}
+		}
 		if p.took > 0 || p.retry.IsZero() || now.Before(p.retry) {
 			continue
 		}
@@ -232,6 +261,9 @@ func (f *fleet) handle(msg, oob []byte) error {
 		p.jar.ConsumeReply(msg, f.now())
 	case wire.TypeData:
 		f.connected(p) // the device's first message confirms a session that it has initiated
+		if p.exchanger != nil {
+			return f.data(p, msg)
+		}
 	}
 	return nil
 }
@@ -246,8 +278,11 @@ func (f *fleet) connected(p *fleetPeer) {
 
 // complete takes a response, and confirms the session with a keepalive.
 func (f *fleet) complete(p *fleetPeer, msg []byte) error {
-	var psk noise.PresharedKey
-	keys, reason := p.initiator.ConsumeResponse(msg, &psk)
+	var psk, mixed noise.PresharedKey
+	if p.named.Named {
+		mixed, _ = p.exchanger.x.Ring.Effective(p.named.ID, &psk)
+	}
+	keys, reason := p.initiator.ConsumeResponse(msg, &psk, &mixed)
 	if reason != drop.None {
 		return nil
 	}
@@ -259,7 +294,11 @@ func (f *fleet) complete(p *fleetPeer, msg []byte) error {
 	var keepalive [wire.KeepaliveSize]byte
 	pair.SealTrain(new(session.Scratch), keepalive[:], session.NewLayout(1, 0, 0, 0), first)
 	f.connected(p)
-	return f.send(p, keepalive[:])
+	err = f.send(p, keepalive[:])
+	if p.exchanger != nil {
+		err = errors.Join(err, f.established(p, pair, &keys))
+	}
+	return err
 }
 
 // respond answers an initiation.
@@ -268,23 +307,40 @@ func (f *fleet) respond(p *fleetPeer, msg []byte) error {
 	if _, reason := r.ConsumeInitiation(msg); reason != drop.None {
 		return nil
 	}
-	if _, reason := r.Authenticate(p.remote); reason != drop.None {
+	at, reason := r.Authenticate(p.remote)
+	if reason != drop.None {
 		return nil
 	}
 	var response wire.Response
 	var psk noise.PresharedKey
-	if _, err := r.CreateResponse(&response, p.index, &psk, rand.Reader); err != nil {
+	var key postquantum.Key
+	if p.exchanger != nil {
+		psk, key = p.exchanger.named(at)
+	}
+	keys, err := r.CreateResponse(&response, p.nextLocal(), &psk, rand.Reader)
+	if err != nil {
 		return err
+	}
+	if p.exchanger != nil {
+		pair, err := session.NewKeypair(&keys, 0)
+		if err != nil {
+			return err
+		}
+		p.exchanger.add(pair, &keys, key)
 	}
 	f.sent++
 	return errors.Join(p.jar.AddMACs(response[:], f.now()), f.send(p, response[:]))
 }
 
-// until returns the time in which a share of the peers had a session.
-func (f *fleet) until(share float64) time.Duration {
+// until returns the time in which a share of the peers had a session, or one with a key.
+func (f *fleet) until(share float64, keyed bool) time.Duration {
 	var all []time.Duration
 	for _, p := range f.peers {
-		all = append(all, p.took)
+		took := p.took
+		if keyed {
+			took = p.exchanger.took
+		}
+		all = append(all, took)
 	}
 	slices.Sort(all)
 	return all[int(math.Ceil(share*float64(len(all))))-1]

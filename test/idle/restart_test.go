@@ -27,17 +27,25 @@ func TestPeersReconnectAfterRestart(t *testing.T) {
 		if dialed {
 			name = "the daemon initiates"
 		}
-		t.Run(name, func(t *testing.T) { reconnect(t, dialed) })
+		t.Run(name, func(t *testing.T) { reconnect(t, dialed, false) })
+		t.Run(name+" and exchange keys", func(t *testing.T) { reconnect(t, dialed, true) })
 	}
 }
 
-// reconnect restarts a daemon that has sessions with all peers. With dialed it initiates, otherwise its peers do.
-func reconnect(t *testing.T, dialed bool) {
+// reconnect restarts a daemon that has sessions with all peers. With dialed it initiates, otherwise its peers do. With exchanges all must have a session
+// with a post-quantum key, too. The peers of all take their CPU time from one goroutine.
+func reconnect(t *testing.T, dialed, exchanges bool) {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		t.Skipf("needs a TUN driver: %v", err)
 	}
 	lab, _ := netlabtest.Hosts(t, "restart")
 	command := scaledCommand(t)
+	switch {
+	case exchanges && *other != "":
+		t.Skip("only ropewalk exchanges keys")
+	case *other == "":
+		command = append(command, "--post-quantum", map[bool]string{true: "auto", false: "off"}[exchanges])
+	}
 	d := startScaled(t, lab, command)
 	var conn *net.UDPConn
 	expect.NoError(t, d.host.Do(func() (err error) {
@@ -49,13 +57,21 @@ func reconnect(t *testing.T, dialed bool) {
 		count = *scale
 	}
 	f := newFleet(t, count, d.public, conn)
+	if exchanges {
+		f.exchanging(d.public)
+	}
 	d.connectFleet(f, dialed)
 	d.restart(command)
 	before, peak := d.usage(), d.connectFleet(f, dialed)
-	took, u := f.until(1), d.usage()
-	d.report("half of the peers have a session after", "s", f.until(0.5).Seconds())
-	d.report("99 of 100", "s", f.until(0.99).Seconds())
+	took, u := f.until(1, false), d.usage()
+	d.report("half of the peers have a session after", "s", f.until(0.5, false).Seconds())
+	d.report("99 of 100", "s", f.until(0.99, false).Seconds())
 	d.report(fmt.Sprintf("all %d", count), "s", took.Seconds())
+	if exchanges {
+		d.report("half have one with a key after", "s", f.until(0.5, true).Seconds())
+		d.report("99 of 100", "s", f.until(0.99, true).Seconds())
+		d.report(fmt.Sprintf("all %d", count), "s", f.until(1, true).Seconds())
+	}
 	d.report("initiations or responses that each peer sent", "", float64(f.sent)/float64(count))
 	d.report("CPU time of the daemon", "s", float64(u.ticks-before.ticks)/100)
 	d.report("peak of resident memory", "MiB", float64(peak)/1024)
