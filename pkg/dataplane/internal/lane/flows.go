@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/heavyhitter"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/heavyhitter"
 	"github.com/ropewalk/ropewalk/pkg/protocol/packet"
 )
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/workpool"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"

@@ -6,7 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/receive/order"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"

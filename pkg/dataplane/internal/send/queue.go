@@ -5,7 +5,7 @@ package send
 import (
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/netio/underlay"
 	"github.com/ropewalk/ropewalk/pkg/protocol/drop"

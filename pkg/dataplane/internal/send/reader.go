@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/ropewalk/ropewalk/pkg/dataplane/fqcodel"
+	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/fqcodel"
 	"github.com/ropewalk/ropewalk/pkg/dataplane/internal/lane"
 	"github.com/ropewalk/ropewalk/pkg/netio/tun"
 	"github.com/ropewalk/ropewalk/pkg/protocol/offload"
