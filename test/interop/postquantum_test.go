@@ -86,6 +86,40 @@ func (x *tunnel) wantPostQuantum(t *testing.T, to netip.Addr, active bool, reaso
 	})
 }
 
+// TestNoPacketIsLostAtTheChange echoes 20,000 datagrams, a few at a time, from before the first handshake until sessions have keys. Each is sent once.
+func TestNoPacketIsLostAtTheChange(t *testing.T) {
+	requireTUN(t)
+	t.Parallel()
+	needRopewalk(t)
+	l := newLab(t, pairing{exchanging, exchanging}, false)
+	l.start(t)
+	serveEcho(t, l.right.host)
+	c, err := dialUDP(l.left.host, netip.AddrPortFrom(l.right.inner4.Addr(), echoPort))
+	expect.NoError(t, err)
+	defer c.Close()
+	const packets, window = 20_000, 32
+	back, buf := make([]bool, packets), make([]byte, 2048)
+	for sent, received := 0, 0; received < packets; {
+		for ; sent < min(received+window, packets); sent++ {
+			_, err := c.Write(binary.BigEndian.AppendUint64(make([]byte, 992), uint64(sent)))
+			expect.NoError(t, err)
+		}
+		expect.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+		n, err := c.Read(buf)
+		if err != nil {
+			t.Fatalf("%d of %d datagrams are lost: %v, %+v", sent-received, sent, err, l.left.postQuantum(t))
+		}
+		if i := binary.BigEndian.Uint64(buf[n-8 : n]); !back[i] {
+			back[i] = true
+			received++
+		}
+	}
+	l.left.wantPostQuantum(t, l.right.inner4.Addr(), true, "")
+	if r := l.right.postQuantum(t); !r.Active {
+		t.Errorf("got %+v at the other end, want a key", r)
+	}
+}
+
 // TestStockPeerGetsNoExchange: the other end counts each message that is not WireGuard's, and TestStockPeerGetsTheSameBytes of package device compares
 // all bytes.
 func TestStockPeerGetsNoExchange(t *testing.T) {

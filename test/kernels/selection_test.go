@@ -45,7 +45,7 @@ func hostOnlyTests() []string {
 		"TestEngineWithoutSpreadUsesOnePort", "TestSpreadIsOffBehindNAT", "TestSpreadIsOffBehindStatefulFirewall",
 		"TestXDPGuardPassesMasqueradedTunnel",
 		"TestRouteIntoTunnelCausesNoStorm", "TestRouteIntoTunnelLeavesNoPathMTU", "TestBurstOfSinglePacketsFitsTUNQueue", "TestFlapsLeaveNoMemory",
-		"TestOlderReleaseInteroperates",
+		"TestOlderReleaseInteroperates", "TestNoPacketIsLostAtTheChange",
 	}
 }
 
