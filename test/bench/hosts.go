@@ -30,6 +30,7 @@ var hostNames = [2]string{"A", "B"}
 // hostsOptions are the command line of `bench hosts`.
 type hostsOptions struct {
 	destinations                        [2]string
+	forward                             netip.Prefix  // behind A; if invalid, nothing is forwarded
 	addrs                               [2]netip.Addr // if invalid, the address that ssh has reached
 	port                                uint16
 	mtus                                []int
@@ -104,6 +105,7 @@ func parseHostsOptions(args []string, out io.Writer) (o hostsOptions, err error)
 		o.port = uint16(n)
 		return err
 	})
+	f.Func("forward", "IPv4 network, such as 10.88.0.0/24, that A forwards for: all tunnels carry its traffic in place of A's own", o.parseForward)
 	f.Func("mtu", "MTUs of the tunnels, comma-separated (default 1420)", o.parseMTUs)
 	f.Func("cores", "numbers of cores of A, comma-separated, such as 1,2,4,all (default all)", list(&o.cores))
 	f.BoolVar(&o.offline, "offline-cores", false, "take the other cores of A offline; without it only processes are limited, not the kernel's work")
@@ -182,6 +184,14 @@ func (o *hostsOptions) parseAddrs(s string) error {
 		o.addrs[i] = addr
 	}
 	return nil
+}
+
+func (o *hostsOptions) parseForward(s string) (err error) {
+	o.forward, err = netip.ParsePrefix(s)
+	if err == nil && (!o.forward.Addr().Is4() || o.forward.Bits() > 30) {
+		err = errors.New("want an IPv4 network with two addresses, such as 10.88.0.0/24")
+	}
+	return err
 }
 
 func (o *hostsOptions) parseMTUs(s string) error {
@@ -354,7 +364,7 @@ func (r *hostsRun) plan() error {
 		return err
 	}
 	r.report = hostsReport{
-		cells: combinations, measures: r.measures, missing: missing, offline: r.offline, names: newHostsNames(r.destinations, r.addrs),
+		cells: combinations, measures: r.measures, missing: missing, offline: r.offline, forwarded: r.forward.IsValid(), names: newHostsNames(r.destinations, r.addrs),
 		Result: result.Result{Target: r.target, Day: time.Now().Format(time.DateOnly), By: r.by, Command: r.command},
 	}
 	for i, f := range r.facts {
@@ -407,7 +417,7 @@ func (r *hostsRun) found(s sample) error {
 // open starts the tunnel of a cell.
 func (r *hostsRun) open(ctx context.Context, name string) (bed, error) {
 	c := r.cells[name]
-	cfg := remote.TunnelConfig{A: r.clients[0], B: r.clients[1], Addrs: r.addrs, UDP: r.port, MTU: c.mtu, Kernel: c.kernel}
+	cfg := remote.TunnelConfig{A: r.clients[0], B: r.clients[1], Addrs: r.addrs, UDP: r.port, MTU: c.mtu, Kernel: c.kernel, Network: r.forward}
 	if c.daemon != nil {
 		cfg.Daemon = func(h *remote.Client) []string {
 			argv := append([]string{h.Path(c.daemon[0])}, c.daemon[1:]...)

@@ -77,6 +77,43 @@ func TestHostsAreMeasuredInFull(t *testing.T) {
 	}
 }
 
+func TestForwardedTrafficIsMeasured(t *testing.T) {
+	lab := sshlab.New(t)
+	files, out := t.TempDir(), filepath.Join(t.TempDir(), "report")
+	var text, diag bytes.Buffer
+	err := runHosts(t.Context(), []string{
+		"--rounds", "1", "--seconds", "0.2", "--tests", "tcp4,rev64,rtt_idle", "--setups", "bare,ropewalk", "--forward", "10.88.0.0/24",
+		"--addresses", fmt.Sprintf("%v,%v", lab.Addrs[0], lab.Addrs[1]), "--ssh", strings.Join(lab.SSH, " "), "--dir", files,
+		"--programs", programsDir(t), "--out", out, "a", "b",
+	}, &text, &diag)
+	if err != nil {
+		t.Fatalf("%v\n%s%s", err, &text, &diag)
+	}
+	var r result.Result
+	expect.NoError(t, result.Read(filepath.Join(out, "result.json"), &r))
+	found := map[string]bool{}
+	for _, f := range r.Figures {
+		found[f.Configuration+" "+f.Test] = f.Values[0] > 0
+	}
+	for _, want := range []string{"bare tcp4", "ropewalk, forwarded tcp4", "ropewalk, forwarded rev64", "ropewalk, forwarded rtt_idle"} {
+		if !found[want] {
+			t.Errorf("no figure of %s: %v, %v", want, found, r.Failures)
+		}
+	}
+	if len(r.Rows) > 0 {
+		t.Errorf("%d rows, which would be compared with predictions", len(r.Rows))
+	}
+	isResult(t, filepath.Join(out, "result.json"))
+	page, err := os.ReadFile(filepath.Join(out, "report.md"))
+	expect.NoError(t, err)
+	if !strings.Contains(string(page), "A forwards") {
+		t.Errorf("the report does not say it:\n%s", page)
+	}
+	if left, _ := filepath.Glob(filepath.Join(files, "*")); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
 // isResult validates a file with the schema of docs/results.
 func isResult(t *testing.T, path string) {
 	t.Helper()
@@ -128,6 +165,7 @@ func TestUnusableHostsOptionsAreRefused(t *testing.T) {
 		"want at least 1":             {"--rounds", "0", "a", "b"},
 		"1280 to 65535":               {"--mtu", "100", "a", "b"},
 		"ParseAddr":                   {"--addresses", "x,y", "a", "b"},
+		"want an IPv4 network":        {"--forward", "10.88.0.1/32", "a", "b"},
 		"want NAME=VALUE":             {"--sysctl", "x", "a", "b"},
 		"value out of range":          {"--port", "70000", "a", "b"},
 		"has no bench or no ropewalk": {"--programs", "/nonexistent", "a", "b"},

@@ -16,6 +16,9 @@ func (r *hostsReport) markdown(files map[string][]byte) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Tunnels between two hosts: %s\n\nMeasured on %s by %s:\n\n    %s\n\n", r.Target, r.Day, r.By, r.Command)
 	b.WriteString("Medians of the rounds. A is the host under test. *Encrypt*: A sends. *Decrypt*: A receives.\n\n")
+	if r.forwarded {
+		b.WriteString("A forwards: the traffic at its end is in a network behind the tunnel. Without a tunnel nothing is forwarded.\n\n")
+	}
 	fmt.Fprintf(&b, "## Where ropewalk is slower\n\n%s\n", r.slower())
 	fmt.Fprintf(&b, "## TCP of 64 streams, and the model's prediction\n\n%s\n", r.rowTable())
 	for _, c := range r.groups() {
@@ -145,7 +148,7 @@ func (r *hostsReport) rowTable() string {
 		})
 	}
 	if lines == nil {
-		return "No rows: `--tests` has neither `tcp64` nor `rev64`, or the cores were not taken offline.\n"
+		return "No rows: `--tests` has neither `tcp64` nor `rev64`, the cores were not taken offline, or A forwards.\n"
 	}
 	return markdownTable([]string{"implementation", "direction", "MTU", "spread", "cores", "Gbit/s", "rounds", "busy cores of A", "predicted", ""}, lines)
 }

@@ -26,6 +26,7 @@ type hostsReport struct {
 	measures    []measure.Measure
 	missing     []string
 	offline     bool // other cores were offline, so that rows with fewer than all are of the whole host
+	forwarded   bool // by A, which has no row then: the model forwards nothing
 	names       hostsNames
 	samples     []sample
 	predictions result.Predictions
@@ -67,14 +68,18 @@ func (r *hostsReport) fill() {
 	for i := range r.cells {
 		c := &r.cells[i]
 		for j, test := range bulkTests() {
-			if w := r.row(c, test, result.Directions()[j]); len(w.Gbps) > 0 && (r.offline || c.cores == r.Under.Cores) {
+			if w := r.row(c, test, result.Directions()[j]); len(w.Gbps) > 0 && !r.forwarded && (r.offline || c.cores == r.Under.Cores) {
 				r.Rows = append(r.Rows, w)
 			}
+		}
+		name := c.name
+		if r.forwarded && c.implementation != result.Bare {
+			name += ", forwarded"
 		}
 		for _, w := range rows(r.measures) {
 			if values := r.values(c, w.test, w.figure); len(values) > 0 {
 				r.Figures = append(r.Figures, result.Figure{
-					Configuration: c.name, MTU: c.mtu, Cores: c.cores, Test: w.test, What: w.what(r.measures), Unit: w.unit, Less: w.less, Values: values,
+					Configuration: name, MTU: c.mtu, Cores: c.cores, Test: w.test, What: w.what(r.measures), Unit: w.unit, Less: w.less, Values: values,
 				})
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"github.com/ropewalk/ropewalk/pkg/control/uapi"
@@ -41,6 +42,9 @@ type EndConfig struct {
 	Near netip.AddrPort
 	// MTU of the tunnel in bytes; 0 means 1420.
 	MTU int
+	// Network, if valid, is an IPv4 network behind the near end's tunnel. The traffic of the near end is there, at NetworkAddr, and is
+	// forwarded. It is in a namespace, with a cable in place of a second NIC.
+	Network netip.Prefix
 }
 
 // End is one end of a tunnel between two machines. The daemon runs in the calling thread's namespace, the traffic in a namespace of its own.
@@ -92,6 +96,11 @@ func (e *End) build(ctx context.Context, c *EndConfig) (err error) {
 			return err
 		}
 	}
+	if c.Network.IsValid() {
+		if err := e.forward(c); err != nil {
+			return err
+		}
+	}
 	e.here.server, err = startServer(ctx, e.here.App, e.cfg.Traffic)
 	return err
 }
@@ -114,6 +123,31 @@ func (e *End) tunnel(ctx context.Context, c *EndConfig) (err error) {
 	}
 	return e.configure(c)
 }
+
+// forward routes the network. At the near end the traffic moves to it.
+func (e *End) forward(c *EndConfig) error {
+	gateway := e.here.App
+	if c.Far.Addr().IsUnspecified() {
+		return gateway.RouteThrough(c.Network.Masked(), e.here.Iface)
+	}
+	behind, err := e.net.Host("behind")
+	if err != nil {
+		return err
+	}
+	addr := NetworkAddr(c.Network)
+	_, err = e.net.Cable(gateway, behind, netlab.CableConfig{
+		Queues: runtime.NumCPU(), MTU: cmp.Or(c.MTU, tunnelMTU),
+		AddrsA: []netip.Prefix{netip.PrefixFrom(addr.Prev(), c.Network.Bits())}, AddrsB: []netip.Prefix{netip.PrefixFrom(addr, c.Network.Bits())},
+	})
+	if err != nil {
+		return err
+	}
+	e.here.App = behind
+	return errors.Join(gateway.Forward(), behind.RouteVia(netip.MustParsePrefix("0.0.0.0/0"), addr.Prev()))
+}
+
+// NetworkAddr is the second address of a network, where EndConfig.Network has the traffic. The first one is the gateway's.
+func NetworkAddr(network netip.Prefix) netip.Addr { return network.Masked().Addr().Next().Next() }
 
 // NearAddr and FarAddr are the IPv4 addresses of the ends inside a tunnel.
 func NearAddr() netip.Addr { return sideOf(1, new(noise.PresharedKey), "").Tunnel[0].Addr() }
@@ -169,6 +203,9 @@ func (e *End) configure(c *EndConfig) error {
 		port = c.Far.Port()
 		if c.Near.IsValid() {
 			p.Endpoint = &config.Endpoint{AddrPort: c.Near}
+		}
+		if c.Network.IsValid() {
+			p.AllowedIPs = append(p.AllowedIPs, config.AllowedIP{Prefix: c.Network.Masked()})
 		}
 	} else {
 		p.Endpoint = &config.Endpoint{AddrPort: c.Far}

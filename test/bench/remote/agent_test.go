@@ -220,7 +220,9 @@ func TestHostWithoutRouteIsAClearError(t *testing.T) {
 	t.Cleanup(func() { expect.NoError(t, lab.Close()) })
 	h, err := lab.Host("a")
 	expect.NoError(t, err)
-	err = h.Do(func() error { return (&Host{&agent{}}).Facts(FactsArgs{Far: netip.MustParseAddr("192.0.2.9")}, new(Facts)) })
+	err = h.Do(func() error {
+		return (&Host{&agent{}}).Facts(FactsArgs{Far: netip.MustParseAddr("192.0.2.9")}, new(Facts))
+	})
 	if err == nil || !strings.Contains(err.Error(), "192.0.2.9") || !strings.Contains(err.Error(), "--addresses") {
 		t.Errorf("got %v", err)
 	}

@@ -45,6 +45,7 @@ type OpenArgs struct {
 	Far     netip.AddrPort
 	Near    netip.AddrPort
 	MTU     int
+	Network netip.Prefix
 	// Attach and Detach are commands that put spread in front of the tunnel, and end that; empty for none.
 	Attach, Detach []string
 }
@@ -74,7 +75,7 @@ func (h *Host) Open(args OpenArgs, _ *None) error {
 	if err != nil {
 		return fmt.Errorf("reading the secret of both hosts: %w", err)
 	}
-	c := testbed.EndConfig{Prefix: prefix, Traffic: args.Traffic, Secret: secret, Port: args.Port, Far: args.Far, Near: args.Near, MTU: args.MTU}
+	c := testbed.EndConfig{Prefix: prefix, Traffic: args.Traffic, Secret: secret, Port: args.Port, Far: args.Far, Near: args.Near, MTU: args.MTU, Network: args.Network}
 	switch {
 	case args.Kernel:
 		c.Kernel = configureKernel

@@ -32,6 +32,8 @@ type TunnelConfig struct {
 	Kernel bool
 	// Spread puts `ropewalk spread attach` in front of the tunnel, on these devices of A and B; empty for none.
 	Spread [2]string
+	// Network, if valid, is an IPv4 network behind A: the traffic there is forwarded, as testbed.EndConfig describes.
+	Network netip.Prefix
 	// OnCPUs are the CPUs of A that processes are limited to, in cpuset(7)'s list format; empty for all.
 	OnCPUs string
 }
@@ -50,8 +52,11 @@ const connectLimit = 30 * time.Second
 // Open starts both ends, and returns when A reaches B. The caller closes it.
 func Open(ctx context.Context, cfg TunnelConfig) (*Tunnel, error) {
 	t := &Tunnel{cfg: cfg, inner: [2]netip.Addr{testbed.NearAddr(), testbed.FarAddr()}}
-	if cfg.Daemon == nil && !cfg.Kernel {
-		t.inner = cfg.Addrs
+	switch {
+	case cfg.Daemon == nil && !cfg.Kernel:
+		t.inner, t.cfg.Network = cfg.Addrs, netip.Prefix{}
+	case cfg.Network.IsValid():
+		t.inner[0] = testbed.NetworkAddr(cfg.Network)
 	}
 	err := t.open(ctx)
 	if err == nil {
@@ -68,7 +73,7 @@ func (t *Tunnel) open(ctx context.Context) error {
 	_, _ = rand.Read(secret[:])
 	for i, c := range t.hosts() {
 		args := OpenArgs{
-			Kernel: t.cfg.Kernel, Traffic: t.traffic(c), Secret: secret.Base64(), Port: t.cfg.UDP, MTU: t.cfg.MTU,
+			Kernel: t.cfg.Kernel, Traffic: t.traffic(c), Secret: secret.Base64(), Port: t.cfg.UDP, MTU: t.cfg.MTU, Network: t.cfg.Network,
 			Far: netip.AddrPortFrom(t.cfg.Addrs[1], t.cfg.UDP),
 		}
 		if c == t.cfg.B {
