@@ -16,7 +16,7 @@ for chart in ropewalk-spread ropewalk-mesh; do
   cat "$chart/values.yaml" agent/values.yaml >"$to/values.yaml"
   sed "/^  \"properties\": {\$/r $chart/values.schema.part" agent/values.schema.json >"$to/values.schema.json"
   rm "$to/values.schema.part"
-  cp ../grafana/ropewalk.json "$to/files/dashboard.json"
+  cp ../grafana/*.json "$to/files"
   cp ../prometheus/rules.yml "$to/files"
 done
 cp -r ropewalk-crds "$charts"

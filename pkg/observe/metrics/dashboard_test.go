@@ -14,7 +14,7 @@ import (
 	"github.com/ropewalk/ropewalk/test/golden"
 )
 
-// deploy/grafana/ropewalk.json is generated from this file: go test ./pkg/observe/metrics -run Dashboard -update
+// The dashboards in deploy/grafana are generated from the panels: go test ./pkg/observe/metrics -run Dashboard -update
 
 // query is one query of a panel, with the legend of its series.
 type query struct{ expr, legend string }
@@ -153,18 +153,29 @@ var panels = []panel{
 var placeholders = strings.NewReplacer(
 	"$sel", `{instance=~"$instance",interface=~"$interface"}`,
 	"$lanes", `{instance=~"$instance",interface=~"$interface",lane!="slow"}`,
-	"$host", `{instance=~"$instance"}`,
+	"$host", `{instance=~"$instance"}`, "$where", `{instance=~"$instance"`,
 	"$w", "$__rate_interval",
 )
 
 type object = map[string]any
 
-// dashboard returns the JSON model of the dashboard.
-func dashboard() object {
+// board is a dashboard. Its instances are those that have the metric instances.
+type board struct {
+	name, instances string
+	panels          []panel
+}
+
+// allBoards returns the dashboards: that of tunnels, and that of agents.
+func allBoards() []board {
+	return []board{{"ropewalk", "ropewalk_interface_up", panels}, {"ropewalk-agents", "ropewalk_agent_peers", agentPanels}}
+}
+
+// model returns the JSON model of a dashboard.
+func (b *board) model() object {
 	source := object{"type": "prometheus", "uid": "${datasource}"}
 	var all []object
 	x, y, row := 0, 0, 0
-	for i, p := range panels {
+	for i, p := range b.panels {
 		height := 8
 		if p.kind == "stat" {
 			height = 4
@@ -175,15 +186,14 @@ func dashboard() object {
 		all = append(all, p.render(i+1, source, object{"x": x, "y": y, "w": p.width, "h": height}))
 		x, row = x+p.width, max(row, height)
 	}
+	variables := []object{{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}, variable("instance", b.instances, source)}
+	if b.name == "ropewalk" {
+		variables = append(variables, variable("interface", `ropewalk_interface_up{instance=~"$instance"}`, source))
+	}
 	return object{
-		"uid": "ropewalk", "title": "ropewalk", "tags": []string{"ropewalk", "wireguard"}, "schemaVersion": 39, "version": 1,
+		"uid": b.name, "title": strings.ReplaceAll(b.name, "-", " "), "tags": []string{"ropewalk", "wireguard"}, "schemaVersion": 39, "version": 1,
 		"editable": true, "refresh": "30s", "timezone": "browser", "time": object{"from": "now-1h", "to": "now"},
-		"templating": object{"list": []object{
-			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-			variable("instance", "ropewalk_interface_up", source),
-			variable("interface", `ropewalk_interface_up{instance=~"$instance"}`, source),
-		}},
-		"panels": all,
+		"templating": object{"list": variables}, "panels": all,
 	}
 }
 
@@ -227,28 +237,32 @@ func (p panel) render(id int, source, place object) object {
 }
 
 func TestDashboardIsCurrent(t *testing.T) {
-	text, err := json.MarshalIndent(dashboard(), "", "  ")
-	if err != nil {
-		t.Fatal(err)
+	for _, b := range allBoards() {
+		text, err := json.MarshalIndent(b.model(), "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(text)))
+		if !json.Valid(text) {
+			t.Fatal("invalid JSON")
+		}
+		golden.Check(t, filepath.Join("..", "..", "..", "deploy", "grafana", b.name+".json"), string(text)+"\n")
 	}
-	text = []byte(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(text)))
-	if !json.Valid(text) {
-		t.Fatal("invalid JSON")
-	}
-	golden.Check(t, filepath.Join("..", "..", "..", "deploy", "grafana", "ropewalk.json"), string(text)+"\n")
 }
 
 func TestDashboardPanelsDoNotOverlap(t *testing.T) {
-	taken := map[[2]int]string{}
-	for _, p := range dashboard()["panels"].([]object) {
-		at := p["gridPos"].(object)
-		for x := range at["w"].(int) {
-			for y := range at["h"].(int) {
-				cell := [2]int{at["x"].(int) + x, at["y"].(int) + y}
-				if cell[0] >= 24 || taken[cell] != "" {
-					t.Fatalf("%q: %v is outside, or overlaps with %q", p["title"], cell, taken[cell])
+	for _, b := range allBoards() {
+		taken := map[[2]int]string{}
+		for _, p := range b.model()["panels"].([]object) {
+			at := p["gridPos"].(object)
+			for x := range at["w"].(int) {
+				for y := range at["h"].(int) {
+					cell := [2]int{at["x"].(int) + x, at["y"].(int) + y}
+					if cell[0] >= 24 || taken[cell] != "" {
+						t.Fatalf("%q: %v is outside, or overlaps with %q", p["title"], cell, taken[cell])
+					}
+					taken[cell] = p["title"].(string)
 				}
-				taken[cell] = p["title"].(string)
 			}
 		}
 	}
@@ -276,8 +290,8 @@ func unknownMetrics(text string) (unknown []string) {
 func TestPanelsShowOnlySelectedInstances(t *testing.T) {
 	joined := regexp.MustCompile(`\* on \(.*?\) group_left \(\) \w+`) // with a metric that is selected
 	metric := regexp.MustCompile(`\b(?:ropewalk|process)_\w+`)
-	selected := regexp.MustCompile(metric.String() + `(?:\$sel|\$lanes|\$host|\{instance=~"\$instance")`)
-	for _, p := range panels {
+	selected := regexp.MustCompile(metric.String() + `(?:\$sel|\$lanes|\$host|\$where|\{instance=~"\$instance")`)
+	for _, p := range slices.Concat(panels, agentPanels) {
 		for _, q := range p.queries {
 			expr := joined.ReplaceAllString(q.expr, "")
 			if all, some := metric.FindAllString(expr, -1), selected.FindAllString(expr, -1); len(some) != len(all) {
@@ -335,5 +349,35 @@ func TestDashboardQueriesExistingMetrics(t *testing.T) {
 	}
 	if used < len(panels) {
 		t.Errorf("%d names in %d panels", used, len(panels))
+	}
+}
+
+// TestAgentPanelsCoverAllMetrics compares the queries with the table of the agents' metrics, which their own test keeps complete.
+func TestAgentPanelsCoverAllMetrics(t *testing.T) {
+	table, err := os.ReadFile("../../../docs/kubernetes/operate.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(ropewalk_agent_[a-z_]+)").FindAllStringSubmatch(string(table), -1) {
+		shown[row[1]] = false
+	}
+	for _, p := range agentPanels {
+		for _, q := range p.queries {
+			for _, name := range unknownMetrics(q.expr) {
+				if _, exists := shown[name]; !exists {
+					t.Errorf("%s: got the unknown metric %s", p.title, name)
+				}
+				shown[name] = true
+			}
+		}
+	}
+	for name, is := range shown {
+		if !is {
+			t.Errorf("got no panel with %s, want one", name)
+		}
+	}
+	if len(shown) < 20 {
+		t.Errorf("got %d metrics of agents, want at least 20", len(shown))
 	}
 }

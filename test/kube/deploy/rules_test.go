@@ -73,13 +73,15 @@ func TestRulesSurviveRendering(t *testing.T) {
 func TestDashboardSurvivesRendering(t *testing.T) {
 	on := Values{"enabled": true}
 	config := one(t, render(t, mesh(), Values{"metrics": Values{"enabled": true, "dashboard": on}}), "ConfigMap")
-	text, _ := at(t, config, "data", "ropewalk.json").(string)
-	want, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "ropewalk.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text != string(want) || !json.Valid([]byte(text)) {
-		t.Errorf("got %d bytes, want %d", len(text), len(want))
+	for _, name := range []string{"ropewalk.json", "ropewalk-agents.json"} {
+		text, _ := at(t, config, "data", name).(string)
+		want, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text != string(want) || !json.Valid([]byte(text)) {
+			t.Errorf("%s: got %d bytes, want %d", name, len(text), len(want))
+		}
 	}
 	if at(t, config, "metadata", "labels", "grafana_dashboard") != "1" {
 		t.Error("Grafana's sidecar does not find it")
