@@ -150,7 +150,7 @@ check: need-go check-workflows ## format, vet, lint, layers, language and workfl
 	@set -e; for dir in test/bench/quic test/flannel test/scale; do (set -x; cd $$dir; $(GO) vet ./...; $(GOLANGCI) run --allow-parallel-runners ./...); done
 	cd test/kube && $(GOLANGCI) run --allow-parallel-runners --fast-only ./... # the rest of the linters reads all of Kubernetes: make lint-kube
 	$(GO) vet -tags docs ./cmd/ropewalk
-	$(GO) test -timeout 60m ./test/language
+	$(GO) test -timeout 60m ./test/language ./test/api
 	GOARCH=arm64 $(GO) vet ./cmd/... ./pkg/...
 	@$(HCLFMT) -check -require-no-change deploy/bench/variables.tf deploy/bench/*/main.tf >/dev/null
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package atomicfile writes a node's files with mode 0600, so that a crash leaves the whole file or the one before. Start reading at Replace.
+// Package atomicfile, ropewalk's own, writes a node's files with mode 0600, so that a crash leaves the whole file or the one before. Start reading at Replace.
 package atomicfile
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bundle collects what a report about a cluster's agents and engines needs: objects, logs, metrics, and the output of
+// Package bundle, ropewalk's own, collects what a report about a cluster's agents and engines needs: objects, logs, metrics, and the output of
 // `ropewalk show` and `ropewalk doctor`, in one archive without secrets. It runs kubectl, which knows how to reach and
 // authenticate to the cluster. Only cmd/ropewalk-agent imports it. Begin reading at Write.
 package bundle

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package meshmode is what an agent in mode mesh runs beside its reconciles: the proofs of package
+// Package meshmode, ropewalk's own, is what an agent in mode mesh runs beside its reconciles: the proofs of package
 // proof (Prover), and the guard of package ebpf/guard (Guard).
 //
 // A reconcile reports what it has applied (Prover.Applied, Guard.Set), and takes what was seen since

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package proof says of a node's peers only what was seen. It decides which peers to ask and when,
+// Package proof, ropewalk's own, says of a node's peers only what was seen. It decides which peers to ask and when,
 // takes the answers, and derives the state of each peer and the node's conditions. It is pure:
 // times are arguments, and what there is to do is returned.
 //

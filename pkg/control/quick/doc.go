@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quick brings tunnel interfaces up and down from the files of wg-quick(8), with ropewalk's daemon instead of the kernel's
-// WireGuard. Addresses, routes, rules, firewall rules and resolvconf entries are the same as with wg-quick, so either tool can take down
+// Package quick, ropewalk's own, brings tunnel interfaces up and down from the files of
+// wg-quick(8), with ropewalk's daemon instead of the kernel's WireGuard. Addresses, routes, rules,
+// firewall rules and resolvconf entries are the same as with wg-quick, so either tool can take down
 // an interface of the other.
 //
 // The commands up, down, save and strip call it. Start reading with Plan in plan.go, a pure

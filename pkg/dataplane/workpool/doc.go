@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workpool holds worker goroutines that seal and open trains for lanes. One flow is one lane, and one core cannot
-// seal or open all of a fast flow.
+// Package workpool, ropewalk's own, holds worker goroutines that seal and open trains for lanes.
+// One flow is one lane, and one core cannot seal or open all of a fast flow.
 //
 // Package engine calls it: each direction of a lane has a JobRing, submits jobs to it and collects them in order of
 // submission. A lane never depends on a worker: when it needs the result of a job that no worker has claimed, it runs the job itself.

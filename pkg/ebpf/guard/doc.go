@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard watches what leaves a node of a mesh beside its tunnel. It attaches the programs
+// Package guard, ropewalk's own, watches what leaves a node of a mesh beside its tunnel. It attaches the programs
 // of programs.Guard in front of all others at tc egress of each device by which packets may leave
 // the node, and at the tunnel. They see what the routing does not: packets that another program
 // redirects from a pod's device, and inner packets of an overlay network.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs embeds and loads ropewalk's eBPF programs, which are written in C in bpf/:
+// Package programs, ropewalk's own, embeds and loads ropewalk's eBPF programs, which are written in C in bpf/:
 //
 //   - Steer chooses the TUN queue of an inner packet (TUNSETSTEERINGEBPF).
 //   - Spread gives data messages the source port of their flow's lane (tc egress), and restores the ports on the

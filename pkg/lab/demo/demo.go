@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo runs both ends of a tunnel in two network namespaces and sends test traffic through
+// Package demo, ropewalk's own, runs both ends of a tunnel in two network namespaces and sends test traffic through
 // it. It captures packets on the cable between them, and reports whether every check passed. It
 // removes everything that it creates.
 package demo

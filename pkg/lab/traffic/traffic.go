@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package traffic sends and receives test traffic over real sockets. It has parallel TCP streams,
+// Package traffic, ropewalk's own, sends and receives test traffic over real sockets. It has parallel TCP streams,
 // UDP streams with sequence numbers, optionally in trains (UDP_SEGMENT), and pings, one at a time.
 // The receiver knows the pattern of the data, and so detects loss, duplication, reordering and
 // corruption. The data has Marker in every 64 bytes, so that a capture shows whether it was

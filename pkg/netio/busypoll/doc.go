@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package busypoll waits for file descriptors with low latency while traffic flows, and without cost once it has stopped.
+// Package busypoll, ropewalk's own, waits for file descriptors with low latency while traffic
+// flows, and without cost once it has stopped.
 //
 // A goroutine in an ordinary blocking system call releases its P (the Go scheduler's processor). When the call returns
 // after the whole process has slept, acquiring a P wakes the runtime's monitor thread (sysmon). That thread then ticks

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostnet reads and changes the host's network configuration. It covers links, addresses,
+// Package hostnet, ropewalk's own, reads and changes the host's network configuration. It covers links, addresses,
 // routes and policy rules over rtnetlink, NIC settings over ethtool's ioctls, and a few sysctls.
 //
 // Every function works in the network namespace of the calling thread. A caller that has entered

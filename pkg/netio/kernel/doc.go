@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kernel reads the release of the running Linux, for limits that cannot be probed.
+// Package kernel, ropewalk's own, reads the release of the running Linux, for limits that cannot be probed.
 //
 // A caller compares numbers of kernel.org. Releases that cannot be read, and distributions with a
 // numbering of their own, are for the caller to judge. Some limits count them as new, others as

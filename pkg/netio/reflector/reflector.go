@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reflector answers datagrams that arrive on one network device, so that their sender
+// Package reflector, ropewalk's own, answers datagrams that arrive on one network device, so that their sender
 // knows that its packets to this host arrive there. Bound to the device of a tunnel, it answers
 // nothing that came beside the tunnel. Datagrams that this host's processes send to an address of
 // the device also reach it (net/ipv4/route.c, orig_oif). Their source is an address of this host,

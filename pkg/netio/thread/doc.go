@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package thread locks a goroutine of the data path to its own thread, with a name, a short time slice and a priority.
+// Package thread, ropewalk's own, locks a goroutine of the data path to its own thread, with a
+// name, a short time slice and a priority.
 //
 // A lane needs the processor often and briefly. The scheduler (EEVDF) runs the request with the earliest deadline first.
 // A thread with short slices therefore waits less for each, and gets no larger share. With the default of some

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xsk is AF_XDP sockets: Ethernet frames between one queue of a network device and memory that the process shares
-// with the kernel (the UMEM), bypassing the kernel's network stack.
+// Package xsk, ropewalk's own, is AF_XDP sockets: Ethernet frames between one queue of a network
+// device and memory that the process shares with the kernel (the UMEM), bypassing the kernel's
+// network stack.
 //
 // It moves frames in batches and allocates nothing on the data path. It knows neither the contents of the frames nor the
 // XDP program that redirects them: the program's owner puts Socket.FD into its XSKMAP. Start reading at Socket and Open.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chachapoly is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper,
+// Package chachapoly, ropewalk's own, is ChaCha20-Poly1305 (RFC 8439) as WireGuard's data messages use it (paper,
 // §5.4.6), for many messages per call. There is no additional data, and the nonce is four zero
 // bytes and a 64-bit little-endian counter. Messages are encrypted in place, with the tag after
 // the text.

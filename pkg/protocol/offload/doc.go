@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package offload splits and merges trains of inner packets for a TUN device with offloads.
+// Package offload, ropewalk's own, splits and merges trains of inner packets for a TUN device with offloads.
 //
 // Train splits one TSO or USO super-packet from the kernel into packets; Merger merges packets
 // into such super-packets. The package is pure: bytes in, bytes out, no I/O. It follows Linux's

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer holds the state machines of a WireGuard peer: the timers of handshakes, rekeying
+// Package peer, ropewalk's own, holds the state machines of a WireGuard peer: the timers of handshakes, rekeying
 // and keepalives (WireGuard paper, §6). It also has the rate limit of handshake messages per
 // source address, and the allowed IPs. It is pure: it does no I/O, starts no goroutine and reads
 // no clock.

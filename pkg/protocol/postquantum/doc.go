@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package postquantum renews the preshared keys of two ropewalks by ML-KEM-768 (FIPS 203), inside their sessions. docs/dev/post-quantum.md is the
-// protocol. The package is pure: time and messages are passed in, and actions come out.
+// Package postquantum, ropewalk's own, renews the preshared keys of two ropewalks by ML-KEM-768
+// (FIPS 203), inside their sessions. docs/dev/post-quantum.md is the protocol. The package is pure:
+// time and messages are passed in, and actions come out.
 //
 // The offerer is the initiator of the session in which an exchange runs, the answerer its responder. The result of an exchange is a key in the Ring
 // of each. A handshake names one by its id, and mixes it into the configured preshared key (Ring.Effective). A handshake without is a base handshake.

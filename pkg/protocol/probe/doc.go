@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe tests the path to a peer: which source ports it admits, and the largest IP packet
+// Package probe, ropewalk's own, tests the path to a peer: which source ports it admits, and the largest IP packet
 // that crosses it without fragmentation. Prober is a state machine without I/O and without a
 // clock. Its owner sends the probes, and passes on the answers and the number of messages that it
 // has sent.

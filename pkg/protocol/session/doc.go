@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session implements established WireGuard sessions. It has key pairs, reservation of
+// Package session, ropewalk's own, implements established WireGuard sessions. It has key pairs, reservation of
 // counters, the replay window, sealing and opening of whole trains, and the table from receiver
 // index to session. All functions that lanes call are lock-free and allocate nothing. The package
 // has no sockets and no clock: the caller passes times, in nanoseconds of a monotonic clock.

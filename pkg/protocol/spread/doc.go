@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package spread selects the outer source port of each inner flow. So the receiver's NIC
+// Package spread, ropewalk's own, selects the outer source port of each inner flow. So the receiver's NIC
 // distributes a tunnel over its queues, while no flow is reordered.
 //
 // The sender uses the flow table (Flows) and the bytes that recently left from each port (Loads). bpf/include/lane.h is the

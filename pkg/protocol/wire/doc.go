@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds the layouts of WireGuard's four messages (WireGuard paper, §5.4): sizes,
+// Package wire, ropewalk's own, holds the layouts of WireGuard's four messages (WireGuard paper, §5.4): sizes,
 // offsets and accessors over received bytes. It also holds the control messages between two
 // ropewalks: hello, probe and check (control.go).
 //

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package device is the control side of one WireGuard interface: configuration, peers, handshakes, timers, staged packets,
-// hellos and snapshots. Package engine sends and receives the packets of live sessions, and calls this package for the rest.
-// The daemon and the embedding API create a Device.
+// Package device, ropewalk's own, is the control side of one WireGuard interface: configuration,
+// peers, handshakes, timers, staged packets, hellos and snapshots. Package engine sends and
+// receives the packets of live sessions, and calls this package for the rest. The daemon and the
+// embedding API create a Device.
 //
 // Begin reading in device.go, then peer.go. Calls run down this list of files, never up (TestCallsRunDownTheFiles):
 //   - entry points: device, status, flows, echo, handover, configure

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netlabtest creates network namespaces for a test and removes them when it ends.
+// Package netlabtest, ropewalk's own, creates network namespaces for a test and removes them when it ends.
 package netlabtest
 
 import (

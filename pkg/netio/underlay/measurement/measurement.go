@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measurement holds comparisons of the two underlays, UDP sockets and AF_XDP, on network devices of this host.
+// Package measurement, ropewalk's own, holds comparisons of the two underlays, UDP sockets and AF_XDP, on network devices of this host.
 // `ropewalk bench underlay` measures and saves them. Underlay = auto and doctor read them. Begin with Result.
 package measurement
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package underlaytest holds the contract tests of underlay.Port and underlay.Selector. Each implementation runs them in its own tests.
+// Package underlaytest, ropewalk's own, holds the contract tests of underlay.Port and
+// underlay.Selector. Each implementation runs them in its own tests.
 package underlaytest

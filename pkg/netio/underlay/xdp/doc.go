@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package xdp is the underlay over AF_XDP. It carries whole frames between the queues of one network device and the lanes, and
-// bypasses the kernel's network stack. An ordinary UDP port beside it carries everything else. Begin reading in port.go.
+// Package xdp, ropewalk's own, is the underlay over AF_XDP. It carries whole frames between the
+// queues of one network device and the lanes, and bypasses the kernel's network stack. An ordinary
+// UDP port beside it carries everything else. Begin reading in port.go.
 //
 // # Receiving
 //

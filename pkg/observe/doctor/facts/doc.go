@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package facts takes the snapshot of a host that package doctor evaluates. It has kernel features
+// Package facts, ropewalk's own, takes the snapshot of a host that package doctor evaluates. It has kernel features
 // (by probe), the privileges of the process, underlay NICs, CPUs, sysctls, sockets, the clock and
 // the running tunnels.
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package devicetest makes devices for tests: a Host is a device between an in-memory TUN and an underlay, which is an
+// Package devicetest, ropewalk's own, makes devices for tests: a Host is a device between an in-memory TUN and an underlay, which is an
 // in-memory LAN or real UDP sockets on the loopback. It works in a synctest bubble too, real sockets excepted.
 package devicetest
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package factstest provides a private network namespace for tests of package facts and its users.
+// Package factstest, ropewalk's own, provides a private network namespace for tests of package facts and its users.
 package factstest
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flow makes inner packets and trains for tests, numbered, and checks their order where they come out. It knows
+// Package flow, ropewalk's own, makes inner packets and trains for tests, numbered, and checks their order where they come out. It knows
 // nothing of engines and devices.
 package flow
 
