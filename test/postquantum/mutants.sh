@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # mutants.sh [REGEXP]: put one fault after the other into a copy of the repository, and check that the tests of post-quantum exchanges find it.
-# REGEXP selects faults by their descriptions. It prints each fault and the first test that finds it, and fails if one is not found.
+# REGEXP selects faults by their descriptions. It prints each fault and the first test that finds it, and fails if one is not found. With APPLY it only checks
+# that the sources have not left the faults behind.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 only=${1:-.}
@@ -22,6 +23,8 @@ mutant() {
   if cmp -s "$file" "$copy/before"; then
     echo "$what: the fault does not apply to $file"
     status=1
+  elif [ -n "${APPLY:-}" ]; then
+    echo "$what: the fault applies"
   elif ! go vet "$@" >"$log" 2>&1; then
     echo "$what: the fault does not compile:"
     cat "$log"
