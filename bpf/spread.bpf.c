@@ -8,9 +8,11 @@
  *
  * gather_tc (tc ingress) and gather_xdp (XDP): restore the ports on the receiving side, see restore.h and toobig.h.
  *
- * All three handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
- * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take probes and their answers (probe.h), and drop
- * forged ICMP errors, and frames that may hide one (toobig.h).
+ * filter_errors (tc ingress): drops forged ICMP errors on the other devices, see toobig.h.
+ *
+ * All handle only what this host's WireGuard sends or what is sent to it (local.h). A packet of a VLAN is left to the VLAN's device, which
+ * has the programs, too, so that it counts once. They let every packet continue, except that the gather programs take probes and their answers (probe.h), and
+ * drop what filter_errors drops.
  */
 
 #include "include/probe.h"
@@ -157,7 +159,7 @@ int gather_tc(struct __sk_buff *skb)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_tc(cpu, skb, o.udp_offset);
-	if (cpu && (hides_in_tags(cpu, found) || (found == ICMP_FOUND && is_forged_tc(cpu, skb, &o))))
+	if (cpu && is_forged_tc(cpu, skb, found, &o))
 		return TCX_DROP;
 	if (!cpu || !o.udp)
 		return TCX_NEXT;
@@ -178,6 +180,16 @@ int gather_tc(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
+SEC("tc")
+int filter_errors(struct __sk_buff *skb)
+{
+	struct counters *cpu = find_counters();
+	struct outer o;
+	enum parse_result found = parse_skb(skb, l2, &o);
+
+	return cpu && is_forged_tc(cpu, skb, found, &o) ? TCX_DROP : TCX_NEXT;
+}
+
 SEC("xdp")
 int gather_xdp(struct xdp_md *xdp)
 {
@@ -192,7 +204,7 @@ int gather_xdp(struct xdp_md *xdp)
 
 	if (cpu && found == ICMPV6_FOUND)
 		restore_quoted_xdp(cpu, data, end, o.udp_offset);
-	if (cpu && (hides_in_tags(cpu, found) || (found == ICMP_FOUND && is_forged_xdp(cpu, data, end, &o))))
+	if (cpu && is_forged_xdp(cpu, data, end, found, &o))
 		return XDP_DROP;
 	if (!cpu || !o.udp)
 		return XDP_PASS;

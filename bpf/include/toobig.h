@@ -15,6 +15,9 @@
  * Fragmentation Needed. But the kernel keeps one path MTU for each address, and believes errors about any packet to a peer. An error about an Echo
  * Reply, or about a packet from an open UDP port, needs no secret to be believed. Then messages above that path MTU leave in fragments, from the listen
  * port. So errors about packets to peers are dropped. For TCP and SCTP the kernel checks the sequence number or the tag, so they pass.
+ *
+ * The kernel believes an error on whichever device it arrives: a peer can send one through its tunnel, and a container by its veth. So filter_errors runs on
+ * the devices without a gather program. Tunnels inside each other need no exception: the outer packets of each have no Don't Fragment.
  */
 
 enum {
@@ -110,23 +113,27 @@ INLINE int hides_in_tags(struct counters *cpu, enum parse_result found)
 	return 1;
 }
 
-/* Returns whether the ICMP message must be dropped. */
-INLINE int is_forged_tc(struct counters *cpu, struct __sk_buff *skb, const struct outer *o)
+/* Returns whether the packet must be dropped. */
+INLINE int is_forged_tc(struct counters *cpu, struct __sk_buff *skb, enum parse_result found, const struct outer *o)
 {
 	struct fragmentation_needed m;
 
-	if (bpf_skb_load_bytes(skb, o->udp_offset, &m, ICMP_LEN) || !is_fragmentation_needed(&m))
+	if (hides_in_tags(cpu, found))
+		return 1;
+	if (found != ICMP_FOUND || bpf_skb_load_bytes(skb, o->udp_offset, &m, ICMP_LEN) || !is_fragmentation_needed(&m))
 		return 0;
 	if (o->fragment)
 		return is_forged_fragment(cpu, o);
 	return !bpf_skb_load_bytes(skb, o->udp_offset, &m, sizeof(m)) && is_forged(cpu, &m.quoted);
 }
 
-INLINE int is_forged_xdp(struct counters *cpu, void *data, void *end, const struct outer *o)
+INLINE int is_forged_xdp(struct counters *cpu, void *data, void *end, enum parse_result found, const struct outer *o)
 {
 	struct fragmentation_needed *m = data + o->udp_offset;
 
-	if ((void *)m + ICMP_LEN > end || !is_fragmentation_needed(m))
+	if (hides_in_tags(cpu, found))
+		return 1;
+	if (found != ICMP_FOUND || (void *)m + ICMP_LEN > end || !is_fragmentation_needed(m))
 		return 0;
 	if (o->fragment)
 		return is_forged_fragment(cpu, o);

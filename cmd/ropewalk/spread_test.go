@@ -116,6 +116,7 @@ func TestSpreadStatusIsRendered(t *testing.T) {
 		}, Interface: &spreader.InterfaceCounters{RxPackets: 5, RxErrors: 1234, RxFrameErrors: 1230, RxLengthErrors: 4, RxDropped: 2}}},
 		Counters: []spreader.Counter{{Name: "spread", Count: 1234567, Help: "data messages"}, {Name: "error", Help: "never shown"}},
 		Queues:   []uint64{10, 0, 30},
+		Filter:   spreader.FilterStatus{Devices: []string{"lxc1", "lxc2", "lxc3", "lxc4", "lxc5", "wg0"}, Dropped: 1000},
 		Problems: []string{"the link is gone: attach again"},
 		Paused:   true,
 	}
@@ -149,6 +150,9 @@ eth0
       2 ████████████████████████████████████████            30  75.0%
 
        1,234,567  data messages
+
+filter
+  forged ICMP errors are dropped on lxc1, lxc2, lxc3, lxc4 and 2 more, 1,000 so far
 `, "\n")
 	if got != want {
 		t.Error(cmp.Diff(want, got))
@@ -252,7 +256,7 @@ func TestControlCharactersInNamesAreEscaped(t *testing.T) {
 	st := spreader.DeviceStatus{
 		Device: hostile, Spread: spreader.HookStatus{State: spreader.UnknownState, Kind: "none"},
 		Gather:  spreader.HookStatus{State: "attached", Kind: "tcx", Name: hostile},
-		Tunnels: []spreader.TunnelStatus{{Name: hostile}}, Problems: []string{"bad: " + hostile + "\x9b"},
+		Tunnels: []spreader.TunnelStatus{{Name: hostile}}, Filter: spreader.FilterStatus{Devices: []string{hostile}}, Problems: []string{"bad: " + hostile + "\x9b"},
 	}
 	var report bytes.Buffer
 	printSpreadReport(&report, &report, spreader.Report{

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,6 +38,22 @@ func (p Pins) dirOf(name string) string {
 		return layoutDir(p.Device)
 	}
 	return layoutDir(p.Shared)
+}
+
+// open opens or creates the maps of a device, and returns options to load programs with these and the shared maps. After the load, done closes what they
+// no longer need.
+func (p Pins) open(spec *ebpf.CollectionSpec) (o *ebpf.CollectionOptions, done func(), err error) {
+	shared, err := createPinDir(p.Shared)
+	if err != nil {
+		return nil, nil, err
+	}
+	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
+	_ = rlimit.RemoveMemlock()
+	own, err := deviceMaps(spec, p.Device)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: shared}, MapReplacements: own}, func() { closeMaps(own) }, nil
 }
 
 // isDeviceMap reports whether each device has a map with that name of its own.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/rlimit"
 )
 
 // SpreadOptions configures a Spread for one device.
@@ -35,19 +34,12 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 	if err != nil {
 		return nil, err
 	}
-	shared, err := createPinDir(o.Pins.Shared)
+	pinned, done, err := o.Pins.open(spec)
 	if err != nil {
 		return nil, err
 	}
-	// If the limit cannot be raised, it may still be high enough. Otherwise the load fails.
-	_ = rlimit.RemoveMemlock()
+	defer done()
 	var objects spreadObjects
-	own, err := deviceMaps(spec, o.Pins.Device)
-	if err != nil {
-		return nil, err
-	}
-	defer closeMaps(own)
-	pinned := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: shared}, MapReplacements: own}
 	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
 		return nil, explainLoadError("spread", err)
 	}
@@ -56,6 +48,27 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// LoadErrorFilter loads the program that drops forged ICMP errors on devices without a gather program, for tc ingress. Its maps are those of a Spread
+// with these Pins. It returns TCX_NEXT or TCX_DROP. The errors are those of LoadSpread. The caller closes the program.
+func LoadErrorFilter(o SpreadOptions) (*ebpf.Program, error) {
+	spec, err := spreadSpec(o)
+	if err != nil {
+		return nil, err
+	}
+	pinned, done, err := o.Pins.open(spec)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	var objects struct {
+		Filter *ebpf.Program `ebpf:"filter_errors"`
+	}
+	if err := spec.LoadAndAssign(&objects, pinned); err != nil {
+		return nil, explainLoadError("spread", err)
+	}
+	return objects.Filter, nil
 }
 
 // spreadSpec returns the programs and maps with their configuration filled in.

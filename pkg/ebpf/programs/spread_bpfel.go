@@ -161,20 +161,21 @@ type spreadSourceKey struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	spreadMapAddresses  = "addresses"
-	spreadMapCounters   = "counters"
-	spreadMapFlows      = "flows"
-	spreadMapLocalPorts = "local_ports"
-	spreadMapPeers      = "peers"
-	spreadMapQueues     = "queues"
-	spreadMapSettings   = "settings"
-	spreadMapSources    = "sources"
-	spreadProgGatherTc  = "gather_tc"
-	spreadProgGatherXdp = "gather_xdp"
-	spreadProgSpread    = "spread"
-	spreadVarClock      = "clock"
-	spreadVarDevice     = "device"
-	spreadVarL2         = "l2"
+	spreadMapAddresses     = "addresses"
+	spreadMapCounters      = "counters"
+	spreadMapFlows         = "flows"
+	spreadMapLocalPorts    = "local_ports"
+	spreadMapPeers         = "peers"
+	spreadMapQueues        = "queues"
+	spreadMapSettings      = "settings"
+	spreadMapSources       = "sources"
+	spreadProgFilterErrors = "filter_errors"
+	spreadProgGatherTc     = "gather_tc"
+	spreadProgGatherXdp    = "gather_xdp"
+	spreadProgSpread       = "spread"
+	spreadVarClock         = "clock"
+	spreadVarDevice        = "device"
+	spreadVarL2            = "l2"
 )
 
 // loadSpread returns the embedded CollectionSpec for spread.
@@ -219,9 +220,10 @@ type spreadSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type spreadProgramSpecs struct {
-	GatherTc  *ebpf.ProgramSpec `ebpf:"gather_tc"`
-	GatherXdp *ebpf.ProgramSpec `ebpf:"gather_xdp"`
-	Spread    *ebpf.ProgramSpec `ebpf:"spread"`
+	FilterErrors *ebpf.ProgramSpec `ebpf:"filter_errors"`
+	GatherTc     *ebpf.ProgramSpec `ebpf:"gather_tc"`
+	GatherXdp    *ebpf.ProgramSpec `ebpf:"gather_xdp"`
+	Spread       *ebpf.ProgramSpec `ebpf:"spread"`
 }
 
 // spreadMapSpecs contains maps before they are loaded into the kernel.
@@ -303,13 +305,15 @@ type spreadVariables struct {
 //
 // It can be passed to loadSpreadObjects or ebpf.CollectionSpec.LoadAndAssign.
 type spreadPrograms struct {
-	GatherTc  *ebpf.Program `ebpf:"gather_tc"`
-	GatherXdp *ebpf.Program `ebpf:"gather_xdp"`
-	Spread    *ebpf.Program `ebpf:"spread"`
+	FilterErrors *ebpf.Program `ebpf:"filter_errors"`
+	GatherTc     *ebpf.Program `ebpf:"gather_tc"`
+	GatherXdp    *ebpf.Program `ebpf:"gather_xdp"`
+	Spread       *ebpf.Program `ebpf:"spread"`
 }
 
 func (p *spreadPrograms) Close() error {
 	return _SpreadClose(
+		p.FilterErrors,
 		p.GatherTc,
 		p.GatherXdp,
 		p.Spread,

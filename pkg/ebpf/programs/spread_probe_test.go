@@ -109,6 +109,8 @@ type probing struct {
 	*Spread
 	t   *testing.T
 	xdp bool // gather by XDP
+
+	filter *ebpf.Program // the error filter in place of gather; or nil
 }
 
 func newProbing(t *testing.T) *probing {
@@ -199,7 +201,10 @@ func (e *probing) receivePacket(in []byte) (verdict uint32, out []byte, events m
 	before := counters(e.t, e.Spread)
 	o := &ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+256)}
 	program := e.Ingress()
-	if e.xdp {
+	switch {
+	case e.filter != nil:
+		program = e.filter
+	case e.xdp:
 		program = e.XDP()
 	}
 	verdict, err := program.Run(o)

@@ -186,8 +186,7 @@ func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 		"another type":               {set(fragmentationNeeded(sent), 14+20, 11), false},
 		"a later fragment":           {set(fragmentationNeeded(sent), 14+6, 0, 1), false},
 	}
-	for _, xdp := range []bool{false, true} {
-		e.xdp = xdp
+	e.eachProgram(func(program string) {
 		for name, row := range rows {
 			verdict, out, events := e.receivePacket(row.in)
 			want, counts := uint32(tcxNext), once()
@@ -195,10 +194,32 @@ func TestForgedFragmentationNeededIsDropped(t *testing.T) {
 				want, counts = tcDrop, once(EventFragmentationNeeded)
 			}
 			if verdict != want || !bytes.Equal(out, row.in) || !maps.Equal(events, counts) {
-				t.Errorf("%s, XDP %v: got verdict %#x, events %v, want %#x, %v", name, xdp, verdict, events, want, counts)
+				t.Errorf("%s, %s: got verdict %#x, events %v, want %#x, %v", name, program, verdict, events, want, counts)
 			}
 		}
+	})
+}
+
+// eachProgram has each program that drops forged errors receive the packets of f.
+func (e *probing) eachProgram(f func(program string)) {
+	e.t.Helper()
+	f("gather_tc")
+	e.xdp = true
+	f("gather_xdp")
+	e.xdp = false
+	spec, err := loadSpread()
+	expect.NoError(e.t, err)
+	m := e.maps
+	var objects struct {
+		Filter *ebpf.Program `ebpf:"filter_errors"`
 	}
+	expect.NoError(e.t, spec.LoadAndAssign(&objects, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		"addresses": m.Addresses, "counters": m.Counters, "settings": m.Settings, "sources": m.Sources,
+	}}))
+	defer objects.Filter.Close()
+	e.filter = objects.Filter
+	defer func() { e.filter = nil }()
+	f("filter_errors")
 }
 
 // TestPacketTooBigQuotesListenPort: the kernel finds the socket of the path MTU by the quoted ports.
@@ -249,8 +270,7 @@ func TestManyPriorityTagsAreDropped(t *testing.T) {
 		untagged := fragmentationNeeded(data(us4, them4).bytes()[14:])
 		return append(ethernet(uint16(packet.EtherTypeIPv4), vlan, tags...), untagged[14:]...)
 	}
-	for _, xdp := range []bool{false, true} {
-		e.xdp = xdp
+	e.eachProgram(func(program string) {
 		for name, row := range map[string]struct {
 			in      []byte
 			verdict uint32
@@ -262,8 +282,8 @@ func TestManyPriorityTagsAreDropped(t *testing.T) {
 			"three of VLANs": {tagged(7, 0x88a8, 0x8100, 0x8100), tcxNext, once()},
 		} {
 			if verdict, _, events := e.receivePacket(row.in); verdict != row.verdict || !maps.Equal(events, row.counts) {
-				t.Errorf("%s, XDP %v: got verdict %#x, events %v, want %#x, %v", name, xdp, verdict, events, row.verdict, row.counts)
+				t.Errorf("%s, %s: got verdict %#x, events %v, want %#x, %v", name, program, verdict, events, row.verdict, row.counts)
 			}
 		}
-	}
+	})
 }

@@ -3,7 +3,6 @@
 package spreader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,7 +141,7 @@ func (c *change) step(name string) error {
 }
 
 func (c *change) apply() error {
-	if err := c.followNames(); err != nil {
+	if err := errors.Join(c.followNames(), c.pins.removeFilters(c.plan.filtered)); err != nil {
 		return err
 	}
 	if err := c.attachTo(c.plan.devices[0]); err != nil {
@@ -154,7 +153,7 @@ func (c *change) apply() error {
 			rest := change{rollbacks: c.rollbacks[mark:]}
 			c.rollbacks = c.rollbacks[:mark]
 			err = errors.Join(err, rest.rollBack())
-			c.note(d, err)
+			c.host.note(c.attempts, d, err)
 			c.plan.report.AlsoOn = slices.DeleteFunc(c.plan.report.AlsoOn, func(name string) bool { return name == d.name })
 			c.plan.refuse(d.name, err)
 		}
@@ -164,7 +163,11 @@ func (c *change) apply() error {
 			return err
 		}
 	}
-	return c.pins.removeGone(c.plan.cfg.Device, c.plan.parts)
+	if err := c.pins.removeGone(c.plan.cfg.Device, c.plan.parts); err != nil {
+		return err
+	}
+	c.host.syncFilters(c.pins, c.plan, c.attempts)
+	return programs.RemoveOtherLayouts(c.pins.filterState())
 }
 
 // followNames gives the pins of renamed devices their new names. Two pairs of programs on a device would count and gather twice.
@@ -188,13 +191,6 @@ func (c *change) followNames() error {
 	return nil
 }
 
-// note keeps the result of an attempt to give a device the programs.
-func (c *change) note(d device, err error) {
-	if c.attempts != nil {
-		c.attempts[d.index] = attempt{err, time.Now().Add(cmp.Or(c.host.refusedPause, defaultRefusedPause))}
-	}
-}
-
 // keeps reports whether this process has given a device its programs, and they are still attached, in front. Then it fills in the report.
 func (c *change) keeps(d device) bool {
 	if a, tried := c.attempts[d.index]; !tried || a.err != nil {
@@ -210,9 +206,7 @@ func (c *change) keeps(d device) bool {
 		hooks[1] = c.hook(d, hook.XDP)
 	}
 	for _, h := range hooks {
-		st, err := h.Status()
-		inFront, orderErr := h.InFront()
-		if errors.Join(err, orderErr) != nil || st.State != hook.Attached || !inFront {
+		if !runsInFront(h) {
 			return false
 		}
 	}
@@ -260,7 +254,7 @@ func (c *change) attachTo(d device) error {
 		}
 	}
 	err = c.attachPrograms(d, s)
-	c.note(d, err)
+	c.host.note(c.attempts, d, err)
 	return err
 }
 

@@ -63,14 +63,15 @@ func (p pins) detach(port uint16) error {
 		}
 	}
 	devices, err := p.devices()
-	errs := []error{err}
+	errs := []error{err, p.removeFilters(nil)}
 	for _, device := range devices {
 		errs = append(errs, p.detachFrom(device))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err = programs.RemoveState(p.shared().Shared)
+	err = errors.Join(programs.RemoveState(p.filterState().Device), programs.RemoveState(p.shared().Shared))
+	hook.RemoveEmpty(p.fs, p.filters().dir)
 	hook.RemoveEmpty(p.fs, p.dir)
 	return err
 }

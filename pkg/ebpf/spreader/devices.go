@@ -56,9 +56,13 @@ var innerKinds = []string{
 }
 
 // findReceivers adds this host's addresses, and the devices on which it may receive from its peers, whichever device the routes to them name:
-// those with an IP address that are no part of another device, and no end of a container.
+// those with an IP address that are no part of another device, and no end of a container. Other devices have the error filter.
 func (pl *plan) findReceivers(p pins, known attempts) error {
 	links, addresses, err := hostnet.LinkAddresses()
+	if err != nil {
+		return err
+	}
+	attached, err := p.devices()
 	if err != nil {
 		return err
 	}
@@ -81,7 +85,11 @@ func (pl *plan) findReceivers(p pins, known attempts) error {
 		switch {
 		case part && a.Index == pl.devices[0].index:
 			return fmt.Errorf("%s is part of %s, and messages would count at both: name the device that has this host's address", a.Name, cmp.Or(pl.zones[a.MasterIndex], "another device"))
-		case part, CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), a.Index == pl.devices[0].index, len(all) == 0, hostnet.IsPodEnd(l.Type(), all):
+		case part, a.Index == pl.devices[0].index:
+		case CheckDevice(l) != nil, slices.Contains(innerKinds, l.Type()), len(all) == 0, hostnet.IsPodEnd(l.Type(), all):
+			if mayHaveFilter(l) && !slices.Contains(attached, a.Name) && !known[a.Index].refused() {
+				pl.filtered = append(pl.filtered, deviceOf(l))
+			}
 		case known[a.Index].refused():
 			pl.refuse(a.Name, known[a.Index].err)
 		default:

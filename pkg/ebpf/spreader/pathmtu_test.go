@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ropewalk/ropewalk/pkg/ebpf/hook"
 	"github.com/ropewalk/ropewalk/pkg/ebpf/programs"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab"
 	"github.com/ropewalk/ropewalk/pkg/lab/netlab/netlabtest"
@@ -122,17 +123,82 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 			expect.Eventually(t, "all are dropped", func() bool {
 				return e.here.count(programs.EventFragmentationNeeded) == 7 && e.here.count(programs.EventIngressMalformed) == 1
 			})
-			large := append(message(1, 1), make([]byte, 1400-96)...)
-			for _, c := range e.senders {
-				withoutDF(t, c)
-				_, err := c.WriteToUDPAddrPort(large, netip.AddrPortFrom(e.there.addr, port))
-				expect.NoError(t, err)
-			}
-			if n := e.here.count(programs.EventEgressFragment); n != 0 {
-				t.Errorf("%d of %d large messages left in fragments, want none", n, len(e.senders))
-			}
+			e.checkNoFragments()
 		})
 	}
+}
+
+// checkNoFragments sends messages that are no larger than the path MTU.
+func (e *probeRig) checkNoFragments() {
+	e.Helper()
+	large := append(message(1, 1), make([]byte, 1400-96)...)
+	for _, c := range e.senders {
+		withoutDF(e.T, c)
+		_, err := c.WriteToUDPAddrPort(large, netip.AddrPortFrom(e.there.addr, port))
+		expect.NoError(e, err)
+	}
+	if n := e.here.count(programs.EventEgressFragment); n != 0 {
+		e.Errorf("%d of %d large messages left in fragments, want none", n, len(e.senders))
+	}
+}
+
+// TestForgedErrorsFromPeersAndContainersChangeNothing: a peer sends an error through the tunnel, and a container by its veth, about a message to another
+// peer. The devices come after the programs.
+func TestForgedErrorsFromPeersAndContainersChangeNothing(t *testing.T) {
+	for _, kind := range []hook.Kind{hook.Best, hook.Clsact} {
+		t.Run(kind.String(), func(t *testing.T) {
+			e := newProbeRig(t, GatherAuto)
+			e.awaitFlows("before", isSpread)
+			e.here.socket(port)
+			e.here.host.kind = kind
+			_, _, stop := e.here.watch(50 * time.Millisecond)
+			filtered := func() FilterStatus { return e.here.status().Filter }
+			tunnel := e.here.tun("tunnel7")
+			pod, err := e.lab.Host("pod")
+			expect.NoError(t, err)
+			veth, err := e.lab.Cable(pod, e.here.lab, netlab.CableConfig{})
+			expect.NoError(t, err)
+			want := []string{"tunnel7", veth.DeviceB}
+			slices.Sort(want)
+			expect.Eventually(t, "both devices have the filter", func() bool { return slices.Equal(filtered().Devices, want) })
+			ip := e.errorPacket(hereAddr, packet.UDP, []byte{port >> 8, port & 0xff, port >> 8, port & 0xff, 5, 0, 0, 0})
+			_, err = unix.Write(tunnel, ip)
+			expect.NoError(t, err)
+			e.sendsFrames(pod, veth.DeviceA, e.here.lab, veth.DeviceB)([]byte{8, 0}, ip)
+			expect.Eventually(t, "both are dropped", func() bool { return filtered().Dropped == 2 })
+			e.checkNoFragments()
+			expect.NoError(t, e.here.lab.RemoveLink(veth.DeviceB))
+			expect.Eventually(t, "the gone device is forgotten", func() bool {
+				return slices.Equal(filtered().Devices, want[len(want)-1:]) || slices.Equal(filtered().Devices, want[:1])
+			})
+			if p := problems(e.here.status()); p != "" {
+				t.Errorf("got problems %q, want none", p)
+			}
+			stop()
+			e.there.detach(0)
+			e.here.detach(0)
+			e.here.clean()
+		})
+	}
+}
+
+// tun adds a TUN device, as a tunnel in user space has. It returns the descriptor, to which the tunnel writes what its peers send.
+func (s *side) tun(name string) (fd int) {
+	s.r.Helper()
+	s.do(func() (err error) {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		request, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+		return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	})
+	s.r.Cleanup(func() { unix.Close(fd) })
+	expect.NoError(s.r, s.lab.SetUp(name, 1420, netip.MustParsePrefix("10.9.0.1/24")))
+	return fd
 }
 
 // sendFragmentationNeeded sends the ICMP error of the router about a packet to there: whole, or with a number of bytes in the first of two fragments. The
@@ -154,13 +220,18 @@ func (e *probeRig) sendFragmentationNeeded(from netip.Addr, protocol packet.Prot
 // sendTagged sends the error with a number of tags of VLAN 0 on the link of the router. The kernel removes all.
 func (e *probeRig) sendTagged(from netip.Addr, protocol packet.Protocol, transport []byte, tags int) {
 	e.Helper()
+	send := e.sendsFrames(e.router, e.inward, e.here.lab, e.here.device)
+	send(append(bytes.Repeat([]byte{0x81, 0, 0, 0}, tags), 8, 0), e.errorPacket(from, protocol, transport))
+}
+
+// errorPacket returns the whole IPv4 packet of an ICMP error about a packet to there.
+func (e *probeRig) errorPacket(from netip.Addr, protocol packet.Protocol, transport []byte) []byte {
 	icmp := e.fragmentationNeeded(from, protocol, transport)
 	ip := icmpHeader(0)
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+len(icmp)))
 	copy(ip[12:], e.there.addr.AsSlice())
 	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
-	send := e.sendsFrames(e.router, e.inward, e.here.lab, e.here.device)
-	send(append(bytes.Repeat([]byte{0x81, 0, 0, 0}, tags), 8, 0), append(ip, icmp...))
+	return append(ip, icmp...)
 }
 
 // fragmentationNeeded returns an ICMP error about a packet to there.

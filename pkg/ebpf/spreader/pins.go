@@ -81,8 +81,11 @@ func (p pins) state(device string) programs.Pins {
 // hook returns a hook of a device. Index 0 stands for a device that is gone.
 func (p pins) hook(device string, index int, point hook.AttachPoint, kind hook.Kind) hook.Hook {
 	name := "ropewalk_gather"
-	if point == hook.Egress {
+	switch {
+	case point == hook.Egress:
 		name = "ropewalk_spread"
+	case filepath.Base(p.dir) == filterPin:
+		name = "ropewalk_filter"
 	}
 	if point == hook.XDP {
 		kind = hook.XDPNative

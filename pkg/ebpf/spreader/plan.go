@@ -21,11 +21,13 @@ import (
 type plan struct {
 	cfg     Config
 	devices []device // the configured one first
-	parts   []string // names of devices that are parts of others: of bonds, bridges
-	owners  map[uint16]udpOwner
-	tunnel  programs.Tunnel
-	peers   []programs.Peer
-	zones   zones
+	// filtered are those of the other devices that have the error filter.
+	filtered []device
+	parts    []string // names of devices that are parts of others: of bonds, bridges
+	owners   map[uint16]udpOwner
+	tunnel   programs.Tunnel
+	peers    []programs.Peer
+	zones    zones
 	// addresses are those of this host as the maps have them, own as all else has them.
 	addresses []netip.Addr
 	own       map[netip.Addr]bool

@@ -32,6 +32,8 @@ type DeviceStatus struct {
 	Counters []Counter `json:"counters"`
 	// Queues holds the number of datagrams received for the tunnels, by receive queue.
 	Queues []uint64 `json:"queues"`
+	// Filter is the error filter's status, which is that of the network namespace.
+	Filter FilterStatus `json:"filter"`
 	// Problems lists the problems, each with its fix.
 	Problems []string `json:"problems"`
 }
@@ -121,6 +123,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 	if err != nil {
 		return nil, err
 	}
+	filter, filterProblems := p.filterStatus()
 	all := []DeviceStatus{}
 	for _, name := range names {
 		if device != "" && device != name {
@@ -130,6 +133,7 @@ func (h *Host) Status(ctx context.Context, device string) ([]DeviceStatus, error
 		if findErr != nil {
 			st.problem("the tunnels cannot be listed: %v", findErr)
 		}
+		st.Filter, st.Problems = filter, append(st.Problems, filterProblems...)
 		all = append(all, st)
 	}
 	return all, nil

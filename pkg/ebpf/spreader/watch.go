@@ -348,9 +348,10 @@ func (h *Host) reconcileState(ctx context.Context, cfg Config, known history) (r
 	if err != nil {
 		return reconcileResult{}, wrapError(cfg, err)
 	}
-	if err := pl.checkAttached(p); err != nil {
+	if err := errors.Join(pl.checkAttached(p), p.removeFilters(pl.filtered)); err != nil {
 		return reconcileResult{}, err
 	}
+	h.syncFilters(p, pl, known.attempts)
 	changed, refused, err := syncTunnel(s, pl.tunnel, pl.peers)
 	pl.warnRefused(refused)
 	if err = errors.Join(err, s.SetAddresses(pl.addresses), known.unseen.update(began, pl, s)); err != nil {

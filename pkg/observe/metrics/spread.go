@@ -31,6 +31,7 @@ const (
 	spreadStalled
 	spreadEvents
 	spreadQueues
+	spreadFiltered
 	spreadFamilyCount
 )
 
@@ -43,6 +44,7 @@ var spreadDefinitions = [spreadFamilyCount]definition{
 	spreadStalled:  {"ropewalk_spread_stalled_peers", gauge, "Peers to which the kernel's WireGuard sends and from which it receives nothing but handshakes, as the process that watches them saw last.", "device tunnel port"},
 	spreadEvents:   {"ropewalk_spread_events_total", counter, "Events of the spread and gather programs, with the names of `ropewalk spread status --json`.", "device event"},
 	spreadQueues:   {"ropewalk_spread_receive_queue_datagrams_total", counter, "Datagrams received for the tunnels, by receive queue.", "device queue"},
+	spreadFiltered: {"ropewalk_spread_filtered_errors_total", counter, "ICMP errors dropped on the devices of tunnels and containers, since they may be forged.", ""},
 }
 
 // SpreadCollector is a prometheus.Collector for the spread and gather programs on the devices of a host.
@@ -85,16 +87,22 @@ func (c *SpreadCollector) Collect(ch chan<- prometheus.Metric) {
 	for i := range devices {
 		c.device(ch, &devices[i])
 	}
+	if len(devices) > 0 {
+		c.emit(ch, spreadFiltered, float64(devices[0].Filter.Dropped))
+	}
+}
+
+func (c *SpreadCollector) emit(ch chan<- prometheus.Metric, f spreadFamily, v float64, labels ...string) {
+	m, err := prometheus.NewConstMetric(c.desc[f], spreadDefinitions[f].kind.valueType(), v, labels...)
+	if err != nil {
+		m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("exporting the metric %s: %w", spreadDefinitions[f].name, err))
+	}
+	ch <- m
 }
 
 func (c *SpreadCollector) device(ch chan<- prometheus.Metric, d *spreader.DeviceStatus) {
 	emit := func(f spreadFamily, v float64, labels ...string) {
-		labels = append([]string{label(d.Device)}, labels...)
-		m, err := prometheus.NewConstMetric(c.desc[f], spreadDefinitions[f].kind.valueType(), v, labels...)
-		if err != nil {
-			m = prometheus.NewInvalidMetric(c.desc[f], fmt.Errorf("exporting the metric %s: %w", spreadDefinitions[f].name, err))
-		}
-		ch <- m
+		c.emit(ch, f, v, append([]string{label(d.Device)}, labels...)...)
 	}
 	emit(spreadAttached, boolValue(d.Spread.State == hook.Attached.String()), "spread", d.Spread.Kind)
 	emit(spreadAttached, boolValue(d.Gather.State == hook.Attached.String()), "gather", d.Gather.Kind)

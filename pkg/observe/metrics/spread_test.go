@@ -28,6 +28,7 @@ func spreading(context.Context) ([]spreader.DeviceStatus, error) {
 				{Name: "cilium_wg0", Port: 51871, Peers: []spreader.PeerStatus{peer(16), peer(64), {Stalled: true}}},
 				{Name: "wg\xff", Port: 51820, Peers: []spreader.PeerStatus{peer(16)}},
 			},
+			Filter:   spreader.FilterStatus{Dropped: 3},
 			Counters: []spreader.Counter{{Name: "spread", Count: 1 << 40}, {Name: "no_lane"}}, Queues: []uint64{7, 0, 9},
 		},
 		{
