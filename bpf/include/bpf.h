@@ -168,6 +168,9 @@ static long (*const bpf_skb_load_bytes_relative)(const struct __sk_buff *skb, u3
 /* Returns the hash of the packet's flow, and computes it if needed. Linux 4.8. */
 static u32 (*const bpf_get_hash_recalc)(struct __sk_buff *skb) = (void *)34;
 
+/* Forgets the hash of the packet's flow, so that the kernel computes that of its present headers. Linux 4.9. */
+static void (*const bpf_set_hash_invalid)(struct __sk_buff *skb) = (void *)41;
+
 /* Moves the first len bytes into the linear part, between data and data_end. Linux 4.9. */
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
 

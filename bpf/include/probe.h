@@ -178,6 +178,25 @@ INLINE void note_proof(struct peer *peer, const struct peer_key *at)
 		source->proved = 1;
 }
 
+/* Records that the peer has sent an authentic probe from a port. It sends nothing else from a lane port before the answer. */
+INLINE void note_heard(const struct peer_key *from, be16 port)
+{
+	struct source_key key = {.listen_port = from->listen_port};
+	u16 heard = host16(port);
+	struct source *source;
+
+	if (port.raw == from->port.raw)
+		return;
+	__builtin_memcpy(key.address, from->address, sizeof(key.address));
+	source = bpf_map_lookup_elem(&sources, &key);
+	if (!source)
+		return;
+	if (!source->heard_last || heard < source->heard_first)
+		source->heard_first = heard;
+	if (heard > source->heard_last)
+		source->heard_last = heard;
+}
+
 /* Records the answer to a probe. Returns whether the probe was outstanding. */
 INLINE int record_answer(struct peer *peer, const struct probe_message *m, const struct peer_key *key)
 {
@@ -229,6 +248,7 @@ INLINE enum probe_verdict take_probe(struct counters *cpu, const struct outer *o
 	probe = m->kind == PROBE_KIND;
 	if (m->mac == probe_mac(probe ? &peer->receive : &peer->send, m)) {
 		if (probe && m->port.raw == d->udp.ports.src.raw) { /* else there is a NAT */
+			note_heard(&key, m->port);
 			d->udp.ports.src = d->udp.ports.dst;
 			d->udp.ports.dst = key.port;
 			m->kind = ANSWER_KIND;
@@ -303,7 +323,9 @@ INLINE int become_probe(struct counters *cpu, struct __sk_buff *skb, const struc
 	};
 
 	clear_marks(skb);
-	skb->priority = 0; /* else a container chooses a queue for it by the TOS of its packets (ip_forward), and may fill that queue */
+	/* Else a container chooses the probe's queue by the TOS of its packets (ip_forward), or by their flow if the queues are fair, and may fill that queue. */
+	skb->priority = 0;
+	bpf_set_hash_invalid(skb);
 	d.message.time = bpf_ktime_get_ns();
 	d.message.mac = probe_mac(&peer->send, &d.message);
 	if (!resize_datagram(skb, o, &d)) {

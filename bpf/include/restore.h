@@ -8,7 +8,7 @@
 
 /*
  * Port restoration on ingress, shared by tc and XDP. Gather replaces a source port that is a peer's lane port by the port of the peer's
- * endpoint. In packets of proven peers it also replaces a destination port that is a lane port of this host by the listen port. A router may have
+ * endpoint. A port is one only after a probe from it: a NAT may give such a port to a peer that does not spread, and has no mapping for another. In packets of proven peers it also replaces a destination port that is a lane port of this host by the listen port. A router may have
  * fragmented the packet: its first fragment has the ports and the checksum of the whole datagram, so it is handled in the same way.
  */
 
@@ -17,6 +17,11 @@ struct sender {
 	be16 endpoint_port; /* 0: the source port is neither the endpoint's nor a lane port of a peer */
 	be16 listen_port;   /* of the tunnel */
 };
+
+INLINE int is_within(u16 port, u16 first, u16 last)
+{
+	return first <= port && port <= last;
+}
 
 /* Returns the slot of the CPU's cache for an address and tunnel, chosen by a multiplicative hash. */
 INLINE struct recent_source *recent_slot(struct counters *cpu, const struct source_key *key)
@@ -31,9 +36,9 @@ INLINE struct recent_source *recent_slot(struct counters *cpu, const struct sour
 /*
  * Returns the lane ports of the packet's source address, from the CPU's cache or else from the map. Packets arrive in bursts, so most
  * addresses were looked up in the same jiffy before, and a cache hit costs a fifth of a lookup. A slot is valid for one jiffy, so nothing
- * must invalidate it.
+ * must invalidate it. Exception: the probe from a lane port may have arrived in this jiffy.
  */
-INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, be16 listen_port)
+INLINE const struct recent_source *find_source(struct counters *cpu, const struct outer *o, be16 listen_port, u16 port)
 {
 	struct source_key key = {.listen_port = listen_port};
 	struct recent_source *recent;
@@ -42,7 +47,8 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 
 	source_of(o, key.address);
 	recent = recent_slot(cpu, &key);
-	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address))
+	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address) &&
+	    (!is_within(port, recent->first, recent->last) || is_within(port, recent->heard_first, recent->heard_last)))
 		return recent;
 	source = bpf_map_lookup_elem(&sources, &key);
 	*recent = (struct recent_source){.jiffies = jiffies, .listen_port = listen_port, .first = 1}; /* above last: no lane ports */
@@ -52,6 +58,8 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 		recent->first = source->first;
 		recent->last = source->last;
 		recent->proved = source->proved;
+		recent->heard_first = source->heard_first;
+		recent->heard_last = source->heard_last;
 	}
 	return recent;
 }
@@ -66,6 +74,7 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 {
 	struct local_port *local = find_local_port(o->udp->ports.dst);
 	const struct recent_source *recent;
+	u16 port = host16(o->udp->ports.src);
 
 	from->endpoint_port.raw = 0;
 	if (!local || !is_to_us(cpu, o))
@@ -77,15 +86,15 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	}
 	from->listen_port = local->listen_port;
 	*new = o->udp->ports;
-	recent = find_source(cpu, o, from->listen_port);
+	recent = find_source(cpu, o, from->listen_port, port);
 	if (new->dst.raw != from->listen_port.raw && !recent->proved)
 		return 0;
-	if (recent->first <= host16(new->src) && host16(new->src) <= recent->last)
+	if (new->src.raw != recent->endpoint_port.raw && !is_within(port, recent->first, recent->last))
+		return 0;
+	from->endpoint_port = recent->endpoint_port;
+	new->dst = from->listen_port;
+	if (is_within(port, recent->heard_first, recent->heard_last))
 		new->src = recent->endpoint_port;
-	if (new->src.raw == recent->endpoint_port.raw) {
-		from->endpoint_port = new->src;
-		new->dst = from->listen_port;
-	}
 	return port_pair(*new) != port_pair(o->udp->ports);
 }
 

@@ -17,7 +17,7 @@ enum spread_event {
 	EVENT_EGRESS_ERROR,      // data messages not spread: the kernel had no memory to rewrite them
 	EVENT_GATHER,            // datagrams from a peer's lane port whose source port was restored
 	EVENT_TO_LISTEN_PORT,    // datagrams to a lane port of this host that were redirected to the listen port
-	EVENT_INGRESS_MALFORMED, // incoming packets left unchanged: the UDP length is invalid; or dropped: they have too many tags of VLAN 0 to be read
+	EVENT_INGRESS_MALFORMED, // incoming packets left unchanged: the UDP length is invalid
 	EVENT_INGRESS_ERROR,     // datagrams left unchanged: the kernel had no memory to rewrite them
 	EVENT_PACKET_TOO_BIG,    // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EVENT_UNPROVEN,          // data messages not spread: the peer has not answered probes from the lane ports
@@ -29,6 +29,7 @@ enum spread_event {
 	EVENT_PROBE_ERROR,        // probes and answers not sent: the kernel had no memory, or the device refused them
 	EVENT_PORT_BLOCKED,      // data messages not spread: the peer no longer answers probes from their lane port
 	EVENT_FRAGMENTATION_NEEDED, // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged
+	EVENT_TOO_MANY_TAGS,     // frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags
 	SPREAD_EVENTS,
 };
 

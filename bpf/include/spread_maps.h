@@ -138,6 +138,9 @@ struct source {
 	u16 first; /* lowest of the peer's lane ports, in host order */
 	u16 last;  /* highest */
 	u16 proved; /* as in struct peer. Until then the address may be a third party's, which the peer only claims */
+	/* Lowest and highest of the lane ports from which authentic probes came. 0: none, so a NAT may have chosen the source port. */
+	u16 heard_first;
+	u16 heard_last;
 };
 
 struct {
@@ -165,6 +168,8 @@ struct recent_source {
 	u16 first;
 	u16 last; /* below first: the address has no lane ports */
 	u16 proved;
+	u16 heard_first;
+	u16 heard_last;
 };
 
 #define RECENT_BITS 3

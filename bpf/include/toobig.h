@@ -109,7 +109,7 @@ INLINE int hides_in_tags(struct counters *cpu, enum parse_result found)
 {
 	if (found != TOO_MANY_TAGS)
 		return 0;
-	count(cpu, EVENT_INGRESS_MALFORMED, 1);
+	count(cpu, EVENT_TOO_MANY_TAGS, 1);
 	return 1;
 }
 

@@ -13,7 +13,7 @@ const (
 	EventEgressError                      // data messages not spread: the kernel had no memory to rewrite them
 	EventGather                           // datagrams from a peer's lane port whose source port was restored
 	EventToListenPort                     // datagrams to a lane port of this host that were redirected to the listen port
-	EventIngressMalformed                 // incoming packets left unchanged: the UDP length is invalid; or dropped: they have too many tags of VLAN 0 to be read
+	EventIngressMalformed                 // incoming packets left unchanged: the UDP length is invalid
 	EventIngressError                     // datagrams left unchanged: the kernel had no memory to rewrite them
 	EventPacketTooBig                     // Packet Too Big messages about a lane port of this host, whose quoted source port was restored
 	EventUnproven                         // data messages not spread: the peer has not answered probes from the lane ports
@@ -25,6 +25,7 @@ const (
 	EventProbeError                       // probes and answers not sent: the kernel had no memory, or the device refused them
 	EventPortBlocked                      // data messages not spread: the peer no longer answers probes from their lane port
 	EventFragmentationNeeded              // ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged
+	EventTooManyTags                      // frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags
 
 	// EventCount is the number of constants.
 	EventCount = iota
@@ -52,6 +53,7 @@ var eventNames = [EventCount]string{
 	"probe_error",
 	"port_blocked",
 	"fragmentation_needed",
+	"too_many_tags",
 }
 
 var eventHelps = [EventCount]string{
@@ -64,7 +66,7 @@ var eventHelps = [EventCount]string{
 	"data messages not spread: the kernel had no memory to rewrite them",
 	"datagrams from a peer's lane port whose source port was restored",
 	"datagrams to a lane port of this host that were redirected to the listen port",
-	"incoming packets left unchanged: the UDP length is invalid; or dropped: they have too many tags of VLAN 0 to be read",
+	"incoming packets left unchanged: the UDP length is invalid",
 	"datagrams left unchanged: the kernel had no memory to rewrite them",
 	"Packet Too Big messages about a lane port of this host, whose quoted source port was restored",
 	"data messages not spread: the peer has not answered probes from the lane ports",
@@ -76,6 +78,7 @@ var eventHelps = [EventCount]string{
 	"probes and answers not sent: the kernel had no memory, or the device refused them",
 	"data messages not spread: the peer no longer answers probes from their lane port",
 	"ICMP Fragmentation Needed about packets to peers, neither TCP nor SCTP, or in fragments: dropped, since it may be forged",
+	"frames with more tags of VLAN 0 than the program reads: dropped, since such an error may be behind the tags",
 }
 
 // The constants of classify_events.h, in the order of the C enum.

@@ -159,6 +159,9 @@ func (s *State) putSource(r *peerTable, p *Peer, proved uint16) error {
 	}
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last, Proved: proved}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
+	if was := r.sources[key]; was.EndpointPort == value.EndpointPort {
+		value.HeardFirst, value.HeardLast = was.HeardFirst, was.HeardLast
+	}
 	if r.sources[key] == value {
 		return nil
 	}

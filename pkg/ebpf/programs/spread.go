@@ -39,11 +39,16 @@ func LoadSpread(o SpreadOptions) (*Spread, error) {
 		return nil, err
 	}
 	defer done()
-	var objects spreadObjects
+	var objects struct { // without the error filter
+		spreadMaps
+		Spread    *ebpf.Program `ebpf:"spread"`
+		GatherTC  *ebpf.Program `ebpf:"gather_tc"`
+		GatherXDP *ebpf.Program `ebpf:"gather_xdp"`
+	}
 	if err := loadXDP(spec, spreadProgGatherXdp, &objects, pinned); err != nil {
 		return nil, explainLoadError("spread", err)
 	}
-	s := &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTc, xdp: objects.GatherXdp}
+	s := &Spread{State: newState(&objects.spreadMaps), egress: objects.Spread, ingress: objects.GatherTC, xdp: objects.GatherXDP}
 	if err := s.setDefaultGap(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

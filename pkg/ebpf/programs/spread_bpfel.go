@@ -23,7 +23,7 @@ type spreadAddress struct {
 
 type spreadCounters struct {
 	_      structs.HostLayout
-	Events [21]uint64
+	Events [22]uint64
 	Local  struct {
 		_       structs.HostLayout
 		Jiffies uint64
@@ -47,10 +47,12 @@ type spreadCounters struct {
 			_   structs.HostLayout
 			Raw uint16
 		}
-		First  uint16
-		Last   uint16
-		Proved uint16
-		_      [6]byte
+		First      uint16
+		Last       uint16
+		Proved     uint16
+		HeardFirst uint16
+		HeardLast  uint16
+		_          [2]byte
 	}
 }
 
@@ -139,9 +141,11 @@ type spreadSource struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	First  uint16
-	Last   uint16
-	Proved uint16
+	First      uint16
+	Last       uint16
+	Proved     uint16
+	HeardFirst uint16
+	HeardLast  uint16
 }
 
 type spreadSourceKey struct {

@@ -59,7 +59,9 @@ func gatherRows() []spreadRow {
 func newGather(t testing.TB) *Spread {
 	t.Helper()
 	s := newSpread(t, SpreadOptions{L2: true})
-	expect.NoError(t, s.SetPeer(Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000"), Gather: between(62000, 62999)}))
+	p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000"), Gather: between(62000, 62999)}
+	expect.NoError(t, s.SetPeer(p))
+	s.setHeard(t, p, p.Gather)
 	return s
 }
 

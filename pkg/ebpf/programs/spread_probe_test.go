@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 	"github.com/ropewalk/ropewalk/test/expect"
 )
 
@@ -262,6 +263,47 @@ func TestLanePortsBelongToProvenPeers(t *testing.T) {
 		p.Proved = true
 		set(NewProbeKeys(ourKey, theirKey))
 		redirects("the one that came back", true)
+	})
+}
+
+// TestPortsWithoutProbesAreNATs: a NAT may give a peer that does not spread a port in the range of lane ports, and has no mapping for another. A peer that spreads
+// has sent a probe from a port before anything else.
+func TestPortsWithoutProbesAreNATs(t *testing.T) {
+	eachProbing(t, func(t *testing.T, e *probing) {
+		p := Peer{Tunnel: 51820, Endpoint: endpoint(them4), Lanes: ports(lane, lane), Gather: between(62000, 62999), ProbeKeys: NewProbeKeys(ourKey, theirKey)}
+		e.setHeard(t, p, spread.Ports{})
+		gathers := func(what string, first, last uint16) {
+			t.Helper()
+			e.forgetRecentAddresses(t)
+			for port := uint16(62000); port < 62010; port++ {
+				_, out, events := e.receive(datagram{src: from(them4, port), dst: us4, payload: message(4, 64)})
+				want := first <= port && port <= last
+				if got := events[EventGather] == 1; got != want || got != (sourcePort(out) == 51821) {
+					t.Errorf("%s: port %d is gathered: %v, want %v", what, port, got, want)
+				}
+			}
+		}
+		probe := func(src, port uint16, verdict uint32) {
+			t.Helper()
+			d := datagram{src: from(them4, src), dst: us4, payload: probeMessage{kind: probeKind, port: port}.bytes(theirKey)}
+			if got, _, events := e.receive(d); got != verdict {
+				t.Errorf("a probe from port %d by %d: got verdict %#x, events %v, want %#x", port, src, got, events, verdict)
+			}
+		}
+		reply := uint32(tcRedirect)
+		gathers("before a probe", 0, 0)
+		probe(51821, 51821, reply)
+		gathers("after a probe from the listen port", 0, 0)
+		probe(62005, 61005, tcDrop)
+		gathers("after a probe through a NAT", 0, 0)
+		probe(62005, 62005, reply)
+		gathers("after one from a lane port", 62005, 62005)
+		probe(62003, 62003, reply)
+		probe(62006, 62006, reply)
+		gathers("after three", 62003, 62006)
+		p.Lanes = ports(lane, lane+1)
+		expect.NoError(t, e.SetPeer(p))
+		gathers("with other lanes", 62003, 62006)
 	})
 }
 

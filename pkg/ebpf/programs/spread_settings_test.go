@@ -277,8 +277,8 @@ func TestManyPriorityTagsAreDropped(t *testing.T) {
 			counts  map[Event]uint64
 		}{
 			"two":            {tagged(0, 0x88a8, 0x8100), tcDrop, once(EventFragmentationNeeded)},
-			"three":          {tagged(0, 0x8100, 0x8100, 0x8100), tcDrop, once(EventIngressMalformed)},
-			"four":           {tagged(0, 0x88a8, 0x8100, 0x88a8, 0x8100), tcDrop, once(EventIngressMalformed)},
+			"three":          {tagged(0, 0x8100, 0x8100, 0x8100), tcDrop, once(EventTooManyTags)},
+			"four":           {tagged(0, 0x88a8, 0x8100, 0x88a8, 0x8100), tcDrop, once(EventTooManyTags)},
 			"three of VLANs": {tagged(7, 0x88a8, 0x8100, 0x8100), tcxNext, once()},
 		} {
 			if verdict, _, events := e.receivePacket(row.in); verdict != row.verdict || !maps.Equal(events, row.counts) {

@@ -85,6 +85,18 @@ func (s *State) setOpenPeer(t testing.TB, p Peer) {
 	p.ProbeKeys, p.Proved = NewProbeKeys(ourKey, theirKey), true
 	expect.NoError(t, s.SetPeer(p))
 	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
+	if p.Gather != (spread.Ports{}) {
+		s.setHeard(t, p, p.Gather)
+	}
+}
+
+// setHeard is as if the authentic probes of a peer had come from the first and last of these ports.
+func (s *State) setHeard(t testing.TB, p Peer, ports spread.Ports) {
+	t.Helper()
+	key, value := sourceKey(p.Tunnel, p.Endpoint.Addr()), spreadSource{}
+	expect.NoError(t, s.maps.Sources.Lookup(&key, &value))
+	value.HeardFirst, value.HeardLast = ports.First, ports.Last
+	expect.NoError(t, s.maps.Sources.Put(&key, &value))
 }
 
 // openLanes is as if a probe of each lane had been answered now, and no further round began.

@@ -121,7 +121,7 @@ func TestForgedFragmentationNeededChangesNothing(t *testing.T) {
 			e.sendTagged(hereAddr, packet.UDP, udp(port), 2)
 			e.sendTagged(hereAddr, packet.UDP, udp(port), 5)
 			expect.Eventually(t, "all are dropped", func() bool {
-				return e.here.count(programs.EventFragmentationNeeded) == 7 && e.here.count(programs.EventIngressMalformed) == 1
+				return e.here.count(programs.EventFragmentationNeeded) == 7 && e.here.count(programs.EventTooManyTags) == 1
 			})
 			e.checkNoFragments()
 		})
@@ -150,7 +150,7 @@ func TestForgedErrorsFromPeersAndContainersChangeNothing(t *testing.T) {
 			e := newProbeRig(t, GatherAuto)
 			e.awaitFlows("before", isSpread)
 			e.here.socket(port)
-			e.here.host.kind = kind
+			e.here.host.kind, e.here.host.lockTimeout = kind, time.Minute // a slow machine attaches for seconds
 			_, _, stop := e.here.watch(50 * time.Millisecond)
 			filtered := func() FilterStatus { return e.here.status().Filter }
 			tunnel := e.here.tun("tunnel7")

@@ -402,8 +402,8 @@ func (pl *plan) listenEndpoint(p TunnelPeer, known history) netip.AddrPort {
 	}
 	if !ok {
 		port = pl.cfg.Port
-		pl.warn("the last packet of peer %s came from a lane port (%s); assuming listen port %d, as on this host; if it differs, "+
-			"set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
+		pl.warn("the last packet of peer %s came from a port in the range of source ports (%s): a NAT may have chosen it; if the peer spreads, its listen port "+
+			"is taken to be %d, as on this host; if it differs, set it with --peer %s:PORT", p.Key, p.Endpoint, port, p.Endpoint.Addr())
 	}
 	return netip.AddrPortFrom(p.Endpoint.Addr(), port)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/ecdh"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -108,6 +109,78 @@ func (e *probeRig) exchangeKeys() {
 		t := wg(netip.AddrPortFrom(peer, port).String())
 		s.finder.set(t)
 	}
+}
+
+// TestPeerBehindNATKeepsItsPort: the NAT has given a peer without ropewalk a port in the range of lane ports. WireGuard's answers to another port would be lost.
+func TestPeerBehindNATKeepsItsPort(t *testing.T) {
+	const mapped = 61500
+	r := newRig(t)
+	r.there.finder.set(wg(netip.AddrPortFrom(hereAddr, mapped).String()))
+	receiver, sender := r.there.socket(port), r.here.socket(mapped)
+	r.there.attach(r.there.config())
+	for n := range 10 {
+		_, err := sender.WriteToUDPAddrPort(message(1, n), netip.AddrPortFrom(thereAddr, port))
+		expect.NoError(t, err)
+		if a := r.receive(receiver); a.from != netip.AddrPortFrom(hereAddr, mapped) {
+			t.Fatalf("message %d came from %v, want port %d", n, a.from, mapped)
+		}
+	}
+}
+
+// TestProbesHaveHashesOfTheirOwn: with that of a message a probe would be in the queue of the message's flow, which its container may fill.
+func TestProbesHaveHashesOfTheirOwn(t *testing.T) {
+	r := newRig(t)
+	r.here.attach(r.here.config())
+	counts := r.here.countProbes()
+	senders, receiver := r.senders(), r.there.socket(port)
+	r.prove(senders, receiver)
+	var without, with uint64
+	expect.NoError(t, errors.Join(counts.Lookup(uint32(0), &without), counts.Lookup(uint32(1), &with)))
+	if without == 0 || with != 0 {
+		t.Errorf("%d probes have no hash yet, and %d have that of a message, want some and 0", without, with)
+	}
+}
+
+// countProbes counts packets with the length of a probe that leave behind the spread program: without a hash at 0, with one at 1.
+func (s *side) countProbes() *ebpf.Map {
+	s.r.Helper()
+	const probeFrame = 14 + 20 + 8 + 40
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 2})
+	expect.NoError(s.r, err)
+	s.r.Cleanup(func() { m.Close() })
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, 0, asm.Word), // len
+		asm.JNE.Imm(asm.R2, probeFrame, "next"),
+		asm.LoadMem(asm.R2, asm.R1, 68, asm.Word), // hash
+		asm.Mov.Imm(asm.R3, 0),
+		asm.JEq.Imm(asm.R2, 0, "count"),
+		asm.Mov.Imm(asm.R3, 1),
+		asm.StoreMem(asm.RFP, -4, asm.R3, asm.Word).WithSymbol("count"),
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, m.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "next"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, -1).WithSymbol("next"), asm.Return(),
+	}})
+	expect.NoError(s.r, err)
+	s.r.Cleanup(func() { p.Close() })
+	s.do(func() error {
+		at, err := net.InterfaceByName(s.device)
+		if err != nil {
+			return err
+		}
+		l, err := link.AttachTCX(link.TCXOptions{Interface: at.Index, Program: p, Attach: ebpf.AttachTCXEgress, Anchor: link.Tail()})
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			s.r.Skip("needs a kernel with tcx (Linux 6.6)")
+		}
+		if err == nil {
+			s.r.Cleanup(func() { l.Close() })
+		}
+		return err
+	})
+	return m
 }
 
 func newKey(tb testing.TB) *ecdh.PrivateKey {

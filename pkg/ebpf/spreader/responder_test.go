@@ -83,6 +83,22 @@ func sipHash(key [16]byte, b []byte) uint64 {
 	return v0 ^ v1 ^ v2 ^ v3
 }
 
+// awaitGathered sends messages until there's gather program has had a probe from each source port in use, and all come from the listen port.
+func (r *rig) awaitGathered(senders []*net.UDPConn, receiver *net.UDPConn) {
+	r.Helper()
+	expect.Eventually(r, "all flows are gathered", func() bool {
+		for range 64 / 3 {
+			r.sources(senders, receiver)
+		}
+		for _, ports := range r.sources(senders, receiver) {
+			if !ports[port] || len(ports) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // prove sends messages from here until each peer's source ports are proved. It returns their number.
 func (r *rig) prove(senders []*net.UDPConn, receiver *net.UDPConn) (sent uint64) {
 	r.Helper()
