@@ -105,7 +105,7 @@ func TestPeerWithoutHellosGetsNoTrains(t *testing.T) {
 		}})
 		b := lan.Host(t, 2, devicetest.Options{})
 		off := config.SpreadOff
-		if err := b.Configure(config.Device{Spread: &off}); err != nil {
+		if err := b.Configure(config.Device{Settings: config.Settings{Spread: &off}}); err != nil {
 			t.Fatal(err)
 		}
 		devicetest.Connect(a, b)
