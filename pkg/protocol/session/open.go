@@ -89,12 +89,41 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 	for i := range out {
 		msg := buf[:min(segSize, len(buf))]
 		buf = buf[len(msg):]
-		if out[i] = (Message{Drop: k.checkHeader(msg)}); out[i].Drop == drop.None {
-			s.msgs[n] = chachapoly.Message{Counter: wire.Counter(msg), Text: wire.Ciphertext(msg)}
-			s.index[n] = uint8(i)
-			n++
-		}
+		n = k.queue(s, n, msg, i, out)
 	}
+	s.open(recv, n, out)
+	return buf
+}
+
+// DecryptEach is DecryptTrain for len(out) messages, at most MaxEach, that are anywhere in memory.
+func (k *Keypair) DecryptEach(s *Scratch, now int64, msgs [][]byte, out []Message) {
+	c, n := k.ciphers.Load(), 0
+	expired := c == nil || k.Expired(now)
+	for i := range out {
+		if expired {
+			out[i] = Message{Drop: drop.RXExpired}
+			continue
+		}
+		n = k.queue(s, n, msgs[i], i, out)
+	}
+	if n > 0 {
+		s.open(c.recv, n, out)
+	}
+}
+
+// queue makes a message the next one after n to open, unless its header is wrong, and returns the number of messages to open. Its result will
+// be out[i].
+func (k *Keypair) queue(s *Scratch, n int, msg []byte, i int, out []Message) int {
+	if out[i] = (Message{Drop: k.checkHeader(msg)}); out[i].Drop != drop.None {
+		return n
+	}
+	s.msgs[n] = chachapoly.Message{Counter: wire.Counter(msg), Text: wire.Ciphertext(msg)}
+	s.index[n] = uint8(i)
+	return n + 1
+}
+
+// open decrypts the first n messages, and stores the results in out.
+func (s *Scratch) open(recv *chachapoly.Key, n int, out []Message) {
 	recv.Open(&s.cipher, s.msgs[:n])
 	for i := range s.msgs[:n] {
 		m, o := &s.msgs[i], &out[s.index[i]]
@@ -105,7 +134,6 @@ func (k *Keypair) decryptChunk(s *Scratch, recv *chachapoly.Key, buf []byte, seg
 		end := len(m.Text) - chachapoly.TagLen
 		o.Padded = m.Text[:end:end]
 	}
-	return buf
 }
 
 // acceptChunk drops replayed messages. Decryption has left the headers unchanged.

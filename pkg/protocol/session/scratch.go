@@ -9,6 +9,9 @@ import "github.com/ropewalk/ropewalk/pkg/protocol/chachapoly"
 // net/ipv4/udp_offload.c).
 const chunkLen = 64
 
+// MaxEach is the largest number of messages that DecryptEach takes.
+const MaxEach = chunkLen
+
 // Scratch is the buffer memory of one worker for sealing and opening, about 18 KiB. The zero Scratch is ready. One
 // goroutine may use it at a time. Between calls it holds no secret.
 type Scratch struct {

@@ -95,7 +95,6 @@ func (r *Receiver) fillAhead(limit int) (bytes int) {
 		case sparse && e.N < bulkThreshold && !l.contains(e.flow):
 			bytes += e.N
 			r.handleElement(&e)
-			r.queue.buffers.Release(e.buffer)
 			continue
 		}
 		a := &l.jobs[l.tail%lane.MaxJobs]
@@ -137,14 +136,10 @@ func (r *Receiver) collectAhead(a *openJob) bool {
 	if !a.submitted {
 		return false
 	}
+	r.openSingles()
 	r.lane.OpenJobs.Collect(&r.scratch)
 	a.keys.AcceptTrain(&r.scratch, a.train(), a.SegSize, a.opened)
-	a.Newest = lastCounter(a.train(), a.SegSize, a.opened)
-	if r.orders.Concerns(a.keys) {
-		r.orders.DeliverRun(r.now, a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.Origin)
-	} else {
-		r.Deliver(a.session, a.keys, a.opened, a.checksumOK, &a.Origin)
-	}
+	r.deliverOpened(a.session, a.keys, a.train(), a.SegSize, a.opened, a.checksumOK, &a.element)
 	r.FlushIfFull()
 	a.session, a.keys = nil, nil // as handleQuantum does with the element
 	return true

@@ -126,7 +126,8 @@ func (r *Receiver) admit(i int) {
 	if first > 0 || first == d.N {
 		front := element{Origin: order.Origin{Datagrams: *d}}
 		front.N = first
-		r.handleElement(&front)
+		r.handleDatagrams(&front)
+		r.FlushIfFull()
 	}
 	if first == d.N {
 		return

@@ -49,6 +49,7 @@ type Receiver struct {
 	routes   lane.RouteCache
 	ahead    lookahead
 	recv     receiveJob
+	singles  singles
 	now      int64
 	packets  int // since publish last updated the counters
 	bytes    int
@@ -158,6 +159,7 @@ func (r *Receiver) handleReceived(n int) {
 		}
 		r.handleQuantum()
 	}
+	r.openSingles()
 	r.orders.Tend(r.now)
 	r.flush()
 	r.publish()
@@ -185,18 +187,32 @@ func (r *Receiver) handleQuantum() {
 			return
 		}
 		bytes += e.N
-		if !r.collectAhead(e) {
-			r.handleElement(&e.element)
+		if r.collectAhead(e) {
+			r.release(&e.element)
+			continue
 		}
-		r.queue.buffers.Release(e.buffer)
+		r.handleElement(&e.element)
 		e.element = element{} // its peer may be removed before the slot is used again
 	}
 }
 
-// handleElement handles one element.
+// handleElement handles one element, or keeps a copy for openSingles. It releases the buffer.
 func (r *Receiver) handleElement(e *element) {
+	if r.collect(e) {
+		return
+	}
+	r.openSingles()
 	r.handleDatagrams(e)
+	r.release(e)
 	r.FlushIfFull()
+}
+
+// release releases the buffer of an element that was delivered, if it has one.
+func (r *Receiver) release(e *element) {
+	if e.buffer != nil {
+		r.queue.buffers.Release(e.buffer)
+	}
+	*e = element{} // its peer may be removed before the memory is used again
 }
 
 // handleDatagrams splits coalesced datagrams into messages. Consecutive data messages of one session are opened together.
@@ -262,12 +278,17 @@ func (r *Receiver) openRun(run []byte, size int, e *element) {
 		return
 	}
 	n := keys.OpenTrain(&r.scratch, r.now, run, size, r.opened)
-	e.Newest = lastCounter(run, size, r.opened[:n])
+	r.deliverOpened(s, keys, run, size, r.opened[:n], 0, e)
+}
+
+// deliverOpened delivers the messages of an opened run, part of e. See Sink.Deliver for checksumOK.
+func (r *Receiver) deliverOpened(s *lane.Session, keys *session.Keypair, run []byte, size int, opened []session.Message, checksumOK uint64, e *element) {
+	e.Newest = lastCounter(run, size, opened)
 	if r.orders.Concerns(keys) {
-		r.orders.DeliverRun(r.now, s, keys, run, size, r.opened[:n], 0, &e.Origin)
+		r.orders.DeliverRun(r.now, s, keys, run, size, opened, checksumOK, &e.Origin)
 		return
 	}
-	r.Deliver(s, keys, r.opened[:n], 0, &e.Origin)
+	r.Deliver(s, keys, opened, checksumOK, &e.Origin)
 }
 
 // lastCounter returns the counter of the last message of a run that was accepted; 0 if there is none.
@@ -287,8 +308,9 @@ func (r *Receiver) FlushIfFull() {
 	}
 }
 
-// flush writes the merged packets to the TUN.
+// flush writes the merged packets to the TUN, after it has opened what waits for that.
 func (r *Receiver) flush() {
+	r.openSingles()
 	// The error adds nothing to the count: the kernel rejects packets only if the queue is full or closed.
 	failed, _ := r.merger.Flush(r)
 	r.drop(drop.RXTUNWrite, failed)
