@@ -3,9 +3,7 @@
 package config
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 )
 
 // PostQuantum says whether sessions with a peer use keys of post-quantum exchanges.
@@ -25,14 +23,11 @@ const DefaultPostQuantum = PostQuantumOff
 // WantPostQuantum lists the values in errors.
 const WantPostQuantum = `"auto", "off", "required" or "default"`
 
+var postQuantumPolicies = names{"default", "auto", "off", "required"}
+
 // ParsePostQuantum returns the policy of that name, in any case.
 func ParsePostQuantum(s string) (PostQuantum, error) {
-	for _, p := range []PostQuantum{PostQuantumAuto, PostQuantumOff, PostQuantumRequired, PostQuantumDefault} {
-		if strings.EqualFold(s, p.String()) {
-			return p, nil
-		}
-	}
-	return 0, errors.New("want auto, off, required or default")
+	return parseName[PostQuantum](postQuantumPolicies, s)
 }
 
 // Or returns p, or other in place of PostQuantumDefault.
@@ -44,20 +39,7 @@ func (p PostQuantum) Or(other PostQuantum) PostQuantum {
 }
 
 // String returns the name: default, auto, off or required.
-func (p PostQuantum) String() string {
-	switch p {
-	case PostQuantumDefault:
-		return "default"
-	case PostQuantumAuto:
-		return "auto"
-	case PostQuantumOff:
-		return "off"
-	case PostQuantumRequired:
-		return "required"
-	default:
-		return "unknown"
-	}
-}
+func (p PostQuantum) String() string { return postQuantumPolicies.of(int(p)) }
 
 // MarshalText implements encoding.TextMarshaler with String.
 func (p PostQuantum) MarshalText() ([]byte, error) { return []byte(p.String()), nil }

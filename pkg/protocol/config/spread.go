@@ -3,9 +3,6 @@
 package config
 
 import (
-	"errors"
-	"strings"
-
 	"github.com/ropewalk/ropewalk/pkg/protocol/noise"
 	"github.com/ropewalk/ropewalk/pkg/protocol/spread"
 )
@@ -23,29 +20,13 @@ const (
 	SpreadOn                     // towards every peer; the administrator has made sure that all gather
 )
 
+var spreadModes = names{"auto", "off", "on"}
+
 // ParseSpreadMode returns the mode of that name, in any case.
-func ParseSpreadMode(s string) (SpreadMode, error) {
-	for _, mode := range []SpreadMode{SpreadAuto, SpreadOff, SpreadOn} {
-		if strings.EqualFold(s, mode.String()) {
-			return mode, nil
-		}
-	}
-	return 0, errors.New("want auto, off or on")
-}
+func ParseSpreadMode(s string) (SpreadMode, error) { return parseName[SpreadMode](spreadModes, s) }
 
 // String returns the name: auto, off or on.
-func (m SpreadMode) String() string {
-	switch m {
-	case SpreadAuto:
-		return "auto"
-	case SpreadOff:
-		return "off"
-	case SpreadOn:
-		return "on"
-	default:
-		return "unknown"
-	}
-}
+func (m SpreadMode) String() string { return spreadModes.of(int(m)) }
 
 // Disables reports whether s has no effect with this mode. It is a reason for a warning only: spread may be off for a short time.
 func (m SpreadMode) Disables(s Spray) bool { return m == SpreadOff && s != SprayOff }

@@ -2,11 +2,6 @@
 
 package config
 
-import (
-	"errors"
-	"strings"
-)
-
 // UnderlayMode selects the path of data messages: UDP or AF_XDP sockets. The zero mode is UnderlayAuto.
 type UnderlayMode uint8
 
@@ -17,29 +12,15 @@ const (
 	UnderlayXDP                      // AF_XDP sockets where available
 )
 
+var underlayModes = names{"auto", "udp", "xdp"}
+
 // ParseUnderlayMode returns the mode of that name, in any case.
 func ParseUnderlayMode(s string) (UnderlayMode, error) {
-	for _, mode := range []UnderlayMode{UnderlayAuto, UnderlayUDP, UnderlayXDP} {
-		if strings.EqualFold(s, mode.String()) {
-			return mode, nil
-		}
-	}
-	return 0, errors.New("want auto, udp or xdp")
+	return parseName[UnderlayMode](underlayModes, s)
 }
 
 // String returns the name: auto, udp or xdp.
-func (m UnderlayMode) String() string {
-	switch m {
-	case UnderlayAuto:
-		return "auto"
-	case UnderlayUDP:
-		return "udp"
-	case UnderlayXDP:
-		return "xdp"
-	default:
-		return "unknown"
-	}
-}
+func (m UnderlayMode) String() string { return underlayModes.of(int(m)) }
 
 // MarshalText implements encoding.TextMarshaler with String.
 func (m UnderlayMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
