@@ -189,12 +189,8 @@ INLINE void note_heard(const struct peer_key *from, be16 port)
 		return;
 	__builtin_memcpy(key.address, from->address, sizeof(key.address));
 	source = bpf_map_lookup_elem(&sources, &key);
-	if (!source)
-		return;
-	if (!source->heard_last || heard < source->heard_first)
-		source->heard_first = heard;
-	if (heard > source->heard_last)
-		source->heard_last = heard;
+	if (source)
+		source->heard[heard % HEARD_PORTS / 64] |= 1ULL << heard % 64;
 }
 
 /* Records the answer to a probe. Returns whether the probe was outstanding. */

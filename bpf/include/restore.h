@@ -18,9 +18,14 @@ struct sender {
 	be16 listen_port;   /* of the tunnel */
 };
 
-INLINE int is_within(u16 port, u16 first, u16 last)
+INLINE int is_in_range(const struct recent_source *s, u16 port)
 {
-	return first <= port && port <= last;
+	return s->first <= port && port <= s->last;
+}
+
+INLINE int is_heard(const struct recent_source *s, u16 port)
+{
+	return s->heard[port % HEARD_PORTS / 64] >> port % 64 & 1;
 }
 
 /* Returns the slot of the CPU's cache for an address and tunnel, chosen by a multiplicative hash. */
@@ -48,7 +53,7 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 	source_of(o, key.address);
 	recent = recent_slot(cpu, &key);
 	if (recent->jiffies == jiffies && recent->listen_port.raw == key.listen_port.raw && same_address(recent->address, key.address) &&
-	    (!is_within(port, recent->first, recent->last) || is_within(port, recent->heard_first, recent->heard_last)))
+	    (!is_in_range(recent, port) || is_heard(recent, port)))
 		return recent;
 	source = bpf_map_lookup_elem(&sources, &key);
 	*recent = (struct recent_source){.jiffies = jiffies, .listen_port = listen_port, .first = 1}; /* above last: no lane ports */
@@ -58,8 +63,7 @@ INLINE const struct recent_source *find_source(struct counters *cpu, const struc
 		recent->first = source->first;
 		recent->last = source->last;
 		recent->proved = source->proved;
-		recent->heard_first = source->heard_first;
-		recent->heard_last = source->heard_last;
+		__builtin_memcpy(recent->heard, source->heard, sizeof(recent->heard));
 	}
 	return recent;
 }
@@ -89,11 +93,11 @@ INLINE int compute_ports(struct counters *cpu, const struct outer *o, u32 queue,
 	recent = find_source(cpu, o, from->listen_port, port);
 	if (new->dst.raw != from->listen_port.raw && !recent->proved)
 		return 0;
-	if (new->src.raw != recent->endpoint_port.raw && !is_within(port, recent->first, recent->last))
+	if (new->src.raw != recent->endpoint_port.raw && !is_in_range(recent, port))
 		return 0;
 	from->endpoint_port = recent->endpoint_port;
 	new->dst = from->listen_port;
-	if (is_within(port, recent->heard_first, recent->heard_last))
+	if (is_in_range(recent, port) && is_heard(recent, port))
 		new->src = recent->endpoint_port;
 	return port_pair(*new) != port_pair(o->udp->ports);
 }

@@ -132,15 +132,22 @@ struct source_key {
 	u16 unused;
 };
 
+enum {
+	HEARD_PORTS = 1024,
+	HEARD_WORDS = HEARD_PORTS / 64,
+};
+
 /* A peer as the gather program needs it: the sender of ingress messages, whose source port it restores. */
 struct source {
 	be16 endpoint_port;
 	u16 first; /* lowest of the peer's lane ports, in host order */
 	u16 last;  /* highest */
 	u16 proved; /* as in struct peer. Until then the address may be a third party's, which the peer only claims */
-	/* Lowest and highest of the lane ports from which authentic probes came. 0: none, so a NAT may have chosen the source port. */
-	u16 heard_first;
-	u16 heard_last;
+	/*
+	 * The lane ports from which authentic probes came, a bit each, by port modulo HEARD_PORTS. A NAT may have chosen any other port. CPUs that set two bits at
+	 * once may lose one, until the port's next probe.
+	 */
+	u64 heard[HEARD_WORDS];
 };
 
 struct {
@@ -168,8 +175,7 @@ struct recent_source {
 	u16 first;
 	u16 last; /* below first: the address has no lane ports */
 	u16 proved;
-	u16 heard_first;
-	u16 heard_last;
+	u64 heard[HEARD_WORDS];
 };
 
 #define RECENT_BITS 3

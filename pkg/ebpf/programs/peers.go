@@ -109,28 +109,30 @@ func (s *State) SetPeers(peers []Peer) error {
 }
 
 func (s *State) setPeer(r *peerTable, p *Peer) error {
-	proved, err := s.putPeer(r, p)
+	proved, same, err := s.putPeer(r, p)
 	if err != nil {
 		return err
 	}
 	r.add(p)
-	return s.putSource(r, p, proved)
+	return s.putSource(r, p, proved, same)
 }
 
-func (s *State) putPeer(r *peerTable, p *Peer) (proved uint16, err error) {
+// putPeer also reports whether the peer has answered probes, and whether it is the one that had the endpoint before, by its keys.
+func (s *State) putPeer(r *peerTable, p *Peer) (proved uint16, same bool, err error) {
 	key := peerKey(p.Tunnel, p.Endpoint)
 	var value spreadPeer
 	if err := ignoreNotExist(s.maps.Peers.Lookup(&key, &value)); err != nil {
-		return 0, fmt.Errorf("reading the eBPF map of peers: %w", err)
+		return 0, false, fmt.Errorf("reading the eBPF map of peers: %w", err)
 	}
 	if value.Number == 0 {
 		value.Number = r.newNumber()
 	}
 	value.First, value.Stalled, value.Unseen = p.First, flag[uint8](p.Stalled), flag[uint8](p.Unseen)
+	same = value.keys() == p.ProbeKeys
 	value.setKeys(p.ProbeKeys)
 	value.Proved |= flag[uint16](p.Proved)
 	value.setLanePorts(p.Lanes)
-	return value.Proved, explainPutError(s.maps.Peers.Put(&key, &value))
+	return value.Proved, same, explainPutError(s.maps.Peers.Put(&key, &value))
 }
 
 func (p *Peer) check() error {
@@ -147,8 +149,8 @@ func (p *Peer) check() error {
 	return nil
 }
 
-// putSource sets or removes the peer's lane ports. The map cannot be full: no peer has more than one entry.
-func (s *State) putSource(r *peerTable, p *Peer, proved uint16) error {
+// putSource sets or removes the peer's lane ports. It keeps those that the same peer has proved. The map cannot be full: no peer has more than one entry.
+func (s *State) putSource(r *peerTable, p *Peer, proved uint16, same bool) error {
 	key := sourceKey(p.Tunnel, p.Endpoint.Addr())
 	if p.Gather == (spread.Ports{}) {
 		if hostOrder(r.sources[key].EndpointPort.Raw) != p.Endpoint.Port() {
@@ -159,8 +161,8 @@ func (s *State) putSource(r *peerTable, p *Peer, proved uint16) error {
 	}
 	value := spreadSource{First: p.Gather.First, Last: p.Gather.Last, Proved: proved}
 	value.EndpointPort.Raw = networkOrder(p.Endpoint.Port())
-	if was := r.sources[key]; was.EndpointPort == value.EndpointPort {
-		value.HeardFirst, value.HeardLast = was.HeardFirst, was.HeardLast
+	if was := r.sources[key]; same && was.EndpointPort == value.EndpointPort {
+		value.Heard = was.Heard
 	}
 	if r.sources[key] == value {
 		return nil

@@ -47,12 +47,11 @@ type spreadCounters struct {
 			_   structs.HostLayout
 			Raw uint16
 		}
-		First      uint16
-		Last       uint16
-		Proved     uint16
-		HeardFirst uint16
-		HeardLast  uint16
-		_          [2]byte
+		First  uint16
+		Last   uint16
+		Proved uint16
+		_      [6]byte
+		Heard  [16]uint64
 	}
 }
 
@@ -141,11 +140,10 @@ type spreadSource struct {
 		_   structs.HostLayout
 		Raw uint16
 	}
-	First      uint16
-	Last       uint16
-	Proved     uint16
-	HeardFirst uint16
-	HeardLast  uint16
+	First  uint16
+	Last   uint16
+	Proved uint16
+	Heard  [16]uint64
 }
 
 type spreadSourceKey struct {

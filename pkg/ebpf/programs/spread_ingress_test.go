@@ -61,7 +61,7 @@ func newGather(t testing.TB) *Spread {
 	s := newSpread(t, SpreadOptions{L2: true})
 	p := Peer{Tunnel: 51820, Endpoint: netip.MustParseAddrPort("203.0.113.9:40000"), Gather: between(62000, 62999)}
 	expect.NoError(t, s.SetPeer(p))
-	s.setHeard(t, p, p.Gather)
+	s.setHeard(t, p, ^uint64(0))
 	return s
 }
 

@@ -86,16 +86,18 @@ func (s *State) setOpenPeer(t testing.TB, p Peer) {
 	expect.NoError(t, s.SetPeer(p))
 	s.changePeer(t, p.Tunnel, p.Endpoint, func(value *spreadPeer) { value.openLanes(now(t)) })
 	if p.Gather != (spread.Ports{}) {
-		s.setHeard(t, p, p.Gather)
+		s.setHeard(t, p, ^uint64(0))
 	}
 }
 
-// setHeard is as if the authentic probes of a peer had come from the first and last of these ports.
-func (s *State) setHeard(t testing.TB, p Peer, ports spread.Ports) {
+// setHeard is as if authentic probes of a peer had come from ports, by a mask for each 64.
+func (s *State) setHeard(t testing.TB, p Peer, mask uint64) {
 	t.Helper()
 	key, value := sourceKey(p.Tunnel, p.Endpoint.Addr()), spreadSource{}
 	expect.NoError(t, s.maps.Sources.Lookup(&key, &value))
-	value.HeardFirst, value.HeardLast = ports.First, ports.Last
+	for i := range value.Heard {
+		value.Heard[i] = mask
+	}
 	expect.NoError(t, s.maps.Sources.Put(&key, &value))
 }
 
